@@ -90,8 +90,7 @@ func onLoopback(l net.Listener) error {
 	return nil
 }
 
-// endAdmin ends the server for operators and probes, which are told until then that the
-// relay drains.
+// endAdmin stops the server for operators and probes, which report until then that the relay drains.
 func (r *Relay) endAdmin() {
 	r.pages.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
@@ -101,8 +100,8 @@ func (r *Relay) endAdmin() {
 	}
 }
 
-// Ready returns nil while clients may be sent to the relay, as /readyz says, else why not: it has nothing
-// to serve yet, or was told to stop. A control plane that is lost later changes nothing (B.8).
+// Ready returns nil while clients may be sent to the relay, as /readyz does, or else the reason: the relay has no
+// configuration to serve yet, or it is stopping. The loss of a control plane later changes nothing (B.8).
 func (r *Relay) Ready() error {
 	if reasons := r.notReady(); len(reasons) > 0 {
 		return errors.New(strings.Join(reasons, "; "))

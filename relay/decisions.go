@@ -116,8 +116,8 @@ type savedDirectory struct {
 	there bool
 }
 
-// saveDirectory writes what is served of a directory although its files do not have it, if that is not on
-// the disk; decisions.writing must be held.
+// saveDirectory writes the resources that are served of a directory although its files no longer have them, unless they
+// are on disk already; decisions.writing must be held.
 func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
 	d := g.decisions
 	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()

@@ -240,7 +240,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 	return gr
 }
 
-// followed returns what is told of the changes of a group's view that are over.
+// followed returns the function that receives the finished fan-outs of a group's view.
 func (g *groups) followed(gr *group) func(*cache.Fanout) {
 	if g.tracer == nil {
 		return gr.counts.Followed
@@ -276,7 +276,7 @@ func (g *groups) share(origin int, features []string) *sharedView {
 // sharedGroup is what the log calls whoever has a part in a shared view.
 const sharedGroup = "xdstp"
 
-// sharedNode returns whom an origin takes the relay for, where only features matter.
+// sharedNode returns the node that the relay presents to an origin for names that depend on client features only.
 func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	node := proto.CloneOf(own)
 	node.Id = nodegroup.FillID(own.GetId(), own)
@@ -284,14 +284,14 @@ func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	return node
 }
 
-// sharedGroupOf returns the key of those whom an origin tells the same of names that mean
-// the same to every node. No group of nodes has one like it.
+// sharedGroupOf returns the key of the clients with the same content-affecting features, which share names that mean the
+// same to every node. No node group has such a key.
 func sharedGroupOf(features []string) string { return sharedGroup + ":" + strings.Join(features, ",") }
 
 func isShared(group string) bool { return strings.HasPrefix(group, sharedGroupOf(nil)) }
 
-// namesOnly routes what a shared view holds: names and collections have its one
-// origin; the members of types belong to node groups, and so to nobody.
+// namesOnly routes a shared view: its one origin has names and collections. The members of types belong to node groups,
+// so no source of the view has them.
 func namesOnly(_, name string) int {
 	if name == "" {
 		return 1
@@ -309,8 +309,7 @@ func (g *groups) leave(gr *group) {
 	}
 }
 
-// abandon notes that a group has no streams, and ends it once its view has given up
-// everything.
+// abandon marks a group as having no streams, and removes it once its subscriptions have lingered out.
 func (g *groups) abandon(gr *group) {
 	gr.left = time.Now()
 	var idle *time.Timer // of this time that nobody is there
@@ -328,7 +327,7 @@ func (g *groups) abandon(gr *group) {
 	gr.idle = idle
 }
 
-// remove ends a group, of which the snapshots stay if it is evicted.
+// remove removes a group. Its snapshots stay if it is evicted.
 func (g *groups) remove(gr *group, evicted bool) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)

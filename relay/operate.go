@@ -151,8 +151,7 @@ func (g *groups) viewsOf(origin int) []operated {
 	return slices.DeleteFunc(g.operated(), func(o operated) bool { return o.origin != origin || o.control == nil })
 }
 
-// freezeOrigin stops the distribution of an origin's changes: first for the views that are made
-// from now on.
+// freezeOrigin stops the distribution of an origin's changes, first for views that begin later.
 func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 	r.groups.setFrozen(origin, f)
 	attrs := []any{slog.String("origin", f.Origin), slog.String("by", f.By), slog.String("reason", f.Reason)}
@@ -168,8 +167,7 @@ func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 	}
 }
 
-// thawOrigin goes on with the distribution of an origin's changes; by is empty where nobody has
-// asked for it.
+// thawOrigin resumes the distribution of an origin's changes; by is empty if the time of the freeze is over.
 func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
 	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)), slog.String("by", by), slog.String("reason", reason))

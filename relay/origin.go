@@ -160,8 +160,8 @@ func (o filesOrigin) follow(ctx context.Context) { o.Follow(ctx) }
 
 func (o filesOrigin) close() error { return nil }
 
-// loadsOf returns where load reports go, or nil if they are refused: only the origin
-// of TENDER_ORIGIN is told of load, wherever the clusters come from.
+// loadsOf returns the destination of load reports, or nil if they are rejected. Only the origin of TENDER_ORIGIN receives
+// reports, whichever origin has the clusters.
 func loadsOf(cfg Config, all origins, log *slog.Logger) loadreport.Origin {
 	first, ok := all[0].(sessionOrigin)
 	if !ok || cfg.LRS == "" || cfg.LRS == LRSOff {

@@ -26,7 +26,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// Options are what a relay needs that is not configuration. The zero value will do.
+// Options are settings of a relay that are not configuration. The zero value works.
 type Options struct {
 	// Logger receives the relay's log. Nil discards it.
 	Logger *slog.Logger
@@ -35,7 +35,7 @@ type Options struct {
 	// means that they may not.
 	Level *slog.LevelVar
 
-	// Version is the relay's own, as origins are told it.
+	// Version is the version of the relay, which it presents to origins.
 	Version string
 
 	// Served is called once many clients that came together, as after a restart, have been
@@ -98,9 +98,8 @@ type Relay struct {
 	standings           atomic.Pointer[[]standing]
 }
 
-// New returns a relay that listens already and serves once it runs. It must be run, to let go of what it
-// holds, be it with a context that has ended. Errors: no origin, one that cannot be used, an address that
-// cannot be listened on.
+// New returns a relay that listens; [Relay.Run] serves. Run must be called, if only with a context that has ended, to
+// release resources. Errors: no origin, an origin that cannot be used, or an address that cannot be listened on.
 func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err
@@ -232,9 +231,8 @@ func (r *Relay) Audit() AuditStats { return r.auditor.stats() }
 // Stats returns what the server of streams counts. It is not stable: the metrics that are made of it are.
 func (r *Relay) Stats() downstream.Stats { return r.server.Stats() }
 
-// Run serves until ctx ends, then lets the clients go, within TENDER_DRAIN: those that
-// were served are told OK, which they take as a reason to connect elsewhere. It returns
-// nil once everything has ended, or the error of a listener.
+// Run serves until ctx ends, then drains within TENDER_DRAIN: it closes the streams of served clients with OK, so that
+// they connect elsewhere. It returns nil once everything has ended, or the error of a listener.
 func (r *Relay) Run(ctx context.Context) error {
 	// The origin is followed until the last client has left.
 	views, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -303,13 +301,12 @@ func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 // may delay the end.
 const lastCalls = time.Second
 
-// StopNow has a relay that ends, or will, let its clients go at once. It may be called again.
+// StopNow closes all streams of a relay that drains, or will drain, at once. It may be called again.
 func (r *Relay) StopNow() { r.hurry.Do(func() { close(r.hurried) }) }
 
-// drain lets the clients go. At first they are still served, and new ones too: who chooses
-// a relay for them takes a while to hear that this one is going. Then their connections are told
-// that they end, or clients would open the next stream on the same one, and the streams
-// end one by one, so that they do not all come to the next relay at once (B.33).
+// drain closes the streams of clients. At first the relay still accepts and serves clients, because load balancers notice
+// the failing health checks with a delay. Then it sends GOAWAY, so that clients open no new stream on the connections,
+// and closes the streams one by one, so that clients do not all reconnect at once (B.33).
 func (r *Relay) drain() {
 	r.draining.Store(true)
 	r.health.Shutdown()

@@ -78,16 +78,14 @@ func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.Se
 		grpc.MaxConcurrentStreams(uint32(maxStreamsPerConnection)),
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),
-		// Envoys ping every 30s if they are told to, and must not be sent away for it
-		// (B.34).
+		// Envoys may be configured to ping every 30s, and must not be disconnected for that (B.34).
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(pings),
 	}, opts...)...)
 }
 
-// pings find clients that are gone without a word, and keep alive what is between here and
-// those that are not. For want of an answer to what was sent on a TCP connection, the kernel gives it
-// up after the same timeout (TCP_USER_TIMEOUT, which gRPC sets).
+// pings detect clients that disappeared without closing their connection, and keep connections alive on the way. The
+// kernel closes a connection whose data is not acknowledged within the same timeout (TCP_USER_TIMEOUT, set by gRPC).
 var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 
 // keepaliveOf returns pings, or what takes their place, and how old connections get (B.33).
@@ -123,7 +121,7 @@ func compression(taken bool) []grpc.ServerOption {
 	}
 }
 
-// refuseCompressed ends streams whose messages are said to be compressed before one is read.
+// refuseCompressed closes streams that announce compressed messages, before a message is read.
 func refuseCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if c := compressionOf(rpc.Context()); c == "" || c == encoding.Identity {
 		return handle(server, rpc)

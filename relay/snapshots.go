@@ -60,8 +60,8 @@ type snapshots struct {
 	gone  map[savedKey]*departed
 }
 
-// A departed is what is written of a view that is no more. Its snapshot is to be removed, or, if the view was evicted, to stay, with
-// what the view held last.
+// A departed is the state of a view that was removed. Its snapshot is to be removed too, or kept, with the last content,
+// if the view was evicted.
 type departed struct {
 	*saved
 	evicted bool
@@ -100,8 +100,7 @@ func (r *Relay) SnapshotStats() snapshot.Stats {
 	return r.snapshots.dir.Stats()
 }
 
-// restore makes the groups of which an earlier process has left snapshots, as if their
-// last clients had just left (B.42).
+// restore adds the groups of an earlier process's snapshots, as if their last clients had just disconnected (B.42).
 func (g *groups) restore() {
 	if g.saved == nil {
 		return
@@ -121,9 +120,8 @@ func (g *groups) restore() {
 	g.decisions.restored()
 }
 
-// load reads what an earlier process left, and returns the groups that it is of: their
-// keys, and whom the origin takes them for; those that were written last come first.
-// What does not fit this relay is left out.
+// load reads the snapshots of an earlier process, and returns the keys of their groups, last written first, and the node
+// that is presented for each. It leaves out snapshots that do not match the configuration.
 func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
 	s.loaded, nodes = make(map[savedKey]*cache.Snapshot), make(map[string]*corepb.Node)
 	s.directories = make(map[int]*cache.Snapshot)
@@ -164,7 +162,7 @@ func (s *snapshots) directoryHeader(origin int) cache.Header {
 	return s.header(origin, directoryGroup, nil)
 }
 
-// forgetLoaded has what no view has begun with stay for who comes back.
+// forgetLoaded keeps loaded snapshots that no view began with for clients that return, as if their views were evicted.
 func (s *snapshots) forgetLoaded() {
 	if len(s.loaded) == 0 {
 		return
@@ -179,8 +177,8 @@ func (s *snapshots) forgetLoaded() {
 // mostEvicted returns how many snapshots of evicted views stay: as many as there may be of groups.
 func (s *snapshots) mostEvicted() int { return s.cfg.MaxGroups * len(s.cfg.OriginNames()) }
 
-// fit returns whom this relay presents to the origin for what a snapshot is of, or why it
-// does not fit.
+// fit returns the node that this relay presents to the origin for the subject of a snapshot, or an error if the snapshot
+// does not match the configuration.
 func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
 	origin := slices.Index(s.cfg.OriginNames(), h.Origin)
 	if origin < 0 {
@@ -254,7 +252,7 @@ func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.W
 	s.saved[key] = &saved{header: h, w: w}
 }
 
-// recall returns what is kept of a view that was evicted; nil if nothing is.
+// recall returns the snapshot of a view that was evicted; nil if there is none.
 func (s *snapshots) recall(key savedKey, h *cache.Header) *cache.Snapshot {
 	s.mu.Lock()
 	was := s.gone[key]
@@ -275,8 +273,8 @@ func (s *snapshots) recall(key savedKey, h *cache.Header) *cache.Snapshot {
 	return snap
 }
 
-// drop has the snapshot of a group that is no more removed, or kept for those who come back if the group, which a peer founded, was
-// evicted.
+// drop removes the snapshot of a group that was removed, or keeps it for returning clients if the group, which a peer
+// founded, was evicted.
 func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	if s == nil {
 		return

@@ -24,8 +24,8 @@ const (
 	TLSInsecure = "insecure" // the origin may be anybody
 )
 
-// An Access is how an origin is spoken to: who it must be, and what it is told about
-// the relay. Paths are empty where there is no file.
+// An Access is how the relay connects to an origin: how it verifies the origin, and what it sends to authenticate
+// itself. Paths are empty where there is no file.
 type Access struct {
 	TLS        string  `env:"TLS"` // TLSOff, TLSOn or TLSInsecure
 	CA         string  `env:"TLS_CA"`

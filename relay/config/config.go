@@ -17,10 +17,9 @@ import (
 // prefix starts the name of every variable of ours.
 const prefix = "TENDER_"
 
-// A Config is everything that the environment says about the relay. It comes
-// from [Load], which fills every field; Load(nil) returns the
-// defaults. What each field means, its default and its bounds are in the table
-// of variables (table.go), under the name in the field's tag.
+// A Config is the configuration of a relay from the environment. [Load] fills every field; Load(nil) returns the
+// defaults. The table of variables (table.go) has the meaning, default and bounds of each field, under the name in the
+// field's tag.
 type Config struct {
 	// Origin lists the targets of the origin in failover order, or holds one
 	// file:///dir. It is empty when TENDER_ORIGIN is not set: RequireOrigin
@@ -277,7 +276,7 @@ func (c *Config) refuse(rows []spec, env map[string]string, wrong map[string]err
 	return errs
 }
 
-// RequireOrigin returns an error when TENDER_ORIGIN is not set. A value that
+// RequireOrigin returns an error if TENDER_ORIGIN is not set. A value that
 // Load refused was reported there and is not reported again.
 func (c Config) RequireOrigin() error {
 	if _, refused := c.refused["ORIGIN"]; len(c.Origin) > 0 || refused {

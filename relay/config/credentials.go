@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// Credentials are what the relay proves itself by, and whom it trusts.
+// Credentials are the TLS certificates, tokens, CAs and rules that a relay uses.
 type Credentials struct {
 	Files   *tlsfiles.Watch
 	Origins []OriginCredentials // in the order of origins
@@ -32,7 +32,7 @@ type OriginCredentials struct {
 }
 
 // OpenCredentials reads the files that the configuration names. The error joins one line for each
-// that cannot be used. Of others that are wrong somehow, the log is told.
+// file that cannot be used. Problems of other files are logged.
 func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	c := &Credentials{Files: tlsfiles.New(log)}
 	var errs []error
@@ -61,7 +61,7 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	return c, errors.Join(errs...)
 }
 
-// warn logs what is wrong with files that can be used nonetheless, unless it was so before.
+// warn logs the problems of files that can be used, unless it logged them before.
 func (c *Credentials) warn(cfg *Config, log *slog.Logger) {
 	warnings := slices.Concat(c.Files.Warnings(), c.Authorizer.Warnings(cfg.NodeGroupBy, len(cfg.TLSListen) > 0, NotOnLoopback(cfg.AdminListen)), c.trustWarnings(cfg))
 	for _, warning := range warnings {

@@ -103,8 +103,7 @@ func (f *Fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.
 	}
 }
 
-// matches reports whether a query is about a client. Of that, it leaves the types that the
-// query is about.
+// matches reports whether a client matches a query. It removes the types from s that the query does not ask for.
 func matches(s *downstream.StreamStatus, q admin.ClientQuery) bool {
 	if q.Group != "" && s.Group != q.Group || q.Stalled && s.Stalled.IsZero() || q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
 		return false
@@ -190,7 +189,7 @@ func compareTypes(a, b string) int {
 	return cmp.Or(cmp.Compare(wire.Rank(a), wire.Rank(b)), cmp.Compare(a, b))
 }
 
-// clientOf returns what is told of a client, of one type or of all.
+// clientOf returns a client as operators see it, with one type or with all.
 func clientOf(s *downstream.StreamStatus, only string) admin.Client {
 	if only != "" {
 		keepType(s, only)
@@ -229,7 +228,7 @@ func clientType(t *downstream.TypeStatus) admin.ClientType {
 	}
 }
 
-// refusalOf returns what is told of a NACK.
+// refusalOf returns a NACK as operators see it.
 func refusalOf(r *downstream.Refusal) *admin.Refusal {
 	if r == nil {
 		return nil

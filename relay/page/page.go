@@ -128,7 +128,7 @@ func (p *Pages) serve(make func(*http.Request) (view, error)) http.HandlerFunc {
 // fresh is for how long a page is shown to others who ask for the same.
 const fresh = time.Second
 
-// A recent remembers the pages that were made in the last second.
+// A recent has the pages that were rendered in the last second.
 type recent struct {
 	mu    sync.Mutex
 	pages map[string]*made
