@@ -31,9 +31,9 @@ var (
 		"too many relays in a row: at most %d may stand before one; they may also form a circle", maxChain)
 )
 
-// A chain knows the relays above this one, by what they say in the headers of streams to the origins, and those below, by what
-// they say in the headers of theirs. A relay that is both closes a circle, of which both ends notice: then the stream that
-// closes it ends, and no other (B.41). It implements upstream.Chain and downstream.Chain.
+// A chain knows the relays above this one, by what they say in the headers of streams to the origins, and those below,
+// by what they say in the headers of theirs. A relay that is both closes a circle, of which both ends notice: then the
+// stream that closes it ends, and no other (B.41). It implements upstream.Chain and downstream.Chain.
 type chain struct {
 	token    string
 	log      *slog.Logger

@@ -98,8 +98,8 @@ type group struct {
 	warned  bool         // that the nodes differ
 }
 
-// traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common: a group keeps
-// those of its first node.
+// traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common:
+// a group keeps those of its first node.
 type traits [4]uint64
 
 // traitNames are the fields of the traits.
@@ -182,8 +182,8 @@ func (g *groups) compares(key string) bool {
 	return gr == nil || !gr.warned
 }
 
-// enter counts a stream of a node with these traits, nil if they do not matter, which came from a peer, into its group, which it makes if there is none. The first time that the node
-// differs from the group's first one, it says in what.
+// enter counts a stream of a node with these traits, nil if they do not matter, which came from a peer, into its group,
+// which it makes if there is none. The first time that the node differs from the group's first one, it says in what.
 func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -284,8 +284,8 @@ func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	return node
 }
 
-// sharedGroupOf returns the key of the clients with the same content-affecting features, which share names that mean the
-// same to every node. No node group has such a key.
+// sharedGroupOf returns the key of the clients with the same content-affecting features, which share names that mean
+// the same to every node. No node group has such a key.
 func sharedGroupOf(features []string) string { return sharedGroup + ":" + strings.Join(features, ",") }
 
 func isShared(group string) bool { return strings.HasPrefix(group, sharedGroupOf(nil)) }

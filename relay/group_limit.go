@@ -29,9 +29,9 @@ func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
 	}
 }
 
-// founders bound how many node groups each peer founds, and how fast (B.35). A group counts for the peer that founded it until it
-// is gone: without clients it still has streams to the origins. What was restored from a snapshot counts for nobody.
-// They are guarded by groups.mu.
+// founders bound how many node groups each peer founds, and how fast (B.35). A group counts for the peer that founded
+// it until it is gone: without clients it still has streams to the origins. What was restored from a snapshot counts
+// for nobody. They are guarded by groups.mu.
 type founders struct {
 	shares *cache.Shares
 	burst  int // groups that a peer may found at once
@@ -71,8 +71,9 @@ func (f *founders) founded(peer string) {
 	pace.Allow()
 }
 
-// found makes room for a group that a peer founds, and returns the peer's share with the group counted in it, or why there is no
-// room. Groups that nobody is in make room: a peer's own once it has its share, and else those of the peer with most.
+// found makes room for a group that a peer founds, and returns the peer's share with the group counted in it, or why
+// there is no room. Groups that nobody is in make room: a peer's own once it has its share, and else those of the peer
+// with most.
 func (g *groups) found(key, peer string) (*cache.Share, error) {
 	f := &g.founders
 	share, over := f.shares.Take(peer)
@@ -114,8 +115,8 @@ func (f *founders) paced(key, peer string) error {
 		key, peer, f.burst, f.minute)
 }
 
-// expendable returns which group to evict: of those that a peer founded, or of all if it is empty. It is the one that has been
-// without streams for longest of the peer with most groups; nil if there is none.
+// expendable returns which group to evict: of those that a peer founded, or of all if it is empty. It is the one that
+// has been without streams for longest of the peer with most groups; nil if there is none.
 func (g *groups) expendable(peer string) *group {
 	if g.anyFrozen() {
 		return nil // those who come back are to find what there was
@@ -138,8 +139,8 @@ func (g *groups) expendable(peer string) *group {
 	return nil
 }
 
-// irreplaceable reports whether the origins would not tell a group that is made anew what it holds: one of them is away, or has not
-// confirmed what was restored, or removals are held back.
+// irreplaceable reports whether the origins would not tell a group that is made anew what it holds: one of them is
+// away, or has not confirmed what was restored, or removals are held back.
 func (gr *group) irreplaceable(now time.Time) bool {
 	if gr.view.Stale(now) || slices.ContainsFunc(gr.controls, (*upstream.Control).Holding) {
 		return true

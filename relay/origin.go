@@ -110,8 +110,8 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 	return sessionOrigin{session}, nil
 }
 
-// streamsOfView is how many streams a view has to an origin at most. All views, those that groups share included, may open theirs at
-// once: when a relay starts, and when its origin is back.
+// streamsOfView is how many streams a view has to an origin at most. All views, those that groups share included, may
+// open theirs at once: when a relay starts, and when its origin is back.
 const streamsOfView = 2
 
 // protocols are the values of [Config.OriginProtocol].
@@ -160,8 +160,8 @@ func (o filesOrigin) follow(ctx context.Context) { o.Follow(ctx) }
 
 func (o filesOrigin) close() error { return nil }
 
-// loadsOf returns the destination of load reports, or nil if they are rejected. Only the origin of TENDER_ORIGIN receives
-// reports, whichever origin has the clusters.
+// loadsOf returns the destination of load reports, or nil if they are rejected. Only the origin of TENDER_ORIGIN
+// receives reports, whichever origin has the clusters.
 func loadsOf(cfg Config, all origins, log *slog.Logger) loadreport.Origin {
 	first, ok := all[0].(sessionOrigin)
 	if !ok || cfg.LRS == "" || cfg.LRS == LRSOff {

@@ -304,9 +304,9 @@ const lastCalls = time.Second
 // StopNow closes all streams of a relay that drains, or will drain, at once. It may be called again.
 func (r *Relay) StopNow() { r.hurry.Do(func() { close(r.hurried) }) }
 
-// drain closes the streams of clients. At first the relay still accepts and serves clients, because load balancers notice
-// the failing health checks with a delay. Then it sends GOAWAY, so that clients open no new stream on the connections,
-// and closes the streams one by one, so that clients do not all reconnect at once (B.33).
+// drain closes the streams of clients. At first the relay still accepts and serves clients, because load balancers
+// notice the failing health checks with a delay. Then it sends GOAWAY, so that clients open no new stream on the
+// connections, and closes the streams one by one, so that clients do not all reconnect at once (B.33).
 func (r *Relay) drain() {
 	r.draining.Store(true)
 	r.health.Shutdown()

@@ -108,9 +108,10 @@ func (r *Relay) serveStreams(server *grpc.Server, l net.Listener) error {
 
 var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)")
 
-// compression returns the options of a server whose streams take compressed requests, or not. Bytes on the wire are bounded, and one
-// of them may stand for a thousand in memory: so gRPC decompresses none, whatever is registered (exporters of telemetry register
-// what they use). Where they are taken, wire decompresses them, and charges for the memory before it is taken.
+// compression returns the options of a server whose streams take compressed requests, or not. Bytes on the wire are
+// bounded, and one of them may stand for a thousand in memory: so gRPC decompresses none, whatever is registered
+// (exporters of telemetry register what they use). Where they are taken, wire decompresses them, and charges for the
+// memory before it is taken.
 func compression(taken bool) []grpc.ServerOption {
 	if taken {
 		return []grpc.ServerOption{grpc.RPCDecompressor(passing{})} //nolint:staticcheck // SA1019: nothing else is handed a message as it came
@@ -130,7 +131,8 @@ func refuseCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInf
 	return status.Error(codes.Unimplemented, errCompressed.Error())
 }
 
-// compressionOf returns what a stream's request says of its messages (grpc-encoding), which gRPC shows nobody but by its own stream.
+// compressionOf returns what a stream's request says of its messages (grpc-encoding), which gRPC shows nobody but by
+// its own stream.
 func compressionOf(ctx context.Context) string {
 	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string }); ok {
 		return s.RecvCompress()
@@ -160,7 +162,8 @@ func (passing) Type() string { return gzip.Name }
 // wait between two.
 const restIdle = 5 * time.Minute
 
-// restWindow is how much of bodies the server holds for a connection of HTTP/2 before it is read, in bytes: what a connection has free.
+// restWindow is how much of bodies the server holds for a connection of HTTP/2 before it is read, in bytes: what a
+// connection has free.
 const restWindow = 64 << 10
 
 // newRESTServer returns a server of polls, over HTTP/1.1 and HTTP/2, both without

@@ -60,8 +60,8 @@ type snapshots struct {
 	gone  map[savedKey]*departed
 }
 
-// A departed is the state of a view that was removed. Its snapshot is to be removed too, or kept, with the last content,
-// if the view was evicted.
+// A departed is the state of a view that was removed. Its snapshot is to be removed too, or kept, with the last
+// content, if the view was evicted.
 type departed struct {
 	*saved
 	evicted bool
@@ -120,8 +120,8 @@ func (g *groups) restore() {
 	g.decisions.restored()
 }
 
-// load reads the snapshots of an earlier process, and returns the keys of their groups, last written first, and the node
-// that is presented for each. It leaves out snapshots that do not match the configuration.
+// load reads the snapshots of an earlier process, and returns the keys of their groups, last written first, and the
+// node that is presented for each. It leaves out snapshots that do not match the configuration.
 func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
 	s.loaded, nodes = make(map[savedKey]*cache.Snapshot), make(map[string]*corepb.Node)
 	s.directories = make(map[int]*cache.Snapshot)
@@ -177,8 +177,8 @@ func (s *snapshots) forgetLoaded() {
 // mostEvicted returns how many snapshots of evicted views stay: as many as there may be of groups.
 func (s *snapshots) mostEvicted() int { return s.cfg.MaxGroups * len(s.cfg.OriginNames()) }
 
-// fit returns the node that this relay presents to the origin for the subject of a snapshot, or an error if the snapshot
-// does not match the configuration.
+// fit returns the node that this relay presents to the origin for the subject of a snapshot, or an error if the
+// snapshot does not match the configuration.
 func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
 	origin := slices.Index(s.cfg.OriginNames(), h.Origin)
 	if origin < 0 {

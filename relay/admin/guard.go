@@ -66,8 +66,8 @@ func (s *Server) operator(r *http.Request) (who string, err error) {
 	return s.cfg.TLS.Operator(r.TLS.PeerCertificates[0])
 }
 
-// embedded reports whether another site's page loads the response as a part of itself, such as an image, which costs the
-// relay even if the page cannot read it. A link from another site is not embedded.
+// embedded reports whether another site's page loads the response as a part of itself, such as an image, which costs
+// the relay even if the page cannot read it. A link from another site is not embedded.
 func embedded(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "same-origin", "none":
@@ -77,7 +77,8 @@ func embedded(r *http.Request) bool {
 }
 
 // ownHost returns an error if the Host header does not name this server: without TLS, localhost or a loopback address;
-// with TLS, any address, or a name of the certificate. A Unix socket cannot be reached from a page, so any Host is valid.
+// with TLS, any address, or a name of the certificate. A Unix socket cannot be reached from a page, so any Host is
+// valid.
 func (s *Server) ownHost(r *http.Request) error {
 	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && addr.Network() == "unix" {
 		return nil

@@ -47,7 +47,8 @@ type Origin struct {
 	Freeze *Freezing `json:"freeze,omitempty"`
 	Held   int       `json:"held"`
 
-	// StreamsWaiting is how many streams to the origin wait, since more are opened than TENDER_ORIGIN_STREAM_RATE allows.
+	// StreamsWaiting is how many streams to the origin wait, since more are opened than TENDER_ORIGIN_STREAM_RATE
+	// allows.
 	StreamsWaiting int `json:"streams_waiting"`
 
 	// Directory says how the files of a directory stand. Nil for a control plane.

@@ -6,9 +6,9 @@
 //
 // # Concurrency
 //
-// A [Follower] reads the generations of one view, as streams do, on a goroutine that its caller starts; the writer of the
-// view only wakes it. The methods of a Journal may be called from any goroutine. They hold its lock for no longer than
-// it takes to read the changes of one resource.
+// A [Follower] reads the generations of one view, as streams do, on a goroutine that its caller starts; the writer of
+// the view only wakes it. The methods of a Journal may be called from any goroutine. They hold its lock for no longer
+// than it takes to read the changes of one resource.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package history
