@@ -17,10 +17,11 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/operator"
+	"github.com/xdstender/tender/relay/page"
 )
 
 // newAdmin returns the server for operators and probes.
-func (r *Relay) newAdmin() (*admin.Server, error) {
+func (r *Relay) newAdmin() *admin.Server {
 	all := r.fleet()
 	cfg := admin.Config{
 		Ready:    r.notReady,
@@ -62,12 +63,13 @@ func (r *Relay) commands() []admin.Command {
 	return commands
 }
 
-// settings returns the configuration as operators may see it.
-func (r *Relay) settings() (all []admin.Setting) {
+// settings returns the configuration as operators may see it, a line for each variable.
+func (r *Relay) settings() string {
+	var lines strings.Builder
 	for _, s := range r.cfg.Table() {
-		all = append(all, admin.Setting{Variable: s.Variable, Value: s.Value, Source: s.Source})
+		fmt.Fprintf(&lines, "%s=%s (%s)\n", s.Variable, s.Value, s.Source)
 	}
-	return all
+	return lines.String()
 }
 
 // AdminAddrs returns the addresses that operators find the relay at: first those without
@@ -88,8 +90,7 @@ func onLoopback(l net.Listener) error {
 	return nil
 }
 
-// endAdmin ends the server for operators and probes, which are told until then that the
-// relay drains.
+// endAdmin stops the server for operators and probes, which report until then that the relay drains.
 func (r *Relay) endAdmin() {
 	r.pages.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
@@ -99,8 +100,8 @@ func (r *Relay) endAdmin() {
 	}
 }
 
-// Ready returns nil while clients may be sent to the relay, as /readyz says, else why not: it has nothing
-// to serve yet, or was told to stop. A control plane that is lost later changes nothing (B.8).
+// Ready returns nil while clients may be sent to the relay, as /readyz does, or else the reason: the relay has no
+// configuration to serve yet, or it is stopping. The loss of a control plane later changes nothing (B.8).
 func (r *Relay) Ready() error {
 	if reasons := r.notReady(); len(reasons) > 0 {
 		return errors.New(strings.Join(reasons, "; "))
@@ -280,4 +281,19 @@ func (r *Relay) fleet() *operator.Fleet {
 	return &operator.Fleet{
 		Server: r.server, Views: r.groups.standing, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin, Journal: r.groups.changes,
 	}
+}
+
+// sample returns what the history of the status page is made of.
+func (r *Relay) sample() page.Sample {
+	s := page.Sample{At: time.Now(), Streams: r.Streams(), Counts: make(map[page.GroupType]page.Counts)}
+	for _, g := range r.groups.standing() {
+		if g.Shared {
+			continue // its clients are counted in their own groups
+		}
+		for typeURL, stats := range g.Counts.Types() {
+			s.Counts[page.GroupType{Group: g.Key, TypeURL: typeURL}] = page.Counts{Deliveries: stats.Responses, Refusals: stats.Nacks}
+			s.Latency = s.Latency.Plus(stats.Propagation)
+		}
+	}
+	return s
 }

@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"log/slog"
 	"maps"
 	"slices"
@@ -29,9 +31,9 @@ var (
 		"too many relays in a row: at most %d may stand before one; they may also form a circle", maxChain)
 )
 
-// A chain knows the relays above this one, by what they say in the headers of streams to the origins, and those below, by what
-// they say in the headers of theirs. A relay that is both closes a circle, of which both ends notice: then the stream that
-// closes it ends, and no other (B.41). It implements upstream.Chain and downstream.Chain.
+// A chain knows the relays above this one, by what they say in the headers of streams to the origins, and those below,
+// by what they say in the headers of theirs. A relay that is both closes a circle, of which both ends notice: then the
+// stream that closes it ends, and no other (B.41). It implements upstream.Chain and downstream.Chain.
 type chain struct {
 	token    string
 	log      *slog.Logger
@@ -146,6 +148,18 @@ func (c *chain) enter(s *lowerStream) (ways []string, err error) {
 
 func (c *chain) refuse(tokens []string, why error) {
 	c.refusing.Do(func() {
-		c.log.Warn("refused a relay as a client", slog.Int("relays", len(tokens)), slog.Any("err", why))
+		c.log.Warn("downstream relay rejected", slog.Int("relays", len(tokens)), slog.Any("err", why))
 	})
+}
+
+// identifier returns a name for this process that no other has (R126).
+func identifier(nodeID string) string {
+	return nodeID + "#" + randomText(4)
+}
+
+// randomText returns so many random bytes as text.
+func randomText(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
 }

@@ -58,10 +58,7 @@ func BenchmarkClients(b *testing.B) {
 
 // BenchmarkPages has pages of such a server made, which is done once a second for all who look.
 func BenchmarkPages(b *testing.B) {
-	pages, err := page.New(page.Config{Status: func() admin.Status { return admin.Status{} }, Fleet: &operator.Fleet{Server: crowded(b)}, History: new(page.History)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	pages := page.New(page.Config{Status: func() admin.Status { return admin.Status{} }, Fleet: &operator.Fleet{Server: crowded(b)}, History: new(page.History)})
 	b.Cleanup(pages.Close)
 	for _, tt := range []struct{ name, path string }{
 		{"overview", "/?"}, {"clients", "/clients?"}, {"by node", "/clients?node=node-17"}, {"client", "/clients/1?"},

@@ -9,34 +9,26 @@ import (
 	"github.com/xdstender/tender/relay/config"
 )
 
-// warnPlaintext says, in one line, what others than this host could read on the way.
+// warnPlaintext logs, in one line, the addresses with traffic without TLS that leaves this host.
 func (r *Relay) warnPlaintext() {
-	var listen, origins []string
+	var origins []string
 	plain := r.cfg.Listen
 	if r.credentials.Clients == nil {
 		plain = slices.Concat(plain, r.cfg.RESTListen)
 	} else if len(r.cfg.TLSListen) == 0 {
 		plain = nil
 	}
-	for _, address := range plain {
-		if !config.Loopback(address) {
-			listen = append(listen, address)
-		}
-	}
-	look := func(targets []string, a *Access) {
-		for _, target := range targets {
+	listen := config.NotOnLoopback(plain)
+	for _, o := range config.AllOrigins(&r.cfg) {
+		for _, target := range o.Targets {
 			address := strings.TrimPrefix(target, "dns:///")
-			if a.TLS == TLSOff && !strings.HasPrefix(target, "file:") && !config.Loopback(address) {
+			if o.Access.TLS == TLSOff && !strings.HasPrefix(target, "file:") && !config.Loopback(address) {
 				origins = append(origins, target)
 			}
 		}
 	}
-	look(r.cfg.Origin, &r.cfg.OriginAccess)
-	for i := range r.cfg.Origins {
-		look(r.cfg.Origins[i].Targets, &r.cfg.Origins[i].Access)
-	}
 	if len(listen)+len(origins) > 0 {
-		r.log.Warn("no TLS: who is on the way can read and change what is said",
+		r.log.Warn("traffic leaves this host without TLS; it can be intercepted and changed",
 			slog.String("listen", strings.Join(listen, ",")), slog.String("origin", strings.Join(origins, ",")))
 	}
 }

@@ -98,9 +98,6 @@ func (d *decisions) control(origin int, name, group string) *upstream.Control {
 
 // restoreDirectories has directories go on with what an earlier process has saved of them. mu must be held.
 func (g *groups) restoreDirectories() {
-	if g.saved == nil {
-		return
-	}
 	for i, snap := range g.saved.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
 			key := savedKey{g.cfg.OriginName(i), ""}
@@ -119,8 +116,8 @@ type savedDirectory struct {
 	there bool
 }
 
-// saveDirectory writes what is served of a directory although its files do not have it, if that is not on
-// the disk; decisions.writing must be held.
+// saveDirectory writes the resources that are served of a directory although its files no longer have them, unless they
+// are on disk already; decisions.writing must be held.
 func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
 	d := g.decisions
 	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()
@@ -237,12 +234,6 @@ func (g *groups) freezeOf(origin int) (f freezing, frozen bool) {
 	return freezing{}, false
 }
 
-// isFrozen reports whether an operator has stopped the distribution of an origin's changes.
-func (g *groups) isFrozen(origin int) bool {
-	_, frozen := g.freezeOf(origin)
-	return frozen
-}
-
 // anyFrozen reports whether any origin is frozen. mu must be held.
 func (g *groups) anyFrozen() bool {
 	return slices.ContainsFunc(g.decisions.frozen, func(f *freezing) bool { return f != nil })
@@ -314,12 +305,11 @@ func (r *Relay) thawOver(ctx context.Context, origin int, until time.Time) {
 	}
 }
 
-// warnFrozen says which origins are frozen when the relay ends, if the one that takes its place will
-// not be.
+// warnFrozen logs the origins that are frozen when the relay stops, and will not be after a restart.
 func (r *Relay) warnFrozen() {
 	for i := range r.origins {
 		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {
-			r.log.Warn("relay ends while it is frozen, and forgets it", slog.String("origin", r.cfg.OriginName(i)))
+			r.log.Warn("relay stops while an origin is frozen; the freeze ends with it", slog.String("origin", r.cfg.OriginName(i)))
 		}
 	}
 }

@@ -26,9 +26,9 @@
 //	wire.Response               shared bytes and a nonce, handed to gRPC as they are
 //
 // That is the hot path, and all of it: start with downstream/flush.go, func flush. The others are in stream.go and
-// answers.go of upstream, edit.go of cache, changes.go and sets.go of downstream/subscription, and cache/wire/response.go.
-// This package has no part in it, and knows no rule of the protocol but
-// what a node group is (group.go).
+// answers.go of upstream, edit.go of cache, changes.go and sets.go of downstream/subscription, and
+// cache/wire/response.go. This package has no part in it, and knows no rule of the protocol but what a node group is
+// (group.go).
 //
 // deploy/docs/protocol.md has the rules, decisions and hazards that comments cite by codes such
 // as R044, B.12 and C08; DESIGN.md has the decisions about the implementation.

@@ -98,9 +98,12 @@ type group struct {
 	warned  bool         // that the nodes differ
 }
 
-// traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common: a group keeps
-// those of its first node.
-type traits struct{ idPrefix, cluster, locality, metadata uint64 }
+// traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common:
+// a group keeps those of its first node.
+type traits [4]uint64
+
+// traitNames are the fields of the traits.
+var traitNames = [...]string{"id", "cluster", "locality", "metadata"}
 
 var traitSeed = maphash.MakeSeed()
 
@@ -165,8 +168,7 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 		return downstream.Group{}, err
 	}
 	if len(differ) > 0 {
-		g.log.Warn("clients of one group differ, and the origin sees only the relay's node: "+
-			"if it looks at these fields, name them in TENDER_NODE_GROUP_BY",
+		g.log.Warn("clients of one node group differ in fields that the control plane does not see; add them to TENDER_NODE_GROUP_BY if it uses them",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
 	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}, nil
@@ -180,8 +182,8 @@ func (g *groups) compares(key string) bool {
 	return gr == nil || !gr.warned
 }
 
-// enter counts a stream of a node with these traits, nil if they do not matter, which came from a peer, into its group, which it makes if there is none. The first time that the node
-// differs from the group's first one, it says in what.
+// enter counts a stream of a node with these traits, nil if they do not matter, which came from a peer, into its group,
+// which it makes if there is none. The first time that the node differs from the group's first one, it says in what.
 func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -238,7 +240,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 	return gr
 }
 
-// followed returns what is told of the changes of a group's view that are over.
+// followed returns the function that receives the finished fan-outs of a group's view.
 func (g *groups) followed(gr *group) func(*cache.Fanout) {
 	if g.tracer == nil {
 		return gr.counts.Followed
@@ -274,7 +276,7 @@ func (g *groups) share(origin int, features []string) *sharedView {
 // sharedGroup is what the log calls whoever has a part in a shared view.
 const sharedGroup = "xdstp"
 
-// sharedNode returns whom an origin takes the relay for, where only features matter.
+// sharedNode returns the node that the relay presents to an origin for names that depend on client features only.
 func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	node := proto.CloneOf(own)
 	node.Id = nodegroup.FillID(own.GetId(), own)
@@ -282,14 +284,14 @@ func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	return node
 }
 
-// sharedGroupOf returns the key of those whom an origin tells the same of names that mean
-// the same to every node. No group of nodes has one like it.
+// sharedGroupOf returns the key of the clients with the same content-affecting features, which share names that mean
+// the same to every node. No node group has such a key.
 func sharedGroupOf(features []string) string { return sharedGroup + ":" + strings.Join(features, ",") }
 
 func isShared(group string) bool { return strings.HasPrefix(group, sharedGroupOf(nil)) }
 
-// namesOnly routes what a shared view holds: names and collections have its one
-// origin; the members of types belong to node groups, and so to nobody.
+// namesOnly routes a shared view: its one origin has names and collections. The members of types belong to node groups,
+// so no source of the view has them.
 func namesOnly(_, name string) int {
 	if name == "" {
 		return 1
@@ -307,8 +309,7 @@ func (g *groups) leave(gr *group) {
 	}
 }
 
-// abandon notes that a group has no streams, and ends it once its view has given up
-// everything.
+// abandon marks a group as having no streams, and removes it once its subscriptions have lingered out.
 func (g *groups) abandon(gr *group) {
 	gr.left = time.Now()
 	var idle *time.Timer // of this time that nobody is there
@@ -326,7 +327,7 @@ func (g *groups) abandon(gr *group) {
 	gr.idle = idle
 }
 
-// remove ends a group, of which the snapshots stay if it is evicted.
+// remove removes a group. Its snapshots stay if it is evicted.
 func (g *groups) remove(gr *group, evicted bool) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
@@ -353,17 +354,9 @@ func (gr *group) compare(t *traits) (differ []string) {
 	if gr.warned || t == nil {
 		return nil
 	}
-	for _, f := range []struct {
-		name string
-		a, b uint64
-	}{
-		{"id", gr.first.idPrefix, t.idPrefix},
-		{"cluster", gr.first.cluster, t.cluster},
-		{"locality", gr.first.locality, t.locality},
-		{"metadata", gr.first.metadata, t.metadata},
-	} {
-		if f.a != f.b {
-			differ = append(differ, f.name)
+	for i, name := range traitNames {
+		if gr.first[i] != t[i] {
+			differ = append(differ, name)
 		}
 	}
 	gr.warned = len(differ) > 0
@@ -375,10 +368,7 @@ func traitsOf(n *corepb.Node) *traits {
 	if !found {
 		prefix = ""
 	}
-	return &traits{
-		idPrefix: maphash.String(traitSeed, prefix), cluster: maphash.String(traitSeed, n.GetCluster()),
-		locality: traitOf(n.GetLocality()), metadata: traitOf(n.GetMetadata()),
-	}
+	return &traits{maphash.String(traitSeed, prefix), maphash.String(traitSeed, n.GetCluster()), traitOf(n.GetLocality()), traitOf(n.GetMetadata())}
 }
 
 // traitOf returns the sum of a message that equal ones have in common within one process.

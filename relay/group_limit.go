@@ -19,20 +19,19 @@ func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
 	limit, _ := guard.LimitOf(err)
 	switch {
 	case limit == guard.LimitGroups && !g.refusing.Swap(true):
-		g.log.Warn("there are as many node groups as TENDER_MAX_GROUPS allows: clients of further ones are refused",
+		g.log.Warn("node group limit reached (TENDER_MAX_GROUPS); clients of new groups are rejected",
 			slog.String("group", key), slog.String("node", n.GetId()))
 	case limit == guard.LimitPeerGroups:
 		g.crowded.Do(func() {
-			g.log.Warn("a peer founds more node groups than TENDER_MAX_PEER_GROUPS allows: its clients of further ones are refused; "+
-				"if it stands for many, such as a load balancer, allow more",
+			g.log.Warn("node group limit of a peer reached (TENDER_MAX_PEER_GROUPS); its clients of new groups are rejected; raise it for load balancers",
 				slog.String("peer", peer), slog.String("group", key), slog.String("node", n.GetId()), slog.Any("err", err))
 		})
 	}
 }
 
-// founders bound how many node groups each peer founds, and how fast (B.35). A group counts for the peer that founded it until it
-// is gone: without clients it still has streams to the origins. What was restored from a snapshot counts for nobody.
-// They are guarded by groups.mu.
+// founders bound how many node groups each peer founds, and how fast (B.35). A group counts for the peer that founded
+// it until it is gone: without clients it still has streams to the origins. What was restored from a snapshot counts
+// for nobody. They are guarded by groups.mu.
 type founders struct {
 	shares *cache.Shares
 	burst  int // groups that a peer may found at once
@@ -72,8 +71,9 @@ func (f *founders) founded(peer string) {
 	pace.Allow()
 }
 
-// found makes room for a group that a peer founds, and returns the peer's share with the group counted in it, or why there is no
-// room. Groups that nobody is in make room: a peer's own once it has its share, and else those of the peer with most.
+// found makes room for a group that a peer founds, and returns the peer's share with the group counted in it, or why
+// there is no room. Groups that nobody is in make room: a peer's own once it has its share, and else those of the peer
+// with most.
 func (g *groups) found(key, peer string) (*cache.Share, error) {
 	f := &g.founders
 	share, over := f.shares.Take(peer)
@@ -87,7 +87,7 @@ func (g *groups) found(key, peer string) (*cache.Share, error) {
 		case oldest != nil && f.tooFast(peer):
 			return nil, f.paced(key, peer)
 		case oldest != nil:
-			g.log.Info("node group without clients evicted for another one", slog.String("evicted", oldest.key), slog.String("group", key),
+			g.log.Info("node group without clients evicted", slog.String("evicted", oldest.key), slog.String("group", key),
 				slog.String("evicted_peer", oldest.founder.Peer()), slog.String("peer", peer))
 			g.evict(oldest)
 		case over.OfPeer:
@@ -115,8 +115,8 @@ func (f *founders) paced(key, peer string) error {
 		key, peer, f.burst, f.minute)
 }
 
-// expendable returns which group to evict: of those that a peer founded, or of all if it is empty. It is the one that has been
-// without streams for longest of the peer with most groups; nil if there is none.
+// expendable returns which group to evict: of those that a peer founded, or of all if it is empty. It is the one that
+// has been without streams for longest of the peer with most groups; nil if there is none.
 func (g *groups) expendable(peer string) *group {
 	if g.anyFrozen() {
 		return nil // those who come back are to find what there was
@@ -139,8 +139,8 @@ func (g *groups) expendable(peer string) *group {
 	return nil
 }
 
-// irreplaceable reports whether the origins would not tell a group that is made anew what it holds: one of them is away, or has not
-// confirmed what was restored, or removals are held back.
+// irreplaceable reports whether the origins would not tell a group that is made anew what it holds: one of them is
+// away, or has not confirmed what was restored, or removals are held back.
 func (gr *group) irreplaceable(now time.Time) bool {
 	if gr.view.Stale(now) || slices.ContainsFunc(gr.controls, (*upstream.Control).Holding) {
 		return true

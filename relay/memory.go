@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// How full memory is when that is said, and how full it must not be any more before it is said
-// again; and how often it is looked at (B.35).
+// Memory use, as a part of the limit, at which the relay warns, and below which it may warn again; and the time between
+// two measurements (B.35).
 const (
 	memoryHigh  = 0.8
 	memoryLow   = 0.7
@@ -38,8 +38,7 @@ func (m memory) utilization() float64 {
 	return float64(m.used) / float64(m.limit)
 }
 
-// watchMemory says, until ctx ends, when the memory that read returns is nearly full: once,
-// until it was less for a while.
+// watchMemory warns, until ctx ends, when memory use reaches memoryHigh: once, until it was below memoryLow.
 func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
 	tick := time.NewTicker(memoryEvery)
 	defer tick.Stop()
@@ -47,7 +46,7 @@ func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
 	for m := read(); m.limited(); m = read() {
 		switch at := m.utilization(); {
 		case at >= memoryHigh && !said:
-			log.Warn("memory is nearly full: the closer to the limit, the more of the CPU goes into collecting garbage",
+			log.Warn("memory use is close to GOMEMLIMIT; garbage collection takes more CPU",
 				slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
 			said = true
 		case at < memoryLow:

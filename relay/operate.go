@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -78,12 +79,9 @@ func (r *Relay) findOrigin(name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
-	var names []string
-	for i := range r.origins {
-		if r.cfg.OriginName(i) == name {
-			return i, nil
-		}
-		names = append(names, r.cfg.OriginName(i))
+	names := r.cfg.OriginNames()
+	if i := slices.Index(names, name); i >= 0 {
+		return i, nil
 	}
 	return 0, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no origin %q: there are %s", name, strings.Join(names, ", ")))
 }
@@ -153,8 +151,7 @@ func (g *groups) viewsOf(origin int) []operated {
 	return slices.DeleteFunc(g.operated(), func(o operated) bool { return o.origin != origin || o.control == nil })
 }
 
-// freezeOrigin stops the distribution of an origin's changes: first for the views that are made
-// from now on.
+// freezeOrigin stops the distribution of an origin's changes, first for views that begin later.
 func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 	r.groups.setFrozen(origin, f)
 	attrs := []any{slog.String("origin", f.Origin), slog.String("by", f.By), slog.String("reason", f.Reason)}
@@ -170,8 +167,7 @@ func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 	}
 }
 
-// thawOrigin goes on with the distribution of an origin's changes; by is empty where nobody has
-// asked for it.
+// thawOrigin resumes the distribution of an origin's changes; by is empty if the time of the freeze is over.
 func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
 	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)), slog.String("by", by), slog.String("reason", reason))
@@ -251,6 +247,100 @@ func (r *Relay) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Ho
 			Origin: r.cfg.OriginName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
 			Names: h.Names[:min(len(h.Names), admin.MaxHoldNames)], Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
 		})
+	}
+	return shown
+}
+
+// setLogLevel changes the least level that is logged. The log says so, whatever the two are: by the
+// one that has more logged.
+func (r *Relay) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.LogLevelChange, error) {
+	var level slog.Level
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, to.Level) || level.UnmarshalText([]byte(to.Level)) != nil {
+		return admin.LogLevelChange{}, admin.Refuse(http.StatusBadRequest, fmt.Errorf("level=%.32q: want debug, info, warn or error", to.Level))
+	}
+	r.levelSet.Lock()
+	defer r.levelSet.Unlock()
+	before := r.level.Level()
+	say := func() {
+		r.log.LogAttrs(ctx, max(slog.LevelInfo, min(before, level)), "log level changed",
+			slog.String("before", strings.ToLower(before.String())), slog.String("now", to.Level))
+	}
+	if level > before {
+		say()
+	}
+	if r.level.Set(level); level <= before {
+		say()
+	}
+	return admin.LogLevelChange{Level: to.Level, Before: strings.ToLower(before.String())}, nil
+}
+
+// auditOrigins compares views with what their origins say on a second stream (B.43): those of
+// one origin one after the other. A directory has no second answer.
+func (r *Relay) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits, error) {
+	answer := admin.Audits{Views: []admin.ViewAudit{}}
+	chosen, typeURL, err := r.choose(of)
+	if err != nil {
+		return answer, err
+	}
+	var (
+		byOrigin = make([][]admin.ViewAudit, len(r.origins))
+		audits   sync.WaitGroup
+	)
+	for i, o := range r.origins {
+		if _, files := o.(filesOrigin); files && of.Origin != "" && of.Origin == r.cfg.OriginName(i) {
+			return answer, admin.Refuse(http.StatusBadRequest, fmt.Errorf("origin %q: %w", of.Origin, upstream.ErrNoAudit))
+		} else if files {
+			continue
+		}
+		audits.Go(func() { // awaited below
+			for _, v := range chosen {
+				if v.origin != i || v.control == nil {
+					continue
+				}
+				if found, any := r.auditView(ctx, v, typeURL); any {
+					byOrigin[i] = append(byOrigin[i], found)
+				}
+			}
+		})
+	}
+	audits.Wait()
+	for _, views := range byOrigin {
+		answer.Views = append(answer.Views, views...)
+	}
+	return answer, nil
+}
+
+// auditView audits one view, and reports whether there was anything to audit.
+func (r *Relay) auditView(ctx context.Context, v operated, typeURL string) (shown admin.ViewAudit, any bool) {
+	shown = admin.ViewAudit{Origin: r.cfg.OriginName(v.origin), Group: v.group}
+	found, err := v.control.Audit(ctx, typeURL)
+	if err != nil {
+		shown.Error = err.Error()
+		return shown, true
+	}
+	shown.Target, shown.Seconds = found.Target, found.Took.Seconds()
+	for _, t := range found.Types {
+		shown.Types = append(shown.Types, shownAudit(t))
+	}
+	return shown, len(shown.Types) > 0
+}
+
+// shownAudit returns what was found of a type as people are shown it.
+func shownAudit(t upstream.TypeAudit) admin.TypeAudit {
+	shown := admin.TypeAudit{TypeURL: t.TypeURL, Equal: t.Equal, Changing: t.Changing}
+	counts := map[upstream.DifferenceKind]*int{
+		upstream.OtherContent: &shown.Content,
+		upstream.OtherVersion: &shown.Version,
+		upstream.MissingHere:  &shown.MissingHere,
+		upstream.MissingThere: &shown.MissingThere,
+	}
+	for i, d := range t.Differences {
+		*counts[d.Kind]++
+		if i < admin.MaxDifferences {
+			shown.Differences = append(shown.Differences, admin.Difference{
+				Name: d.Name, Kind: d.Kind, AskedAs: d.Glob, Here: d.Here, There: d.There, Held: d.Held,
+			})
+		}
 	}
 	return shown
 }

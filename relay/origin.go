@@ -9,13 +9,16 @@ import (
 	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream/loadreport"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/files"
+	upload "github.com/xdstender/tender/upstream/loadreport"
 )
 
 // An origin keeps views like itself.
@@ -41,13 +44,12 @@ type origins []origin
 // openOrigins returns the origins that the configuration names, with the credentials for
 // each.
 func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log *slog.Logger) (all origins, err error) {
-	first, err := openOrigin("TENDER_ORIGIN", cfg.Origin, cfg, opts, creds[0], log)
-	if err != nil {
-		return nil, err
-	}
-	all = append(all, first)
-	for i, named := range cfg.Origins {
-		o, err := openOrigin("TENDER_ORIGINS", named.Targets, cfg, opts, creds[1+i], log.With(slog.String("origin_name", named.Name)))
+	for i, named := range config.AllOrigins(&cfg) {
+		variable, logger := "TENDER_ORIGIN", log
+		if i > 0 {
+			variable, logger = "TENDER_ORIGINS", log.With(slog.String("origin_name", named.Name))
+		}
+		o, err := openOrigin(variable, named.Targets, cfg, opts, creds[i], logger)
 		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
@@ -56,12 +58,11 @@ func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log
 	return all, nil
 }
 
-func (all origins) close() error {
-	var errs []error
+func (all origins) close() (err error) {
 	for _, o := range all {
-		errs = append(errs, o.close())
+		err = errors.Join(err, o.close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // openOrigin returns one origin, which a variable names.
@@ -109,8 +110,8 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 	return sessionOrigin{session}, nil
 }
 
-// streamsOfView is how many streams a view has to an origin at most. All views, those that groups share included, may open theirs at
-// once: when a relay starts, and when its origin is back.
+// streamsOfView is how many streams a view has to an origin at most. All views, those that groups share included, may
+// open theirs at once: when a relay starts, and when its origin is back.
 const streamsOfView = 2
 
 // protocols are the values of [Config.OriginProtocol].
@@ -158,3 +159,27 @@ func (o filesOrigin) probe(ctx context.Context, p upstream.Probe) error {
 func (o filesOrigin) follow(ctx context.Context) { o.Follow(ctx) }
 
 func (o filesOrigin) close() error { return nil }
+
+// loadsOf returns the destination of load reports, or nil if they are rejected. Only the origin of TENDER_ORIGIN
+// receives reports, whichever origin has the clusters.
+func loadsOf(cfg Config, all origins, log *slog.Logger) loadreport.Origin {
+	first, ok := all[0].(sessionOrigin)
+	if !ok || cfg.LRS == "" || cfg.LRS == LRSOff {
+		return nil
+	}
+	return sessionLoads{first.Session, log}
+}
+
+// sessionLoads takes load reports to a control plane.
+type sessionLoads struct {
+	session *upstream.Session
+	log     *slog.Logger
+}
+
+func (s sessionLoads) OpenLoads(ctx context.Context) (grpc.ClientStream, error) {
+	return upload.Open(ctx, s.session)
+}
+
+func (s sessionLoads) ReportLoads(ctx context.Context, g *loadreport.Group) {
+	upload.Run(ctx, s.session, g.Node, g, s.log.With(slog.String("group", g.Key)))
+}

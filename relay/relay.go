@@ -1,33 +1,21 @@
 package relay
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
@@ -38,7 +26,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// Options are what a relay needs that is not configuration. The zero value will do.
+// Options are settings of a relay that are not configuration. The zero value works.
 type Options struct {
 	// Logger receives the relay's log. Nil discards it.
 	Logger *slog.Logger
@@ -47,7 +35,7 @@ type Options struct {
 	// means that they may not.
 	Level *slog.LevelVar
 
-	// Version is the relay's own, as origins are told it.
+	// Version is the version of the relay, which it presents to origins.
 	Version string
 
 	// Served is called once many clients that came together, as after a restart, have been
@@ -110,9 +98,8 @@ type Relay struct {
 	standings           atomic.Pointer[[]standing]
 }
 
-// New returns a relay that listens already and serves once it runs. It must be run, to let go of what it
-// holds, be it with a context that has ended. Errors: no origin, one that cannot be used, an address that
-// cannot be listened on.
+// New returns a relay that listens; [Relay.Run] serves. Run must be called, if only with a context that has ended, to
+// release resources. Errors: no origin, an origin that cannot be used, or an address that cannot be listened on.
 func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err
@@ -137,7 +124,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.credentials, err = config.OpenCredentials(&r.cfg, r.log); err != nil {
 		return nil, err
 	}
-	if r.tracer, err = r.newTracer(opts.Spans); err != nil {
+	if r.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, r.telemetryConfig()); err != nil {
 		return nil, err
 	}
 	if r.tracer != nil {
@@ -213,167 +200,12 @@ func (r *Relay) serve(opts Options) (err error) {
 	r.addServers(opts)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	r.rest = newRESTServer(r.cfg, r.server, r.log)
-	if r.telemetry, err = r.newTelemetry(); err != nil {
+	if r.telemetry, err = telemetry.New(context.Background(), r.telemetryConfig()); err != nil {
 		return err
 	}
-	if r.pages, err = r.newPages(); err != nil {
-		return err
-	}
-	if r.admin, err = r.newAdmin(); err != nil {
-		return err
-	}
+	r.pages = page.New(page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Logger: r.log})
+	r.admin = r.newAdmin()
 	return r.listen()
-}
-
-// addServers makes the servers of streams: one, or one in plaintext and one with TLS.
-func (r *Relay) addServers(opts Options) {
-	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
-	if clients := r.credentials.Clients; clients != nil {
-		secure := credentials.NewTLS(clients.Config("h2"))
-		if len(r.cfg.TLSListen) == 0 {
-			kinds = nil
-		}
-		kinds = append(kinds, secure)
-	}
-	bounds := r.server.Guard()
-	for _, kind := range kinds {
-		options := []grpc.ServerOption{
-			grpc.Creds(bounds.Credentials(kind)), grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
-			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
-			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, r.credentials.Authorizer.RefuseReflection),
-		}
-		options = append(options, compression(r.cfg.RequestCompression == CompressionGzip)...)
-		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
-		r.server.Register(server)
-		healthpb.RegisterHealthServer(server, r.health)
-		reflection.Register(server)
-		r.servers = append(r.servers, server)
-	}
-}
-
-// listen opens the addresses of the configuration, all or none, where no listeners
-// were given.
-func (r *Relay) listen() error {
-	var opened []net.Listener
-	for _, l := range []struct {
-		variable  string
-		addresses []string
-		listeners *[]net.Listener
-		allowed   func(net.Listener) error
-	}{
-		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
-		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
-		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
-		{"TENDER_ADMIN_LISTEN", config.OnlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
-		{"TENDER_ADMIN_LISTEN", config.NotOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
-		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
-	} {
-		if len(*l.listeners) > 0 {
-			continue
-		}
-		listeners, err := listenAll(l.addresses)
-		opened = append(opened, listeners...)
-		for i := 0; err == nil && l.allowed != nil && i < len(listeners); i++ {
-			err = l.allowed(listeners[i])
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", l.variable, err), closeAll(opened))
-		}
-		*l.listeners = listeners
-	}
-	return nil
-}
-
-// windowBytes is the flow-control window of a client's connection and streams.
-// It bounds what clients may send before it is read; it is fixed, since probing
-// for a better one costs a ping for each message.
-const windowBytes = 1 << 20
-
-// maxHeaderBytes bounds the header of a request, uncompressed: those of Envoys and gRPC
-// clients have some hundred bytes, and a token some thousand.
-const maxHeaderBytes = 64 << 10
-
-// NewGRPCServer returns a gRPC server that suits many long streams of few
-// messages, and whose codec [downstream.Server] needs. Further options come after its own. It is not stable.
-func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.ServerOption) *grpc.Server {
-	return grpc.NewServer(append([]grpc.ServerOption{
-		grpc.ForceServerCodecV2(wire.Codec{}),
-		grpc.MaxRecvMsgSize(maxRequestBytes),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(uint32(maxStreamsPerConnection)),
-		grpc.StaticStreamWindowSize(windowBytes),
-		grpc.StaticConnWindowSize(windowBytes),
-		// Envoys ping every 30s if they are told to, and must not be sent away for it
-		// (B.34).
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(pings),
-	}, opts...)...)
-}
-
-// pings find clients that are gone without a word, and keep alive what is between here and
-// those that are not. For want of an answer to what was sent on a TCP connection, the kernel gives it
-// up after the same timeout (TCP_USER_TIMEOUT, which gRPC sets).
-var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
-
-// keepaliveOf returns pings, or what takes their place, and how old connections get (B.33).
-func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
-	p := keepalive.ServerParameters{Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout)}
-	if cfg.ConnectionAge > 0 {
-		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, guard.Grace(cfg.ConnectionAge)
-	}
-	return p
-}
-
-// identifier returns a name for this process that no other has (R126).
-func identifier(nodeID string) string {
-	return nodeID + "#" + randomText(4)
-}
-
-// randomText returns so many random bytes as text.
-func randomText(bytes int) string {
-	b := make([]byte, bytes)
-	_, _ = rand.Read(b) // never fails
-	return hex.EncodeToString(b)
-}
-
-// listenAll opens all addresses, or none.
-func listenAll(addresses []string) (listeners []net.Listener, err error) {
-	for _, address := range addresses {
-		l, err := listen(address)
-		if err != nil {
-			return nil, errors.Join(err, closeAll(listeners))
-		}
-		listeners = append(listeners, l)
-	}
-	return listeners, nil
-}
-
-func closeAll(listeners []net.Listener) (err error) {
-	for _, l := range listeners {
-		err = errors.Join(err, l.Close())
-	}
-	return err
-}
-
-// listen opens a TCP address, or unix:/path.
-func listen(address string) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(address, "unix:")
-	if !isUnix {
-		return net.Listen("tcp", address)
-	}
-	path = strings.TrimPrefix(path, "//")
-	l, err := net.Listen("unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
-	}
-	// A socket that nobody listens on was left by a process that died.
-	if conn, dialErr := net.Dial("unix", path); dialErr == nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	if removeErr := os.Remove(path); removeErr != nil {
-		return nil, fmt.Errorf("listen %s: %w", address, removeErr)
-	}
-	return net.Listen("unix", path)
 }
 
 // Addrs returns the addresses that the relay listens on for streams.
@@ -399,9 +231,8 @@ func (r *Relay) Audit() AuditStats { return r.auditor.stats() }
 // Stats returns what the server of streams counts. It is not stable: the metrics that are made of it are.
 func (r *Relay) Stats() downstream.Stats { return r.server.Stats() }
 
-// Run serves until ctx ends, then lets the clients go, within TENDER_DRAIN: those that
-// were served are told OK, which they take as a reason to connect elsewhere. It returns
-// nil once everything has ended, or the error of a listener.
+// Run serves until ctx ends, then drains within TENDER_DRAIN: it closes the streams of served clients with OK, so that
+// they connect elsewhere. It returns nil once everything has ended, or the error of a listener.
 func (r *Relay) Run(ctx context.Context) error {
 	// The origin is followed until the last client has left.
 	views, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -419,23 +250,20 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 
 	serving, failed := errgroup.WithContext(ctx)
-	for _, l := range r.listeners {
-		serving.Go(func() error { return serveStreams(r.servers[0], r.server.Guard().Listener(l)) })
-	}
-	for _, l := range r.tlsListeners {
-		serving.Go(func() error { return serveStreams(r.servers[1], r.server.Guard().Listener(l)) })
-	}
-	for _, l := range r.restListeners {
-		serving.Go(func() error { return r.serveREST(l) })
-	}
-	for _, l := range r.adminListeners {
-		serving.Go(func() error { return r.admin.Serve(l) })
-	}
-	for _, l := range r.adminTLSListeners {
-		serving.Go(func() error { return r.admin.ServeTLS(l) })
-	}
-	for _, l := range r.probeListeners {
-		serving.Go(func() error { return r.admin.ServeProbes(l) })
+	for _, s := range []struct {
+		listeners []net.Listener
+		serve     func(net.Listener) error
+	}{
+		{r.listeners, func(l net.Listener) error { return r.serveStreams(r.servers[0], l) }},
+		{r.tlsListeners, func(l net.Listener) error { return r.serveStreams(r.servers[1], l) }},
+		{r.restListeners, r.serveREST},
+		{r.adminListeners, r.admin.Serve},
+		{r.adminTLSListeners, r.admin.ServeTLS},
+		{r.probeListeners, r.admin.ServeProbes},
+	} {
+		for _, l := range s.listeners {
+			serving.Go(func() error { return s.serve(l) })
+		}
 	}
 	serving.Go(func() error { r.readiness(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })
@@ -452,15 +280,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	watching.Wait()
 	r.endTelemetry()
 	return errors.Join(err, r.origins.close(), r.snapshots.close())
-}
-
-// serveStreams serves streams on a listener until the server stops, which it may have done
-// already.
-func serveStreams(server *grpc.Server, l net.Listener) error {
-	if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
 }
 
 func (r *Relay) setReady() {
@@ -482,13 +301,12 @@ func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 // may delay the end.
 const lastCalls = time.Second
 
-// StopNow has a relay that ends, or will, let its clients go at once. It may be called again.
+// StopNow closes all streams of a relay that drains, or will drain, at once. It may be called again.
 func (r *Relay) StopNow() { r.hurry.Do(func() { close(r.hurried) }) }
 
-// drain lets the clients go. At first they are still served, and new ones too: who chooses
-// a relay for them takes a while to hear that this one is going. Then their connections are told
-// that they end, or clients would open the next stream on the same one, and the streams
-// end one by one, so that they do not all come to the next relay at once (B.33).
+// drain closes the streams of clients. At first the relay still accepts and serves clients, because load balancers
+// notice the failing health checks with a delay. Then it sends GOAWAY, so that clients open no new stream on the
+// connections, and closes the streams one by one, so that clients do not all reconnect at once (B.33).
 func (r *Relay) drain() {
 	r.draining.Store(true)
 	r.health.Shutdown()

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/snapshot"
 )
@@ -59,8 +60,8 @@ type snapshots struct {
 	gone  map[savedKey]*departed
 }
 
-// A departed is what is written of a view that is no more. Its snapshot is to be removed, or, if the view was evicted, to stay, with
-// what the view held last.
+// A departed is the state of a view that was removed. Its snapshot is to be removed too, or kept, with the last
+// content, if the view was evicted.
 type departed struct {
 	*saved
 	evicted bool
@@ -99,9 +100,11 @@ func (r *Relay) SnapshotStats() snapshot.Stats {
 	return r.snapshots.dir.Stats()
 }
 
-// restore makes the groups of which an earlier process has left snapshots, as if their
-// last clients had just left (B.42).
+// restore adds the groups of an earlier process's snapshots, as if their last clients had just disconnected (B.42).
 func (g *groups) restore() {
+	if g.saved == nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	keys, nodes := g.saved.load(time.Now())
@@ -117,13 +120,9 @@ func (g *groups) restore() {
 	g.decisions.restored()
 }
 
-// load reads what an earlier process left, and returns the groups that it is of: their
-// keys, and whom the origin takes them for; those that were written last come first.
-// What does not fit this relay is left out.
+// load reads the snapshots of an earlier process, and returns the keys of their groups, last written first, and the
+// node that is presented for each. It leaves out snapshots that do not match the configuration.
 func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
-	if s == nil {
-		return nil, nil
-	}
 	s.loaded, nodes = make(map[savedKey]*cache.Snapshot), make(map[string]*corepb.Node)
 	s.directories = make(map[int]*cache.Snapshot)
 	for _, snap := range s.dir.Load(now, s.cfg.MaxSnapshotAge) {
@@ -163,24 +162,23 @@ func (s *snapshots) directoryHeader(origin int) cache.Header {
 	return s.header(origin, directoryGroup, nil)
 }
 
-// forgetLoaded has what no view has begun with stay for who comes back.
+// forgetLoaded keeps loaded snapshots that no view began with for clients that return, as if their views were evicted.
 func (s *snapshots) forgetLoaded() {
-	if s == nil || len(s.loaded) == 0 {
+	if len(s.loaded) == 0 {
 		return
 	}
 	for _, snap := range s.loaded {
 		s.failed(&snap.Header, s.dir.Evict(&snap.Header, "", s.mostEvicted()))
 	}
-	s.log.Warn("some snapshots are only restored once their clients come back: there are as many node groups as TENDER_MAX_GROUPS allows, "+
-		"or nobody shares their names", slog.Int("snapshots", len(s.loaded)))
+	s.log.Warn("some snapshots are restored only when their clients reconnect (TENDER_MAX_GROUPS)", slog.Int("snapshots", len(s.loaded)))
 	s.loaded = nil
 }
 
 // mostEvicted returns how many snapshots of evicted views stay: as many as there may be of groups.
 func (s *snapshots) mostEvicted() int { return s.cfg.MaxGroups * len(s.cfg.OriginNames()) }
 
-// fit returns whom this relay presents to the origin for what a snapshot is of, or why it
-// does not fit.
+// fit returns the node that this relay presents to the origin for the subject of a snapshot, or an error if the
+// snapshot does not match the configuration.
 func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
 	origin := slices.Index(s.cfg.OriginNames(), h.Origin)
 	if origin < 0 {
@@ -222,14 +220,8 @@ func (s *snapshots) sameNode(a, b *corepb.Node) bool {
 // header returns what says of a snapshot what it is of.
 func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.Header {
 	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(node) // it is sent, too
-	targets := s.cfg.Origin
-	if origin > 0 {
-		targets = s.cfg.Origins[origin-1].Targets
-	}
-	return cache.Header{
-		Origin: s.cfg.OriginName(origin), Targets: targets, Group: group, Node: encoded,
-		Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions,
-	}
+	of := config.AllOrigins(s.cfg)[origin]
+	return cache.Header{Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions}
 }
 
 // keep has what w writes kept on disk, and first restores what was there of it. What a
@@ -260,7 +252,7 @@ func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.W
 	s.saved[key] = &saved{header: h, w: w}
 }
 
-// recall returns what is kept of a view that was evicted; nil if nothing is.
+// recall returns the snapshot of a view that was evicted; nil if there is none.
 func (s *snapshots) recall(key savedKey, h *cache.Header) *cache.Snapshot {
 	s.mu.Lock()
 	was := s.gone[key]
@@ -281,8 +273,8 @@ func (s *snapshots) recall(key savedKey, h *cache.Header) *cache.Snapshot {
 	return snap
 }
 
-// drop has the snapshot of a group that is no more removed, or kept for those who come back if the group, which a peer founded, was
-// evicted.
+// drop removes the snapshot of a group that was removed, or keeps it for returning clients if the group, which a peer
+// founded, was evicted.
 func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	if s == nil {
 		return
@@ -392,8 +384,7 @@ func (s *snapshots) save(u *saved, now time.Time) error {
 	snap.Created = now
 	if len(withheld) > 0 && !u.told {
 		u.told = true
-		s.log.Warn("resources that may hold secrets are left out of snapshots: after a restart clients wait for the origin to send them; "+
-			"TENDER_SNAPSHOT_SENSITIVE=on keeps them in files that only the relay's user can read",
+		s.log.Warn("snapshot omits resources with sensitive fields; clients wait for them after a restart; TENDER_SNAPSHOT_SENSITIVE=on stores them",
 			slog.String("group", u.header.Group), slog.Any("resources", withheld))
 	}
 	write := s.dir.Write
@@ -409,6 +400,6 @@ func (s *snapshots) save(u *saved, now time.Time) error {
 
 func (s *snapshots) failed(h *cache.Header, err error) {
 	if err != nil {
-		s.log.Error("cannot write a snapshot: the last one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group), slog.Any("err", err))
+		s.log.Error("snapshot not written; the previous one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group), slog.Any("err", err))
 	}
 }

@@ -4,22 +4,15 @@ import (
 	"context"
 	"time"
 
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// newTelemetry returns what tells the relay's numbers.
-func (r *Relay) newTelemetry() (*telemetry.Telemetry, error) {
-	return telemetry.New(context.Background(), telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier})
-}
-
-// newTracer returns what shows changes and deliveries; nil if nobody asked for it.
-func (r *Relay) newTracer(spans sdktrace.SpanExporter) (*telemetry.Tracer, error) {
-	return telemetry.NewTracer(context.Background(), telemetry.TracerConfig{Exporter: spans, Version: r.version, Instance: r.identifier})
+// telemetryConfig says whose the metrics and spans are.
+func (r *Relay) telemetryConfig() telemetry.Config {
+	return telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier}
 }
 
 // traces returns how deliveries are shown; nil if they are not.
@@ -43,76 +36,28 @@ func (r *Relay) endTelemetry() {
 	}
 }
 
-// reading returns what the relay has counted.
+// reading returns what the relay has counted. It looks at each client: of 10,000 streams, that takes 25 ms.
 func (r *Relay) reading() telemetry.Reading {
 	audit := r.Audit()
 	out := telemetry.Reading{
-		Version:     r.version,
-		Ready:       len(r.notReady()) == 0,
+		Status:      r.status(),
 		Memory:      readMemory().utilization(),
 		Server:      r.server.Stats(),
 		Snapshots:   r.SnapshotStats(),
 		AuditPasses: audit.Passes,
 		AuditFaults: audit.Where,
+		Clients:     operator.Totals(r.server.Clients()),
 	}
 	if clients := r.credentials.Clients; clients != nil {
 		out.Server.Denied[guard.DeniedTrustDomain] = clients.Refused()
 	}
 	for i, o := range r.origins {
-		s := o.status()
-		of := telemetry.Origin{Name: r.cfg.OriginName(i), Connected: s.Connected, Frozen: r.groups.isFrozen(i), Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()}
-		if s.Directory != nil {
-			of.Files = &telemetry.DirectoryFiles{Good: s.Directory.FileCount - s.Directory.BadCount, Bad: s.Directory.BadCount}
+		out.Origins = append(out.Origins, telemetry.Origin{Status: out.Status.Origins[i], Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()})
+	}
+	for _, v := range r.groups.standing() {
+		if !v.Shared {
+			out.Groups = append(out.Groups, telemetry.Group{Key: v.Key, Streams: v.Streams, Types: v.Counts.Types(), Interest: v.View.Interest()})
 		}
-		out.Origins = append(out.Origins, of)
-	}
-	for _, s := range r.credentials.Files.Status() {
-		// The first variable says which files they are: a certificate stands before its key.
-		out.Files = append(out.Files, telemetry.Files{Variable: s.Files[0].Variable, NotAfter: s.NotAfter, Refused: s.Refused})
-	}
-	r.groups.read(&out)
-	standing := clientsByGroup(r.server)
-	for i := range out.Groups {
-		out.Groups[i].Clients = standing[out.Groups[i].Key]
 	}
 	return out
-}
-
-// clientsByGroup returns how clients stand, by node group and type URL. It looks at each: of 10,000
-// streams, that takes 25 ms.
-func clientsByGroup(server *downstream.Server) map[string]map[string]telemetry.Clients {
-	var totals operator.TypeTotals
-	for s := range server.Clients() {
-		totals.Add(&s)
-	}
-	groups := make(map[string]map[string]telemetry.Clients)
-	for key, sum := range totals {
-		if groups[key.Group] == nil {
-			groups[key.Group] = make(map[string]telemetry.Clients)
-		}
-		groups[key.Group][key.TypeURL] = telemetry.Clients{
-			Lagging: sum.Lagging, Refusing: sum.Refusing, Lag: time.Duration(sum.LagSeconds * float64(time.Second)),
-		}
-	}
-	return groups
-}
-
-// read adds the groups and views to a reading.
-func (g *groups) read(out *telemetry.Reading) {
-	for _, s := range g.standing() {
-		if !s.Shared {
-			out.Groups = append(out.Groups, telemetry.Group{Key: s.Key, Streams: s.Streams, Types: s.Counts.Types(), Interest: s.View.Interest()})
-		}
-	}
-	now := time.Now()
-	for _, v := range g.status(now) {
-		view := telemetry.View{
-			Group: v.Group, Origin: v.Origin, Shared: v.Shared, Connected: v.Connected,
-			Stale: time.Duration(v.StaleSeconds * float64(time.Second)), Withheld: v.Withheld,
-		}
-		for _, t := range v.Types {
-			view.Types = append(view.Types, telemetry.Type{TypeURL: t.TypeURL, Resources: t.Entries, Bytes: t.Bytes})
-		}
-		out.Views = append(out.Views, view)
-	}
 }

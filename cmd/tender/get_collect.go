@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/xdstender/tender/cache/wire/schema"
@@ -117,18 +118,8 @@ func (c *collection) unsaid(a answer) []string {
 	for _, it := range a.items {
 		said[it.name] = true
 	}
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(c.items)) {
-		if !said[name] {
-			names = append(names, name)
-		}
-	}
-	for _, name := range c.unresolved() {
-		if !said[name] {
-			names = append(names, name)
-		}
-	}
-	return names
+	names := slices.Concat(slices.Sorted(maps.Keys(c.items)), c.unresolved())
+	return slices.DeleteFunc(names, func(name string) bool { return said[name] })
 }
 
 // unresolved returns the wanted names of which nothing is known.
@@ -210,12 +201,9 @@ func (c *collection) shortfall(o getOptions) error {
 
 // quoted lists names for a message.
 func quoted(names []string) string {
-	var b strings.Builder
+	texts := make([]string, len(names))
 	for i, name := range names {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%q", name)
+		texts[i] = strconv.Quote(name)
 	}
-	return b.String()
+	return strings.Join(texts, ", ")
 }

@@ -93,27 +93,18 @@ func (t *table) files(files []admin.Files, now time.Time) {
 }
 
 func (t *table) views(views []admin.View, now time.Time) {
-	t.viewRow("GROUP", "ORIGIN", "TYPE", "ENTRIES", "SIZE", "CHANGED", "VERSION", "STATE")
+	t.row("GROUP", "ORIGIN", "TYPE", "ENTRIES", "SIZE", "CHANGED", wideOnly("VERSION"), "STATE")
 	for _, v := range views {
 		if v.Shared && len(v.Types) == 0 {
 			continue // no client has subscribed to an xdstp name
 		}
 		state := stateOf(&v, now)
 		if len(v.Types) == 0 {
-			t.viewRow(v.Group, v.Origin, "-", "-", "-", "-", "-", cmp.Or(state, "-"))
+			t.row(v.Group, v.Origin, "-", "-", "-", "-", wideOnly("-"), cmp.Or(state, "-"))
 		}
 		for _, typ := range v.Types {
-			t.viewRow(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, humanize.Bytes(typ.Bytes), ago(typ.ChangedAt, now), cmp.Or(typ.Version, "-"), cmp.Or(state, typ.Phase))
+			t.row(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, humanize.Bytes(typ.Bytes), ago(typ.ChangedAt, now), wideOnly(cmp.Or(typ.Version, "-")), cmp.Or(state, typ.Phase))
 		}
-	}
-}
-
-// viewRow adds a row of a view; only -o wide has the version.
-func (t *table) viewRow(group, origin, typ, entries, size, changed, version, state any) {
-	if t.wide {
-		t.row(group, origin, typ, entries, size, changed, version, state)
-	} else {
-		t.row(group, origin, typ, entries, size, changed, state)
 	}
 }
 
@@ -150,7 +141,7 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	}
 	if len(c.Refusing) > 0 {
 		t.row()
-		t.clientRow("REFUSED BY", "NODE", "ADDRESS", "TYPE", "AGO", "VERSION", "CODE")
+		t.row("REFUSED BY", "NODE", wideOnly("ADDRESS"), "TYPE", "AGO", wideOnly("VERSION"), "CODE")
 		for i := range c.Refusing {
 			t.refusals(&c.Refusing[i], now)
 		}
@@ -158,7 +149,7 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	}
 	if len(c.Lagging) > 0 {
 		t.row()
-		t.clientRow("LACKED BY", "NODE", "ADDRESS", "TYPE", "FOR", "VERSION", "STATE")
+		t.row("LACKED BY", "NODE", wideOnly("ADDRESS"), "TYPE", "FOR", wideOnly("VERSION"), "STATE")
 		for i := range c.Lagging {
 			t.lags(&c.Lagging[i], now)
 		}
@@ -172,15 +163,6 @@ func (t *table) more(n int) {
 	}
 }
 
-// clientRow adds a row of a client; only -o wide has the address and the version.
-func (t *table) clientRow(number, node, address, typ, since, version, last any) {
-	if t.wide {
-		t.row(number, node, address, typ, since, version, last)
-	} else {
-		t.row(number, node, typ, since, last)
-	}
-}
-
 // refusals adds the types of which a client has rejected the newest version.
 func (t *table) refusals(c *admin.Client, now time.Time) {
 	for _, typ := range c.Types {
@@ -188,7 +170,7 @@ func (t *table) refusals(c *admin.Client, now time.Time) {
 			continue
 		}
 		r := typ.Refusal
-		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), ago(r.At, now), cmp.Or(r.Version, "-"), r.Code)
+		t.row(fmt.Sprint("#", c.Number), c.NodeID, wideOnly(c.Address), cmp.Or(typ.Name, typ.TypeURL), ago(r.At, now), wideOnly(cmp.Or(r.Version, "-")), r.Code)
 		t.note("%s", cmp.Or(r.Detail, "no error detail"))
 	}
 }
@@ -208,7 +190,7 @@ func (t *table) lags(c *admin.Client, now time.Time) {
 		case !typ.Pending:
 			state = "not sent yet"
 		}
-		t.clientRow(fmt.Sprint("#", c.Number), c.NodeID, c.Address, cmp.Or(typ.Name, typ.TypeURL), humanize.Seconds(typ.LagSeconds), cmp.Or(typ.Accepted, "-"), state)
+		t.row(fmt.Sprint("#", c.Number), c.NodeID, wideOnly(c.Address), cmp.Or(typ.Name, typ.TypeURL), humanize.Seconds(typ.LagSeconds), wideOnly(cmp.Or(typ.Accepted, "-")), state)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/relay/admin"
 )
@@ -23,7 +24,7 @@ import (
 func serveAdmin(t *testing.T, network string, s admin.Status) (address string) {
 	t.Helper()
 	type greeting struct{ Name, Text string }
-	server, err := admin.New(admin.Config{
+	server := admin.New(admin.Config{
 		Ready:  func() []string { return nil },
 		Status: func() admin.Status { return s },
 		Fleet:  someFleet{},
@@ -33,10 +34,9 @@ func serveAdmin(t *testing.T, network string, s admin.Status) (address string) {
 			}
 			return greeting{g.Name, "hello " + g.Name}, nil
 		})},
+		Metrics: http.NotFoundHandler(),
+		GRPC:    grpc.NewServer(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	address = "127.0.0.1:0"
 	if network == "unix" {
 		address = filepath.Join(t.TempDir(), "admin")

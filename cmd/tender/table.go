@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -30,8 +31,15 @@ type tableLine struct {
 	note  bool
 }
 
+// wideOnly is a cell that only a wide table has.
+type wideOnly string
+
 // row adds a row; one without cells is an empty line.
 func (t *table) row(cells ...any) {
+	cells = slices.DeleteFunc(cells, func(cell any) bool {
+		_, is := cell.(wideOnly)
+		return is && !t.wide
+	})
 	texts := make([]string, len(cells))
 	for i, cell := range cells {
 		texts[i] = printable(fmt.Sprint(cell))

@@ -32,8 +32,8 @@ const (
 type Authorizer struct {
 	secrets string
 
-	// bound is that trust domains are bound to CAs: a certificate with a SPIFFE ID has no other identity, since its CA may
-	// vouch for nothing else.
+	// bound is that trust domains are bound to CAs: a certificate with a SPIFFE ID has no other identity, since its CA
+	// may vouch for nothing else.
 	bound bool
 
 	// changed is called once other rules are in force, by the goroutine that reads files.
@@ -51,8 +51,8 @@ type rules struct {
 	replaced chan struct{} // closed then
 }
 
-// Open reads the file of rules (TENDER_AUTHZ), unless its path is empty, and follows it; secrets is TENDER_SECRETS, and bound is set
-// if trust domains are bound to CAs. changed is called once other rules are in force.
+// Open reads the file of rules (TENDER_AUTHZ), unless its path is empty, and follows it; secrets is TENDER_SECRETS, and
+// bound is set if trust domains are bound to CAs. changed is called once other rules are in force.
 func Open(path, secrets string, bound bool, files *tlsfiles.Watch, changed func()) (*Authorizer, error) {
 	a := &Authorizer{secrets: secrets, bound: bound, changed: changed}
 	a.local, a.remote = &grant{by: a, local: true}, &grant{by: a}
@@ -108,8 +108,8 @@ func (a *Authorizer) Authorize(p guard.Peer, n *corepb.Node) (downstream.Grant, 
 	return g, nil
 }
 
-// Warnings returns a line for each place where the rules allow more, or less, than they
-// seem to, given the fields of a node group, whether there is a TLS listener, and the addresses for operators on other hosts.
+// Warnings returns a line for each place where the rules allow more, or less, than they seem to, given the fields of a
+// node group, whether there is a TLS listener, and the addresses for operators on other hosts.
 func (a *Authorizer) Warnings(groupBy []string, hasTLS bool, remoteAdmin []string) (lines []string) {
 	r := a.rules.Load()
 	if r == nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/relay/admin"
 )
@@ -52,17 +53,16 @@ func newRig(t *testing.T, network string, further ...func(*admin.Config)) *rig {
 			}
 			return e, nil
 		})},
-		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
-		Holds:   func(context.Context) admin.Holds { return admin.Holds{} },
+		Metrics:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
+		Holds:    func(context.Context) admin.Holds { return admin.Holds{} },
+		Settings: func() string { return "" },
+		GRPC:     grpc.NewServer(),
 	}
 	for _, change := range further {
 		change(&cfg)
 	}
-	s, err := admin.New(cfg)
+	s := admin.New(cfg)
 	r.Server = s
-	if err != nil {
-		t.Fatal(err)
-	}
 	listen := func(name string) net.Listener {
 		address := "127.0.0.1:0"
 		if network == "unix" {
@@ -320,25 +320,6 @@ func TestAdmin_Embedded(t *testing.T) {
 		resp, _ := r.ask(r.admin, "GET", "/api/v1/status", "", "Sec-Fetch-Site: "+tt.site, "Sec-Fetch-Mode: "+tt.mode, "Sec-Fetch-Dest: "+tt.dest)
 		if resp.StatusCode != tt.code {
 			t.Errorf("GET %+v: %s", tt, resp.Status)
-		}
-	}
-}
-
-func TestNewRefuses(t *testing.T) {
-	ready, status := func() []string { return nil }, func() admin.Status { return admin.Status{} }
-	do := func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }
-	for _, tt := range []struct {
-		cfg  admin.Config
-		want string
-	}{
-		{admin.Config{Status: status}, "admin: Ready or Status is nil"},
-		{admin.Config{Ready: ready}, "admin: Ready or Status is nil"},
-		{admin.Config{Ready: ready, Status: status, Commands: []admin.Command{admin.NewCommand("Echo", do)}}, `admin: command "Echo": `},
-		{admin.Config{Ready: ready, Status: status, Commands: []admin.Command{admin.NewCommand("status", do)}}, `admin: command "status": `},
-		{admin.Config{Ready: ready, Status: status, Commands: []admin.Command{{Name: "echo"}}}, `admin: command "echo": `},
-	} {
-		if _, err := admin.New(tt.cfg); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
-			t.Errorf("New: %v, want %s", err, tt.want)
 		}
 	}
 }

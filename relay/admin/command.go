@@ -12,7 +12,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -61,15 +60,6 @@ func decode(text []byte, into any) error {
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("there is data after the JSON object")
-	}
-	return nil
-}
-
-var commandName = regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
-
-func (c *Command) check() error {
-	if !commandName.MatchString(c.Name) || c.Name == "status" || c.do == nil {
-		return fmt.Errorf("admin: command %q: its name must be of a-z and -, not status, and NewCommand must have made it", c.Name)
 	}
 	return nil
 }

@@ -12,9 +12,6 @@ import (
 	"time"
 )
 
-// A Setting is a variable of the configuration, as it may be shown.
-type Setting struct{ Variable, Value, Source string }
-
 // maxDumpClients is how many clients a dump lists, those that have lacked something longest.
 const maxDumpClients = maxLimit
 
@@ -33,29 +30,15 @@ func (s *Server) dumpFiles() []dumpFile {
 		{"goroutines.txt", "what the process does now: stacks, and how many goroutines have each", func(w io.Writer, _ *http.Request) error {
 			return pprof.Lookup("goroutine").WriteTo(w, 1)
 		}},
-	}
-	if s.cfg.Settings != nil {
-		files = append(files, dumpFile{"configuration.txt", "variables, what applies and where it is from; secrets are left out", s.writeSettings})
-	}
-	if s.cfg.Fleet != nil {
-		files = append(files, dumpFile{
-			"clients.json", fmt.Sprintf("/api/v1/clients: totals, and at most %d clients, who has lacked something longest first", maxDumpClients),
-			func(w io.Writer, _ *http.Request) error {
-				clients, err := s.cfg.Fleet.Clients(ClientQuery{Sort: ByLag, Page: Page{Limit: maxDumpClients}})
-				if err != nil {
-					return err
-				}
-				return encode(w, clients)
-			},
-		})
-	}
-	if s.cfg.Holds != nil {
-		files = append(files, dumpFile{"holds.json", "/api/v1/holds: removals that are held back", func(w io.Writer, r *http.Request) error {
+		{"configuration.txt", "variables, what applies and where it is from; secrets are left out", func(w io.Writer, _ *http.Request) error {
+			_, err := io.WriteString(w, s.cfg.Settings())
+			return err
+		}},
+		{"clients.json", fmt.Sprintf("/api/v1/clients: totals, and at most %d clients, who has lacked something longest first", maxDumpClients), s.writeClients},
+		{"holds.json", "/api/v1/holds: removals that are held back", func(w io.Writer, r *http.Request) error {
 			return encode(w, s.cfg.Holds(r.Context()))
-		}})
-	}
-	if s.cfg.Metrics != nil {
-		files = append(files, dumpFile{"metrics.txt", "/metrics", s.writeMetrics})
+		}},
+		{"metrics.txt", "/metrics", s.writeMetrics},
 	}
 	if s.cfg.Debug {
 		files = append(files, dumpFile{"heap.pprof", "what the memory is used for: go tool pprof heap.pprof", func(w io.Writer, _ *http.Request) error {
@@ -71,13 +54,12 @@ func encode(w io.Writer, value any) error {
 	return out.Encode(value)
 }
 
-func (s *Server) writeSettings(w io.Writer, _ *http.Request) error {
-	for _, set := range s.cfg.Settings() {
-		if _, err := fmt.Fprintf(w, "%s=%s (%s)\n", set.Variable, set.Value, set.Source); err != nil {
-			return err
-		}
+func (s *Server) writeClients(w io.Writer, _ *http.Request) error {
+	clients, err := s.cfg.Fleet.Clients(ClientQuery{Sort: ByLag, Page: Page{Limit: maxDumpClients}})
+	if err != nil {
+		return err
 	}
-	return nil
+	return encode(w, clients)
 }
 
 // writeMetrics writes what /metrics would answer to one who asks for plain text.

@@ -17,16 +17,6 @@ const (
 	maxLimit     = 1000
 )
 
-// fleetRoutes are what operators may ask of clients and resources.
-func (s *Server) fleetRoutes() []route {
-	return []route{
-		{http.MethodGet, "/api/v1/clients", answer(s.clients)},
-		{http.MethodGet, "/api/v1/clients/{number}", answer(s.client)},
-		{http.MethodGet, "/api/v1/resources", answer(s.resources)},
-		{http.MethodGet, "/api/v1/history", answer(s.history)},
-	}
-}
-
 // answer answers with what a function returns, or with its error and the code of that:
 // [Refuse] says which.
 func answer(f func(*http.Request) (any, error)) http.HandlerFunc {

@@ -66,8 +66,8 @@ func (s *Server) operator(r *http.Request) (who string, err error) {
 	return s.cfg.TLS.Operator(r.TLS.PeerCertificates[0])
 }
 
-// embedded reports whether a page of another site has the answer as a part of it, such as
-// an image: even what it may not read costs the relay something. A link from there is none.
+// embedded reports whether another site's page loads the response as a part of itself, such as an image, which costs
+// the relay even if the page cannot read it. A link from another site is not embedded.
 func embedded(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "same-origin", "none":
@@ -76,10 +76,9 @@ func embedded(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document"
 }
 
-// ownHost reports that the request does not name its server in a way that leads nowhere
-// else: on this host, by an address on loopback or as localhost; by TLS, by any address, or a
-// name of the certificate, without which a browser had not come so far. It does not reach
-// sockets of the file system at all.
+// ownHost returns an error if the Host header does not name this server: without TLS, localhost or a loopback address;
+// with TLS, any address, or a name of the certificate. A Unix socket cannot be reached from a page, so any Host is
+// valid.
 func (s *Server) ownHost(r *http.Request) error {
 	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && addr.Network() == "unix" {
 		return nil

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -42,10 +44,9 @@ func TestLongCommands(t *testing.T) {
 					}
 				})
 				c.Long = tt.long
-				s, err := admin.New(admin.Config{Ready: func() []string { return nil }, Status: func() admin.Status { return admin.Status{} }, Commands: []admin.Command{c}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				s := admin.New(admin.Config{
+					Metrics: http.NotFoundHandler(), GRPC: grpc.NewServer(), Commands: []admin.Command{c},
+				})
 				l := relaytest.ListenPipe(1 << 16)
 				served := make(chan error, 1)
 				go func() { served <- s.Serve(l) }() // received below

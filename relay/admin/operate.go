@@ -43,8 +43,8 @@ type Hold struct {
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 
-	// Reported reports that the relay has never had the resources, and knows their names alone: returning clients report them.
-	// The name "*" stands for what clients hold of which they report only a version.
+	// Reported reports that the relay has never had the resources, and knows their names alone: returning clients
+	// report them. The name "*" stands for what clients hold of which they report only a version.
 	Reported bool `json:"reported,omitempty"`
 
 	// Discarded reports that an operator had the resources kept, until the origin says

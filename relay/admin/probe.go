@@ -6,18 +6,6 @@ import (
 	"strings"
 )
 
-// probeRoutes are what probes may ask.
-func (s *Server) probeRoutes() []route {
-	routes := []route{
-		{http.MethodGet, "/livez", http.HandlerFunc(livez)},
-		{http.MethodGet, "/readyz", http.HandlerFunc(s.readyz)},
-	}
-	if s.cfg.Metrics != nil {
-		routes = append(routes, route{http.MethodGet, "/metrics", s.cfg.Metrics})
-	}
-	return routes
-}
-
 // livez answers, which is all that it has to say.
 func livez(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 

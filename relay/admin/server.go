@@ -14,35 +14,34 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Config says what a server tells. But for Ready and Status, the zero value of each
-// field works.
+// Config says what a server tells. All fields are required, but for Pages, Commands, Debug, TLS and Logger.
 type Config struct {
-	// Ready returns why the relay is not ready, for people; nothing if it is. Required.
+	// Ready returns why the relay is not ready, for people; nothing if it is.
 	Ready func() []string
 
-	// Status returns how everything stands. Required.
+	// Status returns how everything stands.
 	Status func() Status
 
-	// Holds returns the removals that are held back. Nil means that there is no such page.
+	// Holds returns the removals that are held back.
 	Holds func(context.Context) Holds
 
-	// Fleet tells of clients and resources. Nil means that there are no such pages.
+	// Fleet tells of clients and resources.
 	Fleet Fleet
 
 	// Pages serves all paths that are not served otherwise, to GET. Nil means that there are
 	// no such pages.
 	Pages http.Handler
 
-	// GRPC has the services that operators may call. Nil means that there are none.
+	// GRPC has the services that operators may call.
 	GRPC *grpc.Server
 
-	// Settings returns the configuration, for dumps. Nil leaves it out of them.
-	Settings func() []Setting
+	// Settings returns the configuration, for dumps.
+	Settings func() string
 
 	// Commands are what operators may have the relay do.
 	Commands []Command
 
-	// Metrics serves /metrics. Nil means that there is no such page.
+	// Metrics serves /metrics.
 	Metrics http.Handler
 
 	// Debug adds /debug/pprof, which shows what the process works on.
@@ -89,33 +88,33 @@ type route struct {
 	handler      http.Handler
 }
 
-// New returns a server. Errors: a missing function, a command that cannot be.
-func New(cfg Config) (*Server, error) {
-	if cfg.Ready == nil || cfg.Status == nil {
-		return nil, errors.New("admin: Ready or Status is nil")
-	}
+// New returns a server.
+func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg}
-	probes := s.probeRoutes()
-	s.routes = slices.Concat(probes, s.reads())
-	if cfg.Debug {
-		s.routes = append(s.routes, debugRoutes()...)
+	probes := []route{
+		{http.MethodGet, "/livez", http.HandlerFunc(livez)},
+		{http.MethodGet, "/readyz", http.HandlerFunc(s.readyz)},
+		{http.MethodGet, "/metrics", cfg.Metrics},
 	}
-	if cfg.Fleet != nil {
-		s.routes = append(s.routes, s.fleetRoutes()...)
-	}
+	s.routes = slices.Concat(probes, grpcRoutes(cfg.GRPC), []route{
+		{http.MethodGet, "/api/v1/status", answer(func(*http.Request) (any, error) { return cfg.Status(), nil })},
+		{http.MethodGet, "/api/v1/holds", answer(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })},
+		{http.MethodGet, "/api/v1/clients", answer(s.clients)},
+		{http.MethodGet, "/api/v1/clients/{number}", answer(s.client)},
+		{http.MethodGet, "/api/v1/resources", answer(s.resources)},
+		{http.MethodGet, "/api/v1/history", answer(s.history)},
+		{http.MethodGet, "/api/v1/dump", http.HandlerFunc(s.dump)},
+	})
 	if cfg.Pages != nil {
 		s.routes = append(s.routes, route{http.MethodGet, "/", cfg.Pages})
 	}
-	if cfg.GRPC != nil {
-		s.routes = append(s.routes, grpcRoutes(cfg.GRPC)...)
+	if cfg.Debug {
+		s.routes = append(s.routes, debugRoutes()...)
 	}
 	for _, c := range cfg.Commands {
-		if err := c.check(); err != nil {
-			return nil, err
-		}
 		s.routes = append(s.routes, route{http.MethodPost, "/api/v1/" + c.Name, s.command(c)})
 	}
 	s.probes = s.newHTTPServer(withHeaders(muxOf(probes)))
@@ -123,21 +122,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.TLS != nil {
 		s.admin.TLSConfig = cfg.TLS.Config
 	}
-	return s, nil
-}
-
-// reads are what operators may ask beside what probes may.
-func (s *Server) reads() []route {
-	routes := []route{
-		{http.MethodGet, "/api/v1/status", http.HandlerFunc(s.status)},
-		{http.MethodGet, "/api/v1/dump", http.HandlerFunc(s.dump)},
-	}
-	if s.cfg.Holds != nil {
-		routes = append(routes, route{http.MethodGet, "/api/v1/holds", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			writeJSON(w, http.StatusOK, s.cfg.Holds(r.Context()))
-		})})
-	}
-	return routes
+	return s
 }
 
 func muxOf(routes []route) *http.ServeMux {

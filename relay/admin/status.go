@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"net/http"
 	"strings"
 	"time"
 
@@ -48,7 +47,8 @@ type Origin struct {
 	Freeze *Freezing `json:"freeze,omitempty"`
 	Held   int       `json:"held"`
 
-	// StreamsWaiting is how many streams to the origin wait, since more are opened than TENDER_ORIGIN_STREAM_RATE allows.
+	// StreamsWaiting is how many streams to the origin wait, since more are opened than TENDER_ORIGIN_STREAM_RATE
+	// allows.
 	StreamsWaiting int `json:"streams_waiting"`
 
 	// Directory says how the files of a directory stand. Nil for a control plane.
@@ -190,9 +190,4 @@ type Type struct {
 
 	// ChangedAt is when a resource last changed.
 	ChangedAt time.Time `json:"changed_at,omitzero"`
-}
-
-// status answers with a Status.
-func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.cfg.Status())
 }

@@ -15,11 +15,10 @@
 //	  xdstp: ["xdstp://example.org/*/{ns}/**"]
 //	operators: ["spiffe://example.org/ns/ops/sa/*"]
 //
-// A rule is about a client if one of the client's identities and its Node meet the rule's
-// patterns. Who is met by no rule is refused; who is met by several has what any of them
-// allows. Of node, types and xdstp what is left out limits nothing, but Secrets are had only
-// if secrets names them. Who meets one of the operators may ask whatever there is to ask for at
-// the relay's admin address, and has no more as a client for that.
+// A rule applies to a client if one of the client's identities and its Node match the rule's patterns. A client without
+// a rule is rejected; a client with several rules may do what any of them allows. A rule without node, types or xdstp
+// does not restrict these, but Secrets are allowed only by name, in secrets. An identity that matches operators may use
+// the relay's admin address, and has no further rights as a client.
 //
 // In a pattern, * stands for any text without a slash or a tilde, in a DNS name also without a dot; **
 // stands for any text; and {name}, in an identity, for a whole part between slashes or dots,

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // version is what the file has to say that it is.
@@ -37,14 +38,14 @@ func Parse(file string, data []byte) (*Policy, error) {
 	found := r.mapping(root, "the file", map[string]func(*yaml.Node){
 		"version": func(n *yaml.Node) {
 			if n.Value != version {
-				r.fail(n, "version %s: allowed: %s", quote(n.Value), version)
+				r.fail(n, "version %s: allowed: %s", humanize.Quote(n.Value), version)
 			}
 		},
 		"rules": func(n *yaml.Node) {
 			for _, item := range r.list(n, "rules") {
 				rule := r.rule(item)
 				if names[rule.name] && rule.name != "" {
-					r.fail(item, "rule %s: another rule has this name", quote(rule.name))
+					r.fail(item, "rule %s: another rule has this name", humanize.Quote(rule.name))
 				}
 				names[rule.name] = true
 				policy.rules = append(policy.rules, rule)
@@ -139,7 +140,7 @@ func (r *reader) mapping(n *yaml.Node, what string, fields map[string]func(*yaml
 		read := fields[key.Value]
 		switch {
 		case key.Kind != yaml.ScalarNode || read == nil:
-			r.fail(key, "%s has no field %s; allowed: %s", what, quote(key.Value), strings.Join(sorted(fields), ", "))
+			r.fail(key, "%s has no field %s; allowed: %s", what, humanize.Quote(key.Value), strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 		case found[key.Value]:
 			r.fail(key, "%s has %s twice", what, key.Value)
 		default:
@@ -174,7 +175,7 @@ func (r *reader) texts(n *yaml.Node, what string, parse func(text string) error)
 			continue
 		}
 		if err := parse(text); err != nil {
-			r.fail(item, "%s: %s: %s", what, quote(text), err)
+			r.fail(item, "%s: %s: %s", what, humanize.Quote(text), err)
 		}
 	}
 }
@@ -186,7 +187,7 @@ func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
 	case n.Tag != "!!str":
 		r.fail(n, "%s: %s is not text: it has to be in quotes", what, n.Value)
 	case strings.ContainsFunc(n.Value, unicode.IsControl):
-		r.fail(n, "%s: %s has a control character", what, quote(n.Value))
+		r.fail(n, "%s: %s has a control character", what, humanize.Quote(n.Value))
 	default:
 		return n.Value, true
 	}
@@ -195,7 +196,7 @@ func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
 
 // rule reads a rule.
 func (r *reader) rule(n *yaml.Node) (into rule) {
-	within := func(field string) string { return fmt.Sprintf("rule %s: %s", quote(into.name), field) }
+	within := func(field string) string { return fmt.Sprintf("rule %s: %s", humanize.Quote(into.name), field) }
 	var used []*pattern
 	patterns := func(field string, to *[]pattern, check func(string) error) func(*yaml.Node) {
 		return func(n *yaml.Node) {
@@ -252,7 +253,7 @@ func (r *reader) rule(n *yaml.Node) (into rule) {
 	return into
 }
 
-func ruleOf(name string) string { return "rule " + quote(name) }
+func ruleOf(name string) string { return "rule " + humanize.Quote(name) }
 
 // name reads the name of a rule ahead of what else it has, since messages have it.
 func (r *reader) name(n *yaml.Node, into *rule) {
@@ -267,7 +268,7 @@ func (r *reader) name(n *yaml.Node, into *rule) {
 		value := resolve(n.Content[i+1])
 		text, ok := r.text(value, "name")
 		if ok && (text == "" || len(text) > maxNameBytes) {
-			r.fail(value, "name %s: 1 to %d bytes are allowed", quote(text), maxNameBytes)
+			r.fail(value, "name %s: 1 to %d bytes are allowed", humanize.Quote(text), maxNameBytes)
 		}
 		into.name = text
 		return
@@ -294,7 +295,7 @@ func (r *reader) checkBound(n *yaml.Node, in *rule, used []*pattern) {
 		for _, name := range p.captures() {
 			for i := range in.identities {
 				if id := &in.identities[i]; !slices.Contains(id.captures(), name) {
-					r.fail(n, "%s: %s has {%s}, and the identity %s has not", ruleOf(in.name), quote(p.text), name, quote(id.String()))
+					r.fail(n, "%s: %s has {%s}, and the identity %s has not", ruleOf(in.name), humanize.Quote(p.text), name, humanize.Quote(id.String()))
 				}
 			}
 		}
@@ -348,25 +349,7 @@ func checkCanonical(text string) error {
 	plain := strings.NewReplacer("{", "", "}", "").Replace("xdstp://" + authority + "/" + resourceType + "/" + id)
 	canonical, err := wire.CanonicalName(plain)
 	if err == nil && canonical != plain {
-		err = fmt.Errorf("no name is spelled so: the canonical form is %s", quote(canonical))
+		err = fmt.Errorf("no name is spelled so: the canonical form is %s", humanize.Quote(canonical))
 	}
 	return err
-}
-
-func sorted(fields map[string]func(*yaml.Node)) []string {
-	names := make([]string, 0, len(fields))
-	for name := range fields {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-// quote returns a text of the file for people.
-func quote(text string) string {
-	const most = 128
-	if len(text) > most {
-		text = text[:most] + "…"
-	}
-	return strconv.Quote(text)
 }

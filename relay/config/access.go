@@ -13,8 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/sethvargo/go-envconfig"
-
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
@@ -25,8 +24,8 @@ const (
 	TLSInsecure = "insecure" // the origin may be anybody
 )
 
-// An Access is how an origin is spoken to: who it must be, and what it is told about
-// the relay. Paths are empty where there is no file.
+// An Access is how the relay connects to an origin: how it verifies the origin, and what it sends to authenticate
+// itself. Paths are empty where there is no file.
 type Access struct {
 	TLS        string  `env:"TLS"` // TLSOff, TLSOn or TLSInsecure
 	CA         string  `env:"TLS_CA"`
@@ -76,30 +75,22 @@ func (c *Config) accessRows() (rows []spec) {
 	return rows
 }
 
-// decodeAccess fills the Access of further origins from the values of their variables.
-func (c *Config) decodeAccess(values map[string]string) (err error) {
-	maps.DeleteFunc(values, func(_, value string) bool { return value == "" })
-	for i := range c.Origins {
-		o := &c.Origins[i]
-		err = errors.Join(err, decode(&o.Access, envconfig.PrefixLookuper(accessPrefix(o.Name), envconfig.MapLookuper(values))))
-	}
-	return err
-}
-
 // checkAccess returns, by variable, what is wrong with values that are good by
 // themselves, and takes them away. It says of each origin whether there is TLS.
 func (c *Config) checkAccess(wrong map[string]error) map[string]error {
-	found := map[string]error{}
-	check := func(name string, targets []string, a *Access) {
-		begin := accessPrefix(name)
-		isWrong := func(variable string) bool { return wrong[begin+variable] != nil }
+	found, fields := map[string]error{}, c.fields()
+	check := func(origin string, targets []string, a *Access) {
+		begin := accessPrefix(origin)
+		isWrong := func(name string) bool { return wrong[begin+name] != nil }
+		isUnset := func(name string) bool { return fields[begin+name].IsZero() }
 		for !slices.ContainsFunc(accessNames, isWrong) {
-			variable, err := a.conflict(prefix+begin, len(targets) > 0 && strings.HasPrefix(targets[0], "file:"))
+			given := slices.DeleteFunc(slices.Clone(accessNames), isUnset)
+			name, err := a.conflict(prefix+begin, given, len(targets) > 0 && isDirectory(targets[0]))
 			if err == nil {
 				break
 			}
-			found[begin+variable] = err
-			a.clear(variable)
+			found[begin+name] = err
+			fields[begin+name].SetZero()
 		}
 		if a.TLS == "" {
 			a.TLS = TLSOff
@@ -118,25 +109,9 @@ func (c *Config) checkAccess(wrong map[string]error) map[string]error {
 // files reports whether there is a file, each of which is for TLS.
 func (a *Access) files() bool { return a.CA != "" || a.Cert != "" || a.Key != "" || a.TokenFile != "" }
 
-// given returns which variables have a value.
-func (a *Access) given() (names []string) {
-	for i, name := range accessNames {
-		if !reflect.ValueOf(a).Elem().Field(i).IsZero() {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// clear takes the value of a variable away.
-func (a *Access) clear(name string) {
-	reflect.ValueOf(a).Elem().Field(slices.Index(accessNames, name)).SetZero()
-}
-
 // conflict returns a variable whose value does not go with the others, which begin
-// likewise, or with an origin that is a directory, and why.
-func (a *Access) conflict(begin string, isDirectory bool) (name string, err error) {
-	given := a.given()
+// likewise, or with an origin that is a directory, and why. The variables that have a value are given.
+func (a *Access) conflict(begin string, given []string, isDirectory bool) (name string, err error) {
 	_, hasAuthorization := a.Headers["authorization"]
 	switch {
 	case isDirectory && len(given) > 0:
@@ -193,7 +168,7 @@ func parseServerName(raw string) (string, error) {
 	if _, err := netip.ParseAddr(raw); err == nil || dnsName.MatchString(raw) && len(raw) <= 253 {
 		return raw, nil
 	}
-	return "", fmt.Errorf("%s is neither a name nor an IP address", quote(raw))
+	return "", fmt.Errorf("%s is neither a name nor an IP address", humanize.Quote(raw))
 }
 
 // Headers are those of gRPC metadata, by name in lower case. As text they show no value,
@@ -209,28 +184,24 @@ func (h Headers) MarshalText() ([]byte, error) {
 	return []byte(strings.Join(items, ";")), nil
 }
 
-// UnmarshalText reads name=value;name=value. No text at all is no header.
-func (h *Headers) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*h = nil
-		return nil
-	}
-	*h = Headers{}
-	for item := range strings.SplitSeq(string(text), ";") {
+// parseHeaders reads TENDER_ORIGIN_HEADERS.
+func parseHeaders(raw string) (Headers, error) {
+	h := Headers{}
+	for item := range strings.SplitSeq(raw, ";") {
 		name, value, ok := strings.Cut(strings.TrimSpace(item), "=")
 		name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
-		if _, again := (*h)[name]; again {
-			return fmt.Errorf("the header %s comes twice", quote(name))
+		if _, again := h[name]; again {
+			return nil, fmt.Errorf("the header %s comes twice", humanize.Quote(name))
 		}
 		if !ok {
-			return errors.New("an item is not name=value") // it may be the rest of a secret
+			return nil, errors.New("an item is not name=value") // it may be the rest of a secret
 		}
 		if err := checkHeader(name, value); err != nil {
-			return err
+			return nil, err
 		}
-		(*h)[name] = value
+		h[name] = value
 	}
-	return nil
+	return h, nil
 }
 
 // headerName is what gRPC takes for the name of a header.
@@ -245,21 +216,15 @@ var ownHeaders = []string{
 func checkHeader(name, value string) error {
 	switch {
 	case !headerName.MatchString(name):
-		return fmt.Errorf("%s is not the name of a header", quote(name))
+		return fmt.Errorf("%s is not the name of a header", humanize.Quote(name))
 	case slices.Contains(ownHeaders, name) || strings.HasPrefix(name, "grpc-"):
-		return fmt.Errorf("the header %s is gRPC's own", quote(name))
+		return fmt.Errorf("the header %s is gRPC's own", humanize.Quote(name))
 	case strings.HasSuffix(name, "-bin"):
-		return fmt.Errorf("the header %s is for bytes, not text", quote(name))
+		return fmt.Errorf("the header %s is for bytes, not text", humanize.Quote(name))
 	case value == "":
-		return fmt.Errorf("the header %s has no value", quote(name))
+		return fmt.Errorf("the header %s has no value", humanize.Quote(name))
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):
-		return fmt.Errorf("the value of the header %s is not printable ASCII", quote(name))
+		return fmt.Errorf("the value of the header %s is not printable ASCII", humanize.Quote(name))
 	}
 	return nil
-}
-
-// parseHeaders reads TENDER_ORIGIN_HEADERS.
-func parseHeaders(raw string) (string, error) {
-	var h Headers
-	return raw, h.UnmarshalText([]byte(raw))
 }

@@ -1,17 +1,15 @@
 package config
 
 import (
-	"context"
+	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/sethvargo/go-envconfig"
 
 	"github.com/xdstender/tender/relay/access"
 )
@@ -19,10 +17,9 @@ import (
 // prefix starts the name of every variable of ours.
 const prefix = "TENDER_"
 
-// A Config is everything that the environment says about the relay. It comes
-// from [Load], which fills every field; Load(nil) returns the
-// defaults. What each field means, its default and its bounds are in the table
-// of variables (table.go), under the name in the field's tag.
+// A Config is the configuration of a relay from the environment. [Load] fills every field; Load(nil) returns the
+// defaults. The table of variables (table.go) has the meaning, default and bounds of each field, under the name in the
+// field's tag.
 type Config struct {
 	// Origin lists the targets of the origin in failover order, or holds one
 	// file:///dir. It is empty when TENDER_ORIGIN is not set: RequireOrigin
@@ -31,12 +28,12 @@ type Config struct {
 
 	// Origins are further origins, and Routes say what goes to them. Every route
 	// leads to an origin that exists, and every one of Origins has a route.
-	Origins        []NamedOrigin `env:"ORIGINS, delimiter=;"`
-	Routes         []Route       `env:"ROUTES, delimiter=;"`
+	Origins        []NamedOrigin `env:"ORIGINS"`
+	Routes         []Route       `env:"ROUTES"`
 	OriginProtocol string        `env:"ORIGIN_PROTOCOL"` // ProtocolAuto, ProtocolDelta or ProtocolSotW
 
 	// OriginAccess is how the origin of TENDER_ORIGIN is spoken to. Each of Origins has its own.
-	OriginAccess Access `env:", prefix=ORIGIN_"`
+	OriginAccess Access `env:"ORIGIN_"`
 
 	// Listen lists addresses for clients: host:port, or unix: and a path.
 	// RESTListen lists those for clients that poll by REST; it may be empty.
@@ -52,7 +49,7 @@ type Config struct {
 	TLSMin      string   `env:"TLS_MIN"`
 
 	// TLSTrustDomains are the only ones that clients' SPIFFE IDs may be of; empty if they may be of any.
-	TLSTrustDomains []TrustDomain `env:"TLS_TRUST_DOMAINS, delimiter=;"`
+	TLSTrustDomains []TrustDomain `env:"TLS_TRUST_DOMAINS"`
 
 	// Authz is the file of rules that say who may be whom; empty if everybody may be anybody.
 	// Secrets is SecretsMTLS, SecretsLoopback or SecretsOff.
@@ -210,32 +207,61 @@ func Load(environ []string) (Config, error) {
 	env := tenderVariables(environ)
 	cfg := Config{given: map[string]bool{}, refused: map[string]string{}}
 	wrong := map[string]error{}
-	undecoded := cfg.decode(cfg.parse(variables, env, wrong))
+	cfg.set(variables, env, wrong)
+	cfg.NodeID = cmp.Or(cfg.NodeID, defaultNodeID())
 	rows := append(slices.Clip(variables), cfg.accessRows()...)
-	undecoded = errors.Join(undecoded, cfg.decodeAccess(cfg.parse(rows[len(variables):], env, wrong)))
+	cfg.set(rows[len(variables):], env, wrong)
 	maps.Copy(wrong, cfg.conflicts(wrong))
 	errs := append(cfg.refuse(rows, env, wrong), explainUnknowns(env, rows, wrong)...)
-	return cfg, errors.Join(append(errs, undecoded)...)
+	return cfg, errors.Join(errs...)
 }
 
-// parse returns the values of the rows, by name, and puts those that are not allowed into wrong.
-func (c *Config) parse(rows []spec, env map[string]string, wrong map[string]error) map[string]string {
-	values := map[string]string{}
+// set sets the fields of the rows to their defaults, and then to the values of env. It adds an error to wrong for each
+// value that is not allowed.
+func (c *Config) set(rows []spec, env map[string]string, wrong map[string]error) {
+	fields := c.fields()
 	for i := range rows {
 		v := &rows[i]
-		values[v.name] = v.preset
+		if v.preset != "" {
+			value, _ := v.parse(v.preset) // a test holds that each default is allowed
+			fields[v.name].Set(reflect.ValueOf(value))
+		}
 		raw := strings.TrimSpace(env[v.name])
 		if raw == "" {
 			continue
 		}
-		normal, err := v.parse(raw)
+		value, err := v.parse(raw)
 		if err != nil {
 			wrong[v.name] = err
 			continue
 		}
-		values[v.name], c.given[v.name] = normal, true
+		fields[v.name].Set(reflect.ValueOf(value))
+		c.given[v.name] = true
 	}
-	return values
+}
+
+// fields returns the fields by variable.
+func (c *Config) fields() map[string]reflect.Value {
+	fields := map[string]reflect.Value{}
+	addFields(fields, "", reflect.ValueOf(c).Elem())
+	for i := range c.Origins {
+		o := &c.Origins[i]
+		addFields(fields, accessPrefix(o.Name), reflect.ValueOf(&o.Access).Elem())
+	}
+	return fields
+}
+
+// addFields adds the fields of a struct, whose variables begin with prefix. A tag that ends with "_" is the prefix of
+// the variables of a struct.
+func addFields(fields map[string]reflect.Value, prefix string, of reflect.Value) {
+	for field, value := range of.Fields() {
+		switch name := field.Tag.Get("env"); {
+		case strings.HasSuffix(name, "_"):
+			addFields(fields, prefix+name, value)
+		case name != "":
+			fields[prefix+name] = value
+		}
+	}
 }
 
 // refuse records the values that are wrong, and returns an error for each.
@@ -250,28 +276,7 @@ func (c *Config) refuse(rows []spec, env map[string]string, wrong map[string]err
 	return errs
 }
 
-// decode fills the fields from values, which parse has brought to the form
-// that the fields' own decoders read.
-func (c *Config) decode(values map[string]string) error {
-	maps.DeleteFunc(values, func(_, value string) bool { return value == "" })
-	if err := decode(c, envconfig.MapLookuper(values)); err != nil {
-		return err
-	}
-	if c.NodeID == "" {
-		c.NodeID = defaultNodeID()
-	}
-	return nil
-}
-
-func decode(target any, values envconfig.Lookuper) error {
-	err := envconfig.ProcessWith(context.Background(), &envconfig.Config{Target: target, Lookuper: values})
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
-	return nil
-}
-
-// RequireOrigin returns an error when TENDER_ORIGIN is not set. A value that
+// RequireOrigin returns an error if TENDER_ORIGIN is not set. A value that
 // Load refused was reported there and is not reported again.
 func (c Config) RequireOrigin() error {
 	if _, refused := c.refused["ORIGIN"]; len(c.Origin) > 0 || refused {

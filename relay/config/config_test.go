@@ -614,15 +614,17 @@ func TestRequireOrigin(t *testing.T) {
 // that a row's own default passes its own check, and that rows say what they
 // are in one line.
 func TestTableMatchesFields(t *testing.T) {
-	fields := Config{}.fields()
+	fields := new(Config).fields()
 	for _, v := range variables {
-		if _, ok := fields[v.name]; !ok {
+		field, ok := fields[v.name]
+		if !ok {
 			t.Errorf("%s%s has no field in Config", prefix, v.name)
+			continue
 		}
 		delete(fields, v.name)
-		if preset := v.presetShown(); v.preset != "" {
-			if normal, err := v.parse(preset); err != nil || normal != v.preset {
-				t.Errorf("%s%s: parse(%q) = %q, %v, want %q", prefix, v.name, preset, normal, err, v.preset)
+		if v.preset != "" {
+			if value, err := v.parse(v.preset); err != nil || reflect.TypeOf(value) != field.Type() || show(reflect.ValueOf(value)) != v.preset {
+				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v that is shown so", prefix, v.name, v.preset, value, err, field.Type())
 			}
 		}
 		for _, text := range []string{v.meaning, v.allowed} {

@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// Credentials are what the relay proves itself by, and whom it trusts.
+// Credentials are the TLS certificates, tokens, CAs and rules that a relay uses.
 type Credentials struct {
 	Files   *tlsfiles.Watch
 	Origins []OriginCredentials // in the order of origins
@@ -32,18 +32,14 @@ type OriginCredentials struct {
 }
 
 // OpenCredentials reads the files that the configuration names. The error joins one line for each
-// that cannot be used. Of others that are wrong somehow, the log is told.
+// file that cannot be used. Problems of other files are logged.
 func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	c := &Credentials{Files: tlsfiles.New(log)}
 	var errs []error
-	open := func(origin string, a *Access) {
-		creds, err := openAccess(c.Files, prefix+accessPrefix(origin), a)
+	for _, o := range AllOrigins(cfg) {
+		creds, err := openAccess(c.Files, prefix+accessPrefix(o.Name), &o.Access)
 		c.Origins = append(c.Origins, creds)
 		errs = append(errs, err)
-	}
-	open(PrimaryOrigin, &cfg.OriginAccess)
-	for i := range cfg.Origins {
-		open(cfg.Origins[i].Name, &cfg.Origins[i].Access)
 	}
 	if cfg.TLSCert != "" {
 		var err error
@@ -65,12 +61,12 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	return c, errors.Join(errs...)
 }
 
-// warn logs what is wrong with files that can be used nonetheless, unless it was so before.
+// warn logs the problems of files that can be used, unless it logged them before.
 func (c *Credentials) warn(cfg *Config, log *slog.Logger) {
 	warnings := slices.Concat(c.Files.Warnings(), c.Authorizer.Warnings(cfg.NodeGroupBy, len(cfg.TLSListen) > 0, NotOnLoopback(cfg.AdminListen)), c.trustWarnings(cfg))
 	for _, warning := range warnings {
 		if !slices.Contains(c.Warnings, warning) {
-			log.Warn("file of credentials is not as it should be", slog.String("detail", warning))
+			log.Warn("credential file has a problem", slog.String("detail", warning))
 		}
 	}
 	c.Warnings = warnings

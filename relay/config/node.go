@@ -8,6 +8,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
@@ -53,7 +54,7 @@ func (c *Config) checkNodeID(wrong map[string]error) map[string]error {
 	places, unended := nodegroup.Places(c.NodeID)
 	if unended != "" {
 		c.NodeID = defaultNodeID()
-		return map[string]error{"NODE_ID": fmt.Errorf("%s: put a character other than %% between, or two groups could have one id", quote(unended))}
+		return map[string]error{"NODE_ID": fmt.Errorf("%s: put a character other than %% between, or two groups could have one id", humanize.Quote(unended))}
 	}
 	for _, place := range places {
 		field := strings.Trim(place, "{}")
@@ -62,9 +63,9 @@ func (c *Config) checkNodeID(wrong map[string]error) map[string]error {
 		}
 		c.NodeID = defaultNodeID()
 		if field == "id" {
-			return map[string]error{"NODE_ID": fmt.Errorf("%s stands for the client's id, which is presented as it is where TENDER_NODE_GROUP_BY has it", quote(place))}
+			return map[string]error{"NODE_ID": fmt.Errorf("%s stands for the client's id, which is presented as it is where TENDER_NODE_GROUP_BY has it", humanize.Quote(place))}
 		}
-		return map[string]error{"NODE_ID": fmt.Errorf("%s stands for a field that is not in TENDER_NODE_GROUP_BY", quote(place))}
+		return map[string]error{"NODE_ID": fmt.Errorf("%s stands for a field that is not in TENDER_NODE_GROUP_BY", humanize.Quote(place))}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // PrimaryOrigin is what [Route.Origin] calls the origin of TENDER_ORIGIN. No other
@@ -28,22 +29,9 @@ type NamedOrigin struct {
 	Access  Access   // from variables of its own
 }
 
-// MarshalText returns what UnmarshalText reads.
+// MarshalText returns the text.
 func (o NamedOrigin) MarshalText() ([]byte, error) {
 	return []byte(o.Name + "=" + strings.Join(o.Targets, ",")), nil
-}
-
-// UnmarshalText reads a name and at least one target. It does not check them.
-func (o *NamedOrigin) UnmarshalText(text []byte) error {
-	name, targets, ok := strings.Cut(string(text), "=")
-	if !ok {
-		return fmt.Errorf("%s is not name=target", quote(string(text)))
-	}
-	*o = NamedOrigin{Name: strings.TrimSpace(name)}
-	for target := range strings.SplitSeq(targets, ",") {
-		o.Targets = append(o.Targets, strings.TrimSpace(target))
-	}
-	return nil
 }
 
 // A Route is one of TENDER_ROUTES: what goes to another origin than TENDER_ORIGIN.
@@ -55,7 +43,7 @@ type Route struct {
 	Origin    string // a NamedOrigin's name, or PrimaryOrigin
 }
 
-// MarshalText returns what UnmarshalText reads.
+// MarshalText returns the text.
 func (r Route) MarshalText() ([]byte, error) { return []byte(r.subject() + "=" + r.Origin), nil }
 
 // subject returns what the route is for: the text before the last "=".
@@ -66,25 +54,26 @@ func (r Route) subject() string {
 	return "authority:" + r.Authority
 }
 
-// UnmarshalText reads a route, whose type may be a short name.
-func (r *Route) UnmarshalText(text []byte) (err error) {
-	item := string(text)
+// parseRoute reads a route, whose type may be a short name.
+func parseRoute(item string) (r Route, err error) {
 	end := strings.LastIndex(item, "=") // an authority may hold one, an origin's name may not
 	if end < 0 {
-		return fmt.Errorf("%s does not end in =name", quote(item))
+		return r, fmt.Errorf("%s does not end in =name", humanize.Quote(item))
 	}
-	*r = Route{Origin: strings.TrimSpace(item[end+1:])}
+	r.Origin = strings.TrimSpace(item[end+1:])
 	kind, subject, _ := strings.Cut(strings.TrimSpace(item[:end]), ":")
 	switch kind {
 	case "type":
 		r.TypeURL, err = parseType(subject)
-		return err
 	case "authority":
-		r.Authority = subject
-		return checkAuthority(subject)
+		r.Authority, err = subject, checkAuthority(subject)
 	default:
-		return fmt.Errorf("%s is for neither a type nor an authority", quote(item))
+		err = fmt.Errorf("%s is for neither a type nor an authority", humanize.Quote(item))
 	}
+	if err == nil && !originName.MatchString(r.Origin) {
+		err = fmt.Errorf("%s is not a name for an origin", humanize.Quote(r.Origin))
+	}
+	return r, err
 }
 
 // checkAuthority reports what is wrong with the authority of a route.
@@ -96,7 +85,7 @@ func checkAuthority(authority string) error {
 	case err != nil:
 		return err
 	case canonical != authority:
-		return fmt.Errorf("the authority %s is spelled %s in canonical form", quote(authority), quote(canonical))
+		return fmt.Errorf("the authority %s is spelled %s in canonical form", humanize.Quote(authority), humanize.Quote(canonical))
 	}
 	return nil
 }
@@ -110,49 +99,43 @@ var originName = regexp.MustCompile(`^[a-z0-9-]+$`)
 const maxOrigins = cache.MaxSources/2 - 1
 
 // parseOrigins reads TENDER_ORIGINS.
-func parseOrigins(raw string) (string, error) {
+func parseOrigins(raw string) ([]NamedOrigin, error) {
 	var names []string
-	return list(raw, ";", func(item string) (string, error) {
+	return listOf(";", func(item string) (o NamedOrigin, err error) {
 		name, targets, ok := strings.Cut(item, "=")
 		name = strings.TrimSpace(name)
 		switch {
 		case !ok:
-			return "", fmt.Errorf("%s is not name=target", quote(item))
+			return o, fmt.Errorf("%s is not name=target", humanize.Quote(item))
 		case !originName.MatchString(name):
-			return "", fmt.Errorf("%s is not a name for an origin", quote(name))
+			return o, fmt.Errorf("%s is not a name for an origin", humanize.Quote(name))
 		case name == PrimaryOrigin:
-			return "", fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", quote(name))
+			return o, fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", humanize.Quote(name))
 		case len(names) == maxOrigins:
-			return "", fmt.Errorf("%s is one too many", quote(name))
+			return o, fmt.Errorf("%s is one too many", humanize.Quote(name))
 		case slices.Contains(names, name):
-			return "", fmt.Errorf("the name %s comes twice", quote(name))
+			return o, fmt.Errorf("the name %s comes twice", humanize.Quote(name))
 		}
 		names = append(names, name)
-		targets, err := parseOrigin(strings.TrimSpace(targets))
-		if err != nil {
-			return "", fmt.Errorf("origin %s: %w", quote(name), err)
+		o.Name = name
+		if o.Targets, err = parseOrigin(strings.TrimSpace(targets)); err != nil {
+			return o, fmt.Errorf("origin %s: %w", humanize.Quote(name), err)
 		}
-		return name + "=" + targets, nil
-	})
+		return o, nil
+	})(raw)
 }
 
 // parseRoutes reads TENDER_ROUTES. Whether the origins exist, conflicts says.
-func parseRoutes(raw string) (string, error) {
+func parseRoutes(raw string) ([]Route, error) {
 	var subjects []string
-	return list(raw, ";", func(item string) (string, error) {
-		var r Route
-		if err := r.UnmarshalText([]byte(item)); err != nil {
-			return "", err
-		}
-		if !originName.MatchString(r.Origin) {
-			return "", fmt.Errorf("%s is not a name for an origin", quote(r.Origin))
-		}
-		if slices.Contains(subjects, r.subject()) {
-			return "", fmt.Errorf("%s has two routes", quote(r.subject()))
+	return listOf(";", func(item string) (Route, error) {
+		r, err := parseRoute(item)
+		if err == nil && slices.Contains(subjects, r.subject()) {
+			err = fmt.Errorf("%s has two routes", humanize.Quote(r.subject()))
 		}
 		subjects = append(subjects, r.subject())
-		return r.subject() + "=" + r.Origin, nil
-	})
+		return r, err
+	})(raw)
 }
 
 // conflicts returns, by variable, what is wrong with values that are good by
@@ -173,8 +156,8 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	c.checkTrustDomains(wrong, found)
 	c.checkUnread(wrong, found)
 	c.checkAdmin(wrong, found)
-	if c.LRS != LRSOff && len(c.Origin) > 0 && strings.HasPrefix(c.Origin[0], "file:") {
-		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", quote(c.Origin[0]))
+	if c.LRS != LRSOff && len(c.Origin) > 0 && isDirectory(c.Origin[0]) {
+		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", humanize.Quote(c.Origin[0]))
 		c.LRS = LRSOff
 	}
 	return found
@@ -212,7 +195,7 @@ func (c *Config) checkAdmin(wrong, found map[string]error) {
 	if len(missing) > 0 {
 		c.AdminListen = []string{adminListen}
 		found["ADMIN_LISTEN"] = fmt.Errorf("%s is not on loopback, and operators elsewhere have to show who they are; not set: %s; for probes there is TENDER_PROBE_LISTEN",
-			quote(remote[0]), strings.Join(missing, ", "))
+			humanize.Quote(remote[0]), strings.Join(missing, ", "))
 	}
 }
 
@@ -222,12 +205,12 @@ func (c *Config) checkRoutes() error {
 	for _, r := range c.Routes {
 		exists := r.Origin == PrimaryOrigin || slices.ContainsFunc(c.Origins, func(o NamedOrigin) bool { return o.Name == r.Origin })
 		if !exists {
-			return fmt.Errorf("%s leads to %s, which TENDER_ORIGINS does not have", quote(r.subject()), quote(r.Origin))
+			return fmt.Errorf("%s leads to %s, which TENDER_ORIGINS does not have", humanize.Quote(r.subject()), humanize.Quote(r.Origin))
 		}
 	}
 	for _, o := range c.Origins {
 		if !slices.ContainsFunc(c.Routes, func(r Route) bool { return r.Origin == o.Name }) {
-			return fmt.Errorf("no route leads to %s, which TENDER_ORIGINS has", quote(o.Name))
+			return fmt.Errorf("no route leads to %s, which TENDER_ORIGINS has", humanize.Quote(o.Name))
 		}
 	}
 	return nil
@@ -243,7 +226,7 @@ func (c *Config) checkListen() map[string]error {
 	}{{"LISTEN", &c.Listen}, {"TLS_LISTEN", &c.TLSListen}, {"REST_LISTEN", &c.RESTListen}, {"ADMIN_LISTEN", &c.AdminListen}, {"PROBE_LISTEN", &c.ProbeListen}} {
 		for _, address := range *l.addresses {
 			if by := taken[address]; by != "" && by != l.variable && !strings.HasSuffix(address, ":0") {
-				found[l.variable] = fmt.Errorf("%s is in %s%s too", quote(address), prefix, by)
+				found[l.variable] = fmt.Errorf("%s is in %s%s too", humanize.Quote(address), prefix, by)
 			} else {
 				taken[address] = l.variable
 			}
@@ -279,16 +262,20 @@ func (c *Config) checkTLS(wrong map[string]error) map[string]error {
 	return found
 }
 
-// OriginNames returns what people call the origins, in their order.
-func (c *Config) OriginNames() []string {
-	names := make([]string, 1+len(c.Origins))
-	for i := range names {
-		names[i] = c.OriginName(i)
+// AllOrigins returns the origin of TENDER_ORIGIN, which is called [PrimaryOrigin], and then those of TENDER_ORIGINS.
+func AllOrigins(c *Config) []NamedOrigin {
+	return append([]NamedOrigin{{PrimaryOrigin, c.Origin, c.OriginAccess}}, c.Origins...)
+}
+
+// OriginNames returns the names of the origins, in their order.
+func (c *Config) OriginNames() (names []string) {
+	for _, o := range AllOrigins(c) {
+		names = append(names, o.Name)
 	}
 	return names
 }
 
-// OriginName returns what people call an origin.
+// OriginName returns the name of an origin.
 func (c *Config) OriginName(origin int) string {
 	if origin == 0 {
 		return PrimaryOrigin

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
@@ -17,7 +18,7 @@ type TrustDomain struct {
 	CA   string // a file; empty for Config.TLSClientCA
 }
 
-// MarshalText returns what UnmarshalText reads.
+// MarshalText returns the text.
 func (d TrustDomain) MarshalText() ([]byte, error) {
 	if d.CA == "" {
 		return []byte(d.Name), nil
@@ -25,42 +26,35 @@ func (d TrustDomain) MarshalText() ([]byte, error) {
 	return []byte(d.Name + "=" + d.CA), nil
 }
 
-// UnmarshalText reads a trust domain, and its file if there is one.
-func (d *TrustDomain) UnmarshalText(text []byte) error {
-	name, path, bound := strings.Cut(string(text), "=")
-	*d = TrustDomain{Name: strings.TrimSpace(name)}
+// parseTrustDomain reads a trust domain, and its file if there is one.
+func parseTrustDomain(item string) (d TrustDomain, err error) {
+	name, path, bound := strings.Cut(item, "=")
+	d.Name = strings.TrimSpace(name)
 	if domain, err := spiffeid.TrustDomainFromString(d.Name); err != nil {
-		return fmt.Errorf("%s is not a trust domain such as example.org: %w", quote(d.Name), err)
+		return d, fmt.Errorf("%s is not a trust domain such as example.org: %w", humanize.Quote(d.Name), err)
 	} else if domain.Name() != d.Name {
-		return fmt.Errorf("the trust domain of %s is %s", quote(d.Name), quote(domain.Name()))
+		return d, fmt.Errorf("the trust domain of %s is %s", humanize.Quote(d.Name), humanize.Quote(domain.Name()))
 	}
-	if !bound {
-		return nil
+	if path = strings.TrimSpace(path); bound && path == "" {
+		return d, fmt.Errorf("the trust domain %s has no path after =", humanize.Quote(d.Name))
 	}
-	path = strings.TrimSpace(path)
-	if path == "" {
-		return fmt.Errorf("the trust domain %s has no path after =", quote(d.Name))
+	if bound {
+		d.CA, err = parseFile(path)
 	}
-	var err error
-	d.CA, err = parseFile(path)
-	return err
+	return d, err
 }
 
 // parseTrustDomains reads TENDER_TLS_TRUST_DOMAINS.
-func parseTrustDomains(raw string) (string, error) {
+func parseTrustDomains(raw string) ([]TrustDomain, error) {
 	var names []string
-	return list(raw, ";", func(item string) (string, error) {
-		var d TrustDomain
-		if err := d.UnmarshalText([]byte(item)); err != nil {
-			return "", err
-		}
-		if slices.Contains(names, d.Name) {
-			return "", fmt.Errorf("the trust domain %s comes twice: one file may hold several CAs", quote(d.Name))
+	return listOf(";", func(item string) (TrustDomain, error) {
+		d, err := parseTrustDomain(item)
+		if err == nil && slices.Contains(names, d.Name) {
+			err = fmt.Errorf("the trust domain %s comes twice: one file may hold several CAs", humanize.Quote(d.Name))
 		}
 		names = append(names, d.Name)
-		text, err := d.MarshalText()
-		return string(text), err
-	})
+		return d, err
+	})(raw)
 }
 
 // checkTrustDomains returns what is wrong with trust domains that are good by themselves.

@@ -6,14 +6,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // planned are the names that the documentation of Tender's configuration knows
 // and this version does not have, in regular expressions over the name without
 // prefix. A relay that ignored them would be less safe than its operator thinks.
-var planned = regexp.MustCompile(`^(` + strings.Join([]string{
-	`ORIGIN_PROXY`,
-}, "|") + `)$`)
+var planned = regexp.MustCompile(`^(ORIGIN_PROXY)$`)
 
 // kubernetes are the names that Kubernetes sets in every pod for a Service that
 // is called tender, or tender-x: they are not ours and are ignored.
@@ -42,7 +42,7 @@ func explainUnknowns(env map[string]string, rows []spec, wrong map[string]error)
 func explainUnknown(name string) error {
 	full := prefix + name
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
-		full = quote(full)
+		full = humanize.Quote(full)
 	}
 	switch {
 	case kubernetes.MatchString(name):
@@ -51,7 +51,7 @@ func explainUnknown(name string) error {
 		return fmt.Errorf("%s: not supported by this version; allowed: the variables that tender check lists", full)
 	}
 	if of := accessOfOrigin.FindStringSubmatch(name); of != nil {
-		return fmt.Errorf("%s: TENDER_ORIGINS has no origin that is called %s", full, quote(nameOfOrigin(of[1])))
+		return fmt.Errorf("%s: TENDER_ORIGINS has no origin that is called %s", full, humanize.Quote(nameOfOrigin(of[1])))
 	}
 	if near := nearest(name); near != "" {
 		return fmt.Errorf("%s: unknown variable; did you mean %s%s?", full, prefix, near)

@@ -1,14 +1,13 @@
 package config
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
@@ -69,20 +69,22 @@ func (s *Size) UnmarshalText(text []byte) error {
 // which the end may be left out.
 type Locality struct{ Region, Zone, SubZone string }
 
-// MarshalText returns what UnmarshalText reads.
+// MarshalText returns the text.
 func (l Locality) MarshalText() ([]byte, error) {
 	return []byte(strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.SubZone, "/")), nil
 }
 
-// UnmarshalText reads region/zone/sub_zone.
-func (l *Locality) UnmarshalText(text []byte) error {
-	parts := strings.Split(string(text), "/")
+// parseLocality reads TENDER_NODE_LOCALITY.
+func parseLocality(raw string) (l Locality, err error) {
+	if _, err := parseText(raw); err != nil {
+		return l, err
+	}
+	parts := strings.Split(raw, "/")
 	if len(parts) > 3 {
-		return fmt.Errorf("%d parts", len(parts))
+		return l, fmt.Errorf("%d parts", len(parts))
 	}
 	parts = append(parts, "", "")
-	*l = Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
-	return nil
+	return Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}, nil
 }
 
 // Metadata is the metadata of the relay's own Node: a JSON object.
@@ -96,66 +98,56 @@ func (m Metadata) MarshalText() ([]byte, error) {
 	return json.Marshal(map[string]any(m))
 }
 
-// UnmarshalText reads a JSON object. No text at all is an empty one.
-func (m *Metadata) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*m = nil
-		return nil
+// parseMetadata reads TENDER_NODE_METADATA.
+func parseMetadata(raw string) (m Metadata, err error) {
+	if err := json.Unmarshal([]byte(raw), &m); err != nil || m == nil { // nil: the text is null
+		return nil, errors.New("not a JSON object")
 	}
-	var object map[string]any
-	if err := json.Unmarshal(text, &object); err != nil {
-		return errors.New("not a JSON object")
-	}
-	if object == nil { // the text is null
-		return errors.New("not a JSON object")
-	}
-	*m = object
-	return nil
+	return m, nil
 }
 
 // The words that several rows of the table share.
 const (
 	groupByNone    = "none"
 	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), `locality.region`, `locality.zone`, `locality.sub_zone`"
-	allowedTypes   = "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas"
 )
 
-// list splits at a separator and trims. An empty item is an error, and so is an
+// listOf returns a parser of lists, which splits at a separator and trims. An empty item is an error, and so is an
 // item that comes twice.
-func list(raw, separator string, check func(item string) (string, error)) (string, error) {
-	var items []string
-	for item := range strings.SplitSeq(raw, separator) {
-		item = strings.TrimSpace(item)
-		if item == "" {
-			return "", errors.New("empty item in the list")
+func listOf[T any](separator string, parse func(item string) (T, error)) func(raw string) ([]T, error) {
+	return func(raw string) (items []T, err error) {
+		seen := map[string]bool{}
+		for item := range strings.SplitSeq(raw, separator) {
+			item = strings.TrimSpace(item)
+			if item == "" {
+				return nil, errors.New("empty item in the list")
+			}
+			value, err := parse(item)
+			if err != nil {
+				return nil, err
+			}
+			key := fmt.Sprint(value)
+			if seen[key] {
+				return nil, fmt.Errorf("%s comes twice", humanize.Quote(item))
+			}
+			seen[key] = true
+			items = append(items, value)
 		}
-		normal, err := check(item)
-		if err != nil {
-			return "", err
-		}
-		if slices.Contains(items, normal) {
-			return "", fmt.Errorf("%s comes twice", quote(item))
-		}
-		items = append(items, normal)
+		return items, nil
 	}
-	return strings.Join(items, separator), nil
 }
 
 // parseOrigin reads TENDER_ORIGIN.
-func parseOrigin(raw string) (string, error) {
-	files, targets := 0, 0
-	value, err := list(raw, ",", func(item string) (string, error) {
-		targets++
-		if strings.HasPrefix(item, "file:") {
-			files++
-		}
-		return item, checkTarget(item)
-	})
-	if err == nil && files > 0 && targets > 1 {
-		return "", errors.New("a file origin stands alone")
+func parseOrigin(raw string) ([]string, error) {
+	targets, err := listOf(",", func(item string) (string, error) { return item, checkTarget(item) })(raw)
+	if len(targets) > 1 && slices.ContainsFunc(targets, isDirectory) {
+		return nil, errors.New("a file origin stands alone")
 	}
-	return value, err
+	return targets, err
 }
+
+// isDirectory reports whether a target of an origin is a directory.
+func isDirectory(target string) bool { return strings.HasPrefix(target, "file:") }
 
 // checkTarget reports what is wrong with one target of an origin.
 func checkTarget(target string) error {
@@ -168,11 +160,11 @@ func checkTarget(target string) error {
 	case ok && scheme == "dns":
 		address, ok := strings.CutPrefix(rest, "///")
 		if !ok {
-			return fmt.Errorf("%s does not start with dns:///", quote(target))
+			return fmt.Errorf("%s does not start with dns:///", humanize.Quote(target))
 		}
 		return checkAddress(address, 1, false)
 	case strings.Contains(target, "://"):
-		return fmt.Errorf("%s is not a scheme for an origin", quote(scheme))
+		return fmt.Errorf("%s is not a scheme for an origin", humanize.Quote(scheme))
 	default:
 		return checkAddress(target, 1, false)
 	}
@@ -181,10 +173,10 @@ func checkTarget(target string) error {
 // checkPath reports what is wrong with the part of a file: URL after the colon.
 func checkPath(target, rest string) error {
 	if u, err := url.Parse(target); err != nil || u.Host != "" || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("%s is not a file URL without a host", quote(target))
+		return fmt.Errorf("%s is not a file URL without a host", humanize.Quote(target))
 	}
 	if !strings.HasPrefix(rest, "///") || len(rest) == len("///") {
-		return fmt.Errorf("%s does not name a directory by an absolute path", quote(target))
+		return fmt.Errorf("%s does not name a directory by an absolute path", humanize.Quote(target))
 	}
 	return nil
 }
@@ -198,7 +190,7 @@ func checkSocket(address, rest string) error {
 		path = rest[2:]
 	}
 	if !strings.HasPrefix(path, "/") || path == "/" {
-		return fmt.Errorf("%s does not name a socket by an absolute path", quote(address))
+		return fmt.Errorf("%s does not name a socket by an absolute path", humanize.Quote(address))
 	}
 	if len(path) > longest {
 		return fmt.Errorf("the path of a socket has at most %d bytes", longest)
@@ -210,17 +202,17 @@ func checkSocket(address, rest string) error {
 func checkAddress(address string, leastPort uint64, emptyHost bool) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return fmt.Errorf("%s is not host:port", quote(address))
+		return fmt.Errorf("%s is not host:port", humanize.Quote(address))
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n < leastPort {
-		return fmt.Errorf("the port %s is not a number from %d to 65535", quote(port), leastPort)
+		return fmt.Errorf("the port %s is not a number from %d to 65535", humanize.Quote(port), leastPort)
 	}
 	if host == "" && emptyHost {
 		return nil
 	}
 	if host == "" || strings.ContainsFunc(host, notInHost) {
-		return fmt.Errorf("the host %s is neither a name nor an IP address", quote(host))
+		return fmt.Errorf("the host %s is neither a name nor an IP address", humanize.Quote(host))
 	}
 	return nil
 }
@@ -232,17 +224,15 @@ func notInHost(r rune) bool {
 }
 
 // parseListen reads TENDER_LISTEN. Port 0 means any free port.
-func parseListen(raw string) (string, error) {
-	return list(raw, ",", func(item string) (string, error) {
-		if rest, ok := strings.CutPrefix(item, "unix:"); ok {
-			return item, checkSocket(item, rest)
-		}
-		if strings.Contains(item, "://") {
-			return "", fmt.Errorf("%s is not an address to listen on", quote(item))
-		}
-		return item, checkAddress(item, 0, true)
-	})
-}
+var parseListen = listOf(",", func(item string) (string, error) {
+	if rest, ok := strings.CutPrefix(item, "unix:"); ok {
+		return item, checkSocket(item, rest)
+	}
+	if strings.Contains(item, "://") {
+		return "", fmt.Errorf("%s is not an address to listen on", humanize.Quote(item))
+	}
+	return item, checkAddress(item, 0, true)
+})
 
 // parseText reads an id or a cluster.
 func parseText(raw string) (string, error) {
@@ -257,60 +247,38 @@ func parseText(raw string) (string, error) {
 	return raw, nil
 }
 
-// parseLocality reads TENDER_NODE_LOCALITY.
-func parseLocality(raw string) (string, error) {
-	if _, err := parseText(raw); err != nil {
-		return "", err
-	}
-	var l Locality
-	return raw, l.UnmarshalText([]byte(raw))
-}
-
-// parseMetadata reads TENDER_NODE_METADATA.
-func parseMetadata(raw string) (string, error) {
-	var m Metadata
-	return raw, m.UnmarshalText([]byte(raw))
-}
-
 // parseGroupBy reads TENDER_NODE_GROUP_BY. It returns nothing for none.
-func parseGroupBy(raw string) (string, error) {
+func parseGroupBy(raw string) ([]string, error) {
 	if raw == groupByNone {
-		return "", nil
+		return nil, nil
 	}
-	return list(raw, ",", func(item string) (string, error) {
+	return listOf(",", func(item string) (string, error) {
 		if item == groupByNone {
 			return "", errors.New("none stands alone")
 		}
 		if path, ok := strings.CutPrefix(item, "metadata."); ok {
 			if slices.Contains(strings.Split(path, "."), "") {
-				return "", fmt.Errorf("%s has an empty part in its path", quote(item))
+				return "", fmt.Errorf("%s has an empty part in its path", humanize.Quote(item))
 			}
 			return item, nil
 		}
 		if !slices.Contains(nodegroup.Fields, item) {
-			return "", fmt.Errorf("%s is not a field of the Node that makes a group", quote(item))
+			return "", fmt.Errorf("%s is not a field of the Node that makes a group", humanize.Quote(item))
 		}
 		return item, nil
-	})
+	})(raw)
 }
 
 // typeURL is a host, perhaps a path, and the full name of a message.
 var typeURL = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
-// parseTypes reads a list of types; it returns type URLs.
-func parseTypes(raw string) (string, error) {
-	return list(raw, ",", parseType)
-}
-
-// parseTypesButSecrets reads types that are asked for by wildcard (B.36).
-func parseTypesButSecrets(raw string) (string, error) {
-	return list(raw, ",", func(item string) (string, error) {
-		url, err := parseType(item)
-		if err == nil && wire.IsSecret(url) {
-			return "", fmt.Errorf("%s: Secrets are asked for by their names alone", quote(item))
-		}
-		return url, err
-	})
+// parseTypeButSecrets reads a type that is asked for by wildcard (B.36).
+func parseTypeButSecrets(item string) (string, error) {
+	url, err := parseType(item)
+	if err == nil && wire.IsSecret(url) {
+		return "", fmt.Errorf("%s: Secrets are asked for by their names alone", humanize.Quote(item))
+	}
+	return url, err
 }
 
 // parseType reads a short name or a type URL; it returns the type URL.
@@ -319,42 +287,26 @@ func parseType(item string) (string, error) {
 		return url, nil
 	}
 	if !typeURL.MatchString(item) {
-		return "", fmt.Errorf("%s is neither a short name nor a type URL", quote(item))
+		return "", fmt.Errorf("%s is neither a short name nor a type URL", humanize.Quote(item))
 	}
 	return item, nil
 }
 
-// zeroOr is offOr for sizes, of which 0B is off.
-func zeroOr(parse func(string) (string, error)) func(string) (string, error) {
-	off := Size(0).String()
-	return func(raw string) (string, error) {
-		if raw == off {
-			return off, nil
-		}
-		size, err := offOr(parse)(raw)
-		return cmp.Or(size, off), err
+// parseResourceBytes reads TENDER_MAX_RESOURCE_BYTES.
+func parseResourceBytes(raw string) (Size, error) {
+	if raw == Size(0).String() {
+		return 0, nil
 	}
+	return offOr(sizeBetween(kibibyte, gibibyte))(raw)
 }
 
-// offOr returns a parser that returns nothing for off, and else what parse does.
-func offOr(parse func(string) (string, error)) func(string) (string, error) {
-	return func(raw string) (string, error) {
+// offOr returns a parser that returns the zero value for off, and else what parse does.
+func offOr[T any](parse func(string) (T, error)) func(string) (T, error) {
+	return func(raw string) (value T, err error) {
 		if strings.EqualFold(raw, "off") {
-			return "", nil
+			return value, nil
 		}
 		return parse(raw)
-	}
-}
-
-// parsePathOrOff reads TENDER_SNAPSHOT_DIR. It returns nothing for off.
-func parsePathOrOff(raw string) (string, error) {
-	switch {
-	case strings.EqualFold(raw, "off"):
-		return "", nil
-	case strings.ContainsFunc(raw, unicode.IsControl) || !utf8.ValidString(raw):
-		return "", errors.New("it holds a control character")
-	default:
-		return filepath.Clean(raw), nil
 	}
 }
 
@@ -369,10 +321,13 @@ func Loopback(address string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
-// parseSwitch reads on or off into what the decoder of bool reads.
-func parseSwitch(raw string) (string, error) {
-	value, err := oneOf("on", "off")(raw)
-	return strconv.FormatBool(value == "on"), err
+// parseLevel reads TENDER_LOG_LEVEL.
+func parseLevel(raw string) (level slog.Level, err error) {
+	word, err := oneOf("debug", "info", "warn", "error")(raw)
+	if err != nil {
+		return level, err
+	}
+	return level, level.UnmarshalText([]byte(word))
 }
 
 // oneOf returns a parser of words; capitals are forgiven.
@@ -392,51 +347,50 @@ func between(least, most time.Duration) string {
 }
 
 // durationBetween returns a parser of durations, bounds included.
-func durationBetween(least, most time.Duration) func(string) (string, error) {
-	return func(raw string) (string, error) {
+func durationBetween(least, most time.Duration) func(string) (time.Duration, error) {
+	return func(raw string) (time.Duration, error) {
 		d, err := time.ParseDuration(raw)
 		switch {
 		case err != nil:
-			return "", errors.New("not a duration")
+			return 0, errors.New("not a duration")
 		case d < least:
-			return "", errors.New("too short")
+			return 0, errors.New("too short")
 		case d > most:
-			return "", errors.New("too long")
+			return 0, errors.New("too long")
 		}
-		return d.String(), nil
+		return d, nil
 	}
 }
 
 // intBetween returns a parser of whole numbers, bounds included.
-func intBetween(least, most int) func(string) (string, error) {
-	return func(raw string) (string, error) {
-		n, err := strconv.Atoi(raw)
+func intBetween(least, most int) func(string) (int, error) {
+	return func(raw string) (int, error) {
+		n, err := strconv.Atoi(raw) // out of range, it is the nearest number
 		switch {
-		case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(raw, "-"), err == nil && n > most:
-			return "", errors.New("too large")
-		case errors.Is(err, strconv.ErrRange), err == nil && n < least:
-			return "", errors.New("too small")
-		case err != nil:
-			return "", errors.New("not a whole number")
+		case err != nil && !errors.Is(err, strconv.ErrRange):
+			return 0, errors.New("not a whole number")
+		case n > most:
+			return 0, errors.New("too large")
+		case n < least:
+			return 0, errors.New("too small")
 		}
-		return strconv.Itoa(n), nil
+		return n, nil
 	}
 }
 
 // sizeBetween returns a parser of sizes, bounds included.
-func sizeBetween(least, most Size) func(string) (string, error) {
-	return func(raw string) (string, error) {
-		var s Size
-		err := s.UnmarshalText([]byte(raw))
+func sizeBetween(least, most Size) func(string) (Size, error) {
+	return func(raw string) (s Size, err error) {
+		err = s.UnmarshalText([]byte(raw))
 		switch {
 		case err != nil:
-			return "", err
+			return 0, err
 		case s < least:
-			return "", errors.New("too small")
+			return 0, errors.New("too small")
 		case s > most:
-			return "", errors.New("too large")
+			return 0, errors.New("too large")
 		}
-		return s.String(), nil
+		return s, nil
 	}
 }
 
@@ -451,16 +405,6 @@ func shortDuration(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
-}
-
-// quote returns s as a Go string, cut where it is so long that it would hide
-// the rest of the message.
-func quote(s string) string {
-	const longest = 120
-	if len(s) <= longest {
-		return strconv.Quote(s)
-	}
-	return strconv.Quote(s[:longest]) + "…"
 }
 
 // escape returns s with what cannot be printed escaped, without the quotes.

@@ -360,7 +360,7 @@ func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 			if tc.fields != "" {
 				want = 1
 			}
-			if got := r.Log.Count("clients of one group differ"); got != want || r.Log.Count(tc.fields) == 0 {
+			if got := r.Log.Count("clients of one node group differ"); got != want || r.Log.Count(tc.fields) == 0 {
 				t.Errorf("by %s: %d warnings, want %d with %q", tc.by, got, want, tc.fields)
 			}
 		})
@@ -442,7 +442,7 @@ func TestB4_RefusedGroupsAreSaidOnce(t *testing.T) {
 		}
 		said := func(want int) {
 			t.Helper()
-			if got := r.Log.Count("clients of further ones are refused"); got != want {
+			if got := r.Log.Count("clients of new groups are rejected"); got != want {
 				t.Errorf("said %d times, want %d", got, want)
 			}
 		}

@@ -100,7 +100,7 @@ func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 	r := serve(t, "TENDER_ORIGIN="+origin.Addr(), "GOMEMLIMIT=8MiB", "TENDER_NODE_GROUP_BY=id",
 		"TENDER_MAX_STREAMS=4", "TENDER_MAX_NAMES=3", "TENDER_MAX_NAME_BYTES=256B", "TENDER_MAX_REQUEST_BYTES=4KiB", "TENDER_MAX_TYPES=1",
 		"TENDER_MAX_GLOBS=2", "TENDER_MAX_GROUP_GLOBS=2", "TENDER_MAX_GROUPS=2", "TENDER_MAX_ORIGIN_NAMES=2")
-	r.AwaitLine(0, "memory is nearly full")
+	r.AwaitLine(0, "memory use is close to GOMEMLIMIT")
 	var stay []*relaytest.Client
 	for _, v := range variants {
 		c := r.client(v, fmt.Sprint(v))

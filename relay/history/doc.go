@@ -1,16 +1,14 @@
-// Package history remembers how resources changed: of each the last changes, with the content
-// before and after, from which a diff is made when somebody asks for one.
+// Package history records the last changes of each resource, with the content before and after, and computes a diff on
+// request.
 //
-// The resources are the cache's own, which are immutable: to remember one costs that it stays in
-// memory. A [Journal] is bounded by changes of one resource and by bytes in all; beyond these it
-// forgets the oldest.
+// The resources are those of the cache, which are immutable; a recorded one stays in memory. A [Journal] is bounded by
+// the number of changes of a resource and by bytes in total; it drops the oldest changes first.
 //
 // # Concurrency
 //
-// A [Follower] reads the heads of one view, as streams do, on a goroutine that its caller starts. A
-// writer of the view does nothing for it but wake it. The methods of a Journal may be called from
-// any goroutine; what they do under its lock takes no longer than to look at one resource's
-// changes.
+// A [Follower] reads the generations of one view, as streams do, on a goroutine that its caller starts; the writer of
+// the view only wakes it. The methods of a Journal may be called from any goroutine. They hold its lock for no longer
+// than it takes to read the changes of one resource.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package history

@@ -5,6 +5,7 @@ package humanize
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -47,4 +48,13 @@ func Cut(text string, most int) string {
 	}
 	head := most / 2
 	return string(runes[:head]) + "…" + string(runes[len(runes)-(most-head-1):])
+}
+
+// Quote returns a text as a Go string, without the end of a long one, which would hide the rest of a message.
+func Quote(text string) string {
+	const most = 120
+	if len(text) <= most {
+		return strconv.Quote(text)
+	}
+	return strconv.Quote(text[:most]) + "…"
 }

@@ -21,8 +21,8 @@ var place = regexp.MustCompile(`\{[^{}]*\}`)
 // placeUnended matches a place whose end nothing marks.
 var placeUnended = regexp.MustCompile(`\{[^{}]*\}(\{[^{}]*\}|%)`)
 
-// FillID returns an id with the values of the node's fields in their places. What the node does not have is empty. Other
-// values make another id: in a value, the character that ends its place, and %, are escaped as in URLs.
+// FillID returns an id with the values of the node's fields in their places. What the node does not have is empty.
+// Other values make another id: in a value, the character that ends its place, and %, are escaped as in URLs.
 func FillID(id string, n *corepb.Node) string {
 	var out strings.Builder
 	end := 0
@@ -48,8 +48,8 @@ func escaped(text string) string {
 	return out.String()
 }
 
-// FieldText returns a field that may make a node group as plain text: as rules have it, but of a version the part that counts,
-// and text in metadata as in JSON where it could be taken for another value.
+// FieldText returns a field that may make a node group as plain text: as rules have it, but of a version the part that
+// counts, and text in metadata as in JSON where it could be taken for another value.
 func FieldText(n *corepb.Node, field string) string {
 	if field == "user_agent_version" {
 		return copyMajorVersion(new(corepb.Node), n)
@@ -68,8 +68,8 @@ func FieldText(n *corepb.Node, field string) string {
 // HasPlaces reports whether an id has places of fields.
 func HasPlaces(id string) bool { return place.MatchString(id) }
 
-// Places returns the places of fields in an id, each a name in braces, and the first one whose value's end nothing marks; empty if
-// there is none.
+// Places returns the places of fields in an id, each a name in braces, and the first one whose value's end nothing
+// marks; empty if there is none.
 func Places(id string) (places []string, unended string) {
 	return place.FindAllString(id, -1), placeUnended.FindString(id)
 }

@@ -10,6 +10,8 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/authz"
 )
 
 // ContentFeatures change what an origin must generate, and so always tell groups
@@ -41,22 +43,30 @@ func Sort(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
 // copyField copies one field of a group's key from a client's node into the one
 // that is presented, and returns its value as text.
 func copyField(to, from *corepb.Node, field string) string {
+	value := authz.FieldOf(from, field)
 	switch field {
 	case "id":
-		to.Id = from.GetId()
-		return keyText(to.Id)
+		to.Id = value
 	case "cluster":
-		to.Cluster = from.GetCluster()
-		return keyText(to.Cluster)
+		to.Cluster = value
 	case "user_agent_name":
-		to.UserAgentName = from.GetUserAgentName()
-		return keyText(to.UserAgentName)
+		to.UserAgentName = value
+	case "locality.region":
+		localityOf(to).Region = value
+	case "locality.zone":
+		localityOf(to).Zone = value
+	case "locality.sub_zone":
+		localityOf(to).SubZone = value
 	case "user_agent_version":
 		return copyMajorVersion(to, from)
-	case "locality.region", "locality.zone", "locality.sub_zone":
-		return keyText(copyLocality(to, from, strings.TrimPrefix(field, "locality.")))
+	default:
+		return copyMetadata(to, from, strings.Split(strings.TrimPrefix(field, "metadata."), "."))
 	}
-	path := strings.Split(strings.TrimPrefix(field, "metadata."), ".")
+	return keyText(value)
+}
+
+// copyMetadata is copyField for what lies at a path of the metadata.
+func copyMetadata(to, from *corepb.Node, path []string) string {
 	v := lookUp(from.GetMetadata(), path)
 	if v == nil {
 		strike(to.Metadata, path) // what the client does not say, the relay does not say for it
@@ -97,22 +107,12 @@ func copyMajorVersion(to, from *corepb.Node) string {
 	return keyText("v" + major) // apart from numbers: the origin is shown which it was
 }
 
-func copyLocality(to, from *corepb.Node, part string) string {
-	if to.Locality == nil {
-		to.Locality = &corepb.Locality{}
+// localityOf returns the locality of a node, which it adds if there is none.
+func localityOf(n *corepb.Node) *corepb.Locality {
+	if n.Locality == nil {
+		n.Locality = &corepb.Locality{}
 	}
-	l := from.GetLocality()
-	switch part {
-	case "region":
-		to.Locality.Region = l.GetRegion()
-		return l.GetRegion()
-	case "zone":
-		to.Locality.Zone = l.GetZone()
-		return l.GetZone()
-	default:
-		to.Locality.SubZone = l.GetSubZone()
-		return l.GetSubZone()
-	}
+	return n.Locality
 }
 
 func lookUp(s *structpb.Struct, path []string) *structpb.Value {

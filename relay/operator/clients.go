@@ -53,7 +53,7 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		return admin.Clients{}, err
 	}
 	out := admin.Clients{Clients: []admin.Client{}}
-	var totals TypeTotals
+	totals := make(typeTotals)
 	var places []place
 	for s := range f.matching(q, &out.Totals.Streams) {
 		at := place{math.MaxInt64, s.Number}
@@ -68,7 +68,7 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		out.Totals.Matching++
 		out.Totals.Refusing += count(refusing)
 		out.Totals.Stalled += count(!s.Stalled.IsZero())
-		totals.Add(&s)
+		totals.add(&s)
 		if at.compare(after) > 0 {
 			places = append(places, at)
 		}
@@ -103,8 +103,7 @@ func (f *Fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.
 	}
 }
 
-// matches reports whether a query is about a client. Of that, it leaves the types that the
-// query is about.
+// matches reports whether a client matches a query. It removes the types from s that the query does not ask for.
 func matches(s *downstream.StreamStatus, q admin.ClientQuery) bool {
 	if q.Group != "" && s.Group != q.Group || q.Stalled && s.Stalled.IsZero() || q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
 		return false
@@ -143,25 +142,28 @@ func count(is bool) int {
 	return 0
 }
 
-// TypeTotals count clients by group and type. The zero value is empty.
-type TypeTotals map[GroupType]*admin.TypeTotals
-
-// A GroupType is a type of a node group.
-type GroupType struct{ Group, TypeURL string }
-
-// Add counts a client.
-func (t *TypeTotals) Add(s *downstream.StreamStatus) {
-	if *t == nil {
-		*t = make(TypeTotals)
+// Totals counts clients by group, and by type in the order of sending.
+func Totals(clients iter.Seq[downstream.StreamStatus]) []admin.TypeTotals {
+	totals := make(typeTotals)
+	for s := range clients {
+		totals.add(&s)
 	}
+	return totals.sorted()
+}
+
+// typeTotals count clients by group and type URL.
+type typeTotals map[[2]string]*admin.TypeTotals
+
+// add counts a client.
+func (t typeTotals) add(s *downstream.StreamStatus) {
 	for i := range s.Types {
 		typ := &s.Types[i]
-		key := GroupType{s.Group, typ.TypeURL}
-		sum := (*t)[key]
+		key := [2]string{s.Group, typ.TypeURL}
+		sum := t[key]
 		if sum == nil {
 			short, _ := schema.ShortName(typ.TypeURL)
 			sum = &admin.TypeTotals{Group: s.Group, TypeURL: typ.TypeURL, Name: short}
-			(*t)[key] = sum
+			t[key] = sum
 		}
 		sum.Clients++
 		sum.Lagging += count(!typ.Lacks.IsZero())
@@ -171,7 +173,7 @@ func (t *TypeTotals) Add(s *downstream.StreamStatus) {
 }
 
 // sorted returns the sums by group, and by type in the order of sending.
-func (t TypeTotals) sorted() []admin.TypeTotals {
+func (t typeTotals) sorted() []admin.TypeTotals {
 	out := []admin.TypeTotals{}
 	for _, sum := range t {
 		out = append(out, *sum)
@@ -187,7 +189,7 @@ func compareTypes(a, b string) int {
 	return cmp.Or(cmp.Compare(wire.Rank(a), wire.Rank(b)), cmp.Compare(a, b))
 }
 
-// clientOf returns what is told of a client, of one type or of all.
+// clientOf returns a client as operators see it, with one type or with all.
 func clientOf(s *downstream.StreamStatus, only string) admin.Client {
 	if only != "" {
 		keepType(s, only)
@@ -226,7 +228,7 @@ func clientType(t *downstream.TypeStatus) admin.ClientType {
 	}
 }
 
-// refusalOf returns what is told of a NACK.
+// refusalOf returns a NACK as operators see it.
 func refusalOf(r *downstream.Refusal) *admin.Refusal {
 	if r == nil {
 		return nil

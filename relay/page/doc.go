@@ -1,14 +1,13 @@
-// Package page serves the status page of a relay: the fan-out as a picture, what is stale and
-// what is refused, the clients and the resources. It is HTML made here, which needs no script;
-// with one, it follows what happens.
+// Package page serves the status page of a relay: a diagram of the fan-out, stale views, rejected configuration,
+// clients and resources. The HTML is rendered by the relay and works without a script; the script updates it.
 //
-// A page is made of sections. GET /live/… sends those of the page at the same path as events,
-// each time one of them changes; the script of the page puts them in place.
+// A page consists of sections. GET /live/… sends the sections of the page at the same path as server-sent events, when
+// they change, and the script replaces them.
 //
 // # Concurrency properties
 //
-// The methods of [Pages] and [History] may be called from any goroutine. A page that several
-// people look at is made once a second for all of them.
+// The methods of [Pages] and [History] may be called from any goroutine. A page that several clients request is
+// rendered once a second for all of them.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package page

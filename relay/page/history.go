@@ -108,8 +108,9 @@ func (h *History) Rates() map[GroupType]Rates {
 	return h.rates
 }
 
-// quantile returns how many seconds it took at most in that part of the cases that came after an
-// earlier reading, as far as the classes tell: of what is above all of them it is the last bound. It is not a number if there are no such cases.
+// quantile returns how many seconds it took at most in that part of the cases that came after an earlier reading, as
+// far as the classes tell: of what is above all of them it is the last bound. It is not a number if there are no such
+// cases.
 func quantile(d, before downstream.Distribution, part float64) float64 {
 	for i, n := range before.Buckets {
 		d.Buckets[i] = max(d.Buckets[i]-n, 0) // groups that have gone took theirs with them

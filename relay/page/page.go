@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"html/template"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -36,11 +35,8 @@ type Pages struct {
 	close  sync.Once
 }
 
-// New returns pages. Close ends them. Errors: what is required is missing.
-func New(cfg Config) (*Pages, error) {
-	if cfg.Status == nil || cfg.Fleet == nil || cfg.History == nil {
-		return nil, errors.New("page: Status, Fleet or History is nil")
-	}
+// New returns pages. Close ends them.
+func New(cfg Config) *Pages {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -60,12 +56,8 @@ func New(cfg Config) (*Pages, error) {
 	p.mux.HandleFunc("GET /", p.serve(func(*http.Request) (view, error) {
 		return view{}, admin.Refuse(http.StatusNotFound, errors.New("there is no such page"))
 	}))
-	assets, err := fs.Sub(files, "assets")
-	if err != nil {
-		return nil, err
-	}
-	p.mux.Handle("GET /assets/", http.StripPrefix("/assets", http.FileServerFS(assets)))
-	return p, nil
+	p.mux.Handle("GET /assets/", http.FileServerFS(files))
+	return p
 }
 
 // ServeHTTP implements http.Handler.
@@ -136,7 +128,7 @@ func (p *Pages) serve(make func(*http.Request) (view, error)) http.HandlerFunc {
 // fresh is for how long a page is shown to others who ask for the same.
 const fresh = time.Second
 
-// A recent remembers the pages that were made in the last second.
+// A recent has the pages that were rendered in the last second.
 type recent struct {
 	mu    sync.Mutex
 	pages map[string]*made

@@ -111,10 +111,7 @@ func someStatus() admin.Status {
 
 func newPages(t *testing.T, fleet admin.Fleet, status func() admin.Status) *Pages {
 	t.Helper()
-	p, err := New(Config{Status: status, Fleet: fleet, History: new(History)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := New(Config{Status: status, Fleet: fleet, History: new(History)})
 	t.Cleanup(p.Close)
 	return p
 }

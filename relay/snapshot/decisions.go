@@ -105,9 +105,8 @@ func (d *Dir) replaceDecisions(text []byte) error {
 		}
 		d.foreign = false
 	}
-	_, err := d.replace(decisionsName, func(w io.Writer) error {
+	return d.replace(decisionsName, func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})
-	return err
 }

@@ -74,7 +74,7 @@ func Open(path string, log *slog.Logger) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	d := &Dir{path: path, lock: lock, log: log}
+	d := &Dir{path: path, lock: lock, log: log, unread: make(map[string]struct{}), evicted: make(map[string]evicted)}
 	if err := flock(lock); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
 	}
@@ -142,18 +142,16 @@ func nameOf(h *cache.Header) string {
 // it returns nil, the snapshot is on the disk; with an error, the last one still is. A file in another format is not
 // replaced but renamed, so that a relay that is upgraded again, or an operator, finds it.
 func (d *Dir) Write(s *cache.Snapshot) error {
-	start := time.Now()
 	name := nameOf(&s.Header)
 	err := d.setAside(name)
-	var size int64
 	if err == nil {
-		size, err = d.replace(name, s.Encode)
+		err = d.replace(name, s.Encode)
 	}
 	if err != nil {
 		d.failed.Add(1)
 		return fmt.Errorf("write snapshot: %w", err)
 	}
-	d.wrote(size, time.Since(start), s.Created)
+	d.written.Add(1)
 	return d.removeEvicted(name)
 }
 
@@ -180,26 +178,23 @@ func (d *Dir) isUnread(name string) bool {
 }
 
 // replace puts a file with what write writes in the place of another one.
-func (d *Dir) replace(name string, write func(io.Writer) error) (size int64, err error) {
+func (d *Dir) replace(name string, write func(io.Writer) error) (err error) {
 	f, err := d.pending(name)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer func() { err = errors.Join(err, f.Cleanup()) }() // of what was not finished
 	w := bufio.NewWriterSize(f, 64<<10)
 	if err := write(w); err != nil {
-		return 0, err
+		return err
 	}
 	if err := w.Flush(); err != nil {
-		return 0, err
-	}
-	if size, err = f.Seek(0, io.SeekCurrent); err != nil {
-		return 0, err
+		return err
 	}
 	if err := f.CloseAtomicallyReplace(); err != nil {
-		return 0, err
+		return err
 	}
-	return size, d.sync()
+	return d.sync()
 }
 
 // sync makes what was renamed or removed last.
@@ -287,9 +282,6 @@ func (d *Dir) keep(name string, why Reason) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.unread == nil {
-		d.unread = make(map[string]struct{})
-	}
 	d.unread[name] = struct{}{}
 }
 

@@ -1,14 +1,13 @@
-// Package snapshot keeps snapshots of views in a directory, so that a relay that starts
-// again knows what it knew (B.42).
+// Package snapshot stores snapshots of views in a directory, so that a relay serves after a restart what it served
+// before (B.42).
 //
-// There is one file for each origin and node group, and one with the decisions of operators. It is replaced as a whole, when it
-// and its new content are known to be on the disk: whatever happens while it is written,
-// there is the old one or the new one. Files are for nobody but their owner (0600), and a
-// directory for one process, which holds a lock on it.
+// There is one file per origin and node group, and one with the decisions of operators. A file is replaced as a whole,
+// once its new content is on the disk, so a crash leaves the old file or the new one. Only the owner can read the files
+// (0600). A directory belongs to one process, which holds a lock on it.
 //
 // # Concurrency properties
 //
-// Each file of a [Dir] is written to by one goroutine at a time; its Stats may be read by any.
+// One goroutine at a time may write a file of a [Dir]. Stats may be called from any goroutine.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package snapshot

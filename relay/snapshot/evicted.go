@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// evictedSuffix ends the name of the snapshot of a view that made room for another one. A relay that starts does not begin with
-// it, and an earlier version takes it for a copy, which it leaves.
+// evictedSuffix ends the name of the snapshot of a view that made room for another one. A relay that starts does not
+// begin with it, and an earlier version takes it for a copy, which it leaves.
 const evictedSuffix = ".evicted" + suffix
 
 // An evicted snapshot is one that is there for who comes back.
@@ -26,8 +26,8 @@ type evicted struct {
 // evictedName returns the name of the file to which Evict renames one.
 func evictedName(name string) string { return strings.TrimSuffix(name, suffix) + evictedSuffix }
 
-// Evict has the snapshot of a view, if there is one, stay for who comes back to it (Recall), and no more be loaded. At most so many
-// stay: then the oldest go, first those of the peer that is charged for most.
+// Evict has the snapshot of a view, if there is one, stay for who comes back to it (Recall), and no more be loaded. At
+// most so many stay: then the oldest go, first those of the peer that is charged for most.
 func (d *Dir) Evict(h *cache.Header, peer string, most int) error {
 	name := nameOf(h)
 	if d.isUnread(name) {
@@ -49,8 +49,8 @@ func (d *Dir) Evict(h *cache.Header, peer string, most int) error {
 	return d.sync()
 }
 
-// Recall returns the snapshot of a view that was evicted; nil if there is none that can be read and is not too old. It stays until
-// another one of the same view is written.
+// Recall returns the snapshot of a view that was evicted; nil if there is none that can be read and is not too old. It
+// stays until another one of the same view is written.
 func (d *Dir) Recall(h *cache.Header, now time.Time, maxAge time.Duration) *cache.Snapshot {
 	name := nameOf(h)
 	d.mu.Lock()
@@ -93,9 +93,6 @@ func (d *Dir) findEvicted(f fs.DirEntry, oldest time.Time) {
 func (d *Dir) noteEvicted(name string, of evicted) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.evicted == nil {
-		d.evicted = make(map[string]evicted)
-	}
 	d.evicted[name] = of
 }
 

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// checkOwner returns why a directory does not belong to the user of the process alone, or to root. A group may write to it: that is
-// how volumes are handed to pods.
+// checkOwner returns why a directory does not belong to the user of the process alone, or to root. A group may write to
+// it: that is how volumes are handed to pods.
 func checkOwner(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {

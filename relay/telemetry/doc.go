@@ -1,25 +1,22 @@
-// Package telemetry makes OpenTelemetry metrics of what the relay counts.
+// Package telemetry exports the counters of the relay as OpenTelemetry metrics, and its spans.
 //
-// Nothing is counted here. The packages below have counters of their own and tell them as
-// plain structs ([downstream.Stats], [upstream.Stats], …); the relay puts these together
-// into a [Reading], and the table of instruments (table.go) says what becomes of each. That
-// happens when somebody reads: at a GET of the page that [Telemetry.Handler] serves for
-// Prometheus, and at the intervals of an exporter that the OTEL_… variables ask for.
+// The package counts nothing. Other packages have counters and return them as structs ([downstream.Stats],
+// [upstream.Stats], …). The relay combines these with its status into a [Reading], and the table of instruments
+// (table.go) has a row for each metric. A reading is taken for each scrape of [Telemetry.Handler] by Prometheus, and at
+// the interval of an exporter that the OTEL_… variables configure.
 //
 // # To add a metric
 //
-// Add a field to the struct of the package that counts it, and a row to the table (or to
-// histograms); then
-// run
+// Add a field to the struct of the package that counts it, and a row to the table (or to histograms); then run
 //
 //	go test ./relay/telemetry -run TestPage -update
 //
-// for the page in deploy/docs. Labels take few values each, all of them known beforehand or
-// bounded by a variable: never the id of a node, nor the name of a resource.
+// to update the page in deploy/docs. The values of a label are known in advance or bounded by a variable. The id of a
+// node and the name of a resource are never labels.
 //
 // # Concurrency properties
 //
-// Readers may come at the same time, and each has a reading taken for itself.
+// Several readers may read at the same time; each takes its own reading.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package telemetry

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -43,19 +44,17 @@ type put func(value float64, labels ...string)
 // table has all instruments, in the order in which people read of them.
 var table = []row{
 	{"tender.build.info", gauge, "", "version", "Always 1; the label says which version runs.", func(r *Reading, put put) {
-		put(1, r.Version)
+		put(1, r.Status.Relay.Version)
 	}},
-	{"tender.ready", gauge, "", "", "1 if the relay is ready, as /readyz says, else 0.", func(r *Reading, put put) {
-		put(number(r.Ready))
-	}},
-	{"tender.memory.utilization", gauge, "", "", "How much of GOMEMLIMIT the process uses: 1 is all of it; 0 if there is no limit. The log warns from 0.8 on.", func(r *Reading, put put) {
-		put(r.Memory)
-	}},
+	{"tender.ready", gauge, "", "", "1 if the relay is ready, as /readyz says, else 0.",
+		one(func(r *Reading) float64 { return number(r.Status.Relay.Ready) })},
+	{"tender.memory.utilization", gauge, "", "", "How much of GOMEMLIMIT the process uses: 1 is all of it; 0 if there is no limit. The log warns from 0.8 on.",
+		one(func(r *Reading) float64 { return r.Memory })},
 
 	{"tender.origin.connected", gauge, "", "origin", "1 if there is a connection to the target in use, else 0.",
-		origins(func(o *Origin) float64 { return number(o.Connected) })},
+		origins(func(o *Origin) float64 { return number(o.Status.Connected) })},
 	{"tender.origin.connections", counter, "{connection}", "origin", "Connections to the origin that came to be.",
-		origins(func(o *Origin) float64 { return float64(o.Stats.Connected) })},
+		origins(func(o *Origin) float64 { return float64(o.Connected) })},
 	{"tender.origin.connections.lost", counter, "{connection}", "origin", "Of these, those that ended.",
 		origins(func(o *Origin) float64 { return float64(o.Lost) })},
 	{"tender.origin.failovers", counter, "{failover}", "origin", "Changes from one target of the origin to another.",
@@ -68,7 +67,7 @@ var table = []row{
 		"ADS streams to the origin, and attempts to open one, that ended. The reason is closed, resync, not_reading, open_timeout or a gRPC status code.", func(r *Reading, put put) {
 			for _, o := range r.Origins {
 				for reason, n := range o.Ended {
-					put(float64(n), o.Name, reason)
+					put(float64(n), o.Status.Name, reason)
 				}
 			}
 		}},
@@ -89,65 +88,52 @@ var table = []row{
 	{"tender.origin.drifted", counter, "{resource}", "origin", "Resources that such a comparison found to be another, or on one side only.",
 		origins(func(o *Origin) float64 { return float64(o.Drifted) })},
 	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator has stopped the distribution of the origin's changes (tender freeze), else 0.",
-		origins(func(o *Origin) float64 { return number(o.Frozen) })},
+		origins(func(o *Origin) float64 { return number(o.Status.Frozen) })},
 
 	{"tender.origin.files", sum, "{file}", "origin state", "Files of a directory. The state is good, or bad: the file cannot be read, or has names that another file has; the log and the status have the reasons.", func(r *Reading, put put) {
 		for _, o := range r.Origins {
-			if o.Files != nil {
-				put(float64(o.Files.Good), o.Name, "good")
-				put(float64(o.Files.Bad), o.Name, "bad")
+			if d := o.Status.Directory; d != nil {
+				put(float64(d.FileCount-d.BadCount), o.Status.Name, "good")
+				put(float64(d.BadCount), o.Status.Name, "bad")
 			}
 		}
 	}},
 
-	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is up, else 0.", func(r *Reading, put put) {
-		for i := range r.Views {
-			put(number(r.Views[i].Connected), r.Views[i].label(), r.Views[i].Origin)
-		}
-	}},
-	{"tender.view.stale", gauge, "s", "group origin", "For how long the view has served what its origin cannot correct; 0 if the origin is there.", func(r *Reading, put put) {
-		for i := range r.Views {
-			put(r.Views[i].Stale.Seconds(), r.Views[i].label(), r.Views[i].Origin)
-		}
-	}},
-	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen.", func(r *Reading, put put) {
-		for i := range r.Views {
-			put(float64(r.Views[i].Withheld), r.Views[i].label(), r.Views[i].Origin, string(cache.Frozen))
-		}
-	}},
+	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is up, else 0.",
+		views(func(v *admin.View) float64 { return number(v.Connected) })},
+	{"tender.view.stale", gauge, "s", "group origin", "For how long the view has served what its origin cannot correct; 0 if the origin is there.",
+		views(func(v *admin.View) float64 { return v.StaleSeconds })},
+	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen.",
+		views(func(v *admin.View) float64 { return float64(v.Withheld) }, string(cache.Frozen))},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources held, by wildcard and by name.",
-		viewTypes(func(t *Type) float64 { return float64(t.Resources) })},
+		viewTypes(func(t *admin.Type) float64 { return float64(t.Entries) })},
 	{"tender.view.size", sum, "By", "group origin type", "Their size as they are sent. Groups share the memory of equal ones.",
-		viewTypes(func(t *Type) float64 { return float64(t.Bytes) })},
+		viewTypes(func(t *admin.Type) float64 { return float64(t.Bytes) })},
 	{"tender.tls.expiry", gauge, "s", "file", "When the certificate in force expires, in seconds since 1970; of several CAs, the last of them. The label is the variable that names the file.", func(r *Reading, put put) {
-		for _, f := range r.Files {
+		for _, f := range r.Status.Files {
 			if !f.NotAfter.IsZero() {
-				put(float64(f.NotAfter.Unix()), f.Variable)
+				put(float64(f.NotAfter.Unix()), f.Files[0].Variable)
 			}
 		}
 	}},
 	{"tender.tls.refusals", counter, "{change}", "file", "Changes of files of credentials that could not be used: what was read before stays in force; the log has the reasons.", func(r *Reading, put put) {
-		for _, f := range r.Files {
-			put(float64(f.Refused), f.Variable)
+		for _, f := range r.Status.Files {
+			put(float64(f.Refused), f.Files[0].Variable)
 		}
 	}},
-	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.", func(r *Reading, put put) {
-		put(float64(r.Snapshots.Written))
-	}},
-	{"tender.snapshots.failed", counter, "{snapshot}", "", "Snapshots that could not be written; the log has the reasons.", func(r *Reading, put put) {
-		put(float64(r.Snapshots.Failures))
-	}},
-	{"tender.snapshots.restored", counter, "{view}", "", "Views that began with a snapshot.", func(r *Reading, put put) {
-		put(float64(r.Snapshots.Restored))
-	}},
+	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.",
+		one(func(r *Reading) float64 { return float64(r.Snapshots.Written) })},
+	{"tender.snapshots.failed", counter, "{snapshot}", "", "Snapshots that could not be written; the log has the reasons.",
+		one(func(r *Reading) float64 { return float64(r.Snapshots.Failures) })},
+	{"tender.snapshots.restored", counter, "{view}", "", "Views that began with a snapshot.",
+		one(func(r *Reading) float64 { return float64(r.Snapshots.Restored) })},
 	{"tender.snapshots.rejected", counter, "{snapshot}", "reason", "Snapshots that were there and were not used.", func(r *Reading, put put) {
 		for reason, n := range r.Snapshots.Rejected {
 			put(float64(n), string(reason))
 		}
 	}},
-	{"tender.audit.passes", counter, "{pass}", "", "Passes of the drift audit over all views.", func(r *Reading, put put) {
-		put(float64(r.AuditPasses))
-	}},
+	{"tender.audit.passes", counter, "{pass}", "", "Passes of the drift audit over all views.",
+		one(func(r *Reading) float64 { return float64(r.AuditPasses) })},
 	{"tender.audit.faults", counter, "{fault}", "group part", "Contradictions that the drift audit found, in the members of a view, its named resources, the errors of either, or its interest. Any is a defect of the relay or of the machine.", func(r *Reading, put put) {
 		sums := make(map[AuditFault]int64)
 		for of, n := range r.AuditFaults {
@@ -158,21 +144,16 @@ var table = []row{
 		}
 	}},
 
-	{"tender.client.connections", sum, "{connection}", "", "Connections of clients that are open.", func(r *Reading, put put) {
-		put(float64(r.Server.Connections))
-	}},
-	{"tender.client.unread", sum, "By", "", "Bytes of memory that requests of clients take until they are handled, as far as they count for TENDER_MAX_UNREAD_BYTES.", func(r *Reading, put put) {
-		put(float64(r.Server.Unread))
-	}},
-	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.", func(r *Reading, put put) {
-		put(float64(r.Server.Streams))
-	}},
-	{"tender.client.streams.waiting", sum, "{stream}", "", "First responses that wait for their turn, since many clients came at once.", func(r *Reading, put put) {
-		put(float64(r.Server.Waiting))
-	}},
-	{"tender.client.streams.accepted", counter, "{stream}", "", "Streams of clients that were accepted, and polls.", func(r *Reading, put put) {
-		put(float64(r.Server.Accepted))
-	}},
+	{"tender.client.connections", sum, "{connection}", "", "Connections of clients that are open.",
+		one(func(r *Reading) float64 { return float64(r.Server.Connections) })},
+	{"tender.client.unread", sum, "By", "", "Bytes of memory that requests of clients take until they are handled, as far as they count for TENDER_MAX_UNREAD_BYTES.",
+		one(func(r *Reading) float64 { return float64(r.Server.Unread) })},
+	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.",
+		one(func(r *Reading) float64 { return float64(r.Server.Streams) })},
+	{"tender.client.streams.waiting", sum, "{stream}", "", "First responses that wait for their turn, since many clients came at once.",
+		one(func(r *Reading) float64 { return float64(r.Server.Waiting) })},
+	{"tender.client.streams.accepted", counter, "{stream}", "", "Streams of clients that were accepted, and polls.",
+		one(func(r *Reading) float64 { return float64(r.Server.Accepted) })},
 	{"tender.client.streams.ended", counter, "{stream}", "reason",
 		"Streams of clients that ended: the reason is client, drained, aged, stalled (it did not read), silent (it sent no request), cold (nothing was known), refused (a limit), invalid, return (it was told to connect again), denied (it may not do what it did), chain (relays in a circle, or too many in a row) or other.", func(r *Reading, put put) {
 			for why, n := range r.Server.Ended {
@@ -190,12 +171,10 @@ var table = []row{
 				put(float64(n), what.String())
 			}
 		}},
-	{"tender.client.requests.throttled", counter, "{request}", "", "Requests that were read late, since their stream sent more than allowed.", func(r *Reading, put put) {
-		put(float64(r.Server.Throttled))
-	}},
-	{"tender.client.changes.coalesced", counter, "{change}", "", "Changes that were not sent by themselves, since the stream was still to be told of an earlier one.", func(r *Reading, put put) {
-		put(float64(r.Server.Coalesced))
-	}},
+	{"tender.client.requests.throttled", counter, "{request}", "", "Requests that were read late, since their stream sent more than allowed.",
+		one(func(r *Reading) float64 { return float64(r.Server.Throttled) })},
+	{"tender.client.changes.coalesced", counter, "{change}", "", "Changes that were not sent by themselves, since the stream was still to be told of an earlier one.",
+		one(func(r *Reading) float64 { return float64(r.Server.Coalesced) })},
 	{"tender.client.turns", counter, "{turn}", "outcome", "Looks at a stream because something that it may want has changed, or was asked for. The outcome is sent, or idle where nothing had to be sent.", func(r *Reading, put put) {
 		put(float64(r.Server.Turns-r.Server.IdleTurns), "sent")
 		put(float64(r.Server.IdleTurns), "idle")
@@ -222,11 +201,11 @@ var table = []row{
 	{"tender.client.nacks", counter, "{response}", "group type", "Responses that clients refused; the log has the reasons.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Nacks })},
 	{"tender.client.lag", gauge, "s", "group type", "For how long the client of the group that is furthest behind has lacked a change; 0 if none lacks anything.",
-		groupClients(func(c Clients) float64 { return c.Lag.Seconds() })},
+		groupClients(func(t *admin.TypeTotals) float64 { return t.LagSeconds })},
 	{"tender.client.lagging", sum, "{stream}", "group type", "Streams of clients that lack a change: it is to be sent to them, or they have not accepted it.",
-		groupClients(func(c Clients) float64 { return float64(c.Lagging) })},
+		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Lagging) })},
 	{"tender.client.refusing", sum, "{stream}", "group type", "Streams of clients that refuse something that is still what there is.",
-		groupClients(func(c Clients) float64 { return float64(c.Refusing) })},
+		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Refusing) })},
 	{"tender.client.fanouts.unmeasured", counter, "{change}", "group type reason", "Changes whose fan-out was not measured: unanswered, since some client did not answer for a minute, or crowded, since 16 of the type were measured already.", func(r *Reading, put put) {
 		for _, g := range r.Groups {
 			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
@@ -244,11 +223,16 @@ func number(b bool) float64 {
 	return 0
 }
 
+// one reads a value that has no labels.
+func one(value func(*Reading) float64) func(*Reading, put) {
+	return func(r *Reading, put put) { put(value(r)) }
+}
+
 // origins reads a value of each origin.
 func origins(value func(*Origin) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		for i := range r.Origins {
-			put(value(&r.Origins[i]), r.Origins[i].Name)
+			put(value(&r.Origins[i]), r.Origins[i].Status.Name)
 		}
 	}
 }
@@ -258,23 +242,33 @@ func originTypes(value func(upstream.TypeStats) int64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		for _, o := range r.Origins {
 			for label, stats := range byLabel(o.Types, upstream.TypeStats.Plus) {
-				put(float64(value(stats)), o.Name, label)
+				put(float64(value(stats)), o.Status.Name, label)
 			}
 		}
 	}
 }
 
-// viewTypes reads a value of each type that a view holds.
-func viewTypes(value func(*Type) float64) func(*Reading, put) {
+// views reads a value of each view; further are the values of labels beside its group and origin.
+func views(value func(*admin.View) float64, further ...string) func(*Reading, put) {
 	return func(r *Reading, put put) {
-		for i := range r.Views {
-			v := &r.Views[i]
+		for i := range r.Status.Views {
+			v := &r.Status.Views[i]
+			put(value(v), append([]string{viewLabel(v), v.Origin}, further...)...)
+		}
+	}
+}
+
+// viewTypes reads a value of each type that a view holds.
+func viewTypes(value func(*admin.Type) float64) func(*Reading, put) {
+	return func(r *Reading, put put) {
+		for i := range r.Status.Views {
+			v := &r.Status.Views[i]
 			sums := make(map[string]float64)
 			for i := range v.Types {
 				sums[typeLabel(v.Types[i].TypeURL)] += value(&v.Types[i])
 			}
 			for label, sum := range sums {
-				put(sum, v.label(), v.Origin, label)
+				put(sum, viewLabel(v), v.Origin, label)
 			}
 		}
 	}
@@ -291,12 +285,19 @@ func groupTypes(value func(downstream.TypeStats) int64) func(*Reading, put) {
 	}
 }
 
-func groupClients(value func(Clients) float64) func(*Reading, put) {
+// groupClients reads a value of the clients of a group that subscribed to a type.
+func groupClients(value func(*admin.TypeTotals) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
-		for _, g := range r.Groups {
-			for label, clients := range byLabel(g.Clients, Clients.plus) {
-				put(value(clients), groupLabel(g.Key), label)
+		sums := make(map[[2]string]admin.TypeTotals)
+		for _, t := range r.Clients {
+			labels := [2]string{groupLabel(t.Group), typeLabel(t.TypeURL)}
+			sum := sums[labels]
+			sums[labels] = admin.TypeTotals{
+				Lagging: sum.Lagging + t.Lagging, Refusing: sum.Refusing + t.Refusing, LagSeconds: max(sum.LagSeconds, t.LagSeconds),
 			}
+		}
+		for labels, sum := range sums {
+			put(value(&sum), labels[:]...)
 		}
 	}
 }

@@ -102,8 +102,8 @@ func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	)
 }
 
-// register makes the instruments of the table but for histograms, which a producer has, which are observed together, from one
-// reading.
+// register makes the instruments of the table but for histograms, which a producer has, which are observed together,
+// from one reading.
 func register(meter metric.Meter, read func() Reading) error {
 	instruments := make([]metric.Float64Observable, len(table))
 	all := make([]metric.Observable, len(table))

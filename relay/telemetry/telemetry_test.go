@@ -24,6 +24,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 )
@@ -39,8 +40,9 @@ const (
 
 // full is a reading in which every number is another, and none is zero.
 func full() Reading {
+	origin := admin.Origin{Name: "default", Connected: true, Frozen: true, Directory: &admin.Directory{FileCount: 127, BadCount: 64}}
 	return Reading{
-		Version: "v1", Ready: true, Memory: 0.5, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
+		Memory: 0.5, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
 		Server: downstream.Stats{
 			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32, Throttled: 33,
 			Ended:   map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
@@ -48,23 +50,31 @@ func full() Reading {
 			Denied:  map[guard.Denial]int64{guard.DeniedSecret: 47},
 		},
 		Snapshots: snapshot.Stats{Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40}},
-		Files:     []Files{{Variable: "TENDER_TLS_CERT", NotAfter: time.Unix(48, 0), Refused: 49}},
-		Origins: []Origin{{Name: "default", Connected: true, Frozen: true, Names: 47, Stats: upstream.Stats{
+		Origins: []Origin{{Status: origin, Names: 47, Stats: upstream.Stats{
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44, Drifted: 45,
 			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
 			Types: map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
-		}, Files: &DirectoryFiles{Good: 63, Bad: 64}}},
+		}}},
 		Groups: []Group{{
 			Key: "user_agent_name=envoy", Streams: 20,
 			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24, Propagation: spreadOf(1, 2, 15), GivenUp: 48, Unfollowed: 49}, endpoints: {Responses: 25}},
 			Interest: map[string]cache.InterestStats{clusters: {Wildcards: 26, Names: 27}},
-			Clients:  map[string]Clients{clusters: {Lagging: 60, Refusing: 61, Lag: 62 * time.Second}, "example.com/a.B": {Lagging: 1, Lag: time.Second}, "example.com/a.C": {Lagging: 2, Lag: 2 * time.Second}},
 		}},
-		Views: []View{
-			{Group: "user_agent_name=envoy", Origin: "default", Connected: true, Types: []Type{
-				{TypeURL: clusters, Resources: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Resources: 30, Bytes: 31}, {TypeURL: "example.com/a.C", Resources: 1, Bytes: 1},
-			}},
-			{Group: "all", Origin: "default", Shared: true, Stale: 90 * time.Second, Withheld: 41},
+		Clients: []admin.TypeTotals{
+			{Group: "user_agent_name=envoy", TypeURL: clusters, Lagging: 60, Refusing: 61, LagSeconds: 62},
+			{Group: "user_agent_name=envoy", TypeURL: "example.com/a.B", Lagging: 1, LagSeconds: 1},
+			{Group: "user_agent_name=envoy", TypeURL: "example.com/a.C", Lagging: 2, LagSeconds: 2},
+		},
+		Status: admin.Status{
+			Relay:   admin.Relay{Version: "v1", Ready: true},
+			Origins: []admin.Origin{origin},
+			Files:   []admin.Files{{Files: []admin.File{{Variable: "TENDER_TLS_CERT"}}, NotAfter: time.Unix(48, 0), Refused: 49}},
+			Views: []admin.View{
+				{Group: "user_agent_name=envoy", Origin: "default", Connected: true, Types: []admin.Type{
+					{TypeURL: clusters, Entries: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Entries: 30, Bytes: 31}, {TypeURL: "example.com/a.C", Entries: 1, Bytes: 1},
+				}},
+				{Group: "all", Origin: "default", Shared: true, StaleSeconds: 90, Withheld: 41},
+			},
 		},
 	}
 }
@@ -249,9 +259,9 @@ func TestLabelsAreBounded(t *testing.T) {
 	if a, b := groupLabel(long+"a"), groupLabel(long+"b"); a == b || len(a) > maxGroupLabel || !strings.HasPrefix(a, "éé") {
 		t.Errorf("the groups %sa and …b have the labels %q and %q", long, a, b)
 	}
-	r := Reading{Views: []View{{Group: "g", Origin: "o"}}}
+	r := Reading{Status: admin.Status{Views: []admin.View{{Group: "g", Origin: "o"}}}}
 	for _, typeURL := range []string{"a/b.C", "a/b.D", ""} {
-		r.Views[0].Types = append(r.Views[0].Types, Type{TypeURL: typeURL, Resources: 1})
+		r.Status.Views[0].Types = append(r.Status.Views[0].Types, admin.Type{TypeURL: typeURL, Entries: 1})
 	}
 	if m := scrape(t, r)["tender_view_resources"].GetMetric(); len(m) != 1 || m[0].GetGauge().GetValue() != 3 {
 		t.Errorf("types that the protocol does not know have the series %v, want one that says 3", m)
@@ -368,10 +378,10 @@ func TestReadersHaveReadingsOfTheirOwn(t *testing.T) {
 func BenchmarkScrape(b *testing.B) {
 	r := full()
 	for i := range 100 {
-		group, view := r.Groups[0], r.Views[0]
+		group, view := r.Groups[0], r.Status.Views[0]
 		group.Key = "cluster=" + strings.Repeat("x", i)
 		view.Group = group.Key
-		r.Groups, r.Views = append(r.Groups, group), append(r.Views, view)
+		r.Groups, r.Status.Views = append(r.Groups, group), append(r.Status.Views, view)
 	}
 	m, err := New(b.Context(), Config{Read: func() Reading { return r }})
 	if err != nil {

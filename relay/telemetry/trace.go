@@ -28,23 +28,14 @@ type Tracer struct {
 	changes, deliveries trace.Tracer
 }
 
-// TracerConfig says where spans go and whose they are.
-type TracerConfig struct {
-	// Exporter receives each span as it ends. Nil means the one that the OTEL_… variables ask
-	// for, which is given them in batches.
-	Exporter sdk.SpanExporter
-
-	// Version and Instance are the relay's own, as in Config.
-	Version, Instance string
-}
-
-// NewTracer returns a tracer; nil if neither the configuration nor the environment asks for one. Errors: an exporter that cannot be
-// made of what the OTEL_… variables say.
-func NewTracer(ctx context.Context, cfg TracerConfig) (*Tracer, error) {
+// NewTracer returns a tracer whose spans an exporter receives as they end, or, if it is nil, the one that the OTEL_…
+// variables ask for, in batches. The tracer is nil if nothing asks for one. Errors: an exporter that cannot be made of
+// what these variables say.
+func NewTracer(ctx context.Context, to sdk.SpanExporter, cfg Config) (*Tracer, error) {
 	var sink sdk.TracerProviderOption
 	switch {
-	case cfg.Exporter != nil:
-		sink = sdk.WithSyncer(cfg.Exporter)
+	case to != nil:
+		sink = sdk.WithSyncer(to)
 	case !exports("TRACES"):
 		return nil, nil
 	default:
@@ -57,7 +48,7 @@ func NewTracer(ctx context.Context, cfg TracerConfig) (*Tracer, error) {
 		}
 		sink = sdk.WithSpanProcessor(sdk.NewBatchSpanProcessor(exporter))
 	}
-	from, err := resourceOf(ctx, Config{Version: cfg.Version, Instance: cfg.Instance})
+	from, err := resourceOf(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}

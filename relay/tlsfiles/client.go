@@ -37,7 +37,7 @@ type ClientConfig struct {
 // Client opens files and returns credentials that use them as they are at each
 // handshake.
 func (w *Watch) Client(cfg ClientConfig) (credentials.TransportCredentials, error) {
-	c := &client{files: new(clientFiles), insecure: cfg.Insecure}
+	c := &client{TransportCredentials: credentials.NewTLS(nil), files: new(clientFiles), insecure: cfg.Insecure}
 	if strings.HasPrefix(cfg.ServerName, "spiffe:") {
 		id, err := ParseID(cfg.ServerName)
 		if err != nil {
@@ -81,9 +81,10 @@ type clientFiles struct {
 
 // client makes credentials of gRPC for each handshake.
 type client struct {
-	files    *clientFiles
-	id       spiffeid.ID // zero if the server is known by the authority
-	insecure bool
+	credentials.TransportCredentials // of no configuration, for all but the handshake
+	files                            *clientFiles
+	id                               spiffeid.ID // zero if the server is known by the authority
+	insecure                         bool
 }
 
 func (c *client) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -125,19 +126,7 @@ func (c *client) verifyID(chain, authorities []*x509.Certificate) error {
 	return nil
 }
 
-func (c *client) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("tlsfiles: these credentials are a client's")
-}
-
-func (c *client) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
-}
-
 func (c *client) Clone() credentials.TransportCredentials {
 	clone := *c
 	return &clone
-}
-
-func (c *client) OverrideServerName(string) error {
-	return errors.New("tlsfiles: the name is told by grpc.WithAuthority")
 }

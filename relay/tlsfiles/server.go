@@ -21,7 +21,8 @@ type ServerConfig struct {
 	// vouch for every trust domain that no CA of ClientCA is of.
 	TrustDomains []TrustDomain
 
-	// ClientCAsChanged is called after the CAs of clients have changed, by the goroutine of [Watch.Run]. Nil calls nothing.
+	// ClientCAsChanged is called after the CAs of clients have changed, by the goroutine of [Watch.Run]. Nil calls
+	// nothing.
 	ClientCAsChanged func()
 
 	// MinVersion of TLS. Zero means 1.2.

@@ -116,7 +116,7 @@ func TestPlaintextIsSaid(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := start(t, tt.env...).Log.String()
-		if strings.Count(got, "no TLS") != min(1, len(tt.want)) || !strings.Contains(got, tt.want) {
+		if strings.Count(got, "without TLS") != min(1, len(tt.want)) || !strings.Contains(got, tt.want) {
 			t.Errorf("%q: logs %q, want one warning with %q", tt.env, got, tt.want)
 		}
 	}

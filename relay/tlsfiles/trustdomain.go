@@ -70,7 +70,8 @@ func (c *clientCAs) add(certs []*x509.Certificate) map[string]*x509.Certificate 
 	return set
 }
 
-// trustDomain returns the trust domain of the certificate's SPIFFE ID; empty if it has none. The ID of a CA has no path.
+// trustDomain returns the trust domain of the certificate's SPIFFE ID; empty if it has none. The ID of a CA has no
+// path.
 //
 // Source: SPIFFE X.509-SVID, 3.1 and 4.1.
 func trustDomain(cert *x509.Certificate) string {

@@ -1,0 +1,285 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/gzip" // registers it: origins may compress what they send (B.32)
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/config"
+)
+
+// addServers makes the servers of streams: one, or one in plaintext and one with TLS.
+func (r *Relay) addServers(opts Options) {
+	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
+	if clients := r.credentials.Clients; clients != nil {
+		secure := credentials.NewTLS(clients.Config("h2"))
+		if len(r.cfg.TLSListen) == 0 {
+			kinds = nil
+		}
+		kinds = append(kinds, secure)
+	}
+	bounds := r.server.Guard()
+	for _, kind := range kinds {
+		options := []grpc.ServerOption{
+			grpc.Creds(bounds.Credentials(kind)), grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
+			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
+			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, r.credentials.Authorizer.RefuseReflection),
+		}
+		options = append(options, compression(r.cfg.RequestCompression == CompressionGzip)...)
+		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
+		r.server.Register(server)
+		healthpb.RegisterHealthServer(server, r.health)
+		reflection.Register(server)
+		r.servers = append(r.servers, server)
+	}
+}
+
+// windowBytes is the flow-control window of a client's connection and streams.
+// It bounds what clients may send before it is read; it is fixed, since probing
+// for a better one costs a ping for each message.
+const windowBytes = 1 << 20
+
+// maxHeaderBytes bounds the header of a request, uncompressed: those of Envoys and gRPC
+// clients have some hundred bytes, and a token some thousand.
+const maxHeaderBytes = 64 << 10
+
+// NewGRPCServer returns a gRPC server that suits many long streams of few
+// messages, and whose codec [downstream.Server] needs. Further options come after its own. It is not stable.
+func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.ServerOption) *grpc.Server {
+	return grpc.NewServer(append([]grpc.ServerOption{
+		grpc.ForceServerCodecV2(wire.Codec{}),
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxConcurrentStreams(uint32(maxStreamsPerConnection)),
+		grpc.StaticStreamWindowSize(windowBytes),
+		grpc.StaticConnWindowSize(windowBytes),
+		// Envoys may be configured to ping every 30s, and must not be disconnected for that (B.34).
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(pings),
+	}, opts...)...)
+}
+
+// pings detect clients that disappeared without closing their connection, and keep connections alive on the way. The
+// kernel closes a connection whose data is not acknowledged within the same timeout (TCP_USER_TIMEOUT, set by gRPC).
+var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
+
+// keepaliveOf returns pings, or what takes their place, and how old connections get (B.33).
+func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
+	p := keepalive.ServerParameters{Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout)}
+	if cfg.ConnectionAge > 0 {
+		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, guard.Grace(cfg.ConnectionAge)
+	}
+	return p
+}
+
+// serveStreams serves streams on a listener until the server stops, which it may have done
+// already.
+func (r *Relay) serveStreams(server *grpc.Server, l net.Listener) error {
+	if err := server.Serve(r.server.Guard().Listener(l)); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
+var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)")
+
+// compression returns the options of a server whose streams take compressed requests, or not. Bytes on the wire are
+// bounded, and one of them may stand for a thousand in memory: so gRPC decompresses none, whatever is registered
+// (exporters of telemetry register what they use). Where they are taken, wire decompresses them, and charges for the
+// memory before it is taken.
+func compression(taken bool) []grpc.ServerOption {
+	if taken {
+		return []grpc.ServerOption{grpc.RPCDecompressor(passing{})} //nolint:staticcheck // SA1019: nothing else is handed a message as it came
+	}
+	return []grpc.ServerOption{
+		grpc.ChainStreamInterceptor(refuseCompressed),
+		grpc.RPCDecompressor(refusing{}), //nolint:staticcheck // SA1019: unary calls are decompressed before any interceptor is called
+	}
+}
+
+// refuseCompressed closes streams that announce compressed messages, before a message is read.
+func refuseCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if c := compressionOf(rpc.Context()); c == "" || c == encoding.Identity {
+		return handle(server, rpc)
+	}
+	_ = rpc.SetHeader(metadata.Pairs("grpc-accept-encoding", encoding.Identity)) // fails only if the client has left
+	return status.Error(codes.Unimplemented, errCompressed.Error())
+}
+
+// compressionOf returns what a stream's request says of its messages (grpc-encoding), which gRPC shows nobody but by
+// its own stream.
+func compressionOf(ctx context.Context) string {
+	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string }); ok {
+		return s.RecvCompress()
+	}
+	return ""
+}
+
+// refusing refuses what gzip would decompress.
+type refusing struct{}
+
+// Do implements grpc.Decompressor.
+func (refusing) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
+
+// Type implements grpc.Decompressor.
+func (refusing) Type() string { return gzip.Name }
+
+// passing leaves what gzip would decompress as it is.
+type passing struct{}
+
+// Do implements grpc.Decompressor.
+func (passing) Do(r io.Reader) ([]byte, error) { return io.ReadAll(r) }
+
+// Type implements grpc.Decompressor.
+func (passing) Type() string { return gzip.Name }
+
+// restIdle is how long a connection without a poll is kept: longer than most clients
+// wait between two.
+const restIdle = 5 * time.Minute
+
+// restWindow is how much of bodies the server holds for a connection of HTTP/2 before it is read, in bytes: what a
+// connection has free.
+const restWindow = 64 << 10
+
+// newRESTServer returns a server of polls, over HTTP/1.1 and HTTP/2, both without
+// TLS too.
+func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true) // see serveREST
+	return &http.Server{
+		Handler:     server.REST(),
+		ConnContext: guard.PollContext,
+		Protocols:   &protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: cfg.MaxStreamsPerConnection, MaxReceiveBufferPerConnection: restWindow, MaxReceiveBufferPerStream: restWindow,
+		},
+		ReadTimeout:    cfg.FirstRequestTimeout, // until the body was read, then there is none
+		WriteTimeout:   downstream.MaxHold + cfg.SendStall,
+		IdleTimeout:    restIdle,
+		MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// RESTAddrs returns the addresses that the relay takes polls on.
+func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
+
+// serveREST serves polls on a listener, with TLS if there is a certificate, until the server is
+// shut down. It encrypts below the server: the frames that the server reads are counted.
+func (r *Relay) serveREST(l net.Listener) error {
+	l = r.server.Guard().Listener(l)
+	if clients := r.credentials.Clients; clients != nil {
+		l = tls.NewListener(l, clients.Config("h2", "http/1.1"))
+	}
+	if err := r.rest.Serve(r.server.Guard().PollListener(l)); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// stop ends whatever the servers still do.
+func (r *Relay) stop() {
+	for _, server := range r.servers {
+		server.Stop()
+	}
+	_ = r.rest.Close() // its listeners are closed, and nothing else can fail
+}
+
+// listen opens the addresses of the configuration, all or none, where no listeners
+// were given.
+func (r *Relay) listen() error {
+	var opened []net.Listener
+	for _, l := range []struct {
+		variable  string
+		addresses []string
+		listeners *[]net.Listener
+		allowed   func(net.Listener) error
+	}{
+		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
+		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
+		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
+		{"TENDER_ADMIN_LISTEN", config.OnlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
+		{"TENDER_ADMIN_LISTEN", config.NotOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
+		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
+	} {
+		if len(*l.listeners) > 0 {
+			continue
+		}
+		listeners, err := listenAll(l.addresses)
+		opened = append(opened, listeners...)
+		for i := 0; err == nil && l.allowed != nil && i < len(listeners); i++ {
+			err = l.allowed(listeners[i])
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", l.variable, err), closeAll(opened))
+		}
+		*l.listeners = listeners
+	}
+	return nil
+}
+
+// listenAll opens all addresses, or none.
+func listenAll(addresses []string) (listeners []net.Listener, err error) {
+	for _, address := range addresses {
+		l, err := listen(address)
+		if err != nil {
+			return nil, errors.Join(err, closeAll(listeners))
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners, nil
+}
+
+func closeAll(listeners []net.Listener) (err error) {
+	for _, l := range listeners {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
+// listen opens a TCP address, or unix:/path.
+func listen(address string) (net.Listener, error) {
+	path, isUnix := strings.CutPrefix(address, "unix:")
+	if !isUnix {
+		return net.Listen("tcp", address)
+	}
+	path = strings.TrimPrefix(path, "//")
+	l, err := net.Listen("unix", path)
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return l, err
+	}
+	// A socket that nobody listens on was left by a process that died.
+	if conn, dialErr := net.Dial("unix", path); dialErr == nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	if removeErr := os.Remove(path); removeErr != nil {
+		return nil, fmt.Errorf("listen %s: %w", address, removeErr)
+	}
+	return net.Listen("unix", path)
+}
