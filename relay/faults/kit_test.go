@@ -2,11 +2,8 @@ package faults_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"regexp"
@@ -43,7 +40,6 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) int {
 	code := m.Run()
-	http.DefaultClient.CloseIdleConnections()
 	if err := goleak.Find(); err != nil && code == 0 { // by no test alone: they run at the same time
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -58,40 +54,25 @@ type relayProcess struct {
 	met
 }
 
-// met is where a relay is met: by clients, and by operators.
+// met is where a relay is met: by clients, and by operators, who get pages of its admin address.
 type met struct {
 	tb          *testing.T
 	addr, admin string
+	page        func(path string) []byte
 }
 
 // serve starts a relay with these variables and no others of ours.
 func serve(t *testing.T, env ...string) *relayProcess {
 	t.Helper()
-	cmd := exec.Command(envoytest.Command(t), "serve")
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "TENDER_") && !strings.HasPrefix(v, "OTEL_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(cmd.Env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_LOG_FORMAT=json")
-	cmd.Env = append(cmd.Env, env...)
-	r := &relayProcess{Process: envoytest.StartProcess(t, "relay", cmd)}
-	var listening struct {
-		Listen string `json:"listen"`
-		Admin  string `json:"admin_listen"`
-	}
-	if err := json.Unmarshal([]byte(r.AwaitLine(0, `"msg":"listening"`)), &listening); err != nil {
-		t.Fatal(err)
-	}
-	r.met = met{t, listening.Listen, listening.Admin}
-	return r
+	p := envoytest.StartRelay(t, "", env...)
+	return &relayProcess{p.Process, met{t, p.Addr, p.Admin, p.Get}}
 }
 
 // run runs a relay in the test itself, with what variables cannot say.
-func run(t *testing.T, opts relay.Options, env ...string) (*relay.Relay, met) {
+func run(t *testing.T, opts relay.Options, env ...string) met {
 	t.Helper()
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, "TENDER_ADMIN_LISTEN=127.0.0.1:0"), Options: opts})
-	return r.Relay, met{t, r.Addrs()[0].String(), r.AdminAddrs()[0].String()}
+	r := envoytest.NewRelayWith(t, opts, "", env...)
+	return met{t, r.Addr, r.Admin, r.Get}
 }
 
 // client returns a client of the relay on a connection of its own.
@@ -113,21 +94,6 @@ func connect(t *testing.T, addr string) *grpc.ClientConn {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
-}
-
-// page gets a page of the relay's admin address.
-func (r met) page(path string) []byte {
-	r.tb.Helper()
-	resp, err := http.Get("http://" + r.admin + path)
-	if err != nil {
-		r.tb.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }() // it was read
-	page, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		r.tb.Fatalf("%s: %v, %v\n%s", path, resp.Status, err, page)
-	}
-	return page
 }
 
 // counts fails the test unless metrics have these values.
