@@ -5,34 +5,27 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestMain runs the tests, or the control plane or gRPC client that they start as a process
-// of its own.
+// TestMain runs the tests, or the gRPC client that they start as a process of its own.
 func TestMain(m *testing.M) {
-	var err error
-	switch client := os.Getenv(grpcClientEnv); {
-	case os.Getenv(controlPlaneEnv) != "":
-		err = runControlPlane(os.Stdin, os.Stdout)
-	case client != "":
-		err = runGRPCClient(client, os.Stdin, os.Stderr)
-	default:
+	client := os.Getenv(grpcClientEnv)
+	if client == "" {
 		os.Exit(runTests(m))
 	}
-	if err != nil {
+	if err := runGRPCClient(client, os.Stdin, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -112,34 +105,39 @@ func counted(page []byte, line string) bool {
 	return regexp.MustCompile(`(?m)^` + line + `$`).Match(page)
 }
 
-// A controlPlane is a go-control-plane in a process of its own.
+// A controlPlane is a go-control-plane.
 type controlPlane struct {
-	*envoytest.Process
-	t    *testing.T
+	*relaytest.ControlPlane
 	addr string
 }
 
+// newControlPlane starts one with the same world each time.
 func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), controlPlaneEnv+"=1")
-	p := &controlPlane{Process: envoytest.StartProcess(t, "control plane", cmd), t: t}
-	p.addr = strings.TrimPrefix(p.AwaitLine(0, "serving "), "serving ")
-	return p
+	o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, world()...)
+	return &controlPlane{o, o.Target()}
 }
 
-// change has the endpoints of cluster a be of a port, and waits until they are.
+// change has the endpoints of cluster a be of a port.
 func (p *controlPlane) change(port int) {
-	p.t.Helper()
-	mark := p.Mark()
-	if _, err := fmt.Fprintln(p.In, port); err != nil {
-		p.t.Fatal(err)
+	p.Put(relaytest.Endpoints("a", fmt.Sprint("127.0.0.1:", port)))
+}
+
+// clusters are how many the control plane has, with endpoints each.
+const clusters = 30
+
+// edsNames are the endpoints that clients ask for.
+var edsNames = []string{"a", "c1", "c2"}
+
+func world() (msgs []proto.Message) {
+	for i := range clusters {
+		name := "a"
+		if i > 0 {
+			name = fmt.Sprint("c", i)
+		}
+		msgs = append(msgs, relaytest.Cluster(name), relaytest.Endpoints(name, fmt.Sprint("127.0.0.1:", 1000+i)))
 	}
-	p.AwaitLine(mark, fmt.Sprint("changed ", port))
+	return append(msgs, relaytest.Listener("web", "route"), relaytest.Route("route", []string{"*"}, "a"))
 }
 
 // within bounds a wait that may take a while.
