@@ -149,9 +149,16 @@ func TestGetNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestGetSaysWhatTheServerSaidOfANames(t *testing.T) {
+// TestGetFromDelta checks what is printed of a server's responses, which may bring everything in many.
+func TestGetFromDelta(t *testing.T) {
 	t.Parallel()
-	address := serveGRPC(t, listenTCP(t), deltaSays(&discoverypb.DeltaDiscoveryResponse{
+	one := func(name string) *discoverypb.DeltaDiscoveryResponse {
+		return &discoverypb.DeltaDiscoveryResponse{Nonce: name, Resources: []*discoverypb.Resource{{Name: name, Version: "1", Resource: pack(t, cluster(name, ""))}}}
+	}
+	all := []*discoverypb.DeltaDiscoveryResponse{
+		one("a"), one("b"), one("c"), {TypeUrl: "other", RemovedResources: []string{"a"}}, {RemovedResources: []string{"b"}},
+	}
+	some := []*discoverypb.DeltaDiscoveryResponse{{
 		Nonce:            "1",
 		Resources:        []*discoverypb.Resource{{Name: "a", Version: "7", Resource: pack(t, endpoints("a"))}, {Name: "unset"}},
 		RemovedResources: []string{"gone"},
@@ -159,36 +166,25 @@ func TestGetSaysWhatTheServerSaidOfANames(t *testing.T) {
 			ResourceName: &discoverypb.ResourceName{Name: "secret"},
 			ErrorDetail:  &status.Status{Code: 7, Message: "not yours"},
 		}},
-	}))
-	code, stdout, stderr := execute("get", "-a", address, "-o", "name", "eds", "a", "gone", "unset", "secret")
-	want := "tender: \"secret\": PermissionDenied: not yours\ntender: not found: \"gone\", \"unset\"\n"
-	if code != exitFailure || stdout != "a\n" || stderr != want {
-		t.Errorf("code %d, stdout %q, stderr %q, want 1, a, %q", code, stdout, stderr, want)
-	}
-}
-
-// TestGetWaitsForAllOfAnOpenEnd: Delta may bring everything in many responses.
-func TestGetWaitsForAllOfAnOpenEnd(t *testing.T) {
-	t.Parallel()
-	var responses []*discoverypb.DeltaDiscoveryResponse
-	for _, name := range []string{"a", "b", "c"} {
-		responses = append(responses, &discoverypb.DeltaDiscoveryResponse{Nonce: name, Resources: []*discoverypb.Resource{{Name: name, Version: "1", Resource: pack(t, cluster(name, ""))}}})
-	}
-	responses = append(responses, &discoverypb.DeltaDiscoveryResponse{TypeUrl: "other", RemovedResources: []string{"a"}}, &discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"b"}})
-	address := serveGRPC(t, listenTCP(t), deltaSays(responses...))
-	code, stdout, stderr := execute("get", "-a", address, "-o", "name", "cds")
-	if code != exitOK || stdout != "a\nc\n" || stderr != "" {
-		t.Errorf("code %d, stdout %q, stderr %q, want 0, a and c", code, stdout, stderr)
-	}
-}
-
-func TestGetOfNothing(t *testing.T) {
-	t.Parallel()
-	address := serveGRPC(t, listenTCP(t), deltaSays(&discoverypb.DeltaDiscoveryResponse{Nonce: "1"}))
-	for output, want := range map[string]string{"yaml": "[]\n", "json": "[]\n", "name": "", "wide": "NAME  VERSION  BYTES  TYPE\n"} {
-		code, stdout, stderr := execute("get", "-a", address, "-o", output, "cds")
-		if code != exitOK || stdout != want || stderr != "" {
-			t.Errorf("-o %s: code %d, stdout %q, stderr %q, want 0, %q", output, code, stdout, stderr, want)
+	}}
+	none := []*discoverypb.DeltaDiscoveryResponse{{Nonce: "1"}}
+	for _, tt := range []struct {
+		responses      []*discoverypb.DeltaDiscoveryResponse
+		args           string
+		code           int
+		stdout, stderr string
+	}{
+		{all, "-o name cds", exitOK, "a\nc\n", ""},
+		{some, "-o name eds a gone unset secret", exitFailure, "a\n", "tender: \"secret\": PermissionDenied: not yours\ntender: not found: \"gone\", \"unset\"\n"},
+		{none, "-o yaml cds", exitOK, "[]\n", ""},
+		{none, "-o json cds", exitOK, "[]\n", ""},
+		{none, "-o name cds", exitOK, "", ""},
+		{none, "-o wide cds", exitOK, "NAME  VERSION  BYTES  TYPE\n", ""},
+	} {
+		address := serveGRPC(t, listenTCP(t), deltaSays(tt.responses...))
+		code, stdout, stderr := execute(append([]string{"get", "-a", address}, strings.Fields(tt.args)...)...)
+		if code != tt.code || stdout != tt.stdout || stderr != tt.stderr {
+			t.Errorf("tender get %s: code %d, stdout %q, stderr %q, want %d, %q, %q", tt.args, code, stdout, stderr, tt.code, tt.stdout, tt.stderr)
 		}
 	}
 }
