@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -36,25 +35,16 @@ func TestAudit(t *testing.T) {
 		resource.EndpointType: {endpoints("web"), endpoints("cart")},
 	})
 	r := runRelay(t, cp.address)
-	must := func(code int, want []string, args ...string) {
-		t.Helper()
-		got, stdout, stderr := execute(args...)
-		for _, text := range want {
-			if squeezed := strings.Join(strings.Fields(stdout+stderr), " "); got != code || !strings.Contains(squeezed, text) {
-				t.Errorf("tender %s: code %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, text, stdout, stderr)
-			}
-		}
-	}
-	must(exitOK, []string{"no subscriptions to audit"}, "audit")
-	must(exitOK, []string{"web"}, "get", "-a", r.Addrs()[0].String(), "cds")
-	must(exitOK, []string{"cart"}, "get", "-a", r.Addrs()[0].String(), "eds", "cart")
-	must(exitOK, []string{"cds 2 0 0 0 0 0", "eds 1 0 0 0 0 0"}, "audit")
-	must(exitOK, []string{"no subscriptions to audit"}, "audit", "--type", "lds")
-	must(exitOK, []string{`"equal": 1`}, "audit", "--type", "eds", "-o", "json")
-	must(exitFailure, []string{`there is no origin "x": there are default`}, "audit", "--origin", "x")
-	must(exitUsage, []string{"--output=x: want text or json"}, "audit", "-o", "x")
+	must(t, exitOK, []string{"no subscriptions to audit"}, "audit")
+	must(t, exitOK, []string{"web"}, "get", "-a", r.Addrs()[0].String(), "cds")
+	must(t, exitOK, []string{"cart"}, "get", "-a", r.Addrs()[0].String(), "eds", "cart")
+	must(t, exitOK, []string{"cds 2 0 0 0 0 0", "eds 1 0 0 0 0 0"}, "audit")
+	must(t, exitOK, []string{"no subscriptions to audit"}, "audit", "--type", "lds")
+	must(t, exitOK, []string{`"equal": 1`}, "audit", "--type", "eds", "-o", "json")
+	must(t, exitFailure, []string{`there is no origin "x": there are default`}, "audit", "--origin", "x")
+	must(t, exitUsage, []string{"--output=x: want text or json"}, "audit", "-o", "x")
 
 	forgetful.Store(true)
-	must(exitFailure, []string{"cds 1 0 0 0 0 1", "missing there: the relay has version", "at least one view differs from its origin, or could not be compared"}, "audit", "--type", "cds")
-	must(exitOK, []string{"cart", "web"}, "get", "-a", r.Addrs()[0].String(), "cds")
+	must(t, exitFailure, []string{"cds 1 0 0 0 0 1", "missing there: the relay has version", "at least one view differs from its origin, or could not be compared"}, "audit", "--type", "cds")
+	must(t, exitOK, []string{"cart", "web"}, "get", "-a", r.Addrs()[0].String(), "cds")
 }

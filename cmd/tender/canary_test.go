@@ -272,13 +272,8 @@ func (c *canaryTest) follow() {
 	ctx, cancel := context.WithTimeout(c.Context(), relaytest.Patience)
 	defer cancel()
 	follow := func(opts relaytest.ClientOptions, typeURLs ...string) {
-		conn, err := grpc.NewClient(c.relay.Addrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			c.Fatal(err)
-		}
-		c.Cleanup(func() { _ = conn.Close() })
 		opts.AutoAck = true
-		client := relaytest.NewClient(c, conn, opts)
+		client := c.relay.Client(opts)
 		for _, typeURL := range typeURLs {
 			client.Subscribe(typeURL, "key")
 		}
@@ -305,17 +300,7 @@ func (c *canaryTest) follow() {
 			return fmt.Errorf("Proto constraint validation failed (field: %s): name: \"key\" private_key { inline_bytes: %q }", r.TypeURL, secretKey)
 		}}, all...)
 	}
-	c.await("client refused a response")
-}
-
-// await waits until the log has a text.
-func (c *canaryTest) await(text string) {
-	c.Helper()
-	for end := time.Now().Add(relaytest.Patience); !strings.Contains(c.log.String(), text); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			c.Fatalf("the log has no %q:\n%s", text, c.log.String())
-		}
-	}
+	c.log.Await(c, 0, "client refused a response")
 }
 
 // poll has the key polled for, and refused.
@@ -347,7 +332,7 @@ func (c *canaryTest) refuse() {
 	} {
 		c.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources})
 	}
-	c.await("origin response rejected")
+	c.log.Await(c, 0, "origin response rejected")
 }
 
 // change has the origin change all that has the key, but not the key, and waits until that is
@@ -454,7 +439,7 @@ func TestB36_CanaryInFiles(t *testing.T) {
 			c := &canaryTest{T: t, dir: t.TempDir()}
 			relaytest.WriteFile(t, c.dir, "a.yaml", []byte("- \"@type\": "+relaytest.SecretType+"\n  name: key\n  generic_secret:\n    secret:\n      "+file+"\n"))
 			end := c.run("TENDER_ORIGIN=file://" + c.dir)
-			c.await("a.yaml:")
+			c.log.Await(c, 0, "a.yaml:")
 			c.tender("status", "-o", "json")
 			end()
 			c.shows("the log", c.log.String())

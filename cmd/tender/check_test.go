@@ -107,15 +107,18 @@ func TestCheckExitCodes(t *testing.T) {
 }
 
 func TestCheckSaysThatItCouldNotPrint(t *testing.T) {
-	cmd := newCheckCommand(func() []string { return nil })
-	closed, pipe := io.Pipe()
-	broken := errors.New("broken pipe")
-	_ = closed.CloseWithError(broken)
-	cmd.SetOut(pipe)
-	cmd.SetArgs(nil)
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	if err := cmd.Execute(); !errors.Is(err, broken) {
-		t.Errorf("tender check into a broken pipe: %v, want %v", err, broken)
+	for want, args := range map[string][]string{"print configuration: ": nil, "print groups: ": {"--node", "-"}} {
+		cmd := newCheckCommand(func() []string { return nil })
+		closed, pipe := io.Pipe()
+		broken := errors.New("broken pipe")
+		_ = closed.CloseWithError(broken)
+		cmd.SetIn(strings.NewReader("id: a"))
+		cmd.SetOut(pipe)
+		cmd.SetArgs(args)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		if err := cmd.Execute(); !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("tender check %q into a broken pipe: %v, want %s%v", args, err, want, broken)
+		}
 	}
 }
 

@@ -28,29 +28,6 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-func TestDemoRefusesFlags(t *testing.T) {
-	tests := []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--clients", "0"}, "tender: --clients=0: must be from 1 to 5000"},
-		{[]string{"--clients", "5001"}, "tender: --clients=5001: must be from 1 to 5000"},
-		{[]string{"--clients", "many"}, `tender: invalid argument "many" for "--clients" flag: strconv.ParseInt: parsing "many": invalid syntax`},
-		{[]string{"--rate", "0"}, "tender: --rate=0: must be from 0.1 to 100 changes a second"},
-		{[]string{"--rate", "1e9"}, "tender: --rate=1e+09: must be from 0.1 to 100 changes a second"},
-		{[]string{"--rate", "NaN"}, "tender: --rate=NaN: must be from 0.1 to 100 changes a second"},
-		{[]string{"--for", "0"}, "tender: --for=0s: must be more than 0; without the flag, the demo runs until Ctrl-C"},
-		{[]string{"--for", "-1s"}, "tender: --for=-1s: must be more than 0; without the flag, the demo runs until Ctrl-C"},
-		{[]string{"now"}, `tender: unknown command "now" for "tender demo"`},
-	}
-	for _, tt := range tests {
-		code, stdout, stderr := execute(append([]string{"demo"}, tt.args...)...)
-		if want := tt.want + "\nRun 'tender demo --help' for usage.\n"; code != exitUsage || stdout != "" || stderr != want {
-			t.Errorf("tender demo %q: code %d, stdout %q, stderr %q, want 2 and %q", tt.args, code, stdout, stderr, want)
-		}
-	}
-}
-
 func TestDemoNeedsAnEnvoy(t *testing.T) {
 	t.Setenv("ENVOY", "/nonexistent/envoy")
 	code, stdout, stderr := execute("demo", "--envoy")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -85,49 +85,18 @@ func (b binary) run(t *testing.T, env []string, args ...string) (code int, stdou
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// A server is a tender serve that runs.
-type server struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	log   *relaytest.Log
-	ended chan struct{} // closed once cmd has ended
-}
-
 // serve starts tender serve and waits until it listens.
-func (b binary) serve(t *testing.T, env ...string) *server {
+func (b binary) serve(t *testing.T, env ...string) *envoytest.Process {
 	t.Helper()
-	s := &server{t: t, cmd: b.command(context.Background(), env, "serve"), ended: make(chan struct{})}
-	s.log = new(relaytest.Log)
-	s.cmd.Stderr = s.log
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { // ends with the process
-		defer close(s.ended)
-		_ = s.cmd.Wait() // how it ended is in ProcessState
-	}()
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill() // most often it has ended
-		<-s.ended
-	})
-	s.log.Await(t, 0, `"listening"`)
+	s := envoytest.StartProcess(t, "tender serve", b.command(context.Background(), env, "serve"))
+	s.AwaitLine(0, `"listening"`)
 	return s
 }
 
-// end sends a signal and returns the exit code.
-func (s *server) end(sig os.Signal) int {
-	s.t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		s.t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), relaytest.Patience)
-	defer cancel()
-	select {
-	case <-s.ended:
-	case <-ctx.Done():
-		s.t.Fatalf("tender serve still runs after %v; its log:\n%s", sig, s.log.String())
-	}
-	return s.cmd.ProcessState.ExitCode()
+// end sends a signal to a process and returns its exit code.
+func end(p *envoytest.Process, sig syscall.Signal) (code int) {
+	p.Signal(sig)
+	return p.Wait()
 }
 
 // TestBinary uses the command as people do: built, and configured by variables
@@ -138,8 +107,6 @@ func TestBinary(t *testing.T) {
 	t.Run("completion in bash", func(t *testing.T) { testCompletionInBash(t, b) })
 	t.Run("serve and get", func(t *testing.T) { testServeAndGet(t, b) })
 	t.Run("origin out of reach", func(t *testing.T) { testNoOrigin(t, b) })
-	t.Run("address in use", func(t *testing.T) { testAddressInUse(t, b) })
-	t.Run("check", func(t *testing.T) { testCheck(t, b) })
 }
 
 func testServeAndGet(t *testing.T, b binary) {
@@ -172,7 +139,7 @@ func testServeAndGet(t *testing.T, b binary) {
 	c.Subscribe(relaytest.ClusterType)
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "one", "two", "three") })
 
-	if s.end(syscall.SIGKILL) == exitOK {
+	if end(s, syscall.SIGKILL) == exitOK {
 		t.Error("a killed relay ended with 0")
 	}
 	s = b.serve(t, env...)
@@ -181,8 +148,8 @@ func testServeAndGet(t *testing.T, b binary) {
 	o.Put(relaytest.Cluster("four"))
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "one", "two", "three", "four") })
 
-	if code := s.end(syscall.SIGTERM); code != exitOK {
-		t.Errorf("after SIGTERM, tender serve ended with %d, want 0; its log:\n%s", code, s.log.String())
+	if code := end(s, syscall.SIGTERM); code != exitOK {
+		t.Errorf("after SIGTERM, tender serve ended with %d, want 0; its log:\n%s", code, s.Log())
 	}
 	if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) {
 		t.Errorf("after SIGTERM, a client that was served is told %v, want OK", err)
@@ -208,51 +175,12 @@ func testNoOrigin(t *testing.T, b binary) {
 		t.Errorf("tender get, impatient: code %d, stderr %q, want 1 and that there is no answer", code, stderr)
 	}
 	o.Restart()
-	s.log.Await(t, 0, `"connected to the origin"`)
+	s.AwaitLine(0, `"connected to the origin"`)
 	code, stdout, stderr := b.run(t, nil, "get", "-a", address, "-o", "name", "cds")
 	if code != exitOK || stdout != "one\n" {
 		t.Errorf("tender get, once the origin is there: code %d, stdout %q, stderr %q, want 0, one", code, stdout, stderr)
 	}
-	if code := s.end(syscall.SIGTERM); code != exitOK {
-		t.Errorf("after SIGTERM, tender serve ended with %d, want 0; its log:\n%s", code, s.log.String())
-	}
-}
-
-func testAddressInUse(t *testing.T, b binary) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	address := taken.Addr().String()
-	code, _, stderr := b.run(t, []string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=" + address}, "serve")
-	if code != exitFailure || !strings.Contains(stderr, "tender: TENDER_LISTEN: ") || !strings.Contains(stderr, address) {
-		t.Errorf("tender serve on %s, which is in use: code %d, stderr %q, want 1, TENDER_LISTEN and the address", address, code, stderr)
-	}
-}
-
-func testCheck(t *testing.T, b binary) {
-	good := []string{"TENDER_ORIGIN=127.0.0.1:1"}
-	if code, stdout, stderr := b.run(t, good, "check"); code != exitOK || !strings.Contains(stdout, "TENDER_ORIGIN") || stderr != "" {
-		t.Errorf("tender check: code %d, stdout %q, stderr %q, want 0 and the configuration", code, stdout, stderr)
-	}
-	for _, tt := range []struct {
-		env  string
-		want []string // in one line
-	}{
-		{"TENDER_RESYNC=sometimes", []string{"TENDER_RESYNC", `"sometimes"`, "trust_versions", "full"}},
-		{"TENDER_ACK_WAIT=5", []string{"TENDER_ACK_WAIT", `"5"`, "allowed"}},
-		{"TENDER_LISTNE=:1", []string{"TENDER_LISTNE", "TENDER_LISTEN"}},
-	} {
-		code, _, stderr := b.run(t, append(good, tt.env), "check")
-		line := strings.TrimSuffix(stderr, "\n")
-		if code != exitFailure || strings.Contains(line, "\n") {
-			t.Errorf("tender check with %s: code %d, stderr %q, want 1 and one line", tt.env, code, stderr)
-		}
-		for _, want := range tt.want {
-			if !strings.Contains(line, want) {
-				t.Errorf("tender check with %s: stderr %q, want %s in it", tt.env, stderr, want)
-			}
-		}
+	if code := end(s, syscall.SIGTERM); code != exitOK {
+		t.Errorf("after SIGTERM, tender serve ended with %d, want 0; its log:\n%s", code, s.Log())
 	}
 }

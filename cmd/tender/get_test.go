@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/x509"
 	"encoding/json"
 	"net"
 	"os"
@@ -18,12 +17,11 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/relaytest"
 )
 
 var variants = map[string][]string{"delta": nil, "sotw": {"--sotw"}}
@@ -151,9 +149,16 @@ func TestGetNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestGetSaysWhatTheServerSaidOfANames(t *testing.T) {
+// TestGetFromDelta checks what is printed of a server's responses, which may bring everything in many.
+func TestGetFromDelta(t *testing.T) {
 	t.Parallel()
-	address := serveGRPC(t, listenTCP(t), deltaSays(&discoverypb.DeltaDiscoveryResponse{
+	one := func(name string) *discoverypb.DeltaDiscoveryResponse {
+		return &discoverypb.DeltaDiscoveryResponse{Nonce: name, Resources: []*discoverypb.Resource{{Name: name, Version: "1", Resource: pack(t, cluster(name, ""))}}}
+	}
+	all := []*discoverypb.DeltaDiscoveryResponse{
+		one("a"), one("b"), one("c"), {TypeUrl: "other", RemovedResources: []string{"a"}}, {RemovedResources: []string{"b"}},
+	}
+	some := []*discoverypb.DeltaDiscoveryResponse{{
 		Nonce:            "1",
 		Resources:        []*discoverypb.Resource{{Name: "a", Version: "7", Resource: pack(t, endpoints("a"))}, {Name: "unset"}},
 		RemovedResources: []string{"gone"},
@@ -161,36 +166,25 @@ func TestGetSaysWhatTheServerSaidOfANames(t *testing.T) {
 			ResourceName: &discoverypb.ResourceName{Name: "secret"},
 			ErrorDetail:  &status.Status{Code: 7, Message: "not yours"},
 		}},
-	}))
-	code, stdout, stderr := execute("get", "-a", address, "-o", "name", "eds", "a", "gone", "unset", "secret")
-	want := "tender: \"secret\": PermissionDenied: not yours\ntender: not found: \"gone\", \"unset\"\n"
-	if code != exitFailure || stdout != "a\n" || stderr != want {
-		t.Errorf("code %d, stdout %q, stderr %q, want 1, a, %q", code, stdout, stderr, want)
-	}
-}
-
-// TestGetWaitsForAllOfAnOpenEnd: Delta may bring everything in many responses.
-func TestGetWaitsForAllOfAnOpenEnd(t *testing.T) {
-	t.Parallel()
-	var responses []*discoverypb.DeltaDiscoveryResponse
-	for _, name := range []string{"a", "b", "c"} {
-		responses = append(responses, &discoverypb.DeltaDiscoveryResponse{Nonce: name, Resources: []*discoverypb.Resource{{Name: name, Version: "1", Resource: pack(t, cluster(name, ""))}}})
-	}
-	responses = append(responses, &discoverypb.DeltaDiscoveryResponse{TypeUrl: "other", RemovedResources: []string{"a"}}, &discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"b"}})
-	address := serveGRPC(t, listenTCP(t), deltaSays(responses...))
-	code, stdout, stderr := execute("get", "-a", address, "-o", "name", "cds")
-	if code != exitOK || stdout != "a\nc\n" || stderr != "" {
-		t.Errorf("code %d, stdout %q, stderr %q, want 0, a and c", code, stdout, stderr)
-	}
-}
-
-func TestGetOfNothing(t *testing.T) {
-	t.Parallel()
-	address := serveGRPC(t, listenTCP(t), deltaSays(&discoverypb.DeltaDiscoveryResponse{Nonce: "1"}))
-	for output, want := range map[string]string{"yaml": "[]\n", "json": "[]\n", "name": "", "wide": "NAME  VERSION  BYTES  TYPE\n"} {
-		code, stdout, stderr := execute("get", "-a", address, "-o", output, "cds")
-		if code != exitOK || stdout != want || stderr != "" {
-			t.Errorf("-o %s: code %d, stdout %q, stderr %q, want 0, %q", output, code, stdout, stderr, want)
+	}}
+	none := []*discoverypb.DeltaDiscoveryResponse{{Nonce: "1"}}
+	for _, tt := range []struct {
+		responses      []*discoverypb.DeltaDiscoveryResponse
+		args           string
+		code           int
+		stdout, stderr string
+	}{
+		{all, "-o name cds", exitOK, "a\nc\n", ""},
+		{some, "-o name eds a gone unset secret", exitFailure, "a\n", "tender: \"secret\": PermissionDenied: not yours\ntender: not found: \"gone\", \"unset\"\n"},
+		{none, "-o yaml cds", exitOK, "[]\n", ""},
+		{none, "-o json cds", exitOK, "[]\n", ""},
+		{none, "-o name cds", exitOK, "", ""},
+		{none, "-o wide cds", exitOK, "NAME  VERSION  BYTES  TYPE\n", ""},
+	} {
+		address := serveGRPC(t, listenTCP(t), deltaSays(tt.responses...))
+		code, stdout, stderr := execute(append([]string{"get", "-a", address}, strings.Fields(tt.args)...)...)
+		if code != tt.code || stdout != tt.stdout || stderr != tt.stderr {
+			t.Errorf("tender get %s: code %d, stdout %q, stderr %q, want %d, %q, %q", tt.args, code, stdout, stderr, tt.code, tt.stdout, tt.stderr)
 		}
 	}
 }
@@ -451,7 +445,7 @@ func TestGetFromAServerThatFails(t *testing.T) {
 	ends := serveGRPC(t, listenTCP(t), script{
 		delta: func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error { return nil },
 	})
-	secure := serveGRPC(t, listenTCP(t), nil, grpc.Creds(credentials.NewTLS(newAuthority(t).server(t))))
+	secure := serveGRPC(t, listenTCP(t), nil, mutualTLS(t, relaytest.NewCA(t)))
 	tests := []struct {
 		name string
 		args []string
@@ -479,29 +473,6 @@ func TestGetFromAServerThatFails(t *testing.T) {
 	}
 }
 
-func TestGetUsage(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		args []string
-		want string
-	}{
-		{nil, "tender: requires at least 1 arg(s), only received 0"},
-		{[]string{"xds"}, `tender: unknown type "xds": want one of ` + getTypes + ", or a type URL"},
-		{[]string{"cds", ""}, "tender: empty name"},
-		{[]string{"cds", "-o", "xml"}, "tender: --output=xml: want one of yaml, json, name, wide"},
-		{[]string{"cds", "--timeout=-1s"}, "tender: --timeout=-1s: must not be negative"},
-		{[]string{"cds", "--cert=x"}, "tender: --cert and --key: want both or neither"},
-		{[]string{"cds", "-a", "localhost"}, "tender: --address=localhost: want host:port or unix:path"},
-	}
-	for _, tt := range tests {
-		code, stdout, stderr := execute(append([]string{"get"}, tt.args...)...)
-		want := tt.want + "\nRun 'tender get --help' for usage.\n"
-		if code != exitUsage || stdout != "" || stderr != want {
-			t.Errorf("tender get %q: code %d, stdout %q, stderr %q, want 2, %q", tt.args, code, stdout, stderr, want)
-		}
-	}
-}
-
 func TestGetOverAUnixSocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x")
@@ -520,28 +491,28 @@ func TestGetOverAUnixSocket(t *testing.T) {
 
 func TestGetOverTLS(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
-	a.issue(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	cp := startControlPlane(t, grpc.Creds(credentials.NewTLS(a.server(t))))
+	ca, dir := relaytest.NewCA(t), t.TempDir()
+	cp := startControlPlane(t, mutualTLS(t, ca))
 	cp.set(t, "v1", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "")}})
 
-	ca, name := "--tls-ca="+a.file("ca.pem"), "--server-name=xds.example.com"
-	cert, key := "--cert="+a.file("client.pem"), "--key="+a.file("client.key")
+	certFile, keyFile := ca.Sign(relaytest.Leaf{Names: []string{"client"}}).Write(t, dir)
+	trust, name := "--tls-ca="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "--server-name=xds.example.com"
+	cert, key := "--cert="+certFile, "--key="+keyFile
 	for variant, flags := range variants {
-		args := append([]string{"get", "-a", cp.address, "-o", "name", "cds", ca, name, cert, key}, flags...)
+		args := append([]string{"get", "-a", cp.address, "-o", "name", "cds", trust, name, cert, key}, flags...)
 		if code, stdout, stderr := execute(args...); code != exitOK || stdout != "web\n" || stderr != "" {
 			t.Errorf("%s: code %d, stdout %q, stderr %q, want web", variant, code, stdout, stderr)
 		}
 	}
 	// The reason of a server that refuses a client may get lost with the connection.
-	if code, stdout, _ := execute("get", "-a", cp.address, "cds", ca, name); code != exitFailure || stdout != "" {
+	if code, stdout, _ := execute("get", "-a", cp.address, "cds", trust, name); code != exitFailure || stdout != "" {
 		t.Errorf("without a certificate: code %d, stdout %q, want 1", code, stdout)
 	}
 	for why, args := range map[string][]string{
 		"unknown authority":       {name, cert, key},
-		"cannot validate":         {ca, cert, key},
-		"not other.example.com":   {ca, cert, key, "--server-name=other.example.com"},
-		"no certificate in":       {"--tls-ca=" + a.file("client.key")},
+		"cannot validate":         {trust, cert, key},
+		"not other.example.com":   {trust, cert, key, "--server-name=other.example.com"},
+		"no certificate in":       {"--tls-ca=" + keyFile},
 		"failed to find any PEM ": {cert, "--key=" + os.DevNull},
 	} {
 		code, stdout, stderr := execute(append([]string{"get", "-a", cp.address, "cds"}, args...)...)

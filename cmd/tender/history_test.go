@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"net/http"
 	"strings"
@@ -28,20 +27,20 @@ func (someFleet) History(c admin.HistoryChoice) (admin.History, error) {
 
 func TestHistory(t *testing.T) {
 	t.Setenv(adminVariable, serveAdmin(t, "tcp", someStatus(time.Now())))
-	var stdout, stderr bytes.Buffer
-	if code := run([]string{"history", "cds", "web"}, &stdout, &stderr); code != exitOK {
-		t.Fatalf("tender history: code %d, %s", code, &stderr)
+	code, stdout, stderr := execute("history", "cds", "web")
+	if code != exitOK {
+		t.Fatalf("tender history: code %d, %s", code, stderr)
 	}
 	for _, want := range []string{"changed  version 8  2.0 KiB  (envoy)\n", "    -name: a\n", "    (it ends)\n", "removed  (envoy)\n"} {
-		if !strings.Contains(stdout.String(), want) {
-			t.Errorf("tender history prints\n%s\nwithout %q", &stdout, want)
+		if !strings.Contains(stdout, want) {
+			t.Errorf("tender history prints\n%s\nwithout %q", stdout, want)
 		}
 	}
-	if strings.Contains(stdout.String(), "\x1b") {
-		t.Errorf("tender history steers the terminal: %q", &stdout)
+	if strings.Contains(stdout, "\x1b") {
+		t.Errorf("tender history steers the terminal: %q", stdout)
 	}
 	for args, want := range map[string]int{"history cds nobody": exitFailure, "history cds": exitUsage, "history c web": exitFailure, "history cds web -o wide": exitUsage} {
-		if code := run(strings.Fields(args), &stdout, &stderr); code != want {
+		if code, _, _ := execute(strings.Fields(args)...); code != want {
 			t.Errorf("tender %s: code %d, want %d", args, code, want)
 		}
 	}

@@ -17,6 +17,17 @@ func execute(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
+// must checks the exit code of a command line, and that it prints texts, whatever blanks are between their words.
+func must(t *testing.T, code int, want []string, args ...string) {
+	t.Helper()
+	got, stdout, stderr := execute(args...)
+	for _, text := range want {
+		if printed := strings.Join(strings.Fields(stdout+stderr), " "); got != code || !strings.Contains(printed, text) {
+			t.Errorf("tender %s: code %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, text, stdout, stderr)
+		}
+	}
+}
+
 func TestVersion(t *testing.T) {
 	code, stdout, stderr := execute("--version")
 	want := fmt.Sprintf("tender dev (commit unknown, unknown, %s, %s/%s)\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -39,22 +50,45 @@ func TestHelpListsCommands(t *testing.T) {
 	}
 }
 
+// TestUsageErrors checks that a wrong command line ends with code 2, what is wrong, and how to learn more.
 func TestUsageErrors(t *testing.T) {
-	tests := []struct {
-		args []string
-		want string // the first line of stderr
-		hint string // the last
+	for _, tt := range []struct {
+		command string // whose help is named
+		args    string
+		want    string
 	}{
-		{[]string{"sreve"}, `tender: unknown command "sreve" for "tender"`, "Run 'tender --help' for usage."},
-		{[]string{"--nope"}, "tender: unknown flag: --nope", "Run 'tender --help' for usage."},
-		{[]string{"serve", "now"}, `tender: unknown command "now" for "tender serve"`, "Run 'tender serve --help' for usage."},
-		{[]string{"check", "--fix"}, "tender: unknown flag: --fix", "Run 'tender check --help' for usage."},
-	}
-	for _, tt := range tests {
-		code, stdout, stderr := execute(tt.args...)
-		lines := strings.Split(strings.TrimSpace(stderr), "\n")
-		if code != exitUsage || stdout != "" || lines[0] != tt.want || lines[len(lines)-1] != tt.hint {
-			t.Errorf("tender %q: code %d, stdout %q, stderr %q, want 2, %q … %q", tt.args, code, stdout, stderr, tt.want, tt.hint)
+		{"", "sreve", `unknown command "sreve" for "tender"`},
+		{"", "--nope", "unknown flag: --nope"},
+		{"serve", "now", `unknown command "now" for "tender serve"`},
+		{"check", "--fix", "unknown flag: --fix"},
+		{"get", "", "requires at least 1 arg(s), only received 0"},
+		{"get", "xds", `unknown type "xds": want one of ` + getTypes + ", or a type URL"},
+		{"get", "cds ", "empty name"},
+		{"get", "cds -o xml", "--output=xml: want one of yaml, json, name, wide"},
+		{"get", "cds --timeout=-1s", "--timeout=-1s: must not be negative"},
+		{"get", "cds --cert=x", "--cert and --key: want both or neither"},
+		{"get", "cds -a localhost", "--address=localhost: want host:port or unix:path"},
+		{"demo", "--clients 0", "--clients=0: must be from 1 to 5000"},
+		{"demo", "--clients 5001", "--clients=5001: must be from 1 to 5000"},
+		{"demo", "--clients many", `invalid argument "many" for "--clients" flag: strconv.ParseInt: parsing "many": invalid syntax`},
+		{"demo", "--rate 0", "--rate=0: must be from 0.1 to 100 changes a second"},
+		{"demo", "--rate 1e9", "--rate=1e+09: must be from 0.1 to 100 changes a second"},
+		{"demo", "--rate NaN", "--rate=NaN: must be from 0.1 to 100 changes a second"},
+		{"demo", "--for 0", "--for=0s: must be more than 0; without the flag, the demo runs until Ctrl-C"},
+		{"demo", "--for -1s", "--for=-1s: must be more than 0; without the flag, the demo runs until Ctrl-C"},
+		{"demo", "now", `unknown command "now" for "tender demo"`},
+	} {
+		var args []string
+		if tt.command != "" {
+			args = append(args, tt.command)
+		}
+		if tt.args != "" {
+			args = append(args, strings.Split(tt.args, " ")...)
+		}
+		code, stdout, stderr := execute(args...)
+		hint := "\nRun '" + strings.TrimSpace("tender "+tt.command) + " --help' for usage.\n"
+		if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "tender: "+tt.want+"\n") || !strings.HasSuffix(stderr, hint) {
+			t.Errorf("tender %q: code %d, stdout %q, stderr %q, want 2, %q … %q", args, code, stdout, stderr, tt.want, hint)
 		}
 	}
 }

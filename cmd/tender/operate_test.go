@@ -55,39 +55,30 @@ func TestOperate(t *testing.T) {
 	lines := func(n int) func(string) bool {
 		return func(stdout string) bool { return strings.Count(stdout, "\n") == n }
 	}
-	must := func(code int, want []string, args ...string) {
-		t.Helper()
-		got, stdout, stderr := execute(args...)
-		for _, text := range want {
-			if got != code || !strings.Contains(stdout+stderr, text) {
-				t.Errorf("tender %s: code %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, text, stdout, stderr)
-			}
-		}
-	}
 	await(t, "21 clusters", lines(21), get...)
-	must(exitOK, []string{"nothing is held back"}, "release")
-	must(exitOK, []string{"nothing is released"}, "release", "--all")
+	must(t, exitOK, []string{"nothing is held back"}, "release")
+	must(t, exitOK, []string{"nothing is released"}, "release", "--all")
 
 	if err := os.Remove(filepath.Join(dir, "mass.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "a hold", func(stdout string) bool { return strings.Contains(stdout, "held back for another") }, "release")
-	must(exitUsage, []string{"default", "all", "cds", "20", "mass00, mass01, mass02, …", "choose with --origin, --group, --type, or --all"}, "discard")
-	must(exitOK, []string{"20 removals are HELD BACK: tender release"}, "status")
-	must(exitOK, []string{"nothing is discarded"}, "discard", "--type", "lds")
-	must(exitFailure, []string{`there is no origin "x": there are default`}, "release", "--origin", "x")
-	must(exitFailure, []string{`there is no origin "x"`}, "freeze", "--origin", "x")
-	must(exitOK, []string{"20", "discarded", "mass00"}, "discard", "--type", "cds")
-	must(exitUsage, []string{"discarded: kept until the origin says something of them"}, "release")
+	must(t, exitUsage, []string{"default", "all", "cds", "20", "mass00, mass01, mass02, …", "choose with --origin, --group, --type, or --all"}, "discard")
+	must(t, exitOK, []string{"20 removals are HELD BACK: tender release"}, "status")
+	must(t, exitOK, []string{"nothing is discarded"}, "discard", "--type", "lds")
+	must(t, exitFailure, []string{`there is no origin "x": there are default`}, "release", "--origin", "x")
+	must(t, exitFailure, []string{`there is no origin "x"`}, "freeze", "--origin", "x")
+	must(t, exitOK, []string{"20", "discarded", "mass00"}, "discard", "--type", "cds")
+	must(t, exitUsage, []string{"discarded: kept until the origin says something of them"}, "release")
 
-	must(exitUsage, []string{"--for=-1s: want a duration"}, "freeze", "--for", "-1s")
-	must(exitOK, []string{"default  FROZEN", " at 127.0.0.1 ", ", for another ", ": broken", "note: this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"},
+	must(t, exitUsage, []string{"--for=-1s: want a duration"}, "freeze", "--for", "-1s")
+	must(t, exitOK, []string{"default FROZEN", " at 127.0.0.1 ", ", for another ", ": broken", "note: this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"},
 		"freeze", "--reason", "broken", "--for", "2h")
-	must(exitOK, []string{"FROZEN for ", ", for another ", ": broken"}, "status")
-	must(exitOK, []string{"20", "released"}, "release", "--all", "--discarded")
+	must(t, exitOK, []string{"FROZEN for ", ", for another ", ": broken"}, "status")
+	must(t, exitOK, []string{"20", "released"}, "release", "--all", "--discarded")
 	await(t, "that the removals are made", func(stdout string) bool { return stdout == "nothing is held back\n" }, "release")
 	await(t, "the frozen set", lines(21), get...)
-	must(exitOK, []string{"default  changes are distributed"}, "thaw")
+	must(t, exitOK, []string{"default changes are distributed"}, "thaw")
 	await(t, "the one cluster that is left", lines(1), get...)
 }
 

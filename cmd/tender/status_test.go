@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,15 +111,11 @@ func TestStatus(t *testing.T) {
 				t.Setenv(adminVariable, address+",unix:/nowhere")
 			}
 			t.Setenv("TENDER_ACK_WAIT", "is none of its business")
-			var stdout, stderr bytes.Buffer
+			code, stdout, stderr := execute(args...)
 			var got admin.Status
-			code := run(args, &stdout, &stderr)
-			if err := json.Unmarshal(stdout.Bytes(), &got); code != exitOK || err != nil || got.Views[0].Types[0] != func() admin.Type {
-				typ := want.Views[0].Types[0]
-				typ.ChangedAt = got.Views[0].Types[0].ChangedAt
-				return typ
-			}() {
-				t.Errorf("tender %q: code %d, error %v, stdout %s, stderr %s", args, code, err, &stdout, &stderr)
+			err := json.Unmarshal([]byte(stdout), &got)
+			if diff := cmp.Diff(want.Views[0].Types, got.Views[0].Types); code != exitOK || err != nil || diff != "" {
+				t.Errorf("tender %q: code %d, error %v, stderr %s, types (-want +got):\n%s", args, code, err, stderr, diff)
 			}
 		}
 	}
@@ -129,11 +124,11 @@ func TestStatus(t *testing.T) {
 // statusLines are what tender status prints, line by line.
 func statusLines(t *testing.T, args ...string) []string {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	if code := run(append([]string{"status"}, args...), &stdout, &stderr); code != exitOK {
-		t.Fatalf("tender status %q: code %d, %s", args, code, &stderr)
+	code, stdout, stderr := execute(append([]string{"status"}, args...)...)
+	if code != exitOK {
+		t.Fatalf("tender status %q: code %d, %s", args, code, stderr)
 	}
-	return strings.Split(stdout.String(), "\n")
+	return strings.Split(stdout, "\n")
 }
 
 func TestStatusForPeople(t *testing.T) {
@@ -243,9 +238,9 @@ func TestStatusErrors(t *testing.T) {
 		{l.Addr().String(), nil, exitFailure, l.Addr().String() + " is not the admin address of a relay"},
 	} {
 		t.Setenv(adminVariable, tt.variable)
-		var stdout, stderr bytes.Buffer
-		if code := run(append([]string{"status"}, tt.args...), &stdout, &stderr); code != tt.code || !strings.HasPrefix(stderr.String(), "tender: "+tt.want) || stdout.Len() > 0 {
-			t.Errorf("%s=%s tender status %q: code %d, stderr %q, want %d, %q", adminVariable, tt.variable, tt.args, code, &stderr, tt.code, tt.want)
+		code, stdout, stderr := execute(append([]string{"status"}, tt.args...)...)
+		if code != tt.code || !strings.HasPrefix(stderr, "tender: "+tt.want) || stdout != "" {
+			t.Errorf("%s=%s tender status %q: code %d, stderr %q, want %d, %q", adminVariable, tt.variable, tt.args, code, stderr, tt.code, tt.want)
 		}
 	}
 }

@@ -1,20 +1,18 @@
 package compose
 
 import (
-	"bytes"
-	"context"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -28,14 +26,7 @@ type host struct {
 	addresses map[string]string // of services, to those where they listen here
 	admin     map[string]string // by service, where operators find it
 	dirs      map[string]string // of volumes and directories, to those of this host
-	processes map[string]*process
-}
-
-// A process is a service that runs.
-type process struct {
-	*exec.Cmd
-	out   *output
-	ended chan struct{} // closed once it has ended
+	processes map[string]*envoytest.Process
 }
 
 // newHost builds the binary, and finds addresses and directories.
@@ -43,7 +34,7 @@ func newHost(t *testing.T, f file) *host {
 	t.Helper()
 	h := &host{
 		t: t, tender: filepath.Join(t.TempDir(), "tender"), addresses: map[string]string{}, admin: map[string]string{},
-		dirs: map[string]string{"./xds": t.TempDir()}, processes: map[string]*process{},
+		dirs: map[string]string{"./xds": t.TempDir()}, processes: map[string]*envoytest.Process{},
 	}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", h.tender, "../../cmd/tender").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
@@ -102,44 +93,10 @@ func (h *host) start(name string, s service, until string) {
 		}
 		args[i] = arg
 	}
-	p := &process{Cmd: exec.Command(h.tender, args...), out: newOutput(), ended: make(chan struct{})}
-	p.Env, p.Stdout, p.Stderr = h.environment(name, s), p.out, p.out
-	if err := p.Start(); err != nil {
-		h.t.Fatal(err)
-	}
-	go func() { // ends with the process
-		defer close(p.ended)
-		_ = p.Wait() // how it ended is in ProcessState
-	}()
-	h.t.Cleanup(func() {
-		_ = p.Process.Kill() // most often it has ended
-		<-p.ended
-	})
-	h.processes[name] = p
-	h.await(name, until)
-}
-
-// await waits until a service has written a text.
-func (h *host) await(name, text string) {
-	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), relaytest.Patience)
-	defer cancel()
-	p := h.processes[name]
-	for {
-		written, more := p.out.read()
-		if strings.Contains(written, text) {
-			return
-		}
-		select {
-		case <-more:
-		case <-p.ended:
-			if written, _ = p.out.read(); !strings.Contains(written, text) {
-				h.t.Fatalf("%s ended, and did not write %q:\n%s", name, text, written)
-			}
-		case <-ctx.Done():
-			h.t.Fatalf("%s did not write %q:\n%s", name, text, written)
-		}
-	}
+	cmd := exec.Command(h.tender, args...)
+	cmd.Env = h.environment(name, s)
+	h.processes[name] = envoytest.StartProcess(h.t, name, cmd)
+	h.processes[name].AwaitLine(0, until)
 }
 
 // checkHealth runs the health check of a service.
@@ -156,14 +113,11 @@ func (h *host) checkHealth(name string, s service) {
 	}
 }
 
-// stop stops a service as Compose does.
-func (h *host) stop(name string) {
+// stop stops a service as Compose does, and returns its exit code.
+func (h *host) stop(name string) (code int) {
 	h.t.Helper()
-	p := h.processes[name]
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		h.t.Fatal(err)
-	}
-	<-p.ended // within TENDER_DRAIN, or as soon as the signal comes
+	h.processes[name].Signal(syscall.SIGTERM)
+	return h.processes[name].Wait() // within TENDER_DRAIN, or as soon as the signal comes
 }
 
 // TestRun runs all services: clients of both relays are told what the files say, and what
@@ -186,19 +140,20 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(h.dirs["./xds"], "payment.yaml"), []byte(added), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h.await("client-1", "payment")
-	h.await("client-2", "payment")
-	h.stop("origin")
+	h.processes["client-1"].AwaitLine(0, "payment")
+	h.processes["client-2"].AwaitLine(0, "payment")
+	if code := h.stop("origin"); code != 0 {
+		t.Errorf("origin ended with %d, want 0", code)
+	}
 	late := f.Services["client-1"]
 	late.Command = []string{"get", "--output=name", "--address=relay-1:18000", "cds"}
-	h.start("late", late, "cart\ncheckout\npayment\n")
-	for _, name := range []string{"client-1", "client-2", "relay-1", "relay-2"} {
-		h.stop(name)
+	h.start("late", late, "payment")
+	if code, got := h.processes["late"].Wait(), h.processes["late"].Log(); code != 0 || got != "cart\ncheckout\npayment" {
+		t.Errorf("a client that starts while the control plane is away ended with %d, and was sent %q", code, got)
 	}
-	for _, name := range []string{"origin", "relay-1", "relay-2"} {
-		if p := h.processes[name]; p.ProcessState.ExitCode() != 0 {
-			text, _ := p.out.read()
-			t.Errorf("%s ended with %v, want 0:\n%s", name, p.ProcessState, text)
+	for _, name := range []string{"client-1", "client-2", "relay-1", "relay-2"} {
+		if code := h.stop(name); code != 0 && strings.HasPrefix(name, "relay") {
+			t.Errorf("%s ended with %d, want 0", name, code)
 		}
 	}
 }
@@ -214,27 +169,4 @@ func next(t *testing.T, f file, started map[string]bool) string {
 	}
 	t.Fatalf("the services depend on one another; started are %v", started)
 	return ""
-}
-
-// An output is what a process has written, for which others wait.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer  // guarded by mu
-	more chan struct{} // guarded by mu; closed at the next write
-}
-
-func newOutput() *output { return &output{more: make(chan struct{})} }
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	close(o.more)
-	o.more = make(chan struct{})
-	return o.text.Write(p)
-}
-
-func (o *output) read() (text string, more <-chan struct{}) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String(), o.more
 }

@@ -84,6 +84,11 @@ func TestBootstrapsFitTheRelay(t *testing.T) {
 			t.Errorf("%s: max_requests is %d, want TENDER_MAX_STREAMS_PER_CONNECTION, %d", name, got, cfg.MaxStreamsPerConnection)
 		}
 		d := b.GetDynamicResources()
+		for _, source := range []*corepb.ConfigSource{d.GetCdsConfig(), d.GetLdsConfig()} {
+			if limit := source.GetInitialFetchTimeout(); limit == nil || limit.AsDuration() != 0 {
+				t.Errorf("%s: initial_fetch_timeout is %v, want 0s: a relay without configuration sends no response", name, limit)
+			}
+		}
 		for _, api := range []*corepb.ApiConfigSource{d.GetAdsConfig(), d.GetCdsConfig().GetApiConfigSource(), d.GetLdsConfig().GetApiConfigSource()} {
 			if api == nil || api.GetApiType() == corepb.ApiConfigSource_REST { // which has no rate limit
 				continue

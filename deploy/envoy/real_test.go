@@ -1,14 +1,17 @@
 package envoy_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -82,11 +85,12 @@ func TestEnvoy_Bootstraps(t *testing.T) {
 				t.Errorf("the control plane has %d connections, want the relay's", got)
 			}
 			if b.GetClusterManager().GetLoadStatsConfig() != nil {
-				select {
-				case <-s.reports:
-				case <-time.After(relaytest.Patience):
-					t.Error("the control plane has received no load report")
-				}
+				s.reports.Await(t, func(reports []*lrspb.LoadStatsRequest) error {
+					if !slices.ContainsFunc(reports, func(r *lrspb.LoadStatsRequest) bool { return len(r.GetClusterStats()) > 0 }) {
+						return errors.New("the control plane has received none")
+					}
+					return nil
+				})
 			}
 		})
 	}

@@ -5,17 +5,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmpb "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -26,21 +22,17 @@ type site struct {
 	origin  *relaytest.Origin
 	content *relaytest.Content // of the origin, for the Node of the bootstrap
 	relay   *relaytest.Relay
-	files   string        // what is /etc/envoy elsewhere
-	changes int           // made by resent
-	reports chan struct{} // has room for one; a load report has arrived at the origin
+	files   string               // what is /etc/envoy elsewhere
+	changes int                  // made by resent
+	reports relaytest.LoadServer // of the origin
 }
 
 // newSite starts a site for a bootstrap, with further variables for the relay. The origin serves the Node of the bootstrap
 // alone, so the relay must forward the parts of the Node that it groups clients by.
 func newSite(t *testing.T, b *bootstrappb.Bootstrap, env ...string) *site {
 	t.Helper()
-	s := &site{t: t, files: t.TempDir(), reports: make(chan struct{}, 1)}
-	s.origin = relaytest.NewOrigin(t, relaytest.OriginOptions{
-		Register: func(r grpc.ServiceRegistrar) {
-			lrspb.RegisterLoadReportingServiceServer(r, loadService{received: s.reports})
-		},
-	})
+	s := &site{t: t, files: t.TempDir()}
+	s.origin = relaytest.NewOrigin(t, relaytest.OriginOptions{Register: s.reports.Register})
 	s.content = s.origin.For(func(n *corepb.Node) bool {
 		env := n.GetMetadata().GetFields()["env"]
 		return n.GetCluster() == b.GetNode().GetCluster() && proto.Equal(n.GetLocality(), b.GetNode().GetLocality()) && proto.Equal(env, b.GetNode().GetMetadata().GetFields()["env"])
@@ -95,31 +87,4 @@ func listener(name string) proto.Message {
 	}
 	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: packed}
 	return l
-}
-
-// A loadService asks for a load report of cluster "web" each second.
-type loadService struct {
-	lrspb.UnimplementedLoadReportingServiceServer
-	received chan struct{}
-}
-
-func (l loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	if _, err := rpc.Recv(); err != nil {
-		return err
-	}
-	if err := rpc.Send(&lrspb.LoadStatsResponse{Clusters: []string{"web"}, LoadReportingInterval: durationpb.New(time.Second)}); err != nil {
-		return err
-	}
-	for {
-		report, err := rpc.Recv()
-		if err != nil {
-			return err
-		}
-		if len(report.GetClusterStats()) > 0 {
-			select {
-			case l.received <- struct{}{}:
-			default: // one is enough
-			}
-		}
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,93 @@ func TestPortsAreThoseOfListeners(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSelectorsMatchPods checks that each selector matches the labels of the pods, that of a ServiceMonitor one Service, and
+// that an autoscaler and a StatefulSet name objects that are rendered.
+func TestSelectorsMatchPods(t *testing.T) {
+	selectorOf := map[string][]string{
+		"Service": {"spec", "selector"}, "NetworkPolicy": {"spec", "podSelector", "matchLabels"}, "PodDisruptionBudget": {"spec", "selector", "matchLabels"},
+		"Deployment": {"spec", "selector", "matchLabels"}, "StatefulSet": {"spec", "selector", "matchLabels"}, "DaemonSet": {"spec", "selector", "matchLabels"},
+	}
+	relayPods(t, func(t *testing.T, p relayPod) {
+		labels := at(p.template, "metadata", "labels")
+		for _, m := range p.objects {
+			path := selectorOf[m.kind()]
+			if selector := at(m.object, path...); path != nil && !matches(selector, labels) {
+				t.Errorf("%v: the selector of %s %s is %v, the labels of the pod are %v", p, m.kind(), m.name(), selector, labels)
+			}
+		}
+		for _, spread := range list(p.template, "spec", "topologySpreadConstraints") {
+			if !matches(at(spread, "labelSelector", "matchLabels"), labels) {
+				t.Errorf("%v: topologySpreadConstraints have %v, the labels of the pod are %v", p, spread, labels)
+			}
+		}
+		services := p.of("Service")
+		for _, m := range p.of("ServiceMonitor") {
+			others := slices.DeleteFunc(slices.Clone(services), func(s manifest) bool {
+				return matches(at(m.object, "spec", "selector", "matchLabels"), at(s.object, "metadata", "labels"))
+			})
+			if len(services)-len(others) != 1 {
+				t.Errorf("%v: the ServiceMonitor selects %d Services, want 1", p, len(services)-len(others))
+			}
+		}
+		for _, m := range p.of("HorizontalPodAutoscaler") {
+			target := at(m.object, "spec", "scaleTargetRef")
+			if text(target, "kind") != p.workload.kind() || text(target, "name") != p.workload.name() || at(p.workload.object, "spec", "replicas") != nil {
+				t.Errorf("%v: the autoscaler scales %v; the workload must not set replicas as well", p, target)
+			}
+		}
+		if name := text(p.workload.object, "spec", "serviceName"); name != "" && !slices.ContainsFunc(services, func(s manifest) bool {
+			return s.name() == name && text(s.object, "spec", "clusterIP") == "None"
+		}) {
+			t.Errorf("%v: there is no headless Service %s", p, name)
+		}
+	})
+}
+
+// TestPoliciesAllowTraffic checks that a NetworkPolicy allows ingress to the ports of the relay and to no others, and
+// that one for egress allows DNS and the control planes.
+func TestPoliciesAllowTraffic(t *testing.T) {
+	egress := 0
+	relayPods(t, func(t *testing.T, p relayPod) {
+		for _, policy := range p.of("NetworkPolicy") {
+			if in, want := policyPorts(policy, "ingress"), slices.Sorted(maps.Values(p.ports(t))); !slices.Equal(in, want) {
+				t.Errorf("%v: the policy allows ingress to ports %v, the relay listens on %v", p, in, want)
+			}
+			if !slices.Contains(list(policy.object, "spec", "policyTypes"), any("Egress")) {
+				continue
+			}
+			egress++
+			cfg, out := p.config(t), policyPorts(policy, "egress")
+			addresses := append([]string{"dns:53"}, cfg.Origin...)
+			if p.name == "everything" { // originPorts and extra replace what follows from the addresses
+				addresses = []string{"dns:53", "origin:8000", "collector:4317"}
+			}
+			for _, origin := range cfg.Origins {
+				addresses = append(addresses, origin.Targets...)
+			}
+			for _, address := range addresses {
+				if port, _ := strconv.Atoi(address[strings.LastIndex(address, ":")+1:]); !slices.Contains(out, port) {
+					t.Errorf("%v: the policy allows egress to ports %v, and not to %s", p, out, address)
+				}
+			}
+		}
+	})
+	if egress == 0 {
+		t.Error("no rendering has a policy for egress")
+	}
+}
+
+// policyPorts returns the ports that a policy allows in a direction, in order.
+func policyPorts(policy manifest, direction string) (ports []int) {
+	for _, rule := range list(policy.object, "spec", direction) {
+		for _, port := range list(rule, "ports") {
+			ports = append(ports, number(port, "port"))
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 // TestProbesAreAnswered holds that the relay answers what probes and Prometheus ask, on the

@@ -179,6 +179,39 @@ func (p relayPod) volume(path string) (name string, source any) {
 	return "", nil
 }
 
+// TestPodsAreConfined checks the rights of a pod, and that pods share no volume for snapshots.
+func TestPodsAreConfined(t *testing.T) {
+	relayPods(t, func(t *testing.T, p relayPod) {
+		parts := object{"pod": at(p.template, "spec"), "relay": p.relay}
+		for path, want := range map[string]any{
+			"pod.automountServiceAccountToken":               false,
+			"pod.enableServiceLinks":                         false, // which would set TENDER_ variables
+			"pod.securityContext.runAsNonRoot":               true,
+			"pod.securityContext.runAsUser":                  65532,
+			"pod.securityContext.seccompProfile.type":        "RuntimeDefault",
+			"relay.securityContext.readOnlyRootFilesystem":   true,
+			"relay.securityContext.allowPrivilegeEscalation": false,
+			"relay.command":                                  nil, // the image has an entrypoint
+			"relay.lifecycle":                                nil, // the image has no shell
+		} {
+			if got := at(parts, strings.Split(path, ".")...); got != want {
+				t.Errorf("%v: %s is %v, want %v", p, path, got, want)
+			}
+		}
+		if dropped := list(p.relay, "securityContext", "capabilities", "drop"); !slices.Equal(dropped, []any{"ALL"}) {
+			t.Errorf("%v: drops the capabilities %v, want ALL", p, dropped)
+		}
+		if strings.Contains(p.text, "subPath") {
+			t.Errorf("%v: subPath mounts a file, whose changes do not reach the pod", p)
+		}
+		if dir := p.environ["TENDER_SNAPSHOT_DIR"]; dir != "" {
+			if _, source := p.volume(dir); at(source, "emptyDir") == nil && at(source, "spec", "accessModes") == nil {
+				t.Errorf("%v: TENDER_SNAPSHOT_DIR, %s, is in %v; want an emptyDir, or a claim for each pod", p, dir, source)
+			}
+		}
+	})
+}
+
 // TestPodsHaveTimeToDrain holds the grace period to TENDER_DRAIN, and the collector's limit of
 // memory to the container's.
 func TestPodsHaveTimeToDrain(t *testing.T) {

@@ -192,6 +192,13 @@ func list(o any, path ...string) []any {
 	return l
 }
 
+// matches reports whether labels have all that a selector asks for, which is something.
+func matches(selector, labels any) bool {
+	want, _ := selector.(object)
+	have, _ := labels.(object)
+	return len(want) > 0 && !slices.ContainsFunc(keys(want), func(key string) bool { return have[key] != want[key] })
+}
+
 // keys returns the keys of an object in order.
 func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 

@@ -2,6 +2,7 @@ package image
 
 import (
 	"os"
+	"path"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,8 +19,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestDockerfile compares the configuration of the image that the Dockerfile builds with that of build.sh, and its
-// version of Go with go.mod.
+// TestDockerfile compares the image that the Dockerfile builds with that of build.sh, in configuration and files, and
+// how it is built with go.mod and the Makefile.
 func TestDockerfile(t *testing.T) {
 	file := read(t, "Dockerfile")
 	build, final, ok := strings.Cut(file, "\nFROM scratch\n")
@@ -28,6 +29,19 @@ func TestDockerfile(t *testing.T) {
 	}
 	if diff := cmp.Diff(scriptConfig(t), dockerConfig(final)); diff != "" {
 		t.Errorf("build.sh and Dockerfile differ (-build.sh +Dockerfile):\n%s", diff)
+	}
+	for _, name := range contents {
+		want := "COPY deploy/image/root/ /\n"
+		if _, err := os.Stat("root/" + name); err != nil {
+			dir, base := path.Split("/" + name)
+			want = regexp.QuoteMeta(base+" "+dir) + "\n|" + regexp.QuoteMeta(" /"+name) + "\n"
+		}
+		if !regexp.MustCompile(want).MatchString(final) {
+			t.Errorf("the Dockerfile does not copy %s", name)
+		}
+	}
+	if !strings.Contains(build, "RUN make bin/linux_$TARGETARCH/tender ") || !strings.Contains(read(t, "../../Makefile"), "\nbin/linux_%/tender: ") {
+		t.Error("the Dockerfile does not build with the rule bin/linux_%/tender of the Makefile")
 	}
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "../../go.mod"))
 	if from := "FROM --platform=$BUILDPLATFORM golang:" + version[1] + "-"; !strings.Contains(build, from) {

@@ -61,6 +61,25 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestUnit compares the limits of the unit with those of the relay.
+func TestUnit(t *testing.T) {
+	unit := read(t, "tender.service")
+	cfg, err := relay.LoadConfig(variables(read(t, "tender.env"), false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, least := range map[string]int{"TimeoutStopSec": int(cfg.Drain.Seconds()) + 5, "LimitNOFILE": 2 * cfg.MaxConnections} {
+		if got, err := strconv.Atoi(strings.TrimSuffix(setting(t, unit, name), "s")); err != nil || got < least {
+			t.Errorf("%s is %d (%v), want %d at least", name, got, err, least)
+		}
+	}
+	for name, want := range map[string]string{"LimitCORE": "0", "Environment": "TENDER_SNAPSHOT_DIR=%S/" + setting(t, unit, "StateDirectory")} {
+		if got := setting(t, unit, name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
+
 // variables returns the assignments of an environment file; all includes those in comments.
 func variables(text string, all bool) []string {
 	pattern := `(?m)^(TENDER_\w+=.*)$`

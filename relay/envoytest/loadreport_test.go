@@ -4,33 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"testing"
-	"time"
 
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
-
-// reportEvery is the interval of load reports.
-const reportEvery = time.Second
-
-// A loadServer is a load reporting service that asks for the load of all clusters each second, and adds it up.
-type loadServer struct {
-	lrspb.UnimplementedLoadReportingServiceServer
-
-	mu      sync.Mutex
-	streams int                       // guarded by mu
-	totals  map[localityOf]loadTotals // guarded by mu
-}
 
 // A localityOf is a zone of a cluster.
 type localityOf struct{ cluster, zone string }
@@ -38,53 +22,28 @@ type localityOf struct{ cluster, zone string }
 // loadTotals are numbers of requests.
 type loadTotals struct{ issued, successful, failed uint64 }
 
-func (l *loadServer) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	l.mu.Lock()
-	l.streams++
-	l.mu.Unlock()
-	for first := true; ; first = false {
-		r, err := rpc.Recv()
-		if err != nil {
-			return nil // the client has closed the stream
+// loadOf adds up what Envoys report of dynamic clusters, and returns the number of their streams.
+func loadOf(reports []*lrspb.LoadStatsRequest) (totals map[localityOf]loadTotals, streams int) {
+	totals = make(map[localityOf]loadTotals)
+	for _, r := range reports {
+		if r.GetNode() != nil {
+			streams++
 		}
-		l.add(r)
-		if !first {
-			continue
-		}
-		ask := &lrspb.LoadStatsResponse{SendAllClusters: true, LoadReportingInterval: durationpb.New(reportEvery)}
-		if err := rpc.Send(ask); err != nil {
-			return err
-		}
-	}
-}
-
-// add adds up what Envoys report of dynamic clusters.
-func (l *loadServer) add(r *lrspb.LoadStatsRequest) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range r.GetClusterStats() {
-		if c.GetClusterName() == "tender" {
-			continue // the cluster of the management server
-		}
-		for _, s := range c.GetUpstreamLocalityStats() {
-			key := localityOf{c.GetClusterName(), s.GetLocality().GetZone()}
-			sum := l.totals[key]
-			sum.issued += s.GetTotalIssuedRequests()
-			sum.successful += s.GetTotalSuccessfulRequests()
-			sum.failed += s.GetTotalErrorRequests()
-			l.totals[key] = sum
+		for _, c := range r.GetClusterStats() {
+			if c.GetClusterName() == "tender" {
+				continue // the cluster of the management server
+			}
+			for _, s := range c.GetUpstreamLocalityStats() {
+				key := localityOf{c.GetClusterName(), s.GetLocality().GetZone()}
+				sum := totals[key]
+				sum.issued += s.GetTotalIssuedRequests()
+				sum.successful += s.GetTotalSuccessfulRequests()
+				sum.failed += s.GetTotalErrorRequests()
+				totals[key] = sum
+			}
 		}
 	}
-}
-
-// differs returns an error unless the totals are these.
-func (l *loadServer) differs(want map[localityOf]loadTotals) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !maps.Equal(l.totals, want) {
-		return fmt.Errorf("reported load is %v, want %v", l.totals, want)
-	}
-	return nil
+	return totals, streams
 }
 
 // zoned returns endpoints in two zones, "a" and "b".
@@ -101,18 +60,19 @@ func zoned(cluster string, a, b *envoytest.Backend) *endpointpb.ClusterLoadAssig
 // cluster and locality are the requests that both have sent. (B.29, R139, R140)
 func TestEnvoy_LoadReports(t *testing.T) {
 	compared(t, []variant{delta}, func(t *testing.T, _ variant, o *outcome) {
-		reports := &loadServer{totals: make(map[localityOf]loadTotals)}
-		origin := envoytest.NewControlPlane(t, func(s grpc.ServiceRegistrar) { lrspb.RegisterLoadReportingServiceServer(s, reports) })
+		var reports relaytest.LoadServer
+		origin := envoytest.NewControlPlane(t, reports.Register)
 		server, streams := origin.Addr, 2
 		if !o.direct {
 			server, streams = envoytest.NewRelay(t, origin.Addr, "TENDER_LRS=aggregate").Addr, 1
 		}
-		reportsAddUp(t, o, origin, server, reports)
-		reports.mu.Lock()
-		defer reports.mu.Unlock()
-		if reports.streams != streams {
-			t.Errorf("%d streams of load reports, want %d", reports.streams, streams)
-		}
+		want := requestsOf(t, o, origin, server)
+		reports.Await(t, func(all []*lrspb.LoadStatsRequest) error {
+			if totals, n := loadOf(all); !maps.Equal(totals, want) || n != streams {
+				return fmt.Errorf("%d streams report %v, want %d and %v", n, totals, streams, want)
+			}
+			return nil
+		})
 	})
 }
 
@@ -148,16 +108,15 @@ func awaitReporting(e *envoytest.Envoy) {
 	})
 }
 
-// reportsAddUp sends requests through two Envoys and waits until the reports account for each.
-func reportsAddUp(t *testing.T, o *outcome, origin *envoytest.ControlPlane, server string, reports *loadServer) {
+// requestsOf sends requests through two Envoys, and returns their load.
+func requestsOf(t *testing.T, o *outcome, origin *envoytest.ControlPlane, server string) map[localityOf]loadTotals {
 	t.Helper()
 	for _, cluster := range []string{"web", "api"} {
 		origin.Put(relaytest.Cluster(cluster), zoned(cluster, envoytest.NewBackend(t, cluster+" a"), envoytest.NewBackend(t, cluster+" b")),
 			relaytest.Listener(cluster, cluster), relaytest.Route(cluster, []string{"*"}, cluster))
 	}
-	envoys := make([]*envoytest.Envoy, 2)
 	loads := make(map[*envoytest.Load]string) // the cluster of each
-	for i := range envoys {
+	for i := range 2 {
 		e := envoytest.Start(t, envoytest.Options{
 			Bootstrap: "load-reports.yaml", Server: server, Node: relaytest.EnvoyNode(fmt.Sprint("edge-", i)), Edit: reportAnswers,
 		})
@@ -165,7 +124,6 @@ func reportsAddUp(t *testing.T, o *outcome, origin *envoytest.ControlPlane, serv
 		awaitReporting(e)
 		loads[envoytest.StartLoad(t, web, interval)] = "web"
 		loads[envoytest.StartLoad(t, api, 3*interval)] = "api"
-		envoys[i] = e
 	}
 	want := make(map[localityOf]loadTotals)
 	for load := range loads {
@@ -180,5 +138,5 @@ func reportsAddUp(t *testing.T, o *outcome, origin *envoytest.ControlPlane, serv
 			want[localityOf{cluster, zone}] = loadTotals{issued: sum.issued + n, successful: sum.successful + n}
 		}
 	}
-	envoys[0].Await("load reports", func() error { return reports.differs(want) })
+	return want
 }

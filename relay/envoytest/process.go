@@ -180,12 +180,13 @@ func (p *Process) Kill() {
 	<-p.ended
 }
 
-// Wait waits for the end of a process that was sent a signal.
-func (p *Process) Wait() {
+// Wait waits for the end of a process that was sent a signal, and returns its exit code: -1 if the signal ended it.
+func (p *Process) Wait() (code int) {
 	p.tb.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(2 * relaytest.Patience):
 		p.tb.Fatalf("%s does not end", p.name)
 	}
+	return p.cmd.ProcessState.ExitCode()
 }

@@ -10,17 +10,6 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestEnvoy_Traffic: an Envoy below the relay serves requests.
-func TestEnvoy_Traffic(t *testing.T) {
-	scenario(t, ads, func(t *testing.T, s *setup) {
-		s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
-		e := s.envoy(t, "edge-1")
-		load := envoytest.StartLoad(t, e.Listener("web"), interval)
-		load.Continue(20)
-		s.judge(e, load.Stop())
-	})
-}
-
 // A fleet is Envoys of one world, below a relay and on its control plane.
 type fleet struct {
 	t      *testing.T

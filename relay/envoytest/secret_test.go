@@ -14,10 +14,8 @@ import (
 	"strings"
 	"testing"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -53,30 +51,9 @@ func secretFiles(t *testing.T, ca *relaytest.CA, identity string) (dir string, e
 	return dir, []string{"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + clients}
 }
 
-// secret returns a Secret that holds a certificate.
-func secret(name string, pair relaytest.Pair) *tlspb.Secret {
-	bytesOf := func(b []byte) *corepb.DataSource {
-		return &corepb.DataSource{Specifier: &corepb.DataSource_InlineBytes{InlineBytes: b}}
-	}
-	return &tlspb.Secret{Name: name, Type: &tlspb.Secret_TlsCertificate{
-		TlsCertificate: &tlspb.TlsCertificate{CertificateChain: bytesOf(pair.Cert), PrivateKey: bytesOf(pair.Key)},
-	}}
-}
-
 // secure has a listener serve HTTPS with a certificate that comes by SDS over ADS.
-func secure(t *testing.T, l *listenerpb.Listener, certificate string) *listenerpb.Listener {
-	t.Helper()
-	context, err := anypb.New(&tlspb.DownstreamTlsContext{CommonTlsContext: &tlspb.CommonTlsContext{
-		TlsCertificateSdsSecretConfigs: []*tlspb.SdsSecretConfig{{Name: certificate, SdsConfig: &corepb.ConfigSource{
-			ResourceApiVersion: corepb.ApiVersion_V3, ConfigSourceSpecifier: &corepb.ConfigSource_Ads{Ads: new(corepb.AggregatedConfigSource)},
-		}}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.FilterChains[0].TransportSocket = &corepb.TransportSocket{
-		Name: "envoy.transport_sockets.tls", ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: context},
-	}
+func secure(l *listenerpb.Listener, certificate string) *listenerpb.Listener {
+	l.FilterChains[0].TransportSocket = withSecrets(overADS(), certificate)
 	return l
 }
 
@@ -107,12 +84,12 @@ func getHTTPS(ctx context.Context, address string, ca *relaytest.CA) (name strin
 func TestEnvoy_Secrets(t *testing.T) {
 	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
 		ca := relaytest.NewCA(t)
-		certificate := func(serial string) *tlspb.Secret {
-			return secret("web", ca.Sign(relaytest.Leaf{Names: []string{"web", serial}}))
+		serving := func(serial string) proto.Message {
+			return certificate("web", ca.Sign(relaytest.Leaf{Names: []string{"web", serial}}))
 		}
 		origin := envoytest.NewControlPlane(t)
 		origin.Put(relaytest.Cluster("one"), relaytest.Endpoints("one", envoytest.NewBackend(t, "one").Addr),
-			relaytest.Route("web", []string{"*"}, "one"), secure(t, relaytest.Listener("web", "web"), "web"), certificate("first"))
+			relaytest.Route("web", []string{"*"}, "one"), secure(relaytest.Listener("web", "web"), "web"), serving("first"))
 		of := envoytest.Options{Bootstrap: v.bootstrap, Server: origin.Addr, Node: relaytest.EnvoyNode("edge-1")}
 		if !o.direct {
 			dir, env := secretFiles(t, ca, "spiffe://example/edge-1")
@@ -123,7 +100,7 @@ func TestEnvoy_Secrets(t *testing.T) {
 		address := e.Listener("web")
 		for i, serial := range []string{"first", "second", "third"} {
 			if i > 0 {
-				origin.Put(certificate(serial))
+				origin.Put(serving(serial))
 			}
 			o.await(e, serial+" certificate", func() error { // each request takes a handshake, and none may fail
 				got, err := getHTTPS(t.Context(), address, ca)
@@ -155,8 +132,8 @@ func TestEnvoy_SecretsDenied(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/certified=%t", v.name, certified), func(t *testing.T) {
 				t.Parallel()
 				origin, ca := envoytest.NewControlPlane(t), relaytest.NewCA(t)
-				origin.Put(append(web("one", envoytest.NewBackend(t, "one")), secure(t, relaytest.Listener("secure", "web"), "web"),
-					secret("web", ca.Sign(relaytest.Leaf{Names: []string{"web"}})))...)
+				origin.Put(append(web("one", envoytest.NewBackend(t, "one")), secure(relaytest.Listener("secure", "web"), "web"),
+					certificate("web", ca.Sign(relaytest.Leaf{Names: []string{"web"}})))...)
 				dir, env := secretFiles(t, ca, "spiffe://example/other")
 				of := envoytest.Options{Bootstrap: v.bootstrap, Node: relaytest.EnvoyNode("denied-1")}
 				if certified {

@@ -34,7 +34,7 @@ type source func() *corepb.ConfigSource
 
 // byADS is the stream of the bootstrap.
 func byADS() *corepb.ConfigSource {
-	return unlimited(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Ads{Ads: &corepb.AggregatedConfigSource{}}})
+	return unlimited(overADS())
 }
 
 // byDelta is a Delta stream for each resource.

@@ -67,7 +67,7 @@ func TestR141_GRPCSaysTheSame(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("service", "endpoints"), relaytest.Endpoints("endpoints", backend),
 		relaytest.APIListener("api", "route"), relaytest.Route("route", []string{"*"}, "service"))
-	_, r := run(t, relay.Options{}, "TENDER_ORIGIN="+o.Addr())
+	r := run(t, relay.Options{}, "TENDER_ORIGIN="+o.Addr())
 	client := newGRPCClient(t, "xds:///api", r.addr)
 	_, address, _ := strings.Cut(client.AwaitLine(0, "CSDS at "), "CSDS at ")
 	its, ours := connect(t, address), connect(t, r.admin)

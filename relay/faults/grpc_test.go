@@ -114,7 +114,7 @@ func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 	// To others, the service sends who comes from now on: the relay is not ready.
 	marks := []int{served.Mark(), waits.Mark()}
 	service.Forward(second.address)
-	first.stop()
+	first.Drain()
 	for i, c := range clients {
 		c.AwaitLine(marks[i], "ADS stream closed: EOF")
 		c.AwaitLine(marks[i], "ADS response received")
@@ -130,7 +130,7 @@ func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 
 	// The same one comes back.
 	marks = []int{served.Mark(), waits.Mark()}
-	second.stop()
+	second.Drain()
 	for i, c := range clients {
 		c.AwaitLine(marks[i], "ADS stream closed: EOF")
 		c.AwaitLine(marks[i], "Failed to create a new ADS streaming RPC")

@@ -2,40 +2,30 @@ package faults_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
-	"os/exec"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestMain runs the tests, or the control plane or gRPC client that they start as a process
-// of its own.
+// TestMain runs the tests, or the gRPC client that they start as a process of its own.
 func TestMain(m *testing.M) {
-	var err error
-	switch client := os.Getenv(grpcClientEnv); {
-	case os.Getenv(controlPlaneEnv) != "":
-		err = runControlPlane(os.Stdin, os.Stdout)
-	case client != "":
-		err = runGRPCClient(client, os.Stdin, os.Stderr)
-	default:
+	client := os.Getenv(grpcClientEnv)
+	if client == "" {
 		os.Exit(runTests(m))
 	}
-	if err != nil {
+	if err := runGRPCClient(client, os.Stdin, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -43,7 +33,6 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) int {
 	code := m.Run()
-	http.DefaultClient.CloseIdleConnections()
 	if err := goleak.Find(); err != nil && code == 0 { // by no test alone: they run at the same time
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -58,40 +47,25 @@ type relayProcess struct {
 	met
 }
 
-// met is where a relay is met: by clients, and by operators.
+// met is where a relay is met: by clients, and by operators, who get pages of its admin address.
 type met struct {
 	tb          *testing.T
 	addr, admin string
+	page        func(path string) []byte
 }
 
 // serve starts a relay with these variables and no others of ours.
 func serve(t *testing.T, env ...string) *relayProcess {
 	t.Helper()
-	cmd := exec.Command(envoytest.Command(t), "serve")
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "TENDER_") && !strings.HasPrefix(v, "OTEL_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(cmd.Env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_LOG_FORMAT=json")
-	cmd.Env = append(cmd.Env, env...)
-	r := &relayProcess{Process: envoytest.StartProcess(t, "relay", cmd)}
-	var listening struct {
-		Listen string `json:"listen"`
-		Admin  string `json:"admin_listen"`
-	}
-	if err := json.Unmarshal([]byte(r.AwaitLine(0, `"msg":"listening"`)), &listening); err != nil {
-		t.Fatal(err)
-	}
-	r.met = met{t, listening.Listen, listening.Admin}
-	return r
+	p := envoytest.StartRelay(t, "", env...)
+	return &relayProcess{p.Process, met{t, p.Addr, p.Admin, p.Get}}
 }
 
 // run runs a relay in the test itself, with what variables cannot say.
-func run(t *testing.T, opts relay.Options, env ...string) (*relay.Relay, met) {
+func run(t *testing.T, opts relay.Options, env ...string) met {
 	t.Helper()
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, "TENDER_ADMIN_LISTEN=127.0.0.1:0"), Options: opts})
-	return r.Relay, met{t, r.Addrs()[0].String(), r.AdminAddrs()[0].String()}
+	r := envoytest.NewRelayWith(t, opts, "", env...)
+	return met{t, r.Addr, r.Admin, r.Get}
 }
 
 // client returns a client of the relay on a connection of its own.
@@ -115,21 +89,6 @@ func connect(t *testing.T, addr string) *grpc.ClientConn {
 	return conn
 }
 
-// page gets a page of the relay's admin address.
-func (r met) page(path string) []byte {
-	r.tb.Helper()
-	resp, err := http.Get("http://" + r.admin + path)
-	if err != nil {
-		r.tb.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }() // it was read
-	page, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		r.tb.Fatalf("%s: %v, %v\n%s", path, resp.Status, err, page)
-	}
-	return page
-}
-
 // counts fails the test unless metrics have these values.
 func (r met) counts(want ...string) {
 	r.tb.Helper()
@@ -146,34 +105,39 @@ func counted(page []byte, line string) bool {
 	return regexp.MustCompile(`(?m)^` + line + `$`).Match(page)
 }
 
-// A controlPlane is a go-control-plane in a process of its own.
+// A controlPlane is a go-control-plane.
 type controlPlane struct {
-	*envoytest.Process
-	t    *testing.T
+	*relaytest.ControlPlane
 	addr string
 }
 
+// newControlPlane starts one with the same world each time.
 func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), controlPlaneEnv+"=1")
-	p := &controlPlane{Process: envoytest.StartProcess(t, "control plane", cmd), t: t}
-	p.addr = strings.TrimPrefix(p.AwaitLine(0, "serving "), "serving ")
-	return p
+	o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, world()...)
+	return &controlPlane{o, o.Target()}
 }
 
-// change has the endpoints of cluster a be of a port, and waits until they are.
+// change has the endpoints of cluster a be of a port.
 func (p *controlPlane) change(port int) {
-	p.t.Helper()
-	mark := p.Mark()
-	if _, err := fmt.Fprintln(p.In, port); err != nil {
-		p.t.Fatal(err)
+	p.Put(relaytest.Endpoints("a", fmt.Sprint("127.0.0.1:", port)))
+}
+
+// clusters are how many the control plane has, with endpoints each.
+const clusters = 30
+
+// edsNames are the endpoints that clients ask for.
+var edsNames = []string{"a", "c1", "c2"}
+
+func world() (msgs []proto.Message) {
+	for i := range clusters {
+		name := "a"
+		if i > 0 {
+			name = fmt.Sprint("c", i)
+		}
+		msgs = append(msgs, relaytest.Cluster(name), relaytest.Endpoints(name, fmt.Sprint("127.0.0.1:", 1000+i)))
 	}
-	p.AwaitLine(mark, fmt.Sprint("changed ", port))
+	return append(msgs, relaytest.Listener("web", "route"), relaytest.Route("route", []string{"*"}, "a"))
 }
 
 // within bounds a wait that may take a while.

@@ -24,7 +24,7 @@ type outage struct {
 }
 
 var outages = []outage{
-	{name: "killed", begin: func(_ context.Context, s *site) { s.plane.Kill() }},
+	{name: "killed", begin: func(_ context.Context, s *site) { s.plane.Stop() }},
 	{name: "middle relay killed", begin: func(_ context.Context, s *site) { s.middle.Kill() }},
 	{name: "refusing", begin: func(_ context.Context, s *site) { s.link.Set(relaytest.Link{Refuse: true}); s.link.Reset() }},
 	{name: "black hole", begin: func(_ context.Context, s *site) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,60 +19,27 @@ import (
 
 // A replica is a relay that is restarted at its address.
 type replica struct {
+	*relaytest.Relay
 	t       *testing.T
-	cfg     relay.Config
+	opts    relaytest.RelayOptions
 	address string
-	drain   context.CancelFunc
-	ended   chan error
 }
 
 func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 	t.Helper()
-	cfg, err := relay.LoadConfig([]string{"TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr(), "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_DRAIN=2s"})
-	if err != nil {
-		t.Fatal(err)
+	r := &replica{t: t, address: relaytest.FreeAddress(t)}
+	r.opts = relaytest.RelayOptions{
+		Env:     []string{"TENDER_LISTEN=" + r.address, "TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr(), "TENDER_DRAIN=2s"},
+		Options: relay.Options{Logger: slog.New(slog.DiscardHandler)},
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &replica{t: t, cfg: cfg, address: l.Addr().String()}
-	r.run(l)
-	t.Cleanup(r.stop)
+	r.start()
 	return r
 }
 
-// start starts the relay again. Clients read the address meanwhile.
+// start starts the relay, also after it was drained. Clients read the address meanwhile.
 func (r *replica) start() {
 	r.t.Helper()
-	l, err := net.Listen("tcp", r.address)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.run(l)
-}
-
-func (r *replica) run(l net.Listener) {
-	r.t.Helper()
-	running, err := relay.New(r.cfg, relay.Options{Logger: slog.New(slog.DiscardHandler), Listeners: []net.Listener{l}})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r.drain, r.ended = cancel, make(chan error, 1)
-	go func() { r.ended <- running.Run(ctx) }() // awaited by stop
-}
-
-// stop drains the relay and waits for its end. It may be called again.
-func (r *replica) stop() {
-	r.t.Helper()
-	r.drain()
-	if err, first := <-r.ended; first {
-		close(r.ended)
-		if err != nil {
-			r.t.Errorf("relay %s ended: %v", r.address, err)
-		}
-	}
+	r.Relay = relaytest.StartRelay(r.t, r.opts)
 }
 
 func (r *replica) dial() (*grpc.ClientConn, error) {
@@ -148,7 +114,7 @@ func TestB33_RollingRestart(t *testing.T) {
 	}
 	change()
 	for _, r := range replicas {
-		r.stop()
+		r.Drain()
 		change()
 		r.start()
 		change()

@@ -184,7 +184,7 @@ func (b *budgeted) stream() {
 	if gzip {
 		options = append(options, grpc.WithCompressor(asIs{})) //nolint:staticcheck // SA1019: a compressor of this connection alone
 	}
-	conn := b.connect(options...)
+	conn := b.Conn(options...)
 	ctx, cancel := context.WithCancel(b.t.Context())
 	b.opened = append(b.opened, func() { cancel(); _ = conn.Close() })
 	open := func(method string) grpc.ClientStream {

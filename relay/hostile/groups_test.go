@@ -14,7 +14,7 @@ import (
 // of returns a client of a node that connects from an address.
 func (v *victim) of(node, host string) *relaytest.Client {
 	v.t.Helper()
-	return relaytest.NewClient(v.t, v.dial(from(host)), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(node)})
+	return relaytest.NewClient(v.t, v.Conn(from(host)), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(node)})
 }
 
 // B.35: 300 nodes of one address, each in a group of its own, open no more streams to the origin than one peer may, and do not

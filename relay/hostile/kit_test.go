@@ -16,7 +16,6 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -40,29 +39,11 @@ func serve(t *testing.T, env ...string) *victim {
 	opts := v.origin.RelayOptions()
 	opts.Env, opts.Options.Logger = append(env, "TENDER_REST_LISTEN=127.0.0.2:0"), slog.New(slog.DiscardHandler)
 	v.Relay = relaytest.StartRelay(t, opts)
-	v.neighbour = relaytest.NewClient(t, v.dial(), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
+	v.neighbour = relaytest.NewClient(t, v.Conn(), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
 	v.origin.Put(relaytest.Cluster("a"))
 	v.neighbour.Subscribe(relaytest.ClusterType, "a")
 	v.told()
 	return v
-}
-
-// dial returns a new connection of a gRPC client, which ends with the test.
-func (v *victim) dial(opts ...grpc.DialOption) *grpc.ClientConn {
-	v.t.Helper()
-	conn := v.connect(opts...)
-	v.t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// connect returns a new connection of a gRPC client.
-func (v *victim) connect(opts ...grpc.DialOption) *grpc.ClientConn {
-	v.t.Helper()
-	conn, err := grpc.NewClient(v.Addrs()[0].String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	return conn
 }
 
 // dialer returns a dialer from an address of this host.

@@ -121,7 +121,7 @@ func TestB35_ALoadReportOfNothing(t *testing.T) {
 	}
 	report := &lrspb.LoadStatsRequest{Node: &corepb.Node{Id: "n"}, ClusterStats: []*endpointpb.ClusterStats{stats}}
 	v.during(func() {
-		rpc, err := lrspb.NewLoadReportingServiceClient(v.dial()).StreamLoadStats(t.Context())
+		rpc, err := lrspb.NewLoadReportingServiceClient(v.Conn()).StreamLoadStats(t.Context())
 		if err != nil {
 			t.Error(err)
 			return
@@ -166,7 +166,7 @@ func TestB32_ManyCompressedBombs(t *testing.T) {
 	}
 	bomb := compressed(t, message)
 	message, node = nil, nil
-	conn := v.dial(grpc.WithCompressor(precompressed(bomb))) //nolint:staticcheck // SA1019: a compressor of this connection alone
+	conn := v.Conn(grpc.WithCompressor(precompressed(bomb))) //nolint:staticcheck // SA1019: a compressor of this connection alone
 	v.during(func() {
 		var all sync.WaitGroup
 		grown := peak(func() {

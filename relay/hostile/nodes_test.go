@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net/http"
 	"runtime"
 	"strings"
 	"testing"
@@ -129,7 +130,7 @@ func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
 	v := serve(t, rulesForAll(t)...)
 	var conns []*grpc.ClientConn
 	for range connections {
-		conns = append(conns, v.dial(from("127.0.0.3")))
+		conns = append(conns, v.Conn(from("127.0.0.3")))
 	}
 	id, a, b, extensions := &corepb.Node{Id: "n"}, metadata("a", 120<<10), metadata("b", 120<<10), &corepb.Node{Extensions: largestNode("").GetExtensions()}
 	nodes := []*corepb.Node{encodedAs(t, id, extensions, a, b), encodedAs(t, id, b, a, extensions)}
@@ -152,7 +153,7 @@ func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
 // B.35: a neighbour is served while Nodes that take as long to decode as any may are decoded.
 func TestB35_NodesThatTakeLongToDecode(t *testing.T) {
 	v := serve(t, rulesForAll(t)...)
-	conn, node := v.dial(from("127.0.0.3")), encodedAs(t, largestNode("n"))
+	conn, node := v.Conn(from("127.0.0.3")), encodedAs(t, largestNode("n"))
 	v.during(func() {
 		if served, refused := v.joinAll(conn, repeated(12, node)); refused > 0 {
 			t.Errorf("%d streams were served, %d refused, want all served", served, refused)
@@ -166,7 +167,7 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 	v := serve(t, rulesForAll(t)...)
 	var conns []*grpc.ClientConn
 	for range connections {
-		conns = append(conns, v.dial(from("127.0.0.3")))
+		conns = append(conns, v.Conn(from("127.0.0.3")))
 	}
 	before := heap()
 	v.during(func() {
@@ -224,7 +225,7 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			before := v.Stats().Refused[guard.LimitNodeBytes]
 			v.during(func() {
-				if err := v.join(v.dial(), tt.node); status.Code(err) != tt.code {
+				if err := v.join(v.Conn(), tt.node); status.Code(err) != tt.code {
 					t.Errorf("the Node was answered %v, want %v", err, tt.code)
 				}
 			})
@@ -233,5 +234,11 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 				t.Errorf("%d Nodes were counted as refused, want one: %v", refused, want)
 			}
 		})
+	}
+	before := v.Stats().Refused[guard.LimitNodeBytes]
+	v.poll(strings.NewReader(`{"node":{"id":"n","metadata":{"k":"`+strings.Repeat("x", 2<<20)+`"}}}`), http.StatusBadRequest)
+	v.poll(strings.NewReader(`{"node":{"id":"`+strings.Repeat("x", 5<<20)+`"}}`), http.StatusRequestEntityTooLarge)
+	if n := v.Stats().Refused[guard.LimitNodeBytes] - before; n != 1 {
+		t.Errorf("%d Nodes of polls were counted as refused, want 1", n)
 	}
 }

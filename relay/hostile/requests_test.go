@@ -2,9 +2,7 @@ package hostile_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -19,8 +17,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -29,7 +25,7 @@ import (
 // client returns a client of Delta ADS that may be told anything.
 func (v *victim) client(opts ...grpc.DialOption) *relaytest.Client {
 	v.t.Helper()
-	return relaytest.NewClient(v.t, v.dial(opts...), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
+	return relaytest.NewClient(v.t, v.Conn(opts...), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
 }
 
 // B.32: what is small until it is unpacked is not unpacked, be it on a stream or the body of a poll.
@@ -42,13 +38,7 @@ func TestB32_CompressedBomb(t *testing.T) {
 		if err := c.WaitEnd(t.Context()); status.Code(err) != codes.Unimplemented {
 			t.Errorf("the bomb was answered %v, want UNIMPLEMENTED", err)
 		}
-		var bomb bytes.Buffer
-		w := gzip.NewWriter(&bomb)
-		_, err := io.WriteString(w, zeros)
-		if err = errors.Join(err, w.Close()); err != nil {
-			t.Error(err)
-		}
-		v.poll(&bomb, http.StatusUnsupportedMediaType, "Content-Encoding", "gzip")
+		v.poll(bytes.NewReader(compressed(t, []byte(zeros))), http.StatusUnsupportedMediaType, "Content-Encoding", "gzip")
 	})
 }
 
@@ -175,24 +165,6 @@ func TestDeepMetadata(t *testing.T) {
 				v.poll(strings.NewReader(body), tt.http)
 			})
 		})
-	}
-}
-
-// B.35: a Node beyond the limit is refused by each door.
-func TestB35_AnEnormousNode(t *testing.T) {
-	v := serve(t)
-	node := &corepb.Node{Id: "n", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"k": structpb.NewStringValue(strings.Repeat("x", 2<<20))}}}
-	c := v.client()
-	v.during(func() {
-		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, Node: node})
-		if err := c.WaitEnd(t.Context()); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("a Node of %d bytes was answered %v, want INVALID_ARGUMENT", proto.Size(node), err)
-		}
-		v.poll(strings.NewReader(`{"node":{"id":"n","metadata":{"k":"`+strings.Repeat("x", 2<<20)+`"}}}`), http.StatusBadRequest)
-		v.poll(strings.NewReader(`{"node":{"id":"`+strings.Repeat("x", 5<<20)+`"}}`), http.StatusRequestEntityTooLarge)
-	})
-	if n := v.Stats().Refused[guard.LimitNodeBytes]; n != 2 {
-		t.Errorf("%d Nodes were counted as too large, want 2", n)
 	}
 }
 

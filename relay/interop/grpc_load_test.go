@@ -1,94 +1,43 @@
 package interop_test
 
 import (
-	"context"
+	"fmt"
 	"slices"
-	"sync"
 	"testing"
-	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A loadLedger is a load reporting service that asks for all clusters each second,
-// and adds up what it is told.
-type loadLedger struct {
-	lrspb.UnimplementedLoadReportingServiceServer
-
-	mu      sync.Mutex
-	nodes   []string      // guarded by mu; ids, in the order of the streams
-	totals  loadTotals    // guarded by mu
-	strange []string      // guarded by mu; reports of what there is not
-	changed chan struct{} // guarded by mu; closed at the next report
-}
-
+// loadTotals are sums of requests. Those in progress are of the last report.
 type loadTotals struct{ successful, failed, issued, inProgress uint64 }
 
-func (l *loadLedger) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	for first := true; ; first = false {
-		r, err := rpc.Recv()
-		if err != nil {
-			return nil // the client has left
-		}
-		l.enter(r)
-		if !first {
-			continue
-		}
-		ask := &lrspb.LoadStatsResponse{SendAllClusters: true, LoadReportingInterval: durationpb.New(time.Second)}
-		if err := rpc.Send(ask); err != nil {
-			return err
-		}
-	}
-}
-
-func (l *loadLedger) enter(r *lrspb.LoadStatsRequest) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n := r.GetNode(); n != nil {
-		l.nodes = append(l.nodes, n.GetId())
-	}
+// loadOf adds up reports. It returns the Nodes of their streams, and reports of anything but the cluster "service".
+func loadOf(reports []*lrspb.LoadStatsRequest) (totals loadTotals, nodes, strange []string) {
 	here := &corepb.Locality{Region: "region", Zone: "zone"} // of relaytest.Endpoints
-	l.totals.inProgress = 0
-	for _, c := range r.GetClusterStats() {
-		for _, s := range c.GetUpstreamLocalityStats() {
-			l.totals.successful += s.GetTotalSuccessfulRequests()
-			l.totals.failed += s.GetTotalErrorRequests()
-			l.totals.issued += s.GetTotalIssuedRequests()
-			l.totals.inProgress += s.GetTotalRequestsInProgress()
-			took := c.GetLoadReportInterval().AsDuration()
-			if c.GetClusterName() != "service" || c.GetClusterServiceName() != "service-endpoints" || !proto.Equal(s.GetLocality(), here) || took <= 0 {
-				l.strange = append(l.strange, c.String())
+	for _, r := range reports {
+		if n := r.GetNode(); n != nil {
+			nodes = append(nodes, n.GetId())
+		}
+		totals.inProgress = 0
+		for _, c := range r.GetClusterStats() {
+			for _, s := range c.GetUpstreamLocalityStats() {
+				totals.successful += s.GetTotalSuccessfulRequests()
+				totals.failed += s.GetTotalErrorRequests()
+				totals.issued += s.GetTotalIssuedRequests()
+				totals.inProgress += s.GetTotalRequestsInProgress()
+				took := c.GetLoadReportInterval().AsDuration()
+				if c.GetClusterName() != "service" || c.GetClusterServiceName() != "service-endpoints" || !proto.Equal(s.GetLocality(), here) || took <= 0 {
+					strange = append(strange, c.String())
+				}
 			}
 		}
 	}
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-// await waits until the totals are these.
-func (l *loadLedger) await(t *testing.T, want loadTotals) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
-	defer cancel()
-	for {
-		l.mu.Lock()
-		got, changed := l.totals, l.changed
-		l.mu.Unlock()
-		if got == want {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			t.Fatalf("the origin was told %+v, want %+v", got, want)
-		}
-	}
+	slices.Sort(nodes)
+	return totals, nodes, strange
 }
 
 // TestInterop_LoadReports has two real gRPC clients report their load through the
@@ -101,7 +50,7 @@ func TestInterop_LoadReports(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			noLeaks(t)
-			ledger := &loadLedger{changed: make(chan struct{})}
+			var reports relaytest.LoadServer
 			cluster := relaytest.Cluster("service", "service-endpoints")
 			cluster.LrsServer = &corepb.ConfigSource{
 				ResourceApiVersion:    corepb.ApiVersion_V3,
@@ -110,9 +59,19 @@ func TestInterop_LoadReports(t *testing.T) {
 			backend := relaytest.NewBackend(t)
 			o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, grpcWorld(backend)...)
 			o.Put(cluster)
-			o.Register = func(r grpc.ServiceRegistrar) { lrspb.RegisterLoadReportingServiceServer(r, ledger) }
+			o.Register = reports.Register
 			o.Restart()
 			r := relayOf(t, o.RelayOptions(), "TENDER_LRS="+mode)
+			addUp := func(calls uint64) {
+				t.Helper()
+				reports.Await(t, func(all []*lrspb.LoadStatsRequest) error {
+					totals, got, strange := loadOf(all)
+					if totals != (loadTotals{successful: calls, issued: calls}) || !slices.Equal(got, nodes) || len(strange) > 0 {
+						return fmt.Errorf("%+v of %v, want %d RPCs of %v; reports of something else: %v", totals, got, calls, nodes, strange)
+					}
+					return nil
+				})
+			}
 
 			first, second := newGRPCPeer(t, r.Target, "first"), newGRPCPeer(t, r.Target, "second")
 			for range 30 {
@@ -121,19 +80,12 @@ func TestInterop_LoadReports(t *testing.T) {
 			for range 12 {
 				second.call()
 			}
-			ledger.await(t, loadTotals{successful: 42, issued: 42})
+			addUp(42)
 			for range 5 {
 				first.call()
 				second.call()
 			}
-			ledger.await(t, loadTotals{successful: 52, issued: 52})
-
-			ledger.mu.Lock()
-			defer ledger.mu.Unlock()
-			slices.Sort(ledger.nodes)
-			if !slices.Equal(ledger.nodes, nodes) || len(ledger.strange) > 0 {
-				t.Errorf("the origin had streams of %v, want %v; reports that it does not know: %v", ledger.nodes, nodes, ledger.strange)
-			}
+			addUp(52)
 		})
 	}
 }

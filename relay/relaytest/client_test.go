@@ -11,9 +11,6 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	cachetypes "github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	cache "github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -342,25 +339,17 @@ func TestAutoAckRejects(t *testing.T) {
 func TestSotWViolationsAreReported(t *testing.T) {
 	for _, light := range []bool{false, true} {
 		r, s := &recorder{T: t}, newSotWServer()
-		conn := serve(t, s)
-		var wait func(string)
+		var c peer
 		if light {
-			c := NewLightClient(r, conn, LightOptions{Variant: SotW})
-			c.Subscribe(EndpointType, "a")
-			wait = func(v string) {
-				c.WaitState(t.Context(), func(s State) bool { return s[EndpointType]["a"].Version == v })
-			}
+			c = NewLightClient(r, serve(t, s), LightOptions{Variant: SotW})
 		} else {
-			c := NewClient(r, conn, ClientOptions{Variant: SotW, AutoAck: true})
-			c.Subscribe(EndpointType, "a")
-			wait = func(v string) {
-				c.WaitState(t.Context(), func(s State) bool { return s[EndpointType]["a"].Version == v })
-			}
+			c = NewClient(r, serve(t, s), ClientOptions{Variant: SotW, AutoAck: true})
 		}
+		c.Subscribe(EndpointType, "a")
 		s.send("", "1", Endpoints("a"))
 		s.send("2", "1", Endpoints("a"), Endpoints("a"))
 		s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "3", Resources: []*anypb.Any{Opaque(ClusterType, "a", nil)}}
-		got := r.fails(func() { wait("3") })
+		got := r.fails(func() { await(t, c, func(s State) bool { return s[EndpointType]["a"].Version == "3" }) })
 		for _, want := range []string{"version_info is empty", "used on the stream", "twice", "has type " + ClusterType, "nonce"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("light=%v: no %q reported:\n%s", light, want, got)
@@ -482,82 +471,36 @@ func await(t *testing.T, p peer, cond func(State) bool) {
 	}
 }
 
-func TestClientsOfARealLinearCache(t *testing.T) {
-	clusters, endpoints := cache.NewLinearCache(ClusterType), cache.NewLinearCache(EndpointType)
-	mux := &cache.MuxCache{
-		Classify:      func(r *cache.Request) string { return r.GetTypeUrl() },
-		ClassifyDelta: func(r *cache.DeltaRequest) string { return r.GetTypeUrl() },
-		Caches:        map[string]cache.Cache{ClusterType: clusters, EndpointType: endpoints},
-	}
-	update := func(c *cache.LinearCache, name string, msg cachetypes.Resource) {
-		t.Helper()
-		if err := c.UpdateResource(name, msg); err != nil {
-			t.Fatal(err)
-		}
-	}
-	update(clusters, "a", Cluster("a"))
-	update(clusters, "b", Cluster("b"))
-	update(endpoints, "a", Endpoints("a", "127.0.0.1:1"))
-	update(endpoints, "b", Endpoints("b", "127.0.0.1:1"))
-	conn := serve(t, serverv3.NewServer(t.Context(), mux, nil))
-	all := peers(t, conn, "node")
-	for _, p := range all {
-		p.Subscribe(ClusterType)
-		p.Subscribe(EndpointType, "a")
-		await(t, p, func(s State) bool { return s.Has(ClusterType, "a", "b") && s.Has(EndpointType, "a") })
-	}
-	update(endpoints, "a", Endpoints("a", "127.0.0.1:2"))
-	update(clusters, "b", StaticCluster("b"))
-	if err := clusters.DeleteResource("a"); err != nil {
-		t.Fatal(err)
-	}
-	moved, changed := DigestOf(Endpoints("a", "127.0.0.1:2")), DigestOf(StaticCluster("b"))
-	for _, p := range all {
-		await(t, p, func(s State) bool {
-			return s.Has(ClusterType, "b") && s.Digest(ClusterType, "b") == changed && s.Digest(EndpointType, "a") == moved
-		})
-	}
-}
-
-func TestClientsOfARealSnapshotCache(t *testing.T) {
-	snapshots := cache.NewSnapshotCache(true, cache.IDHash{}, nil)
-	set := func(version string, msgs ...proto.Message) {
-		t.Helper()
-		resources := make(map[string][]cachetypes.Resource)
-		for _, msg := range msgs {
-			typeURL := pack(msg).GetTypeUrl()
-			resources[typeURL] = append(resources[typeURL], msg)
-		}
-		snapshot, err := cache.NewSnapshot(version, resources)
+// TestClientsOfRealControlPlanes has clients of each kind follow go-control-plane.
+func TestClientsOfRealControlPlanes(t *testing.T) {
+	for _, kind := range []string{LinearCaches, ADSSnapshots} {
+		route := Route("r", []string{"*"}, "a")
+		o := NewControlPlane(t, kind, nil, Cluster("a"), Cluster("b"), Endpoints("a", "127.0.0.1:1"), Listener("l", "r"), route)
+		conn, err := grpc.NewClient(o.Target(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := snapshots.SetSnapshot(t.Context(), "node", snapshot); err != nil {
-			t.Fatal(err)
+		t.Cleanup(func() { _ = conn.Close() })
+		all := peers(t, conn, "tender/test")
+		for _, p := range all {
+			p.Subscribe(ClusterType)
+			p.Subscribe(EndpointType, "a") // in ADS mode, a cache answers only those who ask for all endpoints that it has
+			p.Subscribe(ListenerType)
+			p.Subscribe(RouteType, "r")
+			await(t, p, func(s State) bool {
+				return s.Has(ClusterType, "a", "b") && s.Has(EndpointType, "a") && s.Has(ListenerType, "l") && s.Has(RouteType, "r")
+			})
 		}
-	}
-	route := Route("r", []string{"*"}, "a")
-	set("1", Cluster("a"), Endpoints("a"), Listener("l", "r"), route)
-	conn := serve(t, serverv3.NewServer(t.Context(), snapshots, nil))
-	all := peers(t, conn, "node")
-	for _, p := range all {
-		p.Subscribe(ClusterType)
-		p.Subscribe(EndpointType, "a")
-		p.Subscribe(ListenerType)
-		p.Subscribe(RouteType, "r")
-		await(t, p, func(s State) bool {
-			return s.Has(ClusterType, "a") && s.Has(EndpointType, "a") && s.Has(ListenerType, "l") && s.Has(RouteType, "r")
-		})
-	}
-	// In ADS mode the cache answers only who asks for every endpoint it has: a's.
-	set("2", Cluster("a"), StaticCluster("b"), Endpoints("a", "127.0.0.1:2"), APIListener("l2", "r"), route)
-	for name, p := range all {
-		await(t, p, func(s State) bool {
-			return s.Has(ClusterType, "a", "b") && s.Has(ListenerType, "l2") &&
-				s.Digest(EndpointType, "a") == DigestOf(Endpoints("a", "127.0.0.1:2"))
-		})
-		if got := p.State().Digest(RouteType, "r"); got != DigestOf(route) {
-			t.Errorf("%s: route is %v, want %v", name, got, DigestOf(route))
+		o.Edit(nil, map[string][]string{ListenerType: {"l"}})
+		o.Put(StaticCluster("b"), Endpoints("a", "127.0.0.1:2"), APIListener("l2", "r"))
+		for name, p := range all {
+			await(t, p, func(s State) bool {
+				return s.Digest(ClusterType, "b") == DigestOf(StaticCluster("b")) && s.Has(ListenerType, "l2") &&
+					s.Digest(EndpointType, "a") == DigestOf(Endpoints("a", "127.0.0.1:2"))
+			})
+			if got := p.State().Digest(RouteType, "r"); got != DigestOf(route) {
+				t.Errorf("%s, %s: route is %v, want %v", kind, name, got, DigestOf(route))
+			}
 		}
 	}
 }
@@ -607,27 +550,4 @@ func TestLightClientSeesWhatClientSees(t *testing.T) {
 	if slices.Sort(seen); !slices.Equal(seen, want) {
 		t.Errorf("OnResource saw %v, want %v", seen, want)
 	}
-}
-
-func TestThousandLightClientsConverge(t *testing.T) {
-	const clients, changes = 1000, 50
-	o := NewOrigin(t, OriginOptions{})
-	o.Put(Cluster("a"), Cluster("b"))
-	var conns []*grpc.ClientConn
-	for range 10 {
-		conns = append(conns, o.Dial())
-	}
-	all := make([]*LightClient, clients)
-	for i := range all {
-		all[i] = NewLightClient(t, conns[i%len(conns)], LightOptions{})
-		all[i].Subscribe(ClusterType)
-	}
-	for i := range changes {
-		o.Put(Cluster("a", fmt.Sprint("service-", i)))
-	}
-	want := o.Resources()
-	for _, c := range all {
-		c.WaitState(t.Context(), func(s State) bool { return s.SameContent(want, ClusterType) })
-	}
-	o.WaitFor(t.Context(), "all ACKs", func(s *OriginState) bool { return len(s.Streams) == clients && s.Type(ClusterType).Unanswered() == 0 })
 }

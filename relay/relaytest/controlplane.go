@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -15,6 +16,7 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -136,7 +138,7 @@ func (o *ControlPlane) serve(caches cachev3.Cache) {
 	o.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel = cancel
-	o.server = grpc.NewServer()
+	o.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second})) // the shortest TENDER_ORIGIN_KEEPALIVE is 10s
 	record := func(r *discoverypb.DeltaDiscoveryRequest) {
 		select {
 		case o.requests <- r:

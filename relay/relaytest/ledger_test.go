@@ -12,6 +12,34 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
+// encoded returns a message as a client receives it.
+func encoded(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// judged returns what a ledger finds wrong in the last step of a client: "1" is cluster "a" with this content, "-" its
+// removal, "|" another stream.
+func judged(t *testing.T, l *relaytest.Ledger, steps string) (wrong string) {
+	t.Helper()
+	r := l.Reader(relaytest.SotW)
+	for step := range strings.FieldsSeq(steps) {
+		switch step {
+		case "|":
+			r.Opened()
+		case "-":
+			wrong = r.Gone(relaytest.ClusterType, "a")
+		default:
+			wrong = r.Told(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", step)))
+		}
+	}
+	return wrong
+}
+
 // TestLedgerJudges: what a client may be told, and what it may not.
 func TestLedgerJudges(t *testing.T) {
 	l := relaytest.NewLedger()
@@ -20,9 +48,9 @@ func TestLedgerJudges(t *testing.T) {
 	say("2")
 	l.Remove(nil, relaytest.ClusterType, "a")
 	say("4")
-	tests := []struct {
+	for _, tt := range []struct {
 		what  string
-		steps string // contents that are told, - for gone, | for another stream
+		steps string
 		wrong string // of the last step
 	}{
 		{"what there is", "4", ""},
@@ -36,24 +64,8 @@ func TestLedgerJudges(t *testing.T) {
 		{"gone, though it is there", "4 -", "taken away at generation 4"},
 		{"gone twice", "2 - | 1 -", ""},
 		{"gone again, though it was not removed again", "2 - 4 | 4 -", "taken away at generation 4"},
-	}
-	for _, tt := range tests {
-		r, wrong := l.Reader(relaytest.SotW), ""
-		for step := range strings.FieldsSeq(tt.steps) {
-			switch step {
-			case "|":
-				r.Opened()
-			case "-":
-				wrong = r.Gone(relaytest.ClusterType, "a")
-			default:
-				value, err := proto.MarshalOptions{Deterministic: true}.Marshal(relaytest.Cluster("a", step))
-				if err != nil {
-					t.Fatal(err)
-				}
-				wrong = r.Told(relaytest.ClusterType, "a", value)
-			}
-		}
-		if (wrong == "") != (tt.wrong == "") || !strings.Contains(wrong, tt.wrong) {
+	} {
+		if wrong := judged(t, l, tt.steps); (wrong == "") != (tt.wrong == "") || !strings.Contains(wrong, tt.wrong) {
 			t.Errorf("%s (%s): got %q, want %q", tt.what, tt.steps, wrong, tt.wrong)
 		}
 	}
@@ -66,13 +78,7 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 	cluster, endpoints := relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1")
 	l.Put(nil, cluster, endpoints)
 	r := l.Reader(relaytest.Delta)
-	told := func(typeURL string, m proto.Message) string {
-		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r.Told(typeURL, "a", value)
-	}
+	told := func(typeURL string, m proto.Message) string { return r.Told(typeURL, "a", encoded(t, m)) }
 	for range 2 {
 		if wrong := told(relaytest.EndpointType, endpoints); wrong != "" {
 			t.Error(wrong)
@@ -93,12 +99,8 @@ func TestLedgerJudgesExpiry(t *testing.T) {
 	l := relaytest.NewLedger()
 	lose := func(ttl time.Duration, after func()) string {
 		l.Expiring(nil, relaytest.Cluster("a", ttl.String()), ttl)
-		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(relaytest.Cluster("a", ttl.String()))
-		if err != nil {
-			t.Fatal(err)
-		}
 		r := l.Reader(relaytest.Delta)
-		if wrong := r.Told(relaytest.ClusterType, "a", value); wrong != "" {
+		if wrong := r.Told(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", ttl.String()))); wrong != "" {
 			t.Error(wrong)
 		}
 		after()
@@ -178,45 +180,24 @@ func TestRoaming(t *testing.T) {
 // and no further.
 func TestLedgerJudgesLag(t *testing.T) {
 	l := relaytest.NewLedger()
-	value := func(content string) []byte {
-		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(relaytest.Cluster("a", content))
-		if err != nil {
-			t.Fatal(err)
+	judge := func(steps string, right bool, when string) {
+		t.Helper()
+		if wrong := judged(t, l, steps); (wrong == "") != right {
+			t.Errorf("%s, %s: got %q, want it to be right: %t", steps, when, wrong, right)
 		}
-		return b
-	}
-	judge := func(contents ...string) (wrong string) {
-		r := l.Reader(relaytest.SotW)
-		for _, content := range contents {
-			if content == "-" {
-				wrong = r.Gone(relaytest.ClusterType, "a")
-			} else {
-				wrong = r.Told(relaytest.ClusterType, "a", value(content))
-			}
-		}
-		return wrong
 	}
 	l.Put(nil, relaytest.Cluster("a", "1"), relaytest.Cluster("a", "2"))
 	l.Behind(true)
 	l.Put(nil, relaytest.Cluster("a", "3"))
-	if wrong := judge("3", "2"); wrong != "" {
-		t.Errorf("back to when it began to lag: %s", wrong)
-	}
-	if judge("3", "1") == "" || judge("3", "-") == "" {
-		t.Error("further back, or gone though it was there all the time, and nothing is wrong")
-	}
+	judge("3 2", true, "as when it began to lag")
+	judge("3 1", false, "further back")
+	judge("3 -", false, "though it was there all the time")
 	l.Behind(false)
-	if judge("3", "2") == "" {
-		t.Error("back once no origin lags, and nothing is wrong")
-	}
+	judge("3 2", false, "once no origin lags")
 	l.Remove(nil, relaytest.ClusterType, "a")
 	l.Behind(true)
 	l.Put(nil, relaytest.Cluster("a", "5"))
-	if wrong := judge("5", "-"); wrong != "" {
-		t.Errorf("gone, as it was not there when an origin began to lag: %s", wrong)
-	}
+	judge("5 -", true, "as when an origin began to lag")
 	l.Behind(false)
-	if judge("5", "-") == "" {
-		t.Error("gone once no origin lags, and nothing is wrong")
-	}
+	judge("5 -", false, "once no origin lags")
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -218,29 +219,25 @@ func TestProxyHoldsNotWithoutBound(t *testing.T) {
 	}
 }
 
-func TestProxyDelays(t *testing.T) {
-	r := newProxyRig(t)
-	client, target := r.pair()
-	const delay = 50 * time.Millisecond
-	r.Set(Link{Up: Way{Delay: delay}})
-	began := time.Now()
-	say(t, client, "late")
-	hear(t, target, "late")
-	if took := time.Since(began); took < delay {
-		t.Errorf("came after %v, want %v at least", took, delay)
-	}
-}
-
-func TestProxyThrottles(t *testing.T) {
-	r := newProxyRig(t)
-	client, target := r.pair()
-	r.Set(Link{Down: Way{Rate: 100_000}})
-	began := time.Now()
-	text := string(bytes.Repeat([]byte("x"), 10_000))
-	say(t, target, text)
-	hear(t, client, text)
-	if took := time.Since(began); took < 100*time.Millisecond {
-		t.Errorf("came after %v, want 100ms at least", took)
+func TestProxyIsSlow(t *testing.T) {
+	for _, tt := range []struct {
+		way   Way
+		bytes int
+		least time.Duration
+	}{
+		{Way{Delay: 50 * time.Millisecond}, 4, 50 * time.Millisecond},
+		{Way{Rate: 100_000}, 10_000, 100 * time.Millisecond},
+	} {
+		r := newProxyRig(t)
+		client, target := r.pair()
+		r.Set(Link{Down: tt.way})
+		began := time.Now()
+		text := strings.Repeat("x", tt.bytes)
+		say(t, target, text)
+		hear(t, client, text)
+		if took := time.Since(began); took < tt.least {
+			t.Errorf("%+v: came after %v, want %v at least", tt.way, took, tt.least)
+		}
 	}
 }
 
@@ -258,30 +255,24 @@ func TestProxyResetsAfter(t *testing.T) {
 	}
 }
 
-func TestProxyOrphans(t *testing.T) {
-	r := newProxyRig(t)
-	client, target := r.pair()
-	r.Orphan()
-	if _, err := hearEnd(t, target); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the target's end: %v, want a reset", err)
+func TestProxyLosesAnEnd(t *testing.T) {
+	for _, strands := range []bool{false, true} {
+		r := newProxyRig(t)
+		left, lost := r.pair()
+		if strands {
+			left, lost = lost, left
+			r.Strand()
+		} else {
+			r.Orphan()
+		}
+		if _, err := hearEnd(t, lost); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("strands: %t; the end that is lost: %v, want a reset", strands, err)
+		}
+		say(t, left, "anybody there?")
+		silent(t, left)
+		_ = left.Close()
+		r.WaitFor(t.Context(), "the end", func(s ProxyState) bool { return s.Open == 0 })
 	}
-	say(t, client, "anybody there?")
-	silent(t, client)
-	_ = client.Close()
-	r.WaitFor(t.Context(), "the end", func(s ProxyState) bool { return s.Open == 0 })
-}
-
-func TestProxyStrands(t *testing.T) {
-	r := newProxyRig(t)
-	client, target := r.pair()
-	r.Strand()
-	if _, err := hearEnd(t, client); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the client's end: %v, want a reset", err)
-	}
-	say(t, target, "anybody there?")
-	silent(t, target)
-	_ = target.Close()
-	r.WaitFor(t.Context(), "the end", func(s ProxyState) bool { return s.Open == 0 })
 }
 
 func TestProxySays(t *testing.T) {

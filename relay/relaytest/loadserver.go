@@ -1,0 +1,52 @@
+package relaytest
+
+import (
+	"time"
+
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// A LoadServer is a load reporting service that asks for the load of all clusters each second, and keeps the reports that
+// it receives. The zero value has none. Its methods may be called from any goroutine.
+type LoadServer struct {
+	lrspb.UnimplementedLoadReportingServiceServer
+
+	mon     monitor
+	reports []*lrspb.LoadStatsRequest // guarded by mon
+}
+
+// Register adds the service to a server.
+func (l *LoadServer) Register(r grpc.ServiceRegistrar) {
+	lrspb.RegisterLoadReportingServiceServer(r, l)
+}
+
+// StreamLoadStats implements the service.
+func (l *LoadServer) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
+	for first := true; ; first = false {
+		report, err := rpc.Recv()
+		if err != nil {
+			return nil // the client has closed the stream
+		}
+		l.mon.Lock()
+		l.reports = append(l.reports, report)
+		l.mon.changed()
+		l.mon.Unlock()
+		if !first {
+			continue
+		}
+		if err := rpc.Send(&lrspb.LoadStatsResponse{SendAllClusters: true, LoadReportingInterval: durationpb.New(time.Second)}); err != nil {
+			return err
+		}
+	}
+}
+
+// Await waits until met returns nil for all reports so far, in the order of their arrival.
+func (l *LoadServer) Await(tb TB, met func(reports []*lrspb.LoadStatsRequest) error) {
+	tb.Helper()
+	var unmet error
+	if err := l.mon.await(tb.Context(), func() bool { unmet = met(l.reports); return unmet == nil }); err != nil {
+		tb.Fatalf("load reports: %v: %v", err, unmet)
+	}
+}
