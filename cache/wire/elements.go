@@ -31,28 +31,23 @@ func (n *Elements) count(md protoreflect.MessageDescriptor, msg []byte, depth in
 		return fmt.Errorf("%w: too many messages are nested", ErrMalformed)
 	}
 	n.Messages++
-	fields := md.Fields()
 	var seen uint64 // fields, by their numbers
-	for len(msg) > 0 && n.Messages <= most.Messages && n.Values <= most.Values {
-		num, typ, val, size := consumeField(msg)
-		if size < 0 {
-			return fmt.Errorf("%w: %s", ErrMalformed, md.FullName())
-		}
-		msg = msg[size:]
-		f := fields.ByNumber(num)
-		if f == nil {
+	f := fieldReader{msg: msg}
+	for n.Messages <= most.Messages && n.Values <= most.Values && f.next() {
+		known := md.Fields().ByNumber(f.num)
+		if known == nil {
 			continue
 		}
-		bit := uint64(1) << (num % 64)
-		if f.Cardinality() == protoreflect.Repeated || seen&bit != 0 {
+		bit := uint64(1) << (f.num % 64)
+		if known.Cardinality() == protoreflect.Repeated || seen&bit != 0 {
 			n.Values++
 		}
 		seen |= bit
-		if inner := f.Message(); inner != nil && typ == protowire.BytesType {
-			if err := n.count(inner, val, depth-1, most); err != nil {
+		if inner := known.Message(); inner != nil && f.typ == protowire.BytesType {
+			if err := n.count(inner, f.val, depth-1, most); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return f.err(string(md.FullName()))
 }

@@ -9,7 +9,6 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -124,5 +123,5 @@ func (b *Body) Error(e *ResourceError) {
 		num = responseErrors
 	}
 	b.count++
-	b.add(protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), e.encoded))
+	b.add(appendBytes(nil, num, e.encoded))
 }

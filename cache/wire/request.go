@@ -170,18 +170,17 @@ func (r *Request) Decode(msg []byte) error {
 	if err := r.reserve(&found.count, len(msg)); err != nil {
 		return err
 	}
-	for at := 0; at < len(msg); {
-		num, typ, val, n := consumeField(msg[at:])
-		if n < 0 {
-			return fmt.Errorf("%w at byte %d of %d", ErrRequest, at, len(msg))
-		}
-		at += n
-		if typ != protowire.BytesType || int(num) >= len(fields) {
+	f := fieldReader{msg: msg}
+	for f.next() {
+		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
 			continue
 		}
-		if err := r.set(fields[num], val); err != nil {
+		if err := r.set(fields[f.num], f.val); err != nil {
 			return fmt.Errorf("%w: %w", ErrRequest, err)
 		}
+	}
+	if f.bad {
+		return fmt.Errorf("%w at byte %d of %d", ErrRequest, f.at, len(msg))
 	}
 	return nil
 }
@@ -196,22 +195,18 @@ type surveyed struct {
 func survey(fields []requestField, msg []byte) (found surveyed) {
 	var sum maphash.Hash
 	sum.SetSeed(namesSeed)
-	for len(msg) > 0 {
-		num, typ, val, n := consumeField(msg)
-		if n < 0 {
-			break // Decode says so
+	for f := (fieldReader{msg: msg}); f.next(); {
+		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
+			continue
 		}
-		if typ == protowire.BytesType && int(num) < len(fields) {
-			f := fields[num]
-			found.count[f]++
-			switch f {
-			case fieldSubscribe, fieldSubscribeLocator:
-				_, _ = sum.Write(msg[:n])
-			case fieldTypeURL:
-				found.typeURL = val
-			}
+		field := fields[f.num]
+		found.count[field]++
+		switch field {
+		case fieldSubscribe, fieldSubscribeLocator:
+			_, _ = sum.Write(f.raw)
+		case fieldTypeURL:
+			found.typeURL = f.val
 		}
-		msg = msg[n:]
 	}
 	found.sum = sum.Sum64()
 	return found
@@ -300,11 +295,11 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 	case fieldVersion:
 		r.Version, err = text(val, "version")
 	case fieldSubscribe, fieldSubscribeLocator:
-		err = r.addEntry(len(r.Subscribe), f, val)
+		err = r.addName(&r.Subscribe, f == fieldSubscribeLocator, val)
 	case fieldUnsubscribe, fieldUnsubscribeLocator:
-		err = r.addEntry(len(r.Unsubscribe), f, val)
+		err = r.addName(&r.Unsubscribe, f == fieldUnsubscribeLocator, val)
 	case fieldInitialVersions:
-		err = r.addEntry(r.versions, f, val)
+		err = r.addInitialVersion(val)
 	case fieldError:
 		err = r.setError(val)
 	}
@@ -324,45 +319,34 @@ func (r *Request) addNode(val []byte) (err error) {
 	return err
 }
 
-// addEntry takes an entry of a list, unless that has as many as allowed, or is repeated.
-func (r *Request) addEntry(listed int, f requestField, val []byte) error {
-	switch {
-	case r.Repeated || r.skips(listed): // only SotW requests are repeated, which have one list
+// addName reads a name, or a ResourceLocator, that is subscribed to or unsubscribed from.
+func (r *Request) addName(to *[]string, locator bool, val []byte) (err error) {
+	if r.Repeated || r.skips(len(*to)) { // only SotW requests are repeated, which have one list
 		return nil
-	case f == fieldInitialVersions:
-		return r.addInitialVersion(val)
 	}
-	return r.addName(f, val)
-}
-
-// addName takes an entry of the names subscribed to, or given up.
-func (r *Request) addName(f requestField, val []byte) (err error) {
-	switch f {
-	case fieldSubscribe:
-		r.Subscribe, err = appendText(r.Subscribe, val)
-	case fieldUnsubscribe:
-		r.Unsubscribe, err = appendText(r.Unsubscribe, val)
-	default:
-		err = r.addLocator(f, val)
+	var name string
+	if locator {
+		name, err = r.locator(val)
+	} else {
+		name, err = text(val, "resource name")
 	}
+	*to = append(*to, name)
 	return err
 }
 
 // typeURLOf is text for a type URL: those that the protocol defines need no memory.
 func typeURLOf(val []byte) (string, error) {
-	if url, known := knownURLs[string(val)]; known {
-		return url, nil
+	if r, known := rank[string(val)]; known {
+		return order[r], nil
 	}
 	return text(val, "type URL")
 }
 
-func appendText(names []string, val []byte) ([]string, error) {
-	name, err := text(val, "resource name")
-	return append(names, name), err
-}
-
 // addInitialVersion reads one entry of the map of initial_resource_versions.
 func (r *Request) addInitialVersion(entry []byte) error {
+	if r.skips(r.versions) {
+		return nil
+	}
 	name, version, err := mapEntry(entry, "initial resource version")
 	if err != nil {
 		return err
@@ -378,35 +362,18 @@ func (r *Request) addInitialVersion(entry []byte) error {
 // setError reads a google.rpc.Status: code is 1, message is 2.
 func (r *Request) setError(status []byte) error {
 	r.Refused = true
-	for len(status) > 0 {
-		num, typ, val, n := consumeField(status)
-		if n < 0 {
-			return fmt.Errorf("%w: error detail", ErrMalformed)
-		}
+	f := fieldReader{msg: status}
+	for f.next() {
 		switch {
-		case num == 1 && typ == protowire.VarintType:
-			code, _ := protowire.ConsumeVarint(val)
-			r.ErrorCode = int32(code)
-		case num == 2 && typ == protowire.BytesType:
-			var err error
-			if r.ErrorMessage, err = text(val, "error message"); err != nil {
+		case f.isNumber(1):
+			r.ErrorCode = int32(f.number())
+		case f.is(2):
+			message, err := text(f.val, "error message")
+			if err != nil {
 				return err
 			}
-			r.ErrorMessage = withoutDump(r.ErrorMessage)
+			r.ErrorMessage = withoutDump(message)
 		}
-		status = status[n:]
 	}
-	return nil
-}
-
-// wellFormed reports whether msg is a sequence of whole fields.
-func wellFormed(msg []byte) bool {
-	for len(msg) > 0 {
-		_, _, _, n := consumeField(msg)
-		if n < 0 {
-			return false
-		}
-		msg = msg[n:]
-	}
-	return true
+	return f.err("error detail")
 }

@@ -7,49 +7,32 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// addLocator takes a ResourceLocator of the names subscribed to, or given up.
-func (r *Request) addLocator(f requestField, val []byte) (err error) {
-	name, _ := stringField(val, 1)
-	if n := len(val) - len(name); r.MaxNameBytes > 0 && n > r.MaxNameBytes {
-		return fmt.Errorf("%w: %d bytes", ErrTooLong, n)
-	}
-	text, err := r.locator(val)
-	if f == fieldSubscribeLocator {
-		r.Subscribe = append(r.Subscribe, text)
-	} else {
-		r.Unsubscribe = append(r.Unsubscribe, text)
-	}
-	return err
-}
-
-// locator returns the name of a ResourceLocator, with its parameters if they are looked at (R120): name=1,
+// locator returns the name of a ResourceLocator, with its parameters if they are enabled (R120): name=1,
 // dynamic_parameters=2, a map.
 func (r *Request) locator(val []byte) (string, error) {
-	if !wellFormed(val) {
-		return "", fmt.Errorf("%w: resource locator", ErrMalformed)
-	}
 	raw, _ := stringField(val, 1)
+	if n := len(val) - len(raw); r.MaxNameBytes > 0 && n > r.MaxNameBytes {
+		return "", fmt.Errorf("%w: %d bytes", ErrTooLong, n)
+	}
 	name, err := text([]byte(raw), "resource name")
-	var parameters map[string]string
-	for err == nil && len(val) > 0 {
-		num, typ, entry, n := consumeField(val)
-		val = val[n:]
-		if num != 2 || typ != protowire.BytesType {
+	if err != nil {
+		return "", err
+	}
+	parameters := make(map[string]string)
+	f := fieldReader{msg: val}
+	for f.next() {
+		if !f.is(2) {
 			continue
 		}
-		var key, value string
-		if key, value, err = mapEntry(entry, "dynamic parameter"); err != nil {
-			break
+		key, value, err := mapEntry(f.val, "dynamic parameter")
+		if err != nil {
+			return "", err
 		}
-		if parameters == nil {
-			parameters = make(map[string]string)
+		if r.Parameters {
+			parameters[key] = value
 		}
-		parameters[key] = value
 	}
-	if !r.Parameters {
-		parameters = nil
-	}
-	return withOwn(name, parameters), err
+	return withOwn(name, parameters), f.err("resource locator")
 }
 
 // withOwn is WithParameters for names that can have any.
@@ -63,15 +46,14 @@ func withOwn(name string, parameters map[string]string) string {
 // mapEntry reads an entry of a map of strings: key is 1, value is 2.
 func mapEntry(entry []byte, what string) (key, value string, err error) {
 	var raw [3][]byte // by field
-	for len(entry) > 0 {
-		num, typ, val, n := consumeField(entry)
-		if n < 0 {
-			return "", "", fmt.Errorf("%w: %s", ErrMalformed, what)
+	f := fieldReader{msg: entry}
+	for f.next() {
+		if f.typ == protowire.BytesType && int(f.num) < len(raw) {
+			raw[f.num] = f.val
 		}
-		if typ == protowire.BytesType && int(num) < len(raw) {
-			raw[num] = val
-		}
-		entry = entry[n:]
+	}
+	if f.bad {
+		return "", "", f.err(what)
 	}
 	if key, err = text(raw[1], what); err != nil {
 		return "", "", err

@@ -41,9 +41,6 @@ var (
 	ErrTypeMismatch = errors.New("resource of another type")
 )
 
-// errSplitBody is how parse says that a body came in several fields.
-var errSplitBody = errors.New("body in several fields")
-
 // A Digest identifies content: SHA-256 of Any.type_url, a zero byte, Any.value
 // (B.2).
 type Digest [sha256.Size]byte
@@ -107,22 +104,13 @@ type Resource struct {
 // file, or a generated set. Value is the encoded message of that type; an empty
 // version means one made from the content.
 func NewResource(typeURL, name, version string, value []byte, aliases ...string) (*Resource, error) {
-	var any []byte
-	any = protowire.AppendTag(any, anyTypeURL, protowire.BytesType)
-	any = protowire.AppendString(any, typeURL)
-	any = protowire.AppendTag(any, anyValue, protowire.BytesType)
-	any = protowire.AppendBytes(any, value)
-
-	var msg []byte
-	msg = appendString(msg, resourceVersion, version)
-	msg = protowire.AppendTag(msg, resourceBody, protowire.BytesType)
-	msg = protowire.AppendBytes(msg, any)
+	any := appendBytes(appendBytes(nil, anyTypeURL, typeURL), anyValue, value)
+	msg := appendBytes(appendString(nil, resourceVersion, version), resourceBody, any)
 	msg = appendString(msg, resourceName, name)
 	for _, a := range aliases {
-		msg = protowire.AppendTag(msg, resourceAliases, protowire.BytesType)
-		msg = protowire.AppendString(msg, a)
+		msg = appendBytes(msg, resourceAliases, a)
 	}
-	return Decoder{}.resource(typeURL, msg)
+	return Decoder{}.resource(typeURL, msg, false)
 }
 
 // HasBody reports whether the resource has content. One without is a heartbeat
@@ -192,35 +180,32 @@ func contents(b mem.Buffer) []byte {
 	return b.ReadOnlyData()
 }
 
+// any returns the encoded Any of a resource with a body.
+func (r *Resource) any() []byte {
+	_, _, any, _ := consumeField(r.Body())
+	return any
+}
+
 // Value returns the bytes of the resource itself (Any.value). It allocates nothing.
 func (r *Resource) Value() (value []byte) {
 	if r.body == nil {
 		return nil
 	}
-	_, _, n := protowire.ConsumeTag(r.Body())
-	any, _ := protowire.ConsumeBytes(r.Body()[n:])
-	for len(any) > 0 {
-		num, typ, val, n := consumeField(any)
-		if n < 0 {
-			return nil
+	for f := (fieldReader{msg: r.any()}); f.next(); {
+		if f.is(anyValue) {
+			value = f.val
 		}
-		if num == anyValue && typ == protowire.BytesType {
-			value = val
-		}
-		any = any[n:]
 	}
 	return value
 }
 
-// Intact reports whether the body is still what the digest was made of. All streams send
+// Intact reports whether the digest is still that of the body. All streams send
 // the same bytes, so nobody may ever write to them.
 func (r *Resource) Intact() bool {
 	if r.body == nil {
 		return true
 	}
-	_, _, n := protowire.ConsumeTag(r.Body())
-	any, _ := protowire.ConsumeBytes(r.Body()[max(n, 0):])
-	typeURL, value, err := parseAny(any)
+	typeURL, value, err := parseAny(r.any())
 	return err == nil && digest(typeURL, value) == r.Digest
 }
 

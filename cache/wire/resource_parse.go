@@ -1,11 +1,9 @@
 package wire
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"unicode/utf8"
+	"slices"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/mem"
@@ -13,129 +11,162 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// resource parses one Resource message and lays out its field anew, so that a
-// resource does not keep the whole response alive.
-func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
-	r, msg, body, err := parseResource(msg)
-	if err != nil {
-		return nil, err
-	}
+// resource parses one Resource message and copies it to a field of its own, so that a
+// resource does not keep the whole response in memory. With nameInside, a resource
+// without a name gets the name in its body (SotW).
+func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resource, error) {
+	r, p := &Resource{}, wrapperParser{}
+	err := p.parse(r, msg)
 	originName := r.Name
-	if r.Name, err = CanonicalName(originName); err != nil {
+	if err == nil && nameInside && p.bodies > 0 && r.Name == "" && !p.fullName && hasOwnName(typeURL) {
+		r.Name, err = readName(typeURL, r.TypeURL, p.value)
+	}
+	if err == nil {
+		r.Name, err = CanonicalName(r.Name)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if r.Name == "" && Known(typeURL) {
 		return nil, fmt.Errorf("%w, type %.256q", ErrUnnamed, typeURL)
 	}
-	r.standsIn = body.n > 0 && r.TypeURL != typeURL
+	r.standsIn = p.bodies > 0 && r.TypeURL != typeURL
 	if r.standsIn && !r.maySubstitute(typeURL) {
 		return nil, fmt.Errorf("%w: %.256q in a response of type %.256q, name %.256q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
 	}
 	r.Version = r.OriginVersion
-	if body.n > 0 && (r.Version == "" || d.ContentVersions) {
+	if p.bodies > 0 && (r.Version == "" || d.ContentVersions) {
 		r.Version = r.ContentVersion()
 	}
-	r.layOut(msg, body, originName)
-	if r.TypeURL == ClusterType {
-		// One that cannot be canonical is asked for by nobody.
-		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
+	if r.limited || r.full || p.respelled || p.bodies > 1 {
+		msg = p.rewrite(r, msg)
 	}
+	r.layOut(msg, p.at, originName)
 	return r, nil
 }
 
-// parseResource parses a Resource message, and returns it as it is to be kept:
-// with canonical aliases and one body, which stands at the span.
-func parseResource(msg []byte) (*Resource, []byte, span, error) {
-	msg, err := respellAliases(msg)
-	if err != nil {
-		return nil, nil, span{}, err
-	}
-	r := &Resource{}
-	body, err := r.parse(msg)
-	if errors.Is(err, errSplitBody) {
-		if msg, err = mergeBodies(msg); err == nil {
-			r = &Resource{}
-			body, err = r.parse(msg)
-		}
-	}
-	return r, msg, body, err
-}
-
-// A span is where the body's field stands in a Resource message; n is 0 if there
+// A span is where the field of the body is in a Resource message; n is 0 if there
 // is none.
 type span struct{ at, n int }
 
-// parse reads the fields of a Resource message, and says where its body is. Of
-// several bodies it reports errSplitBody.
-func (r *Resource) parse(msg []byte) (body span, err error) {
-	var p wrapperParser
-	for at := 0; at < len(msg); {
-		num, typ, val, n := consumeField(msg[at:])
-		if n < 0 {
-			return span{}, fmt.Errorf("%w: resource at byte %d of %d", ErrMalformed, at, len(msg))
+// A wrapperParser collects what parse finds in a Resource message.
+type wrapperParser struct {
+	bodies    int
+	at        span   // of the first body
+	body      []byte // the Any
+	value     []byte // of the Any
+	rest      []byte // fields other than name, version, TTL and body, with canonical aliases
+	checked   []byte // fields that only the generated decoder can judge
+	fullName  bool   // there is a resource_name
+	respelled bool   // some alias was not in canonical form
+}
+
+// parse reads a Resource message.
+func (p *wrapperParser) parse(r *Resource, msg []byte) error {
+	f := fieldReader{msg: msg}
+	for f.next() {
+		if err := p.field(r, &f); err != nil {
+			return err
 		}
-		if typ == protowire.BytesType && num == resourceBody {
-			p.bodies++
-			body, p.body = span{at, n}, val
-		} else if err := p.field(r, num, typ, val, msg[at:at+n]); err != nil {
-			return span{}, err
-		}
-		at += n
 	}
-	if p.bodies > 1 {
-		return span{}, errSplitBody
+	if f.bad {
+		return f.err("resource")
 	}
 	if len(p.rest) > 0 {
 		r.wrapper = sha256.Sum256(p.rest)
 	}
-	if err := r.wrapperFields(p.checked); err != nil || body.n == 0 {
-		return body, err
-	}
-	return body, r.parseBody(p.body)
-}
-
-// A wrapperParser collects what parse finds in a Resource message.
-type wrapperParser struct {
-	bodies  int
-	body    []byte // the Any
-	rest    []byte // fields that are neither name, version, TTL nor body
-	checked []byte // of the fields, what only the generated decoder can judge
-}
-
-// field takes a field other than the body.
-func (p *wrapperParser) field(r *Resource, num protowire.Number, typ protowire.Type, val, raw []byte) (err error) {
-	isBytes := typ == protowire.BytesType
-	switch {
-	case isBytes && num == resourceName:
-		r.Name, err = text(val, "resource name")
+	err := r.wrapperFields(p.checked)
+	if err != nil || p.bodies == 0 {
 		return err
-	case isBytes && num == resourceVersion:
-		r.OriginVersion, err = text(val, "resource version")
-		return err
-	case isBytes && num == resourceAliases:
-		r.Aliases, err = appendText(r.Aliases, val)
-	case isBytes && num == resourceTTL:
-		p.checked = append(p.checked, raw...)
-		return nil
-	default:
-		p.checked = append(p.checked, raw...)
 	}
-	p.rest = append(p.rest, raw...)
+	if r.TypeURL, p.value, err = parseAny(p.body); err == nil {
+		r.Digest = digest(r.TypeURL, p.value)
+	}
 	return err
 }
 
-func (r *Resource) parseBody(any []byte) error {
-	typeURL, value, err := parseAny(any)
-	if err != nil {
+func (p *wrapperParser) field(r *Resource, f *fieldReader) (err error) {
+	switch {
+	case f.is(resourceBody):
+		return p.addBody(f)
+	case f.is(resourceName):
+		r.Name, err = text(f.val, "resource name")
 		return err
+	case f.is(resourceVersion):
+		r.OriginVersion, err = text(f.val, "resource version")
+		return err
+	case f.is(resourceAliases):
+		return p.addAlias(r, f)
+	case f.is(resourceTTL):
+		p.checked = append(p.checked, f.raw...)
+		return nil
 	}
-	r.TypeURL, r.Digest = typeURL, digest(typeURL, value)
+	p.fullName = p.fullName || f.is(resourceFull)
+	p.checked = append(p.checked, f.raw...)
+	p.rest = append(p.rest, f.raw...)
 	return nil
 }
 
-// wrapperFields takes the fields that are rare, and refuses what a client's
-// decoder would choke on: passed on as bytes, it would end the streams of every
-// client.
+// addBody reads a body. Several are concatenated, which merges them, since all fields of an Any are singular. Each
+// must be whole: halves of one must not become a body. No known origin sends several.
+func (p *wrapperParser) addBody(f *fieldReader) error {
+	p.bodies++
+	if p.bodies == 1 {
+		p.at, p.body = span{f.at - len(f.raw), len(f.raw)}, f.val
+		return nil
+	}
+	if !wellFormed(p.body) || !wellFormed(f.val) {
+		return fmt.Errorf("%w: one of several bodies", ErrMalformed)
+	}
+	p.body = slices.Concat(p.body, f.val)
+	return nil
+}
+
+// addAlias reads an alias. Clients subscribe to its canonical form (B.23).
+func (p *wrapperParser) addAlias(r *Resource, f *fieldReader) error {
+	name, err := text(f.val, "resource name")
+	if err != nil {
+		return err
+	}
+	alias, err := CanonicalName(name)
+	if err != nil {
+		return err
+	}
+	raw := f.raw
+	if alias != name {
+		p.respelled, raw = true, appendString(nil, resourceAliases, alias)
+	}
+	r.Aliases, p.rest = append(r.Aliases, alias), append(p.rest, raw...)
+	return nil
+}
+
+// rewrite returns a valid Resource message with canonical aliases and one body, without its TTL and resource_name.
+func (p *wrapperParser) rewrite(r *Resource, msg []byte) []byte {
+	out, aliases := make([]byte, 0, len(msg)), r.Aliases
+	f := fieldReader{msg: msg}
+	for f.next() {
+		switch {
+		case f.is(resourceTTL), f.is(resourceFull) && r.full, f.is(resourceBody) && p.bodies > 1:
+			continue
+		case f.is(resourceAliases):
+			out, aliases = appendBytes(out, resourceAliases, aliases[0]), aliases[1:]
+			continue
+		case f.is(resourceBody):
+			p.at.at = len(out)
+		}
+		out = append(out, f.raw...)
+	}
+	if p.bodies > 1 {
+		p.at.at = len(out)
+		out = appendBytes(out, resourceBody, p.body)
+		p.at.n = len(out) - p.at.at
+	}
+	return out
+}
+
+// wrapperFields reads the fields that are rare, and rejects those that a client's
+// decoder would reject: relayed as bytes, they would close the streams of all
+// clients.
 func (r *Resource) wrapperFields(fields []byte) error {
 	if len(fields) == 0 {
 		return nil
@@ -169,123 +200,53 @@ func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
 	return b
 }
 
-// layOut copies the message into a field of its own, without the TTL, which is not
-// for every client, and with the version and the name that clients are told at its
+// layOut copies the message to a field of its own, with the version and the name that clients receive at its
 // end, where they are not the origin's: of a scalar field, the last value counts. A
 // resource_name becomes a plain name where there are no variants: not every client
-// knows it.
+// supports it.
 func (r *Resource) layOut(msg []byte, body span, originName string) {
-	if r.limited || r.full {
-		msg, body = r.strip(msg)
-	}
-	var told []byte
+	var sent []byte
 	if r.Version != r.OriginVersion {
-		told = appendString(told, resourceVersion, r.Version)
+		sent = appendString(sent, resourceVersion, r.Version)
 	}
 	switch {
 	case r.Constraints != nil:
-		told = appendFullName(told, resourceFull, Variant{r.Name, r.Constraints})
+		sent = appendFullName(sent, resourceFull, Variant{r.Name, r.Constraints})
 	case r.Name != originName || r.full:
-		told = appendString(told, resourceName, r.Name)
+		sent = appendString(sent, resourceName, r.Name)
 	}
-	size := uint64(len(msg) + len(told))
+	size := uint64(len(msg) + len(sent))
 	field := make([]byte, 0, int(size)+protowire.SizeTag(responseResources)+protowire.SizeVarint(size))
 	field = protowire.AppendTag(field, responseResources, protowire.BytesType)
 	field = protowire.AppendVarint(field, size)
-	start := len(field)
-	field = append(field, msg...)
-	field = append(field, told...)
+	body.at += len(field)
+	r.setField(append(append(field, msg...), sent...), body)
+}
+
+// setField sets the bytes of the resource: its field in a response, and where the body is in it.
+func (r *Resource) setField(field []byte, body span) {
 	r.field = mem.SliceBuffer(field)
 	if body.n > 0 {
-		from, to := start+body.at, start+body.at+body.n
-		r.body = mem.SliceBuffer(field[from:to:to])
+		end := body.at + body.n
+		r.body = mem.SliceBuffer(field[body.at:end:end])
 	}
-}
-
-// strip returns a valid Resource message, which has at most one body, without its
-// TTL and its resource_name, and says where its body is then.
-func (r *Resource) strip(msg []byte) (out []byte, body span) {
-	out = make([]byte, 0, len(msg))
-	for len(msg) > 0 {
-		num, typ, _, n := consumeField(msg)
-		isBytes := typ == protowire.BytesType
-		if isBytes && num == resourceBody {
-			body = span{len(out), n}
-		}
-		if !isBytes || num != resourceTTL && (num != resourceFull || !r.full) {
-			out = append(out, msg[:n]...)
-		}
-		msg = msg[n:]
+	if r.TypeURL == ClusterType {
+		// A name without a canonical form is subscribed to by nobody.
+		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
 	}
-	return out, body
-}
-
-// respellAliases returns a Resource message with its aliases in canonical form,
-// which is what clients ask for (B.23). A message with nothing to respell is
-// returned as it is, and so is a malformed one, for parse to refuse.
-func respellAliases(msg []byte) ([]byte, error) {
-	var out []byte
-	done := 0 // so much of msg is in out
-	for at := 0; at < len(msg); {
-		num, typ, val, n := consumeField(msg[at:])
-		if n < 0 {
-			return msg, nil
-		}
-		if num == resourceAliases && typ == protowire.BytesType && bytes.HasPrefix(val, []byte(xdstpScheme)) && utf8.Valid(val) {
-			alias, err := CanonicalName(string(val))
-			if err != nil {
-				return nil, err
-			}
-			if alias != string(val) {
-				out = append(out, msg[done:at]...)
-				out = protowire.AppendString(protowire.AppendTag(out, num, typ), alias)
-				done = at + n
-			}
-		}
-		at += n
-	}
-	if done == 0 {
-		return msg, nil
-	}
-	return append(out, msg[done:]...), nil
-}
-
-// mergeBodies returns a valid Resource message with its several body fields made
-// one. Occurrences of a message field merge, and for an Any, whose fields are
-// all singular, concatenation is the merge. Each must be whole: halves of one
-// must not become a body. No known origin sends this.
-func mergeBodies(msg []byte) ([]byte, error) {
-	var out, body []byte
-	for len(msg) > 0 {
-		num, typ, val, n := consumeField(msg)
-		switch {
-		case num != resourceBody || typ != protowire.BytesType:
-			out = append(out, msg[:n]...)
-		case wellFormed(val):
-			body = append(body, val...)
-		default:
-			return nil, fmt.Errorf("%w: one of several bodies", ErrMalformed)
-		}
-		msg = msg[n:]
-	}
-	return protowire.AppendBytes(protowire.AppendTag(out, resourceBody, protowire.BytesType), body), nil
 }
 
 func parseAny(any []byte) (typeURL string, value []byte, err error) {
-	for b := any; len(b) > 0; {
-		num, typ, val, n := consumeField(b)
-		if n < 0 {
-			return "", nil, fmt.Errorf("%w: body at byte %d of %d", ErrMalformed, len(any)-len(b), len(any))
-		}
-		b = b[n:]
+	f := fieldReader{msg: any}
+	for f.next() {
 		switch {
-		case num == anyTypeURL && typ == protowire.BytesType:
-			if typeURL, err = text(val, "type URL"); err != nil {
+		case f.is(anyTypeURL):
+			if typeURL, err = text(f.val, "type URL"); err != nil {
 				return "", nil, err
 			}
-		case num == anyValue && typ == protowire.BytesType:
-			value = val
+		case f.is(anyValue):
+			value = f.val
 		}
 	}
-	return typeURL, value, nil
+	return typeURL, value, f.err("body")
 }

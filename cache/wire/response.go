@@ -84,9 +84,7 @@ func (b *Body) addMessage(any []byte, r *Resource, ttl time.Duration) {
 		b.addBuffer(r.field)
 		return
 	}
-	field := r.Field()
-	_, _, tag := protowire.ConsumeTag(field)
-	message, _ := protowire.ConsumeBytes(field[tag:])
+	_, _, message, _ := consumeField(r.Field())
 	life := ttlField(ttl)
 	size := len(message) + len(life)
 	if any != nil {
@@ -110,7 +108,7 @@ func (b *Body) Heartbeat(r *Resource, ttl time.Duration) {
 	msg = appendString(msg, resourceName, r.Name)
 	msg = append(msg, ttlField(ttl)...)
 	b.count++
-	b.add(protowire.AppendBytes(protowire.AppendTag(nil, responseResources, protowire.BytesType), msg))
+	b.add(appendBytes(nil, responseResources, msg))
 }
 
 // ttlField returns Resource.ttl, nothing if there is none. A Duration is seconds=1
@@ -119,21 +117,14 @@ func ttlField(ttl time.Duration) []byte {
 	if ttl <= 0 {
 		return nil
 	}
-	var d []byte
-	if s := ttl / time.Second; s > 0 {
-		d = protowire.AppendVarint(protowire.AppendTag(d, 1, protowire.VarintType), uint64(s))
-	}
-	if n := ttl % time.Second; n > 0 {
-		d = protowire.AppendVarint(protowire.AppendTag(d, 2, protowire.VarintType), uint64(n))
-	}
-	return protowire.AppendBytes(protowire.AppendTag(nil, resourceTTL, protowire.BytesType), d)
+	d := appendNumber(nil, 1, uint64(ttl/time.Second))
+	return appendBytes(nil, resourceTTL, appendNumber(d, 2, uint64(ttl%time.Second)))
 }
 
 // Remove adds a name to removed_resources, in a Delta body only.
 func (b *Body) Remove(name string) {
 	b.count++
-	field := protowire.AppendTag(nil, responseRemoved, protowire.BytesType)
-	b.add(protowire.AppendString(field, name))
+	b.add(appendBytes(nil, responseRemoved, name))
 }
 
 // RemoveVariant adds to removed_resource_names, in a Delta body only.
@@ -145,9 +136,7 @@ func (b *Body) RemoveVariant(v Variant) {
 // appendFullName appends a ResourceName as a field: name=1,
 // dynamic_parameter_constraints=2.
 func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
-	name := appendString(nil, 1, v.Name)
-	name = protowire.AppendBytes(protowire.AppendTag(name, 2, protowire.BytesType), v.Constraints)
-	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), name)
+	return appendBytes(b, num, appendBytes(appendString(nil, 1, v.Name), 2, v.Constraints))
 }
 
 // Version returns the response's version_info, or system_version_info.

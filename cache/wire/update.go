@@ -62,33 +62,42 @@ type Decoder struct {
 //
 // Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
 // [ErrXDSTP].
-func (d Decoder) Decode(msg []byte) (Update, error) {
-	u, resources, err := envelope(msg, (*Update).set)
-	if err != nil {
-		return u, fmt.Errorf("decode update: %w", err)
+func (d Decoder) Decode(msg []byte) (Update, error) { return d.decode(msg, false) }
+
+// decode decodes a response of one of the two variants.
+func (d Decoder) decode(msg []byte, sotw bool) (u Update, err error) {
+	what, set := "update", (*Update).set
+	if sotw {
+		what, set = "response", (*Update).setSotW
 	}
-	if u.TypeURL == "" {
-		return u, fmt.Errorf("decode update: %w: no type URL", ErrMalformed)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("decode %s: %w", what, err)
+		}
+	}()
+	u, resources, err := envelope(msg, set)
+	switch {
+	case err != nil:
+		return u, err
+	case u.TypeURL == "":
+		return u, fmt.Errorf("%w: no type URL", ErrMalformed)
 	}
 	for _, raw := range resources {
-		r, err := d.resource(u.TypeURL, raw)
-		if err != nil {
-			return u, fmt.Errorf("decode update: %w", err)
+		if sotw {
+			if raw, err = wrapped(u.TypeURL, raw); err != nil {
+				return u, err
+			}
 		}
-		u.Resources = append(u.Resources, d.limit(r, raw))
+		r, err := d.resource(u.TypeURL, raw, sotw)
+		if err != nil {
+			return u, err
+		}
+		if d.MaxResourceBytes > 0 && len(raw) > d.MaxResourceBytes {
+			r.Refusal = NewResourceError(r.Name, codes.Internal, fmt.Sprintf("the resource has %d bytes, and may have %d", len(raw), d.MaxResourceBytes))
+		}
+		u.Resources = append(u.Resources, r)
 	}
-	if err := u.checkDuplicates(); err != nil {
-		return u, fmt.Errorf("decode update: %w", err)
-	}
-	return u, nil
-}
-
-// limit notes that a resource, encoded as raw, is larger than it may be.
-func (d Decoder) limit(r *Resource, raw []byte) *Resource {
-	if d.MaxResourceBytes > 0 && len(raw) > d.MaxResourceBytes {
-		r.Refusal = NewResourceError(r.Name, codes.Internal, fmt.Sprintf("the resource has %d bytes, and may have %d", len(raw), d.MaxResourceBytes))
-	}
-	return r
+	return u, u.checkDuplicates()
 }
 
 // Refusals yields the resources whose content is not to be taken.
@@ -137,22 +146,20 @@ func (u *Update) checkDuplicates() error {
 // bytes. It reads on after a bad field, since the type URL and the nonce may
 // follow it.
 func envelope(msg []byte, set func(*Update, protowire.Number, []byte) error) (u Update, resources [][]byte, err error) {
-	for b := msg; len(b) > 0; {
-		num, typ, val, n := consumeField(b)
-		if n < 0 {
-			return u, nil, fmt.Errorf("%w at byte %d of %d", ErrMalformed, len(msg)-len(b), len(msg))
-		}
-		b = b[n:]
+	f := fieldReader{msg: msg}
+	for f.next() {
 		switch {
-		case typ != protowire.BytesType:
-			continue
-		case num == responseResources:
-			resources = append(resources, val)
+		case f.typ != protowire.BytesType:
+		case f.num == responseResources:
+			resources = append(resources, f.val)
 		default:
-			if bad := set(&u, num, val); err == nil {
+			if bad := set(&u, f.num, f.val); err == nil {
 				err = bad
 			}
 		}
+	}
+	if f.bad {
+		return u, nil, f.err("response")
 	}
 	return u, resources, err
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -34,23 +35,14 @@ func (v Variant) Matches(parameters map[string]string) bool {
 func (r *Resource) Variant() Variant { return Variant{r.Name, r.Constraints} }
 
 func satisfied(c *discoverypb.DynamicParameterConstraints, parameters map[string]string) bool {
+	satisfies := func(c *discoverypb.DynamicParameterConstraints) bool { return satisfied(c, parameters) }
 	switch t := c.GetType().(type) {
 	case *discoverypb.DynamicParameterConstraints_Constraint:
 		return satisfiedOne(t.Constraint, parameters)
 	case *discoverypb.DynamicParameterConstraints_OrConstraints:
-		for _, c := range t.OrConstraints.GetConstraints() {
-			if satisfied(c, parameters) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(t.OrConstraints.GetConstraints(), satisfies)
 	case *discoverypb.DynamicParameterConstraints_AndConstraints:
-		for _, c := range t.AndConstraints.GetConstraints() {
-			if !satisfied(c, parameters) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(t.AndConstraints.GetConstraints(), func(c *discoverypb.DynamicParameterConstraints) bool { return !satisfies(c) })
 	case *discoverypb.DynamicParameterConstraints_NotConstraints:
 		return !satisfied(t.NotConstraints, parameters)
 	default:

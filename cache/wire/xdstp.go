@@ -97,11 +97,8 @@ func GlobOf(name string) (glob string, ok bool) {
 	if !strings.HasPrefix(name, xdstpScheme) || Glob(name) {
 		return "", false
 	}
-	path, query := name, ""
-	if i := strings.IndexByte(name, '?'); i >= 0 {
-		path, query = name[:i], name[i:]
-	}
-	return path[:strings.LastIndexByte(path, '/')+1] + "*" + query, true
+	path, _, _ := strings.Cut(name, "?")
+	return path[:strings.LastIndexByte(path, '/')+1] + "*" + name[len(path):], true
 }
 
 // redirectType is what says that a resource is found under another name.
