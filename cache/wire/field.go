@@ -19,10 +19,10 @@ type fieldReader struct {
 	bad bool
 
 	// Of the field that next has read.
-	num protowire.Number
-	typ protowire.Type
-	val []byte // its value, without the length prefix
-	raw []byte // all of it
+	from int
+	num  protowire.Number
+	typ  protowire.Type
+	val  []byte // its value, without the length prefix
 }
 
 // next reads the next field. It returns false at the end of the message, and where that is malformed, with bad set.
@@ -36,10 +36,12 @@ func (f *fieldReader) next() bool {
 		f.bad = true
 		return false
 	}
-	f.raw = f.msg[f.at : f.at+n]
-	f.at += n
+	f.from, f.at = f.at, f.at+n
 	return true
 }
+
+// raw returns the whole field.
+func (f *fieldReader) raw() []byte { return f.msg[f.from:f.at] }
 
 // is reports whether the field has a number and the type of strings, bytes and messages.
 func (f *fieldReader) is(num protowire.Number) bool {
@@ -92,6 +94,10 @@ func stringField(msg []byte, want protowire.Number) (s string, ok bool) {
 // value (without the length prefix) and the size of the whole field, negative if
 // b is malformed.
 func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byte, n int) {
+	if len(b) > 1 && b[0] < 0x80 && b[0]>>3 > 0 && b[0]&7 == byte(protowire.BytesType) && b[1] < 0x80 && int(b[1]) <= len(b)-2 {
+		n = 2 + int(b[1])
+		return protowire.Number(b[0] >> 3), protowire.BytesType, b[2:n:n], n // as nearly all fields are
+	}
 	num, typ, tag := protowire.ConsumeTag(b)
 	if tag < 0 {
 		return 0, 0, nil, tag

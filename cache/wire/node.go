@@ -16,7 +16,7 @@ func appendNode(to, node []byte) ([]byte, error) {
 	f := fieldReader{msg: node}
 	for f.next() {
 		if !f.is(nodeExtensions) {
-			to = append(to, f.raw...)
+			to = append(to, f.raw()...)
 		}
 	}
 	if f.bad {
@@ -33,14 +33,14 @@ func TakeNode(msg []byte, field protowire.Number) (node []byte, size int, rest [
 		switch {
 		case f.is(field):
 			if node == nil {
-				node, rest = []byte{}, slices.Clone(msg[:f.at-len(f.raw)])
+				node, rest = []byte{}, slices.Clone(msg[:f.from])
 			}
 			if node, err = appendNode(node, f.val); err != nil {
 				return nil, 0, nil, err
 			}
 			size += len(f.val)
 		case node != nil:
-			rest = append(rest, f.raw...)
+			rest = append(rest, f.raw()...)
 		}
 	}
 	if f.bad {

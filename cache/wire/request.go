@@ -203,7 +203,7 @@ func survey(fields []requestField, msg []byte) (found surveyed) {
 		found.count[field]++
 		switch field {
 		case fieldSubscribe, fieldSubscribeLocator:
-			_, _ = sum.Write(f.raw)
+			_, _ = sum.Write(f.raw())
 		case fieldTypeURL:
 			found.typeURL = f.val
 		}

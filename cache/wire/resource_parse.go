@@ -98,12 +98,12 @@ func (p *wrapperParser) field(r *Resource, f *fieldReader) (err error) {
 	case f.is(resourceAliases):
 		return p.addAlias(r, f)
 	case f.is(resourceTTL):
-		p.checked = append(p.checked, f.raw...)
+		p.checked = append(p.checked, f.raw()...)
 		return nil
 	}
 	p.fullName = p.fullName || f.is(resourceFull)
-	p.checked = append(p.checked, f.raw...)
-	p.rest = append(p.rest, f.raw...)
+	p.checked = append(p.checked, f.raw()...)
+	p.rest = append(p.rest, f.raw()...)
 	return nil
 }
 
@@ -112,7 +112,7 @@ func (p *wrapperParser) field(r *Resource, f *fieldReader) (err error) {
 func (p *wrapperParser) addBody(f *fieldReader) error {
 	p.bodies++
 	if p.bodies == 1 {
-		p.at, p.body = span{f.at - len(f.raw), len(f.raw)}, f.val
+		p.at, p.body = span{f.from, len(f.raw())}, f.val
 		return nil
 	}
 	if !wellFormed(p.body) || !wellFormed(f.val) {
@@ -132,7 +132,7 @@ func (p *wrapperParser) addAlias(r *Resource, f *fieldReader) error {
 	if err != nil {
 		return err
 	}
-	raw := f.raw
+	raw := f.raw()
 	if alias != name {
 		p.respelled, raw = true, appendString(nil, resourceAliases, alias)
 	}
@@ -154,7 +154,7 @@ func (p *wrapperParser) rewrite(r *Resource, msg []byte) []byte {
 		case f.is(resourceBody):
 			p.at.at = len(out)
 		}
-		out = append(out, f.raw...)
+		out = append(out, f.raw()...)
 	}
 	if p.bodies > 1 {
 		p.at.at = len(out)
