@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 	"sigs.k8s.io/yaml"
 )
 
@@ -237,15 +238,11 @@ func responseJSON(types Resolver, data []byte, m protoreflect.Message) error {
 
 // anyInto reads the JSON of a DiscoveryResponse that says so in "@type".
 func anyInto(types Resolver, data []byte, m protoreflect.Message) error {
-	outer, err := newAny(types, "", nil)
-	if err != nil {
+	outer := new(anypb.Any)
+	if err := jsonInto(types, data, outer.ProtoReflect()); err != nil {
 		return err
 	}
-	if err := jsonInto(types, data, outer); err != nil {
-		return err
-	}
-	_, value := openAny(outer)
-	return responseBinary(types, value, m)
+	return responseBinary(types, outer.GetValue(), m)
 }
 
 // responseYAML reads YAML as the JSON that it stands for, and finds the place of

@@ -62,11 +62,9 @@ func withoutValue(text string) string {
 // The protobuf parsers vary the blank after theirs.
 func tidy(err error) *positioned {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
-	text = strings.TrimPrefix(text, "error converting YAML to JSON: ")
-	text = strings.TrimPrefix(text, "yaml: ")
-	text = strings.TrimPrefix(text, "unmarshal errors:\n")
-	text = strings.TrimPrefix(text, "proto: ")
-	text = strings.TrimPrefix(text, "syntax error ")
+	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n", "proto: ", "syntax error "} {
+		text = strings.TrimPrefix(text, prefix)
+	}
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
 	p := &positioned{text: text, cause: err}
 	if at := position.FindStringSubmatchIndex(text); at != nil {
