@@ -91,8 +91,6 @@ type Resource struct {
 	wrapper        Digest     // of what the wrapper holds besides name, version, TTL and body
 	field          mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if given up
 	body           mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is none
-	limited        bool       // the origin's message has a TTL, if only a zero one
-	full           bool       // it has a resource_name
 	standsIn       bool       // its type is not the one that was asked for
 	contentDropped bool       // field and body were given up
 
@@ -148,7 +146,7 @@ func (r *Resource) clone() *Resource {
 	return &Resource{
 		Name: r.Name, Version: r.Version, Aliases: r.Aliases, TypeURL: r.TypeURL, Digest: r.Digest,
 		OriginVersion: r.OriginVersion, EDSName: r.EDSName, TTL: r.TTL, DoNotCache: r.DoNotCache, Constraints: r.Constraints,
-		wrapper: r.wrapper, field: r.field, body: r.body, limited: r.limited, full: r.full, contentDropped: r.contentDropped,
+		wrapper: r.wrapper, field: r.field, body: r.body, contentDropped: r.contentDropped,
 	}
 }
 

@@ -38,10 +38,10 @@ func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resourc
 	if p.bodies > 0 && (r.Version == "" || d.ContentVersions) {
 		r.Version = r.ContentVersion()
 	}
-	if r.limited || r.full || p.respelled || p.bodies > 1 {
+	if p.rewritten || p.bodies > 1 {
 		msg = p.rewrite(r, msg)
 	}
-	r.layOut(msg, p.at, originName)
+	p.layOut(r, msg, originName)
 	return r, nil
 }
 
@@ -57,8 +57,9 @@ type wrapperParser struct {
 	value     []byte // of the Any
 	rest      []byte // fields other than name, version, TTL and body, with canonical aliases
 	checked   []byte // fields that only the generated decoder can judge
-	fullName  bool   // there is a resource_name
-	respelled bool   // some alias was not in canonical form
+	fullName  bool   // there is a resource_name,
+	named     bool   // which has a name
+	rewritten bool   // the message is not kept as it is
 }
 
 // parse reads a Resource message.
@@ -75,7 +76,7 @@ func (p *wrapperParser) parse(r *Resource, msg []byte) error {
 	if len(p.rest) > 0 {
 		r.wrapper = sha256.Sum256(p.rest)
 	}
-	err := r.wrapperFields(p.checked)
+	err := p.checkedFields(r)
 	if err != nil || p.bodies == 0 {
 		return err
 	}
@@ -134,7 +135,7 @@ func (p *wrapperParser) addAlias(r *Resource, f *fieldReader) error {
 	}
 	raw := f.raw()
 	if alias != name {
-		p.respelled, raw = true, appendString(nil, resourceAliases, alias)
+		p.rewritten, raw = true, appendString(nil, resourceAliases, alias)
 	}
 	r.Aliases, p.rest = append(r.Aliases, alias), append(p.rest, raw...)
 	return nil
@@ -146,7 +147,7 @@ func (p *wrapperParser) rewrite(r *Resource, msg []byte) []byte {
 	f := fieldReader{msg: msg}
 	for f.next() {
 		switch {
-		case f.is(resourceTTL), f.is(resourceFull) && r.full, f.is(resourceBody) && p.bodies > 1:
+		case f.is(resourceTTL), f.is(resourceFull) && p.named, f.is(resourceBody) && p.bodies > 1:
 			continue
 		case f.is(resourceAliases):
 			out, aliases = appendBytes(out, resourceAliases, aliases[0]), aliases[1:]
@@ -164,18 +165,18 @@ func (p *wrapperParser) rewrite(r *Resource, msg []byte) []byte {
 	return out
 }
 
-// wrapperFields reads the fields that are rare, and rejects those that a client's
+// checkedFields reads the fields that are rare, and rejects those that a client's
 // decoder would reject: relayed as bytes, they would close the streams of all
 // clients.
-func (r *Resource) wrapperFields(fields []byte) error {
-	if len(fields) == 0 {
+func (p *wrapperParser) checkedFields(r *Resource) error {
+	if len(p.checked) == 0 {
 		return nil
 	}
 	w := new(discoverypb.Resource)
-	if err := nested.Unmarshal(fields, w); err != nil {
+	if err := nested.Unmarshal(p.checked, w); err != nil {
 		return fmt.Errorf("%w: resource: %w", ErrMalformed, err)
 	}
-	r.TTL, r.limited = max(w.GetTtl().AsDuration(), 0), w.GetTtl() != nil
+	r.TTL, p.rewritten = max(w.GetTtl().AsDuration(), 0), p.rewritten || w.GetTtl() != nil
 	r.DoNotCache = w.GetCacheControl().GetDoNotCache()
 	full := w.GetResourceName()
 	if full.GetName() == "" {
@@ -184,7 +185,7 @@ func (r *Resource) wrapperFields(fields []byte) error {
 	if r.Name != "" {
 		return fmt.Errorf("%w: resource with both name %.256q and resource_name %.256q", ErrMalformed, r.Name, full.GetName())
 	}
-	r.Name, r.full = full.GetName(), true
+	r.Name, p.named, p.rewritten = full.GetName(), true, true
 	r.Constraints = constraintBytes(full.GetDynamicParameterConstraints())
 	return nil
 }
@@ -204,7 +205,7 @@ func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
 // end, where they are not the origin's: of a scalar field, the last value counts. A
 // resource_name becomes a plain name where there are no variants: not every client
 // supports it.
-func (r *Resource) layOut(msg []byte, body span, originName string) {
+func (p *wrapperParser) layOut(r *Resource, msg []byte, originName string) {
 	var sent []byte
 	if r.Version != r.OriginVersion {
 		sent = appendString(sent, resourceVersion, r.Version)
@@ -212,15 +213,15 @@ func (r *Resource) layOut(msg []byte, body span, originName string) {
 	switch {
 	case r.Constraints != nil:
 		sent = appendFullName(sent, resourceFull, Variant{r.Name, r.Constraints})
-	case r.Name != originName || r.full:
+	case r.Name != originName || p.named:
 		sent = appendString(sent, resourceName, r.Name)
 	}
 	size := uint64(len(msg) + len(sent))
 	field := make([]byte, 0, int(size)+protowire.SizeTag(responseResources)+protowire.SizeVarint(size))
 	field = protowire.AppendTag(field, responseResources, protowire.BytesType)
 	field = protowire.AppendVarint(field, size)
-	body.at += len(field)
-	r.setField(append(append(field, msg...), sent...), body)
+	p.at.at += len(field)
+	r.setField(append(append(field, msg...), sent...), p.at)
 }
 
 // setField sets the bytes of the resource: its field in a response, and where the body is in it.

@@ -16,8 +16,7 @@ const resourceWrapper = typePrefix + "envoy.service.discovery.v3.Resource"
 type Body struct {
 	delta   bool
 	version string
-	wrap    bool // SotW: the client understands resources in their Resource message
-	wrapAll bool // SotW: the client needs the message of every resource
+	wrap    Wrap // SotW
 	pieces  mem.BufferSlice
 	size    int
 	count   int // resources and removals
@@ -42,7 +41,7 @@ const (
 // NewSotWBody begins the body of a DiscoveryResponse.
 func NewSotWBody(typeURL, version string, wrap Wrap) *Body {
 	b := newBody(false, typeURL, version)
-	b.wrap, b.wrapAll = wrap != Unwrapped, wrap == WrapAll
+	b.wrap = wrap
 	return b
 }
 
@@ -64,7 +63,7 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 		b.addMessage(nil, r, ttl)
 	case !r.HasBody():
 		return
-	case b.wrap && (ttl > 0 || b.wrapAll || r.hasDetails()):
+	case b.wrap == WrapAll, b.wrap == WrapDetails && (ttl > 0 || r.hasDetails()):
 		b.addMessage(appendString(nil, anyTypeURL, resourceWrapper), r, ttl)
 	default:
 		b.addBuffer(r.body)

@@ -117,28 +117,18 @@ func (r orPlaceholder) FindMessageByURL(url string) (protoreflect.MessageType, e
 //
 // Errors: [UnknownTypeError] where the type, or one inside it, is not embedded.
 func UnmarshalJSON(data []byte) (typeURL string, value []byte, err error) {
-	return unmarshal(data, jsonInto)
-}
-
-// UnmarshalText is [UnmarshalJSON] for the text format of an Any:
-// [type.googleapis.com/envoy.config.cluster.v3.Cluster] { name: "a" }.
-func UnmarshalText(data []byte) (typeURL string, value []byte, err error) {
-	return unmarshal(data, textInto)
-}
-
-func unmarshal(data []byte, into func(Resolver, []byte, protoreflect.Message) error) (string, []byte, error) {
 	types, err := Types()
 	if err != nil {
 		return "", nil, err
 	}
 	m := new(anypb.Any)
-	if err := into(types, data, m.ProtoReflect()); err != nil {
+	if err := jsonInto(types, data, m.ProtoReflect()); err != nil {
 		return "", nil, fmt.Errorf("unmarshal resource: %w", err)
 	}
 	if m.GetTypeUrl() == "" {
 		return "", nil, errors.New("unmarshal resource: no type")
 	}
-	value, err := canonical(types, m.GetTypeUrl(), m.GetValue())
+	value, err = canonical(types, m.GetTypeUrl(), m.GetValue())
 	return m.GetTypeUrl(), value, err
 }
 
