@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -50,4 +51,12 @@ func TakeNode(msg []byte, field protowire.Number) (node []byte, size int, rest [
 		rest = msg
 	}
 	return node, size, rest, nil
+}
+
+// Shorten returns the beginning of a text that has more than so many bytes, with an ellipsis.
+func Shorten(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes], "") + "…"
 }
