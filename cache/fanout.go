@@ -59,9 +59,8 @@ const moments = 256
 
 // A timeline remembers the causes of the newest changes of a view. Its zero value is empty.
 type timeline struct {
-	mu   sync.Mutex
-	ring [moments]moment // by seq, from next on round to next
-	next int
+	mu      sync.Mutex
+	changes []moment // in order; only the newest moments count
 }
 
 // A moment is what brought a view to a position; its cause has a time.
@@ -74,27 +73,23 @@ type moment struct {
 func (l *timeline) record(p Seq, cause Cause) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ring[l.next] = moment{p, cause}
-	l.next = (l.next + 1) % moments
+	if len(l.changes) == 2*moments {
+		l.changes = slices.Delete(l.changes, 0, moments)
+	}
+	l.changes = append(l.changes, moment{p, cause})
 }
 
 // of returns what brought the view to p, or past it; the zero cause if nothing ever did. Of
-// what was too long ago to be remembered, it is the cause of the oldest that is.
+// a change too long ago to be remembered, it is the cause of the oldest that is.
 func (l *timeline) of(p Seq) Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if newest := &l.ring[(l.next+moments-1)%moments]; newest.seq < p {
+	newest := l.changes[max(len(l.changes)-moments, 0):]
+	at := sort.Search(len(newest), func(i int) bool { return newest[i].seq >= p })
+	if at == len(newest) {
 		return Cause{}
 	}
-	oldest := 0
-	if l.ring[l.next].seq != 0 {
-		oldest = l.next
-	}
-	n := sort.Search(moments, func(i int) bool {
-		m := &l.ring[(oldest+i)%moments]
-		return m.seq == 0 || m.seq >= p
-	})
-	return l.ring[(oldest+n)%moments].cause
+	return newest[at].cause
 }
 
 // Cause returns what brought the view to p, with the time of it; the zero cause if the

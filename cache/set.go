@@ -16,26 +16,31 @@ type Set struct {
 	table    table
 	log      []logged // by seq; entries that changed again are dead
 	renewals []logged // by seq; of renewed times to live
-	live     int      // entries in table, absent ones included
+	totals
 
 	aliased bool // some resource was received under an alias
 	limited bool // some resource was to expire
 
-	count          int    // resources present
-	bytes          int64  // of these
-	ttls           int    // of these, those that expire
-	contentDropped int    // of these, those whose content was dropped
-	sum            Sum    // of the resources present
-	system         string // system_version_info of the last response
-	last           Seq    // of the newest change
-	lastRemoval    Seq    // of the newest removal
-	floor          Seq    // of the newest removal that the set no longer remembers
+	system      string // system_version_info of the last response
+	last        Seq    // of the newest change
+	lastRemoval Seq    // of the newest removal
+	floor       Seq    // of the newest removal that the set no longer remembers
 
 	renewed Seq // of the newest renewal
 
 	contentDroppedAt time.Time // when content was last dropped
 
 	setHistory
+}
+
+// totals are derived from the entries of a set.
+type totals struct {
+	live           int   // entries in table, absent ones included
+	count          int   // resources present
+	bytes          int64 // of these
+	ttls           int   // of these, those that expire
+	contentDropped int   // of these, those whose content was dropped
+	sum            Sum   // of the resources present
 }
 
 type logged struct {
@@ -152,13 +157,11 @@ func (s *Set) at(l logged) *Entry {
 func (s *Set) put(by *txn, e *Entry) {
 	by.note(e.Name)
 	old := s.Get(e.Name)
-	if old == nil {
-		s.live++
-	} else {
+	if old != nil {
 		e.recordPast(old)
 	}
 	s.limited = s.limited || e.Expires()
-	s.account(old, e)
+	s.replace(old, e)
 	s.table = s.table.set(by, e.Name.id, e)
 	if old == nil || old.Seq != e.Seq {
 		s.log = append(s.log, logged{e.Name, e.Seq})
@@ -177,30 +180,37 @@ func (s *Set) put(by *txn, e *Entry) {
 // seen, the caller raises the floor.
 func (s *Set) drop(by *txn, e *Entry) {
 	by.note(e.Name)
-	s.live--
-	s.account(e, nil)
+	s.replace(e, nil)
 	s.table = s.table.set(by, e.Name.id, nil)
 }
 
-func (s *Set) account(old, e *Entry) {
+// replace counts an entry instead of an older one, either of which may be nil.
+func (t *totals) replace(old, e *Entry) {
+	t.add(old, -1)
+	t.add(e, 1)
 	if old.Present() {
-		s.tally(old, -1)
-		s.sum = s.sum.Sub(old.Leaf)
+		t.sum = t.sum.Sub(old.Leaf)
 	}
 	if e.Present() {
-		s.tally(e, 1)
-		s.sum = s.sum.Add(e.Leaf)
+		t.sum = t.sum.Add(e.Leaf)
 	}
 }
 
-func (s *Set) tally(e *Entry, by int) {
-	s.count += by
-	s.bytes += int64(by * e.Resource.Size())
+func (t *totals) add(e *Entry, by int) {
+	if e == nil {
+		return
+	}
+	t.live += by
+	if !e.Present() {
+		return
+	}
+	t.count += by
+	t.bytes += int64(by * e.Resource.Size())
 	if e.Expires() {
-		s.ttls += by
+		t.ttls += by
 	}
 	if e.Resource.ContentDropped() {
-		s.contentDropped += by
+		t.contentDropped += by
 	}
 }
 
