@@ -231,7 +231,7 @@ func (re response) refetchMissing(n *Name) {
 	default:
 		return
 	}
-	re.pokes |= re.w.view.index.want(re.index, n)
+	re.w.view.index.want(re.index, n)
 }
 
 // remove records that the origin has no such resource, and clears its error, unless the response has one.

@@ -21,7 +21,6 @@ type edit struct {
 	index  *indexType
 	txn    *txn
 	change Change
-	pokes  pokes
 
 	dirty    bool // the wildcard set changed: wake its subscribers
 	failures bool // the type's errors belong to this edit, which may write to them

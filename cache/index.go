@@ -22,6 +22,7 @@ type index struct {
 	observers     []*Watch                // of watches, those that Observe made
 	reported      map[*indexType]struct{} // those of which clients have reported what they hold
 	namesLeft     int                     // names in reports whose clients have left
+	pokes         uint64                  // sources whose demand has changed since unlock, one bit for each
 	typesOpenedBy map[string]int          // by peer, of types that the protocol does not know, those that it was the first to ask for
 
 	route     func(typeURL, name string) int // of Config; never nil
@@ -181,45 +182,43 @@ type Demand struct {
 	At time.Time
 }
 
-// pokes says which sources have demand to take, one bit for each.
-type pokes uint64
-
 // MaxSources is how many sources a view can have.
 const MaxSources = 64
 
-// want queues a change of demand and says which source must be poked.
-func (x *index) want(t *indexType, n *Name) pokes {
+// want queues a change of demand. Who unlocks the index calls unlock.
+func (x *index) want(t *indexType, n *Name) { x.wantFor(nil, t, n) }
+
+// wantFor is want for what a watch, which may be nil, subscribes to.
+func (x *index) wantFor(w *Watch, t *indexType, n *Name) {
 	queued, from := &t.queued, t.source
 	if n != nil {
 		queued, from = &n.queued, n.source
 	}
 	if *queued {
-		return 0
+		return
 	}
 	*queued = true
-	x.sources[from].demand = append(x.sources[from].demand, Demand{TypeURL: t.url, Name: n})
-	return 1 << from
-}
-
-// wantFor is want for what a watch subscribes to.
-func (x *index) wantFor(w *Watch, t *indexType, n *Name) pokes {
-	p := x.want(t, n)
-	if p != 0 && w.by != nil {
-		queued := x.sources[bits.TrailingZeros64(uint64(p))].demand
-		d := &queued[len(queued)-1]
+	d := Demand{TypeURL: t.url, Name: n}
+	if w != nil && w.by != nil {
 		d.By, d.At = w.by, time.Now()
 	}
-	return p
+	x.sources[from].demand = append(x.sources[from].demand, d)
+	x.pokes |= 1 << from
 }
 
-// poke tells the sources. The index must not be locked.
-func (x *index) poke(p pokes) {
-	for i := 0; p != 0; i, p = i+1, p>>1 {
-		if p&1 == 0 {
-			continue
-		}
+// unlock unlocks the index, and pokes the sources whose demand has changed.
+func (x *index) unlock() {
+	p := x.pokes
+	x.pokes = 0
+	x.mu.Unlock()
+	x.poke(p)
+}
+
+// poke informs the sources. The index must not be locked.
+func (x *index) poke(p uint64) {
+	for ; p != 0; p &= p - 1 {
 		select {
-		case x.sources[i].poke <- struct{}{}:
+		case x.sources[bits.TrailingZeros64(p)].poke <- struct{}{}:
 		default: // a poke is waiting already
 		}
 	}

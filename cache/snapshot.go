@@ -168,7 +168,7 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 		members.restoreSet(t.Wildcard)
 		ed.typ.Phase, ed.typ.Restored = Settled, t.Complete
 		ed.index.tracked, ed.index.restored, ed.index.lastKnown = true, true, t.Complete
-		ed.pokes |= w.view.index.want(ed.index, nil)
+		w.view.index.want(ed.index, nil)
 	}
 	named := ed.of(ByName)
 	for _, e := range t.ByName.Entries {
@@ -179,7 +179,7 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 		}
 		n.tracked = true
 		named.restoreEntry(n, e)
-		ed.pokes |= w.view.index.want(ed.index, n)
+		w.view.index.want(ed.index, n)
 		restored++
 	}
 	named.restoreSet(t.ByName)

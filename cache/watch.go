@@ -86,16 +86,14 @@ func (w *Watch) Close() {
 func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typForWatch(w, typeURL)
 	wc := &WildcardWatch{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
-	var p pokes
 	if len(t.wildcards) == 1 {
 		x.countFollowed(t, 1)
-		p = x.wantFor(w, t, nil)
+		x.wantFor(w, t, nil)
 	}
-	x.mu.Unlock()
-	x.poke(p)
 	return wc
 }
 
@@ -103,23 +101,20 @@ func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := wc.typ
 	last := len(t.wildcards) - 1
 	t.wildcards[wc.at] = t.wildcards[last]
 	t.wildcards[wc.at].at = wc.at
-	t.wildcards[last] = nil
-	t.wildcards = t.wildcards[:last]
-	var p pokes
+	t.wildcards = slices.Delete(t.wildcards, last, last+1)
 	if last == 0 {
 		x.countFollowed(t, -1)
-		p = x.want(t, nil)
+		x.want(t, nil)
 	}
-	x.mu.Unlock()
-	x.poke(p)
 }
 
-// Unfollowed returns how many of collections nobody follows, and how many there are in
-// all that somebody follows.
+// Unfollowed returns how many of some collections nobody subscribes to, and to how many collections
+// somebody does.
 func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -132,16 +127,16 @@ func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
 	return unfollowed, x.followed
 }
 
-// Subscribe watches names of a type, those that it watches already included. It
+// Subscribe watches names of a type, including those that it watches already. It
 // returns them in the order given.
 func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	if len(names) == 0 {
 		return nil
 	}
 	out := make([]*Name, len(names))
-	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typForWatch(w, typeURL)
 	for i, text := range names {
 		n := x.name(t, text)
@@ -159,31 +154,27 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 			n.asked.Store(nil)
 		}
 		if !watched && len(n.watchers) == 1 || n.stale {
-			p |= x.wantFor(w, t, n)
+			x.wantFor(w, t, n)
 		}
 	}
-	x.mu.Unlock()
-	x.poke(p)
 	return out
 }
 
 // Refetch has the origin asked again for a name, or for the wildcard set of the type if n is nil, because dropped
 // content is needed (R125); but not if it was asked after the content was dropped.
-func (w *Watch) Refetch(typeURL string, n *Name, givenUp time.Time) {
+func (w *Watch) Refetch(typeURL string, n *Name, dropped time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typ(typeURL)
-	var p pokes
 	switch {
-	case n == nil && before(t.refetchedAt, givenUp):
+	case n == nil && before(t.refetchedAt, dropped):
 		t.refetch, t.refetchedAt = true, time.Now()
-		p = x.want(t, nil)
-	case n != nil && before(n.Asked(), givenUp):
+		x.want(t, nil)
+	case n != nil && before(n.Asked(), dropped):
 		n.refetch = true
-		p = x.want(t, n)
+		x.want(t, n)
 	}
-	x.mu.Unlock()
-	x.poke(p)
 }
 
 // before reports whether the origin was asked, if ever, before content was dropped.
@@ -195,18 +186,16 @@ func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
 	}
-	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typ(typeURL)
 	for _, n := range names {
 		if n.stale {
 			n.refetch = true
-			p |= x.want(t, n)
+			x.want(t, n)
 		}
 	}
-	x.mu.Unlock()
-	x.poke(p)
 }
 
 // Generation returns the newest version of the view.
@@ -220,9 +209,9 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
 	}
-	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typ(typeURL)
 	for _, n := range names {
 		if at, ok := slices.BinarySearch(n.watchers, w.id); ok {
@@ -240,12 +229,10 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 		}
 		n.watchers = nil
 		if n.tracked {
-			p |= x.want(t, n)
+			x.want(t, n)
 		}
 		t.release(n)
 	}
-	x.mu.Unlock()
-	x.poke(p)
 }
 
 // A Subscriber is whose subscriptions a watch has, for people. It is immutable.

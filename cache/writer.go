@@ -107,8 +107,7 @@ func (w *Writer) publish(edited *edit) {
 	x := &w.view.index
 	ed := w.passEdit(edited)
 	if ed == nil {
-		x.mu.Unlock()
-		x.poke(edited.pokes)
+		x.unlock()
 		return
 	}
 	if ed.change.Changed+ed.change.Removed > 0 {
@@ -129,8 +128,7 @@ func (w *Writer) publish(edited *edit) {
 	began := w.view.cfg.Began != nil && ed.typ.serves() && !w.view.head.Load().Type(ed.typ.URL).serves()
 	w.wakes = append(w.wakes, x.observers...)
 	w.view.head.Store(ed.gen)
-	x.mu.Unlock()
-	x.poke(ed.pokes)
+	x.unlock()
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
