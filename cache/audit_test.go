@@ -30,8 +30,7 @@ func findings(faults iter.Seq[Fault]) (lines []string) {
 func TestB43_NothingToFind(t *testing.T) {
 	texts := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		var all *WildcardWatch
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			text := rapid.SampledFrom(texts).Draw(t, "name")
@@ -173,8 +172,7 @@ var plants = []planted{
 // filled3 returns an origin with three members, and one stream that follows them and has
 // named the third.
 func filled3(t tester) (*origin, *Watch) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	watch.SubscribeAll(acme)
 	o.want(watch, "c")
 	for i, text := range []string{"a", "b", "c"} {
