@@ -67,14 +67,17 @@ func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
 
 // take fills in what is demanded now.
 func (x *index) take(d *Demand) {
-	if d.Name == nil {
-		d.Wanted, d.Refetch, d.Restored = x.takeMembers(d.TypeURL)
+	if n := d.Name; n != nil {
+		d.Wanted, d.Refetch = len(n.watchers) > 0, n.refetch && n.tracked
+		n.queued, n.refetch = false, false
+		if d.Wanted {
+			n.tracked, n.stale = true, false
+		}
 		return
 	}
-	d.Wanted, d.Refetch = len(d.Name.watchers) > 0, d.Name.refetch && d.Name.tracked
-	d.Name.queued, d.Name.refetch = false, false
-	if d.Wanted {
-		d.Name.tracked, d.Name.stale = true, false
+	if t := x.types[d.TypeURL]; t != nil { // else it was forgotten after the demand changed
+		d.Wanted, d.Refetch, d.Restored = len(t.wildcards) > 0, t.refetch, t.restored
+		t.queued, t.refetch, t.restored, t.tracked = false, false, false, t.tracked || d.Wanted
 	}
 }
 

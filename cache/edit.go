@@ -56,9 +56,6 @@ func (ed *edit) servedEdit() *edit {
 	return ed.served
 }
 
-// behindGate reports whether this is an edit of what readers see, and the gate is closed.
-func (ed *edit) behindGate() bool { return ed.ledger != ed.w.latest }
-
 func (ed *edit) next() Seq {
 	ed.gen.Seq++
 	return ed.gen.Seq

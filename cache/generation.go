@@ -263,9 +263,7 @@ const SharedSlots = 4
 
 // memo holds values that readers of one version of a type share, such as encoded
 // responses.
-type memo struct {
-	slots [SharedSlots]atomic.Pointer[memoized]
-}
+type memo [SharedSlots]atomic.Pointer[memoized]
 
 type memoized struct {
 	key   any
@@ -280,7 +278,7 @@ func (t *Type) Shared(key any, slot int, make func() any) any {
 	if t.shared == nil {
 		return make()
 	}
-	at := &t.shared.slots[slot%SharedSlots]
+	at := &t.shared[slot%SharedSlots]
 	if m := at.Load(); m != nil && m.key == key {
 		return m.value
 	}

@@ -248,17 +248,6 @@ func (x *index) typForWatch(w *Watch, key string) *indexType {
 	return x.typ(key)
 }
 
-// takeMembers returns the demand for the wildcard set of a type or collection.
-func (x *index) takeMembers(key string) (wanted, again, restored bool) {
-	t := x.types[key]
-	if t == nil {
-		return false, false, false // it was forgotten after the demand changed
-	}
-	wanted, again, restored = len(t.wildcards) > 0, t.refetch, t.restored
-	t.queued, t.refetch, t.restored, t.tracked = false, false, false, t.tracked || wanted
-	return wanted, again, restored
-}
-
 // idle reports whether a type or collection can be forgotten, given the generation that readers see: nobody
 // subscribes to it, no session follows it, and nothing is held of it. Types of the protocol stay.
 func (x *index) idle(t *indexType, g *Generation) bool {

@@ -15,21 +15,14 @@ import (
 // weakly, so it needs no bookkeeping of who uses what. Only writers use it, once
 // for each resource received. Its zero value is ready to use.
 type Interner struct {
-	seed maphash.Seed
-	once sync.Once
-
 	mu   sync.Mutex
 	refs map[uint64]weak.Pointer[wire.Resource] // by hash of the resource's field and TTL
 }
 
-// Intern returns a resource equal to r, the first one that was seen and is still
+// Intern returns a resource equal to r, the first one that was received and is still
 // in use.
 func (i *Interner) Intern(r *wire.Resource) *wire.Resource {
-	i.once.Do(func() {
-		i.seed = maphash.MakeSeed()
-		i.refs = make(map[uint64]weak.Pointer[wire.Resource])
-	})
-	key := maphash.Bytes(i.seed, r.Field()) ^ uint64(r.TTL)
+	key := maphash.Bytes(seed, r.Field()) ^ uint64(r.TTL)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if p, ok := i.refs[key]; ok {
@@ -39,6 +32,9 @@ func (i *Interner) Intern(r *wire.Resource) *wire.Resource {
 			}
 			return r // another resource with the same hash
 		}
+	}
+	if i.refs == nil {
+		i.refs = make(map[uint64]weak.Pointer[wire.Resource])
 	}
 	i.refs[key] = weak.Make(r)
 	runtime.AddCleanup(r, i.forget, key)

@@ -45,11 +45,11 @@ type loggedType struct {
 	at  uint64
 }
 
-// typeSeed makes hashes of keys, which leave no trace in any order.
-var typeSeed = maphash.MakeSeed()
+// seed makes hashes of what origins and clients choose, so that they cannot choose equal ones.
+var seed = maphash.MakeSeed()
 
 func digits(key string) (high, low uint64) {
-	h := maphash.String(typeSeed, key)
+	h := maphash.String(seed, key)
 	return h % fanout, h / fanout % uint64(len(bucket{}))
 }
 

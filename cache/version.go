@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math/bits"
+	"strings"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -49,13 +50,7 @@ func (s Sum) Version(system string) string {
 // SameVersion reports whether version, as a client gave it, names a set with
 // this sum. Only what follows the last "~" counts.
 func (s Sum) SameVersion(version string) bool {
-	for i := len(version) - 1; i >= 0; i-- {
-		if version[i] == '~' {
-			version = version[i+1:]
-			break
-		}
-	}
-	return version == s.Version("")
+	return version[strings.LastIndexByte(version, '~')+1:] == s.Version("")
 }
 
 // VersionSource says what a SotW version is made from.
@@ -76,18 +71,11 @@ func (src VersionSource) leaf(typeURL string, r *wire.Resource) Sum {
 	if !r.HasBody() {
 		return Sum{}
 	}
-	h := sha256.New()
-	h.Write([]byte("tender1" + typeURL))
-	h.Write([]byte{0})
-	h.Write([]byte(r.Name))
-	h.Write([]byte{0})
+	content := string(r.Digest[:])
 	if src == FromOrigin && r.OriginVersion != "" {
-		h.Write([]byte(r.OriginVersion))
-	} else {
-		h.Write(r.Digest[:])
+		content = r.OriginVersion
 	}
-	var d [sha256.Size]byte
-	h.Sum(d[:0])
+	d := sha256.Sum256([]byte("tender1" + typeURL + "\x00" + r.Name + "\x00" + content))
 	return Sum{binary.BigEndian.Uint64(d[:8]), binary.BigEndian.Uint64(d[8:16])}
 }
 

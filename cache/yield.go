@@ -65,7 +65,7 @@ func (ed setEdit) endYieldIfSame(member *Entry) {
 // yieldTimedOut makes readers follow a named entry that has yielded for long enough. Behind a closed gate it goes on
 // yielding: time is no change that passes.
 func (ed *edit) yieldTimedOut(named *Entry) {
-	if ed.behindGate() && ed.typ.member(named.Name).Present() {
+	if ed.ledger != ed.w.latest && ed.typ.member(named.Name).Present() {
 		named.alarm.yields = ed.now.Add(yieldFor)
 		ed.of(ByName).setAlarm(named)
 		return
