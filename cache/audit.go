@@ -107,16 +107,6 @@ func (t *Type) parts() []part {
 	}
 }
 
-// holds returns in how many sets of a kind, that of errors included, a name has an entry.
-func (t *Type) holds(kind Kind, n *Name) (entries int) {
-	for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
-		if set.Get(n) != nil {
-			entries++
-		}
-	}
-	return entries
-}
-
 // set checks one set of a type.
 func (a *audit) set(s *Set) bool {
 	if s.table.root == nil && len(s.log) == 0 {

@@ -133,3 +133,58 @@ func (ed *edit) forgetType() {
 		delete(ed.w.refetchedAt, key)
 	}
 }
+
+// InterestStats say what the streams of a view want of a type now.
+type InterestStats struct {
+	Wildcards int // wildcard subscriptions, also to collections
+	Names     int // subscriptions to names: a name that two streams want counts twice
+}
+
+// Plus returns the sums of both.
+func (s InterestStats) Plus(o InterestStats) InterestStats {
+	return InterestStats{s.Wildcards + o.Wildcards, s.Names + o.Names}
+}
+
+// Interest returns what streams want, by type URL. It takes as long as there are types and
+// collections, and for that long keeps streams from subscribing.
+func (v *View) Interest() map[string]InterestStats {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	stats := make(map[string]InterestStats)
+	for key, t := range x.types {
+		typeURL, _, _ := SplitCollection(key)
+		of := stats[typeURL]
+		of.Wildcards += len(t.wildcards)
+		of.Names += t.watched
+		stats[typeURL] = of
+	}
+	return stats
+}
+
+// An Unanswered name is one that somebody asked for, and of which the view knows nothing.
+type Unanswered struct {
+	Type string // or the collection, see Collection
+	Name *Name
+}
+
+// Unanswered returns the names that streams ask for and of which the view knows nothing, not
+// even that they do not exist.
+func (v *View) Unanswered() (names []Unanswered) {
+	g := v.Generation()
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key, t := range x.types {
+		typ := g.Type(key)
+		for _, n := range t.names {
+			if len(n.watchers) == 0 {
+				continue
+			}
+			if e, _ := typ.Lookup(n); e == nil && typ.Errors(ByName).Get(n) == nil {
+				names = append(names, Unanswered{key, n})
+			}
+		}
+	}
+	return names
+}

@@ -2,15 +2,95 @@ package cache
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"math/bits"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Seq numbers the changes of a view, over all its types. It is also a position:
-// everything up to there.
-type Seq uint64
+// A Sum identifies a set of resources by content: the sum of their leaves modulo
+// 2^128. Adding and removing a resource costs one addition, and no order, clock,
+// counter or host enters, so that every replica says the same of the same set
+// (B.2). The zero Sum is that of the empty set.
+type Sum struct{ hi, lo uint64 }
+
+// Add returns s with leaf o added.
+func (s Sum) Add(o Sum) Sum {
+	lo, carry := bits.Add64(s.lo, o.lo, 0)
+	hi, _ := bits.Add64(s.hi, o.hi, carry)
+	return Sum{hi, lo}
+}
+
+// Sub returns s with leaf o removed.
+func (s Sum) Sub(o Sum) Sum {
+	lo, borrow := bits.Sub64(s.lo, o.lo, 0)
+	hi, _ := bits.Sub64(s.hi, o.hi, borrow)
+	return Sum{hi, lo}
+}
+
+// contentMark begins the part of a version that says what the content is.
+const contentMark = "r1."
+
+// Version returns the version_info of a set whose origin calls it system:
+// people see the origin's own version, and what follows the last "~" is the
+// content's (B.2).
+func (s Sum) Version(system string) string {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], s.hi)
+	binary.BigEndian.PutUint64(b[8:], s.lo)
+	v := contentMark + base64.RawURLEncoding.EncodeToString(b[:])
+	if system == "" {
+		return v
+	}
+	return system + "~" + v
+}
+
+// SameVersion reports whether version, as a client gave it, names a set with
+// this sum. Only what follows the last "~" counts.
+func (s Sum) SameVersion(version string) bool {
+	return version[strings.LastIndexByte(version, '~')+1:] == s.Version("")
+}
+
+// VersionSource says what a SotW version is made from.
+type VersionSource int
+
+// The sources of versions (TENDER_VERSION_SOURCE).
+const (
+	// FromContent makes versions from the resources' bytes.
+	FromContent VersionSource = iota
+	// FromOrigin makes versions from the versions that the origin gave its
+	// resources: right only where those are hashes of the content.
+	FromOrigin
+)
+
+// leaf returns what a resource adds to its set's sum. A resource without a body
+// is in no SotW set and adds nothing.
+func (src VersionSource) leaf(typeURL string, r *wire.Resource) Sum {
+	if !r.HasBody() {
+		return Sum{}
+	}
+	content := string(r.Digest[:])
+	if src == FromOrigin && r.OriginVersion != "" {
+		content = r.OriginVersion
+	}
+	d := sha256.Sum256([]byte("tender1" + typeURL + "\x00" + r.Name + "\x00" + content))
+	return Sum{binary.BigEndian.Uint64(d[:8]), binary.BigEndian.Uint64(d[8:16])}
+}
+
+// same reports whether b is what a client that has a has already. Where versions
+// are hashes of the content, they say so; the bytes may differ from one replica of
+// the origin to the next.
+func (src VersionSource) same(a, b *wire.Resource) bool {
+	if src == FromOrigin && a.OriginVersion != "" && a.OriginVersion == b.OriginVersion {
+		return true
+	}
+	return a.SameContent(b)
+}
 
 // An Entry is what a set knows of one name. It is immutable.
 type Entry struct {
@@ -238,4 +318,44 @@ func recent(at time.Time) time.Time {
 		return time.Time{}
 	}
 	return at
+}
+
+// An alarm says when the writer has to act on an entry. All versions of the entry share
+// it, and it belongs to the writer.
+type alarm struct {
+	due    time.Time // zero is never
+	queued time.Time // when the writer will look, at the latest when it is due
+	yields time.Time // until when the entry yields to the wildcard set, if it does
+}
+
+// A deadline is when the writer has to act on an entry.
+type deadline struct {
+	at   time.Time
+	key  string // type URL or collection
+	kind Kind
+	name *Name
+}
+
+// deadlines is a heap, the next one first. It may be out of date: the entry
+// decides.
+type deadlines []deadline
+
+func (d deadlines) Len() int { return len(d) }
+
+func (d deadlines) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
+
+func (d deadlines) Swap(i, j int) { d[i], d[j] = d[j], d[i] }
+
+func (d *deadlines) Push(x any) { *d = append(*d, x.(deadline)) }
+
+func (d *deadlines) Pop() any {
+	old := *d
+	last := old[len(old)-1]
+	*d = old[:len(old)-1]
+	return last
+}
+
+// awaited reports whether a deadline of an entry still stands.
+func (e *Entry) awaited(at time.Time) bool {
+	return e.Present() && e.alarm != nil && e.alarm.queued.Equal(at)
 }

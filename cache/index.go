@@ -66,103 +66,12 @@ type indexType struct {
 	reporting [2]reporting // by Kind
 }
 
-// A Name is a resource name that somebody watches, or that a set holds. Streams
-// keep names as pointers: eight bytes, and equal if and only if the names are.
-type Name struct {
-	text   string
-	id     uint32
-	source int // that answers for it
-
-	// asked is the request by which the origin was asked for the name on the connection that is
-	// up; nil if it was not.
-	asked atomic.Pointer[originRequest]
-
-	askedAt Seq // where the view was when the origin was last asked; the writer's own
-
-	// Guarded by index.mu.
-	watchers  []uint32 // sorted ids of watches
-	chargedTo *Share   // of the peer that is charged for it: that of a watcher; nil if nobody is
-	entries   int      // of the type's sets, in what readers see and in what closed gates have beside it
-	queued    bool     // in a source's demand
-	tracked   bool     // the session subscribed to it, or lets it linger
-	stale     bool     // the answer of the origin is no longer valid: the next subscriber has it asked again
-	refetch   bool     // it is to be asked for once more
-}
-
-// String returns the name itself.
-func (n *Name) String() string { return n.text }
-
-// Compare orders names in some fixed order that costs nothing to find out.
-func (n *Name) Compare(o *Name) int { return int(int64(n.id) - int64(o.id)) }
-
-// Asked returns when the origin was asked for the name on the connection that is
-// up; zero if it was not.
-func (n *Name) Asked() time.Time {
-	if q := n.asked.Load(); q != nil {
-		return q.at
-	}
-	return time.Time{}
-}
-
 // countFollowed counts the subscribers to a collection: somebody began to follow it, or nobody does any more. Other
 // types are not counted.
 func (x *index) countFollowed(t *indexType, by int) {
 	if _, _, is := SplitCollection(t.url); is {
 		x.followed += by
 	}
-}
-
-// Unknown returns how many of the names of a type the index does not have, but stops counting after most.
-func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
-	x := &v.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	t := x.types[typeURL]
-	if t == nil {
-		return min(len(names), most+1)
-	}
-	for _, name := range names {
-		if t.names[name] != nil {
-			continue
-		}
-		if unknown++; unknown > most {
-			break
-		}
-	}
-	return unknown
-}
-
-// Find returns the index's names for texts; nil stands for one that nobody
-// knows.
-func (v *View) Find(typeURL string, texts []string) []*Name {
-	out := make([]*Name, len(texts))
-	x := &v.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if t := x.types[typeURL]; t != nil {
-		for i, text := range texts {
-			out[i] = t.names[text]
-		}
-	}
-	return out
-}
-
-// HasType reports whether the type is known: anybody watches it, or the view holds something of it; and how many such
-// types there are, without collections.
-func (v *View) HasType(typeURL string) (known bool, types int) {
-	x := &v.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.types[typeURL] != nil, len(x.types) - x.collections
-}
-
-// TypesOf returns how many types that the protocol does not know there are of which a peer was the first to ask for
-// something.
-func (v *View) TypesOf(peer string) int {
-	x := &v.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.typesOpenedBy[peer]
 }
 
 // A Demand is a change in what streams want of a type: its wildcard set, or one name.
@@ -330,4 +239,50 @@ func (x *index) all(wakes []*Watch) []*Watch {
 		}
 	}
 	return wakes
+}
+
+// sharesOf opens the shares of a peer in the quotas of all sources, nil where nothing is counted.
+func (x *index) sharesOf(peer string) []*Share {
+	shares := make([]*Share, len(x.sources))
+	for i, s := range x.sources {
+		switch same := slices.IndexFunc(x.sources, func(o *source) bool { return o.quota.names == s.quota.names }); {
+		case s.quota.names == nil:
+		case same < i:
+			shares[i] = shares[same]
+		default:
+			shares[i] = s.quota.names.Open(peer)
+		}
+	}
+	return shares
+}
+
+// closeShares undoes sharesOf.
+func closeShares(shares []*Share) {
+	for i, s := range shares {
+		if s != nil && slices.Index(shares, s) == i {
+			s.Close()
+		}
+	}
+}
+
+// charge charges the peer of a watch for a name, instead of the present one; no peer if w is nil. mu must be held.
+func (x *index) charge(n *Name, w *Watch) {
+	was, inAll := n.chargedTo, !x.sources[n.source].quota.elsewhere
+	if n.chargedTo = nil; w != nil {
+		n.chargedTo = w.shares[n.source]
+	}
+	if n.chargedTo != nil {
+		n.chargedTo.add(1, inAll)
+	}
+	if was != nil {
+		was.add(-1, inAll)
+	}
+}
+
+// find returns the Name for a text, nil if there is none, or no such type.
+func (t *indexType) find(text string) *Name {
+	if t == nil {
+		return nil
+	}
+	return t.names[text]
 }

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -254,4 +255,167 @@ func (w *Watch) wake() {
 	case w.C <- struct{}{}:
 	default: // awake already
 	}
+}
+
+// maxHints bounds the hints of a watch: a stream whose client is slow must not cost more
+// than another (B.12).
+const maxHints = 8
+
+// A hint is a name that a stream watches and that changed, so that the stream need not check all of its names. Those
+// of a watch are a list, newest first. Hints are immutable, and streams share them.
+type hint struct {
+	key   string // of the type
+	name  *Name  // nil: this and what came before are names that nobody knows any more
+	seq   Seq    // of the first generation with the change
+	older *hint
+	n     int // of the list, this one included
+}
+
+// hint adds a hint to a watch. The index is locked, and the generation of the change is not published yet: whoever
+// reads that generation finds the hint. If there are too many hints, lost replaces them.
+func (w *Watch) hint(h, lost *hint) {
+	for {
+		top, next := w.hints.Load(), h
+		switch {
+		case top == nil:
+		case top == lost:
+			return
+		case top.n >= maxHints:
+			next = lost
+		default:
+			next = &hint{key: h.key, name: h.name, seq: h.seq, older: top, n: top.n + 1}
+		}
+		if w.hints.CompareAndSwap(top, next) {
+			return
+		}
+	}
+}
+
+// Hinted appends to names those that the stream watches of a type and that changed after p, some perhaps twice, as
+// far as that is known for the generation that the caller has loaded before. It reports false if it is not known, and
+// the logs must be read.
+func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known bool) {
+	if w.call == nil {
+		return nil, false
+	}
+	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
+		switch {
+		case h.name == nil:
+			return nil, false
+		case h.key == typeURL:
+			names = append(names, h.name)
+		}
+	}
+	return names, true
+}
+
+// FirstHint returns the position of the oldest hint at a name of a type, or of one that stands
+// for several that were too many to be kept, after p and up to upTo; one that no view comes to if there is
+// none.
+func (w *Watch) FirstHint(typeURL string, p, upTo Seq) Seq {
+	first := noSeq
+	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
+		if h.seq <= upTo && (h.name == nil || h.key == typeURL) {
+			first = h.seq
+		}
+	}
+	return first
+}
+
+// PassHints drops the hints up to p, which the stream must have followed. One goroutine at
+// a time may call it. Hints stay as long as newer ones do.
+func (w *Watch) PassHints(p Seq) {
+	if top := w.hints.Load(); top != nil && top.seq <= p {
+		w.hints.CompareAndSwap(top, nil) // or there is a newer one now
+	}
+}
+
+// SetPeer sets the peer that is charged for the names of the watch, before it subscribes to any. Without it only the
+// quotas' totals bound them.
+func (w *Watch) SetPeer(peer string) {
+	w.peer = peer
+	w.shares = w.view.index.sharesOf(peer)
+}
+
+// Peer returns whose names the watch subscribes to.
+func (w *Watch) Peer() string { return w.peer }
+
+// Room returns how many names more the watch's peer may want, whichever of the view's origins they
+// are of.
+func (w *Watch) Room() int {
+	room := math.MaxInt
+	for _, s := range w.shares {
+		if s != nil {
+			room = min(room, s.Room())
+		}
+	}
+	return room
+}
+
+// OverQuota returns which of the names that the watch would begin to watch, of a type, are more than its peer may want of an
+// origin, in order; and which bound of one of the origins there is. The watch would cease
+// to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference, and none that
+// the view holds is over a bound: that others want what does not exist must not take it from anybody. As
+// nothing is reserved, requests at the same time may exceed a bound together.
+func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []string, why Excess) {
+	if len(begins) <= w.Room() {
+		return nil, Excess{} // as nearly always
+	}
+	begins, ceases = sortedSet(begins), sortedSet(ceases)
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	more := make(map[*Share]*demanded)
+	for _, share := range w.shares {
+		more[share] = new(demanded)
+	}
+	t, held := x.types[typeURL], w.view.Generation().Type(typeURL)
+	for _, text := range ceases {
+		if _, stays := slices.BinarySearch(begins, text); !stays {
+			w.cease(more, t.find(text))
+		}
+	}
+	for _, text := range begins {
+		n := t.find(text)
+		share := w.shares[x.route(typeURL, text)]
+		if share == nil || n != nil && len(n.watchers) > 0 {
+			continue
+		}
+		by := more[share]
+		if by.all >= 0 && share.room(by.all, by.own) == 0 && !held.has(n) {
+			over, why = append(over, text), share.excess(by.all, by.own)
+		}
+		by.all, by.own = by.all+1, by.own+1
+	}
+	why.Used++ // as it would be
+	return over, why
+}
+
+// demanded is how many names more there would be, of all and of those that a peer is charged for.
+type demanded struct{ all, own int }
+
+// cease counts a name, which may be nil, as unsubscribed by the watch.
+func (w *Watch) cease(more map[*Share]*demanded, n *Name) {
+	if n == nil || !slices.Contains(n.watchers, w.id) {
+		return
+	}
+	by := more[w.shares[n.source]]
+	if n.chargedTo == w.shares[n.source] {
+		by.own--
+	}
+	if len(n.watchers) == 1 {
+		by.all--
+	}
+}
+
+// sortedSet returns texts in order, each once.
+func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
+
+// TakeFanouts returns those that the watch's stream has become part of since the last call: at
+// least all those of generations that were loaded before. The stream must call Done for each.
+func (w *Watch) TakeFanouts() *Fanouts {
+	if w.fanouts.Load() == nil {
+		return nil
+	}
+	return w.fanouts.Swap(nil)
 }
