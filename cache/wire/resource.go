@@ -3,7 +3,6 @@ package wire
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -29,16 +28,6 @@ const (
 	// number of Resource.resource is what lets a SotW response use the bytes of a
 	// Delta one as they are.
 	responseResources protowire.Number = 2
-)
-
-// Errors from [Decoder.Decode] and [Decoder.DecodeSotW], with [ErrXDSTP]. Each means
-// that the origin broke the protocol: the session refuses the response and the
-// cache keeps what it had (B.9).
-var (
-	ErrMalformed    = errors.New("malformed message")
-	ErrUnnamed      = errors.New("resource without a name")
-	ErrDuplicate    = errors.New("duplicate resource name")
-	ErrTypeMismatch = errors.New("resource of another type")
 )
 
 // A Digest identifies content: SHA-256 of Any.type_url, a zero byte, Any.value
@@ -98,19 +87,6 @@ type Resource struct {
 	json      atomic.Pointer[[]byte] // what JSON made
 }
 
-// NewResource returns a resource that did not come from an origin's response: a
-// file, or a generated set. Value is the encoded message of that type; an empty
-// version means one made from the content.
-func NewResource(typeURL, name, version string, value []byte, aliases ...string) (*Resource, error) {
-	any := appendBytes(appendBytes(nil, anyTypeURL, typeURL), anyValue, value)
-	msg := appendBytes(appendString(nil, resourceVersion, version), resourceBody, any)
-	msg = appendString(msg, resourceName, name)
-	for _, a := range aliases {
-		msg = appendBytes(msg, resourceAliases, a)
-	}
-	return Decoder{}.resource(typeURL, msg, false)
-}
-
 // HasBody reports whether the resource has content. One without is a heartbeat
 // (R106) or an alias that the origin could not resolve (R095).
 func (r *Resource) HasBody() bool { return r.body != nil || r.contentDropped && r.TypeURL != "" }
@@ -152,12 +128,7 @@ func (r *Resource) clone() *Resource {
 
 // Key returns what tells the resource apart from all others of its type: its
 // name, and for a variant its constraints too.
-func (r *Resource) Key() string {
-	if r.Constraints == nil {
-		return r.Name
-	}
-	return r.Name + "\x00" + string(r.Constraints)
-}
+func (r *Resource) Key() string { return r.Variant().Key() }
 
 // Size returns the bytes that the resource takes in a response.
 func (r *Resource) Size() int { return len(r.Field()) }
@@ -231,3 +202,24 @@ func digest(typeURL string, value []byte) (d Digest) {
 // nested decodes what is passed on as a field of a response: a client finds it one
 // level down, and refuses the response where that is too deep.
 var nested = proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
+
+// Variant returns which variant of its name the resource is.
+func (r *Resource) Variant() Variant { return Variant{r.Name, r.Constraints} }
+
+func parseAny(any []byte) (typeURL string, value []byte, err error) {
+	f := fieldReader{msg: any}
+	for f.next() {
+		switch {
+		case f.is(anyTypeURL):
+			if typeURL, err = text(f.val, "type URL"); err != nil {
+				return "", nil, err
+			}
+		case f.is(anyValue):
+			value = f.val
+		}
+	}
+	return typeURL, value, f.err("body")
+}
+
+// resourceWrapper is the type URL of the message that wraps resources.
+const resourceWrapper = typePrefix + "envoy.service.discovery.v3.Resource"

@@ -4,11 +4,11 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+	"strings"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 )
 
 // resource parses one Resource message and copies it to a field of its own, so that a
@@ -190,17 +190,6 @@ func (p *wrapperParser) checkedFields(r *Resource) error {
 	return nil
 }
 
-// constraintBytes returns constraints in the one form that equal ones have in
-// common; nil if there are none.
-func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
-	// It was decoded, so it can be encoded.
-	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c)
-	if len(b) == 0 {
-		return nil
-	}
-	return b
-}
-
 // layOut copies the message to a field of its own, with the version and the name that clients receive at its
 // end, where they are not the origin's: of a scalar field, the last value counts. A
 // resource_name becomes a plain name where there are no variants: not every client
@@ -237,17 +226,64 @@ func (r *Resource) setField(field []byte, body span) {
 	}
 }
 
-func parseAny(any []byte) (typeURL string, value []byte, err error) {
-	f := fieldReader{msg: any}
-	for f.next() {
-		switch {
-		case f.is(anyTypeURL):
-			if typeURL, err = text(f.val, "type URL"); err != nil {
-				return "", nil, err
-			}
-		case f.is(anyValue):
-			value = f.val
-		}
-	}
-	return typeURL, value, f.err("body")
+// appendFullName appends a ResourceName as a field: name=1,
+// dynamic_parameter_constraints=2.
+func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
+	return appendBytes(b, num, appendBytes(appendString(nil, 1, v.Name), 2, v.Constraints))
 }
+
+// A Decoder decodes what an origin sends. Its zero value is ready to use.
+type Decoder struct {
+	// ContentVersions publishes versions made from content instead of the
+	// origin's own (B.2).
+	ContentVersions bool
+
+	// MaxResourceBytes is how large a resource may be, as its origin sent it; zero is
+	// any size. One that is larger is decoded, and has a [Resource.Refusal].
+	MaxResourceBytes int
+}
+
+// hasOwnName reports whether resources of a type contain their name.
+func hasOwnName(typeURL string) bool { return Known(typeURL) && typeURL != LocalityEndpoint }
+
+// readName returns the name in a resource of a type that hasOwnName. Its actual type is bodyType.
+func readName(typeURL, bodyType string, value []byte) (string, error) {
+	if bodyType != typeURL {
+		return "", fmt.Errorf("%w: %q in a response of type %q", ErrTypeMismatch, bodyType, typeURL)
+	}
+	if !wellFormed(value) {
+		return "", fmt.Errorf("%w: resource of type %q", ErrMalformed, typeURL)
+	}
+	name, _ := stringField(value, ownName)
+	if name == "" {
+		return "", fmt.Errorf("%w, type %q", ErrUnnamed, typeURL)
+	}
+	return text([]byte(name), "resource name")
+}
+
+// ownName is the field that holds the name in every known type that has a name
+// of its own.
+const ownName protowire.Number = 1
+
+// NewResource returns a resource that did not come from an origin's response: a
+// file, or a generated set. Value is the encoded message of that type; an empty
+// version means one made from the content.
+func NewResource(typeURL, name, version string, value []byte, aliases ...string) (*Resource, error) {
+	any := appendBytes(appendBytes(nil, anyTypeURL, typeURL), anyValue, value)
+	msg := appendBytes(appendString(nil, resourceVersion, version), resourceBody, any)
+	msg = appendString(msg, resourceName, name)
+	for _, a := range aliases {
+		msg = appendBytes(msg, resourceAliases, a)
+	}
+	return Decoder{}.resource(typeURL, msg, false)
+}
+
+// maySubstitute reports whether a resource, which is of another type, may stand in for one
+// of the type: under an xdstp name there may be a redirect, or a list of resources
+// (R133). A relay looks into neither.
+func (r *Resource) maySubstitute(typeURL string) bool {
+	return strings.HasPrefix(r.Name, xdstpScheme) && (r.TypeURL == redirectType || r.TypeURL == typeURL+"Collection")
+}
+
+// redirectType is what says that a resource is found under another name.
+const redirectType = typePrefix + "xds.core.v3.ResourceLocator"

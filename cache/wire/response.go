@@ -8,9 +8,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// resourceWrapper is the type URL of the message that wraps resources.
-const resourceWrapper = typePrefix + "envoy.service.discovery.v3.Resource"
-
 // A Body is what many streams may share of a response: everything but its nonce
 // and the identifier of the control plane. Build it, then share it.
 type Body struct {
@@ -132,12 +129,6 @@ func (b *Body) RemoveVariant(v Variant) {
 	b.add(appendFullName(nil, responseRemovedNames, v))
 }
 
-// appendFullName appends a ResourceName as a field: name=1,
-// dynamic_parameter_constraints=2.
-func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
-	return appendBytes(b, num, appendBytes(appendString(nil, 1, v.Name), 2, v.Constraints))
-}
-
 // Version returns the response's version_info, or system_version_info.
 func (b *Body) Version() string { return b.version }
 
@@ -196,4 +187,14 @@ func (r *Response) buffers() mem.BufferSlice {
 	out := make(mem.BufferSlice, 0, len(r.Body.pieces)+1)
 	out = append(out, r.Body.pieces...)
 	return append(out, mem.SliceBuffer(tail))
+}
+
+// Error adds an error to resource_errors. Its resource must not be in the body.
+func (b *Body) Error(e *ResourceError) {
+	num := sotwErrors
+	if b.delta {
+		num = responseErrors
+	}
+	b.count++
+	b.add(appendBytes(nil, num, e.encoded))
 }

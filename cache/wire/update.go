@@ -1,11 +1,15 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
+	"slices"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // Field numbers of envoy.service.discovery.v3.DeltaDiscoveryResponse, and of
@@ -42,17 +46,6 @@ type Update struct {
 	// subscribed to. Only the SotW variant can say so, and no decoder does: it
 	// depends on the subscription.
 	Complete bool
-}
-
-// A Decoder decodes what an origin sends. Its zero value is ready to use.
-type Decoder struct {
-	// ContentVersions publishes versions made from content instead of the
-	// origin's own (B.2).
-	ContentVersions bool
-
-	// MaxResourceBytes is how large a resource may be, as its origin sent it; zero is
-	// any size. One that is larger is decoded, and has a [Resource.Refusal].
-	MaxResourceBytes int
 }
 
 // Decode decodes a DeltaDiscoveryResponse. The update shares no memory with msg.
@@ -193,10 +186,6 @@ func (u *Update) set(num protowire.Number, val []byte) (err error) {
 	return err
 }
 
-// ownName is the field that holds the name in every known type that has a name
-// of its own.
-const ownName protowire.Number = 1
-
 // DecodeSotW decodes a DiscoveryResponse. The update shares no memory with msg,
 // and removes nothing: what absence says is for the subscriber to know.
 //
@@ -243,20 +232,71 @@ func wrapped(responseType string, body []byte) ([]byte, error) {
 	return appendBytes(nil, resourceBody, body), nil
 }
 
-// hasOwnName reports whether resources of a type contain their name.
-func hasOwnName(typeURL string) bool { return Known(typeURL) && typeURL != LocalityEndpoint }
+// RemovedNames yields the names of which the update says that no such resource exists: by
+// removing it, or by an error that says so (R123).
+func (u *Update) RemovedNames() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, name := range u.Removed {
+			if !yield(name) {
+				return
+			}
+		}
+		for _, e := range u.Errors {
+			if e.NotFound() && e.Constraints == nil && !yield(e.Name) {
+				return
+			}
+		}
+	}
+}
 
-// readName returns the name in a resource of a type that hasOwnName. Its actual type is bodyType.
-func readName(typeURL, bodyType string, value []byte) (string, error) {
-	if bodyType != typeURL {
-		return "", fmt.Errorf("%w: %q in a response of type %q", ErrTypeMismatch, bodyType, typeURL)
+// Fails reports whether the update has an error for a name.
+func (u *Update) Fails(name string) bool {
+	return slices.ContainsFunc(u.Errors, func(e *ResourceError) bool { return e.Name == name })
+}
+
+// addError reads an entry of resource_errors. One with an empty name is about the
+// legacy form of the wildcard.
+func (u *Update) addError(val []byte) error {
+	var m discoverypb.ResourceError
+	if err := nested.Unmarshal(val, &m); err != nil {
+		return fmt.Errorf("%w: resource error: %w", ErrMalformed, err)
 	}
-	if !wellFormed(value) {
-		return "", fmt.Errorf("%w: resource of type %q", ErrMalformed, typeURL)
+	full := m.GetResourceName()
+	if full == nil {
+		return fmt.Errorf("%w, in resource_errors: %q", ErrUnnamed, m.GetErrorDetail().GetMessage())
 	}
-	name, _ := stringField(value, ownName)
-	if name == "" {
-		return "", fmt.Errorf("%w, type %q", ErrUnnamed, typeURL)
+	name, err := CanonicalName(cmp.Or(full.GetName(), Wildcard))
+	if err != nil {
+		return err
 	}
-	return text([]byte(name), "resource name")
+	if name != full.GetName() {
+		full.Name = name
+		val, _ = proto.Marshal(&m) // it was decoded, so it can be encoded
+	}
+	u.Errors = append(u.Errors, &ResourceError{
+		Variant: Variant{Name: name, Constraints: constraintBytes(full.GetDynamicParameterConstraints())},
+		Code:    codes.Code(m.GetErrorDetail().GetCode()),
+		Message: m.GetErrorDetail().GetMessage(),
+		encoded: append([]byte(nil), val...),
+	})
+	return nil
+}
+
+// addRemovedName reads an entry of removed_resource_names. One without
+// constraints is the same as an entry of removed_resources.
+func (u *Update) addRemovedName(val []byte) error {
+	var m discoverypb.ResourceName
+	if err := nested.Unmarshal(val, &m); err != nil {
+		return fmt.Errorf("%w: removed resource name: %w", ErrMalformed, err)
+	}
+	name, err := CanonicalName(m.GetName())
+	if err != nil {
+		return err
+	}
+	if c := constraintBytes(m.GetDynamicParameterConstraints()); c != nil {
+		u.RemovedVariants = append(u.RemovedVariants, Variant{Name: name, Constraints: c})
+	} else {
+		u.Removed = append(u.Removed, name)
+	}
+	return nil
 }

@@ -18,7 +18,12 @@ type Variant struct {
 }
 
 // Key is that of the resource, see Resource.Key.
-func (v Variant) Key() string { return (&Resource{Name: v.Name, Constraints: v.Constraints}).Key() }
+func (v Variant) Key() string {
+	if v.Constraints == nil {
+		return v.Name
+	}
+	return v.Name + "\x00" + string(v.Constraints)
+}
 
 // Matches reports whether one who has these parameters is to be shown the variant. One
 // without constraints is for everybody.
@@ -30,9 +35,6 @@ func (v Variant) Matches(parameters map[string]string) bool {
 	// What cannot be read was never taken for constraints.
 	return proto.Unmarshal(v.Constraints, c) == nil && satisfied(c, parameters)
 }
-
-// Variant returns which variant of its name the resource is.
-func (r *Resource) Variant() Variant { return Variant{r.Name, r.Constraints} }
 
 func satisfied(c *discoverypb.DynamicParameterConstraints, parameters map[string]string) bool {
 	satisfies := func(c *discoverypb.DynamicParameterConstraints) bool { return satisfied(c, parameters) }
@@ -98,4 +100,23 @@ func SplitParameters(text string) (name string, parameters map[string]string) {
 func PlainName(text string) string {
 	name, _, _ := strings.Cut(text, Separator)
 	return name
+}
+
+// constraintBytes returns constraints in the one form that equal ones have in
+// common; nil if there are none.
+func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
+	// It was decoded, so it can be encoded.
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// withOwn is WithParameters for names that can have any.
+func withOwn(name string, parameters map[string]string) string {
+	if name == Wildcard || Glob(name) {
+		return name
+	}
+	return WithParameters(name, parameters)
 }
