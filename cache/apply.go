@@ -260,7 +260,7 @@ func variesAs(e *Entry, text string) bool {
 }
 
 // removeVariant records that the origin no longer has one variant of a resource. Only
-// clients that were sent this variant are told (R121).
+// clients that were sent this variant are sent the removal (R121).
 func (re response) removeVariant(v wire.Variant) {
 	gone := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)

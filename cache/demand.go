@@ -162,13 +162,13 @@ func (v *View) Interest() map[string]InterestStats {
 	return stats
 }
 
-// An Unanswered name is one that somebody asked for, and of which the view knows nothing.
+// An Unanswered name is one that a stream subscribes to, and for which the view has no answer.
 type Unanswered struct {
 	Type string // or the collection, see Collection
 	Name *Name
 }
 
-// Unanswered returns the names that streams ask for and of which the view knows nothing, not
+// Unanswered returns the names that streams subscribe to and for which the view has no answer, not
 // even that they do not exist.
 func (v *View) Unanswered() (names []Unanswered) {
 	g := v.Generation()

@@ -15,7 +15,7 @@ import (
 
 // A Sum identifies a set of resources by content: the sum of their leaves modulo
 // 2^128. Adding and removing a resource costs one addition, and no order, clock,
-// counter or host enters, so that every replica says the same of the same set
+// counter or host enters, so that all replicas agree on the sum of the same set
 // (B.2). The zero Sum is that of the empty set.
 type Sum struct{ hi, lo uint64 }
 
@@ -33,7 +33,7 @@ func (s Sum) Sub(o Sum) Sum {
 	return Sum{hi, lo}
 }
 
-// contentMark begins the part of a version that says what the content is.
+// contentMark begins the part of a version that identifies the content.
 const contentMark = "r1."
 
 // Version returns the version_info of a set whose origin calls it system:
@@ -56,7 +56,7 @@ func (s Sum) SameVersion(version string) bool {
 	return version[strings.LastIndexByte(version, '~')+1:] == s.Version("")
 }
 
-// VersionSource says what a SotW version is made from.
+// VersionSource is what a SotW version is made from.
 type VersionSource int
 
 // The sources of versions (TENDER_VERSION_SOURCE).
@@ -92,7 +92,7 @@ func (src VersionSource) same(a, b *wire.Resource) bool {
 	return a.SameContent(b)
 }
 
-// An Entry is what a set knows of one name. It is immutable.
+// An Entry is the state of one name in a set. It is immutable.
 type Entry struct {
 	Name *Name
 
@@ -117,11 +117,11 @@ type Entry struct {
 	// Expired reports that the resource was removed because its time to live was over.
 	Expired bool
 
-	// yields is for what was said by name: readers see a member in its place, if there is
+	// yields is for entries of the set of names: readers see an entry of the wildcard set in its place, if there is
 	// one. What is present yields only for a while (apply.lags).
 	yields bool
 
-	epoch uint32 // upstream connection on which the origin said that the name does not exist
+	epoch uint32 // upstream connection on which the origin reported that the name does not exist
 
 	born     Seq // when the resource came to be, the last time that it did
 	replaced Seq // of the present entry that this removal replaced
@@ -134,7 +134,7 @@ type Entry struct {
 	past       *past     // nil if the content never changed
 }
 
-// A life says how long a resource lives. It is immutable.
+// A life is how long a resource lives. It is immutable.
 type life struct {
 	deadline       time.Time // when it expires unless the origin renews it; zero is never
 	renewed        Seq       // when the deadline was last renewed, the content being the same
@@ -320,7 +320,7 @@ func recent(at time.Time) time.Time {
 	return at
 }
 
-// An alarm says when the writer has to act on an entry. All versions of the entry share
+// An alarm is when the writer must act on an entry. All versions of the entry share
 // it, and it belongs to the writer.
 type alarm struct {
 	due    time.Time // zero is never

@@ -252,14 +252,14 @@ func (o openFanouts) endOld(now time.Time) {
 	}
 }
 
-// A Change says what an Apply did.
+// A Change counts what an Apply has changed.
 type Change struct {
 	Seen    int      // resources that the set accepts, changed or not
 	Changed int      // resources new or with other content
 	New     int      // of these, new ones
 	Removed int      // resources that were there
 	Ignored int      // resources that nobody asked for (R096)
-	Same    int      // resources resent with the version that the set had, to no end
+	Same    int      // resources resent without a change, with the version that the set had
 	Reused  []string // names whose content changed under an unchanged version (B.2)
 	Renewed int      // resources whose time to live was renewed
 

@@ -256,8 +256,8 @@ type Type struct {
 	// then, which the origin has not confirmed yet (B.42).
 	Restored bool
 
-	// Covered reports that the set is Restored, not confirmed yet, and that the origin has sent each of its resources again: nothing that was
-	// last known is missing.
+	// Covered reports that the set is Restored, not confirmed yet, and that the origin has sent each of its resources again:
+	// none of the last known set is missing.
 	Covered bool
 
 	errors   *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was

@@ -27,7 +27,7 @@ type index struct {
 
 	route     func(typeURL, name string) int // of Config; never nil
 	sources   []*source
-	anonymous []*Share // by source, in their quotas, of watches of which nobody knows whose they are
+	anonymous []*Share // by source, in their quotas, of watches whose peer is not known
 }
 
 // A source is where the demand waits that one origin has to satisfy.
@@ -39,7 +39,7 @@ type source struct {
 	// reportsUntil is until when reports of clients count although the wildcard set is confirmed. Guarded by index.mu.
 	reportsUntil time.Time
 
-	withheld atomic.Int64 // names of which a gate withholds something
+	withheld atomic.Int64 // names with changes that a gate withholds
 }
 
 type indexType struct {

@@ -251,7 +251,7 @@ func (ed setEdit) handleDeadline(d deadline) {
 	}
 }
 
-// expireEntry removes an entry whose time to live is over. That says nothing of the same name in the wildcard set.
+// expireEntry removes an entry whose time to live is over. The same name in the wildcard set is not affected.
 // The next subscriber has the origin asked, which may still have the resource.
 func (ed setEdit) expireEntry(e *Entry) {
 	if ed.kind == Wildcard {

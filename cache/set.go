@@ -408,8 +408,8 @@ func (s *setHistory) RecentRemovals() (names []string) {
 // noSeq is after all positions.
 const noSeq = ^Seq(0)
 
-// FirstAfter returns the position of the oldest change after p of what is in the set, be it
-// that the same name changed again since; one that no view comes to if there is none.
+// FirstAfter returns the position of the oldest change after p of an entry of the set, also if
+// the same name changed again since; noSeq if there is none.
 func (s *Set) FirstAfter(p Seq) Seq {
 	if at := s.after(p); at < len(s.log) {
 		return s.log[at].seq

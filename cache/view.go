@@ -15,7 +15,7 @@ import (
 
 // Config shapes a view. Its zero value works.
 type Config struct {
-	// VersionSource says what SotW versions are made from.
+	// VersionSource is what SotW versions are made from.
 	VersionSource VersionSource
 
 	// Interner shares equal resources with other views; nil shares nothing.
@@ -39,7 +39,7 @@ type Config struct {
 	Route func(typeURL, name string) int
 
 	// Fanout is called when what became of a change at all streams that it concerns is known, or is given
-	// up, or the change was not followed, by whoever brought that about: it must not wait. Nil follows no change.
+	// up, or the change was not followed. Any goroutine may call it, and it must not wait. Nil follows no change.
 	Fanout func(*Fanout)
 
 	// Began is called when there is something of a type to serve for the first time: its wildcard set has

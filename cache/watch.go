@@ -19,7 +19,7 @@ type Watch struct {
 	hints atomic.Pointer[hint] // only of one that calls a function
 
 	by       *Subscriber             // see SetSubscriber
-	fanouts  atomic.Pointer[Fanouts] // likewise
+	fanouts  atomic.Pointer[Fanouts] // only of one that calls a function
 	followed Seq                     // of the newest of them; guarded by index.mu
 
 	peer   string   // whose names it subscribes to, and
@@ -43,7 +43,7 @@ func (w *WildcardWatch) Passed(p Seq) { w.passed.Store(uint64(p)) }
 func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 1), view: v}) }
 
 // WatchFunc is Watch for a stream that is called and does not receive. The function is
-// called by whoever changed something, so it must not wait; a call may come after Close.
+// called on the goroutine of the writer, so it must not wait; a call may come after Close.
 // Such a watch has hints, which its stream must pass by and by (PassHints).
 func (v *View) WatchFunc(wake func()) *Watch { return v.register(&Watch{call: wake, view: v}) }
 
@@ -265,7 +265,7 @@ const maxHints = 8
 // of a watch are a list, newest first. Hints are immutable, and streams share them.
 type hint struct {
 	key   string // of the type
-	name  *Name  // nil: this and what came before are names that nobody knows any more
+	name  *Name  // nil: this and all older hints were dropped
 	seq   Seq    // of the first generation with the change
 	older *hint
 	n     int // of the list, this one included

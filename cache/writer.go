@@ -69,7 +69,7 @@ func (w *Writer) SetTarget(target string) {
 }
 
 // SetConnected records whether the origin's stream is up. What was absent on an
-// earlier connection counts as unknown until the origin says it again (B.7). Names
+// earlier connection counts as unknown until the origin repeats it (B.7). Names
 // that streams wait for are asked for again.
 func (w *Writer) SetConnected(up bool) {
 	from := w.Source()

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A ResourceError is what an origin said is wrong with one resource. It is
+// A ResourceError is an error that an origin sent for one resource. It is
 // immutable.
 //
 // Source: xDS proposal TP3, gRFC A88.
@@ -23,7 +23,7 @@ type ResourceError struct {
 	encoded []byte // the ResourceError message, as the origin sent it
 }
 
-// NewResourceError returns an error that the relay itself has to tell.
+// NewResourceError returns an error of the relay itself.
 func NewResourceError(name string, code codes.Code, message string) *ResourceError {
 	// Strings and a number can always be encoded.
 	encoded, _ := proto.Marshal(&discoverypb.ResourceError{
@@ -34,7 +34,7 @@ func NewResourceError(name string, code codes.Code, message string) *ResourceErr
 }
 
 // Transient reports whether clients go on with the resource that they have (R137).
-// Codes of which the protocol says nothing count as such.
+// Codes that the protocol does not define count as such.
 func (e *ResourceError) Transient() bool { return !e.NotFound() && !e.Denied() }
 
 // Denied reports whether the client may not have the resource.
@@ -43,7 +43,7 @@ func (e *ResourceError) Denied() bool { return e.Code == codes.PermissionDenied 
 // NotFound reports whether the resource does not exist: the same as its removal.
 func (e *ResourceError) NotFound() bool { return e.Code == codes.NotFound }
 
-// Same reports whether a client that was told o would learn nothing from e.
+// Same reports whether a client that received o already has e.
 func (e *ResourceError) Same(o *ResourceError) bool { return string(e.encoded) == string(o.encoded) }
 
 // dumps are how what a message quotes of a resource begins: Envoy adds the whole of it, as
@@ -51,7 +51,7 @@ func (e *ResourceError) Same(o *ResourceError) bool { return string(e.encoded) =
 var dumps = []string{"): ", "{", "-----BEGIN "}
 
 // withoutDump returns the part of a NACK's message that quotes no resource, in which there may
-// be private keys (B.36). What a client says in words of its own is its affair.
+// be private keys (B.36). Other text of the client stays.
 func withoutDump(message string) string {
 	end := len(message)
 	for _, dump := range dumps {

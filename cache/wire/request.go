@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Errors about a client's request: it cannot be one, or it says more than its reader
+// Errors about a client's request: it is malformed, or exceeds what its reader
 // allows. The stream that sent it ends; no other is touched.
 var (
 	ErrRequest = errors.New("malformed request")
@@ -31,14 +31,14 @@ type Limits struct {
 	// locator, all together. Zero means no bound.
 	MaxNames, MaxNameBytes int
 
-	// MaxNodeBytes bounds the Node as it comes: of a larger one only NodeBytes is told. Zero means no bound.
+	// MaxNodeBytes bounds the Node as received: of a larger one only NodeBytes is set. Zero means no bound.
 	MaxNodeBytes int
 
 	// Parameters has the dynamic parameters of locators joined with their names (R120), as [WithParameters] does. Without it
 	// they are not looked at.
 	Parameters bool
 
-	// Gzip says that the message may be compressed.
+	// Gzip accepts compressed messages.
 	Gzip bool
 
 	// Latest has the names of a SotW request left out that repeats those of the one before of its type; see Repeated. Nil has them all
@@ -74,7 +74,7 @@ type Request struct {
 	Subscribe   []string
 	Unsubscribe []string // Delta
 
-	// InitialVersions is what a returning Delta client says it holds: name to
+	// InitialVersions are the resources that a reconnecting Delta client reports to hold: name to
 	// version (R085).
 	InitialVersions map[string]string
 
@@ -207,7 +207,7 @@ func survey(fields []requestField, msg []byte) (found surveyed) {
 	return found
 }
 
-// manyNames is how many names a request has at least of which a [LatestNames] is kept: others are decoded in no time.
+// manyNames is the least number of names for which [LatestNames] are kept: fewer are cheap to decode.
 const manyNames = 32
 
 // LatestNames are the sums of the names that the latest SotW requests of a stream had, by type, so that names which are repeated need not be
@@ -428,7 +428,7 @@ type BadName struct {
 
 // Canonicalise brings the xdstp names of the request into the one spelling that equal
 // names have in common (R128). Of those that have none, the ones that are asked for
-// are taken out and returned, and those that are given up stay: nobody has them.
+// are taken out and returned, and those that are unsubscribed from stay: they match nothing.
 func (r *Request) Canonicalise() (bad []BadName) {
 	r.Subscribe, bad = canonicalNames(r.Subscribe)
 	for i, text := range r.Unsubscribe {

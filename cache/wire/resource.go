@@ -40,7 +40,7 @@ type Resource struct {
 	// for types that the protocol does not define (B.22).
 	Name string
 
-	// Version is what clients are told: the origin's version, or one made from
+	// Version is what clients receive: the origin's version, or one made from
 	// the content where the origin gave none (R090).
 	Version string
 
@@ -54,14 +54,14 @@ type Resource struct {
 	// Digest is that of the body.
 	Digest Digest
 
-	// OriginVersion is what the origin said, verbatim; it may be empty.
+	// OriginVersion is the origin's version, verbatim; it may be empty.
 	OriginVersion string
 
 	// EDSName is, for a Cluster that takes its endpoints from EDS, the name of
 	// its ClusterLoadAssignment (B.16).
 	EDSName string
 
-	// TTL is how long the resource lives unless the origin says it again; zero is
+	// TTL is how long the resource lives unless the origin renews it; zero is
 	// without end (R107).
 	TTL time.Duration
 
@@ -73,15 +73,15 @@ type Resource struct {
 	// no variants (R122).
 	Constraints []byte
 
-	// Refusal says why the content is not to be taken: it is larger than the decoder
+	// Refusal is why the content is rejected: it is larger than the decoder
 	// allows. What was there before stays (B.9). It is nil as a rule.
 	Refusal *ResourceError
 
 	wrapper        Digest     // of what the wrapper holds besides name, version, TTL and body
-	field          mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if given up
+	field          mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if dropped
 	body           mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is none
 	standsIn       bool       // its type is not the one that was asked for
-	contentDropped bool       // field and body were given up
+	contentDropped bool       // field and body were dropped
 
 	sensitive atomic.Int32           // what MayBeSensitive found, by judgement
 	json      atomic.Pointer[[]byte] // what JSON made
@@ -95,12 +95,11 @@ func (r *Resource) HasBody() bool { return r.body != nil || r.contentDropped && 
 // client has already (R106). It may repeat the resource's aliases.
 func (r *Resource) Heartbeat() bool { return !r.HasBody() && r.TTL > 0 }
 
-// Unresolved reports that the origin knows no resource by these aliases (R095).
+// Unresolved reports that the origin has no resource by these aliases (R095).
 func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(r.Aliases) > 0 }
 
-// ContentDropped reports that the content was given up: what the resource is called and
-// what it was are known, but it cannot be sent (R125). So is the word that an alias
-// means nothing (B.20).
+// ContentDropped reports that the content was dropped: the name, version and digest of the resource
+// are kept, but it cannot be sent (R125). The answer that an alias stands for nothing is dropped the same way (B.20).
 func (r *Resource) ContentDropped() bool { return r.contentDropped }
 
 // DropContent returns the resource without its content.

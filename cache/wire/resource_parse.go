@@ -285,5 +285,5 @@ func (r *Resource) maySubstitute(typeURL string) bool {
 	return strings.HasPrefix(r.Name, xdstpScheme) && (r.TypeURL == redirectType || r.TypeURL == typeURL+"Collection")
 }
 
-// redirectType is what says that a resource is found under another name.
+// redirectType is the type of a redirect to another name.
 const redirectType = typePrefix + "xds.core.v3.ResourceLocator"

@@ -24,14 +24,14 @@ type Body struct {
 // NewDeltaBody begins the body of a DeltaDiscoveryResponse.
 func NewDeltaBody(typeURL, systemVersion string) *Body { return newBody(true, typeURL, systemVersion) }
 
-// A Wrap says which resources of a SotW response come with their name and
+// A Wrap selects which resources of a SotW response are sent with their name and
 // version, in a Resource message.
 type Wrap int
 
-// The ways to wrap, for clients that said that they understand it or not (B.19).
+// The ways to wrap, by what the client supports (B.19).
 const (
 	Unwrapped   Wrap = iota // none
-	WrapDetails             // those whose message says something that the client needs
+	WrapDetails             // those whose message has fields that the client needs
 	WrapAll                 // all
 )
 
@@ -68,8 +68,8 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 	b.count++
 }
 
-// hasDetails reports whether the Resource message says something that a client needs
-// to know beside the content (B.19).
+// hasDetails reports whether the Resource message has fields that a client needs
+// beside the content (B.19).
 func (r *Resource) hasDetails() bool { return r.Constraints != nil || r.DoNotCache || r.standsIn }
 
 // addMessage adds the resource's Resource message as a field of the response: in

@@ -15,7 +15,7 @@ const (
 	storedTTL           protowire.Number = 3 // nanoseconds
 	storedWrapper       protowire.Number = 4
 
-	// Of a resource whose content was given up, in the place of storedField.
+	// Of a resource whose content was dropped, instead of storedField.
 	storedName        protowire.Number = 5
 	storedVersion     protowire.Number = 6
 	storedAlias       protowire.Number = 7
@@ -27,7 +27,7 @@ const (
 )
 
 // AppendStored appends a form of a resource with a body from which [ReadStored] makes an
-// equal one, in another process too. Of one that was given up, it has all but the content.
+// equal one, also in another process. Of one whose content was dropped, it has all else.
 func (r *Resource) AppendStored(b []byte) []byte {
 	if r.contentDropped {
 		b = r.appendDropped(b)
@@ -84,7 +84,7 @@ type stored struct {
 	originVersion string
 	wrapper       Digest
 	ttl           time.Duration
-	named         bool // as only what was given up is
+	named         bool // only a resource whose content was dropped has a name of its own
 }
 
 // set reads one field.

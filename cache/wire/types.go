@@ -55,7 +55,7 @@ func Known(typeURL string) bool {
 }
 
 // FullState reports whether a SotW response of the type holds all that the client
-// asked for, so that absence says something (R058, R059).
+// subscribed to, so that absence means removal (R058, R059).
 func FullState(typeURL string) bool {
 	return typeURL == ListenerType || typeURL == ClusterType || typeURL == ScopedRouteType
 }

@@ -36,7 +36,7 @@ type Update struct {
 	Removed       []string // in canonical form (B.23)
 
 	// RemovedVariants are resources of which only the variant with these
-	// constraints is gone (R121).
+	// constraints was removed (R121).
 	RemovedVariants []Variant
 
 	// Errors say why the origin does not, or not any more, say what a resource is.
@@ -104,7 +104,7 @@ func (u *Update) Refusals() iter.Seq[*Resource] {
 	}
 }
 
-// checkDuplicates refuses an update that says two things of one resource (R062).
+// checkDuplicates rejects an update that has one resource twice (R062).
 func (u *Update) checkDuplicates() error {
 	seen := make(map[string]struct{}, len(u.Resources)+len(u.Removed))
 	twice := func(key string) bool {
@@ -117,7 +117,7 @@ func (u *Update) checkDuplicates() error {
 			return fmt.Errorf("%w %.256q", ErrDuplicate, r.Name)
 		}
 	}
-	for _, e := range u.Errors { // what is removed may have one that says why
+	for _, e := range u.Errors { // a removed resource may have one as the reason
 		if _, there := seen[e.Key()]; there {
 			return fmt.Errorf("%w %.256q, in resource_errors", ErrDuplicate, e.Name)
 		}
@@ -187,7 +187,7 @@ func (u *Update) set(num protowire.Number, val []byte) (err error) {
 }
 
 // DecodeSotW decodes a DiscoveryResponse. The update shares no memory with msg,
-// and removes nothing: what absence says is for the subscriber to know.
+// and removes nothing: whether absence means removal depends on the subscription.
 //
 // The name of a resource is that of the Resource message around it, if there is
 // one, with all else that it holds (B.19). The types that the protocol defines

@@ -25,7 +25,7 @@ func (v Variant) Key() string {
 	return v.Name + "\x00" + string(v.Constraints)
 }
 
-// Matches reports whether one who has these parameters is to be shown the variant. One
+// Matches reports whether clients with these parameters receive the variant. One
 // without constraints is for everybody.
 func (v Variant) Matches(parameters map[string]string) bool {
 	if v.Constraints == nil {
@@ -60,7 +60,7 @@ func satisfiedOne(c *discoverypb.DynamicParameterConstraints_SingleConstraint, p
 	case *discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_:
 		return has
 	default:
-		return false // a kind of constraint that nobody knows yet
+		return false // an unknown kind of constraint
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Unknown says what [JSONOptions.Marshal] does with an Any whose type is not embedded.
+// Unknown is what [JSONOptions.Marshal] does with an Any whose type is not embedded.
 type Unknown int
 
 const (

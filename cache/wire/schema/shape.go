@@ -155,7 +155,7 @@ func resourceLine(data []byte, index int) int {
 	return yamlLine(data, path{index}) // a list, or one resource
 }
 
-// oneDocument refuses a YAML stream of several documents, of which a parser would
+// oneDocument rejects a YAML stream of several documents, of which a parser would
 // read only the first.
 func oneDocument(data []byte) error {
 	if !bytes.Contains(data, []byte("\n---")) {
