@@ -74,11 +74,15 @@ func (src VersionSource) leaf(typeURL string, r *wire.Resource) Sum {
 	if !r.HasBody() {
 		return Sum{}
 	}
-	content := string(r.Digest[:])
+	const usual = 256 // bytes, which need no allocation
+	b := append(append(make([]byte, 0, usual), "tender1"...), typeURL...)
+	b = append(append(append(b, 0), r.Name...), 0)
 	if src == FromOrigin && r.OriginVersion != "" {
-		content = r.OriginVersion
+		b = append(b, r.OriginVersion...)
+	} else {
+		b = append(b, r.Digest[:]...)
 	}
-	d := sha256.Sum256([]byte("tender1" + typeURL + "\x00" + r.Name + "\x00" + content))
+	d := sha256.Sum256(b)
 	return Sum{binary.BigEndian.Uint64(d[:8]), binary.BigEndian.Uint64(d[8:16])}
 }
 
