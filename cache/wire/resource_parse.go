@@ -16,23 +16,12 @@ import (
 // without a name gets the name in its body (SotW).
 func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resource, error) {
 	r, p := &Resource{}, wrapperParser{}
-	err := p.parse(r, msg)
-	originName := r.Name
-	if err == nil && nameInside && p.bodies > 0 && r.Name == "" && !p.fullName && hasOwnName(typeURL) {
-		r.Name, err = readName(typeURL, r.TypeURL, p.value)
-	}
-	if err == nil {
-		r.Name, err = CanonicalName(r.Name)
-	}
-	if err != nil {
+	if err := p.parse(r, msg); err != nil {
 		return nil, err
 	}
-	if r.Name == "" && Known(typeURL) {
-		return nil, fmt.Errorf("%w, type %.256q", ErrUnnamed, typeURL)
-	}
-	r.standsIn = p.bodies > 0 && r.TypeURL != typeURL
-	if r.standsIn && !r.maySubstitute(typeURL) {
-		return nil, fmt.Errorf("%w: %.256q in a response of type %.256q, name %.256q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
+	originName := r.Name
+	if err := p.setName(r, typeURL, nameInside); err != nil {
+		return nil, err
 	}
 	r.Version = r.OriginVersion
 	if p.bodies > 0 && (r.Version == "" || d.ContentVersions) {
@@ -43,6 +32,26 @@ func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resourc
 	}
 	p.layOut(r, msg, originName)
 	return r, nil
+}
+
+// setName gives a resource its canonical name, and checks that it may be in a response of a type.
+func (p *wrapperParser) setName(r *Resource, typeURL string, nameInside bool) (err error) {
+	if nameInside && p.bodies > 0 && r.Name == "" && !p.fullName && hasOwnName(typeURL) {
+		if r.Name, err = readName(typeURL, r.TypeURL, p.value); err != nil {
+			return err
+		}
+	}
+	if r.Name, err = CanonicalName(r.Name); err != nil {
+		return err
+	}
+	if r.Name == "" && Known(typeURL) {
+		return fmt.Errorf("%w, type %.256q", ErrUnnamed, typeURL)
+	}
+	r.standsIn = p.bodies > 0 && r.TypeURL != typeURL
+	if r.standsIn && !r.maySubstitute(typeURL) {
+		return fmt.Errorf("%w: %.256q in a response of type %.256q, name %.256q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
+	}
+	return nil
 }
 
 // A span is where the field of the body is in a Resource message; n is 0 if there

@@ -98,6 +98,15 @@ func (s *stored) set(r *Resource, f *fieldReader) (err error) {
 		s.ttl = max(time.Duration(f.number()), 0)
 	case f.is(storedWrapper):
 		return s.wrapper.set(f.val)
+	default:
+		return s.setDropped(r, f)
+	}
+	return err
+}
+
+// setDropped reads one field of those that only a resource whose content was dropped has.
+func (s *stored) setDropped(r *Resource, f *fieldReader) (err error) {
+	switch {
 	case f.is(storedName):
 		s.named = true
 		r.Name, err = text(f.val, "resource name")
