@@ -23,6 +23,9 @@ func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resourc
 	if err := p.setName(r, typeURL, nameInside); err != nil {
 		return nil, err
 	}
+	if r.Name == "" && Known(typeURL) {
+		return nil, fmt.Errorf("%w, type %.256q", ErrUnnamed, typeURL)
+	}
 	r.Version = r.OriginVersion
 	if p.bodies > 0 && (r.Version == "" || d.ContentVersions) {
 		r.Version = r.ContentVersion()
@@ -34,7 +37,7 @@ func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resourc
 	return r, nil
 }
 
-// setName gives a resource its canonical name, and checks that it may be in a response of a type.
+// setName gives a resource its canonical name, and checks that its type fits the response.
 func (p *wrapperParser) setName(r *Resource, typeURL string, nameInside bool) (err error) {
 	if nameInside && p.bodies > 0 && r.Name == "" && !p.fullName && hasOwnName(typeURL) {
 		if r.Name, err = readName(typeURL, r.TypeURL, p.value); err != nil {
@@ -44,11 +47,7 @@ func (p *wrapperParser) setName(r *Resource, typeURL string, nameInside bool) (e
 	if r.Name, err = CanonicalName(r.Name); err != nil {
 		return err
 	}
-	if r.Name == "" && Known(typeURL) {
-		return fmt.Errorf("%w, type %.256q", ErrUnnamed, typeURL)
-	}
-	r.standsIn = p.bodies > 0 && r.TypeURL != typeURL
-	if r.standsIn && !r.maySubstitute(typeURL) {
+	if r.standsIn = p.bodies > 0 && r.TypeURL != typeURL; r.standsIn && !r.maySubstitute(typeURL) {
 		return fmt.Errorf("%w: %.256q in a response of type %.256q, name %.256q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
 	}
 	return nil
