@@ -66,26 +66,10 @@ func TestR092_Aliases(t *testing.T) {
 	holds("alias removed", "real", "z")
 }
 
-// TestR092_AliasOnly: nobody named the resource itself; it is there, and goes, all
-// the same.
-func TestR092_AliasOnly(t *testing.T) {
-	o := newOrigin(t, Config{})
-	n := o.want(o.view.Watch(), "alias")[0]
-	wantChange(t, o.put(ByName, "real", "1", "x", "alias"), Change{Seen: 1, Changed: 1, New: 1})
-	if o.knows("real") {
-		t.Error("the resource's own name is known, though nobody named it")
-	}
-	wantChange(t, o.remove(ByName, "real"), Change{Removed: 1})
-	if e, _ := o.typ().Lookup(n); contentOf(e) != "-" || e.Prior == nil || e.Prior.Name != "real" {
-		t.Errorf("removed: got %+v", e)
-	}
-}
-
 // TestR092_AliasMoves: an alias that comes to stand for another resource is news,
 // even if the bytes are the same; and the first one's removal does not touch it.
 func TestR092_AliasMoves(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	n := o.want(watch, "alias")[0]
 	o.put(ByName, "one", "1", "same", "alias")
 	awake(watch)
@@ -106,8 +90,7 @@ func TestR092_AliasMoves(t *testing.T) {
 // TestR092_AliasesAreForgotten: VHDS has Envoys ask for one alias after another;
 // nothing of them may stay.
 func TestR092_AliasesAreForgotten(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	for i := range 100 {
 		host := "host" + fmt.Sprint(i)
 		names := o.want(watch, "real/"+host)
@@ -192,8 +175,7 @@ func TestB20_UnresolvedAliasesLapse(t *testing.T) {
 // TestB20_UnlistedAliases: an origin that lists only the alias that it was asked for
 // last changes the resource for all who have it.
 func TestB20_UnlistedAliases(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	names := o.want(watch, "one", "two", "three")
 	holds := func(when string, want ...string) {
 		t.Helper()

@@ -7,22 +7,6 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Change says what an Apply did.
-type Change struct {
-	Seen    int      // resources that the set accepts, changed or not
-	Changed int      // resources new or with other content
-	New     int      // of these, new ones
-	Removed int      // resources that were there
-	Ignored int      // resources that nobody asked for (R096)
-	Same    int      // resources resent with the version that the set had, to no end
-	Reused  []string // names whose content changed under an unchanged version (B.2)
-	Renewed int      // resources whose time to live was renewed
-
-	// Ambiguous names resources of which an update had several variants for the same
-	// parameters (R122).
-	Ambiguous []string
-}
-
 // Apply records a response of the origin. In the set of names, it ignores resources that nobody
 // asked for (R096); in the wildcard set, it ignores removals of unknown names
 // (R069). Content that is already there changes nothing for clients,
@@ -58,14 +42,6 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	of.compact()
 	w.publish(ed)
 	return ed.change
-}
-
-// A received resource, with what can be derived from it without the lock.
-type received struct {
-	*wire.Resource
-	leaf     Sum
-	deadline time.Time // zero if it does not expire
-	failing  bool      // the origin also sent an error for it
 }
 
 // prepare derives what a set needs to know of an update's resources. It leaves out a resource without content that is
@@ -231,7 +207,7 @@ func (re response) refetchMissing(n *Name) {
 	default:
 		return
 	}
-	re.pokes |= re.w.view.index.want(re.index, n)
+	re.w.view.index.want(re.index, n)
 }
 
 // remove records that the origin has no such resource, and clears its error, unless the response has one.
@@ -284,7 +260,7 @@ func variesAs(e *Entry, text string) bool {
 }
 
 // removeVariant records that the origin no longer has one variant of a resource. Only
-// clients that were sent this variant are told (R121).
+// clients that were sent this variant are sent the removal (R121).
 func (re response) removeVariant(v wire.Variant) {
 	gone := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
@@ -357,4 +333,79 @@ func (re response) affectedNames(v wire.Variant) []*Name {
 		}
 	}
 	return names
+}
+
+// Copy records the state of names in another view: whether they exist, their content,
+// deadline and error. Entries keep their deadlines. The names are the other view's, and key is a type
+// or a collection; names that the other view does not know are ignored.
+// The state of the other view's source must have been recorded before (SetSource).
+func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
+	t := from.Type(key)
+	ed := w.begin(key)
+	to := copying{ed.of(kind), from, t}
+	to.set.system = t.System()
+	for _, n := range names {
+		if source := t.set(kind).Get(n); source != nil {
+			to.entry(source)
+		}
+		to.error(n.text, t.Errors(kind).Get(n))
+	}
+	if kind == Wildcard && !t.hasWholeError() {
+		ed.clearWholeError()
+	}
+	to.compact()
+	w.publish(ed)
+}
+
+// copying edits a set to be as that of a type in another generation.
+type copying struct {
+	setEdit
+	from *Generation
+	t    *Type // of from
+}
+
+// entry copies an entry, whose name may be another view's.
+func (to copying) entry(e *Entry) {
+	n := to.index.names[e.Name.text]
+	switch {
+	case to.kind == ByName && !to.accepts(n):
+	case to.kind == Wildcard && e.Present() && n == nil:
+		n = to.w.view.index.name(to.index, e.Name.text)
+		fallthrough
+	case e.Present():
+		failing := to.t.Errors(to.kind).Get(e.Name) != nil
+		to.put(n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
+	case to.kind == Wildcard:
+		to.removeMember(n)
+	case e.Expired:
+		if old := to.set.Get(n); old.Present() {
+			to.expireEntry(old)
+		}
+	case to.from.Absent(e):
+		to.absence(n)
+	}
+}
+
+// absence records that there is no such resource, unless that is recorded.
+func (to copying) absence(n *Name) {
+	old := to.set.Get(n)
+	if old != nil && !old.Present() && !old.Expired && old.epoch == to.epoch() {
+		return
+	}
+	to.putAbsent(n, old)
+	to.unalias(old)
+}
+
+// error copies the error of a resource; a nil entry is none.
+func (to copying) error(name string, e *Entry) {
+	n := to.index.names[name]
+	switch {
+	case e != nil && n != nil && to.typ.Errors(to.kind).Get(n) != nil && to.typ.Errors(to.kind).Get(n).Err.Same(e.Err):
+		// It is recorded, with its consequences.
+	case e != nil:
+		response{setEdit: to.setEdit}.fail(e.Err)
+	case n != nil:
+		to.clearError(n)
+		to.index.release(n)
+	}
 }

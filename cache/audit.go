@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"iter"
 	"maps"
 	"slices"
@@ -29,8 +30,8 @@ type Fault struct {
 // partInterest is the index of interest.
 const partInterest = "interest"
 
-// Audit derives again the state that the view keeps up to date change by change, and yields the differences (B.43):
-// the sum and the counts of each set from its entries, the leaf of each resource from its bytes, the place of each
+// Audit derives again the state that the view updates change by change, and yields the differences (B.43):
+// the totals of each set from its entries, the leaf of each resource from its bytes, the place of each
 // entry in the table and in the logs, and the watchers, entries and demand of each name. It changes nothing, and any
 // number of goroutines may audit a view while others read and write it.
 //
@@ -41,27 +42,55 @@ const partInterest = "interest"
 func (v *View) Audit(pace func() bool) iter.Seq[Fault] {
 	return func(yield func(Fault) bool) {
 		a := &audit{view: v, pace: pace, yield: yield}
-		for _, key := range a.keys() {
+		v.index.mu.Lock()
+		keys := slices.Collect(maps.Keys(v.index.types))
+		v.index.mu.Unlock()
+		for _, key := range keys {
 			t := v.Generation().Type(key)
 			for _, part := range t.parts() {
-				if !a.set(key, part.name, part.set) {
+				if a.key, a.part = key, part.name; !a.set(part.set) {
 					return
 				}
 			}
-			if !a.interest(key) {
+			if a.part = partInterest; !a.interest(key) {
 				return
 			}
 		}
 	}
 }
 
-// An audit is one look at a view.
+// An audit is one pass over a view.
 type audit struct {
 	view  *View
 	pace  func() bool
 	yield func(Fault) bool
 
-	entries, bytes int // checked since the last pause
+	key, part      string  // that are checked
+	entries, bytes int     // checked since the last pause
+	found          []Fault // to be yielded
+}
+
+// check records a fault, if there is one.
+func (a *audit) check(faulty bool, name, what string) {
+	if faulty {
+		a.found = append(a.found, Fault{a.key, a.part, name, what})
+	}
+}
+
+// checked counts work, yields faults, pauses after each piece of work, and reports whether to continue. No lock may be held.
+func (a *audit) checked(entries, bytes int) bool {
+	for _, f := range a.found {
+		if !a.yield(f) {
+			return false
+		}
+	}
+	a.found = a.found[:0]
+	a.entries, a.bytes = a.entries+entries, a.bytes+bytes
+	if a.entries < auditPiece && a.bytes < auditBytes {
+		return true
+	}
+	a.entries, a.bytes = 0, 0
+	return a.pace()
 }
 
 // A part is one of a type's sets.
@@ -78,65 +107,36 @@ func (t *Type) parts() []part {
 	}
 }
 
-// holds returns in how many sets of a kind, that of errors included, a name has an entry.
-func (t *Type) holds(kind Kind, n *Name) (entries int) {
-	for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
-		if set.Get(n) != nil {
-			entries++
-		}
-	}
-	return entries
-}
-
-// keys returns the types and collections that somebody has watched, or the origin spoken of.
-func (a *audit) keys() []string {
-	x := &a.view.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.Collect(maps.Keys(x.types))
-}
-
-// looked counts work done, pauses after each piece, and reports whether to go on.
-func (a *audit) looked(entries, bytes int) bool {
-	a.entries, a.bytes = a.entries+entries, a.bytes+bytes
-	if a.entries < auditPiece && a.bytes < auditBytes {
-		return true
-	}
-	a.entries, a.bytes = 0, 0
-	return a.pace()
-}
-
-// set looks at one set of a type.
-func (a *audit) set(key, part string, s *Set) bool {
+// set checks one set of a type.
+func (a *audit) set(s *Set) bool {
 	if s.table.root == nil && len(s.log) == 0 {
 		return true
 	}
-	derived := Set{}
+	var derived totals
 	for id, e := range s.table.all() {
-		derived.live++
-		derived.account(nil, e)
-		if what := s.faultAt(id, e); what != "" {
-			if !a.yield(Fault{key, part, e.Name.text, what}) {
-				return false
-			}
-		}
-		size := 0
+		derived.replace(nil, e)
+		what, size := s.faultAt(id, e), 0
+		a.check(what != "", e.Name.text, what)
 		if e.Present() {
 			size = e.Resource.Size()
-			if what := a.view.cfg.VersionSource.faultIn(resourceType(key), e); what != "" && !a.yield(Fault{key, part, e.Name.text, what}) {
-				return false
-			}
+			intact := e.Resource.Intact()
+			a.check(!intact, e.Name.text, "its bytes are not those that the origin sent")
+			a.check(intact && a.view.cfg.VersionSource.leaf(resourceType(a.key), e.Resource) != e.Leaf,
+				e.Name.text, "it adds to the version what its content does not say")
 		}
-		if !a.looked(1, size) {
+		if !a.checked(1, size) {
 			return false
 		}
 	}
-	for _, what := range append(s.faultsBeside(&derived), ordered(s.log, s.last)...) {
-		if !a.yield(Fault{key, part, "", what}) {
-			return false
-		}
-	}
-	return a.looked(len(s.log)/auditPiece, 0)
+	a.check(s.sum != derived.sum, "", "the version is not that of the resources")
+	derived.sum = s.sum
+	a.check(s.totals != derived, "", "the totals are not those of the resources")
+	a.check(s.floor > s.last, "", "it forgot a removal that was not made yet")
+	a.check(s.lastRemoval > s.last, "", "its last removal came after its last change")
+	sorted := slices.IsSortedFunc(s.log, func(a, b logged) int { return cmp.Or(cmp.Compare(a.seq, b.seq), -1) })
+	a.check(!sorted, "", "the log is not in order")
+	a.check(sorted && len(s.log) > 0 && s.log[len(s.log)-1].seq > s.last, "", "the log goes beyond the last change")
+	return a.checked(len(s.log)/auditPiece, 0)
 }
 
 // faultAt returns what is wrong with an entry that stands in the table under an id.
@@ -158,61 +158,13 @@ func (s *Set) faultAt(id uint32, e *Entry) string {
 	return ""
 }
 
-// faultIn returns what is wrong with the resource of an entry.
-func (src VersionSource) faultIn(typeURL string, e *Entry) string {
-	switch {
-	case !e.Resource.Intact():
-		return "its bytes are not those that the origin sent"
-	case src.leaf(typeURL, e.Resource) != e.Leaf:
-		return "it adds to the version what its content does not say"
-	}
-	return ""
-}
-
-// faultsBeside returns in what the set differs from one that has the same entries.
-func (s *Set) faultsBeside(derived *Set) (faults []string) {
-	for _, f := range []struct {
-		what string
-		is   bool
-	}{
-		{"the version is not that of the resources", s.sum != derived.sum},
-		{"the number of resources is wrong", s.count != derived.count},
-		{"the number of bytes is wrong", s.bytes != derived.bytes},
-		{"the number of entries is wrong", s.live != derived.live},
-		{"the number of resources that expire is wrong", s.ttls != derived.ttls},
-		{"the number of resources whose content was dropped is wrong", s.contentDropped != derived.contentDropped},
-		{"it forgot a removal that was not made yet", s.floor > s.last},
-		{"its last removal came after its last change", s.lastRemoval > s.last},
-	} {
-		if f.is {
-			faults = append(faults, f.what)
-		}
-	}
-	return faults
-}
-
-// ordered returns what is wrong with the order of a log.
-func ordered(log []logged, last Seq) (faults []string) {
-	before := Seq(0)
-	for _, l := range log {
-		if l.seq <= before {
-			return []string{"the log is not in order"}
-		}
-		before = l.seq
-	}
-	if before > last {
-		return []string{"the log goes beyond the last change"}
-	}
-	return nil
-}
-
 // logs reports whether a log that is in order has a name at a position.
 func logs(log []logged, n *Name, seq Seq) bool {
 	at := sort.Search(len(log), func(i int) bool { return log[i].seq >= seq })
 	return at < len(log) && log[at] == logged{n, seq}
 }
 
-// interest looks at who watches, holds and demands the names of a type. The index is
+// interest checks who watches, holds and demands the names of a type. The index is
 // locked for each piece.
 func (a *audit) interest(key string) bool {
 	x := &a.view.index
@@ -222,59 +174,29 @@ func (a *audit) interest(key string) bool {
 		x.mu.Unlock()
 		return true // forgotten since
 	}
-	next, stop := iter.Pull(maps.Values(t.names)) // which goes on, whatever comes or goes meanwhile
+	a.check(len(t.names)+len(t.freeIDs) != int(t.ids), "", "the number of names is wrong")
+	a.check(len(t.wildcards) > 0 && !t.tracked && !t.queued, "", "streams want the members, and the origin was not told")
+	for i, wc := range t.wildcards {
+		a.check(wc.at != i || x.watches[wc.watch.id] != wc.watch, "", "a stream that has ended wants the members")
+	}
+	next, stop := iter.Pull(maps.Values(t.names)) // continues, whatever is added or removed meanwhile
 	x.mu.Unlock()
-	defer func() {
+	defer stop()
+	for more := true; more; {
 		x.mu.Lock()
-		defer x.mu.Unlock()
-		stop()
-	}()
-	for first, more := true, true; more; first = false {
-		var faults []Fault
-		x.mu.Lock()
-		if x.types[key] != t {
-			more = false
-		} else if first {
-			faults = x.faultsOf(t)
-		}
 		for i := 0; more && i < auditPiece; i++ {
-			n, ok := next()
-			if more = ok; !ok {
-				break
-			}
-			if what := a.view.faultOf(t, n); what != "" {
-				faults = append(faults, Fault{key, partInterest, n.text, what})
+			var n *Name
+			if n, more = next(); more && x.types[key] == t {
+				what := a.view.faultOf(t, n)
+				a.check(what != "", n.text, what)
 			}
 		}
 		x.mu.Unlock()
-		for _, f := range faults {
-			if !a.yield(f) {
-				return false
-			}
-		}
-		if !a.looked(auditPiece, 0) {
+		if !a.checked(auditPiece, 0) {
 			return false
 		}
 	}
 	return true
-}
-
-// faultsOf returns what is wrong with the index of a type as a whole. It is locked.
-func (x *index) faultsOf(t *indexType) (faults []Fault) {
-	fault := func(what string) { faults = append(faults, Fault{t.url, partInterest, "", what}) }
-	if len(t.names)+len(t.freeIDs) != int(t.ids) {
-		fault("the number of names is wrong")
-	}
-	if len(t.wildcards) > 0 && !t.tracked && !t.queued {
-		fault("streams want the members, and the origin was not told")
-	}
-	for i, wc := range t.wildcards {
-		if wc.at != i || x.watches[wc.watch.id] != wc.watch {
-			fault("a stream that has ended wants the members")
-			break
-		}
-	}
-	return faults
 }
 
 // faultOf returns what is wrong with a name in the index, which is locked: what the view

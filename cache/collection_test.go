@@ -92,8 +92,7 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			o := newOrigin(t, Config{})
-			w := o.view.Watch()
+			o, w := watched(t)
 			tt.do(o, w)
 			kept, inHead := known(o.view)
 			if _, types := o.view.HasType(acme); kept != 0 || types != 0 || inHead != 0 || o.view.index.collections != 0 {
@@ -110,8 +109,7 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 
 // However many globs of a type there are, the type counts, and they do not.
 func TestB35_GlobsCountAsTheirType(t *testing.T) {
-	o := newOrigin(t, Config{})
-	w := o.view.Watch()
+	o, w := watched(t)
 	for _, glob := range []string{"a/*", "b/*", "c/*"} {
 		w.SubscribeAll(Collection(acme, "xdstp://one/acme.Thing/"+glob))
 	}
@@ -123,8 +121,7 @@ func TestB35_GlobsCountAsTheirType(t *testing.T) {
 
 // A resource adds the same to a version by name, as a member of all, and of a glob.
 func TestB2_AMemberOfAGlobIsNoOtherResource(t *testing.T) {
-	o := newOrigin(t, Config{})
-	w := o.view.Watch()
+	o, w := watched(t)
 	w.SubscribeAll(shopKey)
 	o.want(w, shop+"a")
 	r := o.resource(shop+"a", "1", "content")

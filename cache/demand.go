@@ -67,14 +67,17 @@ func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
 
 // take fills in what is demanded now.
 func (x *index) take(d *Demand) {
-	if d.Name == nil {
-		d.Wanted, d.Refetch, d.Restored = x.takeMembers(d.TypeURL)
+	if n := d.Name; n != nil {
+		d.Wanted, d.Refetch = len(n.watchers) > 0, n.refetch && n.tracked
+		n.queued, n.refetch = false, false
+		if d.Wanted {
+			n.tracked, n.stale = true, false
+		}
 		return
 	}
-	d.Wanted, d.Refetch = len(d.Name.watchers) > 0, d.Name.refetch && d.Name.tracked
-	d.Name.queued, d.Name.refetch = false, false
-	if d.Wanted {
-		d.Name.tracked, d.Name.stale = true, false
+	if t := x.types[d.TypeURL]; t != nil { // else it was forgotten after the demand changed
+		d.Wanted, d.Refetch, d.Restored = len(t.wildcards) > 0, t.refetch, t.restored
+		t.queued, t.refetch, t.restored, t.tracked = false, false, false, t.tracked || d.Wanted
 	}
 }
 
@@ -129,4 +132,59 @@ func (ed *edit) forgetType() {
 		}
 		delete(ed.w.refetchedAt, key)
 	}
+}
+
+// InterestStats say what the streams of a view want of a type now.
+type InterestStats struct {
+	Wildcards int // wildcard subscriptions, also to collections
+	Names     int // subscriptions to names: a name that two streams want counts twice
+}
+
+// Plus returns the sums of both.
+func (s InterestStats) Plus(o InterestStats) InterestStats {
+	return InterestStats{s.Wildcards + o.Wildcards, s.Names + o.Names}
+}
+
+// Interest returns what streams want, by type URL. It takes as long as there are types and
+// collections, and for that long keeps streams from subscribing.
+func (v *View) Interest() map[string]InterestStats {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	stats := make(map[string]InterestStats)
+	for key, t := range x.types {
+		typeURL, _, _ := SplitCollection(key)
+		of := stats[typeURL]
+		of.Wildcards += len(t.wildcards)
+		of.Names += t.watched
+		stats[typeURL] = of
+	}
+	return stats
+}
+
+// An Unanswered name is one that a stream subscribes to, and for which the view has no answer.
+type Unanswered struct {
+	Type string // or the collection, see Collection
+	Name *Name
+}
+
+// Unanswered returns the names that streams subscribe to and for which the view has no answer, not
+// even that they do not exist.
+func (v *View) Unanswered() (names []Unanswered) {
+	g := v.Generation()
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key, t := range x.types {
+		typ := g.Type(key)
+		for _, n := range t.names {
+			if len(n.watchers) == 0 {
+				continue
+			}
+			if e, _ := typ.Lookup(n); e == nil && typ.Errors(ByName).Get(n) == nil {
+				names = append(names, Unanswered{key, n})
+			}
+		}
+	}
+	return names
 }

@@ -2,8 +2,10 @@ package cache
 
 import (
 	"cmp"
+	"container/heap"
 	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -21,7 +23,6 @@ type edit struct {
 	index  *indexType
 	txn    *txn
 	change Change
-	pokes  pokes
 
 	dirty    bool // the wildcard set changed: wake its subscribers
 	failures bool // the type's errors belong to this edit, which may write to them
@@ -56,9 +57,6 @@ func (ed *edit) servedEdit() *edit {
 	}
 	return ed.served
 }
-
-// behindGate reports whether this is an edit of what readers see, and the gate is closed.
-func (ed *edit) behindGate() bool { return ed.ledger != ed.w.latest }
 
 func (ed *edit) next() Seq {
 	ed.gen.Seq++
@@ -148,32 +146,6 @@ func (ed *edit) dropEntry(set *Set, n *Name) {
 	}
 }
 
-// forgetName removes all that is held by a name.
-func (ed *edit) forgetName(n *Name) {
-	ed.txn.note(n)
-	ed.dropEntry(&ed.typ.ByName, n)
-	ed.of(ByName).clearError(n)
-	ed.index.release(n)
-}
-
-// forgetMembers empties the wildcard set.
-func (ed *edit) forgetMembers() {
-	for e := range ed.typ.Wildcard.Since(0) {
-		if named := ed.yieldingEntry(e.Name); named != nil && e.Present() {
-			ed.endYield(named)
-		}
-		ed.txn.note(e.Name)
-		e.Name.entries--
-		ed.index.release(e.Name)
-	}
-	ed.clearErrors()
-	ed.typ.Wildcard = Set{last: ed.gen.Seq, floor: ed.gen.Seq}
-	ed.typ.Phase, ed.typ.Restored, ed.typ.Covered = Unknown, false, false
-	ed.index.lastKnown = false
-	ed.w.view.index.dropReports(ed.index, Wildcard)
-	delete(ed.ledger.tombstones, ed.typ.URL)
-}
-
 // markChanged wakes the streams that subscribe to a name.
 func (ed setEdit) markChanged(n *Name) {
 	if len(n.watchers) > 0 {
@@ -190,4 +162,236 @@ func (ed setEdit) compact() {
 	if ed.failures {
 		ed.errors(ed.kind).compact()
 	}
+}
+
+const (
+	// unresolvedLife is how long the origin's answer that it knows no resource by an
+	// alias is served without asking again (B.20).
+	unresolvedLife = 5 * time.Second
+
+	// uncachedLife is how long content that may not be kept is kept, for the streams
+	// that wait for it (B.25).
+	uncachedLife = time.Second
+
+	// refetchEvery bounds how often the origin is asked for a resource of which it sends only heartbeats.
+	refetchEvery = time.Second
+)
+
+// dueAt returns when an entry that is not published yet next needs the writer's attention; zero if
+// never.
+func (e *Entry) dueAt(now time.Time) (due time.Time) {
+	due = e.Deadline()
+	by := func(t time.Time) {
+		if due.IsZero() || t.Before(due) {
+			due = t
+		}
+	}
+	switch r := e.Resource; {
+	case r.ContentDropped():
+	case r.Unresolved():
+		due = now.Add(unresolvedLife)
+	case r.DoNotCache:
+		by(now.Add(uncachedLife))
+	}
+	if e.yields {
+		by(e.alarm.yields)
+	}
+	return due
+}
+
+// setAlarm schedules the next deadline of an entry that is not published yet.
+func (ed setEdit) setAlarm(e *Entry) {
+	due := e.dueAt(ed.now)
+	if ed.kind == ByName {
+		// The next subscriber has the origin asked again if the content may not be kept.
+		e.Name.stale = e.Resource.DoNotCache || e.Resource.ContentDropped()
+	}
+	if e.alarm == nil && due.IsZero() {
+		return
+	}
+	if e.alarm == nil {
+		e.alarm = new(alarm)
+	}
+	e.alarm.due = due
+	ed.queueAlarm(e)
+}
+
+// queueAlarm schedules an entry for when it is due, if ever.
+func (ed setEdit) queueAlarm(e *Entry) {
+	at := e.alarm
+	if at.due.IsZero() || !at.queued.IsZero() && !at.due.Before(at.queued) {
+		return // nothing to do, or it is scheduled earlier
+	}
+	at.queued = at.due
+	ed.schedule(deadline{at.due, ed.typ.URL, ed.kind, e.Name})
+}
+
+// schedule adds a deadline to the heap. Deadlines of entries
+// that were removed since are dropped now and then, or resources that come and go would fill the
+// heap for as long as they were to live.
+func (ed *edit) schedule(d deadline) {
+	const slack = 64
+	of := ed.ledger
+	if len(of.due) > 2*of.kept+slack {
+		of.due = slices.DeleteFunc(of.due, func(d deadline) bool {
+			t := ed.gen.Type(d.key)
+			e := t.set(d.kind).Get(d.name)
+			return !e.awaited(d.at)
+		})
+		heap.Init(&of.due)
+		of.kept = len(of.due)
+	}
+	heap.Push(&of.due, d)
+}
+
+// A received resource, with what can be derived from it without the lock.
+type received struct {
+	*wire.Resource
+	leaf     Sum
+	deadline time.Time // zero if it does not expire
+	failing  bool      // the origin also sent an error for it
+}
+
+// begin locks the index and copies what is about to change of latest.
+func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeURL) }
+
+// beginOn is begin for the newest generation of a ledger.
+func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
+	w.view.index.mu.Lock()
+	return w.beginLocked(typeURL, of)
+}
+
+// beginLocked copies what is about to change of the newest generation of a ledger. The index must be locked.
+func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
+	x := &w.view.index
+	w.wakes, w.changed = w.wakes[:0], w.changed[:0]
+	old := w.generationOf(of)
+	generation := *old
+	generation.Revision++
+	typ := *old.Type(typeURL)
+	index := x.typ(typeURL)
+	typ.URL, typ.source, typ.revision, typ.shared = typeURL, index.source, generation.Revision, new(memo)
+	generation.types.put(&typ)
+	return &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of != &w.ledger}}
+}
+
+// publish makes the new generation visible as far as it passes the gate, and only then wakes its readers.
+func (w *Writer) publish(edited *edit) {
+	x := &w.view.index
+	ed := w.passEdit(edited)
+	if ed == nil {
+		x.unlock()
+		return
+	}
+	if ed.change.Changed+ed.change.Removed > 0 {
+		ed.typ.changed = ed.now
+	}
+	ed.typ.Wildcard.recordSum(w.view.head.Load().Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
+	cause := w.cause.receivedBy(ed.now)
+	if ed.gen.Seq > w.view.head.Load().Seq {
+		w.view.timeline.record(ed.gen.Seq, cause)
+	}
+	w.hint(ed)
+	if ed.dirty {
+		for _, wc := range ed.index.wildcards {
+			w.wakes = append(w.wakes, wc.watch)
+		}
+	}
+	f := w.followEdit(ed, cause)
+	began := w.view.cfg.Began != nil && ed.typ.serves() && !w.view.head.Load().Type(ed.typ.URL).serves()
+	w.wakes = append(w.wakes, x.observers...)
+	w.view.head.Store(ed.gen)
+	x.unlock()
+	for i, watch := range w.wakes {
+		watch.wake()
+		w.wakes[i] = nil
+	}
+	if f != nil {
+		f.release()
+	}
+	if began {
+		w.view.cfg.Began()
+	}
+}
+
+// hint adds hints to the watches of the changed names, and notes whom to wake.
+func (w *Writer) hint(ed *edit) {
+	if len(w.changed) == 0 {
+		return
+	}
+	lost := &hint{seq: ed.gen.Seq, n: maxHints}
+	for _, n := range w.changed {
+		h := &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}
+		for _, id := range n.watchers {
+			watch := w.view.index.watches[id]
+			if w.wakes = append(w.wakes, watch); watch.call != nil {
+				watch.hint(h, lost)
+			}
+		}
+	}
+	clear(w.changed)
+}
+
+// SetPhase records the phase of the wildcard set of a type.
+func (w *Writer) SetPhase(typeURL string, p Phase) {
+	if w.Generation().Type(typeURL).Phase == p {
+		return
+	}
+	ed := w.begin(typeURL)
+	ed.typ.Phase, ed.dirty = p, true
+	ed.typ.Restored = ed.typ.Restored && p == Settled
+	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
+	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
+	w.publish(ed)
+}
+
+// SetCovered records that the origin has sent all restored resources of the wildcard set of a type.
+func (w *Writer) SetCovered(typeURL string) {
+	ed := w.begin(typeURL)
+	ed.typ.Covered, ed.dirty = true, true
+	w.publish(ed)
+}
+
+// followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
+// it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
+// index is locked.
+func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
+	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
+		cause.applied(ed, nil)
+		return nil
+	}
+	f := &Fanout{Key: ed.typ.URL, Seq: ed.gen.Seq, Cause: cause, Began: time.Now(), Change: ed.change, onEnd: w.view.cfg.Fanout}
+	f.alone.Fanout = f
+	f.unanswered.Store(1)
+	if f.Unfollowed = w.following.full(f.Key); f.Unfollowed {
+		cause.applied(ed, nil)
+		return f
+	}
+	if f.Span = cause.applied(ed, f); f.Span != nil && f.Span.Sampled() {
+		f.times = make([]atomic.Uint32, len(w.wakes))
+	}
+	for _, watch := range w.wakes {
+		if watch.call == nil || watch.followed == f.Seq {
+			continue // a name and a wildcard may both be why it is woken
+		}
+		watch.followed = f.Seq
+		f.unanswered.Add(1)
+		for top := watch.fanouts.Load(); !watch.fanouts.CompareAndSwap(top, top.And(f)); {
+			top = watch.fanouts.Load()
+		}
+	}
+	w.following = append(w.following, f)
+	return f
+}
+
+// applied shows a change, and returns what shows its fan-out, if it is followed.
+func (c Cause) applied(ed *edit, f *Fanout) Span {
+	if c.Trace == nil {
+		return nil
+	}
+	made := Application{Began: ed.now, Ready: time.Now(), Type: ed.typ, Change: ed.change, Followed: f != nil}
+	if f != nil {
+		made.Ready = f.Began
+	}
+	return c.Trace.Applied(made)
 }

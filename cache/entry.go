@@ -2,17 +2,101 @@ package cache
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"math/bits"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Seq numbers the changes of a view, over all its types. It is also a position:
-// everything up to there.
-type Seq uint64
+// A Sum identifies a set of resources by content: the sum of their leaves modulo
+// 2^128. Adding and removing a resource costs one addition, and no order, clock,
+// counter or host enters, so that all replicas agree on the sum of the same set
+// (B.2). The zero Sum is that of the empty set.
+type Sum struct{ hi, lo uint64 }
 
-// An Entry is what a set knows of one name. It is immutable.
+// Add returns s with leaf o added.
+func (s Sum) Add(o Sum) Sum {
+	lo, carry := bits.Add64(s.lo, o.lo, 0)
+	hi, _ := bits.Add64(s.hi, o.hi, carry)
+	return Sum{hi, lo}
+}
+
+// Sub returns s with leaf o removed.
+func (s Sum) Sub(o Sum) Sum {
+	lo, borrow := bits.Sub64(s.lo, o.lo, 0)
+	hi, _ := bits.Sub64(s.hi, o.hi, borrow)
+	return Sum{hi, lo}
+}
+
+// contentMark begins the part of a version that identifies the content.
+const contentMark = "r1."
+
+// Version returns the version_info of a set whose origin calls it system:
+// people see the origin's own version, and what follows the last "~" is the
+// content's (B.2).
+func (s Sum) Version(system string) string {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:8], s.hi)
+	binary.BigEndian.PutUint64(b[8:], s.lo)
+	v := contentMark + base64.RawURLEncoding.EncodeToString(b[:])
+	if system == "" {
+		return v
+	}
+	return system + "~" + v
+}
+
+// SameVersion reports whether version, as a client gave it, names a set with
+// this sum. Only what follows the last "~" counts.
+func (s Sum) SameVersion(version string) bool {
+	return version[strings.LastIndexByte(version, '~')+1:] == s.Version("")
+}
+
+// VersionSource is what a SotW version is made from.
+type VersionSource int
+
+// The sources of versions (TENDER_VERSION_SOURCE).
+const (
+	// FromContent makes versions from the resources' bytes.
+	FromContent VersionSource = iota
+	// FromOrigin makes versions from the versions that the origin gave its
+	// resources: right only where those are hashes of the content.
+	FromOrigin
+)
+
+// leaf returns what a resource adds to its set's sum. A resource without a body
+// is in no SotW set and adds nothing.
+func (src VersionSource) leaf(typeURL string, r *wire.Resource) Sum {
+	if !r.HasBody() {
+		return Sum{}
+	}
+	const usual = 256 // bytes, which need no allocation
+	b := append(append(make([]byte, 0, usual), "tender1"...), typeURL...)
+	b = append(append(append(b, 0), r.Name...), 0)
+	if src == FromOrigin && r.OriginVersion != "" {
+		b = append(b, r.OriginVersion...)
+	} else {
+		b = append(b, r.Digest[:]...)
+	}
+	d := sha256.Sum256(b)
+	return Sum{binary.BigEndian.Uint64(d[:8]), binary.BigEndian.Uint64(d[8:16])}
+}
+
+// same reports whether b is what a client that has a has already. Where versions
+// are hashes of the content, they say so; the bytes may differ from one replica of
+// the origin to the next.
+func (src VersionSource) same(a, b *wire.Resource) bool {
+	if src == FromOrigin && a.OriginVersion != "" && a.OriginVersion == b.OriginVersion {
+		return true
+	}
+	return a.SameContent(b)
+}
+
+// An Entry is the state of one name in a set. It is immutable.
 type Entry struct {
 	Name *Name
 
@@ -37,11 +121,11 @@ type Entry struct {
 	// Expired reports that the resource was removed because its time to live was over.
 	Expired bool
 
-	// yields is for what was said by name: readers see a member in its place, if there is
+	// yields is for entries of the set of names: readers see an entry of the wildcard set in its place, if there is
 	// one. What is present yields only for a while (apply.lags).
 	yields bool
 
-	epoch uint32 // upstream connection on which the origin said that the name does not exist
+	epoch uint32 // upstream connection on which the origin reported that the name does not exist
 
 	born     Seq // when the resource came to be, the last time that it did
 	replaced Seq // of the present entry that this removal replaced
@@ -54,7 +138,7 @@ type Entry struct {
 	past       *past     // nil if the content never changed
 }
 
-// A life says how long a resource lives. It is immutable.
+// A life is how long a resource lives. It is immutable.
 type life struct {
 	deadline       time.Time // when it expires unless the origin renews it; zero is never
 	renewed        Seq       // when the deadline was last renewed, the content being the same
@@ -238,4 +322,44 @@ func recent(at time.Time) time.Time {
 		return time.Time{}
 	}
 	return at
+}
+
+// An alarm is when the writer must act on an entry. All versions of the entry share
+// it, and it belongs to the writer.
+type alarm struct {
+	due    time.Time // zero is never
+	queued time.Time // when the writer will look, at the latest when it is due
+	yields time.Time // until when the entry yields to the wildcard set, if it does
+}
+
+// A deadline is when the writer has to act on an entry.
+type deadline struct {
+	at   time.Time
+	key  string // type URL or collection
+	kind Kind
+	name *Name
+}
+
+// deadlines is a heap, the next one first. It may be out of date: the entry
+// decides.
+type deadlines []deadline
+
+func (d deadlines) Len() int { return len(d) }
+
+func (d deadlines) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
+
+func (d deadlines) Swap(i, j int) { d[i], d[j] = d[j], d[i] }
+
+func (d *deadlines) Push(x any) { *d = append(*d, x.(deadline)) }
+
+func (d *deadlines) Pop() any {
+	old := *d
+	last := old[len(old)-1]
+	*d = old[:len(old)-1]
+	return last
+}
+
+// awaited reports whether a deadline of an entry still stands.
+func (e *Entry) awaited(at time.Time) bool {
+	return e.Present() && e.alarm != nil && e.alarm.queued.Equal(at)
 }

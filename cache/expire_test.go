@@ -23,6 +23,11 @@ type timed struct {
 	next  time.Time // that Expire returned last
 }
 
+func newTimed(t tester, names ...string) *timed {
+	o, watch := watched(t, names...)
+	return &timed{origin: o, watch: watch}
+}
+
 // inTime runs a test of both sets, each in a bubble, in which a stream wants the
 // members and the names a and b.
 func inTime(t *testing.T, test func(t *testing.T, o *timed, kind Kind)) {
@@ -30,8 +35,7 @@ func inTime(t *testing.T, test func(t *testing.T, o *timed, kind Kind)) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		t.Run([...]string{"members", "named"}[kind], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := &timed{origin: newOrigin(t, Config{})}
-				o.watch = o.view.Watch()
+				o := newTimed(t)
 				o.watch.SubscribeAll(acme)
 				o.want(o.watch, "a", "b")
 				test(t, o, kind)
@@ -125,32 +129,6 @@ func TestR107_Expires(t *testing.T) {
 	})
 }
 
-// TestR107_DueInOrder: many resources expire each at its own time, and Expire says
-// when to come again.
-func TestR107_DueInOrder(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
-		var names []string
-		for i := range 50 {
-			names = append(names, fmt.Sprintf("n%02d", i))
-		}
-		o.want(o.watch, names...)
-		began := time.Now()
-		for i, name := range names {
-			o.give(kind, name, "1", "x", time.Duration(1+(i*37)%50)*time.Second)
-		}
-		for second := range 50 {
-			next := o.Expire(time.Now())
-			if want := began.Add(time.Duration(second+1) * time.Second); !next.Equal(want) {
-				t.Fatalf("after %d s: next is %v, want %v", second, next, want)
-			}
-			o.pass(time.Second)
-			if left := o.typ().Wildcard.Count() + o.typ().ByName.Count(); left != 49-second {
-				t.Fatalf("after %d s: %d resources are left, want %d", second+1, left, 49-second)
-			}
-		}
-	})
-}
-
 // TestR105_TTLChanges: to send a resource again changes how long it lives, either way,
 // and ends that it does. None of it changes anything else.
 func TestR105_TTLChanges(t *testing.T) {
@@ -206,23 +184,6 @@ func TestR105_TTLChanges(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestR105_ChangeOfContentHasItsOwnTTL: what replaces a resource lives for as long as
-// it says itself.
-func TestR105_ChangeOfContentHasItsOwnTTL(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
-		o.give(kind, "a", "1", "x", time.Minute)
-		o.pass(30 * time.Second)
-		o.give(kind, "a", "2", "y", 0)
-		o.pass(time.Hour)
-		o.wantShown("without a TTL now", kind, "a", "y")
-		o.give(kind, "a", "3", "z", time.Minute)
-		o.pass(time.Minute - 1)
-		o.wantShown("with one again", kind, "a", "z")
-		o.pass(1)
-		o.wantShown("with one again", kind, "a", "-")
-	})
 }
 
 // TestR106_Heartbeat: it moves the deadline of the version that it names, and nothing
@@ -342,8 +303,7 @@ func TestR106_HeartbeatOfWhatIsNotHere(t *testing.T) {
 // its constraints.
 func TestR106_HeartbeatOfAVariant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &timed{origin: newOrigin(t, Config{})}
-		o.watch = o.view.Watch()
+		o := newTimed(t)
 		prod, test := wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "test"})
 		o.want(o.watch, prod, test)
 		variant := func(env, content string) *wire.Resource {
@@ -375,19 +335,6 @@ func TestR106_HeartbeatOfAVariant(t *testing.T) {
 	})
 }
 
-// TestR107_ComesBack: a resource that expired and is sent again is a new one.
-func TestR107_ComesBack(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
-		for range 3 {
-			change := o.give(kind, "a", "1", "x", time.Minute)
-			wantChange(t, change, Change{Seen: 1, Changed: 1, New: 1})
-			o.wantShown("back", kind, "a", "x")
-			o.pass(time.Minute)
-			o.wantShown("gone again", kind, "a", "-")
-		}
-	})
-}
-
 // TestR107_RemovedBeforeItsTime: what the origin removes, or what is forgotten, does
 // not expire as well.
 func TestR107_RemovedBeforeItsTime(t *testing.T) {
@@ -415,8 +362,7 @@ func TestR107_RemovedBeforeItsTime(t *testing.T) {
 // that were given up, whoever has their number then.
 func TestR107_ForgottenNamesDoNotExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &timed{origin: newOrigin(t, Config{})}
-		o.watch = o.view.Watch()
+		o := newTimed(t)
 		wc := o.watch.SubscribeAll(acme)
 		names := o.want(o.watch, "a")
 		o.give(Wildcard, "m", "1", "x", time.Minute)
@@ -438,9 +384,7 @@ func TestR107_ForgottenNamesDoNotExpire(t *testing.T) {
 // TestR107_Aliases: who subscribed by an alias sees the resource's time as well.
 func TestR107_Aliases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &timed{origin: newOrigin(t, Config{})}
-		o.watch = o.view.Watch()
-		o.want(o.watch, "alias", "further")
+		o := newTimed(t, "alias", "further")
 		o.give(ByName, "real", "1", "x", time.Minute, "alias", "further")
 		o.pass(40 * time.Second)
 		if change := o.beat(ByName, "real", "1", time.Minute); change.Renewed != 2 {
@@ -563,9 +507,7 @@ func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
 	}
 	for _, tt := range tests {
 		synctest.Test(t, func(t *testing.T) {
-			o := &timed{origin: newOrigin(t, Config{})}
-			o.watch = o.view.Watch()
-			o.want(o.watch, "a")
+			o := newTimed(t, "a")
 			began := Seq(1) // of the first entry
 			tt.do(o)
 			e, since := o.typ().Lookup(o.name("a"))
@@ -737,8 +679,7 @@ func TestD4_ExpiryModel(t *testing.T) {
 		}), 1, 60).Draw(rt, "steps")
 		var failures []string
 		synctest.Test(t, func(t *testing.T) {
-			o := &timed{origin: newOrigin(t, Config{})}
-			o.watch = o.view.Watch()
+			o := newTimed(t)
 			o.watch.SubscribeAll(acme)
 			o.want(o.watch, "a", "b")
 			model := [2]map[string]held{{}, {}}

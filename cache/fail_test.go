@@ -30,8 +30,7 @@ func (o *origin) failure(k Kind, name string) string {
 // resource, which is news again, or with its removal.
 func TestR124_Errors(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		if kind == ByName {
 			o.want(watch, "a")
 		} else {
@@ -91,8 +90,7 @@ func TestR124_Errors(t *testing.T) {
 // TestR124_ReasonOfARemoval: a removal and an error of the same resource in one
 // response are both recorded, however often they come.
 func TestR124_ReasonOfARemoval(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a")
+	o, _ := watched(t, "a")
 	u := wire.Update{TypeURL: acme, Removed: []string{"a"}, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.NotFound, "why")}}
 	o.Apply(ByName, u)
 	before := o.typ().Failed()
@@ -132,9 +130,7 @@ func TestR123_NobodyAsked(t *testing.T) {
 // TestR092_ErrorsReachAliases: what is wrong with a resource, those know who asked for
 // it by an alias.
 func TestR092_ErrorsReachAliases(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
-	o.want(watch, "alias")
+	o, watch := watched(t, "alias")
 	o.put(ByName, "real", "1", "x", "alias")
 	awake(watch)
 	o.fail(ByName, "real", codes.Internal, "")
@@ -171,8 +167,7 @@ func TestR123_ErrorOfTheWildcard(t *testing.T) {
 
 // TestR124_ErrorsAreForgotten: nothing is left of errors that nobody can be told of.
 func TestR124_ErrorsAreForgotten(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	names := o.want(watch, "a")
 	wildcard := watch.SubscribeAll(acme)
 	o.fail(ByName, "a", codes.Internal, "")

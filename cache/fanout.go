@@ -50,18 +50,13 @@ type Span interface {
 	Sampled() bool
 }
 
-// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the
-// thaw.
-func (w *Writer) SetCause(c Cause) { w.cause = c }
-
 // moments is how many changes of a view have their cause remembered.
 const moments = 256
 
 // A timeline remembers the causes of the newest changes of a view. Its zero value is empty.
 type timeline struct {
-	mu   sync.Mutex
-	ring [moments]moment // by seq, from next on round to next
-	next int
+	mu      sync.Mutex
+	changes []moment // in order; only the newest moments count
 }
 
 // A moment is what brought a view to a position; its cause has a time.
@@ -74,44 +69,23 @@ type moment struct {
 func (l *timeline) record(p Seq, cause Cause) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ring[l.next] = moment{p, cause}
-	l.next = (l.next + 1) % moments
+	if len(l.changes) == 2*moments {
+		l.changes = slices.Delete(l.changes, 0, moments)
+	}
+	l.changes = append(l.changes, moment{p, cause})
 }
 
 // of returns what brought the view to p, or past it; the zero cause if nothing ever did. Of
-// what was too long ago to be remembered, it is the cause of the oldest that is.
+// a change too long ago to be remembered, it is the cause of the oldest that is.
 func (l *timeline) of(p Seq) Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if newest := &l.ring[(l.next+moments-1)%moments]; newest.seq < p {
+	newest := l.changes[max(len(l.changes)-moments, 0):]
+	at := sort.Search(len(newest), func(i int) bool { return newest[i].seq >= p })
+	if at == len(newest) {
 		return Cause{}
 	}
-	oldest := 0
-	if l.ring[l.next].seq != 0 {
-		oldest = l.next
-	}
-	n := sort.Search(moments, func(i int) bool {
-		m := &l.ring[(oldest+i)%moments]
-		return m.seq == 0 || m.seq >= p
-	})
-	return l.ring[(oldest+n)%moments].cause
-}
-
-// Cause returns what brought the view to p, with the time of it; the zero cause if the
-// view is not there yet. Of the last 256 changes of the view that is exact; of what is
-// older, it is the cause of a later one.
-func (v *View) Cause(p Seq) Cause { return v.timeline.of(p) }
-
-// noSeq is after all positions.
-const noSeq = ^Seq(0)
-
-// FirstAfter returns the position of the oldest change after p of what is in the set, be it
-// that the same name changed again since; one that no view comes to if there is none.
-func (s *Set) FirstAfter(p Seq) Seq {
-	if at := s.after(p); at < len(s.log) {
-		return s.log[at].seq
-	}
-	return noSeq
+	return newest[at].cause
 }
 
 const (
@@ -254,59 +228,6 @@ func (l *Fanouts) Open() (open *Fanouts) {
 	return open
 }
 
-// TakeFanouts returns those that the watch's stream has become part of since the last call: at
-// least all those of generations that were loaded before. The stream must call Done for each.
-func (w *Watch) TakeFanouts() *Fanouts {
-	if w.fanouts.Load() == nil {
-		return nil
-	}
-	return w.fanouts.Swap(nil)
-}
-
-// followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
-// it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
-// index is locked.
-func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
-	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
-		cause.applied(ed, nil)
-		return nil
-	}
-	f := &Fanout{Key: ed.typ.URL, Seq: ed.gen.Seq, Cause: cause, Began: time.Now(), Change: ed.change, onEnd: w.view.cfg.Fanout}
-	f.alone.Fanout = f
-	f.unanswered.Store(1)
-	if f.Unfollowed = w.following.full(f.Key); f.Unfollowed {
-		cause.applied(ed, nil)
-		return f
-	}
-	if f.Span = cause.applied(ed, f); f.Span != nil && f.Span.Sampled() {
-		f.times = make([]atomic.Uint32, len(w.wakes))
-	}
-	for _, watch := range w.wakes {
-		if watch.call == nil || watch.followed == f.Seq {
-			continue // a name and a wildcard may both be why it is woken
-		}
-		watch.followed = f.Seq
-		f.unanswered.Add(1)
-		for top := watch.fanouts.Load(); !watch.fanouts.CompareAndSwap(top, top.And(f)); {
-			top = watch.fanouts.Load()
-		}
-	}
-	w.following = append(w.following, f)
-	return f
-}
-
-// applied shows a change, and returns what shows its fan-out, if it is followed.
-func (c Cause) applied(ed *edit, f *Fanout) Span {
-	if c.Trace == nil {
-		return nil
-	}
-	made := Application{Began: ed.now, Ready: time.Now(), Type: ed.typ, Change: ed.change, Followed: f != nil}
-	if f != nil {
-		made.Ready = f.Began
-	}
-	return c.Trace.Applied(made)
-}
-
 // openFanouts are those of a writer that may not be over.
 type openFanouts []*Fanout
 
@@ -329,4 +250,20 @@ func (o openFanouts) endOld(now time.Time) {
 			f.end()
 		}
 	}
+}
+
+// A Change counts what an Apply has changed.
+type Change struct {
+	Seen    int      // resources that the set accepts, changed or not
+	Changed int      // resources new or with other content
+	New     int      // of these, new ones
+	Removed int      // resources that were there
+	Ignored int      // resources that nobody asked for (R096)
+	Same    int      // resources resent without a change, with the version that the set had
+	Reused  []string // names whose content changed under an unchanged version (B.2)
+	Renewed int      // resources whose time to live was renewed
+
+	// Ambiguous names resources of which an update had several variants for the same
+	// parameters (R122).
+	Ambiguous []string
 }

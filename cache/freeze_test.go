@@ -126,8 +126,7 @@ func TestFreeze_Nothing(t *testing.T) {
 // TestFreeze_OrderOfTypes: what is new comes in the order of types, what is gone goes in
 // reverse (B.11).
 func TestFreeze_OrderOfTypes(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	types := []string{wire.ListenerType, wire.ClusterType}
 	for _, o.typeURL = range types {
 		watch.SubscribeAll(o.typeURL)
@@ -207,8 +206,7 @@ func TestFreeze_Unknown(t *testing.T) {
 // of which not all is known; what they were not shown comes once.
 func TestFreeze_HoldsBeforeASetIsConfirmed(t *testing.T) {
 	for _, phase := range []Phase{Unknown, Settled} {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		watch.SubscribeAll(acme)
 		o.put(Wildcard, "a", "1", "a1")
 		o.put(Wildcard, "b", "1", "b1")
@@ -324,8 +322,7 @@ func TestFreeze_Lives(t *testing.T) {
 func TestFreeze_Uncached(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		synctest.Test(t, func(t *testing.T) {
-			o := newOrigin(t, Config{})
-			watch := o.view.Watch()
+			o, watch := watched(t)
 			watch.SubscribeAll(acme)
 			o.want(watch, "a")
 			o.putUncached(kind, "a", "1", "a1")
@@ -442,8 +439,7 @@ func TestFreeze_OneSource(t *testing.T) {
 // that came during the freeze.
 func TestFreeze_Collection(t *testing.T) {
 	for _, before := range []bool{true, false} {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		if !before {
 			o.Freeze()
 		}

@@ -197,7 +197,6 @@ func (g *gate) passEdit(ed *edit) *edit {
 
 // passNames shows readers what passes of an edit of latest.
 func (g *gate) passNames(ed, latest *edit, names []*Name) {
-	ed.pokes |= latest.pokes
 	t := latest.typ
 	for _, n := range names {
 		for _, kind := range kinds {

@@ -91,9 +91,7 @@ func TestHintsAreOfAHead(t *testing.T) {
 
 // TestHintsAreOnlyForFunctions: who receives from a channel reads the logs.
 func TestHintsAreOnlyForFunctions(t *testing.T) {
-	o := newOrigin(t, Config{})
-	w := o.view.Watch()
-	o.want(w, "a")
+	o, w := watched(t, "a")
 	o.put(ByName, "a", "", "x")
 	if got, known := w.Hinted(acme, 0, nil); known {
 		t.Errorf("got %v, want that it does not know", got)

@@ -22,11 +22,12 @@ type index struct {
 	observers     []*Watch                // of watches, those that Observe made
 	reported      map[*indexType]struct{} // those of which clients have reported what they hold
 	namesLeft     int                     // names in reports whose clients have left
+	pokes         uint64                  // sources whose demand has changed since unlock, one bit for each
 	typesOpenedBy map[string]int          // by peer, of types that the protocol does not know, those that it was the first to ask for
 
 	route     func(typeURL, name string) int // of Config; never nil
 	sources   []*source
-	anonymous []*Share // by source, in their quotas, of watches of which nobody knows whose they are
+	anonymous []*Share // by source, in their quotas, of watches whose peer is not known
 }
 
 // A source is where the demand waits that one origin has to satisfy.
@@ -38,7 +39,7 @@ type source struct {
 	// reportsUntil is until when reports of clients count although the wildcard set is confirmed. Guarded by index.mu.
 	reportsUntil time.Time
 
-	withheld atomic.Int64 // names of which a gate withholds something
+	withheld atomic.Int64 // names with changes that a gate withholds
 }
 
 type indexType struct {
@@ -65,103 +66,12 @@ type indexType struct {
 	reporting [2]reporting // by Kind
 }
 
-// A Name is a resource name that somebody watches, or that a set holds. Streams
-// keep names as pointers: eight bytes, and equal if and only if the names are.
-type Name struct {
-	text   string
-	id     uint32
-	source int // that answers for it
-
-	// asked is the request by which the origin was asked for the name on the connection that is
-	// up; nil if it was not.
-	asked atomic.Pointer[originRequest]
-
-	askedAt Seq // where the view was when the origin was last asked; the writer's own
-
-	// Guarded by index.mu.
-	watchers  []uint32 // sorted ids of watches
-	chargedTo *Share   // of the peer that is charged for it: that of a watcher; nil if nobody is
-	entries   int      // of the type's sets, in what readers see and in what closed gates have beside it
-	queued    bool     // in a source's demand
-	tracked   bool     // the session subscribed to it, or lets it linger
-	stale     bool     // the answer of the origin is no longer valid: the next subscriber has it asked again
-	refetch   bool     // it is to be asked for once more
-}
-
-// String returns the name itself.
-func (n *Name) String() string { return n.text }
-
-// Compare orders names in some fixed order that costs nothing to find out.
-func (n *Name) Compare(o *Name) int { return int(int64(n.id) - int64(o.id)) }
-
-// Asked returns when the origin was asked for the name on the connection that is
-// up; zero if it was not.
-func (n *Name) Asked() time.Time {
-	if q := n.asked.Load(); q != nil {
-		return q.at
-	}
-	return time.Time{}
-}
-
 // countFollowed counts the subscribers to a collection: somebody began to follow it, or nobody does any more. Other
 // types are not counted.
 func (x *index) countFollowed(t *indexType, by int) {
 	if _, _, is := SplitCollection(t.url); is {
 		x.followed += by
 	}
-}
-
-// Unknown returns how many of the names of a type the index does not have, but stops counting after most.
-func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
-	x := &v.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	t := x.types[typeURL]
-	if t == nil {
-		return min(len(names), most+1)
-	}
-	for _, name := range names {
-		if t.names[name] != nil {
-			continue
-		}
-		if unknown++; unknown > most {
-			break
-		}
-	}
-	return unknown
-}
-
-// Find returns the index's names for texts; nil stands for one that nobody
-// knows.
-func (v *View) Find(typeURL string, texts []string) []*Name {
-	out := make([]*Name, len(texts))
-	x := &v.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if t := x.types[typeURL]; t != nil {
-		for i, text := range texts {
-			out[i] = t.names[text]
-		}
-	}
-	return out
-}
-
-// HasType reports whether the type is known: anybody watches it, or the view holds something of it; and how many such
-// types there are, without collections.
-func (v *View) HasType(typeURL string) (known bool, types int) {
-	x := &v.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.types[typeURL] != nil, len(x.types) - x.collections
-}
-
-// TypesOf returns how many types that the protocol does not know there are of which a peer was the first to ask for
-// something.
-func (v *View) TypesOf(peer string) int {
-	x := &v.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.typesOpenedBy[peer]
 }
 
 // A Demand is a change in what streams want of a type: its wildcard set, or one name.
@@ -181,45 +91,43 @@ type Demand struct {
 	At time.Time
 }
 
-// pokes says which sources have demand to take, one bit for each.
-type pokes uint64
-
 // MaxSources is how many sources a view can have.
 const MaxSources = 64
 
-// want queues a change of demand and says which source must be poked.
-func (x *index) want(t *indexType, n *Name) pokes {
+// want queues a change of demand. Who unlocks the index calls unlock.
+func (x *index) want(t *indexType, n *Name) { x.wantFor(nil, t, n) }
+
+// wantFor is want for what a watch, which may be nil, subscribes to.
+func (x *index) wantFor(w *Watch, t *indexType, n *Name) {
 	queued, from := &t.queued, t.source
 	if n != nil {
 		queued, from = &n.queued, n.source
 	}
 	if *queued {
-		return 0
+		return
 	}
 	*queued = true
-	x.sources[from].demand = append(x.sources[from].demand, Demand{TypeURL: t.url, Name: n})
-	return 1 << from
-}
-
-// wantFor is want for what a watch subscribes to.
-func (x *index) wantFor(w *Watch, t *indexType, n *Name) pokes {
-	p := x.want(t, n)
-	if p != 0 && w.by != nil {
-		queued := x.sources[bits.TrailingZeros64(uint64(p))].demand
-		d := &queued[len(queued)-1]
+	d := Demand{TypeURL: t.url, Name: n}
+	if w != nil && w.by != nil {
 		d.By, d.At = w.by, time.Now()
 	}
-	return p
+	x.sources[from].demand = append(x.sources[from].demand, d)
+	x.pokes |= 1 << from
 }
 
-// poke tells the sources. The index must not be locked.
-func (x *index) poke(p pokes) {
-	for i := 0; p != 0; i, p = i+1, p>>1 {
-		if p&1 == 0 {
-			continue
-		}
+// unlock unlocks the index, and pokes the sources whose demand has changed.
+func (x *index) unlock() {
+	p := x.pokes
+	x.pokes = 0
+	x.mu.Unlock()
+	x.poke(p)
+}
+
+// poke informs the sources. The index must not be locked.
+func (x *index) poke(p uint64) {
+	for ; p != 0; p &= p - 1 {
 		select {
-		case x.sources[i].poke <- struct{}{}:
+		case x.sources[bits.TrailingZeros64(p)].poke <- struct{}{}:
 		default: // a poke is waiting already
 		}
 	}
@@ -247,17 +155,6 @@ func (x *index) typForWatch(w *Watch, key string) *indexType {
 		x.typesOpenedBy[w.peer]++
 	}
 	return x.typ(key)
-}
-
-// takeMembers returns the demand for the wildcard set of a type or collection.
-func (x *index) takeMembers(key string) (wanted, again, restored bool) {
-	t := x.types[key]
-	if t == nil {
-		return false, false, false // it was forgotten after the demand changed
-	}
-	wanted, again, restored = len(t.wildcards) > 0, t.refetch, t.restored
-	t.queued, t.refetch, t.restored, t.tracked = false, false, false, t.tracked || wanted
-	return wanted, again, restored
 }
 
 // idle reports whether a type or collection can be forgotten, given the generation that readers see: nobody
@@ -342,4 +239,50 @@ func (x *index) all(wakes []*Watch) []*Watch {
 		}
 	}
 	return wakes
+}
+
+// sharesOf opens the shares of a peer in the quotas of all sources, nil where nothing is counted.
+func (x *index) sharesOf(peer string) []*Share {
+	shares := make([]*Share, len(x.sources))
+	for i, s := range x.sources {
+		switch same := slices.IndexFunc(x.sources, func(o *source) bool { return o.quota.names == s.quota.names }); {
+		case s.quota.names == nil:
+		case same < i:
+			shares[i] = shares[same]
+		default:
+			shares[i] = s.quota.names.Open(peer)
+		}
+	}
+	return shares
+}
+
+// closeShares undoes sharesOf.
+func closeShares(shares []*Share) {
+	for i, s := range shares {
+		if s != nil && slices.Index(shares, s) == i {
+			s.Close()
+		}
+	}
+}
+
+// charge charges the peer of a watch for a name, instead of the present one; no peer if w is nil. mu must be held.
+func (x *index) charge(n *Name, w *Watch) {
+	was, inAll := n.chargedTo, !x.sources[n.source].quota.elsewhere
+	if n.chargedTo = nil; w != nil {
+		n.chargedTo = w.shares[n.source]
+	}
+	if n.chargedTo != nil {
+		n.chargedTo.add(1, inAll)
+	}
+	if was != nil {
+		was.add(-1, inAll)
+	}
+}
+
+// find returns the Name for a text, nil if there is none, or no such type.
+func (t *indexType) find(text string) *Name {
+	if t == nil {
+		return nil
+	}
+	return t.names[text]
 }

@@ -218,8 +218,7 @@ func TestWakesWhoWatches(t *testing.T) {
 // TestWatchIDsAreReused: what comes in the place of a stream that left gets
 // nothing of its wake-ups.
 func TestWatchIDsAreReused(t *testing.T) {
-	o := newOrigin(t, Config{})
-	old := o.view.Watch()
+	o, old := watched(t)
 	stays := o.view.Watch()
 	names := o.want(old, "a")
 	o.want(stays, "a")
@@ -266,8 +265,7 @@ func TestUnsubscribeTwiceIsHarmless(t *testing.T) {
 // TestNamesAreFreed: a name is known as long as a stream, the session or a set
 // holds it. Its id then goes to another, which no head confuses with it.
 func TestNamesAreFreed(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	first := o.want(watch, "first")
 	o.put(ByName, "first", "1", "x")
 	old := o.view.Generation()
@@ -313,38 +311,11 @@ func TestNamesAreFreed(t *testing.T) {
 	}
 }
 
-// TestNamesDoNotLeak: ids stay as few as names are held at a time.
-func TestNamesDoNotLeak(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
-	for i := range 1000 {
-		text := fmt.Sprint("n", i)
-		names := o.want(watch, text)
-		switch i % 4 {
-		case 0:
-			o.put(ByName, text, "1", "x")
-		case 1:
-			o.remove(ByName, text)
-		case 2:
-			o.put(Wildcard, text, "1", "x")
-		}
-		watch.Unsubscribe(acme, names)
-		o.TakeDemand()
-		o.Forget(acme, names)
-		o.remove(Wildcard, text)
-		o.Trim(time.Now())
-	}
-	if x := o.view.index.types[acme]; x.ids > 2 || len(x.names) != 0 || len(x.freeIDs) != int(x.ids) {
-		t.Errorf("got %d ids, %d names, %d free ids; want at most 2 ids, all free", x.ids, len(x.names), len(x.freeIDs))
-	}
-}
-
 // TestNamesAreHeldExactly plays random holders against a count of who holds a
 // name; after all have let go, no name is left, and no id was given out twice.
 func TestNamesAreHeldExactly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		held := map[string]*Name{}
 		texts := []string{"a", "b", "c", "d"}
 		for range rapid.IntRange(0, 80).Draw(t, "steps") {
@@ -410,34 +381,6 @@ func (o *origin) letGo(watch *Watch, texts []string) {
 		o.remove(Wildcard, text)
 	}
 	o.Trim(time.Now())
-}
-
-// TestNamesAreHeldBySets: a name that no stream wants stays as long as it is a
-// member's, or lingers.
-func TestNamesAreHeldBySets(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
-	names := o.want(watch, "a")
-	o.put(Wildcard, "a", "1", "x")
-	watch.Unsubscribe(acme, names)
-	o.TakeDemand()
-	o.remove(Wildcard, "a")
-	o.Trim(time.Now())
-	if !o.knows("a") {
-		t.Error("a name that lingers went with a member")
-	}
-	o.put(Wildcard, "a", "1", "x")
-	o.Forget(acme, names)
-	if !o.knows("a") {
-		t.Error("a member's name went with a subscription")
-	}
-	if c := o.remove(Wildcard, "a"); c.Removed != 1 {
-		t.Errorf("got %+v, want the member removed", c)
-	}
-	o.Trim(time.Now())
-	if o.knows("a") {
-		t.Error("nobody holds the name, but it is known")
-	}
 }
 
 func TestCompareIsAnOrder(t *testing.T) {

@@ -120,7 +120,7 @@ func TestInternCollision(t *testing.T) {
 	var in Interner
 	holder, r := newResource(t, acme, "holder", "1", "x"), newResource(t, acme, "r", "1", "y")
 	in.Intern(holder)
-	key := maphash.Bytes(in.seed, r.Field())
+	key := maphash.Bytes(seed, r.Field())
 	in.refs[key] = weak.Make(holder)
 	for range 2 {
 		if got := in.Intern(r); got != r {

@@ -165,3 +165,11 @@ func wantChange(t *testing.T, got, want Change) {
 		t.Errorf("change: got %+v, want %+v", got, want)
 	}
 }
+
+// watched returns an origin, and a watch of its view that has subscribed to names.
+func watched(t tester, names ...string) (*origin, *Watch) {
+	o := newOrigin(t, Config{})
+	watch := o.view.Watch()
+	o.want(watch, names...)
+	return o, watch
+}

@@ -253,8 +253,7 @@ func TestB5_NoGenerationIsToldTwice(t *testing.T) {
 // was asked for by name is answered by name, a little later; and what expires meanwhile still does.
 func TestB5_TheNameIsBelievedInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		n := o.want(watch, "a")[0]
 		o.put(Wildcard, "a", "", "1")
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
@@ -302,8 +301,7 @@ func TestB5_AgreementLosesNoDeadline(t *testing.T) {
 func TestB5_ForgottenMembersUncoverTheNamed(t *testing.T) {
 	tests := []struct{ steps, want string }{{"NM", "1"}, {"nM", "-"}, {"MN", "2"}, {"Mn", "-"}}
 	for _, test := range tests {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		n := o.want(watch, "a")[0]
 		for i, step := range test.steps {
 			play(o, step, string(rune('1'+i)))
@@ -343,8 +341,7 @@ func TestB5_SetsDoNotMix(t *testing.T) {
 // TestB5_UncoveringDoesNotPileUp: a member that comes and goes over a resource
 // that was named leaves no more in the log of the named than other changes do.
 func TestB5_UncoveringDoesNotPileUp(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a")
+	o, _ := watched(t, "a")
 	o.put(ByName, "a", "1", "x")
 	for range 500 {
 		o.put(Wildcard, "a", "1", "x")

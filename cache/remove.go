@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"container/heap"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -162,4 +163,106 @@ func LargeRemoval(typeURL string, removed, had, added int) bool {
 // that it does not know, such as Istio's addresses, are of that kind.
 func RemovalsAreData(typeURL string) bool {
 	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || !wire.Known(typeURL)
+}
+
+// forgetName removes all that is held by a name.
+func (ed *edit) forgetName(n *Name) {
+	ed.txn.note(n)
+	ed.dropEntry(&ed.typ.ByName, n)
+	ed.of(ByName).clearError(n)
+	ed.index.release(n)
+}
+
+// forgetMembers empties the wildcard set.
+func (ed *edit) forgetMembers() {
+	for e := range ed.typ.Wildcard.Since(0) {
+		if named := ed.yieldingEntry(e.Name); named != nil && e.Present() {
+			ed.endYield(named)
+		}
+		ed.txn.note(e.Name)
+		e.Name.entries--
+		ed.index.release(e.Name)
+	}
+	ed.clearErrors()
+	ed.typ.Wildcard = Set{last: ed.gen.Seq, floor: ed.gen.Seq}
+	ed.typ.Phase, ed.typ.Restored, ed.typ.Covered = Unknown, false, false
+	ed.index.lastKnown = false
+	ed.w.view.index.dropReports(ed.index, Wildcard)
+	delete(ed.ledger.tombstones, ed.typ.URL)
+}
+
+// Expire removes resources whose time to live is over, for every client and whether or not
+// the origin is connected (R107), and drops content that may not be kept, and answers
+// that an alias stands for nothing. It returns when to call it again; a zero time if
+// there is nothing to expire.
+func (w *Writer) Expire(now time.Time) (next time.Time) {
+	for _, l := range w.ledgers {
+		w.expire(l, now)
+	}
+	for _, l := range w.ledgers {
+		if len(l.due) > 0 && (next.IsZero() || l.due[0].at.Before(next)) {
+			next = l.due[0].at
+		}
+	}
+	return next
+}
+
+// expire is Expire for the newest generation of a ledger.
+func (w *Writer) expire(of *ledger, now time.Time) {
+	generation := w.generationOf(of)
+	for len(of.due) > 0 && !now.Before(of.due[0].at) {
+		key := of.due[0].key
+		if generation.Type(key) == noType {
+			heap.Pop(&of.due) // of a forgotten collection
+			continue
+		}
+		ed := w.beginOn(of, key)
+		ed.now = now
+		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
+			d := heap.Pop(&of.due).(deadline)
+			ed.of(d.kind).handleDeadline(d)
+		}
+		ed.typ.ByName.compact()
+		ed.typ.Wildcard.compact()
+		w.publish(ed)
+	}
+}
+
+// handleDeadline does what an entry's deadline requires, if it still stands.
+func (ed setEdit) handleDeadline(d deadline) {
+	e := ed.set.Get(d.name)
+	if !e.awaited(d.at) {
+		return
+	}
+	e.alarm.queued = time.Time{}
+	switch r := e.Resource; {
+	case e.alarm.due.IsZero() || ed.now.Before(e.alarm.due):
+		ed.queueAlarm(e)
+	case e.Expires() && !ed.now.Before(e.Deadline()):
+		ed.expireEntry(e)
+	case e.yields && !ed.now.Before(e.alarm.yields):
+		ed.yieldTimedOut(e)
+	case (r.DoNotCache || r.Unresolved()) && !r.ContentDropped():
+		dropped := *e
+		dropped.Resource, dropped.ownLife().contentDropped = r.DropContent(), ed.now
+		ed.set.contentDroppedAt = ed.now
+		ed.setAlarm(&dropped)
+		ed.set.put(ed.txn, &dropped)
+	}
+}
+
+// expireEntry removes an entry whose time to live is over. The same name in the wildcard set is not affected.
+// The next subscriber has the origin asked, which may still have the resource.
+func (ed setEdit) expireEntry(e *Entry) {
+	if ed.kind == Wildcard {
+		ed.putTombstone(e)
+		return
+	}
+	yielding := *e
+	yielding.yields = true
+	ed.putAbsent(e.Name, &yielding)
+	gone := *ed.set.Get(e.Name)
+	gone.Expired = true
+	ed.set.put(ed.txn, &gone)
+	e.Name.stale = true
 }

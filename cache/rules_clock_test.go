@@ -62,8 +62,7 @@ func TestH14_HowLongAFanoutTook(t *testing.T) {
 
 // TestH14_RestoredTimes: the monotonic clock decides when a restored resource expires, and how stale a restored view is.
 func TestH14_RestoredTimes(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a")
+	o, _ := watched(t, "a")
 	for _, kind := range []Kind{Wildcard, ByName} {
 		o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
 	}

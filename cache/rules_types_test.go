@@ -94,8 +94,7 @@ func TestB35_TypesThatNobodyAsksForAreForgotten(t *testing.T) {
 		{"of the protocol", wire.ClusterType, 1, func(o *origin, w *Watch) { follow(o, w, wire.ClusterType)() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := newOrigin(t, Config{})
-			w := o.view.Watch()
+			o, w := watched(t)
 			w.SetPeer("peer")
 			tt.do(o, w)
 			known, types := o.view.HasType(tt.typeURL)

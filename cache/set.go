@@ -9,6 +9,99 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
+// fanout is the number of children of a table's node. At 64, a million names are
+// four loads away, and a change copies about 2 KiB.
+const (
+	fanoutBits = 6
+	fanout     = 1 << fanoutBits
+)
+
+// A table maps the ids of names to entries. It is persistent: set returns a new
+// table that shares all but the changed path with the old one, so every generation has
+// its own table at the cost of its changes.
+type table struct {
+	root  *node
+	depth int // levels below the root
+}
+
+type node struct {
+	owner    *txn            // the edit that made the node and may still write to it
+	children *[fanout]*node  // above the leaves
+	entries  *[fanout]*Entry // in a leaf
+}
+
+// An txn is one series of changes to a table. Nodes that it made itself are
+// changed in place, so that a response with many resources copies each node once.
+// It must not be used after a reader has got the table. It is not empty: two
+// edits must have two addresses.
+type txn struct {
+	noting bool
+	noted  []*Name // that were put or dropped, if noting; some more than once
+}
+
+func (e *txn) note(n *Name) {
+	if e.noting {
+		e.noted = append(e.noted, n)
+	}
+}
+
+func (t table) get(id uint32) *Entry {
+	if t.root == nil || id>>(fanoutBits*(t.depth+1)) != 0 {
+		return nil
+	}
+	n := t.root
+	for level := t.depth; level > 0; level-- {
+		if n = n.children[id>>(fanoutBits*level)&(fanout-1)]; n == nil {
+			return nil
+		}
+	}
+	return n.entries[id&(fanout-1)]
+}
+
+func (t table) set(by *txn, id uint32, e *Entry) table {
+	if t.root == nil {
+		t.root = &node{owner: by, entries: new([fanout]*Entry)}
+	}
+	for id>>(fanoutBits*(t.depth+1)) != 0 {
+		grown := &node{owner: by, children: new([fanout]*node)}
+		grown.children[0] = t.root
+		t.root, t.depth = grown, t.depth+1
+	}
+	t.root = t.root.set(by, t.depth, id, e)
+	return t
+}
+
+func (n *node) set(by *txn, level int, id uint32, e *Entry) *node {
+	n = n.writable(by, level)
+	at := id >> (fanoutBits * level) & (fanout - 1)
+	if level == 0 {
+		n.entries[at] = e
+		return n
+	}
+	n.children[at] = n.children[at].set(by, level-1, id, e)
+	return n
+}
+
+// writable returns the node itself if by made it, else a copy that by owns.
+func (n *node) writable(by *txn, level int) *node {
+	if n != nil && n.owner == by {
+		return n
+	}
+	c := &node{owner: by}
+	if level == 0 {
+		c.entries = new([fanout]*Entry)
+		if n != nil {
+			*c.entries = *n.entries
+		}
+		return c
+	}
+	c.children = new([fanout]*node)
+	if n != nil {
+		*c.children = *n.children
+	}
+	return c
+}
+
 // A Set is one of a type's two sets: its entries, and the log of the order in which they last changed. A name that
 // changes again moves to the log's end, so reading the changes since a position costs the number of changes and not
 // of resources.
@@ -16,26 +109,31 @@ type Set struct {
 	table    table
 	log      []logged // by seq; entries that changed again are dead
 	renewals []logged // by seq; of renewed times to live
-	live     int      // entries in table, absent ones included
+	totals
 
 	aliased bool // some resource was received under an alias
 	limited bool // some resource was to expire
 
-	count          int    // resources present
-	bytes          int64  // of these
-	ttls           int    // of these, those that expire
-	contentDropped int    // of these, those whose content was dropped
-	sum            Sum    // of the resources present
-	system         string // system_version_info of the last response
-	last           Seq    // of the newest change
-	lastRemoval    Seq    // of the newest removal
-	floor          Seq    // of the newest removal that the set no longer remembers
+	system      string // system_version_info of the last response
+	last        Seq    // of the newest change
+	lastRemoval Seq    // of the newest removal
+	floor       Seq    // of the newest removal that the set no longer remembers
 
 	renewed Seq // of the newest renewal
 
 	contentDroppedAt time.Time // when content was last dropped
 
 	setHistory
+}
+
+// totals are derived from the entries of a set.
+type totals struct {
+	live           int   // entries in table, absent ones included
+	count          int   // resources present
+	bytes          int64 // of these
+	ttls           int   // of these, those that expire
+	contentDropped int   // of these, those whose content was dropped
+	sum            Sum   // of the resources present
 }
 
 type logged struct {
@@ -152,13 +250,11 @@ func (s *Set) at(l logged) *Entry {
 func (s *Set) put(by *txn, e *Entry) {
 	by.note(e.Name)
 	old := s.Get(e.Name)
-	if old == nil {
-		s.live++
-	} else {
+	if old != nil {
 		e.recordPast(old)
 	}
 	s.limited = s.limited || e.Expires()
-	s.account(old, e)
+	s.replace(old, e)
 	s.table = s.table.set(by, e.Name.id, e)
 	if old == nil || old.Seq != e.Seq {
 		s.log = append(s.log, logged{e.Name, e.Seq})
@@ -177,30 +273,37 @@ func (s *Set) put(by *txn, e *Entry) {
 // seen, the caller raises the floor.
 func (s *Set) drop(by *txn, e *Entry) {
 	by.note(e.Name)
-	s.live--
-	s.account(e, nil)
+	s.replace(e, nil)
 	s.table = s.table.set(by, e.Name.id, nil)
 }
 
-func (s *Set) account(old, e *Entry) {
+// replace counts an entry instead of an older one, either of which may be nil.
+func (t *totals) replace(old, e *Entry) {
+	t.add(old, -1)
+	t.add(e, 1)
 	if old.Present() {
-		s.tally(old, -1)
-		s.sum = s.sum.Sub(old.Leaf)
+		t.sum = t.sum.Sub(old.Leaf)
 	}
 	if e.Present() {
-		s.tally(e, 1)
-		s.sum = s.sum.Add(e.Leaf)
+		t.sum = t.sum.Add(e.Leaf)
 	}
 }
 
-func (s *Set) tally(e *Entry, by int) {
-	s.count += by
-	s.bytes += int64(by * e.Resource.Size())
+func (t *totals) add(e *Entry, by int) {
+	if e == nil {
+		return
+	}
+	t.live += by
+	if !e.Present() {
+		return
+	}
+	t.count += by
+	t.bytes += int64(by * e.Resource.Size())
 	if e.Expires() {
-		s.ttls += by
+		t.ttls += by
 	}
 	if e.Resource.ContentDropped() {
-		s.contentDropped += by
+		t.contentDropped += by
 	}
 }
 
@@ -300,4 +403,16 @@ func (s *setHistory) RecentRemovals() (names []string) {
 		}
 	}
 	return names
+}
+
+// noSeq is after all positions.
+const noSeq = ^Seq(0)
+
+// FirstAfter returns the position of the oldest change after p of an entry of the set, also if
+// the same name changed again since; noSeq if there is none.
+func (s *Set) FirstAfter(p Seq) Seq {
+	if at := s.after(p); at < len(s.log) {
+		return s.log[at].seq
+	}
+	return noSeq
 }

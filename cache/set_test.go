@@ -122,31 +122,6 @@ func TestB1_LogIsOrderedByLastChange(t *testing.T) {
 	})
 }
 
-func TestCompactionDropsWhatIsDead(t *testing.T) {
-	var s Set
-	n, m := &Name{text: "n", id: 1}, &Name{text: "m", id: 2}
-	s.put(new(txn), &Entry{Name: m, Seq: 1})
-	for seq := range Seq(1000) {
-		s.put(new(txn), &Entry{Name: n, Seq: seq + 2})
-		s.compact()
-	}
-	if len(s.log) > 68 {
-		t.Errorf("log of two names: got %d places, want at most 68", len(s.log))
-	}
-	if s.Last() != 1001 || s.Align(1000) < 1 || s.Align(5000) != 1001 || s.Align(0) != 0 {
-		t.Errorf("got last %d, Align(1000) %d, Align(5000) %d, Align(0) %d", s.Last(), s.Align(1000), s.Align(5000), s.Align(0))
-	}
-	wantTold(t, s.Since(0), "-m", "-n")
-	wantTold(t, s.Since(1), "-n")
-	wantTold(t, s.Since(1001))
-	for e := range s.Since(0) {
-		if e.Name != m {
-			t.Errorf("first of the log: got %v, want m", e.Name)
-		}
-		break // a reader may stop when its response is full
-	}
-}
-
 func TestB2_EntryRemembersFourVersions(t *testing.T) {
 	o := newOrigin(t, Config{})
 	for v := 1; v <= 6; v++ {

@@ -52,7 +52,7 @@ type EntrySnapshot struct {
 	Further  []string  // versions of the same content beside the resource's own
 }
 
-// OmittedContent counts the resources of which a snapshot has not the content, since they may
+// OmittedContent counts the resources that a snapshot holds without their content, since they may
 // be sensitive, by type URL.
 type OmittedContent map[string]int
 
@@ -67,7 +67,7 @@ func (w *Writer) SnapshotRevision() (edition uint64, target string) {
 // not in it. Of what may not be kept, what is denied, and, unless sensitive is set, what
 // may be sensitive, it has all but the content: so a set is known for what it is, but
 // nobody is sent a part of it (B.36, R125). Nor is there anything in it that the origin
-// says does not exist, since it has to say so again (B.7).
+// reports as absent, since that must be confirmed after a restart (B.7).
 func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
@@ -168,7 +168,7 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 		members.restoreSet(t.Wildcard)
 		ed.typ.Phase, ed.typ.Restored = Settled, t.Complete
 		ed.index.tracked, ed.index.restored, ed.index.lastKnown = true, true, t.Complete
-		ed.pokes |= w.view.index.want(ed.index, nil)
+		w.view.index.want(ed.index, nil)
 	}
 	named := ed.of(ByName)
 	for _, e := range t.ByName.Entries {
@@ -179,7 +179,7 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 		}
 		n.tracked = true
 		named.restoreEntry(n, e)
-		ed.pokes |= w.view.index.want(ed.index, n)
+		w.view.index.want(ed.index, n)
 		restored++
 	}
 	named.restoreSet(t.ByName)
@@ -187,13 +187,13 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 	return restored
 }
 
-// restoreSet takes over what a snapshot says of a set as a whole.
+// restoreSet restores the state of a set as a whole.
 func (ed setEdit) restoreSet(s SetSnapshot) {
 	ed.set.system, ed.set.limited, ed.set.contentDroppedAt = s.System, ed.set.limited || s.Limited, ed.now
 }
 
 // restoreEntry puts one entry of a snapshot into a set. A clock that was changed since does not make
-// a resource live longer than the origin said.
+// a resource live longer than its time to live.
 func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 	r, cfg := e.Resource, ed.w.view.cfg
 	if cfg.Interner != nil && !r.ContentDropped() {

@@ -29,7 +29,7 @@ var (
 
 // A snapshot is stored as a magic text, the version of the format in four bytes, big
 // endian, a series of protobuf fields, and SHA-256 of all that. The fields are a header,
-// then for each type one that says so, followed by its entries.
+// then for each type one that begins it, followed by its entries.
 const (
 	snapshotMagic   = "tender snapshot\n"
 	snapshotVersion = 1
@@ -43,7 +43,7 @@ const (
 	fieldHeader protowire.Number = 1
 	fieldType   protowire.Number = 2
 	fieldMember protowire.Number = 3 // an entry of the type that came last
-	fieldNamed  protowire.Number = 4 // likewise
+	fieldNamed  protowire.Number = 4 // the same, of the set of names
 
 	headerOrigin     protowire.Number = 1
 	headerTarget     protowire.Number = 2 // repeated
@@ -94,7 +94,7 @@ type encoder struct {
 	sum   hash.Hash // of what was written
 	err   error
 	entry []byte // reused
-	out   []byte // likewise
+	out   []byte // reused
 }
 
 func (e *encoder) write(b []byte) {

@@ -129,20 +129,6 @@ func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
 	}
 }
 
-// TestB42_ARestoredSetSurvivesTheNextRestart, until the origin has confirmed it.
-func TestB42_ARestoredSetSurvivesTheNextRestart(t *testing.T) {
-	o := clusterOrigin(t)
-	o.put(Wildcard, "a", "1", aCluster)
-	again := o.reborn(false, time.Now()).reborn(false, time.Now())
-	if typ := again.typ(); !typ.Restored || typ.Wildcard.Count() != 1 {
-		t.Errorf("after two restarts: restored %v with %d members, want 1", typ.Restored, typ.Wildcard.Count())
-	}
-	again.SetPhase(again.typeURL, Confirmed)
-	if again.typ().Restored {
-		t.Error("still restored when confirmed")
-	}
-}
-
 // TestB42_AnEmptySetIsRestoredAsSuch: it is known that there is nothing.
 func TestB42_AnEmptySetIsRestoredAsSuch(t *testing.T) {
 	if typ := clusterOrigin(t).reborn(false, time.Now()).typ(); !typ.Restored || typ.Phase != Settled {
@@ -152,8 +138,7 @@ func TestB42_AnEmptySetIsRestoredAsSuch(t *testing.T) {
 
 // TestB7_WhatWasAbsentIsUnknownAfterARestart: its absence has to be said again.
 func TestB7_WhatWasAbsentIsUnknownAfterARestart(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a", "b")
+	o, _ := watched(t, "a", "b")
 	o.put(ByName, "a", "1", "x")
 	o.remove(ByName, "a")
 	o.remove(ByName, "b")
@@ -167,8 +152,7 @@ func TestB7_WhatWasAbsentIsUnknownAfterARestart(t *testing.T) {
 
 // TestB42_RestoredNamesAreTrackedUntilForgotten: they linger, though nobody asked for them.
 func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "alias", "b")
+	o, _ := watched(t, "alias", "b")
 	o.put(ByName, "a", "1", "x", "alias")
 	o.put(ByName, "b", "1", "y")
 	again := o.reborn(true, time.Now())
@@ -245,8 +229,7 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 
 // TestB42_WhatWasWithheldIsAskedForAgain, and is no news if it is what it was.
 func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a")
+	o, _ := watched(t, "a")
 	o.put(ByName, "a", "1", "x")
 	again := o.reborn(false, time.Now())
 	again.TakeDemand()
@@ -268,8 +251,7 @@ func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
 // TestB42_WhatIsDeniedIsNotServedAfterARestart: the error is not stored, and must not turn
 // into the resource.
 func TestB42_WhatIsDeniedIsNotServedAfterARestart(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a")
+	o, _ := watched(t, "a")
 	o.put(ByName, "a", "1", "x")
 	o.Apply(ByName, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.PermissionDenied, "no")}})
 	if e := o.reborn(true, time.Now()).typ().ByName; e.ContentDropped() != 1 {
@@ -291,8 +273,7 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 		{"an hour before it was stored", start.Add(-time.Hour), time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o := newOrigin(t, Config{})
-			o.want(o.view.Watch(), "a")
+			o, _ := watched(t, "a")
 			for _, kind := range []Kind{Wildcard, ByName} {
 				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
 			}
@@ -316,8 +297,7 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 
 // TestB42_WhatAnotherSourceAnswersForIsNotRestored: routes may have changed.
 func TestB42_WhatAnotherSourceAnswersForIsNotRestored(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a")
+	o, _ := watched(t, "a")
 	o.put(ByName, "a", "1", "x")
 	o.put(Wildcard, "m", "1", "x")
 	o.SetPhase(acme, Confirmed)
@@ -334,8 +314,7 @@ func TestB42_WhatAnotherSourceAnswersForIsNotRestored(t *testing.T) {
 // TestB42_CollectionsAreRestored with their globs.
 func TestB42_CollectionsAreRestored(t *testing.T) {
 	key := Collection(acme, "xdstp://a/acme.Thing/*")
-	o := newOrigin(t, Config{})
-	w := o.view.Watch()
+	o, w := watched(t)
 	w.SubscribeAll(key)
 	o.TakeDemand()
 	o.typeURL = acme
@@ -420,8 +399,7 @@ func shown(o *origin) string {
 
 // aSnapshot is a small one that has something of everything.
 func aSnapshot(t tester) *Snapshot {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a", "n")
+	o, _ := watched(t, "a", "n")
 	o.put(Wildcard, "m", "1", "x")
 	o.put(Wildcard, "m", "2", "x")
 	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "7", Resources: []*wire.Resource{expiring(t, "n", "1", "y"), o.resource("a", "", "z")}})

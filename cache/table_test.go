@@ -51,44 +51,6 @@ func TestB1_TablesArePersistent(t *testing.T) {
 	})
 }
 
-func TestTableGrowsWithIDs(t *testing.T) {
-	tests := []struct {
-		id    uint32
-		depth int
-	}{
-		{0, 0}, {63, 0}, {64, 1}, {4095, 1}, {4096, 2}, {262143, 2}, {262144, 3},
-		{1<<24 - 1, 3}, {1 << 24, 4}, {1<<30 - 1, 4}, {1 << 30, 5}, {math.MaxUint32, 5},
-	}
-	var grown table
-	first := new(Entry)
-	kept := make(map[uint32]*Entry)
-	for _, test := range tests {
-		e := new(Entry)
-		if got := grown.get(test.id); got != nil {
-			t.Errorf("id %d before it was set: got %p, want nil", test.id, got)
-		}
-		grown = grown.set(new(txn), test.id, e)
-		kept[test.id] = e
-		if grown.depth != test.depth {
-			t.Errorf("id %d: got depth %d, want %d", test.id, grown.depth, test.depth)
-		}
-		alone := table{}.set(new(txn), test.id, e)
-		if alone.depth != test.depth || alone.get(test.id) != e {
-			t.Errorf("id %d alone: got depth %d and %p, want %d and %p", test.id, alone.depth, alone.get(test.id), test.depth, e)
-		}
-		if test.id != 0 {
-			if alone = alone.set(new(txn), 0, first); alone.get(0) != first || alone.get(test.id) != e {
-				t.Errorf("id %d, then 0: got %p and %p", test.id, alone.get(test.id), alone.get(0))
-			}
-		}
-	}
-	for id, e := range kept {
-		if got := grown.get(id); got != e {
-			t.Errorf("id %d at the end: got %p, want %p", id, got, e)
-		}
-	}
-}
-
 // TestTableCopiesOnce: an edit copies each node once, however much it changes in
 // it.
 func TestTableCopiesOnce(t *testing.T) {

@@ -63,8 +63,7 @@ func TestB1_TypesAreVersions(t *testing.T) {
 // A reader learns of the types of which something changed, of whatever kind the change
 // was; of nothing else.
 func TestB1_ChangedSince(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	watch.SubscribeAll(shopKey)
 	o.want(watch, "a")
 	o.put(Wildcard, "m", "1", "x")

@@ -88,8 +88,7 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 // for those who did not.
 func TestR125_ContentAgain(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		n := o.want(watch, "a")[0]
 		watch.SubscribeAll(acme)
 		o.putUncached(kind, "a", "1", "x")
@@ -115,8 +114,7 @@ func TestR125_ContentAgain(t *testing.T) {
 // TestR125_SentFromEitherSet: of a member and a named resource of the same content, the
 // one is shown that can be sent.
 func TestR125_SentFromEitherSet(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	n := o.want(watch, "a")[0]
 	watch.SubscribeAll(acme)
 	o.putUncached(ByName, "a", "1", "x")
@@ -132,8 +130,7 @@ func TestR125_SentFromEitherSet(t *testing.T) {
 // TestB25_AskAgain: the origin is asked once more for what was given up, once for all
 // who need it, and again only if it was given up again.
 func TestB25_AskAgain(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	n := o.want(watch, "a")[0]
 	watch.SubscribeAll(acme)
 	o.TakeDemand()
@@ -168,8 +165,7 @@ func TestB25_AskAgain(t *testing.T) {
 // TestR125_LapsedNames: whoever subscribes to what may not be kept has the origin asked;
 // who does so again, too, but only if it may not be kept.
 func TestR125_LapsedNames(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	names := o.want(watch, "a", "b")
 	o.putUncached(ByName, "a", "1", "x")
 	o.put(ByName, "b", "1", "x")

@@ -104,8 +104,7 @@ func TestR121_ANameTakesWhatHasNoConstraints(t *testing.T) {
 func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
-			o := newOrigin(t, Config{})
-			o.want(o.view.Watch(), "a")
+			o, _ := watched(t, "a")
 			u := wire.Update{TypeURL: acme, Resources: []*wire.Resource{variantOf(t, "a", "first", ""), o.resource("a", "2", "second")}}
 			for i := range 3 {
 				c := o.Apply(kind, u)
@@ -126,8 +125,7 @@ func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
 // A member that is a variant goes by its constraints, and those who follow the
 // wildcard are woken; the removal is forgotten like any other.
 func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
-	o := newOrigin(t, Config{})
-	w := o.view.Watch()
+	o, w := watched(t)
 	wildcard := w.SubscribeAll(acme)
 	r := variantOf(t, "a", "first", "")
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
@@ -149,8 +147,7 @@ func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
 // What comes and goes does not fill the list of what will expire for as long as it was
 // to live (D.4, 11).
 func TestR107_WhatComesAndGoesIsNotAwaited(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "b")
+	o, _ := watched(t, "b")
 	r := expiring(t, "a", "1", "x")
 	for range 10_000 {
 		o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})

@@ -103,8 +103,7 @@ func TestB2_OnlyWhatFollowsTheLastTildeCounts(t *testing.T) {
 }
 
 func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	watch.SubscribeAll(acme)
 	apply := func(system string) *Type {
 		o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: system, Resources: []*wire.Resource{o.resource("a", "1", "x")}})
@@ -122,8 +121,7 @@ func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
 }
 
 func TestTypeSystemIsOfTheSetThatChangedLast(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "n")
+	o, _ := watched(t, "n")
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: "m1", Resources: []*wire.Resource{o.resource("a", "1", "x")}})
 	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "n1", Resources: []*wire.Resource{o.resource("n", "1", "x")}})
 	if got := o.typ().System(); got != "n1" {
@@ -205,25 +203,6 @@ func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
 	})
 }
 
-func TestR026_ReplicasAgree(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		set := drawSet(t, "set")
-		replicas := []*origin{newOrigin(t, Config{}), newOrigin(t, Config{}), newOrigin(t, Config{Interner: new(Interner)})}
-		for _, o := range replicas {
-			feed(t, o, set)
-		}
-		for i, o := range replicas[1:] {
-			got, want := &o.typ().Wildcard, &replicas[0].typ().Wildcard
-			if got.Sum() != want.Sum() || got.Count() != want.Count() {
-				t.Fatalf("replica %d: got version %v of %d resources, want %v of %d", i+1, got.Sum(), got.Count(), want.Sum(), want.Count())
-			}
-			if !want.Sum().SameVersion(got.Sum().Version("other")) {
-				t.Fatalf("replica 0 does not accept the version of replica %d", i+1)
-			}
-		}
-	})
-}
-
 // TestR026_OriginVersionsAgree: a replica that saw a version pass agrees with one
 // that came later, also if versions are the origin's own.
 func TestR026_OriginVersionsAgree(t *testing.T) {
@@ -264,20 +243,6 @@ func TestB2_FromOrigin(t *testing.T) {
 		if got := test.a == test.b; got != test.same {
 			t.Errorf("%s: got equal %t, want %t", test.what, got, test.same)
 		}
-	}
-}
-
-func TestB2_NameAndTypeEnter(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.put(Wildcard, "a", "1", "x")
-	a := o.typ().Wildcard.Sum()
-	o.remove(Wildcard, "a")
-	o.put(Wildcard, "b", "1", "x")
-	b := o.typ().Wildcard.Sum()
-	o.typeURL = other
-	o.put(Wildcard, "a", "1", "x")
-	if c := o.typ().Wildcard.Sum(); a == b || a == c || b == c {
-		t.Errorf("one content under other names and types: got versions %v, %v, %v", a, b, c)
 	}
 }
 

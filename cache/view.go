@@ -1,13 +1,21 @@
 package cache
 
 import (
+	"bytes"
+	"hash/maphash"
+	"runtime"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // Config shapes a view. Its zero value works.
 type Config struct {
-	// VersionSource says what SotW versions are made from.
+	// VersionSource is what SotW versions are made from.
 	VersionSource VersionSource
 
 	// Interner shares equal resources with other views; nil shares nothing.
@@ -31,7 +39,7 @@ type Config struct {
 	Route func(typeURL, name string) int
 
 	// Fanout is called when what became of a change at all streams that it concerns is known, or is given
-	// up, or the change was not followed, by whoever brought that about: it must not wait. Nil follows no change.
+	// up, or the change was not followed. Any goroutine may call it, and it must not wait. Nil follows no change.
 	Fanout func(*Fanout)
 
 	// Began is called when there is something of a type to serve for the first time: its wildcard set has
@@ -90,3 +98,120 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 
 // Generation returns the newest version of the view.
 func (v *View) Generation() *Generation { return v.head.Load() }
+
+// Unknown returns how many of the names of a type the index does not have, but stops counting after most.
+func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	t := x.types[typeURL]
+	if t == nil {
+		return min(len(names), most+1)
+	}
+	for _, name := range names {
+		if t.names[name] != nil {
+			continue
+		}
+		if unknown++; unknown > most {
+			break
+		}
+	}
+	return unknown
+}
+
+// Find returns the index's names for texts; nil stands for one that nobody
+// knows.
+func (v *View) Find(typeURL string, texts []string) []*Name {
+	out := make([]*Name, len(texts))
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if t := x.types[typeURL]; t != nil {
+		for i, text := range texts {
+			out[i] = t.names[text]
+		}
+	}
+	return out
+}
+
+// HasType reports whether the type is known: anybody watches it, or the view holds something of it; and how many such
+// types there are, without collections.
+func (v *View) HasType(typeURL string) (known bool, types int) {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.types[typeURL] != nil, len(x.types) - x.collections
+}
+
+// TypesOf returns how many types that the protocol does not know there are of which a peer was the first to ask for
+// something.
+func (v *View) TypesOf(peer string) int {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.typesOpenedBy[peer]
+}
+
+// An Interner keeps one copy of equal resources, over all views that share it:
+// node groups of one origin mostly get the same bytes. It holds its resources
+// weakly, so it needs no bookkeeping of who uses what. Only writers use it, once
+// for each resource received. Its zero value is ready to use.
+type Interner struct {
+	mu   sync.Mutex
+	refs map[uint64]weak.Pointer[wire.Resource] // by hash of the resource's field and TTL
+}
+
+// Intern returns a resource equal to r, the first one that was received and is still
+// in use.
+func (i *Interner) Intern(r *wire.Resource) *wire.Resource {
+	key := maphash.Bytes(seed, r.Field()) ^ uint64(r.TTL)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if p, ok := i.refs[key]; ok {
+		if same := p.Value(); same != nil {
+			if bytes.Equal(same.Field(), r.Field()) && same.OriginVersion == r.OriginVersion && same.TTL == r.TTL {
+				return same
+			}
+			return r // another resource with the same hash
+		}
+	}
+	if i.refs == nil {
+		i.refs = make(map[uint64]weak.Pointer[wire.Resource])
+	}
+	i.refs[key] = weak.Make(r)
+	runtime.AddCleanup(r, i.forget, key)
+	return r
+}
+
+// Len returns the number of different resources in use.
+func (i *Interner) Len() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.refs)
+}
+
+func (i *Interner) forget(key uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if p, ok := i.refs[key]; ok && p.Value() == nil {
+		delete(i.refs, key)
+	}
+}
+
+// Stale reports whether the view holds resources and an origin is not connected, or has not confirmed restored state
+// yet: an empty view would not have them.
+func (v *View) Stale(now time.Time) bool {
+	g := v.Generation()
+	lost := slices.ContainsFunc(g.sources, func(s Source) bool { return s.Stale(now) > 0 })
+	for t := range g.ChangedSince(0) {
+		if t.Wildcard.Count()+t.ByName.Count() > 0 && (lost || t.Restored) {
+			return true
+		}
+	}
+	return false
+}
+
+// Cause returns what brought the view to p, with the time of it; the zero cause if the
+// view is not there yet. Of the last 256 changes of the view that is exact; of what is
+// older, it is the cause of a later one.
+func (v *View) Cause(p Seq) Cause { return v.timeline.of(p) }

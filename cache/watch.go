@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,7 @@ type Watch struct {
 	hints atomic.Pointer[hint] // only of one that calls a function
 
 	by       *Subscriber             // see SetSubscriber
-	fanouts  atomic.Pointer[Fanouts] // likewise
+	fanouts  atomic.Pointer[Fanouts] // only of one that calls a function
 	followed Seq                     // of the newest of them; guarded by index.mu
 
 	peer   string   // whose names it subscribes to, and
@@ -42,7 +43,7 @@ func (w *WildcardWatch) Passed(p Seq) { w.passed.Store(uint64(p)) }
 func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 1), view: v}) }
 
 // WatchFunc is Watch for a stream that is called and does not receive. The function is
-// called by whoever changed something, so it must not wait; a call may come after Close.
+// called on the goroutine of the writer, so it must not wait; a call may come after Close.
 // Such a watch has hints, which its stream must pass by and by (PassHints).
 func (v *View) WatchFunc(wake func()) *Watch { return v.register(&Watch{call: wake, view: v}) }
 
@@ -86,16 +87,14 @@ func (w *Watch) Close() {
 func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typForWatch(w, typeURL)
 	wc := &WildcardWatch{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
-	var p pokes
 	if len(t.wildcards) == 1 {
 		x.countFollowed(t, 1)
-		p = x.wantFor(w, t, nil)
+		x.wantFor(w, t, nil)
 	}
-	x.mu.Unlock()
-	x.poke(p)
 	return wc
 }
 
@@ -103,23 +102,20 @@ func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := wc.typ
 	last := len(t.wildcards) - 1
 	t.wildcards[wc.at] = t.wildcards[last]
 	t.wildcards[wc.at].at = wc.at
-	t.wildcards[last] = nil
-	t.wildcards = t.wildcards[:last]
-	var p pokes
+	t.wildcards = slices.Delete(t.wildcards, last, last+1)
 	if last == 0 {
 		x.countFollowed(t, -1)
-		p = x.want(t, nil)
+		x.want(t, nil)
 	}
-	x.mu.Unlock()
-	x.poke(p)
 }
 
-// Unfollowed returns how many of collections nobody follows, and how many there are in
-// all that somebody follows.
+// Unfollowed returns how many of some collections nobody subscribes to, and to how many collections
+// somebody does.
 func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -132,16 +128,16 @@ func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
 	return unfollowed, x.followed
 }
 
-// Subscribe watches names of a type, those that it watches already included. It
+// Subscribe watches names of a type, including those that it watches already. It
 // returns them in the order given.
 func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	if len(names) == 0 {
 		return nil
 	}
 	out := make([]*Name, len(names))
-	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typForWatch(w, typeURL)
 	for i, text := range names {
 		n := x.name(t, text)
@@ -159,31 +155,27 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 			n.asked.Store(nil)
 		}
 		if !watched && len(n.watchers) == 1 || n.stale {
-			p |= x.wantFor(w, t, n)
+			x.wantFor(w, t, n)
 		}
 	}
-	x.mu.Unlock()
-	x.poke(p)
 	return out
 }
 
 // Refetch has the origin asked again for a name, or for the wildcard set of the type if n is nil, because dropped
 // content is needed (R125); but not if it was asked after the content was dropped.
-func (w *Watch) Refetch(typeURL string, n *Name, givenUp time.Time) {
+func (w *Watch) Refetch(typeURL string, n *Name, dropped time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typ(typeURL)
-	var p pokes
 	switch {
-	case n == nil && before(t.refetchedAt, givenUp):
+	case n == nil && before(t.refetchedAt, dropped):
 		t.refetch, t.refetchedAt = true, time.Now()
-		p = x.want(t, nil)
-	case n != nil && before(n.Asked(), givenUp):
+		x.want(t, nil)
+	case n != nil && before(n.Asked(), dropped):
 		n.refetch = true
-		p = x.want(t, n)
+		x.want(t, n)
 	}
-	x.mu.Unlock()
-	x.poke(p)
 }
 
 // before reports whether the origin was asked, if ever, before content was dropped.
@@ -195,18 +187,16 @@ func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
 	}
-	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typ(typeURL)
 	for _, n := range names {
 		if n.stale {
 			n.refetch = true
-			p |= x.want(t, n)
+			x.want(t, n)
 		}
 	}
-	x.mu.Unlock()
-	x.poke(p)
 }
 
 // Generation returns the newest version of the view.
@@ -220,9 +210,9 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
 	}
-	var p pokes
 	x := &w.view.index
 	x.mu.Lock()
+	defer x.unlock()
 	t := x.typ(typeURL)
 	for _, n := range names {
 		if at, ok := slices.BinarySearch(n.watchers, w.id); ok {
@@ -240,12 +230,10 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 		}
 		n.watchers = nil
 		if n.tracked {
-			p |= x.want(t, n)
+			x.want(t, n)
 		}
 		t.release(n)
 	}
-	x.mu.Unlock()
-	x.poke(p)
 }
 
 // A Subscriber is whose subscriptions a watch has, for people. It is immutable.
@@ -267,4 +255,167 @@ func (w *Watch) wake() {
 	case w.C <- struct{}{}:
 	default: // awake already
 	}
+}
+
+// maxHints bounds the hints of a watch: a stream whose client is slow must not cost more
+// than another (B.12).
+const maxHints = 8
+
+// A hint is a name that a stream watches and that changed, so that the stream need not check all of its names. Those
+// of a watch are a list, newest first. Hints are immutable, and streams share them.
+type hint struct {
+	key   string // of the type
+	name  *Name  // nil: this and all older hints were dropped
+	seq   Seq    // of the first generation with the change
+	older *hint
+	n     int // of the list, this one included
+}
+
+// hint adds a hint to a watch. The index is locked, and the generation of the change is not published yet: whoever
+// reads that generation finds the hint. If there are too many hints, lost replaces them.
+func (w *Watch) hint(h, lost *hint) {
+	for {
+		top, next := w.hints.Load(), h
+		switch {
+		case top == nil:
+		case top == lost:
+			return
+		case top.n >= maxHints:
+			next = lost
+		default:
+			next = &hint{key: h.key, name: h.name, seq: h.seq, older: top, n: top.n + 1}
+		}
+		if w.hints.CompareAndSwap(top, next) {
+			return
+		}
+	}
+}
+
+// Hinted appends to names those that the stream watches of a type and that changed after p, some perhaps twice, as
+// far as that is known for the generation that the caller has loaded before. It reports false if it is not known, and
+// the logs must be read.
+func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known bool) {
+	if w.call == nil {
+		return nil, false
+	}
+	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
+		switch {
+		case h.name == nil:
+			return nil, false
+		case h.key == typeURL:
+			names = append(names, h.name)
+		}
+	}
+	return names, true
+}
+
+// FirstHint returns the position of the oldest hint at a name of a type, or of one that stands
+// for several that were too many to be kept, after p and up to upTo; one that no view comes to if there is
+// none.
+func (w *Watch) FirstHint(typeURL string, p, upTo Seq) Seq {
+	first := noSeq
+	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
+		if h.seq <= upTo && (h.name == nil || h.key == typeURL) {
+			first = h.seq
+		}
+	}
+	return first
+}
+
+// PassHints drops the hints up to p, which the stream must have followed. One goroutine at
+// a time may call it. Hints stay as long as newer ones do.
+func (w *Watch) PassHints(p Seq) {
+	if top := w.hints.Load(); top != nil && top.seq <= p {
+		w.hints.CompareAndSwap(top, nil) // or there is a newer one now
+	}
+}
+
+// SetPeer sets the peer that is charged for the names of the watch, before it subscribes to any. Without it only the
+// quotas' totals bound them.
+func (w *Watch) SetPeer(peer string) {
+	w.peer = peer
+	w.shares = w.view.index.sharesOf(peer)
+}
+
+// Peer returns whose names the watch subscribes to.
+func (w *Watch) Peer() string { return w.peer }
+
+// Room returns how many names more the watch's peer may want, whichever of the view's origins they
+// are of.
+func (w *Watch) Room() int {
+	room := math.MaxInt
+	for _, s := range w.shares {
+		if s != nil {
+			room = min(room, s.Room())
+		}
+	}
+	return room
+}
+
+// OverQuota returns which of the names that the watch would begin to watch, of a type, are more than its peer may want of an
+// origin, in order; and which bound of one of the origins there is. The watch would cease
+// to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference, and none that
+// the view holds is over a bound: that others want what does not exist must not take it from anybody. As
+// nothing is reserved, requests at the same time may exceed a bound together.
+func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []string, why Excess) {
+	if len(begins) <= w.Room() {
+		return nil, Excess{} // as nearly always
+	}
+	begins, ceases = sortedSet(begins), sortedSet(ceases)
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	more := make(map[*Share]*demanded)
+	for _, share := range w.shares {
+		more[share] = new(demanded)
+	}
+	t, held := x.types[typeURL], w.view.Generation().Type(typeURL)
+	for _, text := range ceases {
+		if _, stays := slices.BinarySearch(begins, text); !stays {
+			w.cease(more, t.find(text))
+		}
+	}
+	for _, text := range begins {
+		n := t.find(text)
+		share := w.shares[x.route(typeURL, text)]
+		if share == nil || n != nil && len(n.watchers) > 0 {
+			continue
+		}
+		by := more[share]
+		if by.all >= 0 && share.room(by.all, by.own) == 0 && !held.has(n) {
+			over, why = append(over, text), share.excess(by.all, by.own)
+		}
+		by.all, by.own = by.all+1, by.own+1
+	}
+	why.Used++ // as it would be
+	return over, why
+}
+
+// demanded is how many names more there would be, of all and of those that a peer is charged for.
+type demanded struct{ all, own int }
+
+// cease counts a name, which may be nil, as unsubscribed by the watch.
+func (w *Watch) cease(more map[*Share]*demanded, n *Name) {
+	if n == nil || !slices.Contains(n.watchers, w.id) {
+		return
+	}
+	by := more[w.shares[n.source]]
+	if n.chargedTo == w.shares[n.source] {
+		by.own--
+	}
+	if len(n.watchers) == 1 {
+		by.all--
+	}
+}
+
+// sortedSet returns texts in order, each once.
+func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
+
+// TakeFanouts returns those that the watch's stream has become part of since the last call: at
+// least all those of generations that were loaded before. The stream must call Done for each.
+func (w *Watch) TakeFanouts() *Fanouts {
+	if w.fanouts.Load() == nil {
+		return nil
+	}
+	return w.fanouts.Swap(nil)
 }

@@ -51,17 +51,6 @@ type tombstone struct {
 	at   time.Time
 }
 
-// Kind names one of a type's two sets.
-type Kind int
-
-// The sets of a type.
-const (
-	Wildcard Kind = iota
-	ByName
-)
-
-var kinds = [...]Kind{Wildcard, ByName}
-
 // View returns the view that the writer writes to.
 func (w *Writer) View() *View { return w.view }
 
@@ -79,92 +68,8 @@ func (w *Writer) SetTarget(target string) {
 	w.SetSource(from)
 }
 
-// begin locks the index and copies what is about to change of latest.
-func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeURL) }
-
-// beginOn is begin for the newest generation of a ledger.
-func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
-	w.view.index.mu.Lock()
-	return w.beginLocked(typeURL, of)
-}
-
-// beginLocked copies what is about to change of the newest generation of a ledger. The index must be locked.
-func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
-	x := &w.view.index
-	w.wakes, w.changed = w.wakes[:0], w.changed[:0]
-	old := w.generationOf(of)
-	generation := *old
-	generation.Revision++
-	typ := *old.Type(typeURL)
-	index := x.typ(typeURL)
-	typ.URL, typ.source, typ.revision, typ.shared = typeURL, index.source, generation.Revision, new(memo)
-	generation.types.put(&typ)
-	return &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of != &w.ledger}}
-}
-
-// publish makes the new generation visible as far as it passes the gate, and only then wakes its readers.
-func (w *Writer) publish(edited *edit) {
-	x := &w.view.index
-	ed := w.passEdit(edited)
-	if ed == nil {
-		x.mu.Unlock()
-		x.poke(edited.pokes)
-		return
-	}
-	if ed.change.Changed+ed.change.Removed > 0 {
-		ed.typ.changed = ed.now
-	}
-	ed.typ.Wildcard.recordSum(w.view.head.Load().Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
-	cause := w.cause.receivedBy(ed.now)
-	if ed.gen.Seq > w.view.head.Load().Seq {
-		w.view.timeline.record(ed.gen.Seq, cause)
-	}
-	w.hint(ed)
-	if ed.dirty {
-		for _, wc := range ed.index.wildcards {
-			w.wakes = append(w.wakes, wc.watch)
-		}
-	}
-	f := w.followEdit(ed, cause)
-	began := w.view.cfg.Began != nil && ed.typ.serves() && !w.view.head.Load().Type(ed.typ.URL).serves()
-	w.wakes = append(w.wakes, x.observers...)
-	w.view.head.Store(ed.gen)
-	x.mu.Unlock()
-	x.poke(ed.pokes)
-	for i, watch := range w.wakes {
-		watch.wake()
-		w.wakes[i] = nil
-	}
-	if f != nil {
-		f.release()
-	}
-	if began {
-		w.view.cfg.Began()
-	}
-}
-
-// SetPhase records the phase of the wildcard set of a type.
-func (w *Writer) SetPhase(typeURL string, p Phase) {
-	if w.Generation().Type(typeURL).Phase == p {
-		return
-	}
-	ed := w.begin(typeURL)
-	ed.typ.Phase, ed.dirty = p, true
-	ed.typ.Restored = ed.typ.Restored && p == Settled
-	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
-	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
-	w.publish(ed)
-}
-
-// SetCovered records that the origin has sent all restored resources of the wildcard set of a type.
-func (w *Writer) SetCovered(typeURL string) {
-	ed := w.begin(typeURL)
-	ed.typ.Covered, ed.dirty = true, true
-	w.publish(ed)
-}
-
 // SetConnected records whether the origin's stream is up. What was absent on an
-// earlier connection counts as unknown until the origin says it again (B.7). Names
+// earlier connection counts as unknown until the origin repeats it (B.7). Names
 // that streams wait for are asked for again.
 func (w *Writer) SetConnected(up bool) {
 	from := w.Source()
@@ -212,3 +117,7 @@ func (x *index) clearAsked(source int) {
 		}
 	}
 }
+
+// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the
+// thaw.
+func (w *Writer) SetCause(c Cause) { w.cause = c }

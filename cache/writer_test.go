@@ -23,8 +23,7 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 	}
 	for _, kind := range []Kind{Wildcard, ByName} {
 		for _, test := range tests {
-			o := newOrigin(t, Config{})
-			watch := o.view.Watch()
+			o, watch := watched(t)
 			watch.SubscribeAll(acme)
 			o.want(watch, "a")
 			wantChange(t, o.put(kind, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
@@ -51,24 +50,9 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 	}
 }
 
-func TestR040_RemovedTwice(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
-	watch.SubscribeAll(acme)
-	o.put(Wildcard, "a", "1", "x")
-	wantChange(t, o.remove(Wildcard, "a"), Change{Removed: 1})
-	awake(watch)
-	seq := o.view.Generation().Seq
-	wantChange(t, o.remove(Wildcard, "a"), Change{})
-	if awake(watch) || o.view.Generation().Seq != seq {
-		t.Error("a removal of what is gone changed something")
-	}
-}
-
 func TestR069_UnknownRemovalIgnored(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		watch.SubscribeAll(acme)
 		o.want(watch, "a")
 		o.put(Wildcard, "a", "1", "x")
@@ -83,8 +67,7 @@ func TestR069_UnknownRemovalIgnored(t *testing.T) {
 }
 
 func TestR096_UnwantedIsIgnored(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	unwanted := func(when string) {
 		t.Helper()
 		seq := o.view.Generation().Seq
@@ -132,8 +115,7 @@ func TestB2_VersionReuse(t *testing.T) {
 	}
 	for _, test := range tests {
 		for _, kind := range []Kind{Wildcard, ByName} {
-			o := newOrigin(t, Config{})
-			o.want(o.view.Watch(), "a", "b")
+			o, _ := watched(t, "a", "b")
 			var got []string
 			for _, p := range test.puts {
 				got = append(got, o.put(kind, p.name, p.version, p.content).Reused...)
@@ -148,8 +130,7 @@ func TestB2_VersionReuse(t *testing.T) {
 // TestB2_ReuseNeedsOneResource: an alias that comes to stand for another resource
 // says nothing about versions.
 func TestB2_ReuseNeedsOneResource(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "alias")
+	o, _ := watched(t, "alias")
 	o.put(ByName, "x", "1", "x", "alias")
 	change := o.put(ByName, "y", "1", "y", "alias")
 	if len(change.Reused) != 0 || o.view.Generation().WildcardSource(acme).Reused {
@@ -160,8 +141,7 @@ func TestB2_ReuseNeedsOneResource(t *testing.T) {
 // TestC36_EqualVersionDoesNotHideContent: content that differs is news, whatever
 // its version says.
 func TestC36_EqualVersionDoesNotHideContent(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	watch.SubscribeAll(acme)
 	o.put(Wildcard, "a", "1", "x")
 	awake(watch)
@@ -173,8 +153,7 @@ func TestC36_EqualVersionDoesNotHideContent(t *testing.T) {
 }
 
 func TestB7_AbsenceMustBeSaidOnThisConnection(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	n := o.want(watch, "a")[0]
 	absent := func(when string, want bool) {
 		t.Helper()
@@ -218,8 +197,7 @@ func TestB7_AbsenceMustBeSaidOnThisConnection(t *testing.T) {
 }
 
 func TestSetConnectedTwiceIsNoChange(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	generation := o.view.Generation()
 	o.SetConnected(true)
 	if awake(watch) || o.view.Generation() != generation {
@@ -267,8 +245,7 @@ func TestSetPhaseWakesWildcards(t *testing.T) {
 
 func TestR106_HeartbeatIsNoUpdate(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o := newOrigin(t, Config{})
-		watch := o.view.Watch()
+		o, watch := watched(t)
 		watch.SubscribeAll(acme)
 		o.want(watch, "a", "unknown")
 		o.put(kind, "a", "1", "x")
@@ -319,8 +296,7 @@ func TestB11_PriorIsKeptWhereItIsNeeded(t *testing.T) {
 }
 
 func TestB6_ForgetDropsWhatNobodyWants(t *testing.T) {
-	o := newOrigin(t, Config{})
-	watch := o.view.Watch()
+	o, watch := watched(t)
 	names := o.want(watch, "a", "b", "c")
 	for _, name := range []string{"a", "b"} {
 		o.put(ByName, name, "1", "x")
@@ -470,44 +446,13 @@ func TestB11_TrimLeavesWhatCameBack(t *testing.T) {
 }
 
 func TestB1_LogsDoNotGrowWithChanges(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a")
+	o, _ := watched(t, "a")
 	for i := range 500 {
 		o.put(Wildcard, "a", "", fmt.Sprint(i))
 		o.put(ByName, "a", "", fmt.Sprint(i))
 	}
 	if typ := o.typ(); len(typ.Wildcard.log) > 66 || len(typ.ByName.log) > 66 {
 		t.Errorf("got logs of %d and %d for one name each, want at most 66", len(typ.Wildcard.log), len(typ.ByName.log))
-	}
-}
-
-func TestHeadsAreImmutable(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.want(o.view.Watch(), "a")
-	var heads []*Generation
-	var want [][]string
-	keep := func() {
-		g := o.view.Generation()
-		heads = append(heads, g)
-		want = append(want, append(told(g.Type(acme).Wildcard.Since(0)), told(g.Type(acme).ByName.Since(0))...))
-	}
-	for i := range 300 {
-		name := string(rune('a' + i%7))
-		switch i % 5 {
-		case 0, 1, 2:
-			o.put(Kind(i%2), name, "", time.Duration(i).String())
-		case 3:
-			o.remove(Kind(i%2), name)
-		default:
-			o.Trim(time.Now())
-		}
-		keep()
-	}
-	for i, g := range heads {
-		got := append(told(g.Type(acme).Wildcard.Since(0)), told(g.Type(acme).ByName.Since(0))...)
-		if !slices.Equal(got, want[i]) {
-			t.Errorf("head %d: got %q, was %q when it was new", i, got, want[i])
-		}
 	}
 }
 

@@ -142,23 +142,6 @@ func TestStreamsDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestResponseIsTheSumOfItsPieces(t *testing.T) {
-	for _, delta := range []bool{true, false} {
-		plain, joined := bodyOf(t, delta, 3, 10), bodyOf(t, delta, 3, 10).Join()
-		a := send(t, &wire.Response{Body: plain, Nonce: "n", ControlPlane: "c"})
-		b := send(t, &wire.Response{Body: joined, Nonce: "n", ControlPlane: "c"})
-		if !bytes.Equal(a, b) {
-			t.Errorf("delta %t: joined %q, not joined %q", delta, b, a)
-		}
-		if plain.Size() != joined.Size() || plain.Len() != 3 || joined.Len() != 3 {
-			t.Errorf("delta %t: size %d and %d, length %d and %d", delta, plain.Size(), joined.Size(), plain.Len(), joined.Len())
-		}
-		if own := len(bytesField(5, "n")) + len(bytesField(6, bytesField(1, "c"))); len(a) != plain.Size()+own {
-			t.Errorf("delta %t: sent %d bytes, want %d and the stream's own %d", delta, len(a), plain.Size(), own)
-		}
-	}
-}
-
 func TestCodecMovesOtherMessagesAsUsual(t *testing.T) {
 	codec := wire.Codec{}
 	if codec.Name() != "proto" {

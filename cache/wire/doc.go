@@ -12,6 +12,11 @@
 // that belong to one stream, its nonce. [Codec] hands both to gRPC as a list of
 // shared pieces, so no client costs a marshal of its own.
 //
+// # Reading order
+//
+// Each file uses those before it, except for errors: types, field, xdstp, variant, error, node; resource, content, resource_parse,
+// update, stored; response; inflate, request, codec; relay.
+//
 // # Concurrency properties
 //
 // A Resource and a finished Body are immutable and safe to share between any

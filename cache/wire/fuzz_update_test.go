@@ -49,6 +49,8 @@ func updateSeeds(tb testing.TB) [][]byte {
 		updateOf(acme, resourceOf("1", "a", anyOf(wire.ClusterType, nil))),
 		updateOf(wire.ClusterType, resourceOf("1", "", anyOf(wire.ClusterType, nil))),
 		updateOf(acme, join(bytesField(2, bytesField(1, acme)), bytesField(3, "split"), bytesField(2, bytesField(2, "v")))),
+		updateOf(acme, join(bytesField(2, anyOf(acme, []byte("u"))), bytesField(3, "a"), bytesField(2, ""), bytesField(2, bytesField(2, "v")))),
+		updateOf(acme, join(bytesField(2, bytesField(1, acme)), bytesField(4, "al"), unknown, bytesField(3, "a"), bytesField(2, join(bytesField(2, "v"), unknown)), bytesField(1, "1"))),
 		updateOf(acme, join(bytesField(3, "first"), bytesField(3, "last"), bytesField(1, "v"), bytesField(1, ""))),
 		updateOf(acme, join(unknown, group, resourceOf("", "a", join(body, unknown, group)), group)),
 		updateOf(acme, join(bytesField(3, "varint body"), protowire.AppendTag(nil, 2, protowire.VarintType), []byte{7})),

@@ -55,3 +55,9 @@ func ReadAll(r io.Reader, most int, memory Memory) (all []byte, err error) {
 		}
 	}
 }
+
+// Memory is what somebody may use of it.
+type Memory interface {
+	// Hold charges for some bytes, or says why they may not be taken.
+	Hold(bytes int) error
+}

@@ -2,55 +2,61 @@ package wire
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// nodeExtensions is the field of a Node that lists the extensions of the client's build: of a stock Envoy nearly all of its bytes. Nothing
-// looks at it, and it is not kept.
+// nodeExtensions is the field of a Node that lists the extensions of the client's build: nearly all bytes of a stock Envoy's
+// Node. Nothing reads it, and it is not kept.
 const nodeExtensions = 9
 
 // appendNode appends an encoded Node without its extensions.
 func appendNode(to, node []byte) ([]byte, error) {
-	begin := 0 // of the fields that are not appended yet
-	for at := 0; at < len(node); {
-		num, typ, _, n := consumeField(node[at:])
-		if n < 0 {
-			return to, fmt.Errorf("node is not an envoy.config.core.v3.Node: %w", ErrMalformed)
+	f := fieldReader{msg: node}
+	for f.next() {
+		if !f.is(nodeExtensions) {
+			to = append(to, f.raw()...)
 		}
-		if num == nodeExtensions && typ == protowire.BytesType {
-			to = append(to, node[begin:at]...)
-			begin = at + n
-		}
-		at += n
 	}
-	return append(to, node[begin:]...), nil
+	if f.bad {
+		return to, fmt.Errorf("node is not an envoy.config.core.v3.Node: %w", ErrMalformed)
+	}
+	return to, nil
 }
 
-// TakeNode returns the Node that a field of a message holds, without its extensions and nil if there is none, the bytes that it came
-// in, and the message without it. Errors: [ErrMalformed].
+// TakeNode returns the Node in a field of a message, without its extensions, and nil if there is none; the size of that field
+// in bytes; and the message without it. Errors: [ErrMalformed].
 func TakeNode(msg []byte, field protowire.Number) (node []byte, size int, rest []byte, err error) {
-	begin := 0
-	for at := 0; at < len(msg); {
-		num, typ, val, n := consumeField(msg[at:])
-		if n < 0 {
-			return nil, 0, nil, fmt.Errorf("%w at byte %d of %d", ErrMalformed, at, len(msg))
-		}
-		if num == field && typ == protowire.BytesType {
+	f := fieldReader{msg: msg}
+	for f.next() {
+		switch {
+		case f.is(field):
 			if node == nil {
-				node = []byte{}
+				node, rest = []byte{}, slices.Clone(msg[:f.from])
 			}
-			if node, err = appendNode(node, val); err != nil {
+			if node, err = appendNode(node, f.val); err != nil {
 				return nil, 0, nil, err
 			}
-			size += len(val)
-			rest = append(rest, msg[begin:at]...)
-			begin = at + n
+			size += len(f.val)
+		case node != nil:
+			rest = append(rest, f.raw()...)
 		}
-		at += n
 	}
-	if begin == 0 {
-		return node, size, msg, nil
+	if f.bad {
+		return nil, 0, nil, f.err("message")
 	}
-	return node, size, append(rest, msg[begin:]...), nil
+	if node == nil {
+		rest = msg
+	}
+	return node, size, rest, nil
+}
+
+// Shorten returns the beginning of a text that has more than so many bytes, with an ellipsis.
+func Shorten(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes], "") + "…"
 }

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Errors about a client's request: it cannot be one, or it says more than its reader
+// Errors about a client's request: it is malformed, or exceeds what its reader
 // allows. The stream that sent it ends; no other is touched.
 var (
 	ErrRequest = errors.New("malformed request")
@@ -30,14 +31,14 @@ type Limits struct {
 	// locator, all together. Zero means no bound.
 	MaxNames, MaxNameBytes int
 
-	// MaxNodeBytes bounds the Node as it comes: of a larger one only NodeBytes is told. Zero means no bound.
+	// MaxNodeBytes bounds the Node as received: of a larger one only NodeBytes is set. Zero means no bound.
 	MaxNodeBytes int
 
 	// Parameters has the dynamic parameters of locators joined with their names (R120), as [WithParameters] does. Without it
 	// they are not looked at.
 	Parameters bool
 
-	// Gzip says that the message may be compressed.
+	// Gzip accepts compressed messages.
 	Gzip bool
 
 	// Latest has the names of a SotW request left out that repeats those of the one before of its type; see Repeated. Nil has them all
@@ -46,12 +47,6 @@ type Limits struct {
 
 	// Memory is charged for what a message takes beyond its own bytes, before that is taken. Nil charges nobody.
 	Memory Memory
-}
-
-// Memory is what somebody may use of it.
-type Memory interface {
-	// Hold charges for some bytes, or says why they may not be taken.
-	Hold(bytes int) error
 }
 
 // A Request is a DiscoveryRequest or a DeltaDiscoveryRequest: the few fields
@@ -79,7 +74,7 @@ type Request struct {
 	Subscribe   []string
 	Unsubscribe []string // Delta
 
-	// InitialVersions is what a returning Delta client says it holds: name to
+	// InitialVersions are the resources that a reconnecting Delta client reports to hold: name to
 	// version (R085).
 	InitialVersions map[string]string
 
@@ -170,18 +165,17 @@ func (r *Request) Decode(msg []byte) error {
 	if err := r.reserve(&found.count, len(msg)); err != nil {
 		return err
 	}
-	for at := 0; at < len(msg); {
-		num, typ, val, n := consumeField(msg[at:])
-		if n < 0 {
-			return fmt.Errorf("%w at byte %d of %d", ErrRequest, at, len(msg))
-		}
-		at += n
-		if typ != protowire.BytesType || int(num) >= len(fields) {
+	f := fieldReader{msg: msg}
+	for f.next() {
+		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
 			continue
 		}
-		if err := r.set(fields[num], val); err != nil {
+		if err := r.set(fields[f.num], f.val); err != nil {
 			return fmt.Errorf("%w: %w", ErrRequest, err)
 		}
+	}
+	if f.bad {
+		return fmt.Errorf("%w at byte %d of %d", ErrRequest, f.at, len(msg))
 	}
 	return nil
 }
@@ -196,28 +190,24 @@ type surveyed struct {
 func survey(fields []requestField, msg []byte) (found surveyed) {
 	var sum maphash.Hash
 	sum.SetSeed(namesSeed)
-	for len(msg) > 0 {
-		num, typ, val, n := consumeField(msg)
-		if n < 0 {
-			break // Decode says so
+	for f := (fieldReader{msg: msg}); f.next(); {
+		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
+			continue
 		}
-		if typ == protowire.BytesType && int(num) < len(fields) {
-			f := fields[num]
-			found.count[f]++
-			switch f {
-			case fieldSubscribe, fieldSubscribeLocator:
-				_, _ = sum.Write(msg[:n])
-			case fieldTypeURL:
-				found.typeURL = val
-			}
+		field := fields[f.num]
+		found.count[field]++
+		switch field {
+		case fieldSubscribe, fieldSubscribeLocator:
+			_, _ = sum.Write(f.raw())
+		case fieldTypeURL:
+			found.typeURL = f.val
 		}
-		msg = msg[n:]
 	}
 	found.sum = sum.Sum64()
 	return found
 }
 
-// manyNames is how many names a request has at least of which a [LatestNames] is kept: others are decoded in no time.
+// manyNames is the least number of names for which [LatestNames] are kept: fewer are cheap to decode.
 const manyNames = 32
 
 // LatestNames are the sums of the names that the latest SotW requests of a stream had, by type, so that names which are repeated need not be
@@ -300,11 +290,11 @@ func (r *Request) set(f requestField, val []byte) (err error) {
 	case fieldVersion:
 		r.Version, err = text(val, "version")
 	case fieldSubscribe, fieldSubscribeLocator:
-		err = r.addEntry(len(r.Subscribe), f, val)
+		err = r.addName(&r.Subscribe, f == fieldSubscribeLocator, val)
 	case fieldUnsubscribe, fieldUnsubscribeLocator:
-		err = r.addEntry(len(r.Unsubscribe), f, val)
+		err = r.addName(&r.Unsubscribe, f == fieldUnsubscribeLocator, val)
 	case fieldInitialVersions:
-		err = r.addEntry(r.versions, f, val)
+		err = r.addInitialVersion(val)
 	case fieldError:
 		err = r.setError(val)
 	}
@@ -324,45 +314,34 @@ func (r *Request) addNode(val []byte) (err error) {
 	return err
 }
 
-// addEntry takes an entry of a list, unless that has as many as allowed, or is repeated.
-func (r *Request) addEntry(listed int, f requestField, val []byte) error {
-	switch {
-	case r.Repeated || r.skips(listed): // only SotW requests are repeated, which have one list
+// addName reads a name, or a ResourceLocator, that is subscribed to or unsubscribed from.
+func (r *Request) addName(to *[]string, locator bool, val []byte) (err error) {
+	if r.Repeated || r.skips(len(*to)) { // only SotW requests are repeated, which have one list
 		return nil
-	case f == fieldInitialVersions:
-		return r.addInitialVersion(val)
 	}
-	return r.addName(f, val)
-}
-
-// addName takes an entry of the names subscribed to, or given up.
-func (r *Request) addName(f requestField, val []byte) (err error) {
-	switch f {
-	case fieldSubscribe:
-		r.Subscribe, err = appendText(r.Subscribe, val)
-	case fieldUnsubscribe:
-		r.Unsubscribe, err = appendText(r.Unsubscribe, val)
-	default:
-		err = r.addLocator(f, val)
+	var name string
+	if locator {
+		name, err = r.locator(val)
+	} else {
+		name, err = text(val, "resource name")
 	}
+	*to = append(*to, name)
 	return err
 }
 
 // typeURLOf is text for a type URL: those that the protocol defines need no memory.
 func typeURLOf(val []byte) (string, error) {
-	if url, known := knownURLs[string(val)]; known {
-		return url, nil
+	if r, known := rank[string(val)]; known {
+		return order[r], nil
 	}
 	return text(val, "type URL")
 }
 
-func appendText(names []string, val []byte) ([]string, error) {
-	name, err := text(val, "resource name")
-	return append(names, name), err
-}
-
 // addInitialVersion reads one entry of the map of initial_resource_versions.
 func (r *Request) addInitialVersion(entry []byte) error {
+	if r.skips(r.versions) {
+		return nil
+	}
 	name, version, err := mapEntry(entry, "initial resource version")
 	if err != nil {
 		return err
@@ -378,35 +357,130 @@ func (r *Request) addInitialVersion(entry []byte) error {
 // setError reads a google.rpc.Status: code is 1, message is 2.
 func (r *Request) setError(status []byte) error {
 	r.Refused = true
-	for len(status) > 0 {
-		num, typ, val, n := consumeField(status)
-		if n < 0 {
-			return fmt.Errorf("%w: error detail", ErrMalformed)
-		}
+	f := fieldReader{msg: status}
+	for f.next() {
 		switch {
-		case num == 1 && typ == protowire.VarintType:
-			code, _ := protowire.ConsumeVarint(val)
-			r.ErrorCode = int32(code)
-		case num == 2 && typ == protowire.BytesType:
-			var err error
-			if r.ErrorMessage, err = text(val, "error message"); err != nil {
+		case f.isNumber(1):
+			r.ErrorCode = int32(f.number())
+		case f.is(2):
+			message, err := text(f.val, "error message")
+			if err != nil {
 				return err
 			}
-			r.ErrorMessage = withoutDump(r.ErrorMessage)
+			r.ErrorMessage = withoutDump(message)
 		}
-		status = status[n:]
 	}
-	return nil
+	return f.err("error detail")
 }
 
-// wellFormed reports whether msg is a sequence of whole fields.
-func wellFormed(msg []byte) bool {
-	for len(msg) > 0 {
-		_, _, _, n := consumeField(msg)
-		if n < 0 {
-			return false
-		}
-		msg = msg[n:]
+// locator returns the name of a ResourceLocator, with its parameters if they are enabled (R120): name=1,
+// dynamic_parameters=2, a map.
+func (r *Request) locator(val []byte) (string, error) {
+	raw, _ := stringField(val, 1)
+	if n := len(val) - len(raw); r.MaxNameBytes > 0 && n > r.MaxNameBytes {
+		return "", fmt.Errorf("%w: %d bytes", ErrTooLong, n)
 	}
-	return true
+	name, err := text([]byte(raw), "resource name")
+	if err != nil {
+		return "", err
+	}
+	parameters := make(map[string]string)
+	f := fieldReader{msg: val}
+	for f.next() {
+		if !f.is(2) {
+			continue
+		}
+		key, value, err := mapEntry(f.val, "dynamic parameter")
+		if err != nil {
+			return "", err
+		}
+		if r.Parameters {
+			parameters[key] = value
+		}
+	}
+	return withOwn(name, parameters), f.err("resource locator")
+}
+
+// mapEntry reads an entry of a map of strings: key is 1, value is 2.
+func mapEntry(entry []byte, what string) (key, value string, err error) {
+	var raw [3][]byte // by field
+	f := fieldReader{msg: entry}
+	for f.next() {
+		if f.typ == protowire.BytesType && int(f.num) < len(raw) {
+			raw[f.num] = f.val
+		}
+	}
+	if f.bad {
+		return "", "", f.err(what)
+	}
+	if key, err = text(raw[1], what); err != nil {
+		return "", "", err
+	}
+	value, err = text(raw[2], what)
+	return key, value, err
+}
+
+// A BadName is a name that a client asked for and that no resource can have.
+type BadName struct {
+	Name string
+	Err  error
+}
+
+// Canonicalise brings the xdstp names of the request into the one spelling that equal
+// names have in common (R128). Of those that have none, the ones that are asked for
+// are taken out and returned, and those that are unsubscribed from stay: they match nothing.
+func (r *Request) Canonicalise() (bad []BadName) {
+	r.Subscribe, bad = canonicalNames(r.Subscribe)
+	for i, text := range r.Unsubscribe {
+		if canonical, err := canonicalText(text); err == nil {
+			r.Unsubscribe[i] = canonical
+		}
+	}
+	for name, version := range r.InitialVersions {
+		canonical, err := CanonicalName(name)
+		if err == nil && canonical == name {
+			continue
+		}
+		delete(r.InitialVersions, name)
+		if err == nil {
+			r.InitialVersions[canonical] = version
+		}
+	}
+	return bad
+}
+
+func canonicalNames(names []string) (out []string, bad []BadName) {
+	out = names[:0]
+	for _, text := range names {
+		if canonical, err := canonicalText(text); err != nil {
+			bad = append(bad, BadName{PlainName(text), err})
+		} else {
+			out = append(out, canonical)
+		}
+	}
+	return out, bad
+}
+
+// canonicalText is CanonicalName for a name with dynamic parameters, if it has any.
+func canonicalText(text string) (string, error) {
+	name, parameters, has := strings.Cut(text, Separator)
+	canonical, err := CanonicalName(name)
+	if err != nil || !has {
+		return canonical, err
+	}
+	return canonical + Separator + parameters, nil
+}
+
+// Parameterise joins names with dynamic parameters, but for those that came with their own. Call it before Canonicalise.
+func (r *Request) Parameterise(parameters map[string]string) {
+	if len(parameters) == 0 {
+		return
+	}
+	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
+		for i, name := range names {
+			if !strings.Contains(name, Separator) {
+				names[i] = withOwn(name, parameters)
+			}
+		}
+	}
 }

@@ -25,15 +25,6 @@ func decodeRequest(tb testing.TB, m proto.Message) wire.Request {
 	return r
 }
 
-func TestRequest(t *testing.T) {
-	for _, m := range []proto.Message{
-		&discoverypb.DeltaDiscoveryRequest{}, &discoverypb.DiscoveryRequest{}, richDeltaRequest(), richSotWRequest(),
-	} {
-		_, delta := m.(*discoverypb.DeltaDiscoveryRequest)
-		checkRequest(t, marshal(t, m), delta)
-	}
-}
-
 // TestRequestOrder: a name in both lists is for the caller to judge, a name listed
 // twice stays, and order is that of the message (B.22).
 func TestRequestOrder(t *testing.T) {

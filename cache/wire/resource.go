@@ -3,7 +3,6 @@ package wire
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -31,19 +30,6 @@ const (
 	responseResources protowire.Number = 2
 )
 
-// Errors from [Decoder.Decode] and [Decoder.DecodeSotW], with [ErrXDSTP]. Each means
-// that the origin broke the protocol: the session refuses the response and the
-// cache keeps what it had (B.9).
-var (
-	ErrMalformed    = errors.New("malformed message")
-	ErrUnnamed      = errors.New("resource without a name")
-	ErrDuplicate    = errors.New("duplicate resource name")
-	ErrTypeMismatch = errors.New("resource of another type")
-)
-
-// errSplitBody is how parse says that a body came in several fields.
-var errSplitBody = errors.New("body in several fields")
-
 // A Digest identifies content: SHA-256 of Any.type_url, a zero byte, Any.value
 // (B.2).
 type Digest [sha256.Size]byte
@@ -54,7 +40,7 @@ type Resource struct {
 	// for types that the protocol does not define (B.22).
 	Name string
 
-	// Version is what clients are told: the origin's version, or one made from
+	// Version is what clients receive: the origin's version, or one made from
 	// the content where the origin gave none (R090).
 	Version string
 
@@ -68,14 +54,14 @@ type Resource struct {
 	// Digest is that of the body.
 	Digest Digest
 
-	// OriginVersion is what the origin said, verbatim; it may be empty.
+	// OriginVersion is the origin's version, verbatim; it may be empty.
 	OriginVersion string
 
 	// EDSName is, for a Cluster that takes its endpoints from EDS, the name of
 	// its ClusterLoadAssignment (B.16).
 	EDSName string
 
-	// TTL is how long the resource lives unless the origin says it again; zero is
+	// TTL is how long the resource lives unless the origin renews it; zero is
 	// without end (R107).
 	TTL time.Duration
 
@@ -87,42 +73,18 @@ type Resource struct {
 	// no variants (R122).
 	Constraints []byte
 
-	// Refusal says why the content is not to be taken: it is larger than the decoder
+	// Refusal is why the content is rejected: it is larger than the decoder
 	// allows. What was there before stays (B.9). It is nil as a rule.
 	Refusal *ResourceError
 
 	wrapper        Digest     // of what the wrapper holds besides name, version, TTL and body
-	field          mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if given up
+	field          mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if dropped
 	body           mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is none
-	limited        bool       // the origin's message has a TTL, if only a zero one
-	full           bool       // it has a resource_name
 	standsIn       bool       // its type is not the one that was asked for
-	contentDropped bool       // field and body were given up
+	contentDropped bool       // field and body were dropped
 
 	sensitive atomic.Int32           // what MayBeSensitive found, by judgement
 	json      atomic.Pointer[[]byte] // what JSON made
-}
-
-// NewResource returns a resource that did not come from an origin's response: a
-// file, or a generated set. Value is the encoded message of that type; an empty
-// version means one made from the content.
-func NewResource(typeURL, name, version string, value []byte, aliases ...string) (*Resource, error) {
-	var any []byte
-	any = protowire.AppendTag(any, anyTypeURL, protowire.BytesType)
-	any = protowire.AppendString(any, typeURL)
-	any = protowire.AppendTag(any, anyValue, protowire.BytesType)
-	any = protowire.AppendBytes(any, value)
-
-	var msg []byte
-	msg = appendString(msg, resourceVersion, version)
-	msg = protowire.AppendTag(msg, resourceBody, protowire.BytesType)
-	msg = protowire.AppendBytes(msg, any)
-	msg = appendString(msg, resourceName, name)
-	for _, a := range aliases {
-		msg = protowire.AppendTag(msg, resourceAliases, protowire.BytesType)
-		msg = protowire.AppendString(msg, a)
-	}
-	return Decoder{}.resource(typeURL, msg)
 }
 
 // HasBody reports whether the resource has content. One without is a heartbeat
@@ -133,12 +95,11 @@ func (r *Resource) HasBody() bool { return r.body != nil || r.contentDropped && 
 // client has already (R106). It may repeat the resource's aliases.
 func (r *Resource) Heartbeat() bool { return !r.HasBody() && r.TTL > 0 }
 
-// Unresolved reports that the origin knows no resource by these aliases (R095).
+// Unresolved reports that the origin has no resource by these aliases (R095).
 func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(r.Aliases) > 0 }
 
-// ContentDropped reports that the content was given up: what the resource is called and
-// what it was are known, but it cannot be sent (R125). So is the word that an alias
-// means nothing (B.20).
+// ContentDropped reports that the content was dropped: the name, version and digest of the resource
+// are kept, but it cannot be sent (R125). The answer that an alias stands for nothing is dropped the same way (B.20).
 func (r *Resource) ContentDropped() bool { return r.contentDropped }
 
 // DropContent returns the resource without its content.
@@ -160,18 +121,13 @@ func (r *Resource) clone() *Resource {
 	return &Resource{
 		Name: r.Name, Version: r.Version, Aliases: r.Aliases, TypeURL: r.TypeURL, Digest: r.Digest,
 		OriginVersion: r.OriginVersion, EDSName: r.EDSName, TTL: r.TTL, DoNotCache: r.DoNotCache, Constraints: r.Constraints,
-		wrapper: r.wrapper, field: r.field, body: r.body, limited: r.limited, full: r.full, contentDropped: r.contentDropped,
+		wrapper: r.wrapper, field: r.field, body: r.body, contentDropped: r.contentDropped,
 	}
 }
 
 // Key returns what tells the resource apart from all others of its type: its
 // name, and for a variant its constraints too.
-func (r *Resource) Key() string {
-	if r.Constraints == nil {
-		return r.Name
-	}
-	return r.Name + "\x00" + string(r.Constraints)
-}
+func (r *Resource) Key() string { return r.Variant().Key() }
 
 // Size returns the bytes that the resource takes in a response.
 func (r *Resource) Size() int { return len(r.Field()) }
@@ -192,35 +148,32 @@ func contents(b mem.Buffer) []byte {
 	return b.ReadOnlyData()
 }
 
+// any returns the encoded Any of a resource with a body.
+func (r *Resource) any() []byte {
+	_, _, any, _ := consumeField(r.Body())
+	return any
+}
+
 // Value returns the bytes of the resource itself (Any.value). It allocates nothing.
 func (r *Resource) Value() (value []byte) {
 	if r.body == nil {
 		return nil
 	}
-	_, _, n := protowire.ConsumeTag(r.Body())
-	any, _ := protowire.ConsumeBytes(r.Body()[n:])
-	for len(any) > 0 {
-		num, typ, val, n := consumeField(any)
-		if n < 0 {
-			return nil
+	for f := (fieldReader{msg: r.any()}); f.next(); {
+		if f.is(anyValue) {
+			value = f.val
 		}
-		if num == anyValue && typ == protowire.BytesType {
-			value = val
-		}
-		any = any[n:]
 	}
 	return value
 }
 
-// Intact reports whether the body is still what the digest was made of. All streams send
+// Intact reports whether the digest is still that of the body. All streams send
 // the same bytes, so nobody may ever write to them.
 func (r *Resource) Intact() bool {
 	if r.body == nil {
 		return true
 	}
-	_, _, n := protowire.ConsumeTag(r.Body())
-	any, _ := protowire.ConsumeBytes(r.Body()[max(n, 0):])
-	typeURL, value, err := parseAny(any)
+	typeURL, value, err := parseAny(r.any())
 	return err == nil && digest(typeURL, value) == r.Digest
 }
 
@@ -248,3 +201,24 @@ func digest(typeURL string, value []byte) (d Digest) {
 // nested decodes what is passed on as a field of a response: a client finds it one
 // level down, and refuses the response where that is too deep.
 var nested = proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
+
+// Variant returns which variant of its name the resource is.
+func (r *Resource) Variant() Variant { return Variant{r.Name, r.Constraints} }
+
+func parseAny(any []byte) (typeURL string, value []byte, err error) {
+	f := fieldReader{msg: any}
+	for f.next() {
+		switch {
+		case f.is(anyTypeURL):
+			if typeURL, err = text(f.val, "type URL"); err != nil {
+				return "", nil, err
+			}
+		case f.is(anyValue):
+			value = f.val
+		}
+	}
+	return typeURL, value, f.err("body")
+}
+
+// resourceWrapper is the type URL of the message that wraps resources.
+const resourceWrapper = typePrefix + "envoy.service.discovery.v3.Resource"

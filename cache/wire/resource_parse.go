@@ -1,150 +1,190 @@
 package wire
 
 import (
-	"bytes"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"unicode/utf8"
+	"slices"
+	"strings"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 )
 
-// resource parses one Resource message and lays out its field anew, so that a
-// resource does not keep the whole response alive.
-func (d Decoder) resource(typeURL string, msg []byte) (*Resource, error) {
-	r, msg, body, err := parseResource(msg)
-	if err != nil {
+// resource parses one Resource message and copies it to a field of its own, so that a
+// resource does not keep the whole response in memory. With nameInside, a resource
+// without a name gets the name in its body (SotW).
+func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resource, error) {
+	r, p := &Resource{}, wrapperParser{}
+	if err := p.parse(r, msg); err != nil {
 		return nil, err
 	}
 	originName := r.Name
-	if r.Name, err = CanonicalName(originName); err != nil {
+	if err := p.setName(r, typeURL, nameInside); err != nil {
 		return nil, err
 	}
 	if r.Name == "" && Known(typeURL) {
 		return nil, fmt.Errorf("%w, type %.256q", ErrUnnamed, typeURL)
 	}
-	r.standsIn = body.n > 0 && r.TypeURL != typeURL
-	if r.standsIn && !r.maySubstitute(typeURL) {
-		return nil, fmt.Errorf("%w: %.256q in a response of type %.256q, name %.256q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
-	}
 	r.Version = r.OriginVersion
-	if body.n > 0 && (r.Version == "" || d.ContentVersions) {
+	if p.bodies > 0 && (r.Version == "" || d.ContentVersions) {
 		r.Version = r.ContentVersion()
 	}
-	r.layOut(msg, body, originName)
-	if r.TypeURL == ClusterType {
-		// One that cannot be canonical is asked for by nobody.
-		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
+	if p.rewritten || p.bodies > 1 {
+		msg = p.rewrite(r, msg)
 	}
+	p.layOut(r, msg, originName)
 	return r, nil
 }
 
-// parseResource parses a Resource message, and returns it as it is to be kept:
-// with canonical aliases and one body, which stands at the span.
-func parseResource(msg []byte) (*Resource, []byte, span, error) {
-	msg, err := respellAliases(msg)
-	if err != nil {
-		return nil, nil, span{}, err
-	}
-	r := &Resource{}
-	body, err := r.parse(msg)
-	if errors.Is(err, errSplitBody) {
-		if msg, err = mergeBodies(msg); err == nil {
-			r = &Resource{}
-			body, err = r.parse(msg)
+// setName gives a resource its canonical name, and checks that its type fits the response.
+func (p *wrapperParser) setName(r *Resource, typeURL string, nameInside bool) (err error) {
+	if nameInside && p.bodies > 0 && r.Name == "" && !p.fullName && hasOwnName(typeURL) {
+		if r.Name, err = readName(typeURL, r.TypeURL, p.value); err != nil {
+			return err
 		}
 	}
-	return r, msg, body, err
+	if r.Name, err = CanonicalName(r.Name); err != nil {
+		return err
+	}
+	if r.standsIn = p.bodies > 0 && r.TypeURL != typeURL; r.standsIn && !r.maySubstitute(typeURL) {
+		return fmt.Errorf("%w: %.256q in a response of type %.256q, name %.256q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
+	}
+	return nil
 }
 
-// A span is where the body's field stands in a Resource message; n is 0 if there
+// A span is where the field of the body is in a Resource message; n is 0 if there
 // is none.
 type span struct{ at, n int }
 
-// parse reads the fields of a Resource message, and says where its body is. Of
-// several bodies it reports errSplitBody.
-func (r *Resource) parse(msg []byte) (body span, err error) {
-	var p wrapperParser
-	for at := 0; at < len(msg); {
-		num, typ, val, n := consumeField(msg[at:])
-		if n < 0 {
-			return span{}, fmt.Errorf("%w: resource at byte %d of %d", ErrMalformed, at, len(msg))
+// A wrapperParser collects what parse finds in a Resource message.
+type wrapperParser struct {
+	bodies    int
+	at        span   // of the first body
+	body      []byte // the Any
+	value     []byte // of the Any
+	rest      []byte // fields other than name, version, TTL and body, with canonical aliases
+	checked   []byte // fields that only the generated decoder can judge
+	fullName  bool   // there is a resource_name,
+	named     bool   // which has a name
+	rewritten bool   // the message is not kept as it is
+}
+
+// parse reads a Resource message.
+func (p *wrapperParser) parse(r *Resource, msg []byte) error {
+	f := fieldReader{msg: msg}
+	for f.next() {
+		if err := p.field(r, &f); err != nil {
+			return err
 		}
-		if typ == protowire.BytesType && num == resourceBody {
-			p.bodies++
-			body, p.body = span{at, n}, val
-		} else if err := p.field(r, num, typ, val, msg[at:at+n]); err != nil {
-			return span{}, err
-		}
-		at += n
 	}
-	if p.bodies > 1 {
-		return span{}, errSplitBody
+	if f.bad {
+		return f.err("resource")
 	}
 	if len(p.rest) > 0 {
 		r.wrapper = sha256.Sum256(p.rest)
 	}
-	if err := r.wrapperFields(p.checked); err != nil || body.n == 0 {
-		return body, err
-	}
-	return body, r.parseBody(p.body)
-}
-
-// A wrapperParser collects what parse finds in a Resource message.
-type wrapperParser struct {
-	bodies  int
-	body    []byte // the Any
-	rest    []byte // fields that are neither name, version, TTL nor body
-	checked []byte // of the fields, what only the generated decoder can judge
-}
-
-// field takes a field other than the body.
-func (p *wrapperParser) field(r *Resource, num protowire.Number, typ protowire.Type, val, raw []byte) (err error) {
-	isBytes := typ == protowire.BytesType
-	switch {
-	case isBytes && num == resourceName:
-		r.Name, err = text(val, "resource name")
+	err := p.checkedFields(r)
+	if err != nil || p.bodies == 0 {
 		return err
-	case isBytes && num == resourceVersion:
-		r.OriginVersion, err = text(val, "resource version")
-		return err
-	case isBytes && num == resourceAliases:
-		r.Aliases, err = appendText(r.Aliases, val)
-	case isBytes && num == resourceTTL:
-		p.checked = append(p.checked, raw...)
-		return nil
-	default:
-		p.checked = append(p.checked, raw...)
 	}
-	p.rest = append(p.rest, raw...)
+	if r.TypeURL, p.value, err = parseAny(p.body); err == nil {
+		r.Digest = digest(r.TypeURL, p.value)
+	}
 	return err
 }
 
-func (r *Resource) parseBody(any []byte) error {
-	typeURL, value, err := parseAny(any)
-	if err != nil {
+func (p *wrapperParser) field(r *Resource, f *fieldReader) (err error) {
+	switch {
+	case f.is(resourceBody):
+		return p.addBody(f)
+	case f.is(resourceName):
+		r.Name, err = text(f.val, "resource name")
 		return err
+	case f.is(resourceVersion):
+		r.OriginVersion, err = text(f.val, "resource version")
+		return err
+	case f.is(resourceAliases):
+		return p.addAlias(r, f)
+	case f.is(resourceTTL):
+		p.checked = append(p.checked, f.raw()...)
+		return nil
 	}
-	r.TypeURL, r.Digest = typeURL, digest(typeURL, value)
+	p.fullName = p.fullName || f.is(resourceFull)
+	p.checked = append(p.checked, f.raw()...)
+	p.rest = append(p.rest, f.raw()...)
 	return nil
 }
 
-// wrapperFields takes the fields that are rare, and refuses what a client's
-// decoder would choke on: passed on as bytes, it would end the streams of every
-// client.
-func (r *Resource) wrapperFields(fields []byte) error {
-	if len(fields) == 0 {
+// addBody reads a body. Several are concatenated, which merges them, since all fields of an Any are singular. Each
+// must be whole: halves of one must not become a body. No known origin sends several.
+func (p *wrapperParser) addBody(f *fieldReader) error {
+	p.bodies++
+	if p.bodies == 1 {
+		p.at, p.body = span{f.from, len(f.raw())}, f.val
+		return nil
+	}
+	if !wellFormed(p.body) || !wellFormed(f.val) {
+		return fmt.Errorf("%w: one of several bodies", ErrMalformed)
+	}
+	p.body = slices.Concat(p.body, f.val)
+	return nil
+}
+
+// addAlias reads an alias. Clients subscribe to its canonical form (B.23).
+func (p *wrapperParser) addAlias(r *Resource, f *fieldReader) error {
+	name, err := text(f.val, "resource name")
+	if err != nil {
+		return err
+	}
+	alias, err := CanonicalName(name)
+	if err != nil {
+		return err
+	}
+	raw := f.raw()
+	if alias != name {
+		p.rewritten, raw = true, appendString(nil, resourceAliases, alias)
+	}
+	r.Aliases, p.rest = append(r.Aliases, alias), append(p.rest, raw...)
+	return nil
+}
+
+// rewrite returns a valid Resource message with canonical aliases and one body, without its TTL and resource_name.
+func (p *wrapperParser) rewrite(r *Resource, msg []byte) []byte {
+	out, aliases := make([]byte, 0, len(msg)), r.Aliases
+	f := fieldReader{msg: msg}
+	for f.next() {
+		switch {
+		case f.is(resourceTTL), f.is(resourceFull) && p.named, f.is(resourceBody) && p.bodies > 1:
+			continue
+		case f.is(resourceAliases):
+			out, aliases = appendBytes(out, resourceAliases, aliases[0]), aliases[1:]
+			continue
+		case f.is(resourceBody):
+			p.at.at = len(out)
+		}
+		out = append(out, f.raw()...)
+	}
+	if p.bodies > 1 {
+		p.at.at = len(out)
+		out = appendBytes(out, resourceBody, p.body)
+		p.at.n = len(out) - p.at.at
+	}
+	return out
+}
+
+// checkedFields reads the fields that are rare, and rejects those that a client's
+// decoder would reject: relayed as bytes, they would close the streams of all
+// clients.
+func (p *wrapperParser) checkedFields(r *Resource) error {
+	if len(p.checked) == 0 {
 		return nil
 	}
 	w := new(discoverypb.Resource)
-	if err := nested.Unmarshal(fields, w); err != nil {
+	if err := nested.Unmarshal(p.checked, w); err != nil {
 		return fmt.Errorf("%w: resource: %w", ErrMalformed, err)
 	}
-	r.TTL, r.limited = max(w.GetTtl().AsDuration(), 0), w.GetTtl() != nil
+	r.TTL, p.rewritten = max(w.GetTtl().AsDuration(), 0), p.rewritten || w.GetTtl() != nil
 	r.DoNotCache = w.GetCacheControl().GetDoNotCache()
 	full := w.GetResourceName()
 	if full.GetName() == "" {
@@ -153,139 +193,105 @@ func (r *Resource) wrapperFields(fields []byte) error {
 	if r.Name != "" {
 		return fmt.Errorf("%w: resource with both name %.256q and resource_name %.256q", ErrMalformed, r.Name, full.GetName())
 	}
-	r.Name, r.full = full.GetName(), true
+	r.Name, p.named, p.rewritten = full.GetName(), true, true
 	r.Constraints = constraintBytes(full.GetDynamicParameterConstraints())
 	return nil
 }
 
-// constraintBytes returns constraints in the one form that equal ones have in
-// common; nil if there are none.
-func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
-	// It was decoded, so it can be encoded.
-	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c)
-	if len(b) == 0 {
-		return nil
-	}
-	return b
-}
-
-// layOut copies the message into a field of its own, without the TTL, which is not
-// for every client, and with the version and the name that clients are told at its
+// layOut copies the message to a field of its own, with the version and the name that clients receive at its
 // end, where they are not the origin's: of a scalar field, the last value counts. A
 // resource_name becomes a plain name where there are no variants: not every client
-// knows it.
-func (r *Resource) layOut(msg []byte, body span, originName string) {
-	if r.limited || r.full {
-		msg, body = r.strip(msg)
-	}
-	var told []byte
+// supports it.
+func (p *wrapperParser) layOut(r *Resource, msg []byte, originName string) {
+	var sent []byte
 	if r.Version != r.OriginVersion {
-		told = appendString(told, resourceVersion, r.Version)
+		sent = appendString(sent, resourceVersion, r.Version)
 	}
 	switch {
 	case r.Constraints != nil:
-		told = appendFullName(told, resourceFull, Variant{r.Name, r.Constraints})
-	case r.Name != originName || r.full:
-		told = appendString(told, resourceName, r.Name)
+		sent = appendFullName(sent, resourceFull, Variant{r.Name, r.Constraints})
+	case r.Name != originName || p.named:
+		sent = appendString(sent, resourceName, r.Name)
 	}
-	size := uint64(len(msg) + len(told))
+	size := uint64(len(msg) + len(sent))
 	field := make([]byte, 0, int(size)+protowire.SizeTag(responseResources)+protowire.SizeVarint(size))
 	field = protowire.AppendTag(field, responseResources, protowire.BytesType)
 	field = protowire.AppendVarint(field, size)
-	start := len(field)
-	field = append(field, msg...)
-	field = append(field, told...)
+	p.at.at += len(field)
+	r.setField(append(append(field, msg...), sent...), p.at)
+}
+
+// setField sets the bytes of the resource: its field in a response, and where the body is in it.
+func (r *Resource) setField(field []byte, body span) {
 	r.field = mem.SliceBuffer(field)
 	if body.n > 0 {
-		from, to := start+body.at, start+body.at+body.n
-		r.body = mem.SliceBuffer(field[from:to:to])
+		end := body.at + body.n
+		r.body = mem.SliceBuffer(field[body.at:end:end])
+	}
+	if r.TypeURL == ClusterType {
+		// A name without a canonical form is subscribed to by nobody.
+		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
 	}
 }
 
-// strip returns a valid Resource message, which has at most one body, without its
-// TTL and its resource_name, and says where its body is then.
-func (r *Resource) strip(msg []byte) (out []byte, body span) {
-	out = make([]byte, 0, len(msg))
-	for len(msg) > 0 {
-		num, typ, _, n := consumeField(msg)
-		isBytes := typ == protowire.BytesType
-		if isBytes && num == resourceBody {
-			body = span{len(out), n}
-		}
-		if !isBytes || num != resourceTTL && (num != resourceFull || !r.full) {
-			out = append(out, msg[:n]...)
-		}
-		msg = msg[n:]
-	}
-	return out, body
+// appendFullName appends a ResourceName as a field: name=1,
+// dynamic_parameter_constraints=2.
+func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
+	return appendBytes(b, num, appendBytes(appendString(nil, 1, v.Name), 2, v.Constraints))
 }
 
-// respellAliases returns a Resource message with its aliases in canonical form,
-// which is what clients ask for (B.23). A message with nothing to respell is
-// returned as it is, and so is a malformed one, for parse to refuse.
-func respellAliases(msg []byte) ([]byte, error) {
-	var out []byte
-	done := 0 // so much of msg is in out
-	for at := 0; at < len(msg); {
-		num, typ, val, n := consumeField(msg[at:])
-		if n < 0 {
-			return msg, nil
-		}
-		if num == resourceAliases && typ == protowire.BytesType && bytes.HasPrefix(val, []byte(xdstpScheme)) && utf8.Valid(val) {
-			alias, err := CanonicalName(string(val))
-			if err != nil {
-				return nil, err
-			}
-			if alias != string(val) {
-				out = append(out, msg[done:at]...)
-				out = protowire.AppendString(protowire.AppendTag(out, num, typ), alias)
-				done = at + n
-			}
-		}
-		at += n
-	}
-	if done == 0 {
-		return msg, nil
-	}
-	return append(out, msg[done:]...), nil
+// A Decoder decodes what an origin sends. Its zero value is ready to use.
+type Decoder struct {
+	// ContentVersions publishes versions made from content instead of the
+	// origin's own (B.2).
+	ContentVersions bool
+
+	// MaxResourceBytes is how large a resource may be, as its origin sent it; zero is
+	// any size. One that is larger is decoded, and has a [Resource.Refusal].
+	MaxResourceBytes int
 }
 
-// mergeBodies returns a valid Resource message with its several body fields made
-// one. Occurrences of a message field merge, and for an Any, whose fields are
-// all singular, concatenation is the merge. Each must be whole: halves of one
-// must not become a body. No known origin sends this.
-func mergeBodies(msg []byte) ([]byte, error) {
-	var out, body []byte
-	for len(msg) > 0 {
-		num, typ, val, n := consumeField(msg)
-		switch {
-		case num != resourceBody || typ != protowire.BytesType:
-			out = append(out, msg[:n]...)
-		case wellFormed(val):
-			body = append(body, val...)
-		default:
-			return nil, fmt.Errorf("%w: one of several bodies", ErrMalformed)
-		}
-		msg = msg[n:]
+// hasOwnName reports whether resources of a type contain their name.
+func hasOwnName(typeURL string) bool { return Known(typeURL) && typeURL != LocalityEndpoint }
+
+// readName returns the name in a resource of a type that hasOwnName. Its actual type is bodyType.
+func readName(typeURL, bodyType string, value []byte) (string, error) {
+	if bodyType != typeURL {
+		return "", fmt.Errorf("%w: %q in a response of type %q", ErrTypeMismatch, bodyType, typeURL)
 	}
-	return protowire.AppendBytes(protowire.AppendTag(out, resourceBody, protowire.BytesType), body), nil
+	if !wellFormed(value) {
+		return "", fmt.Errorf("%w: resource of type %q", ErrMalformed, typeURL)
+	}
+	name, _ := stringField(value, ownName)
+	if name == "" {
+		return "", fmt.Errorf("%w, type %q", ErrUnnamed, typeURL)
+	}
+	return text([]byte(name), "resource name")
 }
 
-func parseAny(any []byte) (typeURL string, value []byte, err error) {
-	for b := any; len(b) > 0; {
-		num, typ, val, n := consumeField(b)
-		if n < 0 {
-			return "", nil, fmt.Errorf("%w: body at byte %d of %d", ErrMalformed, len(any)-len(b), len(any))
-		}
-		b = b[n:]
-		switch {
-		case num == anyTypeURL && typ == protowire.BytesType:
-			if typeURL, err = text(val, "type URL"); err != nil {
-				return "", nil, err
-			}
-		case num == anyValue && typ == protowire.BytesType:
-			value = val
-		}
+// ownName is the field that holds the name in every known type that has a name
+// of its own.
+const ownName protowire.Number = 1
+
+// NewResource returns a resource that did not come from an origin's response: a
+// file, or a generated set. Value is the encoded message of that type; an empty
+// version means one made from the content.
+func NewResource(typeURL, name, version string, value []byte, aliases ...string) (*Resource, error) {
+	any := appendBytes(appendBytes(nil, anyTypeURL, typeURL), anyValue, value)
+	msg := appendBytes(appendString(nil, resourceVersion, version), resourceBody, any)
+	msg = appendString(msg, resourceName, name)
+	for _, a := range aliases {
+		msg = appendBytes(msg, resourceAliases, a)
 	}
-	return typeURL, value, nil
+	return Decoder{}.resource(typeURL, msg, false)
 }
+
+// maySubstitute reports whether a resource, which is of another type, may stand in for one
+// of the type: under an xdstp name there may be a redirect, or a list of resources
+// (R133). A relay looks into neither.
+func (r *Resource) maySubstitute(typeURL string) bool {
+	return strings.HasPrefix(r.Name, xdstpScheme) && (r.TypeURL == redirectType || r.TypeURL == typeURL+"Collection")
+}
+
+// redirectType is the type of a redirect to another name.
+const redirectType = typePrefix + "xds.core.v3.ResourceLocator"

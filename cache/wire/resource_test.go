@@ -243,25 +243,6 @@ func TestB16_EDSName(t *testing.T) {
 	}
 }
 
-func TestSplitBodiesMerge(t *testing.T) {
-	tests := map[string][]byte{
-		"type, then value":     join(bytesField(2, bytesField(1, acme)), bytesField(3, "a"), bytesField(2, bytesField(2, "v"))),
-		"the last value":       join(bytesField(2, anyOf(acme, []byte("u"))), bytesField(3, "a"), bytesField(2, bytesField(2, "v"))),
-		"an empty one between": join(bytesField(2, bytesField(1, acme)), bytesField(2, ""), bytesField(3, "a"), bytesField(2, bytesField(2, "v"))),
-		"with everything else": join(bytesField(2, bytesField(1, acme)), bytesField(4, "al"), bytesField(4242, "x"),
-			bytesField(3, "a"), bytesField(2, join(bytesField(2, "v"), bytesField(4242, "y"))), bytesField(1, "1")),
-	}
-	for name, origin := range tests {
-		t.Run(name, func(t *testing.T) {
-			checkUpdate(t, wire.Decoder{}, updateOf(acme, origin))
-			r := decodeOne(t, acme, origin)
-			if string(r.Value()) != "v" || r.TypeURL != acme || r.Name != "a" {
-				t.Errorf("got value %q type %q name %q, want v, %q and a", r.Value(), r.TypeURL, r.Name, acme)
-			}
-		})
-	}
-}
-
 func TestNewResource(t *testing.T) {
 	tests := []struct {
 		name          string

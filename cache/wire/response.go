@@ -8,16 +8,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// resourceWrapper is the type URL of the message that wraps resources.
-const resourceWrapper = typePrefix + "envoy.service.discovery.v3.Resource"
-
 // A Body is what many streams may share of a response: everything but its nonce
 // and the identifier of the control plane. Build it, then share it.
 type Body struct {
 	delta   bool
 	version string
-	wrap    bool // SotW: the client understands resources in their Resource message
-	wrapAll bool // SotW: the client needs the message of every resource
+	wrap    Wrap // SotW
 	pieces  mem.BufferSlice
 	size    int
 	count   int // resources and removals
@@ -28,21 +24,21 @@ type Body struct {
 // NewDeltaBody begins the body of a DeltaDiscoveryResponse.
 func NewDeltaBody(typeURL, systemVersion string) *Body { return newBody(true, typeURL, systemVersion) }
 
-// A Wrap says which resources of a SotW response come with their name and
+// A Wrap selects which resources of a SotW response are sent with their name and
 // version, in a Resource message.
 type Wrap int
 
-// The ways to wrap, for clients that said that they understand it or not (B.19).
+// The ways to wrap, by what the client supports (B.19).
 const (
 	Unwrapped   Wrap = iota // none
-	WrapDetails             // those whose message says something that the client needs
+	WrapDetails             // those whose message has fields that the client needs
 	WrapAll                 // all
 )
 
 // NewSotWBody begins the body of a DiscoveryResponse.
 func NewSotWBody(typeURL, version string, wrap Wrap) *Body {
 	b := newBody(false, typeURL, version)
-	b.wrap, b.wrapAll = wrap != Unwrapped, wrap == WrapAll
+	b.wrap = wrap
 	return b
 }
 
@@ -64,7 +60,7 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 		b.addMessage(nil, r, ttl)
 	case !r.HasBody():
 		return
-	case b.wrap && (ttl > 0 || b.wrapAll || r.hasDetails()):
+	case b.wrap == WrapAll, b.wrap == WrapDetails && (ttl > 0 || r.hasDetails()):
 		b.addMessage(appendString(nil, anyTypeURL, resourceWrapper), r, ttl)
 	default:
 		b.addBuffer(r.body)
@@ -72,8 +68,8 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 	b.count++
 }
 
-// hasDetails reports whether the Resource message says something that a client needs
-// to know beside the content (B.19).
+// hasDetails reports whether the Resource message has fields that a client needs
+// beside the content (B.19).
 func (r *Resource) hasDetails() bool { return r.Constraints != nil || r.DoNotCache || r.standsIn }
 
 // addMessage adds the resource's Resource message as a field of the response: in
@@ -84,9 +80,7 @@ func (b *Body) addMessage(any []byte, r *Resource, ttl time.Duration) {
 		b.addBuffer(r.field)
 		return
 	}
-	field := r.Field()
-	_, _, tag := protowire.ConsumeTag(field)
-	message, _ := protowire.ConsumeBytes(field[tag:])
+	_, _, message, _ := consumeField(r.Field())
 	life := ttlField(ttl)
 	size := len(message) + len(life)
 	if any != nil {
@@ -110,7 +104,7 @@ func (b *Body) Heartbeat(r *Resource, ttl time.Duration) {
 	msg = appendString(msg, resourceName, r.Name)
 	msg = append(msg, ttlField(ttl)...)
 	b.count++
-	b.add(protowire.AppendBytes(protowire.AppendTag(nil, responseResources, protowire.BytesType), msg))
+	b.add(appendBytes(nil, responseResources, msg))
 }
 
 // ttlField returns Resource.ttl, nothing if there is none. A Duration is seconds=1
@@ -119,35 +113,20 @@ func ttlField(ttl time.Duration) []byte {
 	if ttl <= 0 {
 		return nil
 	}
-	var d []byte
-	if s := ttl / time.Second; s > 0 {
-		d = protowire.AppendVarint(protowire.AppendTag(d, 1, protowire.VarintType), uint64(s))
-	}
-	if n := ttl % time.Second; n > 0 {
-		d = protowire.AppendVarint(protowire.AppendTag(d, 2, protowire.VarintType), uint64(n))
-	}
-	return protowire.AppendBytes(protowire.AppendTag(nil, resourceTTL, protowire.BytesType), d)
+	d := appendNumber(nil, 1, uint64(ttl/time.Second))
+	return appendBytes(nil, resourceTTL, appendNumber(d, 2, uint64(ttl%time.Second)))
 }
 
 // Remove adds a name to removed_resources, in a Delta body only.
 func (b *Body) Remove(name string) {
 	b.count++
-	field := protowire.AppendTag(nil, responseRemoved, protowire.BytesType)
-	b.add(protowire.AppendString(field, name))
+	b.add(appendBytes(nil, responseRemoved, name))
 }
 
 // RemoveVariant adds to removed_resource_names, in a Delta body only.
 func (b *Body) RemoveVariant(v Variant) {
 	b.count++
 	b.add(appendFullName(nil, responseRemovedNames, v))
-}
-
-// appendFullName appends a ResourceName as a field: name=1,
-// dynamic_parameter_constraints=2.
-func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
-	name := appendString(nil, 1, v.Name)
-	name = protowire.AppendBytes(protowire.AppendTag(name, 2, protowire.BytesType), v.Constraints)
-	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), name)
 }
 
 // Version returns the response's version_info, or system_version_info.
@@ -208,4 +187,14 @@ func (r *Response) buffers() mem.BufferSlice {
 	out := make(mem.BufferSlice, 0, len(r.Body.pieces)+1)
 	out = append(out, r.Body.pieces...)
 	return append(out, mem.SliceBuffer(tail))
+}
+
+// Error adds an error to resource_errors. Its resource must not be in the body.
+func (b *Body) Error(e *ResourceError) {
+	num := sotwErrors
+	if b.delta {
+		num = responseErrors
+	}
+	b.count++
+	b.add(appendBytes(nil, num, e.encoded))
 }

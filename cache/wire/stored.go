@@ -2,9 +2,9 @@ package wire
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -15,7 +15,7 @@ const (
 	storedTTL           protowire.Number = 3 // nanoseconds
 	storedWrapper       protowire.Number = 4
 
-	// Of a resource whose content was given up, in the place of storedField.
+	// Of a resource whose content was dropped, instead of storedField.
 	storedName        protowire.Number = 5
 	storedVersion     protowire.Number = 6
 	storedAlias       protowire.Number = 7
@@ -27,7 +27,7 @@ const (
 )
 
 // AppendStored appends a form of a resource with a body from which [ReadStored] makes an
-// equal one, in another process too. Of one that was given up, it has all but the content.
+// equal one, also in another process. Of one whose content was dropped, it has all else.
 func (r *Resource) AppendStored(b []byte) []byte {
 	if r.contentDropped {
 		b = r.appendDropped(b)
@@ -43,10 +43,10 @@ func (r *Resource) AppendStored(b []byte) []byte {
 }
 
 func (r *Resource) appendDropped(b []byte) []byte {
-	b = appendBytes(b, storedName, []byte(r.Name)) // even if it is empty
+	b = appendBytes(b, storedName, r.Name) // even if it is empty
 	b = appendString(b, storedVersion, r.Version)
 	for _, alias := range r.Aliases {
-		b = appendBytes(b, storedAlias, []byte(alias))
+		b = appendBytes(b, storedAlias, alias)
 	}
 	b = appendString(b, storedTypeURL, r.TypeURL)
 	b = appendBytes(b, storedDigest, r.Digest[:])
@@ -60,38 +60,20 @@ func (r *Resource) appendDropped(b []byte) []byte {
 	return b
 }
 
-func appendBytes(b []byte, num protowire.Number, v []byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), v)
-}
-
-func appendNumber(b []byte, num protowire.Number, v uint64) []byte {
-	if v == 0 {
-		return b
-	}
-	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), v)
-}
-
 // ReadStored reads what AppendStored wrote. The resource shares no memory with b.
 //
 // Errors: [ErrMalformed], [ErrUnnamed].
 func ReadStored(b []byte) (*Resource, error) {
 	r := &Resource{}
 	var s stored
-	for at := 0; at < len(b); {
-		num, typ, val, n := consumeField(b[at:])
-		if n < 0 {
-			return nil, fmt.Errorf("%w: stored resource at byte %d of %d", ErrMalformed, at, len(b))
-		}
-		at += n
-		var err error
-		if typ == protowire.BytesType {
-			err = s.bytes(r, num, val)
-		} else if v, m := protowire.ConsumeVarint(val); m > 0 {
-			s.number(r, num, v)
-		}
-		if err != nil {
+	f := fieldReader{msg: b}
+	for f.next() {
+		if err := s.set(r, &f); err != nil {
 			return nil, err
 		}
+	}
+	if f.bad {
+		return nil, f.err("stored resource")
 	}
 	return s.finish(r)
 }
@@ -102,43 +84,50 @@ type stored struct {
 	originVersion string
 	wrapper       Digest
 	ttl           time.Duration
-	named         bool // as only what was given up is
+	named         bool // only a resource whose content was dropped has a name of its own
 }
 
-func (s *stored) bytes(r *Resource, num protowire.Number, val []byte) (err error) {
-	switch num {
-	case storedField:
-		s.field = val
-	case storedOriginVersion:
-		s.originVersion, err = text(val, "resource version")
-	case storedWrapper:
-		return s.wrapper.set(val)
-	case storedName:
-		s.named = true
-		r.Name, err = text(val, "resource name")
-	case storedVersion:
-		r.Version, err = text(val, "resource version")
-	case storedAlias:
-		r.Aliases, err = appendText(r.Aliases, val)
-	case storedTypeURL:
-		r.TypeURL, err = text(val, "type URL")
-	case storedDigest:
-		return r.Digest.set(val)
-	case storedConstraints:
-		r.Constraints = append([]byte{}, val...)
-	case storedEDSName:
-		r.EDSName, err = text(val, "name of endpoints")
+// set reads one field.
+func (s *stored) set(r *Resource, f *fieldReader) (err error) {
+	switch {
+	case f.is(storedField):
+		s.field = f.val
+	case f.is(storedOriginVersion):
+		s.originVersion, err = text(f.val, "resource version")
+	case f.isNumber(storedTTL):
+		s.ttl = max(time.Duration(f.number()), 0)
+	case f.is(storedWrapper):
+		return s.wrapper.set(f.val)
+	default:
+		return s.setDropped(r, f)
 	}
 	return err
 }
 
-func (s *stored) number(r *Resource, num protowire.Number, v uint64) {
-	switch num {
-	case storedTTL:
-		s.ttl = max(time.Duration(v), 0)
-	case storedDoNotCache:
-		r.DoNotCache = v != 0
+// setDropped reads one field of those that only a resource whose content was dropped has.
+func (s *stored) setDropped(r *Resource, f *fieldReader) (err error) {
+	switch {
+	case f.is(storedName):
+		s.named = true
+		r.Name, err = text(f.val, "resource name")
+	case f.is(storedVersion):
+		r.Version, err = text(f.val, "resource version")
+	case f.is(storedAlias):
+		var alias string
+		alias, err = text(f.val, "resource name")
+		r.Aliases = append(r.Aliases, alias)
+	case f.is(storedTypeURL):
+		r.TypeURL, err = text(f.val, "type URL")
+	case f.is(storedDigest):
+		return r.Digest.set(f.val)
+	case f.is(storedConstraints):
+		r.Constraints = append([]byte{}, f.val...)
+	case f.is(storedEDSName):
+		r.EDSName, err = text(f.val, "name of endpoints")
+	case f.isNumber(storedDoNotCache):
+		r.DoNotCache = f.number() != 0
 	}
+	return err
 }
 
 func (d *Digest) set(val []byte) error {
@@ -171,26 +160,21 @@ func (s *stored) finish(r *Resource) (*Resource, error) {
 	return r, nil
 }
 
-// resourceOf makes a resource of what its Field returned, once.
+// resourceOf makes a resource of what its Field returned.
 func resourceOf(field []byte) (*Resource, error) {
 	num, typ, msg, n := consumeField(field)
 	if n != len(field) || num != responseResources || typ != protowire.BytesType {
 		return nil, fmt.Errorf("%w: no field of a response", ErrMalformed)
 	}
-	r := &Resource{}
-	body, err := r.parse(msg)
-	switch {
-	case err != nil:
+	r, p := &Resource{}, wrapperParser{}
+	if err := p.parse(r, msg); err != nil {
 		return nil, err
-	case body.n == 0:
-		return nil, fmt.Errorf("%w: a stored resource without a body", ErrMalformed)
 	}
-	r.Version = r.OriginVersion // which is what clients are told
-	kept := append(make([]byte, 0, len(field)), field...)
-	from := len(field) - len(msg) + body.at
-	r.field, r.body = mem.SliceBuffer(kept), mem.SliceBuffer(kept[from:from+body.n:from+body.n])
-	if r.TypeURL == ClusterType {
-		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
+	if p.bodies != 1 {
+		return nil, fmt.Errorf("%w: a stored resource with %d bodies", ErrMalformed, p.bodies)
 	}
+	r.Version = r.OriginVersion // clients receive that one
+	p.at.at += len(field) - len(msg)
+	r.setField(slices.Clone(field), p.at)
 	return r, nil
 }

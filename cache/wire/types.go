@@ -23,20 +23,20 @@ const (
 // chooses (R047).
 const Wildcard = "*"
 
-// rank is the order in which additions of the known types leave on one stream:
+// order lists the known types as their additions are sent on one stream:
 // make before break (B.11).
-var rank = map[string]int{
-	ClusterType:         0,
-	EndpointType:        1,
-	LocalityEndpoint:    2,
-	SecretType:          3,
-	ExtensionConfigType: 4,
-	RuntimeType:         5,
-	ListenerType:        6,
-	ScopedRouteType:     7,
-	RouteType:           8,
-	VirtualHostType:     9,
+var order = [...]string{
+	ClusterType, EndpointType, LocalityEndpoint, SecretType, ExtensionConfigType, RuntimeType,
+	ListenerType, ScopedRouteType, RouteType, VirtualHostType,
 }
+
+var rank = func() map[string]int {
+	ranks := make(map[string]int, len(order))
+	for i, typeURL := range order {
+		ranks[typeURL] = i
+	}
+	return ranks
+}()
 
 // Rank returns the place of a type in the order in which types are sent:
 // clusters first, unknown types last (B.11).
@@ -44,17 +44,8 @@ func Rank(typeURL string) int {
 	if r, ok := rank[typeURL]; ok {
 		return r
 	}
-	return len(rank)
+	return len(order)
 }
-
-// knownURLs holds each type URL that the protocol defines, under itself.
-var knownURLs = func() map[string]string {
-	urls := make(map[string]string, len(rank))
-	for url := range rank {
-		urls[url] = url
-	}
-	return urls
-}()
 
 // Known reports whether the protocol defines the type. Resources of known types
 // always have a name; other types may leave it empty (B.22).
@@ -64,7 +55,7 @@ func Known(typeURL string) bool {
 }
 
 // FullState reports whether a SotW response of the type holds all that the client
-// asked for, so that absence says something (R058, R059).
+// subscribed to, so that absence means removal (R058, R059).
 func FullState(typeURL string) bool {
 	return typeURL == ListenerType || typeURL == ClusterType || typeURL == ScopedRouteType
 }

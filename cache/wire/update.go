@@ -1,11 +1,15 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
+	"slices"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // Field numbers of envoy.service.discovery.v3.DeltaDiscoveryResponse, and of
@@ -32,7 +36,7 @@ type Update struct {
 	Removed       []string // in canonical form (B.23)
 
 	// RemovedVariants are resources of which only the variant with these
-	// constraints is gone (R121).
+	// constraints was removed (R121).
 	RemovedVariants []Variant
 
 	// Errors say why the origin does not, or not any more, say what a resource is.
@@ -44,17 +48,6 @@ type Update struct {
 	Complete bool
 }
 
-// A Decoder decodes what an origin sends. Its zero value is ready to use.
-type Decoder struct {
-	// ContentVersions publishes versions made from content instead of the
-	// origin's own (B.2).
-	ContentVersions bool
-
-	// MaxResourceBytes is how large a resource may be, as its origin sent it; zero is
-	// any size. One that is larger is decoded, and has a [Resource.Refusal].
-	MaxResourceBytes int
-}
-
 // Decode decodes a DeltaDiscoveryResponse. The update shares no memory with msg.
 //
 // With an error the update still holds the type URL and the nonce, if msg had
@@ -62,33 +55,42 @@ type Decoder struct {
 //
 // Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
 // [ErrXDSTP].
-func (d Decoder) Decode(msg []byte) (Update, error) {
-	u, resources, err := envelope(msg, (*Update).set)
-	if err != nil {
-		return u, fmt.Errorf("decode update: %w", err)
+func (d Decoder) Decode(msg []byte) (Update, error) { return d.decode(msg, false) }
+
+// decode decodes a response of one of the two variants.
+func (d Decoder) decode(msg []byte, sotw bool) (u Update, err error) {
+	what, set := "update", (*Update).set
+	if sotw {
+		what, set = "response", (*Update).setSotW
 	}
-	if u.TypeURL == "" {
-		return u, fmt.Errorf("decode update: %w: no type URL", ErrMalformed)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("decode %s: %w", what, err)
+		}
+	}()
+	u, resources, err := envelope(msg, set)
+	switch {
+	case err != nil:
+		return u, err
+	case u.TypeURL == "":
+		return u, fmt.Errorf("%w: no type URL", ErrMalformed)
 	}
 	for _, raw := range resources {
-		r, err := d.resource(u.TypeURL, raw)
-		if err != nil {
-			return u, fmt.Errorf("decode update: %w", err)
+		if sotw {
+			if raw, err = wrapped(u.TypeURL, raw); err != nil {
+				return u, err
+			}
 		}
-		u.Resources = append(u.Resources, d.limit(r, raw))
+		r, err := d.resource(u.TypeURL, raw, sotw)
+		if err != nil {
+			return u, err
+		}
+		if d.MaxResourceBytes > 0 && len(raw) > d.MaxResourceBytes {
+			r.Refusal = NewResourceError(r.Name, codes.Internal, fmt.Sprintf("the resource has %d bytes, and may have %d", len(raw), d.MaxResourceBytes))
+		}
+		u.Resources = append(u.Resources, r)
 	}
-	if err := u.checkDuplicates(); err != nil {
-		return u, fmt.Errorf("decode update: %w", err)
-	}
-	return u, nil
-}
-
-// limit notes that a resource, encoded as raw, is larger than it may be.
-func (d Decoder) limit(r *Resource, raw []byte) *Resource {
-	if d.MaxResourceBytes > 0 && len(raw) > d.MaxResourceBytes {
-		r.Refusal = NewResourceError(r.Name, codes.Internal, fmt.Sprintf("the resource has %d bytes, and may have %d", len(raw), d.MaxResourceBytes))
-	}
-	return r
+	return u, u.checkDuplicates()
 }
 
 // Refusals yields the resources whose content is not to be taken.
@@ -102,7 +104,7 @@ func (u *Update) Refusals() iter.Seq[*Resource] {
 	}
 }
 
-// checkDuplicates refuses an update that says two things of one resource (R062).
+// checkDuplicates rejects an update that has one resource twice (R062).
 func (u *Update) checkDuplicates() error {
 	seen := make(map[string]struct{}, len(u.Resources)+len(u.Removed))
 	twice := func(key string) bool {
@@ -115,7 +117,7 @@ func (u *Update) checkDuplicates() error {
 			return fmt.Errorf("%w %.256q", ErrDuplicate, r.Name)
 		}
 	}
-	for _, e := range u.Errors { // what is removed may have one that says why
+	for _, e := range u.Errors { // a removed resource may have one as the reason
 		if _, there := seen[e.Key()]; there {
 			return fmt.Errorf("%w %.256q, in resource_errors", ErrDuplicate, e.Name)
 		}
@@ -137,22 +139,20 @@ func (u *Update) checkDuplicates() error {
 // bytes. It reads on after a bad field, since the type URL and the nonce may
 // follow it.
 func envelope(msg []byte, set func(*Update, protowire.Number, []byte) error) (u Update, resources [][]byte, err error) {
-	for b := msg; len(b) > 0; {
-		num, typ, val, n := consumeField(b)
-		if n < 0 {
-			return u, nil, fmt.Errorf("%w at byte %d of %d", ErrMalformed, len(msg)-len(b), len(msg))
-		}
-		b = b[n:]
+	f := fieldReader{msg: msg}
+	for f.next() {
 		switch {
-		case typ != protowire.BytesType:
-			continue
-		case num == responseResources:
-			resources = append(resources, val)
+		case f.typ != protowire.BytesType:
+		case f.num == responseResources:
+			resources = append(resources, f.val)
 		default:
-			if bad := set(&u, num, val); err == nil {
+			if bad := set(&u, f.num, f.val); err == nil {
 				err = bad
 			}
 		}
+	}
+	if f.bad {
+		return u, nil, f.err("response")
 	}
 	return u, resources, err
 }
@@ -184,4 +184,119 @@ func (u *Update) set(num protowire.Number, val []byte) (err error) {
 		}
 	}
 	return err
+}
+
+// DecodeSotW decodes a DiscoveryResponse. The update shares no memory with msg,
+// and removes nothing: whether absence means removal depends on the subscription.
+//
+// The name of a resource is that of the Resource message around it, if there is
+// one, with all else that it holds (B.19). The types that the protocol defines
+// have a name of their own, but for LbEndpoint. A resource of any other type must
+// come wrapped.
+//
+// With an error the update still holds the type URL and the nonce, if msg had
+// them, so that the response can be refused by name.
+//
+// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
+// [ErrXDSTP].
+func (d Decoder) DecodeSotW(msg []byte) (Update, error) { return d.decode(msg, true) }
+
+// setSotW is set for the fields of a DiscoveryResponse.
+func (u *Update) setSotW(num protowire.Number, val []byte) error {
+	switch num {
+	case responseSystemVersion, responseTypeURL, responseNonce: // the same in both variants
+		return u.set(num, val)
+	case sotwControlPlane:
+		return u.set(responseControlPlane, val)
+	case sotwErrors:
+		return u.set(responseErrors, val)
+	default:
+		return nil
+	}
+}
+
+// wrapped returns the Resource message in an Any of a DiscoveryResponse, or a new one around it.
+func wrapped(responseType string, body []byte) ([]byte, error) {
+	typeURL, value, err := parseAny(body)
+	switch {
+	case err != nil:
+		return nil, err
+	case typeURL == resourceWrapper:
+		return value, nil
+	case typeURL != responseType:
+		return nil, fmt.Errorf("%w: %q in a response of type %q", ErrTypeMismatch, typeURL, responseType)
+	case !hasOwnName(typeURL):
+		return nil, fmt.Errorf("%w: type %q holds none itself, so in SotW the origin must wrap it in %q",
+			ErrUnnamed, typeURL, resourceWrapper)
+	}
+	return appendBytes(nil, resourceBody, body), nil
+}
+
+// RemovedNames yields the names of which the update says that no such resource exists: by
+// removing it, or by an error that says so (R123).
+func (u *Update) RemovedNames() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, name := range u.Removed {
+			if !yield(name) {
+				return
+			}
+		}
+		for _, e := range u.Errors {
+			if e.NotFound() && e.Constraints == nil && !yield(e.Name) {
+				return
+			}
+		}
+	}
+}
+
+// Fails reports whether the update has an error for a name.
+func (u *Update) Fails(name string) bool {
+	return slices.ContainsFunc(u.Errors, func(e *ResourceError) bool { return e.Name == name })
+}
+
+// addError reads an entry of resource_errors. One with an empty name is about the
+// legacy form of the wildcard.
+func (u *Update) addError(val []byte) error {
+	var m discoverypb.ResourceError
+	if err := nested.Unmarshal(val, &m); err != nil {
+		return fmt.Errorf("%w: resource error: %w", ErrMalformed, err)
+	}
+	full := m.GetResourceName()
+	if full == nil {
+		return fmt.Errorf("%w, in resource_errors: %q", ErrUnnamed, m.GetErrorDetail().GetMessage())
+	}
+	name, err := CanonicalName(cmp.Or(full.GetName(), Wildcard))
+	if err != nil {
+		return err
+	}
+	if name != full.GetName() {
+		full.Name = name
+		val, _ = proto.Marshal(&m) // it was decoded, so it can be encoded
+	}
+	u.Errors = append(u.Errors, &ResourceError{
+		Variant: Variant{Name: name, Constraints: constraintBytes(full.GetDynamicParameterConstraints())},
+		Code:    codes.Code(m.GetErrorDetail().GetCode()),
+		Message: m.GetErrorDetail().GetMessage(),
+		encoded: append([]byte(nil), val...),
+	})
+	return nil
+}
+
+// addRemovedName reads an entry of removed_resource_names. One without
+// constraints is the same as an entry of removed_resources.
+func (u *Update) addRemovedName(val []byte) error {
+	var m discoverypb.ResourceName
+	if err := nested.Unmarshal(val, &m); err != nil {
+		return fmt.Errorf("%w: removed resource name: %w", ErrMalformed, err)
+	}
+	name, err := CanonicalName(m.GetName())
+	if err != nil {
+		return err
+	}
+	if c := constraintBytes(m.GetDynamicParameterConstraints()); c != nil {
+		u.RemovedVariants = append(u.RemovedVariants, Variant{Name: name, Constraints: c})
+	} else {
+		u.Removed = append(u.Removed, name)
+	}
+	return nil
 }

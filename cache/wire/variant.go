@@ -2,6 +2,7 @@ package wire
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -17,9 +18,14 @@ type Variant struct {
 }
 
 // Key is that of the resource, see Resource.Key.
-func (v Variant) Key() string { return (&Resource{Name: v.Name, Constraints: v.Constraints}).Key() }
+func (v Variant) Key() string {
+	if v.Constraints == nil {
+		return v.Name
+	}
+	return v.Name + "\x00" + string(v.Constraints)
+}
 
-// Matches reports whether one who has these parameters is to be shown the variant. One
+// Matches reports whether clients with these parameters receive the variant. One
 // without constraints is for everybody.
 func (v Variant) Matches(parameters map[string]string) bool {
 	if v.Constraints == nil {
@@ -30,27 +36,15 @@ func (v Variant) Matches(parameters map[string]string) bool {
 	return proto.Unmarshal(v.Constraints, c) == nil && satisfied(c, parameters)
 }
 
-// Variant returns which variant of its name the resource is.
-func (r *Resource) Variant() Variant { return Variant{r.Name, r.Constraints} }
-
 func satisfied(c *discoverypb.DynamicParameterConstraints, parameters map[string]string) bool {
+	satisfies := func(c *discoverypb.DynamicParameterConstraints) bool { return satisfied(c, parameters) }
 	switch t := c.GetType().(type) {
 	case *discoverypb.DynamicParameterConstraints_Constraint:
 		return satisfiedOne(t.Constraint, parameters)
 	case *discoverypb.DynamicParameterConstraints_OrConstraints:
-		for _, c := range t.OrConstraints.GetConstraints() {
-			if satisfied(c, parameters) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(t.OrConstraints.GetConstraints(), satisfies)
 	case *discoverypb.DynamicParameterConstraints_AndConstraints:
-		for _, c := range t.AndConstraints.GetConstraints() {
-			if !satisfied(c, parameters) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(t.AndConstraints.GetConstraints(), func(c *discoverypb.DynamicParameterConstraints) bool { return !satisfies(c) })
 	case *discoverypb.DynamicParameterConstraints_NotConstraints:
 		return !satisfied(t.NotConstraints, parameters)
 	default:
@@ -66,7 +60,7 @@ func satisfiedOne(c *discoverypb.DynamicParameterConstraints_SingleConstraint, p
 	case *discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_:
 		return has
 	default:
-		return false // a kind of constraint that nobody knows yet
+		return false // an unknown kind of constraint
 	}
 }
 
@@ -106,4 +100,23 @@ func SplitParameters(text string) (name string, parameters map[string]string) {
 func PlainName(text string) string {
 	name, _, _ := strings.Cut(text, Separator)
 	return name
+}
+
+// constraintBytes returns constraints in the one form that equal ones have in
+// common; nil if there are none.
+func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
+	// It was decoded, so it can be encoded.
+	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+	if len(b) == 0 {
+		return nil
+	}
+	return b
+}
+
+// withOwn is WithParameters for names that can have any.
+func withOwn(name string, parameters map[string]string) string {
+	if name == Wildcard || Glob(name) {
+		return name
+	}
+	return WithParameters(name, parameters)
 }

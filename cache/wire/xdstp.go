@@ -97,21 +97,8 @@ func GlobOf(name string) (glob string, ok bool) {
 	if !strings.HasPrefix(name, xdstpScheme) || Glob(name) {
 		return "", false
 	}
-	path, query := name, ""
-	if i := strings.IndexByte(name, '?'); i >= 0 {
-		path, query = name[:i], name[i:]
-	}
-	return path[:strings.LastIndexByte(path, '/')+1] + "*" + query, true
-}
-
-// redirectType is what says that a resource is found under another name.
-const redirectType = typePrefix + "xds.core.v3.ResourceLocator"
-
-// maySubstitute reports whether a resource, which is of another type, may stand in for one
-// of the type: under an xdstp name there may be a redirect, or a list of resources
-// (R133). A relay looks into neither.
-func (r *Resource) maySubstitute(typeURL string) bool {
-	return strings.HasPrefix(r.Name, xdstpScheme) && (r.TypeURL == redirectType || r.TypeURL == typeURL+"Collection")
+	path, _, _ := strings.Cut(name, "?")
+	return path[:strings.LastIndexByte(path, '/')+1] + "*" + name[len(path):], true
 }
 
 // An xdstpName is a name in parts, with escapes undone.

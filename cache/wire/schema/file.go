@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 	"sigs.k8s.io/yaml"
 )
 
@@ -19,7 +20,7 @@ const (
 	wrapperType  = prefix + "envoy.service.discovery.v3.Resource"
 )
 
-// A Document is what one file of a file origin says.
+// A Document is the content of one file of a file origin.
 type Document struct {
 	Version   string     // version_info; empty if the file gives none
 	TypeURL   string     // type_url; empty if the file gives none: then types may be mixed
@@ -38,7 +39,7 @@ type Resource struct {
 
 	// Version and Aliases are set only where the file wraps the resource in an
 	// envoy.service.discovery.v3.Resource. Wrapper is that whole message, encoded
-	// like Value: it has what else was said, such as a TTL.
+	// like Value: it has the other fields, such as a TTL.
 	Version string
 	Aliases []string
 	Wrapper []byte
@@ -60,7 +61,7 @@ var formats = []format{
 	{[]string{".pb", ".bin"}, responseBinary, nil},
 }
 
-// IsFile reports whether [ParseFile] knows the extension of a file.
+// IsFile reports whether [ParseFile] supports the extension of a file.
 func IsFile(name string) bool {
 	_, err := formatOf(name)
 	return err == nil
@@ -78,7 +79,7 @@ func formatOf(name string) (format, error) {
 	return format{}, fmt.Errorf("%s: unknown extension %q, known are %s", name, ext, strings.Join(known, " "))
 }
 
-// ParseFile reads a file of a file origin. Its extension says the format: .json,
+// ParseFile reads a file of a file origin. Its extension is the format: .json,
 // .yaml .yml, .txtpb .textproto .pb_text .prototext (text), .pb .bin (binary).
 //
 // The file holds one envoy.service.discovery.v3.DiscoveryResponse, whose resources
@@ -237,15 +238,11 @@ func responseJSON(types Resolver, data []byte, m protoreflect.Message) error {
 
 // anyInto reads the JSON of a DiscoveryResponse that says so in "@type".
 func anyInto(types Resolver, data []byte, m protoreflect.Message) error {
-	outer, err := newAny(types, "", nil)
-	if err != nil {
+	outer := new(anypb.Any)
+	if err := jsonInto(types, data, outer.ProtoReflect()); err != nil {
 		return err
 	}
-	if err := jsonInto(types, data, outer); err != nil {
-		return err
-	}
-	_, value := openAny(outer)
-	return responseBinary(types, value, m)
+	return responseBinary(types, outer.GetValue(), m)
 }
 
 // responseYAML reads YAML as the JSON that it stands for, and finds the place of

@@ -103,7 +103,7 @@ func TestR118_BadFileIsNamedWithItsLine(t *testing.T) {
 		{"yaml unknown field with a map below", "a.yaml", "- " + cluster + "\n  name: é\n  eds: \n\n    name: b\n", `a.yaml:3: unknown field "eds"`},
 		{"yaml wrong enum, deep", "a.yaml", "- " + cluster + "\n  name: a\n- " + cluster + "\n  name: b\n  load_assignment:\n    endpoints:\n    - lb_endpoints:\n      - health_status: SICK\n", `a.yaml:8: invalid value for enum field healthStatus: "SICK"`},
 		{"yaml number for a string", "a.yaml", "version_info: 7\n", `a.yaml:1: invalid value for string field versionInfo`},
-		{"yaml null in a list", "a.yaml", "resources:\n-\n", `a.yaml:1: unexpected token null`},
+		{"yaml null in a list", "a.yaml", "resources:\n-\n", `a.yaml:2: unexpected token null`},
 		{"yaml single resource", "a.yaml", cluster + "\nnome: a\n", `a.yaml:2: unknown field "nome"`},
 		{"yaml behind an anchor", "a.yaml", "- &x\n  " + cluster + "\n  name: a\n- <<: *x\n  name: b\n  nome: c\n", `a.yaml:6: unknown field "nome"`},
 		{"yaml unknown type", "a.yaml", "- " + cluster + "\n  name: a\n- '@type': type.googleapis.com/acme.Foo\n", `a.yaml:3: unknown type "type.googleapis.com/acme.Foo"`},

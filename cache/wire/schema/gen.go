@@ -23,6 +23,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 )
@@ -140,56 +141,40 @@ func strip(raw []byte) ([]byte, error) {
 		return nil, err
 	}
 	slices.SortFunc(set.File, func(a, b *descriptorpb.FileDescriptorProto) int { return cmp.Compare(a.GetName(), b.GetName()) })
-	for _, f := range set.File {
-		f.SourceCodeInfo, f.Service, f.Options = nil, nil, nil
-		stripEnums(f.EnumType)
-		stripFields(f.Extension)
-		stripMessages(f.MessageType)
-	}
+	stripMessage(set.ProtoReflect())
 	return proto.MarshalOptions{Deterministic: true}.Marshal(set)
 }
 
-func stripMessages(messages []*descriptorpb.DescriptorProto) {
-	for _, m := range messages {
-		if m.Options != nil {
-			m.Options = &descriptorpb.MessageOptions{MapEntry: m.Options.MapEntry, MessageSetWireFormat: m.Options.MessageSetWireFormat}
+// keptOptions are the options that stay.
+var keptOptions = map[protoreflect.Name]bool{"packed": true, "map_entry": true, "message_set_wire_format": true, "allow_alias": true}
+
+// stripMessage strips a part of a FileDescriptorSet, and all that is in it.
+func stripMessage(m protoreflect.Message) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.Name() == "source_code_info" || fd.Name() == "service":
+			m.Clear(fd)
+		case fd.Name() == "options":
+			if stripOptions(v.Message()); proto.Size(v.Message().Interface()) == 0 {
+				m.Clear(fd)
+			}
+		case fd.Message() != nil && fd.IsList():
+			for i := range v.List().Len() {
+				stripMessage(v.List().Get(i).Message())
+			}
 		}
-		for _, o := range m.OneofDecl {
-			o.Options = nil
-		}
-		for _, r := range m.ExtensionRange {
-			r.Options = nil
-		}
-		stripEnums(m.EnumType)
-		stripFields(m.Field)
-		stripFields(m.Extension)
-		stripMessages(m.NestedType)
-	}
+		return true
+	})
 }
 
-func stripEnums(enums []*descriptorpb.EnumDescriptorProto) {
-	for _, e := range enums {
-		if e.Options != nil {
-			e.Options = &descriptorpb.EnumOptions{AllowAlias: e.Options.AllowAlias}
+func stripOptions(m protoreflect.Message) {
+	m.SetUnknown(sensitive(m.GetUnknown()))
+	m.Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if !keptOptions[fd.Name()] {
+			m.Clear(fd)
 		}
-		for _, v := range e.Value {
-			v.Options = nil
-		}
-	}
-}
-
-func stripFields(fields []*descriptorpb.FieldDescriptorProto) {
-	for _, f := range fields {
-		if f.Options == nil {
-			continue
-		}
-		kept := &descriptorpb.FieldOptions{Packed: f.Options.Packed}
-		kept.ProtoReflect().SetUnknown(sensitive(f.Options.ProtoReflect().GetUnknown()))
-		f.Options = kept
-		if proto.Size(kept) == 0 {
-			f.Options = nil
-		}
-	}
+		return true
+	})
 }
 
 // sensitive returns the field udpa.annotations.sensitive of b, if it has it.

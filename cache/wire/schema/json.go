@@ -13,10 +13,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Unknown says what [JSONOptions.Marshal] does with an Any whose type is not embedded.
+// Unknown is what [JSONOptions.Marshal] does with an Any whose type is not embedded.
 type Unknown int
 
 const (
@@ -67,11 +68,7 @@ func (o JSONOptions) Marshal(typeURL string, value []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("marshal json: %w", err)
 	}
-	m, err := newAny(types, typeURL, value)
-	if err != nil {
-		return nil, err
-	}
-	b, err := protojson.MarshalOptions{Resolver: orPlaceholder{types}, AllowPartial: true, UseProtoNames: o.ProtoNames}.Marshal(m.Interface())
+	b, err := protojson.MarshalOptions{Resolver: orPlaceholder{types}, AllowPartial: true, UseProtoNames: o.ProtoNames}.Marshal(&anypb.Any{TypeUrl: typeURL, Value: value})
 	if err != nil {
 		return nil, fmt.Errorf("marshal json: %w", tidy(err))
 	}
@@ -120,33 +117,19 @@ func (r orPlaceholder) FindMessageByURL(url string) (protoreflect.MessageType, e
 //
 // Errors: [UnknownTypeError] where the type, or one inside it, is not embedded.
 func UnmarshalJSON(data []byte) (typeURL string, value []byte, err error) {
-	return unmarshal(data, jsonInto)
-}
-
-// UnmarshalText is [UnmarshalJSON] for the text format of an Any:
-// [type.googleapis.com/envoy.config.cluster.v3.Cluster] { name: "a" }.
-func UnmarshalText(data []byte) (typeURL string, value []byte, err error) {
-	return unmarshal(data, textInto)
-}
-
-func unmarshal(data []byte, into func(Resolver, []byte, protoreflect.Message) error) (string, []byte, error) {
 	types, err := Types()
 	if err != nil {
 		return "", nil, err
 	}
-	m, err := newAny(types, "", nil)
-	if err != nil {
-		return "", nil, err
-	}
-	if err := into(types, data, m); err != nil {
+	m := new(anypb.Any)
+	if err := jsonInto(types, data, m.ProtoReflect()); err != nil {
 		return "", nil, fmt.Errorf("unmarshal resource: %w", err)
 	}
-	typeURL, value := openAny(m)
-	if typeURL == "" {
+	if m.GetTypeUrl() == "" {
 		return "", nil, errors.New("unmarshal resource: no type")
 	}
-	value, err = canonical(types, typeURL, value)
-	return typeURL, value, err
+	value, err = canonical(types, m.GetTypeUrl(), m.GetValue())
+	return m.GetTypeUrl(), value, err
 }
 
 func jsonInto(types Resolver, data []byte, m protoreflect.Message) error {
@@ -164,17 +147,6 @@ func textInto(types Resolver, data []byte, m protoreflect.Message) error {
 func canonical(types Resolver, typeURL string, value []byte) ([]byte, error) {
 	w := walker{types: types, unknown: func(_ string, value []byte) ([]byte, error) { return value, nil }}
 	return w.content(typeURL, value, false)
-}
-
-func newAny(types Resolver, typeURL string, value []byte) (protoreflect.Message, error) {
-	typ, err := types.FindMessageByName("google.protobuf.Any")
-	if err != nil {
-		return nil, fmt.Errorf("find google.protobuf.Any: %w", err)
-	}
-	m := typ.New()
-	m.Set(typ.Descriptor().Fields().ByName("type_url"), protoreflect.ValueOfString(typeURL))
-	m.Set(typ.Descriptor().Fields().ByName("value"), protoreflect.ValueOfBytes(value))
-	return m, nil
 }
 
 // noting remembers the first type that was not found: protojson and prototext

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A positioned error knows where in its input it happened. Zero means unknown.
+// A positioned error has its position in the input. Zero means unknown.
 type positioned struct {
 	line, column int
 	text         string
@@ -47,7 +47,7 @@ var position = regexp.MustCompile(`\(?line (\d+)(?::(\d+))?\)?:\s*`)
 // key: one of a field of text or bytes, or one that they cannot read where it stands.
 var quoting = regexp.MustCompile(`(invalid value for (?:bytes|string) field [^:]*):|(unexpected token) ["\d-]|^(invalid value) (?:[^f]|f[^o])`)
 
-// withoutValue returns what a parser says without the value that it says it of (B.36).
+// withoutValue returns the message of a parser without the value that it quotes (B.36).
 func withoutValue(text string) string {
 	at := quoting.FindStringSubmatchIndex(text)
 	for i := 2; i < len(at); i += 2 {
@@ -62,11 +62,9 @@ func withoutValue(text string) string {
 // The protobuf parsers vary the blank after theirs.
 func tidy(err error) *positioned {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
-	text = strings.TrimPrefix(text, "error converting YAML to JSON: ")
-	text = strings.TrimPrefix(text, "yaml: ")
-	text = strings.TrimPrefix(text, "unmarshal errors:\n")
-	text = strings.TrimPrefix(text, "proto: ")
-	text = strings.TrimPrefix(text, "syntax error ")
+	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n", "proto: ", "syntax error "} {
+		text = strings.TrimPrefix(text, prefix)
+	}
 	text, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
 	p := &positioned{text: text, cause: err}
 	if at := position.FindStringSubmatchIndex(text); at != nil {

@@ -107,7 +107,7 @@ func splitAny(b []byte) (typeURL string, value []byte, ok bool) {
 	return typeURL, value, true
 }
 
-// A messageShape is what a scanner has to know of a type.
+// A messageShape is what a scanner needs of a type.
 type messageShape struct {
 	name   protoreflect.FullName
 	fields map[protowire.Number]fieldShape

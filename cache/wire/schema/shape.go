@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"go.yaml.in/yaml/v2"
+	"go.yaml.in/yaml/v3"
 )
 
 // A shape is one of the forms that a JSON or YAML file may have.
@@ -91,80 +91,52 @@ func findToken(dec *json.Decoder, there func() bool) (path, bool) {
 	return nil, err != nil || there()
 }
 
-// A yamlNode is a YAML value of which only the lines are kept.
-type yamlNode struct {
-	line  int // where it starts; 0 for a null, of which the parser does not tell
-	keys  map[string]yamlKey
-	items []*yamlNode
-}
-
-type yamlKey struct {
-	line  int
-	value *yamlNode
-}
-
-// UnmarshalYAML implements yaml.Unmarshaler.
-func (n *yamlNode) UnmarshalYAML(unmarshal func(any) error) error {
-	n.line = lineOf(unmarshal)
-	var fields map[yamlName]*yamlNode
-	if unmarshal(&fields) == nil {
-		n.keys = make(map[string]yamlKey, len(fields))
-		for k, v := range fields {
-			n.keys[k.name] = yamlKey{k.line, v}
-		}
+// yamlRoot returns the value of a YAML document, nil if it is not YAML.
+func yamlRoot(data []byte) *yaml.Node {
+	var doc yaml.Node
+	if yaml.Unmarshal(data, &doc) != nil || len(doc.Content) == 0 {
 		return nil
 	}
-	if unmarshal(&n.items) != nil {
-		n.items = nil
+	return doc.Content[0]
+}
+
+// find returns the value of a field of a YAML mapping, and its line; the value is nil if there is none.
+func find(n *yaml.Node, field string) (value *yaml.Node, line int) {
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if n.Content[i].Value == field {
+				return n.Content[i+1], n.Content[i].Line
+			}
+		}
 	}
-	return nil
-}
-
-// A yamlName is the name of a field and its line.
-type yamlName struct {
-	line int
-	name string
-}
-
-// UnmarshalYAML implements yaml.Unmarshaler.
-func (n *yamlName) UnmarshalYAML(unmarshal func(any) error) error {
-	n.line = lineOf(unmarshal)
-	return unmarshal(&n.name)
-}
-
-// lineOf returns the line of a YAML value. The parser tells lines only in errors,
-// so it is asked for what no value can be.
-func lineOf(unmarshal func(any) error) (line int) {
-	var impossible chan struct{}
-	if err := unmarshal(&impossible); err != nil {
-		line = tidy(err).line
-	}
-	return line
+	return nil, 0
 }
 
 // yamlLine returns the line to which a path leads in a YAML file, or the nearest
 // before it that is known.
 func yamlLine(data []byte, at path) (line int) {
-	root := new(yamlNode)
-	if yaml.Unmarshal(data, root) != nil {
+	n := yamlRoot(data)
+	if n == nil {
 		return 0
 	}
-	line = root.line
-	for n := root; n != nil && len(at) > 0; at = at[1:] {
-		switch step := at[0].(type) {
+	line = n.Line
+	for _, step := range at {
+		if n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
+		switch step := step.(type) {
 		case string:
-			key, ok := n.keys[step]
-			if !ok {
+			value, at := find(n, step)
+			if value == nil {
 				return line
 			}
-			line, n = key.line, key.value
+			n, line = value, at
 		case int:
-			if step >= len(n.items) {
+			if n.Kind != yaml.SequenceNode || step >= len(n.Content) {
 				return line
 			}
-			if n = n.items[step]; n != nil && n.line > 0 {
-				line = n.line
-			}
+			n = n.Content[step]
+			line = n.Line
 		}
 	}
 	return line
@@ -173,21 +145,17 @@ func yamlLine(data []byte, at path) (line int) {
 // resourceLine returns the line on which a resource of a YAML file starts; JSON is
 // YAML too.
 func resourceLine(data []byte, index int) int {
-	root := new(yamlNode)
-	if yaml.Unmarshal(data, root) != nil {
+	root := yamlRoot(data)
+	if root == nil {
 		return 0
 	}
-	switch {
-	case root.items != nil:
-		return yamlLine(data, path{index})
-	case root.keys["resources"].value != nil:
+	if resources, _ := find(root, "resources"); resources != nil {
 		return yamlLine(data, path{"resources", index})
-	default:
-		return root.line
 	}
+	return yamlLine(data, path{index}) // a list, or one resource
 }
 
-// oneDocument refuses a YAML stream of several documents, of which a parser would
+// oneDocument rejects a YAML stream of several documents, of which a parser would
 // read only the first.
 func oneDocument(data []byte) error {
 	if !bytes.Contains(data, []byte("\n---")) {
@@ -195,13 +163,13 @@ func oneDocument(data []byte) error {
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	for n := 0; ; n++ {
-		var content any
-		switch err := dec.Decode(&content); {
+		var doc yaml.Node
+		switch err := dec.Decode(&doc); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return tidy(err)
-		case n > 0 && content != nil:
+		case n > 0 && doc.Content[0].Tag != "!!null":
 			return fmt.Errorf("document %d in one file: use a list, or several files", n+1)
 		}
 	}
