@@ -10,16 +10,14 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
 // aliased has the origin hold a resource "b" that is also called "alias".
 func (r *rig) aliased(typeURL string) {
 	r.t.Helper()
-	body, err := anypb.New(relaytest.Cluster("b"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	body := check.Must(anypb.New(relaytest.Cluster("b")))
 	body.TypeUrl = typeURL
 	r.SetRaw(typeURL, &discoverypb.Resource{Name: "b", Version: "1", Aliases: []string{"alias"}, Resource: body})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -123,9 +124,7 @@ func TestB43_OriginAuditFindsDrift(t *testing.T) {
 		r.expect("audit", r.audited(""), want)
 		r.control.Freeze(t.Context())
 		r.expect("audit of a frozen view", r.audited(""), want)
-		if got := r.session.Stats().Drifted; got != 10 {
-			t.Errorf("%d drifted, want 5 in each of two audits", got)
-		}
+		check.Equal(t, "drifted", r.session.Stats().Drifted, 10)
 	})
 }
 

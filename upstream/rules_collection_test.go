@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -295,8 +296,6 @@ func TestB35_LingeringGlobsAreBounded(t *testing.T) {
 		r.watch.UnsubscribeAll(follow(lingering + more))
 		r.watch.UnsubscribeAll(follow(lingering + more + 1))
 		r.pass(2 * time.Hour)
-		if got := r.view.Generation().Types(); got != 3 {
-			t.Errorf("%d types and globs are held in the end, want the type and the two globs that are wanted", got)
-		}
+		check.Equal(t, "types and globs are held in the end", r.view.Generation().Types(), 3)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -20,13 +21,9 @@ func TestB4_SilentOriginIsReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(9 * time.Second)
-		if n := r.log.count(silentWarning); n != 0 {
-			t.Errorf("%d warnings after 9s, want none", n)
-		}
+		check.Equal(t, "warnings after 9s", r.log.count(silentWarning), 0)
 		r.pass(time.Hour)
-		if n := r.log.count(silentWarning); n != 1 {
-			t.Errorf("%d warnings after an hour, want 1", n)
-		}
+		check.Equal(t, "warnings after an hour", r.log.count(silentWarning), 1)
 		for _, text := range []string{"TENDER_NODE_GROUP_BY", "node_id=relay", "WARN"} {
 			if r.log.count(text) == 0 {
 				t.Errorf("no line has %q", text)
@@ -45,9 +42,7 @@ func TestB4_QuietOriginIsNotReported(t *testing.T) {
 		r.Restart()
 		r.pass(time.Hour)
 		r.expect("second stream", r.conversation(1), "[Cluster node a=1]")
-		if n := r.log.count(silentWarning); n != 0 {
-			t.Errorf("%d warnings, want none", n)
-		}
+		check.Equal(t, "warnings", r.log.count(silentWarning), 0)
 	})
 }
 
@@ -65,9 +60,7 @@ func TestB5_NamesAreBatched(t *testing.T) {
 		r.pass(soon)
 		const e = "ClusterLoadAssignment"
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"), "[E node +first] [E +n0 +n1 +n2 +n3 +n4]")
-		if at := r.State().Requests(endpoints)[1].At.Sub(start); at != 5*time.Millisecond {
-			t.Errorf("sent after %v, want 5ms", at)
-		}
+		check.Equal(t, "sent after", r.State().Requests(endpoints)[1].At.Sub(start), 5*time.Millisecond)
 
 		many := make([]string, 1201)
 		for i := range many {
@@ -262,9 +255,7 @@ func TestB6_WildcardLinger(t *testing.T) {
 		if d := requests[len(requests)-1].At.Sub(left); d < 12*time.Minute || d > 18*time.Minute+time.Second {
 			t.Errorf("given up after %v, want 15m ±20%%", d)
 		}
-		if p := r.view.Generation().Type(clusters).Phase; p != cache.Unknown {
-			t.Errorf("members are %v, want unknown", p)
-		}
+		check.Equal(t, "members", r.view.Generation().Type(clusters).Phase, cache.Unknown)
 	})
 }
 

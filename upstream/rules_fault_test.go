@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -113,9 +114,7 @@ func TestB34_TheKernelLooksAfterTheConnection(t *testing.T) {
 	r := viewSync(t, o, upstream.Config{DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(seen)}})
 	r.session.Connect()
 	raw, err := (<-seen.dialed).(syscall.Conn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for _, tt := range []struct {
 		name                string
 		level, option, want int
@@ -224,13 +223,9 @@ func TestB4_TooFewStreams(t *testing.T) {
 		r.pass(confirmed)
 		n := r.watch.Subscribe(clusters, []string{"a"})
 		r.pass(4 * time.Second)
-		if n := r.log.count("no stream within 5s"); n != 0 {
-			t.Errorf("%d lines after 4s", n)
-		}
+		check.Equal(t, "lines after 4s", r.log.count("no stream within 5s"), 0)
 		r.pass(2 * time.Second)
-		if n := r.log.count("no stream within 5s"); n != 1 {
-			t.Errorf("%d lines after 6s, want 1", n)
-		}
+		check.Equal(t, "lines after 6s", r.log.count("no stream within 5s"), 1)
 		r.pass(time.Hour)
 		r.put(clusters, "a@2")
 		r.pass(soon)
@@ -238,9 +233,7 @@ func TestB4_TooFewStreams(t *testing.T) {
 		if !n[0].Asked().IsZero() {
 			t.Error("a name counts as asked for though no stream asks")
 		}
-		if n := r.streams(); n != 1 {
-			t.Errorf("%d streams, want 1", n)
-		}
+		check.Equal(t, "streams", r.streams(), 1)
 	})
 }
 
@@ -332,9 +325,7 @@ func TestB9_FloodWithoutReading(t *testing.T) {
 		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(10 * time.Second)
-		if n := r.log.count("the origin does not read"); n != 1 {
-			t.Errorf("%d lines say that the origin does not read, want 1", n)
-		}
+		check.Equal(t, "lines say that the origin does not read", r.log.count("the origin does not read"), 1)
 		r.expect("members", r.members(clusters), "a@again")
 	})
 }

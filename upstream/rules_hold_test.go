@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -42,20 +43,14 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 				if !tt.held {
 					want -= tt.lost
 				}
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != want {
-					t.Errorf("%d members after 9 minutes, want %d", n, want)
-				}
+				check.Equal(t, "members after 9 minutes", r.view.Generation().Type(clusters).Wildcard.Count(), want)
 				if n := r.log.count("ERROR the origin may have lost"); (n == 1) != tt.held {
 					t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
 				}
 				streams := r.streams()
 				r.pass(3 * time.Minute)
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != tt.members-tt.lost {
-					t.Errorf("%d members after 12 minutes, want %d", n, tt.members-tt.lost)
-				}
-				if resynced := r.streams() > streams; resynced != tt.held {
-					t.Errorf("second resync: %v, want %v", resynced, tt.held)
-				}
+				check.Equal(t, "members after 12 minutes", r.view.Generation().Type(clusters).Wildcard.Count(), tt.members-tt.lost)
+				check.Equal(t, "second resync", r.streams() > streams, tt.held)
 				if tt.held {
 					for _, req := range r.State().Last().Requests {
 						if n := len(req.Message.GetInitialResourceVersions()); n != 0 {
@@ -64,9 +59,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 					}
 				}
 				r.pass(24 * time.Hour)
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != tt.members-tt.lost {
-					t.Errorf("%d members after a day, want %d", n, tt.members-tt.lost)
-				}
+				check.Equal(t, "members after a day", r.view.Generation().Type(clusters).Wildcard.Count(), tt.members-tt.lost)
 			})
 		})
 	}
@@ -98,13 +91,9 @@ func TestB15_SecondLookFindsOtherwise(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.away(removing(clusters, "n000"))
 		r.pass(9 * time.Minute)
-		if n := r.count(); n != 100 {
-			t.Errorf("%d members at the end of the first hold, want all 100 that were there", n)
-		}
+		check.Equal(t, "members at the end of the first hold", r.count(), 100)
 		r.pass(5 * time.Minute)
-		if n := r.count(); n != 49 {
-			t.Errorf("%d members after the second hold, want 49", n)
-		}
+		check.Equal(t, "members after the second hold", r.count(), 49)
 	})
 }
 
@@ -114,32 +103,22 @@ func TestB15_HeldAndBack(t *testing.T) {
 		loses(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
 			r.pass(24 * time.Hour)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members, want 100", n)
-			}
+			check.Equal(t, "members", r.count(), 100)
 			// The same loss again is not believed because it was seen before.
 			r.away(removing(clusters, lost()...))
 			r.pass(5 * time.Minute)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members five minutes after the next loss, want 100", n)
-			}
+			check.Equal(t, "members five minutes after the next loss", r.count(), 100)
 			r.pass(10 * time.Minute)
-			if n := r.count(); n != 50 {
-				t.Errorf("%d members after the next hold, want 50", n)
-			}
+			check.Equal(t, "members after the next hold", r.count(), 50)
 		})
 	})
 	t.Run("some", func(t *testing.T) {
 		loses(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
 			r.pass(9 * time.Minute)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members, want 100: the time begins anew when something comes back", n)
-			}
+			check.Equal(t, "members: the time begins anew when something comes back", r.count(), 100)
 			r.pass(24 * time.Hour)
-			if n := r.count(); n != 80 {
-				t.Errorf("%d members in the end, want 80", n)
-			}
+			check.Equal(t, "members in the end", r.count(), 80)
 		})
 	})
 	t.Run("after another restart", func(t *testing.T) {
@@ -148,9 +127,7 @@ func TestB15_HeldAndBack(t *testing.T) {
 			r.pass(time.Hour)
 			r.away(removing(clusters, lost()...))
 			r.pass(5 * time.Minute)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members five minutes after the next loss, want 100", n)
-			}
+			check.Equal(t, "members five minutes after the next loss", r.count(), 100)
 		})
 	})
 }
@@ -161,13 +138,9 @@ func TestB15_HeldAndRemoved(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, lost()[:20]...))
 		r.pass(time.Second)
-		if n := r.count(); n != 80 {
-			t.Errorf("%d members, want 80", n)
-		}
+		check.Equal(t, "members", r.count(), 80)
 		r.pass(12 * time.Minute)
-		if n := r.count(); n != 50 {
-			t.Errorf("%d members after the hold, want 50", n)
-		}
+		check.Equal(t, "members after the hold", r.count(), 50)
 	})
 }
 
@@ -178,16 +151,12 @@ func TestB15_HoldSurvivesReconnects(t *testing.T) {
 			r.Restart()
 			r.pass(90 * time.Second)
 		}
-		if n := r.count(); n != 100 {
-			t.Errorf("%d members after 8 minutes, want 100", n)
-		}
+		check.Equal(t, "members after 8 minutes", r.count(), 100)
 		if n := r.log.count(heldLine); n != 1 {
 			t.Errorf("held back %d times, want once", n)
 		}
 		r.pass(5 * time.Minute)
-		if n := r.count(); n != 50 {
-			t.Errorf("%d members after the hold, want 50", n)
-		}
+		check.Equal(t, "members after the hold", r.count(), 50)
 	})
 }
 
@@ -203,9 +172,7 @@ func TestB15_C15_EmptyOrigin(t *testing.T) {
 				r.pass(confirmed)
 				r.away(removing(clusters, nameOnly(numbered(30))...))
 				r.pass(9 * time.Minute)
-				if n := r.count(); n != 30 {
-					t.Errorf("%d members of an origin that came back empty, want 30", n)
-				}
+				check.Equal(t, "members of an origin that came back empty", r.count(), 30)
 				r.put(clusters, numbered(30)...)
 				r.pass(time.Hour)
 				r.expect("members", r.members(clusters), shown(numbered(30)))

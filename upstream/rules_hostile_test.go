@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -201,9 +202,7 @@ func TestB7_EndlessSet(t *testing.T) {
 				t.Errorf("after %v more: %v with %d members, want %v with what has come", want.after, c.Phase, c.Wildcard.Count(), want.phase)
 			}
 		}
-		if nacks := r.session.Stats().Types[clusters].Refused; nacks != 0 {
-			t.Errorf("%d responses were refused, want none", nacks)
-		}
+		check.Equal(t, "responses were refused", r.session.Stats().Types[clusters].Refused, 0)
 	})
 }
 
@@ -228,9 +227,7 @@ func TestB35_ManyResources(t *testing.T) {
 		}
 		apply(t, w, resp)
 	}
-	if n := view.Generation().Type(clusters).Wildcard.Count(); n != responses*each {
-		t.Errorf("%d members, want %d", n, responses*each)
-	}
+	check.Equal(t, "members", view.Generation().Type(clusters).Wildcard.Count(), responses*each)
 	if cost := (heap() - before) / (responses * each); cost > 2048 {
 		t.Errorf("a resource takes %d bytes, want 2 KiB at most", cost)
 	}
@@ -239,13 +236,7 @@ func TestB35_ManyResources(t *testing.T) {
 
 func apply(t *testing.T, w *cache.Writer, resp *discoverypb.DeltaDiscoveryResponse) {
 	t.Helper()
-	b, err := proto.Marshal(resp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, err := wire.Decoder{}.Decode(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := check.Must(proto.Marshal(resp))
+	u := check.Must(wire.Decoder{}.Decode(b))
 	w.Apply(cache.Wildcard, u)
 }

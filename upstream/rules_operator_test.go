@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -42,9 +43,7 @@ func TestB15_Release(t *testing.T) {
 			t.Errorf("released %+v, want the 50 clusters that were held back for 10 minutes", got)
 		}
 		r.pass(0)
-		if n := r.count(); n != 50 {
-			t.Errorf("%d members, want 50", n)
-		}
+		check.Equal(t, "members", r.count(), 50)
 		r.holding("after", 0, 0)
 		if s := r.session.Stats(); s.Held != 50 || s.Applied != 50 {
 			t.Errorf("%d deletions counted as held back and %d as made, want 50 and 50", s.Held, s.Applied)
@@ -108,14 +107,10 @@ func TestB15_Discard(t *testing.T) {
 		r.holding("ten are back", 0, 40)
 		r.Apply(removing(clusters, "n060"))
 		r.pass(time.Second)
-		if n := r.count(); n != 99 {
-			t.Errorf("%d members, want 99: an explicit removal is obeyed", n)
-		}
+		check.Equal(t, "members: an explicit removal is obeyed", r.count(), 99)
 		r.away(removing(clusters, "n000", "n050"))
 		r.pass(5 * time.Minute)
-		if n := r.count(); n != 97 {
-			t.Errorf("%d members, want 97: what is not kept goes as ever", n)
-		}
+		check.Equal(t, "members: what is not kept goes as ever", r.count(), 97)
 
 		if got := r.control.Release(t.Context(), all); len(got) != 0 {
 			t.Errorf("released %+v, want nothing: what was discarded waits for nobody", got)
@@ -124,9 +119,7 @@ func TestB15_Discard(t *testing.T) {
 			t.Errorf("released %+v, want what was discarded and is still kept, 39", got)
 		}
 		r.pass(0)
-		if n := r.count(); n != 58 {
-			t.Errorf("%d members, want 58", n)
-		}
+		check.Equal(t, "members", r.count(), 58)
 	})
 }
 

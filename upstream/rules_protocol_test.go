@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -36,9 +37,7 @@ func TestProtocol_AutoFallsBackToSotW(t *testing.T) {
 		if n := r.log.count(spokenSotW); n != 1 {
 			t.Errorf("logged %d times that it is spoken to in SotW, want once", n)
 		}
-		if n := r.log.count(unsupported); n != 0 {
-			t.Errorf("%d warnings, want none", n)
-		}
+		check.Equal(t, "warnings", r.log.count(unsupported), 0)
 	})
 }
 
@@ -50,9 +49,7 @@ func TestProtocol_AuxiliaryStream(t *testing.T) {
 		r.watch.Subscribe(clusters, []string{"a"})
 		r.pass(time.Second)
 		r.expect("named", r.named(clusters), "a@1")
-		if n := r.log.count("Unimplemented"); n != 0 {
-			t.Errorf("%d streams in vain beside the first one, want none", n)
-		}
+		check.Equal(t, "streams in vain beside the first one", r.log.count("Unimplemented"), 0)
 	})
 }
 
@@ -76,14 +73,10 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 				}
 			}
 		}
-		if got := r.view.Generation().Seq; got != seq {
-			t.Errorf("position %d, want %d: nothing has changed", got, seq)
-		}
+		check.Equal(t, "position: nothing has changed", r.view.Generation().Seq, seq)
 		r.away(removing(clusters, "n003"))
 		r.pass(time.Minute)
-		if n := r.count(); n != 19 {
-			t.Errorf("%d members, want 19", n)
-		}
+		check.Equal(t, "members", r.count(), 19)
 	})
 }
 
@@ -115,9 +108,7 @@ func TestProtocol_Forced(t *testing.T) {
 			if tt.works != (n == 0) || n > 9 {
 				t.Errorf("%v to an origin that speaks SotW=%v: %d warnings", tt.protocol, tt.sotw, n)
 			}
-			if named := r.log.count("protocol=" + tt.protocol.String()); named != n {
-				t.Errorf("%d of %d warnings say %v", named, n, tt.protocol)
-			}
+			check.Equal(t, "warnings that name "+tt.protocol.String(), r.log.count("protocol="+tt.protocol.String()), n)
 		})
 	}
 }
@@ -137,9 +128,7 @@ func TestProtocol_Neither(t *testing.T) {
 		}
 		r.pass(0)
 		r.expectBackoff(waits[1:])
-		if n := r.log.count(unsupported); n != 6 {
-			t.Errorf("%d warnings for 6 streams", n)
-		}
+		check.Equal(t, "warnings for 6 streams", r.log.count(unsupported), 6)
 	})
 }
 

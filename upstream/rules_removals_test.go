@@ -13,6 +13,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -465,14 +466,10 @@ func TestH03_ADayOldSnapshot(t *testing.T) {
 		r.watch.Subscribe(wire.RouteType, nameOnly(numbered(9)))
 		r.pass(9 * time.Minute)
 		r.wantClusters("held", 9)
-		if n := r.view.Generation().Type(wire.RouteType).ByName.Count(); n != 9 {
-			t.Errorf("%d routes while they are held, want 9", n)
-		}
+		check.Equal(t, "routes while they are held", r.view.Generation().Type(wire.RouteType).ByName.Count(), 9)
 		r.pass(5 * time.Minute)
 		r.wantClusters("over", 1)
-		if n := r.view.Generation().Type(wire.RouteType).ByName.Count(); n != 1 {
-			t.Errorf("%d routes in the end, want 1", n)
-		}
+		check.Equal(t, "routes in the end", r.view.Generation().Type(wire.RouteType).ByName.Count(), 1)
 	})
 }
 

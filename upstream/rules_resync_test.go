@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -73,9 +74,7 @@ func TestB15_SameBytesAreNoChange(t *testing.T) {
 						r.Restart()
 						r.pass(time.Hour)
 					}
-					if got := r.view.Generation().Seq; got != seq {
-						t.Errorf("position %d, want %d", got, seq)
-					}
+					check.Equal(t, "position", r.view.Generation().Seq, seq)
 					if got := r.State().Last().Requests[0].Message.GetInitialResourceVersions(); full && len(got) > 0 {
 						t.Errorf("TENDER_RESYNC=full says what is held: %v", got)
 					}
@@ -110,9 +109,7 @@ func TestB15_C14_Sweep(t *testing.T) {
 				r.away(removing(clusters, "n003", "n007"))
 				back := time.Now()
 				r.pass(tt.before - time.Since(back))
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 20 {
-					t.Errorf("%d members %v after the origin came back, want 20", n, tt.before)
-				}
+				check.Equal(t, fmt.Sprintf("members %v after the origin came back", tt.before), r.view.Generation().Type(clusters).Wildcard.Count(), 20)
 				r.pass(tt.after + 3*time.Second - time.Since(back))
 				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 18 {
 					t.Errorf("%d members %v after the origin came back, want 18:\n%v", n, time.Since(back), r.State())
@@ -122,9 +119,7 @@ func TestB15_C14_Sweep(t *testing.T) {
 					t.Errorf("open are %v, want one with the wildcard", open)
 				}
 				last := r.State().Last()
-				if got := showRequest(last.Requests[0].Message); got != "[Cluster node +n000 +n003 +n007]" {
-					t.Errorf("asked by %s, want for the two and n000 as the control", got)
-				}
+				check.Equal(t, "asked by", showRequest(last.Requests[0].Message), "[Cluster node +n000 +n003 +n007]")
 			})
 		})
 	}
@@ -271,9 +266,7 @@ func TestB15_C21_VersionsThatDoNotFit(t *testing.T) {
 				if want := map[bool]int{true: tt.n}[tt.want]; len(got) != want {
 					t.Errorf("%d versions, want %d", len(got), want)
 				}
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != tt.n {
-					t.Errorf("%d members, want %d", n, tt.n)
-				}
+				check.Equal(t, "members", r.view.Generation().Type(clusters).Wildcard.Count(), tt.n)
 			})
 		})
 	}
@@ -307,9 +300,7 @@ func TestB15_OtherControlPlane(t *testing.T) {
 			t.Errorf("streams began with %s, want two that say what is held, then two that do not", got)
 		}
 		// a and b changed among the members, a among the named.
-		if got := r.view.Generation().Seq; got != seq+3 {
-			t.Errorf("position %d, want %d", got, seq+3)
-		}
+		check.Equal(t, "position", r.view.Generation().Seq, seq+3)
 	})
 }
 

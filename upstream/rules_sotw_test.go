@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -96,9 +97,7 @@ func TestR019_R021_SotWNewStreamBeginsAnew(t *testing.T) {
 				r.Restart()
 				r.pass(time.Hour)
 			}
-			if got := r.view.Generation().Seq; got != seq {
-				t.Errorf("position %d, want %d", got, seq)
-			}
+			check.Equal(t, "position", r.view.Generation().Seq, seq)
 			first := r.State().Last().Requests[0].SotW
 			if first.GetVersionInfo()+first.GetResponseNonce() != "" || first.GetNode() == nil {
 				t.Errorf("first request of a stream: %v", first)
@@ -231,9 +230,7 @@ func TestB15_SotWOtherInstance(t *testing.T) {
 		r.SetControlPlane("two")
 		r.Restart()
 		r.pass(time.Hour)
-		if n := r.streams(); n != 2 {
-			t.Errorf("%d streams, want 2", n)
-		}
+		check.Equal(t, "streams", r.streams(), 2)
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // TestReadingOrder holds the files to the order that doc.go gives: each uses only the functions, methods and types that
@@ -16,10 +18,7 @@ import (
 func TestReadingOrder(t *testing.T) {
 	fset := token.NewFileSet()
 	parse := func(name string) *ast.File {
-		file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := check.Must(parser.ParseFile(fset, name, nil, parser.ParseComments))
 		return file
 	}
 	doc := parse("doc.go").Doc.Text()
@@ -27,10 +26,7 @@ func TestReadingOrder(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\t(\w+\.go) `).FindAllStringSubmatch(doc, -1) {
 		order = append(order, m[1])
 	}
-	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := check.Must(os.ReadDir("."))
 	for _, e := range entries {
 		if name := e.Name(); strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && name != "doc.go" && !slices.Contains(order, name) {
 			t.Errorf("%s has no place in the order that doc.go gives", name)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -44,14 +45,10 @@ func TestTranscripts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			written, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			got := play(t, string(written))
 			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, os.WriteFile(file, []byte(got), 0o644))
 			} else if got != string(written) {
 				t.Errorf("%s (-written +sent):\n%s", file, cmp.Diff(strings.Split(string(written), "\n"), strings.Split(got, "\n")))
 			}
@@ -117,10 +114,7 @@ func (p *player) happen(event []string) {
 		r.Version = p.versions[r.Nonce]
 		p.request(r)
 	case "wait":
-		d, err := time.ParseDuration(args[0])
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		d := check.Must(time.ParseDuration(args[0]))
 		p.now = p.now.Add(d)
 	default:
 		p.t.Fatalf("unknown event %q", event)
@@ -162,14 +156,8 @@ func (p *player) origin(args []string) {
 			code := map[string]codes.Code{"denies": codes.PermissionDenied, "misses": codes.NotFound}[arg]
 			u.Errors = append(u.Errors, wire.NewResourceError(args[i+1], code, arg))
 		case is:
-			value, err := proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version})
-			if err != nil {
-				p.t.Fatal(err)
-			}
-			r, err := wire.NewResource(p.sub.TypeURL, name, version, value)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			value := check.Must(proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version}))
+			r := check.Must(wire.NewResource(p.sub.TypeURL, name, version, value))
 			u.Resources = append(u.Resources, r)
 		case arg[0] == '-':
 			u.Removed = append(u.Removed, arg[1:])
@@ -212,9 +200,7 @@ func (p *player) turn() (responses []string) {
 	for part := range p.sub.Parts() {
 		if !part.Blocked(p.now) {
 			r, _, err := part.Next(l, g.Seq)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			check.OK(p.t, err)
 			send(part, &r)
 		}
 	}
@@ -230,17 +216,12 @@ func (p *player) turn() (responses []string) {
 
 // decode returns a response as "nonce: a@1 -b", with the resources of a SotW set in braces.
 func (p *player) decode(body *wire.Body, nonce string) string {
-	encoded, err := wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	encoded := check.Must(wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce}))
 	var parts []string
 	add := func(name, version string) { parts = append(parts, name+"@"+version) }
 	if p.sub.Delta {
 		var r discoverypb.DeltaDiscoveryResponse
-		if err := proto.Unmarshal(encoded.Materialize(), &r); err != nil {
-			p.t.Fatal(err)
-		}
+		check.OK(p.t, proto.Unmarshal(encoded.Materialize(), &r))
 		for _, resource := range r.Resources {
 			add(resource.Name, resource.Version)
 		}
@@ -254,14 +235,10 @@ func (p *player) decode(body *wire.Body, nonce string) string {
 		return nonce + ": " + strings.Join(parts, " ")
 	}
 	var r discoverypb.DiscoveryResponse
-	if err := proto.Unmarshal(encoded.Materialize(), &r); err != nil {
-		p.t.Fatal(err)
-	}
+	check.OK(p.t, proto.Unmarshal(encoded.Materialize(), &r))
 	for _, resource := range r.Resources {
 		var c clusterpb.Cluster
-		if err := proto.Unmarshal(resource.Value, &c); err != nil {
-			p.t.Fatal(err)
-		}
+		check.OK(p.t, proto.Unmarshal(resource.Value, &c))
 		add(c.Name, c.AltStatName)
 	}
 	for _, e := range r.ResourceErrors {
