@@ -2,7 +2,7 @@ package downstream
 
 import (
 	"cmp"
-	"context"
+	"math"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -40,7 +40,10 @@ func (s *stream) receive() {
 		done()
 		if wait > 0 {
 			s.server.throttled.Add(1)
-			sleep(s.rpc.Context(), wait)
+			select {
+			case <-time.After(wait):
+			case <-s.rpc.Context().Done():
+			}
 		}
 	}
 }
@@ -55,20 +58,10 @@ func (s *stream) awaitShare(r *wire.Request) (done func()) {
 		return done
 	}
 	ctx := s.rpc.Context()
-	if turn, err := s.server.guard.Turn(ctx, guard.PeerOf(ctx)); err == nil {
+	if turn, err := s.server.guard.Turn(ctx, s.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt); err == nil {
 		done = turn
 	}
 	return done
-}
-
-// sleep waits, but not longer than ctx lasts.
-func sleep(ctx context.Context, wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // received takes a request and the identity that it introduces, or the end of the client's side. It reports whether

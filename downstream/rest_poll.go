@@ -47,7 +47,7 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 		cfg:    &s.cfg, node: who.label, group: who.group.Key,
 	}
 	sub := &subscription.Poll{
-		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, who.agent), wire.Unwrapped, false, nil),
+		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, who.agent), wire.Unwrapped, false, (*tally)(nil)), // answer counts
 	}
 	sub.Watch.SetPeer(s.cfg.PeerName(peer))
 	if s.cfg.DynamicParameters {
@@ -63,8 +63,8 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 	}
 	p.key = p.keyOf(peer)
 	err := p.check()
-	if err == nil {
-		err = c.checkDemand(sub.Subscription, req.Subscribe)
+	if over := c.fit(sub.Subscription, req.Subscribe, nil, true, 0, 0).over; err == nil && len(over) > 0 {
+		err = over[0].why
 	}
 	if err != nil {
 		sub.Watch.Close()
@@ -72,14 +72,6 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 	}
 	sub.Request(&req.Request, time.Now())
 	return p, nil
-}
-
-// checkDemand rejects a poll whose names exceed a limit.
-func (c *client) checkDemand(sub *subscription.Subscription, names []string) error {
-	if over := c.fit(sub, names, nil, true, 0, 0).over; len(over) > 0 {
-		return over[0].why
-	}
-	return nil
 }
 
 // check returns an error if the client is not authorized for the type or a name.
@@ -120,7 +112,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	for {
 		g, now := p.view.Generation(), time.Now()
 		p.sub.Skip(g.Seq) // who gets complete sets needs no removals
-		told, again := p.look(g, now)
+		told, again := p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
 		switch {
 		case told == subscription.Due, told == subscription.Incomplete && !now.Before(p.until) && !p.sub.Deletes():
 			return g, nil
@@ -154,11 +146,6 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 		return true, status.FromContextError(ctx.Err()).Err()
 	}
 	return false, nil
-}
-
-// look returns what the poll can be answered, and when to look again even if nothing changes.
-func (p *poll) look(g *cache.Generation, now time.Time) (subscription.Prospect, time.Time) {
-	return p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
 }
 
 // overdue returns the error of a poll that may be held no longer, nil if its client is up to date.

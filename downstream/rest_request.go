@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -74,32 +73,32 @@ func (s pollService) read(w http.ResponseWriter, r *http.Request, began time.Tim
 	if err != nil {
 		return req, refuseBody(err)
 	}
-	done, err := s.guard.DecodeTurn(r.Context(), s.cfg.PeerName(guard.PeerOfPoll(r)), len(body))
+	done, err := s.guard.Turn(r.Context(), s.cfg.PeerName(guard.PeerOfPoll(r)), len(body))
 	if err != nil {
 		return req, err
 	}
 	defer done()
-	size, err := skimNode(body)
-	if err == nil {
-		err = cmp.Or(s.cfg.CheckNode(guard.RawNode{Size: size}), s.cfg.checkBody(body, memory))
-	}
-	if err != nil {
+	if err := s.cfg.checkBody(scanBody(body), memory); err != nil {
 		return req, err
 	}
 	req.Limits = wire.Limits{Parameters: s.cfg.DynamicParameters}
 	return req, req.parse(body, typeURL, r.URL.Path)
 }
 
-// checkBody rejects a body with too many values, and charges for what is decoded of it.
-func (c *Config) checkBody(body []byte, memory wire.Memory) error {
-	values, nesting := jsonValues(body)
+// checkBody rejects a body whose Node is too large or that has too many values, and charges for what is decoded of it.
+func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
+	node := c.CheckNode(guard.RawNode{Size: s.nodeBytes})
 	switch most := c.MaxNames + maxRESTValues; {
-	case nesting > maxRESTNesting:
-		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", nesting, maxRESTNesting)
-	case values > most:
-		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", values, most)
+	case s.nodeValues > jsonOfNode*guard.MaxNodeValues:
+		return guard.TooManyValues()
+	case node != nil:
+		return node
+	case s.nesting > maxRESTNesting:
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", s.nesting, maxRESTNesting)
+	case s.values > most:
+		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", s.values, most)
 	}
-	return memory.Hold(2*len(body) + values*restValueBytes)
+	return memory.Hold(2*len(s.body) + s.values*restValueBytes)
 }
 
 // parse decodes the body of a poll for a type.

@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -35,7 +36,7 @@ func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var taken []func()
 		for range max(1, runtime.GOMAXPROCS(0)/2) {
-			done := check.Must(server.guard.Turn(ctx, guard.PeerOf(ctx)))
+			done := check.Must(server.guard.Turn(ctx, server.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt))
 			taken = append(taken, done)
 		}
 		requests := make(chan []string)

@@ -196,7 +196,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	ended := make(chan struct{})
 	go func() { // awaited below
 		defer close(ended)
-		a.second.Sync(mirroring, a.node, w, a.second.cfg.Logger, nil)
+		a.second.Sync(mirroring, a.node, w, a.second.cfg.Logger, NewControl(false, nil))
 	}()
 	err := a.compareUntilQuiet(ctx, view)
 	end()
@@ -475,8 +475,10 @@ func (a *audit) result() Audit {
 
 // audited counts an audit.
 func (c *counters) audited(a Audit) {
-	c.audits.Add(1)
-	for _, t := range a.Types {
-		c.drifted.Add(int64(len(t.Differences)))
-	}
+	c.count(func(s *Stats) {
+		s.Audits++
+		for _, t := range a.Types {
+			s.Drifted += int64(len(t.Differences))
+		}
+	})
 }

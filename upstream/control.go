@@ -67,11 +67,7 @@ func (c *Control) Holds(ctx context.Context) (all []reconcile.Hold) {
 func (c *Control) Holding() bool { return c.holding.Load() }
 
 // SetHolding notes what Holding reports. It is for the loop.
-func (c *Control) SetHolding(holding bool) {
-	if c != nil {
-		c.holding.Store(holding)
-	}
-}
+func (c *Control) SetHolding(holding bool) { c.holding.Store(holding) }
 
 // Release has removals made that are held back, and returns which.
 func (c *Control) Release(ctx context.Context, of reconcile.HoldChoice) (released []reconcile.Hold) {
@@ -106,25 +102,13 @@ func (c *Control) do(ctx context.Context, call func(Controlled)) {
 
 // Begin has a loop begin as the control says. The loop that returns calls End.
 func (c *Control) Begin(l Controlled) {
-	if c == nil {
-		return
-	}
 	if l.Keep(c.kept); c.frozen {
 		l.Writer().Freeze()
 	}
 }
 
 // End says that the loop has ended.
-func (c *Control) End() {
-	if c != nil {
-		close(c.ended)
-	}
-}
+func (c *Control) End() { close(c.ended) }
 
 // Calls returns what the loop is to do next.
-func (c *Control) Calls() <-chan func(Controlled) {
-	if c == nil {
-		return nil
-	}
-	return c.calls
-}
+func (c *Control) Calls() <-chan func(Controlled) { return c.calls }

@@ -32,7 +32,7 @@ func (s *Session) use(from, to int) bool {
 	if from == to || !s.active.CompareAndSwap(int64(from), int64(to)) {
 		return false
 	}
-	s.counters.failovers.Add(1)
+	s.counters.count(func(s *Stats) { s.Failovers++ })
 	over := make(chan struct{})
 	close(*s.changed.Swap(&over))
 	return true

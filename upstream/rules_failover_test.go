@@ -77,7 +77,7 @@ func inTenancy(t *testing.T, refuse func(node string) error, others []string, te
 			view, writer := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				w.session.Sync(ctx, &corepb.Node{Id: name}, writer, slog.New(slog.DiscardHandler), nil)
+				w.session.Sync(ctx, &corepb.Node{Id: name}, writer, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
 			})
 		}
 		test(t, w)

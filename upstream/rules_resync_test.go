@@ -467,7 +467,7 @@ func TestH07_OneViewAfterTheOther(t *testing.T) {
 			view, w := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				r.session.Sync(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), nil)
+				r.session.Sync(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
 			})
 		}
 		defer mirrors.Wait()

@@ -146,14 +146,14 @@ func (s *Session) watch(target int, conn *grpc.ClientConn) {
 		case !was && state == connectivity.Ready:
 			l.stood.Store(&standing{true, time.Now()})
 			l.attempts.connected()
-			c.connected.Add(1)
+			c.count(func(s *Stats) { s.Connected++ })
 		case was && state != connectivity.Ready:
 			l.stood.Store(&standing{false, time.Now()})
-			c.lost.Add(1)
+			c.count(func(s *Stats) { s.Lost++ })
 		}
 		conn.WaitForStateChange(context.Background(), state) // which Shutdown is
 	}
 }
 
 // Stats returns what was done about the origin.
-func (s *Session) Stats() Stats { return s.counters.stats() }
+func (s *Session) Stats() Stats { return s.counters.read() }

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
-	"sync/atomic"
 
 	codepb "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/status"
@@ -67,41 +67,37 @@ const (
 // counters are those of Stats. The zero value is ready.
 type counters struct {
 	reconcile.Counts
-	connected, lost, failovers, streams, audits, drifted atomic.Int64
 
-	ended sync.Map // by reason, *atomic.Int64
-	types sync.Map // by type URL, *typeCounters
+	mu    sync.Mutex
+	stats Stats // guarded by mu; without what Counts has
 }
 
-type typeCounters struct{ responses, refused atomic.Int64 }
-
-// entry returns the value of a key, a new one if there is none yet.
-func entry[V any](m *sync.Map, key string) *V {
-	v, ok := m.Load(key)
-	if !ok {
-		v, _ = m.LoadOrStore(key, new(V))
+// count has a function change the counters.
+func (c *counters) count(change func(*Stats)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stats.Types == nil {
+		c.stats.Ended, c.stats.Types = make(map[string]int64), make(map[string]TypeStats)
 	}
-	return v.(*V)
+	change(&c.stats)
 }
 
-// answered counts a response, which the relay took or refused.
+// answered counts a response, which the relay accepted or rejected.
 func (c *counters) answered(typeURL string, refused bool) {
 	if !wire.Known(typeURL) {
-		typeURL = "" // an origin may make up any number
+		typeURL = "" // an origin may invent any number of types
 	}
-	of := entry[typeCounters](&c.types, typeURL)
+	more := TypeStats{Responses: 1}
 	if refused {
-		of.refused.Add(1)
-	} else {
-		of.responses.Add(1)
+		more = TypeStats{Refused: 1}
 	}
+	c.count(func(s *Stats) { s.Types[typeURL] = s.Types[typeURL].Plus(more) })
 }
 
-// streamEnded counts a stream, or an attempt to open one, that ended for a reason other
-// than that nobody needs it any more.
+// streamEnded counts a stream, or an attempt to open one, unless it ended because it is not needed any more.
 func (c *counters) streamEnded(err error) {
 	if reason := endReason(err); reason != "" {
-		entry[atomic.Int64](&c.ended, reason).Add(1)
+		c.count(func(s *Stats) { s.Ended[reason]++ })
 	}
 }
 
@@ -121,31 +117,13 @@ func endReason(err error) string {
 	return codepb.Code(status.Code(err)).String()
 }
 
-// stats returns what the counters say.
-func (c *counters) stats() Stats {
-	s := Stats{
-		Connected: c.connected.Load(),
-		Lost:      c.lost.Load(),
-		Failovers: c.failovers.Load(),
-		Streams:   c.streams.Load(),
-		Held:      c.Held.Load(),
-		Applied:   c.Applied.Load(),
-		Holding:   c.Holding.Load(),
-		Discarded: c.Discarded.Load(),
-		Audits:    c.audits.Load(),
-		Drifted:   c.drifted.Load(),
-		Ended:     make(map[string]int64),
-		Types:     make(map[string]TypeStats),
-	}
-	c.ended.Range(func(reason, n any) bool {
-		s.Ended[reason.(string)] = n.(*atomic.Int64).Load()
-		return true
+// read returns the counters.
+func (c *counters) read() (s Stats) {
+	c.count(func(counted *Stats) {
+		s = *counted
+		s.Ended, s.Types = maps.Clone(s.Ended), maps.Clone(s.Types)
 	})
-	c.types.Range(func(typeURL, n any) bool {
-		of := n.(*typeCounters)
-		s.Types[typeURL.(string)] = TypeStats{of.responses.Load(), of.refused.Load()}
-		return true
-	})
+	s.Held, s.Applied, s.Holding, s.Discarded = c.Held.Load(), c.Applied.Load(), c.Holding.Load(), c.Discarded.Load()
 	return s
 }
 

@@ -204,10 +204,8 @@ func (a *Account) awaitRead(size int) int {
 		return size
 	}
 	if a.pause > 0 {
-		timer := time.NewTimer(a.pause)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(a.pause):
 		case <-a.closed:
 		}
 		a.pause = 0

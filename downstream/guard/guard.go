@@ -141,10 +141,8 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration) {
 	if wait == 0 {
 		return
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-ctx.Done():
 	case <-g.cfg.Draining:
 	}

@@ -125,7 +125,7 @@ func TestB35_LargeNodesTakeAnEighthOfTheTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &newGuard(Limits{}).nodes
 				decode := func() (done func()) {
-					return check.Must(s.decode(t.Context(), "peer", largeNode+1))
+					return check.Must(s.turn(t.Context(), "peer", largeNode+1))
 				}
 				var all []func()
 				for range max(1, runtime.GOMAXPROCS(0)/2) {

@@ -90,24 +90,17 @@ func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
 	}), nil
 }
 
-// decode is turn for a Node of so many bytes; a small one does not wait.
-func (s *nodes) decode(ctx context.Context, peer string, bytes int) (done func(), err error) {
+// Turn waits until a peer may use the time of others, of which each peer has a share, for work on so many bytes that a
+// request makes. Little work does not wait. The caller must call done after the work. The error is that of ctx, which
+// ended before.
+func (g *Guard) Turn(ctx context.Context, peer string, bytes int) (done func(), err error) {
+	return g.nodes.turn(ctx, peer, bytes)
+}
+
+func (s *nodes) turn(ctx context.Context, peer string, bytes int) (done func(), err error) {
 	if bytes <= largeNode {
 		return func() {}, nil
 	}
-	return s.turn(ctx, peer)
-}
-
-// Turn waits until a client may use the time of others, of which each peer has a share: for work that a request makes
-// and that other clients wait for. The caller must call done after that. The error is that of ctx, which ended
-// before.
-func (g *Guard) Turn(ctx context.Context, of Peer) (done func(), err error) {
-	return g.nodes.turn(ctx, g.cfg.PeerName(of))
-}
-
-// turn waits until a peer may use the time of others. The caller must call done after that. The error is that of ctx,
-// which ended before.
-func (s *nodes) turn(ctx context.Context, peer string) (done func(), err error) {
 	of := s.enter(peer)
 	select {
 	case of.decoding <- struct{}{}:
@@ -124,12 +117,6 @@ func (s *nodes) turn(ctx context.Context, peer string) (done func(), err error) 
 	}
 }
 
-// DecodeTurn waits until a peer may have a body of so many bytes decoded that has a Node. The caller must call done
-// after that. The error is that of ctx, which ended before.
-func (g *Guard) DecodeTurn(ctx context.Context, peer string, bytes int) (done func(), err error) {
-	return g.nodes.decode(ctx, peer, bytes)
-}
-
 // WithNode decodes a client's Node and calls use with it. It returns what the stream keeps, which must be released. The
 // decoded Node is many times as large, and must not be kept by use. Decoding may wait and take long: goroutines that
 // serve other clients must not call it, nor may a caller hold a lock.
@@ -143,7 +130,7 @@ func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*
 		return nil, err
 	}
 	defer release()
-	done, err := g.nodes.decode(ctx, peer, len(raw.Encoded))
+	done, err := g.nodes.turn(ctx, peer, len(raw.Encoded))
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +153,7 @@ func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*
 
 // WithKept decodes a Node that was kept because of [Config.KeepNodes], and calls use with it, as WithNode does.
 func (g *Guard) WithKept(ctx context.Context, from Peer, kept *KeptNode, use func(*node) error) error {
-	done, err := g.nodes.decode(ctx, g.cfg.PeerName(from), len(kept.encoded))
+	done, err := g.nodes.turn(ctx, g.cfg.PeerName(from), len(kept.encoded))
 	if err != nil {
 		return err
 	}

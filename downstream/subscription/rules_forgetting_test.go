@@ -18,7 +18,7 @@ import (
 func newClient(view *cache.View, typeURL string, delta bool) *Subscription {
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
 	c := &Client{Settings: settings, Watch: view.Watch(), Delta: delta}
-	return New(c, settings.TraitsOf(typeURL, Software{}), wire.Unwrapped, false, nil)
+	return New(c, settings.TraitsOf(typeURL, Software{}), wire.Unwrapped, false, noCounter{})
 }
 
 // list has a client list names, and returns what it is sent for that.

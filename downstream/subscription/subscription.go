@@ -158,11 +158,8 @@ type Subscription struct {
 }
 
 // New returns the subscription of a client to a type, which wants nothing yet. Responses wrap resources as wrap says,
-// and hold TTLs if ttls is set. A nil counter counts nothing.
+// and hold TTLs if ttls is set.
 func New(c *Client, t Traits, wrap wire.Wrap, ttls bool, counter Counter) *Subscription {
-	if counter == nil {
-		counter = noCounter{}
-	}
 	return &Subscription{state: state{
 		Traits: t, Client: c, Conversation: &Conversation{counter: counter},
 		Key: t.TypeURL, wrap: wrap, sendsTTLs: ttls,

@@ -130,7 +130,7 @@ func (p *player) connect(args []string) {
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second, ColdWait: 10 * time.Second}
 	c := &Client{Settings: settings, Watch: p.view.Watch(), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
 	by := Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
-	p.sub = New(c, settings.TraitsOf(types[args[1]], by), wire.Unwrapped, false, nil)
+	p.sub = New(c, settings.TraitsOf(types[args[1]], by), wire.Unwrapped, false, noCounter{})
 	p.held, p.versions = make(map[string]string), make(map[string]string)
 	if i := slices.Index(args, "held"); i >= 0 {
 		for _, arg := range args[i+1:] {
@@ -247,3 +247,10 @@ func (p *player) decode(body *wire.Body, nonce string) string {
 	slices.Sort(parts)
 	return nonce + ": {" + strings.Join(parts, " ") + "}"
 }
+
+// A noCounter counts nothing.
+type noCounter struct{}
+
+func (noCounter) Sent(int)                 {}
+func (noCounter) Answered(bool)            {}
+func (noCounter) Propagated(time.Duration) {}

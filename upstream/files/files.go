@@ -115,8 +115,7 @@ func (f *Origin) Dir() string { return f.cfg.Dir }
 // Sync keeps the view of w like the directory until ctx ends, and returns once
 // everything that it started has ended. Several syncs may run at once.
 //
-// The control, which may be nil, has it do what an operator wants; what is held back, which
-// concerns all views, Origin itself has.
+// The control has it do what an operator wants. What is held back concerns all views, so [Origin.Holds] has it.
 func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
 	l := originView{f.local(w)}
 	defer l.reports.Close()
@@ -228,12 +227,12 @@ func (l *Local) replace(from, to sets) {
 		return cmp.Or(wire.Rank(a)-wire.Rank(b), cmp.Compare(a, b))
 	})
 	for _, typeURL := range order {
-		if was, is := from[typeURL], all[typeURL]; was != is {
+		if was, is := from.of(typeURL), all[typeURL]; was != is {
 			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: is.changedSince(was)})
 		}
 	}
 	for _, typeURL := range slices.Backward(order) {
-		if was, is := from[typeURL], all[typeURL]; was != is && len(was.without(is)) > 0 {
+		if was, is := from.of(typeURL), all[typeURL]; was != is && len(was.without(is)) > 0 {
 			l.Set(typeURL, is.version, slices.Collect(maps.Values(is.byName)))
 		}
 	}

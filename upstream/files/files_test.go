@@ -119,7 +119,7 @@ func startMirror(t *testing.T, files *Origin) (*cache.View, func()) {
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { files.Sync(ctx, w, nil) })
+	running.Go(func() { files.Sync(ctx, w, upstream.NewControl(false, nil)) })
 	stop := sync.OnceFunc(func() {
 		cancel()
 		running.Wait()

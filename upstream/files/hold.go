@@ -75,13 +75,13 @@ func (r *reader) set(typeURL string) *set {
 }
 
 // Get implements reconcile.Content.
-func (s *set) Get(name string) *wire.Resource { return s.reader.serving[s.TypeURL].get(name) }
+func (s *set) Get(name string) *wire.Resource { return s.reader.serving.of(s.TypeURL).byName[name] }
 
 // Names implements reconcile.Content.
-func (s *set) Names() iter.Seq[string] { return s.reader.serving[s.TypeURL].names() }
+func (s *set) Names() iter.Seq[string] { return maps.Keys(s.reader.serving.of(s.TypeURL).byName) }
 
 // Count implements reconcile.Content.
-func (s *set) Count() int { return s.reader.serving[s.TypeURL].count() }
+func (s *set) Count() int { return len(s.reader.serving.of(s.TypeURL).byName) }
 
 // Complete implements reconcile.Content: a directory is known as a whole.
 func (s *set) Complete() (at time.Time, ok bool) { return time.Time{}, true }
@@ -93,15 +93,13 @@ func (s *set) Remove(r *reconcile.Removals) {
 
 // apply serves what an update makes of a type.
 func (s *set) apply(u wire.Update) (c cache.Change) {
-	was := s.reader.serving[s.TypeURL]
-	is := &typeSet{version: u.SystemVersion, byName: make(map[string]*wire.Resource, was.count()+len(u.Resources))}
-	if was != nil {
-		maps.Copy(is.byName, was.byName)
-	}
+	was := s.reader.serving.of(s.TypeURL)
+	is := &typeSet{version: u.SystemVersion, byName: make(map[string]*wire.Resource, len(was.byName)+len(u.Resources))}
+	maps.Copy(is.byName, was.byName)
 	for _, r := range u.Resources {
 		is.byName[r.Name] = r
 	}
-	c.New = len(is.byName) - was.count()
+	c.New = len(is.byName) - len(was.byName)
 	for _, name := range u.Removed {
 		delete(is.byName, name)
 	}
@@ -130,7 +128,7 @@ func (r *reader) admit(look look, now time.Time) (next time.Time) {
 	}
 	order, stated := slices.Sorted(maps.Keys(all)), make(map[string][]string)
 	for _, typeURL := range order { // what is inferred may need what is stated to be removed
-		stated[typeURL] = r.infer(typeURL, was[typeURL].without(all[typeURL]), look)
+		stated[typeURL] = r.infer(typeURL, was.of(typeURL).without(all[typeURL]), look)
 	}
 	for _, typeURL := range order {
 		if is := all[typeURL]; r.group.Busy() || len(stated[typeURL]) > 0 {
@@ -143,8 +141,8 @@ func (r *reader) admit(look look, now time.Time) (next time.Time) {
 	}
 	next = r.group.Decide(now)
 	for typeURL, set := range r.serving {
-		if was[typeURL].equal(set) {
-			r.serve(typeURL, was[typeURL])
+		if before := was[typeURL]; before != nil && before.equal(set) {
+			r.serve(typeURL, before)
 		}
 	}
 	if held > 0 && r.group.Holding() == 0 {

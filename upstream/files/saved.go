@@ -64,7 +64,7 @@ func (r *reader) kept() sets {
 		}
 		set := &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
 		for _, name := range hold.Names {
-			if resource := r.serving[hold.TypeURL].get(name); resource != nil {
+			if resource := r.serving.of(hold.TypeURL).byName[name]; resource != nil {
 				set.byName[name] = resource
 			}
 		}
@@ -126,7 +126,7 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 		for _, e := range of.Entries {
 			resource := e.Resource
 			if resource.ContentDropped() {
-				resource = r.serving[typeURL].get(e.Name)
+				resource = r.serving.of(typeURL).byName[e.Name]
 			}
 			if resource != nil {
 				set.byName[e.Name] = resource
@@ -142,7 +142,7 @@ func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
 	set := r.set(hold.TypeURL)
 	for _, e := range stored.Entries {
 		if !e.Resource.ContentDropped() && slices.Contains(hold.Names, e.Name) && set.Get(e.Name) == nil {
-			set.apply(wire.Update{SystemVersion: r.serving[hold.TypeURL].systemVersion(), Resources: []*wire.Resource{e.Resource}})
+			set.apply(wire.Update{SystemVersion: r.serving.of(hold.TypeURL).version, Resources: []*wire.Resource{e.Resource}})
 			set.Keep(e.Name)
 		}
 	}

@@ -1,8 +1,8 @@
 package files
 
 import (
+	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -14,16 +14,18 @@ import (
 // sets are the complete sets of types, by type URL.
 type sets map[string]*typeSet
 
+// of returns the set of a type, an empty one if there is none.
+func (s sets) of(typeURL string) *typeSet { return cmp.Or(s[typeURL], new(typeSet)) }
+
 // count returns the number of resources.
 func (s sets) count() (n int) {
 	for _, set := range s {
-		n += set.count()
+		n += len(set.byName)
 	}
 	return n
 }
 
-// A typeSet is all resources of a type. It is immutable once another goroutine can
-// see it. A nil one is empty.
+// A typeSet is all resources of a type. It is immutable once another goroutine can see it.
 type typeSet struct {
 	version string // for people
 	byName  map[string]*wire.Resource
@@ -32,7 +34,7 @@ type typeSet struct {
 // changedSince returns the resources that are not the same in an older set.
 func (s *typeSet) changedSince(old *typeSet) (changed []*wire.Resource) {
 	for name, r := range s.byName {
-		if old.get(name) != r {
+		if old.byName[name] != r {
 			changed = append(changed, r)
 		}
 	}
@@ -42,8 +44,8 @@ func (s *typeSet) changedSince(old *typeSet) (changed []*wire.Resource) {
 // without returns the names that another set does not have.
 func (s *typeSet) without(o *typeSet) map[string]struct{} {
 	names := make(map[string]struct{})
-	for name := range s.names() {
-		if o.get(name) == nil {
+	for name := range s.byName {
+		if o.byName[name] == nil {
 			names[name] = struct{}{}
 		}
 	}
@@ -52,7 +54,7 @@ func (s *typeSet) without(o *typeSet) map[string]struct{} {
 
 // equal reports whether nobody could tell another set from this one.
 func (s *typeSet) equal(o *typeSet) bool {
-	return s != nil && o != nil && s.version == o.version && maps.EqualFunc(s.byName, o.byName, func(a, b *wire.Resource) bool {
+	return s.version == o.version && maps.EqualFunc(s.byName, o.byName, func(a, b *wire.Resource) bool {
 		return a == b || a.SameContent(b) && a.OriginVersion == b.OriginVersion
 	})
 }
@@ -234,36 +236,4 @@ func (c *fileContent) count() (n int) {
 		n += len(resources)
 	}
 	return n
-}
-
-// systemVersion returns the version of the set, for people.
-func (s *typeSet) systemVersion() string {
-	if s == nil {
-		return ""
-	}
-	return s.version
-}
-
-// get returns a resource, nil if there is none.
-func (s *typeSet) get(name string) *wire.Resource {
-	if s == nil {
-		return nil
-	}
-	return s.byName[name]
-}
-
-// names yields those of its resources.
-func (s *typeSet) names() iter.Seq[string] {
-	if s == nil {
-		return func(func(string) bool) {}
-	}
-	return maps.Keys(s.byName)
-}
-
-// count returns how many resources there are.
-func (s *typeSet) count() int {
-	if s == nil {
-		return 0
-	}
-	return len(s.byName)
 }
