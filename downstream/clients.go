@@ -181,13 +181,6 @@ func (s *Server) Holders(typeURL, name string) (holders []Holder) {
 	return holders
 }
 
-// peek takes the lock to read what it guards, but does not wait for a client that does not
-// read: who has lent the lock changes nothing until it is given back, which leave lets it.
-func (l *lock) peek() (stalled bool) {
-	l.mu.Lock()
-	return l.lent != nil
-}
-
 // status returns how the stream stands, with the state of its subscriptions if detailed, and whether it is open.
 func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open bool) {
 	stalled := s.lock.peek()

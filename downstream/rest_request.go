@@ -1,16 +1,20 @@
 package downstream
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -19,6 +23,38 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 )
+
+// A pollService serves polls over REST.
+type pollService struct{ *Server }
+
+// restPath is the prefix of the path of every poll.
+const restPath = "/v3/discovery:"
+
+// restTypes are the types that have a path, by its suffix (R113).
+var restTypes = map[string]string{
+	"listeners":         wire.ListenerType,
+	"clusters":          wire.ClusterType,
+	"endpoints":         wire.EndpointType,
+	"routes":            wire.RouteType,
+	"scoped-routes":     wire.ScopedRouteType,
+	"secrets":           wire.SecretType,
+	"runtime":           wire.RuntimeType,
+	"extension_configs": wire.ExtensionConfigType,
+}
+
+// restType returns the type of a poll.
+func restType(r *http.Request) (typeURL string, err error) {
+	name, ok := strings.CutPrefix(r.URL.Path, restPath)
+	if typeURL = restTypes[name]; !ok || typeURL == "" {
+		return "", refuse(http.StatusNotFound, codes.NotFound,
+			"no such path %.200q: polls go to %s with one of %s; aggregated and Delta xDS are served over gRPC only",
+			r.URL.Path, restPath, strings.Join(slices.Sorted(maps.Keys(restTypes)), ", "))
+	}
+	if r.Method != http.MethodPost {
+		return "", refuse(http.StatusMethodNotAllowed, codes.Unimplemented, "method %.20q: a poll is a POST", r.Method)
+	}
+	return typeURL, nil
+}
 
 // MaxHold is the longest time for which a poll is held.
 const MaxHold = 30 * time.Second
@@ -50,10 +86,6 @@ const (
 	maxRESTNesting = guard.MaxNodeDepth
 	restValueBytes = 128
 )
-
-func refuse(status int, code codes.Code, format string, args ...any) error {
-	return &refusal{status, code, fmt.Sprintf(format, args...)}
-}
 
 // read reads a poll, and charges for its memory. Errors are refusals, or gRPC statuses.
 func (s pollService) read(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
@@ -185,4 +217,61 @@ func (unread) FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNum
 func tidy(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	return strings.TrimPrefix(text, "proto: ")
+}
+
+// A refusal is the error of a poll: the HTTP status, and the google.rpc.Status in its body.
+type refusal struct {
+	status  int
+	Code    codes.Code `json:"code"`
+	Message string     `json:"message"`
+}
+
+func (r *refusal) Error() string { return r.Message }
+
+func refuse(status int, code codes.Code, format string, args ...any) error {
+	return &refusal{status, code, fmt.Sprintf(format, args...)}
+}
+
+// statusClientClosed is the status of a poll whose client closed its side meanwhile; few clients read it.
+const statusClientClosed = 499
+
+// httpStatus maps gRPC codes to HTTP statuses, as google.rpc.Code defines it.
+var httpStatus = map[codes.Code]int{
+	codes.Canceled:          statusClientClosed,
+	codes.InvalidArgument:   http.StatusBadRequest,
+	codes.Unauthenticated:   http.StatusUnauthorized,
+	codes.PermissionDenied:  http.StatusForbidden,
+	codes.NotFound:          http.StatusNotFound,
+	codes.ResourceExhausted: http.StatusTooManyRequests,
+	codes.Unimplemented:     http.StatusNotImplemented,
+	codes.Unavailable:       http.StatusServiceUnavailable,
+}
+
+// refusalOf returns the refusal that a poll is sent for an error.
+func refusalOf(err error) *refusal {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r
+	}
+	st := status.Convert(err)
+	code, ok := httpStatus[st.Code()]
+	if !ok {
+		code = http.StatusInternalServerError
+	}
+	return &refusal{code, st.Code(), st.Message()}
+}
+
+// writeRefusal answers a poll with an error, and returns the HTTP status.
+func writeRefusal(w http.ResponseWriter, err error) int {
+	r := refusalOf(err)
+	switch r.status {
+	case http.StatusMethodNotAllowed:
+		w.Header().Set("Allow", http.MethodPost)
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(r.status)
+	body, _ := json.Marshal(r)         // a number and a text: never fails
+	_, _ = w.Write(append(body, '\n')) // the client has left
+	return r.status
 }

@@ -3,14 +3,23 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // A Session is the connection to one origin. Its methods may be called from any
@@ -157,3 +166,192 @@ func (s *Session) watch(target int, conn *grpc.ClientConn) {
 
 // Stats returns what was done about the origin.
 func (s *Session) Stats() Stats { return s.counters.read() }
+
+// failed takes that a user's stream to a target ended without a response, or was not opened, and reports whether to leave the target.
+func (s *Session) failed(target int, by any, err error) bool {
+	if s.up(target) {
+		return s.links[target].attempts.ended(by, err)
+	}
+	return s.links[target].attempts.unconnected(by, time.Now())
+}
+
+// leave moves on to the next address, unless that has been done already.
+func (s *Session) leave(target int) {
+	s.links[target].reach.failed(time.Now())
+	if next := (target + 1) % len(s.conns); s.use(target, next) {
+		s.cfg.Logger.Warn("origin failover to the next address", slog.String("origin", s.cfg.Targets[next]))
+	}
+}
+
+// use makes another target the one in use, and reports whether it did: not if that has
+// changed meanwhile.
+func (s *Session) use(from, to int) bool {
+	if from == to || !s.active.CompareAndSwap(int64(from), int64(to)) {
+		return false
+	}
+	s.counters.count(func(s *Stats) { s.Failovers++ })
+	over := make(chan struct{})
+	close(*s.changed.Swap(&over))
+	return true
+}
+
+// moved returns a channel that is closed when another target is next made the one in use.
+func (s *Session) moved() <-chan struct{} { return *s.changed.Load() }
+
+// A Place is the address that a stream was opened to.
+type Place struct {
+	// Moved is closed once another address is in use; nil if there is only one.
+	Moved <-chan struct{}
+
+	session *Session
+	target  int
+}
+
+// Stays reports whether a stream would still be opened there, but for addresses that failed since; and has
+// Moved be closed for the next return.
+func (at *Place) Stays() bool {
+	at.Moved = at.session.moved() // before target, or a change could be missed
+	return at.session.target() >= at.target
+}
+
+// OpenStream opens a stream of another service at the address in use, and returns where. An address that
+// cannot be reached is left for the next one. Errors are gRPC statuses: UNAVAILABLE after 5s.
+func (s *Session) OpenStream(ctx context.Context, desc *grpc.StreamDesc, method string) (rpc grpc.ClientStream, at Place, err error) {
+	at.session = s
+	if len(s.conns) > 1 {
+		at.Moved = s.moved() // before target, or a change could be missed
+	}
+	at.target = s.target()
+	own, cancel := context.WithCancel(s.cfg.identified(ctx))
+	timeout := time.AfterFunc(openTimeout, cancel)
+	rpc, err = s.conns[at.target].NewStream(own, desc, method)
+	late := !timeout.Stop()
+	if err == nil && !late {
+		return rpc, at, nil
+	}
+	cancel()
+	if ctx.Err() == nil && !s.up(at.target) && s.links[at.target].attempts.unconnected(s, time.Now()) {
+		s.leave(at.target)
+	}
+	if late {
+		err = status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)
+	}
+	return nil, at, err
+}
+
+// Which of several targets is in use changes when a stream to it fails. Back to an earlier
+// one the way is slow: it must have been reachable for a while (B.40). That is found out by
+// a connection that is kept to it beside the one in use, since nothing less shows that
+// somebody speaks HTTP/2 there.
+
+// lookBack returns to earlier targets until ctx ends.
+func (s *Session) lookBack(ctx context.Context) {
+	ticker := time.NewTicker(lookBackEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.tryEarlier(time.Now())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tryEarlier keeps connected to the targets before the one in use, and makes the first of
+// them that is steady the one in use.
+func (s *Session) tryEarlier(now time.Time) {
+	active := s.target()
+	for i := range active {
+		s.conns[i].Connect() // if it is idle
+		if !s.up(i) || !s.links[i].reach.steady(now) || !s.use(active, i) {
+			continue
+		}
+		s.cfg.Logger.Info("returning to an earlier origin address that is reachable again",
+			slog.String("origin", s.cfg.Targets[i]), slog.Duration("reachable", returnAfter))
+		return
+	}
+}
+
+// New returns a session; nothing is sent before a view wants something. Errors: a
+// target that gRPC cannot parse.
+func New(cfg Config) (*Session, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	ctx, end := context.WithCancel(context.Background())
+	s := &Session{
+		cfg:         cfg,
+		end:         end,
+		toldNoDelta: make([]atomic.Bool, len(cfg.Targets)),
+		auditing:    make(chan struct{}, 1),
+		comparing:   make(chan struct{}, 1),
+		links:       make([]link, len(cfg.Targets)),
+		pace:        newStreamPace(&cfg),
+	}
+	for _, target := range cfg.Targets {
+		conn, err := grpc.NewClient(target, cfg.dialOptions()...)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open origin %q: %w", target, err), s.Close())
+		}
+		s.conns = append(s.conns, conn)
+	}
+	over := make(chan struct{})
+	s.changed.Store(&over)
+	for i, conn := range s.conns {
+		s.watching.Go(func() { s.watch(i, conn) }) // ended and awaited by Close
+	}
+	if len(s.conns) > 1 {
+		s.watching.Go(func() { s.lookBack(ctx) }) // likewise
+	}
+	return s, nil
+}
+
+// The address of a dead origin, or of a link that drops everything, is found by
+// the kernel: most servers would take frequent HTTP/2 pings amiss (B.34). For what was sent
+// and is not acknowledged, gRPC sets TCP_USER_TIMEOUT to the timeout of pings.
+var tcpKeepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// windowBytes is the flow-control window of the connection and its streams. It is
+// fixed, since probing for a better one costs a ping for each message.
+const windowBytes = 4 << 20
+
+func (c *Config) dialOptions() []grpc.DialOption {
+	var options []grpc.DialOption
+	if c.CallCredentials != nil {
+		options = append(options, grpc.WithPerRPCCredentials(c.CallCredentials))
+	}
+	if c.Authority != "" {
+		options = append(options, grpc.WithAuthority(c.Authority))
+	}
+	options = append(options,
+		grpc.WithTransportCredentials(c.Credentials),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}]}`),
+		grpc.WithDisableRetry(),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.Codec{}), grpc.MaxCallRecvMsgSize(c.MaxResponseBytes)),
+		grpc.WithStaticStreamWindowSize(windowBytes),
+		grpc.WithStaticConnWindowSize(windowBytes),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.Keepalive, Timeout: 20 * time.Second}),
+		// When to open a stream again is the view sync's decision; the connection tries on
+		// its own, often enough to be there by then.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: openTimeout,
+		}),
+		grpc.WithContextDialer(dial),
+		grpc.WithIdleTimeout(0),
+	)
+	return append(options, c.DialOptions...)
+}
+
+func dial(ctx context.Context, address string) (net.Conn, error) {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", strings.TrimPrefix(path, "//")
+	}
+	d := net.Dialer{KeepAliveConfig: tcpKeepAlive}
+	return d.DialContext(ctx, network, address)
+}

@@ -148,7 +148,8 @@ func newClusterLoad() *clusterLoad {
 	return &clusterLoad{drops: make(map[string]uint64), localities: make(map[localityKey]*localityLoad)}
 }
 
-func (k clusterKey) bytes() int  { return clusterBytes + len(k.name) + len(k.service) }
+func (k clusterKey) bytes() int { return clusterBytes + len(k.name) + len(k.service) }
+
 func (k localityKey) bytes() int { return localityBytes + len(k.region) + len(k.zone) + len(k.subZone) }
 
 func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.UpstreamLocalityStats, endpoints bool) {

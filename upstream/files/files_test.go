@@ -523,7 +523,7 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 func vanishing(serving, found sets) look {
 	vanished := make(map[string]map[string]struct{})
 	for typeURL, set := range serving {
-		vanished[typeURL] = set.without(found[typeURL])
+		vanished[typeURL] = set.without(found.of(typeURL))
 	}
 	return look{found, vanished, found == nil}
 }
