@@ -9,27 +9,27 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A queue holds the streams that may have something to send, for a few workers. A goroutine for each stream would have
-// to be woken for each delivery, which costs half as much as the transport.
+// A queue holds the streams that may have something to send. A few workers serve them: waking a goroutine of each stream
+// for each delivery would cost half as much as the transport.
 //
-// New streams, which were sent nothing yet, have a queue of their own: they are never refused, but their first responses
-// are large, and many of them at once must not delay changes for streams that are served (B.35).
+// Streams that were sent nothing yet wait in a line of their own. Their first responses are large, and many of them at
+// once must not delay changes for the other streams (B.35).
 type queue struct {
 	mu        sync.Mutex
 	served    line
 	newcomers line
-	passed    int // turns of the served since a newcomer had one
-	workers   int // that run; they end when nothing is left
+	passed    int // turns of served streams since the last turn of a new stream
+	workers   int // running ones; they end when the queue is empty
 
-	turns, idle int64 // how many were taken, and in how many of them nothing was sent
+	turns, idle int64 // turns so far, and those of them in which nothing was sent
 
 	turn func(*stream) (sent bool) // [stream.takeTurn]
 }
 
-// patience is how many turns of served streams may pass before a new stream has one.
+// patience is how many served streams may have a turn before a new stream has one.
 const patience = 8
 
-// A line holds streams in the order in which they came.
+// A line is a first-in, first-out queue of streams.
 type line struct {
 	streams []*stream // from next on
 	next    int
@@ -39,7 +39,7 @@ func (l *line) size() int { return len(l.streams) - l.next }
 
 func (l *line) push(s *stream) {
 	if len(l.streams) == cap(l.streams) && l.next > len(l.streams)/2 {
-		// Under load the line may never be empty: what has left it makes room.
+		// Under load the line may never become empty: reuse the room of streams that have left it.
 		n := copy(l.streams, l.streams[l.next:])
 		clear(l.streams[n:])
 		l.streams, l.next = l.streams[:n], 0
@@ -70,8 +70,8 @@ func (q *queue) push(s *stream) {
 	}
 }
 
-// pop returns the stream whose turn it is, or nil, and then the worker ends. The worker passes whether it had a turn
-// before, and whether it sent anything in that.
+// pop returns the next stream; nil ends the worker. The worker passes whether it had a turn before, and whether that
+// turn sent anything.
 func (q *queue) pop(had, sent bool) *stream {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -94,14 +94,14 @@ func (q *queue) pop(had, sent bool) *stream {
 	}
 }
 
-// waiting returns how many new streams wait for their turn.
+// waiting returns the number of new streams in the queue.
 func (q *queue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.newcomers.size()
 }
 
-// taken returns how many turns have ended, and whether a stream waits for one or has it.
+// taken returns the number of turns that have ended, and whether any stream has a turn or waits for one.
 func (q *queue) taken() (turns int64, busy bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -115,20 +115,20 @@ func (q *queue) work() {
 }
 
 const (
-	resting uint32 = iota // until something happens
-	queued
-	taken // somebody sends what there is to send
-	again // the same, and meanwhile something happened
+	resting uint32 = iota // nothing to do
+	queued                // waits for a turn
+	taken                 // a goroutine sends what is due
+	again                 // the same, and the stream was woken since
 )
 
-// A turn is the state of a stream in the queue. Only one goroutine at a time looks at what a stream has to send, and none
-// waits for another to do so.
+// A turn is the state of a stream in the queue. Only one goroutine at a time looks for what a stream has to send. No
+// goroutine waits for another one to do so.
 type turn struct{ atomic.Uint32 }
 
-// A lock is a mutex. A holder that may wait for the client to read calls lend, and others then wait on a channel.
+// A lock is a mutex. A holder calls lend before it waits for the client to read; other goroutines then wait on a channel.
 type lock struct {
 	mu   sync.Mutex
-	lent chan struct{} // closed when it is given back
+	lent chan struct{} // closed by giveBack; nil if the lock is not lent
 }
 
 func (l *lock) take() {
@@ -155,24 +155,24 @@ func (l *lock) giveBack() {
 	l.lent = nil
 }
 
-// peek takes the lock to read what it guards, but does not wait for a client that does not
-// read: who has lent the lock changes nothing until it is given back, which leave lets it.
+// peek locks mu without waiting for a stalled send, and reports whether there is one. The caller may read what the lock
+// guards, and must call leave.
 func (l *lock) peek() (stalled bool) {
 	l.mu.Lock()
 	return l.lent != nil
 }
 
-// wake gives the stream a turn. It may be called from anywhere.
+// wake gives the stream a turn. It may be called from any goroutine.
 func (s *stream) wake() { s.turned() }
 
-// changed wakes the stream since something that it watches has changed.
+// changed wakes the stream after a change of a resource that it watches.
 func (s *stream) changed() {
 	if !s.turned() {
 		s.server.coalesced.Add(1)
 	}
 }
 
-// turned gives the stream a turn, and reports whether it did not have one to come already.
+// turned gives the stream a turn, and reports false if the stream already waits for one.
 func (s *stream) turned() bool {
 	for {
 		switch at := s.turn.Load(); {
@@ -223,27 +223,27 @@ func (s *stream) rearm(next, now time.Time) {
 	}
 }
 
-// A herd is many streams that begin together, as when a fleet or its relay restarts: at least herdStreams, and a quarter
-// of all that are open. It has been served once no stream began and nothing was sent for herdPause.
+// A herd is a burst of new streams, as after a restart of a fleet or of the relay: at least herdStreams, and a quarter of
+// all open streams. It has been served once no stream began and nothing was sent for herdPause.
 const (
 	herdStreams  = 500
 	herdFraction = 4
 	herdPause    = 250 * time.Millisecond
 )
 
-// arrivals says when a herd has been served.
+// arrivals detects when a herd has been served.
 type arrivals struct {
-	served func()                          // called for each herd; nil if nobody wants to know
+	served func()                          // called for each herd; may be nil
 	turns  func() (taken int64, busy bool) // of the queue
 	open   func() int64                    // streams
 
 	mu    sync.Mutex
-	fresh int64       // streams that came since the last herd was served
-	taken int64       // turns, when last looked at
+	fresh int64       // streams that began since the last herd was served
+	taken int64       // turns at the last check
 	timer *time.Timer // runs while there may be a herd
 }
 
-// arrived counts a stream that begins.
+// arrived counts a new stream.
 func (a *arrivals) arrived() {
 	if a.served == nil {
 		return

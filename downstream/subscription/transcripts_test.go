@@ -1,11 +1,8 @@
 package subscription
 
 import (
-	"bufio"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +10,6 @@ import (
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
@@ -37,33 +33,12 @@ var update = flag.Bool("update", false, "rewrite testdata")
 //	> list * a                  (SotW)
 //	> ack                       (or nack; of the newest response, or of the nonce that follows)
 //	> wait 5s
-func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			written, err := os.ReadFile(file)
-			check.OK(t, err)
-			got := play(t, string(written))
-			if *update {
-				check.OK(t, os.WriteFile(file, []byte(got), 0o644))
-			} else if got != string(written) {
-				t.Errorf("%s (-written +sent):\n%s", file, cmp.Diff(strings.Split(string(written), "\n"), strings.Split(got, "\n")))
-			}
-		})
-	}
-}
+func TestTranscripts(t *testing.T) { check.Transcripts(t, "testdata/*.txt", *update, play) }
 
-func play(t *testing.T, script string) string {
+func play(t *testing.T, lines []string) string {
 	var out strings.Builder
 	p := &player{t: t, now: time.Now()}
-	for lines := bufio.NewScanner(strings.NewReader(script)); lines.Scan(); {
-		line := lines.Text()
-		if strings.HasPrefix(line, "  ") {
-			continue // written by the last run
-		}
+	for _, line := range lines {
 		out.WriteString(line + "\n")
 		event, ok := strings.CutPrefix(line, "> ")
 		if !ok {
