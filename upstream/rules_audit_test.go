@@ -218,9 +218,7 @@ func TestB43_OriginAuditEnds(t *testing.T) {
 		if a, err := r.control.Audit(t.Context(), ""); err != nil || len(a.Types) != 0 || r.streams() != 0 {
 			t.Errorf("audit of a view that asked for nothing: %s, %v, on %d streams; want nothing, on none", found(a), err, r.streams())
 		}
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

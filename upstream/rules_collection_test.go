@@ -70,8 +70,7 @@ func TestB5_AGlobBesideTheWildcard(t *testing.T) {
 		r.expect("auxiliary stream", shorten(r.conversation(1)), "[E node +*] [E ack 1]")
 		r.Restart()
 		r.put(endpoints, shopA+"@2", "plain@2")
-		r.pass(time.Minute)
-		r.expect("all", r.members(endpoints), "plain@2")
+		r.membersAfter(time.Minute, "all", endpoints, "plain@2")
 		r.expect("collection", shorten(r.members(shopKey)), "shop/a@2")
 		if open := len(r.State().Open()); open != 2 || !r.State().Subscribed(endpoints, "*", shopGlob) {
 			t.Errorf("want both on two streams again:\n%v", r.State())

@@ -64,8 +64,7 @@ func TestB9_Rubbish(t *testing.T) {
 					t.Errorf("position %d, want %d", r.view.Generation().Seq, seq)
 				}
 				r.put(clusters, "a@2")
-				r.pass(2 * time.Second)
-				r.expect("members", r.members(clusters), "a@2")
+				r.membersAfter(2*time.Second, "members", clusters, "a@2")
 			})
 		})
 	}
@@ -75,9 +74,7 @@ func TestB9_Rubbish(t *testing.T) {
 // follows again once the origin does.
 func TestB34_HalfOpen(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		r.Freeze(true)
 		r.watch.Subscribe(endpoints, []string{"asked meanwhile"})
 		r.pass(10 * time.Minute)
@@ -87,8 +84,7 @@ func TestB34_HalfOpen(t *testing.T) {
 		r.expect("members", r.members(clusters), "a@1")
 		r.Freeze(false)
 		r.put(clusters, "a@2")
-		r.pass(time.Minute)
-		r.expect("members", r.members(clusters), "a@2")
+		r.membersAfter(time.Minute, "members", clusters, "a@2")
 		r.expect("named", r.named(endpoints), "!asked meanwhile")
 	})
 }
@@ -199,13 +195,11 @@ func TestB33_GoAway(t *testing.T) {
 		r.pass(confirmed)
 		r.GoAway()
 		r.put(clusters, "a@2")
-		r.pass(time.Minute)
-		r.expect("members while draining", r.members(clusters), "a@2")
+		r.membersAfter(time.Minute, "members while draining", clusters, "a@2")
 		old.Close(nil)
 		r.pass(time.Second)
 		r.put(clusters, "a@3")
-		r.pass(time.Second)
-		r.expect("members", r.members(clusters), "a@3")
+		r.membersAfter(time.Second, "members", clusters, "a@3")
 		if s := r.State(); len(s.Streams) != 2 || s.OpenConnections != 1 {
 			t.Errorf("%d streams, %d connections open, want 2 and 1", len(s.Streams), s.OpenConnections)
 		}
@@ -218,9 +212,7 @@ func TestB4_TooFewStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, ServerOptions: []grpc.ServerOption{grpc.MaxConcurrentStreams(1)}})
 		r := viewSync(t, o, upstream.Config{Linger: time.Second})
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		n := r.watch.Subscribe(clusters, []string{"a"})
 		r.pass(4 * time.Second)
 		check.Equal(t, "lines after 4s", r.log.count("no stream within 5s"), 0)
@@ -228,8 +220,7 @@ func TestB4_TooFewStreams(t *testing.T) {
 		check.Equal(t, "lines after 6s", r.log.count("no stream within 5s"), 1)
 		r.pass(time.Hour)
 		r.put(clusters, "a@2")
-		r.pass(soon)
-		r.expect("members", r.members(clusters), "a@2")
+		r.membersAfter(soon, "members", clusters, "a@2")
 		if !n[0].Asked().IsZero() {
 			t.Error("a name counts as asked for though no stream asks")
 		}

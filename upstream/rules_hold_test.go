@@ -34,9 +34,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%d of %d", tt.lost, tt.members), func(t *testing.T) {
 			inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
-				r.put(clusters, numbered(tt.members)...)
-				r.watch.SubscribeAll(clusters)
-				r.pass(confirmed)
+				r.follow(clusters, numbered(tt.members)...)
 				r.away(removing(clusters, nameOnly(numbered(tt.members))[tt.members-tt.lost:]...))
 				r.pass(9 * time.Minute)
 				want := tt.members
@@ -48,8 +46,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 					t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
 				}
 				streams := r.streams()
-				r.pass(3 * time.Minute)
-				check.Equal(t, "members after 12 minutes", r.view.Generation().Type(clusters).Wildcard.Count(), tt.members-tt.lost)
+				r.clustersAfter(3*time.Minute, "after 12 minutes", tt.members-tt.lost)
 				check.Equal(t, "second resync", r.streams() > streams, tt.held)
 				if tt.held {
 					for _, req := range r.State().Last().Requests {
@@ -58,8 +55,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 						}
 					}
 				}
-				r.pass(24 * time.Hour)
-				check.Equal(t, "members after a day", r.view.Generation().Type(clusters).Wildcard.Count(), tt.members-tt.lost)
+				r.clustersAfter(24*time.Hour, "after a day", tt.members-tt.lost)
 			})
 		})
 	}
@@ -72,9 +68,7 @@ func lost() []string { return nameOnly(numbered(100))[50:] }
 func loses(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, lost()...))
 		r.pass(2 * time.Minute)
 		if n := r.log.count(heldLine); n != 1 {
@@ -90,10 +84,8 @@ func (r *rig) count() int { return r.view.Generation().Type(clusters).Wildcard.C
 func TestB15_SecondLookFindsOtherwise(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.away(removing(clusters, "n000"))
-		r.pass(9 * time.Minute)
-		check.Equal(t, "members at the end of the first hold", r.count(), 100)
-		r.pass(5 * time.Minute)
-		check.Equal(t, "members after the second hold", r.count(), 49)
+		r.clustersAfter(9*time.Minute, "at the end of the first hold", 100)
+		r.clustersAfter(5*time.Minute, "after the second hold", 49)
 	})
 }
 
@@ -102,23 +94,18 @@ func TestB15_HeldAndBack(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		loses(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
-			r.pass(24 * time.Hour)
-			check.Equal(t, "members", r.count(), 100)
+			r.clustersAfter(24*time.Hour, "members", 100)
 			// The same loss again is not believed because it was seen before.
 			r.away(removing(clusters, lost()...))
-			r.pass(5 * time.Minute)
-			check.Equal(t, "members five minutes after the next loss", r.count(), 100)
-			r.pass(10 * time.Minute)
-			check.Equal(t, "members after the next hold", r.count(), 50)
+			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
+			r.clustersAfter(10*time.Minute, "after the next hold", 50)
 		})
 	})
 	t.Run("some", func(t *testing.T) {
 		loses(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
-			r.pass(9 * time.Minute)
-			check.Equal(t, "members: the time begins anew when something comes back", r.count(), 100)
-			r.pass(24 * time.Hour)
-			check.Equal(t, "members in the end", r.count(), 80)
+			r.clustersAfter(9*time.Minute, "the time begins anew when something comes back", 100)
+			r.clustersAfter(24*time.Hour, "in the end", 80)
 		})
 	})
 	t.Run("after another restart", func(t *testing.T) {
@@ -126,8 +113,7 @@ func TestB15_HeldAndBack(t *testing.T) {
 			r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
 			r.pass(time.Hour)
 			r.away(removing(clusters, lost()...))
-			r.pass(5 * time.Minute)
-			check.Equal(t, "members five minutes after the next loss", r.count(), 100)
+			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
 		})
 	})
 }
@@ -137,10 +123,8 @@ func TestB15_HeldAndBack(t *testing.T) {
 func TestB15_HeldAndRemoved(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, lost()[:20]...))
-		r.pass(time.Second)
-		check.Equal(t, "members", r.count(), 80)
-		r.pass(12 * time.Minute)
-		check.Equal(t, "members after the hold", r.count(), 50)
+		r.clustersAfter(time.Second, "members", 80)
+		r.clustersAfter(12*time.Minute, "after the hold", 50)
 	})
 }
 
@@ -155,8 +139,7 @@ func TestB15_HoldSurvivesReconnects(t *testing.T) {
 		if n := r.log.count(heldLine); n != 1 {
 			t.Errorf("held back %d times, want once", n)
 		}
-		r.pass(5 * time.Minute)
-		check.Equal(t, "members after the hold", r.count(), 50)
+		r.clustersAfter(5*time.Minute, "after the hold", 50)
 	})
 }
 
@@ -167,15 +150,11 @@ func TestB15_C15_EmptyOrigin(t *testing.T) {
 		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
 			b := relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: silent}
 			inBubble(t, b, upstream.Config{FullResync: true}, func(t *testing.T, r *rig) {
-				r.put(clusters, numbered(30)...)
-				r.watch.SubscribeAll(clusters)
-				r.pass(confirmed)
+				r.follow(clusters, numbered(30)...)
 				r.away(removing(clusters, nameOnly(numbered(30))...))
-				r.pass(9 * time.Minute)
-				check.Equal(t, "members of an origin that came back empty", r.count(), 30)
+				r.clustersAfter(9*time.Minute, "of an origin that came back empty", 30)
 				r.put(clusters, numbered(30)...)
-				r.pass(time.Hour)
-				r.expect("members", r.members(clusters), shown(numbered(30)))
+				r.membersAfter(time.Hour, "members", clusters, shown(numbered(30)))
 			})
 		})
 	}

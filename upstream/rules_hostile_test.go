@@ -25,13 +25,10 @@ import (
 // is held stays; the origin is asked again, no oftener than one that ends streams.
 func TestB9_ResponseOverTheLimit(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{MaxResponseBytes: 4096}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		large := relaytest.Opaque(clusters, "b", make([]byte, 8192))
 		r.Apply(func(tx *relaytest.Tx) { tx.Set(clusters, "b", large, "1") })
-		r.pass(10 * time.Minute)
-		r.expect("members", r.members(clusters), "a@1")
+		r.membersAfter(10*time.Minute, "members", clusters, "a@1")
 		if n := r.log.count("ERROR origin response exceeds TENDER_MAX_ORIGIN_RESPONSE_BYTES"); n < 5 || n > 40 {
 			t.Errorf("%d lines in ten minutes, want some 20", n)
 		}
@@ -39,8 +36,7 @@ func TestB9_ResponseOverTheLimit(t *testing.T) {
 			t.Errorf("%d streams were counted: %v", n, r.session.Stats().Ended)
 		}
 		r.put(clusters, "b@2")
-		r.pass(time.Minute)
-		r.expect("members once it is small", r.members(clusters), "a@1 b@2")
+		r.membersAfter(time.Minute, "members once it is small", clusters, "a@1 b@2")
 	})
 }
 

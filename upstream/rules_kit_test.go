@@ -161,6 +161,34 @@ func present(shown string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(shown), func(s string) bool { return s[0] == '!' }), " ")
 }
 
+// follow has the origin hold resources, and clients subscribe to all of them, until the set is confirmed.
+func (r *rig) follow(typeURL string, resources ...string) {
+	r.put(typeURL, resources...)
+	r.watch.SubscribeAll(typeURL)
+	r.pass(confirmed)
+}
+
+// membersAfter lets d pass, and fails the test if wildcard clients do not see what is wanted.
+func (r *rig) membersAfter(d time.Duration, what, typeURL, want string) {
+	r.t.Helper()
+	r.pass(d)
+	r.expect(what, r.members(typeURL), want)
+}
+
+// namedAfter is membersAfter for what was asked for by name.
+func (r *rig) namedAfter(d time.Duration, what, typeURL, want string) {
+	r.t.Helper()
+	r.pass(d)
+	r.expect(what, r.named(typeURL), want)
+}
+
+// clustersAfter lets d pass, and fails the test unless the view has so many clusters.
+func (r *rig) clustersAfter(d time.Duration, when string, want int) {
+	r.t.Helper()
+	r.pass(d)
+	r.wantClusters(when, want)
+}
+
 // expect fails the test if got is not want.
 func (r *rig) expect(what, got, want string) {
 	r.t.Helper()

@@ -25,15 +25,13 @@ func TestProtocol_AutoFallsBackToSotW(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
-		r.pass(0)
-		r.expect("members at once", r.members(clusters), "a@1")
+		r.membersAfter(0, "members at once", clusters, "a@1")
 		for range 3 {
 			r.Restart()
 			r.pass(time.Minute)
 		}
 		r.put(clusters, "a@2")
-		r.pass(soon)
-		r.expect("members", r.members(clusters), "a@2")
+		r.membersAfter(soon, "members", clusters, "a@2")
 		if n := r.log.count(spokenSotW); n != 1 {
 			t.Errorf("logged %d times that it is spoken to in SotW, want once", n)
 		}
@@ -47,8 +45,7 @@ func TestProtocol_AuxiliaryStream(t *testing.T) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(clusters, []string{"a"})
-		r.pass(time.Second)
-		r.expect("named", r.named(clusters), "a@1")
+		r.namedAfter(time.Second, "named", clusters, "a@1")
 		check.Equal(t, "streams in vain beside the first one", r.log.count("Unimplemented"), 0)
 	})
 }
@@ -75,8 +72,7 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 		}
 		check.Equal(t, "position: nothing has changed", r.view.Generation().Seq, seq)
 		r.away(removing(clusters, "n003"))
-		r.pass(time.Minute)
-		check.Equal(t, "members", r.count(), 19)
+		r.clustersAfter(time.Minute, "members", 19)
 	})
 }
 

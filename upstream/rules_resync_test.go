@@ -103,9 +103,7 @@ func TestB15_C14_Sweep(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, tt.b, upstream.Config{FullResync: tt.full}, func(t *testing.T, r *rig) {
-				r.put(clusters, numbered(20)...)
-				r.watch.SubscribeAll(clusters)
-				r.pass(confirmed)
+				r.follow(clusters, numbered(20)...)
 				r.away(removing(clusters, "n003", "n007"))
 				back := time.Now()
 				r.pass(tt.before - time.Since(back))
@@ -180,23 +178,18 @@ func TestB15_FoundByNameAndLetGo(t *testing.T) {
 // reads nothing from the second stream.
 func TestB15_SilenceOnTheControlProvesNothing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(20)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(20)...)
 		r.away(removing(clusters, "n003"))
 		r.pass(10 * time.Second)
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = true }) // streams opened from now on
-		r.pass(time.Hour)
-		r.expect("members", r.members(clusters), shown(numbered(20)))
+		r.membersAfter(time.Hour, "members", clusters, shown(numbered(20)))
 	})
 }
 
 // A sweep that the loss of the origin cut short proves nothing for the next one.
 func TestB15_SweepBeginsAnew(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(20)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(20)...)
 		r.away(removing(clusters, "n003"))
 		r.pass(20 * time.Second) // asked, and the control was answered
 		if n := len(r.State().Open()); n != 2 {
@@ -223,8 +216,7 @@ func TestB15_NamedIsNeverInferred(t *testing.T) {
 		r.watch.Subscribe(endpoints, nameOnly(numbered(20)))
 		r.pass(confirmed)
 		r.away(removing(endpoints, "n003"))
-		r.pass(24 * time.Hour)
-		r.expect("named", r.named(endpoints), shown(numbered(20)))
+		r.namedAfter(24*time.Hour, "named", endpoints, shown(numbered(20)))
 	})
 }
 
@@ -386,9 +378,7 @@ func TestH07_AnotherServerThatAnswersTwice(t *testing.T) {
 // TestH07_AnOriginThatRepeatedItself is compared too: it was taken for one that resends everything, and is not.
 func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		r.Restart()
 		r.pass(time.Second)
 		r.put(clusters, "a@1")

@@ -70,9 +70,7 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 func losesInSotW(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, lost()...))
 		r.pass(time.Minute)
 		if n := r.log.count(heldLine); n != 1 || r.count() != 100 {
@@ -86,17 +84,14 @@ func losesInSotW(t *testing.T, test func(t *testing.T, r *rig)) {
 // what its later lists still lack it never had on the stream.
 func TestC15_SotWOriginFillsUp(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, nameOnly(numbered(100))...))
 		for i := range 10 {
 			r.pass(time.Second)
 			r.put(clusters, numbered(100)[10*i:10*i+10]...)
 			check.Equal(t, fmt.Sprintf("members when %d are back", 10*i), r.count(), 100)
 		}
-		r.pass(time.Hour)
-		r.expect("members", r.members(clusters), shown(numbered(100)))
+		r.membersAfter(time.Hour, "members", clusters, shown(numbered(100)))
 	})
 }
 
@@ -104,10 +99,8 @@ func TestC15_SotWOriginFillsUp(t *testing.T) {
 func TestB15_SotWExplicitDuringTheHold(t *testing.T) {
 	losesInSotW(t, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, nameOnly(numbered(100))[:30]...))
-		r.pass(soon)
-		check.Equal(t, "members: the 50 that are held, and 20", r.count(), 70)
-		r.pass(15 * time.Minute)
-		check.Equal(t, "members after the hold", r.count(), 20)
+		r.clustersAfter(soon, "the 50 that are held, and 20", 70)
+		r.clustersAfter(15*time.Minute, "after the hold", 20)
 	})
 }
 
@@ -116,8 +109,7 @@ func TestB15_SotWSecondLook(t *testing.T) {
 	t.Run("all is back", func(t *testing.T) {
 		losesInSotW(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
-			r.pass(time.Hour)
-			check.Equal(t, "members", r.count(), 100)
+			r.clustersAfter(time.Hour, "members", 100)
 		})
 	})
 	t.Run("all names are back", func(t *testing.T) {
@@ -128,18 +120,15 @@ func TestB15_SotWSecondLook(t *testing.T) {
 			r.away(removing(listeners, nameOnly(numbered(20))[5:]...))
 			r.pass(time.Minute)
 			r.put(listeners, numbered(20)...)
-			r.pass(time.Hour)
-			r.expect("named", r.named(listeners), shown(numbered(20)))
+			r.namedAfter(time.Hour, "named", listeners, shown(numbered(20)))
 			check.Equal(t, "streams: there is nothing to look at again", r.streams(), 2)
 		})
 	})
 	t.Run("some are back", func(t *testing.T) {
 		losesInSotW(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
-			r.pass(9 * time.Minute)
-			check.Equal(t, "members: the time begins anew when something comes back", r.count(), 100)
-			r.pass(time.Hour)
-			check.Equal(t, "members in the end", r.count(), 80)
+			r.clustersAfter(9*time.Minute, "the time begins anew when something comes back", 100)
+			r.clustersAfter(time.Hour, "in the end", 80)
 		})
 	})
 	t.Run("reconnects do not shorten it", func(t *testing.T) {
@@ -151,18 +140,15 @@ func TestB15_SotWSecondLook(t *testing.T) {
 			if n := r.count(); n != 100 || r.log.count(heldLine) != 1 {
 				t.Errorf("%d members, held back %d times, want 100 and once", n, r.log.count(heldLine))
 			}
-			r.pass(5 * time.Minute)
-			check.Equal(t, "members after the hold", r.count(), 50)
+			r.clustersAfter(5*time.Minute, "after the hold", 50)
 		})
 	})
 	t.Run("the origin is away when it ends", func(t *testing.T) {
 		losesInSotW(t, func(t *testing.T, r *rig) {
 			r.Stop()
-			r.pass(time.Hour)
-			check.Equal(t, "members of an origin that is away", r.count(), 100)
+			r.clustersAfter(time.Hour, "of an origin that is away", 100)
 			r.Restart()
-			r.pass(2 * time.Minute)
-			check.Equal(t, "members", r.count(), 50)
+			r.clustersAfter(2*time.Minute, "members", 50)
 		})
 	})
 }
@@ -172,9 +158,7 @@ func TestB15_SotWSecondLook(t *testing.T) {
 func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		const acme = "type.googleapis.com/acme.Foo"
-		r.put(acme, numbered(20)...)
-		r.watch.SubscribeAll(acme)
-		r.pass(confirmed)
+		r.follow(acme, numbered(20)...)
 		r.away(removing(acme, "n003"))
 		r.pass(29 * time.Second)
 		check.Equal(t, "members after 29s", r.view.Generation().Type(acme).Wildcard.Count(), 20)

@@ -110,8 +110,7 @@ func TestR033_R062_R063_RefusedWhole(t *testing.T) {
 				}
 				// The stream goes on.
 				r.put(clusters, "a@2")
-				r.pass(soon)
-				r.expect("members after the next response", r.members(clusters), "a@2")
+				r.membersAfter(soon, "members after the next response", clusters, "a@2")
 				check.Equal(t, "streams", r.streams(), 1)
 			})
 		})
@@ -177,8 +176,7 @@ func TestR054_WildcardForms(t *testing.T) {
 		all := r.watch.SubscribeAll(clusters)
 		r.pass(soon)
 		r.watch.UnsubscribeAll(all)
-		r.pass(2 * time.Minute)
-		r.expect("members given up", r.members(clusters), "")
+		r.membersAfter(2*time.Minute, "members given up", clusters, "")
 		r.watch.SubscribeAll(clusters)
 		r.pass(soon)
 		r.expect("first stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*]")
@@ -312,8 +310,7 @@ func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 			check.Equal(t, "the version of the system", generation.Type(clusters).Wildcard.System(), system)
 			// The same system version does not hide a change.
 			r.put(clusters, "a@2")
-			r.pass(soon)
-			r.expect("members", r.members(clusters), "a@2")
+			r.membersAfter(soon, "members", clusters, "a@2")
 			r.put(clusters, "a@1")
 			r.pass(soon)
 		}
@@ -334,8 +331,7 @@ func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
 		before := r.State().Last()
 		r.Inject(response(endpoints, "a@9", "phantom@1"))
 		r.Inject(response(clusters, "c@9"))
-		r.pass(soon)
-		r.expect("named", r.named(endpoints), "b@1")
+		r.namedAfter(soon, "named", endpoints, "b@1")
 		r.expect("members", r.members(clusters)+r.named(clusters), "")
 		after := r.State().Last()
 		if got := len(after.Requests) - len(before.Requests); got != 2 {
