@@ -100,39 +100,41 @@ type NodeMatch func(*node) bool
 //
 // Source: envoy.type.matcher.v3.
 func MatchNodes(matchers []*matcherpb.NodeMatcher) (NodeMatch, error) {
-	var matches []NodeMatch
+	matches, err := compile("node_matchers[%d].", matchers, matchNode)
+	return func(n *node) bool { return len(matches) == 0 || anyOf(matches)(n) }, err
+}
+
+// compile returns the match of each matcher. An error begins with where the matcher stands, a format of its index.
+func compile[M, V any](where string, matchers []M, one func(M) (func(V) bool, error)) (matches []func(V) bool, err error) {
 	for i, m := range matchers {
-		match, err := matchNode(m)
+		match, err := one(m)
 		if err != nil {
-			return nil, fmt.Errorf("node_matchers[%d].%w", i, err)
+			return nil, fmt.Errorf("%s%w", fmt.Sprintf(where, i), err)
 		}
 		matches = append(matches, match)
 	}
-	return func(n *node) bool {
-		return len(matches) == 0 || slices.ContainsFunc(matches, func(match NodeMatch) bool { return match(n) })
-	}, nil
+	return matches, nil
+}
+
+// anyOf returns a match of what any of the matches matches.
+func anyOf[V any](matches []func(V) bool) func(V) bool {
+	return func(v V) bool { return slices.ContainsFunc(matches, func(match func(V) bool) bool { return match(v) }) }
 }
 
 // matchNode returns a match of nodes whose id and metadata all match.
-func matchNode(m *matcherpb.NodeMatcher) (NodeMatch, error) {
-	var all []NodeMatch
+func matchNode(m *matcherpb.NodeMatcher) (func(*node) bool, error) {
+	id := func(string) bool { return true }
 	if m.GetNodeId() != nil {
-		match, err := matchString(m.GetNodeId())
-		if err != nil {
+		var err error
+		if id, err = matchString(m.GetNodeId()); err != nil {
 			return nil, fmt.Errorf("node_id: %w", err)
 		}
-		all = append(all, func(n *node) bool { return match(n.GetId()) })
 	}
-	for i, s := range m.GetNodeMetadatas() {
+	differs, err := compile("node_metadatas[%d].value: ", m.GetNodeMetadatas(), func(s *matcherpb.StructMatcher) (func(*node) bool, error) {
 		match, err := matchValue(s.GetValue())
-		if err != nil {
-			return nil, fmt.Errorf("node_metadatas[%d].value: %w", i, err)
-		}
-		all = append(all, func(n *node) bool { return match(valueAt(n.GetMetadata(), s.GetPath())) })
-	}
-	return func(n *node) bool {
-		return !slices.ContainsFunc(all, func(match NodeMatch) bool { return !match(n) })
-	}, nil
+		return func(n *node) bool { return !match(valueAt(n.GetMetadata(), s.GetPath())) }, err
+	})
+	return func(n *node) bool { return id(n.GetId()) && !anyOf(differs)(n) }, err
 }
 
 // valueAt returns the value at a path, nil if there is none.
@@ -183,10 +185,7 @@ func matchValue(m *matcherpb.ValueMatcher) (func(*structpb.Value) bool, error) {
 	case *matcherpb.ValueMatcher_PresentMatch:
 		return func(v *structpb.Value) bool { return (v != nil) == p.PresentMatch }, nil
 	case *matcherpb.ValueMatcher_BoolMatch:
-		return func(v *structpb.Value) bool {
-			b, is := v.GetKind().(*structpb.Value_BoolValue)
-			return is && b.BoolValue == p.BoolMatch
-		}, nil
+		return func(v *structpb.Value) bool { return v.AsInterface() == any(p.BoolMatch) }, nil
 	case *matcherpb.ValueMatcher_DoubleMatch:
 		return func(v *structpb.Value) bool {
 			n, is := v.GetKind().(*structpb.Value_NumberValue)
@@ -194,32 +193,16 @@ func matchValue(m *matcherpb.ValueMatcher) (func(*structpb.Value) bool, error) {
 		}, nil
 	case *matcherpb.ValueMatcher_StringMatch:
 		match, err := matchString(p.StringMatch)
-		return func(v *structpb.Value) bool {
-			s, is := v.GetKind().(*structpb.Value_StringValue)
-			return is && match(s.StringValue)
-		}, err
+		return func(v *structpb.Value) bool { s, is := v.AsInterface().(string); return is && match(s) }, err
 	case *matcherpb.ValueMatcher_ListMatch:
 		match, err := matchValue(p.ListMatch.GetOneOf())
 		return func(v *structpb.Value) bool { return slices.ContainsFunc(v.GetListValue().GetValues(), match) }, err
 	case *matcherpb.ValueMatcher_OrMatch:
-		return matchOr(p.OrMatch)
+		matches, err := compile("or_match.value_matchers[%d]: ", p.OrMatch.GetValueMatchers(), matchValue)
+		return anyOf(matches), err
 	default:
 		return nil, fmt.Errorf("match_pattern is %T: want null_match, present_match, bool_match, double_match, string_match, list_match or or_match", p)
 	}
-}
-
-func matchOr(m *matcherpb.OrMatcher) (func(*structpb.Value) bool, error) {
-	var matches []func(*structpb.Value) bool
-	for i, of := range m.GetValueMatchers() {
-		match, err := matchValue(of)
-		if err != nil {
-			return nil, fmt.Errorf("or_match.value_matchers[%d]: %w", i, err)
-		}
-		matches = append(matches, match)
-	}
-	return func(v *structpb.Value) bool {
-		return slices.ContainsFunc(matches, func(match func(*structpb.Value) bool) bool { return match(v) })
-	}, nil
 }
 
 // matchDouble reports whether a number is the exact one, or in the range, which excludes its end.

@@ -152,7 +152,7 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	if err := s.identify(who); err != nil {
 		return err
 	}
-	if err := s.checkRequest(r); err != nil {
+	if err := cmp.Or(s.checkType(r.TypeURL), s.cfg.checkNames(r)); err != nil {
 		return err
 	}
 	sub, err := s.subscription(r.TypeURL)
@@ -173,14 +173,6 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	}
 	s.admitRefused()
 	return nil
-}
-
-// checkRequest refuses what the client may not ask for, and names that are too long.
-func (s *stream) checkRequest(r *wire.Request) error {
-	if err := s.checkType(r.TypeURL); err != nil {
-		return err
-	}
-	return s.cfg.checkNames(r)
 }
 
 // filterNames leaves in a request the names that the client may have. A request that repeats its names stays as it is.

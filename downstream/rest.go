@@ -28,11 +28,17 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	var req restRequest
 	var resp *restResponse
 	s.streams.Add(1)
-	leave, err := s.admit(r)
-	if err == nil {
+	leave, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOfPoll(r)))
+	switch {
+	case err != nil:
+		s.guard.Counters.Rejected(err)
+		err = refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
+	case !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)):
+		err = refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
+		fallthrough
+	default:
 		defer leave()
 		s.accepted.Add(1)
-		err = s.pace(r)
 	}
 	memory := guard.AccountOfPoll(r).Charged(0)
 	defer memory.Release()
@@ -62,23 +68,6 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "poll answered", slog.String("path", r.URL.Path),
 		slog.String("node", req.id), slog.Int("status", code), slog.Any("err", err))
-}
-
-// admit counts a poll, which must call leave when it ends, or rejects it, before its body is read.
-func (s pollService) admit(r *http.Request) (leave func(), err error) {
-	if leave, err = s.guard.EnterStream(s.cfg.PeerName(guard.PeerOfPoll(r))); err == nil {
-		return leave, nil
-	}
-	s.guard.Counters.Rejected(err)
-	return nil, refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
-}
-
-// pace delays or rejects a poll whose host is rate-limited.
-func (s pollService) pace(r *http.Request) error {
-	if !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)) {
-		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
-	}
-	return nil
 }
 
 // answer returns the response to a poll of a peer, nil if the client's version is current. Errors are refusals, or gRPC

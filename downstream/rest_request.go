@@ -146,11 +146,6 @@ func (r *restRequest) parse(body []byte, typeURL, path string) error {
 		return refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
 	}
 	r.id, msg.TypeUrl = guard.NodeLabel(msg.Node), typeURL
-	return r.decode(msg)
-}
-
-// decode takes over a request.
-func (r *restRequest) decode(msg *discoverypb.DiscoveryRequest) error {
 	encoded, err := proto.Marshal(msg)
 	if err == nil {
 		err = r.Decode(encoded)

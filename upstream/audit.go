@@ -280,13 +280,10 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 		theirs, answers := of.entries(there)
 		of.equal = 0
 		grown += answers
-		for name, e := range mine {
-			a.look(resourceID{of, name}, e, theirs[name], was, now)
-		}
-		for name, e := range theirs {
-			if mine[name] == nil {
-				a.look(resourceID{of, name}, nil, e, was, now)
-			}
+		names := maps.Clone(mine)
+		maps.Copy(names, theirs)
+		for name := range names {
+			a.look(resourceID{of, name}, mine[name], theirs[name], was, now)
 		}
 	}
 	if grown > a.grown {

@@ -127,13 +127,6 @@ func (s *state) closeResponse(o cache.Outcome, r *wire.Request, now time.Time) {
 	}
 }
 
-func outcomeOf(r *wire.Request) cache.Outcome {
-	if r.Refused {
-		return cache.Refused
-	}
-	return cache.Accepted
-}
-
 // LeaveFanouts records that the client has left before it was sent or answered what is followed.
 func (s *state) LeaveFanouts(now time.Time) {
 	if s.pending {
