@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A pass is one look at what the client must be told.
+// A pass is one look at what is due to the client.
 type pass struct {
 	subscription.Look           // see barrier for its cut
 	next              time.Time // when to look again; zero: when something happens

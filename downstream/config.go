@@ -183,8 +183,8 @@ func (c *Config) limits(b *guard.Account) wire.Limits {
 	}
 }
 
-// maxOver bounds the refused names of a stream that are remembered: they are subscribed to once there is room. Of
-// further ones the client is told nothing.
+// maxOver bounds the names over a limit that a stream remembers, to subscribe to them once there is room. The client is
+// sent no error for further ones.
 const maxOver = 1000
 
 // requestError returns the error that ends a stream for a request that could not be decoded.
@@ -290,7 +290,7 @@ type Server struct {
 	throttled atomic.Int64  // see Stats
 	polls     pollMemory
 	arrivals  arrivals
-	registry  registry
+	registry  sync.Map // open streams by number, *stream
 	queue     queue
 	slots     guard.Slots
 

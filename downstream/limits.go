@@ -155,11 +155,9 @@ func (c *client) globOver(typeURL, glob string, others int, followed *int) error
 // set returns texts in order, each once.
 func set(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
-// The functions of this file refuse the names that are over a limit. No origin is asked for them, and a client that
-// understands resource_errors is told why. The stream goes on, so that one name does not cost the client all others
-// (B.35).
-
-// limitNames takes what is over a limit out of a request.
+// limitNames removes the names that are over a limit from a request. No origin is asked for them, and a client that
+// understands resource_errors is sent an error for them. The stream goes on, so that one name does not cost the client
+// all others (B.35).
 func (s *stream) limitNames(sub *subscription.Subscription, r *wire.Request) {
 	s.limitVersions(sub, r)
 	if r.Skipped > 0 {

@@ -26,7 +26,7 @@ const (
 // A waiting request is handled in the stream's turn.
 type waiting struct {
 	wire.Request
-	from *identity // whom it introduces; nil if nobody
+	from *identity // the identity in the request; nil if it has no new one
 }
 
 // receive takes requests until the client closes its side or the stream ends.
@@ -265,7 +265,7 @@ func (s *stream) wrapOf(typeURL string) wire.Wrap {
 	case wire.Known(typeURL):
 		return wire.WrapDetails
 	default:
-		return wire.WrapAll // nobody else could say what it is called
+		return wire.WrapAll // only the wrapper has its name
 	}
 }
 

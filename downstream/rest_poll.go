@@ -116,7 +116,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	defer timer.Stop()
 	for {
 		g, now := p.view.Generation(), time.Now()
-		p.sub.Skip(g.Seq) // who gets complete sets needs no removals
+		p.sub.Skip(g.Seq) // complete sets need no removals
 		told, again := p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
 		switch {
 		case told == subscription.Due, told == subscription.Incomplete && !now.Before(p.until) && !p.sub.Deletes():

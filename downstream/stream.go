@@ -26,7 +26,7 @@ type stream struct {
 	server  *Server
 	cfg     *Config
 	rpc     grpc.ServerStream
-	account *guard.Account // of its connection; nil if nobody counts
+	account *guard.Account // of its connection; nil if it is not charged
 	typeURL string         // the only one served; empty on an aggregated stream
 	delta   bool
 	number  uint64 // of the server's streams
@@ -63,7 +63,7 @@ type stream struct {
 	sent   bool // some response was sent
 	begun  time.Time
 	asked  time.Time // when something was first asked for, nothing being sent
-	closed time.Time // when the client said that it asks for nothing more
+	closed time.Time // when the client closed its side
 	idle   bool      // at the last look nothing was due and nothing waited
 	ended  bool      // or is about to, by run
 	leave  departure
@@ -119,7 +119,7 @@ func (s *stream) fixType(r *wire.Request) error {
 	}
 }
 
-// globs returns the number of globs on the stream.
+// globCount returns the number of globs on the stream.
 func (s *stream) globCount() (n int) {
 	for _, sub := range s.subs {
 		n += sub.GlobCount()

@@ -189,8 +189,8 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 	if s.cfg.rulesChanged() != nil {
 		st.stale = make(chan struct{}, 1)
 	}
-	s.registry.add(st)
-	defer s.registry.remove(st)
+	s.registry.Store(st.number, st)
+	defer s.registry.Delete(st.number)
 	err = st.run()
 	return s.streamEnded(err)
 }

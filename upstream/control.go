@@ -53,7 +53,7 @@ func NewControl(frozen bool, kept []reconcile.Hold) *Control {
 // (cache.Writer.Freeze). What the origin says is acknowledged and kept.
 func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Freeze() }) }
 
-// Thaw ends that, and clients are told the difference.
+// Thaw ends that, and clients are sent the difference.
 func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Thaw() }) }
 
 // Holds returns the removals that are held back, and those that were discarded.

@@ -303,7 +303,7 @@ func New(cfg Config) (*Session, error) {
 		s.watching.Go(func() { s.watch(i, conn) }) // ended and awaited by Close
 	}
 	if len(s.conns) > 1 {
-		s.watching.Go(func() { s.lookBack(ctx) }) // likewise
+		s.watching.Go(func() { s.lookBack(ctx) }) // ended and awaited by Close
 	}
 	return s, nil
 }
