@@ -64,18 +64,29 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 // lost is the resources that an origin loses in the tests below.
 func lost() []string { return nameOnly(numbered(100))[50:] }
 
-// loses has the origin come back without half of its 100 members.
+// loses has an origin come back without half of its 100 members.
 func loses(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
+	losesAs(t, forgetful, test)
+}
+
+func losesAs(t *testing.T, b relaytest.Behaviour, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, lost()...))
 		r.pass(2 * time.Minute)
-		if n := r.log.count(heldLine); n != 1 {
-			t.Fatalf("%d deletions held back, want 1", n)
+		if n := r.log.count(heldLine); n != 1 || r.count() != 100 {
+			t.Fatalf("%d deletions held back, %d members, want 1 and 100", n, r.count())
 		}
 		test(t, r)
 	})
+}
+
+// losesInBoth is loses for an origin of each variant.
+func losesInBoth(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Run("Delta", func(t *testing.T) { losesAs(t, forgetful, test) })
+	t.Run("SotW", func(t *testing.T) { losesAs(t, sotwOnly, test) })
 }
 
 func (r *rig) count() int { return r.view.Generation().Type(clusters).Wildcard.Count() }
@@ -92,7 +103,7 @@ func TestB15_SecondLookFindsOtherwise(t *testing.T) {
 // What comes back during the hold is not removed after it.
 func TestB15_HeldAndBack(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
-		loses(t, func(t *testing.T, r *rig) {
+		losesInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
 			r.clustersAfter(24*time.Hour, "members", 100)
 			// The same loss again is not believed because it was seen before.
@@ -102,7 +113,7 @@ func TestB15_HeldAndBack(t *testing.T) {
 		})
 	})
 	t.Run("some", func(t *testing.T) {
-		loses(t, func(t *testing.T, r *rig) {
+		losesInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
 			r.clustersAfter(9*time.Minute, "the time begins anew when something comes back", 100)
 			r.clustersAfter(24*time.Hour, "in the end", 80)
@@ -130,7 +141,7 @@ func TestB15_HeldAndRemoved(t *testing.T) {
 
 // Losing the connection during the hold does not shorten it.
 func TestB15_HoldSurvivesReconnects(t *testing.T) {
-	loses(t, func(t *testing.T, r *rig) {
+	losesInBoth(t, func(t *testing.T, r *rig) {
 		for range 4 {
 			r.Restart()
 			r.pass(90 * time.Second)
