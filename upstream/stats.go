@@ -15,39 +15,35 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Stats are what was done about an origin since it was opened, over all views. Of a
-// directory, only what is said of deletions is not zero.
+// Stats are the counters of an origin since it was opened, over all views. A directory has only those of removals.
 type Stats struct {
-	Connected int64 // connections that came to be, to any of the targets
-	Lost      int64 // of these, those that ended
+	Connected int64 // connections that were opened, to any of the targets
+	Lost      int64 // connections that ended
 	Failovers int64 // changes from one target to another
 
 	Streams int64            // that were opened
-	Ended   map[string]int64 // of these and of attempts to open one, by reason: see EndReasons
+	Ended   map[string]int64 // of these and of attempts to open one, by reason: one of the constants below, or a gRPC code
 
-	// Types counts responses by type URL; under the empty one, those of types that the
-	// protocol does not know.
+	// Types counts responses by type URL. Those of types that are not of the protocol are under the empty one.
 	Types map[string]TypeStats
 
-	// Removals that the origin may not have meant (B.15). Held counts those that were held
-	// back at first, Applied all that were carried out.
+	// Removals that the origin may not have meant (B.15). Held counts those that were held back, Applied all that were made.
 	Held, Applied int64
 
-	// Holding is how many are held back now.
+	// Holding is the number of removals that are held back now.
 	Holding int64
 
-	// Discarded counts those that an operator had discarded: the resources were kept.
+	// Discarded counts removals that an operator discarded: the resources were kept.
 	Discarded int64
 
-	// Audits counts the comparisons of a view with a second stream (Control.Audit), and
-	// Drifted the resources that they found to be another than the view holds.
+	// Audits counts comparisons of a view with a second stream (Control.Audit), Drifted the differences that they found.
 	Audits, Drifted int64
 }
 
-// TypeStats are what an origin sent of one type.
+// TypeStats count the responses of one type.
 type TypeStats struct {
-	Responses int64 // that were taken
-	Refused   int64 // that were refused: the origin was told so, by a NACK (B.9)
+	Responses int64 // that were accepted
+	Refused   int64 // that were rejected by a NACK (B.9)
 }
 
 // Plus returns the sums of both.
@@ -55,24 +51,23 @@ func (s TypeStats) Plus(o TypeStats) TypeStats {
 	return TypeStats{s.Responses + o.Responses, s.Refused + o.Refused}
 }
 
-// EndReasons are the reasons for which streams end beside the codes of gRPC's statuses,
-// such as UNAVAILABLE, by which all others go.
+// The reasons for which streams end, beside the codes of gRPC statuses, such as UNAVAILABLE.
 const (
-	EndClosed     = "closed"       // by the origin, as it should be
+	EndClosed     = "closed"       // by the origin, without an error
 	EndResync     = "resync"       // by the relay, to ask for everything
 	EndNotReading = "not_reading"  // by the relay: the origin does not read
 	EndTimeout    = "open_timeout" // it could not be opened in time
 )
 
-// counters are those of Stats. The zero value is ready.
+// counters count Stats. The zero value is ready.
 type counters struct {
 	reconcile.Counts
 
 	mu    sync.Mutex
-	stats Stats // guarded by mu; without what Counts has
+	stats Stats // guarded by mu; without the counters of Counts
 }
 
-// count has a function change the counters.
+// count changes the counters.
 func (c *counters) count(change func(*Stats)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
