@@ -17,16 +17,7 @@ import (
 // exported methods and the exceptions do not count.
 func ReadingOrder(t *testing.T, exceptions ...string) {
 	t.Helper()
-	fset := token.NewFileSet()
-	parse := func(name string) *ast.File {
-		return Must(parser.ParseFile(fset, name, nil, parser.ParseComments))
-	}
-	var order []string
-	for line := range strings.Lines(parse("doc.go").Doc.Text()) {
-		if strings.HasPrefix(line, "\t") {
-			order = append(order, regexp.MustCompile(`\w+\.go\b`).FindAllString(line, -1)...)
-		}
-	}
+	order := readingOrder()
 	for _, e := range Must(os.ReadDir(".")) {
 		if name := e.Name(); strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && name != "doc.go" && !slices.Contains(order, name) {
 			t.Errorf("%s has no place in the order that doc.go gives", name)
@@ -34,7 +25,7 @@ func ReadingOrder(t *testing.T, exceptions ...string) {
 	}
 	files, declared := make(map[string]*ast.File), make(map[string]string)
 	for _, name := range order {
-		files[name] = parse(name)
+		files[name] = Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))
 		declare(files[name], name, declared)
 	}
 	for i, name := range order {
@@ -44,6 +35,17 @@ func ReadingOrder(t *testing.T, exceptions ...string) {
 			}
 		}
 	}
+}
+
+// readingOrder returns the files in the order that doc.go gives.
+func readingOrder() (order []string) {
+	doc := Must(parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments)).Doc.Text()
+	for line := range strings.Lines(doc) {
+		if strings.HasPrefix(line, "\t") {
+			order = append(order, regexp.MustCompile(`\w+\.go\b`).FindAllString(line, -1)...)
+		}
+	}
+	return order
 }
 
 // declare notes in which file each name is declared; in none if there are several, or if it is a field or parameter too.
@@ -97,9 +99,7 @@ func uses(file *ast.File) map[string]bool {
 				local = append(local, n.Lhs...)
 			}
 		case *ast.RangeStmt:
-			if n.Tok == token.DEFINE {
-				local = append(local, n.Key, n.Value)
-			}
+			local = append(local, n.Key, n.Value)
 		case *ast.Ident:
 			found[n.Name] = true
 		}
@@ -107,9 +107,7 @@ func uses(file *ast.File) map[string]bool {
 	}
 	ast.Inspect(file, visit)
 	for _, x := range local {
-		if id, is := x.(*ast.Ident); is {
-			delete(found, id.Name)
-		}
+		delete(found, types.ExprString(x))
 	}
 	return found
 }
