@@ -11,42 +11,6 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// An Authorizer decides which Nodes a client may use, and what it may request (B.36, B.37). Its methods may be called
-// from any goroutine.
-type Authorizer interface {
-	// Authorize returns the grant of a peer with a Node, which it must not keep. The error, of [guard.Denies], rejects
-	// the client.
-	Authorize(p guard.Peer, n *node) (Grant, error)
-
-	// Changed returns a channel that is closed once Authorize may return something else than before. Nil if that never
-	// happens.
-	Changed() <-chan struct{}
-}
-
-// A Grant is what a client may request. It does not change.
-type Grant interface {
-	// Identity returns the client's identity for logs.
-	Identity() string
-
-	// Type returns an error, of [guard.Denies], if the client may not request a type.
-	Type(typeURL string) error
-
-	// LimitsNames reports whether Name must be called for the names of a type.
-	LimitsNames(typeURL string) bool
-
-	// Name returns an error, of [guard.Denies], if the client may not request a name of a type, which may be the
-	// wildcard. Names are canonical and without parameters.
-	Name(typeURL, name string) error
-}
-
-// authorize returns the grant of a peer with a Node, nil without an Authorizer.
-func (c *Config) authorize(p guard.Peer, n *node) (Grant, error) {
-	if c.Authorizer == nil {
-		return nil, nil
-	}
-	return c.Authorizer.Authorize(p, n)
-}
-
 // reauthorize returns the grant that a peer with a kept Node has now.
 func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.KeptNode) (grant Grant, err error) {
 	err = s.guard.WithKept(ctx, from, kept, func(n *node) (err error) {
@@ -54,14 +18,6 @@ func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.K
 		return err
 	})
 	return grant, err
-}
-
-// rulesChanged returns a channel that is closed once grants may have changed.
-func (c *Config) rulesChanged() <-chan struct{} {
-	if c.Authorizer == nil {
-		return nil
-	}
-	return c.Authorizer.Changed()
 }
 
 // checkType returns an error if the client may not request a type.

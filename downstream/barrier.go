@@ -9,6 +9,34 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
+// A pass is one look at what is due to the client.
+type pass struct {
+	subscription.Look           // see barrier for its cut
+	next              time.Time // when to look again; zero: when something happens
+
+	// removalsWait is set while a type that may refer to clusters has changes that were not sent: removals must not
+	// overtake them.
+	removalsWait bool
+
+	// mayBlock is set if the goroutine that sends may wait for the client to read.
+	mayBlock bool
+
+	// answersWait is set if something is due that waits for an answer of the client.
+	answersWait bool
+
+	// How far dependent types may be read, and whether all of them wait, once that is known (see barrier).
+	limit            cache.Seq
+	shut, limitKnown bool
+}
+
+// wakeAt has the stream look again at a time; a zero time is none.
+func (p *pass) wakeAt(t time.Time) { p.next = subscription.Earlier(p.next, t) }
+
+// moreDue notes that more of a type is due than was sent.
+func (p *pass) moreDue(sub *subscription.Subscription) {
+	p.removalsWait = p.removalsWait || !sub.LateRemovals
+}
+
 // A barrier keeps a stream from sending dependent types, which refer to clusters, before the clusters and the endpoints
 // that these need (B.11). Nothing waits longer than TENDER_ACK_WAIT for a change of clusters and its endpoints, or longer
 // than TENDER_COLD_WAIT for the first set of clusters, and as long again once the origin has answered for it.

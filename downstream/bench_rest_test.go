@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // BenchmarkREST measures one poll for 1,000 routes of half a KiB: one that is up to
@@ -20,14 +21,8 @@ func BenchmarkREST(b *testing.B) {
 		u.TypeURL = wire.RouteType
 		for i := range 1000 {
 			name := fmt.Sprintf("%0500d", i)
-			value, err := proto.Marshal(&routepb.RouteConfiguration{Name: name})
-			if err != nil {
-				b.Fatal(err)
-			}
-			r, err := wire.NewResource(wire.RouteType, name, "", value)
-			if err != nil {
-				b.Fatal(err)
-			}
+			value := check.Must(proto.Marshal(&routepb.RouteConfiguration{Name: name}))
+			r := check.Must(wire.NewResource(wire.RouteType, name, "", value))
 			u.Resources = append(u.Resources, r)
 		}
 		return u
@@ -46,10 +41,7 @@ func BenchmarkREST(b *testing.B) {
 			view, w := cache.New(cache.Config{})
 			w.Apply(cache.Wildcard, routes())
 			w.SetPhase(wire.RouteType, cache.Confirmed)
-			server, err := New(Config{Views: oneView{view}})
-			if err != nil {
-				b.Fatal(err)
-			}
+			server := check.Must(New(Config{Views: oneView{view}}))
 			body := `{"node":{},"resource_names":["*"]}`
 			if bb.current {
 				body = `{"node":{},"resource_names":["*"],"version_info":"` + view.Generation().Type(wire.RouteType).Wildcard.Sum().Version("") + `"}`

@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A benchClient is a stream without a transport: what it is sent is answered at once.
@@ -48,9 +49,7 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 	c.st.turn.Store(taken) // no worker sends, but flush
 	b.Cleanup(c.st.close)
 	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: []byte{}, Subscribe: names}
-	if err := c.st.say(first, time.Now()); err != nil {
-		b.Fatal(err)
-	}
+	check.OK(b, c.st.say(first, time.Now()))
 	for had := -1; had < c.sent; c.flush(b) { // a large set comes in parts
 		if had = c.sent; had > 0 {
 			c.ack(b, names)
@@ -73,9 +72,7 @@ func (c *benchClient) ack(b testing.TB, names []string) {
 	if !r.Delta {
 		r.Version, r.Subscribe = c.last.Body.Version(), names
 	}
-	if err := c.st.say(&r, time.Now()); err != nil {
-		b.Fatal(err)
-	}
+	check.OK(b, c.st.say(&r, time.Now()))
 }
 
 // deliveries are the ways in which a client may be sent one change among resources.
@@ -112,10 +109,7 @@ func newDelivering(b testing.TB, delta bool, typeURL string, named, resources, o
 	group := new(countedGroup)
 	view, w := cache.New(cache.Config{Fanout: group.counts.Followed})
 	group.view = view
-	server, err := New(Config{Views: group})
-	if err != nil {
-		b.Fatal(err)
-	}
+	server := check.Must(New(Config{Views: group}))
 	d := &delivering{w: w}
 	var names []string
 	all := wire.Update{TypeURL: typeURL}
@@ -156,14 +150,8 @@ func benchResource(b testing.TB, typeURL string, i int, version string) *wire.Re
 	if typeURL == wire.EndpointType {
 		m = &endpointpb.ClusterLoadAssignment{ClusterName: name, NamedEndpoints: map[string]*endpointpb.Endpoint{padding: {}}}
 	}
-	value, err := proto.Marshal(m)
-	if err != nil {
-		b.Fatal(err)
-	}
-	r, err := wire.NewResource(typeURL, name, version, value)
-	if err != nil {
-		b.Fatal(err)
-	}
+	value := check.Must(proto.Marshal(m))
+	r := check.Must(wire.NewResource(typeURL, name, version, value))
 	return r
 }
 

@@ -2,9 +2,14 @@ package downstream
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
@@ -40,5 +45,70 @@ func softwareOf(n *node) subscription.Software {
 		Envoy: n.GetUserAgentName() == "envoy",
 		GRPC:  strings.HasPrefix(n.GetUserAgentName(), "gRPC"),
 		Relay: n.GetUserAgentName() == "tender",
+	}
+}
+
+// withholdDetail replaces the detail of a NACK of Secrets, which may quote them, so that no log, status or trace has it
+// (B.36).
+func withholdDetail(r *wire.Request) {
+	if wire.IsSecret(r.TypeURL) && r.ErrorMessage != "" {
+		r.ErrorMessage = fmt.Sprintf("%d bytes that may quote a Secret are not shown", len(r.ErrorMessage))
+	}
+}
+
+// logNACK logs that a client rejected a response.
+func (s *Server) logNACK(from *client, r *wire.Request, as *subscription.Refusal) {
+	if !s.nackLog.Allow() {
+		return
+	}
+	log := from.log()
+	if as != nil && as.TraceID != "" {
+		log = log.With(slog.String("trace_id", as.TraceID), slog.String("span_id", as.SpanID))
+	}
+	log.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
+		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
+		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)), s.nackLog.Suppressed())
+}
+
+// logBadName logs that a client requested an invalid name.
+func (s *Server) logBadName(from *client, typeURL string, b wire.BadName) {
+	if s.badNameLog.Allow() {
+		from.log().LogAttrs(context.Background(), slog.LevelWarn, "client requested an invalid name",
+			slog.String("type_url", typeURL), slog.String("name", b.Name), slog.Any("err", b.Err), s.badNameLog.Suppressed())
+	}
+}
+
+// logLargeResponse logs a response that cannot be divided and that clients with the default limit of gRPC reject
+// (B.32).
+func (s *Server) logLargeResponse(to *client, typeURL string, body *wire.Body) {
+	if body.Size() > subscription.MaxResponseBytes && s.largeResponseLog.Allow() {
+		to.log().LogAttrs(context.Background(), slog.LevelWarn, "response exceeds the default limit of gRPC clients, 4 MiB",
+			slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()), slog.Int("resources", body.Len()), s.largeResponseLog.Suppressed())
+	}
+}
+
+// logDeniedName counts and logs that a client requested a name that it is not authorized for.
+func (s *Server) logDeniedName(from *client, err error) {
+	s.guard.Counters.Rejected(err)
+	if s.denialLog.Allow() {
+		from.log().LogAttrs(context.Background(), slog.LevelWarn, "client not authorized for a resource name", slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
+	}
+}
+
+// logDenied logs that an error ended a stream or a poll, if that is because the client is not authorized.
+func (s *Server) logDenied(err error) {
+	if _, is := guard.DenialOf(err); is && s.denialLog.Allow() {
+		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client not authorized", slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
+	}
+}
+
+// logSecrets logs which Secrets a client is sent.
+func (s *Server) logSecrets(to *client, g Grant, names []string) {
+	if g == nil {
+		return
+	}
+	for _, name := range names {
+		to.log().LogAttrs(context.Background(), slog.LevelInfo, "secret sent",
+			slog.String("identity", g.Identity()), slog.String("name", name))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"iter"
 	"slices"
-	"sync"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -15,10 +14,9 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A StreamStatus says how the stream of one client stands. Held polls and streams of
-// load reports have none.
+// A StreamStatus is the state of the stream of one client. Held polls and streams of load reports have none.
 type StreamStatus struct {
-	// Number is that of no other stream of the server, at any time.
+	// Number identifies the stream for the lifetime of the server.
 	Number uint64
 
 	// Address is the client's, "host:port"; empty if it has none.
@@ -43,8 +41,7 @@ type StreamStatus struct {
 	grant Grant
 }
 
-// Identity says who the client is by its certificate, and not by what it says; empty where
-// nobody asks for that.
+// Identity returns the identity in the client's certificate; empty without an Authorizer.
 func (s *StreamStatus) Identity() string {
 	if s.grant == nil {
 		return ""
@@ -52,8 +49,7 @@ func (s *StreamStatus) Identity() string {
 	return s.grant.Identity()
 }
 
-// Node returns the client's, as it said last, without what takes much room and
-// tells little (its extensions); nil before that.
+// Node returns the client's newest Node without its extensions; nil before the first request.
 func (s *StreamStatus) Node() *corepb.Node {
 	if s.node == "" {
 		return nil
@@ -63,7 +59,7 @@ func (s *StreamStatus) Node() *corepb.Node {
 	return n
 }
 
-// NodeID returns the id of the node, which costs less than all of it.
+// NodeID returns the id of the Node without decoding the rest.
 func (s *StreamStatus) NodeID() string {
 	const id = 1 // the first field, and so encoded first
 	encoded := []byte(s.node)
@@ -94,51 +90,28 @@ const (
 	Refused  = subscription.Refused
 )
 
-// A registry knows the streams of a server. Its zero value is empty.
-type registry struct {
-	mu      sync.Mutex
-	streams map[uint64]*stream
-}
-
-func (r *registry) add(s *stream) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.streams == nil {
-		r.streams = make(map[uint64]*stream)
-	}
-	r.streams[s.number] = s
-}
-
-func (r *registry) remove(s *stream) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.streams, s.number)
-}
-
-func (r *registry) get(number uint64) *stream {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.streams[number]
-}
-
-// all returns the streams in the order in which they began.
-func (r *registry) all() []*stream {
-	r.mu.Lock()
-	streams := make([]*stream, 0, len(r.streams))
-	for _, s := range r.streams {
-		streams = append(streams, s)
-	}
-	r.mu.Unlock()
+// openStreams returns the open streams in the order in which they began.
+func (s *Server) openStreams() (streams []*stream) {
+	s.registry.Range(func(_, st any) bool {
+		streams = append(streams, st.(*stream))
+		return true
+	})
 	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(a.number, b.number) })
 	return streams
 }
 
-// Clients returns how the streams stand that are open at the begin, in the order in which
-// they began: each at the moment when it comes to it, but for those that ended meanwhile. No stream
-// is held up by it, and it waits for none.
+// openStream returns the open stream with a number, nil if there is none.
+func (s *Server) openStream(number uint64) *stream {
+	st, _ := s.registry.Load(number)
+	found, _ := st.(*stream)
+	return found
+}
+
+// Clients yields the state of each open stream, at the moment of the yield, in the order in which the streams began. It
+// does not wait for a stalled stream.
 func (s *Server) Clients() iter.Seq[StreamStatus] {
 	return func(yield func(StreamStatus) bool) {
-		for _, stream := range s.registry.all() {
+		for _, stream := range s.openStreams() {
 			if status, open := stream.status(time.Now(), false); open && !yield(status) {
 				return
 			}
@@ -146,34 +119,33 @@ func (s *Server) Clients() iter.Seq[StreamStatus] {
 	}
 }
 
-// Client returns how the stream with that number stands, and whether it is open.
+// Client returns the state of the stream with a number, and whether it is open.
 func (s *Server) Client(number uint64) (status StreamStatus, open bool) {
-	if stream := s.registry.get(number); stream != nil {
+	if stream := s.openStream(number); stream != nil {
 		return stream.status(time.Now(), true)
 	}
 	return StreamStatus{}, false
 }
 
-// Resources returns how the stream with that number stands with what it asked for: by type in the
-// order of sending, first all that it named, then what wildcards and globs stand for. A
-// stream that is not open has none.
+// Resources returns the state of each resource that a stream requested: by type in the order of sending, first the
+// resources requested by name, then those of wildcards and globs. A stream that is not open has none.
 func (s *Server) Resources(number uint64) []ResourceStatus {
-	if stream := s.registry.get(number); stream != nil {
+	if stream := s.openStream(number); stream != nil {
 		return stream.resources()
 	}
 	return nil
 }
 
-// A Holder is a stream that asked for a resource, and how it stands with it.
+// A Holder is a stream that requested a resource, and the state of the resource for it.
 type Holder struct {
 	Stream uint64
 	Group  string // of its node
 	ResourceStatus
 }
 
-// Holders returns the streams that asked for a resource, by its name, a wildcard or a glob.
+// Holders returns the streams that requested a resource by its name, a wildcard or a glob.
 func (s *Server) Holders(typeURL, name string) (holders []Holder) {
-	for _, stream := range s.registry.all() {
+	for _, stream := range s.openStreams() {
 		if r, asked := stream.holds(typeURL, name); asked {
 			holders = append(holders, r)
 		}
@@ -181,14 +153,7 @@ func (s *Server) Holders(typeURL, name string) (holders []Holder) {
 	return holders
 }
 
-// peek takes the lock to read what it guards, but does not wait for a client that does not
-// read: who has lent the lock changes nothing until it is given back, which leave lets it.
-func (l *lock) peek() (stalled bool) {
-	l.mu.Lock()
-	return l.lent != nil
-}
-
-// status returns how the stream stands, with the state of its subscriptions if detailed, and whether it is open.
+// status returns the state of the stream, with that of its subscriptions if detailed, and whether it is open.
 func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open bool) {
 	stalled := s.lock.peek()
 	defer s.lock.leave()
@@ -218,7 +183,7 @@ func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open
 	return status, true
 }
 
-// resources returns how the stream stands with what it asked for.
+// resources returns the state of each resource that the client requested.
 func (s *stream) resources() (out []ResourceStatus) {
 	s.lock.peek()
 	defer s.lock.leave()
@@ -232,7 +197,7 @@ func (s *stream) resources() (out []ResourceStatus) {
 	return out
 }
 
-// holds returns how the stream stands with one resource, and whether it asked for it.
+// holds returns the state of one resource, and whether the client requested it.
 func (s *stream) holds(typeURL, name string) (r Holder, asked bool) {
 	s.lock.peek()
 	defer s.lock.leave()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A scriptedClient is a stream without a transport: the test says what it asks, and sees
@@ -104,9 +105,7 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		server, err := New(Config{Views: oneView{view}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		put := func(version string, i ...int) {
 			u := wire.Update{TypeURL: wire.ClusterType, SystemVersion: version}
 			for _, i := range i {
@@ -139,9 +138,7 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		n, err := proto.Marshal(&corepb.Node{
 			Id: "n1", Cluster: "shop", Extensions: []*corepb.Extension{{Name: "a.filter"}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		c.ask(wire.Request{Node: n, Subscribe: []string{"*"}})
 		s, _ := server.Client(number)
 		if s.NodeID() != "n1" || s.Node().GetCluster() != "shop" || len(s.Node().GetExtensions()) > 0 || !s.Delta {
@@ -221,10 +218,7 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 func TestB30_AStuckClientHoldsUpNoLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
-		server, err := New(Config{Views: oneView{view}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := check.Must(New(Config{Views: oneView{view}}))
 		w.SetConnected(true)
 		for i := range 200 { // of 1 KiB each: more than gRPC takes off a stream's hands
 			w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{benchResource(t, wire.ClusterType, i, "1")}})
@@ -243,9 +237,7 @@ func TestB30_AStuckClientHoldsUpNoLook(t *testing.T) {
 				t.Errorf("a client that does not read stands as %+v, want it stalled since %v", s, stalled)
 			}
 		}
-		if got := len(states(server, 1)); got != 200 {
-			t.Errorf("%d resources of a stalled client are seen, want 200", got)
-		}
+		check.Equal(t, "resources of a stalled client are seen", len(states(server, 1)), 200)
 		close(c.reads)
 		synctest.Wait()
 		c.answer("")

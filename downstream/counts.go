@@ -7,6 +7,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // Counts counts the responses to the streams of one node group and their answers, by type. It is part of the group. The
@@ -137,4 +138,108 @@ func (t *typeCounts) sum() (sum TypeStats) {
 	}
 	sum.Fanout, sum.GivenUp, sum.Unfollowed = t.fanout.read(), t.givenUp.Load(), t.unfollowed.Load()
 	return sum
+}
+
+// Bounds are the upper bounds of the buckets of a Distribution; one more bucket has what is longer.
+var Bounds = [...]time.Duration{
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
+	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2500 * time.Millisecond, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute,
+}
+
+// A Distribution is a histogram of durations.
+type Distribution struct {
+	Buckets [len(Bounds) + 1]int64 // each without those of the classes before it
+	Sum     time.Duration
+}
+
+// Count returns the number of durations.
+func (d Distribution) Count() (n int64) {
+	for _, in := range d.Buckets {
+		n += in
+	}
+	return n
+}
+
+// Plus returns the sum of both.
+func (d Distribution) Plus(o Distribution) Distribution {
+	for i, n := range o.Buckets {
+		d.Buckets[i] += n
+	}
+	d.Sum += o.Sum
+	return d
+}
+
+// durations counts a Distribution. The zero value is ready. Its methods may be called from any goroutine.
+type durations struct {
+	buckets [len(Bounds) + 1]atomic.Int64
+	sum     atomic.Int64 // nanoseconds
+}
+
+// observe counts a duration. A negative one, after the clock was set back, counts as zero.
+func (d *durations) observe(took time.Duration) {
+	took = max(took, 0)
+	class := 0
+	for class < len(Bounds) && took > Bounds[class] {
+		class++
+	}
+	d.buckets[class].Add(1)
+	d.sum.Add(int64(took))
+}
+
+// read returns a copy.
+func (d *durations) read() (out Distribution) {
+	for i := range d.buckets {
+		out.Buckets[i] = d.buckets[i].Load()
+	}
+	out.Sum = time.Duration(d.sum.Load())
+	return out
+}
+
+// Stats are the counters and gauges of a server.
+type Stats struct {
+	Connections int // open connections of clients
+
+	// Unread is how many bytes of MaxUnreadBytes connections claim for buffered requests.
+	Unread int64
+
+	Streams  int   // open streams, held polls, and streams of load reports
+	Accepted int64 // all of these so far
+
+	// Turns counts how often a stream was looked at because something that it may want has changed, or was requested;
+	// IdleTurns counts those without a response.
+	Turns, IdleTurns int64
+
+	Waiting int                    // first responses that wait for their turn
+	Ended   map[guard.Ending]int64 // streams, by reason
+	Refused map[guard.Limit]int64  // connections, streams and polls, by limit
+
+	// Denied counts denied actions. After a denied name or Secret, the stream may go on.
+	Denied map[guard.Denial]int64
+
+	// Coalesced counts changes that reached a stream before an earlier change was sent, or before the client had
+	// answered: one response has all of them.
+	Coalesced int64
+
+	// Throttled counts rate-limited requests, which were read later.
+	Throttled int64
+}
+
+// Stats returns the counters of the server.
+func (s *Server) Stats() Stats {
+	stats := Stats{
+		Streams:   s.Streams(),
+		Accepted:  int64(s.accepted.Load()),
+		Waiting:   s.queue.waiting() + s.slots.Waiting(),
+		Ended:     s.guard.Counters.Ended(),
+		Refused:   s.guard.Counters.Refused(),
+		Denied:    s.guard.Counters.Denied(),
+		Coalesced: s.coalesced.Load(),
+		Throttled: s.throttled.Load(),
+	}
+	stats.Connections, stats.Unread = s.guard.Usage()
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	stats.Turns, stats.IdleTurns = s.queue.turns, s.queue.idle
+	return stats
 }

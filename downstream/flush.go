@@ -14,34 +14,6 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A pass is one look at what the client must be told.
-type pass struct {
-	subscription.Look           // see barrier for its cut
-	next              time.Time // when to look again; zero: when something happens
-
-	// removalsWait is set while a type that may refer to clusters has changes that were not sent: removals must not
-	// overtake them.
-	removalsWait bool
-
-	// mayBlock is set if the goroutine that sends may wait for the client to read.
-	mayBlock bool
-
-	// answersWait is set if something is due that waits for an answer of the client.
-	answersWait bool
-
-	// How far dependent types may be read, and whether all of them wait, once that is known (see barrier).
-	limit            cache.Seq
-	shut, limitKnown bool
-}
-
-// wakeAt has the stream look again at a time; a zero time is none.
-func (p *pass) wakeAt(t time.Time) { p.next = subscription.Earlier(p.next, t) }
-
-// moreDue notes that more of a type is due than was sent.
-func (p *pass) moreDue(sub *subscription.Subscription) {
-	p.removalsWait = p.removalsWait || !sub.LateRemovals
-}
-
 // flush sends what is due to the client now. It returns when to look again if nothing happens before. Without mayBlock
 // it returns errMayBlock before a send that may block; responses before that one were sent.
 func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // oneView serves one view to every node.
@@ -34,21 +35,15 @@ func FuzzREST(f *testing.F) {
 	u := wire.Update{TypeURL: wire.RouteType, SystemVersion: "s~1"}
 	for _, name := range []string{"a", "b", "ü\""} {
 		value, err := proto.Marshal(&routepb.RouteConfiguration{Name: name})
-		if err != nil {
-			f.Fatal(err)
-		}
+		check.OK(f, err)
 		r, err := wire.NewResource(wire.RouteType, name, "", value)
-		if err != nil {
-			f.Fatal(err)
-		}
+		check.OK(f, err)
 		u.Resources = append(u.Resources, r)
 	}
 	w.Apply(cache.Wildcard, u)
 	w.SetPhase(wire.RouteType, cache.Confirmed)
 	server, err := New(Config{Views: oneView{view}, MaxNames: 10, MaxNameBytes: 100})
-	if err != nil {
-		f.Fatal(err)
-	}
+	check.OK(f, err)
 	for _, seed := range []string{
 		``, `{}`, `null`, `[]`, `{"node":{}}`, `{"node":{"id":"n"},"resource_names":["a"]}`,
 		`{"node":{"id":"n","metadata":{"a":[null,1e309,{"b":"\u0000"}]}},"resourceNames":["*","b","b"],"versionInfo":"v"}`,
@@ -78,16 +73,14 @@ func FuzzREST(f *testing.F) {
 			t.Fatalf("%q is answered %s: %v", body, reply.Body, err)
 		}
 		asked, read := new(discoverypb.DiscoveryRequest), []byte(body)
-		_, _ = skimNode(read) // which does not read extensions either
+		scanBody(read) // which does not read extensions either
 		if err := tolerant.Unmarshal(read, asked); err != nil {
 			t.Fatalf("%q is answered, but it is no request: %v", body, err)
 		}
 		checkAsked(t, asked, resp)
 		asked.VersionInfo, asked.ErrorDetail = resp.GetVersionInfo(), nil
 		again, err := protojson.Marshal(asked)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		if reply := poll(string(again)); reply.Code != http.StatusNotModified || reply.Body.Len() > 0 {
 			t.Fatalf("%s is answered %d %s, want 304", again, reply.Code, reply.Body)
 		}
@@ -120,9 +113,7 @@ func checkAsked(t *testing.T, asked *discoverypb.DiscoveryRequest, resp *discove
 	}
 	for _, resource := range resp.GetResources() {
 		route := new(routepb.RouteConfiguration)
-		if err := resource.UnmarshalTo(route); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, resource.UnmarshalTo(route))
 		got[route.GetName()] = true
 	}
 	if !maps.Equal(got, want) {

@@ -12,6 +12,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/subscription"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A voidClient takes whatever it is sent.
@@ -25,10 +26,7 @@ func (voidClient) SendMsg(any) error { return nil }
 func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	tb.Helper()
 	cfg.Views = oneView{view}
-	server, err := New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	server := check.Must(New(cfg))
 	c := &client{cfg: &server.cfg, Client: subscription.Client{Settings: &server.cfg.subscriptions, Watch: view.Watch(), Delta: true}}
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true,
@@ -49,9 +47,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			for i := range n {
 				r.Subscribe = append(r.Subscribe, fmt.Sprintf("xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/%d/*", i))
 			}
-			if err := s.say(r, time.Now()); err != nil {
-				b.Fatal(err)
-			}
+			check.OK(b, s.say(r, time.Now()))
 			for _, glob := range r.Subscribe {
 				w.SetPhase(cache.Collection(wire.EndpointType, glob), cache.Confirmed)
 			}
@@ -72,9 +68,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			for b.Loop() {
 				rounds++
 				res, err := wire.NewResource(wire.EndpointType, "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/0/a", "", fmt.Append(nil, rounds))
-				if err != nil {
-					b.Fatal(err)
-				}
+				check.OK(b, err)
 				key := cache.Collection(wire.EndpointType, r.Subscribe[0])
 				w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{res}})
 				flush()

@@ -6,7 +6,6 @@ import (
 	"maps"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -20,9 +19,6 @@ import (
 
 // nodeSeed seeds the hash by which a repeated Node is recognised (R017).
 var nodeSeed = maphash.MakeSeed()
-
-// A node is the Node of a client.
-type node = corepb.Node
 
 // An identity is the client that a request introduces: its Node, its group and its grant. It counts as a member of the
 // group until the stream takes it over or drops it.
@@ -247,11 +243,6 @@ func (s *stream) renew(of *guard.KeptNode, grant Grant, err error) bool {
 	return true
 }
 
-// isProbe reports whether a stream is the probe of a relay.
-func isProbe(rpc grpc.ServerStream) bool {
-	return len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0
-}
-
 // dynamic returns the dynamic parameters of the client's Node, by type URL.
 func (s *stream) dynamic() map[string]*xdspb.ContextParams {
 	if s.kept == nil {
@@ -262,4 +253,36 @@ func (s *stream) dynamic() map[string]*xdspb.ContextParams {
 
 func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
 	return maps.EqualFunc(a, b, func(a, b *xdspb.ContextParams) bool { return maps.Equal(a.GetParams(), b.GetParams()) })
+}
+
+// isProbe reports whether a stream is the probe of a relay.
+func isProbe(rpc grpc.ServerStream) bool {
+	return len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0
+}
+
+// relaysOf returns the tokens of the relays that a stream comes through; none if its client is no relay.
+func relaysOf(ctx context.Context) []string {
+	return metadata.ValueFromIncomingContext(ctx, wire.RelayHeader)
+}
+
+// enterChain counts a stream whose client is a relay, and sends it, in the response header, the relays above. Both
+// relays detect a cycle, and only this stream ends, by end.
+func (s *Server) enterChain(rpc grpc.ServerStream, end func(error)) (leave func(), err error) {
+	tokens := relaysOf(rpc.Context())
+	if s.cfg.Chain == nil || len(tokens) == 0 {
+		return func() {}, nil
+	}
+	ways, leave, err := s.cfg.Chain.Below(tokens, end)
+	if err != nil {
+		return nil, err
+	}
+	send := rpc.SendHeader
+	if isProbe(rpc) { // the header of which says more
+		send = rpc.SetHeader
+	}
+	if err := send(metadata.MD{wire.ChainHeader: ways}); err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
 }

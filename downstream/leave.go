@@ -105,3 +105,13 @@ func (s *stream) closeStatus(why guard.Ending) error {
 	}
 	return guard.Ended(why, codes.Unavailable, "the relay is shutting down")
 }
+
+// closing reports whether a client that has closed its side was answered, or has waited for TENDER_COLD_WAIT. If not, it
+// returns when to look again.
+func (s *stream) closing(next time.Time) (until time.Time, over bool) {
+	if s.closed.IsZero() {
+		return next, false
+	}
+	until = s.closed.Add(s.cfg.ColdWait)
+	return subscription.Earlier(next, until), !s.unanswered() || !time.Now().Before(until)
+}

@@ -11,25 +11,17 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // stockNode returns the Node of an Envoy 1.40.0 with a bootstrap that says only id and cluster, as it was recorded: 61,090 bytes, of
 // which 60,916 are 516 extensions.
 func stockNode(tb testing.TB) []byte {
 	tb.Helper()
-	f, err := os.Open("testdata/node-envoy-1.40.0.pb.gz")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	f := check.Must(os.Open("testdata/node-envoy-1.40.0.pb.gz"))
 	defer func() { _ = f.Close() }() // it was only read
-	r, err := gzip.NewReader(f)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	raw, err := io.ReadAll(r)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	r := check.Must(gzip.NewReader(f))
+	raw := check.Must(io.ReadAll(r))
 	return raw
 }
 
@@ -44,21 +36,14 @@ func firstRequest(encodedNode []byte) []byte {
 // BenchmarkJoin is what it costs to read the first request of a stock Envoy, and to find out who it is.
 func BenchmarkJoin(b *testing.B) {
 	view, _ := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	server := check.Must(New(Config{Views: oneView{view}}))
 	msg := firstRequest(stockNode(b))
 	b.ReportAllocs()
 	for b.Loop() {
 		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true}
 		r := &wire.Request{Delta: true}
-		if err := r.Decode(msg); err != nil {
-			b.Fatal(err)
-		}
-		if err := s.say(r, time.Now()); err != nil {
-			b.Fatal(err)
-		}
+		check.OK(b, r.Decode(msg))
+		check.OK(b, s.say(r, time.Now()))
 		s.close()
 	}
 }

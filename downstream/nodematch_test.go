@@ -8,6 +8,8 @@ import (
 	matcherpb "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // nodeMatchers reads matchers, as one gives them to grpcurl.
@@ -28,9 +30,7 @@ func TestR141_NodeMatchers(t *testing.T) {
 	metadata, err := structpb.NewStruct(map[string]any{
 		"env": "Prod", "weight": 5, "canary": true, "none": nil, "zones": []any{"a", "b"}, "labels": map[string]any{"app": "shop"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	n := &corepb.Node{Id: "edge-17", Metadata: metadata}
 	meta := func(path, value string) string {
 		var segments []string

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A propagating has a view whose changes a test makes, and what they are counted in.
@@ -30,10 +31,7 @@ func newPropagating(t *testing.T) *propagating {
 		p.group.counts.Followed(f)
 	}})
 	p.group.view = p.view
-	server, err := New(Config{Views: p.group})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := check.Must(New(Config{Views: p.group}))
 	p.server = server
 	p.w.SetConnected(true)
 	p.change(cache.Wildcard, "1", 0, 1, 2)

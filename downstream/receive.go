@@ -2,11 +2,18 @@ package downstream
 
 import (
 	"cmp"
-	"context"
+	"log/slog"
+	"math"
+	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // maxWaiting is how many requests of a stream may wait for its turn, and manyNames how many names one of them may have.
@@ -19,7 +26,7 @@ const (
 // A waiting request is handled in the stream's turn.
 type waiting struct {
 	wire.Request
-	from *identity // whom it introduces; nil if nobody
+	from *identity // the identity in the request; nil if it has no new one
 }
 
 // receive takes requests until the client closes its side or the stream ends.
@@ -40,7 +47,10 @@ func (s *stream) receive() {
 		done()
 		if wait > 0 {
 			s.server.throttled.Add(1)
-			sleep(s.rpc.Context(), wait)
+			select {
+			case <-time.After(wait):
+			case <-s.rpc.Context().Done():
+			}
 		}
 	}
 }
@@ -55,20 +65,10 @@ func (s *stream) awaitShare(r *wire.Request) (done func()) {
 		return done
 	}
 	ctx := s.rpc.Context()
-	if turn, err := s.server.guard.Turn(ctx, guard.PeerOf(ctx)); err == nil {
+	if turn, err := s.server.guard.Turn(ctx, s.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt); err == nil {
 		done = turn
 	}
 	return done
-}
-
-// sleep waits, but not longer than ctx lasts.
-func sleep(ctx context.Context, wait time.Duration) {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // received takes a request and the identity that it introduces, or the end of the client's side. It reports whether
@@ -138,6 +138,135 @@ func (s *stream) handleWaiting(now time.Time) {
 		s.account.Release(r.Size)
 	}
 	s.waiting = nil
+}
+
+// handle takes a request, and the identity that it introduces. Its error ends the stream.
+func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
+	if r.Err != nil {
+		return s.cfg.requestError(r.Err)
+	}
+	if err := s.fixType(r); err != nil {
+		return err
+	}
+	withholdDetail(r)
+	if err := s.identify(who); err != nil {
+		return err
+	}
+	if err := cmp.Or(s.checkType(r.TypeURL), s.cfg.checkNames(r)); err != nil {
+		return err
+	}
+	sub, err := s.subscription(r.TypeURL)
+	if err != nil {
+		return err
+	}
+	if err := s.filterNames(sub, r); err != nil {
+		return err
+	}
+	read, refused := sub.Request(r, now)
+	if refused {
+		s.server.logNACK(s.client, r, sub.Refusal())
+	}
+	s.read = max(s.read, read)
+	if s.client.debugs() {
+		s.client.log().Debug("request handled", slog.String("type_url", r.TypeURL), slog.Bool("refused", refused),
+			slog.String("subscription", sub.String()))
+	}
+	s.admitRefused()
+	return nil
+}
+
+// filterNames leaves in a request the names that the client may have. A request that repeats its names stays as it is.
+func (s *stream) filterNames(sub *subscription.Subscription, r *wire.Request) error {
+	switch {
+	case sub.Repeats(r):
+		return nil
+	case r.Repeated: // the request before, which has them, was handled before
+		return status.Errorf(codes.Internal, "the names of %s are not known that this request repeats", r.TypeURL)
+	}
+	if s.cfg.DynamicParameters {
+		r.Parameterise(s.dynamic()[r.TypeURL].GetParams())
+	}
+	s.addMisnamed(sub, r.Canonicalise())
+	if err := s.restrict(sub, r); err != nil {
+		return err
+	}
+	s.limitNames(sub, r)
+	return nil
+}
+
+// addMisnamed records invalid names: no origin is asked for them, and a client that understands resource_errors is told
+// why (B.23).
+func (s *stream) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
+	for _, b := range bad {
+		sub.Explicit() // to ask for what cannot be is not to ask for everything
+		s.server.logBadName(s.client, sub.TypeURL, b)
+		if sub.Errors && s.nameCount() < s.cfg.MaxNames {
+			sub.AddMisnamed(b)
+		}
+	}
+}
+
+// subscription returns the stream's subscription to a type, a new one if it has none.
+func (s *stream) subscription(typeURL string) (*subscription.Subscription, error) {
+	if sub := s.of(typeURL); sub != nil {
+		return sub, nil
+	}
+	if err := s.typeOver(typeURL); err != nil {
+		return nil, err
+	}
+	sub := subscription.New(&s.client.Client, s.cfg.subscriptions.TraitsOf(typeURL, s.agent), s.wrapOf(typeURL),
+		s.ttl && (s.delta || s.wrap), s.group.Counts.tally(typeURL, s.number))
+	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription.Subscription) int {
+		if a.Rank != b.Rank {
+			return a.Rank - b.Rank
+		}
+		return -1 // after its equals
+	})
+	s.subs = slices.Insert(s.subs, at, sub)
+	return sub, nil
+}
+
+// leastTypes is the smallest part of [Config.MaxTypes] that one peer may ask for once half of it is known.
+const leastTypes = 8
+
+// typeOver returns why a type that is new to the stream is over a limit, nil if it is not. The protocol's own types
+// are always served: a client that makes types up must not shut all others out.
+func (s *stream) typeOver(typeURL string) error {
+	known, types := s.group.View.HasType(typeURL)
+	if known || wire.Known(typeURL) {
+		return nil
+	}
+	peer, share, own := s.watch.Peer(), max(s.cfg.MaxTypes/10, leastTypes), 0
+	for _, sub := range s.subs {
+		if !wire.Known(sub.TypeURL) {
+			own++
+		}
+	}
+	own = max(own, s.group.View.TypesOf(peer))
+	if peer == "" {
+		share = s.cfg.MaxTypes
+	}
+	switch types = max(types, len(s.subs)); {
+	case types >= s.cfg.MaxTypes:
+		return guard.Exceeds(guard.LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
+	case cache.Room(s.cfg.MaxTypes, share, types, own) == 0:
+		return guard.Exceeds(guard.LimitTypes, "type %q is one too many for %s: at most %d types that are not of the protocol are served to one peer while there are more than half of %d",
+			typeURL, peer, share, s.cfg.MaxTypes)
+	default:
+		return nil
+	}
+}
+
+// wrapOf returns which resources of a type a SotW client gets in their message.
+func (s *stream) wrapOf(typeURL string) wire.Wrap {
+	switch {
+	case s.delta || !s.wrap:
+		return wire.Unwrapped
+	case wire.Known(typeURL):
+		return wire.WrapDetails
+	default:
+		return wire.WrapAll // only the wrapper has its name
+	}
 }
 
 // noMore records that the client's side has ended. A client that only closed it is still answered.

@@ -2,36 +2,15 @@ package downstream
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"log/slog"
-	"maps"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 )
-
-// restPath is the prefix of the path of every poll.
-const restPath = "/v3/discovery:"
-
-// restTypes are the types that have a path, by its suffix (R113).
-var restTypes = map[string]string{
-	"listeners":         wire.ListenerType,
-	"clusters":          wire.ClusterType,
-	"endpoints":         wire.EndpointType,
-	"routes":            wire.RouteType,
-	"scoped-routes":     wire.ScopedRouteType,
-	"secrets":           wire.SecretType,
-	"runtime":           wire.RuntimeType,
-	"extension_configs": wire.ExtensionConfigType,
-}
 
 // REST returns the handler of REST-JSON polls: POST to paths such as /v3/discovery:clusters, with a DiscoveryRequest as the
 // body and a DiscoveryResponse as the reply, both in proto3 canonical JSON (R113).
@@ -42,9 +21,6 @@ var restTypes = map[string]string{
 // The body of an error is a google.rpc.Status in JSON.
 func (s *Server) REST() http.Handler { return http.HandlerFunc(pollService{s}.serve) }
 
-// A pollService serves polls over REST.
-type pollService struct{ *Server }
-
 func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	defer s.checkIdle()
@@ -52,11 +28,17 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	var req restRequest
 	var resp *restResponse
 	s.streams.Add(1)
-	leave, err := s.admit(r)
-	if err == nil {
+	leave, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOfPoll(r)))
+	switch {
+	case err != nil:
+		s.guard.Counters.Rejected(err)
+		err = refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
+	case !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)):
+		err = refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
+		fallthrough
+	default:
 		defer leave()
 		s.accepted.Add(1)
-		err = s.pace(r)
 	}
 	memory := guard.AccountOfPoll(r).Charged(0)
 	defer memory.Release()
@@ -86,23 +68,6 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "poll answered", slog.String("path", r.URL.Path),
 		slog.String("node", req.id), slog.Int("status", code), slog.Any("err", err))
-}
-
-// admit counts a poll, which must call leave when it ends, or rejects it, before its body is read.
-func (s pollService) admit(r *http.Request) (leave func(), err error) {
-	if leave, err = s.guard.EnterStream(s.cfg.PeerName(guard.PeerOfPoll(r))); err == nil {
-		return leave, nil
-	}
-	s.guard.Counters.Rejected(err)
-	return nil, refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
-}
-
-// pace delays or rejects a poll whose host is rate-limited.
-func (s pollService) pace(r *http.Request) error {
-	if !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)) {
-		return refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
-	}
-	return nil
 }
 
 // answer returns the response to a poll of a peer, nil if the client's version is current. Errors are refusals, or gRPC
@@ -138,71 +103,4 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).Sent(resp.size())
 	}
 	return resp, err
-}
-
-// A refusal is the error of a poll: the HTTP status, and the google.rpc.Status in its body.
-type refusal struct {
-	status  int
-	Code    codes.Code `json:"code"`
-	Message string     `json:"message"`
-}
-
-func (r *refusal) Error() string { return r.Message }
-
-// statusClientClosed is the status of a poll whose client closed its side meanwhile; few clients read it.
-const statusClientClosed = 499
-
-// httpStatus maps gRPC codes to HTTP statuses, as google.rpc.Code defines it.
-var httpStatus = map[codes.Code]int{
-	codes.Canceled:          statusClientClosed,
-	codes.InvalidArgument:   http.StatusBadRequest,
-	codes.Unauthenticated:   http.StatusUnauthorized,
-	codes.PermissionDenied:  http.StatusForbidden,
-	codes.NotFound:          http.StatusNotFound,
-	codes.ResourceExhausted: http.StatusTooManyRequests,
-	codes.Unimplemented:     http.StatusNotImplemented,
-	codes.Unavailable:       http.StatusServiceUnavailable,
-}
-
-// refusalOf returns the refusal that a poll is sent for an error.
-func refusalOf(err error) *refusal {
-	if r, ok := errors.AsType[*refusal](err); ok {
-		return r
-	}
-	st := status.Convert(err)
-	code, ok := httpStatus[st.Code()]
-	if !ok {
-		code = http.StatusInternalServerError
-	}
-	return &refusal{code, st.Code(), st.Message()}
-}
-
-// writeRefusal answers a poll with an error, and returns the HTTP status.
-func writeRefusal(w http.ResponseWriter, err error) int {
-	r := refusalOf(err)
-	switch r.status {
-	case http.StatusMethodNotAllowed:
-		w.Header().Set("Allow", http.MethodPost)
-	case http.StatusServiceUnavailable:
-		w.Header().Set("Retry-After", "1")
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(r.status)
-	body, _ := json.Marshal(r)         // a number and a text: never fails
-	_, _ = w.Write(append(body, '\n')) // the client has left
-	return r.status
-}
-
-// restType returns the type of a poll.
-func restType(r *http.Request) (typeURL string, err error) {
-	name, ok := strings.CutPrefix(r.URL.Path, restPath)
-	if typeURL = restTypes[name]; !ok || typeURL == "" {
-		return "", refuse(http.StatusNotFound, codes.NotFound,
-			"no such path %.200q: polls go to %s with one of %s; aggregated and Delta xDS are served over gRPC only",
-			r.URL.Path, restPath, strings.Join(slices.Sorted(maps.Keys(restTypes)), ", "))
-	}
-	if r.Method != http.MethodPost {
-		return "", refuse(http.StatusMethodNotAllowed, codes.Unimplemented, "method %.20q: a poll is a POST", r.Method)
-	}
-	return typeURL, nil
 }

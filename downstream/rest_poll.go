@@ -2,13 +2,18 @@ package downstream
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"hash/maphash"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
+	"weak"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -47,7 +52,7 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 		cfg:    &s.cfg, node: who.label, group: who.group.Key,
 	}
 	sub := &subscription.Poll{
-		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, who.agent), wire.Unwrapped, false, nil),
+		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, who.agent), wire.Unwrapped, false, (*tally)(nil)), // answer counts
 	}
 	sub.Watch.SetPeer(s.cfg.PeerName(peer))
 	if s.cfg.DynamicParameters {
@@ -63,8 +68,8 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 	}
 	p.key = p.keyOf(peer)
 	err := p.check()
-	if err == nil {
-		err = c.checkDemand(sub.Subscription, req.Subscribe)
+	if over := c.fit(sub.Subscription, req.Subscribe, nil, true, 0, 0).over; err == nil && len(over) > 0 {
+		err = over[0].why
 	}
 	if err != nil {
 		sub.Watch.Close()
@@ -72,14 +77,6 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 	}
 	sub.Request(&req.Request, time.Now())
 	return p, nil
-}
-
-// checkDemand rejects a poll whose names exceed a limit.
-func (c *client) checkDemand(sub *subscription.Subscription, names []string) error {
-	if over := c.fit(sub, names, nil, true, 0, 0).over; len(over) > 0 {
-		return over[0].why
-	}
-	return nil
 }
 
 // check returns an error if the client is not authorized for the type or a name.
@@ -119,8 +116,8 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	defer timer.Stop()
 	for {
 		g, now := p.view.Generation(), time.Now()
-		p.sub.Skip(g.Seq) // who gets complete sets needs no removals
-		told, again := p.look(g, now)
+		p.sub.Skip(g.Seq) // complete sets need no removals
+		told, again := p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
 		switch {
 		case told == subscription.Due, told == subscription.Incomplete && !now.Before(p.until) && !p.sub.Deletes():
 			return g, nil
@@ -154,11 +151,6 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 		return true, status.FromContextError(ctx.Err()).Err()
 	}
 	return false, nil
-}
-
-// look returns what the poll can be answered, and when to look again even if nothing changes.
-func (p *poll) look(g *cache.Generation, now time.Time) (subscription.Prospect, time.Time) {
-	return p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
 }
 
 // overdue returns the error of a poll that may be held no longer, nil if its client is up to date.
@@ -251,4 +243,71 @@ func (r *restResponse) write(w http.ResponseWriter) {
 	}
 	_, _ = out.Write(r.after)
 	_ = out.Flush()
+}
+
+// maxPolls bounds a pollMemory. One that is full forgets all, which costs each client whose set has reverted one more
+// response.
+const maxPolls = 10_000
+
+// A pollMemory remembers which polls were answered with which sets. A REST client has no stream that would remember it,
+// and reports the same version in each poll.
+type pollMemory struct {
+	mu   sync.Mutex
+	last map[pollKey][4]answered // guarded by mu; clients that cannot be told apart may hold different sets
+}
+
+// A pollKey identifies the polls of one client for the same names.
+type pollKey struct {
+	peer, node, typeURL string
+	view                weak.Pointer[cache.View]
+	names               uint64 // a hash of them
+}
+
+var namesSeed = maphash.MakeSeed()
+
+// answered is a set that a poll was answered with, and the position of the view at that time.
+type answered struct {
+	sum cache.Sum
+	at  cache.Seq
+}
+
+func (p *poll) keyOf(peer guard.Peer) pollKey {
+	return pollKey{
+		peer: peer.Host, node: p.client.node, typeURL: p.sub.TypeURL, view: weak.Make(p.view),
+		names: maphash.String(namesSeed, strings.Join(p.names, "\n")),
+	}
+}
+
+// trusts reports whether the version of a set that the client reports may be trusted (B.3): the set did not return to
+// content that it had before, or the client was sent it after that.
+func (p *poll) trusts(g *cache.Generation, sum cache.Sum) bool {
+	at := p.sub.Reverted(g)
+	if at == 0 {
+		return true
+	}
+	m := p.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last := m.last[p.key]
+	return slices.ContainsFunc(last[:], func(a answered) bool { return a.sum == sum && a.at >= at })
+}
+
+// noteAnswer records that the poll is answered with a set. It does so whether or not the set has reverted: a name that
+// has an entry in each set may be shown next by the one that did.
+func (p *poll) noteAnswer(g *cache.Generation, sum cache.Sum) {
+	m := p.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last == nil || len(m.last) >= maxPolls {
+		m.last = make(map[pollKey][4]answered)
+	}
+	last := m.last[p.key]
+	i, at := slices.IndexFunc(last[:], func(a answered) bool { return a.sum == sum }), g.Seq
+	if i >= 0 {
+		at = max(at, last[i].at)
+	} else { // it takes the place of the oldest
+		i = slices.Index(last[:], slices.MinFunc(last[:], func(a, b answered) int { return cmp.Compare(a.at, b.at) }))
+	}
+	last[i] = answered{sum, at}
+	m.last[p.key] = last
 }

@@ -1,17 +1,20 @@
 package downstream
 
 import (
-	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -20,6 +23,38 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 )
+
+// A pollService serves polls over REST.
+type pollService struct{ *Server }
+
+// restPath is the prefix of the path of every poll.
+const restPath = "/v3/discovery:"
+
+// restTypes are the types that have a path, by its suffix (R113).
+var restTypes = map[string]string{
+	"listeners":         wire.ListenerType,
+	"clusters":          wire.ClusterType,
+	"endpoints":         wire.EndpointType,
+	"routes":            wire.RouteType,
+	"scoped-routes":     wire.ScopedRouteType,
+	"secrets":           wire.SecretType,
+	"runtime":           wire.RuntimeType,
+	"extension_configs": wire.ExtensionConfigType,
+}
+
+// restType returns the type of a poll.
+func restType(r *http.Request) (typeURL string, err error) {
+	name, ok := strings.CutPrefix(r.URL.Path, restPath)
+	if typeURL = restTypes[name]; !ok || typeURL == "" {
+		return "", refuse(http.StatusNotFound, codes.NotFound,
+			"no such path %.200q: polls go to %s with one of %s; aggregated and Delta xDS are served over gRPC only",
+			r.URL.Path, restPath, strings.Join(slices.Sorted(maps.Keys(restTypes)), ", "))
+	}
+	if r.Method != http.MethodPost {
+		return "", refuse(http.StatusMethodNotAllowed, codes.Unimplemented, "method %.20q: a poll is a POST", r.Method)
+	}
+	return typeURL, nil
+}
 
 // MaxHold is the longest time for which a poll is held.
 const MaxHold = 30 * time.Second
@@ -52,10 +87,6 @@ const (
 	restValueBytes = 128
 )
 
-func refuse(status int, code codes.Code, format string, args ...any) error {
-	return &refusal{status, code, fmt.Sprintf(format, args...)}
-}
-
 // read reads a poll, and charges for its memory. Errors are refusals, or gRPC statuses.
 func (s pollService) read(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
 	typeURL, err := restType(r)
@@ -74,32 +105,32 @@ func (s pollService) read(w http.ResponseWriter, r *http.Request, began time.Tim
 	if err != nil {
 		return req, refuseBody(err)
 	}
-	done, err := s.guard.DecodeTurn(r.Context(), s.cfg.PeerName(guard.PeerOfPoll(r)), len(body))
+	done, err := s.guard.Turn(r.Context(), s.cfg.PeerName(guard.PeerOfPoll(r)), len(body))
 	if err != nil {
 		return req, err
 	}
 	defer done()
-	size, err := skimNode(body)
-	if err == nil {
-		err = cmp.Or(s.cfg.CheckNode(guard.RawNode{Size: size}), s.cfg.checkBody(body, memory))
-	}
-	if err != nil {
+	if err := s.cfg.checkBody(scanBody(body), memory); err != nil {
 		return req, err
 	}
 	req.Limits = wire.Limits{Parameters: s.cfg.DynamicParameters}
 	return req, req.parse(body, typeURL, r.URL.Path)
 }
 
-// checkBody rejects a body with too many values, and charges for what is decoded of it.
-func (c *Config) checkBody(body []byte, memory wire.Memory) error {
-	values, nesting := jsonValues(body)
+// checkBody rejects a body whose Node is too large or that has too many values, and charges for what is decoded of it.
+func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
+	node := c.CheckNode(guard.RawNode{Size: s.nodeBytes})
 	switch most := c.MaxNames + maxRESTValues; {
-	case nesting > maxRESTNesting:
-		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", nesting, maxRESTNesting)
-	case values > most:
-		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", values, most)
+	case s.nodeValues > jsonOfNode*guard.MaxNodeValues:
+		return guard.TooManyValues()
+	case node != nil:
+		return node
+	case s.nesting > maxRESTNesting:
+		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", s.nesting, maxRESTNesting)
+	case s.values > most:
+		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", s.values, most)
 	}
-	return memory.Hold(2*len(body) + values*restValueBytes)
+	return memory.Hold(2*len(s.body) + s.values*restValueBytes)
 }
 
 // parse decodes the body of a poll for a type.
@@ -115,11 +146,6 @@ func (r *restRequest) parse(body []byte, typeURL, path string) error {
 		return refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
 	}
 	r.id, msg.TypeUrl = guard.NodeLabel(msg.Node), typeURL
-	return r.decode(msg)
-}
-
-// decode takes over a request.
-func (r *restRequest) decode(msg *discoverypb.DiscoveryRequest) error {
 	encoded, err := proto.Marshal(msg)
 	if err == nil {
 		err = r.Decode(encoded)
@@ -186,4 +212,61 @@ func (unread) FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNum
 func tidy(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	return strings.TrimPrefix(text, "proto: ")
+}
+
+// A refusal is the error of a poll: the HTTP status, and the google.rpc.Status in its body.
+type refusal struct {
+	status  int
+	Code    codes.Code `json:"code"`
+	Message string     `json:"message"`
+}
+
+func (r *refusal) Error() string { return r.Message }
+
+func refuse(status int, code codes.Code, format string, args ...any) error {
+	return &refusal{status, code, fmt.Sprintf(format, args...)}
+}
+
+// statusClientClosed is the status of a poll whose client closed its side meanwhile; few clients read it.
+const statusClientClosed = 499
+
+// httpStatus maps gRPC codes to HTTP statuses, as google.rpc.Code defines it.
+var httpStatus = map[codes.Code]int{
+	codes.Canceled:          statusClientClosed,
+	codes.InvalidArgument:   http.StatusBadRequest,
+	codes.Unauthenticated:   http.StatusUnauthorized,
+	codes.PermissionDenied:  http.StatusForbidden,
+	codes.NotFound:          http.StatusNotFound,
+	codes.ResourceExhausted: http.StatusTooManyRequests,
+	codes.Unimplemented:     http.StatusNotImplemented,
+	codes.Unavailable:       http.StatusServiceUnavailable,
+}
+
+// refusalOf returns the refusal that a poll is sent for an error.
+func refusalOf(err error) *refusal {
+	if r, ok := errors.AsType[*refusal](err); ok {
+		return r
+	}
+	st := status.Convert(err)
+	code, ok := httpStatus[st.Code()]
+	if !ok {
+		code = http.StatusInternalServerError
+	}
+	return &refusal{code, st.Code(), st.Message()}
+}
+
+// writeRefusal answers a poll with an error, and returns the HTTP status.
+func writeRefusal(w http.ResponseWriter, err error) int {
+	r := refusalOf(err)
+	switch r.status {
+	case http.StatusMethodNotAllowed:
+		w.Header().Set("Allow", http.MethodPost)
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(r.status)
+	body, _ := json.Marshal(r)         // a number and a text: never fails
+	_, _ = w.Write(append(body, '\n')) // the client has left
+	return r.status
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A slowWorld is a client of Delta with a wildcard for Clusters, which answers when the test says so.
@@ -27,10 +28,7 @@ type slowWorld struct {
 
 func newSlowWorld(t *testing.T) *slowWorld {
 	view, w := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}, AckWait: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := check.Must(New(Config{Views: oneView{view}, AckWait: 5 * time.Second}))
 	s := &slowWorld{t: t, server: server, w: w}
 	w.SetConnected(true)
 	s.put("1", 0, 1, 2)

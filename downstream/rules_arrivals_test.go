@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // TestAHerdIsServedOnce: who wants to know is told when many streams have come together
@@ -75,16 +76,11 @@ func TestAServerCountsArrivals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		var served atomic.Int64
-		server, err := New(Config{Views: oneView{view}, Served: func() { served.Add(1) }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := check.Must(New(Config{Views: oneView{view}, Served: func() { served.Add(1) }}))
 		for range herdStreams {
 			c := &answeringClient{requests: make(chan wire.Request)}
 			close(c.requests)
-			if err := server.serve(c, "", true); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, server.serve(c, "", true))
 		}
 		time.Sleep(3 * herdPause)
 		synctest.Wait()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // B.35: streams that were sent nothing yet have their turns in the order in which they came.
@@ -30,9 +31,7 @@ func TestB35_AHerdWaitsInOrderAndHoldsUpNobody(t *testing.T) {
 	for i := range served {
 		push(fmt.Sprint("served ", i), true)
 	}
-	if n := q.waiting(); n != newcomers {
-		t.Errorf("%d newcomers wait, want %d", n, newcomers)
-	}
+	check.Equal(t, "newcomers wait", q.waiting(), newcomers)
 	var want []string
 	for next := 0; len(want) < newcomers+served; {
 		for range patience {

@@ -16,6 +16,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/subscription"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A followingClient is an aggregated Delta stream without a transport, and what its client
@@ -80,9 +81,7 @@ func (c *followingClient) request(r wire.Request) {
 	if c.st.watch == nil {
 		r.Node = []byte{}
 	}
-	if err := c.st.say(&r, time.Now()); err != nil {
-		c.t.Fatal(err)
-	}
+	check.OK(c.t, c.st.say(&r, time.Now()))
 }
 
 func (c *followingClient) ack(typeURL string) {
@@ -126,9 +125,7 @@ func (o *world) put(kind cache.Kind, typeURL string, names ...string) {
 			}
 		}
 		r, err := wire.NewResource(typeURL, name, version, value)
-		if err != nil {
-			o.t.Fatal(err)
-		}
+		check.OK(o.t, err)
 		u.Resources = append(u.Resources, r)
 	}
 	o.w.Apply(kind, u)
@@ -146,10 +143,7 @@ func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	rapid.Check(t, func(t *rapid.T) {
 		view, w := cache.New(cache.Config{})
-		server, err := New(Config{Views: oneView{view}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := check.Must(New(Config{Views: oneView{view}}))
 		o := &world{t: t, w: w}
 		w.SetConnected(true)
 		w.SetPhase(wire.ClusterType, cache.Confirmed)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // receives takes a request as the stream's receiver does.
@@ -44,16 +45,12 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 					t.Fatalf("the stream ended: %v", <-s.over)
 				}
 			}
-			if got := len(s.subs) > 0; got != tt.byReceiver {
-				t.Errorf("handled by the receiver: %v, want %v", got, tt.byReceiver)
-			}
+			check.Equal(t, "the receiver handles it", len(s.subs) > 0, tt.byReceiver)
 			s.flushed(true)
 			if len(s.subs) != 1 || len(s.subs[0].Names()) != tt.names {
 				t.Errorf("after its turn the stream has %d subscriptions, want one of %d names", len(s.subs), tt.names)
 			}
-			if got := len(s.waiting); got != 0 {
-				t.Errorf("%d requests wait after the turn", got)
-			}
+			check.Equal(t, "requests wait after the turn", len(s.waiting), 0)
 		})
 	}
 }
@@ -80,10 +77,7 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 		w.TakeDemand()
 		w.Apply(cache.ByName, u)
 	}
-	server, err := New(Config{Views: oneView{view}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := check.Must(New(Config{Views: oneView{view}}))
 	streams := make([]*stream, clients)
 	connect := func(i int) {
 		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: rate.NewLimiter(rate.Inf, 1)}

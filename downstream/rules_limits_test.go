@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // An eagerClient is a Delta stream without a transport, of a client that sends what next
@@ -41,10 +42,7 @@ func TestB35_RequestsAreReadAtABoundedRate(t *testing.T) {
 	const perSecond, requests = 50, 2000
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
-		server, err := New(Config{Views: oneView{view}, MaxRequestRate: perSecond, ColdWait: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := check.Must(New(Config{Views: oneView{view}, MaxRequestRate: perSecond, ColdWait: time.Hour}))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var read atomic.Int64
@@ -64,9 +62,7 @@ func TestB35_RequestsAreReadAtABoundedRate(t *testing.T) {
 		before := read.Load()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := read.Load() - before; n != 10*perSecond {
-			t.Errorf("%d requests were read in 10s, want %d", n, 10*perSecond)
-		}
+		check.Equal(t, "requests were read in 10s", read.Load()-before, 10*perSecond)
 		time.Sleep(time.Hour / 2)
 		synctest.Wait()
 		if got := server.Stats().Throttled; read.Load() != requests || got != requests-10*perSecond {
@@ -82,10 +78,7 @@ func TestB35_RequestsAreReadAtABoundedRate(t *testing.T) {
 func TestB35_AnswersAreNotTooManyRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
-		server, err := New(Config{Views: oneView{view}, MaxRequestRate: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := check.Must(New(Config{Views: oneView{view}, MaxRequestRate: 1}))
 		w.SetConnected(true)
 		put := func(version int) {
 			w.Apply(cache.ByName, wire.Update{
@@ -117,9 +110,7 @@ func TestB35_AnswersAreNotTooManyRequests(t *testing.T) {
 			put(i + 1)
 		}
 		<-c.sent
-		if took := time.Since(began); took != 0 {
-			t.Errorf("1000 answers were read within %v, want no wait", took)
-		}
+		check.Equal(t, "1000 answers were read within", time.Since(began), 0)
 		for range 20 {
 			requests <- last
 		}

@@ -3,6 +3,7 @@ package downstream
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // B.35: a request with many names that the client's group does not know waits until its peer may use the time of others. A request
@@ -18,10 +20,7 @@ import (
 func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
-		server, err := New(Config{Views: oneView{view}, ColdWait: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := check.Must(New(Config{Views: oneView{view}, ColdWait: time.Hour}))
 		names := func(prefix string, n int) []string {
 			out := make([]string, n)
 			for i := range out {
@@ -37,10 +36,7 @@ func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var taken []func()
 		for range max(1, runtime.GOMAXPROCS(0)/2) {
-			done, err := server.guard.Turn(ctx, guard.PeerOf(ctx))
-			if err != nil {
-				t.Fatal(err)
-			}
+			done := check.Must(server.guard.Turn(ctx, server.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt))
 			taken = append(taken, done)
 		}
 		requests := make(chan []string)

@@ -18,6 +18,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // rules are an Authorizer that grants everything until it is told otherwise.
@@ -72,9 +73,7 @@ func (c tcpConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.h
 func connect(t *testing.T, s *Server, host string) credentials.AuthInfo {
 	t.Helper()
 	_, info, err := s.guard.Credentials(insecure.NewCredentials()).ServerHandshake(tcpConn{host: host})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return info
 }
 
@@ -83,9 +82,7 @@ func connect(t *testing.T, s *Server, host string) credentials.AuthInfo {
 func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	server, err := New(Config{Views: oneView{view}, Authorizer: &rules{changed: make(chan struct{})}, Limits: guard.Limits{MaxNodeBytes: 256 << 10}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var streams []*stream
 	joins := func(connection credentials.AuthInfo, encoded []byte) error {
 		s := &stream{
@@ -94,9 +91,7 @@ func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 		}
 		s.turn.Store(taken) // no worker sends
 		r := &wire.Request{Delta: true}
-		if err := r.Decode(firstRequest(encoded)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, r.Decode(firstRequest(encoded)))
 		err := s.say(r, time.Now())
 		if err == nil {
 			streams = append(streams, s)
@@ -107,9 +102,7 @@ func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 	before := liveHeap()
 	for range 500 {
 		for _, connection := range []credentials.AuthInfo{one, two} {
-			if err := joins(connection, marshalNode(t, withExtensions(nodeOfBytes(t, 40<<10), 80_000))); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, joins(connection, marshalNode(t, withExtensions(nodeOfBytes(t, 40<<10), 80_000))))
 		}
 	}
 	if got := liveHeap() - before; got > 1000*4<<10+2*100<<10 {
@@ -144,10 +137,7 @@ func TestB37_RulesThatChangeWhileARequestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		a := &rules{changed: make(chan struct{})}
-		server, err := New(Config{Views: oneView{view}, Authorizer: a})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := check.Must(New(Config{Views: oneView{view}, Authorizer: a}))
 		s := &stream{
 			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, marshalNode(t, &node{Id: "a"})), delta: true,
 			over: make(chan error, 1), stale: make(chan struct{}, 1), pace: rate.NewLimiter(rate.Inf, 1),
@@ -176,9 +166,7 @@ func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	v := &clusterViews{views: map[string]*cache.View{"": view}}
 	server, err := New(Config{Views: v})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: rate.NewLimiter(rate.Inf, 1)}
 	s.turn.Store(queued) // no worker comes
 	ask := func() {

@@ -30,15 +30,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/loadreport"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // marshalNode returns an encoded Node.
 func marshalNode(tb testing.TB, n *node) []byte {
 	tb.Helper()
-	encoded, err := proto.Marshal(n)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	encoded := check.Must(proto.Marshal(n))
 	return encoded
 }
 
@@ -80,7 +78,7 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			encoded := marshalNode(t, tt.node)
-			check := func(door string, err error) {
+			answers := func(door string, err error) {
 				t.Helper()
 				switch {
 				case tt.want == "" && err != nil:
@@ -89,14 +87,12 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 					t.Errorf("%s answers %v, want INVALID_ARGUMENT and %q", door, err, tt.want)
 				}
 			}
-			check("a stream", introduceEncoded(t, encoded))
-			check("a load report", reportEncoded(t, encoded))
+			answers("a stream", introduceEncoded(t, encoded))
+			answers("a load report", reportEncoded(t, encoded))
 			body, err := protojson.Marshal(tt.node)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			if size := len(body); size <= 1<<20 || tt.want != "" { // in JSON, a Node may be larger
-				check("a poll", pollOf(t, body))
+				answers("a poll", pollOf(t, body))
 			}
 		})
 	}
@@ -106,13 +102,8 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 func TestB35_ARecordedNodeIsFarBelowTheLimits(t *testing.T) {
 	recorded := stockNode(t)
 	r := &wire.Request{Delta: true}
-	if err := r.Decode(firstRequest(recorded)); err != nil {
-		t.Fatal(err)
-	}
-	found, err := wire.CountElements((&node{}).ProtoReflect().Descriptor(), r.Node, guard.MaxNodeDepth, wire.Elements{Messages: 1000, Values: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, r.Decode(firstRequest(recorded)))
+	found := check.Must(wire.CountElements((&node{}).ProtoReflect().Descriptor(), r.Node, guard.MaxNodeDepth, wire.Elements{Messages: 1000, Values: 1000}))
 	if r.NodeBytes != 61_090 || len(r.Node) != 174 || found.Values != 4 {
 		t.Errorf("the Node has %d bytes, %d without its extensions, and %d values, want 61090, 174 and 4", r.NodeBytes, len(r.Node), found.Values)
 	}
@@ -128,9 +119,7 @@ func introduceEncoded(t *testing.T, encoded []byte) error {
 	s := newTestStream(t, view, Config{})
 	s.introduced.made = false
 	r := &wire.Request{Delta: true, Limits: wire.Limits{MaxNodeBytes: s.cfg.MaxNodeBytes}}
-	if err := r.Decode(firstRequest(encoded)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, r.Decode(firstRequest(encoded)))
 	who := s.introduce(r)
 	if who.err == nil {
 		who.drop()
@@ -142,14 +131,9 @@ func introduceEncoded(t *testing.T, encoded []byte) error {
 func reportEncoded(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}, SumLoads: true, Loads: noLoads{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	server := check.Must(New(Config{Views: oneView{view}, SumLoads: true, Loads: noLoads{}}))
 	rpc := &loadClient{ctx: t.Context(), report: &lrspb.LoadStatsRequest{Node: new(node)}}
-	if err := proto.Unmarshal(encoded, rpc.report.GetNode()); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, proto.Unmarshal(encoded, rpc.report.GetNode()))
 	return loadService{server}.serve(rpc)
 }
 
@@ -228,10 +212,7 @@ func TestB35_WhoClientsAreIsFoundOutByNoWorker(t *testing.T) {
 		w.SetConnected(true)
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
 		views := &gate{oneView: oneView{view}, open: make(chan struct{})}
-		server, err := New(Config{Views: views, FirstRequestTimeout: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		server := check.Must(New(Config{Views: views, FirstRequestTimeout: time.Hour}))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		open := sync.OnceFunc(func() { close(views.open) })
@@ -251,14 +232,10 @@ func TestB35_WhoClientsAreIsFoundOutByNoWorker(t *testing.T) {
 		if len(neighbour.sent) != 1 {
 			t.Errorf("the neighbour was sent %d responses, want 1", len(neighbour.sent))
 		}
-		if n := len(slices.Collect(server.Clients())); n != held+1 {
-			t.Errorf("%d streams are seen, want %d", n, held+1)
-		}
+		check.Equal(t, "streams are seen", len(slices.Collect(server.Clients())), held+1)
 		open()
 		synctest.Wait()
-		if n := views.workers.Load(); n != 0 {
-			t.Errorf("%d clients were looked at by workers, want none", n)
-		}
+		check.Equal(t, "clients were looked at by workers", views.workers.Load(), 0)
 		cancel()
 		synctest.Wait()
 	})

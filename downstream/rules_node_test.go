@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // clusterViews has a view for each cluster of nodes, and counts who joins and who is
@@ -61,24 +62,18 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 			}
 			tt.cfg.Views = v
 			server, err := New(tt.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}}
 			say := func(n *node) error {
 				r := &wire.Request{TypeURL: wire.ClusterType}
 				if n != nil {
 					raw, err := proto.Marshal(n)
-					if err != nil {
-						t.Fatal(err)
-					}
+					check.OK(t, err)
 					r.Node, r.NodeBytes = raw, len(raw)
 				}
 				return s.say(r, time.Now())
 			}
-			if err := say(first); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, say(first))
 			for range 3 {
 				if err = say(tt.later); err != nil {
 					break

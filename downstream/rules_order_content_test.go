@@ -12,6 +12,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/subscription"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // newClient returns a client that is not Envoy, and its subscription to a type.
@@ -46,10 +47,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		w.Expire(time.Now())
 		before := view.Generation().Seq
-		b, err := wire.NewResource(wire.ClusterType, "b", "1", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := check.Must(wire.NewResource(wire.ClusterType, "b", "1", nil))
 		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{b}})
 		limit := func() cache.Seq {
 			if r := list(); r != nil {
@@ -62,9 +60,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 			t.Errorf("routes are read up to %d, want at most %d: the new cluster was not sent", got, before)
 		}
 		time.Sleep(5 * time.Second)
-		if got := limit(); got != view.Generation().Seq {
-			t.Errorf("after the wait routes are read up to %d, want %d", got, view.Generation().Seq)
-		}
+		check.Equal(t, "position up to which routes are read after the wait", limit(), view.Generation().Seq)
 		w.Apply(cache.Wildcard, uncachedClusters(t, "a"))
 		if r := list(); r == nil || r.Len() != 2 {
 			t.Errorf("once the content is there: got %v, want the set of two", r)
@@ -82,13 +78,7 @@ func uncachedClusters(t *testing.T, names ...string) wire.Update {
 			CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
 		})
 	}
-	msg, err := proto.Marshal(resp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, err := wire.Decoder{}.Decode(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	msg := check.Must(proto.Marshal(resp))
+	u := check.Must(wire.Decoder{}.Decode(msg))
 	return u
 }

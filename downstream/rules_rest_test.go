@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // countedView serves one view and counts who is in it.
@@ -30,10 +31,7 @@ func restServer(t *testing.T) (*Server, *countedView, *cache.Writer) {
 	view, w := cache.New(cache.Config{})
 	w.SetConnected(true)
 	v := &countedView{view: view}
-	s, err := New(Config{Views: v})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := check.Must(New(Config{Views: v}))
 	return s, v, w
 }
 
@@ -81,16 +79,10 @@ func TestB43_PollsAreCounted(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	w.SetConnected(true)
 	g := &countedGroup{view: view}
-	s, err := New(Config{Views: g})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := check.Must(New(Config{Views: g}))
 	view.Watch().Subscribe(wire.RouteType, []string{"a"})
 	w.TakeDemand()
-	route, err := wire.NewResource(wire.RouteType, "a", "1", []byte("\n\x01a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	route := check.Must(wire.NewResource(wire.RouteType, "a", "1", []byte("\n\x01a")))
 	w.Apply(cache.ByName, wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{route}})
 	first := restPoll(t.Context(), s, "0", `{"node":{},"resource_names":["a"]}`)
 	_, version, _ := strings.Cut(first.Body.String(), `"versionInfo":"`)
@@ -122,10 +114,7 @@ func TestB11_RESTNeedsNoRemovals(t *testing.T) {
 		s, v, w := restServer(t)
 		var both []*wire.Resource
 		for _, name := range []string{"a", "b"} {
-			r, err := wire.NewResource(wire.RouteType, name, "", []byte("\x0a\x01"+name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := check.Must(wire.NewResource(wire.RouteType, name, "", []byte("\x0a\x01"+name)))
 			both = append(both, r)
 		}
 		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.RouteType, Resources: both})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // An answeringClient is a Delta stream without a transport, of a client that answers
@@ -71,9 +72,7 @@ func countTurns(t *testing.T, after time.Duration, atMost float64) {
 	random := rand.New(rand.NewPCG(1, 2))
 	view, w := cache.New(cache.Config{})
 	server, err := New(Config{Views: oneView{view}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	change := func(i, version int) {
 		w.Apply(cache.ByName, wire.Update{
 			TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, i, fmt.Sprint(version))},

@@ -1,252 +1,25 @@
 package downstream
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"log/slog"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"time"
 
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	endpointpb "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	extensionpb "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	routepb "github.com/envoyproxy/go-control-plane/envoy/service/route/v3"
+	runtimepb "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
+	secretpb "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/loadreport"
-	"github.com/xdstender/tender/downstream/subscription"
 )
-
-// Config shapes a server. The zero value of each field but Views works.
-type Config struct {
-	// Views finds the view that serves a node. Required.
-	Views Views
-
-	// Identifier is the ControlPlane.identifier in responses; it should be unique to the process (R126). Empty means
-	// "tender".
-	Identifier string
-
-	// AckWait bounds how long a response waits for the answer to the previous one of its type. Zero means 5s.
-	AckWait time.Duration
-
-	// SendStall is how long a send may block before the stream is ended. Zero means 60s.
-	SendStall time.Duration
-
-	// ColdWait is how long a stream without a response waits for an unreachable origin, and how long an origin must be
-	// connected before what it does not mention counts as removed. Zero means 10s.
-	ColdWait time.Duration
-
-	// FirstRequestTimeout bounds the wait for the first request of a stream. Zero means 10s.
-	FirstRequestTimeout time.Duration
-
-	// ConnectionAge is the age at which the gRPC server tells a client to open no more streams on its connection. The
-	// streams end themselves between a tenth and a bit more than a quarter of it later (B.33). It needs
-	// [guard.Guard.Credentials]. Zero means no maximum.
-	ConnectionAge time.Duration
-
-	// ResponseBytes is the size from which a response that may be partial is divided. Zero means 1 MiB.
-	ResponseBytes int
-
-	// Limits bound connections, streams, frames, Nodes and buffered requests.
-	guard.Limits
-
-	// MaxRequestRate bounds the requests a second of a stream that do not answer a response, with bursts of ten times as
-	// many. Further ones are read later. Zero means 100.
-	MaxRequestRate int
-
-	// MaxNames bounds the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
-	MaxNames int
-
-	// MaxGlobs bounds the globs of a stream, MaxGroupGlobs those of all clients of a view. Zero means 1,000 and 10,000.
-	MaxGlobs, MaxGroupGlobs int
-
-	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
-	MaxNameBytes int
-
-	// MaxRequestBytes bounds a decompressed request, where GzipRequests accepts compressed ones; the gRPC server bounds
-	// others. Zero means 4 MiB.
-	MaxRequestBytes int
-	GzipRequests    bool
-
-	// MaxTypes bounds the types of a view. Zero means 64.
-	MaxTypes int
-
-	// FullStateTypes and WildcardTypes are further types with these traits (B.17).
-	FullStateTypes, WildcardTypes []string
-
-	// NoEDSAfterCDS disables sending the endpoints of changed clusters again (B.16).
-	NoEDSAfterCDS bool
-
-	// DynamicParameters has the parameters of names and Nodes choose among the variants of a resource (R122). Otherwise
-	// they are ignored.
-	DynamicParameters bool
-
-	// ContentVersions says that Delta versions are hashes of the content, which no reuse by the origin can confuse
-	// (B.2).
-	ContentVersions bool
-
-	// Loads is the origin of load reports. Nil rejects them with UNIMPLEMENTED (R139).
-	Loads loadreport.Origin
-
-	// SumLoads sums the reports of the clients of a group; otherwise each client has a stream of its own to the origin
-	// (B.29).
-	SumLoads bool
-
-	// Probed returns nil if this relay would serve a client, which a relay below asks by a probe (wire.ProbeHeader), or
-	// else a gRPC status with the reason. Nil serves probes as other streams.
-	Probed func() error
-
-	// Chain knows the relays above and below this one. Nil without any.
-	Chain Chain
-
-	// Authorizer decides which Nodes clients may use, and what they may request. Nil allows everything.
-	Authorizer Authorizer
-
-	// Traces exports spans of deliveries. Nil exports none.
-	Traces *Traces
-
-	// Served is called once many streams that began together were served, so that the memory that this took can be given
-	// back. May be nil.
-	Served func()
-
-	// Logger receives the server's log. Nil discards it.
-	Logger *slog.Logger
-
-	subscriptions subscription.Settings
-}
-
-func (c Config) withDefaults() (Config, error) {
-	if c.Views == nil {
-		return Config{}, errors.New("downstream: Views is nil")
-	}
-	c.AckWait = cmp.Or(c.AckWait, 5*time.Second)
-	c.SendStall = cmp.Or(c.SendStall, time.Minute)
-	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
-	c.FirstRequestTimeout = cmp.Or(c.FirstRequestTimeout, 10*time.Second)
-	c.ResponseBytes = cmp.Or(c.ResponseBytes, 1<<20)
-	c.Limits = guard.WithDefaults(c.Limits)
-	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
-	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
-	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
-	c.MaxGroupGlobs = cmp.Or(c.MaxGroupGlobs, 10_000)
-	c.MaxNameBytes = cmp.Or(c.MaxNameBytes, 4<<10)
-	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 4<<20)
-	c.MaxTypes = cmp.Or(c.MaxTypes, 64)
-	c.Identifier = cmp.Or(c.Identifier, "tender")
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	c.subscriptions = subscription.Settings{
-		AckWait: c.AckWait, ColdWait: c.ColdWait, ResponseBytes: c.ResponseBytes, ContentVersions: c.ContentVersions,
-		FullState: make(map[string]bool), LegacyWildcard: make(map[string]bool),
-	}
-	for _, t := range c.FullStateTypes {
-		c.subscriptions.FullState[t] = true
-	}
-	for _, t := range c.WildcardTypes {
-		c.subscriptions.LegacyWildcard[t] = true
-	}
-	return c, nil
-}
-
-// checkNames rejects a request whose names are too long.
-func (c *Config) checkNames(r *wire.Request) error {
-	if len(r.TypeURL) > c.MaxNameBytes {
-		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
-	}
-	for name := range r.InitialVersions {
-		if len(name) > c.MaxNameBytes {
-			return c.tooLong(name)
-		}
-	}
-	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
-		for _, name := range names {
-			if len(name) > c.MaxNameBytes {
-				return c.tooLong(name)
-			}
-		}
-	}
-	return nil
-}
-
-func (c *Config) tooLong(name string) error {
-	return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
-}
-
-// limits returns the bounds of a request that is charged to an account.
-func (c *Config) limits(b *guard.Account) wire.Limits {
-	return wire.Limits{
-		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
-		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
-	}
-}
-
-// requestError returns the error that ends a stream for a request that could not be decoded.
-func (c *Config) requestError(err error) error {
-	switch _, limit := guard.LimitOf(err); {
-	case limit:
-		return err
-	case errors.Is(err, wire.ErrTooLarge):
-		return guard.Exceeds(guard.LimitRequest, "%v", err)
-	case errors.Is(err, wire.ErrTooLong):
-		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
-	default:
-		return status.Error(codes.InvalidArgument, err.Error())
-	}
-}
-
-// Views finds views.
-type Views interface {
-	// Join returns the group of a node, and counts the stream as a member until the group's Leave is called. The peer is
-	// the identity of the client's certificate, or else its host; empty on a Unix socket. Errors are gRPC statuses.
-	Join(n *node, peer string) (Group, error)
-}
-
-// A Group is a set of nodes that an origin sends the same resources.
-type Group struct {
-	View  *cache.View
-	Key   string // for logs and operators
-	Node  *node  // that the origin takes the group for; read-only
-	Leave func() // may be called again
-
-	// Counts is the group's. Nil counts nothing.
-	Counts *Counts
-}
-
-// A Server serves views to xDS clients. Its methods may be called from any
-// goroutine.
-type Server struct {
-	// Read-only after construction.
-	cfg   Config
-	guard *guard.Guard
-	loads *loadreport.Server
-
-	// Each has its own lock, or is atomic.
-	streams   atomic.Int64  // those that a drain waits for: open streams and held polls
-	accepted  atomic.Uint64 // all streams and polls so far
-	numbers   atomic.Uint64 // given to streams
-	coalesced atomic.Int64  // see Stats
-	throttled atomic.Int64  // see Stats
-	polls     pollMemory
-	arrivals  arrivals
-	registry  registry
-	queue     queue
-	slots     guard.Slots
-
-	nackLog, badNameLog, largeResponseLog, denialLog guard.LogLimiter
-
-	draining, stopping chan struct{} // closed to have streams end within a time, and at once
-	drain, stop        sync.Once
-	drainBy            time.Time // when the last of them do; set before draining is closed
-	spread             time.Duration
-
-	idle  chan struct{} // closed once a draining server has no stream and no poll left
-	idled sync.Once
-}
 
 // New returns a server. Errors: a missing Views.
 func New(cfg Config) (*Server, error) {
@@ -265,6 +38,7 @@ func New(cfg Config) (*Server, error) {
 		slots:            guard.NewSlots(),
 		idle:             make(chan struct{}),
 	}
+	s.queue.turn = (*stream).takeTurn
 	s.guard = guard.New(guard.Config{
 		Limits: cfg.Limits, Own: isOwn, KeepNodes: func() bool { return s.cfg.rulesChanged() != nil },
 		DynamicParameters: cfg.DynamicParameters, Draining: s.draining, Logger: cfg.Logger,
@@ -286,53 +60,63 @@ func (s *Server) Guard() *guard.Guard { return s.guard }
 // Streams returns the number of open streams and held polls.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
-// serve serves a stream of one type, or an aggregated one if typeURL is empty.
-func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	leave, err := s.enter(rpc.Context())
-	if err != nil {
-		return err
-	}
-	defer leave()
-	s.arrivals.arrived()
-	st := &stream{
-		server:  s,
-		cfg:     &s.cfg,
-		rpc:     rpc,
-		account: guard.AccountOf(rpc.Context()),
-		typeURL: typeURL,
-		delta:   delta,
-		pace:    rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
-		number:  s.numbers.Add(1),
-		over:    make(chan error, 1),
-	}
-	if s.cfg.rulesChanged() != nil {
-		st.stale = make(chan struct{}, 1)
-	}
-	s.registry.add(st)
-	defer s.registry.remove(st)
-	err = st.run()
-	return s.streamEnded(err)
+// A service streams resources of one type, or of any type that its clients name
+// if typeURL is empty.
+type service struct {
+	generated *grpc.ServiceDesc
+	typeURL   string
 }
 
-// streamEnded counts a stream that ended with an error, and returns the status that the client is sent.
-func (s *Server) streamEnded(err error) error {
-	s.guard.Counters.StreamEnded(err)
-	s.logDenied(err)
-	return guard.Status(err)
+// services are the gRPC services of a server (R007, R008), with the variants that the protocol defines: virtual hosts
+// and locality endpoints exist in Delta only.
+var services = []service{
+	{&discoverypb.AggregatedDiscoveryService_ServiceDesc, ""},
+	{&clusterpb.ClusterDiscoveryService_ServiceDesc, wire.ClusterType},
+	{&endpointpb.EndpointDiscoveryService_ServiceDesc, wire.EndpointType},
+	{&endpointpb.LocalityEndpointDiscoveryService_ServiceDesc, wire.LocalityEndpoint},
+	{&secretpb.SecretDiscoveryService_ServiceDesc, wire.SecretType},
+	{&extensionpb.ExtensionConfigDiscoveryService_ServiceDesc, wire.ExtensionConfigType},
+	{&runtimepb.RuntimeDiscoveryService_ServiceDesc, wire.RuntimeType},
+	{&listenerpb.ListenerDiscoveryService_ServiceDesc, wire.ListenerType},
+	{&routepb.ScopedRoutesDiscoveryService_ServiceDesc, wire.ScopedRouteType},
+	{&routepb.RouteDiscoveryService_ServiceDesc, wire.RouteType},
+	{&routepb.VirtualHostDiscoveryService_ServiceDesc, wire.VirtualHostType},
 }
 
-// enter counts a stream, which must call leave when it ends, or rejects it.
-func (s *Server) enter(ctx context.Context) (leave func(), err error) {
-	end, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOf(ctx)))
-	if err != nil {
-		s.guard.Counters.StreamEnded(err)
-		return nil, err
+// Register adds the server's services. The gRPC server must use [wire.Codec].
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	for _, sv := range services {
+		r.RegisterService(sv.streams(), s)
 	}
-	s.streams.Add(1)
-	s.accepted.Add(1)
-	return func() {
-		end()
-		s.streams.Add(-1)
-		s.checkIdle()
-	}, nil
+	if s.cfg.Loads != nil {
+		lrspb.RegisterLoadReportingServiceServer(r, loadService{s})
+	}
+}
+
+// isOwn reports whether a service takes shares of streams itself, see [guard.Config].
+func isOwn(service any) bool {
+	switch service.(type) {
+	case *Server, loadService:
+		return true
+	default:
+		return false
+	}
+}
+
+// streams returns a description of the service with its streams alone, served by a [*Server]. The Fetch method, which
+// defines REST, is left out: gRPC answers UNIMPLEMENTED.
+func (sv service) streams() *grpc.ServiceDesc {
+	desc := &grpc.ServiceDesc{
+		ServiceName: sv.generated.ServiceName,
+		HandlerType: (*any)(nil), // the handlers assert the type
+		Metadata:    sv.generated.Metadata,
+	}
+	for _, method := range sv.generated.Streams {
+		delta := strings.HasPrefix(method.StreamName, "Delta")
+		method.Handler = func(server any, rpc grpc.ServerStream) error {
+			return server.(*Server).serve(rpc, sv.typeURL, delta)
+		}
+		desc.Streams = append(desc.Streams, method)
+	}
+	return desc
 }

@@ -20,42 +20,27 @@ type Traces struct {
 	Delivered func(Delivery) (traceID, spanID string)
 }
 
-// A Delivery is a response to a client, and its outcome.
+// A Delivery is a response to a client, and its outcome. A response that no message caused counts as caused when it was
+// sent.
 type Delivery struct {
+	subscription.Exchange
 	Node, Group string
-	Stream      uint64 // its number
-
-	TypeURL, Version, Nonce string
-	Bytes                   int // of its body
-
-	// Caused is the receipt of the message that caused the response, Began when there was something to send, Sent when
-	// it was sent, and Ended when it was answered or the stream ended. A response that no message caused began when it
-	// was sent.
-	Caused, Began, Sent, Ended time.Time
-
-	Outcome cache.Outcome
-	Code    int32  // the gRPC code of a NACK
-	Detail  string // of a NACK
-
-	// Fanouts are those of the changes in the response that are followed.
-	Fanouts *cache.Fanouts
+	Stream      uint64    // its number
+	Began       time.Time // when there was something to send
 }
 
 // delivered exports a response whose exchange with the client has ended, if it is to be exported, and returns its span;
 // empty if there is none.
 func (c *client) delivered(x subscription.Exchange) (traceID, spanID string) {
 	t := c.cfg.Traces
-	d := Delivery{
-		Caused: x.CausedAt, Began: x.SentAt, Sent: x.SentAt, Ended: x.ClosedAt,
-		Outcome: x.Outcome, Fanouts: x.Fanouts,
+	if x.Caused.IsZero() {
+		x.Caused = x.Sent
 	}
-	if d.Caused.IsZero() {
-		d.Caused = x.SentAt
-	}
-	shown := x.Outcome == cache.Refused || t.Slow > 0 && x.ClosedAt.Sub(d.Caused) >= t.Slow
+	began := x.Sent
+	shown := x.Outcome == cache.Refused || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
 	for l := x.Fanouts; l != nil; l = l.Others {
-		if l.Began.Before(d.Began) {
-			d.Began = l.Began
+		if l.Began.Before(began) {
+			began = l.Began
 		}
 		if l.Span != nil && l.Span.Sampled() && t.Every > 0 && l.Next()%int64(t.Every) == 0 {
 			shown = true
@@ -64,8 +49,26 @@ func (c *client) delivered(x subscription.Exchange) (traceID, spanID string) {
 	if !shown {
 		return "", ""
 	}
-	d.Node, d.Group, d.Stream = c.node, c.group, c.stream
-	d.TypeURL, d.Version, d.Nonce, d.Bytes = x.TypeURL, x.Version, x.Nonce, x.Bytes
-	d.Code, d.Detail = x.Code, x.Detail
-	return t.Delivered(d)
+	return t.Delivered(Delivery{x, c.node, c.group, c.stream, began})
+}
+
+// joinFanouts hands the fan-outs that the stream has joined since the last call to their subscriptions.
+func (s *stream) joinFanouts(now time.Time) {
+	for l := s.watch.TakeFanouts(); l != nil; l = l.Others {
+		typeURL, _, _ := cache.SplitCollection(l.Key)
+		sub := s.of(typeURL)
+		if sub == nil {
+			l.Done(cache.Needless, now)
+			continue
+		}
+		sub.Reach(l.Fanout)
+	}
+}
+
+// leaveFanouts completes all fan-outs of a stream that ends. Its watch must be closed.
+func (s *stream) leaveFanouts(now time.Time) {
+	s.joinFanouts(now)
+	for _, sub := range s.subs {
+		sub.LeaveFanouts(now)
+	}
 }

@@ -1,186 +1,17 @@
 package downstream
 
 import (
+	"context"
 	"errors"
-	"runtime"
-	"sync"
-	"sync/atomic"
+	"log/slog"
 	"time"
 
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/xdstender/tender/downstream/guard"
-	"github.com/xdstender/tender/downstream/subscription"
 )
-
-// A queue holds the streams that may have something to send, for a few workers. A goroutine for each stream would have
-// to be woken for each delivery, which costs half as much as the transport.
-//
-// New streams, which were sent nothing yet, have a queue of their own: they are never refused, but their first responses
-// are large, and many of them at once must not delay changes for streams that are served (B.35).
-type queue struct {
-	mu        sync.Mutex
-	served    line
-	newcomers line
-	passed    int // turns of the served since a newcomer had one
-	workers   int // that run; they end when nothing is left
-
-	turns, idle int64 // how many were taken, and in how many of them nothing was sent
-}
-
-// patience is how many turns of served streams may pass before a new stream has one.
-const patience = 8
-
-// A line holds streams in the order in which they came.
-type line struct {
-	streams []*stream // from next on
-	next    int
-}
-
-func (l *line) len() int { return len(l.streams) - l.next }
-
-func (l *line) push(s *stream) {
-	if len(l.streams) == cap(l.streams) && l.next > len(l.streams)/2 {
-		// Under load the line may never be empty: what has left it makes room.
-		n := copy(l.streams, l.streams[l.next:])
-		clear(l.streams[n:])
-		l.streams, l.next = l.streams[:n], 0
-	}
-	l.streams = append(l.streams, s)
-}
-
-func (l *line) pop() *stream {
-	s := l.streams[l.next]
-	l.streams[l.next] = nil
-	if l.next++; l.next == len(l.streams) {
-		l.streams, l.next = l.streams[:0], 0
-	}
-	return s
-}
-
-func (q *queue) push(s *stream) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if s.served.Load() {
-		q.served.push(s)
-	} else {
-		q.newcomers.push(s)
-	}
-	if q.workers < runtime.GOMAXPROCS(0) {
-		q.workers++
-		go q.work()
-	}
-}
-
-// pop returns the stream whose turn it is, or nil, and then the worker ends. The worker passes whether it had a turn
-// before, and whether it sent anything in that.
-func (q *queue) pop(had, sent bool) *stream {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if had {
-		q.turns++
-	}
-	if had && !sent {
-		q.idle++
-	}
-	switch served, newcomers := q.served.len() > 0, q.newcomers.len() > 0; {
-	case newcomers && (!served || q.passed >= patience):
-		q.passed = 0
-		return q.newcomers.pop()
-	case served:
-		q.passed++
-		return q.served.pop()
-	default:
-		q.workers--
-		return nil
-	}
-}
-
-// waiting returns how many new streams wait for their turn.
-func (q *queue) waiting() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.newcomers.len()
-}
-
-// taken returns how many turns have ended, and whether a stream waits for one or has it.
-func (q *queue) taken() (turns int64, busy bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.turns, q.workers > 0
-}
-
-func (q *queue) work() {
-	for s := q.pop(false, false); s != nil; {
-		s = q.pop(true, s.takeTurn())
-	}
-}
-
-// A turn is the state of a stream in the queue. Only one goroutine at a time looks at what a stream has to send, and none
-// waits for another to do so.
-type turn struct{ atomic.Uint32 }
-
-const (
-	resting uint32 = iota // until something happens
-	queued
-	taken // somebody sends what there is to send
-	again // the same, and meanwhile something happened
-)
-
-// A lock is a mutex. A holder that may wait for the client to read calls lend, and others then wait on a channel.
-type lock struct {
-	mu   sync.Mutex
-	lent chan struct{} // closed when it is given back
-}
-
-func (l *lock) take() {
-	l.mu.Lock()
-	for l.lent != nil {
-		lent := l.lent
-		l.mu.Unlock()
-		<-lent
-		l.mu.Lock()
-	}
-}
-
-func (l *lock) leave() { l.mu.Unlock() }
-
-// lend keeps the lock until giveBack, while peek may still read what it guards. The caller holds the lock.
-func (l *lock) lend() {
-	l.lent = make(chan struct{})
-	l.mu.Unlock()
-}
-
-func (l *lock) giveBack() {
-	l.mu.Lock()
-	close(l.lent)
-	l.lent = nil
-}
-
-// changed wakes the stream since something that it watches has changed.
-func (s *stream) changed() {
-	if !s.turned() {
-		s.server.coalesced.Add(1)
-	}
-}
-
-// wake gives the stream a turn. It may be called from anywhere.
-func (s *stream) wake() { s.turned() }
-
-// turned gives the stream a turn, and reports whether it did not have one to come already.
-func (s *stream) turned() bool {
-	for {
-		switch at := s.turn.Load(); {
-		case at == resting && s.turn.CompareAndSwap(resting, queued):
-			s.server.queue.push(s)
-			return true
-		case at == taken && s.turn.CompareAndSwap(taken, again):
-			return true
-		case at == queued, at == again:
-			return false
-		}
-	}
-}
 
 // takeTurn sends what is due. If a send may have to wait for a slow client, a goroutine of the stream's own does so: other
 // streams must not wait (B.12). It reports whether anything was sent, or may be.
@@ -249,21 +80,6 @@ func (s *stream) begin(now time.Time) {
 	s.timer, s.armed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
-// end has run end the stream, with a status.
-func (s *stream) end(err error) {
-	s.ended = true
-	s.over <- err
-}
-
-// endFor has run end the stream, with a status, unless it ends already. Any goroutine may call it.
-func (s *stream) endFor(err error) {
-	s.lock.take()
-	defer s.lock.leave()
-	if !s.ended {
-		s.end(err)
-	}
-}
-
 // finish ends the stream and returns its status. If the stream has just ended by itself, that status counts and not that
 // of a drain.
 func (s *stream) finish(err error) error {
@@ -279,6 +95,27 @@ func (s *stream) finish(err error) error {
 	s.timer.Stop()
 	s.close()
 	return err
+}
+
+func (s *stream) close() {
+	for _, r := range s.waiting {
+		r.from.drop()
+	}
+	s.waiting = nil
+	if s.watch == nil {
+		return
+	}
+	for _, sub := range s.subs {
+		sub.Close()
+	}
+	s.watch.Close()
+	s.leaveFanouts(time.Now())
+	s.group.Leave()
+	s.kept.Release()
+	s.kept = nil
+	if s.client.debugs() {
+		s.client.log().Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
+	}
 }
 
 // flushed takes the lock, handles the requests that wait, and sends what is due. It reports whether that was all, and
@@ -319,27 +156,6 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	return true
 }
 
-// rearm sets the timer for the next look; a zero time is none.
-func (s *stream) rearm(next, now time.Time) {
-	if s.armed && next.Equal(s.armedFor) && now.Before(next) {
-		return // as nearly always, when all that is to come is the stream's end
-	}
-	s.armedFor = next
-	switch {
-	case !next.IsZero() && next != subscription.Forever:
-		wait := time.Until(next)
-		if wait <= 0 {
-			s.wake() // as the timer would, at once
-			return
-		}
-		s.timer.Reset(wait)
-		s.armed = true
-	case s.armed:
-		s.timer.Stop()
-		s.armed = false
-	}
-}
-
 // admit waits for a slot if the stream has first responses to send.
 func (s *stream) admit() (free func()) {
 	s.lock.take()
@@ -349,4 +165,55 @@ func (s *stream) admit() (free func()) {
 		return func() {}
 	}
 	return s.server.slots.Take()
+}
+
+// serve serves a stream of one type, or an aggregated one if typeURL is empty.
+func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
+	leave, err := s.enter(rpc.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s.arrivals.arrived()
+	st := &stream{
+		server:  s,
+		cfg:     &s.cfg,
+		rpc:     rpc,
+		account: guard.AccountOf(rpc.Context()),
+		typeURL: typeURL,
+		delta:   delta,
+		pace:    rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
+		number:  s.numbers.Add(1),
+		over:    make(chan error, 1),
+	}
+	if s.cfg.rulesChanged() != nil {
+		st.stale = make(chan struct{}, 1)
+	}
+	s.registry.Store(st.number, st)
+	defer s.registry.Delete(st.number)
+	err = st.run()
+	return s.streamEnded(err)
+}
+
+// enter counts a stream, which must call leave when it ends, or rejects it.
+func (s *Server) enter(ctx context.Context) (leave func(), err error) {
+	end, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOf(ctx)))
+	if err != nil {
+		s.guard.Counters.StreamEnded(err)
+		return nil, err
+	}
+	s.streams.Add(1)
+	s.accepted.Add(1)
+	return func() {
+		end()
+		s.streams.Add(-1)
+		s.checkIdle()
+	}, nil
+}
+
+// streamEnded counts a stream that ended with an error, and returns the status that the client is sent.
+func (s *Server) streamEnded(err error) error {
+	s.guard.Counters.StreamEnded(err)
+	s.logDenied(err)
+	return guard.Status(err)
 }

@@ -196,7 +196,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	ended := make(chan struct{})
 	go func() { // awaited below
 		defer close(ended)
-		a.second.Sync(mirroring, a.node, w, a.second.cfg.Logger, nil)
+		a.second.Sync(mirroring, a.node, w, a.second.cfg.Logger, NewControl(false, nil))
 	}()
 	err := a.compareUntilQuiet(ctx, view)
 	end()
@@ -280,13 +280,10 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 		theirs, answers := of.entries(there)
 		of.equal = 0
 		grown += answers
-		for name, e := range mine {
-			a.look(resourceID{of, name}, e, theirs[name], was, now)
-		}
-		for name, e := range theirs {
-			if mine[name] == nil {
-				a.look(resourceID{of, name}, nil, e, was, now)
-			}
+		names := maps.Clone(mine)
+		maps.Copy(names, theirs)
+		for name := range names {
+			a.look(resourceID{of, name}, mine[name], theirs[name], was, now)
 		}
 	}
 	if grown > a.grown {
@@ -475,8 +472,10 @@ func (a *audit) result() Audit {
 
 // audited counts an audit.
 func (c *counters) audited(a Audit) {
-	c.audits.Add(1)
-	for _, t := range a.Types {
-		c.drifted.Add(int64(len(t.Differences)))
-	}
+	c.count(func(s *Stats) {
+		s.Audits++
+		for _, t := range a.Types {
+			s.Drifted += int64(len(t.Differences))
+		}
+	})
 }

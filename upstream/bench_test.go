@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 const acme = "type.googleapis.com/acme.Thing"
@@ -36,10 +37,7 @@ func collections(b *testing.B, n int) (*cache.View, *cache.Writer) {
 // member returns an update with new content for one member of the first collection.
 func member(b *testing.B, version int) wire.Update {
 	b.Helper()
-	r, err := wire.NewResource(acme, "xdstp://one/acme.Thing/0/a", fmt.Sprint(version), fmt.Append(nil, version))
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := check.Must(wire.NewResource(acme, "xdstp://one/acme.Thing/0/a", fmt.Sprint(version), fmt.Append(nil, version)))
 	return wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}}
 }
 
@@ -73,10 +71,7 @@ func BenchmarkShareAmongCollections(b *testing.B) {
 // benchMirror returns a mirror with an open stream on which nothing was said yet, and no loop.
 func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	b.Helper()
-	session, err := New(Config{Targets: []string{"127.0.0.1:1"}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	session := check.Must(New(Config{Targets: []string{"127.0.0.1:1"}}))
 	b.Cleanup(func() { _ = session.Close() })
 	v := session.newViewSync(nil, w, slog.New(slog.DiscardHandler), nil)
 	v.lines[main] = adsStream{
@@ -196,14 +191,8 @@ func benchResource(b *testing.B, typeURL, name string, version int) *wire.Resour
 		}
 		m = &endpointpb.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointpb.LocalityLbEndpoints{locality}}
 	}
-	value, err := proto.Marshal(m)
-	if err != nil {
-		b.Fatal(err)
-	}
-	r, err := wire.NewResource(typeURL, name, fmt.Sprint(version), value)
-	if err != nil {
-		b.Fatal(err)
-	}
+	value := check.Must(proto.Marshal(m))
+	r := check.Must(wire.NewResource(typeURL, name, fmt.Sprint(version), value))
 	return r
 }
 

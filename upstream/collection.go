@@ -31,32 +31,27 @@ func (s *subscription) collectionOf(name string) (key string) {
 // collection that a name belongs to; nothing if it is not followed.
 func Parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
 	out := make(map[string]*wire.Update)
-	part := func(name string) *wire.Update {
+	add := func(name string, to func(part *wire.Update)) {
 		key := keyOf(name)
-		if out[key] == nil && key != "" {
+		if key == "" {
+			return
+		}
+		if out[key] == nil {
 			out[key] = &wire.Update{TypeURL: key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
 		}
-		return out[key]
+		to(out[key])
 	}
 	for _, r := range u.Resources {
-		if p := part(r.Name); p != nil {
-			p.Resources = append(p.Resources, r)
-		}
+		add(r.Name, func(p *wire.Update) { p.Resources = append(p.Resources, r) })
 	}
 	for _, name := range u.Removed {
-		if p := part(name); p != nil {
-			p.Removed = append(p.Removed, name)
-		}
+		add(name, func(p *wire.Update) { p.Removed = append(p.Removed, name) })
 	}
 	for _, v := range u.RemovedVariants {
-		if p := part(v.Name); p != nil {
-			p.RemovedVariants = append(p.RemovedVariants, v)
-		}
+		add(v.Name, func(p *wire.Update) { p.RemovedVariants = append(p.RemovedVariants, v) })
 	}
 	for _, e := range u.Errors {
-		if p := part(e.Name); p != nil {
-			p.Errors = append(p.Errors, e)
-		}
+		add(e.Name, func(p *wire.Update) { p.Errors = append(p.Errors, e) })
 	}
 	return out
 }

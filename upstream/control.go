@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A Decider decides about removals as operators see them.
+// A Decider decides about removals.
 type Decider interface {
 	Holds(now time.Time) []reconcile.Hold
 	Release(of reconcile.HoldChoice, now time.Time) []reconcile.Hold
@@ -24,9 +24,8 @@ func holds(of Controlled) (holds []reconcile.Hold) {
 	return holds
 }
 
-// A Control has the loop that keeps a view do what an operator wants of it. Its methods
-// may be called from any goroutine. Each returns once the loop has done it, and does
-// nothing if the loop has ended, or ctx ends before.
+// A Control passes the commands of operators to the loop that keeps a view. Its methods may be called from any goroutine.
+// Each returns once the loop has executed the command, and does nothing if the loop has ended or ctx ends before.
 type Control struct {
 	frozen bool
 	kept   []reconcile.Hold
@@ -49,11 +48,11 @@ func NewControl(frozen bool, kept []reconcile.Hold) *Control {
 	return &Control{frozen: frozen, kept: kept, calls: make(chan func(Controlled)), ended: make(chan struct{})}
 }
 
-// Freeze has the view show clients what it holds now, whatever the origin changes
-// (cache.Writer.Freeze). What the origin says is acknowledged and kept.
+// Freeze stops the distribution of changes to clients (cache.Writer.Freeze). Responses of the origin are still
+// acknowledged and kept.
 func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Freeze() }) }
 
-// Thaw ends that, and clients are told the difference.
+// Thaw ends that. Clients are sent the difference.
 func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Thaw() }) }
 
 // Holds returns the removals that are held back, and those that were discarded.
@@ -62,18 +61,14 @@ func (c *Control) Holds(ctx context.Context) (all []reconcile.Hold) {
 	return all
 }
 
-// Holding reports whether removals are held back, or an operator has discarded some: a view that began anew would not know. It
+// Holding reports whether removals are held back, or an operator has discarded some: a new view would not have these. It
 // does not wait for the loop.
 func (c *Control) Holding() bool { return c.holding.Load() }
 
-// SetHolding notes what Holding reports. It is for the loop.
-func (c *Control) SetHolding(holding bool) {
-	if c != nil {
-		c.holding.Store(holding)
-	}
-}
+// SetHolding sets what Holding reports. Only the loop may call it.
+func (c *Control) SetHolding(holding bool) { c.holding.Store(holding) }
 
-// Release has removals made that are held back, and returns which.
+// Release makes removals that are held back, and returns them.
 func (c *Control) Release(ctx context.Context, of reconcile.HoldChoice) (released []reconcile.Hold) {
 	c.do(ctx, func(l Controlled) {
 		for _, d := range l.Deciders() {
@@ -83,8 +78,8 @@ func (c *Control) Release(ctx context.Context, of reconcile.HoldChoice) (release
 	return released
 }
 
-// Discard has resources kept whose removal is held back, and returns which. That the
-// origin goes on being silent about them proves nothing any more; what it says does.
+// Discard keeps resources whose removal is held back, and returns the holds. From then on, only an explicit removal by the
+// origin removes them, and not its silence.
 func (c *Control) Discard(ctx context.Context, of reconcile.HoldChoice) (discarded []reconcile.Hold) {
 	c.do(ctx, func(l Controlled) {
 		for _, d := range l.Deciders() {
@@ -104,27 +99,15 @@ func (c *Control) do(ctx context.Context, call func(Controlled)) {
 	}
 }
 
-// Begin has a loop begin as the control says. The loop that returns calls End.
+// Begin applies the initial state of the control to a loop, which must call End when it returns.
 func (c *Control) Begin(l Controlled) {
-	if c == nil {
-		return
-	}
 	if l.Keep(c.kept); c.frozen {
 		l.Writer().Freeze()
 	}
 }
 
-// End says that the loop has ended.
-func (c *Control) End() {
-	if c != nil {
-		close(c.ended)
-	}
-}
+// End records that the loop has ended.
+func (c *Control) End() { close(c.ended) }
 
-// Calls returns what the loop is to do next.
-func (c *Control) Calls() <-chan func(Controlled) {
-	if c == nil {
-		return nil
-	}
-	return c.calls
-}
+// Calls returns the commands for the loop.
+func (c *Control) Calls() <-chan func(Controlled) { return c.calls }

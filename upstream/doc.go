@@ -18,7 +18,7 @@
 //
 // # Reading order
 //
-//	the origin   config.go stats.go health.go session.go failover.go open.go
+//	the origin   config.go stats.go health.go session.go
 //	its streams  lists.go (SotW) subscription.go stream.go streams.go
 //	wants        set.go linger.go wants.go collection.go
 //	answers      control.go comparison.go answers.go

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // B.35: views open so many streams at once and so many a minute, in the order in which they come. Who waits no more holds up nobody,
@@ -27,9 +29,7 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 			take(3, false)
 			take(4, false)
 		}
-		if n := p.wait(); n != 2 {
-			t.Errorf("%d lines wait, want 2", n)
-		}
+		check.Equal(t, "streams that wait", p.wait(), 2)
 		time.Sleep(time.Second)
 		take(4, false) // it is the turn of the other
 		take(3, true)
@@ -47,9 +47,7 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 		take(3, false)
 		p.leave(&lines[3].turn)
 		p.leave(&lines[3].turn)
-		if n := p.wait(); n != 0 {
-			t.Errorf("%d lines wait, want none", n)
-		}
+		check.Equal(t, "streams that wait", p.wait(), 0)
 		unbounded := newStreamPace(&Config{})
 		for range 1000 {
 			if _, ok := unbounded.take(&lines[0].turn, time.Now()); !ok {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -229,10 +230,7 @@ func (w *world) make(of id, version, replica int) item {
 			m = relaytest.Endpoints(of.name, fmt.Sprintf("10.0.%d.1:%d", replica, version))
 		}
 	}
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		w.Fatal(err)
-	}
+	value := check.Must(proto.MarshalOptions{Deterministic: true}.Marshal(m))
 	it.body = &anypb.Any{TypeUrl: of.typeURL, Value: value}
 	return it
 }
@@ -624,7 +622,5 @@ func histories(t *testing.T) {
 	if given {
 		return
 	}
-	if err := flag.Set(checks, "50"); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, flag.Set(checks, "50"))
 }

@@ -10,16 +10,14 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
 // aliased has the origin hold a resource "b" that is also called "alias".
 func (r *rig) aliased(typeURL string) {
 	r.t.Helper()
-	body, err := anypb.New(relaytest.Cluster("b"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	body := check.Must(anypb.New(relaytest.Cluster("b")))
 	body.TypeUrl = typeURL
 	r.SetRaw(typeURL, &discoverypb.Resource{Name: "b", Version: "1", Aliases: []string{"alias"}, Resource: body})
 }
@@ -31,12 +29,10 @@ func TestB20_R086_AnAliasIsGoneAfterADisconnect(t *testing.T) {
 		r.put(clusters, "a@1", "c@1")
 		r.aliased(clusters)
 		r.watch.Subscribe(clusters, []string{"a", "alias", "c"})
-		r.pass(time.Minute)
-		r.expect("before", r.named(clusters), "a@1 alias@1 c@1")
+		r.namedAfter(time.Minute, "before", clusters, "a@1 alias@1 c@1")
 		r.Stop()
 		r.Restart()
-		r.pass(time.Minute)
-		r.expect("nothing has changed", r.named(clusters), "a@1 alias@1 c@1")
+		r.namedAfter(time.Minute, "nothing has changed", clusters, "a@1 alias@1 c@1")
 		r.Stop()
 		r.Remove(clusters, "b")
 		r.Restart()
@@ -67,8 +63,7 @@ func TestB20_C07_NamesBesideAliases(t *testing.T) {
 		subscribed("after a resume", "a", "alias", "b")
 		other := r.view.Watch()
 		other.Subscribe(clusters, []string{"b"})
-		r.pass(soon)
-		r.expect("the name is asked for", r.named(clusters), "a@1 alias@1 b@1")
+		r.namedAfter(soon, "the name is asked for", clusters, "a@1 alias@1 b@1")
 		r.expect("anew", r.conversation(1), "[Cluster node +a +alias +b a=1 b=1] [Cluster -b] [Cluster +b] [Cluster ack 1]")
 		r.watch.Unsubscribe(clusters, r.view.Find(clusters, []string{"alias"}))
 		r.pass(time.Hour)

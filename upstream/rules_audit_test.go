@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -123,9 +124,7 @@ func TestB43_OriginAuditFindsDrift(t *testing.T) {
 		r.expect("audit", r.audited(""), want)
 		r.control.Freeze(t.Context())
 		r.expect("audit of a frozen view", r.audited(""), want)
-		if got := r.session.Stats().Drifted; got != 10 {
-			t.Errorf("%d drifted, want 5 in each of two audits", got)
-		}
+		check.Equal(t, "drifted", r.session.Stats().Drifted, 10)
 	})
 }
 
@@ -219,9 +218,7 @@ func TestB43_OriginAuditEnds(t *testing.T) {
 		if a, err := r.control.Audit(t.Context(), ""); err != nil || len(a.Types) != 0 || r.streams() != 0 {
 			t.Errorf("audit of a view that asked for nothing: %s, %v, on %d streams; want nothing, on none", found(a), err, r.streams())
 		}
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

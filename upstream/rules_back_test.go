@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -70,9 +71,7 @@ func TestB40_ReturnsToTheFirst(t *testing.T) {
 		p.pass(time.Hour)
 		p.uses("an hour later", p.one)
 		p.expect("members", p.members(clusters), "a@1 b@1")
-		if got := p.view.Generation().Seq; got != seq {
-			t.Errorf("position %d, want %d: nothing has changed", got, seq)
-		}
+		check.Equal(t, "position: nothing has changed", p.view.Generation().Seq, seq)
 		p.one.Stop()
 		p.pass(time.Minute)
 		p.uses("after it failed again", p.two)
@@ -89,9 +88,7 @@ func TestB40_FlappingIsNotStable(t *testing.T) {
 			p.pass(2 * time.Second)
 			p.uses("while the first comes and goes", p.two)
 		}
-		if n := len(p.one.State().Streams); n != 1 {
-			t.Errorf("%d streams to the first, want the one before it failed", n)
-		}
+		check.Equal(t, "streams to the first", len(p.one.State().Streams), 1)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -69,8 +70,7 @@ func TestB5_AGlobBesideTheWildcard(t *testing.T) {
 		r.expect("auxiliary stream", shorten(r.conversation(1)), "[E node +*] [E ack 1]")
 		r.Restart()
 		r.put(endpoints, shopA+"@2", "plain@2")
-		r.pass(time.Minute)
-		r.expect("all", r.members(endpoints), "plain@2")
+		r.membersAfter(time.Minute, "all", endpoints, "plain@2")
 		r.expect("collection", shorten(r.members(shopKey)), "shop/a@2")
 		if open := len(r.State().Open()); open != 2 || !r.State().Subscribed(endpoints, "*", shopGlob) {
 			t.Errorf("want both on two streams again:\n%v", r.State())
@@ -295,8 +295,6 @@ func TestB35_LingeringGlobsAreBounded(t *testing.T) {
 		r.watch.UnsubscribeAll(follow(lingering + more))
 		r.watch.UnsubscribeAll(follow(lingering + more + 1))
 		r.pass(2 * time.Hour)
-		if got := r.view.Generation().Types(); got != 3 {
-			t.Errorf("%d types and globs are held in the end, want the type and the two globs that are wanted", got)
-		}
+		check.Equal(t, "types and globs are held in the end", r.view.Generation().Types(), 3)
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -20,13 +21,9 @@ func TestB4_SilentOriginIsReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(9 * time.Second)
-		if n := r.log.count(silentWarning); n != 0 {
-			t.Errorf("%d warnings after 9s, want none", n)
-		}
+		check.Equal(t, "warnings after 9s", r.log.count(silentWarning), 0)
 		r.pass(time.Hour)
-		if n := r.log.count(silentWarning); n != 1 {
-			t.Errorf("%d warnings after an hour, want 1", n)
-		}
+		check.Equal(t, "warnings after an hour", r.log.count(silentWarning), 1)
 		for _, text := range []string{"TENDER_NODE_GROUP_BY", "node_id=relay", "WARN"} {
 			if r.log.count(text) == 0 {
 				t.Errorf("no line has %q", text)
@@ -45,9 +42,7 @@ func TestB4_QuietOriginIsNotReported(t *testing.T) {
 		r.Restart()
 		r.pass(time.Hour)
 		r.expect("second stream", r.conversation(1), "[Cluster node a=1]")
-		if n := r.log.count(silentWarning); n != 0 {
-			t.Errorf("%d warnings, want none", n)
-		}
+		check.Equal(t, "warnings", r.log.count(silentWarning), 0)
 	})
 }
 
@@ -65,9 +60,7 @@ func TestB5_NamesAreBatched(t *testing.T) {
 		r.pass(soon)
 		const e = "ClusterLoadAssignment"
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"), "[E node +first] [E +n0 +n1 +n2 +n3 +n4]")
-		if at := r.State().Requests(endpoints)[1].At.Sub(start); at != 5*time.Millisecond {
-			t.Errorf("sent after %v, want 5ms", at)
-		}
+		check.Equal(t, "sent after", r.State().Requests(endpoints)[1].At.Sub(start), 5*time.Millisecond)
 
 		many := make([]string, 1201)
 		for i := range many {
@@ -112,12 +105,10 @@ func TestB5_TwoKindsOfOneType(t *testing.T) {
 
 				// Changes and removals of the one are none of the other.
 				r.put(clusters, "only@2", "all@2")
-				r.pass(time.Second)
-				r.expect("members", r.members(clusters), "all@2")
+				r.membersAfter(time.Second, "members", clusters, "all@2")
 				r.expect("named", r.named(clusters), "only@2")
 				r.Remove(clusters, "only")
-				r.pass(time.Second)
-				r.expect("members", r.members(clusters), "all@2")
+				r.membersAfter(time.Second, "members", clusters, "all@2")
 				r.expect("named", r.named(clusters), "!only")
 				if s := r.State(); s.Connections != 1 || len(s.Open()) != 2 || len(s.Streams) != tt.streams {
 					t.Errorf("%d connections, %d streams of which %d are open, want 1, %d and 2", s.Connections, len(s.Streams), len(s.Open()), tt.streams)
@@ -140,8 +131,7 @@ func TestB5_NamedAndMember(t *testing.T) {
 		all.Send(response(clusters, "a@1", "b@1"))
 		named := r.Accept(t.Context())
 		named.Send(response(clusters, "a@1", "b@1"))
-		r.pass(time.Second)
-		r.expect("members", r.members(clusters), "a@1 b@1")
+		r.membersAfter(time.Second, "members", clusters, "a@1 b@1")
 		r.expect("named", r.named(clusters), "a@1")
 		gone := response(clusters)
 		gone.RemovedResources = []string{"a"}
@@ -182,8 +172,7 @@ func TestB5_TheKindThatIsLeft(t *testing.T) {
 			r.Restart()
 			r.pass(10 * time.Second)
 			r.put(clusters, "only@2")
-			r.pass(time.Second)
-			r.expect("members", r.members(clusters), "only@2")
+			r.membersAfter(time.Second, "members", clusters, "only@2")
 		})
 	})
 	t.Run("names on the auxiliary stream", func(t *testing.T) {
@@ -198,8 +187,7 @@ func TestB5_TheKindThatIsLeft(t *testing.T) {
 			r.Restart()
 			r.pass(10 * time.Second)
 			r.put(clusters, "only@2")
-			r.pass(time.Second)
-			r.expect("named", r.named(clusters), "only@2")
+			r.namedAfter(time.Second, "named", clusters, "only@2")
 		})
 	})
 }
@@ -211,11 +199,9 @@ func TestR073_RemovedNameStaysSubscribed(t *testing.T) {
 		r.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(soon)
 		r.Remove(endpoints, "a")
-		r.pass(time.Hour)
-		r.expect("named", r.named(endpoints), "!a")
+		r.namedAfter(time.Hour, "named", endpoints, "!a")
 		r.put(endpoints, "a@2")
-		r.pass(soon)
-		r.expect("named", r.named(endpoints), "a@2")
+		r.namedAfter(soon, "named", endpoints, "a@2")
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), "ClusterLoadAssignment", "E"), "[E node +a] [E ack 1] [E ack 2] [E ack 3]")
 	})
 }
@@ -254,17 +240,13 @@ func TestB6_WildcardLinger(t *testing.T) {
 		left := time.Now()
 		r.pass(12*time.Minute - time.Second)
 		r.put(clusters, "a@2")
-		r.pass(soon)
-		r.expect("members while lingering", r.members(clusters), "a@2")
-		r.pass(time.Hour)
-		r.expect("members", r.members(clusters), "")
+		r.membersAfter(soon, "members while lingering", clusters, "a@2")
+		r.membersAfter(time.Hour, "members", clusters, "")
 		requests := r.State().Requests(clusters)
 		if d := requests[len(requests)-1].At.Sub(left); d < 12*time.Minute || d > 18*time.Minute+time.Second {
 			t.Errorf("given up after %v, want 15m ±20%%", d)
 		}
-		if p := r.view.Generation().Type(clusters).Phase; p != cache.Unknown {
-			t.Errorf("members are %v, want unknown", p)
-		}
+		check.Equal(t, "members", r.view.Generation().Type(clusters).Phase, cache.Unknown)
 	})
 }
 
@@ -366,8 +348,7 @@ func TestC05_AnyOrderOfTypes(t *testing.T) {
 		r.put(endpoints, "a@1")
 		r.put(clusters, "a@1")
 		r.watch.Subscribe(endpoints, []string{"a"})
-		r.pass(time.Second)
-		r.expect("named", r.named(endpoints), "a@1")
+		r.namedAfter(time.Second, "named", endpoints, "a@1")
 		r.watch.SubscribeAll(listeners)
 		r.pass(time.Second)
 		r.watch.SubscribeAll(clusters)
@@ -383,8 +364,7 @@ func TestB5_Prewarm(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.pass(time.Second)
 		r.put(clusters, "a@1")
-		r.pass(time.Second)
-		r.expect("members", r.members(clusters), "a@1")
+		r.membersAfter(time.Second, "members", clusters, "a@1")
 		r.watch.UnsubscribeAll(r.watch.SubscribeAll(clusters))
 		all := r.watch.SubscribeAll(clusters)
 		r.pass(time.Minute)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -76,7 +77,7 @@ func inTenancy(t *testing.T, refuse func(node string) error, others []string, te
 			view, writer := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				w.session.Sync(ctx, &corepb.Node{Id: name}, writer, slog.New(slog.DiscardHandler), nil)
+				w.session.Sync(ctx, &corepb.Node{Id: name}, writer, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
 			})
 		}
 		test(t, w)
@@ -129,9 +130,7 @@ func TestH01_OnlyRefusals(t *testing.T) {
 	refuse := func(string) error { return status.Error(codes.PermissionDenied, "no") }
 	inTenancy(t, refuse, []string{"another"}, func(t *testing.T, w *tenants) {
 		w.pass(time.Hour)
-		if n := w.session.Stats().Failovers; n != 0 {
-			t.Errorf("%d failovers, want none", n)
-		}
+		check.Equal(t, "failovers", w.session.Stats().Failovers, 0)
 	})
 }
 
@@ -167,9 +166,7 @@ func TestH01_ARestartIsNoFailover(t *testing.T) {
 			w.Restart()
 			w.pass(10 * time.Second)
 		}
-		if n := w.session.Stats().Failovers; n != 0 {
-			t.Errorf("%d failovers after restarts, want none", n)
-		}
+		check.Equal(t, "failovers after restarts", w.session.Stats().Failovers, 0)
 		w.Stop()
 		w.pass(time.Minute)
 		if n := w.session.Stats().Failovers; n != 1 || len(w.two.State().Open()) != 4 {

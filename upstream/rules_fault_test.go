@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -63,8 +64,7 @@ func TestB9_Rubbish(t *testing.T) {
 					t.Errorf("position %d, want %d", r.view.Generation().Seq, seq)
 				}
 				r.put(clusters, "a@2")
-				r.pass(2 * time.Second)
-				r.expect("members", r.members(clusters), "a@2")
+				r.membersAfter(2*time.Second, "members", clusters, "a@2")
 			})
 		})
 	}
@@ -74,9 +74,7 @@ func TestB9_Rubbish(t *testing.T) {
 // follows again once the origin does.
 func TestB34_HalfOpen(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		r.Freeze(true)
 		r.watch.Subscribe(endpoints, []string{"asked meanwhile"})
 		r.pass(10 * time.Minute)
@@ -86,8 +84,7 @@ func TestB34_HalfOpen(t *testing.T) {
 		r.expect("members", r.members(clusters), "a@1")
 		r.Freeze(false)
 		r.put(clusters, "a@2")
-		r.pass(time.Minute)
-		r.expect("members", r.members(clusters), "a@2")
+		r.membersAfter(time.Minute, "members", clusters, "a@2")
 		r.expect("named", r.named(endpoints), "!asked meanwhile")
 	})
 }
@@ -113,9 +110,7 @@ func TestB34_TheKernelLooksAfterTheConnection(t *testing.T) {
 	r := viewSync(t, o, upstream.Config{DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(seen)}})
 	r.session.Connect()
 	raw, err := (<-seen.dialed).(syscall.Conn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for _, tt := range []struct {
 		name                string
 		level, option, want int
@@ -200,13 +195,11 @@ func TestB33_GoAway(t *testing.T) {
 		r.pass(confirmed)
 		r.GoAway()
 		r.put(clusters, "a@2")
-		r.pass(time.Minute)
-		r.expect("members while draining", r.members(clusters), "a@2")
+		r.membersAfter(time.Minute, "members while draining", clusters, "a@2")
 		old.Close(nil)
 		r.pass(time.Second)
 		r.put(clusters, "a@3")
-		r.pass(time.Second)
-		r.expect("members", r.members(clusters), "a@3")
+		r.membersAfter(time.Second, "members", clusters, "a@3")
 		if s := r.State(); len(s.Streams) != 2 || s.OpenConnections != 1 {
 			t.Errorf("%d streams, %d connections open, want 2 and 1", len(s.Streams), s.OpenConnections)
 		}
@@ -219,28 +212,19 @@ func TestB4_TooFewStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, ServerOptions: []grpc.ServerOption{grpc.MaxConcurrentStreams(1)}})
 		r := viewSync(t, o, upstream.Config{Linger: time.Second})
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		n := r.watch.Subscribe(clusters, []string{"a"})
 		r.pass(4 * time.Second)
-		if n := r.log.count("no stream within 5s"); n != 0 {
-			t.Errorf("%d lines after 4s", n)
-		}
+		check.Equal(t, "lines after 4s", r.log.count("no stream within 5s"), 0)
 		r.pass(2 * time.Second)
-		if n := r.log.count("no stream within 5s"); n != 1 {
-			t.Errorf("%d lines after 6s, want 1", n)
-		}
+		check.Equal(t, "lines after 6s", r.log.count("no stream within 5s"), 1)
 		r.pass(time.Hour)
 		r.put(clusters, "a@2")
-		r.pass(soon)
-		r.expect("members", r.members(clusters), "a@2")
+		r.membersAfter(soon, "members", clusters, "a@2")
 		if !n[0].Asked().IsZero() {
 			t.Error("a name counts as asked for though no stream asks")
 		}
-		if n := r.streams(); n != 1 {
-			t.Errorf("%d streams, want 1", n)
-		}
+		check.Equal(t, "streams", r.streams(), 1)
 	})
 }
 
@@ -332,9 +316,7 @@ func TestB9_FloodWithoutReading(t *testing.T) {
 		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(10 * time.Second)
-		if n := r.log.count("the origin does not read"); n != 1 {
-			t.Errorf("%d lines say that the origin does not read, want 1", n)
-		}
+		check.Equal(t, "lines say that the origin does not read", r.log.count("the origin does not read"), 1)
 		r.expect("members", r.members(clusters), "a@again")
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -33,29 +34,20 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("%d of %d", tt.lost, tt.members), func(t *testing.T) {
 			inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
-				r.put(clusters, numbered(tt.members)...)
-				r.watch.SubscribeAll(clusters)
-				r.pass(confirmed)
+				r.follow(clusters, numbered(tt.members)...)
 				r.away(removing(clusters, nameOnly(numbered(tt.members))[tt.members-tt.lost:]...))
 				r.pass(9 * time.Minute)
 				want := tt.members
 				if !tt.held {
 					want -= tt.lost
 				}
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != want {
-					t.Errorf("%d members after 9 minutes, want %d", n, want)
-				}
+				check.Equal(t, "members after 9 minutes", r.view.Generation().Type(clusters).Wildcard.Count(), want)
 				if n := r.log.count("ERROR the origin may have lost"); (n == 1) != tt.held {
 					t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
 				}
 				streams := r.streams()
-				r.pass(3 * time.Minute)
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != tt.members-tt.lost {
-					t.Errorf("%d members after 12 minutes, want %d", n, tt.members-tt.lost)
-				}
-				if resynced := r.streams() > streams; resynced != tt.held {
-					t.Errorf("second resync: %v, want %v", resynced, tt.held)
-				}
+				r.clustersAfter(3*time.Minute, "after 12 minutes", tt.members-tt.lost)
+				check.Equal(t, "second resync", r.streams() > streams, tt.held)
 				if tt.held {
 					for _, req := range r.State().Last().Requests {
 						if n := len(req.Message.GetInitialResourceVersions()); n != 0 {
@@ -63,10 +55,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 						}
 					}
 				}
-				r.pass(24 * time.Hour)
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != tt.members-tt.lost {
-					t.Errorf("%d members after a day, want %d", n, tt.members-tt.lost)
-				}
+				r.clustersAfter(24*time.Hour, "after a day", tt.members-tt.lost)
 			})
 		})
 	}
@@ -75,20 +64,29 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 // lost is the resources that an origin loses in the tests below.
 func lost() []string { return nameOnly(numbered(100))[50:] }
 
-// loses has the origin come back without half of its 100 members.
+// loses has an origin come back without half of its 100 members.
 func loses(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
-	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+	losesAs(t, forgetful, test)
+}
+
+func losesAs(t *testing.T, b relaytest.Behaviour, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, lost()...))
 		r.pass(2 * time.Minute)
-		if n := r.log.count(heldLine); n != 1 {
-			t.Fatalf("%d deletions held back, want 1", n)
+		if n := r.log.count(heldLine); n != 1 || r.count() != 100 {
+			t.Fatalf("%d deletions held back, %d members, want 1 and 100", n, r.count())
 		}
 		test(t, r)
 	})
+}
+
+// losesInBoth is loses for an origin of each variant.
+func losesInBoth(t *testing.T, test func(t *testing.T, r *rig)) {
+	t.Run("Delta", func(t *testing.T) { losesAs(t, forgetful, test) })
+	t.Run("SotW", func(t *testing.T) { losesAs(t, sotwOnly, test) })
 }
 
 func (r *rig) count() int { return r.view.Generation().Type(clusters).Wildcard.Count() }
@@ -97,49 +95,28 @@ func (r *rig) count() int { return r.view.Generation().Type(clusters).Wildcard.C
 func TestB15_SecondLookFindsOtherwise(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.away(removing(clusters, "n000"))
-		r.pass(9 * time.Minute)
-		if n := r.count(); n != 100 {
-			t.Errorf("%d members at the end of the first hold, want all 100 that were there", n)
-		}
-		r.pass(5 * time.Minute)
-		if n := r.count(); n != 49 {
-			t.Errorf("%d members after the second hold, want 49", n)
-		}
+		r.clustersAfter(9*time.Minute, "at the end of the first hold", 100)
+		r.clustersAfter(5*time.Minute, "after the second hold", 49)
 	})
 }
 
 // What comes back during the hold is not removed after it.
 func TestB15_HeldAndBack(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
-		loses(t, func(t *testing.T, r *rig) {
+		losesInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
-			r.pass(24 * time.Hour)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members, want 100", n)
-			}
+			r.clustersAfter(24*time.Hour, "members", 100)
 			// The same loss again is not believed because it was seen before.
 			r.away(removing(clusters, lost()...))
-			r.pass(5 * time.Minute)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members five minutes after the next loss, want 100", n)
-			}
-			r.pass(10 * time.Minute)
-			if n := r.count(); n != 50 {
-				t.Errorf("%d members after the next hold, want 50", n)
-			}
+			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
+			r.clustersAfter(10*time.Minute, "after the next hold", 50)
 		})
 	})
 	t.Run("some", func(t *testing.T) {
-		loses(t, func(t *testing.T, r *rig) {
+		losesInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
-			r.pass(9 * time.Minute)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members, want 100: the time begins anew when something comes back", n)
-			}
-			r.pass(24 * time.Hour)
-			if n := r.count(); n != 80 {
-				t.Errorf("%d members in the end, want 80", n)
-			}
+			r.clustersAfter(9*time.Minute, "the time begins anew when something comes back", 100)
+			r.clustersAfter(24*time.Hour, "in the end", 80)
 		})
 	})
 	t.Run("after another restart", func(t *testing.T) {
@@ -147,10 +124,7 @@ func TestB15_HeldAndBack(t *testing.T) {
 			r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
 			r.pass(time.Hour)
 			r.away(removing(clusters, lost()...))
-			r.pass(5 * time.Minute)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members five minutes after the next loss, want 100", n)
-			}
+			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
 		})
 	})
 }
@@ -160,34 +134,23 @@ func TestB15_HeldAndBack(t *testing.T) {
 func TestB15_HeldAndRemoved(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, lost()[:20]...))
-		r.pass(time.Second)
-		if n := r.count(); n != 80 {
-			t.Errorf("%d members, want 80", n)
-		}
-		r.pass(12 * time.Minute)
-		if n := r.count(); n != 50 {
-			t.Errorf("%d members after the hold, want 50", n)
-		}
+		r.clustersAfter(time.Second, "members", 80)
+		r.clustersAfter(12*time.Minute, "after the hold", 50)
 	})
 }
 
 // Losing the connection during the hold does not shorten it.
 func TestB15_HoldSurvivesReconnects(t *testing.T) {
-	loses(t, func(t *testing.T, r *rig) {
+	losesInBoth(t, func(t *testing.T, r *rig) {
 		for range 4 {
 			r.Restart()
 			r.pass(90 * time.Second)
 		}
-		if n := r.count(); n != 100 {
-			t.Errorf("%d members after 8 minutes, want 100", n)
-		}
+		check.Equal(t, "members after 8 minutes", r.count(), 100)
 		if n := r.log.count(heldLine); n != 1 {
 			t.Errorf("held back %d times, want once", n)
 		}
-		r.pass(5 * time.Minute)
-		if n := r.count(); n != 50 {
-			t.Errorf("%d members after the hold, want 50", n)
-		}
+		r.clustersAfter(5*time.Minute, "after the hold", 50)
 	})
 }
 
@@ -198,17 +161,11 @@ func TestB15_C15_EmptyOrigin(t *testing.T) {
 		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
 			b := relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: silent}
 			inBubble(t, b, upstream.Config{FullResync: true}, func(t *testing.T, r *rig) {
-				r.put(clusters, numbered(30)...)
-				r.watch.SubscribeAll(clusters)
-				r.pass(confirmed)
+				r.follow(clusters, numbered(30)...)
 				r.away(removing(clusters, nameOnly(numbered(30))...))
-				r.pass(9 * time.Minute)
-				if n := r.count(); n != 30 {
-					t.Errorf("%d members of an origin that came back empty, want 30", n)
-				}
+				r.clustersAfter(9*time.Minute, "of an origin that came back empty", 30)
 				r.put(clusters, numbered(30)...)
-				r.pass(time.Hour)
-				r.expect("members", r.members(clusters), shown(numbered(30)))
+				r.membersAfter(time.Hour, "members", clusters, shown(numbered(30)))
 			})
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -24,13 +25,10 @@ import (
 // is held stays; the origin is asked again, no oftener than one that ends streams.
 func TestB9_ResponseOverTheLimit(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{MaxResponseBytes: 4096}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		large := relaytest.Opaque(clusters, "b", make([]byte, 8192))
 		r.Apply(func(tx *relaytest.Tx) { tx.Set(clusters, "b", large, "1") })
-		r.pass(10 * time.Minute)
-		r.expect("members", r.members(clusters), "a@1")
+		r.membersAfter(10*time.Minute, "members", clusters, "a@1")
 		if n := r.log.count("ERROR origin response exceeds TENDER_MAX_ORIGIN_RESPONSE_BYTES"); n < 5 || n > 40 {
 			t.Errorf("%d lines in ten minutes, want some 20", n)
 		}
@@ -38,8 +36,7 @@ func TestB9_ResponseOverTheLimit(t *testing.T) {
 			t.Errorf("%d streams were counted: %v", n, r.session.Stats().Ended)
 		}
 		r.put(clusters, "b@2")
-		r.pass(time.Minute)
-		r.expect("members once it is small", r.members(clusters), "a@1 b@2")
+		r.membersAfter(time.Minute, "members once it is small", clusters, "a@1 b@2")
 	})
 }
 
@@ -201,9 +198,7 @@ func TestB7_EndlessSet(t *testing.T) {
 				t.Errorf("after %v more: %v with %d members, want %v with what has come", want.after, c.Phase, c.Wildcard.Count(), want.phase)
 			}
 		}
-		if nacks := r.session.Stats().Types[clusters].Refused; nacks != 0 {
-			t.Errorf("%d responses were refused, want none", nacks)
-		}
+		check.Equal(t, "responses were refused", r.session.Stats().Types[clusters].Refused, 0)
 	})
 }
 
@@ -228,9 +223,7 @@ func TestB35_ManyResources(t *testing.T) {
 		}
 		apply(t, w, resp)
 	}
-	if n := view.Generation().Type(clusters).Wildcard.Count(); n != responses*each {
-		t.Errorf("%d members, want %d", n, responses*each)
-	}
+	check.Equal(t, "members", view.Generation().Type(clusters).Wildcard.Count(), responses*each)
 	if cost := (heap() - before) / (responses * each); cost > 2048 {
 		t.Errorf("a resource takes %d bytes, want 2 KiB at most", cost)
 	}
@@ -239,13 +232,7 @@ func TestB35_ManyResources(t *testing.T) {
 
 func apply(t *testing.T, w *cache.Writer, resp *discoverypb.DeltaDiscoveryResponse) {
 	t.Helper()
-	b, err := proto.Marshal(resp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, err := wire.Decoder{}.Decode(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := check.Must(proto.Marshal(resp))
+	u := check.Must(wire.Decoder{}.Decode(b))
 	w.Apply(cache.Wildcard, u)
 }

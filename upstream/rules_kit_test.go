@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -76,9 +77,7 @@ func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Sn
 		cfg.DialOptions = o.DialOptions()
 	}
 	session, err := upstream.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	view, w := cache.New(cache.Config{})
 	if s != nil {
 		w.Restore(s, time.Now())
@@ -160,6 +159,34 @@ func show(s *cache.Set) string {
 // present is members or named without what is absent.
 func present(shown string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(shown), func(s string) bool { return s[0] == '!' }), " ")
+}
+
+// follow has the origin hold resources, and clients subscribe to all of them, until the set is confirmed.
+func (r *rig) follow(typeURL string, resources ...string) {
+	r.put(typeURL, resources...)
+	r.watch.SubscribeAll(typeURL)
+	r.pass(confirmed)
+}
+
+// membersAfter lets d pass, and fails the test if wildcard clients do not see what is wanted.
+func (r *rig) membersAfter(d time.Duration, what, typeURL, want string) {
+	r.t.Helper()
+	r.pass(d)
+	r.expect(what, r.members(typeURL), want)
+}
+
+// namedAfter is membersAfter for what was asked for by name.
+func (r *rig) namedAfter(d time.Duration, what, typeURL, want string) {
+	r.t.Helper()
+	r.pass(d)
+	r.expect(what, r.named(typeURL), want)
+}
+
+// clustersAfter lets d pass, and fails the test unless the view has so many clusters.
+func (r *rig) clustersAfter(d time.Duration, when string, want int) {
+	r.t.Helper()
+	r.pass(d)
+	r.wantClusters(when, want)
 }
 
 // expect fails the test if got is not want.

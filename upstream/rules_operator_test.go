@@ -41,10 +41,7 @@ func TestB15_Release(t *testing.T) {
 		if len(got) != 1 || got[0].TypeURL != clusters || !slices.Equal(got[0].Names, lost()) || got[0].Until.Sub(got[0].Since) != 10*time.Minute {
 			t.Errorf("released %+v, want the 50 clusters that were held back for 10 minutes", got)
 		}
-		r.pass(0)
-		if n := r.count(); n != 50 {
-			t.Errorf("%d members, want 50", n)
-		}
+		r.clustersAfter(0, "members", 50)
 		r.holding("after", 0, 0)
 		if s := r.session.Stats(); s.Held != 50 || s.Applied != 50 {
 			t.Errorf("%d deletions counted as held back and %d as made, want 50 and 50", s.Held, s.Applied)
@@ -107,15 +104,9 @@ func TestB15_Discard(t *testing.T) {
 		r.pass(time.Second)
 		r.holding("ten are back", 0, 40)
 		r.Apply(removing(clusters, "n060"))
-		r.pass(time.Second)
-		if n := r.count(); n != 99 {
-			t.Errorf("%d members, want 99: an explicit removal is obeyed", n)
-		}
+		r.clustersAfter(time.Second, "an explicit removal is obeyed", 99)
 		r.away(removing(clusters, "n000", "n050"))
-		r.pass(5 * time.Minute)
-		if n := r.count(); n != 97 {
-			t.Errorf("%d members, want 97: what is not kept goes as ever", n)
-		}
+		r.clustersAfter(5*time.Minute, "what is not kept goes as ever", 97)
 
 		if got := r.control.Release(t.Context(), all); len(got) != 0 {
 			t.Errorf("released %+v, want nothing: what was discarded waits for nobody", got)
@@ -123,10 +114,7 @@ func TestB15_Discard(t *testing.T) {
 		if got := r.control.Release(t.Context(), reconcile.HoldChoice{Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
 			t.Errorf("released %+v, want what was discarded and is still kept, 39", got)
 		}
-		r.pass(0)
-		if n := r.count(); n != 58 {
-			t.Errorf("%d members, want 58", n)
-		}
+		r.clustersAfter(0, "members", 58)
 	})
 }
 
@@ -142,17 +130,14 @@ func TestB15_ADecisionOnNamesIsNoneOnMembers(t *testing.T) {
 		if got := r.control.Release(t.Context(), all); len(got) != 1 {
 			t.Fatalf("released %+v, want the one that was asked for by name", got)
 		}
-		r.pass(time.Minute)
-		r.wantClusters("a minute later", 9)
+		r.clustersAfter(time.Minute, "a minute later", 9)
 	})
 }
 
 // TestB15_WhatIsKeptIsNoControl: a member that an operator had kept shows nothing about the origin, which does not have it.
 func TestB15_WhatIsKeptIsNoControl(t *testing.T) {
 	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(10)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(10)...)
 		r.away(removing(clusters, nameOnly(numbered(10))[:6]...))
 		r.pass(time.Minute)
 		r.control.Discard(t.Context(), all)
@@ -235,14 +220,12 @@ func TestFreeze_Mirror(t *testing.T) {
 		r.put(clusters, "a@3")
 		late := r.view.Watch()
 		late.Subscribe(endpoints, []string{"late"})
-		r.pass(time.Minute)
-		r.expect("frozen members", r.members(clusters), "a@1 b@1")
+		r.membersAfter(time.Minute, "frozen members", clusters, "a@1 b@1")
 		r.expect("frozen names", r.named(endpoints), "a@1 late@1")
 
 		r.watch.UnsubscribeAll(wildcard)
 		r.watch.Unsubscribe(endpoints, names)
-		r.pass(24 * time.Hour)
-		r.expect("members that nobody has wanted for a day", r.members(clusters), "a@1 b@1")
+		r.membersAfter(24*time.Hour, "members that nobody has wanted for a day", clusters, "a@1 b@1")
 		r.expect("names", r.named(endpoints), "a@1 late@1")
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(endpoints, []string{"a"})

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -24,21 +25,17 @@ func TestProtocol_AutoFallsBackToSotW(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
-		r.pass(0)
-		r.expect("members at once", r.members(clusters), "a@1")
+		r.membersAfter(0, "members at once", clusters, "a@1")
 		for range 3 {
 			r.Restart()
 			r.pass(time.Minute)
 		}
 		r.put(clusters, "a@2")
-		r.pass(soon)
-		r.expect("members", r.members(clusters), "a@2")
+		r.membersAfter(soon, "members", clusters, "a@2")
 		if n := r.log.count(spokenSotW); n != 1 {
 			t.Errorf("logged %d times that it is spoken to in SotW, want once", n)
 		}
-		if n := r.log.count(unsupported); n != 0 {
-			t.Errorf("%d warnings, want none", n)
-		}
+		check.Equal(t, "warnings", r.log.count(unsupported), 0)
 	})
 }
 
@@ -48,11 +45,8 @@ func TestProtocol_AuxiliaryStream(t *testing.T) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(clusters, []string{"a"})
-		r.pass(time.Second)
-		r.expect("named", r.named(clusters), "a@1")
-		if n := r.log.count("Unimplemented"); n != 0 {
-			t.Errorf("%d streams in vain beside the first one, want none", n)
-		}
+		r.namedAfter(time.Second, "named", clusters, "a@1")
+		check.Equal(t, "streams in vain beside the first one", r.log.count("Unimplemented"), 0)
 	})
 }
 
@@ -76,14 +70,9 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 				}
 			}
 		}
-		if got := r.view.Generation().Seq; got != seq {
-			t.Errorf("position %d, want %d: nothing has changed", got, seq)
-		}
+		check.Equal(t, "position: nothing has changed", r.view.Generation().Seq, seq)
 		r.away(removing(clusters, "n003"))
-		r.pass(time.Minute)
-		if n := r.count(); n != 19 {
-			t.Errorf("%d members, want 19", n)
-		}
+		r.clustersAfter(time.Minute, "members", 19)
 	})
 }
 
@@ -115,9 +104,7 @@ func TestProtocol_Forced(t *testing.T) {
 			if tt.works != (n == 0) || n > 9 {
 				t.Errorf("%v to an origin that speaks SotW=%v: %d warnings", tt.protocol, tt.sotw, n)
 			}
-			if named := r.log.count("protocol=" + tt.protocol.String()); named != n {
-				t.Errorf("%d of %d warnings say %v", named, n, tt.protocol)
-			}
+			check.Equal(t, "warnings that name "+tt.protocol.String(), r.log.count("protocol="+tt.protocol.String()), n)
 		})
 	}
 }
@@ -137,9 +124,7 @@ func TestProtocol_Neither(t *testing.T) {
 		}
 		r.pass(0)
 		r.expectBackoff(waits[1:])
-		if n := r.log.count(unsupported); n != 6 {
-			t.Errorf("%d warnings for 6 streams", n)
-		}
+		check.Equal(t, "warnings for 6 streams", r.log.count(unsupported), 6)
 	})
 }
 

@@ -109,8 +109,7 @@ func TestR135_BackoffIsBounded(t *testing.T) {
 		}
 		r.put(clusters, "a@1")
 		r.Restart()
-		r.pass(time.Minute + 15*time.Second)
-		r.expect("members", r.members(clusters), "a@1")
+		r.membersAfter(time.Minute+15*time.Second, "members", clusters, "a@1")
 	})
 }
 
@@ -130,8 +129,7 @@ func TestR135_AuxiliaryBacksOffAlone(t *testing.T) {
 		}
 		r.expectBackoff(r.closeStreams(5))
 		r.put(clusters, "a@2")
-		r.pass(soon)
-		r.expect("members", r.members(clusters), "a@2")
+		r.membersAfter(soon, "members", clusters, "a@2")
 		if !r.view.Generation().First().Connected || r.State().Streams[0].Ended {
 			t.Error("the main stream was ended")
 		}
@@ -142,9 +140,7 @@ func TestR135_AuxiliaryBacksOffAlone(t *testing.T) {
 // was served: its end is no reason for another target, or to wait.
 func TestR135_QuietStreamWasServed(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		for range 5 {
 			r.Restart()
 			r.pass(time.Hour)

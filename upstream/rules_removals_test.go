@@ -13,6 +13,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -21,9 +22,7 @@ import (
 func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, lost...))
 		r.pass(9 * time.Second)
 		if n := r.count(); n != 100 {
@@ -51,8 +50,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			if len(holds) != 1 || len(holds[0].Names) != 10 || !holds[0].Unconfirmed || !holds[0].Until.After(time.Now()) {
 				t.Errorf("holds %+v, want one of 10 names until the set is confirmed", holds)
 			}
-			r.pass(confirmed)
-			r.wantClusters("once the set is confirmed", 90)
+			r.clustersAfter(confirmed, "once the set is confirmed", 90)
 			r.holding("then", 0, 0)
 		})
 	})
@@ -63,16 +61,13 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.put(clusters, numbered(100)...)
 			r.pass(soon)
 			r.holding("when the origin has loaded", 0, 0)
-			r.pass(24 * time.Hour)
-			r.wantClusters("a day later", 100)
+			r.clustersAfter(24*time.Hour, "a day later", 100)
 		})
 	})
 	t.Run("all, for good", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
-			r.pass(9 * time.Minute)
-			r.wantClusters("before the hold is over", 100)
-			r.pass(3 * time.Minute)
-			r.wantClusters("after the hold", 0)
+			r.clustersAfter(9*time.Minute, "before the hold is over", 100)
+			r.clustersAfter(3*time.Minute, "after the hold", 0)
 			r.holding("after the hold", 0, 0)
 		})
 	})
@@ -81,8 +76,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Nonce: "wrong", RemovedResources: all[:60]})
 			r.pass(10 * time.Second)
 			r.holding("said wrongly", 60, 0)
-			r.pass(time.Minute)
-			r.wantClusters("after all was compared", 100)
+			r.clustersAfter(time.Minute, "after all was compared", 100)
 			r.holding("then", 0, 0)
 		})
 	})
@@ -108,8 +102,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.holding("after two restarts", 0, 50)
 			r.wantClusters("after two restarts", 100)
 			r.Apply(removing(clusters, all[:10]...))
-			r.pass(soon)
-			r.wantClusters("removed on the established stream", 90)
+			r.clustersAfter(soon, "removed on the established stream", 90)
 			r.holding("then", 0, 40)
 		})
 	})
@@ -118,14 +111,12 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.pass(confirmed)
 			r.control.Discard(t.Context(), reconcile.HoldChoice{})
 			r.holding("discarded", 0, 50)
-			r.pass(24 * time.Hour)
-			r.wantClusters("discarded", 100)
+			r.clustersAfter(24*time.Hour, "discarded", 100)
 			r.put(clusters, "n000@2")
 			r.pass(soon)
 			r.holding("one is there again", 0, 49)
 			r.Apply(removing(clusters, "n000"))
-			r.pass(soon)
-			r.wantClusters("and removed on the established stream", 99)
+			r.clustersAfter(soon, "and removed on the established stream", 99)
 		})
 	})
 }
@@ -143,19 +134,16 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 				r.Restart() // with the same content
 				r.pass(2 * time.Minute)
 				r.Apply(removing(clusters, "n000", "n001"))
-				r.pass(soon)
-				r.wantClusters("two removed", 98)
+				r.clustersAfter(soon, "two removed", 98)
 				r.Apply(func(tx *relaytest.Tx) {
 					removing(clusters, nameOnly(numbered(100))[2:]...)(tx)
 					removing(endpoints, nameOnly(numbered(100))[2:]...)(tx)
 				})
-				r.pass(soon)
-				r.wantClusters("all removed", map[bool]int{false: 0, true: 98}[hold])
+				r.clustersAfter(soon, "all removed", map[bool]int{false: 0, true: 98}[hold])
 				if n := r.view.Generation().Type(endpoints).ByName.Count(); n != 2 && !hold {
 					t.Errorf("%d assignments, want the 2 that are left: their removal is data", n)
 				}
-				r.pass(15 * time.Minute)
-				r.wantClusters("in the end", 0)
+				r.clustersAfter(15*time.Minute, "in the end", 0)
 			})
 		})
 	}
@@ -165,16 +153,13 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 // and need not mention what it is told is held.
 func TestH02_WhatAnEarlierStreamSaid(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, nameOnly(numbered(100))[:5]...))
 		r.pass(time.Second)
 		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
 		r.pass(time.Second)
 		r.put(clusters, "another@1")
-		r.pass(5 * time.Minute)
-		r.wantClusters("loaded", 101)
+		r.clustersAfter(5*time.Minute, "loaded", 101)
 		r.holding("loaded", 0, 0)
 	})
 }
@@ -186,16 +171,14 @@ func TestH02_WhatCameOnTheStreamIsRemovedAtOnce(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(soon)
 		r.Apply(removing(clusters, "n000"))
-		r.pass(soon)
-		r.wantClusters("on the first stream", 9)
+		r.clustersAfter(soon, "on the first stream", 9)
 		r.pass(confirmed)
 		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, "n001@2", "new@1") })
 		r.pass(3 * time.Second)
 		r.Apply(removing(clusters, "n001", "n002", "new"))
 		r.pass(soon)
 		r.expect("members", present(r.members(clusters)), "n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1 n009@1")
-		r.pass(confirmed)
-		r.wantClusters("in the end", 7)
+		r.clustersAfter(confirmed, "in the end", 7)
 	})
 }
 
@@ -306,8 +289,7 @@ func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
 				r.pass(2 * time.Minute)
 				r.Apply(removing(wire.RouteType, "route/a"))
 				r.set(endpoints, "eds/b", "2", relaytest.Endpoints("eds/b"))
-				r.pass(2 * time.Minute)
-				r.wantClusters("held", 3)
+				r.clustersAfter(2*time.Minute, "held", 3)
 				r.expect("assignments", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
 				r.expect("routes", present(r.named(wire.RouteType)), "route/a@1 route/b@1 route/c@1")
 				switch how {
@@ -315,15 +297,13 @@ func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
 					r.control.Release(t.Context(), reconcile.HoldChoice{})
 				case "discarded":
 					r.control.Discard(t.Context(), reconcile.HoldChoice{})
-					r.pass(24 * time.Hour)
-					r.wantClusters("kept", 3)
+					r.clustersAfter(24*time.Hour, "kept", 3)
 					r.expect("assignments", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
 					return
 				case "over":
 					r.pass(15 * time.Minute)
 				}
-				r.pass(time.Second)
-				r.wantClusters("over", 0)
+				r.clustersAfter(time.Second, "over", 0)
 				r.expect("assignments", r.assignments(), "eds/b@2 eds/c@1")
 				r.expect("routes", present(r.named(wire.RouteType)), "route/b@1 route/c@1")
 				r.holding("over", 0, 0)
@@ -427,9 +407,7 @@ func TestH03_RenamedListeners(t *testing.T) {
 		for _, sotw := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s sotw=%v", typeURL, sotw), func(t *testing.T) {
 				inBubble(t, relaytest.Behaviour{SotW: sotw}, upstream.Config{}, func(t *testing.T, r *rig) {
-					r.put(typeURL, "a0@1", "a1@1", "a2@1")
-					r.watch.SubscribeAll(typeURL)
-					r.pass(confirmed)
+					r.follow(typeURL, "a0@1", "a1@1", "a2@1")
 					r.away(func(tx *relaytest.Tx) {
 						removing(typeURL, "a0", "a1", "a2")(tx)
 						putIn(tx, typeURL, "b0@1", "b1@1", "b2@1")
@@ -463,16 +441,10 @@ func TestH03_ADayOldSnapshot(t *testing.T) {
 		r := restored(t, o, upstream.Config{}, s)
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(wire.RouteType, nameOnly(numbered(9)))
-		r.pass(9 * time.Minute)
-		r.wantClusters("held", 9)
-		if n := r.view.Generation().Type(wire.RouteType).ByName.Count(); n != 9 {
-			t.Errorf("%d routes while they are held, want 9", n)
-		}
-		r.pass(5 * time.Minute)
-		r.wantClusters("over", 1)
-		if n := r.view.Generation().Type(wire.RouteType).ByName.Count(); n != 1 {
-			t.Errorf("%d routes in the end, want 1", n)
-		}
+		r.clustersAfter(9*time.Minute, "held", 9)
+		check.Equal(t, "routes while they are held", r.view.Generation().Type(wire.RouteType).ByName.Count(), 9)
+		r.clustersAfter(5*time.Minute, "over", 1)
+		check.Equal(t, "routes in the end", r.view.Generation().Type(wire.RouteType).ByName.Count(), 1)
 	})
 }
 

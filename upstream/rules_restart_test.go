@@ -129,13 +129,10 @@ func TestB7_ARestoredSetIsConfirmedByTheOrigin(t *testing.T) {
 func TestB42_WhatWasRestoredLingers(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: 3 * time.Minute}
 	afterRestart(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
-		r.pass(45 * time.Second)
-		r.expect("names after 45s", r.named(endpoints), "x@1")
-		r.pass(30 * time.Second)
-		r.expect("names after 75s", r.named(endpoints), "")
+		r.namedAfter(45*time.Second, "names after 45s", endpoints, "x@1")
+		r.namedAfter(30*time.Second, "names after 75s", endpoints, "")
 		r.expect("members after 75s", r.members(clusters), "a@1 b@1")
-		r.pass(3 * time.Minute)
-		r.expect("members after 255s", r.members(clusters), "")
+		r.membersAfter(3*time.Minute, "members after 255s", clusters, "")
 		r.expect("last requests", lastWords(r.conversation(2), 2), "-x] [Cluster -*]")
 	})
 }
@@ -161,8 +158,7 @@ func TestB42_ClientsThatReturnKeepWhatWasRestored(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(soon)
 		r.watch.Subscribe(endpoints, []string{"x"})
-		r.pass(10 * time.Minute)
-		r.expect("members", r.members(clusters), "a@1 b@1")
+		r.membersAfter(10*time.Minute, "members", clusters, "a@1 b@1")
 		r.expect("names", r.named(endpoints), "x@1")
 		r.expect("requests", r.conversation(1), "[Cluster node a=1 b=1] [ClusterLoadAssignment +x x=1]")
 	})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -73,9 +74,7 @@ func TestB15_SameBytesAreNoChange(t *testing.T) {
 						r.Restart()
 						r.pass(time.Hour)
 					}
-					if got := r.view.Generation().Seq; got != seq {
-						t.Errorf("position %d, want %d", got, seq)
-					}
+					check.Equal(t, "position", r.view.Generation().Seq, seq)
 					if got := r.State().Last().Requests[0].Message.GetInitialResourceVersions(); full && len(got) > 0 {
 						t.Errorf("TENDER_RESYNC=full says what is held: %v", got)
 					}
@@ -104,15 +103,11 @@ func TestB15_C14_Sweep(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, tt.b, upstream.Config{FullResync: tt.full}, func(t *testing.T, r *rig) {
-				r.put(clusters, numbered(20)...)
-				r.watch.SubscribeAll(clusters)
-				r.pass(confirmed)
+				r.follow(clusters, numbered(20)...)
 				r.away(removing(clusters, "n003", "n007"))
 				back := time.Now()
 				r.pass(tt.before - time.Since(back))
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 20 {
-					t.Errorf("%d members %v after the origin came back, want 20", n, tt.before)
-				}
+				check.Equal(t, fmt.Sprintf("members %v after the origin came back", tt.before), r.view.Generation().Type(clusters).Wildcard.Count(), 20)
 				r.pass(tt.after + 3*time.Second - time.Since(back))
 				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 18 {
 					t.Errorf("%d members %v after the origin came back, want 18:\n%v", n, time.Since(back), r.State())
@@ -122,9 +117,7 @@ func TestB15_C14_Sweep(t *testing.T) {
 					t.Errorf("open are %v, want one with the wildcard", open)
 				}
 				last := r.State().Last()
-				if got := showRequest(last.Requests[0].Message); got != "[Cluster node +n000 +n003 +n007]" {
-					t.Errorf("asked by %s, want for the two and n000 as the control", got)
-				}
+				check.Equal(t, "asked by", showRequest(last.Requests[0].Message), "[Cluster node +n000 +n003 +n007]")
 			})
 		})
 	}
@@ -185,23 +178,18 @@ func TestB15_FoundByNameAndLetGo(t *testing.T) {
 // reads nothing from the second stream.
 func TestB15_SilenceOnTheControlProvesNothing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(20)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(20)...)
 		r.away(removing(clusters, "n003"))
 		r.pass(10 * time.Second)
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = true }) // streams opened from now on
-		r.pass(time.Hour)
-		r.expect("members", r.members(clusters), shown(numbered(20)))
+		r.membersAfter(time.Hour, "members", clusters, shown(numbered(20)))
 	})
 }
 
 // A sweep that the loss of the origin cut short proves nothing for the next one.
 func TestB15_SweepBeginsAnew(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(20)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(20)...)
 		r.away(removing(clusters, "n003"))
 		r.pass(20 * time.Second) // asked, and the control was answered
 		if n := len(r.State().Open()); n != 2 {
@@ -228,8 +216,7 @@ func TestB15_NamedIsNeverInferred(t *testing.T) {
 		r.watch.Subscribe(endpoints, nameOnly(numbered(20)))
 		r.pass(confirmed)
 		r.away(removing(endpoints, "n003"))
-		r.pass(24 * time.Hour)
-		r.expect("named", r.named(endpoints), shown(numbered(20)))
+		r.namedAfter(24*time.Hour, "named", endpoints, shown(numbered(20)))
 	})
 }
 
@@ -271,9 +258,7 @@ func TestB15_C21_VersionsThatDoNotFit(t *testing.T) {
 				if want := map[bool]int{true: tt.n}[tt.want]; len(got) != want {
 					t.Errorf("%d versions, want %d", len(got), want)
 				}
-				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != tt.n {
-					t.Errorf("%d members, want %d", n, tt.n)
-				}
+				check.Equal(t, "members", r.view.Generation().Type(clusters).Wildcard.Count(), tt.n)
 			})
 		})
 	}
@@ -307,9 +292,7 @@ func TestB15_OtherControlPlane(t *testing.T) {
 			t.Errorf("streams began with %s, want two that say what is held, then two that do not", got)
 		}
 		// a and b changed among the members, a among the named.
-		if got := r.view.Generation().Seq; got != seq+3 {
-			t.Errorf("position %d, want %d", got, seq+3)
-		}
+		check.Equal(t, "position", r.view.Generation().Seq, seq+3)
 	})
 }
 
@@ -395,9 +378,7 @@ func TestH07_AnotherServerThatAnswersTwice(t *testing.T) {
 // TestH07_AnOriginThatRepeatedItself is compared too: it was taken for one that resends everything, and is not.
 func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		r.Restart()
 		r.pass(time.Second)
 		r.put(clusters, "a@1")
@@ -476,7 +457,7 @@ func TestH07_OneViewAfterTheOther(t *testing.T) {
 			view, w := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				r.session.Sync(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), nil)
+				r.session.Sync(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
 			})
 		}
 		defer mirrors.Wait()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -50,91 +51,47 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 					if !tt.held {
 						held -= tt.lost
 					}
-					if n := count(); n != held {
-						t.Errorf("%d there 3s after the origin came back, want %d", n, held)
-					}
+					check.Equal(t, "there 3s after the origin came back", count(), held)
 					r.pass(9 * time.Minute)
-					if n := count(); n != held {
-						t.Errorf("%d there after 9 minutes, want %d", n, held)
-					}
+					check.Equal(t, "there after 9 minutes", count(), held)
 					if n := r.log.count("ERROR the origin may have lost"); (n == 1) != tt.held {
 						t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
 					}
-					if n := r.streams(); n != 2 {
-						t.Errorf("%d streams, want 2: there is nothing to ask for", n)
-					}
+					check.Equal(t, "streams: there is nothing to ask for", r.streams(), 2)
 					r.pass(2 * time.Minute)
-					if n := count(); n != tt.there-tt.lost {
-						t.Errorf("%d there after 11 minutes, want %d", n, tt.there-tt.lost)
-					}
+					check.Equal(t, "there after 11 minutes", count(), tt.there-tt.lost)
 				})
 			})
 		}
 	}
 }
 
-// losesInSotW has a SotW origin come back without half of its 100 members.
-func losesInSotW(t *testing.T, test func(t *testing.T, r *rig)) {
-	t.Helper()
-	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
-		r.away(removing(clusters, lost()...))
-		r.pass(time.Minute)
-		if n := r.log.count(heldLine); n != 1 || r.count() != 100 {
-			t.Fatalf("%d deletions held back, %d members, want 1 and 100", n, r.count())
-		}
-		test(t, r)
-	})
-}
-
 // An origin that starts empty and fills up step by step removes nothing on its way:
 // what its later lists still lack it never had on the stream.
 func TestC15_SotWOriginFillsUp(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(100)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, nameOnly(numbered(100))...))
 		for i := range 10 {
 			r.pass(time.Second)
 			r.put(clusters, numbered(100)[10*i:10*i+10]...)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members when %d are back, want 100", n, 10*i)
-			}
+			check.Equal(t, fmt.Sprintf("members when %d are back", 10*i), r.count(), 100)
 		}
-		r.pass(time.Hour)
-		r.expect("members", r.members(clusters), shown(numbered(100)))
+		r.membersAfter(time.Hour, "members", clusters, shown(numbered(100)))
 	})
 }
 
 // During the hold, what the origin had listed on the new stream is removed as ever.
 func TestB15_SotWExplicitDuringTheHold(t *testing.T) {
-	losesInSotW(t, func(t *testing.T, r *rig) {
+	losesAs(t, sotwOnly, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, nameOnly(numbered(100))[:30]...))
-		r.pass(soon)
-		if n := r.count(); n != 70 {
-			t.Errorf("%d members, want 70: the 50 that are held, and 20", n)
-		}
-		r.pass(15 * time.Minute)
-		if n := r.count(); n != 20 {
-			t.Errorf("%d members after the hold, want 20", n)
-		}
+		r.clustersAfter(soon, "the 50 that are held, and 20", 70)
+		r.clustersAfter(15*time.Minute, "after the hold", 20)
 	})
 }
 
 // The hold is over only if the second look finds the same.
 func TestB15_SotWSecondLook(t *testing.T) {
-	t.Run("all is back", func(t *testing.T) {
-		losesInSotW(t, func(t *testing.T, r *rig) {
-			r.put(clusters, numbered(100)...)
-			r.pass(time.Hour)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members, want 100", n)
-			}
-		})
-	})
 	t.Run("all names are back", func(t *testing.T) {
 		inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 			r.put(listeners, numbered(20)...)
@@ -143,53 +100,16 @@ func TestB15_SotWSecondLook(t *testing.T) {
 			r.away(removing(listeners, nameOnly(numbered(20))[5:]...))
 			r.pass(time.Minute)
 			r.put(listeners, numbered(20)...)
-			r.pass(time.Hour)
-			r.expect("named", r.named(listeners), shown(numbered(20)))
-			if n := r.streams(); n != 2 {
-				t.Errorf("%d streams, want 2: there is nothing to look at again", n)
-			}
-		})
-	})
-	t.Run("some are back", func(t *testing.T) {
-		losesInSotW(t, func(t *testing.T, r *rig) {
-			r.put(clusters, numbered(100)[:80]...)
-			r.pass(9 * time.Minute)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members, want 100: the time begins anew when something comes back", n)
-			}
-			r.pass(time.Hour)
-			if n := r.count(); n != 80 {
-				t.Errorf("%d members in the end, want 80", n)
-			}
-		})
-	})
-	t.Run("reconnects do not shorten it", func(t *testing.T) {
-		losesInSotW(t, func(t *testing.T, r *rig) {
-			for range 4 {
-				r.Restart()
-				r.pass(2 * time.Minute)
-			}
-			if n := r.count(); n != 100 || r.log.count(heldLine) != 1 {
-				t.Errorf("%d members, held back %d times, want 100 and once", n, r.log.count(heldLine))
-			}
-			r.pass(5 * time.Minute)
-			if n := r.count(); n != 50 {
-				t.Errorf("%d members after the hold, want 50", n)
-			}
+			r.namedAfter(time.Hour, "named", listeners, shown(numbered(20)))
+			check.Equal(t, "streams: there is nothing to look at again", r.streams(), 2)
 		})
 	})
 	t.Run("the origin is away when it ends", func(t *testing.T) {
-		losesInSotW(t, func(t *testing.T, r *rig) {
+		losesAs(t, sotwOnly, func(t *testing.T, r *rig) {
 			r.Stop()
-			r.pass(time.Hour)
-			if n := r.count(); n != 100 {
-				t.Errorf("%d members of an origin that is away, want 100", n)
-			}
+			r.clustersAfter(time.Hour, "of an origin that is away", 100)
 			r.Restart()
-			r.pass(2 * time.Minute)
-			if n := r.count(); n != 50 {
-				t.Errorf("%d members, want 50", n)
-			}
+			r.clustersAfter(2*time.Minute, "members", 50)
 		})
 	})
 }
@@ -199,18 +119,12 @@ func TestB15_SotWSecondLook(t *testing.T) {
 func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		const acme = "type.googleapis.com/acme.Foo"
-		r.put(acme, numbered(20)...)
-		r.watch.SubscribeAll(acme)
-		r.pass(confirmed)
+		r.follow(acme, numbered(20)...)
 		r.away(removing(acme, "n003"))
 		r.pass(29 * time.Second)
-		if n := r.view.Generation().Type(acme).Wildcard.Count(); n != 20 {
-			t.Errorf("%d members after 29s, want 20", n)
-		}
+		check.Equal(t, "members after 29s", r.view.Generation().Type(acme).Wildcard.Count(), 20)
 		r.pass(5 * time.Second)
-		if n := r.view.Generation().Type(acme).Wildcard.Count(); n != 19 {
-			t.Errorf("%d members after 34s, want 19", n)
-		}
+		check.Equal(t, "members after 34s", r.view.Generation().Type(acme).Wildcard.Count(), 19)
 		r.expect("asked by", showList(r.State().Last().Requests[0].SotW), "[Foo node n000 n003]")
 	})
 }
@@ -261,13 +175,9 @@ func TestB15_R132_SotWMembersThatVanish(t *testing.T) {
 				if !tt.held {
 					want -= tt.lost
 				}
-				if n := count(); n != want {
-					t.Errorf("%d members 3s after the origin came back, want %d", n, want)
-				}
+				check.Equal(t, "members 3s after the origin came back", count(), want)
 				r.pass(time.Hour)
-				if n := count(); n != tt.there-tt.lost {
-					t.Errorf("%d members in the end, want %d", n, tt.there-tt.lost)
-				}
+				check.Equal(t, "members in the end", count(), tt.there-tt.lost)
 				if n := r.log.count("ERROR the origin may have lost"); (n > 0) != tt.held {
 					t.Errorf("%d alarms, want some only if held=%v", n, tt.held)
 				}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -96,9 +97,7 @@ func TestR019_R021_SotWNewStreamBeginsAnew(t *testing.T) {
 				r.Restart()
 				r.pass(time.Hour)
 			}
-			if got := r.view.Generation().Seq; got != seq {
-				t.Errorf("position %d, want %d", got, seq)
-			}
+			check.Equal(t, "position", r.view.Generation().Seq, seq)
 			first := r.State().Last().Requests[0].SotW
 			if first.GetVersionInfo()+first.GetResponseNonce() != "" || first.GetNode() == nil {
 				t.Errorf("first request of a stream: %v", first)
@@ -168,20 +167,16 @@ func TestR070_R071_SotWNames(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.Subscribe(listeners, []string{"a", "none"})
 		s := r.Accept(t.Context())
-		r.pass(soon)
-		r.expect("before the first list", r.named(listeners), "")
+		r.namedAfter(soon, "before the first list", listeners, "")
 		s.SendSotW(sotwResponse(listeners))
-		r.pass(soon)
-		r.expect("an empty list, which may be that of an origin that has just started", r.named(listeners), "")
+		r.namedAfter(soon, "an empty list, which may be that of an origin that has just started", listeners, "")
 		s.SendSotW(sotwResponse(listeners, "a@1"))
-		r.pass(soon)
-		r.expect("first list", r.named(listeners), "!none a@")
+		r.namedAfter(soon, "first list", listeners, "!none a@")
 
 		r.watch.Subscribe(listeners, []string{"later"})
 		r.pass(soon)
 		s.SendSotW(sotwResponse(listeners, "a@2"))
-		r.pass(time.Hour)
-		r.expect("a list without the later name", r.named(listeners), "!none a@")
+		r.namedAfter(time.Hour, "a list without the later name", listeners, "!none a@")
 		s.SendSotW(sotwResponse(listeners, "a@2", "later@1", "none@1"))
 		r.pass(soon)
 		r.expect("a list with it", names(r.named(listeners)), "a later none")
@@ -200,8 +195,7 @@ func TestR132_SotWGlobIsNotMissing(t *testing.T) {
 		s := r.Accept(t.Context())
 		r.pass(soon)
 		s.SendSotW(sotwResponse(listeners, dir+"a@1"))
-		r.pass(soon)
-		r.expect("named", r.named(listeners), "!"+dir+"none")
+		r.namedAfter(soon, "named", listeners, "!"+dir+"none")
 	})
 }
 
@@ -214,8 +208,7 @@ func TestR071_SotWListBeforeTheRequest(t *testing.T) {
 		r.watch.Subscribe(listeners, []string{"a", "b"})
 		r.pass(time.Millisecond) // names are sent after 5ms
 		s.SendSotW(sotwResponse(listeners, "a@1"))
-		r.pass(soon)
-		r.expect("named", r.named(listeners), "a@")
+		r.namedAfter(soon, "named", listeners, "a@")
 		r.expect("stream", r.conversation(0), "[ClusterLoadAssignment node e] [Listener a b]")
 	})
 }
@@ -225,15 +218,11 @@ func TestR071_SotWListBeforeTheRequest(t *testing.T) {
 func TestB15_SotWOtherInstance(t *testing.T) {
 	inBubble(t, sotwOnly, forced, func(t *testing.T, r *rig) {
 		r.SetControlPlane("one")
-		r.put(clusters, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(confirmed)
+		r.follow(clusters, "a@1")
 		r.SetControlPlane("two")
 		r.Restart()
 		r.pass(time.Hour)
-		if n := r.streams(); n != 2 {
-			t.Errorf("%d streams, want 2", n)
-		}
+		check.Equal(t, "streams", r.streams(), 2)
 	})
 }
 
@@ -249,8 +238,7 @@ func TestR071_SotWNameBeforeTheFirstList(t *testing.T) {
 		r.watch.Subscribe(listeners, []string{"again", "later"})
 		r.pass(soon)
 		s.SendSotW(sotwResponse(listeners, "a@1"))
-		r.pass(soon)
-		r.expect("first list", r.named(listeners), "!none a@")
+		r.namedAfter(soon, "first list", listeners, "!none a@")
 		r.expect("stream", r.conversation(0), "[Listener node a again none] [Listener a none] [Listener a again later none]"+
 			" [Listener a again later none version=v1 ack 1]")
 	})
@@ -286,11 +274,9 @@ func TestR092_SotWAliases(t *testing.T) {
 			Name: "own", Version: "1", Aliases: []string{"alias"}, Resource: relaytest.Opaque(listeners, "own", nil),
 		})
 		r.watch.Subscribe(listeners, []string{"alias", "own"})
-		r.pass(time.Second)
-		r.expect("both names", r.named(listeners), "alias@1 own@1")
+		r.namedAfter(time.Second, "both names", listeners, "alias@1 own@1")
 		r.put(listeners, "other@1")
-		r.pass(time.Second)
-		r.expect("after another list", r.named(listeners), "alias@1 own@1")
+		r.namedAfter(time.Second, "after another list", listeners, "alias@1 own@1")
 		r.Remove(listeners, "own")
 		r.pass(time.Second)
 		r.expect("when it is gone", present(r.named(listeners)), "")
@@ -381,8 +367,7 @@ func TestB5_SotWTwoKindsOfOneType(t *testing.T) {
 		r.expect("members", r.members(clusters), "all@1")
 		r.expect("named", r.named(clusters), "only@1")
 		r.Remove(clusters, "only")
-		r.pass(time.Second)
-		r.expect("members", r.members(clusters), "all@1")
+		r.membersAfter(time.Second, "members", clusters, "all@1")
 		r.expect("named", r.named(clusters), "!only")
 	})
 }
@@ -411,8 +396,7 @@ func TestR051_SotWWildcardWantedAgain(t *testing.T) {
 		s.SendSotW(sotwResponse(clusters, "late@1"))
 		r.watch.SubscribeAll(clusters)
 		s = r.Accept(t.Context())
-		r.pass(soon)
-		r.expect("members before the new stream has answered", r.members(clusters), "")
+		r.membersAfter(soon, "members before the new stream has answered", clusters, "")
 		s.SendSotW(sotwResponse(clusters, "a@1", "b@1"))
 		r.pass(soon)
 		r.expect("members", names(r.members(clusters)), "a b")

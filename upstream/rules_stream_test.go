@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -109,11 +110,8 @@ func TestR033_R062_R063_RefusedWhole(t *testing.T) {
 				}
 				// The stream goes on.
 				r.put(clusters, "a@2")
-				r.pass(soon)
-				r.expect("members after the next response", r.members(clusters), "a@2")
-				if n := r.streams(); n != 1 {
-					t.Errorf("%d streams, want 1", n)
-				}
+				r.membersAfter(soon, "members after the next response", clusters, "a@2")
+				check.Equal(t, "streams", r.streams(), 1)
 			})
 		})
 	}
@@ -146,9 +144,7 @@ func TestB9_R069_R091_AcceptedThoughOdd(t *testing.T) {
 				if st.ACKs != 2 || st.NACKs != 0 || st.Strays != 0 {
 					t.Errorf("%d ACKs, %d NACKs, %d strays, want 2, 0, 0", st.ACKs, st.NACKs, st.Strays)
 				}
-				if got := r.view.Generation().Seq; got != seq {
-					t.Errorf("position %d, want %d: no client may be told anything", got, seq)
-				}
+				check.Equal(t, "position: no client may be told anything", r.view.Generation().Seq, seq)
 				r.expect("members", r.members(clusters), "a@1")
 			})
 		})
@@ -180,8 +176,7 @@ func TestR054_WildcardForms(t *testing.T) {
 		all := r.watch.SubscribeAll(clusters)
 		r.pass(soon)
 		r.watch.UnsubscribeAll(all)
-		r.pass(2 * time.Minute)
-		r.expect("members given up", r.members(clusters), "")
+		r.membersAfter(2*time.Minute, "members given up", clusters, "")
 		r.watch.SubscribeAll(clusters)
 		r.pass(soon)
 		r.expect("first stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*]")
@@ -292,9 +287,7 @@ func TestR088_NamesThatDoNotFit(t *testing.T) {
 				t.Errorf("request %d has %d versions, want them in the first only", i, got)
 			}
 		}
-		if got := len(last.Requests[0].Message.GetInitialResourceVersions()); got != 1 {
-			t.Errorf("%d versions in the first request, want 1", got)
-		}
+		check.Equal(t, "versions in the first request", len(last.Requests[0].Message.GetInitialResourceVersions()), 1)
 	})
 }
 
@@ -314,13 +307,10 @@ func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 			if before.Seq != generation.Seq || before.Type(clusters).Wildcard.Sum() != generation.Type(clusters).Wildcard.Sum() {
 				t.Errorf("system version %q moved the view from %d to %d", system, before.Seq, generation.Seq)
 			}
-			if got := generation.Type(clusters).Wildcard.System(); got != system {
-				t.Errorf("people are shown %q, want %q", got, system)
-			}
+			check.Equal(t, "the version of the system", generation.Type(clusters).Wildcard.System(), system)
 			// The same system version does not hide a change.
 			r.put(clusters, "a@2")
-			r.pass(soon)
-			r.expect("members", r.members(clusters), "a@2")
+			r.membersAfter(soon, "members", clusters, "a@2")
 			r.put(clusters, "a@1")
 			r.pass(soon)
 		}
@@ -341,16 +331,13 @@ func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
 		before := r.State().Last()
 		r.Inject(response(endpoints, "a@9", "phantom@1"))
 		r.Inject(response(clusters, "c@9"))
-		r.pass(soon)
-		r.expect("named", r.named(endpoints), "b@1")
+		r.namedAfter(soon, "named", endpoints, "b@1")
 		r.expect("members", r.members(clusters)+r.named(clusters), "")
 		after := r.State().Last()
 		if got := len(after.Requests) - len(before.Requests); got != 2 {
 			t.Errorf("%d requests for 2 responses, want their ACKs:\n%v", got, after)
 		}
-		if n := after.Type(endpoints).Unanswered() + after.Type(clusters).Unanswered(); n != 0 {
-			t.Errorf("%d responses unanswered", n)
-		}
+		check.Equal(t, "responses unanswered", after.Type(endpoints).Unanswered()+after.Type(clusters).Unanswered(), 0)
 	})
 }
 

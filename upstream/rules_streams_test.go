@@ -145,8 +145,7 @@ func TestH05_GlobsOfClustersMakeWay(t *testing.T) {
 			r.pass(time.Minute)
 			r.expect("streams", r.carried(), "Cluster *, Listener * | Cluster "+glob)
 			r.put(clusters, member+"@2", "plain@2")
-			r.pass(time.Second)
-			r.expect("members", r.members(clusters), "plain@2")
+			r.membersAfter(time.Second, "members", clusters, "plain@2")
 			r.expect("collection", r.members(key), member+"@2")
 		})
 }
@@ -194,8 +193,7 @@ func TestH05_NothingIsLostOrInventedWhenNamesMove(t *testing.T) {
 		gone := response(clusters, "a@2")
 		gone.RemovedResources = []string{"b"}
 		names.Send(gone)
-		r.pass(time.Minute)
-		r.expect("members", r.members(clusters), "d@1")
+		r.membersAfter(time.Minute, "members", clusters, "d@1")
 		r.expect("names", r.named(clusters), "a@2 c@1")
 		r.expect("route", r.named(routes), "r@1")
 	})

@@ -97,8 +97,7 @@ func TestR106_R107_AskedForAgain(t *testing.T) {
 		r.expect("named, expired", present(r.named(endpoints)), "")
 		r.watch.Subscribe(endpoints, []string{"a"})
 		r.Heartbeat(clusters, "a")
-		r.pass(soon)
-		r.expect("members", r.members(clusters), "a@1")
+		r.membersAfter(soon, "members", clusters, "a@1")
 		r.expect("named", r.named(endpoints), "a@1")
 		r.expect("the conversation", r.conversation(0),
 			"[Cluster node] [Cluster ack 1] [ClusterLoadAssignment +a] [ClusterLoadAssignment ack 2] "+

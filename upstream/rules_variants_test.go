@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // variants returns a SotW response with variants of a listener, one for each value of
@@ -17,9 +18,7 @@ func variants(t *testing.T, name string, envs ...string) *discoverypb.DiscoveryR
 	resp := &discoverypb.DiscoveryResponse{TypeUrl: listeners}
 	for _, env := range envs {
 		body, err := anypb.New(relaytest.Listener(name, env))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		wrapped, err := anypb.New(&discoverypb.Resource{
 			ResourceName: &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: &discoverypb.DynamicParameterConstraints{
 				Type: &discoverypb.DynamicParameterConstraints_Constraint{
@@ -31,9 +30,7 @@ func variants(t *testing.T, name string, envs ...string) *discoverypb.DiscoveryR
 			}},
 			Version: env, Resource: body,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		resp.Resources = append(resp.Resources, wrapped)
 	}
 	return resp
@@ -48,11 +45,9 @@ func TestR121_SotWRemovesAVariantByLeavingItOut(t *testing.T) {
 		s := r.Accept(t.Context())
 		r.pass(soon)
 		s.SendSotW(variants(t, "a", "prod", "test"))
-		r.pass(soon)
-		r.expect("both", r.named(listeners), prod+"@prod "+test+"@test")
+		r.namedAfter(soon, "both", listeners, prod+"@prod "+test+"@test")
 		s.SendSotW(variants(t, "a", "test"))
-		r.pass(soon)
-		r.expect("one was left out", r.named(listeners), test+"@test")
+		r.namedAfter(soon, "one was left out", listeners, test+"@test")
 		s.SendSotW(variants(t, "a"))
 		r.pass(soon)
 		r.expect("both were", present(r.named(listeners)), "")

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
-	"sync/atomic"
 
 	codepb "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/status"
@@ -15,39 +15,35 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Stats are what was done about an origin since it was opened, over all views. Of a
-// directory, only what is said of deletions is not zero.
+// Stats are the counters of an origin since it was opened, over all views. A directory has only those of removals.
 type Stats struct {
-	Connected int64 // connections that came to be, to any of the targets
-	Lost      int64 // of these, those that ended
+	Connected int64 // connections that were opened, to any of the targets
+	Lost      int64 // connections that ended
 	Failovers int64 // changes from one target to another
 
 	Streams int64            // that were opened
-	Ended   map[string]int64 // of these and of attempts to open one, by reason: see EndReasons
+	Ended   map[string]int64 // of these and of attempts to open one, by reason: one of the constants below, or a gRPC code
 
-	// Types counts responses by type URL; under the empty one, those of types that the
-	// protocol does not know.
+	// Types counts responses by type URL. Those of types that are not of the protocol are under the empty one.
 	Types map[string]TypeStats
 
-	// Removals that the origin may not have meant (B.15). Held counts those that were held
-	// back at first, Applied all that were carried out.
+	// Removals that the origin may not have meant (B.15). Held counts those that were held back, Applied all that were made.
 	Held, Applied int64
 
-	// Holding is how many are held back now.
+	// Holding is the number of removals that are held back now.
 	Holding int64
 
-	// Discarded counts those that an operator had discarded: the resources were kept.
+	// Discarded counts removals that an operator discarded: the resources were kept.
 	Discarded int64
 
-	// Audits counts the comparisons of a view with a second stream (Control.Audit), and
-	// Drifted the resources that they found to be another than the view holds.
+	// Audits counts comparisons of a view with a second stream (Control.Audit), Drifted the differences that they found.
 	Audits, Drifted int64
 }
 
-// TypeStats are what an origin sent of one type.
+// TypeStats count the responses of one type.
 type TypeStats struct {
-	Responses int64 // that were taken
-	Refused   int64 // that were refused: the origin was told so, by a NACK (B.9)
+	Responses int64 // that were accepted
+	Refused   int64 // that were rejected by a NACK (B.9)
 }
 
 // Plus returns the sums of both.
@@ -55,53 +51,48 @@ func (s TypeStats) Plus(o TypeStats) TypeStats {
 	return TypeStats{s.Responses + o.Responses, s.Refused + o.Refused}
 }
 
-// EndReasons are the reasons for which streams end beside the codes of gRPC's statuses,
-// such as UNAVAILABLE, by which all others go.
+// The reasons for which streams end, beside the codes of gRPC statuses, such as UNAVAILABLE.
 const (
-	EndClosed     = "closed"       // by the origin, as it should be
+	EndClosed     = "closed"       // by the origin, without an error
 	EndResync     = "resync"       // by the relay, to ask for everything
 	EndNotReading = "not_reading"  // by the relay: the origin does not read
 	EndTimeout    = "open_timeout" // it could not be opened in time
 )
 
-// counters are those of Stats. The zero value is ready.
+// counters count Stats. The zero value is ready.
 type counters struct {
 	reconcile.Counts
-	connected, lost, failovers, streams, audits, drifted atomic.Int64
 
-	ended sync.Map // by reason, *atomic.Int64
-	types sync.Map // by type URL, *typeCounters
+	mu    sync.Mutex
+	stats Stats // guarded by mu; without the counters of Counts
 }
 
-type typeCounters struct{ responses, refused atomic.Int64 }
-
-// entry returns the value of a key, a new one if there is none yet.
-func entry[V any](m *sync.Map, key string) *V {
-	v, ok := m.Load(key)
-	if !ok {
-		v, _ = m.LoadOrStore(key, new(V))
+// count changes the counters.
+func (c *counters) count(change func(*Stats)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stats.Types == nil {
+		c.stats.Ended, c.stats.Types = make(map[string]int64), make(map[string]TypeStats)
 	}
-	return v.(*V)
+	change(&c.stats)
 }
 
-// answered counts a response, which the relay took or refused.
+// answered counts a response, which the relay accepted or rejected.
 func (c *counters) answered(typeURL string, refused bool) {
 	if !wire.Known(typeURL) {
-		typeURL = "" // an origin may make up any number
+		typeURL = "" // an origin may invent any number of types
 	}
-	of := entry[typeCounters](&c.types, typeURL)
+	more := TypeStats{Responses: 1}
 	if refused {
-		of.refused.Add(1)
-	} else {
-		of.responses.Add(1)
+		more = TypeStats{Refused: 1}
 	}
+	c.count(func(s *Stats) { s.Types[typeURL] = s.Types[typeURL].Plus(more) })
 }
 
-// streamEnded counts a stream, or an attempt to open one, that ended for a reason other
-// than that nobody needs it any more.
+// streamEnded counts a stream, or an attempt to open one, unless it ended because it is not needed any more.
 func (c *counters) streamEnded(err error) {
 	if reason := endReason(err); reason != "" {
-		entry[atomic.Int64](&c.ended, reason).Add(1)
+		c.count(func(s *Stats) { s.Ended[reason]++ })
 	}
 }
 
@@ -121,31 +112,13 @@ func endReason(err error) string {
 	return codepb.Code(status.Code(err)).String()
 }
 
-// stats returns what the counters say.
-func (c *counters) stats() Stats {
-	s := Stats{
-		Connected: c.connected.Load(),
-		Lost:      c.lost.Load(),
-		Failovers: c.failovers.Load(),
-		Streams:   c.streams.Load(),
-		Held:      c.Held.Load(),
-		Applied:   c.Applied.Load(),
-		Holding:   c.Holding.Load(),
-		Discarded: c.Discarded.Load(),
-		Audits:    c.audits.Load(),
-		Drifted:   c.drifted.Load(),
-		Ended:     make(map[string]int64),
-		Types:     make(map[string]TypeStats),
-	}
-	c.ended.Range(func(reason, n any) bool {
-		s.Ended[reason.(string)] = n.(*atomic.Int64).Load()
-		return true
+// read returns the counters.
+func (c *counters) read() (s Stats) {
+	c.count(func(counted *Stats) {
+		s = *counted
+		s.Ended, s.Types = maps.Clone(s.Ended), maps.Clone(s.Types)
 	})
-	c.types.Range(func(typeURL, n any) bool {
-		of := n.(*typeCounters)
-		s.Types[typeURL.(string)] = TypeStats{of.responses.Load(), of.refused.Load()}
-		return true
-	})
+	s.Held, s.Applied, s.Holding, s.Discarded = c.Held.Load(), c.Applied.Load(), c.Holding.Load(), c.Discarded.Load()
 	return s
 }
 

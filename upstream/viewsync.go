@@ -25,7 +25,7 @@ const TrimEvery = 10 * time.Second
 // origin, what clients want of it, and what it has answered.
 type viewSync struct {
 	answers
-	control *Control // nil if there is none
+	control *Control
 	trimAt  time.Time
 }
 
@@ -35,7 +35,7 @@ type viewSync struct {
 // no response, and at once after a stream that had one, or that the origin held for
 // 5s: it may be a relay that waits for an origin of its own.
 //
-// The control, which may be nil, has it do what an operator wants.
+// The control has it do what an operator wants.
 //
 // Source: gRFC A57.
 func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) {
@@ -255,7 +255,7 @@ func (v *viewSync) event(e event, now time.Time) {
 // earlier one (R088).
 func (v *viewSync) opened(l *adsStream, now time.Time) {
 	l.open, l.openedAt = true, now
-	v.session.counters.streams.Add(1)
+	v.session.counters.count(func(s *Stats) { s.Streams++ })
 	if l.role == main {
 		v.log.Info("connected to the origin", slog.String("origin", v.cfg.Targets[v.target]))
 		v.w.SetConnected(true)

@@ -15,6 +15,8 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // seen are credentials that hand over the accounts of connections.
@@ -38,15 +40,11 @@ func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 	g := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(guard.UnaryInterceptor))
 	healthpb.RegisterHealthServer(g, health.NewServer())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Serve(l) }() // awaited below
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	check := func(bytes int) {
 		_, _ = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{Service: strings.Repeat("a", bytes)}) // there is no such service
 	}
@@ -79,12 +77,8 @@ func frames(t testing.TB, number, size int) []byte {
 	f := http2.NewFramer(&out, nil)
 	out.WriteString(http2.ClientPreface)
 	for range number {
-		if err := f.WriteData(1, false, make([]byte, size)); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.WritePing(false, [8]byte{}); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, f.WriteData(1, false, make([]byte, size)))
+		check.OK(t, f.WritePing(false, [8]byte{}))
 	}
 	return out.Bytes()
 }
@@ -99,9 +93,7 @@ func TestB35_HeldIsCountedByFrames(t *testing.T) {
 			b := newAccount(&all, "")
 			for rest := frames(t, tt.number, tt.size); len(rest) > 0; {
 				n := min(cut, len(rest))
-				if err := b.received(rest[:n]); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, b.received(rest[:n]))
 				rest = rest[n:]
 			}
 			if got := b.held.Load(); got != int64(tt.want) {
@@ -170,9 +162,7 @@ func BenchmarkBacklog(b *testing.B) {
 	answer := frames(b, 1, 110)[len(http2.ClientPreface):]
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := log.received(answer); err != nil {
-			b.Fatal(err)
-		}
+		check.OK(b, log.received(answer))
 		log.Release(110)
 	}
 }

@@ -1,6 +1,8 @@
 package guard
 
-import "time"
+import (
+	"time"
+)
 
 // Types of HTTP/2 frames (RFC 9113).
 const (

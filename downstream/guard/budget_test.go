@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // flooded returns the accounts of connections of one peer, of which each may send a hundred frames a second.
@@ -90,9 +92,7 @@ func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 				t.Fatal("answers are held up")
 			}
 		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("100,000 answers took %v", took)
-		}
+		check.Equal(t, "100,000 answers took", time.Since(began), 0)
 		for range 60 { // reports of loads
 			time.Sleep(time.Second)
 			peers[1].countFrame(dataFrame, 100)
@@ -203,10 +203,7 @@ func TestB35_ConnectionsOfAPeer(t *testing.T) {
 			if _, may := all.admit("a", time.Now()); !may {
 				return 0, false
 			}
-			leave, err := all.enter("a")
-			if err != nil {
-				t.Fatal(err)
-			}
+			leave := check.Must(all.enter("a"))
 			defer leave()
 			return all.delay("a", time.Now()), true
 		}
@@ -236,14 +233,9 @@ func TestB35_ConnectionsOfAPeer(t *testing.T) {
 			t.Errorf("two minutes later it waits for %v, and may come: %v", wait, may)
 		}
 		time.Sleep(sweepEvery)
-		leave, err := all.enter("b")
-		if err != nil {
-			t.Fatal(err)
-		}
+		leave := check.Must(all.enter("b"))
 		leave()
-		if n := len(all.peers); n != 0 {
-			t.Errorf("%d peers are remembered, want none", n)
-		}
+		check.Equal(t, "peers are remembered", len(all.peers), 0)
 	})
 }
 
@@ -251,9 +243,7 @@ func TestB35_ConnectionsOfAPeer(t *testing.T) {
 func TestB35_TheListenerTurnsAway(t *testing.T) {
 	g := newGuard(Limits{MaxFrameRate: 1}) // of which a connection is 25 s' worth
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	l := g.Listener(inner)
 	came, ended := make(chan string, 10), make(chan struct{})
 	go func() { // ends with the listener
@@ -272,9 +262,7 @@ func TestB35_TheListenerTurnsAway(t *testing.T) {
 	for _, from := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2"} {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 		conn, err := d.DialContext(t.Context(), "tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		if _, err := conn.Read(make([]byte, 1)); err == nil {
 			t.Error("the connection has something to say")
 		}
@@ -293,9 +281,7 @@ func TestB35_TheListenerTurnsAway(t *testing.T) {
 func TestB35_PausesAreShort(t *testing.T) {
 	now := time.Now()
 	var b budget
-	if pause := b.spend(1<<30, 1, now); pause != maxPause {
-		t.Errorf("the pause is %v, want %v", pause, maxPause)
-	}
+	check.Equal(t, "the pause", b.spend(1<<30, 1, now), maxPause)
 	if pause := b.spend(1, 1000, now.Add(maxPause+time.Second)); pause != 0 {
 		t.Errorf("the pause is %v a while later, want none", pause)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/mem"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A lender is a pool that knows how many buffers are out, and tells when one comes back.
@@ -40,18 +42,12 @@ func (lastWords) Read(b []byte) (int, error) { return copy(b, "bye"), io.EOF }
 // own hands: that is most of what it would cost.
 func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer func() { _ = l.Close() }()
 	far, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	near, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	left := 0
 	guard := newGuard(Limits{})
 	conn := &grpcConn{near, newWaitingReader(near), newAccount(&guard.connections, ""), guard, func() { left++ }}
@@ -68,9 +64,7 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	}
 	go next() // awaited below
 	<-pool.back
-	if n := pool.out.Load(); n != 0 {
-		t.Errorf("%d buffers are held while nothing comes, want 0", n)
-	}
+	check.Equal(t, "buffers are held while nothing comes", pool.out.Load(), 0)
 	if _, err := far.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 package guard
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+)
 
 // Counters count ended streams and rejected clients. The zero value is ready.
 type Counters struct {

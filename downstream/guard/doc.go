@@ -3,28 +3,40 @@
 //
 // # Where to read
 //
-// limits.go has the configuration and the names of the limits, ending.go the errors that end streams, counters.go and
-// log.go how they are counted and logged. A client is charged as a peer (peer.go): its certificate, or else its host.
+// A file uses only what the files before it declare:
 //
-// A connection passes these stops, in this order:
+//	limits.go    the configuration, and the names of the limits
+//	ending.go    errors that end streams
+//	counters.go  counters of these
+//	log.go       rate-limited log lines
+//	budget.go    rates of frames, and what each kind of frame costs
+//	slots.go     a first response that may block waits for a slot
+//	account.go   what connections and hosts are charged with
+//	node.go      the bounds of a Node, before it is decoded
+//	nodes.go     what Nodes are charged with for as long as they are kept
+//	peer.go      a client is charged as a peer: its certificate, or else its host
+//	guard.go     all of that; streams and polls take a share of all streams
 //
-//  1. The listener rate-limits new connections of a host (listen.go, budget.go).
-//  2. The handshake, or the listener for polls, counts the connection against the limits of all and of its host
-//     (connections.go).
+// Then come connections. read_unix.go and read_other.go read from a socket without holding a buffer. A connection of
+// gRPC (conn.go) or of polls (poll.go) passes these stops, in this order:
+//
+//  1. The listener rate-limits new connections of a host (listen.go).
+//  2. The handshake, or the listener for polls, counts the connection against the limits of all and of its host.
 //  3. Each read counts frames, which pause the next read when there are too many, and the bytes of requests that are
-//     not handled yet (account.go; conn.go for gRPC, poll.go for polls over HTTP; read_unix.go for the read itself).
-//  4. A stream or a poll takes a share of all streams (guard.go).
-//  5. A Node is bounded before it is decoded (node.go), and charged for as long as it is kept (nodes.go).
-//  6. A first response that may block waits for a slot (slots.go).
+//     not handled yet.
+//
+// The order of these files:
+//
+//	read_unix.go read_other.go conn.go listen.go poll.go
 //
 // # Concurrency properties
 //
 // All exported methods may be called from any goroutine. The goroutine that reads a connection owns the position in its
 // frames; [Account.Hold] and [Account.Release] are atomic and take a lock only beyond 64 KiB for a connection.
-// There are three locks, none of which is held while another is taken, but for nodeCache.mu, which is held while nodes.mu
-// is: connections.mu (connections, hosts and claimed bytes), nodes.mu (bytes of large Nodes), nodeCache.mu (Nodes of a
-// connection). Nothing blocks while one is held. The package starts no goroutine; pauses end with the connection, the
-// poll's context or the drain.
+// There are three locks, none of which is held while another is taken, except that nodeCache.mu is held while nodes.mu
+// is taken: connections.mu (connections, hosts and claimed bytes), nodes.mu (bytes of large Nodes), nodeCache.mu (Nodes
+// of a connection). Nothing blocks while one is held. The package starts no goroutine; pauses end with the connection,
+// the poll's context or the drain.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package guard

@@ -67,7 +67,8 @@ type endError struct {
 	status *status.Status
 }
 
-func (e *endError) Error() string              { return e.status.String() }
+func (e *endError) Error() string { return e.status.String() }
+
 func (e *endError) GRPCStatus() *status.Status { return e.status }
 
 // Ended returns an error that ends a stream for a reason.

@@ -1,13 +1,16 @@
 package guard
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"log/slog"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 )
@@ -141,11 +144,98 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration) {
 	if wait == 0 {
 		return
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-ctx.Done():
 	case <-g.cfg.Draining:
 	}
+}
+
+// enterConnection counts a connection, which must call leave when it ends, or rejects it.
+func (g *Guard) enterConnection(peer string) (leave func(), err error) {
+	if leave, err = g.connections.enter(peer); err != nil {
+		g.connectionRejected(peer, err)
+	}
+	return leave, err
+}
+
+// Turn waits until a peer may use the time of others, of which each peer has a share, for work on so many bytes that a
+// request makes. Little work does not wait. The caller must call done after the work. The error is that of ctx, which
+// ended before.
+func (g *Guard) Turn(ctx context.Context, peer string, bytes int) (done func(), err error) {
+	return g.nodes.turn(ctx, peer, bytes)
+}
+
+// WithNode decodes a client's Node and calls use with it. It returns what the stream keeps, which must be released. The
+// decoded Node is many times as large, and must not be kept by use. Decoding may wait and take long: goroutines that
+// serve other clients must not call it, nor may a caller hold a lock.
+func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*node) error) (*KeptNode, error) {
+	if err := g.cfg.CheckNode(raw); err != nil {
+		return nil, err
+	}
+	peer := g.cfg.PeerName(from)
+	release, err := g.nodes.hold(peer, len(raw.Encoded))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	done, err := g.nodes.turn(ctx, peer, len(raw.Encoded))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	n, err := g.cfg.decode(raw, g.cfg.DynamicParameters)
+	if err != nil {
+		return nil, err
+	}
+	release() // what is kept is charged for by itself
+	kept, err := g.keep(nodeCacheOf(ctx), peer, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := use(n); err != nil {
+		kept.Release()
+		return nil, err
+	}
+	return kept, nil
+}
+
+// WithKept decodes a Node that was kept because of [Config.KeepNodes], and calls use with it, as WithNode does.
+func (g *Guard) WithKept(ctx context.Context, from Peer, kept *KeptNode, use func(*node) error) error {
+	done, err := g.nodes.turn(ctx, g.cfg.PeerName(from), len(kept.encoded))
+	if err != nil {
+		return err
+	}
+	defer done()
+	n := new(node)
+	_ = proto.Unmarshal([]byte(kept.encoded), n) // never fails: keep has encoded it
+	return use(n)
+}
+
+// keep returns what streams keep of a Node. Equal Nodes are shared even if they were encoded differently: maps have no
+// order.
+func (g *Guard) keep(of *nodeCache, peer string, n *node) (*KeptNode, error) {
+	const parameter = 128 // bytes of a dynamic parameter beside its own
+	all := &node{
+		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(), DynamicParameters: n.GetDynamicParameters(),
+		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
+	}
+	kept := &KeptNode{Parameters: n.GetDynamicParameters(), uncharge: func() {}}
+	size := 0
+	if g.cfg.KeepNodes() || len(kept.Parameters) > 0 {
+		kept.encoded = encodeNode(all)
+		size = len(kept.encoded)
+		kept.Shown = kept.encoded
+	}
+	if size == 0 || size > maxShown {
+		kept.Shown = shownOf(all)
+	}
+	for _, of := range kept.Parameters {
+		size += parameter * (1 + len(of.GetParams()))
+	}
+	kept.sum = sha256.Sum256([]byte(cmp.Or(kept.encoded, kept.Shown)))
+	return of.share(kept, func() (err error) {
+		kept.uncharge, err = g.nodes.hold(peer, size)
+		return err
+	})
 }

@@ -1,6 +1,8 @@
 package guard
 
-import "cmp"
+import (
+	"cmp"
+)
 
 // Limits bound what clients may take. Zero values are replaced by defaults.
 type Limits struct {

@@ -36,14 +36,6 @@ func (l rateListener) Accept() (net.Conn, error) {
 	}
 }
 
-// enterConnection counts a connection, which must call leave when it ends, or rejects it.
-func (g *Guard) enterConnection(peer string) (leave func(), err error) {
-	if leave, err = g.connections.enter(peer); err != nil {
-		g.connectionRejected(peer, err)
-	}
-	return leave, err
-}
-
 // Credentials returns credentials that do what c does, and charge the connections of a gRPC server: without them,
 // nothing of a connection is bounded, and [Expiry] never ends a stream. The server needs [Guard.StreamInterceptor] and
 // [Guard.UnaryInterceptor] too.
@@ -78,14 +70,6 @@ func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 // Clone implements credentials.TransportCredentials.
 func (c chargingCredentials) Clone() credentials.TransportCredentials {
 	return chargingCredentials{c.TransportCredentials.Clone(), c.guard}
-}
-
-// connInfo is the AuthInfo of a charged connection.
-type connInfo struct {
-	credentials.AuthInfo
-	began   time.Time
-	account *Account
-	nodes   *nodeCache // of its streams
 }
 
 // Grace returns how long streams may outlive the age at which a connection accepts no further streams.

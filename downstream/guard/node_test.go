@@ -20,15 +20,13 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // rawNode returns an encoded Node.
 func rawNode(tb testing.TB, n *node) RawNode {
 	tb.Helper()
-	encoded, err := proto.Marshal(n)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	encoded := check.Must(proto.Marshal(n))
 	return RawNode{encoded, len(encoded)}
 }
 
@@ -127,11 +125,7 @@ func TestB35_LargeNodesTakeAnEighthOfTheTime(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &newGuard(Limits{}).nodes
 				decode := func() (done func()) {
-					done, err := s.decode(t.Context(), "peer", largeNode+1)
-					if err != nil {
-						t.Fatal(err)
-					}
-					return done
+					return check.Must(s.turn(t.Context(), "peer", largeNode+1))
 				}
 				var all []func()
 				for range max(1, runtime.GOMAXPROCS(0)/2) {
@@ -147,9 +141,7 @@ func TestB35_LargeNodesTakeAnEighthOfTheTime(t *testing.T) {
 					t.Errorf("after Nodes that took %v the next waited %v, want %v", tt.took, waited, tt.rest)
 				}
 				synctest.Wait()
-				if n := len(s.peers); n != 0 {
-					t.Errorf("%d peers are remembered, want none", n)
-				}
+				check.Equal(t, "peers are remembered", len(s.peers), 0)
 			})
 		})
 	}
@@ -193,9 +185,7 @@ func TestB35_LargeNodesOfAPeerWaitForOneAnother(t *testing.T) {
 		close(open)
 		time.Sleep(time.Second)
 		expect("in the end", atOnce+7)
-		if n := len(g.nodes.peers); n != 0 {
-			t.Errorf("%d peers are remembered, want none", n)
-		}
+		check.Equal(t, "peers are remembered", len(g.nodes.peers), 0)
 	})
 }
 
@@ -225,9 +215,7 @@ func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
 	one, two := new(nodeCache), new(nodeCache)
 	for range 50 {
 		for _, of := range []*nodeCache{one, two} {
-			if err := keep("192.0.2.1", of, nodeOfBytes(t, 40<<10)); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, keep("192.0.2.1", of, nodeOfBytes(t, 40<<10)))
 		}
 	}
 	if len(one.kept) != 1 || len(two.kept) != 1 {
@@ -267,10 +255,7 @@ func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
 func TestB35_NodesThatAreNotNeededAreNotKept(t *testing.T) {
 	g := newGuard(Limits{})
 	for _, size := range []int{1 << 10, 240 << 10} {
-		kept, err := g.withNode(t, "192.0.2.1", nil, nodeOfBytes(t, size))
-		if err != nil {
-			t.Fatal(err)
-		}
+		kept := check.Must(g.withNode(t, "192.0.2.1", nil, nodeOfBytes(t, size)))
 		if charged := g.chargedTo("192.0.2.1"); kept.encoded != "" || len(kept.Shown) > maxShown || charged != 0 {
 			t.Errorf("%d bytes are kept, %d shown, and %d charged", len(kept.encoded), len(kept.Shown), charged)
 		}
@@ -326,10 +311,7 @@ func BenchmarkLargestNode(b *testing.B) {
 			g.cfg.KeepNodes = func() bool { return keep }
 			b.ReportAllocs()
 			for b.Loop() {
-				kept, err := g.WithNode(b.Context(), Peer{}, raw, func(*node) error { return nil })
-				if err != nil {
-					b.Fatal(err)
-				}
+				kept := check.Must(g.WithNode(b.Context(), Peer{}, raw, func(*node) error { return nil }))
 				kept.Release()
 			}
 		})

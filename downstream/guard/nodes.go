@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"runtime"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -90,24 +88,10 @@ func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
 	}), nil
 }
 
-// decode is turn for a Node of so many bytes; a small one does not wait.
-func (s *nodes) decode(ctx context.Context, peer string, bytes int) (done func(), err error) {
+func (s *nodes) turn(ctx context.Context, peer string, bytes int) (done func(), err error) {
 	if bytes <= largeNode {
 		return func() {}, nil
 	}
-	return s.turn(ctx, peer)
-}
-
-// Turn waits until a client may use the time of others, of which each peer has a share: for work that a request makes
-// and that other clients wait for. The caller must call done after that. The error is that of ctx, which ended
-// before.
-func (g *Guard) Turn(ctx context.Context, of Peer) (done func(), err error) {
-	return g.nodes.turn(ctx, g.cfg.PeerName(of))
-}
-
-// turn waits until a peer may use the time of others. The caller must call done after that. The error is that of ctx,
-// which ended before.
-func (s *nodes) turn(ctx context.Context, peer string) (done func(), err error) {
 	of := s.enter(peer)
 	select {
 	case of.decoding <- struct{}{}:
@@ -122,58 +106,6 @@ func (s *nodes) turn(ctx context.Context, peer string) (done func(), err error) 
 		s.leave(peer, of)
 		return nil, ctx.Err()
 	}
-}
-
-// DecodeTurn waits until a peer may have a body of so many bytes decoded that has a Node. The caller must call done
-// after that. The error is that of ctx, which ended before.
-func (g *Guard) DecodeTurn(ctx context.Context, peer string, bytes int) (done func(), err error) {
-	return g.nodes.decode(ctx, peer, bytes)
-}
-
-// WithNode decodes a client's Node and calls use with it. It returns what the stream keeps, which must be released. The
-// decoded Node is many times as large, and must not be kept by use. Decoding may wait and take long: goroutines that
-// serve other clients must not call it, nor may a caller hold a lock.
-func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*node) error) (*KeptNode, error) {
-	if err := g.cfg.CheckNode(raw); err != nil {
-		return nil, err
-	}
-	peer := g.cfg.PeerName(from)
-	release, err := g.nodes.hold(peer, len(raw.Encoded))
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	done, err := g.nodes.decode(ctx, peer, len(raw.Encoded))
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	n, err := g.cfg.decode(raw, g.cfg.DynamicParameters)
-	if err != nil {
-		return nil, err
-	}
-	release() // what is kept is charged for by itself
-	kept, err := g.keep(nodeCacheOf(ctx), peer, n)
-	if err != nil {
-		return nil, err
-	}
-	if err := use(n); err != nil {
-		kept.Release()
-		return nil, err
-	}
-	return kept, nil
-}
-
-// WithKept decodes a Node that was kept because of [Config.KeepNodes], and calls use with it, as WithNode does.
-func (g *Guard) WithKept(ctx context.Context, from Peer, kept *KeptNode, use func(*node) error) error {
-	done, err := g.nodes.decode(ctx, g.cfg.PeerName(from), len(kept.encoded))
-	if err != nil {
-		return err
-	}
-	defer done()
-	n := new(node)
-	_ = proto.Unmarshal([]byte(kept.encoded), n) // never fails: keep has encoded it
-	return use(n)
 }
 
 // A nodeCache has the Nodes that the streams of one connection keep.
@@ -193,16 +125,6 @@ type KeptNode struct {
 	uncharge func()
 
 	streams int // guarded by of.mu
-}
-
-// nodeCacheOf returns the Nodes of the connection of a stream, nil if that is not known.
-func nodeCacheOf(ctx context.Context) *nodeCache {
-	if p, ok := peer.FromContext(ctx); ok {
-		if c, ok := p.AuthInfo.(connInfo); ok {
-			return c.nodes
-		}
-	}
-	return nil
 }
 
 // share returns the kept Node that is equal to n, or else n, for which charge is called.
@@ -240,34 +162,6 @@ func (n *KeptNode) Release() {
 		c.kept = slices.DeleteFunc(c.kept, func(other *KeptNode) bool { return other == n })
 	}
 	n.uncharge()
-}
-
-// keep returns what streams keep of a Node. Equal Nodes are shared even if they were encoded differently: maps have no
-// order.
-func (g *Guard) keep(of *nodeCache, peer string, n *node) (*KeptNode, error) {
-	const parameter = 128 // bytes of a dynamic parameter beside its own
-	all := &node{
-		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(), DynamicParameters: n.GetDynamicParameters(),
-		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
-	}
-	kept := &KeptNode{Parameters: n.GetDynamicParameters(), uncharge: func() {}}
-	size := 0
-	if g.cfg.KeepNodes() || len(kept.Parameters) > 0 {
-		kept.encoded = encodeNode(all)
-		size = len(kept.encoded)
-		kept.Shown = kept.encoded
-	}
-	if size == 0 || size > maxShown {
-		kept.Shown = shownOf(all)
-	}
-	for _, of := range kept.Parameters {
-		size += parameter * (1 + len(of.GetParams()))
-	}
-	kept.sum = sha256.Sum256([]byte(cmp.Or(kept.encoded, kept.Shown)))
-	return of.share(kept, func() (err error) {
-		kept.uncharge, err = g.nodes.hold(peer, size)
-		return err
-	})
 }
 
 // encodeNode returns the deterministic encoding of a Node, by which Nodes are compared.

@@ -6,8 +6,8 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"net"
-	"net/http"
 	"net/netip"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -37,15 +37,6 @@ func PeerOf(ctx context.Context) (p Peer) {
 	}
 	if info, ok := info.(credentials.TLSInfo); ok {
 		p.Certificate = verifiedCertificate(info.State.VerifiedChains)
-	}
-	return p
-}
-
-// PeerOfPoll returns the peer of a poll.
-func PeerOfPoll(r *http.Request) (p Peer) {
-	p.Host = hostIP(r.RemoteAddr)
-	if c, _ := r.Context().Value(pollConnKey{}).(*pollConn); c != nil {
-		p.Certificate = c.certificate()
 	}
 	return p
 }
@@ -105,4 +96,32 @@ func hostIP(address string) string {
 		return ""
 	}
 	return from.Addr().Unmap().WithZone("").String()
+}
+
+// connInfo is the AuthInfo of a charged connection.
+type connInfo struct {
+	credentials.AuthInfo
+	began   time.Time
+	account *Account
+	nodes   *nodeCache // of its streams
+}
+
+// AccountOf returns the account of a stream's connection, nil if it has none. A nil account charges nothing.
+func AccountOf(ctx context.Context) *Account {
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(connInfo); ok {
+			return c.account
+		}
+	}
+	return nil
+}
+
+// nodeCacheOf returns the Nodes of the connection of a stream, nil if that is not known.
+func nodeCacheOf(ctx context.Context) *nodeCache {
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(connInfo); ok {
+			return c.nodes
+		}
+	}
+	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // B.35: a peer is what its certificate says; without one it is its address, of IPv6 a prefix of that.
@@ -66,9 +68,7 @@ func TestB35_StreamsOfAllServicesCount(t *testing.T) {
 	if err := g.StreamInterceptor("health", rpc, nil, outer); err != nil {
 		t.Errorf("the first stream: %v", err)
 	}
-	if open := g.streams.Used(); open != 0 {
-		t.Errorf("%d are open, want none", open)
-	}
+	check.Equal(t, "streams that are open", g.streams.Used(), 0)
 }
 
 // B.35: peers are told apart by IP address, however it is written. What has none is no

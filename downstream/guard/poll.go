@@ -116,3 +116,12 @@ func (c *pollConn) certificate() *x509.Certificate {
 	}
 	return nil
 }
+
+// PeerOfPoll returns the peer of a poll.
+func PeerOfPoll(r *http.Request) (p Peer) {
+	p.Host = hostIP(r.RemoteAddr)
+	if c, _ := r.Context().Value(pollConnKey{}).(*pollConn); c != nil {
+		p.Certificate = c.certificate()
+	}
+	return p
+}

@@ -3,14 +3,14 @@ package guard
 import (
 	"net"
 	"testing"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // B.35: connections for polls count until they are closed, and what exceeds the limit is closed by the listener.
 func TestB35_ConnectionsOfPollsCount(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	g := newGuard(Limits{MaxConnections: 1})
 	l := g.PollListener(inner)
 	accepted, ended := make(chan net.Conn, 10), make(chan struct{})
@@ -28,9 +28,7 @@ func TestB35_ConnectionsOfPollsCount(t *testing.T) {
 	}()
 	dial := func() net.Conn {
 		conn, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		t.Cleanup(func() { _ = conn.Close() }) // if it was not closed yet
 		return conn
 	}
@@ -39,9 +37,7 @@ func TestB35_ConnectionsOfPollsCount(t *testing.T) {
 	if _, err := dial().Read(make([]byte, 1)); err == nil {
 		t.Error("a second connection is open where one is allowed")
 	}
-	if n := g.Counters.Refused()[LimitConnections]; n != 1 {
-		t.Errorf("%d connections were rejected, want 1", n)
-	}
+	check.Equal(t, "connections were rejected", g.Counters.Refused()[LimitConnections], 1)
 	for range 2 { // a second time does no harm
 		_ = first.Close()
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // B.35: first responses that may have to wait for their clients are handed over so many at a
@@ -36,9 +38,7 @@ func TestB35_SlotsAreFreedInOrder(t *testing.T) {
 			defer mu.Unlock()
 			return slices.Clone(order)
 		}
-		if n := p.waiting.Load(); n != waiters {
-			t.Errorf("%d wait, want %d", n, waiters)
-		}
+		check.Equal(t, "streams that wait", p.waiting.Load(), waiters)
 		for i := range waiters - 1 {
 			frees[i]()
 			frees[i]() // a second time does no harm
@@ -55,8 +55,6 @@ func TestB35_SlotsAreFreedInOrder(t *testing.T) {
 		}
 		time.Sleep(slotTimeout)
 		synctest.Wait()
-		if n := len(p.taken); n != 0 {
-			t.Errorf("%d slots are taken after %v, want none", n, time.Since(began))
-		}
+		check.Equal(t, "slots that are taken in the end", len(p.taken), 0)
 	})
 }

@@ -3,9 +3,13 @@
 //
 // # Where to read
 //
-// [Server.Serve] serves one client (stream.go; its size checks are in message.go). Passing through is passthrough.go.
-// For sums, group.go has the node groups whose clients report, and what the origin asks of them; sum.go adds up, without
-// I/O, what check.go has found valid.
+// A file uses only what the files before it declare:
+//
+//	check.go    which reports are valid
+//	sum.go      the sum of reports, without I/O
+//	group.go    node groups whose clients report, and what the origin asks of them
+//	message.go  the size of messages
+//	stream.go   one client: [Server.Serve], passing through and summing
 //
 // # Concurrency properties
 //

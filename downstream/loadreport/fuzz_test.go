@@ -8,6 +8,8 @@ import (
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // FuzzLoadReport: whatever two clients report, one after the other, the origin is told something that can be
@@ -22,9 +24,7 @@ func FuzzLoadReport(f *testing.F) {
 		}}},
 	} {
 		b, err := proto.Marshal(&lrspb.LoadStatsRequest{ClusterStats: report})
-		if err != nil {
-			f.Fatal(err)
-		}
+		check.OK(f, err)
 		f.Add(b, b)
 	}
 	f.Fuzz(func(t *testing.T, one, another []byte) {

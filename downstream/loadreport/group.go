@@ -9,10 +9,42 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
+
+// AllClustersFeature is the client feature of clients that can be asked for all their clusters without naming them
+// (R140).
+const AllClustersFeature = "envoy.lrs.supports_send_all_clusters"
+
+// A Client is the client of a stream, by its Node.
+type Client struct {
+	Label       string // of its Node, for logs
+	AllClusters bool   // it has the AllClustersFeature
+
+	// Group is the key of its node group, Node the one that the origin takes the group for. Both are for sums only.
+	Group string
+	Node  *corepb.Node
+
+	// Revoked waits until the client is no longer authorized to be that node, and returns the error that ends the
+	// stream; nil if ctx ends first. A nil Revoked stands for a client that always is.
+	Revoked func(ctx context.Context) error
+
+	Leave func() // must be called when the stream ends
+}
+
+// An Origin receives load reports.
+type Origin interface {
+	// OpenLoads opens a stream of load reports, of [wire.Message], which ends with
+	// ctx. Errors are gRPC statuses.
+	OpenLoads(ctx context.Context) (grpc.ClientStream, error)
+
+	// ReportLoads reports what the clients of a group report until ctx ends, and
+	// then what is left.
+	ReportLoads(ctx context.Context, g *Group)
+}
 
 // A Group is the clients of a node group that report load, and what the origin asks of them (B.29). Its methods may be
 // called from any goroutine.

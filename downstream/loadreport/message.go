@@ -26,19 +26,6 @@ type message struct {
 	guard.Charge
 }
 
-// decompress returns a message that came.
-func (s *stream) decompress(m []byte) (in message, err error) {
-	in = message{m, s.account.Charged(wire.Framed(len(m)))}
-	if s.cfg.GzipRequests {
-		in.bytes, err = wire.Inflate(m, s.cfg.MaxRequestBytes, &in)
-	}
-	if err != nil {
-		in.Release()
-		return in, s.cfg.RequestError(err)
-	}
-	return in, nil
-}
-
 // decode decodes a report, but not its Node, which has its own bounds. The report is charged for.
 func decode(m *message) (r *lrspb.LoadStatsRequest, node guard.RawNode, err error) {
 	const nodeField = 1

@@ -3,11 +3,11 @@ package loadreport
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -17,37 +17,6 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 )
-
-// An Origin receives load reports.
-type Origin interface {
-	// OpenLoads opens a stream of load reports, of [wire.Message], which ends with
-	// ctx. Errors are gRPC statuses.
-	OpenLoads(ctx context.Context) (grpc.ClientStream, error)
-
-	// ReportLoads reports what the clients of a group report until ctx ends, and
-	// then what is left.
-	ReportLoads(ctx context.Context, g *Group)
-}
-
-// AllClustersFeature is the client feature of clients that can be asked for all their clusters without naming them
-// (R140).
-const AllClustersFeature = "envoy.lrs.supports_send_all_clusters"
-
-// A Client is the client of a stream, by its Node.
-type Client struct {
-	Label       string // of its Node, for logs
-	AllClusters bool   // it has the AllClustersFeature
-
-	// Group is the key of its node group, Node the one that the origin takes the group for. Both are for sums only.
-	Group string
-	Node  *corepb.Node
-
-	// Revoked waits until the client is no longer authorized to be that node, and returns the error that ends the
-	// stream; nil if ctx ends first. A nil Revoked stands for a client that always is.
-	Revoked func(ctx context.Context) error
-
-	Leave func() // must be called when the stream ends
-}
 
 // Config shapes a [Server]. All fields but Sum and GzipRequests are required.
 type Config struct {
@@ -321,4 +290,79 @@ func (s *stream) send(ctx context.Context, send func() error) error {
 	case <-ctx.Done():
 		return over(ctx)
 	}
+}
+
+// decompress returns a message that came.
+func (s *stream) decompress(m []byte) (in message, err error) {
+	in = message{m, s.account.Charged(wire.Framed(len(m)))}
+	if s.cfg.GzipRequests {
+		in.bytes, err = wire.Inflate(m, s.cfg.MaxRequestBytes, &in)
+	}
+	if err != nil {
+		in.Release()
+		return in, s.cfg.RequestError(err)
+	}
+	return in, nil
+}
+
+// passThrough forwards messages between the client and a stream of its own to the origin, until either ends.
+func (s *stream) passThrough(ctx context.Context, first *message) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	origin, err := s.cfg.Origin.OpenLoads(ctx)
+	if err != nil {
+		return err
+	}
+	lost := make(chan error, 1)
+	// Ends when either stream does, which is as soon as passThrough returns.
+	go func() { lost <- s.answer(origin) }()
+	if err := s.forward(ctx, origin, first.bytes); err != nil {
+		return err
+	}
+	first.Release()
+	for {
+		select {
+		case m := <-s.messages:
+			err := s.forward(ctx, origin, m.bytes)
+			m.Release()
+			if err != nil {
+				return err
+			}
+		case err := <-s.ended:
+			if err != nil {
+				return err
+			}
+			_ = origin.CloseSend() // an error means that the stream has ended, which lost reports
+		case err := <-lost:
+			return err
+		case <-s.cfg.Draining:
+			return errDraining
+		case <-ctx.Done():
+			return over(ctx)
+		}
+	}
+}
+
+// answer forwards the origin's responses, and returns how its stream ended.
+func (s *stream) answer(origin grpc.ClientStream) error {
+	for {
+		m := new(wire.Message)
+		if err := origin.RecvMsg(m); err != nil {
+			return guard.ReceiveStatus(err)
+		}
+		if err := s.rpc.SendMsg(m); err != nil {
+			return err
+		}
+		s.answered.Store(true)
+	}
+}
+
+// forward forwards a message of the client. If the stream to the origin has ended, answer returns why, and forward no
+// error.
+func (s *stream) forward(ctx context.Context, origin grpc.ClientStream, m []byte) error {
+	err := s.send(ctx, func() error { return origin.SendMsg(&wire.Message{Bytes: m}) })
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }

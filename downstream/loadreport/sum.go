@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -54,13 +53,13 @@ type localityLoad struct {
 	stats     *endpointpb.UpstreamLocalityStats
 	metrics   map[string]*endpointpb.EndpointLoadMetricStats
 	endpoints map[string]*endpointLoad // by address, as bytes
-	level     *level
+	level     level
 }
 
 type endpointLoad struct {
 	stats   *endpointpb.UpstreamEndpointStats
 	metrics map[string]*endpointpb.EndpointLoadMetricStats
-	level   *level
+	level   level
 }
 
 // A level has the gauges of a locality or an endpoint, summed over clients. Each client whose values are not zero has a
@@ -138,17 +137,14 @@ func (s *sum) cluster(stats *endpointpb.ClusterStats) *clusterLoad {
 	key := clusterKey{stats.GetClusterName(), stats.GetClusterServiceName()}
 	c := s.clusters[key]
 	if c == nil && s.room(key.bytes()) {
-		c = newClusterLoad()
+		c = &clusterLoad{drops: make(map[string]uint64), localities: make(map[localityKey]*localityLoad)}
 		s.clusters[key] = c
 	}
 	return c
 }
 
-func newClusterLoad() *clusterLoad {
-	return &clusterLoad{drops: make(map[string]uint64), localities: make(map[localityKey]*localityLoad)}
-}
+func (k clusterKey) bytes() int { return clusterBytes + len(k.name) + len(k.service) }
 
-func (k clusterKey) bytes() int  { return clusterBytes + len(k.name) + len(k.service) }
 func (k localityKey) bytes() int { return localityBytes + len(k.region) + len(k.zone) + len(k.subZone) }
 
 func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.UpstreamLocalityStats, endpoints bool) {
@@ -159,7 +155,11 @@ func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.Upstrea
 		if !s.room(key.bytes()) {
 			return
 		}
-		l = newLocalityLoad(at, key.priority, new(level))
+		l = &localityLoad{
+			stats:     newLocalityStats(from),
+			metrics:   make(map[string]*endpointpb.EndpointLoadMetricStats),
+			endpoints: make(map[string]*endpointLoad),
+		}
 		to.localities[key] = l
 	}
 	l.stats.TotalSuccessfulRequests += from.GetTotalSuccessfulRequests()
@@ -171,7 +171,7 @@ func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.Upstrea
 	l.stats.MemUtilization = utilization(l.stats.GetMemUtilization(), from.GetMemUtilization())
 	l.stats.ApplicationUtilization = utilization(l.stats.GetApplicationUtilization(), from.GetApplicationUtilization())
 	s.addMetrics(l.metrics, from.GetLoadMetricStats())
-	c.addLevel(l.level, level{from.GetTotalRequestsInProgress(), from.GetTotalActiveConnections()})
+	c.addLevel(&l.level, level{from.GetTotalRequestsInProgress(), from.GetTotalActiveConnections()})
 	if endpoints {
 		for _, e := range from.GetUpstreamEndpointStats() {
 			s.addEndpoint(c, l, e)
@@ -179,13 +179,9 @@ func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.Upstrea
 	}
 }
 
-func newLocalityLoad(at *corepb.Locality, priority uint32, level *level) *localityLoad {
-	return &localityLoad{
-		stats:     &endpointpb.UpstreamLocalityStats{Locality: at, Priority: priority},
-		metrics:   make(map[string]*endpointpb.EndpointLoadMetricStats),
-		endpoints: make(map[string]*endpointLoad),
-		level:     level,
-	}
+// newLocalityStats returns the stats of a locality, with all counters at zero.
+func newLocalityStats(of *endpointpb.UpstreamLocalityStats) *endpointpb.UpstreamLocalityStats {
+	return &endpointpb.UpstreamLocalityStats{Locality: of.GetLocality(), Priority: of.GetPriority()}
 }
 
 // utilization returns the sum of two values, which may be nil.
@@ -222,7 +218,7 @@ func (s *sum) addEndpoint(c *reporter, to *localityLoad, from *endpointpb.Upstre
 	}
 	e := to.endpoints[string(address)]
 	if e == nil {
-		e = newEndpointLoad(from, new(level))
+		e = &endpointLoad{stats: newEndpointStats(from), metrics: make(map[string]*endpointpb.EndpointLoadMetricStats)}
 		if !s.room(e.bytes()) {
 			return
 		}
@@ -232,17 +228,13 @@ func (s *sum) addEndpoint(c *reporter, to *localityLoad, from *endpointpb.Upstre
 	e.stats.TotalErrorRequests += from.GetTotalErrorRequests()
 	e.stats.TotalIssuedRequests += from.GetTotalIssuedRequests()
 	s.addMetrics(e.metrics, from.GetLoadMetricStats())
-	c.addLevel(e.level, level{inProgress: from.GetTotalRequestsInProgress()})
+	c.addLevel(&e.level, level{inProgress: from.GetTotalRequestsInProgress()})
 }
 
-// newEndpointLoad returns the load of an endpoint, with all counters at zero. The metadata comes from the origin, and is
+// newEndpointStats returns the stats of an endpoint, with all counters at zero. The metadata comes from the origin, and is
 // the same in every client.
-func newEndpointLoad(of *endpointpb.UpstreamEndpointStats, level *level) *endpointLoad {
-	return &endpointLoad{
-		stats:   &endpointpb.UpstreamEndpointStats{Address: of.GetAddress(), Metadata: of.GetMetadata()},
-		metrics: make(map[string]*endpointpb.EndpointLoadMetricStats),
-		level:   level,
-	}
+func newEndpointStats(of *endpointpb.UpstreamEndpointStats) *endpointpb.UpstreamEndpointStats {
+	return &endpointpb.UpstreamEndpointStats{Address: of.GetAddress(), Metadata: of.GetMetadata()}
 }
 
 // bytes returns the size of an endpoint to which nothing was added yet.
@@ -251,15 +243,20 @@ func (e *endpointLoad) bytes() int { return endpointBytes + proto.Size(e.stats) 
 // takeReport returns the sum of all that was reported since the last call, a window ago, and how many parts of reports
 // had no room in it. The gauges stay in the sum.
 func (s *sum) takeReport(window time.Duration) (report []*endpointpb.ClusterStats, left int) {
-	before := s.clusters
-	left = s.omitted
-	s.clusters, s.bytes, s.omitted = make(map[clusterKey]*clusterLoad), 0, 0
-	for key, c := range before {
+	left, s.bytes, s.omitted = s.omitted, 0, 0
+	maps.DeleteFunc(s.clusters, func(key clusterKey, c *clusterLoad) (gone bool) {
 		if c.silent == 0 || len(c.localities) > 0 {
 			report = append(report, c.report(key, window))
 		}
-		s.keep(key, c)
-	}
+		c.dropped = 0
+		clear(c.drops)
+		maps.DeleteFunc(c.localities, s.emptied)
+		c.silent++ // its name is kept for a while, for which there is room, as there was for more
+		if gone = len(c.localities) == 0 && c.silent > clusterRetention; !gone {
+			s.bytes += key.bytes()
+		}
+		return gone
+	})
 	return report, left
 }
 
@@ -295,37 +292,24 @@ func (l *localityLoad) report() *endpointpb.UpstreamLocalityStats {
 	return l.stats
 }
 
-// keep keeps the gauges of a cluster that was reported, and its name for a while. There is room for that, as there was
-// for more.
-func (s *sum) keep(key clusterKey, c *clusterLoad) {
-	kept := newClusterLoad()
-	kept.silent = c.silent + 1
-	for at, l := range c.localities {
-		if left := s.keepLocality(at, l); left != nil {
-			kept.localities[at] = left
+// emptied sets the counters of a locality that was reported to zero, and reports whether no gauge is left in it.
+func (s *sum) emptied(key localityKey, l *localityLoad) bool {
+	maps.DeleteFunc(l.endpoints, func(_ string, e *endpointLoad) bool {
+		if e.level == (level{}) {
+			return true
 		}
+		e.stats = newEndpointStats(e.stats)
+		clear(e.metrics)
+		s.bytes += e.bytes()
+		return false
+	})
+	if l.level == (level{}) && len(l.endpoints) == 0 {
+		return true
 	}
-	if len(kept.localities) > 0 || kept.silent <= clusterRetention {
-		s.bytes += key.bytes()
-		s.clusters[key] = kept
-	}
-}
-
-// keepLocality returns a locality with its gauges alone, nil if it has none.
-func (s *sum) keepLocality(key localityKey, l *localityLoad) *localityLoad {
-	kept := newLocalityLoad(l.stats.GetLocality(), key.priority, l.level)
-	for address, e := range l.endpoints {
-		if *e.level != (level{}) {
-			left := newEndpointLoad(e.stats, e.level)
-			s.bytes += left.bytes()
-			kept.endpoints[address] = left
-		}
-	}
-	if *l.level == (level{}) && len(kept.endpoints) == 0 {
-		return nil
-	}
+	l.stats = newLocalityStats(l.stats)
+	clear(l.metrics)
 	s.bytes += key.bytes()
-	return kept
+	return false
 }
 
 // names returns the names of the clusters that are in the sum or were reported lately, sorted.

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // numbers are what reports say, by what it is of. What is zero is not in them.
@@ -185,9 +187,7 @@ func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 		if diff := cmp.Diff(counted, taken); diff != "" {
 			t.Fatalf("counts (-reported +taken):\n%s", diff)
 		}
-		if err := leavesNothing(sum, clients); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, leavesNothing(sum, clients))
 	})
 }
 

@@ -41,26 +41,19 @@ type Counter interface {
 	Propagated(took time.Duration) // from the receipt of a change to its ACK
 }
 
-// noCounter counts nothing.
-type noCounter struct{}
-
-func (noCounter) Sent(int)                 {}
-func (noCounter) Answered(bool)            {}
-func (noCounter) Propagated(time.Duration) {}
-
-// An Exchange is a response and how it was answered.
+// An Exchange is a response and its outcome.
 type Exchange struct {
 	TypeURL, Version, Nonce string
 	Bytes                   int // of its body
 
-	CausedAt time.Time // when the oldest change in it was received; zero if no change caused it
-	SentAt   time.Time
-	ClosedAt time.Time // when it was answered, or the stream ended
+	Caused time.Time // when the oldest change in it was received; zero if no change caused it
+	Sent   time.Time
+	Ended  time.Time // when it was answered, or the stream ended
 
 	Outcome cache.Outcome
-	Code    int32          // of gRPC, if it was refused
-	Detail  string         // the client's error message, likewise
-	Fanouts *cache.Fanouts // of the changes in it, as far as they are followed
+	Code    int32          // the gRPC code of a NACK
+	Detail  string         // of a NACK
+	Fanouts *cache.Fanouts // of the changes in it that are followed
 }
 
 // Forever stands for a wait that only an event ends.

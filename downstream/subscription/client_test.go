@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // TestH14_MomentsAreMonotonic: what a client lacks is timed by the monotonic clock, which no one sets.
@@ -16,9 +18,7 @@ func TestH14_MomentsAreMonotonic(t *testing.T) {
 	if got := m.ago(at.Add(3 * time.Second)); got != 3*time.Second {
 		t.Errorf("it is %v ago, want 3s", got)
 	}
-	if later := MomentOf(at.Add(1)); later != m+1 {
-		t.Errorf("a nanosecond later it is %d, want %d", later, m+1)
-	}
+	check.Equal(t, "the moment a nanosecond later", MomentOf(at.Add(1)), m+1)
 	if none := MomentOf(time.Time{}); none != 0 || !none.Time().IsZero() {
 		t.Errorf("no time is %d, which is %v", none, none.Time())
 	}

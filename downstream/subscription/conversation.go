@@ -135,7 +135,7 @@ func (c *Conversation) ackedUpTo() cache.Seq {
 func (c *Conversation) exchange(typeURL string, o cache.Outcome, answer *wire.Request, now time.Time) Exchange {
 	x := Exchange{
 		TypeURL: typeURL, Version: c.version, Nonce: c.nonce, Bytes: c.bytes,
-		CausedAt: c.causedAt.Time(), SentAt: c.sentAt, ClosedAt: now,
+		Caused: c.causedAt.Time(), Sent: c.sentAt, Ended: now,
 		Outcome: o, Fanouts: c.fanouts.unacked,
 	}
 	if answer != nil {

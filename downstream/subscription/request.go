@@ -76,7 +76,11 @@ func (c change) acknowledge(r *wire.Request) (refused bool) {
 	}
 	switch {
 	case newest:
-		c.closeResponse(outcomeOf(r), r, c.now)
+		outcome := cache.Accepted
+		if r.Refused {
+			outcome = cache.Refused
+		}
+		c.closeResponse(outcome, r, c.now)
 	case r.Nonce == "":
 		return false
 	case !c.Delta && c.pending:

@@ -11,13 +11,14 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // newClient returns a subscription of a client that is not Envoy.
 func newClient(view *cache.View, typeURL string, delta bool) *Subscription {
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
 	c := &Client{Settings: settings, Watch: view.Watch(), Delta: delta}
-	return New(c, settings.TraitsOf(typeURL, Software{}), wire.Unwrapped, false, nil)
+	return New(c, settings.TraitsOf(typeURL, Software{}), wire.Unwrapped, false, noCounter{})
 }
 
 // list has a client list names, and returns what it is sent for that.
@@ -40,10 +41,7 @@ func TestR044_AGlobThatComesBack(t *testing.T) {
 	const glob = "xdstp://x/envoy.config.listener.v3.Listener/*"
 	view, w := cache.New(cache.Config{})
 	key := cache.Collection(wire.ListenerType, glob)
-	r, err := wire.NewResource(wire.ListenerType, "xdstp://x/envoy.config.listener.v3.Listener/a", "1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(wire.NewResource(wire.ListenerType, "xdstp://x/envoy.config.listener.v3.Listener/a", "1", nil))
 	s := newClient(view, wire.ListenerType, false)
 	s.list(view, w, 1, glob)
 	w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
@@ -69,9 +67,7 @@ func TestB1_VariantsOfNamesThatAreGone(t *testing.T) {
 			t.Fatalf("%s: nothing was sent, want the resource", name)
 		}
 	}
-	if got := len(s.variants); got != 1 {
-		t.Errorf("%d variants are remembered, want 1", got)
-	}
+	check.Equal(t, "variants are remembered", len(s.variants), 1)
 }
 
 // constrained returns an update with a variant for those who have no env.
@@ -91,12 +87,8 @@ func constrained(t *testing.T, name string) wire.Update {
 			Version: "1", Resource: &anypb.Any{TypeUrl: wire.EndpointType},
 		}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	u, err := wire.Decoder{}.Decode(msg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return u
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A globWorld is what an origin has in a directory, for clients that want it by a glob,
@@ -47,10 +48,7 @@ func (gw *globWorld) say(kind cache.Kind, key string, resources ...*wire.Resourc
 
 func (gw *globWorld) resource(name, content string, aliases ...string) *wire.Resource {
 	gw.t.Helper()
-	r, err := wire.NewResource(wire.ListenerType, name, content, []byte(content))
-	if err != nil {
-		gw.t.Fatal(err)
-	}
+	r := check.Must(wire.NewResource(wire.ListenerType, name, content, []byte(content)))
 	r.Aliases = aliases
 	return r
 }
@@ -159,10 +157,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 			u := wire.Update{TypeURL: key}
 			version++
 			for i := range names {
-				r, err := wire.NewResource(wire.EndpointType, fmt.Sprint(dir, i), "", fmt.Append(nil, version))
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := check.Must(wire.NewResource(wire.EndpointType, fmt.Sprint(dir, i), "", fmt.Append(nil, version)))
 				u.Resources = append(u.Resources, r)
 			}
 			w.Apply(cache.Wildcard, u)

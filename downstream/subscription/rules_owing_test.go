@@ -7,6 +7,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // TestB1_OwedNamesStayFew: a name that the origin does not answer for is owed once,
@@ -19,10 +20,7 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 	for i := range 50 {
 		u := wire.Update{TypeURL: wire.EndpointType}
 		for _, name := range []string{"a", "b"} {
-			r, err := wire.NewResource(wire.EndpointType, name, "", fmt.Append(nil, name, i))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := check.Must(wire.NewResource(wire.EndpointType, name, "", fmt.Append(nil, name, i)))
 			u.Resources = append(u.Resources, r)
 		}
 		w.Apply(cache.ByName, u)

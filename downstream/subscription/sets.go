@@ -176,7 +176,7 @@ func (s sets) unresolvedUntil() (until time.Time) {
 		if e, _ := s.t.Lookup(n.name); e.Present() && asked.Before(e.ContentDroppedAt()) {
 			asked = time.Time{} // the content that was the answer then was dropped
 		}
-		wait := s.resolvedBy(n.name, asked)
+		wait := s.resolvedBy(s.g.From(n.name), asked, s.since)
 		if wait.Equal(Forever) {
 			return Forever
 		}
@@ -201,14 +201,14 @@ func (s sets) resolved(n subscribed) bool {
 	}
 }
 
-// resolvedBy returns until when to wait for the answer to a request of a name that was sent then.
-func (s sets) resolvedBy(n *cache.Name, asked time.Time) time.Time {
-	from := s.g.From(n)
+// resolvedBy returns until when to wait for the answer to a request that was sent to an origin then. The client
+// subscribed at since.
+func (s sets) resolvedBy(from *cache.Source, asked, since time.Time) time.Time {
 	switch {
 	case !from.Connected && s.initialVersion != "":
 		return Forever
 	case !from.Connected:
-		return s.since.Add(resolveWait)
+		return since.Add(resolveWait)
 	case asked.IsZero():
 		return s.now.Add(resolveWait)
 	case !from.Responded && s.initialVersion != "":
@@ -228,16 +228,10 @@ func (s sets) unresolvedGlobsUntil() (until time.Time) {
 		if s.settledEnough(s.g.Type(glob.Key)) {
 			continue
 		}
-		from, asked := s.g.WildcardSource(glob.Key), glob.since
-		switch {
-		case !from.Connected && s.initialVersion != "":
+		from := s.g.WildcardSource(glob.Key) // which is asked again on each connection
+		wait := s.resolvedBy(from, later(glob.since, from.Since), glob.since)
+		if wait.Equal(Forever) {
 			return Forever
-		case from.Connected:
-			asked = later(asked, from.Since) // it is asked again on each connection
-		}
-		wait := asked.Add(resolveWait)
-		if s.initialVersion != "" && !from.Responded {
-			wait = wait.Add(coldMargin)
 		}
 		until = later(until, wait)
 	}

@@ -190,11 +190,8 @@ func (s At) stateOf(e *cache.Entry, changed cache.Seq, sent bool) ResourceStatus
 			return r
 		}
 	}
-	switch {
-	case s.pending && changed > s.ackedUpTo():
+	if r.State = Accepted; s.pending && changed > s.ackedUpTo() {
 		r.State = Sent
-	default:
-		r.State = Accepted
 	}
 	return r
 }

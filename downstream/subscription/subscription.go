@@ -127,13 +127,6 @@ func (s *state) closeResponse(o cache.Outcome, r *wire.Request, now time.Time) {
 	}
 }
 
-func outcomeOf(r *wire.Request) cache.Outcome {
-	if r.Refused {
-		return cache.Refused
-	}
-	return cache.Accepted
-}
-
 // LeaveFanouts records that the client has left before it was sent or answered what is followed.
 func (s *state) LeaveFanouts(now time.Time) {
 	if s.pending {
@@ -158,11 +151,8 @@ type Subscription struct {
 }
 
 // New returns the subscription of a client to a type, which wants nothing yet. Responses wrap resources as wrap says,
-// and hold TTLs if ttls is set. A nil counter counts nothing.
+// and hold TTLs if ttls is set.
 func New(c *Client, t Traits, wrap wire.Wrap, ttls bool, counter Counter) *Subscription {
-	if counter == nil {
-		counter = noCounter{}
-	}
 	return &Subscription{state: state{
 		Traits: t, Client: c, Conversation: &Conversation{counter: counter},
 		Key: t.TypeURL, wrap: wrap, sendsTTLs: ttls,

@@ -1,11 +1,8 @@
 package subscription
 
 import (
-	"bufio"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,12 +10,12 @@ import (
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -36,37 +33,12 @@ var update = flag.Bool("update", false, "rewrite testdata")
 //	> list * a                  (SotW)
 //	> ack                       (or nack; of the newest response, or of the nonce that follows)
 //	> wait 5s
-func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			written, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := play(t, string(written))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(written) {
-				t.Errorf("%s (-written +sent):\n%s", file, cmp.Diff(strings.Split(string(written), "\n"), strings.Split(got, "\n")))
-			}
-		})
-	}
-}
+func TestTranscripts(t *testing.T) { check.Transcripts(t, "testdata/*.txt", *update, play) }
 
-func play(t *testing.T, script string) string {
+func play(t *testing.T, lines []string) string {
 	var out strings.Builder
 	p := &player{t: t, now: time.Now()}
-	for lines := bufio.NewScanner(strings.NewReader(script)); lines.Scan(); {
-		line := lines.Text()
-		if strings.HasPrefix(line, "  ") {
-			continue // written by the last run
-		}
+	for _, line := range lines {
 		out.WriteString(line + "\n")
 		event, ok := strings.CutPrefix(line, "> ")
 		if !ok {
@@ -117,10 +89,7 @@ func (p *player) happen(event []string) {
 		r.Version = p.versions[r.Nonce]
 		p.request(r)
 	case "wait":
-		d, err := time.ParseDuration(args[0])
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		d := check.Must(time.ParseDuration(args[0]))
 		p.now = p.now.Add(d)
 	default:
 		p.t.Fatalf("unknown event %q", event)
@@ -136,7 +105,7 @@ func (p *player) connect(args []string) {
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second, ColdWait: 10 * time.Second}
 	c := &Client{Settings: settings, Watch: p.view.Watch(), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
 	by := Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
-	p.sub = New(c, settings.TraitsOf(types[args[1]], by), wire.Unwrapped, false, nil)
+	p.sub = New(c, settings.TraitsOf(types[args[1]], by), wire.Unwrapped, false, noCounter{})
 	p.held, p.versions = make(map[string]string), make(map[string]string)
 	if i := slices.Index(args, "held"); i >= 0 {
 		for _, arg := range args[i+1:] {
@@ -162,14 +131,8 @@ func (p *player) origin(args []string) {
 			code := map[string]codes.Code{"denies": codes.PermissionDenied, "misses": codes.NotFound}[arg]
 			u.Errors = append(u.Errors, wire.NewResourceError(args[i+1], code, arg))
 		case is:
-			value, err := proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version})
-			if err != nil {
-				p.t.Fatal(err)
-			}
-			r, err := wire.NewResource(p.sub.TypeURL, name, version, value)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			value := check.Must(proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version}))
+			r := check.Must(wire.NewResource(p.sub.TypeURL, name, version, value))
 			u.Resources = append(u.Resources, r)
 		case arg[0] == '-':
 			u.Removed = append(u.Removed, arg[1:])
@@ -212,9 +175,7 @@ func (p *player) turn() (responses []string) {
 	for part := range p.sub.Parts() {
 		if !part.Blocked(p.now) {
 			r, _, err := part.Next(l, g.Seq)
-			if err != nil {
-				p.t.Fatal(err)
-			}
+			check.OK(p.t, err)
 			send(part, &r)
 		}
 	}
@@ -230,17 +191,12 @@ func (p *player) turn() (responses []string) {
 
 // decode returns a response as "nonce: a@1 -b", with the resources of a SotW set in braces.
 func (p *player) decode(body *wire.Body, nonce string) string {
-	encoded, err := wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	encoded := check.Must(wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce}))
 	var parts []string
 	add := func(name, version string) { parts = append(parts, name+"@"+version) }
 	if p.sub.Delta {
 		var r discoverypb.DeltaDiscoveryResponse
-		if err := proto.Unmarshal(encoded.Materialize(), &r); err != nil {
-			p.t.Fatal(err)
-		}
+		check.OK(p.t, proto.Unmarshal(encoded.Materialize(), &r))
 		for _, resource := range r.Resources {
 			add(resource.Name, resource.Version)
 		}
@@ -254,14 +210,10 @@ func (p *player) decode(body *wire.Body, nonce string) string {
 		return nonce + ": " + strings.Join(parts, " ")
 	}
 	var r discoverypb.DiscoveryResponse
-	if err := proto.Unmarshal(encoded.Materialize(), &r); err != nil {
-		p.t.Fatal(err)
-	}
+	check.OK(p.t, proto.Unmarshal(encoded.Materialize(), &r))
 	for _, resource := range r.Resources {
 		var c clusterpb.Cluster
-		if err := proto.Unmarshal(resource.Value, &c); err != nil {
-			p.t.Fatal(err)
-		}
+		check.OK(p.t, proto.Unmarshal(resource.Value, &c))
 		add(c.Name, c.AltStatName)
 	}
 	for _, e := range r.ResourceErrors {
@@ -270,3 +222,10 @@ func (p *player) decode(body *wire.Body, nonce string) string {
 	slices.Sort(parts)
 	return nonce + ": {" + strings.Join(parts, " ") + "}"
 }
+
+// A noCounter counts nothing.
+type noCounter struct{}
+
+func (noCounter) Sent(int)                 {}
+func (noCounter) Answered(bool)            {}
+func (noCounter) Propagated(time.Duration) {}

@@ -1,17 +1,13 @@
 package conformance_test
 
 import (
-	"bufio"
 	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 var update = flag.Bool("update", false, "write the transcripts")
@@ -37,41 +33,14 @@ var update = flag.Bool("update", false, "write the transcripts")
 //	> wait 5s
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/transcripts/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			written, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := play(t, string(written))
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(written) {
-				t.Errorf("%s (-written +said):\n%s", file, cmp.Diff(strings.Split(string(written), "\n"), strings.Split(got, "\n")))
-			}
-		})
-	}
+	check.Transcripts(t, "testdata/transcripts/*.txt", *update, play)
 }
 
 // play has the events of a transcript happen, and returns it with what was said.
-func play(t *testing.T, script string) string {
+func play(t *testing.T, lines []string) string {
 	t.Helper()
-	var events []string // comments and empty lines too
 	var env []string
-	for lines := bufio.NewScanner(strings.NewReader(script)); lines.Scan(); {
-		line := lines.Text()
-		if strings.HasPrefix(line, "  ") {
-			continue // what was said
-		}
-		events = append(events, line)
+	for _, line := range lines {
 		if set, ok := strings.CutPrefix(line, "> relay "); ok {
 			env = append(env, strings.Fields(set)...)
 		}
@@ -79,7 +48,7 @@ func play(t *testing.T, script string) string {
 	var out strings.Builder
 	orderBubble(t, env, func(w *orderWorld) {
 		p := &player{w: w, clients: make(map[string]*orderClient)}
-		for _, line := range events {
+		for _, line := range lines {
 			out.WriteString(line + "\n")
 			event, ok := strings.CutPrefix(line, "> ")
 			if !ok {

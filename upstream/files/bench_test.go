@@ -6,6 +6,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 const acme = "type.googleapis.com/acme.Thing"
@@ -47,9 +48,6 @@ func collections(b *testing.B, n int) (*cache.View, *cache.Writer) {
 // member returns an update with new content for one member of the first collection.
 func member(b *testing.B, version int) wire.Update {
 	b.Helper()
-	r, err := wire.NewResource(acme, "xdstp://one/acme.Thing/0/a", fmt.Sprint(version), fmt.Append(nil, version))
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := check.Must(wire.NewResource(acme, "xdstp://one/acme.Thing/0/a", fmt.Sprint(version), fmt.Append(nil, version)))
 	return wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}}
 }

@@ -12,7 +12,8 @@ import (
 // Writer implements upstream.Controlled.
 func (v originView) Writer() *cache.Writer { return v.w }
 
-// Keep implements upstream.Controlled. What is held back of the files, Files knows for all of its views. A view knows what its returning clients hold.
+// Keep implements upstream.Controlled. The reader has the removals that are held back for all views. A view has those of
+// what its returning clients hold.
 func (v originView) Keep(discarded []reconcile.Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
@@ -24,13 +25,13 @@ func (v originView) Keep(discarded []reconcile.Hold) {
 // Deciders implements upstream.Controlled.
 func (v originView) Deciders() []upstream.Decider { return []upstream.Decider{v.reports} }
 
-// Status returns how the files stood when they were last read.
+// Status returns the state of the files at the last read.
 func (f *Origin) Status() Status { return *f.standing.Load() }
 
-// Held returns of how many resources the removal is held back.
+// Held returns the number of resources whose removal is held back.
 func (f *Origin) Held() int { return int(f.cfg.counts.Holding.Load()) }
 
-// Stats returns what was done about the directory: of deletions alone.
+// Stats returns the counters of removals; a directory has no others.
 func (f *Origin) Stats() upstream.Stats {
 	c := f.cfg.counts
 	return upstream.Stats{Held: c.Held.Load(), Applied: c.Applied.Load(), Holding: c.Holding.Load(), Discarded: c.Discarded.Load()}
@@ -42,26 +43,25 @@ func (f *Origin) Holds(ctx context.Context) (holds []reconcile.Hold) {
 	return holds
 }
 
-// Release has removals made that are held back, and returns which.
+// Release makes removals that are held back, and returns them.
 func (f *Origin) Release(ctx context.Context, of reconcile.HoldChoice) (released []reconcile.Hold) {
 	f.do(ctx, func(r *reader) { released = r.group.Release(of, time.Now()) })
 	return released
 }
 
-// Discard has resources kept whose removal is held back, and returns which. They are
-// served until a file has them again.
+// Discard keeps resources whose removal is held back, and returns the holds. They are served until a file has them again.
 func (f *Origin) Discard(ctx context.Context, of reconcile.HoldChoice) (discarded []reconcile.Hold) {
 	f.do(ctx, func(r *reader) { discarded = r.group.Discard(of, time.Now()) })
 	return discarded
 }
 
-// do has whoever has the reader do something, and then look at the files again.
+// do calls a function in the goroutine that has the reader, which then reads the files again.
 func (f *Origin) do(ctx context.Context, call func(*reader)) {
 	done := make(chan struct{})
 	select {
 	case f.calls <- func(r *reader) { call(r); close(done) }:
 		<-done // it is called at once
-	case r := <-f.lead: // nobody reads
+	case r := <-f.lead: // no goroutine has the reader
 		call(r)
 		f.lead <- r // there is room: it was taken out
 	case <-ctx.Done():

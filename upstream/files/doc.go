@@ -4,10 +4,18 @@
 //
 // # Reading order
 //
-// read.go (a directory as it is now), shelf.go (what each file last held), config.go, hold.go (what is served,
-// with what seems to be removed and stays), watch.go, reader.go (all of that), local.go (a view whose content
-// this process decides), files.go (the directory and its views), control.go and saved.go (operators). A file
-// uses only what stands in files before it.
+// A file uses only what the files before it declare:
+//
+//	read.go     a directory as it is now
+//	shelf.go    what each file held when it was last readable
+//	config.go   the configuration
+//	hold.go     what is served: also resources whose removal is held back
+//	watch.go    events of the directory
+//	reader.go   all of that
+//	local.go    a view whose content this process decides
+//	files.go    the directory and its views
+//	control.go  what operators do
+//	saved.go    what outlives the process
 //
 // # Concurrency properties
 //

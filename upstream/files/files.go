@@ -17,61 +17,53 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Origin is an origin that is a directory of resources.
+// An Origin is a directory of resources.
 //
-// Each file directly in the directory counts, or symbolic link to one, whose
-// extension [schema.IsFile] knows and whose name does not begin with a dot. All
-// resources of a type in all files together are the complete set of that type;
-// what is in none of them does not exist.
+// It reads each file directly in the directory, or symbolic link to one, whose extension [schema.IsFile] accepts and
+// whose name does not begin with a dot. The resources of a type in all files together are the complete set of that type.
+// A resource that is in no file does not exist.
 //
-// One that cannot be read is bad: nothing of it counts but what it last held while it could be
-// read, as far as no other file has the names. A file that repeats a name which another
-// file has in the same type is bad for that name: the first file in the order of names
-// counts, whichever came first, so that all relays serve the same of the same
-// directory. A bad file is logged, with its line where that is known, and Status has it.
+// A file that cannot be read or parsed is bad. The relay goes on with what the file last held while it was good, except
+// for names that another file has. If several files have a resource of the same name and type, the first file in the
+// order of file names counts, so that all relays serve the same content of the same directory; the others are bad for
+// that name. A bad file is logged, with the line if that is known, and Status has it.
 //
-// What a file no longer has is removed. A file that is gone takes its resources with it, unless they are
-// too many to be believed, as all or more than half of a type are, or if no
-// file is left or the directory itself is gone: then the removal is held back for
-// MassDeleteHold, and happens if then the resources are still missing. A
-// directory that cannot be read changes nothing, and one in which no file was good
-// yet says nothing: clients wait, and are not told that there is nothing.
+// A resource that is removed from a file is removed from the views. The resources of a file that is deleted are removed
+// too, unless they are all or more than half of a type, or no file is left, or the directory itself is gone. Then the
+// removal is held back for MassDeleteHold, and made if the resources are still missing by then. A directory that cannot
+// be read changes nothing. Until the first good file, clients wait.
 //
-// Writers do best to write elsewhere and rename: a change is read 50ms after
-// the last sign of it, and half a list may look like a whole one.
+// Writers should write elsewhere and rename: the relay reads a change 50ms after the last event, and half a list may be
+// valid.
 //
 // # Concurrency properties
 //
-// One of the syncs that run, or Follow, reads for all of them: its reader is a
-// goroutine that it waits for. When that sync ends, another takes the reader over.
-// While none of them runs, nothing is read.
+// One of the running syncs, or Follow, has the reader, and reads the directory for all of them. When it ends, another
+// one takes the reader over. While none of them runs, the directory is not read.
 type Origin struct {
 	cfg      Config
 	known    chan struct{}
-	standing *atomic.Pointer[Status] // which the reader keeps
+	standing *atomic.Pointer[Status] // written by the reader
 
-	// lead holds the reader whenever nobody reads. Its state belongs to whom takes
-	// it out.
+	// lead holds the reader while it is not in use. Its state belongs to the goroutine that takes it out.
 	lead chan *reader
 
-	// newest is written by whom has the reader.
+	// newest is written by the goroutine that has the reader.
 	newest atomic.Pointer[publication]
 
-	calls chan func(*reader) // to whom has the reader
+	calls chan func(*reader) // to the goroutine that has the reader
 
-	frozen atomic.Pointer[sets] // what frozen views show; nil if that is theirs alone to know
+	frozen atomic.Pointer[sets] // what frozen views show; nil: each shows what it froze
 }
 
-// A publication is what the directory held at one time. It carries the signal
-// that there is a newer one.
+// A publication is the content of the directory at one time. It has the signal that a newer one exists.
 type publication struct {
 	at         time.Time // when it was made
-	sets       sets      // nil if it is not known, or nobody follows the directory
+	sets       sets      // nil while it is unknown, or the directory is not followed
 	superseded chan struct{}
 }
 
-// Open opens a directory as an origin. Files in it that are bad are logged,
-// and no error.
+// Open opens a directory as an origin. It logs bad files; they are no error.
 //
 // Errors: no directory, or one that cannot be read.
 func Open(cfg Config) (*Origin, error) {
@@ -96,8 +88,7 @@ func Open(cfg Config) (*Origin, error) {
 	return f, nil
 }
 
-// Known returns a channel that is closed once it is known what the directory holds: a file was good, or
-// there was none.
+// Known returns a channel that is closed once the content of the directory is known: a file was good, or there was none.
 func (f *Origin) Known() <-chan struct{} { return f.known }
 
 // Follow reads the directory whenever it changes until ctx ends, whether or not a sync runs.
@@ -112,11 +103,10 @@ func (f *Origin) Follow(ctx context.Context) {
 // Dir returns the directory.
 func (f *Origin) Dir() string { return f.cfg.Dir }
 
-// Sync keeps the view of w like the directory until ctx ends, and returns once
-// everything that it started has ended. Several syncs may run at once.
+// Sync keeps the view of w equal to the directory until ctx ends, and returns once everything that it started has ended.
+// Several syncs may run at once.
 //
-// The control, which may be nil, has it do what an operator wants; what is held back, which
-// concerns all views, Origin itself has.
+// The control has it do what an operator wants. What is held back concerns all views, so [Origin.Holds] has it.
 func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
 	l := originView{f.local(w)}
 	defer l.reports.Close()
@@ -130,7 +120,7 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 	var (
 		seen    *publication
 		applied sets
-		demand  <-chan struct{} // nil until it is known what there is
+		demand  <-chan struct{} // nil until the content is known
 	)
 	for {
 		p := f.newest.Load()
@@ -159,7 +149,7 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 	}
 }
 
-// shown returns what a view is to show. Of one that is frozen, new clients find out what there was then.
+// shown returns what a view is to show. A frozen view shows what was frozen, also to new clients.
 func (f *Origin) shown(p *publication, w *cache.Writer) sets {
 	if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
 		return *frozen
@@ -167,7 +157,7 @@ func (f *Origin) shown(p *publication, w *cache.Writer) sets {
 	return p.sets
 }
 
-// replace brings a view up to date with what was published at some time.
+// replace brings a view up to date with what was published at a time.
 func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.Time) {
 	var trace upstream.Trace
 	if f.cfg.Trace != nil {
@@ -179,8 +169,7 @@ func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.T
 	l.replace(from, to)
 }
 
-// follow reads the directory whenever it changes until ctx ends, then gives the
-// reader back.
+// follow reads the directory whenever it changes until ctx ends, then returns the reader.
 func (f *Origin) follow(ctx context.Context, r *reader) {
 	defer func() { f.lead <- r }() // there is room: it was taken out
 	if ctx.Err() != nil {
@@ -214,12 +203,11 @@ func (f *Origin) publish(s sets) {
 	close(old.superseded)
 }
 
-// replace makes one state of all types into another: first what is new and
-// changed, clusters first, then what is removed, clusters last, so that nothing
-// that a client holds refers to what it is told is gone (B.11).
+// replace changes the view from one state of all types to another: first additions and changes, clusters first, then
+// removals, clusters last, so that no resource of a client refers to a removed one (B.11).
 func (l *Local) replace(from, to sets) {
 	all := maps.Clone(to)
-	for typeURL := range from { // of what an earlier process served, the files may have nothing
+	for typeURL := range from { // the files may lack a type that an earlier process served
 		if all[typeURL] == nil {
 			all[typeURL] = new(typeSet)
 		}
@@ -228,12 +216,12 @@ func (l *Local) replace(from, to sets) {
 		return cmp.Or(wire.Rank(a)-wire.Rank(b), cmp.Compare(a, b))
 	})
 	for _, typeURL := range order {
-		if was, is := from[typeURL], all[typeURL]; was != is {
+		if was, is := from.of(typeURL), all[typeURL]; was != is {
 			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: is.changedSince(was)})
 		}
 	}
 	for _, typeURL := range slices.Backward(order) {
-		if was, is := from[typeURL], all[typeURL]; was != is && len(was.without(is)) > 0 {
+		if was, is := from.of(typeURL), all[typeURL]; was != is && len(was.without(is)) > 0 {
 			l.Set(typeURL, is.version, slices.Collect(maps.Values(is.byName)))
 		}
 	}

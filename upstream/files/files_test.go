@@ -26,6 +26,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -106,10 +107,7 @@ func mirrorDir(t *testing.T, cfg Config) *mirrored {
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	m := &mirrored{t: t, dir: cfg.Dir, log: newFileLog()}
 	cfg.Logger = slog.New(m.log)
-	files, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := check.Must(Open(cfg))
 	m.files = files
 	m.view, m.stop = startMirror(t, files)
 	m.watch = m.view.Watch()
@@ -121,7 +119,7 @@ func startMirror(t *testing.T, files *Origin) (*cache.View, func()) {
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { files.Sync(ctx, w, nil) })
+	running.Go(func() { files.Sync(ctx, w, upstream.NewControl(false, nil)) })
 	stop := sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
@@ -203,31 +201,21 @@ func writeFiles(t *testing.T, dir string, nameAndContent ...string) string {
 	t.Helper()
 	for i := 0; i < len(nameAndContent); i += 2 {
 		name, hidden := filepath.Join(dir, nameAndContent[i]), filepath.Join(dir, ".writing")
-		ok(t, os.WriteFile(hidden, []byte(nameAndContent[i+1]), 0o600), os.Rename(hidden, name))
+		check.OK(t, os.WriteFile(hidden, []byte(nameAndContent[i+1]), 0o600), os.Rename(hidden, name))
 	}
 	return dir
 }
 
-func ok(t *testing.T, errs ...error) {
-	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestR117_FourFormatsSameBytes(t *testing.T) {
-	asJSON, err := os.ReadFile("testdata/mesh.json")
-	ok(t, err)
+	asJSON := check.Must(os.ReadFile("testdata/mesh.json"))
 	var response discoverypb.DiscoveryResponse
-	ok(t, protojson.Unmarshal(asJSON, &response))
-	binary, err := proto.Marshal(&response)
-	ok(t, err)
+	check.OK(t, protojson.Unmarshal(asJSON, &response))
+	binary := check.Must(proto.Marshal(&response))
 	want := ""
 	for _, name := range []string{"mesh.yaml", "mesh.json", "mesh.txtpb", "mesh.pb"} {
 		content := binary
 		if name != "mesh.pb" {
-			content, err = os.ReadFile(filepath.Join("testdata", name))
-			ok(t, err)
+			content = check.Must(os.ReadFile(filepath.Join("testdata", name)))
 		}
 		m := mirrorDir(t, Config{Dir: writeFiles(t, t.TempDir(), name, string(content))})
 		m.until("bare wrapped=front")
@@ -293,14 +281,14 @@ func TestR119_RenameOver(t *testing.T) {
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour}) // only events tell
 	m.until("a=1")
 	writeFiles(t, dir, "mesh.yaml.tmp", clusters("a=2", "b"))
-	ok(t, os.Rename(filepath.Join(dir, "mesh.yaml.tmp"), filepath.Join(dir, "mesh.yaml")))
+	check.OK(t, os.Rename(filepath.Join(dir, "mesh.yaml.tmp"), filepath.Join(dir, "mesh.yaml")))
 	m.until("a=2 b")
 	elsewhere := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=3"))
-	ok(t, os.Rename(filepath.Join(elsewhere, "mesh.yaml"), filepath.Join(dir, "mesh.yaml")))
+	check.OK(t, os.Rename(filepath.Join(elsewhere, "mesh.yaml"), filepath.Join(dir, "mesh.yaml")))
 	m.until("a=3")
 	writeFiles(t, dir, "more.yaml", clusters("c"))
 	m.until("a=3 c")
-	ok(t, os.Remove(filepath.Join(dir, "mesh.yaml")))
+	check.OK(t, os.Remove(filepath.Join(dir, "mesh.yaml")))
 	m.until("c")
 }
 
@@ -310,14 +298,14 @@ func TestB28_FilesWrittenInPlace(t *testing.T) {
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
 	m.until("a=1 b")
 	f, err := os.Create(filepath.Join(dir, "mesh.yaml"))
-	ok(t, err)
+	check.OK(t, err)
 	m.log.await(t, slog.LevelWarn, "file is bad") // it is empty
 	_, err = f.WriteString("resources: [")
-	ok(t, err)
+	check.OK(t, err)
 	m.log.await(t, slog.LevelWarn, "file is bad")
 	m.until("a=1 b")
 	_, err = f.WriteString("{'@type': " + wire.ClusterType + ", name: a, alt_stat_name: '2'}]\n")
-	ok(t, err, f.Close())
+	check.OK(t, err, f.Close())
 	m.log.await(t, slog.LevelInfo, "file is good again")
 	m.until("a=2")
 }
@@ -328,21 +316,21 @@ func TestR119_SymlinkSwap(t *testing.T) {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	publish := func(version string, nameAndContent ...string) {
 		t.Helper()
-		ok(t, os.Mkdir(at(version), 0o700))
+		check.OK(t, os.Mkdir(at(version), 0o700))
 		writeFiles(t, at(version), nameAndContent...)
-		ok(t, os.Symlink(version, at("..data_tmp")), os.Rename(at("..data_tmp"), at("..data")))
+		check.OK(t, os.Symlink(version, at("..data_tmp")), os.Rename(at("..data_tmp"), at("..data")))
 	}
 	publish("..v1", "mesh.yaml", clusters("a=1"), "more.yaml", clusters("b=1", "c"))
-	ok(t, os.Symlink("..data/mesh.yaml", at("mesh.yaml")), os.Symlink("..data/more.yaml", at("more.yaml")))
+	check.OK(t, os.Symlink("..data/mesh.yaml", at("mesh.yaml")), os.Symlink("..data/more.yaml", at("more.yaml")))
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
 	m.until("a=1 b=1 c")
 
 	publish("..v2", "mesh.yaml", clusters("a=2", "c"), "more.yaml", clusters("b=2")) // c moves
-	ok(t, os.RemoveAll(at("..v1")))
+	check.OK(t, os.RemoveAll(at("..v1")))
 	m.until("a=2 b=2 c")
 
 	publish("..v3", "mesh.yaml", clusters("a=3", "c"))
-	ok(t, os.Remove(at("more.yaml")), os.RemoveAll(at("..v2")))
+	check.OK(t, os.Remove(at("more.yaml")), os.RemoveAll(at("..v2")))
 	m.until("a=3 c")
 }
 
@@ -350,10 +338,10 @@ func TestFilesDirectoryReplaced(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "current")
 	one := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1"))
 	two := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=2"))
-	ok(t, os.Symlink(one, link))
+	check.OK(t, os.Symlink(one, link))
 	m := mirrorDir(t, Config{Dir: link, Poll: 20 * time.Millisecond})
 	m.until("a=1")
-	ok(t, os.Symlink(two, link+".tmp"), os.Rename(link+".tmp", link))
+	check.OK(t, os.Symlink(two, link+".tmp"), os.Rename(link+".tmp", link))
 	m.until("a=2")
 	writeFiles(t, two, "mesh.yaml", clusters("a=3"))
 	m.until("a=3")
@@ -361,18 +349,18 @@ func TestFilesDirectoryReplaced(t *testing.T) {
 
 func TestB28_AVanishedDirectoryRemovesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
-	ok(t, os.Mkdir(dir, 0o700))
+	check.OK(t, os.Mkdir(dir, 0o700))
 	writeFiles(t, dir, "mesh.yaml", clusters("a=1"))
 	m := mirrorDir(t, Config{Dir: dir, Poll: 20 * time.Millisecond, MassDeleteHold: time.Hour})
 	m.until("a=1")
-	ok(t, os.Rename(dir, dir+".away"))
+	check.OK(t, os.Rename(dir, dir+".away"))
 	m.log.await(t, slog.LevelWarn, "directory cannot be read")
 	if r := m.log.await(t, slog.LevelError, "held back"); r.attrs["held"] != "1" || r.attrs["hold"] != "1h0m0s" {
 		t.Errorf("logged %v", r.attrs)
 	}
 	m.until("a=1")
 	writeFiles(t, dir+".away", "mesh.yaml", clusters("a=2"))
-	ok(t, os.Rename(dir+".away", dir))
+	check.OK(t, os.Rename(dir+".away", dir))
 	m.log.await(t, slog.LevelInfo, "no removal is held back")
 	m.until("a=2")
 }
@@ -511,25 +499,19 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 		count := func() int { return m.view.Generation().Type(wire.ClusterType).Wildcard.Count() }
 		m.until(strings.Join(many(20), " ") + " x y")
 		start := time.Now()
-		ok(t, os.Remove(filepath.Join(dir, "mass.yaml")))
+		check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
 		writeFiles(t, dir, "few.yaml", clusters("x=1", "z")) // which says that y is gone
 		m.until(strings.Join(many(20), " ") + " x=1 z")
 		m.log.await(t, slog.LevelError, "held back")
-		if got := time.Since(start); got != 10*time.Second {
-			t.Errorf("additions and changes came after %v, want one poll", got)
-		}
+		check.Equal(t, "additions and changes came after", time.Since(start), 10*time.Second)
 		time.Sleep(10*time.Minute - time.Nanosecond)
-		if got := count(); got != 22 {
-			t.Errorf("%d clusters just before the hold is over, want 22", got)
-		}
+		check.Equal(t, "clusters just before the hold is over", count(), 22)
 		m.until("x=1 z")
-		if got := time.Since(start); got != 10*time.Minute+10*time.Second {
-			t.Errorf("removed after %v, want a poll and the hold", got)
-		}
+		check.Equal(t, "removed after", time.Since(start), 10*time.Minute+10*time.Second)
 		if got := m.log.logged(slog.LevelError); len(got) > 0 {
 			t.Errorf("logged more than once: %q", got)
 		}
-		ok(t, os.Remove(filepath.Join(dir, "few.yaml")))
+		check.OK(t, os.Remove(filepath.Join(dir, "few.yaml")))
 		time.Sleep(10 * time.Minute)
 		m.until("x=1 z")
 		m.until("") // an empty directory is believed in the end, however little it had
@@ -541,7 +523,7 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 func vanishing(serving, found sets) look {
 	vanished := make(map[string]map[string]struct{})
 	for typeURL, set := range serving {
-		vanished[typeURL] = set.without(found[typeURL])
+		vanished[typeURL] = set.without(found.of(typeURL))
 	}
 	return look{found, vanished, found == nil}
 }
@@ -727,7 +709,7 @@ func contents(t *testing.T, text string) map[string]*fileContent {
 		}
 		for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
 			r, err := wire.NewResource("t", name, file, []byte(file)) // told apart by what it holds
-			ok(t, err)
+			check.OK(t, err)
 			c.types["t"] = append(c.types["t"], r)
 		}
 		files[file] = c
@@ -758,8 +740,7 @@ func TestFilesMakeBeforeBreak(t *testing.T) {
 	set := func(typeURL string, names ...string) *typeSet {
 		s := &typeSet{byName: make(map[string]*wire.Resource)}
 		for _, name := range names {
-			r, err := wire.NewResource(typeURL, name, "", nil)
-			ok(t, err)
+			r := check.Must(wire.NewResource(typeURL, name, "", nil))
 			s.byName[name] = r
 		}
 		return s
@@ -788,8 +769,7 @@ func TestFilesMakeBeforeBreak(t *testing.T) {
 func TestSameListing(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", "1", "b.yaml", "1")
 	list := func() map[string]listed {
-		l, err := listDir(dir)
-		ok(t, err)
+		l := check.Must(listDir(dir))
 		return l
 	}
 	last := list()
@@ -798,9 +778,9 @@ func TestSameListing(t *testing.T) {
 	}
 	for name, change := range map[string]func(){
 		"longer":  func() { writeFiles(t, dir, "a.yaml", "12") },
-		"touched": func() { ok(t, os.Chtimes(filepath.Join(dir, "a.yaml"), time.Time{}, time.Unix(1, 0))) },
-		"renamed": func() { ok(t, os.Rename(filepath.Join(dir, "a.yaml"), filepath.Join(dir, "c.yaml"))) },
-		"gone":    func() { ok(t, os.Remove(filepath.Join(dir, "b.yaml"))) },
+		"touched": func() { check.OK(t, os.Chtimes(filepath.Join(dir, "a.yaml"), time.Time{}, time.Unix(1, 0))) },
+		"renamed": func() { check.OK(t, os.Rename(filepath.Join(dir, "a.yaml"), filepath.Join(dir, "c.yaml"))) },
+		"gone":    func() { check.OK(t, os.Remove(filepath.Join(dir, "b.yaml"))) },
 	} {
 		writeFiles(t, dir, "a.yaml", "1", "b.yaml", "1")
 		last := list()
@@ -821,7 +801,7 @@ func TestReadDirSeesSwapsWhole(t *testing.T) {
 		}
 		return listDir(dir)
 	})
-	ok(t, err)
+	check.OK(t, err)
 	a, b := files["a.yaml"].types[wire.ClusterType], files["b.yaml"].types[wire.ClusterType]
 	if a[0].Name != "new" || b[0].Name != "newer" {
 		t.Errorf("read %q and %q, want what was there in the end", a[0].Name, b[0].Name)
@@ -831,26 +811,25 @@ func TestReadDirSeesSwapsWhole(t *testing.T) {
 // TestReaderWithoutDirectory reads where a hold is over, but nothing is known.
 func TestReaderWithoutDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
-	ok(t, os.Mkdir(dir, 0o700))
+	check.OK(t, os.Mkdir(dir, 0o700))
 	writeFiles(t, dir, "mesh.yaml", clusters("a"))
-	cfg, err := Config{Dir: dir}.withDefaults()
-	ok(t, err)
+	cfg := check.Must(Config{Dir: dir}.withDefaults())
 	r, now := newReader(&cfg), time.Now()
 	r.read(now)
-	ok(t, os.RemoveAll(dir))
+	check.OK(t, os.RemoveAll(dir))
 	r.read(now)
 	if holds := r.group.Holds(now); len(holds) != 1 || !holds[0].Until.Equal(now.Add(10*time.Minute)) {
 		t.Errorf("a vanished directory: holds %+v, want one until 10m from %v", holds, now)
 	}
-	ok(t, os.WriteFile(dir, nil, 0o600)) // neither there nor gone
+	check.OK(t, os.WriteFile(dir, nil, 0o600)) // neither there nor gone
 	if over := r.read(now.Add(time.Hour)); !over.IsZero() || r.serving.count() != 1 {
 		t.Errorf("without a directory to read: again at %v, %d resources; want the next poll, and 1", over, r.serving.count())
 	}
-	ok(t, os.Remove(dir))
+	check.OK(t, os.Remove(dir))
 	if r.read(now.Add(time.Hour)); r.serving.count() != 0 {
 		t.Errorf("%d resources after the hold, want none", r.serving.count())
 	}
-	ok(t, os.Mkdir(dir, 0o700))
+	check.OK(t, os.Mkdir(dir, 0o700))
 	writeFiles(t, dir, "mesh.yaml", "[")
 	if r.read(now.Add(time.Hour)); r.serving.count() != 0 {
 		t.Error("what a file held before all was removed came back with a bad file")
@@ -859,9 +838,9 @@ func TestReaderWithoutDirectory(t *testing.T) {
 
 func TestReadDir(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", clusters("a"), "README.md", "no", ".hidden.yaml", "no", "empty.json", " \n")
-	ok(t, os.Mkdir(filepath.Join(dir, "dir.yaml"), 0o700), os.Symlink("nowhere", filepath.Join(dir, "dangling.yaml")))
+	check.OK(t, os.Mkdir(filepath.Join(dir, "dir.yaml"), 0o700), os.Symlink("nowhere", filepath.Join(dir, "dangling.yaml")))
 	first, err := readDir(dir, nil)
-	ok(t, err)
+	check.OK(t, err)
 	got := make(map[string]string)
 	for name, c := range first {
 		got[name] = "good"
@@ -879,7 +858,7 @@ func TestReadDir(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	again, err := readDir(dir, first)
-	ok(t, err)
+	check.OK(t, err)
 	if again["a.yaml"] != first["a.yaml"] || again["empty.json"] != first["empty.json"] {
 		t.Error("files that did not change were parsed again")
 	}
@@ -898,14 +877,12 @@ func TestFileWrapperKeepsAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			text := "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, " + wrapper + ", resource: {'@type': " + wire.ClusterType + ", name: a}}\n"
 			c := parseFile("a.yaml", []byte(text), [32]byte{})
-			ok(t, c.err)
+			check.OK(t, c.err)
 			r := c.types[wire.ClusterType][0]
 			if r.Name != "a" || r.Version != "1" || r.TTL == 0 {
 				t.Errorf("name %q, version %q, TTL %v", r.Name, r.Version, r.TTL)
 			}
-			if n := bytes.Count(r.Field(), []byte("\x1a\x01a")); n != 1 {
-				t.Errorf("%d names in %x", n, r.Field())
-			}
+			check.Equal(t, fmt.Sprintf("names in %x", r.Field()), bytes.Count(r.Field(), []byte("\x1a\x01a")), 1)
 		})
 	}
 }
@@ -938,9 +915,7 @@ func TestDirWatchDebounces(t *testing.T) {
 				if _, more := d.wait(t.Context(), start.Add(10*time.Second), nil); !more {
 					t.Error("wait says that ctx ended")
 				}
-				if got := time.Since(start); got != tt.want {
-					t.Errorf("waited %v, want %v", got, tt.want)
-				}
+				check.Equal(t, "waited", time.Since(start), tt.want)
 			})
 		})
 	}
@@ -973,8 +948,7 @@ func TestOpenFilesErrors(t *testing.T) {
 func TestB24_FilesAnswerWhateverTheParameters(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	l := NewLocal(w)
-	r, err := wire.NewResource(wire.EndpointType, "a", "", []byte("x"))
-	ok(t, err)
+	r := check.Must(wire.NewResource(wire.EndpointType, "a", "", []byte("x")))
 	l.Set(wire.EndpointType, "1", []*wire.Resource{r})
 	texts := []string{"a", wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("b", map[string]string{"env": "prod"})}
 	names := view.Watch().Subscribe(wire.EndpointType, texts)
@@ -1000,7 +974,7 @@ func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 		text := "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: %q, ttl: 9s, resource: {'@type': " + wire.ClusterType + ", name: a}}\n"
 		given := func(name string) *wire.Resource {
 			c := parseFile("a.yaml", fmt.Appendf(nil, text, name), [32]byte{})
-			ok(t, c.err)
+			check.OK(t, c.err)
 			r := c.types[wire.ClusterType][0]
 			if r.TTL == 0 {
 				t.Fatalf("%s has no TTL that could be ignored", name)
@@ -1032,7 +1006,7 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 		lose := func() {
 			t.Helper()
 			m.until(strings.Join(many(20), " ") + " x")
-			ok(t, os.Remove(filepath.Join(dir, "mass.yaml")))
+			check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
 			time.Sleep(time.Minute)
 			if h := m.files.Holds(t.Context()); len(h) != 1 || len(h[0].Names) != 20 || h[0].Discarded || m.files.Held() != 20 {
 				t.Fatalf("holds %+v, and %d resources; want one of 20", h, m.files.Held())
@@ -1084,8 +1058,7 @@ func TestFreeze_Files(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
 		control := upstream.NewControl(false, nil)
-		files, err := Open(Config{Dir: dir, noEvents: true})
-		ok(t, err)
+		files := check.Must(Open(Config{Dir: dir, noEvents: true}))
 		view, w := cache.New(cache.Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
@@ -1097,17 +1070,13 @@ func TestFreeze_Files(t *testing.T) {
 		writeFiles(t, dir, "few.yaml", clusters("a=2", "c"))
 		watch.Subscribe(wire.ClusterType, []string{"b"})
 		time.Sleep(time.Minute)
-		if got := clustersOf(view.Generation()); got != "a b" {
-			t.Errorf("frozen: %s, want a b", got)
-		}
+		check.Equal(t, "frozen", clustersOf(view.Generation()), "a b")
 		if e, _ := view.Generation().Type(wire.ClusterType).Lookup(view.Find(wire.ClusterType, []string{"b"})[0]); !e.Present() {
 			t.Error("frozen: b was asked for by name and is not there, want what the file held")
 		}
 		control.Thaw(t.Context())
 		time.Sleep(time.Second)
-		if got := clustersOf(view.Generation()); got != "a=2 c" {
-			t.Errorf("thawed: %s, want a=2 c", got)
-		}
+		check.Equal(t, "thawed", clustersOf(view.Generation()), "a=2 c")
 		cancel()
 		running.Wait()
 	})

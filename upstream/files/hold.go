@@ -13,23 +13,23 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A reader knows what the directory held and holds. It starts no goroutine.
+// A reader has the content of the directory, and what is served of it. It starts no goroutine.
 type reader struct {
 	dir     string
 	log     *slog.Logger
 	shelf   shelf
-	found   sets  // what the shelf holds
-	changed []Bad // files that turned bad or good, and were not logged yet
+	found   sets  // the content of the shelf
+	changed []Bad // files that became bad or good, and were not logged yet
 	group   *reconcile.Group
 	sets    map[string]*set // by type URL
-	trouble string          // with the directory itself, as logged last
+	trouble string          // the error of the directory itself that was logged last
 
-	standing atomic.Pointer[Status] // for everybody
+	standing atomic.Pointer[Status] // for any goroutine
 
 	settled chan struct{} // closed once known is set, or there was no file
-	known   bool          // some file was good; until then, that there is nothing is not said
-	waiting bool          // it was logged that none was
-	serving sets          // every type that was ever served is in it, maybe empty; never modified
+	known   bool          // some file was good; until then, clients wait
+	waiting bool          // it was logged that no file was good
+	serving sets          // has every type that was ever served, which may be empty; never modified
 }
 
 func newReader(cfg *Config) *reader {
@@ -41,23 +41,22 @@ func newReader(cfg *Config) *reader {
 	return r
 }
 
-// A Status says how the files of a directory stand.
+// A Status is the state of the files of a directory.
 type Status struct {
-	Files   int       // that are there
-	Bad     []Bad     // of these, those that do not count as a whole, by name
+	Files   int       // in the directory
+	Bad     []Bad     // files that are bad, or bad for some names, by file name
 	Trouble error     // why the directory itself cannot be read; nil if it can
 	At      time.Time // when the directory was read last
 }
 
-// What one look at a directory found.
+// A look is the content of a directory at one time.
 type look struct {
 	found    sets
-	vanished map[string]map[string]struct{} // names that files had which are gone, by type URL
-	empty    bool                           // no file is there: not a single removal is to be believed at once
+	vanished map[string]map[string]struct{} // names of resources in deleted files, by type URL
+	empty    bool                           // there is no file: every removal is suspect
 }
 
-// A set is what is served of one type of a directory: what the files have, and what seems to be removed
-// and stays.
+// A set is what is served of one type of a directory: the resources in the files, and those whose removal is held back.
 type set struct {
 	*reconcile.Set
 	reader *reader
@@ -75,13 +74,13 @@ func (r *reader) set(typeURL string) *set {
 }
 
 // Get implements reconcile.Content.
-func (s *set) Get(name string) *wire.Resource { return s.reader.serving[s.TypeURL].get(name) }
+func (s *set) Get(name string) *wire.Resource { return s.reader.serving.of(s.TypeURL).byName[name] }
 
 // Names implements reconcile.Content.
-func (s *set) Names() iter.Seq[string] { return s.reader.serving[s.TypeURL].names() }
+func (s *set) Names() iter.Seq[string] { return maps.Keys(s.reader.serving.of(s.TypeURL).byName) }
 
 // Count implements reconcile.Content.
-func (s *set) Count() int { return s.reader.serving[s.TypeURL].count() }
+func (s *set) Count() int { return len(s.reader.serving.of(s.TypeURL).byName) }
 
 // Complete implements reconcile.Content: a directory is known as a whole.
 func (s *set) Complete() (at time.Time, ok bool) { return time.Time{}, true }
@@ -93,15 +92,13 @@ func (s *set) Remove(r *reconcile.Removals) {
 
 // apply serves what an update makes of a type.
 func (s *set) apply(u wire.Update) (c cache.Change) {
-	was := s.reader.serving[s.TypeURL]
-	is := &typeSet{version: u.SystemVersion, byName: make(map[string]*wire.Resource, was.count()+len(u.Resources))}
-	if was != nil {
-		maps.Copy(is.byName, was.byName)
-	}
+	was := s.reader.serving.of(s.TypeURL)
+	is := &typeSet{version: u.SystemVersion, byName: make(map[string]*wire.Resource, len(was.byName)+len(u.Resources))}
+	maps.Copy(is.byName, was.byName)
 	for _, r := range u.Resources {
 		is.byName[r.Name] = r
 	}
-	c.New = len(is.byName) - was.count()
+	c.New = len(is.byName) - len(was.byName)
 	for _, name := range u.Removed {
 		delete(is.byName, name)
 	}
@@ -111,13 +108,13 @@ func (s *set) apply(u wire.Update) (c cache.Change) {
 
 // serve has a set of a type served.
 func (r *reader) serve(typeURL string, is *typeSet) {
-	r.serving = maps.Clone(r.serving) // others have it
+	r.serving = maps.Clone(r.serving) // other goroutines have it
 	r.serving[typeURL] = is
 }
 
-// admit serves what was found, and what seems to be removed and stays. A file that is there and lacks a
-// resource that it had states its removal; that of a file that is gone is inferred. The types that were served
-// stay, even if they are empty; a set that has not changed is the one that was served.
+// admit serves the resources that were found, and those whose removal is held back. A file that lacks a resource that it
+// had states its removal; the removal of the resources of a deleted file is inferred. Types that were served stay, even
+// if they are empty. A set that has not changed keeps its pointer.
 func (r *reader) admit(look look, now time.Time) (next time.Time) {
 	was, held := r.serving, r.group.Holding()
 	r.group.Look(now) // which this is
@@ -129,8 +126,8 @@ func (r *reader) admit(look look, now time.Time) (next time.Time) {
 		}
 	}
 	order, stated := slices.Sorted(maps.Keys(all)), make(map[string][]string)
-	for _, typeURL := range order { // what is inferred may need what is stated to be removed
-		stated[typeURL] = r.infer(typeURL, was[typeURL].without(all[typeURL]), look)
+	for _, typeURL := range order { // a resource whose removal is inferred may need one whose removal is stated
+		stated[typeURL] = r.infer(typeURL, was.of(typeURL).without(all[typeURL]), look)
 	}
 	for _, typeURL := range order {
 		if is := all[typeURL]; r.group.Busy() || len(stated[typeURL]) > 0 {
@@ -143,8 +140,8 @@ func (r *reader) admit(look look, now time.Time) (next time.Time) {
 	}
 	next = r.group.Decide(now)
 	for typeURL, set := range r.serving {
-		if was[typeURL].equal(set) {
-			r.serve(typeURL, was[typeURL])
+		if before := was[typeURL]; before != nil && before.equal(set) {
+			r.serve(typeURL, before)
 		}
 	}
 	if held > 0 && r.group.Holding() == 0 {
@@ -153,8 +150,7 @@ func (r *reader) admit(look look, now time.Time) (next time.Time) {
 	return next
 }
 
-// infer infers which of the resources that are missing are gone, and returns the names that the files state
-// are removed.
+// infer infers which of the missing resources are removed, and returns the names whose removal the files state.
 func (r *reader) infer(typeURL string, missing map[string]struct{}, look look) (stated []string) {
 	s := r.set(typeURL)
 	gone := make(map[string]struct{})

@@ -12,15 +12,13 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A Local writes a view whose content this process decides itself, such as that
-// of files. Everything is known at once: there is no phase in which something may
-// still come, and a name that is not there does not exist. Its methods belong to
-// the goroutine that owns the writer.
+// A Local writes a view whose content this process decides itself, such as that of files. All of it is known at once: a
+// name that it lacks does not exist. Its methods must be called by the goroutine that owns the writer.
 type Local struct {
 	w       *cache.Writer
 	content map[string]map[string]*wire.Resource // by type URL and name
 	system  map[string]string                    // version, by type URL
-	globs   keys                                 // of collections that somebody follows
+	globs   keys                                 // of collections that clients subscribe to
 
 	reports *reconcile.Reports // nil: nothing of what clients report is held back
 }
@@ -34,8 +32,8 @@ func NewLocal(w *cache.Writer) *Local {
 // Demand returns a channel that receives when Answer has something to do.
 func (l *Local) Demand() <-chan struct{} { return l.w.Demand() }
 
-// Set makes resources the complete set of a type, and returns what that changed.
-// Of two with the same name, the last one counts. The version is for people.
+// Set makes resources the complete set of a type, and returns the change. Of two with the same name, the last one counts.
+// The version is shown to operators only.
 func (l *Local) Set(typeURL, version string, resources []*wire.Resource) cache.Change {
 	set := make(map[string]*wire.Resource, len(resources))
 	for _, r := range resources {
@@ -67,7 +65,7 @@ func (l *Local) Update(u wire.Update) cache.Change {
 
 func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	for i, r := range u.Resources {
-		if r.TTL > 0 { // it lives for as long as it is there
+		if r.TTL > 0 { // a file has no time at which a TTL would begin
 			r = r.WithoutTTL()
 			u.Resources[i], set[r.Name] = r, r
 		}
@@ -75,7 +73,7 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(u.Removed)
 	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
-	c := l.w.Apply(cache.ByName, u) // of which the view takes what somebody named
+	c := l.w.Apply(cache.ByName, u) // the view takes the names that clients requested
 	for _, part := range l.globs.parts(u) {
 		l.w.Apply(cache.Wildcard, *part)
 	}
@@ -86,7 +84,7 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	return c
 }
 
-// confirm publishes that all of a set is known.
+// confirm publishes that a set is complete.
 func (l *Local) confirm(key string) {
 	if now := time.Now(); l.reports != nil && l.w.Generation().Type(key).Phase != cache.Confirmed {
 		l.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
@@ -94,10 +92,10 @@ func (l *Local) confirm(key string) {
 	l.w.SetPhase(key, cache.Confirmed)
 }
 
-// keys are those of collections.
+// keys are the keys of collections.
 type keys map[string]struct{}
 
-// parts returns what an update says of the collections.
+// parts divides an update by collections.
 func (k keys) parts(u wire.Update) map[string]*wire.Update {
 	if len(k) == 0 {
 		return nil
@@ -113,7 +111,7 @@ func (k keys) parts(u wire.Update) map[string]*wire.Update {
 	})
 }
 
-// follow notes that somebody begins to follow a collection, or ceases to.
+// follow begins or ends a subscription to a collection.
 func (l *Local) follow(d cache.Demand, began keys) {
 	switch {
 	case d.Wanted:
@@ -123,15 +121,15 @@ func (l *Local) follow(d cache.Demand, began keys) {
 	}
 }
 
-// tell says what collections hold.
+// tell applies the content of new collections to the view.
 func (l *Local) tell(began keys) {
-	said := make(map[string]map[string]*wire.Update) // by type URL and key
+	parts := make(map[string]map[string]*wire.Update) // by type URL and key
 	for key := range began {
 		typeURL, _, _ := cache.SplitCollection(key)
-		if said[typeURL] == nil {
-			said[typeURL] = began.parts(l.all(typeURL))
+		if parts[typeURL] == nil {
+			parts[typeURL] = began.parts(l.all(typeURL))
 		}
-		p := said[typeURL][key]
+		p := parts[typeURL][key]
 		if p == nil {
 			p = &wire.Update{TypeURL: key, SystemVersion: l.system[typeURL]}
 		}
@@ -140,13 +138,13 @@ func (l *Local) tell(began keys) {
 	}
 }
 
-// all returns an update that says what there is of a type.
+// all returns an update with all resources of a type.
 func (l *Local) all(typeURL string) wire.Update {
 	return wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.Collect(maps.Values(l.content[typeURL]))}
 }
 
-// Answer says to those who began to want something what there is, and once more to those who want it again
-// since it was not to be kept (R125).
+// Answer applies what clients subscribed to since the last call to the view, and once more what they need again because
+// its content must not be kept (R125).
 func (l *Local) Answer() {
 	named := make(map[string]*wire.Update)
 	forget := make(map[string][]*cache.Name)
@@ -185,7 +183,7 @@ func (l *Local) answerMembers(d cache.Demand) {
 	l.confirm(d.TypeURL)
 }
 
-// answerName adds to an update what there is to say of a name.
+// answerName adds the resource of a name, or its removal, to an update.
 func (l *Local) answerName(u *wire.Update, name string) {
 	if r := l.find(u.TypeURL, name); r != nil {
 		u.Resources = append(u.Resources, r)
@@ -194,8 +192,7 @@ func (l *Local) answerName(u *wire.Update, name string) {
 	}
 }
 
-// find returns the resource with a name or alias, whatever parameters it is asked for
-// with: there are no variants here.
+// find returns the resource with a name or alias. It ignores dynamic parameters: files have no variants.
 func (l *Local) find(typeURL, name string) *wire.Resource {
 	name = wire.PlainName(name)
 	if r := l.content[typeURL][name]; r != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -58,7 +59,7 @@ func histories(t *testing.T) {
 	if given {
 		return
 	}
-	ok(t, flag.Set(checks, "50"))
+	check.OK(t, flag.Set(checks, "50"))
 }
 
 type dirStep struct {
@@ -95,8 +96,7 @@ func (m *dirModel) run(steps []dirStep) {
 	for file := range m.good {
 		m.write(file, 0)
 	}
-	files, err := Open(Config{Dir: m.dir, noEvents: true})
-	ok(m.t, err)
+	files := check.Must(Open(Config{Dir: m.dir, noEvents: true}))
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(m.t.Context())
 	ended := make(chan struct{})
@@ -144,7 +144,7 @@ func (m *dirModel) file(i int) string { return fmt.Sprintf("%d.yaml", i) }
 
 func (m *dirModel) remove(file int) {
 	if m.there[file] {
-		ok(m.t, os.Remove(filepath.Join(m.dir, m.file(file))))
+		check.OK(m.t, os.Remove(filepath.Join(m.dir, m.file(file))))
 	}
 	m.there[file], m.good[file] = false, nil
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// read brings what is served up to date with the directory. It returns when a hold
-// is over and the directory must be read again, zero if that is not to be known.
+// read brings what is served up to date with the directory. It returns when a hold ends and the directory must be read
+// again; zero if there is none.
 func (r *reader) read(now time.Time) (over time.Time) {
 	files, err := readDir(r.dir, r.shelf.seen())
 	r.report(err)
@@ -37,12 +37,12 @@ func (r *reader) read(now time.Time) (over time.Time) {
 		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", r.serving.count()))
 	}
 	if empty && r.serving.count() == 0 {
-		clear(r.shelf) // nothing is held back: what the files held is over
+		clear(r.shelf) // nothing is held back, so the old files do not matter any more
 	}
 	return over
 }
 
-// stand notes how many files there are, and what is wrong with them.
+// stand publishes the status of the files.
 func (r *reader) stand(files int, trouble error, at time.Time) {
 	now := &Status{Files: files, Trouble: trouble, At: at}
 	if files > 0 {
@@ -52,7 +52,7 @@ func (r *reader) stand(files int, trouble error, at time.Time) {
 	r.note()
 }
 
-// settle notes that it is known what the directory holds.
+// settle closes settled once the content of the directory is known.
 func (r *reader) settle(known bool) {
 	select {
 	case <-r.settled:
@@ -63,7 +63,7 @@ func (r *reader) settle(known bool) {
 	}
 }
 
-// take returns what counts of the files that were read.
+// take returns the resources of the files that were read.
 func (r *reader) take(files map[string]*fileContent) sets {
 	if !maps.Equal(r.shelf.seen(), files) {
 		r.found, r.changed = r.shelf.take(files)
@@ -72,7 +72,7 @@ func (r *reader) take(files map[string]*fileContent) sets {
 	return r.found
 }
 
-// report logs trouble with the directory itself, once.
+// report logs an error of the directory itself, once.
 func (r *reader) report(err error) {
 	text := ""
 	if err != nil {
@@ -89,7 +89,7 @@ func (r *reader) report(err error) {
 	r.log.Warn("directory cannot be read", slog.String("dir", r.dir), slog.Any("err", err))
 }
 
-// note logs which files turned bad or good, once the status says so.
+// note logs which files became bad or good, once the status has them.
 func (r *reader) note() {
 	for _, f := range r.changed {
 		if f.Err == nil {

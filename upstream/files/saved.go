@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Freeze has the views that are frozen, also those that begin later, show what the directory holds
-// now, until Thaw. Without it, a view that begins frozen shows what there is then.
+// Freeze makes frozen views, also those that begin later, show the content that the directory has now, until Thaw. Without
+// it, a view that begins frozen shows the content at that time.
 func (f *Origin) Freeze(ctx context.Context) {
 	f.do(ctx, func(r *reader) {
 		if serving := r.serving; r.known && f.frozen.Load() == nil {
@@ -24,8 +24,8 @@ func (f *Origin) Freeze(ctx context.Context) {
 // Thaw ends that. It is called before views are thawed.
 func (f *Origin) Thaw() { f.frozen.Store(nil) }
 
-// A Saved is what is served of a directory although its files do not have it: while it is
-// frozen all that is served, else what an operator has kept. It is immutable.
+// A Saved has the served resources that a new process cannot find in the files: all resources while the directory is
+// frozen, else those that an operator has kept. It is immutable.
 type Saved struct {
 	frozen *sets // identifies what was frozen
 	sets   sets
@@ -39,7 +39,7 @@ func (s *Saved) Same(o *Saved) bool {
 	return s.frozen == o.frozen && (s.frozen != nil || maps.EqualFunc(s.sets, o.sets, (*typeSet).equal))
 }
 
-// Saved returns what a process that comes later cannot find in the files; nil if there is nothing.
+// Saved returns what a new process cannot find in the files; nil if there is nothing.
 func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 	f.do(ctx, func(r *reader) {
 		frozen := f.frozen.Load()
@@ -64,7 +64,7 @@ func (r *reader) kept() sets {
 		}
 		set := &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
 		for _, name := range hold.Names {
-			if resource := r.serving[hold.TypeURL].get(name); resource != nil {
+			if resource := r.serving.of(hold.TypeURL).byName[name]; resource != nil {
 				set.byName[name] = resource
 			}
 		}
@@ -73,8 +73,8 @@ func (r *reader) kept() sets {
 	return all
 }
 
-// Snapshot returns what is to be stored. As in a view's snapshot, there are no Secrets in it, and of what may
-// not be kept, and unless sensitive is set of what may be sensitive, it has all but the content.
+// Snapshot returns what is to be stored. As in a snapshot of a view, it omits Secrets, and the content of resources with
+// do_not_cache and, unless sensitive is set, of those that may be sensitive.
 func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 	snap := new(cache.Snapshot)
 	for _, typeURL := range slices.Sorted(maps.Keys(s.sets)) {
@@ -94,9 +94,8 @@ func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 	return snap
 }
 
-// Restore has the directory go on with what an earlier process has saved: frozen or not, and with what
-// an operator had kept. It is called before any sync runs. What was stored without its content
-// is taken from the files.
+// Restore restores what an earlier process saved: whether the directory is frozen, and what an operator had kept. It must
+// be called before any sync runs. Resources that were stored without content are taken from the files.
 func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
 	r := <-f.lead
 	defer func() { f.lead <- r }()
@@ -113,7 +112,7 @@ func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) 
 	}
 }
 
-// frozenSets returns the sets that were frozen, of what was stored of them.
+// frozenSets returns the sets that were frozen, from what was stored.
 func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 	all := make(sets)
 	for typeURL, set := range r.serving {
@@ -126,7 +125,7 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 		for _, e := range of.Entries {
 			resource := e.Resource
 			if resource.ContentDropped() {
-				resource = r.serving[typeURL].get(e.Name)
+				resource = r.serving.of(typeURL).byName[e.Name]
 			}
 			if resource != nil {
 				set.byName[e.Name] = resource
@@ -137,12 +136,12 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 	return all
 }
 
-// restoreKept keeps what an operator had kept and the files do not have.
+// restoreKept keeps what an operator had kept and the files lack.
 func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
 	set := r.set(hold.TypeURL)
 	for _, e := range stored.Entries {
 		if !e.Resource.ContentDropped() && slices.Contains(hold.Names, e.Name) && set.Get(e.Name) == nil {
-			set.apply(wire.Update{SystemVersion: r.serving[hold.TypeURL].systemVersion(), Resources: []*wire.Resource{e.Resource}})
+			set.apply(wire.Update{SystemVersion: r.serving.of(hold.TypeURL).version, Resources: []*wire.Resource{e.Resource}})
 			set.Keep(e.Name)
 		}
 	}

@@ -1,8 +1,8 @@
 package files
 
 import (
+	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -14,60 +14,61 @@ import (
 // sets are the complete sets of types, by type URL.
 type sets map[string]*typeSet
 
+// of returns the set of a type, an empty one if there is none.
+func (s sets) of(typeURL string) *typeSet { return cmp.Or(s[typeURL], new(typeSet)) }
+
 // count returns the number of resources.
 func (s sets) count() (n int) {
 	for _, set := range s {
-		n += set.count()
+		n += len(set.byName)
 	}
 	return n
 }
 
-// A typeSet is all resources of a type. It is immutable once another goroutine can
-// see it. A nil one is empty.
+// A typeSet is all resources of a type. It is immutable once another goroutine can see it.
 type typeSet struct {
-	version string // for people
+	version string // shown to operators only
 	byName  map[string]*wire.Resource
 }
 
-// changedSince returns the resources that are not the same in an older set.
+// changedSince returns the resources that differ from an older set.
 func (s *typeSet) changedSince(old *typeSet) (changed []*wire.Resource) {
 	for name, r := range s.byName {
-		if old.get(name) != r {
+		if old.byName[name] != r {
 			changed = append(changed, r)
 		}
 	}
 	return changed
 }
 
-// without returns the names that another set does not have.
+// without returns the names that another set lacks.
 func (s *typeSet) without(o *typeSet) map[string]struct{} {
 	names := make(map[string]struct{})
-	for name := range s.names() {
-		if o.get(name) == nil {
+	for name := range s.byName {
+		if o.byName[name] == nil {
 			names[name] = struct{}{}
 		}
 	}
 	return names
 }
 
-// equal reports whether nobody could tell another set from this one.
+// equal reports whether two sets have the same version and the same content.
 func (s *typeSet) equal(o *typeSet) bool {
-	return s != nil && o != nil && s.version == o.version && maps.EqualFunc(s.byName, o.byName, func(a, b *wire.Resource) bool {
+	return s.version == o.version && maps.EqualFunc(s.byName, o.byName, func(a, b *wire.Resource) bool {
 		return a == b || a.SameContent(b) && a.OriginVersion == b.OriginVersion
 	})
 }
 
-// A shelf remembers of each file that is there what it last held while it could be read. It does no
-// I/O.
+// A shelf has, for each file of the directory, its content when it was last good. It does no I/O.
 type shelf map[string]*shelved
 
 type shelved struct {
-	seen *fileContent // as it was read last
-	good *fileContent // as it was read last without an error; nil if it never was
-	err  error        // why not all of seen counts
+	seen *fileContent // at the last read
+	good *fileContent // at the last read without an error; nil if there was none
+	err  error        // why seen is bad, or bad for some names
 }
 
-// seen returns the files as they were read last.
+// seen returns the files at the last read.
 func (s shelf) seen() map[string]*fileContent {
 	files := make(map[string]*fileContent, len(s))
 	for name, f := range s {
@@ -76,7 +77,7 @@ func (s shelf) seen() map[string]*fileContent {
 	return files
 }
 
-// anyGood reports whether anything counts.
+// anyGood reports whether any file was ever good.
 func (s shelf) anyGood() bool {
 	for _, f := range s {
 		if f.good != nil {
@@ -86,7 +87,7 @@ func (s shelf) anyGood() bool {
 	return false
 }
 
-// vanished returns the names, by type URL, that files had which are not there any more.
+// vanished returns the names of resources in deleted files, by type URL.
 func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]struct{} {
 	names := make(map[string]map[string]struct{})
 	for file, f := range s {
@@ -107,8 +108,8 @@ func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]str
 	return names
 }
 
-// take replaces what is known by what was read. It returns what counts by now, and the files, in the order of their names, that
-// turned bad, or are bad in another way, or, without an error, are good again.
+// take replaces the files. It returns the resources that count now, and the files, in the order of their names, that became
+// bad, are bad in another way, or, without an error, are good again.
 func (s shelf) take(files map[string]*fileContent) (found sets, changed []Bad) {
 	maps.DeleteFunc(s, func(name string, _ *shelved) bool { return files[name] == nil })
 	before := make(map[string]*shelved, len(files))
@@ -137,13 +138,12 @@ func (s shelf) take(files map[string]*fileContent) (found sets, changed []Bad) {
 	return found, changed
 }
 
-// bad reports whether a file was bad already in the way that it is now.
+// bad reports whether a file was already bad in the same way.
 func (f *shelved) bad(is *shelved) bool {
 	return f != nil && f.err != nil && f.err.Error() == is.err.Error() && f.seen.digest == is.seen.digest
 }
 
-// inOrder returns the files in the order in which they come to their names: those that are as they
-// were read before those that are bad, and each by name.
+// inOrder returns the files in the order in which their resources count: good files before bad ones, each by name.
 func (s shelf) inOrder() []string {
 	return slices.SortedFunc(maps.Keys(s), func(a, b string) int {
 		if badA, badB := s[a].seen.err != nil, s[b].seen.err != nil; badA != badB {
@@ -156,9 +156,8 @@ func (s shelf) inOrder() []string {
 	})
 }
 
-// sets returns what counts of all files: of a name that several have, the resource of the first one in
-// order. The others are bad for it, and count without it. The version of a type is that of the file that speaks of
-// it, if only one does.
+// sets returns the resources of all files. If several files have a name, the first one in order counts, and the others are
+// bad for that name. The version of a type is that of its file, if only one has the type.
 func (s shelf) sets() sets {
 	all := make(sets)
 	owners := make(map[*wire.Resource]string)
@@ -168,7 +167,7 @@ func (s shelf) sets() sets {
 			continue
 		}
 		repeats, first := 0, error(nil)
-		for _, typeURL := range slices.Sorted(maps.Keys(f.good.types)) { // so that it is always the same one that is named
+		for _, typeURL := range slices.Sorted(maps.Keys(f.good.types)) { // so that the error always names the same one
 			resources := f.good.types[typeURL]
 			set := all[typeURL]
 			if set == nil {
@@ -205,17 +204,17 @@ func describe(typeURL, name string) string {
 	return fmt.Sprintf("%s resource %q", typeURL, name)
 }
 
-// A Bad is a file of a directory that does not count, or not all of it.
+// A Bad is a file that is bad, or bad for some names.
 type Bad struct {
 	File string // its name in the directory
 	Err  error  // with the line, where it is known
 
-	// LastGood is how many resources it held when it could last be read, which are served on: none by a
-	// relay that never saw it good.
+	// LastGood is the number of resources in the file when it was last good, which are still served. Zero if this relay
+	// has never read it without an error.
 	LastGood int
 }
 
-// bad returns the files that do not count, or not as a whole, by name.
+// bad returns the files that are bad, or bad for some names, by file name.
 func (s shelf) bad() (all []Bad) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		if f := s[name]; f.err != nil {
@@ -234,36 +233,4 @@ func (c *fileContent) count() (n int) {
 		n += len(resources)
 	}
 	return n
-}
-
-// systemVersion returns the version of the set, for people.
-func (s *typeSet) systemVersion() string {
-	if s == nil {
-		return ""
-	}
-	return s.version
-}
-
-// get returns a resource, nil if there is none.
-func (s *typeSet) get(name string) *wire.Resource {
-	if s == nil {
-		return nil
-	}
-	return s.byName[name]
-}
-
-// names yields those of its resources.
-func (s *typeSet) names() iter.Seq[string] {
-	if s == nil {
-		return func(func(string) bool) {}
-	}
-	return maps.Keys(s.byName)
-}
-
-// count returns how many resources there are.
-func (s *typeSet) count() int {
-	if s == nil {
-		return 0
-	}
-	return len(s.byName)
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/loadreport"
 )
@@ -69,9 +70,7 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 			session, err := upstream.New(upstream.Config{
 				Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			return session
 		}
 		session := open()
@@ -140,9 +139,7 @@ func TestB40_LoadReportsReturn(t *testing.T) {
 		session, err := upstream.New(upstream.Config{
 			Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { // awaited below
@@ -151,9 +148,7 @@ func TestB40_LoadReportsReturn(t *testing.T) {
 		}()
 		time.Sleep(time.Minute) // virtual
 		client, err := loadreport.Open(ctx, session)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		expect := func(when string, wantOne, wantTwo int64) {
 			t.Helper()
 			synctest.Wait()

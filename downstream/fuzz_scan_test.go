@@ -1,0 +1,66 @@
+package downstream
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// FuzzScanBody: a body that was scanned is the request that it was, but for the extensions of its Node, of which nothing is left. It
+// has no more values, nested no deeper, than were counted.
+func FuzzScanBody(f *testing.F) {
+	for _, seed := range []string{
+		`{"node":{"id":"n","extensions":[{"name":"a]\"","category":"}"},{}],"cluster":"c"},"resource_names":["extensions",":"]}`,
+		`{"\u006eode" : {"\u0065xtensions" : [ [] ] , "metadata":{"extensions":[1,2]}},"extensions":[]}`,
+		`{"node":{"extensions":null}}`, `{"node":{"extensions":[`, `{"x":{"node":{"extensions":[{}]}},"node":[]}`, `["node":{`, `{"node":1}]]`,
+		`{"node":{"id":"n"},"resource_names":["a","b\"]"]}`, `[1,-2.5e3,true,null,[],{}]`, `"\\"`, `[[[`, `{"a" : {"b":[1 , 2]}}x`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		body := []byte(text)
+		before, after := new(discoverypb.DiscoveryRequest), new(discoverypb.DiscoveryRequest)
+		errBefore := tolerant.Unmarshal([]byte(text), before)
+		s := scanBody(body)
+		if s.nodeBytes < 0 || s.nodeBytes > len(text) || len(body) != len(text) {
+			t.Fatalf("%q has a Node of %d bytes, %d are left of %d", text, s.nodeBytes, len(body), len(text))
+		}
+		if n, deepest := countJSON(body); json.Valid(body) && (n > s.values || deepest > s.nesting) {
+			t.Errorf("%q: %d values, %d deep; counted %d and %d", body, n, deepest, s.values, s.nesting)
+		}
+		if errBefore != nil {
+			return
+		}
+		if err := tolerant.Unmarshal(body, after); err != nil {
+			t.Fatalf("%q is refused as %q: %v", text, body, err)
+		}
+		if before.GetNode() != nil {
+			before.Node.Extensions = nil
+		}
+		if !proto.Equal(before, after) {
+			t.Fatalf("%q is %v, want %v", text, after, before)
+		}
+	})
+}
+
+// countJSON returns how many values a text of JSON has, and how deep they are nested.
+func countJSON(text []byte) (n, deepest int) {
+	depth := 0
+	for d := json.NewDecoder(bytes.NewReader(text)); ; {
+		switch token, err := d.Token(); {
+		case err != nil:
+			return n, deepest
+		case token == json.Delim('{'), token == json.Delim('['):
+			depth++
+			deepest = max(deepest, depth)
+			n++
+		case token == json.Delim('}'), token == json.Delim(']'):
+			depth--
+		default:
+			n++
+		}
+	}
+}
