@@ -23,7 +23,7 @@ func (s *Set) Due(now time.Time) (due bool, next time.Time) {
 func (s *Set) Ask(wanted names, now time.Time) []string {
 	if !s.Asking() && s.whole == wire.Wildcard {
 		for name := range s.content.Names() {
-			if s.unmentioned.has(name) || s.knows(name) {
+			if s.unmentioned.has(name) || s.Suspects(name) {
 				continue
 			}
 			s.unmentioned.control = name

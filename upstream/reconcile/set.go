@@ -94,7 +94,7 @@ func (g *Group) NewSet(typeURL, whole string, content Content) *Set {
 }
 
 func (g *Group) noteBusy(s *Set) {
-	if !s.none() {
+	if len(s.byName) > 0 {
 		g.busy[s] = struct{}{}
 	}
 	g.count()
@@ -104,7 +104,7 @@ func (g *Group) noteBusy(s *Set) {
 func (g *Group) count() {
 	n := 0
 	for s := range g.busy {
-		n += len(s.held)
+		n += s.count(held)
 	}
 	g.cfg.Counts.Holding.Add(int64(n - g.holding))
 	g.holding = n
@@ -132,7 +132,7 @@ func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources
 	for _, needer := range needers[typeURL] {
 		for s := range g.sets[needer] {
 			staying := make(names)
-			for name := range s.names {
+			for name := range s.byName {
 				staying[name] = struct{}{}
 			}
 			if doubtful {
@@ -161,39 +161,31 @@ func (s *Set) doubts(now time.Time) (names, time.Time) {
 // that is then an answer, and not one that the origin makes.
 func (s *Set) AskedOn(o *Set) { o.asker = s }
 
-// Begin notes that the set is about to be stated on a new stream. Held are the names that it holds, and
-// whether the origin is told so. Resumed reports that the relay does not ask for everything: that interrupts a
-// second look, which then begins anew. What was suspect is so only if it is seen to be gone on this stream
-// too: an origin that is told of what is held need not mention it. Silence reports that the origin was told
-// what a snapshot holds: its silence confirms that.
-func (s *Set) Begin(held iter.Seq2[string, bool], resumed, silence bool, now time.Time) {
-	s.restart(held, now)
+// Begin notes that the set is about to be stated on a new stream. Told returns whether the origin is told that a
+// name is held; nil if it is told of none. Resumed reports that the relay does not ask for everything: that
+// interrupts a second look, which then begins anew. What was suspect is so only if it is seen to be gone on this
+// stream too: an origin that is told of what is held need not mention it. Silence reports that the origin was
+// told what a snapshot holds: its silence confirms that.
+func (s *Set) Begin(told func(name string) bool, resumed, silence bool, now time.Time) {
+	s.restart(told, now)
 	if s.Progress = (Progress{}); silence {
 		s.Progress.told = now
 	}
 	s.earlier, s.fresh, s.added = s.content.Count() > 0, nil, 0
-	s.suspects, s.unproven = nil, false
-	s.looking = s.looking && !resumed
+	maps.DeleteFunc(s.byName, func(_ string, as removal) bool { return as.state == suspected })
+	s.unproven, s.looking = false, s.looking && !resumed
 }
 
 // Restart notes that the origin was asked for all of the set once more.
-func (s *Set) Restart(now time.Time) {
-	s.restart(func(yield func(string, bool) bool) {
-		for name := range s.content.Names() {
-			if !yield(name, false) {
-				return
-			}
-		}
-	}, now)
-}
+func (s *Set) Restart(now time.Time) { s.restart(nil, now) }
 
 // restart begins to note what the origin mentions.
-func (s *Set) restart(held iter.Seq2[string, bool], now time.Time) {
+func (s *Set) restart(told func(name string) bool, now time.Time) {
 	s.unmentioned = unmentioned{began: now, foreign: s.unmentioned.foreign}
-	for name, told := range held {
-		switch _, kept := s.kept[name]; {
-		case kept:
-		case told:
+	for name := range s.content.Names() {
+		switch {
+		case s.byName[name].state == kept:
+		case told != nil && told(name):
 			put(&s.unmentioned.told, name, struct{}{})
 		default:
 			put(&s.unmentioned.untold, name, struct{}{})
@@ -303,7 +295,7 @@ func (l look) screen(u wire.Update) wire.Update {
 			s.suspect(name, removal{stated: true}, l.repeats(name))
 			continue
 		}
-		s.forget(name)
+		delete(s.byName, name)
 	}
 	if len(waiting) > 0 {
 		u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
@@ -337,7 +329,7 @@ func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
 // has not yet stated all of the set, or says so since it was asked, or something needs the resource.
 func (l look) waits(name string) bool {
 	s := l.set
-	return !l.confirmed && (s.unmentioned.has(name) || s.knows(name)) || l.answers(name) || l.needed(name)
+	return !l.confirmed && (s.unmentioned.has(name) || s.Suspects(name)) || l.answers(name) || l.needed(name)
 }
 
 // answers reports whether what the origin says of a name answers a question of the relay.
@@ -389,17 +381,18 @@ func (l look) grow(u wire.Update, apply func(wire.Update) cache.Change) cache.Ch
 }
 
 // Suspects reports whether something was said, or decided, of the removal of a name.
-func (s *Set) Suspects(name string) bool { return s.knows(name) }
+func (s *Set) Suspects(name string) bool {
+	_, is := s.byName[name]
+	return is
+}
 
 // Mention ends every suspicion of a resource that is there. If its removal was held, the origin may be about
 // to say more: the time for the others begins anew.
 func (s *Set) Mention(name string, now time.Time) {
-	if _, is := s.held[name]; is {
+	if as, is := s.byName[name]; is && as.state == held {
 		s.hold(now, s.group.cfg.Hold)
 	}
-	if !s.none() {
-		s.forget(name)
-	}
+	delete(s.byName, name)
 }
 
 // Infer records that resources seem to be gone. Unproven means that not one of them may be believed at once.
@@ -408,13 +401,13 @@ func (s *Set) Infer(gone iter.Seq[string], unproven bool) {
 		delete(s.fresh, name)
 		s.suspect(name, removal{}, true)
 	}
-	s.unproven = s.unproven || unproven && len(s.suspects) > 0
+	s.unproven = s.unproven || unproven && s.count(suspected) > 0
 	s.group.noteBusy(s)
 }
 
 // Keep notes that an operator had a resource kept.
 func (s *Set) Keep(name string) {
-	put(&s.kept, name, removal{})
+	put(&s.byName, name, removal{state: kept})
 	s.group.noteBusy(s)
 }
 
@@ -424,17 +417,16 @@ func (s *Set) Asking() bool { return s.unmentioned.asking() }
 // decide removes what may be, and holds what is too much. It reports whether something was removed.
 func (s *Set) decide(now time.Time) (removed bool) {
 	s.prune(s.content.Get)
-	if s.none() || s.Asking() || !s.Confirmed(now) {
+	if len(s.byName) == 0 || s.Asking() || !s.Confirmed(now) {
 		return false
 	}
 	var v Removals
 	l, additions := s.look(now), s.added+len(s.fresh)
-	held := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v)
-	if held > 0 {
+	if n := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v); n > 0 {
 		s.hold(now, s.group.cfg.Hold)
-		s.group.cfg.Counts.Held.Add(int64(held))
+		s.group.cfg.Counts.Held.Add(int64(n))
 		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
-			slog.String("type_url", s.TypeURL), slog.Int("held", len(s.held)), slog.Duration("hold", s.group.cfg.Hold))
+			slog.String("type_url", s.TypeURL), slog.Int("held", s.count(held)), slog.Duration("hold", s.group.cfg.Hold))
 	}
 	n := s.remove(&v)
 	if n > 0 {

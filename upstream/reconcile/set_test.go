@@ -39,17 +39,6 @@ func (f *fake) apply(u wire.Update) (c cache.Change) {
 	return c
 }
 
-// all yields the names that are held, as told or not.
-func (f *fake) all(told bool) iter.Seq2[string, bool] {
-	return func(yield func(string, bool) bool) {
-		for name := range f.held {
-			if !yield(name, told) {
-				return
-			}
-		}
-	}
-}
-
 // newFake returns a set of a type, with names.
 func newFake(typeURL string, log slog.Handler, names ...string) *fake {
 	f := &fake{held: make(map[string]*wire.Resource)}
@@ -84,7 +73,7 @@ func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
 		if !f.group.Look(now) {
 			t.Fatal("no second look")
 		}
-		f.Begin(f.all(told), told, false, now)
+		f.Begin(func(string) bool { return told }, told, false, now)
 		if look := f.group.Look(now); look != told {
 			t.Errorf("told what is held: %t: another look: %t", told, look)
 		}
@@ -105,7 +94,7 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFake(wire.ListenerType, slog.DiscardHandler, "a", "b", "c")
-			f.Begin(f.all(false), false, false, now)
+			f.Begin(nil, false, false, now)
 			f.Take(wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{{Name: "d"}, {Name: "e"}, {Name: "f"}}}, now, f.apply)
 			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, now, f.apply)
 			f.Infer(gone("a", "b", "c"), false)
