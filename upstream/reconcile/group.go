@@ -12,8 +12,8 @@ import (
 
 // Drop takes out a set.
 func (g *Group) Drop(s *Set) {
-	s.Reset()
 	delete(g.busy, s)
+	g.count()
 	if delete(g.sets[s.TypeURL], s); len(g.sets[s.TypeURL]) == 0 {
 		delete(g.sets, s.TypeURL)
 	}

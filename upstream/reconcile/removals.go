@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"log/slog"
 	"maps"
 	"slices"
@@ -167,8 +166,8 @@ func (r *removals) discard() (n int) {
 
 // Removals are what is to be removed from a set.
 type Removals struct {
-	Names   []string         // to be removed, in order
-	Emptied []*wire.Resource // to be put, in the order of their names
+	Names   []string         // to be removed
+	Emptied []*wire.Resource // to be put
 	Reasons []*wire.ResourceError
 }
 
@@ -183,15 +182,10 @@ func (v *Removals) add(name string, r removal) {
 	}
 }
 
-func (v *Removals) sort() {
-	slices.Sort(v.Names)
-	slices.SortFunc(v.Emptied, func(a, b *wire.Resource) int { return cmp.Compare(a.Name, b.Name) })
-}
-
 // judge decides on what is suspect or held in a set of a type that is complete. The set has had so many
-// resources, and additions of late. Needed returns whether something needs a name that stays, or doubtful
-// whether that is not known yet. It returns what is to be removed, and how many removals are held from now on.
-func (r *removals) judge(typeURL string, had, additions int, needed, mayBeNeeded func(string) bool, v *Removals) (n int) {
+// resources, and additions of late. Needed returns whether something that stays needs a name. It returns what is to be
+// removed, and how many removals are held from now on.
+func (r *removals) judge(typeURL string, had, additions int, needed func(string) bool, v *Removals) (n int) {
 	for name, as := range r.byName {
 		if as.state == held && r.looking && (as.stated || as.again) && !needed(name) {
 			v.add(name, as)
@@ -207,7 +201,7 @@ func (r *removals) judge(typeURL string, had, additions int, needed, mayBeNeeded
 			as.state = held
 			r.byName[name] = as
 			n++
-		case !mayBeNeeded(name):
+		case !needed(name):
 			v.add(name, as)
 			delete(r.byName, name)
 		}

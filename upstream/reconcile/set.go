@@ -97,7 +97,6 @@ func (g *Group) noteBusy(s *Set) {
 	if len(s.byName) > 0 {
 		g.busy[s] = struct{}{}
 	}
-	g.count()
 }
 
 // count counts what is held, in the group and in its Counts.
@@ -110,34 +109,28 @@ func (g *Group) count() {
 	g.holding = n
 }
 
-// needed returns whether a name of a set is needed by what stays, and with doubtful, also by what may be gone
-// and may be held then: such a resource is served, and what it refers to must be.
-func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) bool {
+// needed returns whether a name of a set is needed by a resource that is there although the origin seems to have
+// removed it, or may have: such a resource is served, and what it refers to must be.
+func (g *Group) needed(s *Set, now time.Time) func(name string) bool {
 	var found names // made when it is called first: most responses remove nothing
 	return func(name string) bool {
 		if found == nil {
-			found = make(names)
-			if by := g.staying(s.TypeURL, doubtful, now); len(by) > 0 {
-				found = references(by, s.content.Names())
-			}
+			found = references(g.staying(s.TypeURL, now), s.content.Names())
 		}
 		_, is := found[name]
 		return is
 	}
 }
 
-// staying returns the resources that may need those of a type, and that are there although the origin seems to
-// have removed them, or with doubtful, may have.
-func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
+// staying returns the resources that may need those of a type, and that the origin seems to have removed, or may
+// have.
+func (g *Group) staying(typeURL string, now time.Time) (resources []*wire.Resource) {
 	for _, needer := range needers[typeURL] {
 		for s := range g.sets[needer] {
-			staying := make(names)
+			staying, _ := s.doubts(now)
+			staying = maps.Clone(staying)
 			for name := range s.byName {
-				staying[name] = struct{}{}
-			}
-			if doubtful {
-				doubted, _ := s.doubts(now)
-				maps.Copy(staying, doubted)
+				put(&staying, name, struct{}{})
 			}
 			for name := range staying {
 				if r := s.content.Get(name); r != nil {
@@ -168,7 +161,7 @@ func (s *Set) AskedOn(o *Set) { o.asker = s }
 // told what a snapshot holds: its silence confirms that.
 func (s *Set) Begin(told func(name string) bool, resumed, silence bool, now time.Time) {
 	s.restart(told, now)
-	if s.Progress = (Progress{}); silence {
+	if silence {
 		s.Progress.told = now
 	}
 	s.earlier, s.fresh, s.added = s.content.Count() > 0, nil, 0
@@ -196,12 +189,6 @@ func (s *Set) restart(told func(name string) bool, now time.Time) {
 // Lost notes that the stream has ended which carried the set: the silence of a lost origin completes nothing.
 func (s *Set) Lost() { s.Progress = Progress{} }
 
-// Reset forgets all, of a set that nobody wants any more.
-func (s *Set) Reset() {
-	s.Progress, s.unmentioned, s.removals = Progress{}, unmentioned{}, removals{}
-	s.group.count()
-}
-
 // Confirmed reports whether the origin has stated all of the set.
 func (s *Set) Confirmed(now time.Time) bool {
 	at, ok := s.content.Complete()
@@ -222,16 +209,13 @@ func (s *Set) Distrust(now time.Time) { s.unmentioned.distrust(now) }
 // that the origin does not look at what it was told is held.
 func (s *Set) Take(u wire.Update, now time.Time, apply func(wire.Update) cache.Change) (c cache.Change, ignores bool) {
 	told, count := len(s.unmentioned.told), s.unmentioned.count()
-	fails := s.whole != "" && u.Fails(s.whole)
+	fails := u.Fails(s.whole)
 	l := s.look(now)
 	c = l.grow(l.screen(u), apply)
 	if s.whole == "" {
 		told = 0 // an origin answers for each name that it is asked for
 	}
-	if !fails || s.whole == wire.Wildcard {
-		ignores = s.unmentioned.responded(told, count, u, c, fails, now)
-	}
-	if !fails {
+	if ignores = s.unmentioned.responded(told, count, u, c, fails, now); !fails {
 		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
 	}
 	s.group.noteBusy(s)
@@ -246,7 +230,7 @@ func (s *Set) Listed(missing names, empty bool) {
 }
 
 // Known notes that a list leaves no doubt about what the set held.
-func (s *Set) Known() { s.unmentioned.told, s.unmentioned.untold = nil, nil }
+func (s *Set) Known() { s.unmentioned.untold = nil }
 
 // Rest ends all doubt about what the set held: the relay asks for nothing of it any more. A collection may go
 // on to hold what an origin has never mentioned.
@@ -267,15 +251,13 @@ func (s *Set) Changed() {
 
 // A look is what is known of a set at one time to decide about removals from it.
 type look struct {
-	set                 *Set
-	now                 time.Time
-	confirmed           bool
-	needed, mayBeNeeded func(name string) bool
+	set       *Set
+	now       time.Time
+	confirmed bool
+	needed    func(name string) bool // by what stays
 }
 
-func (s *Set) look(now time.Time) look {
-	return look{s, now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
-}
+func (s *Set) look(now time.Time) look { return look{s, now, s.Confirmed(now), s.group.needed(s, now)} }
 
 // screen returns an update without the removals that must wait, and records these. What the update mentions
 // otherwise is suspect no more.
@@ -290,16 +272,12 @@ func (l look) screen(u wire.Update) wire.Update {
 		delete(s.fresh, name)
 		switch {
 		case s.content.Get(name) == nil:
-		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
+		case l.waits(name) || s.group.cfg.HoldExplicit:
 			waiting[name] = struct{}{}
 			s.suspect(name, removal{stated: true}, l.repeats(name))
-			continue
 		}
-		delete(s.byName, name)
 	}
-	if len(waiting) > 0 {
-		u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
-	}
+	u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
 	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
 		_, waits := waiting[e.Name]
 		return s.explain(e) || waits
@@ -422,7 +400,7 @@ func (s *Set) decide(now time.Time) (removed bool) {
 	}
 	var v Removals
 	l, additions := s.look(now), s.added+len(s.fresh)
-	if n := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v); n > 0 {
+	if n := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, &v); n > 0 {
 		s.hold(now, s.group.cfg.Hold)
 		s.group.cfg.Counts.Held.Add(int64(n))
 		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
@@ -439,7 +417,6 @@ func (s *Set) decide(now time.Time) (removed bool) {
 // remove carries out removals, and returns how many there are.
 func (s *Set) remove(v *Removals) (n int) {
 	if n = len(v.Names) + len(v.Emptied); n > 0 {
-		v.sort()
 		s.content.Remove(v)
 		s.group.cfg.Counts.Applied.Add(int64(n))
 	}
