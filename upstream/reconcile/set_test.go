@@ -185,6 +185,70 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 	}
 }
 
+// TestH03_AdditionsCountOnce: those of the stream until the set is confirmed, and those of the last response after that.
+func TestH03_AdditionsCountOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(f *fake)
+		held bool
+	}{
+		{"before it is confirmed", func(f *fake) { f.state(epoch, "new0"); f.confirmed = true }, true},
+		{"in the last response", func(f *fake) { f.confirmed = true; f.state(epoch, "new0") }, true},
+		{"as many", func(f *fake) { f.confirmed = true; f.state(epoch, "new0", "new1", "new2") }, false},
+		{"before it is confirmed, and later", func(f *fake) {
+			f.state(epoch, "new0", "new1", "new2")
+			f.confirmed = true
+			f.state(epoch)
+		}, true},
+		{"in a response before the last", func(f *fake) {
+			f.confirmed = true
+			f.state(epoch, "new0", "new1", "new2")
+			f.state(epoch)
+		}, true},
+		{"of an earlier stream", func(f *fake) { f.state(epoch, "new0", "new1", "new2"); f.begin(epoch); f.confirmed = true }, true},
+		{"in the last response of an earlier stream", func(f *fake) {
+			f.confirmed = true
+			f.state(epoch, "new0", "new1", "new2")
+			f.begin(epoch)
+		}, true},
+		{"of the first set", func(f *fake) {
+			f.held = make(map[string]*wire.Resource)
+			f.begin(epoch)
+			f.state(epoch, "old0", "old1", "old2", "old3", "new0", "new1", "new2")
+			f.confirmed = true
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(wire.ListenerType, slog.DiscardHandler, "old0", "old1", "old2", "old3")
+			f.begin(epoch)
+			tt.do(f)
+			f.Infer(gone("old0", "old1", "old2", "old3"), false)
+			f.group.Decide(epoch)
+			if held := f.group.Holding() > 0; held != tt.held {
+				t.Errorf("held: %t, want %t", held, tt.held)
+			}
+		})
+	}
+}
+
+// TestH02_ANewStreamForgetsWhatWasSuspected on the one before, but not what is held.
+func TestH02_ANewStreamForgetsWhatWasSuspected(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler, numbers("n", 20)...)
+	f.confirmed = true
+	f.Infer(gone(numbers("n", 15)...), false)
+	f.group.Decide(epoch)
+	f.confirmed = false
+	f.Infer(gone("n15"), true)
+	f.begin(epoch)
+	f.state(epoch, "n15", "n16")
+	f.confirmed = true
+	f.state(epoch, numbers("n", 15)...)
+	f.want(t, "a new stream", epoch)
+	f.Infer(gone("n16"), false)
+	f.group.Decide(epoch)
+	f.want(t, "a small loss", epoch)
+}
+
 // TestH02_WhatIsConfirmedStaysConfirmed: all of a set was said once no new name has come for a while. One that comes later is a
 // change, and makes no removal on the same stream wait.
 func TestH02_WhatIsConfirmedStaysConfirmed(t *testing.T) {

@@ -63,7 +63,7 @@ func TestB15_DistrustIsOfFirstAnswers(t *testing.T) {
 // TestB15_WhatIsAskedFor: what an origin has not mentioned, under no name, 15s after it has last said something new. That the set as a
 // whole failed, or that resources live on, is nothing new.
 func TestB15_WhatIsAskedFor(t *testing.T) {
-	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "alias", "b", "c")
+	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "alias", "b", "c", "d")
 	f.begin(epoch)
 	wantDue := func(when string, now time.Time, due bool, next time.Time) {
 		t.Helper()
@@ -85,9 +85,13 @@ func TestB15_WhatIsAskedFor(t *testing.T) {
 	wantDue("a again", now, false, now.Add(silence-time.Second))
 	f.state(now, "a@2")
 	wantDue("a has changed", now, false, now.Add(silence))
+	now = now.Add(time.Second)
+	f.state(now, "d")
+	f.state(now.Add(-time.Second), "d")
+	wantDue("d was mentioned, as it is held", now, false, now.Add(silence))
 	now = now.Add(silence)
 	wantDue("after 15s", now, true, now)
-	if names := f.Ask(nil, now); !slices.Equal(names, []string{"b", "c", "a"}) && !slices.Equal(names, []string{"b", "c", "alias"}) {
+	if names := f.Ask(nil, now); !slices.Equal(names, []string{"b", "c", names[len(names)-1]}) {
 		t.Errorf("asked for %q, want b, c and a control", names)
 	}
 	wantDue("asked for", now, false, time.Time{})
@@ -112,22 +116,23 @@ func TestB15_WhatSilenceProves(t *testing.T) {
 		wanted  map[string]struct{}
 		answers wire.Update
 		lacks   bool // a resource that could be the control
-		want    []string
+		held    string
+		left    string
 	}{
-		{name: "silent on the control", want: []string{}},
-		{name: "the control", answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}, want: []string{"suspected a b"}},
-		{name: "another one is gone", answers: wire.Update{Removed: []string{"a"}}, want: []string{"suspected a b"}},
-		{name: "another one is there", answers: wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, want: []string{}},
+		{name: "silent on the control", left: "a b"},
+		{name: "the control", answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}},
+		{name: "another one is gone", answers: wire.Update{Removed: []string{"a"}}},
+		{name: "another one is there", answers: wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, left: "a b"},
 		{
 			name: "a client asked for one", wanted: map[string]struct{}{"a": {}},
-			answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}, want: []string{"suspected b"},
+			answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}, left: "a",
 		},
-		{name: "a client asked for the control", wanted: map[string]struct{}{"control": {}}, want: []string{"held a b"}},
+		{name: "a client asked for the control", wanted: map[string]struct{}{"control": {}}, held: "held a b", left: "a b"},
 		{
 			name: "it is answered all the same", wanted: map[string]struct{}{"control": {}},
-			answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}, want: []string{"suspected a b"},
+			answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}},
 		},
-		{name: "no control", lacks: true, want: []string{"held a b"}},
+		{name: "no control", lacks: true, held: "held a b", left: "a b"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFake(wire.ClusterType, slog.DiscardHandler, append(numbers("n", 100), "a", "b", "control")...)
@@ -152,10 +157,17 @@ func TestB15_WhatSilenceProves(t *testing.T) {
 				t.Error("not over after 15s")
 			}
 			f.Rest()
-			if f.confirmed = tt.want != nil && len(tt.want) > 0 && tt.want[0] == "held a b"; f.confirmed {
-				f.group.Decide(now)
+			f.confirmed = true
+			f.group.Decide(now)
+			if tt.held == "" {
+				f.want(t, "over", now)
+			} else {
+				f.want(t, "over", now, tt.held)
 			}
-			f.want(t, "over", now, tt.want...)
+			for _, name := range append(numbers("n", 100), "control") {
+				delete(f.held, name)
+			}
+			f.wantNames(t, "over", tt.left)
 		})
 	}
 }
