@@ -183,9 +183,9 @@ func (v *Removals) add(name string, r removal) {
 }
 
 // judge decides on what is suspect or held in a set of a type that is complete. The set has had so many
-// resources, and additions of late. Needed returns whether something that stays needs a name. It returns what is to be
-// removed, and how many removals are held from now on.
-func (r *removals) judge(typeURL string, had, additions int, needed func(string) bool, v *Removals) (n int) {
+// resources, and additions of late. Needed returns whether something needs a name that stays, or doubtful
+// whether that is not known yet. It returns what is to be removed, and how many removals are held from now on.
+func (r *removals) judge(typeURL string, had, additions int, needed, mayBeNeeded func(string) bool, v *Removals) (n int) {
 	for name, as := range r.byName {
 		if as.state == held && r.looking && (as.stated || as.again) && !needed(name) {
 			v.add(name, as)
@@ -201,7 +201,7 @@ func (r *removals) judge(typeURL string, had, additions int, needed func(string)
 			as.state = held
 			r.byName[name] = as
 			n++
-		case !needed(name):
+		case !mayBeNeeded(name):
 			v.add(name, as)
 			delete(r.byName, name)
 		}

@@ -199,6 +199,16 @@ func TestH02_AStatedRemovalOfWhatWasKept(t *testing.T) {
 	f.want(t, "released", epoch)
 }
 
+// TestH02_RemovalsOfDataAreNotHeld on an established stream, whatever TENDER_HOLD_EXPLICIT says.
+func TestH02_RemovalsOfDataAreNotHeld(t *testing.T) {
+	for typeURL, want := range map[string]string{wire.EndpointType: "", wire.RouteType: "a"} {
+		f := newFake(typeURL, slog.DiscardHandler, "a")
+		f.group.cfg.HoldExplicit, f.confirmed = true, true
+		f.state(epoch, "-a")
+		f.wantNames(t, typeURL, want)
+	}
+}
+
 // TestH02_AnAnswerAboutWhatWasKept comes after the operator has decided, and repeats what that was about.
 func TestH02_AnAnswerAboutWhatWasKept(t *testing.T) {
 	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b")
@@ -212,6 +222,51 @@ func TestH02_AnAnswerAboutWhatWasKept(t *testing.T) {
 	f.Answered(wire.Update{Removed: []string{"a"}}, now)
 	f.state(now, "-a")
 	f.want(t, "answered", now, "kept a")
+}
+
+// TestH02_WhatIsSaidAgainOfWhatIsHeld: that it was stated stays, and the content that takes its place is the last.
+func TestH02_WhatIsSaidAgainOfWhatIsHeld(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
+	f.begin(epoch)
+	f.state(epoch, "-a")
+	f.Infer(gone("b", "c"), true)
+	f.explain(wire.NewResourceError("a", codes.NotFound, "gone"))
+	f.confirmed = true
+	f.group.Decide(epoch)
+	f.Infer(gone("a"), false)
+	f.suspect("b", removal{stated: true}, true)
+	now := epoch.Add(time.Hour)
+	f.group.Look(now)
+	f.Infer(gone("c"), false)
+	f.suspect("c", removal{}, true)
+	f.group.Decide(now)
+	f.wantNames(t, "after the second look", "")
+	if len(f.reasons) != 1 {
+		t.Errorf("reasons %v, want that of a", f.reasons)
+	}
+}
+
+// TestH02_TheSameEmptyAssignmentAgain repeats what the operator decided on, another one does not.
+func TestH02_TheSameEmptyAssignmentAgain(t *testing.T) {
+	f := newFake(wire.EndpointType, slog.DiscardHandler, "a")
+	empty, other := assignment(t, "a", 0), assignment(t, "a", 0)
+	other.Digest[0]++
+	f.suspect("a", removal{emptied: empty}, false)
+	f.discard()
+	for _, tt := range []struct {
+		as   removal
+		want string
+	}{{removal{emptied: empty}, "kept a"}, {removal{emptied: other}, "suspected a"}} {
+		f.suspect("a", tt.as, false)
+		f.group.noteBusy(f.Set)
+		f.want(t, "said again", epoch, tt.want)
+	}
+	f.Keep("a")
+	f.suspect("a", removal{emptied: empty}, false)
+	f.want(t, "kept without content", epoch, "suspected a")
+	f.discard()
+	f.suspect("a", removal{}, false)
+	f.want(t, "and removed", epoch, "suspected a")
 }
 
 // TestH09_WhatWasKeptIsShownAtOnce, and is not in doubt on the next stream.

@@ -109,26 +109,29 @@ func (g *Group) count() {
 	g.holding = n
 }
 
-// needed returns whether a name of a set is needed by a resource that is there although the origin seems to have
-// removed it, or may have: such a resource is served, and what it refers to must be.
-func (g *Group) needed(s *Set, now time.Time) func(name string) bool {
+// needed returns whether a name of a set is needed by what stays, and with doubtful, also by what may be gone
+// and may be held then: such a resource is served, and what it refers to must be.
+func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) bool {
 	var found names // made when it is called first: most responses remove nothing
 	return func(name string) bool {
 		if found == nil {
-			found = references(g.staying(s.TypeURL, now), s.content.Names())
+			found = references(g.staying(s.TypeURL, doubtful, now), s.content.Names())
 		}
 		_, is := found[name]
 		return is
 	}
 }
 
-// staying returns the resources that may need those of a type, and that the origin seems to have removed, or may
-// have.
-func (g *Group) staying(typeURL string, now time.Time) (resources []*wire.Resource) {
+// staying returns the resources that may need those of a type, and that are there although the origin seems to
+// have removed them, or with doubtful, may have.
+func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
 	for _, needer := range needers[typeURL] {
 		for s := range g.sets[needer] {
-			staying, _ := s.doubts(now)
-			staying = maps.Clone(staying)
+			var staying names
+			if doubtful {
+				doubted, _ := s.doubts(now)
+				staying = maps.Clone(doubted)
+			}
 			for name := range s.byName {
 				put(&staying, name, struct{}{})
 			}
@@ -251,13 +254,15 @@ func (s *Set) Changed() {
 
 // A look is what is known of a set at one time to decide about removals from it.
 type look struct {
-	set       *Set
-	now       time.Time
-	confirmed bool
-	needed    func(name string) bool // by what stays
+	set                 *Set
+	now                 time.Time
+	confirmed           bool
+	needed, mayBeNeeded func(name string) bool
 }
 
-func (s *Set) look(now time.Time) look { return look{s, now, s.Confirmed(now), s.group.needed(s, now)} }
+func (s *Set) look(now time.Time) look {
+	return look{s, now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
+}
 
 // screen returns an update without the removals that must wait, and records these. What the update mentions
 // otherwise is suspect no more.
@@ -272,7 +277,7 @@ func (l look) screen(u wire.Update) wire.Update {
 		delete(s.fresh, name)
 		switch {
 		case s.content.Get(name) == nil:
-		case l.waits(name) || s.group.cfg.HoldExplicit:
+		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
 			waiting[name] = struct{}{}
 			s.suspect(name, removal{stated: true}, l.repeats(name))
 		}
@@ -400,7 +405,7 @@ func (s *Set) decide(now time.Time) (removed bool) {
 	}
 	var v Removals
 	l, additions := s.look(now), s.added+len(s.fresh)
-	if n := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, &v); n > 0 {
+	if n := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v); n > 0 {
 		s.hold(now, s.group.cfg.Hold)
 		s.group.cfg.Counts.Held.Add(int64(n))
 		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
