@@ -73,9 +73,15 @@ func TestH03_WhatIsInDoubtNeedsWhatItNames(t *testing.T) {
 			if until := epoch.Add(tt.until); len(h) != 1 || h[0].Until != until || !h[0].Unconfirmed {
 				t.Errorf("holds %+v, want one that is undecided until %v", h, until)
 			}
+			if _, is := listeners.unmentioned.untold["l"]; is == tt.told {
+				t.Error("the names that the origin was not told have changed")
+			}
 			listeners.state(now, "l@2")
 			routes.group.Decide(now)
 			routes.wantNames(t, "mentioned", "t u v")
+			if routes.group.Busy() {
+				t.Error("there is something to decide still")
+			}
 		})
 	}
 	listeners, routes := needing(t, false)
@@ -119,6 +125,12 @@ func TestH03_WhatStaysNeedsWhatItNames(t *testing.T) {
 	routes.group.Decide(now)
 	routes.wantNames(t, "and the listener", "s t u v")
 	listeners.wantNames(t, "and the listener", "m")
+	listeners, routes = needing(t, true)
+	listeners.Infer(gone("l"), true)
+	routes.group.Decide(epoch)
+	routes.state(epoch, "-r")
+	listeners.group.Release(HoldChoice{TypeURL: wire.ListenerType}, epoch)
+	routes.wantNames(t, "the listener is released", "s t u v")
 }
 
 // TestH03_ALossAfterALossIsNotSmall while the first one is held.
@@ -154,17 +166,23 @@ func (f *timed) Complete() (time.Time, bool) { return epoch, true }
 
 // TestB15_OperatorsChoose a type, and what waits or what was discarded.
 func TestB15_OperatorsChoose(t *testing.T) {
-	clusters := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b")
+	clusters := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
 	listeners := newFakeIn(clusters.group, wire.ListenerType, wire.Wildcard, "l")
 	g := clusters.group
 	clusters.Keep("a")
-	clusters.Infer(gone("b"), true)
+	clusters.Infer(gone("b", "c"), true)
+	clusters.state(epoch, "c")
 	listeners.Infer(gone("l"), true)
 	if h := g.Release(HoldChoice{TypeURL: wire.ListenerType}, epoch); len(h) != 1 || h[0].Names[0] != "l" {
 		t.Errorf("released %+v, want l", h)
 	}
 	listeners.wantNames(t, "released", "")
-	clusters.wantNames(t, "another type", "a b")
+	clusters.wantNames(t, "another type", "a b c")
+	clusters.Infer(gone("c"), true)
+	g.Release(HoldChoice{TypeURL: wire.ClusterType}, epoch)
+	clusters.wantNames(t, "what waits", "a")
+	clusters.held["b"] = &wire.Resource{Name: "b"}
+	clusters.Infer(gone("b"), true)
 	if h := g.Discard(HoldChoice{TypeURL: wire.ClusterType, Discarded: true}, epoch); len(h) != 1 || h[0].Names[0] != "b" {
 		t.Errorf("discarded %+v, want b", h)
 	}
@@ -178,8 +196,8 @@ func TestB15_OperatorsChoose(t *testing.T) {
 	clusters.wantNames(t, "nothing waits", "a b")
 	g.Release(HoldChoice{Discarded: true}, epoch)
 	clusters.wantNames(t, "released", "")
-	if n := g.cfg.Counts.Applied.Load(); n != 3 {
-		t.Errorf("%d applied, want 3", n)
+	if n := g.cfg.Counts.Applied.Load(); n != 5 {
+		t.Errorf("%d applied, want 5", n)
 	}
 }
 
@@ -194,6 +212,9 @@ func TestB15_WhatHoldsIsCounted(t *testing.T) {
 		}
 	}
 	wantHolding("held", 2)
+	if n, m := g.Staying(), g.cfg.Counts.Held.Load(); n != 2 || m != 2 {
+		t.Errorf("%d stay and %d were held, want 2 of each", n, m)
+	}
 	delete(f.held, "a") // nobody wants it any more
 	g.Decide(epoch)
 	wantHolding("one is not wanted", 1)

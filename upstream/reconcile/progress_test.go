@@ -43,6 +43,7 @@ func TestB7_Phases(t *testing.T) {
 		{"a list", complete, 0, cache.Unknown, cache.Confirmed, 0, 0},
 		{"confirmed already", responses(true, 0), 0, cache.Confirmed, cache.Confirmed, 0, quiet},
 		{"told", told, confirmSilence - 1, cache.Settled, cache.Settled, confirmSilence, ConfirmMax},
+		{"told what is not known", told, confirmSilence - 1, cache.Unknown, cache.Unknown, confirmSilence, ConfirmMax},
 		{"told, and silent", told, confirmSilence, cache.Settled, cache.Confirmed, 0, ConfirmMax},
 	} {
 		phase, next := tt.p.Phase(epoch.Add(tt.after), tt.before, quiet)

@@ -62,8 +62,8 @@ func (r *removals) suspect(name string, as removal, repeats bool) {
 	as.state = suspected
 	switch repeats = repeats || as.emptied != nil && old.emptied != nil && as.emptied.SameContent(old.emptied); {
 	case is && old.state == held:
-		as.state, as.stated, as.again, as.reason = held, as.stated || old.stated, old.again || r.looking, old.reason
-	case is && old.state == kept && repeats:
+		as.state, as.stated, as.again, as.reason = held, as.stated || old.stated, r.looking, old.reason
+	case old.state == kept && repeats:
 		return
 	}
 	put(&r.byName, name, as)
@@ -82,7 +82,7 @@ func (r *removals) explain(e *wire.ResourceError) (waits bool) {
 
 // hold begins the time anew for which removals are held.
 func (r *removals) hold(now time.Time, wait time.Duration) {
-	if r.until.IsZero() && !r.looking {
+	if r.until.IsZero() {
 		r.since, r.alarmAt = now, now.Add(alarmEvery)
 	}
 	r.until, r.looking = now.Add(wait), false
@@ -92,7 +92,7 @@ func (r *removals) hold(now time.Time, wait time.Duration) {
 func (r *removals) prune(holds func(string) *wire.Resource) {
 	maps.DeleteFunc(r.byName, func(name string, _ removal) bool { return holds(name) == nil })
 	if r.count(held) == 0 {
-		r.since, r.until, r.alarmAt, r.looking = time.Time{}, time.Time{}, time.Time{}, false
+		r.until, r.looking = time.Time{}, false
 	}
 }
 

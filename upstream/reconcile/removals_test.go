@@ -29,14 +29,18 @@ func heldFake(names ...string) *fake {
 // TestB15_TheSecondLookDecidesEachName: a removal that the origin stated is carried out unless the origin mentions the
 // resource, one that was inferred only if it is inferred again.
 func TestB15_TheSecondLookDecidesEachName(t *testing.T) {
-	f := newFake(wire.ClusterType, slog.DiscardHandler, "again", "once", "stated", "stated again")
+	f := newFake(wire.ClusterType, slog.DiscardHandler, "again", "answered", "new", "once", "stated", "stated again")
 	f.begin(epoch)
 	f.state(epoch, "-stated")
 	f.Infer(gone("again", "once", "stated again"), false)
-	f.state(epoch, "-stated again")
+	f.state(epoch, "-stated again", "new")
+	f.Ask(nil, epoch)
+	f.Answered(wire.Update{Removed: []string{"answered"}}, epoch)
+	f.Rest()
 	f.confirmed = true
 	f.group.Decide(epoch)
-	f.want(t, "large", epoch, "held again once stated stated again")
+	f.group.Decide(epoch)
+	f.want(t, "large", epoch, "held again answered once stated stated again")
 	if now := epoch.Add(time.Hour - 1); f.group.Look(now) {
 		t.Error("a second look before the hold is over")
 	}
@@ -51,9 +55,10 @@ func TestB15_TheSecondLookDecidesEachName(t *testing.T) {
 	}
 	f.begin(now)
 	f.Infer(gone("stated", "again"), false)
+	f.suspect("new", removal{stated: true}, true)
 	f.group.Decide(now)
-	f.wantNames(t, "after the second look", "once")
-	f.want(t, "after the second look", now, "held once")
+	f.wantNames(t, "after the second look", "new once")
+	f.want(t, "after the second look", now, "held new once")
 }
 
 // TestB15_NothingIsDueWhileTheSecondLookIsUnderWay: the loop of the view would not rest.
@@ -64,6 +69,41 @@ func TestB15_NothingIsDueWhileTheSecondLookIsUnderWay(t *testing.T) {
 	if next := f.group.Decide(now); !next.After(now) {
 		t.Errorf("to decide again at %v, want after %v", next, now)
 	}
+}
+
+// TestB15_WhenToLookAgain: when the hold is over, or the next alarm is due.
+func TestB15_WhenToLookAgain(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b")
+	f.group.cfg.Hold, f.confirmed = 7*time.Minute, true
+	f.Infer(gone("a", "b"), true)
+	for _, tt := range []struct{ at, next time.Duration }{{0, alarmEvery}, {alarmEvery, 7 * time.Minute}} {
+		if next := f.group.Decide(epoch.Add(tt.at)); next != epoch.Add(tt.next) {
+			t.Errorf("after %v: again %v after the hold began, want %v", tt.at, next.Sub(epoch), tt.next)
+		}
+	}
+	now := epoch.Add(7 * time.Minute)
+	f.group.Look(now)
+	f.Infer(gone("a"), false)
+	f.group.Decide(now)
+	f.wantNames(t, "after the second look", "b")
+	f.Infer(gone("b"), false)
+	f.group.Decide(now)
+	f.wantNames(t, "after the second look", "")
+	f.held["c"] = &wire.Resource{Name: "c"}
+	f.Infer(gone("c"), true)
+	f.group.Decide(now)
+	if h := f.group.Holds(now); len(h) != 1 || h[0].Since != now || h[0].Until != now.Add(7*time.Minute) {
+		t.Errorf("holds %+v, want one that begins", h)
+	}
+}
+
+// TestB15_ANewStreamIsNoSecondLook before the hold is over, whatever the origin is told.
+func TestB15_ANewStreamIsNoSecondLook(t *testing.T) {
+	f := heldFake("a")
+	f.begin(epoch)
+	f.Infer(gone("a"), false)
+	f.group.Decide(epoch)
+	f.want(t, "a new stream", epoch, "held a")
 }
 
 // TestB15_AnInterruptedLookProvesNothing: what it inferred has to be inferred once more.
@@ -174,9 +214,25 @@ func TestH02_TheReasonOfARemovalWaitsWithIt(t *testing.T) {
 	f.confirmed = true
 	f.group.Decide(epoch)
 	f.wantNames(t, "confirmed", "n1 n2 n3 n4 n5 n6 n7 n8")
+	f.Keep("n1")
+	take(wire.Update{TypeURL: wire.ClusterType, Errors: removal("n1").Errors, Removed: []string{"unknown"}}, 1)
+	f.begin(epoch)
+	f.confirmed = false
+	f.Restart(epoch)
+	put(&f.unmentioned.untold, "n1", struct{}{})
+	take(removal("n1"), 0)
 	if len(f.reasons) != 1 || f.reasons[0].Name != "n0" {
 		t.Errorf("reasons %v, want that of n0", f.reasons)
 	}
+}
+
+// TestH02_ASecondRemovalWaitsToo until the set is confirmed, though the first one has mentioned the resource.
+func TestH02_ASecondRemovalWaitsToo(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
+	f.begin(epoch, "a", "b", "c")
+	f.state(epoch, "-a")
+	f.state(epoch, "-a")
+	f.want(t, "said twice", epoch, "suspected a")
 }
 
 // TestH02_AStatedRemovalOfWhatWasKept is a new one on an established stream, and repeats what the operator decided on otherwise.
@@ -219,6 +275,9 @@ func TestH02_AnAnswerAboutWhatWasKept(t *testing.T) {
 	f.Ask(nil, now)
 	f.Infer(gone("a"), true)
 	f.group.Discard(HoldChoice{}, now)
+	if over, _ := f.End(func() map[string]struct{} { return nil }, now); !over {
+		t.Error("the origin is asked for what was discarded")
+	}
 	f.Answered(wire.Update{Removed: []string{"a"}}, now)
 	f.state(now, "-a")
 	f.want(t, "answered", now, "kept a")
@@ -278,6 +337,14 @@ func TestH09_WhatWasKeptIsShownAtOnce(t *testing.T) {
 	f.state(epoch, "b")
 	if !f.Covered() {
 		t.Error("a is unmentioned")
+	}
+	f.begin(epoch, "a", "b")
+	if f.Covered() {
+		t.Error("b is mentioned on a new stream")
+	}
+	f.state(epoch, "b@2")
+	if !f.Covered() {
+		t.Error("b is unmentioned")
 	}
 }
 

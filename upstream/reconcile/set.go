@@ -338,7 +338,7 @@ func isEmptyAssignment(r *wire.Resource) bool {
 }
 
 // hasEndpoints reports whether a resource, nil if there is none, is an assignment with endpoints.
-func hasEndpoints(r *wire.Resource) bool { return r != nil && !r.ContentDropped() && r.HasEndpoints() }
+func hasEndpoints(r *wire.Resource) bool { return r != nil && r.HasEndpoints() }
 
 // grow applies an update, and counts the resources that it adds to the set.
 func (l look) grow(u wire.Update, apply func(wire.Update) cache.Change) cache.Change {

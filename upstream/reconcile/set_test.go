@@ -18,7 +18,6 @@ import (
 type fake struct {
 	*Set
 	held      map[string]*wire.Resource
-	unwanted  string // a resource that nobody asked for
 	confirmed bool
 	reasons   []*wire.ResourceError // of what was removed
 }
@@ -36,7 +35,7 @@ func (f *fake) Remove(r *Removals) {
 func (f *fake) apply(u wire.Update) (c cache.Change) {
 	for _, r := range u.Resources {
 		switch old := f.held[r.Name]; {
-		case r.Name == f.unwanted:
+		case strings.HasPrefix(r.Name, "unwanted"):
 			continue
 		case old == nil:
 			c.New++
@@ -171,7 +170,6 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFake(wire.ListenerType, slog.DiscardHandler, "a", "b", "c", "z")
-			f.unwanted = "unwanted"
 			f.begin(now)
 			f.state(now, "d", "e", "f", "unwanted")
 			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, now, f.apply)
@@ -187,13 +185,35 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 
 // TestH03_AdditionsCountOnce: those of the stream until the set is confirmed, and those of the last response after that.
 func TestH03_AdditionsCountOnce(t *testing.T) {
+	more := func(f *fake) {
+		for _, name := range numbers("old", 8) {
+			f.held[name] = &wire.Resource{Name: name}
+		}
+	}
 	for _, tt := range []struct {
 		name string
 		do   func(f *fake)
 		held bool
 	}{
-		{"before it is confirmed", func(f *fake) { f.state(epoch, "new0"); f.confirmed = true }, true},
-		{"in the last response", func(f *fake) { f.confirmed = true; f.state(epoch, "new0") }, true},
+		{"before it is confirmed", func(f *fake) { more(f); f.state(epoch, "new0", "new1", "new2"); f.confirmed = true }, true},
+		{"in the last response", func(f *fake) { more(f); f.confirmed = true; f.state(epoch, "new0", "new1", "new2") }, true},
+		{"that nobody asked for", func(f *fake) {
+			f.state(epoch, "old3@2", "unwanted0", "unwanted1")
+			f.confirmed = true
+			delete(f.held, "old3")
+			f.held["other"] = f.held["old0"]
+		}, true},
+		{"that were known", func(f *fake) {
+			f.held["other"] = f.held["old0"]
+			f.state(epoch, "other", "old0", "old1")
+			delete(f.held, "old3")
+			f.confirmed = true
+		}, true},
+		{"that are gone too", func(f *fake) {
+			f.state(epoch, "new0", "new1", "new2")
+			f.Infer(gone("new0", "new1", "new2"), false)
+			f.confirmed = true
+		}, true},
 		{"as many", func(f *fake) { f.confirmed = true; f.state(epoch, "new0", "new1", "new2") }, false},
 		{"before it is confirmed, and later", func(f *fake) {
 			f.state(epoch, "new0", "new1", "new2")
@@ -222,13 +242,23 @@ func TestH03_AdditionsCountOnce(t *testing.T) {
 			f := newFake(wire.ListenerType, slog.DiscardHandler, "old0", "old1", "old2", "old3")
 			f.begin(epoch)
 			tt.do(f)
-			f.Infer(gone("old0", "old1", "old2", "old3"), false)
+			f.Infer(gone(numbers("old", 8)...), false)
 			f.group.Decide(epoch)
 			if held := f.group.Holding() > 0; held != tt.held {
 				t.Errorf("held: %t, want %t", held, tt.held)
 			}
 		})
 	}
+}
+
+// TestH03_WhatIsNewMakesALossNoSmaller: it is part of what there was before the additions.
+func TestH03_WhatIsNewMakesALossNoSmaller(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
+	f.confirmed = true
+	f.state(epoch, numbers("new", 20)...)
+	f.Infer(gone("a", "b", "c"), false)
+	f.group.Decide(epoch)
+	f.want(t, "three of four", epoch, "held a b c")
 }
 
 // TestH02_ANewStreamForgetsWhatWasSuspected on the one before, but not what is held.
@@ -239,9 +269,13 @@ func TestH02_ANewStreamForgetsWhatWasSuspected(t *testing.T) {
 	f.group.Decide(epoch)
 	f.confirmed = false
 	f.Infer(gone("n15"), true)
-	f.begin(epoch)
-	f.state(epoch, "n15", "n16")
+	f.begin(epoch, numbers("n", 20)...)
 	f.confirmed = true
+	f.group.Decide(epoch)
+	f.wantNames(t, "a new stream", strings.Join(slices.Sorted(slices.Values(numbers("n", 20))), " "))
+	if n := f.group.Holding(); n != 15 {
+		t.Errorf("%d are held, want 15", n)
+	}
 	f.state(epoch, numbers("n", 15)...)
 	f.want(t, "a new stream", epoch)
 	f.Infer(gone("n16"), false)

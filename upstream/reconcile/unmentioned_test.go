@@ -78,6 +78,9 @@ func TestB15_WhatIsAskedFor(t *testing.T) {
 		t.Error("the error of the set is taken for an answer")
 	}
 	now := epoch.Add(time.Second)
+	f.state(now)
+	wantDue("an empty response", now, false, now.Add(silence))
+	now = now.Add(time.Second)
 	f.Take(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{{Name: "a", Aliases: []string{"alias"}}}}, now, f.apply)
 	wantDue("a was mentioned", now, false, now.Add(silence))
 	now = now.Add(time.Second)
@@ -121,6 +124,7 @@ func TestB15_WhatSilenceProves(t *testing.T) {
 	}{
 		{name: "silent on the control", left: "a b"},
 		{name: "the control", answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}},
+		{name: "the control, and a member", answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}, {Name: "n0"}}}},
 		{name: "another one is gone", answers: wire.Update{Removed: []string{"a"}}},
 		{name: "another one is there", answers: wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, left: "a b"},
 		{
@@ -172,6 +176,19 @@ func TestB15_WhatSilenceProves(t *testing.T) {
 	}
 }
 
+// TestB15_TheControl is a member that no client asked for by name, if there is one: some origins answer only once for a name.
+func TestB15_TheControl(t *testing.T) {
+	for range 20 { // in a random order
+		f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "wanted", "control", "suspected")
+		f.begin(epoch)
+		f.state(epoch, "wanted", "control", "suspected")
+		f.Infer(gone("suspected"), false)
+		if names := f.Ask(map[string]struct{}{"wanted": {}}, epoch); !slices.Equal(names, []string{"a", "control"}) {
+			t.Fatalf("asked for %q, want a and the control", names)
+		}
+	}
+}
+
 // TestB15_OnlyWhatIsAskedForIsAnswered: what else comes on that stream is of another set.
 func TestB15_OnlyWhatIsAskedForIsAnswered(t *testing.T) {
 	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
@@ -181,7 +198,9 @@ func TestB15_OnlyWhatIsAskedForIsAnswered(t *testing.T) {
 	f.Ask(nil, epoch)
 	f.Answered(wire.Update{Resources: []*wire.Resource{{Name: "c"}}, Removed: []string{"b"}}, epoch)
 	f.want(t, "answers for others", epoch, "suspected c")
+	f.Infer(gone("a"), false)
 	f.Answered(wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, epoch)
+	f.want(t, "a is there", epoch, "suspected c")
 	if over, _ := f.End(nil, epoch); over {
 		t.Error("over, but d is not answered for")
 	}
@@ -207,8 +226,9 @@ func TestB15_ANewStreamIsAskedAgain(t *testing.T) {
 
 // TestB15_MembersOfACollectionAreNotGoneBySilence, but if the origin says nothing at all of it, they are asked for.
 func TestB15_MembersOfACollectionAreNotGoneBySilence(t *testing.T) {
-	f := newFakeIn(newFake(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, "xdstp://a/*", "a", "b")
+	f := newFakeIn(newFake(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, "xdstp://a/*", "a", "b", "c")
 	f.begin(epoch)
+	delete(f.unmentioned.untold, "c")
 	now := epoch.Add(silence)
 	if due, next := f.Due(now); !due || next != now {
 		t.Errorf("due %t, next %v", due, next)
