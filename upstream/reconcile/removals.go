@@ -92,7 +92,7 @@ func (r *removals) hold(now time.Time, wait time.Duration) {
 func (r *removals) prune(holds func(string) *wire.Resource) {
 	maps.DeleteFunc(r.byName, func(name string, _ removal) bool { return holds(name) == nil })
 	if r.count(held) == 0 {
-		r.until, r.looking = time.Time{}, false
+		r.until = time.Time{}
 	}
 }
 

@@ -233,6 +233,7 @@ func TestH02_ASecondRemovalWaitsToo(t *testing.T) {
 	f.state(epoch, "-a")
 	f.state(epoch, "-a")
 	f.want(t, "said twice", epoch, "suspected a")
+	f.wantNames(t, "said twice", "a b c")
 }
 
 // TestH02_AStatedRemovalOfWhatWasKept is a new one on an established stream, and repeats what the operator decided on otherwise.
@@ -319,6 +320,10 @@ func TestH02_TheSameEmptyAssignmentAgain(t *testing.T) {
 		f.suspect("a", tt.as, false)
 		f.group.noteBusy(f.Set)
 		f.want(t, "said again", epoch, tt.want)
+	}
+	f.group.Release(HoldChoice{}, epoch)
+	if f.want(t, "released", epoch); f.held["a"] != other {
+		t.Error("the empty assignment is not served")
 	}
 	f.Keep("a")
 	f.suspect("a", removal{emptied: empty}, false)

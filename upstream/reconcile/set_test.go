@@ -278,6 +278,10 @@ func TestH02_ANewStreamForgetsWhatWasSuspected(t *testing.T) {
 	}
 	f.state(epoch, numbers("n", 15)...)
 	f.want(t, "a new stream", epoch)
+	f.confirmed = false
+	f.Infer(gone("n15"), true)
+	f.begin(epoch)
+	f.confirmed = true
 	f.Infer(gone("n16"), false)
 	f.group.Decide(epoch)
 	f.want(t, "a small loss", epoch)

@@ -105,7 +105,7 @@ func TestB15_AskedForOnceMore(t *testing.T) {
 	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b")
 	f.begin(epoch, "a", "b")
 	f.Restart(epoch)
-	f.state(epoch, "a")
+	f.state(epoch, "a@2")
 	if due, _ := f.Due(epoch.Add(silence)); !due {
 		t.Error("b is not asked for")
 	}
