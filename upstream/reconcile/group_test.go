@@ -91,6 +91,17 @@ func TestH03_WhatIsInDoubtNeedsWhatItNames(t *testing.T) {
 	listeners.want(t, "an established stream", epoch)
 }
 
+// TestH03_ANameIsInNoDoubt: silence on a name that clients ask for does not remove it, so what it names need not wait.
+func TestH03_ANameIsInNoDoubt(t *testing.T) {
+	listeners, routes := needing(t, false)
+	listeners.group.Drop(listeners.Set)
+	listeners.Set = listeners.group.NewSet(wire.ListenerType, "", listeners)
+	listeners.begin(epoch)
+	routes.Infer(gone("r"), false)
+	routes.group.Decide(epoch)
+	routes.wantNames(t, "the listener is asked for by name", "s t u v")
+}
+
 // TestH03_WhatStaysNeedsWhatItNames: what a held, suspected or kept listener names is not removed, nor is a route that is held itself.
 func TestH03_WhatStaysNeedsWhatItNames(t *testing.T) {
 	for name, do := range map[string]func(listeners *fake){

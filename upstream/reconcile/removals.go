@@ -182,16 +182,21 @@ func (v *Removals) add(name string, r removal) {
 	}
 }
 
-// judge decides on what is suspect or held in a set of a type that is complete. The set has had so many
-// resources, and additions of late. Needed returns whether something needs a name that stays, or doubtful
-// whether that is not known yet. It returns what is to be removed, and how many removals are held from now on.
-func (r *removals) judge(typeURL string, had, additions int, needed, mayBeNeeded func(string) bool, v *Removals) (n int) {
+// confirm takes out what is held, was seen to be gone by the second look, and is not needed.
+func (r *removals) confirm(needed func(string) bool, v *Removals) {
 	for name, as := range r.byName {
 		if as.state == held && r.looking && (as.stated || as.again) && !needed(name) {
 			v.add(name, as)
 			delete(r.byName, name)
 		}
 	}
+}
+
+// judge decides on what is suspect or held in a set of a type that is complete. The set has had so many
+// resources, and additions of late. Needed returns whether something needs a name that stays, or doubtful
+// whether that is not known yet. It returns what is to be removed, and how many removals are held from now on.
+func (r *removals) judge(typeURL string, had, additions int, needed, mayBeNeeded func(string) bool, v *Removals) (n int) {
+	r.confirm(needed, v)
 	// Those that still wait count too, or a large removal would be made in small parts.
 	hold := r.unproven || r.count(held) > 0 || cache.LargeRemoval(typeURL, r.count(suspected), had, additions)
 	for name, as := range r.byName {

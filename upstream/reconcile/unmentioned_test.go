@@ -233,6 +233,11 @@ func TestB15_MembersOfACollectionAreNotGoneBySilence(t *testing.T) {
 	if due, next := f.Due(now); !due || next != now {
 		t.Errorf("due %t, next %v", due, next)
 	}
+	f.state(now, "c@2")
+	if due, next := f.Due(now); due || next != now.Add(silence) {
+		t.Errorf("another member came: due %t, next %v", due, next)
+	}
+	now = now.Add(silence)
 	if names := f.Ask(nil, now); !slices.Equal(names, []string{"a", "b"}) {
 		t.Errorf("asked for %q, want a and b without a control", names)
 	}
