@@ -7,12 +7,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Due reports whether it is time to ask the origin by name for what it has not mentioned, and if not, when it
-// may be.
+// Due reports whether it is time to ask the origin by name for what it has not mentioned of a set that it was asked
+// for as a whole, and if not, when it may be.
 func (s *Set) Due(now time.Time) (due bool, next time.Time) {
-	if s.whole == "" {
-		return false, time.Time{}
-	}
 	return s.unmentioned.due(s.whole != wire.Wildcard, now)
 }
 
