@@ -66,8 +66,8 @@ var expiryTTLs = []time.Duration{0, 20 * time.Second, time.Minute, 3 * time.Minu
 
 const longestTTL = 3 * time.Minute
 
-// unsure is within how long after it is connected the relay knows its sets for certain: with this TENDER_COLD_WAIT, they are
-// confirmed after a minute (B.7).
+// unsure is within how long after it is connected the relay knows its sets for certain: with this TENDER_COLD_WAIT,
+// they are confirmed after a minute (B.7).
 const unsure = 70 * time.Second
 
 type expiryKey struct{ typeURL, name string }

@@ -331,8 +331,9 @@ func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 	}
 }
 
-// A SotW client that reports a version is not answered before the set is confirmed, a minute after the relay was connected at
-// the latest. Until then no heartbeat reaches it, so what it holds may expire there; then it is sent all with what is left.
+// A SotW client that reports a version is not answered before the set is confirmed, a minute after the relay was
+// connected at the latest. Until then no heartbeat reaches it, so what it holds may expire there; then it is sent all
+// with what is left.
 func TestB7_R108_RenewedBeforeTheSetIsConfirmed(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "acme"} {

@@ -31,9 +31,9 @@ func needing(t *testing.T, toldListener bool) (listeners, routes *fake) {
 	return listeners, routes
 }
 
-// TestH03_WhatIsInDoubtNeedsWhatItNames: a listener that the origin has not mentioned may be held. It is in doubt while it is asked
-// for, for twice 15s after the origin has said something new, for a minute if it said nothing, or until it is mentioned; and of a
-// listener that the origin was told is held, if it may be another server.
+// TestH03_WhatIsInDoubtNeedsWhatItNames: a listener that the origin has not mentioned may be held. It is in doubt while
+// it is asked for, for twice 15s after the origin has said something new, for a minute if it said nothing, or until it
+// is mentioned; and of a listener that the origin was told is held, if it may be another server.
 func TestH03_WhatIsInDoubtNeedsWhatItNames(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -102,7 +102,8 @@ func TestH03_ANameIsInNoDoubt(t *testing.T) {
 	routes.wantNames(t, "the listener is asked for by name", "s t u v")
 }
 
-// TestH03_WhatStaysNeedsWhatItNames: what a held, suspected or kept listener names is not removed, nor is a route that is held itself.
+// TestH03_WhatStaysNeedsWhatItNames: what a held, suspected or kept listener names is not removed, nor is a route that
+// is held itself.
 func TestH03_WhatStaysNeedsWhatItNames(t *testing.T) {
 	for name, do := range map[string]func(listeners *fake){
 		"suspected": func(f *fake) { f.confirmed = false; f.Infer(gone("l"), false) },

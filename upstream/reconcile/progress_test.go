@@ -7,8 +7,8 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// TestB7_Phases: a set is settled after 150 ms without a response, or 2s, and confirmed after TENDER_COLD_WAIT without a new name, or
-// a minute, or a complete list, or 15s of silence on what a snapshot holds.
+// TestB7_Phases: a set is settled after 150 ms without a response, or 2s, and confirmed after TENDER_COLD_WAIT without
+// a new name, or a minute, or a complete list, or 15s of silence on what a snapshot holds.
 func TestB7_Phases(t *testing.T) {
 	const quiet = 10 * time.Second
 	responses := func(news bool, at ...time.Duration) (p Progress) {

@@ -148,8 +148,8 @@ func TestB15_AMentionBeginsTheHoldAnew(t *testing.T) {
 	wantHold(now, now.Add(time.Hour))
 }
 
-// TestB15_WithoutAControlSilenceProvesNothing: not one removal is carried out at once, nor is it forgotten that there was no
-// control if more is inferred. A later loss is judged by itself.
+// TestB15_WithoutAControlSilenceProvesNothing: not one removal is carried out at once, nor is it forgotten that there
+// was no control if more is inferred. A later loss is judged by itself.
 func TestB15_WithoutAControlSilenceProvesNothing(t *testing.T) {
 	f := newFake(wire.ClusterType, slog.DiscardHandler, numbers("n", 100)...)
 	f.confirmed = true
@@ -236,7 +236,8 @@ func TestH02_ASecondRemovalWaitsToo(t *testing.T) {
 	f.wantNames(t, "said twice", "a b c")
 }
 
-// TestH02_AStatedRemovalOfWhatWasKept is a new one on an established stream, and repeats what the operator decided on otherwise.
+// TestH02_AStatedRemovalOfWhatWasKept is a new one on an established stream, and repeats what the operator decided on
+// otherwise.
 func TestH02_AStatedRemovalOfWhatWasKept(t *testing.T) {
 	f := heldFake("a", "b", "c")
 	f.group.cfg.HoldExplicit = true
@@ -369,8 +370,8 @@ func assignment(t *testing.T, name string, endpoints int) *wire.Resource {
 	return r
 }
 
-// TestH02_AnEmptiedAssignmentIsObeyedOnceMentioned: the origin has stated its endpoints on the same stream, or it lives for a
-// while, or there were none.
+// TestH02_AnEmptiedAssignmentIsObeyedOnceMentioned: the origin has stated its endpoints on the same stream, or it lives
+// for a while, or there were none.
 func TestH02_AnEmptiedAssignmentIsObeyedOnceMentioned(t *testing.T) {
 	for _, tt := range []struct {
 		name      string

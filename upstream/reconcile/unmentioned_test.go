@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB15_AResendIgnoresWhatWasTold, if it is among the first answers and of a set that is stated as a whole: an origin answers
-// for each name that it is asked for, and much later, a resend has another reason.
+// TestB15_AResendIgnoresWhatWasTold, if it is among the first answers and of a set that is stated as a whole: an origin
+// answers for each name that it is asked for, and much later, a resend has another reason.
 func TestB15_AResendIgnoresWhatWasTold(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -60,8 +60,8 @@ func TestB15_DistrustIsOfFirstAnswers(t *testing.T) {
 	}
 }
 
-// TestB15_WhatIsAskedFor: what an origin has not mentioned, under no name, 15s after it has last said something new. That the set as a
-// whole failed, or that resources live on, is nothing new.
+// TestB15_WhatIsAskedFor: what an origin has not mentioned, under no name, 15s after it has last said something new.
+// That the set as a whole failed, or that resources live on, is nothing new.
 func TestB15_WhatIsAskedFor(t *testing.T) {
 	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "alias", "b", "c", "d")
 	f.begin(epoch)
@@ -100,7 +100,8 @@ func TestB15_WhatIsAskedFor(t *testing.T) {
 	wantDue("asked for", now, false, time.Time{})
 }
 
-// TestB15_AskedForOnceMore: a wildcard that is asked for anew may lack what went meanwhile, whatever the origin was told.
+// TestB15_AskedForOnceMore: a wildcard that is asked for anew may lack what went meanwhile, whatever the origin was
+// told.
 func TestB15_AskedForOnceMore(t *testing.T) {
 	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b")
 	f.begin(epoch, "a", "b")
@@ -111,8 +112,8 @@ func TestB15_AskedForOnceMore(t *testing.T) {
 	}
 }
 
-// TestB15_WhatSilenceProves: a name is gone if the origin is silent on it for 15s and answers for the control, or for another of
-// them, but not if a client had asked for it before. Without a control, it may be gone.
+// TestB15_WhatSilenceProves: a name is gone if the origin is silent on it for 15s and answers for the control, or for
+// another of them, but not if a client had asked for it before. Without a control, it may be gone.
 func TestB15_WhatSilenceProves(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -176,7 +177,8 @@ func TestB15_WhatSilenceProves(t *testing.T) {
 	}
 }
 
-// TestB15_TheControl is a member that no client asked for by name, if there is one: some origins answer only once for a name.
+// TestB15_TheControl is a member that no client asked for by name, if there is one: some origins answer only once for a
+// name.
 func TestB15_TheControl(t *testing.T) {
 	for range 20 { // in a random order
 		f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "wanted", "control", "suspected")
@@ -247,8 +249,8 @@ func TestB15_MembersOfACollectionAreNotGoneBySilence(t *testing.T) {
 	f.want(t, "silence", now)
 }
 
-// TestB15_AnotherOrigin: its versions mean nothing for what it has not mentioned, also after a new stream; of a wildcard, until all
-// was asked for.
+// TestB15_AnotherOrigin: its versions mean nothing for what it has not mentioned, also after a new stream; of a
+// wildcard, until all was asked for.
 func TestB15_AnotherOrigin(t *testing.T) {
 	for whole, want := range map[string]int{wire.Wildcard: 0, "xdstp://a/*": 1} {
 		f := newFakeIn(newFake(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, whole, "a", "b", "c")
