@@ -155,7 +155,10 @@ func TestH02_WhatAnEarlierStreamSaid(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, nameOnly(numbered(100))[:5]...))
-		r.pass(time.Second)
+		r.pass(5 * time.Second)
+		if holds := r.control.Holds(t.Context()); len(holds) != 1 || len(holds[0].Names) != 5 {
+			t.Errorf("holds %+v, want one of the 5 names", holds)
+		}
 		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
 		r.pass(time.Second)
 		r.put(clusters, "another@1")

@@ -445,6 +445,32 @@ func servedByAnother(t *testing.T, then func(*testing.T, *rig) *rig) {
 	})
 }
 
+// TestH07_StreamsThatTheRelayReopened are to the same server, and what is due stays due.
+func TestH07_StreamsThatTheRelayReopened(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.put(listeners, "l@1")
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(listeners, []string{"l"})
+		r.pass(confirmed)
+		r.Stop()
+		r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte("another")), "1")
+		before := r.view.Generation().Type(clusters).Wildcard.Sum()
+		r.Restart()
+		r.pass(5 * time.Second)
+		streams := r.streams()
+		r.watch.SubscribeAll(listeners) // the names move to the other stream
+		r.pass(5 * time.Second)
+		if r.streams() == streams {
+			t.Fatal("no stream was reopened")
+		}
+		r.pass(time.Minute)
+		if r.view.Generation().Type(clusters).Wildcard.Sum() == before {
+			t.Error("the content was not compared")
+		}
+	})
+}
+
 // TestH07_OneViewAfterTheOther: after the restart of an origin, views compare one at a time.
 func TestH07_OneViewAfterTheOther(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Delay: time.Second}, upstream.Config{}, func(t *testing.T, r *rig) {

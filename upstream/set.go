@@ -108,18 +108,12 @@ func (s *set) Remove(r *reconcile.Removals) {
 // begin notes that the set is about to be stated on a new stream. Told is what the origin is told that is
 // held; nil if it is told nothing, or does not look at it.
 func (s *set) begin(told map[string]string, now time.Time) {
-	held := func(yield func(string, bool) bool) {
-		for e := range s.entries {
-			_, is := told[e.Resource.Name]
-			is = is || told != nil && s == s.sub.members // of which it is told all that can be said
-			name := e.Name.String()
-			if !yield(name, is) || name != e.Resource.Name && !yield(e.Resource.Name, is) {
-				return
-			}
-		}
+	isTold := func(name string) bool {
+		_, is := told[name]
+		return is || told != nil && s == s.sub.members // of which it is told all that can be said
 	}
 	restored := s.kind == cache.Wildcard && s.view.w.Generation().Type(s.key).Restored
-	s.Begin(held, s.view.mayResume(&s.view.lines[s.role()]), told != nil && restored, now)
+	s.Begin(isTold, s.view.mayResume(&s.view.lines[s.role()]), told != nil && restored, now)
 }
 
 // sets yields the sets of a subscription.

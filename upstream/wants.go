@@ -211,7 +211,6 @@ func (v *wants) expireMembers(now time.Time) (next time.Time) {
 		}
 		v.rest(s.members, now)
 		l := &v.lines[s.wildcard]
-		s.members.Reset()
 		v.place(s, false)
 		if l.open {
 			v.request(l, s, s.unsubscribeWildcard(), now)

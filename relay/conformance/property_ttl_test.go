@@ -66,6 +66,10 @@ var expiryTTLs = []time.Duration{0, 20 * time.Second, time.Minute, 3 * time.Minu
 
 const longestTTL = 3 * time.Minute
 
+// unsure is within how long after it is connected the relay knows its sets for certain: with this TENDER_COLD_WAIT,
+// they are confirmed after a minute (B.7).
+const unsure = 70 * time.Second
+
 type expiryKey struct{ typeURL, name string }
 
 // An expirySaid is what the origin said of a resource, and when.
@@ -103,7 +107,7 @@ func (w *expiryWorld) run(steps []step) {
 	}()
 	w.origin = relaytest.NewOrigin(&w.scene, relaytest.OriginOptions{Memory: true})
 	w.relay = start(&w.scene, w.origin, "TENDER_COLD_WAIT=10m", "TENDER_MASS_DELETE_HOLD=20s")
-	w.sure = time.Now().Add(10 * time.Second)
+	w.sure = time.Now().Add(unsure)
 	w.origin.Put(sendThing(sendAcme, "always", "there")) // a stream must not stay silent
 	for i, k := range w.all() {
 		w.give(k, expiryTTLs[i%len(expiryTTLs)])
@@ -251,7 +255,7 @@ func (w *expiryWorld) away(d time.Duration) {
 	time.Sleep(d)
 	w.origin.Restart()
 	if w.stable = time.Now().Add(time.Minute); early {
-		w.sure = w.stable
+		w.sure = time.Now().Add(unsure)
 	}
 }
 

@@ -331,6 +331,34 @@ func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 	}
 }
 
+// A SotW client that reports a version is not answered before the set is confirmed, a minute after the relay was
+// connected at the latest. Until then no heartbeat reaches it, so what it holds may expire there; then it is sent all
+// with what is left.
+func TestB7_R108_RenewedBeforeTheSetIsConfirmed(t *testing.T) {
+	t.Parallel()
+	for _, short := range []string{"cds", "acme"} {
+		t.Run(short, func(t *testing.T) {
+			orderBubble(t, []string{"TENDER_COLD_WAIT=10m"}, func(world *orderWorld) {
+				w := &ttlWorld{world}
+				w.give(short+" a@1 20s", short+" b@1")
+				c := w.follow(relaytest.SotW, ttlEnvoy, short, "*")
+				w.beat(short, "a")
+				c.skip()
+				c.Reconnect(w.relay.Conn())
+				for range 4 {
+					w.pass(12 * time.Second)
+					w.beat(short, "a")
+					c.hears()
+				}
+				w.pass(2 * time.Second)
+				c.hears(short + " {a@1(18s) b@1}")
+				w.beat(short, "a")
+				c.hears(ttlForm{relaytest.SotW, short, "*"}.beat("a", "a@1(20s)", "a@1(20s) b@1"))
+			})
+		})
+	}
+}
+
 // A relay that has been silent for longer than a heartbeat took is asked for what it
 // believes to be here.
 func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {

@@ -7,12 +7,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Due reports whether it is time to ask the origin by name for what it has not mentioned, and if not, when it
-// may be.
+// Due reports whether it is time to ask the origin by name for what it has not mentioned of a set that it was asked
+// for as a whole, and if not, when it may be.
 func (s *Set) Due(now time.Time) (due bool, next time.Time) {
-	if s.whole == "" {
-		return false, time.Time{}
-	}
 	return s.unmentioned.due(s.whole != wire.Wildcard, now)
 }
 
@@ -23,7 +20,7 @@ func (s *Set) Due(now time.Time) (due bool, next time.Time) {
 func (s *Set) Ask(wanted names, now time.Time) []string {
 	if !s.Asking() && s.whole == wire.Wildcard {
 		for name := range s.content.Names() {
-			if s.unmentioned.has(name) || s.knows(name) {
+			if s.unmentioned.has(name) || s.Suspects(name) {
 				continue
 			}
 			s.unmentioned.control = name

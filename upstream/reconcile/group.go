@@ -12,8 +12,8 @@ import (
 
 // Drop takes out a set.
 func (g *Group) Drop(s *Set) {
-	s.Reset()
 	delete(g.busy, s)
+	g.count()
 	if delete(g.sets[s.TypeURL], s); len(g.sets[s.TypeURL]) == 0 {
 		delete(g.sets, s.TypeURL)
 	}
@@ -28,7 +28,7 @@ func (g *Group) Close() {
 // Staying returns how many resources are there although the origin seems to have removed them.
 func (g *Group) Staying() (n int) {
 	for s := range g.busy {
-		n += s.staying()
+		n += len(s.byName)
 	}
 	return n
 }
@@ -71,7 +71,7 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 			next = Earlier(next, at)
 		}
 		next = Earlier(next, s.alarm(s.TypeURL, g.cfg.Logger, now))
-		if s.none() {
+		if len(s.byName) == 0 {
 			delete(g.busy, s)
 		}
 	}
@@ -125,8 +125,7 @@ func (g *Group) Release(of HoldChoice, now time.Time) (released []Hold) {
 func (g *Group) Discard(of HoldChoice, now time.Time) (discarded []Hold) {
 	of.Discarded = false
 	return g.operate(of, now, func(s *Set) {
-		n := len(s.suspects) + len(s.held)
-		s.discard()
+		n := s.discard()
 		g.cfg.Counts.Discarded.Add(int64(n))
 		g.cfg.Logger.Warn("an operator discarded removals: the resources stay until the origin mentions them",
 			slog.String("type_url", s.TypeURL), slog.Int("kept", n))

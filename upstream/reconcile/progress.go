@@ -65,17 +65,14 @@ func (p *Progress) Settled(now time.Time) bool {
 
 // Phase returns the phase of the set, given what it was before, and when it will change if nothing comes.
 func (p *Progress) Phase(now time.Time, before cache.Phase, quiet time.Duration) (phase cache.Phase, next time.Time) {
-	if before == cache.Confirmed || p.first.IsZero() && p.told.IsZero() {
-		return before, time.Time{}
-	}
-	if p.first.IsZero() {
-		if silent := p.told.Add(confirmSilence); now.Before(silent) {
-			return before, silent
-		}
-		return cache.Confirmed, time.Time{}
-	}
 	settled, complete := p.settled(), p.Complete(p.first, quiet)
+	if p.first.IsZero() {
+		complete = p.told.Add(confirmSilence)
+		settled = complete
+	}
 	switch {
+	case before == cache.Confirmed || p.first.IsZero() && p.told.IsZero():
+		return before, time.Time{}
 	case !now.Before(complete):
 		return cache.Confirmed, time.Time{}
 	case !now.Before(settled):

@@ -18,6 +18,9 @@ var needers = map[string][]string{
 // length, of which it takes one byte or, from 128 on, two.
 func references(in []*wire.Resource, to iter.Seq[string]) names {
 	all, found := make(names), make(names)
+	if len(in) == 0 {
+		return found
+	}
 	var lengths [1 << 14]bool
 	for name := range to {
 		if len(name) < len(lengths) {

@@ -76,7 +76,7 @@ var some = new(wire.Resource)
 // Get implements Content.
 func (b *reportedSet) Get(name string) *wire.Resource {
 	_, reported := b.still[name]
-	if _, stays := b.kept[name]; reported || stays && time.Since(b.all.began) < keptGrace {
+	if reported || b.byName[name].state == kept && time.Since(b.all.began) < keptGrace {
 		return some
 	}
 	return nil
@@ -106,7 +106,7 @@ func (d *Reports) Confirm(of cache.ReportedSet, upTo, now time.Time) {
 	lacking := d.w.Judge(of, upTo)
 	for b, s := range d.sets {
 		if b.of == of {
-			maps.DeleteFunc(lacking, func(name string, _ struct{}) bool { return s.knows(name) })
+			maps.DeleteFunc(lacking, func(name string, _ struct{}) bool { return s.Suspects(name) })
 		}
 	}
 	if len(lacking) == 0 {
@@ -140,7 +140,7 @@ func (d *Reports) Stated(of cache.ReportedSet, names iter.Seq[string]) {
 	for b, s := range d.sets {
 		if b.of == of {
 			for name := range names {
-				s.forget(name)
+				delete(s.byName, name)
 			}
 		}
 	}
@@ -182,7 +182,7 @@ func (d *Reports) Check(now time.Time) (next time.Time) {
 	}
 	d.at = now.Add(reportedEvery)
 	for _, s := range d.sets {
-		for name := range s.names {
+		for name := range s.byName {
 			if d.answered(s.of, name) {
 				s.Mention(name, now)
 			}
@@ -193,7 +193,7 @@ func (d *Reports) Check(now time.Time) (next time.Time) {
 			d.cfg.Again()
 		}
 		if s.looking && s.Confirmed(now) {
-			s.Infer(maps.Keys(s.held), false)
+			s.Infer(maps.Keys(s.byName), false)
 		}
 	}
 	d.decide(now)
@@ -206,7 +206,7 @@ func (d *Reports) decide(now time.Time) {
 	d.Decide(now)
 	published := make(map[cache.ReportedSet]bool)
 	for b, s := range d.sets {
-		if s.none() {
+		if len(s.byName) == 0 {
 			delete(d.sets, b)
 			d.Drop(s.Set)
 		}
@@ -233,7 +233,7 @@ func (d *Reports) publish(of cache.ReportedSet) {
 	staying := make(names)
 	for b, s := range d.sets {
 		if b.of == of {
-			for name := range s.names {
+			for name := range s.byName {
 				staying[name] = struct{}{}
 			}
 		}

@@ -94,17 +94,16 @@ func (g *Group) NewSet(typeURL, whole string, content Content) *Set {
 }
 
 func (g *Group) noteBusy(s *Set) {
-	if !s.none() {
+	if len(s.byName) > 0 {
 		g.busy[s] = struct{}{}
 	}
-	g.count()
 }
 
 // count counts what is held, in the group and in its Counts.
 func (g *Group) count() {
 	n := 0
 	for s := range g.busy {
-		n += len(s.held)
+		n += s.count(held)
 	}
 	g.cfg.Counts.Holding.Add(int64(n - g.holding))
 	g.holding = n
@@ -116,10 +115,7 @@ func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) b
 	var found names // made when it is called first: most responses remove nothing
 	return func(name string) bool {
 		if found == nil {
-			found = make(names)
-			if by := g.staying(s.TypeURL, doubtful, now); len(by) > 0 {
-				found = references(by, s.content.Names())
-			}
+			found = references(g.staying(s.TypeURL, doubtful, now), s.content.Names())
 		}
 		_, is := found[name]
 		return is
@@ -131,13 +127,13 @@ func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) b
 func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
 	for _, needer := range needers[typeURL] {
 		for s := range g.sets[needer] {
-			staying := make(names)
-			for name := range s.names {
-				staying[name] = struct{}{}
-			}
+			var staying names
 			if doubtful {
 				doubted, _ := s.doubts(now)
-				maps.Copy(staying, doubted)
+				staying = maps.Clone(doubted)
+			}
+			for name := range s.byName {
+				put(&staying, name, struct{}{})
 			}
 			for name := range staying {
 				if r := s.content.Get(name); r != nil {
@@ -161,39 +157,31 @@ func (s *Set) doubts(now time.Time) (names, time.Time) {
 // that is then an answer, and not one that the origin makes.
 func (s *Set) AskedOn(o *Set) { o.asker = s }
 
-// Begin notes that the set is about to be stated on a new stream. Held are the names that it holds, and
-// whether the origin is told so. Resumed reports that the relay does not ask for everything: that interrupts a
-// second look, which then begins anew. What was suspect is so only if it is seen to be gone on this stream
-// too: an origin that is told of what is held need not mention it. Silence reports that the origin was told
-// what a snapshot holds: its silence confirms that.
-func (s *Set) Begin(held iter.Seq2[string, bool], resumed, silence bool, now time.Time) {
-	s.restart(held, now)
-	if s.Progress = (Progress{}); silence {
+// Begin notes that the set is about to be stated on a new stream. Told returns whether the origin is told that a
+// name is held; nil if it is told of none. Resumed reports that the relay does not ask for everything: that
+// interrupts a second look, which then begins anew. What was suspect is so only if it is seen to be gone on this
+// stream too: an origin that is told of what is held need not mention it. Silence reports that the origin was
+// told what a snapshot holds: its silence confirms that.
+func (s *Set) Begin(told func(name string) bool, resumed, silence bool, now time.Time) {
+	s.restart(told, now)
+	if silence {
 		s.Progress.told = now
 	}
 	s.earlier, s.fresh, s.added = s.content.Count() > 0, nil, 0
-	s.suspects, s.unproven = nil, false
-	s.looking = s.looking && !resumed
+	maps.DeleteFunc(s.byName, func(_ string, as removal) bool { return as.state == suspected })
+	s.unproven, s.looking = false, s.looking && !resumed
 }
 
 // Restart notes that the origin was asked for all of the set once more.
-func (s *Set) Restart(now time.Time) {
-	s.restart(func(yield func(string, bool) bool) {
-		for name := range s.content.Names() {
-			if !yield(name, false) {
-				return
-			}
-		}
-	}, now)
-}
+func (s *Set) Restart(now time.Time) { s.restart(nil, now) }
 
 // restart begins to note what the origin mentions.
-func (s *Set) restart(held iter.Seq2[string, bool], now time.Time) {
+func (s *Set) restart(told func(name string) bool, now time.Time) {
 	s.unmentioned = unmentioned{began: now, foreign: s.unmentioned.foreign}
-	for name, told := range held {
-		switch _, kept := s.kept[name]; {
-		case kept:
-		case told:
+	for name := range s.content.Names() {
+		switch {
+		case s.byName[name].state == kept:
+		case told != nil && told(name):
 			put(&s.unmentioned.told, name, struct{}{})
 		default:
 			put(&s.unmentioned.untold, name, struct{}{})
@@ -203,12 +191,6 @@ func (s *Set) restart(held iter.Seq2[string, bool], now time.Time) {
 
 // Lost notes that the stream has ended which carried the set: the silence of a lost origin completes nothing.
 func (s *Set) Lost() { s.Progress = Progress{} }
-
-// Reset forgets all, of a set that nobody wants any more.
-func (s *Set) Reset() {
-	s.Progress, s.unmentioned, s.removals = Progress{}, unmentioned{}, removals{}
-	s.group.count()
-}
 
 // Confirmed reports whether the origin has stated all of the set.
 func (s *Set) Confirmed(now time.Time) bool {
@@ -230,16 +212,13 @@ func (s *Set) Distrust(now time.Time) { s.unmentioned.distrust(now) }
 // that the origin does not look at what it was told is held.
 func (s *Set) Take(u wire.Update, now time.Time, apply func(wire.Update) cache.Change) (c cache.Change, ignores bool) {
 	told, count := len(s.unmentioned.told), s.unmentioned.count()
-	fails := s.whole != "" && u.Fails(s.whole)
+	fails := u.Fails(s.whole)
 	l := s.look(now)
 	c = l.grow(l.screen(u), apply)
 	if s.whole == "" {
 		told = 0 // an origin answers for each name that it is asked for
 	}
-	if !fails || s.whole == wire.Wildcard {
-		ignores = s.unmentioned.responded(told, count, u, c, fails, now)
-	}
-	if !fails {
+	if ignores = s.unmentioned.responded(told, count, u, c, fails, now); !fails {
 		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
 	}
 	s.group.noteBusy(s)
@@ -254,7 +233,7 @@ func (s *Set) Listed(missing names, empty bool) {
 }
 
 // Known notes that a list leaves no doubt about what the set held.
-func (s *Set) Known() { s.unmentioned.told, s.unmentioned.untold = nil, nil }
+func (s *Set) Known() { s.unmentioned.untold = nil }
 
 // Rest ends all doubt about what the set held: the relay asks for nothing of it any more. A collection may go
 // on to hold what an origin has never mentioned.
@@ -301,13 +280,9 @@ func (l look) screen(u wire.Update) wire.Update {
 		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
 			waiting[name] = struct{}{}
 			s.suspect(name, removal{stated: true}, l.repeats(name))
-			continue
 		}
-		s.forget(name)
 	}
-	if len(waiting) > 0 {
-		u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
-	}
+	u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
 	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
 		_, waits := waiting[e.Name]
 		return s.explain(e) || waits
@@ -337,7 +312,7 @@ func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
 // has not yet stated all of the set, or says so since it was asked, or something needs the resource.
 func (l look) waits(name string) bool {
 	s := l.set
-	return !l.confirmed && (s.unmentioned.has(name) || s.knows(name)) || l.answers(name) || l.needed(name)
+	return !l.confirmed && (s.unmentioned.has(name) || s.Suspects(name)) || l.answers(name) || l.needed(name)
 }
 
 // answers reports whether what the origin says of a name answers a question of the relay.
@@ -363,7 +338,7 @@ func isEmptyAssignment(r *wire.Resource) bool {
 }
 
 // hasEndpoints reports whether a resource, nil if there is none, is an assignment with endpoints.
-func hasEndpoints(r *wire.Resource) bool { return r != nil && !r.ContentDropped() && r.HasEndpoints() }
+func hasEndpoints(r *wire.Resource) bool { return r != nil && r.HasEndpoints() }
 
 // grow applies an update, and counts the resources that it adds to the set.
 func (l look) grow(u wire.Update, apply func(wire.Update) cache.Change) cache.Change {
@@ -389,17 +364,18 @@ func (l look) grow(u wire.Update, apply func(wire.Update) cache.Change) cache.Ch
 }
 
 // Suspects reports whether something was said, or decided, of the removal of a name.
-func (s *Set) Suspects(name string) bool { return s.knows(name) }
+func (s *Set) Suspects(name string) bool {
+	_, is := s.byName[name]
+	return is
+}
 
 // Mention ends every suspicion of a resource that is there. If its removal was held, the origin may be about
 // to say more: the time for the others begins anew.
 func (s *Set) Mention(name string, now time.Time) {
-	if _, is := s.held[name]; is {
+	if as, is := s.byName[name]; is && as.state == held {
 		s.hold(now, s.group.cfg.Hold)
 	}
-	if !s.none() {
-		s.forget(name)
-	}
+	delete(s.byName, name)
 }
 
 // Infer records that resources seem to be gone. Unproven means that not one of them may be believed at once.
@@ -408,13 +384,13 @@ func (s *Set) Infer(gone iter.Seq[string], unproven bool) {
 		delete(s.fresh, name)
 		s.suspect(name, removal{}, true)
 	}
-	s.unproven = s.unproven || unproven && len(s.suspects) > 0
+	s.unproven = s.unproven || unproven && s.count(suspected) > 0
 	s.group.noteBusy(s)
 }
 
 // Keep notes that an operator had a resource kept.
 func (s *Set) Keep(name string) {
-	put(&s.kept, name, removal{})
+	put(&s.byName, name, removal{state: kept})
 	s.group.noteBusy(s)
 }
 
@@ -424,17 +400,16 @@ func (s *Set) Asking() bool { return s.unmentioned.asking() }
 // decide removes what may be, and holds what is too much. It reports whether something was removed.
 func (s *Set) decide(now time.Time) (removed bool) {
 	s.prune(s.content.Get)
-	if s.none() || s.Asking() || !s.Confirmed(now) {
+	if len(s.byName) == 0 || s.Asking() || !s.Confirmed(now) {
 		return false
 	}
 	var v Removals
 	l, additions := s.look(now), s.added+len(s.fresh)
-	held := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v)
-	if held > 0 {
+	if n := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v); n > 0 {
 		s.hold(now, s.group.cfg.Hold)
-		s.group.cfg.Counts.Held.Add(int64(held))
+		s.group.cfg.Counts.Held.Add(int64(n))
 		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
-			slog.String("type_url", s.TypeURL), slog.Int("held", len(s.held)), slog.Duration("hold", s.group.cfg.Hold))
+			slog.String("type_url", s.TypeURL), slog.Int("held", s.count(held)), slog.Duration("hold", s.group.cfg.Hold))
 	}
 	n := s.remove(&v)
 	if n > 0 {
@@ -447,7 +422,6 @@ func (s *Set) decide(now time.Time) (removed bool) {
 // remove carries out removals, and returns how many there are.
 func (s *Set) remove(v *Removals) (n int) {
 	if n = len(v.Names) + len(v.Emptied); n > 0 {
-		v.sort()
 		s.content.Remove(v)
 		s.group.cfg.Counts.Applied.Add(int64(n))
 	}

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,18 +19,31 @@ type fake struct {
 	*Set
 	held      map[string]*wire.Resource
 	confirmed bool
+	reasons   []*wire.ResourceError // of what was removed
 }
 
 func (f *fake) Get(name string) *wire.Resource { return f.held[name] }
 func (f *fake) Names() iter.Seq[string]        { return maps.Keys(f.held) }
 func (f *fake) Count() int                     { return len(f.held) }
 func (f *fake) Complete() (time.Time, bool)    { return time.Time{}, f.confirmed }
-func (f *fake) Remove(r *Removals)             { f.apply(wire.Update{Removed: r.Names}) }
+
+func (f *fake) Remove(r *Removals) {
+	f.apply(wire.Update{Resources: r.Emptied, Removed: r.Names})
+	f.reasons = append(f.reasons, r.Reasons...)
+}
 
 func (f *fake) apply(u wire.Update) (c cache.Change) {
 	for _, r := range u.Resources {
-		if f.held[r.Name] == nil {
+		switch old := f.held[r.Name]; {
+		case strings.HasPrefix(r.Name, "unwanted"):
+			continue
+		case old == nil:
 			c.New++
+			c.Changed++
+		case old.OriginVersion == r.OriginVersion:
+			c.Same++
+		default:
+			c.Changed++
 		}
 		f.held[r.Name] = r
 	}
@@ -39,26 +53,76 @@ func (f *fake) apply(u wire.Update) (c cache.Change) {
 	return c
 }
 
-// all yields the names that are held, as told or not.
-func (f *fake) all(told bool) iter.Seq2[string, bool] {
-	return func(yield func(string, bool) bool) {
-		for name := range f.held {
-			if !yield(name, told) {
-				return
-			}
-		}
-	}
+// newFake returns the wildcard set of a type, with names.
+func newFake(typeURL string, log slog.Handler, names ...string) *fake {
+	g := NewGroup(Config{Hold: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(log)})
+	return newFakeIn(g, typeURL, wire.Wildcard, names...)
 }
 
-// newFake returns a set of a type, with names.
-func newFake(typeURL string, log slog.Handler, names ...string) *fake {
+// newFakeIn returns a set of a type in a group, with names.
+func newFakeIn(g *Group, typeURL, whole string, names ...string) *fake {
 	f := &fake{held: make(map[string]*wire.Resource)}
-	g := NewGroup(Config{Hold: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(log)})
-	f.Set = g.NewSet(typeURL, wire.Wildcard, f)
+	f.Set = g.NewSet(typeURL, whole, f)
 	for _, name := range names {
 		f.held[name] = &wire.Resource{Name: name}
 	}
 	return f
+}
+
+// begin begins a stream on which the origin is told that names are held.
+func (f *fake) begin(now time.Time, told ...string) {
+	f.Lost()
+	f.Begin(func(name string) bool { return slices.Contains(told, name) }, len(told) > 0, false, now)
+}
+
+// state takes a response, in which "-name" is a removal and "name@version" a resource.
+func (f *fake) state(now time.Time, items ...string) (ignores bool) {
+	u := wire.Update{TypeURL: f.TypeURL}
+	for _, item := range items {
+		if name, removed := strings.CutPrefix(item, "-"); removed {
+			u.Removed = append(u.Removed, name)
+			continue
+		}
+		name, version, _ := strings.Cut(item, "@")
+		u.Resources = append(u.Resources, &wire.Resource{Name: name, OriginVersion: version})
+	}
+	_, ignores = f.Take(u, now, f.apply)
+	return ignores
+}
+
+// want fails the test unless the group has these holds, each as its names after "held", "suspected" or "kept".
+func (f *fake) want(t *testing.T, when string, now time.Time, want ...string) {
+	t.Helper()
+	got := []string{}
+	for _, h := range f.group.Holds(now) {
+		as := "held"
+		switch {
+		case h.Unconfirmed:
+			as = "suspected"
+		case h.Discarded:
+			as = "kept"
+		}
+		got = append(got, as+" "+strings.Join(h.Names, " "))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: holds %q, want %q", when, got, want)
+	}
+}
+
+// wantNames fails the test unless the set has these names.
+func (f *fake) wantNames(t *testing.T, when, want string) {
+	t.Helper()
+	if got := strings.Join(slices.Sorted(f.Names()), " "); got != want {
+		t.Errorf("%s: names %q, want %q", when, got, want)
+	}
+}
+
+// numbers returns names with a prefix.
+func numbers(prefix string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint(prefix, i))
+	}
+	return names
 }
 
 // gone yields names.
@@ -84,7 +148,7 @@ func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
 		if !f.group.Look(now) {
 			t.Fatal("no second look")
 		}
-		f.Begin(f.all(told), told, false, now)
+		f.Begin(func(string) bool { return told }, told, false, now)
 		if look := f.group.Look(now); look != told {
 			t.Errorf("told what is held: %t: another look: %t", told, look)
 		}
@@ -101,14 +165,15 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 		held int
 	}{
 		{"renamed", nil, 0},
-		{"renamed, and removed", []string{"d", "e", "f"}, 3},
+		{"renamed, and removed", []string{"d", "e", "f"}, 4},
+		{"renamed, and some removed", []string{"d", "e"}, 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(wire.ListenerType, slog.DiscardHandler, "a", "b", "c")
-			f.Begin(f.all(false), false, false, now)
-			f.Take(wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{{Name: "d"}, {Name: "e"}, {Name: "f"}}}, now, f.apply)
+			f := newFake(wire.ListenerType, slog.DiscardHandler, "a", "b", "c", "z")
+			f.begin(now)
+			f.state(now, "d", "e", "f", "unwanted")
 			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, now, f.apply)
-			f.Infer(gone("a", "b", "c"), false)
+			f.Infer(gone("a", "b", "c", "z"), false)
 			f.confirmed = true
 			f.group.Decide(now)
 			if n := f.group.Holding(); n != tt.held {
@@ -116,6 +181,110 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestH03_AdditionsCountOnce: those of the stream until the set is confirmed, and those of the last response after that.
+func TestH03_AdditionsCountOnce(t *testing.T) {
+	more := func(f *fake) {
+		for _, name := range numbers("old", 8) {
+			f.held[name] = &wire.Resource{Name: name}
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		do   func(f *fake)
+		held bool
+	}{
+		{"before it is confirmed", func(f *fake) { more(f); f.state(epoch, "new0", "new1", "new2"); f.confirmed = true }, true},
+		{"in the last response", func(f *fake) { more(f); f.confirmed = true; f.state(epoch, "new0", "new1", "new2") }, true},
+		{"that nobody asked for", func(f *fake) {
+			f.state(epoch, "old3@2", "unwanted0", "unwanted1")
+			f.confirmed = true
+			delete(f.held, "old3")
+			f.held["other"] = f.held["old0"]
+		}, true},
+		{"that were known", func(f *fake) {
+			f.held["other"] = f.held["old0"]
+			f.state(epoch, "other", "old0", "old1")
+			delete(f.held, "old3")
+			f.confirmed = true
+		}, true},
+		{"that are gone too", func(f *fake) {
+			f.state(epoch, "new0", "new1", "new2")
+			f.Infer(gone("new0", "new1", "new2"), false)
+			f.confirmed = true
+		}, true},
+		{"as many", func(f *fake) { f.confirmed = true; f.state(epoch, "new0", "new1", "new2") }, false},
+		{"before it is confirmed, and later", func(f *fake) {
+			f.state(epoch, "new0", "new1", "new2")
+			f.confirmed = true
+			f.state(epoch)
+		}, true},
+		{"in a response before the last", func(f *fake) {
+			f.confirmed = true
+			f.state(epoch, "new0", "new1", "new2")
+			f.state(epoch)
+		}, true},
+		{"of an earlier stream", func(f *fake) { f.state(epoch, "new0", "new1", "new2"); f.begin(epoch); f.confirmed = true }, true},
+		{"in the last response of an earlier stream", func(f *fake) {
+			f.confirmed = true
+			f.state(epoch, "new0", "new1", "new2")
+			f.begin(epoch)
+		}, true},
+		{"of the first set", func(f *fake) {
+			f.held = make(map[string]*wire.Resource)
+			f.begin(epoch)
+			f.state(epoch, "old0", "old1", "old2", "old3", "new0", "new1", "new2")
+			f.confirmed = true
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(wire.ListenerType, slog.DiscardHandler, "old0", "old1", "old2", "old3")
+			f.begin(epoch)
+			tt.do(f)
+			f.Infer(gone(numbers("old", 8)...), false)
+			f.group.Decide(epoch)
+			if held := f.group.Holding() > 0; held != tt.held {
+				t.Errorf("held: %t, want %t", held, tt.held)
+			}
+		})
+	}
+}
+
+// TestH03_WhatIsNewMakesALossNoSmaller: it is part of what there was before the additions.
+func TestH03_WhatIsNewMakesALossNoSmaller(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
+	f.confirmed = true
+	f.state(epoch, numbers("new", 20)...)
+	f.Infer(gone("a", "b", "c"), false)
+	f.group.Decide(epoch)
+	f.want(t, "three of four", epoch, "held a b c")
+}
+
+// TestH02_ANewStreamForgetsWhatWasSuspected on the one before, but not what is held.
+func TestH02_ANewStreamForgetsWhatWasSuspected(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler, numbers("n", 20)...)
+	f.confirmed = true
+	f.Infer(gone(numbers("n", 15)...), false)
+	f.group.Decide(epoch)
+	f.confirmed = false
+	f.Infer(gone("n15"), true)
+	f.begin(epoch, numbers("n", 20)...)
+	f.confirmed = true
+	f.group.Decide(epoch)
+	f.wantNames(t, "a new stream", strings.Join(slices.Sorted(slices.Values(numbers("n", 20))), " "))
+	if n := f.group.Holding(); n != 15 {
+		t.Errorf("%d are held, want 15", n)
+	}
+	f.state(epoch, numbers("n", 15)...)
+	f.want(t, "a new stream", epoch)
+	f.confirmed = false
+	f.Infer(gone("n15"), true)
+	f.begin(epoch)
+	f.confirmed = true
+	f.Infer(gone("n16"), false)
+	f.group.Decide(epoch)
+	f.want(t, "a small loss", epoch)
 }
 
 // TestH02_WhatIsConfirmedStaysConfirmed: all of a set was said once no new name has come for a while. One that comes later is a

@@ -82,12 +82,10 @@ func (m *unmentioned) mentions(u wire.Update) {
 // responded takes a response that has changed a set of which so much was unmentioned before. It reports
 // whether the response showed that the origin does not look at what it was told.
 func (m *unmentioned) responded(told, count int, u wire.Update, c cache.Change, fails bool, now time.Time) (ignores bool) {
-	switch {
-	case count+len(m.foreign) == 0:
+	if count+len(m.foreign) == 0 {
 		return false
-	case told > 0 && now.Sub(m.began) > ConfirmMax:
-		m.told = nil // a resend now has another reason
-	case told > 0 && c.Same > 0:
+	}
+	if told > 0 && c.Same > 0 {
 		ignores = m.distrust(now)
 	}
 	m.mentions(u)

@@ -1,0 +1,242 @@
+package reconcile
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// needing has a listener need a route, and begins a stream of both on which the route is mentioned.
+func needing(t *testing.T, toldListener bool) (listeners, routes *fake) {
+	t.Helper()
+	listeners = newFake(wire.ListenerType, slog.DiscardHandler, "l", "m")
+	routes = newFakeIn(listeners.group, wire.RouteType, "", "r", "s", "t", "u", "v")
+	r, err := wire.NewResource(wire.ListenerType, "l", "", protowire.AppendString([]byte{0x0a}, "r"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listeners.held["l"] = r
+	listeners.confirmed, routes.confirmed = true, true
+	if toldListener {
+		listeners.begin(epoch, "l", "m")
+	} else {
+		listeners.begin(epoch)
+	}
+	routes.begin(epoch, "r", "s")
+	routes.state(epoch, "r", "s", "t", "u", "v")
+	return listeners, routes
+}
+
+// TestH03_WhatIsInDoubtNeedsWhatItNames: a listener that the origin has not mentioned may be held. It is in doubt while
+// it is asked for, for twice 15s after the origin has said something new, for a minute if it said nothing, or until it
+// is mentioned; and of a listener that the origin was told is held, if it may be another server.
+func TestH03_WhatIsInDoubtNeedsWhatItNames(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		told  bool
+		do    func(listeners *fake)
+		after time.Duration
+		until time.Duration // zero if it is not in doubt
+	}{
+		{"nothing was said", false, func(*fake) {}, ConfirmMax - 1, ConfirmMax},
+		{"nothing was said for a minute", false, func(*fake) {}, ConfirmMax, 0},
+		{"another was mentioned", false, func(f *fake) { f.state(epoch, "m") }, 0, 2 * silence},
+		{"another was mentioned late", false, func(f *fake) { f.state(epoch.Add(ConfirmMax), "m") }, ConfirmMax, ConfirmMax + 2*silence},
+		{"asked for", false, func(f *fake) { f.state(epoch, "m"); f.Ask(nil, epoch.Add(silence-1)) }, 0, 2*silence - 1},
+		{"mentioned", false, func(f *fake) { f.state(epoch, "l") }, 0, 0},
+		{"told", true, func(*fake) {}, 0, 0},
+		{"told, and another was mentioned", true, func(f *fake) { f.state(epoch, "m@2") }, 0, 0},
+		{"told, of what may be another server", true, func(f *fake) { f.group.Untrusted = true }, 0, ConfirmMax},
+		{"told, of what may be another server, a minute ago", true, func(f *fake) { f.group.Untrusted = true }, ConfirmMax, 0},
+		{"asked for one, told of the other", true, func(f *fake) {
+			f.group.Untrusted = true
+			put(&f.unmentioned.untold, "m", struct{}{})
+			delete(f.unmentioned.told, "m")
+		}, 0, ConfirmMax},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			listeners, routes := needing(t, tt.told)
+			tt.do(listeners)
+			now := epoch.Add(tt.after)
+			routes.Infer(gone("r", "s"), false)
+			routes.group.Decide(now)
+			if tt.until == 0 {
+				routes.wantNames(t, "not in doubt", "t u v")
+				return
+			}
+			routes.wantNames(t, "in doubt", "r t u v")
+			h := routes.group.Holds(now)
+			if until := epoch.Add(tt.until); len(h) != 1 || h[0].Until != until || !h[0].Unconfirmed {
+				t.Errorf("holds %+v, want one that is undecided until %v", h, until)
+			}
+			if _, is := listeners.unmentioned.untold["l"]; is == tt.told {
+				t.Error("the names that the origin was not told have changed")
+			}
+			listeners.state(now, "l@2")
+			routes.group.Decide(now)
+			routes.wantNames(t, "mentioned", "t u v")
+			if routes.group.Busy() {
+				t.Error("there is something to decide still")
+			}
+		})
+	}
+	listeners, routes := needing(t, false)
+	routes.state(epoch, "-r", "-s", "-t", "-u", "-v")
+	routes.wantNames(t, "an established stream is obeyed, whatever is in doubt", "")
+	routes.group.Decide(epoch)
+	listeners.want(t, "an established stream", epoch)
+}
+
+// TestH03_ANameIsInNoDoubt: silence on a name that clients ask for does not remove it, so what it names need not wait.
+func TestH03_ANameIsInNoDoubt(t *testing.T) {
+	listeners, routes := needing(t, false)
+	listeners.group.Drop(listeners.Set)
+	listeners.Set = listeners.group.NewSet(wire.ListenerType, "", listeners)
+	listeners.begin(epoch)
+	routes.Infer(gone("r"), false)
+	routes.group.Decide(epoch)
+	routes.wantNames(t, "the listener is asked for by name", "s t u v")
+}
+
+// TestH03_WhatStaysNeedsWhatItNames: what a held, suspected or kept listener names is not removed, nor is a route that
+// is held itself.
+func TestH03_WhatStaysNeedsWhatItNames(t *testing.T) {
+	for name, do := range map[string]func(listeners *fake){
+		"suspected": func(f *fake) { f.confirmed = false; f.Infer(gone("l"), false) },
+		"held":      func(f *fake) { f.Infer(gone("l"), true); f.group.Decide(epoch) },
+		"kept":      func(f *fake) { f.Keep("l") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			listeners, routes := needing(t, true)
+			do(listeners)
+			routes.state(epoch, "-r")
+			routes.group.Decide(epoch)
+			routes.wantNames(t, name, "r s t u v")
+			listeners.state(epoch, "l@2")
+			routes.group.Decide(epoch)
+			routes.wantNames(t, "mentioned", "s t u v")
+		})
+	}
+	listeners, routes := needing(t, true)
+	listeners.Infer(gone("l"), true)
+	routes.Infer(gone("r"), true)
+	routes.group.Decide(epoch)
+	now := epoch.Add(time.Hour)
+	routes.group.Look(now)
+	routes.Infer(gone("r"), false)
+	routes.group.Decide(now)
+	routes.wantNames(t, "the second look confirms the route alone", "r s t u v")
+	if h := routes.group.Holds(now); len(h) != 2 || h[0].TypeURL != wire.ListenerType || h[1].TypeURL != wire.RouteType {
+		t.Errorf("holds %+v, want those of the listeners and of the routes", h)
+	}
+	listeners.Infer(gone("l"), false)
+	routes.group.Decide(now)
+	routes.wantNames(t, "and the listener", "s t u v")
+	listeners.wantNames(t, "and the listener", "m")
+	listeners, routes = needing(t, true)
+	listeners.Infer(gone("l"), true)
+	routes.group.Decide(epoch)
+	routes.state(epoch, "-r")
+	listeners.group.Release(HoldChoice{TypeURL: wire.ListenerType}, epoch)
+	routes.wantNames(t, "the listener is released", "s t u v")
+}
+
+// TestH03_ALossAfterALossIsNotSmall while the first one is held.
+func TestH03_ALossAfterALossIsNotSmall(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler, numbers("n", 100)...)
+	f.confirmed = true
+	f.Infer(gone(numbers("n", 20)...), false)
+	f.group.Decide(epoch)
+	f.Infer(gone("n20"), false)
+	f.group.Decide(epoch)
+	if n := f.group.Holding(); n != 21 {
+		t.Errorf("%d are held, want 21", n)
+	}
+}
+
+// TestH03_ASetIsCompleteFromItsTimeOn.
+func TestH03_ASetIsCompleteFromItsTimeOn(t *testing.T) {
+	f := &timed{newFake(wire.ClusterType, slog.DiscardHandler, numbers("n", 9)...)}
+	f.Set = f.group.NewSet(wire.ClusterType, wire.Wildcard, f)
+	f.Infer(gone("n0"), false)
+	if next := f.group.Decide(epoch.Add(-1)); next != epoch || len(f.held) != 9 {
+		t.Errorf("before it is complete: decided again at %v, %d names; want %v and 9", next, len(f.held), epoch)
+	}
+	if next := f.group.Decide(epoch); !next.IsZero() || len(f.held) != 8 {
+		t.Errorf("complete: decided again at %v, %d names; want never and 8", next, len(f.held))
+	}
+}
+
+// A timed is a fake that is complete at epoch.
+type timed struct{ *fake }
+
+func (f *timed) Complete() (time.Time, bool) { return epoch, true }
+
+// TestB15_OperatorsChoose a type, and what waits or what was discarded.
+func TestB15_OperatorsChoose(t *testing.T) {
+	clusters := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
+	listeners := newFakeIn(clusters.group, wire.ListenerType, wire.Wildcard, "l")
+	g := clusters.group
+	clusters.Keep("a")
+	clusters.Infer(gone("b", "c"), true)
+	clusters.state(epoch, "c")
+	listeners.Infer(gone("l"), true)
+	if h := g.Release(HoldChoice{TypeURL: wire.ListenerType}, epoch); len(h) != 1 || h[0].Names[0] != "l" {
+		t.Errorf("released %+v, want l", h)
+	}
+	listeners.wantNames(t, "released", "")
+	clusters.wantNames(t, "another type", "a b c")
+	clusters.Infer(gone("c"), true)
+	g.Release(HoldChoice{TypeURL: wire.ClusterType}, epoch)
+	clusters.wantNames(t, "what waits", "a")
+	clusters.held["b"] = &wire.Resource{Name: "b"}
+	clusters.Infer(gone("b"), true)
+	if h := g.Discard(HoldChoice{TypeURL: wire.ClusterType, Discarded: true}, epoch); len(h) != 1 || h[0].Names[0] != "b" {
+		t.Errorf("discarded %+v, want b", h)
+	}
+	if n := g.cfg.Counts.Discarded.Load(); n != 1 {
+		t.Errorf("%d discarded, want 1", n)
+	}
+	clusters.want(t, "discarded", epoch, "kept a b")
+	clusters.Infer(gone("a"), true)
+	clusters.want(t, "inferred again", epoch, "kept a b")
+	g.Release(HoldChoice{}, epoch)
+	clusters.wantNames(t, "nothing waits", "a b")
+	g.Release(HoldChoice{Discarded: true}, epoch)
+	clusters.wantNames(t, "released", "")
+	if n := g.cfg.Counts.Applied.Load(); n != 5 {
+		t.Errorf("%d applied, want 5", n)
+	}
+}
+
+// TestB15_WhatHoldsIsCounted, also when it is dropped.
+func TestB15_WhatHoldsIsCounted(t *testing.T) {
+	f := heldFake("a", "b")
+	g := f.group
+	wantHolding := func(when string, want int) {
+		t.Helper()
+		if n, all := g.Holding(), g.cfg.Counts.Holding.Load(); n != want || all != int64(want) {
+			t.Errorf("%s: %d are held, %d in all; want %d", when, n, all, want)
+		}
+	}
+	wantHolding("held", 2)
+	if n, m := g.Staying(), g.cfg.Counts.Held.Load(); n != 2 || m != 2 {
+		t.Errorf("%d stay and %d were held, want 2 of each", n, m)
+	}
+	delete(f.held, "a") // nobody wants it any more
+	g.Decide(epoch)
+	wantHolding("one is not wanted", 1)
+	g.Drop(f.Set)
+	wantHolding("dropped", 0)
+	if g.Busy() || g.Staying() != 0 || len(g.sets) != 0 {
+		t.Error("something is left of the set")
+	}
+	f = heldFake("a")
+	g = f.group
+	g.Close()
+	wantHolding("closed", 0)
+}
