@@ -218,7 +218,7 @@ var badResponses = []badInput{
 	{"removed_resource_names: rubbish", badAnswer("removed_resource_names", "\xff"), codes.InvalidArgument, "malformed message: removed resource name"},
 	{"removed_resource_names: also in removed_resources", badAnswer("removed_resources", "a", "removed_resource_names", badPart(&discoverypb.ResourceName{}, "name", "a")), codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
 	{"resource_errors: rubbish", badAnswer("resource_errors", "\xff"), codes.InvalidArgument, "malformed message: resource error"},
-	{"resource_errors: no name", badAnswer("resource_errors", ""), codes.InvalidArgument, "resource without a name, in resource_errors"},
+	{"resource_errors: no name", badAnswer("resources", badCluster("b"), "resource_errors", ""), codes.InvalidArgument, "resource without a name, in resource_errors"},
 	{"resource_errors: also a resource", badAnswer("resources", badCluster("a"), "resource_errors", badPart(&discoverypb.ResourceError{}, "resource_name", badPart(&discoverypb.ResourceName{}, "name", "a"))), codes.InvalidArgument, `duplicate resource name "a", in resource_errors`},
 }
 

@@ -208,7 +208,7 @@ func TestC30_ARemovalIsPassedOnOnce(t *testing.T) {
 
 // No request's names are dropped, whatever its nonce is and whatever else it says:
 // with a response on its way or without, with an ACK or a refusal.
-func TestC34_NamesCountWhateverTheNonce(t *testing.T) {
+func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 	t.Parallel()
 	for _, nonce := range []string{"newest", "older", "none", "of another stream"} {
 		for _, pending := range []bool{false, true} {
