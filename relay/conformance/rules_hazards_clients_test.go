@@ -14,6 +14,24 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
+// orderWarm returns a client that holds the EDS clusters a and b, with endpoints
+// asked for by name or, if names is "*", by wildcard.
+func orderWarm(w *orderWorld, opts relaytest.ClientOptions, names string) *orderClient {
+	w.t.Helper()
+	w.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds r@1")
+	c := w.dial(opts).subscribe("cds", "")
+	w.settle()
+	c.hears(orderForm(opts.Variant, "cds a@1 b@1"))
+	c.subscribe("eds", names)
+	w.settle()
+	c.heard()
+	for _, r := range c.read {
+		c.Ack(r)
+	}
+	c.expect()
+	return c
+}
+
 // An origin that pushes faster than an Envoy applies, and repeats clusters that have
 // not changed: the Envoy has one response of a type to answer at a time, gets what is
 // newest then, and nothing for what was repeated, or it would warm for ever.

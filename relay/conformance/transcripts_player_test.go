@@ -136,7 +136,7 @@ func (p *player) happen(event string) {
 			}
 		}
 	case "origin", "west":
-		p.origin(p.origins[who], what)
+		p.origin(who, what)
 	case "operator":
 		p.operator(what)
 	default:
@@ -199,12 +199,14 @@ var playedBehaviours = map[string]func(b *relaytest.Behaviour){
 	"reports missing names":      func(b *relaytest.Behaviour) { b.SilentOnMissing = false },
 	"ignores what the relay has": func(b *relaytest.Behaviour) { b.IgnoreIRV = true },
 	"sends no versions":          func(b *relaytest.Behaviour) { b.EmptyVersions = true },
+	"forgets all that it said":   func(b *relaytest.Behaviour) { b.IgnoreIRV, b.EmptyVersions, b.SilentOnMissing = true, true, true },
 	"speaks SotW":                func(b *relaytest.Behaviour) { b.SotW = true },
 	"has outside by name alone":  func(b *relaytest.Behaviour) { b.NamedOnly = func(_, name string) bool { return name == "outside" } },
 }
 
-func (p *player) origin(o *playedOrigin, what string) {
+func (p *player) origin(who, what string) {
 	p.w.t.Helper()
+	o := p.origins[who]
 	if alter := playedBehaviours[what]; alter != nil {
 		o.origin.Change(alter)
 		return
@@ -229,14 +231,14 @@ func (p *player) origin(o *playedOrigin, what string) {
 		}
 		o.say(o.stream, expandChanges(rest)...)
 	case "lists":
-		p.list(o, rest)
+		p.list(who, o, rest)
 	default:
 		o.change(expandChanges(what)...)
 	}
 }
 
 // list notes what an origin is asked for, or has been asked since the last time, by type.
-func (p *player) list(o *playedOrigin, what string) {
+func (p *player) list(who string, o *playedOrigin, what string) {
 	state, byType := o.origin.State(), make(map[string][]string)
 	for _, s := range state.Streams {
 		for typeURL := range s.Types {
@@ -253,7 +255,7 @@ func (p *player) list(o *playedOrigin, what string) {
 		}
 	}
 	for _, short := range slices.Sorted(maps.Keys(byType)) {
-		p.notes = append(p.notes, "origin: "+strings.Join(append([]string{short}, byType[short]...), " "))
+		p.notes = append(p.notes, who+": "+strings.Join(append([]string{short}, byType[short]...), " "))
 	}
 }
 
@@ -305,12 +307,14 @@ func (p *player) client(name, what string) {
 	short, names, _ := strings.Cut(rest, " ")
 	switch does {
 	case "subscribes":
+		c.note(short, names)
 		c.subscribe(short, expandNames(names))
 	case "unsubscribes":
 		c.Unsubscribe(orderTypes[short], strings.Fields(expandNames(names))...)
 	case "returns": // "to cds a b, holding c"
 		asks, holds, _ := strings.Cut(names, ", holding ")
 		short, names, _ := strings.Cut(asks, " ")
+		c.note(short, names)
 		c.returns(c.variant, short, expandNames(names), expandNames(holds))
 	case "acks":
 		c.answer(strings.Fields(rest))
@@ -327,11 +331,23 @@ func (p *player) client(name, what string) {
 	}
 }
 
+// note remembers the endpoints that an Envoy asks for.
+func (c *playedClient) note(short, names string) {
+	for name := range strings.FieldsSeq(names) {
+		if c.asked != nil && short == "eds" {
+			c.asked[name] = true
+		}
+	}
+}
+
 func (p *player) connect(name string, how []string) {
 	opts := playerOptions(name, how[0])
 	opts.AutoAck = slices.Contains(how, "ready") || slices.Contains(how, "refuses all")
 	if slices.Contains(how, "refuses all") {
 		opts.Reject = func(*relaytest.Response) error { return errors.New("refused") }
+	}
+	if slices.Contains(how, "wrapped") {
+		opts.Node = relaytest.WithFeatures(opts.Node, relaytest.FeatureWrapper)
 	}
 	c := &playedClient{orderClient: p.w.dial(opts), name: name, variant: opts.Variant}
 	if slices.Contains(how, "as an Envoy") {

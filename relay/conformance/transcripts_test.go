@@ -29,7 +29,8 @@ var update = flag.Bool("update", false, "write the transcripts")
 //	> relay TENDER_ACK_WAIT=1s       (first, if at all; with TENDER_ROUTES there is a second origin, west)
 //	> envoy connects, delta          (or sotw; "grpc" begins the names of gRPC clients, "tender" of relays)
 //	> envoy connects, delta, ready   (accepts everything at once; also: "refuses all", and "as an Envoy", which
-//	                                 asks for the endpoints of new clusters first)
+//	                                 asks for the endpoints of new clusters first; "wrapped": it understands
+//	                                 resources in Resource messages)
 //	> envoy/eds/2 connects, delta    (a stream of one type of the same Envoy)
 //	> origin cds web@1, eds -web     (a revision appears, a resource goes; all at once)
 //	> origin cds web{1..9}@1         (web1 to web9; also in the names that clients ask for)
