@@ -27,6 +27,7 @@ type player struct {
 	clients map[string]*playedClient
 	order   []*playedClient // as they connected
 	notes   []string        // to say beside what the clients are told
+	load    *playedLoad     // nil without TENDER_LRS
 }
 
 // A playedOrigin is an origin of a scene.
@@ -49,8 +50,8 @@ type playedClient struct {
 // playerBubble runs f with a relay of one origin or, with TENDER_ROUTES, two.
 func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	t.Helper()
-	run := func(w, west *orderWorld) {
-		p := &player{w: w, origins: make(map[string]*playedOrigin), clients: make(map[string]*playedClient)}
+	run := func(w, west *orderWorld, load *playedLoad) {
+		p := &player{w: w, load: load, origins: make(map[string]*playedOrigin), clients: make(map[string]*playedClient)}
 		p.origins["origin"] = &playedOrigin{orderWorld: w, seen: make(map[int]int)}
 		if west != nil {
 			p.origins["west"] = &playedOrigin{orderWorld: west, seen: make(map[int]int)}
@@ -59,10 +60,12 @@ func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	}
 	const routes = "TENDER_ROUTES="
 	if i := slices.IndexFunc(env, func(set string) bool { return strings.HasPrefix(set, routes) }); i >= 0 {
-		originsBubble(t, env[i][len(routes):], slices.Delete(slices.Clone(env), i, i+1), run)
-		return
+		originsBubble(t, env[i][len(routes):], slices.Delete(slices.Clone(env), i, i+1), func(first, west *orderWorld) { run(first, west, nil) })
+	} else if slices.ContainsFunc(env, func(set string) bool { return strings.HasPrefix(set, "TENDER_LRS=") }) {
+		playLoad(t, env, func(w *orderWorld, l *playedLoad) { run(w, nil, l) })
+	} else {
+		orderBubble(t, env, func(w *orderWorld) { run(w, nil, nil) })
 	}
-	orderBubble(t, env, func(w *orderWorld) { run(w, nil) })
 }
 
 // said returns the notes, what the clients were told since the last time, and whose streams ended.
@@ -85,6 +88,9 @@ func (p *player) said() []string {
 			c.ended = true
 			lines = append(lines, c.name+" is disconnected: "+status.Code(c.WaitEnd(p.w.t.Context())).String())
 		}
+	}
+	if p.load != nil {
+		lines = append(lines, p.load.said(p.w.t)...)
 	}
 	return lines
 }
@@ -230,6 +236,8 @@ func (p *player) origin(who, what string) {
 			o.stream = o.accept()
 		}
 		o.say(o.stream, expandChanges(rest)...)
+	case "asks":
+		p.load.ask(p.w.t, rest, p.duration)
 	case "lists":
 		p.list(who, o, rest)
 	default:
@@ -299,6 +307,9 @@ func (p *player) client(name, what string) {
 	does, rest, _ := strings.Cut(what, " ")
 	if does == "connects," {
 		p.connect(name, strings.Split(rest, ", "))
+		return
+	}
+	if p.load != nil && p.load.peer(p.w.relay, name, what) {
 		return
 	}
 	if c == nil {
