@@ -74,7 +74,7 @@ func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
 // A relay that loses one side in the middle of a push must not leave the other one
 // stale: the streams of a client whose connection breaks under a send end, nothing of
 // that send counts as sent, and the loss of the origin ends no stream. (TestC27 has
-// clients that do not read, TestC29 the loss of the origin at rest.)
+// clients that do not read, TestB8_B15_C29_… the loss of the origin at rest.)
 func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 	t.Parallel()
 	const large = 512 << 10 // more than fits on the way to a client that does not read
