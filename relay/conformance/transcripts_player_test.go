@@ -217,10 +217,12 @@ func (p *player) origin(who, what string) {
 		o.origin.Change(alter)
 		return
 	}
+	if what == "has virtual hosts on demand" {
+		o.onDemand()
+		return
+	}
 	verb, rest, _ := strings.Cut(what, " ")
 	switch verb {
-	case "has": // virtual hosts on demand
-		o.onDemand()
 	case "stops":
 		o.stop()
 	case "starts":
@@ -353,17 +355,22 @@ func (c *playedClient) note(short, names string) {
 
 func (p *player) connect(name string, how []string) {
 	opts := playerOptions(name, how[0])
-	opts.AutoAck = slices.Contains(how, "ready") || slices.Contains(how, "refuses all")
-	if slices.Contains(how, "refuses all") {
-		opts.Reject = func(*relaytest.Response) error { return errors.New("refused") }
+	var asked map[string]bool
+	for _, option := range how[1:] {
+		switch option {
+		case "ready":
+			opts.AutoAck = true
+		case "refuses all":
+			opts.AutoAck, opts.Reject = true, func(*relaytest.Response) error { return errors.New("refused") }
+		case "wrapped":
+			opts.Node = relaytest.WithFeatures(opts.Node, relaytest.FeatureWrapper)
+		case "as an Envoy":
+			asked = make(map[string]bool)
+		default:
+			p.w.t.Fatalf("%s connects, %s: not understood", name, option)
+		}
 	}
-	if slices.Contains(how, "wrapped") {
-		opts.Node = relaytest.WithFeatures(opts.Node, relaytest.FeatureWrapper)
-	}
-	c := &playedClient{orderClient: p.w.dial(opts), name: name, variant: opts.Variant}
-	if slices.Contains(how, "as an Envoy") {
-		c.asked = make(map[string]bool)
-	}
+	c := &playedClient{orderClient: p.w.dial(opts), name: name, variant: opts.Variant, asked: asked}
 	p.clients[name], p.order = c, append(p.order, c)
 }
 
