@@ -39,10 +39,13 @@ var (
 	citing = []string{".go", ".md", ".txt", ".yml", ".yaml"}
 )
 
-// linksBelow stands before the links to the files with tests, at the end of the page.
 // update has the page of the protocol written.
 var update = flag.Bool("update", false, "write the names of tests into deploy/docs/protocol.md")
 
+// transcripts is the folder of the transcripts of rules.
+const transcripts = "relay/conformance/testdata/transcripts/"
+
+// linksBelow stands before the links to the files with tests, at the end of the page.
 const linksBelow = "\n<!-- Written by go test ./relay -run TestProtocolPage -update, as are the names of the test files above. -->\n\n"
 
 // TestCodesStandInProtocol holds that each code that is cited anywhere in the repository is
@@ -209,21 +212,25 @@ func citers(t *testing.T) map[string]string {
 }
 
 // testFiles returns the files with tests named after each code, by their paths in the
-// module without _test.go.
+// module without _test.go; and the transcripts named so, without the path of their folder.
 func testFiles(t *testing.T) map[string][]string {
 	t.Helper()
 	files := map[string][]string{}
-	for name, text := range citers(t) {
-		short, ok := strings.CutSuffix(filepath.ToSlash(name), "_test.go")
-		if !ok {
-			continue
+	add := func(test, file string) {
+		for _, code := range citedBy(test) {
+			if !slices.Contains(files[code], file) {
+				files[code] = append(files[code], file)
+			}
 		}
-		short = strings.TrimPrefix(short, "../")
-		for _, match := range coded.FindAllStringSubmatch(text, -1) {
-			for _, code := range citedBy(match[1]) {
-				if !slices.Contains(files[code], short) {
-					files[code] = append(files[code], short)
-				}
+	}
+	for name, text := range citers(t) {
+		name = strings.TrimPrefix(filepath.ToSlash(name), "../")
+		if played, ok := strings.CutPrefix(name, transcripts); ok {
+			played = strings.TrimSuffix(played, ".txt")
+			add("Test"+played, played)
+		} else if short, ok := strings.CutSuffix(name, "_test.go"); ok {
+			for _, match := range coded.FindAllStringSubmatch(text, -1) {
+				add(match[1], short)
 			}
 		}
 	}
@@ -273,7 +280,11 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 	}
 	var links strings.Builder
 	for _, file := range slices.Sorted(maps.Keys(named)) {
-		links.WriteString("[" + file + "]: ../../" + file + "_test.go\n")
+		path := file + "_test.go"
+		if !strings.Contains(file, "/") {
+			path = transcripts + file + ".txt"
+		}
+		links.WriteString("[" + file + "]: ../../" + path + "\n")
 	}
 	return strings.Join(out, "\n\n") + "\n" + linksBelow + links.String(), missing
 }

@@ -99,7 +99,7 @@ func TestREADMEIsShort(t *testing.T) {
 var (
 	metric   = regexp.MustCompile("`(tender_[a-z_]+)")
 	setting  = regexp.MustCompile(`TENDER_[A-Z0-9_]+`) // TENDER_MAX_, with an ellipsis, is several
-	test     = regexp.MustCompile("`(Test[A-Z]\\w+)`")
+	test     = regexp.MustCompile("`(Test[A-Z]\\w+(?:/[\\w-]+)?)`")
 	logged   = regexp.MustCompile("[Ll]og: `([^`]+)`")
 	declared = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 )
@@ -204,6 +204,9 @@ func source(t *testing.T) (tests map[string]bool, code string) {
 	tests = map[string]bool{}
 	var text strings.Builder
 	err := filepath.WalkDir("..", func(name string, entry fs.DirEntry, err error) error {
+		if played, ok := strings.CutPrefix(filepath.ToSlash(name), "../"+transcripts); ok {
+			tests["TestTranscripts/"+strings.TrimSuffix(played, ".txt")] = true
+		}
 		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") {
 			return err
 		}

@@ -272,3 +272,27 @@ func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 		}
 	})
 }
+
+// TestH18_GoControlPlane: go-control-plane says nothing of a name that it never gave to the relay, and a removal to a
+// client that holds it.
+func TestH18_GoControlPlane(t *testing.T) {
+	t.Parallel()
+	planeBubble(t, nil, func(t *testing.T, _ *relaytest.ControlPlane, r *running) {
+		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
+		c.Send(streamDelta(relaytest.EnvoyNode("client"), streamEDS, []string{"c0", "gone"}, silentHolds("c0", "gone")))
+		for _, step := range []struct {
+			wait time.Duration
+			want int
+		}{{14 * time.Second, 0}, {3 * time.Second, 1}} {
+			time.Sleep(step.wait)
+			synctest.Wait()
+			var removed []string
+			for _, resp := range c.Responses() {
+				removed = append(removed, resp.Removed...)
+			}
+			if len(removed) != step.want {
+				t.Errorf("told that %q are gone, want %d", removed, step.want)
+			}
+		}
+	})
+}

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -218,33 +215,8 @@ var badResponses = []badInput{
 	{"removed_resource_names: rubbish", badAnswer("removed_resource_names", "\xff"), codes.InvalidArgument, "malformed message: removed resource name"},
 	{"removed_resource_names: also in removed_resources", badAnswer("removed_resources", "a", "removed_resource_names", badPart(&discoverypb.ResourceName{}, "name", "a")), codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
 	{"resource_errors: rubbish", badAnswer("resource_errors", "\xff"), codes.InvalidArgument, "malformed message: resource error"},
-	{"resource_errors: no name", badAnswer("resource_errors", ""), codes.InvalidArgument, "resource without a name, in resource_errors"},
+	{"resource_errors: no name", badAnswer("resources", badCluster("b"), "resource_errors", ""), codes.InvalidArgument, "resource without a name, in resource_errors"},
 	{"resource_errors: also a resource", badAnswer("resources", badCluster("a"), "resource_errors", badPart(&discoverypb.ResourceError{}, "resource_name", badPart(&discoverypb.ResourceName{}, "name", "a"))), codes.InvalidArgument, `duplicate resource name "a", in resource_errors`},
-}
-
-// A badFile is a file of a file origin: what is in it, or what stands in its place.
-type badFile struct {
-	name, content string
-	place         func(path string) error
-}
-
-// badFiles are files of a file origin, one of each kind that cannot be read. The log
-// says what is wrong.
-var badFiles = []badInput{
-	{"YAML: syntax", badFile{name: "bad.yaml", content: "resources:\n- a: [\n"}, codes.OK, "bad.yaml:2: did not find expected node content"},
-	{"YAML: unknown field", badFile{name: "bad.yaml", content: "- {'@type': " + streamCDS + ", name: c, nome: d}\n"}, codes.OK, `bad.yaml:1: unknown field \"nome\"`},
-	{"YAML: unknown type", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/acme.Foo}\n"}, codes.OK, `bad.yaml:1: unknown type \"type.googleapis.com/acme.Foo\"`},
-	{"YAML: no name", badFile{name: "bad.yaml", content: "- {'@type': " + streamCDS + "}\n"}, codes.OK, `bad.yaml:1: resources[0]: no name in a resource of type \"` + streamCDS},
-	{"YAML: a name twice", badFile{name: "bad.yaml", content: strings.Repeat("- {'@type': "+streamCDS+", name: c}\n", 2)}, codes.OK, `bad.yaml:2: resources[1]: name \"c\" is taken by resources[0]`},
-	{"YAML: another type than it says", badFile{name: "bad.yaml", content: "type_url: t\nresources:\n- {'@type': " + streamCDS + ", name: c}\n"}, codes.OK, `bad.yaml:3: resources[0]: type \"` + streamCDS + `\" in a response of type \"t\"`},
-	{"YAML: a wrapper around nothing", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: c}\n"}, codes.OK, "bad.yaml:1: resources[0]: wrapper without a resource in it"},
-	{"YAML: two documents", badFile{name: "bad.yaml", content: "resources: []\n---\nresources: []\n"}, codes.OK, "bad.yaml: document 2 in one file"},
-	{"JSON: cut short", badFile{name: "bad.json", content: "{\n \"resources\": ["}, codes.OK, "bad.json:2: unexpected EOF"},
-	{"text: unknown field", badFile{name: "bad.txtpb", content: "resources {\n  nome: 1\n}\n"}, codes.OK, `bad.txtpb:2:3: invalid field name \"nome\"`},
-	{"binary: rubbish", badFile{name: "bad.pb", content: "\xff\xff"}, codes.OK, "bad.pb: not a DiscoveryResponse: "},
-	{"nothing in it", badFile{name: "bad.yaml", content: "\n"}, codes.OK, "bad.yaml: file is empty"},
-	{"a directory", badFile{name: "bad.yaml", place: func(path string) error { return os.Mkdir(path, 0o700) }}, codes.OK, "bad.yaml: not a regular file"},
-	{"a link that leads nowhere", badFile{name: "bad.yaml", place: func(path string) error { return os.Symlink("nowhere", path) }}, codes.OK, "bad.yaml: no such file or directory"},
 }
 
 // Bad input on every surface is refused with an error that says what and why, and
@@ -485,52 +457,5 @@ func badTaken(s *relaytest.OriginStream) codes.Code {
 		return codes.Code(last.GetErrorDetail().GetCode())
 	default:
 		return codes.OK
-	}
-}
-
-// goodFiles hold the cluster a in each format.
-var goodFiles = map[string]string{
-	".yaml":  "- {'@type': " + streamCDS + ", name: a}\n",
-	".json":  `{"resources": [{"@type": "` + streamCDS + `", "name": "a"}]}`,
-	".txtpb": "resources { [" + streamCDS + `] { name: "a" } }`,
-	".pb":    badPart(&discoverypb.DiscoveryResponse{}, "resources", badPart(&anypb.Any{}, "type_url", streamCDS, "value", "\x0a\x01a")),
-}
-
-// inFile has a file go bad under a relay of a file origin. Its log tells, what the file
-// held stays, for those who come later too, and other files are followed.
-func (row badInput) inFile(t *testing.T) {
-	dir, file := t.TempDir(), row.input.(badFile)
-	badWrite(t, dir, file.name, goodFiles[filepath.Ext(file.name)])
-	badWrite(t, dir, "other.yaml", "- {'@type': "+streamCDS+", name: other, alt_stat_name: before}\n")
-	r := startFiles(t, dir)
-	c := r.Client(relaytest.ClientOptions{AutoAck: true})
-	c.Subscribe(streamCDS, "*")
-	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a", "other") })
-	before := c.State()
-	if file.place == nil {
-		badWrite(t, dir, file.name, file.content)
-	} else if err := errors.Join(os.Remove(filepath.Join(dir, file.name)), file.place(filepath.Join(dir, file.name))); err != nil {
-		t.Fatal(err)
-	}
-	badWrite(t, dir, "other.yaml", "- {'@type': "+streamCDS+", name: other, alt_stat_name: after}\n")
-	late := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
-	late.Subscribe(streamCDS, "*")
-	for _, c := range []*relaytest.Client{c, late} {
-		c.WaitState(t.Context(), func(s relaytest.State) bool {
-			return len(s[streamCDS]) == 2 && s.Digest(streamCDS, "other") != before.Digest(streamCDS, "other")
-		})
-		if c.State().Digest(streamCDS, "a") != before.Digest(streamCDS, "a") {
-			t.Errorf("%v has not the cluster that the file held while it was good", c)
-		}
-	}
-	row.check(t, codes.OK, r.Log.String())
-}
-
-// badWrite writes a file that is whole as soon as it is there.
-func badWrite(t *testing.T, dir, name, content string) {
-	t.Helper()
-	hidden := filepath.Join(dir, ".writing")
-	if err := errors.Join(os.WriteFile(hidden, []byte(content), 0o600), os.Rename(hidden, filepath.Join(dir, name))); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -338,6 +339,9 @@ func TestB8_AColdChainGivesUp(t *testing.T) {
 		}
 		if said := c.Responses(); len(said) > 0 {
 			t.Errorf("was told %v before", said)
+		}
+		if got := last.Stats().Ended[guard.EndedCold]; got != 1 {
+			t.Errorf("counted %d streams for which nothing was known, want 1", got)
 		}
 		time.Sleep(10 * time.Minute)
 		o.Restart()

@@ -21,7 +21,7 @@ import (
 // A relay that stops ends the streams of clients that it has served with OK, which to
 // them is no error, whether they have answered or wait for more. The streams of others
 // end as a failure, without a response, or they would take themselves for served. (Cold
-// streams, to which the same is done, are those of TestB8_R134_ColdRelayWithoutOriginGivesUp.)
+// streams, to which the same is done, are those of the transcript B8_R134_cold-relays-give-up.)
 func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
 	t.Parallel()
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {

@@ -14,6 +14,24 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
+// orderWarm returns a client that holds the EDS clusters a and b, with endpoints
+// asked for by name or, if names is "*", by wildcard.
+func orderWarm(w *orderWorld, opts relaytest.ClientOptions, names string) *orderClient {
+	w.t.Helper()
+	w.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds r@1")
+	c := w.dial(opts).subscribe("cds", "")
+	w.settle()
+	c.hears(orderForm(opts.Variant, "cds a@1 b@1"))
+	c.subscribe("eds", names)
+	w.settle()
+	c.heard()
+	for _, r := range c.read {
+		c.Ack(r)
+	}
+	c.expect()
+	return c
+}
+
 // An origin that pushes faster than an Envoy applies, and repeats clusters that have
 // not changed: the Envoy has one response of a type to answer at a time, gets what is
 // newest then, and nothing for what was repeated, or it would warm for ever.
@@ -53,77 +71,10 @@ func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
 	})
 }
 
-// Clients take a resource for missing that has not come within 15s. Whatever the origin
-// does, what it has comes well before that, or the stream ends without a response:
-// then the client knows that it has no server, and starts no timer.
-func TestC26_AnswersComeBeforeClientsGiveUp(t *testing.T) {
-	t.Parallel()
-	const well = 13 * time.Second
-	for _, tt := range []struct {
-		name    string
-		trouble func(w *orderWorld)
-		served  bool
-	}{
-		{"all is well", func(*orderWorld) {}, true},
-		{"the origin is slow", func(w *orderWorld) { w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 9 * time.Second }) }, true},
-		{"the origin passes over what it has not", func(w *orderWorld) {
-			w.origin.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
-		}, true},
-		{"the origin is gone", (*orderWorld).stop, false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-				for _, short := range []string{"lds", "cds", "rds", "eds", "srds", "sds"} {
-					for _, held := range []string{"", "a"} {
-						orderBubble(t, nil, func(w *orderWorld) {
-							w.change(short + " a@1")
-							tt.trouble(w)
-							c := w.envoy(v)
-							if held == "" {
-								c.subscribe(short, "a missing")
-							} else {
-								c.returns(v, short, "a missing", held)
-							}
-							w.pass(well)
-							said := c.heard()
-							has := slices.ContainsFunc(said, func(r string) bool { return strings.Contains(r, "a@1") })
-							switch {
-							case tt.served && !has:
-								t.Errorf("%s, held %q: got %q after %v, want a", short, held, said, well)
-							case !tt.served && (len(said) > 0 || w.relay.Streams() > 0):
-								t.Errorf("%s, held %q: got %q after %v, and %d streams, want none of both", short, held, said, well, w.relay.Streams())
-							}
-						})
-					}
-				}
-			})
-		})
-	}
-}
-
-// A refusal must not start such timers either: the next set that the client is sent
-// has what it had, and what it refused.
-func TestC26_ARefusedSetIsFollowedByACompleteOne(t *testing.T) {
-	t.Parallel()
-	orderBubble(t, nil, func(w *orderWorld) {
-		w.change("lds a@1", "lds b@1", "lds c@1")
-		c := w.dial(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc")}).subscribe("lds", "a b c")
-		w.pass(time.Second)
-		c.hears("lds {a@1 b@1 c@1}")
-		w.change("lds b@2")
-		c.expect("lds {a@1 b@2 c@1}")
-		c.nack("lds")
-		w.pass(time.Hour)
-		c.expect()
-		w.change("lds c@2")
-		c.hears("lds {a@1 b@2 c@2}")
-	})
-}
-
 // A relay that loses one side in the middle of a push must not leave the other one
 // stale: the streams of a client whose connection breaks under a send end, nothing of
 // that send counts as sent, and the loss of the origin ends no stream. (TestC27 has
-// clients that do not read, TestC29 the loss of the origin at rest.)
+// clients that do not read, TestB8_B15_C29_… the loss of the origin at rest.)
 func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 	t.Parallel()
 	const large = 512 << 10 // more than fits on the way to a client that does not read
@@ -170,45 +121,9 @@ func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 	})
 }
 
-// What a removal means to a client depends on the type, and some refuse it. It is
-// passed on as the origin said it, once: refused, it is not said again, and what comes
-// next is what the origin says next.
-func TestC30_ARemovalIsPassedOnOnce(t *testing.T) {
-	t.Parallel()
-	for _, short := range []string{"ecds", "sds", "rds", "eds"} {
-		t.Run(short, func(t *testing.T) {
-			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-				orderBubble(t, nil, func(w *orderWorld) {
-					w.change(short+" a@1", short+" b@1")
-					c := w.envoy(v).subscribe(short, "a b")
-					w.pass(time.Second)
-					c.hears(orderForm(v, short+" a@1 b@1"))
-					w.change(short + " -a")
-					if v == relaytest.Delta {
-						c.expect(short + " -a")
-						c.nack(short)
-					}
-					w.pass(time.Hour)
-					c.expect() // SotW cannot say it
-					w.change(short + " b@2")
-					c.hears(orderForm(v, short+" b@2"))
-					w.change(short + " a@3")
-					back := orderForm(v, short+" a@3")
-					if v == relaytest.SotW && (short == "ecds" || short == "sds") { // all that an Envoy named, see B.17
-						back = short + " {a@3 b@2}"
-					}
-					c.hears(back)
-					w.pass(time.Hour)
-					c.expect()
-				})
-			})
-		})
-	}
-}
-
 // No request's names are dropped, whatever its nonce is and whatever else it says:
 // with a response on its way or without, with an ACK or a refusal.
-func TestC34_NamesCountWhateverTheNonce(t *testing.T) {
+func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 	t.Parallel()
 	for _, nonce := range []string{"newest", "older", "none", "of another stream"} {
 		for _, pending := range []bool{false, true} {
@@ -242,44 +157,4 @@ func c34Request(v relaytest.Variant, nonce, refusal string) proto.Message {
 		delta.ResourceNamesSubscribe = []string{"b"}
 	}
 	return req
-}
-
-// Envoys ACK clusters before these are warm, or only then, and ask for endpoints one
-// cluster at a time. No answer waits for another type's ACK, nor for all names: a
-// client whose clusters change while it starts, and that ACKs late, is led through.
-func TestC35_ClustersChangeWhileAClientStarts(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, []string{"TENDER_ACK_WAIT=10m"}, func(w *orderWorld) {
-			w.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds r@1")
-			w.ready(v).subscribe("cds", "").subscribe("lds", "").subscribe("eds", "a b").subscribe("rds", "r")
-			w.settle()
-			all := func(a, b string) string { // of clusters, when b changed
-				return map[relaytest.Variant]string{relaytest.Delta: "cds " + b, relaytest.SotW: "cds {" + a + " " + b + "}"}[v]
-			}
-			c := w.envoy(v).subscribe("cds", "")
-			c.expect(orderForm(v, "cds a@1 b@1")) // it does not answer before all are warm
-			c.subscribe("eds", "a")
-			c.hears(orderForm(v, "eds a@1"))
-			w.change("cds b@2")
-			c.expect() // one un-ACKed response at a time
-			w.change("eds a@2")
-			c.hears(orderForm(v, "eds a@2")) // nor does this wait for the clusters
-			c.subscribe("eds", "b")
-			c.expect(orderForm(v, "eds b@1"))
-			c.subscribe("lds", "")
-			c.expect(orderForm(v, "lds l@1"))
-			c.subscribe("rds", "r")
-			c.expect(orderForm(v, "rds r@1"))
-			c.ack("eds", "cds") // warm, but for what changed
-			c.expect(all("a@1", "b@2"), orderForm(v, "eds b@1"))
-			c.ack("lds", "rds")
-			w.change("cds b@3")
-			c.ack("eds", "cds")
-			c.expect(all("a@1", "b@3"), orderForm(v, "eds b@1"))
-			c.ack("eds", "cds")
-			w.pass(time.Hour)
-			c.expect()
-		})
-	})
 }

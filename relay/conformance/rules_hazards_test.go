@@ -1,9 +1,7 @@
 package conformance_test
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -158,84 +156,6 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 	})
 }
 
-// A name that is asked for again is sent again out of what the relay holds: the origin is
-// not asked, since not every origin answers twice.
-func TestC07_AskedForAgainOfTheRelayAlone(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		for _, typeURL := range []string{streamCDS, streamEDS, streamAcmeType} {
-			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", []byte("held")), "1")
-			c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(typeURL, "a")
-			streamTake(t, c, typeURL, "a")
-			synctest.Wait() // for the relay's ACK
-			asked := len(o.State().Requests(typeURL))
-			again := func() {
-				t.Helper()
-				r := streamNext(t, c)
-				streamHas(t, r, typeURL, "a")
-				c.Ack(r)
-			}
-			for range 2 {
-				c.Unsubscribe(typeURL, "a")
-				c.Subscribe(typeURL, "a")
-				again()
-				if v == relaytest.Delta {
-					c.Send(streamRequest(v, typeURL, "", "a")) // held all the while
-					again()
-				}
-				time.Sleep(time.Minute) // shorter than the linger
-			}
-			if n := len(o.State().Requests(typeURL)); n != asked {
-				t.Errorf("%s: the origin got %d more requests", typeURL, n-asked)
-			}
-		}
-	})
-}
-
-// Bad, then revert: what was accepted before the content that was refused is sent
-// again, although the client has accepted it once; and whoever comes after a
-// client that refused is served.
-func TestC10_BadThenRevertIsSent(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		r := start(t, o)
-		c := r.Client(relaytest.ClientOptions{Variant: v})
-		for typeURL, put := range map[string]func(what string){
-			streamCDS: func(what string) { o.Put(relaytest.Cluster("x", what)) },
-			streamRDS: func(what string) { o.Put(streamRoute("x", what)) },
-		} {
-			put("A")
-			c.Subscribe(typeURL, "x")
-			good := streamTake(t, c, typeURL, "x")
-			put("bad")
-			c.Nack(c.Recv(t.Context()), "this is bad")
-			streamQuiet(t, c, time.Hour)
-			put("A")
-			again := streamTake(t, c, typeURL, "x")
-			if again.Resources[0].Digest != good.Resources[0].Digest {
-				t.Errorf("%s: after the refusal: %v, want what was accepted", typeURL, again)
-			}
-		}
-		refuser := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true,
-			Reject: func(*relaytest.Response) error { return errors.New("never") }})
-		refuser.Subscribe(streamLDS, "*")
-		refuser.Recv(t.Context())
-		late := r.Client(relaytest.ClientOptions{Variant: v})
-		late.Subscribe(streamLDS, "*")
-		streamTake(t, late, streamLDS)
-		o.Put(relaytest.Listener("l", "x"))
-		streamTake(t, late, streamLDS, "l")
-		for _, typeURL := range []string{streamCDS, streamRDS, streamLDS} {
-			for _, req := range o.State().Requests(typeURL) {
-				if req.Message.GetErrorDetail() != nil {
-					t.Errorf("a client's refusal reached the origin: %v", req.Message)
-				}
-			}
-		}
-	})
-}
-
 // A nonce is a decimal number that counts the responses of its stream over all
 // types, and no stream shares its counter.
 func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
@@ -313,111 +233,5 @@ func TestB22_NameTwiceInASotWList(t *testing.T) {
 		streamQuiet(t, c, time.Minute)
 		o.Put(relaytest.Cluster("b", "2"))
 		streamTake(t, c, streamCDS, "a", "b")
-	})
-}
-
-// What is deleted while a client is away, or while the origin is, is gone for the
-// client in the end, and nothing else is (R086, B.15).
-func TestC14_DeletionsDuringADisconnectArrive(t *testing.T) {
-	t.Parallel()
-	for _, b := range []relaytest.Behaviour{{}, {IgnoreIRV: true}, {IgnoreIRV: true, EmptyVersions: true, SilentOnMissing: true}} {
-		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-			orderBubble(t, nil, func(w *orderWorld) {
-				w.origin.Change(func(have *relaytest.Behaviour) { *have = b })
-				w.change("cds a@1", "cds b@1", "cds c@1", "lds a@1", "lds b@1", "lds c@1", "srds a@1", "srds b@1", "srds c@1")
-				open := func() *orderClient {
-					return w.ready(v).subscribe("cds", "").subscribe("lds", "").subscribe("srds", "")
-				}
-				stays, leaves := open(), open()
-				w.settle()
-				have := func(when string, names ...string) {
-					t.Helper()
-					for _, c := range []*orderClient{stays, leaves} {
-						for _, short := range []string{"cds", "lds", "srds"} {
-							if got := c.State().Names(orderTypes[short]); !slices.Equal(got, names) {
-								t.Errorf("%v, %s, %v: %v has %q, want %q", b, short, when, c.Client, got, names)
-							}
-						}
-					}
-				}
-				have("at first", "a", "b", "c")
-				leaves.Close()
-				w.change("cds -b", "lds -b", "srds -b")
-				leaves.Reconnect(w.relay.Conn())
-				w.settle()
-				have("after the client was away", "a", "c")
-				w.stop()
-				w.change("cds -c", "lds -c", "srds -c")
-				w.restart()
-				have("after the origin was away", "a")
-				for _, c := range []*orderClient{stays, leaves} {
-					for _, resp := range c.Responses() {
-						if slices.Contains(resp.Removed, "a") || resp.SotW() && !slices.Contains(resp.Names(), "a") {
-							t.Errorf("%v: %v was told that a is gone: %v", b, c.Client, resp)
-						}
-					}
-				}
-			})
-		})
-	}
-}
-
-// What an origin removes is removed, at once and however much it is. What it only
-// does not mention is not: neither in a push of one resource of many, nor, by
-// name, ever.
-func TestC33_OnlyWhatTheOriginRemovesGoes(t *testing.T) {
-	t.Parallel()
-	names := sendNames(30)
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		begin := func(w *orderWorld) (all, named *relaytest.Client) {
-			w.origin.Apply(func(tx *relaytest.Tx) {
-				for _, name := range names {
-					tx.Put(relaytest.Cluster(name), relaytest.Listener(name, "x"))
-				}
-			})
-			all, named = w.ready(v).Client, w.ready(v).Client
-			all.Subscribe(relaytest.ClusterType)
-			named.Subscribe(relaytest.ListenerType, names...)
-			w.settle()
-			return all, named
-		}
-		has := func(t *testing.T, when string, all, named *relaytest.Client, want []string) {
-			t.Helper()
-			if got := all.State().Names(relaytest.ClusterType); !slices.Equal(got, want) {
-				t.Errorf("%s: by wildcard %q, want %q", when, got, want)
-			}
-			if got := named.State().Names(relaytest.ListenerType); !slices.Equal(got, want) {
-				t.Errorf("%s: by name %q, want %q", when, got, want)
-			}
-		}
-		t.Run("too many", func(t *testing.T) {
-			orderBubble(t, nil, func(w *orderWorld) {
-				all, named := begin(w)
-				w.origin.Apply(func(tx *relaytest.Tx) {
-					for _, name := range names[1:] {
-						tx.Remove(relaytest.ClusterType, name)
-						tx.Remove(relaytest.ListenerType, name)
-					}
-				})
-				w.pass(time.Second)
-				has(t, "removed", all, named, names[:1])
-			})
-		})
-		t.Run("too few", func(t *testing.T) {
-			orderBubble(t, nil, func(w *orderWorld) {
-				w.origin.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV, b.SilentOnMissing = true, true })
-				all, named := begin(w)
-				w.origin.Put(relaytest.Cluster(names[0], "changed"), relaytest.Listener(names[0], "changed"))
-				w.pass(time.Hour)
-				has(t, "a push of one", all, named, names)
-				w.stop()
-				for _, name := range names[1:] {
-					w.origin.Remove(relaytest.ListenerType, name)
-				}
-				w.restart()
-				w.pass(24 * time.Hour)
-				has(t, "not mentioned", all, named, names)
-			})
-		})
 	})
 }

@@ -302,16 +302,22 @@ func loadWant(t testing.TB, what, got, want string) {
 // nothing, goes on.
 func (p *loadPeer) expectEnd(want ...codes.Code) {
 	p.t.Helper()
+	got := []codes.Code{}
+	if code, ended := p.code(); ended {
+		got = append(got, code)
+	}
+	if !slices.Equal(got, want) {
+		p.t.Errorf("the stream ended with %v, want %v", got, want)
+	}
+}
+
+// code returns how the stream ended, if it has.
+func (p *loadPeer) code() (code codes.Code, ended bool) {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	got := []codes.Code{}
-	if p.end != nil && errors.Is(p.end, io.EOF) {
-		got = append(got, codes.OK)
-	} else if p.end != nil {
-		got = append(got, status.Code(p.end))
+	if errors.Is(p.end, io.EOF) {
+		return codes.OK, true
 	}
-	if !slices.Equal(got, want) {
-		p.t.Errorf("the stream ended with %v (%v), want %v", got, p.end, want)
-	}
+	return status.Code(p.end), p.end != nil
 }

@@ -181,82 +181,14 @@ func TestR139_FirstRequestCarriesNode(t *testing.T) {
 	}
 }
 
-// B.29: summed, a group has one stream to the origin, with the group's node, and
-// the clients' reports of each interval are one report.
-func TestB29_SumsAreReportedOnceAnInterval(t *testing.T) {
-	t.Parallel()
-	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
-		r := start(t, o, "TENDER_LRS=aggregate", "TENDER_NODE_GROUP_BY=cluster")
-		a, b := r.reports(loadNode("a")), r.reports(loadNode("b"))
-		other := loadNode("c")
-		other.Cluster = "other"
-		c := r.reports(other)
-		for i, cluster := range []string{"edge", "other"} {
-			got := loads.stream(t, i).requests()[0].GetNode()
-			if got.GetId() != "tender/test" || got.GetCluster() != cluster || !strings.Contains(fmt.Sprint(got.GetClientFeatures()), sendsAll) {
-				t.Errorf("stream %d presents %v, want the relay's node with cluster %s and %s", i, got, cluster, sendsAll)
-			}
-		}
-		st := loads.stream(t, 0)
-		loadPass(5 * time.Second)
-		loadWant(t, "asked before the origin has", a.asked(), "")
-		st.ask(t, 10*time.Second)
-		loadWant(t, "asked", a.asked()+", "+b.asked()+", "+c.asked(), "10s all, 10s all, ")
-
-		loadPass(4 * time.Second)
-		a.report(load("one", "z1", 1, 5), load("two", "z1", 2, 0))
-		b.report(load("one", "z1", 10, 7), load("one", "z2", 20, 0))
-		loadPass(5 * time.Second)
-		loadWant(t, "before the interval has passed", fmt.Sprint(len(st.requests())), "1")
-		loadPass(time.Second)
-		got, first := st.last()
-		loadWant(t, "first report", got, "one z1:11+12 z2:20+0 -3 in 10s, two z1:2+0 -1 in 10s")
-
-		// What a client states holds until it states something else.
-		a.report(load("one", "z1", 100, 6))
-		loadPass(10 * time.Second)
-		got, second := st.last()
-		loadWant(t, "second report", got, "one z1:100+13 -1 in 10s")
-		if d := second.Sub(first); d != 10*time.Second {
-			t.Errorf("the second report came %v after the first, want 10s", d)
-		}
-		b.leave()
-		loadPass(10 * time.Second)
-		got, _ = st.last()
-		loadWant(t, "after b has left", got, "one z1:0+6 -0 in 10s")
-		a.report()
-		loadPass(10 * time.Second)
-		loadPass(10 * time.Second)
-		if got, at := st.last(); got != "" || at.Sub(second) != 30*time.Second {
-			t.Errorf("without load: got %q, %v after the second report, want nothing, after 30s", got, at.Sub(second))
-		}
-		loadWant(t, "the other group", fmt.Sprint(len(loads.stream(t, 1).requests())), "1")
-		if n := loads.count(); n != 2 {
-			t.Errorf("%d streams to the origin, want 2", n)
-		}
-	})
-}
-
-// B.29: what the origin asks for later is asked of the clients at once, and the
-// same is not asked twice. Intervals too short for clients to bear are not.
-func TestB29_OriginChangesItsMind(t *testing.T) {
+// B.29: endpoints are in reports from when the origin asks for them, also between two reports.
+func TestB29_EndpointsInReports(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, "TENDER_LRS=aggregate")
 		a := r.reports(loadNode("a"))
 		st := loads.stream(t, 0)
-		st.ask(t, time.Minute, "one")
-		st.ask(t, time.Minute, "one")
-		loadPass(30 * time.Second)
-		st.ask(t, time.Minute, "one", "two")
-		loadPass(30 * time.Second)
-		loadWant(t, "reports after a minute", fmt.Sprint(len(st.requests())-1), "1")
-		st.ask(t, 2*time.Second)
-		st.say(t, &lrspb.LoadStatsResponse{SendAllClusters: true})
-		loadWant(t, "asked", a.asked(), "1m0s one, 1m0s one+two, 2s all, 1s all")
-		loadPass(5 * time.Second)
-		loadWant(t, "reports, one a second", fmt.Sprint(len(st.requests())-2), "5")
-
+		st.ask(t, time.Second)
 		a.report(endpointLoad("one"))
 		st.say(t, &lrspb.LoadStatsResponse{SendAllClusters: true, ReportEndpointGranularity: true})
 		a.report(endpointLoad("two"))
@@ -268,7 +200,7 @@ func TestB29_OriginChangesItsMind(t *testing.T) {
 				endpoints = append(endpoints, c.GetClusterName()+" "+e.GetAddress().GetPipe().GetPath())
 			}
 		}
-		loadWant(t, "endpoints, asked for between two reports", fmt.Sprint(endpoints), "[two /run/backend]")
+		loadWant(t, "endpoints", fmt.Sprint(endpoints), "[two /run/backend]")
 	})
 }
 
@@ -278,70 +210,6 @@ func endpointLoad(cluster string) *endpointpb.ClusterStats {
 		Address: &corepb.Address{Address: &corepb.Address_Pipe{Pipe: &corepb.Pipe{Path: "/run/backend"}}}, TotalIssuedRequests: 1,
 	}}
 	return c
-}
-
-// R140: only clients that say that they can be are asked for all clusters. Others
-// are asked for those that clients of their group report, as they become known.
-func TestR140_AllClustersOnlyOfThoseThatCan(t *testing.T) {
-	t.Parallel()
-	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
-		r := start(t, o, "TENDER_LRS=aggregate")
-		able, legacy := r.reports(loadNode("able")), r.reports(relaytest.EnvoyNode("legacy"))
-		st := loads.stream(t, 0)
-		st.ask(t, 10*time.Second)
-		loadWant(t, "able", able.asked(), "10s all")
-		loadWant(t, "legacy, of a group without reports", legacy.asked(), "")
-		able.report(load("b", "z", 1, 0), load("a", "z", 1, 0), load("a", "z2", 1, 0))
-		loadPass(10 * time.Second)
-		loadWant(t, "legacy", legacy.asked(), "10s a+b")
-		later := r.reports(relaytest.EnvoyNode("later"))
-		loadWant(t, "legacy that came later", later.asked(), "10s a+b")
-		able.report(load("a", "z", 1, 0), load("c", "z", 1, 0))
-		loadPass(20 * time.Second)
-		loadWant(t, "legacy", legacy.asked(), "10s a+b, 10s a+b+c")
-		st.ask(t, 10*time.Second, "x")
-		loadWant(t, "legacy, asked by name", legacy.asked(), "10s a+b, 10s a+b+c, 10s x")
-		loadWant(t, "able", able.asked(), "10s all, 10s x")
-	})
-}
-
-// B.29: a lost origin ends no client's stream. What is reported meanwhile is in the
-// first report after its return, over the time that has passed; unless that is so
-// long that it says nothing any more.
-func TestB29_OriginLost(t *testing.T) {
-	t.Parallel()
-	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
-		r := start(t, o, "TENDER_LRS=aggregate")
-		a := r.reports(loadNode("a"))
-		loads.stream(t, 0).ask(t, 10*time.Second)
-		loadPass(15 * time.Second)
-		a.report(load("one", "z", 1, 1))
-		o.Stop()
-		loadPass(time.Minute)
-		a.report(load("one", "z", 2, 1))
-		o.Restart()
-		loadPass(35 * time.Second)
-		st := loads.stream(t, 1)
-		loadWant(t, "asked on a new stream", st.requests()[0].GetNode().GetId(), "tender/test")
-		st.ask(t, 10*time.Second)
-		loadPass(10 * time.Second)
-		got, _ := st.last()
-		loadWant(t, "first report after the return", got, "one z:3+1 -2 in 1m50s")
-
-		o.Stop()
-		a.report(load("one", "z", 4, 2))
-		loadPass(11 * time.Minute)
-		o.Restart()
-		loadPass(40 * time.Second)
-		st = loads.stream(t, 2)
-		st.ask(t, 10*time.Second)
-		a.report(load("one", "z", 8, 2))
-		loadPass(10 * time.Second)
-		got, _ = st.last()
-		loadWant(t, "first report after a long time", got, "one z:8+2 -1 in 10s")
-		loadWant(t, "asked of the client in all that time", a.asked(), "10s all")
-		a.expectEnd()
-	})
 }
 
 // B.29: an origin that does not read has 5 s to take a report. What could not be
@@ -434,35 +302,6 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 	})
 }
 
-// B.29: the stream of a group ends with its last client, after what that has
-// reported, and begins again with the next one.
-func TestB29_LastClientLeaves(t *testing.T) {
-	t.Parallel()
-	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
-		r := start(t, o, "TENDER_LRS=aggregate")
-		a, b := r.reports(loadNode("a")), r.reports(loadNode("b"))
-		st := loads.stream(t, 0)
-		st.ask(t, 10*time.Second)
-		a.report(load("one", "z", 1, 1))
-		b.report(load("one", "z", 2, 2))
-		a.leave()
-		loadPass(3 * time.Second)
-		if st.over() {
-			t.Error("the stream of the group ended with one of two clients")
-		}
-		b.leave()
-		got, _ := st.last()
-		loadWant(t, "last report", got, "one z:3+0 -2 in 3s")
-		if !st.over() {
-			t.Error("the stream goes on without clients")
-		}
-		c := r.reports(loadNode("c"))
-		loadWant(t, "asked by nobody yet", c.asked(), "")
-		loads.stream(t, 1).ask(t, 5*time.Second)
-		loadWant(t, "asked", c.asked(), "5s all")
-	})
-}
-
 // R134: when the relay drains, streams of load reports end as others do: those of
 // clients that were answered with OK. What was reported is passed on before.
 func TestR134_LoadReportsDrain(t *testing.T) {
@@ -489,24 +328,6 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 			if d := time.Since(began); d > time.Second {
 				t.Errorf("%s: draining took %v", mode, d)
 			}
-		})
-	}
-}
-
-// B.33: a stream of load reports ends with OK when its connection is old.
-func TestB33_LoadReportsOfAnOldConnection(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []string{"passthrough", "aggregate"} {
-		loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
-			r := start(t, o, "TENDER_LRS="+mode, "TENDER_CONNECTION_AGE=30m")
-			a := r.reports(loadNode("a"))
-			loads.stream(t, 0).ask(t, time.Hour)
-			loadPass(33*time.Minute - time.Second)
-			if n := r.Streams(); n != 1 {
-				t.Errorf("%s: %d streams are open, want 1", mode, n)
-			}
-			loadPass(5*time.Minute + time.Second)
-			a.expectEnd(codes.OK)
 		})
 	}
 }

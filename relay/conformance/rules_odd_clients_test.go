@@ -67,26 +67,6 @@ func TestB22_EmptyNameGivesUpAll(t *testing.T) {
 	}
 }
 
-// B.7: the first complete set is held back for a name that the origin does not
-// answer. A set that the client has is not: what it adds to it holds up nothing.
-func TestB7_AddedNamesHoldNothingBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: true}})
-		o.Put(relaytest.StaticCluster("a", "127.0.0.1:1"), relaytest.StaticCluster("b", "127.0.0.1:1"))
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(streamCDS, "a")
-		c.Ack(oddWant(t, c, "first", "a"))
-		c.Subscribe(streamCDS, "missing")
-		synctest.Wait()
-		o.Put(relaytest.StaticCluster("a", "127.0.0.1:2"))
-		c.Ack(oddWant(t, c, "a changed", "a"))
-		c.Subscribe(streamCDS, "b", "also missing")
-		if r, took := oddNext(c, time.Minute); r == nil || took > oddSoon || len(r.Names()) != 2 {
-			t.Errorf("asked for b: got %v after %v, want a and b at once", r, took)
-		}
-	})
-}
-
 // B.13: a request without a nonce is spontaneous: what it newly asks for does not
 // wait for the answer to an earlier response.
 func TestB13_SpontaneousRequestIsAnsweredAtOnce(t *testing.T) {
@@ -133,40 +113,6 @@ func TestHalfClosedStreamsAreAnswered(t *testing.T) {
 			if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) || len(c.Responses()) != 1 {
 				t.Errorf("%s: ended with %v after %v, want one response and OK", relay, err, c.Responses())
 			}
-		}
-	})
-}
-
-// B.11, B.7: a removal that the client was not told before the origin was lost is
-// told once it is said again, also where it comes to wait for clusters then.
-func TestB7_RemovalIsNotLostBehindClusters(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.StaticCluster("a", "127.0.0.1:1"), streamRoute("r", "1"))
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.Delta})
-		c.Subscribe(streamCDS, "*")
-		streamTake(t, c, streamCDS, "a")
-		c.Subscribe(streamRDS, "r")
-		streamTake(t, c, streamRDS, "r")
-		time.Sleep(time.Minute)
-		o.Put(relaytest.StaticCluster("a", "127.0.0.1:2"))
-		cds := oddWant(t, c, "clusters, not ACKed", "a")
-		o.Put(streamRoute("r", "2"))
-		rds := oddWant(t, c, "routes, not ACKed", "r")
-		o.Remove(streamRDS, "r")
-		synctest.Wait()
-		o.Stop()
-		synctest.Wait()
-		c.Ack(rds)
-		synctest.Wait()
-		o.Put(relaytest.StaticCluster("b", "127.0.0.1:3"))
-		o.Restart()
-		time.Sleep(3 * time.Second)
-		c.Ack(cds)
-		for r, _ := oddNext(c, time.Minute); r != nil; r, _ = oddNext(c, time.Minute) {
-			c.Ack(r)
-		}
-		if c.State().Has(streamRDS, "r") {
-			t.Error("the client still has the route that the origin removed")
 		}
 	})
 }

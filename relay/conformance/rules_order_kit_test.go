@@ -445,3 +445,14 @@ func (w *orderWorld) resumed() map[string]string {
 	}
 	return nil
 }
+
+// endsUnserved fails the test unless the stream ends UNAVAILABLE without a response.
+func (c *orderClient) endsUnserved() {
+	c.w.t.Helper()
+	if err := c.WaitEnd(c.w.t.Context()); status.Code(err) != codes.Unavailable {
+		c.w.t.Fatalf("%v: stream ended with %v, want UNAVAILABLE", c.Client, err)
+	}
+	if got := c.heard(); len(got) > 0 {
+		c.w.t.Fatalf("%v: got %q before the end, want nothing", c.Client, got)
+	}
+}

@@ -48,3 +48,11 @@ func (w *orderWorld) asked(want ...string) {
 		w.t.Errorf("the origin is asked for %q, want %q\n%v", got, want, state)
 	}
 }
+
+// xdstpSet returns the complete set in SotW, and what changed in Delta.
+func xdstpSet(v relaytest.Variant, set, changed string) string {
+	if v == relaytest.SotW {
+		return set
+	}
+	return changed
+}

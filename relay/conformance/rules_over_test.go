@@ -240,3 +240,12 @@ func TestH15_RemovalsAreSplit(t *testing.T) {
 		})
 	}
 }
+
+// silentHolds is what a returning client says it holds.
+func silentHolds(names ...string) map[string]string {
+	holds := make(map[string]string)
+	for _, name := range names {
+		holds[name] = "of another relay"
+	}
+	return holds
+}

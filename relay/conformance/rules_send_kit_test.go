@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"fmt"
 	"testing"
 
 	"google.golang.org/protobuf/types/known/anypb"
@@ -75,4 +76,13 @@ func sendSync(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	c.Subscribe(sendSentinel, "sync")
 	streamTake(t, c, sendSentinel, "sync")
 	c.Unsubscribe(sendSentinel, "sync")
+}
+
+// sendNames returns n names in order.
+func sendNames(n int) []string {
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("name-%03d", i))
+	}
+	return names
 }
