@@ -110,34 +110,6 @@ func TestC25_ResponsesFollowTheSubscription(t *testing.T) {
 	})
 }
 
-// A name that was given up and is asked for again is sent again, although the
-// stream had it.
-func TestC06_ANameAskedForAgainIsSent(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		for _, typeURL := range []string{streamRDS, streamCDS} {
-			for _, name := range []string{"a", "b"} {
-				o.Set(typeURL, name, relaytest.Opaque(typeURL, name, nil), "1")
-			}
-			c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(typeURL, "a", "b")
-			streamTake(t, c, typeURL, "a", "b")
-			for range 2 {
-				c.Unsubscribe(typeURL, "b")
-				time.Sleep(time.Second)
-				synctest.Wait()
-				c.Subscribe(typeURL, "b")
-				if r := c.Recv(t.Context()); !slices.Contains(r.Names(), "b") {
-					t.Fatalf("got %v, want b again", r)
-				} else {
-					c.Ack(r)
-				}
-			}
-			streamQuiet(t, c, time.Minute)
-		}
-	})
-}
-
 // A client that does not read holds up nobody, costs nothing that grows with the
 // number of updates (D.4, 11), and gets only what is newest when it reads on:
 // while its first response is unanswered, and where the relay goes on sending
@@ -276,3 +248,7 @@ func TestC27_ASlowClientIsNotEnded(t *testing.T) {
 		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
 	})
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestC06_ANameAskedForAgainIsSent(t *testing.T) { transcript(t) }
