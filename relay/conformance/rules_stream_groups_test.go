@@ -18,44 +18,6 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Two groups of nodes have two sets, and neither sees anything of the other's.
-func TestR052_GroupsDoNotLeak(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		sets := make(map[string]*relaytest.Content)
-		clients := make(map[string]*relaytest.Client)
-		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster")
-		for _, group := range []string{"red", "blue"} {
-			sets[group] = o.For(func(n *corepb.Node) bool { return n.GetCluster() == group })
-			sets[group].Put(relaytest.Cluster("of-"+group), streamRoute("shared", group))
-			node := relaytest.EnvoyNode("n")
-			node.Cluster = group
-			clients[group] = r.Client(relaytest.ClientOptions{Variant: v, Node: node})
-		}
-		for group, c := range clients {
-			c.Subscribe(streamCDS, "*")
-			streamTake(t, c, streamCDS, "of-"+group)
-			c.Subscribe(streamRDS, "shared")
-			streamTake(t, c, streamRDS, "shared")
-		}
-		sets["red"].Put(relaytest.Cluster("second"), streamRoute("shared", "red and new"))
-		streamQuiet(t, clients["blue"], time.Minute)
-		for group, c := range clients {
-			if group == "red" {
-				synctest.Wait()
-				for r := c.TryRecv(); r != nil; r = c.TryRecv() {
-					c.Ack(r)
-				}
-			}
-			for _, typeURL := range []string{streamCDS, streamRDS} {
-				if !c.State().SameContent(sets[group].Resources(), typeURL) {
-					t.Errorf("%s has %v, want the group's %v", group, c.State()[typeURL], sets[group].Resources()[typeURL])
-				}
-			}
-		}
-	})
-}
-
 // streamNode is a node with everything that may make a group.
 func streamNode(change func(*corepb.Node)) *corepb.Node {
 	n := relaytest.EnvoyNode("id-1")
@@ -642,3 +604,7 @@ func TestR127_UnknownFieldsOfAResourceSurvive(t *testing.T) {
 		}
 	})
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestR052_GroupsDoNotLeak(t *testing.T) { transcript(t) }

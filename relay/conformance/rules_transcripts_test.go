@@ -49,6 +49,7 @@ const ruleFiles = "testdata/transcripts/rules"
 //	> origin has no a                   (this alias means nothing)
 //	> origin shows cds                  (writes which names are subscribed, and how often they were requested)
 //	> origin shows streams              (also: nodes cds, the streams that subscribe to a type; resumed, what the relay reported)
+//	> relay stops
 //	> log text                          (writes how often the relay has logged this)
 //	> let shop = xdstp://one/…          ($shop stands for it)
 //	> pace 20ms                         (lets this time pass after each event of a client, for requests to the origin)
@@ -124,7 +125,7 @@ func playWorld(t *testing.T, script string) string {
 	lines := strings.SplitAfter(script, "\n")
 	for _, line := range lines {
 		if set, ok := strings.CutPrefix(line, "> relay "); ok {
-			env = append(env, strings.Fields(set)...)
+			env = append(env, slices.DeleteFunc(strings.Fields(set), func(v string) bool { return !strings.Contains(v, "=") })...)
 		}
 	}
 	orderBubble(t, env, func(w *orderWorld) {
@@ -158,8 +159,8 @@ type rulePlayer struct {
 	versions map[string]int                     // of sets, numbered
 	macros   [][2]string
 	pace     time.Duration // passes after each event of a client
-	form     string   // "merged": the responses of an event are written as one of each type; "states": what clients have then
-	lines    []string // written after the event, before the responses
+	form     string        // "merged": the responses of an event are written as one of each type; "states": what clients have then
+	lines    []string      // written after the event, before the responses
 }
 
 // A ruleClient is what the player keeps of a client.
@@ -253,6 +254,8 @@ func (p *rulePlayer) happen(event string) {
 	who, what, _ := strings.Cut(event, " ")
 	stream := p.streams[who]
 	switch {
+	case event == "relay stops":
+		p.w.relay.Stop()
 	case who == "relay" || who == "wait":
 		p.player.happen(event)
 	case who == "pace":
@@ -342,7 +345,9 @@ func (p *rulePlayer) shows(what string) {
 	types, ofNodes := strings.CutPrefix(what, "nodes ")
 	switch {
 	case what == "streams":
-		p.lines = append(p.lines, fmt.Sprintf("origin: %d of %d streams open, %d connections", len(s.Open()), len(s.Streams), s.Connections))
+		sotw := slices.ContainsFunc(s.Open(), func(st *relaytest.StreamState) bool { return st.SotW })
+		line := fmt.Sprintf("origin: %d of %d streams open, %d connections", len(s.Open()), len(s.Streams), s.Connections)
+		p.lines = append(p.lines, line+map[bool]string{true: ", SotW"}[sotw])
 		return
 	case what == "resumed":
 		p.lines = append(p.lines, "origin: resumed "+strings.Join(slices.Sorted(maps.Keys(p.w.resumed())), " "))
@@ -497,12 +502,16 @@ func (p *rulePlayer) sends(c *orderClient, x *ruleClient, what string) {
 	c.Send(map[relaytest.Variant]proto.Message{relaytest.Delta: delta, relaytest.SotW: sotw}[x.variant])
 }
 
-// earlier returns a field of an earlier response: of "@2", the second one of its type, and of "@cds:2", of another type.
+// earlier returns a field of an earlier response: of "@2", the second one of its type, of "@cds:2", of another type, and
+// of "other@2", of another client.
 func (p *rulePlayer) earlier(c *orderClient, typeURL, text string, field func(*relaytest.Response) string) string {
 	p.w.t.Helper()
-	number, ok := strings.CutPrefix(text, "@")
+	of, number, ok := strings.Cut(text, "@")
 	if !ok {
 		return text
+	}
+	if of != "" {
+		c = p.clients[of]
 	}
 	if short, n, other := strings.Cut(number, ":"); other {
 		typeURL, number = orderTypes[short], n
