@@ -5,12 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -329,99 +326,6 @@ func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 	}
 }
 
-// Over the limit of groups a new one is refused, unless there is one without
-// streams, which makes room.
-func TestB4_GroupsAreLimited(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"))
-		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2")
-		ask := func(cluster string) *relaytest.Client {
-			c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
-			c.Subscribe(streamCDS, "*")
-			return c
-		}
-		one, two := ask("one"), ask("two")
-		streamTake(t, one, streamCDS, "a")
-		streamTake(t, two, streamCDS, "a")
-		streamEnd(t, ask("three"), codes.ResourceExhausted)
-		streamTake(t, ask("two"), streamCDS, "a") // a known group is not over the limit
-
-		one.Close()
-		synctest.Wait()
-		streamTake(t, ask("three"), streamCDS, "a") // in the place of the first
-		streamEnd(t, ask("one"), codes.ResourceExhausted)
-		o.Put(relaytest.Cluster("a", "changed"))
-		streamTake(t, two, streamCDS, "a") // never evicted under a client
-		o.WaitFor(t.Context(), "the end of the first group's stream", func(s *relaytest.OriginState) bool { return len(s.Open()) == 2 })
-	})
-}
-
-// Of several groups without streams, the one that was left first makes room.
-func TestB4_TheGroupLeftFirstMakesRoom(t *testing.T) {
-	t.Parallel()
-	for _, first := range []int{0, 1, 2} {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-			o.Put(relaytest.Cluster("a"))
-			r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=3")
-			ask := func(cluster string) *relaytest.Client {
-				c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
-				c.Subscribe(streamCDS, "*")
-				streamTake(t, c, streamCDS, "a")
-				return c
-			}
-			names := []string{"c0", "c1", "c2"}
-			var clients []*relaytest.Client
-			for _, name := range names {
-				clients = append(clients, ask(name))
-			}
-			for i := range clients {
-				clients[(first+i)%len(clients)].Close()
-				time.Sleep(time.Second)
-				synctest.Wait()
-			}
-			ask("new")
-			gone := names[first]
-			synctest.Wait()
-			open := o.State().Open()
-			if len(open) != 3 || slices.ContainsFunc(open, func(s *relaytest.StreamState) bool { return s.Node.GetCluster() == gone }) {
-				t.Errorf("%s was left first, and is among %d groups still", gone, len(open))
-			}
-		})
-	}
-}
-
-// It is said once that groups are refused, and again when that has been over.
-func TestB4_RefusedGroupsAreSaidOnce(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"))
-		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=1")
-		ask := func(cluster string) *relaytest.Client {
-			c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
-			c.Subscribe(streamCDS, "*")
-			return c
-		}
-		said := func(want int) {
-			t.Helper()
-			if got := r.Log.Count("clients of further ones are refused"); got != want {
-				t.Errorf("said %d times, want %d", got, want)
-			}
-		}
-		one := ask("one")
-		streamTake(t, one, streamCDS, "a")
-		said(0)
-		streamEnd(t, ask("two"), codes.ResourceExhausted)
-		streamEnd(t, ask("three"), codes.ResourceExhausted)
-		said(1)
-		one.Close()
-		synctest.Wait()
-		streamTake(t, ask("two"), streamCDS, "a")
-		streamEnd(t, ask("three"), codes.ResourceExhausted)
-		said(2)
-	})
-}
-
 // By default an Envoy and a gRPC client of one cluster never share a group, and the
 // features that change content tell groups apart in whatever order they come.
 func TestR143_FeaturesMakeGroups(t *testing.T) {
@@ -496,33 +400,6 @@ func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 		if !slices.EqualFunc(got, want, func(a, b []string) bool { return slices.Equal(a, b) }) {
 			t.Errorf("the origin is told %q, want %q", got, want)
 		}
-	})
-}
-
-// A group that nobody is in any more ends, after its subscriptions have lingered.
-func TestB4_AGroupWithoutStreamsEnds(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"))
-		r := start(t, o, "TENDER_WILDCARD_LINGER=1m")
-		ask := func() {
-			c := r.Client(relaytest.ClientOptions{})
-			c.Subscribe(streamCDS, "*")
-			streamTake(t, c, streamCDS, "a")
-			c.Close()
-		}
-		ask()
-		time.Sleep(30 * time.Second)
-		ask() // in time: the same group
-		if n := len(o.State().Streams); n != 1 {
-			t.Fatalf("%d streams to the origin, want 1", n)
-		}
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if n := len(o.State().Open()); n != 0 {
-			t.Errorf("%d streams to the origin for nobody", n)
-		}
-		ask()
 	})
 }
 
@@ -607,4 +484,8 @@ func TestR127_UnknownFieldsOfAResourceSurvive(t *testing.T) {
 
 // Conversations in testdata/transcripts/rules.
 
-func TestR052_GroupsDoNotLeak(t *testing.T) { transcript(t) }
+func TestR052_GroupsDoNotLeak(t *testing.T)          { transcript(t) }
+func TestB4_GroupsAreLimited(t *testing.T)           { transcript(t) }
+func TestB4_TheGroupLeftFirstMakesRoom(t *testing.T) { transcript(t) }
+func TestB4_RefusedGroupsAreSaidOnce(t *testing.T)   { transcript(t) }
+func TestB4_AGroupWithoutStreamsEnds(t *testing.T)   { transcript(t) }

@@ -48,7 +48,7 @@ const ruleFiles = "testdata/transcripts/rules"
 //	> origin names only a/              (names with this prefix are in no wildcard)
 //	> origin has no a                   (this alias means nothing)
 //	> origin shows cds                  (writes which names are subscribed, and how often they were requested)
-//	> origin shows streams              (also: nodes cds, the streams that subscribe to a type; resumed, what the relay reported)
+//	> origin shows streams              (also: nodes cds, the open streams and what they subscribe to of a type; resumed, what the relay reported)
 //	> relay stops
 //	> log text                          (writes how often the relay has logged this)
 //	> let shop = xdstp://one/…          ($shop stands for it)
@@ -354,8 +354,11 @@ func (p *rulePlayer) shows(what string) {
 		return
 	case ofNodes:
 		first := len(p.lines)
-		for _, st := range s.Streams {
+		for _, st := range s.Open() {
 			names := slices.Sorted(maps.Keys(st.Type(orderTypes[types]).Names))
+			if st.Type(orderTypes[types]).Wildcard {
+				names = append(names, "*")
+			}
 			features := slices.DeleteFunc(slices.Clone(st.Node.GetClientFeatures()), func(f string) bool { return strings.HasPrefix(f, "xds.config.") })
 			p.lines = append(p.lines, strings.TrimSpace(fmt.Sprintf("origin: %s of cluster %s asks for %s %s",
 				st.Node.GetId(), st.Node.GetCluster(), strings.Join(names, " "), strings.Join(features, " "))))
