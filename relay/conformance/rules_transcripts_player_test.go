@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing/synctest"
 	"time"
@@ -111,6 +112,9 @@ func (p *rulePlayer) heard(c *orderClient, x *ruleClient) []string {
 		slices.Sort(parts[short])
 		lines = append(lines, short+" "+strings.Join(slices.Compact(parts[short]), " "))
 	}
+	if p.form == "states" && len(lines) == 0 {
+		lines = []string{"nothing"}
+	}
 	if p.form == "states" && (len(responses) == 0 || slices.Equal(lines, x.states)) {
 		return nil
 	}
@@ -173,6 +177,11 @@ func (p *rulePlayer) origin(what string) {
 		p.streams[rest] = p.w.accept()
 	case "shows":
 		p.shows(rest)
+	case "asked": // "at most 7 cds a"
+		most, err := strconv.Atoi(fields[2])
+		if n := p.w.asksFor(fields[3], fields[4]); err != nil || n > most {
+			p.lines = append(p.lines, fmt.Sprint("origin: ", n, " requests"))
+		}
 	default:
 		if change := originBehaviour(what); change != nil {
 			o.Change(change)

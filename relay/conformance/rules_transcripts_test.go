@@ -39,6 +39,7 @@ const ruleFiles = "testdata/transcripts/rules"
 //	> origin names only a/              (names with this prefix are in no wildcard)
 //	> origin has no a                   (this alias means nothing)
 //	> origin shows cds                  (writes which names are subscribed, and how often they were requested)
+//	> origin asked at most 7 cds a      (writes the number of requests only if there were more)
 //	> origin shows streams              (also: nodes cds, the open streams and what they subscribe to of a type; resumed, what the relay reported)
 //	> relay stops
 //	> log text                          (writes how often the relay has logged this)

@@ -9,34 +9,47 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// uncached has the origin hold resources whose content may not be kept, and waits until
-// all is quiet.
-func (w *orderWorld) uncached(changes ...string) { w.limited(0, changes...) }
-
-// limited is uncached with a time to live, if it is not zero.
-func (w *orderWorld) limited(ttl time.Duration, changes ...string) {
+// uncached has the origin set resources whose content may not be cached, and waits until all is quiet.
+func (w *orderWorld) uncached(changes ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
 		for _, text := range changes {
 			c := w.parse(text)
 			r := w.resource(c)
 			r.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
-			if ttl > 0 {
-				r.Ttl = durationpb.New(ttl)
-			}
 			tx.SetRaw(orderTypes[c.short], r)
 		}
 	})
 	synctest.Wait()
 }
 
-// givenUp is enough for content to be given up.
-const givenUp = 2 * time.Second
+// Content that may not be cached is sent to clients that wait for it. For a later client the origin is asked once more,
+// and clients that have it are sent nothing then.
+func TestR125_ContentIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		w.uncached(short + " a@1")
+		c := w.envoy(v).subscribe(short, "a")
+		w.pass(time.Second)
+		c.hears(orderForm(v, short+" a@1"))
+		for again := 2; again < 5; again++ {
+			w.pass(time.Minute)
+			next := w.envoy(v).subscribe(short, "a")
+			w.pass(100 * time.Millisecond)
+			next.hears(orderForm(v, short+" a@1"))
+			if n := w.asksFor(short, "a"); n != again {
+				w.t.Fatalf("the origin was asked %d times, want %d", n, again)
+			}
+			c.expect()
+		}
+		w.uncached(short + " a@2")
+		c.hears(orderForm(v, short+" a@2"))
+	})
+}
 
 // However many come at once, the origin is asked once for them.
 func TestR125_ManyAskOnce(t *testing.T) {
@@ -257,6 +270,40 @@ func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
+// A resource may become one that may be cached, and back.
+func TestR125_CacheableAndBack(t *testing.T) {
+	t.Parallel()
+	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+		w.uncached(short + " a@1")
+		c := w.envoy(v).subscribe(short, "a")
+		w.pass(time.Minute)
+		c.hears(orderForm(v, short+" a@1"))
+		w.change(short + " a@2=alias") // an alias, for the same version
+		c.hears(orderForm(v, short+" a@2=alias"))
+		w.pass(time.Minute)
+		asked := w.asksFor(short, "a")
+		w.envoy(v).subscribe(short, "a").hears(orderForm(v, short+" a@2=alias"))
+		if n := w.asksFor(short, "a"); n != asked {
+			w.t.Errorf("the origin was asked %d times for what may be kept", n-asked)
+		}
+		w.uncached(short + " a@3")
+		c.hears(orderForm(v, short+" a@3"))
+		w.pass(time.Minute)
+		next := w.envoy(v).subscribe(short, "a")
+		w.pass(time.Second)
+		next.hears(orderForm(v, short+" a@3"))
+		if n := w.asksFor(short, "a"); n != asked+1 {
+			w.t.Errorf("the origin was asked %d times for what may not be kept, want once", n-asked)
+		}
+		w.change(short + " -a")
+		w.pass(time.Minute)
+		last := w.envoy(v).subscribe(short, "a")
+		if v == relaytest.Delta {
+			last.hears(short + " -a")
+		}
+	})
+}
+
 // A SotW client that understands it is told that a resource may not be kept, by the
 // message around it; others get the resource as it is (B.19).
 func TestB19_UncachedInSotW(t *testing.T) {
@@ -293,9 +340,7 @@ func TestB19_UncachedInSotW(t *testing.T) {
 
 // Conversations in testdata/transcripts/rules.
 
-func TestR125_ContentIsAskedForAgain(t *testing.T) { transcript(t) }
-func TestR125_InitialVersions(t *testing.T)        { transcript(t) }
-func TestR125_CacheableAndBack(t *testing.T)       { transcript(t) }
-func TestR125_TimeToLive(t *testing.T)             { transcript(t) }
-func TestR125_SharedNames(t *testing.T)            { transcript(t) }
-func TestR125_TwoRelays(t *testing.T)              { transcript(t) }
+func TestR125_InitialVersions(t *testing.T) { transcript(t) }
+func TestR125_TimeToLive(t *testing.T)      { transcript(t) }
+func TestR125_SharedNames(t *testing.T)     { transcript(t) }
+func TestR125_TwoRelays(t *testing.T)       { transcript(t) }
