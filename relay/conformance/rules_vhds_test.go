@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -89,10 +90,57 @@ func TestR092_AliasesInSotW(t *testing.T) {
 	}
 }
 
+// That a host means nothing is passed on as the origin says it, to who asks within 5s
+// too, and then the origin is asked again when somebody asks (B.20).
+func TestR095_UnknownHosts(t *testing.T) {
+	t.Parallel()
+	vhdsBubble(t, func(w *orderWorld) {
+		first := w.envoy(relaytest.Delta).subscribe("vhds", "rc/nope")
+		w.pass(time.Second)
+		first.hears("vhds rc/nope?")
+		w.pass(3 * time.Second)
+		second := w.envoy(relaytest.Delta).subscribe("vhds", "rc/nope")
+		second.hears("vhds rc/nope?")
+		if n := w.asksFor("vhds", "rc/nope"); n != 1 {
+			t.Errorf("the origin was asked %d times within 5s, want once", n)
+		}
+		w.pass(time.Hour)
+		first.expect()
+		second.expect()
+		if n := w.asksFor("vhds", "rc/nope"); n != 1 {
+			t.Errorf("the origin was asked %d times though nobody asked again, want once", n)
+		}
+		third := w.envoy(relaytest.Delta).subscribe("vhds", "rc/nope")
+		w.pass(time.Second)
+		third.hears("vhds rc/nope?")
+		if n := w.asksFor("vhds", "rc/nope"); n != 2 {
+			t.Errorf("the origin was asked %d times, want again after 5s", n)
+		}
+		w.pass(time.Minute)
+		first.expect() // it has been told that before
+		again := &discoverypb.DeltaDiscoveryRequest{TypeUrl: orderTypes["vhds"], ResourceNamesSubscribe: []string{"rc/nope"}}
+		first.Send(again)
+		w.pass(time.Second)
+		first.hears("vhds rc/nope?")
+		if n := w.asksFor("vhds", "rc/nope"); n != 3 {
+			t.Errorf("the origin was asked %d times, want again for one who has asked before", n)
+		}
+
+		// Once it means something, all are told.
+		w.change("vhds rc/new@1=rc/nope")
+		for _, c := range []*orderClient{first, second, third} {
+			c.hears("vhds rc/new@1=rc/nope")
+		}
+		w.envoy(relaytest.Delta).subscribe("vhds", "rc/nope").hears("vhds rc/new@1=rc/nope")
+		if n := w.asksFor("vhds", "rc/nope"); n != 3 {
+			t.Errorf("the origin was asked %d times, want no more", n)
+		}
+	})
+}
+
 // Conversations in testdata/transcripts/rules.
 
 func TestR094_VirtualHostsOnDemand(t *testing.T)               { transcript(t) }
-func TestR095_UnknownHosts(t *testing.T)                       { transcript(t) }
 func TestC37_HostAfterHost(t *testing.T)                       { transcript(t) }
 func TestR092_RemovalReachesAliases(t *testing.T)              { transcript(t) }
 func TestR079_HostsGivenUpUnderTheWildcard(t *testing.T)       { transcript(t) }
