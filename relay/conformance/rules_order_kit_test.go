@@ -332,6 +332,31 @@ func (c *orderClient) hears(want ...string) {
 	synctest.Wait()
 }
 
+// takes fails the test unless just these changes came since the last time, in whatever
+// responses, and accepts them.
+func (w *orderWorld) takes(c *orderClient, want ...string) {
+	w.t.Helper()
+	var got []string
+	for responses := c.heard(); len(responses) > 0; responses = c.heard() {
+		for i, response := range responses {
+			short, rest, _ := strings.Cut(response, " ")
+			for _, part := range strings.Fields(strings.Trim(rest, "{}")) {
+				got = append(got, short+" "+part)
+			}
+			c.Ack(c.read[i])
+		}
+	}
+	want = slices.DeleteFunc(want, func(s string) bool {
+		return strings.Contains(s, " -") && strings.HasPrefix(c.String(), "sotw") // which cannot say so
+	})
+	slices.Sort(got)
+	got = slices.Compact(got) // endpoints may follow their cluster (B.16)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		w.t.Fatalf("%v: got %q, want %q", c.Client, got, want)
+	}
+}
+
 // orderVariants runs a test for both variants.
 func orderVariants(t *testing.T, f func(t *testing.T, v relaytest.Variant)) {
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
@@ -404,6 +429,13 @@ func (w *orderWorld) accept() *relaytest.OriginStream {
 // say sends one response on a stream of the origin and waits until all is quiet.
 func (w *orderWorld) say(s *relaytest.OriginStream, changes ...string) {
 	w.t.Helper()
+	s.Send(w.response(changes...))
+	synctest.Wait()
+}
+
+// response returns a Delta response with changes of one type.
+func (w *orderWorld) response(changes ...string) *discoverypb.DeltaDiscoveryResponse {
+	w.t.Helper()
 	resp := &discoverypb.DeltaDiscoveryResponse{}
 	for _, text := range changes {
 		c := w.parse(text)
@@ -420,8 +452,7 @@ func (w *orderWorld) say(s *relaytest.OriginStream, changes ...string) {
 			resp.Resources = append(resp.Resources, w.resource(c))
 		}
 	}
-	s.Send(resp)
-	synctest.Wait()
+	return resp
 }
 
 // stop takes the origin down.

@@ -1,9 +1,7 @@
 package conformance_test
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -51,65 +49,6 @@ func quirkAck(v relaytest.Variant, typeURL, nonce, version string, names, more [
 		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNamesSubscribe: more}
 	}
 	return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, VersionInfo: version, ResourceNames: append(slices.Clone(names), more...)}
-}
-
-// gRPC for Node.js gives up all names of each type when it closes. That is no
-// wildcard, gets no answer, and takes nothing from others.
-func TestQuirk_EmptyListsAtTheEnd(t *testing.T) {
-	t.Parallel()
-	for _, acks := range []bool{true, false} {
-		t.Run(fmt.Sprint("acknowledges ", acks), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-				types := []string{streamLDS, streamRDS, streamCDS, streamEDS}
-				put := func(mark string) {
-					o.Put(relaytest.Listener("a", mark), streamRoute("a", mark), relaytest.Cluster("a", mark), relaytest.Endpoints("a", "127.0.0.1:"+mark))
-				}
-				put("1")
-				o.Put(relaytest.Cluster("nobody's"), relaytest.Endpoints("mine", "127.0.0.1:1"))
-				r := start(t, o)
-				other := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true, Node: relaytest.GRPCNode("other")})
-				c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.GRPCNode("node")})
-				last := make(map[string]*relaytest.Response)
-				for _, typeURL := range types {
-					other.Subscribe(typeURL, "a")
-					c.Subscribe(typeURL, "a")
-					last[typeURL] = c.Recv(t.Context())
-					if acks {
-						c.Ack(last[typeURL])
-					}
-				}
-				c.Subscribe(streamEDS, "a", "mine")
-				last[streamEDS] = c.Recv(t.Context())
-				put("2")
-				synctest.Wait()
-				heard := len(c.Responses())
-				for _, typeURL := range types {
-					c.Send(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: last[typeURL].Nonce, VersionInfo: last[typeURL].Version})
-				}
-				synctest.Wait()
-				put("3")
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				if more := c.Responses()[heard:]; len(more) > 0 {
-					t.Errorf("after its empty lists it was sent %v", more)
-				}
-				c.CloseSend()
-				if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) {
-					t.Errorf("its stream ended with %v, want OK", err)
-				}
-				time.Sleep(time.Hour) // for names that linger
-				synctest.Wait()
-				for _, typeURL := range types {
-					if got := o.State().Names(typeURL); !slices.Equal(got, []string{"a"}) {
-						t.Errorf("%s: the origin is asked for %q, want a", orderShort(typeURL), got)
-					}
-					if other.State().Digest(typeURL, "a") != o.Resources().Digest(typeURL, "a") {
-						t.Errorf("%s: the other client has not what is there", orderShort(typeURL))
-					}
-				}
-			})
-		})
-	}
 }
 
 // A client that keeps one nonce for the stream, and answers each type with that of
@@ -280,48 +219,6 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 	})
 }
 
-// C02: an Envoy that gave a name up while a response was on its way ignores it, and goes
-// on with the nonce before. It is sent nothing of the type until it asks again, and what
-// it asks for then.
-func TestC02_AResponseThatIsIgnored(t *testing.T) {
-	t.Parallel()
-	for _, away := range []time.Duration{0, time.Hour} {
-		t.Run(away.String(), func(t *testing.T) {
-			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-				for _, typeURL := range []string{streamEDS, streamLDS} {
-					put := func(name, mark string) { o.Put(relaytest.Opaque(typeURL, name, []byte(mark))) }
-					put("a", "1")
-					put("b", "1")
-					c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-					c.Subscribe(typeURL, "a")
-					good := streamTake(t, c, typeURL, "a")
-					put("a", "2")
-					streamHas(t, streamNext(t, c), typeURL, "a") // ignored
-					if v == relaytest.Delta {
-						c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesUnsubscribe: []string{"a"}})
-					} else {
-						c.Send(quirkAck(v, typeURL, good.Nonce, good.Version, nil, nil))
-					}
-					synctest.Wait()
-					put("a", "3")
-					put("b", "2")
-					streamQuiet(t, c, away)
-
-					c.Send(quirkAck(v, typeURL, good.Nonce, good.Version, nil, []string{"b"}))
-					r := quirkHears(t, o, c, v, typeURL, "b")
-					streamHas(t, r, typeURL, "b")
-					c.Ack(r)
-					synctest.Wait()
-					put("b", "3")
-					put("a", "4")
-					streamHas(t, streamNext(t, c), typeURL, "b")
-					streamQuiet(t, c, time.Hour)
-				}
-			})
-		})
-	}
-}
-
 // C02: an Envoy that ignored a response goes on with the nonce before it, for ever.
 // Each change comes, and each name that it adds.
 func TestC02_OlderNoncesForEver(t *testing.T) {
@@ -378,3 +275,8 @@ func TestC03_NoncesOfTheStreamBefore(t *testing.T) {
 		}
 	})
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestC02_AResponseThatIsIgnored(t *testing.T) { transcript(t) }
+func TestQuirk_EmptyListsAtTheEnd(t *testing.T)   { transcript(t) }

@@ -17,6 +17,10 @@ const (
 	sendSentinel = "type.googleapis.com/acme.Sentinel"
 )
 
+// wildcardTypes are those whose first empty request is a wildcard, one for each
+// way in which SotW responses are made.
+var wildcardTypes = []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType, sendAcme}
+
 // sendOrigin starts an origin that has a resource of each name and type.
 func sendOrigin(t *testing.T, opts relaytest.OriginOptions, types []string, names ...string) *relaytest.Origin {
 	t.Helper()

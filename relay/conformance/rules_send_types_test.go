@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
@@ -69,120 +66,6 @@ func TestB17_Types(t *testing.T) {
 				streamTake(t, c, test.typeURL, want...)
 				c.Close()
 			}
-		})
-	}
-}
-
-// B.17: a SotW client that asks for all of a type that the protocol does not define is sent
-// the complete set each time, so that it learns of removals.
-func TestH17_AllOfAnUnknownTypeIsSentWhole(t *testing.T) {
-	for _, form := range [][]string{nil, {"*"}, {"*", "a"}} {
-		t.Run(strings.Join(form, ","), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
-				c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-				c.Subscribe(sendAcme, form...)
-				streamTake(t, c, sendAcme, "a", "b")
-				time.Sleep(settled)
-				o.Put(sendThing(sendAcme, "b", "changed"))
-				streamTake(t, c, sendAcme, "a", "b")
-				o.Put(sendThing(sendAcme, "c", "new"))
-				streamTake(t, c, sendAcme, "a", "b", "c")
-				o.Remove(sendAcme, "b")
-				streamTake(t, c, sendAcme, "a", "c")
-				o.Remove(sendAcme, "c")
-				streamTake(t, c, sendAcme, "a")
-				o.Remove(sendAcme, "a")
-				streamTake(t, c, sendAcme)
-				o.Put(sendThing(sendAcme, "a", "back"))
-				streamTake(t, c, sendAcme, "a")
-			})
-		})
-	}
-}
-
-// B.17: as soon as the client names what it wants, responses hold what changed, also what
-// changed while the last complete set was not answered.
-func TestH17_NamesOfAnUnknownTypeAreSentInPart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(sendAcme, "*", "a", "b")
-		streamTake(t, c, sendAcme, "a", "b")
-		time.Sleep(settled)
-		o.Put(sendThing(sendAcme, "b", "changed"))
-		unanswered := c.Recv(t.Context())
-		streamHas(t, unanswered, sendAcme, "a", "b")
-		o.Put(sendThing(sendAcme, "a", "changed"))
-		synctest.Wait()
-		c.Unsubscribe(sendAcme, "*")
-		c.Ack(unanswered)
-		streamTake(t, c, sendAcme, "a")
-		o.Put(sendThing(sendAcme, "b", "changed again"))
-		streamTake(t, c, sendAcme, "b")
-		c.Subscribe(sendAcme, "*")
-		streamTake(t, c, sendAcme, "a", "b")
-		o.Put(sendThing(sendAcme, "b", "changed for the last time"))
-		streamTake(t, c, sendAcme, "a", "b")
-	})
-}
-
-// B.17: operators name further types for either trait.
-func TestB17_TypesByOption(t *testing.T) {
-	t.Parallel()
-	o := sendOrigin(t, relaytest.OriginOptions{}, []string{sendAcme, relaytest.EndpointType, relaytest.RouteType}, "a", "b")
-	r := start(t, o, "TENDER_FULL_STATE_TYPES="+sendAcme+",rds", "TENDER_WILDCARD_TYPES=eds")
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(relaytest.EndpointType)
-		streamTake(t, c, relaytest.EndpointType, "a", "b")
-
-		for _, form := range [][]string{{"a", "b"}, {"*"}} {
-			for _, typeURL := range []string{sendAcme, relaytest.RouteType} {
-				c := r.Client(relaytest.ClientOptions{Variant: v})
-				c.Subscribe(typeURL, form...)
-				for !c.State().Has(typeURL, "a", "b") {
-					c.Ack(c.Recv(t.Context()))
-				}
-				want := []string{"b"}
-				if v == relaytest.SotW {
-					want = []string{"a", "b"}
-				}
-				o.Put(sendThing(typeURL, "b", form[0]+v.String()))
-				streamTake(t, c, typeURL, want...)
-				// Names and wildcard come on two streams, without an order between them.
-				o.WaitFor(t.Context(), "an answer to all", func(s *relaytest.OriginState) bool {
-					return !slices.ContainsFunc(s.Open(), func(st *relaytest.StreamState) bool { return st.Type(typeURL).Unanswered() > 0 })
-				})
-				o.Remove(typeURL, "b")
-				if v == relaytest.SotW {
-					streamTake(t, c, typeURL, "a")
-				} else {
-					streamTake(t, c, typeURL, "-b")
-				}
-				o.Put(sendThing(typeURL, "b", "back"))
-				streamTake(t, c, typeURL, want...)
-				c.Close()
-			}
-		}
-	})
-}
-
-// B.7: what the origin has not answered never holds back a type that is full-state
-// by option; that it is full-state by protocol does, for 10s.
-func TestB17_OptionalFullStateIsNotHeld(t *testing.T) {
-	for typeURL, wait := range map[string]time.Duration{sendAcme: 0, relaytest.SecretType: 0, relaytest.ListenerType: 10 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			o := sendOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: true}}, []string{typeURL}, "a")
-			c := start(t, o, "TENDER_FULL_STATE_TYPES="+sendAcme).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-			c.Subscribe(typeURL, "a", "silence")
-			began := time.Now()
-			streamTake(t, c, typeURL, "a")
-			if got := time.Since(began).Round(time.Second); got != wait {
-				t.Errorf("%s: answered after %v, want %v", typeURL, got, wait)
-			}
-			o.Put(sendThing(typeURL, "silence", "broken"))
-			streamTake(t, c, typeURL, "a", "silence")
 		})
 	}
 }
@@ -279,9 +162,8 @@ func TestB22_EmptyNames(t *testing.T) {
 	}
 }
 
-// B.1: a large wildcard set arrives in several responses, each after the answer
-// to the one before; nothing is lost and nothing comes twice, also if much of it
-// changes or goes meanwhile.
+// B.1: a large wildcard set comes in several responses, each after the ACK of the one before. Nothing is lost and nothing
+// comes twice, also if much of it changes or is removed meanwhile.
 func TestB1_LargeSetInChunks(t *testing.T) {
 	t.Parallel()
 	const count, size = 1_280, 16 << 10 // 20 MiB
@@ -361,3 +243,10 @@ func TestB1_LargeSetInChunks(t *testing.T) {
 		o.Put(relaytest.Opaque(relaytest.ClusterType, seen, payload(seen, "third")))
 	})
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestH17_AllOfAnUnknownTypeIsSentWhole(t *testing.T)     { transcript(t) }
+func TestH17_NamesOfAnUnknownTypeAreSentInPart(t *testing.T) { transcript(t) }
+func TestB17_TypesByOption(t *testing.T)                     { transcript(t) }
+func TestB17_OptionalFullStateIsNotHeld(t *testing.T)        { transcript(t) }

@@ -9,26 +9,6 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// What the origin repeats, with the same version or another one, is not news.
-func TestR040_UnchangedIsNotSent(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, sendAcme}
-		o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		for _, typeURL := range types {
-			c.Subscribe(typeURL, "*")
-			streamTake(t, c, typeURL, "a", "b")
-		}
-		sendWatchSentinel(t, o, c)
-		for _, typeURL := range types {
-			o.Put(sendThing(typeURL, "a", "first"))
-			o.Set(typeURL, "b", sendThing(typeURL, "b", "first"), "another version")
-		}
-		sendQuiet(t, o, c, "repeated")
-	})
-}
-
 // A change reaches clients at any time and unasked, at once, however many they are
 // and however long they have been idle.
 func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
@@ -70,33 +50,6 @@ func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
 	})
 }
 
-// A name that is asked for is sent although the wildcard had brought it, whether the
-// origin has to be asked for it or was already.
-func TestR042_NewlyNamedIsSentAgain(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, sendAcme, relaytest.RouteType} {
-			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
-			r := start(t, o)
-			for range 2 {
-				c := r.Client(relaytest.ClientOptions{Variant: v})
-				if typeURL == relaytest.RouteType {
-					c.Subscribe(typeURL, "*")
-				} else {
-					c.Subscribe(typeURL)
-				}
-				streamTake(t, c, typeURL, "a", "b")
-				c.Subscribe(typeURL, "b")
-				want := []string{"b"}
-				if v == relaytest.SotW && typeURL != relaytest.RouteType {
-					want = []string{"a", "b"} // full state
-				}
-				streamTake(t, c, typeURL, want...)
-			}
-		}
-	})
-}
-
 // Whatever is asked for and exists is supplied.
 func TestR043_RequestedResourcesAreSupplied(t *testing.T) {
 	t.Parallel()
@@ -128,90 +81,11 @@ func TestR043_RequestedResourcesAreSupplied(t *testing.T) {
 	})
 }
 
-// To drop a name and ask for it again is to ask for it.
-func TestR044_ResubscribedNameIsSentAgain(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.SecretType, sendAcme}
-		o := sendOrigin(t, relaytest.OriginOptions{}, types, "a")
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		for _, typeURL := range types {
-			for range 3 {
-				c.Subscribe(typeURL, "a")
-				streamTake(t, c, typeURL, "a")
-				c.Unsubscribe(typeURL, "a")
-			}
-		}
-	})
-}
+// Conversations in testdata/transcripts/rules.
 
-// The same while the first response is still un-ACKed, and beside a name that
-// stays: what left the subscription has left what was sent.
-func TestC06_ResubscribedWhileUnacknowledged(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		for _, typeURL := range []string{relaytest.ListenerType, relaytest.EndpointType} {
-			o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "stays")
-			c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(typeURL, "a", "stays")
-			var first *relaytest.Response
-			for got := 0; got < 2; got += len(first.Names()) { // Delta may say it in two
-				if first != nil {
-					c.Ack(first)
-				}
-				first = c.Recv(t.Context())
-			}
-			c.Unsubscribe(typeURL, "a")
-			c.Subscribe(typeURL, "a")
-			c.Ack(first)
-			want := []string{"a"}
-			if v == relaytest.SotW && typeURL == relaytest.ListenerType {
-				want = []string{"a", "stays"}
-			}
-			streamTake(t, c, typeURL, want...)
-			c.Fence(t.Context(), typeURL, "stays", func() { o.Put(sendThing(typeURL, "stays", "second")) })
-		}
-	})
-}
-
-// A client is sent nothing that it did not ask for, whoever else asked for it.
-func TestR045_NothingOutsideTheSubscription(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.SecretType, sendAcme}
-		o := sendOrigin(t, relaytest.OriginOptions{}, types, "mine", "theirs", "nobody's")
-		r := start(t, o)
-		others, all := r.Client(relaytest.ClientOptions{AutoAck: true}), r.Client(relaytest.ClientOptions{AutoAck: true})
-		c := r.Client(relaytest.ClientOptions{Variant: v})
-		for _, typeURL := range types {
-			all.Subscribe(typeURL, "*")
-			others.Subscribe(typeURL, "theirs")
-			others.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeURL, "theirs") })
-			c.Subscribe(typeURL, "mine")
-			streamTake(t, c, typeURL, "mine")
-		}
-		sendWatchSentinel(t, o, c)
-		for _, typeURL := range types {
-			o.Put(sendThing(typeURL, "theirs", "second"), sendThing(typeURL, "nobody's", "second"), sendThing(typeURL, "new", "first"))
-		}
-		sendQuiet(t, o, c, "after the others'")
-	})
-}
-
-// SotW: an empty list after names means nothing, not everything.
-func TestR046_EmptyListAfterNamesIsNoInterest(t *testing.T) {
-	t.Parallel()
-	types := []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.EndpointType, sendAcme}
-	o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
-	c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-	for _, typeURL := range types {
-		c.Subscribe(typeURL, "a")
-		streamTake(t, c, typeURL, "a")
-		c.Unsubscribe(typeURL, "a")
-	}
-	sendWatchSentinel(t, o, c) // and so the relay has heard it all
-	for _, typeURL := range types {
-		o.Put(sendThing(typeURL, "a", "second"), sendThing(typeURL, "b", "second"))
-	}
-	sendQuiet(t, o, c, "after a")
-}
+func TestR040_UnchangedIsNotSent(t *testing.T)              { transcript(t) }
+func TestR042_NewlyNamedIsSentAgain(t *testing.T)           { transcript(t) }
+func TestR044_ResubscribedNameIsSentAgain(t *testing.T)     { transcript(t) }
+func TestC06_ResubscribedWhileUnacknowledged(t *testing.T)  { transcript(t) }
+func TestR045_NothingOutsideTheSubscription(t *testing.T)   { transcript(t) }
+func TestR046_EmptyListAfterNamesIsNoInterest(t *testing.T) { transcript(t) }

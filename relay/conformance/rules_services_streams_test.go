@@ -9,110 +9,6 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB26_AMixedFleetSharesTheOrigin: whoever asks, on whatever kind of stream, the
-// origin is asked once, and each change reaches all.
-func TestB26_AMixedFleetSharesTheOrigin(t *testing.T) {
-	t.Parallel()
-	orderBubble(t, nil, func(w *orderWorld) {
-		w.change("cds a@1", "eds a@1")
-		fleet := map[relaytest.Variant][]*orderClient{}
-		for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
-			for range 3 {
-				fleet[v] = append(fleet[v], w.stream(v, "cds").subscribe("cds", ""), w.envoy(v).subscribe("cds", ""))
-			}
-			eds := w.stream(v, "eds").subscribe("eds", "a")
-			w.pass(time.Second)
-			eds.hears(orderForm(v, "eds a@1"))
-		}
-		told := func(response string) {
-			t.Helper()
-			for v, clients := range fleet {
-				for _, c := range clients {
-					c.hears(orderForm(v, response))
-				}
-			}
-		}
-		told("cds a@1")
-		w.change("cds a@2")
-		told("cds a@2")
-
-		s := w.origin.State()
-		if s.Connections != 1 || len(s.Streams) != 1 {
-			t.Errorf("the origin sees %d connections and %d streams, want one of each", s.Connections, len(s.Streams))
-		}
-		for typeURL, names := range map[string][]string{relaytest.ClusterType: {"*"}, relaytest.EndpointType: {"a"}} {
-			if got := s.Names(typeURL); !slices.Equal(got, names) {
-				t.Errorf("the relay subscribes to %q of %s, want %q", got, typeURL, names)
-			}
-			asked := slices.DeleteFunc(s.Requests(typeURL), func(r relaytest.Request) bool { return r.Message.GetResponseNonce() != "" })
-			if len(asked) != 1 {
-				t.Errorf("the origin was asked for %s %d times, want once: %v", typeURL, len(asked), asked)
-			}
-		}
-	})
-}
-
-// TestB26_ARefusalOnOneStreamCrossesNothing: not to the other streams of the same
-// client, of the same type or another, and not to the origin.
-func TestB26_ARefusalOnOneStreamCrossesNothing(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
-			w.change("cds a@1", "rds r@1")
-			refuses, accepts, routes := w.stream(v, "cds"), w.stream(v, "cds"), w.stream(v, "rds")
-			refuses.subscribe("cds", "")
-			accepts.subscribe("cds", "")
-			routes.subscribe("rds", "r")
-			w.pass(time.Second)
-			refuses.expect(orderForm(v, "cds a@1"))
-			accepts.hears(orderForm(v, "cds a@1"))
-			routes.hears(orderForm(v, "rds r@1"))
-
-			refuses.nack("cds")
-			w.pass(time.Minute)
-			refuses.expect() // nothing is sent again
-			accepts.expect()
-			routes.expect()
-			w.change("cds a@2", "rds r@2")
-			refuses.hears(orderForm(v, "cds a@2"))
-			accepts.hears(orderForm(v, "cds a@2"))
-			routes.hears(orderForm(v, "rds r@2"))
-			if n := w.origin.State().Type(relaytest.ClusterType).NACKs; n != 0 {
-				t.Errorf("%d refusals reached the origin", n)
-			}
-		})
-	})
-}
-
-// TestB26_StreamsDoNotWaitForOneAnother: a route that needs clusters waits for them
-// on the aggregated stream that both are on (B.11), and cannot where they are on
-// two; nor do the removals of clusters wait for it.
-func TestB26_StreamsDoNotWaitForOneAnother(t *testing.T) {
-	t.Parallel()
-	orderBubble(t, nil, func(w *orderWorld) {
-		const v = relaytest.Delta
-		w.change("cds old@1", "rds r@1")
-		clusters, routes := w.stream(v, "cds").subscribe("cds", ""), w.stream(v, "rds").subscribe("rds", "r")
-		w.pass(time.Second)
-		both := w.envoy(v).subscribe("cds", "").subscribe("rds", "r")
-		clusters.hears("cds old@1")
-		routes.hears("rds r@1")
-		both.hears("cds old@1", "rds r@1")
-
-		w.change("cds new@1")
-		clusters.expect("cds new@1")
-		both.expect("cds new@1")
-		w.change("cds newer@1", "cds -old", "rds r@2") // the clusters are not answered yet
-		routes.expect("rds r@2")
-		both.expect()
-		clusters.ack("cds")
-		both.ack("cds")
-		clusters.hears("cds newer@1")
-		both.expect("cds newer@1", "rds r@2")
-		clusters.hears("cds -old") // although the route is not answered
-	})
-}
-
 // TestB17_TypesOnStreamsOfTheirOwn: which types an empty first request fetches
 // whole, and what the response to one change of two names holds, is as on an
 // aggregated stream.
@@ -165,27 +61,6 @@ func TestC03_ANonceOfADeadStream(t *testing.T) {
 	})
 }
 
-// TestC04_TheEndpointsOfAChangedCluster: an Envoy whose endpoints come without ADS
-// opens a new stream for a cluster that changed, and waits for an answer on it. It
-// gets one though the endpoints are as they were, and the old stream is not
-// bothered.
-func TestC04_TheEndpointsOfAChangedCluster(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
-			w.change("cds a@1", "eds a@1")
-			clusters, before := w.stream(v, "cds").subscribe("cds", ""), w.stream(v, "eds").subscribe("eds", "a")
-			w.pass(time.Second)
-			clusters.hears(orderForm(v, "cds a@1"))
-			before.hears(orderForm(v, "eds a@1"))
-			w.change("cds a@2")
-			clusters.hears(orderForm(v, "cds a@2"))
-			w.stream(v, "eds").subscribe("eds", "a").hears(orderForm(v, "eds a@1"))
-			before.expect()
-		})
-	})
-}
-
 // TestB35_AStreamForEachCluster: an Envoy may open hundreds of streams of endpoints
 // on one connection. Each gets its own, the origin sees one stream, and what they
 // give up is given up there.
@@ -232,26 +107,10 @@ func TestB35_AStreamForEachCluster(t *testing.T) {
 	})
 }
 
-// TestB8_AStreamOfOneTypeIsColdByItself: an aggregated stream lives on if one of its
-// types is known; of two streams, the one of which nothing is known ends, unserved.
-func TestB8_AStreamOfOneTypeIsColdByItself(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
-			w.change("cds a@1", "eds a@1")
-			w.ready(v).subscribe("cds", "")
-			w.settle()
-			w.stop()
-			both := w.envoy(v).subscribe("cds", "").subscribe("eds", "a")
-			both.hears(orderForm(v, "cds a@1"))
-			clusters := w.stream(v, "cds").subscribe("cds", "")
-			clusters.hears(orderForm(v, "cds a@1"))
-			w.stream(v, "eds").subscribe("eds", "a").endsUnserved()
-			w.restart()
-			both.hears(orderForm(v, "eds a@1"))
-			w.change("cds a@2")
-			both.hears(orderForm(v, "cds a@2"), orderForm(v, "eds a@1")) // B.16
-			clusters.hears(orderForm(v, "cds a@2"))
-		})
-	})
-}
+// Conversations in testdata/transcripts/rules.
+
+func TestB26_AMixedFleetSharesTheOrigin(t *testing.T)        { transcript(t) }
+func TestB26_ARefusalOnOneStreamCrossesNothing(t *testing.T) { transcript(t) }
+func TestB26_StreamsDoNotWaitForOneAnother(t *testing.T)     { transcript(t) }
+func TestC04_TheEndpointsOfAChangedCluster(t *testing.T)     { transcript(t) }
+func TestB8_AStreamOfOneTypeIsColdByItself(t *testing.T)     { transcript(t) }

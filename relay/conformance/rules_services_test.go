@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -84,28 +83,6 @@ func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
 	})
 }
 
-// TestR008_FilterConfigsAndEndpointsOfLocalities: a filter's configuration comes
-// both ways, the endpoints of a locality by Delta.
-func TestR008_FilterConfigsAndEndpointsOfLocalities(t *testing.T) {
-	t.Parallel()
-	orderBubble(t, nil, func(w *orderWorld) {
-		w.change("ecds filter@1", "leds a/1@1", "leds a/2@1")
-		sotw, delta := w.stream(relaytest.SotW, "ecds"), w.stream(relaytest.Delta, "ecds")
-		localities := w.stream(relaytest.Delta, "leds")
-		sotw.subscribe("ecds", "filter")
-		delta.subscribe("ecds", "filter")
-		localities.subscribe("leds", "a/1 a/2")
-		w.settle()
-		sotw.hears("ecds {filter@1}")
-		delta.hears("ecds filter@1")
-		localities.hears("leds a/1@1 a/2@1")
-		w.change("ecds -filter", "leds -a/2")
-		sotw.hears() // which SotW cannot say
-		delta.hears("ecds -filter")
-		localities.hears("leds -a/2")
-	})
-}
-
 // TestR009_AStreamOfOneTypeNeedNotNameIt: not in its first request, an ACK, a NACK,
 // or a change of its names. The responses say the type.
 func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
@@ -174,41 +151,6 @@ func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
 	})
 }
 
-// TestR012_StreamsOfOneTypeAreApart: each has names, nonces and answers of its own,
-// though one client opened them all; and one stream may ask for more.
-func TestR012_StreamsOfOneTypeAreApart(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
-			w.change("eds foo@1", "eds bar@1")
-			foo, bar, both := w.stream(v, "eds"), w.stream(v, "eds"), w.stream(v, "eds")
-			foo.subscribe("eds", "foo")
-			bar.subscribe("eds", "bar")
-			both.subscribe("eds", "foo")
-			w.pass(time.Second)
-			foo.hears(orderForm(v, "eds foo@1"))
-			bar.expect(orderForm(v, "eds bar@1")) // not answered until the end
-			both.hears(orderForm(v, "eds foo@1"))
-			both.subscribe("eds", "bar")
-			both.hears(orderForm(v, "eds bar@1"))
-
-			w.change("eds foo@2")
-			foo.hears(orderForm(v, "eds foo@2"))
-			both.hears(orderForm(v, "eds foo@2"))
-			w.change("eds bar@2")
-			both.hears(orderForm(v, "eds bar@2"))
-			foo.expect()
-
-			foo.Close() // what one gives up, the others keep
-			w.change("eds foo@3")
-			both.hears(orderForm(v, "eds foo@3"))
-			bar.expect()
-			bar.ack("eds")
-			bar.hears(orderForm(v, "eds bar@2"))
-		})
-	})
-}
-
 // TestR013_B44_TheV2TransportIsUnimplemented: the version of the transport is in the
 // name of the method.
 func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
@@ -259,23 +201,8 @@ func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
 	})
 }
 
-// TestR015_ATreeOfResourcesIsReachedOnOneStream: whatever a resource refers to can
-// be asked for where it came from.
-func TestR015_ATreeOfResourcesIsReachedOnOneStream(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
-			w.change("lds api@1", "rds routes@7", "cds cluster-7@1", "eds cluster-7@1", "sds key@1", "ecds filter@1", "vhds h@1")
-			c := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.GRPCNode("client")})
-			for _, resource := range []string{ // as each refers to the next
-				"lds api@1", "rds routes@7", "cds cluster-7@1", "eds cluster-7@1", "sds key@1", "ecds filter@1", "vhds h@1",
-			} {
-				short, rest, _ := strings.Cut(resource, " ")
-				name, _, _ := strings.Cut(rest, "@")
-				c.subscribe(short, name)
-				w.pass(time.Second)
-				c.hears(orderForm(v, resource))
-			}
-		})
-	})
-}
+// Conversations in testdata/transcripts/rules.
+
+func TestR008_FilterConfigsAndEndpointsOfLocalities(t *testing.T) { transcript(t) }
+func TestR012_StreamsOfOneTypeAreApart(t *testing.T)              { transcript(t) }
+func TestR015_ATreeOfResourcesIsReachedOnOneStream(t *testing.T)  { transcript(t) }

@@ -2,7 +2,6 @@ package conformance_test
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -48,61 +47,6 @@ func (w *sotwWorld) join(subscribe func(*relaytest.Client)) (clients []*relaytes
 func (w *sotwWorld) rest(d time.Duration) {
 	time.Sleep(d) // virtual
 	synctest.Wait()
-}
-
-// A list that replaces one listener by another reaches clients as one response: the
-// new one may take the old one's address.
-func TestR065_SotWOriginSwaps(t *testing.T) {
-	t.Parallel()
-	sotwBubble(t, func(w *sotwWorld) {
-		w.Put(relaytest.Listener("old", "routes"), relaytest.Listener("stays", "routes"))
-		clients := w.join(func(c *relaytest.Client) { c.Subscribe(relaytest.ListenerType) })
-		w.rest(time.Second)
-		w.Apply(func(tx *relaytest.Tx) {
-			tx.Put(relaytest.Listener("new", "routes"))
-			tx.Remove(relaytest.ListenerType, "old")
-		})
-		w.rest(time.Minute)
-		for _, c := range clients {
-			all := c.Responses()
-			last := all[len(all)-1]
-			names := slices.Sorted(slices.Values(last.Names()))
-			want := "[new] [old]"
-			if last.SotW() {
-				want = "[new stays] []"
-			}
-			if got := fmt.Sprint(names, " ", last.Removed); got != want || len(all) != 2 {
-				w.t.Errorf("%v: %d responses, the last one %s, want 2 and %s", c, len(all), got, want)
-			}
-		}
-	})
-}
-
-// Whoever names a listener that a SotW origin does not have is told so at once: the
-// origin's first list knows of all names in the first request.
-func TestR070_R074_SotWOriginHasNoSuchName(t *testing.T) {
-	t.Parallel()
-	sotwBubble(t, func(w *sotwWorld) {
-		w.Put(relaytest.Listener("a", "routes"))
-		clients := w.join(func(c *relaytest.Client) { c.Subscribe(relaytest.ListenerType, "a", "none") })
-		w.rest(time.Second)
-		for _, c := range clients {
-			if !c.State().Has(relaytest.ListenerType, "a") {
-				w.t.Errorf("%v has %v after 1s, want a", c, c.State().Names(relaytest.ListenerType))
-			}
-			if first := c.Responses()[0]; !first.SotW() && !slices.Equal(first.Removed, []string{"none"}) {
-				w.t.Errorf("%v: removed is %v, want none", c, first.Removed)
-			}
-		}
-		// It stays subscribed on both sides (R072, R073).
-		w.Put(relaytest.Listener("none", "routes"))
-		w.rest(time.Second)
-		for _, c := range clients {
-			if !c.State().Has(relaytest.ListenerType, "a", "none") {
-				w.t.Errorf("%v has %v, want a and none", c, c.State().Names(relaytest.ListenerType))
-			}
-		}
-	})
 }
 
 // What a SotW origin sends arrives byte for byte, unknown types, names and aliases
@@ -191,3 +135,8 @@ func TestOriginProtocolVariable(t *testing.T) {
 		})
 	}
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestR065_SotWOriginSwaps(t *testing.T)              { transcript(t) }
+func TestR070_R074_SotWOriginHasNoSuchName(t *testing.T) { transcript(t) }

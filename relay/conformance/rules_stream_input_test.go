@@ -67,38 +67,6 @@ func TestInput_NamesAreBounded(t *testing.T) {
 	})
 }
 
-// A stream may name a bounded number of names, over all its types. What it names beyond is not
-// served, and the origin is not asked for it.
-func TestInput_TooManyNames(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		r := start(t, o, "TENDER_MAX_NAMES=3")
-		check := streamOther(t, o, r.Conn())
-		for _, name := range []string{"a", "b", "c"} {
-			o.Put(streamRoute(name, "x"))
-		}
-		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamRDS, "a", "b", "a") // one that is said twice counts once
-		c.Subscribe(streamRDS, "c")
-		seen := 0
-		for seen < 3 {
-			r := c.Recv(t.Context())
-			c.Ack(r)
-			seen += len(r.Resources)
-		}
-		c.Unsubscribe(streamRDS, "a")
-		o.Put(relaytest.Endpoints("e"))
-		c.Subscribe(streamEDS, "e") // three again
-		streamTake(t, c, streamEDS, "e")
-		c.Subscribe(streamLDS, "l")
-		streamQuiet(t, c, time.Minute)
-		if n := o.State().Type(streamLDS).Requests; n > 0 {
-			t.Errorf("the origin got %d requests for what is over the bound", n)
-		}
-		check()
-	})
-}
-
 // A view has a bounded number of types. Who asks for one more is ended; types
 // that are there are served, and those of the specification always are, or one
 // client could shut out all others.
@@ -123,85 +91,6 @@ func TestInput_TooManyTypes(t *testing.T) {
 		o.Put(relaytest.Cluster("a"))
 		c.Subscribe(streamCDS, "*")
 		streamTake(t, c, streamCDS, "a")
-		check()
-	})
-}
-
-// The globs of a stream are bounded, and those of its group: one more is not served.
-func TestInput_TooManyGlobs(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		r := start(t, o, "TENDER_MAX_GLOBS=2", "TENDER_MAX_GROUP_GLOBS=3")
-		check := streamOther(t, o, r.Conn())
-		dir := func(i int) string { return fmt.Sprintf("xdstp://x/envoy.config.cluster.v3.Cluster/%d/", i) }
-		for i := range 3 {
-			o.Put(relaytest.Cluster(dir(i) + "a"))
-			c := r.Client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(streamCDS, dir(i)+"*")
-			streamTake(t, c, streamCDS, dir(i)+"a")
-		}
-		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, dir(3)+"*")
-		streamQuiet(t, c, time.Minute) // too many of the group
-		c = r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, dir(0)+"*", dir(1)+"*", dir(2)+"*")
-		seen := make(map[string]bool) // too many of the stream
-		for len(seen) < 2 {
-			resp := c.Recv(t.Context())
-			c.Ack(resp)
-			for _, name := range resp.Names() {
-				seen[name] = true
-			}
-		}
-		streamQuiet(t, c, time.Minute)
-		if seen[dir(2)+"a"] {
-			t.Errorf("the client was sent %v, want only what is within the bound", seen)
-		}
-		check()
-	})
-}
-
-// A stream on which no request comes is ended.
-func TestInput_ASilentStreamIsEnded(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		r := start(t, o, "TENDER_FIRST_REQUEST_TIMEOUT=7s")
-		conn := r.Conn()
-		check := streamOther(t, o, conn)
-		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-		time.Sleep(6900 * time.Millisecond)
-		synctest.Wait()
-		if n := r.Streams(); n != 2 {
-			t.Errorf("%d streams before the time is up, want 2", n)
-		}
-		began := time.Now()
-		streamEnd(t, c, codes.DeadlineExceeded)
-		if d := time.Since(began); d > 200*time.Millisecond {
-			t.Errorf("the stream ended %v late", d)
-		}
-		time.Sleep(time.Hour) // one that spoke once may be silent
-		check()
-	})
-}
-
-// Over the limit of streams a new one is refused; one that ends makes room.
-func TestInput_TooManyStreams(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		r := start(t, o, "TENDER_MAX_STREAMS=2")
-		conn := r.Conn()
-		check := streamOther(t, o, conn)
-		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamRDS, "other")
-		streamTake(t, c, streamRDS, "other")
-		more := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-		more.Subscribe(streamRDS, "other")
-		streamEnd(t, more, codes.ResourceExhausted)
-		c.Close()
-		synctest.Wait()
-		more = relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-		more.Subscribe(streamRDS, "other")
-		streamTake(t, more, streamRDS, "other")
 		check()
 	})
 }
@@ -250,3 +139,10 @@ func TestInput_LongRefusalsAreCut(t *testing.T) {
 		}
 	})
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestInput_TooManyNames(t *testing.T)         { transcript(t) }
+func TestInput_TooManyGlobs(t *testing.T)         { transcript(t) }
+func TestInput_ASilentStreamIsEnded(t *testing.T) { transcript(t) }
+func TestInput_TooManyStreams(t *testing.T)       { transcript(t) }

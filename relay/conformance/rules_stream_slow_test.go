@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,128 +14,6 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
-
-// There is at most one un-ACKed response of a type. What changes meanwhile is
-// merged: the client is sent what is newest, once, when it has answered (B.12).
-func TestB12_ChangesMergeWhileAResponseIsUnanswered(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		for _, tc := range []struct {
-			typeURL string
-			put     func(name, what string)
-		}{
-			{streamCDS, func(name, what string) { o.Put(relaytest.Cluster(name, what)) }},
-			{streamAcmeType, func(name, what string) {
-				o.Set(streamAcmeType, name, relaytest.Opaque(streamAcmeType, name, []byte(what)), "")
-			}},
-		} {
-			tc.put("a", "0")
-			tc.put("still", "0")
-			r := start(t, o)
-			fast := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-			fast.Subscribe(tc.typeURL, "*")
-			c := r.Client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(tc.typeURL, "*")
-			first := c.Recv(t.Context())
-			for i := range 20 {
-				tc.put("a", fmt.Sprint(i+1))
-				synctest.Wait()
-			}
-			tc.put("passing", "1")
-			synctest.Wait()
-			o.Remove(tc.typeURL, "passing")
-			streamQuiet(t, c, time.Second)
-			c.Ack(first)
-			r2 := c.Recv(t.Context())
-			c.Ack(r2)
-			if want := o.Resources().Digest(tc.typeURL, "a"); c.State().Digest(tc.typeURL, "a") != want {
-				t.Errorf("%s: not the newest: %v", tc.typeURL, r2)
-			}
-			if names := r2.Names(); slices.Contains(names, "passing") || len(names) > 2 {
-				t.Errorf("%s: after the ACK: %v, want a alone", tc.typeURL, r2)
-			}
-			synctest.Wait()
-			for r := c.TryRecv(); r != nil; r = c.TryRecv() { // a client must bear the removal of what it has not
-				c.Ack(r)
-				if len(r.Resources) > 0 {
-					t.Errorf("%s: more than the newest: %v", tc.typeURL, r)
-				}
-				synctest.Wait()
-			}
-			if n := len(fast.Responses()); n < 20 {
-				t.Errorf("%s: the client that answers was sent %d responses", tc.typeURL, n)
-			}
-			r.Stop()
-		}
-	})
-}
-
-// What changed and changed back before the client could be told is not told
-// where responses are complete sets.
-func TestB12_WhatCancelsOutIsNotSent(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"))
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(streamCDS, "*")
-		first := c.Recv(t.Context())
-		o.Put(relaytest.Cluster("a", "other"), relaytest.Cluster("passing"))
-		o.Remove(streamCDS, "passing")
-		o.Put(relaytest.Cluster("a"))
-		streamQuiet(t, c, time.Second)
-		c.Ack(first)
-		streamQuiet(t, c, time.Hour)
-	})
-}
-
-// A response is made when it is sent, from what is subscribed then: of names that
-// were given up meanwhile nothing comes any more.
-func TestC25_ResponsesFollowTheSubscription(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(streamRoute("a", "1"), streamRoute("b", "1"))
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamRDS, "a")
-		first := c.Recv(t.Context())
-		o.Put(streamRoute("a", "2")) // due, but the first response is unanswered
-		synctest.Wait()
-		c.Unsubscribe(streamRDS, "a")
-		c.Subscribe(streamRDS, "b")
-		time.Sleep(time.Second)
-		c.Ack(first)
-		streamTake(t, c, streamRDS, "b")
-		o.Put(streamRoute("a", "3"))
-		streamQuiet(t, c, time.Hour)
-	})
-}
-
-// A name that was given up and is asked for again is sent again, although the
-// stream had it.
-func TestC06_ANameAskedForAgainIsSent(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		for _, typeURL := range []string{streamRDS, streamCDS} {
-			for _, name := range []string{"a", "b"} {
-				o.Set(typeURL, name, relaytest.Opaque(typeURL, name, nil), "1")
-			}
-			c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(typeURL, "a", "b")
-			streamTake(t, c, typeURL, "a", "b")
-			for range 2 {
-				c.Unsubscribe(typeURL, "b")
-				time.Sleep(time.Second)
-				synctest.Wait()
-				c.Subscribe(typeURL, "b")
-				if r := c.Recv(t.Context()); !slices.Contains(r.Names(), "b") {
-					t.Fatalf("got %v, want b again", r)
-				} else {
-					c.Ack(r)
-				}
-			}
-			streamQuiet(t, c, time.Minute)
-		}
-	})
-}
 
 // A client that does not read holds up nobody, costs nothing that grows with the
 // number of updates (D.4, 11), and gets only what is newest when it reads on:
@@ -276,3 +153,10 @@ func TestC27_ASlowClientIsNotEnded(t *testing.T) {
 		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
 	})
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestC06_ANameAskedForAgainIsSent(t *testing.T)               { transcript(t) }
+func TestB12_ChangesMergeWhileAResponseIsUnanswered(t *testing.T) { transcript(t) }
+func TestB12_WhatCancelsOutIsNotSent(t *testing.T)                { transcript(t) }
+func TestC25_ResponsesFollowTheSubscription(t *testing.T)         { transcript(t) }

@@ -25,61 +25,6 @@ import (
 
 const streamAcmeType = "type.googleapis.com/acme.Foo"
 
-// A response carries the type URL of the request that it serves, for every type
-// of the specification.
-func TestR001_ResponsesCarryTheTypeOfTheirRequest(t *testing.T) {
-	t.Parallel()
-	types := []string{
-		relaytest.ListenerType, relaytest.RouteType, relaytest.ScopedRouteType, relaytest.VirtualHostType,
-		relaytest.ClusterType, relaytest.EndpointType, relaytest.SecretType, relaytest.RuntimeType,
-		relaytest.ExtensionConfigType,
-	}
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		for _, typeURL := range types {
-			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", nil), "1")
-		}
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		for _, typeURL := range types {
-			c.Subscribe(typeURL, "a")
-			r := streamTake(t, c, typeURL, "a")
-			if got := r.Resources[0].Body.GetTypeUrl(); got != typeURL {
-				t.Errorf("a resource of %s is a %s", typeURL, got)
-			}
-		}
-	})
-}
-
-// An unknown type is relayed like any partial one, byte for byte, to both
-// variants.
-func TestR002_UnknownTypesAreRelayed(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		a, b := relaytest.Opaque(streamAcmeType, "a", []byte{0, 255, 1}), relaytest.Opaque(streamAcmeType, "b", nil)
-		o.Set(streamAcmeType, "a", a, "1")
-		o.Set(streamAcmeType, "b", b, "1")
-		r := start(t, o)
-		all := r.Client(relaytest.ClientOptions{Variant: v})
-		all.Subscribe(streamAcmeType)
-		streamTake(t, all, streamAcmeType, "a", "b")
-		one := r.Client(relaytest.ClientOptions{Variant: v})
-		one.Subscribe(streamAcmeType, "a")
-		streamTake(t, one, streamAcmeType, "a")
-		for _, c := range []*relaytest.Client{all, one} {
-			if got, want := c.State().Digest(streamAcmeType, "a"), relaytest.DigestOf(a); got != want {
-				t.Errorf("%v has %v, want %v", c, got, want)
-			}
-		}
-		// Partial: what changes comes alone, but for a SotW client that asks for all (B.17).
-		o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", []byte("new")), "2")
-		if v == relaytest.SotW {
-			streamTake(t, all, streamAcmeType, "a", "b")
-		} else {
-			streamTake(t, all, streamAcmeType, "a")
-		}
-		streamTake(t, one, streamAcmeType, "a")
-	})
-}
-
 // The relay validates no payload: what PGV forbids reaches the client, and the
 // origin is told that all is well.
 func TestR003_PayloadsAreNotValidated(t *testing.T) {
@@ -143,92 +88,6 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 	})
 }
 
-// An origin that lists a name twice is refused, and what was served stays, for new
-// clients too (R033).
-func TestR005_R033_AResponseWithANameTwiceIsRefused(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(relaytest.Listener("a", "routes"))
-		r := start(t, o)
-		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamLDS, "*")
-		streamTake(t, c, streamLDS, "a")
-		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = true })
-		o.Put(relaytest.Listener("a", "other"))
-		o.WaitFor(t.Context(), "the NACK", func(s *relaytest.OriginState) bool { return s.Type(streamLDS).NACKs == 1 })
-		streamQuiet(t, c, time.Minute)
-		late := r.Client(relaytest.ClientOptions{Variant: v})
-		late.Subscribe(streamLDS, "*")
-		streamTake(t, late, streamLDS, "a")
-		o.Change(func(b *relaytest.Behaviour) { b.Duplicate = false })
-		for _, c := range []*relaytest.Client{c, late} {
-			if got := c.State().Digest(streamLDS, "a"); got != relaytest.DigestOf(relaytest.Listener("a", "routes")) {
-				t.Errorf("%v has %v", c, got)
-			}
-		}
-		o.Put(relaytest.Listener("a", "third"))
-		streamTake(t, c, streamLDS, "a")
-	})
-}
-
-// On an aggregated stream a request without a type ends that stream, and no
-// other.
-func TestR010_ARequestWithoutTypeEndsItsStream(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(relaytest.Cluster("a"))
-		r := start(t, o)
-		conn := r.Conn()
-		other := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-		other.Subscribe(streamCDS, "*")
-		streamTake(t, other, streamCDS, "a")
-		for _, served := range []bool{false, true} {
-			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-			if served {
-				c.Subscribe(streamCDS, "*")
-				streamTake(t, c, streamCDS, "a")
-			}
-			c.Subscribe("")
-			streamEnd(t, c, codes.InvalidArgument)
-		}
-		o.Put(relaytest.Cluster("b"))
-		if got := other.Recv(t.Context()); !slices.Contains(got.Names(), "b") {
-			t.Errorf("the other client was sent %v, want b", got)
-		}
-	})
-}
-
-// Each type of a stream is a conversation of its own: a refusal of one changes
-// nothing for the others.
-func TestR011_TypesOfAStreamAreApart(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, "*")
-		clusters := c.Recv(t.Context())
-		c.Subscribe(streamRDS, "r")
-		routes := c.Recv(t.Context()) // although the clusters are not answered yet
-		streamHas(t, routes, streamRDS, "r")
-		c.Nack(clusters, "no")
-		c.Ack(routes)
-		o.Put(streamRoute("r", "2"))
-		routes = streamTake(t, c, streamRDS, "r")
-
-		// The nonce of one type means nothing for another: this neither ACKs the
-		// clusters nor the route.
-		o.Put(relaytest.Cluster("a", "service"))
-		clusters = c.Recv(t.Context())
-		streamHas(t, clusters, streamCDS, "a")
-		names := map[relaytest.Variant][]string{relaytest.SotW: {"*"}}[v]
-		c.Send(streamRequest(v, streamCDS, routes.Nonce, names...))
-		o.Put(relaytest.Cluster("a", "other"))
-		streamQuiet(t, c, 2*time.Second)
-		c.Ack(clusters)
-		streamHas(t, streamNext(t, c), streamCDS, "a")
-	})
-}
-
 // However many clients and node groups there are, the origin sees one
 // connection.
 func TestR014_OneConnectionToTheOrigin(t *testing.T) {
@@ -255,27 +114,6 @@ func TestR014_OneConnectionToTheOrigin(t *testing.T) {
 	if s.Connections != 1 || len(s.Streams) != groups {
 		t.Errorf("the origin sees %d connections and %d streams, want 1 and %d", s.Connections, len(s.Streams), groups)
 	}
-}
-
-// The Node of a stream's first request counts for all of it: other types without
-// one are served from the same group.
-func TestR016_TheFirstNodeCountsForTheStream(t *testing.T) {
-	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		mine := o.For(func(n *corepb.Node) bool { return n.GetCluster() == "mine" })
-		mine.Put(relaytest.Cluster("my"), relaytest.Endpoints("my", "127.0.0.1:1"))
-		o.Put(relaytest.Cluster("other"), relaytest.Endpoints("my", "127.0.0.1:2"))
-		node := relaytest.EnvoyNode("n")
-		node.Cluster = "mine"
-		c := start(t, o, "TENDER_NODE_GROUP_BY=cluster").Client(relaytest.ClientOptions{Variant: v, Node: node})
-		c.Subscribe(streamCDS, "*")
-		streamTake(t, c, streamCDS, "my")
-		c.Subscribe(streamEDS, "my") // the client sends the Node only once
-		streamTake(t, c, streamEDS, "my")
-		if !c.State().SameContent(mine.Resources(), streamEDS) {
-			t.Errorf("the endpoints are those of another group: %v", c.State()[streamEDS])
-		}
-	})
 }
 
 // A client that repeats its Node in every request, as Envoy does, is neither
@@ -415,3 +253,12 @@ func streamSay(c *relaytest.Client, v relaytest.Variant, last *relaytest.Respons
 		c.Send(req)
 	}
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestR001_ResponsesCarryTheTypeOfTheirRequest(t *testing.T)   { transcript(t) }
+func TestR002_UnknownTypesAreRelayed(t *testing.T)                { transcript(t) }
+func TestR005_R033_AResponseWithANameTwiceIsRefused(t *testing.T) { transcript(t) }
+func TestR010_ARequestWithoutTypeEndsItsStream(t *testing.T)      { transcript(t) }
+func TestR011_TypesOfAStreamAreApart(t *testing.T)                { transcript(t) }
+func TestR016_TheFirstNodeCountsForTheStream(t *testing.T)        { transcript(t) }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -16,71 +15,6 @@ import (
 
 // streamConfirm is long enough for a relay to be sure that it knows a whole set.
 const streamConfirm = 2 * time.Minute
-
-// A version says what the set is: it changes with a resource, and is what it was
-// when the set is.
-func TestR023_TheVersionFollowsTheSet(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		for i := range 100 {
-			o.Put(relaytest.Cluster(fmt.Sprint("c", i)))
-		}
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(streamCDS, "*")
-		next := func() string {
-			r := c.Recv(t.Context())
-			c.Ack(r)
-			return r.Version
-		}
-		first := next()
-		seen := map[string]bool{first: true}
-		for i, change := range []func(){
-			func() { o.Put(relaytest.Cluster("c7", "changed")) },
-			func() { o.Put(relaytest.Cluster("c100")) },
-			func() { o.Remove(streamCDS, "c3") },
-		} {
-			change()
-			v := next()
-			if seen[v] {
-				t.Errorf("change %d: version %q was that of another set", i, v)
-			}
-			seen[v] = true
-		}
-		o.Apply(func(tx *relaytest.Tx) {
-			tx.Remove(streamCDS, "c100")
-			tx.Put(relaytest.Cluster("c3"), relaytest.Cluster("c7"))
-		})
-		next() // the union: what is gone leaves last
-		if v := next(); v != first {
-			t.Errorf("the first set again has version %q, want %q", v, first)
-		}
-	})
-}
-
-// The version of a named subscription is that of what the client sees: it differs
-// with the names, and not with the order in which they are said.
-func TestB2_TheVersionIsOfWhatTheClientSees(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		for _, name := range []string{"a", "b", "c"} {
-			o.Put(relaytest.Cluster(name))
-		}
-		r := start(t, o)
-		version := func(names ...string) string {
-			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-			c.Subscribe(streamCDS, names...)
-			return c.Recv(t.Context()).Version
-		}
-		all, ab := version("*"), version("a", "b")
-		if ab == all || ab == version("a") || ab != version("b", "a") || all != version("c", "b", "a") {
-			t.Error("versions do not tell what is seen")
-		}
-		const empty = "r1.AAAAAAAAAAAAAAAAAAAAAA"
-		if got := version("missing"); got != empty {
-			t.Errorf("the version of nothing is %q, want %q", got, empty)
-		}
-	})
-}
 
 // The origin's own version of a type stands before ours, and is not compared
 // (B.2); without one, ours stands alone.
@@ -112,34 +46,6 @@ func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 		streamQuiet(t, c, time.Minute)
 		c.Reconnect(r.Conn())
 		streamQuiet(t, c, time.Minute)
-	})
-}
-
-// Each type has a version of its own, which changes of others leave alone.
-func TestR024_VersionsAreApartForEachType(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Listener("a", "a"), streamRoute("a", "a"))
-		r := start(t, o)
-		types := []string{streamCDS, streamEDS, streamLDS, streamRDS}
-		versions := func() map[string]string {
-			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-			got := make(map[string]string)
-			for _, typeURL := range types {
-				c.Subscribe(typeURL, "a")
-				got[typeURL] = streamTake(t, c, typeURL, "a").Version
-			}
-			return got
-		}
-		before := versions()
-		o.Put(relaytest.Endpoints("a", "127.0.0.1:2"))
-		synctest.Wait()
-		after := versions()
-		for _, typeURL := range types {
-			if same := before[typeURL] == after[typeURL]; same != (typeURL != streamEDS) {
-				t.Errorf("%s: version %q, then %q", typeURL, before[typeURL], after[typeURL])
-			}
-		}
 	})
 }
 
@@ -182,28 +88,6 @@ func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
 // streamReturning is the first request of a SotW client that comes back.
 func streamReturning(typeURL, version string, names ...string) *discoverypb.DiscoveryRequest {
 	return streamSotW(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: version, ResourceNames: names})
-}
-
-// A client that carries a nonce over to a new stream does not know that the stream is new. It
-// is answered even if it holds the version, since MOSN asks for the next type with the answer.
-func TestR019_ANonceOfAnotherStreamIsAnsweredWhateverTheVersion(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"))
-		r := start(t, o)
-		for _, typeURL := range []string{streamCDS, streamLDS} {
-			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-			c.Subscribe(typeURL, "*")
-			held := streamTake(t, c, typeURL, "a")
-			c.Close()
-			time.Sleep(streamConfirm)
-			c = r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-			c.Send(streamSotW(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: held.Version, ResponseNonce: held.Nonce}))
-			streamTake(t, c, typeURL, "a")
-			streamQuiet(t, c, time.Minute)
-			c.Close()
-		}
-	})
 }
 
 // A SotW client that returns is sent nothing only where it cannot be asking for
@@ -329,24 +213,6 @@ func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 	})
 }
 
-// Later than in its first request nothing that a client says it holds spares
-// it anything.
-func TestB3_OnlyTheFirstRequestSpares(t *testing.T) {
-	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Set(streamRDS, "a", streamRoute("a", "1"), "v1")
-		o.Set(streamRDS, "b", streamRoute("b", "1"), "v1")
-		known := map[string]string{"a": "v1", "b": "v1"}
-		c := start(t, o).Client(relaytest.ClientOptions{})
-		c.Send(streamDelta(relaytest.EnvoyNode("e"), streamRDS, []string{"a"}, known))
-		streamQuiet(t, c, time.Minute)
-		c.Send(streamDelta(nil, streamRDS, []string{"b"}, known))
-		streamTake(t, c, streamRDS, "b")
-		c.Send(streamDelta(nil, streamRDS, []string{"a"}, known)) // a name asked for again is sent again
-		streamTake(t, c, streamRDS, "a")
-	})
-}
-
 // A version that the origin gave the same content before is as good as the
 // present one; one that it gave to other content makes all its versions
 // worthless, and is said once (B.2).
@@ -461,3 +327,11 @@ func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
 		}
 	})
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestR023_TheVersionFollowsTheSet(t *testing.T)                           { transcript(t) }
+func TestB2_TheVersionIsOfWhatTheClientSees(t *testing.T)                     { transcript(t) }
+func TestR024_VersionsAreApartForEachType(t *testing.T)                       { transcript(t) }
+func TestR019_ANonceOfAnotherStreamIsAnsweredWhateverTheVersion(t *testing.T) { transcript(t) }
+func TestB3_OnlyTheFirstRequestSpares(t *testing.T)                           { transcript(t) }

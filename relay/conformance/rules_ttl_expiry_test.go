@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,49 +86,6 @@ func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
 	})
 }
 
-// Who subscribes anew, by Delta, or drops a name and takes it again, is told the rest
-// too.
-func TestR108_ResubscriberGetsTheRest(t *testing.T) {
-	t.Parallel()
-	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-		ttlBubble(t, nil, func(w *ttlWorld) {
-			c := w.follow(v, ttlEnvoy, "eds", "a")
-			w.give("eds a@1 1m")
-			c.skip()
-			w.pass(10 * time.Second)
-			c.Unsubscribe(relaytest.EndpointType, "a")
-			c.subscribe("eds", "a")
-			c.hears(orderForm(v, "eds a@1(50s)"))
-			if v == relaytest.Delta {
-				w.pass(10 * time.Second)
-				c.subscribe("eds", "a")
-				c.hears("eds a@1(40s)")
-			}
-		})
-	}
-}
-
-// What is sent for another reason holds what is left, too: a set in which something else
-// changed, or the endpoints of a cluster that changed (B.16).
-func TestR108_WhatIsSentForAnotherReason(t *testing.T) {
-	t.Parallel()
-	ttlBubble(t, nil, func(w *ttlWorld) {
-		delta, sotw := w.follow(relaytest.Delta, ttlEnvoy, "cds", "*"), w.follow(relaytest.SotW, ttlEnvoy, "cds", "*")
-		for _, c := range []*orderClient{delta, sotw} {
-			c.subscribe("eds", "b")
-			w.settle()
-			c.skip()
-		}
-		w.give("cds a@1 1m", "cds b@1", "eds b@1 2m")
-		delta.skip()
-		sotw.skip()
-		w.pass(10 * time.Second)
-		w.give("cds b@2")
-		delta.hears("cds b@2", "eds b@1(1m50s)")
-		sotw.hears("cds {a@1(50s) b@2}", "eds {b@1(1m50s)}")
-	})
-}
-
 // Nothing has to be asked for again while it lives: a client that returns is told what
 // is left, although it holds the very version (C31); others are not sent it again.
 func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
@@ -191,25 +147,6 @@ func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A slow client whose set changed and changed back is sent it all the same, if what was
-// in it may have expired on its side.
-func TestC31_SetThatIsAgainWhatItWas(t *testing.T) {
-	t.Parallel()
-	ttlBubble(t, []string{"TENDER_ACK_WAIT=10m"}, func(w *ttlWorld) {
-		ttl, plain := w.follow(relaytest.SotW, ttlEnvoy, "cds", "*"), w.follow(relaytest.SotW, plainEnvoy, "cds", "*")
-		w.give("cds a@1 1m", "cds b@1")
-		ttl.expect("cds {a@1(1m0s) b@1}")
-		plain.expect("cds {a@1 b@1}")
-		w.pass(time.Minute)
-		w.give("cds a@1 1m")
-		ttl.expect()
-		ttl.ack("cds")
-		plain.ack("cds")
-		ttl.hears("cds {a@1(1m0s) b@1}")
-		plain.hears() // it never lost it
-	})
 }
 
 // Whoever asks for a name that has expired has the origin asked again, and waits for
@@ -403,37 +340,6 @@ func TestR112_WithoutTTLAllStays(t *testing.T) {
 	}
 }
 
-// The origin comes back in time, and the time begins anew; too late, and what it has is
-// new.
-func TestR107_OriginComesBack(t *testing.T) {
-	t.Parallel()
-	for _, names := range []string{"*", "a"} {
-		for _, away := range []time.Duration{20 * time.Second, 5 * time.Minute} {
-			ttlBubble(t, nil, func(w *ttlWorld) {
-				c := w.follow(relaytest.Delta, ttlEnvoy, "cds", names)
-				w.give("cds a@1 2m")
-				c.skip()
-				w.stop()
-				w.pass(away)
-				late := away > 2*time.Minute
-				if late {
-					c.hears("cds -a")
-				}
-				w.restart()
-				w.beat("cds", "a")
-				c.skip()
-				if !c.State().Has(relaytest.ClusterType, "a") {
-					t.Errorf("%s, away for %v: the client has not a", names, away)
-				}
-				w.pass(2*time.Minute - 1)
-				c.hears()
-				w.pass(1)
-				c.hears("cds -a")
-			})
-		}
-	}
-}
-
 // Through relays in a row, no client is ever told a longer time than the origin gave,
 // and heartbeats get through.
 func TestR107_ChainNeverLengthens(t *testing.T) {
@@ -481,90 +387,6 @@ func TestR107_ChainNeverLengthens(t *testing.T) {
 	})
 }
 
-// The relay in the middle goes, and what it gave lives on below for its time.
-func TestR107_ChainBreaksInTheMiddle(t *testing.T) {
-	t.Parallel()
-	ttlBubble(t, nil, func(w *ttlWorld) {
-		below := w.relay.below()
-		c := w.dialAt(below, relaytest.ClientOptions{Node: ttlEnvoy}).subscribe("cds", "*")
-		w.settle()
-		w.give("cds a@1 1m", "cds b@1")
-		c.skip()
-		w.relay.Stop()
-		w.pass(time.Minute - 1)
-		c.hears()
-		w.pass(1)
-		c.hears("cds -a")
-	})
-}
-
-// What groups share of xdstp names lives for one and the same time in all of them.
-func TestR130_R107_SharedNamesKeepTheirTime(t *testing.T) {
-	t.Parallel()
-	const name = "xdstp://example.com/envoy.config.endpoint.v3.ClusterLoadAssignment/a"
-	ttlBubble(t, nil, func(w *ttlWorld) {
-		grpc := relaytest.WithFeatures(relaytest.GRPCNode("grpc"), relaytest.FeatureTTL)
-		grpc.ClientFeatures = slices.DeleteFunc(grpc.ClientFeatures, func(f string) bool { return strings.HasPrefix(f, "envoy.lb") })
-		first := w.follow(relaytest.Delta, ttlEnvoy, "eds", name)
-		w.give("eds " + name + "@1 1m")
-		first.hears("eds " + name + "@1(1m0s)")
-		w.pass(20 * time.Second)
-		second := w.client(relaytest.Delta, grpc, "eds", name)
-		w.pass(0)
-		second.hears("eds " + name + "@1(40s)")
-		w.pass(10 * time.Second)
-		w.beat("eds", name)
-		first.hears("eds " + name + "~(1m0s)")
-		second.hears("eds " + name + "~(1m0s)")
-		w.stop()
-		w.pass(time.Minute - 1)
-		first.hears()
-		second.hears()
-		w.pass(1)
-		first.hears("eds -" + name)
-		second.hears("eds -" + name)
-		w.restart()
-		first.skip()
-		second.skip()
-		for _, c := range []*orderClient{first, second} {
-			if !c.State().Has(relaytest.EndpointType, name) {
-				t.Errorf("%v: the origin is back, and the client has %v", c.Client, c.State())
-			}
-		}
-		if n := len(w.origin.State().Open()); n != 1 {
-			t.Errorf("%d streams to the origin, want 1: what is shared is asked for once", n)
-		}
-	})
-}
-
-// A newcomer in another group has the origin asked again for what has expired.
-func TestR130_R107_SharedNameIsAskedForAgain(t *testing.T) {
-	t.Parallel()
-	const name = "xdstp://example.com/envoy.config.endpoint.v3.ClusterLoadAssignment/a"
-	for _, group := range []string{"same", "other"} {
-		ttlBubble(t, nil, func(w *ttlWorld) {
-			first := w.follow(relaytest.Delta, ttlEnvoy, "eds", name)
-			w.give("eds " + name + "@1 1m")
-			w.pass(2 * time.Minute)
-			first.skip()
-			node := ttlEnvoy
-			if group == "other" {
-				node = relaytest.WithFeatures(relaytest.EnvoyNode("other"), relaytest.FeatureTTL)
-				node.UserAgentName = "another"
-			}
-			late := w.client(relaytest.Delta, node, "eds", name)
-			w.pass(time.Second)
-			late.skip()
-			first.skip()
-			for _, c := range []*orderClient{first, late} {
-				if !c.State().Has(relaytest.EndpointType, name) {
-					t.Errorf("group %s: %v has %v, want the name that the origin has", group, c.Client, c.State())
-				}
-			}
-		})
-	}
-}
-
 // A file lives for as long as it is there, whatever it says.
 func TestR107_FilesDoNotExpire(t *testing.T) {
 	t.Parallel()
@@ -584,31 +406,13 @@ func TestR107_FilesDoNotExpire(t *testing.T) {
 	}
 }
 
-// The members of a collection have times of their own, and are renewed like all others;
-// those that the origin believes to be here are asked for.
-func TestR132_R107_CollectionsExpire(t *testing.T) {
-	t.Parallel()
-	const dir = "xdstp://example.com/envoy.config.cluster.v3.Cluster/shop/"
-	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-		t.Run(v.String(), func(t *testing.T) {
-			ttlBubble(t, nil, func(w *ttlWorld) {
-				f := ttlForm{v, "cds", dir + "*"}
-				c := w.follow(v, ttlEnvoy, "cds", dir+"*")
-				a, b := dir+"a", dir+"b"
-				w.give("cds "+a+"@1 1m", "cds "+b+"@1")
-				c.hears(f.response(a+"@1(1m0s) "+b+"@1", a+"@1(1m0s) "+b+"@1"))
-				w.pass(30 * time.Second)
-				w.beat("cds", a)
-				c.hears(f.beat(a, a+"@1(1m0s)", a+"@1(1m0s) "+b+"@1"))
-				w.pass(time.Minute)
-				c.hears(f.removal(a, b+"@1")...)
-				w.beat("cds", a)
-				w.pass(time.Second)
-				c.skip()
-				if !c.State().Has(relaytest.ClusterType, a, b) {
-					t.Errorf("the origin believes that the relay has both: the client has %v", c.State())
-				}
-			})
-		})
-	}
-}
+// Conversations in testdata/transcripts/rules.
+
+func TestR108_ResubscriberGetsTheRest(t *testing.T)        { transcript(t) }
+func TestR108_WhatIsSentForAnotherReason(t *testing.T)     { transcript(t) }
+func TestC31_SetThatIsAgainWhatItWas(t *testing.T)         { transcript(t) }
+func TestR107_OriginComesBack(t *testing.T)                { transcript(t) }
+func TestR130_R107_SharedNamesKeepTheirTime(t *testing.T)  { transcript(t) }
+func TestR130_R107_SharedNameIsAskedForAgain(t *testing.T) { transcript(t) }
+func TestR132_R107_CollectionsExpire(t *testing.T)         { transcript(t) }
+func TestR107_ChainBreaksInTheMiddle(t *testing.T)         { transcript(t) }

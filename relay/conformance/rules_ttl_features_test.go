@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -152,15 +151,7 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 			w.origin.SetRaw(typeURL, r)
 			c := w.client(v, ttlEnvoy, "acme", "a")
 			resp := c.Recv(w.t.Context())
-			got := new(discoverypb.Resource)
-			switch m := resp.Message.(type) {
-			case *discoverypb.DeltaDiscoveryResponse:
-				got = m.GetResources()[0]
-			case *discoverypb.DiscoveryResponse:
-				if err := m.GetResources()[0].UnmarshalTo(got); err != nil {
-					t.Fatalf("%v: the resource is not wrapped: %v", v, err)
-				}
-			}
+			got := firstResource(t, resp)
 			want := proto.CloneOf(r)
 			want.Ttl = durationpb.New(resp.Resources[0].TTL)
 			if !proto.Equal(got, want) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,76 +98,6 @@ func TestR106_HeartbeatForLateSubscriber(t *testing.T) {
 	})
 }
 
-// Who has not accepted just what the heartbeat is for gets the resource: a client that
-// has not answered, or has refused, and one that may have it under another version.
-func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) {
-	t.Parallel()
-	for _, names := range []string{"*", "a"} {
-		ttlBubble(t, []string{"TENDER_ACK_WAIT=15s"}, func(w *ttlWorld) {
-			slow, refuses := w.follow(relaytest.Delta, ttlEnvoy, "cds", names), w.follow(relaytest.Delta, ttlEnvoy, "cds", names)
-			w.give("cds a@1 1m")
-			for _, c := range []*orderClient{slow, refuses} {
-				c.hears("cds a@1(1m0s)")
-			}
-			w.give("cds a@2 1m")
-			slow.expect("cds a@2(1m0s)")
-			refuses.expect("cds a@2(1m0s)")
-			refuses.nack("cds")
-			w.pass(10 * time.Second)
-			w.beat("cds", "a")
-			slow.expect() // one response at a time
-			refuses.expect("cds a@2(1m0s)")
-			refuses.nack("cds")
-			w.pass(5 * time.Second)
-			slow.expect("cds a@2(55s)") // it never answered: the wait is over
-			slow.ack("cds")
-			w.beat("cds", "a")
-			slow.hears("cds a~(1m0s)")
-			refuses.hears("cds a@2(1m0s)")
-		})
-	}
-}
-
-// A response that is refused only after the next one of its type was sent, since the
-// client asked for more or did not answer for long, leaves the client without its
-// content all the same, although the next one is accepted.
-func TestR109_RefusedAfterTheNextWasSent(t *testing.T) {
-	t.Parallel()
-	overtake := map[string]func(w *ttlWorld, c *orderClient){
-		"asks for more": func(w *ttlWorld, c *orderClient) {
-			c.subscribe("eds", "b")
-			c.expect("eds b@1")
-		},
-		"does not answer": func(w *ttlWorld, c *orderClient) {
-			w.give("eds c@2")
-			c.expect()
-			w.pass(5 * time.Second)
-			c.expect("eds c@2")
-		},
-	}
-	for why, next := range overtake {
-		for _, names := range []string{"*", "a c"} {
-			t.Run(why+"/"+strings.ReplaceAll(names, " ", "+"), func(t *testing.T) {
-				ttlBubble(t, []string{"TENDER_ACK_WAIT=5s"}, func(w *ttlWorld) {
-					w.follow(relaytest.Delta, plainEnvoy, "eds", "a b c")
-					c := w.follow(relaytest.Delta, ttlEnvoy, "eds", names)
-					w.give("eds a@1 1m", "eds b@1", "eds c@1")
-					c.skip()
-					w.give("eds a@2 1m")
-					c.expect("eds a@2(1m0s)")
-					refused := c.read[0]
-					next(w, c)
-					c.Nack(refused, "refused")
-					synctest.Wait()
-					c.ack("eds")
-					w.beat("eds", "a")
-					c.hears("eds a@2(1m0s)")
-				})
-			})
-		}
-	}
-}
-
 // A response that was merged while the client was slow holds the resource as it is, with
 // what is left of its time, and no heartbeat beside it.
 func TestR109_SlowClientGetsTheResource(t *testing.T) {
@@ -208,42 +137,6 @@ func TestR109_AnotherVersionOfTheSame(t *testing.T) {
 		w.pass(time.Second)
 		w.beat("cds", "a")
 		c.hears("cds a@1(1m0s)")
-	})
-}
-
-// To an Envoy, a virtual host without content is one that does not exist.
-func TestR109_NoHeartbeatsOfVirtualHosts(t *testing.T) {
-	t.Parallel()
-	ttlBubble(t, nil, func(w *ttlWorld) {
-		c := w.follow(relaytest.Delta, ttlEnvoy, "vhds", "a")
-		w.give("vhds a@1 1m")
-		c.hears("vhds a@1(1m0s)")
-		w.pass(time.Second)
-		w.beat("vhds", "a")
-		c.hears("vhds a@1(1m0s)")
-	})
-}
-
-// Who subscribed by an alias is told for how long the resource lives on, too.
-func TestR106_HeartbeatByAlias(t *testing.T) {
-	t.Parallel()
-	ttlBubble(t, nil, func(w *ttlWorld) {
-		typeURL, r := w.resource("rds real@1 1m")
-		r.Aliases = []string{"alias"}
-		w.origin.SetRaw(typeURL, r)
-		c, plain := w.client(relaytest.Delta, ttlEnvoy, "rds", "alias"), w.client(relaytest.Delta, plainEnvoy, "rds", "alias")
-		w.pass(time.Second)
-		c.skip()
-		plain.skip()
-		w.pass(9 * time.Second)
-		w.beat("rds", "real")
-		c.hears("rds real~(1m0s)")
-		plain.hears()
-		w.pass(time.Minute - 1)
-		c.hears()
-		w.pass(1)
-		c.hears("rds -real")
-		plain.hears("rds -real")
 	})
 }
 
@@ -379,3 +272,10 @@ func TestB32_RenewalsAreCut(t *testing.T) {
 		})
 	}
 }
+
+// Conversations in testdata/transcripts/rules.
+
+func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) { transcript(t) }
+func TestR109_RefusedAfterTheNextWasSent(t *testing.T)      { transcript(t) }
+func TestR109_NoHeartbeatsOfVirtualHosts(t *testing.T)      { transcript(t) }
+func TestR106_HeartbeatByAlias(t *testing.T)                { transcript(t) }

@@ -2,7 +2,6 @@ package conformance_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,37 +9,26 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// uncached has the origin hold resources whose content may not be kept, and waits until
-// all is quiet.
-func (w *orderWorld) uncached(changes ...string) { w.limited(0, changes...) }
-
-// limited is uncached with a time to live, if it is not zero.
-func (w *orderWorld) limited(ttl time.Duration, changes ...string) {
+// uncached has the origin set resources whose content may not be cached, and waits until all is quiet.
+func (w *orderWorld) uncached(changes ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
 		for _, text := range changes {
 			c := w.parse(text)
 			r := w.resource(c)
 			r.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
-			if ttl > 0 {
-				r.Ttl = durationpb.New(ttl)
-			}
 			tx.SetRaw(orderTypes[c.short], r)
 		}
 	})
 	synctest.Wait()
 }
 
-// givenUp is enough for content to be given up.
-const givenUp = 2 * time.Second
-
-// Content that may not be kept goes to who waits for it. Who comes later has the origin
-// asked for it once more, and who has it already is told nothing then.
+// Content that may not be cached is sent to clients that wait for it. For a later client the origin is asked once more,
+// and clients that have it are sent nothing then.
 func TestR125_ContentIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
@@ -218,30 +206,6 @@ func TestB25_OriginDown(t *testing.T) {
 	}
 }
 
-// A returning client that holds the present version is not sent it, and one that holds
-// another one is.
-func TestR125_InitialVersions(t *testing.T) {
-	t.Parallel()
-	for _, names := range [][]string{{"a"}, {"*"}} {
-		for version, told := range map[string][]string{"v1": nil, "v0": {"rds a@1"}} {
-			orderBubble(t, nil, func(w *orderWorld) {
-				w.uncached("rds a@1")
-				w.ready(relaytest.Delta).subscribe("rds", names[0])
-				w.pass(time.Minute)
-				c := w.dial(relaytest.ClientOptions{})
-				c.Send(&discoverypb.DeltaDiscoveryRequest{
-					Node: relaytest.EnvoyNode("returning"), TypeUrl: orderTypes["rds"],
-					ResourceNamesSubscribe: names, InitialResourceVersions: map[string]string{"a": version},
-				})
-				w.pass(time.Minute)
-				c.hears(told...)
-				w.uncached("rds a@2")
-				c.hears("rds a@2")
-			})
-		}
-	}
-}
-
 // A client that is too slow to be sent content before it is given up has the origin
 // asked again, once; so do many.
 func TestB25_SlowClients(t *testing.T) {
@@ -306,7 +270,7 @@ func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A resource may become one that may be kept, and back.
+// A resource may become one that may be cached, and back.
 func TestR125_CacheableAndBack(t *testing.T) {
 	t.Parallel()
 	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
@@ -374,129 +338,9 @@ func TestB19_UncachedInSotW(t *testing.T) {
 	}
 }
 
-// What may not be kept lives as long as the origin says: it goes with its time, and
-// lives on with a heartbeat, for which no content is needed.
-func TestR125_TimeToLive(t *testing.T) {
-	t.Parallel()
-	heartbeat := func(w *orderWorld, short string) {
-		w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: orderTypes[short], Resources: []*discoverypb.Resource{
-			{Name: "a", Version: "v1", Ttl: durationpb.New(time.Minute)},
-		}})
-		synctest.Wait()
-	}
-	node := func() *corepb.Node {
-		n := relaytest.EnvoyNode("e")
-		n.ClientFeatures = []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
-		return n
-	}
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		for _, short := range []string{"cds", "rds"} {
-			for _, name := range []string{"a", "*"} {
-				orderBubble(t, nil, func(w *orderWorld) {
-					w.limited(time.Minute, short+" a@1")
-					c := w.dial(relaytest.ClientOptions{Variant: v, Node: node()}).subscribe(short, name)
-					w.pass(30 * time.Second)
-					if first := c.heard(); len(first) != 1 || !strings.Contains(first[0], "a@1(") {
-						t.Fatalf("%s %s: got %q, want a with its time", short, name, first)
-					}
-					c.ackAll()
-					heartbeat(w, short)
-					w.pass(100 * time.Millisecond)
-					heard := c.heard()
-					c.ackAll()
-					if len(heard) != 1 || len(c.read) != 1 || len(c.read[0].Resources) != 1 || c.read[0].Resources[0].TTL < 59*time.Second {
-						t.Fatalf("%s %s: got %q after a heartbeat, want the time that a lives now: %v", short, name, heard, c.read)
-					}
-					if body := c.read[0].Resources[0].Body; (body == nil) != (v == relaytest.Delta) {
-						t.Errorf("%s %s: got body %v", short, name, body)
-					}
-					w.pass(50 * time.Second)
-					c.expect()
+// Conversations in testdata/transcripts/rules.
 
-					w.stop()
-					w.pass(11 * time.Second)
-					if v == relaytest.Delta {
-						c.hears(short + " -a")
-					} else if complete(v, short) {
-						c.hears(short + " {}")
-					}
-				})
-			}
-		}
-	})
-}
-
-// Names that groups share are no different, by themselves and by a glob.
-func TestR125_SharedNames(t *testing.T) {
-	t.Parallel()
-	const shop = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/shop/"
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		for _, name := range []string{shop + "x", shop + "*"} {
-			orderBubble(t, []string{"TENDER_NODE_GROUP_BY=id"}, func(w *orderWorld) {
-				w.uncached("rds " + shop + "x@1")
-				open := func(id string) *orderClient {
-					return w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(id)}).subscribe("rds", name)
-				}
-				c := open("one")
-				w.settle()
-				c.hears(orderForm(v, "rds "+shop+"x@1"))
-				for i, id := range []string{"one", "two", "two", "three"} {
-					w.pass(time.Minute)
-					next := open(id)
-					w.pass(10 * time.Second)
-					if got := next.takeAll(); !slices.Equal(got, []string{shop + "x"}) {
-						t.Errorf("%s: client %d of group %s was given %q", name, i, id, got)
-					}
-					c.expect()
-				}
-				if n := w.asksFor("rds", name); n < 5 || n > 7 {
-					t.Errorf("%s: the origin was asked %d times for five clients", name, n)
-				}
-				w.uncached("rds " + shop + "x@2")
-				w.pass(100 * time.Millisecond)
-				c.hears(orderForm(v, "rds "+shop+"x@2"))
-				w.pass(time.Hour)
-				c.expect()
-			})
-		}
-	})
-}
-
-// Through two relays content that may not be kept comes as through one, and so do
-// errors, and hosts that mean nothing.
-func TestR125_TwoRelays(t *testing.T) {
-	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		for _, name := range []string{"a", "*", ""} {
-			orderBubble(t, nil, func(w *orderWorld) {
-				w.relay = w.relay.below("TENDER_NODE_ID=tender/below")
-				w.onDemand()
-				w.uncached("lds a@1")
-				w.change("lds !b:Internal")
-				c := w.envoy(v).subscribe("lds", name)
-				w.settle()
-				failing := map[bool]int{true: 1, false: 0}[name != "a"]
-				if got := c.takeAll(); !slices.Equal(got, []string{"a"}) || len(errorsOf(c)) != failing {
-					t.Errorf("%q: was given %q, and %d errors; want a, and %d", name, got, len(errorsOf(c)), failing)
-				}
-				for range 3 {
-					w.pass(time.Minute)
-					next := w.envoy(v).subscribe("lds", name)
-					w.pass(10 * time.Second)
-					if got := next.takeAll(); !slices.Equal(got, []string{"a"}) || len(errorsOf(next)) != failing {
-						t.Errorf("%q: who came later was given %q, and %d errors; want a, and %d", name, got, len(errorsOf(next)), failing)
-					}
-					c.expect()
-				}
-				w.uncached("lds a@2")
-				w.pass(100 * time.Millisecond)
-				c.hears(orderForm(v, "lds a@2"))
-				if v == relaytest.Delta {
-					c.subscribe("vhds", "rc/nope")
-					w.pass(time.Second)
-					c.hears("vhds rc/nope?")
-				}
-			})
-		}
-	})
-}
+func TestR125_InitialVersions(t *testing.T) { transcript(t) }
+func TestR125_TimeToLive(t *testing.T)      { transcript(t) }
+func TestR125_SharedNames(t *testing.T)     { transcript(t) }
+func TestR125_TwoRelays(t *testing.T)       { transcript(t) }
