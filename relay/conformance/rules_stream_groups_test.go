@@ -318,7 +318,7 @@ func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 			if tc.fields != "" {
 				want = 1
 			}
-			if got := r.Log.Count("clients of one group differ"); got != want || r.Log.Count(tc.fields) == 0 {
+			if got := r.Log.Count("clients of one node group differ"); got != want || r.Log.Count(tc.fields) == 0 {
 				t.Errorf("by %s: %d warnings, want %d with %q", tc.by, got, want, tc.fields)
 			}
 		})

@@ -21,7 +21,9 @@ import (
 
 // A rulePlayer is a player of the transcript of a rule.
 type rulePlayer struct {
-	player
+	w        *orderWorld
+	clients  map[string]*orderClient
+	names    []string // of the clients, in the order of their coming
 	extra    map[string]*ruleClient
 	below    *running                           // a relay whose origin is the other one
 	contents map[string]*relaytest.Content      // by cluster of the node
@@ -122,6 +124,79 @@ func (p *rulePlayer) heard(c *orderClient, x *ruleClient) []string {
 	return lines
 }
 
+// common has an event happen that any client or the origin may have.
+func (p *rulePlayer) common(event string) {
+	p.w.t.Helper()
+	who, what, _ := strings.Cut(event, " ")
+	switch who {
+	case "relay":
+	case "wait":
+		d, err := time.ParseDuration(what)
+		if err != nil {
+			p.w.t.Fatal(err)
+		}
+		p.w.pass(d)
+	case "origin":
+		p.commonOrigin(what)
+	default:
+		p.commonClient(who, strings.Fields(what))
+	}
+}
+
+func (p *rulePlayer) commonOrigin(what string) {
+	switch what {
+	case "stops":
+		p.w.stop()
+	case "starts":
+		p.w.origin.Restart()
+		p.w.pass(0)
+	case "has virtual hosts on demand":
+		p.w.onDemand()
+	case "is silent on missing names":
+		p.w.origin.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
+	default:
+		p.w.change(strings.Split(what, ", ")...)
+	}
+}
+
+func (p *rulePlayer) commonClient(name string, does []string) {
+	p.w.t.Helper()
+	c := p.clients[name]
+	if len(does) < 2 || c == nil && does[0] != "connects," {
+		p.w.t.Fatalf("event %q of %q: not understood", does, name)
+	}
+	switch does[0] {
+	case "connects,":
+		p.clients[name], p.names = p.w.dial(ruleOptions(name, does[1])), append(p.names, name)
+	case "subscribes":
+		c.subscribe(does[1], strings.Join(does[2:], " "))
+	case "unsubscribes":
+		c.Unsubscribe(orderTypes[does[1]], does[2:]...)
+	case "acks":
+		c.ack(does[1:]...)
+	case "nacks":
+		c.nack(does[1])
+	case "closes":
+		c.Close()
+	default:
+		p.w.t.Fatalf("%s %q: not understood", name, does)
+	}
+}
+
+// ruleOptions returns how the client of a name connects.
+func ruleOptions(name, variant string) relaytest.ClientOptions {
+	id, stream, _ := strings.Cut(name, "/")
+	short, _, _ := strings.Cut(stream, "/")
+	opts := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(id), TypeURL: orderTypes[short]}
+	if variant == "delta" {
+		opts.Variant = relaytest.Delta
+	}
+	if strings.HasPrefix(id, "grpc") {
+		opts.Node = relaytest.GRPCNode(id)
+	}
+	return opts
+}
+
 func (p *rulePlayer) happen(event string) {
 	p.w.t.Helper()
 	who, what, _ := strings.Cut(event, " ")
@@ -130,7 +205,7 @@ func (p *rulePlayer) happen(event string) {
 	case event == "relay stops":
 		p.w.relay.Stop()
 	case who == "relay" || who == "wait":
-		p.player.happen(event)
+		p.common(event)
 	case who == "pace":
 		p.pace, _ = time.ParseDuration(what)
 	case who == "write":
@@ -186,7 +261,7 @@ func (p *rulePlayer) origin(what string) {
 		if change := originBehaviour(what); change != nil {
 			o.Change(change)
 		} else {
-			p.player.origin(what)
+			p.commonOrigin(what)
 		}
 	}
 }
@@ -298,10 +373,10 @@ func (p *rulePlayer) client(name string, does []string) {
 		x.unacked = nil
 	case does[0] == "closes":
 		x.ended = true
-		p.player.client(name, does)
+		p.commonClient(name, does)
 	case len(does) > 1:
 		for short := range strings.SplitSeq(does[1], "+") {
-			p.player.client(name, append([]string{does[0], short}, does[2:]...))
+			p.commonClient(name, append([]string{does[0], short}, does[2:]...))
 			x.unacked = slices.DeleteFunc(x.unacked, func(r *relaytest.Response) bool {
 				return strings.HasSuffix(does[0], "acks") && r.TypeURL == orderTypes[short]
 			})
@@ -313,7 +388,7 @@ func (p *rulePlayer) client(name string, does []string) {
 
 func (p *rulePlayer) connects(name, variant string, options []string) {
 	p.w.t.Helper()
-	opts, relay, x := playerOptions(name, variant), p.w.relay, new(ruleClient)
+	opts, relay, x := ruleOptions(name, variant), p.w.relay, new(ruleClient)
 	for _, option := range options {
 		key, value, _ := strings.Cut(option, "=")
 		switch key {

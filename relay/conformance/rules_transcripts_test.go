@@ -122,7 +122,7 @@ func playWorld(t *testing.T, script string) string {
 	}
 	orderBubble(t, env, func(w *orderWorld) {
 		p := &rulePlayer{
-			player: player{w: w, clients: make(map[string]*orderClient)}, extra: make(map[string]*ruleClient),
+			w: w, clients: make(map[string]*orderClient), extra: make(map[string]*ruleClient),
 			contents: make(map[string]*relaytest.Content), streams: make(map[string]*relaytest.OriginStream), versions: make(map[string]int),
 		}
 		for _, line := range lines {
