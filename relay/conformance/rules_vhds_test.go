@@ -7,6 +7,7 @@ import (
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	"github.com/xdstender/tender/relay/relaytest"
 )
 

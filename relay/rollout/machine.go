@@ -156,14 +156,7 @@ func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
 	}
 	m.note(now, f)
 	m.judge(now, f)
-	switch {
-	case m.phase != Current && !f.Differs && f.Complete:
-		m.revert()
-	case m.phase == Current && f.Differs, m.phase == Halted && f.Edited && f.Complete:
-		m.gather(now)
-	case m.open() && f.Edited && m.supersedable(now):
-		m.supersede(now)
-	}
+	m.follow(now, f)
 	switch m.phase {
 	case Gathering:
 		return m.gathered(now, f)
@@ -185,6 +178,18 @@ func (m *Machine) judge(now time.Time, f Facts) {
 		m.reject(now, "the check refused it: "+f.Verdict.Refuse)
 	case f.Halt != "":
 		m.kept = nil
+	}
+}
+
+// follow takes what the origin changed.
+func (m *Machine) follow(now time.Time, f Facts) {
+	switch {
+	case m.phase != Current && !f.Differs && f.Complete:
+		m.revert()
+	case m.phase == Current && f.Differs, m.phase == Halted && f.Edited && f.Complete:
+		m.gather(now)
+	case m.open() && f.Edited && m.supersedable(now):
+		m.supersede(now)
 	}
 }
 
