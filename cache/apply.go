@@ -66,6 +66,7 @@ type received struct {
 	leaf     Sum
 	deadline time.Time // zero if it does not expire
 	failing  bool      // the origin also sent an error for it
+	copied   *Entry    // of another generation; nil if it was received
 }
 
 // prepare derives what a set needs to know of an update's resources. It leaves out a resource without content that is

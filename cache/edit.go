@@ -14,7 +14,7 @@ import (
 type edit struct {
 	w      *Writer
 	ledger *ledger
-	served *edit // if this is an edit of latest and the gate is closed: that of what readers see; nil if there is none yet
+	served []*edit // if this is an edit of latest and the gate is closed: those of what readers see, by view; nil if there is none yet
 	now    time.Time
 	gen    *Generation // the new one
 	typ    *Type       // of gen, owned
@@ -22,6 +22,8 @@ type edit struct {
 	txn    *txn
 	change Change
 	pokes  pokes
+
+	changed []*Name // that streams watch
 
 	dirty    bool // the wildcard set changed: wake its subscribers
 	failures bool // the type's errors belong to this edit, which may write to them
@@ -41,24 +43,32 @@ func (ed *edit) of(kind Kind) setEdit { return setEdit{ed, kind, ed.typ.set(kind
 // made in both.
 func (ed *edit) edits() iter.Seq[*edit] {
 	return func(yield func(*edit) bool) {
-		if yield(ed) && ed.w.closed() {
-			s := ed.servedEdit()
+		if !yield(ed) || !ed.w.closed() {
+			return
+		}
+		for i := range ed.w.served {
+			s := ed.servedEdit(i)
 			s.txn.noting = true
-			yield(s)
+			if !yield(s) {
+				return
+			}
 		}
 	}
 }
 
-// servedEdit returns the edit of what readers see that belongs to an edit of latest.
-func (ed *edit) servedEdit() *edit {
+// servedEdit returns the edit of what the readers of a view see that belongs to an edit of latest.
+func (ed *edit) servedEdit(i int) *edit {
 	if ed.served == nil {
-		ed.served = ed.w.beginLocked(ed.typ.URL, &ed.w.ledger)
+		ed.served = make([]*edit, len(ed.w.served))
 	}
-	return ed.served
+	if ed.served[i] == nil {
+		ed.served[i] = ed.w.beginLocked(ed.typ.URL, ed.w.served[i].ledger)
+	}
+	return ed.served[i]
 }
 
-// behindGate reports whether this is an edit of what readers see, and the gate is closed.
-func (ed *edit) behindGate() bool { return ed.ledger != ed.w.latest }
+// behindGate reports whether this is an edit of what readers see while nothing passes the gate.
+func (ed *edit) behindGate() bool { return ed.ledger != ed.w.latest && ed.w.Frozen() }
 
 func (ed *edit) next() Seq {
 	ed.gen.Seq++
@@ -177,7 +187,7 @@ func (ed *edit) forgetMembers() {
 // markChanged wakes the streams that subscribe to a name.
 func (ed setEdit) markChanged(n *Name) {
 	if len(n.watchers) > 0 {
-		ed.w.changed = append(ed.w.changed, n)
+		ed.changed = append(ed.changed, n)
 	}
 	if ed.kind == Wildcard {
 		ed.dirty = true

@@ -141,7 +141,7 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 
 // expire is Expire for the newest generation of a ledger.
 func (w *Writer) expire(of *ledger, now time.Time) {
-	generation := w.generationOf(of)
+	generation := of.generation()
 	for len(of.due) > 0 && !now.Before(of.due[0].at) {
 		key := of.due[0].key
 		if generation.Type(key) == noType {

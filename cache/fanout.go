@@ -266,8 +266,8 @@ func (w *Watch) TakeFanouts() *Fanouts {
 // followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
 // it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
 // index is locked.
-func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
-	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
+func (w *Writer) followEdit(ed *edit, cause Cause, wakes []*Watch) *Fanout {
+	if w.view.cfg.Fanout == nil || len(wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
 		cause.applied(ed, nil)
 		return nil
 	}
@@ -279,9 +279,9 @@ func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
 		return f
 	}
 	if f.Span = cause.applied(ed, f); f.Span != nil && f.Span.Sampled() {
-		f.times = make([]atomic.Uint32, len(w.wakes))
+		f.times = make([]atomic.Uint32, len(wakes))
 	}
-	for _, watch := range w.wakes {
+	for _, watch := range wakes {
 		if watch.call == nil || watch.followed == f.Seq {
 			continue // a name and a wildcard may both be why it is woken
 		}

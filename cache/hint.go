@@ -14,22 +14,25 @@ type hint struct {
 	n     int // of the list, this one included
 }
 
-// hint adds hints to the watches of the changed names, and notes whom to wake.
+// hint adds hints to the watches of the changed names, of those that read the edited view, and notes whom to wake.
 func (w *Writer) hint(ed *edit) {
-	if len(w.changed) == 0 {
+	if len(ed.changed) == 0 {
 		return
 	}
 	lost := &hint{seq: ed.gen.Seq, n: maxHints}
-	for _, n := range w.changed {
+	for _, n := range ed.changed {
 		h := &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}
 		for _, id := range n.watchers {
 			watch := w.view.index.watches[id]
+			if watch.view != ed.ledger.view {
+				continue
+			}
 			if w.wakes = append(w.wakes, watch); watch.call != nil {
 				watch.hint(h, lost)
 			}
 		}
 	}
-	clear(w.changed)
+	clear(ed.changed)
 }
 
 // hint adds a hint to a watch. The index is locked, and the generation of the change is not published yet: whoever

@@ -24,7 +24,7 @@ func (ed setEdit) put(n *Name, r received) {
 		ed.inherit(e, seen)
 	}
 	ed.replace(n, old, e)
-	ed.setYield(e, old)
+	ed.setYield(e, old, r.copied)
 	if same {
 		ed.checkReuse(n, old.Resource, r.Resource)
 	}

@@ -6,10 +6,10 @@ import "time"
 // one goroutine. Each publishes a new generation if it changed anything, and then wakes the
 // streams that the change concerns.
 type Writer struct {
-	view   *View
+	view   *View // that of the rest, if there are cohorts
 	source int
-	ledger // of the generation that readers see
-	gate   // between that and the newest state of the source
+	ledger // of the generation that readers of view see
+	gate   // between what readers see and the newest state of the source
 	reportJudge
 
 	cause       Cause                // of its changes
@@ -18,12 +18,14 @@ type Writer struct {
 
 	// Reused by each edit.
 	wakes   []*Watch
-	changed []*Name // in this edit
+	changed []*Name // of the first edit
+	passed  []*edit
 	asked   []*Name // by subscribedAs
 }
 
 // A ledger is what a writer remembers of the generations that it makes.
 type ledger struct {
+	view       *View       // whose readers see its generations; nil if nobody does
 	gen        *Generation // the newest; nil if that is the view's
 	tombstones map[string][]tombstone
 	due        deadlines
@@ -34,13 +36,13 @@ type ledger struct {
 	aliases map[string]map[string][]*Name
 }
 
-func newLedger() ledger {
-	return ledger{tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
+func newLedger(view *View) ledger {
+	return ledger{view: view, tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
 }
 
 func newWriter(v *View, source int) *Writer {
-	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger()}
-	w.gate, w.reportJudge = newGate(w), reportJudge{w}
+	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger(v)}
+	w.reportJudge = reportJudge{w}
 	return w
 }
 
@@ -85,62 +87,83 @@ func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeUR
 // beginOn is begin for the newest generation of a ledger.
 func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
 	w.view.index.mu.Lock()
+	w.wakes = w.wakes[:0]
 	return w.beginLocked(typeURL, of)
 }
 
 // beginLocked copies what is about to change of the newest generation of a ledger. The index must be locked.
 func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	x := &w.view.index
-	w.wakes, w.changed = w.wakes[:0], w.changed[:0]
-	old := w.generationOf(of)
+	old := of.generation()
 	generation := *old
 	generation.Revision++
 	typ := *old.Type(typeURL)
 	index := x.typ(typeURL)
 	typ.URL, typ.source, typ.revision, typ.shared = typeURL, index.source, generation.Revision, new(memo)
 	generation.types.put(&typ)
-	return &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of != &w.ledger}}
+	ed := &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of == w.latest && w.closed()}}
+	ed.changed, w.changed = w.changed[:0], nil
+	return ed
 }
 
-// publish makes the new generation visible as far as it passes the gate, and only then wakes its readers.
+// publish makes the new generation visible, to the readers of each view as far as it passes the gate, and only then wakes
+// them.
 func (w *Writer) publish(edited *edit) {
 	x := &w.view.index
-	ed := w.passEdit(edited)
-	if ed == nil {
-		x.mu.Unlock()
-		x.poke(edited.pokes)
-		return
-	}
-	if ed.change.Changed+ed.change.Removed > 0 {
-		ed.typ.changed = ed.now
-	}
-	ed.typ.Wildcard.recordSum(w.view.head.Load().Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
-	cause := w.cause.receivedBy(ed.now)
-	if ed.gen.Seq > w.view.head.Load().Seq {
-		w.view.timeline.record(ed.gen.Seq, cause)
-	}
-	w.hint(ed)
-	if ed.dirty {
-		for _, wc := range ed.index.wildcards {
-			w.wakes = append(w.wakes, wc.watch)
+	pokes, began := edited.pokes, false
+	var follow []*Fanout
+	for _, ed := range w.passEdit(edited) {
+		pokes |= ed.pokes
+		f, first := w.publishTo(ed.ledger.view, ed)
+		began = began || first
+		if f != nil {
+			follow = append(follow, f)
 		}
 	}
-	f := w.followEdit(ed, cause)
-	began := w.view.cfg.Began != nil && ed.typ.serves() && !w.view.head.Load().Type(ed.typ.URL).serves()
-	w.wakes = append(w.wakes, x.observers...)
-	w.view.head.Store(ed.gen)
+	w.changed = edited.changed[:0]
 	x.mu.Unlock()
-	x.poke(ed.pokes)
+	x.poke(pokes)
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
 	}
-	if f != nil {
+	for _, f := range follow {
 		f.release()
 	}
 	if began {
 		w.view.cfg.Began()
 	}
+}
+
+// publishTo shows the readers of a view an edit, and notes whom to wake. It returns what follows the change, and whether
+// something of the type is served for the first time. The index must be locked.
+func (w *Writer) publishTo(view *View, ed *edit) (f *Fanout, began bool) {
+	x, old, from := &view.index, view.head.Load(), len(w.wakes)
+	if ed.change.Changed+ed.change.Removed > 0 {
+		ed.typ.changed = ed.now
+	}
+	ed.typ.Wildcard.recordSum(old.Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
+	cause := w.cause.receivedBy(ed.now)
+	if ed.gen.Seq > old.Seq {
+		view.timeline.record(ed.gen.Seq, cause)
+	}
+	w.hint(ed)
+	if ed.dirty {
+		for _, wc := range ed.index.wildcards {
+			if wc.watch.view == view {
+				w.wakes = append(w.wakes, wc.watch)
+			}
+		}
+	}
+	f = w.followEdit(ed, cause, w.wakes[from:])
+	began = view.cfg.Began != nil && ed.typ.serves() && !old.Type(ed.typ.URL).serves()
+	for _, o := range x.observers {
+		if o.view == view {
+			w.wakes = append(w.wakes, o)
+		}
+	}
+	view.head.Store(ed.gen)
+	return f, began
 }
 
 // SetPhase records the phase of the wildcard set of a type.

@@ -26,12 +26,18 @@ func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
 	return (old == nil || old.yields) && member.seq() > n.askedAt
 }
 
-// setYield makes a named entry, which is not published yet, yield to the wildcard set if it may be older.
-func (ed setEdit) setYield(e, old *Entry) {
-	if ed.kind == Wildcard {
+// setYield makes a named entry, which is not published yet, yield to the wildcard set if it may be older, or if it is a copy
+// of one that does.
+func (ed setEdit) setYield(e, old, copied *Entry) {
+	switch {
+	case ed.kind == Wildcard:
 		return
+	case copied != nil && copied.Name == e.Name: // of latest, whose positions are others
+		e.yields = copied.yields
+	default:
+		e.yields = ed.mayBeOlder(e.Name, old, e.Resource)
 	}
-	if e.yields = ed.mayBeOlder(e.Name, old, e.Resource); !e.yields || old.Present() {
+	if !e.yields || old.Present() {
 		return // if the older one yielded, it is known until when
 	}
 	if e.alarm == nil {
