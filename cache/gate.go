@@ -498,7 +498,8 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 		for _, n := range names {
 			from := target(key, n)
 			t := from.Type(key)
-			if g.writes(kind, t, n) && t.set(kind).Get(n).Present() == present && (from == g.Generation() || t.states(kind, n)) {
+			forgotten := kind == ByName && (ed.index.names[n.text] != n || !n.tracked)
+			if g.writes(kind, t, n) && t.set(kind).Get(n).Present() == present && !forgotten && (from == g.Generation() || t.states(kind, n)) {
 				copying{ed.of(kind), from, t}.showThawed(n)
 			}
 		}

@@ -33,7 +33,7 @@ func (ed setEdit) setYield(e, old, copied *Entry) {
 	case ed.kind == Wildcard:
 		return
 	case copied != nil && copied.Name == e.Name: // of latest, whose positions are others
-		e.yields = copied.yields
+		e.yields = copied.yields && (!old.Present() || old.yields)
 	default:
 		e.yields = ed.mayBeOlder(e.Name, old, e.Resource)
 	}
