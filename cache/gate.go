@@ -489,7 +489,7 @@ func (g *gate) differ(s *served, to target) map[string][]*Name {
 // showType shows the readers of a view names of a type as their targets have them: those that are present there, or the others.
 func (g *gate) showType(s *served, key string, target target, names []*Name, present bool) {
 	w := g.w
-	ed := w.beginOn(s.ledger, key)
+	ed, latest := w.beginOn(s.ledger, key), g.Generation()
 	of := target(key, nil).Type(key)
 	for _, kind := range kinds {
 		slices.SortFunc(names, func(a, b *Name) int {
@@ -498,9 +498,14 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 		for _, n := range names {
 			from := target(key, n)
 			t := from.Type(key)
-			forgotten := kind == ByName && (ed.index.names[n.text] != n || !n.tracked)
-			if g.writes(kind, t, n) && t.set(kind).Get(n).Present() == present && !forgotten && (from == g.Generation() || t.states(kind, n)) {
+			forgotten := kind == ByName && !latest.Type(key).states(ByName, n)
+			switch {
+			case !g.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten:
+			case from == latest:
 				copying{ed.of(kind), from, t}.showThawed(n)
+			case t.states(kind, n):
+				copying{ed.of(kind), from, t}.showThawed(n)
+				copying{ed.of(kind), latest, latest.Type(key)}.pass(n) // how long it lives
 			}
 		}
 		to := ed.of(kind)
