@@ -52,20 +52,90 @@ func TestI1_WhatWaitsIsShownToOneCohort(t *testing.T) {
 	o.sees(rest, acme, "a1", "b1")
 	edition := o.Generation()
 	o.put(Wildcard, "a", "3", "a3") // is not part of the edition
-	o.Show(canaries, edition)
+	o.showWaiting(canaries, edition)
 	o.sees(canaries, acme, "a2", "c1")
 	o.sees(rest, acme, "a1", "b1")
-	o.Show(canaries, good) // a rollback
+	o.showWaiting(canaries, good) // a rollback
 	o.sees(canaries, acme, "a1", "b1")
-	o.Show(canaries, edition)
-	o.Show(rest, edition) // a promotion
+	o.showWaiting(canaries, edition)
+	o.showWaiting(rest, edition) // a promotion
 	o.sees(rest, acme, "a2", "c1")
 	if a, b := o.view.Generation().Type(acme).Wildcard.Sum(), o.view.Cohort(canaries).Generation().Type(acme).Wildcard.Sum(); a != b {
 		t.Errorf("of one edition, the cohorts have the versions %v and %v", a, b) // I8
 	}
-	o.Show(rest, good) // an undo
+	o.showWaiting(rest, good) // an undo
 	o.sees(rest, acme, "a1", "b1")
 	o.check()
+}
+
+// TestEditionsAreCompared: what a writer's latest changes, and whether that changes again.
+func TestEditionsAreCompared(t *testing.T) {
+	var now Waiting
+	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL != acme }, Waiting: func(_ int, w Waiting) { now = w }})
+	o.typeURL = wire.ClusterType
+	waiting := func(when string, names, edited, behind int) {
+		t.Helper()
+		if now.Names != names || now.Edited != edited || now.Behind != behind {
+			t.Errorf("%s: %+v, want %d names, %d edited, %d behind", when, now, names, edited, behind)
+		}
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		o.put(Wildcard, name, "1", name+"1")
+	}
+	o.SetPhase(wire.ClusterType, Confirmed)
+	waiting("at first", 0, 0, 0)
+	o.put(Wildcard, "a", "2", "a2")
+	first := now.Changed
+	o.remove(Wildcard, "b")
+	o.put(Wildcard, "d", "1", "d1")
+	waiting("changed", 3, 0, 0)
+	if first.IsZero() || now.Changed.Before(first) {
+		t.Errorf("changed at %v, then at %v", first, now.Changed)
+	}
+	e := o.Pin()
+	o.Compare(e)
+	waiting("pinned", 3, 0, 0)
+	if changes := e.Changes[wire.ClusterType]; len(e.Changes) != 1 || len(changes) != 3 || e.Resources() != 3 ||
+		changes["a"] == (wire.Digest{}) || changes["b"] != (wire.Digest{}) || changes["d"] == (wire.Digest{}) {
+		t.Errorf("the edition changes %v", e.Changes)
+	}
+	o.put(Wildcard, "c", "2", "c2")
+	waiting("another changes", 4, 0, 1)
+	o.put(Wildcard, "a", "3", "a3")
+	waiting("one of the edition changes", 4, 1, 2)
+	o.put(Wildcard, "a", "2", "a2")
+	o.put(Wildcard, "c", "1", "c1")
+	waiting("both are as they were", 3, 0, 0)
+	o.Compare(&Edition{Changes: e.Changes}) // of an earlier process
+	waiting("restored", 3, 0, 0)
+	o.put(Wildcard, "b", "2", "b2")
+	waiting("one of the restored changes", 3, 1, 0)
+	o.Compare(e)
+	o.Show(rest, e)
+	waiting("promoted", 1, 1, 1)
+	o.Show(rest, o.Pin())
+	o.Compare(nil)
+	waiting("all is promoted", 0, 0, 0)
+	o.typeURL = acme
+	o.put(Wildcard, "x", "1", "x1")
+	waiting("what passes does not wait", 0, 0, 0)
+}
+
+// TestEditionsThatRemoveMuch are so of the part that they remove, as everywhere.
+func TestEditionsThatRemoveMuch(t *testing.T) {
+	for removed, large := range []bool{false, false, false, true, true} {
+		o := cohorts(t, wire.ClusterType)
+		o.typeURL = wire.ClusterType
+		for _, name := range []string{"a", "b", "c", "d"} {
+			o.put(Wildcard, name, "1", name+"1")
+		}
+		o.SetPhase(wire.ClusterType, Confirmed)
+		o.remove(Wildcard, []string{"a", "b", "c", "d"}[:removed]...)
+		o.put(Wildcard, "e", "1", "e1")
+		if got := o.Pin().Large; got != large {
+			t.Errorf("%d of 4 clusters are removed, and large is %v", removed, got)
+		}
+	}
 }
 
 // TestI4_PassingTypesDoNotWait: nor does the first answer for a name, of any type.
@@ -107,12 +177,12 @@ func TestI5_AssignmentsOfServedClustersStay(t *testing.T) {
 	o.sees(rest, wire.EndpointType, "a1", "b1", "c1")
 	edition := o.Generation()
 	o.put(Wildcard, "b", "2", "b2") // b is back
-	o.Show(canaries, edition)
+	o.showWaiting(canaries, edition)
 	o.sees(canaries, wire.EndpointType, "b2", "c1")
 	o.sees(rest, wire.EndpointType, "a1", "b2", "c1")
-	o.Show(canaries, good) // a1 is the last that is known of it
+	o.showWaiting(canaries, good) // a1 is the last that is known of it
 	o.sees(canaries, wire.EndpointType, "a1", "b2", "c1")
-	o.Show(rest, edition)
+	o.showWaiting(rest, edition)
 	o.sees(rest, wire.EndpointType, "b2", "c1")
 }
 
@@ -134,7 +204,7 @@ func TestI3_AdditionsAreShownBeforeRemovals(t *testing.T) {
 		t.Helper()
 		v := o.view.Cohort(canaries)
 		at := v.Generation().Seq
-		o.Show(canaries, to)
+		o.showWaiting(canaries, to)
 		seqs := []Seq{}
 		for _, of := range []struct{ typeURL, name string }{
 			{wire.ClusterType, comes}, {wire.ListenerType, comes}, {wire.ListenerType, goes}, {wire.ClusterType, goes},
@@ -162,11 +232,11 @@ func TestCohortsWakeTheirOwnReaders(t *testing.T) {
 		awake(w)
 	}
 	o.put(Wildcard, "a", "2", "a2")
-	o.Show(canaries, o.Generation())
+	o.showWaiting(canaries, o.Generation())
 	if !awake(watches[canaries]) || awake(watches[rest]) {
 		t.Error("not just the canaries' reader is woken")
 	}
-	o.Show(rest, o.Generation())
+	o.showWaiting(rest, o.Generation())
 	if awake(watches[canaries]) || !awake(watches[rest]) {
 		t.Error("not just the reader of the rest is woken")
 	}
@@ -220,10 +290,10 @@ func TestCohortsSeeWhereVersionsAreFrom(t *testing.T) {
 	o.put(Wildcard, "a", "2", "a2")
 	o.SetTarget("second")
 	want("a change waits", "", "")
-	o.Show(canaries, o.Generation())
+	o.showWaiting(canaries, o.Generation())
 	o.SetTarget("third")
 	want("the canaries have it", "third", "")
-	o.Show(rest, o.Generation())
+	o.showWaiting(rest, o.Generation())
 	o.SetTarget("fourth")
 	want("all have it", "fourth", "fourth")
 }
@@ -259,7 +329,7 @@ func TestI1_EditionsAtAnyTime(t *testing.T) {
 				editions = append(editions, waits.Generation())
 			case 1:
 				shown = rapid.IntRange(canaries, rest).Draw(t, "cohort")
-				waits.Show(shown, rapid.SampledFrom(editions).Draw(t, "edition"))
+				waits.showWaiting(shown, rapid.SampledFrom(editions).Draw(t, "edition"))
 			default:
 				forgets := h.step(t)
 				for _, seen := range before {
@@ -283,7 +353,7 @@ func TestI1_EditionsAtAnyTime(t *testing.T) {
 			}
 		}
 		for cohort := range waits.view.views {
-			waits.Show(cohort, waits.Generation())
+			waits.showWaiting(cohort, waits.Generation())
 		}
 		for _, o := range h.origins {
 			o.Expire(time.Now().Add(2 * uncachedLife)) // what an edition had that may not be kept

@@ -128,12 +128,6 @@ func (g *gate) Thaw() {
 	g.open()
 }
 
-// Show shows the readers of a cohort's view what waits as it is in a generation: one that Generation or the view of a
-// cohort has had. All else stays as it is. Nobody must have called Freeze.
-func (g *gate) Show(cohort int, generation *Generation) {
-	g.show(g.served[cohort], g.target(generation))
-}
-
 // A target says in which generation the state of a name is that readers are to see. A nil name is all of the type that is not
 // of one name.
 type target func(key string, n *Name) *Generation

@@ -35,6 +35,10 @@ type Config struct {
 	Cohorts int
 	Waits   func(typeURL string) bool
 
+	// Waiting is called when it changes how a source's latest stands to what the rest is served, by the writer: it must not
+	// wait. Nil is not called.
+	Waiting func(source int, now Waiting)
+
 	// Fanout is called when what became of a change at all streams that it concerns is known, or is given
 	// up, or the change was not followed, by whoever brought that about: it must not wait. Nil follows no change.
 	Fanout func(*Fanout)
@@ -78,6 +82,9 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	}
 	if cfg.Route == nil {
 		cfg.Route = func(string, string) int { return 0 }
+	}
+	if cfg.Waiting == nil {
+		cfg.Waiting = func(int, Waiting) {}
 	}
 	n := max(cfg.Sources, 1)
 	if n > MaxSources {

@@ -10,6 +10,7 @@ type Writer struct {
 	source int
 	ledger // of the generation that readers of view see
 	gate   // between what readers see and the newest state of the source
+	comparison
 	reportJudge
 
 	cause       Cause                // of its changes
@@ -121,8 +122,15 @@ func (w *Writer) publish(edited *edit) {
 		}
 	}
 	w.changed = edited.changed[:0]
+	waits := w.view.cfg.Cohorts > 0 && edited.ledger == w.latest
+	if waits {
+		w.compareEdit(edited)
+	}
 	x.mu.Unlock()
 	x.poke(pokes)
+	if waits {
+		w.tellWaiting()
+	}
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
