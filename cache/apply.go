@@ -374,7 +374,7 @@ func (to copying) entry(e *Entry) {
 		fallthrough
 	case e.Present():
 		failing := to.t.Errors(to.kind).Get(e.Name) != nil
-		to.put(n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing})
+		to.put(n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing, copied: e})
 	case to.kind == Wildcard:
 		to.removeMember(n)
 	case e.Expired:

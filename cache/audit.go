@@ -227,7 +227,9 @@ func (v *View) faultOf(t *indexType, n *Name) string {
 // alias of it, or as a name with parameters. The index is locked.
 func (v *View) reached(typ *Type, t *indexType, n *Name) bool {
 	if e := typ.ByName.Get(n); e.Present() && e.Resource.Name != n.text {
-		if !slices.Contains(v.writers[n.source].aliases[t.url][e.Resource.Name], n) {
+		views := v.writers[n.source].served
+		at := slices.IndexFunc(views, func(s *served) bool { return s.view == v })
+		if !slices.Contains(views[at].aliases[t.url][e.Resource.Name], n) {
 			return false
 		}
 	}

@@ -31,7 +31,7 @@
 // # Reading order
 //
 // Each file uses those before it: quota, name, entry, set, generation, fanout; index, view, watch; writer, edit, put, remove;
-// apply, gate; demand, reports, judge, snapshot, snapshot_format; audit. The exceptions are few: a view creates its writers and
+// apply, gate, edition; demand, reports, judge, snapshot, snapshot_format; audit. The exceptions are few: a view creates its writers and
 // watches, a writer contains its gate and its judge, and an edit passes through the gate when it is published.
 //
 // # Concurrency properties

@@ -16,13 +16,15 @@ import (
 type edit struct {
 	w      *Writer
 	ledger *ledger
-	served *edit // if this is an edit of latest and the gate is closed: that of what readers see; nil if there is none yet
+	served []*edit // if this is an edit of latest and the gate is closed: those of what readers see, by view; nil if there is none yet
 	now    time.Time
 	gen    *Generation // the new one
 	typ    *Type       // of gen, owned
 	index  *indexType
 	txn    *txn
 	change Change
+
+	changed []*Name // that streams watch
 
 	dirty    bool // the wildcard set changed: wake its subscribers
 	failures bool // the type's errors belong to this edit, which may write to them
@@ -38,24 +40,32 @@ type setEdit struct {
 // of returns the edit of one of the type's sets.
 func (ed *edit) of(kind Kind) setEdit { return setEdit{ed, kind, ed.typ.set(kind)} }
 
-// edits yields the edit and, if the gate is closed, that of what readers see. Changes that do not come from the source are
-// made in both.
+// edits yields the edit and, if the gate is closed, those of what readers see. Changes that do not come from the source are
+// made in all of them.
 func (ed *edit) edits() iter.Seq[*edit] {
 	return func(yield func(*edit) bool) {
-		if yield(ed) && ed.w.closed() {
-			s := ed.servedEdit()
+		if !yield(ed) || !ed.w.closed() {
+			return
+		}
+		for i := range ed.w.served {
+			s := ed.servedEdit(i)
 			s.txn.noting = true
-			yield(s)
+			if !yield(s) {
+				return
+			}
 		}
 	}
 }
 
-// servedEdit returns the edit of what readers see that belongs to an edit of latest.
-func (ed *edit) servedEdit() *edit {
+// servedEdit returns the edit of what the readers of a view see that belongs to an edit of latest.
+func (ed *edit) servedEdit(i int) *edit {
 	if ed.served == nil {
-		ed.served = ed.w.beginLocked(ed.typ.URL, &ed.w.ledger)
+		ed.served = make([]*edit, len(ed.w.served))
 	}
-	return ed.served
+	if ed.served[i] == nil {
+		ed.served[i] = ed.w.beginLocked(ed.typ.URL, ed.w.served[i].ledger)
+	}
+	return ed.served[i]
 }
 
 func (ed *edit) next() Seq {
@@ -149,7 +159,7 @@ func (ed *edit) dropEntry(set *Set, n *Name) {
 // markChanged wakes the streams that subscribe to a name.
 func (ed setEdit) markChanged(n *Name) {
 	if len(n.watchers) > 0 {
-		ed.w.changed = append(ed.w.changed, n)
+		ed.changed = append(ed.changed, n)
 	}
 	if ed.kind == Wildcard {
 		ed.dirty = true
@@ -250,6 +260,7 @@ type received struct {
 	leaf     Sum
 	deadline time.Time // zero if it does not expire
 	failing  bool      // the origin also sent an error for it
+	copied   *Entry    // of another generation; nil if it was received
 }
 
 // begin locks the index and copies what is about to change of latest.
@@ -258,55 +269,52 @@ func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeUR
 // beginOn is begin for the newest generation of a ledger.
 func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
 	w.view.index.mu.Lock()
+	w.wakes = w.wakes[:0]
 	return w.beginLocked(typeURL, of)
 }
 
 // beginLocked copies what is about to change of the newest generation of a ledger. The index must be locked.
 func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	x := &w.view.index
-	w.wakes, w.changed = w.wakes[:0], w.changed[:0]
-	old := w.generationOf(of)
+	old := of.generation()
 	generation := *old
 	generation.Revision++
 	typ := *old.Type(typeURL)
 	index := x.typ(typeURL)
 	typ.URL, typ.source, typ.revision, typ.shared = typeURL, index.source, generation.Revision, new(memo)
 	generation.types.put(&typ)
-	return &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of != &w.ledger}}
+	ed := &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of == w.latest && w.closed()}}
+	ed.changed, w.changed = w.changed[:0], nil
+	return ed
 }
 
-// publish makes the new generation visible as far as it passes the gate, and only then wakes its readers.
+// publish makes the new generation visible, to the readers of each view as far as it passes the gate, and only then wakes
+// them.
 func (w *Writer) publish(edited *edit) {
 	x := &w.view.index
-	ed := w.passEdit(edited)
-	if ed == nil {
-		x.unlock()
-		return
-	}
-	if ed.change.Changed+ed.change.Removed > 0 {
-		ed.typ.changed = ed.now
-	}
-	ed.typ.Wildcard.recordSum(w.view.head.Load().Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
-	cause := w.cause.receivedBy(ed.now)
-	if ed.gen.Seq > w.view.head.Load().Seq {
-		w.view.timeline.record(ed.gen.Seq, cause)
-	}
-	w.hint(ed)
-	if ed.dirty {
-		for _, wc := range ed.index.wildcards {
-			w.wakes = append(w.wakes, wc.watch)
+	var follow []*Fanout
+	began := false
+	for _, ed := range w.passEdit(edited) {
+		f, first := w.publishTo(ed.ledger.view, ed)
+		began = began || first
+		if f != nil {
+			follow = append(follow, f)
 		}
 	}
-	f := w.followEdit(ed, cause)
-	began := w.view.cfg.Began != nil && ed.typ.serves() && !w.view.head.Load().Type(ed.typ.URL).serves()
-	w.wakes = append(w.wakes, x.observers...)
-	w.view.head.Store(ed.gen)
+	w.changed = edited.changed[:0]
+	waits := w.view.cfg.Cohorts > 0 && edited.ledger == w.latest
+	if waits {
+		w.compareEdit(edited)
+	}
 	x.unlock()
+	if waits {
+		w.tellWaiting()
+	}
 	for i, watch := range w.wakes {
 		watch.wake()
 		w.wakes[i] = nil
 	}
-	if f != nil {
+	for _, f := range follow {
 		f.release()
 	}
 	if began {
@@ -314,22 +322,56 @@ func (w *Writer) publish(edited *edit) {
 	}
 }
 
-// hint adds hints to the watches of the changed names, and notes whom to wake.
+// publishTo shows the readers of a view an edit, and notes whom to wake. It returns what follows the change, and whether
+// something of the type is served for the first time. The index must be locked.
+func (w *Writer) publishTo(view *View, ed *edit) (f *Fanout, began bool) {
+	x, old, from := &view.index, view.head.Load(), len(w.wakes)
+	if ed.change.Changed+ed.change.Removed > 0 {
+		ed.typ.changed = ed.now
+	}
+	ed.typ.Wildcard.recordSum(old.Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
+	cause := w.cause.receivedBy(ed.now)
+	if ed.gen.Seq > old.Seq {
+		view.timeline.record(ed.gen.Seq, cause)
+	}
+	w.hint(ed)
+	if ed.dirty {
+		for _, wc := range ed.index.wildcards {
+			if wc.watch.view == view {
+				w.wakes = append(w.wakes, wc.watch)
+			}
+		}
+	}
+	f = w.followEdit(ed, cause, w.wakes[from:])
+	began = view.cfg.Began != nil && ed.typ.serves() && !old.Type(ed.typ.URL).serves()
+	for _, o := range x.observers {
+		if o.view == view {
+			w.wakes = append(w.wakes, o)
+		}
+	}
+	view.head.Store(ed.gen)
+	return f, began
+}
+
+// hint adds hints to the watches of the changed names, of those that read the edited view, and notes whom to wake.
 func (w *Writer) hint(ed *edit) {
-	if len(w.changed) == 0 {
+	if len(ed.changed) == 0 {
 		return
 	}
 	lost := &hint{seq: ed.gen.Seq, n: maxHints}
-	for _, n := range w.changed {
+	for _, n := range ed.changed {
 		h := &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}
 		for _, id := range n.watchers {
 			watch := w.view.index.watches[id]
+			if watch.view != ed.ledger.view {
+				continue
+			}
 			if w.wakes = append(w.wakes, watch); watch.call != nil {
 				watch.hint(h, lost)
 			}
 		}
 	}
-	clear(w.changed)
+	clear(ed.changed)
 }
 
 // SetPhase records the phase of the wildcard set of a type.
@@ -355,8 +397,8 @@ func (w *Writer) SetCovered(typeURL string) {
 // followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
 // it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
 // index is locked.
-func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
-	if w.view.cfg.Fanout == nil || len(w.wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
+func (w *Writer) followEdit(ed *edit, cause Cause, wakes []*Watch) *Fanout {
+	if w.view.cfg.Fanout == nil || len(wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
 		cause.applied(ed, nil)
 		return nil
 	}
@@ -368,9 +410,9 @@ func (w *Writer) followEdit(ed *edit, cause Cause) *Fanout {
 		return f
 	}
 	if f.Span = cause.applied(ed, f); f.Span != nil && f.Span.Sampled() {
-		f.times = make([]atomic.Uint32, len(w.wakes))
+		f.times = make([]atomic.Uint32, len(wakes))
 	}
-	for _, watch := range w.wakes {
+	for _, watch := range wakes {
 		if watch.call == nil || watch.followed == f.Seq {
 			continue // a name and a wildcard may both be why it is woken
 		}

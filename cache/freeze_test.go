@@ -649,11 +649,13 @@ func kept(g *Generation) map[string]string {
 func (o *origin) check() {
 	o.Helper()
 	served, entries := map[*Name]int{}, map[*Name]int{}
-	for e := range o.own(o.typ()) {
-		served[e.Name]++
-		entries[e.Name]++
+	for _, v := range o.view.views {
+		for e := range o.own(v.Generation().Type(acme)) {
+			served[e.Name]++
+			entries[e.Name]++
+		}
 	}
-	if o.Frozen() {
+	if o.closed() {
 		for e := range o.own(o.Generation().Type(acme)) {
 			entries[e.Name]++
 		}
@@ -671,11 +673,13 @@ func (o *origin) check() {
 			o.Fatalf("%s is forgotten, and readers see it", n.text)
 		}
 	}
-	if o.Frozen() && len(o.latest.tombstones) > 0 {
+	if o.closed() && len(o.latest.tombstones) > 0 {
 		o.Fatalf("the writer remembers removals that nobody has to be told: %v", o.latest.tombstones)
 	}
-	for f := range o.view.Audit(func() bool { return true }) {
-		o.Fatalf("the audit finds %+v", f)
+	for cohort, v := range o.view.views {
+		for f := range v.Audit(func() bool { return true }) {
+			o.Fatalf("the audit of cohort %d finds %+v", cohort, f)
+		}
 	}
 }
 

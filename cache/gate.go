@@ -11,20 +11,43 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A gate stands between the newest state of a writer's source (latest) and what readers see (served). The writer
-// always edits latest. While the gate is open, both are one generation, that of the view. While it is closed, latest
-// is a generation beside it, and the gate decides which names of an edit pass to served.
+// A gate stands between the newest state of a writer's source (latest) and what the readers of each view see (served). The
+// writer always edits latest. While the gate is open, both are one generation, that of the view. While it is closed, latest
+// is a generation beside those of the views, and the gate decides which names of an edit pass to which of them. With cohorts it
+// is always closed.
 //
 // A gate belongs to the writer's goroutine. Other goroutines may read latest if they hold index.mu.
 type gate struct {
-	w        *Writer
-	latest   *ledger            // the writer's own while the gate is open
-	ledgers  []*ledger          // that of served and, if it is another one, latest
-	why      Reason             // it is closed; empty while it is open
-	withheld map[*Name]struct{} // whose state in served differs from that in latest
+	w       *Writer
+	latest  *ledger   // the writer's own while the gate is open
+	served  []*served // by cohort; that of the rest last
+	ledgers []*ledger // those of served and, if it is another one, latest
+	why     Reason    // nothing passes; empty if only what waits does not
 }
 
-func newGate(w *Writer) gate { return gate{w: w, latest: &w.ledger, ledgers: []*ledger{&w.ledger}} }
+// A served is what the readers of one view see of a writer's source.
+type served struct {
+	*ledger
+	withheld map[*Name]struct{} // whose state differs from that in latest
+}
+
+func newGate(w *Writer) gate {
+	g := gate{w: w, latest: &w.ledger}
+	for _, v := range w.view.views {
+		of := &w.ledger
+		if v != w.view {
+			l := newLedger(v)
+			of = &l
+		}
+		g.served, g.ledgers = append(g.served, &served{of, make(map[*Name]struct{})}), append(g.ledgers, of)
+	}
+	if w.view.cfg.Cohorts > 0 {
+		latest, generation := newLedger(nil), *w.view.head.Load()
+		latest.gen = &generation
+		g.latest, g.ledgers = &latest, append(g.ledgers, &latest)
+	}
+	return g
+}
 
 // A Reason is why a gate withholds changes.
 type Reason string
@@ -32,14 +55,22 @@ type Reason string
 // Frozen is the reason of a gate that Freeze closed.
 const Frozen Reason = "frozen"
 
-// closed reports whether latest and served are two generations.
+// closed reports whether latest and served are several generations.
 func (g *gate) closed() bool { return g.latest != &g.w.ledger }
 
-// generationOf returns the newest generation of a ledger.
-func (g *gate) generationOf(l *ledger) *Generation { return cmp.Or(l.gen, g.w.view.Generation()) }
+// rest returns what the readers of the writer's own view see.
+func (g *gate) rest() *served { return g.served[len(g.served)-1] }
+
+// generation returns the newest generation of a ledger.
+func (l *ledger) generation() *Generation {
+	if l.gen != nil {
+		return l.gen
+	}
+	return l.view.Generation()
+}
 
 // Generation returns the newest generation that the writer writes (latest). Readers see the view's.
-func (g *gate) Generation() *Generation { return g.generationOf(g.latest) }
+func (g *gate) Generation() *Generation { return g.latest.generation() }
 
 // Frozen reports whether the writer is frozen.
 func (g *gate) Frozen() bool { return g.why == Frozen }
@@ -54,37 +85,81 @@ func (g *gate) Frozen() bool { return g.why == Frozen }
 // themselves: a resource lives for as long as the source says of its name, and after the source has removed it for as long as it said
 // last (R107). The state of the source itself. And names that nobody subscribes to any more are forgotten.
 func (g *gate) Freeze() {
-	if g.closed() {
+	if g.Frozen() {
 		return
 	}
 	w, x := g.w, &g.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	served := *w.view.head.Load()
-	served.ownSource(w.source).Frozen = time.Now()
-	w.view.head.Store(&served)
-	g.latest, g.why, g.withheld = w.branch(&served), Frozen, make(map[*Name]struct{})
+	g.setFrozen(time.Now())
+	g.why = Frozen
+	if g.closed() {
+		return
+	}
+	of := w.view.Generation()
+	g.latest = w.branch(of)
 	g.ledgers = []*ledger{&w.ledger, g.latest}
-	for t := range served.types.since(0) {
+	for t := range of.types.since(0) {
 		for e := range g.own(t) {
 			e.Name.entries++
 		}
 	}
 }
 
-// Thaw shows readers latest, and opens the gate. Readers learn the merged difference: the last state of each name, however often it
-// has changed. Thaw has no effect on a writer that is not frozen.
-func (g *gate) Thaw() {
-	if g.closed() {
-		g.show(g.Generation())
-		g.open()
+// setFrozen records in what readers see since when the writer is frozen; zero if it is not. The index must be locked.
+func (g *gate) setFrozen(since time.Time) {
+	for _, s := range g.served {
+		generation := *s.view.head.Load()
+		generation.ownSource(g.w.source).Frozen = since
+		s.view.head.Store(&generation)
 	}
 }
+
+// Thaw shows readers latest, but for what waits, and opens the gate. Readers learn the merged difference: the last state of each
+// name, however often it has changed. Thaw has no effect on a writer that is not frozen.
+func (g *gate) Thaw() {
+	if !g.Frozen() {
+		return
+	}
+	g.why = ""
+	for _, s := range g.served {
+		g.show(s, g.target(s.generation()))
+	}
+	g.open()
+}
+
+// A target says in which generation the state of a name is that readers are to see. A nil name is all of the type that is not
+// of one name.
+type target func(key string, n *Name) *Generation
+
+// target returns the target for a generation of what waits.
+func (g *gate) target(waiting *Generation) target {
+	latest, cfg := g.Generation(), &g.w.view.cfg
+	return func(key string, n *Name) *Generation {
+		typeURL := resourceType(key)
+		switch {
+		case cfg.Cohorts == 0:
+			return latest
+		case cfg.Waits(typeURL), n != nil && removalWaits(typeURL) && !latest.Type(key).present(n):
+			return waiting
+		default:
+			return latest
+		}
+	}
+}
+
+// removalWaits reports whether removals of a type wait, and nothing else does: clusters that are served refer to these resources.
+func removalWaits(typeURL string) bool {
+	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || wire.IsSecret(typeURL)
+}
+
+// present reports whether there is a resource of a name.
+func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
 
 // branch returns a ledger with a copy of a generation that can be edited beside the original. The state of other sources stays
 // in it as it is now, and is not read.
 func (l *ledger) branch(of *Generation) *ledger {
-	c := newLedger()
+	c := newLedger(nil)
 	for key, names := range l.aliases {
 		c.aliases[key] = make(map[string][]*Name)
 		for resource, of := range names {
@@ -156,11 +231,13 @@ func (g *gate) writes(kind Kind, t *Type, n *Name) bool {
 	return n.source == g.w.source
 }
 
-// holds returns how many entries of a name there are, in the served generation and in those behind closed gates. The index
+// holds returns how many entries of a name there are, in what readers see and in latest behind closed gates. The index
 // must be locked.
 func (v *View) holds(key string, n *Name) (entries int) {
 	for _, kind := range kinds {
-		entries += v.Generation().Type(key).holds(kind, n)
+		for _, of := range v.views {
+			entries += of.Generation().Type(key).holds(kind, n)
+		}
 		for _, w := range v.writers {
 			if t := w.Generation().Type(key); w.closed() && w.writes(kind, t, n) {
 				entries += t.holds(kind, n)
@@ -170,11 +247,14 @@ func (v *View) holds(key string, n *Name) (entries int) {
 	return entries
 }
 
-// passEdit stores an edit, and returns the edit of what readers see; nil if nothing passes.
-func (g *gate) passEdit(ed *edit) *edit {
+// passEdit stores an edit, and returns the edits of what readers see; those of views to which nothing passes are left out. The slice is
+// valid until the next call.
+func (g *gate) passEdit(ed *edit) []*edit {
 	w := g.w
-	if ed.ledger == &w.ledger {
-		return ed
+	w.passed = w.passed[:0]
+	if ed.ledger != g.latest || !g.closed() {
+		w.passed = append(w.passed, ed)
+		return w.passed
 	}
 	for _, tomb := range ed.ledger.tombstones[ed.typ.URL] { // no reader needs tombstones of latest: show compares
 		if e := ed.typ.Wildcard.Get(tomb.name); e != nil && !e.Present() {
@@ -184,19 +264,30 @@ func (g *gate) passEdit(ed *edit) *edit {
 	}
 	delete(ed.ledger.tombstones, ed.typ.URL)
 	ed.ledger.gen = ed.gen
-	names, shown := ed.txn.noted, w.view.Generation()
-	source := shown.sources[w.source].asServed(ed.gen.sources[w.source])
-	if ed.served == nil && len(names) == 0 && shown.sources[w.source] == source && shown.Type(ed.typ.URL).Phase >= ed.typ.Phase {
+	for i := range g.served {
+		if s := g.passTo(i, ed); s != nil {
+			w.passed = append(w.passed, s)
+		}
+	}
+	return w.passed
+}
+
+// passTo returns the edit of what the readers of one view see of an edit of latest; nil if nothing passes.
+func (g *gate) passTo(i int, ed *edit) *edit {
+	w, s := g.w, g.served[i]
+	names, shown := ed.txn.noted, s.view.Generation()
+	began := ed.served != nil && ed.served[i] != nil
+	if !began && len(names) == 0 && shown.sources[w.source] == g.asServed(s, shown, ed.gen) && shown.Type(ed.typ.URL).Phase >= ed.typ.Phase {
 		return nil
 	}
-	s := ed.servedEdit()
-	*s.gen.ownSource(w.source) = source
-	g.passNames(s, ed, append(names, s.txn.noted...))
-	return s
+	to := ed.servedEdit(i)
+	g.passNames(s, to, ed, append(names[:len(names):len(names)], to.txn.noted...))
+	*to.gen.ownSource(w.source) = g.asServed(s, shown, ed.gen)
+	return to
 }
 
 // passNames shows readers what passes of an edit of latest.
-func (g *gate) passNames(ed, latest *edit, names []*Name) {
+func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
 	t := latest.typ
 	for _, n := range names {
 		for _, kind := range kinds {
@@ -211,7 +302,7 @@ func (g *gate) passNames(ed, latest *edit, names []*Name) {
 			ed.clearWholeError()
 		}
 	}
-	g.withhold(ed, t, names)
+	g.withhold(s, ed, t, names)
 	for _, kind := range kinds {
 		of, is := ed.of(kind), t.set(kind)
 		if of.set.system == "" || of.set.sum == is.sum {
@@ -221,33 +312,40 @@ func (g *gate) passNames(ed, latest *edit, names []*Name) {
 	}
 }
 
-// asServed returns what readers see of the state that latest has of a source: what they hold may come from elsewhere (Target).
-func (s Source) asServed(latest Source) Source {
-	latest.Frozen = s.Frozen
-	if latest.Target != s.Target {
-		latest.Target = ""
+// asServed returns what readers see of the state that latest has of the writer's source: what they hold may come from elsewhere
+// (Target).
+func (g *gate) asServed(s *served, shown, latest *Generation) Source {
+	was, is := shown.sources[g.w.source], latest.sources[g.w.source]
+	is.Frozen = was.Frozen
+	if is.Target != was.Target && (g.Frozen() || len(s.withheld) > 0) {
+		is.Target = ""
 	}
-	return latest
+	return is
 }
 
 // setSource records the state of the source in all generations. The index must be locked.
 func (g *gate) setSource(as Source, reconnected bool) {
 	w := g.w
-	for _, l := range g.ledgers {
-		generation := *g.generationOf(l)
-		if from := generation.ownSource(w.source); g.closed() && l == &w.ledger {
-			*from = from.asServed(as)
-		} else {
-			*from = as
+	latest := *g.Generation()
+	*latest.ownSource(w.source) = as
+	if reconnected {
+		latest.originChanges++
+	}
+	for _, s := range g.served {
+		if s.ledger == g.latest {
+			continue
 		}
+		generation := *s.view.Generation()
+		*generation.ownSource(w.source) = g.asServed(s, &generation, &latest)
 		if reconnected {
 			generation.originChanges++
 		}
-		if l.gen == nil {
-			w.view.head.Store(&generation)
-		} else {
-			l.gen = &generation
-		}
+		s.view.head.Store(&generation)
+	}
+	if g.latest.gen == nil {
+		w.view.head.Store(&latest)
+	} else {
+		g.latest.gen = &latest
 	}
 }
 
@@ -255,7 +353,7 @@ func (g *gate) setSource(as Source, reconnected bool) {
 func (to copying) pass(n *Name) {
 	seen, is := to.set.Get(n), to.t.set(to.kind).Get(n)
 	switch {
-	case to.admits(n, is):
+	case !to.w.Frozen() && !to.waits(seen, is), to.admits(n, is):
 		to.show(n)
 	case !seen.Present() || !is.Present():
 	case seen.Resource.Key() == is.Resource.Key() && to.w.view.cfg.VersionSource.same(seen.Resource, is.Resource) &&
@@ -267,6 +365,15 @@ func (to copying) pass(n *Name) {
 		to.setAlarm(&again)
 		to.set.put(to.txn, &again)
 	}
+}
+
+// waits reports whether a change from what readers see waits until Show.
+func (to copying) waits(seen, is *Entry) bool {
+	typeURL := resourceType(to.typ.URL)
+	if to.kind == Wildcard && to.typ.Phase < Confirmed && !to.typ.Restored {
+		return false // there is no last good
+	}
+	return to.w.view.cfg.Waits(typeURL) || removalWaits(typeURL) && seen.Present() && !is.Present()
 }
 
 // admits reports whether a name passes the closed gate: readers see nothing of it, or
@@ -297,16 +404,18 @@ func cacheable(e *Entry) bool {
 }
 
 // withhold records which of names, all of one type, differ between the edit of what readers see and latest.
-func (g *gate) withhold(ed *edit, latest *Type, names []*Name) {
+func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
 	for _, n := range names {
 		if g.agrees(ed.typ, latest, n) {
-			delete(g.withheld, n)
+			delete(s.withheld, n)
 			ed.index.release(n)
 		} else {
-			g.withheld[n] = struct{}{}
+			s.withheld[n] = struct{}{}
 		}
 	}
-	g.w.view.index.sources[g.w.source].withheld.Store(int64(len(g.withheld)))
+	if s == g.rest() {
+		g.w.view.index.sources[g.w.source].withheld.Store(int64(len(s.withheld)))
+	}
 }
 
 // agrees reports whether readers see the state of a name that the source has.
@@ -329,66 +438,87 @@ func (g *gate) agrees(served, t *Type, n *Name) bool {
 	return true
 }
 
-// Withheld returns of how many names readers do not see the newest state of a source that is
-// frozen.
+// Withheld returns of how many names the rest does not see the newest state of a source.
 func (v *View) Withheld(source int) int { return int(v.index.sources[source].withheld.Load()) }
 
-// show shows readers what the writer writes of a generation. Additions and changes come first, in the order in which
-// types are sent, then removals in reverse, so that no resource refers to one that was removed before (B.11).
-func (g *gate) show(generation *Generation) {
-	differ := g.differ(generation)
+// show shows the readers of a view what the writer writes, each name as its target has it. Additions and changes come first, in
+// the order in which types are sent, then removals in reverse, so that no resource refers to one that was removed before (B.11).
+func (g *gate) show(s *served, to target) {
+	differ := g.differ(s, to)
 	order := slices.SortedFunc(maps.Keys(differ), func(a, b string) int {
 		return cmp.Or(wire.Rank(resourceType(a))-wire.Rank(resourceType(b)), cmp.Compare(a, b))
 	})
 	for _, key := range order {
-		g.showType(generation.Type(key), generation, differ[key], true)
+		g.showType(s, key, to, differ[key], true)
 	}
 	for _, key := range slices.Backward(order) {
-		g.showType(generation.Type(key), generation, differ[key], false)
+		g.showType(s, key, to, differ[key], false)
 	}
 }
 
-// differ returns, by type URL or collection, the names whose state differs between a generation and what readers see.
-func (g *gate) differ(generation *Generation) map[string][]*Name {
-	differ := make(map[string][]*Name)
-	for t := range generation.types.since(0) {
-		served, names := g.w.view.Generation().Type(t.URL), make(map[*Name]struct{})
-		for _, of := range []*Type{served, t} {
+// differ returns, by type URL or collection, the names whose state differs between their target and what readers see.
+func (g *gate) differ(s *served, to target) map[string][]*Name {
+	differ, served := make(map[string][]*Name), s.generation()
+	keys := make(map[string]struct{})
+	for t := range g.Generation().types.since(0) {
+		keys[t.URL] = struct{}{}
+	}
+	for key := range keys {
+		names, shown := make(map[*Name]struct{}), served.Type(key)
+		for _, of := range []*Type{shown, g.Generation().Type(key), to(key, nil).Type(key)} {
 			for e := range g.own(of) {
-				if !g.agrees(served, t, e.Name) {
+				if !g.agrees(shown, to(key, e.Name).Type(key), e.Name) {
 					names[e.Name] = struct{}{}
 				}
 			}
 		}
 		if len(names) > 0 {
-			differ[t.URL] = slices.Collect(maps.Keys(names))
+			differ[key] = slices.Collect(maps.Keys(names))
 		}
 	}
 	return differ
 }
 
-// showType shows readers names of a type as a generation has them: those that are present there, or the others.
-func (g *gate) showType(t *Type, generation *Generation, names []*Name, present bool) {
+// showType shows the readers of a view names of a type as their targets have them: those that are present there, or the others.
+func (g *gate) showType(s *served, key string, target target, names []*Name, present bool) {
 	w := g.w
-	ed := w.beginOn(&w.ledger, t.URL)
+	ed, latest := w.beginOn(s.ledger, key), g.Generation()
+	of := target(key, nil).Type(key)
 	for _, kind := range kinds {
-		to, set := copying{ed.of(kind), generation, t}, t.set(kind)
 		slices.SortFunc(names, func(a, b *Name) int {
-			return cmp.Or(cmp.Compare(set.Get(a).seq(), set.Get(b).seq()), a.Compare(b))
+			return cmp.Or(cmp.Compare(of.set(kind).Get(a).seq(), of.set(kind).Get(b).seq()), a.Compare(b))
 		})
 		for _, n := range names {
-			if g.writes(kind, t, n) && set.Get(n).Present() == present {
-				to.showThawed(n)
+			from := target(key, n)
+			t := from.Type(key)
+			forgotten := kind == ByName && !latest.Type(key).states(ByName, n)
+			switch {
+			case !g.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten:
+			case from == latest:
+				copying{ed.of(kind), from, t}.showThawed(n)
+			case t.states(kind, n):
+				copying{ed.of(kind), from, t}.showThawed(n)
+				copying{ed.of(kind), latest, latest.Type(key)}.pass(n) // how long it lives
 			}
 		}
-		to.set.system = set.system
+		to := ed.of(kind)
+		to.set.system = of.set(kind).system
 		to.compact()
 	}
-	if t.source == w.source && !t.hasWholeError() {
+	if of.source == w.source && !of.hasWholeError() {
 		ed.clearWholeError()
 	}
-	g.withhold(ed, g.Generation().Type(t.URL), names)
+	g.withhold(s, ed, g.Generation().Type(key), names)
 	w.publish(ed)
+}
+
+// states reports whether the type says anything of a name in one of its sets. Of what it does not, readers keep what they were
+// sent first.
+func (t *Type) states(kind Kind, n *Name) bool {
+	if kind == Wildcard {
+		return t.Phase == Confirmed || t.Restored
+	}
+	return t.ByName.Get(n) != nil || t.Errors(ByName).Get(n) != nil
 }
 
 // showThawed is show, but also removes a resource of which the source has not repeated since it was
@@ -426,25 +556,28 @@ func (to copying) show(n *Name) {
 	}
 }
 
-// open makes served the one generation. All readers are woken: there may be state that they could not be sent before (Source.Frozen),
-// whether or not anything has changed.
+// open ends a freeze, and makes served the one generation, unless there are cohorts. All readers are woken: there may be state that
+// they could not be sent before (Source.Frozen), whether or not anything has changed.
 func (g *gate) open() {
 	w, x := g.w, &g.w.view.index
 	x.mu.Lock()
-	latest := g.latest.gen
-	*g = newGate(w)
-	for t := range latest.types.since(0) {
-		for e := range g.own(t) {
-			e.Name.entries--
-			x.types[t.URL].release(e.Name)
+	g.setFrozen(time.Time{})
+	if latest := g.latest.gen; w.view.cfg.Cohorts == 0 {
+		*g = newGate(w)
+		for t := range latest.types.since(0) {
+			for e := range g.own(t) {
+				e.Name.entries--
+				x.types[t.URL].release(e.Name)
+			}
 		}
+		x.sources[w.source].withheld.Store(0)
+		served := *w.view.head.Load()
+		served.ownSource(w.source).Target = latest.sources[w.source].Target
+		w.view.head.Store(&served)
+	} else {
+		g.setSource(latest.sources[w.source], false)
 	}
-	x.sources[w.source].withheld.Store(0)
-	served := *w.view.head.Load()
-	from := served.ownSource(w.source)
-	from.Frozen, from.Target = time.Time{}, latest.sources[w.source].Target
 	wakes := x.all(nil)
-	w.view.head.Store(&served)
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()

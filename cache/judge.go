@@ -196,7 +196,7 @@ func (ed *edit) recheckReported(kind Kind, names []string) {
 	ed.dirty = ed.dirty || kind == Wildcard
 	for _, name := range names {
 		if n := ed.index.names[name]; n != nil && kind == ByName && len(n.watchers) > 0 {
-			ed.w.changed = append(ed.w.changed, n)
+			ed.changed = append(ed.changed, n)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (ed setEdit) put(n *Name, r received) {
 		ed.inherit(e, seen)
 	}
 	ed.replace(n, old, e)
-	ed.setYield(e, old)
+	ed.setYield(e, old, r.copied)
 	if same {
 		ed.checkReuse(n, old.Resource, r.Resource)
 	}
@@ -135,11 +135,16 @@ func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
 }
 
 // setYield makes a named entry, which is not published yet, yield to the wildcard set if it may be older.
-func (ed setEdit) setYield(e, old *Entry) {
-	if ed.kind == Wildcard {
+func (ed setEdit) setYield(e, old, copied *Entry) {
+	switch {
+	case ed.kind == Wildcard:
 		return
+	case copied != nil && copied.Name == e.Name: // of latest, whose positions are others
+		e.yields = copied.yields && (!old.Present() || old.yields)
+	default:
+		e.yields = ed.mayBeOlder(e.Name, old, e.Resource)
 	}
-	if e.yields = ed.mayBeOlder(e.Name, old, e.Resource); !e.yields || old.Present() {
+	if !e.yields || old.Present() {
 		return // if the older one yielded, it is known until when
 	}
 	if e.alarm == nil {
@@ -173,7 +178,7 @@ func (ed setEdit) endYieldIfSame(member *Entry) {
 // yieldTimedOut makes readers follow a named entry that has yielded for long enough. Behind a closed gate it goes on
 // yielding: time is no change that passes.
 func (ed *edit) yieldTimedOut(named *Entry) {
-	if ed.ledger != ed.w.latest && ed.typ.member(named.Name).Present() {
+	if ed.w.Frozen() && ed.ledger != ed.w.latest && ed.typ.member(named.Name).Present() {
 		named.alarm.yields = ed.now.Add(yieldFor)
 		ed.of(ByName).setAlarm(named)
 		return

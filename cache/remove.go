@@ -94,21 +94,26 @@ func priorOf(r *wire.Resource) *wire.Resource {
 func (w *Writer) Trim(now time.Time) {
 	w.following.endOld(now)
 	w.trimReports(now)
-	for key, tombs := range w.tombstones {
-		if passed := w.view.index.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
-			w.trim(key, passed, now)
+	for _, s := range w.served {
+		for key, tombs := range s.tombstones {
+			if passed := s.view.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
+				w.trim(s.ledger, key, passed, now)
+			}
 		}
 	}
 }
 
 // passed returns up to where no wildcard stream of a type needs removals any more.
-func (x *index) passed(key string) Seq {
+func (v *View) passed(key string) Seq {
+	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	passed := ^Seq(0)
 	if t := x.types[key]; t != nil {
 		for _, wc := range t.wildcards {
-			passed = min(passed, Seq(wc.passed.Load()))
+			if wc.watch.view == v {
+				passed = min(passed, Seq(wc.passed.Load()))
+			}
 		}
 	}
 	return passed
@@ -119,9 +124,9 @@ func (tomb *tombstone) passed(passed Seq, old time.Time) bool {
 	return tomb.seq <= passed || tomb.at.Before(old)
 }
 
-func (w *Writer) trim(key string, passed Seq, now time.Time) {
-	ed := w.beginOn(&w.ledger, key)
-	set, tombs := &ed.typ.Wildcard, w.tombstones[key]
+func (w *Writer) trim(of *ledger, key string, passed Seq, now time.Time) {
+	ed := w.beginOn(of, key)
+	set, tombs := &ed.typ.Wildcard, of.tombstones[key]
 	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
 		tomb := tombs[0]
 		if e := set.Get(tomb.name); e != nil && e.Seq == tomb.seq {
@@ -131,8 +136,8 @@ func (w *Writer) trim(key string, passed Seq, now time.Time) {
 			ed.index.release(tomb.name)
 		}
 	}
-	if w.tombstones[key] = tombs; len(tombs) == 0 {
-		delete(w.tombstones, key)
+	if of.tombstones[key] = tombs; len(tombs) == 0 {
+		delete(of.tombstones, key)
 	}
 	set.compact()
 	w.publish(ed)
@@ -209,7 +214,7 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 
 // expire is Expire for the newest generation of a ledger.
 func (w *Writer) expire(of *ledger, now time.Time) {
-	generation := w.generationOf(of)
+	generation := of.generation()
 	for len(of.due) > 0 && !now.Before(of.due[0].at) {
 		key := of.due[0].key
 		if generation.Type(key) == noType {

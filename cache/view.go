@@ -38,6 +38,15 @@ type Config struct {
 	// for its members. It must be a pure function. Nil means source 0.
 	Route func(typeURL, name string) int
 
+	// Cohorts is the number of views beside that of NewRouted, each for clients that changes of waiting types reach earlier
+	// (Writer.Show), and Waits reports which types those are. Without cohorts, no change waits.
+	Cohorts int
+	Waits   func(typeURL string) bool
+
+	// Waiting is called when it changes how a source's latest stands to what the rest is served, by the writer: it must not
+	// wait. Nil is not called.
+	Waiting func(source int, now Waiting)
+
 	// Fanout is called when what became of a change at all streams that it concerns is known, or is given
 	// up, or the change was not followed. Any goroutine may call it, and it must not wait. Nil follows no change.
 	Fanout func(*Fanout)
@@ -49,15 +58,20 @@ type Config struct {
 
 const defaultTombstoneAge = 130 * time.Second
 
-// A View is the state that one node group is served: as a rule of one origin, but different
-// types and names may come from different ones.
+// A View is the state that one cohort of a node group is served: as a rule of one origin, but different
+// types and names may come from different ones. The views of a group have positions of their own.
 type View struct {
+	*shared
+	head     atomic.Pointer[Generation]
+	timeline timeline
+}
+
+// shared is what the views of a node group share: the interest of their clients, and who writes them.
+type shared struct {
 	cfg     Config
-	head    atomic.Pointer[Generation]
 	index   index
 	writers []*Writer // by source
-
-	timeline timeline
+	views   []*View   // by cohort; the last is that of the rest
 }
 
 // New returns an empty view of one source, and the right to write to it, which
@@ -77,11 +91,20 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	if cfg.Route == nil {
 		cfg.Route = func(string, string) int { return 0 }
 	}
+	if cfg.Waiting == nil {
+		cfg.Waiting = func(int, Waiting) {}
+	}
 	n := max(cfg.Sources, 1)
 	if n > MaxSources {
 		panic("cache: too many sources")
 	}
-	v := &View{cfg: cfg, index: index{types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), typesOpenedBy: make(map[string]int), route: cfg.Route}}
+	v := &View{shared: &shared{cfg: cfg, index: index{
+		types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), typesOpenedBy: make(map[string]int), route: cfg.Route,
+	}}}
+	for range cfg.Cohorts {
+		v.views = append(v.views, &View{shared: v.shared})
+	}
+	v.views = append(v.views, v)
 	writers := make([]*Writer, n)
 	for i := range writers {
 		from := &source{poke: make(chan struct{}, 1)}
@@ -92,9 +115,17 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		writers[i] = newWriter(v, i)
 	}
 	v.writers, v.index.anonymous = writers, v.index.sharesOf("")
-	v.head.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
+	for _, of := range v.views {
+		of.head.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
+	}
+	for _, w := range writers {
+		w.gate = newGate(w)
+	}
 	return v, writers
 }
+
+// Cohort returns the view of a cohort: the view itself for Config.Cohorts, which is the rest.
+func (v *View) Cohort(cohort int) *View { return v.views[cohort] }
 
 // Generation returns the newest version of the view.
 func (v *View) Generation() *Generation { return v.head.Load() }

@@ -6,10 +6,11 @@ import "time"
 // one goroutine. Each publishes a new generation if it changed anything, and then wakes the
 // streams that the change concerns.
 type Writer struct {
-	view   *View
+	view   *View // that of the rest, if there are cohorts
 	source int
-	ledger // of the generation that readers see
-	gate   // between that and the newest state of the source
+	ledger // of the generation that readers of view see
+	gate   // between what readers see and the newest state of the source
+	comparison
 	reportJudge
 
 	cause       Cause                // of its changes
@@ -18,12 +19,14 @@ type Writer struct {
 
 	// Reused by each edit.
 	wakes   []*Watch
-	changed []*Name // in this edit
+	changed []*Name // of the first edit
+	passed  []*edit
 	asked   []*Name // by subscribedAs
 }
 
 // A ledger is what a writer remembers of the generations that it makes.
 type ledger struct {
+	view       *View       // whose readers see its generations; nil if nobody does
 	gen        *Generation // the newest; nil if that is the view's
 	tombstones map[string][]tombstone
 	due        deadlines
@@ -34,13 +37,13 @@ type ledger struct {
 	aliases map[string]map[string][]*Name
 }
 
-func newLedger() ledger {
-	return ledger{tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
+func newLedger(view *View) ledger {
+	return ledger{view: view, tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
 }
 
 func newWriter(v *View, source int) *Writer {
-	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger()}
-	w.gate, w.reportJudge = newGate(w), reportJudge{w}
+	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger(v)}
+	w.reportJudge = reportJudge{w}
 	return w
 }
 

@@ -1,0 +1,428 @@
+package cache
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// cohorts is a view with one cohort beside the rest, in which changes of a type wait.
+func cohorts(t tester, waits string) *origin {
+	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == waits }})
+	o.SetConnected(true)
+	return o
+}
+
+// sees fails the test unless the readers of a cohort see just these members of a type, each by its content.
+func (o *origin) sees(cohort int, typeURL string, want ...string) {
+	o.Helper()
+	got := []string{}
+	for e := range o.view.Cohort(cohort).Generation().Type(typeURL).Wildcard.Since(0) {
+		if e.Present() {
+			got = append(got, contentOf(e))
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		o.Fatalf("cohort %d sees %q of %s, want %q", cohort, got, typeURL, want)
+	}
+}
+
+const canaries, rest = 0, 1
+
+// TestI1_WhatWaitsIsShownToOneCohort: and to the other by a promotion; a rollback shows the last good again.
+func TestI1_WhatWaitsIsShownToOneCohort(t *testing.T) {
+	o := cohorts(t, acme)
+	o.put(Wildcard, "a", "1", "a1")
+	o.put(Wildcard, "b", "1", "b1")
+	o.sees(canaries, acme, "a1", "b1") // first state passes until the set is confirmed
+	o.sees(rest, acme, "a1", "b1")
+	o.SetPhase(acme, Confirmed)
+	good := o.view.Generation()
+	o.put(Wildcard, "a", "2", "a2")
+	o.put(Wildcard, "c", "1", "c1")
+	o.remove(Wildcard, "b")
+	o.sees(canaries, acme, "a1", "b1")
+	o.sees(rest, acme, "a1", "b1")
+	edition := o.Generation()
+	o.put(Wildcard, "a", "3", "a3") // is not part of the edition
+	o.showWaiting(canaries, edition)
+	o.sees(canaries, acme, "a2", "c1")
+	o.sees(rest, acme, "a1", "b1")
+	o.showWaiting(canaries, good) // a rollback
+	o.sees(canaries, acme, "a1", "b1")
+	o.showWaiting(canaries, edition)
+	o.showWaiting(rest, edition) // a promotion
+	o.sees(rest, acme, "a2", "c1")
+	if a, b := o.view.Generation().Type(acme).Wildcard.Sum(), o.view.Cohort(canaries).Generation().Type(acme).Wildcard.Sum(); a != b {
+		t.Errorf("of one edition, the cohorts have the versions %v and %v", a, b) // I8
+	}
+	o.showWaiting(rest, good) // an undo
+	o.sees(rest, acme, "a1", "b1")
+	o.check()
+}
+
+// TestEditionsAreCompared: what a writer's latest changes, and whether that changes again.
+func TestEditionsAreCompared(t *testing.T) {
+	var now Waiting
+	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL != acme }, Waiting: func(_ int, w Waiting) { now = w }})
+	o.typeURL = wire.ClusterType
+	waiting := func(when string, names, edited, behind int) {
+		t.Helper()
+		if now.Names != names || now.Edited != edited || now.Behind != behind {
+			t.Errorf("%s: %+v, want %d names, %d edited, %d behind", when, now, names, edited, behind)
+		}
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		o.put(Wildcard, name, "1", name+"1")
+	}
+	o.SetPhase(wire.ClusterType, Confirmed)
+	waiting("at first", 0, 0, 0)
+	o.put(Wildcard, "a", "2", "a2")
+	first := now.Changed
+	o.remove(Wildcard, "b")
+	o.put(Wildcard, "d", "1", "d1")
+	waiting("changed", 3, 0, 0)
+	if first.IsZero() || now.Changed.Before(first) {
+		t.Errorf("changed at %v, then at %v", first, now.Changed)
+	}
+	e := o.Pin()
+	o.Compare(e)
+	waiting("pinned", 3, 0, 0)
+	if changes := e.Changes[wire.ClusterType]; len(e.Changes) != 1 || len(changes) != 3 || e.Resources() != 3 ||
+		changes["a"] == (wire.Digest{}) || changes["b"] != (wire.Digest{}) || changes["d"] == (wire.Digest{}) {
+		t.Errorf("the edition changes %v", e.Changes)
+	}
+	o.put(Wildcard, "c", "2", "c2")
+	waiting("another changes", 4, 0, 1)
+	o.put(Wildcard, "a", "3", "a3")
+	waiting("one of the edition changes", 4, 1, 2)
+	o.put(Wildcard, "a", "2", "a2")
+	o.put(Wildcard, "c", "1", "c1")
+	waiting("both are as they were", 3, 0, 0)
+	o.Compare(&Edition{Changes: e.Changes}) // of an earlier process
+	waiting("restored", 3, 0, 0)
+	o.put(Wildcard, "b", "2", "b2")
+	waiting("one of the restored changes", 3, 1, 0)
+	o.Compare(e)
+	o.Show(rest, e)
+	waiting("promoted", 1, 1, 1)
+	o.Show(rest, o.Pin())
+	o.Compare(nil)
+	waiting("all is promoted", 0, 0, 0)
+	o.typeURL = acme
+	o.put(Wildcard, "x", "1", "x1")
+	waiting("what passes does not wait", 0, 0, 0)
+}
+
+// TestEditionsThatRemoveMuch are so of the part that they remove, as everywhere.
+func TestEditionsThatRemoveMuch(t *testing.T) {
+	for removed, large := range []bool{false, false, false, true, true} {
+		o := cohorts(t, wire.ClusterType)
+		o.typeURL = wire.ClusterType
+		for _, name := range []string{"a", "b", "c", "d"} {
+			o.put(Wildcard, name, "1", name+"1")
+		}
+		o.SetPhase(wire.ClusterType, Confirmed)
+		o.remove(Wildcard, []string{"a", "b", "c", "d"}[:removed]...)
+		o.put(Wildcard, "e", "1", "e1")
+		if got := o.Pin().Large; got != large {
+			t.Errorf("%d of 4 clusters are removed, and large is %v", removed, got)
+		}
+	}
+}
+
+// TestI4_PassingTypesDoNotWait: nor does the first answer for a name, of any type.
+func TestI4_PassingTypesDoNotWait(t *testing.T) {
+	o := cohorts(t, wire.ClusterType)
+	o.put(Wildcard, "a", "1", "a1")
+	o.SetPhase(acme, Confirmed)
+	o.put(Wildcard, "a", "2", "a2")
+	o.sees(canaries, acme, "a2")
+	o.sees(rest, acme, "a2")
+	o.remove(Wildcard, "a")
+	o.sees(canaries, acme)
+	o.sees(rest, acme)
+
+	o = cohorts(t, acme)
+	o.SetPhase(acme, Confirmed)
+	watch := o.view.Cohort(rest).Watch()
+	o.want(watch, "n")
+	o.put(ByName, "n", "1", "n1")
+	o.put(ByName, "n", "2", "n2")
+	for cohort, v := range o.view.views {
+		if e, _ := v.Generation().Type(acme).Lookup(o.name("n")); contentOf(e) != "n1" {
+			t.Errorf("cohort %d sees %q of n, want the first answer", cohort, contentOf(e))
+		}
+	}
+}
+
+// TestI5_AssignmentsOfServedClustersStay: removals of endpoints wait, changes do not; those that came back stay.
+func TestI5_AssignmentsOfServedClustersStay(t *testing.T) {
+	o := cohorts(t, wire.ClusterType)
+	o.typeURL = wire.EndpointType
+	for _, name := range []string{"a", "b"} {
+		o.put(Wildcard, name, "1", name+"1")
+	}
+	o.SetPhase(wire.EndpointType, Confirmed)
+	good := o.view.Generation()
+	o.remove(Wildcard, "a", "b")
+	o.put(Wildcard, "c", "1", "c1")
+	o.sees(rest, wire.EndpointType, "a1", "b1", "c1")
+	edition := o.Generation()
+	o.put(Wildcard, "b", "2", "b2") // b is back
+	o.showWaiting(canaries, edition)
+	o.sees(canaries, wire.EndpointType, "b2", "c1")
+	o.sees(rest, wire.EndpointType, "a1", "b2", "c1")
+	o.showWaiting(canaries, good) // a1 is the last that is known of it
+	o.sees(canaries, wire.EndpointType, "a1", "b2", "c1")
+	o.showWaiting(rest, edition)
+	o.sees(rest, wire.EndpointType, "b2", "c1")
+}
+
+// TestI3_AdditionsAreShownBeforeRemovals: of all types, in the order of types, whichever way the state goes.
+func TestI3_AdditionsAreShownBeforeRemovals(t *testing.T) {
+	o := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return true }})
+	types := []string{wire.ListenerType, wire.ClusterType} // in the reverse of the order in which they are sent
+	for _, o.typeURL = range types {
+		o.put(Wildcard, "old", "1", "old")
+		o.SetPhase(o.typeURL, Confirmed)
+	}
+	good := o.view.Generation()
+	for _, o.typeURL = range types {
+		o.remove(Wildcard, "old")
+		o.put(Wildcard, "new", "1", "new")
+	}
+	edition := o.Generation()
+	shown := func(step string, to *Generation, comes, goes string) {
+		t.Helper()
+		v := o.view.Cohort(canaries)
+		at := v.Generation().Seq
+		o.showWaiting(canaries, to)
+		seqs := []Seq{}
+		for _, of := range []struct{ typeURL, name string }{
+			{wire.ClusterType, comes}, {wire.ListenerType, comes}, {wire.ListenerType, goes}, {wire.ClusterType, goes},
+		} {
+			o.typeURL = of.typeURL
+			seqs = append(seqs, v.Generation().Type(of.typeURL).Wildcard.Get(o.name(of.name)).seq())
+		}
+		if !slices.IsSorted(seqs) || seqs[0] <= at {
+			t.Errorf("%s: changes have the positions %v after %v", step, seqs, at)
+		}
+	}
+	shown("edition", edition, "new", "old")
+	shown("rollback", good, "old", "new")
+}
+
+// TestCohortsWakeTheirOwnReaders: of a view, and of no other.
+func TestCohortsWakeTheirOwnReaders(t *testing.T) {
+	o := cohorts(t, acme)
+	o.put(Wildcard, "a", "1", "a1")
+	o.SetPhase(acme, Confirmed)
+	watches := []*Watch{o.view.Cohort(canaries).Watch(), o.view.Cohort(rest).Watch()}
+	for _, w := range watches {
+		w.SubscribeAll(acme)
+		o.want(w, "a")
+		awake(w)
+	}
+	o.put(Wildcard, "a", "2", "a2")
+	o.showWaiting(canaries, o.Generation())
+	if !awake(watches[canaries]) || awake(watches[rest]) {
+		t.Error("not just the canaries' reader is woken")
+	}
+	o.showWaiting(rest, o.Generation())
+	if awake(watches[canaries]) || !awake(watches[rest]) {
+		t.Error("not just the reader of the rest is woken")
+	}
+}
+
+// TestI13_FrozenNothingPasses: neither what waits nor what does not, until the thaw, which shows what does not wait.
+func TestI13_FrozenNothingPasses(t *testing.T) {
+	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == wire.ClusterType }})
+	for _, o.typeURL = range []string{acme, wire.ClusterType} {
+		o.put(Wildcard, "a", "1", "a1")
+		o.SetPhase(o.typeURL, Confirmed)
+	}
+	o.Freeze()
+	for _, o.typeURL = range []string{acme, wire.ClusterType} {
+		o.put(Wildcard, "a", "2", "a2")
+		o.sees(canaries, o.typeURL, "a1")
+		o.sees(rest, o.typeURL, "a1")
+	}
+	for _, v := range o.view.views {
+		if v.Generation().First().Frozen.IsZero() {
+			t.Error("readers do not see that the source is frozen")
+		}
+	}
+	o.Thaw()
+	for cohort, v := range o.view.views {
+		o.sees(cohort, acme, "a2")
+		o.sees(cohort, wire.ClusterType, "a1")
+		if !v.Generation().First().Frozen.IsZero() {
+			t.Error("thawed, readers see that the source is frozen")
+		}
+	}
+	o.put(Wildcard, "a", "3", "a3")
+	o.sees(rest, wire.ClusterType, "a1")
+}
+
+// TestCohortsSeeWhereVersionsAreFrom: no address, while any change waits.
+func TestCohortsSeeWhereVersionsAreFrom(t *testing.T) {
+	o := cohorts(t, acme)
+	o.put(Wildcard, "a", "1", "a1")
+	o.SetPhase(acme, Confirmed)
+	want := func(when string, targets ...string) {
+		t.Helper()
+		for cohort, v := range o.view.views {
+			if got := v.Generation().First().Target; got != targets[cohort] {
+				t.Errorf("%s: cohort %d sees the target %q, want %q", when, cohort, got, targets[cohort])
+			}
+		}
+	}
+	o.SetTarget("first")
+	want("nothing waits", "first", "first")
+	o.put(Wildcard, "a", "2", "a2")
+	o.SetTarget("second")
+	want("a change waits", "", "")
+	o.showWaiting(canaries, o.Generation())
+	o.SetTarget("third")
+	want("the canaries have it", "third", "")
+	o.showWaiting(rest, o.Generation())
+	o.SetTarget("fourth")
+	want("all have it", "fourth", "fourth")
+}
+
+// TestI4_PassingTypesAtAnyTime: views of cohorts are like that of an origin without any, whatever happens.
+func TestI4_PassingTypesAtAnyTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		waits, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return false }}), newOrigin(t, Config{})
+		h := newCohortHistory(waits, plain)
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			h.step(t)
+			for cohort, v := range waits.view.views {
+				if got, want := sight(v.Generation()), sight(plain.view.Generation()); !maps.Equal(got, want) {
+					t.Fatalf("cohort %d sees\n%v, without cohorts that is\n%v", cohort, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestI1_EditionsAtAnyTime: what a view sees of a waiting type changes by Show alone, but for first and uncacheable state; and once
+// it is shown latest, it is like that of an origin without cohorts.
+func TestI1_EditionsAtAnyTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		waits, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return true }}), newOrigin(t, Config{})
+		h := newCohortHistory(waits, plain)
+		editions := []*Generation{waits.Generation()}
+		before := make([]map[string]string, len(waits.view.views))
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			var shown = -1
+			switch rapid.IntRange(0, 7).Draw(t, "operator") {
+			case 0:
+				editions = append(editions, waits.Generation())
+			case 1:
+				shown = rapid.IntRange(canaries, rest).Draw(t, "cohort")
+				waits.showWaiting(shown, rapid.SampledFrom(editions).Draw(t, "edition"))
+			default:
+				forgets := h.step(t)
+				for _, seen := range before {
+					maps.DeleteFunc(seen, func(key, _ string) bool { return forgets(key) })
+				}
+			}
+			waits.check()
+			for cohort, v := range waits.view.views {
+				if shown != cohort {
+					for key, want := range before[cohort] {
+						if got := sight(v.Generation())[key]; got != want && !passing(v.Generation())[key] {
+							t.Fatalf("cohort %d sees %q of %s, want %q", cohort, got, key, want)
+						}
+					}
+				}
+				before[cohort] = kept(v.Generation())
+				maps.DeleteFunc(before[cohort], func(key, _ string) bool {
+					first := v.Generation().Type(acme).Phase < Confirmed && strings.Contains(key, "member ")
+					return first || passing(v.Generation())[key]
+				})
+			}
+		}
+		for cohort := range waits.view.views {
+			waits.showWaiting(cohort, waits.Generation())
+		}
+		for _, o := range h.origins {
+			o.Expire(time.Now().Add(2 * uncachedLife)) // what an edition had that may not be kept
+		}
+		for cohort, v := range waits.view.views {
+			if got, want := sight(v.Generation()), sight(plain.view.Generation()); !maps.Equal(got, want) {
+				t.Fatalf("shown latest, cohort %d sees\n%v, without cohorts that is\n%v", cohort, got, want)
+			}
+			if got, want := v.Generation().Type(acme).Wildcard.Sum(), plain.typ().Wildcard.Sum(); got != want {
+				t.Fatalf("shown latest, the version of cohort %d is %v, without cohorts it is %v", cohort, got, want)
+			}
+		}
+	})
+}
+
+// A cohortHistory has the same happen at two origins.
+type cohortHistory struct {
+	origins []*origin
+	watches []*Watch
+	all     []*WildcardWatch
+	wants   []map[string][]*Name
+}
+
+func newCohortHistory(origins ...*origin) *cohortHistory {
+	h := &cohortHistory{origins: origins}
+	for _, o := range origins {
+		w := o.view.Watch()
+		h.watches, h.all, h.wants = append(h.watches, w), append(h.all, w.SubscribeAll(acme)), append(h.wants, map[string][]*Name{})
+		o.TakeDemand()
+	}
+	return h
+}
+
+// step has something happen, and returns whether that has readers forget what they see: its key in sight.
+func (h *cohortHistory) step(t *rapid.T) (forgets func(key string) bool) {
+	name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
+	kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
+	version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
+	step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "trim",
+		"lives", "uncached", "expire", "members"}).Draw(t, "step")
+	for i, o := range h.origins {
+		if step == "members" { // those who follow them leave, and return
+			h.watches[i].UnsubscribeAll(h.all[i])
+			o.TakeDemand()
+			o.ForgetMembers(acme)
+			h.all[i] = h.watches[i].SubscribeAll(acme)
+			o.TakeDemand()
+		}
+		o.random(step, kind, name, version, h.watches[i], h.wants[i])
+	}
+	return func(key string) bool {
+		return step == "forget" && strings.HasSuffix(key, "named "+name) || step == "members" && strings.Contains(key, "member ")
+	}
+}
+
+// TestCohortsForgetRemovals: removals are forgotten once the readers of the view have been sent them, whatever those of others have.
+func TestCohortsForgetRemovals(t *testing.T) {
+	o := cohorts(t, wire.ClusterType)
+	o.put(Wildcard, "a", "1", "a1")
+	var read []*WildcardWatch
+	for _, v := range o.view.views {
+		read = append(read, v.Watch().SubscribeAll(acme))
+	}
+	o.remove(Wildcard, "a")
+	read[rest].Passed(o.view.Generation().Seq)
+	o.Trim(time.Now())
+	for cohort, want := range []int{1, 0} {
+		if got := len(o.served[cohort].tombstones[acme]); got != want {
+			t.Errorf("cohort %d remembers %d removals, want %d", cohort, got, want)
+		}
+	}
+}
