@@ -198,7 +198,7 @@ func (e *Entry) mark() uint32 {
 	if !e.Present() {
 		return absentMark
 	}
-	return uint32(e.Leaf.lo) | 1
+	return e.Leaf.mark()
 }
 
 // recordPast gives an entry, which is not published yet, the past of the entry that it replaces.

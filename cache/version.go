@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math/bits"
+	"strings"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -49,14 +50,21 @@ func (s Sum) Version(system string) string {
 // SameVersion reports whether version, as a client gave it, names a set with
 // this sum. Only what follows the last "~" counts.
 func (s Sum) SameVersion(version string) bool {
-	for i := len(version) - 1; i >= 0; i-- {
-		if version[i] == '~' {
-			version = version[i+1:]
-			break
-		}
-	}
-	return version == s.Version("")
+	return version[strings.LastIndexByte(version, '~')+1:] == s.Version("")
 }
+
+// sumOf returns the sum of the set that a version names; not ok if it is no version of a Sum.
+func sumOf(version string) (s Sum, ok bool) {
+	text, ok := strings.CutPrefix(version[strings.LastIndexByte(version, '~')+1:], contentMark)
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if !ok || err != nil || len(b) != 16 {
+		return Sum{}, false
+	}
+	return Sum{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}, true
+}
+
+// mark stands for the sum where many are remembered.
+func (s Sum) mark() uint32 { return uint32(s.lo) | 1 }
 
 // VersionSource says what a SotW version is made from.
 type VersionSource int
