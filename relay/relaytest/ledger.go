@@ -20,6 +20,7 @@ type Ledger struct {
 	records map[string]map[string]*record // by type URL and name
 	n       int                           // changes
 	behind  bool                          // an origin may be
+	repeats bool                          // relays may tell again what clients have
 }
 
 // A record is what was said of one resource. Generations count its contents and removals.
@@ -132,6 +133,14 @@ func (l *Ledger) Behind(may bool) {
 	}
 }
 
+// Repeats says that the origins give different contents one version. From now on, relays that have noticed it may tell who comes
+// what it has (B.3).
+func (l *Ledger) Repeats() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.repeats = true
+}
+
 // goesBack reports whether a client may be told a generation after a newer one, since an origin lags. Locked.
 func (l *Ledger) goesBack(to *record, generation int) bool { return l.behind && generation >= to.floor }
 
@@ -211,13 +220,13 @@ func (r *Reader) Opened() { clear(r.fresh) }
 // Told takes content, and returns what is wrong with it, "" if nothing is: the origin has
 // never said it, or had said something newer to the client on the same stream; or a Delta
 // client came with it to the stream, and so has said that it has it. Of endpoints and secrets
-// that is as it should be, and of what lives for some time (B.3, B.16).
+// that is as it should be, of what lives for some time, and of all once versions prove nothing (B.3, B.16, Repeats).
 func (r *Reader) Told(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	generation, said := record.said[d]
-	repeats := record.expires != nil || typeURL == EndpointType || typeURL == SecretType
+	repeats := r.ledger.repeats || record.expires != nil || typeURL == EndpointType || typeURL == SecretType
 	back := r.ledger.goesBack(record, generation)
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]

@@ -85,6 +85,11 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 	if wrong := told(relaytest.ClusterType, cluster); !strings.Contains(wrong, "which it has") {
 		t.Errorf("told again what it has: got %q", wrong)
 	}
+	l.Repeats()
+	r.Opened()
+	if wrong := told(relaytest.ClusterType, cluster); wrong != "" {
+		t.Errorf("told again what it has, since versions prove nothing: got %q", wrong)
+	}
 }
 
 // TestLedgerJudgesExpiry: what lives for some time is not lost before, nor by who has
