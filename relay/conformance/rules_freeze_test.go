@@ -226,6 +226,27 @@ func TestB07_FrozenServesItsOwn(t *testing.T) {
 	})
 }
 
+// TestB07_FrozenKeepsWhatPollsHave: so it is for polls, which are told that nothing has changed.
+func TestB07_FrozenKeepsWhatPollsHave(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		r := start(t, o, operated)
+		c := restPoller(t, r, false)
+		o.Put(relaytest.Cluster("a"))
+		shown := c.poll("clusters", "", "").has("a")
+		time.Sleep(time.Minute) // until that is confirmed
+		o.Put(relaytest.Cluster("b"))
+		frozen := c.poll("clusters", "", shown).has("a", "b")
+		operate[admin.FreezeScope, admin.Freezes](t, r, "freeze", admin.FreezeScope{})
+		c.poll("clusters", "", frozen).unchanged()
+		c.poll("clusters", "", "r1.of-another-set").unchanged()
+		c.poll("clusters", "", shown).has("a", "b")
+		c.poll("clusters", "", "").has("a", "b")
+		operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{})
+		c.poll("clusters", "", "r1.of-another-set").has("a", "b")
+	})
+}
+
 // TestFreeze_Returning: what a returning client holds, and a frozen view has not, may have come
 // to be since the freeze. The removal waits for the thaw.
 func TestFreeze_Returning(t *testing.T) {
