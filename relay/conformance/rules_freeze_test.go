@@ -144,10 +144,10 @@ func orderFrozen(t *testing.T, f func(w *orderWorld, other *running)) {
 	})
 }
 
-// TestB07_FrozenKeepsWhatClientsHave: a client comes to a frozen relay from one that is not. What came to be since the freeze
+// TestB7_FrozenKeepsWhatClientsHave: a client comes to a frozen relay from one that is not. What came to be since the freeze
 // it keeps, also what had been removed before, and what waits for clusters waits with them. A client that has nothing is
 // served what was frozen. Thawed, all have the same.
-func TestB07_FrozenKeepsWhatClientsHave(t *testing.T) {
+func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
 	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderFrozen(t, func(w *orderWorld, other *running) {
@@ -182,8 +182,8 @@ func TestB07_FrozenKeepsWhatClientsHave(t *testing.T) {
 	})
 }
 
-// TestB07_FrozenKeepsNames: so it is for what clients ask for by name. Of who does not hold it, the name is absent.
-func TestB07_FrozenKeepsNames(t *testing.T) {
+// TestB7_FrozenKeepsNames: so it is for what clients ask for by name. Of who does not hold it, the name is absent.
+func TestB7_FrozenKeepsNames(t *testing.T) {
 	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
 		orderFrozen(t, func(w *orderWorld, _ *running) {
@@ -206,9 +206,9 @@ func TestB07_FrozenKeepsNames(t *testing.T) {
 	})
 }
 
-// TestB07_FrozenServesItsOwn: a client whose version clients of the frozen relay have seen has nothing from elsewhere, and is
+// TestB7_FrozenServesItsOwn: a client whose version clients of the frozen relay have seen has nothing from elsewhere, and is
 // served what was frozen.
-func TestB07_FrozenServesItsOwn(t *testing.T) {
+func TestB7_FrozenServesItsOwn(t *testing.T) {
 	t.Parallel()
 	orderBubble(t, []string{operated}, func(w *orderWorld) {
 		w.change("cds a@1", "cds b@1")
@@ -226,8 +226,8 @@ func TestB07_FrozenServesItsOwn(t *testing.T) {
 	})
 }
 
-// TestB07_FrozenKeepsWhatPollsHave: so it is for polls, which are told that nothing has changed.
-func TestB07_FrozenKeepsWhatPollsHave(t *testing.T) {
+// TestB7_FrozenKeepsWhatPollsHave: so it is for polls, which are told that nothing has changed.
+func TestB7_FrozenKeepsWhatPollsHave(t *testing.T) {
 	t.Parallel()
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, operated)
