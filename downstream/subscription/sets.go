@@ -119,7 +119,7 @@ func (s sets) complete() bool {
 // has from elsewhere, since it came to be after the freeze (B.7). A version that readers of this view have seen shows that
 // the client has nothing of that kind.
 func (s sets) heldByFreeze() bool {
-	if s.initialVersion == "" || s.holdsSet || !s.mayLackNewer() {
+	if s.initialVersion == "" || s.holdsSet || (cache.Sum{}).SameVersion(s.initialVersion) || !s.mayLackNewer() {
 		return false
 	}
 	if s.wildcard != nil && len(s.names)+len(s.globs) == 0 {

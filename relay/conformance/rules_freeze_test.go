@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/xdstender/tender/relay/admin"
@@ -207,7 +208,7 @@ func TestB7_FrozenKeepsNames(t *testing.T) {
 }
 
 // TestB7_FrozenServesItsOwn: a client whose version clients of the frozen relay have seen has nothing from elsewhere, and is
-// served what was frozen.
+// served what was frozen. So is one that holds an empty set.
 func TestB7_FrozenServesItsOwn(t *testing.T) {
 	t.Parallel()
 	orderBubble(t, []string{operated}, func(w *orderWorld) {
@@ -223,6 +224,11 @@ func TestB7_FrozenServesItsOwn(t *testing.T) {
 		c.Reconnect(w.relay.Conn())
 		w.settle()
 		c.expect("cds {a@2}")
+		empty := w.envoy(relaytest.SotW)
+		empty.Send(&discoverypb.DiscoveryRequest{
+			Node: relaytest.EnvoyNode("empty"), TypeUrl: relaytest.ClusterType, ResourceNames: []string{"a", "b"}, VersionInfo: "r1.AAAAAAAAAAAAAAAAAAAAAA",
+		})
+		empty.expect("cds {a@2}")
 	})
 }
 
