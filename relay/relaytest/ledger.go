@@ -141,6 +141,11 @@ func (l *Ledger) Repeats() {
 	l.repeats = true
 }
 
+// mayRepeat reports whether a client may be told what it has when it comes. Locked.
+func (l *Ledger) mayRepeat(typeURL string, of *record) bool {
+	return l.repeats || of.expires != nil || typeURL == EndpointType || typeURL == SecretType
+}
+
 // goesBack reports whether a client may be told a generation after a newer one, since an origin lags. Locked.
 func (l *Ledger) goesBack(to *record, generation int) bool { return l.behind && generation >= to.floor }
 
@@ -226,7 +231,7 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	generation, said := record.said[d]
-	repeats := r.ledger.repeats || record.expires != nil || typeURL == EndpointType || typeURL == SecretType
+	repeats := r.ledger.mayRepeat(typeURL, record)
 	back := r.ledger.goesBack(record, generation)
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]
@@ -249,6 +254,17 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	return ""
 }
 
+// expired reports whether a generation has expired or, unless the client was told it on its stream, an older one: its server
+// may have lost the origin before that said anything newer.
+func (r *record) expired(generation int, fresh bool) bool {
+	for of, at := range r.expires {
+		if (of == generation || of < generation && !fresh) && time.Now().After(at) {
+			return true
+		}
+	}
+	return false
+}
+
 // Gone takes the loss of a resource that the client has, and returns what is wrong with it: the
 // origin has not removed it since it said what the client has, and that has not expired. The
 // deletion would be an invention of the relay.
@@ -256,8 +272,8 @@ func (r *Reader) Gone(typeURL, name string) string {
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	held, removed := r.held[typeURL][name], record.removed
-	expires, does := record.expires[held]
-	expired := does && time.Now().After(expires)
+	_, fresh := r.fresh[typeURL+"\x00"+name]
+	expired := record.expired(held, fresh)
 	lacked := r.ledger.behind && record.lacked
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)

@@ -96,7 +96,7 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 // what lives for longer.
 func TestLedgerJudgesExpiry(t *testing.T) {
 	l := relaytest.NewLedger()
-	lose := func(ttl time.Duration, after func()) string {
+	lose := func(ttl time.Duration, after func(*relaytest.Reader)) string {
 		l.Expiring(nil, relaytest.Cluster("a", ttl.String()), ttl)
 		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(relaytest.Cluster("a", ttl.String()))
 		if err != nil {
@@ -106,20 +106,24 @@ func TestLedgerJudgesExpiry(t *testing.T) {
 		if wrong := r.Told(relaytest.ClusterType, "a", value); wrong != "" {
 			t.Error(wrong)
 		}
-		after()
+		after(r)
 		return r.Gone(relaytest.ClusterType, "a")
 	}
-	if wrong := lose(0, func() {}); wrong != "" {
+	stays := func(*relaytest.Reader) {}
+	if wrong := lose(0, stays); wrong != "" {
 		t.Errorf("gone at its time: got %q", wrong)
 	}
-	if wrong := lose(time.Hour, func() {}); !strings.Contains(wrong, "taken away") {
+	if wrong := lose(time.Hour, stays); !strings.Contains(wrong, "taken away") {
 		t.Errorf("gone before its time: got %q", wrong)
 	}
-	if wrong := lose(2*time.Hour, l.Expire); wrong != "" {
+	if wrong := lose(2*time.Hour, func(*relaytest.Reader) { l.Expire() }); wrong != "" {
 		t.Errorf("gone before its time, by a clock that was set: got %q", wrong)
 	}
-	if wrong := lose(3*time.Hour, func() {}); !strings.Contains(wrong, "taken away") {
+	if wrong := lose(3*time.Hour, stays); !strings.Contains(wrong, "taken away") {
 		t.Errorf("gone before its time, after a clock was set: got %q", wrong)
+	}
+	if wrong := lose(4*time.Hour, (*relaytest.Reader).Opened); wrong != "" {
+		t.Errorf("gone by a server that knows what was before, whose time is over: got %q", wrong)
 	}
 }
 
