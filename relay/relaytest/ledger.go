@@ -32,6 +32,7 @@ type record struct {
 	removed    int               // generation of the last removal; 0 if there was none
 	floor      int               // generation when an origin began to lag
 	lacked     bool              // by an origin that lags: it was not there then
+	reverted   int               // newest generation that may have come back after an older one, of an origin that lagged
 	expires    map[int]time.Time // by generation, of those that live for some time: not before
 }
 
@@ -129,6 +130,9 @@ func (l *Ledger) Behind(may bool) {
 	for _, of := range l.records {
 		for _, r := range of {
 			r.floor, r.lacked = r.generation, !r.present
+			if !may {
+				r.reverted = r.generation
+			}
 		}
 	}
 }
@@ -142,8 +146,8 @@ func (l *Ledger) Repeats() {
 }
 
 // mayRepeat reports whether a client may be told what it has when it comes. Locked.
-func (l *Ledger) mayRepeat(typeURL string, of *record) bool {
-	return l.repeats || of.expires != nil || typeURL == EndpointType || typeURL == SecretType
+func (l *Ledger) mayRepeat(typeURL string, of *record, generation int) bool {
+	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == EndpointType || typeURL == SecretType
 }
 
 // goesBack reports whether a client may be told a generation after a newer one, since an origin lags. Locked.
@@ -225,13 +229,14 @@ func (r *Reader) Opened() { clear(r.fresh) }
 // Told takes content, and returns what is wrong with it, "" if nothing is: the origin has
 // never said it, or had said something newer to the client on the same stream; or a Delta
 // client came with it to the stream, and so has said that it has it. Of endpoints and secrets
-// that is as it should be, of what lives for some time, and of all once versions prove nothing (B.3, B.16, Repeats).
+// that is as it should be, of what lives for some time, of what may have come back (Behind), and of all once versions prove
+// nothing (B.3, B.16, Repeats).
 func (r *Reader) Told(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	generation, said := record.said[d]
-	repeats := r.ledger.mayRepeat(typeURL, record)
+	repeats := r.ledger.mayRepeat(typeURL, record, generation)
 	back := r.ledger.goesBack(record, generation)
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]

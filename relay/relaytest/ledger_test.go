@@ -82,12 +82,28 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 		t.Error(wrong)
 	}
 	r.Opened()
-	if wrong := told(relaytest.ClusterType, cluster); !strings.Contains(wrong, "which it has") {
+	wrong := told(relaytest.ClusterType, cluster)
+	if !strings.Contains(wrong, "which it has") {
 		t.Errorf("told again what it has: got %q", wrong)
+	}
+	l.Behind(true)
+	l.Behind(false)
+	r.Opened()
+	if wrong := told(relaytest.ClusterType, cluster); wrong != "" {
+		t.Errorf("told again what it has, which may have come back: got %q", wrong)
+	}
+	other := relaytest.Cluster("a", "other")
+	l.Put(nil, other)
+	for range 2 {
+		r.Opened()
+		wrong = told(relaytest.ClusterType, other)
+	}
+	if !strings.Contains(wrong, "which it has") {
+		t.Errorf("told again what came after that: got %q", wrong)
 	}
 	l.Repeats()
 	r.Opened()
-	if wrong := told(relaytest.ClusterType, cluster); wrong != "" {
+	if wrong := told(relaytest.ClusterType, other); wrong != "" {
 		t.Errorf("told again what it has, since versions prove nothing: got %q", wrong)
 	}
 }
