@@ -414,8 +414,8 @@ func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
 	})
 }
 
-// TestH07_AnOriginThatIsAskedByName is compared too: it resent everything before, and now does not. That it answers for what it is
-// asked for by name is no resend.
+// TestH07_AnOriginThatIsAskedByName is compared too: it resent everything before, and now does not. That it answers for
+// what it is asked for by name is no resend.
 func TestH07_AnOriginThatIsAskedByName(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@1", "c@1")

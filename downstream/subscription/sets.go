@@ -115,9 +115,9 @@ func (s sets) complete() bool {
 	return s.settledEnough(s.t) && (s.holdsSet || s.t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
 }
 
-// heldByFreeze reports whether a returning client is sent no set until its origin is thawed: the set may lack what the client
-// has from elsewhere, since it came to be after the freeze (B.7). A version that readers of this view have seen shows that
-// the client has nothing of that kind.
+// heldByFreeze reports whether a returning client is sent no set until its origin is thawed: the set may lack what the
+// client has from elsewhere, since it came to be after the freeze (B.7). A version that readers of this view have seen
+// shows that the client has nothing of that kind.
 func (s sets) heldByFreeze() bool {
 	if s.initialVersion == "" || s.holdsSet || (cache.Sum{}).SameVersion(s.initialVersion) || !s.mayLackNewer() {
 		return false
@@ -135,7 +135,7 @@ func (s sets) mayLackNewer() bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.names, func(n subscribed) bool {
+	return !s.neverHeldBack && slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := s.see(n)
 		return e != nil && !e.Present() && !s.g.From(n.name).Frozen.IsZero()
 	})

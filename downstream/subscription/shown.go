@@ -139,8 +139,8 @@ func (v shown) mayReappear(e *cache.Entry, n subscribed) bool {
 	return v.g.From(n.name).Connected || !holds && v.initialVersion == ""
 }
 
-// mayBeNewer reports whether a returning Delta client may hold a resource, absent here, that came to be after its origin was
-// frozen (B.7).
+// mayBeNewer reports whether a returning Delta client may hold a resource, absent here, that came to be after its
+// origin was frozen (B.7).
 func (v shown) mayBeNewer(n subscribed) bool {
 	_, holds := v.initialVersions[n.name.String()]
 	return holds && n.sent == 0 && !v.g.From(n.name).Frozen.IsZero()

@@ -145,9 +145,9 @@ func orderFrozen(t *testing.T, f func(w *orderWorld, other *running)) {
 	})
 }
 
-// TestB7_FrozenKeepsWhatClientsHave: a client comes to a frozen relay from one that is not. What came to be since the freeze
-// it keeps, also what had been removed before, and what waits for clusters waits with them. A client that has nothing is
-// served what was frozen. Thawed, all have the same.
+// TestB7_FrozenKeepsWhatClientsHave: a client comes to a frozen relay from one that is not. What came to be since the
+// freeze it keeps, also what had been removed before, and what waits for clusters waits with them. A client that has
+// nothing is served what was frozen. Thawed, all have the same.
 func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
 	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
@@ -207,8 +207,8 @@ func TestB7_FrozenKeepsNames(t *testing.T) {
 	})
 }
 
-// TestB7_FrozenServesItsOwn: a client whose version clients of the frozen relay have seen has nothing from elsewhere, and is
-// served what was frozen. So is one that holds an empty set.
+// TestB7_FrozenServesItsOwn: a client whose version clients of the frozen relay have seen has nothing from elsewhere,
+// and is served what was frozen. So is one that holds an empty set.
 func TestB7_FrozenServesItsOwn(t *testing.T) {
 	t.Parallel()
 	orderBubble(t, []string{operated}, func(w *orderWorld) {

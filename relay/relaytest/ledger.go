@@ -137,8 +137,8 @@ func (l *Ledger) Behind(may bool) {
 	}
 }
 
-// Repeats says that the origins give different contents one version. From now on, relays that have noticed it may tell who comes
-// what it has (B.3).
+// Repeats says that the origins give different contents one version. From now on, relays that have noticed it may tell
+// who comes what it has (B.3).
 func (l *Ledger) Repeats() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,8 +229,8 @@ func (r *Reader) Opened() { clear(r.fresh) }
 // Told takes content, and returns what is wrong with it, "" if nothing is: the origin has
 // never said it, or had said something newer to the client on the same stream; or a Delta
 // client came with it to the stream, and so has said that it has it. Of endpoints and secrets
-// that is as it should be, of what lives for some time, of what may have come back (Behind), and of all once versions prove
-// nothing (B.3, B.16, Repeats).
+// that is as it should be, of what lives for some time, of what may have come back (Behind), and of all once versions
+// prove nothing (B.3, B.16, Repeats).
 func (r *Reader) Told(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
@@ -259,8 +259,8 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	return ""
 }
 
-// expired reports whether a generation has expired or, unless the client was told it on its stream, an older one: its server
-// may have lost the origin before that said anything newer.
+// expired reports whether a generation has expired or, unless the client was told it on its stream, an older one: its
+// server may have lost the origin before that said anything newer.
 func (r *record) expired(generation int, fresh bool) bool {
 	for of, at := range r.expires {
 		if (of == generation || of < generation && !fresh) && time.Now().After(at) {
