@@ -56,6 +56,19 @@ func (s Sum) SameVersion(version string) bool {
 	return version[strings.LastIndexByte(version, '~')+1:] == s.Version("")
 }
 
+// sumOf returns the sum of the set that a version names; not ok if it is no version of a Sum.
+func sumOf(version string) (s Sum, ok bool) {
+	text, ok := strings.CutPrefix(version[strings.LastIndexByte(version, '~')+1:], contentMark)
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if !ok || err != nil || len(b) != 16 {
+		return Sum{}, false
+	}
+	return Sum{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}, true
+}
+
+// mark stands for the sum where many are remembered.
+func (s Sum) mark() uint32 { return uint32(s.lo) | 1 }
+
 // VersionSource is what a SotW version is made from.
 type VersionSource int
 
@@ -282,7 +295,7 @@ func (e *Entry) mark() uint32 {
 	if !e.Present() {
 		return absentMark
 	}
-	return uint32(e.Leaf.lo) | 1
+	return e.Leaf.mark()
 }
 
 // recordPast gives an entry, which is not published yet, the past of the entry that it replaces.

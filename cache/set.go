@@ -347,12 +347,18 @@ func (s *setHistory) Reverted() Seq {
 	return s.revertedAt
 }
 
+// Showed reports whether readers have seen the set with a version, now or before, as far as that is remembered.
+func (s *Set) Showed(version string) bool {
+	sum, ok := sumOf(version)
+	return ok && (sum == s.sum || slices.Contains(s.former, sum.mark()))
+}
+
 // recordSum records that readers saw the set with another sum before the generation at a position.
 func (s *setHistory) recordSum(before, now Sum, at Seq) {
 	if now == before {
 		return
 	}
-	was, is := uint32(before.lo)|1, uint32(now.lo)|1
+	was, is := before.mark(), now.mark()
 	if len(s.former) >= 2*maxFormerSums {
 		s.former = slices.Clone(s.former[len(s.former)-maxFormerSums+1:])
 	}

@@ -96,6 +96,9 @@ func TestB2_OnlyWhatFollowsTheLastTildeCounts(t *testing.T) {
 		if got := sum.SameVersion(test.version); got != test.want {
 			t.Errorf("SameVersion(%q) of %q: got %t, want %t", test.version, content, got, test.want)
 		}
+		if got, ok := sumOf(test.version); (ok && got == sum) != test.want {
+			t.Errorf("sumOf(%q): got %v, %t; want that of %q: %t", test.version, got, ok, content, test.want)
+		}
 	}
 	if got, want := sum.Version("a~b"), "a~b~"+content; got != want {
 		t.Errorf("Version with the origin's: got %q, want %q", got, want)

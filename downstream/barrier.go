@@ -137,10 +137,13 @@ func (s *stream) holdCut(p *pass) {
 func (s *stream) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
 
 // clustersUnknown reports whether the client asked for all clusters, and too little of the set is known to send it
-// (B.7).
+// (B.7), or too little of what it may hold.
 func (s *stream) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
 	if !cds.AwaitsAll() {
 		return false
+	}
+	if cds.At(p.Of(cds)).HeldByFreeze() {
+		return true // the client keeps all that it has; the thaw wakes the stream
 	}
 	if s.barrier.coldSince.IsZero() {
 		s.barrier.coldSince = p.Now

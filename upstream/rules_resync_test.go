@@ -395,6 +395,32 @@ func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
 	})
 }
 
+// TestH07_AnOriginThatIsAskedByName is compared too: it resent everything before, and now does not. That it answers for
+// what it is asked for by name is no resend.
+func TestH07_AnOriginThatIsAskedByName(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1", "b@1", "c@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Second)
+		r.watch.Subscribe(clusters, []string{"a"})
+		r.pass(confirmed)
+		r.Restart()
+		r.pass(time.Minute)
+		r.Stop()
+		r.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV = false })
+		want := relaytest.Opaque(clusters, "b", []byte("another"))
+		r.Set(clusters, "b", want, "1")
+		r.Restart()
+		r.pass(time.Second)
+		r.put(clusters, "c@2") // 15s later, the others are asked for by name
+		r.pass(2 * time.Minute)
+		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"b"})[0])
+		if !bytes.Equal(e.Resource.Value(), want.GetValue()) {
+			t.Errorf("two minutes later b is %q, want what the new server has: %q", e.Resource.Value(), want.GetValue())
+		}
+	})
+}
+
 // TestH07_ARelayThatRestartsBeforeItHasCompared asks for all content, though the snapshot has the identifier of the new server.
 // One that restarts later need not.
 func TestH07_ARelayThatRestartsBeforeItHasCompared(t *testing.T) {

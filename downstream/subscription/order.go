@@ -35,6 +35,9 @@ func (s At) RemovalsSent() bool {
 	return s.Delta && members && len(s.initialVersions)+s.due() == 0 && s.t.Failed() == 0
 }
 
+// HeldByFreeze reports whether the client is sent nothing of the type until its origin is thawed.
+func (s At) HeldByFreeze() bool { return s.sendsSets() && sets{shown: s.shown}.heldByFreeze() }
+
 // Opening reports whether the client returns with resources of the type and was sent nothing of it on this stream.
 func (s *Subscription) Opening() bool { return s.scannedUpTo == 0 && s.Returns() }
 

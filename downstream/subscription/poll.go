@@ -22,7 +22,7 @@ type Prospect int
 const (
 	NoAnswer   Prospect = iota // nothing: the origin has not answered
 	Incomplete                 // a part: the origin may yet send more
-	Current                    // nothing: the client has it all
+	Current                    // nothing: the client has it all, or is to keep what it has
 	Due                        // all, and the client has something else
 )
 
@@ -38,6 +38,9 @@ func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(cache.Sum) b
 		if trusts(sum) {
 			return Current, time.Time{}
 		}
+	}
+	if v.heldByFreeze() {
+		return Current, time.Time{} // it keeps what it has
 	}
 	if !v.complete() {
 		return Incomplete, time.Time{}

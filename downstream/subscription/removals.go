@@ -43,7 +43,7 @@ func (r *removals) removeName(n *cache.Name) (done bool) {
 		return true
 	}
 	e, seq := r.t.Lookup(n)
-	if e.Present() || seq <= r.names[at].sent || !r.g.Absent(e) || r.mayReappear(e, r.names[at]) {
+	if e.Present() || seq <= r.names[at].sent || !r.g.Absent(e) || r.mayReappear(e, r.names[at]) || r.mayBeNewer(r.names[at]) {
 		return false
 	}
 	r.removeEntry(e, r.names[at].sent != 0)

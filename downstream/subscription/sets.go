@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -105,10 +106,39 @@ func (s sets) complete() bool {
 	if len(s.OverLimit) > 0 && s.initialVersion != "" && !s.holdsSet {
 		return false // the client may hold what is over a limit, and would drop it
 	}
+	if s.heldByFreeze() {
+		return false // the thaw wakes the stream
+	}
 	if s.wildcard == nil || s.reportedThisSet() {
 		return true
 	}
 	return s.settledEnough(s.t) && (s.holdsSet || s.t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
+}
+
+// heldByFreeze reports whether a returning client is sent no set until its origin is thawed: the set may lack what the
+// client has from elsewhere, since it came to be after the freeze (B.7). A version that readers of this view have seen
+// shows that the client has nothing of that kind.
+func (s sets) heldByFreeze() bool {
+	if s.initialVersion == "" || s.holdsSet || (cache.Sum{}).SameVersion(s.initialVersion) || !s.mayLackNewer() {
+		return false
+	}
+	if s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
+		return !s.t.Wildcard.Showed(s.initialVersion)
+	}
+	return !s.sum().SameVersion(s.initialVersion)
+}
+
+// mayLackNewer reports whether the set may lack what came to be after an origin was frozen. Of names, these are absent.
+func (s sets) mayLackNewer() bool {
+	for part := range s.wildcards() {
+		if !s.g.WildcardSource(part.Key).Frozen.IsZero() {
+			return true
+		}
+	}
+	return !s.neverHeldBack && slices.ContainsFunc(s.names, func(n subscribed) bool {
+		e, _ := s.see(n)
+		return e != nil && !e.Present() && !s.g.From(n.name).Frozen.IsZero()
+	})
 }
 
 // due reports whether resources are due to the client, and whether it holds some that are gone.

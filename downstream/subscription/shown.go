@@ -139,6 +139,13 @@ func (v shown) mayReappear(e *cache.Entry, n subscribed) bool {
 	return v.g.From(n.name).Connected || !holds && v.initialVersion == ""
 }
 
+// mayBeNewer reports whether a returning Delta client may hold a resource, absent here, that came to be after its
+// origin was frozen (B.7).
+func (v shown) mayBeNewer(n subscribed) bool {
+	_, holds := v.initialVersions[n.name.String()]
+	return holds && n.sent == 0 && !v.g.From(n.name).Frozen.IsZero()
+}
+
 // askAgain asks the origin again for the content of a resource that it did not allow to keep (R125).
 func (v shown) askAgain(e *cache.Entry) {
 	if v.g.From(e.Name).Connected {

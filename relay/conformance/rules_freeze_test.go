@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -119,6 +122,134 @@ func TestFreeze_NewGroup(t *testing.T) {
 		w.settle()
 		old.expect("cds a@3")
 		fresh.expect("cds a@3")
+	})
+}
+
+// orderFrozen freezes one relay of two. Of the clusters, "a" is there, and "gone" was removed before.
+func orderFrozen(t *testing.T, f func(w *orderWorld, other *running)) {
+	t.Helper()
+	orderBubble(t, []string{operated}, func(w *orderWorld) {
+		other := start(w.t, w.origin, "TENDER_NODE_ID=tender/other")
+		w.change("cds a@1", "cds gone@1", "lds l@1", "rds r@1")
+		for _, r := range []*running{w.relay, other} {
+			first := w.dialAt(r, relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
+			first.subscribe("cds", "").subscribe("lds", "").subscribe("rds", "r")
+			named := w.dialAt(r, relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true, Node: relaytest.EnvoyNode("named")})
+			named.subscribe("cds", "a gone")
+		}
+		w.settle()
+		w.change("cds -gone")
+		w.settle()
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		f(w, other)
+	})
+}
+
+// TestB7_FrozenKeepsWhatClientsHave: a client comes to a frozen relay from one that is not. What came to be since the
+// freeze it keeps, also what had been removed before, and what waits for clusters waits with them. A client that has
+// nothing is served what was frozen. Thawed, all have the same.
+func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderFrozen(t, func(w *orderWorld, other *running) {
+			w.change("cds young@1", "cds gone@2", "lds young@1", "rds r@2")
+			w.settle()
+			c := w.dialAt(other, relaytest.ClientOptions{Variant: v, AutoAck: true})
+			c.subscribe("cds", "").subscribe("lds", "").subscribe("rds", "r")
+			w.settle()
+			before := c.State()
+			c.Reconnect(w.relay.Conn())
+			w.pass(3 * time.Hour)
+			for _, short := range []string{"cds", "lds"} {
+				if diff := cmp.Diff(before[orderTypes[short]], c.State()[orderTypes[short]]); diff != "" {
+					w.t.Errorf("%s: a client that came to a frozen relay (-had +has):\n%s", short, diff)
+				}
+			}
+			if now := c.State().Digest(relaytest.RouteType, "r"); v == relaytest.SotW && now != before.Digest(relaytest.RouteType, "r") {
+				w.t.Error("its clusters stayed, and a route went back")
+			}
+			late := w.ready(v).subscribe("cds", "").subscribe("lds", "")
+			w.settle()
+			late.expect(orderForm(v, "cds a@1"), orderForm(v, "lds l@1"))
+			operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+			w.change("cds a@2", "lds l@2")
+			w.settle()
+			for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
+				if diff := cmp.Diff(late.State()[typeURL], c.State()[typeURL]); diff != "" || len(c.State()[typeURL]) < 2 {
+					w.t.Errorf("thawed, the clients differ (-late +moved):\n%s", diff)
+				}
+			}
+		})
+	})
+}
+
+// TestB7_FrozenKeepsNames: so it is for what clients ask for by name. Of who does not hold it, the name is absent.
+func TestB7_FrozenKeepsNames(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderFrozen(t, func(w *orderWorld, _ *running) {
+			w.change("cds gone@2")
+			w.settle()
+			c := w.envoy(v).returns(v, "cds", "a gone", "gone")
+			late := w.ready(v).subscribe("cds", "a gone")
+			w.pass(3 * time.Hour)
+			late.expect(orderForm(v, "cds a@1 -gone"))
+			if v == relaytest.Delta {
+				c.hears("cds a@1")
+			}
+			c.expect()
+			operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+			w.settle()
+			want := map[relaytest.Variant]string{relaytest.Delta: "cds gone@2", relaytest.SotW: "cds {a@1 gone@2}"}[v]
+			c.expect(want)
+			late.expect(want)
+		})
+	})
+}
+
+// TestB7_FrozenServesItsOwn: a client whose version clients of the frozen relay have seen has nothing from elsewhere,
+// and is served what was frozen. So is one that holds an empty set.
+func TestB7_FrozenServesItsOwn(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, []string{operated}, func(w *orderWorld) {
+		w.change("cds a@1", "cds b@1")
+		c := w.ready(relaytest.SotW).subscribe("cds", "")
+		w.settle()
+		c.Close()
+		w.change("cds a@2", "cds -b")
+		w.settle()
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.change("cds young@1")
+		c.skip()
+		c.Reconnect(w.relay.Conn())
+		w.settle()
+		c.expect("cds {a@2}")
+		empty := w.envoy(relaytest.SotW)
+		empty.Send(&discoverypb.DiscoveryRequest{
+			Node: relaytest.EnvoyNode("empty"), TypeUrl: relaytest.ClusterType, ResourceNames: []string{"a", "b"}, VersionInfo: "r1.AAAAAAAAAAAAAAAAAAAAAA",
+		})
+		empty.expect("cds {a@2}")
+	})
+}
+
+// TestB7_FrozenKeepsWhatPollsHave: so it is for polls, which are told that nothing has changed.
+func TestB7_FrozenKeepsWhatPollsHave(t *testing.T) {
+	t.Parallel()
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		r := start(t, o, operated)
+		c := restPoller(t, r, false)
+		o.Put(relaytest.Cluster("a"))
+		shown := c.poll("clusters", "", "").has("a")
+		time.Sleep(time.Minute) // until that is confirmed
+		o.Put(relaytest.Cluster("b"))
+		frozen := c.poll("clusters", "", shown).has("a", "b")
+		operate[admin.FreezeScope, admin.Freezes](t, r, "freeze", admin.FreezeScope{})
+		c.poll("clusters", "", frozen).unchanged()
+		c.poll("clusters", "", "r1.of-another-set").unchanged()
+		c.poll("clusters", "", shown).has("a", "b")
+		c.poll("clusters", "", "").has("a", "b")
+		operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{})
+		c.poll("clusters", "", "r1.of-another-set").has("a", "b")
 	})
 }
 

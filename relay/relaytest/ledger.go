@@ -20,6 +20,7 @@ type Ledger struct {
 	records map[string]map[string]*record // by type URL and name
 	n       int                           // changes
 	behind  bool                          // an origin may be
+	repeats bool                          // relays may tell again what clients have
 }
 
 // A record is what was said of one resource. Generations count its contents and removals.
@@ -31,6 +32,7 @@ type record struct {
 	removed    int               // generation of the last removal; 0 if there was none
 	floor      int               // generation when an origin began to lag
 	lacked     bool              // by an origin that lags: it was not there then
+	reverted   int               // newest generation that may have come back after an older one, of an origin that lagged
 	expires    map[int]time.Time // by generation, of those that live for some time: not before
 }
 
@@ -128,8 +130,24 @@ func (l *Ledger) Behind(may bool) {
 	for _, of := range l.records {
 		for _, r := range of {
 			r.floor, r.lacked = r.generation, !r.present
+			if !may {
+				r.reverted = r.generation
+			}
 		}
 	}
+}
+
+// Repeats says that the origins give different contents one version. From now on, relays that have noticed it may tell
+// who comes what it has (B.3).
+func (l *Ledger) Repeats() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.repeats = true
+}
+
+// mayRepeat reports whether a client may be told what it has when it comes. Locked.
+func (l *Ledger) mayRepeat(typeURL string, of *record, generation int) bool {
+	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == EndpointType || typeURL == SecretType
 }
 
 // goesBack reports whether a client may be told a generation after a newer one, since an origin lags. Locked.
@@ -211,13 +229,14 @@ func (r *Reader) Opened() { clear(r.fresh) }
 // Told takes content, and returns what is wrong with it, "" if nothing is: the origin has
 // never said it, or had said something newer to the client on the same stream; or a Delta
 // client came with it to the stream, and so has said that it has it. Of endpoints and secrets
-// that is as it should be, and of what lives for some time (B.3, B.16).
+// that is as it should be, of what lives for some time, of what may have come back (Behind), and of all once versions
+// prove nothing (B.3, B.16, Repeats).
 func (r *Reader) Told(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	generation, said := record.said[d]
-	repeats := record.expires != nil || typeURL == EndpointType || typeURL == SecretType
+	repeats := r.ledger.mayRepeat(typeURL, record, generation)
 	back := r.ledger.goesBack(record, generation)
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]
@@ -240,6 +259,17 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	return ""
 }
 
+// expired reports whether a generation has expired or, unless the client was told it on its stream, an older one: its
+// server may have lost the origin before that said anything newer.
+func (r *record) expired(generation int, fresh bool) bool {
+	for of, at := range r.expires {
+		if (of == generation || of < generation && !fresh) && time.Now().After(at) {
+			return true
+		}
+	}
+	return false
+}
+
 // Gone takes the loss of a resource that the client has, and returns what is wrong with it: the
 // origin has not removed it since it said what the client has, and that has not expired. The
 // deletion would be an invention of the relay.
@@ -247,8 +277,8 @@ func (r *Reader) Gone(typeURL, name string) string {
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	held, removed := r.held[typeURL][name], record.removed
-	expires, does := record.expires[held]
-	expired := does && time.Now().After(expires)
+	_, fresh := r.fresh[typeURL+"\x00"+name]
+	expired := record.expired(held, fresh)
 	lacked := r.ledger.behind && record.lacked
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)

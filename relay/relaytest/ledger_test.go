@@ -88,8 +88,29 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 		t.Error(wrong)
 	}
 	r.Opened()
-	if wrong := told(relaytest.ClusterType, cluster); !strings.Contains(wrong, "which it has") {
+	wrong := told(relaytest.ClusterType, cluster)
+	if !strings.Contains(wrong, "which it has") {
 		t.Errorf("told again what it has: got %q", wrong)
+	}
+	l.Behind(true)
+	l.Behind(false)
+	r.Opened()
+	if wrong := told(relaytest.ClusterType, cluster); wrong != "" {
+		t.Errorf("told again what it has, which may have come back: got %q", wrong)
+	}
+	other := relaytest.Cluster("a", "other")
+	l.Put(nil, other)
+	for range 2 {
+		r.Opened()
+		wrong = told(relaytest.ClusterType, other)
+	}
+	if !strings.Contains(wrong, "which it has") {
+		t.Errorf("told again what came after that: got %q", wrong)
+	}
+	l.Repeats()
+	r.Opened()
+	if wrong := told(relaytest.ClusterType, other); wrong != "" {
+		t.Errorf("told again what it has, since versions prove nothing: got %q", wrong)
 	}
 }
 
@@ -97,26 +118,30 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 // what lives for longer.
 func TestLedgerJudgesExpiry(t *testing.T) {
 	l := relaytest.NewLedger()
-	lose := func(ttl time.Duration, after func()) string {
+	lose := func(ttl time.Duration, after func(*relaytest.Reader)) string {
 		l.Expiring(nil, relaytest.Cluster("a", ttl.String()), ttl)
 		r := l.Reader(relaytest.Delta)
 		if wrong := r.Told(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", ttl.String()))); wrong != "" {
 			t.Error(wrong)
 		}
-		after()
+		after(r)
 		return r.Gone(relaytest.ClusterType, "a")
 	}
-	if wrong := lose(0, func() {}); wrong != "" {
+	stays := func(*relaytest.Reader) {}
+	if wrong := lose(0, stays); wrong != "" {
 		t.Errorf("gone at its time: got %q", wrong)
 	}
-	if wrong := lose(time.Hour, func() {}); !strings.Contains(wrong, "taken away") {
+	if wrong := lose(time.Hour, stays); !strings.Contains(wrong, "taken away") {
 		t.Errorf("gone before its time: got %q", wrong)
 	}
-	if wrong := lose(2*time.Hour, l.Expire); wrong != "" {
+	if wrong := lose(2*time.Hour, func(*relaytest.Reader) { l.Expire() }); wrong != "" {
 		t.Errorf("gone before its time, by a clock that was set: got %q", wrong)
 	}
-	if wrong := lose(3*time.Hour, func() {}); !strings.Contains(wrong, "taken away") {
+	if wrong := lose(3*time.Hour, stays); !strings.Contains(wrong, "taken away") {
 		t.Errorf("gone before its time, after a clock was set: got %q", wrong)
+	}
+	if wrong := lose(4*time.Hour, (*relaytest.Reader).Opened); wrong != "" {
+		t.Errorf("gone by a server that knows what was before, whose time is over: got %q", wrong)
 	}
 }
 

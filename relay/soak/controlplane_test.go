@@ -234,6 +234,9 @@ func (w *world) replica() (heal func()) {
 	w.replicas++
 	put()
 	w.agree("before another replica answers")
+	for _, g := range w.groups {
+		g.ledger.Repeats()
+	}
 	mend := w.links.refuse()
 	put()
 	mend()

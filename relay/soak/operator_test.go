@@ -8,16 +8,16 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // An operator is whoever has a relay do things, and looks how it is: at its admin address.
 type operator string
 
 // overAdmin leaves nothing open behind.
-var overAdmin = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+var overAdmin = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}
 
 // do has the relay do what a command says. Errors: the relay is not there, or refuses.
 func (o operator) do(command string, args any) error {

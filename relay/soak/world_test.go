@@ -40,6 +40,7 @@ type world struct {
 	baselines []baseline // of the relays, in their order
 	later     []func()   // to be called when all have agreed again
 	seen      sightings
+	failing   atomic.Value // string: the faults of the round
 	wrong     atomic.Int64 // what clients were told that is
 }
 
@@ -67,7 +68,7 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 		"TENDER_DRAIN=2s",
 		"TENDER_COLD_WAIT=2s",
 		"TENDER_ACK_WAIT=1s",
-		"TENDER_MASS_DELETE_HOLD=10s",
+		"TENDER_MASS_DELETE_HOLD=" + massHeldFor.String(),
 		"TENDER_SEND_STALL=2s",
 		fmt.Sprintf("TENDER_MAX_NAMES=%d", maxNames),
 	}
@@ -111,7 +112,7 @@ func (w *world) depart() {
 // complain takes what a client was told that is wrong.
 func (w *world) complain(who, what string) {
 	if w.wrong.Add(1) <= 20 {
-		w.t.Errorf("%s was told what is wrong: %s", who, what)
+		w.t.Errorf("%s was told what is wrong, in a round in which %v: %s", who, w.failing.Load(), what)
 	}
 }
 
