@@ -179,9 +179,9 @@ var badCalls = []badInput{
 // on; where there is nothing to refuse by, its stream is ended, and another one opened:
 // CANCELLED, and the words are in the log.
 var badResponses = []badInput{
-	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.Canceled, "malformed message at byte 0 of 100"},
+	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.Canceled, "malformed message: response at byte 0 of 100"},
 	{"more bytes than allowed", badAnswer("resources", strings.Repeat("\xff", 1<<20)), codes.Canceled, "larger than max ("},
-	{"a field that is cut off", badAnswer("", badCut), codes.InvalidArgument, "malformed message at byte 58 of 60"},
+	{"a field that is cut off", badAnswer("", badCut), codes.InvalidArgument, "malformed message: response at byte 58 of 60"},
 	{"type_url: none", wireMessage{"nonce", "bad", "resources", badCluster("a")}, codes.Canceled, "malformed message: no type URL"},
 	{"type_url: not UTF-8", wireMessage{"type_url", "\xff", "nonce", "bad"}, codes.Canceled, `type URL \"\\xff\" is not UTF-8`},
 	{"nonce: none", badRequest("removed_resources", "b"), codes.OK, ""},
