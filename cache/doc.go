@@ -31,8 +31,9 @@
 // # Reading order
 //
 // Each file uses those before it: quota, name, entry, set, generation, fanout; index, view, watch; writer, edit, put, remove;
-// apply, gate, edition; demand, reports, judge, snapshot, snapshot_format; audit. The exceptions are few: a view creates its writers and
-// watches, a writer contains its gate and its judge, and an edit passes through the gate when it is published.
+// apply, gate, show, edition; demand, reports, judge, snapshot, snapshot_format; audit. The exceptions are few: a view
+// creates its writers and watches, a writer contains its gate and its judge, an edit passes through the gate when it is
+// published, and a thaw shows readers what the gate withheld.
 //
 // # Concurrency properties
 //
