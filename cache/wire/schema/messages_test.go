@@ -71,8 +71,8 @@ func FuzzParseMessages(f *testing.F) {
 		if err == nil && len(found) == 0 {
 			t.Errorf("ParseMessages(%q) finds nothing and no error", data)
 		}
-		if strings.ContainsAny(data, "\r\u0085\u2028\u2029") {
-			return // YAML has more ends of a line
+		if strings.ContainsAny(data, "\r\u0085\u2028\u2029") || strings.HasPrefix(data, "\xfe\xff") || strings.HasPrefix(data, "\xff\xfe") {
+			return // YAML has more ends of a line, and may be UTF-16
 		}
 		most := strings.Count(data, "\n") + 1
 		if slices.ContainsFunc(found, func(s string) bool {
