@@ -525,6 +525,23 @@ func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
 	}
 }
 
+// TestR107_WhatTakesThePlaceOfTheExpiredIsNews: for who named a resource, also if it comes again at once and is not shown yet.
+func TestR107_WhatTakesThePlaceOfTheExpiredIsNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newTimed(t, "a")
+		o.give(ByName, "a", "1", "x", 0)
+		o.give(Wildcard, "a", "1", "y", 0)
+		o.remove(ByName, "a")
+		o.give(ByName, "a", "1", "x", time.Minute)
+		told := o.view.Generation().Seq
+		o.pass(time.Minute)
+		o.give(ByName, "a", "1", "x", 0) // which may be older than the member
+		if e, since := o.typ().Lookup(o.name("a")); contentOf(e) != "y" || since <= told {
+			t.Errorf("readers see %q since %d, want y since the other expired, after %d", contentOf(e), since, told)
+		}
+	})
+}
+
 // TestR105_ReaderOfANameKnowsItsTime goes through random conversations of both sets with
 // one who named a resource and looks now and then: whenever he does, he has been told
 // until when lives what he is shown.

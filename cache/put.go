@@ -144,6 +144,9 @@ func (ed setEdit) setYield(e, old, copied *Entry) {
 	default:
 		e.yields = ed.mayBeOlder(e.Name, old, e.Resource)
 	}
+	if e.yields && old != nil { // when readers began to see the wildcard set instead of what expired
+		e.replaced, e.since = old.replaced, old.since
+	}
 	if !e.yields || old.Present() {
 		return // if the older one yielded, it is known until when
 	}
