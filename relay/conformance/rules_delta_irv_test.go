@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,4 +134,35 @@ func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 			c.Fence(t.Context(), typeURL, "a", func() { o.Put(sendThing(typeURL, "a", "second")) })
 		}
 	})
+}
+
+// C18: a name that a client tracks by mistake is a subscription like any other,
+// and what it has given up meanwhile is not sent behind its back.
+func TestC18_PhantomNamesAreOrdinary(t *testing.T) {
+	t.Parallel()
+	for _, typeURL := range []string{relaytest.ClusterType, sendAcme} {
+		o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
+		r := start(t, o)
+		c := r.Client(relaytest.ClientOptions{})
+		// As Envoy does it: the wildcard and what it thinks it has, at once.
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: typeURL,
+			ResourceNamesSubscribe: []string{"*", "b", "phantom"}, InitialResourceVersions: map[string]string{"b": "old", "phantom": "1"}})
+		removed := false
+		for !removed || !c.State().Has(typeURL, "a", "b") {
+			resp := c.Recv(t.Context())
+			removed = removed || slices.Equal(resp.Removed, []string{"phantom"})
+			c.Ack(resp)
+		}
+		c.Fence(t.Context(), typeURL, "phantom", func() { o.Put(sendThing(typeURL, "phantom", "first")) })
+		c.Unsubscribe(typeURL, "*")
+		sendSync(t, o, c)
+
+		o.Put(sendThing(typeURL, "b", "second"))
+		held := c.Recv(t.Context())
+		o.Put(sendThing(typeURL, "phantom", "second"))
+		sendSeen(t, r, typeURL, "phantom", "second")
+		c.Unsubscribe(typeURL, "phantom")
+		c.Ack(held)
+		c.Fence(t.Context(), typeURL, "b", func() { o.Put(sendThing(typeURL, "b", "third")) })
+	}
 }

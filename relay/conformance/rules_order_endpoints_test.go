@@ -58,6 +58,62 @@ func orderConfigured(w *orderWorld, v relaytest.Variant) *orderClient {
 	return c
 }
 
+// checkOrder fails the test unless the responses came in this order, each the first with
+// its text, and what is left is not one of them again.
+func checkOrder(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	at := -1
+	for _, text := range want {
+		next := slices.Index(got, text)
+		if next <= at {
+			t.Fatalf("got %q, want %q in this order", got, want)
+		}
+		at = next
+	}
+}
+
+// TestH06_ChangeOfAllTypesArrivesInOrder: clusters, endpoints, listeners and routes that the
+// origin changes at once arrive in this order, though endpoints wait for the answer to
+// those that were resent.
+func TestH06_ChangeOfAllTypesArrivesInOrder(t *testing.T) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			c := orderConfigured(w, v)
+			for rev := 2; rev < 20; rev++ {
+				var changes, want []string
+				for _, what := range []string{"cds a", "eds a", "lds l", "rds r"} {
+					changes = append(changes, fmt.Sprintf("%s@%d", what, rev))
+					want = append(want, orderForm(v, fmt.Sprintf("%s@%d", what, rev)))
+				}
+				w.change(changes...)
+				checkOrder(t, c.behavesAsEnvoy("a"), want...)
+			}
+		})
+	})
+}
+
+// TestH06_RoutesWaitForEndpointsOfNewClusters: a listener and a route that came with a new
+// cluster are sent once the client has asked for its endpoints and was sent them.
+func TestH06_RoutesWaitForEndpointsOfNewClusters(t *testing.T) {
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, nil, func(w *orderWorld) {
+			c := orderConfigured(w, v)
+			for rev := 2; rev < 10; rev++ {
+				name := fmt.Sprint("new-", rev)
+				w.change("cds -new-"+fmt.Sprint(rev-1), "cds "+name+"@1", "eds "+name+"@1",
+					fmt.Sprint("lds l@", rev), fmt.Sprint("rds r@", rev))
+				got := c.behavesAsEnvoy("a", fmt.Sprint("new-", rev-1))
+				clusters := slices.IndexFunc(got, func(r string) bool { return strings.Contains(r, name+"@1") })
+				if clusters < 0 || !strings.HasPrefix(got[clusters], "cds") {
+					t.Fatalf("got %q, want the new cluster first", got)
+				}
+				checkOrder(t, got, got[clusters], orderForm(v, "eds "+name+"@1"),
+					orderForm(v, fmt.Sprint("lds l@", rev)), orderForm(v, fmt.Sprint("rds r@", rev)))
+			}
+		})
+	})
+}
+
 // TestH06_ChangesFasterThanAnswers: while the origin changes all types faster than the client answers, routes go on to
 // arrive, each after the clusters and endpoints that came with it.
 func TestH06_ChangesFasterThanAnswers(t *testing.T) {
