@@ -14,7 +14,8 @@ type LoadServer struct {
 	lrspb.UnimplementedLoadReportingServiceServer
 
 	mon     monitor
-	reports []*lrspb.LoadStatsRequest // guarded by mon
+	streams int                       // that were opened; guarded by mon
+	reports []*lrspb.LoadStatsRequest // likewise
 }
 
 // Register adds the service to a server.
@@ -24,6 +25,9 @@ func (l *LoadServer) Register(r grpc.ServiceRegistrar) {
 
 // StreamLoadStats implements the service.
 func (l *LoadServer) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
+	l.mon.Lock()
+	l.streams++
+	l.mon.Unlock()
 	for first := true; ; first = false {
 		report, err := rpc.Recv()
 		if err != nil {
@@ -49,4 +53,11 @@ func (l *LoadServer) Await(tb TB, met func(reports []*lrspb.LoadStatsRequest) er
 	if err := l.mon.await(tb.Context(), func() bool { unmet = met(l.reports); return unmet == nil }); err != nil {
 		tb.Fatalf("load reports: %v: %v", err, unmet)
 	}
+}
+
+// Streams returns how many streams were opened so far.
+func (l *LoadServer) Streams() int {
+	l.mon.Lock()
+	defer l.mon.Unlock()
+	return l.streams
 }
