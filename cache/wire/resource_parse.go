@@ -262,11 +262,21 @@ func readName(typeURL, bodyType string, value []byte) (string, error) {
 	if !wellFormed(value) {
 		return "", fmt.Errorf("%w: resource of type %q", ErrMalformed, typeURL)
 	}
-	name, _ := stringField(value, ownName)
+	name := ""
+	for rest := value; len(rest) > 0; {
+		num, typ, val, n := consumeField(rest)
+		if num == ownName && typ == protowire.BytesType { // the last one counts, and each has to be UTF-8
+			var err error
+			if name, err = text(val, "resource name"); err != nil {
+				return "", err
+			}
+		}
+		rest = rest[n:]
+	}
 	if name == "" {
 		return "", fmt.Errorf("%w, type %q", ErrUnnamed, typeURL)
 	}
-	return text([]byte(name), "resource name")
+	return name, nil
 }
 
 // ownName is the field that holds the name in every known type that has a name
