@@ -28,6 +28,8 @@ var kinds = map[string]func(*attacker) error{
 	"nothing is read":    (*attacker).nothingIsRead,
 	"connections":        (*attacker).connections,
 	"large Nodes":        (*attacker).largeNodes,
+	"small Nodes":        (*attacker).smallNodes,
+	"changed Nodes":      (*attacker).changedNodes,
 	"compressed Nodes":   (*attacker).bombs,
 	"streams":            (*attacker).streams,
 	"health watches":     (*attacker).watches,

@@ -59,16 +59,47 @@ func (a *attacker) ask(client discoverypb.AggregatedDiscoveryServiceClient, r *d
 	return nil
 }
 
-// largeNodes says of itself as much as is allowed, and each time something else.
-func (a *attacker) largeNodes() error {
-	fields := make(map[string]*structpb.Value)
-	for i := range 4000 {
-		fields[fmt.Sprint("key-", i)] = structpb.NewStringValue("value")
+// nodeOf returns a Node of so many fields.
+func nodeOf(fields int) *corepb.Node {
+	all := make(map[string]*structpb.Value)
+	for i := range fields {
+		all[fmt.Sprint("key-", i)] = structpb.NewStringValue("value")
 	}
+	return &corepb.Node{Id: node.GetId(), Metadata: &structpb.Struct{Fields: all}}
+}
+
+// change makes another Node of n.
+func change(n *corepb.Node) *corepb.Node {
+	n.GetMetadata().GetFields()["number"] = structpb.NewNumberValue(float64(numbers.Add(1)))
+	return n
+}
+
+// Fields of Nodes: with few, a Node has less than 4 KiB, and with many, less than 256 KiB.
+const (
+	fewFields  = 140
+	manyFields = 4000
+)
+
+// largeNodes says of itself as much as is allowed, and each time something else.
+func (a *attacker) largeNodes() error { return a.newNodes(manyFields) }
+
+// smallNodes says less than what is decoded at once.
+func (a *attacker) smallNodes() error { return a.newNodes(fewFields) }
+
+func (a *attacker) newNodes(fields int) error {
+	n := nodeOf(fields)
 	return a.inStreams(func(client discoverypb.AggregatedDiscoveryServiceClient) error {
-		fields["number"] = structpb.NewNumberValue(float64(numbers.Add(1)))
-		n := &corepb.Node{Id: node.GetId(), Metadata: &structpb.Struct{Fields: fields}}
-		return a.ask(client, &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: content.Cluster, ResourceNamesSubscribe: []string{content.Name(content.Cluster, 0)}})
+		return a.ask(client, &discoverypb.DeltaDiscoveryRequest{
+			Node: change(n), TypeUrl: content.Cluster, ResourceNamesSubscribe: []string{content.Name(content.Cluster, 0)},
+		})
+	})
+}
+
+// changedNodes says of itself something else in each request.
+func (a *attacker) changedNodes() error {
+	name := []string{content.Name(content.Cluster, 0)}
+	return a.onManyStreams(func(int) *discoverypb.DeltaDiscoveryRequest {
+		return &discoverypb.DeltaDiscoveryRequest{Node: change(nodeOf(fewFields)), TypeUrl: content.Cluster, ResourceNamesSubscribe: name}
 	})
 }
 

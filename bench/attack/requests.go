@@ -40,9 +40,22 @@ func (a *attacker) connect(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, address) }))...)
 }
 
-// smallRequests takes up a name and gives it up again, on many streams, without waiting for an
-// answer.
+// smallRequests takes up a name and gives it up again.
 func (a *attacker) smallRequests() error {
+	name := []string{content.Name(content.Cluster, 0)}
+	return a.onManyStreams(func(n int) *discoverypb.DeltaDiscoveryRequest {
+		r := &discoverypb.DeltaDiscoveryRequest{Node: node, TypeUrl: content.Cluster}
+		if n%2 == 0 {
+			r.ResourceNamesSubscribe = name
+		} else {
+			r.ResourceNamesUnsubscribe = name
+		}
+		return r
+	})
+}
+
+// onManyStreams sends the nth request of each of many streams, without waiting for an answer.
+func (a *attacker) onManyStreams(request func(n int) *discoverypb.DeltaDiscoveryRequest) error {
 	const streams = 50
 	client, hangUp, err := a.caller()
 	if err != nil {
@@ -51,7 +64,7 @@ func (a *attacker) smallRequests() error {
 	defer hangUp()
 	ended := make(chan error, streams)
 	for range streams {
-		go func() { ended <- a.askAgain(client) }() // awaited below
+		go func() { ended <- a.askAgain(client, request) }() // awaited below
 	}
 	for range streams {
 		err = <-ended
@@ -59,7 +72,7 @@ func (a *attacker) smallRequests() error {
 	return err
 }
 
-func (a *attacker) askAgain(client discoverypb.AggregatedDiscoveryServiceClient) error {
+func (a *attacker) askAgain(client discoverypb.AggregatedDiscoveryServiceClient, request func(n int) *discoverypb.DeltaDiscoveryRequest) error {
 	stream, err := client.DeltaAggregatedResources(a.ctx)
 	if err != nil {
 		return err
@@ -71,13 +84,9 @@ func (a *attacker) askAgain(client discoverypb.AggregatedDiscoveryServiceClient)
 			}
 		}
 	}()
-	name := []string{content.Name(content.Cluster, 0)}
-	for {
-		for _, r := range []*discoverypb.DeltaDiscoveryRequest{{ResourceNamesSubscribe: name}, {ResourceNamesUnsubscribe: name}} {
-			r.Node, r.TypeUrl = node, content.Cluster
-			if err := stream.Send(r); err != nil {
-				return err
-			}
+	for n := 0; ; n++ {
+		if err := stream.Send(request(n)); err != nil {
+			return err
 		}
 	}
 }

@@ -238,6 +238,7 @@ type Account struct {
 	held        atomic.Int64
 	replyFrames atomic.Int64 // frames that may reply to responses
 	claimed     atomic.Int64 // written under connections.mu
+	rejected    atomic.Bool  // the relay ended the connection
 
 	// Guarded by connections.mu.
 	frames     budget
@@ -316,6 +317,9 @@ func (a *Account) Responded(bytes int) {
 		a.replyFrames.Add(replyPrice + int64(bytes/frameSize))
 	}
 }
+
+// Rejected reports whether the relay ended the connection because its requests exceeded a limit.
+func (a *Account) Rejected() bool { return a != nil && a.rejected.Load() }
 
 // close gives everything back.
 func (a *Account) close() {

@@ -28,6 +28,7 @@ func (c *grpcConn) Read(b []byte) (int, error) {
 func (c *grpcConn) received(b []byte) error {
 	err := c.account.received(b)
 	if err != nil {
+		c.account.rejected.Store(true)
 		c.guard.connectionRejected(c.account.peer, err)
 	}
 	c.guard.throttled(c.account.peer, c.account.throttle())

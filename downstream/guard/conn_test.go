@@ -38,6 +38,23 @@ type lastWords struct{ net.Conn }
 
 func (lastWords) Read(b []byte) (int, error) { return copy(b, "bye"), io.EOF }
 
+// A connection that exceeds a limit says so: its streams were not ended by the client.
+func TestB35_ConnectionsThatAreRejected(t *testing.T) {
+	for bytes, want := range map[int]bool{1000: false, 1 << 20: true} {
+		guard := newGuard(Limits{MaxUnreadBytes: 1})
+		near, far := net.Pipe()
+		conn := &grpcConn{near, nil, newAccount(&guard.connections, ""), guard, func() {}}
+		go func() { // which ends with the connection
+			_, _ = far.Write(append([]byte(http2Preface), byte(bytes>>16), byte(bytes>>8), byte(bytes), dataFrame, 0, 0, 0, 0, 1))
+			_ = far.Close()
+		}()
+		if _, err := io.ReadAll(conn); (err != nil) != want || conn.account.Rejected() != want {
+			t.Errorf("%d bytes: ended with %v, rejected: %v, want %v", bytes, err, conn.account.Rejected(), want)
+		}
+		_ = near.Close()
+	}
+}
+
 // An idle connection in plaintext holds no buffer, though its bytes pass through the server's
 // own hands: that is most of what it would cost.
 func TestIdleConnectionsHoldNoBuffer(t *testing.T) {

@@ -64,6 +64,7 @@ type endError struct {
 	why    Ending
 	limit  Limit  // of EndedRefused
 	denial Denial // of EndedDenied
+	lost   bool   // the client ended the stream, or its connection was lost
 	status *status.Status
 }
 
@@ -116,6 +117,25 @@ func Status(err error) error {
 		return e.status.Err()
 	}
 	return err
+}
+
+// Lost returns the error that ends a stream for an error of its transport. If that shows that the client ended the stream or
+// that the connection was lost, [ByClient] reports so.
+func Lost(err error) error {
+	if _, own := errors.AsType[*endError](err); own {
+		return err
+	}
+	why, code := endingOf(err), status.Code(err)
+	if err != nil && (why == EndedByClient || code == codes.Unavailable || code == codes.DeadlineExceeded) { // the deadline is the client's
+		return &endError{why: why, lost: true, status: status.Convert(err)}
+	}
+	return err
+}
+
+// ByClient reports whether a stream ended with err because the client ended it, or because its connection was lost.
+func ByClient(err error) bool {
+	e, ok := errors.AsType[*endError](err)
+	return err == nil || ok && e.lost
 }
 
 // ReceiveStatus returns the error that ends a stream whose receiver failed.

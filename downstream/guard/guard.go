@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -56,7 +57,7 @@ func New(cfg Config) *Guard {
 	return &Guard{
 		cfg:            cfg,
 		connections:    newConnections(cfg.Limits),
-		nodes:          nodes{most: nodesOfPeer * int64(cfg.MaxNodeBytes), peers: make(map[string]*peerNodes)},
+		nodes:          nodes{most: nodesOfPeer * int64(cfg.MaxNodeBytes), atOnce: max(1, runtime.GOMAXPROCS(0)/2), peers: make(map[string]*peerNodes)},
 		streams:        cache.NewShares(cfg.MaxStreams, cache.Tenth(cfg.MaxStreams)),
 		refusedConnLog: NewLogLimiter(perMinute, 1),
 		throttleLog:    NewLogLimiter(perMinute, 1),
@@ -163,7 +164,7 @@ func (g *Guard) enterConnection(peer string) (leave func(), err error) {
 // request makes. Little work does not wait. The caller must call done after the work. The error is that of ctx, which
 // ended before.
 func (g *Guard) Turn(ctx context.Context, peer string, bytes int) (done func(), err error) {
-	return g.nodes.turn(ctx, peer, bytes)
+	return g.nodes.turn(ctx, peer, otherWork, bytes)
 }
 
 // WithNode decodes a client's Node and calls use with it. It returns what the stream keeps, which must be released. The
@@ -179,7 +180,11 @@ func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*
 		return nil, err
 	}
 	defer release()
-	done, err := g.nodes.turn(ctx, peer, len(raw.Encoded))
+	w := decodeFirst
+	if raw.Later {
+		w = decodeLater
+	}
+	done, err := g.nodes.turn(ctx, peer, w, len(raw.Encoded))
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +207,7 @@ func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*
 
 // WithKept decodes a Node that was kept because of [Config.KeepNodes], and calls use with it, as WithNode does.
 func (g *Guard) WithKept(ctx context.Context, from Peer, kept *KeptNode, use func(*node) error) error {
-	done, err := g.nodes.turn(ctx, g.cfg.PeerName(from), len(kept.encoded))
+	done, err := g.nodes.turn(ctx, g.cfg.PeerName(from), otherWork, len(kept.encoded))
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,12 @@ const (
 	MaxNodeDepth   = 2000      // nesting of messages
 )
 
-// largeNode is the size in bytes from which a Node is charged for.
-const largeNode = 16 << 10
+// Sizes in bytes without extensions: up to smallNode, a Node is decoded without a turn, and up to largeNode it is not
+// charged for.
+const (
+	smallNode = 4 << 10
+	largeNode = 16 << 10
+)
 
 type node = corepb.Node
 
@@ -30,7 +34,8 @@ var nodeDescriptor = new(node).ProtoReflect().Descriptor()
 // A RawNode is an encoded Node without its extensions.
 type RawNode struct {
 	Encoded []byte
-	Size    int // with its extensions
+	Size    int  // with its extensions
+	Later   bool // the client had another one before
 }
 
 // CheckNode rejects a Node that is too large to be decoded.

@@ -27,7 +27,7 @@ import (
 func rawNode(tb testing.TB, n *node) RawNode {
 	tb.Helper()
 	encoded := check.Must(proto.Marshal(n))
-	return RawNode{encoded, len(encoded)}
+	return RawNode{Encoded: encoded, Size: len(encoded)}
 }
 
 // nodeOfBytes returns a Node that has so many when it is encoded.
@@ -115,35 +115,65 @@ func TestB35_BoundsOfANode(t *testing.T) {
 	}
 }
 
-// B.35: after a large Node was decoded, its slot stays taken for seven times as long, but not for long.
-func TestB35_LargeNodesTakeAnEighthOfTheTime(t *testing.T) {
-	for _, tt := range []struct{ took, rest time.Duration }{
-		{10 * time.Millisecond, 70 * time.Millisecond},
-		{time.Minute, maxNodeRest},
+// B.35: after turns, their slots stay taken for several times as long, but not for long after one: a peer's work takes a share of the
+// time, after some at once for clients that come.
+func TestB35_APeerHasAShareOfTheTime(t *testing.T) {
+	for _, tt := range []struct {
+		what         string
+		work         work
+		bytes        int
+		took, period time.Duration // of each turn
+		ahead        int           // turns
+	}{
+		{"Nodes of 4 KiB", decodeFirst, 4 << 10, 10 * time.Millisecond, 10 * time.Millisecond, 0},
+		{"larger Nodes, 1/32", decodeFirst, 4<<10 + 1, 10 * time.Millisecond, 320 * time.Millisecond, 100},
+		{"Nodes that take long", decodeFirst, 256 << 10, time.Second, 1400 * time.Millisecond, 77},
+		{"later Nodes of clients, 1/32", decodeLater, 10, 10 * time.Millisecond, 320 * time.Millisecond, 0},
+		{"other work on 16 KiB", otherWork, 16 << 10, 10 * time.Millisecond, 10 * time.Millisecond, 0},
+		{"more work, 1/8", otherWork, 16<<10 + 1, 10 * time.Millisecond, 80 * time.Millisecond, 0},
+		{"work that takes long", otherWork, 4 << 20, time.Second, 1100 * time.Millisecond, 0},
 	} {
-		t.Run(tt.took.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &newGuard(Limits{}).nodes
-				decode := func() (done func()) {
-					return check.Must(s.turn(t.Context(), "peer", largeNode+1))
-				}
-				var all []func()
-				for range max(1, runtime.GOMAXPROCS(0)/2) {
-					all = append(all, decode())
-				}
-				time.Sleep(tt.took)
-				for _, done := range all {
-					done()
-				}
-				began := time.Now()
-				decode()()
-				if waited := time.Since(began); waited != tt.rest {
-					t.Errorf("after Nodes that took %v the next waited %v, want %v", tt.took, waited, tt.rest)
-				}
-				synctest.Wait()
-				check.Equal(t, "peers are remembered", len(s.peers), 0)
+		for _, atOnce := range []int{1, 2} {
+			t.Run(fmt.Sprint(tt.what, " at once ", atOnce), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &newGuard(Limits{}).nodes
+					s.atOnce = atOnce
+					ended := make(chan bool)
+					turns := func(w work, n int) (took time.Duration) {
+						began := time.Now()
+						for range atOnce {
+							go func() { // awaited below
+								for range n {
+									done := check.Must(s.turn(t.Context(), "peer", w, tt.bytes))
+									time.Sleep(tt.took)
+									done()
+								}
+								ended <- true
+							}()
+						}
+						for range atOnce {
+							<-ended
+						}
+						return time.Since(began)
+					}
+					check.Equal(t, "time of the turns ahead", turns(tt.work, tt.ahead), time.Duration(tt.ahead)*tt.took)
+					for w := range works {
+						if w != tt.work {
+							check.Equal(t, "time of another kind of work", turns(w, 1), tt.took)
+						}
+					}
+					want := 49*tt.period + tt.took // the last rest comes after
+					if tt.ahead > 0 {
+						rested := shares[tt.work].ahead + time.Duration(tt.ahead+2)*tt.took
+						want -= rested - time.Duration(tt.ahead)*tt.period
+					}
+					check.Equal(t, "time of 50 turns more", turns(tt.work, 50), want)
+					time.Sleep(time.Minute)
+					synctest.Wait()
+					check.Equal(t, "peers that are remembered", len(s.peers), 0)
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -152,8 +182,10 @@ func TestB35_LargeNodesOfAPeerWaitForOneAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(Limits{})
 		decoding, open := make(chan bool, 100), make(chan struct{})
-		comes := func(host string, bytes int) {
+		comes := func(host string, bytes int, later bool) {
 			raw := rawNode(t, nodeOfBytes(t, bytes))
+			raw.Size += 80_000 // of extensions, as a stock Envoy has
+			raw.Later = later
 			go func() { // ends once open is closed
 				kept, err := g.WithNode(context.Background(), Peer{Host: host}, raw, func(*node) error {
 					decoding <- true
@@ -175,16 +207,20 @@ func TestB35_LargeNodesOfAPeerWaitForOneAnother(t *testing.T) {
 		}
 		atOnce := max(1, runtime.GOMAXPROCS(0)/2)
 		for range atOnce + 5 {
-			comes("192.0.2.1", largeNode+100)
+			comes("192.0.2.1", smallNode+100, false)
 		}
 		expect("large ones of one peer", atOnce)
-		comes("192.0.2.2", largeNode+100)
+		comes("192.0.2.2", smallNode+100, false)
 		expect("another peer's", atOnce+1)
-		comes("192.0.2.1", largeNode-100)
+		comes("192.0.2.1", smallNode-100, false)
 		expect("a small one", atOnce+2)
+		for range atOnce + 5 {
+			comes("192.0.2.1", 100, true)
+		}
+		expect("small ones of clients that had another one", 2*atOnce+2)
 		close(open)
 		time.Sleep(time.Second)
-		expect("in the end", atOnce+7)
+		expect("in the end", 2*atOnce+12)
 		check.Equal(t, "peers are remembered", len(g.nodes.peers), 0)
 	})
 }
@@ -286,7 +322,7 @@ func FuzzNode(f *testing.F) {
 			}
 			return
 		}
-		got, err := limits.decode(RawNode{stripped, size}, true)
+		got, err := limits.decode(RawNode{Encoded: stripped, Size: size}, true)
 		_, limited := LimitOf(err)
 		switch {
 		case err != nil && refused == nil && !limited && !strings.Contains(err.Error(), "nested"):

@@ -3,7 +3,6 @@ package guard
 import (
 	"context"
 	"crypto/sha256"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -16,17 +15,42 @@ import (
 // each.
 const nodesOfPeer = 64
 
-// After a large Node was decoded, its slot stays taken for nodeRests times as long as that took, at most maxNodeRest.
+// work is a kind of work that requests of a peer make, which takes turns.
+type work int
+
 const (
-	nodeRests   = 7
-	maxNodeRest = 100 * time.Millisecond
+	decodeFirst work = iota // the Node that a client comes with
+	decodeLater             // another Node of a client that is there
+	otherWork               // decode kept Nodes and polls, and subscribe to many unknown names
+	works
 )
 
-// nodes bounds what large requests of each peer take: an eighth of the time of half of the cores, to decode large
-// Nodes and to subscribe to many unknown names, and the memory of Nodes that wait for that or are kept (B.35). The
-// number of streams bounds small Nodes.
+// A share is how much time of half of the cores one kind of work may take for a peer.
+type share struct {
+	free int // work on no more bytes takes no turn
+
+	// After a turn, its slot stays taken for rests times as long as the turn took, at most maxRest. Rests of ahead in
+	// all may be put off.
+	rests   time.Duration
+	maxRest time.Duration
+	ahead   time.Duration
+}
+
+// shares are 1/32 of the time to decode Nodes, and 1/8 for other work. Nodes have less since one of maxNodeContent takes
+// a core for milliseconds, and since those that clients are known to come with take no turn. A fleet behind one address
+// whose Nodes are larger comes at once, as long as all of them are decoded in a second. A later Node always takes a turn:
+// clients hardly ever have one, and one that makes them up can do so at the rate of requests.
+var shares = [works]share{
+	decodeFirst: {free: smallNode, rests: 31, maxRest: 400 * time.Millisecond, ahead: 31 * time.Second},
+	decodeLater: {free: 0, rests: 31, maxRest: 400 * time.Millisecond},
+	otherWork:   {free: largeNode, rests: 7, maxRest: 100 * time.Millisecond},
+}
+
+// nodes bounds what large requests of each peer take: the time that [shares] say, and the memory of Nodes that wait for
+// a turn or are kept (B.35). The rate of frames bounds small Nodes that clients come with.
 type nodes struct {
-	most int64 // bytes of a peer
+	most   int64 // bytes of a peer
+	atOnce int   // turns of one kind of work of a peer
 
 	mu    sync.Mutex
 	peers map[string]*peerNodes // guarded by mu; peers that have large Nodes
@@ -35,19 +59,24 @@ type nodes struct {
 // peerNodes is the use of one peer.
 type peerNodes struct {
 	// Guarded by nodes.mu.
-	held int64
-	uses int // those that hold bytes, or decode
+	held       int64
+	uses       int              // those that hold bytes, or have a turn or wait for one
+	rested     [works]time.Time // when it will have rested, each slot in its turn, for the work that was done
+	forgetting bool             // it is looked at when it will have rested
 
-	decoding chan struct{} // a slot for each Node that may be decoded at a time
+	slots [works]chan struct{} // a slot for each turn that may be taken at a time
 }
 
-// enter returns the use of a peer, which exists until it is left.
+// enter returns the use of a peer, which exists until it is left and the peer has rested.
 func (s *nodes) enter(peer string) *peerNodes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.peers[peer]
 	if of == nil {
-		of = &peerNodes{decoding: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+		of = new(peerNodes)
+		for w := range of.slots {
+			of.slots[w] = make(chan struct{}, s.atOnce)
+		}
 		s.peers[peer] = of
 	}
 	of.uses++
@@ -57,9 +86,27 @@ func (s *nodes) enter(peer string) *peerNodes {
 func (s *nodes) leave(peer string, of *peerNodes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if of.uses--; of.uses == 0 {
-		delete(s.peers, peer)
+	of.uses--
+	s.forget(peer, of)
+}
+
+// forget removes a peer without uses, once it has rested. The caller holds mu.
+func (s *nodes) forget(peer string, of *peerNodes) {
+	if of.uses > 0 || of.forgetting {
+		return
 	}
+	wait := time.Until(slices.MaxFunc(of.rested[:], time.Time.Compare))
+	if wait <= 0 {
+		delete(s.peers, peer)
+		return
+	}
+	of.forgetting = true
+	time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		of.forgetting = false
+		s.forget(peer, of)
+	})
 }
 
 // hold charges a peer for bytes until release, or rejects them.
@@ -88,17 +135,19 @@ func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
 	}), nil
 }
 
-func (s *nodes) turn(ctx context.Context, peer string, bytes int) (done func(), err error) {
-	if bytes <= largeNode {
+// turn waits until a peer may have work on so many bytes done. The caller must call done after the work.
+func (s *nodes) turn(ctx context.Context, peer string, w work, bytes int) (done func(), err error) {
+	if bytes <= shares[w].free {
 		return func() {}, nil
 	}
 	of := s.enter(peer)
+	slots := of.slots[w]
 	select {
-	case of.decoding <- struct{}{}:
+	case slots <- struct{}{}:
 		began := time.Now()
 		return func() {
-			time.AfterFunc(min(nodeRests*time.Since(began), maxNodeRest), func() {
-				<-of.decoding
+			time.AfterFunc(s.rest(of, w, began), func() {
+				<-slots
 				s.leave(peer, of)
 			})
 		}, nil
@@ -106,6 +155,19 @@ func (s *nodes) turn(ctx context.Context, peer string, bytes int) (done func(), 
 		s.leave(peer, of)
 		return nil, ctx.Err()
 	}
+}
+
+// rest returns how long the slot of a turn that has ended stays taken.
+func (s *nodes) rest(of *peerNodes, w work, began time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	its, now := shares[w], time.Now()
+	took := now.Sub(began)
+	if of.rested[w].Before(began) {
+		of.rested[w] = began
+	}
+	of.rested[w] = of.rested[w].Add((took + min(its.rests*took, its.maxRest)) / time.Duration(s.atOnce))
+	return of.rested[w].Sub(now) - its.ahead
 }
 
 // A nodeCache has the Nodes that the streams of one connection keep.

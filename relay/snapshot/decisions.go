@@ -23,6 +23,9 @@ const (
 type Decisions struct {
 	Freezes []Freeze `json:"freezes,omitempty"`
 	Kept    []Kept   `json:"kept,omitempty"`
+
+	// Rejected are editions that are not to be served, or were, and are served no longer.
+	Rejected []Rejected `json:"rejected,omitempty"`
 }
 
 // A Freeze is an origin whose changes an operator does not want distributed. Times are wall time.
@@ -40,6 +43,25 @@ type Freeze struct {
 // Left returns how long a freeze with an end still lasts, at most its length: no clock that was
 // changed extends it. It is not positive if the freeze is over.
 func (f *Freeze) Left(now time.Time) time.Duration { return min(f.Until.Sub(now), f.Length) }
+
+// A Rejected is an edition of a rollout that clients were served and are served no longer, or that was rejected before.
+type Rejected struct {
+	Origin  string         `json:"origin"`
+	Reason  string         `json:"reason,omitempty"`
+	At      time.Time      `json:"at"`
+	Ended   time.Time      `json:"ended,omitzero"` // since when it is rejected no more; zero while it is
+	Cohorts int            `json:"cohorts"`        // that were served it: the first ones
+	Parts   []RejectedPart `json:"parts"`
+	Sum     string         `json:"sum,omitempty"` // of what it changed, in hexadecimal digits, if it is to be rejected again
+}
+
+// A RejectedPart is what an edition changes for one node group: the digest of the content of each resource, by type URL or
+// collection and name, in hexadecimal digits; empty for a resource that is gone.
+type RejectedPart struct {
+	Group     string                       `json:"group"`
+	Shared    bool                         `json:"shared,omitempty"` // by groups
+	Resources map[string]map[string]string `json:"resources"`
+}
 
 // Kept are resources whose removal an operator has discarded.
 type Kept struct {
@@ -87,7 +109,7 @@ func (d *Dir) WriteDecisions(decisions Decisions) error {
 		return fmt.Errorf("encode decisions: %w", err)
 	}
 	text = append(text, '\n')
-	none := len(decisions.Freezes)+len(decisions.Kept) == 0
+	none := len(decisions.Freezes)+len(decisions.Kept)+len(decisions.Rejected) == 0
 	if bytes.Equal(text, d.decisions) || none && (d.decisions == nil || d.foreign) {
 		return nil
 	}
