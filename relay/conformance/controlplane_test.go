@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -94,13 +95,19 @@ func (p *planeClients) converge() {
 // fence shows that nothing else is on its way to the wildcard clients.
 func (p *planeClients) fence(edsService string) {
 	p.r.t.Helper()
+	p.fenceBy(edsService, (*relaytest.Client).Fence)
+}
+
+// fenceBy is fence by one of the ways to fence a client.
+func (p *planeClients) fenceBy(edsService string, fence func(*relaytest.Client, context.Context, string, string, func()) *relaytest.Response) {
+	p.r.t.Helper()
 	p.converge()
 	changed := func(change func()) {
 		for i, c := range p.plain {
 			if i > 0 {
 				change = func() {}
 			}
-			c.Fence(p.r.t.Context(), relaytest.ClusterType, "c4", change)
+			fence(c, p.r.t.Context(), relaytest.ClusterType, "c4", change)
 		}
 	}
 	changed(func() { p.o.Put(relaytest.Cluster("c4", edsService)) })
@@ -256,14 +263,14 @@ func planeReturns(p *planeClients) {
 		}
 	}
 	returning()
-	p.fence("returned")
+	p.fenceBy("returned", (*relaytest.Client).FenceReturned)
 	o.Stop()
 	returning()
 	p.envoys = append(p.envoys, p.envoy(relaytest.Delta), p.envoy(relaytest.SotW)) // served from what the relay knows
 	p.converge()
 	o.Restart()
 	o.AwaitRequest("the relay's return", relaytest.Opening(relaytest.ClusterType))
-	p.fence("returned while it was dead")
+	p.fenceBy("returned while it was dead", (*relaytest.Client).FenceReturned)
 }
 
 // planeLate has the snapshot appear only after clients have asked: until then

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"testing"
@@ -18,6 +19,16 @@ import (
 
 // operate has a relay carry out a command.
 func operate[A, R any](t testing.TB, r *running, command string, args A) (answer R) {
+	t.Helper()
+	code, text := post(t, r, command, args)
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || code != http.StatusOK {
+		t.Fatalf("%s: %d %s, %v", command, code, text, err)
+	}
+	return answer
+}
+
+// post returns what a relay answers to a command.
+func post(t testing.TB, r *running, command string, args any) (code int, text string) {
 	t.Helper()
 	body, err := json.Marshal(args)
 	if err != nil {
@@ -37,10 +48,11 @@ func operate[A, R any](t testing.TB, r *running, command string, args A) (answer
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != http.StatusOK {
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
 		t.Fatalf("%s: %s, %v", command, resp.Status, err)
 	}
-	return answer
+	return resp.StatusCode, string(answer)
 }
 
 // TestFreeze_Clients: clients of a frozen relay are told nothing of what changes, and those

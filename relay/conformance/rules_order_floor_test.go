@@ -24,7 +24,7 @@ import (
 // oneView serves one view to everybody.
 type oneView struct{ *cache.View }
 
-func (v oneView) Join(*corepb.Node, string) (downstream.Group, error) {
+func (v oneView) Join(*corepb.Node, downstream.Caller) (downstream.Group, error) {
 	return downstream.Group{View: v.View, Key: "all", Leave: func() {}}, nil
 }
 

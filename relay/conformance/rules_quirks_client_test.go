@@ -275,8 +275,3 @@ func TestC03_NoncesOfTheStreamBefore(t *testing.T) {
 		}
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestC02_AResponseThatIsIgnored(t *testing.T) { transcript(t) }
-func TestQuirk_EmptyListsAtTheEnd(t *testing.T)   { transcript(t) }

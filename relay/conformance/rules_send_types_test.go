@@ -243,10 +243,3 @@ func TestB1_LargeSetInChunks(t *testing.T) {
 		o.Put(relaytest.Opaque(relaytest.ClusterType, seen, payload(seen, "third")))
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestH17_AllOfAnUnknownTypeIsSentWhole(t *testing.T)     { transcript(t) }
-func TestH17_NamesOfAnUnknownTypeAreSentInPart(t *testing.T) { transcript(t) }
-func TestB17_TypesByOption(t *testing.T)                     { transcript(t) }
-func TestB17_OptionalFullStateIsNotHeld(t *testing.T)        { transcript(t) }

@@ -80,12 +80,3 @@ func TestR043_RequestedResourcesAreSupplied(t *testing.T) {
 		}
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR040_UnchangedIsNotSent(t *testing.T)              { transcript(t) }
-func TestR042_NewlyNamedIsSentAgain(t *testing.T)           { transcript(t) }
-func TestR044_ResubscribedNameIsSentAgain(t *testing.T)     { transcript(t) }
-func TestC06_ResubscribedWhileUnacknowledged(t *testing.T)  { transcript(t) }
-func TestR045_NothingOutsideTheSubscription(t *testing.T)   { transcript(t) }
-func TestR046_EmptyListAfterNamesIsNoInterest(t *testing.T) { transcript(t) }

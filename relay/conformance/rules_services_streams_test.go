@@ -106,11 +106,3 @@ func TestB35_AStreamForEachCluster(t *testing.T) {
 		})
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestB26_AMixedFleetSharesTheOrigin(t *testing.T)        { transcript(t) }
-func TestB26_ARefusalOnOneStreamCrossesNothing(t *testing.T) { transcript(t) }
-func TestB26_StreamsDoNotWaitForOneAnother(t *testing.T)     { transcript(t) }
-func TestC04_TheEndpointsOfAChangedCluster(t *testing.T)     { transcript(t) }
-func TestB8_AStreamOfOneTypeIsColdByItself(t *testing.T)     { transcript(t) }

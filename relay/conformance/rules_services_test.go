@@ -200,9 +200,3 @@ func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
 		streamEnd(t, clusters, codes.InvalidArgument)
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR008_FilterConfigsAndEndpointsOfLocalities(t *testing.T) { transcript(t) }
-func TestR012_StreamsOfOneTypeAreApart(t *testing.T)              { transcript(t) }
-func TestR015_ATreeOfResourcesIsReachedOnOneStream(t *testing.T)  { transcript(t) }

@@ -135,8 +135,3 @@ func TestOriginProtocolVariable(t *testing.T) {
 		})
 	}
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR065_SotWOriginSwaps(t *testing.T)              { transcript(t) }
-func TestR070_R074_SotWOriginHasNoSuchName(t *testing.T) { transcript(t) }

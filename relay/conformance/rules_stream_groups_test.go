@@ -401,11 +401,3 @@ func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 		}
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR052_GroupsDoNotLeak(t *testing.T)          { transcript(t) }
-func TestB4_GroupsAreLimited(t *testing.T)           { transcript(t) }
-func TestB4_TheGroupLeftFirstMakesRoom(t *testing.T) { transcript(t) }
-func TestB4_RefusedGroupsAreSaidOnce(t *testing.T)   { transcript(t) }
-func TestB4_AGroupWithoutStreamsEnds(t *testing.T)   { transcript(t) }

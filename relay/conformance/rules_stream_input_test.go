@@ -139,10 +139,3 @@ func TestInput_LongRefusalsAreCut(t *testing.T) {
 		}
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestInput_TooManyNames(t *testing.T)         { transcript(t) }
-func TestInput_TooManyGlobs(t *testing.T)         { transcript(t) }
-func TestInput_ASilentStreamIsEnded(t *testing.T) { transcript(t) }
-func TestInput_TooManyStreams(t *testing.T)       { transcript(t) }

@@ -54,21 +54,3 @@ func streamAnswer(v relaytest.Variant, r *relaytest.Response, version, refusal s
 	}
 	return &discoverypb.DiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: version, ResourceNames: names, ErrorDetail: detail}
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR019_ANonceOfAnotherStreamIsIgnored(t *testing.T)   { transcript(t) }
-func TestR028_AnACKIsQuiet(t *testing.T)                     { transcript(t) }
-func TestR029_ErrorDetailMakesANACK(t *testing.T)            { transcript(t) }
-func TestR030_RefusedContentIsNotSentAgain(t *testing.T)     { transcript(t) }
-func TestC10_ARefusingClientMakesNoLoop(t *testing.T)        { transcript(t) }
-func TestR031_AnAnswerMayChangeTheSubscription(t *testing.T) { transcript(t) }
-func TestR034_TheNewestRequestIsAnswered(t *testing.T)       { transcript(t) }
-func TestR035_AStaleRequestWaitsForTheAnswer(t *testing.T)   { transcript(t) }
-func TestR036_AStaleRequestChangesTheNames(t *testing.T)     { transcript(t) }
-func TestB14_AStaleRequestIsAnsweredAfter3s(t *testing.T)    { transcript(t) }
-func TestB14_AStaleRequestIsAnsweredAtOnce(t *testing.T)     { transcript(t) }
-func TestB13_AnUnknownNonceIsNone(t *testing.T)              { transcript(t) }
-func TestR037_AnAnswerMayComeLater(t *testing.T)             { transcript(t) }
-func TestR038_WaitingForAnAnswerIsBounded(t *testing.T)      { transcript(t) }
-func TestR039_ARefusalDoesNotForgetWhatWasSent(t *testing.T) { transcript(t) }

@@ -153,10 +153,3 @@ func TestC27_ASlowClientIsNotEnded(t *testing.T) {
 		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamAcmeType, "a") == want })
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestC06_ANameAskedForAgainIsSent(t *testing.T)               { transcript(t) }
-func TestB12_ChangesMergeWhileAResponseIsUnanswered(t *testing.T) { transcript(t) }
-func TestB12_WhatCancelsOutIsNotSent(t *testing.T)                { transcript(t) }
-func TestC25_ResponsesFollowTheSubscription(t *testing.T)         { transcript(t) }

@@ -253,12 +253,3 @@ func streamSay(c *relaytest.Client, v relaytest.Variant, last *relaytest.Respons
 		c.Send(req)
 	}
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR001_ResponsesCarryTheTypeOfTheirRequest(t *testing.T)   { transcript(t) }
-func TestR002_UnknownTypesAreRelayed(t *testing.T)                { transcript(t) }
-func TestR005_R033_AResponseWithANameTwiceIsRefused(t *testing.T) { transcript(t) }
-func TestR010_ARequestWithoutTypeEndsItsStream(t *testing.T)      { transcript(t) }
-func TestR011_TypesOfAStreamAreApart(t *testing.T)                { transcript(t) }
-func TestR016_TheFirstNodeCountsForTheStream(t *testing.T)        { transcript(t) }

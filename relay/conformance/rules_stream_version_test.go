@@ -327,11 +327,3 @@ func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
 		}
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR023_TheVersionFollowsTheSet(t *testing.T)                           { transcript(t) }
-func TestB2_TheVersionIsOfWhatTheClientSees(t *testing.T)                     { transcript(t) }
-func TestR024_VersionsAreApartForEachType(t *testing.T)                       { transcript(t) }
-func TestR019_ANonceOfAnotherStreamIsAnsweredWhateverTheVersion(t *testing.T) { transcript(t) }
-func TestB3_OnlyTheFirstRequestSpares(t *testing.T)                           { transcript(t) }

@@ -405,14 +405,3 @@ func TestR107_FilesDoNotExpire(t *testing.T) {
 		}
 	}
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR108_ResubscriberGetsTheRest(t *testing.T)        { transcript(t) }
-func TestR108_WhatIsSentForAnotherReason(t *testing.T)     { transcript(t) }
-func TestC31_SetThatIsAgainWhatItWas(t *testing.T)         { transcript(t) }
-func TestR107_OriginComesBack(t *testing.T)                { transcript(t) }
-func TestR130_R107_SharedNamesKeepTheirTime(t *testing.T)  { transcript(t) }
-func TestR130_R107_SharedNameIsAskedForAgain(t *testing.T) { transcript(t) }
-func TestR132_R107_CollectionsExpire(t *testing.T)         { transcript(t) }
-func TestR107_ChainBreaksInTheMiddle(t *testing.T)         { transcript(t) }

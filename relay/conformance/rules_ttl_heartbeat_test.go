@@ -272,10 +272,3 @@ func TestB32_RenewalsAreCut(t *testing.T) {
 		})
 	}
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR109_HeartbeatOnlyForWhatWasAccepted(t *testing.T) { transcript(t) }
-func TestR109_RefusedAfterTheNextWasSent(t *testing.T)      { transcript(t) }
-func TestR109_NoHeartbeatsOfVirtualHosts(t *testing.T)      { transcript(t) }
-func TestR106_HeartbeatByAlias(t *testing.T)                { transcript(t) }

@@ -337,10 +337,3 @@ func TestB19_UncachedInSotW(t *testing.T) {
 		}
 	}
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR125_InitialVersions(t *testing.T) { transcript(t) }
-func TestR125_TimeToLive(t *testing.T)      { transcript(t) }
-func TestR125_SharedNames(t *testing.T)     { transcript(t) }
-func TestR125_TwoRelays(t *testing.T)       { transcript(t) }

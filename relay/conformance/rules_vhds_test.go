@@ -138,16 +138,3 @@ func TestR095_UnknownHosts(t *testing.T) {
 		}
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR094_VirtualHostsOnDemand(t *testing.T)               { transcript(t) }
-func TestC37_HostAfterHost(t *testing.T)                       { transcript(t) }
-func TestR092_RemovalReachesAliases(t *testing.T)              { transcript(t) }
-func TestR079_HostsGivenUpUnderTheWildcard(t *testing.T)       { transcript(t) }
-func TestR092_MemberAndAlias(t *testing.T)                     { transcript(t) }
-func TestR095_UnknownAliasesInSotW(t *testing.T)               { transcript(t) }
-func TestR092_AliasesOfWhatIsHeld(t *testing.T)                { transcript(t) }
-func TestR086_HeldByAnAliasAndGone(t *testing.T)               { transcript(t) }
-func TestB20_AliasesThatAreNotListed(t *testing.T)             { transcript(t) }
-func TestB20_UnknownHostsAreAskedAfterAReconnect(t *testing.T) { transcript(t) }

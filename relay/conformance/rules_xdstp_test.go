@@ -108,35 +108,3 @@ func TestB16_EndpointsOfAGlobFollowTheirCluster(t *testing.T) {
 		})
 	})
 }
-
-// Conversations in testdata/transcripts/rules.
-
-func TestR128_OneSubscriptionForAllSpellings(t *testing.T)          { transcript(t) }
-func TestR128_OneNameInOneRequest(t *testing.T)                     { transcript(t) }
-func TestB23_NoNameIsLikeAnother(t *testing.T)                      { transcript(t) }
-func TestX23_BesideGoodNames(t *testing.T)                          { transcript(t) }
-func TestR130_GroupsShareNames(t *testing.T)                        { transcript(t) }
-func TestR130_ReturnsAreNotAnsweredTooSoon(t *testing.T)            { transcript(t) }
-func TestR143_FeaturesThatChangeContentKeepNamesApart(t *testing.T) { transcript(t) }
-func TestR130_WhatGroupsShareEndsWithTheLast(t *testing.T)          { transcript(t) }
-func TestR130_SharedNamesHaveAllTheirTraits(t *testing.T)           { transcript(t) }
-func TestR132_GlobsAreOneLevelDeep(t *testing.T)                    { transcript(t) }
-func TestR132_GlobsFollowTheirMembers(t *testing.T)                 { transcript(t) }
-func TestR132_EmptyGlobs(t *testing.T)                              { transcript(t) }
-func TestR132_SotWKnowsEmptyGlobs(t *testing.T)                     { transcript(t) }
-func TestR084_AGlobAskedForAgainIsAnsweredAgain(t *testing.T)       { transcript(t) }
-func TestR084_AGlobWaitsForNoAnswer(t *testing.T)                   { transcript(t) }
-func TestR084_WhatAClientForgotIsSent(t *testing.T)                 { transcript(t) }
-func TestR086_AReturningClientIsToldOfMembersThatWent(t *testing.T) { transcript(t) }
-func TestR086_TheRelayIsToldOfMembersThatWent(t *testing.T)         { transcript(t) }
-func TestB15_MembersThatAnOriginForgotToRemove(t *testing.T)        { transcript(t) }
-func TestR132_AGlobBesideAMember(t *testing.T)                      { transcript(t) }
-func TestR132_WildcardBesideGlobs(t *testing.T)                     { transcript(t) }
-func TestB7_AGlobIsAnsweredOnceItSettles(t *testing.T)              { transcript(t) }
-func TestB7_ASetIsNotHeldForEverForAGlob(t *testing.T)              { transcript(t) }
-func TestB8_AGlobOfAColdRelay(t *testing.T)                         { transcript(t) }
-func TestB6_CollectionsLinger(t *testing.T)                         { transcript(t) }
-func TestR132_EndpointsOfALocality(t *testing.T)                    { transcript(t) }
-func TestR132_AHalfClosedStreamIsAnsweredForEachGlob(t *testing.T)  { transcript(t) }
-func TestB11_ClustersOfAGlobComeFirst(t *testing.T)                 { transcript(t) }
-func TestR132_OneSetOfAllGlobs(t *testing.T)                        { transcript(t) }

@@ -9,6 +9,7 @@ import (
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A playedLoad is what a scene with TENDER_LRS has of load reports.
@@ -72,13 +73,13 @@ func (l *playedLoad) said(t *testing.T) (lines []string) {
 }
 
 // ask has the origin ask on the newest stream of a node's cluster: "edge for 10s one two".
-func (l *playedLoad) ask(t *testing.T, what string, duration func(string) time.Duration) {
+func (l *playedLoad) ask(t *testing.T, what string) {
 	t.Helper()
 	cluster, rest, _ := strings.Cut(what, " for ")
 	words := strings.Fields(rest)
 	for n := l.origin.count() - 1; n >= 0; n-- {
 		if st := l.origin.stream(t, n); st.requests()[0].GetNode().GetCluster() == cluster {
-			st.ask(t, duration(words[0]), words[1:]...)
+			st.ask(t, check.Must(time.ParseDuration(words[0])), words[1:]...)
 			return
 		}
 	}

@@ -4,57 +4,71 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // A player plays one case of a scene.
 type player struct {
-	w       *orderWorld
-	origins map[string]*playedOrigin
-	clients map[string]*playedClient
-	order   []*playedClient // as they connected
-	notes   []string        // to say beside what the clients are told
-	load    *playedLoad     // nil without TENDER_LRS
+	w        *orderWorld
+	origins  map[string]*playedOrigin
+	clients  map[string]*playedClient
+	order    []*playedClient                    // as they connected
+	below    *running                           // a relay whose origin is the other one
+	contents map[string]*relaytest.Content      // by cluster or feature of the node
+	streams  map[string]*relaytest.OriginStream // that an origin accepted by name
+	versions map[string]int                     // of responses, numbered
+	form     string                             // how responses are written: "responses", "merged" or "states"
+	notes    []string                           // to write before the responses
+	load     *playedLoad                        // nil without TENDER_LRS
 }
 
 // A playedOrigin is an origin of a scene.
 type playedOrigin struct {
 	*orderWorld
-	stream *relaytest.OriginStream // to the relay, of an origin that answers by hand
-	seen   map[int]int             // requests that were listed, by stream
+	listed map[int]int // requests, by stream
 }
 
 // A playedClient is a client of a scene.
 type playedClient struct {
 	*orderClient
 	name       string
-	variant    relaytest.Variant
+	opts       relaytest.ClientOptions
+	versions   bool // its responses are written with the number of their version, and whether resources are wrapped
 	unanswered []*relaytest.Response
-	ended      bool            // and said
-	asked      map[string]bool // the clusters whose endpoints an Envoy asked for; nil: not one
+	closed     bool            // and written
+	states     []string        // as written last
+	endpoints  map[string]bool // the clusters whose endpoints it subscribed to by itself; nil: it does not
 }
 
 // playerBubble runs f with a relay of one origin or, with TENDER_ROUTES, two.
 func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	t.Helper()
 	run := func(w, west *orderWorld, load *playedLoad) {
-		p := &player{w: w, load: load, origins: make(map[string]*playedOrigin), clients: make(map[string]*playedClient)}
-		p.origins["origin"] = &playedOrigin{orderWorld: w, seen: make(map[int]int)}
+		p := &player{
+			w: w, load: load, origins: make(map[string]*playedOrigin), clients: make(map[string]*playedClient),
+			contents: make(map[string]*relaytest.Content), streams: make(map[string]*relaytest.OriginStream), versions: make(map[string]int),
+		}
+		p.origins["origin"] = &playedOrigin{w, make(map[int]int)}
 		if west != nil {
-			p.origins["west"] = &playedOrigin{orderWorld: west, seen: make(map[int]int)}
+			p.origins["west"] = &playedOrigin{west, make(map[int]int)}
 		}
 		f(p)
 	}
@@ -68,25 +82,29 @@ func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	}
 }
 
-// said returns the notes, what the clients were told since the last time, and whose streams ended.
-func (p *player) said() []string {
+// results returns what to write below an event: notes, responses since the last event, and closed streams.
+func (p *player) results() []string {
+	synctest.Wait()
 	lines := p.notes
 	p.notes = nil
 	for quiet := false; !quiet; {
 		quiet = true
 		for _, c := range p.order {
-			got := c.heard()
-			for i, response := range got {
-				lines = append(lines, c.name+" < "+shortenRanges(response)+ownWords(c.read[i]))
+			for _, response := range p.responses(c) {
+				lines = append(lines, c.name+" < "+response)
 			}
 			c.unanswered = append(c.unanswered, c.read...)
 			quiet = !c.react() && quiet
 		}
 	}
 	for _, c := range p.order {
-		if c.Ended() && !c.ended {
-			c.ended = true
-			lines = append(lines, c.name+" is disconnected: "+status.Code(c.WaitEnd(p.w.t.Context())).String())
+		if c.Ended() && !c.closed {
+			c.closed = true
+			err := c.WaitEnd(p.w.t.Context())
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			lines = append(lines, c.name+" stream closed: "+status.Code(err).String())
 		}
 	}
 	if p.load != nil {
@@ -95,32 +113,92 @@ func (p *player) said() []string {
 	return lines
 }
 
-// ownWords returns the messages of errors that are not the origin's.
-func ownWords(r *relaytest.Response) (words string) {
-	for _, e := range r.Errors {
-		if e.Message != orderWhy {
-			words += " (" + e.Message + ")"
+// responses returns the responses to a client since the last event, as they are to be written.
+func (p *player) responses(c *playedClient) []string {
+	responses := c.heard()
+	parts := make(map[string][]string)
+	switch p.form {
+	case "states":
+		for typeURL, entries := range c.State() {
+			for name, entry := range entries {
+				parts[orderShort(typeURL)] = append(parts[orderShort(typeURL)], name+"@"+p.w.revs[entry.Digest])
+			}
 		}
+	case "merged":
+		for _, response := range responses {
+			short, rest, _ := strings.Cut(response, " ")
+			parts[short] = append(parts[short], strings.Fields(strings.Trim(rest, "{}"))...)
+		}
+	default:
+		for i, r := range c.read {
+			responses[i] = shortenRanges(responses[i]) + ownMessages(r)
+			if c.versions {
+				responses[i] += p.numberVersion(r)
+			}
+		}
+		return responses
 	}
-	return words
+	var lines []string
+	for _, short := range slices.Sorted(maps.Keys(parts)) {
+		slices.Sort(parts[short])
+		lines = append(lines, short+" "+strings.Join(slices.Compact(parts[short]), " "))
+	}
+	if p.form == "states" && len(lines) == 0 {
+		lines = []string{"nothing"}
+	}
+	if p.form == "states" && (len(responses) == 0 || slices.Equal(lines, c.states)) {
+		return nil
+	}
+	c.states = lines
+	return lines
 }
 
-// react answers as an Envoy does, of a client that is one: it asks for the endpoints of new clusters first. It reports
-// whether there was something to answer.
+// numberVersion returns the number of the version of a response, in the order in which versions came.
+func (p *player) numberVersion(r *relaytest.Response) string {
+	if p.versions[r.Version] == 0 {
+		p.versions[r.Version] = len(p.versions) + 1
+	}
+	text := fmt.Sprint(" #", p.versions[r.Version])
+	if slices.ContainsFunc(r.Resources, func(res relaytest.Resource) bool { return res.Wrapped }) {
+		text += " wrapped"
+	}
+	return text
+}
+
+// ownMessages returns the messages of errors that are not the origin's.
+func ownMessages(r *relaytest.Response) (messages string) {
+	for _, e := range r.Errors {
+		if e.Message != orderWhy {
+			messages += " (" + e.Message + ")"
+		}
+	}
+	return messages
+}
+
+// react has a client with auto-eds subscribe to the endpoints of new clusters, and then ACK. It reports whether there
+// was a response.
 func (c *playedClient) react() bool {
-	if c.asked == nil || len(c.read) == 0 {
+	if c.endpoints == nil || len(c.read) == 0 {
 		return false
 	}
 	for _, r := range c.read {
 		for _, name := range r.Names() {
-			if r.TypeURL == relaytest.ClusterType && !c.asked[name] {
-				c.asked[name] = true
+			if r.TypeURL == relaytest.ClusterType && !c.endpoints[name] {
+				c.endpoints[name] = true
 				c.Subscribe(relaytest.EndpointType, name)
 			}
 		}
 	}
-	c.answer(nil)
+	c.acceptAll()
 	return true
+}
+
+// acceptAll ACKs all responses that have no answer.
+func (c *playedClient) acceptAll() {
+	for _, r := range c.unanswered {
+		c.Ack(r)
+	}
+	c.unanswered = nil
 }
 
 func (p *player) happen(event string) {
@@ -128,25 +206,33 @@ func (p *player) happen(event string) {
 	who, what, _ := strings.Cut(event, " ")
 	switch who {
 	case "wait":
-		p.w.pass(p.duration(what))
+		p.w.pass(check.Must(time.ParseDuration(what)))
 	case "repeat": // "3: origin cds a@#; wait 1s", where # counts from 1
 		times, events, _ := strings.Cut(what, ": ")
-		n, err := strconv.Atoi(times)
-		if err != nil {
-			p.w.t.Fatal(err)
-		}
-		for i := range n {
+		for i := range check.Must(strconv.Atoi(times)) {
 			for event := range strings.SplitSeq(events, "; ") {
 				p.happen(strings.ReplaceAll(event, "#", strconv.Itoa(i+1)))
-				p.notes = p.said()
+				p.notes = p.results()
 			}
 		}
+	case "relay":
+		p.w.relay.Stop() // variables are not events
+	case "write":
+		p.form = what
+	case "log":
+		p.notes = append(p.notes, fmt.Sprint(p.w.relay.Log.Count(what), " times"))
 	case "origin", "west":
 		p.origin(who, what)
 	case "operator":
 		p.operator(what)
 	default:
-		p.client(who, what)
+		if s := p.streams[who]; s != nil {
+			p.w.say(s, expandChanges(strings.TrimPrefix(what, "sends "))...)
+			return
+		}
+		for name := range strings.SplitSeq(who, "+") {
+			p.client(name, what)
+		}
 	}
 }
 
@@ -189,25 +275,26 @@ func oddSleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (p *player) duration(text string) time.Duration {
+// typeURL returns the type URL of a short name; none is the empty one.
+func (p *player) typeURL(short string) string {
 	p.w.t.Helper()
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		p.w.t.Fatal(err)
+	if orderTypes[short] == "" && short != "none" {
+		p.w.t.Fatalf("%q is no type", short)
 	}
-	return d
+	return orderTypes[short]
 }
 
-// playedBehaviours are what an origin may be told to be.
+// playedBehaviours change how an origin behaves.
 var playedBehaviours = map[string]func(b *relaytest.Behaviour){
-	"answers by hand":            func(b *relaytest.Behaviour) { b.Manual = true },
+	"behaves normally":           func(b *relaytest.Behaviour) { *b = relaytest.Behaviour{} },
+	"is manual":                  func(b *relaytest.Behaviour) { b.Manual = true },
 	"is silent on missing names": func(b *relaytest.Behaviour) { b.SilentOnMissing = true },
 	"reports missing names":      func(b *relaytest.Behaviour) { b.SilentOnMissing = false },
-	"ignores what the relay has": func(b *relaytest.Behaviour) { b.IgnoreIRV = true },
+	"ignores initial versions":   func(b *relaytest.Behaviour) { b.IgnoreIRV = true },
 	"sends no versions":          func(b *relaytest.Behaviour) { b.EmptyVersions = true },
-	"forgets all that it said":   func(b *relaytest.Behaviour) { b.IgnoreIRV, b.EmptyVersions, b.SilentOnMissing = true, true, true },
+	"keeps no state":             func(b *relaytest.Behaviour) { b.IgnoreIRV, b.EmptyVersions, b.SilentOnMissing = true, true, true },
 	"speaks SotW":                func(b *relaytest.Behaviour) { b.SotW = true },
-	"has outside by name alone":  func(b *relaytest.Behaviour) { b.NamedOnly = func(_, name string) bool { return name == "outside" } },
+	"duplicates responses":       func(b *relaytest.Behaviour) { b.Duplicate = true },
 }
 
 func (p *player) origin(who, what string) {
@@ -217,73 +304,166 @@ func (p *player) origin(who, what string) {
 		o.origin.Change(alter)
 		return
 	}
-	if what == "has virtual hosts on demand" {
-		o.onDemand()
-		return
-	}
 	verb, rest, _ := strings.Cut(what, " ")
+	word, more, _ := strings.Cut(rest, " ")
 	switch verb {
 	case "stops":
 		o.stop()
 	case "starts":
 		o.origin.Restart()
 		o.pass(0)
-	case "answers": // "after 5s"
-		d := p.duration(strings.TrimPrefix(rest, "after "))
+	case "delays":
+		d := check.Must(time.ParseDuration(rest))
 		o.origin.Change(func(b *relaytest.Behaviour) { b.Delay = d })
-	case "ends": // streams in silence, after 5s
-		o.mute(p.duration(strings.TrimPrefix(rest, "streams in silence, after ")))
-	case "says":
-		if o.stream == nil || o.stream.State().Ended {
-			o.stream = o.accept()
+	case "omits":
+		o.origin.Change(func(b *relaytest.Behaviour) {
+			b.NamedOnly = func(_, name string) bool { return strings.HasPrefix(name, rest) }
+		})
+	case "has":
+		if rest == "virtual hosts on demand" {
+			o.onDemand()
+			return
 		}
-		o.say(o.stream, expandChanges(rest)...)
+		o.origin.Change(func(b *relaytest.Behaviour) { b.Unresolved = func(_, name string) bool { return "no "+name == rest } })
+	case "closes":
+		o.mute(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
+	case "accepts":
+		p.streams[rest] = o.accept()
+	case "sends":
+		o.origin.Inject(o.response(expandChanges(rest)...))
+	case "heartbeats":
+		o.origin.Heartbeat(p.typeURL(word), strings.Fields(more)...)
+	case "forbids":
+		o.uncached(expandChanges(strings.TrimPrefix(rest, "caching of "))...)
+	case "for":
+		if p.contents[word] == nil {
+			p.contents[word] = o.origin.For(func(n *corepb.Node) bool {
+				return n.GetCluster() == word || slices.Contains(n.GetClientFeatures(), word)
+			})
+		}
+		c := o.parse(more)
+		p.contents[word].Set(p.typeURL(c.short), c.name, o.message(c.short, c.name, c.rev), "")
 	case "asks":
-		p.load.ask(p.w.t, rest, p.duration)
+		p.load.ask(p.w.t, rest)
 	case "lists":
-		p.list(who, o, rest)
+		for _, line := range p.list(o, word, more) {
+			p.notes = append(p.notes, who+": "+line)
+		}
 	default:
 		o.change(expandChanges(what)...)
 	}
 }
 
-// list notes what an origin is asked for, or has been asked since the last time, by type.
-func (p *player) list(who string, o *playedOrigin, what string) {
-	state, byType := o.origin.State(), make(map[string][]string)
-	for _, s := range state.Streams {
-		for typeURL := range s.Types {
-			if what == "subscriptions" {
-				byType[orderShort(typeURL)] = state.Names(typeURL)
+// list returns what an origin is asked for.
+func (p *player) list(o *playedOrigin, what, types string) (lines []string) {
+	p.w.t.Helper()
+	state := o.origin.State()
+	switch what {
+	case "subscriptions":
+		shorts := strings.Split(types, "+")
+		if types == "" {
+			shorts = shortsOf(state)
+		}
+		for _, short := range shorts {
+			lines = append(lines, short+describeSubscriptions(state, p.typeURL(short)))
+		}
+	case "requests":
+		byType := make(map[string]string)
+		for _, s := range state.Streams {
+			for _, r := range s.Requests[o.listed[s.ID]:] {
+				byType[orderShort(r.TypeURL())] += describeRequest(r)
+				o.listed[s.ID]++
 			}
 		}
-		for _, r := range s.Requests[o.seen[s.ID]:] {
-			if what == "requests" {
-				short := orderShort(r.TypeURL())
-				byType[short] = append(byType[short], describeRequest(r)...)
-				o.seen[s.ID]++
+		for _, short := range slices.Sorted(maps.Keys(byType)) {
+			lines = append(lines, short+byType[short])
+		}
+	case "initial": // versions
+		lines = []string{"initial versions of " + strings.Join(slices.Sorted(maps.Keys(o.resumed())), " ")}
+	case "streams":
+		line := fmt.Sprintf("%d of %d streams open, %d connections", len(state.Open()), len(state.Streams), state.Connections)
+		if slices.ContainsFunc(state.Open(), func(st *relaytest.StreamState) bool { return st.SotW }) {
+			line += ", SotW"
+		}
+		lines = []string{line}
+	case "nodes":
+		for _, st := range state.Open() {
+			lines = append(lines, describeNode(st, p.typeURL(types)))
+		}
+		slices.Sort(lines)
+	default:
+		p.w.t.Fatalf("origin lists %s: not understood", what)
+	}
+	return lines
+}
+
+// shortsOf returns the short names of all types that an origin was asked for.
+func shortsOf(s *relaytest.OriginState) []string {
+	seen := make(map[string]bool)
+	for _, stream := range s.Streams {
+		for typeURL := range stream.Types {
+			seen[orderShort(typeURL)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen))
+}
+
+// describeSubscriptions returns the names that were subscribed of a type: "a×2" was requested twice, and "(a)" is no
+// longer subscribed.
+func describeSubscriptions(s *relaytest.OriginState, typeURL string) (text string) {
+	subscribed := s.Names(typeURL)
+	times := make(map[string]int)
+	names := slices.Clone(subscribed)
+	for _, r := range s.Requests(typeURL) {
+		for _, name := range append(r.Message.GetResourceNamesSubscribe(), r.SotW.GetResourceNames()...) {
+			if times[name]++; !slices.Contains(names, name) {
+				names = append(names, name)
 			}
 		}
 	}
-	for _, short := range slices.Sorted(maps.Keys(byType)) {
-		p.notes = append(p.notes, who+": "+strings.Join(append([]string{short}, byType[short]...), " "))
+	slices.Sort(names[len(subscribed):]) // their order may vary
+	for _, name := range names {
+		word := name
+		if times[name] > 1 {
+			word += fmt.Sprint("×", times[name])
+		}
+		if !slices.Contains(subscribed, name) {
+			word = "(" + word + ")"
+		}
+		text += " " + word
 	}
+	if n := s.Type(typeURL).NACKs; n > 0 {
+		text += fmt.Sprintf(", %d NACKs", n)
+	}
+	return text
+}
+
+// describeNode returns the node of a stream, and what it asks for of a type.
+func describeNode(st *relaytest.StreamState, typeURL string) string {
+	names := slices.Sorted(maps.Keys(st.Type(typeURL).Names))
+	if st.Type(typeURL).Wildcard {
+		names = append(names, "*")
+	}
+	features := slices.DeleteFunc(slices.Clone(st.Node.GetClientFeatures()), func(f string) bool { return strings.HasPrefix(f, "xds.config.") })
+	return strings.TrimSpace(fmt.Sprintf("%s of cluster %s asks for %s %s",
+		st.Node.GetId(), st.Node.GetCluster(), strings.Join(names, " "), strings.Join(features, " ")))
 }
 
 // describeRequest returns what the relay asks for and gives up, and how it answers.
-func describeRequest(r relaytest.Request) (words []string) {
+func describeRequest(r relaytest.Request) (text string) {
 	for _, name := range slices.Sorted(slices.Values(r.Message.GetResourceNamesSubscribe())) {
-		words = append(words, "+"+name)
+		text += " +" + name
 	}
 	for _, name := range slices.Sorted(slices.Values(r.Message.GetResourceNamesUnsubscribe())) {
-		words = append(words, "-"+name)
+		text += " -" + name
 	}
 	switch {
 	case r.Message.GetErrorDetail() != nil:
-		words = append(words, "NACK")
+		text += " NACK"
 	case r.Message.GetResponseNonce() != "":
-		words = append(words, "ACK")
+		text += " ACK"
 	}
-	return words
+	return text
 }
 
 func (p *player) operator(what string) {
@@ -306,103 +486,190 @@ func (p *player) operator(what string) {
 func (p *player) client(name, what string) {
 	p.w.t.Helper()
 	c := p.clients[name]
-	does, rest, _ := strings.Cut(what, " ")
-	if does == "connects," {
-		p.connect(name, strings.Split(rest, ", "))
+	verb, rest, _ := strings.Cut(what, " ")
+	switch {
+	case verb == "connects":
+		p.connect(name, strings.Fields(rest))
 		return
-	}
-	if p.load != nil && p.load.peer(p.w.relay, name, what) {
+	case p.load != nil && p.load.peer(p.w.relay, name, what):
 		return
-	}
-	if c == nil {
+	case c == nil:
 		p.w.t.Fatalf("%s %s: there is no client of this name", name, what)
 	}
-	short, names, _ := strings.Cut(rest, " ")
-	switch does {
-	case "subscribes":
-		c.note(short, names)
-		c.subscribe(short, expandNames(names))
-	case "unsubscribes":
-		c.Unsubscribe(orderTypes[short], strings.Fields(expandNames(names))...)
-	case "returns": // "to cds a b, holding c"
-		asks, holds, _ := strings.Cut(names, ", holding ")
-		short, names, _ := strings.Cut(asks, " ")
-		c.note(short, names)
-		c.returns(c.variant, short, expandNames(names), expandNames(holds))
-	case "acks":
-		c.answer(strings.Fields(rest))
-	case "nacks":
-		c.nack(short)
+	types, names, _ := strings.Cut(rest, " ")
+	switch verb {
+	case "sends":
+		p.send(c, rest, false)
+	case "returns": // "to cds a b, holding c d@1"
+		p.send(c, strings.TrimPrefix(rest, "to "), true)
 	case "reconnects":
 		c.Reconnect(p.w.relay.Conn())
-		c.ended, c.unanswered = false, nil
+		c.closed, c.unanswered = false, nil
+	case "half-closes":
+		c.CloseSend()
 	case "closes":
 		c.Close()
-		c.ended = true
+		c.closed = true
+	case "acks":
+		if types == "" {
+			c.acceptAll()
+			return
+		}
+		fallthrough
 	default:
-		p.w.t.Fatalf("%s %s: not understood", name, what)
+		for short := range strings.SplitSeq(types, "+") {
+			p.request(c, verb, p.typeURL(short), short, expandNames(names))
+		}
 	}
 }
 
-// note remembers the endpoints that an Envoy asks for.
-func (c *playedClient) note(short, names string) {
+// request has a client make a request of a type.
+func (p *player) request(c *playedClient, verb, typeURL, short, names string) {
+	p.w.t.Helper()
+	switch verb {
+	case "subscribes":
+		c.noteEndpoints(short, names)
+		c.subscribe(short, names)
+		return
+	case "unsubscribes":
+		c.Unsubscribe(typeURL, strings.Fields(names)...)
+		return
+	case "acks":
+		c.ack(short)
+	case "nacks":
+		c.nack(short)
+	default:
+		p.w.t.Fatalf("%s %s: not understood", c.name, verb)
+	}
+	c.unanswered = slices.DeleteFunc(c.unanswered, func(r *relaytest.Response) bool { return r.TypeURL == typeURL })
+}
+
+// noteEndpoints remembers the endpoints that a client with auto-eds asks for.
+func (c *playedClient) noteEndpoints(short, names string) {
 	for name := range strings.FieldsSeq(names) {
-		if c.asked != nil && short == "eds" {
-			c.asked[name] = true
+		if c.endpoints != nil && short == "eds" {
+			c.endpoints[name] = true
 		}
 	}
 }
 
-func (p *player) connect(name string, how []string) {
-	opts := playerOptions(name, how[0])
-	var asked map[string]bool
-	for _, option := range how[1:] {
-		switch option {
-		case "ready":
-			opts.AutoAck = true
-		case "refuses all":
-			opts.AutoAck, opts.Reject = true, func(*relaytest.Response) error { return errors.New("refused") }
-		case "wrapped":
-			opts.Node = relaytest.WithFeatures(opts.Node, relaytest.FeatureWrapper)
-		case "as an Envoy":
-			asked = make(map[string]bool)
-		default:
-			p.w.t.Fatalf("%s connects, %s: not understood", name, option)
-		}
-	}
-	c := &playedClient{orderClient: p.w.dial(opts), name: name, variant: opts.Variant, asked: asked}
-	p.clients[name], p.order = c, append(p.order, c)
-}
-
-// answer accepts the last responses of types, or all that is unanswered.
-func (c *playedClient) answer(shorts []string) {
-	c.w.t.Helper()
-	c.ack(shorts...)
-	if len(shorts) == 0 {
-		for _, r := range c.unanswered {
-			c.Ack(r)
-		}
-	}
-	c.unanswered = slices.DeleteFunc(c.unanswered, func(r *relaytest.Response) bool {
-		return len(shorts) == 0 || slices.Contains(shorts, orderShort(r.TypeURL))
-	})
-}
-
-// playerOptions returns how the client of a name connects.
-func playerOptions(name, variant string) relaytest.ClientOptions {
+func (p *player) connect(name string, options []string) {
+	p.w.t.Helper()
 	id, stream, _ := strings.Cut(name, "/")
 	short, _, _ := strings.Cut(stream, "/")
-	opts := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(id), TypeURL: orderTypes[short]}
-	if variant == "delta" {
-		opts.Variant = relaytest.Delta
-	}
+	c := &playedClient{name: name}
+	opts, relay := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(id), TypeURL: orderTypes[short]}, p.w.relay
 	switch {
 	case strings.HasPrefix(id, "grpc"):
 		opts.Node = relaytest.GRPCNode(id)
 	case strings.HasPrefix(id, "tender"):
 		opts.Node = &corepb.Node{Id: id, UserAgentName: "tender"}
 	}
-	return opts
+	for _, option := range options {
+		key, value, _ := strings.Cut(option, "=")
+		switch key {
+		case "sotw":
+		case "delta":
+			opts.Variant = relaytest.Delta
+		case "auto-ack":
+			opts.AutoAck = true
+		case "auto-nack":
+			opts.AutoAck, opts.Reject = true, func(*relaytest.Response) error { return errors.New("refused") }
+		case "auto-eds":
+			c.endpoints = make(map[string]bool)
+		case "untyped":
+			opts.ImplicitType = true
+		case "ttl":
+			opts.Node = relaytest.WithFeatures(opts.Node, relaytest.FeatureTTL, relaytest.FeatureWrapper)
+		case "wrapper":
+			opts.Node = relaytest.WithFeatures(opts.Node, relaytest.FeatureWrapper)
+		case "feature":
+			opts.Node = relaytest.WithFeatures(opts.Node, value)
+		case "cluster":
+			opts.Node.Cluster = value
+		case "versions":
+			c.versions = true
+		case "below":
+			if p.below == nil {
+				p.below = p.w.relay.below()
+			}
+			relay = p.below
+		default:
+			p.w.t.Fatalf("%s connects: option %q: not understood", name, option)
+		}
+	}
+	c.opts, c.orderClient = opts, p.w.dialAt(relay, opts)
+	p.clients[name], p.order = c, append(p.order, c)
+}
+
+// send sends any request: "cds a -b, nonce=@1". One of a returning client is "cds a b, holding c d@1", without options.
+func (p *player) send(c *playedClient, what string, returning bool) {
+	p.w.t.Helper()
+	asks, options, _ := strings.Cut(what, ", ")
+	short, names, _ := strings.Cut(asks, " ")
+	typeURL := p.typeURL(short)
+	delta := &discoverypb.DeltaDiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL}
+	sotw := &discoverypb.DiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL, ResourceNames: strings.Fields(expandNames(names))}
+	for _, name := range sotw.ResourceNames {
+		if dropped, ok := strings.CutPrefix(name, "-"); ok {
+			delta.ResourceNamesUnsubscribe = append(delta.ResourceNamesUnsubscribe, dropped)
+		} else {
+			delta.ResourceNamesSubscribe = append(delta.ResourceNamesSubscribe, name)
+		}
+	}
+	if returning {
+		c.noteEndpoints(short, names)
+		sotw.VersionInfo, delta.InitialResourceVersions = "r1.of-another-set", heldVersions(strings.TrimPrefix(options, "holding "))
+		options = ""
+	}
+	for option := range strings.FieldsSeq(options) {
+		key, value, _ := strings.Cut(option, "=")
+		switch key {
+		case "nonce":
+			delta.ResponseNonce = p.earlier(c, typeURL, value, func(r *relaytest.Response) string { return r.Nonce })
+			sotw.ResponseNonce = delta.ResponseNonce
+		case "version":
+			sotw.VersionInfo = p.earlier(c, typeURL, value, func(r *relaytest.Response) string { return r.Version })
+		case "error":
+			delta.ErrorDetail = status.New(codes.Unknown, value).Proto()
+			sotw.ErrorDetail = delta.ErrorDetail
+		default:
+			p.w.t.Fatalf("request %q: option %q: not understood", what, option)
+		}
+	}
+	c.Send(map[relaytest.Variant]proto.Message{relaytest.Delta: delta, relaytest.SotW: sotw}[c.opts.Variant])
+}
+
+// heldVersions returns the initial versions of "a b@1": of a, one that no origin sends.
+func heldVersions(held string) map[string]string {
+	versions := make(map[string]string)
+	for word := range strings.FieldsSeq(expandNames(held)) {
+		name, rev, ok := strings.Cut(word, "@")
+		versions[name] = map[bool]string{true: "v" + rev, false: "of another time"}[ok]
+	}
+	return versions
+}
+
+// earlier returns a field of an earlier response: of "@2", the second one of its type, of "@cds:2", of another type, and
+// of "other@2", of another client.
+func (p *player) earlier(c *playedClient, typeURL, text string, field func(*relaytest.Response) string) string {
+	p.w.t.Helper()
+	of, number, ok := strings.Cut(text, "@")
+	if !ok {
+		return text
+	}
+	if of != "" {
+		c = p.clients[of]
+	}
+	if short, n, other := strings.Cut(number, ":"); other {
+		typeURL, number = p.typeURL(short), n
+	}
+	responses := slices.DeleteFunc(slices.Clone(c.Responses()), func(r *relaytest.Response) bool { return r.TypeURL != typeURL })
+	n := check.Must(strconv.Atoi(number))
+	if n > len(responses) {
+		p.w.t.Fatalf("%v: %s: only %d responses", c.Client, text, len(responses))
+	}
+	return field(responses[n-1])
 }
 
 // numbered matches a range of numbers in a name, such as "web{1..9}".

@@ -2,88 +2,94 @@ package conformance_test
 
 import (
 	"flag"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 var update = flag.Bool("update", false, "write the transcripts")
 
-// TestTranscripts plays the conversations under testdata/transcripts and compares
-// what the relay says with what is written there; -update writes it anew, and the
-// review is the diff. A file that begins with codes (R124_…) holds these rules, as a
-// test of that name would.
+// TestTranscripts plays the conversations under testdata/transcripts and compares the responses of the relay with those
+// that are written there; -update writes them, and the review is the diff. A file whose name begins with codes (R124_…)
+// tests these rules, as a test of that name would.
 //
-// A line that begins with ">" is something that happens; the lines below it are
-// what the clients are told then, before anything else happens. "envoy < cds web@1
-// -old" reads: the client named envoy is sent revision 1 of the cluster web, and
-// told that old is removed. SotW responses have braces: they have no removals. Errors
-// of the relay's own have their message.
+// A line that begins with ">" is an event; the indented lines below it are what comes of it before the next one. Lines
+// are read as orderWorld has it: "envoy < cds web@1 -old" is a response to the client envoy, with revision 1 of the
+// cluster web and the removal of old. Errors of the relay's own have their message. A line of four dashes ends a scene;
+// each has a relay of its own.
 //
-//	> for V = delta, sotw            (play the scene once for each value of V; "" is nothing; one value: V is short for it)
-//	> relay TENDER_ACK_WAIT=1s       (first, if at all; with TENDER_ROUTES there is a second origin, west)
-//	> envoy connects, delta          (or sotw; "grpc" begins the names of gRPC clients, "tender" of relays)
-//	> envoy connects, delta, ready   (accepts everything at once; also: "refuses all", and "as an Envoy", which
-//	                                 asks for the endpoints of new clusters first; "wrapped": it understands
-//	                                 resources in Resource messages)
-//	> envoy/eds/2 connects, delta    (a stream of one type of the same Envoy)
-//	> origin cds web@1, eds -web     (a revision appears, a resource goes; all at once)
-//	> origin cds web{1..9}@1         (web1 to web9; also in the names that clients ask for)
-//	> origin stops, starts, or has a behaviour of player.origin
-//	> origin says cds web@1, eds -web (one response, after "origin answers by hand")
-//	> origin lists subscriptions     (what it is asked for)
-//	> origin lists requests          (that came since it did so last)
-//	> envoy subscribes cds a b       (no names: the legacy wildcard; also: unsubscribes)
-//	> envoy returns to cds a b, holding a c (its first request of the type; in SotW, it holds some version)
-//	> envoy acks cds                 (also: eds …; nacks; no types: all that is unanswered)
-//	> envoy closes its stream, or reconnects
-//	> operator freezes, thaws, releases, discards, or lists removals
+// For the scene:
+//
+//	> for V = delta, sotw               (plays it once for each value of V; "" is empty; one value: V is short for it)
+//	> relay TENDER_ACK_WAIT=1s          (variables of the relay; with TENDER_ROUTES there is a second origin, west)
+//	> relay stops
 //	> wait 5s
 //	> repeat 3: origin cds a@#; wait 1s
+//	> write merged                      (the responses of an event as one of each type, where their order and number vary)
+//	> write states                      (what clients have after each event; "write responses" ends both)
+//	> log text                          (writes how often the relay has logged this)
+//	> operator freezes                  (also: thaws, releases, discards, releases what was discarded, lists removals)
 //
 // Where cases differ, the values that a line is of precede it, such as "[sotw cds lds]".
-// A line of four dashes ends a scene. Each has a relay of its own.
+//
+// For clients; names that begin with grpc are of gRPC clients, those with tender of relays, and others of Envoys:
+//
+//	> envoy connects delta              (or sotw; options follow)
+//	  auto-ack, auto-nack               (answers each response at once)
+//	  auto-eds                          (subscribes to the endpoints of new clusters, then ACKs)
+//	  wrapper, ttl, feature=x           (client features)
+//	  cluster=x                         (of its node)
+//	  untyped                           (its requests have no type URL, on a stream of one type)
+//	  versions                          (its responses are written with the number of their version)
+//	  below                             (connects to a second relay, whose origin is the first one)
+//	> envoy/eds/2 connects delta        (a stream of one type of the same Envoy)
+//	> envoy subscribes cds a b{1..9}    (no names: the legacy wildcard; also: unsubscribes)
+//	> a+b subscribes cds+lds a          (each of these clients, to each of these types)
+//	> envoy returns to cds a b, holding a c@1   (the first request of a client that holds an unknown version of a, and v1 of c)
+//	> envoy acks cds+eds                (the last responses; no types: all unanswered ones; also: nacks)
+//	> envoy sends cds a -b, nonce=@2 version=@2 error=text   (any request; @2 is the second response of its type, @rds:2
+//	                                    that of another type, and other@2 that of another client; none is no type)
+//	> envoy closes its stream           (also: half-closes, reconnects)
+//
+// For origins:
+//
+//	> origin cds web@1, eds -web        (changes, all at once; names may have ranges)
+//	> origin for red cds a@1            (a resource for nodes of this cluster, or with this client feature)
+//	> origin forbids caching of cds a@1
+//	> origin heartbeats cds a
+//	> origin sends cds a@1, cds -b      (one response of one type, beside those that the origin sends by itself)
+//	> origin accepts s                  (a stream of a manual origin, for "s sends cds a@1")
+//	> origin lists subscriptions cds    (writes the names that are subscribed; no types: all)
+//	> origin lists requests             (writes those since the last time)
+//	> origin lists nodes cds            (writes the nodes of open streams; also: streams, initial versions)
+//	> origin stops                      (also: starts)
+//	> origin delays 2s                  (each response)
+//	> origin closes streams after 5s    (without a response)
+//	> origin omits a                    (from wildcards: names that begin so)
+//	> origin has no a                   (this alias has no resource; also: has virtual hosts on demand)
+//	> origin is manual                  (sends nothing by itself on the next streams; also: playedBehaviours)
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/transcripts/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			t.Parallel()
-			written, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var scenes []string
-			for script := range strings.SplitSeq(string(written), sceneEnd) {
-				scenes = append(scenes, play(t, script))
-			}
-			got := strings.Join(scenes, sceneEnd)
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(written) {
-				t.Errorf("%s (-written +said):\n%s", file, cmp.Diff(strings.Split(string(written), "\n"), strings.Split(got, "\n")))
-			}
-		})
-	}
+	check.Transcripts(t, "testdata/transcripts/*.txt", *update, func(t *testing.T, lines []string) string {
+		t.Parallel()
+		var scenes []string
+		for len(lines) > 0 {
+			end := slices.Index(append(slices.Clone(lines), sceneEnd), sceneEnd)
+			scenes = append(scenes, playScene(t, lines[:end]))
+			lines = lines[min(end+1, len(lines)):]
+		}
+		return strings.Join(scenes, sceneEnd+"\n")
+	})
 }
 
-const sceneEnd = "----\n"
+const sceneEnd = "----"
 
 // A playedScene is a part of a transcript that is played once for each of its cases.
 type playedScene struct {
-	lines      []string // without what was said
+	lines      []string // without results
 	variables  []string
 	values     [][]string     // by variable
 	occurrence *regexp.Regexp // of a variable in an event; nil without variables
@@ -92,15 +98,11 @@ type playedScene struct {
 // A playedCase has a value for each variable of a scene.
 type playedCase []string
 
-// play has the events of a scene happen, and returns it with what was said.
-func play(t *testing.T, script string) string {
+// playScene plays a scene, and returns it with the results.
+func playScene(t *testing.T, script []string) string {
 	t.Helper()
-	s := new(playedScene)
-	for line := range strings.Lines(script) {
-		if strings.HasPrefix(line, "  ") {
-			continue // what was said
-		}
-		s.lines = append(s.lines, strings.TrimSuffix(line, "\n"))
+	s := &playedScene{lines: script}
+	for _, line := range script {
 		if each, ok := strings.CutPrefix(line, "> for "); ok {
 			name, values, _ := strings.Cut(strings.TrimSpace(each), " = ")
 			s.variables, s.values = append(s.variables, name), append(s.values, strings.Split(values, ", "))
@@ -117,23 +119,23 @@ func play(t *testing.T, script string) string {
 		}
 		cases = longer
 	}
-	said := make([][][]string, len(s.lines)) // by line and case
+	results := make([][][]string, len(s.lines)) // by line and case
 	for _, c := range cases {
 		for i, lines := range s.playCase(t, c) {
-			said[i] = append(said[i], lines)
+			results[i] = append(results[i], lines)
 		}
 	}
 	var out strings.Builder
 	for i, line := range s.lines {
 		out.WriteString(line + "\n")
-		for _, text := range s.merge(cases, said[i]) {
+		for _, text := range s.merge(cases, results[i]) {
 			out.WriteString("  " + text + "\n")
 		}
 	}
 	return out.String()
 }
 
-// playCase returns what was said after each line.
+// playCase returns the results after each line.
 func (s *playedScene) playCase(t *testing.T, c playedCase) [][]string {
 	t.Helper()
 	var env []string
@@ -148,25 +150,25 @@ func (s *playedScene) playCase(t *testing.T, c playedCase) [][]string {
 				return strings.Trim(c[slices.Index(s.variables, v)], `"`)
 			})
 		}
-		if set, ok := strings.CutPrefix(event, "relay "); ok {
-			env = append(env, strings.Fields(set)...)
+		if set, ok := strings.CutPrefix(event, "relay TENDER_"); ok {
+			env = append(env, strings.Fields("TENDER_"+set)...)
 			continue
 		}
 		events[i] = strings.TrimRight(event, " ")
 	}
-	said := make([][]string, len(s.lines))
+	results := make([][]string, len(s.lines))
 	playerBubble(t, env, func(p *player) {
 		for i, event := range events {
 			if event == "" {
 				continue
 			}
 			p.happen(event)
-			for _, line := range p.said() {
-				said[i] = append(said[i], s.generalize(line, c))
+			for _, line := range p.results() {
+				results[i] = append(results[i], s.generalize(line, c))
 			}
 		}
 	})
-	return said
+	return results
 }
 
 // wordValue matches the values that are told apart from other text: types, names of clients, codes.
@@ -185,12 +187,12 @@ func (s *playedScene) generalize(line string, c playedCase) string {
 	return line
 }
 
-// merge returns what was said after one line in all cases: once where they agree, and else with labels.
-func (s *playedScene) merge(cases []playedCase, said [][]string) (lines []string) {
+// merge returns the results after one line in all cases: once where they agree, and else with labels.
+func (s *playedScene) merge(cases []playedCase, results [][]string) (lines []string) {
 	var texts []string // different ones, in order
 	of := make(map[string][]playedCase)
 	for i, c := range cases {
-		text := strings.Join(said[i], "\n")
+		text := strings.Join(results[i], "\n")
 		if of[text] == nil {
 			texts = append(texts, text)
 		}
