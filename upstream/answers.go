@@ -210,7 +210,7 @@ func (v *answers) warn(u wire.Update, c cache.Change) {
 
 // take applies what an origin states of a set, but for the removals that must wait.
 func (v *answers) take(s *set, u wire.Update, now time.Time) cache.Change {
-	c, ignores := s.Take(u, now, func(u wire.Update) cache.Change { return v.w.Apply(s.kind, u) })
+	c, ignores := s.Take(u, now)
 	if s.Confirmed(now) {
 		v.reports.Stated(cache.ReportedSet{Key: s.key, Kind: s.kind}, u.RemovedNames())
 	}
@@ -227,28 +227,17 @@ func (v *answers) applyCollections(s *subscription, u wire.Update, now time.Time
 		return u
 	}
 	named := u
-	named.Removed = nil
-	var empty []*collection
-	for _, name := range u.Removed {
-		if c := s.collections[name]; c != nil {
-			empty = append(empty, c)
-		} else {
-			named.Removed = append(named.Removed, name)
-		}
-	}
-	for _, e := range u.Errors {
-		if c := s.collections[e.Name]; c != nil && e.NotFound() {
-			empty = append(empty, c)
-		}
-	}
+	named.Removed = slices.DeleteFunc(slices.Clone(u.Removed), func(name string) bool { return s.collections[name] != nil })
 	for key, p := range Parts(named, s.collectionOf) {
 		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
 		v.take(of.set, *p, now)
 		v.agenda.put(of, now)
 	}
-	for _, c := range empty {
-		v.emptied(c, u, now)
+	for name := range u.RemovedNames() {
+		if c := s.collections[name]; c != nil {
+			v.emptied(c, u, now)
+		}
 	}
 	return named
 }
@@ -256,12 +245,7 @@ func (v *answers) applyCollections(s *subscription, u wire.Update, now time.Time
 // emptied takes the origin's word that a glob matches nothing: then nothing more is to
 // be waited for.
 func (v *answers) emptied(c *collection, u wire.Update, now time.Time) {
-	u = wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane}
-	for e := range v.w.Generation().Type(c.key).Wildcard.Since(0) {
-		if e.Present() {
-			u.Removed = append(u.Removed, e.Resource.Name)
-		}
-	}
+	u = wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane, Removed: slices.Collect(c.Names())}
 	v.take(c.set, u, now)
 	v.agenda.put(c, now)
 	v.setPhase(c.key, cache.Confirmed, now)
@@ -269,8 +253,8 @@ func (v *answers) emptied(c *collection, u wire.Update, now time.Time) {
 
 // learned publishes what the silence of the origin says about a wildcard set or a collection.
 func (v *answers) learned(s *set, now time.Time) (next time.Time) {
-	if s.role() == nowhere {
-		return time.Time{}
+	if !v.lines[s.role()].open {
+		return time.Time{} // the silence of a lost origin completes nothing
 	}
 	t := v.w.Generation().Type(s.key)
 	phase, next := s.Progress.Phase(now, t.Phase, v.cfg.ColdWait)
@@ -323,8 +307,11 @@ func (v *answers) newReports(cfg reconcile.Config) *reconcile.Reports {
 // Writer implements Controlled.
 func (v *answers) Writer() *cache.Writer { return v.w }
 
-// Deciders implements Controlled.
-func (v *answers) Deciders() []Decider { return []Decider{v.group, v.reports} }
+// Operate implements Controlled.
+func (v *answers) Operate(c reconcile.Command) []reconcile.Hold {
+	now := time.Now()
+	return append(v.group.Operate(c, now), v.reports.Operate(c, now)...)
+}
 
 // Keep implements Controlled.
 func (v *answers) Keep(discarded []reconcile.Hold) {

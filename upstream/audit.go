@@ -407,7 +407,7 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 // ask is the part of review for which the view's loop is asked.
 func (a *audit) ask(v *viewSync) {
 	held := make(map[string]map[string]bool) // names, by type URL
-	for _, h := range holds(v) {
+	for _, h := range v.Operate(reconcile.Command{}) {
 		if held[h.TypeURL] == nil {
 			held[h.TypeURL] = make(map[string]bool)
 		}

@@ -116,7 +116,7 @@ func (v *wants) expired(c *collection, now time.Time) bool {
 	if c.until.IsZero() || now.Before(c.until) {
 		return false
 	}
-	if v.w.Frozen() && v.lingeringGlobs <= maxLingeringGlobs {
+	if v.w.Keeps() && v.lingeringGlobs <= maxLingeringGlobs {
 		c.until = now.Add(frozenLinger) // those who come back are to find what there was
 		return false
 	}
@@ -129,9 +129,7 @@ func (v *wants) expired(c *collection, now time.Time) bool {
 	v.agenda.drop(c)
 	asked := s.unwanted(c.Asked())
 	v.group.Drop(c.Set)
-	if l := &v.lines[s.named]; l.open {
-		v.change(l, s, nil, append(asked, c.glob), now)
-	}
+	v.change(&v.lines[s.named], s, nil, append(asked, c.glob), now)
 	v.place(s, s.wildcard != nowhere)
 	return true
 }
@@ -155,9 +153,7 @@ func (v *wants) demand(now time.Time) {
 		}
 	}
 	for s, names := range globs {
-		if l := &v.lines[s.named]; l.open {
-			v.change(l, s, names, nil, now)
-		}
+		v.change(&v.lines[s.named], s, names, nil, now)
 	}
 	if v.batched > 0 && v.batchAt.IsZero() {
 		v.batchAt = now.Add(batchWait)

@@ -50,29 +50,34 @@ const (
 
 // resumed decides, when a stream has said what is held, whether all of that is to be compared.
 func (v *answers) resumed(l *adsStream, now time.Time) {
-	if l.role == main && !v.comparison.same {
-		v.comparison.before, v.comparison.another = v.identifier, false
+	c := &v.comparison
+	if c.same {
+		return
+	}
+	if l.role == main {
+		c.before, c.another = v.identifier, false
 		if v.w.Source().Target != v.cfg.Targets[v.target] {
-			v.comparison.before = "" // not all of what is held was its own
+			c.before = "" // not all of what is held was its own
 		}
 	}
-	if l.versions && !v.comparison.same && v.comparison.at.IsZero() && !v.hashed() {
-		v.comparison.at = now.Add(comparisonWait)
+	if l.versions && c.at.IsZero() && !v.hashed() {
+		c.at = now.Add(comparisonWait)
 	}
 }
 
 // sameServer notes who speaks for the origin. The same server as before has the same content under the same versions.
 func (v *answers) sameServer(identifier string) {
-	c := &v.comparison
-	switch c.another = c.another || identifier != "" && identifier != c.before; {
-	case identifier == "":
+	if identifier == "" {
 		return
+	}
+	c := &v.comparison
+	switch c.another = c.another || identifier != c.before; {
 	case !c.another:
 		c.at = time.Time{}
 	case identifier != v.identifier && v.identifier != "":
 		v.log.Info("another origin instance answers: all content will be compared once", slog.String("control_plane", identifier))
 	}
-	if v.identifier = identifier; c.another && !c.at.IsZero() {
+	if v.identifier = identifier; !c.at.IsZero() {
 		v.w.SetTarget("") // until it is compared, another relay must not say that it is held
 	}
 }
@@ -167,7 +172,7 @@ func (v *answers) confirm() {
 		return
 	}
 	target := v.cfg.Targets[v.source]
-	if v.group.Staying() > 0 {
+	if v.group.Busy() {
 		target = "" // it is of another server, or of before
 	}
 	if v.w.Source().Target == target {

@@ -3,26 +3,10 @@ package upstream
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
-
-// A Decider decides about removals.
-type Decider interface {
-	Holds(now time.Time) []reconcile.Hold
-	Release(of reconcile.HoldChoice, now time.Time) []reconcile.Hold
-	Discard(of reconcile.HoldChoice, now time.Time) []reconcile.Hold
-}
-
-// holds returns the removals that wait, and those that were discarded.
-func holds(of Controlled) (holds []reconcile.Hold) {
-	for _, d := range of.Deciders() {
-		holds = append(holds, d.Holds(time.Now())...)
-	}
-	return holds
-}
 
 // A Control passes the commands of operators to the loop that keeps a view. Its methods may be called from any goroutine.
 // Each returns once the loop has executed the command, and does nothing if the loop has ended or ctx ends before.
@@ -37,7 +21,7 @@ type Control struct {
 
 // Controlled is a loop as a Control sees it. Its methods are called by the loop.
 type Controlled interface {
-	Deciders() []Decider
+	Operate(reconcile.Command) []reconcile.Hold
 	Writer() *cache.Writer
 	Keep(discarded []reconcile.Hold) // as far as the resources are there
 }
@@ -55,10 +39,16 @@ func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l Controlled) { l
 // Thaw ends that. Clients are sent the difference.
 func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Thaw() }) }
 
-// Holds returns the removals that are held back, and those that were discarded.
-func (c *Control) Holds(ctx context.Context) (all []reconcile.Hold) {
-	c.do(ctx, func(l Controlled) { all = holds(l) })
-	return all
+// Edit has the loop call f with the writer of its view. The call belongs to the loop: it must not wait.
+func (c *Control) Edit(ctx context.Context, f func(*cache.Writer)) {
+	c.do(ctx, func(l Controlled) { f(l.Writer()) })
+}
+
+// Operate carries out a command about the removals that are held back, and those that were discarded, and returns which
+// it is about.
+func (c *Control) Operate(ctx context.Context, of reconcile.Command) (chosen []reconcile.Hold) {
+	c.do(ctx, func(l Controlled) { chosen = l.Operate(of) })
+	return chosen
 }
 
 // Holding reports whether removals are held back, or an operator has discarded some: a new view would not have these. It
@@ -67,27 +57,6 @@ func (c *Control) Holding() bool { return c.holding.Load() }
 
 // SetHolding sets what Holding reports. Only the loop may call it.
 func (c *Control) SetHolding(holding bool) { c.holding.Store(holding) }
-
-// Release makes removals that are held back, and returns them.
-func (c *Control) Release(ctx context.Context, of reconcile.HoldChoice) (released []reconcile.Hold) {
-	c.do(ctx, func(l Controlled) {
-		for _, d := range l.Deciders() {
-			released = append(released, d.Release(of, time.Now())...)
-		}
-	})
-	return released
-}
-
-// Discard keeps resources whose removal is held back, and returns the holds. From then on, only an explicit removal by the
-// origin removes them, and not its silence.
-func (c *Control) Discard(ctx context.Context, of reconcile.HoldChoice) (discarded []reconcile.Hold) {
-	c.do(ctx, func(l Controlled) {
-		for _, d := range l.Deciders() {
-			discarded = append(discarded, d.Discard(of, time.Now())...)
-		}
-	})
-	return discarded
-}
 
 func (c *Control) do(ctx context.Context, call func(Controlled)) {
 	done := make(chan struct{})

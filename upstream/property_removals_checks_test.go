@@ -57,10 +57,10 @@ func (w *world) sees(of id) bool {
 
 // takeHolds returns what the control says is held.
 func (w *world) takeHolds() map[id][]reconcile.Hold {
-	w.control.Holds(w.Context()) // the mirror may find that it can connect
+	w.control.Operate(w.Context(), reconcile.Command{}) // the mirror may find that it can connect
 	synctest.Wait()
 	holds := make(map[id][]reconcile.Hold)
-	for _, h := range w.control.Holds(w.Context()) {
+	for _, h := range w.control.Operate(w.Context(), reconcile.Command{}) {
 		for _, name := range h.Names {
 			of := id{h.TypeURL, name}
 			holds[of] = append(holds[of], h)

@@ -4,21 +4,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"pgregory.net/rapid"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
-	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -98,84 +92,7 @@ const (
 	named     = "named"
 )
 
-// An id is a resource, a key the resource in one of the sets that readers see.
-type id struct{ typeURL, name string }
-
-type key struct {
-	id
-	set string // members, named, or a glob
-}
-
-func (of id) String() string {
-	return fmt.Sprintf("%s %s", of.typeURL[strings.LastIndexByte(of.typeURL, '.')+1:], of.name)
-}
-
-func (k key) String() string { return fmt.Sprintf("%v (%s)", k.id, k.set) }
-
-// An item is a resource as an origin has it.
-type item struct {
-	version string
-	body    *anypb.Any
-	empty   bool // an assignment without endpoints
-}
-
-// A sight is a resource as readers see it.
-type sight struct {
-	body string
-	had  bool // it is not an empty assignment
-	born cache.Seq
-}
-
-// An address is one address of the origin, and what the model knows of it.
-type address struct {
-	*relaytest.Origin
-	running bool
-	items   map[id]item
-	back    map[id]time.Time // when it had again what it had lacked
-	replica int              // replicas give the same versions to other content
-}
-
-// A world is one run of a history. It stands in for the test, so that a failure can be shrunk.
-type world struct {
-	testing.TB
-	failures []string
-	at       int // step
-	start    time.Time
-	watched  bool
-	silent   bool // origins never say of a name that it is gone
-	sotw     bool
-
-	*rig
-	cfg       upstream.Config
-	addresses [2]*address
-	database  map[id]int // version of all that there is
-	versions  int
-	ever      map[id]map[string]bool // bodies that an address ever had
-
-	seen     map[key]sight
-	began    map[key]time.Time // when readers began to see it
-	holds    map[id][]reconcile.Hold
-	moved    bool        // the address in use has changed since holds were taken
-	stated   map[id]bool // removed in this step at the address in use
-	released map[id]bool // by an operator in this step
-	frozen   time.Time   // zero if the view is not
-	thawed   bool        // in this step
-	active   int
-	restless time.Time // until when what happened may not be over
-}
-
 var errStop = errors.New("stop")
-
-func (w *world) Errorf(format string, args ...any) {
-	w.failures = append(w.failures, fmt.Sprintf(format, args...))
-}
-
-func (w *world) Fatalf(format string, args ...any) {
-	w.Errorf(format, args...)
-	panic(errStop)
-}
-
-func (w *world) Fatal(args ...any) { w.Fatalf("%s", fmt.Sprint(args...)) }
 
 // The model's resources: clusters refer to assignments, and listeners to routes.
 var universe = func() (ids []id) {
@@ -197,207 +114,29 @@ var universe = func() (ids []id) {
 // wanted are the names that readers ask for.
 var wanted = map[string][]string{clusters: {"c00", "c01"}, endpoints: namesOf(endpoints), routes: namesOf(routes)}
 
-func namesOf(typeURL string) (names []string) {
-	for _, of := range universe {
-		if of.typeURL == typeURL {
-			names = append(names, of.name)
-		}
-	}
-	return names
-}
-
-// make returns a resource as a replica has it.
-func (w *world) make(of id, version, replica int) item {
-	tag := fmt.Sprintf("%d of replica %d", version, replica)
-	last := int(of.name[len(of.name)-1] - '0')
-	it := item{version: fmt.Sprint(max(version, -version))}
-	var m proto.Message
-	switch of.typeURL {
-	case clusters:
-		c := relaytest.Cluster(of.name, fmt.Sprintf("e%02d", last%8))
-		c.AltStatName = tag
-		m = c
-	case listeners:
-		l := relaytest.Listener(of.name, fmt.Sprintf("r%02d", last%4))
-		l.StatPrefix = tag
-		m = l
-	case routes:
-		m = relaytest.Route(of.name, []string{tag}, "c00")
-	default:
-		if it.empty = version < 0; it.empty {
-			m = relaytest.Endpoints(of.name)
-		} else {
-			m = relaytest.Endpoints(of.name, fmt.Sprintf("10.0.%d.1:%d", replica, version))
-		}
-	}
-	value := check.Must(proto.MarshalOptions{Deterministic: true}.Marshal(m))
-	it.body = &anypb.Any{TypeUrl: of.typeURL, Value: value}
-	return it
-}
-
-func (w *world) run(h history) {
-	defer func() {
-		if r := recover(); r != nil && r != any(errStop) {
-			panic(r)
-		}
-	}()
-	w.start = time.Now()
-	w.watched, w.sotw, w.silent = h.watched, h.variant == "SotW", h.traits&2 != 0
-	w.database, w.ever, w.holds = make(map[id]int), make(map[id]map[string]bool), make(map[id][]reconcile.Hold)
-	w.began, w.stated, w.released = make(map[key]time.Time), make(map[id]bool), make(map[id]bool)
-	for i, name := range []string{"one", "two"} {
-		w.addresses[i] = &address{
-			Origin:  relaytest.NewOrigin(w, relaytest.OriginOptions{Memory: true, Address: name, Behaviour: h.behaviour()}),
-			running: true, items: make(map[id]item), back: make(map[id]time.Time),
-		}
-	}
-	one, two := w.addresses[0].Origin, w.addresses[1].Origin
-	w.cfg = upstream.Config{
-		Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two),
-		Linger: 10000 * time.Hour, WildcardLinger: 10000 * time.Hour,
-	}
-	w.put(universe...)
-	w.rig = viewSync(w, one, w.cfg)
-	w.subscribe()
-	w.restless = time.Now().Add(settling)
-	w.let(2 * time.Minute)
-	for i, s := range h.steps {
-		w.at = i
-		w.step(s)
-	}
-	w.end()
-	w.stop()
-}
-
-// subscribe wants all that the model has.
-func (w *world) subscribe() {
-	for _, key := range []string{clusters, listeners, cache.Collection(clusters, modelGlob)} {
-		w.watch.SubscribeAll(key)
-	}
-	for typeURL, names := range wanted {
-		w.watch.Subscribe(typeURL, names)
-	}
-}
-
-// end lets an hour and more pass in which nothing happens, to see what comes of the holds.
-func (w *world) end() {
-	if !w.frozen.IsZero() {
-		w.step(step{what: "thaw"})
-	}
-	for at := range w.addresses {
-		w.step(step{what: "start", at: at})
-	}
-	w.let(5 * time.Minute)
-	w.let(80 * time.Minute)
-	w.look(true)
-	for of, holds := range w.holds {
-		for _, h := range holds {
-			if !h.Discarded && !w.keptFor(of) {
-				w.Errorf("%v is held in the end: %+v", of, h)
-			}
-		}
-	}
-	if w.restless.After(time.Now()) {
-		w.Errorf("restless until %v", w.restless)
-	}
-}
-
-// some returns resources of a type that n chooses: one, three, more than half, or all.
-func some(typeURL string, amount, n int) (ids []id) {
-	names := namesOf(typeURL)
-	count := []int{1, 3, len(names)*2/3 + 1, len(names)}[amount]
-	for i := range min(count, len(names)) {
-		ids = append(ids, id{typeURL, names[(n+i)%len(names)]})
-	}
-	return ids
-}
-
 // types are those of which a step chooses one.
 var types = []string{clusters, listeners, endpoints, routes}
 
-// step makes one thing happen.
-func (w *world) step(s step) {
-	a := w.addresses[s.at]
-	chosen := some(types[s.n%len(types)], s.amount, s.n/len(types))
-	switch s.what {
-	case "put":
-		w.put(chosen...)
-	case "remove":
-		w.remove(chosen...)
-	case "rename": // listeners, all of a suffix
-		w.remove(some(listeners, s.amount, s.n)...)
-		w.put(some(listeners, s.amount, s.n+3)...)
-	case "empty":
-		w.versions++
-		for _, of := range some(endpoints, s.amount, s.n) {
-			w.database[of] = -w.versions
-		}
-		w.state(some(endpoints, s.amount, s.n))
-	case "repeat": // the origin says what it has once more
-		w.apply(a, slices.Collect(maps.Keys(a.items)))
-	case "load":
-		w.load(a, 10)
-	case "load all":
-		w.load(a, len(universe))
-	default:
-		w.fault(s, a)
+// histories has rapid.Check make 50 histories, unless the command line says otherwise.
+func histories(t *testing.T) {
+	const checks = "rapid.checks"
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
+	if given {
+		return
 	}
-	w.let(0)
-	clear(w.stated)
-	clear(w.released)
-	w.thawed = false
-}
-
-// fault is step for what does not concern the content.
-func (w *world) fault(s step, a *address) {
-	switch s.what {
-	case "restart":
-		w.crash(a)
-		w.startAs(a, s)
-	case "flap": // a server that is half loaded answers, and another one before anything is decided
-		w.crash(a)
-		w.startAs(a, s)
-		w.let(time.Second)
-		w.crash(a)
-		w.startAs(a, step{n: s.n})
-		w.let(time.Second)
-	case "lose": // what an operator discards
-		w.crash(a)
-		w.startAs(a, step{n: s.n, amount: 2 + s.amount%2})
-		w.let(40 * time.Second)
-		w.operate(step{what: "discard", amount: s.amount, n: s.n})
-	case "crash":
-		w.crash(a)
-	case "start":
-		if !a.running {
-			w.startAs(a, s)
-		}
-	case "relay":
-		w.restart()
-	case "second":
-		w.let(time.Second)
-	case "seconds":
-		w.let(time.Duration(2+s.n%20) * time.Second)
-	case "minute":
-		w.let(time.Duration(40+s.n%60) * time.Second)
-	case "minutes":
-		w.let(settling + 10*time.Second)
-	case "hold":
-		w.let(9*time.Minute + time.Duration(s.n%200)*time.Second)
-	default:
-		w.operate(s)
-	}
+	check.OK(t, flag.Set(checks, "50"))
 }
 
 // operate is step for what an operator does.
 func (w *world) operate(s step) {
-	choice := reconcile.HoldChoice{Discarded: s.what == "release discarded"}
+	command := reconcile.Command{Do: reconcile.Release, Discarded: s.what == "release discarded"}
 	if s.amount < 2 {
-		choice.TypeURL = types[s.n%2]
+		command.TypeURL = types[s.n%2]
 	}
 	switch ctx := w.Context(); s.what {
 	case "release", "release discarded":
-		for _, h := range w.control.Release(ctx, choice) {
+		for _, h := range w.control.Operate(ctx, command) {
 			for _, name := range h.Names {
 				w.released[id{h.TypeURL, name}] = true
 			}
@@ -405,7 +144,8 @@ func (w *world) operate(s step) {
 		w.unrest(5 * time.Second) // of what waited for it
 	case "discard":
 		w.look(true)
-		for _, h := range w.control.Discard(ctx, choice) {
+		command.Do = reconcile.Discard
+		for _, h := range w.control.Operate(ctx, command) {
 			for _, name := range h.Names {
 				if len(w.holds[id{h.TypeURL, name}]) == 0 {
 					w.Errorf("%s was discarded, but not held", name)
@@ -422,205 +162,4 @@ func (w *world) operate(s step) {
 	default:
 		w.Fatalf("no such step: %v", s)
 	}
-}
-
-// unrest notes that the effect of what happens may last.
-func (w *world) unrest(d time.Duration) {
-	if until := time.Now().Add(d); until.After(w.restless) {
-		w.restless = until
-	}
-}
-
-// put gives resources new versions.
-func (w *world) put(ids ...id) {
-	w.versions++
-	for _, of := range ids {
-		w.database[of] = w.versions
-	}
-	w.publish(ids, time.Second)
-}
-
-func (w *world) remove(ids ...id) {
-	for _, of := range ids {
-		delete(w.database, of)
-	}
-	w.state(ids)
-}
-
-// state has the running addresses state that resources are gone.
-func (w *world) state(gone []id) {
-	if w.addresses[w.active].running {
-		for _, of := range gone {
-			w.stated[of] = true
-		}
-	}
-	w.publish(gone, settling) // on a stream that is not confirmed it is suspect
-}
-
-// publish has the running addresses state a change.
-func (w *world) publish(ids []id, unrest time.Duration) {
-	w.unrest(unrest)
-	for _, a := range w.addresses {
-		if a.running {
-			w.sync(a, ids)
-			w.apply(a, ids)
-		}
-	}
-}
-
-// sync takes over from the database.
-func (w *world) sync(a *address, ids []id) {
-	for _, of := range ids {
-		was, had := a.items[of]
-		version, there := w.database[of]
-		if !there {
-			delete(a.items, of)
-			continue
-		}
-		is := w.make(of, version, a.replica)
-		if a.items[of] = is; !is.empty && (!had || was.empty) {
-			a.back[of] = time.Now()
-		}
-		if w.ever[of] == nil {
-			w.ever[of] = make(map[string]bool)
-		}
-		w.ever[of][string(is.body.Value)] = true
-	}
-}
-
-// apply has an address state what it has of some resources.
-func (w *world) apply(a *address, ids []id) {
-	slices.SortFunc(ids, func(x, y id) int { return strings.Compare(x.typeURL+x.name, y.typeURL+y.name) })
-	a.Apply(func(tx *relaytest.Tx) {
-		for _, of := range ids {
-			if it, has := a.items[of]; has {
-				tx.Set(of.typeURL, of.name, it.body, it.version)
-			} else {
-				tx.Remove(of.typeURL, of.name)
-			}
-		}
-	})
-}
-
-// load has an address take over some of what it lacks.
-func (w *world) load(a *address, most int) {
-	var missing []id
-	for _, of := range universe {
-		_, there := w.database[of]
-		if _, has := a.items[of]; there && !has && len(missing) < most {
-			missing = append(missing, of)
-		}
-	}
-	if a.running && len(missing) > 0 {
-		w.unrest(settling)
-		w.sync(a, missing)
-		w.apply(a, missing)
-	}
-}
-
-func (w *world) crash(a *address) {
-	w.unrest(settling)
-	a.Stop()
-	a.running = false
-}
-
-// startAs starts an address with something of what the database has, and perhaps as another replica.
-func (w *world) startAs(a *address, s step) {
-	w.unrest(settling)
-	if s.n%3 == 0 {
-		a.replica++
-		a.Change(func(b *relaytest.Behaviour) {
-			if b.ControlPlane != "" {
-				b.ControlPlane = fmt.Sprintf("%s, replica %d", a.Target(), a.replica)
-			}
-		})
-	}
-	a.Clear()
-	old, back := a.items, maps.Clone(a.back)
-	a.items = make(map[id]item)
-	var has []id
-	for i, of := range universe {
-		if loaded := []bool{true, i%10 != s.n%10, i%3 == s.n%3, false}[s.amount]; loaded {
-			has = append(has, of)
-		}
-	}
-	w.sync(a, has)
-	for of := range a.items { // of what it had before it was not without now
-		if was, had := old[of]; had && !was.empty {
-			a.back[of] = back[of]
-		}
-	}
-	w.apply(a, slices.Collect(maps.Keys(a.items)))
-	a.Restart()
-	a.running = true
-}
-
-// restart ends the relay and begins another with its snapshot and what operators had decided.
-func (w *world) restart() {
-	w.look(true)
-	discarded := slices.DeleteFunc(w.control.Holds(w.Context()), func(h reconcile.Hold) bool { return !kept(h) })
-	w.stop()
-	before := w.observe()
-	w.addresses[0].WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
-	s, _ := w.w.Snapshot(true)
-	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), discarded))
-	w.subscribe()
-	w.unrest(settling)
-	w.seen, w.active = w.observe(), 0
-	for k, is := range w.seen {
-		was, there := before[k]
-		if !there && w.inTwoSets(k.id) {
-			continue // a member, since a snapshot does not say that a name is gone
-		}
-		it, has := w.addresses[0].items[k.id]
-		if said := has && string(it.body.Value) == is.body; was.body != is.body && !said { // the origin may have answered already
-			w.Errorf("%v was restored as something else than was served", k)
-		}
-	}
-	holds := w.holds
-	w.holds = w.takeHolds()
-	for of, were := range holds {
-		if slices.ContainsFunc(were, kept) && w.sees(of) && w.lacksStill(of, 0) && !slices.ContainsFunc(w.holds[of], kept) {
-			w.Errorf("%v was kept by an operator, and is not any more after a restart", of)
-		}
-	}
-}
-
-// let lets time pass, and looks again and again.
-func (w *world) let(d time.Duration) {
-	defer w.failNow()
-	synctest.Wait()
-	w.look(d == 0)
-	for d > 0 {
-		every := time.Second
-		if time.Now().After(w.restless) {
-			every = 10 * time.Second
-		}
-		pause := min(d, every)
-		w.pass(pause)
-		w.pass(time.Microsecond) // so that what is due at this time was done
-		d -= pause
-		w.look(w.watched || d == 0)
-		clear(w.stated)
-		clear(w.released)
-		w.failNow()
-	}
-}
-
-// failNow ends the run if anything was found.
-func (w *world) failNow() {
-	if len(w.failures) > 0 {
-		w.Fatalf("in step %d, %v after the start; address in use: %d, connected: %v", w.at, time.Since(w.start), w.active, w.connected())
-	}
-}
-
-// histories has rapid.Check make 50 histories, unless the command line says otherwise.
-func histories(t *testing.T) {
-	const checks = "rapid.checks"
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
-	if given {
-		return
-	}
-	check.OK(t, flag.Set(checks, "50"))
 }

@@ -116,13 +116,13 @@ func (m *reportsRun) step(step string, n int, load func([]int)) {
 	case "restart":
 		m.Restart()
 	case "release":
-		for _, h := range m.control.Release(m.Context(), reconcile.HoldChoice{}) {
+		for _, h := range m.control.Operate(m.Context(), reconcile.Command{Do: reconcile.Release}) {
 			for _, name := range h.Names {
 				m.gone[name] = true
 			}
 		}
 	case "discard":
-		m.control.Discard(m.Context(), reconcile.HoldChoice{})
+		m.control.Operate(m.Context(), reconcile.Command{Do: reconcile.Discard})
 	case "leave":
 		c := m.clients[n%len(m.clients)]
 		if !c.left {
@@ -180,7 +180,7 @@ func (m *reportsRun) check() {
 
 // reported returns the holds of what clients report.
 func (m *reportsRun) reported() []reconcile.Hold {
-	return slices.DeleteFunc(m.control.Holds(m.Context()), func(h reconcile.Hold) bool { return !h.Reported })
+	return slices.DeleteFunc(m.control.Operate(m.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !h.Reported })
 }
 
 // end lets time pass without events.

@@ -10,14 +10,17 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// all are the holds of every type that wait.
-var all reconcile.HoldChoice
+// What an operator does about the holds of every type that wait.
+var (
+	release = reconcile.Command{Do: reconcile.Release}
+	discard = reconcile.Command{Do: reconcile.Discard}
+)
 
 // holding fails the test unless so many resources are held back, and so many kept.
 func (r *rig) holding(when string, held, kept int) {
 	r.t.Helper()
 	gotHeld, gotKept := 0, 0
-	for _, h := range r.control.Holds(r.t.Context()) {
+	for _, h := range r.control.Operate(r.t.Context(), reconcile.Command{}) {
 		if h.Discarded {
 			gotKept += len(h.Names)
 		} else {
@@ -34,10 +37,10 @@ func (r *rig) holding(when string, held, kept int) {
 func TestB15_Release(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.holding("before", 50, 0)
-		if got := r.control.Release(t.Context(), reconcile.HoldChoice{TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
+		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
 			t.Errorf("released %d holds of another type, %d members left; want none, and 100", len(got), r.count())
 		}
-		got := r.control.Release(t.Context(), all)
+		got := r.control.Operate(t.Context(), release)
 		if len(got) != 1 || got[0].TypeURL != clusters || !slices.Equal(got[0].Names, lost()) || got[0].Until.Sub(got[0].Since) != 10*time.Minute {
 			t.Errorf("released %+v, want the 50 clusters that were held back for 10 minutes", got)
 		}
@@ -67,7 +70,7 @@ func TestB15_ReleaseBackwards(t *testing.T) {
 			removing(listeners, lost()...)(tx)
 		})
 		r.pass(2 * time.Minute)
-		got := r.control.Release(t.Context(), all)
+		got := r.control.Operate(t.Context(), release)
 		if len(got) != 2 || got[0].TypeURL != listeners || got[1].TypeURL != clusters {
 			t.Errorf("released %+v, want listeners, then clusters", got)
 		}
@@ -78,7 +81,7 @@ func TestB15_ReleaseBackwards(t *testing.T) {
 // without another word, until the origin itself says something of it.
 func TestB15_Discard(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
-		if got := r.control.Discard(t.Context(), all); len(got) != 1 || len(got[0].Names) != 50 {
+		if got := r.control.Operate(t.Context(), discard); len(got) != 1 || len(got[0].Names) != 50 {
 			t.Errorf("discarded %+v, want one hold of 50", got)
 		}
 		r.holding("discarded", 0, 50)
@@ -108,10 +111,10 @@ func TestB15_Discard(t *testing.T) {
 		r.away(removing(clusters, "n000", "n050"))
 		r.clustersAfter(5*time.Minute, "what is not kept goes as ever", 97)
 
-		if got := r.control.Release(t.Context(), all); len(got) != 0 {
+		if got := r.control.Operate(t.Context(), release); len(got) != 0 {
 			t.Errorf("released %+v, want nothing: what was discarded waits for nobody", got)
 		}
-		if got := r.control.Release(t.Context(), reconcile.HoldChoice{Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
+		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
 			t.Errorf("released %+v, want what was discarded and is still kept, 39", got)
 		}
 		r.clustersAfter(0, "members", 58)
@@ -127,7 +130,7 @@ func TestB15_ADecisionOnNamesIsNoneOnMembers(t *testing.T) {
 		r.pass(confirmed)
 		r.away(removing(clusters, "n000"))
 		r.pass(3 * time.Second)
-		if got := r.control.Release(t.Context(), all); len(got) != 1 {
+		if got := r.control.Operate(t.Context(), release); len(got) != 1 {
 			t.Fatalf("released %+v, want the one that was asked for by name", got)
 		}
 		r.clustersAfter(time.Minute, "a minute later", 9)
@@ -140,7 +143,7 @@ func TestB15_WhatIsKeptIsNoControl(t *testing.T) {
 		r.follow(clusters, numbered(10)...)
 		r.away(removing(clusters, nameOnly(numbered(10))[:6]...))
 		r.pass(time.Minute)
-		r.control.Discard(t.Context(), all)
+		r.control.Operate(t.Context(), discard)
 		r.away(removing(clusters, "n009"))
 		r.pass(time.Hour)
 		r.expect("members", present(r.members(clusters)), "n000@1 n001@1 n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1")
@@ -154,7 +157,7 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 		if n := r.log.count("are still held back"); n != 1 {
 			t.Errorf("said %d times in seven minutes, want once", n)
 		}
-		r.control.Discard(t.Context(), all)
+		r.control.Operate(t.Context(), discard)
 		r.pass(time.Hour)
 		if n := r.log.count("are still held back"); n != 1 {
 			t.Errorf("said %d times although nothing is held back, want once", n)
@@ -165,7 +168,7 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 // Of an origin that speaks SotW, too, by wildcard and by name.
 func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 	for _, named := range []bool{false, true} {
-		for _, release := range []bool{false, true} {
+		for _, released := range []bool{false, true} {
 			inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 				r.put(listeners, numbered(100)...)
 				count := func() int {
@@ -182,20 +185,20 @@ func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 				r.pass(time.Minute)
 				r.holding("lost", 50, 0)
 				want := 100
-				if release {
-					r.control.Release(t.Context(), all)
+				if released {
+					r.control.Operate(t.Context(), release)
 					want = 50
 				} else {
-					r.control.Discard(t.Context(), all)
+					r.control.Operate(t.Context(), discard)
 				}
 				r.pass(0)
 				if n := count(); n != want {
-					t.Errorf("named=%v release=%v: %d there, want %d", named, release, n, want)
+					t.Errorf("named=%v release=%v: %d there, want %d", named, released, n, want)
 				}
 				r.away(removing(clusters))
 				r.pass(time.Hour)
 				if n := count(); n != want || r.log.count(heldLine) != 1 {
-					t.Errorf("named=%v release=%v: %d there and %d alarms after a restart, want %d and one", named, release, n, r.log.count(heldLine), want)
+					t.Errorf("named=%v release=%v: %d there and %d alarms after a restart, want %d and one", named, released, n, r.log.count(heldLine), want)
 				}
 			})
 		}
@@ -242,7 +245,7 @@ func TestFreeze_MirrorThatEnded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.stop()
 		r.control.Freeze(t.Context())
-		if h := r.control.Holds(t.Context()); len(h) != 0 || !r.view.Generation().First().Frozen.IsZero() {
+		if h := r.control.Operate(t.Context(), reconcile.Command{}); len(h) != 0 || !r.view.Generation().First().Frozen.IsZero() {
 			t.Errorf("holds %v, frozen since %v; want none, and never", h, r.view.Generation().First().Frozen)
 		}
 	})

@@ -46,7 +46,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	all := nameOnly(numbered(100))
 	t.Run("few", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:10], func(t *testing.T, r *rig) {
-			holds := r.control.Holds(t.Context())
+			holds := r.control.Operate(t.Context(), reconcile.Command{})
 			if len(holds) != 1 || len(holds[0].Names) != 10 || !holds[0].Unconfirmed || !holds[0].Until.After(time.Now()) {
 				t.Errorf("holds %+v, want one of 10 names until the set is confirmed", holds)
 			}
@@ -83,7 +83,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	t.Run("released", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
 			r.pass(confirmed)
-			if got := r.control.Release(t.Context(), reconcile.HoldChoice{}); len(got) != 1 || len(got[0].Names) != 100 {
+			if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release}); len(got) != 1 || len(got[0].Names) != 100 {
 				t.Errorf("released %+v, want the 100", got)
 			}
 			r.wantClusters("released", 0)
@@ -93,7 +93,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
 			r.watch.Subscribe(clusters, all[:3])
 			r.pass(confirmed)
-			r.control.Discard(t.Context(), reconcile.HoldChoice{})
+			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
 			r.holding("discarded", 0, 50)
 			for range 2 {
 				r.Restart()
@@ -109,7 +109,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	t.Run("discarded, then said again", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
 			r.pass(confirmed)
-			r.control.Discard(t.Context(), reconcile.HoldChoice{})
+			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
 			r.holding("discarded", 0, 50)
 			r.clustersAfter(24*time.Hour, "discarded", 100)
 			r.put(clusters, "n000@2")
@@ -156,7 +156,7 @@ func TestH02_WhatAnEarlierStreamSaid(t *testing.T) {
 		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, nameOnly(numbered(100))[:5]...))
 		r.pass(5 * time.Second)
-		if holds := r.control.Holds(t.Context()); len(holds) != 1 || len(holds[0].Names) != 5 {
+		if holds := r.control.Operate(t.Context(), reconcile.Command{}); len(holds) != 1 || len(holds[0].Names) != 5 {
 			t.Errorf("holds %+v, want one of the 5 names", holds)
 		}
 		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
@@ -233,10 +233,10 @@ func TestH02_AnEmptiedAssignmentThatWasDiscarded(t *testing.T) {
 		r.set(endpoints, "a", "2", relaytest.Endpoints("a"))
 		r.Restart()
 		r.pass(time.Second)
-		r.control.Discard(t.Context(), reconcile.HoldChoice{})
+		r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
 		r.pass(time.Hour)
 		r.expect("discarded", r.assignments(), "a@1")
-		r.control.Release(t.Context(), reconcile.HoldChoice{Discarded: true})
+		r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true})
 		r.expect("released", r.assignments(), "a@2")
 	})
 }
@@ -251,7 +251,7 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 		r.pass(confirmed)
 		r.away(removing(clusters, dir+"a", dir+"b"))
 		r.pass(time.Minute)
-		discarded := r.control.Discard(t.Context(), reconcile.HoldChoice{})
+		discarded := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
 		r.stop()
 		s, _ := r.w.Snapshot(true)
 		r = decided(t, r.Origin, upstream.Config{}, s, upstream.NewControl(false, discarded))
@@ -297,9 +297,9 @@ func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
 				r.expect("routes", present(r.named(wire.RouteType)), "route/a@1 route/b@1 route/c@1")
 				switch how {
 				case "released":
-					r.control.Release(t.Context(), reconcile.HoldChoice{})
+					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release})
 				case "discarded":
-					r.control.Discard(t.Context(), reconcile.HoldChoice{})
+					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
 					r.clustersAfter(24*time.Hour, "kept", 3)
 					r.expect("assignments", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
 					return

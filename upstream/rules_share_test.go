@@ -13,26 +13,32 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A part is a view that takes part in a rig's, as a node group's does.
 type part struct {
 	*rig
-	view  *cache.View
-	watch *cache.Watch
-	stop  func() // ends the share; may be called again
+	view    *cache.View
+	watch   *cache.Watch
+	control *upstream.Control // of the share
+	stop    func()            // ends the share; may be called again
 }
 
 // share has a view take part in the rig's until the test ends.
-func (r *rig) share() *part {
-	view, w := cache.New(cache.Config{})
+func (r *rig) share() *part { return r.shareWith(cache.Config{}) }
+
+// shareWith is share for a view with a configuration.
+func (r *rig) shareWith(cfg cache.Config) *part {
+	view, w := cache.New(cfg)
+	control := upstream.NewControl(false, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		upstream.Share(ctx, r.view, w)
+		upstream.Share(ctx, r.view, w, control, 0)
 	}()
-	p := &part{rig: r, view: view, watch: view.Watch()}
+	p := &part{rig: r, view: view, watch: view.Watch(), control: control}
 	p.stop = func() {
 		cancel()
 		<-ended
@@ -383,4 +389,92 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 			t.Errorf("the collection is known (%t), though nobody follows it:\n%v", known, r.State())
 		}
 	})
+}
+
+// waitsFor is a view with one cohort, in which changes of a type wait.
+func waitsFor(typeURL string) cache.Config {
+	return cache.Config{Cohorts: 1, Waits: func(t string) bool { return t == typeURL }}
+}
+
+// TestI1_NamesOfASharedViewWait: the gate of a view's part withholds them, and its control shows them. A command to a part that has ended
+// does nothing.
+func TestI1_NamesOfASharedViewWait(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		r.put(clusters, "a@1")
+		p := r.shareWith(waitsFor(endpoints))
+		p.watch.Subscribe(endpoints, []string{"a"})
+		p.watch.Subscribe(clusters, []string{"a"})
+		r.pass(time.Second)
+		r.put(endpoints, "a@2")
+		r.put(clusters, "a@2")
+		r.pass(time.Second)
+		r.expect("what waits", p.named(endpoints), "a@1")
+		r.expect("what passes", p.named(clusters), "a@2")
+		p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(1, w.Pin()) })
+		r.expect("what was shown", p.named(endpoints), "a@2")
+		if holds := p.control.Operate(t.Context(), reconcile.Command{}); len(holds) > 0 || p.control.Holding() {
+			t.Errorf("a part holds %v, want nothing", holds)
+		}
+		p.stop()
+		p.control.Edit(t.Context(), func(*cache.Writer) { t.Error("a part that has ended is edited") })
+	})
+}
+
+// TestI1_SharedNamesThatNobodyWantsAreKept while a gate withholds their newest state: or whoever comes back would find it.
+func TestI1_SharedNamesThatNobodyWantsAreKept(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1", "b@1", "c@1")
+		r.put(endpoints, shopA+"@1")
+		p := r.shareWith(waitsFor(endpoints))
+		names := p.watch.Subscribe(endpoints, []string{"a", "b", "c"})
+		all := p.watch.SubscribeAll(shopKey)
+		r.pass(confirmed)
+		r.put(endpoints, "a@2", "b@2", shopA+"@2")
+		r.pass(time.Second)
+		p.watch.Unsubscribe(endpoints, names)
+		p.watch.UnsubscribeAll(all)
+		r.pass(time.Minute)
+		r.expect("names that nobody wants", p.named(endpoints), "a@1 b@1")
+		r.expect("members that nobody wants", p.members(shopKey), shopA+"@1")
+		p.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(time.Second)
+		r.expect("wanted again", p.named(endpoints), "a@1 b@1")
+		p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(1, w.Pin()) })
+		r.pass(time.Second)
+		r.expect("shown", p.named(endpoints), "a@2")
+		r.expect("members, shown", p.members(shopKey), "")
+	})
+}
+
+// TestI13_AFrozenSharedViewFreezesItsParts, whether or not changes wait there.
+func TestI13_AFrozenSharedViewFreezesItsParts(t *testing.T) {
+	for _, cfg := range []cache.Config{{}, waitsFor(endpoints)} {
+		inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.put(endpoints, "a@1")
+			p := r.shareWith(cfg)
+			p.watch.Subscribe(endpoints, []string{"a"})
+			r.pass(time.Second)
+			frozen := func(when string, want bool) {
+				t.Helper()
+				if got := !p.view.Generation().First().Frozen.IsZero(); got != want {
+					t.Errorf("%s, %d cohorts: readers see a frozen origin: %v, want %v", when, cfg.Cohorts, got, want)
+				}
+			}
+			frozen("before", false)
+			r.control.Freeze(t.Context())
+			r.put(endpoints, "a@2")
+			p.watch.Subscribe(endpoints, []string{"none"}) // which has the part look
+			r.pass(time.Second)
+			frozen("frozen", true)
+			r.expect("frozen", p.named(endpoints), "!none a@1")
+			p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(cfg.Cohorts, w.Pin()) })
+			frozen("shown", true)
+			r.control.Thaw(t.Context())
+			r.pass(time.Second)
+			frozen("thawed", false)
+			p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(cfg.Cohorts, w.Pin()) })
+			r.expect("thawed", p.named(endpoints), "!none a@2")
+		})
+	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // role returns which stream carries the set.
@@ -92,17 +91,19 @@ func (s *set) Count() (n int) {
 
 // Complete implements reconcile.Content.
 func (s *set) Complete() (at time.Time, ok bool) {
-	r := s.role()
-	if r == nowhere || !s.view.lines[r].open {
+	l := &s.view.lines[s.role()]
+	if !l.open {
 		return time.Time{}, false
 	}
-	return s.Progress.Complete(s.view.lines[r].openedAt, s.view.cfg.ColdWait), true
+	return s.Progress.Complete(l.openedAt, s.view.cfg.ColdWait), true
 }
 
-// Remove implements reconcile.Content.
-func (s *set) Remove(r *reconcile.Removals) {
-	system := s.in(s.view.w.Generation()).System()
-	s.view.w.Apply(s.kind, wire.Update{TypeURL: s.key, SystemVersion: system, Resources: r.Emptied, Removed: r.Names, Errors: r.Reasons})
+// Apply implements reconcile.Content.
+func (s *set) Apply(u wire.Update) cache.Change {
+	if u.TypeURL == "" {
+		u.TypeURL, u.SystemVersion = s.key, s.in(s.view.w.Generation()).System()
+	}
+	return s.view.w.Apply(s.kind, u)
 }
 
 // begin notes that the set is about to be stated on a new stream. Told is what the origin is told that is

@@ -8,16 +8,30 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // Share keeps part of a view like another view, of which many may take part, until
 // ctx ends: what has a name that means the same to every node need be asked for
 // only once (R130). It asks the other view for what is demanded of w, and for nothing
 // else.
-func Share(ctx context.Context, from *cache.View, w *cache.Writer) {
+//
+// The control edits w; nil edits nothing. What operators decide about removals and freezes belongs to the other view.
+//
+// What no client wants any more is kept for linger. A snapshot may have been restored to w: what it holds is asked for, too,
+// and lingers from now on.
+func Share(ctx context.Context, from *cache.View, w *cache.Writer, control *Control, linger time.Duration) {
 	w.AwaitReports(time.Now().Add(math.MaxInt64)) // the other view decides
 	s := newShare(from, w)
+	s.linger, s.trims = linger, !w.Source().Restored.IsZero()
 	defer s.close()
+	var calls <-chan func(Controlled)
+	if control != nil {
+		defer control.End()
+		control.Begin(s)
+		calls = control.Calls()
+	}
 	s.follow(time.Now())
 	for {
 		select {
@@ -25,6 +39,8 @@ func Share(ctx context.Context, from *cache.View, w *cache.Writer) {
 			s.demand(time.Now())
 		case <-s.watch.C:
 		case <-s.timer():
+		case call := <-calls:
+			call(s)
 		case <-ctx.Done():
 			return
 		}
@@ -41,10 +57,13 @@ type share struct {
 	types   map[string]*sharedType      // by type URL or collection
 	edition uint64                      // of from, up to which it was followed
 	due     map[*sharedType]struct{}    // to be followed whatever has changed
+	keeping map[*sharedType]struct{}    // those with something that no client wants any more
 	stood   cache.Source                // how the other view's source did when it was looked at last
 	asks    map[*cache.Name]*cache.Name // of from, by that of w, that are not known yet as asked for
-	next    time.Time                   // when something expires
+	next    time.Time                   // when something expires or has lingered for long enough
+	linger  time.Duration
 	trimAt  time.Time
+	trims   bool // also if nothing changes: names that the origin does not mention are confirmed by time
 }
 
 // A sharedType is what is taken of one type, or of one collection.
@@ -54,13 +73,25 @@ type sharedType struct {
 	names    map[*cache.Name]*cache.Name // of from, by that of w
 	mine     map[*cache.Name]struct{}    // those of from
 	pending  map[*cache.Name]struct{}    // of these, those of which something may be said without a change
+	unwanted map[*cache.Name]time.Time   // of w, that no client wants any more, and until when they linger
+	left     time.Time                   // until when the collection lingers, which no client wants any more; zero if one does
 	wildcard *cache.WildcardWatch        // of a collection
 }
 
 func newShare(from *cache.View, w *cache.Writer) *share {
 	return &share{from: from, w: w, watch: from.Watch(), types: make(map[string]*sharedType), due: make(map[*sharedType]struct{}),
-		asks: make(map[*cache.Name]*cache.Name)}
+		keeping: make(map[*sharedType]struct{}),
+		asks:    make(map[*cache.Name]*cache.Name)}
 }
+
+// Writer implements Controlled.
+func (s *share) Writer() *cache.Writer { return s.w }
+
+// Operate implements Controlled: removals are held back by the other view.
+func (s *share) Operate(reconcile.Command) []reconcile.Hold { return nil }
+
+// Keep implements Controlled: removals are kept by the other view.
+func (s *share) Keep([]reconcile.Hold) {}
 
 func (s *share) timer() <-chan time.Time {
 	if s.next.IsZero() {
@@ -77,6 +108,8 @@ func (s *share) typ(key string) *sharedType {
 			names:   make(map[*cache.Name]*cache.Name),
 			mine:    make(map[*cache.Name]struct{}),
 			pending: make(map[*cache.Name]struct{}),
+
+			unwanted: make(map[*cache.Name]time.Time),
 		}
 		s.types[key] = t
 	}
@@ -93,38 +126,85 @@ func (s *share) demand(now time.Time) {
 		case d.Name == nil:
 			s.demandMembers(t, d, now)
 		case d.Wanted && have == nil:
-			s.watch.SetSubscriber(d.By)
-			n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
-			t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
-			s.asks[d.Name] = n
+			s.subscribe(t, d)
 		case d.Wanted && d.Refetch:
 			s.watch.Refetch(t.key, have, now)
 			s.w.Asked([]*cache.Name{d.Name}, now)
 			t.pending[have] = struct{}{} // what it is once more is no change
-		case !d.Wanted && have != nil && len(s.w.Forget(t.key, []*cache.Name{d.Name})) == 0:
-			s.watch.Unsubscribe(t.key, []*cache.Name{have})
-			delete(t.names, d.Name)
-			delete(t.mine, have)
-			delete(t.pending, have)
-			delete(s.asks, d.Name)
-			if len(t.names) == 0 && t.wildcard == nil {
-				delete(s.types, t.key)
-				delete(s.due, t)
+		case !d.Wanted:
+			if have == nil { // restored
+				s.subscribe(t, d)
 			}
+			t.unwanted[d.Name] = now.Add(s.linger)
+			s.forget(t, now)
+		}
+		if d.Wanted {
+			delete(t.unwanted, d.Name)
 		}
 	}
 }
 
-func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
-	switch {
-	case d.Wanted && t.wildcard == nil:
-		t.wildcard, t.seen = s.watch.SubscribeAll(t.key), 0
-	case d.Wanted && d.Refetch:
-		s.watch.Refetch(t.key, nil, now)
-	case !d.Wanted && t.wildcard != nil && s.w.ForgetMembers(t.key):
-		s.watch.UnsubscribeAll(t.wildcard)
+// subscribe asks the other view for a name.
+func (s *share) subscribe(t *sharedType, d cache.Demand) {
+	s.watch.SetSubscriber(d.By)
+	n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
+	t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
+	s.asks[d.Name] = n
+}
+
+// forget gives up what no client wants and has lingered. Those who come back are to find what there was, so what a gate withholds stays until it
+// does not.
+func (s *share) forget(t *sharedType, now time.Time) {
+	if !t.left.IsZero() && !now.Before(t.left) && !s.w.WithholdsMembers(t.key) {
+		t.left = time.Time{}
+		if s.w.ForgetMembers(t.key) { // else it is wanted again, and about to be reported
+			s.watch.UnsubscribeAll(t.wildcard)
+			delete(s.types, t.key)
+			delete(s.due, t)
+		}
+	}
+	for n, until := range t.unwanted {
+		if !now.Before(until) && !s.w.Withholds(n) {
+			s.forgetName(t, n)
+		}
+	}
+	if len(t.unwanted) > 0 || !t.left.IsZero() {
+		s.keeping[t] = struct{}{}
+	} else {
+		delete(s.keeping, t)
+	}
+}
+
+// forgetName gives up a name, unless it is wanted again, and about to be reported.
+func (s *share) forgetName(t *sharedType, n *cache.Name) {
+	delete(t.unwanted, n)
+	if len(s.w.Forget(t.key, []*cache.Name{n})) > 0 {
+		return
+	}
+	have := t.names[n]
+	s.watch.Unsubscribe(t.key, []*cache.Name{have})
+	delete(t.names, n)
+	delete(t.mine, have)
+	delete(t.pending, have)
+	delete(s.asks, n)
+	if len(t.names) == 0 && t.wildcard == nil {
 		delete(s.types, t.key)
 		delete(s.due, t)
+	}
+}
+
+func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
+	if (d.Wanted || d.Restored) && t.wildcard == nil {
+		t.wildcard, t.seen = s.watch.SubscribeAll(t.key), 0
+	} else if d.Wanted && d.Refetch {
+		s.watch.Refetch(t.key, nil, now)
+	}
+	switch {
+	case d.Wanted:
+		t.left = time.Time{}
+	case t.wildcard != nil:
+		t.left = now.Add(s.linger)
+		s.forget(t, now)
 	}
 }
 
@@ -161,6 +241,9 @@ func (s *share) follow(now time.Time) {
 		}
 	}
 	s.edition = g.Revision
+	for t := range s.keeping {
+		s.forget(t, now)
+	}
 	for t := range s.due {
 		if t.wildcard != nil {
 			s.followMembers(g, t)
@@ -174,7 +257,30 @@ func (s *share) follow(now time.Time) {
 		s.w.Trim(now)
 		s.trimAt = now.Add(TrimEvery)
 	}
-	s.next = s.w.Expire(now)
+	s.next = reconcile.Earlier(s.w.Expire(now), s.lingers(now))
+	if s.trims {
+		s.next = reconcile.Earlier(s.next, s.trimAt)
+	}
+}
+
+// lingers returns when something has lingered for long enough; zero if nothing lingers. What is withheld is looked at whenever
+// something changes.
+func (s *share) lingers(now time.Time) (next time.Time) {
+	for t := range s.keeping {
+		next = reconcile.Earlier(next, after(t.left, now))
+		for _, until := range t.unwanted {
+			next = reconcile.Earlier(next, after(until, now))
+		}
+	}
+	return next
+}
+
+// after returns a time if it is after now, else zero.
+func after(t, now time.Time) time.Time {
+	if t.After(now) {
+		return t
+	}
+	return time.Time{}
 }
 
 // stand takes over how the origin stands. All names come from one source.
@@ -197,8 +303,26 @@ func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	}
 	t.seen = g.Seq
 	t.wildcard.Passed(g.Seq)
-	s.w.SetPhase(t.key, typ.Phase)
+	if mine := s.w.Generation().Type(t.key); !mine.Restored || typ.Phase == cache.Confirmed { // else what was restored is more complete
+		if mine.Restored {
+			s.removeRestored(typ, mine)
+		}
+		s.w.SetPhase(t.key, typ.Phase)
+	}
 	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.Wildcard}, s.watch)
+}
+
+// removeRestored removes members that a snapshot held and that the other view, which is complete, lacks.
+func (s *share) removeRestored(is, mine *cache.Type) {
+	var gone []string
+	for e := range mine.Wildcard.Since(0) {
+		if n := s.from.Find(is.URL, []string{e.Name.String()})[0]; e.Present() && (n == nil || !is.Wildcard.Get(n).Present()) {
+			gone = append(gone, e.Name.String())
+		}
+	}
+	if len(gone) > 0 {
+		s.w.Apply(cache.Wildcard, wire.Update{TypeURL: mine.URL, Removed: gone})
+	}
 }
 
 // restored returns members whose content was given up and that have it in the other

@@ -84,8 +84,11 @@ func (v *streams) request(l *adsStream, s *subscription, r *discoverypb.DeltaDis
 	l.request(v.node, r)
 }
 
-// change subscribes to names on a stream, and unsubscribes from others.
+// change subscribes to names on a stream, and unsubscribes from others. One that opens later states all that is wanted.
 func (v *streams) change(l *adsStream, s *subscription, subscribe, unsubscribe []string, now time.Time) {
+	if !l.open {
+		return
+	}
 	for _, r := range s.requests(subscribe, unsubscribe) {
 		v.request(l, s, r, now)
 	}

@@ -80,7 +80,7 @@ func (v *viewSync) run(ctx context.Context) {
 		timer.Stop()
 		next := v.act(ctx, time.Now())
 		v.flushLists()
-		v.control.SetHolding(v.group.Busy() || v.reports.Waits())
+		v.control.SetHolding(v.group.Busy() || v.reports.Busy())
 		if !next.IsZero() {
 			timer.Reset(until(next))
 		}
@@ -315,7 +315,6 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 		}
 	}
 	l.retryAt = now.Add(wait)
-	v.lost(role)
 	if !other {
 		v.logEnd(role, err, wait)
 	}

@@ -36,7 +36,7 @@ func (v *wants) sub(typeURL string) *subscription {
 		s = &subscription{typeURL: typeURL, names: make(map[*cache.Name]struct{})}
 		s.members = v.newSet(s, typeURL, wire.Wildcard, cache.Wildcard)
 		s.byName = v.newSet(s, typeURL, "", cache.ByName)
-		s.members.AskedOn(s.byName.Set)
+		s.byName.Asker = s.members.Set
 		v.subs[typeURL] = s
 	}
 	return s
@@ -134,7 +134,7 @@ func (v *wants) wantMembers(s *subscription, now time.Time) {
 	case l.begun[s.typeURL]:
 		v.reopenFor(s)
 	default:
-		s.members.Lost()
+		s.members.begin(nil, now)
 		v.request(l, s, s.subscribeWildcard(), now)
 	}
 }
@@ -153,7 +153,7 @@ func (v *wants) askMembersAgain(s *subscription, now time.Time) {
 		v.reopen()
 	default:
 		v.rest(s.members, now)
-		s.members.Restart(now)
+		s.members.Restart(nil, now)
 		v.request(l, s, s.unsubscribeWildcard(), now)
 		r := s.subscribeWildcard()
 		r.ResourceNamesSubscribe = []string{wire.Wildcard}
@@ -177,7 +177,7 @@ func (v *wants) wantName(s *subscription, n *cache.Name, again bool) {
 
 // expire gives up what has lingered long enough.
 func (v *wants) expire(now time.Time) (next time.Time) {
-	expired, next := v.linger.expired(now, v.w.Frozen())
+	expired, next := v.linger.expired(now, v.w.Keeps())
 	for s, names := range expired {
 		kept := v.w.Forget(s.typeURL, names)
 		for _, n := range names {
@@ -202,7 +202,7 @@ func (v *wants) expireMembers(now time.Time) (next time.Time) {
 			next = reconcile.Earlier(next, s.until)
 			continue
 		}
-		if v.w.Frozen() {
+		if v.w.Keeps() {
 			continue // those who come back are to find what there was
 		}
 		s.until = time.Time{}
@@ -261,9 +261,6 @@ func (v *wants) place(s *subscription, members bool) {
 		return
 	}
 	s.members.Rest()
-	for set := range s.sets {
-		set.Lost()
-	}
 	if v.lines[main].open {
 		v.reopenFor(s)
 	}
@@ -277,7 +274,7 @@ func (v *wants) reopenFor(s *subscription) {
 // resolve asks by name for what the origin has not mentioned on a new stream, and finds out what is gone (B.15).
 // It returns when to look again.
 func (v *wants) resolve(s *set, now time.Time) (next time.Time) {
-	if r := s.role(); r == nowhere || !v.lines[r].open {
+	if !v.lines[s.role()].open {
 		return time.Time{}
 	}
 	on := &v.lines[s.asksOn()]
@@ -286,9 +283,7 @@ func (v *wants) resolve(s *set, now time.Time) (next time.Time) {
 		names := s.Ask(s.sub.wantedNames(), now)
 		v.log.Info("asking by name for resources that the origin no longer mentions",
 			slog.String("type_url", s.TypeURL), slog.Int("suspects", len(names)))
-		if on.open {
-			v.change(on, s.sub, names, nil, now)
-		}
+		v.change(on, s.sub, names, nil, now)
 	}
 	if !s.Asking() || !on.open {
 		return next // nobody was asked, so silence means nothing
@@ -304,11 +299,8 @@ func (v *wants) resolve(s *set, now time.Time) (next time.Time) {
 // named.
 func (v *wants) rest(s *set, now time.Time) {
 	names := s.sub.unwanted(s.Asked())
-	if s.Rest(); len(names) > 0 {
-		if on := &v.lines[s.asksOn()]; on.open {
-			v.change(on, s.sub, nil, names, now)
-		}
-	}
+	s.Rest()
+	v.change(&v.lines[s.asksOn()], s.sub, nil, names, now)
 }
 
 // asks notes on whose behalf the next request of a type is made.
@@ -320,12 +312,3 @@ func (v *wants) asks(s *subscription, d cache.Demand) {
 
 // maxAskers is how many of the clients are remembered for whom a type is asked for.
 const maxAskers = 8
-
-// lost notes that a stream has ended.
-func (v *wants) lost(r role) {
-	for s := range v.sets {
-		if s.role() == r {
-			s.Lost()
-		}
-	}
-}

@@ -148,6 +148,7 @@ func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 			c.WaitState(t.Context(), newest)
 			r.counts(fmt.Sprintf(`tender_client_refusals_total\{limit="%s"\} 1`, tt.variable))
 			c.Close()
+			r.awaits("the end of its stream, whose globs count for the group", func([]byte) bool { return int(r.metric("tender_client_streams")) == len(stay) })
 			continue
 		}
 		err := c.WaitEnd(t.Context())

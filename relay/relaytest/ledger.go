@@ -21,6 +21,7 @@ type Ledger struct {
 	n       int                           // changes
 	behind  bool                          // an origin may be
 	repeats bool                          // relays may tell again what clients have
+	staged  func(typeURL string) bool     // whether relays distribute a type in stages; nil if none
 }
 
 // A record is what was said of one resource. Generations count its contents and removals.
@@ -145,6 +146,14 @@ func (l *Ledger) Repeats() {
 	l.repeats = true
 }
 
+// Staged says that relays distribute changes of some types in stages, each by itself: on another stream, a client may
+// lose what was once not there, as there another state may be the last good. Clients of a stage see more ([Reader.Early]).
+func (l *Ledger) Staged(waits func(typeURL string) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.staged = waits
+}
+
 // mayRepeat reports whether a client may be told what it has when it comes. Locked.
 func (l *Ledger) mayRepeat(typeURL string, of *record, generation int) bool {
 	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == EndpointType || typeURL == SecretType
@@ -215,11 +224,21 @@ type Reader struct {
 	variant Variant
 	held    map[string]map[string]int // generation, by type URL and name
 	fresh   map[string]struct{}       // told on this stream: type URL and name
+	early   bool                      // the client is of a stage
 }
 
 // Reader returns a reader that was told nothing yet, by responses of a variant.
 func (l *Ledger) Reader(v Variant) *Reader {
 	return &Reader{ledger: l, variant: v, held: make(map[string]map[string]int), fresh: make(map[string]struct{})}
+}
+
+// Early says that the client is of a stage (Staged): a change that others do not have yet may be taken back, and be told again.
+// It comes before the first stream.
+func (r *Reader) Early() { r.early = true }
+
+// returns reports whether the client may be taken back to what was before. Locked.
+func (r *Reader) returns(typeURL string) bool {
+	return r.early && r.ledger.staged != nil && r.ledger.staged(typeURL)
 }
 
 // Opened notes that the client is on another stream. Its server may know less than the
@@ -236,8 +255,8 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	generation, said := record.said[d]
-	repeats := r.ledger.mayRepeat(typeURL, record, generation)
-	back := r.ledger.goesBack(record, generation)
+	repeats := r.ledger.mayRepeat(typeURL, record, generation) || r.returns(typeURL)
+	back := r.ledger.goesBack(record, generation) || r.returns(typeURL)
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]
 	if of == nil {
@@ -280,6 +299,9 @@ func (r *Reader) Gone(typeURL, name string) string {
 	_, fresh := r.fresh[typeURL+"\x00"+name]
 	expired := record.expired(held, fresh)
 	lacked := r.ledger.behind && record.lacked
+	if staged := r.ledger.staged; staged != nil && staged(typeURL) && (r.early || !fresh) {
+		lacked = lacked || removed > 0
+	}
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)
 	if removed < held && !expired && !lacked {

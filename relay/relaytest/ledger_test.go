@@ -226,3 +226,42 @@ func TestLedgerJudgesLag(t *testing.T) {
 	l.Behind(false)
 	judge("5 -", false, "once no origin lags")
 }
+
+// TestLedgerJudgesStages: a client of a stage may be taken back, and the others may lose what another relay does not show yet. What
+// was there all the time, nobody may lose.
+func TestLedgerJudgesStages(t *testing.T) {
+	l := relaytest.NewLedger()
+	l.Put(nil, relaytest.Cluster("a", "1"), relaytest.Cluster("a", "2"))
+	l.Staged(func(typeURL string) bool { return typeURL == relaytest.ClusterType })
+	told := func(r *relaytest.Reader, content string) string {
+		return r.Told(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", content)))
+	}
+	judge := func(early bool, steps func(*relaytest.Reader) string, wrong string) {
+		t.Helper()
+		r := l.Reader(relaytest.Delta)
+		if early {
+			r.Early()
+		}
+		if got := steps(r); (got == "") != (wrong == "") || !strings.Contains(got, wrong) {
+			t.Errorf("of a stage: %t: got %q, want %q", early, got, wrong)
+		}
+	}
+	back := func(r *relaytest.Reader) string { told(r, "2"); return told(r, "1") }
+	again := func(r *relaytest.Reader) string { told(r, "2"); r.Opened(); return told(r, "2") }
+	loses := func(r *relaytest.Reader) string { told(r, "2"); return r.Gone(relaytest.ClusterType, "a") }
+	elsewhere := func(r *relaytest.Reader) string {
+		told(r, "4")
+		r.Opened()
+		return r.Gone(relaytest.ClusterType, "a")
+	}
+	judge(true, back, "")
+	judge(false, back, "generation 1 after 2")
+	judge(true, again, "")
+	judge(false, again, "which it has")
+	judge(true, loses, "taken away")
+	l.Remove(nil, relaytest.ClusterType, "a")
+	l.Put(nil, relaytest.Cluster("a", "4"))
+	judge(true, func(r *relaytest.Reader) string { told(r, "4"); return r.Gone(relaytest.ClusterType, "a") }, "")
+	judge(false, func(r *relaytest.Reader) string { told(r, "4"); return r.Gone(relaytest.ClusterType, "a") }, "taken away at generation 4")
+	judge(false, elsewhere, "")
+}

@@ -5,13 +5,14 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash/maphash"
-	"io"
+	"slices"
 	"sync"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -35,6 +36,10 @@ type LightOptions struct {
 	// the client's own goroutine. It must not call the client.
 	OnGone func(typeURL, name string)
 
+	// Refuse, if set, reports whether the client refuses a resource, on the client's own goroutine. It then refuses the
+	// response, but for an Envoy's half: it has the rest of it, and of that resource what it had. It must not keep the slices.
+	Refuse func(typeURL string, name, value []byte) bool
+
 	// OnOpen, if set, is called when the client has opened a stream, before anything
 	// arrives on it.
 	OnOpen func()
@@ -48,7 +53,7 @@ type Counts struct {
 	Bytes     int // of messages, uncompressed, without gRPC's framing
 }
 
-// A LightClient subscribes, accepts all it gets, and keeps of each resource
+// A LightClient subscribes, accepts all it gets, unless it is told to refuse something, and keeps of each resource
 // only version and digest: one goroutine, and no message decoded in full. It
 // checks the same rules as a [Client]. All methods may be called from any
 // goroutine, unless they say otherwise.
@@ -300,6 +305,7 @@ func (c *LightClient) take(size int) {
 	e := &c.envelope
 	c.checkEnvelope(e)
 	c.checkNames(e)
+	refused := c.refuse(e)
 	if c.options.OnResource != nil {
 		for i := range e.resources {
 			c.options.OnResource(e.typeURL, e.resources[i].name, e.resources[i].value)
@@ -307,13 +313,43 @@ func (c *LightClient) take(size int) {
 	}
 	c.mon.Lock()
 	c.apply(e, size)
-	names := c.subscribed[e.typeURL]
+	if !refused {
+		c.versions[e.typeURL] = e.version
+	}
+	names, version := c.subscribed[e.typeURL], c.versions[e.typeURL]
 	c.mon.Unlock()
 
-	c.send(c.request(e.typeURL, names, e.version, e.nonce))
+	answer := c.request(e.typeURL, names, version, e.nonce)
+	if refused {
+		refuse(answer)
+	}
+	c.send(answer)
 	c.mon.Lock()
 	c.mon.changed()
 	c.mon.Unlock()
+}
+
+// refuse takes the resources out of the envelope that the client refuses, and reports whether there are any.
+func (c *LightClient) refuse(e *lightEnvelope) bool {
+	if c.options.Refuse == nil {
+		return false
+	}
+	all := len(e.resources)
+	e.resources = slices.DeleteFunc(e.resources, func(r lightResource) bool {
+		return r.hasBody && c.options.Refuse(e.typeURL, r.name, r.value)
+	})
+	return len(e.resources) < all
+}
+
+// refuse makes an answer a NACK.
+func refuse(answer proto.Message) {
+	why := &statuspb.Status{Code: int32(codes.InvalidArgument), Message: "the client refuses a resource"}
+	switch r := answer.(type) {
+	case *discoverypb.DiscoveryRequest:
+		r.ErrorDetail = why
+	case *discoverypb.DeltaDiscoveryRequest:
+		r.ErrorDetail = why
+	}
 }
 
 // apply brings the state to what the envelope says. Locked.
@@ -334,7 +370,6 @@ func (c *LightClient) apply(e *lightEnvelope, size int) {
 		entries[name] = entry
 	}
 	c.loseAll(e, entries)
-	c.versions[e.typeURL] = e.version
 	c.counts.Responses++
 	c.counts.Resources += len(e.resources)
 	c.counts.Removed += len(e.removed)
@@ -423,115 +458,4 @@ func (c *LightClient) dump() string {
 		s += fmt.Sprintf("\n  %s subscribed to %s has %s", short(typeURL), list(names), list(c.state.Names(typeURL)))
 	}
 	return s
-}
-
-// A lightEnvelope is a response of either variant, read without copying. The
-// slices are good until the next parse.
-type lightEnvelope struct {
-	typeURL   string
-	version   string
-	nonce     string
-	resources []lightResource
-	removed   [][]byte
-}
-
-type lightResource struct {
-	name, version, typeURL, value []byte
-	hasBody                       bool
-}
-
-func (e *lightEnvelope) parse(b []byte, variant Variant) error {
-	last := e.typeURL // most often the same: no new string
-	e.typeURL, e.version, e.nonce, e.resources, e.removed = "", "", "", e.resources[:0], e.removed[:0]
-	return eachField(b, func(num protowire.Number, v []byte) error {
-		switch {
-		case num == 1:
-			e.version = string(v)
-		case num == 2 && variant == SotW:
-			r := lightResource{}
-			if err := r.parseAny(v); err != nil {
-				return err
-			}
-			return e.addSotW(r)
-		case num == 2:
-			r := lightResource{}
-			e.resources = append(e.resources, r)
-			return e.resources[len(e.resources)-1].parse(v)
-		case num == 4 && string(v) == last:
-			e.typeURL = last
-		case num == 4:
-			e.typeURL = string(v)
-		case num == 5:
-			e.nonce = string(v)
-		case num == 6 && variant == Delta:
-			e.removed = append(e.removed, v)
-		}
-		return nil
-	})
-}
-
-func (e *lightEnvelope) addSotW(r lightResource) error {
-	if string(r.typeURL) == wrapperType {
-		inner := lightResource{}
-		e.resources = append(e.resources, inner)
-		return e.resources[len(e.resources)-1].parse(r.value)
-	}
-	name, ok := field(r.value, 1)
-	if !ok {
-		name = []byte(nameOf(r.value))
-	}
-	r.name = name
-	e.resources = append(e.resources, r)
-	return nil
-}
-
-// parse reads a discovery Resource.
-func (r *lightResource) parse(b []byte) error {
-	return eachField(b, func(num protowire.Number, v []byte) error {
-		switch num {
-		case 1:
-			r.version = v
-		case 2:
-			return r.parseAny(v)
-		case 3:
-			r.name = v
-		}
-		return nil
-	})
-}
-
-func (r *lightResource) parseAny(b []byte) error {
-	r.hasBody = true
-	return eachField(b, func(num protowire.Number, v []byte) error {
-		switch num {
-		case 1:
-			r.typeURL = v
-		case 2:
-			r.value = v
-		}
-		return nil
-	})
-}
-
-// eachField calls f for every length-delimited field of a message.
-func eachField(b []byte, f func(protowire.Number, []byte) error) error {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return fmt.Errorf("parse response: %w", io.ErrUnexpectedEOF)
-		}
-		b = b[n:]
-		size := protowire.ConsumeFieldValue(num, typ, b)
-		if size < 0 {
-			return fmt.Errorf("parse response: field %d: %w", num, io.ErrUnexpectedEOF)
-		}
-		if typ == protowire.BytesType {
-			v, _ := protowire.ConsumeBytes(b)
-			if err := f(num, v); err != nil {
-				return err
-			}
-		}
-		b = b[size:]
-	}
-	return nil
 }

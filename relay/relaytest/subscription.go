@@ -219,6 +219,22 @@ func (c *Client) forget(typeURL string) {
 	})
 }
 
+// repeats reports whether a response says nothing new to a client that had a state.
+func repeats(before State, resp *Response) bool {
+	had := before[resp.TypeURL]
+	for _, r := range resp.Resources {
+		if before.Digest(resp.TypeURL, r.Name) != r.Digest {
+			return false
+		}
+	}
+	for _, name := range resp.Removed {
+		if _, has := had[name]; has {
+			return false
+		}
+	}
+	return !resp.SotW() || !fullState(resp.TypeURL) || len(resp.Resources) == len(had)
+}
+
 // intruder says what in a response is neither the one resource that was changed
 // nor, in a full state, as it was before; empty if nothing is.
 func intruder(before State, resp *Response, typeURL, name string) string {

@@ -22,8 +22,10 @@ func (v originView) Keep(discarded []reconcile.Hold) {
 	}
 }
 
-// Deciders implements upstream.Controlled.
-func (v originView) Deciders() []upstream.Decider { return []upstream.Decider{v.reports} }
+// Operate implements upstream.Controlled.
+func (v originView) Operate(c reconcile.Command) []reconcile.Hold {
+	return v.reports.Operate(c, time.Now())
+}
 
 // Status returns the state of the files at the last read.
 func (f *Origin) Status() Status { return *f.standing.Load() }
@@ -37,22 +39,11 @@ func (f *Origin) Stats() upstream.Stats {
 	return upstream.Stats{Held: c.Held.Load(), Applied: c.Applied.Load(), Holding: c.Holding.Load(), Discarded: c.Discarded.Load()}
 }
 
-// Holds returns the removals that are held back, and those that were discarded.
-func (f *Origin) Holds(ctx context.Context) (holds []reconcile.Hold) {
-	f.do(ctx, func(r *reader) { holds = r.group.Holds(time.Now()) })
-	return holds
-}
-
-// Release makes removals that are held back, and returns them.
-func (f *Origin) Release(ctx context.Context, of reconcile.HoldChoice) (released []reconcile.Hold) {
-	f.do(ctx, func(r *reader) { released = r.group.Release(of, time.Now()) })
-	return released
-}
-
-// Discard keeps resources whose removal is held back, and returns the holds. They are served until a file has them again.
-func (f *Origin) Discard(ctx context.Context, of reconcile.HoldChoice) (discarded []reconcile.Hold) {
-	f.do(ctx, func(r *reader) { discarded = r.group.Discard(of, time.Now()) })
-	return discarded
+// Operate carries out a command about the removals that are held back, and those that were discarded, and returns which
+// it is about. What is discarded is served until a file has it again.
+func (f *Origin) Operate(ctx context.Context, c reconcile.Command) (chosen []reconcile.Hold) {
+	f.do(ctx, func(r *reader) { chosen = r.group.Operate(c, time.Now()) })
+	return chosen
 }
 
 // do calls a function in the goroutine that has the reader, which then reads the files again.

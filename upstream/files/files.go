@@ -142,6 +142,7 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 			following.Go(func() { f.follow(ctx, r) }) // waited for above
 		case <-trim.C:
 			w.Trim(time.Now())
+			l.Trim()
 			l.reports.Check(time.Now())
 		case <-ctx.Done():
 			return
@@ -167,6 +168,9 @@ func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.T
 	w.SetCause(upstream.CauseOf(trace, at))
 	defer w.SetCause(cache.Cause{})
 	l.replace(from, to)
+	if from == nil && !w.Source().Restored.IsZero() {
+		l.removeRestored(to)
+	}
 }
 
 // follow reads the directory whenever it changes until ctx ends, then returns the reader.

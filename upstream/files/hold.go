@@ -49,17 +49,11 @@ type Status struct {
 	At      time.Time // when the directory was read last
 }
 
-// A look is the content of a directory at one time.
-type look struct {
-	found    sets
-	vanished map[string]map[string]struct{} // names of resources in deleted files, by type URL
-	empty    bool                           // there is no file: every removal is suspect
-}
-
 // A set is what is served of one type of a directory: the resources in the files, and those whose removal is held back.
 type set struct {
 	*reconcile.Set
 	reader *reader
+	found  *typeSet // at the last read
 }
 
 // set returns the set of a type.
@@ -85,15 +79,10 @@ func (s *set) Count() int { return len(s.reader.serving.of(s.TypeURL).byName) }
 // Complete implements reconcile.Content: a directory is known as a whole.
 func (s *set) Complete() (at time.Time, ok bool) { return time.Time{}, true }
 
-// Remove implements reconcile.Content.
-func (s *set) Remove(r *reconcile.Removals) {
-	s.apply(wire.Update{TypeURL: s.TypeURL, Resources: r.Emptied, Removed: r.Names})
-}
-
-// apply serves what an update makes of a type.
-func (s *set) apply(u wire.Update) (c cache.Change) {
+// Apply implements reconcile.Content.
+func (s *set) Apply(u wire.Update) (c cache.Change) {
 	was := s.reader.serving.of(s.TypeURL)
-	is := &typeSet{version: u.SystemVersion, byName: make(map[string]*wire.Resource, len(was.byName)+len(u.Resources))}
+	is := &typeSet{version: u.SystemVersion, byName: make(map[string]*wire.Resource, max(len(was.byName), len(u.Resources)))}
 	maps.Copy(is.byName, was.byName)
 	for _, r := range u.Resources {
 		is.byName[r.Name] = r
@@ -102,46 +91,36 @@ func (s *set) apply(u wire.Update) (c cache.Change) {
 	for _, name := range u.Removed {
 		delete(is.byName, name)
 	}
-	s.reader.serve(s.TypeURL, is)
+	s.reader.serving = maps.Clone(s.reader.serving) // other goroutines have it
+	s.reader.serving[s.TypeURL] = is
 	return c
 }
 
-// serve has a set of a type served.
-func (r *reader) serve(typeURL string, is *typeSet) {
-	r.serving = maps.Clone(r.serving) // other goroutines have it
-	r.serving[typeURL] = is
-}
-
 // admit serves the resources that were found, and those whose removal is held back. A file that lacks a resource that it
-// had states its removal; the removal of the resources of a deleted file is inferred. Types that were served stay, even
-// if they are empty. A set that has not changed keeps its pointer.
-func (r *reader) admit(look look, now time.Time) (next time.Time) {
+// had states its removal; the removal of the resources of a deleted file is inferred, and if there is no file at all, every
+// removal is suspect. Types that were served stay, even if they are empty. A set that has not changed keeps its pointer.
+func (r *reader) admit(found sets, vanished map[string]map[string]struct{}, empty bool, now time.Time) (next time.Time) {
 	was, held := r.serving, r.group.Holding()
 	r.group.Look(now) // which this is
-	all := make(sets, max(len(look.found), len(was)))
-	maps.Copy(all, look.found)
-	for typeURL := range was {
-		if all[typeURL] == nil {
-			all[typeURL] = new(typeSet)
-		}
-	}
+	all := maps.Clone(was)
+	maps.Copy(all, found)
 	order, stated := slices.Sorted(maps.Keys(all)), make(map[string][]string)
 	for _, typeURL := range order { // a resource whose removal is inferred may need one whose removal is stated
-		stated[typeURL] = r.infer(typeURL, was.of(typeURL).without(all[typeURL]), look)
+		stated[typeURL] = r.set(typeURL).infer(was.of(typeURL).without(found.of(typeURL)), vanished[typeURL], empty)
 	}
 	for _, typeURL := range order {
-		if is := all[typeURL]; r.group.Busy() || len(stated[typeURL]) > 0 {
-			u := wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: slices.Collect(maps.Values(is.byName)), Removed: stated[typeURL]}
-			s := r.set(typeURL)
-			s.Take(u, now, s.apply)
-		} else {
-			r.serve(typeURL, is)
+		s, is := r.set(typeURL), found.of(typeURL)
+		if is == s.found && !r.group.Busy() {
+			continue // what it lacks was removed then
 		}
+		s.found = is
+		u := wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: slices.Collect(maps.Values(is.byName)), Removed: stated[typeURL]}
+		s.Take(u, now)
 	}
 	next = r.group.Decide(now)
 	for typeURL, set := range r.serving {
-		if before := was[typeURL]; before != nil && before.equal(set) {
-			r.serve(typeURL, before)
+		if before := was[typeURL]; before != nil && before != set && before.equal(set) {
+			r.serving[typeURL] = before // it was put there by Apply
 		}
 	}
 	if held > 0 && r.group.Holding() == 0 {
@@ -151,16 +130,15 @@ func (r *reader) admit(look look, now time.Time) (next time.Time) {
 }
 
 // infer infers which of the missing resources are removed, and returns the names whose removal the files state.
-func (r *reader) infer(typeURL string, missing map[string]struct{}, look look) (stated []string) {
-	s := r.set(typeURL)
-	gone := make(map[string]struct{})
+func (s *set) infer(missing, vanished map[string]struct{}, empty bool) (stated []string) {
+	var gone []string
 	for name := range missing {
-		if _, vanished := look.vanished[typeURL][name]; look.empty || vanished || s.Suspects(name) {
-			gone[name] = struct{}{}
+		if _, is := vanished[name]; is || empty || s.Suspects(name) {
+			gone = append(gone, name)
 		} else {
 			stated = append(stated, name)
 		}
 	}
-	s.Infer(maps.Keys(gone), look.empty)
+	s.Infer(slices.Values(gone), empty)
 	return stated
 }

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ type Local struct {
 	content map[string]map[string]*wire.Resource // by type URL and name
 	system  map[string]string                    // version, by type URL
 	globs   keys                                 // of collections that clients subscribe to
+	unused  map[*cache.Name]string               // names that no client wants any more and that are withheld, with their type URLs
 
 	reports *reconcile.Reports // nil: nothing of what clients report is held back
 }
@@ -26,7 +28,7 @@ type Local struct {
 // NewLocal returns a local origin of an empty view.
 func NewLocal(w *cache.Writer) *Local {
 	w.SetConnected(true)
-	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), globs: make(keys)}
+	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), globs: make(keys), unused: make(map[*cache.Name]string)}
 }
 
 // Demand returns a channel that receives when Answer has something to do.
@@ -82,6 +84,30 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 		l.confirm(u.TypeURL)
 	}
 	return c
+}
+
+// removeRestored removes what a snapshot held and no file has, clusters last (B.11), once all that files have is applied.
+func (l *Local) removeRestored(to sets) {
+	removed := make(map[string]map[string]struct{}) // by type URL and name
+	for t := range l.w.Generation().ChangedSince(0) {
+		names := make(map[string]struct{})
+		for _, set := range []*cache.Set{&t.Wildcard, &t.ByName} {
+			for e := range set.Since(0) {
+				if e.Present() && l.find(t.URL, e.Name.String()) == nil {
+					names[e.Name.String()] = struct{}{}
+				}
+			}
+		}
+		removed[t.URL] = names
+	}
+	order := slices.SortedFunc(maps.Keys(removed), func(a, b string) int {
+		return cmp.Or(wire.Rank(b)-wire.Rank(a), cmp.Compare(b, a))
+	})
+	for _, typeURL := range order {
+		if names := slices.Collect(maps.Keys(removed[typeURL])); len(names) > 0 {
+			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: to.of(typeURL).version, Removed: names})
+		}
+	}
 }
 
 // confirm publishes that a set is complete.
@@ -147,7 +173,6 @@ func (l *Local) all(typeURL string) wire.Update {
 // its content must not be kept (R125).
 func (l *Local) Answer() {
 	named := make(map[string]*wire.Update)
-	forget := make(map[string][]*cache.Name)
 	followed := make(keys)
 	for _, d := range l.w.TakeDemand() {
 		_, _, isCollection := cache.SplitCollection(d.TypeURL)
@@ -159,20 +184,33 @@ func (l *Local) Answer() {
 			l.answerMembers(d)
 			continue
 		case !d.Wanted:
-			forget[d.TypeURL] = append(forget[d.TypeURL], d.Name)
+			l.unused[d.Name] = d.TypeURL
 			continue
 		}
+		delete(l.unused, d.Name)
 		if named[d.TypeURL] == nil {
 			named[d.TypeURL] = &wire.Update{TypeURL: d.TypeURL, SystemVersion: l.system[d.TypeURL]}
 		}
 		l.answerName(named[d.TypeURL], d.Name.String())
 	}
 	l.tell(followed)
-	for typeURL, names := range forget {
-		l.w.Forget(typeURL, names)
-	}
+	l.Trim()
 	for _, u := range named {
 		l.w.Apply(cache.ByName, *u)
+	}
+}
+
+// Trim gives up names that no client wants any more. Clients that return are to find the last good, so what waits stays.
+func (l *Local) Trim() {
+	forget := make(map[string][]*cache.Name)
+	for n, typeURL := range l.unused {
+		if !l.w.Withholds(n) {
+			forget[typeURL] = append(forget[typeURL], n)
+			delete(l.unused, n)
+		}
+	}
+	for typeURL, names := range forget {
+		l.w.Forget(typeURL, names)
 	}
 }
 

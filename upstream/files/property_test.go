@@ -172,13 +172,13 @@ func (m *dirModel) step(s dirStep) {
 			writeFiles(m.t, m.dir, m.file(s.file), "resources: [")
 		}
 	case "release", "release discarded":
-		for _, h := range m.files.Release(ctx, reconcile.HoldChoice{Discarded: s.what != "release"}) {
+		for _, h := range m.files.Operate(ctx, reconcile.Command{Do: reconcile.Release, Discarded: s.what != "release"}) {
 			for _, name := range h.Names {
 				m.released[name] = true
 			}
 		}
 	case "discard":
-		m.files.Discard(ctx, reconcile.HoldChoice{})
+		m.files.Operate(ctx, reconcile.Command{Do: reconcile.Discard})
 	case "freeze":
 		m.control.Freeze(ctx)
 		m.frozen = true
@@ -218,7 +218,7 @@ func (m *dirModel) look() {
 		}
 	}
 	holds, held := make(map[string]reconcile.Hold), 0
-	for _, h := range m.files.Holds(m.t.Context()) {
+	for _, h := range m.files.Operate(m.t.Context(), reconcile.Command{}) {
 		for _, name := range h.Names {
 			holds[name] = h
 		}

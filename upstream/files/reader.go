@@ -32,7 +32,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 		r.log.Warn("no valid file yet: clients receive no response until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
 	}
 	was := r.serving
-	over = r.admit(look{found, vanished, empty}, now)
+	over = r.admit(found, vanished, empty, now)
 	if !maps.Equal(was, r.serving) {
 		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", r.serving.count()))
 	}

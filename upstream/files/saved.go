@@ -58,7 +58,7 @@ func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 // kept returns the resources that an operator has kept.
 func (r *reader) kept() sets {
 	all := make(sets)
-	for _, hold := range r.group.Holds(time.Now()) {
+	for _, hold := range r.group.Operate(reconcile.Command{}, time.Now()) {
 		if !hold.Discarded {
 			continue
 		}
@@ -141,7 +141,7 @@ func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
 	set := r.set(hold.TypeURL)
 	for _, e := range stored.Entries {
 		if !e.Resource.ContentDropped() && slices.Contains(hold.Names, e.Name) && set.Get(e.Name) == nil {
-			set.apply(wire.Update{SystemVersion: r.serving.of(hold.TypeURL).version, Resources: []*wire.Resource{e.Resource}})
+			set.Apply(wire.Update{SystemVersion: r.serving.of(hold.TypeURL).version, Resources: []*wire.Resource{e.Resource}})
 			set.Keep(e.Name)
 		}
 	}

@@ -2,15 +2,35 @@ package reconcile
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
 )
 
+// Asking reports whether the origin is being asked for names.
+func (s *Set) Asking() bool { return !s.unmentioned.askedAt.IsZero() }
+
+// Asked returns the names that the origin is being asked for.
+func (s *Set) Asked() []string { return s.unmentioned.asked }
+
 // Due reports whether it is time to ask the origin by name for what it has not mentioned of a set that it was asked
-// for as a whole, and if not, when it may be.
+// for as a whole, and if not, when it may be. Of a wildcard of which nothing was said at all, it is not: such
+// an origin may have nothing yet.
 func (s *Set) Due(now time.Time) (due bool, next time.Time) {
-	return s.unmentioned.due(s.whole != wire.Wildcard, now)
+	m := &s.unmentioned
+	last := m.last
+	switch {
+	case len(m.untold) == 0 || s.Asking():
+		return false, time.Time{}
+	case last.IsZero() && s.whole != wire.Wildcard:
+		last = m.began
+	case last.IsZero():
+		_, next = s.doubts(now)
+		return false, next
+	}
+	next = last.Add(silence)
+	return !now.Before(next), next
 }
 
 // Ask begins to ask for what was not mentioned, or asks again on a new stream, and returns the names. Of a
@@ -18,22 +38,33 @@ func (s *Set) Due(now time.Time) (due bool, next time.Time) {
 // clients did not ask for by name (wanted) if there is any: go-control-plane does not say again what a stream
 // is subscribed to already.
 func (s *Set) Ask(wanted names, now time.Time) []string {
-	if !s.Asking() && s.whole == wire.Wildcard {
-		for name := range s.content.Names() {
-			if s.unmentioned.has(name) || s.Suspects(name) {
-				continue
-			}
-			s.unmentioned.control = name
-			if _, s.unmentioned.repeated = wanted[name]; !s.unmentioned.repeated {
-				break
-			}
+	m := &s.unmentioned
+	if !s.Asking() {
+		m.suspects, m.silent = maps.Clone(m.untold), maps.Clone(m.untold)
+		if s.whole == wire.Wildcard {
+			s.chooseControl(wanted)
 		}
 	}
-	return s.unmentioned.ask(now)
+	m.askedAt, m.alive = now, false
+	m.asked = slices.Sorted(maps.Keys(m.silent))
+	if m.control != "" {
+		m.asked = append(m.asked, m.control)
+	}
+	return m.asked
 }
 
-// Asked returns the names that the origin is being asked for.
-func (s *Set) Asked() []string { return s.unmentioned.asked }
+func (s *Set) chooseControl(wanted names) {
+	m := &s.unmentioned
+	for name := range s.content.Names() {
+		if m.has(name) || s.Suspects(name) {
+			continue
+		}
+		m.control = name
+		if _, m.repeated = wanted[name]; !m.repeated {
+			return
+		}
+	}
+}
 
 // Answered takes a response to names that the origin is asked for, on the stream of another set.
 func (s *Set) Answered(u wire.Update, now time.Time) {
@@ -50,23 +81,23 @@ func (s *Set) Answered(u wire.Update, now time.Time) {
 			m.alive = true
 			m.mention(name)
 			s.suspect(name, removal{stated: true}, true)
-			s.group.noteBusy(s)
 		}
 	}
 }
 
 // End reports whether the origin has answered for all that it was asked for by name, or had the time for
-// it; if not, it returns when it will have had. The caller calls Rest then. Of a wildcard set, silence may say
-// that resources are gone, unless clients had asked for them by name (wanted) before. What of the members of a
-// collection an origin is silent on stays.
+// it; if not, it returns when it will have had. The caller calls Rest then. Of a wildcard set, silence says that
+// resources are gone if the origin has answered for others, but not of names that clients had asked for (wanted)
+// before. Without a control, they may be gone. What of the members of a collection an origin is silent on stays.
 func (s *Set) End(wanted func() names, now time.Time) (over bool, next time.Time) {
-	over, next = s.unmentioned.over(now)
-	if !over {
+	m := &s.unmentioned
+	if next = m.askedAt.Add(silence); len(m.silent) > 0 && now.Before(next) {
 		return false, next
 	}
-	if s.whole == wire.Wildcard {
-		gone, unproven := s.unmentioned.gone(wanted())
-		s.Infer(maps.Keys(gone), unproven)
+	if noControl := m.control == "" || m.repeated && !m.alive; s.whole == wire.Wildcard && (m.alive || noControl) {
+		asked := wanted()
+		maps.DeleteFunc(m.silent, func(name string, _ struct{}) bool { _, is := asked[name]; return is })
+		s.Infer(maps.Keys(m.silent), noControl)
 	}
 	return true, time.Time{}
 }

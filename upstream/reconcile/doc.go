@@ -9,12 +9,12 @@
 //	Ask, End   what stays unmentioned is asked for by name, and is suspect if it seems to be gone
 //	Infer      or it is suspect at once: a complete list, or a file, lacks it
 //	Decide     once the set is complete, suspects are removed, or held if they are too many
-//	Release    an operator decides, or after the deadline a second look at the origin
+//	Operate    an operator decides, or after the deadline a second look at the origin
 //
 // # Reading order
 //
 // hold.go, progress.go (is the set complete?), unmentioned.go, removals.go, references.go, set.go, ask.go,
-// group.go, reports.go. A file uses only what stands in files before it.
+// decide.go, group.go, reports.go. A file uses only what stands in files before it.
 //
 // # Concurrency properties
 //

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"cmp"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -25,19 +24,18 @@ func (g *Group) Close() {
 	g.count()
 }
 
-// Staying returns how many resources are there although the origin seems to have removed them.
-func (g *Group) Staying() (n int) {
+// count counts what is held, in the group and in its Counts.
+func (g *Group) count() {
+	n := 0
 	for s := range g.busy {
-		n += len(s.byName)
+		n += s.count(held)
 	}
-	return n
+	g.cfg.Counts.Holding.Add(int64(n - g.holding))
+	g.holding = n
 }
 
-// Busy reports whether there is anything to decide.
+// Busy reports whether there are resources that the origin seems to have removed.
 func (g *Group) Busy() bool { return len(g.busy) > 0 }
-
-// Counts returns the counts of the group, which others may share.
-func (g *Group) Counts() *Counts { return g.cfg.Counts }
 
 // Holding returns how many removals are held.
 func (g *Group) Holding() int { return g.holding }
@@ -70,7 +68,7 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 		if at, _ := s.content.Complete(); now.Before(at) {
 			next = Earlier(next, at)
 		}
-		next = Earlier(next, s.alarm(s.TypeURL, g.cfg.Logger, now))
+		next = Earlier(next, s.alarm(now))
 		if len(s.byName) == 0 {
 			delete(g.busy, s)
 		}
@@ -79,64 +77,17 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 	return next
 }
 
-// Holds returns what waits, and what was discarded.
-func (g *Group) Holds(now time.Time) (holds []Hold) {
-	for _, s := range slices.Backward(g.inOrder()) {
-		holds = append(holds, s.list(now)...)
+// Operate carries out a command of an operator, and returns the holds that it is about. What is decided is in no doubt
+// any more.
+func (g *Group) Operate(c Command, now time.Time) (chosen []Hold) {
+	sets := g.inOrder()
+	if c.Do == List {
+		slices.Reverse(sets) // as they are sent
 	}
-	return holds
-}
-
-// list returns the holds of a set.
-func (s *Set) list(now time.Time) []Hold {
-	holds := s.holds(s.TypeURL, s.undecidedUntil(now))
-	for i := range holds {
-		holds[i].Reported = s.group.cfg.Reported
-	}
-	return holds
-}
-
-// undecidedUntil returns when the suspects of a set are decided: when it is complete, and nothing that is held
-// needs them.
-func (s *Set) undecidedUntil(now time.Time) (until time.Time) {
-	until, ok := s.content.Complete()
-	if !ok {
-		return time.Time{}
-	}
-	for _, needer := range needers[s.TypeURL] {
-		for o := range s.group.sets[needer] {
-			_, doubted := o.doubts(now)
-			until = later(until, later(o.until, doubted))
-		}
-	}
-	return until
-}
-
-// Release carries out the removals of a choice, and returns which.
-func (g *Group) Release(of HoldChoice, now time.Time) (released []Hold) {
-	return g.operate(of, now, func(s *Set) {
-		v := s.release(of.Discarded)
-		g.cfg.Logger.Warn("an operator released removals: the resources are removed",
-			slog.String("type_url", s.TypeURL), slog.Int("removed", s.remove(&v)))
-	})
-}
-
-// Discard keeps the resources whose removal waits, and returns which.
-func (g *Group) Discard(of HoldChoice, now time.Time) (discarded []Hold) {
-	of.Discarded = false
-	return g.operate(of, now, func(s *Set) {
-		n := s.discard()
-		g.cfg.Counts.Discarded.Add(int64(n))
-		g.cfg.Logger.Warn("an operator discarded removals: the resources stay until the origin mentions them",
-			slog.String("type_url", s.TypeURL), slog.Int("kept", n))
-	})
-}
-
-// operate has an operator decide on the holds of a choice, of which there is no doubt then.
-func (g *Group) operate(of HoldChoice, now time.Time, decide func(*Set)) (chosen []Hold) {
-	for _, s := range g.inOrder() {
-		holds := of.among(s.list(now))
-		if len(holds) == 0 {
+	for _, s := range sets {
+		holds := c.among(s.holds(now))
+		chosen = append(chosen, holds...)
+		if c.Do == List || len(holds) == 0 {
 			continue
 		}
 		for _, h := range holds {
@@ -144,9 +95,14 @@ func (g *Group) operate(of HoldChoice, now time.Time, decide func(*Set)) (chosen
 				s.unmentioned.mention(name)
 			}
 		}
-		decide(s)
-		chosen = append(chosen, holds...)
+		if c.Do == Release {
+			s.release(c.Discarded)
+		} else {
+			s.discard()
+		}
 	}
-	g.Decide(now)
+	if c.Do != List {
+		g.Decide(now)
+	}
 	return chosen
 }

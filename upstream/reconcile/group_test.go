@@ -69,7 +69,7 @@ func TestH03_WhatIsInDoubtNeedsWhatItNames(t *testing.T) {
 				return
 			}
 			routes.wantNames(t, "in doubt", "r t u v")
-			h := routes.group.Holds(now)
+			h := routes.group.Operate(Command{}, now)
 			if until := epoch.Add(tt.until); len(h) != 1 || h[0].Until != until || !h[0].Unconfirmed {
 				t.Errorf("holds %+v, want one that is undecided until %v", h, until)
 			}
@@ -130,7 +130,7 @@ func TestH03_WhatStaysNeedsWhatItNames(t *testing.T) {
 	routes.Infer(gone("r"), false)
 	routes.group.Decide(now)
 	routes.wantNames(t, "the second look confirms the route alone", "r s t u v")
-	if h := routes.group.Holds(now); len(h) != 2 || h[0].TypeURL != wire.ListenerType || h[1].TypeURL != wire.RouteType {
+	if h := routes.group.Operate(Command{}, now); len(h) != 2 || h[0].TypeURL != wire.ListenerType || h[1].TypeURL != wire.RouteType {
 		t.Errorf("holds %+v, want those of the listeners and of the routes", h)
 	}
 	listeners.Infer(gone("l"), false)
@@ -141,7 +141,7 @@ func TestH03_WhatStaysNeedsWhatItNames(t *testing.T) {
 	listeners.Infer(gone("l"), true)
 	routes.group.Decide(epoch)
 	routes.state(epoch, "-r")
-	listeners.group.Release(HoldChoice{TypeURL: wire.ListenerType}, epoch)
+	listeners.group.Operate(Command{Do: Release, TypeURL: wire.ListenerType}, epoch)
 	routes.wantNames(t, "the listener is released", "s t u v")
 }
 
@@ -184,18 +184,22 @@ func TestB15_OperatorsChoose(t *testing.T) {
 	clusters.Keep("a")
 	clusters.Infer(gone("b", "c"), true)
 	clusters.state(epoch, "c")
+	clusters.confirmed = true
+	clusters.group.Operate(Command{}, epoch)
+	clusters.want(t, "a list decides nothing", epoch, "suspected b", "kept a")
+	clusters.confirmed = false
 	listeners.Infer(gone("l"), true)
-	if h := g.Release(HoldChoice{TypeURL: wire.ListenerType}, epoch); len(h) != 1 || h[0].Names[0] != "l" {
+	if h := g.Operate(Command{Do: Release, TypeURL: wire.ListenerType}, epoch); len(h) != 1 || h[0].Names[0] != "l" {
 		t.Errorf("released %+v, want l", h)
 	}
 	listeners.wantNames(t, "released", "")
 	clusters.wantNames(t, "another type", "a b c")
 	clusters.Infer(gone("c"), true)
-	g.Release(HoldChoice{TypeURL: wire.ClusterType}, epoch)
+	g.Operate(Command{Do: Release, TypeURL: wire.ClusterType}, epoch)
 	clusters.wantNames(t, "what waits", "a")
 	clusters.held["b"] = &wire.Resource{Name: "b"}
 	clusters.Infer(gone("b"), true)
-	if h := g.Discard(HoldChoice{TypeURL: wire.ClusterType, Discarded: true}, epoch); len(h) != 1 || h[0].Names[0] != "b" {
+	if h := g.Operate(Command{Do: Discard, TypeURL: wire.ClusterType, Discarded: true}, epoch); len(h) != 1 || h[0].Names[0] != "b" {
 		t.Errorf("discarded %+v, want b", h)
 	}
 	if n := g.cfg.Counts.Discarded.Load(); n != 1 {
@@ -204,12 +208,61 @@ func TestB15_OperatorsChoose(t *testing.T) {
 	clusters.want(t, "discarded", epoch, "kept a b")
 	clusters.Infer(gone("a"), true)
 	clusters.want(t, "inferred again", epoch, "kept a b")
-	g.Release(HoldChoice{}, epoch)
+	g.Operate(Command{Do: Release}, epoch)
 	clusters.wantNames(t, "nothing waits", "a b")
-	g.Release(HoldChoice{Discarded: true}, epoch)
+	g.Operate(Command{Do: Release, Discarded: true}, epoch)
 	clusters.wantNames(t, "released", "")
 	if n := g.cfg.Counts.Applied.Load(); n != 5 {
 		t.Errorf("%d applied, want 5", n)
+	}
+}
+
+// TestB15_OneOfTheSetsIsLookedAt: then the origin is asked for everything, whichever it is.
+func TestB15_OneOfTheSetsIsLookedAt(t *testing.T) {
+	for range 20 { // in a random order
+		f := heldFake("a")
+		later := newFakeIn(f.group, wire.ListenerType, wire.Wildcard, "l")
+		later.confirmed = true
+		later.Infer(gone("l"), true)
+		f.group.Decide(epoch.Add(time.Minute))
+		if !f.group.Look(epoch.Add(time.Hour)) {
+			t.Fatal("no second look")
+		}
+		if later.looking {
+			t.Fatal("the second look at the listeners began before their hold was over")
+		}
+	}
+}
+
+// TestH03_WhatWaitedForARemoval is removed with it, though something else is left to decide.
+func TestH03_WhatWaitedForARemoval(t *testing.T) {
+	listeners, routes := needing(t, true)
+	clusters := newFakeIn(listeners.group, wire.ClusterType, wire.Wildcard, "c")
+	clusters.confirmed = true
+	clusters.Infer(gone("c"), true)
+	listeners.Infer(gone("l"), true)
+	routes.group.Decide(epoch)
+	now := epoch.Add(time.Hour)
+	routes.group.Look(now)
+	listeners.Infer(gone("l"), false)
+	routes.state(now, "-r")
+	routes.group.Decide(now)
+	routes.wantNames(t, "the listener is gone", "s t u v")
+}
+
+// TestH03_NobodyKnowsWhenASetIsComplete that no stream carries, whatever needs it.
+func TestH03_NobodyKnowsWhenASetIsComplete(t *testing.T) {
+	listeners, routes := needing(t, true)
+	listeners.Infer(gone("l"), true)
+	routes.group.Decide(epoch)
+	routes.state(epoch, "-r")
+	for _, confirmed := range []bool{true, false} {
+		routes.confirmed = confirmed
+		for _, h := range routes.group.Operate(Command{TypeURL: wire.RouteType}, epoch) {
+			if decided := !h.Until.IsZero(); decided != confirmed {
+				t.Errorf("a stream carries the set: %t; its suspects are decided at %v", confirmed, h.Until)
+			}
+		}
 	}
 }
 
@@ -224,15 +277,15 @@ func TestB15_WhatHoldsIsCounted(t *testing.T) {
 		}
 	}
 	wantHolding("held", 2)
-	if n, m := g.Staying(), g.cfg.Counts.Held.Load(); n != 2 || m != 2 {
-		t.Errorf("%d stay and %d were held, want 2 of each", n, m)
+	if n := g.cfg.Counts.Held.Load(); n != 2 || !g.Busy() {
+		t.Errorf("%d were held, want 2; busy: %t", n, g.Busy())
 	}
 	delete(f.held, "a") // nobody wants it any more
 	g.Decide(epoch)
 	wantHolding("one is not wanted", 1)
 	g.Drop(f.Set)
 	wantHolding("dropped", 0)
-	if g.Busy() || g.Staying() != 0 || len(g.sets) != 0 {
+	if g.Busy() || len(g.sets) != 0 {
 		t.Error("something is left of the set")
 	}
 	f = heldFake("a")

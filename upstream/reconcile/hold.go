@@ -29,16 +29,29 @@ type Hold struct {
 	Discarded bool
 }
 
-// A HoldChoice says which holds a command is about.
-type HoldChoice struct {
+// An Action is what an operator does about holds.
+type Action int
+
+// What an operator may do.
+// The actions.
+const (
+	List    Action = iota // nothing; whether they wait or were discarded
+	Release               // carries out the removals
+	Discard               // keeps the resources whose removal waits, until the origin mentions them
+)
+
+// A Command is an action and the holds that it is about. The zero value lists all.
+type Command struct {
+	Do        Action
 	TypeURL   string // empty for all types
-	Discarded bool   // those that were discarded, in place of those that wait
+	Discarded bool   // Release those that were discarded, in place of those that wait
 }
 
 // among returns those of holds that the command is about.
-func (c HoldChoice) among(holds []Hold) []Hold {
+func (c Command) among(holds []Hold) []Hold {
+	discarded := c.Do == Release && c.Discarded
 	return slices.DeleteFunc(holds, func(h Hold) bool {
-		return c.TypeURL != "" && c.TypeURL != h.TypeURL || h.Discarded != c.Discarded
+		return c.TypeURL != "" && c.TypeURL != h.TypeURL || c.Do != List && h.Discarded != discarded
 	})
 }
 

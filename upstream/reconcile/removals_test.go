@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -48,7 +47,7 @@ func TestB15_TheSecondLookDecidesEachName(t *testing.T) {
 	if !f.group.Look(now) || f.group.Look(now) {
 		t.Error("want one second look")
 	}
-	for _, h := range f.group.Holds(now) {
+	for _, h := range f.group.Operate(Command{}, now) {
 		if !h.Until.IsZero() || h.Since != epoch {
 			t.Errorf("hold %+v while the second look is under way, want Since and no Until", h)
 		}
@@ -92,7 +91,7 @@ func TestB15_WhenToLookAgain(t *testing.T) {
 	f.held["c"] = &wire.Resource{Name: "c"}
 	f.Infer(gone("c"), true)
 	f.group.Decide(now)
-	if h := f.group.Holds(now); len(h) != 1 || h[0].Since != now || h[0].Until != now.Add(7*time.Minute) {
+	if h := f.group.Operate(Command{}, now); len(h) != 1 || h[0].Since != now || h[0].Until != now.Add(7*time.Minute) {
 		t.Errorf("holds %+v, want one that begins", h)
 	}
 }
@@ -124,7 +123,7 @@ func TestB15_AMentionBeginsTheHoldAnew(t *testing.T) {
 	wantHold := func(since, until time.Time) {
 		t.Helper()
 		f.group.Decide(until.Add(-time.Hour))
-		if h := f.group.Holds(epoch); len(h) != 1 || h[0].Since != since || h[0].Until != until {
+		if h := f.group.Operate(Command{}, epoch); len(h) != 1 || h[0].Since != since || h[0].Until != until {
 			t.Errorf("holds %+v, want one from %v to %v", h, since, until)
 		}
 	}
@@ -165,13 +164,30 @@ func TestB15_WithoutAControlSilenceProvesNothing(t *testing.T) {
 	f.Infer(gone("n3"), false)
 	f.group.Decide(epoch)
 	f.want(t, "later", epoch)
+	f.Keep("n4")
+	f.Infer(gone("n4"), true)
+	f.Infer(gone("n5"), false)
+	f.group.Decide(epoch)
+	f.want(t, "what was kept", epoch, "kept n4")
+}
+
+// TestB7_ANewStreamStatesTheSetAnew: what came on the one before completes nothing.
+func TestB7_ANewStreamStatesTheSetAnew(t *testing.T) {
+	f := newFake(wire.ClusterType, slog.DiscardHandler)
+	f.begin(epoch)
+	f.state(epoch, "a")
+	f.Listed(nil, false)
+	f.begin(epoch)
+	if at := f.Progress.Complete(epoch, time.Second); f.Progress.Settled(epoch.Add(time.Hour)) || at != epoch.Add(ConfirmMax) {
+		t.Errorf("the set is settled, or complete at %v", at)
+	}
 }
 
 // TestB15_NothingIsDecidedWhileNamesAreAsked: a large loss that is answered in parts would seem small.
 func TestB15_NothingIsDecidedWhileNamesAreAsked(t *testing.T) {
 	f := newFake(wire.ClusterType, slog.DiscardHandler, numbers("n", 100)...)
 	named := newFakeIn(f.group, wire.ClusterType, "")
-	f.AskedOn(named.Set)
+	named.Asker = f.Set
 	f.begin(epoch)
 	f.confirmed = true
 	f.state(epoch, append(numbers("n", 88), "-n0")...) // n88 to n99 are not mentioned
@@ -201,12 +217,10 @@ func TestH02_TheReasonOfARemovalWaitsWithIt(t *testing.T) {
 	}
 	take := func(u wire.Update, want int) {
 		t.Helper()
-		f.Take(u, epoch, func(u wire.Update) (c cache.Change) {
-			if len(u.Removed) != want || len(u.Errors) != want {
-				t.Errorf("%v and %v are applied, want %d", u.Removed, u.Errors, want)
-			}
-			return f.apply(u)
-		})
+		f.Take(u, epoch)
+		if len(f.applied.Removed) != want || len(f.applied.Errors) != want {
+			t.Errorf("%v and %v are applied, want %d", f.applied.Removed, f.applied.Errors, want)
+		}
 	}
 	take(removal("n0"), 0)
 	take(wire.Update{TypeURL: wire.ClusterType, Errors: removal("n0").Errors}, 0)
@@ -214,16 +228,16 @@ func TestH02_TheReasonOfARemovalWaitsWithIt(t *testing.T) {
 	f.confirmed = true
 	f.group.Decide(epoch)
 	f.wantNames(t, "confirmed", "n1 n2 n3 n4 n5 n6 n7 n8")
+	if reasons := f.applied.Errors; len(reasons) != 1 || reasons[0].Name != "n0" {
+		t.Errorf("reasons %v, want that of n0", reasons)
+	}
 	f.Keep("n1")
 	take(wire.Update{TypeURL: wire.ClusterType, Errors: removal("n1").Errors, Removed: []string{"unknown"}}, 1)
 	f.begin(epoch)
 	f.confirmed = false
-	f.Restart(epoch)
+	f.Restart(nil, epoch)
 	put(&f.unmentioned.untold, "n1", struct{}{})
 	take(removal("n1"), 0)
-	if len(f.reasons) != 1 || f.reasons[0].Name != "n0" {
-		t.Errorf("reasons %v, want that of n0", f.reasons)
-	}
 }
 
 // TestH02_ASecondRemovalWaitsToo until the set is confirmed, though the first one has mentioned the resource.
@@ -241,7 +255,7 @@ func TestH02_ASecondRemovalWaitsToo(t *testing.T) {
 func TestH02_AStatedRemovalOfWhatWasKept(t *testing.T) {
 	f := heldFake("a", "b", "c")
 	f.group.cfg.HoldExplicit = true
-	f.group.Discard(HoldChoice{}, epoch)
+	f.group.Operate(Command{Do: Discard}, epoch)
 	f.want(t, "discarded", epoch, "kept a b c")
 	f.begin(epoch)
 	f.confirmed = false
@@ -252,7 +266,7 @@ func TestH02_AStatedRemovalOfWhatWasKept(t *testing.T) {
 	f.group.Decide(epoch)
 	f.want(t, "on an established stream", epoch, "kept a c")
 	f.wantNames(t, "on an established stream", "a c")
-	f.group.Release(HoldChoice{Discarded: true}, epoch)
+	f.group.Operate(Command{Do: Release, Discarded: true}, epoch)
 	f.wantNames(t, "released", "")
 	f.want(t, "released", epoch)
 }
@@ -276,7 +290,7 @@ func TestH02_AnAnswerAboutWhatWasKept(t *testing.T) {
 	now := epoch.Add(silence)
 	f.Ask(nil, now)
 	f.Infer(gone("a"), true)
-	f.group.Discard(HoldChoice{}, now)
+	f.group.Operate(Command{Do: Discard}, now)
 	if over, _ := f.End(func() map[string]struct{} { return nil }, now); !over {
 		t.Error("the origin is asked for what was discarded")
 	}
@@ -302,8 +316,8 @@ func TestH02_WhatIsSaidAgainOfWhatIsHeld(t *testing.T) {
 	f.suspect("c", removal{}, true)
 	f.group.Decide(now)
 	f.wantNames(t, "after the second look", "")
-	if len(f.reasons) != 1 {
-		t.Errorf("reasons %v, want that of a", f.reasons)
+	if reasons := f.applied.Errors; len(reasons) != 1 {
+		t.Errorf("reasons %v, want that of a", reasons)
 	}
 }
 
@@ -319,10 +333,9 @@ func TestH02_TheSameEmptyAssignmentAgain(t *testing.T) {
 		want string
 	}{{removal{emptied: empty}, "kept a"}, {removal{emptied: other}, "suspected a"}} {
 		f.suspect("a", tt.as, false)
-		f.group.noteBusy(f.Set)
 		f.want(t, "said again", epoch, tt.want)
 	}
-	f.group.Release(HoldChoice{}, epoch)
+	f.group.Operate(Command{Do: Release}, epoch)
 	if f.want(t, "released", epoch); f.held["a"] != other {
 		t.Error("the empty assignment is not served")
 	}
@@ -395,7 +408,7 @@ func TestH02_AnEmptiedAssignmentIsObeyedOnceMentioned(t *testing.T) {
 			}
 			f.begin(epoch, "a")
 			take := func(r *wire.Resource) {
-				f.Take(wire.Update{TypeURL: wire.EndpointType, Resources: []*wire.Resource{r}}, epoch, f.apply)
+				f.Take(wire.Update{TypeURL: wire.EndpointType, Resources: []*wire.Resource{r}}, epoch)
 			}
 			if tt.mentioned {
 				take(assignment(t, "a", 2))

@@ -97,8 +97,8 @@ func (b *reportedSet) Complete() (at time.Time, ok bool) {
 	return at, !at.IsZero()
 }
 
-// Remove implements Content: publish has clients told.
-func (b *reportedSet) Remove(*Removals) {}
+// Apply implements Content: publish has clients told.
+func (b *reportedSet) Apply(wire.Update) (c cache.Change) { return c }
 
 // Confirm decides about what was reported of a set up to a time, now that the set is complete. Of members, it
 // has to be called before the view says that they are confirmed.
@@ -258,22 +258,14 @@ func (d *Reports) answered(of cache.ReportedSet, name string) bool {
 	return e != nil
 }
 
-// Release carries out the removals of a choice, and returns which.
-func (d *Reports) Release(of HoldChoice, now time.Time) []Hold {
-	d.refresh()
-	defer d.decide(now)
-	return d.Group.Release(of, now)
+// Operate carries out a command of an operator, and returns the holds that it is about.
+func (d *Reports) Operate(c Command, now time.Time) []Hold {
+	if c.Do != List {
+		d.refresh()
+		defer d.decide(now)
+	}
+	return d.Group.Operate(c, now)
 }
-
-// Discard keeps the resources whose removal waits, and returns which.
-func (d *Reports) Discard(of HoldChoice, now time.Time) []Hold {
-	d.refresh()
-	defer d.decide(now)
-	return d.Group.Discard(of, now)
-}
-
-// Waits reports whether clients wait for a decision.
-func (d *Reports) Waits() bool { return len(d.sets) > 0 }
 
 // Keep notes that operators had a name of a type kept before a restart.
 func (d *Reports) Keep(typeURL, name string) {

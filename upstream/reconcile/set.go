@@ -22,14 +22,18 @@ type Content interface {
 	// Complete returns when the origin will have stated all of the set, if nothing more comes; false if it
 	// is not known when, since no stream carries the set.
 	Complete() (at time.Time, ok bool)
-	// Remove carries out removals.
-	Remove(*Removals)
+	// Apply makes the changes of a response. Removals that have waited have no type URL and no version.
+	Apply(wire.Update) cache.Change
 }
 
 // A Set decides which removals from one set reach clients.
 type Set struct {
 	TypeURL  string
 	Progress Progress
+
+	// Asker is the set whose unmentioned names the relay asks for on the stream of this one; nil if none is. A removal
+	// of such a name is an answer, and not one that the origin makes.
+	Asker *Set
 
 	unmentioned unmentioned
 	removals
@@ -39,9 +43,6 @@ type Set struct {
 	// whole is the name by which the origin is asked for all of the set: "*", a glob, or nothing if it is
 	// asked for each name, or is no xDS server.
 	whole string
-
-	// asker is the set whose unmentioned names the relay asks for on the stream of this one; nil if none is.
-	asker *Set
 
 	earlier bool  // the set held something when its stream began
 	fresh   names // new resources that are there still, if so, until the set is complete
@@ -93,22 +94,6 @@ func (g *Group) NewSet(typeURL, whole string, content Content) *Set {
 	return s
 }
 
-func (g *Group) noteBusy(s *Set) {
-	if len(s.byName) > 0 {
-		g.busy[s] = struct{}{}
-	}
-}
-
-// count counts what is held, in the group and in its Counts.
-func (g *Group) count() {
-	n := 0
-	for s := range g.busy {
-		n += s.count(held)
-	}
-	g.cfg.Counts.Holding.Add(int64(n - g.holding))
-	g.holding = n
-}
-
 // needed returns whether a name of a set is needed by what stays, and with doubtful, also by what may be gone
 // and may be held then: such a resource is served, and what it refers to must be.
 func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) bool {
@@ -145,17 +130,32 @@ func (g *Group) staying(typeURL string, doubtful bool, now time.Time) (resources
 	return resources
 }
 
-// doubts returns the members of a set that may be gone, and until when that is not known at the latest.
-func (s *Set) doubts(now time.Time) (names, time.Time) {
-	if s.whole == "" {
+// doubts returns the members of a set that may be gone, and until when that is not known at the latest. Of an origin
+// that says nothing at all of a set, it may not be known for ever: then nothing waits for it.
+func (s *Set) doubts(now time.Time) (may names, until time.Time) {
+	m := &s.unmentioned
+	switch may = m.untold; {
+	case s.whole == "":
 		return nil, time.Time{}
+	case !s.group.Untrusted || len(m.told) == 0:
+	case len(may) == 0:
+		may = m.told
+	default:
+		may = maps.Clone(may)
+		maps.Copy(may, m.told)
 	}
-	return s.unmentioned.doubts(!s.group.Untrusted, now)
+	switch until = m.began.Add(ConfirmMax); {
+	case len(may) == 0:
+		return nil, time.Time{}
+	case s.Asking():
+		return may, m.askedAt.Add(silence)
+	case len(m.untold) > 0 && !m.last.IsZero():
+		return may, m.last.Add(2 * silence)
+	case now.Before(until):
+		return may, until
+	}
+	return nil, time.Time{}
 }
-
-// AskedOn says that what a set has not mentioned is asked for on the stream of another set: a removal from
-// that is then an answer, and not one that the origin makes.
-func (s *Set) AskedOn(o *Set) { o.asker = s }
 
 // Begin notes that the set is about to be stated on a new stream. Told returns whether the origin is told that a
 // name is held; nil if it is told of none. Resumed reports that the relay does not ask for everything: that
@@ -163,7 +163,8 @@ func (s *Set) AskedOn(o *Set) { o.asker = s }
 // stream too: an origin that is told of what is held need not mention it. Silence reports that the origin was
 // told what a snapshot holds: its silence confirms that.
 func (s *Set) Begin(told func(name string) bool, resumed, silence bool, now time.Time) {
-	s.restart(told, now)
+	s.Restart(told, now)
+	s.Progress = Progress{}
 	if silence {
 		s.Progress.told = now
 	}
@@ -172,11 +173,8 @@ func (s *Set) Begin(told func(name string) bool, resumed, silence bool, now time
 	s.unproven, s.looking = false, s.looking && !resumed
 }
 
-// Restart notes that the origin was asked for all of the set once more.
-func (s *Set) Restart(now time.Time) { s.restart(nil, now) }
-
-// restart begins to note what the origin mentions.
-func (s *Set) restart(told func(name string) bool, now time.Time) {
+// Restart notes that the origin was asked for all of the set, maybe once more on the same stream. Told is that of Begin.
+func (s *Set) Restart(told func(name string) bool, now time.Time) {
 	s.unmentioned = unmentioned{began: now, foreign: s.unmentioned.foreign}
 	for name := range s.content.Names() {
 		switch {
@@ -188,9 +186,6 @@ func (s *Set) restart(told func(name string) bool, now time.Time) {
 		}
 	}
 }
-
-// Lost notes that the stream has ended which carried the set: the silence of a lost origin completes nothing.
-func (s *Set) Lost() { s.Progress = Progress{} }
 
 // Confirmed reports whether the origin has stated all of the set.
 func (s *Set) Confirmed(now time.Time) bool {
@@ -205,24 +200,42 @@ func (s *Set) Covered() bool { return s.unmentioned.count() == 0 }
 // versions mean nothing to that.
 func (s *Set) Foreign() names { return s.unmentioned.foreign }
 
-// Distrust notes that the origin does not look at what it was told is held.
-func (s *Set) Distrust(now time.Time) { s.unmentioned.distrust(now) }
-
-// Take applies an update by apply, but for the removals that must wait. It reports whether the update showed
-// that the origin does not look at what it was told is held.
-func (s *Set) Take(u wire.Update, now time.Time, apply func(wire.Update) cache.Change) (c cache.Change, ignores bool) {
-	told, count := len(s.unmentioned.told), s.unmentioned.count()
+// Take applies an update, but for the removals that must wait. It reports whether the update showed that the origin
+// does not look at what it was told is held.
+func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) {
 	fails := u.Fails(s.whole)
 	l := s.look(now)
-	c = l.grow(l.screen(u), apply)
-	if s.whole == "" {
-		told = 0 // an origin answers for each name that it is asked for
-	}
-	if ignores = s.unmentioned.responded(told, count, u, c, fails, now); !fails {
+	if c = l.grow(l.screen(u)); !fails {
 		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
 	}
-	s.group.noteBusy(s)
+	m, count := &s.unmentioned, s.unmentioned.count()
+	if count+len(m.foreign) == 0 {
+		return c, false
+	}
+	if len(m.told) > 0 && c.Same > 0 && s.whole != "" { // an origin answers for each name that it is asked for
+		ignores = s.Distrust(now)
+	}
+	m.mentions(u)
+	// An origin may say for ever of what it has mentioned that it lives on. That the set as a whole failed
+	// says nothing about its members.
+	if m.count() < count || c.Changed > 0 || m.last.IsZero() && !fails {
+		m.last = now
+	}
 	return c, ignores
+}
+
+// Distrust has it that the origin does not look at what it was told is held, if these are its first answers: much
+// later, a resend has another reason. It reports whether they are.
+func (s *Set) Distrust(now time.Time) (first bool) {
+	m := &s.unmentioned
+	if now.Sub(m.began) > ConfirmMax {
+		return false
+	}
+	for name := range m.told {
+		put(&m.untold, name, struct{}{})
+	}
+	m.told = nil
+	return true
 }
 
 // Listed notes that a response lists all of the set. Missing are names that it lacks, and that were asked for
@@ -318,7 +331,7 @@ func (l look) waits(name string) bool {
 // answers reports whether what the origin says of a name answers a question of the relay.
 func (l look) answers(name string) bool {
 	s := l.set
-	return s.unmentioned.asks(name) || s.asker != nil && s.asker.unmentioned.asks(name)
+	return s.unmentioned.asks(name) || s.Asker != nil && s.Asker.unmentioned.asks(name)
 }
 
 // repeats reports whether what the origin says of a name may be what it has said before: it was asked anew.
@@ -341,7 +354,7 @@ func isEmptyAssignment(r *wire.Resource) bool {
 func hasEndpoints(r *wire.Resource) bool { return r != nil && r.HasEndpoints() }
 
 // grow applies an update, and counts the resources that it adds to the set.
-func (l look) grow(u wire.Update, apply func(wire.Update) cache.Change) cache.Change {
+func (l look) grow(u wire.Update) cache.Change {
 	s := l.set
 	var absent []string
 	if !l.confirmed && s.earlier {
@@ -351,7 +364,7 @@ func (l look) grow(u wire.Update, apply func(wire.Update) cache.Change) cache.Ch
 			}
 		}
 	}
-	c := apply(u)
+	c := s.content.Apply(u)
 	for _, name := range absent {
 		if s.content.Get(name) != nil { // it may be wanted by nobody
 			put(&s.fresh, name, struct{}{})
@@ -383,47 +396,29 @@ func (s *Set) Infer(gone iter.Seq[string], unproven bool) {
 	for name := range gone {
 		delete(s.fresh, name)
 		s.suspect(name, removal{}, true)
+		s.unproven = s.unproven || unproven && s.byName[name].state == suspected
 	}
-	s.unproven = s.unproven || unproven && s.count(suspected) > 0
-	s.group.noteBusy(s)
 }
 
 // Keep notes that an operator had a resource kept.
-func (s *Set) Keep(name string) {
-	put(&s.byName, name, removal{state: kept})
-	s.group.noteBusy(s)
+func (s *Set) Keep(name string) { s.record(name, removal{state: kept}) }
+
+// suspect records a removal. One that is held stays so, and what an operator had kept stays kept, unless the
+// origin removes it once more, which does not repeat what the operator decided on.
+func (s *Set) suspect(name string, as removal, repeats bool) {
+	old, is := s.byName[name]
+	as.state = suspected
+	switch repeats = repeats || as.emptied != nil && old.emptied != nil && as.emptied.SameContent(old.emptied); {
+	case is && old.state == held:
+		as.state, as.stated, as.again, as.reason = held, as.stated || old.stated, s.looks, old.reason
+	case old.state == kept && repeats:
+		return
+	}
+	s.record(name, as)
 }
 
-// Asking reports whether the origin is being asked for names.
-func (s *Set) Asking() bool { return s.unmentioned.asking() }
-
-// decide removes what may be, and holds what is too much. It reports whether something was removed.
-func (s *Set) decide(now time.Time) (removed bool) {
-	s.prune(s.content.Get)
-	if len(s.byName) == 0 || s.Asking() || !s.Confirmed(now) {
-		return false
-	}
-	var v Removals
-	l, additions := s.look(now), s.added+len(s.fresh)
-	if n := s.judge(s.TypeURL, s.content.Count()-additions, additions, l.needed, l.mayBeNeeded, &v); n > 0 {
-		s.hold(now, s.group.cfg.Hold)
-		s.group.cfg.Counts.Held.Add(int64(n))
-		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
-			slog.String("type_url", s.TypeURL), slog.Int("held", s.count(held)), slog.Duration("hold", s.group.cfg.Hold))
-	}
-	n := s.remove(&v)
-	if n > 0 {
-		s.group.cfg.Logger.Info("removed resources that the origin no longer has",
-			slog.String("type_url", s.TypeURL), slog.Int("removed", n))
-	}
-	return n > 0
-}
-
-// remove carries out removals, and returns how many there are.
-func (s *Set) remove(v *Removals) (n int) {
-	if n = len(v.Names) + len(v.Emptied); n > 0 {
-		s.content.Remove(v)
-		s.group.cfg.Counts.Applied.Add(int64(n))
-	}
-	return n
+// record records how a removal stands. There is something to decide then.
+func (s *Set) record(name string, as removal) {
+	put(&s.byName, name, as)
+	s.group.busy[s] = struct{}{}
 }

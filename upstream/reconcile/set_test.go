@@ -19,7 +19,7 @@ type fake struct {
 	*Set
 	held      map[string]*wire.Resource
 	confirmed bool
-	reasons   []*wire.ResourceError // of what was removed
+	applied   wire.Update // the last one
 }
 
 func (f *fake) Get(name string) *wire.Resource { return f.held[name] }
@@ -27,12 +27,8 @@ func (f *fake) Names() iter.Seq[string]        { return maps.Keys(f.held) }
 func (f *fake) Count() int                     { return len(f.held) }
 func (f *fake) Complete() (time.Time, bool)    { return time.Time{}, f.confirmed }
 
-func (f *fake) Remove(r *Removals) {
-	f.apply(wire.Update{Resources: r.Emptied, Removed: r.Names})
-	f.reasons = append(f.reasons, r.Reasons...)
-}
-
-func (f *fake) apply(u wire.Update) (c cache.Change) {
+func (f *fake) Apply(u wire.Update) (c cache.Change) {
+	f.applied = u
 	for _, r := range u.Resources {
 		switch old := f.held[r.Name]; {
 		case strings.HasPrefix(r.Name, "unwanted"):
@@ -71,7 +67,6 @@ func newFakeIn(g *Group, typeURL, whole string, names ...string) *fake {
 
 // begin begins a stream on which the origin is told that names are held.
 func (f *fake) begin(now time.Time, told ...string) {
-	f.Lost()
 	f.Begin(func(name string) bool { return slices.Contains(told, name) }, len(told) > 0, false, now)
 }
 
@@ -86,7 +81,7 @@ func (f *fake) state(now time.Time, items ...string) (ignores bool) {
 		name, version, _ := strings.Cut(item, "@")
 		u.Resources = append(u.Resources, &wire.Resource{Name: name, OriginVersion: version})
 	}
-	_, ignores = f.Take(u, now, f.apply)
+	_, ignores = f.Take(u, now)
 	return ignores
 }
 
@@ -94,7 +89,7 @@ func (f *fake) state(now time.Time, items ...string) (ignores bool) {
 func (f *fake) want(t *testing.T, when string, now time.Time, want ...string) {
 	t.Helper()
 	got := []string{}
-	for _, h := range f.group.Holds(now) {
+	for _, h := range f.group.Operate(Command{}, now) {
 		as := "held"
 		switch {
 		case h.Unconfirmed:
@@ -172,7 +167,7 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 			f := newFake(wire.ListenerType, slog.DiscardHandler, "a", "b", "c", "z")
 			f.begin(now)
 			f.state(now, "d", "e", "f", "unwanted")
-			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, now, f.apply)
+			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, now)
 			f.Infer(gone("a", "b", "c", "z"), false)
 			f.confirmed = true
 			f.group.Decide(now)
@@ -324,7 +319,7 @@ func TestHoldAlarms(t *testing.T) {
 			t.Errorf("after %d minutes: %d alarms, want %d", minute, got, want)
 		}
 	}
-	f.group.Discard(HoldChoice{}, began)
+	f.group.Operate(Command{Do: Discard}, began)
 	if got := alarms(began.Add(time.Hour)); got != 0 {
 		t.Errorf("discarded: %d alarms, want none", got)
 	}

@@ -1,11 +1,8 @@
 package reconcile
 
 import (
-	"maps"
-	"slices"
 	"time"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -55,9 +52,6 @@ func (m *unmentioned) asks(name string) bool {
 	return asked
 }
 
-// asking reports whether the origin is being asked for names.
-func (m *unmentioned) asking() bool { return !m.askedAt.IsZero() }
-
 // mention takes that the origin has mentioned a name.
 func (m *unmentioned) mention(name string) {
 	delete(m.told, name)
@@ -77,111 +71,6 @@ func (m *unmentioned) mentions(u wire.Update) {
 	for name := range u.RemovedNames() {
 		m.mention(name)
 	}
-}
-
-// responded takes a response that has changed a set of which so much was unmentioned before. It reports
-// whether the response showed that the origin does not look at what it was told.
-func (m *unmentioned) responded(told, count int, u wire.Update, c cache.Change, fails bool, now time.Time) (ignores bool) {
-	if count+len(m.foreign) == 0 {
-		return false
-	}
-	if told > 0 && c.Same > 0 {
-		ignores = m.distrust(now)
-	}
-	m.mentions(u)
-	// An origin may say for ever of what it has mentioned that it lives on. That the set as a whole failed
-	// says nothing about its members.
-	if m.count() < count || c.Changed > 0 || m.last.IsZero() && !fails {
-		m.last = now
-	}
-	return ignores
-}
-
-// distrust has it that the origin does not look at what it was told, if these are its first answers: much
-// later, a resend has another reason. It reports whether they are.
-func (m *unmentioned) distrust(now time.Time) (first bool) {
-	if now.Sub(m.began) > ConfirmMax {
-		return false
-	}
-	for name := range m.told {
-		put(&m.untold, name, struct{}{})
-	}
-	m.told = nil
-	return true
-}
-
-// doubts returns the names that may be gone, and until when that is not known at the latest. Of an origin
-// that says nothing at all of a set, it may not be known for ever: then nothing waits for it. Trusted is
-// whether what the origin was told is in no doubt.
-func (m *unmentioned) doubts(trusted bool, now time.Time) (may names, until time.Time) {
-	switch may = m.untold; {
-	case trusted || len(m.told) == 0:
-	case len(may) == 0:
-		may = m.told
-	default:
-		may = maps.Clone(may)
-		maps.Copy(may, m.told)
-	}
-	switch until = m.began.Add(ConfirmMax); {
-	case len(may) == 0:
-		return nil, time.Time{}
-	case m.asking():
-		return may, m.askedAt.Add(silence)
-	case len(m.untold) > 0 && !m.last.IsZero():
-		return may, m.last.Add(2 * silence)
-	case now.Before(until):
-		return may, until
-	}
-	return nil, time.Time{}
-}
-
-// due reports whether it is time to ask for what was not mentioned, and if not, when it may be. Of a set of
-// which nothing was said at all, that is so only if silence may say that it is empty.
-func (m *unmentioned) due(silent bool, now time.Time) (due bool, next time.Time) {
-	last := m.last
-	switch {
-	case len(m.untold) == 0 || m.asking():
-		return false, time.Time{}
-	case last.IsZero() && silent:
-		last = m.began
-	case last.IsZero():
-		_, next = m.doubts(true, now)
-		return false, next
-	}
-	next = last.Add(silence)
-	return !now.Before(next), next
-}
-
-// ask begins to ask for the names, or asks again on a stream that was opened anew, and returns them.
-func (m *unmentioned) ask(now time.Time) []string {
-	if !m.asking() {
-		m.suspects, m.silent = maps.Clone(m.untold), maps.Clone(m.untold)
-	}
-	m.askedAt, m.alive = now, false
-	m.asked = slices.Sorted(maps.Keys(m.silent))
-	if m.control != "" {
-		m.asked = append(m.asked, m.control)
-	}
-	return m.asked
-}
-
-// over reports whether all names are answered for, or the origin had the time for it; and if not, when it
-// will have had.
-func (m *unmentioned) over(now time.Time) (over bool, next time.Time) {
-	next = m.askedAt.Add(silence)
-	return len(m.silent) == 0 || !now.Before(next), next
-}
-
-// gone returns the names that are gone since the origin is silent on them where silence says something: not
-// if it was silent on the control, too, nor on a name that clients had asked for before. Unproven is set if
-// there was no control.
-func (m *unmentioned) gone(wanted names) (gone names, unproven bool) {
-	noControl := m.control == "" || m.repeated && !m.alive
-	if !noControl && !m.alive {
-		return nil, false
-	}
-	maps.DeleteFunc(m.silent, func(name string, _ struct{}) bool { _, asked := wanted[name]; return asked })
-	return m.silent, noControl && len(m.silent) > 0
 }
 
 // put puts into a map that may not exist yet.

@@ -72,7 +72,7 @@ func TestB15_WhatIsAskedFor(t *testing.T) {
 		}
 	}
 	failed := wire.Update{TypeURL: wire.ClusterType, Errors: []*wire.ResourceError{wire.NewResourceError(wire.Wildcard, codes.Internal, "failed")}}
-	f.Take(failed, epoch, f.apply)
+	f.Take(failed, epoch)
 	wantDue("failed", epoch, false, epoch.Add(ConfirmMax))
 	if !f.Progress.first.IsZero() {
 		t.Error("the error of the set is taken for an answer")
@@ -81,7 +81,7 @@ func TestB15_WhatIsAskedFor(t *testing.T) {
 	f.state(now)
 	wantDue("an empty response", now, false, now.Add(silence))
 	now = now.Add(time.Second)
-	f.Take(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{{Name: "a", Aliases: []string{"alias"}}}}, now, f.apply)
+	f.Take(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{{Name: "a", Aliases: []string{"alias"}}}}, now)
 	wantDue("a was mentioned", now, false, now.Add(silence))
 	now = now.Add(time.Second)
 	f.state(now, "a")
@@ -105,7 +105,7 @@ func TestB15_WhatIsAskedFor(t *testing.T) {
 func TestB15_AskedForOnceMore(t *testing.T) {
 	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b")
 	f.begin(epoch, "a", "b")
-	f.Restart(epoch)
+	f.Restart(nil, epoch)
 	f.state(epoch, "a@2")
 	if due, _ := f.Due(epoch.Add(silence)); !due {
 		t.Error("b is not asked for")

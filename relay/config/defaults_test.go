@@ -1,0 +1,83 @@
+package config
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func TestLoadConfigDefaults(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		Listen:                  []string{":18000"},
+		AdminListen:             []string{"127.0.0.1:18080"},
+		TLSMin:                  "1.2",
+		NodeID:                  "tender/" + host,
+		NodeCluster:             "tender",
+		OriginProtocol:          ProtocolAuto,
+		OriginAccess:            Access{TLS: TLSOff},
+		NodeGroupBy:             []string{"user_agent_name"},
+		Resync:                  ResyncTrustVersions,
+		VersionSource:           VersionsOfContent,
+		DeltaVersions:           VersionsOfOrigin,
+		RolloutTypes:            waiting,
+		EDSAfterCDS:             true,
+		LRS:                     LRSOff,
+		Secrets:                 SecretsMTLS,
+		ColdWait:                10 * time.Second,
+		MassDeleteHold:          10 * time.Minute,
+		OriginKeepalive:         330 * time.Second,
+		MaxSnapshotAge:          24 * time.Hour,
+		LogLevel:                slog.LevelInfo,
+		MaxConnections:          50_000,
+		MaxPeerConnections:      10_000,
+		MaxUnreadBytes:          1 << 30,
+		MaxStreams:              50_000,
+		MaxStreamsPerConnection: 2_000,
+		MaxNames:                100_000,
+		MaxNameBytes:            4 << 10,
+		MaxNodeBytes:            1 << 20,
+		MaxRequestBytes:         16 << 20,
+		MaxOriginResponseBytes:  256 << 20,
+		MaxTypes:                64,
+		MaxGroups:               256,
+		MaxPeerGroups:           16,
+		MaxOriginNames:          1_000_000,
+		OriginStreamRate:        600,
+		MaxGlobs:                1000,
+		MaxGroupGlobs:           10_000,
+		FirstRequestTimeout:     10 * time.Second,
+		AckWait:                 5 * time.Second,
+		SendStall:               time.Minute,
+		Linger:                  5 * time.Minute,
+		WildcardLinger:          15 * time.Minute,
+		MaxLingering:            100_000,
+		MaxRequestRate:          100,
+		RequestCompression:      CompressionOff,
+		PeerIPv6Prefix:          64,
+		MaxFrameRate:            5000,
+		Drain:                   45 * time.Second,
+		ConnectionAge:           30 * time.Minute,
+		TraceDeliveries:         100,
+		TraceSlow:               time.Second,
+		History:                 10,
+		MaxHistoryBytes:         32 << 20,
+	}
+	// An empty variable counts as unset; what is not ours is not looked at.
+	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {
+		got, err := Load(environ)
+		if err != nil {
+			t.Errorf("Load(%q): %v", environ, err)
+		}
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Config{})); diff != "" {
+			t.Errorf("Load(%q) (-want +got):\n%s", environ, diff)
+		}
+	}
+}

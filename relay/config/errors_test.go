@@ -1,0 +1,88 @@
+package config
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// TestBadValues holds what an error says: variable, value, cause, what is
+// allowed; in one line, with nothing that steers a terminal.
+func TestBadValues(t *testing.T) {
+	seen := map[string]bool{}
+	for _, tt := range badValues {
+		seen[tt.name] = true
+		t.Run(tt.name, func(t *testing.T) {
+			entry := prefix + tt.name + "=" + tt.value
+			cfg, err := Load([]string{entry})
+			if err == nil {
+				t.Fatalf("Load(%q) accepts it", entry)
+			}
+			message := err.Error()
+			for _, want := range []string{prefix + tt.name + "=" + variable(tt.name).quote(tt.value) + ": ", tt.cause, "; allowed: " + plain(variable(tt.name).allowed)} {
+				if !strings.Contains(message, want) {
+					t.Errorf("Load(%q): %s\nwant it to contain %s", entry, message, want)
+				}
+			}
+			if strings.Contains(message, "hunter2") {
+				t.Errorf("Load(%q): %s\nit has a part of the value that may be a password", entry, message)
+			}
+			if escape(message) != message {
+				t.Errorf("Load(%q): %q holds control characters or a second line", entry, message)
+			}
+			// The default stands in, so that the rest can be shown.
+			defaults, _ := Load(nil)
+			if diff := cmp.Diff(defaults, cfg, cmpopts.IgnoreUnexported(Config{})); diff != "" {
+				t.Errorf("after a bad value (-defaults +got):\n%s", diff)
+			}
+			for _, s := range cfg.Table() {
+				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != variable(tt.name).quote(tt.value)) {
+					t.Errorf("Table() has %+v, want the refused value", s)
+				}
+			}
+		})
+	}
+	for _, v := range variables {
+		if !seen[v.name] {
+			t.Errorf("%s%s has no bad value in this test", prefix, v.name)
+		}
+	}
+}
+
+func TestErrorsAreJoinedInOrder(t *testing.T) {
+	_, err := Load([]string{
+		"TENDER_ZEBRA=1", "TENDER_DRAIN=x", "TENDER_LISTEN=x", "TENDER_ACK_WAITS=1s",
+	})
+	if err == nil {
+		t.Fatal("LoadConfig accepts it")
+	}
+	var got []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		name, _, _ := strings.Cut(line, ":")
+		got = append(got, name)
+	}
+	want := []string{`TENDER_LISTEN="x"`, `TENDER_DRAIN="x"`, "TENDER_ACK_WAITS", "TENDER_ZEBRA"}
+	if !slices.Equal(got, want) {
+		t.Errorf("errors of %q, want %q", got, want)
+	}
+}
+
+func TestRequireOrigin(t *testing.T) {
+	tests := []struct{ name, origin, want string }{
+		{"missing", "", `TENDER_ORIGIN="": it is required; allowed: host:port, `},
+		{"present", "a:1", ""},
+		{"refused once already", "a", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg, _ := Load([]string{"TENDER_ORIGIN=" + tt.origin})
+			err := cfg.RequireOrigin()
+			if (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
+				t.Errorf("RequireOrigin() = %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

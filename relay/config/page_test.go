@@ -1,0 +1,177 @@
+package config
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestUnknownVariables(t *testing.T) {
+	tests := []struct{ name, want string }{
+		{"TENDER_ORIGN", "TENDER_ORIGN: unknown variable; did you mean TENDER_ORIGIN?"},
+		{"TENDER_LISTENER", "TENDER_LISTENER: unknown variable; did you mean TENDER_LISTEN?"},
+		{"TENDER_MAX_STREAM_PER_CONNECTION", "TENDER_MAX_STREAM_PER_CONNECTION: unknown variable; did you mean TENDER_MAX_STREAMS_PER_CONNECTION?"},
+		{"TENDER_PROXY_WASM", "TENDER_PROXY_WASM: unknown variable; allowed: the variables that tender check lists"},
+		{"TENDER_", "TENDER_: unknown variable; allowed: the variables that tender check lists"},
+		{"TENDER_\x1b[31m", `"TENDER_\x1b[31m": unknown variable; allowed: the variables that tender check lists`},
+		{"TENDER_ORIGIN_EAST_1_TLS_CA", `TENDER_ORIGIN_EAST_1_TLS_CA: TENDER_ORIGINS has no origin that is called "east-1"`},
+		{"TENDER_ORIGIN_PROXY", "TENDER_ORIGIN_PROXY: not supported by this version; allowed: the variables that tender check lists"},
+	}
+	for _, tt := range tests {
+		_, err := Load([]string{tt.name + "=secret"})
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("Load(%q) = %v, want %s", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestPlannedVariables holds that variables of later versions are told apart
+// from typing mistakes, and that none of them exists already.
+func TestPlannedVariables(t *testing.T) {
+	for _, name := range []string{
+		"ORIGIN_PROXY",
+	} {
+		_, err := Load([]string{prefix + name + "=x"})
+		if err == nil || !strings.Contains(err.Error(), prefix+name+": not supported by this version") {
+			t.Errorf("Load(%s%s) = %v, want not supported", prefix, name, err)
+		}
+		if kubernetes.MatchString(name) {
+			t.Errorf("%s%s is a name that Kubernetes sets", prefix, name)
+		}
+	}
+	for _, v := range variables {
+		if planned.MatchString(v.name) {
+			t.Errorf("%s%s exists and is planned", prefix, v.name)
+		}
+	}
+}
+
+// TestKubernetesVariables holds that what Kubernetes sets for Services called
+// tender or tender-x is ignored, and that no variable of ours has such a name.
+func TestKubernetesVariables(t *testing.T) {
+	environ := []string{
+		"TENDER_SERVICE_HOST=10.96.0.7", "TENDER_SERVICE_PORT=18000", "TENDER_SERVICE_PORT_XDS=18000",
+		"TENDER_PORT=tcp://10.96.0.7:18000", "TENDER_PORT_18000_TCP=tcp://10.96.0.7:18000",
+		"TENDER_PORT_18000_TCP_PROTO=tcp", "TENDER_PORT_18000_TCP_PORT=18000", "TENDER_PORT_18000_TCP_ADDR=10.96.0.7",
+		"TENDER_PORT_53_UDP_ADDR=10.96.0.7", "TENDER_PORT_99_SCTP=x",
+		"TENDER_X_SERVICE_HOST=10.96.0.8", "TENDER_X_SERVICE_PORT=18080", "TENDER_X_SERVICE_PORT_HTTP_ADMIN=18080",
+		"TENDER_X_PORT=tcp://10.96.0.8:18080", "TENDER_X_PORT_18080_TCP_ADDR=10.96.0.8",
+	}
+	if _, err := Load(environ); err != nil {
+		t.Errorf("LoadConfig of what Kubernetes sets: %v", err)
+	}
+	for _, name := range []string{"TENDER_PORTS=1", "TENDER_SERVICE=1", "TENDER_PORT_X=1"} {
+		if _, err := Load([]string{name}); err == nil {
+			t.Errorf("Load(%q) ignores it, want an error: Kubernetes sets no such name", name)
+		}
+	}
+	for _, v := range variables {
+		if kubernetes.MatchString(v.name) {
+			t.Errorf("%s%s is a name that Kubernetes sets", prefix, v.name)
+		}
+	}
+}
+
+// TestTableMatchesFields holds that each row has a field and each field a row,
+// that a row's own default passes its own check, and that rows say what they
+// are in one line.
+func TestTableMatchesFields(t *testing.T) {
+	fields := new(Config).fields()
+	for _, v := range variables {
+		field, ok := fields[v.name]
+		if !ok {
+			t.Errorf("%s%s has no field in Config", prefix, v.name)
+			continue
+		}
+		delete(fields, v.name)
+		if v.preset != "" {
+			if value, err := v.parse(v.preset); err != nil || reflect.TypeOf(value) != field.Type() || v.show(reflect.ValueOf(value)) != v.preset {
+				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v that is shown so", prefix, v.name, v.preset, value, err, field.Type())
+			}
+		}
+		for _, text := range []string{v.meaning, v.allowed} {
+			if text == "" || strings.ContainsAny(text, "\n|") {
+				t.Errorf("%s%s says %q, want one line for a cell", prefix, v.name, text)
+			}
+		}
+	}
+	for name := range fields {
+		t.Errorf("the field for %s%s has no row in the table", prefix, name)
+	}
+	exported := reflect.VisibleFields(reflect.TypeFor[Config]())
+	for _, field := range exported {
+		if field.IsExported() && field.Tag.Get("env") == "" {
+			t.Errorf("the field %s has no variable", field.Name)
+		}
+	}
+}
+
+func TestTableEscapes(t *testing.T) {
+	cfg, err := Load([]string{`TENDER_NODE_METADATA={"a":"\u001b[31m"}`, "TENDER_ORIGIN=unix:/tmp/\x1b[2J"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range cfg.Table() {
+		if strings.Contains(s.Value, "\x1b") {
+			t.Errorf("%s has the value %q, which steers a terminal", s.Variable, s.Value)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	tests := []struct {
+		text string
+		want Size
+		back string
+	}{
+		{"0", 0, "0B"},
+		{"1", 1, "1B"},
+		{"1B", 1, "1B"},
+		{"1024", 1024, "1KiB"},
+		{"1025", 1025, "1025B"},
+		{"3 MiB", 3 << 20, "3MiB"},
+		{"8589934591GiB", (1<<33 - 1) << 30, "8589934591GiB"},
+	}
+	for _, tt := range tests {
+		var s Size
+		if err := s.UnmarshalText([]byte(tt.text)); err != nil || s != tt.want || s.String() != tt.back {
+			t.Errorf("UnmarshalText(%q) = %d (%s), %v, want %d (%s)", tt.text, int64(s), s, err, int64(tt.want), tt.back)
+		}
+	}
+	for _, text := range []string{"", "B", "KiB", "1K", "1kib", "+1", "-1", "1.5MiB", "8589934592GiB", "0x10"} {
+		var s Size
+		if err := s.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("UnmarshalText(%q) = %d, want an error", text, s)
+		}
+	}
+}
+
+// TestConfigurationPage holds the table of deploy/docs/configuration.md to the one
+// that the code uses. With -update it writes it.
+func TestConfigurationPage(t *testing.T) {
+	const name = "../../deploy/docs/configuration.md"
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), tableBegins)
+	table, after, ok2 := strings.Cut(rest, tableEnds)
+	if !ok || !ok2 {
+		t.Fatalf("%s lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay/config -run TestConfigurationPage -update",
+			name, strings.TrimSpace(tableBegins), tableEnds)
+	}
+	want := MarkdownTable()
+	if strings.TrimSpace(table) == strings.TrimSpace(want) {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s has another table of variables than the code; run\n\tgo test ./relay/config -run TestConfigurationPage -update\n(-want +got)\n%s",
+			name, cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(table)))
+	}
+	if err := os.WriteFile(name, []byte(before+tableBegins+"\n"+want+"\n"+tableEnds+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,199 @@
+package relaytest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// A clientStream is one gRPC stream of a client.
+type clientStream struct {
+	rpc    grpc.ClientStream
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the receiver has returned
+
+	// Guarded by the client's mon.
+	nonces map[string]struct{}
+	left   State // what the client gave up while it was paused: what waits unread may be of it
+	asked  bool  // a request was sent
+	ended  bool
+	err    error
+}
+
+func (c *Client) open(conn *grpc.ClientConn) {
+	c.tb.Helper()
+	rpc, cancel, err := openStream(c.tb.Context(), conn, c.options.Variant.Method(c.options.TypeURL))
+	if err != nil {
+		c.tb.Fatalf("%v: open stream: %v", c, err)
+	}
+	stream := &clientStream{rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{}), left: make(State)}
+	c.sending.Lock()
+	c.mon.Lock()
+	c.stream = stream
+	for _, sub := range c.subscriptions {
+		sub.renew()
+	}
+	c.mon.Unlock()
+	c.sending.Unlock()
+	go c.receive(stream) // Close waits for it
+}
+
+// openStream opens a stream that lives until cancel is called or ctx ends. It
+// waits for the connection, for as long as Patience lasts.
+func openStream(ctx context.Context, conn *grpc.ClientConn, method string, opts ...grpc.CallOption) (grpc.ClientStream, context.CancelFunc, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	impatient := time.AfterFunc(Patience, cancel)
+	defer impatient.Stop()
+	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+	rpc, err := conn.NewStream(ctx, desc, method, append(opts, grpc.WaitForReady(true))...)
+	if err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return rpc, cancel, nil
+}
+
+// send sends what build returns, if anything. It is called with both locks held.
+func (c *Client) send(build func() proto.Message) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.sendLocked(build)
+}
+
+func (c *Client) sendLocked(build func() proto.Message) {
+	c.mon.Lock()
+	req := build()
+	if req == nil {
+		c.mon.Unlock()
+		return
+	}
+	c.account(req)
+	if c.options.ImplicitType {
+		req = withoutType(req)
+	}
+	c.mon.changed()
+	stream := c.stream
+	stream.asked = true
+	c.note("> %s", describe(req))
+	c.mon.Unlock()
+	_ = stream.rpc.SendMsg(req) // an error means the stream has ended, which Recv tells
+}
+
+// stamp puts the Node into a request where it belongs. Locked.
+func (c *Client) stamp(req proto.Message) proto.Message {
+	if c.stream.asked && !c.options.NodeAlways {
+		return req
+	}
+	switch r := req.(type) {
+	case *discoverypb.DiscoveryRequest:
+		r.Node = c.options.Node
+	case *discoverypb.DeltaDiscoveryRequest:
+		r.Node = c.options.Node
+	}
+	return req
+}
+
+// account applies the names of a request. Locked.
+func (c *Client) account(req proto.Message) {
+	switch r := req.(type) {
+	case *discoverypb.DiscoveryRequest:
+		c.subscription(r.GetTypeUrl()).replace(r.GetResourceNames())
+		c.forget(r.GetTypeUrl())
+	case *discoverypb.DeltaDiscoveryRequest:
+		c.subscription(r.GetTypeUrl()).alter(r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe())
+		c.forget(r.GetTypeUrl())
+	}
+}
+
+// withoutType returns a request that leaves its type to its stream.
+func withoutType(req proto.Message) proto.Message {
+	req = proto.Clone(req) // who wrote it may use it again
+	switch r := req.(type) {
+	case *discoverypb.DiscoveryRequest:
+		r.TypeUrl = ""
+	case *discoverypb.DeltaDiscoveryRequest:
+		r.TypeUrl = ""
+	}
+	return req
+}
+
+// acknowledge returns the answer to a response. Locked.
+func (c *Client) acknowledge(resp *Response, rejected error) proto.Message {
+	return c.stamp(c.subscription(resp.TypeURL).answer(c.options.Variant, resp, rejected))
+}
+
+func (c *Client) receive(stream *clientStream) {
+	defer close(stream.done)
+	for {
+		var msg proto.Message = &discoverypb.DeltaDiscoveryResponse{}
+		if c.options.Variant == SotW {
+			msg = &discoverypb.DiscoveryResponse{}
+		}
+		err := stream.rpc.RecvMsg(msg)
+		// Not bounded by Patience: Close ends a Pause.
+		_ = c.mon.wait(context.Background(), func() bool { return !c.paused })
+		if err != nil {
+			c.mon.Lock()
+			stream.ended, stream.err = true, err
+			c.note("< end: %v", err)
+			c.mon.changed()
+			c.mon.Unlock()
+			return
+		}
+		c.take(stream, newResponse(msg))
+	}
+}
+
+// take answers a response, if the client does so by itself, and only then
+// shows it: who waits for it finds the ACK on the wire.
+func (c *Client) take(stream *clientStream, resp *Response) {
+	resp.At = time.Now()
+	var rejected error
+	if c.options.AutoAck && c.options.Reject != nil {
+		rejected = c.options.Reject(resp)
+	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.mon.Lock()
+	broken := append(resp.violations(c.options.Variant, c.features, stream.nonces), c.misbeats(resp)...)
+	c.note("< %v", resp)
+	c.mon.Unlock()
+	for _, rule := range broken {
+		c.tb.Errorf("%v: response breaks the protocol: %s: %v", c, rule, resp)
+	}
+	if c.options.AutoAck {
+		c.sendLocked(func() proto.Message { return c.acknowledge(resp, rejected) })
+	}
+	c.mon.Lock()
+	defer c.mon.Unlock()
+	if c.options.AutoAck && rejected == nil {
+		c.apply(resp)
+	}
+	c.responses = append(c.responses, resp)
+	c.mon.changed()
+}
+
+// misbeats returns which heartbeats are not for what the client has accepted: an Envoy
+// takes such a one for a resource of the wrong type. One that was under way when the
+// client gave the resource up nobody can help. Locked.
+func (c *Client) misbeats(resp *Response) []string {
+	var broken []string
+	for _, r := range resp.Resources {
+		have := c.state[resp.TypeURL][r.Name].Version
+		if c.options.Variant == Delta && r.Heartbeat() && have != r.Version && !c.late(resp.TypeURL, &r) {
+			broken = append(broken, fmt.Sprintf("a heartbeat for version %q of %q, of which the client has %q", r.Version, r.Name, have))
+		}
+	}
+	return broken
+}
+
+// late reports whether a heartbeat is for what the client gave up while it waited unread.
+// Locked.
+func (c *Client) late(typeURL string, r *Resource) bool {
+	left, ok := c.stream.left[typeURL][r.Name]
+	return ok && r.Heartbeat() && left.Version == r.Version
+}

@@ -1,0 +1,187 @@
+package upstream
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
+)
+
+var epoch = time.Unix(1000, 0)
+
+// comparing returns a view that holds a cluster with a version, of which the server "one" at its first target has stated all.
+func comparing(t *testing.T, log slog.Handler, version string) *viewSync {
+	t.Helper()
+	session := check.Must(New(Config{Targets: []string{"first:1", "second:1"}}))
+	t.Cleanup(func() { _ = session.Close() })
+	_, w := cache.New(cache.Config{})
+	v := session.newViewSync(nil, w, slog.New(log), nil)
+	v.sub(wire.ClusterType)
+	put(v, cluster(version))
+	w.SetTarget("first:1")
+	v.identifier = "one"
+	return v
+}
+
+func put(v *viewSync, r *wire.Resource) {
+	v.w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{r}})
+}
+
+// cluster returns a cluster of that name and version; of the version "hash", the version is that of its content.
+func cluster(version string) *wire.Resource {
+	value := []byte{0x0a, byte(len(version))}
+	value = append(value, version...)
+	name := version
+	if strings.HasPrefix(version, "hash") {
+		version = fmt.Sprintf("%x", sha256.Sum256(value))
+	}
+	return check.Must(wire.NewResource(wire.ClusterType, name, version, value))
+}
+
+// opens has a stream open on which the origin is told what is held, or is not.
+func opens(v *viewSync, r role, versions bool, now time.Time) {
+	v.resumed(&adsStream{stream: &stream{role: r}, versions: versions}, now)
+}
+
+// TestH07_WhoAnswersAfterAResume decides whether all content is compared, and whether a snapshot may say from where it is.
+func TestH07_WhoAnswersAfterAResume(t *testing.T) {
+	due := epoch.Add(comparisonWait)
+	again := func(v *viewSync, err error) {
+		v.comparison.lost(err)
+		opens(v, main, true, epoch)
+	}
+	answers := func(identifiers ...string) func(v *viewSync) {
+		return func(v *viewSync) {
+			for _, identifier := range identifiers {
+				v.sameServer(identifier)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		do     func(v *viewSync) // after the stream was resumed
+		due    time.Time
+		target string
+		logged int
+	}{
+		{"nobody yet", answers(), due, "first:1", 0},
+		{"a server without a name", answers(""), due, "first:1", 0},
+		{"the same one", answers("one"), time.Time{}, "first:1", 0},
+		{"another one", answers("two"), due, "", 1},
+		{"another one, twice", answers("two", "two"), due, "", 1},
+		{"two in turn", answers("two", "one"), due, "", 2},
+		{"the same one, after one without a name", func(v *viewSync) { answers("one", "")(v); again(v, io.EOF); answers("one")(v) }, time.Time{}, "first:1", 0},
+		{"the first that has a name", func(v *viewSync) { v.identifier = ""; again(v, io.EOF); answers("two")(v) }, due, "", 0},
+		{"another one, and the other stream opens", func(v *viewSync) {
+			answers("two")(v)
+			opens(v, auxiliary, true, epoch.Add(time.Second))
+			answers("two")(v)
+		}, due, "", 1},
+		{"another one, which the other stream tells what is held", func(v *viewSync) {
+			v.comparison.lost(io.EOF)
+			opens(v, main, false, epoch)
+			answers("two")(v)
+			opens(v, auxiliary, true, epoch)
+			answers("two")(v)
+		}, due, "", 1},
+		{"another one, and the relay reopens the stream", func(v *viewSync) { answers("two")(v); again(v, errResync); answers("two")(v) }, due, "", 1},
+		{"another one before the stream was lost", func(v *viewSync) { answers("two")(v); again(v, io.EOF); answers("two")(v) }, due, "", 1},
+		{"the same one, and the relay reopens the stream", func(v *viewSync) { answers("one")(v); again(v, errResync) }, time.Time{}, "first:1", 0},
+		{"the same one, which has not stated all", func(v *viewSync) { v.w.SetTarget("second:1"); again(v, io.EOF); answers("one")(v) }, due, "", 0},
+		{"another one, which is not told what is held", func(v *viewSync) {
+			v.comparison.lost(io.EOF)
+			opens(v, main, false, epoch)
+			answers("two")(v)
+		}, time.Time{}, "first:1", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var log strings.Builder
+			v := comparing(t, slog.NewTextHandler(&log, nil), "1")
+			again(v, io.EOF)
+			tt.do(v)
+			if got := v.comparison.at; got != tt.due {
+				t.Errorf("compared at %v, want %v", got, tt.due)
+			}
+			check.Equal(t, "target", v.w.Source().Target, tt.target)
+			check.Equal(t, "messages in the log", strings.Count(log.String(), "another origin instance"), tt.logged)
+		})
+	}
+}
+
+// TestH07_VersionsThatAreHashes need no comparison: of the resources whose versions say what is held, and of a hundred of
+// them at most.
+func TestH07_VersionsThatAreHashes(t *testing.T) {
+	compared := func(v *viewSync) bool {
+		v.comparison.lost(io.EOF)
+		opens(v, main, true, epoch)
+		return !v.comparison.at.IsZero()
+	}
+	v := comparing(t, slog.DiscardHandler, "hash")
+	dropped := cluster("dropped")
+	dropped.DoNotCache = true
+	put(v, dropped.DropContent())
+	if compared(v) {
+		t.Error("compared, but the version is a hash")
+	}
+	put(v, cluster("1"))
+	if !compared(v) {
+		t.Error("not compared, but a version is none")
+	}
+	v = comparing(t, slog.DiscardHandler, "hash")
+	for i := range hashedSample {
+		put(v, cluster(fmt.Sprint("hash", i)))
+	}
+	put(v, cluster("1"))
+	if compared(v) {
+		t.Error("compared, but the versions of the first hundred are hashes")
+	}
+}
+
+// TestH07_ATurnEnds when the origin has answered and is quiet, or after ten seconds.
+func TestH07_ATurnEnds(t *testing.T) {
+	line := func(open, responded bool) adsStream {
+		return adsStream{stream: &stream{role: main, cancel: func(error) {}, responded: responded}, open: open}
+	}
+	last := epoch.Add(comparisonTurn)
+	for _, tt := range []struct {
+		name  string
+		line  adsStream // after all was asked for
+		heard time.Duration
+		ends  time.Time
+	}{
+		{"no stream", line(false, true), time.Second, last},
+		{"no answer", line(true, false), -time.Second, last},
+		{"an answer", line(true, true), time.Second, epoch.Add(time.Second + 150*time.Millisecond)},
+		{"answers without end", line(true, true), comparisonTurn - time.Millisecond, last},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v := comparing(t, slog.DiscardHandler, "1")
+			v.comparison.at = epoch
+			v.lines[main] = line(false, false)
+			if next := v.compare(epoch); !next.IsZero() || v.comparison.turn {
+				t.Errorf("without a stream: again at %v, turn %t", next, v.comparison.turn)
+			}
+			v.lines[main] = line(true, false)
+			if next := v.compare(epoch.Add(-1)); next != epoch || v.comparison.turn {
+				t.Errorf("before it is due: again at %v, want %v; turn %t", next, epoch, v.comparison.turn)
+			}
+			if next := v.compare(epoch); next != last || v.lines[main].open {
+				t.Errorf("its turn: again at %v, want %v; everything is asked for: %t", next, last, !v.lines[main].open)
+			}
+			v.lines[main], v.comparison.heard = tt.line, epoch.Add(tt.heard)
+			if next := v.compare(tt.ends.Add(-1)); next != tt.ends || len(v.session.comparing) != 1 {
+				t.Errorf("before the end: again at %v, want %v; %d views compare", next, tt.ends, len(v.session.comparing))
+			}
+			if next := v.compare(tt.ends); !next.IsZero() || len(v.session.comparing) != 0 {
+				t.Errorf("the end: again at %v, want never; %d views compare", next, len(v.session.comparing))
+			}
+		})
+	}
+}

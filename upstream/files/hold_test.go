@@ -1,0 +1,252 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// TestMassDeleteHoldOfFiles lets ten minutes pass in a directory that tells of no
+// events.
+func TestMassDeleteHoldOfFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x", "y"))
+		m := mirrorDir(t, Config{Dir: dir, noEvents: true})
+		count := func() int { return m.view.Generation().Type(wire.ClusterType).Wildcard.Count() }
+		m.until(strings.Join(many(20), " ") + " x y")
+		start := time.Now()
+		check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
+		writeFiles(t, dir, "few.yaml", clusters("x=1", "z")) // which says that y is gone
+		m.until(strings.Join(many(20), " ") + " x=1 z")
+		m.log.await(t, slog.LevelError, "held back")
+		check.Equal(t, "additions and changes came after", time.Since(start), 10*time.Second)
+		time.Sleep(10*time.Minute - time.Nanosecond)
+		check.Equal(t, "clusters just before the hold is over", count(), 22)
+		m.until("x=1 z")
+		check.Equal(t, "removed after", time.Since(start), 10*time.Minute+10*time.Second)
+		if got := m.log.logged(slog.LevelError); len(got) > 0 {
+			t.Errorf("logged more than once: %q", got)
+		}
+		check.OK(t, os.Remove(filepath.Join(dir, "few.yaml")))
+		time.Sleep(10 * time.Minute)
+		m.until("x=1 z")
+		m.until("") // an empty directory is believed in the end, however little it had
+		m.stop()
+	})
+}
+
+// admitVanishing is admit for a directory in which the files are gone that had what is missing.
+func (r *reader) admitVanishing(found sets, now time.Time) {
+	vanished := make(map[string]map[string]struct{})
+	for typeURL, set := range r.serving {
+		vanished[typeURL] = set.without(found.of(typeURL))
+	}
+	r.admit(found, vanished, found == nil, now)
+}
+
+// TestH03_FileHolds: removals from a directory are held back by the rule that holds for every origin.
+func TestH03_FileHolds(t *testing.T) {
+	type step struct {
+		at       time.Duration
+		found    int // c00 … of so many
+		extra    string
+		doubtful bool
+		want     string // number served, then what is news
+	}
+	tests := []struct {
+		name  string
+		steps []step
+	}{
+		{"half goes at once", []step{{0, 20, "", false, "20"}, {1, 10, "", false, "10 -10"}}},
+		{"a tenth goes at once", []step{{0, 200, "", false, "200"}, {1, 180, "", false, "180 -20"}}},
+		{"more than ten and a tenth is held", []step{{0, 100, "", false, "100"}, {1, 89, "", false, "100 held 11"}, {2, 89, "", false, "100"}}},
+		{"more than half is held", []step{{0, 9, "", false, "9"}, {1, 4, "", false, "9 held 5"}}},
+		{"the only one is held", []step{{0, 1, "", false, "1"}, {1, 0, "new", false, "2 held 1"}}},
+		{"the hold ends", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {10, 80, "", false, "100"}, {11, 80, "", false, "80 -20 over"}, {12, 80, "", false, "80"}}},
+		{"additions are not held", []step{{0, 100, "", false, "100"}, {1, 80, "new", false, "101 held 20"}, {11, 80, "new", false, "81 -20 over"}}},
+		{"what comes back is not removed", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 100, "", false, "100 over"}, {12, 100, "", false, "100"}}},
+		{"others missing begin anew", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {10, 70, "", false, "100 held 10"}, {11, 70, "", false, "100"}, {20, 70, "", false, "70 -30 over"}}},
+		{"what comes back begins it anew", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 95, "", false, "100"}, {11, 95, "", false, "100"}, {12, 95, "", false, "95 -5 over"}}},
+		{"doubt holds even one", []step{{0, 1, "", false, "1"}, {1, 0, "", true, "1 held 1"}, {11, 0, "", true, "0 -1 over"}, {12, 0, "", true, "0"}}},
+		{"nothing is no news", []step{{0, 0, "", true, "0"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, counts := holdingReader()
+			for i, s := range tt.steps {
+				now := time.Unix(0, 0).Add(s.at * time.Minute)
+				found := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
+				for _, name := range append(many(s.found), strings.Fields(s.extra)...) {
+					found[wire.ClusterType].byName[name] = &wire.Resource{Name: name}
+				}
+				if s.doubtful {
+					found = nil
+				}
+				held, applied, holding := counts.Held.Load(), counts.Applied.Load(), r.group.Holding()
+				r.admitVanishing(found, now)
+				got := fmt.Sprint(r.serving.count())
+				if n := counts.Held.Load() - held; n > 0 {
+					got += fmt.Sprint(" held ", n)
+				}
+				if n := counts.Applied.Load() - applied; n > 0 {
+					got += fmt.Sprint(" -", n)
+				}
+				if holding > 0 && r.group.Holding() == 0 {
+					got += " over"
+				}
+				if got != s.want {
+					t.Errorf("step %d: %s, want %s", i, got, s.want)
+				}
+			}
+		})
+	}
+}
+
+// TestB15_FilesReleaseOneOfTwoHolds: what was discarded and what is held back anew are decided on
+// apart, be they of one type; of what was released goes what is still missing.
+func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
+	now := time.Unix(0, 0)
+	look := func(r *reader, names ...string) {
+		found := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
+		for _, name := range names {
+			found[wire.ClusterType].byName[name] = &wire.Resource{Name: name}
+		}
+		r.admitVanishing(found, now)
+	}
+	for _, discarded := range []bool{false, true} {
+		r, _ := holdingReader()
+		all := many(60)
+		look(r, all...)
+		look(r, all[:40]...)
+		r.group.Operate(reconcile.Command{Do: reconcile.Discard}, now) // 20 of the end
+		look(r, all[20:40]...)
+		before := r.group.Operate(reconcile.Command{}, now)
+		if len(before) != 2 || r.serving.count() != 60 {
+			t.Fatalf("holds %+v, %d resources; want two holds, and all", before, r.serving.count())
+		}
+		released, left := before[:1], before[1:]
+		if discarded {
+			released, left = left, released
+		}
+		released, left = slices.Clone(released), slices.Clone(left)
+		if got := r.group.Operate(reconcile.Command{Do: reconcile.Release, Discarded: discarded}, now); !cmp.Equal(got, released) {
+			t.Errorf("released %+v, want %+v", got, released)
+		}
+		if r.serving.count() != 40 {
+			t.Errorf("discarded %t: %d resources, want 20 of 60 released", discarded, r.serving.count())
+		}
+		if look(r, append(slices.Clone(all[20:40]), released[0].Names[:5]...)...); r.serving.count() != 45 {
+			t.Errorf("discarded %t: %d resources, want those that are back", discarded, r.serving.count())
+		}
+		if got := r.group.Operate(reconcile.Command{}, now); !cmp.Equal(got, left) {
+			t.Errorf("discarded %t: holds %+v, want %+v", discarded, got, left)
+		}
+	}
+}
+
+// holdingReader returns a reader that holds for 10 minutes.
+func holdingReader() (*reader, *reconcile.Counts) {
+	cfg, _ := Config{Dir: "none", MassDeleteHold: 10 * time.Minute}.withDefaults()
+	return newReader(&cfg), cfg.counts
+}
+
+// TestB15_FilesReleaseAndDiscard: an operator decides on what is held back of files: it goes
+// at once, or it stays until a file has it again.
+func TestB15_FilesReleaseAndDiscard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x"))
+		m := mirrorDir(t, Config{Dir: dir, noEvents: true})
+		lose := func() {
+			t.Helper()
+			m.until(strings.Join(many(20), " ") + " x")
+			check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
+			time.Sleep(time.Minute)
+			if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 || len(h[0].Names) != 20 || h[0].Discarded || m.files.Held() != 20 {
+				t.Fatalf("holds %+v, and %d resources; want one of 20", h, m.files.Held())
+			}
+		}
+		lose()
+		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard}); len(got) != 1 || len(got[0].Names) != 20 {
+			t.Errorf("discarded %+v, want one hold of 20", got)
+		}
+		time.Sleep(time.Hour)
+		m.until(strings.Join(many(20), " ") + " x")
+		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 || !h[0].Discarded || m.files.Held() != 0 {
+			t.Errorf("holds %+v, and %d resources, an hour later; want one that is discarded, and none", h, m.files.Held())
+		}
+		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true}); len(got) != 1 {
+			t.Errorf("released %+v, want what was discarded", got)
+		}
+		m.until("x")
+
+		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
+		lose()
+		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, TypeURL: wire.ListenerType}); len(got) != 0 {
+			t.Errorf("released %+v of another type, want none", got)
+		}
+		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Release}); len(got) != 1 || len(got[0].Names) != 20 {
+			t.Errorf("released %+v, want one hold of 20", got)
+		}
+		m.until("x")
+
+		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
+		lose()
+		m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
+		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
+		time.Sleep(time.Minute)
+		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 0 {
+			t.Errorf("holds %+v of what is there again, want none", h)
+		}
+		lose() // is another loss
+		m.stop()
+		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 {
+			t.Errorf("holds %+v while nobody follows the directory, want the last one", h)
+		}
+	})
+}
+
+// TestFreeze_Files: a frozen view of files shows what they held, also by names that nobody had
+// asked for; thawed, what they hold.
+func TestFreeze_Files(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
+		control := upstream.NewControl(false, nil)
+		files := check.Must(Open(Config{Dir: dir, noEvents: true}))
+		view, w := cache.New(cache.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { files.Sync(ctx, w, control) })
+		watch := view.Watch()
+		watch.SubscribeAll(wire.ClusterType)
+		time.Sleep(time.Second)
+		control.Freeze(t.Context())
+		writeFiles(t, dir, "few.yaml", clusters("a=2", "c"))
+		watch.Subscribe(wire.ClusterType, []string{"b"})
+		time.Sleep(time.Minute)
+		check.Equal(t, "frozen", clustersOf(view.Generation()), "a b")
+		if e, _ := view.Generation().Type(wire.ClusterType).Lookup(view.Find(wire.ClusterType, []string{"b"})[0]); !e.Present() {
+			t.Error("frozen: b was asked for by name and is not there, want what the file held")
+		}
+		control.Thaw(t.Context())
+		time.Sleep(time.Second)
+		check.Equal(t, "thawed", clustersOf(view.Generation()), "a=2 c")
+		cancel()
+		running.Wait()
+	})
+}

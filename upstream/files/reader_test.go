@@ -1,0 +1,299 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// TestH11_Shelf: what counts depends on what the files hold now, but for what bad ones last held.
+func TestH11_Shelf(t *testing.T) {
+	type step struct {
+		files string // "a=x,y b=!": file a has x and y, b is bad
+		want  string // what counts
+		news  string
+	}
+	tests := []struct {
+		name  string
+		steps []step
+	}{
+		{"bad, never good", []step{{"a=x b=!", "a:x", "b: garbage"}, {"a=x b=!", "a:x", ""}, {"a=x b=y", "a:x b:y", "b good"}}},
+		{"bad keeps what it had", []step{{"a=x,y", "a:x a:y", ""}, {"a=!", "a:x a:y and last good", "a: garbage"}, {"a=!", "a:x a:y and last good", ""}, {"a=!2", "a:x a:y and last good", "a: garbage"}, {"", "", ""}}},
+		{"the first name counts", []step{{"a=x b=x,y", "a:x b:y", `b: t resource "x" is in a already, which counts`}, {"a=z b=x,y", "a:z b:x b:y", "b good"}}},
+		{"the first name counts if it came later", []step{{"b=x,y", "b:x b:y", ""}, {"a=x b=x,y", "a:x b:y", `b: t resource "x" is in a already, which counts`}, {"b=x,y", "b:x b:y", "b good"}}},
+		{"more than one name", []step{{"a=x,y,z b=y,x c=z", "a:x a:y a:z", `b: t resource "y" is in a already, which counts; and 1 more, c: t resource "z" is in a already, which counts`}}},
+		{"a file renamed is no duplicate", []step{{"a=x,y", "a:x a:y", ""}, {"b=x,y", "b:x b:y", ""}}},
+		{"two swap a name", []step{{"a=x b=y", "a:x b:y", ""}, {"a=y b=x", "a:y b:x", ""}}},
+		{"what a bad file had is in another", []step{{"a=x b=y,z", "a:x b:y b:z", ""}, {"a=x,y b=!", "a:x a:y b:z and last good", "b: garbage"}}},
+		{"what a bad file had is in a later one", []step{{"a=x,y b=z", "a:x a:y b:z", ""}, {"a=! b=x", "a:y b:x and last good", "a: garbage"}, {"a=x,y b=x", "a:x a:y", `a good, b: t resource "x" is in a already, which counts`}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := make(shelf)
+			for i, step := range tt.steps {
+				var news []string
+				found, reports := s.take(contents(t, step.files))
+				for _, r := range reports {
+					if r.Err == nil {
+						news = append(news, r.File+" good")
+						continue
+					}
+					news = append(news, r.Err.Error())
+				}
+				if got := strings.Join(news, ", "); got != step.news {
+					t.Errorf("step %d, %q: news %q, want %q", i, step.files, got, step.news)
+				}
+				fresh, _ := make(shelf).take(contents(t, step.files))
+				if same := maps.EqualFunc(found, fresh, (*typeSet).equal); same == strings.Contains(step.want, "last good") {
+					t.Errorf("step %d, %q: a relay that starts now serves the same: %v", i, step.files, same)
+				}
+				if got, want := found.String(), strings.TrimSuffix(step.want, " and last good"); got != want {
+					t.Errorf("step %d, %q: %q, want %q", i, step.files, got, want)
+				}
+			}
+		})
+	}
+}
+
+// String returns the names of type t, each with the file that it comes from.
+func (s sets) String() string {
+	var text []string
+	if set := s["t"]; set != nil {
+		for name, r := range set.byName {
+			text = append(text, string(r.Version)+":"+name)
+		}
+	}
+	slices.Sort(text)
+	return strings.Join(text, " ")
+}
+
+func contents(t *testing.T, text string) map[string]*fileContent {
+	t.Helper()
+	files := make(map[string]*fileContent)
+	for _, f := range strings.Fields(text) {
+		file, names, _ := strings.Cut(f, "=")
+		c := &fileContent{types: make(map[string][]*wire.Resource)}
+		copy(c.digest[:], names)
+		if strings.HasPrefix(names, "!") {
+			c.err = errors.New(file + ": garbage")
+			names = ""
+		}
+		for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
+			r, err := wire.NewResource("t", name, file, []byte(file)) // told apart by what it holds
+			check.OK(t, err)
+			c.types["t"] = append(c.types["t"], r)
+		}
+		files[file] = c
+	}
+	return files
+}
+
+func TestShelfVersions(t *testing.T) {
+	s := make(shelf)
+	of := func(version string, types ...string) *fileContent {
+		c := &fileContent{version: version, types: make(map[string][]*wire.Resource)}
+		for _, typeURL := range types {
+			c.types[typeURL] = nil
+		}
+		return c
+	}
+	got, _ := s.take(map[string]*fileContent{"1": of("v1", "t", "u"), "2": of("v2", "u", "v")})
+	for typeURL, want := range map[string]string{"t": "v1", "u": "", "v": "v2"} {
+		if got[typeURL].version != want {
+			t.Errorf("version of %s: %q, want %q", typeURL, got[typeURL].version, want)
+		}
+	}
+}
+
+func TestSameListing(t *testing.T) {
+	dir := writeFiles(t, t.TempDir(), "a.yaml", "1", "b.yaml", "1")
+	list := func() map[string]listed {
+		l := check.Must(listDir(dir))
+		return l
+	}
+	last := list()
+	if !sameListing(last, list()) {
+		t.Error("the same directory looks different")
+	}
+	for name, change := range map[string]func(){
+		"longer":  func() { writeFiles(t, dir, "a.yaml", "12") },
+		"touched": func() { check.OK(t, os.Chtimes(filepath.Join(dir, "a.yaml"), time.Time{}, time.Unix(1, 0))) },
+		"renamed": func() { check.OK(t, os.Rename(filepath.Join(dir, "a.yaml"), filepath.Join(dir, "c.yaml"))) },
+		"gone":    func() { check.OK(t, os.Remove(filepath.Join(dir, "b.yaml"))) },
+	} {
+		writeFiles(t, dir, "a.yaml", "1", "b.yaml", "1")
+		last := list()
+		change()
+		if sameListing(last, list()) {
+			t.Errorf("a file was %s, and the directory looks the same", name)
+		}
+	}
+}
+
+// TestReadDirSeesSwapsWhole swaps all files while they are read.
+func TestReadDirSeesSwapsWhole(t *testing.T) {
+	dir := writeFiles(t, t.TempDir(), "a.yaml", clusters("x"), "b.yaml", clusters("y"))
+	lists := 0
+	files, err := readListed(dir, nil, func(dir string) (map[string]listed, error) {
+		if lists++; lists == 2 { // a and b were read
+			writeFiles(t, dir, "a.yaml", clusters("new"), "b.yaml", clusters("newer"))
+		}
+		return listDir(dir)
+	})
+	check.OK(t, err)
+	a, b := files["a.yaml"].types[wire.ClusterType], files["b.yaml"].types[wire.ClusterType]
+	if a[0].Name != "new" || b[0].Name != "newer" {
+		t.Errorf("read %q and %q, want what was there in the end", a[0].Name, b[0].Name)
+	}
+}
+
+// TestReaderWithoutDirectory reads where a hold is over, but nothing is known.
+func TestReaderWithoutDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mesh")
+	check.OK(t, os.Mkdir(dir, 0o700))
+	writeFiles(t, dir, "mesh.yaml", clusters("a"))
+	cfg := check.Must(Config{Dir: dir}.withDefaults())
+	r, now := newReader(&cfg), time.Now()
+	r.read(now)
+	check.OK(t, os.RemoveAll(dir))
+	r.read(now)
+	if holds := r.group.Operate(reconcile.Command{}, now); len(holds) != 1 || !holds[0].Until.Equal(now.Add(10*time.Minute)) {
+		t.Errorf("a vanished directory: holds %+v, want one until 10m from %v", holds, now)
+	}
+	check.OK(t, os.WriteFile(dir, nil, 0o600)) // neither there nor gone
+	if over := r.read(now.Add(time.Hour)); !over.IsZero() || r.serving.count() != 1 {
+		t.Errorf("without a directory to read: again at %v, %d resources; want the next poll, and 1", over, r.serving.count())
+	}
+	check.OK(t, os.Remove(dir))
+	if r.read(now.Add(time.Hour)); r.serving.count() != 0 {
+		t.Errorf("%d resources after the hold, want none", r.serving.count())
+	}
+	check.OK(t, os.Mkdir(dir, 0o700))
+	writeFiles(t, dir, "mesh.yaml", "[")
+	if r.read(now.Add(time.Hour)); r.serving.count() != 0 {
+		t.Error("what a file held before all was removed came back with a bad file")
+	}
+}
+
+func TestReadDir(t *testing.T) {
+	dir := writeFiles(t, t.TempDir(), "a.yaml", clusters("a"), "README.md", "no", ".hidden.yaml", "no", "empty.json", " \n")
+	check.OK(t, os.Mkdir(filepath.Join(dir, "dir.yaml"), 0o700), os.Symlink("nowhere", filepath.Join(dir, "dangling.yaml")))
+	first, err := readDir(dir, nil)
+	check.OK(t, err)
+	got := make(map[string]string)
+	for name, c := range first {
+		got[name] = "good"
+		if c.err != nil {
+			got[name] = strings.ReplaceAll(c.err.Error(), dir+"/", "")
+		}
+	}
+	want := map[string]string{
+		"a.yaml":        "good",
+		"empty.json":    "empty.json: file is empty",
+		"dir.yaml":      "dir.yaml: not a regular file",
+		"dangling.yaml": "stat dangling.yaml: no such file or directory",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	again, err := readDir(dir, first)
+	check.OK(t, err)
+	if again["a.yaml"] != first["a.yaml"] || again["empty.json"] != first["empty.json"] {
+		t.Error("files that did not change were parsed again")
+	}
+	if _, err := readDir(filepath.Join(dir, "missing"), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of a missing directory: %v", err)
+	}
+}
+
+// TestFileWrapperKeepsAll holds what a file wraps to what is served.
+func TestFileWrapperKeepsAll(t *testing.T) {
+	for name, wrapper := range map[string]string{
+		"own name":      `name: a, ttl: 9s, version: '1'`,
+		"resource_name": `resource_name: {name: a}, ttl: 9s, version: '1'`,
+		"no name":       `ttl: 9s, version: '1'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, " + wrapper + ", resource: {'@type': " + wire.ClusterType + ", name: a}}\n"
+			c := parseFile("a.yaml", []byte(text), [32]byte{})
+			check.OK(t, c.err)
+			r := c.types[wire.ClusterType][0]
+			if r.Name != "a" || r.Version != "1" || r.TTL == 0 {
+				t.Errorf("name %q, version %q, TTL %v", r.Name, r.Version, r.TTL)
+			}
+			check.Equal(t, fmt.Sprintf("names in %x", r.Field()), bytes.Count(r.Field(), []byte("\x1a\x01a")), 1)
+		})
+	}
+}
+
+func TestDirWatchDebounces(t *testing.T) {
+	tests := []struct {
+		name string
+		at   []time.Duration // of events
+		want time.Duration
+	}{
+		{"no event: the poll", nil, 10 * time.Second},
+		{"quiet after one", []time.Duration{time.Second}, 1050 * time.Millisecond},
+		{"quiet after several", []time.Duration{time.Second, 1040 * time.Millisecond, 1080 * time.Millisecond}, 1130 * time.Millisecond},
+		{"never quiet", slices.Repeat([]time.Duration{0}, 0), 0},
+		{"just before the poll", []time.Duration{9980 * time.Millisecond}, 10030 * time.Millisecond},
+	}
+	for i := range 100 {
+		tests[3].at = append(tests[3].at, time.Duration(i)*20*time.Millisecond)
+	}
+	tests[3].want = eventWait
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				events := make(chan fsnotify.Event, 200)
+				d := &dirWatch{events: events}
+				start := time.Now()
+				for _, at := range tt.at {
+					time.AfterFunc(at, func() { events <- fsnotify.Event{} })
+				}
+				if _, more := d.wait(t.Context(), start.Add(10*time.Second), nil); !more {
+					t.Error("wait says that ctx ended")
+				}
+				check.Equal(t, "waited", time.Since(start), tt.want)
+			})
+		})
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, more := (&dirWatch{}).wait(ended, time.Now().Add(time.Hour), nil); more {
+		t.Error("wait goes on although ctx ended")
+	}
+}
+
+func TestOpenFilesErrors(t *testing.T) {
+	dir := writeFiles(t, t.TempDir(), "file", "")
+	for _, tt := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, "no directory"},
+		{Config{Dir: filepath.Join(dir, "missing")}, "no such file or directory"},
+		{Config{Dir: filepath.Join(dir, "file")}, "is not a directory"},
+		{Config{Dir: dir, MassDeleteHold: -1}, "must not be negative"},
+	} {
+		if _, err := Open(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("OpenFiles(%+v): %v, want it to say %q", tt.cfg, err, tt.want)
+		}
+	}
+}

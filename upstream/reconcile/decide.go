@@ -1,0 +1,126 @@
+package reconcile
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// decide removes what may be, and holds what is too much. It reports whether something was removed.
+func (s *Set) decide(now time.Time) (removed bool) {
+	maps.DeleteFunc(s.byName, func(name string, _ removal) bool { return s.content.Get(name) == nil })
+	if s.count(held) == 0 {
+		s.until = time.Time{}
+	}
+	if len(s.byName) == 0 || s.Asking() || !s.Confirmed(now) {
+		return false
+	}
+	n := s.remove(s.look(now).judge())
+	if n > 0 {
+		s.group.cfg.Logger.Info("removed resources that the origin no longer has",
+			slog.String("type_url", s.TypeURL), slog.Int("removed", n))
+	}
+	return n > 0
+}
+
+// judge decides on what is suspect or held in a set that is complete, and returns what is to be removed: what the
+// second look has confirmed, and what is suspect unless that is too much. What is needed stays, and what may be needed
+// stays suspect.
+func (l look) judge() (u wire.Update) {
+	s, additions := l.set, l.set.added+len(l.set.fresh)
+	s.takeOut(&u, func(name string, as removal) bool {
+		return as.state == held && s.looking && (as.stated || as.again == s.looks) && !l.needed(name)
+	})
+	// Those that still wait count too, or a large removal would be made in small parts.
+	hold := s.unproven || s.count(held) > 0 || cache.LargeRemoval(s.TypeURL, s.count(suspected), s.content.Count()-additions, additions)
+	s.unproven = false
+	if !hold {
+		s.takeOut(&u, func(name string, as removal) bool { return as.state == suspected && !l.mayBeNeeded(name) })
+	} else if n := s.turn(suspected, held); n > 0 {
+		s.hold(l.now, s.group.cfg.Hold)
+		s.group.cfg.Counts.Held.Add(int64(n))
+		s.group.cfg.Logger.Error("the origin may have lost resources: their removal is held back",
+			slog.String("type_url", s.TypeURL), slog.Int("held", s.count(held)), slog.Duration("hold", s.group.cfg.Hold))
+	}
+	return u
+}
+
+// remove carries out removals, and returns how many there are.
+func (s *Set) remove(u wire.Update) (n int) {
+	if n = len(u.Removed) + len(u.Resources); n > 0 {
+		s.content.Apply(u)
+		s.group.cfg.Counts.Applied.Add(int64(n))
+	}
+	return n
+}
+
+// release carries out the removals that wait, or those that an operator discarded.
+func (s *Set) release(discarded bool) {
+	var u wire.Update
+	s.takeOut(&u, func(_ string, as removal) bool { return (as.state == kept) == discarded })
+	s.group.cfg.Logger.Warn("an operator released removals: the resources are removed",
+		slog.String("type_url", s.TypeURL), slog.Int("removed", s.remove(u)))
+}
+
+// discard keeps the resources whose removal waits.
+func (s *Set) discard() {
+	n := s.turn(held, kept) + s.turn(suspected, kept)
+	s.group.cfg.Counts.Discarded.Add(int64(n))
+	s.group.cfg.Logger.Warn("an operator discarded removals: the resources stay until the origin mentions them",
+		slog.String("type_url", s.TypeURL), slog.Int("kept", n))
+}
+
+// alarm logs now and then that removals are still held, and returns when to look again.
+func (s *Set) alarm(now time.Time) (next time.Time) {
+	n := s.count(held)
+	if n == 0 {
+		return time.Time{}
+	}
+	if !now.Before(s.alarmAt) {
+		s.alarmAt = now.Add(alarmEvery)
+		s.group.cfg.Logger.Warn("removals are still held back: tender release carries them out, tender discard keeps the resources",
+			slog.String("type_url", s.TypeURL), slog.Int("held", n), slog.Time("since", s.since))
+	}
+	if s.looking {
+		return s.alarmAt
+	}
+	return Earlier(s.alarmAt, s.until)
+}
+
+// holds returns what waits, and what an operator had kept.
+func (s *Set) holds(now time.Time) []Hold {
+	holds := []Hold{
+		held:      {Since: s.since, Until: s.until},
+		suspected: {Until: s.undecidedUntil(now), Unconfirmed: true},
+		kept:      {Discarded: true},
+	}
+	if s.looking {
+		holds[held].Until = time.Time{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
+		h := &holds[s.byName[name].state]
+		h.TypeURL, h.Reported = s.TypeURL, s.group.cfg.Reported
+		h.Names = append(h.Names, name)
+	}
+	return slices.DeleteFunc(holds, func(h Hold) bool { return len(h.Names) == 0 })
+}
+
+// undecidedUntil returns when the suspects of a set are decided: when it is complete, and nothing that is held
+// needs them.
+func (s *Set) undecidedUntil(now time.Time) (until time.Time) {
+	until, ok := s.content.Complete()
+	if !ok {
+		return time.Time{}
+	}
+	for _, needer := range needers[s.TypeURL] {
+		for o := range s.group.sets[needer] {
+			_, doubted := o.doubts(now)
+			until = later(until, later(o.until, doubted))
+		}
+	}
+	return until
+}

@@ -1,0 +1,286 @@
+package upstream_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/upstream"
+)
+
+// When another instance speaks for the origin after a reconnect, it is asked for
+// everything once, on both streams, without being told what is held.
+func TestB15_OtherControlPlane(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1", "b@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Second)
+		r.watch.Subscribe(clusters, []string{"a"})
+		r.pass(confirmed)
+		r.Stop()
+		r.SetControlPlane("two")
+		// The same version with another content: it would not be sent.
+		r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte("new")), "1")
+		r.put(clusters, "b@2")
+		seq := r.view.Generation().Seq
+		before := r.streams()
+		r.Restart()
+		r.pass(time.Hour)
+		var first []string
+		for _, st := range r.State().Streams[before:] {
+			if len(st.Requests) > 0 {
+				first = append(first, showRequest(st.Requests[0].Message))
+			}
+		}
+		if got := strings.Join(first, " "); strings.Count(got, "a=1") != 2 || !strings.HasSuffix(got, "[Cluster node] [Cluster node +a]") && !strings.HasSuffix(got, "[Cluster node +a] [Cluster node]") || len(first) != 4 {
+			t.Errorf("streams began with %s, want two that say what is held, then two that do not", got)
+		}
+		// a and b changed among the members, a among the named.
+		check.Equal(t, "position", r.view.Generation().Seq, seq+3)
+	})
+}
+
+// saying returns how many streams of the origin began with a request that says what is held, and how many with one that does not.
+func (r *rig) saying() (held, nothing int) {
+	for _, st := range r.State().Streams {
+		switch {
+		case len(st.Requests) == 0:
+		case len(st.Requests[0].Message.GetInitialResourceVersions()) > 0:
+			held++
+		default:
+			nothing++
+		}
+	}
+	return held, nothing
+}
+
+// TestH07_ContentIsComparedAfterAResume: another server may have other content under the same versions, and the identifier that
+// would tell is empty by default.
+func TestH07_ContentIsComparedAfterAResume(t *testing.T) {
+	hashed := func(content string) string {
+		value := relaytest.Opaque(clusters, "a", []byte(content)).GetValue()
+		return fmt.Sprintf("%x", sha256.Sum256(value))
+	}
+	for _, tt := range []struct {
+		name     string
+		b        relaytest.Behaviour
+		version  string
+		change   bool // the restarted server has other content
+		silent   bool // and nothing to say when it is told what is held
+		compared bool
+	}{
+		{"no identifier", relaytest.Behaviour{}, "1", true, true, true},
+		{"no identifier, the same content", relaytest.Behaviour{}, "1", false, true, true},
+		{"the same identifier", relaytest.Behaviour{ControlPlane: "one"}, "1", false, false, false},
+		{"the same identifier, unheard", relaytest.Behaviour{ControlPlane: "one"}, "1", false, true, true},
+		{"versions are hashes", relaytest.Behaviour{}, hashed("content"), false, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, tt.b, upstream.Config{}, func(t *testing.T, r *rig) {
+				content := func(text string) {
+					r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte(text)), tt.version)
+				}
+				content("content")
+				r.watch.SubscribeAll(clusters)
+				r.pass(confirmed)
+				before := r.view.Generation().Type(clusters).Wildcard.Sum()
+				r.Stop()
+				if tt.change {
+					content("another")
+				}
+				r.Restart()
+				r.pass(time.Second)
+				if !tt.silent {
+					r.put(clusters, "new@1")
+				}
+				r.pass(15 * time.Second)
+				if held, nothing := r.saying(); held != 1 || nothing != 1 {
+					t.Errorf("%d streams say what is held and %d do not, want 1 and the first: clients come first", held, nothing)
+				}
+				r.pass(time.Minute)
+				if _, nothing := r.saying(); (nothing == 2) != tt.compared {
+					t.Errorf("%d streams do not say what is held; compared: want %v", nothing, tt.compared)
+				}
+				if after := r.view.Generation().Type(clusters).Wildcard.Sum(); tt.silent && (after != before) != tt.change {
+					t.Errorf("the set changed: %v, want %v", after != before, tt.change)
+				}
+				streams := r.streams()
+				r.pass(24 * time.Hour)
+				if r.streams() != streams {
+					t.Errorf("%d further streams in a day, want none", r.streams()-streams)
+				}
+			})
+		})
+	}
+}
+
+// TestH07_AnotherServerThatAnswersTwice is still another one than before.
+func TestH07_AnotherServerThatAnswersTwice(t *testing.T) {
+	servedByAnother(t, func(_ *testing.T, r *rig) *rig { return r })
+}
+
+// TestH07_AnOriginThatRepeatedItself is compared too: it was taken for one that resends everything, and is not.
+func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.follow(clusters, "a@1")
+		r.Restart()
+		r.pass(time.Second)
+		r.put(clusters, "a@1")
+		r.pass(time.Minute)
+		r.Stop()
+		want := relaytest.Opaque(clusters, "a", []byte("another"))
+		r.Set(clusters, "a", want, "1")
+		r.Restart()
+		r.pass(time.Minute)
+		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"a"})[0])
+		if !bytes.Equal(e.Resource.Value(), want.GetValue()) {
+			t.Errorf("a minute later a is %q, want what the new server has: %q", e.Resource.Value(), want.GetValue())
+		}
+	})
+}
+
+// TestH07_AnOriginThatIsAskedByName is compared too: it resent everything before, and now does not. That it answers for
+// what it is asked for by name is no resend.
+func TestH07_AnOriginThatIsAskedByName(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1", "b@1", "c@1")
+		r.watch.SubscribeAll(clusters)
+		r.pass(time.Second)
+		r.watch.Subscribe(clusters, []string{"a"})
+		r.pass(confirmed)
+		r.Restart()
+		r.pass(time.Minute)
+		r.Stop()
+		r.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV = false })
+		want := relaytest.Opaque(clusters, "b", []byte("another"))
+		r.Set(clusters, "b", want, "1")
+		r.Restart()
+		r.pass(time.Second)
+		r.put(clusters, "c@2") // 15s later, the others are asked for by name
+		r.pass(2 * time.Minute)
+		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"b"})[0])
+		if !bytes.Equal(e.Resource.Value(), want.GetValue()) {
+			t.Errorf("two minutes later b is %q, want what the new server has: %q", e.Resource.Value(), want.GetValue())
+		}
+	})
+}
+
+// TestH07_ARelayThatRestartsBeforeItHasCompared asks for all content, though the snapshot has the identifier of the new server.
+// One that restarts later need not.
+func TestH07_ARelayThatRestartsBeforeItHasCompared(t *testing.T) {
+	for _, compared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("compared=%v", compared), func(t *testing.T) {
+			servedByAnother(t, func(t *testing.T, r *rig) *rig {
+				if compared {
+					r.pass(time.Minute)
+				}
+				r.stop()
+				s, _ := r.w.Snapshot(true)
+				if told := s.Target != ""; told != compared {
+					t.Errorf("the snapshot is of the target %q", s.Target)
+				}
+				r = restored(t, r.Origin, upstream.Config{}, s)
+				r.pass(time.Second)
+				r.put(clusters, "d@1")
+				return r
+			})
+		})
+	}
+}
+
+// servedByAnother has another server take the place of an origin, with other content under the same versions, and answer twice.
+// A minute after then, which may go on with another mirror, its content is to be served.
+func servedByAnother(t *testing.T, then func(*testing.T, *rig) *rig) {
+	t.Helper()
+	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
+		content := func(text string) { r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte(text)), "1") }
+		content("content")
+		r.watch.SubscribeAll(clusters)
+		r.pass(confirmed)
+		r.Stop()
+		content("another")
+		r.SetControlPlane("two")
+		r.Restart()
+		r.pass(time.Second)
+		r.put(clusters, "b@1")
+		r.pass(time.Second)
+		r.put(clusters, "c@1")
+		r.pass(time.Second)
+		r = then(t, r)
+		r.pass(time.Minute)
+		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"a"})[0])
+		if want := relaytest.Opaque(clusters, "a", []byte("another")).GetValue(); !bytes.Equal(e.Resource.Value(), want) {
+			t.Errorf("a minute later a is %q, want what the new server has: %q", e.Resource.Value(), want)
+		}
+	})
+}
+
+// TestH07_StreamsThatTheRelayReopened are to the same server, and what is due stays due.
+func TestH07_StreamsThatTheRelayReopened(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, "a@1")
+		r.put(listeners, "l@1")
+		r.watch.SubscribeAll(clusters)
+		r.watch.Subscribe(listeners, []string{"l"})
+		r.pass(confirmed)
+		r.Stop()
+		r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte("another")), "1")
+		before := r.view.Generation().Type(clusters).Wildcard.Sum()
+		r.Restart()
+		r.pass(5 * time.Second)
+		streams := r.streams()
+		r.watch.SubscribeAll(listeners) // the names move to the other stream
+		r.pass(5 * time.Second)
+		if r.streams() == streams {
+			t.Fatal("no stream was reopened")
+		}
+		r.pass(time.Minute)
+		if r.view.Generation().Type(clusters).Wildcard.Sum() == before {
+			t.Error("the content was not compared")
+		}
+	})
+}
+
+// TestH07_OneViewAfterTheOther: after the restart of an origin, views compare one at a time.
+func TestH07_OneViewAfterTheOther(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Delay: time.Second}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, numbered(10)...)
+		r.watch.SubscribeAll(clusters)
+		const further = 4
+		ctx, cancel := context.WithCancel(t.Context())
+		var mirrors sync.WaitGroup
+		for i := range further {
+			view, w := cache.New(cache.Config{})
+			view.Watch().SubscribeAll(clusters)
+			mirrors.Go(func() {
+				r.session.Sync(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
+			})
+		}
+		defer mirrors.Wait()
+		defer cancel()
+		r.pass(confirmed)
+		r.Restart()
+		r.pass(18 * time.Second)
+		compared, most := 0, 0
+		for range 300 {
+			_, nothing := r.saying()
+			nothing -= further + 1 // the first streams
+			most, compared = max(most, nothing-compared), nothing
+			r.pass(500 * time.Millisecond)
+		}
+		if compared != further+1 || most != 1 {
+			t.Errorf("%d views compared, up to %d of them within half a second; want all %d, one at a time", compared, most, further+1)
+		}
+	})
+}
