@@ -123,7 +123,7 @@ func subscribableNames(r *wire.Resource) func(func(string) bool) {
 // for the same parameters: of these the first counts.
 func (re response) putVariant(n *Name, r received) {
 	if re.kind == ByName {
-		n.answered(re.now)
+		re.answered(n)
 	}
 	if re.firsts != nil {
 		first, taken := re.firsts[n]
@@ -299,7 +299,7 @@ func (re response) fail(err *wire.ResourceError) {
 	}
 	for _, n := range names {
 		if re.kind == ByName {
-			n.answered(re.now)
+			re.answered(n)
 		}
 		re.putError(n, err)
 	}

@@ -108,6 +108,9 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 	ed := w.begin(typeURL)
 	forget := len(ed.index.wildcards) == 0
 	if forget {
+		x := &w.view.index
+		x.eras++
+		ed.index.era = x.eras
 		for s := range ed.edits() {
 			s.forgetMembers()
 		}

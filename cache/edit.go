@@ -92,6 +92,15 @@ func (ed *edit) recordResponse(identifier string) {
 // accepts reports whether the session asked this source for a name.
 func (ed *edit) accepts(n *Name) bool { return n != nil && n.tracked && n.source == ed.w.source }
 
+// answered records that the origin has answered for a name; what a snapshot holds is no answer.
+func (ed *edit) answered(n *Name) {
+	if ed.w.restoring {
+		return
+	}
+	n.answered(ed.now)
+	ed.w.view.index.dropRestored(n)
+}
+
 // subscribedAs returns the names by which this source was asked for a variant of the resource text, each with parameters
 // that the variant matches. They are valid until the next call.
 func (ed *edit) subscribedAs(text string, v wire.Variant) []*Name {
@@ -281,7 +290,7 @@ func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	generation.Revision++
 	typ := *old.Type(typeURL)
 	index := x.typ(typeURL)
-	typ.URL, typ.source, typ.revision, typ.shared = typeURL, index.source, generation.Revision, new(memo)
+	typ.URL, typ.source, typ.era, typ.revision, typ.shared = typeURL, index.source, index.era, generation.Revision, new(memo)
 	generation.types.put(&typ)
 	ed := &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of == w.latest && w.closed()}}
 	ed.changed, w.changed = w.changed[:0], nil
@@ -304,7 +313,9 @@ func (w *Writer) publish(edited *edit) {
 	w.changed = edited.changed[:0]
 	waits := w.view.cfg.Cohorts > 0 && edited.ledger == w.latest
 	if waits {
-		w.compareEdit(edited)
+		if w.compareEdit(edited) && w.cause.Trace != nil {
+			w.cause.Trace.Waits(edited.now)
+		}
 	}
 	x.unlock()
 	if waits {
@@ -385,6 +396,7 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
 	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
 	w.publish(ed)
+	w.tellSettled()
 }
 
 // SetCovered records that the origin has sent all restored resources of the wildcard set of a type.

@@ -1,6 +1,11 @@
 package cache
 
 import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -8,7 +13,9 @@ import (
 
 // An Edition is a generation of latest that may be shown to cohorts, and what it changes for the rest. It is immutable.
 type Edition struct {
-	of *Generation // nil if an earlier process has cut it
+	of    *Generation        // nil if an earlier process has cut it
+	was   *Generation        // what the rest was served
+	names map[string][]*Name // of Changes, ordered by their texts
 
 	// Changes are the resources that differ from what the rest was served, by type URL or collection and name: their content
 	// in the edition. The zero digest is that of a resource that is gone.
@@ -18,37 +25,86 @@ type Edition struct {
 	Large bool
 }
 
-// Resources returns how many resources the edition changes.
-func (e *Edition) Resources() (n int) {
-	for _, names := range e.Changes {
-		n += len(names)
+// A Difference is a resource that an edition changes.
+type Difference struct {
+	Key     string // type URL or collection
+	Name    string
+	Was, Is *wire.Resource // what the rest was served when the edition was cut, and what the edition has; nil is none
+}
+
+// Diff yields what the edition changes, in the order in which types are sent, then by key and name. Of an edition that an earlier
+// process has cut, it yields nothing.
+func (e *Edition) Diff() iter.Seq[Difference] {
+	return func(yield func(Difference) bool) {
+		for _, key := range inOrder(e.names) {
+			for _, n := range e.names[key] {
+				was, is := differing(n, e.was.Type(key), e.of.Type(key))
+				if !yield(Difference{key, n.text, was, is}) {
+					return
+				}
+			}
+		}
 	}
-	return n
 }
 
-// Waiting says how latest stands to what the rest is served, and to an edition.
-type Waiting struct {
-	Names   int       // that wait: the rest is served another state of them
-	Edited  int       // of the edition's resources, those that have other content in latest
-	Behind  int       // names of which latest has another state than the edition
-	Changed time.Time // when a name that waits changed last
+// inOrder returns the type URLs and collections of a map in the order in which types are sent.
+func inOrder[T any](of map[string]T) []string {
+	return slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Or(wire.Rank(resourceType(a))-wire.Rank(resourceType(b)), cmp.Compare(a, b))
+	})
 }
 
-// A comparison is that of latest with an edition. It belongs to its gate.
-type comparison struct {
-	edition *Edition // nil if there is none
-	edited  map[*Name]struct{}
-	behind  map[*Name]struct{}
-	changed time.Time
-	last    Waiting
+// differing returns the resources of a name in two states of a type: those that subscribers to the name see, but those of
+// one of the sets if the resources differ only there.
+func differing(n *Name, a, b *Type) (was, is *wire.Resource) {
+	for _, kind := range kinds {
+		before, after := a.set(kind).Get(n), b.set(kind).Get(n)
+		if before.Present() != after.Present() || before.Present() && !before.Resource.SameContent(after.Resource) {
+			was, is = resourceOf(before), resourceOf(after)
+		}
+	}
+	if before, after := a.resource(n), b.resource(n); was == nil && is == nil || before == nil || after == nil || !before.SameContent(after) {
+		return before, after
+	}
+	return was, is
 }
 
-// Pin cuts an edition of all that waits. Nobody must have called Freeze.
+func resourceOf(e *Entry) *wire.Resource {
+	if e == nil {
+		return nil
+	}
+	return e.Resource
+}
+
+// resource returns what a type has under a name; nil if that is nothing.
+func (t *Type) resource(n *Name) (r *wire.Resource) {
+	for _, kind := range kinds {
+		if e := t.set(kind).Get(n); e.Present() {
+			r = e.Resource
+		}
+	}
+	return r
+}
+
+// content returns the digest of what a type has under a name; zero if that is nothing.
+func (t *Type) content(n *Name) (d wire.Digest) {
+	if n == nil {
+		return d
+	}
+	if r := t.resource(n); r != nil {
+		d = r.Digest
+	}
+	return d
+}
+
+// Pin cuts an edition of all that waits.
 func (w *Writer) Pin() *Edition {
-	e := &Edition{of: w.Generation(), Changes: make(map[string]map[string]wire.Digest)}
-	rest := w.rest().generation()
-	for key, names := range w.differ(w.rest(), w.target(e.of)) {
-		t, was := e.of.Type(key), rest.Type(key)
+	s := w.rest()
+	e := &Edition{of: w.Generation(), was: s.generation(), names: w.differ(s, w.target(s, w.Generation()))}
+	e.Changes = make(map[string]map[string]wire.Digest, len(e.names))
+	for key, names := range e.names {
+		slices.SortFunc(names, func(a, b *Name) int { return strings.Compare(a.text, b.text) })
+		t, was := e.of.Type(key), e.was.Type(key)
 		changes := make(map[string]wire.Digest, len(names))
 		removed, added := 0, 0
 		for _, n := range names {
@@ -67,89 +123,151 @@ func (w *Writer) Pin() *Edition {
 	return e
 }
 
-// content returns the digest of what a type has under a name; zero if that is nothing.
-func (t *Type) content(n *Name) (d wire.Digest) {
-	for _, kind := range kinds {
-		if e := t.set(kind).Get(n); e.Present() {
-			d = e.Resource.Digest
-		}
-	}
-	return d
+// PinServed returns what the rest is served, as an edition without changes: Show returns readers to it later.
+func (w *Writer) PinServed() *Edition {
+	g := w.rest().generation()
+	return &Edition{of: g, was: g, Changes: make(map[string]map[string]wire.Digest)}
 }
 
-// Show shows the readers of a cohort's view what waits as it is in an edition. All else stays as it is. Nobody must have called Freeze.
-func (w *Writer) Show(cohort int, e *Edition) { w.showWaiting(cohort, e.of) }
+// Show shows the readers of a cohort's view what waits as it is in an edition. All else stays as it is, and so does what would pass
+// while the writer is frozen. Of an edition that an earlier process has cut, it shows nothing.
+func (w *Writer) Show(cohort int, e *Edition) {
+	if e.of != nil {
+		w.showWaiting(cohort, e.of)
+	}
+}
 
 // ShowAs is Show for what the readers of another cohort's view are served.
 func (w *Writer) ShowAs(cohort, of int) { w.showWaiting(cohort, w.served[of].generation()) }
 
 func (w *Writer) showWaiting(cohort int, of *Generation) {
-	w.show(w.served[cohort], w.target(of))
+	s := w.served[cohort]
+	of, made := w.current(of)
+	w.show(s, w.target(s, of))
+	w.releaseAll(made)
+	if s == w.rest() {
+		w.compareAll()
+	}
 	w.tellWaiting()
 }
 
-// Compare has Waiting compare latest with an edition from now on; nil is none.
-func (w *Writer) Compare(e *Edition) {
+// A made name is one that an edition has brought back.
+type made struct {
+	of *indexType
+	n  *Name
+}
+
+// current returns a generation as it is shown now, and the names that were made for that. What was forgotten since is not in it: nothing
+// says whether the origin has it still. Resources are gone whose time to live is over.
+func (w *Writer) current(of *Generation) (_ *Generation, names []made) {
 	x := &w.view.index
 	x.mu.Lock()
-	c := &w.comparison
-	c.edition, c.edited, c.behind = e, make(map[*Name]struct{}), make(map[*Name]struct{})
-	if e != nil {
-		latest := w.Generation()
-		for key, names := range e.Changes {
-			for text := range names {
-				if n := x.types[key].nameOf(text); n != nil {
-					w.compare(latest.Type(key), n)
-				}
-			}
+	defer x.mu.Unlock()
+	now, is := time.Now(), of
+	for t := range of.types.since(0) {
+		if !w.changeWaits(resourceType(t.URL), true) {
+			continue
 		}
+		c := currency{w: w, now: now, was: t, is: t, by: new(txn)}
+		c.forget(x.types[t.URL])
+		if c.age(); c.is == t {
+			continue
+		}
+		if is == of {
+			again := *of
+			again.types.log = slices.Clip(of.types.log) // later generations append to its array
+			is = &again
+		}
+		c.is.revision = of.Revision + 1
+		is.types.put(c.is)
+		names = append(names, c.made...)
 	}
-	x.mu.Unlock()
-	w.tellWaiting()
+	return is, names
 }
 
-func (t *indexType) nameOf(text string) *Name {
-	if t == nil {
-		return nil
+// releaseAll forgets names that were made, unless an entry was.
+func (w *Writer) releaseAll(names []made) {
+	w.view.index.mu.Lock()
+	defer w.view.index.mu.Unlock()
+	for _, m := range names {
+		m.of.release(m.n)
 	}
-	return t.names[text]
 }
 
-// compare notes how latest stands to the edition with a name. The index must be locked.
-func (w *Writer) compare(latest *Type, n *Name) {
-	c := &w.comparison
-	if c.edition == nil {
+// A currency is one type of a generation that is brought up to date.
+type currency struct {
+	w       *Writer
+	now     time.Time
+	was, is *Type // the same as long as nothing is outdated
+	by      *txn
+	made    []made
+}
+
+// own returns the type for writing.
+func (c *currency) own() *Type {
+	if c.is == c.was {
+		again, errors := *c.was, *cmp.Or(c.was.errors, noErrors)
+		again.errors = &errors
+		for _, s := range []*Set{&again.Wildcard, &again.ByName, &errors[Wildcard], &errors[ByName]} {
+			s.log, s.renewals = slices.Clip(s.log), slices.Clip(s.renewals)
+		}
+		c.is = &again
+	}
+	return c.is
+}
+
+// forget leaves out a wildcard set that was forgotten, and finds the present names of its resources.
+func (c *currency) forget(index *indexType) {
+	if c.was.source != c.w.source {
 		return
 	}
-	note(c.behind, n, c.edition.of != nil && !w.agrees(c.edition.of.Type(latest.URL), latest, n))
-	content, is := c.edition.Changes[latest.URL][n.text]
-	note(c.edited, n, is && content != latest.content(n))
-}
-
-func note(in map[*Name]struct{}, n *Name, is bool) {
-	if is {
-		in[n] = struct{}{}
-	} else {
-		delete(in, n)
+	if index == nil || index.era != c.was.era {
+		is := c.own()
+		is.Wildcard, is.Phase, is.Restored = Set{}, Unknown, false
+		return
 	}
+	c.rename(index, func(t *Type) *Set { return &t.Wildcard })
+	c.rename(index, func(t *Type) *Set { return t.Errors(Wildcard) })
 }
 
-// compareEdit compares the names that an edit of latest has changed, once it has passed to the rest. The index must be locked.
-func (w *Writer) compareEdit(ed *edit) {
-	for _, n := range ed.txn.noted {
-		if _, waits := w.rest().withheld[n]; waits {
-			w.comparison.changed = ed.now
+// rename gives the entries of a set the present names.
+func (c *currency) rename(index *indexType, set func(*Type) *Set) {
+	var forgotten []*Entry
+	for e := range set(c.was).Since(0) {
+		if e.Name.forgotten {
+			forgotten = append(forgotten, e)
 		}
-		w.compare(ed.typ, n)
+	}
+	for _, e := range forgotten { // all of them, before another one takes the id
+		set(c.own()).drop(c.by, e)
+	}
+	for _, e := range forgotten {
+		if e.Present() || e.Err != nil {
+			again := *e
+			again.Name = c.w.view.index.name(index, e.Name.text)
+			set(c.own()).put(c.by, &again)
+			c.made = append(c.made, made{index, again.Name})
+		}
 	}
 }
 
-// tellWaiting publishes how latest stands, and calls Config.Waiting if that has changed.
-func (w *Writer) tellWaiting() {
-	c := &w.comparison
-	now := Waiting{Names: len(w.rest().withheld), Edited: len(c.edited), Behind: len(c.behind), Changed: c.changed}
-	if now != c.last {
-		c.last = now
-		w.view.cfg.Waiting(w.source, now)
+// age has resources be gone that have expired, and that the origin does not have any more: of others it says how long they live. Content
+// that may not be kept is that of latest.
+func (c *currency) age() {
+	latest := c.w.Generation().Type(c.was.URL)
+	for _, kind := range kinds {
+		for e := range c.is.set(kind).Since(0) {
+			now := latest.set(kind).Get(e.Name)
+			switch expired := e.Present() && e.Expires() && !c.now.Before(e.Deadline()); {
+			case !c.w.writes(kind, c.was, e.Name) || now == e:
+			case !cacheable(e) && now != nil:
+				again := *now
+				c.own().set(kind).put(c.by, &again)
+			case !cacheable(e):
+				c.own().set(kind).drop(c.by, e)
+			case expired && !now.Present():
+				c.own().set(kind).put(c.by, &Entry{Name: e.Name, Seq: e.Seq, Expired: true})
+			}
+		}
 	}
 }

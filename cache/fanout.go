@@ -33,6 +33,10 @@ type Trace interface {
 	// Applied is called for a change that readers are about to see, and returns the span of its fan-out, nil if that
 	// is not followed.
 	Applied(a Application) Span
+
+	// Waits is called for a change that readers are not about to see: at least one name waits for an edition to be shown. The
+	// time is that of Waiting.Changed.
+	Waits(at time.Time)
 }
 
 // An Application is one change of a view.

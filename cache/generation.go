@@ -262,6 +262,7 @@ type Type struct {
 
 	errors   *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
 	source   int     // that has the wildcard set
+	era      uint64  // of the wildcard set: see indexType
 	revision uint64  // of the first generation with this state
 	changed  time.Time
 	shared   *memo

@@ -17,6 +17,7 @@ type index struct {
 	types         map[string]*indexType
 	collections   int                     // of types, those that are collections
 	followed      int                     // of these, those that somebody follows
+	eras          uint64                  // how many indexType.era there were
 	watches       []*Watch                // by id; nil where free
 	free          []uint32                // ids of watches
 	observers     []*Watch                // of watches, those that Observe made
@@ -40,6 +41,7 @@ type source struct {
 	reportsUntil time.Time
 
 	withheld atomic.Int64 // names with changes that a gate withholds
+	restored int          // names that are Name.restored; guarded by index.mu
 }
 
 type indexType struct {
@@ -55,6 +57,9 @@ type indexType struct {
 	tracked   bool // the session subscribed to the wildcard, or lets the subscription linger
 	refetch   bool // the origin is to be asked again for the wildcard set
 	restored  bool // demand does not say yet that the wildcard set is restored
+
+	// era changes when the wildcard set is forgotten: what was known of it before says nothing of it now.
+	era uint64
 
 	collections int    // of a type, those that there are of it
 	openedBy    string // the peer that was the first to ask for it; empty if that is not known, or need not be
@@ -141,7 +146,8 @@ func (x *index) typ(key string) *indexType {
 			x.collections++
 			x.typ(typeURL).collections++ // which is bounded, however many globs of it there are
 		}
-		t = &indexType{url: key, source: x.route(typeURL, glob), names: make(map[string]*Name)}
+		x.eras++
+		t = &indexType{url: key, source: x.route(typeURL, glob), names: make(map[string]*Name), era: x.eras}
 		x.types[key] = t
 	}
 	return t
@@ -215,6 +221,7 @@ func (x *index) name(t *indexType, text string) *Name {
 func (t *indexType) release(n *Name) {
 	if len(n.watchers) == 0 && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
 		delete(t.names, n.text)
+		n.forgotten = true
 		t.freeIDs = append(t.freeIDs, n.id)
 		t.releaseVariant(n)
 	}

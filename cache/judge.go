@@ -78,6 +78,8 @@ func (j reportJudge) answersFor(t *indexType, kind Kind) bool {
 // count.
 func (j reportJudge) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
 	generation := j.w.Generation()
+	var judged []string
+	defer func() { j.recheckCohorts(of, judged) }()
 	ed := j.w.beginOn(&j.w.ledger, of.Key)
 	defer j.w.publish(ed)
 	t := ed.index
@@ -90,6 +92,7 @@ func (j reportJudge) Judge(of ReportedSet, upTo time.Time) (lacking map[string]s
 		}
 		missing := t.judge(generation, r)
 		ed.recheckReported(of.Kind, r.names)
+		judged = append(judged, r.names...)
 		for _, name := range missing {
 			lacking[name] = struct{}{}
 		}
@@ -186,9 +189,23 @@ func (j reportJudge) Withhold(of ReportedSet, names map[string]struct{}) {
 		return
 	}
 	ed := j.w.beginOn(&j.w.ledger, of.Key)
-	ed.recheckReported(of.Kind, slices.Collect(maps.Keys(now.held)))
+	were := slices.Collect(maps.Keys(now.held))
+	ed.recheckReported(of.Kind, were)
 	now.held = names
 	j.w.publish(ed)
+	j.recheckCohorts(of, were)
+}
+
+// recheckCohorts is recheckReported for the clients of cohorts, which read views of their own.
+func (j reportJudge) recheckCohorts(of ReportedSet, names []string) {
+	for _, s := range j.w.served[:len(j.w.served)-1] {
+		if len(names) == 0 {
+			return
+		}
+		ed := j.w.beginOn(s.ledger, of.Key)
+		ed.recheckReported(of.Kind, names)
+		j.w.publish(ed)
+	}
 }
 
 // recheckReported wakes the clients that check again which removals they may be sent.
@@ -250,6 +267,8 @@ func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
 	for i, r := range fresh {
 		vias[i] = to.Report(of.Key, of.Kind, r.names, r.size)
 	}
+	var names []string
+	defer func() { j.recheckCohorts(of, names) }()
 	ed := j.w.beginOn(&j.w.ledger, of.Key)
 	defer j.w.publish(ed)
 	reporting := &ed.index.reporting[of.Kind]
@@ -264,6 +283,7 @@ func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
 	}
 	for _, r := range reporting.reports {
 		ed.recheckReported(of.Kind, r.names)
+		names = append(names, r.names...)
 	}
 }
 

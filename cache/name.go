@@ -26,6 +26,8 @@ type Name struct {
 	tracked   bool     // the session subscribed to it, or lets it linger
 	stale     bool     // the answer of the origin is no longer valid: the next subscriber has it asked again
 	refetch   bool     // it is to be asked for once more
+	forgotten bool     // released: if the text is needed again, there is another Name
+	restored  bool     // tracked since a snapshot, and the origin has not answered for it yet
 }
 
 // String returns the name itself.

@@ -35,7 +35,7 @@ func (ed setEdit) putTombstone(old *Entry) {
 // putAbsent records that a name does not exist. The same answer on another
 // connection changes nothing for clients that have had it, but others can have it now.
 func (ed setEdit) putAbsent(n *Name, old *Entry) {
-	n.answered(ed.now)
+	ed.answered(n)
 	n.stale = false
 	switch {
 	case old == nil:
@@ -94,6 +94,7 @@ func priorOf(r *wire.Resource) *wire.Resource {
 func (w *Writer) Trim(now time.Time) {
 	w.following.endOld(now)
 	w.trimReports(now)
+	w.trimRestored(now)
 	for _, s := range w.served {
 		for key, tombs := range s.tombstones {
 			if passed := s.view.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
@@ -173,6 +174,7 @@ func RemovalsAreData(typeURL string) bool {
 // forgetName removes all that is held by a name.
 func (ed *edit) forgetName(n *Name) {
 	ed.txn.note(n)
+	ed.w.view.index.dropRestored(n)
 	ed.dropEntry(&ed.typ.ByName, n)
 	ed.of(ByName).clearError(n)
 	ed.index.release(n)
@@ -190,7 +192,7 @@ func (ed *edit) forgetMembers() {
 	}
 	ed.clearErrors()
 	ed.typ.Wildcard = Set{last: ed.gen.Seq, floor: ed.gen.Seq}
-	ed.typ.Phase, ed.typ.Restored, ed.typ.Covered = Unknown, false, false
+	ed.typ.Phase, ed.typ.Restored, ed.typ.Covered, ed.typ.era = Unknown, false, false, ed.index.era
 	ed.index.lastKnown = false
 	ed.w.view.index.dropReports(ed.index, Wildcard)
 	delete(ed.ledger.tombstones, ed.typ.URL)
@@ -209,6 +211,7 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 			next = l.due[0].at
 		}
 	}
+	w.tellWaiting()
 	return next
 }
 
@@ -222,13 +225,18 @@ func (w *Writer) expire(of *ledger, now time.Time) {
 			continue
 		}
 		ed := w.beginOn(of, key)
-		ed.now = now
+		ed.now, ed.txn.noting = now, w.closed()
 		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
 			d := heap.Pop(&of.due).(deadline)
 			ed.of(d.kind).handleDeadline(d)
 		}
 		ed.typ.ByName.compact()
 		ed.typ.Wildcard.compact()
+		for _, s := range w.served {
+			if s.ledger == of && w.closed() { // else passing the gate does it
+				w.withhold(s, ed, w.Generation().Type(key), ed.txn.noted)
+			}
+		}
 		w.publish(ed)
 	}
 }

@@ -12,19 +12,30 @@ import (
 // of one name.
 type target func(key string, n *Name) *Generation
 
-// target returns the target for a generation of what waits.
-func (g *gate) target(waiting *Generation) target {
-	latest, cfg := g.Generation(), &g.w.view.cfg
+// target returns the target for a generation of what waits. All else is as in latest, but stays as it is while the writer is
+// frozen.
+func (g *gate) target(s *served, waiting *Generation) target {
+	latest := g.Generation()
 	return func(key string, n *Name) *Generation {
-		typeURL := resourceType(key)
-		switch {
-		case cfg.Cohorts == 0:
-			return latest
-		case cfg.Waits(typeURL), n != nil && removalWaits(typeURL) && !latest.Type(key).present(n):
-			return waiting
-		default:
-			return latest
+		passes, typeURL := latest, resourceType(key)
+		if g.Frozen() {
+			passes = s.generation()
 		}
+		switch {
+		case g.changeWaits(typeURL, false):
+			return waiting
+		case !g.changeWaits(typeURL, true) || n == nil:
+			return passes
+		}
+		// There is the resource if it is in what waits; what it contains passes.
+		is, was, goes := waiting.Type(key).present(n), s.generation().Type(key).present(n), !latest.Type(key).present(n)
+		switch {
+		case is != was && (g.Frozen() || goes): // frozen, a cluster that is shown now needs its endpoints
+			return waiting
+		case is && goes: // it stays as readers see it, which may be newer than in what waits
+			return s.generation()
+		}
+		return passes
 	}
 }
 
@@ -40,9 +51,7 @@ func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.B
 // the order in which types are sent, then removals in reverse, so that no resource refers to one that was removed before (B.11).
 func (g *gate) show(s *served, to target) {
 	differ := g.differ(s, to)
-	order := slices.SortedFunc(maps.Keys(differ), func(a, b string) int {
-		return cmp.Or(wire.Rank(resourceType(a))-wire.Rank(resourceType(b)), cmp.Compare(a, b))
-	})
+	order := inOrder(differ)
 	for _, key := range order {
 		g.showType(s, key, to, differ[key], true)
 	}
@@ -54,13 +63,10 @@ func (g *gate) show(s *served, to target) {
 // differ returns, by type URL or collection, the names whose state differs between their target and what readers see.
 func (g *gate) differ(s *served, to target) map[string][]*Name {
 	differ, served := make(map[string][]*Name), s.generation()
-	keys := make(map[string]struct{})
-	for t := range g.Generation().types.since(0) {
-		keys[t.URL] = struct{}{}
-	}
-	for key := range keys {
+	for latest := range g.Generation().types.since(0) {
+		key := latest.URL
 		names, shown := make(map[*Name]struct{}), served.Type(key)
-		for _, of := range []*Type{shown, g.Generation().Type(key), to(key, nil).Type(key)} {
+		for _, of := range []*Type{shown, latest, to(key, nil).Type(key)} {
 			for e := range g.own(of) {
 				if !g.agrees(shown, to(key, e.Name).Type(key), e.Name) {
 					names[e.Name] = struct{}{}
@@ -91,9 +97,11 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 			case !g.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten:
 			case from == latest:
 				copying{ed.of(kind), from, t}.showThawed(n)
-			case t.states(kind, n):
-				copying{ed.of(kind), from, t}.showThawed(n)
-				copying{ed.of(kind), latest, latest.Type(key)}.pass(n) // how long it lives
+			default:
+				if t.states(kind, n) {
+					copying{ed.of(kind), from, t}.showThawed(n)
+				}
+				copying{ed.of(kind), latest, latest.Type(key)}.pass(n) // how long it lives, and first answers
 			}
 		}
 		to := ed.of(kind)
@@ -111,16 +119,18 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 // sent first.
 func (t *Type) states(kind Kind, n *Name) bool {
 	if kind == Wildcard {
-		return t.Phase == Confirmed || t.Restored
+		return t.hasLastGood(Wildcard)
 	}
 	return t.ByName.Get(n) != nil || t.Errors(ByName).Get(n) != nil
 }
 
 // showThawed is show, but also removes a resource of which the source has not repeated since it was
-// lost that it does not exist: on the next connection, nobody would ask.
+// lost that it does not exist: on the next connection, nobody would ask. With cohorts, it does so also while the source is lost: an
+// edition is shown as a whole.
 func (to copying) showThawed(n *Name) {
 	old, e := to.set.Get(n), to.t.set(to.kind).Get(n)
-	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && (!old.Present() || to.from.From(n).Connected) {
+	shown := !old.Present() || to.from.From(n).Connected || to.w.view.cfg.Cohorts > 0
+	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && shown {
 		to.putAbsent(n, old)
 		to.unalias(old)
 		if !old.Present() { // that makes it no more certain

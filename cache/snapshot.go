@@ -35,7 +35,14 @@ type TypeSnapshot struct {
 	Complete         bool // the wildcard set was confirmed
 	Settled          bool // otherwise: the wildcard set seemed to be complete, and was served
 	Wildcard, ByName SetSnapshot
+
+	// Absent are names of which readers knew that there is no such resource: with cohorts, of types whose changes wait. If
+	// the origin adds the resource while no relay runs, that is a change and not a first answer. Without cohorts there are none.
+	Absent []string
 }
+
+// maxAbsent bounds the absent names of a snapshot, since clients may subscribe to any.
+const maxAbsent = 10_000
 
 // A SetSnapshot is what a snapshot holds of one of a type's sets.
 type SetSnapshot struct {
@@ -63,11 +70,12 @@ func (w *Writer) SnapshotRevision() (edition uint64, target string) {
 	return g.Revision, g.sources[w.source].Target
 }
 
-// Snapshot returns what the writer's source holds, as readers see it; any goroutine may call it. Secrets are
+// Snapshot returns what the writer's source holds, as readers of the writer's view see it: with cohorts, that is the rest; of what
+// a closed gate withholds, it has the last good. Any goroutine may call it. Secrets are
 // not in it. Of what may not be kept, what is denied, and, unless sensitive is set, what
 // may be sensitive, it has all but the content: so a set is known for what it is, but
-// nobody is sent a part of it (B.36, R125). Nor is there anything in it that the origin
-// reports as absent, since that must be confirmed after a restart (B.7).
+// nobody is sent a part of it (B.36, R125). What the origin reports as absent is in it only for the gate
+// (TypeSnapshot.Absent), since an absence must be confirmed after a restart (B.7).
 func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
@@ -78,12 +86,15 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 			continue
 		}
 		of := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName)}
+		if w.changeWaits(resourceType(t.URL), false) {
+			of.Absent = p.absent(t)
+		}
 		if t.source == w.source && t.Phase >= Settled {
 			complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
 			of.Complete, of.Wildcard = complete, p.set(t, Wildcard)
 			of.Settled = !of.Complete
 		}
-		if of.Complete || of.Settled || len(of.ByName.Entries) > 0 {
+		if of.Complete || of.Settled || len(of.ByName.Entries)+len(of.Absent) > 0 {
 			s.Types = append(s.Types, of)
 		}
 	}
@@ -96,6 +107,7 @@ type snapshotter struct {
 	sensitive bool
 	now       time.Time
 	omitted   OmittedContent
+	absents   int // names that absent has returned
 }
 
 func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
@@ -110,6 +122,24 @@ func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 		})
 	}
 	return out
+}
+
+// absent returns the names of a type of which readers know that there is no such resource, up to maxAbsent in all. An
+// expired resource is not one of them: if it comes back, that does not wait. Nor is one that fails otherwise: errors are not stored.
+func (p *snapshotter) absent(t *Type) (names []string) {
+	for e := range t.ByName.Since(0) {
+		seen, _ := t.Lookup(e.Name)
+		failure := t.Errors(ByName).Get(e.Name)
+		if seen != e || e.Present() || e.Expired || e.Name.source != p.source || failure != nil && !failure.Err.NotFound() {
+			continue
+		}
+		if p.absents == maxAbsent {
+			break
+		}
+		p.absents++
+		names = append(names, e.Name.text)
+	}
+	return names
 }
 
 // restated returns a time as the clock has it now; zero stays zero. Of a time that was stored, it is one that the monotonic
@@ -140,15 +170,17 @@ func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 }
 
 // Restore puts what a snapshot holds into the view, of which nobody may have asked
-// anything yet, and returns how many resources that are. They are served at once, but
+// anything yet, and into those of all cohorts, and returns how many resources that are. They are served at once, but
 // complete no set of a client that may have more: a set that was settled is settled, one that was
 // complete is settled and Restored, until the origin has confirmed it. TakeDemand returns what was restored as demand that
 // has just ceased. Expired resources are left out, as by [Writer.Expire], and those that
 // this source no longer answers for is left out.
 func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
+	w.restoring = true
 	for _, t := range s.Types {
 		restored += w.restoreType(t, now)
 	}
+	w.restoring = false
 	from := w.Source()
 	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, restated(s.Created, now)
 	w.SetSource(from)
@@ -172,19 +204,38 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 	}
 	named := ed.of(ByName)
 	for _, e := range t.ByName.Entries {
-		n := w.view.index.name(ed.index, e.Name)
-		if n.source != w.source {
-			ed.index.release(n)
-			continue
+		if n := ed.restoreName(e.Name); n != nil {
+			named.restoreEntry(n, e)
+			restored++
 		}
-		n.tracked = true
-		named.restoreEntry(n, e)
-		w.view.index.want(ed.index, n)
-		restored++
+	}
+	if w.changeWaits(resourceType(t.Key), false) {
+		for _, name := range t.Absent {
+			if n := ed.restoreName(name); n != nil && named.set.Get(n) == nil {
+				named.putAbsent(n, nil) // before any connection, so clients are not told that until the origin confirms it
+			}
+		}
 	}
 	named.restoreSet(t.ByName)
 	w.publish(ed)
 	return restored
+}
+
+// restoreName has the session follow a name as if its last client had just left; nil if another source answers for it.
+func (ed *edit) restoreName(text string) *Name {
+	x, source := &ed.w.view.index, ed.w.source
+	n := x.name(ed.index, text)
+	if n.source != source {
+		ed.index.release(n)
+		return nil
+	}
+	n.tracked = true
+	if ed.w.view.cfg.Cohorts > 0 && !n.restored {
+		n.restored = true
+		x.sources[source].restored++
+	}
+	x.want(ed.index, n)
+	return n
 }
 
 // restoreSet restores the state of a set as a whole.

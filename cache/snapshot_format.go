@@ -44,6 +44,7 @@ const (
 	fieldType   protowire.Number = 2
 	fieldMember protowire.Number = 3 // an entry of the type that came last
 	fieldNamed  protowire.Number = 4 // the same, of the set of names
+	fieldAbsent protowire.Number = 5 // an absent name of the type that came last; older relays ignore it
 
 	headerOrigin     protowire.Number = 1
 	headerTarget     protowire.Number = 2 // repeated
@@ -80,6 +81,9 @@ func (s *Snapshot) Encode(w io.Writer) error {
 		e.field(fieldType, t.append(nil))
 		e.entries(fieldMember, t.Wildcard.Entries)
 		e.entries(fieldNamed, t.ByName.Entries)
+		for _, name := range t.Absent {
+			e.field(fieldAbsent, []byte(name))
+		}
 	}
 	e.write(e.sum.Sum(nil))
 	if e.err != nil {
@@ -226,11 +230,15 @@ func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
 	case fieldType:
 		s.Types = append(s.Types, TypeSnapshot{})
 		return eachField(val, s.Types[len(s.Types)-1].read)
-	case fieldMember, fieldNamed:
+	case fieldMember, fieldNamed, fieldAbsent:
 		if len(s.Types) == 0 {
 			return fmt.Errorf("%w: an entry without a type", ErrSnapshotDamaged)
 		}
 		t := &s.Types[len(s.Types)-1]
+		if num == fieldAbsent {
+			t.Absent = append(t.Absent, "")
+			return readParts(&t.Absent[len(t.Absent)-1], val)
+		}
 		set := &t.Wildcard
 		if num == fieldNamed {
 			set = &t.ByName

@@ -62,8 +62,10 @@ const defaultTombstoneAge = 130 * time.Second
 // types and names may come from different ones. The views of a group have positions of their own.
 type View struct {
 	*shared
-	head     atomic.Pointer[Generation]
-	timeline timeline
+	head      atomic.Pointer[Generation]
+	timeline  timeline
+	distrust  atomic.Pointer[distrust] // nil if nothing is distrusted
+	distrusts atomic.Uint64            // see DistrustRevision
 }
 
 // shared is what the views of a node group share: the interest of their clients, and who writes them.
@@ -163,6 +165,17 @@ func (v *View) Find(typeURL string, texts []string) []*Name {
 		}
 	}
 	return out
+}
+
+// FindName returns the index's name for a text, nil if nobody knows it.
+func (v *View) FindName(typeURL, text string) *Name {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if t := x.types[typeURL]; t != nil {
+		return t.names[text]
+	}
+	return nil
 }
 
 // HasType reports whether the type is known: anybody watches it, or the view holds something of it; and how many such

@@ -199,6 +199,9 @@ func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	}
 }
 
+// View returns the view that the watch is of.
+func (w *Watch) View() *View { return w.view }
+
 // Generation returns the newest version of the view.
 func (w *Watch) Generation() *Generation { return w.view.Generation() }
 

@@ -108,6 +108,7 @@ func (w *Writer) SetSource(as Source) {
 	for _, watch := range wakes {
 		watch.wake()
 	}
+	w.tellSettled()
 }
 
 // clearAsked records that a source has not been asked for anything yet.

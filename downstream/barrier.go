@@ -148,17 +148,26 @@ func (s *stream) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
 	if s.barrier.coldSince.IsZero() {
 		s.barrier.coldSince = p.Now
 	}
+	if !s.barrier.answered && clustersAnswered(p.Of(cds), cds.Key) {
+		// From now on it takes that long until the set is confirmed.
+		s.barrier.answered, s.barrier.coldSince = true, p.Now.Add(confirmMargin)
+	}
 	until := s.barrier.coldSince.Add(s.cfg.ColdWait)
 	if !p.Now.Before(until) {
 		return false
 	}
-	if !s.barrier.answered && p.Of(cds).Type(cds.Key).Phase >= cache.Settled {
-		// From now on it takes that long until the set is confirmed.
-		s.barrier.answered, s.barrier.coldSince = true, p.Now
-		until = p.Now.Add(s.cfg.ColdWait)
-	}
 	p.wakeAt(until)
 	return true
+}
+
+// confirmMargin is how much longer dependent types wait than the set of clusters needs to be confirmed: both count from
+// the same response, and the set comes first.
+const confirmMargin = time.Second
+
+// clustersAnswered reports whether the origin has answered for the set of clusters. A restored set is settled without that.
+func clustersAnswered(g *cache.Generation, key string) bool {
+	t := g.Type(key)
+	return t.Phase >= cache.Settled && (!t.Restored || g.WildcardSource(key).Responded)
 }
 
 // clustersSent returns the position up to which clusters were sent, while later ones wait for an answer or for content.

@@ -203,9 +203,15 @@ func (c *Config) requestError(err error) error {
 
 // Views finds views.
 type Views interface {
-	// Join returns the group of a node, and counts the stream as a member until the group's Leave is called. The peer is
-	// the identity of the client's certificate, or else its host; empty on a Unix socket. Errors are gRPC statuses.
-	Join(n *node, peer string) (Group, error)
+	// Join returns the group of a node, and counts the stream as a member until the group's Leave is called. Errors are
+	// gRPC statuses.
+	Join(n *node, by Caller) (Group, error)
+}
+
+// A Caller is who opened a stream, as far as its Node does not say.
+type Caller struct {
+	Peer  string // the identity of the client's certificate, or else its host; empty on a Unix socket
+	Relay bool   // the client is another relay, whatever software its Node names
 }
 
 // A Group is a set of nodes that an origin sends the same resources.
@@ -217,6 +223,20 @@ type Group struct {
 
 	// Counts is the group's. Nil counts nothing.
 	Counts *Counts
+
+	// Observer is of the one stream. Nil observes nothing.
+	Observer Observer
+}
+
+// An Observer is told what the client of one stream does. Its methods must not wait: they are called while the stream is
+// locked. Polls over REST and streams of load reports have none.
+type Observer interface {
+	// Refused is called when the client refused a response of a type, the newest or an earlier one.
+	Refused(typeURL string, r *subscription.Refusal)
+
+	// Left is called when the client ended the stream, or its connection was lost: not when the relay ended the stream, or
+	// had begun to (B.33).
+	Left()
 }
 
 // An Authorizer decides which Nodes a client may use, and what it may request (B.36, B.37). Its methods may be called

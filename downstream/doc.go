@@ -25,6 +25,7 @@
 //	leave.go         when streams end by themselves
 //	receive.go       requests
 //	clients.go       the state of streams for operators
+//	observed.go      the state of streams for rollouts
 //	turn.go          the life of a stream
 //	loads.go         load reports
 //	csds.go          the state of clients as CSDS shows it

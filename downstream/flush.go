@@ -225,7 +225,7 @@ func (s *stream) mayNotBlock(p *pass) bool { return !p.mayBlock && s.written-s.r
 func (s *stream) transmit(r *wire.Response) error {
 	unacked := s.written - s.read
 	if unacked < inlineBytes {
-		return s.rpc.SendMsg(r)
+		return guard.Lost(s.rpc.SendMsg(r))
 	}
 	ctx := s.rpc.Context()
 	s.lentAt = subscription.MomentOf(time.Now())
@@ -238,12 +238,12 @@ func (s *stream) transmit(r *wire.Response) error {
 	defer stall.Stop()
 	select {
 	case err := <-done:
-		return err
+		return guard.Lost(err)
 	case <-stall.C:
 		s.client.log().Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
 		return guard.Ended(guard.EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
 	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
+		return guard.Lost(status.FromContextError(ctx.Err()).Err())
 	}
 }
 

@@ -61,26 +61,25 @@ type introduction struct {
 // one with another Node (R018). Else it returns nil. It may take long, so it must be called without a lock, and by a
 // goroutine that serves this client alone (B.35). The request loses its Node.
 func (s *stream) introduce(r *wire.Request) *identity {
-	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes}
+	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes, Later: s.introduced.made}
 	r.Node = nil
-	first := !s.introduced.made
-	if r.Err != nil || s.fixType(r) != nil || !first && raw.Encoded == nil {
+	if r.Err != nil || s.fixType(r) != nil || raw.Later && raw.Encoded == nil {
 		return nil // handle reports what is wrong
 	}
 	sum := maphash.Bytes(nodeSeed, raw.Encoded)
-	if !first && sum == s.introduced.sum && s.cfg.CheckNode(raw) == nil {
+	if raw.Later && sum == s.introduced.sum && s.cfg.CheckNode(raw) == nil {
 		return nil
 	}
 	s.introduced.made, s.introduced.sum = true, sum
 	// In a goroutine, awaited below: decoding makes a stack grow, and the receiver would keep the large one.
 	found := make(chan *identity)
-	go func() { found <- s.identityOf(raw, first) }()
+	go func() { found <- s.identityOf(raw) }()
 	return <-found
 }
 
 // identityOf returns the identity of the stream's client by its Node.
-func (s *stream) identityOf(raw guard.RawNode, first bool) *identity {
-	probe := first && s.probes()
+func (s *stream) identityOf(raw guard.RawNode) *identity {
+	probe := !raw.Later && s.probes()
 	who, err := s.server.identify(s.rpc.Context(), guard.PeerOf(s.rpc.Context()), raw, func() bool {
 		if s.introduced.leave != nil && !probe {
 			s.introduced.leave() // so that a client that was alone in its group makes room for its new one
@@ -104,7 +103,7 @@ func (s *Server) identify(ctx context.Context, from guard.Peer, raw guard.RawNod
 		if who.grant, err = s.cfg.authorize(from, n); err != nil || !join() {
 			return err
 		}
-		who.group, err = s.cfg.Views.Join(n, s.cfg.PeerName(from))
+		who.group, err = s.cfg.Views.Join(n, Caller{Peer: s.cfg.PeerName(from), Relay: len(relaysOf(ctx)) > 0})
 		return err
 	})
 	return who, err

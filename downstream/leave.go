@@ -115,3 +115,14 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 	until = s.closed.Add(s.cfg.ColdWait)
 	return subscription.Earlier(next, until), !s.unanswered() || !time.Now().Before(until)
 }
+
+// left reports whether the stream, which ended with err, is one that its client ended or whose connection was lost, without
+// the relay's doing: a client may also leave because the relay told it to.
+func (s *stream) left(err error) bool {
+	select {
+	case <-s.server.draining:
+		return false
+	default:
+		return guard.ByClient(err) && !s.leave.due(time.Now()) && !s.account.Rejected()
+	}
+}

@@ -165,6 +165,9 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	read, refused := sub.Request(r, now)
 	if refused {
 		s.server.logNACK(s.client, r, sub.Refusal())
+		if by := s.group.Observer; by != nil && sub.SentAny() {
+			by.Refused(sub.TypeURL, sub.Refusal())
+		}
 	}
 	s.read = max(s.read, read)
 	if s.client.debugs() {
@@ -274,7 +277,7 @@ func (s *stream) noMore(err error, now time.Time) {
 	switch {
 	case s.ended:
 	case err != nil || s.watch == nil:
-		s.end(err)
+		s.end(guard.Lost(err))
 	default:
 		s.closed = now
 		s.wake()

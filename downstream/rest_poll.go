@@ -265,10 +265,11 @@ type pollKey struct {
 
 var namesSeed = maphash.MakeSeed()
 
-// answered is a set that a poll was answered with, and the position of the view at that time.
+// answered is a set that a poll was answered with, and the position and the distrust of the view at that time.
 type answered struct {
-	sum cache.Sum
-	at  cache.Seq
+	sum      cache.Sum
+	at       cache.Seq
+	distrust uint64
 }
 
 func (p *poll) keyOf(peer guard.Peer) pollKey {
@@ -279,17 +280,17 @@ func (p *poll) keyOf(peer guard.Peer) pollKey {
 }
 
 // trusts reports whether the version of a set that the client reports may be trusted (B.3): the set did not return to
-// content that it had before, or the client was sent it after that.
+// content that it had before and is no part of a rejected edition, or the client was sent it after that.
 func (p *poll) trusts(g *cache.Generation, sum cache.Sum) bool {
-	at := p.sub.Reverted(g)
-	if at == 0 {
+	reverted, distrust := p.sub.Doubts(g)
+	if reverted == 0 && distrust == 0 {
 		return true
 	}
 	m := p.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := m.last[p.key]
-	return slices.ContainsFunc(last[:], func(a answered) bool { return a.sum == sum && a.at >= at })
+	return slices.ContainsFunc(last[:], func(a answered) bool { return a.sum == sum && a.at >= reverted && a.distrust >= distrust })
 }
 
 // noteAnswer records that the poll is answered with a set. It does so whether or not the set has reverted: a name that
@@ -308,6 +309,6 @@ func (p *poll) noteAnswer(g *cache.Generation, sum cache.Sum) {
 	} else { // it takes the place of the oldest
 		i = slices.Index(last[:], slices.MinFunc(last[:], func(a, b answered) int { return cmp.Compare(a.at, b.at) }))
 	}
-	last[i] = answered{sum, at}
+	last[i] = answered{sum, at, p.view.DistrustRevision()}
 	m.last[p.key] = last
 }

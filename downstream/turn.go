@@ -93,6 +93,9 @@ func (s *stream) finish(err error) error {
 	s.ended = true
 	s.handleWaiting(time.Now()) // gives back what they were charged with
 	s.timer.Stop()
+	if by := s.group.Observer; by != nil && s.left(err) {
+		by.Left()
+	}
 	s.close()
 	return err
 }

@@ -27,6 +27,7 @@ func (r *Relay) newAdmin() *admin.Server {
 		Ready:    r.notReady,
 		Status:   r.status,
 		Holds:    r.holds,
+		Rollouts: r.rolloutStatus,
 		Fleet:    all,
 		GRPC:     operator.NewServer(all),
 		Pages:    r.pages,
@@ -35,6 +36,8 @@ func (r *Relay) newAdmin() *admin.Server {
 		Metrics:  r.telemetry.Handler(),
 		Debug:    r.cfg.Debug,
 		Logger:   r.log,
+
+		RolloutDiff: r.rolloutDiff,
 	}
 	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
@@ -57,6 +60,7 @@ func (r *Relay) commands() []admin.Command {
 		admin.NewCommand("discard", r.discard),
 		audit,
 	}
+	commands = append(commands, r.rolloutCommands()...)
 	if r.level != nil {
 		commands = append(commands, admin.NewCommand("loglevel", r.setLogLevel))
 	}
@@ -133,6 +137,7 @@ func (r *Relay) status() admin.Status {
 		status.Name = r.cfg.OriginName(i)
 		status.Freeze = r.groups.shownFreeze(i)
 		status.Frozen = status.Freeze != nil
+		status.Rollout = r.groups.rollouts.status(i)
 		s.Origins = append(s.Origins, status)
 	}
 	return s
@@ -200,7 +205,9 @@ func (g *groups) status(now time.Time) []admin.View {
 			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view began later, or the relay
 			}
-			v.Withheld = s.View.Withheld(source)
+			if v.Withheld = s.View.Withheld(source); !s.Shared {
+				v.Withheld += s.View.Withheld(g.router.shared(i)) // of rollouts alone: a freeze withholds these in the shared view
+			}
 			if v.Types == nil {
 				v.Types = []admin.Type{}
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/files"
@@ -27,6 +28,8 @@ type decisions struct {
 
 	// kept is what an earlier process kept, for the loops that begin with it. Guarded by groups.mu.
 	kept map[savedKey][]reconcile.Hold
+
+	rejected [][]*rollout.Rejected // by origin, what an earlier process left to the rollouts
 
 	writing     sync.Mutex // held while decisions are collected and written
 	keeps       bool       // some resource may be kept
@@ -54,6 +57,7 @@ func (f *freezing) restate(now time.Time) {
 // is logged and given up.
 func (d *decisions) load(origins []string, now time.Time) {
 	d.directories = make(map[int]savedDirectory)
+	d.rejected = make([][]*rollout.Rejected, len(origins))
 	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]reconcile.Hold)
 	if d.saved == nil {
 		return
@@ -79,6 +83,11 @@ func (d *decisions) load(origins []string, now time.Time) {
 			f.Until = now.Add(left).Round(0)
 			d.frozen[origin] = &freezing{Freeze: f, until: now.Add(left)}
 			log.Warn("origin is still frozen after the restart", slog.Time("until", f.Until))
+		}
+	}
+	for _, r := range read.Rejected {
+		if origin := slices.Index(origins, r.Origin); origin >= 0 {
+			d.rejected[origin] = append(d.rejected[origin], restoredEdition(r))
 		}
 	}
 	for _, k := range read.Kept {
@@ -169,6 +178,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 		}
 	}
 	g.mu.Unlock()
+	all.Rejected = g.rollouts.rejected()
 	if d.keeps {
 		all.Kept = g.kept(ctx)
 		d.keeps = len(all.Kept) > 0
@@ -190,7 +200,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 // kept returns the resources that operators have kept.
 func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
 	for _, o := range g.operated() {
-		for _, h := range o.holder.Holds(ctx) {
+		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Discarded {
 				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
 			}
@@ -248,6 +258,7 @@ func (g *groups) setFrozen(origin int, f *freezing) {
 	}
 	g.decisions.frozen[origin] = f
 	g.mu.Unlock()
+	g.rollouts.poke(origin)
 	select {
 	case g.decisions.changed <- struct{}{}:
 	default: // that it did is to be taken note of already

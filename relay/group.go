@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"hash/maphash"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/nodegroup"
+	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/telemetry"
 	"github.com/xdstender/tender/upstream"
 )
@@ -54,6 +56,8 @@ type groups struct {
 	closed   bool // wait was called
 
 	decisions *decisions // of operators
+	rollouts  *rollouts  // nil if changes reach all clients at once
+	observed  func() iter.Seq[downstream.Observed]
 }
 
 // A sharedView is what an origin says of names that mean the same to every node, if
@@ -88,6 +92,7 @@ type group struct {
 	shares []*sharedView
 
 	controls []*upstream.Control // by origin
+	parts    []*rollout.Part     // by source; nil without rollouts
 
 	// Guarded by groups.mu.
 	streams int
@@ -127,6 +132,7 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 		decisions: &decisions{saved: saved, log: log},
 	}
 	g.decisions.load(cfg.OriginNames(), time.Now())
+	g.rollouts = newRollouts(g)
 	for range all {
 		g.quotas = append(g.quotas, cache.NewQuota(cfg.MaxOriginNames))
 	}
@@ -141,8 +147,10 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 func (g *groups) start(ctx context.Context) (restored bool) {
 	g.ctx = ctx
 	g.restore()
+	restored = len(g.byKey) > 0
+	g.rollouts.start(ctx, !restored, &g.views)
 	close(g.started)
-	return len(g.byKey) > 0
+	return restored
 }
 
 // wait returns when no view is kept any more, and none will be.
@@ -154,7 +162,7 @@ func (g *groups) wait() {
 }
 
 // Join implements downstream.Views.
-func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
+func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, error) {
 	<-g.started
 	// All that takes longer the larger the Node is comes before the lock, which all clients need.
 	key, upstream := nodegroup.Sort(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
@@ -162,16 +170,18 @@ func (g *groups) Join(n *corepb.Node, peer string) (downstream.Group, error) {
 	if g.compares(key) {
 		t = traitsOf(n)
 	}
-	gr, differ, err := g.enter(key, upstream, t, peer)
+	gr, differ, err := g.enter(key, upstream, t, by.Peer)
 	if err != nil {
-		g.refused(err, key, n, peer)
+		g.refused(err, key, n, by.Peer)
 		return downstream.Group{}, err
 	}
 	if len(differ) > 0 {
 		g.log.Warn("clients of one node group differ in fields that the control plane does not see; add them to TENDER_NODE_GROUP_BY if it uses them",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
-	return downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}, nil
+	joined := downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}
+	g.rollouts.admit(&joined, n, by)
+	return joined, nil
 }
 
 // compares reports whether it is to be found out in what the nodes of a group differ.
@@ -206,7 +216,7 @@ func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string
 		gr.idle.Stop()
 		gr.idle = nil
 	}
-	return gr, gr.compare(t), nil
+	return gr, gr.compare(t, g.rollouts), nil
 }
 
 func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *group {
@@ -214,6 +224,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
 	gr := &group{key: key, node: presented, founder: founder}
 	cfg.Fanout = g.followed(gr)
+	gr.parts = g.rollouts.shape(&cfg, key)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
 	gr.view, gr.stop = view, stop
@@ -221,6 +232,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 	log := g.log.With(slog.String("group", key))
 	for i := range g.origins {
 		g.saved.keep(i, key, presented, writers[i])
+		g.saved.keep(i, commonGroup+key, presented, writers[g.router.shared(i)])
 	}
 	if g.changes != nil {
 		follower := g.changes.Follow(view, key)
@@ -234,8 +246,10 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 		// Awaited by wait.
 		control := g.decisions.control(i, g.cfg.OriginName(i), key)
 		gr.controls = append(gr.controls, control)
+		sharing := g.rollouts.newControl()
 		g.views.Go(func() { o.mirror(ctx, gr.node, own, log, control) })
-		g.views.Go(func() { upstream.Share(ctx, s.view, common) })
+		g.views.Go(func() { upstream.Share(ctx, s.view, common, sharing, g.rollouts.linger(&g.cfg)) })
+		g.rollouts.join(gr.parts, i, view, control, sharing)
 	}
 	return gr
 }
@@ -318,7 +332,7 @@ func (g *groups) abandon(gr *group) {
 		defer g.mu.Unlock()
 		switch {
 		case gr.idle != idle: // somebody was there meanwhile
-		case g.anyFrozen(): // those who come back are to find what there was
+		case g.anyFrozen() || g.rollouts.open(): // those who come back are to find what there was
 			idle.Reset(2 * g.cfg.WildcardLinger)
 		default:
 			g.remove(gr, false)
@@ -334,6 +348,7 @@ func (g *groups) remove(gr *group, evicted bool) {
 		g.refusing.Store(false)
 	}
 	gr.founder.Give()
+	g.rollouts.leave(gr.parts)
 	gr.stop()
 	for i, s := range gr.shares {
 		g.saved.drop(i, gr.key, gr.founder.Peer(), evicted)
@@ -349,13 +364,13 @@ func (g *groups) remove(gr *group, evicted bool) {
 
 // compare returns, once for a group, in which fields that an origin may look at a
 // node differs from the group's first: the origin sees only the node that the
-// relay presents.
-func (gr *group) compare(t *traits) (differ []string) {
+// relay presents. What rollouts select clients by is set for the relay, and does not count.
+func (gr *group) compare(t *traits, by *rollouts) (differ []string) {
 	if gr.warned || t == nil {
 		return nil
 	}
 	for i, name := range traitNames {
-		if gr.first[i] != t[i] {
+		if gr.first[i] != t[i] && !by.selectsBy(name) {
 			differ = append(differ, name)
 		}
 	}

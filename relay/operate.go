@@ -22,9 +22,7 @@ import (
 
 // A holder keeps removals back: a view's loop, or a directory for all its views.
 type holder interface {
-	Holds(context.Context) []reconcile.Hold
-	Release(context.Context, reconcile.HoldChoice) []reconcile.Hold
-	Discard(context.Context, reconcile.HoldChoice) []reconcile.Hold
+	Operate(context.Context, reconcile.Command) []reconcile.Hold
 }
 
 // An operated view is what an operator's commands reach of an origin.
@@ -183,24 +181,24 @@ func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
 func (r *Relay) holds(ctx context.Context) admin.Holds {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	for _, o := range r.groups.operated() {
-		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Holds(ctx))...)
+		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, reconcile.Command{}))...)
 	}
 	return answer
 }
 
 func (r *Relay) release(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
-	return r.decide(ctx, of, holder.Release)
+	return r.decide(ctx, of, reconcile.Release)
 }
 
 func (r *Relay) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
 	if of.Discarded {
 		return admin.Holds{}, admin.Refuse(http.StatusBadRequest, errors.New("discarded: what was discarded can only be released"))
 	}
-	return r.decide(ctx, of, holder.Discard)
+	return r.decide(ctx, of, reconcile.Discard)
 }
 
 // decide carries out a decision about what is held back in a scope.
-func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(holder, context.Context, reconcile.HoldChoice) []reconcile.Hold) (admin.Holds, error) {
+func (r *Relay) decide(ctx context.Context, of admin.HoldScope, do reconcile.Action) (admin.Holds, error) {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	if of.Scope == (admin.Scope{}) && !of.All {
 		return answer, admin.Refuse(http.StatusBadRequest, errors.New("name an origin, a group or a type, or set all"))
@@ -209,14 +207,14 @@ func (r *Relay) decide(ctx context.Context, of admin.HoldScope, decision func(ho
 	if err != nil {
 		return answer, err
 	}
-	choice := reconcile.HoldChoice{TypeURL: typeURL, Discarded: of.Discarded}
+	command := reconcile.Command{Do: do, TypeURL: typeURL, Discarded: of.Discarded}
 	done, err := r.groups.operate(ctx)
 	if err != nil {
 		return answer, err
 	}
 	defer done()
 	for _, o := range chosen {
-		answer.Holds = append(answer.Holds, r.shownHolds(o, decision(o.holder, ctx, choice))...)
+		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, command))...)
 	}
 	if len(answer.Holds) > 0 {
 		answer.Warning = r.groups.decided(context.WithoutCancel(ctx), true)

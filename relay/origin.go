@@ -49,7 +49,7 @@ func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log
 		if i > 0 {
 			variable, logger = "TENDER_ORIGINS", log.With(slog.String("origin_name", named.Name))
 		}
-		o, err := openOrigin(variable, named.Targets, cfg, opts, creds[i], logger)
+		o, err := openOrigin(variable, named, cfg, opts, creds[i], logger)
 		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
@@ -66,13 +66,19 @@ func (all origins) close() (err error) {
 }
 
 // openOrigin returns one origin, which a variable names.
-func openOrigin(variable string, targets []string, cfg Config, opts Options, creds config.OriginCredentials, log *slog.Logger) (origin, error) {
+func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Options, creds config.OriginCredentials, log *slog.Logger) (origin, error) {
+	targets := named.Targets
+	var trace func(upstream.Received) upstream.Trace
+	var requested func(upstream.Request)
+	if opts.tracer != nil {
+		trace, requested = opts.tracer.Origin(named.Name).Received, opts.tracer.Requested
+	}
 	if dir, ok := strings.CutPrefix(targets[0], "file://"); ok {
 		dir, err := url.PathUnescape(dir)
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
-		files, err := files.Open(files.Config{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: opts.trace, Logger: log})
+		files, err := files.Open(files.Config{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: trace, Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
@@ -100,8 +106,8 @@ func openOrigin(variable string, targets []string, cfg Config, opts Options, cre
 		HoldExplicit:     cfg.HoldExplicit,
 		Prewarm:          cfg.Prewarm,
 		Chain:            opts.chain,
-		Trace:            opts.trace,
-		Requested:        opts.requested,
+		Trace:            trace,
+		Requested:        requested,
 		Logger:           log,
 	})
 	if err != nil {

@@ -23,7 +23,6 @@ import (
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
-	"github.com/xdstender/tender/upstream"
 )
 
 // Options are settings of a relay that are not configuration. The zero value works.
@@ -58,9 +57,8 @@ type Options struct {
 	// the configuration.
 	Listeners, RESTListeners, AdminListeners []net.Listener
 
-	chain     *chain                                 // of the relay
-	trace     func(upstream.Received) upstream.Trace // nil: nobody looks
-	requested func(upstream.Request)                 // likewise
+	chain  *chain            // of the relay
+	tracer *telemetry.Tracer // nil: nobody looks
 }
 
 // A Relay serves one origin, or several, to many clients.
@@ -127,9 +125,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, r.telemetryConfig()); err != nil {
 		return nil, err
 	}
-	if r.tracer != nil {
-		opts.trace, opts.requested = r.tracer.Received, r.tracer.Requested
-	}
+	opts.tracer = r.tracer
 	r.chain = newChain(r.log)
 	opts.chain = r.chain
 	if r.origins, err = openOrigins(cfg, opts, r.credentials.Origins, r.log); err != nil {
@@ -196,6 +192,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	if err != nil {
 		return err
 	}
+	r.groups.observed = r.server.Observed
 	r.health = health.NewServer()
 	r.addServers(opts)
 	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
@@ -203,7 +200,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	if r.telemetry, err = telemetry.New(context.Background(), r.telemetryConfig()); err != nil {
 		return err
 	}
-	r.pages = page.New(page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Logger: r.log})
+	r.pages = page.New(page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log})
 	r.admin = r.newAdmin()
 	return r.listen()
 }

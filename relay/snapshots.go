@@ -136,9 +136,10 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 			continue
 		}
 		s.loaded[savedKey{snap.Origin, snap.Group}] = snap
-		if _, known := nodes[snap.Group]; !known && !isShared(snap.Group) {
-			groups = append(groups, snap.Group)
-			nodes[snap.Group] = node
+		group, _ := strings.CutPrefix(snap.Group, commonGroup)
+		if _, known := nodes[group]; !known && !isShared(group) {
+			groups = append(groups, group)
+			nodes[group] = node
 		}
 	}
 	return groups, nodes
@@ -146,6 +147,10 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 
 // directoryGroup is what takes the place of a node group in a snapshot of a directory. No group has it as its key.
 const directoryGroup = "directory"
+
+// commonGroup precedes the key of a node group in a snapshot of the names that the group shares with others. No group has a key
+// that begins with it.
+const commonGroup = "xdstp of "
 
 // loadDirectory takes a snapshot of a directory, if there is such an origin.
 func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
@@ -175,7 +180,13 @@ func (s *snapshots) forgetLoaded() {
 }
 
 // mostEvicted returns how many snapshots of evicted views stay: as many as there may be of groups.
-func (s *snapshots) mostEvicted() int { return s.cfg.MaxGroups * len(s.cfg.OriginNames()) }
+func (s *snapshots) mostEvicted() int {
+	most := s.cfg.MaxGroups * len(s.cfg.OriginNames())
+	if len(s.cfg.Rollout) > 0 {
+		most *= 2 // commonGroup
+	}
+	return most
+}
 
 // fit returns the node that this relay presents to the origin for the subject of a snapshot, or an error if the
 // snapshot does not match the configuration.
@@ -188,9 +199,15 @@ func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
 	if err := proto.Unmarshal(h.Node, was); err != nil {
 		return nil, fmt.Errorf("decode Node: %w", err)
 	}
+	if !s.takes(h) {
+		return nil, errors.New("TENDER_ROLLOUT was turned on or off, which changes what snapshots are taken of")
+	}
 	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.own, was.GetClientFeatures())
 	if !isShared(h.Group) {
 		key, node = nodegroup.Sort(was, proto.CloneOf(s.own), s.cfg.NodeGroupBy)
+	}
+	if strings.HasPrefix(h.Group, commonGroup) {
+		key = commonGroup + key
 	}
 	now := s.header(origin, key, node)
 	switch {
@@ -224,14 +241,25 @@ func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.He
 	return cache.Header{Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions}
 }
 
-// keep has what w writes kept on disk, and first restores what was there of it. What a
-// directory says is on disk already.
+// takes reports whether snapshots are taken of what a header describes. With rollouts, they hold what the clients of a node group
+// are served: also of a directory, whose files may have something else, and of names that groups share, of which the shared view
+// has what the origin has. Without, files and shared views say it all.
+func (s *snapshots) takes(h *cache.Header) bool {
+	switch {
+	case len(s.cfg.Rollout) > 0:
+		return !isShared(h.Group)
+	default:
+		return !strings.HasPrefix(h.Targets[0], "file:") && !strings.HasPrefix(h.Group, commonGroup)
+	}
+}
+
+// keep has what w writes kept on disk, if snapshots are taken of it, and first restores what was there of it.
 func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.Writer) {
 	if s == nil {
 		return
 	}
 	h := s.header(origin, group, node)
-	if strings.HasPrefix(h.Targets[0], "file:") {
+	if !s.takes(&h) {
 		return
 	}
 	key := savedKey{h.Origin, group}
@@ -279,12 +307,14 @@ func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	if s == nil {
 		return
 	}
-	key := savedKey{s.cfg.OriginName(origin), group}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if was := s.saved[key]; was != nil {
-		delete(s.saved, key)
-		s.gone[key] = &departed{was, evicted, peer}
+	for _, of := range []string{group, commonGroup + group} {
+		key := savedKey{s.cfg.OriginName(origin), of}
+		if was := s.saved[key]; was != nil {
+			delete(s.saved, key)
+			s.gone[key] = &departed{was, evicted, peer}
+		}
 	}
 }
 

@@ -40,6 +40,7 @@ func (r *Relay) endTelemetry() {
 func (r *Relay) reading() telemetry.Reading {
 	audit := r.Audit()
 	out := telemetry.Reading{
+		At:          time.Now(),
 		Status:      r.status(),
 		Memory:      readMemory().utilization(),
 		Server:      r.server.Stats(),
@@ -47,6 +48,7 @@ func (r *Relay) reading() telemetry.Reading {
 		AuditPasses: audit.Passes,
 		AuditFaults: audit.Where,
 		Clients:     operator.Totals(r.server.Clients()),
+		Rollouts:    r.groups.rollouts.statuses(),
 	}
 	if clients := r.credentials.Clients; clients != nil {
 		out.Server.Denied[guard.DeniedTrustDomain] = clients.Refused()

@@ -26,7 +26,7 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 			"and what the origin is not shown of each client's. A file is JSON or YAML, and\n" +
 			"holds a Node (envoy.config.core.v3.Node), or an object with one in its field\n" +
 			"node, such as the bootstrap of an Envoy or of a gRPC client; or several of\n" +
-			"these, as YAML documents.",
+			"these, as YAML documents. With TENDER_ROLLOUT it prints the stage of each client.",
 		Example: "  tender check\n" +
 			"  tender check --node envoy.yaml --node bootstrap.json\n" +
 			"  TENDER_NODE_GROUP_BY=cluster,metadata.env tender check --node - <nodes.yaml",

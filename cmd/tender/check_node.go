@@ -140,6 +140,9 @@ func (g *nodeGroup) describe(b *bytes.Buffer, cfg relay.Config) error {
 		for _, field := range unfilled(cfg, n.Node) {
 			fmt.Fprintf(b, "    it has no %s, which Envoys and gRPC clients fill in themselves\n", field)
 		}
+		if len(cfg.Rollout) > 0 {
+			fmt.Fprintf(b, "    %s\n", printable(stageOf(cfg, n.Node)))
+		}
 	}
 	return nil
 }
@@ -154,6 +157,15 @@ func unfilled(cfg relay.Config, n *corepb.Node) (fields []string) {
 		fields = append(fields, "user_agent_version")
 	}
 	return fields
+}
+
+// stageOf returns in which stage of TENDER_ROLLOUT a node is served changes.
+func stageOf(cfg relay.Config, n *corepb.Node) string {
+	isRelay := n.GetUserAgentName() == "tender"
+	if at := cfg.Rollout.Cohort(n, isRelay); at < len(cfg.Rollout) {
+		return fmt.Sprintf("rollout stage %d of %d: %v", at+1, len(cfg.Rollout), cfg.Rollout[at])
+	}
+	return "in no rollout stage: it is served changes after the last one"
 }
 
 // nodeJSON returns a node as JSON of one line, with the names that

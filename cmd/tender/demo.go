@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,18 +30,23 @@ func newDemoCommand() *cobra.Command {
 			"change at the control plane until a client has it.\n\n" +
 			"The relay listens on 127.0.0.1:18000, or where that is taken on a free port, and\n" +
 			"takes guests: tender get, or an Envoy. With --envoy it starts the Envoy that the\n" +
-			"variable ENVOY names, or that is on the PATH, and prints a URL that it serves. In the end all clients are compared with\n" +
+			"variable ENVOY names, or that is on the PATH, and prints a URL that it serves.\n\n" +
+			"With --rollout, the relay distributes changes in stages (TENDER_ROLLOUT): a good change\n" +
+			"passes through three stages, one that the first clients refuse is halted and rolled back,\n" +
+			"and its fix passes, while endpoints go on changing.\n\n" +
+			"In the end all clients are compared with\n" +
 			"the control plane; the exit code is 1 if one of them differs.",
 		Example: "  tender demo\n" +
 			"  tender demo --envoy\n" +
 			"  tender demo --for 10s\n" +
-			"  tender demo --clients 1000 --rate 20",
+			"  tender demo --clients 1000 --rate 20\n" +
+			"  tender demo --rollout",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.OutOrStdout()
 			o.Command = invocation(os.Args[0])
 			o.Logger = newLogger(cmd.ErrOrStderr(), slog.LevelWarn, "text")
-			if err := checkDemo(o, !cmd.Flags().Changed("for")); err != nil {
+			if err := checkDemo(o, !cmd.Flags().Changed("for"), envoy); err != nil {
 				return err
 			}
 			if envoy {
@@ -60,6 +67,8 @@ func newDemoCommand() *cobra.Command {
 	f.Float64Var(&o.Rate, "rate", 4, "changes a second, from 0.1 to 100")
 	f.DurationVar(&o.For, "for", 0, "how long to run (default until Ctrl-C)")
 	f.BoolVar(&envoy, "envoy", false, "also start an Envoy, and serve the shop through it")
+	f.BoolVar(&o.Rollout, "rollout", false, "show how changes reach clients in stages, and how a bad one is halted; ends by itself")
+	f.DurationVar(&o.Stage, "stage", 4*time.Second, "with --rollout, how long each of the three stages lasts, from 1s to 1m")
 	return cmd
 }
 
@@ -77,7 +86,7 @@ func findEnvoy() (string, error) {
 }
 
 // checkDemo names the flag that is wrong.
-func checkDemo(o demo.Options, forever bool) error {
+func checkDemo(o demo.Options, forever, envoy bool) error {
 	switch {
 	case o.Clients < 1 || o.Clients > demo.MaxClients:
 		return usageError{fmt.Errorf("--clients=%d: must be from 1 to %d", o.Clients, demo.MaxClients)}
@@ -85,6 +94,20 @@ func checkDemo(o demo.Options, forever bool) error {
 		return usageError{fmt.Errorf("--rate=%g: must be from %g to %d changes a second", o.Rate, demo.MinRate, demo.MaxRate)}
 	case o.For <= 0 && !forever:
 		return usageError{fmt.Errorf("--for=%v: must be more than 0; without the flag, the demo runs until Ctrl-C", o.For)}
+	default:
+		return checkDemoRollout(o, envoy)
+	}
+}
+
+// checkDemoRollout names the flag that is wrong with --rollout.
+func checkDemoRollout(o demo.Options, envoy bool) error {
+	switch {
+	case o.Stage < demo.MinStage || o.Stage > demo.MaxStage:
+		return usageError{fmt.Errorf("--stage=%v: must be from %v to %v", o.Stage, demo.MinStage, demo.MaxStage)}
+	case o.Rollout && o.For > 0 && o.For < o.RolloutLasts():
+		return usageError{fmt.Errorf("--for=%v: --rollout needs at least %v; without --for, it ends by itself", o.For, o.RolloutLasts())}
+	case o.Rollout && envoy:
+		return usageError{errors.New("--envoy: not together with --rollout")}
 	}
 	return nil
 }

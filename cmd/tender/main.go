@@ -81,6 +81,7 @@ func newRootCommand() *cobra.Command {
 		newDiscardCommand(os.Environ),
 		newFreezeCommand(os.Environ),
 		newThawCommand(os.Environ),
+		newRolloutCommand(os.Environ),
 		newAuditCommand(os.Environ),
 		newDemoCommand(),
 	)

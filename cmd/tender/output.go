@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v2"
 )
 
 // An outputFlag is --output, of commands that print what a relay answered for people or
@@ -18,7 +19,7 @@ type outputFlag struct {
 }
 
 // addOutputFlag adds --output to a command, with the forms for people, of which the first is
-// the default; json is the one for programs.
+// the default; json is the one for programs. [outputFlag.print] does yaml too, if it is among them.
 func addOutputFlag(cmd *cobra.Command, forms ...string) *outputFlag {
 	o := &outputFlag{allowed: append(forms, "json")}
 	cmd.Flags().StringVarP(&o.output, "output", "o", forms[0], "how to print: "+strings.Join(o.allowed, ", "))
@@ -38,10 +39,32 @@ func (o *outputFlag) check() error {
 
 // print writes an answer as JSON, or has text write it for people.
 func (o *outputFlag) print(w io.Writer, answer any, text func() error) error {
-	if o.output != "json" {
+	switch o.output {
+	case "json":
+		out := json.NewEncoder(w)
+		out.SetIndent("", "  ")
+		return out.Encode(answer)
+	case "yaml":
+		return printYAML(w, answer)
+	default:
 		return text()
 	}
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(answer)
+}
+
+// printYAML writes what JSON has of an answer as YAML, the fields in the same order.
+func printYAML(w io.Writer, answer any) error {
+	made, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	content, err := ordered(made)
+	if err != nil {
+		return err
+	}
+	unfolded()
+	if made, err = yaml.Marshal(content); err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, escape(string(made), "\n\t"))
+	return err
 }

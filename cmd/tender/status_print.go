@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // printStatus writes a status as tables.
@@ -51,6 +52,9 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		}
 		if o.Freeze != nil {
 			t.note("%s", o.Freeze.Describe(now))
+		}
+		if s := o.Rollout; s != nil && s.Phase != rollout.Current {
+			t.note("rollout %s: tender rollout status", describeRollout(s, now))
 		}
 		if o.Held > 0 {
 			t.note("%d removals are HELD BACK: tender release", o.Held)

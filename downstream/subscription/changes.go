@@ -277,6 +277,9 @@ func (c *changes) answerPresent(n *subscribed, e *cache.Entry, seq cache.Seq) (p
 		c.askAgain(e)
 		return true
 	}
+	if n.sent == 0 && !holds {
+		c.out.asked = c.out.asked.with(seq)
+	}
 	if n.sent = seq; !holds {
 		if old, gone := c.variants.replace(n.name, e.Resource.Constraints); gone {
 			c.removeVariant(old)
@@ -288,7 +291,7 @@ func (c *changes) answerPresent(n *subscribed, e *cache.Entry, seq cache.Seq) (p
 
 func (c *changes) answerAbsent(n *subscribed, e *cache.Entry, seq cache.Seq) (pending bool) {
 	late := c.LateRemovals && c.Delta && n.sent != 0
-	if late || c.mayReappear(e, *n) || c.mayBeNewer(*n) || !c.g.Absent(e) {
+	if late || c.mayReappear(e, *n) || c.mayBeNewer(*n) || !c.absent(e) {
 		return true
 	}
 	c.removeEntry(e, n.sent != 0)

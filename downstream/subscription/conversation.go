@@ -14,6 +14,26 @@ import (
 // newest response (B.14).
 const staleWait = 3 * time.Second
 
+// A span is the positions after one, and up to the other; empty if there are none.
+type span struct{ after, upTo cache.Seq }
+
+// overlaps reports whether two spans have a position in common.
+func (s span) overlaps(o span) bool { return max(s.after, o.after) < min(s.upTo, o.upTo) }
+
+// join returns the smallest span that has both.
+func (s span) join(o span) span {
+	if s.after >= s.upTo {
+		return o
+	}
+	if o.after >= o.upTo {
+		return s
+	}
+	return span{min(s.after, o.after), max(s.upTo, o.upTo)}
+}
+
+// with returns the smallest span that has a position, too.
+func (s span) with(p cache.Seq) span { return s.join(span{p - 1, p}) }
+
 // A Conversation is the responses of one type on a stream and their answers. A type and its globs share one.
 type Conversation struct {
 	counter Counter
@@ -27,6 +47,8 @@ type Conversation struct {
 	sentAt      time.Time
 	ackDeadline time.Time // when the wait for the answer ends (B.12)
 	pending     bool      // it is not answered
+	upTo        cache.Seq // up to where it has the changes
+	asked       span      // it has changes there too, of names that the client was not sent before
 
 	sentAny    bool // some response was sent
 	nackedAny  bool // some response was refused
@@ -75,9 +97,9 @@ func (c *Conversation) answersNewest(r *wire.Request, delta bool) bool {
 	return !delta && c.pending && (r.Refused || r.Version != "" && r.Version == c.version)
 }
 
-// sending records that a response leaves that holds what changed after a position. It was received at some time; zero
-// if the client asked for it. The response before it went up to another position.
-func (c *Conversation) sending(after, before cache.Seq, received, now time.Time) {
+// sending records that a response leaves that holds what changed in a span, and, of names that the client was not sent before,
+// in another one. It was received at some time; zero if the client asked for it. The response before it went up to a position.
+func (c *Conversation) sending(changed, asked span, before cache.Seq, received, now time.Time) {
 	caused := MomentOf(received)
 	if c.newRequest || caused == 0 {
 		received, caused = now, 0
@@ -86,8 +108,9 @@ func (c *Conversation) sending(after, before cache.Seq, received, now time.Time)
 		c.supersede(before)
 	}
 	if c.behindSince == 0 {
-		c.sentAfter, c.behindSince = after, MomentOf(received)
+		c.sentAfter, c.asked, c.behindSince = changed.after, span{}, MomentOf(received)
 	}
+	c.upTo, c.asked = changed.upTo, c.asked.join(asked)
 	if c.causedAt == 0 && c.sentAny { // the client waited for something else than the first one's cause
 		c.causedAt = caused
 	}
@@ -108,10 +131,14 @@ func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whol
 	if newest {
 		c.mergeEarlier()
 	}
+	if newest {
+		upTo = c.upTo
+	}
 	if r.Nonce == c.nonce {
 		version = c.version
 	}
-	c.refusal = newRefusal(r, c.refusal, whole, c.sentAfter, upTo, version, now)
+	c.refusal = newRefusal(r, c.refusal, whole, span{c.sentAfter, upTo}, version, now)
+	c.refusal.asked = c.asked
 }
 
 // lackingSince returns when the oldest change was made that the client was sent and has not accepted; 0 if there is
@@ -129,6 +156,17 @@ func (c *Conversation) ackedUpTo() cache.Seq {
 		return u.after
 	}
 	return c.sentAfter
+}
+
+// unanswered reports whether a response that the client has not answered has any change made after a position and up to
+// another.
+func (c *Conversation) unanswered(after, upTo cache.Seq) bool {
+	if !c.pending {
+		return false
+	}
+	of := span{after, upTo}
+	return of.overlaps(span{c.sentAfter, c.upTo}) || of.overlaps(c.asked) ||
+		c.earlier != nil && slices.ContainsFunc(c.earlier.list, func(u sentResponse) bool { return of.overlaps(u.span) || of.overlaps(u.asked) })
 }
 
 // exchange returns the newest response, with its outcome; answer is nil if the stream ended before.
@@ -171,11 +209,11 @@ func (c *Conversation) String() string {
 type sentResponse struct {
 	nonce       string
 	version     string
-	after       cache.Seq // it holds what changed after that
-	upTo        cache.Seq // and up to here
-	behindSince Moment    // since when the client lacks something of it
-	causedAt    Moment    // when the oldest change in it was received; 0: no change caused it
-	endOffset   uint64    // bytes on the stream up to its end
+	span               // of the changes in it
+	asked       span   // likewise, see Conversation
+	behindSince Moment // since when the client lacks something of it
+	causedAt    Moment // when the oldest change in it was received; 0: no change caused it
+	endOffset   uint64 // bytes on the stream up to its end
 }
 
 // earlierResponses are those before the newest that the client has not accepted, the oldest first. A nil one is empty.
@@ -191,10 +229,10 @@ func (c *Conversation) supersede(upTo cache.Seq) {
 	if c.earlier == nil {
 		c.earlier = new(earlierResponses)
 	}
-	u := sentResponse{c.nonce, c.version, c.sentAfter, upTo, c.behindSince, c.causedAt, c.endOffset}
+	u := sentResponse{c.nonce, c.version, span{c.sentAfter, upTo}, c.asked, c.behindSince, c.causedAt, c.endOffset}
 	list := c.earlier.list
 	if n := len(list); n == maxEarlierResponses { // the last two become one
-		u.after, u.behindSince = list[n-1].after, list[n-1].behindSince
+		u.after, u.asked, u.behindSince = list[n-1].after, u.asked.join(list[n-1].asked), list[n-1].behindSince
 		list = list[:n-1]
 	}
 	c.earlier.list = append(list, u)
@@ -221,7 +259,11 @@ func (e *earlierResponses) oldest() *sentResponse {
 func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now time.Time) {
 	u, oldest := &c.earlier.list[i], *c.earlier.oldest()
 	u.after, u.behindSince = oldest.after, oldest.behindSince
-	c.refusal = newRefusal(r, c.refusal, whole, u.after, u.upTo, u.version, now)
+	for _, before := range c.earlier.list[:i] {
+		u.asked = u.asked.join(before.asked)
+	}
+	c.refusal = newRefusal(r, c.refusal, whole, u.span, u.version, now)
+	c.refusal.asked = u.asked
 	c.earlier.list = slices.Delete(c.earlier.list, 0, i)
 }
 
@@ -242,6 +284,9 @@ func (c *Conversation) acceptEarlier(i int, now time.Time) (upTo cache.Seq) {
 // mergeEarlier counts what the client has not accepted of earlier responses to the newest one, which it answers.
 func (c *Conversation) mergeEarlier() {
 	if u := c.earlier.oldest(); u != nil {
+		for _, before := range c.earlier.list {
+			c.asked = c.asked.join(before.asked)
+		}
 		c.sentAfter, c.behindSince, c.earlier = u.after, u.behindSince, nil
 	}
 }
@@ -256,8 +301,15 @@ type Refusal struct {
 	// TraceID and SpanID are those of the span that shows it; empty if nothing is traced.
 	TraceID, SpanID string
 
-	after, upTo cache.Seq  // the response held what changed after the one and up to the other
-	earlier     []*Refusal // of the newest of a type: those before it, newest first
+	span               // of the changes in the response
+	asked   span       // of changes in it, too: see Conversation
+	earlier []*Refusal // of the newest of a type: those before it, newest first
+}
+
+// Of reports whether the response had any change made after one position and up to another.
+func (r *Refusal) Of(after, upTo cache.Seq) bool {
+	of := span{after, upTo}
+	return of.overlaps(r.span) || of.overlaps(r.asked)
 }
 
 // Bounds on what is kept of refusals: bytes of the client's words, and how many refusals of a type that the client
@@ -268,16 +320,16 @@ const (
 	maxRefusals = 8
 )
 
-// newRefusal returns the refusal of a response, which r answers, that held what changed after one position and up to
-// another. Earlier refusals stand beside it, unless each response holds the complete set.
-func newRefusal(r *wire.Request, last *Refusal, whole bool, after, upTo cache.Seq, version string, now time.Time) *Refusal {
+// newRefusal returns the refusal of a response, which r answers, that held what changed in a span. Earlier refusals stand
+// beside it, unless each response holds the complete set.
+func newRefusal(r *wire.Request, last *Refusal, whole bool, changed span, version string, now time.Time) *Refusal {
 	var earlier []*Refusal
 	switch {
 	case last == nil || whole:
-	case upTo == last.upTo: // the same response once more
-		after, earlier = last.after, last.earlier
+	case changed.upTo == last.upTo: // the same response once more
+		changed.after, earlier = last.after, last.earlier
 	default:
-		after = max(after, last.upTo)
+		changed.after = max(changed.after, last.upTo)
 		alone := *last
 		alone.earlier = nil
 		earlier = append([]*Refusal{&alone}, last.earlier[:min(len(last.earlier), maxRefusals-2)]...)
@@ -285,7 +337,7 @@ func newRefusal(r *wire.Request, last *Refusal, whole bool, after, upTo cache.Se
 	return &Refusal{
 		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
 		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
-		after: after, upTo: upTo, earlier: earlier,
+		span: changed, earlier: earlier,
 	}
 }
 

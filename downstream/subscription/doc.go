@@ -39,6 +39,7 @@
 //	next.go           what a stream calls in its turn
 //	poll.go           REST
 //	status.go         what operators see
+//	observed.go       what rollouts ask
 //
 // It is no stable API: programs that embed Tender use package relay.
 package subscription

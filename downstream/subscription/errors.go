@@ -83,7 +83,7 @@ func (v faults) inOrder(e *cache.Entry) bool {
 		sent = v.removedUpTo // the removal itself is not sent
 	}
 	seen, seq := v.t.Lookup(e.Name)
-	return v.g.Absent(seen) && seq <= sent
+	return v.absent(seen) && seq <= sent
 }
 
 // dueWithSet reports whether a response that holds all that the client is to have is due for errors of resources that
@@ -112,7 +112,7 @@ func (v faults) inSet(n *cache.Name, union bool) (in, lasting bool) {
 	if e.Present() {
 		return true, true
 	}
-	if err := v.errorOf(n).Err; err.NotFound() && !v.g.Absent(e) {
+	if err := v.errorOf(n).Err; err.NotFound() && !v.absent(e) {
 		return true, false // the removal is not confirmed yet
 	}
 	return e != nil && e.Prior != nil && union && v.names[at].sent != 0 && seq > v.names[at].sent, false

@@ -95,7 +95,7 @@ func (s *Subscription) Removals(l *Look) (r Response, until time.Time) {
 // NoteSent records that a response left under a nonce, and ends at an offset of the stream.
 func (s *Subscription) NoteSent(r *Response, nonce string, v *cache.View, endOffset uint64, now time.Time) {
 	s.counter.Sent(r.Body.Size())
-	s.sending(r.After, r.before, s.in(r.from).changedSince(v, r.After), now)
+	s.sending(span{r.After, s.position()}, r.asked, r.before, s.in(r.from).changedSince(v, r.After), now)
 	s.sentAny, s.pending = true, true
 	s.nonce, s.version, s.bytes, s.endOffset = nonce, r.Body.Version(), r.Body.Size(), endOffset
 	s.sentAt, s.ackDeadline = now, now.Add(s.Settings.AckWait)

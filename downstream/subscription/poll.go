@@ -68,9 +68,12 @@ func (p *Poll) Deletes() bool {
 	return p.FullState && p.initialVersion != "" && (!p.holdsSet || p.contentDropped)
 }
 
-// Reverted returns the position at which what the client sees last returned to content that it had before; zero if it
-// did not.
-func (p *Poll) Reverted(g *cache.Generation) cache.Seq { return p.in(g).reverted() }
+// Doubts returns why the version that the client reports may prove nothing: the position at which what it sees last returned
+// to former content, and the revision of the view's distrust ([cache.View.DistrustRevision]) if that concerns it; zero if
+// there is none.
+func (p *Poll) Doubts(g *cache.Generation) (reverted cache.Seq, distrust uint64) {
+	return p.in(g).doubts()
+}
 
 // Holds reports whether the client reported the version of a set.
 func (p *Poll) Holds(sum cache.Sum) bool { return sum.SameVersion(p.initialVersion) }

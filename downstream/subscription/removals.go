@@ -43,7 +43,7 @@ func (r *removals) removeName(n *cache.Name) (done bool) {
 		return true
 	}
 	e, seq := r.t.Lookup(n)
-	if e.Present() || seq <= r.names[at].sent || !r.g.Absent(e) || r.mayReappear(e, r.names[at]) || r.mayBeNewer(r.names[at]) {
+	if e.Present() || seq <= r.names[at].sent || !r.absent(e) || r.mayReappear(e, r.names[at]) || r.mayBeNewer(r.names[at]) {
 		return false
 	}
 	r.removeEntry(e, r.names[at].sent != 0)
@@ -58,6 +58,7 @@ func (r *removals) stale() (_ Response, until time.Time) {
 		return Response{}, time.Time{}
 	}
 	r.writer = newWriter(r.shown)
+	r.distrustedMembers()
 	until = r.staleMembers()
 	until = Earlier(until, r.staleNames())
 	return r.out, until
@@ -89,6 +90,24 @@ func (r *removals) staleMembers() (until time.Time) {
 		r.initialVersions = nil
 	}
 	return time.Time{} // the view wakes the stream for what it still withholds
+}
+
+// distrustedMembers is stale for resources that were part of a rejected edition: what the client may have of that is in no
+// set that the relay knows, whatever became of the origin since. It needs the last known set, and no freeze.
+func (r *removals) distrustedMembers() {
+	known := r.t.Phase == cache.Confirmed || r.t.Restored
+	if r.wildcard == nil || r.sendAll || !known || !r.Watch.View().DistrustsAny(r.Key) || !r.g.WildcardSource(r.Key).Frozen.IsZero() {
+		return
+	}
+	for _, text := range r.unknownMembers() {
+		if r.full(nil) {
+			return // the rest follows the answer (B.32)
+		}
+		if r.distrusts(text) {
+			delete(r.initialVersions, text)
+			r.removeResource(text)
+		}
+	}
 }
 
 // unknownMembers returns what the client reports and the wildcard set does not have. Names that it subscribed to are

@@ -133,6 +133,7 @@ func (c change) delta(r *wire.Request) {
 		c.findUnanswered()
 		c.reportNames()
 		c.addRecentlyRemoved()
+		c.addDistrusted()
 	}
 }
 

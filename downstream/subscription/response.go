@@ -28,6 +28,7 @@ type Response struct {
 	// After is the position that the client was sent before: the response holds what changed after it.
 	After cache.Seq
 
+	asked  span              // of the changes of names in it that the client was not sent before
 	before cache.Seq         // up to where the client was sent changes before
 	from   *cache.Generation // that the response is made of
 }

@@ -104,11 +104,30 @@ func (c change) addRecentlyRemoved() {
 	if c.wildcard == nil || c.initialCount == 0 {
 		return
 	}
-	members := &c.Watch.Generation().Type(c.Key).Wildcard
-	buried := members.RecentRemovals()
-	for i, n := range c.Watch.Find(c.Key, buried) {
-		if _, reported := c.initialVersions[buried[i]]; !reported && (n == nil || !members.Get(n).Present()) {
-			c.initialVersions[buried[i]] = ""
+	buried := c.Watch.Generation().Type(c.Key).Wildcard.RecentRemovals()
+	c.addUnreported(buried)
+}
+
+// addDistrusted is addRecentlyRemoved for the resources of a rejected edition, for any Delta client: one that refused all
+// that it was sent reports nothing.
+func (c change) addDistrusted() {
+	for part := range c.wildcards() {
+		if names := c.Watch.View().Distrusted(part.Key); len(names) > 0 {
+			change{part, c.first, c.now}.addUnreported(names)
 		}
+	}
+}
+
+// addUnreported adds to what the client holds the resources that the wildcard set does not have.
+func (c change) addUnreported(texts []string) {
+	members := &c.Watch.Generation().Type(c.Key).Wildcard
+	for i, n := range c.Watch.Find(c.Key, texts) {
+		if _, reported := c.initialVersions[texts[i]]; reported || n != nil && members.Get(n).Present() {
+			continue
+		}
+		if c.initialVersions == nil {
+			c.initialVersions = make(map[string]string)
+		}
+		c.initialVersions[texts[i]] = ""
 	}
 }

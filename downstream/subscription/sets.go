@@ -176,7 +176,7 @@ func (s sets) dueName(n *subscribed) (due, gone bool) {
 		return false, false
 	case e.Present():
 		return true, false
-	case !s.g.Absent(e), s.mayReappear(e, *n):
+	case !s.absent(e), s.mayReappear(e, *n):
 		return false, false
 	case n.sent != 0:
 		return false, true
@@ -227,7 +227,7 @@ func (s sets) resolved(n subscribed) bool {
 	case e.Present():
 		return !unsendable(n, e)
 	default:
-		return s.g.Absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+		return s.absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
 	}
 }
 
@@ -273,7 +273,8 @@ func (s sets) unresolvedGlobsUntil() (until time.Time) {
 func (s sets) unchanged() bool {
 	switch {
 	case !s.holdsSet:
-		return s.reportedThisSet() && s.reverted() == 0
+		reverted, distrust := s.doubts()
+		return s.reportedThisSet() && reverted == 0 && distrust == 0
 	case s.sendAll, s.mayHaveExpired():
 		return false
 	}
@@ -308,10 +309,26 @@ func (s sets) build(union bool) (r Response) {
 	} else {
 		r = s.own(union)
 	}
+	r.asked = s.asked()
 	s.holdsSet, s.contentUntil = true, time.Time{}
 	s.catchUp()
 	s.recordSet(union)
 	return r
+}
+
+// asked returns when what the client was not sent before changed: names, and what globs stand for.
+func (s sets) asked() (of span) {
+	for _, n := range s.names {
+		if e, seq := s.see(n); n.sent == 0 && e.Present() {
+			of = of.with(seq)
+		}
+	}
+	for _, glob := range s.globs {
+		if glob.sendAll {
+			of = of.join(span{0, s.g.Type(glob.Key).Wildcard.Last()})
+		}
+	}
+	return of
 }
 
 // catchUp records that the client has everything up to the generation, except names that it was not sent.
@@ -336,7 +353,7 @@ func (s sets) recordSet(union bool) {
 		n := &s.names[i]
 		switch e, seq := s.see(*n); {
 		case e.Present() && unsendable(*n, e):
-		case e.Present() || e != nil && s.g.Absent(e) && !union:
+		case e.Present() || e != nil && s.absent(e) && !union:
 			n.sent = seq
 		case e != nil && n.sent != 0:
 			s.pendingNames = append(s.pendingNames, n.name) // removed with a later set
@@ -398,6 +415,7 @@ func (s sets) group(limit cache.Seq) Response {
 	}
 	w := newWriter(s.shown)
 	w.body()
+	w.out.asked = c.out.asked
 	for i := range s.names {
 		n := &s.names[i]
 		switch e, seq := s.see(*n); {

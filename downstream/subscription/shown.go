@@ -278,7 +278,7 @@ type setBuilder struct {
 func (b *setBuilder) addNames(v shown) {
 	for _, n := range v.names {
 		e, seq := v.see(n)
-		switch keeps := n.sent != 0 && seq > n.sent && (b.union || !v.g.Absent(e)) && !b.sumOnly; {
+		switch keeps := n.sent != 0 && seq > n.sent && (b.union || !v.absent(e)) && !b.sumOnly; {
 		case e.Present():
 			b.add(v, e.Resource, e, seq > n.sent)
 		case e != nil && e.Prior != nil && keeps:
@@ -333,10 +333,41 @@ func (b *setBuilder) names() []string {
 // to distinguish its contents, and the resource must not have expired at the client (B.3, C31).
 //
 // A client applies a response in part, refuses it, and still reports the version that it had (envoy#12592). If the
-// content returns to that version, an equal version proves nothing, so for [cache.RevertMemory] the content is sent.
+// content returns to that version, an equal version proves nothing, so for [cache.RevertMemory] the content is sent. So is
+// a resource that was part of a rejected edition, which another relay may have shown the client.
 func (v shown) trusts(from *cache.Source, e *cache.Entry) bool {
 	expires := v.sendsTTLs && e.Expires()
-	return !expires && (!from.Reused || v.Settings.ContentVersions) && e.Reverted().IsZero()
+	return !expires && (!from.Reused || v.Settings.ContentVersions) && e.Reverted().IsZero() && !v.distrusts(e.Name.String())
+}
+
+// distrusts reports whether a resource was part of a rejected edition ([cache.View.Distrust]).
+func (v shown) distrusts(name string) bool { return v.Watch.View().Distrusts(v.Key, name) }
+
+// doubts returns why the version of all that the client sees proves nothing, as trusts does for one resource: when any of
+// that last returned to former content, and the revision of the view's distrust if any of it was part of a rejected edition.
+// Both are zero if nothing is wrong with the version.
+func (v shown) doubts() (reverted cache.Seq, distrust uint64) {
+	revision := v.Watch.View().DistrustRevision()
+	if revision != 0 && v.distrustsAny() {
+		distrust = revision
+	}
+	return v.reverted(), distrust
+}
+
+// distrustsAny reports whether the client subscribes to anything that was part of a rejected edition.
+func (v shown) distrustsAny() bool {
+	for part := range v.wildcards() {
+		if v.Watch.View().DistrustsAny(part.Key) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(v.names, func(n subscribed) bool { return v.distrusts(n.name.String()) })
+}
+
+// absent reports whether the client may be told that a name does not exist: the origin said so on the open connection
+// ([cache.Generation.Absent]), or what the view has is the last good state instead of a rejected edition.
+func (v shown) absent(e *cache.Entry) bool {
+	return v.g.Absent(e) || e != nil && !e.Present() && v.distrusts(e.Name.String())
 }
 
 // reverted returns the position at which what the client sees last returned to content that it had before, as far as

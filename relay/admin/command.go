@@ -22,7 +22,7 @@ const maxCommandBytes = 1 << 20
 // A Command is something that an operator may have the relay do: POST /api/v1/NAME,
 // with a JSON object as its arguments, answered by another. [NewCommand] makes one.
 type Command struct {
-	Name string // a-z and -
+	Name string // a-z, - and /
 
 	// Long is how long the command may take, if that is longer than the server bears with
 	// others; its context ends then. Zero means that it is not.

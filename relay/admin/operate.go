@@ -86,14 +86,23 @@ const (
 
 // Check returns why the arguments of freeze cannot be, as a refusal.
 func (s *FreezeScope) Check() error {
-	switch {
-	case len(s.Reason) > MaxReasonBytes || strings.ContainsFunc(s.Reason, unicode.IsControl):
-		return Refuse(http.StatusBadRequest, fmt.Errorf("reason: want at most %d bytes in one line", MaxReasonBytes))
-	case len(s.User) > maxUserBytes || strings.ContainsFunc(s.User, unicode.IsControl):
-		return Refuse(http.StatusBadRequest, fmt.Errorf("user: want at most %d bytes in one line", maxUserBytes))
-	case s.ForSeconds != 0 && !(s.ForSeconds >= minFreeze.Seconds() && s.ForSeconds <= maxFreeze.Seconds()):
+	if err := checkWords(s.Reason, s.User); err != nil {
+		return err
+	}
+	if s.ForSeconds != 0 && !(s.ForSeconds >= minFreeze.Seconds() && s.ForSeconds <= maxFreeze.Seconds()) {
 		return Refuse(http.StatusBadRequest, fmt.Errorf("for_seconds: %v is not from %v to %v; leave it out for a freeze without an end",
 			s.ForSeconds, minFreeze.Seconds(), maxFreeze.Seconds()))
+	}
+	return nil
+}
+
+// checkWords returns why the reason of a command, or the user on whose behalf it is sent, cannot be, as a refusal.
+func checkWords(reason, user string) error {
+	switch {
+	case len(reason) > MaxReasonBytes || strings.ContainsFunc(reason, unicode.IsControl):
+		return Refuse(http.StatusBadRequest, fmt.Errorf("reason: want at most %d bytes in one line", MaxReasonBytes))
+	case len(user) > maxUserBytes || strings.ContainsFunc(user, unicode.IsControl):
+		return Refuse(http.StatusBadRequest, fmt.Errorf("user: want at most %d bytes in one line", maxUserBytes))
 	}
 	return nil
 }

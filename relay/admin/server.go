@@ -14,7 +14,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Config says what a server tells. All fields are required, but for Pages, Commands, Debug, TLS and Logger.
+// Config says what a server tells. All fields are required, but for Rollouts, RolloutDiff, Pages, Commands, Debug, TLS
+// and Logger.
 type Config struct {
 	// Ready returns why the relay is not ready, for people; nothing if it is.
 	Ready func() []string
@@ -24,6 +25,11 @@ type Config struct {
 
 	// Holds returns the removals that are held back.
 	Holds func(context.Context) Holds
+
+	// Rollouts returns how the rollout of an origin's changes stands, or of all if the name is empty; RolloutDiff what they
+	// change. Nil means that rollouts are off. Of their errors, [Refuse] says the code.
+	Rollouts    func(origin string) (Rollouts, error)
+	RolloutDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
 
 	// Fleet tells of clients and resources.
 	Fleet Fleet
@@ -102,6 +108,8 @@ func New(cfg Config) *Server {
 	s.routes = slices.Concat(probes, grpcRoutes(cfg.GRPC), []route{
 		{http.MethodGet, "/api/v1/status", answer(func(*http.Request) (any, error) { return cfg.Status(), nil })},
 		{http.MethodGet, "/api/v1/holds", answer(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })},
+		{http.MethodGet, "/api/v1/rollouts", answer(s.rollouts)},
+		{http.MethodGet, "/api/v1/rollout/diff", answer(s.rolloutDiff)},
 		{http.MethodGet, "/api/v1/clients", answer(s.clients)},
 		{http.MethodGet, "/api/v1/clients/{number}", answer(s.client)},
 		{http.MethodGet, "/api/v1/resources", answer(s.resources)},

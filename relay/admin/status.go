@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // A Status is the answer to GET /api/v1/status: how everything stands. Fields may be
@@ -46,6 +47,9 @@ type Origin struct {
 	Frozen bool      `json:"frozen"`
 	Freeze *Freezing `json:"freeze,omitempty"`
 	Held   int       `json:"held"`
+
+	// Rollout is how the distribution of its changes in stages stands. Nil if TENDER_ROLLOUT is off.
+	Rollout *rollout.Status `json:"rollout,omitempty"`
 
 	// StreamsWaiting is how many streams to the origin wait, since more are opened than TENDER_ORIGIN_STREAM_RATE
 	// allows.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/access"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // prefix starts the name of every variable of ours.
@@ -87,6 +88,15 @@ type Config struct {
 	SnapshotDir       string        `env:"SNAPSHOT_DIR"`
 	MaxSnapshotAge    time.Duration `env:"MAX_SNAPSHOT_AGE"`
 	SnapshotSensitive bool          `env:"SNAPSHOT_SENSITIVE"`
+
+	// Rollout are the stages in which changes reach clients; none if changes reach all clients at once, and then the rest is of
+	// no effect. RolloutTypes are full type URLs, each once. RolloutCheck is a URL, empty if nothing is asked; it may hold
+	// credentials, so log it only as Table shows it.
+	Rollout         rollout.Stages `env:"ROLLOUT"`
+	RolloutTypes    []string       `env:"ROLLOUT_TYPES"`
+	RolloutRefusals int            `env:"ROLLOUT_REFUSALS"`
+	RolloutCheck    string         `env:"ROLLOUT_CHECK"`
+	RolloutQuery    string         `env:"ROLLOUT_QUERY"`
 
 	// What the relay says to its clients.
 	VersionSource  string   `env:"VERSION_SOURCE"` // VersionsOfContent or VersionsOfOrigin

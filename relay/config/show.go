@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // A Setting is one variable as it stands.
@@ -25,7 +27,7 @@ func (c Config) Table() (table []Setting) {
 	fields := c.fields()
 	for _, v := range append(slices.Clip(variables), c.accessRows()...) {
 		field := fields[v.name]
-		s := Setting{Variable: prefix + v.name, Value: show(field), Source: "default", Meaning: plain(v.meaning)}
+		s := Setting{Variable: prefix + v.name, Value: v.show(field), Source: "default", Meaning: plain(v.meaning)}
 		if field.IsZero() {
 			s.Value = cmp.Or(v.empty, plain(v.shown), s.Value)
 		}
@@ -39,18 +41,20 @@ func (c Config) Table() (table []Setting) {
 	return table
 }
 
+// show returns the field of the variable as one would write it, with control characters escaped.
+func (v *spec) show(field reflect.Value) string {
+	if v.shows == nil {
+		return show(field)
+	}
+	return escape(v.shows(field.Interface()))
+}
+
 // show returns a field as one would write it into the variable, with control
 // characters escaped.
 func show(field reflect.Value) string {
-	if field.Kind() == reflect.Slice {
-		items, separator := make([]string, field.Len()), ";"
-		for i := range items {
-			items[i] = show(field.Index(i))
-		}
-		if field.Type().Elem().Kind() == reflect.String {
-			separator = ","
-		}
-		return strings.Join(items, separator)
+	_, isText := field.Interface().(encoding.TextMarshaler)
+	if field.Kind() == reflect.Slice && !isText {
+		return showList(field)
 	}
 	switch value := field.Interface().(type) {
 	case bool:
@@ -64,7 +68,7 @@ func show(field reflect.Value) string {
 		if value == 0 {
 			return "off"
 		}
-		return shortDuration(value)
+		return humanize.Duration(value)
 	case encoding.TextMarshaler:
 		text, err := value.MarshalText()
 		if err != nil {
@@ -74,6 +78,18 @@ func show(field reflect.Value) string {
 	default:
 		return escape(fmt.Sprint(value))
 	}
+}
+
+// showList returns a list as one would write it into the variable.
+func showList(field reflect.Value) string {
+	items, separator := make([]string, field.Len()), ";"
+	for i := range items {
+		items[i] = show(field.Index(i))
+	}
+	if field.Type().Elem().Kind() == reflect.String {
+		separator = ","
+	}
+	return strings.Join(items, separator)
 }
 
 // MarkdownTable returns the table of variables as deploy/docs/configuration.md shows it.

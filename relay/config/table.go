@@ -22,6 +22,9 @@ type spec struct {
 
 	// parse returns a value of the type of the field.
 	parse func(raw string) (any, error)
+
+	// shows returns the text of a value; nil if the type of the field says it.
+	shows func(value any) string
 }
 
 // typed returns parse as a spec has it.
@@ -196,6 +199,31 @@ var variables = []spec{
 	},
 	duration("MAX_SNAPSHOT_AGE", "24h", time.Minute, 8760*time.Hour, "how old what is in that directory may be"),
 	onOff("SNAPSHOT_SENSITIVE", "off", "keep there also resources that have sensitive fields, or cannot be looked into; secrets never are"),
+	{
+		name: "ROLLOUT", shown: "`off`",
+		allowed: "`off`, or one to four stages, separated by commas, each of them who and how long. Who: a share of the clients such as `5%`, which includes those before, or `id`, `cluster`, `locality.region`, `locality.zone`, `locality.sub_zone` or `metadata.<path>`, `=` and a glob. How long: a duration from 1s to 168h, or `approve`. It needs `TENDER_SNAPSHOT_DIR`, and `content` as `TENDER_VERSION_SOURCE` and `TENDER_DELTA_VERSIONS`",
+		meaning: "stages in which changes of the control plane reach clients, as in `metadata.canary=true 10m, 5% 10m, 25% approve`; the rest follows the last of them ([rollout.md](rollout.md))",
+		parse:   typed(offOr(parseStages)),
+	},
+	{
+		name: "ROLLOUT_TYPES", preset: "cds,lds,rds,srds,vhds,ecds,rtds",
+		allowed: allowedTypes + "; not `eds`, `leds` and `sds`",
+		meaning: "types whose changes are distributed in these stages; those of endpoints and Secrets never wait",
+		parse:   typed(listOf(",", parseTypeThatWaits)), shows: shortNames,
+	},
+	whole("ROLLOUT_REFUSALS", "0", 0, 1_000_000, "clients that may refuse a change before it is taken back from all of its stages"),
+	{
+		name: "ROLLOUT_CHECK", shown: "`off`", secret: true,
+		allowed: "`off`, or an `http` or `https` URL, which may have a user and a password",
+		meaning: "who else is asked whether a change may go on, before each stage and every 15 s: by a POST that is answered 200 or 204, or 403 or 409 to take it back. With `TENDER_ROLLOUT_QUERY` it is a Prometheus, without `/api/v1/query`. A user, a password and a query are not shown",
+		parse:   typed(offOr(parseCheckURL)), shows: maskURL,
+	},
+	{
+		name:    "ROLLOUT_QUERY",
+		allowed: "printable text of at most 4KiB, with `TENDER_ROLLOUT_CHECK`",
+		meaning: "PromQL whose samples take a change back, as in `ALERTS{alertname=\"ErrorBudgetBurn\"}`; `{changed}` stands for when the change came, in Unix seconds",
+		parse:   typed(parseText),
+	},
 	duration("ORIGIN_KEEPALIVE", "5m30s", 10*time.Second, 24*time.Hour, "time between HTTP/2 pings to the origin; many origins end clients that ping more often than every 5m"),
 	{
 		name: "LOG_LEVEL", preset: "info",
@@ -291,9 +319,12 @@ func file(name, needs, meaning string) spec {
 func types(name string, parse func(string) (string, error), meaning string) spec {
 	return spec{
 		name: name, meaning: meaning, parse: typed(listOf(",", parse)),
-		allowed: "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas",
+		allowed: allowedTypes,
 	}
 }
+
+// allowedTypes is what the rows of types say.
+const allowedTypes = "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas"
 
 // duration is the row of a duration.
 func duration(name, preset string, least, most time.Duration, meaning string) spec {

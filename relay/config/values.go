@@ -343,7 +343,7 @@ func oneOf(words ...string) func(string) (string, error) {
 
 // between says in words what durationBetween allows.
 func between(least, most time.Duration) string {
-	return fmt.Sprintf("a duration from %s to %s, such as `90s` or `1m30s`", shortDuration(least), shortDuration(most))
+	return fmt.Sprintf("a duration from %s to %s, such as `90s` or `1m30s`", humanize.Duration(least), humanize.Duration(most))
 }
 
 // durationBetween returns a parser of durations, bounds included.
@@ -392,19 +392,6 @@ func sizeBetween(least, most Size) func(string) (Size, error) {
 		}
 		return s, nil
 	}
-}
-
-// shortDuration is d without the zero units that time.Duration prints: 10m, not
-// 10m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // escape returns s with what cannot be printed escaped, without the quotes.

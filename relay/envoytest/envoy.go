@@ -59,6 +59,9 @@ func Start(tb relaytest.TB, o Options) *Envoy {
 // ID returns the id of the Envoy's Node, if Options gave it one.
 func (e *Envoy) ID() string { return e.id }
 
+// Admin returns the address (host:port) of its admin endpoint.
+func (e *Envoy) Admin() string { return e.admin }
+
 // show prints the configuration and the statistics of an Envoy that runs, if the test has failed.
 func (e *Envoy) show() {
 	log := logger(e.tb)

@@ -24,6 +24,18 @@ func Seconds(n float64) string {
 	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
+// Duration returns a duration as exactly as time.Duration prints it, without the zero units at the end: 10m, not 10m0s.
+func Duration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
 // Bytes returns a number of bytes: 320 B, 1.5 KiB, 48 MiB.
 func Bytes[N int | int64 | uint64](n N) string {
 	size, unit := float64(n), "B"

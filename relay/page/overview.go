@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // lateSeconds is the lag from which on a client is late.
@@ -41,29 +42,30 @@ func (p *Pages) overview(*http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	points := p.cfg.History.Points()
-	alerts := alertsOf(&status, &clients, now)
+	points, rollouts := p.cfg.History.Points(), p.rollouts()
+	alerts := alertsOf(&status, &clients, rollouts, now)
 	title := "All is well"
 	if len(alerts) > 0 {
 		title = alerts[0].Text
 	}
-	return view{
-		Title: title, Under: "/",
-		Sections: []section{
-			{"summary", struct {
-				Relay  admin.Relay
-				Tiles  []tile
-				Alerts []alert
-			}{status.Relay, tiles(&status, &clients, points), alerts}},
-			{"fanout", newFanout(&status, clients.Types, p.cfg.History.Rates(), now)},
-			{"charts", charts(points, now)},
-			{"clients", clientTable{Clients: clients.Clients, Totals: clients.Totals, Now: now, More: clients.Next != ""}},
-			{"views", struct {
-				Status admin.Status
-				Now    time.Time
-			}{status, now}},
-		},
-	}, nil
+	sections := []section{{"summary", struct {
+		Relay  admin.Relay
+		Tiles  []tile
+		Alerts []alert
+	}{status.Relay, tiles(&status, &clients, points), alerts}}}
+	if len(rollouts) > 0 {
+		sections = append(sections, section{"rollouts", newRolloutPanels(rollouts, now)})
+	}
+	sections = append(sections,
+		section{"fanout", newFanout(&status, clients.Types, p.cfg.History.Rates(), now)},
+		section{"charts", charts(points, now)},
+		section{"clients", clientTable{Clients: clients.Clients, Totals: clients.Totals, Now: now, More: clients.Next != ""}},
+		section{"views", struct {
+			Status admin.Status
+			Now    time.Time
+		}{status, now}},
+	)
+	return view{Title: title, Under: "/", Sections: sections}, nil
 }
 
 // tiles are the numbers at the top.
@@ -94,7 +96,7 @@ func tiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
 }
 
 // alertsOf returns what people should look at, what is worst first.
-func alertsOf(s *admin.Status, c *admin.Clients, now time.Time) (alerts []alert) {
+func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now time.Time) (alerts []alert) {
 	if !s.Relay.Ready {
 		alerts = append(alerts, alert{Class: "stale", Text: "The relay is not ready", Note: strings.Join(s.Relay.NotReady, "; ")})
 	}
@@ -114,6 +116,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, now time.Time) (alerts []alert)
 			alerts = append(alerts, alert{Class: "stale", Text: s.Files[i].Variables() + ": " + trouble})
 		}
 	}
+	alerts = append(alerts, rolloutAlerts(rollouts, now)...)
 	for _, t := range c.Types {
 		if t.Refusing > 0 {
 			alerts = append(alerts, alert{

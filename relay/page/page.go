@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // Config says what the pages tell. Status, Fleet and History are required.
@@ -19,6 +20,9 @@ type Config struct {
 	Status  func() admin.Status
 	Fleet   admin.Fleet
 	History *History
+
+	// Rollouts returns how the rollouts of the origins' changes stand. Nil, or none of them, shows nothing of rollouts.
+	Rollouts func() []*rollout.Status
 
 	// Logger receives the errors of templates, which there should be none of. Nil discards
 	// them.

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,7 +34,7 @@ type Check struct {
 	URL string
 
 	// Query makes URL the address of a Prometheus. No result allows the edition; samples reject it, and any error, also
-	// a result that is no vector, is not yet an answer. {changed} stands for Question.Changed in Unix seconds.
+	// a result that is no vector, or none with a warning, is not yet an answer. {changed} stands for Question.Changed in Unix seconds.
 	Query string
 
 	// Client makes the requests; nil is http.DefaultClient.
@@ -57,22 +58,20 @@ type Question struct {
 // MaxCanaries is how many ids of clients a Question has.
 const MaxCanaries = 1000
 
-// Ask asks. The error is why there is no answer yet.
+// Ask asks. The error is why there is no answer yet; it does not quote the URL, which may hold credentials.
 func (c *Check) Ask(ctx context.Context, q Question) (Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	v := Verdict{Asked: time.Now()}
 	req, err := c.request(ctx, q)
 	if err != nil {
-		return v, err
+		return v, withoutURL(err)
 	}
-	via := c.Client
-	if via == nil {
-		via = http.DefaultClient
-	}
+	via := *cmp.Or(c.Client, http.DefaultClient)
+	via.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a page to log in is no answer
 	resp, err := via.Do(req)
 	if err != nil {
-		return v, err
+		return v, withoutURL(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -101,6 +100,15 @@ func (c *Check) request(ctx context.Context, q Question) (*http.Request, error) 
 		return nil, err
 	}
 	return post(ctx, u.JoinPath("api/v1/query").String(), "application/x-www-form-urlencoded", []byte(url.Values{"query": {query}}.Encode()))
+}
+
+// withoutURL returns the cause of an error of a request.
+func withoutURL(err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return failed.Err
+	}
+	return err
 }
 
 func post(ctx context.Context, to, contentType string, body []byte) (*http.Request, error) {
@@ -135,6 +143,7 @@ func (v *Verdict) readStatus(code int, body []byte) error {
 func (v *Verdict) readSamples(code int, body []byte) error {
 	var answer struct {
 		Status, Error string
+		Warnings      []string
 		Data          struct {
 			ResultType string
 			Result     json.RawMessage
@@ -156,9 +165,12 @@ func (v *Verdict) readSamples(code int, body []byte) error {
 	if err := json.Unmarshal(answer.Data.Result, &result); err != nil {
 		return fmt.Errorf("read the result of the query: %w", err)
 	}
+	if len(result) == 0 && len(answer.Warnings) > 0 { // as of Thanos, if a store does not answer
+		return fmt.Errorf("no result, and it may be incomplete: %s", shorten(answer.Warnings[0]))
+	}
 	if v.Go = len(result) == 0; !v.Go {
 		metric, _ := json.Marshal(result[0].Metric)
-		v.Refuse = shorten(fmt.Sprintf("the query has %d samples, the first is %s: %v", len(result), metric, result[0].Value[1]))
+		v.Refuse = shorten(fmt.Sprintf("the query has %s, the first is %s: %v", counted(len(result), "sample"), metric, result[0].Value[1]))
 	}
 	return nil
 }

@@ -10,7 +10,9 @@
 //
 // [Stages] is the grammar of TENDER_ROLLOUT and says which cohort a Node is in. [Machine] is the states of one origin:
 // it is told facts and the time, and says what each cohort is served. [Signals] counts what clients did with an
-// edition. [Check] asks an external system. The package does no I/O but in Check, and starts no goroutine.
+// edition. [Check] asks an external system. None of these starts a goroutine, and only Check does I/O. [Controller] drives
+// them for one origin: it has the loops that write its views, each a [Part], pin and show editions, and an [Observer] for
+// each stream. [Status] is what operators are shown.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package rollout

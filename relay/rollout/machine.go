@@ -39,8 +39,8 @@ type Config struct {
 
 // A Halt is why an edition was rejected, and when.
 type Halt struct {
-	Reason string
-	At     time.Time
+	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`
 }
 
 // An Edition is a number of a machine's editions, which rise. Zero is what was served before the first.
@@ -69,7 +69,13 @@ type Machine struct {
 	ripe    time.Time // since when only the check keeps the stage from ending; zero if more does
 	frozen  time.Time // since when the clocks stand; zero if they run
 	changed time.Time // when the edition's newest change came, or it was resumed
+	resumed time.Time // when Resume was called last
+	ended   time.Time // when Halted ended last; zero if it never did
+	edited  time.Time // of Halted: since when latest has other content than what was rejected; zero if it has not
 
+	outcomes Outcomes
+
+	overdue    bool // the stage is over, but clients have not answered
 	unobserved bool // a stage of the edition ended without a client that wanted it
 	halt       Halt // zero unless Halted
 }
@@ -105,9 +111,12 @@ type Verdict struct {
 // NewMachine returns a machine of an origin whose latest is the last good.
 func NewMachine(cfg Config) *Machine { return &Machine{cfg: cfg} }
 
-// Restore has a new machine begin halted, as an earlier process left it. The rejected edition has the number 1.
+// restoredEdition is the number of an edition that an earlier process rejected.
+const restoredEdition Edition = 1
+
+// Restore has a new machine begin halted, as an earlier process left it.
 func (m *Machine) Restore(h Halt) {
-	m.phase, m.halt, m.last, m.edition = Halted, h, 1, 1
+	m.phase, m.halt, m.last, m.edition = Halted, h, restoredEdition, restoredEdition
 }
 
 // Phase returns the phase.
@@ -123,6 +132,29 @@ func (m *Machine) Stage() int {
 
 // Edition returns the edition that is on its way, or was rejected or promoted last.
 func (m *Machine) Edition() Edition { return m.edition }
+
+// Outcomes returns what became of editions.
+func (m *Machine) Outcomes() Outcomes { return m.outcomes }
+
+// Overdue reports whether the stage is over but for what clients answer.
+func (m *Machine) Overdue() bool { return m.overdue }
+
+// Entered returns when the phase, or the stage, began.
+func (m *Machine) Entered() time.Time { return m.entered }
+
+// Good returns the edition that the rest is served.
+func (m *Machine) Good() Edition { return m.good }
+
+// Before returns the edition that Undo would serve everybody, and whether there is one.
+func (m *Machine) Before() (e Edition, any bool) {
+	if m.before == nil {
+		return 0, false
+	}
+	return *m.before, true
+}
+
+// Next returns the number of the next edition.
+func (m *Machine) Next() Edition { return m.last + 1 }
 
 // Waiting returns since when the oldest change waits; zero if none does.
 func (m *Machine) Waiting() time.Time { return m.first }
@@ -164,9 +196,12 @@ func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
 		return false, m.hold(now, f)
 	case Rolling:
 		return false, m.roll(now, f)
-	default:
-		return false, time.Time{}
+	case Halted:
+		if !m.edited.IsZero() {
+			next = m.edited.Add(settled)
+		}
 	}
+	return false, next
 }
 
 // judge rejects what clients or the check refused.
@@ -185,11 +220,26 @@ func (m *Machine) judge(now time.Time, f Facts) {
 func (m *Machine) follow(now time.Time, f Facts) {
 	switch {
 	case m.phase != Current && !f.Differs && f.Complete:
-		m.revert()
-	case m.phase == Current && f.Differs, m.phase == Halted && f.Edited && f.Complete:
+		m.revert(now)
+	case m.phase == Current && f.Differs:
 		m.gather(now)
+	case m.phase == Halted:
+		m.reconsider(now, f)
 	case m.open() && f.Edited && m.supersedable(now):
 		m.supersede(now)
+	}
+}
+
+// reconsider ends Halted once the origin has changed what was rejected, for so long that it does not only say anew what it
+// has, as after a restart.
+func (m *Machine) reconsider(now time.Time, f Facts) {
+	switch {
+	case !f.Edited || !f.Complete:
+		m.edited = time.Time{}
+	case m.edited.IsZero():
+		m.edited = now
+	case !now.Before(m.edited.Add(settled)):
+		m.gather(m.edited)
 	}
 }
 
@@ -210,9 +260,9 @@ func (m *Machine) freeze(now time.Time, frozen bool) bool {
 		m.frozen = now
 	case !frozen && !m.frozen.IsZero():
 		stood := now.Sub(m.frozen)
-		for _, at := range []*time.Time{&m.first, &m.behind, &m.entered, &m.held, &m.ripe} {
+		for _, at := range []*time.Time{&m.first, &m.behind, &m.entered, &m.held, &m.ripe, &m.edited, &m.ended} {
 			if !at.IsZero() {
-				*at = at.Add(stood)
+				*at = at.Add(min(stood, now.Sub(*at))) // less if a command came while they stood
 			}
 		}
 		m.frozen = time.Time{}
@@ -225,15 +275,20 @@ func (m *Machine) open() bool { return m.phase == Held || m.phase == Rolling }
 
 // enter begins a phase, or a stage of Rolling.
 func (m *Machine) enter(phase Phase, now time.Time) {
-	m.phase, m.entered, m.ripe = phase, now, time.Time{}
+	m.phase, m.entered, m.ripe, m.edited, m.overdue = phase, now, time.Time{}, time.Time{}, false
 }
 
 // revert ends the rollout, as the origin took back what waited.
-func (m *Machine) revert() {
-	m.phase, m.first, m.held, m.kept, m.halt = Current, time.Time{}, time.Time{}, nil, Halt{}
+func (m *Machine) revert(now time.Time) {
+	m.outcomes.Reverted++
+	m.enter(Current, now)
+	m.first, m.held, m.kept, m.halt = time.Time{}, time.Time{}, nil, Halt{}
 }
 
 func (m *Machine) gather(now time.Time) {
+	if m.phase == Halted {
+		m.ended = now
+	}
 	m.enter(Gathering, now)
 	m.halt = Halt{}
 }
@@ -241,6 +296,7 @@ func (m *Machine) gather(now time.Time) {
 // supersede gathers changes for an edition that takes the place of the one on its way. What the origin took back must
 // not spread, but who has it keeps it: two changes in a row would be worse.
 func (m *Machine) supersede(now time.Time) {
+	m.outcomes.Superseded++
 	if m.phase == Rolling {
 		superseded := m.edition
 		m.kept = &superseded
@@ -249,9 +305,14 @@ func (m *Machine) supersede(now time.Time) {
 }
 
 // supersedable reports whether a newer edition may take the place of the one on its way. Changes that came without end
-// would keep the oldest one waiting for ever; an operator, however, is not asked to approve what was taken back.
+// would keep the oldest one waiting for ever; an operator, however, is not asked to approve what was taken back. While the
+// rollout was halted, nothing was superseded: that time does not count.
 func (m *Machine) supersedable(now time.Time) bool {
-	return m.phase == Held || m.cfg.Stages[m.stage].Approve || now.Sub(m.first) < 2*m.cfg.Stages.Lasts()
+	since := m.first
+	if m.ended.After(since) {
+		since = m.ended
+	}
+	return m.phase == Held || m.cfg.Stages[m.stage].Approve || now.Sub(since) < 2*m.cfg.Stages.Lasts()
 }
 
 func (m *Machine) gathered(now time.Time, f Facts) (cut bool, next time.Time) {
@@ -270,6 +331,9 @@ func (m *Machine) gathered(now time.Time, f Facts) (cut bool, next time.Time) {
 func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
 	m.last++
 	m.edition, m.changed, m.behind, m.unobserved = m.last, changed, time.Time{}, false
+	if m.resumed.After(changed) {
+		m.changed = m.resumed
+	}
 	switch {
 	case !large || m.cfg.Hold == 0:
 		m.held = time.Time{}
@@ -324,11 +388,11 @@ func (m *Machine) roll(now time.Time, f Facts) (next time.Time) {
 	}
 	if !f.Evidence.enough() {
 		if now.Before(most) {
-			m.ripe = time.Time{}
+			m.ripe, m.overdue = time.Time{}, true
 			return most
 		}
 		if f.Evidence.Accepted == 0 {
-			m.reject(now, fmt.Sprintf("none of %d clients accepted it in %v", f.Evidence.Wanting, 2*stage.Lasts))
+			m.reject(now, fmt.Sprintf("none of %s accepted it in %v", counted(f.Evidence.Wanting, "client"), 2*stage.Lasts))
 			return time.Time{}
 		}
 	}
@@ -360,7 +424,9 @@ func (m *Machine) advance(now time.Time, f Facts) {
 func (m *Machine) promoted(now time.Time, behind bool) {
 	was := m.good
 	m.before, m.good, m.kept, m.halt, m.held = &was, m.edition, nil, Halt{}, time.Time{}
-	m.phase, m.first = Current, time.Time{}
+	m.first = time.Time{}
+	m.outcomes.Promoted++
+	m.enter(Current, now)
 	if behind {
 		m.first = cmp.Or(m.behind, now)
 		m.gather(now)
@@ -370,6 +436,7 @@ func (m *Machine) promoted(now time.Time, behind bool) {
 // reject serves everybody the last good, until the origin changes what was rejected.
 func (m *Machine) reject(now time.Time, reason string) {
 	m.enter(Halted, now)
+	m.outcomes.Halted++
 	m.kept, m.held, m.halt = nil, time.Time{}, Halt{reason, now}
 }
 
@@ -410,6 +477,7 @@ func (m *Machine) Resume(now time.Time) error {
 	if m.phase != Halted {
 		return fmt.Errorf("%w: the state is %v", ErrNotHalted, m.phase)
 	}
+	m.resumed = now
 	m.gather(now)
 	return nil
 }
@@ -421,6 +489,7 @@ func (m *Machine) Undo(now time.Time, reason string) error {
 		return ErrNothingToUndo
 	}
 	m.edition, m.good, m.before = m.good, *m.before, nil
+	m.outcomes.Undone++
 	m.reject(now, reason)
 	return nil
 }

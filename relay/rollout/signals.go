@@ -8,9 +8,9 @@ import (
 
 // A Client is who did something with an edition.
 type Client struct {
-	Node   string // node.id
-	Peer   string // the identity of its certificate, or its host; empty on a Unix socket
-	Cohort int
+	Node   string `json:"node_id"`
+	Peer   string `json:"peer,omitempty"` // the identity of its certificate, or its host; empty on a Unix socket
+	Cohort int    `json:"cohort"`         // the index of that in Status.Cohorts
 }
 
 // Bounds of the share of clients that close their streams.
@@ -28,7 +28,7 @@ type Signals struct {
 	stages   int
 	refusals int
 
-	known   map[string]*known // by Node
+	known   map[Client]*known
 	clients [MaxStages + 1]tally
 	refused tally
 	first   Refusal // the first that counts
@@ -46,8 +46,8 @@ type known struct {
 // A Refusal is a NACK.
 type Refusal struct {
 	Client
-	TypeURL string
-	Words   string // of the client
+	TypeURL string `json:"type_url"`
+	Words   string `json:"detail"` // of the client
 }
 
 // A tally counts distinct clients.
@@ -72,15 +72,16 @@ func (t *tally) count() int { return len(t.nodes) }
 
 // NewSignals returns signals of an edition, to which no client is known yet.
 func NewSignals(cfg Config) *Signals {
-	return &Signals{stages: len(cfg.Stages), refusals: cfg.Refusals, known: make(map[string]*known)}
+	return &Signals{stages: len(cfg.Stages), refusals: cfg.Refusals, known: make(map[Client]*known)}
 }
 
-// Know adds a client that has accepted the last good, but for types that it refuses. Calls for one Node add up.
+// Know adds a client that has accepted the last good, but for types that it refuses. Calls for one client add up, and
+// another client with its Node takes nothing from it.
 func (s *Signals) Know(c Client, refusing ...string) {
-	k := s.known[c.Node]
+	k := s.known[c]
 	if k == nil {
 		k = &known{Client: c}
-		s.known[c.Node] = k
+		s.known[c] = k
 		s.clients[c.Cohort].add(c)
 	}
 	k.refusing = append(k.refusing, refusing...)
@@ -122,12 +123,7 @@ func (s *Signals) Returned(c Client) {
 }
 
 // knows returns the client if it is known, in the same cohort and by the same peer.
-func (s *Signals) knows(c Client) *known {
-	if k := s.known[c.Node]; k != nil && k.Client == c {
-		return k
-	}
-	return nil
-}
+func (s *Signals) knows(c Client) *known { return s.known[c] }
 
 // Refusals returns how many clients refused the edition.
 func (s *Signals) Refusals() int { return s.refused.count() }
@@ -135,18 +131,16 @@ func (s *Signals) Refusals() int { return s.refused.count() }
 // Halt returns why an edition that is served to so many cohorts must go no further; empty if nothing speaks against it.
 func (s *Signals) Halt(reached int, in time.Duration) string {
 	if n := s.refused.count(); n > s.refusals {
-		return fmt.Sprintf("%d clients refused it, at most %d may: %s refused %s: %s", n, s.refusals, s.first.Node, s.first.TypeURL, s.first.Words)
+		return fmt.Sprintf("%s refused it, at most %d may: %s refused %s: %s", counted(n, "client"), s.refusals, s.first.Node, s.first.TypeURL, s.first.Words)
 	}
 	var of, left [2]int // the cohorts reached, and the rest
+	leavers := s.leavers()
 	for cohort := range s.clients[:s.stages+1] {
 		of[s.side(cohort, reached)] += s.clients[cohort].count()
+		left[s.side(cohort, reached)] += leavers[cohort].count()
 	}
-	var leavers [MaxStages + 1]tally
 	var crashed [2]*known
 	for _, k := range s.known {
-		if k.left && leavers[k.Cohort].add(k.Client) {
-			left[s.side(k.Cohort, reached)]++
-		}
 		if k.returns >= mostReturns {
 			crashed[s.side(k.Cohort, reached)] = k
 		}
@@ -155,9 +149,35 @@ func (s *Signals) Halt(reached int, in time.Duration) string {
 		return fmt.Sprintf("%s left and came back %d times in %v, and no client did without it", crashed[0].Node, crashed[0].returns, in)
 	}
 	if left[0] >= leastLeft && min(of[0], of[1]) >= leastSide && 100*left[0]*of[1] > (200*left[1]+marginLeft*of[1])*of[0] {
-		return fmt.Sprintf("%d of %d clients left, and of others %d of %d", left[0], of[0], left[1], of[1])
+		return fmt.Sprintf("%d of %s left, and of others %d of %d", left[0], counted(of[0], "client"), left[1], of[1])
 	}
 	return ""
+}
+
+// counted returns a number of things in words.
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// leavers returns the clients of each cohort that closed their streams in this stage, whether or not they came back.
+func (s *Signals) leavers() (all [MaxStages + 1]tally) {
+	for _, k := range s.known {
+		if k.left {
+			all[k.Cohort].add(k.Client)
+		}
+	}
+	return all
+}
+
+// countLeft records in cohorts how many clients of each have left in this stage.
+func (s *Signals) countLeft(cohorts []Cohort) {
+	leavers := s.leavers()
+	for i := range cohorts {
+		cohorts[i].Left = leavers[i].count()
+	}
 }
 
 // side returns 0 for a cohort that the edition is served to, and 1 for another.

@@ -13,6 +13,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/xdstender/tender/relay/authz"
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // MaxStages is how many stages there may be before the rest.
@@ -61,7 +62,7 @@ func (s Stage) String() string {
 	if s.Approve {
 		return s.Selector.String() + " approve"
 	}
-	return s.Selector.String() + " " + s.Lasts.String()
+	return s.Selector.String() + " " + humanize.Duration(s.Lasts)
 }
 
 // String returns the selector as it stands in the text of Stages.
@@ -88,7 +89,7 @@ func (s *Stages) UnmarshalText(text []byte) error {
 			err = all.follows(stage)
 		}
 		if err != nil {
-			return fmt.Errorf("stage %d (%q): %w", len(all)+1, strings.TrimSpace(part), err)
+			return fmt.Errorf("stage %d (%s): %w", len(all)+1, humanize.Quote(strings.TrimSpace(part)), err)
 		}
 		all = append(all, stage)
 	}
@@ -127,7 +128,7 @@ func parseStage(text string) (stage Stage, err error) {
 		return stage, nil
 	}
 	if stage.Lasts, err = time.ParseDuration(lasts); err != nil || stage.Lasts < time.Second || stage.Lasts > 7*24*time.Hour {
-		return Stage{}, fmt.Errorf(`%q is not a duration from 1s to 168h, nor "approve"`, lasts)
+		return Stage{}, fmt.Errorf(`%s is not a duration from 1s to 168h, nor "approve"`, humanize.Quote(lasts))
 	}
 	return stage, nil
 }
@@ -143,11 +144,11 @@ func parseSelector(text string) (Selector, error) {
 		ok = ok && slices.Contains(fields, field)
 	}
 	if !ok {
-		return Selector{}, fmt.Errorf("%q is neither a share such as 5%%, nor a field and a glob, such as metadata.canary=true; the fields are %s, metadata.<path>",
-			text, strings.Join(fields, ", "))
+		return Selector{}, fmt.Errorf("%s is neither a share such as 5%%, nor a field and a glob, such as metadata.canary=true; the fields are %s, metadata.<path>",
+			humanize.Quote(text), strings.Join(fields, ", "))
 	}
 	if glob == "" {
-		return Selector{}, fmt.Errorf("%q has no glob after =: * matches any text", text)
+		return Selector{}, fmt.Errorf("%s has no glob after =: * matches any text", humanize.Quote(text))
 	}
 	return Selector{Field: field, Glob: glob}, nil
 }
@@ -156,7 +157,7 @@ func parseShare(number string) (Selector, error) {
 	whole, part, _ := strings.Cut(number, ".")
 	n, err := strconv.ParseUint(whole+(part + "00")[:max(2, len(part))], 10, 32)
 	if err != nil || len(part) > 2 || n == 0 || n > wholeShare {
-		return Selector{}, fmt.Errorf("%q is not a share from 0.01%% to 100%%, of at most two decimals", number+"%")
+		return Selector{}, fmt.Errorf("%s is not a share from 0.01%% to 100%%, of at most two decimals", humanize.Quote(number+"%"))
 	}
 	return Selector{Share: uint16(n)}, nil
 }

@@ -3,18 +3,21 @@ package telemetry
 import (
 	"fmt"
 	"hash/fnv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 )
 
 // A Reading is what the relay has counted up to a moment.
 type Reading struct {
+	At     time.Time // the moment
 	Status admin.Status
 	Memory float64 // how much of its limit is used: 1 is all, 0 if there is none
 	Server downstream.Stats
@@ -25,9 +28,10 @@ type Reading struct {
 
 	Snapshots snapshot.Stats
 
-	Origins []Origin // in the order of Status.Origins
-	Groups  []Group
-	Clients []admin.TypeTotals
+	Origins  []Origin          // in the order of Status.Origins
+	Rollouts []*rollout.Status // by origin; none if they are off
+	Groups   []Group
+	Clients  []admin.TypeTotals
 }
 
 // An AuditFault is where the drift audit found something: in the view of which group, and in

@@ -10,6 +10,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -99,12 +100,29 @@ var table = []row{
 		}
 	}},
 
+	{"tender.rollout.state", gauge, "", "origin state", "1 for the state of the origin's rollout, else 0: current (all clients are served what the origin has), gathering (changes), held (before the first stage), rolling or halted. Of rollouts there are metrics only if TENDER_ROLLOUT is on.", rolloutStates},
+	{"tender.rollout.stage", gauge, "", "origin", "How many stages are served the edition.",
+		rollouts(func(_ *Reading, s *rollout.Status) float64 { return float64(s.Stage) })},
+	{"tender.rollout.clients", sum, "{client}", "origin cohort", "Clients that are connected. The cohort is the number of a stage of TENDER_ROLLOUT from 1 on, or rest.", cohortClients},
+	{"tender.rollout.answers", sum, "{client}", "origin cohort outcome", "Clients that are served the edition and want something that it changes. The outcome is accepted, refused or unanswered.", cohortAnswers},
+	{"tender.rollout.age", gauge, "s", "origin", "For how long the oldest change has waited to be served to all clients; 0 if none waits.",
+		rollouts(func(r *Reading, s *rollout.Status) float64 { return since(r, s.Oldest) })},
+	{"tender.rollout.waiting", gauge, "", "origin reason", "1 for what the rollout waits for besides time, else 0. The reason is origin (to be connected, and to confirm what it has), hold (TENDER_MASS_DELETE_HOLD), approval, answers (of clients) or check.", rolloutAwaits},
+	{"tender.rollout.check.failing", gauge, "s", "origin", "For how long TENDER_ROLLOUT_CHECK has given no answer about editions on their way; 0 if it does, or if there is no edition to ask it about.",
+		rollouts(checkFailing)},
+	{"tender.rollout.halted.time", gauge, "s", "origin", "When the rollout halted, in seconds since 1970; 0 if it is not halted.",
+		rollouts(haltedTime)},
+	{"tender.rollout.unobserved", gauge, "", "origin", "1 if a stage of the edition ended without a client that wanted what it changes, else 0.",
+		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Unobserved) })},
+	{"tender.rollout.cold", gauge, "", "origin", "1 if the relay began without a snapshot and has promoted no edition since, else 0: what the origin had then went to all clients at once.",
+		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Cold) })},
+	{"tender.rollouts", counter, "{edition}", "origin outcome", "Editions, by what became of them: promoted, halted, reverted (by the origin), superseded (by newer changes) or undone (which are halted, too).", rolloutOutcomes},
+
 	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is up, else 0.",
 		views(func(v *admin.View) float64 { return number(v.Connected) })},
 	{"tender.view.stale", gauge, "s", "group origin", "For how long the view has served what its origin cannot correct; 0 if the origin is there.",
 		views(func(v *admin.View) float64 { return v.StaleSeconds })},
-	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen.",
-		views(func(v *admin.View) float64 { return float64(v.Withheld) }, string(cache.Frozen))},
+	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen; with TENDER_ROLLOUT also rollout (they wait for it) or halted (the rollout is), and then it counts what clients of no stage are shown.", withheld},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources held, by wildcard and by name.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Entries) })},
 	{"tender.view.size", sum, "By", "group origin type", "Their size as they are sent. Groups share the memory of equal ones.",
@@ -248,12 +266,12 @@ func originTypes(value func(upstream.TypeStats) int64) func(*Reading, put) {
 	}
 }
 
-// views reads a value of each view; further are the values of labels beside its group and origin.
-func views(value func(*admin.View) float64, further ...string) func(*Reading, put) {
+// views reads a value of each view.
+func views(value func(*admin.View) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		for i := range r.Status.Views {
 			v := &r.Status.Views[i]
-			put(value(v), append([]string{viewLabel(v), v.Origin}, further...)...)
+			put(value(v), viewLabel(v), v.Origin)
 		}
 	}
 }

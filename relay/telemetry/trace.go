@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
+	"time"
 
 	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel/attribute"
@@ -19,13 +21,17 @@ import (
 )
 
 // A Tracer makes one trace of each message of an origin: origin.receive, cache.apply, fanout and deliver,
-// each the parent of the next. Nil makes none. Its methods may be called from any goroutine.
+// each the parent of the next; and one of each edition of a rollout (OriginTracer.Changed). Nil makes none. Its methods
+// may be called from any goroutine.
 type Tracer struct {
 	provider *sdk.TracerProvider
 
 	// Changes are sampled as the OTEL_… variables say. Deliveries are chosen by who tells of them, and
 	// what is slow or was refused is shown whether or not its change is.
 	changes, deliveries trace.Tracer
+
+	mu      sync.Mutex
+	origins map[string]*OriginTracer // by name
 }
 
 // NewTracer returns a tracer whose spans an exporter receives as they end, or, if it is nil, the one that the OTEL_…
@@ -54,7 +60,7 @@ func NewTracer(ctx context.Context, to sdk.SpanExporter, cfg Config) (*Tracer, e
 	}
 	version := trace.WithInstrumentationVersion(cfg.Version)
 	sampled, all := sdk.NewTracerProvider(sink, sdk.WithResource(from)), sdk.NewTracerProvider(sink, sdk.WithResource(from), sdk.WithSampler(sdk.AlwaysSample()))
-	return &Tracer{provider: sampled, changes: sampled.Tracer(scope, version), deliveries: all.Tracer(scope, version)}, nil
+	return &Tracer{provider: sampled, changes: sampled.Tracer(scope, version), deliveries: all.Tracer(scope, version), origins: make(map[string]*OriginTracer)}, nil
 }
 
 // Shutdown exports what there is, and returns when that is done or ctx ends.
@@ -62,26 +68,27 @@ func (t *Tracer) Shutdown(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
+	t.endEditions()
 	return t.provider.Shutdown(ctx)
 }
 
 // A received is the trace of one message of an origin. It implements upstream.Trace.
 type received struct {
-	tracer *Tracer
+	origin *OriginTracer
 	ctx    context.Context
 	span   trace.Span
 }
 
 // Received begins the trace of a message.
-func (t *Tracer) Received(r upstream.Received) upstream.Trace {
-	ctx, span := t.changes.Start(context.Background(), "origin.receive", trace.WithTimestamp(r.At), trace.WithSpanKind(trace.SpanKindConsumer))
+func (o *OriginTracer) Received(r upstream.Received) upstream.Trace {
+	ctx, span := o.tracer.changes.Start(context.Background(), "origin.receive", trace.WithTimestamp(r.At), trace.WithSpanKind(trace.SpanKindConsumer))
 	if span.IsRecording() {
 		span.SetAttributes(
 			attribute.String("tender.origin", r.Origin), attribute.String("tender.type_url", r.TypeURL), attribute.String("tender.version", r.Version),
 			attribute.String("tender.nonce", r.Nonce), attribute.Int("tender.resources", r.Resources), attribute.Int("tender.removed", r.Removed),
 		)
 	}
-	return &received{t, ctx, span}
+	return &received{o, ctx, span}
 }
 
 // Answered implements upstream.Trace.
@@ -101,7 +108,7 @@ func ids(span trace.Span) (traceID, spanID string) {
 
 // Applied implements cache.Trace.
 func (r *received) Applied(a cache.Application) cache.Span {
-	ctx, span := r.tracer.changes.Start(r.ctx, "cache.apply", trace.WithTimestamp(a.Began))
+	ctx, span := r.origin.tracer.changes.Start(r.ctx, "cache.apply", trace.WithTimestamp(a.Began))
 	defer span.End(trace.WithTimestamp(a.Ready))
 	if span.IsRecording() {
 		span.SetAttributes(append(describe(a.Type),
@@ -112,11 +119,18 @@ func (r *received) Applied(a cache.Application) cache.Span {
 	if !a.Followed {
 		return nil
 	}
-	_, fan := r.tracer.changes.Start(ctx, "fanout", trace.WithTimestamp(a.Ready))
+	_, fan := r.origin.tracer.changes.Start(ctx, "fanout", trace.WithTimestamp(a.Ready))
 	if fan.IsRecording() {
 		fan.SetAttributes(append(describe(a.Type), attribute.Int("tender.resources", a.Change.Changed), attribute.Int("tender.removed", a.Change.Removed))...)
 	}
 	return fanout{fan}
+}
+
+// Waits implements cache.Trace.
+func (r *received) Waits(at time.Time) {
+	if first := r.origin.waits(at, r.span.SpanContext()); first {
+		r.span.AddEvent("waits", trace.WithTimestamp(at))
+	}
 }
 
 // describe says which type a span is about, and which version of it readers see.

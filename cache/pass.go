@@ -1,0 +1,266 @@
+package cache
+
+import (
+	"cmp"
+	"slices"
+)
+
+// passEdit stores an edit, and returns the edits of what readers see; those of views to which nothing passes are left out. The slice is
+// valid until the next call.
+func (g *gate) passEdit(ed *edit) []*edit {
+	w := g.w
+	w.passed = w.passed[:0]
+	if ed.ledger != g.latest || !g.closed() {
+		w.passed = append(w.passed, ed)
+		return w.passed
+	}
+	for _, tomb := range ed.ledger.tombstones[ed.typ.URL] { // no reader needs tombstones of latest: show compares
+		if e := ed.typ.Wildcard.Get(tomb.name); e != nil && !e.Present() {
+			ed.typ.Wildcard.drop(ed.txn, e)
+			tomb.name.entries--
+		}
+	}
+	delete(ed.ledger.tombstones, ed.typ.URL)
+	ed.ledger.gen = ed.gen
+	for i := range g.served {
+		if s := g.passTo(i, ed); s != nil {
+			w.passed = append(w.passed, s)
+		}
+	}
+	return w.passed
+}
+
+// passTo returns the edit of what the readers of one view see of an edit of latest; nil if nothing passes.
+func (g *gate) passTo(i int, ed *edit) *edit {
+	w, s := g.w, g.served[i]
+	names, shown := ed.txn.noted, s.view.Generation()
+	began, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
+	if !began && shown.sources[w.source] == g.asServed(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
+		as := &edit{w: w, ledger: s.ledger, gen: shown, typ: typ, index: ed.index}
+		if !g.passesAny(as, ed, names) { // as most changes that wait
+			g.withhold(s, as, ed.typ, names)
+			return nil
+		}
+	}
+	to := ed.servedEdit(i)
+	g.passNames(s, to, ed, append(names[:len(names):len(names)], to.txn.noted...))
+	*to.gen.ownSource(w.source) = g.asServed(s, shown, ed.gen)
+	return to
+}
+
+// passNames shows readers what passes of an edit of latest.
+func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
+	t := latest.typ
+	g.passFrom(ed, latest.gen, t, names)
+	if t.source == g.w.source && g.completes(ed.typ, t) {
+		names = append(names, s.withheldOf(ed.index)...)
+		if ed.typ.Covered, ed.dirty = t.Covered, true; t.Phase > ed.typ.Phase && !t.hasWholeError() {
+			ed.clearWholeError()
+		}
+		ed.typ.Phase, ed.typ.Restored = t.Phase, t.Restored
+	}
+	g.withhold(s, ed, t, names)
+	for _, kind := range kinds {
+		of, is := ed.of(kind), t.set(kind)
+		if of.set.system == "" || of.set.sum == is.sum {
+			of.set.system = is.system
+		}
+		of.compact()
+	}
+}
+
+// passFrom shows readers what passes of names of a type in latest.
+func (g *gate) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
+	for _, n := range names {
+		for _, kind := range kinds {
+			if g.writes(kind, t, n) {
+				copying{ed.of(kind), latest, t}.pass(n)
+			}
+		}
+	}
+}
+
+// passWithheld shows readers what passes now of what was withheld.
+func (g *gate) passWithheld(s *served) {
+	for t := range g.Generation().types.since(0) {
+		ed := g.w.beginOn(s.ledger, t.URL)
+		names := s.withheldOf(ed.index)
+		g.passFrom(ed, g.Generation(), t, names)
+		g.withhold(s, ed, t, names)
+		g.w.publish(ed)
+	}
+}
+
+// withheldOf returns the names of a type that are withheld.
+func (s *served) withheldOf(t *indexType) (names []*Name) {
+	for n := range s.withheld {
+		if t.names[n.text] == n {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// completes reports whether more is known in latest of how complete the wildcard set of a type is than readers see.
+func (g *gate) completes(served, t *Type) bool {
+	return t.Phase > served.Phase || t.Phase == served.Phase && t.Covered && !served.Covered && !g.Frozen()
+}
+
+// asServed returns what readers see of the state that latest has of the writer's source: what they hold may come from elsewhere
+// (Target).
+func (g *gate) asServed(s *served, shown, latest *Generation) Source {
+	was, is := shown.sources[g.w.source], latest.sources[g.w.source]
+	if g.Frozen() { // otherwise it is frozen where the writer copies from, or not at all
+		is.Frozen = g.frozen
+	}
+	if is.Target != was.Target && (g.Frozen() || len(s.withheld) > 0) {
+		is.Target = ""
+	}
+	return is
+}
+
+// setSource records the state of the source in all generations. The index must be locked.
+func (g *gate) setSource(as Source, reconnected bool) {
+	w := g.w
+	latest := *g.Generation()
+	*latest.ownSource(w.source) = as
+	if reconnected {
+		latest.originChanges++
+	}
+	for _, s := range g.served {
+		if s.ledger == g.latest {
+			continue
+		}
+		generation := *s.view.Generation()
+		*generation.ownSource(w.source) = g.asServed(s, &generation, &latest)
+		if reconnected {
+			generation.originChanges++
+		}
+		s.view.head.Store(&generation)
+	}
+	if g.latest.gen == nil {
+		w.view.head.Store(&latest)
+	} else {
+		g.latest.gen = &latest
+	}
+}
+
+// A passage is what passes a gate of a name's state.
+type passage int
+
+const (
+	passNothing passage = iota
+	passAll
+	passAnswer   // the first one for a name, which readers see in the wildcard set
+	passVersion  // and how long it lives: the content is the same
+	passDeadline // of other content
+)
+
+// passes returns what passes of a name's state in latest.
+func (to copying) passes(n *Name) passage {
+	seen, is := to.set.Get(n), to.t.set(to.kind).Get(n)
+	switch {
+	case to.w.restoring:
+		return passAnswer
+	case !to.w.Frozen() && !to.waits(seen, is), to.admits(n, is):
+		return passAll
+	case to.isSeen(n, is):
+		return passAnswer
+	case !seen.Present() || !is.Present():
+		return passNothing
+	case seen.Resource.Key() == is.Resource.Key() && to.w.view.cfg.VersionSource.same(seen.Resource, is.Resource) &&
+		to.typ.Errors(to.kind).Get(n) == nil:
+		return passVersion
+	case !seen.Deadline().Equal(is.Deadline()):
+		return passDeadline
+	default:
+		return passNothing
+	}
+}
+
+// pass shows readers the state of a name in latest, as far as it passes the gate.
+func (to copying) pass(n *Name) {
+	switch is := to.t.set(to.kind).Get(n); to.passes(n) {
+	case passAll:
+		to.show(n)
+	case passAnswer:
+		to.showThawed(n)
+	case passVersion:
+		to.entry(is)
+	case passDeadline:
+		again := *to.set.Get(n)
+		to.renew(&again, is.Deadline())
+		to.setAlarm(&again)
+		to.set.put(to.txn, &again)
+	}
+}
+
+// passesAny reports whether anything passes of names in an edit of latest. The other edit is of what readers see, and is not changed.
+func (g *gate) passesAny(served, latest *edit, names []*Name) bool {
+	return slices.ContainsFunc(names, func(n *Name) bool {
+		return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
+			return g.writes(kind, latest.typ, n) && copying{served.of(kind), latest.gen, latest.typ}.passes(n) != passNothing
+		})
+	})
+}
+
+// isSeen reports whether readers of a name, who see an entry of the wildcard set, see no change if the first answer for the
+// name takes its place.
+func (to copying) isSeen(n *Name, is *Entry) bool {
+	if to.kind == Wildcard || is == nil || to.set.Get(n) != nil || to.typ.Errors(ByName).Get(n) != nil || to.t.Errors(ByName).Get(n) != nil {
+		return false
+	}
+	seen, _ := to.typ.Lookup(n)
+	return seen.Present() && (!is.Present() || seen.shows(is.Resource))
+}
+
+// waits reports whether a change from what readers see waits until Show.
+func (to copying) waits(seen, is *Entry) bool {
+	return to.typ.hasLastGood(to.kind) && to.w.changeWaits(resourceType(to.typ.URL), seen.Present() && !is.Present())
+}
+
+// hasLastGood reports whether what readers see in a set of the type is more than first state.
+func (t *Type) hasLastGood(kind Kind) bool {
+	return kind == ByName || t.Phase == Confirmed || t.Restored
+}
+
+// differenceWaits reports whether only Show ends a difference between what readers see of a name and latest, and not a thaw.
+func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
+	return g.changeWaits(resourceType(cmp.Or(served.URL, latest.URL)), !latest.present(n)) && slices.ContainsFunc(kinds[:], func(kind Kind) bool {
+		return served.hasLastGood(kind) && !g.agreesOn(kind, served, latest, n)
+	})
+}
+
+// changeWaits reports whether a change of a type, which is a removal or not, waits until Show.
+func (g *gate) changeWaits(typeURL string, removal bool) bool {
+	cfg := &g.w.view.cfg
+	return cfg.Cohorts > 0 && (cfg.Waits(typeURL) || removal && removalWaits(typeURL))
+}
+
+// admits reports whether a name passes the closed gate: readers see nothing of it, or
+// nothing that may be kept. The entry is that of latest; nil is none.
+func (to copying) admits(n *Name, is *Entry) bool {
+	if to.kind == Wildcard {
+		return to.admitsMember(to.set.Get(n))
+	}
+	failing, err := to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
+	fails := err != nil && !err.Err.NotFound()
+	switch seen, _ := to.typ.Lookup(n); {
+	case seen == nil:
+		return !failing && to.set.Get(n) == nil
+	case is != nil && !is.Present() && !to.set.Get(n).Present() && !failing && !fails:
+		return true // the origin repeats that there is none
+	default:
+		return seen.Expired || !cacheable(seen)
+	}
+}
+
+// admitsMember is admits for an entry of the wildcard set that readers see.
+func (to copying) admitsMember(seen *Entry) bool {
+	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
+}
+
+// cacheable reports whether an entry may be shown for longer than a moment.
+func cacheable(e *Entry) bool {
+	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
+}

@@ -1,0 +1,262 @@
+package cache
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Waiting says how latest stands to what the rest is served, and to an edition.
+type Waiting struct {
+	Names   int       // that wait: the rest is served another state of them
+	Edited  int       // of the edition's resources, those that have other content in latest
+	Behind  int       // names that wait of which latest has another state than the edition; without an edition, all that wait
+	Changed time.Time // when a name that waits changed last
+}
+
+// A comparison is that of latest with an edition. It belongs to its gate.
+type comparison struct {
+	edition *Edition // nil if there is none
+	edited  map[compared]struct{}
+	behind  map[compared]struct{}
+	changed time.Time
+	last    Waiting
+}
+
+// A compared resource is known by its texts: its Name may be forgotten, and made again, while an edition is open.
+type compared struct{ key, name string }
+
+// Compare has Waiting compare latest with an edition from now on; nil is none.
+func (w *Writer) Compare(e *Edition) {
+	x := &w.view.index
+	x.mu.Lock()
+	c, latest := &w.comparison, w.Generation()
+	c.edition, c.edited, c.behind = e, make(map[compared]struct{}), make(map[compared]struct{})
+	if e != nil {
+		for key, names := range e.Changes {
+			for text := range names {
+				w.compare(latest.Type(key), compared{key, text}, x.types[key].find(text))
+			}
+		}
+	}
+	x.mu.Unlock()
+	w.compareAll()
+	w.tellWaiting()
+}
+
+// compareAll compares all names, also those that the edition does not change.
+func (w *Writer) compareAll() {
+	c, latest := &w.comparison, w.Generation()
+	if c.edition == nil || c.edition.of == nil {
+		return
+	}
+	w.view.index.mu.Lock()
+	defer w.view.index.mu.Unlock()
+	for t := range latest.types.since(0) {
+		if !w.changeWaits(resourceType(t.URL), true) {
+			continue
+		}
+		for _, of := range []*Type{t, c.edition.of.Type(t.URL)} {
+			for e := range w.own(of) {
+				if !e.Name.forgotten {
+					w.compare(t, compared{t.URL, e.Name.text}, e.Name)
+				}
+			}
+		}
+	}
+}
+
+// compare notes how latest stands to the edition with a resource; a nil name is none. The index must be locked.
+func (w *Writer) compare(latest *Type, id compared, n *Name) {
+	c := &w.comparison
+	if c.edition == nil {
+		return
+	}
+	content, changes := c.edition.Changes[id.key][id.name]
+	was := c.edition.name(id)
+	if changes && c.edition.forgot(latest, id, was, n) {
+		delete(c.edited, id)
+		delete(c.behind, id)
+		return
+	}
+	edited := changes && content != latest.content(n) && w.changeWaits(resourceType(id.key), false)
+	same := n != nil && (was == nil || was == n) && w.changeWaits(resourceType(id.key), !latest.present(n))
+	note(c.edited, id, edited)
+	note(c.behind, id, c.edition.of != nil && (edited || same && w.isBehind(latest, n)))
+}
+
+// isBehind reports whether a name of a type would wait, had the rest been shown the edition. Of what the edition says nothing,
+// the rest keeps what it sees.
+func (w *Writer) isBehind(latest *Type, n *Name) bool {
+	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
+		of := w.edition.of.Type(latest.URL)
+		if !of.states(kind, n) || kind == Wildcard && of.era != latest.era {
+			if of = w.rest().generation().Type(latest.URL); !of.hasLastGood(kind) {
+				return false
+			}
+		}
+		return !w.agreesOn(kind, of, latest, n)
+	})
+}
+
+// name returns the Name that a resource had when the edition was cut; nil if the edition does not change it, or an earlier process has
+// cut it.
+func (e *Edition) name(id compared) *Name {
+	names := e.names[id.key]
+	at, found := slices.BinarySearchFunc(names, id.name, func(n *Name, text string) int { return strings.Compare(n.text, text) })
+	if !found {
+		return nil
+	}
+	return names[at]
+}
+
+// forgot reports whether a resource that the edition changes was forgotten since, for lack of clients that want it: what latest
+// has under its name, if anything, is no change of what the edition has. Was is the name when the edition was cut, n that of now;
+// nil is none.
+func (e *Edition) forgot(latest *Type, id compared, was, n *Name) bool {
+	if was == nil { // an earlier process has cut the edition
+		return !latest.states(Wildcard, n) && (n == nil || !latest.present(n) && !latest.states(ByName, n))
+	}
+	for _, t := range []*Type{e.of.Type(id.key), e.was.Type(id.key)} {
+		if t.Wildcard.Get(was).Present() {
+			return t.era != latest.era
+		}
+	}
+	return n != was || !latest.states(ByName, n)
+}
+
+func note(in map[compared]struct{}, id compared, is bool) {
+	if is {
+		in[id] = struct{}{}
+	} else {
+		delete(in, id)
+	}
+}
+
+// compareEdit compares the names that an edit of latest has changed, once it has passed to the rest. It reports whether any of them
+// waits. The index must be locked.
+func (w *Writer) compareEdit(ed *edit) (waits bool) {
+	for _, n := range ed.txn.noted {
+		if w.rest().withheld[n] {
+			w.comparison.changed, waits = ed.now, true
+		}
+		w.compare(ed.typ, compared{ed.typ.URL, n.text}, n)
+	}
+	return waits
+}
+
+// tellWaiting publishes how latest stands, and calls Config.Waiting if that has changed.
+func (w *Writer) tellWaiting() {
+	c, names := &w.comparison, w.rest().waiting
+	now := Waiting{Names: names, Edited: len(c.edited), Behind: len(c.behind), Changed: c.changed}
+	if c.edition == nil {
+		now.Behind = names
+	}
+	if now != c.last {
+		c.last = now
+		w.view.cfg.Waiting(w.source, now)
+	}
+}
+
+// tellSettled calls Config.Waiting since Settled may have changed.
+func (w *Writer) tellSettled() {
+	if w.view.cfg.Cohorts > 0 {
+		w.view.cfg.Waiting(w.source, w.last)
+	}
+}
+
+// Keeps reports whether nothing may be forgotten for lack of clients: those who come back are to find what there was, and not what
+// the rest is not served yet.
+func (w *Writer) Keeps() bool { return w.Frozen() || w.rest().waiting > 0 }
+
+// Withholds reports whether the rest does not see the newest state of a name.
+func (w *Writer) Withholds(n *Name) bool {
+	_, is := w.rest().withheld[n]
+	return is
+}
+
+// WithholdsMembers reports whether that holds for any resource of a wildcard set.
+func (w *Writer) WithholdsMembers(key string) bool {
+	if len(w.rest().withheld) == 0 {
+		return false
+	}
+	for _, g := range []*Generation{w.rest().generation(), w.Generation()} {
+		for e := range g.Type(key).Wildcard.Since(0) {
+			if w.Withholds(e.Name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Settled reports whether latest of a source is complete: it is connected, and it has confirmed the wildcard sets and collections
+// that are wanted, and answered for names, as far as these are restored from a snapshot. A source of which nothing is wanted and nothing held is settled. Any
+// goroutine may call it.
+func (v *View) Settled(source int) bool {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	latest := v.writers[source].Generation()
+	if !latest.sources[source].Connected {
+		return !x.uses(source)
+	}
+	if x.sources[source].restored > 0 {
+		return false
+	}
+	for key, t := range x.types {
+		if t.source == source && latest.Type(key).Restored && latest.Type(key).Phase < Confirmed {
+			return false
+		}
+	}
+	return true
+}
+
+// uses reports whether anything of a source is wanted or held. The index must be locked.
+func (x *index) uses(source int) bool {
+	for _, t := range x.types {
+		if t.source == source && (len(t.wildcards) > 0 || t.tracked) {
+			return true
+		}
+		for _, n := range t.names {
+			if n.source == source {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// restoredQuiet is how long an origin has to be connected until its silence on a restored name means that nothing has changed: it need
+// not mention what it was told is held.
+const restoredQuiet = 15 * time.Second
+
+// dropRestored records that a name is not merely restored any more. The index must be locked.
+func (x *index) dropRestored(n *Name) {
+	if n.restored {
+		n.restored = false
+		x.sources[n.source].restored--
+	}
+}
+
+// trimRestored takes restored names for confirmed of which the origin has been silent for long enough.
+func (w *Writer) trimRestored(now time.Time) {
+	x, from := &w.view.index, w.Source()
+	if !from.Connected || now.Sub(from.Since) < restoredQuiet {
+		return
+	}
+	x.mu.Lock()
+	if x.sources[w.source].restored == 0 {
+		x.mu.Unlock()
+		return
+	}
+	for _, t := range x.types {
+		for _, n := range t.names {
+			if n.source == w.source {
+				x.dropRestored(n)
+			}
+		}
+	}
+	x.mu.Unlock()
+	w.tellSettled()
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// newRolloutCommand returns tender rollout.
+func newRolloutCommand(environ func() []string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollout",
+		Short: "Show and direct the distribution of changes in stages by a running relay",
+		Long: "Rollout shows and directs how a running relay distributes the changes of its origins in\n" +
+			"stages (TENDER_ROLLOUT): an edition, which is all that has changed by then, goes to a few\n" +
+			"clients first, and to the next stage if these accept it.",
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())}
+			}
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(
+		newRolloutStatusCommand(environ),
+		newRolloutDiffCommand(environ),
+		newRolloutPromoteCommand(environ),
+		newRolloutAbortCommand(environ),
+		newRolloutResumeCommand(environ),
+		newRolloutUndoCommand(environ),
+	)
+	return cmd
+}
+
+// newRolloutStatusCommand returns tender rollout status.
+func newRolloutStatusCommand(environ func() []string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Print the state of rollouts, or wait until they end",
+		Long: "Status prints for each origin the state of its rollout, its stage, the time left and what\n" +
+			"it waits for, how many clients of each stage accepted and refused the edition, with the\n" +
+			"error details of those that refused it, and the commands that apply.\n\n" +
+			"With --wait it returns once each rollout has ended: with exit code 0 if it was promoted, or\n" +
+			"if none is open, and 1 if it is halted. It does not wait for a change that the relay has\n" +
+			"not received yet.",
+		Example: "  tender rollout status\n  tender rollout status --wait --timeout 1h\n  tender rollout status --origin default -o json",
+		Args:    cobra.NoArgs,
+	}
+	var origin string
+	var wait bool
+	var timeout time.Duration
+	flag := addAdminFlag(cmd, environ)
+	output := addOutputFlag(cmd, "text", "yaml")
+	addRolloutOrigin(cmd, &origin)
+	cmd.Flags().BoolVar(&wait, "wait", false, "print each step, until the rollout is promoted or halted")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "with --wait, fail after this `duration`, such as 1h (default never)")
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
+		if cmd.Flags().Changed("timeout") && (!wait || timeout <= 0) {
+			return usageError{fmt.Errorf("--timeout=%v: want --wait, and a duration such as 1h", timeout)}
+		}
+		w := cmd.OutOrStdout()
+		r := rolloutReader{client: client, origin: origin, timeout: timeout, steps: io.Discard}
+		if output.output == "text" {
+			r.steps = w
+		}
+		read := r.read
+		if wait {
+			read = r.wait
+		}
+		answer, ended := read(cmd.Context())
+		if len(answer.Rollouts) == 0 {
+			return ended
+		}
+		if err := output.print(w, answer, func() error { return printRollouts(w, answer.Rollouts, time.Now()) }); err != nil {
+			return err
+		}
+		return ended
+	})
+	return cmd
+}
+
+// addRolloutOrigin adds --origin to a command that reads.
+func addRolloutOrigin(cmd *cobra.Command, origin *string) {
+	cmd.Flags().StringVar(origin, "origin", "", "only of this origin: default for that of TENDER_ORIGIN, else its `name`")
+}
+
+// newRolloutDiffCommand returns tender rollout diff.
+func newRolloutDiffCommand(environ func() []string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "diff [TYPE [NAME]]",
+		Short: "Print what the edition of a rollout changes",
+		Long: "Diff prints the resources that the edition of a rollout adds (+), removes (-) and changes (~),\n" +
+			"compared with what most clients are served; of a halted rollout, those of the rejected\n" +
+			"edition. With a NAME it prints a diff of the content as JSON, in which secrets are redacted.\n" +
+			"TYPE is a type URL, or a short name such as cds.",
+		Example: "  tender rollout diff\n  tender rollout diff rds\n  tender rollout diff rds shop",
+		Args:    cobra.MaximumNArgs(2),
+
+		ValidArgsFunction: completeFirst(strings.Fields(getTypes)...),
+	}
+	var origin, group string
+	flag := addAdminFlag(cmd, environ)
+	output := addOutputFlag(cmd, "text", "yaml")
+	addRolloutOrigin(cmd, &origin)
+	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
+	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
+		query := url.Values{"origin": {origin}, "group": {group}, "limit": {fmt.Sprint(manyClients)}}
+		for i, arg := range args {
+			if arg == "" {
+				return usageError{errors.New("TYPE and NAME may not be empty")}
+			}
+			query.Set([]string{"type", "name"}[i], arg)
+		}
+		diff, err := readRolloutDiff(cmd.Context(), client, query)
+		if err != nil {
+			return err
+		}
+		w := cmd.OutOrStdout()
+		return output.print(w, diff, func() error {
+			if len(args) == 2 {
+				return printRolloutContents(w, diff)
+			}
+			return printRolloutDiff(w, diff)
+		})
+	})
+	return cmd
+}
+
+// newRolloutPromoteCommand returns tender rollout promote.
+func newRolloutPromoteCommand(environ func() []string) *cobra.Command {
+	cmd, of := newRolloutCommanding(environ, "promote", &cobra.Command{
+		Short: "Serve an edition to the next stage now",
+		Long: "Promote has a running relay serve the edition of a rollout to the next stage now, or to all\n" +
+			"clients after the last stage, whatever it waits for.\n\n" +
+			"With --all, all clients are served what the origin has now, without any stage, also if the\n" +
+			"rollout is halted. This is for changes that cannot wait.",
+		Example: "  tender rollout promote\n  tender rollout promote --all --origin default",
+	})
+	cmd.Flags().BoolVar(&of.All, "all", false, "serve all clients what the origin has now, without any stage")
+	return cmd
+}
+
+// newRolloutAbortCommand returns tender rollout abort.
+func newRolloutAbortCommand(environ func() []string) *cobra.Command {
+	cmd, of := newRolloutCommanding(environ, "abort", &cobra.Command{
+		Short: "Reject an edition: all clients are served the last good configuration",
+		Long: "Abort has a running relay reject the edition of a rollout: the clients that were served it\n" +
+			"are served the last good configuration again. The rollout is halted until the origin\n" +
+			"changes one of the resources of the edition, or until tender rollout resume.",
+		Example: "  tender rollout abort --reason 'errors at checkout since 02:10'",
+	})
+	addRolloutReason(cmd, of)
+	return cmd
+}
+
+// newRolloutResumeCommand returns tender rollout resume.
+func newRolloutResumeCommand(environ func() []string) *cobra.Command {
+	cmd, _ := newRolloutCommanding(environ, "resume", &cobra.Command{
+		Short: "Begin a halted rollout again",
+		Long: "Resume has a running relay begin a halted rollout again at the first stage, with all that\n" +
+			"the origin has now, the rejected changes included.",
+		Example: "  tender rollout resume",
+	})
+	return cmd
+}
+
+// newRolloutUndoCommand returns tender rollout undo.
+func newRolloutUndoCommand(environ func() []string) *cobra.Command {
+	cmd, of := newRolloutCommanding(environ, "undo", &cobra.Command{
+		Short: "Serve all clients what they were served before the newest promotion",
+		Long: "Undo has a running relay serve all clients what they were served before the newest\n" +
+			"promotion, and rejects what was promoted. The rollout is halted then, as after tender\n" +
+			"rollout abort. One promotion can be undone.",
+		Example: "  tender rollout undo --reason 'connection resets since 02:10'",
+	})
+	addRolloutReason(cmd, of)
+	return cmd
+}
+
+func addRolloutReason(cmd *cobra.Command, of *admin.RolloutScope) {
+	cmd.Flags().StringVar(&of.Reason, "reason", "", "why, for the log, the status and the page: a `text`")
+}
+
+// newRolloutCommanding completes a command that changes rollouts, and returns its arguments.
+func newRolloutCommanding(environ func() []string, name string, cmd *cobra.Command) (*cobra.Command, *admin.RolloutScope) {
+	of := new(admin.RolloutScope)
+	cmd.Use, cmd.Args = name, cobra.NoArgs
+	cmd.Long += "\n\nWithout --origin, this is for all origins in whose state it can be."
+	flag := addAdminFlag(cmd, environ)
+	output := addOutputFlag(cmd, "text", "yaml")
+	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
+		if who, err := user.Current(); err == nil { // otherwise the relay logs the address only
+			of.User = who.Username
+		}
+		var answer admin.Rollouts
+		if err := client.command(cmd.Context(), "rollout/"+name, of, &answer); err != nil {
+			return err
+		}
+		w, now := cmd.OutOrStdout(), time.Now()
+		return output.print(w, answer, func() error {
+			for _, s := range answer.Rollouts {
+				if err := printStep(w, s, now); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	return cmd, of
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"strings"
+
+	"github.com/aymanbagabas/go-udiff"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/humanize"
+)
+
+// readRolloutDiff reads all pages of what editions change.
+func readRolloutDiff(ctx context.Context, c *adminClient, query url.Values) (all admin.RolloutDiff, err error) {
+	for {
+		var page admin.RolloutDiff
+		if err := c.get(ctx, "/api/v1/rollout/diff?"+query.Encode(), &page); err != nil {
+			return all, err
+		}
+		page.Changes = append(all.Changes, page.Changes...)
+		if page.Bodies != nil {
+			maps.Copy(page.Bodies, all.Bodies)
+		}
+		if all = page; page.Next == "" {
+			return all, nil
+		}
+		query.Set("after", page.Next)
+	}
+}
+
+// A groupedChange is a change that is the same in several node groups.
+type groupedChange struct {
+	admin.RolloutChange
+	groups []string
+}
+
+// groupChanges merges changes that are the same in several node groups.
+func groupChanges(all []admin.RolloutChange) (grouped []*groupedChange, origins int) {
+	digest := func(c *admin.RolloutContent) string {
+		if c == nil {
+			return ""
+		}
+		return c.SHA256
+	}
+	at, names := make(map[[7]string]*groupedChange), make(map[string]bool)
+	for _, c := range all {
+		names[c.Origin] = true
+		key := [...]string{c.Origin, c.TypeURL, nameOf(c), c.AskedAs, c.Change, digest(c.Before), digest(c.After)}
+		if at[key] == nil {
+			at[key] = &groupedChange{RolloutChange: c}
+			grouped = append(grouped, at[key])
+		}
+		at[key].groups = append(at[key].groups, c.Group)
+	}
+	return grouped, len(names)
+}
+
+// nameOf returns the name of what is changed, with its dynamic parameters.
+func nameOf(c admin.RolloutChange) string {
+	if len(c.Parameters) == 0 {
+		return c.Name
+	}
+	return c.Name + strings.TrimPrefix(fmt.Sprint(c.Parameters), "map") // in the order of its keys
+}
+
+// inGroups returns in which node groups a change is.
+func (c *groupedChange) inGroups() string {
+	if len(c.groups) > 1 {
+		return fmt.Sprintf("%d groups", len(c.groups))
+	}
+	return orDash(c.groups[0])
+}
+
+// size returns the size of the resource before and after.
+func (c *groupedChange) size() string {
+	switch {
+	case c.Before == nil && c.After == nil:
+		return "-"
+	case c.Before == nil:
+		return humanize.Bytes(c.After.Bytes)
+	case c.After == nil || c.Before.Bytes == c.After.Bytes:
+		return humanize.Bytes(c.Before.Bytes)
+	default:
+		return humanize.Bytes(c.Before.Bytes) + " -> " + humanize.Bytes(c.After.Bytes)
+	}
+}
+
+// sign is that of the kind of a change.
+var sign = map[string]string{"added": "+", "changed": "~", "removed": "-"}
+
+// printRolloutDiff prints a line for each resource.
+func printRolloutDiff(w io.Writer, diff admin.RolloutDiff) error {
+	if len(diff.Changes) == 0 {
+		_, err := fmt.Fprintln(w, "no changes")
+		return err
+	}
+	changes, origins := groupChanges(diff.Changes)
+	t, counts := &table{wide: true}, make(map[string]int)
+	for _, c := range changes {
+		counts[c.Change]++
+		cells := []any{sign[c.Change] + " " + shortType(c.TypeURL), nameOf(c.RolloutChange), c.size(), c.inGroups()}
+		if origins > 1 {
+			cells = append(cells, c.Origin)
+		}
+		t.row(cells...)
+	}
+	t.row()
+	t.row(fmt.Sprintf("%d added, %d changed, %d removed", counts["added"], counts["changed"], counts["removed"]))
+	return t.print(w)
+}
+
+// printRolloutContents prints a unified diff for each content of one resource.
+func printRolloutContents(w io.Writer, diff admin.RolloutDiff) error {
+	changes, _ := groupChanges(diff.Changes)
+	var b strings.Builder
+	for _, c := range changes {
+		fmt.Fprintf(&b, "%s %s %s (origin %s, %s)\n", sign[c.Change], shortType(c.TypeURL), printable(nameOf(c.RolloutChange)), printable(c.Origin), c.inGroups())
+		before, shownBefore := contentText(c.Before, diff.Bodies)
+		after, shownAfter := contentText(c.After, diff.Bodies)
+		text := udiff.Unified("last good"+versionOf(c.Before), "edition"+versionOf(c.After), before, after)
+		switch {
+		case !shownBefore || !shownAfter:
+			text = "(the content is not shown)\n"
+		case text == "":
+			text = "(they differ in nothing that may be shown)\n"
+		}
+		b.WriteString(escape(text, "\n"))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func versionOf(c *admin.RolloutContent) string {
+	if c == nil {
+		return ": none"
+	}
+	return ": version " + c.Version
+}
+
+// contentText returns the content of a resource as lines of JSON, no text for no resource, and whether it may be shown.
+func contentText(c *admin.RolloutContent, bodies map[string]json.RawMessage) (text string, shown bool) {
+	if c == nil {
+		return "", true
+	}
+	body, shown := bodies[c.SHA256]
+	var out bytes.Buffer
+	if json.Indent(&out, body, "", "  ") != nil {
+		return "", false
+	}
+	return out.String() + "\n", shown
+}

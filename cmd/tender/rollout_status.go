@@ -1,0 +1,289 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// rolloutEvery is the interval at which tender rollout status --wait asks.
+const rolloutEvery = time.Second
+
+// A rolloutReader reads how rollouts stand.
+type rolloutReader struct {
+	client interface {
+		get(ctx context.Context, path string, into any) error
+	}
+	origin  string        // empty for all
+	timeout time.Duration // of wait; zero is none
+	steps   io.Writer     // gets a line for each step while wait waits
+}
+
+func (r *rolloutReader) read(ctx context.Context) (answer admin.Rollouts, err error) {
+	err = r.client.get(ctx, "/api/v1/rollouts?"+url.Values{"origin": {r.origin}}.Encode(), &answer)
+	return answer, err
+}
+
+// wait returns how rollouts stand once all have ended, and an error if one is halted, or if the time is over. Errors of the first
+// question are returned, later ones are reported as steps: the relay may be restarting.
+func (r *rolloutReader) wait(ctx context.Context) (answer admin.Rollouts, err error) {
+	var over <-chan time.Time
+	if r.timeout > 0 {
+		over = time.After(r.timeout)
+	}
+	ticks := time.NewTicker(rolloutEvery)
+	defer ticks.Stop()
+	if answer, err = r.read(ctx); err != nil {
+		return answer, err
+	}
+	seen := make(map[string]*rolloutWait)
+	for problem := ""; ; {
+		if ended, err := r.look(seen, answer.Rollouts); ended {
+			return answer, err
+		}
+		select {
+		case <-ticks.C:
+		case <-over:
+			return answer, fmt.Errorf("the rollout has not ended after %v", r.timeout)
+		case <-ctx.Done():
+			return answer, context.Cause(ctx)
+		}
+		now, err := r.read(ctx)
+		switch {
+		case err == nil:
+			answer, problem = now, ""
+		case err.Error() != problem:
+			problem = err.Error()
+			if _, err := fmt.Fprintf(r.steps, "%s  %s\n", time.Now().Format(time.TimeOnly), printable(problem)); err != nil {
+				return answer, err
+			}
+		}
+	}
+}
+
+// A rolloutWait is what was seen of a rollout that is waited for.
+type rolloutWait struct {
+	line  string           // the step that was reported last, without times
+	begin rollout.Outcomes // when the wait began, or the relay
+	done  bool             // it was promoted, or none was open
+}
+
+// look reports steps, and whether the wait is over, with an error if a rollout is halted.
+func (r *rolloutReader) look(seen map[string]*rolloutWait, all []*rollout.Status) (ended bool, err error) {
+	ended = true
+	for _, s := range all {
+		w := seen[s.Origin]
+		if w == nil {
+			w = &rolloutWait{begin: s.Outcomes}
+			seen[s.Origin] = w
+		}
+		if s.Outcomes.Promoted < w.begin.Promoted || s.Outcomes.Halted < w.begin.Halted {
+			w.begin = s.Outcomes // the relay has restarted
+		}
+		if line := describeRollout(s, time.Time{}); line != w.line {
+			w.line = line
+			if err := printStep(r.steps, s, time.Now()); err != nil {
+				return true, err
+			}
+		}
+		if s.Phase == rollout.Halted || s.Outcomes.Halted > w.begin.Halted {
+			return true, fmt.Errorf("origin %s: the rollout is halted", printable(s.Origin))
+		}
+		w.done = w.done || s.Phase == rollout.Current || s.Outcomes.Promoted > w.begin.Promoted
+		ended = ended && w.done
+	}
+	return ended, nil
+}
+
+// printStep writes how a rollout stands in one line.
+func printStep(w io.Writer, s *rollout.Status, now time.Time) error {
+	_, err := fmt.Fprintf(w, "%s  %s  %s\n", now.Format(time.TimeOnly), printable(s.Origin), printable(describeRollout(s, now)))
+	return err
+}
+
+// describeRollout returns how a rollout stands in one line, without times if now is zero.
+func describeRollout(s *rollout.Status, now time.Time) string {
+	text := rolloutState(s)
+	if s.Phase == rollout.Halted && s.Halted != nil {
+		text += ": " + s.Halted.Reason
+	}
+	if left := s.Until.Sub(now); !now.IsZero() && !s.Until.IsZero() && left > 0 {
+		text += ", another " + humanize.Seconds(left.Seconds())
+	}
+	if s.For != "" {
+		text += ", waits for " + s.For
+	}
+	return text
+}
+
+// rolloutState returns the state of a rollout, with its stage.
+func rolloutState(s *rollout.Status) string {
+	switch s.Phase {
+	case rollout.Current:
+		return "current"
+	case rollout.Gathering:
+		return "gathering changes for an edition"
+	case rollout.Held:
+		return fmt.Sprintf("edition %s is HELD before stage 1", s.Edition)
+	case rollout.Rolling:
+		name := ""
+		if s.Stage > 0 && s.Stage <= len(s.Cohorts) {
+			name = " (" + s.Cohorts[s.Stage-1].Name + ")"
+		}
+		return fmt.Sprintf("edition %s is at stage %d of %d%s", s.Edition, s.Stage, len(s.Cohorts)-1, name)
+	default:
+		return fmt.Sprintf("edition %s is HALTED", s.Edition)
+	}
+}
+
+// printRollouts writes all about rollouts.
+func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
+	t := &table{wide: true}
+	for i, s := range all {
+		if i > 0 {
+			t.row()
+		}
+		t.rollout(s, now)
+		t.row()
+		t.cohorts(s)
+		t.refusalsOfRollout(s)
+		t.rolloutCommands(s, len(all) > 1)
+	}
+	return t.print(w)
+}
+
+// rollout adds how a rollout stands.
+func (t *table) rollout(s *rollout.Status, now time.Time) {
+	state := rolloutState(s)
+	if s.Phase == rollout.Current {
+		state = "current: all clients are served what the origin has"
+		if s.For != "" { // it is not all that it has
+			state = "current: all clients are served what the origin has sent"
+		}
+	}
+	t.row(fmt.Sprintf("origin %s: %s", s.Origin, state))
+	switch left := s.Until.Sub(now); {
+	case s.Halted != nil:
+		t.row("  halted", fmt.Sprintf("%s ago: %s", ago(s.Halted.At, now), s.Halted.Reason))
+	case !s.Until.IsZero():
+		t.row("  since", fmt.Sprintf("%s ago; the next step is due in %s", ago(s.Since, now), humanize.Seconds(left.Seconds())))
+	case !s.Since.IsZero():
+		t.row("  since", ago(s.Since, now)+" ago")
+	}
+	if s.For != "" {
+		t.row("  waits for", s.For)
+	}
+	if s.Resources > 0 && s.Phase > rollout.Gathering {
+		text := fmt.Sprintf("%s, the newest change %s ago", resources(s.Resources), ago(s.Changed, now))
+		if s.Large {
+			text += "; it REMOVES a large part of a type"
+		}
+		t.row("  edition", text)
+	}
+	if s.Waiting > 0 {
+		t.row("  withheld", fmt.Sprintf("%s, the oldest for %s", resources(s.Waiting), ago(s.Oldest, now)))
+	}
+	t.doubts(s, now)
+}
+
+// doubts adds what the check answers, and what is not known of what is served.
+func (t *table) doubts(s *rollout.Status, now time.Time) {
+	if s.Check != "" {
+		t.row("  check", fmt.Sprintf("%s (asked %s ago)", s.Check, ago(s.Checked, now)))
+	}
+	if !s.Failing.IsZero() {
+		t.row("  ", "the check has not answered for "+ago(s.Failing, now))
+	}
+	if s.Unobserved {
+		t.row("  unobserved", "a stage ended in which no connected client wanted what the edition changes")
+	}
+	if s.Cold {
+		t.row("  cold", "the relay began without a snapshot: it serves what the origin had then, unproved")
+	}
+}
+
+func resources(n int) string {
+	if n == 1 {
+		return "1 resource"
+	}
+	return fmt.Sprintf("%d resources", n)
+}
+
+// cohorts adds the cohorts of a rollout.
+func (t *table) cohorts(s *rollout.Status) {
+	t.row("COHORT", "CLIENTS", "SERVED", "WANTING", "ACCEPTED", "REFUSED")
+	for _, c := range s.Cohorts {
+		if c.Served == "" {
+			t.row(c.Name, c.Clients, "the last good", "-", "-", "-")
+			continue
+		}
+		t.row(c.Name, c.Clients, c.Served, c.Wanting, c.Accepted, c.Refused)
+	}
+}
+
+// refusalsOfRollout adds the NACKs of an edition.
+func (t *table) refusalsOfRollout(s *rollout.Status) {
+	if len(s.Refusals) == 0 {
+		return
+	}
+	t.row()
+	t.row("REFUSED BY", "PEER", "COHORT", "TYPE")
+	for _, r := range s.Refusals {
+		cohort := "-"
+		if r.Cohort >= 0 && r.Cohort < len(s.Cohorts) {
+			cohort = s.Cohorts[r.Cohort].Name
+		}
+		t.row(cmp.Or(r.Node, "-"), cmp.Or(r.Peer, "-"), cohort, shortType(r.TypeURL))
+		t.note("%s", cmp.Or(r.Words, "no error detail"))
+	}
+}
+
+// rolloutCommands adds what an operator may do about a rollout.
+func (t *table) rolloutCommands(s *rollout.Status, several bool) {
+	of := ""
+	if several {
+		of = " --origin " + s.Origin
+	}
+	var lines [][2]string
+	add := func(command, does string) { lines = append(lines, [2]string{"  tender " + command + of, does}) }
+	if s.Frozen {
+		add("thaw", "distribute changes again")
+	}
+	next := "serve the edition to the next stage now"
+	if s.Phase == rollout.Rolling && s.Stage == len(s.Cohorts)-1 {
+		next = "serve the edition to all clients now"
+	}
+	switch s.Phase {
+	case rollout.Gathering:
+		add("rollout diff", "see what has changed")
+		add("rollout abort", "reject it: all clients keep the last good")
+	case rollout.Held, rollout.Rolling:
+		add("rollout diff", "see what the edition changes")
+		add("rollout promote", next)
+		add("rollout abort", "reject the edition: all clients are served the last good")
+	case rollout.Halted:
+		add("rollout diff", "see what the rejected edition changes")
+		add("rollout resume", "try it again from stage 1; a fix at the origin starts a rollout by itself")
+	}
+	if s.Waiting > 0 {
+		add("rollout promote --all", "serve all clients what the origin has now, without any stage")
+	}
+	if s.Undoable {
+		add("rollout undo", "serve all clients what they were served before the newest promotion")
+	}
+	if len(lines) == 0 {
+		return
+	}
+	t.row()
+	t.row("Commands that apply:")
+	for _, l := range lines {
+		t.row(l[0], l[1])
+	}
+}

@@ -1,0 +1,228 @@
+package telemetry
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// maxLinks is how many messages of an origin an edition is linked to: of more, the newest.
+const maxLinks = 64
+
+// What became of an edition.
+const (
+	promoted   = "promoted"
+	halted     = "halted"
+	undone     = "undone"
+	superseded = "superseded"
+	reverted   = "reverted"
+	unfinished = "unfinished" // the relay stopped
+)
+
+// An OriginTracer makes the traces of one origin: one of each message, and one of each edition of its changes, from the cut until
+// it is promoted, halted, reverted or superseded. An edition is linked to the messages that it consists of. Nil makes none. Its
+// methods may be called from any goroutine.
+type OriginTracer struct {
+	tracer *Tracer
+
+	mu      sync.Mutex
+	waiting []waitingChange // of messages, at most maxLinks: what they changed is not served to all clients
+	dropped int             // older ones that are not in waiting
+	edition *openEdition    // nil if none is on its way
+
+	before   trace.Link // the newest edition, if its changes are part of the next one
+	promoted trace.Link // the edition that was promoted last
+}
+
+// A waitingChange is a message some of whose changes wait.
+type waitingChange struct {
+	at   time.Time // when it was applied
+	span trace.SpanContext
+}
+
+// An openEdition is an edition on its way.
+type openEdition struct {
+	span    trace.Span
+	id      string
+	changed time.Time // when its newest change was applied
+	stage   int       // how many stages were served it
+}
+
+// Origin returns the tracer of an origin, given by its name.
+func (t *Tracer) Origin(name string) *OriginTracer {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.origins[name] == nil {
+		t.origins[name] = &OriginTracer{tracer: t}
+	}
+	return t.origins[name]
+}
+
+// endEditions ends the spans of editions that are on their way.
+func (t *Tracer) endEditions() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.origins {
+		o.mu.Lock()
+		if o.edition != nil {
+			o.end(unfinished, time.Now())
+		}
+		o.mu.Unlock()
+	}
+}
+
+// waits remembers a message some of whose changes wait.
+func (o *OriginTracer) waits(at time.Time, message trace.SpanContext) (first bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if slices.ContainsFunc(o.waiting, func(w waitingChange) bool { return w.span.Equal(message) }) {
+		return false // of another type or node group
+	}
+	if len(o.waiting) == maxLinks {
+		o.waiting = slices.Delete(o.waiting, 0, 1)
+		o.dropped++
+	}
+	o.waiting = append(o.waiting, waitingChange{at, message})
+	return true
+}
+
+// Changed shows a step of the origin's rollout. It is the Changed of a [rollout.ControllerConfig].
+func (o *OriginTracer) Changed(was, is *rollout.Status) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	open := is.Phase == rollout.Held || is.Phase == rollout.Rolling
+	outcome := o.replace(outcomeOf(was.Outcomes, is.Outcomes), is, open)
+	if o.edition == nil && (open || slices.Contains([]string{promoted, halted, undone}, outcome)) {
+		o.begin(is, outcome == undone)
+	}
+	if o.edition != nil {
+		o.step(is)
+		if !open {
+			o.end(cmp.Or(outcome, superseded), is.Since)
+		}
+	}
+	if is.Phase == rollout.Current { // nothing waits
+		o.forget(is.Since)
+	}
+}
+
+// replace ends the edition if the step that ended it has also cut the next, which may be open. It returns the outcome of the
+// edition of now; empty if that is open.
+func (o *OriginTracer) replace(outcome string, is *rollout.Status, open bool) string {
+	if o.edition == nil || o.edition.id == is.Edition {
+		return outcome
+	}
+	if open && outcome != "" {
+		o.end(outcome, is.Since)
+		return ""
+	}
+	o.end(superseded, is.Since)
+	return outcome
+}
+
+// outcomeOf returns what became of an edition, or of changes that were gathered; empty if that is open.
+func outcomeOf(was, is rollout.Outcomes) string {
+	switch {
+	case is.Promoted > was.Promoted:
+		return promoted
+	case is.Undone > was.Undone: // which halts, too
+		return undone
+	case is.Halted > was.Halted:
+		return halted
+	case is.Superseded > was.Superseded:
+		return superseded
+	case is.Reverted > was.Reverted:
+		return reverted
+	default:
+		return ""
+	}
+}
+
+// begin begins the span of an edition, linked to the messages that it consists of, and to the edition whose place it takes; one
+// that is undone to its promotion. Such spans are few, so they are sampled always.
+func (o *OriginTracer) begin(is *rollout.Status, undone bool) {
+	var links []trace.Link
+	messages := 0
+	if undone {
+		links = appendLink(links, o.promoted)
+	} else {
+		links = appendLink(links, o.before)
+		messages = o.dropped
+		for _, w := range o.waiting {
+			if w.at.After(is.Changed) {
+				continue
+			}
+			if messages++; w.span.IsSampled() {
+				links = append(links, trace.Link{SpanContext: w.span})
+			}
+		}
+	}
+	_, span := o.tracer.deliveries.Start(context.Background(), "rollout", trace.WithNewRoot(), trace.WithTimestamp(is.Since), trace.WithLinks(links...), trace.WithAttributes(
+		attribute.String("tender.origin", is.Origin), attribute.String("tender.edition", is.Edition),
+		attribute.Int("tender.resources", is.Resources), attribute.Int("tender.messages", messages),
+	))
+	o.edition = &openEdition{span: span, id: is.Edition, changed: is.Changed}
+	if is.Phase == rollout.Held {
+		span.AddEvent("held", trace.WithTimestamp(is.Since), trace.WithAttributes(attribute.String("tender.waits", is.For)))
+	}
+}
+
+func appendLink(links []trace.Link, l trace.Link) []trace.Link {
+	if !l.SpanContext.IsValid() {
+		return links
+	}
+	return append(links, l)
+}
+
+// step shows that the edition has reached a stage, or that it is rejected.
+func (o *OriginTracer) step(is *rollout.Status) {
+	e := o.edition
+	if is.Stage > e.stage {
+		e.stage = is.Stage
+		cohort := is.Cohorts[is.Stage-1]
+		e.span.AddEvent("stage", trace.WithTimestamp(is.Since), trace.WithAttributes(
+			attribute.Int("tender.stage", is.Stage), attribute.String("tender.cohort", cohort.Name), attribute.Int("tender.clients", cohort.Clients),
+		))
+	}
+	if is.Unobserved {
+		e.span.SetAttributes(attribute.Bool("tender.unobserved", true))
+	}
+	if is.Halted != nil {
+		e.span.AddEvent("halt", trace.WithTimestamp(is.Halted.At), trace.WithAttributes(attribute.String("tender.reason", is.Halted.Reason)))
+		e.span.SetAttributes(attribute.String("tender.reason", is.Halted.Reason))
+		e.span.SetStatus(codes.Error, is.Halted.Reason)
+	}
+}
+
+// end ends the span of the edition.
+func (o *OriginTracer) end(outcome string, at time.Time) {
+	e := o.edition
+	e.span.SetAttributes(attribute.String("tender.outcome", outcome), attribute.Int("tender.stages", e.stage))
+	e.span.End(trace.WithTimestamp(at))
+	o.edition = nil
+	link := trace.Link{SpanContext: e.span.SpanContext(), Attributes: []attribute.KeyValue{attribute.String("tender.edition", e.id)}}
+	if o.before = link; outcome == promoted {
+		o.promoted = link
+		o.forget(e.changed)
+	}
+}
+
+// forget drops the messages of up to a time: what they changed is served to all clients, or is gone.
+func (o *OriginTracer) forget(upTo time.Time) {
+	o.before, o.dropped = trace.Link{}, 0
+	o.waiting = slices.DeleteFunc(o.waiting, func(w waitingChange) bool { return !w.at.After(upTo) })
+}
