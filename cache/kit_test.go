@@ -44,7 +44,7 @@ func newOrigin(t tester, cfg Config) *origin {
 // resource makes a resource of the origin's type.
 func (o *origin) resource(name, version, content string, aliases ...string) *wire.Resource {
 	o.Helper()
-	return newResource(o, o.typeURL, name, version, content, aliases...)
+	return newResource(o, resourceType(o.typeURL), name, version, content, aliases...)
 }
 
 // put has the origin send one resource.

@@ -35,6 +35,8 @@ func TestB42_WhatIsNoSnapshotIsRefusedForAReason(t *testing.T) {
 		{"a newer version", seal(snapshotVersion+1, nil), ErrSnapshotVersion},
 		{"an older version", seal(0, nil), ErrSnapshotVersion},
 		{"an entry before its type", seal(snapshotVersion, entry), ErrSnapshotDamaged},
+		{"an absent name before its type", seal(snapshotVersion, appendText(nil, fieldAbsent, "a")), ErrSnapshotDamaged},
+		{"an absent name that is not UTF-8", seal(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
 		{"an entry of nothing", seal(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)), ErrSnapshotDamaged},
 		{"a field that is cut off", seal(snapshotVersion, []byte{10, 9}), ErrSnapshotDamaged},
 		{"a bad tag", seal(snapshotVersion, []byte{0}), ErrSnapshotDamaged},
@@ -90,6 +92,7 @@ func FuzzDecodeSnapshot(f *testing.F) {
 	b := encoded(f, aSnapshot(f))
 	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
 	s, _ := clusterOrigin(f).Snapshot(false)
+	s.Types[0].Absent = []string{"a", "b"}
 	b = encoded(f, s)
 	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
 	f.Fuzz(func(t *testing.T, fields []byte) {
@@ -97,9 +100,11 @@ func FuzzDecodeSnapshot(f *testing.F) {
 		if err != nil {
 			t.Skip("not a snapshot")
 		}
-		v, w := New(Config{})
-		w.Restore(s, time.Unix(1_700_000_000, 0))
-		v.Generation()
+		for cohorts := range 2 {
+			v, w := New(Config{Cohorts: cohorts, Waits: func(string) bool { return true }})
+			w.Restore(s, time.Unix(1_700_000_000, 0))
+			v.Generation()
+		}
 		if again := stored(t, s); !bytes.Equal(encoded(t, again), encoded(t, s)) {
 			t.Errorf("what was read of %x is written as something else", fields)
 		}

@@ -150,6 +150,91 @@ func TestB7_WhatWasAbsentIsUnknownAfterARestart(t *testing.T) {
 	}
 }
 
+// absentOrigin is an origin of routes with a cohort, of which a watch names resources.
+func absentOrigin(t tester, waits string, names ...string) *origin {
+	o := cohorts(t, waits)
+	o.typeURL = wire.RouteType
+	o.want(o.view.Watch(), names...)
+	return o
+}
+
+// TestI10_AbsenceIsRestoredForTheGate: what the origin adds afterwards is a change, which waits. A repeated absence is none,
+// also as an error.
+func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
+	notFound := wire.NewResourceError("failed", codes.NotFound, "there is none")
+	o := absentOrigin(t, wire.RouteType, "added", "gone", "never", "failed", "denied", "unknown")
+	o.put(ByName, "gone", "1", "x")
+	o.remove(ByName, "added", "never")
+	o.Apply(ByName, wire.Update{TypeURL: o.typeURL, Errors: []*wire.ResourceError{notFound, wire.NewResourceError("denied", codes.PermissionDenied, "no")}})
+	o.remove(ByName, "gone")
+	o.Show(rest, o.Pin())
+	o.Show(canaries, o.Pin())
+	want := []string{"added", "never", "failed", "gone"}
+	s, _ := o.Snapshot(true)
+	if len(s.Types) != 1 || !slices.Equal(s.Types[0].Absent, want) {
+		t.Fatalf("the snapshot has %+v, want the absent names %q", s.Types, want)
+	}
+	again := o.reborn(true, time.Now())
+	for _, d := range again.TakeDemand() {
+		if d.Wanted || !slices.Contains(want, d.Name.String()) {
+			t.Errorf("demand %+v, want the absent names as such that nobody wants", d)
+		}
+	}
+	n := again.want(again.view.Watch(), "added")[0]
+	again.SetConnected(true)
+	if e, _ := again.typ().Lookup(n); e == nil || e.Present() || again.view.Generation().Absent(e) || again.view.Settled(0) {
+		t.Errorf("%+v, settled %v: want an absence that the origin has not confirmed", e, again.view.Settled(0))
+	}
+	again.put(ByName, "added", "1", "x")
+	again.remove(ByName, "never", "gone")
+	again.Apply(ByName, wire.Update{TypeURL: again.typeURL, Errors: []*wire.ResourceError{notFound}})
+	if got := again.Pin().Changes[wire.RouteType]; len(got) != 1 || got["added"] == (wire.Digest{}) {
+		t.Errorf("the origin has added one, and the edition changes %v", got)
+	}
+	for cohort := range 2 {
+		g := again.view.Cohort(cohort).Generation()
+		typ := g.Type(wire.RouteType)
+		if e, _ := typ.Lookup(n); e.Present() {
+			t.Errorf("cohort %d was shown what was added", cohort)
+		}
+		if e, _ := typ.Lookup(again.name("never")); !g.Absent(e) {
+			t.Errorf("cohort %d does not know that the origin has confirmed an absence", cohort)
+		}
+	}
+	if !again.view.Settled(0) {
+		t.Error("the origin has answered for all, and is not settled")
+	}
+	again.check()
+}
+
+// TestI10_AbsenceIsNotStored of types that do not wait, without rollouts, nor of more names than are allowed.
+func TestI10_AbsenceIsNotStored(t *testing.T) {
+	o := absentOrigin(t, wire.RouteType, "a")
+	o.remove(ByName, "a")
+	with, _ := o.Snapshot(true)
+	o.view.cfg.Cohorts = 0
+	if s, _ := o.Snapshot(true); len(s.Types) != 0 {
+		t.Errorf("without rollouts, the snapshot has %+v", s.Types)
+	}
+	if again := o.fresh(with, time.Now()); again.knows("a") {
+		t.Error("without rollouts, an absence was restored")
+	}
+	o = absentOrigin(t, wire.ClusterType, "a")
+	o.remove(ByName, "a")
+	if s, _ := o.Snapshot(true); len(s.Types) != 0 {
+		t.Errorf("of a type that does not wait, the snapshot has %+v", s.Types)
+	}
+	var names []string
+	for i := range maxAbsent + 1 {
+		names = append(names, fmt.Sprint(i))
+	}
+	o = absentOrigin(t, wire.RouteType, names...)
+	o.remove(ByName, names...)
+	if s, _ := o.Snapshot(true); !slices.Equal(s.Types[0].Absent, names[:maxAbsent]) {
+		t.Errorf("of %d absent names, %d are stored", len(names), len(s.Types[0].Absent))
+	}
+}
+
 // TestB42_RestoredNamesAreTrackedUntilForgotten: they linger, though nobody asked for them.
 func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 	o, _ := watched(t, "alias", "b")

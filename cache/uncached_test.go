@@ -26,7 +26,7 @@ func uncached(t tester, name, version, content string) *wire.Resource {
 // putUncached has the origin send a resource that may not be kept.
 func (o *origin) putUncached(k Kind, name, version, content string) Change {
 	o.Helper()
-	return o.Apply(k, wire.Update{TypeURL: acme, Resources: []*wire.Resource{uncached(o, name, version, content)}})
+	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Resources: []*wire.Resource{uncached(o, name, version, content)}})
 }
 
 // TestR125_NothingKeepsContent: 1s after content came that may not be kept, nothing holds

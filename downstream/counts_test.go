@@ -14,7 +14,7 @@ type countedGroup struct {
 	counts Counts
 }
 
-func (g *countedGroup) Join(*node, string) (Group, error) {
+func (g *countedGroup) Join(*node, Caller) (Group, error) {
 	return Group{View: g.view, Key: "all", Leave: func() {}, Counts: &g.counts}, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -171,17 +170,18 @@ func pollOf(t *testing.T, inJSON []byte) error {
 	return nil // it was read
 }
 
-// A peerClient is an eager one that comes from an address, on a connection; nil if that is not charged.
-func peerClient(ctx context.Context, host string, connection credentials.AuthInfo, encoded []byte) *eagerClient {
+// A peerClient is an eager one that comes from an address, on a connection, which is nil if it is not charged, and sends
+// a request with each of its Nodes.
+func peerClient(ctx context.Context, host string, connection credentials.AuthInfo, encoded ...[]byte) *eagerClient {
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}, AuthInfo: connection})
-	first := true
 	return &eagerClient{ctx: ctx, sent: make(chan *wire.Response, 10), next: func() (wire.Request, error) {
-		if !first {
+		if len(encoded) == 0 {
 			<-ctx.Done()
 			return wire.Request{}, ctx.Err()
 		}
-		first = false
-		return wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: encoded, NodeBytes: len(encoded)}, nil
+		n := encoded[0]
+		encoded = encoded[1:]
+		return wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: n, NodeBytes: len(n)}, nil
 	}}
 }
 
@@ -193,7 +193,7 @@ type gate struct {
 	workers atomic.Int64 // that have come
 }
 
-func (g *gate) Join(n *node, peer string) (Group, error) {
+func (g *gate) Join(n *node, by Caller) (Group, error) {
 	if strings.Contains(string(debug.Stack()), "(*queue).work") {
 		g.workers.Add(1)
 	}
@@ -201,42 +201,52 @@ func (g *gate) Join(n *node, peer string) (Group, error) {
 		g.joins.Add(1)
 		<-g.open
 	}
-	return g.oneView.Join(n, peer)
+	return g.oneView.Join(n, by)
 }
 
-// B.35: however long it takes to find out who clients are, others are served: no worker does it, and nobody who looks at the streams
-// waits for it.
-func TestB35_WhoClientsAreIsFoundOutByNoWorker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		view, w := cache.New(cache.Config{})
-		w.SetConnected(true)
-		w.SetPhase(wire.ClusterType, cache.Confirmed)
-		views := &gate{oneView: oneView{view}, open: make(chan struct{})}
-		server := check.Must(New(Config{Views: views, FirstRequestTimeout: time.Hour}))
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		open := sync.OnceFunc(func() { close(views.open) })
-		defer open()
-		held := 4 * runtime.GOMAXPROCS(0)
-		for range held {
-			c := peerClient(ctx, "192.0.2.1", nil, marshalNode(t, &node{Id: "held"}))
-			go func() { _ = server.serve(c, "", true) }()
-		}
-		synctest.Wait()
-		if n := views.joins.Load(); n != int64(held) {
-			t.Fatalf("%d clients are being looked at, want %d", n, held)
-		}
-		neighbour := peerClient(ctx, "192.0.2.1", nil, marshalNode(t, &node{Id: "neighbour"}))
-		go func() { _ = server.serve(neighbour, "", true) }()
-		synctest.Wait()
-		if len(neighbour.sent) != 1 {
-			t.Errorf("the neighbour was sent %d responses, want 1", len(neighbour.sent))
-		}
-		check.Equal(t, "streams are seen", len(slices.Collect(server.Clients())), held+1)
-		open()
-		synctest.Wait()
-		check.Equal(t, "clients were looked at by workers", views.workers.Load(), 0)
-		cancel()
-		synctest.Wait()
-	})
+// B.35: however long it takes to find out the group of clients, others are served: no worker looks for it, and neither who reads the
+// list of streams nor a new client waits for it. Of the clients of one peer that repeat a Node, few are looked at at a time.
+func TestB35_LookingForAGroupBlocksNoOther(t *testing.T) {
+	held, neighbour := marshalNode(t, &node{Id: "held"}), marshalNode(t, &node{Id: "neighbour"})
+	few := max(1, runtime.GOMAXPROCS(0)/2)
+	for _, tt := range []struct {
+		name    string
+		nodes   [][]byte // that each client sends
+		clients int
+		atOnce  int // of these clients, in Join
+	}{
+		{"new clients", [][]byte{held}, 4 * runtime.GOMAXPROCS(0), 4 * runtime.GOMAXPROCS(0)},
+		{"clients that change their Node", [][]byte{neighbour, held}, few + 5, few},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				view, w := cache.New(cache.Config{})
+				w.SetConnected(true)
+				w.SetPhase(wire.ClusterType, cache.Confirmed)
+				views := &gate{oneView: oneView{view}, open: make(chan struct{})}
+				server := check.Must(New(Config{Views: views, FirstRequestTimeout: time.Hour}))
+				ctx, cancel := context.WithCancel(t.Context())
+				connect := func(nodes ...[]byte) *eagerClient {
+					c := peerClient(ctx, "192.0.2.1", nil, nodes...)
+					go func() { _ = server.serve(c, "", true) }() // ends with ctx
+					synctest.Wait()
+					return c
+				}
+				for range tt.clients {
+					connect(tt.nodes...)
+				}
+				check.Equal(t, "clients in Join", views.joins.Load(), int64(tt.atOnce))
+				check.Equal(t, "responses to a neighbour that repeats its Node", len(connect(neighbour, neighbour).sent), 1)
+				check.Equal(t, "streams that are seen", len(slices.Collect(server.Clients())), tt.clients+1)
+				connect(held)
+				check.Equal(t, "clients in Join, with a new one", views.joins.Load(), int64(tt.atOnce+1))
+				close(views.open)
+				time.Sleep(time.Second)
+				check.Equal(t, "clients in Join, in the end", views.joins.Load(), int64(tt.clients+1))
+				check.Equal(t, "of these by workers", views.workers.Load(), 0)
+				cancel()
+				synctest.Wait()
+			})
+		})
+	}
 }

@@ -22,7 +22,7 @@ type clusterViews struct {
 	joins, in int
 }
 
-func (v *clusterViews) Join(n *node, _ string) (Group, error) {
+func (v *clusterViews) Join(n *node, _ Caller) (Group, error) {
 	v.joins++
 	view := v.views[n.GetCluster()]
 	if view == nil {

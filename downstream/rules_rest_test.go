@@ -20,7 +20,7 @@ type countedView struct {
 	in   int
 }
 
-func (v *countedView) Join(*node, string) (Group, error) {
+func (v *countedView) Join(*node, Caller) (Group, error) {
 	v.in++
 	return Group{View: v.view, Key: "all", Leave: func() { v.in-- }}, nil
 }
@@ -136,4 +136,55 @@ func TestB11_RESTNeedsNoRemovals(t *testing.T) {
 		}
 		<-ended
 	})
+}
+
+// TestB3_PollsOfRejectedEditions: a version of what was part of a rejected edition proves nothing until the client was sent
+// it once more.
+func TestB3_PollsOfRejectedEditions(t *testing.T) {
+	for name, names := range map[string]string{"wildcard": "*", "name": "a"} {
+		view, w := cache.New(cache.Config{})
+		w.SetConnected(true)
+		server := check.Must(New(Config{Views: oneView{view}}))
+		watch := view.Watch()
+		watch.Subscribe(wire.RouteType, []string{"a"})
+		watch.SubscribeAll(wire.RouteType)
+		w.TakeDemand()
+		u := wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{check.Must(wire.NewResource(wire.RouteType, "a", "1", []byte("\n\x01a")))}}
+		w.Apply(cache.ByName, u)
+		w.Apply(cache.Wildcard, u)
+		w.SetPhase(wire.RouteType, cache.Confirmed)
+		version := ""
+		poll := func(when string, want int) {
+			t.Helper()
+			reply := restPoll(t.Context(), server, "0", `{"node":{"id":"n"},"resource_names":["`+names+`"],"version_info":"`+version+`"}`)
+			if reply.Code != want {
+				t.Errorf("%s, %s: answered %d %s, want %d", name, when, reply.Code, reply.Body, want)
+			}
+			if _, after, ok := strings.Cut(reply.Body.String(), `"versionInfo":"`); ok {
+				version, _, _ = strings.Cut(after, `"`)
+			}
+		}
+		distrust := func(names ...string) {
+			of := make(map[string]struct{})
+			for _, name := range names {
+				of[name] = struct{}{}
+			}
+			view.Distrust(0, map[string]map[string]struct{}{wire.RouteType: of})
+		}
+		poll("first", http.StatusOK)
+		poll("current", http.StatusNotModified)
+		distrust("a")
+		poll("distrusted", http.StatusOK)
+		poll("sent again", http.StatusNotModified)
+		distrust("a")
+		poll("distrusted still", http.StatusNotModified)
+		distrust("a", "b")
+		poll("another edition", http.StatusOK)
+		view.Distrust(0, nil)
+		poll("an hour later", http.StatusNotModified)
+		if names == "a" {
+			distrust("b")
+			poll("something else", http.StatusNotModified)
+		}
+	}
 }

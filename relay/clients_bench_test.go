@@ -143,6 +143,6 @@ func accept(b *testing.B, conn *grpc.ClientConn, id string) {
 // everybody is a group of all nodes.
 type everybody struct{ view *cache.View }
 
-func (e everybody) Join(n *corepb.Node, _ string) (downstream.Group, error) {
+func (e everybody) Join(n *corepb.Node, _ downstream.Caller) (downstream.Group, error) {
 	return downstream.Group{View: e.view, Key: "all", Node: n, Leave: func() {}}, nil
 }

@@ -22,8 +22,10 @@ var wallTimes = map[string]string{
 	"relay/operate.go":            "stores times",
 	"relay/page/page.go":          "prints times",
 	"relay/rollout/check.go":      "asks a Prometheus, which has its own clock",
+	"relay/rollouts.go":           "stores times",
 	"relay/snapshot/decisions.go": "names a file",
 	"relay/snapshot/dir.go":       "sorts and prints stored times",
+	"relay/telemetry/rollouts.go": "exports when a rollout was halted",
 	"relay/telemetry/table.go":    "exports when certificates expire",
 	"relay/tlsfiles/pem.go":       "prints when certificates expire",
 }

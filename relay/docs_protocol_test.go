@@ -284,7 +284,11 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 		if !strings.Contains(file, "/") {
 			path = transcripts + file + ".txt"
 		}
-		links.WriteString("[" + file + "]: ../../" + path + "\n")
+		between := " "
+		if len("[]: ../../")+len(file)+len(path) > 120 {
+			between = "\n  "
+		}
+		links.WriteString("[" + file + "]:" + between + "../../" + path + "\n")
 	}
 	return strings.Join(out, "\n\n") + "\n" + linksBelow + links.String(), missing
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -93,6 +94,36 @@ extensions: [{name: x}]
 				t.Errorf("tender check --node prints\n%s\nwant\n%s", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestI7_CheckSaysWhichStageANodeIsIn holds that tender check --node names the stage of TENDER_ROLLOUT, and none while that is off.
+func TestI7_CheckSaysWhichStageANodeIsIn(t *testing.T) {
+	environ := []string{"TENDER_SNAPSHOT_DIR=/d", "TENDER_DELTA_VERSIONS=content", "TENDER_ROLLOUT=metadata.canary=true 10m, cluster=\x1b* 1h, 50% approve"}
+	const nodes = "{id: c, metadata: {canary: true}}\n---\n{id: c, cluster: \"\\e[1m\"}\n---\nid: c\n---\nid: b\n---\ncluster: none\n---\n{id: c, user_agent_name: tender}"
+	got, err := checkNode(t, environ, nodes, "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stages []string
+	for line := range strings.SplitSeq(got, "\n") {
+		if strings.Contains(line, "rollout") {
+			stages = append(stages, strings.TrimSpace(line))
+		}
+	}
+	want := []string{
+		"rollout stage 1 of 3: metadata.canary=true 10m",
+		`rollout stage 2 of 3: cluster=\u001b* 1h`,
+		"rollout stage 3 of 3: 50% approve",
+		"in no rollout stage: it is served changes after the last one",
+		"in no rollout stage: it is served changes after the last one",
+		"in no rollout stage: it is served changes after the last one",
+	}
+	if !slices.Equal(stages, want) {
+		t.Errorf("tender check --node prints\n%s\nwant the stages\n%s", got, strings.Join(want, "\n"))
+	}
+	if got, err := checkNode(t, nil, nodes, "-"); err != nil || strings.Contains(got, "rollout") {
+		t.Errorf("without TENDER_ROLLOUT, tender check --node prints %v\n%s", err, got)
 	}
 }
 

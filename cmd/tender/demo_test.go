@@ -37,6 +37,24 @@ func TestDemoNeedsAnEnvoy(t *testing.T) {
 	}
 }
 
+func TestDemoRolloutRefusesFlags(t *testing.T) {
+	tests := []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--for", "10s"}, "tender: --for=10s: --rollout needs at least 44s; without --for, it ends by itself\n"},
+		{[]string{"--stage", "1s", "--for", "20s"}, "tender: --for=20s: --rollout needs at least 22s; without --for, it ends by itself\n"},
+		{[]string{"--stage", "2m"}, "tender: --stage=2m0s: must be from 1s to 1m0s\n"},
+		{[]string{"--envoy"}, "tender: --envoy: not together with --rollout\n"},
+	}
+	for _, tt := range tests {
+		code, stdout, stderr := execute(append([]string{"demo", "--rollout"}, tt.args...)...)
+		if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, tt.want) {
+			t.Errorf("tender demo --rollout %v: code %d, stdout %q, stderr %q, want 2 and %q", tt.args, code, stdout, stderr, tt.want)
+		}
+	}
+}
+
 func TestInvocation(t *testing.T) {
 	tests := []struct{ path, want string }{
 		{"tender", "tender"},

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
@@ -350,129 +347,6 @@ func TestGetRedactsSecrets(t *testing.T) {
 	}
 }
 
-func TestGetWatchPrintsChanges(t *testing.T) {
-	t.Parallel()
-	for variant, flags := range variants {
-		t.Run(variant, func(t *testing.T) {
-			cp := startControlPlane(t)
-			cp.set(t, "v1", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "")}})
-			lines := watch(t, append([]string{"-a", cp.address, "-o", "name", "cds"}, flags...)...)
-			expect := func(want string) {
-				t.Helper()
-				for line := range lines {
-					if line != want {
-						t.Fatalf("printed %q, want %q", line, want)
-					}
-					return
-				}
-			}
-			expect("added web")
-			cp.set(t, "v2", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "new")}})
-			expect("changed web")
-			cp.set(t, "v3", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "new"), cluster("cart", "")}})
-			expect("added cart")
-			cp.set(t, "v4", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("cart", "")}})
-			expect("removed web")
-		})
-	}
-}
-
-func TestGetWatchOutputs(t *testing.T) {
-	t.Parallel()
-	content := func(alt string) *anypb.Any { return pack(t, cluster("a", alt)) }
-	address := serveGRPC(t, listenTCP(t), deltaSays(
-		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "1", Resource: content("")}}, RemovedResources: []string{"b"}},
-		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "2", Resource: content("x")}}},
-		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "3", Resource: content("x")}}}, // the same again
-		&discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"a"}},
-	))
-	tests := map[string][]string{
-		"yaml": {
-			"# added a, version 1", "- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster", "  name: a",
-			"# missing b: does not exist",
-			"# changed a, version 2", "- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster", "  name: a", "  alt_stat_name: x",
-			"# removed a: does not exist",
-		},
-		"json": {
-			`{"event":"added","name":"a","version":"1","resource":{"@type":"type.googleapis.com/envoy.config.cluster.v3.Cluster","name":"a"}}`,
-			`{"event":"missing","name":"b","reason":"does not exist"}`,
-			`{"event":"changed","name":"a","version":"2","resource":{"@type":"type.googleapis.com/envoy.config.cluster.v3.Cluster","name":"a","alt_stat_name":"x"}}`,
-			`{"event":"removed","name":"a","reason":"does not exist"}`,
-		},
-		"name": {"added a", "missing b", "changed a", "removed a"},
-		"wide": {"EVENT NAME VERSION BYTES TYPE", "added a 1 3 cds", "missing b - - -", "changed a 2 7 cds", "removed a - - -"},
-	}
-	for output, want := range tests {
-		t.Run(output, func(t *testing.T) {
-			i := 0
-			for line := range watch(t, "-a", address, "-o", output, "cds", "a", "b") {
-				if output == "wide" {
-					line = strings.Join(strings.Fields(line), " ")
-				}
-				if line != want[i] {
-					t.Fatalf("line %d: %q, want %q", i, line, want[i])
-				}
-				if output == "json" && !json.Valid([]byte(line)) {
-					t.Errorf("not JSON: %s", line)
-				}
-				if i++; i == len(want) {
-					break
-				}
-			}
-		})
-	}
-}
-
-func TestGetWatchGoesOnWaiting(t *testing.T) {
-	t.Parallel()
-	address := serveGRPC(t, listenTCP(t), deltaSays())
-	for line := range watch(t, "-a", address, "--timeout=50ms", "cds") {
-		if want := "tender: nothing within 50ms, still waiting"; line != want {
-			t.Errorf("printed %q, want %q", line, want)
-		}
-		break
-	}
-}
-
-func TestGetFromAServerThatFails(t *testing.T) {
-	t.Parallel()
-	closed := listenTCP(t)
-	_ = closed.Close()
-	silent := serveGRPC(t, listenTCP(t), deltaSays())
-	mute := listenTCP(t) // accepts, and never speaks HTTP/2
-	defer func() { _ = mute.Close() }()
-	nothing := serveGRPC(t, listenTCP(t), nil)
-	ends := serveGRPC(t, listenTCP(t), script{
-		delta: func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error { return nil },
-	})
-	secure := serveGRPC(t, listenTCP(t), nil, mutualTLS(t, relaytest.NewCA(t)))
-	tests := []struct {
-		name string
-		args []string
-		want string
-	}{
-		{"not there", []string{"-a", closed.Addr().String(), "cds"}, "tender: get from " + closed.Addr().String() + ": dial tcp " + closed.Addr().String() + ": connect: connection refused\n"},
-		{"no such socket", []string{"-a", "unix:/nonexistent/xds.sock", "cds"}, "tender: get from unix:/nonexistent/xds.sock: dial unix /nonexistent/xds.sock: connect: no such file or directory\n"},
-		{"says nothing", []string{"-a", silent, "--timeout=50ms", "cds"}, "tender: get from " + silent + ": no answer within 50ms: the server has no cds, or gives it only by name\n"},
-		{"says nothing of a name", []string{"-a", silent, "--timeout=50ms", "eds", "a"}, "tender: get from " + silent + ": no answer within 50ms: the server does not know eds \"a\", or is waiting for it\n"},
-		{"is something else", []string{"-a", mute.Addr().String(), "--timeout=50ms", "cds"}, "tender: get from " + mute.Addr().String() + ": not connected within 50ms\n"},
-		{"is something else, watched", []string{"-a", mute.Addr().String(), "--timeout=50ms", "-w", "cds"}, "tender: watch " + mute.Addr().String() + ": not connected within 50ms\n"},
-		{"no Delta", []string{"-a", nothing, "cds"}, "tender: get from " + nothing + ": the server does not serve Delta ADS; try --sotw ("},
-		{"no SotW", []string{"-a", nothing, "--sotw", "cds"}, "tender: get from " + nothing + ": the server does not serve state-of-the-world ADS; try without --sotw ("},
-		{"ends", []string{"-a", ends, "cds"}, "tender: get from " + ends + ": the server ended the stream\n"},
-		{"wants TLS", []string{"-a", secure, "cds"}, "tender: get from " + secure + ": "},
-		{"no CA file", []string{"-a", silent, "--tls-ca=/nonexistent/ca.pem", "cds"}, "tender: read --tls-ca: open /nonexistent/ca.pem: no such file or directory\n"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			code, stdout, stderr := execute(append([]string{"get"}, tt.args...)...)
-			if code != exitFailure || stdout != "" || !strings.HasPrefix(stderr, tt.want) {
-				t.Errorf("code %d, stdout %q\n got %q\nwant %q", code, stdout, stderr, tt.want)
-			}
-		})
-	}
-}
-
 func TestGetOverAUnixSocket(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x")
@@ -519,19 +393,5 @@ func TestGetOverTLS(t *testing.T) {
 		if code != exitFailure || stdout != "" || !strings.Contains(stderr, why) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q, want %q", args, code, stdout, stderr, why)
 		}
-	}
-}
-
-func TestGetEndsWhenInterrupted(t *testing.T) {
-	t.Parallel()
-	address := serveGRPC(t, listenTCP(t), deltaSays())
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	cmd := newGetCommand()
-	cmd.SetArgs([]string{"-a", address, "cds"})
-	cmd.SetOut(new(bytes.Buffer))
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-	if err := cmd.ExecuteContext(ctx); err == nil || err.Error() != "interrupted" {
-		t.Errorf("got %v, want interrupted", err)
 	}
 }

@@ -20,10 +20,10 @@ import (
 )
 
 // serveAdmin serves a status, and a command that greets, on a socket or an address.
-func serveAdmin(t *testing.T, network string, s admin.Status) (address string) {
+func serveAdmin(t *testing.T, network string, s admin.Status, further ...func(*admin.Config)) (address string) {
 	t.Helper()
 	type greeting struct{ Name, Text string }
-	server := admin.New(admin.Config{
+	cfg := admin.Config{
 		Ready:  func() []string { return nil },
 		Status: func() admin.Status { return s },
 		Fleet:  someFleet{},
@@ -35,7 +35,11 @@ func serveAdmin(t *testing.T, network string, s admin.Status) (address string) {
 		})},
 		Metrics: http.NotFoundHandler(),
 		GRPC:    grpc.NewServer(),
-	})
+	}
+	for _, change := range further {
+		change(&cfg)
+	}
+	server := admin.New(cfg)
 	address = "127.0.0.1:0"
 	if network == "unix" {
 		address = filepath.Join(t.TempDir(), "admin")

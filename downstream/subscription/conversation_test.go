@@ -72,7 +72,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	for whole, want := range map[bool]int{false: maxRefusals - 1, true: 0} {
 		var r *Refusal
 		for i := range 2 * maxRefusals {
-			r = newRefusal(&wire.Request{Nonce: "1", ErrorMessage: "no"}, r, whole, cache.Seq(i), cache.Seq(i+1), "", time.Now())
+			r = newRefusal(&wire.Request{Nonce: "1", ErrorMessage: "no"}, r, whole, span{cache.Seq(i), cache.Seq(i + 1)}, "", time.Now())
 		}
 		if len(r.earlier) != want {
 			t.Fatalf("complete sets %v: %d refusals before the newest, want %d", whole, len(r.earlier), want)

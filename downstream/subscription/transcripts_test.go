@@ -3,6 +3,7 @@ package subscription
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -24,11 +25,17 @@ var update = flag.Bool("update", false, "rewrite testdata")
 // them, and the review is the diff. A line that begins with ">" is an event. Below it are the responses that the client
 // is sent, and the subscription as it prints itself.
 //
-//	> client delta cds          (or sotw; then options: envoy, relay, errors, held name@version …)
+//	> client delta cds          (or sotw; then options: envoy, relay, errors, canary, held name@version …)
+//	> reconnect                 (the client reports what it accepted)
 //	> origin a@1 -b             (the wildcard set: a revision, a removal; the set is confirmed)
 //	> origin by name a@1 -b     (what was asked for by name)
 //	> origin of xdstp://… a@1   (what a glob stands for)
 //	> origin denies a           (or: has not found; in the set, or by name)
+//	> show                      (canaries, what the origin has changed; everything waits for that)
+//	> roll back                 (canaries, to the last good)
+//	> distrust a                (or of xdstp://… a; nothing ends it)
+//	> lost                      (the connection to the origin)
+//	> freeze                    (or thaw)
 //	> subscribe * a             (Delta; also: unsubscribe)
 //	> list * a                  (SotW)
 //	> ack                       (or nack; of the newest response, or of the nonce that follows)
@@ -59,9 +66,12 @@ type player struct {
 	view *cache.View
 	w    *cache.Writer
 	sub  *Subscription
+	by   Software
 	now  time.Time
 
 	held     map[string]string // what the client reports in its first request
+	accepted string            // SotW: the version that it reports there
+	changes  map[string]func() // Delta: what responses do to held once they are accepted, by nonce
 	listed   []string          // SotW: the names in its requests
 	sum      uint64            // that stands for them
 	nonces   int
@@ -72,21 +82,52 @@ func (p *player) happen(event []string) {
 	switch what, args := event[0], event[1:]; what {
 	case "client":
 		p.connect(args)
+	case "reconnect":
+		p.reconnect()
 	case "origin":
 		p.origin(args)
+	case "show":
+		p.w.Show(0, p.w.Pin())
+	case "lost":
+		p.w.SetConnected(false)
+	case "freeze":
+		p.w.Freeze()
+	case "thaw":
+		p.w.Thaw()
+	case "roll":
+		p.w.ShowAs(0, 1)
+	case "distrust":
+		names, key := make(map[string]struct{}), p.sub.Key
+		if len(args) > 0 && args[0] == "of" {
+			key, args = cache.Collection(key, args[1]), args[2:]
+		}
+		for _, name := range args {
+			names[name] = struct{}{}
+		}
+		p.view.Distrust(0, map[string]map[string]struct{}{key: names})
 	case "subscribe":
 		p.request(&wire.Request{Subscribe: args})
 	case "unsubscribe":
 		p.request(&wire.Request{Unsubscribe: args})
 	case "list":
 		p.listed, p.sum = args, p.sum+1
-		p.request(&wire.Request{Nonce: p.sub.Nonce(), Version: p.versions[p.sub.Nonce()]})
+		version := p.versions[p.sub.Nonce()]
+		if !p.sub.Started() {
+			version = p.accepted
+		}
+		p.request(&wire.Request{Nonce: p.sub.Nonce(), Version: version})
 	case "ack", "nack":
 		r := &wire.Request{Nonce: p.sub.Nonce(), Refused: what == "nack", ErrorMessage: "no"}
 		if len(args) > 0 {
 			r.Nonce = args[0]
 		}
 		r.Version = p.versions[r.Nonce]
+		if what == "ack" {
+			p.accepted = r.Version
+			if accept := p.changes[r.Nonce]; accept != nil {
+				accept()
+			}
+		}
 		p.request(r)
 	case "wait":
 		d := check.Must(time.ParseDuration(args[0]))
@@ -97,22 +138,36 @@ func (p *player) happen(event []string) {
 }
 
 // types are those that transcripts name.
-var types = map[string]string{"cds": wire.ClusterType, "eds": wire.EndpointType, "lds": wire.ListenerType, "rds": wire.RouteType}
+var types = map[string]string{"cds": wire.ClusterType, "eds": wire.EndpointType, "lds": wire.ListenerType, "rds": wire.RouteType, "rtds": wire.RuntimeType}
 
 func (p *player) connect(args []string) {
-	p.view, p.w = cache.New(cache.Config{})
+	var cfg cache.Config
+	if slices.Contains(args, "canary") {
+		cfg.Cohorts, cfg.Waits = 1, func(string) bool { return true }
+	}
+	p.view, p.w = cache.New(cfg)
+	p.view = p.view.Cohort(0)
 	p.w.SetConnected(true)
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second, ColdWait: 10 * time.Second}
 	c := &Client{Settings: settings, Watch: p.view.Watch(), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
-	by := Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
-	p.sub = New(c, settings.TraitsOf(types[args[1]], by), wire.Unwrapped, false, noCounter{})
-	p.held, p.versions = make(map[string]string), make(map[string]string)
+	p.by = Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
+	p.sub = New(c, settings.TraitsOf(types[args[1]], p.by), wire.Unwrapped, false, noCounter{})
+	p.held, p.versions, p.changes = make(map[string]string), make(map[string]string), make(map[string]func())
 	if i := slices.Index(args, "held"); i >= 0 {
 		for _, arg := range args[i+1:] {
 			name, version, _ := strings.Cut(arg, "@")
 			p.held[name] = version
 		}
 	}
+}
+
+// reconnect has the client open another stream, with what it has accepted.
+func (p *player) reconnect() {
+	p.sub.Close()
+	p.sub.Watch.Close()
+	c := *p.sub.Client
+	c.Watch = p.view.Watch()
+	p.sub = New(&c, c.Settings.TraitsOf(p.sub.TypeURL, p.by), wire.Unwrapped, false, noCounter{})
 }
 
 func (p *player) origin(args []string) {
@@ -147,7 +202,7 @@ func (p *player) origin(args []string) {
 func (p *player) request(r *wire.Request) {
 	if r.Delta = p.sub.Delta; r.Delta {
 		if !p.sub.Started() {
-			r.InitialVersions = p.held
+			r.InitialVersions = maps.Clone(p.held)
 		}
 	} else {
 		r.Subscribe, r.NamesSum = p.listed, p.sum
@@ -207,6 +262,14 @@ func (p *player) decode(body *wire.Body, nonce string) string {
 			parts = append(parts, "!"+e.ResourceName.Name)
 		}
 		slices.Sort(parts)
+		p.changes[nonce] = func() {
+			for _, resource := range r.Resources {
+				p.held[resource.Name] = resource.Version
+			}
+			for _, name := range r.RemovedResources {
+				delete(p.held, name)
+			}
+		}
 		return nonce + ": " + strings.Join(parts, " ")
 	}
 	var r discoverypb.DiscoveryResponse

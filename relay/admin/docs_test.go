@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // TestStatusIsDocumented holds that the page about the status has every field.
@@ -17,6 +19,7 @@ func TestStatusIsDocumented(t *testing.T) {
 	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Freezing{}, Directory{}, BadFile{}, FreezeScope{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{},
 		Clients{}, ClientTotals{}, TypeTotals{}, Client{}, ClientType{}, Refusal{}, ClientDetail{}, ClientResource{},
 		Resources{}, Resource{}, ResourceError{}, ResourceDetail{}, Holder{}, History{}, Change{}, LogLevel{}, LogLevelChange{},
+		Rollouts{}, RolloutScope{}, RolloutDiff{}, RolloutChange{}, RolloutContent{}, rollout.Status{}, rollout.Halt{}, rollout.Refusal{}, rollout.Client{}, rollout.Cohort{}, rollout.Outcomes{},
 	} {
 		typ := reflect.TypeOf(of)
 		for i := range typ.NumField() {

@@ -1,13 +1,16 @@
 package admin_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // echoFleet answers a question with the question, as a cursor or a name.
@@ -36,11 +39,24 @@ func (echoFleet) History(c admin.HistoryChoice) (admin.History, error) {
 	return admin.History{Name: fmt.Sprintf("%+v", c)}, nil
 }
 
+// withRollouts answers questions about rollouts with the question.
+func withRollouts(cfg *admin.Config) {
+	cfg.Rollouts = func(origin string) (admin.Rollouts, error) {
+		if origin == "x" {
+			return admin.Rollouts{}, admin.Refuse(http.StatusNotFound, errors.New("there is no origin x"))
+		}
+		return admin.Rollouts{Rollouts: []*rollout.Status{{Origin: origin}}}, nil
+	}
+	cfg.RolloutDiff = func(_ context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+		return admin.RolloutDiff{Next: fmt.Sprintf("%+v", c)}, nil
+	}
+}
+
 // What is asked of clients and resources is checked: a parameter that is misspelt must not
 // have all of them listed.
 func TestFleetParameters(t *testing.T) {
 	const cds = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
-	r := newRig(t, "tcp")
+	r := newRig(t, "tcp", withRollouts)
 	for _, tt := range []struct {
 		path string
 		code int
@@ -65,11 +81,32 @@ func TestFleetParameters(t *testing.T) {
 		{"resources?type=cds&name=&format=yaml", 200, "{Type:" + cds + " Name: Group: YAML:true Limit:100}"},
 		{"resources?type=cds&name=a&contains=b", 400, `there is no parameter "contains": there are type, name, group, format, limit`},
 		{"resources?name=a", 400, "type is empty: want a type URL, or a short name such as cds"},
+		{"rollouts?origin=x", 404, "there is no origin x"},
+		{"rollouts?type=cds", 400, `there is no parameter "type": there are origin`},
+		{"rollout/diff", 200, "{Origin: Type: Name: Group: Page:{Limit:100 After:}}"},
+		{"rollout/diff?origin=o&type=cds&name=n&group=g&limit=7&after=a", 200, "{Origin:o Type:" + cds + " Name:n Group:g Page:{Limit:7 After:a}}"},
+		{"rollout/diff?name=n", 400, "type is missing: a name needs a type URL, or a short name such as cds"},
+		{"rollout/diff?type=clusters", 400, "type=clusters: want a type URL, or a short name such as cds"},
 	} {
 		resp, text := r.ask(r.admin, http.MethodGet, "/api/v1/"+tt.path, "")
 		var got struct{ Next, Name, Error string }
 		if err := json.Unmarshal([]byte(text), &got); err != nil || resp.StatusCode != tt.code || got.Next+got.Name+got.Error != tt.want {
 			t.Errorf("GET /api/v1/%s: %s %s, want %d, %s", tt.path, resp.Status, text, tt.code, tt.want)
 		}
+	}
+}
+
+// TestRolloutsAreOff: without TENDER_ROLLOUT, there are none to ask for.
+func TestRolloutsAreOff(t *testing.T) {
+	off, on := newRig(t, "tcp"), newRig(t, "tcp", withRollouts)
+	for _, path := range []string{"rollouts", "rollout/diff"} {
+		if resp, text := off.ask(off.admin, http.MethodGet, "/api/v1/"+path, ""); resp.StatusCode != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
+			t.Errorf("GET /api/v1/%s: %s %s, want 404: TENDER_ROLLOUT is off", path, resp.Status, text)
+		}
+	}
+	var got admin.Rollouts
+	resp, text := on.ask(on.admin, http.MethodGet, "/api/v1/rollouts?origin=o", "")
+	if err := json.Unmarshal([]byte(text), &got); err != nil || resp.StatusCode != http.StatusOK || len(got.Rollouts) != 1 || got.Rollouts[0].Origin != "o" {
+		t.Errorf("GET /api/v1/rollouts?origin=o: %s %s, %v", resp.Status, text, err)
 	}
 }

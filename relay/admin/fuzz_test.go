@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -67,6 +69,46 @@ func FuzzCommand(f *testing.F) {
 			}
 		default:
 			t.Errorf("%q is answered %d %q", body, reply.Code, reply.Body)
+		}
+	})
+}
+
+// FuzzRolloutQuery: whatever is asked about rollouts, the answer is what a query of known parameters with one value each says, or
+// a refusal with a reason; a name never comes without a type.
+func FuzzRolloutQuery(f *testing.F) {
+	for _, query := range []string{
+		"", "origin=west", "origin=west&origin=east", "type=cds&name=web&group=g&limit=7&after=YQ", "name=web", "type=clusters", "type=a/b.C", "limit=-1", "limit=1001", "%zz", "origin=%00", "nam=e", ";",
+	} {
+		f.Add(query)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		var origin *string
+		var choice *RolloutChoice
+		s := &Server{cfg: Config{
+			Rollouts:    func(name string) (Rollouts, error) { origin = &name; return Rollouts{}, nil },
+			RolloutDiff: func(_ context.Context, c RolloutChoice) (RolloutDiff, error) { choice = &c; return RolloutDiff{}, nil },
+		}}
+		values, malformed := url.ParseQuery(query)
+		ask := func(serve func(*http.Request) (any, error), known ...string) (allowed bool) {
+			reply := httptest.NewRecorder()
+			answer(serve)(reply, &http.Request{Method: http.MethodGet, URL: &url.URL{RawQuery: query}})
+			var refused struct{ Error string }
+			if err := json.Unmarshal(reply.Body.Bytes(), &refused); err != nil || reply.Code != http.StatusOK && reply.Code != http.StatusBadRequest || (refused.Error != "") != (reply.Code == http.StatusBadRequest) {
+				t.Fatalf("%q is answered %d %q: %v", query, reply.Code, reply.Body, err)
+			}
+			for name, of := range values {
+				if allowed := slices.Contains(known, name) && len(of) == 1; !allowed && reply.Code == http.StatusOK {
+					t.Errorf("%q is answered, though %s is given %d times", query, name, len(of))
+				}
+			}
+			return reply.Code == http.StatusOK
+		}
+		if allowed := ask(s.rollouts, "origin"); allowed != (origin != nil) || allowed && (malformed != nil || *origin != values.Get("origin")) {
+			t.Errorf("%q asks for the rollouts of %v: %v", query, origin, allowed)
+		}
+		allowed := ask(s.rolloutDiff, "origin", "type", "name", "group", "limit", "after")
+		if allowed != (choice != nil) || allowed && (malformed != nil || choice.Name != values.Get("name") || choice.Name != "" && choice.Type == "" || choice.Limit < 0 || choice.Limit > maxLimit) {
+			t.Errorf("%q asks for the changes %+v: %v", query, choice, allowed)
 		}
 	})
 }

@@ -57,6 +57,16 @@ func TestH09_ArgumentsOfFreeze(t *testing.T) {
 	}
 }
 
+// TestArgumentsOfRolloutCommands are refused as those of freeze are.
+func TestArgumentsOfRolloutCommands(t *testing.T) {
+	for want, of := range map[string]RolloutScope{"": {Origin: "o", All: true, Reason: "errors", User: "alice"}, "reason": {Reason: "two\nlines"}, "user": {User: "\x1b[31m"}} {
+		err := of.Check()
+		if (err == nil) != (want == "") || err != nil && (!strings.HasPrefix(err.Error(), want+":") || CodeOf(err) != http.StatusBadRequest) {
+			t.Errorf("%+v: %v, want a refusal of %q", of, err, want)
+		}
+	}
+}
+
 // TestH09_DescribeFreeze tells operators who, when, for how long and why.
 func TestH09_DescribeFreeze(t *testing.T) {
 	now := time.Now()

@@ -158,11 +158,22 @@ func evaluate[T any](b *tab, expression string) (value T) {
 // picture puts a picture of the page into the documentation, if that is asked for.
 func (b *tab) picture(name string) {
 	b.t.Helper()
+	b.save(name, func(png *[]byte) chromedp.Action { return chromedp.FullScreenshot(png, 100) })
+}
+
+// pictureOf does so with one part of the page.
+func (b *tab) pictureOf(name, selector string) {
+	b.t.Helper()
+	b.save(name, func(png *[]byte) chromedp.Action { return chromedp.Screenshot(selector, png, chromedp.ByQuery) })
+}
+
+func (b *tab) save(name string, take func(*[]byte) chromedp.Action) {
+	b.t.Helper()
 	if *screenshots == "" {
 		return
 	}
 	var png []byte
-	b.do(chromedp.FullScreenshot(&png, 100))
+	b.do(take(&png))
 	if err := os.WriteFile(filepath.Join(*screenshots, name+".png"), png, 0o644); err != nil {
 		b.t.Fatal(err)
 	}

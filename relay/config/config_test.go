@@ -4,15 +4,14 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 var update = flag.Bool("update", false, "write the table of variables into deploy/docs/configuration.md")
@@ -22,75 +21,9 @@ const (
 	typeEDS = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 )
 
-func TestLoadConfigDefaults(t *testing.T) {
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := Config{
-		Listen:                  []string{":18000"},
-		AdminListen:             []string{"127.0.0.1:18080"},
-		TLSMin:                  "1.2",
-		NodeID:                  "tender/" + host,
-		NodeCluster:             "tender",
-		OriginProtocol:          ProtocolAuto,
-		OriginAccess:            Access{TLS: TLSOff},
-		NodeGroupBy:             []string{"user_agent_name"},
-		Resync:                  ResyncTrustVersions,
-		VersionSource:           VersionsOfContent,
-		DeltaVersions:           VersionsOfOrigin,
-		EDSAfterCDS:             true,
-		LRS:                     LRSOff,
-		Secrets:                 SecretsMTLS,
-		ColdWait:                10 * time.Second,
-		MassDeleteHold:          10 * time.Minute,
-		OriginKeepalive:         330 * time.Second,
-		MaxSnapshotAge:          24 * time.Hour,
-		LogLevel:                slog.LevelInfo,
-		MaxConnections:          50_000,
-		MaxPeerConnections:      10_000,
-		MaxUnreadBytes:          1 << 30,
-		MaxStreams:              50_000,
-		MaxStreamsPerConnection: 2_000,
-		MaxNames:                100_000,
-		MaxNameBytes:            4 << 10,
-		MaxNodeBytes:            1 << 20,
-		MaxRequestBytes:         16 << 20,
-		MaxOriginResponseBytes:  256 << 20,
-		MaxTypes:                64,
-		MaxGroups:               256,
-		MaxPeerGroups:           16,
-		MaxOriginNames:          1_000_000,
-		OriginStreamRate:        600,
-		MaxGlobs:                1000,
-		MaxGroupGlobs:           10_000,
-		FirstRequestTimeout:     10 * time.Second,
-		AckWait:                 5 * time.Second,
-		SendStall:               time.Minute,
-		Linger:                  5 * time.Minute,
-		WildcardLinger:          15 * time.Minute,
-		MaxLingering:            100_000,
-		MaxRequestRate:          100,
-		RequestCompression:      CompressionOff,
-		PeerIPv6Prefix:          64,
-		MaxFrameRate:            5000,
-		Drain:                   45 * time.Second,
-		ConnectionAge:           30 * time.Minute,
-		TraceDeliveries:         100,
-		TraceSlow:               time.Second,
-		History:                 10,
-		MaxHistoryBytes:         32 << 20,
-	}
-	// An empty variable counts as unset; what is not ours is not looked at.
-	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {
-		got, err := Load(environ)
-		if err != nil {
-			t.Errorf("Load(%q): %v", environ, err)
-		}
-		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Config{})); diff != "" {
-			t.Errorf("Load(%q) (-want +got):\n%s", environ, diff)
-		}
-	}
+// waiting is the default of TENDER_ROLLOUT_TYPES.
+var waiting = []string{
+	typeCDS, wire.ListenerType, wire.RouteType, wire.ScopedRouteType, wire.VirtualHostType, wire.ExtensionConfigType, wire.RuntimeType,
 }
 
 // goodValues has at least one value for every variable, and what the table of
@@ -149,6 +82,14 @@ var goodValues = []struct{ name, value, shown string }{
 	{"SNAPSHOT_DIR", "Off", "off"},
 	{"MAX_SNAPSHOT_AGE", "1h", ""},
 	{"SNAPSHOT_SENSITIVE", "on", ""},
+	{"ROLLOUT", "metadata.canary=true 600s,5%   10m , 25% approve", "metadata.canary=true 10m, 5% 10m, 25% approve"},
+	{"ROLLOUT", "Off", "off"},
+	{"ROLLOUT_TYPES", "rds, type.googleapis.com/envoy.config.cluster.v3.Cluster,example.com/a.b.C", "rds,cds,example.com/a.b.C"},
+	{"ROLLOUT_REFUSALS", "3", ""},
+	{"ROLLOUT_CHECK", "https://gate.example:8443/check", ""},
+	{"ROLLOUT_CHECK", "HTTP://ops:hunter2@[::1]/a%20b?token=hunter2", "http://…@[::1]/a%20b?…"},
+	{"ROLLOUT_CHECK", "OFF", "off"},
+	{"ROLLOUT_QUERY", `max(errors{job="x"}) > {changed}`, ""},
 	{"LRS", "aggregate", ""},
 	{"DYNAMIC_PARAMETERS", "ON", "on"},
 	{"HOLD_EXPLICIT", "On", "on"},
@@ -211,6 +152,8 @@ var goodWith = map[string][]string{
 	"AUTHZ":                  {"TLS_CERT=c", "TLS_KEY=k", "TLS_CLIENT_CA=a"},
 	"TLS_LISTEN":             {"TLS_CERT=c", "TLS_KEY=k"},
 	"ADMIN_LISTEN":           {"TLS_CERT=c", "TLS_KEY=k", "TLS_CLIENT_CA=a", "AUTHZ=a"},
+	"ROLLOUT":                {"SNAPSHOT_DIR=/d", "DELTA_VERSIONS=content"},
+	"ROLLOUT_QUERY":          {"ROLLOUT_CHECK=http://prometheus:9090"},
 }
 
 func TestLoadConfigGoodValues(t *testing.T) {
@@ -406,6 +349,28 @@ var badValues = []struct{ name, value, cause string }{
 	{"MAX_SNAPSHOT_AGE", "59s", "too short"},
 	{"MAX_SNAPSHOT_AGE", "24", "not a duration"},
 	{"SNAPSHOT_SENSITIVE", "yes", "not one of the words"},
+	{"ROLLOUT", "on", `stage 1 ("on"): "on" is neither a share such as 5%, nor a field and a glob`},
+	{"ROLLOUT", "5% 10m, 5% 1h", `stage 2 ("5% 1h"): a stage before it selects the same clients`},
+	{"ROLLOUT", "off, 5% 1h", `stage 1 ("off")`},
+	{"ROLLOUT", "5% \x1b", `stage 1 ("5% \x1b"): "\x1b" is not a duration`},
+	{"ROLLOUT", "5% 10m", "TENDER_SNAPSHOT_DIR is off, so that"},
+	{"ROLLOUT", "5% 10m", "TENDER_DELTA_VERSIONS is origin, and clients are served two contents at once: set it to content"},
+	{"ROLLOUT_TYPES", "cds,eds", `"eds": endpoints never wait, or clients`},
+	{"ROLLOUT_TYPES", "leds", `"leds": endpoints never wait`},
+	{"ROLLOUT_TYPES", "sds", `"sds": Secrets never wait, or certificates would expire`},
+	{"ROLLOUT_TYPES", "type.googleapis.com/envoy.api.v2.auth.Secret", "Secrets never wait"},
+	{"ROLLOUT_TYPES", "cds,cds", "comes twice"},
+	{"ROLLOUT_TYPES", "none", `"none" is neither a short name nor a type URL`},
+	{"ROLLOUT_REFUSALS", "-1", "too small"},
+	{"ROLLOUT_REFUSALS", "5%", "not a whole number"},
+	{"ROLLOUT_CHECK", "on", "not an http or https URL"},
+	{"ROLLOUT_CHECK", "user:hunter2@gate:8443", "not an http or https URL"},
+	{"ROLLOUT_CHECK", "http://user:hunter2@:80", "the URL has no host, or a port"},
+	{"ROLLOUT_CHECK", "https://gate:65536", "the URL has no host, or a port"},
+	{"ROLLOUT_CHECK", "https://gate#hunter2", "the URL has a fragment"},
+	{"ROLLOUT_CHECK", "https://gate/%hunter2", "not an http or https URL"},
+	{"ROLLOUT_QUERY", "up", "nobody is asked, since TENDER_ROLLOUT_CHECK is off"},
+	{"ROLLOUT_QUERY", "a\nb", "cannot be printed"},
 	{"LRS", "on", "not one of the words"},
 	{"DYNAMIC_PARAMETERS", "yes", "not one of the words"},
 	{"HOLD_EXPLICIT", "large", "not one of the words"},
@@ -469,253 +434,11 @@ var badValues = []struct{ name, value, cause string }{
 	{"PEER_IPV6_PREFIX", "129", "too large"},
 }
 
-// TestBadValues holds what an error says: variable, value, cause, what is
-// allowed; in one line, with nothing that steers a terminal.
-func TestBadValues(t *testing.T) {
-	seen := map[string]bool{}
-	for _, tt := range badValues {
-		seen[tt.name] = true
-		t.Run(tt.name, func(t *testing.T) {
-			entry := prefix + tt.name + "=" + tt.value
-			cfg, err := Load([]string{entry})
-			if err == nil {
-				t.Fatalf("Load(%q) accepts it", entry)
-			}
-			message := err.Error()
-			for _, want := range []string{prefix + tt.name + "=" + variable(tt.name).quote(tt.value) + ": ", tt.cause, "; allowed: " + plain(variable(tt.name).allowed)} {
-				if !strings.Contains(message, want) {
-					t.Errorf("Load(%q): %s\nwant it to contain %s", entry, message, want)
-				}
-			}
-			if escape(message) != message {
-				t.Errorf("Load(%q): %q holds control characters or a second line", entry, message)
-			}
-			// The default stands in, so that the rest can be shown.
-			defaults, _ := Load(nil)
-			if diff := cmp.Diff(defaults, cfg, cmpopts.IgnoreUnexported(Config{})); diff != "" {
-				t.Errorf("after a bad value (-defaults +got):\n%s", diff)
-			}
-			for _, s := range cfg.Table() {
-				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != variable(tt.name).quote(tt.value)) {
-					t.Errorf("Table() has %+v, want the refused value", s)
-				}
-			}
-		})
-	}
-	for _, v := range variables {
-		if !seen[v.name] {
-			t.Errorf("%s%s has no bad value in this test", prefix, v.name)
-		}
-	}
-}
-
-func TestErrorsAreJoinedInOrder(t *testing.T) {
-	_, err := Load([]string{
-		"TENDER_ZEBRA=1", "TENDER_DRAIN=x", "TENDER_LISTEN=x", "TENDER_ACK_WAITS=1s",
-	})
-	if err == nil {
-		t.Fatal("LoadConfig accepts it")
-	}
-	var got []string
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		name, _, _ := strings.Cut(line, ":")
-		got = append(got, name)
-	}
-	want := []string{`TENDER_LISTEN="x"`, `TENDER_DRAIN="x"`, "TENDER_ACK_WAITS", "TENDER_ZEBRA"}
-	if !slices.Equal(got, want) {
-		t.Errorf("errors of %q, want %q", got, want)
-	}
-}
-
-func TestUnknownVariables(t *testing.T) {
-	tests := []struct{ name, want string }{
-		{"TENDER_ORIGN", "TENDER_ORIGN: unknown variable; did you mean TENDER_ORIGIN?"},
-		{"TENDER_LISTENER", "TENDER_LISTENER: unknown variable; did you mean TENDER_LISTEN?"},
-		{"TENDER_MAX_STREAM_PER_CONNECTION", "TENDER_MAX_STREAM_PER_CONNECTION: unknown variable; did you mean TENDER_MAX_STREAMS_PER_CONNECTION?"},
-		{"TENDER_PROXY_WASM", "TENDER_PROXY_WASM: unknown variable; allowed: the variables that tender check lists"},
-		{"TENDER_", "TENDER_: unknown variable; allowed: the variables that tender check lists"},
-		{"TENDER_\x1b[31m", `"TENDER_\x1b[31m": unknown variable; allowed: the variables that tender check lists`},
-		{"TENDER_ORIGIN_EAST_1_TLS_CA", `TENDER_ORIGIN_EAST_1_TLS_CA: TENDER_ORIGINS has no origin that is called "east-1"`},
-		{"TENDER_ORIGIN_PROXY", "TENDER_ORIGIN_PROXY: not supported by this version; allowed: the variables that tender check lists"},
-	}
-	for _, tt := range tests {
-		_, err := Load([]string{tt.name + "=secret"})
-		if err == nil || err.Error() != tt.want {
-			t.Errorf("Load(%q) = %v, want %s", tt.name, err, tt.want)
-		}
-	}
-}
-
-// TestPlannedVariables holds that variables of later versions are told apart
-// from typing mistakes, and that none of them exists already.
-func TestPlannedVariables(t *testing.T) {
-	for _, name := range []string{
-		"ORIGIN_PROXY",
-	} {
-		_, err := Load([]string{prefix + name + "=x"})
-		if err == nil || !strings.Contains(err.Error(), prefix+name+": not supported by this version") {
-			t.Errorf("Load(%s%s) = %v, want not supported", prefix, name, err)
-		}
-		if kubernetes.MatchString(name) {
-			t.Errorf("%s%s is a name that Kubernetes sets", prefix, name)
-		}
-	}
-	for _, v := range variables {
-		if planned.MatchString(v.name) {
-			t.Errorf("%s%s exists and is planned", prefix, v.name)
-		}
-	}
-}
-
-// TestKubernetesVariables holds that what Kubernetes sets for Services called
-// tender or tender-x is ignored, and that no variable of ours has such a name.
-func TestKubernetesVariables(t *testing.T) {
-	environ := []string{
-		"TENDER_SERVICE_HOST=10.96.0.7", "TENDER_SERVICE_PORT=18000", "TENDER_SERVICE_PORT_XDS=18000",
-		"TENDER_PORT=tcp://10.96.0.7:18000", "TENDER_PORT_18000_TCP=tcp://10.96.0.7:18000",
-		"TENDER_PORT_18000_TCP_PROTO=tcp", "TENDER_PORT_18000_TCP_PORT=18000", "TENDER_PORT_18000_TCP_ADDR=10.96.0.7",
-		"TENDER_PORT_53_UDP_ADDR=10.96.0.7", "TENDER_PORT_99_SCTP=x",
-		"TENDER_X_SERVICE_HOST=10.96.0.8", "TENDER_X_SERVICE_PORT=18080", "TENDER_X_SERVICE_PORT_HTTP_ADMIN=18080",
-		"TENDER_X_PORT=tcp://10.96.0.8:18080", "TENDER_X_PORT_18080_TCP_ADDR=10.96.0.8",
-	}
-	if _, err := Load(environ); err != nil {
-		t.Errorf("LoadConfig of what Kubernetes sets: %v", err)
-	}
-	for _, name := range []string{"TENDER_PORTS=1", "TENDER_SERVICE=1", "TENDER_PORT_X=1"} {
-		if _, err := Load([]string{name}); err == nil {
-			t.Errorf("Load(%q) ignores it, want an error: Kubernetes sets no such name", name)
-		}
-	}
-	for _, v := range variables {
-		if kubernetes.MatchString(v.name) {
-			t.Errorf("%s%s is a name that Kubernetes sets", prefix, v.name)
-		}
-	}
-}
-
-func TestRequireOrigin(t *testing.T) {
-	tests := []struct{ name, origin, want string }{
-		{"missing", "", `TENDER_ORIGIN="": it is required; allowed: host:port, `},
-		{"present", "a:1", ""},
-		{"refused once already", "a", ""},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			cfg, _ := Load([]string{"TENDER_ORIGIN=" + tt.origin})
-			err := cfg.RequireOrigin()
-			if (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
-				t.Errorf("RequireOrigin() = %v, want %q", err, tt.want)
-			}
-		})
-	}
-}
-
-// TestTableMatchesFields holds that each row has a field and each field a row,
-// that a row's own default passes its own check, and that rows say what they
-// are in one line.
-func TestTableMatchesFields(t *testing.T) {
-	fields := new(Config).fields()
-	for _, v := range variables {
-		field, ok := fields[v.name]
-		if !ok {
-			t.Errorf("%s%s has no field in Config", prefix, v.name)
-			continue
-		}
-		delete(fields, v.name)
-		if v.preset != "" {
-			if value, err := v.parse(v.preset); err != nil || reflect.TypeOf(value) != field.Type() || show(reflect.ValueOf(value)) != v.preset {
-				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v that is shown so", prefix, v.name, v.preset, value, err, field.Type())
-			}
-		}
-		for _, text := range []string{v.meaning, v.allowed} {
-			if text == "" || strings.ContainsAny(text, "\n|") {
-				t.Errorf("%s%s says %q, want one line for a cell", prefix, v.name, text)
-			}
-		}
-	}
-	for name := range fields {
-		t.Errorf("the field for %s%s has no row in the table", prefix, name)
-	}
-	exported := reflect.VisibleFields(reflect.TypeFor[Config]())
-	for _, field := range exported {
-		if field.IsExported() && field.Tag.Get("env") == "" {
-			t.Errorf("the field %s has no variable", field.Name)
-		}
-	}
-}
-
-func TestTableEscapes(t *testing.T) {
-	cfg, err := Load([]string{`TENDER_NODE_METADATA={"a":"\u001b[31m"}`, "TENDER_ORIGIN=unix:/tmp/\x1b[2J"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range cfg.Table() {
-		if strings.Contains(s.Value, "\x1b") {
-			t.Errorf("%s has the value %q, which steers a terminal", s.Variable, s.Value)
-		}
-	}
-}
-
-func TestSize(t *testing.T) {
-	tests := []struct {
-		text string
-		want Size
-		back string
-	}{
-		{"0", 0, "0B"},
-		{"1", 1, "1B"},
-		{"1B", 1, "1B"},
-		{"1024", 1024, "1KiB"},
-		{"1025", 1025, "1025B"},
-		{"3 MiB", 3 << 20, "3MiB"},
-		{"8589934591GiB", (1<<33 - 1) << 30, "8589934591GiB"},
-	}
-	for _, tt := range tests {
-		var s Size
-		if err := s.UnmarshalText([]byte(tt.text)); err != nil || s != tt.want || s.String() != tt.back {
-			t.Errorf("UnmarshalText(%q) = %d (%s), %v, want %d (%s)", tt.text, int64(s), s, err, int64(tt.want), tt.back)
-		}
-	}
-	for _, text := range []string{"", "B", "KiB", "1K", "1kib", "+1", "-1", "1.5MiB", "8589934592GiB", "0x10"} {
-		var s Size
-		if err := s.UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("UnmarshalText(%q) = %d, want an error", text, s)
-		}
-	}
-}
-
 // The page's table of variables stands between these lines.
 const (
 	tableBegins = "<!-- variables -->\n"
 	tableEnds   = "<!-- /variables -->"
 )
-
-// TestConfigurationPage holds the table of deploy/docs/configuration.md to the one
-// that the code uses. With -update it writes it.
-func TestConfigurationPage(t *testing.T) {
-	const name = "../../deploy/docs/configuration.md"
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), tableBegins)
-	table, after, ok2 := strings.Cut(rest, tableEnds)
-	if !ok || !ok2 {
-		t.Fatalf("%s lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay/config -run TestConfigurationPage -update",
-			name, strings.TrimSpace(tableBegins), tableEnds)
-	}
-	want := MarkdownTable()
-	if strings.TrimSpace(table) == strings.TrimSpace(want) {
-		return
-	}
-	if !*update {
-		t.Fatalf("%s has another table of variables than the code; run\n\tgo test ./relay/config -run TestConfigurationPage -update\n(-want +got)\n%s",
-			name, cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(table)))
-	}
-	if err := os.WriteFile(name, []byte(before+tableBegins+"\n"+want+"\n"+tableEnds+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // manyOrigins returns as many of TENDER_ORIGINS.
 func manyOrigins(n int) (items []string) {

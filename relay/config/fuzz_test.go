@@ -46,6 +46,9 @@ func FuzzLoadConfig(f *testing.F) {
 		if strings.ContainsFunc(strings.ReplaceAll(text, between, ""), unprintable) {
 			return // it is shown escaped, which is another value, and may be too long
 		}
+		if maskURL(cfg.RolloutCheck) != cfg.RolloutCheck {
+			return // a part of it is not shown
+		}
 		again, err := Load(shownAs(table))
 		if err != nil {
 			t.Fatalf("Load(%q) is shown as %q, which is refused: %v", environ, shownAs(table), err)

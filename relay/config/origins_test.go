@@ -58,6 +58,16 @@ func TestConflictingVariables(t *testing.T) {
 		{"load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=passthrough"},
 			`TENDER_LRS="passthrough": TENDER_ORIGIN="file:///etc/tender" is a directory, which takes no load reports; allowed: `},
 		{"no load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=off"}, ""},
+		{"a rollout without what it needs", []string{"TENDER_ROLLOUT=5% 10m", "TENDER_VERSION_SOURCE=origin"},
+			`TENDER_ROLLOUT="5% 10m": TENDER_SNAPSHOT_DIR is off, so that a restart would send all clients what no stage has approved: set it to a directory; ` +
+				`TENDER_VERSION_SOURCE is origin, and clients are served two contents at once: set it to content; ` +
+				`TENDER_DELTA_VERSIONS is origin, and clients are served two contents at once: set it to content; allowed: off, or one to four stages`},
+		{"a rollout beside values that were refused",
+			[]string{"TENDER_ROLLOUT=5% 10m", "TENDER_VERSION_SOURCE=x", "TENDER_SNAPSHOT_DIR=a\tb", "TENDER_DELTA_VERSIONS=content"},
+			"TENDER_VERSION_SOURCE=\nTENDER_SNAPSHOT_DIR="},
+		{"a query for a check that was refused", []string{"TENDER_ROLLOUT_QUERY=up", "TENDER_ROLLOUT_CHECK=x"}, `TENDER_ROLLOUT_CHECK=…: not an http or https URL; allowed: `},
+		{"what is of no effect while rollouts are off",
+			[]string{"TENDER_ROLLOUT=off", "TENDER_ROLLOUT_TYPES=cds", "TENDER_ROLLOUT_REFUSALS=1", "TENDER_ROLLOUT_CHECK=http://a", "TENDER_ROLLOUT_QUERY=up"}, ""},
 		{"several, in the order of the table",
 			[]string{"TENDER_ORIGIN=file:///a", "TENDER_LRS=aggregate", "TENDER_ROUTES=type:eds=west", "TENDER_LISTEN=:1", "TENDER_REST_LISTEN=:1"},
 			"TENDER_ROUTES=\nTENDER_REST_LISTEN=\nTENDER_LRS="},

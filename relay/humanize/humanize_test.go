@@ -1,6 +1,9 @@
 package humanize
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestSeconds(t *testing.T) {
 	for n, want := range map[float64]string{
@@ -8,6 +11,17 @@ func TestSeconds(t *testing.T) {
 	} {
 		if got := Seconds(n); got != want {
 			t.Errorf("Seconds(%v) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 10 * time.Second: "10s", 10 * time.Minute: "10m", 20 * time.Hour: "20h", 90 * time.Minute: "1h30m", time.Hour + time.Second: "1h0m1s",
+		1500 * time.Millisecond: "1.5s", -time.Hour: "-1h",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("Duration(%d) = %q, want %q", d, got, want)
 		}
 	}
 }

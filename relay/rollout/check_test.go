@@ -5,12 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +71,41 @@ func TestI12_ACheckThatIsSilentDoesNotAnswer(t *testing.T) {
 	v.expect(t, err, false, "", "connection refused")
 }
 
+func TestI12_ARedirectIsNoAnswer(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/login" {
+			http.Redirect(w, r, "/login", http.StatusFound)
+		}
+	}))
+	t.Cleanup(server.Close)
+	for _, client := range []*http.Client{nil, server.Client()} {
+		v, err := (&Check{URL: server.URL, Client: client}).Ask(t.Context(), question)
+		v.expect(t, err, false, "", "status 302 is no answer")
+	}
+}
+
+func TestErrorsOfTheCheckHoldNoCredentials(t *testing.T) {
+	for _, to := range []string{"http://user:hunter2@127.0.0.1:1/a?token=hunter2", "http://user:hunter2@127.0.0.1:x"} {
+		for _, query := range []string{"", "up"} {
+			_, err := (&Check{URL: to, Query: query}).Ask(t.Context(), question)
+			if err == nil || strings.Contains(err.Error(), "user") || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s, query %q: %v; want an error without the user and the token", to, query, err)
+			}
+		}
+	}
+}
+
+func TestTheCheckIsGivenTheUserOfItsURL(t *testing.T) {
+	var user, password string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { user, password, _ = r.BasicAuth() }))
+	t.Cleanup(server.Close)
+	v, err := (&Check{URL: strings.Replace(server.URL, "//", "//user:hunter2@", 1)}).Ask(t.Context(), question)
+	v.expect(t, err, true, "", "")
+	if user != "user" || password != "hunter2" {
+		t.Errorf("the check was given the user %q with the password %q", user, password)
+	}
+}
+
 func TestTheCheckIsAskedAboutTheEdition(t *testing.T) {
 	check, request := asked(t, 204, "")
 	if _, err := check.Ask(t.Context(), question); err != nil {
@@ -91,88 +122,17 @@ func TestI12_AnswersThatNoPrometheusGives(t *testing.T) {
 	for body, problem := range map[string]string{
 		"":                   "status 200, and the body is not that of a Prometheus",
 		`{"status":"error"}`: "status 200",
-		`{"status":"success","data":{"resultType":"vector","result":7}}`:   "read the result",
-		`{"status":"success","data":{"resultType":"vector","result":null`:  "not that of a Prometheus",
-		`{"status":"success","data":{"resultType":"matrix","result":[]}}`:  "not a matrix",
-		`{"status":"success","data":{"resultType":"","result":[]}}`:        "vector",
-		`{"status":"success","data":{"resultType":"vector","result":[1]}}`: "read the result",
+		`{"status":"success","data":{"resultType":"vector","result":7}}`:                                 "read the result",
+		`{"status":"success","data":{"resultType":"vector","result":null`:                                "not that of a Prometheus",
+		`{"status":"success","data":{"resultType":"matrix","result":[]}}`:                                "not a matrix",
+		`{"status":"success","data":{"resultType":"vector","result":[]},"warnings":["a store is down"]}`: "no result, and it may be incomplete: a store is down",
+		`{"status":"success","data":{"resultType":"","result":[]}}`:                                      "vector",
+		`{"status":"success","data":{"resultType":"vector","result":[1]}}`:                               "read the result",
 	} {
 		check, _ := asked(t, 200, body)
 		check.Query = "up"
 		v, err := check.Ask(t.Context(), question)
 		v.expect(t, err, false, "", problem)
-	}
-}
-
-func TestPrometheusIsAsked(t *testing.T) {
-	check := Check{URL: prometheus(t)}
-	for query, want := range map[string]struct {
-		allowed         bool
-		refuse, problem string
-	}{
-		"vector(1) > 2": {allowed: true},
-		`label_replace(vector(7), "job", "x", "", "") > 2`: {refuse: `the query has 1 samples, the first is {"job":"x"}: 7`},
-		"vector({changed}) == 1000000000":                  {refuse: "the query has 1 samples, the first is {}: 1000000000"},
-		"vector(":                                          {problem: "status 400"},
-		"1":                                                {problem: "not a scalar"},
-	} {
-		check.Query = query
-		v, err := check.Ask(t.Context(), question)
-		v.expect(t, err, want.allowed, want.refuse, want.problem)
-	}
-}
-
-// prometheus starts one that scrapes nothing, and returns its URL.
-func prometheus(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("prometheus")
-	if err != nil {
-		path, err = filepath.Abs("../../.bin/prometheus")
-	}
-	if err == nil {
-		_, err = os.Stat(path)
-	}
-	if err != nil {
-		t.Fatalf("run `make deps`: %v", err)
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "p.yml"), []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	program := exec.CommandContext(t.Context(), path, "--config.file="+dir+"/p.yml", "--storage.tsdb.path="+dir+"/data", "--web.listen-address="+address)
-	program.Cancel = func() error { return program.Process.Signal(os.Interrupt) }
-	out := new(strings.Builder)
-	program.Stdout, program.Stderr = out, out
-	if err := program.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { // awaited by the cleanup
-		_ = program.Wait()
-		close(ended)
-	}()
-	t.Cleanup(func() { <-ended })
-	for {
-		resp, err := http.Get("http://" + address + "/-/ready")
-		if err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return "http://" + address
-			}
-		}
-		select {
-		case <-ended:
-			t.Fatalf("prometheus has ended: %s", out)
-		case <-time.After(20 * time.Millisecond):
-		}
 	}
 }
 

@@ -454,3 +454,45 @@ func (h *history) command(t *rapid.T) {
 	}
 	h.drive()
 }
+
+// TestAFixIsSupersededAfterALongHalt: the bound on how long changes may supersede each other does not count the time in which
+// nothing was on its way.
+func TestAFixIsSupersededAfterALongHalt(t *testing.T) {
+	for what, leave := range map[string]func(d *driver){
+		"by a change": func(d *driver) { d.put("a", "3") },
+		"by resume":   func(d *driver) { d.do(d.Resume(d.now)) },
+	} {
+		d := three(t, Config{})
+		d.put("a", "2")
+		d.pass(settled)
+		d.do(d.Abort(d.now, "alice"))
+		d.pass(24 * time.Hour)
+		leave(d)
+		d.pass(2 * settled)
+		d.expect(Rolling, "b", "1", "1", "1")
+		d.put("a", "4")
+		if d.phase != Gathering {
+			t.Errorf("halted for a day, which ended %s: the phase is %v after the origin took back what was on its way, want gathering", what, d.phase)
+		}
+	}
+}
+
+// TestCommandsWhileFrozenDoNotExtendStages: only the time from the command to the thaw does not count.
+func TestCommandsWhileFrozenDoNotExtendStages(t *testing.T) {
+	d := three(t, Config{})
+	d.put("a", "2")
+	d.pass(settled)
+	d.facts.Frozen = true
+	d.drive()
+	d.pass(time.Hour)
+	d.do(d.Promote(d.now, d.look()))
+	d.expect(Rolling, "a", "2", "2", "1")
+	d.pass(time.Hour)
+	d.facts.Frozen = false
+	d.drive()
+	if !d.Entered().Equal(d.now) {
+		t.Errorf("the stage began at %v, and at the thaw it is %v", d.Entered(), d.now)
+	}
+	d.pass(10 * time.Minute)
+	d.expect(Current, "a", "2", "2", "2")
+}

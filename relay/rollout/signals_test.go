@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,9 @@ func TestI14_RefusalsHalt(t *testing.T) {
 		t.Error("a client that refuses twice does not count once")
 	}
 	s.expect(t, "")
+	one := signals(t, 0, 1, 0)
+	one.Refused(Refusal{Client: canary(0), TypeURL: listeners, Words: "bad filter"})
+	one.expect(t, "1 client refused it, at most 0 may: canary-0 refused "+listeners+": bad filter")
 	if !refuse(canary(1)) {
 		t.Error("the second client does not count")
 	}
@@ -73,6 +77,17 @@ func TestI14_ForgedCanariesDoNotHalt(t *testing.T) {
 		}
 	}
 	s.expect(t, "")
+}
+
+// TestI14_AForgedNodeSilencesNoCanary: not by being there first, and not by refusing first.
+func TestI14_AForgedNodeSilencesNoCanary(t *testing.T) {
+	s := NewSignals(Config{Stages: stages(t, "id=canary-* 1m")})
+	s.Know(Client{Node: "canary-0", Peer: "10.6.6.6"}, listeners)
+	s.Know(canary(0))
+	if !s.Refused(Refusal{Client: canary(0), TypeURL: listeners, Words: "bad filter"}) {
+		t.Error("the refusal of a canary does not count, as another client had its Node")
+	}
+	s.expect(t, "canary-0 refused")
 }
 
 func TestI14_APeerCountsOnce(t *testing.T) {
@@ -132,4 +147,27 @@ func TestI14_ACanaryThatCrashesAgainAndAgainHalts(t *testing.T) {
 	s.expect(t, "canary-0 left and came back 3 times in 1m0s")
 	crash(other(1), 3)
 	s.expect(t, "")
+}
+
+// TestLeftByCohort holds that a client that left counts once in its stage, by Node and by peer, also when it is back.
+func TestLeftByCohort(t *testing.T) {
+	s := signals(t, 0, 3, 2)
+	s.Know(Client{Node: "canary-4", Peer: canary(0).Peer})
+	expect := func(when string, want ...int) {
+		t.Helper()
+		cohorts := make([]Cohort, 2)
+		s.countLeft(cohorts)
+		if got := []int{cohorts[0].Left, cohorts[1].Left}; !slices.Equal(got, want) {
+			t.Errorf("%s: %v clients left, want %v", when, got, want)
+		}
+	}
+	expect("at first", 0, 0)
+	for _, c := range []Client{canary(0), {Node: "canary-4", Peer: canary(0).Peer}, canary(1), other(0), {Node: "unknown"}} {
+		s.Left(c)
+	}
+	s.Returned(canary(1))
+	s.Left(canary(1))
+	expect("two peers of canaries and one of the rest", 2, 1)
+	s.BeginStage()
+	expect("in the next stage", 0, 0)
 }

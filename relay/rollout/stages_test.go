@@ -21,8 +21,8 @@ func stages(t *testing.T, text string) (s Stages) {
 func TestStagesAreReadAsTheyAreWritten(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "",
-		"metadata.canary=true 10m, 5% 10m,25%   approve":     "metadata.canary=true 10m0s, 5% 10m0s, 25% approve",
-		"locality.zone=eu-* 1h, 0.5% 1s, 12.25% 2m, 100% 5m": "locality.zone=eu-* 1h0m0s, 0.5% 1s, 12.25% 2m0s, 100% 5m0s",
+		"metadata.canary=true 10m, 5% 10m,25%   approve":     "metadata.canary=true 10m, 5% 10m, 25% approve",
+		"locality.zone=eu-* 1h, 0.5% 1s, 12.25% 2m, 100% 5m": "locality.zone=eu-* 1h, 0.5% 1s, 12.25% 2m, 100% 5m",
 		"id=a=b approve": "id=a=b approve",
 	} {
 		s := stages(t, text)
@@ -34,30 +34,37 @@ func TestStagesAreReadAsTheyAreWritten(t *testing.T) {
 
 func TestStagesThatAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
-		"5%":                                    `stage 1 ("5%"): how long it lasts is missing: a duration such as 10m, or "approve"`,
-		"5% 10m, 5% 1h":                         `stage 2 ("5% 1h"): a stage before it selects the same clients`,
-		"10% 10m, id=a 1m, 5% 1h":               `stage 3 ("5% 1h"): shares include those before: it must be more than 10%`,
-		"0% 1m":                                 `stage 1 ("0% 1m"): "0%" is not a share from 0.01% to 100%, of at most two decimals`,
-		"1.234% 1m":                             `"1.234%" is not a share`,
-		"101% 1m":                               `"101%" is not a share`,
-		"-1% 1m":                                `"-1%" is not a share`,
-		"100% 1m, id=a 1m":                      "nobody is left for it",
-		"1% 1m, 2% 1m, 3% 1m, 4% 1m, 5% 1m":     "stage 5 (\"5% 1m\"): one too many: at most 4 are allowed",
-		"5% soon":                               `"soon" is not a duration from 1s to 168h, nor "approve"`,
-		"5% 1ms":                                `"1ms" is not a duration from 1s`,
-		"5% -1m":                                `"-1m" is not a duration`,
-		"5% 169h":                               `"169h" is not a duration`,
-		"version=1 1m":                          `the fields are id, cluster, locality.region, locality.zone, locality.sub_zone, metadata.<path>`,
-		"metadata.=1 1m":                        `"metadata.=1" is neither`,
-		"metadata.a..b=1 1m":                    `"metadata.a..b=1" is neither`,
-		"id 1m":                                 `"id" is neither`,
-		"id= 1m":                                `"id=" has no glob after =`,
-		"5% 10m,":                               `stage 2 (""): "" is neither`,
-		strings.Repeat("x", 100) + "=y approve": "is neither",
+		"5%":                                     `stage 1 ("5%"): how long it lasts is missing: a duration such as 10m, or "approve"`,
+		"5% 10m, 5% 1h":                          `stage 2 ("5% 1h"): a stage before it selects the same clients`,
+		"10% 10m, id=a 1m, 5% 1h":                `stage 3 ("5% 1h"): shares include those before: it must be more than 10%`,
+		"0% 1m":                                  `stage 1 ("0% 1m"): "0%" is not a share from 0.01% to 100%, of at most two decimals`,
+		"1.234% 1m":                              `"1.234%" is not a share`,
+		"101% 1m":                                `"101%" is not a share`,
+		"-1% 1m":                                 `"-1%" is not a share`,
+		"100% 1m, id=a 1m":                       "nobody is left for it",
+		"1% 1m, 2% 1m, 3% 1m, 4% 1m, 5% 1m":      "stage 5 (\"5% 1m\"): one too many: at most 4 are allowed",
+		"5% soon":                                `"soon" is not a duration from 1s to 168h, nor "approve"`,
+		"5% 1ms":                                 `"1ms" is not a duration from 1s`,
+		"5% -1m":                                 `"-1m" is not a duration`,
+		"5% 169h":                                `"169h" is not a duration`,
+		"version=1 1m":                           `the fields are id, cluster, locality.region, locality.zone, locality.sub_zone, metadata.<path>`,
+		"metadata.=1 1m":                         `"metadata.=1" is neither`,
+		"metadata.a..b=1 1m":                     `"metadata.a..b=1" is neither`,
+		"id 1m":                                  `"id" is neither`,
+		"id= 1m":                                 `"id=" has no glob after =`,
+		"5% 10m,":                                `stage 2 (""): "" is neither`,
+		strings.Repeat("x", 1000) + "=y approve": "is neither",
+		strings.Repeat("9", 1000) + "% approve":  "is not a share",
+		"5% " + strings.Repeat("x", 1000):        "is not a duration",
+		"id=" + strings.Repeat("x", 1000):        "how long it lasts is missing",
 	} {
 		var s Stages
-		if err := s.UnmarshalText([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		err := s.UnmarshalText([]byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %s", text, err, want)
+		}
+		if err != nil && len(err.Error()) > 600 {
+			t.Errorf("%q: the error has %d bytes: %v", text, len(err.Error()), err)
 		}
 		if s != nil {
 			t.Errorf("%q: %v was read nevertheless", text, s)

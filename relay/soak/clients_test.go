@@ -39,6 +39,7 @@ type stream struct {
 	variant relaytest.Variant
 	wants   []relaytest.Subscription
 	bulky   bool // it reads what is large
+	canary  bool // it refuses what is bad
 }
 
 // stream returns the i-th client: every combination of variant and group wants each of the
@@ -74,7 +75,7 @@ func (w *world) stream(i int) client {
 			s.bulky = true
 		}
 	}
-	opts = s.group.ledger.Reader(s.variant).Options(opts, func(what string) { w.complain(opts.Node.GetId(), what) })
+	opts = w.reads(opts, s.group.ledger.Reader(s.variant))
 	s.Roaming = relaytest.Roam(w.t, opts, i/kinds, w.dialers(round%3 == 2), s.wants...)
 	return s
 }
@@ -122,6 +123,9 @@ func (w *world) poller(i int) client {
 		state: relaytest.State{relaytest.ClusterType: {}}, changed: make(chan struct{}),
 	}
 	p.reader, p.wrong = p.group.ledger.Reader(relaytest.SotW), func(what string) { w.complain(p.name, what) }
+	if w.staging.cohort(&corepb.Node{Id: p.name}) < len(w.staging.stages) {
+		p.reader.Early()
+	}
 	go p.run(ctx) // stop waits for it
 	w.t.Cleanup(p.stop)
 	return p

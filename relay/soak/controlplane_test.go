@@ -55,6 +55,8 @@ var untruths = []fault{
 	{name: "a relay's clock is set while it holds removals back", weight: 1, alone: true, apply: (*world).holdOver},
 	{name: "a file of a directory cannot be read", weight: 1, alone: true, apply: (*world).breakFile},
 	{name: "a directory goes away, and comes back", weight: 1, alone: true, apply: (*world).goAway},
+	{name: "canaries refuse a change, and nobody else has it", weight: 2, alone: true, apply: (*world).halt},
+	{name: "relays and origins are started again amid a rollout", weight: 1, alone: true, apply: (*world).restartAmid},
 }
 
 // unload has origins lose touch with the relays, and return without what there is of some types: all of it, or

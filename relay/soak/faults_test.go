@@ -161,6 +161,7 @@ var mishaps = []fault{
 			}
 		}
 	}},
+	{name: "canaries refuse a change", weight: 1, apply: (*world).refuse},
 	{name: "everything changes at once", weight: 1, apply: func(w *world) func() {
 		for _, g := range w.groups {
 			g.changeAll(types...)

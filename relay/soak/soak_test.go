@@ -64,6 +64,7 @@ func TestSoak(t *testing.T) {
 	for began := time.Now(); time.Since(began) < *soakFor && !t.Failed() && w.ctx.Err() == nil; {
 		survived.add(w.round())
 	}
+	w.current("all clients leave")
 	w.depart()
 	w.rid()
 	t.Logf("%d changes; faults survived:\n%v\n%v", w.changes(), survived, &w.seen)
@@ -157,6 +158,7 @@ func (w *world) agreeOf(which func(client) bool, after string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(w.ctx, agreeWithin, fmt.Errorf("%v have passed", agreeWithin))
 	defer cancel()
+	defer w.operate()()
 	wrong := 0
 	for _, c := range w.clients {
 		if !which(c) {

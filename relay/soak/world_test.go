@@ -29,6 +29,7 @@ type world struct {
 	groups    []*group
 	commons   *commons
 	directory *directory
+	staging   *staging
 	process   *process
 	inside    *inside
 	edges     links    // to the relays, which some of the clients take
@@ -72,12 +73,13 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 		"TENDER_SEND_STALL=2s",
 		fmt.Sprintf("TENDER_MAX_NAMES=%d", maxNames),
 	}
-	w.process = newProcess(t, env, func() {
+	w.staging = newStaging(w, seed)
+	w.process = newProcess(t, slices.Concat(env, w.staging.environ(w, 0)), func() {
 		for _, g := range w.groups {
 			g.ledger.Expire()
 		}
 	})
-	w.inside = newInside(t, env)
+	w.inside = newInside(t, slices.Concat(env, w.staging.environ(w, 1)))
 	for _, address := range []string{w.process.address, w.inside.address} {
 		w.edges = append(w.edges, relaytest.NewProxy(t, address))
 	}
@@ -99,6 +101,7 @@ func (w *world) come() {
 	for i := range max(2, w.n/50) {
 		w.clients = append(w.clients, w.poller(i))
 	}
+	w.clients = append(w.clients, w.canaries()...)
 }
 
 // depart lets all clients go.

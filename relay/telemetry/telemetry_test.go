@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -25,6 +26,7 @@ import (
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 )
@@ -73,11 +75,24 @@ func full() Reading {
 				{Group: "user_agent_name=envoy", Origin: "default", Connected: true, Types: []admin.Type{
 					{TypeURL: clusters, Entries: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Entries: 30, Bytes: 31}, {TypeURL: "example.com/a.C", Entries: 1, Bytes: 1},
 				}},
-				{Group: "all", Origin: "default", Shared: true, StaleSeconds: 90, Withheld: 41},
+				{Group: "all", Origin: "default", Shared: true, StaleSeconds: 90, Withheld: 41, FrozenAt: at},
+				{Group: "other", Origin: "default", Withheld: 50},
 			},
 		},
+		At: at.Add(1000 * time.Second),
+		Rollouts: []*rollout.Status{{
+			Origin: "default", Phase: rollout.Rolling, Stage: 2, Oldest: at.Add(949 * time.Second), Failing: at.Add(948 * time.Second),
+			Await: rollout.AwaitCheck, Halted: &rollout.Halt{At: at}, Unobserved: true, Cold: true,
+			Cohorts: []rollout.Cohort{
+				{Name: "5% 10m", Clients: 53, Wanting: 57, Accepted: 19, Refused: 18}, {Name: "25% approve", Clients: 54}, {Name: "the rest", Clients: 55},
+			},
+			Outcomes: rollout.Outcomes{Promoted: 56, Halted: 57, Reverted: 58, Superseded: 59, Undone: 63},
+		}},
 	}
 }
+
+// at is a moment of a reading.
+var at = time.Unix(1e9, 1)
 
 // scrape returns what Prometheus would read, by name.
 func scrape(t *testing.T, r Reading) map[string]*dto.MetricFamily {
@@ -166,7 +181,19 @@ func TestValues(t *testing.T) {
 		"origin_files default bad":             64,
 		"view_connected " + envoy + " default": 1, "view_connected " + shared + " default": 0,
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
-		"view_withheld " + envoy + " default frozen": 0, "view_withheld " + shared + " default frozen": 41,
+		"view_connected other default":               0,
+		"view_stale_seconds other default":           0,
+		"view_withheld " + envoy + " default frozen": 0, "view_withheld " + shared + " default frozen": 41, "view_withheld other default frozen": 0,
+		"view_withheld " + envoy + " default rollout": 0, "view_withheld " + shared + " default rollout": 0, "view_withheld other default rollout": 50,
+		"view_withheld " + envoy + " default halted": 0, "view_withheld " + shared + " default halted": 0, "view_withheld other default halted": 0,
+		"rollout_state default current": 0, "rollout_state default gathering": 0, "rollout_state default held": 0, "rollout_state default rolling": 1, "rollout_state default halted": 0,
+		"rollout_stage default": 2, "rollout_clients 1 default": 53, "rollout_clients 2 default": 54, "rollout_clients rest default": 55,
+		"rollout_answers 1 default accepted": 19, "rollout_answers 1 default refused": 18, "rollout_answers 1 default unanswered": 20,
+		"rollout_answers 2 default accepted": 0, "rollout_answers 2 default refused": 0, "rollout_answers 2 default unanswered": 0,
+		"rollout_age_seconds default": 51, "rollout_check_failing_seconds default": 52, "rollout_halted_time_seconds default": 1e9,
+		"rollout_waiting default origin": 0, "rollout_waiting default hold": 0, "rollout_waiting default approval": 0, "rollout_waiting default answers": 0, "rollout_waiting default check": 1,
+		"rollout_unobserved default": 1, "rollout_cold default": 1,
+		"rollouts_total default promoted": 56, "rollouts_total default halted": 57, "rollouts_total default reverted": 58, "rollouts_total default superseded": 59, "rollouts_total default undone": 63,
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
@@ -198,6 +225,48 @@ func TestValues(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
+	}
+}
+
+// TestRollouts holds what depends on the state of a rollout, and that without rollouts nothing is told of them.
+func TestRollouts(t *testing.T) {
+	halt := &rollout.Halt{At: at}
+	for _, tt := range []struct {
+		phase   rollout.Phase
+		halt    *rollout.Halt
+		failing time.Time
+		want    string
+	}{
+		{rollout.Current, nil, at, "withheld frozen=0 rollout=50 halted=0, check 0, halted at 0"},
+		{rollout.Gathering, nil, at, "withheld frozen=0 rollout=50 halted=0, check 0, halted at 0"},
+		{rollout.Held, nil, at, "withheld frozen=0 rollout=50 halted=0, check 1000, halted at 0"},
+		{rollout.Rolling, nil, at, "withheld frozen=0 rollout=50 halted=0, check 1000, halted at 0"},
+		{rollout.Rolling, nil, time.Time{}, "withheld frozen=0 rollout=50 halted=0, check 0, halted at 0"},
+		{rollout.Halted, halt, at, "withheld frozen=0 rollout=0 halted=50, check 0, halted at 1e+09"},
+	} {
+		r := full()
+		s := r.Rollouts[0]
+		s.Phase, s.Halted, s.Failing = tt.phase, tt.halt, tt.failing
+		families := scrape(t, r)
+		withheld := make(map[string]float64)
+		for _, m := range families["tender_view_withheld"].GetMetric() {
+			if l := m.GetLabel(); l[0].GetValue() == "other" {
+				withheld[l[2].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+		value := func(name string) float64 { return families[name].GetMetric()[0].GetGauge().GetValue() }
+		got := fmt.Sprintf("withheld frozen=%v rollout=%v halted=%v, check %v, halted at %v", withheld["frozen"], withheld["rollout"], withheld["halted"],
+			value("tender_rollout_check_failing_seconds"), value("tender_rollout_halted_time_seconds"))
+		if got != tt.want {
+			t.Errorf("%v: %s, want %s", tt.phase, got, tt.want)
+		}
+	}
+	r := full()
+	r.Rollouts = nil
+	for name, family := range scrape(t, r) {
+		if strings.Contains(name, "rollout") || name == "tender_view_withheld" && len(family.GetMetric()) != len(r.Status.Views) {
+			t.Errorf("without rollouts, %s is %v", name, family.GetMetric())
+		}
 	}
 }
 
@@ -246,7 +315,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: its help is no sentence, or cannot stand in a table: %q", row.name, row.help)
 		}
 		for _, label := range strings.Fields(row.labels) {
-			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part", "file", "state"}, label) {
+			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part", "file", "state", "cohort"}, label) {
 				t.Errorf("%s: is the label %s bounded? Then it belongs in this test", row.name, label)
 			}
 		}

@@ -1,0 +1,139 @@
+package cache
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestD4_ExpiryModel holds both sets to a model in which every resource has content, a
+// version and a deadline, and the renewals to what a reader at any position must be
+// told.
+func TestD4_ExpiryModel(t *testing.T) {
+	type held struct {
+		version, content string
+		deadline         time.Time
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		type step struct {
+			what, name, version string
+			kind                Kind
+			ttl                 int
+		}
+		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
+			return step{
+				what:    rapid.SampledFrom([]string{"give", "give", "beat", "beat", "pass", "remove"}).Draw(t, "what"),
+				name:    rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"),
+				version: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version"),
+				kind:    Kind(rapid.IntRange(0, 1).Draw(t, "kind")),
+				ttl:     rapid.IntRange(0, 5).Draw(t, "ttl"),
+			}
+		}), 1, 60).Draw(rt, "steps")
+		var failures []string
+		synctest.Test(t, func(t *testing.T) {
+			o := newTimed(t)
+			o.watch.SubscribeAll(acme)
+			o.want(o.watch, "a", "b")
+			model := [2]map[string]held{{}, {}}
+			told := [2]map[string]time.Time{{}, {}} // what a reader knows of deadlines
+			var at [2]Seq
+			for i, s := range steps {
+				ttl := time.Duration(s.ttl) * time.Second
+				deadline := time.Time{}
+				if ttl > 0 {
+					deadline = time.Now().Add(ttl)
+				}
+				switch s.what {
+				case "give": // the version is the content
+					o.give(s.kind, s.name, s.version, s.version, ttl)
+					model[s.kind][s.name] = held{s.version, s.version, deadline}
+				case "beat":
+					if ttl == 0 {
+						continue
+					}
+					o.beat(s.kind, s.name, s.version, ttl)
+					if h, ok := model[s.kind][s.name]; ok && h.version == s.version {
+						h.deadline = deadline
+						model[s.kind][s.name] = h
+					}
+				case "remove":
+					o.remove(s.kind, s.name)
+					delete(model[s.kind], s.name)
+				case "pass":
+					o.pass(ttl + time.Millisecond)
+				}
+				for kind := range model {
+					maps.DeleteFunc(model[kind], func(_ string, h held) bool { return !h.deadline.IsZero() && !time.Now().Before(h.deadline) })
+				}
+				o.Expire(time.Now())
+				typ := o.typ()
+				for kind, set := range []*Set{&typ.Wildcard, &typ.ByName} {
+					for e := range set.Since(at[kind]) {
+						told[kind][e.Name.String()] = e.Deadline()
+					}
+					for e := range set.RenewedSince(at[kind]) {
+						told[kind][e.Name.String()] = e.Deadline()
+					}
+					at[kind] = o.view.Generation().Seq
+					for _, name := range []string{"a", "b"} {
+						h, there := model[kind][name]
+						e := set.Get(o.name(name))
+						switch {
+						case e.Present() != there:
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is there: %t, want %t", i, s, kind, name, e.Present(), there))
+						case there && (contentOf(e) != h.content || !e.Deadline().Equal(h.deadline)):
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is %q until %v, want %+v", i, s, kind, name, contentOf(e), e.Deadline(), h))
+						case there && !told[kind][name].Equal(h.deadline):
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: a reader has the deadline %v of %s, want %v", i, s, kind, told[kind][name], name, h.deadline))
+						}
+					}
+				}
+			}
+		})
+		if len(failures) > 0 {
+			rt.Fatalf("%v", failures)
+		}
+	})
+}
+
+// TestR107_CopiesKeepTheirTime: what a view takes from another lives for as long as it
+// does there, and what has expired there is not copied as absent.
+func TestR107_CopiesKeepTheirTime(t *testing.T) {
+	inTime(t, func(t *testing.T, from *timed, kind Kind) {
+		to := &timed{origin: newOrigin(t, Config{})}
+		to.watch = to.view.Watch()
+		to.want(to.watch, "a")
+		follow := func() { to.Copy(kind, from.view.Generation(), acme, []*Name{from.name("a")}) }
+		follow()
+		to.wantShown("nothing is known", kind, "a", "")
+		from.give(kind, "a", "1", "x", time.Minute)
+		from.pass(40 * time.Second)
+		follow()
+		e := []*Set{&to.typ().Wildcard, &to.typ().ByName}[kind].Get(to.name("a"))
+		if got := e.Life(time.Now()); got != 20*time.Second {
+			t.Errorf("copied: got %v to live, want 20s", got)
+		}
+		awake(to.watch)
+		from.beat(kind, "a", "1", time.Minute)
+		follow()
+		to.pass(time.Minute - 1)
+		to.wantShown("renewed", kind, "a", "x")
+		to.pass(1)
+		to.wantShown("expired", kind, "a", "-")
+		from.pass(0)
+		seq := to.view.Generation().Seq
+		if follow(); to.view.Generation().Seq != seq {
+			t.Error("to expire there was news here, where it had")
+		}
+		from.give(kind, "a", "1", "x", time.Hour)
+		follow()
+		to.wantShown("back", kind, "a", "x")
+		from.pass(time.Hour)
+		follow()
+		to.wantShown("expired there first", kind, "a", "-")
+	})
+}

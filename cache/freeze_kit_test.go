@@ -1,0 +1,191 @@
+package cache
+
+import (
+	"maps"
+	"strings"
+	"time"
+
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A cold origin has been frozen: readers follow the members, which were a, b and c at
+// version 1 and are confirmed, and name n, which is there, and gone, which is not.
+type cold struct {
+	*origin
+	watch *Watch
+	at    Seq // where readers stand
+}
+
+func newCold(t tester) *cold {
+	o := &cold{origin: newOrigin(t, Config{})}
+	o.watch = o.view.Watch()
+	o.watch.SubscribeAll(acme)
+	o.want(o.watch, "n", "gone")
+	for _, name := range []string{"a", "b", "c"} {
+		o.put(Wildcard, name, "1", name+"1")
+	}
+	o.put(ByName, "n", "1", "n1")
+	o.remove(ByName, "gone")
+	o.SetPhase(acme, Confirmed)
+	o.at = o.view.Generation().Seq
+	awake(o.watch)
+	o.Freeze()
+	return o
+}
+
+// shows fails the test unless readers see these resources, each as its content, "-" if
+// there is none, "" if nothing is known.
+func (o *cold) shows(when string, want map[string]string) {
+	o.Helper()
+	for name, content := range want {
+		got := ""
+		if o.knows(name) {
+			e, _ := o.typ().Lookup(o.name(name))
+			got = contentOf(e)
+		}
+		if got != content {
+			o.Errorf("%s: readers see %q of %s, want %q", when, got, name, content)
+		}
+	}
+}
+
+// random has an origin do one thing.
+func (o *origin) random(step string, kind Kind, name, version string, watch *Watch, wants map[string][]*Name) {
+	switch step {
+	case "put":
+		o.put(kind, name, version, name+version)
+	case "alias":
+		o.put(ByName, "real", version, "real"+version, name)
+	case "remove":
+		o.remove(kind, name)
+	case "fail":
+		o.fail(kind, name, codes.Internal, version)
+	case "want":
+		wants[name] = watch.Subscribe(o.typeURL, []string{name})
+		o.TakeDemand()
+	case "forget":
+		watch.Unsubscribe(o.typeURL, wants[name])
+		o.TakeDemand()
+		o.Forget(o.typeURL, wants[name])
+		delete(wants, name)
+	case "confirm":
+		o.SetPhase(o.typeURL, Confirmed)
+	case "reconnect":
+		o.SetConnected(false)
+		o.SetConnected(true)
+	case "trim":
+		o.Trim(time.Now().Add(time.Hour))
+	case "lives":
+		typeURL := resourceType(o.typeURL)
+		o.Apply(kind, wire.Update{TypeURL: o.typeURL, Resources: []*wire.Resource{decoded(o, typeURL, &discoverypb.Resource{
+			Name: name, Version: version, Ttl: durationpb.New(time.Minute), Resource: &anypb.Any{TypeUrl: typeURL, Value: []byte(name + version)},
+		})}})
+	case "uncached":
+		o.putUncached(kind, name, version, name+version)
+	case "expire":
+		for _, after := range []time.Duration{2 * uncachedLife, 2 * yieldFor, time.Hour, 2 * time.Hour} {
+			o.Expire(time.Now().Add(after))
+		}
+	}
+}
+
+// passing is what of that a freeze does not keep: what is to expire, or has, and what may not be kept, also if it is a member
+// that readers see by name.
+func passing(g *Generation) map[string]bool { return passingOf(g.Type(acme)) }
+
+// passingOf is passing for a type.
+func passingOf(t *Type) map[string]bool {
+	out := map[string]bool{}
+	add := func(what string, e *Entry) {
+		out[what+" "+e.Name.String()], out["error of "+what+" "+e.Name.String()] = true, true
+	}
+	for e := range t.Wildcard.Since(0) {
+		if e.Expires() || !cacheable(e) {
+			add("member", e)
+		}
+		if !cacheable(e) {
+			add("named", e)
+		}
+	}
+	for e := range t.ByName.Since(0) {
+		if e.Expires() || e.Expired || !cacheable(e) {
+			add("named", e)
+		}
+	}
+	return out
+}
+
+// sight is what readers see in a head: of members and of the named, content and errors.
+func sight(g *Generation) map[string]string { return sightOf(g.Type(acme)) }
+
+// sightOf is sight for a type.
+func sightOf(t *Type) map[string]string {
+	out := map[string]string{}
+	for kind, what := range map[Kind]string{Wildcard: "member ", ByName: "named "} {
+		for e := range t.set(kind).Since(0) {
+			if e.Present() || kind == ByName {
+				out[what+e.Name.String()] = contentOf(e)
+			}
+		}
+		for e := range t.Errors(kind).Since(0) {
+			out["error of "+what+e.Name.String()] = e.Err.Message
+		}
+	}
+	return out
+}
+
+// kept is what of that a freeze must keep: all but that a member, of which others are yet to
+// come, has an error instead.
+func kept(g *Generation) map[string]string {
+	out := sight(g)
+	if g.Type(acme).Phase < Confirmed {
+		maps.DeleteFunc(out, func(key, _ string) bool { return strings.HasPrefix(key, "error of member ") })
+	}
+	return out
+}
+
+// check fails the test unless each name's entries are counted right: those that readers see, and, of a closed gate, those
+// that the writer sees.
+func (o *origin) check() {
+	o.Helper()
+	for key, index := range o.view.index.types {
+		served, entries := map[*Name]int{}, map[*Name]int{}
+		for _, v := range o.view.views {
+			for e := range o.own(v.Generation().Type(key)) {
+				served[e.Name]++
+				entries[e.Name]++
+			}
+		}
+		if o.closed() {
+			for e := range o.own(o.Generation().Type(key)) {
+				entries[e.Name]++
+			}
+		}
+		for text, n := range index.names {
+			if n.entries != entries[n] {
+				o.Fatalf("%s counts %d entries, want %d", text, n.entries, entries[n])
+			}
+			if entries[n]+len(n.watchers) == 0 && !n.tracked && !n.queued {
+				o.Fatalf("%s is not forgotten, and nobody needs it", text)
+			}
+		}
+		for n := range served {
+			if index.names[n.text] != n {
+				o.Fatalf("%s is forgotten, and readers see it", n.text)
+			}
+		}
+	}
+	if o.closed() && len(o.latest.tombstones) > 0 {
+		o.Fatalf("the writer remembers removals that nobody has to be told: %v", o.latest.tombstones)
+	}
+	for cohort, v := range o.view.views {
+		for f := range v.Audit(func() bool { return true }) {
+			o.Fatalf("the audit of cohort %d finds %+v", cohort, f)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package cache
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// A tracedCause records what it is told.
+type tracedCause struct{ waits []time.Time }
+
+func (c *tracedCause) Applied(Application) Span { return nil }
+
+func (c *tracedCause) Waits(at time.Time) { c.waits = append(c.waits, at) }
+
+// TestTracesOfChangesThatWait: the trace of a message is told if some of what it changed waits, and when.
+func TestTracesOfChangesThatWait(t *testing.T) {
+	var now Waiting
+	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == acme }, Waiting: func(_ int, w Waiting) { now = w }})
+	o.SetConnected(true)
+	put := func(name, content string) (waits []time.Time) {
+		cause := new(tracedCause)
+		o.SetCause(Cause{Trace: cause})
+		o.put(Wildcard, name, content, content)
+		o.SetCause(Cause{})
+		return cause.waits
+	}
+	if waits := put("a", "a1"); waits != nil {
+		t.Errorf("the first state waits since %v", waits)
+	}
+	o.SetPhase(acme, Confirmed)
+	if waits := put("a", "a2"); !slices.Equal(waits, []time.Time{now.Changed}) {
+		t.Errorf("a change waits since %v, want %v", waits, now.Changed)
+	}
+	if waits := put("b", "b1"); !slices.Equal(waits, []time.Time{now.Changed}) {
+		t.Errorf("another change waits since %v, want %v", waits, now.Changed)
+	}
+	if waits := put("a", "a1"); waits != nil {
+		t.Errorf("a change back to what is served waits since %v", waits)
+	}
+	o.put(Wildcard, "c", "1", "c1") // which nothing traces
+	o.typeURL = "passes"
+	if waits := put("d", "d1"); waits != nil {
+		t.Errorf("a change of a type that passes waits since %v", waits)
+	}
+}

@@ -1,0 +1,485 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+const listenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
+
+// someRollouts are one that goes on, and one that is halted.
+func someRollouts(now time.Time) []*rollout.Status {
+	cohorts := func(served ...string) []rollout.Cohort {
+		all := []rollout.Cohort{{Name: "metadata.canary=true 10m0s", Clients: 2}, {Name: "5% 10m0s", Clients: 41}, {Name: "25% approve", Clients: 160}, {Name: "the rest", Clients: 597}}
+		for i, edition := range served {
+			all[i].Served, all[i].Wanting, all[i].Accepted = edition, all[i].Clients, all[i].Clients-i
+		}
+		return all
+	}
+	rolling := &rollout.Status{
+		Origin: "default", Phase: rollout.Rolling, Edition: "7f3a9c21", Resources: 14, Changed: now.Add(-12 * time.Minute),
+		Stage: 2, Since: now.Add(-2 * time.Minute), Until: now.Add(8*time.Minute + 300*time.Millisecond), For: "answers: 42 of 43 clients answered, and 42 accepted",
+		Waiting: 15, Oldest: now.Add(-13 * time.Minute), Check: "go", Checked: now.Add(-4 * time.Second), Undoable: true, Unobserved: true,
+		Cohorts: cohorts("7f3a9c21", "7f3a9c21"),
+	}
+	halted := &rollout.Status{
+		Origin: "west", Phase: rollout.Halted, Edition: "00c0ffee", Resources: 1, Changed: now.Add(-time.Hour), Since: now.Add(-20 * time.Minute), Large: true,
+		Waiting: 1, Oldest: now.Add(-time.Hour), Halted: &rollout.Halt{Reason: "1 client refused it: no\x1b[31m such filter", At: now.Add(-20 * time.Minute)},
+		Refusals: []rollout.Refusal{{Client: rollout.Client{Node: "edge-1", Peer: "10.0.0.1"}, TypeURL: listenerType, Words: "Error adding/updating listener(s) web:\x1b[31m no such filter"}},
+		Cohorts:  cohorts(), Frozen: true, Cold: true, Check: "status 500 is no answer", Checked: now.Add(-time.Minute), Failing: now.Add(-30 * time.Minute),
+		Outcomes: rollout.Outcomes{Halted: 1},
+	}
+	return []*rollout.Status{rolling, halted}
+}
+
+// serveRollouts has the commands find a relay with these rollouts.
+func serveRollouts(t *testing.T, all []*rollout.Status, further ...func(*admin.Config)) {
+	t.Helper()
+	t.Setenv(adminVariable, serveAdmin(t, "unix", admin.Status{}, append(further, func(cfg *admin.Config) {
+		cfg.Rollouts = func(origin string) (answer admin.Rollouts, err error) {
+			for _, s := range all {
+				if origin == "" || origin == s.Origin {
+					answer.Rollouts = append(answer.Rollouts, s)
+				}
+			}
+			if answer.Rollouts == nil {
+				err = admin.Refuse(http.StatusNotFound, errors.New("there is no such origin"))
+			}
+			return answer, err
+		}
+	})...))
+}
+
+func TestRolloutStatusForPeople(t *testing.T) {
+	serveRollouts(t, someRollouts(time.Now()))
+	code, stdout, stderr := execute("rollout", "status")
+	want := []string{
+		`origin default: edition 7f3a9c21 is at stage 2 of 3 (5% 10m0s)`,
+		`  since       2m0s ago; the next step is due in 8m0s`,
+		`  waits for   answers: 42 of 43 clients answered, and 42 accepted`,
+		`  edition     14 resources, the newest change 12m0s ago`,
+		`  withheld    15 resources, the oldest for 13m0s`,
+		`  check       go (asked 4s ago)`,
+		`  unobserved  a stage ended in which no connected client wanted what the edition changes`,
+		``,
+		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+		`metadata.canary=true 10m0s  2        7f3a9c21       2        2         0`,
+		`5% 10m0s                    41       7f3a9c21       41       40        0`,
+		`25% approve                 160      the last good  -        -         -`,
+		`the rest                    597      the last good  -        -         -`,
+		``,
+		`Commands that apply:`,
+		`  tender rollout diff --origin default           see what the edition changes`,
+		`  tender rollout promote --origin default        serve the edition to the next stage now`,
+		`  tender rollout abort --origin default          reject the edition: all clients are served the last good`,
+		`  tender rollout promote --all --origin default  serve all clients what the origin has now, without any stage`,
+		`  tender rollout undo --origin default           serve all clients what they were served before the newest promotion`,
+		``,
+		`origin west: edition 00c0ffee is HALTED`,
+		`  halted    20m0s ago: 1 client refused it: no\u001b[31m such filter`,
+		`  edition   1 resource, the newest change 1h0m ago; it REMOVES a large part of a type`,
+		`  withheld  1 resource, the oldest for 1h0m`,
+		`  check     status 500 is no answer (asked 1m0s ago)`,
+		`            the check has not answered for 30m0s`,
+		`  cold      the relay began without a snapshot: it serves what the origin had then, unproved`,
+		``,
+		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+		`metadata.canary=true 10m0s  2        the last good  -        -         -`,
+		`5% 10m0s                    41       the last good  -        -         -`,
+		`25% approve                 160      the last good  -        -         -`,
+		`the rest                    597      the last good  -        -         -`,
+		``,
+		`REFUSED BY  PEER      COHORT                      TYPE`,
+		`edge-1      10.0.0.1  metadata.canary=true 10m0s  lds`,
+		`    Error adding/updating listener(s) web:\u001b[31m no such filter`,
+		``,
+		`Commands that apply:`,
+		`  tender thaw --origin west                   distribute changes again`,
+		`  tender rollout diff --origin west           see what the rejected edition changes`,
+		`  tender rollout resume --origin west         try it again from stage 1; a fix at the origin starts a rollout by itself`,
+		`  tender rollout promote --all --origin west  serve all clients what the origin has now, without any stage`,
+		``,
+	}
+	if diff := cmp.Diff(want, strings.Split(stdout, "\n")); code != exitOK || diff != "" {
+		t.Errorf("tender rollout status: code %d, %s (-want +got):\n%s", code, stderr, diff)
+	}
+}
+
+// A rollout that is current, one that gathers, and one before its last step.
+func TestRolloutStatusOfOneOrigin(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		s    rollout.Status
+		want []string
+	}{
+		{rollout.Status{Origin: "o", Phase: rollout.Current, Edition: "ab", Resources: 1}, []string{
+			`origin o: current: all clients are served what the origin has`,
+			``,
+			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+			`5% approve  1        the last good  -        -         -`,
+			``,
+		}},
+		{rollout.Status{Origin: "o", Phase: rollout.Gathering, Waiting: 2, Oldest: now.Add(-time.Second), Since: now.Add(-time.Second), Until: now.Add(time.Second)}, []string{
+			`origin o: gathering changes for an edition`,
+			`  since     1s ago; the next step is due in 1s`,
+			`  withheld  2 resources, the oldest for 1s`,
+			``,
+			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+			`5% approve  1        the last good  -        -         -`,
+			``,
+			`Commands that apply:`,
+			`  tender rollout diff           see what has changed`,
+			`  tender rollout abort          reject it: all clients keep the last good`,
+			`  tender rollout promote --all  serve all clients what the origin has now, without any stage`,
+			``,
+		}},
+		{rollout.Status{Origin: "o", Phase: rollout.Rolling, Edition: "ab", Resources: 1, Stage: 1, Changed: now, For: "approval"}, []string{
+			`origin o: edition ab is at stage 1 of 1 (5% approve)`,
+			`  waits for  approval`,
+			`  edition    1 resource, the newest change 0s ago`,
+			``,
+			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+			`5% approve  1        the last good  -        -         -`,
+			``,
+			`Commands that apply:`,
+			`  tender rollout diff     see what the edition changes`,
+			`  tender rollout promote  serve the edition to all clients now`,
+			`  tender rollout abort    reject the edition: all clients are served the last good`,
+			``,
+		}},
+	} {
+		var out strings.Builder
+		tt.s.Cohorts = []rollout.Cohort{{Name: "5% approve", Clients: 1}, {Name: "the rest"}}
+		if err := printRollouts(&out, []*rollout.Status{&tt.s}, now); err != nil {
+			t.Fatal(err)
+		}
+		got := strings.ReplaceAll(out.String(), "the rest    0        the last good  -        -         -\n", "")
+		if diff := cmp.Diff(tt.want, strings.Split(got, "\n")); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", tt.s.Phase, diff)
+		}
+	}
+}
+
+// TestRolloutStatusForPrograms has JSON and YAML say the same.
+func TestRolloutStatusForPrograms(t *testing.T) {
+	want := someRollouts(time.Now().UTC().Round(0))[:1]
+	serveRollouts(t, want)
+	for output, unmarshal := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": func(text []byte, into any) error { return yaml.UnmarshalStrict(text, into) }} {
+		var got admin.Rollouts
+		code, stdout, stderr := execute("rollout", "status", "--origin", "default", "-o", output)
+		if err := unmarshal([]byte(stdout), &got); code != exitOK || err != nil {
+			t.Fatalf("tender rollout status -o %s: code %d, %s, %v:\n%s", output, code, stderr, err, stdout)
+		}
+		if diff := cmp.Diff(want, got.Rollouts); diff != "" {
+			t.Errorf("tender rollout status -o %s (-want +got):\n%s", output, diff)
+		}
+	}
+}
+
+func TestRolloutErrors(t *testing.T) {
+	serveRollouts(t, someRollouts(time.Now()))
+	for _, tt := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"rollout", exitOK, "promote"},
+		{"rollout status --origin nowhere", exitFailure, "there is no such origin"},
+		{"rollout status --wait --origin west", exitFailure, "tender: origin west: the rollout is halted"},
+		{"rollout status --wait --timeout 1ms --origin default", exitFailure, "tender: the rollout has not ended after 1ms"},
+		{"rollout status --timeout 1m", exitUsage, "--timeout=1m0s: want --wait"},
+		{"rollout status --wait --timeout -1m", exitUsage, "--timeout=-1m0s: want --wait, and a duration such as 1h"},
+		{"rollout status -o wide", exitUsage, "--output=wide: want text, yaml or json"},
+		{"rollout statuses", exitUsage, `unknown command "statuses" for "tender rollout"`},
+		{"rollout diff a b c", exitUsage, "accepts at most 2 arg(s)"},
+		{"rollout diff", exitFailure, "TENDER_ROLLOUT is off"}, // of a relay that does not have it
+		{"rollout resume --reason x", exitUsage, "unknown flag: --reason"},
+		{"rollout abort --all", exitUsage, "unknown flag: --all"},
+	} {
+		must(t, tt.code, []string{tt.want}, strings.Fields(tt.args)...)
+	}
+	if code, _, stderr := execute("rollout", "diff", "cds", ""); code != exitUsage || !strings.Contains(stderr, "TYPE and NAME may not be empty") {
+		t.Errorf("tender rollout diff of no name: code %d, %s", code, stderr)
+	}
+}
+
+// An asked is a relay that answers with one status after the other, or with an error.
+type asked struct {
+	answers []any // a *rollout.Status or an error; the last is repeated
+}
+
+func (a *asked) get(_ context.Context, _ string, into any) error {
+	now := a.answers[0]
+	if len(a.answers) > 1 {
+		a.answers = a.answers[1:]
+	}
+	if err, failed := now.(error); failed {
+		return err
+	}
+	into.(*admin.Rollouts).Rollouts = []*rollout.Status{now.(*rollout.Status)}
+	return nil
+}
+
+// TestRolloutWait: what tender rollout status --wait waits for, with what it prints.
+func TestRolloutWait(t *testing.T) {
+	is := func(phase rollout.Phase, promoted, halted int64) *rollout.Status {
+		s := &rollout.Status{Origin: "o", Phase: phase, Edition: "ab", Cohorts: make([]rollout.Cohort, 3), Outcomes: rollout.Outcomes{Promoted: promoted, Halted: halted}}
+		if phase == rollout.Halted {
+			s.Halted = &rollout.Halt{Reason: "refused"}
+		}
+		if phase == rollout.Rolling {
+			s.Stage, s.Cohorts[0].Name = 1, "5% 10m"
+		}
+		return s
+	}
+	const gathers, rolls, halts = "o  gathering changes for an edition", "o  edition ab is at stage 1 of 2 (5% 10m)", "o  edition ab is HALTED: refused"
+	for _, tt := range []struct {
+		name    string
+		answers func() []any
+		steps   []string
+		asked   int // how many answers are left over
+		wantErr string
+	}{
+		{"nothing is open", func() []any { return []any{is(rollout.Current, 7, 7)} }, []string{"o  current"}, 1, ""},
+		{"it is halted", func() []any { return []any{is(rollout.Halted, 0, 1)} }, []string{halts}, 1, "origin o: the rollout is halted"},
+		{"it is promoted", func() []any {
+			return []any{is(rollout.Gathering, 1, 0), is(rollout.Gathering, 1, 0), is(rollout.Rolling, 1, 0), is(rollout.Current, 2, 0), nil}
+		},
+			[]string{gathers, rolls, "o  current"}, 1, ""},
+		{"the next one follows at once", func() []any { return []any{is(rollout.Rolling, 1, 0), is(rollout.Gathering, 2, 0), nil} }, []string{rolls, gathers}, 1, ""},
+		{"it is halted between two questions", func() []any { return []any{is(rollout.Rolling, 1, 3), is(rollout.Gathering, 1, 4), nil} }, []string{rolls, gathers}, 1, "origin o: the rollout is halted"},
+		{"the relay restarts", func() []any {
+			return []any{is(rollout.Rolling, 5, 5), errors.New("refused\x1b"), errors.New("refused\x1b"), is(rollout.Gathering, 0, 0), is(rollout.Gathering, 1, 0), nil}
+		}, []string{rolls, `refused\u001b`, gathers}, 1, ""},
+		{"the relay is not there", func() []any { return []any{errors.New("refused"), nil} }, nil, 1, "refused"},
+		{"the time is over", func() []any { return []any{is(rollout.Gathering, 0, 0)} }, []string{gathers}, 1, "the rollout has not ended after 1h0m0s"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out strings.Builder
+				relay := &asked{answers: tt.answers()}
+				r := rolloutReader{client: relay, timeout: time.Hour, steps: &out}
+				answer, err := r.wait(t.Context())
+				if err != nil && err.Error() != tt.wantErr || (err == nil) != (tt.wantErr == "") {
+					t.Errorf("error %v, want %q", err, tt.wantErr)
+				}
+				var steps []string
+				for line := range strings.Lines(out.String()) {
+					steps = append(steps, strings.TrimSpace(line[len("15:04:05"):]))
+				}
+				if diff := cmp.Diff(tt.steps, steps); diff != "" || len(relay.answers) != tt.asked || len(answer.Rollouts) == 0 && tt.name != "the relay is not there" {
+					t.Errorf("%d answers are left, steps (-want +got):\n%s", len(relay.answers), diff)
+				}
+			})
+		})
+	}
+}
+
+// someDiff is of a cluster of two groups, a listener, and a Secret whose content is not shown.
+func someDiff(c admin.RolloutChoice) (d admin.RolloutDiff, err error) {
+	const clusterType, secretType = "type.googleapis.com/envoy.config.cluster.v3.Cluster", "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	a, b, key := &admin.RolloutContent{Version: "v1", Bytes: 100, SHA256: "a"}, &admin.RolloutContent{Version: "v2", Bytes: 2048, SHA256: "b"}, &admin.RolloutContent{Version: "s", Bytes: 9, SHA256: "s"}
+	all := []admin.RolloutChange{
+		{Origin: "default", Group: "g", TypeURL: clusterType, Name: "we\x1bb", Change: "changed", Before: a, After: b},
+		{Origin: "default", Group: "h", TypeURL: clusterType, Name: "we\x1bb", Change: "changed", Before: a, After: b},
+		{Origin: "default", Group: "h", TypeURL: listenerType, Name: "ingress", Change: "added", After: b},
+		{Origin: "default", Group: "h", TypeURL: secretType, Name: "key", Parameters: map[string]string{"zone": "a"}, Change: "removed", Before: key},
+	}
+	for _, change := range all {
+		if (c.Type == "" || c.Type == change.TypeURL) && (c.Name == "" || c.Name == change.Name) {
+			d.Changes = append(d.Changes, change)
+		}
+	}
+	if d.Total = len(d.Changes); c.After == "" && d.Total == 4 { // two pages
+		d.Changes, d.Next = d.Changes[:1], "more"
+	} else if c.After == "more" {
+		d.Changes = d.Changes[1:]
+	}
+	if c.Name != "" {
+		d.Bodies = map[string]json.RawMessage{"a": []byte(`{"name":"we","weight":1}`), "b": []byte(`{"name":"we","weight":2}`)}
+	}
+	return d, nil
+}
+
+func TestRolloutDiff(t *testing.T) {
+	var chosen admin.RolloutChoice
+	serveRollouts(t, nil, func(cfg *admin.Config) {
+		cfg.RolloutDiff = func(_ context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+			if chosen = c; c.Origin == "current" {
+				return admin.RolloutDiff{}, nil
+			}
+			return someDiff(c)
+		}
+	})
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{nil, `~ cds  we\u001bb    100 B -> 2.0 KiB  2 groups
++ lds  ingress      2.0 KiB           h
+- sds  key[zone:a]  9 B               h
+
+1 added, 1 changed, 1 removed
+`},
+		{[]string{"--origin", "current"}, "no changes\n"},
+		{[]string{"cds", "we\x1bb", "--group", "g"}, `~ cds we\u001bb (origin default, 2 groups)
+--- last good: version v1
++++ edition: version v2
+@@ -1,4 +1,4 @@
+ {
+   "name": "we",
+-  "weight": 1
++  "weight": 2
+ }
+`},
+		{[]string{"lds", "ingress"}, `+ lds ingress (origin default, h)
+--- last good: none
++++ edition: version v2
+@@ -0,0 +1,4 @@
++{
++  "name": "we",
++  "weight": 2
++}
+`},
+		{[]string{"sds", "key"}, "- sds key[zone:a] (origin default, h)\n(the content is not shown)\n"},
+	} {
+		code, stdout, stderr := execute(append([]string{"rollout", "diff"}, tt.args...)...)
+		if diff := cmp.Diff(tt.want, stdout); code != exitOK || diff != "" {
+			t.Errorf("tender rollout diff %q: code %d, %s (-want +got):\n%s", tt.args, code, stderr, diff)
+		}
+		if strings.Contains(strings.Join(tt.args, " "), "--group g") && chosen.Group != "g" {
+			t.Errorf("tender rollout diff %q asked for %+v", tt.args, chosen)
+		}
+	}
+	var got admin.RolloutDiff
+	code, stdout, stderr := execute("rollout", "diff", "-o", "json")
+	if err := json.Unmarshal([]byte(stdout), &got); code != exitOK || err != nil || len(got.Changes) != 4 || got.Next != "" {
+		t.Errorf("tender rollout diff -o json: code %d, %s, %v: %+v", code, stderr, err, got)
+	}
+}
+
+// TestRolloutCommands: what the relay is asked for, and what it answered is printed.
+func TestRolloutCommands(t *testing.T) {
+	var name string
+	var got admin.RolloutScope
+	serveRollouts(t, nil, func(cfg *admin.Config) {
+		for _, command := range []string{"promote", "abort", "resume", "undo"} {
+			cfg.Commands = append(cfg.Commands, admin.NewCommand("rollout/"+command, func(_ context.Context, of admin.RolloutScope) (admin.Rollouts, error) {
+				if name, got = command, of; of.Origin == "west" {
+					return admin.Rollouts{}, admin.Refuse(http.StatusConflict, rollout.ErrNothingOpen)
+				}
+				return admin.Rollouts{Rollouts: someRollouts(time.Now())[:1]}, nil
+			}))
+		}
+	})
+	for _, tt := range []struct {
+		args []string
+		want admin.RolloutScope
+	}{
+		{[]string{"promote"}, admin.RolloutScope{}},
+		{[]string{"promote", "--all", "--origin", "default"}, admin.RolloutScope{Origin: "default", All: true}},
+		{[]string{"abort", "--reason", "errors"}, admin.RolloutScope{Reason: "errors"}},
+		{[]string{"resume"}, admin.RolloutScope{}},
+		{[]string{"undo", "--reason", "errors"}, admin.RolloutScope{Reason: "errors"}},
+	} {
+		must(t, exitOK, []string{" default edition 7f3a9c21 is at stage 2 of 3 (5% 10m0s), another 8m0s, waits for answers"}, append([]string{"rollout"}, tt.args...)...)
+		who := got.User
+		if got.User = ""; name != tt.args[0] || got != tt.want || who == "" {
+			t.Errorf("tender rollout %q asks for %s with %+v of %q, want %+v", tt.args, name, got, who, tt.want)
+		}
+	}
+	must(t, exitOK, []string{`"state": "rolling"`}, "rollout", "promote", "-o", "json")
+	must(t, exitFailure, []string{": no rollout is open"}, "rollout", "promote", "--origin", "west")
+}
+
+// TestStatusTellsOfRollouts has tender status tell of a rollout in one line, unless it is current.
+func TestStatusTellsOfRollouts(t *testing.T) {
+	now := time.Now()
+	s := someStatus(now)
+	for phase, want := range map[rollout.Phase]string{
+		rollout.Rolling: "    rollout edition 7f3a9c21 is at stage 2 of 3 (5% 10m0s), another 8m0s, waits\n    for answers: 42 of 43 clients answered, and 42 accepted: tender rollout\n    status\n",
+		rollout.Halted:  "    rollout edition 00c0ffee is HALTED: 1 client refused it: no\\u001b[31m such\n    filter: tender rollout status\n",
+		rollout.Current: "",
+	} {
+		s.Origins[0].Rollout = &rollout.Status{Phase: phase}
+		for _, of := range someRollouts(now) {
+			if of.Phase == phase {
+				s.Origins[0].Rollout = of
+			}
+		}
+		got := strings.Join(statusLines(t, "--admin", serveAdmin(t, "unix", s)), "\n")
+		if !strings.Contains(got, want) || strings.Contains(got, "rollout") != (want != "") {
+			t.Errorf("tender status of a rollout that is %v:\n%s\nwant\n%s", phase, got, want)
+		}
+	}
+}
+
+// TestOperateRollouts has an operator follow a change through a relay of a directory.
+func TestOperateRollouts(t *testing.T) {
+	dir := t.TempDir()
+	write := func(names string, timeout int) {
+		t.Helper()
+		text := "resources:\n"
+		for name := range strings.FieldsSeq(names) {
+			text += fmt.Sprintf("- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: %s, connect_timeout: %ds}\n", name, timeout)
+		}
+		relaytest.WriteFile(t, dir, "all.yaml", []byte(text))
+	}
+	write("a", 1)
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+		"TENDER_ORIGIN=file://" + dir, "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_SNAPSHOT_DIR=" + t.TempDir(), "TENDER_DELTA_VERSIONS=content", "TENDER_ROLLOUT=id=canary approve",
+	}})
+	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
+	has := func(text string) func(string) bool {
+		return func(stdout string) bool { return strings.Contains(stdout, text) }
+	}
+	get := []string{"get", "-a", r.Addrs()[0].String(), "cds", "-o", "name"}
+	await(t, "cluster a", has("a\n"), get...)
+	must(t, exitOK, []string{"origin default: current: all clients are served what the origin has"}, "rollout", "status")
+	must(t, exitOK, []string{"default current origin default: current"}, "rollout", "status", "--wait")
+	must(t, exitFailure, []string{"no rollout is open: the state is current"}, "rollout", "abort", "--reason", "errors")
+	must(t, exitOK, []string{"no changes"}, "rollout", "diff")
+
+	write("a b", 2)
+	await(t, "stage 1", has(" is at stage 1 of 1 (id=canary approve)\n"), "rollout", "status")
+	must(t, exitOK, []string{"waits for approval", "id=canary approve 0", "tender rollout promote serve the edition to all clients now"}, "rollout", "status")
+	must(t, exitOK, []string{"~ cds a", "+ cds b", "1 added, 1 changed, 0 removed"}, "rollout", "diff")
+	must(t, exitOK, []string{`- "connect_timeout": "1s" + "connect_timeout": "2s"`}, "rollout", "diff", "cds", "a")
+	must(t, exitOK, []string{"is at stage 1 of 1 (id=canary approve), waits for approval: tender rollout status"}, "status")
+	must(t, exitFailure, []string{"the rollout has not ended after 10ms"}, "rollout", "status", "--wait", "--timeout", "10ms")
+	if _, stdout, _ := execute(get...); stdout != "a\n" {
+		t.Errorf("a client of the rest is served %q before the promotion, want a", stdout)
+	}
+	must(t, exitOK, []string{"default current"}, "rollout", "promote")
+	await(t, "both clusters", has("a\nb\n"), get...)
+	must(t, exitOK, []string{"origin default: current"}, "rollout", "status", "--wait", "-o", "text")
+	must(t, exitOK, []string{"is HALTED: undo by ", " at 127.0.0.1: errors"}, "rollout", "undo", "--reason", "errors")
+	must(t, exitFailure, []string{"is HALTED", "tender rollout resume", "tender: origin default: the rollout is halted"}, "rollout", "status", "--wait")
+	must(t, exitOK, []string{"~ cds a", "+ cds b"}, "rollout", "diff")
+	await(t, "what there was", func(stdout string) bool { return stdout == "a\n" }, get...)
+}
+
+// TestRolloutStatusOfAColdRelay says that the origin may have more than clients are served, as long as it has not confirmed what it has.
+func TestRolloutStatusOfAColdRelay(t *testing.T) {
+	for waits, want := range map[string]string{"": "what the origin has\n", "the origin": "what the origin has sent\n"} {
+		var out strings.Builder
+		s := &rollout.Status{Origin: "default", Cold: true, For: waits}
+		if err := printRollouts(&out, []*rollout.Status{s}, time.Now()); err != nil || !strings.Contains(out.String(), "origin default: current: all clients are served "+want) {
+			t.Errorf("waiting for %q, it says %q (%v), want %q", waits, out.String(), err, want)
+		}
+	}
+}

@@ -1,0 +1,342 @@
+package downstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/relaytest/check"
+)
+
+// A recorder observes clients.
+type recorder struct {
+	refused []*Refusal
+	left    int
+}
+
+func (r *recorder) Refused(_ string, refusal *Refusal) { r.refused = append(r.refused, refusal) }
+
+func (r *recorder) Left() { r.left++ }
+
+// observedView serves one view to every node, and observes all clients but those without an id.
+type observedView struct {
+	view *cache.View
+	by   *recorder
+}
+
+func (v observedView) Join(n *node, _ Caller) (Group, error) {
+	g := Group{View: v.view, Key: "all", Leave: func() {}}
+	if n.GetId() != "" {
+		g.Observer = v.by
+	}
+	return g, nil
+}
+
+// An endingClient is a scripted client that leaves with an error.
+type endingClient struct {
+	*scriptedClient
+	receives, sends error // of the transport; receives once the requests are over
+}
+
+func (c *endingClient) RecvMsg(m any) error {
+	err := c.scriptedClient.RecvMsg(m)
+	if errors.Is(err, io.EOF) && c.receives != nil {
+		return c.receives
+	}
+	return err
+}
+
+func (c *endingClient) SendMsg(m any) error {
+	if c.sends != nil {
+		return c.sends
+	}
+	return c.scriptedClient.SendMsg(m)
+}
+
+const observedNode = "\x0a\x02n1"
+
+// newObserved returns a server of one view with some clusters, and who observes its clients.
+func newObserved(t *testing.T) (*Server, *cache.View, *cache.Writer, *recorder) {
+	view, w := cache.New(cache.Config{})
+	by := new(recorder)
+	server := check.Must(New(Config{Views: observedView{view, by}}))
+	w.SetConnected(true)
+	putClusters(t, w, "1", 0, 1)
+	w.SetPhase(wire.ClusterType, cache.Confirmed)
+	return server, view, w, by
+}
+
+func putClusters(t *testing.T, w *cache.Writer, version string, names ...int) {
+	u := wire.Update{TypeURL: wire.ClusterType}
+	for _, i := range names {
+		u.Resources = append(u.Resources, benchResource(t, wire.ClusterType, i, version))
+	}
+	w.Apply(cache.Wildcard, u)
+}
+
+// TestObserver: an observer is told of refusals, and what it may ask of the stream.
+func TestObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, view, w, by := newObserved(t)
+		c, ignored := serveScripted(t, server), serveScripted(t, server)
+		if got := slices.Collect(server.Observed()); len(got) > 0 {
+			t.Errorf("before their first requests, %d streams are observed", len(got))
+		}
+		c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
+		ignored.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
+		streams := slices.Collect(server.Observed())
+		if len(streams) != 1 || streams[0].Observer != Observer(by) {
+			t.Fatalf("%d streams are observed, want 1", len(streams))
+		}
+		clusters := func(typeURL string) bool { return typeURL == wire.ClusterType }
+		stands := func(when string, want bool, refused ...string) {
+			t.Helper()
+			if accepted, got := streams[0].Stands(clusters); accepted != want || !slices.Equal(got, refused) {
+				t.Errorf("%s: accepted: %v, refused %q; want %v, %q", when, accepted, got, want, refused)
+			}
+		}
+		stands("sent", false)
+		c.answer("")
+		ignored.answer("")
+		stands("accepted", true)
+		if accepted, _ := streams[0].Stands(func(string) bool { return false }); accepted {
+			t.Error("a client that subscribes to none of the types has accepted them")
+		}
+
+		edition := Change{Key: wire.ClusterType, After: view.Generation().Seq, Names: []string{benchName(1), benchName(2)}}
+		putClusters(t, w, "2", 1, 2)
+		edition.UpTo = view.Generation().Seq
+		synctest.Wait()
+		before := Change{Key: wire.ClusterType, UpTo: edition.After, Names: []string{benchName(0), benchName(1)}}
+		other := Change{Key: wire.ListenerType, UpTo: edition.UpTo, Names: []string{"x"}}
+		answers := func(when string, want ResourceState, of ...Change) {
+			t.Helper()
+			if got, wants := streams[0].Answer(of); got != want || !wants {
+				t.Errorf("%s: %v (wanted: %v), want %v", when, got, wants, want)
+			}
+		}
+		answers("sent", Sent, edition, before, other)
+		answers("sent", Sent, before, edition)
+		answers("before", Accepted, before, other)
+		if _, wants := streams[0].Answer([]Change{other}); wants {
+			t.Error("a change of listeners is wanted")
+		}
+		c.answer("bad")
+		ignored.answer("bad")
+		answers("refused", Refused, before, edition)
+		stands("refused", true, wire.ClusterType)
+		if len(by.refused) != 1 {
+			t.Fatalf("%d refusals were observed, want 1", len(by.refused))
+		}
+		r := by.refused[0]
+		if r.Detail != "bad" || !r.Of(edition.After, edition.UpTo) || r.Of(0, edition.After) {
+			t.Errorf("the refusal %+v is not that of the edition alone", r)
+		}
+		if by.left != 0 {
+			t.Error("a client left")
+		}
+	})
+}
+
+// TestObserverOfEarlierResponses: the refusal of an earlier response is that of its changes alone.
+func TestObserverOfEarlierResponses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, view, w, by := newObserved(t)
+		c := serveScripted(t, server)
+		c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
+		c.answer("")
+		first := view.Generation().Seq
+		putClusters(t, w, "2", 1)
+		time.Sleep(time.Minute) // it waits for no answer any more
+		second := view.Generation().Seq
+		putClusters(t, w, "2", 0)
+		time.Sleep(time.Minute)
+		c.ask(wire.Request{Nonce: "2", Refused: true})
+		if len(by.refused) != 1 || !by.refused[0].Of(first, second) || by.refused[0].Of(second, view.Generation().Seq) {
+			t.Errorf("observed %+v, want the refusal of (%d, %d]", by.refused, first, second)
+		}
+	})
+}
+
+// TestObserverSeesClientsLeave, and not the streams that the relay ends.
+func TestObserverSeesClientsLeave(t *testing.T) {
+	clusters := func(more wire.Request) wire.Request {
+		more.Delta, more.TypeURL = true, wire.ClusterType
+		return more
+	}
+	for name, tt := range map[string]struct {
+		end  func(server *Server, c *endingClient)
+		left int
+	}{
+		"closed": {func(_ *Server, c *endingClient) { close(c.requests) }, 1},
+		"connection lost": {func(_ *Server, c *endingClient) {
+			c.receives = status.Error(codes.Canceled, "context canceled")
+			close(c.requests)
+		}, 1},
+		"deadline of the client": {func(_ *Server, c *endingClient) {
+			c.receives = status.Error(codes.DeadlineExceeded, "context deadline exceeded")
+			close(c.requests)
+		}, 1},
+		"connection lost on sending": {func(_ *Server, c *endingClient) {
+			c.sends = status.Error(codes.Unavailable, "transport is closing")
+			c.requests <- clusters(wire.Request{Subscribe: []string{benchName(1)}})
+		}, 1},
+		"response too large": {func(_ *Server, c *endingClient) {
+			c.sends = status.Error(codes.ResourceExhausted, "trying to send message larger than max")
+			c.requests <- clusters(wire.Request{Subscribe: []string{benchName(1)}})
+		}, 0},
+		"request too large": {func(_ *Server, c *endingClient) {
+			c.receives = status.Error(codes.ResourceExhausted, "received message larger than max")
+			close(c.requests)
+		}, 0},
+		"request malformed": {func(_ *Server, c *endingClient) { c.requests <- wire.Request{Delta: true} }, 0},
+		"drained":           {func(s *Server, _ *endingClient) { s.Drain(0) }, 0},
+		"closed in a drain": {func(s *Server, c *endingClient) {
+			go s.Drain(time.Hour)
+			synctest.Wait()
+			close(c.requests)
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server, _, _, by := newObserved(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				c := &endingClient{scriptedClient: &scriptedClient{ctx: ctx, requests: make(chan wire.Request)}}
+				done := make(chan error, 1)
+				go func() { done <- server.serve(c, "", true) }()
+				c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
+				c.answer("")
+				tt.end(server, c)
+				err := <-done
+				if by.left != tt.left {
+					t.Errorf("ended with %v: left %d times, want %d", err, by.left, tt.left)
+				}
+				select {
+				case _, open := <-c.requests: // the receiver has closed them or waits
+					if open {
+						t.Error("a request was not read")
+					}
+				default:
+					close(c.requests)
+				}
+			})
+		})
+	}
+}
+
+// TestEndingsOfTheRelay: no stream that the relay ends counts as one that its client left.
+func TestEndingsOfTheRelay(t *testing.T) {
+	view, _ := cache.New(cache.Config{})
+	for _, why := range []guard.Ending{
+		guard.EndedDrained, guard.EndedAged, guard.EndedStalled, guard.EndedSilent, guard.EndedCold, guard.EndedRefused, guard.EndedInvalid,
+		guard.EndedReturn, guard.EndedDenied, guard.EndedChain, guard.EndedOther,
+	} {
+		for _, code := range []codes.Code{codes.OK, codes.Unavailable, codes.Canceled} {
+			s := newTestStream(t, view, Config{})
+			if s.left(guard.Ended(why, code, "")) {
+				t.Errorf("a stream that the relay ended (%v, %v) was left", why, code)
+			}
+		}
+	}
+	for name, tt := range map[string]struct {
+		err  error
+		stop func(*stream)
+		want bool
+	}{
+		"closed":                {nil, func(*stream) {}, true},
+		"lost":                  {guard.Lost(status.Error(codes.Canceled, "")), func(*stream) {}, true},
+		"closed when aged":      {nil, func(s *stream) { s.leave.at = time.Now().Add(-time.Second) }, false},
+		"closed before that":    {nil, func(s *stream) { s.leave.at = time.Now().Add(time.Hour) }, true},
+		"lost when draining":    {guard.Lost(status.Error(codes.Canceled, "")), func(s *stream) { close(s.server.draining) }, false},
+		"of the relay's chain":  {status.Error(codes.FailedPrecondition, ""), func(*stream) {}, false},
+		"unavailable, but here": {status.Error(codes.Unavailable, "the relay has stopped"), func(*stream) {}, false},
+		"of a limit":            {guard.Exceeds(guard.LimitNames, ""), func(*stream) {}, false},
+		"denied":                {guard.Denies(guard.DeniedNode, ""), func(*stream) {}, false},
+	} {
+		s := newTestStream(t, view, Config{})
+		tt.stop(s)
+		if got := s.left(tt.err); got != tt.want {
+			t.Errorf("%s: left is %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// TestRejectedConnectionsAreNotLeft: the relay ends them.
+func TestRejectedConnectionsAreNotLeft(t *testing.T) {
+	view, _ := cache.New(cache.Config{})
+	s := newTestStream(t, view, Config{Limits: guard.Limits{MaxUnreadBytes: 1}})
+	near, far := net.Pipe()
+	conn, info, err := s.server.guard.Credentials(insecure.NewCredentials()).ServerHandshake(tcpConn{near, "10.0.0.1"})
+	check.OK(t, err)
+	s.account = guard.AccountOf(peer.NewContext(t.Context(), &peer.Peer{AuthInfo: info}))
+	if !s.left(nil) {
+		t.Error("a client that closed its stream has not left")
+	}
+	go func() { // which ends with the connection
+		const dataOf1MiB = "\x10\x00\x00\x00\x00\x00\x00\x00\x01"
+		_, _ = far.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + dataOf1MiB))
+	}()
+	if _, err := io.ReadAll(conn); err == nil || s.left(guard.Lost(status.Error(codes.Canceled, ""))) {
+		t.Errorf("a connection that exceeds a limit ended with %v, and its client has left", err)
+	}
+}
+
+// TestObservedDoesNotWait for a client that does not read.
+func TestObservedDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, view, w, _ := newObserved(t)
+		c := serveScripted(t, server)
+		c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
+		c.answer("")
+		var all []int
+		for i := range 100 {
+			all = append(all, i)
+		}
+		after := view.Generation().Seq
+		putClusters(t, w, "2", all...) // 100 KiB, so the next response may block
+		synctest.Wait()
+		c.reads = make(chan struct{})
+		time.Sleep(time.Minute)
+		putClusters(t, w, "3", all...)
+		synctest.Wait()
+		for o := range server.Observed() {
+			if got, _ := o.Answer([]Change{{Key: wire.ClusterType, After: after, UpTo: view.Generation().Seq}}); got > Sent {
+				t.Errorf("a client that does not read has answered: %v", got)
+			}
+			if accepted, _ := o.Stands(func(string) bool { return true }); accepted {
+				t.Error("a client that does not read has accepted all")
+			}
+		}
+		close(c.reads)
+		synctest.Wait()
+	})
+}
+
+// TestPollsAreNotObserved.
+func TestPollsAreNotObserved(t *testing.T) {
+	server, view, w, by := newObserved(t)
+	view.Watch().SubscribeAll(wire.RouteType)
+	w.SetPhase(wire.RouteType, cache.Confirmed)
+	body := `{"node":{"id":"n1"},"resource_names":["*"],"response_nonce":"1","error_detail":{"code":3,"message":"no"}}`
+	if reply := restPoll(t.Context(), server, "0", body); reply.Code != http.StatusOK {
+		t.Fatalf("answered %d %s", reply.Code, reply.Body)
+	}
+	if len(by.refused)+by.left > 0 {
+		t.Errorf("observed %d refusals, left %d times", len(by.refused), by.left)
+	}
+}

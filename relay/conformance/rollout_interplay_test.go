@@ -1,0 +1,192 @@
+package conformance_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// TestRemovalsAreHeldBeforeTheGate: removals that the origin may not have meant are in no edition until they are released, and do not
+// stop one of other changes. Released, they are the next one.
+func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		w.origin.Change(func(b *relaytest.Behaviour) { b.SotW = true })
+		many, removed := "", []string(nil)
+		for i := range 30 {
+			name := fmt.Sprintf("m%02d", i)
+			w.change("cds " + name + "@1")
+			many, removed = many+" "+name+"@1", append(removed, "-cds "+name)
+		}
+		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
+		w.settle()
+		w.have("cds a@1 b@1"+many, canary, other)
+		w.origin.Stop()
+		w.change("cds a@2")
+		w.origin.Apply(func(tx *relaytest.Tx) {
+			for i := range 30 {
+				tx.Remove(orderTypes["cds"], fmt.Sprintf("m%02d", i))
+			}
+		})
+		w.origin.Restart()
+		w.pass(time.Minute)
+		if holds := get[admin.Holds](w.t, w.relay, "/api/v1/holds").Holds; len(holds) != 1 || holds[0].Count != 30 {
+			w.t.Errorf("holds %+v, want 30 clusters", holds)
+		}
+		s := w.stands(rollout.Rolling, 1)
+		if s.Resources != 1 || s.Large || s.Waiting != 1 {
+			w.t.Errorf("the edition %+v, want one resource", s)
+		}
+		w.differs("", "~cds a")
+		w.have("cds a@2 b@1"+many, canary)
+		w.have("cds a@1 b@1"+many, other)
+
+		operate[admin.HoldScope, admin.Holds](w.t, w.relay, "release", admin.HoldScope{All: true})
+		w.pass(time.Minute)
+		if s := w.stands(rollout.Rolling, 1); s.Resources != 1 || s.Waiting != 31 {
+			w.t.Errorf("with what was released: %+v, want that it waits for the next edition", s)
+		}
+		w.have("cds a@2 b@1"+many, canary)
+		w.have("cds a@1 b@1"+many, other)
+		w.pass(20 * time.Minute)
+		w.have("cds a@2 b@1"+many, canary, other)
+		w.stands(rollout.Held, 0)
+		w.differs("", removed...)
+		w.commands("promote", admin.RolloutScope{})
+		w.have("cds a@2 b@1", canary)
+		w.have("cds a@2 b@1"+many, other)
+		w.pass(20 * time.Minute)
+		w.have("cds a@2 b@1", other)
+	}, "TENDER_MASS_DELETE_HOLD=1h")
+}
+
+// recorded fails the test unless the history of a resource since a time is just this, the newest change first.
+func (w *rolloutWorld) recorded(since time.Time, short, name string, want ...string) (changes []admin.Change) {
+	w.t.Helper()
+	path := fmt.Sprintf("/api/v1/history?type=%s&name=%s", short, name)
+	if code, _ := ask(w.t, w.relay.DialAdmin, path); code != http.StatusNotFound {
+		changes = get[admin.History](w.t, w.relay, path).Changes
+	}
+	var got []string
+	for _, c := range changes {
+		if !c.At.Before(since) {
+			got = append(got, c.Change)
+		}
+	}
+	if !slices.Equal(got, want) {
+		w.t.Fatalf("the history of %s %s is %q, want %q", short, name, got, want)
+	}
+	return changes
+}
+
+// TestHistoryFollowsTheLastGood: of what waits or is rejected it has nothing, of what is promoted one change, and of what is undone
+// the way back. Endpoints are in it at once. The audit compares what the origin has with latest, so nothing that waits is a difference.
+func TestHistoryFollowsTheLastGood(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		audit := func() {
+			w.t.Helper()
+			for _, view := range operate[admin.Scope, admin.Audits](w.t, w.relay, "audit", admin.Scope{}).Views {
+				for _, of := range view.Types {
+					if of.Differing() > 0 || view.Error != "" {
+						w.t.Errorf("audit of %s: %+v %s, want no difference", view.Group, of, view.Error)
+					}
+				}
+			}
+		}
+		w.client(v, "canary", w.refuses("lds l@2"))
+		w.clients(v, "other")
+		began := time.Now()
+		w.change("cds a@2", "cds c@1", "eds a@2")
+		w.pass(time.Minute)
+		w.stands(rollout.Rolling, 1)
+		w.recorded(began, "eds", "a", "changed")
+		w.recorded(began, "cds", "a")
+		w.recorded(began, "cds", "c")
+		audit()
+		w.pass(20 * time.Minute)
+		w.recorded(began, "cds", "c", "added")
+		if c := w.recorded(began, "cds", "a", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-1\n+alt_stat_name: revision-2\n") || c.BytesBefore == 0 {
+			w.t.Errorf("what was promoted is recorded as %+v", c)
+		}
+
+		w.change("lds l@2", "cds a@3")
+		w.pass(time.Minute)
+		w.stands(rollout.Halted, 0)
+		w.recorded(began, "lds", "l")
+		w.recorded(began, "cds", "a", "changed")
+		audit()
+		w.change("lds l@1", "cds a@2")
+		w.pass(time.Minute)
+		w.stands(rollout.Current, 0)
+		w.recorded(began, "lds", "l")
+		w.recorded(began, "cds", "a", "changed")
+
+		w.commands("undo", admin.RolloutScope{})
+		w.recorded(began, "cds", "c", "removed", "added")
+		if c := w.recorded(began, "cds", "a", "changed", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-2\n+alt_stat_name: revision-1\n") {
+			w.t.Errorf("what was undone is recorded as %+v", c)
+		}
+		w.commands("promote", admin.RolloutScope{All: true})
+		w.recorded(began, "cds", "c", "added", "removed", "added")
+		w.recorded(began, "eds", "a", "changed")
+	}, "TENDER_HISTORY=10")
+}
+
+// TestRolloutCommandsAreLogged with who sent them, what became of them and, of those that were carried out, what they were about.
+func TestRolloutCommandsAreLogged(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		w.clients(v, "canary", "other")
+		logged := 0
+		expect := func(command string, code int, words ...string) {
+			w.t.Helper()
+			log := w.relay.Log.String()
+			var found []string
+			for line := range strings.Lines(log[logged:]) {
+				if strings.Contains(line, "command="+command) || strings.Contains(line, "command=rollout/"+command) {
+					found = append(found, line)
+				}
+			}
+			logged = len(log)
+			if len(found) == 0 || !strings.Contains(found[len(found)-1], fmt.Sprintf("command=rollout/%s operator=", command)) || !strings.Contains(found[len(found)-1], fmt.Sprint("code=", code)) {
+				w.t.Fatalf("%s: the log has %q, want who sent it, and code %d", command, found, code)
+			}
+			for _, word := range words {
+				if !strings.Contains(strings.Join(found, ""), word) {
+					w.t.Errorf("%s: the log has %q, want %s", command, found, word)
+				}
+			}
+			if carriedOut := strings.Contains(found[0], "rollout command carried out"); carriedOut != (code == http.StatusOK) {
+				w.t.Errorf("%s: the log says that it was carried out: %v; it was answered with %d", command, carriedOut, code)
+			}
+		}
+		refusesCommand(w.t, w.relay, "abort", admin.RolloutScope{Reason: "early"}, http.StatusConflict, "no rollout is open")
+		expect("abort", http.StatusConflict, `err="no rollout is open: the state is current"`)
+		refusesCommand(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
+		expect("resume", http.StatusBadRequest, "only promote has it")
+		w.change("cds a@2")
+		w.pass(4 * time.Second)
+		edition := "edition=" + w.stands(rollout.Rolling, 1).Edition
+		w.commands("abort", admin.RolloutScope{Reason: "errors", User: "alice"})
+		expect("abort", http.StatusOK, edition, `by="alice`, "reason=errors")
+		w.commands("resume", admin.RolloutScope{User: "bob"})
+		expect("resume", http.StatusOK, edition, `by="bob`)
+		w.pass(4 * time.Second)
+		w.commands("promote", admin.RolloutScope{User: "bob"})
+		expect("promote", http.StatusOK, edition, `by="bob`, "all=false")
+		w.commands("promote", admin.RolloutScope{User: "bob", All: true})
+		expect("promote", http.StatusOK, edition, `by="bob`, "all=true")
+		w.commands("undo", admin.RolloutScope{Reason: "resets", User: "carol"})
+		expect("undo", http.StatusOK, edition, `by="carol`, "reason=resets")
+		refusesCommand(w.t, w.relay, "undo", admin.RolloutScope{}, http.StatusConflict, "there is no promotion to undo")
+		expect("undo", http.StatusConflict)
+	})
+}

@@ -1,0 +1,144 @@
+package conformance_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// follows returns a client that is told times to live and has all clusters, on whatever form that takes.
+func (w *rolloutWorld) follows(v relaytest.Variant, node string) *orderClient {
+	n := relaytest.WithFeatures(relaytest.EnvoyNode(node), relaytest.FeatureTTL, relaytest.FeatureWrapper)
+	return w.dial(relaytest.ClientOptions{Variant: v, Node: n}).subscribe("cds", "*")
+}
+
+// hear fails the test unless each client is told just this.
+func hear(want string, all ...*orderClient) {
+	for _, c := range all {
+		c.w.t.Helper()
+		if want == "" {
+			c.hears()
+			continue
+		}
+		c.hears(want)
+	}
+}
+
+// TestHeartbeatsNeverWait: in no phase of a rollout, also if the resource itself has changed and waits. What nobody says lives on expires
+// for all, at its time, and is no edition.
+func TestHeartbeatsNeverWait(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(world *rolloutWorld, v relaytest.Variant) {
+		w := &ttlWorld{world.orderWorld}
+		form := ttlForm{v, "cds", "*"}
+		w.give("cds t@1 1m")
+		canary, other := world.follows(v, "canary"), world.follows(v, "other")
+		w.pass(20 * time.Second)
+		for _, c := range []*orderClient{canary, other} {
+			c.skip()
+		}
+		beats := func(what, t, clusters string, all ...*orderClient) {
+			w.t.Helper()
+			w.pass(time.Second)
+			w.beat("cds", "t")
+			w.t.Log(what)
+			hear(form.beat("t", t+"(1m0s)", clusters), all...)
+		}
+		beats("current", "t@1", "a@1 b@1 t@1(1m0s)", canary, other)
+		world.stands(rollout.Current, 0)
+		w.change("cds a@2")
+		beats("gathering", "t@1", "a@1 b@1 t@1(1m0s)", canary, other)
+		w.pass(3 * time.Second)
+		hear(form.response("a@2", "a@2 b@1 t@1(59s)"), canary)
+		w.beat("cds", "t")
+		hear(form.beat("t", "t@1(1m0s)", "a@2 b@1 t@1(1m0s)"), canary)
+		hear(form.beat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), other)
+		world.stands(rollout.Rolling, 1)
+		w.give("cds t@2 1m") // waits for the next edition
+		hear("", canary)
+		w.pass(50 * time.Second)
+		w.beat("cds", "t")
+		hear(form.beat("t", "t@1(1m0s)", "a@2 b@1 t@1(1m0s)"), canary)
+		hear(form.beat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), other)
+		world.commands("abort", admin.RolloutScope{})
+		world.stands(rollout.Halted, 0)
+		w.pass(40 * time.Second)
+		canary.skip()
+		w.beat("cds", "t")
+		hear(form.beat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), canary, other)
+		w.pass(59 * time.Second)
+		hear("", canary, other)
+		w.pass(time.Second)
+		for _, c := range []*orderClient{canary, other} {
+			c.hears(form.removal("t", "a@1 b@1")...)
+		}
+	})
+}
+
+// TestExpiryIsNoEdition: what nobody says lives on is gone at its time for those who have it, whatever the phase, and never comes to those
+// who do not have it yet.
+func TestExpiryIsNoEdition(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		w.change("cds t@1 1h")
+		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
+		w.pass(time.Hour - time.Minute)
+		w.have("cds a@1 b@1 t@1", canary, other)
+		w.pass(time.Minute)
+		w.have("cds a@1 b@1", canary, other)
+		w.pass(5 * time.Second)
+		if o := w.stands(rollout.Current, 0).Outcomes; o != (rollout.Outcomes{}) {
+			w.t.Errorf("outcomes %+v, want that nothing was rolled out", o)
+		}
+		w.change("cds u@1 5m")
+		w.pass(3 * time.Second)
+		w.have("cds a@1 b@1 u@1", canary)
+		w.have("cds a@1 b@1", other)
+		w.pass(5 * time.Minute)
+		w.have("cds a@1 b@1", canary, other)
+		w.pass(time.Hour)
+		w.have("cds a@1 b@1", canary, other)
+		w.stands(rollout.Current, 0)
+	})
+}
+
+// TestWhatMayNotBeKeptNeverWaits: the relay has no last good of content that it may not keep (do_not_cache), so its changes reach all
+// clients at once.
+func TestWhatMayNotBeKeptNeverWaits(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		w.uncached("cds n@1")
+		all := w.clientsOf(v, "canary", "other")
+		w.have("cds a@1 b@1 n@1", all...)
+		w.uncached("cds n@2")
+		w.have("cds a@1 b@1 n@2", all...)
+		w.pass(5 * time.Second)
+		w.stands(rollout.Current, 0)
+		w.change("cds a@2")
+		w.pass(3 * time.Second)
+		w.uncached("cds n@3")
+		w.have("cds a@2 b@1 n@3", all[0])
+		w.have("cds a@1 b@1 n@3", all[1])
+		w.pass(21 * time.Minute)
+		w.have("cds a@2 b@1 n@3", all...)
+
+		w.uncached("cds b@2") // which was kept, and has a last good
+		w.pass(3 * time.Second)
+		w.have("cds a@2 b@2 n@3", all[0])
+		w.have("cds a@2 b@1 n@3", all[1])
+		w.pass(21 * time.Minute)
+		w.have("cds a@2 b@2 n@3", all...)
+	})
+}
+
+// clientsOf returns clients of nodes once the sets are confirmed.
+func (w *rolloutWorld) clientsOf(v relaytest.Variant, nodes ...string) (all []*rolloutClient) {
+	for _, node := range nodes {
+		all = append(all, w.client(v, node, nil))
+	}
+	w.settle()
+	return all
+}

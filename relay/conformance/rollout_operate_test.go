@@ -1,0 +1,243 @@
+package conformance_test
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// rollout returns how the rollout of the one origin stands.
+func (w *rolloutWorld) rollout() *rollout.Status {
+	w.t.Helper()
+	all := get[admin.Rollouts](w.t, w.relay, "/api/v1/rollouts")
+	if len(all.Rollouts) != 1 || all.Rollouts[0].Origin != "default" {
+		w.t.Fatalf("rollouts %+v, want that of the one origin", all)
+	}
+	return all.Rollouts[0]
+}
+
+// stands fails the test unless the rollout is in a state, of which stage.
+func (w *rolloutWorld) stands(phase rollout.Phase, stage int) *rollout.Status {
+	w.t.Helper()
+	s := w.rollout()
+	if s.Phase != phase || s.Stage != stage {
+		w.t.Fatalf("the rollout is %v at stage %d, want %v at %d: %+v", s.Phase, s.Stage, phase, stage, s)
+	}
+	if of := statusOf(w.t, w.relay).Origins[0].Rollout; of == nil || of.Phase != phase {
+		w.t.Errorf("the status of the origin has the rollout %+v, want that it is %v", of, phase)
+	}
+	return s
+}
+
+// commands carries out a command, and waits until its clients have what it changes.
+func (w *rolloutWorld) commands(name string, args admin.RolloutScope) *rollout.Status {
+	w.t.Helper()
+	answer := operate[admin.RolloutScope, admin.Rollouts](w.t, w.relay, "rollout/"+name, args)
+	if len(answer.Rollouts) != 1 {
+		w.t.Fatalf("%s %+v: %+v, want the one rollout", name, args, answer)
+	}
+	w.pass(time.Second)
+	return answer.Rollouts[0]
+}
+
+// refusesCommand fails the test unless a command is refused.
+func refusesCommand(t *testing.T, r *running, name string, args any, code int, words string) {
+	t.Helper()
+	if got, text := post(t, r, "rollout/"+name, args); got != code || !strings.Contains(text, words) {
+		t.Errorf("%s %+v: %d %s, want %d, %s", name, args, got, text, code, words)
+	}
+}
+
+// differs fails the test unless a rollout changes just this: "~cds a", "+cds c", "-cds b".
+func (w *rolloutWorld) differs(query string, want ...string) admin.RolloutDiff {
+	w.t.Helper()
+	d := get[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollout/diff?"+query)
+	var got []string
+	for _, c := range d.Changes {
+		got = append(got, map[string]string{"added": "+", "changed": "~", "removed": "-"}[c.Change]+orderShort(c.TypeURL)+" "+c.Name)
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) || d.Total != len(want) {
+		w.t.Errorf("the rollout changes %q, %d in all, want %q", got, d.Total, want)
+	}
+	return d
+}
+
+// TestRolloutIsDirectedByOperators follows an edition through all commands.
+func TestRolloutIsDirectedByOperators(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		t := w.t
+		all := w.clients(v, "canary", "second", "other")
+		canary, second, other := all[0], all[1], all[2]
+		w.pass(time.Minute)
+		w.stands(rollout.Current, 0)
+		w.differs("")
+		for command, words := range map[string]string{
+			"promote": "no rollout is open: the state is current", "abort": "no rollout is open: the state is current",
+			"resume": "the rollout is not halted: the state is current", "undo": "there is no promotion to undo",
+		} {
+			refusesCommand(w.t, w.relay, command, admin.RolloutScope{}, http.StatusConflict, words)
+		}
+		refusesCommand(w.t, w.relay, "promote", admin.RolloutScope{All: true}, http.StatusConflict, "no rollout is open: clients are served what the origin has")
+
+		changed := []string{"~cds a", "+cds c", "~lds l"}
+		w.change("cds a@2", "cds c@1", "lds l@2", "eds a@2")
+		w.pass(time.Second)
+		if s := w.stands(rollout.Gathering, 0); s.Waiting != 3 || s.Until.IsZero() {
+			t.Errorf("gathering: %+v, want three resources that wait, and when the next step is due", s)
+		}
+		w.differs("", changed...)
+		w.pass(3 * time.Second)
+		s := w.stands(rollout.Rolling, 1)
+		w.have("cds a@2 b@1 c@1", canary)
+		w.have("cds a@1 b@1", second, other)
+		if c := s.Cohorts[0]; s.Resources != 3 || s.Edition == "" || c.Served != s.Edition || c.Clients != 1 || c.Wanting != 1 || c.Accepted != 1 || s.Cohorts[1].Served != "" || len(s.Cohorts) != 3 {
+			t.Errorf("stage 1: %+v, want that one client accepted", s)
+		}
+		w.differs("", changed...)
+		w.differs("type=lds", "~lds l")
+		d := w.differs("type=cds&name=a", "~cds a")
+		before, after := d.Bodies[d.Changes[0].Before.SHA256], d.Bodies[d.Changes[0].After.SHA256]
+		if !strings.Contains(string(before), `"a"`) || !strings.Contains(string(after), `"a"`) || string(before) == string(after) {
+			t.Errorf("cluster a was %s and is %s", before, after)
+		}
+
+		if s := w.commands("promote", admin.RolloutScope{User: "alice"}); s.Stage != 2 {
+			t.Errorf("promote answers %+v, want stage 2", s)
+		}
+		w.have("lds l@2", canary, second)
+		w.have("lds l@1", other)
+		if s := w.commands("abort", admin.RolloutScope{Reason: "errors", User: "alice"}); s.Halted == nil || !strings.HasPrefix(s.Halted.Reason, "abort by alice") || !strings.HasSuffix(s.Halted.Reason, ": errors") {
+			t.Errorf("abort answers %+v, want who rejected it and why", s)
+		}
+		w.stands(rollout.Halted, 0)
+		w.have("cds a@1 b@1", all...)
+		w.have("lds l@1", all...)
+		w.have("eds a@2 b@1", all...)
+		w.differs("", changed...)
+
+		w.restartRelay(all...)
+		w.pass(time.Minute)
+		w.stands(rollout.Halted, 0)
+		w.differs("", changed...)
+
+		w.commands("resume", admin.RolloutScope{Origin: "default"})
+		w.pass(4 * time.Second)
+		w.stands(rollout.Rolling, 1)
+		w.commands("promote", admin.RolloutScope{All: true})
+		w.stands(rollout.Current, 0)
+		w.have("cds a@2 b@1 c@1", all...)
+		w.commands("undo", admin.RolloutScope{Reason: "resets"})
+		if o := w.stands(rollout.Halted, 0).Outcomes; o != (rollout.Outcomes{Promoted: 1, Halted: 1, Undone: 1}) {
+			t.Errorf("outcomes since the restart %+v, want one promotion, which was undone", o)
+		}
+		w.have("cds a@1 b@1", all...)
+		w.have("lds l@1", all...)
+		w.differs("", changed...)
+	})
+}
+
+// TestRolloutCommandsAreChecked: arguments that a command does not have, and origins that there are not.
+func TestRolloutCommandsAreChecked(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, _ relaytest.Variant) {
+		t := w.t
+		for _, tt := range []struct {
+			command string
+			args    any
+			code    int
+			words   string
+		}{
+			{"promote", admin.RolloutScope{Origin: "x"}, http.StatusNotFound, `there is no origin \"x\": there are default`},
+			{"abort", admin.RolloutScope{All: true}, http.StatusBadRequest, "all: only promote has it"},
+			{"resume", admin.RolloutScope{Reason: "x"}, http.StatusBadRequest, "reason: only abort and undo have it"},
+			{"undo", admin.RolloutScope{Reason: "two\nlines"}, http.StatusBadRequest, "reason: want at most"},
+			{"undo", map[string]string{"orign": "x"}, http.StatusBadRequest, `unknown field \"orign\"`},
+		} {
+			refusesCommand(w.t, w.relay, tt.command, tt.args, tt.code, tt.words)
+		}
+		for _, path := range []string{"rollouts?origin=x", "rollout/diff?origin=x", "rollout/diff?type=cds&name=nobody"} {
+			if code, text := ask(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound {
+				t.Errorf("GET %s: %d %s, want 404", path, code, text)
+			}
+		}
+	})
+}
+
+// TestRolloutCommandsWithoutRollouts says that they are off.
+func TestRolloutCommandsWithoutRollouts(t *testing.T) {
+	t.Parallel()
+	orderBubble(t, []string{operated}, func(w *orderWorld) {
+		t := w.t
+		for _, path := range []string{"rollouts", "rollouts?origin=x", "rollout/diff"} {
+			if code, text := ask(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
+				t.Errorf("GET %s: %d %s, want 404: TENDER_ROLLOUT is off", path, code, text)
+			}
+		}
+		for _, command := range []string{"promote", "abort", "resume", "undo"} {
+			refusesCommand(w.t, w.relay, command, admin.RolloutScope{}, http.StatusNotFound, "TENDER_ROLLOUT is off")
+		}
+		if of := statusOf(w.t, w.relay).Origins[0].Rollout; of != nil {
+			t.Errorf("the status has the rollout %+v", of)
+		}
+	})
+}
+
+// TestRolloutCommandsOfSeveralOrigins: without an origin, a command is for those in whose state it can be.
+func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
+	t.Parallel()
+	env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
+	originsBubble(t, "type:lds=west", env, func(first, west *orderWorld) {
+		t, both := first.t, &rolloutWorld{orderWorld: first, env: env}
+		first.change("cds a@1", "eds a@1", "eds b@1", "rds routes@1")
+		west.change("lds l@1")
+		canary := both.client(relaytest.Delta, "canary", nil)
+		first.pass(time.Minute)
+		stands := func(want string) {
+			t.Helper()
+			first.pass(3 * time.Second)
+			var got []string
+			for _, s := range get[admin.Rollouts](t, first.relay, "/api/v1/rollouts").Rollouts {
+				got = append(got, fmt.Sprintf("%s %v", s.Origin, s.Phase))
+			}
+			if fmt.Sprint(got) != want {
+				t.Fatalf("the rollouts are %q, want %s", got, want)
+			}
+		}
+		carriedOut := func(command string, args admin.RolloutScope, want string) {
+			t.Helper()
+			var got []string
+			for _, s := range operate[admin.RolloutScope, admin.Rollouts](t, first.relay, "rollout/"+command, args).Rollouts {
+				got = append(got, s.Origin)
+			}
+			if fmt.Sprint(got) != want {
+				t.Errorf("%s %+v is carried out for %q, want %s", command, args, got, want)
+			}
+		}
+		stands("[default current west current]")
+		refusesCommand(t, first.relay, "abort", admin.RolloutScope{}, http.StatusConflict, `origin \"default\": no rollout is open: the state is current\norigin \"west\": no`)
+		west.change("lds l@2")
+		stands("[default current west rolling]")
+		both.have("lds l@2", canary)
+		both.differs("", "~lds l")
+		both.differs("origin=default")
+		refusesCommand(t, first.relay, "abort", admin.RolloutScope{Origin: "default"}, http.StatusConflict, "no rollout is open: the state is current")
+		carriedOut("abort", admin.RolloutScope{}, "[west]")
+		stands("[default current west halted]")
+		both.have("lds l@1", canary)
+		first.change("cds a@2")
+		stands("[default rolling west halted]")
+		carriedOut("promote", admin.RolloutScope{All: true}, "[default west]")
+		stands("[default current west current]")
+		both.have("lds l@2", canary)
+		carriedOut("undo", admin.RolloutScope{Origin: "west"}, "[west]")
+		stands("[default current west halted]")
+	})
+}

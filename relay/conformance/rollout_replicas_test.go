@@ -1,0 +1,160 @@
+package conformance_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// replica runs another relay of the origin, with snapshots of its own.
+func (w *rolloutWorld) replica() *running {
+	w.t.Helper()
+	env := []string{"TENDER_NODE_ID=tender/2", "TENDER_SNAPSHOT_DIR=" + filepath.Join(w.t.TempDir(), "snapshots")}
+	return start(w.t, w.origin, append(env, w.env...)...)
+}
+
+// TestI8_ClientsMoveBetweenReplicas: in each phase, a client that moves has what those of its cohort have there, under the same versions,
+// and is not sent clusters and listeners that it has (B.3), unless it was served what was rejected.
+func TestI8_ClientsMoveBetweenReplicas(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		replica := w.replica()
+		relays := []*running{w.relay, replica}
+		var stay, move []*rolloutClient
+		for _, r := range relays {
+			stay = append(stay, w.clientAt(r, v, "canary", w.refuses("lds l@3")), w.clientAt(r, v, "second", nil), w.clientAt(r, v, "other", nil))
+		}
+		for _, node := range []string{"canary-moves", "second-moves", "other-moves"} {
+			move = append(move, w.clientAt(w.relay, v, node, nil))
+		}
+		w.pass(20 * time.Second)
+		moves := func(when string, distrusted int) {
+			w.t.Helper()
+			for i, to := range []int{1, 0} {
+				for cohort, c := range move {
+					before := len(c.Responses())
+					c.Reconnect(relays[to].Conn())
+					synctest.Wait()
+					if diff := cmp.Diff(stay[3*to+cohort].State(), c.State()); diff != "" {
+						w.t.Fatalf("%s, move %d: %s has other state than who stays (-stays +moves):\n%s", when, i+1, c.node, diff)
+					}
+					for _, r := range c.Responses()[before:] {
+						if (r.TypeURL == relaytest.ClusterType || r.TypeURL == relaytest.ListenerType) && cohort >= distrusted {
+							w.t.Errorf("%s, move %d: %s is sent again what it has: %v", when, i+1, c.node, r)
+						}
+					}
+				}
+			}
+		}
+		moves("current", 0)
+		w.change("cds a@2", "cds c@1", "lds l@2", "eds a@2", "eds b@2")
+		w.pass(time.Second)
+		moves("gathering", 0)
+		w.pass(2 * time.Second)
+		moves("stage 1", 0)
+		w.pass(10 * time.Minute)
+		moves("stage 2", 0)
+		w.pass(10 * time.Minute)
+		w.have("cds a@2 b@1 c@1", append(stay, move...)...)
+		moves("promoted", 0)
+		w.change("lds l@3", "cds b@2")
+		w.pass(5 * time.Second)
+		w.have("lds l@2", append(stay, move...)...)
+		moves("halted", 1)
+		w.change("lds l@4")
+		w.pass(30 * time.Minute)
+		w.have("lds l@4", append(stay, move...)...)
+		w.pass(2 * time.Hour)
+		moves("after", 0)
+	})
+}
+
+// TestI8_AFrozenReplicaTakesNothingAway: a canary with what is withheld from others keeps it at a replica that is frozen since before, and is
+// served the edition there after the thaw.
+func TestI8_AFrozenReplicaTakesNothingAway(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		replica := w.replica()
+		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
+		there := []*rolloutClient{w.clientAt(replica, v, "canary-2", nil), w.clientAt(replica, v, "other-2", nil)}
+		w.settle()
+		operate[admin.FreezeScope, admin.Freezes](w.t, replica, "freeze", admin.FreezeScope{})
+		w.change("cds c@1", "eds c@1")
+		w.pass(5 * time.Second)
+		w.have("cds a@1 b@1 c@1", canary)
+		canary.Reconnect(replica.Conn())
+		w.pass(time.Hour)
+		w.have("cds a@1 b@1 c@1", canary, other)
+		w.have("cds a@1 b@1", there...)
+		operate[admin.FreezeScope, admin.Freezes](w.t, replica, "thaw", admin.FreezeScope{})
+		w.pass(5 * time.Second)
+		w.have("cds a@1 b@1 c@1", canary, there[0])
+		w.have("cds a@1 b@1", there[1])
+		w.pass(21 * time.Minute)
+		w.have("cds a@1 b@1 c@1", canary, other, there[0], there[1])
+	})
+}
+
+// TestI10_CollectionsOfARestoredRelay: the members of a collection wait as other clusters do, and a relay that restarts meanwhile serves the
+// last good of the collection to the rest and the edition to canaries.
+func TestI10_CollectionsOfARestoredRelay(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		const dir = "xdstp://one/envoy.config.cluster.v3.Cluster/dir/"
+		client := func(node string) *rolloutClient {
+			n := relaytest.WithFeatures(relaytest.EnvoyNode(node), relaytest.FeatureWrapper)
+			c := &rolloutClient{w: w, node: node, Client: w.relay.Client(relaytest.ClientOptions{Variant: v, Node: n, AutoAck: true})}
+			c.Subscribe(relaytest.ClusterType, dir+"*")
+			return c
+		}
+		w.change("cds "+dir+"a@1", "cds "+dir+"b@1")
+		canary, other := client("canary"), client("other")
+		w.pass(20 * time.Second)
+		before, after := fmt.Sprintf("cds %sa@1 %sb@1", dir, dir), fmt.Sprintf("cds %sa@2 %sb@1 %sc@1", dir, dir, dir)
+		w.have(before, canary, other)
+		w.change("cds "+dir+"a@2", "cds "+dir+"c@1")
+		w.pass(15 * time.Second)
+		w.have(after, canary)
+		w.have(before, other)
+		w.restartRelay(canary, other)
+		late := client("other-2")
+		w.pass(time.Minute)
+		w.have(after, canary)
+		w.have(before, other, late)
+		w.pass(21 * time.Minute)
+		w.have(after, canary, other, late)
+	})
+}
+
+// TestI9_AnOriginThatAlwaysChanges: each change is everywhere within three times the stages and 30 s.
+func TestI9_AnOriginThatAlwaysChanges(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		const every, bound = 5 * time.Second, 3*20*time.Minute + 30*time.Second
+		all := w.clients(v, "canary", "second", "other")
+		began, seen := time.Now(), 1
+		at := func(rev int) time.Time { return began.Add(time.Duration(rev-2) * every) }
+		for rev := 2; time.Since(began) < 3*time.Hour; rev++ {
+			w.change(fmt.Sprint("cds a@", rev))
+			w.pass(every)
+			is, err := strconv.Atoi(w.revs[all[2].State().Digest(relaytest.ClusterType, "a")])
+			if err != nil || is < seen {
+				w.t.Fatalf("the rest has revision %d after %d: %v", is, seen, err)
+			}
+			if seen = is; is < rev && time.Since(at(is+1)) > bound {
+				w.t.Fatalf("after %v the rest has revision %d: the change after it has waited for %v, want at most %v", time.Since(began), is, time.Since(at(is+1)), bound)
+			}
+		}
+		if seen < 2 {
+			w.t.Error("nothing was promoted")
+		}
+	}, "TENDER_LOG_LEVEL=warn")
+}

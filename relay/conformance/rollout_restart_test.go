@@ -1,0 +1,196 @@
+package conformance_test
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// TestI10_ADirectoryRollsOut as a control plane does, also what was changed or removed while the relay did not run, and a
+// rejected edition stays rejected. Events of files need real time.
+func TestI10_ADirectoryRollsOut(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	env := []string{"TENDER_ROLLOUT=id=canary* approve", "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
+	r, refused := (*running)(nil), false
+	var clients []*relaytest.Client
+	restart := func(clusters ...string) {
+		t.Helper()
+		if r != nil {
+			r.Stop()
+		}
+		clusterFile(t, dir, "mesh.yaml", clusters...)
+		r = startFiles(t, dir, env...)
+		for _, c := range clients {
+			c.Reconnect(r.Conn())
+		}
+	}
+	have := func(c *relaytest.Client, names ...string) {
+		t.Helper()
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(streamCDS), names) })
+	}
+	stands := func(phase rollout.Phase) {
+		t.Helper()
+		awaitStatus(t, r, phase.String(), func(s admin.Status) bool { return s.Origins[0].Rollout.Phase == phase })
+	}
+	restart("a", "b", "c", "d")
+	for _, node := range []string{"canary", "other"} {
+		c := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode(node), AutoAck: true, Reject: func(resp *relaytest.Response) error {
+			if slices.Contains(resp.Names(), "bad") {
+				refused = true
+				return errors.New("it is bad")
+			}
+			return nil
+		}})
+		c.Subscribe(streamCDS)
+		have(c, "a", "b", "c", "d")
+		clients = append(clients, c)
+	}
+	canary, other := clients[0], clients[1]
+	restart("a", "c", "d", "e") // b is in no file any more
+	have(canary, "a", "c", "d", "e")
+	stands(rollout.Rolling)
+	have(other, "a", "b", "c", "d")
+	late := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode("late"), AutoAck: true})
+	late.Subscribe(streamCDS)
+	have(late, "a", "b", "c", "d")
+	operate[admin.RolloutScope, admin.Rollouts](t, r, "rollout/promote", admin.RolloutScope{})
+	have(other, "a", "c", "d", "e")
+
+	clusterFile(t, dir, "mesh.yaml", "a", "c", "d", "e", "bad")
+	stands(rollout.Halted)
+	for range 2 {
+		have(canary, "a", "c", "d", "e")
+		have(other, "a", "c", "d", "e")
+		restart("a", "c", "d", "e", "bad")
+		stands(rollout.Halted)
+	}
+	if !refused {
+		t.Error("the canary was not sent what it refuses")
+	}
+	restart("a", "c", "d", "e", "good")
+	have(canary, "a", "c", "d", "e", "good")
+	have(other, "a", "c", "d", "e")
+}
+
+const sharedCluster = "xdstp://one/envoy.config.cluster.v3.Cluster/x"
+
+// TestI10_SharedNamesRollOut: what groups share waits too, and a restarted relay serves the last good of it to those who return.
+func TestI10_SharedNamesRollOut(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("canary-1"), AutoAck: true})
+		other := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other"), AutoAck: true})
+		put := func(rev int) {
+			w.origin.Apply(func(tx *relaytest.Tx) { tx.Set(orderTypes["cds"], sharedCluster, w.message("cds", "x", rev), "") })
+			synctest.Wait()
+		}
+		revOf := func(c *orderClient, want string) {
+			w.t.Helper()
+			var got string
+			for _, r := range c.Responses() {
+				for _, res := range r.Resources {
+					if res.Name == sharedCluster || res.Name == "x" {
+						got = w.revs[res.Digest]
+					}
+				}
+			}
+			if got != want {
+				w.t.Fatalf("x is at revision %q, want %q", got, want)
+			}
+		}
+		put(1)
+		canary.subscribe("cds", sharedCluster)
+		other.subscribe("cds", sharedCluster)
+		w.settle()
+		revOf(canary, "1")
+		put(2)
+		w.pass(3 * time.Second)
+		revOf(canary, "2")
+		revOf(other, "1")
+		other.Close()
+		w.pass(3 * time.Second)
+		late := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other-2"), AutoAck: true}).subscribe("cds", sharedCluster)
+		revOf(late, "1")
+		w.pass(5 * time.Second)
+
+		w.restartRelay()
+		w.pass(5 * time.Second)
+		late = w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other-3"), AutoAck: true}).subscribe("cds", sharedCluster)
+		revOf(late, "1")
+		canary.Reconnect(w.relay.Conn())
+		w.pass(time.Minute)
+		w.stands(rollout.Rolling, 1)
+		revOf(late, "1")
+		revOf(canary, "2")
+		w.pass(20 * time.Minute)
+		revOf(late, "2")
+	})
+}
+
+// TestI10_WhatWasAbsentWaitsAfterARestart: a route that clients ask for and that the origin adds while no relay runs is a change, not
+// a first answer. That there still is no such route is none.
+func TestI10_WhatWasAbsentWaitsAfterARestart(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "other")
+		for _, c := range all {
+			c.Subscribe(relaytest.RouteType, "routes", "late", "never")
+		}
+		w.settle() // until the snapshot is written
+		for range 2 {
+			w.restartRelay(all...)
+			w.pass(time.Minute)
+			w.stands(rollout.Current, 0)
+		}
+		w.relay.Stop()
+		w.change("rds late@1")
+		w.restartRelay(all...)
+		w.pass(time.Minute)
+		w.stands(rollout.Rolling, 1)
+		newcomer := w.client(v, "another", nil)
+		newcomer.Subscribe(relaytest.RouteType, "routes", "late")
+		w.settle()
+		w.have("rds late@1 routes@1", all[0])
+		w.have("rds routes@1", all[1], newcomer)
+		w.pass(20 * time.Minute)
+		w.have("rds late@1 routes@1", append(all, newcomer)...)
+		w.stands(rollout.Current, 0)
+	})
+}
+
+// TestI3_RoutesFollowClustersAfterARestart: a client that has what its cohort was served is sent the clusters of the last good before
+// the routes, also if the origin answers late: a restored set is no answer of the origin.
+func TestI3_RoutesFollowClustersAfterARestart(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary := w.clients(v, "canary")[0]
+		w.change("cds a@2", "rds routes@2")
+		w.settle()
+		w.have("rds routes@2", canary)
+		sent := len(canary.Responses())
+		w.relay.Stop()
+		w.origin.Stop()
+		w.restartRelay(canary)
+		w.pass(5 * time.Second)
+		w.origin.Restart()
+		w.pass(time.Minute)
+		clusters := false
+		for _, r := range canary.Responses()[sent:] {
+			clusters = clusters || r.TypeURL == relaytest.ClusterType
+			if r.TypeURL == relaytest.RouteType && !clusters {
+				t.Fatalf("%v was sent %v before clusters", v, r)
+			}
+		}
+		if !clusters {
+			t.Fatal("the canary was not sent the last good")
+		}
+	})
+}

@@ -1,0 +1,138 @@
+package conformance_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// TestI1_AnOriginThatFlapsReachesNobody: content that returns to the last good each second is never cut, and canaries do not flap.
+func TestI1_AnOriginThatFlapsReachesNobody(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "second", "other")
+		before := len(all[0].Responses())
+		for i := range 60 {
+			w.change(fmt.Sprint("lds l@", 2-i%2))
+			w.pass(time.Second)
+		}
+		w.have("lds l@1", all...)
+		if n := len(all[0].Responses()) - before; n > 0 {
+			t.Errorf("the canary was sent %d responses by an origin that flaps", n)
+		}
+	})
+}
+
+// TestI6_UndoWhileAnEditionIsOpen: all are served what there was before the promotion, also after a restart.
+func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
+	t.Parallel()
+	for what, refuse := range map[string]bool{"rolling": false, "halted": true} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+				var reject func(*relaytest.Response) error
+				if refuse {
+					reject = w.refuses("lds l@2")
+				}
+				canary := w.client(v, "canary", reject)
+				all := append(w.clients(v, "second", "other"), canary)
+				w.change("cds a@2")
+				w.pass(21 * time.Minute)
+				w.have("cds a@2 b@1", all...)
+				w.change("lds l@2")
+				w.pass(5 * time.Second)
+				w.commands("undo", admin.RolloutScope{Reason: "a is bad"})
+				w.stands(rollout.Halted, 0)
+				w.have("cds a@1 b@1", all...)
+				w.have("lds l@1", all...)
+				w.pass(10 * time.Second) // until snapshots have it
+				w.restartRelay(all...)
+				w.pass(time.Hour)
+				if s := w.stands(rollout.Halted, 0); s.Halted.Reason != "undo by pipe: a is bad" {
+					t.Errorf("after the restart it is halted by %q", s.Halted.Reason)
+				}
+				w.have("cds a@1 b@1", all...)
+				w.have("lds l@1", all...)
+			})
+		})
+	}
+}
+
+// TestI6_AnEditionIsRefusedTwice: once by itself, and again when it was resumed: the client is sent all of the last good both times.
+func TestI6_AnEditionIsRefusedTwice(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary := w.client(v, "canary", w.refuses("cds a@2"))
+		w.clients(v, "other")
+		w.change("cds a@2", "cds b@2")
+		w.pass(3 * time.Second)
+		for range 2 {
+			before := len(canary.Responses())
+			w.commands("resume", admin.RolloutScope{})
+			w.pass(5 * time.Second)
+			w.stands(rollout.Halted, 0)
+			w.have("cds a@1 b@1", canary)
+			if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2, 2}) {
+				t.Errorf("was sent %v clusters, want two that it refuses, and two as they were", sent)
+			}
+			before = len(canary.Responses())
+			canary.Reconnect(w.relay.Conn())
+			synctest.Wait()
+			if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2}) {
+				t.Errorf("when it came back under its old versions, it was sent %v clusters, want both", sent)
+			}
+		}
+	})
+}
+
+// TestI13_EverybodyIsPromotedWhileFrozen: an explicit command acts, and the thaw changes nothing more.
+func TestI13_EverybodyIsPromotedWhileFrozen(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "second", "other")
+		w.change("cds a@2")
+		w.pass(5 * time.Second)
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.change("cds b@2", "eds a@2")
+		w.pass(time.Hour)
+		w.have("cds a@1 b@1", all[1:]...)
+		w.commands("promote", admin.RolloutScope{All: true})
+		w.have("cds a@2 b@2", all...)
+		w.have("eds a@1 b@1", all...)
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.pass(5 * time.Second)
+		w.stands(rollout.Current, 0)
+		w.have("cds a@2 b@2", all...)
+		w.have("eds a@2 b@1", all...)
+	})
+}
+
+// TestI10_AKilledRelayKnowsWhatWasUndone: the snapshots of before would have what was undone as the last good.
+func TestI10_AKilledRelayKnowsWhatWasUndone(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "other")
+		w.change("cds a@2")
+		w.pass(21 * time.Minute)
+		w.have("cds a@2 b@1", all...)
+		w.commands("undo", admin.RolloutScope{})
+		at := slices.IndexFunc(w.env, func(setting string) bool { return strings.HasPrefix(setting, "TENDER_SNAPSHOT_DIR=") })
+		_, dir, _ := strings.Cut(w.env[at], "=")
+		if err := os.CopyFS(dir+"-then", os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		w.env[at] += "-then"
+		w.restartRelay(all...)
+		w.pass(time.Hour)
+		w.stands(rollout.Halted, 0)
+		w.have("cds a@1 b@1", all...)
+	})
+}

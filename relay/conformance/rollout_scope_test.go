@@ -1,0 +1,173 @@
+package conformance_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// TestOriginsRollOutAlone: a halt of one origin does not stop the other.
+func TestOriginsRollOutAlone(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
+		originsBubble(t, "type:lds=west", env, func(first, west *orderWorld) {
+			w := &rolloutWorld{orderWorld: first, env: env}
+			first.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "rds routes@1")
+			west.change("lds l@1")
+			canary := w.client(v, "canary", w.refuses("lds l@2"))
+			other := w.clients(v, "other")[0]
+			west.change("lds l@2")
+			first.change("cds a@2")
+			w.pass(5 * time.Second)
+			w.have("lds l@1", canary, other)
+			w.have("cds a@2 b@1", canary)
+			w.have("cds a@1 b@1", other)
+			w.pass(21 * time.Minute)
+			w.have("cds a@2 b@1", canary, other)
+			w.have("lds l@1", canary, other)
+		})
+	})
+}
+
+// TestNodeGroupsRollOutTogether: one edition is for all groups, and a NACK in one halts it in all.
+func TestNodeGroupsRollOutTogether(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		group := func(cluster, node string, reject func(*relaytest.Response) error) *rolloutClient {
+			n := relaytest.EnvoyNode(node)
+			n.Cluster = cluster
+			c := &rolloutClient{w: w, node: node}
+			c.Client = w.relay.Client(relaytest.ClientOptions{Variant: v, Node: n, AutoAck: true, Reject: reject})
+			c.Subscribe(relaytest.ClusterType)
+			return c
+		}
+		one, two := group("one", "canary-1", w.refuses("cds a@3")), group("two", "canary-2", nil)
+		rest := []*rolloutClient{group("one", "other-1", nil), group("two", "other-2", nil)}
+		both := []*rolloutClient{one, two}
+		w.settle()
+		w.change("cds a@2")
+		w.pass(3 * time.Second)
+		w.have("cds a@2 b@1", both...)
+		w.have("cds a@1 b@1", rest...)
+		w.pass(21 * time.Minute)
+		w.have("cds a@2 b@1", append(rest, both...)...)
+		w.change("cds a@3")
+		w.pass(4 * time.Second)
+		w.stands(rollout.Halted, 0)
+		w.have("cds a@2 b@1", append(rest, both...)...)
+	}, "TENDER_NODE_GROUP_BY=cluster")
+}
+
+// TestRolloutOfManyRemovalsIsHeld until the hold is over or it is promoted; endpoints pass meanwhile.
+func TestRolloutOfManyRemovalsIsHeld(t *testing.T) {
+	t.Parallel()
+	for _, promote := range []bool{false, true} {
+		rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+			w.change("cds c@1", "cds d@1")
+			all := []*rolloutClient{w.client(v, "canary", nil), w.client(v, "other", nil)}
+			w.settle()
+			w.have("cds a@1 b@1 c@1 d@1", all...)
+			w.change("cds -b", "cds -c", "cds -d", "eds a@2")
+			w.pass(2 * time.Minute) // in which the set may be asked for once more
+			w.have("cds a@1 b@1 c@1 d@1", all...)
+			w.have("eds a@2 b@1", all...)
+			w.stands(rollout.Held, 0)
+			if promote {
+				w.commands("promote", admin.RolloutScope{})
+			} else {
+				w.pass(9 * time.Minute)
+			}
+			w.stands(rollout.Rolling, 1)
+			w.have("cds a@1", all[0])
+			w.have("cds a@1 b@1 c@1 d@1", all[1])
+		}, "TENDER_MASS_DELETE_HOLD=10m", "TENDER_HOLD_EXPLICIT=off")
+	}
+}
+
+// TestI13_FrozenRolloutsStandStill: clocks stop and nothing moves, but commands are carried out.
+func TestI13_FrozenRolloutsStandStill(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "second", "other")
+		w.change("cds a@2")
+		w.pass(5 * time.Minute)
+		w.stands(rollout.Rolling, 1)
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.change("cds b@2")
+		w.pass(2 * time.Hour)
+		w.have("cds a@2 b@1", all[0])
+		w.have("cds a@1 b@1", all[1:]...)
+		w.commands("promote", admin.RolloutScope{})
+		w.have("cds a@2 b@1", all[:2]...)
+		w.pass(2 * time.Hour)
+		w.have("cds a@1 b@1", all[2])
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.pass(11 * time.Minute)
+		w.have("cds a@2 b@1", all[2])
+		w.pass(25 * time.Minute)
+		w.have("cds a@2 b@2", all...)
+	})
+}
+
+// TestRolloutGoesOnWithoutItsOrigin, which is complete; none is cut until the origin is back.
+func TestRolloutGoesOnWithoutItsOrigin(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "other")
+		w.change("cds a@2")
+		w.pass(5 * time.Second)
+		w.change("cds b@2") // for the next edition
+		w.origin.Stop()
+		w.pass(22 * time.Minute)
+		w.have("cds a@2 b@1", all...)
+		w.pass(time.Hour)
+		w.have("cds a@2 b@1", all...)
+		w.stands(rollout.Gathering, 0)
+		w.origin.Restart()
+		w.pass(time.Minute)
+		w.have("cds a@2 b@2", all[0])
+		w.have("cds a@2 b@1", all[1])
+	})
+}
+
+// TestColdRolloutServesLatest and says so.
+func TestColdRolloutServesLatest(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		w.clients(v, "canary", "other")
+		if s := w.rollout(); !s.Cold {
+			w.t.Errorf("the status %+v does not say that nothing was restored", s)
+		} else if s.For != "" {
+			w.t.Errorf("it waits for %s, although the origin has confirmed everything", s.For)
+		}
+		w.settle()
+		w.restartRelay()
+		if s := w.rollout(); s.Cold {
+			w.t.Errorf("the status %+v says that nothing was restored", s)
+		}
+	})
+}
+
+// TestColdRolloutSaysWhatIsNotConfirmed: without a last good, what the origin has sent may be a part of what it has.
+func TestColdRolloutSaysWhatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		w.origin.Stop()
+		w.client(v, "canary", nil)
+		w.pass(time.Second)
+		if s := w.stands(rollout.Current, 0); !s.Cold || !strings.Contains(s.For, "has not confirmed") {
+			w.t.Errorf("the origin is down, and the status is %+v", s)
+		}
+		w.origin.Restart()
+		w.pass(time.Minute)
+		if s := w.stands(rollout.Current, 0); s.For != "" {
+			w.t.Errorf("the origin has confirmed all, and it waits for %s", s.For)
+		}
+	})
+}

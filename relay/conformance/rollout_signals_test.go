@@ -1,0 +1,129 @@
+package conformance_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// manyClients returns six canaries and six others.
+func (w *rolloutWorld) manyClients(v relaytest.Variant) (canaries, others []*rolloutClient) {
+	var nodes []string
+	for i := range 6 {
+		nodes = append(nodes, fmt.Sprint("canary-", i), fmt.Sprint("other-", i))
+	}
+	for i, c := range w.clients(v, nodes...) {
+		if i%2 == 0 {
+			canaries = append(canaries, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	return canaries, others
+}
+
+// TestI14_CanariesThatLeaveHalt the edition, and clients of all cohorts that leave do not.
+func TestI14_CanariesThatLeaveHalt(t *testing.T) {
+	t.Parallel()
+	for _, everywhere := range []bool{false, true} {
+		t.Run(fmt.Sprintf("everywhere %v", everywhere), func(t *testing.T) {
+			rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+				canaries, others := w.manyClients(v)
+				w.change("cds a@2")
+				w.pass(10 * time.Second)
+				w.have("cds a@2 b@1", canaries...)
+				for i := range 3 {
+					canaries[i].Close()
+					if everywhere {
+						others[i].Close()
+					}
+				}
+				w.pass(5 * time.Second)
+				want := "cds a@1 b@1"
+				if everywhere {
+					want = "cds a@2 b@1"
+				}
+				w.have(want, canaries[3:]...)
+				w.have("cds a@1 b@1", others[3:]...)
+			})
+		})
+	}
+}
+
+// TestI14_OneCanaryThatCrashLoopsHalts if no other client does.
+func TestI14_OneCanaryThatCrashLoopsHalts(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary-1", "canary-2", "other")
+		w.change("cds a@2")
+		w.pass(10 * time.Second)
+		for range 3 {
+			w.have("cds a@2 b@1", all[1])
+			all[0].Close()
+			w.pass(5 * time.Second)
+			all[0].Reconnect(w.relay.Conn())
+			w.pass(5 * time.Second)
+		}
+		w.have("cds a@1 b@1", all...)
+	})
+}
+
+// TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing: a client with an invented Node, and one that refused the type before.
+func TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		refuses := w.client(v, "canary-refuses", func(r *relaytest.Response) error {
+			if r.TypeURL == relaytest.ListenerType {
+				return errors.New("it takes no listener")
+			}
+			return nil
+		})
+		all := w.clients(v, "canary", "other")
+		w.change("lds l@2", "cds a@2")
+		w.pass(10 * time.Second)
+		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it refuses everything") })
+		w.pass(30 * time.Second)
+		w.have("lds l@2", all[0])
+		w.have("cds a@2 b@1", all[0], refuses)
+		w.pass(20 * time.Minute)
+		w.have("lds l@2", all...)
+	})
+}
+
+// TestI12_TheCheckDecides: what it does not answer goes no further, what it refuses is rolled back, and what it allows is promoted.
+func TestI12_TheCheckDecides(t *testing.T) {
+	t.Parallel()
+	var answer atomic.Int32
+	check := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		http.Error(rw, "the budget is spent", int(answer.Load()))
+	}))
+	check.Config.SetKeepAlivesEnabled(false) // a connection that waits would stop the time of the bubble
+	t.Cleanup(check.Close)
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "other")
+		answer.Store(http.StatusTeapot)
+		w.change("cds a@2")
+		w.pass(time.Hour)
+		w.have("cds a@1 b@1", all...)
+		answer.Store(http.StatusNoContent)
+		w.pass(20 * time.Second)
+		w.have("cds a@2 b@1", all[0])
+		answer.Store(http.StatusTeapot)
+		w.pass(time.Hour)
+		w.have("cds a@1 b@1", all[1])
+		w.have("cds a@2 b@1", all[0])
+		answer.Store(http.StatusConflict)
+		w.pass(20 * time.Second)
+		w.have("cds a@1 b@1", all...)
+		answer.Store(http.StatusOK)
+		w.change("cds a@3")
+		w.pass(21 * time.Minute)
+		w.have("cds a@3 b@1", all...)
+	}, "TENDER_ROLLOUT_CHECK="+check.URL)
+}

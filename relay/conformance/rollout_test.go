@@ -1,0 +1,213 @@
+package conformance_test
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestI1_AChangeReachesOneCohortAfterTheOther: two seconds after the last change the canaries, and the rest when all stages are
+// over. Endpoints reach all at once (I4).
+func TestI1_AChangeReachesOneCohortAfterTheOther(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "second", "other")
+		canary, second, other := all[0], all[1], all[2]
+		w.change("cds a@2", "cds c@1", "lds l@2", "eds a@2")
+		w.have("eds a@2 b@1", all...)
+		w.have("cds a@1 b@1", all...)
+		w.pass(2 * time.Second)
+		w.have("cds a@2 b@1 c@1", canary)
+		w.have("lds l@2", canary)
+		w.have("cds a@1 b@1", second, other)
+		w.pass(10 * time.Minute)
+		w.have("cds a@2 b@1 c@1", canary, second)
+		w.have("lds l@1", other)
+		w.change("eds b@2")
+		w.have("eds a@2 b@2", all...)
+		w.pass(10 * time.Minute)
+		w.have("cds a@2 b@1 c@1", all...)
+		w.have("lds l@2", all...)
+	})
+}
+
+// TestI4_RemovedEndpointsStayAsTheyWereServed: endpoints that the origin changes and then removes, while an edition from before that
+// goes from stage to stage, stay as they were last.
+func TestI4_RemovedEndpointsStayAsTheyWereServed(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "second", "other")
+		w.change("cds b@2")
+		w.pass(3 * time.Second)
+		w.have("cds a@1 b@2", all[0])
+		w.change("eds a@2")
+		w.have("eds a@2 b@1", all...)
+		w.change("eds -a")
+		for range 2 {
+			w.have("eds a@2 b@1", all...)
+			w.pass(10 * time.Minute)
+		}
+		w.have("cds a@1 b@2", all...)
+		w.have("eds a@2 b@1", all[2])
+	})
+}
+
+// TestI6_ARefusalHaltsAndRollsBack: the canaries have the last good again, nobody else ever had the edition, and unrelated changes
+// begin no other rollout (I11); a change of what was rejected does.
+func TestI6_ARefusalHaltsAndRollsBack(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary := w.client(v, "canary", w.refuses("lds l@2"))
+		rest := w.clients(v, "second", "other")
+		w.change("cds a@2", "cds c@1", "lds l@2")
+		w.pass(3 * time.Second)
+		w.have("cds a@1 b@1", append(rest, canary)...)
+		w.have("lds l@1", append(rest, canary)...)
+		w.change("cds b@2", "eds a@2")
+		w.pass(time.Hour)
+		w.have("eds a@2 b@1", append(rest, canary)...)
+		w.have("cds a@1 b@1", append(rest, canary)...)
+		w.change("lds l@3")
+		w.pass(5 * time.Second)
+		w.have("lds l@3", canary)
+		w.have("cds a@2 b@2 c@1", canary)
+		w.have("lds l@1", rest...)
+		w.pass(20 * time.Minute)
+		w.have("lds l@3", append(rest, canary)...)
+		w.have("cds a@2 b@2 c@1", append(rest, canary)...)
+	})
+}
+
+// TestI10_ARestartedRelayStaysHalted: it serves the last good, and the rejected edition to nobody.
+func TestI10_ARestartedRelayStaysHalted(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary := w.client(v, "canary", w.refuses("lds l@2"))
+		other := w.clients(v, "other")[0]
+		w.change("cds a@2", "lds l@2")
+		w.pass(10 * time.Second)
+		w.restartRelay(canary, other)
+		late := w.client(v, "canary-2", w.refuses("lds l@2"))
+		w.pass(time.Hour)
+		w.have("lds l@1", canary, other, late)
+		w.have("cds a@1 b@1", canary, other, late)
+		w.change("lds l@3")
+		w.pass(5 * time.Second)
+		w.have("lds l@3", canary, late)
+		w.have("lds l@1", other)
+	})
+}
+
+// TestI10_ARestartedRelayBeginsWithTheFirstStage: what was not promoted is not served to the rest.
+func TestI10_ARestartedRelayBeginsWithTheFirstStage(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "second", "other")
+		w.pass(10 * time.Second)
+		w.change("cds a@2", "eds a@2")
+		w.pass(15 * time.Minute)
+		w.have("cds a@2 b@1", all[:2]...)
+		w.restartRelay(all...)
+		w.pass(time.Minute) // until the sets are confirmed again
+		w.have("eds a@2 b@1", all...)
+		w.have("cds a@2 b@1", all[0])
+		w.have("cds a@1 b@1", all[2])
+		w.pass(21 * time.Minute)
+		w.have("cds a@2 b@1", all...)
+	})
+}
+
+// TestI10_APromotionIsWrittenSoon: a relay that is killed a second after a promotion serves what was promoted.
+func TestI10_APromotionIsWrittenSoon(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "other")
+		w.change("cds a@2")
+		w.pass(2*time.Second + 20*time.Minute + time.Second)
+		w.have("cds a@2 b@1", all...)
+		at := slices.IndexFunc(w.env, func(v string) bool { return strings.HasPrefix(v, "TENDER_SNAPSHOT_DIR=") })
+		dir, left := strings.TrimPrefix(w.env[at], "TENDER_SNAPSHOT_DIR="), w.t.TempDir()
+		if err := os.CopyFS(left, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		env := slices.Clone(w.env)
+		env[at] = "TENDER_SNAPSHOT_DIR=" + left
+		w.have("cds a@2 b@1", w.clientAt(start(w.t, w.origin, env...), v, "other-2", nil))
+	})
+}
+
+// TestI6_AHalfAppliedUpdateIsUndone: a client that refused an update, may have applied part of it, and comes back under its old
+// version is sent all of the last good.
+func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary := w.client(v, "canary", w.refuses("cds a@2"))
+		w.clients(v, "other")
+		before := len(canary.Responses())
+		w.change("cds a@2", "cds b@2")
+		w.pass(3 * time.Second)
+		w.have("cds a@1 b@1", canary)
+		if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2, 2}) {
+			t.Errorf("was sent %v clusters, want two that it refuses, and two as they were", sent)
+		}
+		before = len(canary.Responses())
+		canary.Reconnect(w.relay.Conn())
+		synctest.Wait()
+		if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2}) {
+			t.Errorf("when it came back under its old versions, it was sent %v clusters, want both", sent)
+		}
+	})
+}
+
+// clustersIn returns how many clusters each response of clusters has.
+func clustersIn(responses []*relaytest.Response) (counts []int) {
+	for _, r := range responses {
+		if r.TypeURL == relaytest.ClusterType {
+			counts = append(counts, len(r.Resources))
+		}
+	}
+	return counts
+}
+
+// TestLabelsOfCanariesAreNoOddNodes: what a stage selects clients by is no reason to warn that nodes of a group differ.
+func TestLabelsOfCanariesAreNoOddNodes(t *testing.T) {
+	t.Parallel()
+	for stages, warns := range map[string]bool{"metadata.canary=true 10m": false, "id=canary* 10m": true} {
+		t.Run(stages, func(t *testing.T) {
+			env := []string{"TENDER_ROLLOUT=" + stages, "TENDER_DELTA_VERSIONS=content", "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
+			orderBubble(t, env, func(w *orderWorld) {
+				w.change("cds a@1")
+				for _, canary := range []string{"true", "false"} {
+					node := relaytest.EnvoyNode("edge")
+					node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"canary": structpb.NewStringValue(canary)}}
+					w.dial(relaytest.ClientOptions{Node: node, AutoAck: true}).subscribe("cds", "")
+				}
+				w.settle()
+				if got := strings.Contains(w.relay.Log.String(), "differ in fields that the control plane does not see"); got != warns {
+					t.Errorf("warned: %v, want %v", got, warns)
+				}
+			})
+		})
+	}
+}
+
+// TestRolloutIsReverted: what the origin takes back reaches nobody else.
+func TestRolloutIsReverted(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "other")
+		w.change("cds a@2", "cds c@1")
+		w.pass(time.Minute)
+		w.have("cds a@2 b@1 c@1", all[0])
+		w.change("cds a@1", "cds -c")
+		w.pass(time.Second)
+		w.have("cds a@1 b@1", all...)
+	})
+}
