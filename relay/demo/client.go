@@ -36,6 +36,8 @@ type client struct {
 	mu    sync.Mutex
 	held  map[string]map[string]resource // by type URL and name
 	ended error                          // why the stream ended, unless it was told to
+
+	deliveries *deliveries // nil without rollouts
 }
 
 // A resource is what a client keeps of one.
@@ -96,7 +98,15 @@ func (c *client) converse(ctx context.Context, conn *grpc.ClientConn) error {
 		if err != nil {
 			return err
 		}
-		c.take(u, time.Now())
+		now := time.Now()
+		if refusal := envoyError(u); refusal != "" {
+			c.refuse(u, now)
+			if err := s.refuse(u, refusal); err != nil {
+				return err
+			}
+			continue
+		}
+		c.take(u, now)
 		if err := s.acknowledge(u); err != nil {
 			return err
 		}
@@ -114,6 +124,7 @@ func (c *client) take(u update, now time.Time) {
 	if held == nil {
 		return
 	}
+	c.deliveries.add(u, now)
 	if u.complete {
 		for name := range held {
 			if _, kept := u.resources[name]; !kept {
@@ -137,6 +148,14 @@ func (c *client) take(u update, now time.Time) {
 			delete(held, name)
 		}
 	}
+}
+
+// refuse records that the client takes nothing of an update.
+func (c *client) refuse(u update, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deliveries.add(u, now)
+	c.deliveries.addRefusal(now)
 }
 
 // wants reports whether the client is subscribed to a resource.

@@ -35,6 +35,8 @@ const (
 	MaxClients = 5000
 	MinRate    = 0.1
 	MaxRate    = 100
+	MinStage   = time.Second
+	MaxStage   = time.Minute
 )
 
 // Options shape a demo. But for Out, the zero value of each field works.
@@ -46,8 +48,15 @@ type Options struct {
 	// MaxRate. Zero means 4.
 	Rate float64
 
-	// For is how long the mesh changes. Zero means until the context ends.
+	// For is how long the mesh changes. Zero means until the context ends, or with Rollout as long as that takes.
 	For time.Duration
+
+	// Rollout shows how the relay distributes changes in stages, and halts one that the first clients refuse. The demo
+	// then ends by itself.
+	Rollout bool
+
+	// Stage is how long each stage of a rollout lasts, from MinStage to MaxStage. Zero means 4 seconds.
+	Stage time.Duration
 
 	// Listen is the relay's address. Zero means 127.0.0.1:18000. Where that is taken,
 	// a free port of the same host is used.
@@ -77,6 +86,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Rate == 0 {
 		o.Rate = 4
 	}
+	o.Stage = o.stage()
 	if o.Listen == "" {
 		o.Listen = "127.0.0.1:18000"
 	}
@@ -86,16 +96,36 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	return o, errors.Join(o.check(), o.checkRollout())
+}
+
+// check names the option that is out of bounds.
+func (o Options) check() error {
 	switch {
 	case o.Clients < 1 || o.Clients > MaxClients:
-		return o, fmt.Errorf("demo: Clients = %d, must be from 1 to %d", o.Clients, MaxClients)
+		return fmt.Errorf("demo: Clients = %d, must be from 1 to %d", o.Clients, MaxClients)
 	case !(o.Rate >= MinRate && o.Rate <= MaxRate): // NaN is neither
-		return o, fmt.Errorf("demo: Rate = %g, must be from %g to %d", o.Rate, MinRate, MaxRate)
+		return fmt.Errorf("demo: Rate = %g, must be from %g to %d", o.Rate, MinRate, MaxRate)
 	case o.For < 0:
-		return o, fmt.Errorf("demo: For = %v, must not be negative", o.For)
+		return fmt.Errorf("demo: For = %v, must not be negative", o.For)
 	}
-	return o, nil
+	return nil
 }
+
+func (o Options) checkRollout() error {
+	switch {
+	case o.Stage < MinStage || o.Stage > MaxStage:
+		return fmt.Errorf("demo: Stage = %v, must be from %v to %v", o.Stage, MinStage, MaxStage)
+	case o.Rollout && o.For > 0 && o.For < o.RolloutLasts():
+		return fmt.Errorf("demo: For = %v, must be at least %v with Rollout", o.For, o.RolloutLasts())
+	case o.Rollout && o.Envoy != "":
+		return errors.New("demo: Rollout and Envoy exclude each other")
+	}
+	return nil
+}
+
+// interval returns the time between two changes of the mesh.
+func (o Options) interval() time.Duration { return time.Duration(float64(time.Second) / o.Rate) }
 
 // A demo is one run.
 type demo struct {
@@ -108,6 +138,8 @@ type demo struct {
 	taken   bool   // Options.Listen was
 	conns   []*grpc.ClientConn
 	clients []*client
+	odd     []*oddClient
+	cohorts *cohorts // nil without rollouts
 }
 
 // Run shows the demo until o.For has passed or ctx ends, checks that every client
@@ -150,10 +182,11 @@ func (d *demo) runEnvoy(ctx context.Context) error {
 
 // close ends what open has started.
 func (d *demo) close() error {
-	if d.envoy == nil {
-		return nil
+	err := d.cohorts.close()
+	if d.envoy != nil {
+		err = errors.Join(err, d.envoy.pods.close())
 	}
-	return d.envoy.pods.close()
+	return err
 }
 
 // A part runs until end is called.
@@ -207,6 +240,13 @@ func (d *demo) open() (err error) {
 	if d.origin, err = openOrigin(d.mesh, d.meter, d.Logger); err != nil {
 		return err
 	}
+	d.odd = oddClients
+	if d.Rollout {
+		d.odd = nil // no client is to refuse what another one accepts
+		if d.cohorts, err = openCohorts(d.Stage); err != nil {
+			return errors.Join(err, d.origin.listener.Close())
+		}
+	}
 	if err := d.openRelay(); err != nil {
 		return errors.Join(err, d.origin.listener.Close())
 	}
@@ -221,6 +261,7 @@ func (d *demo) open() (err error) {
 	for n := range d.Clients {
 		d.clients = append(d.clients, newClient(n+1, n%2 == 1, d.meter))
 	}
+	d.cohorts.assign(d.clients)
 	return nil
 }
 
@@ -239,13 +280,13 @@ func (d *demo) openRelay() error {
 }
 
 func (d *demo) newRelay(listen string) error {
-	cfg, err := relay.LoadConfig([]string{
+	cfg, err := relay.LoadConfig(append([]string{
 		"TENDER_ORIGIN=" + d.origin.listener.Addr().String(),
 		"TENDER_LISTEN=" + listen,
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0",
 		"TENDER_NODE_ID=tender-demo",
 		"TENDER_DRAIN=2s", // for guests; the demo's own clients have left by then
-	})
+	}, d.cohorts.environ()...))
 	if err != nil {
 		return err
 	}
@@ -259,7 +300,7 @@ func (d *demo) runClients(ctx context.Context) error {
 	for i, c := range d.clients {
 		running.Go(func() { c.run(ctx, d.conns[i%len(d.conns)]) }) // awaited below
 	}
-	for _, o := range oddClients {
+	for _, o := range d.odd {
 		running.Go(func() { // likewise
 			if err := o.run(ctx, d.conns[0]); ctx.Err() == nil {
 				d.Logger.Warn("odd client", slog.Any("err", err))

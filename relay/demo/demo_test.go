@@ -21,34 +21,34 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A paper takes what a demo prints, and calls a function when it reads a word.
-type paper struct {
+// An output takes what a demo prints, and calls a function when that contains a word.
+type output struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer // guarded by mu
 	word string
 	call func()
 }
 
-func (p *paper) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.call != nil && bytes.Contains(b, []byte(p.word)) {
-		p.call()
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.call != nil && bytes.Contains(b, []byte(o.word)) {
+		o.call()
 	}
-	return p.buf.Write(b)
+	return o.buf.Write(b)
 }
 
-func (p *paper) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.buf.String()
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
 }
 
 // run runs a demo that must end well, and complain of nothing.
-func run(t *testing.T, ctx context.Context, o Options, out *paper) string {
+func run(t *testing.T, ctx context.Context, o Options, out *output) string {
 	t.Helper()
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	var log paper
+	var log output
 	o.Out, o.Logger = out, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if o.Listen == "" {
 		o.Listen = "127.0.0.1:0"
@@ -76,7 +76,7 @@ func expect(t *testing.T, text string, patterns ...string) {
 }
 
 func TestRun(t *testing.T) {
-	text := run(t, t.Context(), Options{Clients: 20, Rate: 50, For: 2 * time.Second, Command: "bin/tender"}, new(paper))
+	text := run(t, t.Context(), Options{Clients: 20, Rate: 50, For: 2 * time.Second, Command: "bin/tender"}, new(output))
 	const ms = `\d+\.\d\dms`
 	expect(t, text,
 		`Status page: http://127\.0\.0\.1:\d+/`,
@@ -105,7 +105,7 @@ func TestRunShowsARefusal(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	runs, ended := make(chan struct{}), make(chan struct{})
-	out := &paper{word: "From now on", call: func() { close(runs) }}
+	out := &output{word: "From now on", call: func() { close(runs) }}
 	go func() { // awaited below
 		defer close(ended)
 		run(t, ctx, Options{Clients: 2}, out)
@@ -142,7 +142,7 @@ func TestRunTakesAFreePortWhereItsOwnIsTaken(t *testing.T) {
 	}
 	defer taken.Close()
 	address := taken.Addr().String()
-	text := run(t, t.Context(), Options{Clients: 1, For: time.Millisecond, Listen: address}, new(paper))
+	text := run(t, t.Context(), Options{Clients: 1, For: time.Millisecond, Listen: address}, new(output))
 	expect(t, text, regexp.QuoteMeta(address)+` is taken, so the relay listens on 127\.0\.0\.1:\d+\.`, `All 1 clients agree with the origin: yes`)
 	if strings.Contains(text, "Point an Envoy at "+address) {
 		t.Errorf("an Envoy is sent to the port that is taken:\n%s", text)
@@ -163,7 +163,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		t.Run(tt.word, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			expect(t, run(t, ctx, Options{Clients: 20, Rate: 100}, &paper{word: tt.word, call: cancel}), tt.want)
+			expect(t, run(t, ctx, Options{Clients: 20, Rate: 100}, &output{word: tt.word, call: cancel}), tt.want)
 		})
 	}
 }
@@ -178,11 +178,14 @@ func TestRunRefusesOptions(t *testing.T) {
 		{Options{Rate: 0.01}, "demo: Rate = 0.01, must be from 0.1 to 100"},
 		{Options{Rate: 101}, "demo: Rate = 101, must be from 0.1 to 100"},
 		{Options{Rate: math.NaN()}, "demo: Rate = NaN, must be from 0.1 to 100"},
+		{Options{Stage: time.Millisecond}, "demo: Stage = 1ms, must be from 1s to 1m0s"},
+		{Options{Rollout: true, For: 43 * time.Second}, "demo: For = 43s, must be at least 44s with Rollout"},
+		{Options{Rollout: true, Envoy: "envoy"}, "demo: Rollout and Envoy exclude each other"},
 		{Options{For: -time.Second}, "demo: For = -1s, must not be negative"},
 		{Options{Listen: "127.0.0.1:http:"}, `TENDER_LISTEN="127.0.0.1:http:"`},
 	}
 	for _, tt := range tests {
-		var out paper
+		var out output
 		tt.o.Out = &out
 		err := Run(t.Context(), tt.o)
 		if err == nil || !strings.HasPrefix(err.Error(), tt.want) || out.String() != "" {

@@ -13,7 +13,7 @@ import (
 // TestRunWithEnvoy: an Envoy below the relay serves the shop, while it changes, without a failed request.
 func TestRunWithEnvoy(t *testing.T) {
 	envoy := envoytest.Binary(t)
-	text := run(t, t.Context(), Options{Clients: 20, Rate: 20, For: 2 * time.Second, Envoy: envoy}, new(paper))
+	text := run(t, t.Context(), Options{Clients: 20, Rate: 20, For: 2 * time.Second, Envoy: envoy}, new(output))
 	expect(t, text,
 		`An Envoy starts below the relay: .*`,
 		`All 20 clients have what the origin says, after \d+\.\ds\. Envoy serves the shop:`,
@@ -30,7 +30,7 @@ func TestRunWithoutAnEnvoyThatStarts(t *testing.T) {
 		"/nonexistent/envoy": "start Envoy: fork/exec /nonexistent/envoy: no such file or directory",
 		"/bin/false":         "/bin/false ended: exit status 1",
 	} {
-		err := Run(t.Context(), Options{Clients: 1, Listen: "127.0.0.1:0", Envoy: binary, Out: new(paper)})
+		err := Run(t.Context(), Options{Clients: 1, Listen: "127.0.0.1:0", Envoy: binary, Out: new(output)})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Run with Envoy %s: %v, want %q", binary, err, want)
 		}

@@ -101,6 +101,7 @@ type pod struct {
 type change struct {
 	what    string        // for people
 	updates []wire.Update // in the order in which they must be made known
+	staged  bool          // the relay distributes it in stages, so its delay is not measured
 }
 
 // newMesh returns the shop as it is at first. With an Envoy, the shop answers requests.
@@ -160,9 +161,12 @@ func (m *mesh) show(p pod) string {
 
 // step changes something, as often as such things change: pods mostly, services
 // seldom.
-func (m *mesh) step() (change, error) {
+func (m *mesh) step() (change, error) { return m.do(m.next) }
+
+// do has something happen to the mesh.
+func (m *mesh) do(next func() (change, error)) (change, error) {
 	m.changes++
-	c, err := m.next()
+	c, err := next()
 	for i := range c.updates {
 		c.updates[i].SystemVersion = strconv.Itoa(m.changes) // for people
 	}
@@ -224,7 +228,7 @@ func (m *mesh) changePods() (change, error) {
 		what = fmt.Sprintf("%s: %s is healthy", sub.cluster, m.show(sub.pods[at]))
 	}
 	u, err := m.endpointsOf(sub)
-	return change{what, []wire.Update{u}}, err
+	return change{what: what, updates: []wire.Update{u}}, err
 }
 
 // shiftCanary moves requests between a release and its canary.
@@ -250,7 +254,7 @@ func (m *mesh) changeCluster() (change, error) {
 		sub.timeout = 250 + m.random.IntN(4)*250
 	}
 	u, err := m.clusterOf(sub)
-	return change{fmt.Sprintf("cluster %s allows %d connections", sub.cluster, sub.connections), []wire.Update{u}}, err
+	return change{what: fmt.Sprintf("cluster %s allows %d connections", sub.cluster, sub.connections), updates: []wire.Update{u}}, err
 }
 
 // addService makes before it breaks: what a service is made of comes first, what
@@ -284,7 +288,7 @@ func (m *mesh) removeService() (change, error) {
 	for _, sub := range s.versions {
 		clusters = append(clusters, sub.cluster)
 	}
-	return change{"service " + s.name + " is removed", []wire.Update{
+	return change{what: "service " + s.name + " is removed", updates: []wire.Update{
 		ingress,
 		m.drop(wire.ListenerType, s.name),
 		m.drop(wire.RouteType, s.name),

@@ -67,6 +67,19 @@ func (m *meter) trim(now time.Time) {
 	}
 }
 
+// A reading is what a meter counted up to one moment, or between two.
+type reading struct {
+	changes, deliveries int64
+	delays              distribution
+}
+
+func (m *meter) now() reading { return reading{m.changes.Load(), m.deliveries.Load(), m.delays.now()} }
+
+// since returns what r has more than an earlier reading, which may be zero.
+func (r reading) since(earlier reading) reading {
+	return reading{r.changes - earlier.changes, r.deliveries - earlier.deliveries, r.delays.since(earlier.delays)}
+}
+
 // delivered records that a client learned of content at a time. What was there
 // before the first change has no stamp and does not count.
 func (m *meter) delivered(c content, at time.Time) {
@@ -138,8 +151,9 @@ func (h *histogram) now() distribution {
 // since returns what d has more than an earlier distribution.
 func (d distribution) since(earlier distribution) distribution {
 	out := distribution{counts: make([]int64, len(d.counts)), total: d.total - earlier.total}
-	for i := range d.counts {
-		out.counts[i] = d.counts[i] - earlier.counts[i]
+	copy(out.counts, d.counts)
+	for i, n := range earlier.counts {
+		out.counts[i] -= n
 	}
 	return out
 }

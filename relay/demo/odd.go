@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -120,11 +121,14 @@ func (s *deltaStream) answer(u update, detail string) error {
 	return s.send(r)
 }
 
-// A wanted handler drops what the relay logs of a refusal: the demo's own is meant to be there.
+// meant has what the relay logs of a refusal: the demo's own are meant to be there.
+var meant = []string{"client refused a response", "rollout halted; clients are served the last good"}
+
+// A wanted handler drops what is meant.
 type wanted struct{ slog.Handler }
 
 func (h wanted) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == "client refused a response" {
+	if slices.Contains(meant, r.Message) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)

@@ -24,7 +24,7 @@ type origin struct {
 	server   *downstream.Server
 	grpc     *grpc.Server
 	meter    *meter
-	changes  chan change   // to run, which has taken over a change once it is received
+	changes  chan change   // from submit to run, which has taken over a change once it is received
 	stopped  chan struct{} // closed when run has ended
 
 	// Owned by run.
@@ -93,9 +93,19 @@ func (o *origin) run(ctx context.Context) error {
 	}
 }
 
+// submit has the origin make a change, unless it has stopped, which ends the demo.
+func (o *origin) submit(c change) {
+	select {
+	case o.changes <- c:
+	case <-o.stopped:
+	}
+}
+
 // make lets a change happen, and starts the clock for it.
 func (o *origin) make(c change) {
-	o.meter.changes.Add(1)
+	if !c.staged {
+		o.meter.changes.Add(1)
+	}
 	for _, u := range c.updates {
 		var contents []content
 		for _, r := range u.Resources {
@@ -106,7 +116,9 @@ func (o *origin) make(c change) {
 				contents = append(contents, contentOf(u.TypeURL, name, nil))
 			}
 		}
-		o.meter.stamp(time.Now(), contents...)
+		if !c.staged {
+			o.meter.stamp(time.Now(), contents...)
+		}
 		o.local.Update(u)
 	}
 }
@@ -115,6 +127,6 @@ func (o *origin) make(c change) {
 type sole struct{ view *cache.View }
 
 // Join implements downstream.Views.
-func (s sole) Join(*corepb.Node, string) (downstream.Group, error) {
+func (s sole) Join(*corepb.Node, downstream.Caller) (downstream.Group, error) {
 	return downstream.Group{View: s.view, Key: "all", Leave: func() {}}, nil
 }

@@ -21,8 +21,10 @@ const (
 	ingressPort   = 10000
 	managerType   = typePrefix + "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 	routerType    = typePrefix + "envoy.extensions.filters.http.router.v3.Router"
+	corsType      = typePrefix + "envoy.extensions.filters.http.cors.v3.Cors"
 	managerFilter = "envoy.filters.network.http_connection_manager"
 	routerFilter  = "envoy.filters.http.router"
+	corsFilter    = "envoy.filters.http.cors"
 )
 
 // ads says that something comes on the stream that said so.
@@ -124,27 +126,34 @@ func (m *mesh) endpointsOf(sub *subset) (wire.Update, error) {
 // listener is where a proxy takes requests to a service from the process beside
 // it.
 func (m *mesh) listener(s *service) (wire.Update, error) {
-	l := httpListener(s.name, "127.0.0.1", s.local)
+	l := httpListener(s.name, "127.0.0.1", s.local, router)
 	l["bindToPort"] = m.envoy == nil
 	return m.put(wire.ListenerType, s.name, l)
 }
 
+// The HTTP filters of listeners. A proxy refuses a listener whose last one is not the router.
+var (
+	router = object{"name": routerFilter, "typedConfig": object{"@type": routerType}}
+	cors   = object{"name": corsFilter, "typedConfig": object{"@type": corsType}}
+)
+
 // ingressListener is where the shop's customers come in.
-func (m *mesh) ingressListener() (wire.Update, error) {
+func (m *mesh) ingressListener() (wire.Update, error) { return m.ingressWith(router) }
+
+// ingressWith returns the ingress with other HTTP filters.
+func (m *mesh) ingressWith(filters ...object) (wire.Update, error) {
 	if m.envoy != nil {
-		return m.put(wire.ListenerType, ingress, httpListener(ingress, "127.0.0.1", m.envoy.port))
+		return m.put(wire.ListenerType, ingress, httpListener(ingress, "127.0.0.1", m.envoy.port, filters...))
 	}
-	return m.put(wire.ListenerType, ingress, httpListener(ingress, "0.0.0.0", ingressPort))
+	return m.put(wire.ListenerType, ingress, httpListener(ingress, "0.0.0.0", ingressPort, filters...))
 }
 
-func httpListener(name, host string, port int) object {
+func httpListener(name, host string, port int, filters ...object) object {
 	manager := object{
-		"@type":      managerType,
-		"statPrefix": name,
-		"rds":        object{"routeConfigName": name, "configSource": ads},
-		"httpFilters": []object{
-			{"name": routerFilter, "typedConfig": object{"@type": routerType}},
-		},
+		"@type":       managerType,
+		"statPrefix":  name,
+		"rds":         object{"routeConfigName": name, "configSource": ads},
+		"httpFilters": filters,
 	}
 	return object{
 		"name":         name,

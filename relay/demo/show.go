@@ -20,7 +20,7 @@ const (
 func (d *demo) show(ctx context.Context) error {
 	d.opening()
 	began := time.Now()
-	if err := d.agreement(ctx, startWait); err != nil {
+	if err := d.agreement(ctx, startWait, d.mesh.contents()); err != nil {
 		return fmt.Errorf("start the clients: %w", err)
 	}
 	if ctx.Err() != nil {
@@ -31,16 +31,25 @@ func (d *demo) show(ctx context.Context) error {
 	if err := d.awaitEnvoy(ctx); err != nil {
 		return err
 	}
-	d.print("From now on it changes.\n\n")
+	live := d.live
+	if d.Rollout {
+		d.print("From now on its endpoints change.\n")
+		live = d.showRollout
+	} else {
+		d.print("From now on it changes.\n\n")
+	}
 	began = time.Now()
-	if err := d.live(ctx, began); err != nil {
+	if err := live(ctx, began); err != nil {
 		return err
 	}
 	if err := failed(ctx); err != nil {
 		return err
 	}
+	if d.Rollout && ctx.Err() != nil {
+		return nil // clients of different stages are not to agree
+	}
 	elapsed := time.Since(began)
-	err := d.agreement(context.WithoutCancel(ctx), settleWait)
+	err := d.agreement(context.WithoutCancel(ctx), settleWait, d.mesh.contents())
 	d.summary(elapsed, err == nil)
 	return err
 }
@@ -65,7 +74,7 @@ func (d *demo) awaitEnvoy(ctx context.Context) error {
 
 // live changes the mesh and prints a line a second, until the time is up.
 func (d *demo) live(ctx context.Context, began time.Time) error {
-	change := time.NewTicker(time.Duration(float64(time.Second) / d.Rate))
+	change := time.NewTicker(d.interval())
 	defer change.Stop()
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
@@ -75,7 +84,7 @@ func (d *demo) live(ctx context.Context, began time.Time) error {
 		defer timer.Stop()
 		over = timer.C
 	}
-	t := table{demo: d, began: began, last: began, delays: d.meter.delays.now(), latest: "none yet"}
+	t := table{demo: d, began: began, printed: began, latest: "none yet"}
 	for {
 		select {
 		case <-change.C:
@@ -84,16 +93,11 @@ func (d *demo) live(ctx context.Context, began time.Time) error {
 				return err
 			}
 			t.latest = c.what
-			// Not given up when ctx ends: the mesh has changed, and clients are held to it.
-			select {
-			case d.origin.changes <- c:
-			case <-d.origin.stopped:
-				return nil
-			}
+			d.origin.submit(c) // even if ctx has ended: the mesh has changed, and clients are held to it
 		case now := <-second.C:
 			t.line(now)
 		case now := <-over:
-			if now.Sub(t.last) > time.Second/2 {
+			if now.Sub(t.printed) > time.Second/2 {
 				t.line(now) // the ticker was about to
 			}
 			return nil
@@ -103,10 +107,9 @@ func (d *demo) live(ctx context.Context, began time.Time) error {
 	}
 }
 
-// agreement waits until all clients hold what the mesh is, and returns the first
+// agreement waits until all clients hold what they are to have, and returns the first
 // difference if they do not in time. The end of ctx ends the wait without one.
-func (d *demo) agreement(ctx context.Context, wait time.Duration) error {
-	want := d.mesh.contents()
+func (d *demo) agreement(ctx context.Context, wait time.Duration, want map[string]map[string]content) error {
 	over := time.NewTimer(wait)
 	defer over.Stop()
 	again := time.NewTicker(10 * time.Millisecond)
@@ -169,15 +172,27 @@ func (d *demo) opening() {
 	delta := d.Clients / 2
 	m := d.mesh.resources
 	d.print("Status page: http://%s/\n", d.relay.AdminAddrs()[0])
-	d.print("Look there for what is wrong: %s refuses a listener (red), and %s answers %v late (violet).\n\n", refusing, slow, slowAnswer)
+	if d.Rollout {
+		d.print("It shows how a change reaches clients in stages, as the lines below do.\n\n")
+	} else {
+		d.print("Look there for what is wrong: %s refuses a listener (red), and %s answers %v late (violet).\n\n", refusing, slow, slowAnswer)
+	}
 	if d.taken {
 		d.print("%s is taken, so the relay listens on %s.\n\n", d.Listen, address)
 	}
 	d.print("A shop of %d services (%d clusters, %d listeners), the relay, and clients below it, in one process:\n\n",
 		len(d.mesh.services), len(m[wire.ClusterType]), len(m[wire.ListenerType]))
-	d.print("  origin   %-16s a control plane that changes the shop %g times a second\n", d.origin.listener.Addr(), d.Rate)
-	d.print("  relay    %-16s one connection up, %d streams down\n", address, d.Clients+len(oddClients))
-	d.print("  clients  %-16d %d SotW and %d Delta, on %d connections; beside them the two\n\n", d.Clients, d.Clients-delta, delta, len(d.conns))
+	what, beside := "the shop", "; beside them the two"
+	if d.Rollout {
+		what, beside = "endpoints", ""
+	}
+	d.print("  origin   %-16s a control plane that changes %s %g times a second\n", d.origin.listener.Addr(), what, d.Rate)
+	d.print("  relay    %-16s one connection up, %d streams down\n", address, d.Clients+len(d.odd))
+	d.print("  clients  %-16d %d SotW and %d Delta, on %d connections%s\n\n", d.Clients, d.Clients-delta, delta, len(d.conns), beside)
+	if d.Rollout {
+		d.openingRollout()
+		return
+	}
 	d.print("In another terminal, see what the relay serves, as it changes:\n\n  %s get -w -o wide -a %s eds\n  %[1]s get -a %[2]s cds\n\n", d.Command, address)
 	if d.envoy == nil {
 		d.print("Point an Envoy at %s: deploy/envoy has bootstraps.\n", address)
@@ -197,12 +212,11 @@ const headerEvery = 20
 type table struct {
 	demo  *demo
 	began time.Time
-	last  time.Time // when a line was printed
 	lines int
 
-	// What was counted before this second.
-	changes, deliveries int64
-	delays              distribution
+	// Of the line before.
+	printed time.Time
+	counted reading
 
 	latest string // change
 }
@@ -221,27 +235,28 @@ func (t *table) line(now time.Time) {
 		t.demo.print(head)
 	}
 	t.lines++
-	t.last = now
-	m := t.demo.meter
-	changes, deliveries, delays := m.changes.Load(), m.deliveries.Load(), m.delays.now()
-	second := delays.since(t.delays)
+	counted := t.demo.meter.now()
+	second := counted.since(t.counted)
 	t.demo.print(row, fmt.Sprintf("%ds", int(now.Sub(t.began).Round(time.Second).Seconds())), t.demo.relay.Streams(),
-		changes-t.changes, deliveries-t.deliveries, second.show(50), second.show(99), t.latest)
-	t.changes, t.deliveries, t.delays = changes, deliveries, delays
+		second.changes, second.deliveries, second.delays.show(50), second.delays.show(99), t.latest)
+	t.printed, t.counted = now, counted
 }
 
 func (d *demo) summary(elapsed time.Duration, agree bool) {
-	m := d.meter
-	all := m.delays.now()
+	all := d.meter.now()
 	verdict := "yes"
 	if !agree {
 		verdict = "NO"
 	}
-	d.print("\nIn %s: %d changes at the origin, %d deliveries of changed resources to clients.\n",
-		seconds(elapsed), m.changes.Load(), m.deliveries.Load())
-	if all.total > 0 {
+	what := "at the origin"
+	if d.Rollout {
+		what = "of endpoints"
+	}
+	d.print("\nIn %s: %d changes %s, %d deliveries of changed resources to clients.\n",
+		seconds(elapsed), all.changes, what, all.deliveries)
+	if all.delays.total > 0 {
 		d.print("Delay from a change to a client that has it: median %s, 90%% %s, 99%% %s, longest %s.\n",
-			all.show(50), all.show(90), all.show(99), milliseconds(time.Duration(m.delays.most.Load())))
+			all.delays.show(50), all.delays.show(90), all.delays.show(99), milliseconds(time.Duration(d.meter.delays.most.Load())))
 	}
 	if d.envoy != nil {
 		d.print("Requests through Envoy since its first answer: %d answered, %d failed.\n", d.envoy.answered.Load(), d.envoy.failed.Load())

@@ -8,7 +8,9 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
@@ -22,6 +24,7 @@ type stream interface {
 	subscribe(typeURL string, names, was []string) error
 	receive() (update, error)
 	acknowledge(update) error
+	refuse(u update, detail string) error
 }
 
 // An update is a response of either variant.
@@ -72,6 +75,8 @@ func (s *deltaStream) acknowledge(u update) error {
 	return s.send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: u.typeURL, ResponseNonce: u.nonce})
 }
 
+func (s *deltaStream) refuse(u update, detail string) error { return s.answer(u, detail) }
+
 // A sotwStream is a state-of-the-world stream.
 type sotwStream struct {
 	rpc    discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesClient
@@ -120,6 +125,14 @@ func (s *sotwStream) receive() (update, error) {
 
 func (s *sotwStream) acknowledge(u update) error {
 	return s.send(u.typeURL, func(r *discoverypb.DiscoveryRequest) { r.VersionInfo, r.ResponseNonce = u.version, u.nonce })
+}
+
+func (s *sotwStream) refuse(u update, detail string) error {
+	defer func() { s.newest[u.typeURL].ErrorDetail = nil }() // not to be repeated
+	return s.send(u.typeURL, func(r *discoverypb.DiscoveryRequest) {
+		r.ResponseNonce = u.nonce // the version stays that of the last response that was accepted
+		r.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: detail}
+	})
 }
 
 // without returns the names that are not among others, which are sorted.

@@ -226,7 +226,7 @@ func (f *tier) replace(r *replica, binary string) {
 
 // incomplete returns an error unless a relay knows that it has all clusters and listeners, so that they are in its
 // snapshot.
-func incomplete(r *envoytest.RelayProcess) error {
+func incomplete(r interface{ Get(path string) []byte }) error {
 	var status struct {
 		Views []struct {
 			Types []struct{ Name, Phase string }

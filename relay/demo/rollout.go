@@ -1,0 +1,238 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// A rolloutDemo has the relay distribute three editions: a good one, a bad one that is halted, and its fix. Endpoints
+// change meanwhile. What is not guarded belongs to the goroutine of showRollout.
+type rolloutDemo struct {
+	*demo
+	began    time.Time
+	http     http.Client
+	status   *rollout.Status // the newest
+	edition  edition         // of the current act; nil before the first
+	bad      edition         // the listener of the edition that was halted
+	rollback time.Duration   // how long the rollback of that took
+
+	// Of the row before.
+	printed time.Time
+	counted reading
+
+	mu     sync.Mutex // guards the mesh
+	latest string     // change of endpoints, guarded by mu
+}
+
+// showRollout shows the three editions. It returns an error if one of them is not distributed as it should be.
+func (d *demo) showRollout(ctx context.Context, began time.Time) error {
+	s := &rolloutDemo{demo: d, began: began, http: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	s.printed, s.counted = began, d.meter.now()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	endpoints := begin(ctx, s.changeEndpoints, fail)
+	err := s.acts(ctx)
+	endpoints.end()
+	switch {
+	case failed(ctx) != nil:
+		return failed(ctx)
+	case ctx.Err() != nil: // and err is its cause
+		d.print("\nEnded before the rollouts were over.\n")
+		return nil
+	default:
+		return err
+	}
+}
+
+func (s *rolloutDemo) acts(ctx context.Context) error {
+	s.introduction()
+	if err := s.awaitConfirmed(ctx); err != nil {
+		return err
+	}
+	if err := s.promote(ctx, "1. A good change: the cluster cart has a connect timeout of 250ms, not of 1s", s.mesh.shortenTimeout); err != nil {
+		return err
+	}
+	if err := s.halt(ctx, "2. A bad change: the listener ingress has a CORS filter after the router. With it comes a good one: the cluster cart\n"+
+		"   allows 4096 connections", s.mesh.breakIngress); err != nil {
+		return err
+	}
+	if err := s.promote(ctx, "3. The fix: the CORS filter is before the router. The 4096 connections of the cluster cart come with it", s.mesh.fixIngress); err != nil {
+		return err
+	}
+	if left := time.Until(s.began.Add(s.For)); left > 0 {
+		s.print("\nEndpoints go on changing until %v are over.\n\n"+rolloutHead, s.For)
+		if err := s.pause(ctx, left); err != nil {
+			return err
+		}
+	}
+	return s.checkContained()
+}
+
+// promote has an edition pass all stages.
+func (s *rolloutDemo) promote(ctx context.Context, title string, next func() (change, error)) error {
+	before, err := s.release(ctx, title, next)
+	if err != nil {
+		return err
+	}
+	promoted := func() bool { return s.status.Outcomes.Promoted > before.Promoted }
+	halted := func() bool { return s.status.Outcomes.Halted > before.Halted }
+	for i, stage := range s.cohorts.stages {
+		reached := func() bool {
+			return s.status.Stage > i+1 || s.status.Stage == i+1 && s.sent() >= s.cohorts.clients(i+1)
+		}
+		if err := s.await(ctx, fmt.Sprintf("stage %d", i+1), func() bool { return reached() || promoted() || halted() }); err != nil {
+			return err
+		}
+		if halted() {
+			return fmt.Errorf("a good change was halted: %s", s.status.Halted.Reason)
+		}
+		s.row(time.Now(), fmt.Sprintf("stage %d of %d, %v: all of its clients have it", i+1, len(s.cohorts.stages), stage.Selector))
+	}
+	if err := s.await(ctx, "its promotion", func() bool { return promoted() && s.holding() == s.Clients }); err != nil {
+		return err
+	}
+	s.row(time.Now(), "promoted: all clients have it, and it is the last good configuration now")
+	return s.checkOrder()
+}
+
+// halt has the canaries refuse an edition, and shows that they get the last good one again.
+func (s *rolloutDemo) halt(ctx context.Context, title string, next func() (change, error)) error {
+	before, err := s.release(ctx, title, next)
+	if err != nil {
+		return err
+	}
+	if err := s.await(ctx, "its halt", func() bool { return s.status.Outcomes.Halted > before.Halted || s.status.Stage > 1 }); err != nil {
+		return err
+	}
+	halted := s.status.Halted
+	if halted == nil {
+		return fmt.Errorf("a bad change was not halted: its rollout is at stage %d", s.status.Stage)
+	}
+	refused := s.firstRefusal()
+	if len(s.status.Refusals) == 0 || refused.IsZero() {
+		return fmt.Errorf("the rollout was halted, but not by a client that refused it: %s", halted.Reason)
+	}
+	refusal := s.status.Refusals[0]
+	s.row(refused, fmt.Sprintf("stage 1 of %d, %v: its clients refuse the listener; %s says:", len(s.cohorts.stages), s.cohorts.stages[0].Selector, refusal.Node))
+	s.note(refusal.Words)
+	s.row(halted.At, "HALTED: no other client is served it. The reason:")
+	s.note(strings.TrimSuffix(halted.Reason, ": "+refusal.Words))
+	return s.rollBack(ctx)
+}
+
+// rollBack shows that all clients have the last good configuration, and that endpoints go on changing.
+func (s *rolloutDemo) rollBack(ctx context.Context) error {
+	if err := s.await(ctx, "the end of the rollback", func() bool { _, ok := s.restored(); return ok }); err != nil {
+		return err
+	}
+	s.rollback, _ = s.restored()
+	s.row(time.Now(), fmt.Sprintf("rolled back: all canaries have the last good configuration, %s after the first was sent the change", milliseconds(s.rollback)))
+	if err := s.changeEndpoint(); err != nil { // one at least, at whatever rate
+		return err
+	}
+	if err := s.pause(ctx, s.haltShown()); err != nil || ctx.Err() != nil {
+		return err
+	}
+	if err := s.checkLastGood(ctx); err != nil {
+		return fmt.Errorf("after the rollback: %w", err)
+	}
+	_, others := s.sentTo(s.edition)
+	s.bad = s.edition.ofType(wire.ListenerType)
+	s.row(time.Now(), fmt.Sprintf("all %d clients have the last good configuration and the newest endpoints; %d of the %d that are no canaries were sent the change",
+		s.Clients, others, s.others()))
+	if others > 0 {
+		return fmt.Errorf("%d clients that are no canaries were sent the bad change", others)
+	}
+	return nil
+}
+
+// release begins an act: the origin makes a change, of which the relay is to cut an edition. It returns what became of
+// editions before.
+func (s *rolloutDemo) release(ctx context.Context, title string, next func() (change, error)) (before rollout.Outcomes, err error) {
+	if err := s.readStatus(ctx); err != nil {
+		return before, err
+	}
+	s.print("\n%s\n\n"+rolloutHead, title)
+	s.count()
+	if err := s.changeStaged(next); err != nil {
+		return before, err
+	}
+	s.row(time.Now(), fmt.Sprintf("the control plane has it; the relay gathers changes for %v", gatherTime))
+	return s.status.Outcomes, nil
+}
+
+// changeStaged has the origin make a change of types that wait for their stage.
+func (s *rolloutDemo) changeStaged(next func() (change, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.mesh.contents()
+	c, err := s.mesh.do(next)
+	if err != nil {
+		return err
+	}
+	c.staged = true
+	s.edition = editionOf(c, before)
+	s.origin.submit(c)
+	return nil
+}
+
+// changeEndpoints changes endpoints until ctx ends.
+func (s *rolloutDemo) changeEndpoints(ctx context.Context) error {
+	ticks := time.NewTicker(s.interval())
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ticks.C:
+			if err := s.changeEndpoint(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (s *rolloutDemo) changeEndpoint() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, err := s.mesh.do(s.mesh.changePods)
+	if err != nil {
+		return err
+	}
+	s.latest = c.what
+	s.origin.submit(c)
+	return nil
+}
+
+// shortenTimeout is the good change.
+func (m *mesh) shortenTimeout() (change, error) {
+	cart := m.services[1].versions[0]
+	cart.timeout = 250
+	u, err := m.clusterOf(cart)
+	return change{what: "a good change", updates: []wire.Update{u}}, err
+}
+
+// breakIngress is the bad change: clients accept its cluster and refuse its listener.
+func (m *mesh) breakIngress() (change, error) {
+	cart := m.services[1].versions[0]
+	cart.connections = 4096
+	c, err := m.clusterOf(cart)
+	if err != nil {
+		return change{}, err
+	}
+	l, err := m.ingressWith(router, cors)
+	return change{what: "a bad change", updates: []wire.Update{c, l}}, err
+}
+
+// fixIngress fixes the listener.
+func (m *mesh) fixIngress() (change, error) {
+	l, err := m.ingressWith(cors, router)
+	return change{what: "a fix", updates: []wire.Update{l}}, err
+}

@@ -1,0 +1,400 @@
+package envoytest_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/envoytest"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// A stagedFleet is twenty Envoys below two replicas that distribute changes in stages. The first two Envoys are canaries, one
+// of each replica. A load goes through each of them, and a Prometheus asks the canaries and the replicas.
+type stagedFleet struct {
+	t        *testing.T
+	stages   rollout.Stages
+	origin   *envoytest.ControlPlane
+	backends []*envoytest.Backend // of the cluster "one" in turn
+	changes  int                  // of its endpoints so far
+	replicas []*envoytest.RelayProcess
+	settings [][]string // of the replicas
+	saved    []string   // the directories of their snapshots
+	editions []string   // by replica, what was rejected last
+	envoys   []*stagedEnvoy
+	good     envoytest.Config // that all Envoys have
+
+	prometheus, targets string // its URL, and the file with what it asks
+}
+
+// A stagedEnvoy is one Envoy of a stagedFleet.
+type stagedEnvoy struct {
+	*envoytest.Envoy
+	options envoytest.Options
+	cohort  int
+	home    int              // the replica that it connects to
+	link    *relaytest.Proxy // of a canary to its replica; nil of others
+	load    *envoytest.Load
+}
+
+const (
+	canaries = 2
+	// fleetStages has a first stage in which the Prometheus sees errors several times.
+	fleetStages = "metadata.canary=true 8s, 50% 1s"
+
+	// fleetInterval is the time between two requests through an Envoy.
+	fleetInterval = 100 * time.Millisecond
+
+	// errorsOfCanaries has samples while requests through canaries are answered with 5xx.
+	errorsOfCanaries = `sum(rate(envoy_http_downstream_rq_xx{canary="true",envoy_response_code_class="5"}[4s])) > 0`
+
+	// fleetQuery also has one if any replica halted after the change came.
+	fleetQuery = errorsOfCanaries + ` or max(tender_rollout_halted_time_seconds) > {changed}`
+)
+
+// newStagedFleet starts a fleet whose Envoys have a listener "web". What is bad of later changes has a name that begins with "bad-".
+func newStagedFleet(t *testing.T) *stagedFleet {
+	t.Helper()
+	f := &stagedFleet{t: t, origin: envoytest.NewControlPlane(t), targets: filepath.Join(t.TempDir(), "targets.json")}
+	if err := f.stages.UnmarshalText([]byte(fleetStages)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		f.backends = append(f.backends, envoytest.NewBackend(t, fmt.Sprint("backend-", i)))
+	}
+	f.origin.Put(web("one", f.backends[0])...)
+	f.prometheus = envoytest.StartPrometheus(t, fmt.Sprintf(`
+global: {scrape_interval: 1s}
+scrape_configs:
+- job_name: fleet
+  file_sd_configs: [{files: [%q], refresh_interval: 1s}]
+`, f.targets))
+	for i := range 2 {
+		f.saved = append(f.saved, filepath.Join(t.TempDir(), "snapshots"))
+		f.settings = append(f.settings, []string{
+			fmt.Sprint("TENDER_NODE_ID=tender/", i), "TENDER_LISTEN=" + relaytest.FreeAddress(t), "TENDER_ADMIN_LISTEN=" + relaytest.FreeAddress(t),
+			"TENDER_SNAPSHOT_DIR=" + f.saved[i], "TENDER_DELTA_VERSIONS=content", "TENDER_COLD_WAIT=1s",
+			"TENDER_ROLLOUT=" + fleetStages, "TENDER_ROLLOUT_CHECK=" + f.prometheus, "TENDER_ROLLOUT_QUERY=" + fleetQuery,
+		})
+		f.replicas = append(f.replicas, envoytest.StartRelay(t, f.origin.Addr, f.settings[i]...))
+		f.editions = append(f.editions, "")
+	}
+	for i := range 20 {
+		f.envoys = append(f.envoys, f.start(i))
+	}
+	f.writeTargets()
+	for _, e := range f.envoys {
+		f.beginLoad(e)
+	}
+	f.good = f.envoys[canaries].Config()
+	for _, e := range f.envoys {
+		e.AwaitConfig(f.good)
+	}
+	for _, r := range f.replicas { // there is a last good from then on
+		f.envoys[0].Await("complete sets", func() error { return incomplete(r) })
+	}
+	f.watch()
+	return f
+}
+
+// start starts an Envoy, of either variant in turn.
+func (f *stagedFleet) start(i int) *stagedEnvoy {
+	f.t.Helper()
+	e := &stagedEnvoy{home: i % len(f.replicas)}
+	node := relaytest.EnvoyNode(fmt.Sprintf("edge-%02d", i))
+	server := f.replicas[e.home].Addr
+	if i < canaries {
+		node.Id = fmt.Sprint("canary-", i)
+		node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"canary": structpb.NewBoolValue(true)}}
+		e.link = relaytest.NewProxy(f.t, server)
+		server = e.link.Addr()
+	}
+	e.cohort = f.stages.Cohort(node, false)
+	e.options = envoytest.Options{Bootstrap: ads[i%len(ads)].bootstrap, Server: server, Node: node}
+	e.Envoy = envoytest.Start(f.t, e.options)
+	return e
+}
+
+// restartReplicas kills the replicas, and starts them again.
+func (f *stagedFleet) restartReplicas() {
+	f.t.Helper()
+	for i, r := range f.replicas {
+		r.Kill()
+		f.replicas[i] = envoytest.StartRelay(f.t, f.origin.Addr, f.settings[i]...)
+	}
+}
+
+// awaitSaved waits until a name is in the snapshots of all replicas.
+func (f *stagedFleet) awaitSaved(name string) {
+	f.t.Helper()
+	for i, dir := range f.saved {
+		f.replicas[i].Await("snapshot of "+name, func() error {
+			files, _ := filepath.Glob(dir + "/*.snapshot") // the pattern is valid
+			for _, file := range files {
+				if content, err := os.ReadFile(file); err == nil && bytes.Contains(content, []byte(name)) {
+					return nil
+				}
+			}
+			return fmt.Errorf("not in %q", files)
+		})
+	}
+}
+
+// beginLoad sends requests through an Envoy, once its listener "web" takes them.
+func (f *stagedFleet) beginLoad(e *stagedEnvoy) {
+	f.t.Helper()
+	e.load = envoytest.StartLoad(f.t, e.Listener("web"), fleetInterval)
+}
+
+// restart replaces the process of an Envoy.
+func (f *stagedFleet) restart(e *stagedEnvoy) {
+	f.t.Helper()
+	e.load.Stop()
+	e.Kill()
+	e.Envoy = envoytest.Start(f.t, e.options)
+	f.beginLoad(e)
+	f.writeTargets()
+}
+
+// reconnect has a canary connect anew, to this replica.
+func (f *stagedFleet) reconnect(e *stagedEnvoy, to *envoytest.RelayProcess) {
+	f.t.Helper()
+	e.link.Forward(to.Addr)
+	e.link.Cut() // with what is held back
+	e.link.Set(relaytest.Link{})
+}
+
+// canaries and others are the Envoys of the first stage, and all that come after them.
+func (f *stagedFleet) canaries() []*stagedEnvoy { return f.envoys[:canaries] }
+func (f *stagedFleet) others() []*stagedEnvoy   { return f.envoys[canaries:] }
+
+// watch looks all the time, until the test ends, that no Envoy but the canaries has anything bad.
+func (f *stagedFleet) watch() {
+	stop, watching := make(chan struct{}), new(sync.WaitGroup)
+	for _, e := range f.others() {
+		watching.Go(func() {
+			again := time.NewTicker(500 * time.Millisecond)
+			defer again.Stop()
+			for {
+				if err := e.bad(); err != nil {
+					f.t.Error(err)
+					return
+				}
+				select {
+				case <-again.C:
+				case <-stop:
+					return
+				}
+			}
+		})
+	}
+	f.t.Cleanup(watching.Wait) // before Envoys end
+	f.t.Cleanup(func() { close(stop) })
+}
+
+// bad returns an error if the Envoy has something bad.
+func (e *stagedEnvoy) bad() error {
+	dump, err := e.Get("/config_dump?include_eds")
+	if at := bytes.Index(dump, []byte(`"bad-`)); at >= 0 {
+		err = fmt.Errorf("Envoy %s has what is bad: %s", e.ID(), dump[max(0, at-200):min(len(dump), at+200)])
+	}
+	return err
+}
+
+// shows returns an error unless the Envoy has a text on a page of its admin endpoint.
+func (e *stagedEnvoy) shows(page, text string) error {
+	got, err := e.Get(page)
+	if err == nil && !bytes.Contains(got, []byte(text)) {
+		err = fmt.Errorf("no %q in %s", text, got)
+	}
+	return err
+}
+
+// status returns how the rollout of a replica stands.
+func (f *stagedFleet) status(r *envoytest.RelayProcess) *rollout.Status {
+	f.t.Helper()
+	var all admin.Rollouts
+	if err := json.Unmarshal(r.Get("/api/v1/rollouts"), &all); err != nil || len(all.Rollouts) != 1 {
+		f.t.Fatalf("rollouts: %+v, %v", all, err)
+	}
+	return all.Rollouts[0]
+}
+
+// await waits until the rollout of a replica meets a condition.
+func (f *stagedFleet) await(r *envoytest.RelayProcess, what string, met func(*rollout.Status) bool) {
+	f.t.Helper()
+	f.envoys[canaries].Await(what, func() error {
+		if s := f.status(r); !met(s) {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
+// halted waits until both replicas have rejected the edition, and returns why they did.
+func (f *stagedFleet) halted() (reasons []string) {
+	f.t.Helper()
+	for i, r := range f.replicas {
+		f.await(r, "halt", func(s *rollout.Status) bool { return s.Phase == rollout.Halted && s.Edition != f.editions[i] })
+		s := f.status(r)
+		reasons, f.editions[i] = append(reasons, s.Halted.Reason), s.Edition
+	}
+	f.t.Logf("halted: %q", reasons)
+	return reasons
+}
+
+// restored waits until all Envoys have exactly the last good, with the endpoints of now.
+func (f *stagedFleet) restored() {
+	f.t.Helper()
+	if f.changes%len(f.backends) != 0 {
+		f.moveEndpoints() // back to those of the last good
+	}
+	for _, e := range f.envoys {
+		e.AwaitConfig(f.good)
+	}
+}
+
+// moveEndpoints replaces the endpoints, and waits until all Envoys have the new ones.
+func (f *stagedFleet) moveEndpoints() {
+	f.t.Helper()
+	f.changes++
+	next := f.backends[f.changes%len(f.backends)]
+	f.origin.Put(relaytest.Endpoints("one", next.Addr))
+	for _, e := range f.envoys {
+		e.Await("endpoints", func() error {
+			return e.shows("/clusters", "one::"+next.Addr+"::")
+		})
+	}
+	for _, e := range f.others() {
+		before := e.load.Report().Answers[next.Name]
+		e.load.Await("answers of "+next.Name, func(r envoytest.Report) bool { return r.Answers[next.Name] > before })
+	}
+}
+
+// whileHalted has a canary come back to its replica, move to the other one and restart, and endpoints change. All have the last
+// good then.
+func (f *stagedFleet) whileHalted() {
+	f.t.Helper()
+	f.moveEndpoints()
+	for i, e := range f.canaries() {
+		f.reconnect(e, f.replicas[i])
+	}
+	f.restored()
+	for i, e := range f.canaries() {
+		f.reconnect(e, f.replicas[1-i])
+	}
+	f.moveEndpoints()
+	f.restored()
+	for i, e := range f.canaries() {
+		e.link.Forward(f.replicas[i].Addr)
+		f.restart(e)
+	}
+	f.restored()
+	for _, r := range f.replicas {
+		if s := f.status(r); s.Phase != rollout.Halted {
+			f.t.Errorf("the rollout is %+v, want it halted", s)
+		}
+	}
+}
+
+// pass waits until what the control plane has passes the stages, and all Envoys have it: a listener, which stands for all. The
+// first stage is ended by a command, and the second by its time.
+func (f *stagedFleet) pass(listener string) {
+	f.t.Helper()
+	for stage := 1; stage <= len(f.stages); stage++ {
+		for i, r := range f.replicas {
+			f.await(r, fmt.Sprint("stage ", stage), func(s *rollout.Status) bool { return s.Stage >= stage || s.Phase == rollout.Current })
+			f.await(r, "acceptance", func(s *rollout.Status) bool {
+				return s.Cohorts[stage-1].Accepted > 0 || s.Stage > stage || s.Phase == rollout.Current
+			})
+			for _, e := range f.envoys {
+				if e.home == i && e.cohort >= stage && e.shows("/listeners", listener+"::") == nil {
+					if s := f.status(r); s.Phase == rollout.Rolling && s.Stage <= stage {
+						f.t.Errorf("Envoy %s of cohort %d has the edition in stage %d", e.ID(), e.cohort, stage)
+					}
+				}
+			}
+		}
+		for _, r := range f.replicas {
+			if stage == 1 {
+				f.promote(r)
+			}
+		}
+	}
+	for _, r := range f.replicas {
+		f.await(r, "promotion", func(s *rollout.Status) bool { return s.Phase == rollout.Current })
+	}
+	for _, e := range f.envoys {
+		e.Listener(listener)
+	}
+	f.good = f.envoys[canaries].Config()
+	f.restored()
+}
+
+// promote has a replica serve the edition to the next stage.
+func (f *stagedFleet) promote(r *envoytest.RelayProcess) {
+	f.t.Helper()
+	resp, err := http.Post("http://"+r.Admin+"/api/v1/rollout/promote", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		f.t.Fatalf("promote: %s", resp.Status)
+	}
+}
+
+// end ends the loads: no request through an Envoy that is no canary has failed, and these have rejected nothing.
+func (f *stagedFleet) end() {
+	f.t.Helper()
+	for _, e := range f.others() {
+		if err := e.bad(); err != nil {
+			f.t.Error(err)
+		}
+		noFault(f.t, e.Envoy, e.load.Stop())
+	}
+}
+
+// writeTargets has the Prometheus ask the replicas, and the canaries for how they answer.
+func (f *stagedFleet) writeTargets() {
+	f.t.Helper()
+	type target struct {
+		Targets []string          `json:"targets"`
+		Labels  map[string]string `json:"labels"`
+	}
+	var all []target
+	for _, r := range f.replicas {
+		all = append(all, target{Targets: []string{r.Admin}})
+	}
+	for _, e := range f.canaries() {
+		all = append(all, target{[]string{e.Admin()}, map[string]string{
+			"canary": "true", "__metrics_path__": "/stats/prometheus", "__param_filter": "downstream_rq",
+		}})
+	}
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = os.WriteFile(f.targets+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(f.targets+".new", f.targets)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// verdict returns what a query says.
+func (f *stagedFleet) verdict(query string) (rollout.Verdict, error) {
+	return (&rollout.Check{URL: f.prometheus, Query: query}).Ask(f.t.Context(), rollout.Question{})
+}
