@@ -45,6 +45,7 @@ func TestServers(t *testing.T) {
 	t.Run("deliver everything", func(t *testing.T) { deliverEverything(t, binary) })
 	t.Run("leave stalled clients alone", func(t *testing.T) { leaveStalledAlone(t, binary) })
 	t.Run("are attacked", func(t *testing.T) { areAttacked(t, binary) })
+	t.Run("distribute in stages", func(t *testing.T) { distributeInStages(t, binary) })
 	t.Run("return to a control plane", func(t *testing.T) { returnToControlPlane(t, binary) })
 	t.Run("serve real Envoys", func(t *testing.T) { serveEnvoys(t, binary) })
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
@@ -165,6 +166,22 @@ func areAttacked(t *testing.T, binary string) {
 			}
 			if f.p99 <= 0 || f.peace.p99 <= 0 || f.onset.p99 <= 0 || f.cores <= 0 || f.join <= 0 || f.peace.join <= 0 {
 				t.Errorf("figures %+v, in peace %+v, at first %+v", f, f.peace, f.onset)
+			}
+		})
+	}
+}
+
+// distributeInStages measures what a rollout does not hold back, with some clients that have a change which the others do not have.
+func distributeInStages(t *testing.T, binary string) {
+	for _, r := range (options{scale: 0.02}).rollouts().rows {
+		t.Run(r.label, func(t *testing.T) {
+			t.Parallel() // nearly all of the time is spent waiting
+			f, err := r.run(options{tender: binary})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.cpu <= 0 || f.p50 <= 0 || f.p50 > f.p99 {
+				t.Errorf("figures %+v", f)
 			}
 		})
 	}

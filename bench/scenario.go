@@ -61,16 +61,21 @@ func changing(c serve.Changes) func(*stage, *figures) error {
 		if err := st.fill(f); err != nil {
 			return err
 		}
-		warm := c
-		warm.Count, warm.First = min(4, c.Count), c.First+c.Count
-		if _, err := st.change(warm); err != nil {
-			return err
-		}
-		if err := st.inSync(); err != nil {
-			return err
-		}
-		return st.follow(f, c)
+		return st.warmAndFollow(f, c)
 	}
+}
+
+// warmAndFollow makes some changes, and follows the others.
+func (st *stage) warmAndFollow(f *figures, c serve.Changes) error {
+	warm := c
+	warm.Count, warm.First = min(4, c.Count), c.First+c.Count
+	if _, err := st.change(warm); err != nil {
+		return err
+	}
+	if err := st.inSync(); err != nil {
+		return err
+	}
+	return st.follow(f, c)
 }
 
 // scaled returns n times the scale, at least a few.
@@ -80,7 +85,7 @@ func (o options) scaled(n int) int { return max(int(float64(n)*o.scale), min(n, 
 func scenarios(o options) []scenario {
 	return []scenario{
 		o.idle(), o.wildcard(), o.manyClusters(), o.sotw(), o.cold(), o.envoys(), o.sparse(), o.names(), o.single(), o.storm(), o.stalled(),
-		o.tree(), o.traces(), o.hostile(), o.fleet(), o.returned(), o.model(),
+		o.tree(), o.traces(), o.rollouts(), o.hostile(), o.fleet(), o.returned(), o.model(),
 	}
 }
 

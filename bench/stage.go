@@ -33,6 +33,7 @@ type setup struct {
 	opaque    bool     // its versions are no hashes
 	polled    bool     // Tenders take polls
 	sampled   float64  // part of the changes that a Tender traces; 0 for no traces at all
+	stages    string   // TENDER_ROLLOUT of a Tender that has snapshots and an operator; empty for neither
 }
 
 // A stage is a server with what belongs to it, and the load generator, while they
@@ -47,6 +48,9 @@ type stage struct {
 	probes    []string  // where Tenders have their metrics, if the setup has them probed
 	sink      *sink     // of traces, if the setup has some
 	arrivals  *arrivals // of Envoys that have a change, if the setup is a fleet
+	operator  string    // where a Tender with stages takes commands
+	snapshots string    // its directory
+	withheld  string    // the type that it shows some clients otherwise than the origin has it; empty if there is none
 	stderr    *output
 	opened    int
 
@@ -145,6 +149,13 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 		}
 		environ = append(environ, st.sink.environ(st.sampled)...)
 	}
+	if st.stages != "" {
+		more, err := st.runInStages()
+		if err != nil {
+			return "", err
+		}
+		environ = append(environ, more...)
+	}
 	p, err := process.Start(st.stderr, environ, binary, "serve")
 	if err != nil {
 		return "", err
@@ -166,6 +177,9 @@ func (st *stage) strike() {
 	}
 	if st.arrivals != nil {
 		st.arrivals.close()
+	}
+	if st.snapshots != "" {
+		_ = os.RemoveAll(st.snapshots) // of temporary files
 	}
 }
 
@@ -228,13 +242,14 @@ func (st *stage) change(c serve.Changes) (deliveries int, err error) {
 	return deliveries, nil
 }
 
-// inSync waits until every client has what the server has. It is an error if that
-// does not happen: a change was lost.
+// inSync waits until every client has what the server has, but for what is withheld. It is an
+// error if that does not happen: a change was lost.
 func (st *stage) inSync() error {
 	var latest map[string][]content.Stamp
 	if err := st.changer.Call("Latest", struct{}{}, &latest); err != nil {
 		return err
 	}
+	delete(latest, st.withheld)
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		n := 0
 		if err := errors.Join(st.load.Call("Differences", latest, &n), st.load.Call("Progress", struct{}{}, &load.Progress{})); err != nil {
