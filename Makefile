@@ -209,7 +209,7 @@ hostile: ## Measure what attacks cost clients beside them, and the relay (8 minu
 microbench: ## Run the benchmarks of functions that BENCH matches (all), each for BENCHTIME (1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(PKG)
 
-demo: build ## Show the relay at work: an origin, the relay and 200 clients; with ARGS=--envoy, an Envoy too
+demo: build ## Show the relay at work: an origin, the relay and 200 clients; with ARGS=--envoy, an Envoy too; with ARGS=--rollout, changes in stages
 	@ENVOY='$(or $(ENVOY),$(wildcard $(NEWEST_ENVOY)))' bin/tender demo $(ARGS)
 
 cover: deps previous ## Measure what the tests reach, into cover.out

@@ -110,6 +110,7 @@ func blocks(page, text string) (all []*block, err error) {
 var needs = map[string]string{
 	"checkout": "a clone of the repository that it may write to",
 	"cluster":  "a Kubernetes cluster",
+	"rollout":  "a relay with TENDER_ROLLOUT",
 	"docker":   "a daemon that runs containers",
 	"envoy":    "an Envoy",
 	"network":  "another host",

@@ -242,6 +242,11 @@ func helps(t *testing.T) map[string]string {
 	for _, match := range regexp.MustCompile(`(?m)^  ([a-z-]+) {2,}`).FindAllStringSubmatch(help("--help"), -1) {
 		if name := match[1]; all[name] == "" {
 			all[name] = help(name, "--help")
+			if name == "rollout" { // whose commands have the flags
+				for _, of := range []string{"status", "diff", "promote", "abort", "undo"} {
+					all[name] += help(name, of, "--help")
+				}
+			}
 		}
 	}
 	return all

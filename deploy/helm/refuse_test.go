@@ -37,6 +37,12 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"extraEnv[0].name=TENDER_LISTEN":           {"extraEnv: TENDER_LISTEN is set by another value already"},
 		"extraEnv[0].name=A,extraEnv[0].form=text": {"'/extraEnv/0'", "'form' not allowed"},
 
+		"rollout.stages=5% 10m":                       {"rollout.stages: a new pod would have no last good", "set snapshots.claim.enabled, and kind to StatefulSet"},
+		"rollout.check.url=prometheus:9090":           {"'/rollout/check/url'"},
+		"rollout.check.url=https://user:hunter2@gate": {"TENDER_ROLLOUT_CHECK (rollout.check.url): it has a user", "by extraEnv, from a Secret"},
+		"config.TENDER_ROLLOUT_CHECK=https://a@gate":  {"TENDER_ROLLOUT_CHECK (rollout.check.url): it has a user"},
+		"kind=StatefulSet,snapshots.claim.enabled=true,rollout.stages=5% 1h,config.TENDER_DELTA_VERSIONS=origin": {"config.TENDER_DELTA_VERSIONS: another value sets it already", "content"},
+		"rollout.refusals=-1":                                 {"'/rollout/refusals'"},
 		"drainSeconds=56":                                     {"terminationGracePeriodSeconds: 60 is too short for drainSeconds 56", "at least 61"},
 		"snapshots.claim.enabled=true":                        {"snapshots.claim.enabled", "set kind to StatefulSet"},
 		"ports.rest=18000":                                    {"ports: two of them are the same"},

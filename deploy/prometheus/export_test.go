@@ -100,6 +100,7 @@ func newRelay(t *testing.T) string {
 	cert, key := relaytest.NewCA(t).Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
 	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=" + o.Addr(), "TENDER_ORIGINS=files=file://" + t.TempDir(), "TENDER_ROUTES=type:rtds=files", "TENDER_SNAPSHOT_DIR=" + t.TempDir(),
+		"TENDER_ROLLOUT=5% 10m", "TENDER_DELTA_VERSIONS=content",
 		"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
 	}, Options: relay.Options{Version: "v1"}})
 	conn := r.Conn()

@@ -28,6 +28,16 @@ left out here has the default of Tender.
 {{- $_ := set $env "TENDER_MAX_SNAPSHOT_AGE" $v.snapshots.maxAge -}}
 {{- if $v.snapshots.sensitive }}{{ $_ := set $env "TENDER_SNAPSHOT_SENSITIVE" "on" }}{{ end -}}
 {{- end -}}
+{{- with $v.rollout -}}
+{{- if .stages -}}
+{{- $_ := set $env "TENDER_ROLLOUT" .stages -}}
+{{- $_ := set $env "TENDER_DELTA_VERSIONS" "content" -}}
+{{- end -}}
+{{- $_ := set $env "TENDER_ROLLOUT_TYPES" (join "," .types) -}}
+{{- if .refusals }}{{ $_ := set $env "TENDER_ROLLOUT_REFUSALS" (int .refusals) }}{{ end -}}
+{{- $_ := set $env "TENDER_ROLLOUT_CHECK" .check.url -}}
+{{- $_ := set $env "TENDER_ROLLOUT_QUERY" .check.query -}}
+{{- end -}}
 {{- range $name, $path := include "tender.paths" . | fromYaml }}{{ $_ := set $env $name $path }}{{ end -}}
 {{- range $name, $value := $env -}}
 {{- if ne (toString $value) "" }}
@@ -86,6 +96,9 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{- end -}}
 {{- if not (kindIs "invalid" $value) }}{{ $_ := set $env $name (include "tender.text" $value) }}{{ end -}}
 {{- end -}}
+{{- if contains "@" (get $env "TENDER_ROLLOUT_CHECK" | toString) -}}
+{{- fail "TENDER_ROLLOUT_CHECK (rollout.check.url): it has a user, and who may read the pod may read the password; set it by extraEnv, from a Secret" -}}
+{{- end -}}
 {{- $own := keys $env -}}
 {{- with include "tender.memoryLimit" . }}{{ $_ := set $env "GOMEMLIMIT" . }}{{ end -}}
 {{- range .Values.extraEnv -}}
@@ -132,6 +145,9 @@ with each.
 {{- end -}}
 {{- if and $v.snapshots.claim.enabled (not $v.snapshots.enabled) -}}
 {{- fail "snapshots.claim.enabled: it is of no use while snapshots.enabled is false" -}}
+{{- end -}}
+{{- if and $v.rollout.stages (not $v.snapshots.claim.enabled) -}}
+{{- fail "rollout.stages: a new pod would have no last good, and would serve a change to all its clients at once; set snapshots.claim.enabled, and kind to StatefulSet" -}}
 {{- end -}}
 {{- include "tender.checkPorts" . -}}
 {{- include "tender.checkFiles" . -}}
