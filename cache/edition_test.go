@@ -198,6 +198,25 @@ func TestWhatIsForgottenIsNoEdit(t *testing.T) {
 	}
 }
 
+// TestI11_AnEditionOfRemovedAssignmentsIsEdited by an origin that has them again, though changes of assignments wait for no edition.
+func TestI11_AnEditionOfRemovedAssignmentsIsEdited(t *testing.T) {
+	for _, version := range []string{"1", "2"} {
+		o, now := rolling(t)
+		o.confirmed(wire.EndpointType, "e", "f", "g")
+		o.remove(Wildcard, "e", "f")
+		waiting(t, "removed", now, 2, 0, 2)
+		o.Compare(o.Pin())
+		waiting(t, "cut", now, 2, 0, 0)
+		o.put(Wildcard, "g", "2", "g2")
+		waiting(t, "another one changed", now, 2, 0, 0)
+		o.put(Wildcard, "e", version, "e"+version)
+		waiting(t, "one is back", now, 1, 1, 1)
+		o.remove(Wildcard, "e")
+		waiting(t, "removed again", now, 2, 0, 0)
+		o.check()
+	}
+}
+
 // TestAResourceThatCameAndWentIsInItsEdition: though its name was forgotten meanwhile.
 func TestAResourceThatCameAndWentIsInItsEdition(t *testing.T) {
 	o, now := rolling(t)

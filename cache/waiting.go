@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // Waiting says how latest stands to what the rest is served, and to an edition.
@@ -79,7 +81,7 @@ func (w *Writer) compare(latest *Type, id compared, n *Name) {
 		delete(c.behind, id)
 		return
 	}
-	edited := changes && content != latest.content(n) && w.changeWaits(resourceType(id.key), false)
+	edited := changes && content != latest.content(n) && w.changeWaits(resourceType(id.key), content == wire.Digest{})
 	same := n != nil && (was == nil || was == n) && w.changeWaits(resourceType(id.key), !latest.present(n))
 	note(c.edited, id, edited)
 	note(c.behind, id, c.edition.of != nil && (edited || same && w.isBehind(latest, n)))
