@@ -202,7 +202,7 @@ func (t *table) doubts(s *rollout.Status, now time.Time) {
 		t.row("  ", "the check has not answered for "+ago(s.Failing, now))
 	}
 	if s.Unobserved {
-		t.row("  unobserved", "a stage ended in which no connected client wanted what the edition changes")
+		t.row("  unobserved", "a stage ended in which no connected client that counts accepted the edition")
 	}
 	if s.Cold {
 		t.row("  cold", "the relay began without a snapshot: it serves what the origin had then, unproved")

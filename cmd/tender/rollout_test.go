@@ -74,7 +74,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  edition     14 resources, the newest change 12m0s ago`,
 		`  withheld    15 resources, the oldest for 13m0s`,
 		`  check       go (asked 4s ago)`,
-		`  unobserved  a stage ended in which no connected client wanted what the edition changes`,
+		`  unobserved  a stage ended in which no connected client that counts accepted the edition`,
 		``,
 		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
 		`metadata.canary=true 10m0s  2        7f3a9c21       2        2         0`,

@@ -48,14 +48,24 @@ func (w *rolloutWorld) client(v relaytest.Variant, node string, reject func(*rel
 
 // clientAt is client of another relay.
 func (w *rolloutWorld) clientAt(r *running, v relaytest.Variant, node string, reject func(*relaytest.Response) error) *rolloutClient {
-	c := &rolloutClient{w: w, node: node}
-	c.Client = r.Client(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(node), AutoAck: true, Reject: reject})
+	c := w.connect(r, v, node, reject)
+	c.follow()
+	return c
+}
+
+// connect returns a client that subscribes to nothing yet.
+func (w *rolloutWorld) connect(r *running, v relaytest.Variant, node string, reject func(*relaytest.Response) error) *rolloutClient {
+	options := relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(node), AutoAck: true, Reject: reject}
+	return &rolloutClient{w: w, node: node, Client: r.Client(options)}
+}
+
+// follow has a client subscribe to what all of them do.
+func (c *rolloutClient) follow() {
 	c.Subscribe(relaytest.ClusterType)
 	c.Subscribe(relaytest.EndpointType, "a", "b")
 	c.Subscribe(relaytest.ListenerType)
 	c.Subscribe(relaytest.RouteType, "routes")
 	synctest.Wait()
-	return c
 }
 
 // clients returns clients of nodes, which accept everything, once they have what the origin had.

@@ -102,6 +102,15 @@ func TestExpiryIsNoEdition(t *testing.T) {
 		w.pass(time.Hour)
 		w.have("cds a@1 b@1", canary, other)
 		w.stands(rollout.Current, 0)
+
+		w.change("rds t@1 1m")
+		for _, c := range []*rolloutClient{canary, other} {
+			c.Subscribe(relaytest.RouteType, "routes", "t")
+		}
+		w.pass(2 * time.Minute)
+		w.change("rds t@2") // in the place of which there is nothing
+		w.have("rds routes@1 t@2", canary, other)
+		w.stands(rollout.Current, 0)
 	})
 }
 
@@ -111,10 +120,18 @@ func TestWhatMayNotBeKeptNeverWaits(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		w.uncached("cds n@1")
+		w.uncached("rds n@1")
 		all := w.clientsOf(v, "canary", "other")
+		for _, c := range all {
+			c.Subscribe(relaytest.RouteType, "routes", "n")
+		}
+		w.settle()
 		w.have("cds a@1 b@1 n@1", all...)
+		w.have("rds n@1 routes@1", all...)
 		w.uncached("cds n@2")
+		w.uncached("rds n@2")
 		w.have("cds a@1 b@1 n@2", all...)
+		w.have("rds n@2 routes@1", all...)
 		w.pass(5 * time.Second)
 		w.stands(rollout.Current, 0)
 		w.change("cds a@2")

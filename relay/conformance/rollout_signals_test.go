@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // manyClients returns six canaries and six others.
@@ -93,6 +94,81 @@ func TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing(t *testing.T) {
 		w.have("cds a@2 b@1", all[0], refuses)
 		w.pass(20 * time.Minute)
 		w.have("lds l@2", all...)
+	})
+}
+
+// TestI14_AnInventedCanaryAloneHaltsNothing: a stage has no client but one with an invented Node, which accepts nothing. It waits as long
+// again, and is unobserved.
+func TestI14_AnInventedCanaryAloneHaltsNothing(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		other := w.clients(v, "other")[0]
+		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it refuses everything") })
+		w.change("cds a@2")
+		w.pass(20*time.Minute + time.Second)
+		w.have("cds a@1 b@1", other)
+		w.stands(rollout.Rolling, 1)
+		w.pass(time.Minute)
+		w.stands(rollout.Rolling, 2)
+		w.pass(20 * time.Minute)
+		w.have("cds a@2 b@1", other)
+		if s := w.stands(rollout.Current, 0); !s.Unobserved {
+			w.t.Error("the edition is called observed, and no client that counts has accepted it")
+		}
+	})
+}
+
+// TestI14_WhoAnsweredLateIsKnown: a client that had a response unanswered when the edition was cut, or was away then, and has accepted the
+// last good by the time its cohort is served the edition, halts that.
+func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
+	t.Parallel()
+	for _, away := range []bool{false, true} {
+		t.Run(fmt.Sprintf("away %v", away), func(t *testing.T) {
+			rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+				all := w.clients(v, "canary", "other")
+				connect := func() *rolloutClient { return w.connect(w.relay, v, "second", w.refuses("cds a@2")) }
+				var late *rolloutClient
+				if !away {
+					late = connect()
+					late.Pause() // it reads nothing
+					late.follow()
+				}
+				w.change("cds a@2")
+				w.pass(time.Minute)
+				w.have("cds a@2 b@1", all[0])
+				if away {
+					late = connect()
+					late.follow()
+				}
+				late.Resume()
+				w.pass(10 * time.Minute)
+				w.have("cds a@1 b@1", append(all, late)...)
+				if s := w.stands(rollout.Halted, 0); len(s.Refusals) != 1 || s.Refusals[0].Node != "second" {
+					w.t.Errorf("refusals %+v, want that of the client", s.Refusals)
+				}
+			})
+		})
+	}
+}
+
+// TestI14_ARefusalAfterARestartHalts: clients that return within seconds of a relay's restart have accepted the last good by the time they
+// are served an edition.
+func TestI14_ARefusalAfterARestartHalts(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary, other := w.client(v, "canary", w.refuses("cds a@2")), w.client(v, "other", nil)
+		w.settle()
+		w.relay.Stop()
+		w.change("cds a@2")
+		w.relay = w.restart()
+		w.pass(10 * time.Second)
+		canary.Reconnect(w.relay.Conn())
+		other.Reconnect(w.relay.Conn())
+		w.pass(time.Minute)
+		if s := w.stands(rollout.Halted, 0); len(s.Refusals) != 1 {
+			w.t.Errorf("refusals %+v, want that of the canary", s.Refusals)
+		}
+		w.have("cds a@1 b@1", canary, other)
 	})
 }
 

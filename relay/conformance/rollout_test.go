@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -144,26 +144,73 @@ func TestI10_APromotionIsWrittenSoon(t *testing.T) {
 }
 
 // TestI6_AHalfAppliedUpdateIsUndone: a client that refused an update, may have applied part of it, and comes back under its old
-// version is sent all of the last good.
+// version is sent all of the last good, also by a relay that has restarted since. Who was not served the edition is not.
 func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		canary := w.client(v, "canary", w.refuses("cds a@2"))
-		w.clients(v, "other")
+		canary, second := w.client(v, "canary", w.refuses("cds a@2")), w.client(v, "second", nil)
+		w.settle()
 		before := len(canary.Responses())
 		w.change("cds a@2", "cds b@2")
 		w.pass(3 * time.Second)
 		w.have("cds a@1 b@1", canary)
-		if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2, 2}) {
-			t.Errorf("was sent %v clusters, want two that it refuses, and two as they were", sent)
+		if got := clustersIn(canary.Responses()[before:]); !slices.Equal(got, []int{2, 2}) {
+			t.Errorf("was sent %v clusters, want two that it refuses, and two as they were", got)
 		}
-		before = len(canary.Responses())
-		canary.Reconnect(w.relay.Conn())
-		synctest.Wait()
-		if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2}) {
-			t.Errorf("when it came back under its old versions, it was sent %v clusters, want both", sent)
-		}
+		canary.returns("halted", 2)
+		second.returns("halted")
+		w.restartRelay()
+		canary.returns("after a restart", 2)
+		second.returns("after a restart")
+		w.pass(2 * time.Hour)
+		canary.returns("still halted", 2)
+		w.change("cds a@1", "cds b@1") // nothing is left of it
+		w.pass(59 * time.Minute)
+		w.restartRelay()
+		canary.returns("within the hour", 2)
+		w.pass(2 * time.Minute)
+		canary.returns("an hour later")
 	})
+}
+
+// TestI6_WhatWasTakenBackIsSentAgain after a restart too: to who was served a superseded edition, and to everybody after undo.
+func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary, other := w.client(v, "canary", w.refuses("cds a@2")), w.client(v, "other", nil)
+		w.settle()
+		w.change("cds a@2", "cds b@2")
+		w.pass(3 * time.Second)
+		w.change("cds a@3", "cds b@1")
+		w.pass(3 * time.Second)
+		w.have("cds a@3 b@1", canary)
+		w.change("cds a@1")
+		w.pass(3 * time.Second)
+		w.restartRelay()
+		canary.returns("superseded", 2)
+		other.returns("superseded")
+
+		w.pass(2 * time.Hour)
+		w.change("cds a@4", "cds b@4")
+		w.pass(30 * time.Minute)
+		w.have("cds a@4 b@4", canary, other)
+		w.commands("undo", admin.RolloutScope{})
+		w.have("cds a@1 b@1", canary, other)
+		w.restartRelay()
+		canary.returns("undone", 2)
+		other.returns("undone", 2)
+	}, "TENDER_ROLLOUT_REFUSALS=1")
+}
+
+// returns fails the test unless a client that comes back is sent responses with so many clusters each.
+func (c *rolloutClient) returns(when string, clusters ...int) {
+	c.w.t.Helper()
+	before := len(c.Responses())
+	c.Reconnect(c.w.relay.Conn())
+	c.w.pass(5 * time.Second)
+	if got := clustersIn(c.Responses()[before:]); !slices.Equal(got, clusters) {
+		c.w.t.Errorf("%s: %s came back under its versions and was sent %v clusters, want %v", when, c.node, got, clusters)
+	}
 }
 
 // clustersIn returns how many clusters each response of clusters has.

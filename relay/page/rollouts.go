@@ -163,7 +163,7 @@ func factsOf(s *rollout.Status, now time.Time) (facts []fact) {
 	}
 	add(s.Waiting > 0, withheld)
 	add(s.Check != "" && !past, checkOf(s, now))
-	add(s.Unobserved && !past, fact{Label: "Evidence", Value: "none in a stage", Note: "no connected client subscribed to what the edition changes", Class: "late"})
+	add(s.Unobserved && !past, fact{Label: "Evidence", Value: "none in a stage", Note: "no connected client that counts accepted the edition", Class: "late"})
 	return facts
 }
 

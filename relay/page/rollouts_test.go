@@ -111,7 +111,7 @@ Stage: 2 of 3; 5% 10m0s []
 Time left: 6m0s;  []
 Withheld: 12 resources; oldest change 15m0s ago []
 Check: go; asked 3s ago []
-Evidence: none in a stage; no connected client subscribed to what the edition changes [late]
+Evidence: none in a stage; no connected client that counts accepted the edition [late]
 tender rollout diff --origin default
 tender rollout promote --origin default
 tender rollout abort --origin default

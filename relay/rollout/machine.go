@@ -76,7 +76,7 @@ type Machine struct {
 	outcomes Outcomes
 
 	overdue    bool // the stage is over, but clients have not answered
-	unobserved bool // a stage of the edition ended without a client that wanted it
+	unobserved bool // a stage of the edition ended without a client that accepted it
 	halt       Halt // zero unless Halted
 }
 
@@ -97,7 +97,8 @@ type Facts struct {
 // Evidence is what connected clients of the cohorts reached did with the edition.
 type Evidence struct {
 	Wanting  int // clients that subscribe to something that the edition changes
-	Answered int // of these, those that accepted or refused all of it
+	Known    int // of these, those that had accepted the last good: who else accepts nothing keeps no stage back
+	Answered int // of those that want it, those that accepted or refused all of it
 	Accepted int // of these
 }
 
@@ -162,7 +163,8 @@ func (m *Machine) Waiting() time.Time { return m.first }
 // Changed returns when the newest change of the edition came, or when the edition was resumed.
 func (m *Machine) Changed() time.Time { return m.changed }
 
-// Unobserved reports whether a stage of the edition ended without a client that wanted what it changes.
+// Unobserved reports whether a stage of the edition ended without a client that accepted it: none wants what it changes, or none whose
+// signals count.
 func (m *Machine) Unobserved() bool { return m.unobserved }
 
 // Halt returns why and when the edition was rejected; zero unless it is.
@@ -391,15 +393,15 @@ func (m *Machine) roll(now time.Time, f Facts) (next time.Time) {
 			m.ripe, m.overdue = time.Time{}, true
 			return most
 		}
-		if f.Evidence.Accepted == 0 {
-			m.reject(now, fmt.Sprintf("none of %s accepted it in %v", counted(f.Evidence.Wanting, "client"), 2*stage.Lasts))
+		if f.Evidence.Accepted == 0 && f.Evidence.Known > 0 { // a forged Node halts nothing
+			m.reject(now, fmt.Sprintf("none of %s accepted it in %v", counted(f.Evidence.Known, "client"), 2*stage.Lasts))
 			return time.Time{}
 		}
 	}
 	if !m.checked(now, f) {
 		return time.Time{}
 	}
-	m.unobserved = m.unobserved || f.Evidence.Wanting == 0
+	m.unobserved = m.unobserved || f.Evidence.Accepted == 0
 	m.advance(now, f)
 	return now // the next stage has a time of its own
 }

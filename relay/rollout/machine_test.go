@@ -170,10 +170,12 @@ func TestEvidenceIsAwaitedForAsLongAgain(t *testing.T) {
 		after time.Duration // the rest of the stage; zero if it halts
 	}{
 		{Evidence{Wanting: 0}, 10 * time.Minute},
-		{Evidence{Wanting: 10, Answered: 9, Accepted: 1}, 10 * time.Minute},
+		{Evidence{Wanting: 10, Known: 10, Answered: 9, Accepted: 1}, 10 * time.Minute},
+		{Evidence{Wanting: 10, Known: 10, Answered: 8, Accepted: 8}, 20 * time.Minute},
 		{Evidence{Wanting: 10, Answered: 8, Accepted: 8}, 20 * time.Minute},
-		{Evidence{Wanting: 1, Answered: 1, Accepted: 0}, 0},
-		{Evidence{Wanting: 10}, 0},
+		{Evidence{Wanting: 1, Known: 1, Answered: 1, Accepted: 0}, 0},
+		{Evidence{Wanting: 10, Known: 1}, 0},
+		{Evidence{Wanting: 10, Answered: 10}, 20 * time.Minute}, // invented Nodes
 	} {
 		d := three(t, Config{})
 		d.put("a", "2")
@@ -191,7 +193,7 @@ func TestEvidenceIsAwaitedForAsLongAgain(t *testing.T) {
 		d.expect(Rolling, "a", "2", "1", "1")
 		d.pass(1)
 		d.expect(Rolling, "a", "2", "2", "1")
-		if d.Unobserved() != (c.Wanting == 0) {
+		if d.Unobserved() != (c.Accepted == 0) {
 			t.Errorf("%+v: unobserved is %v", c, d.Unobserved())
 		}
 	}

@@ -98,34 +98,48 @@ func (c *Controller) countRefusal(r Refusal) {
 	c.Poke()
 }
 
-// know has the signals of a new edition know the clients that have accepted what they are served. Those that were known of the
-// edition before, which it takes the place of, stay known: what they hold of it is no last good.
-func (c *Controller) know() {
-	type standing struct {
-		Client
-		accepted bool
-		refused  []string
-	}
-	var all []standing
+// A standing is how a client stands to what it is served.
+type standing struct {
+	Client
+	accepted bool
+	refused  []string // types
+}
+
+func (c *Controller) standings() (all []standing) {
 	for o := range c.cfg.Observed() {
 		if of, ok := o.Observer.(*Observer); ok {
 			accepted, refused := o.Stands(c.cfg.Waits)
 			all = append(all, standing{of.client, accepted, refused})
 		}
 	}
+	return all
+}
+
+// countAnew begins to count signals of a new edition. Clients that are served the edition before, which it takes the place of, and were
+// known stay known: what they hold of it is no last good.
+func (c *Controller) countAnew() {
+	all, signals := c.standings(), NewSignals(c.cfg.Config)
 	c.mu.Lock() // after that of streams
 	defer c.mu.Unlock()
-	signals := NewSignals(c.cfg.Config)
 	for _, is := range all {
-		knows := is.accepted
-		if is.Cohort < c.reached {
-			knows = c.signals != nil && c.signals.knows(is.Client) != nil
-		}
-		if knows {
+		if is.Cohort < c.reached && c.signals.knows(is.Client) != nil {
 			signals.Know(is.Client, is.refused...)
 		}
 	}
 	c.signals, c.refused = signals, nil
+}
+
+// know has the signals know the clients that are not served the edition yet and have accepted what they are served. It is called before
+// the edition is served to one more cohort: whoever was answering, or away, when the edition was cut is known by then.
+func (c *Controller) know() {
+	all := c.standings()
+	c.mu.Lock() // after that of streams
+	defer c.mu.Unlock()
+	for _, is := range all {
+		if is.Cohort >= c.reached && is.accepted {
+			c.signals.Know(is.Client, is.refused...)
+		}
+	}
 }
 
 // An observation is what clients did with the edition.
@@ -205,6 +219,9 @@ func (c *Controller) add(client Client, state downstream.ResourceState) {
 	of := &c.cohorts[client.Cohort]
 	of.Wanting++
 	c.evidence.Wanting++
+	if c.signals != nil && c.signals.accepted(client) {
+		c.evidence.Known++
+	}
 	switch state {
 	case downstream.Accepted:
 		of.Accepted++

@@ -129,7 +129,7 @@ func (c *Controller) cut(ctx context.Context, now time.Time, f Facts) {
 	c.about.large = large
 	c.inquiry = inquiry{failing: c.failing} // an edition that is superseded does not mend the check
 	c.observation = observation{cohorts: c.newCohorts()}
-	c.know()
+	c.countAnew()
 }
 
 // changesOf returns what an edition changes.
@@ -193,6 +193,9 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	leaves := c.leave(now, left)
 	if leaves || slices.ContainsFunc(c.joined(), func(p *Part) bool { return !p.distrusts }) {
 		c.distrust()
+	}
+	if slices.ContainsFunc(moves, func(cohort int) bool { return cohort < rest && c.machine.Serves(cohort) != c.machine.Good() }) {
+		c.know()
 	}
 	c.reach(func(cohort int) bool { // before a client can answer
 		return c.served[cohort] != good || c.machine.Serves(cohort) != c.machine.Good()

@@ -125,6 +125,12 @@ func (s *Signals) Returned(c Client) {
 // knows returns the client if it is known, in the same cohort and by the same peer.
 func (s *Signals) knows(c Client) *known { return s.known[c] }
 
+// accepted reports whether a client is known and had refused nothing of the last good.
+func (s *Signals) accepted(c Client) bool {
+	k := s.knows(c)
+	return k != nil && len(k.refusing) == 0
+}
+
 // Refusals returns how many clients refused the edition.
 func (s *Signals) Refusals() int { return s.refused.count() }
 

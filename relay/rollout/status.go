@@ -34,7 +34,7 @@ type Status struct {
 	Failing  time.Time `json:"failing,omitzero"`   // since when the check gives no answer; zero if it does
 	Refusals []Refusal `json:"refusals,omitempty"` // of the edition, in the clients' words; at most MaxRefusals
 
-	Unobserved bool     `json:"unobserved,omitempty"` // a stage of the edition ended without a client that wanted what it changes
+	Unobserved bool     `json:"unobserved,omitempty"` // a stage of the edition ended without a client that accepted it
 	Cohorts    []Cohort `json:"cohorts"`              // by stage, the rest last
 	Outcomes   Outcomes `json:"outcomes"`
 }

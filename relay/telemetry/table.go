@@ -112,7 +112,7 @@ var table = []row{
 		rollouts(checkFailing)},
 	{"tender.rollout.halted.time", gauge, "s", "origin", "When the rollout halted, in seconds since 1970; 0 if it is not halted.",
 		rollouts(haltedTime)},
-	{"tender.rollout.unobserved", gauge, "", "origin", "1 if a stage of the edition ended without a client that wanted what it changes, else 0.",
+	{"tender.rollout.unobserved", gauge, "", "origin", "1 if a stage of the edition ended without a client that accepted it, else 0.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Unobserved) })},
 	{"tender.rollout.cold", gauge, "", "origin", "1 if the relay began without a snapshot and has promoted no edition since, else 0: what the origin had then went to all clients at once.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Cold) })},
