@@ -194,7 +194,7 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	if leaves || slices.ContainsFunc(c.joined(), func(p *Part) bool { return !p.distrusts }) {
 		c.distrust()
 	}
-	if slices.ContainsFunc(moves, func(cohort int) bool { return cohort < rest && c.machine.Serves(cohort) != c.machine.Good() }) {
+	if c.shows(moves) {
 		c.know()
 	}
 	c.reach(func(cohort int) bool { // before a client can answer
@@ -216,6 +216,11 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 		c.cfg.Decided(ctx)
 	}
 	return len(moves) > 0
+}
+
+// shows reports whether any of the cohorts is to be served an edition.
+func (c *Controller) shows(cohorts []int) bool {
+	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != c.machine.Good() })
 }
 
 // reach records how many cohorts are served something else than the rest: those up to the last one for which differs is true.
