@@ -48,7 +48,7 @@ func (w *rolloutWorld) commands(name string, args admin.RolloutScope) *rollout.S
 }
 
 // refusesCommand fails the test unless a command is refused.
-func refusesCommand(t *testing.T, r *running, name string, args any, code int, words string) {
+func refusesCommand(t testing.TB, r *running, name string, args any, code int, words string) {
 	t.Helper()
 	if got, text := post(t, r, "rollout/"+name, args); got != code || !strings.Contains(text, words) {
 		t.Errorf("%s %+v: %d %s, want %d, %s", name, args, got, text, code, words)

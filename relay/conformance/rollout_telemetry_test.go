@@ -33,7 +33,7 @@ func (w *rolloutWorld) metrics(when string, want map[string]float64) {
 }
 
 // messagesOf returns the changes of the messages that an edition is linked to, which must say that they wait.
-func messagesOf(t *testing.T, r *tracedRelay, edition tracetest.SpanStub) (types []string) {
+func messagesOf(t testing.TB, r *tracedRelay, edition tracetest.SpanStub) (types []string) {
 	t.Helper()
 	for _, l := range edition.Links {
 		for _, s := range r.spans.GetSpans() {

@@ -37,7 +37,7 @@ func wantHeld(t *testing.T, r *running, when string, waiting, discarded int) {
 }
 
 // heldNames returns how many names that clients report wait for a decision, and how many an operator has discarded.
-func heldNames(t *testing.T, r *running) (waiting, discarded int) {
+func heldNames(t testing.TB, r *running) (waiting, discarded int) {
 	t.Helper()
 	_, text := ask(t, r.DialAdmin, "/api/v1/holds")
 	var holds admin.Holds

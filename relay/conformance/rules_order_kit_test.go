@@ -73,7 +73,7 @@ func orderMake(short, name string, rev int) proto.Message {
 // "cds web@2 -old" in Delta and "cds {web@2}" in SotW, names sorted; "!web:Unavailable" is
 // an error, "web@2(30s)" has what is left of a TTL, and "web~(30s)" is a heartbeat.
 type orderWorld struct {
-	t      *testing.T
+	t      testing.TB
 	origin *relaytest.Origin
 	relay  *running
 	revs   map[relaytest.Digest]string // by content

@@ -34,7 +34,7 @@ func servicesEach(t *testing.T, f func(w *orderWorld, v relaytest.Variant, short
 
 // servicesCall calls a method, whatever its kind, and returns how that ends if
 // nothing is asked.
-func servicesCall(t *testing.T, conn *grpc.ClientConn, method string) error {
+func servicesCall(t testing.TB, conn *grpc.ClientConn, method string) error {
 	t.Helper()
 	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 	rpc, err := conn.NewStream(t.Context(), desc, method, grpc.WaitForReady(true))

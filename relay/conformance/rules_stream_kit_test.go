@@ -43,7 +43,7 @@ func streamEach(t *testing.T, f func(t *testing.T, o *relaytest.Origin, v relayt
 
 // streamQuiet fails the test if the client is sent anything within d, or its stream
 // ends, in a bubble.
-func streamQuiet(t *testing.T, c *relaytest.Client, d time.Duration) {
+func streamQuiet(t testing.TB, c *relaytest.Client, d time.Duration) {
 	t.Helper()
 	time.Sleep(d) // of the bubble: no time at all
 	synctest.Wait()
@@ -67,7 +67,7 @@ func streamNext(t *testing.T, c *relaytest.Client) *relaytest.Response {
 }
 
 // streamTake receives a response, accepts it, and checks which resources it has.
-func streamTake(t *testing.T, c *relaytest.Client, typeURL string, names ...string) *relaytest.Response {
+func streamTake(t testing.TB, c *relaytest.Client, typeURL string, names ...string) *relaytest.Response {
 	t.Helper()
 	r := c.Recv(t.Context())
 	streamHas(t, r, typeURL, names...)
@@ -76,7 +76,7 @@ func streamTake(t *testing.T, c *relaytest.Client, typeURL string, names ...stri
 }
 
 // streamHas checks that a response has a type and exactly these resources. A name with "-" before it is a removed one.
-func streamHas(t *testing.T, r *relaytest.Response, typeURL string, want ...string) {
+func streamHas(t testing.TB, r *relaytest.Response, typeURL string, want ...string) {
 	t.Helper()
 	got := r.Names()
 	for _, name := range r.Removed {

@@ -27,7 +27,7 @@ type tracedRelay struct {
 	spans *tracetest.InMemoryExporter
 }
 
-func startTraced(t *testing.T, o *relaytest.Origin, env ...string) *tracedRelay {
+func startTraced(t testing.TB, o *relaytest.Origin, env ...string) *tracedRelay {
 	t.Helper()
 	r := &tracedRelay{spans: tracetest.NewInMemoryExporter()}
 	r.running = startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Options: relay.Options{Spans: r.spans}}, env...)

@@ -41,7 +41,7 @@ func playLoad(t *testing.T, env []string, f func(w *orderWorld, l *playedLoad)) 
 }
 
 // said returns what was said on streams of load reports since the last time.
-func (l *playedLoad) said(t *testing.T) (lines []string) {
+func (l *playedLoad) said(t testing.TB) (lines []string) {
 	for _, name := range l.names {
 		p := l.peers[name]
 		for _, ask := range strings.Split(p.asked(), ", ")[l.asked[name]:] {
@@ -73,7 +73,7 @@ func (l *playedLoad) said(t *testing.T) (lines []string) {
 }
 
 // ask has the origin ask on the newest stream of a node's cluster: "edge for 10s one two".
-func (l *playedLoad) ask(t *testing.T, what string) {
+func (l *playedLoad) ask(t testing.TB, what string) {
 	t.Helper()
 	cluster, rest, _ := strings.Cut(what, " for ")
 	words := strings.Fields(rest)
