@@ -39,7 +39,7 @@ type stream struct {
 	variant relaytest.Variant
 	wants   []relaytest.Subscription
 	bulky   bool // it reads what is large
-	canary  bool // it refuses what is bad
+	canary  bool // it is in the first stage, and may refuse what is bad
 }
 
 // stream returns the i-th client: every combination of variant and group wants each of the

@@ -105,28 +105,37 @@ func (w *world) reads(opts relaytest.LightOptions, reader *relaytest.Reader) rel
 	return opts
 }
 
-// canaries returns clients of each relay and group that refuse what is bad. They stay with their relay.
+// canaries returns two clients of each relay and group, which stay with their relay: one that refuses what is bad, and one that accepts
+// it, so there is also evidence for it.
 func (w *world) canaries() (all []client) {
 	for i := range w.relays() {
 		for j, g := range w.groups {
-			c := &stream{canary: true, variant: relaytest.Variant((i + j) % 2), group: g, wants: []relaytest.Subscription{
-				{TypeURL: relaytest.ClusterType}, {TypeURL: relaytest.ListenerType}, {TypeURL: relaytest.EndpointType, Names: []string{resource(1), resource(2)}},
-				{TypeURL: relaytest.RouteType, Names: []string{resource(1)}},
-			}}
-			opts := relaytest.LightOptions{Node: &corepb.Node{Id: fmt.Sprintf("canary-%d-%s", i, g.name), Cluster: g.name, UserAgentName: "envoy"}}
-			opts = w.reads(opts, g.ledger.Reader(c.variant))
-			opts.Refuse = func(_ string, _, value []byte) bool {
-				refused, _ := w.staging.refuses(value)
-				if refused {
-					w.seen.add("resources that a canary refused", 1)
-				}
-				return refused
-			}
-			c.Roaming = relaytest.Roam(w.t, opts, 0, w.dialers(false)[i:i+1], c.wants...)
-			all = append(all, c)
+			v := relaytest.Variant((i + j) % 2)
+			all = append(all, w.canary(i, g, v, true), w.canary(i, g, 1-v, false))
 		}
 	}
 	return all
+}
+
+func (w *world) canary(relay int, g *group, v relaytest.Variant, refuses bool) client {
+	c := &stream{canary: true, variant: v, group: g, wants: []relaytest.Subscription{
+		{TypeURL: relaytest.ClusterType}, {TypeURL: relaytest.ListenerType}, {TypeURL: relaytest.EndpointType, Names: []string{resource(1), resource(2)}},
+		{TypeURL: relaytest.RouteType, Names: []string{resource(1)}},
+	}}
+	id := fmt.Sprintf("canary-%d-%s-%v", relay, g.name, v)
+	opts := relaytest.LightOptions{Node: &corepb.Node{Id: id, Cluster: g.name, UserAgentName: "envoy"}}
+	opts = w.reads(opts, g.ledger.Reader(v))
+	if refuses {
+		opts.Refuse = func(_ string, _, value []byte) bool {
+			refused, _ := w.staging.refuses(value)
+			if refused {
+				w.seen.add("resources that a canary refused", 1)
+			}
+			return refused
+		}
+	}
+	c.Roaming = relaytest.Roam(w.t, opts, 0, w.dialers(false)[relay:relay+1], c.wants...)
+	return c
 }
 
 // operators looks after the rollouts of a relay until everybody agrees.
