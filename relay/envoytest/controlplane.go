@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -207,7 +206,7 @@ func (c *ControlPlane) Restart() {
 	for group, w := range c.worlds {
 		c.push(group, w)
 	}
-	l, err := net.Listen("tcp", c.Addr)
+	l, err := relaytest.ListenAgain(c.Addr)
 	if err != nil {
 		c.tb.Fatalf("control plane: %v", err)
 	}

@@ -167,7 +167,7 @@ func (o *ControlPlane) serve(caches cachev3.Cache) {
 		l = o.memory.Listen()
 	} else {
 		var err error
-		if l, err = net.Listen("tcp", o.addr); err != nil {
+		if l, err = ListenAgain(o.addr); err != nil {
 			o.tb.Fatalf("listen: %v", err)
 		}
 	}

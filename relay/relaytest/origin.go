@@ -358,7 +358,7 @@ func (o *Origin) listen() (net.Listener, error) {
 	if o.memory != nil {
 		return o.memory.Listen(), nil
 	}
-	listener, err := net.Listen("tcp", o.address)
+	listener, err := ListenAgain(o.address)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", o.address, err)
 	}

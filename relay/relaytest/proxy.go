@@ -2,11 +2,14 @@ package relaytest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -115,6 +118,18 @@ func listenSteady() (listener net.Listener, err error) {
 	return nil, fmt.Errorf("found no free port: %w", err)
 }
 
+// ListenAgain listens on an address on which this process listened before. For as long as a process that another goroutine starts has
+// not begun its program, it has a copy of the former listener, so the address may be in use for a moment more. Errors: it still is after
+// Patience, or cannot be listened on.
+func ListenAgain(address string) (net.Listener, error) {
+	for deadline := time.Now().Add(Patience); ; runtime.Gosched() {
+		l, err := net.Listen("tcp", address)
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
+			return l, err
+		}
+	}
+}
+
 // FreeAddress returns a loopback host:port at which a program can listen, again and again: the
 // kernel gives it to nobody meanwhile.
 func FreeAddress(tb TB) string {
@@ -156,7 +171,7 @@ func (p *Proxy) Set(l Link) {
 		_ = p.listener.Close() // the accept loop ends by it
 		p.listener = nil
 	case !l.Refuse && p.listener == nil:
-		listener, err := net.Listen("tcp", p.addr)
+		listener, err := ListenAgain(p.addr)
 		if err != nil {
 			p.tb.Errorf("proxy: listen again: %v", err)
 			return
