@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -14,13 +15,14 @@ import (
 func (h *rolloutHistory) pause(d time.Duration) {
 	h.w.pass(d)
 	h.notTooSoon()
+	h.takenBack()
 	if d >= time.Minute { // all is answered
 		h.whole()
 		h.alike()
 	}
 }
 
-// notTooSoon holds I1: a client has nothing that could not have reached its stage yet, and nothing that canaries refuse.
+// notTooSoon holds I1: a client has nothing that could not have reached its stage yet, and behind the canaries nothing that they refuse.
 func (h *rolloutHistory) notTooSoon() {
 	for _, c := range h.clients {
 		state := c.State()
@@ -28,7 +30,7 @@ func (h *rolloutHistory) notTooSoon() {
 			for _, name := range state.Names(orderTypes[short]) {
 				digest := state.Digest(orderTypes[short], name)
 				text := short + " " + name + "@" + h.w.revs[digest]
-				if h.bad[digest] && !h.tainted {
+				if h.bad[digest] && !h.tainted && c.stage > 0 {
 					h.Fatalf("%s has %s, which canaries refuse", c.node, text)
 				}
 				reached := h.began[text].Add(time.Duration(c.stage) * randomStage)
@@ -38,6 +40,35 @@ func (h *rolloutHistory) notTooSoon() {
 			}
 		}
 	}
+}
+
+// takenBack holds that a canary which accepts what is bad has it for as long only as the answer of one that refuses it takes.
+func (h *rolloutHistory) takenBack() {
+	before := h.haveBad()
+	if len(before) == 0 || h.tainted {
+		return
+	}
+	h.w.pass(time.Second)
+	for _, text := range h.haveBad() {
+		if slices.Contains(before, text) {
+			h.Fatalf("%s, which another canary has refused", text)
+		}
+	}
+}
+
+// haveBad returns which clients of replicas that are not frozen have what, of what canaries refuse.
+func (h *rolloutHistory) haveBad() (all []string) {
+	for _, c := range h.clients {
+		state := c.State()
+		for _, short := range waitingTypes {
+			for _, name := range state.Names(orderTypes[short]) {
+				if digest := state.Digest(orderTypes[short], name); h.bad[digest] && !h.replicas[c.at].frozen {
+					all = append(all, fmt.Sprintf("%s has %s %s@%s", c.node, short, name, h.w.revs[digest]))
+				}
+			}
+		}
+	}
+	return all
 }
 
 // longestBackoff is within what a relay has connected to an origin that is back, and has subscribed.
