@@ -133,22 +133,83 @@ func (w *Writer) PinServed() *Edition {
 // while the writer is frozen. Of an edition that an earlier process has cut, it shows nothing.
 func (w *Writer) Show(cohort int, e *Edition) {
 	if e.of != nil {
-		w.showWaiting(cohort, e.of)
+		w.noteTakenBack(w.served[cohort], w.showWaiting(cohort, e.of))
 	}
 }
 
-// ShowAs is Show for what the readers of another cohort's view are served.
-func (w *Writer) ShowAs(cohort, of int) { w.showWaiting(cohort, w.served[of].generation()) }
+// ShowAs is Show for what the readers of another cohort's view are served. What the editions shown before it took back counts as
+// changed once more: a client that refused a response keeps what it had before, and only one with the last good state is left.
+func (w *Writer) ShowAs(cohort, of int) {
+	w.announceTakenBack(w.served[cohort], w.showWaiting(cohort, w.served[of].generation()))
+}
 
-func (w *Writer) showWaiting(cohort int, of *Generation) {
+// showWaiting returns, by type URL or collection, the names that differed.
+func (w *Writer) showWaiting(cohort int, of *Generation) (differ map[string][]*Name) {
 	s := w.served[cohort]
 	of, made := w.current(of)
-	w.show(s, w.target(s, of))
+	differ = w.show(s, w.target(s, of))
 	w.releaseAll(made)
 	if s == w.rest() {
 		w.compareAll()
 	}
 	w.tellWaiting()
+	return differ
+}
+
+// A takenBack is a name in one of the sets of a type that an edition returned to what the rest sees, from what the edition before it had.
+type takenBack struct {
+	key, text string
+	kind      Kind
+}
+
+// noteTakenBack notes what an edition that was just shown took back, given the names that it changed. Of a promotion, nothing is left.
+func (w *Writer) noteTakenBack(s *served, changed map[string][]*Name) {
+	if s == w.rest() {
+		for _, s := range w.served {
+			s.takenBack = nil
+		}
+		return
+	}
+	for key, names := range changed {
+		shown, rest := s.generation().Type(key), w.rest().generation().Type(key)
+		for _, n := range names {
+			for _, kind := range kinds {
+				if shown.set(kind).Get(n) == nil || !w.agrees(shown, rest, n) {
+					continue
+				}
+				if s.takenBack == nil {
+					s.takenBack = make(map[takenBack]struct{})
+				}
+				s.takenBack[takenBack{key, n.text, kind}] = struct{}{}
+			}
+		}
+	}
+}
+
+// announceTakenBack gives what editions took back a new position, but for the names that have just changed.
+func (w *Writer) announceTakenBack(s *served, changed map[string][]*Name) {
+	for t := range s.takenBack {
+		if !slices.ContainsFunc(changed[t.key], func(n *Name) bool { return n.text == t.text }) {
+			w.announce(s, t)
+		}
+	}
+	s.takenBack = nil
+}
+
+// announce has readers be sent a resource, or its removal, although nothing about it has changed.
+func (w *Writer) announce(s *served, t takenBack) {
+	ed := w.beginOn(s.ledger, t.key)
+	n, to := w.view.index.name(ed.index, t.text), ed.of(t.kind)
+	switch {
+	case to.set.Get(n) != nil:
+		to.announceAgain(n)
+	case t.kind == Wildcard && ed.typ.hasLastGood(Wildcard): // the removal was forgotten
+		to.announceAbsence(n)
+	default:
+		ed.index.release(n)
+	}
+	to.compact()
+	w.publish(ed)
 }
 
 // A made name is one that an edition has brought back.

@@ -28,6 +28,8 @@ type served struct {
 	*ledger
 	withheld map[*Name]bool // whose state differs from that in latest, and whether only Show ends that
 	waiting  int            // of withheld, those for which it does
+
+	takenBack map[takenBack]struct{} // since ShowAs
 }
 
 func newGate(w *Writer) gate {

@@ -229,22 +229,27 @@ func (ed setEdit) putError(n *Name, err *wire.ResourceError) {
 		n.entries++
 	case old.Err.Denied() == err.Denied():
 		e.born = old.born
-	case old.Err.Denied():
-		ed.announceContent(n)
+	case old.Err.Denied() && ed.set.Get(n).Present(): // to some clients: now it only fails, and they go on with the last good content
+		ed.announceAgain(n)
 	}
 	set.put(ed.txn, e)
 	ed.markChanged(n)
 }
 
-// announceContent gives a resource a new position that was denied to clients, some of which do not have it: now
-// it only fails, and they go on with the last good content.
-func (ed setEdit) announceContent(n *Name) {
-	if e := ed.set.Get(n); e.Present() {
-		again := *e
-		again.Seq = ed.next()
-		again.since = again.Seq
-		ed.set.put(ed.txn, &again)
+// announceAgain gives the entry of a name, if there is one, a new position: clients are sent it although nothing about it has changed.
+func (ed setEdit) announceAgain(n *Name) {
+	e := ed.set.Get(n)
+	if e == nil {
+		return
 	}
+	again := *e
+	again.Seq = ed.next()
+	again.since = again.Seq
+	if ed.kind == Wildcard && !e.Present() {
+		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, again.Seq, ed.now})
+	}
+	ed.set.put(ed.txn, &again)
+	ed.markChanged(n)
 }
 
 // clearError removes the error of a name, and reports whether there was one.

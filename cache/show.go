@@ -49,8 +49,9 @@ func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.B
 
 // show shows the readers of a view what the writer writes, each name as its target has it. Additions and changes come first, in
 // the order in which types are sent, then removals in reverse, so that no resource refers to one that was removed before (B.11).
-func (g *gate) show(s *served, to target) {
-	differ := g.differ(s, to)
+// It returns, by type URL or collection, the names that differed.
+func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
+	differ = g.differ(s, to)
 	order := inOrder(differ)
 	for _, key := range order {
 		g.showType(s, key, to, differ[key], true)
@@ -58,6 +59,7 @@ func (g *gate) show(s *served, to target) {
 	for _, key := range slices.Backward(order) {
 		g.showType(s, key, to, differ[key], false)
 	}
+	return differ
 }
 
 // differ returns, by type URL or collection, the names whose state differs between their target and what readers see.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // TestI1_AChangeReachesOneCohortAfterTheOther: two seconds after the last change the canaries, and the rest when all stages are
@@ -200,6 +201,34 @@ func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
 		canary.returns("undone", 2)
 		other.returns("undone", 2)
 	}, "TENDER_ROLLOUT_REFUSALS=1")
+}
+
+// TestI6_WhatAnEditionTookBackIsSentAgain to who refused that edition: what it was sent in the edition before is not the last good, and
+// the edition returned that in the response that was refused.
+func TestI6_WhatAnEditionTookBackIsSentAgain(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		clusters, listeners := w.client(v, "canary-1", w.refuses("cds a@2")), w.client(v, "canary-2", w.refuses("lds l@2"))
+		other := w.client(v, "other", nil)
+		w.settle()
+		for _, waits := range []time.Duration{3 * time.Second, 90 * time.Minute} {
+			w.change("cds b@2", "cds c@1", "eds c@1", "lds m@1")
+			w.pass(3 * time.Second)
+			w.have("cds a@1 b@2 c@1", clusters, listeners)
+			w.have("lds l@1 m@1", clusters, listeners)
+			w.change("cds a@2", "cds b@1", "cds -c", "eds -c", "lds l@2", "lds -m")
+			w.pass(waits)
+			w.have("cds a@1 b@1", clusters, listeners, other)
+			w.have("lds l@1", clusters, listeners, other)
+			w.stands(rollout.Halted, 0)
+			before := len(clusters.Responses()) + len(listeners.Responses())
+			w.change("cds a@1", "lds l@1")
+			w.pass(time.Hour)
+			if after := len(clusters.Responses()) + len(listeners.Responses()); after != before {
+				t.Errorf("were sent %d responses, but have the last good", after-before)
+			}
+		}
+	})
 }
 
 // returns fails the test unless a client that comes back is sent responses with so many clusters each.
