@@ -202,7 +202,7 @@ func (re response) refetchMissing(n *Name) {
 		return
 	case n == nil && len(re.index.wildcards) > 0:
 		re.index.refetch, re.w.refetchedAt[re.typ.URL] = true, re.now
-	case n != nil && len(n.watchers) > 0:
+	case n != nil && n.watchers != nil:
 		n.refetch = true
 	default:
 		return

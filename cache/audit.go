@@ -212,7 +212,7 @@ func (v *View) faultOf(t *indexType, n *Name) string {
 	case !v.index.watched(n):
 		return "a stream that has ended watches it, or one watches it twice"
 	case n.tracked || n.queued:
-	case len(n.watchers) > 0:
+	case n.watchers != nil:
 		return "streams want it, and the origin was not told"
 	case held == 0:
 		return "nobody needs it, and it was not forgotten"
@@ -239,8 +239,11 @@ func (v *View) reached(typ *Type, t *indexType, n *Name) bool {
 
 // watched reports whether those who watch a name are streams, each once. The index is locked.
 func (x *index) watched(n *Name) bool {
-	for i, id := range n.watchers {
-		if i > 0 && id <= n.watchers[i-1] || int(id) >= len(x.watches) || x.watches[id] == nil {
+	if n.watchers == nil {
+		return true
+	}
+	for i, id := range n.watchers.ids {
+		if i > 0 && id <= n.watchers.ids[i-1] || int(id) >= len(x.watches) || x.watches[id] == nil {
 			return false
 		}
 	}

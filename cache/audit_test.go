@@ -192,7 +192,7 @@ func TestB43_PlantedFaultsAreFound(t *testing.T) {
 		}
 	}
 	o, _ := filled3(t)
-	o.name("b").watchers = []uint32{0, 0}
+	o.name("b").watchers = &watchers{ids: []uint32{0, 0}, names: 1}
 	if got, want := findings(o.view.Audit(onwards)), "interest b: a stream that has ended watches it, or one watches it twice"; !slices.Contains(got, want) {
 		t.Errorf("a watch that is there twice: got %q, want among it %q", got, want)
 	}

@@ -68,7 +68,7 @@ func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
 // take fills in what is demanded now.
 func (x *index) take(d *Demand) {
 	if n := d.Name; n != nil {
-		d.Wanted, d.Refetch = len(n.watchers) > 0, n.refetch && n.tracked
+		d.Wanted, d.Refetch = n.watchers != nil, n.refetch && n.tracked
 		n.queued, n.refetch = false, false
 		if d.Wanted {
 			n.tracked, n.stale = true, false
@@ -86,7 +86,7 @@ func (x *index) take(d *Demand) {
 func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 	ed := w.begin(typeURL)
 	for _, n := range names {
-		if len(n.watchers) > 0 {
+		if n.watchers != nil {
 			kept = append(kept, n)
 			continue
 		}
@@ -181,7 +181,7 @@ func (v *View) Unanswered() (names []Unanswered) {
 	for key, t := range x.types {
 		typ := g.Type(key)
 		for _, n := range t.names {
-			if len(n.watchers) == 0 {
+			if n.watchers == nil {
 				continue
 			}
 			if e, _ := typ.Lookup(n); e == nil && typ.Errors(ByName).Get(n) == nil {

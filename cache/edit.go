@@ -167,7 +167,7 @@ func (ed *edit) dropEntry(set *Set, n *Name) {
 
 // markChanged wakes the streams that subscribe to a name.
 func (ed setEdit) markChanged(n *Name) {
-	if len(n.watchers) > 0 {
+	if n.watchers != nil {
 		ed.changed = append(ed.changed, n)
 	}
 	if ed.kind == Wildcard {
@@ -310,7 +310,7 @@ func (w *Writer) publish(edited *edit) {
 			follow = append(follow, f)
 		}
 	}
-	w.changed = edited.changed[:0]
+	w.reuse(edited.changed)
 	waits := w.view.cfg.Cohorts > 0 && edited.ledger == w.latest
 	if waits {
 		if w.compareEdit(edited) && w.cause.Trace != nil {
@@ -333,6 +333,16 @@ func (w *Writer) publish(edited *edit) {
 	}
 }
 
+// mostReused is the most names for which memory is kept between edits.
+const mostReused = 1 << 14
+
+// reuse keeps the memory of an edit's changed names for the next edit.
+func (w *Writer) reuse(changed []*Name) {
+	if cap(changed) <= mostReused {
+		w.changed = changed[:0]
+	}
+}
+
 // publishTo shows the readers of a view an edit, and notes whom to wake. It returns what follows the change, and whether
 // something of the type is served for the first time. The index must be locked.
 func (w *Writer) publishTo(view *View, ed *edit) (f *Fanout, began bool) {
@@ -349,7 +359,7 @@ func (w *Writer) publishTo(view *View, ed *edit) (f *Fanout, began bool) {
 	if ed.dirty {
 		for _, wc := range ed.index.wildcards {
 			if wc.watch.view == view {
-				w.wakes = append(w.wakes, wc.watch)
+				w.noteWake(ed, wc.watch)
 			}
 		}
 	}
@@ -369,20 +379,44 @@ func (w *Writer) hint(ed *edit) {
 	if len(ed.changed) == 0 {
 		return
 	}
+	for _, n := range ed.changed {
+		n.watchers.changed++
+	}
 	lost := &hint{seq: ed.gen.Seq, n: maxHints}
 	for _, n := range ed.changed {
-		h := &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}
-		for _, id := range n.watchers {
-			watch := w.view.index.watches[id]
-			if watch.view != ed.ledger.view {
-				continue
-			}
-			if w.wakes = append(w.wakes, watch); watch.call != nil {
-				watch.hint(h, lost)
-			}
+		switch s := n.watchers; {
+		case s.changed > maxHints: // too many for any of the watches: one look is for all of them
+			w.hintAt(ed, s, lost, lost)
+			s.changed = 0
+		case s.changed > 0:
+			w.hintAt(ed, s, &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}, lost)
 		}
 	}
+	for _, n := range ed.changed {
+		n.watchers.changed = 0
+	}
 	clear(ed.changed)
+}
+
+// hintAt adds a hint to the watches that read the edited view, and notes to wake them.
+func (w *Writer) hintAt(ed *edit, s *watchers, h, lost *hint) {
+	for _, id := range s.ids {
+		watch := w.view.index.watches[id]
+		if watch.view != ed.ledger.view {
+			continue
+		}
+		if w.noteWake(ed, watch); watch.call != nil {
+			watch.hint(h, lost)
+		}
+	}
+}
+
+// noteWake has a watch be woken for an edit, once.
+func (w *Writer) noteWake(ed *edit, watch *Watch) {
+	if watch.noted != ed.gen.Revision {
+		watch.noted = ed.gen.Revision
+		w.wakes = append(w.wakes, watch)
+	}
 }
 
 // SetPhase records the phase of the wildcard set of a type.
@@ -425,10 +459,9 @@ func (w *Writer) followEdit(ed *edit, cause Cause, wakes []*Watch) *Fanout {
 		f.times = make([]atomic.Uint32, len(wakes))
 	}
 	for _, watch := range wakes {
-		if watch.call == nil || watch.followed == f.Seq {
-			continue // a name and a wildcard may both be why it is woken
+		if watch.call == nil {
+			continue
 		}
-		watch.followed = f.Seq
 		f.unanswered.Add(1)
 		for top := watch.fanouts.Load(); !watch.fanouts.CompareAndSwap(top, top.And(f)); {
 			top = watch.fanouts.Load()

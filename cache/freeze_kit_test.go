@@ -170,7 +170,7 @@ func (o *origin) check() {
 			if n.entries != entries[n] {
 				o.Fatalf("%s counts %d entries, want %d", text, n.entries, entries[n])
 			}
-			if entries[n]+len(n.watchers) == 0 && !n.tracked && !n.queued {
+			if entries[n] == 0 && n.watchers == nil && !n.tracked && !n.queued {
 				o.Fatalf("%s is not forgotten, and nobody needs it", text)
 			}
 		}

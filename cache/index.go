@@ -219,7 +219,7 @@ func (x *index) name(t *indexType, text string) *Name {
 // entry of it are not confused when its id is given away: entries carry their
 // name.
 func (t *indexType) release(n *Name) {
-	if len(n.watchers) == 0 && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
+	if n.watchers == nil && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
 		delete(t.names, n.text)
 		n.forgotten = true
 		t.freeIDs = append(t.freeIDs, n.id)
@@ -292,4 +292,99 @@ func (t *indexType) find(text string) *Name {
 		return nil
 	}
 	return t.names[text]
+}
+
+// watchers are the watches of a name. Names to which the same streams subscribed by the same requests share one: what a change of many
+// names costs is then their number and that of the streams, not the product. It is guarded by index.mu.
+type watchers struct {
+	ids   []uint32 // of watches, sorted; never empty
+	names int      // that have it
+
+	changed int // how often names of it changed in the edit that is being published
+
+	// While a watch is added to names, or removed from them:
+	moving int       // names that have it still, and will not
+	moved  *watchers // what they will have; nil if that is not made yet
+}
+
+// has reports whether a watch is among them. Nil has none.
+func (s *watchers) has(id uint32) bool {
+	if s == nil {
+		return false
+	}
+	_, is := slices.BinarySearch(s.ids, id)
+	return is
+}
+
+// addWatch adds a watch to names, which may repeat, and returns those that it did not watch before.
+func addWatch(id uint32, names []*Name) (added []*Name) {
+	var first *watchers
+	added = startMove(id, names, false)
+	for _, n := range added {
+		if n.watchers != nil {
+			n.watchers = n.watchers.move(func(ids []uint32) []uint32 {
+				at, _ := slices.BinarySearch(ids, id)
+				return slices.Insert(ids, at, id)
+			})
+			continue
+		}
+		if first == nil {
+			first = &watchers{ids: []uint32{id}}
+		}
+		first.names++
+		n.watchers = first
+	}
+	return added
+}
+
+// removeWatch removes a watch from names, which may repeat, and returns those that it watched.
+func removeWatch(id uint32, names []*Name) (removed []*Name) {
+	removed = startMove(id, names, true)
+	for _, n := range removed {
+		n.watchers = n.watchers.move(func(ids []uint32) []uint32 {
+			at, _ := slices.BinarySearch(ids, id)
+			return slices.Delete(ids, at, at+1)
+		})
+		if len(n.watchers.ids) == 0 {
+			n.watchers = nil
+		}
+	}
+	return removed
+}
+
+// startMove returns those of names, each once, that a watch watches or not, and counts them as moving.
+func startMove(id uint32, names []*Name, watched bool) (moving []*Name) {
+	for i, n := range names {
+		if n.moving || n.watchers.has(id) != watched {
+			continue
+		}
+		if n.moving = true; moving == nil {
+			moving = make([]*Name, 0, len(names)-i)
+		}
+		if moving = append(moving, n); n.watchers != nil {
+			n.watchers.moving++
+		}
+	}
+	for _, n := range moving {
+		n.moving = false
+	}
+	return moving
+}
+
+// move returns what one of the moving names has from now on: the same, edited, if all names that have it move.
+func (s *watchers) move(edit func(ids []uint32) []uint32) *watchers {
+	switch {
+	case s.moved != nil:
+	case s.moving == s.names:
+		s.ids, s.moved = edit(s.ids), s
+	default:
+		s.moved = &watchers{ids: edit(slices.Clone(s.ids))}
+	}
+	to := s.moved
+	s.names--
+	to.names++
+	if s.moving--; s.moving == 0 {
+		s.moved = nil
+	}
+	return to
 }

@@ -212,7 +212,7 @@ func (j reportJudge) recheckCohorts(of ReportedSet, names []string) {
 func (ed *edit) recheckReported(kind Kind, names []string) {
 	ed.dirty = ed.dirty || kind == Wildcard
 	for _, name := range names {
-		if n := ed.index.names[name]; n != nil && kind == ByName && len(n.watchers) > 0 {
+		if n := ed.index.names[name]; n != nil && kind == ByName && n.watchers != nil {
 			ed.changed = append(ed.changed, n)
 		}
 	}

@@ -18,9 +18,9 @@ type Watch struct {
 	call  func()
 	hints atomic.Pointer[hint] // only of one that calls a function
 
-	by       *Subscriber             // see SetSubscriber
-	fanouts  atomic.Pointer[Fanouts] // only of one that calls a function
-	followed Seq                     // of the newest of them; guarded by index.mu
+	by      *Subscriber             // see SetSubscriber
+	fanouts atomic.Pointer[Fanouts] // only of one that calls a function
+	noted   uint64                  // the revision of the newest generation for which it was woken; guarded by index.mu
 
 	peer   string   // whose names it subscribes to, and
 	shares []*Share // by source, what that has of their quotas: see SetPeer
@@ -140,21 +140,20 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	defer x.unlock()
 	t := x.typForWatch(w, typeURL)
 	for i, text := range names {
-		n := x.name(t, text)
-		out[i] = n
-		at, watched := slices.BinarySearch(n.watchers, w.id)
-		if !watched {
-			n.watchers = slices.Insert(n.watchers, at, w.id)
-			t.watched++
-			if len(n.watchers) == 1 {
-				x.charge(n, w)
-			}
+		out[i] = x.name(t, text)
+	}
+	added := addWatch(w.id, out)
+	t.watched += len(added)
+	for _, n := range added {
+		if len(n.watchers.ids) == 1 {
+			x.charge(n, w)
+			x.wantFor(w, t, n)
 		}
+	}
+	for _, n := range out {
 		if n.stale {
 			n.refetch = true
 			n.asked.Store(nil)
-		}
-		if !watched && len(n.watchers) == 1 || n.stale {
 			x.wantFor(w, t, n)
 		}
 	}
@@ -217,21 +216,20 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 	x.mu.Lock()
 	defer x.unlock()
 	t := x.typ(typeURL)
-	for _, n := range names {
-		if at, ok := slices.BinarySearch(n.watchers, w.id); ok {
-			n.watchers = slices.Delete(n.watchers, at, at+1)
-			t.watched--
-			switch {
-			case len(n.watchers) == 0:
-				x.charge(n, nil)
-			case n.chargedTo == w.shares[n.source]:
-				x.charge(n, x.watches[n.watchers[0]])
-			}
+	removed := removeWatch(w.id, names)
+	t.watched -= len(removed)
+	for _, n := range removed {
+		switch {
+		case n.watchers == nil:
+			x.charge(n, nil)
+		case n.chargedTo == w.shares[n.source]:
+			x.charge(n, x.watches[n.watchers.ids[0]])
 		}
-		if len(n.watchers) > 0 {
+	}
+	for _, n := range names {
+		if n.watchers != nil {
 			continue
 		}
-		n.watchers = nil
 		if n.tracked {
 			x.want(t, n)
 		}
@@ -275,7 +273,7 @@ type hint struct {
 }
 
 // hint adds a hint to a watch. The index is locked, and the generation of the change is not published yet: whoever
-// reads that generation finds the hint. If there are too many hints, lost replaces them.
+// reads that generation finds the hint. If there are too many hints, or h is lost itself, lost replaces them.
 func (w *Watch) hint(h, lost *hint) {
 	for {
 		top, next := w.hints.Load(), h
@@ -283,7 +281,7 @@ func (w *Watch) hint(h, lost *hint) {
 		case top == nil:
 		case top == lost:
 			return
-		case top.n >= maxHints:
+		case top.n >= maxHints, h == lost:
 			next = lost
 		default:
 			next = &hint{key: h.key, name: h.name, seq: h.seq, older: top, n: top.n + 1}
@@ -381,7 +379,7 @@ func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []strin
 	for _, text := range begins {
 		n := t.find(text)
 		share := w.shares[x.route(typeURL, text)]
-		if share == nil || n != nil && len(n.watchers) > 0 {
+		if share == nil || n != nil && n.watchers != nil {
 			continue
 		}
 		by := more[share]
@@ -399,14 +397,14 @@ type demanded struct{ all, own int }
 
 // cease counts a name, which may be nil, as unsubscribed by the watch.
 func (w *Watch) cease(more map[*Share]*demanded, n *Name) {
-	if n == nil || !slices.Contains(n.watchers, w.id) {
+	if n == nil || !n.watchers.has(w.id) {
 		return
 	}
 	by := more[w.shares[n.source]]
 	if n.chargedTo == w.shares[n.source] {
 		by.own--
 	}
-	if len(n.watchers) == 1 {
+	if len(n.watchers.ids) == 1 {
 		by.all--
 	}
 }
