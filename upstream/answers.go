@@ -120,6 +120,9 @@ func (v *answers) update(l *adsStream, e event, now time.Time) {
 		defer func() { trace.Answered(err) }()
 	}
 	l.silentAt, v.silent = time.Time{}, false
+	if l.sotw != nil && v.batched > 0 {
+		v.batchAt = now // names may have waited for this
+	}
 	defer func() { v.session.counters.answered(u.TypeURL, err != nil) }()
 	if err != nil {
 		v.log.Warn("origin response rejected", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))

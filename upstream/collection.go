@@ -5,6 +5,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // maxLingeringGlobs bounds the globs that linger: a client may go through any number of
@@ -137,6 +138,7 @@ func (v *wants) expired(c *collection, now time.Time) bool {
 // demand takes over what clients began or ceased to want.
 func (v *wants) demand(now time.Time) {
 	globs := make(map[*subscription][]string) // to ask for
+	waiting := v.batched
 	for _, d := range v.w.TakeDemand() {
 		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
 		s := v.sub(typeURL)
@@ -155,8 +157,8 @@ func (v *wants) demand(now time.Time) {
 	for s, names := range globs {
 		v.change(&v.lines[s.named], s, names, nil, now)
 	}
-	if v.batched > 0 && v.batchAt.IsZero() {
-		v.batchAt = now.Add(batchWait)
+	if v.batched > waiting {
+		v.batchAt = reconcile.Earlier(v.batchAt, now.Add(batchWait))
 	}
 	if v.batched >= namesPerRequest {
 		v.batchAt = now

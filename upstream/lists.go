@@ -3,6 +3,7 @@ package upstream
 import (
 	"maps"
 	"slices"
+	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
@@ -32,6 +33,8 @@ type list struct {
 
 	due     bool
 	opened  bool             // the first request has left
+	grew    bool             // names were added that were not stated yet
+	askedAt time.Time        // when names were last added; zero once a response has come
 	leaving bool             // the wildcard is being given up
 	version string           // of the last response that was accepted
 	nonce   string           // of the last response
@@ -72,7 +75,7 @@ func (l *lists) answer(u wire.Update, refusal *statuspb.Status) {
 	if t == nil {
 		return
 	}
-	t.nonce, t.refusal = u.Nonce, refusal
+	t.nonce, t.refusal, t.askedAt = u.Nonce, refusal, time.Time{}
 	if refusal == nil {
 		t.version = u.SystemVersion
 	}
@@ -86,9 +89,33 @@ func (l *lists) state(t *list) {
 	}
 }
 
+// Every change of a list states all of it, and so does every ACK. So changes wait for a response that is outstanding, and the more names
+// there are, for each other: all that states the names of a herd is then a small multiple of their number (B.5).
+const (
+	answerWait  = time.Second // at most, for a response: an origin need not answer for what it does not have
+	waitForName = 25 * time.Microsecond
+	longestWait = time.Second
+)
+
+// changeAt returns when a change of so many names, which has been waiting since a time, is to be stated.
+func (l *lists) changeAt(typeURL string, names int, since time.Time) time.Time {
+	t := l.types[typeURL]
+	if t == nil || !t.opened {
+		return since
+	}
+	at := since
+	if names < len(t.names) {
+		at = since.Add(min(time.Duration(len(t.names))*waitForName, longestWait))
+	}
+	if answered := t.askedAt.Add(answerWait); !t.askedAt.IsZero() && answered.After(at) {
+		at = answered
+	}
+	return at
+}
+
 // requests returns the requests that state what changed, or was answered, since
 // the last call.
-func (l *lists) requests() (reqs []*discoverypb.DiscoveryRequest) {
+func (l *lists) requests(now time.Time) (reqs []*discoverypb.DiscoveryRequest) {
 	for _, t := range l.due {
 		t.due = false
 		switch {
@@ -107,6 +134,9 @@ func (l *lists) requests() (reqs []*discoverypb.DiscoveryRequest) {
 		r.ErrorDetail = t.refusal
 		reqs = append(reqs, r)
 		t.opened, t.leaving, t.refusal = true, false, nil
+		if t.grew {
+			t.grew, t.askedAt = false, now
+		}
 	}
 	l.due = nil
 	return reqs
@@ -119,7 +149,7 @@ func (t *list) add(name string) {
 	if _, have := t.names[name]; have || name == wire.Wildcard {
 		return
 	}
-	t.names[name], t.stated = struct{}{}, nil
+	t.names[name], t.stated, t.grew = struct{}{}, nil, true
 	t.forget(wire.PlainName(name))
 	if !t.opened {
 		t.first[name] = struct{}{}

@@ -67,6 +67,7 @@ func TestR020_R076_SotWStatesAllNames(t *testing.T) {
 // A change is one request, however many names it has.
 func TestB5_SotWChangeIsOneRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
+		r.put(endpoints, "first@1")
 		r.watch.Subscribe(endpoints, []string{"first"})
 		r.pass(soon)
 		many := make([]string, 1201)
@@ -76,9 +77,82 @@ func TestB5_SotWChangeIsOneRequest(t *testing.T) {
 		r.watch.Subscribe(endpoints, many)
 		r.pass(soon)
 		reqs := r.State().Requests(endpoints)
-		if len(reqs) != 2 || len(reqs[1].SotW.GetResourceNames()) != 1202 {
-			t.Errorf("%d requests, the last with %d names, want 2 and 1202", len(reqs), len(reqs[1].SotW.GetResourceNames()))
+		if len(reqs) != 3 || len(reqs[2].SotW.GetResourceNames()) != 1202 {
+			t.Errorf("%d requests, the last with %d names, want 3, an ACK among them, and 1202", len(reqs), len(reqs[2].SotW.GetResourceNames()))
 		}
+	})
+}
+
+// statedNames returns how many requests of a type the origin got, and with how many names in all.
+func (r *rig) statedNames(typeURL string) (requests, names int) {
+	for _, req := range r.State().Requests(typeURL) {
+		requests++
+		names += len(req.SotW.GetResourceNames())
+	}
+	return requests, names
+}
+
+// subscribesHerd has clients subscribe one after the other, to 100 names each, of which the origin has the first so many.
+func (r *rig) subscribesHerd(clients, has int, every time.Duration) {
+	if names := numbered(100 * clients)[:has]; has > 0 {
+		r.put(endpoints, names...)
+	}
+	for i := range clients {
+		r.watch.Subscribe(endpoints, nameOnly(numbered(100 * clients)[100*i:100*(i+1)]))
+		r.pass(every)
+	}
+	r.pass(10 * time.Second)
+}
+
+// All names of a herd are stated a few times, not once for each client: six times if it comes at once, and if it takes its time, at most
+// 80,000 names a second beside that. Each client has its own in time.
+func TestB5_SotWStatesTheNamesOfAHerdAFewTimes(t *testing.T) {
+	for _, every := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
+		inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
+			r.subscribesHerd(100, 10_000, every)
+			most := 6*10_000 + int(80_000*(100*every).Seconds())
+			if requests, names := r.statedNames(endpoints); names > most {
+				t.Errorf("every %v: %d requests with %d names, want at most %d", every, requests, names, most)
+			}
+			if got := len(strings.Fields(present(r.named(endpoints)))); got != 10_000 {
+				t.Errorf("every %v: clients have %d names, want 10,000", every, got)
+			}
+		})
+	}
+}
+
+// Nothing is asked for while a response is outstanding, but not for longer than a second: an origin need not answer for what it does not
+// have.
+func TestB5_SotWWaitsForAResponse(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
+		stated := func(when string, want ...int) {
+			t.Helper()
+			var got []int
+			for _, req := range r.State().Requests(endpoints) {
+				got = append(got, len(req.SotW.GetResourceNames()))
+			}
+			check.Equal(t, when, fmt.Sprint(got), fmt.Sprint(want))
+		}
+		r.watch.Subscribe(endpoints, []string{"a"})
+		s := r.Accept(t.Context())
+		r.pass(soon)
+		r.watch.Subscribe(endpoints, []string{"b", "c", "d"})
+		r.pass(800 * time.Millisecond)
+		stated("outstanding", 1)
+		r.watch.Subscribe(clusters, []string{"of another type"})
+		r.pass(soon)
+		check.Equal(t, "requests of another type", len(r.State().Requests(clusters)), 1)
+		s.SendSotW(sotwResponse(endpoints, "a@1"))
+		r.pass(soon)
+		stated("answered", 1, 4)
+		r.watch.Subscribe(endpoints, []string{"e", "f", "g", "h"})
+		r.pass(800 * time.Millisecond)
+		stated("outstanding again", 1, 4)
+		r.pass(250 * time.Millisecond)
+		stated("not answered", 1, 4, 8)
+		r.watch.Unsubscribe(endpoints, r.view.Find(endpoints, []string{"a"}))
+		r.pass(time.Hour)
+		stated("given up", 1, 4, 8, 7)
 	})
 }
 

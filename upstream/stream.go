@@ -167,11 +167,11 @@ func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryReques
 
 // flush sends the lists of a SotW stream that changed since the last call: one
 // request for each type.
-func (st *stream) flush(node *corepb.Node) {
+func (st *stream) flush(node *corepb.Node, now time.Time) {
 	if st.sotw == nil {
 		return
 	}
-	for _, r := range st.sotw.requests() {
+	for _, r := range st.sotw.requests(now) {
 		if !st.nodeSent {
 			r.Node, st.nodeSent = node, true
 		}

@@ -96,10 +96,10 @@ func (v *streams) change(l *adsStream, s *subscription, subscribe, unsubscribe [
 
 // flushLists sends what a turn of the loop has changed on SotW streams: one
 // request for each type, however it came about.
-func (v *streams) flushLists() {
+func (v *streams) flushLists(now time.Time) {
 	for r := main; r <= auxiliary; r++ {
 		if l := &v.lines[r]; l.open {
-			l.flush(v.node)
+			l.flush(v.node, now)
 		}
 	}
 }

@@ -52,6 +52,8 @@ type subscription struct {
 	again []*cache.Name // to be asked for once more
 	gone  []*cache.Name // to be unsubscribed
 
+	changedAt time.Time // since when such a change waits on a SotW stream; zero if none does
+
 	// companions are names of resources that clients asked for by aliases alone, with these aliases. The origin is asked for
 	// them too when it is told what is held: it can only say of a name that it is asked for that it is gone.
 	companions map[string][]*cache.Name
@@ -248,6 +250,17 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 	// Not every origin answers twice for a name that is subscribed to (C07).
 	reqs = s.requests(nil, append(texts(again), s.part(asked)...))
 	return append(reqs, s.requests(subscribe, unsubscribe)...), asked
+}
+
+// changeAt returns when the changes that wait are to be sent: at once on a Delta stream, and of what the origin is asked for again.
+func (s *subscription) changeAt(on *lists, now time.Time) time.Time {
+	if on == nil || len(s.again) > 0 {
+		return now
+	}
+	if s.changedAt.IsZero() {
+		s.changedAt = now
+	}
+	return on.changeAt(s.typeURL, len(s.added)+len(s.gone), s.changedAt)
 }
 
 // requests returns those that subscribe to names, and then unsubscribe from others.

@@ -78,8 +78,9 @@ func (v *viewSync) run(ctx context.Context) {
 	v.control.Begin(v)
 	for {
 		timer.Stop()
-		next := v.act(ctx, time.Now())
-		v.flushLists()
+		now := time.Now()
+		next := v.act(ctx, now)
+		v.flushLists(now)
 		v.control.SetHolding(v.group.Busy() || v.reports.Busy())
 		if !next.IsZero() {
 			timer.Reset(until(next))

@@ -230,24 +230,29 @@ func (v *wants) forget(s *subscription) {
 	}
 }
 
-// flush sends changes of the names that are wanted.
+// flush sends changes of the names that are wanted, but for those that have to wait.
 func (v *wants) flush(now time.Time) {
 	v.batchAt, v.batched = time.Time{}, 0
 	for _, s := range v.inOrder() {
-		if len(s.added)+len(s.again)+len(s.gone) == 0 {
+		waiting := len(s.added) + len(s.again) + len(s.gone)
+		if waiting == 0 {
 			continue
 		}
 		if l := &v.lines[s.named]; l.open {
+			if at := s.changeAt(l.sotw, now); now.Before(at) {
+				v.batchAt, v.batched = reconcile.Earlier(v.batchAt, at), v.batched+waiting
+				continue
+			}
 			reqs, asked := s.changes()
 			for i, r := range reqs {
 				v.request(l, s, r, now)
 				if i < len(reqs)-1 && len(r.GetResourceNamesUnsubscribe()) > 0 {
-					l.flush(v.node) // what is given up to be asked for again is not one change
+					l.flush(v.node, now) // what is given up to be asked for again is not one change
 				}
 			}
 			v.w.Asked(asked, now)
 		}
-		s.added, s.again, s.gone = nil, nil, nil // a stream that opens later states all names
+		s.added, s.again, s.gone, s.changedAt = nil, nil, nil, time.Time{} // a stream that opens later states all names
 		v.place(s, s.wildcard != nowhere)
 		v.forget(s)
 	}
