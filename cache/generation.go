@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -376,34 +377,59 @@ func (g *Generation) Absent(e *Entry) bool {
 	return e.Expired || from.Connected && e.epoch == from.epoch
 }
 
-// SharedSlots is how many different values a type keeps for its readers. Most
-// streams are at the same position, or at the one before.
-const SharedSlots = 4
+// Sharing is what the values are that readers of a type share.
+type Sharing int
+
+// What readers share.
+const (
+	SharedSets    Sharing = iota // complete sets, in each form in which clients are sent them
+	SharedChanges                // what changed after a position
+)
+
+// MaxShared is how many values of a Sharing one version of a type keeps. Most streams are at the same position, or at the one before.
+const MaxShared = 8
 
 // memo holds values that readers of one version of a type share, such as encoded
-// responses.
-type memo [SharedSlots]atomic.Pointer[memoized]
+// responses, by Sharing.
+type memo [SharedChanges + 1]atomic.Pointer[[]*memoized]
 
 type memoized struct {
 	key   any
+	once  sync.Once
 	value any
 }
 
 // Shared returns the value that another reader of this very version of the type
-// made under the same key, or else makes it. Several readers may make it at
-// once; one of the values is kept, in the slot, until another takes its place. A
-// value must not be modified.
-func (t *Type) Shared(key any, slot int, make func() any) any {
+// made under the same key, or else makes it. Others that want it meanwhile wait for it. It is kept
+// until there are MaxShared newer ones. A value must not be modified.
+func (t *Type) Shared(of Sharing, key any, make func() any) any {
 	if t.shared == nil {
 		return make()
 	}
-	at := &t.shared[slot%SharedSlots]
-	if m := at.Load(); m != nil && m.key == key {
-		return m.value
-	}
-	m := &memoized{key, make()}
-	at.Store(m)
+	m := t.shared.find(of, key)
+	m.once.Do(func() { m.value = make() })
 	return m.value
+}
+
+// find returns what is kept under a key, which may not be made yet.
+func (m *memo) find(of Sharing, key any) *memoized {
+	for {
+		var kept []*memoized
+		old := m[of].Load()
+		if old != nil {
+			kept = *old
+		}
+		for _, is := range kept {
+			if is.key == key {
+				return is
+			}
+		}
+		added := &memoized{key: key}
+		now := append([]*memoized{added}, kept[:min(len(kept), MaxShared-1)]...)
+		if m[of].CompareAndSwap(old, &now) {
+			return added
+		}
+	}
 }
 
 // has reports whether there is a resource of a name, which may be nil.

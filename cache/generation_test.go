@@ -12,43 +12,52 @@ func TestSharedByKey(t *testing.T) {
 	o.put(Wildcard, "a", "1", "x")
 	typ := o.typ()
 	made := 0
-	get := func(typ *Type, key any, slot int) int {
-		return typ.Shared(key, slot, func() any { made++; return made }).(int)
+	get := func(typ *Type, key any, of Sharing) int {
+		return typ.Shared(of, key, func() any { made++; return made }).(int)
 	}
-	if got := get(typ, key{1}, 1); got != 1 {
-		t.Errorf("first: got value %d, want 1", got)
+	tests := []struct {
+		what string
+		key  any
+		of   Sharing
+		want int
+	}{
+		{"first", key{1}, SharedSets, 1},
+		{"same key", key{1}, SharedSets, 1},
+		{"other key", key{2}, SharedSets, 2},
+		{"first key again", key{1}, SharedSets, 1},
+		{"first key, of something else", key{1}, SharedChanges, 3},
+		{"key of another type", 1, SharedChanges, 4},
 	}
-	if got := get(typ, key{1}, 1); got != 1 {
-		t.Errorf("same key: got value %d, want 1", got)
-	}
-	if got := get(typ, key{2}, 1); got != 2 {
-		t.Errorf("other key in the same slot: got value %d, want 2", got)
-	}
-	if got := get(typ, key{2}, 1); got != 2 {
-		t.Errorf("other key again: got value %d, want 2", got)
-	}
-	if got := get(typ, key{1}, 2); got != 3 {
-		t.Errorf("first key in another slot: got value %d, want 3", got)
-	}
-	if got := get(typ, 1, 2); got != 4 {
-		t.Errorf("key of another type: got value %d, want 4", got)
+	for _, tt := range tests {
+		if got := get(typ, tt.key, tt.of); got != tt.want {
+			t.Errorf("%s: got value %d, want %d", tt.what, got, tt.want)
+		}
 	}
 	o.put(Wildcard, "b", "1", "x")
-	if got := get(o.typ(), 1, 2); got != 5 {
+	if got := get(o.typ(), 1, SharedChanges); got != 5 {
 		t.Errorf("newer version of the type: got value %d, want 5", got)
 	}
-	if got := get(typ, 1, 2); got != 4 {
+	if got := get(typ, 1, SharedChanges); got != 4 {
 		t.Errorf("older version, after that: got value %d, want 4", got)
 	}
-	if a, b := get(noType, 1, 1), get(noType, 1, 1); a == b {
+	for i := range MaxShared {
+		get(typ, 100+i, SharedChanges)
+	}
+	if got := get(typ, key{1}, SharedSets); got != 1 {
+		t.Errorf("after many changes: got value %d for a set, want 1", got)
+	}
+	if got := get(typ, 1, SharedChanges); got != 6+MaxShared {
+		t.Errorf("after %d newer ones: got value %d, want %d, made again", MaxShared, got, 6+MaxShared)
+	}
+	if a, b := get(noType, 1, SharedSets), get(noType, 1, SharedSets); a == b {
 		t.Error("a type that is not there keeps values")
 	}
 }
 
 // TestSharedConcurrently: whatever readers do at once, each gets a value of its
-// own key.
+// own key, which is made once.
 func TestSharedConcurrently(t *testing.T) {
-	type value struct{ key, times int }
+	type value struct{ key int }
 	o := newOrigin(t, Config{})
 	o.put(Wildcard, "a", "1", "x")
 	typ := o.typ()
@@ -57,23 +66,15 @@ func TestSharedConcurrently(t *testing.T) {
 	for i := range 16 { // the Wait below joins them
 		wg.Go(func() {
 			for j := range 500 {
-				key := (i + j) % 6
-				got := typ.Shared(key, key, func() any { return &value{key, int(made.Add(1))} }).(*value)
+				key := (i + j) % MaxShared
+				got := typ.Shared(SharedSets, key, func() any { made.Add(1); return &value{key} }).(*value)
 				if got.key != key {
 					t.Errorf("key %d: got the value of key %d", key, got.key)
 				}
 			}
 		})
 	}
-	wg.Wait()
-	calls := 0
-	for key := range SharedSlots {
-		first := typ.Shared(key, key, func() any { calls++; return &value{key: key} })
-		if again := typ.Shared(key, key, func() any { calls++; return &value{key: key} }); first != again {
-			t.Errorf("key %d: two readers, one after the other, got two values", key)
-		}
-	}
-	if calls > SharedSlots {
-		t.Errorf("got %d values made for %d keys", calls, SharedSlots)
+	if wg.Wait(); made.Load() != MaxShared {
+		t.Errorf("got %d values made for %d keys", made.Load(), MaxShared)
 	}
 }

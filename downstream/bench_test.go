@@ -41,6 +41,12 @@ func (s *stream) say(r *wire.Request, now time.Time) error { return s.handle(r, 
 // there is.
 func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names []string) *benchClient {
 	b.Helper()
+	return newBenchClientOf(b, s, []byte{}, delta, typeURL, names)
+}
+
+// newBenchClientOf is newBenchClient for a Node.
+func newBenchClientOf(b testing.TB, s *Server, node []byte, delta bool, typeURL string, names []string) *benchClient {
+	b.Helper()
 	c := &benchClient{typeURL: typeURL}
 	c.st = &stream{
 		server: s, cfg: &s.cfg, rpc: c, delta: delta,
@@ -48,7 +54,7 @@ func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names [
 	}
 	c.st.turn.Store(taken) // no worker sends, but flush
 	b.Cleanup(c.st.close)
-	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: []byte{}, Subscribe: names}
+	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: node, Subscribe: names}
 	check.OK(b, c.st.say(first, time.Now()))
 	for had := -1; had < c.sent; c.flush(b) { // a large set comes in parts
 		if had = c.sent; had > 0 {

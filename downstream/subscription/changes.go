@@ -156,8 +156,7 @@ func (c *changes) sharedMembers() Response {
 	if !s.wildcardStarted {
 		k.removed = 0 // not looked at
 	}
-	slot := 1 + int(k.sent%(cache.SharedSlots-1)) // the first one is for complete sets
-	got := t.Shared(k, slot, func() any {
+	got := t.Shared(cache.SharedChanges, k, func() any {
 		moved := *s // positions move in a copy
 		made := changes{writer: newWriter(shown{&moved, g, t}), limit: limit}
 		made.addMembers()

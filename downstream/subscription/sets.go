@@ -303,9 +303,8 @@ func (s sets) reportedThisSet() bool {
 
 // build builds a complete set and records it as sent.
 func (s sets) build(union bool) (r Response) {
-	if len(s.names)+len(s.globs) == 0 && !union && s.sharesContent() && !s.errors.any() && !s.withholds() {
-		r = s.shared()
-		s.setSum = s.t.Wildcard.Sum()
+	if len(s.names)+len(s.globs) == 0 && s.sharesContent() && !s.errors.any() && !s.withholds() {
+		r = s.shared(union)
 	} else {
 		r = s.own(union)
 	}
@@ -361,21 +360,23 @@ func (s sets) recordSet(union bool) {
 	}
 }
 
-// shared returns the wildcard set as one body for every client that wants just that. The endpoints that changed
-// clusters need are this client's.
-func (s sets) shared() Response {
-	type key struct{ wrap wire.Wrap }
-	t, typeURL, wrap := s.t, s.TypeURL, s.wrap
-	r := Response{Body: t.Shared(key{wrap}, 0, func() any {
-		b := wire.NewSotWBody(typeURL, t.Wildcard.Sum().Version(t.System()), wrap)
-		for e := range t.Wildcard.Since(0) {
-			if e.Present() {
-				b.Add(e.Resource, 0)
-			}
-		}
-		return b.Join()
-	}).(*wire.Body)}
-	for e := range t.Wildcard.Since(s.sentUpTo) {
+// shared returns the set as one body for every client that is sent just that, in this form. The endpoints that changed clusters need are
+// this client's.
+func (s sets) shared(union bool) (r Response) {
+	type key struct {
+		wrap wire.Wrap
+		sum  cache.Sum
+	}
+	members := &s.t.Wildcard
+	if s.setSum = members.Sum(); union {
+		s.setSum = s.setSum.Add(s.goneSum())
+	}
+	r.Body = s.t.Shared(cache.SharedSets, key{s.wrap, s.setSum}, func() any {
+		b := &setBuilder{union: union} // no resource is in it twice
+		b.addMembers(s.shown, s.shown)
+		return b.body(s.shown, s.wrap).Join()
+	}).(*wire.Body)
+	for e := range members.Since(s.sentUpTo) {
 		if e.Present() && e.Resource.EDSName != "" {
 			r.Endpoints = append(r.Endpoints, e.Resource.EDSName)
 		}
@@ -383,7 +384,17 @@ func (s sets) shared() Response {
 	return r
 }
 
-// own returns the set of a client that named resources, or that is sent a union.
+// goneSum identifies what a union has beside the wildcard set.
+func (s sets) goneSum() (sum cache.Sum) {
+	for e := range s.t.Wildcard.Since(s.removedUpTo) {
+		if s.keepsInUnion(e) && !e.Prior.ContentDropped() {
+			sum = sum.Add(e.Leaf)
+		}
+	}
+	return sum
+}
+
+// own returns the set of a client that named resources, or that is sent TTLs or errors with it.
 func (s sets) own(union bool) Response {
 	b := s.collect(setBuilder{union: union})
 	s.setSum = b.sum
@@ -391,11 +402,7 @@ func (s sets) own(union bool) Response {
 	if wrap != wire.Unwrapped && len(s.globs) > 0 {
 		wrap = wire.WrapAll // or the client would not learn the names (B.19)
 	}
-	body := wire.NewSotWBody(s.TypeURL, b.sum.Version(s.t.System()), wrap)
-	body.Grow(len(b.resources))
-	for i, r := range b.resources {
-		body.Add(r, b.ttls[i])
-	}
+	body := b.body(s.shown, wrap)
 	faults{s.shown}.addTo(body, union)
 	r := Response{Body: body, Endpoints: b.endpoints}
 	if s.Secret {

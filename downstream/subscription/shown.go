@@ -267,9 +267,9 @@ type setBuilder struct {
 	sumOnly bool // only the sum is of interest: of all that is seen, whether or not it can be sent
 
 	resources []*wire.Resource
-	ttls      []time.Duration // of each
-	seen      map[string]struct{}
-	endpoints []string // that changed clusters need
+	ttls      []time.Duration     // of each
+	seen      map[string]struct{} // keys; nil if none can occur twice
+	endpoints []string            // that changed clusters need
 	sum       cache.Sum
 }
 
@@ -299,10 +299,15 @@ func (b *setBuilder) addMembers(members, of shown) {
 			if !members.withheld(e) {
 				b.add(of, e.Resource, e, e.Seq > members.sentUpTo)
 			}
-		case b.union && e.Prior != nil && members.hadMember(e):
+		case b.union && members.keepsInUnion(e):
 			b.add(of, e.Prior, e, false)
 		}
 	}
+}
+
+// keepsInUnion reports whether a union holds a resource that is gone from the wildcard set: the client was sent it.
+func (v shown) keepsInUnion(e *cache.Entry) bool {
+	return !e.Present() && e.Prior != nil && v.hadMember(e)
 }
 
 // add adds what an entry holds, or held last.
@@ -310,7 +315,9 @@ func (b *setBuilder) add(v shown, r *wire.Resource, e *cache.Entry, changed bool
 	if _, twice := b.seen[r.Key()]; twice || r.ContentDropped() && !b.sumOnly {
 		return
 	}
-	b.seen[r.Key()] = struct{}{}
+	if b.seen != nil {
+		b.seen[r.Key()] = struct{}{}
+	}
 	if b.sum = b.sum.Add(e.Leaf); b.sumOnly {
 		return
 	}
@@ -318,6 +325,16 @@ func (b *setBuilder) add(v shown, r *wire.Resource, e *cache.Entry, changed bool
 	if changed && r.EDSName != "" {
 		b.endpoints = append(b.endpoints, r.EDSName)
 	}
+}
+
+// body returns the set as the body of a response.
+func (b *setBuilder) body(v shown, wrap wire.Wrap) *wire.Body {
+	body := wire.NewSotWBody(v.TypeURL, b.sum.Version(v.t.System()), wrap)
+	body.Grow(len(b.resources))
+	for i, r := range b.resources {
+		body.Add(r, b.ttls[i])
+	}
+	return body
 }
 
 // names returns the names of the resources in the set.
