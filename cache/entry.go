@@ -144,6 +144,9 @@ type Entry struct {
 	replaced Seq // of the present entry that this removal replaced
 	since    Seq // when subscribers to the name began to see this content
 
+	formerLeaf Sum // what the entry before the change at Seq added to the sum of the set
+	formerSeq  Seq // the position of that; noSeq if it is not known
+
 	// What few entries have, so that the others are small.
 	equivalent *[]string // further versions that the origin gave the same content, newest last
 	life       *life     // nil if it is without end, and always was
@@ -222,6 +225,27 @@ func (e *Entry) HasVersion(version string) bool {
 
 // Versions returns under how many versions clients may have this content.
 func (e *Entry) Versions() int { return 1 + len(e.otherVersions()) }
+
+// counts returns what the entry adds to the sum of its set.
+func (e *Entry) counts() Sum {
+	if !e.Present() {
+		return Sum{}
+	}
+	return e.Leaf
+}
+
+// SumSince returns sum, which is that of names as they were at p, this one among them, as it is with the entry; not ok if more than one
+// change was made since, or if it is not known.
+func (e *Entry) SumSince(p Seq, sum Sum) (_ Sum, ok bool) {
+	switch {
+	case e == nil || e.yields:
+		return sum, false
+	case e.Seq <= p:
+		return sum, true
+	default:
+		return sum.Sub(e.formerLeaf).Add(e.counts()), e.formerSeq <= p
+	}
+}
 
 // Life returns for how long the resource lives on; zero is without end.
 func (e *Entry) Life(now time.Time) time.Duration {

@@ -321,6 +321,12 @@ func (t *Type) System() string {
 	return t.ByName.system
 }
 
+// SumsByName reports whether the sum of what subscribers to names see is that of the entries in the set of names, and changes only with
+// their positions (Entry.SumSince).
+func (t *Type) SumsByName() bool {
+	return t.Wildcard.last == 0 && !t.ByName.aliased && !t.ByName.unsteady && t.Errors(ByName).last == 0
+}
+
 // Lookup returns the entry that a subscriber to the name n sees, and when that last changed: the entry of the set of
 // names, also if it is absent; the entry of the wildcard set if the origin sent nothing by name, or never had the
 // resource there, or it expired; nil if the origin has not responded (B.5). The two sets come on two streams of the

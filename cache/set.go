@@ -111,8 +111,9 @@ type Set struct {
 	renewals []logged // by seq; of renewed times to live
 	totals
 
-	aliased bool // some resource was received under an alias
-	limited bool // some resource was to expire
+	aliased  bool // some resource was received under an alias
+	limited  bool // some resource was to expire
+	unsteady bool // some entry came to count otherwise without a change that readers are sent
 
 	system      string // system_version_info of the last response
 	last        Seq    // of the newest change
@@ -250,8 +251,9 @@ func (s *Set) at(l logged) *Entry {
 func (s *Set) put(by *txn, e *Entry) {
 	by.note(e.Name)
 	old := s.Get(e.Name)
-	if old != nil {
+	if e.formerSeq = noSeq; old != nil {
 		e.recordPast(old)
+		s.recordFormer(old, e)
 	}
 	s.limited = s.limited || e.Expires()
 	s.replace(old, e)
@@ -267,6 +269,19 @@ func (s *Set) put(by *txn, e *Entry) {
 		s.renewals = append(s.renewals, logged{e.Name, renewed})
 		s.renewed = renewed
 	}
+}
+
+// recordFormer records in an entry what the sum of the set had of the entry that it replaces.
+func (s *Set) recordFormer(old, e *Entry) {
+	switch {
+	case old.yields:
+		return // readers may have seen another one
+	case old.Seq != e.Seq:
+		e.formerLeaf, e.formerSeq = old.counts(), old.Seq
+		return
+	}
+	e.formerLeaf, e.formerSeq = old.formerLeaf, old.formerSeq
+	s.unsteady = s.unsteady || old.counts() != e.counts()
 }
 
 // drop forgets an entry. If that was a removal that readers behind it have not

@@ -95,7 +95,7 @@ func (c *benchClient) settle(b testing.TB) {
 	for had := -1; had < c.sent; {
 		had = c.sent
 		if c.flush(b); c.sent > had {
-			c.ack(b, nil)
+			c.ack(b)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestSetsAreMadeOncePerForm(t *testing.T) {
 						if c.flush(t); c.sent != had+1 {
 							t.Fatalf("turn %d: got %d responses, want one", turn, c.sent-had)
 						}
-						c.ack(t, nil)
+						c.ack(t)
 						bodies[c.last.Body]++
 					}
 					if len(bodies) != tt.forms {

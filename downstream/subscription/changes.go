@@ -31,6 +31,7 @@ func (c *changes) response(now time.Time) (Response, error) {
 		return c.sharedMembers(), nil
 	}
 	c.writer = newWriter(c.shown)
+	c.followSum()
 	if all {
 		c.answerUnsubscribed()
 		c.addMembers()
@@ -44,6 +45,7 @@ func (c *changes) response(now time.Time) (Response, error) {
 	if !c.out.Cut {
 		c.addErrors(now)
 	}
+	c.nameSum.scanned = c.scannedUpTo
 	return c.out, nil
 }
 

@@ -55,6 +55,7 @@ func (s *Subscription) Revoke(allowed func(text string) bool) (texts []string) {
 		}
 	}
 	s.globs.drop(texts)
+	s.nameSum.known = false
 	gone := s.remove(func(n *cache.Name) bool { return !allowed(n.String()) })
 	for _, n := range gone {
 		texts = append(texts, n.String())
@@ -185,6 +186,7 @@ func (c change) subscribe(texts []string) {
 // mergeNames adds sorted names to those that are wanted. With renew, those already there need an answer too.
 func (c change) mergeNames(names []*cache.Name, renew bool) {
 	t, before := c.Watch.Generation().Type(c.Key), len(c.pendingNames)
+	c.nameSum.known = false
 	c.pendingNames = c.merge(names, renew, c.pendingNames)
 	for _, n := range c.pendingNames[before:] {
 		c.errors.nameRequested(t, n)

@@ -50,12 +50,21 @@ type sent struct {
 	ttlsSentUpTo       positions
 	variants           variants
 
+	nameSum      nameSum
 	setSum       cache.Sum // of the complete set that the client holds
 	contentUntil time.Time // until when dependent types wait for a set whose content was dropped
 }
 
 // positions are those of a type's two sets.
 type positions [cache.ByName + 1]cache.Seq
+
+// A nameSum is the sum of what a SotW client sees of its names, where it need not be made of all of them each time.
+type nameSum struct {
+	known   bool
+	sum     cache.Sum
+	at      cache.Seq // up to where the generation had changes
+	scanned cache.Seq // scannedUpTo after the changes up to at were looked at
+}
 
 // startAll has the whole wildcard set sent to a client that does not follow it yet.
 func (s *sent) startAll() {

@@ -185,7 +185,40 @@ func (v shown) contentDropped() (dropped bool) {
 }
 
 // sum identifies all that the client sees of the type (B.2).
-func (v shown) sum() (sum cache.Sum) {
+func (v shown) sum() cache.Sum {
+	if !v.sumsNames() {
+		return v.wholeSum()
+	}
+	if of := &v.nameSum; !of.known || of.at != v.g.Seq {
+		*of = nameSum{known: true, sum: v.wholeSum(), at: v.g.Seq}
+	}
+	return v.nameSum.sum
+}
+
+// sumsNames reports whether nameSum can be the sum.
+func (v shown) sumsNames() bool {
+	return !v.Delta && v.parent == nil && v.wildcard == nil && len(v.globs) == 0 && v.t.SumsByName()
+}
+
+// followSum brings nameSum up to the generation by what the hints tell, if that is all that has changed.
+func (v shown) followSum() {
+	of := &v.nameSum
+	if of.known = of.known && of.scanned == v.scannedUpTo && of.at <= v.g.Seq && v.sumsNames(); !of.known {
+		return
+	}
+	var room [8]*cache.Name
+	hinted, known := v.Watch.Hinted(v.Key, of.at, room[:0])
+	slices.SortFunc(hinted, (*cache.Name).Compare)
+	for _, n := range slices.Compact(hinted) {
+		if _, wanted := v.find(n); wanted && known {
+			of.sum, known = v.t.ByName.Get(n).SumSince(of.at, of.sum)
+		}
+	}
+	of.known, of.at = known, v.g.Seq
+}
+
+// wholeSum is sum, made of all that the client sees.
+func (v shown) wholeSum() (sum cache.Sum) {
 	if len(v.globs) > 0 && (v.wildcard != nil || len(v.names) > 0) {
 		return v.collect(setBuilder{sumOnly: true}).sum // what is seen twice counts once
 	}

@@ -1,0 +1,90 @@
+package subscription
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
+)
+
+// TestB2_TheSumOfNamesFollowsThem: whatever the origin and the client do, the version of a SotW response is made of what the client sees,
+// whether the sum was followed or made anew; and it is followed where little has changed.
+func TestB2_TheSumOfNamesFollowsThem(t *testing.T) {
+	texts := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
+	followed := 0
+	rapid.Check(t, func(t *rapid.T) {
+		versions := rapid.SampledFrom([]cache.VersionSource{cache.FromContent, cache.FromOrigin}).Draw(t, "versions")
+		view, w := cache.New(cache.Config{VersionSource: versions})
+		w.SetConnected(true)
+		s := newClient(view, wire.EndpointType, false)
+		s.Watch = view.WatchFunc(func() {})
+		others := view.Watch() // the origin is asked for all names
+		others.Subscribe(wire.EndpointType, texts)
+		w.TakeDemand()
+		some := rapid.SliceOfNDistinct(rapid.SampledFrom(texts), 1, 10, rapid.ID)
+		few := rapid.SliceOfNDistinct(rapid.SampledFrom(texts), 1, 3, rapid.ID)
+		subscribe := func(sum uint64) {
+			s.Request(&wire.Request{Subscribe: some.Draw(t, "subscribed"), NamesSum: sum}, time.Now())
+			w.TakeDemand()
+		}
+		subscribe(1)
+		for step := range rapid.IntRange(1, 40).Draw(t, "steps") {
+			kind := cache.ByName
+			u := wire.Update{TypeURL: wire.EndpointType}
+			for _, name := range few.Draw(t, "changed") {
+				content := rapid.IntRange(0, 3).Draw(t, "content")
+				switch rapid.IntRange(0, 20).Draw(t, "what") {
+				case 0, 1, 2:
+					u.Removed = append(u.Removed, name)
+				case 3:
+					u.Errors = append(u.Errors, wire.NewResourceError(name, 7, fmt.Sprint(content)))
+				case 4:
+					w.ForgetMembers(wire.EndpointType)
+				case 5:
+					kind = cache.Wildcard
+					fallthrough
+				default:
+					u.Resources = append(u.Resources, check.Must(wire.NewResource(wire.EndpointType, name, fmt.Sprint(step), fmt.Append(nil, content))))
+				}
+			}
+			switch w.Apply(kind, u); rapid.IntRange(0, 9).Draw(t, "client") {
+			case 0:
+				continue // it is slow
+			case 1:
+				subscribe(uint64(step + 2))
+			}
+			followed += checkSum(t, s, view)
+		}
+	})
+	if followed == 0 {
+		t.Error("no sum was followed")
+	}
+}
+
+// checkSum has the client be sent what there is, and fails the test unless the version is that of what it sees. It returns 1 if the sum was
+// followed.
+func checkSum(t *rapid.T, s *Subscription, view *cache.View) (followed int) {
+	g := view.Generation()
+	before := s.nameSum.known && s.nameSum.at < g.Seq
+	l := &Look{Newest: g, Cut: g, Now: time.Now()}
+	r, _, _ := s.Next(l, g.Seq)
+	if v := s.in(g); s.nameSum.known && s.nameSum.sum != v.wholeSum() {
+		t.Fatalf("the sum is %v, want %v", s.nameSum.sum, v.wholeSum())
+	} else if before && s.nameSum.known {
+		followed = 1
+	}
+	if r.Body != nil {
+		if got, want := r.Body.Version(), s.in(g).wholeSum().Version(g.Type(wire.EndpointType).System()); got != want {
+			t.Fatalf("the version is %s, want %s", got, want)
+		}
+		s.NoteSent(&r, "1", view, 0, time.Now())
+		s.pending = false
+	}
+	s.Watch.PassHints(s.EndTurn(l))
+	return followed
+}
