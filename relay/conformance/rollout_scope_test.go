@@ -6,6 +6,10 @@ import (
 	"testing"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/rollout"
@@ -61,6 +65,66 @@ func TestNodeGroupsRollOutTogether(t *testing.T) {
 		w.pass(4 * time.Second)
 		w.stands(rollout.Halted, 0)
 		w.have("cds a@2 b@1", append(rest, both...)...)
+	}, "TENDER_NODE_GROUP_BY=cluster")
+}
+
+// TestI11_ARefusedNodeGroupStopsNoRollout of the others, though changes of its own wait: it is left out of editions after 30 s, and has
+// one once it is back.
+func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		group := func(cluster, node string) *rolloutClient {
+			n := relaytest.EnvoyNode(node)
+			n.Cluster = cluster
+			c := &rolloutClient{w: w, node: node}
+			c.Client = w.relay.Client(relaytest.ClientOptions{Variant: v, Node: n, AutoAck: true})
+			c.Subscribe(relaytest.ClusterType)
+			return c
+		}
+		canary, refused := group("one", "canary-1"), group("two", "canary-2")
+		other, others := group("one", "other-1"), group("two", "other-2")
+		w.settle()
+		w.change("cds a@2")
+		allow := w.origin.Refuse(func(n *corepb.Node) bool { return n.GetCluster() == "two" }, status.New(codes.PermissionDenied, "not you"))
+		w.pass(5 * time.Second)
+		w.have("cds a@1 b@1", canary, refused)
+		w.pass(30 * time.Second)
+		w.stands(rollout.Rolling, 1)
+		w.have("cds a@2 b@1", canary)
+		w.have("cds a@1 b@1", other, refused, others)
+		w.pass(21 * time.Minute)
+		w.stands(rollout.Current, 0)
+		w.have("cds a@2 b@1", canary, other)
+		w.have("cds a@1 b@1", refused, others)
+
+		w.change("cds b@2", "cds a@3") // as one edition, though the other group has waited for long
+		w.pass(time.Second)
+		w.change("cds a@4")
+		w.pass(time.Second)
+		w.have("cds a@2 b@1", canary)
+		w.pass(2 * time.Second)
+		w.have("cds a@4 b@2", canary)
+		w.have("cds a@2 b@1", other)
+		w.pass(21 * time.Minute)
+		w.have("cds a@4 b@2", canary, other)
+		w.have("cds a@1 b@1", refused, others)
+		if s := w.rollout(); !strings.Contains(s.For, "some node groups") || s.Waiting == 0 {
+			t.Errorf("the status %+v does not say what waits", s)
+		}
+		if o := statusOf(w.t, w.relay).Origins[0].Rollout.Outcomes; o.Promoted != 2 || o.Reverted != 0 {
+			t.Errorf("outcomes are %+v, want two promotions and no reversion", o)
+		}
+
+		allow()
+		w.pass(2 * time.Minute)
+		w.stands(rollout.Rolling, 1)
+		w.have("cds a@4 b@2", canary, other, refused)
+		w.have("cds a@1 b@1", others)
+		w.pass(21 * time.Minute)
+		w.have("cds a@4 b@2", others)
+		if s := w.rollout(); s.For != "" {
+			t.Errorf("it waits for %s, although all groups are back", s.For)
+		}
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 

@@ -48,7 +48,7 @@ func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 		case !f.Differs:
 			return fmt.Errorf("%w: clients are served what the origin has", ErrNothingOpen)
 		default:
-			c.cut(ctx, now, f)
+			c.cut(ctx, now, f, c.joined())
 			c.machine.PromoteAll(now)
 		}
 		c.allow(ctx)
@@ -62,7 +62,7 @@ func (c *Controller) Abort(ctx context.Context, reason, by string) error {
 	return c.carryOut(ctx, func(ctx context.Context) error {
 		now := time.Now()
 		if c.machine.Phase() == Gathering {
-			c.cut(ctx, now, c.facts(now))
+			c.cut(ctx, now, c.facts(now), c.joined())
 		}
 		if err := c.machine.Abort(now, reasonOf("abort", reason, by)); err != nil {
 			return err
@@ -124,7 +124,7 @@ type Difference struct {
 // that wait, as the origin has them now. Errors: none but that of ctx.
 func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 	err = c.carryOut(ctx, func(ctx context.Context) error {
-		cut := c.machine.open() || c.machine.Phase() == Halted
+		cut := c.machine.decided()
 		for _, p := range c.joined() {
 			e := p.editions[c.machine.Edition()]
 			if cut && (e == nil || len(e.Changes) == 0) {

@@ -19,6 +19,9 @@ const (
 
 	// leastPause passes between two looks at what has changed: when many clients leave at once, one look is for all.
 	leastPause = 50 * time.Millisecond
+
+	// awayAfter is how long an edition waits for a part of which the origin has not confirmed what it has.
+	awayAfter = 30 * time.Second
 )
 
 // A ControllerConfig shapes the controller of one origin.
@@ -62,6 +65,7 @@ type Controller struct {
 	left    []*Rejected            // editions that cohorts were served no longer; the last may be in force
 	about   description            // of the machine's edition
 	cold    bool
+	awayAt  time.Time // when the next part is away; zero is never
 	observation
 	inquiry
 
@@ -157,12 +161,12 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 		facts := c.facts(now)
 		cut, due := c.machine.Advance(now, facts)
 		if cut {
-			c.cut(ctx, now, facts)
+			c.cut(ctx, now, facts, slices.DeleteFunc(c.joined(), func(p *Part) bool { return p.away }))
 			c.rejectAgain(now)
 			continue
 		}
 		again := c.serve(ctx, now)
-		asks := c.ask(ctx, now)
+		asks := earlier(c.ask(ctx, now), c.awayAt)
 		c.publish(now, due, facts)
 		if !again && (due.IsZero() || due.After(now)) {
 			return earlier(earlier(due, c.lookAgain()), earlier(asks, c.forget(now)))
@@ -190,7 +194,7 @@ func (c *Controller) lookAgain() time.Time {
 // facts returns what the machine decides by.
 func (c *Controller) facts(now time.Time) Facts {
 	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.verdict}
-	c.compareParts(&f)
+	c.compareParts(now, &f)
 	if stage := c.machine.Stage(); stage > 0 && (stage != c.stage || !now.Before(c.lookAgain())) {
 		c.observe(now)
 	}
@@ -203,20 +207,57 @@ func (c *Controller) facts(now time.Time) Facts {
 	return f
 }
 
-// compareParts fills in how latest stands in all parts.
-func (c *Controller) compareParts(f *Facts) {
-	parts := c.joined()
-	f.Complete = len(parts) > 0
+// compareParts fills in how latest stands in all parts that are not away.
+func (c *Controller) compareParts(now time.Time, f *Facts) {
+	parts, settled := c.joined(), true
+	c.findAway(parts, now)
 	for _, p := range parts {
 		w := p.waiting.Load()
+		if p.away {
+			f.Away = true
+			continue
+		}
+		settled = settled && p.unsettled.IsZero()
 		f.Differs = f.Differs || w.Names > 0
 		f.Edited = f.Edited || w.Edited > 0
-		f.Behind = f.Behind || w.Behind > 0
+		f.Behind = f.Behind || w.Behind > 0 || w.Names > 0 && c.machine.open() && p.editions[c.machine.Edition()] == nil
 		if w.Changed.After(f.Changed) {
 			f.Changed = w.Changed
 		}
-		if (w.Names > 0 || p.has(c.machine.Edition()) && c.machine.Phase() != Current) && !p.view.Settled(p.source) {
-			f.Complete = false
+	}
+	f.Complete = settled && len(parts) > 0
+}
+
+// findAway finds out which parts are away: of what waits in them, the origin has not confirmed what it has for awayAfter, while it has of
+// another part. So it refuses their node group, for instance, and editions are formed without them.
+func (c *Controller) findAway(parts []*Part, now time.Time) {
+	c.awayAt = time.Time{}
+	for _, p := range parts {
+		if p.away = false; !c.unsettled(p) {
+			p.unsettled = time.Time{}
+			continue
+		}
+		if p.unsettled.IsZero() {
+			p.unsettled = now
+		}
+		if c.machine.decided() && p.has(c.machine.Edition()) {
+			continue // what becomes of the edition depends on all that it has
+		}
+		if at := p.unsettled.Add(awayAfter); now.Before(at) {
+			c.awayAt = earlier(c.awayAt, at)
+		} else {
+			p.away = slices.ContainsFunc(parts, (*Part).served)
 		}
 	}
+}
+
+// served reports whether the origin serves the part, and has confirmed what it has.
+func (p *Part) served() bool {
+	return p.view.Generation().Source(p.source).Connected && p.view.Settled(p.source)
+}
+
+// unsettled reports whether the next step of a rollout depends on what a part has, and the origin has not confirmed that.
+func (c *Controller) unsettled(p *Part) bool {
+	depends := p.waiting.Load().Names > 0 || p.has(c.machine.Edition()) && c.machine.Phase() != Current
+	return depends && !p.view.Settled(p.source)
 }

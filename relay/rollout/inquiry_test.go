@@ -17,9 +17,9 @@ func TestCheckFailsOverEditions(t *testing.T) {
 		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 	}, nil)
 	at := time.Unix(1e9, 0)
-	c.cut(t.Context(), at, Facts{})
+	c.cut(t.Context(), at, Facts{}, nil)
 	c.take(answered{c.machine.Edition(), Verdict{Asked: at}, errors.New("down")})
-	c.cut(t.Context(), at.Add(time.Minute), Facts{})
+	c.cut(t.Context(), at.Add(time.Minute), Facts{}, nil)
 	if !c.failing.Equal(at) || c.words != "" || !c.asked.IsZero() {
 		t.Errorf("the check fails since %v and was asked at %v about the next edition (%q); want since %v, and that it was not asked", c.failing, c.asked, c.words, at)
 	}
@@ -34,7 +34,7 @@ func TestTheCheckIsToldOfNoOtherEdition(t *testing.T) {
 	c, _ := aController(t)
 	c.parts = nil
 	c.evidence, c.canaries = Evidence{Wanting: 3, Answered: 3, Accepted: 2}, []string{"canary"}
-	c.cut(t.Context(), time.Unix(1e9, 0), Facts{})
+	c.cut(t.Context(), time.Unix(1e9, 0), Facts{}, nil)
 	if q := c.question(); q.Accepted+q.Refused+len(q.Canaries) > 0 || len(c.cohorts) != 3 {
 		t.Errorf("the check is asked %+v about an edition that nobody was served", q)
 	}

@@ -87,6 +87,7 @@ type Facts struct {
 	Behind   bool      // latest differs from the edition in some name that waits
 	Changed  time.Time // when a name that waits changed last in latest
 	Complete bool      // the origin is connected, and its sets are confirmed
+	Away     bool      // changes of some node groups wait, which the facts above leave out
 	Frozen   bool      // an operator froze the origin
 
 	Evidence Evidence // of the cohorts that are served the edition
@@ -222,7 +223,7 @@ func (m *Machine) judge(now time.Time, f Facts) {
 func (m *Machine) follow(now time.Time, f Facts) {
 	switch {
 	case m.phase != Current && !f.Differs && f.Complete:
-		m.revert(now)
+		m.revert(now, f)
 	case m.phase == Current && f.Differs:
 		m.gather(now)
 	case m.phase == Halted:
@@ -272,6 +273,9 @@ func (m *Machine) freeze(now time.Time, frozen bool) bool {
 	return frozen
 }
 
+// decided reports whether an edition is on its way, or was rejected.
+func (m *Machine) decided() bool { return m.open() || m.phase == Halted }
+
 // open reports whether an edition is on its way.
 func (m *Machine) open() bool { return m.phase == Held || m.phase == Rolling }
 
@@ -280,9 +284,11 @@ func (m *Machine) enter(phase Phase, now time.Time) {
 	m.phase, m.entered, m.ripe, m.edited, m.overdue = phase, now, time.Time{}, time.Time{}, false
 }
 
-// revert ends the rollout, as the origin took back what waited.
-func (m *Machine) revert(now time.Time) {
-	m.outcomes.Reverted++
+// revert ends the rollout, as the origin took back what waited, or who waits is away.
+func (m *Machine) revert(now time.Time, f Facts) {
+	if !f.Away {
+		m.outcomes.Reverted++
+	}
 	m.enter(Current, now)
 	m.first, m.held, m.kept, m.halt = time.Time{}, time.Time{}, nil, Halt{}
 }

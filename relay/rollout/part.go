@@ -31,6 +31,8 @@ type Part struct {
 	// Owned by Run once the part has joined.
 	editions  map[Edition]*cache.Edition // that may be shown again, or are compared with latest
 	compared  Edition                    // that latest is compared with
+	unsettled time.Time                  // since when something waits for the origin to confirm what it has; zero if it does not
+	away      bool                       // it has for awayAfter
 	distrusts bool                       // its views were told what not to believe
 
 	// By cohort, what showing the edition has changed for its clients. Guarded by Controller.mu.
@@ -113,10 +115,10 @@ func describe(changes Changes) (d description) {
 	return d
 }
 
-// cut pins latest as the next edition.
-func (c *Controller) cut(ctx context.Context, now time.Time, f Facts) {
+// cut pins latest of parts as the next edition.
+func (c *Controller) cut(ctx context.Context, now time.Time, f Facts, parts []*Part) {
 	number, large := c.machine.Next(), false
-	for _, p := range c.joined() {
+	for _, p := range parts {
 		p.control.Edit(ctx, func(w *cache.Writer) {
 			e := w.Pin()
 			w.Compare(e)
@@ -163,7 +165,7 @@ func (c *Controller) keepEditions() {
 // compare has latest compared with the edition that is on its way, or was rejected.
 func (c *Controller) compare(ctx context.Context) {
 	var with Edition
-	if c.machine.open() || c.machine.Phase() == Halted {
+	if c.machine.decided() {
 		with = c.machine.Edition()
 	}
 	for _, p := range c.joined() {
@@ -258,10 +260,7 @@ func (c *Controller) promote(ctx context.Context, was, is Edition) {
 func (c *Controller) show(ctx context.Context, cohort int, is Edition) {
 	for _, p := range c.joined() {
 		view, e := p.view.Cohort(cohort), p.editions[is]
-		good := is == c.machine.Good()
-		if !good && e == nil {
-			continue // the part was not there when the edition was cut
-		}
+		good := is == c.machine.Good() || e == nil // the part was away when the edition was cut, or not there
 		if !good {
 			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
 		}

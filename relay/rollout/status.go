@@ -155,6 +155,8 @@ func (c *Controller) awaits(f Facts) (Await, string) {
 		return AwaitHold, "the end of the hold: a large part of a type is removed"
 	case m.Overdue():
 		return AwaitAnswers, fmt.Sprintf("answers: %d of %s answered, and %d accepted", f.Evidence.Answered, counted(f.Evidence.Wanting, "client"), f.Evidence.Accepted)
+	case f.Away:
+		return "", "the origin: it has not confirmed what it has of some node groups, and rollouts go on without these"
 	case c.unconfirmed():
 		return "", "the origin: it has not confirmed what it has, and the relay has no last good"
 	default:
