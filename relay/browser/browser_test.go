@@ -56,14 +56,14 @@ func TestPagesAreTrueAndLive(t *testing.T) {
 	}
 	b.picture("fan-out")
 
-	b.do(chromedp.Click(".alerts a", chromedp.ByQuery))
+	b.click(".alerts a")
 	b.await("#clients", "1 client", "sidecar~2")
-	b.do(chromedp.Click("#clients tbody a", chromedp.ByQuery))
+	b.click("#clients tbody a")
 	b.await("h1", "sidecar~2")
 	b.await("#client-types", "Last refusal of cds", "INVALID_ARGUMENT", "Error adding/updating cluster(s) broken: no such filter")
 	b.await("#client-resources", "refused 1", "accepted")
 	b.picture("client")
-	b.do(chromedp.Click("#client-resources tr.refused a", chromedp.ByQuery))
+	b.click("#client-resources tr.refused a")
 	b.await("h1", "broken")
 	b.await("#resource-body", "name: broken")
 	b.await("#holders", "refused 1", "accepted 2", "no such filter")

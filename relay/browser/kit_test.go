@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -115,6 +117,22 @@ func (b *tab) do(actions ...chromedp.Action) {
 	b.t.Helper()
 	if err := chromedp.Run(b.ctx, actions...); err != nil {
 		b.t.Fatalf("%v; the page says:\n%s", err, b.text("body"))
+	}
+}
+
+// click clicks on the first element that a selector finds. A live page may have replaced it before the click comes: then it is looked for again.
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, relaytest.Patience)
+	defer cancel()
+	for {
+		err := chromedp.Run(ctx, chromedp.Click(selector, chromedp.ByQuery))
+		if err == nil {
+			return
+		}
+		if gone := (*cdproto.Error)(nil); !errors.As(err, &gone) || ctx.Err() != nil {
+			b.t.Fatalf("click on %s: %v; the page says:\n%s", selector, err, b.text("body"))
+		}
 	}
 }
 

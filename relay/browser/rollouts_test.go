@@ -165,7 +165,7 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	if got := evaluate[string](b, "window.loaded"); got != "once" {
 		t.Errorf("the page was loaded again: window.loaded is %q", got)
 	}
-	b.do(chromedp.Click(".alerts a", chromedp.ByQuery))
+	b.click(".alerts a")
 	if got := evaluate[string](b, "location.hash"); got != "#rollouts" {
 		t.Errorf("the thing to look at leads to %q, want the panel", got)
 	}

@@ -3,6 +3,7 @@ package envoytest_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,12 +40,10 @@ func TestEnvoy_TTL(t *testing.T) {
 				})
 			}
 		}
-		beat := time.NewTicker(ttl / 50)
-		defer beat.Stop()
+		stop := beats(func() { origin.Heartbeat(typeURL, "leased") }, ttl/50)
+		defer stop()
 		has("lasting", "leased")
-		for began := time.Now(); time.Since(began) < ttl*3/2; <-beat.C {
-			origin.Heartbeat(typeURL, "leased")
-		}
+		<-time.After(ttl * 3 / 2) // by the clock of Envoy
 		has("lasting", "leased")
 		for _, e := range envoys {
 			stats := e.Stats(`^cluster_manager\.`)
@@ -52,8 +51,27 @@ func TestEnvoy_TTL(t *testing.T) {
 				t.Errorf("%s: heartbeats removed or modified a cluster: %v", e.ID(), stats)
 			}
 		}
+		stop()
 		has("lasting")
 	})
+}
+
+// beats calls f at an interval until stop.
+func beats(f func(), every time.Duration) (stop func()) {
+	ended := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() { // stop waits for it
+		for beat := time.NewTicker(every); ; {
+			select {
+			case <-beat.C:
+				f()
+			case <-ended:
+				beat.Stop()
+				return
+			}
+		}
+	})
+	return sync.OnceFunc(func() { close(ended); running.Wait() })
 }
 
 // TestEnvoy_Collections: an Envoy that asks for listeners and clusters as xdstp:// collections gets their members, those
