@@ -44,6 +44,27 @@ func (f *fieldReader) next() bool {
 // raw returns the whole field.
 func (f *fieldReader) raw() []byte { return f.msg[f.from:f.at] }
 
+// run adds the fields that follow to a field of strings, bytes or messages, as far as they have its number, and returns how many they are:
+// raw then returns all of them.
+func (f *fieldReader) run() (more int) {
+	tag := f.msg[f.from]
+	for tag < 0x80 && f.at < len(f.msg) && f.msg[f.at] == tag {
+		rest := f.msg[f.at+1:]
+		if len(rest) > 0 && int(rest[0]) < min(len(rest), 0x80) { // as nearly always
+			f.at += 2 + int(rest[0])
+			more++
+			continue
+		}
+		size, n := protowire.ConsumeVarint(rest)
+		if n < 0 || size > uint64(len(f.msg)-f.at-1-n) {
+			break // next finds it malformed
+		}
+		f.at += 1 + n + int(size)
+		more++
+	}
+	return more
+}
+
 // is reports whether the field has a number and the type of strings, bytes and messages.
 func (f *fieldReader) is(num protowire.Number) bool {
 	return f.num == num && f.typ == protowire.BytesType

@@ -170,7 +170,7 @@ func (r *Request) Decode(msg []byte) error {
 		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
 			continue
 		}
-		if err := r.set(fields[f.num], f.val); err != nil {
+		if err := r.read(&f, fields[f.num]); err != nil {
 			return fmt.Errorf("%w: %w", ErrRequest, err)
 		}
 	}
@@ -198,6 +198,7 @@ func survey(fields []requestField, msg []byte) (found surveyed) {
 		found.count[field]++
 		switch field {
 		case fieldSubscribe, fieldSubscribeLocator:
+			found.count[field] += f.run()
 			_, _ = sum.Write(f.raw())
 		case fieldTypeURL:
 			found.typeURL = f.val
@@ -279,6 +280,15 @@ func (r *Request) skips(listed int) bool {
 	return true
 }
 
+// read takes a field, and leaves out names that are repeated: only SotW requests repeat them, which have one list.
+func (r *Request) read(f *fieldReader, field requestField) error {
+	if r.Repeated && (field == fieldSubscribe || field == fieldSubscribeLocator) {
+		f.run()
+		return nil
+	}
+	return r.set(field, f.val)
+}
+
 func (r *Request) set(f requestField, val []byte) (err error) {
 	switch f {
 	case fieldNode:
@@ -316,7 +326,7 @@ func (r *Request) addNode(val []byte) (err error) {
 
 // addName reads a name, or a ResourceLocator, that is subscribed to or unsubscribed from.
 func (r *Request) addName(to *[]string, locator bool, val []byte) (err error) {
-	if r.Repeated || r.skips(len(*to)) { // only SotW requests are repeated, which have one list
+	if r.skips(len(*to)) {
 		return nil
 	}
 	var name string
