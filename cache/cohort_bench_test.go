@@ -44,6 +44,28 @@ func openEdition(tb tester, cohorts int, updates [2]wire.Update) (*origin, *Edit
 	return o, e
 }
 
+// TestI13_OffCostsNothing: a node group has one view, whose writer has no other generation beside it, and a change allocates no more than
+// before there were cohorts (16 times, as counted then).
+func TestI13_OffCostsNothing(t *testing.T) {
+	o := newOrigin(t, Config{})
+	w := o.view.Watch()
+	o.want(w, "a")
+	w.SubscribeAll(acme)
+	if len(o.view.views) != 1 || o.closed() || len(o.ledgers) != 1 {
+		t.Errorf("without cohorts there are %d views and %d ledgers, closed %t", len(o.view.views), len(o.ledgers), o.closed())
+	}
+	for _, kind := range kinds {
+		var updates [2]wire.Update
+		for i, content := range []string{"x", "y"} {
+			updates[i] = wire.Update{TypeURL: acme, Resources: []*wire.Resource{o.resource("a", content, content)}}
+		}
+		turn := 0
+		if got := testing.AllocsPerRun(200, func() { turn++; o.Apply(kind, updates[turn%2]) }); got > 16 {
+			t.Errorf("a change allocates %v times, want at most 16", got)
+		}
+	}
+}
+
 // TestMemoryOfAnEdition: of 10,000 resources that all changed, with two stages, each cohort takes at most half a KiB for each name, and
 // all of it less than 16 MiB beside the resources.
 func TestMemoryOfAnEdition(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,31 @@ func TestRolloutCommandsAreChecked(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestI13_OffStartsNothing: without TENDER_ROLLOUT no goroutine is of a rollout, with it one for each origin. It is not parallel to others,
+// whose goroutines it would see.
+func TestI13_OffStartsNothing(t *testing.T) {
+	goroutines := func(what string) int {
+		stacks := make([]byte, 4<<20)
+		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), what)
+	}
+	const controller = "relay/rollout.(*Controller).Run("
+	for _, on := range []bool{false, true} {
+		env, want := []string{operated}, 0
+		if on {
+			env, want = append(env, rolloutStages, "TENDER_DELTA_VERSIONS=content", "TENDER_SNAPSHOT_DIR="+filepath.Join(t.TempDir(), "snapshots")), 1
+		}
+		orderBubble(t, env, func(w *orderWorld) {
+			w.change("cds a@1", "eds a@1", "eds b@1", "rds routes@1")
+			c := &rolloutClient{w: &rolloutWorld{orderWorld: w}, node: "canary"}
+			c.Client = w.relay.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode(c.node), AutoAck: true})
+			c.follow()
+			if got := goroutines(controller); got != want {
+				w.t.Errorf("rollouts are on: %t; %d goroutines run a controller, want %d", on, got, want)
+			}
+		})
+	}
 }
 
 // TestRolloutCommandsWithoutRollouts says that they are off.

@@ -39,6 +39,32 @@ func TestI1_AChangeReachesOneCohortAfterTheOther(t *testing.T) {
 	})
 }
 
+// TestI2_AnEditionIsWhole: what the origin changes of several types, in messages that follow each other, reaches each cohort as one.
+func TestI2_AnEditionIsWhole(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "second", "other")
+		has := func(rev string, clients ...*rolloutClient) {
+			t.Helper()
+			w.have("cds a@"+rev+" b@1", clients...)
+			w.have("lds l@"+rev, clients...)
+			w.have("rds routes@"+rev, clients...)
+		}
+		for _, change := range []string{"cds a@2", "lds l@2", "rds routes@2"} {
+			has("1", all...)
+			w.change(change)
+			w.pass(1900 * time.Millisecond)
+		}
+		has("1", all...)
+		w.pass(time.Second)
+		for reached := range all {
+			has("2", all[:reached+1]...)
+			has("1", all[reached+1:]...)
+			w.pass(10 * time.Minute)
+		}
+	})
+}
+
 // TestI4_RemovedEndpointsStayAsTheyWereServed: endpoints that the origin changes and then removes, while an edition from before that
 // goes from stage to stage, stay as they were last.
 func TestI4_RemovedEndpointsStayAsTheyWereServed(t *testing.T) {
