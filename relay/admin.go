@@ -33,6 +33,8 @@ func (r *Relay) newAdmin() *admin.Server {
 		Pages:    r.pages,
 		Settings: r.settings,
 		Commands: r.commands(),
+		Tier:     r.tier(),
+		Summary:  r.summary,
 		Metrics:  r.telemetry.Handler(),
 		Debug:    r.cfg.Debug,
 		Logger:   r.log,
@@ -51,7 +53,12 @@ func (r *Relay) newAdmin() *admin.Server {
 
 // commands are what operators may have the relay do.
 func (r *Relay) commands() []admin.Command {
-	audit := admin.NewCommand("audit", r.auditOrigins)
+	audit := admin.NewCommand("audit", func(ctx context.Context, of admin.AuditScope) (admin.Audits, error) {
+		if err := of.Check(); err != nil {
+			return admin.Audits{}, err
+		}
+		return r.auditOrigins(ctx, of.Scope)
+	})
 	audit.Long = admin.AuditTime
 	commands := []admin.Command{
 		admin.NewCommand("freeze", r.freeze),
@@ -60,11 +67,13 @@ func (r *Relay) commands() []admin.Command {
 		admin.NewCommand("discard", r.discard),
 		audit,
 	}
-	commands = append(commands, r.rolloutCommands()...)
 	if r.level != nil {
 		commands = append(commands, admin.NewCommand("loglevel", r.setLogLevel))
 	}
-	return commands
+	for i := range commands {
+		commands[i].Forwarded = true
+	}
+	return append(commands, r.rolloutCommands()...)
 }
 
 // settings returns the configuration as operators may see it, a line for each variable.

@@ -200,6 +200,9 @@ func (r *Relay) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, e
 // decide carries out a decision about what is held back in a scope.
 func (r *Relay) decide(ctx context.Context, of admin.HoldScope, do reconcile.Action) (admin.Holds, error) {
 	answer := admin.Holds{Holds: []admin.Hold{}}
+	if err := of.Check(); err != nil {
+		return answer, err
+	}
 	if of.Scope == (admin.Scope{}) && !of.All {
 		return answer, admin.Refuse(http.StatusBadRequest, errors.New("name an origin, a group or a type, or set all"))
 	}
@@ -255,6 +258,9 @@ func (r *Relay) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.LogLe
 	var level slog.Level
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, to.Level) || level.UnmarshalText([]byte(to.Level)) != nil {
 		return admin.LogLevelChange{}, admin.Refuse(http.StatusBadRequest, fmt.Errorf("level=%.32q: want debug, info, warn or error", to.Level))
+	}
+	if err := to.Check(); err != nil {
+		return admin.LogLevelChange{}, err
 	}
 	r.levelSet.Lock()
 	defer r.levelSet.Unlock()

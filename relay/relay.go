@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"net"
@@ -91,6 +92,7 @@ type Relay struct {
 	adminListeners, adminTLSListeners, probeListeners []net.Listener
 
 	version, identifier string
+	instance            string // of this process: random
 	started             time.Time
 	ready, draining     atomic.Bool // as notReady tells
 	standings           atomic.Pointer[[]standing]
@@ -112,6 +114,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		adminListeners: opts.AdminListeners,
 		version:        opts.Version,
 		identifier:     identifier(cfg.OwnID()),
+		instance:       rand.Text(),
 		started:        time.Now(),
 		hurried:        make(chan struct{}),
 	}

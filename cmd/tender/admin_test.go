@@ -3,12 +3,15 @@ package main
 import (
 	"bufio"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -17,7 +20,9 @@ version: 1
 rules:
 - name: fleet
   identities: ["spiffe://example.org/ns/shop/**"]
-operators: ["spiffe://example.org/ns/ops/**"]
+operators:
+  read: ["spiffe://example.org/ns/ops/**", "spiffe://example.org/ns/eyes/**"]
+  act: ["spiffe://example.org/ns/ops/**"]
 `
 
 // An operated is a relay that operators on other hosts can reach, and what they show it.
@@ -25,6 +30,7 @@ type operated struct {
 	t             *testing.T
 	dir, ca, addr string
 	signs         *relaytest.CA
+	log           *relaytest.Log
 }
 
 func newOperated(t *testing.T) *operated {
@@ -37,6 +43,7 @@ func newOperated(t *testing.T) *operated {
 		"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + o.ca,
 		"TENDER_AUTHZ=" + relaytest.WriteFile(t, o.dir, "authz.yaml", []byte(operators)),
 	}})
+	o.log = &r.Log
 	o.addr = fmt.Sprint("127.0.0.1:", r.AdminAddrs()[0].(*net.TCPAddr).Port)
 	return o
 }
@@ -73,6 +80,51 @@ func TestAdminTLS(t *testing.T) {
 	}
 	if code, _, stderr := execute(append([]string{"freeze", "--admin", o.addr}, eve...)...); code != 0 {
 		t.Errorf("an operator: tender freeze: code %d, %s", code, stderr)
+	}
+}
+
+// TestActionsAreRecorded holds that each command is in the history with its operator, address, reason and result, also
+// one that an operator without the permission to act sends.
+func TestActionsAreRecorded(t *testing.T) {
+	o := newOperated(t)
+	eve, reader := o.certificate("spiffe://example.org/ns/ops/sa/eve"), o.certificate("spiffe://example.org/ns/eyes/sa/rita")
+	for _, tt := range []struct {
+		args []string
+		code int
+	}{
+		{append([]string{"freeze", "--admin", o.addr, "--reason", "bad routes"}, eve...), exitOK},
+		{append([]string{"thaw", "--admin", o.addr, "--reason", "for fun"}, reader...), exitFailure},
+		{append([]string{"release", "--admin", o.addr, "--origin", "none", "--reason", "a typo"}, eve...), exitFailure},
+		{append([]string{"status", "--admin", o.addr}, reader...), exitOK},
+	} {
+		if code, _, stderr := execute(tt.args...); code != tt.code {
+			t.Errorf("tender %q: code %d, %s, want %d", tt.args, code, stderr, tt.code)
+		}
+	}
+	var found admin.Actions
+	code, stdout, stderr := execute(append([]string{"history", "--admin", o.addr, "-o", "json"}, reader...)...)
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != exitOK || len(found.Actions) != 3 {
+		t.Fatalf("tender history -o json: %v, code %d, %s%s, want 3 actions", err, code, stdout, stderr)
+	}
+	for i, want := range []admin.Action{
+		{Command: "release", Operator: "spiffe://example.org/ns/ops/sa/eve", Reason: "a typo", Code: http.StatusNotFound},
+		{Command: "thaw", Operator: "spiffe://example.org/ns/eyes/sa/rita", Code: http.StatusForbidden},
+		{Command: "freeze", Operator: "spiffe://example.org/ns/ops/sa/eve", Reason: "bad routes", Code: http.StatusOK},
+	} {
+		got := found.Actions[i]
+		if got.Command != want.Command || got.Operator != want.Operator || got.Reason != want.Reason || got.Code != want.Code || got.At.IsZero() ||
+			!strings.HasPrefix(got.From, "127.0.0.1:") || (got.Error == "") != (got.Code == http.StatusOK) {
+			t.Errorf("action %d: %+v, want %+v", i, got, want)
+		}
+		if !slices.ContainsFunc(strings.Split(o.log.String(), "\n"), func(line string) bool {
+			return strings.Contains(line, "operator action") && strings.Contains(line, want.Operator) && strings.Contains(line, want.Command)
+		}) {
+			t.Errorf("the log has no line of %+v", want)
+		}
+	}
+	_, stdout, _ = execute(append([]string{"history", "--admin", o.addr}, reader...)...)
+	if !strings.Contains(stdout, "bad routes") || !strings.Contains(stdout, "is not one of the operators that may act") {
+		t.Errorf("tender history prints %s", stdout)
 	}
 }
 

@@ -20,7 +20,8 @@ var errDrift = errors.New("at least one view differs from its origin, or could n
 
 // newAuditCommand returns tender audit.
 func newAuditCommand(environ func() []string) *cobra.Command {
-	var of admin.Scope
+	var of admin.AuditScope
+	var fleet bool
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Compare the cache of a running relay with its origins",
@@ -38,25 +39,33 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	flags.StringVar(&of.Group, "group", "", "only the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
 	completeTypes(cmd)
+	addReason(cmd, &of.Why)
+	addFleet(cmd, &fleet)
 	output := addOutputFlag(cmd, "text")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
+		addUser(&of.Why)
 		client.http.Timeout = admin.AuditTime + time.Minute
-		return audit(cmd.Context(), client, of, output, cmd.OutOrStdout())
+		return audit(cmd.Context(), client, fleet, of, output, cmd.OutOrStdout())
 	})
 	return cmd
 }
 
-// audit runs an audit on a relay and prints the result.
-func audit(ctx context.Context, client *adminClient, of admin.Scope, output *outputFlag, w io.Writer) error {
-	var found admin.Audits
-	if err := client.command(ctx, "audit", of, &found); err != nil {
-		return err
+// audit runs an audit on a relay, or on all of its tier, and prints the result.
+func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditScope, output *outputFlag, w io.Writer) error {
+	if fleet && output.output == "json" {
+		answers, err := sendToFleet(ctx, client, "audit", of)
+		if err != nil {
+			return err
+		}
+		return output.print(w, answers, nil)
 	}
-	err := output.print(w, found, func() error { return printAudits(w, found.Views) })
-	if err != nil || agrees(found.Views) {
-		return err
-	}
-	return errDrift
+	return sendCommand(ctx, client, fleet, "audit", of, w, func(found admin.Audits) error {
+		err := output.print(w, found, func() error { return printAudits(w, found.Views) })
+		if err != nil || agrees(found.Views) {
+			return err
+		}
+		return errDrift
+	})
 }
 
 // agrees reports whether all views were compared and equal those of their origins.

@@ -25,7 +25,7 @@ func TestCompletion(t *testing.T) {
 		{"get --tls-ca ", "", files},
 		{"history ", getTypes, nothing},
 		{"history cds web --output=", "text json", nothing},
-		{"status -o ", "table wide json", nothing},
+		{"status -o ", "table wide yaml json", nothing},
 		{"status --type ", getTypes, nothing},
 		{"status --admin ", "", nothing},
 		{"status --cert ", "", files},

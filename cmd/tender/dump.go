@@ -76,14 +76,19 @@ func newLogLevelCommand(environ func() []string) *cobra.Command {
 
 		ValidArgsFunction: completeFirst("debug", "info", "warn", "error"),
 	}
+	var to admin.LogLevel
+	var fleet bool
 	flag := addAdminFlag(cmd, environ)
+	addReason(cmd, &to.Why)
+	addFleet(cmd, &fleet)
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
-		var changed admin.LogLevelChange
-		if err := client.command(cmd.Context(), "loglevel", admin.LogLevel{Level: args[0]}, &changed); err != nil {
+		to.Level = args[0]
+		addUser(&to.Why)
+		w := cmd.OutOrStdout()
+		return sendCommand(cmd.Context(), client, fleet, "loglevel", to, w, func(changed admin.LogLevelChange) error {
+			_, err := fmt.Fprintf(w, "the log level is %s, it was %s\n", printable(changed.Level), printable(changed.Before))
 			return err
-		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "the log level is %s, it was %s\n", printable(changed.Level), printable(changed.Before))
-		return err
+		})
 	})
 	return cmd
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -17,14 +19,16 @@ import (
 // newHistoryCommand returns tender history.
 func newHistoryCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "history TYPE NAME",
-		Short: "Print the last changes of a resource of a running relay",
+		Use:   "history [TYPE NAME]",
+		Short: "Print the last changes of a resource of a running relay, or the last actions of operators",
 		Long: "History prints the last changes of a resource that a running relay remembers\n" +
 			"(TENDER_HISTORY), newest first: the time of the control plane's response, the new\n" +
 			"version and size, and the change of the content as a diff of YAML in which secrets\n" +
-			"are redacted. TYPE is a type URL, or a short name such as cds.",
-		Example: "  tender history cds web\n  tender history eds web --limit 1\n  tender history rds web -o json",
-		Args:    cobra.ExactArgs(2),
+			"are redacted. TYPE is a type URL, or a short name such as cds.\n\n" +
+			"Without TYPE and NAME it prints the commands that operators sent since the relay began:\n" +
+			"who, from where, what, why, and the result.",
+		Example: "  tender history\n  tender history cds web\n  tender history eds web --limit 1\n  tender history rds web -o json",
+		Args:    cobra.MatchAll(cobra.MaximumNArgs(2), notOneArgument),
 
 		ValidArgsFunction: completeFirst(strings.Fields(getTypes)...),
 	}
@@ -33,8 +37,16 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 	flag := addAdminFlag(cmd, environ)
 	output := addOutputFlag(cmd, "text")
 	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
-	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of changes")
+	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of changes or actions")
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
+		w := cmd.OutOrStdout()
+		if len(args) == 0 {
+			var done admin.Actions
+			if err := client.get(cmd.Context(), fmt.Sprint("/api/v1/actions?limit=", limit), &done); err != nil {
+				return err
+			}
+			return output.print(w, done, func() error { return printActions(w, done.Actions, time.Now()) })
+		}
 		query := url.Values{"type": {args[0]}, "name": {args[1]}, "limit": {fmt.Sprint(limit)}}
 		if group != "" {
 			query.Set("group", group)
@@ -43,7 +55,6 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 		if err := client.get(cmd.Context(), "/api/v1/history?"+query.Encode(), &h); err != nil {
 			return err
 		}
-		w := cmd.OutOrStdout()
 		return output.print(w, h, func() error { return printHistory(w, h.Changes, time.Now()) })
 	})
 	return cmd
@@ -67,4 +78,37 @@ func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// notOneArgument refuses a TYPE without a NAME.
+func notOneArgument(_ *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return errors.New("want TYPE and NAME of a resource, or neither")
+	}
+	return nil
+}
+
+// printActions prints a table of what operators did.
+func printActions(w io.Writer, actions []admin.Action, now time.Time) error {
+	if len(actions) == 0 {
+		_, err := fmt.Fprintln(w, "no operator has sent a command since the relay began")
+		return err
+	}
+	t := &table{wide: true}
+	t.row("TIME", "AGO", "COMMAND", "OPERATOR", "FROM", "RESULT", "REASON")
+	for _, a := range actions {
+		result := "done"
+		if a.Code != http.StatusOK {
+			result = fmt.Sprint(a.Code)
+		}
+		from := cmp.Or(a.From, "-")
+		if a.Via != "" {
+			from = a.Via
+		}
+		t.row(a.At.Local().Format(time.DateTime), ago(a.At, now), a.Command, a.Operator, from, result, cmp.Or(a.Reason, "-"))
+		if a.Error != "" {
+			t.note("%s", a.Error)
+		}
+	}
+	return t.print(w)
 }

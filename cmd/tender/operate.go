@@ -41,6 +41,7 @@ func newDiscardCommand(environ func() []string) *cobra.Command {
 // newHoldCommand completes a command that decides on removals that are held back.
 func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Command) *cobra.Command {
 	var of admin.HoldScope
+	var fleet bool
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	flags := cmd.Flags()
 	flag := addAdminFlag(cmd, environ)
@@ -49,13 +50,15 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
 	completeTypes(cmd)
 	flags.BoolVar(&of.All, "all", false, "all that is held back")
+	addReason(cmd, &of.Why)
+	addFleet(cmd, &fleet)
 	if name == "release" {
 		flags.BoolVar(&of.Discarded, "discarded", false, "in place of what waits, what was discarded and is still kept")
 	}
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		out := cmd.OutOrStdout()
-		var answer admin.Holds
 		if of.Scope == (admin.Scope{}) && !of.All {
+			var answer admin.Holds
 			if err := client.get(cmd.Context(), "/api/v1/holds", &answer); err != nil {
 				return err
 			}
@@ -64,13 +67,13 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 			}
 			return usageError{errors.New("choose with --origin, --group, --type, or --all")}
 		}
-		if err := client.command(cmd.Context(), name, of, &answer); err != nil {
-			return err
-		}
-		if err := printHolds(out, done, answer.Holds, time.Now()); err != nil {
-			return err
-		}
-		return printWarning(out, answer.Warning)
+		addUser(&of.Why)
+		return sendCommand(cmd.Context(), client, fleet, name, of, out, func(answer admin.Holds) error {
+			if err := printHolds(out, done, answer.Holds, time.Now()); err != nil {
+				return err
+			}
+			return printWarning(out, answer.Warning)
+		})
 	})
 	return cmd
 }
@@ -115,7 +118,7 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 			"now, whatever the origin changes, until tender thaw or for a time. It goes on listening\n" +
 			"to the origin. What it does not know yet, it asks for and shows when it comes. With\n" +
 			"TENDER_SNAPSHOT_DIR the freeze survives a restart of the relay; without it, freeze says\n" +
-			"that it does not. Other relays have to be frozen themselves.",
+			"that it does not. --fleet freezes all relays of the tier.",
 		Example: "  tender freeze --reason 'bad routes since 14:00' --for 2h\n  tender freeze --origin default",
 	})
 	cmd.Flags().DurationVar(&length, "for", 0, "end the freeze after this `duration`, such as 2h (default only by tender thaw)")
@@ -143,34 +146,48 @@ func newThawCommand(environ func() []string) *cobra.Command {
 // newFreezing completes freeze or thaw, and returns its arguments.
 func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cobra.Command, *admin.FreezeScope) {
 	of := new(admin.FreezeScope)
+	var fleet bool
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
-	cmd.Flags().StringVar(&of.Reason, "reason", "", "why, for the log, the status and the page: a `text`")
+	addReason(cmd, &of.Why)
+	addFleet(cmd, &fleet)
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
-		if who, err := user.Current(); err == nil { // otherwise the relay logs the address only
-			of.User = who.Username
-		}
-		var answer admin.Freezes
-		if err := client.command(cmd.Context(), name, of, &answer); err != nil {
-			return err
-		}
-		now := time.Now()
-		t := &table{wide: true}
-		t.row("ORIGIN", "STATE", "VIEWS", "WITHHELD", "BY")
-		for _, f := range answer.Origins {
-			state, how := "changes are distributed", "-"
-			if f.Freeze != nil {
-				state, how = "FROZEN", f.Freeze.Describe(now)
-			}
-			t.row(f.Origin, state, f.Views, f.Withheld, how)
-		}
-		if err := t.print(cmd.OutOrStdout()); err != nil {
-			return err
-		}
-		return printWarning(cmd.OutOrStdout(), answer.Warning)
+		addUser(&of.Why)
+		w := cmd.OutOrStdout()
+		return sendCommand(cmd.Context(), client, fleet, name, of, w, func(answer admin.Freezes) error { return printFreezes(w, answer) })
 	})
 	return cmd, of
+}
+
+// printFreezes writes a table of the origins after freeze or thaw.
+func printFreezes(w io.Writer, answer admin.Freezes) error {
+	now := time.Now()
+	t := &table{wide: true}
+	t.row("ORIGIN", "STATE", "VIEWS", "WITHHELD", "BY")
+	for _, f := range answer.Origins {
+		state, how := "changes are distributed", "-"
+		if f.Freeze != nil {
+			state, how = "FROZEN", f.Freeze.Describe(now)
+		}
+		t.row(f.Origin, state, f.Views, f.Withheld, how)
+	}
+	if err := t.print(w); err != nil {
+		return err
+	}
+	return printWarning(w, answer.Warning)
+}
+
+// addReason adds --reason to a command.
+func addReason(cmd *cobra.Command, why *admin.Why) {
+	cmd.Flags().StringVar(&why.Reason, "reason", "", "why, for the log, the status and the page: a `text`")
+}
+
+// addUser sets the user of the operating system. If it is unknown, the relay logs the address only.
+func addUser(why *admin.Why) {
+	if who, err := user.Current(); err == nil {
+		why.User = who.Username
+	}
 }
 
 // printWarning writes the reason why a decision does not survive a restart of the relay, if there is one.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os/user"
 	"strings"
 	"time"
 
@@ -158,7 +157,7 @@ func newRolloutAbortCommand(environ func() []string) *cobra.Command {
 			"changes one of the resources of the edition, or until tender rollout resume.",
 		Example: "  tender rollout abort --reason 'errors at checkout since 02:10'",
 	})
-	addRolloutReason(cmd, of)
+	addReason(cmd, &of.Why)
 	return cmd
 }
 
@@ -182,12 +181,8 @@ func newRolloutUndoCommand(environ func() []string) *cobra.Command {
 			"rollout abort. One promotion can be undone.",
 		Example: "  tender rollout undo --reason 'connection resets since 02:10'",
 	})
-	addRolloutReason(cmd, of)
+	addReason(cmd, &of.Why)
 	return cmd
-}
-
-func addRolloutReason(cmd *cobra.Command, of *admin.RolloutScope) {
-	cmd.Flags().StringVar(&of.Reason, "reason", "", "why, for the log, the status and the page: a `text`")
 }
 
 // newRolloutCommanding completes a command that changes rollouts, and returns its arguments.
@@ -199,9 +194,7 @@ func newRolloutCommanding(environ func() []string, name string, cmd *cobra.Comma
 	output := addOutputFlag(cmd, "text", "yaml")
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
-		if who, err := user.Current(); err == nil { // otherwise the relay logs the address only
-			of.User = who.Username
-		}
+		addUser(&of.Why)
 		var answer admin.Rollouts
 		if err := client.command(cmd.Context(), "rollout/"+name, of, &answer); err != nil {
 			return err

@@ -392,9 +392,9 @@ func TestRolloutCommands(t *testing.T) {
 	}{
 		{[]string{"promote"}, admin.RolloutScope{}},
 		{[]string{"promote", "--all", "--origin", "default"}, admin.RolloutScope{Origin: "default", All: true}},
-		{[]string{"abort", "--reason", "errors"}, admin.RolloutScope{Reason: "errors"}},
+		{[]string{"abort", "--reason", "errors"}, admin.RolloutScope{Why: admin.Why{Reason: "errors"}}},
 		{[]string{"resume"}, admin.RolloutScope{}},
-		{[]string{"undo", "--reason", "errors"}, admin.RolloutScope{Reason: "errors"}},
+		{[]string{"undo", "--reason", "errors"}, admin.RolloutScope{Why: admin.Why{Reason: "errors"}}},
 	} {
 		must(t, exitOK, []string{" default edition 7f3a9c21 is at stage 2 of 3 (5% 10m0s), another 8m0s, waits for answers"}, append([]string{"rollout"}, tt.args...)...)
 		who := got.User

@@ -48,16 +48,24 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	var of statusChoice
-	var watch bool
+	var watch, fleet bool
 	flag := addAdminFlag(cmd, environ)
-	output := addOutputFlag(cmd, "table", "wide")
+	output := addOutputFlag(cmd, "table", "wide", "yaml")
 	cmd.Flags().StringVar(&of.typ, "type", "", "only of this `type`: a type URL, or a short name such as cds")
 	completeTypes(cmd)
 	cmd.Flags().StringVar(&of.node, "node", "", "only clients in whose node `id` this text is")
+	cmd.Flags().BoolVar(&fleet, "fleet", false, "of all relays of the tier, which the relay knows by TENDER_PEERS")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+", until it is interrupted")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		wide, w := output.output == "wide", cmd.OutOrStdout()
 		show := func(w io.Writer) error {
+			if fleet {
+				s, err := readFleet(cmd.Context(), client)
+				if err != nil {
+					return err
+				}
+				return output.print(w, s, func() error { return printFleet(w, s) })
+			}
 			s, err := readStatus(cmd.Context(), client, of, wide)
 			if err != nil {
 				return err

@@ -238,7 +238,7 @@ func TestStatusErrors(t *testing.T) {
 		{"off", nil, exitUsage, "TENDER_ADMIN_LISTEN is off: set --admin to the admin address of the relay"},
 		{":1", nil, exitFailure, `TENDER_ADMIN_LISTEN=":1": `},
 		{"off", []string{"--admin=here"}, exitUsage, "--admin=here: want host:port or unix:path"},
-		{"off", []string{"-o", "yaml", "--admin=127.0.0.1:1"}, exitUsage, "--output=yaml: want table, wide or json"},
+		{"off", []string{"-o", "xml", "--admin=127.0.0.1:1"}, exitUsage, "--output=xml: want table, wide, yaml or json"},
 		{l.Addr().String(), nil, exitFailure, l.Addr().String() + " is not the admin address of a relay"},
 	} {
 		t.Setenv(adminVariable, tt.variable)

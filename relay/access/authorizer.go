@@ -130,13 +130,13 @@ func (a *Authorizer) Warnings(groupBy []string, hasTLS bool, remoteAdmin []strin
 	return lines
 }
 
-// Operator returns as whom the holder of a certificate operates the relay, or why it does not.
-func (a *Authorizer) Operator(cert *x509.Certificate) (who string, err error) {
+// Operator returns as whom the holder of a certificate has a permission on the admin address, or why it does not.
+func (a *Authorizer) Operator(cert *x509.Certificate, may authz.Permission) (who string, err error) {
 	r := a.rules.Load()
 	if r == nil {
 		return "", errors.New("there are no rules (TENDER_AUTHZ)")
 	}
-	id, err := r.Operator(a.identities(cert))
+	id, err := r.Operator(a.identities(cert), may)
 	return string(id), err
 }
 

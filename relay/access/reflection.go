@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/authz"
 )
 
 // reflectionServices begins the names of the services of reflection, of all versions.
@@ -23,7 +24,7 @@ func (a *Authorizer) RefuseReflection(server any, rpc grpc.ServerStream, info *g
 		return handle(server, rpc)
 	}
 	if p.Certificate != nil {
-		if _, err := a.Operator(p.Certificate); err == nil {
+		if _, err := a.Operator(p.Certificate, authz.Read); err == nil {
 			return handle(server, rpc)
 		}
 	}

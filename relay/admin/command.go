@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"mime"
 	"net"
 	"net/http"
@@ -27,6 +26,9 @@ type Command struct {
 	// Long is how long the command may take, if that is longer than the server bears with
 	// others; its context ends then. Zero means that it is not.
 	Long time.Duration
+
+	// Forwarded has peers send the command on behalf of an operator.
+	Forwarded bool
 
 	do func(ctx context.Context, args []byte) (answer any, err error)
 }
@@ -98,40 +100,40 @@ func (s *Server) command(c Command) http.HandlerFunc {
 			ctx, cancel = takeLong(ctx, w, c.Long)
 			defer cancel()
 		}
-		who, _ := s.operator(r) // was let in
+		caller := CallerOf(ctx)
 		var answer any
 		if err == nil {
-			answer, err = c.do(context.WithValue(ctx, callerKey{}, newCaller(r, who)), args)
+			answer, err = c.do(ctx, args)
 		}
-		code := CodeOf(err)
-		log := s.cfg.Logger.With(slog.String("command", c.Name), slog.String("operator", who), slog.String("from", r.RemoteAddr), slog.Int("code", code))
+		s.record(r, caller, c.Name, args, err)
 		if err != nil {
-			log.LogAttrs(r.Context(), slog.LevelInfo, "command", slog.Any("err", err))
-			writeError(w, code, err.Error())
+			writeError(w, CodeOf(err), err.Error())
 			return
 		}
-		log.LogAttrs(r.Context(), slog.LevelInfo, "command")
-		writeJSON(w, code, answer)
+		writeJSON(w, http.StatusOK, answer)
 	}
 }
 
 // A Caller is who sent a command.
 type Caller struct {
-	Identity string // of the certificate; empty without one
+	Identity string // of the certificate, or as a peer names the operator; empty without one
 	Address  string // without the port; empty on a socket of the file system
+	Via      string // the identity of the peer that forwarded the command; empty if the operator sent it
 }
 
 type callerKey struct{}
 
-func newCaller(r *http.Request, operator string) Caller {
-	if r.TLS != nil {
-		return Caller{Identity: operator}
-	}
+// newCaller returns the caller of a request that comes from an identity, "local" without TLS.
+func newCaller(r *http.Request, identity string) Caller {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = strings.TrimPrefix(r.RemoteAddr, "@") // which a socket of the file system has
 	}
-	return Caller{Address: host}
+	c := Caller{Address: host}
+	if r.TLS != nil {
+		c.Identity = identity
+	}
+	return c
 }
 
 // CallerOf returns who sent the command that a context is of.

@@ -12,11 +12,11 @@ import (
 func debugRoutes() []route {
 	const begin = "/debug/pprof/"
 	return []route{
-		{http.MethodGet, begin, profiled(pprof.Index)}, // and the profiles by name
-		{http.MethodGet, begin + "cmdline", http.HandlerFunc(pprof.Cmdline)},
-		{http.MethodGet, begin + "profile", profiled(pprof.Profile)},
-		{http.MethodGet, begin + "symbol", http.HandlerFunc(pprof.Symbol)},
-		{http.MethodGet, begin + "trace", profiled(pprof.Trace)},
+		get(begin, profiled(pprof.Index)), // and the profiles by name
+		get(begin+"cmdline", http.HandlerFunc(pprof.Cmdline)),
+		get(begin+"profile", profiled(pprof.Profile)),
+		get(begin+"symbol", http.HandlerFunc(pprof.Symbol)),
+		get(begin+"trace", profiled(pprof.Trace)),
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/relay/authz"
 )
 
 // grpcRoutes are the methods of a gRPC server, which come by HTTP/2 on the same port as all
@@ -12,7 +14,7 @@ import (
 func grpcRoutes(server *grpc.Server) (routes []route) {
 	for service, info := range server.GetServiceInfo() {
 		for _, method := range info.Methods {
-			routes = append(routes, route{http.MethodPost, "/" + service + "/" + method.Name, unbounded(server)})
+			routes = append(routes, route{http.MethodPost, "/" + service + "/" + method.Name, unbounded(server), permission{operator: authz.Read}})
 		}
 	}
 	return routes

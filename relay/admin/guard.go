@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,9 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"unicode"
+
+	"github.com/xdstender/tender/relay/authz"
 )
 
 // headers keep a browser from doing harm with what it is answered. Scripts and styles
@@ -32,9 +36,12 @@ func withHeaders(next http.Handler) http.Handler {
 	})
 }
 
-// guard refuses what a page of another site may have a browser send, and by TLS all but
-// operators.
-func (s *Server) guard(next http.Handler) http.Handler {
+// OperatorHeader names the operator on whose behalf a peer sends a command. It counts from peers only.
+const OperatorHeader = "Tender-Operator"
+
+// guard refuses what a page of another site may have a browser send, and by TLS all that the identity of the request
+// does not permit. It adds the caller to the context.
+func (s *Server) guard(mux *http.ServeMux) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := s.ownHost(r); err != nil {
@@ -45,25 +52,78 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			writeError(w, http.StatusForbidden, "a browser sent this for a page of another site")
 			return
 		}
-		if _, err := s.operator(r); err != nil {
-			s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "operator refused",
-				slog.String("from", r.RemoteAddr), slog.String("path", r.URL.Path), slog.Any("err", err))
+		_, pattern := mux.Handler(r)
+		need, served := s.permissions[pattern]
+		if !served {
+			need.operator = authz.Read // to be told that there is nothing
+		}
+		caller, err := s.caller(r, need)
+		if err != nil {
+			s.refuse(r, pattern, err)
 			writeError(w, http.StatusForbidden, err.Error())
 			return
 		}
-		next.ServeHTTP(w, r)
+		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, caller)))
 	})
 }
 
-// operator returns who sent a request. On this host, nobody has to say.
-func (s *Server) operator(r *http.Request) (who string, err error) {
-	if r.TLS == nil {
-		return "local", nil
+// refuse logs that a request was refused. A command of somebody who may read is an action too, so that the attempt is
+// in the history; others could fill the history with attempts.
+func (s *Server) refuse(r *http.Request, pattern string, err error) {
+	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "operator refused",
+		slog.String("from", r.RemoteAddr), slog.String("path", r.URL.Path), slog.Any("err", err))
+	if s.permissions[pattern].operator != authz.Act {
+		return
 	}
-	if len(r.TLS.VerifiedChains) == 0 {
+	if reader, unknown := s.identity(r, authz.Read); unknown == nil {
+		command := strings.TrimPrefix(pattern, http.MethodPost+" /api/v1/")
+		s.record(r, newCaller(r, reader), command, nil, Refuse(http.StatusForbidden, err))
+	}
+}
+
+// caller returns who sent a request, or why the request is not permitted. A request that names an operator is one that
+// a peer forwards.
+func (s *Server) caller(r *http.Request, need permission) (Caller, error) {
+	operator, forwarded := r.Header[OperatorHeader]
+	if !forwarded {
+		who, err := s.identity(r, need.operator)
+		if err != nil && need.peers {
+			if peer, no := s.identity(r, authz.Peer); no == nil {
+				who, err = peer, nil
+			}
+		}
+		return newCaller(r, who), err
+	}
+	if r.TLS == nil {
+		return Caller{}, fmt.Errorf("the header %s is for peers, which need a client certificate", OperatorHeader)
+	}
+	peer, err := s.identity(r, authz.Peer)
+	switch {
+	case err != nil:
+		return Caller{}, fmt.Errorf("the header %s is for peers: %w", OperatorHeader, err)
+	case !need.forwarded:
+		return Caller{}, fmt.Errorf("the header %s: peers forward nothing to %.64q", OperatorHeader, r.URL.Path)
+	case len(operator) != 1 || operator[0] == "" || len(operator[0]) > maxOperatorBytes || strings.ContainsFunc(operator[0], unicode.IsControl):
+		return Caller{}, fmt.Errorf("the header %s: want one identity of at most %d bytes", OperatorHeader, maxOperatorBytes)
+	}
+	caller := newCaller(r, operator[0])
+	caller.Via = peer
+	return caller, nil
+}
+
+// maxOperatorBytes bounds the operator that a peer names.
+const maxOperatorBytes = 1 << 10
+
+// identity returns the identity of a request that has a permission, or why it has none. On this host, nobody has to show
+// one, and there are no peers.
+func (s *Server) identity(r *http.Request, may authz.Permission) (who string, err error) {
+	switch {
+	case r.TLS == nil && may != authz.Peer:
+		return "local", nil
+	case r.TLS == nil || len(r.TLS.VerifiedChains) == 0:
 		return "", errors.New("an operator needs a client certificate")
 	}
-	return s.cfg.TLS.Operator(r.TLS.PeerCertificates[0])
+	return s.cfg.TLS.Operator(r.TLS.PeerCertificates[0], may)
 }
 
 // embedded reports whether another site's page loads the response as a part of itself, such as an image, which costs

@@ -18,6 +18,12 @@ type Scope struct {
 	Type   string `json:"type,omitempty"` // a type URL, or a short name such as cds
 }
 
+// AuditScope are the arguments of audit.
+type AuditScope struct {
+	Scope
+	Why
+}
+
 // Holds is the answer to GET /api/v1/holds, and to the commands release and discard, which
 // say what they were about.
 type Holds struct {
@@ -63,16 +69,15 @@ type HoldScope struct {
 
 	// Discarded has release be about what was discarded.
 	Discarded bool `json:"discarded,omitempty"`
+
+	Why
 }
 
 // FreezeScope are the arguments of freeze and thaw.
 type FreezeScope struct {
 	Origin string `json:"origin,omitempty"` // empty for all
 
-	// Reason is why, at most MaxReasonBytes without control characters. User is the user of the
-	// operating system on whose behalf the client asks, which only counts without a certificate.
-	Reason string `json:"reason,omitempty"`
-	User   string `json:"user,omitempty"`
+	Why
 
 	// ForSeconds is after how long a freeze ends by itself; zero is never. Thaw has none.
 	ForSeconds float64 `json:"for_seconds,omitempty"`
@@ -86,7 +91,7 @@ const (
 
 // Check returns why the arguments of freeze cannot be, as a refusal.
 func (s *FreezeScope) Check() error {
-	if err := checkWords(s.Reason, s.User); err != nil {
+	if err := s.Why.Check(); err != nil {
 		return err
 	}
 	if s.ForSeconds != 0 && !(s.ForSeconds >= minFreeze.Seconds() && s.ForSeconds <= maxFreeze.Seconds()) {
@@ -96,12 +101,12 @@ func (s *FreezeScope) Check() error {
 	return nil
 }
 
-// checkWords returns why the reason of a command, or the user on whose behalf it is sent, cannot be, as a refusal.
-func checkWords(reason, user string) error {
+// Check returns why the reason of a command, or the user on whose behalf it is sent, cannot be, as a refusal.
+func (w *Why) Check() error {
 	switch {
-	case len(reason) > MaxReasonBytes || strings.ContainsFunc(reason, unicode.IsControl):
+	case len(w.Reason) > MaxReasonBytes || strings.ContainsFunc(w.Reason, unicode.IsControl):
 		return Refuse(http.StatusBadRequest, fmt.Errorf("reason: want at most %d bytes in one line", MaxReasonBytes))
-	case len(user) > maxUserBytes || strings.ContainsFunc(user, unicode.IsControl):
+	case len(w.User) > maxUserBytes || strings.ContainsFunc(w.User, unicode.IsControl):
 		return Refuse(http.StatusBadRequest, fmt.Errorf("user: want at most %d bytes in one line", maxUserBytes))
 	}
 	return nil
@@ -161,6 +166,8 @@ func (f *Freezing) Describe(now time.Time) string {
 // "debug", "info", "warn" or "error".
 type LogLevel struct {
 	Level string `json:"level"`
+
+	Why
 }
 
 // A LogLevelChange is the answer to it.

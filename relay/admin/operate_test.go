@@ -41,10 +41,10 @@ func TestH09_ArgumentsOfFreeze(t *testing.T) {
 		want string // empty if it is allowed
 	}{
 		{FreezeScope{}, ""},
-		{FreezeScope{Reason: strings.Repeat("x", MaxReasonBytes), User: "alice", ForSeconds: 7200}, ""},
-		{FreezeScope{Reason: strings.Repeat("x", MaxReasonBytes+1)}, "reason"},
-		{FreezeScope{Reason: "two\nlines"}, "reason"},
-		{FreezeScope{User: "\x1b[31m"}, "user"},
+		{FreezeScope{Why: Why{Reason: strings.Repeat("x", MaxReasonBytes), User: "alice"}, ForSeconds: 7200}, ""},
+		{FreezeScope{Why: Why{Reason: strings.Repeat("x", MaxReasonBytes+1)}}, "reason"},
+		{FreezeScope{Why: Why{Reason: "two\nlines"}}, "reason"},
+		{FreezeScope{Why: Why{User: "\x1b[31m"}}, "user"},
 		{FreezeScope{ForSeconds: -1}, "for_seconds"},
 		{FreezeScope{ForSeconds: 0.5}, "for_seconds"},
 		{FreezeScope{ForSeconds: 1e12}, "for_seconds"},
@@ -59,7 +59,7 @@ func TestH09_ArgumentsOfFreeze(t *testing.T) {
 
 // TestArgumentsOfRolloutCommands are refused as those of freeze are.
 func TestArgumentsOfRolloutCommands(t *testing.T) {
-	for want, of := range map[string]RolloutScope{"": {Origin: "o", All: true, Reason: "errors", User: "alice"}, "reason": {Reason: "two\nlines"}, "user": {User: "\x1b[31m"}} {
+	for want, of := range map[string]RolloutScope{"": {Origin: "o", All: true, Why: Why{Reason: "errors", User: "alice"}}, "reason": {Why: Why{Reason: "two\nlines"}}, "user": {Why: Why{User: "\x1b[31m"}}} {
 		err := of.Check()
 		if (err == nil) != (want == "") || err != nil && (!strings.HasPrefix(err.Error(), want+":") || CodeOf(err) != http.StatusBadRequest) {
 			t.Errorf("%+v: %v, want a refusal of %q", of, err, want)

@@ -22,13 +22,12 @@ type RolloutScope struct {
 	// All has promote serve all clients what the origin has now. The other commands do not have it.
 	All bool `json:"all,omitempty"`
 
-	// Reason and User are as those of a FreezeScope. Only abort and undo have a reason.
-	Reason string `json:"reason,omitempty"`
-	User   string `json:"user,omitempty"`
+	// Only abort and undo have a reason.
+	Why
 }
 
 // Check returns why the arguments of a command about rollouts cannot be, as a refusal.
-func (s *RolloutScope) Check() error { return checkWords(s.Reason, s.User) }
+func (s *RolloutScope) Check() error { return s.Why.Check() }
 
 // A RolloutChoice says which changes GET /api/v1/rollout/diff lists.
 type RolloutChoice struct {

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/relay/authz"
 )
 
-// Config says what a server tells. All fields are required, but for Rollouts, RolloutDiff, Pages, Commands, Debug, TLS
-// and Logger.
+// Config says what a server tells. All fields are required, but for Rollouts, RolloutDiff, Pages, Commands, Action,
+// Tier, Summary, Debug, TLS and Logger.
 type Config struct {
 	// Ready returns why the relay is not ready, for people; nothing if it is.
 	Ready func() []string
@@ -47,6 +49,14 @@ type Config struct {
 	// Commands are what operators may have the relay do.
 	Commands []Command
 
+	// Action receives the audit record of each command. Nil means that nobody else wants it.
+	Action func(context.Context, Action)
+
+	// Tier has the other relays, and Summary returns what this one tells them. Without a Tier, requests about it are
+	// refused; without a Summary, those of peers.
+	Tier    Tier
+	Summary func() *FleetSummary
+
 	// Metrics serves /metrics.
 	Metrics http.Handler
 
@@ -66,8 +76,8 @@ type TLS struct {
 	// Config asks for a certificate, and verifies it.
 	Config *tls.Config
 
-	// Operator returns who the holder of a certificate is, for the log, or why it may ask nothing.
-	Operator func(*x509.Certificate) (who string, err error)
+	// Operator returns the identity of a certificate that has a permission, or why it has not.
+	Operator func(cert *x509.Certificate, may authz.Permission) (who string, err error)
 
 	// IsNamed reports whether a host is one that the server's certificate is for.
 	IsNamed func(host string) bool
@@ -85,13 +95,23 @@ const (
 type Server struct {
 	cfg           Config
 	admin, probes *http.Server
-	routes        []route // of admin
+	routes        []route               // of admin
+	permissions   map[string]permission // by pattern
+	actions       actions
 }
 
 // A route is a method and a path, and what answers there.
 type route struct {
 	method, path string
 	handler      http.Handler
+	permission
+}
+
+// A permission is what a request needs.
+type permission struct {
+	operator  authz.Permission // [authz.Read] or [authz.Act]; nobody has the zero value
+	peers     bool             // peers may ask too
+	forwarded bool             // peers may ask on behalf of an operator
 }
 
 // New returns a server.
@@ -101,29 +121,37 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{cfg: cfg}
 	probes := []route{
-		{http.MethodGet, "/livez", http.HandlerFunc(livez)},
-		{http.MethodGet, "/readyz", http.HandlerFunc(s.readyz)},
-		{http.MethodGet, "/metrics", cfg.Metrics},
+		get("/livez", http.HandlerFunc(livez)),
+		get("/readyz", http.HandlerFunc(s.readyz)),
+		get("/metrics", cfg.Metrics),
 	}
 	s.routes = slices.Concat(probes, grpcRoutes(cfg.GRPC), []route{
-		{http.MethodGet, "/api/v1/status", answer(func(*http.Request) (any, error) { return cfg.Status(), nil })},
-		{http.MethodGet, "/api/v1/holds", answer(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })},
-		{http.MethodGet, "/api/v1/rollouts", answer(s.rollouts)},
-		{http.MethodGet, "/api/v1/rollout/diff", answer(s.rolloutDiff)},
-		{http.MethodGet, "/api/v1/clients", answer(s.clients)},
-		{http.MethodGet, "/api/v1/clients/{number}", answer(s.client)},
-		{http.MethodGet, "/api/v1/resources", answer(s.resources)},
-		{http.MethodGet, "/api/v1/history", answer(s.history)},
-		{http.MethodGet, "/api/v1/dump", http.HandlerFunc(s.dump)},
+		get("/api/v1/status", answer(func(*http.Request) (any, error) { return cfg.Status(), nil })),
+		get("/api/v1/holds", answer(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })),
+		get("/api/v1/rollouts", answer(s.rollouts)),
+		get("/api/v1/rollout/diff", answer(s.rolloutDiff)),
+		get("/api/v1/clients", answer(s.clients)),
+		get("/api/v1/clients/{number}", answer(s.client)),
+		get("/api/v1/resources", answer(s.resources)),
+		get("/api/v1/history", answer(s.history)),
+		get("/api/v1/actions", answer(s.listActions)),
+		get("/api/v1/fleet", answer(s.fleetStatus)),
+		{http.MethodGet, "/api/v1/fleet/self", answer(s.fleetSelf), permission{operator: authz.Read, peers: true}},
+		get("/api/v1/dump", http.HandlerFunc(s.dump)),
 	})
 	if cfg.Pages != nil {
-		s.routes = append(s.routes, route{http.MethodGet, "/", cfg.Pages})
+		s.routes = append(s.routes, get("/", cfg.Pages))
 	}
 	if cfg.Debug {
 		s.routes = append(s.routes, debugRoutes()...)
 	}
-	for _, c := range cfg.Commands {
-		s.routes = append(s.routes, route{http.MethodPost, "/api/v1/" + c.Name, s.command(c)})
+	for _, c := range s.withFleet(cfg.Commands) {
+		may := permission{operator: authz.Act, forwarded: c.Forwarded}
+		s.routes = append(s.routes, route{http.MethodPost, "/api/v1/" + c.Name, s.command(c), may})
+	}
+	s.permissions = make(map[string]permission, len(s.routes))
+	for _, r := range s.routes {
+		s.permissions[r.method+" "+r.path] = r.permission
 	}
 	s.probes = s.newHTTPServer(withHeaders(muxOf(probes)))
 	s.admin = s.newHTTPServer(withHeaders(s.guard(muxOf(s.routes))))
@@ -131,6 +159,11 @@ func New(cfg Config) *Server {
 		s.admin.TLSConfig = cfg.TLS.Config
 	}
 	return s
+}
+
+// get returns the route of a page that operators read.
+func get(path string, handler http.Handler) route {
+	return route{method: http.MethodGet, path: path, handler: handler, permission: permission{operator: authz.Read}}
 }
 
 func muxOf(routes []route) *http.ServeMux {

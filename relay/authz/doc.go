@@ -13,12 +13,17 @@
 //	  types: [lds, rds, cds, eds]
 //	  secrets: ["{ns}/*", ca]
 //	  xdstp: ["xdstp://example.org/*/{ns}/**"]
-//	operators: ["spiffe://example.org/ns/ops/sa/*"]
+//	operators:
+//	  read: ["spiffe://example.org/ns/ops/sa/*"]
+//	  act: ["spiffe://example.org/ns/ops/sa/lead"]
+//	peers: ["spiffe://example.org/ns/tender/sa/tender"]
 //
 // A rule applies to a client if one of the client's identities and its Node match the rule's patterns. A client without
 // a rule is rejected; a client with several rules may do what any of them allows. A rule without node, types or xdstp
 // does not restrict these, but Secrets are allowed only by name, in secrets. An identity that matches operators may use
-// the relay's admin address, and has no further rights as a client.
+// the relay's admin address, and has no further rights as a client: under read it may ask, under act it may send
+// commands, and neither includes the other. A list without read and act is of operators that may do both. Peers may
+// send commands on behalf of an operator whom they name.
 //
 // In a pattern, * stands for any text without a slash or a tilde, in a DNS name also without a dot; **
 // stands for any text; and {name}, in an identity, for a whole part between slashes or dots,

@@ -30,7 +30,7 @@ func TestOperators(t *testing.T) {
 		{[]Identity{Anonymous}, ""},
 		{nil, ""},
 	} {
-		got, err := p.Operator(tt.ids)
+		got, err := p.Operator(tt.ids, Read)
 		if got != tt.want || (err == nil) != (tt.want != "") || err != nil && !strings.HasSuffix(err.Error(), " is not one of the operators") {
 			t.Errorf("Operator(%q) = %q, %v, want %q", tt.ids, got, err, tt.want)
 		}
@@ -49,10 +49,50 @@ func TestOperatorsRefused(t *testing.T) {
 		"[eve]":       `operators: "eve": `,
 		"eve":         "operators is not a list",
 		"[]":          "operators is empty",
+
+		"{}":                   "operators is empty; allowed: a list of identities, or read and act with one each",
+		"{read: []}":           "operators.read is empty",
+		"{act: [anonymous]}":   `operators.act: "anonymous": an operator needs a client certificate`,
+		"{write: ['dns:eve']}": `operators has no field "write"; allowed: act, read`,
 	} {
 		_, err := Parse("a.yaml", []byte(strings.Replace(operated, operated[strings.Index(operated, "operators: ")+len("operators: "):], list, 1)))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("operators: %s: %v, want %s", list, err, want)
 		}
+	}
+}
+
+// Reading, acting and forwarding are separate: none of them includes another.
+func TestOperatorsReadAndActApart(t *testing.T) {
+	p := policy(t)
+	if _, err := p.Operator([]Identity{"dns:eve.example.org"}, Peer); err == nil || p.HasPeers() {
+		t.Error("without peers there is a peer")
+	}
+	p, err := Parse("a.yaml", []byte(strings.Replace(operated, operated[strings.Index(operated, "operators: "):],
+		"operators: {read: ['dns:eye', 'dns:both'], act: ['dns:hand', 'dns:both']}\npeers: ['dns:tender']\n", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[Identity]map[Permission]bool{
+		"dns:eye":    {Read: true},
+		"dns:hand":   {Act: true},
+		"dns:both":   {Read: true, Act: true},
+		"dns:tender": {Peer: true},
+	} {
+		for _, may := range []Permission{Read, Act, Peer} {
+			if _, err := p.Operator([]Identity{id}, may); (err == nil) != want[may] {
+				t.Errorf("%s, %s: %v, want permission %t", id, may, err, want[may])
+			}
+		}
+	}
+	if !p.HasOperators() || !p.HasPeers() {
+		t.Error("HasOperators or HasPeers is false")
+	}
+	both, err := Parse("a.yaml", []byte(operated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := both.Operator([]Identity{"email:admin@example.org"}, Act); err != nil {
+		t.Errorf("a list without permissions: %v, want reading and acting", err)
 	}
 }

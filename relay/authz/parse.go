@@ -33,7 +33,7 @@ func Parse(file string, data []byte) (*Policy, error) {
 	if err != nil {
 		return nil, r.syntax(err)
 	}
-	policy := new(Policy)
+	policy := &Policy{operators: make(map[Permission][]identityPattern)}
 	names := map[string]bool{}
 	found := r.mapping(root, "the file", map[string]func(*yaml.Node){
 		"version": func(n *yaml.Node) {
@@ -51,16 +51,8 @@ func Parse(file string, data []byte) (*Policy, error) {
 				policy.rules = append(policy.rules, rule)
 			}
 		},
-		"operators": func(n *yaml.Node) {
-			r.texts(n, "operators", func(text string) error {
-				if text == string(Anonymous) {
-					return errors.New("an operator needs a client certificate")
-				}
-				p, err := parseIdentity(text)
-				policy.operators = append(policy.operators, p)
-				return err
-			})
-		},
+		"operators":  func(n *yaml.Node) { r.operators(n, policy.operators) },
+		string(Peer): func(n *yaml.Node) { policy.operators[Peer] = r.certified(n, string(Peer), "a peer") },
 	})
 	if root.Kind == yaml.MappingNode {
 		for _, field := range []string{"version", "rules"} {

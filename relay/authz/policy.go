@@ -16,7 +16,7 @@ import (
 // A Policy is what a file of rules says. Its methods may be called from any goroutine.
 type Policy struct {
 	rules     []rule
-	operators []identityPattern
+	operators map[Permission][]identityPattern
 }
 
 // A rule says what clients may have whose identity and node meet it. Of a list that is nil,
@@ -75,7 +75,10 @@ func (p *Policy) Knows(id Identity) bool { return len(p.meet([]Identity{id})) > 
 
 // TrustDomains returns the trust domains of the SPIFFE IDs that rules and operators are about, in order.
 func (p *Policy) TrustDomains() (domains []string) {
-	patterns := slices.Clone(p.operators)
+	var patterns []identityPattern
+	for _, listed := range p.operators {
+		patterns = append(patterns, listed...)
+	}
 	for i := range p.rules {
 		patterns = append(patterns, p.rules[i].identities...)
 	}

@@ -62,6 +62,15 @@ type Config struct {
 	AdminListen []string `env:"ADMIN_LISTEN"`
 	ProbeListen []string `env:"PROBE_LISTEN"`
 
+	// Peers are the admin addresses of the relays of the same tier: host:port, or dns:///host:port for all addresses of a
+	// name. The files are for connections to them: without PeersCA, the system's CAs verify peers. PeersServerName is a
+	// name or a SPIFFE ID that their certificates must have.
+	Peers           []string `env:"PEERS"`
+	PeersCA         string   `env:"PEERS_TLS_CA"`
+	PeersCert       string   `env:"PEERS_TLS_CERT"`
+	PeersKey        string   `env:"PEERS_TLS_KEY"`
+	PeersServerName string   `env:"PEERS_TLS_SERVER_NAME"`
+
 	// The Node that the relay presents to the origin.
 	NodeID       string   `env:"NODE_ID"`
 	NodeCluster  string   `env:"NODE_CLUSTER"`

@@ -20,6 +20,9 @@ type Credentials struct {
 	Origins []OriginCredentials // in the order of origins
 	Clients *tlsfiles.Server    // nil if clients are spoken to in plaintext
 
+	// Peers returns the configuration of a handshake with the relay of the same tier at a host; nil without peers.
+	Peers func(host string) *tls.Config
+
 	Authorizer *access.Authorizer
 	Warnings   []string // of what is wrong with files that can be used nonetheless; owned by Files once it runs
 }
@@ -54,6 +57,7 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 		})
 		errs = append(errs, err)
 	}
+	errs = append(errs, c.openPeers(cfg))
 	var err error
 	c.Authorizer, err = access.Open(cfg.Authz, cfg.Secrets, len(cfg.TLSTrustDomains) > 0, c.Files, func() { c.warn(cfg, log) })
 	errs = append(errs, err)

@@ -156,6 +156,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	c.checkTrustDomains(wrong, found)
 	c.checkUnread(wrong, found)
 	c.checkAdmin(wrong, found)
+	c.checkPeers(wrong, found)
 	c.checkRollout(wrong, found)
 	if c.LRS != LRSOff && len(c.Origin) > 0 && isDirectory(c.Origin[0]) {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which takes no load reports", humanize.Quote(c.Origin[0]))

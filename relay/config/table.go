@@ -145,6 +145,21 @@ var variables = []spec{
 		parse:   typed(offOr(parseListen)),
 	},
 	{
+		name: "PEERS", shown: "`off`",
+		allowed: "`off`, or `host:port` or `dns:///host:port`, at most 100, separated by commas; with `TENDER_PEERS_TLS_CERT` and `TENDER_PEERS_TLS_KEY`",
+		meaning: "admin addresses of the relays of the same tier, for `tender status --fleet` and commands with `--fleet`; a `dns` name stands for all of its addresses, and the relay itself may be among them",
+		parse:   typed(offOr(parsePeers)),
+	},
+	file("PEERS_TLS_CA", "", "PEM file with the CAs that verify peers; without it, those of the system do"),
+	file("PEERS_TLS_CERT", ", beside its key", "PEM file with the certificate that the relay shows to peers, whose rules list it under `peers`"),
+	file("PEERS_TLS_KEY", ", beside its certificate", "PEM file with the key of that certificate"),
+	{
+		name: "PEERS_TLS_SERVER_NAME", shown: "the host of the peer",
+		allowed: "a DNS name, an IP address, or a SPIFFE ID with a path, which needs `TENDER_PEERS_TLS_CA`",
+		meaning: "name that the certificates of peers must have",
+		parse:   typed(parseServerName),
+	},
+	{
 		name: "NODE_ID", shown: "`tender/<hostname>`",
 		allowed: "printable text of at most 4KiB, in which `{field}` may be a field of `TENDER_NODE_GROUP_BY`",
 		meaning: "id of the Node that the relay presents to the origin; with `{cluster}`, say, each group has one of its own",

@@ -110,12 +110,12 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 			t.Errorf("cluster a was %s and is %s", before, after)
 		}
 
-		if s := w.commands("promote", admin.RolloutScope{User: "alice"}); s.Stage != 2 {
+		if s := w.commands("promote", admin.RolloutScope{Why: admin.Why{User: "alice"}}); s.Stage != 2 {
 			t.Errorf("promote answers %+v, want stage 2", s)
 		}
 		w.have("lds l@2", canary, second)
 		w.have("lds l@1", other)
-		if s := w.commands("abort", admin.RolloutScope{Reason: "errors", User: "alice"}); s.Halted == nil || !strings.HasPrefix(s.Halted.Reason, "abort by alice") || !strings.HasSuffix(s.Halted.Reason, ": errors") {
+		if s := w.commands("abort", admin.RolloutScope{Why: admin.Why{Reason: "errors", User: "alice"}}); s.Halted == nil || !strings.HasPrefix(s.Halted.Reason, "abort by alice") || !strings.HasSuffix(s.Halted.Reason, ": errors") {
 			t.Errorf("abort answers %+v, want who rejected it and why", s)
 		}
 		w.stands(rollout.Halted, 0)
@@ -135,7 +135,7 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		w.commands("promote", admin.RolloutScope{All: true})
 		w.stands(rollout.Current, 0)
 		w.have("cds a@2 b@1 c@1", all...)
-		w.commands("undo", admin.RolloutScope{Reason: "resets"})
+		w.commands("undo", admin.RolloutScope{Why: admin.Why{Reason: "resets"}})
 		if o := w.stands(rollout.Halted, 0).Outcomes; o != (rollout.Outcomes{Promoted: 1, Halted: 1, Undone: 1}) {
 			t.Errorf("outcomes since the restart %+v, want one promotion, which was undone", o)
 		}
@@ -158,8 +158,8 @@ func TestRolloutCommandsAreChecked(t *testing.T) {
 		}{
 			{"promote", admin.RolloutScope{Origin: "x"}, http.StatusNotFound, `there is no origin \"x\": there are default`},
 			{"abort", admin.RolloutScope{All: true}, http.StatusBadRequest, "all: only promote has it"},
-			{"resume", admin.RolloutScope{Reason: "x"}, http.StatusBadRequest, "reason: only abort and undo have it"},
-			{"undo", admin.RolloutScope{Reason: "two\nlines"}, http.StatusBadRequest, "reason: want at most"},
+			{"resume", admin.RolloutScope{Why: admin.Why{Reason: "x"}}, http.StatusBadRequest, "reason: only abort and undo have it"},
+			{"undo", admin.RolloutScope{Why: admin.Why{Reason: "two\nlines"}}, http.StatusBadRequest, "reason: want at most"},
 			{"undo", map[string]string{"orign": "x"}, http.StatusBadRequest, `unknown field \"orign\"`},
 		} {
 			refusesCommand(w.t, w.relay, tt.command, tt.args, tt.code, tt.words)

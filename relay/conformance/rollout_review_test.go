@@ -49,7 +49,7 @@ func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
 				w.have("cds a@2 b@1", all...)
 				w.change("lds l@2")
 				w.pass(5 * time.Second)
-				w.commands("undo", admin.RolloutScope{Reason: "a is bad"})
+				w.commands("undo", admin.RolloutScope{Why: admin.Why{Reason: "a is bad"}})
 				w.stands(rollout.Halted, 0)
 				w.have("cds a@1 b@1", all...)
 				w.have("lds l@1", all...)

@@ -51,7 +51,7 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		began := time.Now()
-		answer := r.freezes(admin.FreezeScope{Reason: "bad routes", User: "alice"})
+		answer := r.freezes(admin.FreezeScope{Why: admin.Why{Reason: "bad routes", User: "alice"}})
 		if f := answer.Origins[0]; !f.Frozen || f.Freeze == nil || !f.Freeze.SurvivesRestart || answer.Warning != "" {
 			t.Errorf("freeze: %+v, want one that survives a restart", answer)
 		}
@@ -135,9 +135,9 @@ func TestH09_LaterFreezeCounts(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		began := time.Now()
-		r.freezes(admin.FreezeScope{Reason: "first", ForSeconds: 60})
+		r.freezes(admin.FreezeScope{ForSeconds: 60, Why: admin.Why{Reason: "first"}})
 		time.Sleep(30 * time.Second)
-		r.freezes(admin.FreezeScope{Reason: "second", ForSeconds: 3600})
+		r.freezes(admin.FreezeScope{ForSeconds: 3600, Why: admin.Why{Reason: "second"}})
 		time.Sleep(time.Minute)
 		if f := r.frozen(); f == nil || f.Reason != "second" || !f.Since.Equal(began) || !f.Until.Equal(began.Add(30*time.Second+time.Hour)) {
 			t.Errorf("the second freeze is %+v, want it since the first, and for an hour", f)

@@ -159,4 +159,4 @@ func (w *world) holdOver() (heal func()) {
 }
 
 // freezeFor is a freeze of the soak, which lasts longer than clocks are set ahead while it does.
-var freezeFor = admin.FreezeScope{Reason: "the soak", ForSeconds: (5 * time.Hour).Seconds()}
+var freezeFor = admin.FreezeScope{Why: admin.Why{Reason: "the soak"}, ForSeconds: (5 * time.Hour).Seconds()}

@@ -1,6 +1,7 @@
 package tlsfiles
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -53,6 +54,23 @@ func (w *Watch) Client(cfg ClientConfig) (credentials.TransportCredentials, erro
 		errs = append(errs, w.pairOf(cfg.Cert, cfg.Key, c.files.pair.Store))
 	}
 	return c, errors.Join(errs...)
+}
+
+// ClientTLS is Client for servers that do not speak gRPC. It returns the configuration of one handshake with the server at
+// a host, which the certificate must be for unless cfg has a ServerName.
+func (w *Watch) ClientTLS(cfg ClientConfig) (func(host string) *tls.Config, error) {
+	opened, err := w.Client(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c := opened.(*client) //nolint:errcheck // which Client returns
+	return func(host string) *tls.Config {
+		config := c.config()
+		if c.id.IsZero() {
+			config.ServerName = cmp.Or(cfg.ServerName, host)
+		}
+		return config
+	}, nil
 }
 
 // ParseID reads a SPIFFE ID of a workload: one with a path.

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// errFleet is the result of a command that at least one relay did not carry out. The details have been printed.
+var errFleet = errors.New("at least one relay did not carry out the command")
+
+// addFleet adds --fleet to a command.
+func addFleet(cmd *cobra.Command, fleet *bool) {
+	cmd.Flags().BoolVar(fleet, "fleet", false, "on all relays of the tier, which the relay knows by TENDER_PEERS")
+}
+
+// sendCommand has a relay, or all relays of its tier, carry out a command, and has show print each answer.
+func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, name string, args any, w io.Writer, show func(A) error) error {
+	if !fleet {
+		var answer A
+		if err := client.command(ctx, name, args, &answer); err != nil {
+			return err
+		}
+		return show(answer)
+	}
+	answers, err := sendToFleet(ctx, client, name, args)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, r := range answers.Relays {
+		if _, err := fmt.Fprintf(w, "relay %s (%s)\n", printable(r.Address), printable(cmp.Or(r.NodeID, "unknown"))); err != nil {
+			return err
+		}
+		var answer A
+		err := json.Unmarshal(r.Answer, &answer)
+		switch {
+		case r.Error != "":
+			failed = errFleet
+			_, err = fmt.Fprintf(w, "FAILED: %s\n", printable(r.Error))
+		case err == nil:
+			if no := show(answer); no != nil {
+				failed = no
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
+// sendToFleet has all relays of a tier carry out a command.
+func sendToFleet(ctx context.Context, client *adminClient, name string, args any) (answers admin.FleetAnswers, err error) {
+	client.http.Timeout = admin.AuditTime + 2*time.Minute
+	err = client.command(ctx, "fleet/"+name, args, &answers)
+	return answers, err
+}
+
+// printFleet writes the relays of a tier as a table, and where their content differs.
+func printFleet(w io.Writer, s *admin.FleetStatus) error {
+	t := &table{wide: true}
+	t.row("RELAY", "NODE", "VERSION", "READY", "STREAMS", "REFUSING", "LAGGING", "HELD", "FROZEN")
+	for _, r := range s.Relays {
+		if r.FleetSummary == nil {
+			t.row(r.Address, "UNREACHABLE")
+			t.note("%s", r.Error)
+			continue
+		}
+		ready := "yes"
+		if !r.Ready {
+			ready = "NO"
+		}
+		t.row(r.Address, r.NodeID, r.Version, ready, r.Streams, r.Refusing, r.Lagging, r.Held, cmp.Or(strings.Join(r.Frozen, ","), "-"))
+	}
+	t.row()
+	t.row("GROUP", "ORIGIN", "GENERATION", "RELAYS")
+	t.generations(s)
+	for _, d := range s.Disagreements {
+		t.row()
+		t.row(fmt.Sprintf("DISAGREEMENT on %s of %s for %s:", shortType(d.TypeURL), d.Origin, d.Group))
+		for _, version := range slices.Sorted(maps.Keys(d.Versions)) {
+			t.row("  "+version, strings.Join(d.Versions[version], ", "))
+		}
+	}
+	return t.print(w)
+}
+
+// generations adds a row for each generation of each view, with the relays that serve it.
+func (t *table) generations(s *admin.FleetStatus) {
+	type served struct{ group, origin, generation string }
+	by := make(map[served][]string)
+	for _, r := range s.Relays {
+		if r.FleetSummary == nil {
+			continue
+		}
+		for _, v := range r.Views {
+			if v.Generation != "" {
+				of := served{v.Group, v.Origin, v.Generation}
+				by[of] = append(by[of], r.Address)
+			}
+		}
+		if r.Omitted > 0 {
+			t.note("%s has %d more views, which are not compared", r.Address, r.Omitted)
+		}
+	}
+	order := slices.SortedFunc(maps.Keys(by), func(a, b served) int {
+		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.origin, b.origin), cmp.Compare(a.generation, b.generation))
+	})
+	for _, of := range order {
+		t.row(of.group, of.origin, of.generation, strings.Join(by[of], ", "))
+	}
+}
+
+// readFleet requests the state of all relays of a tier.
+func readFleet(ctx context.Context, client *adminClient) (*admin.FleetStatus, error) {
+	s := new(admin.FleetStatus)
+	text, err := client.ask(ctx, http.MethodGet, "/api/v1/fleet", nil)
+	if err == nil {
+		err = json.Unmarshal(text, s)
+	}
+	return s, err
+}

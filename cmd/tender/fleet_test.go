@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+const tierRules = `
+version: 1
+rules:
+- name: fleet
+  identities: ["spiffe://example.org/ns/shop/**"]
+operators:
+  read: ["spiffe://example.org/ns/ops/**", "spiffe://example.org/ns/eyes/**"]
+  act: ["spiffe://example.org/ns/ops/**"]
+peers: ["spiffe://example.org/ns/tender/**"]
+`
+
+// A tier is two relays of one origin that know each other, one address where nothing listens, and two peers that are no
+// relays.
+type tier struct {
+	*operated
+	addrs []string // of the relays
+	logs  []*relaytest.Log
+}
+
+func newTier(t *testing.T) *tier {
+	t.Helper()
+	s := &tier{operated: &operated{t: t, dir: t.TempDir(), signs: relaytest.NewCA(t)}}
+	s.ca = relaytest.WriteFile(t, s.dir, "ca.pem", s.signs.PEM)
+	cert, key := s.signs.Sign(relaytest.Leaf{URI: "spiffe://example.org/ns/tender/sa/tender", Names: []string{"127.0.0.1"}}).Write(t, s.dir)
+	rules := relaytest.WriteFile(t, s.dir, "authz.yaml", []byte(tierRules))
+
+	var listeners []net.Listener
+	peers := []string{closedAddress(t), liar(t, s.signs, func(w io.Writer) { _, _ = io.WriteString(w, "<html>") }), liar(t, s.signs, endless)}
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners = append(listeners, l)
+		s.addrs = append(s.addrs, l.Addr().String())
+		peers = append(peers, l.Addr().String())
+	}
+	files := t.TempDir()
+	for i, l := range listeners {
+		_ = l.Close() // the relay listens there itself, by TLS
+		r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+			"TENDER_ORIGIN=file://" + files, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:" + port(l), "TENDER_NODE_ID=" + fmt.Sprint("relay-", i),
+			"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + s.ca, "TENDER_AUTHZ=" + rules,
+			"TENDER_PEERS=" + strings.Join(peers, ","), "TENDER_PEERS_TLS_CA=" + s.ca, "TENDER_PEERS_TLS_CERT=" + cert, "TENDER_PEERS_TLS_KEY=" + key,
+		}})
+		s.logs = append(s.logs, &r.Log)
+	}
+	s.addr = s.addrs[0]
+	return s
+}
+
+func port(l net.Listener) string { return fmt.Sprint(l.Addr().(*net.TCPAddr).Port) }
+
+// closedAddress returns an address where nothing listens.
+func closedAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	return l.Addr().String()
+}
+
+// endless writes until the reader leaves.
+func endless(w io.Writer) {
+	for err := error(nil); err == nil; {
+		_, err = io.WriteString(w, strings.Repeat(" ", 64<<10))
+	}
+}
+
+// liar runs a server with a good certificate that is no relay, and returns its address.
+func liar(t *testing.T, ca *relaytest.CA, write func(io.Writer)) string {
+	t.Helper()
+	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
+	config, err := (&tlsFlags{cert: cert, key: key}).config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w) }))
+	s.TLS = config
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// TestFleetIsSeenFromOneRelay: one relay tells of all of its tier, and why it does not know of those that it cannot ask.
+func TestFleetIsSeenFromOneRelay(t *testing.T) {
+	s := newTier(t)
+	reader := s.certificate("spiffe://example.org/ns/eyes/sa/rita")
+	code, stdout, stderr := execute(append([]string{"status", "--fleet", "-o", "json", "--admin", s.addr}, reader...)...)
+	var found admin.FleetStatus
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != exitOK || len(found.Relays) != 5 {
+		t.Fatalf("tender status --fleet: %v, code %d, %s%s, want 5 relays", err, code, stdout, stderr)
+	}
+	for i, want := range []string{"relay-0", "connection refused", "is not that of a relay", "has more than 4194304 bytes", "relay-1"} {
+		r := found.Relays[i]
+		if r.FleetSummary != nil && (r.NodeID != want || !r.Ready || r.Error != "") || r.FleetSummary == nil && !strings.Contains(r.Error, want) {
+			t.Errorf("relay %d: %+v, want %s", i, r, want)
+		}
+	}
+	_, stdout, _ = execute(append([]string{"status", "--fleet", "--admin", s.addr}, reader...)...)
+	if strings.Count(stdout, "UNREACHABLE") != 3 || !strings.Contains(stdout, "relay-1") {
+		t.Errorf("tender status --fleet prints %s", stdout)
+	}
+	if code, stdout, _ = execute(append([]string{"status", "--fleet", "-o", "yaml", "--admin", s.addr}, reader...)...); code != exitOK || !strings.Contains(stdout, "node_id: relay-1") {
+		t.Errorf("tender status --fleet -o yaml: code %d, %s", code, stdout)
+	}
+}
+
+// TestFleetCommandNamesTheOperator: a command with --fleet is carried out by every relay that can be reached, on behalf of
+// the operator, whom each records with the relay that forwarded it.
+func TestFleetCommandNamesTheOperator(t *testing.T) {
+	s := newTier(t)
+	const eve = "spiffe://example.org/ns/ops/sa/eve"
+	code, stdout, _ := execute(append([]string{"freeze", "--fleet", "--reason", "bad routes", "--admin", s.addr}, s.certificate(eve)...)...)
+	if code != exitFailure || strings.Count(stdout, "FROZEN") != 2 || strings.Count(stdout, "FAILED: ") != 3 || !strings.Contains(stdout, "(relay-1)") {
+		t.Errorf("tender freeze --fleet: code %d, %s, want 2 relays that freeze and 3 that fail", code, stdout)
+	}
+	flags := s.certificate("spiffe://example.org/ns/eyes/sa/rita")
+	_, stdout, _ = execute(append([]string{"history", "-o", "json", "--admin", s.addrs[1]}, flags...)...)
+	var done admin.Actions
+	if err := json.Unmarshal([]byte(stdout), &done); err != nil || len(done.Actions) != 1 {
+		t.Fatalf("tender history of the peer: %v, %s, want one action", err, stdout)
+	}
+	if a := done.Actions[0]; a.Command != "freeze" || a.Operator != eve || a.Via != "spiffe://example.org/ns/tender/sa/tender" || a.Reason != "bad routes" {
+		t.Errorf("the peer recorded %+v", a)
+	}
+	// Who may not act may not have others act.
+	if code, _, stderr := execute(append([]string{"thaw", "--fleet", "--admin", s.addr}, flags...)...); code != exitFailure || !strings.Contains(stderr, "may act") {
+		t.Errorf("tender thaw --fleet of a reader: code %d, %s", code, stderr)
+	}
+}
+
+// TestOnlyPeersForward: the header that names an operator counts from peers only, and peers may neither read nor act
+// without it, but for their summary.
+func TestOnlyPeersForward(t *testing.T) {
+	s := newTier(t)
+	for _, tt := range []struct {
+		who, method, path, operator string
+		code                        int
+		want                        string
+	}{
+		{"ops/sa/eve", "POST", "freeze", "spiffe://example.org/ns/ops/sa/boss", 403, "is not one of the peers"},
+		{"eyes/sa/rita", "POST", "freeze", "spiffe://example.org/ns/ops/sa/eve", 403, "is not one of the peers"},
+		{"shop/sa/cart", "POST", "freeze", "spiffe://example.org/ns/ops/sa/eve", 403, "is not one of the peers"},
+		{"tender/sa/x", "POST", "freeze", "", 403, "may act"},
+		{"tender/sa/x", "POST", "fleet/freeze", "spiffe://example.org/ns/ops/sa/eve", 403, "peers forward nothing"},
+		{"tender/sa/x", "POST", "rollout/abort", "spiffe://example.org/ns/ops/sa/eve", 403, "peers forward nothing"},
+		{"tender/sa/x", "GET", "status", "", 403, "is not one of the operators"},
+		{"tender/sa/x", "GET", "status", "spiffe://example.org/ns/ops/sa/eve", 403, "peers forward nothing"},
+		{"tender/sa/x", "GET", "fleet/self", "", 200, "relay-0"},
+		{"shop/sa/cart", "GET", "fleet/self", "", 403, "is not one of the operators"},
+		{"tender/sa/x", "POST", "thaw", "alice at 127.0.0.1", 200, "origins"},
+	} {
+		flags := s.certificate("spiffe://example.org/ns/" + tt.who)
+		config, err := (&tlsFlags{ca: flags[1], cert: flags[3], key: flags[5]}).config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), tt.method, "https://"+s.addr+"/api/v1/"+tt.path, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		if tt.operator != "" {
+			r.Header.Set(admin.OperatorHeader, tt.operator)
+		}
+		resp, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != tt.code || !strings.Contains(string(text), tt.want) {
+			t.Errorf("%s %s of %s for %q: %s %s %v, want %d and %q", tt.method, tt.path, tt.who, tt.operator, resp.Status, text, err, tt.code, tt.want)
+		}
+		_ = resp.Body.Close()
+	}
+}

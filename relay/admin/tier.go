@@ -1,0 +1,146 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// FleetStatus is the answer to GET /api/v1/fleet: all relays of a tier, as far as this one can reach them.
+type FleetStatus struct {
+	Relays []FleetRelay `json:"relays"` // this one first
+
+	// Disagreements are the sets of which relays serve different content. They pass while a change is on its way.
+	Disagreements []Disagreement `json:"disagreements"`
+}
+
+// A FleetRelay is what one relay of the tier answered.
+type FleetRelay struct {
+	Address string `json:"address"`         // where this relay asked it; "self" for this one, if TENDER_PEERS does not list it
+	Error   string `json:"error,omitempty"` // why nothing is known of it; then there are no further fields
+
+	*FleetSummary
+}
+
+// A FleetSummary is the answer to GET /api/v1/fleet/self: what a relay tells its peers.
+type FleetSummary struct {
+	Instance string      `json:"instance"` // of the process: random
+	NodeID   string      `json:"node_id"`
+	Version  string      `json:"version"`
+	Ready    bool        `json:"ready"`
+	Streams  int         `json:"streams"`
+	Refusing int         `json:"refusing"` // clients
+	Lagging  int         `json:"lagging"`  // clients
+	Held     int         `json:"held"`     // resources whose removal is held back
+	Frozen   []string    `json:"frozen"`   // origins
+	Views    []FleetView `json:"views"`    // at most MaxFleetViews
+	Omitted  int         `json:"omitted,omitempty"`
+}
+
+// MaxFleetViews is how many views a FleetSummary lists. Omitted counts the others.
+const MaxFleetViews = 1000
+
+// A FleetView is the content of a view.
+type FleetView struct {
+	Group  string `json:"group"`
+	Origin string `json:"origin"`
+	Shared bool   `json:"shared,omitempty"`
+
+	// Generation is a digest of Versions: two relays with the same one hold the same content.
+	Generation string `json:"generation,omitempty"`
+
+	// Versions are those of the wildcards' sets by type. Types of which clients ask names alone are left out, since
+	// replicas have other clients.
+	Versions map[string]string `json:"versions"`
+}
+
+// A Disagreement is a set of which relays have different content.
+type Disagreement struct {
+	Group    string              `json:"group"`
+	Origin   string              `json:"origin"`
+	TypeURL  string              `json:"type_url"`
+	Versions map[string][]string `json:"versions"` // the addresses of relays by version
+}
+
+// FleetAnswers is the answer to a command for all relays of a tier: POST /api/v1/fleet/NAME.
+type FleetAnswers struct {
+	Relays []FleetAnswer `json:"relays"` // this one first
+}
+
+// A FleetAnswer is what one relay answered to a command.
+type FleetAnswer struct {
+	Address string          `json:"address"`
+	NodeID  string          `json:"node_id,omitempty"`
+	Error   string          `json:"error,omitempty"` // why it was not carried out
+	Answer  json.RawMessage `json:"answer,omitempty"`
+}
+
+// A Tier has the other relays of a tier. Its methods may be called from any goroutine.
+type Tier interface {
+	// Status asks all peers for their summaries.
+	Status(ctx context.Context, own *FleetSummary) FleetStatus
+
+	// Forward sends a command to all peers, on behalf of an operator, and returns their answers. Each may take at most
+	// that long.
+	Forward(ctx context.Context, own *FleetSummary, name, operator string, args []byte, long time.Duration) []FleetAnswer
+}
+
+// errNoPeers is the answer to whatever is about the tier, if the relay does not know its peers.
+var errNoPeers = Refuse(http.StatusNotFound, errors.New("TENDER_PEERS is off"))
+
+func (s *Server) fleetStatus(r *http.Request) (any, error) {
+	if s.cfg.Tier == nil {
+		return nil, errNoPeers
+	}
+	return s.cfg.Tier.Status(r.Context(), s.cfg.Summary()), nil
+}
+
+func (s *Server) fleetSelf(*http.Request) (any, error) {
+	if s.cfg.Summary == nil {
+		return nil, errNoPeers
+	}
+	return s.cfg.Summary(), nil
+}
+
+// Times that forwarding takes beside a command, and that a command may take that is not long.
+const (
+	peersTime   = 30 * time.Second
+	commandTime = 20 * time.Second
+)
+
+// forAll returns a command that this relay and all its peers carry out.
+func (s *Server) forAll(c Command) Command {
+	long := max(c.Long, commandTime)
+	return Command{Name: "fleet/" + c.Name, Long: long + peersTime, do: func(ctx context.Context, args []byte) (any, error) {
+		if s.cfg.Tier == nil {
+			return nil, errNoPeers
+		}
+		own := s.cfg.Summary()
+		operator := CallerOf(ctx).By(whyOf(args).User)
+		others := make(chan []FleetAnswer, 1)
+		go func() { others <- s.cfg.Tier.Forward(ctx, own, c.Name, operator, args, long) }() // awaited below
+		mine := FleetAnswer{Address: "self", NodeID: own.NodeID}
+		answer, err := c.do(ctx, args)
+		if err == nil {
+			mine.Answer, err = json.Marshal(answer)
+		}
+		if err != nil {
+			mine.Error = err.Error()
+		}
+		return FleetAnswers{Relays: append([]FleetAnswer{mine}, <-others...)}, nil
+	}}
+}
+
+// withFleet adds to commands those of them that are for all relays of a tier.
+func (s *Server) withFleet(commands []Command) []Command {
+	all := slices.Clone(commands)
+	for _, c := range commands {
+		if c.Forwarded {
+			all = append(all, s.forAll(c))
+		}
+	}
+	return all
+}

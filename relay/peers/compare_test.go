@@ -1,0 +1,28 @@
+package peers
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// TestReplicasDisagreeByContent: a set is named if two relays serve other content for it, not if a relay lacks it or cannot
+// be reached.
+func TestReplicasDisagreeByContent(t *testing.T) {
+	relay := func(address, group string, versions map[string]string) admin.FleetRelay {
+		return admin.FleetRelay{Address: address, FleetSummary: &admin.FleetSummary{Views: []admin.FleetView{{Group: group, Origin: "default", Versions: versions}}}}
+	}
+	got := disagreements([]admin.FleetRelay{
+		relay("a", "g", map[string]string{"cds": "1", "lds": "1", "rds": "1"}),
+		relay("b", "g", map[string]string{"cds": "2", "lds": "1"}),
+		relay("c", "h", map[string]string{"lds": "3"}),
+		relay("d", "g", map[string]string{"cds": "1"}),
+		{Address: "e", Error: "unreachable"},
+	})
+	want := []admin.Disagreement{{Group: "g", Origin: "default", TypeURL: "cds", Versions: map[string][]string{"1": {"a", "d"}, "2": {"b"}}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("disagreements (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,212 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// Bounds of what peers cost.
+const (
+	maxPeers         = 100             // that are asked
+	maxAtOnce        = 16              // requests
+	maxAnswerBytes   = 4 << 20         // of one peer
+	resolveTimeout   = 3 * time.Second // of all names
+	summaryTimeout   = 3 * time.Second // of one peer
+	maxRefusalLength = 300
+)
+
+// Config says where peers are. All fields are required.
+type Config struct {
+	// Targets are host:port, or dns:///host:port for all addresses of a name.
+	Targets []string
+
+	// TLS returns the configuration of a handshake with a peer at a host.
+	TLS func(host string) *tls.Config
+}
+
+// A Tier has the peers of a relay. It implements admin.Tier.
+type Tier struct{ cfg Config }
+
+// New returns a tier.
+func New(cfg Config) *Tier { return &Tier{cfg} }
+
+// A peer is one address that is asked.
+type peer struct {
+	address string // host:port, of an IP address if it was resolved
+	host    string // of the target
+	err     error  // why there is nothing to ask
+}
+
+// Status implements admin.Tier.
+func (t *Tier) Status(ctx context.Context, own *admin.FleetSummary) admin.FleetStatus {
+	status := admin.FleetStatus{Relays: []admin.FleetRelay{{Address: "self", FleetSummary: own}}, Disagreements: []admin.Disagreement{}}
+	for _, found := range t.summaries(ctx) {
+		if found.summary != nil && found.summary.Instance == own.Instance {
+			status.Relays[0].Address = found.address
+			continue
+		}
+		shown := admin.FleetRelay{Address: found.address, FleetSummary: found.summary}
+		if found.err != nil {
+			shown.Error = found.err.Error()
+		}
+		status.Relays = append(status.Relays, shown)
+	}
+	status.Disagreements = append(status.Disagreements, disagreements(status.Relays)...)
+	return status
+}
+
+// Forward implements admin.Tier. A relay that several addresses lead to receives the command once.
+func (t *Tier) Forward(ctx context.Context, own *admin.FleetSummary, name, operator string, args []byte, long time.Duration) []admin.FleetAnswer {
+	others := slices.DeleteFunc(t.summaries(ctx), func(a asked) bool { return a.summary != nil && a.summary.Instance == own.Instance })
+	answers := make([]admin.FleetAnswer, len(others))
+	forEach(len(others), func(i int) {
+		other := &others[i]
+		answers[i].Address = other.address
+		err := other.err
+		if err == nil {
+			answers[i].NodeID = other.summary.NodeID
+			err = t.ask(ctx, other.peer, long, http.MethodPost, "/api/v1/"+name, operator, args, &answers[i].Answer)
+		}
+		if err != nil {
+			answers[i].Error = err.Error()
+		}
+	})
+	return answers
+}
+
+// An asked peer has its summary, or an error.
+type asked struct {
+	peer
+	summary *admin.FleetSummary
+}
+
+// summaries asks all peers. Of several addresses of one relay, the first is returned.
+func (t *Tier) summaries(ctx context.Context) []asked {
+	found := t.peers(ctx)
+	all := make([]asked, len(found))
+	forEach(len(found), func(i int) {
+		all[i].peer = found[i]
+		if found[i].err != nil {
+			return
+		}
+		summary := new(admin.FleetSummary)
+		if all[i].err = t.ask(ctx, found[i], summaryTimeout, http.MethodGet, "/api/v1/fleet/self", "", nil, summary); all[i].err != nil {
+			return
+		}
+		if summary.Instance == "" {
+			all[i].err = errors.New("the answer is not that of a relay: it has no instance")
+			return
+		}
+		all[i].summary = summary
+	})
+	known := make(map[string]bool)
+	return slices.DeleteFunc(all, func(a asked) bool {
+		if a.summary == nil {
+			return false
+		}
+		again := known[a.summary.Instance]
+		known[a.summary.Instance] = true
+		return again
+	})
+}
+
+// forEach calls do for each number below n, and maxAtOnce times at once at most.
+func forEach(n int, do func(i int)) {
+	var all sync.WaitGroup
+	free := make(chan struct{}, maxAtOnce)
+	for i := range n {
+		free <- struct{}{}
+		all.Go(func() { // awaited below
+			defer func() { <-free }()
+			do(i)
+		})
+	}
+	all.Wait()
+}
+
+// peers resolves the targets.
+func (t *Tier) peers(ctx context.Context) (all []peer) {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	for _, target := range t.cfg.Targets {
+		name, resolve := strings.CutPrefix(target, "dns:///")
+		host, port, err := net.SplitHostPort(name)
+		addresses := []string{host}
+		if resolve && err == nil {
+			addresses, err = net.DefaultResolver.LookupHost(ctx, host)
+		}
+		if err != nil {
+			all = append(all, peer{address: target, err: err})
+			continue
+		}
+		for _, address := range addresses {
+			if p := (peer{address: net.JoinHostPort(address, port), host: host}); !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	if more := len(all) - maxPeers; more > 0 {
+		all = append(all[:maxPeers], peer{address: "others", err: fmt.Errorf("%d more addresses were not asked; at most %d are", more, maxPeers)})
+	}
+	return all
+}
+
+// ask sends one request on a connection of its own, and reads the answer as JSON.
+func (t *Tier) ask(ctx context.Context, p peer, long time.Duration, method, path, operator string, body []byte, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, long)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, "https://"+p.address+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set(admin.OperatorHeader, operator)
+	}
+	config := t.cfg.TLS(p.host)
+	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
+	if config.ServerName != "" {
+		r.Host = config.ServerName // a name of the certificate, or an address
+	}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(r)
+	if err != nil {
+		return fmt.Errorf("unreachable: %w", errors.Unwrap(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the answer: %w", err)
+	case len(text) > maxAnswerBytes:
+		return fmt.Errorf("the answer has more than %d bytes", maxAnswerBytes)
+	case resp.StatusCode != http.StatusOK:
+		return refusal(resp, text)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("the answer is not that of a relay: %w", err)
+	}
+	return nil
+}
+
+// refusal returns the error of an answer other than 200.
+func refusal(resp *http.Response, text []byte) error {
+	var refused struct{ Error string }
+	if json.Unmarshal(text, &refused) != nil || refused.Error == "" {
+		refused.Error = resp.Status
+	}
+	return errors.New(refused.Error[:min(len(refused.Error), maxRefusalLength)])
+}

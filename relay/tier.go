@@ -1,0 +1,66 @@
+package relay
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/peers"
+)
+
+// tier returns the peers of the relay; nil if there are none.
+func (r *Relay) tier() admin.Tier {
+	if len(r.cfg.Peers) == 0 {
+		return nil
+	}
+	return peers.New(peers.Config{Targets: r.cfg.Peers, TLS: r.credentials.Peers})
+}
+
+// summary returns what the relay tells its peers.
+func (r *Relay) summary() *admin.FleetSummary {
+	status := r.status()
+	s := &admin.FleetSummary{
+		Instance: r.instance, NodeID: r.cfg.NodeID, Version: r.version, Ready: status.Relay.Ready, Streams: status.Relay.Streams,
+		Frozen: []string{}, Views: []admin.FleetView{},
+	}
+	if clients, err := r.fleet().Clients(admin.ClientQuery{Sort: admin.ByLag}); err == nil {
+		s.Refusing, s.Lagging = clients.Totals.Refusing, clients.Totals.Lagging
+	}
+	for _, o := range status.Origins {
+		s.Held += o.Held
+		if o.Frozen {
+			s.Frozen = append(s.Frozen, o.Name)
+		}
+	}
+	s.Omitted = max(len(status.Views)-admin.MaxFleetViews, 0)
+	for _, v := range status.Views[:len(status.Views)-s.Omitted] {
+		shown := admin.FleetView{Group: v.Group, Origin: v.Origin, Shared: v.Shared, Versions: map[string]string{}}
+		for _, t := range v.Types {
+			if t.Version != "" {
+				shown.Versions[t.TypeURL] = contentOf(t.Version)
+			}
+		}
+		shown.Generation = generationOf(shown.Versions)
+		s.Views = append(s.Views, shown)
+	}
+	return s
+}
+
+// contentOf returns the part of a version that identifies the content: what follows the last "~" (B.2). What is before
+// it may differ between replicas.
+func contentOf(version string) string { return version[strings.LastIndexByte(version, '~')+1:] }
+
+// generationOf returns a digest of versions; nothing of none.
+func generationOf(versions map[string]string) string {
+	if len(versions) == 0 {
+		return ""
+	}
+	sum := sha256.New()
+	for _, typeURL := range slices.Sorted(maps.Keys(versions)) {
+		_, _ = sum.Write([]byte(typeURL + "\x00" + versions[typeURL] + "\x00")) // a hash never fails
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:6])
+}
