@@ -292,5 +292,5 @@ func (s *stream) checkCold(p *pass) error {
 		p.wakeAt(until)
 		return nil
 	}
-	return guard.Ended(guard.EndedCold, codes.Unavailable, "the origin cannot be reached, and nothing is known of what was asked for")
+	return guard.Ended(guard.EndedCold, codes.Unavailable, "control plane unreachable and no cached configuration for this subscription")
 }

@@ -278,6 +278,9 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 		}
 		sources[typeURL] = t.Source()
 		out.Phase = t.Phase.String()
+		if t.Phase == cache.Unknown && t.Wildcard.Count() == 0 && t.ByName.Count() > 0 {
+			out.Phase = admin.PhaseByName
+		}
 		if t.Phase > cache.Unknown {
 			out.Version = t.Wildcard.Sum().Version(t.Wildcard.System())
 		}

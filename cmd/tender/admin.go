@@ -149,6 +149,10 @@ func (c *adminClient) do(ctx context.Context, method, path string, body []byte, 
 	return nil
 }
 
+// http2Answer is the start of the error of [net/http] where a server of HTTP/2 alone answers a request of HTTP/1: its
+// SETTINGS frame, which begins with its length.
+const http2Answer = `malformed HTTP response "\x00\x00`
+
 // ask returns what the relay answers.
 func (c *adminClient) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
@@ -161,6 +165,9 @@ func (c *adminClient) ask(ctx context.Context, method, path string, body []byte)
 	}
 	resp, err := c.http.Do(r)
 	if err != nil {
+		if strings.Contains(err.Error(), http2Answer) {
+			return nil, fmt.Errorf("wrong port: %s is the xDS port of a relay, or another server of gRPC; set --admin or %s to the relay's admin address", c.address, adminVariable)
+		}
 		return nil, fmt.Errorf("ask the relay: %w; set --admin or %s to its admin address", errors.Unwrap(err), adminVariable)
 	}
 	defer func() { _ = resp.Body.Close() }()

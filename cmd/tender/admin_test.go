@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -156,4 +157,11 @@ func TestAdminTLSHost(t *testing.T) {
 		}
 		_, _ = resp.Body.Close(), conn.Close()
 	}
+}
+
+// TestWrongPort checks that a command that is given the other port of a relay says so.
+func TestWrongPort(t *testing.T) {
+	xds, operators := serveGRPC(t, listenTCP(t), deltaSays()), serveAdmin(t, "tcp", someStatus(time.Now()))
+	must(t, exitFailure, []string{"wrong port: " + xds + " is the xDS port"}, "status", "--admin", xds)
+	must(t, exitFailure, []string{"(wrong port: this is the admin port"}, "get", "-a", operators, "cds")
 }

@@ -45,7 +45,9 @@ func newDemoCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.OutOrStdout()
 			o.Command = invocation(os.Args[0])
-			o.Logger = newLogger(cmd.ErrOrStderr(), slog.LevelWarn, "text")
+			o.Level = new(slog.LevelVar)
+			o.Level.Set(slog.LevelWarn)
+			o.Logger = newLogger(cmd.ErrOrStderr(), o.Level, "text")
 			if err := checkDemo(o, !cmd.Flags().Changed("for"), envoy); err != nil {
 				return err
 			}

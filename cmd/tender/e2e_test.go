@@ -165,8 +165,8 @@ func testNoOrigin(t *testing.T, b binary) {
 	for _, variant := range [][]string{nil, {"--sotw"}} {
 		args := append([]string{"get", "-a", address, "cds"}, variant...)
 		code, stdout, stderr := b.run(t, nil, args...)
-		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "the origin cannot be reached") {
-			t.Errorf("tender %q: code %d, stdout %q, stderr %q, want 1 and that the origin cannot be reached", args, code, stdout, stderr)
+		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "control plane unreachable") {
+			t.Errorf("tender %q: code %d, stdout %q, stderr %q, want 1 and that the control plane is unreachable", args, code, stdout, stderr)
 		}
 	}
 	// An impatient one must learn what it waits for, too.

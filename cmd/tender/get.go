@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 )
 
 // getTypes are the short names that tender get takes, as its help lists them.
-const getTypes = "lds rds srds vhds cds eds leds sds rtds ecds"
+const getTypes = "lds rds srds vhds cds eds leds sds rtds ecds clusters endpoints listeners routes secrets"
 
 // getOptions are the command line of tender get.
 type getOptions struct {
@@ -46,7 +47,7 @@ func newGetCommand() *cobra.Command {
 		Short: "Print the resources that an xDS server sends",
 		Long: "Get requests resources from an xDS v3 server (Tender or any other with ADS) and\n" +
 			"prints them. TYPE is one of\n\n" +
-			"  " + getTypes + "\n\n" +
+			"  " + strings.Replace(getTypes, " clusters", "\n  clusters", 1) + "\n\n" +
 			"or a type URL. Without a NAME it asks for everything of that type.\n\n" +
 			"Fields that Envoy marks as sensitive are printed as [redacted], and resources of an\n" +
 			"unknown type as their size and digest. YAML and JSON are a list of resources, which\n" +
@@ -88,6 +89,11 @@ func newGetCommand() *cobra.Command {
 	return cmd
 }
 
+// typeAliases are the names of resources that TYPE may be in place of the short name of their service.
+var typeAliases = map[string]string{
+	"clusters": "cds", "endpoints": "eds", "listeners": "lds", "routes": "rds", "secrets": "sds",
+}
+
 // take reads TYPE and the NAMEs, and checks the flags.
 func (o *getOptions) take(args []string) error {
 	var ok bool
@@ -97,7 +103,8 @@ func (o *getOptions) take(args []string) error {
 	case strings.Contains(typ, "."):
 		o.typeURL, ok = "type.googleapis.com/"+typ, true
 	default:
-		o.typeURL, ok = schema.TypeURLFor(strings.ToLower(typ))
+		typ = strings.ToLower(typ)
+		o.typeURL, ok = schema.TypeURLFor(cmp.Or(typeAliases[typ], typ))
 	}
 	if !ok {
 		return fmt.Errorf("unknown type %q: want one of %s, or a type URL", args[0], getTypes)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -392,6 +393,16 @@ func TestGetOverTLS(t *testing.T) {
 		code, stdout, stderr := execute(append([]string{"get", "-a", cp.address, "cds"}, args...)...)
 		if code != exitFailure || stdout != "" || !strings.Contains(stderr, why) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q, want %q", args, code, stdout, stderr, why)
+		}
+	}
+}
+
+// TestGetAliases checks that TYPE may be the name of the resources.
+func TestGetAliases(t *testing.T) {
+	for alias, short := range typeAliases {
+		by, as := getOptions{output: "yaml", address: "127.0.0.1:1"}, getOptions{output: "yaml", address: "127.0.0.1:1"}
+		if err := errors.Join(by.take([]string{alias}), as.take([]string{short})); err != nil || by.typeURL != as.typeURL {
+			t.Errorf("tender get %s: type %q, %v, want that of %s, %q", alias, by.typeURL, err, short, as.typeURL)
 		}
 	}
 }

@@ -84,12 +84,26 @@ func newRootCommand() *cobra.Command {
 		newRolloutCommand(os.Environ),
 		newAuditCommand(os.Environ),
 		newDemoCommand(),
+		newVersionCommand(),
 	)
 	completeRest(root)
 	return root
 }
 
-// versionLine is what --version prints.
+// newVersionCommand returns tender version.
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version, commit and build of this binary",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
+			return err
+		},
+	}
+}
+
+// versionLine is what tender version and --version print.
 func versionLine() string {
 	return fmt.Sprintf("tender %s (commit %s, %s, %s, %s/%s)",
 		version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)

@@ -29,10 +29,12 @@ func must(t *testing.T, code int, want []string, args ...string) {
 }
 
 func TestVersion(t *testing.T) {
-	code, stdout, stderr := execute("--version")
 	want := fmt.Sprintf("tender dev (commit unknown, unknown, %s, %s/%s)\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	if code != exitOK || stdout != want || stderr != "" {
-		t.Errorf("tender --version: code %d, stdout %q, stderr %q, want 0, %q", code, stdout, stderr, want)
+	for _, arg := range []string{"version", "--version"} {
+		code, stdout, stderr := execute(arg)
+		if code != exitOK || stdout != want || stderr != "" {
+			t.Errorf("tender %s: code %d, stdout %q, stderr %q, want 0, %q", arg, code, stdout, stderr, want)
+		}
 	}
 }
 

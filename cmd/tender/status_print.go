@@ -127,9 +127,13 @@ func stateOf(v *admin.View, now time.Time) string {
 
 // clients adds the totals, and the clients that reject or lack something.
 func (t *table) clients(c *shownClients, now time.Time) {
-	sum := fmt.Sprintf("%d clients", c.Totals.Matching)
+	noun := "clients"
+	if c.Totals.Streams == 1 {
+		noun = "client"
+	}
+	sum := fmt.Sprintf("%d %s", c.Totals.Matching, noun)
 	if c.Totals.Matching < c.Totals.Streams {
-		sum = fmt.Sprintf("%d of %d clients", c.Totals.Matching, c.Totals.Streams)
+		sum = fmt.Sprintf("%d of %d %s", c.Totals.Matching, c.Totals.Streams, noun)
 	}
 	sum += fmt.Sprintf(": %d rejecting, %d stalled, %d lagging", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
 	if c.Totals.Lagging > 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"sigs.k8s.io/yaml"
 
 	"github.com/xdstender/tender/relay/admin"
 )
@@ -261,5 +262,18 @@ func TestAdminCommand(t *testing.T) {
 	}
 	if err := c.command(t.Context(), "greet", struct{}{}, &answer); err == nil || !strings.HasSuffix(err.Error(), ": nobody is there") {
 		t.Errorf("greet nobody: %v, want that nobody is there", err)
+	}
+}
+
+// TestStatusYAML checks that tender status prints YAML with what its JSON has.
+func TestStatusYAML(t *testing.T) {
+	address := serveAdmin(t, "tcp", someStatus(time.Now()))
+	code, text, stderr := execute("status", "-o", "yaml", "--admin", address)
+	var as, got map[string]any
+	err := yaml.Unmarshal([]byte(text), &got)
+	_, text, _ = execute("status", "-o", "json", "--admin", address)
+	err = errors.Join(err, json.Unmarshal([]byte(text), &as))
+	if diff := cmp.Diff(as["views"], got["views"]); code != exitOK || err != nil || as["views"] == nil || diff != "" {
+		t.Errorf("tender status -o yaml: code %d, error %v, stderr %s, views (-JSON +YAML):\n%s", code, err, stderr, diff)
 	}
 }

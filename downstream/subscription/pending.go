@@ -85,7 +85,7 @@ func (f *pendingErrors) addUnreachable(n *cache.Name) {
 		f.unreachableSent = make(map[*cache.Name]struct{})
 	}
 	f.unreachableSent[n] = struct{}{}
-	f.add(n.String(), codes.Unavailable, "the origin cannot be reached")
+	f.add(n.String(), codes.Unavailable, "control plane unreachable")
 }
 
 // take moves errors of the relay to a body, until that is full.

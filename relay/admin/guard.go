@@ -63,6 +63,10 @@ func (s *Server) guard(mux *http.ServeMux) http.Handler {
 			writeError(w, http.StatusForbidden, err.Error())
 			return
 		}
+		if !served && isGRPC(r) {
+			writeWrongPort(w)
+			return
+		}
 		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, caller)))
 	})
 }

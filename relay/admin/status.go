@@ -175,6 +175,9 @@ type View struct {
 	Types   []Type `json:"types"`
 }
 
+// PhaseByName is the phase of a type that clients subscribe to by name alone, such as EDS and RDS.
+const PhaseByName = "by name"
+
 // A Type is what a view holds of one resource type.
 type Type struct {
 	TypeURL string `json:"type_url"`
@@ -189,7 +192,7 @@ type Type struct {
 	Version string `json:"version,omitempty"`
 
 	// Phase is how much is known of the wildcard's set: unknown, settled (the first
-	// answer seems complete) or confirmed.
+	// answer seems complete) or confirmed; [PhaseByName] if clients subscribe to names alone.
 	Phase string `json:"phase"`
 
 	// ChangedAt is when a resource last changed.

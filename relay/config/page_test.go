@@ -175,3 +175,12 @@ func TestConfigurationPage(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestTableIsPlainText checks that the table of tender check has no marks of Markdown.
+func TestTableIsPlainText(t *testing.T) {
+	for _, s := range (Config{}).Table() {
+		if strings.ContainsRune(s.Meaning, '`') || strings.Contains(s.Meaning, "](") {
+			t.Errorf("%s: the meaning has Markdown: %s", s.Variable, s.Meaning)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -108,4 +109,7 @@ func MarkdownTable() string {
 }
 
 // plain strips the marks of Markdown.
-func plain(s string) string { return strings.ReplaceAll(s, "`", "") }
+func plain(s string) string { return link.ReplaceAllString(strings.ReplaceAll(s, "`", ""), "$1") }
+
+// link matches a link of Markdown.
+var link = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)

@@ -77,6 +77,9 @@ type Options struct {
 
 	// Logger receives the relay's log. Nil discards it.
 	Logger *slog.Logger
+
+	// Level is the least level that Logger logs, for tender log-level. Nil means that it cannot be changed.
+	Level *slog.LevelVar
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -290,7 +293,7 @@ func (d *demo) newRelay(listen string) error {
 	if err != nil {
 		return err
 	}
-	d.relay, err = relay.New(cfg, relay.Options{Logger: slog.New(wanted{d.Logger.Handler()}), Version: d.Version})
+	d.relay, err = relay.New(cfg, relay.Options{Logger: slog.New(wanted{d.Logger.Handler()}), Level: d.Level, Version: d.Version})
 	return err
 }
 
