@@ -24,6 +24,32 @@ type standing struct {
 	answered bool
 	open     bool  // a probe's stream is, and the origin has not answered
 	err      error // of the last probe that ended without an answer; nil if none did
+	logged   repeat
+}
+
+// A repeat is a log line that is repeated at growing intervals while its cause remains.
+type repeat struct {
+	last  time.Time
+	every time.Duration
+}
+
+// The intervals of a repeat.
+const (
+	leastRepeat = 10 * time.Second
+	mostRepeat  = 10 * time.Minute
+)
+
+// due reports whether the line is to be logged now: at once for a new cause, and then at growing intervals.
+func (r *repeat) due(newCause bool, now time.Time) bool {
+	if !newCause && now.Sub(r.last) < r.every {
+		return false
+	}
+	if r.last = now; newCause {
+		r.every = leastRepeat
+	} else {
+		r.every = min(2*r.every, mostRepeat)
+	}
+	return true
 }
 
 // errNoGoodFile says that a directory has files and none of them can be used.
@@ -79,7 +105,7 @@ func (r *Relay) readiness(ctx context.Context) {
 			if e.open {
 				e.err = was.err // until it answers
 			}
-			r.logProbe(was, &e)
+			r.logProbe(was, &e, time.Now())
 			*was = e.standing
 		case <-cold:
 			waited = true
@@ -150,12 +176,13 @@ func (r *Relay) warnUnreachable(stands []standing) {
 	}
 }
 
-// logProbe logs why a probe had no answer, if the last one had another reason or none.
-func (r *Relay) logProbe(was *standing, e *probeEvent) {
-	if e.err == nil || was.err != nil && was.err.Error() == e.err.Error() {
+// logProbe logs why a probe had no answer, as its [repeat] says.
+func (r *Relay) logProbe(was *standing, e *probeEvent, now time.Time) {
+	e.logged = was.logged
+	if e.err == nil || e.open || !e.logged.due(was.err == nil || was.err.Error() != e.err.Error(), now) {
 		return
 	}
-	r.log.Warn("origin does not answer the relay's probe: the relay is not ready", slog.String("origin", r.cfg.OriginName(e.origin)), slog.Any("err", e.err))
+	r.log.Warn("origin does not answer: relay not ready", slog.String("origin", r.cfg.OriginName(e.origin)), slog.Any("err", e.err))
 }
 
 // notReady returns why the relay is not ready, for people (B.8).

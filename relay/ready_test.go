@@ -1,0 +1,42 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestB8_UnreachableOriginIsLoggedAgain checks that the cause of a relay that is not ready is logged at once and then at
+// growing intervals, and a new cause at once.
+func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
+	var log bytes.Buffer
+	r := &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}
+	var was standing
+	now := time.Unix(1e9, 0)
+	var at []int // seconds at which a line was logged
+	for second := range 3000 {
+		err := errors.New("no such host")
+		if second == 2000 {
+			err = errors.New("connection refused")
+		}
+		for _, e := range []probeEvent{{standing: standing{err: err}}, {standing: standing{open: true, err: err}}} {
+			before := log.Len()
+			r.logProbe(&was, &e, now.Add(time.Duration(second)*time.Second))
+			was = e.standing
+			if log.Len() > before {
+				at = append(at, second)
+			}
+		}
+	}
+	want := []int{0, 10, 30, 70, 150, 310, 630, 1230, 1830, 2000, 2001, 2011, 2031, 2071, 2151, 2311, 2631}
+	if !slices.Equal(at, want) {
+		t.Errorf("logged at %v, want %v", at, want)
+	}
+	if text := log.String(); !strings.Contains(text, "no such host") || strings.Count(text, "connection refused") != 1 {
+		t.Errorf("the log lacks a cause, or repeats one that has passed:\n%s", text)
+	}
+}
