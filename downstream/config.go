@@ -221,6 +221,10 @@ type Group struct {
 	Node  *node  // that the origin takes the group for; read-only
 	Leave func() // may be called again
 
+	// Failure returns why the last request of the group to an origin failed; nil if none has. It must not wait. Nil is
+	// unknown.
+	Failure func() error
+
 	// Counts is the group's. Nil counts nothing.
 	Counts *Counts
 

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"fmt"
 	"log/slog"
 	"strconv"
 	"time"
@@ -292,5 +293,24 @@ func (s *stream) checkCold(p *pass) error {
 		p.wakeAt(until)
 		return nil
 	}
-	return guard.Ended(guard.EndedCold, codes.Unavailable, "control plane unreachable and no cached configuration for this subscription")
+	return guard.Ended(guard.EndedCold, codes.Unavailable, "%s", s.group.coldText())
+}
+
+// coldText is what a client of the group is told for which there is no configuration: what the origin answered, if it
+// was reached and refused the relay's request, and that it was not otherwise.
+func (g *Group) coldText() string {
+	const uncached = "no cached configuration for this subscription"
+	var failure error
+	if g.Failure != nil {
+		failure = g.Failure()
+	}
+	of, is := status.FromError(failure)
+	switch {
+	case failure == nil:
+		return "control plane unreachable and " + uncached
+	case !is || of.Code() == codes.Unavailable || of.Code() == codes.DeadlineExceeded:
+		return fmt.Sprintf("control plane unreachable and %s: %.256s", uncached, of.Message())
+	default:
+		return fmt.Sprintf("control plane rejected the request (%s: %.256s) and %s", of.Code(), of.Message(), uncached)
+	}
 }

@@ -179,7 +179,7 @@ func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, e
 		g.log.Warn("clients of one node group differ in fields that the control plane does not see; add them to TENDER_NODE_GROUP_BY if it uses them",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
-	joined := downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Counts: &gr.counts}
+	joined := downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Failure: gr.failure, Counts: &gr.counts}
 	g.rollouts.admit(&joined, n, by)
 	return joined, nil
 }
@@ -252,6 +252,16 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 		g.rollouts.join(gr.parts, i, view, control, sharing)
 	}
 	return gr
+}
+
+// failure returns why the last request of the group's view to an origin failed, of the first origin that has failed.
+func (gr *group) failure() error {
+	for _, c := range gr.controls {
+		if err := c.Failure(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // followed returns the function that receives the finished fan-outs of a group's view.

@@ -16,7 +16,8 @@ type Control struct {
 	calls  chan func(Controlled)
 	ended  chan struct{}
 
-	holding atomic.Bool // removals are held back, or were discarded
+	holding atomic.Bool             // removals are held back, or were discarded
+	failure atomic.Pointer[Failure] // of a stream of the loop, the last one; nil if none failed
 }
 
 // Controlled is a loop as a Control sees it. Its methods are called by the loop.
@@ -57,6 +58,15 @@ func (c *Control) Holding() bool { return c.holding.Load() }
 
 // SetHolding sets what Holding reports. Only the loop may call it.
 func (c *Control) SetHolding(holding bool) { c.holding.Store(holding) }
+
+// Failure returns why the last stream of the loop failed, or the attempt to open one; nil if none has. It does not wait
+// for the loop.
+func (c *Control) Failure() error {
+	if f := c.failure.Load(); f != nil {
+		return f.Err
+	}
+	return nil
+}
 
 func (c *Control) do(ctx context.Context, call func(Controlled)) {
 	done := make(chan struct{})

@@ -135,13 +135,15 @@ func (s *Session) Status() Status {
 	return status
 }
 
-// noteEnd counts a stream that ended, and records the error unless the end was expected.
-func (s *Session) noteEnd(err error) {
+// noteEnd counts a stream that ended, and records the error unless the end was expected. It returns what it recorded.
+func (s *Session) noteEnd(err error) *Failure {
 	s.counters.streamEnded(err)
 	if err == nil || errors.Is(err, errResync) || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
-		return
+		return nil
 	}
-	s.failure.Store(&Failure{err, time.Now()})
+	f := &Failure{err, time.Now()}
+	s.failure.Store(f)
+	return f
 }
 
 // watch follows the connection to a target until it is shut down.

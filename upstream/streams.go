@@ -143,9 +143,10 @@ func (l *adsStream) backOff(held bool) time.Duration {
 	return l.retry.NextBackOff()
 }
 
-func (v *streams) logEnd(r role, err error, wait time.Duration) {
+// logEnd logs the end of a stream, and returns the failure that it was, nil if the end was expected.
+func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
-	v.session.noteEnd(err)
+	failure := v.session.noteEnd(err)
 	switch {
 	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Sync is about to return
 	case status.Code(err) == codes.Unimplemented:
@@ -162,6 +163,7 @@ func (v *streams) logEnd(r role, err error, wait time.Duration) {
 	default:
 		v.log.Warn("upstream stream closed", slog.String("stream", r.String()), slog.Any("err", err), retry)
 	}
+	return failure
 }
 
 // speaksSotW reports whether a stream is to be opened in SotW. The auxiliary one is

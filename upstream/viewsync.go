@@ -317,7 +317,9 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 	}
 	l.retryAt = now.Add(wait)
 	if !other {
-		v.logEnd(role, err, wait)
+		if f := v.logEnd(role, err, wait); f != nil {
+			v.control.failure.Store(f)
+		}
 	}
 	if role == auxiliary {
 		v.unasked()

@@ -1,0 +1,41 @@
+package conformance_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestB8_ColdClientsAreToldTheCause checks what a client is told for which the relay has no configuration: that the
+// origin cannot be reached, or what it answered.
+func TestB8_ColdClientsAreToldTheCause(t *testing.T) {
+	for _, tt := range []struct {
+		code codes.Code // that the origin ends streams with; OK if it is down
+		want string
+	}{
+		{codes.OK, "control plane unreachable and no cached configuration for this subscription: "},
+		{codes.InvalidArgument, "control plane rejected the request (InvalidArgument: the words of the origin) and no cached configuration for this subscription"},
+	} {
+		t.Run(tt.code.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				noLeaks(t)
+				o, code := refusing(t, "x")
+				code.Store(uint32(tt.code))
+				if tt.code == codes.OK {
+					o.Stop()
+				}
+				r := start(t, o, "TENDER_COLD_WAIT=1s")
+				c := r.Client(relaytest.ClientOptions{})
+				c.Subscribe(streamCDS)
+				if err := c.WaitEnd(t.Context()); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("the stream ended with %v, want %v: %s", err, codes.Unavailable, tt.want)
+				}
+			})
+		})
+	}
+}
