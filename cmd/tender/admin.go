@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -114,7 +115,11 @@ func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
 		host = config.ServerName
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, dialled)
+		conn, err := new(net.Dialer).DialContext(ctx, network, dialled)
+		if err != nil {
+			return nil, err
+		}
+		return &requestFirst{Conn: conn, written: make(chan struct{})}, nil
 	}
 	return &adminClient{
 		address: address,
@@ -149,8 +154,31 @@ func (c *adminClient) do(ctx context.Context, method, path string, body []byte, 
 	return nil
 }
 
-// http2Answer is the start of the error of [net/http] where a server of HTTP/2 alone answers a request of HTTP/1: its
-// SETTINGS frame, which begins with its length.
+// A requestFirst is a connection whose answers are read once a request was written, or it was closed. A gRPC server
+// sends its SETTINGS frame at once, and [net/http] reports what comes before a request in another way than an answer.
+type requestFirst struct {
+	net.Conn
+	once    sync.Once
+	written chan struct{} // closed by the first Write, or by Close
+}
+
+func (c *requestFirst) Read(b []byte) (int, error) {
+	<-c.written
+	return c.Conn.Read(b)
+}
+
+func (c *requestFirst) Write(b []byte) (int, error) {
+	defer c.once.Do(func() { close(c.written) })
+	return c.Conn.Write(b)
+}
+
+func (c *requestFirst) Close() error {
+	defer c.once.Do(func() { close(c.written) })
+	return c.Conn.Close()
+}
+
+// http2Answer is the start of the error of [net/http] where a gRPC server answers an HTTP/1 request: its SETTINGS frame,
+// which begins with its length.
 const http2Answer = `malformed HTTP response "\x00\x00`
 
 // ask returns what the relay answers.
