@@ -1,0 +1,112 @@
+package docs_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// Limits of a page, so that it can be read.
+const (
+	maxLine     = 120 // characters of a line outside tables and code
+	maxCell     = 200 // characters of a table cell, without the targets of its links
+	maxSentence = 30  // words
+	maxREADME   = 1500
+)
+
+// edited are the pages that keep to these limits. A page that leaves this list needs a reason.
+var edited = []string{
+	"README.md",
+}
+
+// TestProse holds the pages to limits on lines, table cells and sentences.
+func TestProse(t *testing.T) {
+	all := pages(t)
+	for _, page := range edited {
+		text, ok := all[page]
+		if !ok {
+			t.Errorf("there is no page %s", page)
+		}
+		for _, problem := range proseProblems(text) {
+			t.Errorf("%s: %s", page, problem)
+		}
+	}
+	if words := len(strings.Fields(all["README.md"])); words >= maxREADME {
+		t.Errorf("README.md has %d words, want less than %d", words, maxREADME)
+	}
+}
+
+var (
+	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)
+	codeSpan   = regexp.MustCompile("`[^`]*`")
+	listItem   = regexp.MustCompile(`^\s*([-*]|\d+\.) `)
+	sentence   = regexp.MustCompile(`[.!?:;]["*)]*(\s+|$)`)
+)
+
+// proseProblems returns the lines, cells and sentences of a page that are too long.
+func proseProblems(text string) (problems []string) {
+	var paragraph []string
+	end := func() {
+		for _, s := range sentence.Split(plainText(strings.Join(paragraph, " ")), -1) {
+			if words := len(strings.Fields(s)); words > maxSentence {
+				problems = append(problems, "a sentence of too many words: "+s)
+			}
+		}
+		paragraph = nil
+	}
+	code := false
+	for line := range strings.SplitSeq(text, "\n") {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(trimmed, "```"):
+			code = !code
+			end()
+		case code:
+		case strings.HasPrefix(trimmed, "|"):
+			end()
+			for _, cell := range strings.Split(trimmed, " | ") {
+				if utf8.RuneCountInString(linkTarget.ReplaceAllString(cell, "]")) > maxCell {
+					problems = append(problems, "a table cell that is too long: "+cell)
+				}
+			}
+		case trimmed == "" || strings.HasPrefix(trimmed, "#") || listItem.MatchString(line):
+			end()
+			fallthrough
+		default:
+			if utf8.RuneCountInString(line) > maxLine && strings.Contains(trimmed, " ") {
+				problems = append(problems, "a line that is too long: "+line)
+			}
+			paragraph = append(paragraph, trimmed)
+		}
+	}
+	end()
+	return problems
+}
+
+// plainText returns Markdown with one word for each link target and span of code.
+func plainText(markdown string) string {
+	return codeSpan.ReplaceAllString(linkTarget.ReplaceAllString(markdown, "]"), "code")
+}
+
+// TestProseProblems holds that each limit finds what is above it.
+func TestProseProblems(t *testing.T) {
+	long := strings.Repeat("word ", maxSentence+1)
+	for _, tt := range []struct {
+		name, text string
+		want       int
+	}{
+		{"short", "A sentence. Another: " + strings.Repeat("word ", maxSentence/2) + "\n\n```\n" + long + long + "\n```\n", 0},
+		{"long line", strings.Repeat("word. ", maxLine/5), 1},
+		{"long link", "[a](" + strings.Repeat("x", maxLine) + ")", 0},
+		{"long sentence", "It is\n" + strings.ReplaceAll(long, "word ", "it\n"), 1},
+		{"long cell", "| " + strings.Repeat("word. ", maxCell/5) + " | a |", 1},
+		{"list", "- " + strings.Repeat("a ", maxSentence-2) + "\n- " + strings.Repeat("b ", maxSentence-2), 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := proseProblems(tt.text); len(got) != tt.want {
+				t.Errorf("proseProblems finds %q, want %d", got, tt.want)
+			}
+		})
+	}
+}
