@@ -13,7 +13,7 @@ type Action struct {
 	At      time.Time `json:"at"`
 	Command string    `json:"command"` // as in its path: freeze, rollout/abort
 
-	// Operator is who sent the command, as [Caller.By] returns it, and From the address of the connection. Via is the
+	// Operator sent the command, as [Caller.By] returns it. From is the address of the connection. Via is the
 	// identity of the relay that forwarded the command; From is its address then.
 	Operator string `json:"operator"`
 	From     string `json:"from,omitempty"`
@@ -40,7 +40,7 @@ const (
 	maxActionBytes = 2 << 10
 )
 
-// Why says why, and on whose behalf, a command is sent. It is part of the arguments of commands.
+// Why is the reason for a command, and the user who sent it. It is part of the arguments of commands.
 type Why struct {
 	// Reason is at most MaxReasonBytes without control characters. User is the user of the operating system on whose
 	// behalf the client asks, which only counts without a certificate.
@@ -74,7 +74,7 @@ func (a *actions) newest(limit int) []Action {
 	return newest
 }
 
-// record records that a command was carried out or refused: in the history, in the log, and where Config.Action says.
+// record adds the outcome of a command to the history and to the log, and passes it to Config.Action.
 func (s *Server) record(r *http.Request, c Caller, command string, args []byte, err error) {
 	why := whyOf(args)
 	done := Action{At: time.Now(), Command: command, Operator: c.By(why.User), From: r.RemoteAddr, Via: c.Via, Reason: why.Reason, Code: CodeOf(err)}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Fleet tells of the clients of a relay, and of the resources that it has for them. Its
-// methods may be called from any goroutine; of their errors, [Refuse] says the code.
+// A Fleet lists the clients of a relay, and the resources that it serves. Its methods may be called from any
+// goroutine. An error made by [Refuse] has its own HTTP code.
 type Fleet interface {
 	Clients(ClientQuery) (Clients, error)
 	Client(number uint64, q ClientResourceQuery) (ClientDetail, error)
@@ -17,24 +17,24 @@ type Fleet interface {
 
 // Orders of clients.
 const (
-	ByLag    = "lag"    // who has lacked something longest first, then those who lack nothing
+	ByLag    = "lag"    // the longest lag first
 	ByNumber = "number" // in the order in which they connected
 )
 
-// A ClientQuery says which clients GET /api/v1/clients lists.
+// A ClientQuery selects the clients that GET /api/v1/clients lists. Zero fields select all.
 type ClientQuery struct {
-	Type    string // that subscribed to this type URL; of others nothing is said then
-	Node    string // whose node id contains this
-	Group   string // of this node group
-	Refused bool   // that refuse something
-	Stalled bool   // that do not read
+	Type    string // clients that subscribed to this type URL; other types are left out of the response
+	Node    string // clients whose node ID contains this text
+	Group   string // clients of this node group
+	Refused bool   // clients whose last NACK still stands
+	Stalled bool   // clients that do not read
 	Sort    string // ByLag or ByNumber
 	Page
 }
 
 // A Page is a part of a list.
 type Page struct {
-	Limit int    // how many are listed at most
+	Limit int    // maximum number of entries
 	After string // the Next of the page before; empty for the first
 }
 
@@ -43,20 +43,20 @@ type Clients struct {
 	Totals  ClientTotals `json:"totals"`
 	Types   []TypeTotals `json:"types"`
 	Clients []Client     `json:"clients"`
-	Next    string       `json:"next,omitempty"` // the parameter after of the next page; left out of the last
+	Next    string       `json:"next,omitempty"` // the parameter "after" of the next page; absent on the last page
 }
 
 // ClientTotals count clients, over all pages.
 type ClientTotals struct {
-	Streams    int     `json:"streams"`     // that there are
-	Matching   int     `json:"matching"`    // that the query is about
-	Lagging    int     `json:"lagging"`     // of these, those that lack something
-	Refusing   int     `json:"refusing"`    // of these, those that refuse something
-	Stalled    int     `json:"stalled"`     // of these, those that do not read
-	LagSeconds float64 `json:"lag_seconds"` // the greatest of these
+	Streams    int     `json:"streams"`     // all open streams
+	Matching   int     `json:"matching"`    // clients that the query selects
+	Lagging    int     `json:"lagging"`     // selected clients that lack a change
+	Refusing   int     `json:"refusing"`    // selected clients whose last NACK still stands
+	Stalled    int     `json:"stalled"`     // selected clients that do not read
+	LagSeconds float64 `json:"lag_seconds"` // the maximum over the selected clients
 }
 
-// TypeTotals count the clients that the query is about, by node group and type.
+// TypeTotals count the clients that the query selects, by node group and type.
 type TypeTotals struct {
 	Group      string  `json:"group"`
 	TypeURL    string  `json:"type_url"`
@@ -69,30 +69,30 @@ type TypeTotals struct {
 
 // A Client is a stream of a client. One client may have several.
 type Client struct {
-	Number    uint64 `json:"number"` // that no other stream of this process has or had
+	Number    uint64 `json:"number"` // unique among all streams of this process
 	NodeID    string `json:"node_id"`
 	Cluster   string `json:"cluster,omitempty"`
 	Locality  string `json:"locality,omitempty"`   // region/zone/sub_zone
 	UserAgent string `json:"user_agent,omitempty"` // name/version
 	Group     string `json:"group"`
 	Address   string `json:"address,omitempty"`
-	Identity  string `json:"identity,omitempty"` // by its certificate, where TENDER_AUTHZ or TENDER_SECRETS ask for that
+	Identity  string `json:"identity,omitempty"` // from its certificate, if TENDER_AUTHZ or TENDER_SECRETS need it
 	Variant   string `json:"variant"`            // delta or sotw
-	TypeURL   string `json:"type_url,omitempty"` // the only one served; left out of aggregated streams
+	TypeURL   string `json:"type_url,omitempty"` // the only type served; absent on aggregated streams
 
 	Began       time.Time `json:"began"`
 	SentBytes   uint64    `json:"sent_bytes"`   // before compression
-	UnreadBytes uint64    `json:"unread_bytes"` // of these, those that it has not answered yet
+	UnreadBytes uint64    `json:"unread_bytes"` // sent and not acknowledged
 
 	// StalledSince is since when a send waits for the client to read.
 	StalledSince time.Time `json:"stalled_since,omitzero"`
 
-	LagSeconds float64      `json:"lag_seconds"` // the greatest of its types
-	Refusing   bool         `json:"refusing"`    // something of some type
+	LagSeconds float64      `json:"lag_seconds"` // the maximum over its types
+	Refusing   bool         `json:"refusing"`    // the last NACK of some type still stands
 	Types      []ClientType `json:"types"`       // in the order of sending
 }
 
-// A ClientType says how a client stands with one type.
+// A ClientType is the state of a client's subscription to one type.
 type ClientType struct {
 	TypeURL  string   `json:"type_url"`
 	Name     string   `json:"name,omitempty"`
@@ -100,12 +100,11 @@ type ClientType struct {
 	Names    int      `json:"names"` // subscribed to
 	Globs    []string `json:"globs,omitempty"`
 
-	// State is the subscription in one line, as the debug log has it: what the client wants, how far it was sent
-	// that, and the newest response.
+	// State is the subscription in one line, as in the debug log: what the client subscribed to, the positions up to
+	// which it was sent changes, and the newest response.
 	State string `json:"state,omitempty"`
 
-	// Version and Nonce are those of the newest response, SentAt is when it left; Pending
-	// reports that the client has not answered it.
+	// Version, Nonce and SentAt are of the newest response. Pending reports that the client has not answered it.
 	Version string    `json:"version,omitempty"`
 	Nonce   string    `json:"nonce,omitempty"`
 	SentAt  time.Time `json:"sent_at,omitzero"`
@@ -115,12 +114,11 @@ type ClientType struct {
 	Accepted   string    `json:"accepted,omitempty"`
 	AcceptedAt time.Time `json:"accepted_at,omitzero"`
 
-	// LagSeconds is for how long the client has lacked the oldest change that it has not
-	// accepted.
+	// LagSeconds is the age of the oldest change that the client has not accepted.
 	LagSeconds float64 `json:"lag_seconds"`
 
-	// Refusing reports that the newest refusal stands: the client has accepted nothing
-	// since, or something that it refused is still what there is.
+	// Refusing reports that the newest NACK still stands: the client has accepted nothing since, or a resource that it
+	// rejected is unchanged.
 	Refusing bool     `json:"refusing"`
 	Refusal  *Refusal `json:"refusal,omitempty"`
 }
@@ -128,19 +126,19 @@ type ClientType struct {
 // A Refusal is a NACK.
 type Refusal struct {
 	At      time.Time `json:"at"`
-	Version string    `json:"version,omitempty"` // of the response; left out if it was not the newest
+	Version string    `json:"version,omitempty"` // of the response; absent if it was not the newest
 	Nonce   string    `json:"nonce"`
 	Code    string    `json:"code"` // of gRPC, such as INVALID_ARGUMENT
 
-	// Detail is what the client said, cut off after 2 KiB. Of Secrets, only its length is
-	// told: it may quote them.
+	// Detail is the client's error_detail, cut off after 2 KiB. For Secrets it is only the length, as the text may
+	// quote them.
 	Detail string `json:"detail,omitempty"`
 }
 
-// A ClientResourceQuery says which resources of a client GET /api/v1/clients/NUMBER lists.
+// A ClientResourceQuery selects the resources of a client that GET /api/v1/clients/NUMBER lists.
 type ClientResourceQuery struct {
-	Type  string // of this type URL
-	State string // in this state
+	Type  string // resources of this type URL
+	State string // resources in this state
 	Page
 }
 
@@ -149,18 +147,17 @@ type ClientDetail struct {
 	Client
 	Node json.RawMessage `json:"node,omitempty"` // as JSON of protobuf, without extensions
 
-	// States count all resources that the client asked for by state: not_sent, sent,
-	// accepted, refused.
+	// States counts all resources that the client subscribed to by state: not_sent, sent, accepted, refused.
 	States    map[string]int   `json:"states"`
 	Resources []ClientResource `json:"resources"`
 	Next      string           `json:"next,omitempty"`
 }
 
-// A ClientResource says how a client stands with a resource.
+// A ClientResource is the state of a resource at a client.
 type ClientResource struct {
 	TypeURL string   `json:"type_url"`
 	Name    string   `json:"name"`
-	Version string   `json:"version,omitempty"` // that the relay has; left out if there is no such resource
+	Version string   `json:"version,omitempty"` // in the relay; absent if there is no such resource
 	State   string   `json:"state"`             // on the way to the client
 	Refusal *Refusal `json:"refusal,omitempty"`
 }

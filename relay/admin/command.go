@@ -18,25 +18,24 @@ import (
 // maxCommandBytes bounds the body of a command.
 const maxCommandBytes = 1 << 20
 
-// A Command is something that an operator may have the relay do: POST /api/v1/NAME,
-// with a JSON object as its arguments, answered by another. [NewCommand] makes one.
+// A Command is an action of operators: POST /api/v1/NAME with a JSON object as arguments. The response is another JSON
+// object. [NewCommand] returns a Command.
 type Command struct {
 	Name string // a-z, - and /
 
-	// Long is how long the command may take, if that is longer than the server bears with
-	// others; its context ends then. Zero means that it is not.
+	// Long is the timeout of a command that takes longer than the server's timeouts. Zero means that the command does
+	// not need one.
 	Long time.Duration
 
-	// Forwarded has peers send the command on behalf of an operator.
+	// Forwarded permits peers to forward the command on behalf of an operator.
 	Forwarded bool
 
 	do func(ctx context.Context, args []byte) (answer any, err error)
 }
 
-// NewCommand returns a command whose arguments are the fields of A, of which none but
-// these may be given, and all may be left out. What do returns is the answer, as JSON;
-// its error is answered with 500, or what [Refuse] says. do may be called from any
-// goroutine, and by several at once.
+// NewCommand returns a command whose arguments are the fields of A. All are optional, and others are rejected. The
+// response is what do returns, as JSON. An error has the code 500, or that of [Refuse]. do may be called from several
+// goroutines at once.
 func NewCommand[A, R any](name string, do func(ctx context.Context, args A) (R, error)) Command {
 	return Command{Name: name, do: func(ctx context.Context, text []byte) (any, error) {
 		var args A
@@ -47,7 +46,7 @@ func NewCommand[A, R any](name string, do func(ctx context.Context, args A) (R, 
 	}}
 }
 
-// decode reads one JSON value and nothing after it. No text at all is an empty one.
+// decode reads one JSON object, and rejects data after it. An empty text is an empty object.
 func decode(text []byte, into any) error {
 	if len(text) == 0 {
 		return nil
@@ -66,7 +65,7 @@ func decode(text []byte, into any) error {
 	return nil
 }
 
-// A refusal is an error with the code of its answer.
+// A refusal is an error with the HTTP code of its response.
 type refusal struct {
 	code  int
 	cause error
@@ -75,11 +74,11 @@ type refusal struct {
 func (r refusal) Error() string { return r.cause.Error() }
 func (r refusal) Unwrap() error { return r.cause }
 
-// Refuse returns an error of a command that is answered with a code of HTTP: 404 for
-// what is not there, 409 for what cannot be done as things stand.
+// Refuse returns an error that is answered with an HTTP code: 404 for something that does not exist, 409 for an action
+// that the current state does not permit.
 func Refuse(code int, cause error) error { return refusal{code, cause} }
 
-// CodeOf returns the code of HTTP that an error is answered with; of none, 200.
+// CodeOf returns the HTTP code that an error is answered with; 200 for nil.
 func CodeOf(err error) int {
 	if err == nil {
 		return http.StatusOK
@@ -114,7 +113,7 @@ func (s *Server) command(c Command) http.HandlerFunc {
 	}
 }
 
-// A Caller is who sent a command.
+// A Caller is the sender of a command.
 type Caller struct {
 	Identity string // of the certificate, or as a peer names the operator; empty without one
 	Address  string // without the port; empty on a socket of the file system
@@ -136,14 +135,14 @@ func newCaller(r *http.Request, identity string) Caller {
 	return c
 }
 
-// CallerOf returns who sent the command that a context is of.
+// CallerOf returns the sender of the command of a context.
 func CallerOf(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c
 }
 
-// By returns the caller as operators are shown it: its identity, else the user that the client
-// claims to ask for, the address, or both.
+// By returns the caller as shown to operators: its identity, or else the user that the client names, the address, or
+// both.
 func (c Caller) By(user string) string {
 	switch {
 	case c.Identity != "":
@@ -155,16 +154,16 @@ func (c Caller) By(user string) string {
 	}
 }
 
-// takeLong has the server's own bounds not end a request, but one of the command's.
+// takeLong replaces the server's timeouts by that of a long command.
 func takeLong(ctx context.Context, w http.ResponseWriter, long time.Duration) (context.Context, context.CancelFunc) {
 	c := http.NewResponseController(w)
-	// Neither fails on a connection; on another one the server's bounds hold.
-	_ = c.SetReadDeadline(time.Time{}) // whoever goes away ends the request all the same
+	// Neither call fails on a network connection. On others the server's timeouts apply.
+	_ = c.SetReadDeadline(time.Time{}) // a client that disconnects still ends the request
 	_ = c.SetWriteDeadline(time.Now().Add(long + writeTimeout))
 	return context.WithTimeout(ctx, long)
 }
 
-// readArguments returns the body of a command, which no form of a page can have sent.
+// readArguments returns the body of a command. It requires a Content-Type that no HTML form can send.
 func readArguments(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	args, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCommandBytes))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
@@ -193,5 +192,5 @@ func writeJSON(w http.ResponseWriter, code int, answer any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n')) // who does not read it does not need it
+	_, _ = w.Write(append(text, '\n')) // it fails only if the client disconnected
 }

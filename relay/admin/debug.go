@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// debugRoutes are what go tool pprof asks. The package adds them to http.DefaultServeMux
-// too, which nobody serves.
+// debugRoutes are the paths of go tool pprof. The package net/http/pprof also adds them to http.DefaultServeMux, which
+// is not served.
 func debugRoutes() []route {
 	const begin = "/debug/pprof/"
 	return []route{
@@ -20,8 +20,7 @@ func debugRoutes() []route {
 	}
 }
 
-// maxProfileSeconds bounds a profile. Its seconds come on top of the time that an answer may
-// take, and a trace holds all of its own in memory.
+// maxProfileSeconds bounds the length of a profile. It is added to the write timeout, and a trace is held in memory.
 const maxProfileSeconds = 120
 
 // profiled refuses a profile that takes longer than maxProfileSeconds.

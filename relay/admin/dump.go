@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// maxDumpClients is how many clients a dump lists, those that have lacked something longest.
+// maxDumpClients is how many clients a dump lists, those with the longest lag first.
 const maxDumpClients = maxLimit
 
-// A dumpFile is a part of a dump: what it is called, what it says, and how it is made.
+// A dumpFile is a file of a dump: its name, its description, and a function that writes it.
 type dumpFile struct {
 	name, about string
 	write       func(io.Writer, *http.Request) error
 }
 
-// dumpFiles returns what is in a dump. Nothing of it is a resource's content.
+// dumpFiles returns the files of a dump. None has the content of a resource.
 func (s *Server) dumpFiles() []dumpFile {
 	files := []dumpFile{
 		{"status.json", "/api/v1/status: the version, origins, views, and files of TLS", func(w io.Writer, _ *http.Request) error {
@@ -62,7 +62,7 @@ func (s *Server) writeClients(w io.Writer, _ *http.Request) error {
 	return encode(w, clients)
 }
 
-// writeMetrics writes what /metrics would answer to one who asks for plain text.
+// writeMetrics writes /metrics in the plain text format.
 func (s *Server) writeMetrics(w io.Writer, r *http.Request) error {
 	inner, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "/metrics", nil)
 	if err != nil {
@@ -81,7 +81,7 @@ type captured struct {
 func (c *captured) Header() http.Header { return c.header }
 func (c *captured) WriteHeader(int)     {}
 
-// dump answers with a gzipped tar of all that helps to understand a relay from afar.
+// dump answers with a gzipped tar archive for remote diagnosis.
 func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	name := "tender-dump-" + now.UTC().Format("20060102-150405")
@@ -92,7 +92,7 @@ func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/gzip")
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`.tar.gz"`)
-	_, _ = w.Write(out.Bytes()) // who does not read it does not need it
+	_, _ = w.Write(out.Bytes()) // it fails only if the client disconnected
 }
 
 func (s *Server) writeDump(w io.Writer, r *http.Request, dir string, now time.Time) error {
@@ -113,7 +113,7 @@ func (s *Server) writeDump(w io.Writer, r *http.Request, dir string, now time.Ti
 	for _, f := range s.dumpFiles() {
 		var content bytes.Buffer
 		if err := f.write(&content, r); err != nil {
-			fmt.Fprintf(&content, "\nnot complete: %v\n", err) // the rest is of use all the same
+			fmt.Fprintf(&content, "\nnot complete: %v\n", err) // the other files are still useful
 		}
 		if err := put(f.name, content.Bytes()); err != nil {
 			return err

@@ -11,14 +11,13 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// How many a page lists.
+// Entries of a page.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
 )
 
-// answer answers with what a function returns, or with its error and the code of that:
-// [Refuse] says which.
+// answer serves what a function returns as JSON, or its error with the code of [Refuse].
 func answer(f func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		found, err := f(r)
@@ -56,7 +55,7 @@ func (s *Server) client(r *http.Request) (any, error) {
 	return s.cfg.Fleet.Client(number, q)
 }
 
-// resources answers with a list, or with one resource if a name is given.
+// resources serves a list of resources, or one resource if a name is given.
 func (s *Server) resources(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	typeURL := p.typeURL()
@@ -77,7 +76,7 @@ func (s *Server) resources(r *http.Request) (any, error) {
 	return s.cfg.Fleet.Resources(q)
 }
 
-// history answers with how a resource changed.
+// history serves the changes of a resource.
 func (s *Server) history(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := HistoryChoice{Type: p.typeURL(), Name: p.text("name"), Group: p.text("group"), Limit: p.limit()}
@@ -90,7 +89,7 @@ func (s *Server) history(r *http.Request) (any, error) {
 	return s.cfg.Fleet.History(c)
 }
 
-// parameters are those of a request. The first that is wrong is remembered.
+// parameters are the query parameters of a request, and the first error in them.
 type parameters struct {
 	values url.Values
 	known  []string
@@ -112,7 +111,7 @@ func (p *parameters) refuse(format string, args ...any) {
 	}
 }
 
-// done returns what is wrong: also a parameter that nothing has asked for.
+// done returns the first error. A parameter that was not read is an error too.
 func (p *parameters) done() error {
 	for name, values := range p.values {
 		switch {
@@ -154,7 +153,7 @@ func (p *parameters) oneOf(name string, values ...string) string {
 	return text
 }
 
-// typeURL returns the type that is asked for, which may be given as a short name.
+// typeURL returns the type URL of the parameter "type", which may be a short name.
 func (p *parameters) typeURL() string {
 	text := p.text("type")
 	if typeURL, ok := schema.TypeURLFor(text); ok {

@@ -12,8 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/authz"
 )
 
-// grpcRoutes are the methods of a gRPC server, which come by HTTP/2 on the same port as all
-// else.
+// grpcRoutes are the methods of a gRPC server. They share the port with the other routes.
 func grpcRoutes(server *grpc.Server) (routes []route) {
 	for service, info := range server.GetServiceInfo() {
 		for _, method := range info.Methods {
@@ -23,28 +22,27 @@ func grpcRoutes(server *grpc.Server) (routes []route) {
 	return routes
 }
 
-// wrongPort is what a client of xDS is answered that connects to the port of operators.
+// wrongPort is the error for xDS clients that connect to the admin port.
 const wrongPort = "wrong port: this is the admin port of the relay; xDS clients connect to TENDER_LISTEN"
 
-// isGRPC reports whether a request is a call of gRPC.
+// isGRPC reports whether a request is a gRPC call.
 func isGRPC(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// writeWrongPort answers a call of a method that is not served with UNIMPLEMENTED, as a gRPC server would: a client
-// shows the text of that, and of an HTTP error only the code.
+// writeWrongPort answers a call of an unknown method with UNIMPLEMENTED, as a gRPC server does. A client shows its text;
+// of an HTTP error it shows only the code.
 func writeWrongPort(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Status", strconv.Itoa(int(codes.Unimplemented)))
 	w.Header().Set("Grpc-Message", wrongPort)
 }
 
-// unbounded has the server's own bounds not end a stream, which lasts for as long as its
-// client wants.
+// unbounded removes the server's timeouts from streams, which have no maximum duration.
 func unbounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
-		// Neither fails on a connection of HTTP/2, and gRPC refuses others.
+		// Neither call fails on HTTP/2, and gRPC rejects other protocols.
 		_ = c.SetReadDeadline(time.Time{})
 		_ = c.SetWriteDeadline(time.Time{})
 		next.ServeHTTP(w, r)

@@ -14,8 +14,8 @@ import (
 	"github.com/xdstender/tender/relay/authz"
 )
 
-// headers keep a browser from doing harm with what it is answered. Scripts and styles
-// come from the server alone, never out of the page's own text.
+// headers restrict what a browser does with a response. Scripts and styles are loaded from the server only; inline ones
+// are blocked.
 var headers = map[string]string{
 	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -39,8 +39,8 @@ func withHeaders(next http.Handler) http.Handler {
 // OperatorHeader names the operator on whose behalf a peer sends a command. It counts from peers only.
 const OperatorHeader = "Tender-Operator"
 
-// guard refuses what a page of another site may have a browser send, and by TLS all that the identity of the request
-// does not permit. It adds the caller to the context.
+// guard rejects requests that a page of another site made a browser send, and with TLS requests that the identity of
+// the client does not permit. It adds the caller to the context.
 func (s *Server) guard(mux *http.ServeMux) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +55,7 @@ func (s *Server) guard(mux *http.ServeMux) http.Handler {
 		_, pattern := mux.Handler(r)
 		need, served := s.permissions[pattern]
 		if !served {
-			need.operator = authz.Read // to be told that there is nothing
+			need.operator = authz.Read // a 404 needs it too
 		}
 		caller, err := s.caller(r, need)
 		if err != nil {
@@ -71,8 +71,8 @@ func (s *Server) guard(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// refuse logs that a request was refused. A command of somebody who may read is an action too, so that the attempt is
-// in the history; others could fill the history with attempts.
+// refuse logs a rejected request. A rejected command is recorded as an action if its sender may read: other clients
+// could fill the history.
 func (s *Server) refuse(r *http.Request, pattern string, err error) {
 	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "operator refused",
 		slog.String("from", r.RemoteAddr), slog.String("path", r.URL.Path), slog.Any("err", err))
@@ -85,8 +85,8 @@ func (s *Server) refuse(r *http.Request, pattern string, err error) {
 	}
 }
 
-// caller returns who sent a request, or why the request is not permitted. A request that names an operator is one that
-// a peer forwards.
+// caller returns the sender of a request, or why the request is not permitted. A request that names an operator was
+// forwarded by a peer.
 func (s *Server) caller(r *http.Request, need permission) (Caller, error) {
 	operator, forwarded := r.Header[OperatorHeader]
 	if !forwarded {
@@ -118,8 +118,8 @@ func (s *Server) caller(r *http.Request, need permission) (Caller, error) {
 // maxOperatorBytes bounds the operator that a peer names.
 const maxOperatorBytes = 1 << 10
 
-// identity returns the identity of a request that has a permission, or why it has none. On this host, nobody has to show
-// one, and there are no peers.
+// identity returns the identity of a request, or why it lacks the permission. Clients on this host need no identity, and
+// peers are never on this host.
 func (s *Server) identity(r *http.Request, may authz.Permission) (who string, err error) {
 	switch {
 	case r.TLS == nil && may != authz.Peer:

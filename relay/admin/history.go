@@ -2,7 +2,7 @@ package admin
 
 import "time"
 
-// A HistoryChoice says of which resource GET /api/v1/history tells.
+// A HistoryChoice selects the resource of GET /api/v1/history.
 type HistoryChoice struct {
 	Type, Name string
 	Group      string // in the view of this node group alone
@@ -16,24 +16,23 @@ type History struct {
 	Changes []Change `json:"changes"`
 }
 
-// A Change is one of a resource, as clients were told of it.
+// A Change is one change of a resource, as it was sent to clients.
 type Change struct {
-	At      time.Time `json:"at"`     // when the message came that brought it
+	At      time.Time `json:"at"`     // when the response with the change was received
 	Change  string    `json:"change"` // "added", "changed", "removed" or "expired"
 	Group   string    `json:"group"`
 	AskedAs string    `json:"asked_as,omitempty"` // as in a Resource
 
-	// What the resource is since then; nothing of one that went.
+	// The resource after the change; empty if it was removed.
 	Version       string `json:"version,omitempty"`
 	OriginVersion string `json:"origin_version,omitempty"`
 	Bytes         int    `json:"bytes,omitempty"`
 	SHA256        string `json:"sha256,omitempty"`
 
-	// BytesBefore is the size until then, of what is known.
+	// BytesBefore is the size before the change, if known.
 	BytesBefore int `json:"bytes_before,omitempty"`
 
-	// Diff is a unified diff of the content as YAML, redacted as bodies are. Note says why there is
-	// none, or why it ends early.
+	// Diff is a unified diff of the content as YAML, redacted as bodies are. Note is why Diff is absent or incomplete.
 	Diff string `json:"diff,omitempty"`
 	Note string `json:"note,omitempty"`
 }

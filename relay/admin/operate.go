@@ -10,8 +10,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// A Scope says what of a relay a command is about: what an origin says, to a group, of a
-// type. An empty field stands for all of them.
+// A Scope selects what a command applies to: an origin, a node group, a type. An empty field selects all.
 type Scope struct {
 	Origin string `json:"origin,omitempty"`
 	Group  string `json:"group,omitempty"`
@@ -24,8 +23,7 @@ type AuditScope struct {
 	Why
 }
 
-// Holds is the answer to GET /api/v1/holds, and to the commands release and discard, which
-// say what they were about.
+// Holds is the response to GET /api/v1/holds, and to the commands release and discard, which list what they changed.
 type Holds struct {
 	Holds []Hold `json:"holds"`
 
@@ -33,41 +31,38 @@ type Holds struct {
 	Warning string `json:"warning,omitempty"`
 }
 
-// A Hold is a mass of removals that the origin may not have meant, and that clients are not told of before
-// a second look, or an operator, confirms them.
+// A Hold is a set of suspect removals. The relay does not send them to clients until a second look at the origin, or an
+// operator, confirms them.
 type Hold struct {
 	Origin  string `json:"origin"`
-	Group   string `json:"group,omitempty"` // none of files, which tell all groups the same
+	Group   string `json:"group,omitempty"` // empty for a directory, which is the same for all groups
 	TypeURL string `json:"type_url"`
 	Count   int    `json:"count"` // of resources
 
-	// Names are the first of these, in order: at most MaxHoldNames.
+	// Names are the first resources by name, at most MaxHoldNames.
 	Names []string `json:"names"`
 
-	// Since is when the removals were held back, Until when they are looked at again; it is
-	// left out if that has begun.
+	// Since is when the hold began. Until is when the second look begins; it is absent once that has begun.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 
-	// Reported reports that the relay has never had the resources, and knows their names alone: returning clients
-	// report them. The name "*" stands for what clients hold of which they report only a version.
+	// Reported reports that the relay has only the names, which returning clients reported. The name "*" stands for
+	// resources of clients that report only a version.
 	Reported bool `json:"reported,omitempty"`
 
-	// Discarded reports that an operator had the resources kept, until the origin says
-	// something of them itself.
+	// Discarded reports that an operator discarded the removal: the resources stay until the origin mentions them.
 	Discarded bool `json:"discarded,omitempty"`
 }
 
 // MaxHoldNames is how many names a Hold lists.
 const MaxHoldNames = 100
 
-// HoldScope are the arguments of release and discard. A scope that is empty is all only
-// with All.
+// HoldScope are the arguments of release and discard. An empty scope needs All.
 type HoldScope struct {
 	Scope
 	All bool `json:"all,omitempty"`
 
-	// Discarded has release be about what was discarded.
+	// Discarded makes release apply to discarded removals.
 	Discarded bool `json:"discarded,omitempty"`
 
 	Why
@@ -79,17 +74,17 @@ type FreezeScope struct {
 
 	Why
 
-	// ForSeconds is after how long a freeze ends by itself; zero is never. Thaw has none.
+	// ForSeconds is the time after which a freeze ends by itself; zero is never. Thaw ignores it.
 	ForSeconds float64 `json:"for_seconds,omitempty"`
 }
 
-// MaxReasonBytes bounds the reason of a freeze, maxUserBytes the name of a user.
+// MaxReasonBytes bounds the reason of a command, maxUserBytes the name of a user.
 const (
 	MaxReasonBytes = 1000
 	maxUserBytes   = 100
 )
 
-// Check returns why the arguments of freeze cannot be, as a refusal.
+// Check returns an error with the code 400 for invalid arguments of freeze.
 func (s *FreezeScope) Check() error {
 	if err := s.Why.Check(); err != nil {
 		return err
@@ -101,7 +96,7 @@ func (s *FreezeScope) Check() error {
 	return nil
 }
 
-// Check returns why the reason of a command, or the user on whose behalf it is sent, cannot be, as a refusal.
+// Check returns an error with the code 400 for an invalid reason or user.
 func (w *Why) Check() error {
 	switch {
 	case len(w.Reason) > MaxReasonBytes || strings.ContainsFunc(w.Reason, unicode.IsControl):
@@ -118,7 +113,7 @@ const (
 	maxFreeze = 365 * 24 * time.Hour
 )
 
-// Freezes is the answer to freeze and thaw: how things stand after them.
+// Freezes is the response to freeze and thaw: the state after the command.
 type Freezes struct {
 	Origins []Freeze `json:"origins"`
 
@@ -126,26 +121,26 @@ type Freezes struct {
 	Warning string `json:"warning,omitempty"`
 }
 
-// A Freeze says whether the distribution of an origin's changes is stopped.
+// A Freeze reports whether the distribution of an origin's changes is stopped.
 type Freeze struct {
 	Origin string    `json:"origin"`
 	Frozen bool      `json:"frozen"`
-	Freeze *Freezing `json:"freeze,omitempty"` // if it is
+	Freeze *Freezing `json:"freeze,omitempty"` // absent if it is not
 	Views  int       `json:"views"`            // of the origin
 
-	// Withheld is of how many names, over all views, clients saw something else than the
-	// origin said, before the command.
+	// Withheld is the number of names, over all views, for which clients had another content than the origin before
+	// the command.
 	Withheld int `json:"withheld"`
 }
 
-// A Freezing says who stopped the distribution of an origin's changes, when and why.
+// A Freezing is the operator who stopped the distribution of an origin's changes, the time and the reason.
 type Freezing struct {
 	By     string    `json:"by"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until,omitzero"` // when it ends by itself
 
-	// SurvivesRestart reports that it is on the disk, in TENDER_SNAPSHOT_DIR.
+	// SurvivesRestart reports that the freeze is saved in TENDER_SNAPSHOT_DIR.
 	SurvivesRestart bool `json:"survives_restart"`
 }
 
@@ -162,15 +157,15 @@ func (f *Freezing) Describe(now time.Time) string {
 	return text
 }
 
-// A LogLevel is the argument of the command loglevel: the least level that is to be logged,
-// "debug", "info", "warn" or "error".
+// A LogLevel is the argument of the command loglevel: the lowest level that is logged, "debug", "info", "warn" or
+// "error".
 type LogLevel struct {
 	Level string `json:"level"`
 
 	Why
 }
 
-// A LogLevelChange is the answer to it.
+// A LogLevelChange is the response to the command loglevel.
 type LogLevelChange struct {
 	Level  string `json:"level"`
 	Before string `json:"before"`

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// livez answers, which is all that it has to say.
+// livez answers 200 for as long as the process runs.
 func livez(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
 // readyz answers 200 if the relay is ready, else 503 and a line for each reason.
@@ -22,5 +22,5 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 func writeText(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, text) // who does not read it does not need it
+	_, _ = io.WriteString(w, text) // it fails only if the client disconnected
 }

@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// A ResourceQuery says which resources GET /api/v1/resources lists.
+// A ResourceQuery selects the resources that GET /api/v1/resources lists.
 type ResourceQuery struct {
 	Type     string // a type URL
 	Group    string // in the view of this node group
-	Contains string // in whose name this is
+	Contains string // text that the name contains
 	Page
 }
 
-// Resources is the answer to GET /api/v1/resources: the resources of a type, in the order of
-// their names and groups.
+// Resources is the response to GET /api/v1/resources: the resources of a type, by name and group.
 type Resources struct {
 	TypeURL   string     `json:"type_url"`
 	Total     int        `json:"total"` // over all pages
@@ -22,36 +21,36 @@ type Resources struct {
 	Next      string     `json:"next,omitempty"`
 }
 
-// A Resource is what a view has of a name.
+// A Resource is the state of a name in a view.
 type Resource struct {
 	Name   string `json:"name"`
 	Group  string `json:"group"`
 	Origin string `json:"origin"`
 
-	// AskedAs is what the origin was asked: "*", a glob, or nothing if it was the name.
+	// AskedAs is the upstream subscription: "*", a glob, or empty for the name itself.
 	AskedAs string `json:"asked_as,omitempty"`
 
-	// Exists reports whether there is such a resource; without one, the origin said so.
+	// Exists reports whether the resource exists. If it does not, the origin stated that.
 	Exists        bool   `json:"exists"`
-	Version       string `json:"version,omitempty"`        // that clients are told
-	OriginVersion string `json:"origin_version,omitempty"` // that the origin gave
-	Bytes         int    `json:"bytes,omitempty"`          // as it is sent
-	SHA256        string `json:"sha256,omitempty"`         // of the content, with its type
+	Version       string `json:"version,omitempty"`        // sent to clients
+	OriginVersion string `json:"origin_version,omitempty"` // received from the origin
+	Bytes         int    `json:"bytes,omitempty"`          // encoded size
+	SHA256        string `json:"sha256,omitempty"`         // of the content with its type URL
 
-	ExpiresAt time.Time `json:"expires_at,omitzero"` // unless the origin says it again
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // unless the origin renews it
 	GivenUpAt time.Time `json:"given_up_at,omitzero"`
 
-	// Error is what the origin said is wrong with it.
+	// Error is the error that the origin sent for the resource.
 	Error *ResourceError `json:"error,omitempty"`
 }
 
-// A ResourceError is what an origin said is wrong with a resource.
+// A ResourceError is an error that an origin sent for a resource.
 type ResourceError struct {
 	Code    string `json:"code"` // of gRPC, such as NOT_FOUND
 	Message string `json:"message"`
 }
 
-// A ResourceChoice says which resource GET /api/v1/resources shows in full.
+// A ResourceChoice selects the resource that GET /api/v1/resources shows in full.
 type ResourceChoice struct {
 	Type, Name string
 	Group      string // in the view of this node group alone
@@ -59,27 +58,26 @@ type ResourceChoice struct {
 	Limit      int    // of holders
 }
 
-// A ResourceDetail is the answer to GET /api/v1/resources with a name.
+// A ResourceDetail is the response to GET /api/v1/resources with a name.
 type ResourceDetail struct {
 	TypeURL   string     `json:"type_url"`
 	Name      string     `json:"name"` // in canonical form
 	Resources []Resource `json:"resources"`
 
-	// Bodies are the contents of these by SHA256, as JSON, or each as a string of YAML. What
-	// is annotated as sensitive in them is redacted. There is none of a Secret, none of what
-	// was given up, and none beyond the first MaxBodies.
+	// Bodies are the contents by SHA256, as JSON, or as strings of YAML. Fields that Envoy annotates as sensitive are
+	// redacted. Secrets, dropped contents, and contents after the first MaxBodies have none.
 	Bodies map[string]json.RawMessage `json:"bodies"`
 
-	// States count the clients that asked for the resource by state, Holders are some of
-	// these: who refused it first, then who has not got it, then the others.
+	// States counts the clients that subscribed to the resource by state. Holders are some of them: first those that
+	// rejected it, then those that were not sent it, then the others.
 	States  map[string]int `json:"states"`
 	Holders []Holder       `json:"holders"`
 }
 
-// MaxBodies is how many contents of a name are shown.
+// MaxBodies is the maximum number of contents in a ResourceDetail.
 const MaxBodies = 8
 
-// A Holder is a client that asked for a resource.
+// A Holder is a client that subscribed to a resource.
 type Holder struct {
 	Number  uint64   `json:"number"`
 	NodeID  string   `json:"node_id"`

@@ -8,28 +8,28 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// Rollouts is the answer to GET /api/v1/rollouts, and to the commands about rollouts, which answer how the
-// origins stand that they were carried out for.
+// Rollouts is the response to GET /api/v1/rollouts, and to the commands for rollouts, which return the state of the
+// origins that they changed.
 type Rollouts struct {
 	Rollouts []*rollout.Status `json:"rollouts"` // by origin
 }
 
 // RolloutScope are the arguments of the commands rollout/promote, rollout/abort, rollout/resume and rollout/undo.
 type RolloutScope struct {
-	// Origin is the origin. If it is empty, the command is carried out for all origins in whose state it can be.
+	// Origin is the origin; empty selects all origins whose state permits the command.
 	Origin string `json:"origin,omitempty"`
 
-	// All has promote serve all clients what the origin has now. The other commands do not have it.
+	// All makes promote serve the newest content of the origin to all clients. Other commands reject it.
 	All bool `json:"all,omitempty"`
 
 	// Only abort and undo have a reason.
 	Why
 }
 
-// Check returns why the arguments of a command about rollouts cannot be, as a refusal.
+// Check returns an error with the code 400 for invalid arguments.
 func (s *RolloutScope) Check() error { return s.Why.Check() }
 
-// A RolloutChoice says which changes GET /api/v1/rollout/diff lists.
+// A RolloutChoice selects the changes that GET /api/v1/rollout/diff lists.
 type RolloutChoice struct {
 	Origin string // empty for all
 	Type   string // a type URL; empty for all
@@ -38,14 +38,15 @@ type RolloutChoice struct {
 	Page
 }
 
-// A RolloutDiff is the answer to GET /api/v1/rollout/diff: what the edition of each origin changes that is on its way, or was
-// rejected. If no edition was cut yet, it is what waits for one. Changes are in the order of origins, types, names and groups.
+// A RolloutDiff is the response to GET /api/v1/rollout/diff: for each origin, the changes of the edition that is being
+// rolled out or was rejected. Without an edition, it is the changes that wait for one. Changes are sorted by origin,
+// type, name and group.
 type RolloutDiff struct {
 	Total   int             `json:"total"` // over all pages
 	Changes []RolloutChange `json:"changes"`
-	Next    string          `json:"next,omitempty"` // the parameter after of the next page; left out of the last
+	Next    string          `json:"next,omitempty"` // the parameter "after" of the next page; absent on the last page
 
-	// Bodies are the contents by their SHA256, as those of a [ResourceDetail], if a name was given.
+	// Bodies are the contents by SHA256, as in a [ResourceDetail], if a name was given.
 	Bodies map[string]json.RawMessage `json:"bodies,omitempty"`
 }
 
@@ -58,23 +59,23 @@ type RolloutChange struct {
 	AskedAs string `json:"asked_as,omitempty"` // the glob of a collection
 	Shared  bool   `json:"shared,omitempty"`   // other groups have the same resource
 
-	// Parameters are the dynamic parameters that the name is asked for with.
+	// Parameters are the dynamic parameters of the upstream subscription to the name.
 	Parameters map[string]string `json:"parameters,omitempty"`
 
 	Change string          `json:"change"`           // "added", "changed" or "removed"
-	Before *RolloutContent `json:"before,omitempty"` // the last good; none of what is added
-	After  *RolloutContent `json:"after,omitempty"`  // none of what is removed
+	Before *RolloutContent `json:"before,omitempty"` // the last good content; absent if the resource is added
+	After  *RolloutContent `json:"after,omitempty"`  // absent if the resource is removed
 }
 
 // A RolloutContent is a resource before or after a change.
 type RolloutContent struct {
-	Version       string `json:"version,omitempty"`        // that clients are told
-	OriginVersion string `json:"origin_version,omitempty"` // that the origin gave
-	Bytes         int    `json:"bytes"`                    // as it is sent
-	SHA256        string `json:"sha256"`                   // of the content, with its type
+	Version       string `json:"version,omitempty"`        // sent to clients
+	OriginVersion string `json:"origin_version,omitempty"` // received from the origin
+	Bytes         int    `json:"bytes"`                    // encoded size
+	SHA256        string `json:"sha256"`                   // of the content with its type URL
 }
 
-// ErrRolloutOff is the answer to whatever is about rollouts, if there are none.
+// ErrRolloutOff is the response to requests for rollouts if TENDER_ROLLOUT is off.
 var ErrRolloutOff = Refuse(http.StatusNotFound, errors.New("TENDER_ROLLOUT is off"))
 
 func (s *Server) rollouts(r *http.Request) (any, error) {

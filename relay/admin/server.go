@@ -16,54 +16,53 @@ import (
 	"github.com/xdstender/tender/relay/authz"
 )
 
-// Config says what a server tells. All fields are required, but for Rollouts, RolloutDiff, Pages, Commands, Action,
-// Tier, Summary, Debug, TLS and Logger.
+// Config has the functions that a server calls for its responses. All fields are required except Rollouts, RolloutDiff,
+// Pages, Commands, Action, Tier, Summary, Debug, TLS and Logger.
 type Config struct {
-	// Ready returns why the relay is not ready, for people; nothing if it is.
+	// Ready returns why the relay is not ready, as texts for operators; none if it is ready.
 	Ready func() []string
 
-	// Status returns how everything stands.
+	// Status returns the state of the relay.
 	Status func() Status
 
-	// Holds returns the removals that are held back.
+	// Holds returns the held removals.
 	Holds func(context.Context) Holds
 
-	// Rollouts returns how the rollout of an origin's changes stands, or of all if the name is empty; RolloutDiff what they
-	// change. Nil means that rollouts are off. Of their errors, [Refuse] says the code.
+	// Rollouts returns the state of the rollouts of an origin, or of all origins if the name is empty. RolloutDiff returns
+	// what they change. Nil means that rollouts are off. An error made by [Refuse] has its own HTTP code.
 	Rollouts    func(origin string) (Rollouts, error)
 	RolloutDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
 
-	// Fleet tells of clients and resources.
+	// Fleet lists clients and resources.
 	Fleet Fleet
 
-	// Pages serves all paths that are not served otherwise, to GET. Nil means that there are
-	// no such pages.
+	// Pages serves GET requests for all other paths. Nil means none.
 	Pages http.Handler
 
-	// GRPC has the services that operators may call.
+	// GRPC has the gRPC services for operators.
 	GRPC *grpc.Server
 
 	// Settings returns the configuration, for dumps.
 	Settings func() string
 
-	// Commands are what operators may have the relay do.
+	// Commands are the actions of operators.
 	Commands []Command
 
-	// Action receives the audit record of each command. Nil means that nobody else wants it.
+	// Action receives the audit record of each command. Nil means that only the log and the history have it.
 	Action func(context.Context, Action)
 
-	// Tier has the other relays, and Summary returns what this one tells them. Without a Tier, requests about it are
-	// refused; without a Summary, those of peers.
+	// Tier has the other relays, and Summary returns the summary for them. Without a Tier, requests for the tier are
+	// rejected; without a Summary, requests of peers.
 	Tier    Tier
 	Summary func() *FleetSummary
 
 	// Metrics serves /metrics.
 	Metrics http.Handler
 
-	// Debug adds /debug/pprof, which shows what the process works on.
+	// Debug adds /debug/pprof.
 	Debug bool
 
-	// TLS is for operators on other hosts ([Server.ServeTLS]). Nil means that there are none.
+	// TLS is for operators on other hosts ([Server.ServeTLS]). Nil means that they cannot connect.
 	TLS *TLS
 
 	// Logger receives the errors of connections, at debug level, and a line for each
@@ -71,19 +70,19 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// TLS is how operators on other hosts are spoken to. All fields are required.
+// TLS authenticates operators on other hosts. All fields are required.
 type TLS struct {
-	// Config asks for a certificate, and verifies it.
+	// Config requests and verifies a client certificate.
 	Config *tls.Config
 
-	// Operator returns the identity of a certificate that has a permission, or why it has not.
+	// Operator returns the identity of a certificate, or why it lacks the permission.
 	Operator func(cert *x509.Certificate, may authz.Permission) (who string, err error)
 
-	// IsNamed reports whether a host is one that the server's certificate is for.
+	// IsNamed reports whether the server's certificate is valid for a host.
 	IsNamed func(host string) bool
 }
 
-// Bounds of what a client may hold up.
+// Timeouts and sizes of requests.
 const (
 	readTimeout    = 10 * time.Second
 	writeTimeout   = time.Minute
@@ -100,18 +99,18 @@ type Server struct {
 	actions       actions
 }
 
-// A route is a method and a path, and what answers there.
+// A route is a method, a path and their handler.
 type route struct {
 	method, path string
 	handler      http.Handler
 	permission
 }
 
-// A permission is what a request needs.
+// A permission is what the sender of a request must be allowed.
 type permission struct {
-	operator  authz.Permission // [authz.Read] or [authz.Act]; nobody has the zero value
-	peers     bool             // peers may ask too
-	forwarded bool             // peers may ask on behalf of an operator
+	operator  authz.Permission // [authz.Read] or [authz.Act]; the zero value is never granted
+	peers     bool             // peers may send it too
+	forwarded bool             // peers may forward it on behalf of an operator
 }
 
 // New returns a server.
@@ -174,7 +173,7 @@ func muxOf(routes []route) *http.ServeMux {
 	return mux
 }
 
-// newHTTPServer returns a server of HTTP/1.1 and HTTP/2, both without TLS too.
+// newHTTPServer returns a server of HTTP/1.1 and HTTP/2, with and without TLS.
 func (s *Server) newHTTPServer(h http.Handler) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -194,7 +193,7 @@ func (s *Server) newHTTPServer(h http.Handler) *http.Server {
 // Serve serves operators on a listener until the server is closed, which is no error.
 func (s *Server) Serve(l net.Listener) error { return ended(s.admin.Serve(l)) }
 
-// ServeTLS is Serve for operators on other hosts, who prove by certificates who they are.
+// ServeTLS is Serve for operators on other hosts, which client certificates authenticate.
 func (s *Server) ServeTLS(l net.Listener) error {
 	return ended(s.admin.ServeTLS(l, "", ""))
 }
@@ -202,7 +201,7 @@ func (s *Server) ServeTLS(l net.Listener) error {
 // ServeProbes serves probes on a listener until the server is closed, which is no error.
 func (s *Server) ServeProbes(l net.Listener) error { return ended(s.probes.Serve(l)) }
 
-// ended returns why a server ended, if it was not closed.
+// ended returns the error of a server, unless the server was closed.
 func ended(err error) error {
 	if !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -210,13 +209,12 @@ func ended(err error) error {
 	return nil
 }
 
-// Shutdown takes no more requests, and returns once all are answered, or with an error
-// when ctx ends.
+// Shutdown accepts no more requests. It returns once all requests are answered, or with an error when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	return errors.Join(s.admin.Shutdown(ctx), s.probes.Shutdown(ctx))
 }
 
-// Close ends the server, and what it still does.
+// Close ends the server and its open requests.
 func (s *Server) Close() error {
 	return errors.Join(s.admin.Close(), s.probes.Close())
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// A Status is the answer to GET /api/v1/status: how everything stands. Fields may be
-// added to it, and none is taken away or given another meaning under the same path. Times
-// are in RFC 3339; one that there is none of is left out.
+// A Status is the response to GET /api/v1/status: the state of the relay. Later versions may add fields under the same
+// path; they neither remove a field nor change its meaning. Times are in RFC 3339; unknown times are absent.
 type Status struct {
 	Relay   Relay    `json:"relay"`
 	Origins []Origin `json:"origins"`
@@ -18,93 +17,87 @@ type Status struct {
 	Files   []Files  `json:"files"` // of credentials
 }
 
-// A Relay is the process that answers.
+// A Relay is the process that sent the response.
 type Relay struct {
 	Version       string    `json:"version"`
 	GoVersion     string    `json:"go_version"`
-	NodeID        string    `json:"node_id"`    // that it presents to origins
-	Identifier    string    `json:"identifier"` // that it tells clients: control_plane.identifier
+	NodeID        string    `json:"node_id"`    // presented to origins
+	Identifier    string    `json:"identifier"` // sent to clients as control_plane.identifier
 	StartedAt     time.Time `json:"started_at"`
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	Ready         bool      `json:"ready"`
-	NotReady      []string  `json:"not_ready"` // the reasons, for people
+	NotReady      []string  `json:"not_ready"` // the reasons, as texts for operators
 	Streams       int       `json:"streams"`   // of clients, held polls included
 }
 
 // An Origin is a control plane, or a directory.
 type Origin struct {
-	Name    string   `json:"name"` // "default" is that of TENDER_ORIGIN
+	Name    string   `json:"name"` // "default" is the origin of TENDER_ORIGIN
 	Targets []Target `json:"targets"`
 
-	// Connected reports whether there is a connection to the active target; to a
-	// directory, always. Since is when that last changed.
+	// Connected reports whether there is a connection to the active target; it is always true for a directory. Since is
+	// when it last changed.
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"`
 
-	// Frozen reports that an operator has stopped the distribution of its changes (tender
-	// freeze), and Freeze who, when and why. Held is of how many resources the removal is held
-	// back (tender release).
+	// Frozen reports that an operator stopped the distribution of its changes (tender freeze). Freeze has the operator,
+	// the time and the reason. Held is the number of held removals (tender release).
 	Frozen bool      `json:"frozen"`
 	Freeze *Freezing `json:"freeze,omitempty"`
 	Held   int       `json:"held"`
 
-	// Rollout is how the distribution of its changes in stages stands. Nil if TENDER_ROLLOUT is off.
+	// Rollout is the state of its rollouts. Nil if TENDER_ROLLOUT is off.
 	Rollout *rollout.Status `json:"rollout,omitempty"`
 
-	// StreamsWaiting is how many streams to the origin wait, since more are opened than TENDER_ORIGIN_STREAM_RATE
-	// allows.
+	// StreamsWaiting is the number of upstream streams that wait because of TENDER_ORIGIN_STREAM_RATE.
 	StreamsWaiting int `json:"streams_waiting"`
 
-	// Directory says how the files of a directory stand. Nil for a control plane.
+	// Directory is the state of the files of a directory. Nil for a control plane.
 	Directory *Directory `json:"directory,omitempty"`
 
-	// LastError is why a stream to the origin ended last, or why none could be opened; of a directory,
-	// why it cannot be read.
+	// LastError is why the last upstream stream ended or could not be opened, or why a directory cannot be read.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 }
 
-// A Directory is how the files of a directory stand.
+// A Directory is the state of the files of a directory.
 type Directory struct {
 	FileCount int       `json:"file_count"`
-	BadCount  int       `json:"bad_count"` // of these, those that do not count as a whole
-	Bad       []BadFile `json:"bad"`       // the first of those by name: at most MaxBadFiles
+	BadCount  int       `json:"bad_count"` // files that are rejected
+	Bad       []BadFile `json:"bad"`       // the first bad files by name, at most MaxBadFiles
 }
 
 // MaxBadFiles is how many bad files a Directory lists.
 const MaxBadFiles = 100
 
-// A BadFile is one that cannot be read, or has names that another file has.
+// A BadFile is a file that cannot be read, or that repeats names of another file.
 type BadFile struct {
 	File  string `json:"file"`  // its name in the directory
-	Error string `json:"error"` // with the line, where it is known
+	Error string `json:"error"` // with the line, if known
 
-	// LastGood is how many resources it held when this relay could last read it, which are served on as
-	// far as no other file has their names.
+	// LastGood is the number of resources in its last valid state. The relay still serves those whose names no other
+	// file has.
 	LastGood int `json:"last_good"`
 }
 
-// Files are files of credentials that are of use together alone, such as a certificate
-// and its key.
+// Files are files of credentials that are loaded together, such as a certificate and its key.
 type Files struct {
 	Files    []File    `json:"files"`
-	LoadedAt time.Time `json:"loaded_at"` // when what is in force was read
+	LoadedAt time.Time `json:"loaded_at"` // when the content in use was read
 
-	// NotAfter is when the certificate in force expires; of several CAs, when the last of
-	// them does.
+	// NotAfter is when the certificate in use expires; of several CAs, the latest time.
 	NotAfter time.Time `json:"not_after,omitzero"`
 
-	// Error is why the files as they are now are not in force, and Refused how many
-	// changes of them could not be used.
+	// Error is why the present files are not in use. Refused counts the changes that were rejected.
 	Error   string `json:"error,omitempty"`
 	Refused int64  `json:"refused"`
 }
 
-// expiresSoon is how long before a certificate expires people should know.
+// expiresSoon is how long before a certificate expires the status warns.
 const expiresSoon = 7 * 24 * time.Hour
 
-// Trouble returns what people should know of the files, or nothing: that what they hold now is not in
-// force, or that what is in force has expired or does so within a week.
+// Trouble returns a warning for operators, or nothing: the present files are not in use, or the certificate has
+// expired or expires within a week.
 func (f *Files) Trouble(now time.Time) string {
 	var said []string
 	switch left := f.NotAfter.Sub(now); {
@@ -142,40 +135,36 @@ type Target struct {
 	State  string `json:"state"`  // of its connection, as gRPC calls it; "directory" for a directory
 }
 
-// A View is what one origin says to one node group.
+// A View is the state of one origin for one node group.
 type View struct {
 	Group  string `json:"group"`
 	Origin string `json:"origin"`
 
-	// Shared reports that the view holds names that mean the same to every node, which
-	// several groups share: those of xdstp.
+	// Shared reports that the view holds xdstp names, which node groups share.
 	Shared bool `json:"shared,omitempty"`
 
-	// Connected reports whether the view's stream to the origin is up. Since is when that
-	// last changed.
+	// Connected reports whether the view has an upstream stream. Since is when it last changed.
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"`
 
-	// Stale reports that the view holds what the origin cannot correct, for
-	// StaleSeconds already.
+	// Stale reports that the view has had no connection to its origin for StaleSeconds, and serves cached state.
 	Stale        bool    `json:"stale"`
 	StaleSeconds float64 `json:"stale_seconds"`
 
-	// FrozenAt is since when clients are not shown what the origin changes, and Withheld
-	// of how many names they see something else than the origin says.
+	// FrozenAt is when the distribution of changes was stopped. Withheld is the number of names for which clients have
+	// another content than the origin.
 	FrozenAt time.Time `json:"frozen_at,omitzero"`
 	Withheld int       `json:"withheld"`
 
-	// ControlPlane is the identifier that the origin gave last.
+	// ControlPlane is the last control_plane.identifier of the origin.
 	ControlPlane string `json:"control_plane,omitempty"`
 
-	// Streams is how many clients the group has. They may be of several views: one for
-	// each origin.
+	// Streams is the number of clients of the group. With several origins, a client counts in a view of each.
 	Streams int    `json:"streams"`
 	Types   []Type `json:"types"`
 }
 
-// PhaseByName is the phase of a type that clients subscribe to by name alone, such as EDS and RDS.
+// PhaseByName is the phase of a type that clients subscribe to by name only, such as EDS and RDS.
 const PhaseByName = "by name"
 
 // A Type is what a view holds of one resource type.
@@ -183,16 +172,15 @@ type Type struct {
 	TypeURL string `json:"type_url"`
 	Name    string `json:"name,omitempty"` // the short name, such as cds
 
-	// Entries and Bytes count the resources: those that the origin chose for a wildcard,
-	// and those that were asked for by name.
+	// Entries and Bytes count the resources of the wildcard set, and those subscribed to by name.
 	Entries int   `json:"entries"`
 	Bytes   int64 `json:"bytes"`
 
-	// Version is that of the wildcard's set, as SotW clients are told it.
+	// Version is the version of the wildcard set that SotW clients receive.
 	Version string `json:"version,omitempty"`
 
-	// Phase is how much is known of the wildcard's set: unknown, settled (the first
-	// answer seems complete) or confirmed; [PhaseByName] if clients subscribe to names alone.
+	// Phase is the state of the wildcard set: unknown, settled (the first response seems complete) or confirmed;
+	// [PhaseByName] if clients subscribe by name only.
 	Phase string `json:"phase"`
 
 	// ChangedAt is when a resource last changed.

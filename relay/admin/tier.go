@@ -9,23 +9,24 @@ import (
 	"time"
 )
 
-// FleetStatus is the answer to GET /api/v1/fleet: all relays of a tier, as far as this one can reach them.
+// FleetStatus is the response to GET /api/v1/fleet: all relays of a tier. Relays that cannot be reached have an error.
 type FleetStatus struct {
 	Relays []FleetRelay `json:"relays"` // this one first
 
-	// Disagreements are the sets of which relays serve different content. They pass while a change is on its way.
+	// Disagreements are the sets whose content differs between relays. A change that is being distributed causes some for
+	// a moment.
 	Disagreements []Disagreement `json:"disagreements"`
 }
 
-// A FleetRelay is what one relay of the tier answered.
+// A FleetRelay is the response of one relay of the tier.
 type FleetRelay struct {
-	Address string `json:"address"`         // where this relay asked it; "self" for this one, if TENDER_PEERS does not list it
-	Error   string `json:"error,omitempty"` // why nothing is known of it; then there are no further fields
+	Address string `json:"address"`         // from TENDER_PEERS; "self" for this relay if TENDER_PEERS does not list it
+	Error   string `json:"error,omitempty"` // why there is no response; the fields below are then absent
 
 	*FleetSummary
 }
 
-// A FleetSummary is the answer to GET /api/v1/fleet/self: what a relay tells its peers.
+// A FleetSummary is the response to GET /api/v1/fleet/self: the state of a relay for its peers.
 type FleetSummary struct {
 	Instance string      `json:"instance"` // of the process: random
 	NodeID   string      `json:"node_id"`
@@ -49,15 +50,15 @@ type FleetView struct {
 	Origin string `json:"origin"`
 	Shared bool   `json:"shared,omitempty"`
 
-	// Generation is a digest of Versions: two relays with the same one hold the same content.
+	// Generation is a digest of Versions. Relays with equal digests hold the same content.
 	Generation string `json:"generation,omitempty"`
 
-	// Versions are those of the wildcards' sets by type. Types of which clients ask names alone are left out, since
-	// replicas have other clients.
+	// Versions are the versions of wildcard sets by type. Types that clients subscribe to by name only are left out,
+	// because the clients of replicas differ.
 	Versions map[string]string `json:"versions"`
 }
 
-// A Disagreement is a set of which relays have different content.
+// A Disagreement is a wildcard set whose content differs between relays.
 type Disagreement struct {
 	Group    string              `json:"group"`
 	Origin   string              `json:"origin"`
@@ -65,12 +66,12 @@ type Disagreement struct {
 	Versions map[string][]string `json:"versions"` // the addresses of relays by version
 }
 
-// FleetAnswers is the answer to a command for all relays of a tier: POST /api/v1/fleet/NAME.
+// FleetAnswers is the response to a command for all relays of a tier: POST /api/v1/fleet/NAME.
 type FleetAnswers struct {
 	Relays []FleetAnswer `json:"relays"` // this one first
 }
 
-// A FleetAnswer is what one relay answered to a command.
+// A FleetAnswer is the response of one relay to a command.
 type FleetAnswer struct {
 	Address string          `json:"address"`
 	NodeID  string          `json:"node_id,omitempty"`
@@ -83,12 +84,12 @@ type Tier interface {
 	// Status asks all peers for their summaries.
 	Status(ctx context.Context, own *FleetSummary) FleetStatus
 
-	// Forward sends a command to all peers, on behalf of an operator, and returns their answers. Each may take at most
-	// that long.
+	// Forward sends a command to all peers on behalf of an operator, and returns their responses. long is the timeout of
+	// each.
 	Forward(ctx context.Context, own *FleetSummary, name, operator string, args []byte, long time.Duration) []FleetAnswer
 }
 
-// errNoPeers is the answer to whatever is about the tier, if the relay does not know its peers.
+// errNoPeers is the response to requests for the tier if TENDER_PEERS is off.
 var errNoPeers = Refuse(http.StatusNotFound, errors.New("TENDER_PEERS is off"))
 
 func (s *Server) fleetStatus(r *http.Request) (any, error) {
@@ -105,7 +106,7 @@ func (s *Server) fleetSelf(*http.Request) (any, error) {
 	return s.cfg.Summary(), nil
 }
 
-// Times that forwarding takes beside a command, and that a command may take that is not long.
+// Timeouts of forwarding beside the command, and of a command that is not long.
 const (
 	peersTime   = 30 * time.Second
 	commandTime = 20 * time.Second
@@ -134,7 +135,7 @@ func (s *Server) forAll(c Command) Command {
 	}}
 }
 
-// withFleet adds to commands those of them that are for all relays of a tier.
+// withFleet adds, for each command that peers forward, one for all relays of the tier.
 func (s *Server) withFleet(commands []Command) []Command {
 	all := slices.Clone(commands)
 	for _, c := range commands {
