@@ -51,7 +51,7 @@ func (r *Relay) newAdmin() *admin.Server {
 	return admin.New(cfg)
 }
 
-// commands are what operators may have the relay do.
+// commands are the commands of operators.
 func (r *Relay) commands() []admin.Command {
 	audit := admin.NewCommand("audit", func(ctx context.Context, of admin.AuditScope) (admin.Audits, error) {
 		if err := of.Check(); err != nil {
@@ -76,7 +76,7 @@ func (r *Relay) commands() []admin.Command {
 	return append(commands, r.rolloutCommands()...)
 }
 
-// settings returns the configuration as operators may see it, a line for each variable.
+// settings returns the configuration without secrets, one line for each variable.
 func (r *Relay) settings() string {
 	var lines strings.Builder
 	for _, s := range r.cfg.Table() {
@@ -85,17 +85,16 @@ func (r *Relay) settings() string {
 	return lines.String()
 }
 
-// AdminAddrs returns the addresses that operators find the relay at: first those without
-// TLS, on this host.
+// AdminAddrs returns the addresses of the admin listeners: first those without TLS, on this host.
 func (r *Relay) AdminAddrs() []net.Addr {
 	return addrs(slices.Concat(r.adminListeners, r.adminTLSListeners))
 }
 
-// ProbeAddrs returns the addresses that probes find the relay at.
+// ProbeAddrs returns the addresses of the listeners for probes.
 func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.probeListeners) }
 
-// onLoopback refuses an address that others than this host can reach: its name may
-// have been more than one knew.
+// onLoopback rejects a listener that other hosts can reach. A host name of the configuration may resolve to such an
+// address.
 func onLoopback(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		return fmt.Errorf("listen %s: not on loopback", a)
@@ -103,7 +102,7 @@ func onLoopback(l net.Listener) error {
 	return nil
 }
 
-// endAdmin stops the server for operators and probes, which report until then that the relay drains.
+// endAdmin stops the server for operators and probes. Until then, probes report that the relay drains.
 func (r *Relay) endAdmin() {
 	r.pages.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
@@ -113,8 +112,8 @@ func (r *Relay) endAdmin() {
 	}
 }
 
-// Ready returns nil while clients may be sent to the relay, as /readyz does, or else the reason: the relay has no
-// configuration to serve yet, or it is stopping. The loss of a control plane later changes nothing (B.8).
+// Ready returns nil while the relay accepts clients, as /readyz does, or else the reason: it has no configuration to
+// serve yet, or it is stopping. A later loss of the control plane changes nothing (B.8).
 func (r *Relay) Ready() error {
 	if reasons := r.notReady(); len(reasons) > 0 {
 		return errors.New(strings.Join(reasons, "; "))
@@ -122,7 +121,7 @@ func (r *Relay) Ready() error {
 	return nil
 }
 
-// status returns how everything stands.
+// status returns the state of the relay.
 func (r *Relay) status() admin.Status {
 	now := time.Now()
 	notReady := r.notReady()
@@ -152,7 +151,7 @@ func (r *Relay) status() admin.Status {
 	return s
 }
 
-// status returns how the origin stands, but for its name.
+// status returns the state of the origin without its name.
 func (o sessionOrigin) status() admin.Origin {
 	s := o.Status()
 	out := admin.Origin{Connected: s.Connected, Since: s.Since, Held: s.Held, StreamsWaiting: s.Waiting, LastErrorAt: s.Failure.At}
@@ -165,7 +164,7 @@ func (o sessionOrigin) status() admin.Origin {
 	return out
 }
 
-// stateName returns the state of a connection as gRPC calls it, as one reads it in JSON.
+// stateName returns the gRPC connectivity state in lower case, for JSON.
 func stateName(s connectivity.State) string {
 	return map[connectivity.State]string{
 		connectivity.Idle:             "idle",
@@ -176,7 +175,7 @@ func stateName(s connectivity.State) string {
 	}[s]
 }
 
-// status returns how the directory stands, but for its name.
+// status returns the state of the directory without its name.
 func (o filesOrigin) status() admin.Origin {
 	s := o.Status()
 	dir := &admin.Directory{FileCount: s.Files, BadCount: len(s.Bad), Bad: []admin.BadFile{}}
@@ -198,7 +197,7 @@ func (o filesOrigin) status() admin.Origin {
 // status returns the views, by group and origin.
 func (g *groups) status(now time.Time) []admin.View {
 	views := []admin.View{}
-	for _, s := range g.standing() {
+	for _, s := range g.allViews() {
 		generation := s.View.Generation()
 		types := typesOf(generation)
 		for i := range g.origins {
@@ -210,7 +209,7 @@ func (g *groups) status(now time.Time) []admin.View {
 				source = 0
 			}
 			v := admin.View{Group: s.Key, Origin: g.cfg.OriginName(i), Shared: s.Shared, Streams: s.Streams, Types: types[source]}
-			stand(&v, generation.Source(source), now)
+			addSourceStatus(&v, generation.Source(source), now)
 			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view began later, or the relay
 			}
@@ -226,9 +225,8 @@ func (g *groups) status(now time.Time) []admin.View {
 	return views
 }
 
-// standing returns the views there are, in the order of their keys: those of the
-// groups, and those that groups share and that hold anything.
-func (g *groups) standing() []operator.View {
+// allViews returns all views in the order of their keys: first those of groups, then shared views that have resources.
+func (g *groups) allViews() []operator.View {
 	var own, shared []operator.View
 	g.mu.Lock()
 	for _, gr := range g.byKey {
@@ -246,8 +244,8 @@ func (g *groups) standing() []operator.View {
 	return append(own, shared...)
 }
 
-// stand says how the origin of a view stands.
-func stand(v *admin.View, from *cache.Source, now time.Time) {
+// addSourceStatus adds the state of a view's source.
+func addSourceStatus(v *admin.View, from *cache.Source, now time.Time) {
 	v.Connected, v.Since, v.ControlPlane = from.Connected, from.Since, from.Identifier
 	v.FrozenAt = from.Frozen
 	if stale := from.Stale(now); stale > 0 {
@@ -255,8 +253,8 @@ func stand(v *admin.View, from *cache.Source, now time.Time) {
 	}
 }
 
-// typesOf returns what a head holds of each type, by the source that has the members of
-// the type. What collections hold counts for their type.
+// typesOf returns the state of each type in a generation, by the source of its wildcard set. Resources of collections
+// count for their type.
 func typesOf(g *cache.Generation) map[int][]admin.Type {
 	byURL := make(map[string]*admin.Type)
 	sources := make(map[string]int)
@@ -295,17 +293,17 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 	return types
 }
 
-// fleet returns what operators may ask of clients and resources.
+// fleet returns the clients and resources of the relay for operators.
 func (r *Relay) fleet() *operator.Fleet {
 	return &operator.Fleet{
-		Server: r.server, Views: r.groups.standing, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin, Journal: r.groups.changes,
+		Server: r.server, Views: r.groups.allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin, Journal: r.groups.changes,
 	}
 }
 
-// sample returns what the history of the status page is made of.
+// sample returns a sample for the history of the status page.
 func (r *Relay) sample() page.Sample {
 	s := page.Sample{At: time.Now(), Streams: r.Streams(), Counts: make(map[page.GroupType]page.Counts)}
-	for _, g := range r.groups.standing() {
+	for _, g := range r.groups.allViews() {
 		if g.Shared {
 			continue // its clients are counted in their own groups
 		}

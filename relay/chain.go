@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// maxChain is how many relays may stand above or below one.
+	// maxChain is how many relays may be above or below this one.
 	maxChain = 4
 
-	// maxWays bounds the ways to origins that relays below are told of.
+	// maxWays bounds the paths to origins that the relay sends to relays below.
 	maxWays = 8
 )
 
-// Why a stream ends that would have the relay be its own origin, or stand in too long a row.
+// The status of streams that would make the relay its own origin, or the chain too long.
 var (
 	errCircle = status.Error(codes.FailedPrecondition,
 		"relays form a circle: one of them is its own origin; TENDER_ORIGIN of one of them must name a control plane")
@@ -31,16 +31,16 @@ var (
 		"too many relays in a row: at most %d may stand before one; they may also form a circle", maxChain)
 )
 
-// A chain knows the relays above this one, by what they say in the headers of streams to the origins, and those below,
-// by what they say in the headers of theirs. A relay that is both closes a circle, of which both ends notice: then the
-// stream that closes it ends, and no other (B.41). It implements upstream.Chain and downstream.Chain.
+// A chain tracks the relays above this one, from the response headers of upstream streams, and the relays below, from the
+// request headers of their streams. A relay that is both above and below closes a circle. The stream that closes it is
+// ended, and no other (B.41). It implements upstream.Chain and downstream.Chain.
 type chain struct {
 	token    string
 	log      *slog.Logger
-	refusing rate.Sometimes // that a relay is refused is logged
+	refusing rate.Sometimes // limits log messages about rejected relays
 
 	mu    sync.Mutex
-	above map[string]int // streams to origins, by the way that their server has shown
+	above map[string]int // upstream streams by the path to the origin that the server sent
 	below map[*lowerStream]struct{}
 }
 
@@ -85,7 +85,7 @@ func (c *chain) Above(ways []string) (leave func(), err error) {
 	}, nil
 }
 
-// add counts a stream to an origin, and returns the streams of clients that close a circle with it.
+// add counts an upstream stream, and returns the client streams that close a circle with it.
 func (c *chain) add(ways []string) (circles []*lowerStream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +101,7 @@ func (c *chain) add(ways []string) (circles []*lowerStream) {
 	return circles
 }
 
-// isAbove reports whether a relay is on a way to an origin. Locked.
+// isAbove reports whether a relay is on a path to an origin. The caller holds mu.
 func (c *chain) isAbove(token string) bool {
 	for way := range c.above {
 		if slices.Contains(strings.Split(way, ","), token) {
@@ -152,12 +152,12 @@ func (c *chain) refuse(tokens []string, why error) {
 	})
 }
 
-// identifier returns a name for this process that no other has (R126).
+// identifier returns a unique name of this process (R126).
 func identifier(nodeID string) string {
 	return nodeID + "#" + randomText(4)
 }
 
-// randomText returns so many random bytes as text.
+// randomText returns random bytes in hexadecimal.
 func randomText(bytes int) string {
 	b := make([]byte, bytes)
 	_, _ = rand.Read(b) // never fails

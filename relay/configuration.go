@@ -4,21 +4,20 @@ import "github.com/xdstender/tender/relay/config"
 
 // Types of the configuration. Package config has their fields.
 type (
-	// A Config is everything that the environment says about the relay. It comes
-	// from [LoadConfig], which fills every field; LoadConfig(nil) returns the
-	// defaults.
+	// A Config is the configuration of a relay. [LoadConfig] returns one with every field set; LoadConfig(nil) returns
+	// the defaults.
 	Config = config.Config
 
-	// Access is how an origin is connected to.
+	// Access has the TLS settings and credentials of an origin.
 	Access = config.Access
 
 	// Headers are gRPC metadata, by name in lower case.
 	Headers = config.Headers
 
-	// A Locality is where the relay is.
+	// A Locality is the locality of the relay.
 	Locality = config.Locality
 
-	// Metadata is that of the relay's own Node: a JSON object.
+	// Metadata is the metadata of the relay's own Node: a JSON object.
 	Metadata = config.Metadata
 
 	// A NamedOrigin is one of TENDER_ORIGINS.
@@ -65,12 +64,11 @@ const (
 	CompressionGzip = config.CompressionGzip
 )
 
-// LoadConfig reads the variables that start with TENDER_ from environ, whose
-// entries have the form of os.Environ. An empty variable counts as unset, and so does one of blanks.
+// LoadConfig reads the variables that start with TENDER_ from environ, whose entries have the form of os.Environ. An
+// empty or blank variable counts as unset.
 //
-// The error joins one line for each thing that is wrong, in the order of the
-// table of variables. The Config is complete even then: a refused value is
-// replaced by the default, so that tender check can show what would apply.
+// The error joins one line for each invalid variable, in the order of the table of variables. The Config is complete
+// even then: an invalid value is replaced by the default, so that tender check can print the result.
 func LoadConfig(environ []string) (Config, error) { return config.Load(environ) }
 
 // MarkdownTable returns the table of variables as deploy/docs/configuration.md shows it.

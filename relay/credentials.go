@@ -33,7 +33,7 @@ func (r *Relay) warnPlaintext() {
 	}
 }
 
-// credentialStatus returns how the files of credentials stand.
+// credentialStatus returns the state of the credential files.
 func (r *Relay) credentialStatus() []admin.Files {
 	all := []admin.Files{}
 	for _, s := range r.credentials.Files.Status() {

@@ -26,14 +26,14 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// groups sorts nodes into groups, and keeps a view for each (B.4). Its methods may
-// be called from any goroutine.
+// groups assigns nodes to node groups, and keeps a view for each group (B.4). Its methods may be called from any
+// goroutine.
 type groups struct {
 	cfg     Config
-	own     *corepb.Node // what the relay says of itself
+	own     *corepb.Node // the relay's own Node
 	origins origins
-	saved   *snapshots       // nil if none are kept
-	changes *history.Journal // likewise
+	saved   *snapshots       // nil if snapshots are off
+	changes *history.Journal // nil if the history is off
 	tracer  *telemetry.Tracer
 	router  *router
 	log     *slog.Logger
@@ -41,13 +41,13 @@ type groups struct {
 	quotas  []cache.Quota // by origin
 
 	views     sync.WaitGroup
-	operating chan struct{} // one slot, taken by the operator's command that is being carried out
+	operating chan struct{} // one slot, held by the operator command that runs
 
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
-	refusing atomic.Bool    // that groups are refused was logged, since one was last removed
-	crowded  rate.Sometimes // that a peer has too many is logged
+	refusing atomic.Bool    // a rejected group was logged since one was last removed
+	crowded  rate.Sometimes // limits log messages about peers with too many groups
 
 	mu       sync.Mutex
 	byKey    map[string]*group
@@ -60,8 +60,8 @@ type groups struct {
 	observed  func() iter.Seq[downstream.Observed]
 }
 
-// A sharedView is what an origin says of names that mean the same to every node, if
-// only the node's features change what it must generate (R130, R143).
+// A sharedView has the xdstp names of an origin, which are the same for all nodes with equal content-affecting client
+// features (R130, R143).
 type sharedView struct {
 	key  sharedKey
 	view *cache.View
@@ -71,7 +71,7 @@ type sharedView struct {
 	control *upstream.Control
 
 	// Guarded by groups.mu.
-	groups []*group // that take part
+	groups []*group // groups that use the view
 }
 
 type sharedKey struct {
@@ -79,15 +79,15 @@ type sharedKey struct {
 	features string
 }
 
-// saved returns what snapshots call the group of a shared view.
+// saved returns the name of a shared view in snapshots.
 func (k sharedKey) saved() string { return sharedGroup + ":" + k.features }
 
-// A group is the nodes that the origin tells the same.
+// A group is a node group: the nodes that an origin serves the same resources.
 type group struct {
 	key    string
 	view   *cache.View
 	counts downstream.Counts
-	node   *corepb.Node // whom the origins take the relay for
+	node   *corepb.Node // presented to origins
 	stop   context.CancelFunc
 	shares []*sharedView
 
@@ -96,15 +96,15 @@ type group struct {
 
 	// Guarded by groups.mu.
 	streams int
-	founder *cache.Share // of the groups of the peer that founded it; of nobody's if it was restored
-	left    time.Time    // when the last stream did
-	idle    *time.Timer  // ends the group once its view has given up everything
-	first   *traits      // of the first node; nil if none has come, since the group was restored
-	warned  bool         // that the nodes differ
+	founder *cache.Share // the quota of the peer that created the group; of no peer if it was restored
+	left    time.Time    // when the last stream ended
+	idle    *time.Timer  // removes the group once its subscriptions have expired
+	first   *traits      // of the first node; nil if the group was restored and has had no node yet
+	warned  bool         // differences between its nodes were logged
 }
 
-// traits are what an origin may look at in a node beside the group's key, each as a sum that equal ones have in common:
-// a group keeps those of its first node.
+// traits are hashes of the Node fields that an origin may use and that are not part of the group's key. A group keeps
+// the traits of its first node.
 type traits [4]uint64
 
 // traitNames are the fields of the traits.
@@ -142,8 +142,7 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 	return g
 }
 
-// start lets views be kept until ctx ends, and begins with those of which there is a
-// snapshot. It reports whether there was one.
+// start restores views from snapshots, and permits new views until ctx ends. It reports whether a view was restored.
 func (g *groups) start(ctx context.Context) (restored bool) {
 	g.ctx = ctx
 	g.restore()
@@ -153,7 +152,7 @@ func (g *groups) start(ctx context.Context) (restored bool) {
 	return restored
 }
 
-// wait returns when no view is kept any more, and none will be.
+// wait rejects new views, and returns when all views have ended.
 func (g *groups) wait() {
 	g.mu.Lock()
 	g.closed = true
@@ -164,7 +163,7 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, error) {
 	<-g.started
-	// All that takes longer the larger the Node is comes before the lock, which all clients need.
+	// Work that grows with the size of the Node is done before the lock is taken, which all clients need.
 	key, upstream := nodegroup.Sort(n, proto.CloneOf(g.own), g.cfg.NodeGroupBy)
 	var t *traits
 	if g.compares(key) {
@@ -184,7 +183,7 @@ func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, e
 	return joined, nil
 }
 
-// compares reports whether it is to be found out in what the nodes of a group differ.
+// compares reports whether the nodes of a group are still compared.
 func (g *groups) compares(key string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -192,8 +191,9 @@ func (g *groups) compares(key string) bool {
 	return gr == nil || !gr.warned
 }
 
-// enter counts a stream of a node with these traits, nil if they do not matter, which came from a peer, into its group,
-// which it makes if there is none. The first time that the node differs from the group's first one, it says in what.
+// enter adds a stream of a peer to its group, and creates the group if necessary. t are the traits of its node; nil if
+// nodes are not compared. differ are the fields in which a node differs from the first node of the group; they are
+// returned once.
 func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -243,18 +243,18 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 		s := g.share(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.shares = append(gr.shares, s)
-		// Awaited by wait.
 		control := g.decisions.control(i, g.cfg.OriginName(i), key)
 		gr.controls = append(gr.controls, control)
 		sharing := g.rollouts.newControl()
-		g.views.Go(func() { o.mirror(ctx, gr.node, own, log, control) })
+		// Awaited by wait.
+		g.views.Go(func() { o.sync(ctx, gr.node, own, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common, sharing, g.rollouts.linger(&g.cfg)) })
 		g.rollouts.join(gr.parts, i, view, control, sharing)
 	}
 	return gr
 }
 
-// failure returns why the last request of the group's view to an origin failed, of the first origin that has failed.
+// failure returns the last error of the first origin that failed for the group's view.
 func (gr *group) failure() error {
 	for _, c := range gr.controls {
 		if err := c.Failure(); err != nil {
@@ -264,7 +264,7 @@ func (gr *group) failure() error {
 	return nil
 }
 
-// followed returns the function that receives the finished fan-outs of a group's view.
+// followed returns the function that receives finished fan-outs of a group's view.
 func (g *groups) followed(gr *group) func(*cache.Fanout) {
 	if g.tracer == nil {
 		return gr.counts.Followed
@@ -275,8 +275,7 @@ func (g *groups) followed(gr *group) func(*cache.Fanout) {
 	}
 }
 
-// share returns the view of the names of an origin that all groups share that have
-// the same content-affecting features.
+// share returns the shared view of an origin for groups with these content-affecting features.
 func (g *groups) share(origin int, features []string) *sharedView {
 	node := sharedNode(g.own, features)
 	key := sharedKey{origin, strings.Join(features, ",")}
@@ -292,12 +291,12 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		g.saved.keep(origin, key.saved(), node, writers[0])
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
-		g.views.Go(func() { o.mirror(ctx, s.node, writers[0], log, s.control) })
+		g.views.Go(func() { o.sync(ctx, s.node, writers[0], log, s.control) })
 	}
 	return s
 }
 
-// sharedGroup is what the log calls whoever has a part in a shared view.
+// sharedGroup is the group name of shared views in the log.
 const sharedGroup = "xdstp"
 
 // sharedNode returns the node that the relay presents to an origin for names that depend on client features only.
@@ -308,14 +307,14 @@ func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	return node
 }
 
-// sharedGroupOf returns the key of the clients with the same content-affecting features, which share names that mean
-// the same to every node. No node group has such a key.
+// sharedGroupOf returns the key of clients with these content-affecting features, which use one shared view. No node
+// group has such a key.
 func sharedGroupOf(features []string) string { return sharedGroup + ":" + strings.Join(features, ",") }
 
 func isShared(group string) bool { return strings.HasPrefix(group, sharedGroupOf(nil)) }
 
-// namesOnly routes a shared view: its one origin has names and collections. The members of types belong to node groups,
-// so no source of the view has them.
+// namesOnly routes a shared view: source 0 has names and collections. Wildcard sets belong to node groups, so the source
+// for them has none.
 func namesOnly(_, name string) int {
 	if name == "" {
 		return 1
@@ -323,8 +322,7 @@ func namesOnly(_, name string) int {
 	return 0
 }
 
-// leave counts a stream out. A group without streams is kept for as long as its
-// subscriptions linger.
+// leave removes a stream from its group. A group without streams is kept while its subscriptions linger.
 func (g *groups) leave(gr *group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -333,16 +331,16 @@ func (g *groups) leave(gr *group) {
 	}
 }
 
-// abandon marks a group as having no streams, and removes it once its subscriptions have lingered out.
+// abandon schedules the removal of a group without streams, after its subscriptions have expired.
 func (g *groups) abandon(gr *group) {
 	gr.left = time.Now()
-	var idle *time.Timer // of this time that nobody is there
+	var idle *time.Timer // identifies this period without streams
 	idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		switch {
-		case gr.idle != idle: // somebody was there meanwhile
-		case g.anyFrozen() || g.rollouts.open(): // those who come back are to find what there was
+		case gr.idle != idle: // there was a stream meanwhile
+		case g.anyFrozen() || g.rollouts.open(): // returning clients need the frozen state
 			idle.Reset(2 * g.cfg.WildcardLinger)
 		default:
 			g.remove(gr, false)
@@ -351,7 +349,7 @@ func (g *groups) abandon(gr *group) {
 	gr.idle = idle
 }
 
-// remove removes a group. Its snapshots stay if it is evicted.
+// remove removes a group. If it is evicted, its snapshots stay.
 func (g *groups) remove(gr *group, evicted bool) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
@@ -372,9 +370,9 @@ func (g *groups) remove(gr *group, evicted bool) {
 	gr.shares = nil
 }
 
-// compare returns, once for a group, in which fields that an origin may look at a
-// node differs from the group's first: the origin sees only the node that the
-// relay presents. What rollouts select clients by is set for the relay, and does not count.
+// compare returns, once for a group, the fields in which a node differs from the first node of the group. An origin that
+// uses them sees only the Node that the relay presents. Fields that select clients for rollouts do not count: the origin
+// does not use them.
 func (gr *group) compare(t *traits, by *rollouts) (differ []string) {
 	if gr.warned || t == nil {
 		return nil
@@ -396,8 +394,8 @@ func traitsOf(n *corepb.Node) *traits {
 	return &traits{maphash.String(traitSeed, prefix), maphash.String(traitSeed, n.GetCluster()), traitOf(n.GetLocality()), traitOf(n.GetMetadata())}
 }
 
-// traitOf returns the sum of a message that equal ones have in common within one process.
+// traitOf returns a hash of a message, which is equal for equal messages within one process.
 func traitOf(m proto.Message) uint64 {
-	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // which was decoded, so it can be encoded
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // a decoded message can always be encoded
 	return maphash.Bytes(traitSeed, encoded)
 }

@@ -16,11 +16,10 @@ const (
 	memoryEvery = 10 * time.Second
 )
 
-// A memory is what the process takes of the system, as Go's collector counts it, and what it is to
-// take at most: GOMEMLIMIT. Both are in bytes.
+// A memory is the memory of the process as Go counts it for GOMEMLIMIT, and that limit, in bytes.
 type memory struct{ used, limit uint64 }
 
-// readMemory returns how it is now.
+// readMemory returns the present memory use.
 func readMemory() memory {
 	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/gomemlimit:bytes"}}
 	metrics.Read(s)
@@ -30,7 +29,7 @@ func readMemory() memory {
 // limited reports whether there is a limit.
 func (m memory) limited() bool { return m.limit < math.MaxInt64 }
 
-// utilization returns how much of its limit the process takes: 1 is all of it, 0 if there is none.
+// utilization returns the memory use as a fraction of the limit, or 0 without a limit.
 func (m memory) utilization() float64 {
 	if !m.limited() {
 		return 0

@@ -20,23 +20,23 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A holder keeps removals back: a view's loop, or a directory for all its views.
+// A holder has held removals: the loop of a view, or a directory for all its views.
 type holder interface {
 	Operate(context.Context, reconcile.Command) []reconcile.Hold
 }
 
-// An operated view is what an operator's commands reach of an origin.
+// An operated is a view or a directory that commands of operators apply to.
 type operated struct {
 	origin  int
 	group   string // of the view; empty for a directory
-	saved   string // likewise, as snapshots call it
+	saved   string // its name in snapshots
 	view    *cache.View
 	source  int
 	control *upstream.Control // nil for a directory
 	holder  holder
 }
 
-// operated returns all views, and the directories, in the order of origins and groups.
+// operated returns all views and directories, in the order of origins and groups.
 func (g *groups) operated() (all []operated) {
 	g.mu.Lock()
 	for _, gr := range g.byKey {
@@ -57,7 +57,7 @@ func (g *groups) operated() (all []operated) {
 	return all
 }
 
-// operate waits until no other command is carried out; the caller calls done at the end.
+// operate waits until no other command runs. The caller must call done when its command has ended.
 func (g *groups) operate(ctx context.Context) (done func(), err error) {
 	select {
 	case <-g.started:
@@ -72,7 +72,7 @@ func (g *groups) operate(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// findOrigin returns the number of an origin, -1 for an empty name.
+// findOrigin returns the index of an origin, or -1 for an empty name.
 func (r *Relay) findOrigin(name string) (int, error) {
 	if name == "" {
 		return -1, nil
@@ -110,7 +110,7 @@ func (r *Relay) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, 
 	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) { r.thawOrigin(ctx, origin, by, of.Reason) })
 }
 
-// eachOrigin freezes or thaws the origins of a scope, and says how all stand then.
+// eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that.
 func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
 	only, err := r.findOrigin(of.Origin)
 	if err != nil {

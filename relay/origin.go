@@ -21,28 +21,26 @@ import (
 	upload "github.com/xdstender/tender/upstream/loadreport"
 )
 
-// An origin keeps views like itself.
+// An origin is a control plane or a directory that views are kept in sync with.
 type origin interface {
-	// mirror keeps the view of w like the origin, which takes the relay for a node, until ctx ends, and
-	// does what an operator wants by the control.
-	mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control)
-	// probe returns nil once the origin would serve the relay, or what it holds is known; else the error of ctx.
+	// sync keeps the view of w in sync with what the origin serves to node, until ctx ends. It carries out the commands
+	// of control.
+	sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control)
+	// probe returns nil once the origin answers the relay, or the error of ctx.
 	probe(ctx context.Context, p upstream.Probe) error
-	// follow does what is to be done about the origin beside mirrors until ctx ends.
+	// follow does the work of the origin that is independent of views, until ctx ends.
 	follow(ctx context.Context)
-	// status returns how the origin stands, but for its name.
+	// status returns the state of the origin without its name.
 	status() admin.Origin
-	// Stats returns what was done about the origin.
+	// Stats returns the counters of the origin.
 	Stats() upstream.Stats
 	close() error
 }
 
-// origins are those of a relay: that of TENDER_ORIGIN first, then those of
-// TENDER_ORIGINS in their order.
+// origins are the origins of a relay: TENDER_ORIGIN, then TENDER_ORIGINS in their order.
 type origins []origin
 
-// openOrigins returns the origins that the configuration names, with the credentials for
-// each.
+// openOrigins returns the origins of the configuration, with their credentials.
 func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log *slog.Logger) (all origins, err error) {
 	for i, named := range config.AllOrigins(&cfg) {
 		variable, logger := "TENDER_ORIGIN", log
@@ -65,7 +63,7 @@ func (all origins) close() (err error) {
 	return err
 }
 
-// openOrigin returns one origin, which a variable names.
+// openOrigin returns the origin that a variable names.
 func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Options, creds config.OriginCredentials, log *slog.Logger) (origin, error) {
 	targets := named.Targets
 	var trace func(upstream.Received) upstream.Trace
@@ -116,8 +114,8 @@ func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Opti
 	return sessionOrigin{session}, nil
 }
 
-// streamsOfView is how many streams a view has to an origin at most. All views, those that groups share included, may
-// open theirs at once: when a relay starts, and when its origin is back.
+// streamsOfView is the maximum number of upstream streams of a view. All views may open their streams at once: when the
+// relay starts, and when its origin returns.
 const streamsOfView = 2
 
 // protocols are the values of [Config.OriginProtocol].
@@ -130,7 +128,7 @@ var protocols = map[string]upstream.Protocol{
 // sessionOrigin is a control plane.
 type sessionOrigin struct{ *upstream.Session }
 
-func (o sessionOrigin) mirror(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control) {
+func (o sessionOrigin) sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control) {
 	o.Sync(ctx, node, w, log, control)
 }
 
@@ -140,10 +138,10 @@ func (o sessionOrigin) follow(context.Context) {}
 
 func (o sessionOrigin) close() error { return o.Close() }
 
-// filesOrigin is a directory. It tells all nodes the same.
+// filesOrigin is a directory. It serves the same resources to all nodes.
 type filesOrigin struct{ *files.Origin }
 
-func (o filesOrigin) mirror(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
+func (o filesOrigin) sync(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
 	o.Sync(ctx, w, control)
 }
 
@@ -176,7 +174,7 @@ func loadsOf(cfg Config, all origins, log *slog.Logger) loadreport.Origin {
 	return sessionLoads{first.Session, log}
 }
 
-// sessionLoads takes load reports to a control plane.
+// sessionLoads forwards load reports to a control plane.
 type sessionLoads struct {
 	session *upstream.Session
 	log     *slog.Logger

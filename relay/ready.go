@@ -19,11 +19,11 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A standing is how an origin stands with the relay while that is not ready.
-type standing struct {
+// An originState is the result of the probes of an origin while the relay is not ready.
+type originState struct {
 	answered bool
-	open     bool  // a probe's stream is, and the origin has not answered
-	err      error // of the last probe that ended without an answer; nil if none did
+	open     bool  // a probe stream is open and the origin has not answered
+	err      error // of the last probe that failed; nil if none did
 	logged   repeat
 }
 
@@ -56,13 +56,13 @@ func (r *repeat) due(newCause bool, now time.Time) bool {
 var errNoGoodFile = errors.New("none of its files is good")
 
 // refuses reports whether the origin can be reached and does not serve the relay.
-func (s *standing) refuses() bool {
+func (s *originState) refuses() bool {
 	code := status.Code(s.err)
 	return s.err != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied || errors.Is(s.err, errNoGoodFile))
 }
 
-// reason says why a target has not answered.
-func (s *standing) reason(t *admin.Target) string {
+// reason returns why a target has not answered.
+func (s *originState) reason(t *admin.Target) string {
 	switch {
 	case s.refuses():
 		return fmt.Sprintf("the origin %s does not serve the relay: %v", t.Target, s.err)
@@ -73,14 +73,14 @@ func (s *standing) reason(t *admin.Target) string {
 	}
 }
 
-// A probeEvent is what a probe of an origin has found.
+// A probeEvent is a result of an origin's probe.
 type probeEvent struct {
 	origin int
-	standing
+	originState
 }
 
 // readiness reports the relay as serving once each origin has answered a probe, unless a view was
-// restored; see [Relay.allStand]. Nothing but a drain unsets that: a lost origin must not empty
+// restored; see [Relay.originsReady]. Nothing but a drain unsets that: a lost origin must not empty
 // a tier that can serve (B.8).
 func (r *Relay) readiness(ctx context.Context) {
 	if r.ready.Load() {
@@ -94,32 +94,32 @@ func (r *Relay) readiness(ctx context.Context) {
 	for i, o := range r.origins {
 		probes.Go(func() { r.probeOrigin(ctx, i, o, events) }) // awaited above
 	}
-	stands := make([]standing, len(r.origins))
+	states := make([]originState, len(r.origins))
 	cold, waited := time.After(r.cfg.ColdWait), false
-	for !r.allStand(stands, waited) {
-		now := slices.Clone(stands)
-		r.standings.Store(&now)
+	for !r.originsReady(states, waited) {
+		now := slices.Clone(states)
+		r.originStates.Store(&now)
 		select {
 		case e := <-events:
-			was := &stands[e.origin]
+			was := &states[e.origin]
 			if e.open {
 				e.err = was.err // until it answers
 			}
 			r.logProbe(was, &e, time.Now())
-			*was = e.standing
+			*was = e.originState
 		case <-cold:
 			waited = true
 		case <-ctx.Done():
 			return
 		}
 	}
-	r.warnUnreachable(stands)
+	r.warnUnreachable(states)
 	r.setReady()
 }
 
-// probeOrigin tells how an origin stands, until it has answered or ctx ends.
+// probeOrigin sends the state of an origin to events until it has answered or ctx ends.
 func (r *Relay) probeOrigin(ctx context.Context, origin int, o origin, events chan<- probeEvent) {
-	tell := func(s standing) {
+	send := func(s originState) {
 		select {
 		case events <- probeEvent{origin, s}:
 		case <-ctx.Done():
@@ -130,15 +130,15 @@ func (r *Relay) probeOrigin(ctx context.Context, origin int, o origin, events ch
 		Node:      node,
 		TypeURL:   r.groups.router.asked(origin),
 		ForOthers: nodegroup.HasPlaces(r.cfg.NodeID) || slices.Contains(r.cfg.NodeGroupBy, "id"),
-		Opened:    func() { tell(standing{open: true}) },
-		Failed:    func(err error) { tell(standing{err: err}) },
+		Opened:    func() { send(originState{open: true}) },
+		Failed:    func(err error) { send(originState{err: err}) },
 	})
 	if err == nil {
-		tell(standing{answered: true})
+		send(originState{answered: true})
 	}
 }
 
-// asked returns a type whose members are an origin's, clusters if there are none.
+// asked returns a type of which the origin serves the wildcard set; clusters if there is none.
 func (r *router) asked(origin int) string {
 	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
 		if r.route(typeURL, "") == origin {
@@ -153,12 +153,12 @@ func (r *router) asked(origin int) string {
 	return wire.ClusterType
 }
 
-// allStand reports whether the relay is ready as far as origins go: the first one has answered, and
+// originsReady reports whether the relay is ready as far as origins go: the first one has answered, and
 // each further one too, or it could not be reached within TENDER_COLD_WAIT, which has been waited
 // for. One that can be reached and refuses the relay is never passed over.
-func (r *Relay) allStand(stands []standing, waited bool) bool {
-	for i := range stands {
-		s := &stands[i]
+func (r *Relay) originsReady(states []originState, waited bool) bool {
+	for i := range states {
+		s := &states[i]
 		if !s.answered && (i == 0 || !waited || s.open || s.refuses()) {
 			return false
 		}
@@ -166,18 +166,18 @@ func (r *Relay) allStand(stands []standing, waited bool) bool {
 	return true
 }
 
-// warnUnreachable names the further origins without which the relay becomes ready.
-func (r *Relay) warnUnreachable(stands []standing) {
-	for i := range stands {
-		if !stands[i].answered {
+// warnUnreachable logs the further origins that the relay does not wait for any longer.
+func (r *Relay) warnUnreachable(states []originState) {
+	for i := range states {
+		if !states[i].answered {
 			r.log.Warn("further origin unreachable: the relay is ready without it", slog.String("origin", r.cfg.OriginName(i)),
-				slog.Duration("waited", r.cfg.ColdWait), slog.Any("err", stands[i].err))
+				slog.Duration("waited", r.cfg.ColdWait), slog.Any("err", states[i].err))
 		}
 	}
 }
 
 // logProbe logs why a probe had no answer, as its [repeat] says.
-func (r *Relay) logProbe(was *standing, e *probeEvent, now time.Time) {
+func (r *Relay) logProbe(was *originState, e *probeEvent, now time.Time) {
 	e.logged = was.logged
 	if e.err == nil || e.open || !e.logged.due(was.err == nil || was.err.Error() != e.err.Error(), now) {
 		return
@@ -185,7 +185,7 @@ func (r *Relay) logProbe(was *standing, e *probeEvent, now time.Time) {
 	r.log.Warn("origin does not answer: relay not ready", slog.String("origin", r.cfg.OriginName(e.origin)), slog.Any("err", e.err))
 }
 
-// notReady returns why the relay is not ready, for people (B.8).
+// notReady returns why the relay is not ready, as texts for operators (B.8).
 func (r *Relay) notReady() (reasons []string) {
 	if r.draining.Load() {
 		return []string{"the relay drains: it was told to stop"}
@@ -193,11 +193,11 @@ func (r *Relay) notReady() (reasons []string) {
 	if r.ready.Load() {
 		return nil
 	}
-	stands := r.standings.Load()
+	states := r.originStates.Load()
 	for i, o := range r.origins {
-		var s standing
-		if stands != nil {
-			s = (*stands)[i]
+		var s originState
+		if states != nil {
+			s = (*states)[i]
 		}
 		if s.answered {
 			continue

@@ -15,7 +15,7 @@ import (
 func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 	var log bytes.Buffer
 	r := &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}
-	var was standing
+	var was originState
 	now := time.Unix(1e9, 0)
 	var at []int // seconds at which a line was logged
 	for second := range 3000 {
@@ -23,10 +23,10 @@ func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 		if second == 2000 {
 			err = errors.New("connection refused")
 		}
-		for _, e := range []probeEvent{{standing: standing{err: err}}, {standing: standing{open: true, err: err}}} {
+		for _, e := range []probeEvent{{originState: originState{err: err}}, {originState: originState{open: true, err: err}}} {
 			before := log.Len()
 			r.logProbe(&was, &e, now.Add(time.Duration(second)*time.Second))
-			was = e.standing
+			was = e.originState
 			if log.Len() > before {
 				at = append(at, second)
 			}

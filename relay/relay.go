@@ -31,43 +31,39 @@ type Options struct {
 	// Logger receives the relay's log. Nil discards it.
 	Logger *slog.Logger
 
-	// Level is the least level that Logger logs, which operators may change while the relay runs. Nil
-	// means that they may not.
+	// Level is the level of Logger, which operators may change while the relay runs. Nil means that they may not.
 	Level *slog.LevelVar
 
 	// Version is the version of the relay, which it presents to origins.
 	Version string
 
-	// Served is called once many clients that came together, as after a restart, have been
-	// served: it may give back the memory that this took. Nil for nothing.
+	// Served is called after a burst of new clients was served, as after a restart. It may return memory to the
+	// system. Nil does nothing.
 	Served func()
 
-	// PingAfter is for how long a client's connection may be silent before it is pinged, at
-	// least 1s, and PingTimeout how long the answer may take until the connection is given
-	// up. Zero means 30s and 10s (B.34).
+	// PingAfter is how long a client connection may be idle before the relay pings it, at least 1s. The relay closes the
+	// connection if there is no answer within PingTimeout. Zero means 30s and 10s (B.34).
 	PingAfter, PingTimeout time.Duration
 
-	// Spans receives the relay's spans as they end, in place of the exporter that the OTEL_… variables
-	// ask for.
+	// Spans receives the spans of the relay, in place of the exporter that the OTEL_… variables configure.
 	Spans sdktrace.SpanExporter
 
-	// DialOptions are added to those that connect to the origin.
+	// DialOptions are added to the options of connections to origins.
 	DialOptions []grpc.DialOption
 
-	// Listeners, RESTListeners and AdminListeners are served instead of the addresses of
-	// the configuration.
+	// Listeners, RESTListeners and AdminListeners replace the addresses of the configuration.
 	Listeners, RESTListeners, AdminListeners []net.Listener
 
 	chain  *chain            // of the relay
-	tracer *telemetry.Tracer // nil: nobody looks
+	tracer *telemetry.Tracer // nil if tracing is off
 }
 
-// A Relay serves one origin, or several, to many clients.
+// A Relay serves the resources of its origins to clients.
 type Relay struct {
 	cfg           Config
 	log           *slog.Logger
 	level         *slog.LevelVar // nil if it cannot be changed
-	levelSet      sync.Mutex     // held while it is changed
+	levelSet      sync.Mutex     // serializes changes of level
 	credentials   *config.Credentials
 	chain         *chain
 	origins       origins
@@ -75,7 +71,7 @@ type Relay struct {
 	snapshots     *snapshots
 	auditor       *auditor
 	server        *downstream.Server
-	servers       []*grpc.Server // for listeners, and if they are apart, for tlsListeners
+	servers       []*grpc.Server // the first for listeners; the second, if any, for tlsListeners
 	rest          *http.Server
 	admin         *admin.Server
 	pages         *page.Pages
@@ -86,20 +82,20 @@ type Relay struct {
 	listeners     []net.Listener
 	tlsListeners  []net.Listener // beside listeners in plaintext
 	restListeners []net.Listener
-	hurried       chan struct{}
-	hurry         sync.Once
+	stopNow       chan struct{} // closed by StopNow
+	stopNowOnce   sync.Once
 
 	adminListeners, adminTLSListeners, probeListeners []net.Listener
 
 	version, identifier string
 	instance            string // of this process: random
 	started             time.Time
-	ready, draining     atomic.Bool // as notReady tells
-	standings           atomic.Pointer[[]standing]
+	ready, draining     atomic.Bool
+	originStates        atomic.Pointer[[]originState] // until the relay is ready
 }
 
-// New returns a relay that listens; [Relay.Run] serves. Run must be called, if only with a context that has ended, to
-// release resources. Errors: no origin, an origin that cannot be used, or an address that cannot be listened on.
+// New returns a relay that listens; [Relay.Run] serves. The caller must call Run to release resources, if necessary with
+// a context that has ended. Errors: no origin, an invalid origin, or an address that cannot be listened on.
 func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err
@@ -116,7 +112,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		identifier:     identifier(cfg.OwnID()),
 		instance:       rand.Text(),
 		started:        time.Now(),
-		hurried:        make(chan struct{}),
+		stopNow:        make(chan struct{}),
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -151,7 +147,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	return r, nil
 }
 
-// serve makes the servers and opens their addresses.
+// serve creates the servers and opens their listeners.
 func (r *Relay) serve(opts Options) (err error) {
 	r.server, err = downstream.New(downstream.Config{
 		Views:               r.groups,
@@ -208,7 +204,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	return r.listen()
 }
 
-// Addrs returns the addresses that the relay listens on for streams.
+// Addrs returns the addresses of the xDS listeners.
 func (r *Relay) Addrs() []net.Addr { return addrs(r.listeners) }
 
 func addrs(listeners []net.Listener) []net.Addr {
@@ -219,22 +215,22 @@ func addrs(listeners []net.Listener) []net.Addr {
 	return addrs
 }
 
-// TLSAddrs returns those for streams with TLS, where Addrs are in plaintext.
+// TLSAddrs returns the addresses of the xDS listeners with TLS, if Addrs are in plaintext.
 func (r *Relay) TLSAddrs() []net.Addr { return addrs(r.tlsListeners) }
 
-// Streams returns the number of clients' streams, held polls included.
+// Streams returns the number of client streams, including pending polls.
 func (r *Relay) Streams() int { return r.server.Streams() }
 
-// Audit returns what the drift audit has found. It is not stable.
+// Audit returns the results of the drift audit. It is not stable.
 func (r *Relay) Audit() AuditStats { return r.auditor.stats() }
 
-// Stats returns what the server of streams counts. It is not stable: the metrics that are made of it are.
+// Stats returns the counters of the xDS server. It is not stable, but the metrics made from it are.
 func (r *Relay) Stats() downstream.Stats { return r.server.Stats() }
 
 // Run serves until ctx ends, then drains within TENDER_DRAIN: it closes the streams of served clients with OK, so that
 // they connect elsewhere. It returns nil once everything has ended, or the error of a listener.
 func (r *Relay) Run(ctx context.Context) error {
-	// The origin is followed until the last client has left.
+	// Views are kept in sync until the last client stream is closed.
 	views, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	if r.groups.start(views) {
@@ -243,10 +239,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	watching.Go(func() { r.credentials.Files.Run(views) }) // awaited below
 	for _, o := range r.origins {
-		watching.Go(func() { o.follow(views) }) // likewise
+		watching.Go(func() { o.follow(views) }) // awaited below
 	}
 	if len(r.AdminAddrs()) > 0 {
-		watching.Go(func() { r.history.Run(views, r.sample) }) // likewise
+		watching.Go(func() { r.history.Run(views, r.sample) }) // awaited below
 	}
 
 	serving, failed := errgroup.WithContext(ctx)
@@ -288,8 +284,7 @@ func (r *Relay) setReady() {
 	}
 }
 
-// setHealth answers for the server as a whole, and for each service that probes may
-// name: all that are registered.
+// setHealth sets the gRPC health status of the server and of each registered service.
 func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	r.health.SetServingStatus("", status)
 	for service := range r.servers[0].GetServiceInfo() {
@@ -297,12 +292,12 @@ func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// lastCalls is how long calls that are not xDS streams, such as health watches,
-// may delay the end.
+// lastCalls is how long calls other than xDS streams, such as health watches, may delay the shutdown.
 const lastCalls = time.Second
 
-// StopNow closes all streams of a relay that drains, or will drain, at once. It may be called again.
-func (r *Relay) StopNow() { r.hurry.Do(func() { close(r.hurried) }) }
+// StopNow closes all streams of a draining relay at once. If the relay does not drain yet, it does so when it drains.
+// It may be called again.
+func (r *Relay) StopNow() { r.stopNowOnce.Do(func() { close(r.stopNow) }) }
 
 // drain closes the streams of clients. At first the relay still accepts and serves clients, because load balancers
 // notice the failing health checks with a delay. Then it sends GOAWAY, so that clients open no new stream on the
@@ -314,17 +309,17 @@ func (r *Relay) drain() {
 	defer hard.Stop()
 	select {
 	case <-time.After(r.cfg.Drain / 9):
-	case <-r.hurried:
+	case <-r.stopNow:
 	}
 	var stopped sync.WaitGroup
 	for _, server := range r.servers {
 		stopped.Go(server.GracefulStop)
 	}
-	stopped.Go(func() { _ = r.rest.Shutdown(context.Background()) }) // stop ends what it waits for
+	stopped.Go(func() { _ = r.rest.Shutdown(context.Background()) }) // stop ends its pending polls
 	drained := make(chan struct{})
 	stopped.Go(func() {
 		select {
-		case <-r.hurried:
+		case <-r.stopNow:
 			r.server.Drain(0)
 		case <-drained:
 		}

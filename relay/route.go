@@ -7,14 +7,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A router says which origin answers for what (R129). It is immutable.
+// A router selects the origin of each resource (R129). It is immutable.
 //
-// A view has two sources for each origin: what the origin says to a node group, and
-// what has a name that means the same to every node, which groups share (R130).
+// A view has two sources for each origin: one for its node group, and one for the xdstp names that groups share (R130).
 type router struct {
 	origins     int
-	types       map[string]int // by type URL; the first origin has all others
-	authorities map[string]int // with AnyAuthority for those without a route
+	types       map[string]int // by type URL; other types belong to the first origin
+	authorities map[string]int // AnyAuthority for authorities without a route
 }
 
 func newRouter(cfg Config) *router {
@@ -37,8 +36,7 @@ func (r *router) sources() int { return 2 * r.origins }
 // shared returns the source of an origin for names that groups share.
 func (r *router) shared(origin int) int { return r.origins + origin }
 
-// quotas returns those of a view's sources, of those of origins. What groups share is counted
-// where they have it from.
+// quotas returns the quotas of a view's sources, from those of the origins. Shared names count in the shared view.
 func (r *router) quotas(of []cache.Quota) []cache.Quota {
 	all := make([]cache.Quota, r.sources())
 	for origin, q := range of {
@@ -47,8 +45,8 @@ func (r *router) quotas(of []cache.Quota) []cache.Quota {
 	return all
 }
 
-// route returns the source that answers for a name of a type, or, if it is empty, for
-// the members of the type. The route of an authority goes before that of a type (B.23).
+// route returns the source of a name, or of the type's wildcard set if the name is empty. A route by authority takes
+// precedence over one by type (B.23).
 func (r *router) route(typeURL, name string) int {
 	authority, ok := wire.Authority(name)
 	if !ok {
@@ -62,6 +60,5 @@ func (r *router) route(typeURL, name string) int {
 	return r.shared(r.types[typeURL])
 }
 
-// origin returns the number of the origin that answers for a name, or, if it is empty, for the
-// members of a type.
+// origin returns the index of the origin of a name, or of the type's wildcard set if the name is empty.
 func (r *router) origin(typeURL, name string) int { return r.route(typeURL, name) % r.origins }

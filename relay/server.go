@@ -33,7 +33,7 @@ import (
 	"github.com/xdstender/tender/relay/config"
 )
 
-// addServers makes the servers of streams: one, or one in plaintext and one with TLS.
+// addServers creates the xDS servers: one, or one in plaintext and one with TLS.
 func (r *Relay) addServers(opts Options) {
 	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
 	if clients := r.credentials.Clients; clients != nil {
@@ -59,17 +59,16 @@ func (r *Relay) addServers(opts Options) {
 	}
 }
 
-// windowBytes is the flow-control window of a client's connection and streams.
-// It bounds what clients may send before it is read; it is fixed, since probing
-// for a better one costs a ping for each message.
+// windowBytes is the HTTP/2 flow-control window of client connections and streams. It bounds unread requests. It is
+// fixed, because gRPC's estimator would send a ping for each message.
 const windowBytes = 1 << 20
 
-// maxHeaderBytes bounds the header of a request, uncompressed: those of Envoys and gRPC
-// clients have some hundred bytes, and a token some thousand.
+// maxHeaderBytes bounds the uncompressed header of a request. Envoys and gRPC clients send some hundred bytes; a token
+// adds some thousand.
 const maxHeaderBytes = 64 << 10
 
-// NewGRPCServer returns a gRPC server that suits many long streams of few
-// messages, and whose codec [downstream.Server] needs. Further options come after its own. It is not stable.
+// NewGRPCServer returns a gRPC server for many long streams of few messages, with the codec of [downstream.Server].
+// Further options are applied after its own. It is not stable.
 func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(wire.Codec{}),
@@ -88,7 +87,7 @@ func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.Se
 // kernel closes a connection whose data is not acknowledged within the same timeout (TCP_USER_TIMEOUT, set by gRPC).
 var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 
-// keepaliveOf returns pings, or what takes their place, and how old connections get (B.33).
+// keepaliveOf returns the keepalive parameters and the maximum age of connections (B.33).
 func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
 	p := keepalive.ServerParameters{Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout)}
 	if cfg.ConnectionAge > 0 {
@@ -97,8 +96,7 @@ func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
 	return p
 }
 
-// serveStreams serves streams on a listener until the server stops, which it may have done
-// already.
+// serveStreams serves xDS on a listener until the server stops. It returns nil if the server has already stopped.
 func (r *Relay) serveStreams(server *grpc.Server, l net.Listener) error {
 	if err := server.Serve(r.server.Guard().Listener(l)); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
@@ -108,10 +106,9 @@ func (r *Relay) serveStreams(server *grpc.Server, l net.Listener) error {
 
 var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)")
 
-// compression returns the options of a server whose streams take compressed requests, or not. Bytes on the wire are
-// bounded, and one of them may stand for a thousand in memory: so gRPC decompresses none, whatever is registered
-// (exporters of telemetry register what they use). Where they are taken, wire decompresses them, and charges for the
-// memory before it is taken.
+// compression returns the server options for compressed requests. One compressed byte may become a thousand in memory,
+// and limits are on compressed bytes. So gRPC never decompresses a request, although telemetry exporters register
+// compressors. If compressed requests are accepted, package wire decompresses them, and charges for the memory first.
 func compression(taken bool) []grpc.ServerOption {
 	if taken {
 		return []grpc.ServerOption{grpc.RPCDecompressor(passing{})} //nolint:staticcheck // SA1019: nothing else is handed a message as it came
@@ -122,7 +119,7 @@ func compression(taken bool) []grpc.ServerOption {
 	}
 }
 
-// refuseCompressed closes streams that announce compressed messages, before a message is read.
+// refuseCompressed rejects streams that announce compressed messages, before a message is read.
 func refuseCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if c := compressionOf(rpc.Context()); c == "" || c == encoding.Identity {
 		return handle(server, rpc)
@@ -131,8 +128,7 @@ func refuseCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInf
 	return status.Error(codes.Unimplemented, errCompressed.Error())
 }
 
-// compressionOf returns what a stream's request says of its messages (grpc-encoding), which gRPC shows nobody but by
-// its own stream.
+// compressionOf returns the grpc-encoding header of a stream. gRPC hides it from the metadata.
 func compressionOf(ctx context.Context) string {
 	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string }); ok {
 		return s.RecvCompress()
@@ -140,7 +136,7 @@ func compressionOf(ctx context.Context) string {
 	return ""
 }
 
-// refusing refuses what gzip would decompress.
+// refusing is a decompressor that rejects gzip.
 type refusing struct{}
 
 // Do implements grpc.Decompressor.
@@ -149,7 +145,7 @@ func (refusing) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
 // Type implements grpc.Decompressor.
 func (refusing) Type() string { return gzip.Name }
 
-// passing leaves what gzip would decompress as it is.
+// passing is a decompressor that returns its input.
 type passing struct{}
 
 // Do implements grpc.Decompressor.
@@ -158,16 +154,14 @@ func (passing) Do(r io.Reader) ([]byte, error) { return io.ReadAll(r) }
 // Type implements grpc.Decompressor.
 func (passing) Type() string { return gzip.Name }
 
-// restIdle is how long a connection without a poll is kept: longer than most clients
-// wait between two.
+// restIdle is the idle timeout of REST connections. It is longer than the interval between polls of most clients.
 const restIdle = 5 * time.Minute
 
-// restWindow is how much of bodies the server holds for a connection of HTTP/2 before it is read, in bytes: what a
-// connection has free.
+// restWindow is the HTTP/2 flow-control window of REST connections in bytes. That much of a connection's unread bytes is
+// not charged.
 const restWindow = 64 << 10
 
-// newRESTServer returns a server of polls, over HTTP/1.1 and HTTP/2, both without
-// TLS too.
+// newRESTServer returns the server of polls, for HTTP/1.1 and HTTP/2, with and without TLS.
 func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -187,11 +181,11 @@ func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *htt
 	}
 }
 
-// RESTAddrs returns the addresses that the relay takes polls on.
+// RESTAddrs returns the addresses of the REST listeners.
 func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
 
-// serveREST serves polls on a listener, with TLS if there is a certificate, until the server is
-// shut down. It encrypts below the server: the frames that the server reads are counted.
+// serveREST serves polls on a listener, with TLS if there is a certificate, until the server is shut down. TLS is below
+// the listener of the guard, which counts HTTP/2 frames.
 func (r *Relay) serveREST(l net.Listener) error {
 	l = r.server.Guard().Listener(l)
 	if clients := r.credentials.Clients; clients != nil {
@@ -203,7 +197,7 @@ func (r *Relay) serveREST(l net.Listener) error {
 	return nil
 }
 
-// stop ends whatever the servers still do.
+// stop closes all streams and polls of the servers.
 func (r *Relay) stop() {
 	for _, server := range r.servers {
 		server.Stop()
@@ -211,8 +205,7 @@ func (r *Relay) stop() {
 	_ = r.rest.Close() // its listeners are closed, and nothing else can fail
 }
 
-// listen opens the addresses of the configuration, all or none, where no listeners
-// were given.
+// listen opens the configured addresses for which [Options] has no listeners. It opens all or none.
 func (r *Relay) listen() error {
 	var opened []net.Listener
 	for _, l := range []struct {
@@ -244,7 +237,7 @@ func (r *Relay) listen() error {
 	return nil
 }
 
-// listenAll opens all addresses, or none.
+// listenAll opens all addresses or none.
 func listenAll(addresses []string) (listeners []net.Listener, err error) {
 	for _, address := range addresses {
 		l, err := listen(address)
@@ -274,7 +267,7 @@ func listen(address string) (net.Listener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
-	// A socket that nobody listens on was left by a process that died.
+	// A socket without a listener was left by a process that has ended.
 	if conn, dialErr := net.Dial("unix", path); dialErr == nil {
 		return nil, errors.Join(err, conn.Close())
 	}

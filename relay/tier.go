@@ -19,7 +19,7 @@ func (r *Relay) tier() admin.Tier {
 	return peers.New(peers.Config{Targets: r.cfg.Peers, TLS: r.credentials.Peers})
 }
 
-// summary returns what the relay tells its peers.
+// summary returns the state of the relay for its peers.
 func (r *Relay) summary() *admin.FleetSummary {
 	status := r.status()
 	s := &admin.FleetSummary{
@@ -49,11 +49,11 @@ func (r *Relay) summary() *admin.FleetSummary {
 	return s
 }
 
-// contentOf returns the part of a version that identifies the content: what follows the last "~" (B.2). What is before
+// contentOf returns the part of a version that identifies the content: the text after the last "~" (B.2). The text before
 // it may differ between replicas.
 func contentOf(version string) string { return version[strings.LastIndexByte(version, '~')+1:] }
 
-// generationOf returns a digest of versions; nothing of none.
+// generationOf returns a digest of versions, or an empty string if there are none.
 func generationOf(versions map[string]string) string {
 	if len(versions) == 0 {
 		return ""
