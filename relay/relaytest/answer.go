@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// answer sends what the protocol wants said about a request: whatever it
-// subscribes to, and what became of names given up under a wildcard. Locked.
+// answer sends the response that the protocol requires for a request: the resources that it subscribes to, and the state
+// of names that it unsubscribes from under a wildcard. The caller holds the lock.
 func (s *OriginStream) answer(t *TypeState, req *discoverypb.DeltaDiscoveryRequest, first, wildcard bool) {
 	b := s.origin.behaviour
 	wildcard = wildcard || t.Wildcard && slices.Contains(req.GetResourceNamesSubscribe(), "*")
@@ -46,7 +46,7 @@ func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour)
 	}
 }
 
-// answerKnown removes what the client says it has and the origin has not.
+// answerKnown removes resources of initial_resource_versions that the origin does not have.
 func (s *OriginStream) answerKnown(reply *reply, typeURL string, t *TypeState, wildcard bool) {
 	for name := range reply.known {
 		if (wildcard || t.wants(name, nil)) && s.content.named(typeURL, name) == nil && s.content.errors[typeURL][name] == nil {
@@ -77,7 +77,7 @@ func (s *OriginStream) answerName(reply *reply, typeURL, name string, b Behaviou
 	}
 }
 
-// answerUnsubscribed says what is left, under a wildcard, of names given up.
+// answerUnsubscribed sends the state of unsubscribed names under a wildcard.
 func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDiscoveryRequest, b Behaviour) {
 	for _, name := range req.GetResourceNamesUnsubscribe() {
 		if name == "*" {
@@ -130,8 +130,7 @@ func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	}
 }
 
-// aliases returns the further names of what changes. A removal and a heartbeat are for
-// whoever has the resource, under any name.
+// aliases returns the other names of a changed resource. Removals and heartbeats are sent under all names.
 func (s *OriginStream) aliases(typeURL, name string, c change) []string {
 	if held := s.content.types[typeURL][name]; held != nil && c.resource.GetResource() == nil {
 		return held.GetAliases()

@@ -29,8 +29,7 @@ type CA struct {
 	chain []byte // what its clients show beside their certificates
 }
 
-// A Leaf says what a certificate is to be. The zero value is for nobody, from an hour ago to
-// in an hour.
+// A Leaf describes a certificate. The zero value has no names, and is valid from an hour ago until an hour from now.
 type Leaf struct {
 	Names []string // DNS names and IP addresses
 	URI   string   // such as a SPIFFE ID; empty for none
@@ -44,10 +43,10 @@ type Leaf struct {
 // A Pair is a certificate and its key, in PEM.
 type Pair struct{ Cert, Key []byte }
 
-// NewCA returns a CA that nobody trusts yet.
+// NewCA returns a new CA.
 func NewCA(t testing.TB) *CA { return NewCAOf(t, "") }
 
-// NewCAOf returns a CA of a SPIFFE trust domain, as spiffe://example.org, that nobody trusts yet. Empty is of none.
+// NewCAOf returns a new CA of a SPIFFE trust domain, such as spiffe://example.org. An empty domain means none.
 func NewCAOf(t testing.TB, domain string) *CA {
 	t.Helper()
 	ca := &CA{t: t, key: newKey(t)}
@@ -56,8 +55,7 @@ func NewCAOf(t testing.TB, domain string) *CA {
 	return ca
 }
 
-// Intermediate returns a CA of a trust domain, or of none, that this one has signed. Who has a certificate by it shows
-// that of the intermediate CA too.
+// Intermediate returns a CA of a trust domain, or of none, signed by this CA. Its leaf certificates come with the chain.
 func (ca *CA) Intermediate(domain string) *CA {
 	ca.t.Helper()
 	next := &CA{t: ca.t, key: newKey(ca.t)}

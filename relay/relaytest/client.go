@@ -30,8 +30,7 @@ func (v Variant) String() string {
 	return "delta"
 }
 
-// ClientOptions says how a client speaks. The zero value is a Delta client of
-// an Envoy, driven by hand.
+// ClientOptions configure a client. The zero value is a manual Delta client that identifies as an Envoy.
 type ClientOptions struct {
 	// Variant is Delta or SotW.
 	Variant Variant
@@ -59,9 +58,8 @@ type ClientOptions struct {
 	Reject func(*Response) error
 }
 
-// A Client is an xDS client on one stream. It checks every response against
-// the rules of the protocol. All methods may be called from any goroutine,
-// unless they say otherwise.
+// A Client is an xDS client on one stream. It checks every response against the rules of the protocol. Methods may be
+// called from any goroutine unless documented otherwise.
 type Client struct {
 	// Set by NewClient, read-only afterwards.
 	tb       TB
@@ -128,7 +126,7 @@ func (c *Client) Unsubscribe(typeURL string, names ...string) {
 	c.send(func() proto.Message { return c.stamp(c.subscription(typeURL).unsubscribe(c.options.Variant, names)) })
 }
 
-// Ack accepts a response: the client's state is as it says.
+// Ack accepts a response and applies it to the client's state.
 func (c *Client) Ack(resp *Response) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -179,10 +177,9 @@ func (c *Client) Responses() []*Response {
 	return slices.Clone(c.responses)
 }
 
-// WaitState waits until cond holds, which is evaluated after every response
-// (with AutoAck: after its ACK was sent) and must neither keep the state nor
-// call the client. What was received until then counts as read. It fails the
-// test if the stream ends before or time runs out.
+// WaitState waits until cond returns true. cond is evaluated after every response (with AutoAck: after the ACK was
+// sent); it must neither keep the state nor call the client. Responses received until then count as read. The test
+// fails if the stream ends or the timeout expires.
 func (c *Client) WaitState(ctx context.Context, cond func(State) bool) {
 	c.tb.Helper()
 	met := false
@@ -245,7 +242,7 @@ func (c *Client) Resume() { c.pause(false) }
 func (c *Client) CloseSend() {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	_ = c.stream.rpc.CloseSend() // an error means the stream has ended, which Recv tells
+	_ = c.stream.rpc.CloseSend() // if the stream has ended, Recv returns the error
 }
 
 // WaitEnd waits until the stream has ended and returns its error: io.EOF for
@@ -267,9 +264,8 @@ func (c *Client) Ended() bool {
 	return c.stream.ended
 }
 
-// Reconnect ends the stream and opens one on conn, as a real client does: it
-// keeps its state, asks for all that it was subscribed to, and says what it
-// has (version_info, initial_resource_versions).
+// Reconnect ends the stream and opens one on conn, as a real client does. It keeps its state and subscriptions, and
+// reports its versions (version_info, initial_resource_versions).
 func (c *Client) Reconnect(conn *grpc.ClientConn) {
 	c.tb.Helper()
 	c.Close()
@@ -344,7 +340,7 @@ func (c *Client) note(format string, args ...any) {
 	}
 }
 
-// dump prints what a person needs who asks why a test failed.
+// dump returns the conversation for the log of a failed test.
 func (c *Client) dump() string {
 	c.mon.Lock()
 	defer c.mon.Unlock()

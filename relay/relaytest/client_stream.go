@@ -80,7 +80,7 @@ func (c *Client) sendLocked(build func() proto.Message) {
 	stream.asked = true
 	c.note("> %s", describe(req))
 	c.mon.Unlock()
-	_ = stream.rpc.SendMsg(req) // an error means the stream has ended, which Recv tells
+	_ = stream.rpc.SendMsg(req) // if the stream has ended, Recv returns the error
 }
 
 // stamp puts the Node into a request where it belongs. Locked.
@@ -111,7 +111,7 @@ func (c *Client) account(req proto.Message) {
 
 // withoutType returns a request that leaves its type to its stream.
 func withoutType(req proto.Message) proto.Message {
-	req = proto.Clone(req) // who wrote it may use it again
+	req = proto.Clone(req) // the caller may reuse it
 	switch r := req.(type) {
 	case *discoverypb.DiscoveryRequest:
 		r.TypeUrl = ""
@@ -148,8 +148,8 @@ func (c *Client) receive(stream *clientStream) {
 	}
 }
 
-// take answers a response, if the client does so by itself, and only then
-// shows it: who waits for it finds the ACK on the wire.
+// take acknowledges a response, if AutoAck is set, and then publishes it: a test that waits for a response can rely on
+// its ACK.
 func (c *Client) take(stream *clientStream, resp *Response) {
 	resp.At = time.Now()
 	var rejected error
@@ -177,9 +177,8 @@ func (c *Client) take(stream *clientStream, resp *Response) {
 	c.mon.changed()
 }
 
-// misbeats returns which heartbeats are not for what the client has accepted: an Envoy
-// takes such a one for a resource of the wrong type. One that was under way when the
-// client gave the resource up nobody can help. Locked.
+// misbeats returns the heartbeats for resources that the client has not accepted: an Envoy rejects them as resources of
+// the wrong type. Heartbeats that were sent before an unsubscription arrived are legal. The caller holds the lock.
 func (c *Client) misbeats(resp *Response) []string {
 	var broken []string
 	for _, r := range resp.Resources {

@@ -48,7 +48,7 @@ func (c *Content) SetRaw(typeURL string, resource *discoverypb.Resource) {
 	c.Apply(func(tx *Tx) { tx.SetRaw(typeURL, resource) })
 }
 
-// Expiring is Set for a resource that lives for ttl, from whenever a client is told.
+// Expiring is Set for a resource with a TTL, which begins when a client receives it.
 func (c *Content) Expiring(typeURL, name string, msg proto.Message, ttl time.Duration) {
 	body := pack(msg)
 	d := digest(body)
@@ -57,8 +57,7 @@ func (c *Content) Expiring(typeURL, name string, msg proto.Message, ttl time.Dur
 	})
 }
 
-// Heartbeat says of resources that they live on, each for as long as it was given: to
-// the streams that want them, and without their content.
+// Heartbeat renews the TTLs of resources, without content, on the streams that subscribe to them.
 func (c *Content) Heartbeat(typeURL string, names ...string) {
 	o := c.origin
 	o.mon.Lock()
@@ -83,13 +82,12 @@ func (c *Content) Put(msgs ...proto.Message) {
 	c.Apply(func(tx *Tx) { tx.Put(msgs...) })
 }
 
-// Remove removes a resource. It is told even if there is none.
+// Remove removes a resource. The removal is sent even if the resource does not exist.
 func (c *Content) Remove(typeURL, name string) {
 	c.Apply(func(tx *Tx) { tx.Remove(typeURL, name) })
 }
 
-// Fail says what is wrong with a resource, which from then on is told in place of
-// it, until it is set or removed.
+// Fail sends an error in place of a resource, until the resource is set or removed.
 func (c *Content) Fail(typeURL, name string, code codes.Code, message string) {
 	c.Apply(func(tx *Tx) { tx.Fail(typeURL, name, code, message) })
 }
@@ -152,9 +150,8 @@ func (c *Content) Lag() (catchUp func()) {
 	}
 }
 
-// Unload forgets the resources that keep does not report, as a server does that has not read them yet, and
-// tells nobody. Load has them again, and tells those who want them; what was
-// set meanwhile stays so. No resource may be removed in between.
+// Unload drops the resources for which keep returns false, like a restarted server that has not read them yet. It sends
+// nothing. load restores and sends them; resources that were set meanwhile stay. No resource may be removed in between.
 func (c *Content) Unload(keep func(typeURL, name string) bool) (load func()) {
 	c.origin.mon.Lock()
 	defer c.origin.mon.Unlock()
@@ -182,7 +179,7 @@ func (c *Content) Unload(keep func(typeURL, name string) bool) (load func()) {
 	}
 }
 
-// tells reports whether the stream is told of changes of a Content. Locked.
+// tells reports whether changes of a Content are sent on the stream. The caller holds the lock.
 func (s *OriginStream) tells(c *Content) bool { return s.content == c && !s.manual && !s.record.Ended }
 
 // take records a change. Locked.
@@ -197,7 +194,7 @@ func (c *Content) take(typeURL, name string, change change) {
 	}
 }
 
-// Clear forgets every resource and tells nobody.
+// Clear drops all resources and sends nothing.
 func (c *Content) Clear() {
 	c.origin.mon.Lock()
 	defer c.origin.mon.Unlock()
@@ -268,8 +265,7 @@ func (tx *Tx) Put(msgs ...proto.Message) {
 	}
 }
 
-// Uncached says of a resource, which the transaction sets, that its content may not be
-// kept.
+// Uncached marks a resource of the transaction as do_not_cache.
 func (tx *Tx) Uncached(typeURL, name string) {
 	tx.changes[typeURL][name].resource.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
 }

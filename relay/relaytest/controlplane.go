@@ -185,14 +185,14 @@ func (withoutDelta) DeltaAggregatedResources(discoverypb.AggregatedDiscoveryServ
 	return status.Error(codes.Unimplemented, "not implemented")
 }
 
-// Put sets resources and tells them.
+// Put sets resources and sends them.
 func (o *ControlPlane) Put(msgs ...proto.Message) {
 	o.tb.Helper()
 	o.Edit(msgs, nil)
 	o.Push()
 }
 
-// Remove removes resources of a type and tells it.
+// Remove removes resources of a type and sends the removals.
 func (o *ControlPlane) Remove(typeURL string, names ...string) {
 	o.tb.Helper()
 	o.Edit(nil, map[string][]string{typeURL: names})

@@ -1,32 +1,24 @@
-// Package relaytest has a scripted origin and scripted clients: both ends of
-// the relay, driven message by message or left to behave like good peers.
+// Package relaytest has a scripted origin and scripted clients for tests of the relay. Tests can script each message, or
+// let both behave like correct peers.
 //
-// An [Origin] is an ADS server that speaks Delta, or SotW if it is told to. In its automatic mode it holds resources
-// and answers subscriptions as the protocol asks; [Behaviour] makes it answer
-// as some real control planes do instead (silent on missing names, deaf to
-// initial_resource_versions, without versions). In manual mode the caller
-// accepts each [OriginStream], reads its requests and sends what it likes,
-// rubbish included. The origin records all that happens to it.
+// An [Origin] is an ADS server of Delta or SotW. In automatic mode it holds resources and answers subscriptions as the
+// protocol requires. [Behaviour] makes it deviate like some real control planes: no response for missing names, no use of
+// initial_resource_versions, no versions. In manual mode the test accepts each [OriginStream], reads its requests and
+// sends arbitrary responses, also malformed ones. The origin records all requests and responses.
 //
-// A [Client] speaks SotW or Delta over one stream, aggregated or of one type.
-// By hand, each message is the caller's; with AutoAck it accepts what it gets
-// and keeps the view of the world that an Envoy or a gRPC client would have. A
-// [LightClient] does only the latter, cheaply enough to run thousands. Both
-// check the protocol on every response they get and report each violation to
-// the TB.
+// A [Client] speaks SotW or Delta on one stream, aggregated or of one type. In manual mode the test sends each message.
+// With AutoAck the client accepts all responses, and keeps the state that an Envoy or a gRPC client would have. A
+// [LightClient] only does the latter, at a cost that permits thousands of them. Both check the protocol on every response
+// and report violations to the TB.
 //
-// A [Proxy] stands between peers on sockets, and makes the network between them fail:
-// it refuses, breaks, holds back, delays, throttles, leaves one end in the dark, or has
-// somebody answer who is no origin at all.
+// A [Proxy] stands between peers on sockets and injects faults: it refuses, breaks, stalls, delays and throttles
+// connections, closes only one side, or answers in place of the origin.
 //
-// Nothing here polls or sleeps. A blocking call waits for a change, bounded by
-// its context and by [Patience]; when that runs out it fails the test with a
-// dump of what was seen. That nothing is sent is shown by [Client.Fence], never
-// by a clock. With OriginOptions.Memory all of it runs inside a
-// testing/synctest bubble.
+// The package neither polls nor sleeps. A blocking call waits for a change, bounded by its context and by [Patience]. On a
+// timeout, the test fails with a dump of the conversation. [Client.Fence] shows that nothing is sent, without a timeout.
+// With OriginOptions.Memory, everything runs inside a testing/synctest bubble.
 //
-// Calls that may fail the test (those that take a context, and Apply) belong
-// to the goroutine of the test, as Fatalf does.
+// Calls that may fail the test (those with a context, and Apply) must be made in the goroutine of the test, like Fatalf.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package relaytest

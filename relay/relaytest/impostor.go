@@ -11,20 +11,19 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Those who may answer in the place of an origin, for [Link.Answer].
+// Servers that can answer in place of an origin, for [Link.Answer].
 
-// AnswerHTTP1 speaks HTTP/1.1, as a web server or a load balancer does that was never
-// told of gRPC.
+// AnswerHTTP1 answers by HTTP/1.1, like a web server or a load balancer without gRPC.
 func AnswerHTTP1(conn net.Conn) {
 	replyOnce(conn, []byte("HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\nContent-Length: 15\r\nConnection: close\r\n\r\n<h1>no</h1>\r\n\r\n"))
 }
 
-// AnswerTLS expects TLS, and refuses whoever does not begin with it.
+// AnswerTLS expects TLS, and rejects plaintext connections.
 func AnswerTLS(conn net.Conn) {
-	_ = tls.Server(conn, &tls.Config{MinVersion: tls.VersionTLS12}).Handshake() // fails: nobody says hello
+	_ = tls.Server(conn, &tls.Config{MinVersion: tls.VersionTLS12}).Handshake() // fails without a ClientHello
 }
 
-// AnswerRandom says some thousands of bytes that mean nothing.
+// AnswerRandom sends some thousand random bytes.
 func AnswerRandom(conn net.Conn) {
 	b := make([]byte, 4096)
 	for i := range b {
@@ -33,7 +32,7 @@ func AnswerRandom(conn net.Conn) {
 	replyOnce(conn, b)
 }
 
-// AnswerNothing takes the connection and what is sent, and never says a word.
+// AnswerNothing accepts the connection, reads, and sends nothing.
 func AnswerNothing(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
 // AnswerTruncated begins as a gRPC server does, and ends in the middle of a frame.
@@ -45,19 +44,18 @@ func AnswerTruncated(conn net.Conn) {
 	replyOnce(conn, b.Bytes()[:b.Len()-50])
 }
 
-// replyOnce says one thing to whoever has said something.
+// replyOnce sends b after the first bytes of the client.
 func replyOnce(conn net.Conn, b []byte) {
 	if _, err := conn.Read(make([]byte, pieceBytes)); err != nil {
 		return
 	}
-	_, _ = conn.Write(b) // whoever is gone does not hear it
+	_, _ = conn.Write(b) // it fails only if the client has closed
 }
 
-// An HTTP2Answer says something on a stream that a client has opened.
+// An HTTP2Answer answers a stream of a client.
 type HTTP2Answer func(f *http2.Framer, stream uint32) error
 
-// AnswerHTTP2 returns somebody who speaks HTTP/2 well as far as the connection goes, and
-// has each stream answered by answer.
+// AnswerHTTP2 returns a correct HTTP/2 server whose streams are answered by answer.
 func AnswerHTTP2(answer HTTP2Answer) func(net.Conn) {
 	return func(conn net.Conn) {
 		if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil {
@@ -94,8 +92,7 @@ func StreamReset(code http2.ErrCode) HTTP2Answer {
 	return func(f *http2.Framer, stream uint32) error { return f.WriteRSTStream(stream, code) }
 }
 
-// StreamTrailersOnly ends a stream with a gRPC status, and no headers before: what a
-// server says that refuses a call.
+// StreamTrailersOnly ends a stream with a gRPC status without headers before, as a server rejects a call.
 func StreamTrailersOnly(status, message string) HTTP2Answer {
 	return func(f *http2.Framer, stream uint32) error {
 		return writeHeaders(f, stream, true, ":status", "200", "content-type", "application/grpc", "grpc-status", status, "grpc-message", message)

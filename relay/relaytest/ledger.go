@@ -11,10 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Ledger is what an origin, or several that say the same, has ever said: of each
-// resource its contents in their order, and when it was removed. Held to it, what a client
-// is told can be judged while everything changes and fails. All content of one name must be
-// different. Its methods may be called from any goroutine.
+// A Ledger is the history of an origin, or of several origins with equal content: the contents of each resource in their
+// order, and its removals. It decides whether a response to a client is legal while resources change and faults occur.
+// All contents of one name must differ. Its methods may be called from any goroutine.
 type Ledger struct {
 	mu      sync.Mutex
 	records map[string]map[string]*record // by type URL and name
@@ -24,7 +23,7 @@ type Ledger struct {
 	staged  func(typeURL string) bool     // whether relays distribute a type in stages; nil if none
 }
 
-// A record is what was said of one resource. Generations count its contents and removals.
+// A record is the history of one resource. Generations count its contents and removals.
 type record struct {
 	generation int
 	said       map[Digest]int // generation, by content
@@ -69,8 +68,8 @@ func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
 	}
 }
 
-// Expiring writes down content that lives for ttl after anybody was last told of it, and then
-// sets it in each of the contents. Whoever has it may lose it once that long has passed.
+// Expiring records content with a TTL, and then sets it in each Content. Clients may lose it once the TTL has passed
+// since it was last sent.
 func (l *Ledger) Expiring(to []*Content, msg proto.Message, ttl time.Duration) {
 	l.Put(nil, msg)
 	body := pack(msg)
@@ -87,8 +86,8 @@ func (l *Ledger) Expiring(to []*Content, msg proto.Message, ttl time.Duration) {
 	}
 }
 
-// Expire has whoever has something that lives for some time lose it at any time from now on: a relay that
-// starts takes it for expired if its clock was set forward.
+// Expire permits the loss of all resources with a TTL from now on: a relay that starts after its clock was set forward
+// treats them as expired.
 func (l *Ledger) Expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,9 +120,8 @@ func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
 	}
 }
 
-// Behind says that from now on one of the origins may lag behind what is written down. Until it is said that
-// none does, a client may go back on a stream, but to nothing older than what there is now, and may
-// lose what there is not now.
+// Behind sets whether an origin may lag behind the ledger. While one may, a client may receive older content on a stream,
+// but nothing older than the present content, and may lose resources that are absent now.
 func (l *Ledger) Behind(may bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,28 +136,30 @@ func (l *Ledger) Behind(may bool) {
 	}
 }
 
-// Repeats says that the origins give different contents one version. From now on, relays that have noticed it may tell
-// who comes what it has (B.3).
+// Repeats permits relays to send connecting clients content that they have (B.3), because the origins use one version for
+// different contents.
 func (l *Ledger) Repeats() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.repeats = true
 }
 
-// Staged says that relays distribute changes of some types in stages, each by itself: on another stream, a client may
-// lose what was once not there, as there another state may be the last good. Clients of a stage see more ([Reader.Early]).
+// Staged declares that relays roll out changes of some types, each by itself. On another stream, a client may lose a
+// resource that did not exist at some time, because the last good state may differ there. Clients of a stage see more
+// ([Reader.Early]).
 func (l *Ledger) Staged(waits func(typeURL string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.staged = waits
 }
 
-// mayRepeat reports whether a client may be told what it has when it comes. Locked.
+// mayRepeat reports whether a connecting client may be sent content that it has. The caller holds the lock.
 func (l *Ledger) mayRepeat(typeURL string, of *record, generation int) bool {
 	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == EndpointType || typeURL == SecretType
 }
 
-// goesBack reports whether a client may be told a generation after a newer one, since an origin lags. Locked.
+// goesBack reports whether a client may be sent a generation after a newer one, because an origin lags. The caller holds
+// the lock.
 func (l *Ledger) goesBack(to *record, generation int) bool { return l.behind && generation >= to.floor }
 
 // Changes returns how many contents and removals were written down.
@@ -169,8 +169,7 @@ func (l *Ledger) Changes() int {
 	return l.n
 }
 
-// Names returns the sorted names of a type of which anything was ever said, and those
-// of them that exist.
+// Names returns the sorted names of a type that ever existed, and those that exist now.
 func (l *Ledger) Names(typeURL string) (all, present []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,9 +193,8 @@ func (l *Ledger) match(sub Subscription) (names []string) {
 	return names
 }
 
-// Differs returns in what a client that asked for all of what differs from the origin, ""
-// in nothing. What a SotW client was never told is gone of a type whose responses are not
-// complete, it may have.
+// Differs returns the differences between the origin and a client that subscribed to what, or "". A SotW client may keep
+// removed resources of types whose responses are not complete sets.
 func (l *Ledger) Differs(s State, v Variant, what []Subscription) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,23 +215,22 @@ func (l *Ledger) Differs(s State, v Variant, what []Subscription) string {
 	return ""
 }
 
-// A Reader judges what one client is told, from first to last. Its methods belong to the
-// goroutine that receives.
+// A Reader checks all responses to one client. Its methods must be called from the goroutine that receives.
 type Reader struct {
 	ledger  *Ledger
 	variant Variant
 	held    map[string]map[string]int // generation, by type URL and name
-	fresh   map[string]struct{}       // told on this stream: type URL and name
+	fresh   map[string]struct{}       // received on this stream: type URL and name
 	early   bool                      // the client is of a stage
 }
 
-// Reader returns a reader that was told nothing yet, by responses of a variant.
+// Reader returns a reader for a new client of a variant.
 func (l *Ledger) Reader(v Variant) *Reader {
 	return &Reader{ledger: l, variant: v, held: make(map[string]map[string]int), fresh: make(map[string]struct{})}
 }
 
-// Early says that the client is of a stage (Staged): a change that others do not have yet may be taken back, and be told again.
-// It comes before the first stream.
+// Early declares that the client is part of a stage (Staged): a rollout may be rolled back, and sent again. It must be
+// called before the first stream.
 func (r *Reader) Early() { r.early = true }
 
 // returns reports whether the client may be taken back to what was before. Locked.
@@ -245,11 +242,10 @@ func (r *Reader) returns(typeURL string) bool {
 // last one did, and so may take it back to an older generation.
 func (r *Reader) Opened() { clear(r.fresh) }
 
-// Told takes content, and returns what is wrong with it, "" if nothing is: the origin has
-// never said it, or had said something newer to the client on the same stream; or a Delta
-// client came with it to the stream, and so has said that it has it. Of endpoints and secrets
-// that is as it should be, of what lives for some time, of what may have come back (Behind), and of all once versions
-// prove nothing (B.3, B.16, Repeats).
+// Told records received content, and returns why it is illegal, or "". It is illegal if the origin never had it, if the
+// client received newer content on the same stream, or if a Delta client reported it on this stream. The last is legal
+// for endpoints, secrets, resources with a TTL, content that may have come back (Behind), and once versions are not
+// trusted (B.3, B.16, Repeats).
 func (r *Reader) Told(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
@@ -278,8 +274,8 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 	return ""
 }
 
-// expired reports whether a generation has expired or, unless the client was told it on its stream, an older one: its
-// server may have lost the origin before that said anything newer.
+// expired reports whether a generation has expired or, unless the client received it on its stream, an older one: the
+// relay may have lost the origin before the newer one.
 func (r *record) expired(generation int, fresh bool) bool {
 	for of, at := range r.expires {
 		if (of == generation || of < generation && !fresh) && time.Now().After(at) {
@@ -289,9 +285,8 @@ func (r *record) expired(generation int, fresh bool) bool {
 	return false
 }
 
-// Gone takes the loss of a resource that the client has, and returns what is wrong with it: the
-// origin has not removed it since it said what the client has, and that has not expired. The
-// deletion would be an invention of the relay.
+// Gone records the removal of a resource at the client, and returns why it is illegal, or "". It is illegal if the origin
+// has not removed the resource since the client's content, and that has not expired: the relay invented the deletion.
 func (r *Reader) Gone(typeURL, name string) string {
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
@@ -310,8 +305,8 @@ func (r *Reader) Gone(typeURL, name string) string {
 	return ""
 }
 
-// Options returns those of a light client, of the reader's variant, whose reader this is, and
-// which calls wrong for all that is wrong with what it is told.
+// Options returns the options of a light client that passes its responses to the reader, and calls wrong for each
+// illegal one.
 func (r *Reader) Options(opts LightOptions, wrong func(string)) LightOptions {
 	judge := func(what string) {
 		if what != "" {

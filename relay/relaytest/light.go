@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// LightOptions says how a light client speaks.
+// LightOptions configure a light client.
 type LightOptions struct {
 	// Variant is Delta or SotW.
 	Variant Variant
@@ -53,10 +53,9 @@ type Counts struct {
 	Bytes     int // of messages, uncompressed, without gRPC's framing
 }
 
-// A LightClient subscribes, accepts all it gets, unless it is told to refuse something, and keeps of each resource
-// only version and digest: one goroutine, and no message decoded in full. It
-// checks the same rules as a [Client]. All methods may be called from any
-// goroutine, unless they say otherwise.
+// A LightClient subscribes, accepts all responses unless its options reject them, and keeps only the version and a digest
+// of each resource. It has one goroutine, and decodes no message in full. It checks the same rules as a [Client]. Methods
+// may be called from any goroutine unless documented otherwise.
 type LightClient struct {
 	// Set by NewLightClient, read-only afterwards.
 	tb      TB
@@ -117,10 +116,9 @@ func newLightClient(tb TB, opts LightOptions) *LightClient {
 	}
 }
 
-// Reconnect ends the stream, if there is one, and opens another on conn, as a real client
-// does: it keeps what it has, asks for all that it was subscribed to, and says what it
-// has. The stream ends with ctx. Errors: that of opening the stream; the client then has
-// none.
+// Reconnect ends the stream, if there is one, and opens another on conn, as a real client does. It keeps its state and
+// subscriptions, and reports its versions. The stream ends with ctx. It returns the error of opening the stream; the
+// client then has no stream.
 func (c *LightClient) Reconnect(ctx context.Context, conn *grpc.ClientConn) error {
 	c.Close()
 	rpc, cancel, err := openStream(ctx, conn, c.options.Variant.Method(c.options.TypeURL), grpc.ForceCodecV2(BytesCodec{}))
@@ -274,7 +272,7 @@ func (c *LightClient) send(req proto.Message) {
 			r.Node = c.options.Node
 		}
 	}
-	_ = c.rpc.SendMsg(req) // an error means the stream has ended, which the receiver tells
+	_ = c.rpc.SendMsg(req) // if the stream has ended, the receiver returns the error
 }
 
 func (c *LightClient) receive(rpc grpc.ClientStream, done chan struct{}) {
@@ -352,7 +350,7 @@ func refuse(answer proto.Message) {
 	}
 }
 
-// apply brings the state to what the envelope says. Locked.
+// apply applies a response to the state. The caller holds the lock.
 func (c *LightClient) apply(e *lightEnvelope, size int) {
 	entries := c.state.entries(e.typeURL)
 	for i := range e.resources {

@@ -14,8 +14,8 @@ type LoadServer struct {
 	lrspb.UnimplementedLoadReportingServiceServer
 
 	mon     monitor
-	streams int                       // that were opened; guarded by mon
-	reports []*lrspb.LoadStatsRequest // likewise
+	streams int                       // opened so far; guarded by mon
+	reports []*lrspb.LoadStatsRequest // guarded by mon
 }
 
 // Register adds the service to a server.

@@ -12,7 +12,7 @@ import (
 type Log struct {
 	mu      sync.Mutex
 	text    bytes.Buffer  // guarded by mu
-	changed chan struct{} // guarded by mu; closed by the next Write, nil if nobody waits
+	changed chan struct{} // guarded by mu; closed by the next Write; nil without waiters
 }
 
 func (l *Log) Write(b []byte) (int, error) {

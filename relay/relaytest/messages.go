@@ -37,7 +37,7 @@ const (
 // wrapperType is the type of a resource that SotW wraps to give it a name.
 const wrapperType = "type.googleapis.com/envoy.service.discovery.v3.Resource"
 
-// redirectType is the type of what says under which name a resource is found.
+// redirectType is the type of a redirect to another resource name.
 const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
 
 // Client features, as clients spell them today.
@@ -53,7 +53,7 @@ func WithFeatures(n *corepb.Node, more ...string) *corepb.Node {
 	return n
 }
 
-// features are what a client said that it understands.
+// features are the client features of a Node that affect responses.
 type features struct{ wrap, ttl bool }
 
 // featuresOf reads the client features of a Node in all their spellings.
@@ -172,9 +172,8 @@ func Route(name string, domains []string, cluster string) *routepb.RouteConfigur
 	}
 }
 
-// Opaque returns a resource of a type that nobody here knows. Its value is a
-// message with the name as field 1, where every xDS type has it, and the
-// payload as field 2.
+// Opaque returns a resource of an unknown type. Its value is a message with the name as field 1, as in all xDS types, and
+// the payload as field 2.
 func Opaque(typeURL, name string, payload []byte) *anypb.Any {
 	b := protowire.AppendTag(nil, 1, protowire.BytesType)
 	b = protowire.AppendString(b, name)

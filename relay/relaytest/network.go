@@ -17,12 +17,10 @@ const memoryBuffer = 256 << 10
 // refusesFor is how long a [Memory] without a listener refuses every connection at once.
 const refusesFor = time.Minute
 
-// A Memory is a network of one address in memory, which outlives the listeners on it. The
-// zero value is one that nobody listens on yet.
+// A Memory is an in-memory network with one address, which outlives its listeners. The zero value has no listener.
 //
-// A connection is refused at once if nobody listens. After a minute of that, Dial waits
-// until somebody listens or its context ends: gRPC dials again every second, which in a
-// virtual hour without an origin costs more than everything else in a test.
+// Without a listener, connections are refused at once. After a minute, Dial instead waits for a listener or the end of its
+// context: gRPC dials every second, which would dominate the cost of a test with a virtual hour without an origin.
 type Memory struct {
 	mu       sync.Mutex
 	listener *PipeListener // guarded by mu; the last one
@@ -123,7 +121,7 @@ func (g *gate) pass(c net.Conn) {
 	select {
 	case g.conns <- c:
 	case <-g.closed:
-		_ = c.Close() // the peer sees it; there is nobody else to tell
+		_ = c.Close() // the peer receives the end of the connection
 	}
 }
 

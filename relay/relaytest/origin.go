@@ -16,8 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// OriginOptions says how an origin listens and how it behaves. The zero value
-// is a good origin on a free loopback port.
+// OriginOptions configure an origin. The zero value is a correct origin on a free loopback port.
 type OriginOptions struct {
 	// Address to listen on, host:port. Empty means a free port of 127.0.0.1. In
 	// memory it is any name; empty means "origin".
@@ -53,13 +52,11 @@ type Behaviour struct {
 	// name and version. Those that have aliases, or no body, always are.
 	Wrap bool
 
-	// SilentOnMissing says nothing about names that do not exist, as
-	// go-control-plane does, instead of listing them as removed. (What
-	// initial_resource_versions names is still reported.)
+	// SilentOnMissing sends nothing for names that do not exist, like go-control-plane, instead of removals. Names in
+	// initial_resource_versions are still removed.
 	SilentOnMissing bool
 
-	// IgnoreIRV sends everything however much initial_resource_versions says
-	// that the client has, and no removals for it.
+	// IgnoreIRV ignores initial_resource_versions: it sends everything, and no removals.
 	IgnoreIRV bool
 
 	// EmptyVersions leaves out the versions of the resources, as Istio does.
@@ -93,10 +90,10 @@ type Behaviour struct {
 	ControlPlane string
 }
 
-// An Origin is an ADS server, of Delta or of SotW, under the control of its caller. All methods
-// may be called from any goroutine, unless they say otherwise.
+// An Origin is a scripted ADS server of Delta or SotW. Methods may be called from any goroutine unless documented
+// otherwise.
 //
-// The embedded Content is what nodes get that no Content of [Origin.For] claims.
+// The embedded Content is for nodes without a Content of [Origin.For].
 type Origin struct {
 	*Content
 
@@ -252,8 +249,7 @@ func (o *Origin) Refuse(match func(*corepb.Node) bool, st *status.Status) (allow
 	}
 }
 
-// Stop kills the origin: listener, connections and streams are gone when it
-// returns. What the origin holds and has recorded stays.
+// Stop closes the listener, connections and streams of the origin. Its content and records stay.
 func (o *Origin) Stop() {
 	o.mon.Lock()
 	listener, servers, g := o.listener, o.servers, o.gate

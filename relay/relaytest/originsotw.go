@@ -81,8 +81,8 @@ func (t *TypeState) replace(names []string) (added []string, wildcard bool) {
 	return added, t.Wildcard && !was
 }
 
-// answerSotW sends what a list asks for: of full-state types all of it, of others
-// what is new. Of the latter there may be nothing, which is not said.
+// answerSotW sends the resources of a list: all for full-state types, and new ones for others. It sends no empty response
+// for the latter.
 func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, wildcard bool) {
 	b, r := s.origin.behaviour, newReply()
 	if fullState(typeURL) {
@@ -101,8 +101,8 @@ func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, 
 	}
 }
 
-// pushSotW sends the changes that the stream wants, or all that it wants if the
-// type is of full state. Deletions of other types are not told. Locked.
+// pushSotW sends the changes that the stream subscribes to, or the complete set of a full-state type. SotW has no removals
+// of other types. The caller holds the lock.
 func (s *OriginStream) pushSotW(typeURL string, changes map[string]change) {
 	t := s.record.Types[typeURL]
 	if t == nil {

@@ -17,9 +17,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An OriginStream is one stream at an origin. Its methods speak Delta, unless they
-// say otherwise. It may be driven in
-// automatic mode too, beside what the origin sends by itself.
+// An OriginStream is one stream at an origin. Its methods send Delta messages unless documented otherwise. They may be
+// used in automatic mode too.
 type OriginStream struct {
 	// Set at creation, read-only afterwards.
 	origin *Origin
@@ -175,8 +174,7 @@ func (s *OriginStream) Send(resp *discoverypb.DeltaDiscoveryResponse) (nonce str
 	return resp.GetNonce()
 }
 
-// SendBytes sends b as one gRPC message, whatever it is. It counts as a
-// response as far as a type URL and a nonce can be read out of it.
+// SendBytes sends b as one gRPC message without checks. It counts as a response if it has a type URL and a nonce.
 func (s *OriginStream) SendBytes(b []byte) {
 	typeURL, _ := field(b, 4)
 	nonce, _ := field(b, 5)

@@ -61,7 +61,7 @@ func (l *PipeListener) DialOption() grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.Dial(ctx) })
 }
 
-// Accept waits for the next connection; net.ErrClosed says that there will be none.
+// Accept waits for the next connection. It returns net.ErrClosed after Close.
 func (l *PipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
@@ -71,10 +71,10 @@ func (l *PipeListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends Accept, and refuses who dials from now on. Connections stay.
+// Close ends Accept and refuses new connections. Open connections stay.
 func (l *PipeListener) Close() error { l.close(); return nil }
 
-// Addr returns an address that says only that it is in memory.
+// Addr returns a placeholder address.
 func (l *PipeListener) Addr() net.Addr { return pipeAddr{} }
 
 type pipeAddr struct{}
@@ -120,8 +120,8 @@ type direction struct {
 	changed *sync.Cond // what is below, all guarded by mu
 	unread  []byte
 	buffer  []byte // the largest that unread was in
-	left    bool   // who reads has closed
-	ended   bool   // who writes has closed
+	left    bool   // the reader has closed
+	ended   bool   // the writer has closed
 	readBy  deadline
 	writeBy deadline
 }
@@ -200,7 +200,7 @@ func (d *direction) end(which *bool) {
 	d.changed.Broadcast()
 }
 
-// A deadline is until when somebody may wait.
+// A deadline is a read or write deadline.
 type deadline struct {
 	timer  *time.Timer // nil if none is set, or it has passed
 	passed bool

@@ -27,11 +27,10 @@ type proxied struct {
 	// Guarded by proxy.mon.
 	target *net.TCPConn // nil before it is connected
 	ended  bool
-	gone   *net.TCPConn // the side that has ended though the other was not told, if one has
+	gone   *net.TCPConn // the side that was closed without closing the other; nil if none
 }
 
-// A way is one direction of a connection: a queue between who reads it and who writes
-// it.
+// A way is one direction of a connection: a queue between its reader and its writer.
 type way struct {
 	queue chan piece
 	count *int64 // of the proxy's state, guarded by its mon
@@ -45,7 +44,7 @@ type way struct {
 type piece struct {
 	at    time.Time
 	bytes []byte
-	aside bool // said by the proxy: neither held back nor counted
+	aside bool // sent by the proxy itself: neither held nor counted
 }
 
 // newProxied returns a connection that carries nothing yet. Locked.
@@ -118,7 +117,7 @@ func (c *proxied) lose(side *net.TCPConn) {
 func (c *proxied) say(b []byte) {
 	select {
 	case c.down.queue <- piece{bytes: b, aside: true}:
-	default: // so much is under way that nobody would see it
+	default: // the queue is full
 	}
 }
 
@@ -167,14 +166,14 @@ func (c *proxied) end(how func(*proxied)) {
 	how(c)
 }
 
-// lost reports whether a side has ended and the other was not told.
+// lost reports whether a side was closed without closing the other.
 func (c *proxied) lost(side *net.TCPConn) bool {
 	c.proxy.mon.Lock()
 	defer c.proxy.mon.Unlock()
 	return side == c.gone
 }
 
-// read queues what one side says until that side has ended.
+// read queues the bytes of one side until it is closed.
 func (c *proxied) read(from *net.TCPConn, w *way) {
 	for {
 		b := make([]byte, pieceBytes)
@@ -207,7 +206,7 @@ func (c *proxied) write(to *net.TCPConn, w *way) {
 		select {
 		case p := <-w.queue:
 			if p.aside {
-				_, _ = to.Write(p.bytes) // whoever is gone does not hear it
+				_, _ = to.Write(p.bytes) // it fails only if the peer has closed
 			} else if !c.deliver(to, w, p, &sent) {
 				return
 			}
@@ -217,8 +216,7 @@ func (c *proxied) write(to *net.TCPConn, w *way) {
 	}
 }
 
-// deliver has a piece arrive, after so many bytes of the same way, and reports whether
-// the connection goes on.
+// deliver writes a piece, after sent bytes of the same way, and reports whether the connection stays open.
 func (c *proxied) deliver(to *net.TCPConn, w *way, p piece, sent *int) bool {
 	now, ok := c.travel(w, p.at)
 	if ok && p.bytes == nil {
@@ -288,7 +286,7 @@ func (c *proxied) pass(to *net.TCPConn, w *way, now Way, b []byte) bool {
 	}
 	if _, err := to.Write(b); err != nil {
 		if c.lost(to) {
-			return true // it is gone, and nobody knows
+			return true // the bytes are dropped without an error
 		}
 		c.end((*proxied).reset)
 		return false

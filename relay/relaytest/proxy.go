@@ -13,15 +13,12 @@ import (
 	"time"
 )
 
-// A Proxy is a TCP link to one address, and what can go wrong with it: nobody
-// listens, bytes are held back in either direction, late or slow, connections break,
-// one end is gone and the other does not know, or somebody answers who should not.
-// It works on sockets only, and knows nothing of what it carries. Its methods may be
-// called from any goroutine, unless they say otherwise.
+// A Proxy is a TCP proxy to one address that injects faults: no listener, bytes that are held, delayed or throttled in
+// either direction, broken connections, connections closed at one side only, and answers by another server. It does not
+// interpret the bytes. Methods may be called from any goroutine unless documented otherwise.
 //
-// What it cannot do is lose a packet: the kernel at its side acknowledges all that a
-// peer sends, so TCP's own keepalive never finds a peer that a proxy has cut off. HTTP/2
-// pings do.
+// It cannot lose packets: its kernel acknowledges all bytes of a peer. So TCP keepalive never detects a peer that the
+// proxy has cut off; HTTP/2 pings do.
 type Proxy struct {
 	// Set by NewProxy, read-only afterwards.
 	tb   TB
@@ -35,7 +32,7 @@ type Proxy struct {
 	// Guarded by mon.
 	target   string
 	link     Link
-	listener net.Listener // nil while nobody listens
+	listener net.Listener // nil while it does not listen
 	conns    map[*proxied]struct{}
 	state    ProxyState
 	closed   bool
@@ -43,8 +40,7 @@ type Proxy struct {
 
 // A Link is what a proxy does with connections. The zero Link passes everything on.
 type Link struct {
-	// Refuse has nobody listen: who connects is refused by the kernel. Connections that
-	// are there stay.
+	// Refuse closes the listener, so that the kernel refuses connections. Open connections stay.
 	Refuse bool
 
 	// Answer, if there is one, has new connections instead of the target. It runs in a
@@ -59,8 +55,7 @@ type Link struct {
 
 // A Way is how bytes travel in one direction. The zero Way is fast.
 type Way struct {
-	// Hold lets nothing through. What is sent waits, as it would for a network that
-	// comes back, until the sender's buffers are full too.
+	// Hold stops all bytes. They wait, as during a network outage, until the buffers of the sender are full.
 	Hold bool
 
 	// Delay is how long each byte takes.
@@ -77,7 +72,7 @@ type Way struct {
 // ProxyState is what has happened at a proxy since NewProxy.
 type ProxyState struct {
 	Accepted  int   // connections
-	Open      int   // of these, those that have not ended for all who were told
+	Open      int   // connections that are open at one side at least
 	BytesUp   int64 // that the target was sent
 	BytesDown int64 // that clients were sent
 }
@@ -99,12 +94,11 @@ func NewProxy(tb TB, target string) *Proxy {
 	return p
 }
 
-// given are the ports that listenSteady has chosen: each is chosen once, since nobody may listen on it at the moment.
+// given are the ports that listenSteady has chosen. Each is chosen once, because it may have no listener at the moment.
 var given sync.Map
 
-// listenSteady listens on a loopback port that can be closed and listened on again: one
-// that neither the kernel nor another test of this process gives to others meanwhile, be it as the source of a
-// connection.
+// listenSteady listens on a loopback port that can be closed and opened again: neither the kernel nor another test of this
+// process assigns it meanwhile, not even as the source port of a connection.
 func listenSteady() (listener net.Listener, err error) {
 	for range 100 {
 		port := 10_000 + rand.IntN(20_000)
@@ -130,8 +124,8 @@ func ListenAgain(address string) (net.Listener, error) {
 	}
 }
 
-// FreeAddress returns a loopback host:port at which a program can listen, again and again: the
-// kernel gives it to nobody meanwhile.
+// FreeAddress returns a loopback host:port on which a program can listen repeatedly. The kernel does not assign the port
+// to another socket.
 func FreeAddress(tb TB) string {
 	tb.Helper()
 	l, err := listenSteady()
@@ -187,16 +181,14 @@ func (p *Proxy) Cut() { p.each((*proxied).close) }
 // killed.
 func (p *Proxy) Reset() { p.each((*proxied).reset) }
 
-// Orphan ends all connections for the target alone. The clients are not told: what they
-// send is taken, and nothing comes back.
+// Orphan closes all connections at the side of the target only. Clients can still send, and receive nothing.
 func (p *Proxy) Orphan() { p.each((*proxied).orphan) }
 
-// Strand ends all connections for the clients alone, as it is when their machines are
-// gone. The target is not told: what it sends is taken, and nothing comes any more.
+// Strand closes all connections at the side of the clients only, as if their machines had failed. The target can still
+// send, and receives nothing.
 func (p *Proxy) Strand() { p.each((*proxied).strand) }
 
-// Say sends bytes to the clients of all connections, in the middle of what their
-// target says.
+// Say sends bytes to the clients of all connections, between the bytes of the target.
 func (p *Proxy) Say(b []byte) { p.each(func(c *proxied) { c.say(b) }) }
 
 func (p *Proxy) each(f func(*proxied)) {

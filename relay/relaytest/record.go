@@ -58,7 +58,7 @@ type TypeState struct {
 	Requests int                 // received
 	Sent     int                 // responses given to the transport
 	ACKs     int                 // of responses that were not answered before
-	NACKs    int                 // likewise
+	NACKs    int                 // of responses that were not answered before
 	Strays   int                 // requests whose nonce was unknown or answered before
 
 	// Of a SotW stream.

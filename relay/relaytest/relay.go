@@ -23,7 +23,7 @@ import (
 // relayBuffer is how many bytes a connection to a relay in memory holds each way.
 const relayBuffer = 64 << 10
 
-// RelayOptions say which relay [StartRelay] starts. The zero value is one over sockets, with the origin that Env says.
+// RelayOptions configure the relay of [StartRelay]. The zero value is a relay on sockets, with the origin of Env.
 type RelayOptions struct {
 	// Origins are the targets of the default origin in failover order. None means TENDER_ORIGIN in Env.
 	Origins []*Origin

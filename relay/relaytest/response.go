@@ -38,7 +38,7 @@ type Resource struct {
 	Wrapped bool          // in a SotW response: it came in a Resource message
 }
 
-// Heartbeat reports whether the resource only says that the client's own lives on.
+// Heartbeat reports whether the resource only renews the TTL of the client's resource.
 func (r *Resource) Heartbeat() bool { return r.Body == nil && r.TTL > 0 }
 
 // Resource returns the resource of a name; nil if there is none.
@@ -51,7 +51,7 @@ func (r *Response) Resource(name string) *Resource {
 	return nil
 }
 
-// A ResourceError is what a response says is wrong with a resource.
+// A ResourceError is an error of a resource in a response.
 type ResourceError struct {
 	Name    string
 	Code    codes.Code
@@ -212,8 +212,7 @@ func (r *Resource) violations(variant Variant, features features, typeURL string
 	return broken
 }
 
-// excess returns what is said of the resource that a client with these features does
-// not understand.
+// excess returns the parts of the resource that a client with these features does not support.
 func (r *Resource) excess(features features) (broken []string) {
 	if r.TTL != 0 && !features.ttl {
 		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
@@ -224,8 +223,7 @@ func (r *Resource) excess(features features) (broken []string) {
 	return broken
 }
 
-// stands reports whether the resource may be there in place of one of the type: as
-// a redirect, or as a list of such (TP1).
+// stands reports whether the resource may replace one of the type: a redirect, or a list of redirects (TP1).
 func (r *Resource) stands(typeURL string) bool {
 	got := r.Body.GetTypeUrl()
 	return strings.HasPrefix(r.Name, "xdstp:") && (got == redirectType || got == typeURL+"Collection")

@@ -9,9 +9,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// A Roaming client is a light client that goes on as an Envoy does: when its stream
-// ends, for whatever reason, it opens another at the next of its servers and says what it
-// has. Its methods may be called from any goroutine.
+// A Roaming client is a light client that reconnects like an Envoy: when its stream ends, it opens another at its next
+// server and reports its versions. Its methods may be called from any goroutine.
 type Roaming struct {
 	*LightClient
 	dial []func() (*grpc.ClientConn, error)
@@ -26,8 +25,8 @@ type Subscription struct {
 	Names   []string
 }
 
-// roamPause is about how long a client waits where it was told nothing, and
-// roamPatience how long it waits for a connection.
+// roamPause is about how long a client waits after a stream without a response. roamPatience is the timeout of a
+// connection attempt.
 const (
 	roamPause    = 100 * time.Millisecond
 	roamPatience = 2 * time.Second
@@ -47,7 +46,7 @@ func Roam(tb TB, opts LightOptions, first int, dial []func() (*grpc.ClientConn, 
 	return r
 }
 
-// Leave ends the stream, so that the client goes on to the next server.
+// Leave ends the stream, so that the client reconnects to its next server.
 func (r *Roaming) Leave() {
 	r.mon.Lock()
 	cancel := r.cancel
@@ -57,8 +56,8 @@ func (r *Roaming) Leave() {
 	}
 }
 
-// Await waits until cond holds, on whatever stream, or ctx ends, and reports which. What
-// holds for the condition of WaitState holds for it.
+// Await waits until cond returns true, on any stream, or ctx ends. It reports whether cond was true. The rules for the
+// condition of WaitState apply.
 func (r *Roaming) Await(ctx context.Context, cond func(State) bool) bool {
 	return r.mon.wait(ctx, func() bool { return cond(r.state) }) == nil
 }
@@ -83,8 +82,7 @@ func (r *Roaming) roam(ctx context.Context, at int) {
 	}
 }
 
-// visit stays with one server for as long as it keeps the stream, and reports whether it
-// was told anything there.
+// visit serves one stream until it ends, and reports whether there was a response.
 func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, error)) bool {
 	conn, err := dial()
 	if err != nil {

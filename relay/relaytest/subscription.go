@@ -11,11 +11,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A subscription is what a client wants of one type, and where its
-// conversation about it stands. It does no I/O.
+// A subscription has the names that a client subscribes to of one type, and the state of the conversation. It does no I/O.
 type subscription struct {
 	typeURL string
-	names   []string // in the order of asking; "*" among them if it was said
+	names   []string // in the order of subscription, including an explicit "*"
 	version string   // of the last response accepted
 
 	// Of this stream.
@@ -62,7 +61,7 @@ func (s *subscription) subscribe(variant Variant, names []string) proto.Message 
 	}
 	list := s.names
 	if s.legacy && len(names) > 0 {
-		list = []string{"*"} // what the empty list meant has to be said now
+		list = []string{"*"} // the legacy wildcard becomes explicit
 	}
 	return s.sotw(with(list, names))
 }
@@ -89,8 +88,8 @@ func (s *subscription) answer(variant Variant, resp *Response, rejected error) p
 	return req
 }
 
-// restate returns the first request of a new stream for what was subscribed
-// before, or nil if that is nothing (which no request could say).
+// restate returns the first request of a new stream, which repeats the subscriptions. It returns nil without any, because
+// no request can express that.
 func (s *subscription) restate(variant Variant, have map[string]Entry) proto.Message {
 	if !s.legacy && len(s.names) == 0 {
 		return nil
@@ -153,8 +152,7 @@ func (c *Client) subscription(typeURL string) *subscription {
 	return sub
 }
 
-// apply brings the state to what an accepted response says, of what the client
-// wants. Locked.
+// apply applies the subscribed resources of an accepted response to the state. The caller holds the lock.
 func (c *Client) apply(resp *Response) {
 	sub, entries := c.subscription(resp.TypeURL), c.state.entries(resp.TypeURL)
 	present := make(map[string]struct{}, len(resp.Resources))
@@ -195,7 +193,8 @@ func (c *Client) beats(typeURL string, r *Resource) bool {
 	return known || c.late(typeURL, r)
 }
 
-// supersede notes that what the client gave up came anew: more may wait of that. Locked.
+// supersede records that an unsubscribed resource was sent again; more such responses may follow. The caller holds the
+// lock.
 func (s *clientStream) supersede(r *Resource, typeURL string) {
 	if left := s.left[typeURL]; left != nil {
 		if _, is := left[r.Name]; is {
@@ -219,7 +218,7 @@ func (c *Client) forget(typeURL string) {
 	})
 }
 
-// repeats reports whether a response says nothing new to a client that had a state.
+// repeats reports whether a response changes nothing in a client's state.
 func repeats(before State, resp *Response) bool {
 	had := before[resp.TypeURL]
 	for _, r := range resp.Resources {
@@ -235,8 +234,7 @@ func repeats(before State, resp *Response) bool {
 	return !resp.SotW() || !fullState(resp.TypeURL) || len(resp.Resources) == len(had)
 }
 
-// intruder says what in a response is neither the one resource that was changed
-// nor, in a full state, as it was before; empty if nothing is.
+// intruder returns a resource of a response that is neither the changed one nor, in a complete set, unchanged; or "".
 func intruder(before State, resp *Response, typeURL, name string) string {
 	if resp.TypeURL != typeURL {
 		return "it is of another type"

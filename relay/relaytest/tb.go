@@ -21,8 +21,7 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Patience bounds every blocking call of this package, whatever its context
-// says. It is generous: it ends a test that hangs, it measures nothing.
+// Patience bounds every blocking call of this package, in addition to its context. It only ends tests that hang.
 const Patience = 30 * time.Second
 
 // A monitor is a mutex with conditions. A condition is evaluated with the lock
