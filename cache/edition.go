@@ -101,6 +101,12 @@ func (t *Type) content(n *Name) (d wire.Digest) {
 func (w *Writer) Pin() *Edition {
 	s := w.rest()
 	e := &Edition{of: w.Generation(), was: s.generation(), names: w.differ(s, w.target(s, w.Generation()))}
+	e.describe()
+	return e
+}
+
+// describe fills in Changes and Large.
+func (e *Edition) describe() {
 	e.Changes = make(map[string]map[string]wire.Digest, len(e.names))
 	for key, names := range e.names {
 		slices.SortFunc(names, func(a, b *Name) int { return strings.Compare(a.text, b.text) })
@@ -120,7 +126,13 @@ func (w *Writer) Pin() *Edition {
 		e.Changes[key] = changes
 		e.Large = e.Large || LargeRemoval(resourceType(key), removed, max(was.Wildcard.Count(), was.ByName.Count()), added)
 	}
-	return e
+}
+
+// Reversed returns the edition that undoes the edition for the rest, which has been shown it.
+func (e *Edition) Reversed() *Edition {
+	back := &Edition{of: e.was, was: e.of, names: e.names}
+	back.describe()
+	return back
 }
 
 // PinServed returns what the rest is served, as an edition without changes: Show returns readers to it later.

@@ -19,6 +19,7 @@ type gate struct {
 	served  []*served // by cohort; that of the rest last
 	ledgers []*ledger // those of served and, if it is another one, latest
 	frozen  time.Time // since when nothing passes; zero if only what waits does not
+	back    time.Time // since when readers are shown an earlier generation (RollBack); zero if they are not
 
 	restoring bool // everything passes: it is the last good
 }
@@ -83,29 +84,65 @@ func (g *gate) Freeze() {
 	if g.Frozen() {
 		return
 	}
-	w, x := g.w, &g.w.view.index
+	x := &g.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if of := w.view.Generation(); !g.closed() {
-		g.latest = w.branch(of)
-		g.ledgers = append(g.ledgers, g.latest)
-		for t := range of.types.since(0) {
-			for e := range g.own(t) {
-				e.Name.entries++
-			}
-		}
-	}
+	g.close()
 	g.frozen = time.Now()
-	g.setSource(w.Source(), false)
+	g.setSource(g.w.Source(), false)
 }
 
-// Thaw shows readers latest, but for what waits, and opens the gate. Readers learn the merged difference: the last state of each
-// name, however often it has changed. Thaw has no effect on a writer that is not frozen.
-func (g *gate) Thaw() {
-	if !g.Frozen() {
+// close makes latest and served two generations, unless they are already. The index must be locked.
+func (g *gate) close() {
+	if g.closed() {
 		return
 	}
-	g.frozen = time.Time{}
+	of := g.w.view.Generation()
+	g.latest = g.w.branch(of)
+	g.ledgers = append(g.ledgers, g.latest)
+	for t := range of.types.since(0) {
+		for e := range g.own(t) {
+			e.Name.entries++
+		}
+	}
+}
+
+// RollBack shows readers an edition of an earlier generation (PinFormer), and closes the gate to changes of the types that
+// Config.Waits reports, as if there were cohorts, until Thaw: all other changes pass, and removals of endpoints and Secrets
+// wait. It ends a freeze. Source.RolledBack is since. A nil edition is for a writer whose view was restored from a snapshot of
+// the earlier generation.
+//
+// A returning client is served what others are served, also if it had newer resources from elsewhere: unlike a freeze, a
+// rollback takes these away.
+func (g *gate) RollBack(e *Edition, since time.Time) {
+	x := &g.w.view.index
+	x.mu.Lock()
+	var wakes []*Watch
+	if g.Frozen() {
+		wakes = x.all(nil) // there may be state that they could not be sent while the source was frozen
+	}
+	g.close()
+	g.frozen, g.back = time.Time{}, since
+	g.setSource(g.w.Source(), false)
+	x.mu.Unlock()
+	if e != nil {
+		g.w.Show(g.w.view.cfg.Cohorts, e)
+	}
+	for _, watch := range wakes {
+		watch.wake()
+	}
+}
+
+// stages reports whether changes of some types wait for Show: there are cohorts, or readers are shown an earlier generation.
+func (g *gate) stages() bool { return g.w.view.cfg.Cohorts > 0 || !g.back.IsZero() }
+
+// Thaw shows readers latest, but for what waits for a cohort, and opens the gate: it ends Freeze and RollBack. Readers learn
+// the merged difference: the last state of each name, however often it has changed. Thaw has no effect on an open gate.
+func (g *gate) Thaw() {
+	if !g.Frozen() && g.back.IsZero() {
+		return
+	}
+	g.frozen, g.back = time.Time{}, time.Time{}
 	for _, s := range g.served {
 		g.show(s, g.target(s, s.generation()))
 		if g.w.view.cfg.Cohorts > 0 {

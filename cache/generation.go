@@ -190,6 +190,9 @@ type Source struct {
 	// they are (Writer.Freeze).
 	Frozen time.Time
 
+	// RolledBack is since when readers are shown an earlier generation; zero if they are not (Writer.RollBack).
+	RolledBack time.Time
+
 	epoch uint32 // counts the upstream connections
 }
 

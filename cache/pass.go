@@ -113,6 +113,9 @@ func (g *gate) asServed(s *served, shown, latest *Generation) Source {
 	if g.Frozen() { // otherwise it is frozen where the writer copies from, or not at all
 		is.Frozen = g.frozen
 	}
+	if !g.back.IsZero() {
+		is.RolledBack = g.back
+	}
 	if is.Target != was.Target && (g.Frozen() || len(s.withheld) > 0) {
 		is.Target = ""
 	}
@@ -233,8 +236,7 @@ func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
 
 // changeWaits reports whether a change of a type, which is a removal or not, waits until Show.
 func (g *gate) changeWaits(typeURL string, removal bool) bool {
-	cfg := &g.w.view.cfg
-	return cfg.Cohorts > 0 && (cfg.Waits(typeURL) || removal && removalWaits(typeURL))
+	return g.stages() && (g.w.view.cfg.Waits(typeURL) || removal && removalWaits(typeURL))
 }
 
 // admits reports whether a name passes the closed gate: readers see nothing of it, or

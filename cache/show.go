@@ -127,11 +127,11 @@ func (t *Type) states(kind Kind, n *Name) bool {
 }
 
 // showThawed is show, but also removes a resource of which the source has not repeated since it was
-// lost that it does not exist: on the next connection, nobody would ask. With cohorts, it does so also while the source is lost: an
-// edition is shown as a whole.
+// lost that it does not exist: on the next connection, nobody would ask. Where changes wait for Show, it does so also while the
+// source is lost: an edition is shown as a whole.
 func (to copying) showThawed(n *Name) {
 	old, e := to.set.Get(n), to.t.set(to.kind).Get(n)
-	shown := !old.Present() || to.from.From(n).Connected || to.w.view.cfg.Cohorts > 0
+	shown := !old.Present() || to.from.From(n).Connected || to.w.stages()
 	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && shown {
 		to.putAbsent(n, old)
 		to.unalias(old)

@@ -16,8 +16,19 @@ type Snapshot struct {
 	Identifier string
 	Reused     bool
 
+	// RolledBack is that of the [Source].
+	RolledBack time.Time
+
 	Types []TypeSnapshot
+
+	// Generations are that of the snapshot and those before it, the oldest first. Writer.Snapshot returns none.
+	Generations []GenerationSnapshot
+
+	of *Generation
 }
+
+// Of returns the generation that the snapshot is of; nil if it was decoded.
+func (s *Snapshot) Of() *Generation { return s.of }
 
 // A Header identifies what a snapshot is of: a view may use it only if all of it matches.
 type Header struct {
@@ -36,8 +47,9 @@ type TypeSnapshot struct {
 	Settled          bool // otherwise: the wildcard set seemed to be complete, and was served
 	Wildcard, ByName SetSnapshot
 
-	// Absent are names of which readers knew that there is no such resource: with cohorts, of types whose changes wait. If
-	// the origin adds the resource while no relay runs, that is a change and not a first answer. Without cohorts there are none.
+	// Absent are names of which readers knew that there is no such resource: with cohorts, or while readers are shown an
+	// earlier generation, of types whose changes wait. If the origin adds the resource while no relay runs, that is a change
+	// and not a first answer.
 	Absent []string
 }
 
@@ -79,16 +91,16 @@ func (w *Writer) SnapshotRevision() (edition uint64, target string) {
 func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
-	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused}
+	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused, RolledBack: from.RolledBack, of: g}
 	p := snapshotter{source: w.source, sensitive: sensitive, now: time.Now(), omitted: make(OmittedContent)}
+	if w.view.cfg.Cohorts > 0 || !from.RolledBack.IsZero() { // as gate.stages, which only the writer may call
+		p.waits = w.view.cfg.Waits
+	}
 	for t := range g.ChangedSince(0) {
 		if wire.IsSecret(resourceType(t.URL)) {
 			continue
 		}
-		of := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName)}
-		if w.changeWaits(resourceType(t.URL), false) {
-			of.Absent = p.absent(t)
-		}
+		of := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName), Absent: p.absent(t)}
 		if t.source == w.source && t.Phase >= Settled {
 			complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
 			of.Complete, of.Wildcard = complete, p.set(t, Wildcard)
@@ -107,7 +119,8 @@ type snapshotter struct {
 	sensitive bool
 	now       time.Time
 	omitted   OmittedContent
-	absents   int // names that absent has returned
+	waits     func(typeURL string) bool // for Show; nil if nothing does
+	absents   int                       // names that absent has returned
 }
 
 func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
@@ -124,9 +137,12 @@ func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 	return out
 }
 
-// absent returns the names of a type of which readers know that there is no such resource, up to maxAbsent in all. An
+// absent returns the names of a type that waits of which readers know that there is no such resource, up to maxAbsent in all. An
 // expired resource is not one of them: if it comes back, that does not wait. Nor is one that fails otherwise: errors are not stored.
 func (p *snapshotter) absent(t *Type) (names []string) {
+	if p.waits == nil || !p.waits(resourceType(t.URL)) {
+		return nil
+	}
 	for e := range t.ByName.Since(0) {
 		seen, _ := t.Lookup(e.Name)
 		failure := t.Errors(ByName).Get(e.Name)
@@ -178,7 +194,11 @@ func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	w.restoring = true
 	for _, t := range s.Types {
-		restored += w.restoreType(t, now)
+		var absent []string
+		if w.view.cfg.Cohorts > 0 || !s.RolledBack.IsZero() {
+			absent = t.Absent
+		}
+		restored += w.restoreType(t, absent, now)
 	}
 	w.restoring = false
 	from := w.Source()
@@ -188,7 +208,7 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	return restored
 }
 
-func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
+func (w *Writer) restoreType(t TypeSnapshot, absent []string, now time.Time) (restored int) {
 	ed := w.begin(t.Key)
 	ed.now = now
 	if (t.Complete || t.Settled) && ed.index.source == w.source {
@@ -209,11 +229,9 @@ func (w *Writer) restoreType(t TypeSnapshot, now time.Time) (restored int) {
 			restored++
 		}
 	}
-	if w.changeWaits(resourceType(t.Key), false) {
-		for _, name := range t.Absent {
-			if n := ed.restoreName(name); n != nil && named.set.Get(n) == nil {
-				named.putAbsent(n, nil) // before any connection, so clients are not told that until the origin confirms it
-			}
+	for _, name := range absent {
+		if n := ed.restoreName(name); n != nil && named.set.Get(n) == nil {
+			named.putAbsent(n, nil) // before any connection, so clients are not told that until the origin confirms it
 		}
 	}
 	named.restoreSet(t.ByName)

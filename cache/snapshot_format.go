@@ -46,6 +46,9 @@ const (
 	fieldNamed  protowire.Number = 4 // the same, of the set of names
 	fieldAbsent protowire.Number = 5 // an absent name of the type that came last; older relays ignore it
 
+	fieldGeneration protowire.Number = 6 // relays before 2026-11-25 ignore it, and the formers
+	fieldFormer     protowire.Number = 7 // of the generation that came last
+
 	headerOrigin     protowire.Number = 1
 	headerTarget     protowire.Number = 2 // repeated
 	headerGroup      protowire.Number = 3
@@ -55,6 +58,7 @@ const (
 	headerHeld       protowire.Number = 7 // Snapshot.Target
 	headerIdentifier protowire.Number = 8
 	headerReused     protowire.Number = 9
+	headerRolledBack protowire.Number = 10 // Unix nanoseconds; left out if readers are not shown an earlier generation
 
 	typeKey            protowire.Number = 1
 	typeComplete       protowire.Number = 2
@@ -85,6 +89,7 @@ func (s *Snapshot) Encode(w io.Writer) error {
 			e.field(fieldAbsent, []byte(name))
 		}
 	}
+	e.generations(s.Generations)
 	e.write(e.sum.Sum(nil))
 	if e.err != nil {
 		return fmt.Errorf("encode snapshot: %w", e.err)
@@ -132,6 +137,9 @@ func (s *Snapshot) appendHeader(b []byte) []byte {
 	b = appendNumber(b, headerCreated, uint64(s.Created.Unix()))
 	b = appendText(b, headerHeld, s.Target)
 	b = appendText(b, headerIdentifier, s.Identifier)
+	if !s.RolledBack.IsZero() {
+		b = appendNumber(b, headerRolledBack, uint64(s.RolledBack.UnixNano()))
+	}
 	return appendBool(b, headerReused, s.Reused)
 }
 
@@ -230,6 +238,8 @@ func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
 	case fieldType:
 		s.Types = append(s.Types, TypeSnapshot{})
 		return eachField(val, s.Types[len(s.Types)-1].read)
+	case fieldGeneration, fieldFormer:
+		return s.readGeneration(num, val)
 	case fieldMember, fieldNamed, fieldAbsent:
 		if len(s.Types) == 0 {
 			return fmt.Errorf("%w: an entry without a type", ErrSnapshotDamaged)
@@ -277,6 +287,8 @@ func (s *Snapshot) readHeader(num protowire.Number, val []byte, v uint64) (err e
 		return readText(&s.Identifier, val)
 	case headerReused:
 		s.Reused = v != 0
+	case headerRolledBack:
+		s.RolledBack = time.Unix(0, int64(v))
 	}
 	return err
 }

@@ -39,7 +39,8 @@ type Config struct {
 	Route func(typeURL, name string) int
 
 	// Cohorts is the number of views beside that of NewRouted, each for clients that changes of waiting types reach earlier
-	// (Writer.Show), and Waits reports which types those are. Without cohorts, no change waits.
+	// (Writer.Show), and Waits reports which types those are. Without cohorts, no change waits but during Writer.RollBack. Nil
+	// reports none.
 	Cohorts int
 	Waits   func(typeURL string) bool
 
@@ -92,6 +93,9 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	}
 	if cfg.Route == nil {
 		cfg.Route = func(string, string) int { return 0 }
+	}
+	if cfg.Waits == nil {
+		cfg.Waits = func(string) bool { return false }
 	}
 	if cfg.Waiting == nil {
 		cfg.Waiting = func(int, Waiting) {}

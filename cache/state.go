@@ -1,0 +1,266 @@
+package cache
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A State is what readers of a view see of one source, of the types that Config.Waits reports: their configuration, without
+// endpoints and Secrets. It is immutable, and made from an immutable generation, so it costs writers nothing.
+type State struct {
+	view   *View
+	source int
+	of     *Generation
+	sums   map[setKey]Sum // of the resources present
+}
+
+// A setKey names one of the sets of a type or collection.
+type setKey struct {
+	key  string
+	kind Kind
+}
+
+// A Former is a resource as readers saw it before it changed.
+type Former struct {
+	Key      string // type URL or collection
+	Kind     Kind
+	Name     string
+	Resource *wire.Resource // nil if there was none
+	Deadline time.Time      // when it was to expire; zero is never
+}
+
+// A Step is the difference between two states of a source.
+type Step struct {
+	// Formers are the resources that differ, as they were before. First state is not among them: the first answer for a
+	// name, and members of a set that was not confirmed yet. Nor is what may not be kept (R125).
+	Formers                 []Former
+	Added, Changed, Removed int // of Formers
+
+	// Broken reports that a wildcard set was forgotten, so nothing is known of what its source had changed meanwhile.
+	Broken bool
+}
+
+// NewState returns the state of a source in the newest generation of the view.
+func (v *View) NewState(source int) *State {
+	s, _ := (&State{view: v, source: source, of: &Generation{sources: make([]Source, len(v.index.sources))}}).Next(v.Generation())
+	return s
+}
+
+// Digest identifies the resources of the state by their content: equal on replicas that serve the same resources. It is empty
+// if there are none.
+func (s *State) Digest() string {
+	var keys []setKey
+	for key, sum := range s.sums {
+		if sum != (Sum{}) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return ""
+	}
+	slices.SortFunc(keys, setKey.compare)
+	digest := sha256.New()
+	for _, key := range keys {
+		digest.Write([]byte(key.key + "\x00" + [...]string{"members", "named"}[key.kind] + "\x00" + s.sums[key].Version("") + "\x00"))
+	}
+	return hex.EncodeToString(digest.Sum(nil)[:6])
+}
+
+// Of returns the generation that the state is of.
+func (s *State) Of() *Generation { return s.of }
+
+// Changed reports whether a type of the state changed in a generation of the view, after the revision of an earlier one.
+func (s *State) Changed(after uint64, to *Generation) bool {
+	for t := range to.types.since(after) {
+		if s.view.cfg.Waits(resourceType(t.URL)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Next returns the state of the source in a later generation of the view, and what differs. It takes as long as there are
+// changes.
+func (s *State) Next(to *Generation) (*State, Step) {
+	next := &State{view: s.view, source: s.source, of: to, sums: maps.Clone(s.sums)}
+	if next.sums == nil {
+		next.sums = make(map[setKey]Sum)
+	}
+	c := comparer{State: next, formers: make(map[formerKey]Former)}
+	for t := range to.types.since(s.of.Revision) {
+		if s.view.cfg.Waits(resourceType(t.URL)) {
+			c.typ(s.of.Type(t.URL), t)
+		}
+	}
+	maps.DeleteFunc(next.sums, func(key setKey, _ Sum) bool {
+		gone := to.types.get(key.key) == nil
+		c.broken = c.broken || gone && key.kind == Wildcard && s.of.Type(key.key).Wildcard.count > 0
+		return gone
+	})
+	return next, c.step()
+}
+
+func (k setKey) compare(o setKey) int {
+	return cmp.Or(cmp.Compare(k.key, o.key), cmp.Compare(k.kind, o.kind))
+}
+
+// A formerKey names one entry.
+type formerKey struct {
+	setKey
+	name string
+}
+
+func (k formerKey) compare(o formerKey) int {
+	return cmp.Or(k.setKey.compare(o.setKey), cmp.Compare(k.name, o.name))
+}
+
+// A comparer finds the difference between two states.
+type comparer struct {
+	*State  // the later one
+	formers map[formerKey]Former
+	broken  bool
+	is      map[formerKey]bool // of formers, those that are present now
+}
+
+// typ compares two versions of a type.
+func (c *comparer) typ(was, is *Type) {
+	for _, kind := range kinds {
+		forgotten := kind == Wildcard && was.era != is.era && was.Wildcard.count > 0
+		c.broken = c.broken || forgotten
+		at := setKey{is.URL, kind}
+		for before, after := range was.set(kind).table.differences(is.set(kind).table) {
+			if n := nameOf(before, after); kind == Wildcard && is.source != c.source || kind == ByName && n.source != c.source {
+				continue
+			}
+			c.sums[at] = c.sums[at].Sub(before.counts()).Add(after.counts())
+			if !forgotten && was.hasLastGood(kind) {
+				c.pair(at, before, after)
+			}
+		}
+	}
+}
+
+// pair notes two entries of one name, either of which may be nil.
+func (c *comparer) pair(at setKey, before, after *Entry) {
+	if before.Present() == after.Present() && (!before.Present() || c.view.cfg.VersionSource.same(before.Resource, after.Resource)) {
+		return
+	}
+	id := formerKey{at, nameOf(before, after).text}
+	if after.Present() {
+		if c.is == nil {
+			c.is = make(map[formerKey]bool)
+		}
+		c.is[id] = true
+	}
+	known, again := c.formers[id]
+	switch {
+	case at.kind == ByName && (before == nil || after == nil), !cacheable(before):
+		return // the first answer for the name, or nobody wants it any more
+	case again && known.Resource != nil: // the name was forgotten and made again
+		return
+	}
+	f := Former{Key: at.key, Kind: at.kind, Name: id.name}
+	if before.Present() {
+		f.Resource, f.Deadline = before.Resource, before.Deadline()
+	}
+	c.formers[id] = f
+}
+
+// step returns the differences, in order.
+func (c *comparer) step() Step {
+	s := Step{Broken: c.broken}
+	for _, id := range slices.SortedFunc(maps.Keys(c.formers), formerKey.compare) {
+		f := c.formers[id]
+		switch is := c.is[id]; {
+		case f.Resource == nil && is:
+			s.Added++
+		case f.Resource != nil && is:
+			s.Changed++
+		case f.Resource != nil:
+			s.Removed++
+		}
+		s.Formers = append(s.Formers, f)
+	}
+	return s
+}
+
+func nameOf(before, after *Entry) *Name {
+	if before != nil {
+		return before.Name
+	}
+	return after.Name
+}
+
+// differences yields the entries that only one of two tables has, in pairs of the same name; one of a pair may be nil. It
+// skips what the tables share.
+func (t table) differences(o table) iter.Seq2[*Entry, *Entry] {
+	return func(yield func(*Entry, *Entry) bool) {
+		a, b := t.raised(o.depth), o.raised(t.depth)
+		differences(a.root, b.root, a.depth, yield)
+	}
+}
+
+// raised returns the table with at least so many levels below its root.
+func (t table) raised(depth int) table {
+	for ; t.root != nil && t.depth < depth; t.depth++ {
+		above := &node{children: new([fanout]*node)}
+		above.children[0] = t.root
+		t.root = above
+	}
+	t.depth = max(t.depth, depth)
+	return t
+}
+
+// differences is table.differences of two nodes at a level, either of which may be nil.
+func differences(a, b *node, level int, yield func(*Entry, *Entry) bool) bool {
+	if a == b {
+		return true
+	}
+	for i := range fanout {
+		if level > 0 {
+			if !differences(a.child(i), b.child(i), level-1, yield) {
+				return false
+			}
+			continue
+		}
+		if !differ(a.entry(i), b.entry(i), yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// differ yields two entries with the same id, which may be those of two names.
+func differ(before, after *Entry, yield func(*Entry, *Entry) bool) bool {
+	switch {
+	case before == after:
+		return true
+	case before == nil || after == nil || before.Name == after.Name:
+		return yield(before, after)
+	default:
+		return yield(before, nil) && yield(nil, after)
+	}
+}
+
+// child returns a child of a node, which may be nil.
+func (n *node) child(i int) *node {
+	if n == nil {
+		return nil
+	}
+	return n.children[i]
+}
+
+// entry returns an entry of a leaf, which may be nil.
+func (n *node) entry(i int) *Entry {
+	if n == nil {
+		return nil
+	}
+	return n.entries[i]
+}
