@@ -17,7 +17,7 @@ const joins = 10
 const attackers = 10
 
 // peerMiB is what one peer may have a relay with the default limits use of memory, in MiB: what its requests take is a fourth of
-// TENDER_MAX_UNREAD_BYTES, and as much again as long as it was not collected; what is remembered of it, connections, streams and
+// TENDER_MAX_BUFFERED_REQUEST_BYTES, and as much again as long as it was not collected; what is remembered of it, connections, streams and
 // names, is less than the rest.
 const peerMiB = 600
 

@@ -20,7 +20,7 @@ func (o options) returned() scenario {
 	groups := o.scaled(50)
 	s := setup{
 		kinds: []content.Kind{{TypeURL: content.Cluster, Count: 200, Bytes: 1024}}, groups: groups, clients: groups,
-		environ: []string{"TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_PEER_GROUPS=1000", "TENDER_COLD_WAIT=1s"},
+		environ: []string{"TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS_PER_CLIENT=1000", "TENDER_COLD_WAIT=1s"},
 	}
 	opaque, full := s, s
 	opaque.opaque = true

@@ -72,7 +72,7 @@ func (s Sum) mark() uint32 { return uint32(s.lo) | 1 }
 // VersionSource is what a SotW version is made from.
 type VersionSource int
 
-// The sources of versions (TENDER_VERSION_SOURCE).
+// The sources of versions (TENDER_SOTW_VERSIONS).
 const (
 	// FromContent makes versions from the resources' bytes.
 	FromContent VersionSource = iota

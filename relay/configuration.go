@@ -70,6 +70,3 @@ const (
 // The error joins one line for each invalid variable, in the order of the table of variables. The Config is complete
 // even then: an invalid value is replaced by the default, so that tender check can print the result.
 func LoadConfig(environ []string) (Config, error) { return config.Load(environ) }
-
-// MarkdownTable returns the table of variables as deploy/docs/configuration.md shows it.
-func MarkdownTable() string { return config.MarkdownTable() }

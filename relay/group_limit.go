@@ -23,7 +23,7 @@ func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
 			slog.String("group", key), slog.String("node", n.GetId()))
 	case limit == guard.LimitPeerGroups:
 		g.crowded.Do(func() {
-			g.log.Warn("node group limit of a peer reached (TENDER_MAX_PEER_GROUPS); its clients of new groups are rejected; raise it for load balancers",
+			g.log.Warn("node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are rejected; raise it for load balancers",
 				slog.String("peer", peer), slog.String("group", key), slog.String("node", n.GetId()), slog.Any("err", err))
 		})
 	}

@@ -39,6 +39,9 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 			if err := printSettings(cmd.OutOrStdout(), cfg.Table()); err != nil {
 				return fmt.Errorf("print configuration: %w", err)
 			}
+			for _, renamed := range cfg.Renamings() {
+				cmd.PrintErrln("warning: " + renamed.String())
+			}
 			warnings, unusable := cfg.CheckFiles()
 			for _, warning := range warnings {
 				cmd.PrintErrln("warning: " + warning)

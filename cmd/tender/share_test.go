@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"github.com/xdstender/tender/relay"
+	tenderconfig "github.com/xdstender/tender/relay/config"
 )
 
 // How make release has manual pages and completions written: a test does it, so that the
@@ -135,11 +135,9 @@ func environment() string {
 	var b strings.Builder
 	b.WriteString("\n\n# ENVIRONMENT\n")
 	link := regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
-	for line := range strings.Lines(relay.MarkdownTable()) {
-		cells := strings.Split(strings.TrimSpace(link.ReplaceAllString(line, "$1")), " | ")
-		if name, ok := strings.CutPrefix(cells[0], "| `"); ok {
-			fmt.Fprintf(&b, "**%s**\n\t%s. Default: %s. Allowed: %s.\n\n", strings.TrimSuffix(name, "`"), strings.TrimSuffix(cells[3], " |"), cells[1], cells[2])
-		}
+	for _, v := range tenderconfig.Variables() {
+		text := fmt.Sprintf("%s. %s Default: %s. Allowed: %s.", v.Meaning, v.Advice, v.Default, v.Allowed)
+		fmt.Fprintf(&b, "**%s**\n\t%s\n\n", v.Name, link.ReplaceAllString(text, "$1"))
 	}
 	return b.String()
 }

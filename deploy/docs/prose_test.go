@@ -18,6 +18,7 @@ const (
 // edited are the pages that keep to these limits. A page that leaves this list needs a reason.
 var edited = []string{
 	"README.md",
+	"deploy/docs/configuration.md",
 }
 
 // TestProse holds the pages to limits on lines, table cells and sentences.

@@ -226,7 +226,7 @@ func TestPodsHaveTimeToDrain(t *testing.T) {
 			t.Errorf("%v: GOMEMLIMIT is %v, want nine tenths of %v", p, got, limit)
 		}
 		if unread := float64(p.config(t).MaxUnreadBytes); limit > 0 && p.name != "statefulset" && unread > limit/2 {
-			t.Errorf("%v: TENDER_MAX_UNREAD_BYTES is %v, of %v of memory", p, unread, limit)
+			t.Errorf("%v: TENDER_MAX_BUFFERED_REQUEST_BYTES is %v, of %v of memory", p, unread, limit)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -87,10 +88,10 @@ type Config struct {
 	OriginKeepalive time.Duration `env:"ORIGIN_KEEPALIVE"`
 	ColdWait        time.Duration `env:"COLD_WAIT"`
 	MassDeleteHold  time.Duration `env:"MASS_DELETE_HOLD"`
-	HoldExplicit    bool          `env:"HOLD_EXPLICIT"`
+	HoldExplicit    bool          `env:"HOLD_EXPLICIT_REMOVALS"`
 	Linger          time.Duration `env:"LINGER"`
 	WildcardLinger  time.Duration `env:"WILDCARD_LINGER"`
-	MaxLingering    int           `env:"MAX_LINGERING"`
+	MaxLingering    int           `env:"MAX_UNUSED_NAMES"`
 
 	// SnapshotDir is where views survive a restart; empty if they do not. Snapshots may
 	// be MaxSnapshotAge old. SnapshotSensitive puts in what may hold secrets.
@@ -108,7 +109,7 @@ type Config struct {
 	RolloutQuery    string         `env:"ROLLOUT_QUERY"`
 
 	// What the relay says to its clients.
-	VersionSource  string   `env:"VERSION_SOURCE"` // VersionsOfContent or VersionsOfOrigin
+	VersionSource  string   `env:"SOTW_VERSIONS"`  // VersionsOfContent or VersionsOfOrigin
 	DeltaVersions  string   `env:"DELTA_VERSIONS"` // VersionsOfContent or VersionsOfOrigin
 	FullStateTypes []string `env:"FULL_STATE_TYPES"`
 	WildcardTypes  []string `env:"WILDCARD_TYPES"`
@@ -124,10 +125,10 @@ type Config struct {
 
 	// Limits. All are above zero.
 	MaxConnections          int           `env:"MAX_CONNECTIONS"`
-	MaxPeerConnections      int           `env:"MAX_PEER_CONNECTIONS"`
-	MaxUnreadBytes          Size          `env:"MAX_UNREAD_BYTES"`
+	MaxPeerConnections      int           `env:"MAX_CONNECTIONS_PER_ADDRESS"`
+	MaxUnreadBytes          Size          `env:"MAX_BUFFERED_REQUEST_BYTES"`
 	MaxStreams              int           `env:"MAX_STREAMS"`
-	PeerIPv6Prefix          int           `env:"PEER_IPV6_PREFIX"` // bits
+	PeerIPv6Prefix          int           `env:"CLIENT_IPV6_PREFIX"` // bits
 	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
 	MaxNames                int           `env:"MAX_NAMES"`
 	MaxGlobs                int           `env:"MAX_GLOBS"`
@@ -139,7 +140,7 @@ type Config struct {
 	MaxResourceBytes        Size          `env:"MAX_RESOURCE_BYTES"` // 0 for any size
 	MaxTypes                int           `env:"MAX_TYPES"`
 	MaxGroups               int           `env:"MAX_GROUPS"`
-	MaxPeerGroups           int           `env:"MAX_PEER_GROUPS"`
+	MaxPeerGroups           int           `env:"MAX_GROUPS_PER_CLIENT"`
 	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
 	OriginStreamRate        int           `env:"ORIGIN_STREAM_RATE"` // a minute
 	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
@@ -147,7 +148,7 @@ type Config struct {
 	MaxFrameRate            int           `env:"MAX_FRAME_RATE"`
 	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
 	AckWait                 time.Duration `env:"ACK_WAIT"`
-	SendStall               time.Duration `env:"SEND_STALL"`
+	SendStall               time.Duration `env:"SEND_TIMEOUT"`
 	Drain                   time.Duration `env:"DRAIN"`
 
 	// ConnectionAge is zero if no connection is too old.
@@ -175,6 +176,9 @@ type Config struct {
 	// refused those whose value it did not take, with that value.
 	given   map[string]bool
 	refused map[string]string
+
+	// formerly holds the former names under which variables are set, by their names today.
+	formerly map[string]string
 }
 
 // Values of [Config.Resync].
@@ -224,8 +228,8 @@ const (
 // replaced by the default, so that tender check can show what would apply.
 func Load(environ []string) (Config, error) {
 	env := tenderVariables(environ)
-	cfg := Config{given: map[string]bool{}, refused: map[string]string{}}
-	wrong := map[string]error{}
+	cfg := Config{given: map[string]bool{}, refused: map[string]string{}, formerly: map[string]string{}}
+	wrong := cfg.takeFormerNames(env)
 	cfg.set(variables, env, wrong)
 	cfg.NodeID = cmp.Or(cfg.NodeID, defaultNodeID())
 	rows := append(slices.Clip(variables), cfg.accessRows()...)
@@ -246,7 +250,7 @@ func (c *Config) set(rows []spec, env map[string]string, wrong map[string]error)
 			fields[v.name].Set(reflect.ValueOf(value))
 		}
 		raw := strings.TrimSpace(env[v.name])
-		if raw == "" {
+		if raw == "" || wrong[v.name] != nil {
 			continue
 		}
 		value, err := v.parse(raw)
@@ -288,6 +292,9 @@ func (c *Config) refuse(rows []spec, env map[string]string, wrong map[string]err
 	for i := range rows {
 		v := &rows[i]
 		if cause := wrong[v.name]; cause != nil {
+			if former := c.formerly[v.name]; former != "" {
+				cause = fmt.Errorf("%w (set as %s%s)", cause, prefix, former)
+			}
 			errs = append(errs, v.refuse(env[v.name], cause))
 			c.refused[v.name] = env[v.name]
 		}

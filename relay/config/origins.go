@@ -165,17 +165,17 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	return found
 }
 
-// defaultUnreadBytes is the default of TENDER_MAX_UNREAD_BYTES.
+// defaultUnreadBytes is the default of TENDER_MAX_BUFFERED_REQUEST_BYTES.
 const defaultUnreadBytes Size = gibibyte
 
 // checkUnread finds that the largest request of a client would not come: a peer may have a
 // fourth of what all may.
 func (c *Config) checkUnread(wrong, found map[string]error) {
 	least := guard.UnreadOfPeer * c.MaxRequestBytes
-	if c.MaxUnreadBytes >= least || wrong["MAX_REQUEST_BYTES"] != nil || wrong["MAX_UNREAD_BYTES"] != nil {
+	if c.MaxUnreadBytes >= least || wrong["MAX_REQUEST_BYTES"] != nil || wrong["MAX_BUFFERED_REQUEST_BYTES"] != nil {
 		return
 	}
-	found["MAX_UNREAD_BYTES"] = fmt.Errorf("%v is less than four times TENDER_MAX_REQUEST_BYTES=%v: a peer may have a fourth of it, and the largest request would not come", c.MaxUnreadBytes, c.MaxRequestBytes)
+	found["MAX_BUFFERED_REQUEST_BYTES"] = fmt.Errorf("%v is less than four times TENDER_MAX_REQUEST_BYTES=%v: a peer may have a fourth of it, and the largest request would not come", c.MaxUnreadBytes, c.MaxRequestBytes)
 	c.MaxUnreadBytes = max(least, defaultUnreadBytes)
 }
 

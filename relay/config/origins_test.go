@@ -58,13 +58,13 @@ func TestConflictingVariables(t *testing.T) {
 		{"load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=passthrough"},
 			`TENDER_LRS="passthrough": TENDER_ORIGIN="file:///etc/tender" is a directory, which takes no load reports; allowed: `},
 		{"no load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=off"}, ""},
-		{"a rollout without what it needs", []string{"TENDER_ROLLOUT=5% 10m", "TENDER_VERSION_SOURCE=origin"},
+		{"a rollout without what it needs", []string{"TENDER_ROLLOUT=5% 10m", "TENDER_SOTW_VERSIONS=origin"},
 			`TENDER_ROLLOUT="5% 10m": TENDER_SNAPSHOT_DIR is off, so that a restart would send all clients what no stage has approved: set it to a directory; ` +
-				`TENDER_VERSION_SOURCE is origin, and clients are served two contents at once: set it to content; ` +
+				`TENDER_SOTW_VERSIONS is origin, and clients are served two contents at once: set it to content; ` +
 				`TENDER_DELTA_VERSIONS is origin, and clients are served two contents at once: set it to content; allowed: off, or one to four stages`},
 		{"a rollout beside values that were refused",
-			[]string{"TENDER_ROLLOUT=5% 10m", "TENDER_VERSION_SOURCE=x", "TENDER_SNAPSHOT_DIR=a\tb", "TENDER_DELTA_VERSIONS=content"},
-			"TENDER_VERSION_SOURCE=\nTENDER_SNAPSHOT_DIR="},
+			[]string{"TENDER_ROLLOUT=5% 10m", "TENDER_SOTW_VERSIONS=x", "TENDER_SNAPSHOT_DIR=a\tb", "TENDER_DELTA_VERSIONS=content"},
+			"TENDER_SNAPSHOT_DIR=\nTENDER_SOTW_VERSIONS="},
 		{"a query for a check that was refused", []string{"TENDER_ROLLOUT_QUERY=up", "TENDER_ROLLOUT_CHECK=x"}, `TENDER_ROLLOUT_CHECK=…: not an http or https URL; allowed: `},
 		{"what is of no effect while rollouts are off",
 			[]string{"TENDER_ROLLOUT=off", "TENDER_ROLLOUT_TYPES=cds", "TENDER_ROLLOUT_REFUSALS=1", "TENDER_ROLLOUT_CHECK=http://a", "TENDER_ROLLOUT_QUERY=up"}, ""},

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -75,6 +76,9 @@ func TestKubernetesVariables(t *testing.T) {
 	}
 }
 
+// advises matches the sentence of a row that says when one would change the variable.
+var advises = regexp.MustCompile(`\b(Set|Change|Raise|Lower|Turn|Use|Add) (it|targets|` + "`none`" + `)\b.*\b(when|always|together)\b`)
+
 // TestTableMatchesFields holds that each row has a field and each field a row,
 // that a row's own default passes its own check, and that rows say what they
 // are in one line.
@@ -92,10 +96,13 @@ func TestTableMatchesFields(t *testing.T) {
 				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v that is shown so", prefix, v.name, v.preset, value, err, field.Type())
 			}
 		}
-		for _, text := range []string{v.meaning, v.allowed} {
-			if text == "" || strings.ContainsAny(text, "\n|") {
-				t.Errorf("%s%s says %q, want one line for a cell", prefix, v.name, text)
+		for _, text := range []string{v.meaning, v.allowed, v.advice} {
+			if text == "" || strings.Contains(text, "\n") || strings.HasSuffix(v.meaning, ".") {
+				t.Errorf("%s%s: %q, want one line, and no period after the meaning", prefix, v.name, text)
 			}
+		}
+		if !advises.MatchString(v.advice) {
+			t.Errorf("%s%s: %q does not say when one would change it", prefix, v.name, v.advice)
 		}
 	}
 	for name := range fields {
@@ -149,7 +156,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestConfigurationPage holds the table of deploy/docs/configuration.md to the one
+// TestConfigurationPage holds the variables of deploy/docs/configuration.md to the table
 // that the code uses. With -update it writes it.
 func TestConfigurationPage(t *testing.T) {
 	const name = "../../deploy/docs/configuration.md"
@@ -163,7 +170,7 @@ func TestConfigurationPage(t *testing.T) {
 		t.Fatalf("%s lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay/config -run TestConfigurationPage -update",
 			name, strings.TrimSpace(tableBegins), tableEnds)
 	}
-	want := MarkdownTable()
+	want := Page()
 	if strings.TrimSpace(table) == strings.TrimSpace(want) {
 		return
 	}

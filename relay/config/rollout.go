@@ -92,7 +92,7 @@ func (c *Config) checkRollout(wrong, found map[string]error) {
 	if c.SnapshotDir == "" && wrong["SNAPSHOT_DIR"] == nil {
 		missing = append(missing, "TENDER_SNAPSHOT_DIR is off, so that a restart would send all clients what no stage has approved: set it to a directory")
 	}
-	for _, v := range []struct{ name, value string }{{"VERSION_SOURCE", c.VersionSource}, {"DELTA_VERSIONS", c.DeltaVersions}} {
+	for _, v := range []struct{ name, value string }{{"SOTW_VERSIONS", c.VersionSource}, {"DELTA_VERSIONS", c.DeltaVersions}} {
 		if v.value != VersionsOfContent && wrong[v.name] == nil {
 			missing = append(missing, fmt.Sprintf("%s%s is %s, and clients are served two contents at once: set it to %s", prefix, v.name, v.value, VersionsOfContent))
 		}

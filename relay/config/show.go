@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -93,19 +94,77 @@ func showList(field reflect.Value) string {
 	return strings.Join(items, separator)
 }
 
-// MarkdownTable returns the table of variables as deploy/docs/configuration.md shows it.
-func MarkdownTable() string {
-	var b strings.Builder
-	b.WriteString("| Variable | Default | Allowed | Meaning |\n| --- | --- | --- | --- |\n")
+// A Variable is one variable as the documentation describes it. Texts are in Markdown.
+type Variable struct {
+	Name    string // TENDER_…
+	Former  string // the former name that still works; empty if there is none
+	Default string
+	Allowed string
+	Meaning string // one line, without a period
+	Advice  string // details, and when one would change it
+}
+
+// variable returns the row for the documentation.
+func (v *spec) variable() Variable {
+	preset := v.shown
+	if preset == "" && v.preset != "" {
+		preset = "`" + v.preset + "`"
+	}
+	d := Variable{Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Allowed: v.allowed, Meaning: v.meaning, Advice: v.advice}
+	if v.formerly != "" {
+		d.Former = prefix + v.formerly
+	}
+	return d
+}
+
+// Variables returns all variables, in the order of deploy/docs/configuration.md.
+func Variables() (all []Variable) {
 	for i := range variables {
-		v := &variables[i]
-		preset := v.shown
-		if preset == "" && v.preset != "" {
-			preset = "`" + v.preset + "`"
+		all = append(all, variables[i].variable())
+	}
+	return all
+}
+
+// Page returns the variables by topic, as deploy/docs/configuration.md shows them.
+func Page() string {
+	var b strings.Builder
+	for _, section := range sections {
+		fmt.Fprintf(&b, "### %s\n\n", section.title)
+		for i := range section.rows {
+			d := section.rows[i].variable()
+			fmt.Fprintf(&b, "#### `%s`\n\n%s\n", d.Name, wrap(d.Meaning+". "+d.Advice))
+			b.WriteString(wrap("- Default: "+d.Default) + wrap("- Allowed: "+d.Allowed))
+			if d.Former != "" {
+				b.WriteString("- Former name: `" + d.Former + "`\n")
+			}
+			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "| `%s%s` | %s | %s | %s |\n", prefix, v.name, cmp.Or(preset, "empty"), v.allowed, v.meaning)
 	}
 	return b.String()
+}
+
+// pageWidth is the length of the longest line on a page.
+const pageWidth = 118
+
+// wrap breaks a paragraph, or an item of a list, into lines. Links are not broken.
+func wrap(text string) string {
+	indent := ""
+	if strings.HasPrefix(text, "- ") {
+		indent = "  "
+	}
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line+" "+word) > pageWidth:
+			lines, line = append(lines, line), indent+word
+		default:
+			line += " " + word
+		}
+	}
+	return strings.Join(append(lines, line), "\n") + "\n"
 }
 
 // plain strips the marks of Markdown.

@@ -24,7 +24,7 @@ var kubernetes = regexp.MustCompile(
 // order. Where TENDER_ORIGINS is wrong, variables of its origins are passed over.
 func explainUnknowns(env map[string]string, rows []spec, wrong map[string]error) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		known := slices.ContainsFunc(rows, func(v spec) bool { return v.name == name }) ||
+		known := slices.ContainsFunc(rows, func(v spec) bool { return v.name == name || v.formerly != "" && v.formerly == name }) ||
 			accessOfOrigin.MatchString(name) && wrong["ORIGINS"] != nil
 		if known {
 			continue

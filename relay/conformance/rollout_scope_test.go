@@ -150,7 +150,7 @@ func TestRolloutOfManyRemovalsIsHeld(t *testing.T) {
 			w.stands(rollout.Rolling, 1)
 			w.have("cds a@1", all[0])
 			w.have("cds a@1 b@1 c@1 d@1", all[1])
-		}, "TENDER_MASS_DELETE_HOLD=10m", "TENDER_HOLD_EXPLICIT=off")
+		}, "TENDER_MASS_DELETE_HOLD=10m", "TENDER_HOLD_EXPLICIT_REMOVALS=off")
 	}
 }
 

@@ -74,7 +74,7 @@ func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 func TestB35_ConnectionsAreBounded(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := start(t, o, "TENDER_MAX_CONNECTIONS=5", "TENDER_MAX_PEER_CONNECTIONS=3", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
+	r := start(t, o, "TENDER_MAX_CONNECTIONS=5", "TENDER_MAX_CONNECTIONS_PER_ADDRESS=3", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
 	check := streamOther(t, o, r.Conn()) // of 127.0.0.1
 	dial := func(host string, to net.Addr) net.Conn {
 		t.Helper()

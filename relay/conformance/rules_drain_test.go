@@ -69,7 +69,7 @@ func TestB33_ABlockedClientDelaysTheEndNoLonger(t *testing.T) {
 			o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, 200<<10)), fmt.Sprint(i))
 		}
 		put(0)
-		r := start(t, o, "TENDER_DRAIN=20s", "TENDER_ACK_WAIT=1s", "TENDER_SEND_STALL=10m")
+		r := start(t, o, "TENDER_DRAIN=20s", "TENDER_ACK_WAIT=1s", "TENDER_SEND_TIMEOUT=10m")
 		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
 		blocked, other := r.Client(relaytest.ClientOptions{Variant: v}), r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 		for _, c := range []*relaytest.Client{blocked, other} {

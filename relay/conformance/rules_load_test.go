@@ -337,7 +337,7 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
-		r := start(t, o, "TENDER_LRS=aggregate", "TENDER_SEND_STALL=30s")
+		r := start(t, o, "TENDER_LRS=aggregate", "TENDER_SEND_TIMEOUT=30s")
 		deaf := loadRaw(t, r)
 		if err := deaf.SendMsg(mustMarshal(t, &lrspb.LoadStatsRequest{Node: loadNode("deaf")})); err != nil {
 			t.Fatal(err)

@@ -59,7 +59,7 @@ func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
-	r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=4", "TENDER_MAX_PEER_GROUPS=2")
+	r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=4", "TENDER_MAX_GROUPS_PER_CLIENT=2")
 	dial := r.DialOptions
 	client := func(host, cluster string) *relaytest.Client {
 		r.DialOptions = append(dial[:len(dial):len(dial)], from(host))
@@ -76,7 +76,7 @@ func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 	refused := func(host, cluster string) {
 		t.Helper()
 		err := client(host, cluster).WaitEnd(t.Context())
-		if got := status.Convert(err); got.Code() != codes.ResourceExhausted || !strings.Contains(got.Message(), host+":") || !strings.HasSuffix(got.Message(), "(TENDER_MAX_PEER_GROUPS)") {
+		if got := status.Convert(err); got.Code() != codes.ResourceExhausted || !strings.Contains(got.Message(), host+":") || !strings.HasSuffix(got.Message(), "(TENDER_MAX_GROUPS_PER_CLIENT)") {
 			t.Errorf("%s in group %s was told %v, want ResourceExhausted, the address and the variable", host, cluster, err)
 		}
 	}

@@ -93,7 +93,7 @@ func TestB35_RESTSlowBody(t *testing.T) {
 func TestB12_RESTStall(t *testing.T) {
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.StaticCluster(strings.Repeat("a", 2*(64<<10))))
-		r := start(t, o, "TENDER_SEND_STALL=5s")
+		r := start(t, o, "TENDER_SEND_TIMEOUT=5s")
 		conn, err := r.DialREST(t.Context())
 		if err != nil {
 			t.Fatal(err)

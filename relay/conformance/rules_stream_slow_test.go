@@ -85,7 +85,7 @@ func streamHeap() int {
 }
 
 // A client that never reads is ended once a send to it has been blocked for
-// TENDER_SEND_STALL, whether few bytes fill the stream or many (B.12).
+// TENDER_SEND_TIMEOUT, whether few bytes fill the stream or many (B.12).
 func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, payload := range []int{500, 20 << 10, 100 << 10} {
@@ -95,7 +95,7 @@ func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
 					o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, payload)), fmt.Sprint(i))
 				}
 				put(0)
-				r := start(t, o, "TENDER_SEND_STALL=30s", "TENDER_ACK_WAIT=1s")
+				r := start(t, o, "TENDER_SEND_TIMEOUT=30s", "TENDER_ACK_WAIT=1s")
 				r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
 				conn := r.Conn()
 				c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
@@ -134,7 +134,7 @@ func TestC27_ASlowClientIsNotEnded(t *testing.T) {
 			o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, 100<<10)), fmt.Sprint(i))
 		}
 		put(0)
-		r := start(t, o, "TENDER_SEND_STALL=30s", "TENDER_ACK_WAIT=1s")
+		r := start(t, o, "TENDER_SEND_TIMEOUT=30s", "TENDER_ACK_WAIT=1s")
 		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 		c.Subscribe(streamAcmeType)

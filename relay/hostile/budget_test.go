@@ -52,7 +52,7 @@ const clientBytes = budgetConnections * (256 << 10)
 // of what the limits allow, and the neighbour is served.
 func TestB35_TheBudget(t *testing.T) {
 	v := serve(t, "TENDER_MAX_CONNECTIONS="+fmt.Sprint(budgetConnections), "TENDER_MAX_STREAMS="+fmt.Sprint(budgetStreams),
-		"TENDER_MAX_UNREAD_BYTES="+fmt.Sprint(budgetUnread), "TENDER_MAX_REQUEST_BYTES=2MiB",
+		"TENDER_MAX_BUFFERED_REQUEST_BYTES="+fmt.Sprint(budgetUnread), "TENDER_MAX_REQUEST_BYTES=2MiB",
 		"TENDER_MAX_NAMES="+fmt.Sprint(budgetNames), "TENDER_MAX_NAME_BYTES="+fmt.Sprint(budgetNameBytes, "B"), "TENDER_MAX_ORIGIN_NAMES="+fmt.Sprint(budgetOrigin),
 		"TENDER_MAX_GROUPS="+fmt.Sprint(budgetGroups), "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_NODE_BYTES="+fmt.Sprint(budgetNodeBytes),
 		"TENDER_REQUEST_COMPRESSION=gzip", "TENDER_LRS=aggregate", "TENDER_DYNAMIC_PARAMETERS=on")

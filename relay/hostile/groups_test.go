@@ -21,7 +21,7 @@ func (v *victim) of(node, host string) *relaytest.Client {
 // evict a group of another address that nobody is in: its client is served when it comes back, although the origin is gone.
 func TestB35_GroupChurn(t *testing.T) {
 	const most, ofPeer, nodes = 32, 4, 300
-	v := serve(t, "TENDER_NODE_GROUP_BY=id", fmt.Sprint("TENDER_MAX_GROUPS=", most), fmt.Sprint("TENDER_MAX_PEER_GROUPS=", ofPeer))
+	v := serve(t, "TENDER_NODE_GROUP_BY=id", fmt.Sprint("TENDER_MAX_GROUPS=", most), fmt.Sprint("TENDER_MAX_GROUPS_PER_CLIENT=", ofPeer))
 	v.origin.Put(relaytest.Route("kept", []string{"*"}, "a"))
 	absent := v.of("absent", "127.0.0.4")
 	absent.Subscribe(relaytest.RouteType, "kept")

@@ -202,7 +202,7 @@ func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 	for name, size := range map[string]int{"large frames": 16 << 10, "single bytes": 1} {
 		t.Run(name, func(t *testing.T) {
 			const peer = 1 << 20
-			v := serve(t, "TENDER_MAX_UNREAD_BYTES=4MiB", "TENDER_MAX_REQUEST_BYTES=1MiB", "TENDER_MAX_FRAME_RATE=1000000")
+			v := serve(t, "TENDER_MAX_BUFFERED_REQUEST_BYTES=4MiB", "TENDER_MAX_REQUEST_BYTES=1MiB", "TENDER_MAX_FRAME_RATE=1000000")
 			v.during(func() {
 				a := v.attack()
 				sent, frame := 0, make([]byte, size)

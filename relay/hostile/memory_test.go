@@ -55,7 +55,7 @@ func peak(act func()) int64 {
 // the limit does not have.
 func TestB35_BodiesThatAreNeverWhole(t *testing.T) {
 	const limit, polls = 16 * mebibyte, 100
-	v := serve(t, fmt.Sprint("TENDER_MAX_UNREAD_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
+	v := serve(t, fmt.Sprint("TENDER_MAX_BUFFERED_REQUEST_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
 	part := []byte(`{"node":{"id":"` + strings.Repeat("x", mebibyte))
 	v.during(func() {
 		grown := peak(func() {
@@ -156,7 +156,7 @@ func compressed(t testing.TB, b []byte) []byte {
 // B.32: what compressed requests become is charged to their peer before memory is taken for it.
 func TestB32_ManyCompressedBombs(t *testing.T) {
 	const limit, streams = 16 * mebibyte, 60
-	v := serve(t, fmt.Sprint("TENDER_MAX_UNREAD_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_REQUEST_COMPRESSION=gzip")
+	v := serve(t, fmt.Sprint("TENDER_MAX_BUFFERED_REQUEST_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_REQUEST_COMPRESSION=gzip")
 	node := &corepb.Node{Id: "n", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 		"k": structpb.NewStringValue(strings.Repeat("\x00", limit/guard.UnreadOfPeer-1000)), // with what is read ahead, more than the peer's part
 	}}}

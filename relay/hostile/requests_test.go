@@ -170,7 +170,7 @@ func TestDeepMetadata(t *testing.T) {
 
 // B.35: connections of one peer beyond its limit are closed, and those of others are not.
 func TestB35_ConnectionFlood(t *testing.T) {
-	v := serve(t, "TENDER_MAX_PEER_CONNECTIONS=20")
+	v := serve(t, "TENDER_MAX_CONNECTIONS_PER_ADDRESS=20")
 	v.during(func() {
 		from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.3")}}
 		for range 500 {

@@ -70,7 +70,7 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 		"TENDER_COLD_WAIT=2s",
 		"TENDER_ACK_WAIT=1s",
 		"TENDER_MASS_DELETE_HOLD=" + massHeldFor.String(),
-		"TENDER_SEND_STALL=2s",
+		"TENDER_SEND_TIMEOUT=2s",
 		fmt.Sprintf("TENDER_MAX_NAMES=%d", maxNames),
 	}
 	w.staging = newStaging(w, seed)

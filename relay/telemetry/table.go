@@ -164,7 +164,7 @@ var table = []row{
 
 	{"tender.client.connections", sum, "{connection}", "", "Connections of clients that are open.",
 		one(func(r *Reading) float64 { return float64(r.Server.Connections) })},
-	{"tender.client.unread", sum, "By", "", "Bytes of memory that requests of clients take until they are handled, as far as they count for TENDER_MAX_UNREAD_BYTES.",
+	{"tender.client.unread", sum, "By", "", "Bytes of memory that requests of clients take until they are handled, as far as they count for TENDER_MAX_BUFFERED_REQUEST_BYTES.",
 		one(func(r *Reading) float64 { return float64(r.Server.Unread) })},
 	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.",
 		one(func(r *Reading) float64 { return float64(r.Server.Streams) })},

@@ -271,7 +271,7 @@ func TestH02_AStatedRemovalOfWhatWasKept(t *testing.T) {
 	f.want(t, "released", epoch)
 }
 
-// TestH02_RemovalsOfDataAreNotHeld on an established stream, whatever TENDER_HOLD_EXPLICIT says.
+// TestH02_RemovalsOfDataAreNotHeld on an established stream, whatever TENDER_HOLD_EXPLICIT_REMOVALS says.
 func TestH02_RemovalsOfDataAreNotHeld(t *testing.T) {
 	for typeURL, want := range map[string]string{wire.EndpointType: "", wire.RouteType: "a"} {
 		f := newFake(typeURL, slog.DiscardHandler, "a")

@@ -1,0 +1,44 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// takeFormerNames copies the values of variables that are set under their former names to their names today. It returns
+// an error, by variable, where both names are set to different values. No error quotes a value: it may be a secret.
+func (c *Config) takeFormerNames(env map[string]string) (wrong map[string]error) {
+	wrong = map[string]error{}
+	for i := range variables {
+		v := &variables[i]
+		former := strings.TrimSpace(env[v.formerly])
+		if v.formerly == "" || former == "" {
+			continue
+		}
+		switch strings.TrimSpace(env[v.name]) {
+		case "", former:
+			env[v.name], c.formerly[v.name] = former, v.formerly
+		default:
+			wrong[v.name] = fmt.Errorf("%[1]s%[2]s, its former name, is set to another value; remove %[1]s%[2]s", prefix, v.formerly)
+		}
+	}
+	return wrong
+}
+
+// A Renaming is a variable that is set under its former name.
+type Renaming struct{ Former, Name string }
+
+func (r Renaming) String() string {
+	return fmt.Sprintf("%s has been renamed to %s; the next minor version rejects the former name", r.Former, r.Name)
+}
+
+// Renamings returns the variables that are set under their former names.
+func (c *Config) Renamings() (all []Renaming) {
+	for i := range variables {
+		v := &variables[i]
+		if former, ok := c.formerly[v.name]; ok {
+			all = append(all, Renaming{Former: prefix + former, Name: prefix + v.name})
+		}
+	}
+	return all
+}
