@@ -18,7 +18,12 @@ const (
 // edited are the pages that keep to these limits. A page that leaves this list needs a reason.
 var edited = []string{
 	"README.md",
+	"deploy/docs/README.md",
+	"deploy/docs/compatibility.md",
 	"deploy/docs/configuration.md",
+	"deploy/docs/gitops.md",
+	"deploy/docs/production.md",
+	"deploy/docs/two-regions.md",
 }
 
 // TestProse holds the pages to limits on lines, table cells and sentences.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -104,20 +105,44 @@ func mustAbs(t *testing.T, path string) string {
 	return abs
 }
 
-// TestEnvoyVersionsOnPages: the versions of Envoy in the README are those that the tests run with.
+// TestEnvoyVersionsOnPages holds the versions of Envoy on the pages to those that the tests run with.
 func TestEnvoyVersionsOnPages(t *testing.T) {
-	row := regexp.MustCompile(`(?m)^\| Envoy \| (.*) \|$`).FindStringSubmatch(pages(t)["README.md"])
 	versions := envoytest.Versions(t)
-	if row == nil {
-		t.Fatal("README.md has no row of the versions of Envoy")
-	}
-	for _, v := range strings.Split(row[1], ", ") {
-		if len(versions) == 0 || v != versions[len(versions)-1] {
-			t.Fatalf("README.md has Envoy %s; the tests run with %v", row[1], envoytest.Versions(t))
+	slices.Reverse(versions) // the newest first
+	for page, want := range map[string]string{
+		"README.md":                    "| Envoy | " + strings.Join(versions, ", ") + " |\n",
+		"deploy/docs/compatibility.md": "| Envoy | " + strings.Join(versions, ", ") + " | `make envoy` |\n",
+	} {
+		if !strings.Contains(pages(t)[page], want) {
+			t.Errorf("%s lacks the row of the versions that the tests run with: %s", page, want)
 		}
-		versions = versions[:len(versions)-1]
 	}
-	if len(versions) > 0 {
-		t.Errorf("README.md has Envoy %s; the tests run with %v too", row[1], versions)
+}
+
+// TestCompatibility holds compatibility.md to the versions of dependencies, and of the programs that make interop runs.
+func TestCompatibility(t *testing.T) {
+	page := pages(t)["deploy/docs/compatibility.md"]
+	for _, of := range []struct{ component, file, version string }{
+		{"gRPC for Go", "go.mod", `\bgoogle\.golang\.org/grpc v(\S+)`},
+		{"go-control-plane", "go.mod", `envoyproxy/go-control-plane v(\S+)`},
+		{"Go, to build", "go.mod", `(?m)^go (\S+)`},
+		{"gRPC for Node.js (`@grpc/grpc-js-xds`)", "relay/interop/testdata/grpc-js/package-lock.json", `"node_modules/@grpc/grpc-js-xds": \{\s+"version": "([^"]+)"`},
+		{"Envoy Gateway", "Makefile", `gateway/cmd/envoy-gateway@v(\S+)`},
+		{"envoyproxy/ratelimit", "Makefile", `ratelimit/src/service_cmd@v\S+-([0-9a-f]{12})`},
+		{"MOSN", "Makefile", `mosn\.io/mosn@v(\S+)`},
+	} {
+		text, err := os.ReadFile(filepath.Join(root, of.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		match := regexp.MustCompile(of.version).FindSubmatch(text)
+		if match == nil {
+			t.Errorf("%s has no version of %s", of.file, of.component)
+			continue
+		}
+		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(of.component) + "( \\|) `?" + regexp.QuoteMeta(string(match[1])) + "\\b")
+		if !row.MatchString(page) {
+			t.Errorf("compatibility.md does not have %s in the version %s of %s", of.component, match[1], of.file)
+		}
 	}
 }
