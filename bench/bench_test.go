@@ -47,6 +47,7 @@ func TestServers(t *testing.T) {
 	t.Run("are attacked", func(t *testing.T) { areAttacked(t, binary) })
 	t.Run("distribute in stages", func(t *testing.T) { distributeInStages(t, binary) })
 	t.Run("return to a control plane", func(t *testing.T) { returnToControlPlane(t, binary) })
+	t.Run("serve many streams", func(t *testing.T) { serveManyStreams(t, binary) })
 	t.Run("serve real Envoys", func(t *testing.T) { serveEnvoys(t, binary) })
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
 }
@@ -66,8 +67,9 @@ func deliverEverything(t *testing.T, binary string) {
 	tree, small := delta, delta
 	tree.lower = 2
 	small.buffered = clients / 2
-	traced := delta
+	traced, shared := delta, delta
 	traced.sampled = 1
+	shared.streams = 4
 	for _, tt := range []struct {
 		name, kind string
 		setup      setup
@@ -83,6 +85,8 @@ func deliverEverything(t *testing.T, binary string) {
 		{"tender by names", "tender", named},
 		{"tree of Tenders", "tender", tree},
 		{"tender with traces", "tender", traced},
+		{"tender, several streams a connection", "tender", shared},
+		{"grpc, several streams a connection", "grpc", shared},
 		{"tender, small receive buffers", "tender", small},
 		{"gcp-linear", "gcp-linear", delta},
 		{"gcp-linear with Tender's options", "gcp-linear+", delta},
@@ -181,6 +185,22 @@ func distributeInStages(t *testing.T, binary string) {
 				t.Fatal(err)
 			}
 			if f.cpu <= 0 || f.p50 <= 0 || f.p50 > f.p99 {
+				t.Errorf("figures %+v", f)
+			}
+		})
+	}
+}
+
+// serveManyStreams has streams that share connections, and many connections.
+func serveManyStreams(t *testing.T, binary string) {
+	for _, r := range (options{scale: 0.02}).atScale().rows {
+		t.Run(r.label, func(t *testing.T) {
+			t.Parallel() // nearly all of the time is spent waiting
+			f, err := r.run(options{tender: binary})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.cpu <= 0 || f.p50 <= 0 || f.p50 > f.p99 || f.resident <= 0 {
 				t.Errorf("figures %+v", f)
 			}
 		})

@@ -16,7 +16,7 @@ type figures struct {
 	idle          float64 // part of Tender's looks at streams that had nothing to send, in %
 	sync          float64 // until all were in sync, in ms
 	syncCPU       float64 // CPU until then, in ms
-	resident      float64 // RSS a connection, in KiB
+	resident      float64 // RSS a client, in KiB
 	peak          float64 // peak RSS above that before the changes, in MiB
 	grown         float64 // RSS after the changes above that before, in MiB
 	again         float64 // resources a client that it had already

@@ -148,7 +148,7 @@ var columns = []struct {
 	{"in one response with others", func(f figures) float64 { return f.merged }},
 	{"in sync, ms", synced},
 	{"CPU until then, ms", syncCPU},
-	{"RSS a connection, KiB", resident},
+	{"RSS a client, KiB", resident},
 	{"peak RSS above, MiB", peak},
 	{"highest RSS above that in peace, MiB", highest},
 	{"resent a client", again},

@@ -143,7 +143,7 @@ func (o options) envoys() scenario {
 			{label: "grpc", kind: "grpc", setup: s, act: act},
 			{label: "tender", kind: "tender", setup: s, act: act},
 		},
-		checks: []check{{what: "RSS a connection, KiB", figure: resident, a: "tender", b: "grpc", most: 1.2}},
+		checks: []check{{what: "RSS a client, KiB", figure: resident, a: "tender", b: "grpc", most: 1.2}},
 	}
 }
 

@@ -22,6 +22,7 @@ type setup struct {
 	interests []load.Interest
 	sotw      bool
 	clients   int
+	streams   int      // clients that share a connection; 0 is one
 	workers   int      // goroutines that send in the bare gRPC server
 	byName    bool     // it sends clients what they name
 	environ   []string // more environment for Tender
@@ -188,7 +189,7 @@ func (st *stage) strike() {
 func (st *stage) open(n int) (time.Duration, error) {
 	o := load.Open{
 		Addresses: st.addresses, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: smallBuffer, Buffered: st.buffered,
-		First: st.opened, Clients: n - st.opened, All: max(n, st.clients),
+		First: st.opened, Clients: n - st.opened, All: max(n, st.clients), Streams: st.streams,
 	}
 	start := time.Now()
 	if err := st.load.Call("Open", o, &struct{}{}); err != nil {

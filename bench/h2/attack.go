@@ -6,8 +6,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// What follows is what a client may send that means no good. Streams but the connection's
-// one are for these alone.
+// What follows is what a client may send that means no good.
 
 // AppendNothing appends frames that are lawful and mean nothing: one of each type.
 func AppendNothing(b []byte) []byte {
@@ -22,12 +21,6 @@ func AppendNothing(b []byte) []byte {
 // AppendPing appends a PING.
 func AppendPing(b []byte) []byte {
 	return append(appendFrameHeader(b, 8, http2.FramePing, 0, 0), make([]byte, 8)...)
-}
-
-// AppendCall appends the start of a call on a stream.
-func AppendCall(b []byte, path string, stream uint32) []byte {
-	block := callHeaders(path)
-	return append(appendFrameHeader(b, len(block), http2.FrameHeaders, http2.FlagHeadersEndHeaders, stream), block...)
 }
 
 // AppendReset appends the reset of a stream.

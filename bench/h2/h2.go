@@ -1,6 +1,6 @@
 // Package h2 is as much of HTTP/2 and gRPC as a benchmark needs that must cost
 // next to nothing: frames are read in place, and written as bytes that were
-// encoded before. One stream a connection, no TLS.
+// encoded before.
 //
 // Nothing here is safe for concurrent use.
 package h2
@@ -15,8 +15,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Stream is the number of a connection's one stream.
+// Stream is the number of a connection's first stream, and of its only one unless it says otherwise.
 const Stream = 1
+
+// StreamOf returns the number of a connection's stream i, which is counted from 0.
+func StreamOf(i int) uint32 { return uint32(Stream + 2*i) }
+
+// StreamIndex returns the i of [StreamOf].
+func StreamIndex(stream uint32) int { return (int(stream) - Stream) / 2 }
 
 // Windows that a client grants, which are those of an Envoy; each is granted again
 // when half of it was used.
@@ -91,7 +97,7 @@ func AppendMessage(b, message []byte) []byte {
 	b = append(b, message[:first]...)
 	for rest := message[first:]; len(rest) > 0; {
 		var n int
-		b, n = AppendData(b, rest, maxFrame)
+		b, n = AppendData(b, Stream, rest, maxFrame)
 		rest = rest[n:]
 	}
 	return b
@@ -102,11 +108,11 @@ func AppendMessageHeader(b []byte, length int) []byte {
 	return binary.BigEndian.AppendUint32(append(b, 0), uint32(length)) // 0: not compressed
 }
 
-// AppendData appends a DATA frame with the first bytes of b, at most limit, and
+// AppendData appends a DATA frame with the first bytes of data, at most limit, and
 // returns how many these are.
-func AppendData(b, data []byte, limit int) ([]byte, int) {
+func AppendData(b []byte, stream uint32, data []byte, limit int) ([]byte, int) {
 	n := min(len(data), limit, maxFrame)
-	return append(appendFrameHeader(b, n, http2.FrameData, 0, Stream), data[:n]...), n
+	return append(appendFrameHeader(b, n, http2.FrameData, 0, stream), data[:n]...), n
 }
 
 // AppendWindowUpdate appends a WINDOW_UPDATE; stream 0 is the connection.
@@ -126,7 +132,7 @@ func AppendPong(b, payload []byte) []byte {
 }
 
 // ClientPreface returns what a client sends first: the settings, and the start of
-// a call.
+// the first call.
 func ClientPreface(path string) []byte {
 	var b bytes.Buffer
 	b.WriteString(http2.ClientPreface)
@@ -139,6 +145,12 @@ func ClientPreface(path string) []byte {
 	must(f.WriteWindowUpdate(0, ConnectionWindow-65535))
 	must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: Stream, EndHeaders: true, BlockFragment: callHeaders(path)}))
 	return b.Bytes()
+}
+
+// AppendCall appends the start of a call on a stream.
+func AppendCall(b []byte, path string, stream uint32) []byte {
+	block := callHeaders(path)
+	return append(appendFrameHeader(b, len(block), http2.FrameHeaders, http2.FlagHeadersEndHeaders, stream), block...)
 }
 
 func callHeaders(path string) []byte {

@@ -2,8 +2,9 @@
 // nothing, in a process of their own.
 //
 // A client subscribes like an Envoy, reads each response as far as its resources'
-// stamps, and acknowledges it. All of them share one goroutine, which waits for
-// their sockets with epoll, reads frames in place and writes each ACK with one
+// stamps, and acknowledges it. It has a connection of its own, or a stream of one that
+// it shares. All of them share one goroutine, which waits for
+// their sockets with epoll, reads frames in place and writes the ACKs of all that it read with one
 // call.
 package load
 
@@ -28,7 +29,8 @@ type Load struct {
 	// Guarded by mu.
 	mu       sync.Mutex
 	clients  []*client
-	sockets  map[int32]*client
+	conns    []*conn
+	sockets  map[int32]*conn
 	buffer   []byte // what is read, of any client
 	ack      []byte // an ACK while it is made
 	versions map[string][]known
@@ -50,7 +52,7 @@ func New() (*Load, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Load{poll: poll, sockets: map[int32]*client{}, buffer: make([]byte, 256<<10), versions: map[string][]known{}}
+	l := &Load{poll: poll, sockets: map[int32]*conn{}, buffer: make([]byte, 256<<10), versions: map[string][]known{}}
 	go l.run() // until the process ends
 	return l, nil
 }
@@ -64,6 +66,9 @@ type Open struct {
 	First     int
 	Clients   int
 	All       int
+
+	// Streams is how many clients share a connection; 0 is one.
+	Streams int
 
 	// ReceiveBuffer is that of the sockets of the clients with numbers below Buffered,
 	// in bytes. Without it, and for all others, it is the system's.
@@ -83,38 +88,58 @@ func (l *Load) Open(o Open, _ *struct{}) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for number := o.First; number < o.First+o.Clients; number++ {
-		c := &client{number: number, sotw: o.SotW, address: addresses[number%len(addresses)]}
+	for number, last := o.First, o.First+o.Clients; number < last; {
+		c := &conn{address: addresses[number%len(addresses)]}
 		if number < o.Buffered {
 			c.buffer = o.ReceiveBuffer
 		}
-		for _, interest := range o.Interests {
-			h, err := interest.newHolding(number, o.All)
-			if err != nil {
+		for ; number < last && len(c.clients) < max(o.Streams, 1); number++ {
+			if err := c.add(number, o); err != nil {
 				return err
 			}
-			c.holdings = append(c.holdings, h)
 		}
 		if err := l.connect(c, false); err != nil {
 			return err
 		}
-		l.clients = append(l.clients, c)
+		l.conns, l.clients = append(l.conns, c), append(l.clients, c.clients...)
 	}
 	return nil
 }
 
-// connect connects a client and queues its subscriptions.
-func (l *Load) connect(c *client, returning bool) error {
+// add adds a client to a connection that is not open yet.
+func (c *conn) add(number int, o Open) error {
+	client := &client{number: number, conn: c, stream: h2.StreamOf(len(c.clients)), sotw: o.SotW}
+	for _, interest := range o.Interests {
+		h, err := interest.newHolding(number, o.All)
+		if err != nil {
+			return err
+		}
+		client.holdings = append(client.holdings, h)
+	}
+	c.clients = append(c.clients, client)
+	return nil
+}
+
+// connect opens a connection and queues the subscriptions of its clients.
+func (l *Load) connect(c *conn, returning bool) error {
 	socket, err := h2.Dial(c.address, c.buffer)
 	if err != nil {
 		return err
 	}
 	path := deltaPath
-	if c.sotw {
+	if c.clients[0].sotw {
 		path = sotwPath
 	}
-	c.reset(socket, h2.ClientPreface(path))
+	c.reset(socket, path)
 	l.sockets[int32(socket)] = c
+	for _, client := range c.clients {
+		l.subscribe(client, returning)
+	}
+	return l.poll.Add(socket, true)
+}
+
+// subscribe queues the subscriptions of a client.
+func (l *Load) subscribe(c *client, returning bool) {
 	n := node(c.number)
 	for _, h := range c.holdings {
 		var versions map[string]string
@@ -124,7 +149,6 @@ func (l *Load) connect(c *client, returning bool) error {
 		c.queue(subscription(h, n, versions, c.sotw))
 		n = nil
 	}
-	return l.poll.Add(socket, true)
 }
 
 // versionsOf returns what a client says it has.
@@ -143,10 +167,10 @@ func (l *Load) versionsOf(h *holding) map[string]string {
 func (l *Load) Drop(struct{}, *struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, c := range l.clients {
+	for _, c := range l.conns {
 		delete(l.sockets, int32(c.socket))
 		if err := unix.Close(c.socket); err != nil {
-			return fmt.Errorf("close client %d: %w", c.number, err)
+			return fmt.Errorf("close connection of client %d: %w", c.clients[0].number, err)
 		}
 		c.socket = -1
 	}
@@ -158,7 +182,7 @@ func (l *Load) Drop(struct{}, *struct{}) error {
 func (l *Load) Return(struct{}, *struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, c := range l.clients {
+	for _, c := range l.conns {
 		if err := l.connect(c, true); err != nil {
 			return err
 		}
@@ -166,13 +190,16 @@ func (l *Load) Return(struct{}, *struct{}) error {
 	return nil
 }
 
-// Stall makes the first n clients stop reading.
+// Stall makes the first n clients stop reading. Each must have a connection of its own.
 func (l *Load) Stall(n int, _ *struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.clients[:n] {
-		c.stalled = true
-		if err := l.poll.Remove(c.socket); err != nil {
+		if len(c.conn.clients) > 1 {
+			return fmt.Errorf("stall client %d: it shares its connection", c.number)
+		}
+		c.conn.stalled = true
+		if err := l.poll.Remove(c.conn.socket); err != nil {
 			return err
 		}
 	}
@@ -225,7 +252,7 @@ func (l *Load) Audience(typeURL string, counts *[]int) error {
 	defer l.mu.Unlock()
 	for _, c := range l.clients {
 		for _, h := range c.holdings {
-			if h.TypeURL != typeURL || c.stalled {
+			if h.TypeURL != typeURL || c.conn.stalled {
 				continue
 			}
 			if len(*counts) == 0 {
@@ -247,7 +274,7 @@ func (l *Load) Differences(latest map[string][]content.Stamp, n *int) error {
 	for _, c := range l.clients {
 		for _, h := range c.holdings {
 			stamps, ok := latest[h.TypeURL]
-			if ok && !c.stalled {
+			if ok && !c.conn.stalled {
 				*n += h.differences(stamps)
 			}
 		}
@@ -282,15 +309,15 @@ func (l *Load) fail(err error) {
 	}
 }
 
-// abandon notes what went wrong with a client, and stops to look at it.
-func (l *Load) abandon(c *client, err error) {
-	l.fail(fmt.Errorf("client %d: %w", c.number, err))
+// abandon notes what went wrong with a connection, and stops to look at it.
+func (l *Load) abandon(c *conn, err error) {
+	l.fail(fmt.Errorf("connection of client %d: %w", c.clients[0].number, err))
 	delete(l.sockets, int32(c.socket))
 	_ = l.poll.Remove(c.socket) // the run has failed already
 }
 
-// serve handles what epoll says of a client.
-func (l *Load) serve(c *client, events uint32) error {
+// serve handles what epoll says of a connection.
+func (l *Load) serve(c *conn, events uint32) error {
 	if events&unix.EPOLLOUT != 0 {
 		if err := c.writable(l.poll); err != nil {
 			return err
@@ -305,9 +332,11 @@ func (l *Load) serve(c *client, events uint32) error {
 		return err
 	}
 	now := time.Now().UnixNano()
-	to := sink{
-		resource: func(r resource) error { return l.note(c, r, now) },
-		end:      func(r response) error { return l.answer(c, r) },
+	to := func(c *client) sink {
+		return sink{
+			resource: func(r resource) error { return l.note(c, r, now) },
+			end:      func(r response) error { return l.answer(c, r) },
+		}
 	}
 	rest := l.buffer[:kept+n]
 	for {

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/xdstender/tender/bench/content"
+	"github.com/xdstender/tender/bench/serve"
+)
+
+// raisedShares admit the clients of SCALE, which all have one address and so are one peer. The load generator may need
+// more than ten seconds until it has written the first request on the last connection.
+var raisedShares = []string{
+	"TENDER_MAX_STREAMS=100000", "TENDER_MAX_PEER_CONNECTIONS=20000", "TENDER_MAX_FRAME_RATE=50000", "TENDER_FIRST_REQUEST_TIMEOUT=1m",
+}
+
+// atScale is SCALE: the load of S1 with more streams than one relay usually has, which share connections or do not.
+func (o options) atScale() scenario {
+	const shared, own = ", 100 streams a connection", ", one stream a connection"
+	few := clusters(100, o.scaled(1000))
+	few.environ = raisedShares
+	streams, connections := few, few
+	streams.clients, streams.streams = o.scaled(40_000), 100
+	connections.clients = o.scaled(15_000)
+	s := scenario{
+		id: "SCALE", rounds: 3,
+		title: fmt.Sprintf("as S1, with 40,000 streams on 400 connections and 15,000 on 15,000, one changed every 2 s; with `%s`", strings.Join(raisedShares, "`, `")),
+	}
+	slow := changing(serve.Changes{TypeURL: content.Cluster, Count: o.scaled(10), Every: 2 * time.Second})
+	for _, kind := range []string{"tender", "grpc"} {
+		s.rows = append(s.rows,
+			row{label: kind + ", S1", kind: kind, setup: few, act: changing(o.s1Changes())},
+			row{label: kind + shared, kind: kind, setup: streams, act: slow},
+			row{label: kind + own, kind: kind, setup: connections, act: slow},
+		)
+		for _, of := range []string{kind + shared, kind + own} {
+			s.checks = append(s.checks,
+				check{what: "CPU a delivery", figure: cpu, a: of, b: kind + ", S1", most: 1.15, reported: kind != "tender"},
+				check{what: "RSS a client, KiB", figure: resident, a: of, b: kind + ", S1", most: 1.15, reported: kind != "tender"},
+			)
+		}
+	}
+	return s
+}
