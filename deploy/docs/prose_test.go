@@ -19,8 +19,13 @@ const (
 var edited = []string{
 	"README.md",
 	"deploy/docs/README.md",
+	"deploy/docs/clients.md",
 	"deploy/docs/compatibility.md",
 	"deploy/docs/configuration.md",
+	"deploy/docs/control-planes/consul.md",
+	"deploy/docs/control-planes/envoy-gateway.md",
+	"deploy/docs/control-planes/go-control-plane.md",
+	"deploy/docs/control-planes/istio.md",
 	"deploy/docs/gitops.md",
 	"deploy/docs/production.md",
 	"deploy/docs/two-regions.md",
