@@ -5,11 +5,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/config"
 )
 
 // maxExposure is the highest exposure that systemd-analyze security may report for the unit, in tenths: 0 is a
@@ -64,41 +68,128 @@ func TestVerify(t *testing.T) {
 // TestUnit compares the limits of the unit with those of the relay.
 func TestUnit(t *testing.T) {
 	unit := read(t, "tender.service")
-	cfg, err := relay.LoadConfig(variables(read(t, "tender.env"), false))
+	cfg, err := relay.LoadConfig(append(shellRead(t, "tender.env"), strings.Fields(strings.ReplaceAll(setting(t, unit, "Environment"), "%S", "/var/lib"))...))
 	if err != nil {
 		t.Fatal(err)
+	}
+	var memory config.Size
+	if err := memory.UnmarshalText([]byte(setting(t, unit, "MemoryMax") + "iB")); err != nil || cfg.MaxUnreadBytes > memory/4 {
+		t.Errorf("TENDER_MAX_UNREAD_BYTES is %v, want a quarter of MemoryMax at most, %v (%v)", cfg.MaxUnreadBytes, memory, err)
+	}
+	if dir := "/var/lib/" + setting(t, unit, "StateDirectory"); cfg.SnapshotDir != dir {
+		t.Errorf("TENDER_SNAPSHOT_DIR is %s, want the StateDirectory, %s", cfg.SnapshotDir, dir)
 	}
 	for name, least := range map[string]int{"TimeoutStopSec": int(cfg.Drain.Seconds()) + 5, "LimitNOFILE": 2 * cfg.MaxConnections} {
 		if got, err := strconv.Atoi(strings.TrimSuffix(setting(t, unit, name), "s")); err != nil || got < least {
 			t.Errorf("%s is %d (%v), want %d at least", name, got, err, least)
 		}
 	}
-	for name, want := range map[string]string{"LimitCORE": "0", "Environment": "TENDER_SNAPSHOT_DIR=%S/" + setting(t, unit, "StateDirectory")} {
-		if got := setting(t, unit, name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
-	}
 }
 
-// variables returns the assignments of an environment file; all includes those in comments.
-func variables(text string, all bool) []string {
-	pattern := `(?m)^(TENDER_\w+=.*)$`
-	if all {
-		pattern = `(?m)^#?(TENDER_\w+=.*)$`
-	}
-	var found []string
-	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
-		found = append(found, match[1])
-	}
-	return found
-}
-
-// TestVariables checks that the relay accepts the variables of the file, with and without those in comments.
+// TestVariables checks that the relay accepts the variables of the file, with and without those in comments, and that a
+// shell reads them as systemd does.
 func TestVariables(t *testing.T) {
-	for _, all := range []bool{false, true} {
-		env := variables(read(t, "tender.env"), all)
+	file := read(t, "tender.env")
+	for name, text := range map[string]string{
+		"the file":     file,
+		"its comments": regexp.MustCompile(`(?m)^#(TENDER_)`).ReplaceAllString(file, "$1"),
+	} {
+		path := filepath.Join(t.TempDir(), "tender.env")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		env := shellRead(t, path)
 		if _, err := relay.LoadConfig(env); err != nil || len(env) < 2 {
-			t.Errorf("LoadConfig(%q): %v", env, err)
+			t.Errorf("%s: LoadConfig(%q): %v", name, env, err)
+		}
+		if diff := cmp.Diff(systemdRead(t, path), env); diff != "" {
+			t.Errorf("%s is read differently (-systemd +sh):\n%s", name, diff)
 		}
 	}
+}
+
+// TestRecipes runs the commands that read such a file: that of its comment, and that of install.md for docker run, which
+// keeps quotes in a file.
+func TestRecipes(t *testing.T) {
+	dir := t.TempDir()
+	const metadata = `{"NAMESPACE": "tender", "note": "it is $HOME"}`
+	path := filepath.Join(dir, "tender.env")
+	programs := map[string]string{
+		"tender.env": "# a comment\nTENDER_ORIGIN=control-plane.example:18000\nTENDER_NODE_METADATA='" + metadata + "'\n",
+		"tender":     "#!/bin/sh\necho \"$1 $TENDER_NODE_METADATA\"\n",
+		"docker":     "#!/bin/sh\necho \"$@\"\necho \"$1 $TENDER_NODE_METADATA\"\n",
+	}
+	for name, text := range programs {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := regexp.MustCompile(`(?m)^#\t(.*)$`).FindStringSubmatch(read(t, "tender.env"))
+	run := regexp.MustCompile(`(?m)^set -a; \. (?s:.*?)\n\x60\x60\x60$`).FindString(read(t, "../docs/install.md"))
+	if check == nil || run == "" {
+		t.Fatal("tender.env or install.md has no recipe")
+	}
+	for recipe, wants := range map[string][]string{
+		check[1]:                 {"check " + metadata},
+		strings.Trim(run, "`\n"): {"-e TENDER_ORIGIN -e TENDER_NODE_METADATA", "run " + metadata},
+	} {
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", strings.ReplaceAll(recipe, "/etc/tender/tender.env", path))
+		cmd.Dir, cmd.Env = dir, []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v", recipe, err)
+		}
+		for _, want := range wants {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%s\nprints\n%s\nwithout %q", recipe, out, want)
+			}
+		}
+	}
+}
+
+// shellRead returns the variables of a file as a shell reads them, in order.
+func shellRead(t *testing.T, path string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "env", "-i", "sh", "-ec", `PATH=/usr/bin:/bin; set -a; . "$(realpath "$0")"; env -0`, path).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ours(strings.Split(string(out), "\x00"))
+}
+
+// environmentGenerator prints variables of files with systemd's parser of EnvironmentFile, quoted for a shell.
+const environmentGenerator = "/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator"
+
+// systemdRead returns the variables of a file as systemd reads them, in order.
+func systemdRead(t *testing.T, path string) []string {
+	t.Helper()
+	home := t.TempDir()
+	if err := os.Mkdir(filepath.Join(home, "environment.d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path, filepath.Join(home, "environment.d", "tender.conf")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), environmentGenerator)
+	cmd.Env = []string{"HOME=" + home, "XDG_CONFIG_HOME=" + home}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: make deps installs systemd", err)
+	}
+	printed := filepath.Join(home, "printed")
+	if err := os.WriteFile(printed, out, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return shellRead(t, printed)
+}
+
+// ours returns the variables of Tender among assignments, in order.
+func ours(all []string) (found []string) {
+	for _, assignment := range all {
+		if strings.HasPrefix(assignment, "TENDER_") {
+			found = append(found, assignment)
+		}
+	}
+	slices.Sort(found)
+	return found
 }
