@@ -80,18 +80,32 @@ func TestFilesAreCopies(t *testing.T) {
 // released is a heading of the changelog.
 var released = regexp.MustCompile(`(?m)^## \[([0-9]+\.[0-9]+\.[0-9]+)\]`)
 
-// TestVersions holds the chart to the newest release, once there is one.
+// imageVersion is a version in a reference to an image, in the name of a file of a release, or of make image.
+var imageVersion = regexp.MustCompile(`(?:tender[:_]|VERSION=|dist/image:|newTag: )(v[0-9][0-9a-zA-Z.]*)`)
+
+// TestVersions checks that the chart, the manifests and the pages install the image of one version: the appVersion of the
+// chart, which is that of the newest release once there is one. deploy/release refuses a release of another version.
 func TestVersions(t *testing.T) {
 	chart := readYAML(t, chartFile)
-	semver := regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
-	for _, field := range []string{"version", "appVersion"} {
-		if version, _ := chart[field].(string); !semver.MatchString(version) {
-			t.Errorf("%s: %s is %v, want a semantic version", chartFile, field, chart[field])
-		}
+	if version, _ := chart["appVersion"].(string); !regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`).MatchString(version) {
+		t.Errorf("%s: appVersion is %q, want a tag such as v1.2.3", chartFile, version)
 	}
 	newest := released.FindStringSubmatch(readText(t, "../../CHANGELOG.md"))
-	if newest != nil && chart["appVersion"] != newest[1] {
+	if newest != nil && chart["appVersion"] != "v"+newest[1] {
 		t.Errorf("%s: appVersion is %v, and the newest release of CHANGELOG.md is %s", chartFile, chart["appVersion"], newest[1])
+	}
+	for file, least := range map[string]int{
+		"../docs/install.md": 5, "../docs/kubernetes.md": 1, "../kubernetes/base/kustomization.yaml": 1, "../kubernetes/sidecar/kustomization.yaml": 1,
+	} {
+		found := imageVersion.FindAllStringSubmatch(readText(t, file), -1)
+		for _, match := range found {
+			if match[1] != chart["appVersion"] {
+				t.Errorf("%s has %q, and appVersion of the chart is %v", file, match[0], chart["appVersion"])
+			}
+		}
+		if len(found) < least {
+			t.Errorf("%s names %d versions of the image, want %d at least", file, len(found), least)
+		}
 	}
 }
 

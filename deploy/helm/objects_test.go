@@ -251,7 +251,7 @@ func TestEveryVariableIsReachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := decode(t, "config", printed)
-	got := r.environ(t, list(r.of("Deployment")[0].object, "spec", "template", "spec", "containers")[0].(object))
+	got := r.environ(t, list(r.of("StatefulSet")[0].object, "spec", "template", "spec", "containers")[0].(object))
 	for _, name := range always {
 		if got[name] == "" {
 			t.Errorf("%s is not set", name)

@@ -37,11 +37,11 @@ func need(t *testing.T, flags ...*string) {
 	}
 }
 
-// run runs a tool, with nothing of the user's configuration, and returns what it prints.
+// run runs a tool, without the configuration and the time zone of the user, and returns its output.
 func run(t *testing.T, tool string, args ...string) (stdout string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), tool, args...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "TZ=UTC"}
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
@@ -252,7 +252,7 @@ func TestExamplesRender(t *testing.T) {
 			continue
 		}
 		r := decode(t, "example", printed)
-		w := r.of("Deployment")[0]
+		w := r.of("Deployment", "StatefulSet")[0]
 		template := at(w.object, "spec", "template").(object)
 		container := list(template, "spec", "containers")[0].(object)
 		relayPod{r, w, template, container, r.environ(t, container)}.config(t)
@@ -266,8 +266,9 @@ func TestExamplesRender(t *testing.T) {
 func TestNotes(t *testing.T) {
 	need(t, helmTool)
 	for file, wants := range map[string][]string{
-		"minimal":   {"t-tender.ns.svc:18000   (plaintext)", "rollout status deployment/t-tender", "WARNING: clients speak plaintext", "WARNING: every client may read"},
-		"mtls":      {"t-tender.ns.svc:18443   (TLS)"},
+		"minimal":   {"(plaintext)", "rollout status statefulset/t-tender", `allows clients from: [{"podSelector":{}}]`, "WARNING: clients speak plaintext", "WARNING: every client may read"},
+		"mtls":      {"(TLS)", "t-tender.ns.svc:18443"},
+		"istiod":    {"rollout status deployment/t-tender", "WARNING: snapshots are lost with their pod"},
 		"directory": {"WARNING: there is one relay", "WARNING: ports.probe is 0"},
 	} {
 		printed, err := run(t, *helmTool, "install", "t", chartDir, "--dry-run=client", "--namespace", "ns", "--values", chartDir+"/ci/"+file+".yaml")
@@ -279,6 +280,9 @@ func TestNotes(t *testing.T) {
 			if !strings.Contains(notes, want) {
 				t.Errorf("%s: the notes are\n%s\nwithout %q", file, notes, want)
 			}
+		}
+		if headless, service := strings.Index(notes, "t-tender-headless.ns.svc:"), strings.Index(notes, "t-tender.ns.svc:"); headless < 0 || headless > service {
+			t.Errorf("%s: the notes do not begin with the headless Service:\n%s", file, notes)
 		}
 		if got := strings.Count(notes, "WARNING"); file == "mtls" && got != 0 {
 			t.Errorf("%s: the notes have %d warnings, want none:\n%s", file, got, notes)

@@ -11,6 +11,7 @@ left out here has the default of Tender.
   "TENDER_ORIGIN_TLS_SERVER_NAME" $v.origin.tls.serverName
   "TENDER_LISTEN" (printf ":%d" (int $v.ports.xds))
   "TENDER_TLS_MIN" $v.tls.minVersion
+  "TENDER_NODE_ID" $v.node.id
   "TENDER_NODE_CLUSTER" $v.node.cluster
   "TENDER_NODE_LOCALITY" $v.node.locality
   "TENDER_NODE_GROUP_BY" (join "," $v.node.groupBy)
@@ -101,6 +102,9 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{- end -}}
 {{- $own := keys $env -}}
 {{- with include "tender.memoryLimit" . }}{{ $_ := set $env "GOMEMLIMIT" . }}{{ end -}}
+{{- if not (or (hasKey $env "TENDER_MAX_BUFFERED_REQUEST_BYTES") (hasKey $env "TENDER_MAX_UNREAD_BYTES")) -}}
+{{- with include "tender.requestLimit" . }}{{ $_ := set $env "TENDER_MAX_BUFFERED_REQUEST_BYTES" . }}{{ end -}}
+{{- end -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $own -}}
 {{- fail (printf "extraEnv: %s is set by another value already" .name) -}}
@@ -114,13 +118,22 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{- end -}}
 {{- end }}
 
+{{/* The memory limit of the container in bytes; empty if there is none. */}}
+{{- define "tender.memory" -}}
+{{- with .Values.resources.limits }}{{ with .memory }}{{ include "tender.bytes" . }}{{ end }}{{ end -}}
+{{- end }}
+
 {{/* GOMEMLIMIT in bytes; empty without a limit of memory. */}}
 {{- define "tender.memoryLimit" -}}
-{{- with .Values.resources.limits -}}
-{{- with .memory -}}
-{{- div (mul (include "tender.bytes" . | int64) (int64 $.Values.memoryLimitPercent)) 100 -}}
-{{- end -}}
-{{- end -}}
+{{- with include "tender.memory" . }}{{ div (mul (int64 .) (int64 $.Values.memoryLimitPercent)) 100 }}{{ end -}}
+{{- end }}
+
+{{/*
+TENDER_MAX_BUFFERED_REQUEST_BYTES: a quarter of the memory limit, and not less than the relay accepts with the
+default of TENDER_MAX_REQUEST_BYTES. Empty without a limit of memory.
+*/}}
+{{- define "tender.requestLimit" -}}
+{{- with include "tender.memory" . }}{{ max 64 (div (int64 .) 4194304) }}MiB{{ end -}}
 {{- end }}
 
 {{/*
@@ -141,10 +154,10 @@ with each.
 {{- fail (printf "terminationGracePeriodSeconds: %d is too short for drainSeconds %d; allowed: at least %d" (int $v.terminationGracePeriodSeconds) (int $v.drainSeconds) (add $v.drainSeconds 5)) -}}
 {{- end -}}
 {{- if and $v.snapshots.claim.enabled (ne $v.kind "StatefulSet") -}}
-{{- fail (printf "snapshots.claim.enabled: the pods of a %s would share one claim, and each relay needs its own; set kind to StatefulSet" $v.kind) -}}
+{{- fail (printf "snapshots.claim.enabled: the pods of a %s would share one claim, and each relay needs its own; set it to false, or kind to StatefulSet" $v.kind) -}}
 {{- end -}}
 {{- if and $v.snapshots.claim.enabled (not $v.snapshots.enabled) -}}
-{{- fail "snapshots.claim.enabled: it is of no use while snapshots.enabled is false" -}}
+{{- fail "snapshots.claim.enabled: it is of no use while snapshots.enabled is false; set it to false" -}}
 {{- end -}}
 {{- if and $v.rollout.stages (not $v.snapshots.claim.enabled) -}}
 {{- fail "rollout.stages: a new pod would have no last good, and would serve a change to all its clients at once; set snapshots.claim.enabled, and kind to StatefulSet" -}}
