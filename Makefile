@@ -50,6 +50,9 @@ LINT         := .bin/golangci-lint-$(LINT_VERSION)
 RELEASEENV  := CGO_ENABLED=0 GOFLAGS=-mod=readonly GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT= GOFIPS140=off
 RELEASEBUILD = $(RELEASEENV) GOOS=$(1) GOARCH=$(2) $(GOBUILD) -ldflags '$(LDFLAGS)' -o $(3) ./cmd/tender
 
+# A file with the private key, ECDSA P-256 in PEM, that make release signs SHA256SUMS with (none)
+SIGNING_KEY ?=
+
 # Looks for known vulnerabilities in a database: on the network, or a copy as file:///dir
 VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 VULNDB    ?= https://vuln.go.dev
@@ -105,9 +108,12 @@ help: ## List the targets
 build: ## Build bin/tender, without cgo
 	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o bin/tender ./cmd/tender
 
-release: ## Build static binaries for PLATFORMS into dist/, with bills of materials, manual pages and completions, and SHA256SUMS
+release: ## Build static binaries for PLATFORMS into dist/, with the chart, bills of materials, manual pages, release notes and SHA256SUMS, signed with SIGNING_KEY
 	@if [ -n "$$(git status --porcelain)" ]; then echo "make release: what is here is not what was committed"; exit 1; fi
 	rm -rf dist && mkdir dist
+	$(GO) run ./deploy/release notes -version '$(VERSION)' CHANGELOG.md >dist/tender_$(VERSION)_notes.md
+	$(GO) run ./deploy/release chart -version '$(VERSION)' -commit '$(COMMIT)' -date '$(DATE)' -out dist deploy/helm/tender
+	@for chart in dist/tender-*.tgz; do $(GO) run ./deploy/sbom -version '$(VERSION)' -date '$(DATE)' $$chart >$$chart.cdx.json || exit 1; done
 	@set -e; for platform in $(PLATFORMS); do \
 		os=$${platform%/*} arch=$${platform#*/}; name=dist/tender_$(VERSION)_$${os}_$$arch; \
 		echo "$$name"; \
@@ -116,11 +122,20 @@ release: ## Build static binaries for PLATFORMS into dist/, with bills of materi
 	done
 	$(RELEASEENV) $(GO) test -trimpath -buildvcs=false -count 1 ./cmd/tender -run '^TestShare$$' \
 		-share $(CURDIR)/dist/tender_$(VERSION)_share.tar.gz -share.version '$(VERSION)' -share.date '$(DATE)'
-	@cd dist && { command -v sha256sum >/dev/null && sha256sum tender_* || shasum -a 256 tender_*; } >SHA256SUMS
+	@cd dist && files=$$(find tender* chart -type f | LC_ALL=C sort) && \
+		{ command -v sha256sum >/dev/null && sha256sum $$files || shasum -a 256 $$files; } >SHA256SUMS
 	@cat dist/SHA256SUMS
+ifeq ($(SIGNING_KEY),)
+	@echo "dist/SHA256SUMS is not signed: set SIGNING_KEY to a file with an ECDSA P-256 key in PEM"
+else
+	$(GO) run ./deploy/release sign -key '$(SIGNING_KEY)' dist/SHA256SUMS
+endif
 
 image: deps-image $(IMAGE:%=bin/linux_%/tender) ## Build an OCI image into dist/image, without a daemon
 	deploy/image/build.sh dist/image '$(VERSION)' '$(COMMIT)' '$(DATE)' $(IMAGE)
+	@set -e; for arch in $(IMAGE); do \
+		$(GO) run ./deploy/sbom -version '$(VERSION)' -date '$(DATE)' -arch $$arch dist/image >dist/tender_$(VERSION)_image_linux_$$arch.cdx.json; \
+	done
 
 imagetest: ## Start what make image built: as its user, in a root that cannot be written
 	$(GO) test -c -o bin/imagetest ./deploy/image
@@ -130,13 +145,14 @@ imagetest: ## Start what make image built: as its user, in a root that cannot be
 bin/linux_%/tender: FORCE
 	$(call RELEASEBUILD,linux,$*,$@)
 
-reproduce: ## Make the release for REPRODUCE (linux/amd64) twice, in two places and with two caches, and compare
+reproduce: ## Make the release for REPRODUCE (linux/amd64) twice, in two places and with two caches, and compare all files
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 	one=$$dir/one another=$$dir/another/place; \
 	for clone in $$one $$another; do git clone -q . $$clone; done; \
-	$(MAKE) -C $$one release PLATFORMS='$(REPRODUCE)'; \
-	(umask 077 && TZ=Asia/Kathmandu GOAMD64=v3 GOCACHE=$$dir/cache $(MAKE) -C $$another release PLATFORMS='$(REPRODUCE)'); \
-	diff $$one/dist/SHA256SUMS $$another/dist/SHA256SUMS && echo "equal"
+	$(MAKE) -C $$one release PLATFORMS='$(REPRODUCE)' SIGNING_KEY='$(abspath $(SIGNING_KEY))'; \
+	(umask 077 && TZ=Asia/Kathmandu GOAMD64=v3 GOCACHE=$$dir/cache \
+		$(MAKE) -C $$another release PLATFORMS='$(REPRODUCE)' SIGNING_KEY='$(abspath $(SIGNING_KEY))'); \
+	diff -r $$one/dist $$another/dist && echo "equal"
 
 # A process with the race detector sleeps for a second before it exits, unless GORACE says otherwise.
 RACETEST = GORACE="atexit_sleep_ms=0 $$GORACE" CGO_ENABLED=1 $(GO) test -race -shuffle=on -p $(PACKAGES) -timeout $(TIMEOUT)

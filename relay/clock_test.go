@@ -17,6 +17,7 @@ var wallTimes = map[string]string{
 	"cache/snapshot_format.go":    "stores times",
 	"cmd/tender/dump.go":          "names a file",
 	"cmd/tender/history.go":       "prints times",
+	"deploy/release/main.go":      "stamps files with the time of the commit",
 	"relay/admin/dump.go":         "names a file",
 	"relay/decisions.go":          "stores times",
 	"relay/operate.go":            "stores times",

@@ -32,9 +32,9 @@ type (
 		Ref        string     `json:"bom-ref"`
 		Type       string     `json:"type"`
 		Name       string     `json:"name"`
-		Version    string     `json:"version"`
+		Version    string     `json:"version,omitempty"`
 		Hashes     []hash     `json:"hashes,omitempty"`
-		PURL       string     `json:"purl"`
+		PURL       string     `json:"purl,omitempty"`
 		Properties []property `json:"properties,omitempty"`
 	}
 	hash struct {
@@ -51,54 +51,80 @@ type (
 	}
 )
 
-// A release is what a bill says of a program that the program's build information does
-// not.
+// A release is what a bill says of a file that the file itself does not.
 type release struct {
-	version string            // of the main module
+	version string            // of the main module, or of the image
 	date    string            // RFC 3339; empty leaves it out
-	sum     [sha256.Size]byte // of the file
+	sum     [sha256.Size]byte // of the file, or of the manifest of the image
 }
 
-// newBill returns the bill of a program: the modules that were linked into it, and the
-// standard library. It depends on its arguments alone, so that equal programs have equal
-// bills. Errors: the program was built of a module without a checksum, such as a
-// directory that replaces one.
-func newBill(info *debug.BuildInfo, r release) (bill, error) {
-	program := module("application", info.Main.Path, r.version)
-	program.Hashes = []hash{{"SHA-256", hex.EncodeToString(r.sum[:])}}
-	for _, s := range info.Settings {
-		program.Properties = append(program.Properties, property{"go:build:" + s.Key, s.Value})
-	}
-	std := module("library", "std", strings.TrimPrefix(info.GoVersion, "go"))
-	components := []component{std}
-	for _, m := range info.Deps {
-		if m.Replace != nil {
-			m = m.Replace
-		}
-		sum, err := contentHash(m)
-		if err != nil {
-			return bill{}, err
-		}
-		c := module("library", m.Path, m.Version)
-		c.Hashes = []hash{sum}
-		components = append(components, c)
-	}
-	dependencies := []dependency{{Ref: program.Ref}}
-	for _, c := range components {
-		dependencies[0].DependsOn = append(dependencies[0].DependsOn, c.Ref)
-		dependencies = append(dependencies, dependency{Ref: c.Ref})
-	}
+// A part is a component of a bill with all that it needs: components is in the order of the bill, and each has a
+// dependency.
+type part struct {
+	top          component
+	components   []component
+	dependencies []dependency
+}
+
+// bill returns the bill of a part.
+func (r release) bill(p part) bill {
 	return bill{
 		Schema:       "http://cyclonedx.org/schema/bom-1.6.schema.json",
 		Format:       "CycloneDX",
 		SpecVersion:  "1.6",
 		SerialNumber: serial(r.sum),
 		Version:      1,
-		Metadata:     metadata{Timestamp: r.date, Component: program},
-		Components:   components,
-		Dependencies: dependencies,
-	}, nil
+		Metadata:     metadata{Timestamp: r.date, Component: p.top},
+		Components:   p.components,
+		Dependencies: p.dependencies,
+	}
 }
+
+// newBill returns the bill of a program. It depends on its arguments alone, so that equal programs have equal bills.
+func newBill(info *debug.BuildInfo, r release) (bill, error) {
+	p, err := program(info, r.version, r.sum)
+	if err != nil {
+		return bill{}, err
+	}
+	return r.bill(p), nil
+}
+
+// program returns a Go program: the modules that were linked into it, and the standard library. Errors: the program was
+// built of a module without a checksum, such as a directory that replaces one.
+func program(info *debug.BuildInfo, version string, sum [sha256.Size]byte) (part, error) {
+	top := module("application", info.Main.Path, version)
+	top.Hashes = hashes(sum)
+	for _, s := range info.Settings {
+		top.Properties = append(top.Properties, property{"go:build:" + s.Key, s.Value})
+	}
+	components := []component{module("library", "std", strings.TrimPrefix(info.GoVersion, "go"))}
+	for _, m := range info.Deps {
+		if m.Replace != nil {
+			m = m.Replace
+		}
+		sum, err := contentHash(m)
+		if err != nil {
+			return part{}, err
+		}
+		c := module("library", m.Path, m.Version)
+		c.Hashes = []hash{sum}
+		components = append(components, c)
+	}
+	return needing(top, components...), nil
+}
+
+// needing returns a component that needs others, which need nothing.
+func needing(top component, components ...component) part {
+	p := part{top: top, components: components, dependencies: []dependency{{Ref: top.Ref}}}
+	for _, c := range components {
+		p.dependencies[0].DependsOn = append(p.dependencies[0].DependsOn, c.Ref)
+		p.dependencies = append(p.dependencies, dependency{Ref: c.Ref})
+	}
+	return p
+}
+
+// hashes returns a checksum as components have it.
+func hashes(sum [sha256.Size]byte) []hash { return []hash{{"SHA-256", hex.EncodeToString(sum[:])}} }
 
 // module returns a Go module as a component, whose package URL identifies it.
 //

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -87,7 +93,7 @@ func TestWrite(t *testing.T) {
 	}
 	var first, second bytes.Buffer
 	for _, w := range []*bytes.Buffer{&first, &second} {
-		if err := write(w, self, release{version: "v1"}); err != nil {
+		if err := write(w, self, "", release{version: "v1"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +103,112 @@ func TestWrite(t *testing.T) {
 	if std := `"pkg:golang/std@` + runtime.Version()[len("go"):]; !strings.Contains(first.String(), std) {
 		t.Errorf("the bill lacks %s:\n%s", std, &first)
 	}
-	if err := write(&first, "bill_test.go", release{version: "v1"}); err == nil {
+	if err := write(&first, "bill_test.go", "", release{version: "v1"}); err == nil {
 		t.Error("a bill was written of a file that is no program")
+	}
+}
+
+// archive returns files as a layer or a chart has them.
+func archive(t *testing.T, files ...string) []byte {
+	t.Helper()
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	w := tar.NewWriter(z)
+	for i := 0; i < len(files); i += 2 {
+		if err := w.WriteHeader(&tar.Header{Name: files[i], Size: int64(len(files[i+1])), Mode: 0o644, Typeflag: tar.TypeReg}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(files[i+1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return packed.Bytes()
+}
+
+// decoded returns the bill of a file or a directory.
+func decoded(t *testing.T, name, arch string) (b bill) {
+	t.Helper()
+	var text bytes.Buffer
+	if err := write(&text, name, arch, release{version: "v1.2.3"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text.Bytes(), &b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestChart checks that the bill of a chart has the image that its values name: with the tag of the values, or else the
+// appVersion.
+func TestChart(t *testing.T) {
+	const chart = "name: tender\nversion: 1.0.0\nappVersion: v1.2.3\n"
+	for values, want := range map[string]string{
+		"image: {repository: registry.example/tender, tag: ''}": "pkg:oci/tender?repository_url=registry.example/tender&tag=v1.2.3",
+		"image: {repository: tender, tag: v9}":                  "pkg:oci/tender?tag=v9",
+	} {
+		name := filepath.Join(t.TempDir(), "tender.tgz")
+		content := archive(t, "tender/Chart.yaml", chart, "tender/values.yaml", values, "tender/templates/values.yaml", "{{ not YAML")
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b := decoded(t, name, "")
+		if len(b.Components) != 1 || b.Components[0].PURL != want || b.Metadata.Component.Version != "1.0.0" {
+			t.Errorf("the bill has %+v of %+v, want %s", b.Components, b.Metadata.Component, want)
+		}
+	}
+}
+
+// TestImage checks that the bill of an image has each file, the modules of a program in it, and no blob that was changed.
+func TestImage(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	add := func(content []byte) string {
+		sum := fmt.Sprintf("%x", sha256.Sum256(content))
+		if err := os.WriteFile(filepath.Join(dir, "blobs/sha256", sum), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "sha256:" + sum
+	}
+	layer := add(archive(t, "etc/passwd", "root", "usr/local/bin/tender", string(program)))
+	manifest := add(fmt.Appendf(nil, `{"layers": [{"digest": %q}]}`, layer))
+	index := add(fmt.Appendf(nil, `{"manifests": [{"digest": %q, "platform": {"architecture": "amd64"}}]}`, manifest))
+	if err := os.WriteFile(filepath.Join(dir, "index.json"), fmt.Appendf(nil, `{"manifests": [{"digest": %q}]}`, index), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := decoded(t, dir, "amd64")
+	var names []string
+	for _, c := range b.Components {
+		names = append(names, c.Type+" "+c.Name)
+	}
+	all := strings.Join(names, "\n")
+	for _, want := range []string{"file /etc/passwd", "application github.com/xdstender/tender", "library std"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("the bill lacks %s:\n%s", want, all)
+		}
+	}
+	if needs := b.Dependencies[0].DependsOn; b.Metadata.Component.Hashes[0].Content != manifest[len("sha256:"):] || len(needs) != 2 {
+		t.Errorf("the image is %+v, and needs %q", b.Metadata.Component, needs)
+	}
+	if err := write(io.Discard, dir, "riscv64", release{version: "v1.2.3"}); err == nil || !strings.Contains(err.Error(), `no image for "riscv64"`) {
+		t.Errorf("the image for riscv64: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "blobs/sha256", layer[len("sha256:"):]), []byte("changed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(io.Discard, dir, "amd64", release{version: "v1.2.3"}); err == nil || !strings.Contains(err.Error(), "has the digest") {
+		t.Errorf("a layer that was changed: %v", err)
 	}
 }

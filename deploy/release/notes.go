@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// writeNotes prints the section of the changelog for the version: that of the release, or else what is unreleased.
+func (o options) writeNotes(changelog string, w io.Writer) error {
+	text, err := os.ReadFile(changelog)
+	if err != nil {
+		return err
+	}
+	heading := "Unreleased"
+	if version, ok := o.released(); ok {
+		heading = version
+	}
+	notes := section(string(text), heading)
+	if notes == "" {
+		return fmt.Errorf("%s: no section [%s], or an empty one; add it before the release", changelog, heading)
+	}
+	_, err = fmt.Fprintf(w, "# Tender %s\n\n%s\n", o.version, notes)
+	return err
+}
+
+// section returns the text below the heading "## [name]", up to the next one of that level or to the links at the end.
+func section(changelog, name string) string {
+	var lines []string
+	inside := false
+	for line := range strings.Lines(changelog) {
+		switch {
+		case strings.HasPrefix(line, "## "):
+			inside = strings.HasPrefix(line, "## ["+name+"]")
+		case inside && isLink(line):
+			inside = false
+		case inside:
+			lines = append(lines, line)
+		}
+	}
+	return strings.TrimSpace(strings.Join(lines, ""))
+}
+
+// isLink reports whether a line defines the address of a heading, as in "[1.2.3]: https://…".
+func isLink(line string) bool {
+	return strings.HasPrefix(line, "[") && strings.Contains(line, "]: ")
+}
