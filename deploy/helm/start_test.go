@@ -1,0 +1,161 @@
+package helm_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// checkIstioNode returns why istiod refuses the id of a Node: it must be type~address~name~domain.
+//
+// Source: https://github.com/istio/istio, pkg/model/proxy.go, ParseServiceNodeWithMetadata; without INSTANCE_IPS.
+func checkIstioNode(id string) error {
+	parts := strings.Split(id, "~")
+	if len(parts) != 4 {
+		return fmt.Errorf("missing parts in the service node %q", id)
+	}
+	if !slices.Contains([]string{"sidecar", "router", "waypoint", "ztunnel"}, parts[0]) {
+		return fmt.Errorf("invalid node type in the service node %q", id)
+	}
+	if _, err := netip.ParseAddr(parts[1]); err != nil {
+		return fmt.Errorf("no valid IP address in the service node %q", id)
+	}
+	// istiod takes the namespace from the domain if the metadata have none.
+	if name, namespace, ok := strings.Cut(parts[2], "."); !ok || name == "" || !strings.HasPrefix(parts[3], namespace+".svc.") {
+		return fmt.Errorf("the service node %q has no name.namespace, or another namespace in its domain", id)
+	}
+	return nil
+}
+
+// TestIstiodAcceptsNodes checks the id of the Node of each rendering whose control plane is istiod.
+func TestIstiodAcceptsNodes(t *testing.T) {
+	found := 0
+	relayPods(t, func(t *testing.T, p relayPod) {
+		if !strings.HasPrefix(p.environ["TENDER_ORIGIN"], "istiod.") {
+			return
+		}
+		found++
+		if err := checkIstioNode(p.config(t).NodeID); err != nil {
+			t.Errorf("%v: %v", p, err)
+		}
+	})
+	if found == 0 {
+		t.Error("no rendering is for istiod")
+	}
+}
+
+// documented is the command of a page that installs the chart.
+var documented = regexp.MustCompile(`(?m)^\$ (helm install (?s:.*?[^\\]))$`)
+
+// documentedInstall returns the arguments of the command on the page for Kubernetes, as a shell splits them.
+func documentedInstall(t *testing.T) []string {
+	t.Helper()
+	command := documented.FindStringSubmatch(readText(t, "../docs/kubernetes.md"))
+	if command == nil {
+		t.Fatal("the page has no helm install")
+	}
+	out, err := exec.CommandContext(t.Context(), "sh", "-euc", "helm() { printf '%s\\0' \"$@\"; }\n"+command[1]).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+}
+
+// inRepository returns arguments with the path of the chart as it is here: pages name it from the root of the repository.
+func inRepository(t *testing.T, args []string) []string {
+	t.Helper()
+	i := slices.Index(args, "deploy/helm/tender")
+	if i < 0 {
+		t.Fatalf("%q installs no chart of this repository", args)
+	}
+	args = slices.Clone(args)
+	args[i] = chartDir
+	return args
+}
+
+// TestDocumentedInstall renders the chart as the command on the page does, and starts the relay with exactly the arguments,
+// the environment, the ports and the volumes of its container: its readiness probe succeeds, a client is served, and the
+// volume has a snapshot once the relay has ended. Without node.id, istiod would refuse it, and the probe says so.
+func TestDocumentedInstall(t *testing.T) {
+	need(t, helmTool)
+	args := inRepository(t, documentedInstall(t))
+	args[0] = "template"
+	printed, err := run(t, *helmTool, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := onlyRelay(t, decode(t, "documented", printed))
+	c := p.container(t)
+	c.Binary = buildTender(t)
+	startContainer(t, c).stop()
+
+	c.Env = slices.DeleteFunc(c.Env, func(v string) bool { return strings.HasPrefix(v, "TENDER_NODE_ID=") })
+	c.Refused = "missing parts in the service node"
+	startContainer(t, c).stop()
+}
+
+// onlyRelay returns the one pod of a rendering that has a relay.
+func onlyRelay(t *testing.T, r rendering) relayPod {
+	t.Helper()
+	workloads := r.of("Deployment", "StatefulSet", "DaemonSet")
+	if len(workloads) != 1 {
+		t.Fatalf("%s has %d workloads, want 1", r.name, len(workloads))
+	}
+	template := at(workloads[0].object, "spec", "template").(object)
+	relay := list(template, "spec", "containers")[0].(object)
+	return relayPod{r, workloads[0], template, relay, r.environ(t, relay)}
+}
+
+// container returns what a kubelet would start.
+func (p relayPod) container(t *testing.T) container {
+	t.Helper()
+	c := container{Origin: p.environ["TENDER_ORIGIN"], Volumes: map[string]map[string]string{}}
+	for _, arg := range list(p.relay, "args") {
+		c.Args = append(c.Args, arg.(string))
+	}
+	for _, name := range keys(p.environ) {
+		c.Env = append(c.Env, name+"="+p.environ[name])
+	}
+	for _, mount := range list(p.relay, "volumeMounts") {
+		path := text(mount, "mountPath")
+		_, source := p.volume(path + "/")
+		c.Volumes[path] = p.files(text(source, "configMap", "name"))
+	}
+	ports := p.ports(t)
+	get := at(p.relay, "readinessProbe", "httpGet")
+	c.Xds = ports["xds"]
+	c.Ready = fmt.Sprintf("http://127.0.0.1:%d%s", ports[text(get, "port")], text(get, "path"))
+	return c
+}
+
+// files returns the content of a ConfigMap; nil if there is none of that name.
+func (p relayPod) files(name string) map[string]string {
+	for _, m := range p.of("ConfigMap") {
+		if m.name() != name {
+			continue
+		}
+		files := map[string]string{}
+		for key := range at(m.object, "data").(object) {
+			files[key] = text(m.object, "data", key)
+		}
+		return files
+	}
+	return nil
+}
+
+// buildTender builds the command as the image has it.
+func buildTender(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "tender")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", name, "../../cmd/tender")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return name
+}
