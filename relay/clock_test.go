@@ -14,21 +14,22 @@ import (
 
 // wallTimes are the files that use wall times, and for what. None of them measures a duration.
 var wallTimes = map[string]string{
-	"cache/snapshot_format.go":    "stores times",
-	"cmd/tender/dump.go":          "names a file",
-	"cmd/tender/history.go":       "prints times",
-	"deploy/release/main.go":      "stamps files with the time of the commit",
-	"relay/admin/dump.go":         "names a file",
-	"relay/decisions.go":          "stores times",
-	"relay/operate.go":            "stores times",
-	"relay/page/page.go":          "prints times",
-	"relay/rollout/check.go":      "asks a Prometheus, which has its own clock",
-	"relay/rollouts.go":           "stores times",
-	"relay/snapshot/decisions.go": "names a file",
-	"relay/snapshot/dir.go":       "sorts and prints stored times",
-	"relay/telemetry/rollouts.go": "exports when a rollout was halted",
-	"relay/telemetry/table.go":    "exports when certificates expire",
-	"relay/tlsfiles/pem.go":       "prints when certificates expire",
+	"cache/snapshot_format.go":      "stores times",
+	"cache/snapshot_generations.go": "stores times",
+	"cmd/tender/dump.go":            "names a file",
+	"cmd/tender/history.go":         "prints times",
+	"deploy/release/main.go":        "stamps files with the time of the commit",
+	"relay/admin/dump.go":           "names a file",
+	"relay/decisions.go":            "stores times",
+	"relay/operate.go":              "stores times",
+	"relay/page/page.go":            "prints times",
+	"relay/rollout/check.go":        "asks a Prometheus, which has its own clock",
+	"relay/rollouts.go":             "stores times",
+	"relay/snapshot/decisions.go":   "names a file",
+	"relay/snapshot/dir.go":         "sorts and prints stored times",
+	"relay/telemetry/rollouts.go":   "exports when a rollout was halted",
+	"relay/telemetry/table.go":      "exports when certificates expire",
+	"relay/tlsfiles/pem.go":         "prints when certificates expire",
 }
 
 // TestH14_WallTimesDecideNothing: only what stores times, shows them or compares them with those of certificates makes wall times
