@@ -20,8 +20,7 @@ import (
 	"github.com/xdstender/tender/relay"
 )
 
-// adminVariable says where operators find a relay: for serve, which listens there, and
-// for the commands that ask it.
+// adminVariable has the admin address of a relay: serve listens on it, and commands connect to it.
 const adminVariable = "TENDER_ADMIN_LISTEN"
 
 // An adminFlag is where and how a command finds the relay.
@@ -87,7 +86,7 @@ func adminAddress(environ []string) (string, error) {
 	return cfg.AdminListen[0], nil
 }
 
-// An adminClient asks a relay what it tells operators.
+// An adminClient is a client of a relay's admin API.
 type adminClient struct {
 	address string
 	base    string // of URLs
@@ -209,7 +208,7 @@ func (c *adminClient) ask(ctx context.Context, method, path string, body []byte)
 	return text, nil
 }
 
-// refusalText returns what an answer other than 200 says.
+// refusalText returns the error of a response other than 200.
 func refusalText(resp *http.Response, text []byte) string {
 	var refused struct{ Error string }
 	if json.Unmarshal(text, &refused) == nil && refused.Error != "" {

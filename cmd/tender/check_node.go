@@ -168,8 +168,7 @@ func stageOf(cfg relay.Config, n *corepb.Node) string {
 	return "in no rollout stage: it is served changes after the last one"
 }
 
-// nodeJSON returns a node as JSON of one line, with the names that
-// TENDER_NODE_GROUP_BY has for the fields, and as what that decodes to.
+// nodeJSON returns a node as one line of JSON, with the field names of TENDER_NODE_GROUP_BY, and as the decoded value.
 func nodeJSON(n *corepb.Node) (string, any, error) {
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(n)
 	if err != nil {

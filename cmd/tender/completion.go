@@ -6,8 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completeRest has a shell offer no files where a command says nothing of what it takes:
-// most take none.
+// completeRest turns file completion off for commands and flags without completions of their own.
 func completeRest(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 }
@@ -24,7 +23,7 @@ func completeFile(cmd *cobra.Command, flag string) {
 
 func register(cmd *cobra.Command, flag string, offered cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, offered); err != nil {
-		panic(err) // the command has no such flag, or says this twice
+		panic(err) // the command has no such flag, or a completion already
 	}
 }
 

@@ -148,7 +148,7 @@ func (o *getOptions) dial() (*grpc.ClientConn, error) {
 	if config != nil {
 		creds = credentials.NewTLS(config)
 	}
-	// A server decides how much it says at once, and people asked for all of it.
+	// The server decides the size of a response.
 	const largest = 1 << 30
 	conn, err := grpc.NewClient(o.address,
 		grpc.WithTransportCredentials(creds),
@@ -160,7 +160,7 @@ func (o *getOptions) dial() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// get asks for the resources, prints them, and with o.watch goes on until ctx ends.
+// get subscribes to the resources and prints them. With o.watch, it prints changes until ctx ends.
 func get(ctx context.Context, o getOptions, p *printer) error {
 	conn, err := o.dial()
 	if err != nil {

@@ -33,7 +33,7 @@ type answer struct {
 	refused map[string]string // names the server gives an error for
 }
 
-// notFound is why a resource is missing of which the server says no more.
+// notFound is the reason for a missing resource without an error of the server.
 const notFound = "does not exist"
 
 // A change is what an answer did to a collection.
@@ -46,7 +46,7 @@ type change struct {
 // A collection is what has been learnt of what was asked for. It does no I/O.
 type collection struct {
 	wanted    []string // none means all
-	openEnded bool     // nothing tells when all has come: everything was asked for, in Delta
+	openEnded bool     // a Delta wildcard subscription: the protocol does not mark the end of the initial set
 
 	connected bool
 	answers   int
@@ -55,7 +55,7 @@ type collection struct {
 }
 
 func newCollection(o getOptions) *collection {
-	// An xdstp name may end in * too, and stands for any number of resources.
+	// An xdstp name that ends in * matches any number of resources.
 	glob := slices.ContainsFunc(o.names, func(name string) bool { return strings.HasSuffix(name, "*") })
 	return &collection{
 		wanted:    o.names,
@@ -142,9 +142,8 @@ func (c *collection) complete() bool {
 	return c.answers > 0 && !c.openEnded && len(c.unresolved()) == 0
 }
 
-// more reports whether changes, the last ones, let one expect others without which
-// an open end is not complete: a first answer does, and whatever is new. What
-// only changes is news, of which a lively server has no end.
+// more reports whether, after these changes, an open-ended collection may still be incomplete: after the first response,
+// and after new resources. Later versions of known resources do not count, because a server may send them without end.
 func (c *collection) more(changes []change) bool {
 	added := slices.ContainsFunc(changes, func(c change) bool { return c.event == "added" })
 	return c.openEnded && (added || c.answers == 1)
@@ -155,7 +154,7 @@ func (c *collection) sorted() []item {
 	return slices.SortedFunc(maps.Values(c.items), func(a, b item) int { return strings.Compare(a.name, b.name) })
 }
 
-// silence is the error for a server that said nothing in time.
+// silence is the error for a server that did not answer in time.
 func (c *collection) silence(o getOptions) error {
 	if !c.connected {
 		return fmt.Errorf("not connected within %s", o.timeout)

@@ -22,8 +22,7 @@ var outputs = []string{"yaml", "json", "name", "wide"}
 
 func validOutput(name string) bool { return slices.Contains(outputs, name) }
 
-// A printer shows resources to people. Nothing it writes can steer a terminal:
-// what is not printable is escaped.
+// A printer prints resources. It escapes unprintable characters, so that its output cannot control a terminal.
 type printer struct {
 	out    io.Writer
 	notes  io.Writer // for what is not a resource
@@ -119,8 +118,7 @@ func (p *printer) yamlList(items []item) error {
 	return nil
 }
 
-// yamlItem prints a resource as an element of a list, below a comment with what
-// the resource does not say itself.
+// yamlItem prints a resource as an element of a list, below a comment with its name, version and event.
 func (p *printer) yamlItem(event string, it item, why string) error {
 	comment := "# " + event + printable(it.name)
 	if it.version != "" {
@@ -166,7 +164,7 @@ func (p *printer) jsonList(items []item) error {
 	return err
 }
 
-// jsonChange prints a change as one line.
+// jsonChange prints a change as one line of JSON.
 func (p *printer) jsonChange(c change) error {
 	line := struct {
 		Event    string          `json:"event"`
@@ -188,8 +186,7 @@ func (p *printer) jsonChange(c change) error {
 	return err
 }
 
-// shown is the JSON of a resource for people. One that cannot be read is shown by
-// the reason: its bytes might hold a secret.
+// shown returns a resource as JSON. If it cannot be decoded, it returns the reason: the bytes might contain a secret.
 func shown(it item) []byte {
 	b, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}.Marshal(it.typeURL, it.value)
 	if err != nil {

@@ -88,7 +88,7 @@ func deltaAnswer(response *discoverypb.DeltaDiscoveryResponse) answer {
 		switch {
 		case r.GetResource() != nil:
 			a.items = append(a.items, it)
-		case r.GetTtl() == nil: // else it only says that the resource is still there
+		case r.GetTtl() == nil: // with a TTL and no content, it is a heartbeat
 			a.absent = append(a.absent, it.name)
 		}
 	}
@@ -114,8 +114,7 @@ func openSotW(ctx context.Context, client discoverypb.AggregatedDiscoveryService
 		return nil, err
 	}
 	node := o.node()
-	// Names and versions of resources come only to those who say that they
-	// understand them.
+	// The server sends names and versions of resources only to clients with this feature.
 	node.ClientFeatures = []string{"xds.config.resource-in-sotw"}
 	s := &sotwStream{rpc: rpc, typeURL: o.typeURL, names: o.names}
 	s.mu.Lock()
@@ -130,9 +129,8 @@ func openSotW(ctx context.Context, client discoverypb.AggregatedDiscoveryService
 	return s.next, nil
 }
 
-// star asks for everything in the words of today, "*", if the server did not
-// understand the old ones, no name at all. For types such as EDS some servers know
-// only the one and some only the other.
+// star subscribes to "*" after the server has ignored the legacy wildcard, an empty list. For types such as EDS, some
+// servers support only one of the two.
 func (s *sotwStream) star() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +138,7 @@ func (s *sotwStream) star() {
 		return
 	}
 	s.names = []string{"*"}
-	_ = s.send(new(discoverypb.DiscoveryRequest)) // next says why the stream ended
+	_ = s.send(new(discoverypb.DiscoveryRequest)) // next returns the error of the stream
 }
 
 // send sends a request for the names. The caller holds mu.
@@ -230,8 +228,8 @@ func (o *getOptions) node() *corepb.Node {
 	}
 }
 
-// subscribed are the names to ask for. For everything that is none at all, which
-// the oldest servers understand too, except for the types where none may mean none.
+// subscribed returns the names to subscribe to. For everything it returns none, the legacy wildcard that all servers
+// support, except for types where an empty list may mean no resources.
 func (o *getOptions) subscribed() []string {
 	if len(o.names) > 0 {
 		return o.names
@@ -251,7 +249,7 @@ func fullState(typeURL string) bool {
 	return short == "cds" || short == "lds" || short == "srds"
 }
 
-// sent drops the io.EOF of a Send: the stream has ended, and Recv knows why.
+// sent drops the io.EOF of a Send: the stream has ended, and Recv returns the error.
 func sent(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -259,7 +257,7 @@ func sent(err error) error {
 	return err
 }
 
-// explainStream says in a person's words why a stream ended.
+// explainStream returns an error that explains why a stream ended, and what to do.
 func explainStream(err error, o getOptions) error {
 	if err == nil {
 		return nil

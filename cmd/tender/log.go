@@ -25,8 +25,7 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// isTerminal reports whether w is a terminal, or another character device:
-// nobody reads the rest of those.
+// isTerminal reports whether w is a terminal or another character device.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {

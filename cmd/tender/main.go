@@ -1,8 +1,7 @@
-// Command tender is an xDS fan-out relay and the tools around it: it holds one
-// connection to a control plane and serves what that says to thousands of clients.
+// Command tender is an xDS fan-out relay and its tools. The relay keeps one connection to a control plane, caches the
+// responses, and serves them to thousands of clients.
 //
-// Each subcommand has a file of its own. The command ends with 0 when all went
-// well, 1 when something failed and 2 when it was called wrongly.
+// Each subcommand has a file of its own. The exit code is 0 on success, 1 after an error, and 2 for invalid arguments.
 package main
 
 import (
@@ -116,8 +115,8 @@ type usageError struct{ cause error }
 func (e usageError) Error() string { return e.cause.Error() }
 func (e usageError) Unwrap() error { return e.cause }
 
-// printError writes err to w, each line after the name of the command. What a
-// peer put into a message must not steer the terminal: it is escaped.
+// printError writes err to w, each line after the name of the command. It escapes unprintable characters: a peer may have
+// sent them.
 func printError(w io.Writer, err error) {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) && r != '\t' }
 	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {

@@ -11,15 +11,14 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
-// An outputFlag is --output, of commands that print what a relay answered for people or
-// for programs.
+// An outputFlag is the flag --output of commands that print a relay's response as text or for programs.
 type outputFlag struct {
 	output  string
 	allowed []string
 }
 
-// addOutputFlag adds --output to a command, with the forms for people, of which the first is
-// the default; json is the one for programs. [outputFlag.print] does yaml too, if it is among them.
+// addOutputFlag adds --output to a command. forms are the text forms, the first of which is the default; json is always
+// added. [outputFlag.print] supports yaml too, if it is among them.
 func addOutputFlag(cmd *cobra.Command, forms ...string) *outputFlag {
 	o := &outputFlag{allowed: append(forms, "json")}
 	cmd.Flags().StringVarP(&o.output, "output", "o", forms[0], "how to print: "+strings.Join(o.allowed, ", "))
@@ -37,7 +36,7 @@ func (o *outputFlag) check() error {
 	return nil
 }
 
-// print writes an answer as JSON, or has text write it for people.
+// print writes an answer as JSON or YAML, or calls text to write it as text.
 func (o *outputFlag) print(w io.Writer, answer any, text func() error) error {
 	switch o.output {
 	case "json":

@@ -102,13 +102,13 @@ func (r *rolloutReader) look(seen map[string]*rolloutWait, all []*rollout.Status
 	return ended, nil
 }
 
-// printStep writes how a rollout stands in one line.
+// printStep writes the state of a rollout in one line.
 func printStep(w io.Writer, s *rollout.Status, now time.Time) error {
 	_, err := fmt.Fprintf(w, "%s  %s  %s\n", now.Format(time.TimeOnly), printable(s.Origin), printable(describeRollout(s, now)))
 	return err
 }
 
-// describeRollout returns how a rollout stands in one line, without times if now is zero.
+// describeRollout returns the state of a rollout in one line, without times if now is zero.
 func describeRollout(s *rollout.Status, now time.Time) string {
 	text := rolloutState(s)
 	if s.Phase == rollout.Halted && s.Halted != nil {
@@ -159,7 +159,7 @@ func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
 	return t.print(w)
 }
 
-// rollout adds how a rollout stands.
+// rollout adds the state of a rollout.
 func (t *table) rollout(s *rollout.Status, now time.Time) {
 	state := rolloutState(s)
 	if s.Phase == rollout.Current {

@@ -118,8 +118,8 @@ func untilSignalled(ctx context.Context, r runner, log *slog.Logger, received <-
 	}
 }
 
-// limitMemory tells Go's collector the limit of the container. Without one, or
-// with GOMEMLIMIT set, nothing changes; neither is worth a line in the log.
+// limitMemory sets the memory limit of Go's garbage collector to that of the container. Without one, or with GOMEMLIMIT
+// set, it changes and logs nothing.
 func limitMemory(ctx context.Context, log *slog.Logger) {
 	limit, err := memlimit.Set()
 	if err != nil {

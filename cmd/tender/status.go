@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// A statusChoice says what tender status prints.
+// A statusChoice selects what tender status prints.
 type statusChoice struct{ typ, node string }
 
 // A wholeStatus is what tender status -o json prints: /api/v1/status, and of /api/v1/clients

@@ -19,8 +19,7 @@ const (
 	columnBlanks = 2
 )
 
-// A table is what people are shown: rows whose columns are aligned between empty lines, and
-// notes, which are longer.
+// A table is text output: rows whose columns are aligned between empty lines, and notes, which are longer.
 type table struct {
 	wide  bool // nothing is cut to fit
 	lines []tableLine

@@ -15,7 +15,7 @@ type tlsFlags struct {
 	ca, cert, key, serverName string
 }
 
-// add adds the flags to a command; address is the one that says where the server is.
+// add adds the flags to a command; address is the flag with the server's address.
 func (t *tlsFlags) add(cmd *cobra.Command, address string) {
 	f := cmd.Flags()
 	f.StringVar(&t.ca, "tls-ca", "", "PEM `file` with the CAs to trust (default the system's); this and the next three turn TLS on")

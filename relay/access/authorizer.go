@@ -24,11 +24,10 @@ import (
 const (
 	SecretsMTLS     = "mtls"     // to clients with a certificate, by a rule
 	SecretsLoopback = "loopback" // to clients on this host too
-	SecretsOff      = "off"      // to nobody
+	SecretsOff      = "off"      // to no client
 )
 
-// An Authorizer decides by TENDER_AUTHZ and TENDER_SECRETS who may be whom, and have what. It
-// implements downstream.Authorizer.
+// An Authorizer applies TENDER_AUTHZ and TENDER_SECRETS to clients. It implements downstream.Authorizer.
 type Authorizer struct {
 	secrets string
 
@@ -39,7 +38,7 @@ type Authorizer struct {
 	// changed is called once other rules are in force, by the goroutine that reads files.
 	changed func()
 
-	// What those may ask for who show no certificate, without rules: on this host, and elsewhere.
+	// The grants of clients without a certificate if there are no rules: on this host, and on others.
 	local, remote *grant
 
 	rules atomic.Pointer[rules] // nil without TENDER_AUTHZ
@@ -148,7 +147,7 @@ type grant struct {
 	allowed     *authz.Grant      // nil without rules
 }
 
-// denies returns a refusal as clients are told it.
+// denies returns the gRPC status of a refusal.
 func denies(err error) error {
 	what := guard.DeniedNode
 	if refusal, ok := errors.AsType[*authz.Refusal](err); ok && refusal.Reason == authz.NoIdentity {

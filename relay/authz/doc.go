@@ -1,5 +1,5 @@
-// Package authz reads the file of TENDER_AUTHZ and decides by it: which identities, as
-// certificates have them, may be which nodes, and what those may ask for (B.36, B.37).
+// Package authz reads the rules of TENDER_AUTHZ and applies them. They bind the identities of client certificates to
+// nodes, and nodes to the resources that they may subscribe to (B.36, B.37).
 //
 // A file is YAML:
 //
@@ -21,13 +21,12 @@
 // A rule applies to a client if one of the client's identities and its Node match the rule's patterns. A client without
 // a rule is rejected; a client with several rules may do what any of them allows. A rule without node, types or xdstp
 // does not restrict these, but Secrets are allowed only by name, in secrets. An identity that matches operators may use
-// the relay's admin address, and has no further rights as a client: under read it may ask, under act it may send
-// commands, and neither includes the other. A list without read and act is of operators that may do both. Peers may
-// send commands on behalf of an operator whom they name.
+// the relay's admin address, and has no further rights as a client: read permits GET requests, act permits commands,
+// and neither includes the other. A list without read and act grants both. Peers may send commands on behalf of an
+// operator that they name.
 //
-// In a pattern, * stands for any text without a slash or a tilde, in a DNS name also without a dot; **
-// stands for any text; and {name}, in an identity, for a whole part between slashes or dots,
-// which it stands for in the rest of the rule then.
+// In a pattern, * matches any text without a slash or a tilde, in a DNS name also without a dot. ** matches any text.
+// {name} in an identity matches a whole part between slashes or dots, and has that value in the rest of the rule.
 //
 // # Concurrency properties
 //

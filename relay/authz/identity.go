@@ -11,7 +11,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// Anonymous is the identity of who shows no certificate.
+// Anonymous is the identity of a client without a certificate.
 const Anonymous Identity = "anonymous"
 
 const spiffeScheme = "spiffe://"
@@ -63,7 +63,7 @@ type identityPattern struct {
 
 var errIdentity = errors.New("an identity is spiffe://…, uri:…, dns:…, ip:…, email:… or anonymous")
 
-// String returns the pattern as it stands in the file.
+// String returns the pattern as in the file.
 func (p *identityPattern) String() string { return p.prefix + p.text }
 
 // parseIdentity reads a pattern of identities.
@@ -101,7 +101,7 @@ func parseIdentity(text string) (p identityPattern, err error) {
 	return p, p.checkCaptures()
 }
 
-// checkTrustDomain reports whether a pattern says whose SPIFFE IDs it is about.
+// checkTrustDomain returns an error if a SPIFFE pattern has no fixed trust domain.
 func checkTrustDomain(rest string) error {
 	domain, _, _ := strings.Cut(rest, "/")
 	if strings.ContainsAny(domain, "*{}") {
@@ -128,8 +128,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return netip.PrefixFrom(address.Unmap(), address.Unmap().BitLen()), nil
 }
 
-// checkCaptures holds that each capture stands for one part, and for the same one whatever else
-// is in the text.
+// checkCaptures returns an error unless each capture matches exactly one part, at a fixed position.
 func (p *identityPattern) checkCaptures() error {
 	seen := map[string]bool{}
 	before, beyond := "", false
@@ -169,7 +168,7 @@ func (p *identityPattern) bind(id Identity) (bound map[string]string, ok bool) {
 	case !p.matches(rest, nil):
 		return nil, false
 	}
-	// What stands before a capture has as many separators in the text as in the pattern.
+	// The text before a capture has as many separators as the pattern before it.
 	parts := strings.Split(rest, p.separator)
 	for i, part := range strings.Split(p.text, p.separator) {
 		if strings.HasPrefix(part, "{") {

@@ -19,10 +19,10 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// version is what the file has to say that it is.
+// version is the required version of the file.
 const version = "1"
 
-// maxNameBytes bounds the name of a rule, which stands in messages.
+// maxNameBytes bounds the name of a rule, which is part of messages.
 const maxNameBytes = 64
 
 // Parse reads a file. The error joins one line for each thing that is wrong, which begins with
@@ -111,7 +111,7 @@ func (r *reader) syntax(err error) error {
 	return fmt.Errorf("%s:%s: %s", r.file, line, text)
 }
 
-// resolve returns what a node stands for.
+// resolve returns the target of an alias.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -159,7 +159,7 @@ func (r *reader) list(n *yaml.Node, what string) (items []*yaml.Node) {
 	return items
 }
 
-// texts reads a list of texts, of which parse may say what is wrong.
+// texts reads a list of texts and checks each with parse.
 func (r *reader) texts(n *yaml.Node, what string, parse func(text string) error) {
 	for _, item := range r.list(n, what) {
 		text, ok := r.text(item, what)

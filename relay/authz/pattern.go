@@ -10,8 +10,8 @@ import (
 // maxPatternBytes bounds a pattern: names are at most that long by default.
 const maxPatternBytes = 4 << 10
 
-// stops end what * stands for: what separates the parts of names, paths and of the ids that
-// service meshes give to nodes.
+// stops are the characters that * does not match: the separators in resource names, paths, and the node IDs of service
+// meshes.
 const stops = "/~"
 
 // A part of a pattern.
@@ -123,7 +123,7 @@ func step(reached []bool, text, value string) []bool {
 	return next
 }
 
-// spread adds where a part leads that stands for several texts.
+// spread adds the positions that a wildcard part can reach.
 func (p *pattern) spread(reached []bool, text string, kind partKind) {
 	on := false
 	for i := range reached {

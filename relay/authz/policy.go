@@ -13,14 +13,14 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Policy is what a file of rules says. Its methods may be called from any goroutine.
+// A Policy is a parsed file of rules. Its methods may be called from any goroutine.
 type Policy struct {
 	rules     []rule
 	operators map[Permission][]identityPattern
 }
 
-// A rule says what clients may have whose identity and node meet it. Of a list that is nil,
-// nothing is required, but of secrets.
+// A rule grants resources to clients whose identity and node match. A nil list does not restrict, except secrets, where
+// it grants none.
 type rule struct {
 	name       string
 	identities []identityPattern
@@ -48,11 +48,11 @@ type Reason int
 // Why clients are refused.
 const (
 	NoIdentity Reason = iota // its identity is in no rule
-	WrongNode                // no rule lets its identity be the node that it says it is
+	WrongNode                // no rule binds its identity to the node
 )
 
-// A Refusal is the error of a client that may not be who it says it is. Its text may be told to
-// the client: of the rules, it shows those that have its identity.
+// A Refusal is the error for a client whose identity does not permit its node. The text may be sent to the client: it
+// shows only rules that match the client's identity.
 type Refusal struct {
 	Reason Reason
 	text   string
@@ -60,7 +60,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.text }
 
-// Unlimited returns the names of the rules that say nothing of a field of the node.
+// Unlimited returns the names of the rules that do not restrict a field of the node.
 func (p *Policy) Unlimited(field string) (rules []string) {
 	for i := range p.rules {
 		if r := &p.rules[i]; !slices.ContainsFunc(r.node, func(f fieldPatterns) bool { return f.field == field }) {
@@ -92,8 +92,8 @@ func (p *Policy) TrustDomains() (domains []string) {
 	return slices.Compact(domains)
 }
 
-// Authorize returns what a client may ask for that has these identities, and says that it is n.
-// The error is a [*Refusal] if it may not be.
+// Authorize returns the grant of a client with these identities and the node n. The error is a [*Refusal] if no rule
+// permits the node.
 func (p *Policy) Authorize(ids []Identity, n *corepb.Node) (*Grant, error) {
 	rules := p.meet(ids)
 	if len(rules) == 0 {
@@ -191,7 +191,7 @@ func (g *Grant) Rules() (names []string) {
 	return names
 }
 
-// Describe returns the identities of a client for people.
+// Describe returns the identities of a client for messages.
 func Describe(ids []Identity) string {
 	switch {
 	case len(ids) == 0:
@@ -207,7 +207,7 @@ func Describe(ids []Identity) string {
 	}
 }
 
-// wrongNode says which nodes a client may be that says it is n.
+// wrongNode returns the message for a client that may not be n, with the nodes that it may be.
 func wrongNode(ids []Identity, rules []met, n *corepb.Node) string {
 	const shown = 3
 	var b strings.Builder

@@ -35,7 +35,7 @@ type client struct {
 	// Guarded by mu.
 	mu    sync.Mutex
 	held  map[string]map[string]resource // by type URL and name
-	ended error                          // why the stream ended, unless it was told to
+	ended error                          // why the stream ended; nil if the demo ended it
 
 	deliveries *deliveries // nil without rollouts
 }
@@ -64,8 +64,7 @@ func newClient(n int, delta bool, m *meter) *client {
 	return c
 }
 
-// needs says of which type the resources are that a type's resources name. The
-// types that need others are those that a client wants all of.
+// needs has the type that the resources of a type refer to. Clients subscribe to the referring types by wildcard.
 var needs = map[string]string{wire.ClusterType: wire.EndpointType, wire.ListenerType: wire.RouteType}
 
 // run holds a stream until ctx ends or the stream does.
@@ -134,7 +133,7 @@ func (c *client) take(u update, now time.Time) {
 	}
 	for name, value := range u.resources {
 		if !c.wants(u.typeURL, name) {
-			continue // it left before the server knew that nobody needs it any more
+			continue // sent before the server received the unsubscription
 		}
 		r := resource{contentOf(u.typeURL, name, value), needed(u.typeURL, name, value)}
 		if had, ok := held[name]; !ok || had.content != r.content {

@@ -69,10 +69,10 @@ type Options struct {
 	// through it.
 	Envoy string
 
-	// Version is the relay's own, as the origin is told it.
+	// Version is the version that the relay presents to the origin.
 	Version string
 
-	// Out receives what people read. Required.
+	// Out receives the text output. Required.
 	Out io.Writer
 
 	// Logger receives the relay's log. Nil discards it.
@@ -222,7 +222,7 @@ type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// failed returns why ctx ended, nil if somebody wanted it to.
+// failed returns why ctx ended, or nil if the user ended it.
 func failed(ctx context.Context) error {
 	if f, ok := errors.AsType[failure](context.Cause(ctx)); ok {
 		return f.error
@@ -304,7 +304,7 @@ func (d *demo) runClients(ctx context.Context) error {
 		running.Go(func() { c.run(ctx, d.conns[i%len(d.conns)]) }) // awaited below
 	}
 	for _, o := range d.odd {
-		running.Go(func() { // likewise
+		running.Go(func() { // awaited below
 			if err := o.run(ctx, d.conns[0]); ctx.Err() == nil {
 				d.Logger.Warn("odd client", slog.Any("err", err))
 			}

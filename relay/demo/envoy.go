@@ -89,7 +89,7 @@ func (e *envoy) run(ctx context.Context, relay net.Addr) (err error) {
 	stop()
 	asking.Wait()
 	if ctx.Err() != nil {
-		return nil // it was told to
+		return nil // the demo ended it
 	}
 	return fmt.Errorf("%s ended: %w\n%s", e.binary, err, log.Bytes())
 }

@@ -37,7 +37,7 @@ type mesh struct {
 	resources map[string]map[string]*wire.Resource
 }
 
-// A standing says what a service is when it comes.
+// A standing describes a service of the mesh at its start.
 type standing struct {
 	name     string
 	port     int // of its pods
@@ -99,7 +99,7 @@ type pod struct {
 
 // A change is what happens to the mesh at one moment.
 type change struct {
-	what    string        // for people
+	what    string        // for the output
 	updates []wire.Update // in the order in which they must be made known
 	staged  bool          // the relay distributes it in stages, so its delay is not measured
 }
@@ -151,7 +151,7 @@ func (m *mesh) newPod(sub *subset, zone int) pod {
 	return pod{address: fmt.Sprintf("10.%d.%d.%d", 32+zone, n/250%250, 1+n%250), port: sub.port, zone: zone, health: "HEALTHY"}
 }
 
-// show returns a pod for people: by its address or, where all have the same, by its port too.
+// show returns the address of a pod, with its port if all pods have one address.
 func (m *mesh) show(p pod) string {
 	if m.envoy != nil {
 		return net.JoinHostPort(p.address, strconv.Itoa(p.port))
@@ -168,7 +168,7 @@ func (m *mesh) do(next func() (change, error)) (change, error) {
 	m.changes++
 	c, err := next()
 	for i := range c.updates {
-		c.updates[i].SystemVersion = strconv.Itoa(m.changes) // for people
+		c.updates[i].SystemVersion = strconv.Itoa(m.changes) // for display only
 	}
 	return c, err
 }

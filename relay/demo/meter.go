@@ -80,8 +80,8 @@ func (r reading) since(earlier reading) reading {
 	return reading{r.changes - earlier.changes, r.deliveries - earlier.deliveries, r.delays.since(earlier.delays)}
 }
 
-// delivered records that a client learned of content at a time. What was there
-// before the first change has no stamp and does not count.
+// delivered records that a client received content at a time. Content from before the first change has no stamp and does
+// not count.
 func (m *meter) delivered(c content, at time.Time) {
 	m.mu.RLock()
 	made, ok := m.made[c]
@@ -92,8 +92,7 @@ func (m *meter) delivered(c content, at time.Time) {
 	}
 }
 
-// A histogram counts durations. It knows them to within 2%, from microseconds to
-// minutes, in a fixed space.
+// A histogram counts durations from microseconds to minutes, with an error of 2% and a fixed size.
 type histogram struct {
 	counts [64 * slotsPerOctave]atomic.Int64
 	most   atomic.Int64 // the longest, exactly, in nanoseconds
@@ -122,7 +121,7 @@ func slotOf(n uint64) int {
 	return (octave+1)*slotsPerOctave + int(n>>octave) - slotsPerOctave
 }
 
-// middle returns the duration that a slot stands for.
+// middle returns the middle of the durations of a slot.
 func middle(slot int) time.Duration {
 	if slot < slotsPerOctave {
 		return time.Duration(slot)

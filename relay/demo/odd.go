@@ -27,7 +27,7 @@ type oddClient struct {
 	detail string        // with which it refuses responses; if empty, it accepts them
 }
 
-// The odd clients of a demo. What is late is so for the page after ten seconds.
+// The misbehaving clients of a demo. The page shows a client as lagging after ten seconds.
 const (
 	refusing   = "gateway-old"
 	slow       = "edge-far-away"
@@ -103,7 +103,7 @@ func (o *oddClient) answer(ctx context.Context, s *deltaStream, updates <-chan d
 				continue
 			}
 			if s.answer(open[0].update, o.detail) != nil {
-				return // receive says why
+				return // receive returns the error
 			}
 			open = open[1:]
 		case <-ctx.Done():

@@ -112,7 +112,7 @@ func (o *origin) make(c change) {
 			contents = append(contents, contentOf(u.TypeURL, r.Name, r.Value()))
 		}
 		if u.TypeURL == wire.ClusterType || u.TypeURL == wire.ListenerType {
-			for _, name := range u.Removed { // of the other types, a SotW client is not told
+			for _, name := range u.Removed { // SotW has no removals for the other types
 				contents = append(contents, contentOf(u.TypeURL, name, nil))
 			}
 		}

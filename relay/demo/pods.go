@@ -50,7 +50,7 @@ func (p *pods) add(cluster string) (address string, port int) {
 	return at.IP.String(), at.Port
 }
 
-// answer tells which pod answers.
+// answer responds with the name of the pod.
 func (p *pods) answer(w http.ResponseWriter, r *http.Request) {
 	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok {

@@ -27,10 +27,10 @@ const (
 	corsFilter    = "envoy.filters.http.cors"
 )
 
-// ads says that something comes on the stream that said so.
+// ads is a config source: the same ADS stream.
 var ads = object{"ads": object{}, "resourceApiVersion": "V3"}
 
-// put makes a resource part of the mesh and returns the update that says so.
+// put adds a resource to the mesh and returns the update.
 func (m *mesh) put(typeURL, name string, content object) (wire.Update, error) {
 	content["@type"] = typeURL
 	text, err := json.Marshal(content)
@@ -174,8 +174,7 @@ func (m *mesh) route(s *service) (wire.Update, error) {
 	})
 }
 
-// ingressRoute leads customers to the services that face them. The root, which
-// fits every path, stands last.
+// ingressRoute routes requests to the public services. The prefix "/" matches every path and is last.
 func (m *mesh) ingressRoute() (wire.Update, error) {
 	var routes, last []object
 	for _, s := range m.services {

@@ -12,8 +12,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// A rolloutDemo has the relay distribute three editions: a good one, a bad one that is halted, and its fix. Endpoints
-// change meanwhile. What is not guarded belongs to the goroutine of showRollout.
+// A rolloutDemo distributes three editions: a good one, a bad one that is halted, and its fix. Endpoints change meanwhile.
+// Unguarded fields are owned by the goroutine of showRollout.
 type rolloutDemo struct {
 	*demo
 	began    time.Time

@@ -78,8 +78,8 @@ type progress struct {
 	sent     time.Time // when the client was first sent part of the edition; zero if never
 	complete bool      // the client has all of the edition
 
-	// The client has what was before the edition, of all that it was sent of it. What it was sent and refused counts once
-	// the client is sent what was before.
+	// The client has the content from before the edition for all resources of the edition that it was sent. A rejected
+	// resource counts once the former content was sent.
 	restored   bool
 	restoredAt time.Time // zero if it was sent nothing of the edition
 }

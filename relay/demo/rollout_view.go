@@ -16,7 +16,7 @@ const (
 	rolloutRow  = "%7s  %9s  %9d  %8s %8s  %s\n"
 )
 
-// openingRollout says which clients are in which stage.
+// openingRollout prints the clients of each stage.
 func (d *demo) openingRollout() {
 	d.print("The relay has TENDER_ROLLOUT='%s', so a change reaches\n\n", d.cohorts.stages)
 	const row = "  %-11v  %4d clients  %s\n"
@@ -97,7 +97,7 @@ func (s *rolloutDemo) endpointRow(now time.Time) {
 	s.row(now, "  endpoints: "+cmp.Or(latest, "no change yet"))
 }
 
-// checkContained says which clients were sent the bad listener, and returns an error if one is no canary.
+// checkContained prints which clients were sent the bad listener, and returns an error if one of them is no canary.
 func (s *rolloutDemo) checkContained() error {
 	canaries, others := s.sentTo(s.bad)
 	s.print("\nThe bad listener was sent to %d of %d canaries, which had the last good one again after %s, and to %d of the %d other clients.\n",

@@ -16,7 +16,7 @@ const (
 	settleWait = 10 * time.Second
 )
 
-// show tells what runs, lets the mesh change, and says how that went.
+// show prints the parts of the demo, changes the mesh, and prints the results.
 func (d *demo) show(ctx context.Context) error {
 	d.opening()
 	began := time.Now()
@@ -54,7 +54,7 @@ func (d *demo) show(ctx context.Context) error {
 	return err
 }
 
-// awaitEnvoy waits until the Envoy has answered a request, if there is one, and says where it does.
+// awaitEnvoy waits until the Envoy, if there is one, has answered a request, and prints its address.
 func (d *demo) awaitEnvoy(ctx context.Context) error {
 	if d.envoy == nil {
 		return nil
@@ -78,7 +78,7 @@ func (d *demo) live(ctx context.Context, began time.Time) error {
 	defer change.Stop()
 	second := time.NewTicker(time.Second)
 	defer second.Stop()
-	var over <-chan time.Time // never, unless told
+	var over <-chan time.Time // nil without a duration
 	if d.For > 0 {
 		timer := time.NewTimer(d.For)
 		defer timer.Stop()
@@ -133,8 +133,7 @@ func (d *demo) agreement(ctx context.Context, wait time.Duration, want map[strin
 	}
 }
 
-// disagreement says which clients differ from the origin, and how; nil if none
-// does.
+// disagreement returns an error with the clients that differ from the origin; nil if none does.
 func disagreement(clients []*client, want map[string]map[string]content) error {
 	const named = 5 // the rest is counted
 	var errs []error
@@ -164,7 +163,7 @@ func (m *mesh) contents() map[string]map[string]content {
 	return all
 }
 
-// print writes what people read. What cannot be written is not worth an end.
+// print writes to Out. It ignores errors: they are no reason to end the demo.
 func (d *demo) print(format string, args ...any) { _, _ = fmt.Fprintf(d.Out, format, args...) }
 
 func (d *demo) opening() {
@@ -221,7 +220,7 @@ type table struct {
 	latest string // change
 }
 
-// The head of the table and its rows. What is counted is of the last second.
+// The header and the rows of the table. Counts are per second.
 const (
 	head = "  time  streams  changes/s  deliveries/s  delay: median       99%%   latest change\n"
 	row  = "%6s  %7d  %9d  %12d  %13s  %8s   %s\n"
@@ -264,7 +263,7 @@ func (d *demo) summary(elapsed time.Duration, agree bool) {
 	d.print("All %d clients agree with the origin: %s\n", d.Clients, verdict)
 }
 
-// show returns a percentile for people.
+// show formats a percentile.
 func (d distribution) show(p float64) string {
 	delay, ok := d.percentile(p)
 	if !ok {

@@ -143,7 +143,7 @@ func without(names, others []string) []string {
 	})
 }
 
-// sent drops the io.EOF of a Send: the stream has ended, and receive says why.
+// sent drops the io.EOF of a Send: the stream has ended, and receive returns the error.
 func sent(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

@@ -25,7 +25,7 @@ const (
 	controlPlaneAddress = "control-plane.example:18000"
 )
 
-// Options say how an Envoy is started.
+// Options configure an Envoy.
 type Options struct {
 	// Bootstrap is a file of deploy/envoy. Empty means delta-ads.yaml.
 	Bootstrap string

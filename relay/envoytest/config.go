@@ -185,7 +185,7 @@ func (e *Envoy) getJSON(path string, into any) error {
 // Stats are counters and gauges by their names.
 type Stats map[string]int64
 
-// Judged matches the statistics that say how an Envoy got on with its configuration.
+// Judged matches the statistics about accepted and rejected configuration of an Envoy.
 const Judged = `\.(update_success|update_rejected|update_failure|init_fetch_timeout|connected_state|listener_modified|cluster_modified|` +
 	`warming_clusters|total_listeners_warming)$|^control_plane\.`
 

@@ -94,7 +94,7 @@ func (c *ControlPlane) Put(msgs ...proto.Message) {
 	c.Apply("", func(w *World) { w.Put(msgs...) })
 }
 
-// Remove removes resources of a type likewise.
+// Remove removes resources of a type from the world of all Nodes, and distributes the change.
 func (c *ControlPlane) Remove(typeURL string, names ...string) {
 	c.tb.Helper()
 	c.Apply("", func(w *World) { w.Remove(typeURL, names...) })
@@ -108,8 +108,8 @@ func (c *ControlPlane) SeparateTypes() {
 	c.Restart()
 }
 
-// Apply changes the world of a group, and distributes it as one change. A group is the Nodes of one cluster
-// (Node.cluster); the empty group is all Nodes whose cluster has no world.
+// Apply changes the world of a group, and distributes it as one change. A group is the Nodes with one Node.cluster; the
+// empty group is all Nodes whose cluster has no world.
 func (c *ControlPlane) Apply(group string, change func(*World)) {
 	c.tb.Helper()
 	c.mu.Lock()
@@ -147,9 +147,8 @@ func (c *ControlPlane) push(group string, w *World) {
 	}
 }
 
-// Settle waits until those who are connected have answered what the last changes sent them, for a limited time, and
-// returns an error if they have not. A change that comes earlier may overtake: the server sends no type before the last
-// response of it was answered.
+// Settle waits until all clients have answered the responses of the last changes. It returns an error after limit. An
+// earlier change may overtake: the server sends no response of a type before the last one was answered.
 func (c *ControlPlane) Settle(limit time.Duration) error {
 	late := time.NewTimer(limit)
 	defer late.Stop()

@@ -1,4 +1,4 @@
-// Package envoytest runs real Envoys below a relay, or below a control plane, and judges what they say.
+// Package envoytest runs real Envoys below a relay or a control plane, and checks their configuration and statistics.
 //
 // [Start] starts an Envoy from one of the bootstraps in deploy/envoy. An [Envoy] is read by its admin endpoint: its
 // configuration ([Envoy.Config]), its statistics ([Envoy.Stats]) and the addresses of its listeners. [StartLoad] sends

@@ -10,13 +10,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Diff shows people what changed.
+// A Diff is a unified diff for display.
 type Diff struct {
 	// Text is a unified diff of the resource as YAML, redacted, without the line that names files; empty if
 	// there is none.
 	Text string
 
-	// Note says why there is no text, or why it ends early.
+	// Note is why the text is absent or incomplete.
 	Note string
 }
 

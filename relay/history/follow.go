@@ -9,8 +9,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// pause is how long a follower rests after it has looked, so that it costs little however fast
-// a view changes. What happens to a resource meanwhile is one change.
+// pause is the minimum time between two reads of a view by its follower. It bounds the cost; changes of one resource
+// within it are recorded as one.
 const pause = 100 * time.Millisecond
 
 // A Follower records what changes in one view.
@@ -88,8 +88,8 @@ func (f *Follower) missed(typeURL, askedAs string, was, is *cache.Set) {
 	}
 }
 
-// kept returns the resource of an entry as the journal may keep it: without its content if the
-// origin said that nobody may (R125), or it is a Secret in the place of something else.
+// kept returns the resource of an entry for the journal: without content if it has do_not_cache (R125), or if it is a
+// Secret within another resource.
 func kept(e *cache.Entry) *wire.Resource {
 	if !e.Present() {
 		return nil

@@ -13,16 +13,15 @@ import (
 	"github.com/xdstender/tender/relay/authz"
 )
 
-// place matches a place in TENDER_NODE_ID where a field of the group's key stands: its name in
-// braces. Control planes that keep what they know by id, as Envoy Gateway does, have to be
-// shown another id for each group.
+// place matches a placeholder in TENDER_NODE_ID: the name of a field of the group's key in braces. Control planes with
+// state by node ID, such as Envoy Gateway, need a distinct ID for each group.
 var place = regexp.MustCompile(`\{[^{}]*\}`)
 
 // placeUnended matches a place whose end nothing marks.
 var placeUnended = regexp.MustCompile(`\{[^{}]*\}(\{[^{}]*\}|%)`)
 
-// FillID returns an id with the values of the node's fields in their places. What the node does not have is empty.
-// Other values make another id: in a value, the character that ends its place, and %, are escaped as in URLs.
+// FillID returns an ID with placeholders replaced by the node's fields; absent fields are empty. Different values make
+// different IDs: in a value, % and the character after the placeholder are escaped as in URLs.
 func FillID(id string, n *corepb.Node) string {
 	var out strings.Builder
 	end := 0

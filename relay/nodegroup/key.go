@@ -69,22 +69,21 @@ func copyField(to, from *corepb.Node, field string) string {
 func copyMetadata(to, from *corepb.Node, path []string) string {
 	v := lookUp(from.GetMetadata(), path)
 	if v == nil {
-		strike(to.Metadata, path) // what the client does not say, the relay does not say for it
+		strike(to.Metadata, path) // a field that the client lacks must not have the relay's own value
 		return ""
 	}
 	if to.Metadata == nil {
 		to.Metadata = &structpb.Struct{}
 	}
-	// Made anew, so that nothing comes along that is not in the key.
+	// A new value contains nothing that is not in the key.
 	value := v.AsInterface()
 	v, _ = structpb.NewValue(value) // all that AsInterface returns is one
 	put(to.Metadata, path, v)
 	return jsonText(value)
 }
 
-// keyText returns a value as it stands in a key: quoted where one value could be
-// taken for several, so that no client can write itself into another's group.
-// Metadata needs no quotes, being JSON.
+// keyText returns a value for use in a key. It is quoted if it could be parsed as several values, so that a client cannot
+// forge the key of another group. Metadata is JSON and needs no quotes.
 func keyText(value string) string {
 	if strings.ContainsAny(value, `,"`) {
 		return strconv.Quote(value)

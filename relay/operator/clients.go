@@ -20,7 +20,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// A place is where a client stands in a list.
+// A place is the position of a client in a sorted list.
 type place struct {
 	lacks  int64 // since when it lacks something, in nanoseconds from placesFrom; the end of time if nothing
 	number uint64

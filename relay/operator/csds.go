@@ -25,15 +25,13 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// maxStatusBytes bounds a response of CSDS: gRPC clients take 4 MiB unless they are told to
-// take more.
+// maxStatusBytes bounds a CSDS response: the default receive limit of gRPC clients is 4 MiB.
 const maxStatusBytes = 3_500_000
 
-// leftOut is the metadata by which FetchClientStatus says what it left out to stay below that.
+// leftOut is the response metadata in which FetchClientStatus lists what it omitted to stay below maxStatusBytes.
 const leftOut = "tender-left-out"
 
-// clientStatus is CSDS: how the relay stands as a client of its origins, and how each of its
-// clients does (R141, B.30).
+// clientStatus implements CSDS: the state of the relay as a client of its origins, and of each of its clients (R141, B.30).
 type clientStatus struct {
 	statuspb.UnimplementedClientStatusDiscoveryServiceServer
 	*Fleet
@@ -50,8 +48,8 @@ func NewServer(f *Fleet) *grpc.Server {
 // maxOperatorRequest bounds what operators ask, in bytes.
 const maxOperatorRequest = 64 << 10
 
-// FetchClientStatus answers with all that fits one response: where the bodies of resources are too
-// much, without any, and says so in the metadata. If it is still too much, that is an error.
+// FetchClientStatus answers with one response. If it is too large, it omits all bodies of resources, and states that in
+// the metadata. It returns an error if the response is still too large.
 func (c clientStatus) FetchClientStatus(ctx context.Context, r *statuspb.ClientStatusRequest) (*statuspb.ClientStatusResponse, error) {
 	match, err := downstream.MatchNodes(r.GetNodeMatchers())
 	if err != nil {
@@ -89,9 +87,9 @@ func sizeOf(m proto.Message) int {
 	return proto.Size(m) + tagAndLength
 }
 
-// StreamClientStatus answers each request with as many responses as it takes, at least one. What
-// is said of one client may come in several, each with its node and scope. The last one has come
-// when the next request is answered, or when the stream ends since no more are asked for.
+// StreamClientStatus answers each request with one or more responses. The state of one client may be in several, each
+// with its node and scope. The last one has come when the next request is answered, or when the stream ends after the
+// client has closed its side.
 func (c clientStatus) StreamClientStatus(stream statuspb.ClientStatusDiscoveryService_StreamClientStatusServer) error {
 	for {
 		r, err := stream.Recv()
@@ -152,8 +150,7 @@ func split(config *statuspb.ClientConfig) iter.Seq[*statuspb.ClientConfig] {
 	}
 }
 
-// configs yields how the relay stands with its origins, and then how its clients do, of those
-// nodes that match.
+// configs yields the state of the relay at its origins, and then of its clients, for nodes that match.
 func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) iter.Seq[*statuspb.ClientConfig] {
 	return func(yield func(*statuspb.ClientConfig) bool) {
 		var contents downstream.Contents
@@ -178,8 +175,8 @@ func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) ite
 	}
 }
 
-// configsOf returns how the relay, for a group of nodes, stands with what it asked each origin
-// for. The client_scope is "origin/" and the name of the origin.
+// configsOf returns the state of the relay's subscriptions at each origin for a node group. The client_scope is "origin/"
+// and the name of the origin.
 func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) []*statuspb.ClientConfig {
 	configs := make([]*statuspb.ClientConfig, len(f.Origins))
 	for i := range configs {
@@ -212,12 +209,12 @@ func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) 
 	return configs
 }
 
-// answerTime is how long an origin has for a name before that is said not to come.
+// answerTime is how long an origin may take to answer for a name before CSDS reports it as missing.
 //
 // Source: xDS protocol, "Knowing When a Requested Resource Does Not Exist".
 const answerTime = 15 * time.Second
 
-// waiting returns how the relay stands with a name that the origin has said nothing of.
+// waiting returns the state of a name that the origin has not answered for.
 func waiting(g *cache.Generation, n *cache.Name, now time.Time) adminpb.ClientResourceStatus {
 	if asked := n.Asked(); g.From(n).Connected && !asked.IsZero() && now.Sub(asked) >= answerTime {
 		return adminpb.ClientResourceStatus_TIMEOUT
@@ -225,7 +222,7 @@ func waiting(g *cache.Generation, n *cache.Name, now time.Time) adminpb.ClientRe
 	return adminpb.ClientResourceStatus_REQUESTED
 }
 
-// originConfig returns how the relay stands with something that an origin said.
+// originConfig returns the state of a resource or error of an origin.
 func originConfig(t *cache.Type, typeURL string, r *heldResource, contents downstream.Contents) *statuspb.ClientConfig_GenericXdsConfig {
 	out := &statuspb.ClientConfig_GenericXdsConfig{TypeUrl: typeURL, Name: r.name.String(), ClientStatus: adminpb.ClientResourceStatus_DOES_NOT_EXIST}
 	if r.entry.Present() {

@@ -1,5 +1,5 @@
-// Package operator answers what operators ask of a relay: its clients, the resources that it holds and who has them,
-// their history, and all of that by gRPC (CSDS).
+// Package operator lists the clients of a relay, its resources and the clients that have them, and the history of
+// resources, for the admin API and by gRPC (CSDS).
 //
 // It is no stable API: programs that embed Tender use package relay.
 package operator

@@ -26,7 +26,7 @@ type heldResource struct {
 	origin         int
 	name           *cache.Name
 	entry          *cache.Entry        // nil if there is only an error
-	fault          *wire.ResourceError // what the origin said is wrong with it; nil if nothing
+	fault          *wire.ResourceError // the error that the origin sent for it; nil if none
 }
 
 // resources yields what the views of groups have of a type; of one group if that is given.
@@ -96,7 +96,7 @@ func faultOf(t *cache.Type, kind cache.Kind, n *cache.Name) *wire.ResourceError 
 	return nil
 }
 
-// show returns what is told of a resource.
+// show returns a resource for the admin API.
 func (f *Fleet) show(h heldResource) admin.Resource {
 	r := admin.Resource{Name: h.name.String(), Group: h.group, Origin: f.Origins[h.origin], AskedAs: h.askedAs, Exists: h.entry.Present()}
 	if h.fault != nil {
@@ -158,8 +158,8 @@ func (f *Fleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
 	return d, nil
 }
 
-// bodyOf returns the content of a resource for people; nil of what has none to show. What
-// cannot be read is an error in the place of it.
+// bodyOf returns the redacted content of a resource, or nil if it has none to show. For content that cannot be decoded,
+// it returns the error as a string.
 func bodyOf(typeURL string, r *wire.Resource, asYAML bool) json.RawMessage {
 	if wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.ContentDropped() {
 		return nil

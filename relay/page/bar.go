@@ -96,8 +96,8 @@ func newBar(s *rollout.Status) bar {
 	return b
 }
 
-// countsOf returns how many clients of a cohort are in each of the classes. What clients did is counted a second apart from how
-// many there are, so that both may not agree.
+// countsOf returns the number of clients of a cohort in each class. Answers and connected clients are sampled up to a
+// second apart, so they may disagree.
 func countsOf(c rollout.Cohort, phase rollout.Phase) (of [5]int) {
 	left := c.Clients
 	take := func(class, n int) {

@@ -12,8 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// What the picture shows of a large relay: the views of which there is most to say, and of
-// each the types with most clients.
+// Limits of the picture for a large relay: the most urgent views, and of each the types with most clients.
 const (
 	maxPictureViews = 12
 	maxPictureTypes = 8
@@ -34,8 +33,7 @@ const (
 	clientW   = 200
 )
 
-// A fanout is a picture of who tells whom: origins, views, types and clients, from left to
-// right.
+// A fanout is a picture of the distribution: origins, views, types and clients, from left to right.
 type fanout struct {
 	Width, Height int
 	Boxes         []box
@@ -48,7 +46,7 @@ type box struct {
 	X, Y, W, H  int
 	Class       string // origin, view, type or clients, and stale, refused or frozen if it is
 	Name, Note  string
-	Title, Href string // all of the name and of what is to be said, and where there is more
+	Title, Href string // the full name and description, and the page with details
 }
 
 // A link leads from one box to another. It is the wider the more is sent.
@@ -62,7 +60,7 @@ func (b box) TextX() int { return b.X + 8 }
 // NameY and NoteY are where the two lines of a box stand.
 func (b box) NameY() int { return b.Y + 17 }
 
-// NoteY is where the second line of a box stands.
+// NoteY is the position of the second line of a box.
 func (b box) NoteY() int { return b.Y + 33 }
 
 // newFanout draws the picture.
@@ -110,7 +108,7 @@ func (f *fanout) choose(s *admin.Status) []admin.View {
 	return views
 }
 
-// urgency returns 1 for a view that people should look at, else 0.
+// urgency returns 1 for a view that needs attention, else 0.
 func urgency(v *admin.View) int {
 	if v.Stale || !v.FrozenAt.IsZero() {
 		return 1

@@ -19,7 +19,7 @@ func short(typeURL string) string {
 	return cmp.Or(typeURL[strings.LastIndexAny(typeURL, "./")+1:], typeURL)
 }
 
-// brief returns a number of seconds as one reads it: 4ms, 0.4s, 12s, 3m20s, 5h1m, 12d3h.
+// brief formats seconds for display: 4ms, 0.4s, 12s, 3m20s, 5h1m, 12d3h.
 func brief(seconds float64) string {
 	switch {
 	case math.IsNaN(seconds):
@@ -50,7 +50,7 @@ func number(n float64) string {
 	return b.String()
 }
 
-// decimals returns how many of them a number has that people read.
+// decimals returns the number of decimals that a number is displayed with.
 func decimals(n float64) int {
 	switch {
 	case n == math.Trunc(n), n >= 10:

@@ -25,7 +25,7 @@ type Sample struct {
 	Latency downstream.Distribution
 }
 
-// A GroupType is a type, as one node group has it.
+// A GroupType is a type of one node group.
 type GroupType struct{ Group, TypeURL string }
 
 // Counts count what the streams of a group were sent of a type, and what they refused of it.
@@ -36,11 +36,11 @@ type Point struct {
 	At         time.Time // of the second one
 	Streams    float64
 	Deliveries float64 // a second
-	Refusals   float64 // likewise
+	Refusals   float64 // per second
 	P50, P99   float64 // of the latency, in seconds; not a number if nothing was accepted
 }
 
-// A History knows the last hour of a relay. Its zero value is empty.
+// A History has samples of the last hour of a relay. Its zero value is empty.
 type History struct {
 	mu     sync.Mutex
 	points []Point // oldest first; up to twice as many as are kept, so that they are moved once an hour
@@ -78,7 +78,7 @@ func (h *History) Add(s Sample) {
 	h.rates = make(map[GroupType]Rates, len(s.Counts))
 	p := Point{At: s.At, Streams: float64(s.Streams)}
 	for of, counts := range s.Counts {
-		had := before.Counts[of] // zero of a group that is new, or began anew
+		had := before.Counts[of] // zero for a new group
 		if counts.Deliveries < had.Deliveries || counts.Refusals < had.Refusals {
 			had = Counts{}
 		}
@@ -113,7 +113,7 @@ func (h *History) Rates() map[GroupType]Rates {
 // cases.
 func quantile(d, before downstream.Distribution, part float64) float64 {
 	for i, n := range before.Buckets {
-		d.Buckets[i] = max(d.Buckets[i]-n, 0) // groups that have gone took theirs with them
+		d.Buckets[i] = max(d.Buckets[i]-n, 0) // the counts of removed groups are lost
 	}
 	if d.Count() == 0 {
 		return math.NaN()

@@ -22,7 +22,7 @@ type clientTable struct {
 	Clients []admin.Client
 	Totals  admin.ClientTotals
 	Now     time.Time
-	Next    string // where the list goes on; empty if it ends here
+	Next    string // the start of the next page; empty on the last page
 	More    bool   // there are more, to be found on the page of clients
 }
 
@@ -190,8 +190,7 @@ type change struct {
 	Lines []diffLine
 }
 
-// A diffLine is of a Kind: added, removed or place, which says where the next lines are. Most
-// are of none.
+// A diffLine is a line of a diff. Its Kind is added, removed, place (the position of the next lines), or empty.
 type diffLine struct{ Kind, Text string }
 
 func linesOf(diff string) (lines []diffLine) {

@@ -25,8 +25,8 @@ type update struct {
 	Sections map[string]template.HTML `json:"sections"`
 }
 
-// follow sends what is new of a page, until who follows it goes, or the pages are closed. The
-// first event has all of it: it may have changed since it was served.
+// follow sends the changes of a page as events, until the browser disconnects or the pages are closed. The first event
+// has the whole page, which may have changed since it was served.
 func (p *Pages) follow(make func(*http.Request) (view, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -59,15 +59,15 @@ func (p *Pages) follow(make func(*http.Request) (view, error)) http.HandlerFunc 
 	}
 }
 
-// A follower is told what is new of a page.
+// A follower receives the changes of a page.
 type follower struct {
 	w   http.ResponseWriter
 	to  *http.ResponseController
 	has map[string]template.HTML
 }
 
-// tell sends what the follower has not got. A page that cannot be shown any more, such as that
-// of a client that has left, is told of as gone.
+// tell sends the sections that have changed. If the page does not exist any more, such as that of a client that has
+// disconnected, it sends the event "gone".
 func (f *follower) tell(m *made) error {
 	event := "sections"
 	u := update{Title: m.Title, At: m.At, Sections: map[string]template.HTML{}}

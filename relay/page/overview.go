@@ -25,7 +25,7 @@ type tile struct {
 	Class              string // stale or refused; empty if all is well
 }
 
-// An alert is something that people should look at.
+// An alert is a condition that needs attention.
 type alert struct {
 	Class   string // stale, refused, frozen or late
 	Text    string
@@ -95,7 +95,7 @@ func tiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
 	}
 }
 
-// alertsOf returns what people should look at, what is worst first.
+// alertsOf returns the alerts, the most severe first.
 func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now time.Time) (alerts []alert) {
 	if !s.Relay.Ready {
 		alerts = append(alerts, alert{Class: "stale", Text: "The relay is not ready", Note: strings.Join(s.Relay.NotReady, "; ")})
@@ -137,7 +137,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 	return alerts
 }
 
-// originAlerts returns what people should know of an origin.
+// originAlerts returns the alerts of an origin.
 func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 	if !o.Connected {
 		a := alert{Class: "stale", Text: fmt.Sprintf("Origin %s is not connected", o.Name), Note: o.LastError}

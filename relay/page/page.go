@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// Config says what the pages tell. Status, Fleet and History are required.
+// Config has the sources of the pages. Status, Fleet and History are required.
 type Config struct {
 	Status  func() admin.Status
 	Fleet   admin.Fleet
@@ -34,7 +34,7 @@ type Pages struct {
 	cfg    Config
 	mux    *http.ServeMux
 	made   recent
-	places chan struct{} // a place for each who follows a page
+	places chan struct{} // one slot for each follower of a page
 	closed chan struct{}
 	close  sync.Once
 }
@@ -84,8 +84,8 @@ type view struct {
 	Title string
 	Under string // the page of the navigation that it belongs to
 
-	// Form is what the page asks, by the template of that name; nil if nothing. It is no
-	// section, so that nothing happens to it while somebody types.
+	// Form is the data of the template of the page's form; nil if it has none. It is not a section, so that events do not
+	// change it while the user types.
 	Form *section
 
 	Sections []section
@@ -125,11 +125,11 @@ func (p *Pages) serve(make func(*http.Request) (view, error)) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.WriteHeader(m.code)
-		_, _ = w.Write(out.Bytes()) // who asked has gone
+		_, _ = w.Write(out.Bytes()) // it fails only if the browser has disconnected
 	}
 }
 
-// fresh is for how long a page is shown to others who ask for the same.
+// fresh is how long a rendered page is reused for equal requests.
 const fresh = time.Second
 
 // A recent has the pages that were rendered in the last second.
@@ -138,7 +138,7 @@ type recent struct {
 	pages map[string]*made
 }
 
-// page returns what is to be shown. Who asks for the same within a second is shown the same.
+// page returns a rendered page. Equal requests within a second share one.
 func (p *Pages) page(key string, r *http.Request, build func(*http.Request) (view, error)) *made {
 	p.made.mu.Lock()
 	defer p.made.mu.Unlock() // one at a time: pages must not slow down what they are about
@@ -179,9 +179,9 @@ func (p *Pages) render(r *http.Request, build func(*http.Request) (view, error),
 	return m
 }
 
-// execute makes a section. What comes of a template is HTML: it escapes what it is given.
+// execute renders a section. The template escapes its data, so the result is safe HTML.
 func execute(s section) (template.HTML, error) {
 	var out bytes.Buffer
 	err := templates.ExecuteTemplate(&out, s.Name, s.Data)
-	return template.HTML(out.String()), err //nolint:gosec // G203: as said
+	return template.HTML(out.String()), err //nolint:gosec // G203: the template has escaped its data
 }

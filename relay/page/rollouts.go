@@ -18,7 +18,7 @@ const (
 	maxNodePart     = 100 // of an id that is searched for
 )
 
-// A rolloutPanel shows how the rollout of an origin's changes stands.
+// A rolloutPanel shows the rollout of an origin.
 type rolloutPanel struct {
 	Origin  string
 	State   string // in two or three words
@@ -233,7 +233,7 @@ func outcomesOf(o rollout.Outcomes) string {
 	return strings.Join(parts, ", ")
 }
 
-// rolloutAlerts returns what people should look at of rollouts.
+// rolloutAlerts returns the alerts of rollouts.
 func rolloutAlerts(all []*rollout.Status, now time.Time) (alerts []alert) {
 	for _, s := range all {
 		switch {

@@ -27,14 +27,15 @@ const (
 	maxReason = 512
 )
 
-// A Check is an external system that says whether an edition may go on.
+// A Check queries an external system whether an edition may proceed.
 type Check struct {
 	// URL is asked by POST with a Question as JSON. 200 and 204 allow the edition; 403 and 409 reject it, and the first
 	// line of the body is the reason; any other answer, or none, is not yet one.
 	URL string
 
-	// Query makes URL the address of a Prometheus. No result allows the edition; samples reject it, and any error, also
-	// a result that is no vector, or none with a warning, is not yet an answer. {changed} stands for Question.Changed in Unix seconds.
+	// Query makes URL the address of a Prometheus server. An empty result permits the edition; samples reject it. An error,
+	// a result that is not a vector, and an empty result with a warning leave the check undecided. {changed} is replaced
+	// by Question.Changed in Unix seconds.
 	Query string
 
 	// Client makes the requests; nil is http.DefaultClient.

@@ -34,8 +34,8 @@ func (c *Controller) carryOut(ctx context.Context, do func(context.Context) erro
 	}
 }
 
-// Promote serves the edition to the next stage, or to the rest after the last one, whatever is missing. With all, everybody is
-// served latest at once. By says who wants it. Errors: [ErrNothingOpen].
+// Promote serves the edition to the next stage, or to the rest after the last one, without waiting for evidence. With
+// all, latest is served to all clients at once. by is the operator. Errors: [ErrNothingOpen].
 func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 	return c.carryOut(ctx, func(ctx context.Context) error {
 		now := time.Now()

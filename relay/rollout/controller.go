@@ -48,8 +48,8 @@ type ControllerConfig struct {
 
 // A Controller distributes the changes of one origin in stages. Its methods may be called from any goroutine.
 //
-// Its goroutine, Run, owns the machine and the editions. It looks again whenever anything has changed, and then does what the
-// machine says: so no event is missed, and none is handled twice.
+// Its goroutine, Run, owns the machine and the editions. After each change it collects the facts again and applies the
+// machine's decision, so that no event is missed or handled twice.
 type Controller struct {
 	cfg ControllerConfig
 
@@ -98,7 +98,7 @@ func NewController(cfg ControllerConfig, left []*Rejected) *Controller {
 	return c
 }
 
-// Status returns how the rollout stands, with the clients that are connected now: that they come and go changes nothing else.
+// Status returns the state of the rollout, with the number of clients that are connected now.
 func (c *Controller) Status() *Status {
 	s := *c.status.Load()
 	s.Cohorts = slices.Clone(s.Cohorts)
@@ -114,7 +114,7 @@ func (c *Controller) Poke() {
 	}
 }
 
-// Run distributes changes until ctx ends. It may be called once. Cold says that no snapshot has the last good.
+// Run distributes changes until ctx ends. It may be called once. cold reports that no snapshot has the last good state.
 func (c *Controller) Run(ctx context.Context, cold bool) {
 	defer close(c.ended)
 	c.cold = cold

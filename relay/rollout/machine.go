@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A Phase is where the rollout of an origin's changes stands.
+// A Phase is the phase of an origin's rollout.
 type Phase int
 
 // The phases.
 const (
 	Current   Phase = iota // latest is the last good
 	Gathering              // changes wait for the edition that they will be part of
-	Held                   // an edition was cut and is served to nobody: see Machine.Waits
+	Held                   // an edition was cut and is not served yet: see Machine.Waits
 	Rolling                // an edition is served to cohorts
 	Halted                 // an edition was rejected
 )
@@ -46,11 +46,11 @@ type Halt struct {
 // An Edition is a number of a machine's editions, which rise. Zero is what was served before the first.
 type Edition uint64
 
-// A Machine is the rollout of one origin's changes. It knows the time and facts that it is told, and nothing of what
-// editions contain. Its methods belong to one goroutine.
+// A Machine is the state machine of one origin's rollouts. Its inputs are the time and [Facts]; it never sees the content
+// of editions. Its methods must be called from one goroutine.
 //
-// Whoever drives it calls Advance whenever facts change or the time of Advance has come, pins latest if that asks for
-// a cut, and then serves each cohort what Serves says.
+// The caller calls Advance whenever facts change or the time that Advance returned has come. If Advance asks for a cut,
+// the caller pins latest. Then it serves each cohort the edition of Serves.
 type Machine struct {
 	cfg Config
 
@@ -98,7 +98,7 @@ type Facts struct {
 // Evidence is what connected clients of the cohorts reached did with the edition.
 type Evidence struct {
 	Wanting  int // clients that subscribe to something that the edition changes
-	Known    int // of these, those that had accepted the last good: who else accepts nothing keeps no stage back
+	Known    int // clients that had accepted the last good; other clients cannot delay a stage
 	Answered int // of those that want it, those that accepted or refused all of it
 	Accepted int // of these
 }
@@ -233,8 +233,8 @@ func (m *Machine) follow(now time.Time, f Facts) {
 	}
 }
 
-// reconsider ends Halted once the origin has changed what was rejected, for so long that it does not only say anew what it
-// has, as after a restart.
+// reconsider ends Halted once the origin has had other content than the rejected edition for a while. A shorter
+// difference may be a repetition after a restart.
 func (m *Machine) reconsider(now time.Time, f Facts) {
 	switch {
 	case !f.Edited || !f.Complete:
@@ -284,7 +284,7 @@ func (m *Machine) enter(phase Phase, now time.Time) {
 	m.phase, m.entered, m.ripe, m.edited, m.overdue = phase, now, time.Time{}, time.Time{}, false
 }
 
-// revert ends the rollout, as the origin took back what waited, or who waits is away.
+// revert ends the rollout, because the origin took the changes back, or their node groups are disconnected.
 func (m *Machine) revert(now time.Time, f Facts) {
 	if !f.Away {
 		m.outcomes.Reverted++
@@ -301,8 +301,8 @@ func (m *Machine) gather(now time.Time) {
 	m.halt = Halt{}
 }
 
-// supersede gathers changes for an edition that takes the place of the one on its way. What the origin took back must
-// not spread, but who has it keeps it: two changes in a row would be worse.
+// supersede collects changes for an edition that replaces the current one. Content that the origin took back must not
+// spread, but clients that have it keep it: two changes in a row would be worse.
 func (m *Machine) supersede(now time.Time) {
 	m.outcomes.Superseded++
 	if m.phase == Rolling {
@@ -334,8 +334,8 @@ func (m *Machine) gathered(now time.Time, f Facts) (cut bool, next time.Time) {
 	return f.Complete, time.Time{}
 }
 
-// Cut takes what was pinned as the next edition. Large says whether it removes much, and changed when its newest change
-// came. The caller then calls Advance.
+// Cut makes the pinned generation the next edition. large reports whether it removes many resources; changed is the time
+// of its newest change. The caller then calls Advance.
 func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
 	m.last++
 	m.edition, m.changed, m.behind, m.unobserved = m.last, changed, time.Time{}, false

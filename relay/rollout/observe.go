@@ -98,7 +98,7 @@ func (c *Controller) countRefusal(r Refusal) {
 	c.Poke()
 }
 
-// A standing is how a client stands to what it is served.
+// A standing is the answer of a client to the edition that it is served.
 type standing struct {
 	Client
 	accepted bool
@@ -129,8 +129,8 @@ func (c *Controller) countAnew() {
 	c.signals, c.refused = signals, nil
 }
 
-// know has the signals know the clients that are not served the edition yet and have accepted what they are served. It is called before
-// the edition is served to one more cohort: whoever was answering, or away, when the edition was cut is known by then.
+// know registers clients that are not served the edition yet and have accepted what they are served. It is called before
+// the edition is served to another cohort, so that clients that were answering or away at the cut are known by then.
 func (c *Controller) know() {
 	all := c.standings()
 	c.mu.Lock() // after that of streams

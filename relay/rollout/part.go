@@ -33,7 +33,7 @@ type Part struct {
 	compared  Edition                    // that latest is compared with
 	unsettled time.Time                  // since when something waits for the origin to confirm what it has; zero if it does not
 	away      bool                       // it has for awayAfter
-	distrusts bool                       // its views were told what not to believe
+	distrusts bool                       // its views distrust versions reported by clients
 
 	// By cohort, what showing the edition has changed for its clients. Guarded by Controller.mu.
 	changes [MaxStages + 1][]downstream.Change
@@ -55,7 +55,7 @@ func (c *Controller) NewPart(key PartKey) *Part {
 	return p
 }
 
-// SetWaiting records how latest stands. It does not wait: it is the [cache.Config.Waiting] of the part's source.
+// SetWaiting records the state of latest. It does not block: it is the [cache.Config.Waiting] of the part's source.
 func (p *Part) SetWaiting(now cache.Waiting) {
 	p.waiting.Store(&now)
 	p.c.Poke()
@@ -88,7 +88,7 @@ func (c *Controller) joined() []*Part {
 // has reports whether an edition changes something of the part.
 func (p *Part) has(e Edition) bool { return p.editions[e] != nil && len(p.editions[e].Changes) > 0 }
 
-// A description is what people are told of an edition.
+// A description is the summary of an edition for operators.
 type description struct {
 	id        string
 	sum       wire.Digest // of all changes: equal ones have the same, also after a restart
@@ -145,8 +145,7 @@ func (c *Controller) changesOf(e Edition) Changes {
 	return all
 }
 
-// keepEditions gives up editions that are not needed any more. What became the last good is never shown again, but Undo has it
-// rejected.
+// keepEditions drops editions that are not needed any more. A promoted edition is never shown again, but Undo rejects it.
 func (c *Controller) keepEditions() {
 	before, any := c.machine.Before()
 	for _, p := range c.joined() {
@@ -176,8 +175,8 @@ func (c *Controller) compare(ctx context.Context) {
 	}
 }
 
-// serve shows each cohort what the machine says, the rest first: a promotion is a change of the rest alone, and after a
-// rollback cohorts are served what the rest is. It reports whether anything has changed.
+// serve shows each cohort the edition that the machine decided, the rest first: a promotion changes only the rest, and
+// after a rollback cohorts are served the same as the rest. It reports whether anything has changed.
 func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	rest, good := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
 	left := make(map[Edition]int) // by how many cohorts

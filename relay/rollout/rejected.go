@@ -9,15 +9,15 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// distrustFor is for how long it is not believed what clients say that they have of an edition that they were served and
-// others were not, after it was taken from them: a refused response may have been applied in part.
+// distrustFor is how long the relay distrusts the versions that clients report for resources of a withdrawn edition: a
+// client may have applied a rejected response in part.
 const distrustFor = time.Hour
 
 // maxRejected is how many editions are remembered to be rejected again.
 const maxRejected = 20
 
-// Changes are the resources that an edition changes, by part, type URL or collection, and name: their content in the edition.
-// The zero digest is that of a resource that is gone.
+// Changes are the contents of the resources that an edition changes, by part, type URL or collection, and name. The zero
+// digest means that the edition removes the resource.
 type Changes map[PartKey]map[string]map[string]wire.Digest
 
 // A Rejected is an edition that cohorts were served and are served no longer, or that was rejected before. It is immutable.
@@ -148,7 +148,7 @@ func (r *Rejected) without(some Changes) *Rejected {
 // Rejected returns what NewController of a later process needs.
 func (c *Controller) Rejected() []*Rejected { return *c.leftNow.Load() }
 
-// forget believes again what clients say of editions that they left long ago. It returns when that is due next; zero is never.
+// forget ends the distrust of editions that were withdrawn long ago. It returns when it is due next; zero is never.
 func (c *Controller) forget(now time.Time) (next time.Time) {
 	before := len(c.left)
 	c.left = slices.DeleteFunc(slices.Clone(c.left), func(r *Rejected) bool { return !r.Ended.IsZero() && !now.Before(r.Ended.Add(distrustFor)) })
@@ -163,7 +163,7 @@ func (c *Controller) forget(now time.Time) (next time.Time) {
 	return next
 }
 
-// distrust has views not believe what clients say that they have of what they were served of editions that they left.
+// distrust makes views distrust the versions that clients report for resources of withdrawn editions.
 func (c *Controller) distrust() {
 	now := c.left
 	c.leftNow.Store(&now)

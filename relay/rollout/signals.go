@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A Client is who did something with an edition.
+// A Client identifies the sender of a signal.
 type Client struct {
 	Node   string `json:"node_id"`
 	Peer   string `json:"peer,omitempty"` // the identity of its certificate, or its host; empty on a Unix socket
@@ -87,8 +87,8 @@ func (s *Signals) Know(c Client, refusing ...string) {
 	k.refusing = append(k.refusing, refusing...)
 }
 
-// BeginStage begins to count those anew who leave and return: a stage compares its clients with the rest's at the same
-// time.
+// BeginStage resets the counts of clients that disconnect and return: a stage compares its clients with the rest over the
+// same time.
 func (s *Signals) BeginStage() {
 	for _, k := range s.known {
 		k.left, k.returns = false, 0

@@ -21,8 +21,8 @@ const MaxStages = 4
 
 // Stages are the stages of a rollout, in their order. None means that changes reach all clients at once.
 //
-// As text, they are separated by commas. A stage is a selector, a space, and how long the stage lasts: a duration, or
-// "approve" for as long as nobody promotes it. A selector is a share of the clients ("5%"), or a field of the Node and
+// As text, they are separated by commas. A stage is a selector, a space, and the length of the stage: a duration, or
+// "approve" until an operator promotes it. A selector is a share of the clients ("5%"), or a field of the Node and
 // a glob ("metadata.canary=true").
 type Stages []Stage
 
@@ -57,7 +57,7 @@ func (s Stages) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// String returns the stage as it stands in the text of Stages.
+// String returns the stage as in the text of Stages.
 func (s Stage) String() string {
 	if s.Approve {
 		return s.Selector.String() + " approve"
@@ -65,7 +65,7 @@ func (s Stage) String() string {
 	return s.Selector.String() + " " + humanize.Duration(s.Lasts)
 }
 
-// String returns the selector as it stands in the text of Stages.
+// String returns the selector as in the text of Stages.
 func (s Selector) String() string {
 	if s.Share > 0 {
 		return strconv.FormatFloat(float64(s.Share)/100, 'f', -1, 64) + "%"

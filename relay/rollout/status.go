@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Status is how the rollout of an origin's changes stands. It is immutable.
+// A Status is the state of an origin's rollout. It is immutable.
 type Status struct {
 	Origin string `json:"origin"`
 	Phase  Phase  `json:"state"`
@@ -42,7 +42,7 @@ type Status struct {
 // An Await is what the next step of a rollout waits for besides time.
 type Await string
 
-// What a rollout may wait for.
+// Conditions that a rollout may wait for.
 const (
 	AwaitOrigin   Await = "origin"   // to be connected, and to confirm what it has
 	AwaitHold     Await = "hold"     // the end of the hold: a large part of a type is removed
@@ -98,7 +98,7 @@ func (p *Phase) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is no state of a rollout", text)
 }
 
-// publish tells how the rollout stands. It has the time of the machine's next step, zero if there is none.
+// publish publishes the state of the rollout. due is the time of the machine's next step; zero if there is none.
 func (c *Controller) publish(now, due time.Time, f Facts) {
 	was, is := c.status.Load(), c.newStatus(due, f)
 	if c.status.Store(is); was.Phase == is.Phase && was.Stage == is.Stage && was.Edition == is.Edition {

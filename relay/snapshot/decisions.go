@@ -55,8 +55,8 @@ type Rejected struct {
 	Sum     string         `json:"sum,omitempty"` // of what it changed, in hexadecimal digits, if it is to be rejected again
 }
 
-// A RejectedPart is what an edition changes for one node group: the digest of the content of each resource, by type URL or
-// collection and name, in hexadecimal digits; empty for a resource that is gone.
+// A RejectedPart has the changes of an edition for one node group: the digest of each resource's content in hexadecimal,
+// by type URL or collection and name. It is empty for a removed resource.
 type RejectedPart struct {
 	Group     string                       `json:"group"`
 	Shared    bool                         `json:"shared,omitempty"` // by groups

@@ -30,13 +30,13 @@ const (
 	fileMode fs.FileMode = 0o600
 )
 
-// ErrLocked says that another process has the directory: each relay needs one of its own.
+// ErrLocked reports that another process uses the directory. Each relay needs its own.
 var ErrLocked = errors.New("another process uses the directory, and each relay needs one of its own")
 
-// ErrForeign says that other users may write to the directory: what they write there, clients would be served.
+// ErrForeign reports that other users may write to the directory, whose content would be served to clients.
 var ErrForeign = errors.New("other users may write to the directory")
 
-// errOld says that a snapshot is from too long ago.
+// errOld reports that a snapshot is older than the maximum age.
 var errOld = errors.New("it is too old")
 
 // A Dir is a directory of snapshots that belongs to this process until Close.
@@ -49,7 +49,7 @@ type Dir struct {
 	mu     sync.Mutex
 	unread map[string]struct{} // files of other formats, which must not be lost; guarded by mu
 
-	evicted map[string]evicted // snapshots that are there for who comes back, by the names that they had; guarded by mu
+	evicted map[string]evicted // snapshots kept for returning clients, by their former file names; guarded by mu
 
 	decisions []byte // the file of decisions as it was read or written last; nil if there is none
 	foreign   bool   // that file cannot be read, and must not be lost
@@ -219,9 +219,8 @@ func (d *Dir) Remove(h *cache.Header) error {
 	return errors.Join(err, gone, d.sync())
 }
 
-// Load returns the snapshots that can be read and are not too old, the newest first. For
-// each other one there is a line in the log. Files of ours that nobody has written for as
-// long as a snapshot may be old are removed.
+// Load returns the snapshots that can be read and are not too old, the newest first. It logs each other snapshot, and
+// removes the relay's own files that are older than the maximum age.
 func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 	var loaded []*cache.Snapshot
 	files, err := os.ReadDir(d.path)
@@ -245,7 +244,7 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 			continue
 		}
 		if s.Created.After(now) {
-			s.Created = now // the clock was set back, so nobody knows its age: it is counted from now on
+			s.Created = now // the clock was set back, so its age is unknown: it counts from now on
 		}
 		loaded = append(loaded, s)
 	}
@@ -253,7 +252,7 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 	return loaded
 }
 
-// read reads one file. With an error it says why there is no snapshot.
+// read reads one file. With an error it returns the reason for the metrics.
 func (d *Dir) read(name string, oldest time.Time) (*cache.Snapshot, Reason, error) {
 	b, err := os.ReadFile(filepath.Join(d.path, name))
 	if err != nil {

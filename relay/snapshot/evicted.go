@@ -17,7 +17,7 @@ import (
 // begin with it, and an earlier version takes it for a copy, which it leaves.
 const evictedSuffix = ".evicted" + suffix
 
-// An evicted snapshot is one that is there for who comes back.
+// An evicted is a snapshot of an evicted view, kept for returning clients.
 type evicted struct {
 	peer string // that is charged for it; empty if that is not known
 	at   time.Time
@@ -26,8 +26,8 @@ type evicted struct {
 // evictedName returns the name of the file to which Evict renames one.
 func evictedName(name string) string { return strings.TrimSuffix(name, suffix) + evictedSuffix }
 
-// Evict has the snapshot of a view, if there is one, stay for who comes back to it (Recall), and no more be loaded. At
-// most so many stay: then the oldest go, first those of the peer that is charged for most.
+// Evict keeps the snapshot of a view for returning clients (Recall); Load does not return it any more. At most `most`
+// snapshots are kept. Above that, the oldest are removed, first those of the peer with most.
 func (d *Dir) Evict(h *cache.Header, peer string, most int) error {
 	name := nameOf(h)
 	if d.isUnread(name) {

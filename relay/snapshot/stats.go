@@ -2,12 +2,12 @@ package snapshot
 
 import "sync/atomic"
 
-// A Reason says why a snapshot was not used.
+// A Reason is why a snapshot was not used.
 type Reason string
 
 // The reasons.
 const (
-	Unreadable Reason = "unreadable" // the file system says so
+	Unreadable Reason = "unreadable" // the file system returned an error
 	Foreign    Reason = "foreign"    // it is something else
 	Version    Reason = "version"    // another version of the relay wrote it
 	Damaged    Reason = "damaged"    // it is not as it was written

@@ -17,7 +17,7 @@ import (
 // maxLinks is how many messages of an origin an edition is linked to: of more, the newest.
 const maxLinks = 64
 
-// What became of an edition.
+// Outcomes of an edition.
 const (
 	promoted   = "promoted"
 	halted     = "halted"
@@ -221,7 +221,7 @@ func (o *OriginTracer) end(outcome string, at time.Time) {
 	}
 }
 
-// forget drops the messages of up to a time: what they changed is served to all clients, or is gone.
+// forget drops the messages up to a time: their changes are served to all clients, or were superseded.
 func (o *OriginTracer) forget(upTo time.Time) {
 	o.before, o.dropped = trace.Link{}, 0
 	o.waiting = slices.DeleteFunc(o.waiting, func(w waitingChange) bool { return !w.at.After(upTo) })

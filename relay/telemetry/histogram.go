@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// A spread is an instrument that says how many durations were how long.
+// A spread is a histogram of durations.
 type spread struct {
 	row
 	read func(r *Reading, put putAll)
@@ -65,8 +65,8 @@ func rows() (all []*row) {
 // A putAll takes a distribution and the values of the row's labels.
 type putAll func(d downstream.Distribution, labels ...string)
 
-// A producer tells readers of the table's histograms, for which OpenTelemetry has no instrument
-// that is observed. It implements sdk.Producer.
+// A producer exports the histograms of the table. OpenTelemetry has no asynchronous histogram. It implements
+// sdk.Producer.
 type producer struct {
 	read  func() Reading
 	scope instrumentation.Scope

@@ -50,7 +50,7 @@ type Group struct {
 	Key      string
 	Streams  int
 	Types    map[string]downstream.TypeStats // by type URL
-	Interest map[string]cache.InterestStats  // likewise
+	Interest map[string]cache.InterestStats  // by type URL
 }
 
 // other is the label of all types that the protocol does not know: clients and origins

@@ -42,7 +42,7 @@ type row struct {
 // A put takes a value and the values of the row's labels.
 type put func(value float64, labels ...string)
 
-// table has all instruments, in the order in which people read of them.
+// table has all instruments, in the order of metrics.md.
 var table = []row{
 	{"tender.build.info", gauge, "", "version", "Always 1; the label says which version runs.", func(r *Reading, put put) {
 		put(1, r.Status.Relay.Version)

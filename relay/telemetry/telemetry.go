@@ -25,8 +25,7 @@ import (
 // scope is the name of our instruments' library.
 const scope = "github.com/xdstender/tender"
 
-// Config says what is measured. Read is required; the zero value of each other field
-// works.
+// Config configures the telemetry. Read is required; the zero values of the other fields are valid.
 type Config struct {
 	// Read takes a reading. It is called for each reader, from any goroutine.
 	Read func() Reading
@@ -36,14 +35,14 @@ type Config struct {
 	Version, Instance string
 }
 
-// A Telemetry is what the relay tells of its numbers.
+// A Telemetry exports the metrics of the relay.
 type Telemetry struct {
 	provider *sdk.MeterProvider
 	page     http.Handler
 }
 
-// New returns telemetry, and begins to export if the OTEL_… variables ask for it. Errors:
-// a missing Read, an exporter that cannot be made of what these variables say.
+// New returns a Telemetry, and starts the exporters that the OTEL_… variables configure. Errors: a missing Read, or
+// invalid OTEL_… variables.
 func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Read == nil {
 		return nil, errors.New("telemetry: Read is nil")
@@ -89,7 +88,7 @@ func exports(signal string) bool {
 	return false
 }
 
-// resourceOf says whose metrics these are.
+// resourceOf returns the OpenTelemetry resource of the relay.
 func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	return resource.New(ctx,
 		resource.WithTelemetrySDK(),

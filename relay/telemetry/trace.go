@@ -26,17 +26,16 @@ import (
 type Tracer struct {
 	provider *sdk.TracerProvider
 
-	// Changes are sampled as the OTEL_… variables say. Deliveries are chosen by who tells of them, and
-	// what is slow or was refused is shown whether or not its change is.
+	// Changes are sampled according to the OTEL_… variables. Deliveries are selected by the caller: slow and rejected
+	// deliveries have spans even if their change has none.
 	changes, deliveries trace.Tracer
 
 	mu      sync.Mutex
 	origins map[string]*OriginTracer // by name
 }
 
-// NewTracer returns a tracer whose spans an exporter receives as they end, or, if it is nil, the one that the OTEL_…
-// variables ask for, in batches. The tracer is nil if nothing asks for one. Errors: an exporter that cannot be made of
-// what these variables say.
+// NewTracer returns a tracer that sends spans to an exporter as they end. If to is nil, it sends batches to the exporter
+// of the OTEL_… variables, and the tracer is nil if they configure none. Errors: invalid OTEL_… variables.
 func NewTracer(ctx context.Context, to sdk.SpanExporter, cfg Config) (*Tracer, error) {
 	var sink sdk.TracerProviderOption
 	switch {
@@ -133,7 +132,7 @@ func (r *received) Waits(at time.Time) {
 	}
 }
 
-// describe says which type a span is about, and which version of it readers see.
+// describe returns the type and the served version of a span.
 func describe(t *cache.Type) []attribute.KeyValue {
 	typeURL, glob, is := cache.SplitCollection(t.URL)
 	version := t.System()

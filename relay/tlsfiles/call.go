@@ -13,7 +13,7 @@ import (
 // maxTokenBytes bounds a token: servers take only so much of headers.
 const maxTokenBytes = 16 << 10
 
-// A CallConfig says what is sent with each call, or stream, to a server.
+// A CallConfig has the metadata of each call or stream to a server.
 type CallConfig struct {
 	// Token holds a bearer token, which is sent over TLS alone. Without a path, none is.
 	Token File
@@ -46,7 +46,7 @@ func (w *Watch) Calls(cfg CallConfig) (credentials.PerRPCCredentials, error) {
 	return c, nil
 }
 
-// parseToken reads a token, of which no error says more than its length.
+// parseToken reads a token. Its errors contain only the length of the token.
 func parseToken(content []byte) (string, error) {
 	token := bytes.TrimSpace(content)
 	switch {

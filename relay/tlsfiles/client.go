@@ -17,8 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// A ClientConfig says how a server is spoken to. The zero value verifies it by the
-// system's CAs and the name that it was dialled by.
+// A ClientConfig configures TLS to a server. The zero value verifies the server by the system's CAs and the dialled name.
 type ClientConfig struct {
 	// CA holds those that the server is verified by. Without a path, the system's do.
 	CA File
@@ -26,9 +25,8 @@ type ClientConfig struct {
 	// Cert and Key are shown to a server that asks for them. Both have a path or neither.
 	Cert, Key File
 
-	// ServerName is who the server must be, if that is a SPIFFE ID, which needs CA. Else the
-	// server must be who the authority of the connection says, which gRPC is told apart
-	// (grpc.WithAuthority).
+	// ServerName is the expected SPIFFE ID of the server, which needs CA. Otherwise the server must have the name of the
+	// connection's authority (grpc.WithAuthority).
 	ServerName string
 
 	// Insecure takes anybody for the server.
@@ -113,8 +111,8 @@ func (c *client) ClientHandshake(ctx context.Context, authority string, raw net.
 func (c *client) config() *tls.Config {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: suites}
 	if pair := c.files.pair.Load(); pair != nil {
-		// It is shown even to a server that names other CAs: it may know more than it
-		// names, and if not, what it says of this certificate tells people more.
+		// The certificate is sent even if the server names other CAs: it may accept more than it names, and if it does
+		// not, its error is more specific.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair, nil }
 	}
 	known := c.files.cas.Load()

@@ -48,8 +48,7 @@ func parsePair(cert, key File, certPEM, keyPEM []byte) (*tls.Certificate, error)
 	return nil, key.wrap(err)
 }
 
-// hasKey reports whether there is a block that holds a key as it is. What is wrong with
-// it is never quoted.
+// hasKey reports whether data has a block with an unencrypted key. Errors never quote it.
 func hasKey(data []byte) bool {
 	for {
 		var block *pem.Block
@@ -89,8 +88,7 @@ func parseCertificates(data []byte) (certs []*x509.Certificate, err error) {
 	return certs, nil
 }
 
-// parseCAs reads a file of CAs. Their validity is that of the one that lasts longest: of
-// old ones beside it nobody needs to hear.
+// parseCAs reads a file of CAs. Their validity is that of the CA that expires last: expired CAs beside it are normal.
 func parseCAs(f File, data []byte) ([]*x509.Certificate, validity, error) {
 	certs, err := parseCertificates(data)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// A ServerConfig says how clients are spoken to.
+// A ServerConfig configures TLS to clients.
 type ServerConfig struct {
 	// Cert and Key are shown to clients. Required.
 	Cert, Key File

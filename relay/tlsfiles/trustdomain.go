@@ -143,8 +143,8 @@ func (c *clientCAs) verifyBinding(leaf, root *x509.Certificate) error {
 	return nil
 }
 
-// unbound returns how many CAs may vouch for a trust domain although nothing says that they are of it. A CA that
-// another one of the file has signed does not count, and certificates with one key count once.
+// unbound returns the number of CAs without a trust domain that may issue certificates of this domain. CAs that another CA
+// of the file has signed do not count, and CAs with the same key count once.
 func (c *clientCAs) unbound(domain string) int {
 	if c.bound != nil || c.owned[domain] {
 		return 0
@@ -168,8 +168,8 @@ func (c *clientCAs) isSubordinate(cert *x509.Certificate) bool {
 	return false
 }
 
-// VouchedBy returns how many CAs without a SPIFFE ID may vouch for a trust domain that is not bound to CAs, and whether
-// any CA may vouch for it at all.
+// VouchedBy returns the number of CAs without a SPIFFE ID that may issue certificates of a trust domain that is not bound
+// to CAs, and whether any CA may.
 func (s *Server) VouchedBy(domain string) (unbound int, vouched bool) {
 	clients := s.clients.Load()
 	if clients == nil {

@@ -27,7 +27,7 @@ type File struct {
 	Path     string // empty if there is none
 }
 
-// String returns the file as one finds it in the environment.
+// String returns the file as VARIABLE="path".
 func (f File) String() string { return f.Variable + "=" + strconv.Quote(f.Path) }
 
 func (f File) wrap(err error) error { return fmt.Errorf("%s: %w", f, err) }
@@ -65,7 +65,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// A Status says how files stand that are read together.
+// A Status is the state of files that are loaded together.
 type Status struct {
 	Files []File
 
@@ -119,13 +119,13 @@ type source struct {
 	seen     string // by the last look
 	settled  string // that two looks saw
 	validity        // of what is in force
-	expired  bool   // was told
+	expired  bool   // was logged
 
 	status atomic.Pointer[Status]
 }
 
-// open reads files for the first time. What has expired is used, with a warning: who says so
-// to clients is the handshake, and a new file may be on its way.
+// open reads files for the first time. Expired certificates are used, with a warning: handshakes fail with a clear error,
+// and a new file may come.
 func (w *Watch) open(parse func([][]byte) (reading, error), files ...File) error {
 	s := &source{files: files, parse: parse}
 	contents, err := s.read()
@@ -148,8 +148,7 @@ func (w *Watch) open(parse func([][]byte) (reading, error), files ...File) error
 	return nil
 }
 
-// File opens a file of another kind. parse says how to put it in force, now and when it
-// changes.
+// File opens a file of another kind. parse returns a function that puts its content in use, now and after changes.
 func (w *Watch) File(f File, parse func(content []byte) (use func(), err error)) error {
 	return w.open(func(contents [][]byte) (reading, error) {
 		use, err := parse(contents[0])
@@ -278,7 +277,7 @@ func cause(err error) error {
 	return err
 }
 
-// state tells what was read from anything else that might have been.
+// state returns a digest of the contents or of the error.
 func state(contents [][]byte, err error) string {
 	if err != nil {
 		return "error: " + err.Error()
