@@ -78,7 +78,9 @@ func (c *benchClient) ack(b testing.TB) {
 	if !r.Delta {
 		r.Version = c.last.Body.Version() // names that it repeats are left out when it is decoded
 	}
-	check.OK(b, c.st.say(&r, time.Now()))
+	if more, _ := c.st.received(&r, c.st.introduce(&r)); !more {
+		b.Fatal(<-c.st.over)
+	}
 }
 
 // deliveries are the ways in which a client may be sent one change among resources.

@@ -29,69 +29,78 @@ type waiting struct {
 	from *identity // the identity in the request; nil if it has no new one
 }
 
-// receive takes requests until the client closes its side or the stream ends.
+// receive takes requests until the client closes its side or the stream ends. All of them are decoded into one value,
+// which holds nothing while no request comes.
 func (s *stream) receive() {
-	r := new(wire.Request)
-	limits := s.cfg.limits(s.account)
-	limits.Latest = new(wire.LatestNames)
-	for more := true; more; {
-		*r = wire.Request{Delta: s.delta, Limits: limits}
-		err := s.rpc.RecvMsg(r)
-		var who *identity
-		if err == nil {
-			who = s.introduce(r)
-		}
-		done := s.awaitShare(r)
-		var wait time.Duration
-		more, wait = s.received(r, who, err)
+	r := &wire.Request{Delta: s.delta, Limits: s.cfg.limits(s.account)}
+	r.Latest = new(wire.LatestNames)
+	for more := true; more; r.Clear() {
+		more = s.receiveNext(r)
+	}
+}
+
+// receiveNext waits for a request and takes it. It reports whether more may come.
+func (s *stream) receiveNext(r *wire.Request) (more bool) {
+	if err := s.rpc.RecvMsg(r); err != nil {
+		s.receiveEnded(err)
+		return false
+	}
+	who := s.introduce(r)
+	done := s.awaitShare(r)
+	more, wait := s.received(r, who)
+	if done != nil {
 		done()
-		if wait > 0 {
-			s.server.throttled.Add(1)
-			select {
-			case <-time.After(wait):
-			case <-s.rpc.Context().Done():
-			}
-		}
+	}
+	if wait > 0 {
+		s.throttle(wait)
+	}
+	return more
+}
+
+// throttle waits before the next request of a client that is over its rate limit.
+func (s *stream) throttle(wait time.Duration) {
+	s.server.throttled.Add(1)
+	select {
+	case <-time.After(wait):
+	case <-s.rpc.Context().Done():
 	}
 }
 
 // awaitShare waits for its peer's share of time if a request subscribes to more than manyNames names that the
 // client's node group does not know: a client can invent names faster than the relay can subscribe to them (B.35).
 // Names that the group knows cost little, so a fleet behind one address does not wait. The receiver calls awaitShare
-// without the stream's lock, and done once the request was handled.
+// without the stream's lock, and done, unless it is nil, once the request was handled.
 func (s *stream) awaitShare(r *wire.Request) (done func()) {
-	done = func() {}
 	if len(r.Subscribe) <= manyNames || s.introduced.view == nil || s.introduced.view.Unknown(r.TypeURL, r.Subscribe, manyNames) <= manyNames {
-		return done
+		return nil
 	}
 	ctx := s.rpc.Context()
-	if turn, err := s.server.guard.Turn(ctx, s.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt); err == nil {
-		done = turn
+	done, err := s.server.guard.Turn(ctx, s.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt)
+	if err != nil {
+		return nil // the stream has ended
 	}
 	return done
 }
 
-// received takes a request and the identity that it introduces, or the end of the client's side. It reports whether
-// more may come, and how long to wait before reading it, if the client is over its rate limit. A request that only
+// received takes a request and the identity that it introduces. It reports whether more may come, and how long to wait
+// before reading it, if the client is over its rate limit: answers to responses do not count. A request that only
 // answers a response is handled at once. Any other waits for the stream's turn: handling it makes a goroutine's stack
 // grow to 8 KiB for good, and each stream has a receiver. Those that wait are answered together, by the newest of
 // each type (R034).
-func (s *stream) received(r *wire.Request, who *identity, err error) (more bool, wait time.Duration) {
+func (s *stream) received(r *wire.Request, who *identity) (more bool, wait time.Duration) {
 	s.lock.take()
 	defer s.lock.leave()
 	now := time.Now()
-	if err == nil && !s.awaited(r) {
+	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
+	if sub == nil || !sub.Answers(r) {
 		wait = s.pace.ReserveN(now, 1).DelayFrom(now)
 	}
 	switch {
 	case s.ended:
 		s.account.Release(r.Size)
 		who.drop()
-	case err != nil:
-		s.handleWaiting(now)
-		s.noMore(guard.ReceiveStatus(err), now)
-	case len(s.waiting) == 0 && s.answers(r):
-		s.answered(r, who, now)
+	case who == nil && len(s.waiting) == 0 && onlyAnswers(sub, r):
+		s.answered(sub, r, now)
 	default:
 		s.waiting = append(s.waiting, &waiting{*r, who})
 		if len(s.waiting) > maxWaiting || len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > manyNames {
@@ -99,29 +108,28 @@ func (s *stream) received(r *wire.Request, who *identity, err error) (more bool,
 		}
 		s.wake()
 	}
-	return err == nil && !s.ended, wait
+	return !s.ended, wait
 }
 
-// awaited reports whether a request is the answer to a response, which does not count against the rate limit.
-func (s *stream) awaited(r *wire.Request) bool {
-	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
-	return sub != nil && sub.Answers(r)
+// receiveEnded takes the end of the client's side.
+func (s *stream) receiveEnded(err error) {
+	s.lock.take()
+	defer s.lock.leave()
+	now := time.Now()
+	s.handleWaiting(now)
+	s.noMore(guard.ReceiveStatus(err), now)
 }
 
-// answers reports whether a request changes no names and refuses nothing.
-func (s *stream) answers(r *wire.Request) bool {
-	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
-	return sub != nil && r.Err == nil && !r.Refused && sub.Repeats(r)
+// onlyAnswers reports whether a request changes nothing of a subscription, and refuses no response. Then nothing in it
+// needs a check that handle makes, but what the request before it passed.
+func onlyAnswers(sub *subscription.Subscription, r *wire.Request) bool {
+	return sub != nil && r.Err == nil && !r.Refused && len(r.InitialVersions) == 0 && sub.Repeats(r)
 }
 
-// answered handles a request that changes no names.
-func (s *stream) answered(r *wire.Request, who *identity, now time.Time) {
-	err := s.handle(r, who, now)
+// answered handles a request that onlyAnswers.
+func (s *stream) answered(sub *subscription.Subscription, r *wire.Request, now time.Time) {
+	s.update(sub, r, now)
 	s.account.Release(r.Size)
-	if err != nil {
-		s.end(err)
-		return
-	}
 	if s.leave.due(now) || !s.idle { // else nothing waits for it, and what changes wakes the stream
 		s.wake()
 	}
@@ -162,6 +170,12 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	if err := s.filterNames(sub, r); err != nil {
 		return err
 	}
+	s.update(sub, r, now)
+	return nil
+}
+
+// update has a subscription take a request whose type and names were checked.
+func (s *stream) update(sub *subscription.Subscription, r *wire.Request, now time.Time) {
 	read, refused := sub.Request(r, now)
 	if refused {
 		s.server.logNACK(s.client, r, sub.Refusal())
@@ -171,11 +185,10 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 	}
 	s.read = max(s.read, read)
 	if s.client.debugs() {
-		s.client.log().Debug("request handled", slog.String("type_url", r.TypeURL), slog.Bool("refused", refused),
+		s.client.log().Debug("request handled", slog.String("type_url", sub.TypeURL), slog.Bool("refused", refused),
 			slog.String("subscription", sub.String()))
 	}
 	s.admitRefused()
-	return nil
 }
 
 // filterNames leaves in a request the names that the client may have. A request that repeats its names stays as it is.

@@ -139,6 +139,13 @@ func (r *Request) receive(msg []byte) error {
 	return r.Decode(msg)
 }
 
+// Clear makes r what it was before a message was received: all but r.Delta and the limits is zero.
+func (r *Request) Clear() {
+	limits, delta := r.Limits, r.Delta
+	*r = Request{} // a literal with fields would be copied from the stack of every stream's receiver
+	r.Limits, r.Delta = limits, delta
+}
+
 // Hold implements Memory: it charges r.Memory, and notes that in r.Size.
 func (r *Request) Hold(bytes int) error {
 	if r.Memory == nil || bytes <= 0 {
@@ -158,7 +165,9 @@ func (r *Request) Decode(msg []byte) error {
 	if r.Delta {
 		fields = deltaFields[:]
 	}
-	*r = Request{Limits: r.Limits, Delta: r.Delta, Size: r.Size}
+	size := r.Size
+	r.Clear()
+	r.Size = size
 	found := survey(fields, msg)
 	r.NamesSum = found.sum
 	r.Repeated = !r.Delta && r.Latest != nil && r.Latest.repeats(found)
@@ -183,13 +192,15 @@ func (r *Request) Decode(msg []byte) error {
 // What a message of a request holds, as far as its fields are well formed.
 type surveyed struct {
 	count   [fieldError + 1]int // of each field
-	sum     uint64              // of the names subscribed to
+	sum     uint64              // of the names subscribed to, zero if there are none
 	typeURL []byte
 }
 
+// sumFactor makes the sum of names depend on the order of their runs. It is odd, so no bit is lost.
+const sumFactor = 0x9e3779b97f4a7c15
+
+// survey looks through a message without hashing anything in a request that has no names, as nearly all ACKs are.
 func survey(fields []requestField, msg []byte) (found surveyed) {
-	var sum maphash.Hash
-	sum.SetSeed(namesSeed)
 	for f := (fieldReader{msg: msg}); f.next(); {
 		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
 			continue
@@ -199,12 +210,11 @@ func survey(fields []requestField, msg []byte) (found surveyed) {
 		switch field {
 		case fieldSubscribe, fieldSubscribeLocator:
 			found.count[field] += f.run()
-			_, _ = sum.Write(f.raw())
+			found.sum = found.sum*sumFactor + maphash.Bytes(namesSeed, f.raw())
 		case fieldTypeURL:
 			found.typeURL = f.val
 		}
 	}
-	found.sum = sum.Sum64()
 	return found
 }
 
