@@ -20,6 +20,7 @@ type queue struct {
 	newcomers line
 	passed    int // turns of served streams since the last turn of a new stream
 	workers   int // running ones; they end when the queue is empty
+	most      int // workers that may run, set by the first: to read GOMAXPROCS takes a lock of the runtime
 
 	turns, idle int64 // turns so far, and those of them in which nothing was sent
 
@@ -64,7 +65,10 @@ func (q *queue) push(s *stream) {
 	} else {
 		q.newcomers.push(s)
 	}
-	if q.workers < runtime.GOMAXPROCS(0) {
+	if q.workers == 0 {
+		q.most = runtime.GOMAXPROCS(0)
+	}
+	if q.workers < q.most {
 		q.workers++
 		go q.work()
 	}
