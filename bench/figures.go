@@ -27,6 +27,8 @@ type figures struct {
 	spent         float64 // CPU of the changes, in seconds
 	reached       float64 // until all have a change, in ms: the median of the changes
 	cores         float64 // CPU seconds a second, while changes are made
+	connects      float64 // connections that were established a second
+	resumed       float64 // part of them that resumed a TLS session, in %
 	join          float64 // until a client that connects is in sync, in ms: the longest of some
 
 	origin *originFigures // what the control plane pays; nil if it is not looked at

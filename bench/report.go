@@ -148,6 +148,8 @@ var columns = []struct {
 	{"in one response with others", func(f figures) float64 { return f.merged }},
 	{"in sync, ms", synced},
 	{"CPU until then, ms", syncCPU},
+	{"connections a second", func(f figures) float64 { return f.connects }},
+	{"of these with a resumed session, %", func(f figures) float64 { return f.resumed }},
 	{"RSS a client, KiB", resident},
 	{"peak RSS above, MiB", peak},
 	{"highest RSS above that in peace, MiB", highest},

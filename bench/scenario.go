@@ -85,7 +85,7 @@ func (o options) scaled(n int) int { return max(int(float64(n)*o.scale), min(n, 
 func scenarios(o options) []scenario {
 	return []scenario{
 		o.idle(), o.wildcard(), o.manyClusters(), o.sotw(), o.cold(), o.envoys(), o.sparse(), o.names(), o.byName(), o.single(), o.storm(), o.stalled(),
-		o.tree(), o.atScale(), o.traces(), o.rollouts(), o.hostile(), o.fleet(), o.returned(), o.model(),
+		o.tree(), o.atScale(), o.secured(), o.traces(), o.rollouts(), o.hostile(), o.fleet(), o.returned(), o.model(),
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/xdstender/tender/bench/certs"
 	"github.com/xdstender/tender/bench/content"
 	"github.com/xdstender/tender/bench/load"
 	"github.com/xdstender/tender/bench/process"
@@ -33,6 +34,8 @@ type setup struct {
 	groups    int      // node groups, of a control plane that restarts; 0 for another one
 	opaque    bool     // its versions are no hashes
 	polled    bool     // Tenders take polls
+	tls       bool     // clients use mutual TLS
+	resume    bool     // the bare gRPC server resumes their sessions
 	sampled   float64  // part of the changes that a Tender traces; 0 for no traces at all
 	stages    string   // TENDER_ROLLOUT of a Tender that has snapshots and an operator; empty for neither
 }
@@ -51,7 +54,9 @@ type stage struct {
 	arrivals  *arrivals // of Envoys that have a change, if the setup is a fleet
 	operator  string    // where a Tender with stages takes commands
 	snapshots string    // its directory
-	withheld  string    // the type that it shows some clients otherwise than the origin has it; empty if there is none
+	certs     *certs.Set
+	keys      string // directory of the Tenders' certificates
+	withheld  string // the type that it shows some clients otherwise than the origin has it; empty if there is none
 	stderr    *output
 	opened    int
 
@@ -80,7 +85,12 @@ func raise(kind, tender string, s setup) (st *stage, err error) {
 	if kind == "tender" {
 		role = "origin"
 	}
-	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, ByName: s.byName, TenderOptions: tenderOptions}
+	if s.tls {
+		if st.certs, err = certs.New(); err != nil {
+			return st, err
+		}
+	}
+	o := serve.Options{Kinds: s.kinds, SotW: s.sotw, Workers: s.workers, ByName: s.byName, TenderOptions: tenderOptions, TLS: st.certs, Resume: s.resume}
 	if s.groups > 0 {
 		role, o.Groups, o.Opaque = "returning", s.groups, s.opaque
 	}
@@ -150,6 +160,13 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 		}
 		environ = append(environ, st.sink.environ(st.sampled)...)
 	}
+	if st.certs != nil {
+		more, err := st.secure()
+		if err != nil {
+			return "", err
+		}
+		environ = append(environ, more...)
+	}
 	if st.stages != "" {
 		more, err := st.runInStages()
 		if err != nil {
@@ -179,20 +196,26 @@ func (st *stage) strike() {
 	if st.arrivals != nil {
 		st.arrivals.close()
 	}
-	if st.snapshots != "" {
-		_ = os.RemoveAll(st.snapshots) // of temporary files
+	for _, temporary := range []string{st.snapshots, st.keys} {
+		if temporary != "" {
+			_ = os.RemoveAll(temporary)
+		}
+	}
+}
+
+// openOf returns the order to start clients, up to n of all.
+func (st *stage) openOf(first, n int) load.Open {
+	return load.Open{
+		Addresses: st.addresses, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: smallBuffer, Buffered: st.buffered,
+		First: first, Clients: n - first, All: max(n, st.clients), Streams: st.streams, TLS: st.certs,
 	}
 }
 
 // open starts clients, up to n of all, and waits until they are in sync. It returns
 // how long that took.
 func (st *stage) open(n int) (time.Duration, error) {
-	o := load.Open{
-		Addresses: st.addresses, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: smallBuffer, Buffered: st.buffered,
-		First: st.opened, Clients: n - st.opened, All: max(n, st.clients), Streams: st.streams,
-	}
 	start := time.Now()
-	if err := st.load.Call("Open", o, &struct{}{}); err != nil {
+	if err := st.load.Call("Open", st.openOf(st.opened, n), &struct{}{}); err != nil {
 		return 0, err
 	}
 	st.opened = n
@@ -214,9 +237,14 @@ func (st *stage) join(f *figures, n int) error {
 
 // await waits until the load generator has come so far.
 func (st *stage) await(what string, reached func(load.Progress) bool) (p load.Progress, err error) {
+	return awaitLoad(st.load, what, reached)
+}
+
+// awaitLoad is await for any load generator.
+func awaitLoad(generator *process.Process, what string, reached func(load.Progress) bool) (p load.Progress, err error) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		p = load.Progress{} // what is 0 is not sent
-		if err := st.load.Call("Progress", struct{}{}, &p); err != nil {
+		if err := generator.Call("Progress", struct{}{}, &p); err != nil {
 			return p, err
 		}
 		if reached(p) {

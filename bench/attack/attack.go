@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/bench/content"
 	"github.com/xdstender/tender/bench/h2"
+	"github.com/xdstender/tender/bench/process"
 )
 
 // kinds are the attacks, by name.
@@ -65,7 +66,7 @@ func (a *Attack) Start(o Order, _ *struct{}) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
-	if err := giveWay(); err != nil {
+	if err := process.GiveWay(); err != nil {
 		return err
 	}
 	for range o.Connections {

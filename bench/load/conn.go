@@ -1,8 +1,11 @@
 package load
 
 import (
+	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 
@@ -21,12 +24,18 @@ type conn struct {
 	socket  int            // -1 when it is closed
 	stalled bool           // reads nothing
 	clients []*client      // by stream, see h2.StreamIndex
+	settled bool           // whether the server's settings have come
+
+	config  *tls.Config // nil without TLS, as are tls and wire
+	session session     // of the last connection
+	tls     *tls.Conn
+	wire    *wire
 
 	in      []byte // the start of a frame
 	granted uint32 // bytes received since the connection's window was updated last
 
 	pending []*client // whose messages wait for a window
-	out     []byte    // frames that wait for the socket
+	out     []byte    // frames that wait for the socket, or for their encryption
 	writing bool      // whether the poll waits for the socket
 	total   int       // bytes that the server lets the connection send
 	initial int       // window of a new stream, by the server's settings
@@ -34,7 +43,7 @@ type conn struct {
 
 // reset makes a connection ready to open its streams on a new socket.
 func (c *conn) reset(socket int, path string) {
-	c.socket = socket
+	c.socket, c.settled = socket, false
 	c.in, c.granted, c.pending = nil, 0, nil
 	c.writing = true // until it is connected
 	c.out = h2.ClientPreface(path)
@@ -50,22 +59,57 @@ func (c *conn) reset(socket int, path string) {
 // flush writes the pending messages and frames that windows and socket admit.
 func (c *conn) flush(p *h2.Poll) error {
 	c.pending = slices.DeleteFunc(c.pending, c.frameBody)
-	if len(c.out) == 0 {
-		return nil
+	unsent, err := c.seal()
+	if err != nil || len(*unsent) == 0 {
+		return err
 	}
-	n := 0
 	if !c.writing {
-		var err error
-		if n, err = h2.Write(c.socket, c.out); err != nil {
+		if err := c.write(unsent); err != nil {
 			return err
 		}
 	}
-	c.out = c.out[:copy(c.out, c.out[n:])]
-	if wait := len(c.out) > 0; wait != c.writing {
+	if wait := len(*unsent) > 0; wait != c.writing {
 		c.writing = wait
 		return p.Change(c.socket, wait)
 	}
 	return nil
+}
+
+// seal encrypts the frames if the connection has TLS, and returns the bytes for the socket.
+func (c *conn) seal() (unsent *[]byte, err error) {
+	if c.tls == nil {
+		return &c.out, nil
+	}
+	if len(c.out) > 0 {
+		if _, err := c.tls.Write(c.out); err != nil {
+			return nil, fmt.Errorf("encrypt: %w", err)
+		}
+		c.out = c.out[:0]
+	}
+	return &c.wire.out, nil
+}
+
+// write writes what the socket takes, and removes that from unsent.
+func (c *conn) write(unsent *[]byte) error {
+	n, err := h2.Write(c.socket, *unsent)
+	*unsent = (*unsent)[:copy(*unsent, (*unsent)[n:])]
+	return err
+}
+
+// read reads what is there into b; 0 bytes if that is nothing.
+func (c *conn) read(b []byte) (int, error) {
+	if c.tls == nil {
+		return h2.Read(c.socket, b)
+	}
+	n, err := c.tls.Read(b)
+	switch {
+	case errors.Is(err, errNothing):
+		return n, nil
+	case errors.Is(err, io.EOF):
+		return n, h2.ErrClosed
+	default:
+		return n, err
+	}
 }
 
 // frameBody moves the messages of a client into frames, as far as the windows admit, and reports whether none is left.
@@ -88,15 +132,14 @@ func (c *conn) writable(p *h2.Poll) error {
 		return nil
 	}
 	c.writing = false
-	if len(c.out) == 0 && len(c.pending) == 0 {
-		return p.Change(c.socket, false)
-	}
-	n, err := h2.Write(c.socket, c.out)
+	unsent, err := c.seal()
 	if err != nil {
 		return err
 	}
-	c.out = c.out[:copy(c.out, c.out[n:])]
-	if c.writing = len(c.out) > 0; !c.writing {
+	if err := c.write(unsent); err != nil {
+		return err
+	}
+	if c.writing = len(*unsent) > 0; !c.writing {
 		if err := p.Change(c.socket, false); err != nil {
 			return err
 		}
@@ -173,6 +216,7 @@ func (c *conn) grant(n uint32) {
 
 // settings applies the server's settings and answers them.
 func (c *conn) settings(payload []byte) {
+	c.settled = true
 	for ; len(payload) >= 6; payload = payload[6:] {
 		if http2.SettingID(binary.BigEndian.Uint16(payload)) == http2.SettingInitialWindowSize {
 			initial := int(binary.BigEndian.Uint32(payload[2:]))

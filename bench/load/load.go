@@ -9,6 +9,7 @@
 package load
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,8 +18,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/xdstender/tender/bench/certs"
 	"github.com/xdstender/tender/bench/content"
 	"github.com/xdstender/tender/bench/h2"
+	"github.com/xdstender/tender/bench/process"
 )
 
 // A Load is a number of clients. Its methods may be called at once; those with two
@@ -70,6 +73,9 @@ type Open struct {
 	// Streams is how many clients share a connection; 0 is one.
 	Streams int
 
+	// TLS has what the clients need for mutual TLS; nil is plaintext.
+	TLS *certs.Set
+
 	// ReceiveBuffer is that of the sockets of the clients with numbers below Buffered,
 	// in bytes. Without it, and for all others, it is the system's.
 	ReceiveBuffer int
@@ -86,10 +92,17 @@ func (l *Load) Open(o Open, _ *struct{}) error {
 		}
 		addresses = append(addresses, address)
 	}
+	var config *tls.Config
+	if o.TLS != nil {
+		var err error
+		if config, err = o.TLS.Client(); err != nil {
+			return err
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for number, last := o.First, o.First+o.Clients; number < last; {
-		c := &conn{address: addresses[number%len(addresses)]}
+		c := &conn{address: addresses[number%len(addresses)], config: config}
 		if number < o.Buffered {
 			c.buffer = o.ReceiveBuffer
 		}
@@ -120,12 +133,21 @@ func (c *conn) add(number int, o Open) error {
 	return nil
 }
 
-// connect opens a connection and queues the subscriptions of its clients.
+// connect opens a connection.
 func (l *Load) connect(c *conn, returning bool) error {
+	if c.config != nil {
+		go l.connectTLS(c, returning)
+		return nil
+	}
 	socket, err := h2.Dial(c.address, c.buffer)
 	if err != nil {
 		return err
 	}
+	return l.begin(c, socket, returning)
+}
+
+// begin has the poll serve a socket, and queues the subscriptions of the connection's clients.
+func (l *Load) begin(c *conn, socket int, returning bool) error {
 	path := deltaPath
 	if c.clients[0].sotw {
 		path = sotwPath
@@ -190,6 +212,9 @@ func (l *Load) Return(struct{}, *struct{}) error {
 	return nil
 }
 
+// GiveWay leaves the machine to other processes as far as possible, for clients that are not measured.
+func (l *Load) GiveWay(struct{}, *struct{}) error { return process.GiveWay() }
+
 // Stall makes the first n clients stop reading. Each must have a connection of its own.
 func (l *Load) Stall(n int, _ *struct{}) error {
 	l.mu.Lock()
@@ -218,6 +243,8 @@ type Progress struct {
 	Responses  int   // responses received
 	Bytes      int   // their length, as gRPC counts it
 	Last       int64 // when a client last got something it did not have, in Unix nanoseconds
+	Connected  int   // connections on which the server's settings were received
+	Resumed    int   // connections whose TLS session was resumed
 }
 
 // Progress returns how far the clients have come, or what went wrong.
@@ -326,12 +353,25 @@ func (l *Load) serve(c *conn, events uint32) error {
 	if events&(unix.EPOLLIN|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
 		return nil
 	}
-	kept := copy(l.buffer, c.in)
-	n, err := h2.Read(c.socket, l.buffer[kept:])
-	if err != nil {
-		return err
+	for {
+		more, err := l.read(c)
+		if err != nil {
+			return err
+		}
+		if !more {
+			return c.flush(l.poll)
+		}
 	}
-	now := time.Now().UnixNano()
+}
+
+// read reads once, and reports whether it has to be called again: with TLS, records may be left that the poll does not see.
+func (l *Load) read(c *conn) (more bool, err error) {
+	kept := copy(l.buffer, c.in)
+	n, err := c.read(l.buffer[kept:])
+	if err != nil || n == 0 {
+		return false, err
+	}
+	now, settled := time.Now().UnixNano(), c.settled
 	to := func(c *client) sink {
 		return sink{
 			resource: func(r resource) error { return l.note(c, r, now) },
@@ -342,18 +382,21 @@ func (l *Load) serve(c *conn, events uint32) error {
 	for {
 		f, n, err := h2.NextFrame(rest)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if n == 0 {
 			break
 		}
 		if err := c.frame(f, to); err != nil {
-			return err
+			return false, err
 		}
 		rest = rest[n:]
 	}
+	if c.settled && !settled {
+		l.progress.Connected++
+	}
 	c.in = append(c.in[:0], rest...)
-	return c.flush(l.poll)
+	return c.tls != nil, nil
 }
 
 // answer notes a response and queues the ACK.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/mem"
 
 	"github.com/xdstender/tender/bench/content"
@@ -24,6 +25,7 @@ type bare struct {
 	set    *content.Set
 	sotw   bool
 	byName bool
+	secure []grpc.ServerOption // TLS, if there is any
 
 	// Guarded by mu. Shards are woken in it, so that what a stream is sent first and
 	// what changes after that have an order.
@@ -110,17 +112,24 @@ func (s *shard) leave(stream grpc.ServerStream) {
 	}
 }
 
-func newBare(o Options, set *content.Set) *bare {
+func newBare(o Options, set *content.Set) (*bare, error) {
 	b := &bare{
 		set: set, sotw: o.SotW, byName: o.ByName, own: o.Workers == 0,
 		first: map[string][]mem.BufferSlice{}, last: map[string]mem.BufferSlice{},
+	}
+	if o.TLS != nil {
+		config, err := o.TLS.Server(o.Resume)
+		if err != nil {
+			return nil, err
+		}
+		b.secure = []grpc.ServerOption{grpc.Creds(credentials.NewTLS(config))}
 	}
 	for range o.Workers {
 		s := newShard()
 		b.shards = append(b.shards, s)
 		go s.run(nil) // until the process ends
 	}
-	return b
+	return b, nil
 }
 
 // start implements backend.
@@ -128,12 +137,12 @@ func (b *bare) start() (string, error) {
 	for _, k := range b.set.Kinds() {
 		b.first[k.TypeURL] = b.everything(k)
 	}
-	server := grpc.NewServer(
+	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(passCodec{}),
 		grpc.StaticStreamWindowSize(windows),
 		grpc.StaticConnWindowSize(windows),
-		grpc.MaxRecvMsgSize(16<<20),
-	)
+		grpc.MaxRecvMsgSize(16 << 20),
+	}, b.secure...)...)
 	server.RegisterService(adsService(b.serve), nil)
 	return serveGRPC(server)
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/xdstender/tender/bench/certs"
 	"github.com/xdstender/tender/bench/content"
 )
 
@@ -32,6 +33,10 @@ type Options struct {
 	// TenderOptions says that go-control-plane runs on a gRPC server with Tender's
 	// options rather than the default ones.
 	TenderOptions bool
+
+	// TLS has the bare gRPC server take mutual TLS only, and Resume has it resume sessions. nil is plaintext.
+	TLS    *certs.Set
+	Resume bool
 
 	// Probe is the address that Envoys send a health check to once they have a change, for the kind fleet.
 	Probe string
@@ -67,7 +72,7 @@ func (s *Server) Start(o Options, address *string) (err error) {
 	case "raw":
 		s.backend, err = newRaw(o, s.set)
 	case "grpc":
-		s.backend = newBare(o, s.set)
+		s.backend, err = newBare(o, s.set)
 	case "origin":
 		s.backend = newOrigin(s.set)
 	case "fleet":

@@ -13,13 +13,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"testing"
 	"time"
 )
 
 // A CA signs certificates for the length of a test.
 type CA struct {
-	t    testing.TB
+	t    TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 
@@ -44,10 +43,10 @@ type Leaf struct {
 type Pair struct{ Cert, Key []byte }
 
 // NewCA returns a new CA.
-func NewCA(t testing.TB) *CA { return NewCAOf(t, "") }
+func NewCA(t TB) *CA { return NewCAOf(t, "") }
 
 // NewCAOf returns a new CA of a SPIFFE trust domain, such as spiffe://example.org. An empty domain means none.
-func NewCAOf(t testing.TB, domain string) *CA {
+func NewCAOf(t TB, domain string) *CA {
 	t.Helper()
 	ca := &CA{t: t, key: newKey(t)}
 	template := ca.template(domain)
@@ -90,14 +89,14 @@ func (ca *CA) template(domain string) *x509.Certificate {
 }
 
 // uris returns what a certificate with one URI, or with none, has.
-func uris(t testing.TB, text string) []*url.URL {
+func uris(t TB, text string) []*url.URL {
 	t.Helper()
 	if text == "" {
 		return nil
 	}
 	uri, err := url.Parse(text)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	return []*url.URL{uri}
 }
@@ -133,54 +132,54 @@ func (ca *CA) Sign(l Leaf) Pair {
 	_, cert := create(ca.t, template, ca.cert, &key.PublicKey, ca.key)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		ca.t.Fatal(err)
+		ca.t.Fatalf("%v", err)
 	}
 	return Pair{slices.Concat(cert, ca.chain), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}
 }
 
 // Write puts the pair into a directory, as tls.crt and tls.key, and returns their paths.
-func (p Pair) Write(t testing.TB, dir string) (cert, key string) {
+func (p Pair) Write(t TB, dir string) (cert, key string) {
 	t.Helper()
 	return WriteFile(t, dir, "tls.crt", p.Cert), WriteFile(t, dir, "tls.key", p.Key)
 }
 
 // WriteFile writes a file that only its owner may read, and returns its path.
-func WriteFile(t testing.TB, dir, name string, content []byte) string {
+func WriteFile(t TB, dir, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	return path
 }
 
-func create(t testing.TB, template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) (*x509.Certificate, []byte) {
+func create(t TB, template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) (*x509.Certificate, []byte) {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func newKey(t testing.TB) *ecdsa.PrivateKey {
+func newKey(t TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	return key
 }
 
-func serial(t testing.TB) *big.Int {
+func serial(t TB) *big.Int {
 	t.Helper()
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	return n
 }

@@ -1,4 +1,4 @@
-package attack
+package process
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveWay leaves the machine to those who are measured as far as it can, as an attacker on a machine of its own
+// GiveWay leaves the machine to those who are measured as far as it can, as an attacker on a machine of its own
 // does: the process keeps to one processor, at the lowest priority. Threads that begin later inherit both.
-func giveWay() error {
+func GiveWay() error {
 	var all, own unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		return fmt.Errorf("give way: %w", err)

@@ -1,0 +1,89 @@
+// Package certs makes the certificates of benchmarks with mutual TLS, and the configurations that use them.
+package certs
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/xdstender/tender/bench/bound"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// A Set is a CA, and the certificate and key of each end, in PEM. All keys are of P-256. All clients show the same
+// certificate.
+type Set struct {
+	CA                    []byte
+	ServerCert, ServerKey []byte
+	ClientCert, ClientKey []byte
+}
+
+// host is the address of all servers.
+const host = "127.0.0.1"
+
+// New returns a new set, which is valid for an hour.
+func New() (*Set, error) {
+	tb := bound.New()
+	s := &Set{}
+	err := tb.Do(func() {
+		ca := relaytest.NewCA(tb)
+		server, client := ca.Sign(relaytest.Leaf{Names: []string{host}}), ca.Sign(relaytest.Leaf{URI: "spiffe://bench/client"})
+		*s = Set{ca.PEM, server.Cert, server.Key, client.Cert, client.Key}
+	})
+	if err := errors.Join(err, tb.End()); err != nil {
+		return nil, fmt.Errorf("make certificates: %w", err)
+	}
+	return s, nil
+}
+
+// Environ writes the files of a Tender into a directory, and returns the variables that name them.
+func (s *Set) Environ(dir string) (environ []string, err error) {
+	for _, file := range []struct {
+		variable, name string
+		content        []byte
+	}{
+		{"TENDER_TLS_CERT", "tls.crt", s.ServerCert}, {"TENDER_TLS_KEY", "tls.key", s.ServerKey}, {"TENDER_TLS_CLIENT_CA", "ca.crt", s.CA},
+	} {
+		path := filepath.Join(dir, file.name)
+		if err := os.WriteFile(path, file.content, 0o600); err != nil {
+			return nil, fmt.Errorf("write certificates: %w", err)
+		}
+		environ = append(environ, file.variable+"="+path)
+	}
+	return append(environ, "TENDER_TLS_MIN=1.3"), nil
+}
+
+// Server returns the configuration of a gRPC server that asks for certificates. It resumes sessions if resume is set.
+func (s *Set) Server(resume bool) (*tls.Config, error) {
+	config, err := s.config(s.ServerCert, s.ServerKey)
+	if err != nil {
+		return nil, err
+	}
+	config.ClientAuth, config.ClientCAs, config.SessionTicketsDisabled = tls.RequireAndVerifyClientCert, config.RootCAs, !resume
+	return config, nil
+}
+
+// Client returns the configuration of a gRPC client.
+func (s *Set) Client() (*tls.Config, error) {
+	config, err := s.config(s.ClientCert, s.ClientKey)
+	if err != nil {
+		return nil, err
+	}
+	config.ServerName = host
+	return config, nil
+}
+
+func (s *Set) config(cert, key []byte) (*tls.Config, error) {
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("read certificates: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(s.CA) {
+		return nil, errors.New("read certificates: the CA has none")
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{pair}, RootCAs: pool}, nil
+}
