@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,12 +43,14 @@ func tenderBinary(t *testing.T) string {
 // TestServers runs small loads through the code that the figures come from.
 func TestServers(t *testing.T) {
 	binary := tenderBinary(t)
+	t.Run("count allocations", func(t *testing.T) { countAllocations(t, binary) })
 	t.Run("deliver everything", func(t *testing.T) { deliverEverything(t, binary) })
 	t.Run("leave stalled clients alone", func(t *testing.T) { leaveStalledAlone(t, binary) })
 	t.Run("are attacked", func(t *testing.T) { areAttacked(t, binary) })
 	t.Run("distribute in stages", func(t *testing.T) { distributeInStages(t, binary) })
 	t.Run("return to a control plane", func(t *testing.T) { returnToControlPlane(t, binary) })
 	t.Run("serve many streams", func(t *testing.T) { serveManyStreams(t, binary) })
+	t.Run("serve by TLS", func(t *testing.T) { serveByTLS(t, binary) })
 	t.Run("serve real Envoys", func(t *testing.T) { serveEnvoys(t, binary) })
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
 }
@@ -122,10 +125,34 @@ func deliverEverything(t *testing.T, binary string) {
 					t.Errorf("traces were exported %d times: %v", st.exports(), err)
 				}
 			}
+			if err := st.total(&f); err != nil || f.totalCPU <= 0 || f.highestRSS <= 0 {
+				t.Errorf("%v: figures %+v", err, f)
+			}
 			if f.cpu <= 0 || f.sync <= 0 || f.p50 <= 0 || f.p50 > f.p99 || f.p99 > f.max || f.bytes < 1024 {
 				t.Errorf("figures %+v", f)
 			}
 		})
+	}
+}
+
+// countAllocations compares what each kind of server allocates with what it has allocated since its start.
+func countAllocations(t *testing.T, binary string) {
+	for _, kind := range []string{"raw", "grpc", "tender"} {
+		st, err := raise(kind, binary, clusters(50, 10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.strike()
+		before, _, err := st.allocated()
+		if err != nil || before <= 0 {
+			t.Fatalf("%s: %v objects, %v", kind, before, err)
+		}
+		if err := st.fill(&figures{}); err != nil {
+			t.Fatal(err)
+		}
+		if after, _, err := st.allocated(); err != nil || after <= before {
+			t.Errorf("%s: %v objects before ten clients connected, %v after that, %v", kind, before, after, err)
+		}
 	}
 }
 
@@ -202,6 +229,29 @@ func serveManyStreams(t *testing.T, binary string) {
 			}
 			if f.cpu <= 0 || f.p50 <= 0 || f.p50 > f.p99 || f.resident <= 0 {
 				t.Errorf("figures %+v", f)
+			}
+		})
+	}
+}
+
+// serveByTLS has clients connect, receive and return in plaintext and by mutual TLS.
+func serveByTLS(t *testing.T, binary string) {
+	for _, r := range (options{scale: 0.02}).secured().rows {
+		t.Run(r.label, func(t *testing.T) {
+			t.Parallel() // much of the time is spent waiting for memory to settle
+			r.setup.clients = min(r.setup.clients, 20)
+			f, err := r.run(options{tender: binary})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.sync <= 0 || f.syncCPU <= 0 || f.totalCPU <= 0 || f.highestRSS <= 0 {
+				t.Errorf("figures %+v", f)
+			}
+			if herd := f.peace != nil; herd != strings.HasPrefix(r.label, "herd") || herd && (f.p99 <= 0 || f.peace.p99 <= 0) {
+				t.Errorf("figures %+v, in peace %+v", f, f.peace)
+			}
+			if returns := strings.HasPrefix(r.label, "return"); returns && (f.connects <= 0 || (f.resumed == 100) != r.setup.resume || f.again != 0) {
+				t.Errorf("figures %+v, want resumed sessions if the server resumes them, and nothing sent again", f)
 			}
 		})
 	}

@@ -14,6 +14,9 @@ type figures struct {
 	bytes         float64 // bytes a delivery
 	merged        float64 // part of the deliveries that came with another one
 	idle          float64 // part of Tender's looks at streams that had nothing to send, in %
+	allocs        float64 // objects allocated on Go's heap a delivery
+	totalCPU      float64 // CPU of the servers since their start, in seconds
+	highestRSS    float64 // their highest RSS since then, in MiB
 	sync          float64 // until all were in sync, in ms
 	syncCPU       float64 // CPU until then, in ms
 	resident      float64 // RSS a client, in KiB
@@ -53,8 +56,16 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 	if err != nil {
 		return err
 	}
+	allocations, err := st.counting()
+	if err != nil {
+		return err
+	}
 	cpu, err := st.servers.CPU()
 	if err != nil {
+		return err
+	}
+	var had, p load.Progress
+	if err := st.load.Call("Progress", struct{}{}, &had); err != nil {
 		return err
 	}
 	took, err := st.open(st.clients)
@@ -70,6 +81,14 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 	if err != nil {
 		return err
 	}
+	objects, err := allocations()
+	if err != nil {
+		return err
+	}
+	if err := st.load.Call("Progress", struct{}{}, &p); err != nil {
+		return err
+	}
+	f.allocs = objects / float64(max(p.First-had.First, 1))
 	f.sync, f.syncCPU = milliseconds(took), milliseconds(after-cpu)
 	f.resident = float64(resident-before) / float64(st.clients-first) / (1 << 10)
 	return nil
@@ -88,6 +107,9 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	if err := st.load.Call("Mark", struct{}{}, &struct{}{}); err != nil {
 		return err
 	}
+	if err := st.notePeak(); err != nil {
+		return err
+	}
 	if err := st.servers.ResetPeak(); err != nil {
 		return err
 	}
@@ -96,6 +118,10 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 		return err
 	}
 	looks, err := st.looks()
+	if err != nil {
+		return err
+	}
+	allocations, err := st.counting()
 	if err != nil {
 		return err
 	}
@@ -117,6 +143,9 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	}
 	now, peak, err := st.servers.RSS()
 	if err != nil {
+		return err
+	}
+	if f.allocs, err = allocations(); err != nil {
 		return err
 	}
 	f.peak, f.grown = float64(peak-before)/(1<<20), float64(now-before)/(1<<20)
@@ -144,6 +173,7 @@ func (st *stage) count(f *figures, cpu time.Duration, expected int) error {
 		f.again = float64(p.Again) / float64(st.clients)
 	}
 	f.spent = cpu.Seconds()
+	f.allocs /= n
 	f.cpu = float64(cpu.Nanoseconds()) / 1000 / n
 	f.bytes = float64(p.Bytes) / n
 	f.merged = 1 - float64(min(p.Responses, p.Deliveries))/float64(max(expected, 1))

@@ -125,6 +125,10 @@ func (st *stage) dropAndReturn(f *figures) error {
 	if err := st.load.Call("Mark", struct{}{}, &struct{}{}); err != nil {
 		return err
 	}
+	allocations, err := st.counting()
+	if err != nil {
+		return err
+	}
 	cpu, err := st.servers.CPU()
 	if err != nil {
 		return err
@@ -148,6 +152,11 @@ func (st *stage) dropAndReturn(f *figures) error {
 	f.sync, f.syncCPU = milliseconds(time.Unix(0, p.Last).Sub(start)), milliseconds(after-cpu)
 	f.again = float64(p.Again) / float64(st.clients)
 	f.bytes = float64(p.Bytes) / float64(p.Deliveries)
+	objects, err := allocations()
+	if err != nil {
+		return err
+	}
+	f.allocs = objects / float64(p.Deliveries)
 	f.connects = float64(p.Connected) / (f.sync / 1000)
 	f.resumed = 100 * float64(p.Resumed) / float64(st.clients)
 	return nil

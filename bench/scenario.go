@@ -138,5 +138,5 @@ func (r row) run(o options) (f figures, err error) {
 	if err := r.act(st, &f); err != nil {
 		return f, fmt.Errorf("%w%s", err, st.said())
 	}
-	return f, nil
+	return f, st.total(&f)
 }

@@ -155,7 +155,6 @@ func (o options) sparse() scenario {
 		clients:   o.scaled(5000),
 		workers:   2,
 		byName:    true,
-		probed:    true,
 	}
 	act := changing(serve.Changes{TypeURL: content.Endpoint, Count: o.scaled(20_000), Every: time.Millisecond, Random: true})
 	return scenario{

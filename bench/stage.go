@@ -29,7 +29,6 @@ type setup struct {
 	environ   []string // more environment for Tender
 	lower     int      // Tenders that serve the clients, all behind one more; 0 is one, behind the origin
 	buffered  int      // clients that have a small receive buffer: the first ones
-	probed    bool     // Tenders are asked how often they looked at a stream for nothing
 	fleet     bool     // the control plane is go-control-plane with what real Envoys need
 	groups    int      // node groups, of a control plane that restarts; 0 for another one
 	opaque    bool     // its versions are no hashes
@@ -49,7 +48,7 @@ type stage struct {
 	load      *process.Process
 	addresses []string  // which clients use in turn
 	polls     string    // where the last Tender takes polls, if the setup has it take some
-	probes    []string  // where Tenders have their metrics, if the setup has them probed
+	probes    []string  // where Tenders have their metrics
 	sink      *sink     // of traces, if the setup has some
 	arrivals  *arrivals // of Envoys that have a change, if the setup is a fleet
 	operator  string    // where a Tender with stages takes commands
@@ -59,6 +58,7 @@ type stage struct {
 	withheld  string // the type that it shows some clients otherwise than the origin has it; empty if there is none
 	stderr    *output
 	opened    int
+	highest   int // resident memory of the servers, in bytes
 
 	listening time.Duration // from the start of the last Tender until it listened
 }
@@ -136,16 +136,14 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 	if address, err = freeAddress(); err != nil {
 		return "", err
 	}
-	environ := append([]string{
-		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_ADMIN_LISTEN=off", "TENDER_LOG_LEVEL=warn",
-	}, st.environ...)
-	if st.probed {
-		probe, err := freeAddress()
-		if err != nil {
-			return "", err
-		}
-		st.probes, environ = append(st.probes, probe), append(environ, "TENDER_PROBE_LISTEN="+probe)
+	probe, err := freeAddress()
+	if err != nil {
+		return "", err
 	}
+	st.probes = append(st.probes, probe)
+	environ := append([]string{
+		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=" + probe, "TENDER_LOG_LEVEL=warn",
+	}, st.environ...)
 	if st.polled {
 		if st.polls, err = freeAddress(); err != nil {
 			return "", err

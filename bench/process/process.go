@@ -9,6 +9,7 @@ import (
 	"net/rpc"
 	"os"
 	"os/exec"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,7 +22,7 @@ import (
 // the input ends: the process that started this one has gone.
 func Serve(receiver any) error {
 	server := rpc.NewServer()
-	if err := server.RegisterName("process", receiver); err != nil {
+	if err := errors.Join(server.RegisterName("process", receiver), server.RegisterName("runtime", heap{})); err != nil {
 		return fmt.Errorf("serve the driver: %w", err)
 	}
 	server.ServeConn(pipe{os.Stdin, os.Stdout})
@@ -89,6 +90,33 @@ func prepare(stderr io.Writer, environ []string, name string, args []string) *Pr
 func (p *Process) Call(method string, args, reply any) error {
 	if err := p.client.Call("process."+method, args, reply); err != nil {
 		return fmt.Errorf("%s: %s: %w", p.name, method, err)
+	}
+	return nil
+}
+
+// heap answers questions about Go's heap in a process that serves calls.
+type heap struct{}
+
+// Allocated returns how many objects were allocated.
+func (heap) Allocated(_ struct{}, n *uint64) error {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}}
+	metrics.Read(sample)
+	for _, s := range sample {
+		if s.Value.Kind() != metrics.KindUint64 {
+			return fmt.Errorf("metric %s: the runtime has none", s.Name)
+		}
+		*n += s.Value.Uint64()
+	}
+	return nil
+}
+
+// Allocated stores in n how many objects the process has allocated on Go's heap. It must take calls.
+func (p *Process) Allocated(n *uint64) error {
+	if p.client == nil {
+		return fmt.Errorf("%s: allocated objects: the process takes no calls", p.name)
+	}
+	if err := p.client.Call("runtime.Allocated", struct{}{}, n); err != nil {
+		return fmt.Errorf("%s: allocated objects: %w", p.name, err)
 	}
 	return nil
 }
