@@ -133,6 +133,9 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 // Cohort returns the view of a cohort: the view itself for Config.Cohorts, which is the rest.
 func (v *View) Cohort(cohort int) *View { return v.views[cohort] }
 
+// Cohorts returns how many cohorts the view has beside the rest.
+func (v *View) Cohorts() int { return v.cfg.Cohorts }
+
 // Generation returns the newest version of the view.
 func (v *View) Generation() *Generation { return v.head.Load() }
 
@@ -180,6 +183,14 @@ func (v *View) FindName(typeURL, text string) *Name {
 		return t.names[text]
 	}
 	return nil
+}
+
+// Wanted reports whether any stream subscribes to a name of the view.
+func (v *View) Wanted(n *Name) bool {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return n.watchers != nil
 }
 
 // HasType reports whether the type is known: anybody watches it, or the view holds something of it; and how many such

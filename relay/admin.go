@@ -139,6 +139,8 @@ func (r *Relay) status() admin.Status {
 		},
 		Views: r.groups.status(now),
 		Files: r.credentialStatus(),
+
+		Validation: r.validation(),
 	}
 	for i, o := range r.origins {
 		status := o.status()

@@ -41,6 +41,9 @@ const (
 	ResyncTrustVersions = config.ResyncTrustVersions
 	ResyncFull          = config.ResyncFull
 
+	ValidateWarn = config.ValidateWarn
+	ValidateOff  = config.ValidateOff
+
 	VersionsOfContent = config.VersionsOfContent
 	VersionsOfOrigin  = config.VersionsOfOrigin
 

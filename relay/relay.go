@@ -22,6 +22,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/history"
+	"github.com/xdstender/tender/relay/lint"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
 )
@@ -70,6 +71,7 @@ type Relay struct {
 	groups        *groups
 	snapshots     *snapshots
 	auditor       *auditor
+	linter        *lint.Linter // nil if resources are not checked
 	server        *downstream.Server
 	servers       []*grpc.Server // the first for listeners; the second, if any, for tlsListeners
 	rest          *http.Server
@@ -143,6 +145,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.groups.changes = history.New(history.Config{Changes: cfg.History, Bytes: int64(cfg.MaxHistoryBytes)})
 	}
 	r.auditor = &auditor{groups: r.groups, log: r.log}
+	r.linter = r.newLinter()
 	if err := r.serve(opts); err != nil {
 		r.endTelemetry()
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
@@ -267,6 +270,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	serving.Go(func() error { r.readiness(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })
+	if r.linter != nil {
+		serving.Go(func() error { r.linter.Run(failed); return nil })
+	}
 	serving.Go(func() error { r.snapshots.run(failed, r.groups.saveDecisions); return nil })
 	serving.Go(func() error { r.thawInTime(failed); return nil })
 	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })

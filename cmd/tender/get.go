@@ -31,6 +31,8 @@ type getOptions struct {
 	address     string // host:port, unix:path, or a gRPC target
 	output      string // one of the outputs
 	watch       bool
+	lint        bool
+	static      []string // patterns of clusters, for lint
 	sotw        bool
 	timeout     time.Duration // 0 means forever
 	nodeID      string
@@ -43,7 +45,7 @@ type getOptions struct {
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
-		Use:   "get [flags] TYPE [NAME…]",
+		Use:   "get [flags] TYPE [NAME…] | --lint [TYPE [NAME…]]",
 		Short: "Print the resources that an xDS server sends",
 		Long: "Get requests resources from an xDS v3 server (Tender or any other with ADS) and\n" +
 			"prints them. TYPE is one of\n\n" +
@@ -54,14 +56,28 @@ func newGetCommand() *cobra.Command {
 			"a file origin can read.\n\n" +
 			"Delta does not mark the end of the wildcard set: without a NAME, get ends once no\n" +
 			"new resource has arrived for half a second. A server may answer that a NAME does not\n" +
-			"exist, or not answer; get then ends with 1, in the second case after --timeout.",
+			"exist, or not answer; get then ends with 1, in the second case after --timeout.\n\n" +
+			"With --lint, get checks the resources and prints what is wrong with them: bytes that\n" +
+			"cannot be decoded, names of resources that do not exist, values that a generated\n" +
+			"validator rejects, and unknown fields. It also requests what these resources name.\n" +
+			"Without a TYPE it begins with all clusters and listeners. It ends with 1 if a resource\n" +
+			"cannot be decoded or names one that does not exist.",
 		Example: "  tender get cds\n" +
 			"  tender get eds web -o json\n" +
 			"  tender get -w -o wide lds\n" +
-			"  tender get -a xds.example.com:443 --server-name xds.example.com --sotw rds front",
-		Args:              cobra.MinimumNArgs(1),
+			"  tender get -a xds.example.com:443 --server-name xds.example.com --sotw rds front\n" +
+			"  tender get --lint -a xds.example.com:443 --user-agent envoy",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.lint {
+				return nil
+			}
+			return cobra.MinimumNArgs(1)(cmd, args)
+		},
 		ValidArgsFunction: completeFirst(strings.Fields(getTypes)...),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.lint && !cmd.Flags().Changed("output") {
+				o.output = "wide"
+			}
 			if err := o.take(args); err != nil {
 				return usageError{err}
 			}
@@ -79,6 +95,8 @@ func newGetCommand() *cobra.Command {
 	f.StringVarP(&o.address, "address", "a", "127.0.0.1:18000", "server: `host:port` or unix:path")
 	f.StringVarP(&o.output, "output", "o", "yaml", "how to print: "+strings.Join(outputs, ", "))
 	f.BoolVarP(&o.watch, "watch", "w", false, "keep watching and print what is added, changed and removed")
+	f.BoolVar(&o.lint, "lint", false, "check the resources, and print findings in place of resources")
+	f.StringArrayVar(&o.static, "static-cluster", nil, "`name` of a cluster that clients have from their bootstrap, for --lint; * stands for any characters")
 	f.BoolVar(&o.sotw, "sotw", false, "use state-of-the-world ADS (default Delta)")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for an answer; 0 waits forever")
 	f.StringVar(&o.nodeID, "node-id", "", "node `id` to present (default tender-get/HOSTNAME)")
@@ -96,6 +114,9 @@ var typeAliases = map[string]string{
 
 // take reads TYPE and the NAMEs, and checks the flags.
 func (o *getOptions) take(args []string) error {
+	if len(args) == 0 { // for lint
+		return o.check()
+	}
 	var ok bool
 	switch typ := args[0]; {
 	case strings.Contains(typ, "/"):
@@ -122,6 +143,9 @@ func (o *getOptions) take(args []string) error {
 func (o *getOptions) check() error {
 	if !validOutput(o.output) {
 		return fmt.Errorf("--output=%s: want one of %s", o.output, strings.Join(outputs, ", "))
+	}
+	if err := o.checkLint(); err != nil {
+		return err
 	}
 	if o.timeout < 0 {
 		return fmt.Errorf("--timeout=%s: must not be negative", o.timeout)
@@ -168,25 +192,49 @@ func get(ctx context.Context, o getOptions, p *printer) error {
 	}
 	defer func() { _ = conn.Close() }()
 
+	if o.lint {
+		return getLint(ctx, conn, o, p)
+	}
+	if !o.watch {
+		return getOnce(ctx, conn, o, p)
+	}
+	return listen(ctx, conn, o, func(ctx context.Context, answers <-chan answer) error { return getWatch(ctx, o, answers, p) })
+}
+
+// listen opens a stream, and has its answers be taken until take returns.
+func listen(ctx context.Context, conn *grpc.ClientConn, o getOptions, take func(context.Context, <-chan answer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan answer)
 	var receiving sync.WaitGroup
 	receiving.Go(func() { receive(ctx, conn, o, answers) })
 	defer receiving.Wait()
 	defer cancel()
-
-	if o.watch {
-		return getWatch(ctx, o, answers, p)
-	}
-	return getOnce(ctx, o, answers, p)
+	return take(ctx, answers)
 }
 
 // quiet is how long nothing new must come for everything to be there.
 const quiet = 500 * time.Millisecond
 
 // getOnce collects answers until all is known that was asked for, and prints it.
-func getOnce(ctx context.Context, o getOptions, answers <-chan answer, p *printer) error {
+func getOnce(ctx context.Context, conn *grpc.ClientConn, o getOptions, p *printer) error {
+	c, err := collect(ctx, conn, o)
+	if err != nil {
+		return err
+	}
+	if err := p.all(c.sorted()); err != nil {
+		return fmt.Errorf("print resources: %w", err)
+	}
+	return c.shortfall(o)
+}
+
+// collect collects answers until all is known that was asked for. With an error, the collection has what came before.
+func collect(ctx context.Context, conn *grpc.ClientConn, o getOptions) (*collection, error) {
 	c := newCollection(o)
+	return c, listen(ctx, conn, o, func(ctx context.Context, answers <-chan answer) error { return c.take(ctx, o, answers) })
+}
+
+// take applies answers until all is known that was asked for.
+func (c *collection) take(ctx context.Context, o getOptions, answers <-chan answer) error {
 	expired := after(o.timeout)
 	var settled <-chan time.Time
 	for done := false; !done; {
@@ -203,6 +251,7 @@ func getOnce(ctx context.Context, o getOptions, answers <-chan answer, p *printe
 			done = true
 		case <-expired:
 			if c.answers == 0 {
+				c.silent = c.connected
 				return fmt.Errorf("get from %s: %w", o.address, c.silence(o))
 			}
 			done = true
@@ -210,10 +259,7 @@ func getOnce(ctx context.Context, o getOptions, answers <-chan answer, p *printe
 			return errors.New("interrupted")
 		}
 	}
-	if err := p.all(c.sorted()); err != nil {
-		return fmt.Errorf("print resources: %w", err)
-	}
-	return c.shortfall(o)
+	return nil
 }
 
 // getWatch prints every change until ctx ends, which is not an error, or the

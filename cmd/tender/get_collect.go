@@ -49,6 +49,7 @@ type collection struct {
 	openEnded bool     // a Delta wildcard subscription: the protocol does not mark the end of the initial set
 
 	connected bool
+	silent    bool // the server did not answer in time
 	answers   int
 	items     map[string]item   // by name
 	missing   map[string]string // wanted names that do not exist, and why

@@ -29,6 +29,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	t.row()
 	t.files(s.Files, now)
 	t.views(s.Views, now)
+	t.findings(s.Validation)
 	t.row()
 	t.clients(&s.Clients, now)
 	return t.print(w)
@@ -64,6 +65,30 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		}
 	}
 }
+
+// findings adds what is wrong with resources: the first few findings, or with -o wide all of them.
+func (t *table) findings(v *admin.Validation) {
+	all, breaking := v.Number()
+	if all == 0 {
+		return
+	}
+	shown := v.Findings
+	if !t.wide {
+		shown = shown[:min(len(shown), fewFindings)]
+	}
+	t.row()
+	t.row("FINDING", "TYPE", "NAME", "GROUP")
+	for _, f := range shown {
+		t.row(f.Kind.Text(), shortType(f.TypeURL), f.Name, f.Group)
+		t.note("%s", f.Detail)
+	}
+	if n := all - len(shown); n > 0 {
+		t.note("and %d more, %d of all %d BREAK a resource: -o wide prints %d", n, breaking, all, admin.MaxFindings)
+	}
+}
+
+// fewFindings is how many findings are printed without -o wide.
+const fewFindings = 5
 
 // badFiles adds the rejected files of a directory: the first few, or with -o wide all of them.
 func (t *table) badFiles(d *admin.Directory) {

@@ -16,7 +16,7 @@ func TestStatusIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Freezing{}, Directory{}, BadFile{}, FreezeScope{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{},
+	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Freezing{}, Directory{}, BadFile{}, FreezeScope{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{}, Validation{}, FindingCount{}, Finding{},
 		Clients{}, ClientTotals{}, TypeTotals{}, Client{}, ClientType{}, Refusal{}, ClientDetail{}, ClientResource{},
 		Resources{}, Resource{}, ResourceError{}, ResourceDetail{}, Holder{}, History{}, Change{}, LogLevel{}, LogLevelChange{}, AuditScope{}, Why{}, Action{}, Actions{}, FleetStatus{}, FleetRelay{}, FleetSummary{}, FleetView{}, Disagreement{}, FleetAnswers{}, FleetAnswer{},
 		Rollouts{}, RolloutScope{}, RolloutDiff{}, RolloutChange{}, RolloutContent{}, rollout.Status{}, rollout.Halt{}, rollout.Refusal{}, rollout.Client{}, rollout.Cohort{}, rollout.Outcomes{},

@@ -15,6 +15,9 @@ type Status struct {
 	Origins []Origin `json:"origins"`
 	Views   []View   `json:"views"`
 	Files   []Files  `json:"files"` // of credentials
+
+	// Validation is what is wrong with the resources that are served. Nil if TENDER_VALIDATE is off.
+	Validation *Validation `json:"validation,omitempty"`
 }
 
 // A Relay is the process that sent the response.

@@ -93,6 +93,11 @@ type Config struct {
 	WildcardLinger  time.Duration `env:"WILDCARD_LINGER"`
 	MaxLingering    int           `env:"MAX_UNUSED_NAMES"`
 
+	// Validate is ValidateOff or ValidateWarn. StaticClusters are patterns of names of clusters that clients have from
+	// their bootstrap.
+	Validate       string   `env:"VALIDATE"`
+	StaticClusters []string `env:"STATIC_CLUSTERS"`
+
 	// SnapshotDir is where views survive a restart; empty if they do not. Snapshots may
 	// be MaxSnapshotAge old. SnapshotSensitive puts in what may hold secrets.
 	SnapshotDir       string        `env:"SNAPSHOT_DIR"`
@@ -180,6 +185,12 @@ type Config struct {
 	// formerly holds the former names under which variables are set, by their names today.
 	formerly map[string]string
 }
+
+// Values of [Config.Validate].
+const (
+	ValidateWarn = "warn" // findings are shown
+	ValidateOff  = "off"  // resources are not checked
+)
 
 // Values of [Config.Resync].
 const (

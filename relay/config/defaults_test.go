@@ -33,6 +33,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		Secrets:                 SecretsMTLS,
 		ColdWait:                10 * time.Second,
 		MassDeleteHold:          10 * time.Minute,
+		Validate:                ValidateWarn,
 		OriginKeepalive:         330 * time.Second,
 		MaxSnapshotAge:          24 * time.Hour,
 		LogLevel:                slog.LevelInfo,

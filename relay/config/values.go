@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -135,6 +136,14 @@ func listOf[T any](separator string, parse func(item string) (T, error)) func(ra
 		}
 		return items, nil
 	}
+}
+
+// parsePattern reads a pattern as package path matches it.
+func parsePattern(item string) (string, error) {
+	if _, err := path.Match(item, ""); err != nil {
+		return "", fmt.Errorf("%s is not a pattern: %w", humanize.Quote(item), err)
+	}
+	return item, nil
 }
 
 // parseOrigin reads TENDER_ORIGIN.

@@ -56,6 +56,9 @@ func (p *Pages) overview(*http.Request) (view, error) {
 	if len(rollouts) > 0 {
 		sections = append(sections, section{"rollouts", newRolloutPanels(rollouts, now)})
 	}
+	if all, _ := status.Validation.Number(); all > 0 {
+		sections = append(sections, section{"findings", status.Validation})
+	}
 	sections = append(sections,
 		section{"fanout", newFanout(&status, clients.Types, p.cfg.History.Rates(), now)},
 		section{"charts", charts(points, now)},
@@ -116,6 +119,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 			alerts = append(alerts, alert{Class: "stale", Text: s.Files[i].Variables() + ": " + trouble})
 		}
 	}
+	alerts = append(alerts, findingAlerts(s.Validation)...)
 	alerts = append(alerts, rolloutAlerts(rollouts, now)...)
 	for _, t := range c.Types {
 		if t.Refusing > 0 {
@@ -170,6 +174,18 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 		})
 	}
 	return alerts
+}
+
+// findingAlerts returns an alert if resources cannot be used: other findings may be a matter of versions.
+func findingAlerts(v *admin.Validation) []alert {
+	all, breaking := v.Number()
+	if breaking == 0 {
+		return nil
+	}
+	return []alert{{
+		Class: "refused", Href: "#findings", Text: fmt.Sprintf("%s break%s a resource", plural(breaking, "finding"), ending(breaking)),
+		Note: "of " + plural(all, "finding") + " in all",
+	}}
 }
 
 func are(n int) string {

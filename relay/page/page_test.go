@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/lint"
 )
 
 // A standIn is a fleet of as many clients as asked for, one of which refuses what it was sent.
@@ -120,6 +121,27 @@ func get(p *Pages, path string) (code int, body string) {
 	w := httptest.NewRecorder()
 	p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
+}
+
+// TestPages_Findings: the overview lists what failed validation, and alerts of what breaks a resource.
+func TestPages_Findings(t *testing.T) {
+	status := someStatus()
+	status.Validation = &admin.Validation{
+		Counts:   []admin.FindingCount{{Kind: lint.Missing, TypeURL: wire.RouteType, Count: 1}, {Kind: lint.Unknown, TypeURL: wire.RouteType, Count: 2}},
+		Findings: []admin.Finding{{Group: "envoy", TypeURL: wire.RouteType, Name: "a&b", Kind: lint.Missing, Detail: "names <x>"}},
+	}
+	p := newPages(t, &standIn{}, func() admin.Status { return status })
+	_, body := get(p, "/")
+	for _, want := range []string{"1 finding breaks a resource", "of 3 findings in all", "missing reference", `name=a%26b`, "names &lt;x&gt;"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the overview lacks %q:\n%s", want, body)
+		}
+	}
+	status.Validation = new(admin.Validation)
+	p = newPages(t, &standIn{}, func() admin.Status { return status }) // the other one remembers the page for a second
+	if _, body := get(p, "/"); strings.Contains(body, "Findings") {
+		t.Error("the overview has a section of findings, and there are none")
+	}
 }
 
 // TestPages holds what each page says, and that what others made up is not taken for HTML.

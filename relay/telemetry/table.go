@@ -161,6 +161,12 @@ var table = []row{
 			put(float64(n), of.Group, of.Part)
 		}
 	}},
+	{"tender.validation.checked", counter, "{resource}", "", "Different resources that TENDER_VALIDATE decoded and checked.", func(r *Reading, put put) {
+		if v := r.Status.Validation; v != nil {
+			put(float64(v.Checked))
+		}
+	}},
+	{"tender.validation.findings", sum, "{finding}", "type kind", "What is wrong with resources that are served now. The kind is undecodable, missing_reference, removed_reference (these three break a resource), invalid (a generated validator refuses a value), unknown (a field or an enum value) or unchecked (too large, or nested too deeply).", validationFindings},
 
 	{"tender.client.connections", sum, "{connection}", "", "Connections of clients that are open.",
 		one(func(r *Reading) float64 { return float64(r.Server.Connections) })},
@@ -244,6 +250,21 @@ func number(b bool) float64 {
 // one reads a value that has no labels.
 func one(value func(*Reading) float64) func(*Reading, put) {
 	return func(r *Reading, put put) { put(value(r)) }
+}
+
+// validationFindings reads how many findings there are.
+func validationFindings(r *Reading, put put) {
+	if r.Status.Validation == nil {
+		return
+	}
+	type labels struct{ typ, kind string }
+	sums := make(map[labels]int)
+	for _, c := range r.Status.Validation.Counts {
+		sums[labels{typeLabel(c.TypeURL), string(c.Kind)}] += c.Count
+	}
+	for of, n := range sums {
+		put(float64(n), of.typ, of.kind)
+	}
 }
 
 // origins reads a value of each origin.

@@ -68,9 +68,10 @@ func full() Reading {
 			{Group: "user_agent_name=envoy", TypeURL: "example.com/a.C", Lagging: 2, LagSeconds: 2},
 		},
 		Status: admin.Status{
-			Relay:   admin.Relay{Version: "v1", Ready: true},
-			Origins: []admin.Origin{origin},
-			Files:   []admin.Files{{Files: []admin.File{{Variable: "TENDER_TLS_CERT"}}, NotAfter: time.Unix(48, 0), Refused: 49}},
+			Validation: &admin.Validation{Checked: 64, Counts: []admin.FindingCount{{Kind: "invalid", TypeURL: clusters, Count: 65}}},
+			Relay:      admin.Relay{Version: "v1", Ready: true},
+			Origins:    []admin.Origin{origin},
+			Files:      []admin.Files{{Files: []admin.File{{Variable: "TENDER_TLS_CERT"}}, NotAfter: time.Unix(48, 0), Refused: 49}},
 			Views: []admin.View{
 				{Group: "user_agent_name=envoy", Origin: "default", Connected: true, Types: []admin.Type{
 					{TypeURL: clusters, Entries: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Entries: 30, Bytes: 31}, {TypeURL: "example.com/a.C", Entries: 1, Bytes: 1},
@@ -199,6 +200,7 @@ func TestValues(t *testing.T) {
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
 		"memory_utilization": 0.5, "audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
+		"validation_checked_total": 64, "validation_findings invalid cds": 65,
 		"client_connections": 47, "client_unread_bytes": 48, "client_streams": 2, "client_streams_waiting": 42, "client_streams_accepted_total": 3,
 		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35, "client_refusals_total TENDER_MAX_NAMES": 36,
 		"client_denials_total secret":    47,

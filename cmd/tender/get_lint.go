@@ -1,0 +1,217 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/lint"
+)
+
+// checkLint checks the flags that need --lint, or exclude it.
+func (o *getOptions) checkLint() error {
+	if !o.lint {
+		if len(o.static) > 0 {
+			return errors.New("--static-cluster: only --lint takes it")
+		}
+		return nil
+	}
+	if o.watch {
+		return errors.New("--lint and --watch exclude each other")
+	}
+	if o.output != "wide" && o.output != "json" {
+		return fmt.Errorf("--output=%s: with --lint, want wide or json", o.output)
+	}
+	for _, pattern := range o.static {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("--static-cluster=%s: %w", pattern, err)
+		}
+	}
+	return nil
+}
+
+// A linting checks what a server sends, and all that this names.
+type linting struct {
+	conn     *grpc.ClientConn
+	o        getOptions
+	facts    map[lint.Reference]*lint.Facts // of each resource, by its type and name
+	asked    map[lint.Reference]bool        // the empty name stands for all of a type
+	answered map[string]bool                // types of which the server sent all
+	onDemand bool
+}
+
+// getLint checks resources, and prints the findings.
+func getLint(ctx context.Context, conn *grpc.ClientConn, o getOptions, p *printer) error {
+	l := &linting{
+		conn: conn, o: o, facts: make(map[lint.Reference]*lint.Facts), asked: make(map[lint.Reference]bool), answered: make(map[string]bool),
+	}
+	missing, err := l.fetchAll(ctx)
+	if err != nil {
+		return err
+	}
+	findings := l.findings()
+	if err := p.findings(findings, len(l.facts)); err != nil {
+		return fmt.Errorf("print findings: %w", err)
+	}
+	breaking := 0
+	for _, f := range findings {
+		if f.Kind.Breaks() {
+			breaking++
+		}
+	}
+	if breaking > 0 {
+		return errors.Join(missing, fmt.Errorf("%d of %d findings break a resource", breaking, len(findings)))
+	}
+	return missing
+}
+
+// fetchAll fetches what the command names, and then what the resources name, until all is there. Missing says which names
+// of the command do not exist.
+func (l *linting) fetchAll(ctx context.Context) (missing, err error) {
+	if l.o.typeURL != "" {
+		c, err := l.fetch(ctx, l.o.typeURL, l.o.names)
+		if err != nil {
+			return nil, err
+		}
+		missing = c.shortfall(l.o)
+	} else if err := l.fetchTops(ctx); err != nil {
+		return nil, err
+	}
+	for next := l.unmet(); len(next) > 0; next = l.unmet() {
+		for _, typeURL := range slices.Sorted(maps.Keys(next)) {
+			if c, err := l.fetch(ctx, typeURL, next[typeURL]); err != nil && !c.silent {
+				return nil, err
+			}
+		}
+	}
+	return missing, nil
+}
+
+// fetchTops fetches all clusters and listeners: a server may have none of either.
+func (l *linting) fetchTops(ctx context.Context) (first error) {
+	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
+		c, err := l.fetch(ctx, typeURL, nil)
+		if err != nil && !c.silent {
+			return err
+		}
+		first = cmp.Or(first, err)
+	}
+	if len(l.facts) > 0 {
+		return nil
+	}
+	return first
+}
+
+// fetch fetches resources by name, or all of a type, and inspects them.
+func (l *linting) fetch(ctx context.Context, typeURL string, names []string) (*collection, error) {
+	o := l.o
+	o.typeURL, o.names = typeURL, names
+	c, err := collect(ctx, l.conn, o)
+	for _, name := range names {
+		l.asked[lint.Reference{TypeURL: typeURL, Name: name}] = true
+	}
+	if len(names) == 0 {
+		l.asked[lint.Reference{TypeURL: typeURL}] = true
+		l.answered[typeURL] = len(c.items) > 0
+	}
+	for _, it := range c.sorted() {
+		facts := lint.Inspect(it.typeURL, it.value)
+		l.onDemand = l.onDemand || facts.OnDemand
+		for _, name := range append([]string{it.name}, it.aliases...) {
+			l.facts[lint.Reference{TypeURL: typeURL, Name: name}] = facts
+		}
+	}
+	return c, err
+}
+
+// unmet returns what the resources name and what was not requested yet: the names by type, none for all of a type. A server
+// that does not send all of a type is asked for names.
+func (l *linting) unmet() map[string][]string {
+	next := make(map[string][]string)
+	for _, facts := range l.facts {
+		for _, r := range facts.References {
+			all := lint.Reference{TypeURL: r.TypeURL}
+			switch {
+			case l.facts[r] != nil || l.asked[r] || l.exempt(r):
+			case !r.ByWildcard():
+				next[r.TypeURL] = append(next[r.TypeURL], r.Name)
+			case !l.asked[all]:
+				next[r.TypeURL] = nil
+			case !l.answered[r.TypeURL]:
+				next[r.TypeURL] = append(next[r.TypeURL], r.Name)
+			}
+		}
+	}
+	for typeURL, names := range next {
+		slices.Sort(names)
+		next[typeURL] = slices.Compact(names)
+	}
+	return next
+}
+
+// exempt reports whether the server need not have a resource.
+func (l *linting) exempt(r lint.Reference) bool {
+	return r.TypeURL == wire.ClusterType && (l.onDemand || lint.Patterns(l.o.static).Match(r.Name))
+}
+
+// findings returns what is wrong with the resources.
+func (l *linting) findings() (all []lint.Finding) {
+	for of, facts := range l.facts {
+		add := func(f lint.Finding) {
+			f.TypeURL, f.Name = of.TypeURL, of.Name
+			all = append(all, f)
+		}
+		for _, f := range facts.Findings {
+			add(f)
+		}
+		for _, r := range facts.References {
+			if l.facts[r] == nil && !l.exempt(r) {
+				add(lint.Finding{Kind: lint.Missing, Detail: "names " + r.Describe() + ", which the server did not send"})
+			}
+		}
+	}
+	slices.SortFunc(all, lint.Finding.Compare)
+	return all
+}
+
+// findings prints the findings of a number of resources.
+func (p *printer) findings(all []lint.Finding, of int) error {
+	if p.format == "json" {
+		return p.jsonFindings(all)
+	}
+	if len(all) == 0 {
+		p.note(fmt.Sprintf("%d resources checked, no findings", of))
+		return nil
+	}
+	t := &table{wide: true}
+	t.row("FINDING", "TYPE", "NAME")
+	for _, f := range all {
+		t.row(f.Kind.Text(), shortType(f.TypeURL), f.Name)
+		t.note("%s", f.Detail)
+	}
+	return t.print(p.out)
+}
+
+func (p *printer) jsonFindings(all []lint.Finding) error {
+	type line struct {
+		Kind    lint.Kind `json:"kind"`
+		TypeURL string    `json:"type_url"`
+		Name    string    `json:"name"`
+		Detail  string    `json:"detail"`
+	}
+	lines := make([]line, len(all))
+	for i, f := range all {
+		lines[i] = line{f.Kind, f.TypeURL, f.Name, f.Detail}
+	}
+	encoder := json.NewEncoder(p.out)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(lines)
+}

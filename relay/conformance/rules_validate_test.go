@@ -1,0 +1,90 @@
+package conformance_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/lint"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// findingsOf returns what a relay reports, as "kind name".
+func findingsOf(t *testing.T, r *running) (all []string) {
+	t.Helper()
+	s := statusOf(t, r)
+	if s.Validation == nil {
+		return []string{"off"}
+	}
+	for _, f := range s.Validation.Findings {
+		all = append(all, string(f.Kind)+" "+f.Name)
+	}
+	return all
+}
+
+// awaitFindings waits until a relay reports exactly these findings, in a bubble.
+func awaitFindings(t *testing.T, r *running, want ...string) {
+	t.Helper()
+	time.Sleep(10 * time.Second) // more than a look takes, and than a reference has to settle
+	synctest.Wait()
+	if got := findingsOf(t, r); strings.Join(got, "; ") != strings.Join(want, "; ") {
+		t.Errorf("findings %q, want %q", got, want)
+	}
+}
+
+// routed has a client subscribe as an Envoy does: to all clusters and listeners, and to a route configuration.
+func routed(r *running, opts relaytest.ClientOptions) *relaytest.Client {
+	opts.AutoAck = true
+	c := r.Client(opts)
+	c.Subscribe(relaytest.ClusterType)
+	c.Subscribe(relaytest.ListenerType)
+	c.Subscribe(relaytest.RouteType, "r")
+	return c
+}
+
+// B.46: with TENDER_VALIDATE=warn, findings are in the status and the metrics, and clients are served the bytes of the
+// origin all the same.
+func TestB46_FindingsOnlyWarn(t *testing.T) {
+	for _, variant := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		t.Run(variant.String(), func(t *testing.T) {
+			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+				o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
+				r := start(t, o, operated)
+				c := routed(r, relaytest.ClientOptions{Variant: variant})
+				c.WaitState(t.Context(), func(s relaytest.State) bool {
+					return s.Has(relaytest.ClusterType, "a") && s.Has(relaytest.ListenerType, "l") && s.Has(relaytest.RouteType, "r")
+				})
+				awaitFindings(t, r)
+
+				broken := relaytest.Route("r", []string{"*"}, "b")
+				c.Fence(t.Context(), relaytest.RouteType, "r", func() { o.Put(broken) })
+				awaitFindings(t, r, "missing_reference r")
+				s := statusOf(t, r)
+				if s.Validation.Mode != "warn" || s.Validation.Counts[0] != (admin.FindingCount{Kind: lint.Missing, TypeURL: relaytest.RouteType, Count: 1}) {
+					t.Errorf("validation: %+v", s.Validation)
+				}
+				if _, text := ask(t, r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="missing_reference",type="rds"} 1`) {
+					t.Error("/metrics lacks the finding")
+				}
+
+				o.Put(relaytest.Cluster("b"))
+				awaitFindings(t, r)
+				o.Remove(relaytest.ClusterType, "b")
+				awaitFindings(t, r, "removed_reference r")
+			})
+		})
+	}
+}
+
+// TENDER_VALIDATE=off checks nothing.
+func TestB46_ValidationIsOff(t *testing.T) {
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Route("r", []string{"*"}, "b"))
+		r := start(t, o, operated, "TENDER_VALIDATE=off")
+		c := routed(r, relaytest.ClientOptions{})
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.RouteType, "r") })
+		awaitFindings(t, r, "off")
+	})
+}
