@@ -408,20 +408,20 @@ type memoized struct {
 	value any
 }
 
-// Shared returns the value that another reader of this very version of the type
-// made under the same key, or else makes it. Others that want it meanwhile wait for it. It is kept
-// until there are MaxShared newer ones. A value must not be modified.
-func (t *Type) Shared(of Sharing, key any, make func() any) any {
+// Shared returns the value that another reader of this very version of a type made under the same key, or else makes
+// it. Others that want it meanwhile wait for it. It is kept until there are MaxShared newer ones. A value must not be
+// modified. The key has a type of its own, so that to look for a value needs no memory.
+func Shared[K comparable](t *Type, of Sharing, key K, make func() any) any {
 	if t.shared == nil {
 		return make()
 	}
-	m := t.shared.find(of, key)
+	m := find(t.shared, of, key)
 	m.once.Do(func() { m.value = make() })
 	return m.value
 }
 
 // find returns what is kept under a key, which may not be made yet.
-func (m *memo) find(of Sharing, key any) *memoized {
+func find[K comparable](m *memo, of Sharing, key K) *memoized {
 	for {
 		var kept []*memoized
 		old := m[of].Load()
@@ -429,7 +429,7 @@ func (m *memo) find(of Sharing, key any) *memoized {
 			kept = *old
 		}
 		for _, is := range kept {
-			if is.key == key {
+			if k, same := is.key.(K); same && k == key {
 				return is
 			}
 		}

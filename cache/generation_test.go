@@ -13,7 +13,7 @@ func TestSharedByKey(t *testing.T) {
 	typ := o.typ()
 	made := 0
 	get := func(typ *Type, key any, of Sharing) int {
-		return typ.Shared(of, key, func() any { made++; return made }).(int)
+		return Shared(typ, of, key, func() any { made++; return made }).(int)
 	}
 	tests := []struct {
 		what string
@@ -67,7 +67,7 @@ func TestSharedConcurrently(t *testing.T) {
 		wg.Go(func() {
 			for j := range 500 {
 				key := (i + j) % MaxShared
-				got := typ.Shared(SharedSets, key, func() any { made.Add(1); return &value{key} }).(*value)
+				got := Shared(typ, SharedSets, key, func() any { made.Add(1); return &value{key} }).(*value)
 				if got.key != key {
 					t.Errorf("key %d: got the value of key %d", key, got.key)
 				}

@@ -49,7 +49,7 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 			field := func() weak.Pointer[byte] {
 				o.putUncached(tt.kind, "a", "1", string(bytes.Repeat([]byte("x"), 4096)))
 				e, _ := o.typ().Lookup(o.name("a"))
-				o.typ().Shared(SharedSets, "set", func() any {
+				Shared(o.typ(), SharedSets, "set", func() any {
 					b := wire.NewDeltaBody(acme, "")
 					b.Add(e.Resource, 0)
 					return b

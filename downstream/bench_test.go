@@ -210,7 +210,7 @@ func BenchmarkDelivery(b *testing.B) {
 
 // deliveryAllocations is what it costs to have one more client sent what others are sent
 // too, in allocations: the response around the shared body, and its nonce.
-const deliveryAllocations = 3
+const deliveryAllocations = 2
 
 // TestSharedDeliveriesAllocateLittle: what another client costs does not grow with the
 // resources.

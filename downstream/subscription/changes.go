@@ -158,7 +158,7 @@ func (c *changes) sharedMembers() Response {
 	if !s.wildcardStarted {
 		k.removed = 0 // not looked at
 	}
-	got := t.Shared(cache.SharedChanges, k, func() any {
+	got := cache.Shared(t, cache.SharedChanges, k, func() any {
 		moved := *s // positions move in a copy
 		made := changes{writer: newWriter(shown{&moved, g, t}), limit: limit}
 		made.addMembers()

@@ -371,7 +371,7 @@ func (s sets) shared(union bool) (r Response) {
 	if s.setSum = members.Sum(); union {
 		s.setSum = s.setSum.Add(s.goneSum())
 	}
-	r.Body = s.t.Shared(cache.SharedSets, key{s.wrap, s.setSum}, func() any {
+	r.Body = cache.Shared(s.t, cache.SharedSets, key{s.wrap, s.setSum}, func() any {
 		b := &setBuilder{union: union} // no resource is in it twice
 		b.addMembers(s.shown, s.shown)
 		return b.body(s.shown, s.wrap).Join()
