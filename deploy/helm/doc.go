@@ -2,5 +2,5 @@
 // in deploy/kubernetes: that what they render is valid for Kubernetes, that relays accept their
 // environment, and that ports, probes, selectors and volumes fit together.
 //
-// Tests that need Helm, Kustomize or kubectl-validate are given them by flags: make charts.
+// Tests that need Helm, Kustomize, kubectl-validate or an API server are given them by flags: make charts and make cluster.
 package helm
