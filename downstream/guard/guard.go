@@ -45,6 +45,7 @@ type Guard struct {
 
 	// Each has its own lock.
 	connections connections
+	handshakes  handshakes
 	nodes       nodes
 	streams     *cache.Shares // of all services, and polls
 
@@ -57,6 +58,7 @@ func New(cfg Config) *Guard {
 	return &Guard{
 		cfg:            cfg,
 		connections:    newConnections(cfg.Limits),
+		handshakes:     newHandshakes(),
 		nodes:          nodes{most: nodesOfPeer * int64(cfg.MaxNodeBytes), atOnce: max(1, runtime.GOMAXPROCS(0)/2), peers: make(map[string]*peerNodes)},
 		streams:        cache.NewShares(cfg.MaxStreams, cache.Tenth(cfg.MaxStreams)),
 		refusedConnLog: NewLogLimiter(perMinute, 1),

@@ -57,7 +57,7 @@ func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 		return nil, nil, err
 	}
 	c.guard.pause(context.Background(), c.guard.connections.delay(peer, time.Now()))
-	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	conn, info, err := c.shake(raw)
 	if err != nil {
 		leave()
 		return nil, nil, err
@@ -65,6 +65,16 @@ func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	a := newAccount(&c.guard.connections, peer)
 	end := func() { a.close(); leave() }
 	return &grpcConn{conn, newWaitingReader(conn), a, c.guard, end}, connInfo{info, time.Now(), a, new(nodeCache)}, nil
+}
+
+// shake completes the handshake. In plaintext there is nothing to compute.
+func (c chargingCredentials) shake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if c.Info().SecurityProtocol != "tls" {
+		return c.TransportCredentials.ServerHandshake(raw)
+	}
+	below := &handshakeConn{Conn: raw, turns: &c.guard.handshakes}
+	defer below.end()
+	return c.TransportCredentials.ServerHandshake(below)
 }
 
 // Clone implements credentials.TransportCredentials.

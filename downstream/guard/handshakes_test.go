@@ -1,0 +1,120 @@
+package guard
+
+import (
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
+)
+
+// shaking returns n connections in the turns of h, and their far ends.
+func shaking(t *testing.T, h *handshakes, n int) (near []*handshakeConn, far []net.Conn) {
+	t.Helper()
+	for range n {
+		a, b := net.Pipe()
+		near, far = append(near, &handshakeConn{Conn: a, turns: h}), append(far, b)
+		t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	}
+	return near, far
+}
+
+// slowTLS is credentials whose handshake reads a byte and then computes for a while.
+type slowTLS struct {
+	credentials.TransportCredentials
+	running, highest atomic.Int64
+}
+
+// Info implements credentials.TransportCredentials.
+func (*slowTLS) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (s *slowTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	number := make([]byte, 1)
+	_, err := conn.Read(number)
+	for now := s.running.Add(1); ; {
+		before := s.highest.Load()
+		if now <= before || s.highest.CompareAndSwap(before, now) {
+			break
+		}
+	}
+	time.Sleep(time.Millisecond + time.Duration(number[0])*time.Microsecond) // no two timers may fire at the same time
+	s.running.Add(-1)
+	return conn, nil, err
+}
+
+// B.35: as many handshakes compute at a time as half of the cores, however many wait.
+func TestB35_HandshakesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const herd, most = 20, 3
+		guard := newGuard(Limits{})
+		check.Equal(t, "turns", guard.handshakes.free, max(1, runtime.GOMAXPROCS(0)/2))
+		guard.handshakes.free = most
+		slow := &slowTLS{}
+		creds := guard.Credentials(slow)
+		var done sync.WaitGroup
+		for i := range herd {
+			near, far := net.Pipe()
+			done.Go(func() { _, _ = far.Write([]byte{byte(i)}) })
+			done.Go(func() {
+				if _, _, err := creds.ServerHandshake(near); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		done.Wait()
+		check.Equal(t, "most handshakes that computed at the same time", slow.highest.Load(), most)
+		check.Equal(t, "turns that are free in the end", guard.handshakes.free, most)
+	})
+}
+
+// B.35: a handshake that waits for its client has no turn, and what the server has answered goes first.
+func TestB35_HandshakesThatWaitHaveNoTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &handshakes{free: 1}
+		near, far := shaking(t, h, 4)
+		silent, busy, begun, fresh := near[0], near[1], near[2], near[3]
+		begun.answered = true                               // as after a write
+		go func() { _, _ = silent.Read(make([]byte, 1)) }() // ends with the connection
+		synctest.Wait()
+
+		var mu sync.Mutex
+		var order []string // guarded by mu
+		step := func(name string, c *handshakeConn, other net.Conn) {
+			go func() { _, _ = other.Write([]byte("x")) }() // ends with the read
+			go func() {
+				_, _ = c.Read(make([]byte, 1))
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, name)
+			}()
+			synctest.Wait()
+		}
+		step("busy", busy, far[1])
+		step("fresh", fresh, far[3])
+		step("begun", begun, far[2])
+		go func() { _, _ = far[1].Read(make([]byte, 1)) }() // ends with the write
+		if _, err := busy.Write([]byte("y")); err != nil {  // which gives the turn up
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		begun.end()
+		synctest.Wait()
+		fresh.end()
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []string{"busy", "begun", "fresh"}; !slices.Equal(order, want) {
+			t.Errorf("turns were taken by %v, want %v", order, want)
+		}
+		check.Equal(t, "turns that are free in the end", h.free, 1)
+	})
+}
