@@ -30,7 +30,7 @@
 //
 // # Reading order
 //
-// Each file uses those before it: quota, name, entry, set, generation, fanout; index, distrust, view, watch; writer, edit, put,
+// Each file uses those before it: quota, name, entry, set, generation, fanout; index, distrust, deferred, view, watch; writer, edit, put,
 // remove; apply, gate, pass, show, edition, waiting; state, former; demand, reports, judge, snapshot, snapshot_format,
 // snapshot_generations; audit. The exceptions are few: a view
 // creates its writers and watches, a writer contains its gate and its judge, an edit passes through the gate when it is

@@ -355,6 +355,7 @@ func (w *Writer) publishTo(view *View, ed *edit) (f *Fanout, began bool) {
 	if ed.gen.Seq > old.Seq {
 		view.timeline.record(ed.gen.Seq, cause)
 	}
+	admission := view.intervals.admit(ed, old)
 	w.hint(ed)
 	if ed.dirty {
 		for _, wc := range ed.index.wildcards {
@@ -364,6 +365,7 @@ func (w *Writer) publishTo(view *View, ed *edit) (f *Fanout, began bool) {
 		}
 	}
 	f = w.followEdit(ed, cause, w.wakes[from:])
+	admission.apply(w, ed, from)
 	began = view.cfg.Began != nil && ed.typ.serves() && !old.Type(ed.typ.URL).serves()
 	for _, o := range x.observers {
 		if o.view == view {

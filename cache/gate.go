@@ -164,7 +164,7 @@ func (l *ledger) branch(of *Generation) *ledger {
 		}
 	}
 	generation := *of
-	generation.types = types{}
+	generation.types, generation.deferred = types{}, nil
 	for t := range of.types.since(0) {
 		generation.types.put(c.branchType(t))
 	}

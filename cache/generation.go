@@ -152,6 +152,8 @@ type Generation struct {
 	sources       []Source
 	route         func(typeURL, name string) int
 	originChanges uint64 // how often a source came or went
+
+	deferred []deferredType // see Sendable; nil mostly
 }
 
 // A Source is how one of a view's origins stands.

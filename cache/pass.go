@@ -138,10 +138,14 @@ func (g *gate) setSource(as Source, reconnected bool) {
 		*generation.ownSource(w.source) = g.asServed(s, &generation, &latest)
 		if reconnected {
 			generation.originChanges++
+			s.view.intervals.endAll(&generation)
 		}
 		s.view.head.Store(&generation)
 	}
 	if g.latest.gen == nil {
+		if reconnected {
+			w.view.intervals.endAll(&latest)
+		}
 		w.view.head.Store(&latest)
 	} else {
 		g.latest.gen = &latest

@@ -44,6 +44,10 @@ type Config struct {
 	Cohorts int
 	Waits   func(typeURL string) bool
 
+	// PushInterval returns for how long at least readers are not sent another change of a type; zero if that is not
+	// bounded. Nil bounds none.
+	PushInterval func(typeURL string) time.Duration
+
 	// Waiting is called when it changes how a source's latest stands to what the rest is served, by the writer: it must not
 	// wait. Nil is not called.
 	Waiting func(source int, now Waiting)
@@ -65,6 +69,7 @@ type View struct {
 	*shared
 	head      atomic.Pointer[Generation]
 	timeline  timeline
+	intervals *intervals               // nil if none is configured
 	distrust  atomic.Pointer[distrust] // nil if nothing is distrusted
 	distrusts atomic.Uint64            // see DistrustRevision
 }
@@ -122,6 +127,9 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	}
 	v.writers, v.index.anonymous = writers, v.index.sharesOf("")
 	for _, of := range v.views {
+		if cfg.PushInterval != nil {
+			of.intervals = newIntervals(of)
+		}
 		of.head.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
 	}
 	for _, w := range writers {

@@ -91,6 +91,7 @@ func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	t := x.typForWatch(w, typeURL)
 	wc := &WildcardWatch{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
+	w.view.intervals.subscribed(w, typeURL)
 	if len(t.wildcards) == 1 {
 		x.countFollowed(t, 1)
 		x.wantFor(w, t, nil)
@@ -144,6 +145,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	}
 	added := addWatch(w.id, out)
 	t.watched += len(added)
+	w.view.intervals.subscribed(w, typeURL)
 	for _, n := range added {
 		if len(n.watchers.ids) == 1 {
 			x.charge(n, w)

@@ -78,8 +78,10 @@ func (s *stream) limit(p *pass, sub *subscription.Subscription) (limit cache.Seq
 	if !sub.Dependent || !sub.At(p.Of(sub)).Behind() {
 		return p.Of(sub).Seq, false
 	}
+	of := p.Of(sub)
 	limit, shut := s.dependentLimit(p)
-	return limit, shut || limit < p.Cut.Seq && sub.Opening()
+	limit = min(limit, of.Seq)
+	return limit, shut || limit < of.Seq && sub.Opening()
 }
 
 // dependentLimit returns the position up to which dependent types may be read, and whether nothing of them may be sent
@@ -105,6 +107,18 @@ func (s *stream) cut(p *pass) *cache.Generation {
 	return s.barrier.cut
 }
 
+// beginning returns what the stream began with, nil once nothing older is read of any type. A client is sent first what is
+// newest, even of a type of which other clients are sent changes after an interval only.
+func (s *stream) beginning(p *pass) *cache.Generation {
+	switch {
+	case !s.sent:
+		s.begunWith = p.Begins()
+	case s.begunWith != nil && s.barrier.cut == nil && p.Newest.SendableRevision() >= s.begunWith.Revision:
+		s.begunWith = nil
+	}
+	return s.begunWith
+}
+
 // keepCut has dependent types follow the clusters that were just sent, from the same generation. A client that still
 // waits for its first response of a dependent type is sent what is newest: that generation may lack a set.
 func (s *stream) keepCut(p *pass) {
@@ -125,7 +139,7 @@ func (s *stream) holdCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
 	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) &&
-		!slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.At(p.Cut).BehindCut() }):
+		!slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.At(p.Of(sub)).BehindCut() }):
 		s.barrier.cut = nil
 	default:
 		p.answersWait = true
@@ -177,7 +191,7 @@ func (s *stream) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq
 		s.barrier.unsentSince = time.Time{}
 		return p.Cut.Seq
 	}
-	unsent, upTo := cds.At(p.Cut).Unsent()
+	unsent, upTo := cds.At(p.Of(cds)).Unsent()
 	if !unsent {
 		s.barrier.unsentSince = time.Time{}
 		return p.Cut.Seq
@@ -284,7 +298,8 @@ func (s *stream) sentAssignments(p *pass, assignments []string) int {
 // owesAssignment reports whether the client is to be sent an assignment that it needs for a cluster that it was sent.
 // While the client has not answered for the cluster, it may still subscribe to the assignment.
 func (s *stream) owesAssignment(p *pass, text string, n *cache.Name) bool {
-	owes, subscribed := s.of(wire.EndpointType).At(p.Newest).Owes(text, n, p.Now)
+	eds := s.of(wire.EndpointType)
+	owes, subscribed := eds.At(p.Of(eds)).Owes(text, n, p.Now)
 	if !subscribed {
 		return s.of(wire.ClusterType).Pending()
 	}

@@ -20,7 +20,7 @@ import (
 func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
 		p := &pass{Look: subscription.Look{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
-		p.Cut = s.cut(p)
+		p.Cut, p.Begun = s.cut(p), s.beginning(p)
 		next, err = s.flushCut(p)
 		if err != nil || !s.cutEnded(p) {
 			return next, err
@@ -113,7 +113,7 @@ func (s *stream) serve(p *pass, sub *subscription.Subscription) error {
 		return errOutrun
 	}
 	p.wakeAt(until)
-	if limit < p.Cut.Seq && sub.At(p.Of(sub)).Behind() {
+	if of := p.Of(sub); limit < of.Seq && sub.At(of).Behind() {
 		p.moreDue(sub)
 	}
 	if r.Body == nil {
@@ -151,7 +151,7 @@ func (s *stream) blocked(p *pass, sub *subscription.Subscription) bool {
 // serveRemovals sends the removals of a type that were held back.
 func (s *stream) serveRemovals(p *pass, sub *subscription.Subscription) error {
 	if sub.Blocked(p.Now) {
-		p.answersWait = p.answersWait || !sub.At(p.Cut).RemovalsSent()
+		p.answersWait = p.answersWait || !sub.At(p.Of(sub)).RemovalsSent()
 		return nil // serve has seen to the timer
 	}
 	if s.mayNotBlock(p) {
@@ -210,7 +210,7 @@ func (s *stream) resendEndpoints(p *pass, names []string) {
 	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
 		return
 	}
-	eds.At(p.Newest).Resend(names)
+	eds.At(p.Of(eds)).Resend(names)
 }
 
 // inlineBytes is how many bytes without an ACK a stream may have for a send not to block: what gRPC buffers for a

@@ -115,7 +115,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	timer := time.NewTimer(max(time.Until(p.until), time.Nanosecond))
 	defer timer.Stop()
 	for {
-		g, now := p.view.Generation(), time.Now()
+		g, now := p.sub.Sendable(p.view.Generation()), time.Now()
 		p.sub.Skip(g.Seq) // complete sets need no removals
 		told, again := p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
 		switch {

@@ -58,7 +58,8 @@ type stream struct {
 	timer   *time.Timer // wakes the stream
 	armed   bool        // the timer may be running
 
-	armedFor time.Time // when it fires, or is to
+	armedFor  time.Time         // when it fires, or is to
+	begunWith *cache.Generation // see beginning
 
 	sent   bool // some response was sent
 	begun  time.Time

@@ -224,6 +224,9 @@ func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
 	gr := &group{key: key, node: presented, founder: founder}
 	cfg.Fanout = g.followed(gr)
+	if len(g.cfg.MinPushInterval) > 0 {
+		cfg.PushInterval = g.cfg.MinPushInterval.Of
+	}
 	gr.parts = g.rollouts.shape(&cfg, key)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)

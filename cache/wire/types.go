@@ -47,6 +47,25 @@ func Rank(typeURL string) int {
 	return len(order)
 }
 
+// RefersToClusters reports whether resources of the type refer to clusters, so that clusters are sent first (B.11).
+func RefersToClusters(typeURL string) bool {
+	switch typeURL {
+	case ListenerType, ScopedRouteType, RouteType, VirtualHostType:
+		return true
+	default:
+		return false
+	}
+}
+
+// RemovedAfter reports whether removals of a type are sent after the changes of another one, whose resources may refer
+// to what is removed (B.11). Endpoints, which clusters refer to, are not among them.
+func RemovedAfter(removed, changed string) bool {
+	return RefersToClusters(changed) && (removed == ClusterType || RefersToClusters(removed) && Rank(changed) < Rank(removed))
+}
+
+// IsEndpoints reports whether resources of the type are endpoints of clusters.
+func IsEndpoints(typeURL string) bool { return typeURL == EndpointType || typeURL == LocalityEndpoint }
+
 // Known reports whether the protocol defines the type. Resources of known types
 // always have a name; other types may leave it empty (B.22).
 func Known(typeURL string) bool {

@@ -5,38 +5,69 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // A Look is one look of a stream at what its client must be sent.
 type Look struct {
 	Newest *cache.Generation
 	Cut    *cache.Generation // what clusters and dependent types are read from; mostly the newest
+	Begun  *cache.Generation // what the stream began with, see Begins; nil if nothing older is read
 	Now    time.Time
 
 	// Muted is set while the stream may have to end without a response (B.8): errors of the relay are not sent.
 	Muted bool
 }
 
+// Begins returns what a stream that was sent nothing yet begins with: the newest generation, with what other streams
+// wait for until a minimum push interval has passed. Only if something waits is it not nil.
+func (l *Look) Begins() *cache.Generation {
+	if l.Newest.SendableRevision() < l.Newest.Revision {
+		return l.Newest
+	}
+	return nil
+}
+
 // Of returns the generation that a type is read from.
 func (l *Look) Of(s *Subscription) *cache.Generation {
 	if s.followsCut() {
-		return l.Cut
+		return l.sendable(l.Cut, s.TypeURL)
 	}
-	return l.Newest
+	return l.sendable(l.Newest, s.TypeURL)
+}
+
+// sendable returns the generation from which the client is sent a type, of one that the stream looks at. A client is
+// never sent what is older than what its stream began with.
+func (l *Look) sendable(g *cache.Generation, typeURL string) *cache.Generation {
+	g = g.Sendable(typeURL)
+	if l.Begun != nil && l.Begun.Revision > g.Revision {
+		return l.Begun
+	}
+	return g
+}
+
+// removalsOf returns the generation from which removals of a type that wait for other types are read. Those of endpoints
+// also wait while clusters, which may refer to them, wait for an interval.
+func (l *Look) removalsOf(s *Subscription) *cache.Generation {
+	g := l.sendable(l.Cut, s.TypeURL)
+	if clusters := l.sendable(l.Cut, wire.ClusterType); s.TypeURL == wire.EndpointType && clusters.Revision < g.Revision {
+		return clusters
+	}
+	return g
 }
 
 // Next returns the additions and changes that the client is to be sent, up to limit in the generation of the type. For
 // names that the client asked for since, the newest generation answers. If nothing is to be sent, the response has no
 // body, and until is when to look again even if nothing happens. The only error is ErrOutrun.
 func (s *Subscription) Next(l *Look, limit cache.Seq) (r Response, until time.Time, err error) {
-	g, after := l.Of(s), s.position()
-	if g == l.Newest {
+	g, newest, after := l.Of(s), l.sendable(l.Newest, s.TypeURL), s.position()
+	if g == newest {
 		r, until, err = s.next(l, g, limit, false)
 	} else {
 		asked := s.takeNewNames()
 		r, until, err = s.next(l, g, limit, true)
 		if s.pendingNames = append(s.pendingNames, asked...); err == nil && r.Body == nil && len(asked) > 0 {
-			g = l.Newest
+			g = newest
 			r, until, err = s.next(l, g, limit, false)
 		}
 	}
@@ -68,11 +99,11 @@ func (s *Subscription) next(l *Look, g *cache.Generation, limit cache.Seq, older
 
 // Removals returns the removals that were held back, and when to look again.
 func (s *Subscription) Removals(l *Look) (r Response, until time.Time) {
-	after := s.removedUpTo
+	after, g := s.removedUpTo, l.removalsOf(s)
 	if after == 0 {
-		after = l.Cut.Seq // a subscription to names alone has no such position
+		after = g.Seq // a subscription to names alone has no such position
 	}
-	v := s.in(l.Cut)
+	v := s.in(g)
 	switch {
 	case s.Delta:
 		late := removals{writer: newWriter(v), now: l.Now}
@@ -88,7 +119,7 @@ func (s *Subscription) Removals(l *Look) (r Response, until time.Time) {
 			r = w.out
 		}
 	}
-	r.After, r.before, r.from = after, s.position(), l.Cut
+	r.After, r.before, r.from = after, s.position(), g
 	return r, until
 }
 

@@ -25,7 +25,7 @@ func (s At) Behind() bool {
 // globsBehind is Behind for the globs whose resources are in the complete set.
 func (s At) globsBehind() bool {
 	return s.sendsSets() && slices.ContainsFunc(s.globs, func(glob *Subscription) bool {
-		return glob.At(s.Watch.Generation()).Behind()
+		return glob.At(s.Watch.Generation().Sendable(s.TypeURL)).Behind()
 	})
 }
 

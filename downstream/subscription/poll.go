@@ -54,6 +54,16 @@ func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(cache.Sum) b
 	return Due, time.Time{}
 }
 
+// Sendable returns the generation to answer from, of the newest one: an older one while changes of the type wait for its
+// minimum push interval, unless the client has the newest set already, from another relay.
+func (p *Poll) Sendable(newest *cache.Generation) *cache.Generation {
+	g := newest.Sendable(p.TypeURL)
+	if g != newest && p.initialVersion != "" && p.in(newest).sum().SameVersion(p.initialVersion) {
+		return newest
+	}
+	return g
+}
+
 // Skip records that the client needs no removal up to a position: it is sent complete sets.
 func (p *Poll) Skip(upTo cache.Seq) {
 	p.removedUpTo = upTo

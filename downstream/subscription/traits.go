@@ -51,6 +51,7 @@ func (c *Settings) TraitsOf(typeURL string, by Software) Traits {
 		TypeURL:        typeURL,
 		Rank:           wire.Rank(typeURL),
 		legacyWildcard: wire.LegacyWildcard(typeURL),
+		Dependent:      wire.RefersToClusters(typeURL),
 		Secret:         wire.IsSecret(typeURL),
 	}
 	switch typeURL {
@@ -59,9 +60,7 @@ func (c *Settings) TraitsOf(typeURL string, by Software) Traits {
 	case wire.EndpointType:
 		t.LateRemovals, t.alwaysSent = true, !by.Relay
 	case wire.ListenerType, wire.ScopedRouteType:
-		t.FullState, t.Dependent = true, true
-	case wire.RouteType, wire.VirtualHostType:
-		t.Dependent = true
+		t.FullState = true
 	case wire.SecretType:
 		t.grouped, t.alwaysSent = by.Envoy, !by.Relay
 	case wire.RuntimeType, wire.ExtensionConfigType:

@@ -153,6 +153,7 @@ type Config struct {
 	MaxFrameRate            int           `env:"MAX_FRAME_RATE"`
 	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
 	AckWait                 time.Duration `env:"ACK_WAIT"`
+	MinPushInterval         PushIntervals `env:"MIN_PUSH_INTERVAL"`
 	SendStall               time.Duration `env:"SEND_TIMEOUT"`
 	Drain                   time.Duration `env:"DRAIN"`
 

@@ -62,6 +62,13 @@ var limitRows = []spec{
 		"Raise it when clients send their first request later, such as [MOSN](clients.md#mosn)."),
 	duration("ACK_WAIT", "5s", 100*time.Millisecond, 10*time.Minute, "How long a response may stay unanswered before the next one of its type is sent",
 		"Raise it when clients need longer to apply a response."),
+	{
+		name: "MIN_PUSH_INTERVAL", shown: "`off`",
+		allowed: "`off`, or `type=interval`, several separated by commas: a short name (`lds`, `cds`, `eds`, …), a type URL, or `*` for all others except `eds` and `leds`; intervals from 10ms to 10s",
+		meaning: "Minimum time between two changes of a type that clients are sent",
+		advice:  "Changes within it become one response per client. First responses do not wait; types that refer to clusters also wait while clusters do. Set it when the control plane sends many small changes ([changes in quick succession](operations.md#changes-in-quick-succession)).",
+		parse:   typed(offOr(parsePushIntervals)),
+	},
 	renamed("SEND_STALL", duration("SEND_TIMEOUT", "1m", time.Second, time.Hour, "How long one send may block before the stream is closed",
 		"Lower it when stalled clients should release their memory earlier.")),
 	duration("DRAIN", "45s", time.Second, time.Hour, "Time in which a stopping relay closes its streams",

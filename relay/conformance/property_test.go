@@ -44,7 +44,8 @@ func TestD4_Invariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		s := script{
-			relays: rapid.IntRange(1, 2).Draw(rt, "relays"),
+			relays:   rapid.IntRange(1, 2).Draw(rt, "relays"),
+			interval: rapid.SampledFrom(sceneIntervals).Draw(rt, "push interval"),
 			behaviour: relaytest.Behaviour{
 				SilentOnMissing: rapid.Bool().Draw(rt, "silent on missing"),
 				IgnoreIRV:       rapid.Bool().Draw(rt, "ignore versions"),
@@ -68,7 +69,8 @@ func TestD4_Invariants(t *testing.T) {
 }
 
 type script struct {
-	relays    int // in a row
+	relays    int    // in a row
+	interval  string // TENDER_MIN_PUSH_INTERVAL
 	behaviour relaytest.Behaviour
 	steps     []step
 }
@@ -102,6 +104,9 @@ const acmeType = "type.googleapis.com/acme.Foo"
 var sceneTypes = []string{
 	relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType, acmeType,
 }
+
+// sceneIntervals are minimum push intervals that end at different times. None is more likely.
+var sceneIntervals = []string{"off", "off", "off", "cds=1s", "*=1s", "cds=2s,lds=1s,rds=3s,eds=500ms", "lds=3s,rds=1s"}
 
 // A scene is one run of a script. It stands in for the test, so that a failure
 // can be shrunk.
@@ -181,9 +186,10 @@ func (sc *scene) run(s script) {
 	sc.scaled = map[relaytest.Digest]revision{}
 	sc.routed, sc.owner, sc.shared = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}, map[relaytest.Digest]bool{}
 	// These clients do not come back by themselves, as real ones would.
-	sc.relay = start(sc, sc.origin, "TENDER_COLD_WAIT=10m")
+	interval := "TENDER_MIN_PUSH_INTERVAL=" + s.interval
+	sc.relay = start(sc, sc.origin, "TENDER_COLD_WAIT=10m", interval)
 	for range s.relays - 1 {
-		sc.relay = sc.relay.below("TENDER_COLD_WAIT=10m")
+		sc.relay = sc.relay.below("TENDER_COLD_WAIT=10m", interval)
 	}
 	for group := range sc.contents {
 		sc.put(group, acmeType, "always")
@@ -192,6 +198,7 @@ func (sc *scene) run(s script) {
 		sc.join(relaytest.Variant(i%2), i/2)
 	}
 	sc.guards()
+	sc.guardsServed()
 	for _, st := range s.steps {
 		sc.step(st)
 	}
@@ -238,6 +245,16 @@ func (sc *scene) guards() {
 			a.want(relaytest.RouteType, fmt.Sprintf("swap%d", n))
 			a.want(relaytest.RouteType, fmt.Sprintf("scaled%d", n))
 			a.want(relaytest.EndpointType, warmName(n))
+		}
+	}
+}
+
+// guardsServed waits until the guards were sent their routes. What a client newly asks for does not wait until the client
+// has answered for clusters (B.11), so a first route may arrive before a cluster that changed meanwhile.
+func (sc *scene) guardsServed() {
+	for _, a := range sc.clients {
+		if a.guard {
+			a.WaitState(sc.Context(), func(s relaytest.State) bool { return len(s[relaytest.RouteType]) >= 6 })
 		}
 	}
 }

@@ -1,0 +1,323 @@
+package cache
+
+import (
+	"iter"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A deferredType is a type whose changes wait until the minimum push interval of the type has passed. Meanwhile readers
+// are sent an older generation of it.
+type deferredType struct {
+	typeURL string
+	from    *Generation // the last one before the first change that waits
+}
+
+// Sendable returns the generation from which clients are sent a type or a collection: g itself, or an older one while
+// changes of the type wait for its minimum push interval. A reader may take other types from g in the same look.
+func (g *Generation) Sendable(key string) *Generation {
+	if len(g.deferred) == 0 {
+		return g
+	}
+	typeURL := resourceType(key)
+	for _, d := range g.deferred {
+		if d.typeURL == typeURL {
+			return d.from
+		}
+	}
+	return g
+}
+
+// SendableRevision returns the revision of the oldest generation from which clients are sent any type.
+func (g *Generation) SendableRevision() uint64 {
+	oldest := g.Revision
+	for _, d := range g.deferred {
+		oldest = min(oldest, d.from.Revision)
+	}
+	return oldest
+}
+
+// intervals defers changes of a view so that readers are sent those of a type at most once in an interval (B.45). All
+// of its fields are guarded by index.mu, and so are those of what it defers.
+//
+// It defers types, not clients: the readers of a view share its positions, so each of them is woken once, when the
+// interval ends. A change waits for its own type; a type that refers to clusters also waits while clusters do, and
+// removals wait while a type that may refer to the resources does (B.11).
+type intervals struct {
+	view *View
+	of   func(typeURL string) time.Duration
+	sent map[string]time.Time // when readers were last shown a change, by type URL
+
+	waiting []*waitingType
+	timer   *time.Timer // ends the earliest wait; nil before the first
+}
+
+// A waitingType is a deferred type, and what becomes of it.
+type waitingType struct {
+	deferredType
+	until   time.Time
+	removes bool     // resources were removed
+	wakes   watchSet // who is woken when it ends
+}
+
+func newIntervals(v *View) *intervals {
+	return &intervals{view: v, of: v.cfg.PushInterval, sent: make(map[string]time.Time)}
+}
+
+// An admission says what becomes of an edit that is published.
+type admission struct {
+	waits    *waitingType // that the edit is part of; nil if readers are sent it now
+	clusters *waitingType // after which the edit's removals of endpoints are sent; nil if they do not wait
+	ended    watchSet     // who waited for what ends with the edit
+}
+
+// admit decides when readers are sent an edit, whose generation it completes. The old generation is the one before it.
+func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
+	if p == nil {
+		return a
+	}
+	typeURL, changes := resourceType(ed.typ.URL), ed.change.Changed+ed.change.Removed > 0
+	until, waits := p.until(typeURL, ed.change.Removed > 0, ed.now)
+	switch {
+	case ed.cannotWait(old.Type(ed.typ.URL)):
+		a.ended = p.end(ed.now, func(w *waitingType) bool { return together(typeURL, w.typeURL) })
+	case waits && changes || p.find(typeURL) != nil:
+		a.waits = p.hold(typeURL, old, until, ed.change.Removed > 0)
+	case changes && p.of(typeURL) > 0:
+		p.sent[typeURL] = ed.now
+	}
+	if ed.change.Removed > 0 && wire.IsEndpoints(typeURL) {
+		a.clusters = p.find(wire.ClusterType)
+	}
+	ed.gen.deferred = p.deferred()
+	return a
+}
+
+// cannotWait reports whether an edit has first state, which clients may wait for, or content of limited life.
+func (ed *edit) cannotWait(old *Type) bool {
+	t := ed.typ
+	if t.Phase != old.Phase || t.Restored != old.Restored || t.Covered != old.Covered || t.Phase == Unknown && t.Wildcard.last > old.Wildcard.last {
+		return true
+	}
+	for _, kind := range kinds {
+		set, was := t.set(kind), old.set(kind)
+		if set.TTLs()+was.TTLs()+set.ContentDropped()+was.ContentDropped() > 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(ed.changed, func(n *Name) bool {
+		e, _ := old.Lookup(n)
+		return e == nil && old.Errors(ByName).Get(n) == nil
+	})
+}
+
+// together reports whether first state of a type ends the wait of another one: it may refer to what waits.
+func together(first, waiting string) bool {
+	return first == waiting || inCut(first) && inCut(waiting)
+}
+
+// inCut reports whether the type is that of clusters, or refers to them.
+func inCut(typeURL string) bool { return typeURL == wire.ClusterType || wire.RefersToClusters(typeURL) }
+
+// until returns until when a change of a type that is made now has to wait, if it does: for the interval of the type, and
+// for other types, whether or not their time has come, as long as they wait.
+func (p *intervals) until(typeURL string, removes bool, now time.Time) (until time.Time, waits bool) {
+	if at, sent := p.sent[typeURL]; sent {
+		until = at.Add(p.of(typeURL))
+	}
+	waits = until.After(now)
+	for _, w := range p.waiting {
+		if waitsFor(typeURL, removes, w.typeURL) {
+			until, waits = latest(until, w.until), true
+		}
+	}
+	return until, waits
+}
+
+// waitsFor reports whether a change of a type, with removals or without, waits while another type does.
+func waitsFor(typeURL string, removes bool, waiting string) bool {
+	return waiting == wire.ClusterType && wire.RefersToClusters(typeURL) || removes && wire.RemovedAfter(typeURL, waiting)
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func (p *intervals) find(typeURL string) *waitingType {
+	for _, w := range p.waiting {
+		if w.typeURL == typeURL {
+			return w
+		}
+	}
+	return nil
+}
+
+// hold has a change of a type wait.
+func (p *intervals) hold(typeURL string, old *Generation, until time.Time, removes bool) *waitingType {
+	w := p.find(typeURL)
+	if w == nil {
+		from := *old
+		from.deferred = nil // or generations would keep one another
+		w = &waitingType{deferredType: deferredType{typeURL, &from}}
+		p.waiting = append(p.waiting, w)
+	}
+	w.until, w.removes = latest(w.until, until), w.removes || removes
+	p.align()
+	p.arm()
+	return w
+}
+
+// align has no type end its wait before one that it waits for. It ends: no time is later than the latest that there was.
+func (p *intervals) align() {
+	for again := true; again; {
+		again = false
+		for _, w := range p.waiting {
+			for _, other := range p.waiting {
+				if other.until.After(w.until) && waitsFor(w.typeURL, w.removes, other.typeURL) {
+					w.until, again = other.until, true
+				}
+			}
+		}
+	}
+}
+
+// arm sets the timer for the end of the earliest wait.
+func (p *intervals) arm() {
+	if len(p.waiting) == 0 {
+		return
+	}
+	first := slices.MinFunc(p.waiting, func(a, b *waitingType) int { return a.until.Compare(b.until) })
+	if wait := time.Until(first.until); p.timer == nil {
+		p.timer = time.AfterFunc(wait, p.endDue)
+	} else {
+		p.timer.Reset(wait)
+	}
+}
+
+// end ends the waits that match, and returns who is woken.
+func (p *intervals) end(now time.Time, match func(*waitingType) bool) (wakes watchSet) {
+	p.waiting = slices.DeleteFunc(p.waiting, func(w *waitingType) bool {
+		if !match(w) {
+			return false
+		}
+		p.sent[w.typeURL] = now
+		wakes.addAll(w.wakes)
+		return true
+	})
+	return wakes
+}
+
+// endDue shows readers what has waited long enough.
+func (p *intervals) endDue() {
+	x := &p.view.index
+	x.mu.Lock()
+	now := time.Now()
+	ended := p.end(now, func(w *waitingType) bool { return !w.until.After(now) })
+	generation := *p.view.head.Load()
+	generation.deferred = p.deferred()
+	p.view.head.Store(&generation)
+	var wakes []*Watch
+	for watch := range x.in(ended) {
+		wakes = append(wakes, watch)
+	}
+	p.arm()
+	x.mu.Unlock()
+	for _, watch := range wakes {
+		watch.wake()
+	}
+}
+
+// endAll ends all waits for a generation that is about to be stored, of which all watches are woken.
+func (p *intervals) endAll(g *Generation) {
+	if p != nil {
+		p.end(time.Now(), func(*waitingType) bool { return true })
+		g.deferred = nil
+	}
+}
+
+// subscribed has a watch that has subscribed to a type woken with the others: it reads an older generation until then.
+// It got no hints at changes of names that were made since.
+func (p *intervals) subscribed(w *Watch, key string) {
+	if p == nil || len(p.waiting) == 0 {
+		return
+	}
+	of := p.find(resourceType(key))
+	if of == nil {
+		return
+	}
+	if of.wakes.add(w.id); w.call != nil {
+		lost := &hint{seq: p.view.head.Load().Seq, n: maxHints}
+		w.hint(lost, lost)
+	}
+}
+
+// deferred returns what readers are sent of the types that wait.
+func (p *intervals) deferred() []deferredType {
+	if len(p.waiting) == 0 {
+		return nil
+	}
+	out := make([]deferredType, len(p.waiting))
+	for i, w := range p.waiting {
+		out[i] = w.deferredType
+	}
+	return out
+}
+
+// apply has the watches from an index on in the writer's wakes wait with the edit, or adds those that waited until now.
+func (a *admission) apply(w *Writer, ed *edit, from int) {
+	for _, watch := range w.wakes[from:] {
+		if a.waits != nil {
+			a.waits.wakes.add(watch.id)
+		}
+		if a.clusters != nil {
+			a.clusters.wakes.add(watch.id)
+		}
+	}
+	if a.waits != nil {
+		clear(w.wakes[from:])
+		w.wakes = w.wakes[:from]
+	}
+	for watch := range w.view.index.in(a.ended) {
+		w.noteWake(ed, watch)
+	}
+}
+
+// A watchSet is a set of watches by their ids. One that has ended since may have given its id to another one, which is
+// then woken without need.
+type watchSet []uint64
+
+func (s *watchSet) add(id uint32) {
+	if missing := int(id/64) + 1 - len(*s); missing > 0 {
+		*s = append(*s, make([]uint64, missing)...)
+	}
+	(*s)[id/64] |= 1 << (id % 64)
+}
+
+func (s *watchSet) addAll(of watchSet) {
+	if missing := len(of) - len(*s); missing > 0 {
+		*s = append(*s, make([]uint64, missing)...)
+	}
+	for i, word := range of {
+		(*s)[i] |= word
+	}
+}
+
+// in yields the watches of a set that are open.
+func (x *index) in(s watchSet) iter.Seq[*Watch] {
+	return func(yield func(*Watch) bool) {
+		for i, word := range s {
+			for ; word != 0; word &= word - 1 {
+				watch := x.watches[i*64+bits.TrailingZeros64(word)]
+				if watch != nil && !yield(watch) {
+					return
+				}
+			}
+		}
+	}
+}

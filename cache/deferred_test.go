@@ -1,0 +1,246 @@
+package cache
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// intervalOrigin is an origin whose wildcard set is confirmed and whose first change has just been sent, in a bubble.
+func intervalOrigin(t *testing.T, typeURL string, intervals map[string]time.Duration) *origin {
+	t.Helper()
+	o := newOrigin(t, Config{PushInterval: func(typeURL string) time.Duration { return intervals[typeURL] }})
+	o.typeURL = typeURL
+	o.put(Wildcard, "a", "1", "1")
+	o.SetPhase(typeURL, Confirmed)
+	o.put(Wildcard, "a", "2", "2")
+	return o
+}
+
+// sendable returns the version of a resource that clients are sent.
+func (o *origin) sendable(name string) string {
+	o.Helper()
+	if e := o.view.Generation().Sendable(o.typeURL).Type(o.typeURL).Wildcard.Get(o.name(name)); e.Present() {
+		return e.Resource.OriginVersion
+	}
+	return "none"
+}
+
+func (o *origin) expectSendable(name, want string) {
+	o.Helper()
+	if got := o.sendable(name); got != want {
+		o.Errorf("clients are sent %s of version %s, want %s", name, got, want)
+	}
+}
+
+// pass lets time pass, and all that happens in it happen.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// TestB45_ChangesOfAnIntervalAreOneWakeUp: after a change was sent, further ones wait until the interval of their type
+// has passed, and then wake each watch once. Later ones are sent at once.
+func TestB45_ChangesOfAnIntervalAreOneWakeUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second})
+		wakes := 0
+		w := o.view.WatchFunc(func() { wakes++ })
+		w.SubscribeAll(acme)
+		for _, version := range []string{"3", "4", "5"} {
+			pass(200 * time.Millisecond)
+			o.put(Wildcard, "a", version, version)
+			o.expectSendable("a", "2")
+		}
+		if pass(399 * time.Millisecond); wakes != 0 {
+			t.Errorf("the watch was woken %d times within the interval, want 0", wakes)
+		}
+		if pass(time.Millisecond); wakes != 1 {
+			t.Errorf("the watch was woken %d times at the end of the interval, want 1", wakes)
+		}
+		o.expectSendable("a", "5")
+		pass(time.Second)
+		o.put(Wildcard, "a", "6", "6")
+		if o.expectSendable("a", "6"); wakes != 2 {
+			t.Errorf("a change after the interval woke the watch %d times, want once", wakes-1)
+		}
+	})
+}
+
+// TestB45_WhatCannotWait: first state, resources that expire, and a new connection end the wait of a type at once.
+func TestB45_WhatCannotWait(t *testing.T) {
+	for what, happens := range map[string]func(o *origin){
+		"a phase":         func(o *origin) { o.SetPhase(acme, Settled) },
+		"a first answer":  func(o *origin) { o.put(ByName, "named", "1", "1") },
+		"a first absence": func(o *origin) { o.remove(ByName, "named") },
+		"a time to live": func(o *origin) {
+			o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(o, "b", "1", "1")}})
+		},
+		"a new connection": func(o *origin) { o.SetConnected(false) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second})
+				members, named := o.view.Watch(), o.view.Watch()
+				members.SubscribeAll(acme)
+				o.want(named, "named")
+				o.put(Wildcard, "a", "3", "3")
+				if o.expectSendable("a", "2"); awake(members) {
+					t.Error("a change woke the watch within the interval")
+				}
+				happens(o)
+				if o.expectSendable("a", "3"); !awake(members) {
+					t.Error("the end of the wait woke no watch")
+				}
+				pass(time.Minute) // in which the timer finds nothing
+			})
+		})
+	}
+}
+
+// TestB45_SubscribersOfATypeThatWaits are woken when its wait ends, and read the logs then: they got no hints at changes
+// that were made before they subscribed.
+func TestB45_SubscribersOfATypeThatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second})
+		o.want(o.view.Watch(), "named")
+		o.put(ByName, "named", "1", "1")
+		pass(time.Minute)
+		o.put(ByName, "named", "2", "2")
+		o.put(ByName, "named", "3", "3")
+		wakes := 0
+		late := o.view.WatchFunc(func() { wakes++ })
+		o.want(late, "named")
+		read := o.view.Generation().Sendable(acme)
+		if pass(time.Second); wakes != 1 {
+			t.Errorf("a watch that subscribed within the interval was woken %d times, want 1", wakes)
+		}
+		if hinted, known := late.Hinted(acme, read.Seq, nil); known {
+			t.Errorf("its hints %v pass for complete", hinted)
+		}
+	})
+}
+
+// TestB45_WaitsFollowReferences: what refers to clusters waits while clusters do, and removals wait while a type does
+// that may refer to what is removed. Endpoints wait for nothing.
+func TestB45_WaitsFollowReferences(t *testing.T) {
+	at := func(g *Generation, typeURL string) bool { return g.Sendable(typeURL) != g }
+	for _, c := range []struct {
+		name     string
+		interval string
+		change   func(o *origin)
+		want     map[string]bool
+	}{
+		{"clusters", wire.ClusterType, func(*origin) {}, map[string]bool{
+			wire.ListenerType: true, wire.ScopedRouteType: true, wire.RouteType: true, wire.VirtualHostType: true,
+			wire.EndpointType: false, wire.SecretType: false, acme: false,
+		}},
+		{"listeners", wire.ListenerType, func(*origin) {}, map[string]bool{wire.ClusterType: false, wire.RouteType: false}},
+		{"listeners, removal", wire.ListenerType, func(o *origin) { o.remove(Wildcard, "b") }, map[string]bool{
+			wire.ClusterType: true, wire.RouteType: true, wire.ScopedRouteType: true, wire.EndpointType: false,
+		}},
+		{"routes, removal", wire.RouteType, func(o *origin) { o.remove(Wildcard, "b") }, map[string]bool{
+			wire.ClusterType: true, wire.ListenerType: false, wire.VirtualHostType: true,
+		}},
+	} {
+		for typeURL, want := range c.want {
+			t.Run(c.name+"/"+typeURL, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					o := intervalOrigin(t, c.interval, map[string]time.Duration{c.interval: time.Second})
+					o.typeURL = typeURL
+					o.put(Wildcard, "a", "1", "1")
+					o.put(Wildcard, "b", "1", "1")
+					o.SetPhase(typeURL, Confirmed)
+					o.typeURL = c.interval
+					o.put(Wildcard, "a", "3", "3")
+					o.typeURL = typeURL
+					o.put(Wildcard, "a", "2", "2")
+					c.change(o)
+					if got := at(o.view.Generation(), typeURL); got != want {
+						t.Errorf("it waits: %t, want %t", got, want)
+					}
+					if pass(time.Second); at(o.view.Generation(), typeURL) {
+						t.Error("it waits after the interval")
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestB45_AtTheEndOfAWait: a route that changes when the time of clusters has come, and their wait has not ended yet, does
+// not overtake them.
+func TestB45_AtTheEndOfAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := intervalOrigin(t, wire.ClusterType, map[string]time.Duration{wire.ClusterType: time.Second})
+		o.put(Wildcard, "a", "3", "3")
+		o.view.intervals.timer.Stop()
+		pass(time.Second)
+		o.typeURL = wire.RouteType
+		o.put(Wildcard, "r", "1", "1")
+		o.SetPhase(wire.RouteType, Confirmed)
+		o.typeURL = wire.ClusterType
+		o.put(Wildcard, "a", "4", "4")
+		o.view.intervals.timer.Stop()
+		pass(time.Second)
+		o.typeURL = wire.RouteType
+		o.put(Wildcard, "r", "2", "2")
+		if o.expectSendable("r", "1"); o.view.Generation().Sendable(wire.ClusterType) == o.view.Generation() {
+			t.Error("clusters do not wait, so this shows nothing")
+		}
+	})
+}
+
+// TestB45_WaitsEndTogether: if a removal of clusters has to wait for listeners, and listeners that waited before change
+// meanwhile, neither overtakes the other, and all ends with the longest interval.
+func TestB45_WaitsEndTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := intervalOrigin(t, wire.ClusterType, map[string]time.Duration{
+			wire.ClusterType: time.Second, wire.ListenerType: 2 * time.Second, wire.RouteType: 3 * time.Second,
+		})
+		for _, typeURL := range []string{wire.ListenerType, wire.RouteType} {
+			o.typeURL = typeURL
+			o.put(Wildcard, "a", "1", "1")
+			o.SetPhase(typeURL, Confirmed)
+		}
+		for _, typeURL := range []string{wire.ListenerType, wire.RouteType} {
+			o.typeURL = typeURL
+			o.put(Wildcard, "a", "2", "2")
+			o.put(Wildcard, "a", "3", "3")
+		}
+		o.typeURL = wire.ClusterType
+		o.remove(Wildcard, "a")
+		for range 29 {
+			pass(100 * time.Millisecond)
+			for _, typeURL := range []string{wire.ClusterType, wire.ListenerType, wire.RouteType} {
+				if g := o.view.Generation(); g.Sendable(typeURL) == g {
+					t.Fatalf("%s does not wait", typeURL)
+				}
+			}
+		}
+		if pass(100 * time.Millisecond); len(o.view.Generation().deferred) > 0 {
+			t.Error("something waits after the longest interval")
+		}
+	})
+}
+
+// TestB45_GenerationsDoNotKeepEachOther: a generation from which clients are sent what waits keeps no older one.
+func TestB45_GenerationsDoNotKeepEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second, other: 1500 * time.Millisecond})
+		for range 10 {
+			for _, typeURL := range []string{acme, other} {
+				pass(100 * time.Millisecond)
+				o.typeURL = typeURL
+				o.put(Wildcard, "a", "x"+time.Now().String(), "x")
+				for _, d := range o.view.Generation().deferred {
+					if d.from.deferred != nil {
+						t.Fatal("a generation keeps another one")
+					}
+				}
+			}
+		}
+	})
+}

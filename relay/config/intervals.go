@@ -1,0 +1,96 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/relay/humanize"
+)
+
+// A PushInterval is for how long at least clients are not sent another change of a type. As text it is cds=1s.
+type PushInterval struct {
+	Type  string // its URL, or * for all types that have no interval of their own
+	Least time.Duration
+}
+
+// MarshalText returns the text, with the short name of the type if there is one.
+func (i PushInterval) MarshalText() ([]byte, error) {
+	name, ok := schema.ShortName(i.Type)
+	if !ok {
+		name = i.Type
+	}
+	return []byte(name + "=" + humanize.Duration(i.Least)), nil
+}
+
+// PushIntervals are the intervals of different types.
+type PushIntervals []PushInterval
+
+// MarshalText returns the text, separated by commas.
+func (all PushIntervals) MarshalText() ([]byte, error) {
+	if len(all) == 0 {
+		return []byte("off"), nil
+	}
+	items := make([]string, len(all))
+	for i, one := range all {
+		text, _ := one.MarshalText() // never fails
+		items[i] = string(text)
+	}
+	return []byte(strings.Join(items, ",")), nil
+}
+
+// Of returns the interval of a type, zero if it has none. That of all types does not apply to endpoints.
+func (all PushIntervals) Of(typeURL string) (least time.Duration) {
+	for _, one := range all {
+		switch {
+		case one.Type == typeURL:
+			return one.Least
+		case one.Type == wire.Wildcard && !wire.IsEndpoints(typeURL):
+			least = one.Least
+		}
+	}
+	return least
+}
+
+// The bounds of a push interval. Longer ones would delay what operators and clients wait for.
+const (
+	leastPushInterval = 10 * time.Millisecond
+	mostPushInterval  = 10 * time.Second
+)
+
+// parsePushIntervals reads TENDER_MIN_PUSH_INTERVAL.
+func parsePushIntervals(raw string) (all PushIntervals, err error) {
+	items, err := listOf(",", parsePushInterval)(raw)
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool)
+	for _, one := range items {
+		if seen[one.Type] {
+			return nil, fmt.Errorf("%s has two intervals", humanize.Quote(one.Type))
+		}
+		seen[one.Type] = true
+	}
+	return items, nil
+}
+
+// parsePushInterval reads the interval of one type.
+func parsePushInterval(item string) (i PushInterval, err error) {
+	name, interval, ok := strings.Cut(item, "=")
+	if !ok {
+		return i, fmt.Errorf("%s is not a type and an interval, such as cds=1s", humanize.Quote(item))
+	}
+	if name = strings.TrimSpace(name); name == "" {
+		return i, errors.New("an interval has no type")
+	}
+	if i.Type = name; name != wire.Wildcard {
+		if i.Type, err = parseType(name); err != nil {
+			return i, err
+		}
+	}
+	i.Least, err = durationBetween(leastPushInterval, mostPushInterval)(strings.TrimSpace(interval))
+	return i, err
+}

@@ -1,0 +1,51 @@
+package conformance_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// TestB45_Polls: a poll is not answered with a change within the minimum push interval, and then with the newest
+// state.
+func TestB45_Polls(t *testing.T) {
+	t.Parallel()
+	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+		o.Put(relaytest.Cluster("a"))
+		version := c.poll("clusters", "", "").has("a")
+		time.Sleep(time.Minute)
+		o.Put(relaytest.Cluster("b"))
+		streamSettle()
+		version = c.poll("clusters", "", version).after(0).has("a", "b")
+		held := c.begin(t.Context(), "clusters", "30000", version)
+		for _, name := range []string{"c", "d"} {
+			restHeld(t, held, 100*time.Millisecond)
+			o.Put(relaytest.Cluster(name))
+		}
+		streamSettle()
+		c.poll("clusters", "", "").has("a", "b") // as the others
+		restHeld(t, held, 799*time.Millisecond)
+		time.Sleep(time.Millisecond)
+		restAnswer(t, held).after(time.Second).has("a", "b", "c", "d")
+	}, "TENDER_MIN_PUSH_INTERVAL=cds=1s")
+}
+
+// TestB45_ReplicasDoNotTakeBack: a poll that has what waits here, from a replica, is not answered with what was before.
+func TestB45_ReplicasDoNotTakeBack(t *testing.T) {
+	t.Parallel()
+	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
+		replica := restPoller(t, start(t, o), false)
+		o.Put(relaytest.Cluster("a"))
+		c.poll("clusters", "", "").has("a")
+		replica.poll("clusters", "", "").has("a")
+		time.Sleep(time.Minute)
+		for _, name := range []string{"b", "c"} {
+			o.Put(relaytest.Cluster(name))
+			streamSettle()
+		}
+		newest := replica.poll("clusters", "", "").has("a", "b", "c")
+		c.poll("clusters", "", "").has("a", "b")
+		c.poll("clusters", "100", newest).unchanged()
+	}, "TENDER_MIN_PUSH_INTERVAL=cds=1s")
+}
