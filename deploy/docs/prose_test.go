@@ -28,11 +28,14 @@ var edited = []string{
 	"deploy/docs/control-planes/envoy-gateway.md",
 	"deploy/docs/control-planes/go-control-plane.md",
 	"deploy/docs/control-planes/istio.md",
+	"deploy/docs/embedding.md",
 	"deploy/docs/faq.md",
 	"deploy/docs/gitops.md",
+	"deploy/docs/page.md",
 	"deploy/docs/production.md",
 	"deploy/docs/tls.md",
 	"deploy/docs/two-regions.md",
+	"deploy/docs/upgrades.md",
 }
 
 // TestProse holds the pages to limits on lines, table cells and sentences.
