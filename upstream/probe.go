@@ -62,7 +62,7 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 		case p.ForOthers && refusesNode(code):
 			return nil
 		}
-		p.Failed(err)
+		p.Failed(explain(s.cfg.Targets[target], err))
 		if sotw = s.cfg.Protocol == ProtocolSotW; leave {
 			s.leave(target)
 		}

@@ -146,6 +146,17 @@ func (s *Session) noteEnd(err error) *Failure {
 	return f
 }
 
+// unresolved is part of gRPC's error for a name without addresses. That error names neither the target nor DNS.
+const unresolved = "produced zero addresses"
+
+// explain returns err, or an error that names the target if its name did not resolve.
+func explain(target string, err error) error {
+	if err == nil || status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), unresolved) {
+		return err
+	}
+	return status.Errorf(codes.Unavailable, "the name in %s does not resolve to an address; check the name and DNS", target)
+}
+
 // watch follows the connection to a target until it is shut down.
 func (s *Session) watch(target int, conn *grpc.ClientConn) {
 	l, c := &s.links[target], &s.counters

@@ -146,6 +146,7 @@ func (l *adsStream) backOff(held bool) time.Duration {
 // logEnd logs the end of a stream, and returns the failure that it was, nil if the end was expected.
 func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
+	err = explain(v.cfg.Targets[v.target], err)
 	failure := v.session.noteEnd(err)
 	switch {
 	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Sync is about to return
