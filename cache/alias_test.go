@@ -8,6 +8,7 @@ import (
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -51,7 +52,7 @@ func TestR092_Aliases(t *testing.T) {
 	woken("removed", true, true, true, false)
 	holds("removed", "alias", "-")
 	holds("removed", "real", "-")
-	if o.typ().ByName.Count() != 0 || o.typ().ByName.Sum() != (Sum{}) {
+	if o.typ().ByName.Count() != 0 || o.typ().ByName.Sum() != (fingerprint.Sum{}) {
 		t.Errorf("removed: got %d resources, want 0", o.typ().ByName.Count())
 	}
 	o.put(ByName, "real", "3", "z", "alias")

@@ -59,7 +59,7 @@ func (v *View) prepare(u wire.Update) []received {
 		if in := v.cfg.Interner; in != nil && r.HasBody() && !r.DoNotCache {
 			r = in.Intern(r)
 		}
-		in := received{Resource: r, leaf: v.cfg.VersionSource.leaf(typeURL, r)}
+		in := received{Resource: r, leaf: v.cfg.VersionSource.Leaf(typeURL, r)}
 		if r.TTL > 0 {
 			in.deadline = now.Add(r.TTL)
 		}

@@ -5,8 +5,8 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"sort"
 
+	"github.com/xdstender/tender/cache/immutable"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -109,11 +109,11 @@ func (t *Type) parts() []part {
 
 // set checks one set of a type.
 func (a *audit) set(s *Set) bool {
-	if s.table.root == nil && len(s.log) == 0 {
+	if s.table.Empty() && len(s.log) == 0 {
 		return true
 	}
 	var derived totals
-	for id, e := range s.table.all() {
+	for id, e := range s.table.All() {
 		derived.replace(nil, e)
 		what, size := s.faultAt(id, e), 0
 		a.check(what != "", e.Name.text, what)
@@ -121,7 +121,7 @@ func (a *audit) set(s *Set) bool {
 			size = e.Resource.Size()
 			intact := e.Resource.Intact()
 			a.check(!intact, e.Name.text, "its bytes are not those that the origin sent")
-			a.check(intact && a.view.cfg.VersionSource.leaf(resourceType(a.key), e.Resource) != e.Leaf,
+			a.check(intact && a.view.cfg.VersionSource.Leaf(resourceType(a.key), e.Resource) != e.Leaf,
 				e.Name.text, "it adds to the version what its content does not say")
 		}
 		if !a.checked(1, size) {
@@ -133,9 +133,9 @@ func (a *audit) set(s *Set) bool {
 	a.check(s.totals != derived, "", "the totals are not those of the resources")
 	a.check(s.floor > s.last, "", "it forgot a removal that was not made yet")
 	a.check(s.lastRemoval > s.last, "", "its last removal came after its last change")
-	sorted := slices.IsSortedFunc(s.log, func(a, b logged) int { return cmp.Or(cmp.Compare(a.seq, b.seq), -1) })
+	sorted := slices.IsSortedFunc(s.log, func(a, b immutable.Change[*Name, Seq]) int { return cmp.Or(cmp.Compare(a.At, b.At), -1) })
 	a.check(!sorted, "", "the log is not in order")
-	a.check(sorted && len(s.log) > 0 && s.log[len(s.log)-1].seq > s.last, "", "the log goes beyond the last change")
+	a.check(sorted && len(s.log) > 0 && s.log[len(s.log)-1].At > s.last, "", "the log goes beyond the last change")
 	return a.checked(len(s.log)/auditPiece, 0)
 }
 
@@ -144,9 +144,9 @@ func (s *Set) faultAt(id uint32, e *Entry) string {
 	switch renewed := e.Renewed(); {
 	case e.Name.id != id:
 		return "it stands in the place of another name"
-	case !logs(s.log, e.Name, e.Seq):
+	case !s.log.Has(e.Name, e.Seq):
 		return "the log does not have its last change"
-	case renewed > 0 && !logs(s.renewals, e.Name, renewed):
+	case renewed > 0 && !s.renewals.Has(e.Name, renewed):
 		return "the log does not have its last renewal"
 	case !e.Present() && e.Seq > s.lastRemoval:
 		return "it was removed after the set's last removal"
@@ -156,12 +156,6 @@ func (s *Set) faultAt(id uint32, e *Entry) string {
 		return "it expires, and the set knows nothing that does"
 	}
 	return ""
-}
-
-// logs reports whether a log that is in order has a name at a position.
-func logs(log []logged, n *Name, seq Seq) bool {
-	at := sort.Search(len(log), func(i int) bool { return log[i].seq >= seq })
-	return at < len(log) && log[at] == logged{n, seq}
 }
 
 // interest checks who watches, holds and demands the names of a type. The index is
@@ -245,32 +239,6 @@ func (x *index) watched(n *Name) bool {
 	for i, id := range n.watchers.ids {
 		if i > 0 && id <= n.watchers.ids[i-1] || int(id) >= len(x.watches) || x.watches[id] == nil {
 			return false
-		}
-	}
-	return true
-}
-
-// all yields the entries of a table with the ids under which they stand.
-func (t table) all() iter.Seq2[uint32, *Entry] {
-	return func(yield func(uint32, *Entry) bool) {
-		if t.root != nil {
-			t.root.all(t.depth, 0, yield)
-		}
-	}
-}
-
-func (n *node) all(level int, id uint32, yield func(uint32, *Entry) bool) bool {
-	for at := range uint32(fanout) {
-		below := id<<fanoutBits | at
-		switch {
-		case level == 0 && n.entries[at] != nil:
-			if !yield(below, n.entries[at]) {
-				return false
-			}
-		case level > 0 && n.children[at] != nil:
-			if !n.children[at].all(level-1, below, yield) {
-				return false
-			}
 		}
 	}
 	return true

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"pgregory.net/rapid"
 
+	"github.com/xdstender/tender/cache/immutable"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -105,7 +106,7 @@ func (o *origin) swap(text string, f func(e *Entry)) {
 	o.tamper(func(s *Set) {
 		e := *s.Get(n)
 		f(&e)
-		s.table = s.table.set(new(txn), n.id, &e)
+		s.table = s.table.Set(new(immutable.Edit), n.id, &e)
 	})
 }
 
@@ -114,14 +115,14 @@ var plants = []planted{
 		o.typ().Wildcard.Get(o.name("b")).Resource.Value()[0] ^= 1
 	}, []string{"members b: its bytes are not those that the origin sent"}},
 	{"a sum that missed a change", func(o *origin) {
-		o.tamper(func(s *Set) { s.sum = s.sum.Add(Sum{0, 1}) })
+		o.tamper(func(s *Set) { s.sum = s.sum.Add(sum(0, 1)) })
 	}, []string{"members : the version is not that of the resources"}},
 	{"a leaf of other content", func(o *origin) {
-		o.swap("b", func(e *Entry) { e.Leaf = e.Leaf.Add(Sum{1, 0}) })
+		o.swap("b", func(e *Entry) { e.Leaf = e.Leaf.Add(sum(1, 0)) })
 	}, []string{"members : the version is not that of the resources", "members b: it adds to the version what its content does not say"}},
 	{"an entry that was lost", func(o *origin) {
 		n := o.name("b")
-		o.tamper(func(s *Set) { s.table = s.table.set(new(txn), n.id, nil) })
+		o.tamper(func(s *Set) { s.table = s.table.Set(new(immutable.Edit), n.id, nil) })
 	}, []string{
 		"interest b: the number of its entries is wrong",
 		"members : the totals are not those of the resources",
@@ -129,7 +130,7 @@ var plants = []planted{
 	}},
 	{"an entry in the place of another", func(o *origin) {
 		n, e := o.name("b"), o.typ().Wildcard.Get(o.name("a"))
-		o.tamper(func(s *Set) { s.table = s.table.set(new(txn), n.id, e) })
+		o.tamper(func(s *Set) { s.table = s.table.Set(new(immutable.Edit), n.id, e) })
 	}, []string{
 		"interest b: the number of its entries is wrong",
 		"members : the version is not that of the resources",

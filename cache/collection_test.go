@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -127,7 +128,7 @@ func TestB2_AMemberOfAGlobIsNoOtherResource(t *testing.T) {
 	r := o.resource(shop+"a", "1", "content")
 	o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{r}})
 	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
-	if glob, named := o.view.Generation().Type(shopKey).Wildcard.Sum(), o.typ().ByName.Sum(); glob != named || glob == (Sum{}) {
+	if glob, named := o.view.Generation().Type(shopKey).Wildcard.Sum(), o.typ().ByName.Sum(); glob != named || glob == (fingerprint.Sum{}) {
 		t.Errorf("sums: %v as a member, %v by name, want equal ones", glob, named)
 	}
 }

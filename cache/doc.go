@@ -30,11 +30,14 @@
 //
 // # Reading order
 //
-// Each file uses those before it: quota, name, entry, set, generation, fanout; index, distrust, deferred, view, watch; writer, edit, put,
-// remove; apply, gate, pass, show, edition, waiting; state, former; demand, reports, judge, snapshot, snapshot_format,
-// snapshot_generations; audit. The exceptions are few: a view
-// creates its writers and watches, a writer contains its gate and its judge, an edit passes through the gate when it is
-// published, a thaw shows readers what the gate withheld, and whatever changes what waits tells so.
+// These packages know nothing of views, and can be read each by itself: immutable (tables and logs), fingerprint (versions
+// of sets), quota (limits by peer), intern (equal resources), distrust, and fanout (how long a change takes to reach clients).
+//
+// Each file uses those before it: name, entry, set, generation, trace; index, deferred, view, watch; writer, edit, publish, put, remove;
+// apply, gate, pass, show, edition, waiting; state, former; demand, reports, judge, snapshot, snapshot_format,
+// snapshot_generations; audit. The exceptions are few: a view creates its writers and watches, a writer contains its gate,
+// publisher, comparison and judge, an edit passes through the gate when it is published, a thaw shows readers what the gate
+// withheld, and a change of what waits is reported.
 //
 // # Concurrency properties
 //

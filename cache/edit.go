@@ -5,9 +5,9 @@ import (
 	"container/heap"
 	"iter"
 	"slices"
-	"sync/atomic"
 	"time"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -266,7 +266,7 @@ func (ed *edit) schedule(d deadline) {
 // A received resource, with what can be derived from it without the lock.
 type received struct {
 	*wire.Resource
-	leaf     Sum
+	leaf     fingerprint.Sum
 	deadline time.Time // zero if it does not expire
 	failing  bool      // the origin also sent an error for it
 	copied   *Entry    // of another generation; nil if it was received
@@ -293,194 +293,6 @@ func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	typ.URL, typ.source, typ.era, typ.revision, typ.shared = typeURL, index.source, index.era, generation.Revision, new(memo)
 	generation.types.put(&typ)
 	ed := &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of == w.latest && w.closed()}}
-	ed.changed, w.changed = w.changed[:0], nil
+	ed.changed, w.publisher.changed = w.publisher.changed[:0], nil
 	return ed
-}
-
-// publish makes the new generation visible, to the readers of each view as far as it passes the gate, and only then wakes
-// them.
-func (w *Writer) publish(edited *edit) {
-	x := &w.view.index
-	var follow []*Fanout
-	began := false
-	for _, ed := range w.passEdit(edited) {
-		f, first := w.publishTo(ed.ledger.view, ed)
-		began = began || first
-		if f != nil {
-			follow = append(follow, f)
-		}
-	}
-	w.reuse(edited.changed)
-	waits := w.view.cfg.Cohorts > 0 && edited.ledger == w.latest
-	if waits {
-		if w.compareEdit(edited) && w.cause.Trace != nil {
-			w.cause.Trace.Waits(edited.now)
-		}
-	}
-	x.unlock()
-	if waits {
-		w.tellWaiting()
-	}
-	for i, watch := range w.wakes {
-		watch.wake()
-		w.wakes[i] = nil
-	}
-	for _, f := range follow {
-		f.release()
-	}
-	if began {
-		w.view.cfg.Began()
-	}
-}
-
-// mostReused is the most names for which memory is kept between edits.
-const mostReused = 1 << 14
-
-// reuse keeps the memory of an edit's changed names for the next edit.
-func (w *Writer) reuse(changed []*Name) {
-	if cap(changed) <= mostReused {
-		w.changed = changed[:0]
-	}
-}
-
-// publishTo shows the readers of a view an edit, and notes whom to wake. It returns what follows the change, and whether
-// something of the type is served for the first time. The index must be locked.
-func (w *Writer) publishTo(view *View, ed *edit) (f *Fanout, began bool) {
-	x, old, from := &view.index, view.head.Load(), len(w.wakes)
-	if ed.change.Changed+ed.change.Removed > 0 {
-		ed.typ.changed = ed.now
-	}
-	ed.typ.Wildcard.recordSum(old.Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
-	cause := w.cause.receivedBy(ed.now)
-	if ed.gen.Seq > old.Seq {
-		view.timeline.record(ed.gen.Seq, cause)
-	}
-	admission := view.intervals.admit(ed, old)
-	w.hint(ed)
-	if ed.dirty {
-		for _, wc := range ed.index.wildcards {
-			if wc.watch.view == view {
-				w.noteWake(ed, wc.watch)
-			}
-		}
-	}
-	f = w.followEdit(ed, cause, w.wakes[from:])
-	admission.apply(w, ed, from)
-	began = view.cfg.Began != nil && ed.typ.serves() && !old.Type(ed.typ.URL).serves()
-	for _, o := range x.observers {
-		if o.view == view {
-			w.wakes = append(w.wakes, o)
-		}
-	}
-	view.head.Store(ed.gen)
-	return f, began
-}
-
-// hint adds hints to the watches of the changed names, of those that read the edited view, and notes whom to wake.
-func (w *Writer) hint(ed *edit) {
-	if len(ed.changed) == 0 {
-		return
-	}
-	for _, n := range ed.changed {
-		n.watchers.changed++
-	}
-	lost := &hint{seq: ed.gen.Seq, n: maxHints}
-	for _, n := range ed.changed {
-		switch s := n.watchers; {
-		case s.changed > maxHints: // too many for any of the watches: one look is for all of them
-			w.hintAt(ed, s, lost, lost)
-			s.changed = 0
-		case s.changed > 0:
-			w.hintAt(ed, s, &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}, lost)
-		}
-	}
-	for _, n := range ed.changed {
-		n.watchers.changed = 0
-	}
-	clear(ed.changed)
-}
-
-// hintAt adds a hint to the watches that read the edited view, and notes to wake them.
-func (w *Writer) hintAt(ed *edit, s *watchers, h, lost *hint) {
-	for _, id := range s.ids {
-		watch := w.view.index.watches[id]
-		if watch.view != ed.ledger.view {
-			continue
-		}
-		if w.noteWake(ed, watch); watch.call != nil {
-			watch.hint(h, lost)
-		}
-	}
-}
-
-// noteWake has a watch be woken for an edit, once.
-func (w *Writer) noteWake(ed *edit, watch *Watch) {
-	if watch.noted != ed.gen.Revision {
-		watch.noted = ed.gen.Revision
-		w.wakes = append(w.wakes, watch)
-	}
-}
-
-// SetPhase records the phase of the wildcard set of a type.
-func (w *Writer) SetPhase(typeURL string, p Phase) {
-	if w.Generation().Type(typeURL).Phase == p {
-		return
-	}
-	ed := w.begin(typeURL)
-	ed.typ.Phase, ed.dirty = p, true
-	ed.typ.Restored = ed.typ.Restored && p == Settled
-	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
-	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
-	w.publish(ed)
-	w.tellSettled()
-}
-
-// SetCovered records that the origin has sent all restored resources of the wildcard set of a type.
-func (w *Writer) SetCovered(typeURL string) {
-	ed := w.begin(typeURL)
-	ed.typ.Covered, ed.dirty = true, true
-	w.publish(ed)
-}
-
-// followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
-// it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
-// index is locked.
-func (w *Writer) followEdit(ed *edit, cause Cause, wakes []*Watch) *Fanout {
-	if w.view.cfg.Fanout == nil || len(wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
-		cause.applied(ed, nil)
-		return nil
-	}
-	f := &Fanout{Key: ed.typ.URL, Seq: ed.gen.Seq, Cause: cause, Began: time.Now(), Change: ed.change, onEnd: w.view.cfg.Fanout}
-	f.alone.Fanout = f
-	f.unanswered.Store(1)
-	if f.Unfollowed = w.following.full(f.Key); f.Unfollowed {
-		cause.applied(ed, nil)
-		return f
-	}
-	if f.Span = cause.applied(ed, f); f.Span != nil && f.Span.Sampled() {
-		f.times = make([]atomic.Uint32, len(wakes))
-	}
-	for _, watch := range wakes {
-		if watch.call == nil {
-			continue
-		}
-		f.unanswered.Add(1)
-		for top := watch.fanouts.Load(); !watch.fanouts.CompareAndSwap(top, top.And(f)); {
-			top = watch.fanouts.Load()
-		}
-	}
-	w.following = append(w.following, f)
-	return f
-}
-
-// applied shows a change, and returns what shows its fan-out, if it is followed.
-func (c Cause) applied(ed *edit, f *Fanout) Span {
-	if c.Trace == nil {
-		return nil
-	}
-	made := Application{Began: ed.now, Ready: time.Now(), Type: ed.typ, Change: ed.change, Followed: f != nil}
-	if f != nil {
-		made.Ready = f.Began
-	}
-	return c.Trace.Applied(made)
 }

@@ -248,7 +248,7 @@ func (w *Writer) current(of *Generation) (_ *Generation, names []made) {
 		}
 		if is == of {
 			again := *of
-			again.types.log = slices.Clip(of.types.log) // later generations append to its array
+			again.types.log = of.types.log.Clip()
 			is = &again
 		}
 		c.is.revision = of.Revision + 1
@@ -282,7 +282,7 @@ func (c *currency) own() *Type {
 		again, errors := *c.was, *cmp.Or(c.was.errors, noErrors)
 		again.errors = &errors
 		for _, s := range []*Set{&again.Wildcard, &again.ByName, &errors[Wildcard], &errors[ByName]} {
-			s.log, s.renewals = slices.Clip(s.log), slices.Clip(s.renewals)
+			s.log, s.renewals = s.log.Clip(), s.renewals.Clip()
 		}
 		c.is = &again
 	}

@@ -2,112 +2,12 @@ package cache
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
-	"math/bits"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
-
-// A Sum identifies a set of resources by content: the sum of their leaves modulo
-// 2^128. Adding and removing a resource costs one addition, and no order, clock,
-// counter or host enters, so that all replicas agree on the sum of the same set
-// (B.2). The zero Sum is that of the empty set.
-type Sum struct{ hi, lo uint64 }
-
-// Add returns s with leaf o added.
-func (s Sum) Add(o Sum) Sum {
-	lo, carry := bits.Add64(s.lo, o.lo, 0)
-	hi, _ := bits.Add64(s.hi, o.hi, carry)
-	return Sum{hi, lo}
-}
-
-// Sub returns s with leaf o removed.
-func (s Sum) Sub(o Sum) Sum {
-	lo, borrow := bits.Sub64(s.lo, o.lo, 0)
-	hi, _ := bits.Sub64(s.hi, o.hi, borrow)
-	return Sum{hi, lo}
-}
-
-// contentMark begins the part of a version that identifies the content.
-const contentMark = "r1."
-
-// Version returns the version_info of a set whose origin calls it system:
-// people see the origin's own version, and what follows the last "~" is the
-// content's (B.2).
-func (s Sum) Version(system string) string {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], s.hi)
-	binary.BigEndian.PutUint64(b[8:], s.lo)
-	v := contentMark + base64.RawURLEncoding.EncodeToString(b[:])
-	if system == "" {
-		return v
-	}
-	return system + "~" + v
-}
-
-// SameVersion reports whether version, as a client gave it, names a set with
-// this sum. Only what follows the last "~" counts.
-func (s Sum) SameVersion(version string) bool {
-	return version[strings.LastIndexByte(version, '~')+1:] == s.Version("")
-}
-
-// sumOf returns the sum of the set that a version names; not ok if it is no version of a Sum.
-func sumOf(version string) (s Sum, ok bool) {
-	text, ok := strings.CutPrefix(version[strings.LastIndexByte(version, '~')+1:], contentMark)
-	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if !ok || err != nil || len(b) != 16 {
-		return Sum{}, false
-	}
-	return Sum{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}, true
-}
-
-// mark stands for the sum where many are remembered.
-func (s Sum) mark() uint32 { return uint32(s.lo) | 1 }
-
-// VersionSource is what a SotW version is made from.
-type VersionSource int
-
-// The sources of versions (TENDER_SOTW_VERSIONS).
-const (
-	// FromContent makes versions from the resources' bytes.
-	FromContent VersionSource = iota
-	// FromOrigin makes versions from the versions that the origin gave its
-	// resources: right only where those are hashes of the content.
-	FromOrigin
-)
-
-// leaf returns what a resource adds to its set's sum. A resource without a body
-// is in no SotW set and adds nothing.
-func (src VersionSource) leaf(typeURL string, r *wire.Resource) Sum {
-	if !r.HasBody() {
-		return Sum{}
-	}
-	const usual = 256 // bytes, which need no allocation
-	b := append(append(make([]byte, 0, usual), "tender1"...), typeURL...)
-	b = append(append(append(b, 0), r.Name...), 0)
-	if src == FromOrigin && r.OriginVersion != "" {
-		b = append(b, r.OriginVersion...)
-	} else {
-		b = append(b, r.Digest[:]...)
-	}
-	d := sha256.Sum256(b)
-	return Sum{binary.BigEndian.Uint64(d[:8]), binary.BigEndian.Uint64(d[8:16])}
-}
-
-// same reports whether b is what a client that has a has already. Where versions
-// are hashes of the content, they say so; the bytes may differ from one replica of
-// the origin to the next.
-func (src VersionSource) same(a, b *wire.Resource) bool {
-	if src == FromOrigin && a.OriginVersion != "" && a.OriginVersion == b.OriginVersion {
-		return true
-	}
-	return a.SameContent(b)
-}
 
 // An Entry is the state of one name in a set. It is immutable.
 type Entry struct {
@@ -126,7 +26,7 @@ type Entry struct {
 	Prior *wire.Resource
 
 	// Leaf is what the resource, or the prior one, adds to the sum of its set.
-	Leaf Sum
+	Leaf fingerprint.Sum
 
 	// Err is the error of the resource, in a set of errors.
 	Err *wire.ResourceError
@@ -144,8 +44,8 @@ type Entry struct {
 	replaced Seq // of the present entry that this removal replaced
 	since    Seq // when subscribers to the name began to see this content
 
-	formerLeaf Sum // what the entry before the change at Seq added to the sum of the set
-	formerSeq  Seq // the position of that; noSeq if it is not known
+	formerLeaf fingerprint.Sum // what the entry before the change at Seq added to the sum of the set
+	formerSeq  Seq             // the position of that; noSeq if it is not known
 
 	// What few entries have, so that the others are small.
 	equivalent *[]string // further versions that the origin gave the same content, newest last
@@ -227,16 +127,16 @@ func (e *Entry) HasVersion(version string) bool {
 func (e *Entry) Versions() int { return 1 + len(e.otherVersions()) }
 
 // counts returns what the entry adds to the sum of its set.
-func (e *Entry) counts() Sum {
+func (e *Entry) counts() fingerprint.Sum {
 	if !e.Present() {
-		return Sum{}
+		return fingerprint.Sum{}
 	}
 	return e.Leaf
 }
 
 // SumSince returns sum, which is that of names as they were at p, this one among them, as it is with the entry; not ok if more than one
 // change was made since, or if it is not known.
-func (e *Entry) SumSince(p Seq, sum Sum) (_ Sum, ok bool) {
+func (e *Entry) SumSince(p Seq, sum fingerprint.Sum) (_ fingerprint.Sum, ok bool) {
 	switch {
 	case e == nil || e.yields:
 		return sum, false
@@ -319,7 +219,7 @@ func (e *Entry) mark() uint32 {
 	if !e.Present() {
 		return absentMark
 	}
-	return e.Leaf.mark()
+	return e.Leaf.Mark()
 }
 
 // recordPast gives an entry, which is not published yet, the past of the entry that it replaces.

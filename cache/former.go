@@ -1,9 +1,6 @@
 package cache
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // PinFormer returns an edition of what the rest is served, with resources as they were formerly. Of several formers of a
 // resource, the last counts. A name that was forgotten since, because no client wanted it, stays so.
@@ -13,7 +10,7 @@ func (w *Writer) PinFormer(formers []Former) *Edition {
 	defer x.mu.Unlock()
 	served := w.rest().generation()
 	of := *served
-	of.types.log = slices.Clip(served.types.log) // later generations append to its array
+	of.types.log = served.types.log.Clip()
 	e := &Edition{of: &of, was: served, names: make(map[string][]*Name)}
 	restoring := make(map[string]*pinnedType)
 	for _, f := range formers {
@@ -67,7 +64,7 @@ func (t *pinnedType) put(f Former) {
 	t.names = append(t.names, n)
 	switch {
 	case f.Resource != nil:
-		e := &Entry{Name: n, Seq: set.last + 1, Resource: f.Resource, Leaf: t.w.view.cfg.VersionSource.leaf(resourceType(f.Key), f.Resource)}
+		e := &Entry{Name: n, Seq: set.last + 1, Resource: f.Resource, Leaf: t.w.view.cfg.VersionSource.Leaf(resourceType(f.Key), f.Resource)}
 		e.setDeadline(f.Deadline)
 		set.put(t.by, e)
 	case f.Kind == ByName:

@@ -5,6 +5,8 @@ import (
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/xdstender/tender/cache/immutable"
 )
 
 // A gate stands between the newest state of a writer's source (latest) and what the readers of each view see (served). The
@@ -184,10 +186,10 @@ func (l *ledger) branchType(t *Type) *Type {
 		sets = append(sets, &errors[Wildcard], &errors[ByName])
 	}
 	for _, s := range sets { // whose arrays the original appends to
-		s.log, s.renewals, s.recentRemovals = slices.Clip(s.log), slices.Clip(s.renewals), slices.Clip(s.recentRemovals)
+		s.log, s.renewals, s.recentRemovals = s.log.Clip(), s.renewals.Clip(), slices.Clip(s.recentRemovals)
 	}
 	// A deadline that is moved here is not moved there.
-	by := new(txn)
+	by := new(immutable.Edit)
 	for _, kind := range kinds {
 		for e := range t.set(kind).Since(0) {
 			if e.alarm == nil {
@@ -196,7 +198,7 @@ func (l *ledger) branchType(t *Type) *Type {
 			again, alarm := *e, *e.alarm
 			again.alarm = &alarm
 			set := c.set(kind)
-			set.table = set.table.set(by, e.Name.id, &again)
+			set.table = set.table.Set(by, e.Name.id, &again)
 			if !alarm.queued.IsZero() {
 				l.due = append(l.due, deadline{alarm.queued, t.URL, kind, e.Name})
 			}
@@ -280,7 +282,7 @@ func (g *gate) agreesOn(kind Kind, served, t *Type, n *Name) bool {
 	switch {
 	case seen.Present() != is.Present(), kind == ByName && (seen == nil) != (is == nil), (shown == nil) != (err == nil):
 		return false
-	case is.Present() && (seen.Resource.Key() != is.Resource.Key() || !g.w.view.cfg.VersionSource.same(seen.Resource, is.Resource)):
+	case is.Present() && (seen.Resource.Key() != is.Resource.Key() || !g.w.view.cfg.VersionSource.Same(seen.Resource, is.Resource)):
 		return false
 	default:
 		return err == nil || err.Err.Same(shown.Err)

@@ -2,15 +2,14 @@ package cache
 
 import (
 	"cmp"
-	"hash/maphash"
 	"iter"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/xdstender/tender/cache/immutable"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -32,108 +31,37 @@ func SplitCollection(key string) (typeURL, glob string, is bool) {
 	return strings.Cut(key, wire.Separator)
 }
 
-// types holds a generation's types and collections, of which clients may make up thousands.
-// It is persistent, as a table is: a change copies two nodes, however many there are.
-// The log says in which order they last changed, as that of a set does.
+// types has a generation's types and collections, of which clients may invent thousands, and the order in which they last changed.
 type types struct {
-	root *[fanout]*bucket // by the key's hash
-	n    int
-	log  []loggedType // by edition; types that changed again are dead
+	byKey immutable.Map[Type]
+	log   immutable.Log[string, uint64] // by revision
 }
 
-// A bucket holds few types even of thousands, by further digits of the hash.
-type bucket [16][]*Type
+func (t *types) get(key string) *Type { return t.byKey.Get(key) }
 
-type loggedType struct {
-	key string
-	at  uint64
-}
-
-// seed makes hashes of what origins and clients choose, so that they cannot choose equal ones.
-var seed = maphash.MakeSeed()
-
-func digits(key string) (high, low uint64) {
-	h := maphash.String(seed, key)
-	return h % fanout, h / fanout % uint64(len(bucket{}))
-}
-
-func (t *types) get(key string) *Type {
-	if t.root == nil {
-		return nil
-	}
-	high, low := digits(key)
-	if t.root[high] == nil {
-		return nil
-	}
-	for _, typ := range t.root[high][low] {
-		if typ.URL == key {
-			return typ
-		}
-	}
-	return nil
-}
-
-// put records a type that changed. The log's array is shared with older generations, as that
-// of a set is.
+// put records a type that changed.
 func (t *types) put(typ *Type) {
-	at := t.writable(typ.URL)
-	if i := slices.IndexFunc(*at, func(old *Type) bool { return old.URL == typ.URL }); i >= 0 {
-		(*at)[i] = typ
-	} else {
-		*at = append(*at, typ)
-		t.n++
-	}
-	t.log = append(t.log, loggedType{typ.URL, typ.revision})
-	const slack = 64
-	if len(t.log) <= 2*t.n+slack {
-		return
-	}
-	alive := make([]loggedType, 0, t.n+t.n/2)
-	for _, l := range t.log {
-		if t.at(l) != nil {
-			alive = append(alive, l)
-		}
-	}
-	t.log = alive
+	t.byKey.Set(typ.URL, typ)
+	t.log.Append(typ.URL, typ.revision)
+	t.log.Compact(t.byKey.Len(), func(c immutable.Change[string, uint64]) bool { return t.at(c) != nil })
 }
 
-// drop forgets a type that is there.
-func (t *types) drop(key string) {
-	at := t.writable(key)
-	*at = slices.DeleteFunc(*at, func(old *Type) bool { return old.URL == key })
-	t.n--
-}
+// drop removes a type.
+func (t *types) drop(key string) { t.byKey.Delete(key) }
 
-// writable returns the place of a key, in nodes of its own.
-func (t *types) writable(key string) *[]*Type {
-	var root [fanout]*bucket
-	var leaf bucket
-	high, low := digits(key)
-	if t.root != nil {
-		root = *t.root
-	}
-	if root[high] != nil {
-		leaf = *root[high]
-	}
-	leaf[low] = slices.Clone(leaf[low])
-	root[high], t.root = &leaf, &root
-	return &leaf[low]
-}
-
-// at returns the type that a place in the log stands for, nil if it is dead.
-func (t *types) at(l loggedType) *Type {
-	if typ := t.get(l.key); typ != nil && typ.revision == l.at {
+// at returns the type that an item of the log stands for, nil if the type changed again or was dropped.
+func (t *types) at(c immutable.Change[string, uint64]) *Type {
+	if typ := t.get(c.Key); typ != nil && typ.revision == c.At {
 		return typ
 	}
 	return nil
 }
 
-// since returns the types that changed after an edition, oldest change first.
-func (t *types) since(edition uint64) iter.Seq[*Type] {
+// since returns the types that changed after a revision, oldest change first.
+func (t *types) since(revision uint64) iter.Seq[*Type] {
 	return func(yield func(*Type) bool) {
-		from := sort.Search(len(t.log), func(i int) bool { return t.log[i].at > edition })
-		for _, l := range t.log[from:] {
-			if typ := t.at(l); typ != nil && !yield(typ) {
+		for _, c := range t.log[t.log.After(revision):] {
+			if typ := t.at(c); typ != nil && !yield(typ) {
 				return
 			}
 		}
@@ -305,7 +233,7 @@ func (g *Generation) Type(typeURL string) *Type {
 func (g *Generation) ChangedSince(edition uint64) iter.Seq[*Type] { return g.types.since(edition) }
 
 // Types returns the number of types and collections that the view knows.
-func (g *Generation) Types() int { return g.types.n }
+func (g *Generation) Types() int { return g.types.byKey.Len() }
 
 // Last returns the position of the type's newest change of a resource.
 func (t *Type) Last() Seq { return max(t.Wildcard.last, t.ByName.last) }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -28,14 +29,14 @@ type index struct {
 
 	route     func(typeURL, name string) int // of Config; never nil
 	sources   []*source
-	anonymous []*Share // by source, in their quotas, of watches whose peer is not known
+	anonymous []*quota.Share // by source, in their quotas, of watches whose peer is unknown
 }
 
 // A source is where the demand waits that one origin has to satisfy.
 type source struct {
 	demand []Demand      // changed since its writer took it; guarded by index.mu
 	poke   chan struct{} // one slot: there is something to take
-	quota  Quota
+	quota  quota.Names
 
 	// reportsUntil is until when reports of clients count although the wildcard set is confirmed. Guarded by index.mu.
 	reportsUntil time.Time
@@ -249,22 +250,21 @@ func (x *index) all(wakes []*Watch) []*Watch {
 }
 
 // sharesOf opens the shares of a peer in the quotas of all sources, nil where nothing is counted.
-func (x *index) sharesOf(peer string) []*Share {
-	shares := make([]*Share, len(x.sources))
+func (x *index) sharesOf(peer string) []*quota.Share {
+	shares := make([]*quota.Share, len(x.sources))
 	for i, s := range x.sources {
-		switch same := slices.IndexFunc(x.sources, func(o *source) bool { return o.quota.names == s.quota.names }); {
-		case s.quota.names == nil:
-		case same < i:
+		same := slices.IndexFunc(x.sources, func(o *source) bool { return o.quota.SamePool(s.quota) })
+		if same < i {
 			shares[i] = shares[same]
-		default:
-			shares[i] = s.quota.names.Open(peer)
+		} else {
+			shares[i] = s.quota.Open(peer)
 		}
 	}
 	return shares
 }
 
 // closeShares undoes sharesOf.
-func closeShares(shares []*Share) {
+func closeShares(shares []*quota.Share) {
 	for i, s := range shares {
 		if s != nil && slices.Index(shares, s) == i {
 			s.Close()
@@ -274,16 +274,12 @@ func closeShares(shares []*Share) {
 
 // charge charges the peer of a watch for a name, instead of the present one; no peer if w is nil. mu must be held.
 func (x *index) charge(n *Name, w *Watch) {
-	was, inAll := n.chargedTo, !x.sources[n.source].quota.elsewhere
+	was, names := n.chargedTo, x.sources[n.source].quota
 	if n.chargedTo = nil; w != nil {
 		n.chargedTo = w.shares[n.source]
 	}
-	if n.chargedTo != nil {
-		n.chargedTo.add(1, inAll)
-	}
-	if was != nil {
-		was.add(-1, inAll)
-	}
+	names.Charge(n.chargedTo, 1)
+	names.Charge(was, -1)
 }
 
 // find returns the Name for a text, nil if there is none, or no such type.

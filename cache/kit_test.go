@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"iter"
 	"slices"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -172,4 +175,11 @@ func watched(t tester, names ...string) (*origin, *Watch) {
 	watch := o.view.Watch()
 	o.want(watch, names...)
 	return o, watch
+}
+
+// sum returns a sum with some number as its two words.
+func sum(hi, lo uint64) fingerprint.Sum {
+	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, hi), lo)
+	s, _ := fingerprint.Parse("r1." + base64.RawURLEncoding.EncodeToString(b))
+	return s
 }

@@ -3,6 +3,8 @@ package cache
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/xdstender/tender/cache/quota"
 )
 
 // A Name is a resource name that somebody watches, or that a set holds. Streams
@@ -19,16 +21,16 @@ type Name struct {
 	askedAt Seq // where the view was when the origin was last asked; the writer's own
 
 	// Guarded by index.mu.
-	watchers  *watchers // nil if nobody watches it
-	moving    bool      // see startMove
-	chargedTo *Share    // of the peer that is charged for it: that of a watcher; nil if nobody is
-	entries   int       // of the type's sets, in what readers see and in what closed gates have beside it
-	queued    bool      // in a source's demand
-	tracked   bool      // the session subscribed to it, or lets it linger
-	stale     bool      // the answer of the origin is no longer valid: the next subscriber has it asked again
-	refetch   bool      // it is to be asked for once more
-	forgotten bool      // released: if the text is needed again, there is another Name
-	restored  bool      // tracked since a snapshot, and the origin has not answered for it yet
+	watchers  *watchers    // nil if nobody watches it
+	moving    bool         // see startMove
+	chargedTo *quota.Share // of the peer that is charged for it: that of a watcher; nil if nobody is
+	entries   int          // of the type's sets, in what readers see and in what closed gates have beside it
+	queued    bool         // in a source's demand
+	tracked   bool         // the session subscribed to it, or lets it linger
+	stale     bool         // the answer of the origin is no longer valid: the next subscriber has it asked again
+	refetch   bool         // it is to be asked for once more
+	forgotten bool         // released: if the text is needed again, there is another Name
+	restored  bool         // tracked since a snapshot, and the origin has not answered for it yet
 }
 
 // String returns the name itself.

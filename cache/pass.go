@@ -175,7 +175,7 @@ func (to copying) passes(n *Name) passage {
 		return passAnswer
 	case !seen.Present() || !is.Present():
 		return passNothing
-	case seen.Resource.Key() == is.Resource.Key() && to.w.view.cfg.VersionSource.same(seen.Resource, is.Resource) &&
+	case seen.Resource.Key() == is.Resource.Key() && to.w.view.cfg.VersionSource.Same(seen.Resource, is.Resource) &&
 		to.typ.Errors(to.kind).Get(n) == nil:
 		return passVersion
 	case !seen.Deadline().Equal(is.Deadline()):

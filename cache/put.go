@@ -13,7 +13,7 @@ func (ed setEdit) put(n *Name, r received) {
 	// An alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
 	failed := !r.failing && ed.clearError(n) // then clients have to see it again
-	if same && !failed && ed.w.view.cfg.VersionSource.same(old.Resource, r.Resource) {
+	if same && !failed && ed.w.view.cfg.VersionSource.Same(old.Resource, r.Resource) {
 		ed.keep(old, r)
 		return
 	}

@@ -92,7 +92,7 @@ func priorOf(r *wire.Resource) *wire.Resource {
 
 // Trim forgets removals that every wildcard stream was sent, or that are too old. Call it now and then.
 func (w *Writer) Trim(now time.Time) {
-	w.following.endOld(now)
+	w.fanouts.EndOld(now)
 	w.trimReports(now)
 	w.trimRestored(now)
 	for _, s := range w.served {

@@ -5,6 +5,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -50,10 +51,10 @@ func TestH14_WhenNamesWereAsked(t *testing.T) {
 func TestH14_HowLongAFanoutTook(t *testing.T) {
 	at := time.Now()
 	for _, by := range []time.Duration{-time.Hour, 0, time.Hour} {
-		f := &Fanout{Cause: Cause{Received: at}}
-		f.unanswered.Store(3)
-		f.Done(Accepted, clockSet(t, at.Add(3*time.Second), by))
-		f.Done(Refused, clockSet(t, at.Add(2*time.Second), by))
+		f := fanout.New(acme, 1, func(*fanout.Fanout) {})
+		f.Received = at
+		f.Done(fanout.Accepted, clockSet(t, at.Add(3*time.Second), by))
+		f.Done(fanout.Rejected, clockSet(t, at.Add(2*time.Second), by))
 		if got := f.Took(); got != 3*time.Second {
 			t.Errorf("the clock was set by %v: took %v, want 3s", by, got)
 		}

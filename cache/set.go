@@ -3,112 +3,36 @@ package cache
 import (
 	"iter"
 	"slices"
-	"sort"
 	"time"
 
+	"github.com/xdstender/tender/cache/fingerprint"
+	"github.com/xdstender/tender/cache/immutable"
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// fanout is the number of children of a table's node. At 64, a million names are
-// four loads away, and a change copies about 2 KiB.
-const (
-	fanoutBits = 6
-	fanout     = 1 << fanoutBits
-)
-
-// A table maps the ids of names to entries. It is persistent: set returns a new
-// table that shares all but the changed path with the old one, so every generation has
-// its own table at the cost of its changes.
-type table struct {
-	root  *node
-	depth int // levels below the root
-}
-
-type node struct {
-	owner    *txn            // the edit that made the node and may still write to it
-	children *[fanout]*node  // above the leaves
-	entries  *[fanout]*Entry // in a leaf
-}
-
-// An txn is one series of changes to a table. Nodes that it made itself are
-// changed in place, so that a response with many resources copies each node once.
-// It must not be used after a reader has got the table. It is not empty: two
-// edits must have two addresses.
+// A txn is one series of changes to the sets of a type. It must not be used after a reader has got one of them.
 type txn struct {
+	edit   immutable.Edit
 	noting bool
 	noted  []*Name // that were put or dropped, if noting; some more than once
 }
 
-func (e *txn) note(n *Name) {
-	if e.noting {
-		e.noted = append(e.noted, n)
+func (x *txn) note(n *Name) {
+	if x.noting {
+		x.noted = append(x.noted, n)
 	}
 }
 
-func (t table) get(id uint32) *Entry {
-	if t.root == nil || id>>(fanoutBits*(t.depth+1)) != 0 {
-		return nil
-	}
-	n := t.root
-	for level := t.depth; level > 0; level-- {
-		if n = n.children[id>>(fanoutBits*level)&(fanout-1)]; n == nil {
-			return nil
-		}
-	}
-	return n.entries[id&(fanout-1)]
-}
-
-func (t table) set(by *txn, id uint32, e *Entry) table {
-	if t.root == nil {
-		t.root = &node{owner: by, entries: new([fanout]*Entry)}
-	}
-	for id>>(fanoutBits*(t.depth+1)) != 0 {
-		grown := &node{owner: by, children: new([fanout]*node)}
-		grown.children[0] = t.root
-		t.root, t.depth = grown, t.depth+1
-	}
-	t.root = t.root.set(by, t.depth, id, e)
-	return t
-}
-
-func (n *node) set(by *txn, level int, id uint32, e *Entry) *node {
-	n = n.writable(by, level)
-	at := id >> (fanoutBits * level) & (fanout - 1)
-	if level == 0 {
-		n.entries[at] = e
-		return n
-	}
-	n.children[at] = n.children[at].set(by, level-1, id, e)
-	return n
-}
-
-// writable returns the node itself if by made it, else a copy that by owns.
-func (n *node) writable(by *txn, level int) *node {
-	if n != nil && n.owner == by {
-		return n
-	}
-	c := &node{owner: by}
-	if level == 0 {
-		c.entries = new([fanout]*Entry)
-		if n != nil {
-			*c.entries = *n.entries
-		}
-		return c
-	}
-	c.children = new([fanout]*node)
-	if n != nil {
-		*c.children = *n.children
-	}
-	return c
-}
+// A setLog has the names of a set in the order in which their entries changed.
+type setLog = immutable.Log[*Name, Seq]
 
 // A Set is one of a type's two sets: its entries, and the log of the order in which they last changed. A name that
 // changes again moves to the log's end, so reading the changes since a position costs the number of changes and not
 // of resources.
 type Set struct {
-	table    table
-	log      []logged // by seq; entries that changed again are dead
-	renewals []logged // by seq; of renewed times to live
+	table    immutable.Table[Entry] // by the ids of names
+	log      setLog                 // of changes
+	renewals setLog                 // of renewed times to live
 	totals
 
 	aliased  bool // some resource was received under an alias
@@ -129,22 +53,17 @@ type Set struct {
 
 // totals are derived from the entries of a set.
 type totals struct {
-	live           int   // entries in table, absent ones included
-	count          int   // resources present
-	bytes          int64 // of these
-	ttls           int   // of these, those that expire
-	contentDropped int   // of these, those whose content was dropped
-	sum            Sum   // of the resources present
-}
-
-type logged struct {
-	name *Name
-	seq  Seq
+	live           int             // entries in table, absent ones included
+	count          int             // resources present
+	bytes          int64           // of these
+	ttls           int             // of these, those that expire
+	contentDropped int             // of these, those whose content was dropped
+	sum            fingerprint.Sum // of the resources present
 }
 
 // Get returns the set's entry for a name, nil if there is none.
 func (s *Set) Get(n *Name) *Entry {
-	if e := s.table.get(n.id); e != nil && e.Name == n {
+	if e := s.table.Get(n.id); e != nil && e.Name == n {
 		return e
 	}
 	return nil
@@ -153,8 +72,8 @@ func (s *Set) Get(n *Name) *Entry {
 // Since returns the entries that changed after p, oldest change first.
 func (s *Set) Since(p Seq) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
-		for _, l := range s.log[s.after(p):] {
-			if e := s.at(l); e != nil && !yield(e) {
+		for _, c := range s.log[s.log.After(p):] {
+			if e := s.Get(c.Key); e != nil && e.Seq == c.At && !yield(e) {
 				return
 			}
 		}
@@ -165,12 +84,8 @@ func (s *Set) Since(p Seq) iter.Seq[*Entry] {
 // renewal first.
 func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
-		if s.renewed <= p {
-			return
-		}
-		at := sort.Search(len(s.renewals), func(i int) bool { return s.renewals[i].seq > p })
-		for _, l := range s.renewals[at:] {
-			if e := s.Get(l.name); e != nil && e.Renewed() == l.seq && !yield(e) {
+		for _, c := range s.renewals[s.renewals.After(p):] {
+			if e := s.Get(c.Key); e != nil && e.Renewed() == c.At && !yield(e) {
 				return
 			}
 		}
@@ -178,7 +93,7 @@ func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
 }
 
 // ChangedSince returns at most how many entries changed after p.
-func (s *Set) ChangedSince(p Seq) int { return len(s.log) - s.after(p) }
+func (s *Set) ChangedSince(p Seq) int { return len(s.log) - s.log.After(p) }
 
 // Count returns the number of resources present.
 func (s *Set) Count() int { return s.count }
@@ -193,8 +108,8 @@ func (s *Set) Aliased() bool { return s.aliased }
 // Align returns the newest position at or before p at which something changed.
 // Readers at positions that align to the same one have the same to read.
 func (s *Set) Align(p Seq) Seq {
-	if at := s.after(p); at > 0 {
-		return s.log[at-1].seq
+	if at := s.log.After(p); at > 0 {
+		return s.log[at-1].At
 	}
 	return 0
 }
@@ -216,7 +131,7 @@ func (s *Set) ContentDropped() int { return s.contentDropped }
 func (s *Set) LastContentDrop() time.Time { return s.contentDroppedAt }
 
 // Sum identifies the content of the resources present.
-func (s *Set) Sum() Sum { return s.sum }
+func (s *Set) Sum() fingerprint.Sum { return s.sum }
 
 // System returns the origin's own version of the set, for people (R091).
 func (s *Set) System() string { return s.system }
@@ -231,21 +146,6 @@ func (s *Set) LastRemoval() Seq { return s.lastRemoval }
 // earlier position cannot learn from the log what was removed (B.11).
 func (s *Set) Floor() Seq { return s.floor }
 
-func (s *Set) after(p Seq) int {
-	if s.last <= p {
-		return len(s.log)
-	}
-	return sort.Search(len(s.log), func(i int) bool { return s.log[i].seq > p })
-}
-
-// at returns the entry that a place in the log stands for, nil if it is dead.
-func (s *Set) at(l logged) *Entry {
-	if e := s.Get(l.name); e != nil && e.Seq == l.seq {
-		return e
-	}
-	return nil
-}
-
 // put records a changed entry. The log's array is shared with older generations: they
 // see only their own length of it, and nobody but the one writer appends.
 func (s *Set) put(by *txn, e *Entry) {
@@ -257,16 +157,16 @@ func (s *Set) put(by *txn, e *Entry) {
 	}
 	s.limited = s.limited || e.Expires()
 	s.replace(old, e)
-	s.table = s.table.set(by, e.Name.id, e)
+	s.table = s.table.Set(&by.edit, e.Name.id, e)
 	if old == nil || old.Seq != e.Seq {
-		s.log = append(s.log, logged{e.Name, e.Seq})
+		s.log.Append(e.Name, e.Seq)
 		s.last = e.Seq
 		if !e.Present() {
 			s.lastRemoval = e.Seq
 		}
 	}
 	if renewed := e.Renewed(); renewed > s.renewed {
-		s.renewals = append(s.renewals, logged{e.Name, renewed})
+		s.renewals.Append(e.Name, renewed)
 		s.renewed = renewed
 	}
 }
@@ -289,7 +189,7 @@ func (s *Set) recordFormer(old, e *Entry) {
 func (s *Set) drop(by *txn, e *Entry) {
 	by.note(e.Name)
 	s.replace(e, nil)
-	s.table = s.table.set(by, e.Name.id, nil)
+	s.table = s.table.Set(&by.edit, e.Name.id, nil)
 }
 
 // replace counts an entry instead of an older one, either of which may be nil.
@@ -322,27 +222,16 @@ func (t *totals) add(e *Entry, by int) {
 	}
 }
 
-// compact rewrites the logs of which more than half is dead. Its cost is shared by
-// the changes that killed the entries.
+// compact drops dead items from the logs if they are more than half.
 func (s *Set) compact() {
-	const slack = 64
-	if len(s.log) > 2*s.live+slack {
-		s.log = s.alive(s.log, func(e *Entry) Seq { return e.Seq })
-	}
-	if len(s.renewals) > 2*s.live+slack {
-		s.renewals = s.alive(s.renewals, (*Entry).Renewed)
-	}
-}
-
-// alive returns a log without its dead entries, those that stand there again later.
-func (s *Set) alive(log []logged, seq func(*Entry) Seq) []logged {
-	out := make([]logged, 0, s.live+s.live/2)
-	for _, l := range log {
-		if e := s.Get(l.name); e != nil && seq(e) == l.seq {
-			out = append(out, l)
-		}
-	}
-	return out
+	s.log.Compact(s.live, func(c immutable.Change[*Name, Seq]) bool {
+		e := s.Get(c.Key)
+		return e != nil && e.Seq == c.At
+	})
+	s.renewals.Compact(s.live, func(c immutable.Change[*Name, Seq]) bool {
+		e := s.Get(c.Key)
+		return e != nil && e.Renewed() == c.At
+	})
 }
 
 // A setHistory remembers former states of a set for [RevertMemory].
@@ -364,16 +253,16 @@ func (s *setHistory) Reverted() Seq {
 
 // Showed reports whether readers have seen the set with a version, now or before, as far as that is remembered.
 func (s *Set) Showed(version string) bool {
-	sum, ok := sumOf(version)
-	return ok && (sum == s.sum || slices.Contains(s.former, sum.mark()))
+	sum, ok := fingerprint.Parse(version)
+	return ok && (sum == s.sum || slices.Contains(s.former, sum.Mark()))
 }
 
 // recordSum records that readers saw the set with another sum before the generation at a position.
-func (s *setHistory) recordSum(before, now Sum, at Seq) {
+func (s *setHistory) recordSum(before, now fingerprint.Sum, at Seq) {
 	if now == before {
 		return
 	}
-	was, is := before.mark(), now.mark()
+	was, is := before.Mark(), now.Mark()
 	if len(s.former) >= 2*maxFormerSums {
 		s.former = slices.Clone(s.former[len(s.former)-maxFormerSums+1:])
 	}
@@ -432,8 +321,8 @@ const noSeq = ^Seq(0)
 // FirstAfter returns the position of the oldest change after p of an entry of the set, also if
 // the same name changed again since; noSeq if there is none.
 func (s *Set) FirstAfter(p Seq) Seq {
-	if at := s.after(p); at < len(s.log) {
-		return s.log[at].seq
+	if at := s.log.After(p); at < len(s.log) {
+		return s.log[at].At
 	}
 	return noSeq
 }

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -27,7 +28,7 @@ func (m setModel) since(p Seq) []*Entry {
 
 // check compares a set with the model, at every position.
 func (m setModel) check(t *rapid.T, s *Set, names []*Name, last Seq) {
-	var sum Sum
+	var sum fingerprint.Sum
 	count, ttls := 0, 0
 	for _, e := range m {
 		if e.Present() {
@@ -97,7 +98,7 @@ func TestB1_LogIsOrderedByLastChange(t *testing.T) {
 					set.put(by, model[n])
 				default:
 					seq += Seq(rapid.IntRange(1, 3).Draw(t, "gap"))
-					e := &Entry{Name: n, Seq: seq, Leaf: Sum{uint64(n.id), uint64(step)}}
+					e := &Entry{Name: n, Seq: seq, Leaf: sum(uint64(n.id), uint64(step))}
 					if step < 7 {
 						e.Resource = contents[step%len(contents)]
 					}

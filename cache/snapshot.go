@@ -272,7 +272,7 @@ func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 	if longest := ed.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
 		deadline = longest
 	}
-	ed.put(n, received{Resource: r, leaf: cfg.VersionSource.leaf(resourceType(ed.typ.URL), r), deadline: deadline})
+	ed.put(n, received{Resource: r, leaf: cfg.VersionSource.Leaf(resourceType(ed.typ.URL), r), deadline: deadline})
 	held := *ed.set.Get(n)
 	if r.ContentDropped() {
 		held.ownLife().contentDropped = ed.now

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -12,12 +13,12 @@ import (
 // whose versions are not believed has changed what has other bytes.
 func TestB2_HashedVersionsAreBelieved(t *testing.T) {
 	for _, tt := range []struct {
-		source  cache.VersionSource
+		source  fingerprint.Source
 		changed int
 		reused  bool
 	}{
-		{cache.FromOrigin, 0, false},
-		{cache.FromContent, 1, true},
+		{fingerprint.FromOrigin, 0, false},
+		{fingerprint.FromContent, 1, true},
 	} {
 		view, w := cache.New(cache.Config{VersionSource: tt.source})
 		apply := func(value string) cache.Change {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -18,7 +19,7 @@ type State struct {
 	view   *View
 	source int
 	of     *Generation
-	sums   map[setKey]Sum // of the resources present
+	sums   map[setKey]fingerprint.Sum // of the resources present
 }
 
 // A setKey names one of the sets of a type or collection.
@@ -58,7 +59,7 @@ func (v *View) NewState(source int) *State {
 func (s *State) Digest() string {
 	var keys []setKey
 	for key, sum := range s.sums {
-		if sum != (Sum{}) {
+		if sum != (fingerprint.Sum{}) {
 			keys = append(keys, key)
 		}
 	}
@@ -91,7 +92,7 @@ func (s *State) Changed(after uint64, to *Generation) bool {
 func (s *State) Next(to *Generation) (*State, Step) {
 	next := &State{view: s.view, source: s.source, of: to, sums: maps.Clone(s.sums)}
 	if next.sums == nil {
-		next.sums = make(map[setKey]Sum)
+		next.sums = make(map[setKey]fingerprint.Sum)
 	}
 	c := comparer{State: next, formers: make(map[formerKey]Former)}
 	for t := range to.types.since(s.of.Revision) {
@@ -99,7 +100,7 @@ func (s *State) Next(to *Generation) (*State, Step) {
 			c.typ(s.of.Type(t.URL), t)
 		}
 	}
-	maps.DeleteFunc(next.sums, func(key setKey, _ Sum) bool {
+	maps.DeleteFunc(next.sums, func(key setKey, _ fingerprint.Sum) bool {
 		gone := to.types.get(key.key) == nil
 		c.broken = c.broken || gone && key.kind == Wildcard && s.of.Type(key.key).Wildcard.count > 0
 		return gone
@@ -135,7 +136,7 @@ func (c *comparer) typ(was, is *Type) {
 		forgotten := kind == Wildcard && was.era != is.era && was.Wildcard.count > 0
 		c.broken = c.broken || forgotten
 		at := setKey{is.URL, kind}
-		for before, after := range was.set(kind).table.differences(is.set(kind).table) {
+		for before, after := range differences(was.set(kind), is.set(kind)) {
 			if n := nameOf(before, after); kind == Wildcard && is.source != c.source || kind == ByName && n.source != c.source {
 				continue
 			}
@@ -149,7 +150,7 @@ func (c *comparer) typ(was, is *Type) {
 
 // pair notes two entries of one name, either of which may be nil.
 func (c *comparer) pair(at setKey, before, after *Entry) {
-	if before.Present() == after.Present() && (!before.Present() || c.view.cfg.VersionSource.same(before.Resource, after.Resource)) {
+	if before.Present() == after.Present() && (!before.Present() || c.view.cfg.VersionSource.Same(before.Resource, after.Resource)) {
 		return
 	}
 	id := formerKey{at, nameOf(before, after).text}
@@ -198,69 +199,19 @@ func nameOf(before, after *Entry) *Name {
 	return after.Name
 }
 
-// differences yields the entries that only one of two tables has, in pairs of the same name; one of a pair may be nil. It
-// skips what the tables share.
-func (t table) differences(o table) iter.Seq2[*Entry, *Entry] {
+// differences yields the entries that only one of two sets has, in pairs of the same name; one of a pair may be nil.
+func differences(was, is *Set) iter.Seq2[*Entry, *Entry] {
 	return func(yield func(*Entry, *Entry) bool) {
-		a, b := t.raised(o.depth), o.raised(t.depth)
-		differences(a.root, b.root, a.depth, yield)
-	}
-}
-
-// raised returns the table with at least so many levels below its root.
-func (t table) raised(depth int) table {
-	for ; t.root != nil && t.depth < depth; t.depth++ {
-		above := &node{children: new([fanout]*node)}
-		above.children[0] = t.root
-		t.root = above
-	}
-	t.depth = max(t.depth, depth)
-	return t
-}
-
-// differences is table.differences of two nodes at a level, either of which may be nil.
-func differences(a, b *node, level int, yield func(*Entry, *Entry) bool) bool {
-	if a == b {
-		return true
-	}
-	for i := range fanout {
-		if level > 0 {
-			if !differences(a.child(i), b.child(i), level-1, yield) {
-				return false
+		for before, after := range was.table.Differences(is.table) {
+			if before != nil && after != nil && before.Name != after.Name { // the id was reused
+				if !yield(before, nil) || !yield(nil, after) {
+					return
+				}
+				continue
 			}
-			continue
+			if !yield(before, after) {
+				return
+			}
 		}
-		if !differ(a.entry(i), b.entry(i), yield) {
-			return false
-		}
 	}
-	return true
-}
-
-// differ yields two entries with the same id, which may be those of two names.
-func differ(before, after *Entry, yield func(*Entry, *Entry) bool) bool {
-	switch {
-	case before == after:
-		return true
-	case before == nil || after == nil || before.Name == after.Name:
-		return yield(before, after)
-	default:
-		return yield(before, nil) && yield(nil, after)
-	}
-}
-
-// child returns a child of a node, which may be nil.
-func (n *node) child(i int) *node {
-	if n == nil {
-		return nil
-	}
-	return n.children[i]
-}
-
-// entry returns an entry of a leaf, which may be nil.
-func (n *node) entry(i int) *Entry {
-	if n == nil {
-		return nil
-	}
-	return n.entries[i]
 }

@@ -11,6 +11,7 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/xdstender/tender/cache/intern"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -42,7 +43,7 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			o := newOrigin(t, Config{Interner: new(Interner)})
+			o := newOrigin(t, Config{Interner: new(intern.Pool)})
 			watch := o.view.Watch()
 			o.want(watch, "a")
 			watch.SubscribeAll(acme)

@@ -6,19 +6,20 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"pgregory.net/rapid"
 
+	"github.com/xdstender/tender/cache/fingerprint"
+	"github.com/xdstender/tender/cache/intern"
 	"github.com/xdstender/tender/cache/wire"
 )
 
 const emptyVersion = "r1.AAAAAAAAAAAAAAAAAAAAAA"
 
 func TestB2_EmptySet(t *testing.T) {
-	if got := (Sum{}).Version(""); got != emptyVersion {
+	if got := (fingerprint.Sum{}).Version(""); got != emptyVersion {
 		t.Errorf("empty set: got %q, want %q", got, emptyVersion)
 	}
 	o := newOrigin(t, Config{})
@@ -39,69 +40,6 @@ func TestB2_LeafIsAsWritten(t *testing.T) {
 	want := "7~r1." + base64.RawURLEncoding.EncodeToString(leaf[:16])
 	if got := o.typ().Wildcard.Sum().Version("7"); got != want {
 		t.Errorf("one resource: got %q, want %q", got, want)
-	}
-}
-
-func drawSum(t *rapid.T, label string) Sum {
-	word := rapid.OneOf(rapid.Uint64(), rapid.SampledFrom([]uint64{0, 1, 1 << 63, 1<<64 - 1}))
-	return Sum{word.Draw(t, label+" hi"), word.Draw(t, label+" lo")}
-}
-
-func TestB2_SumsAreAGroup(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		a, b, c := drawSum(t, "a"), drawSum(t, "b"), drawSum(t, "c")
-		switch {
-		case a.Add(b) != b.Add(a):
-			t.Fatal("addition does not commute")
-		case a.Add(b).Add(c) != a.Add(b.Add(c)):
-			t.Fatal("addition does not associate")
-		case a.Add(b).Sub(b) != a || a.Sub(b).Add(b) != a:
-			t.Fatal("subtraction does not undo addition")
-		case a.Sub(a) != Sum{} || a.Add(Sum{}) != a:
-			t.Fatal("the zero sum is not zero")
-		case (a == b) != (a.Version("") == b.Version("")):
-			t.Fatal("different sums have one version")
-		case !a.SameVersion(a.Version("s")) || a != b && a.SameVersion(b.Version("s")):
-			t.Fatal("SameVersion does not compare sums")
-		}
-	})
-}
-
-func TestB2_OnlyWhatFollowsTheLastTildeCounts(t *testing.T) {
-	sum := Sum{1, 2}
-	content := sum.Version("")
-	tests := []struct {
-		version string
-		want    bool
-	}{
-		{content, true},
-		{sum.Version("42"), true},
-		{sum.Version("2024-01-01~rc~1"), true},
-		{sum.Version("~"), true},
-		{sum.Version(Sum{9, 9}.Version("7")), true},
-		{"~" + content, true},
-		{"", false},
-		{"~", false},
-		{"42", false},
-		{content + "~", false},
-		{content + "~42", false},
-		{content + "x", false},
-		{strings.TrimPrefix(content, "r1."), false},
-		{"42~r2." + strings.TrimPrefix(content, "r1."), false},
-		{content[:len(content)-1], false},
-		{Sum{1, 3}.Version("42"), false},
-		{sum.Version("") + "~" + Sum{1, 3}.Version(""), false},
-	}
-	for _, test := range tests {
-		if got := sum.SameVersion(test.version); got != test.want {
-			t.Errorf("SameVersion(%q) of %q: got %t, want %t", test.version, content, got, test.want)
-		}
-		if got, ok := sumOf(test.version); (ok && got == sum) != test.want {
-			t.Errorf("sumOf(%q): got %v, %t; want that of %q: %t", test.version, got, ok, content, test.want)
-		}
-	}
-	if got, want := sum.Version("a~b"), "a~b~"+content; got != want {
-		t.Errorf("Version with the origin's: got %q, want %q", got, want)
 	}
 }
 
@@ -160,7 +98,7 @@ func drawSet(t *rapid.T, label string) map[string]string {
 func feed(t *rapid.T, o *origin, want map[string]string) {
 	detour := drawSet(t, "detour")
 	version := func(content string) string {
-		if o.view.cfg.VersionSource == FromOrigin {
+		if o.view.cfg.VersionSource == fingerprint.FromOrigin {
 			return "v" + content // there, versions are hashes of content
 		}
 		return rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "version")
@@ -191,8 +129,8 @@ func feed(t *rapid.T, o *origin, want map[string]string) {
 // in different ways have the same version if and only if they hold the same.
 func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		source := rapid.SampledFrom([]VersionSource{FromContent, FromOrigin}).Draw(t, "source")
-		one, two := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source, Interner: new(Interner)})
+		source := rapid.SampledFrom([]fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin}).Draw(t, "source")
+		one, two := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source, Interner: new(intern.Pool)})
 		a, b := drawSet(t, "a"), drawSet(t, "b")
 		if rapid.Bool().Draw(t, "equal") {
 			b = a
@@ -209,7 +147,7 @@ func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
 // TestR026_OriginVersionsAgree: a replica that saw a version pass agrees with one
 // that came later, also if versions are the origin's own.
 func TestR026_OriginVersionsAgree(t *testing.T) {
-	for _, source := range []VersionSource{FromContent, FromOrigin} {
+	for _, source := range []fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin} {
 		early, late := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source})
 		early.put(Wildcard, "a", "1", "same")
 		early.put(Wildcard, "a", "2", "same")
@@ -218,14 +156,14 @@ func TestR026_OriginVersionsAgree(t *testing.T) {
 			t.Errorf("source %d: got %v on the replica that saw both versions, want %v", source, got, want)
 		}
 		early.remove(Wildcard, "a")
-		if got := early.typ().Wildcard.Sum(); got != (Sum{}) {
+		if got := early.typ().Wildcard.Sum(); got != (fingerprint.Sum{}) {
 			t.Errorf("source %d: got %v of nothing, want zero", source, got)
 		}
 	}
 }
 
 func TestB2_FromOrigin(t *testing.T) {
-	v := func(source VersionSource, version, content string) string {
+	v := func(source fingerprint.Source, version, content string) string {
 		o := newOrigin(t, Config{VersionSource: source})
 		o.put(Wildcard, "a", version, content)
 		return o.typ().Wildcard.Sum().Version("")
@@ -235,12 +173,12 @@ func TestB2_FromOrigin(t *testing.T) {
 		a, b string
 		same bool
 	}{
-		{"content decides, not the version", v(FromContent, "1", "x"), v(FromContent, "2", "x"), true},
-		{"content decides, under one version", v(FromContent, "1", "x"), v(FromContent, "1", "y"), false},
-		{"the origin's version decides, not the content", v(FromOrigin, "1", "x"), v(FromOrigin, "1", "y"), true},
-		{"the origin's version decides, for one content", v(FromOrigin, "1", "x"), v(FromOrigin, "2", "x"), false},
-		{"without a version the content decides", v(FromOrigin, "", "x"), v(FromOrigin, "", "y"), false},
-		{"without a version both sources agree", v(FromOrigin, "", "x"), v(FromContent, "", "x"), true},
+		{"content decides, not the version", v(fingerprint.FromContent, "1", "x"), v(fingerprint.FromContent, "2", "x"), true},
+		{"content decides, under one version", v(fingerprint.FromContent, "1", "x"), v(fingerprint.FromContent, "1", "y"), false},
+		{"the origin's version decides, not the content", v(fingerprint.FromOrigin, "1", "x"), v(fingerprint.FromOrigin, "1", "y"), true},
+		{"the origin's version decides, for one content", v(fingerprint.FromOrigin, "1", "x"), v(fingerprint.FromOrigin, "2", "x"), false},
+		{"without a version the content decides", v(fingerprint.FromOrigin, "", "x"), v(fingerprint.FromOrigin, "", "y"), false},
+		{"without a version both sources agree", v(fingerprint.FromOrigin, "", "x"), v(fingerprint.FromContent, "", "x"), true},
 	}
 	for _, test := range tests {
 		if got := test.a == test.b; got != test.same {
@@ -255,7 +193,7 @@ func TestB2_WithoutBody(t *testing.T) {
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
 		decoded(t, acme, &discoverypb.Resource{Name: "a", Version: "1", Aliases: []string{"b"}}),
 	}})
-	if got := o.typ().Wildcard.Sum(); got != (Sum{}) {
+	if got := o.typ().Wildcard.Sum(); got != (fingerprint.Sum{}) {
 		t.Errorf("got %v, want zero", got)
 	}
 }
@@ -265,7 +203,7 @@ func TestR023_AChangeChangesTheVersion(t *testing.T) {
 	for i := range 100 {
 		o.put(Wildcard, fmt.Sprint("r", i), "1", "x")
 	}
-	seen := map[Sum]string{}
+	seen := map[fingerprint.Sum]string{}
 	look := func(after string) {
 		sum := o.typ().Wildcard.Sum()
 		if before, twice := seen[sum]; twice {

@@ -1,25 +1,24 @@
 package cache
 
 import (
-	"bytes"
-	"hash/maphash"
-	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
-	"weak"
 
-	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/distrust"
+	"github.com/xdstender/tender/cache/fanout"
+	"github.com/xdstender/tender/cache/fingerprint"
+	"github.com/xdstender/tender/cache/intern"
+	"github.com/xdstender/tender/cache/quota"
 )
 
 // Config shapes a view. Its zero value works.
 type Config struct {
 	// VersionSource is what SotW versions are made from.
-	VersionSource VersionSource
+	VersionSource fingerprint.Source
 
 	// Interner shares equal resources with other views; nil shares nothing.
-	Interner *Interner
+	Interner *intern.Pool
 
 	// TombstoneAge is how long a removal is remembered for wildcard streams that
 	// have not been told. Zero means 130s, twice the longest time for which a
@@ -32,7 +31,7 @@ type Config struct {
 
 	// Quotas count and bound, by source, the names that streams want of its origin. Nil
 	// means that none are.
-	Quotas []Quota
+	Quotas []quota.Names
 
 	// Route returns which source answers for a name of a type, or, for an empty name,
 	// for its members. It must be a pure function. Nil means source 0.
@@ -54,7 +53,7 @@ type Config struct {
 
 	// Fanout is called when what became of a change at all streams that it concerns is known, or is given
 	// up, or the change was not followed. Any goroutine may call it, and it must not wait. Nil follows no change.
-	Fanout func(*Fanout)
+	Fanout func(*fanout.Fanout)
 
 	// Began is called when there is something of a type to serve for the first time: its wildcard set has
 	// settled, or the origin answered for a name. It must not wait. Nil is not called.
@@ -69,9 +68,10 @@ type View struct {
 	*shared
 	head      atomic.Pointer[Generation]
 	timeline  timeline
-	intervals *intervals               // nil if none is configured
-	distrust  atomic.Pointer[distrust] // nil if nothing is distrusted
-	distrusts atomic.Uint64            // see DistrustRevision
+	intervals *intervals // nil if none is configured
+
+	// Distrust lists the resources that returning clients are sent whatever version they report.
+	Distrust distrust.List
 }
 
 // shared is what the views of a node group share: the interest of their clients, and who writes them.
@@ -217,52 +217,6 @@ func (v *View) TypesOf(peer string) int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.typesOpenedBy[peer]
-}
-
-// An Interner keeps one copy of equal resources, over all views that share it:
-// node groups of one origin mostly get the same bytes. It holds its resources
-// weakly, so it needs no bookkeeping of who uses what. Only writers use it, once
-// for each resource received. Its zero value is ready to use.
-type Interner struct {
-	mu   sync.Mutex
-	refs map[uint64]weak.Pointer[wire.Resource] // by hash of the resource's field and TTL
-}
-
-// Intern returns a resource equal to r, the first one that was received and is still
-// in use.
-func (i *Interner) Intern(r *wire.Resource) *wire.Resource {
-	key := maphash.Bytes(seed, r.Field()) ^ uint64(r.TTL)
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if p, ok := i.refs[key]; ok {
-		if same := p.Value(); same != nil {
-			if bytes.Equal(same.Field(), r.Field()) && same.OriginVersion == r.OriginVersion && same.TTL == r.TTL {
-				return same
-			}
-			return r // another resource with the same hash
-		}
-	}
-	if i.refs == nil {
-		i.refs = make(map[uint64]weak.Pointer[wire.Resource])
-	}
-	i.refs[key] = weak.Make(r)
-	runtime.AddCleanup(r, i.forget, key)
-	return r
-}
-
-// Len returns the number of different resources in use.
-func (i *Interner) Len() int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return len(i.refs)
-}
-
-func (i *Interner) forget(key uint64) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if p, ok := i.refs[key]; ok && p.Value() == nil {
-		delete(i.refs, key)
-	}
 }
 
 // Stale reports whether the view holds resources and an origin is not connected, or has not confirmed restored state

@@ -16,8 +16,10 @@ type Waiting struct {
 	Changed time.Time // when a name that waits changed last
 }
 
-// A comparison is that of latest with an edition. It belongs to its gate.
+// A comparison compares latest of a writer's source with an edition. It belongs to the goroutine of the writer.
 type comparison struct {
+	w *Writer // set at creation
+
 	edition *Edition // nil if there is none
 	edited  map[compared]struct{}
 	behind  map[compared]struct{}
@@ -29,39 +31,39 @@ type comparison struct {
 type compared struct{ key, name string }
 
 // Compare has Waiting compare latest with an edition from now on; nil is none.
-func (w *Writer) Compare(e *Edition) {
-	x := &w.view.index
+func (c *comparison) Compare(e *Edition) {
+	x := &c.w.view.index
 	x.mu.Lock()
-	c, latest := &w.comparison, w.Generation()
+	latest := c.w.Generation()
 	c.edition, c.edited, c.behind = e, make(map[compared]struct{}), make(map[compared]struct{})
 	if e != nil {
 		for key, names := range e.Changes {
 			for text := range names {
-				w.compare(latest.Type(key), compared{key, text}, x.types[key].find(text))
+				c.compare(latest.Type(key), compared{key, text}, x.types[key].find(text))
 			}
 		}
 	}
 	x.mu.Unlock()
-	w.compareAll()
-	w.tellWaiting()
+	c.compareAll()
+	c.tellWaiting()
 }
 
 // compareAll compares all names, also those that the edition does not change.
-func (w *Writer) compareAll() {
-	c, latest := &w.comparison, w.Generation()
+func (c *comparison) compareAll() {
+	latest := c.w.Generation()
 	if c.edition == nil || c.edition.of == nil {
 		return
 	}
-	w.view.index.mu.Lock()
-	defer w.view.index.mu.Unlock()
+	c.w.view.index.mu.Lock()
+	defer c.w.view.index.mu.Unlock()
 	for t := range latest.types.since(0) {
-		if !w.changeWaits(resourceType(t.URL), true) {
+		if !c.w.changeWaits(resourceType(t.URL), true) {
 			continue
 		}
 		for _, of := range []*Type{t, c.edition.of.Type(t.URL)} {
-			for e := range w.own(of) {
+			for e := range c.w.own(of) {
 				if !e.Name.forgotten {
-					w.compare(t, compared{t.URL, e.Name.text}, e.Name)
+					c.compare(t, compared{t.URL, e.Name.text}, e.Name)
 				}
 			}
 		}
@@ -69,8 +71,7 @@ func (w *Writer) compareAll() {
 }
 
 // compare notes how latest stands to the edition with a resource; a nil name is none. The index must be locked.
-func (w *Writer) compare(latest *Type, id compared, n *Name) {
-	c := &w.comparison
+func (c *comparison) compare(latest *Type, id compared, n *Name) {
 	if c.edition == nil {
 		return
 	}
@@ -81,23 +82,23 @@ func (w *Writer) compare(latest *Type, id compared, n *Name) {
 		delete(c.behind, id)
 		return
 	}
-	edited := changes && content != latest.content(n) && w.changeWaits(resourceType(id.key), content == wire.Digest{})
-	same := n != nil && (was == nil || was == n) && w.changeWaits(resourceType(id.key), !latest.present(n))
+	edited := changes && content != latest.content(n) && c.w.changeWaits(resourceType(id.key), content == wire.Digest{})
+	same := n != nil && (was == nil || was == n) && c.w.changeWaits(resourceType(id.key), !latest.present(n))
 	note(c.edited, id, edited)
-	note(c.behind, id, c.edition.of != nil && (edited || same && w.isBehind(latest, n)))
+	note(c.behind, id, c.edition.of != nil && (edited || same && c.isBehind(latest, n)))
 }
 
 // isBehind reports whether a name of a type would wait, had the rest been shown the edition. Of what the edition says nothing,
 // the rest keeps what it sees.
-func (w *Writer) isBehind(latest *Type, n *Name) bool {
+func (c *comparison) isBehind(latest *Type, n *Name) bool {
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
-		of := w.edition.of.Type(latest.URL)
+		of := c.edition.of.Type(latest.URL)
 		if !of.states(kind, n) || kind == Wildcard && of.era != latest.era {
-			if of = w.rest().generation().Type(latest.URL); !of.hasLastGood(kind) {
+			if of = c.w.rest().generation().Type(latest.URL); !of.hasLastGood(kind) {
 				return false
 			}
 		}
-		return !w.agreesOn(kind, of, latest, n)
+		return !c.w.agreesOn(kind, of, latest, n)
 	})
 }
 
@@ -137,33 +138,33 @@ func note(in map[compared]struct{}, id compared, is bool) {
 
 // compareEdit compares the names that an edit of latest has changed, once it has passed to the rest. It reports whether any of them
 // waits. The index must be locked.
-func (w *Writer) compareEdit(ed *edit) (waits bool) {
+func (c *comparison) compareEdit(ed *edit) (waits bool) {
 	for _, n := range ed.txn.noted {
-		if w.rest().withheld[n] {
-			w.comparison.changed, waits = ed.now, true
+		if c.w.rest().withheld[n] {
+			c.changed, waits = ed.now, true
 		}
-		w.compare(ed.typ, compared{ed.typ.URL, n.text}, n)
+		c.compare(ed.typ, compared{ed.typ.URL, n.text}, n)
 	}
 	return waits
 }
 
 // tellWaiting publishes how latest stands, and calls Config.Waiting if that has changed.
-func (w *Writer) tellWaiting() {
-	c, names := &w.comparison, w.rest().waiting
+func (c *comparison) tellWaiting() {
+	names := c.w.rest().waiting
 	now := Waiting{Names: names, Edited: len(c.edited), Behind: len(c.behind), Changed: c.changed}
 	if c.edition == nil {
 		now.Behind = names
 	}
 	if now != c.last {
 		c.last = now
-		w.view.cfg.Waiting(w.source, now)
+		c.w.view.cfg.Waiting(c.w.source, now)
 	}
 }
 
 // tellSettled calls Config.Waiting since Settled may have changed.
-func (w *Writer) tellSettled() {
-	if w.view.cfg.Cohorts > 0 {
-		w.view.cfg.Waiting(w.source, w.last)
+func (c *comparison) tellSettled() {
+	if c.w.view.cfg.Cohorts > 0 {
+		c.w.view.cfg.Waiting(c.w.source, c.last)
 	}
 }
 

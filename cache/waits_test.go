@@ -4,12 +4,14 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/xdstender/tender/cache/fanout"
 )
 
 // A tracedCause records what it is told.
 type tracedCause struct{ waits []time.Time }
 
-func (c *tracedCause) Applied(Application) Span { return nil }
+func (c *tracedCause) Applied(Application) fanout.Span { return nil }
 
 func (c *tracedCause) Waits(at time.Time) { c.waits = append(c.waits, at) }
 

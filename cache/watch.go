@@ -5,6 +5,9 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/xdstender/tender/cache/fanout"
+	"github.com/xdstender/tender/cache/quota"
 )
 
 // A Watch is one stream's place in the index. C receives after anything that the
@@ -18,12 +21,12 @@ type Watch struct {
 	call  func()
 	hints atomic.Pointer[hint] // only of one that calls a function
 
-	by      *Subscriber             // see SetSubscriber
-	fanouts atomic.Pointer[Fanouts] // only of one that calls a function
-	noted   uint64                  // the revision of the newest generation for which it was woken; guarded by index.mu
+	by      *Subscriber                 // see SetSubscriber
+	fanouts atomic.Pointer[fanout.List] // only of one that calls a function
+	noted   uint64                      // the revision of the newest generation for which it was woken; guarded by index.mu
 
-	peer   string   // whose names it subscribes to, and
-	shares []*Share // by source, what that has of their quotas: see SetPeer
+	peer   string         // whose names it subscribes to, and
+	shares []*quota.Share // by source, what that has of their quotas: see SetPeer
 }
 
 // A WildcardWatch is a watch's subscription to the wildcard set of a type.
@@ -360,15 +363,15 @@ func (w *Watch) Room() int {
 // to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference, and none that
 // the view holds is over a bound: that others want what does not exist must not take it from anybody. As
 // nothing is reserved, requests at the same time may exceed a bound together.
-func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []string, why Excess) {
+func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []string, why quota.Exceeded) {
 	if len(begins) <= w.Room() {
-		return nil, Excess{} // as nearly always
+		return nil, quota.Exceeded{} // as nearly always
 	}
 	begins, ceases = sortedSet(begins), sortedSet(ceases)
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	more := make(map[*Share]*demanded)
+	more := make(map[*quota.Share]*demanded)
 	for _, share := range w.shares {
 		more[share] = new(demanded)
 	}
@@ -385,8 +388,8 @@ func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []strin
 			continue
 		}
 		by := more[share]
-		if by.all >= 0 && share.room(by.all, by.own) == 0 && !held.has(n) {
-			over, why = append(over, text), share.excess(by.all, by.own)
+		if by.all >= 0 && share.RoomAfter(by.all, by.own) == 0 && !held.has(n) {
+			over, why = append(over, text), share.Exceeded(by.all, by.own)
 		}
 		by.all, by.own = by.all+1, by.own+1
 	}
@@ -398,7 +401,7 @@ func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []strin
 type demanded struct{ all, own int }
 
 // cease counts a name, which may be nil, as unsubscribed by the watch.
-func (w *Watch) cease(more map[*Share]*demanded, n *Name) {
+func (w *Watch) cease(more map[*quota.Share]*demanded, n *Name) {
 	if n == nil || !n.watchers.has(w.id) {
 		return
 	}
@@ -416,7 +419,7 @@ func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(sl
 
 // TakeFanouts returns those that the watch's stream has become part of since the last call: at
 // least all those of generations that were loaded before. The stream must call Done for each.
-func (w *Watch) TakeFanouts() *Fanouts {
+func (w *Watch) TakeFanouts() *fanout.List {
 	if w.fanouts.Load() == nil {
 		return nil
 	}

@@ -1,6 +1,8 @@
 package cache
 
-import "time"
+import (
+	"time"
+)
 
 // A Writer changes the state that comes from one source of a view. All its methods belong to
 // one goroutine. Each publishes a new generation if it changed anything, and then wakes the
@@ -10,18 +12,12 @@ type Writer struct {
 	source int
 	ledger // of the generation that readers of view see
 	gate   // between what readers see and the newest state of the source
+	publisher
 	comparison
 	reportJudge
 
-	cause       Cause                // of its changes
-	refetchedAt map[string]time.Time // when the whole wildcard set was last asked for because of a heartbeat, by type URL or collection
-	following   openFanouts
-
-	// Reused by each edit.
-	wakes   []*Watch
-	changed []*Name // of the first edit
-	passed  []*edit
-	asked   []*Name // by subscribedAs
+	refetchedAt map[string]time.Time // when the whole wildcard set was last requested because of a heartbeat, by type URL or collection
+	asked       []*Name              // reused by subscribedAs
 }
 
 // A ledger is what a writer remembers of the generations that it makes.
@@ -43,7 +39,7 @@ func newLedger(view *View) ledger {
 
 func newWriter(v *View, source int) *Writer {
 	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger(v)}
-	w.reportJudge = reportJudge{w}
+	w.publisher, w.comparison, w.reportJudge = publisher{w: w}, comparison{w: w}, reportJudge{w}
 	return w
 }
 
@@ -122,6 +118,23 @@ func (x *index) clearAsked(source int) {
 	}
 }
 
-// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the
-// thaw.
-func (w *Writer) SetCause(c Cause) { w.cause = c }
+// SetPhase records the phase of the wildcard set of a type.
+func (w *Writer) SetPhase(typeURL string, p Phase) {
+	if w.Generation().Type(typeURL).Phase == p {
+		return
+	}
+	ed := w.begin(typeURL)
+	ed.typ.Phase, ed.dirty = p, true
+	ed.typ.Restored = ed.typ.Restored && p == Settled
+	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
+	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
+	w.publish(ed)
+	w.tellSettled()
+}
+
+// SetCovered records that the origin has sent all restored resources of the wildcard set of a type.
+func (w *Writer) SetCovered(typeURL string) {
+	ed := w.begin(typeURL)
+	ed.typ.Covered, ed.dirty = true, true
+	w.publish(ed)
+}

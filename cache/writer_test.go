@@ -9,6 +9,7 @@ import (
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -349,7 +350,7 @@ func TestB6_ForgetMembers(t *testing.T) {
 		t.Errorf("got %d tombstones, want 0", n)
 	}
 	seq := o.view.Generation().Seq
-	if s := &o.typ().Wildcard; s.Count() != 0 || s.Sum() != (Sum{}) || s.Floor() != seq || o.typ().Phase != Unknown || s.ChangedSince(0) != 0 {
+	if s := &o.typ().Wildcard; s.Count() != 0 || s.Sum() != (fingerprint.Sum{}) || s.Floor() != seq || o.typ().Phase != Unknown || s.ChangedSince(0) != 0 {
 		t.Errorf("got %d resources, floor %d, phase %v; want 0, %d, unknown", s.Count(), s.Floor(), o.typ().Phase, seq)
 	}
 	if o.knows("b") || o.knows("c") || !o.knows("a") {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 )
@@ -74,14 +75,14 @@ func (c *Counts) typ(typeURL string) *typeCounts {
 }
 
 // Followed counts a change whose fan-out is over, and is the [cache.Config.Fanout].
-func (c *Counts) Followed(f *cache.Fanout) {
+func (c *Counts) Followed(f *fanout.Fanout) {
 	typeURL, _, _ := cache.SplitCollection(f.Key)
 	switch of := c.typ(typeURL); {
 	case f.Unfollowed:
 		of.unfollowed.Add(1)
 	case f.Unanswered() > 0:
 		of.givenUp.Add(1)
-	case f.Count(cache.Accepted)+f.Count(cache.Refused) > 0:
+	case f.Count(fanout.Accepted)+f.Count(fanout.Rejected) > 0:
 		of.fanout.observe(f.Took())
 	}
 }

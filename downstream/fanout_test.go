@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -16,7 +17,7 @@ import (
 func (p *propagating) ended() (lines []string) {
 	for _, f := range p.over {
 		line := fmt.Sprintf("%d streams:", f.Streams())
-		for _, o := range []cache.Outcome{cache.Accepted, cache.Refused, cache.Needless, cache.Departed} {
+		for _, o := range []fanout.Outcome{fanout.Accepted, fanout.Rejected, fanout.NotNeeded, fanout.StreamClosed} {
 			if n := f.Count(o); n > 0 {
 				line += fmt.Sprintf(" %d %v", n, o)
 			}

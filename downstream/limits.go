@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
@@ -130,12 +131,12 @@ func (f *fit) add(c *client, sub *subscription.Subscription, fresh, ceases []str
 }
 
 // originOver returns why a name of a peer is over a bound of its origin.
-func originOver(peer string, bound cache.Excess) error {
-	if bound.OfPeer {
+func originOver(peer string, bound quota.Exceeded) error {
+	if bound.PerPeer {
 		return guard.Exceeds(guard.LimitOriginNames, "clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
-			peer, bound.Used, bound.Most, bound.Total)
+			peer, bound.Used, bound.Limit, bound.Total)
 	}
-	return guard.Exceeds(guard.LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Most)
+	return guard.Exceeds(guard.LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Limit)
 }
 
 // globOver returns why a glob is over a limit, on a stream that has others, if followed of these are new to the group.

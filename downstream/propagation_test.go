@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
@@ -19,14 +20,14 @@ type propagating struct {
 	view   *cache.View
 	w      *cache.Writer
 	group  *countedGroup
-	over   []*cache.Fanout // in the order in which they ended
+	over   []*fanout.Fanout // in the order in which they ended
 }
 
 // newPropagating returns a view of some clusters; what its tests do not name, all follow.
 func newPropagating(t *testing.T) *propagating {
 	t.Helper()
 	p := &propagating{T: t, group: new(countedGroup)}
-	p.view, p.w = cache.New(cache.Config{Fanout: func(f *cache.Fanout) {
+	p.view, p.w = cache.New(cache.Config{Fanout: func(f *fanout.Fanout) {
 		p.over = append(p.over, f)
 		p.group.counts.Followed(f)
 	}})

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
@@ -265,7 +265,7 @@ func (s *stream) typeOver(typeURL string) error {
 	switch types = max(types, len(s.subs)); {
 	case types >= s.cfg.MaxTypes:
 		return guard.Exceeds(guard.LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
-	case cache.Room(s.cfg.MaxTypes, share, types, own) == 0:
+	case quota.Room(s.cfg.MaxTypes, share, types, own) == 0:
 		return guard.Exceeds(guard.LimitTypes, "type %q is one too many for %s: at most %d types that are not of the protocol are served to one peer while there are more than half of %d",
 			typeURL, peer, share, s.cfg.MaxTypes)
 	default:

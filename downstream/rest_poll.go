@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream/guard"
@@ -117,7 +118,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	for {
 		g, now := p.sub.Sendable(p.view.Generation()), time.Now()
 		p.sub.Skip(g.Seq) // complete sets need no removals
-		told, again := p.sub.Look(g, now, func(sum cache.Sum) bool { return p.trusts(g, sum) })
+		told, again := p.sub.Look(g, now, func(sum fingerprint.Sum) bool { return p.trusts(g, sum) })
 		switch {
 		case told == subscription.Due, told == subscription.Incomplete && !now.Before(p.until) && !p.sub.Deletes():
 			return g, nil
@@ -170,7 +171,7 @@ type restResponse struct {
 	before, after []byte
 	resources     [][]byte // shared with other responses
 	secrets       []string // the names of those that are Secrets
-	sum           cache.Sum
+	sum           fingerprint.Sum
 }
 
 // render returns a response with all that was requested and exists (R113), under the version that streams use for the
@@ -267,7 +268,7 @@ var namesSeed = maphash.MakeSeed()
 
 // answered is a set that a poll was answered with, and the position and the distrust of the view at that time.
 type answered struct {
-	sum      cache.Sum
+	sum      fingerprint.Sum
 	at       cache.Seq
 	distrust uint64
 }
@@ -281,7 +282,7 @@ func (p *poll) keyOf(peer guard.Peer) pollKey {
 
 // trusts reports whether the version of a set that the client reports may be trusted (B.3): the set did not return to
 // content that it had before and is no part of a rejected edition, or the client was sent it after that.
-func (p *poll) trusts(g *cache.Generation, sum cache.Sum) bool {
+func (p *poll) trusts(g *cache.Generation, sum fingerprint.Sum) bool {
 	reverted, distrust := p.sub.Doubts(g)
 	if reverted == 0 && distrust == 0 {
 		return true
@@ -295,7 +296,7 @@ func (p *poll) trusts(g *cache.Generation, sum cache.Sum) bool {
 
 // noteAnswer records that the poll is answered with a set. It does so whether or not the set has reverted: a name that
 // has an entry in each set may be shown next by the one that did.
-func (p *poll) noteAnswer(g *cache.Generation, sum cache.Sum) {
+func (p *poll) noteAnswer(g *cache.Generation, sum fingerprint.Sum) {
 	m := p.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -309,6 +310,6 @@ func (p *poll) noteAnswer(g *cache.Generation, sum cache.Sum) {
 	} else { // it takes the place of the oldest
 		i = slices.Index(last[:], slices.MinFunc(last[:], func(a, b answered) int { return cmp.Compare(a.at, b.at) }))
 	}
-	last[i] = answered{sum, at, p.view.DistrustRevision()}
+	last[i] = answered{sum, at, p.view.Distrust.Revision()}
 	m.last[p.key] = last
 }

@@ -169,7 +169,7 @@ func TestB3_PollsOfRejectedEditions(t *testing.T) {
 			for _, name := range names {
 				of[name] = struct{}{}
 			}
-			view.Distrust(0, map[string]map[string]struct{}{wire.RouteType: of})
+			view.Distrust.Set(0, map[string]map[string]struct{}{wire.RouteType: of})
 		}
 		poll("first", http.StatusOK)
 		poll("current", http.StatusNotModified)
@@ -180,7 +180,7 @@ func TestB3_PollsOfRejectedEditions(t *testing.T) {
 		poll("distrusted still", http.StatusNotModified)
 		distrust("a", "b")
 		poll("another edition", http.StatusOK)
-		view.Distrust(0, nil)
+		view.Distrust.Set(0, nil)
 		poll("an hour later", http.StatusNotModified)
 		if names == "a" {
 			distrust("b")

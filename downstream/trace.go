@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
@@ -37,7 +38,7 @@ func (c *client) delivered(x subscription.Exchange) (traceID, spanID string) {
 		x.Caused = x.Sent
 	}
 	began := x.Sent
-	shown := x.Outcome == cache.Refused || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
+	shown := x.Outcome == fanout.Rejected || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
 	for l := x.Fanouts; l != nil; l = l.Others {
 		if l.Began.Before(began) {
 			began = l.Began
@@ -58,7 +59,7 @@ func (s *stream) joinFanouts(now time.Time) {
 		typeURL, _, _ := cache.SplitCollection(l.Key)
 		sub := s.of(typeURL)
 		if sub == nil {
-			l.Done(cache.Needless, now)
+			l.Done(fanout.NotNeeded, now)
 			continue
 		}
 		sub.Reach(l.Fanout)

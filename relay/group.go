@@ -18,6 +18,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
+	"github.com/xdstender/tender/cache/fingerprint"
+	"github.com/xdstender/tender/cache/intern"
+	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/nodegroup"
@@ -38,7 +42,7 @@ type groups struct {
 	router  *router
 	log     *slog.Logger
 	cached  cache.Config
-	quotas  []cache.Quota // by origin
+	quotas  []quota.Names // by origin
 
 	views     sync.WaitGroup
 	operating chan struct{} // one slot, held by the operator command that runs
@@ -96,7 +100,7 @@ type group struct {
 
 	// Guarded by groups.mu.
 	streams int
-	founder *cache.Share // the quota of the peer that created the group; of no peer if it was restored
+	founder *quota.Share // the quota of the peer that created the group; of no peer if it was restored
 	left    time.Time    // when the last stream ended
 	idle    *time.Timer  // removes the group once its subscriptions have expired
 	first   *traits      // of the first node; nil if the group was restored and has had no node yet
@@ -121,7 +125,7 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 		tracer:   tracer,
 		router:   newRouter(cfg),
 		log:      log,
-		cached:   cache.Config{Interner: new(cache.Interner), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), Began: saved.soon},
+		cached:   cache.Config{Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), Began: saved.soon},
 		started:  make(chan struct{}),
 		crowded:  rate.Sometimes{First: 1, Interval: time.Minute},
 		byKey:    make(map[string]*group),
@@ -134,10 +138,10 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 	g.decisions.load(cfg.OriginNames(), time.Now())
 	g.rollouts = newRollouts(g)
 	for range all {
-		g.quotas = append(g.quotas, cache.NewQuota(cfg.MaxOriginNames))
+		g.quotas = append(g.quotas, quota.NewNames(quota.NewPool(cfg.MaxOriginNames, quota.Tenth(cfg.MaxOriginNames))))
 	}
 	if cfg.VersionSource == VersionsOfOrigin {
-		g.cached.VersionSource = cache.FromOrigin
+		g.cached.VersionSource = fingerprint.FromOrigin
 	}
 	return g
 }
@@ -219,7 +223,7 @@ func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string
 	return gr, gr.compare(t, g.rollouts), nil
 }
 
-func (g *groups) add(key string, presented *corepb.Node, founder *cache.Share) *group {
+func (g *groups) add(key string, presented *corepb.Node, founder *quota.Share) *group {
 	cfg := g.cached
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
 	gr := &group{key: key, node: presented, founder: founder}
@@ -268,11 +272,11 @@ func (gr *group) failure() error {
 }
 
 // followed returns the function that receives finished fan-outs of a group's view.
-func (g *groups) followed(gr *group) func(*cache.Fanout) {
+func (g *groups) followed(gr *group) func(*fanout.Fanout) {
 	if g.tracer == nil {
 		return gr.counts.Followed
 	}
-	return func(f *cache.Fanout) {
+	return func(f *fanout.Fanout) {
 		gr.counts.Followed(f)
 		g.tracer.Over(f)
 	}
@@ -285,7 +289,7 @@ func (g *groups) share(origin int, features []string) *sharedView {
 	s := g.shared[key]
 	if s == nil {
 		cfg := g.cached
-		cfg.Sources, cfg.Route, cfg.Quotas = 2, namesOnly, []cache.Quota{g.quotas[origin], {}}
+		cfg.Sources, cfg.Route, cfg.Quotas = 2, namesOnly, []quota.Names{g.quotas[origin], {}}
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
@@ -358,7 +362,7 @@ func (g *groups) remove(gr *group, evicted bool) {
 		delete(g.byKey, gr.key)
 		g.refusing.Store(false)
 	}
-	gr.founder.Give()
+	gr.founder.Release()
 	g.rollouts.leave(gr.parts)
 	gr.stop()
 	for i, s := range gr.shares {

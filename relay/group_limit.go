@@ -9,7 +9,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/time/rate"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/upstream"
 )
@@ -33,7 +33,7 @@ func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
 // it until it is gone: without clients it still has streams to the origins. What was restored from a snapshot counts
 // for nobody. They are guarded by groups.mu.
 type founders struct {
-	shares *cache.Shares
+	shares *quota.Pool
 	burst  int // groups that a peer may found at once
 	minute int // and, after these, in a minute
 	pace   map[string]*rate.Limiter
@@ -41,7 +41,7 @@ type founders struct {
 
 func newFounders(cfg *Config) founders {
 	return founders{
-		shares: cache.NewShares(cfg.MaxGroups, cfg.MaxPeerGroups),
+		shares: quota.NewPool(cfg.MaxGroups, cfg.MaxPeerGroups),
 		burst:  cfg.MaxGroups, minute: cfg.MaxPeerGroups,
 		pace: make(map[string]*rate.Limiter),
 	}
@@ -74,12 +74,12 @@ func (f *founders) founded(peer string) {
 // found makes room for a group that a peer founds, and returns the peer's share with the group counted in it, or why
 // there is no room. Groups that nobody is in make room: a peer's own once it has its share, and else those of the peer
 // with most.
-func (g *groups) found(key, peer string) (*cache.Share, error) {
+func (g *groups) found(key, peer string) (*quota.Share, error) {
 	f := &g.founders
 	share, over := f.shares.Take(peer)
 	for over != nil {
 		of := ""
-		if over.OfPeer {
+		if over.PerPeer {
 			of = peer
 		}
 		oldest := g.expendable(of)
@@ -90,18 +90,18 @@ func (g *groups) found(key, peer string) (*cache.Share, error) {
 			g.log.Info("node group without clients evicted", slog.String("evicted", oldest.key), slog.String("group", key),
 				slog.String("evicted_peer", oldest.founder.Peer()), slog.String("peer", peer))
 			g.evict(oldest)
-		case over.OfPeer:
+		case over.PerPeer:
 			return nil, guard.Exceeds(guard.LimitPeerGroups,
 				"node group %q is one too many for %s: clients of one peer may found at most %d while more than half of %d are there, and TENDER_NODE_GROUP_BY decides what makes one",
-				key, peer, over.Most, over.Total)
+				key, peer, over.Limit, over.Total)
 		default:
 			return nil, guard.Exceeds(guard.LimitGroups,
-				"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, over.Most)
+				"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, over.Limit)
 		}
 		share, over = f.shares.Take(peer)
 	}
 	if f.tooFast(peer) {
-		share.Give()
+		share.Release()
 		return nil, f.paced(key, peer)
 	}
 	f.founded(peer)

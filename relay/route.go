@@ -3,7 +3,7 @@ package relay
 import (
 	"slices"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -37,10 +37,10 @@ func (r *router) sources() int { return 2 * r.origins }
 func (r *router) shared(origin int) int { return r.origins + origin }
 
 // quotas returns the quotas of a view's sources, from those of the origins. Shared names count in the shared view.
-func (r *router) quotas(of []cache.Quota) []cache.Quota {
-	all := make([]cache.Quota, r.sources())
+func (r *router) quotas(of []quota.Names) []quota.Names {
+	all := make([]quota.Names, r.sources())
 	for origin, q := range of {
-		all[origin], all[r.shared(origin)] = q, q.Elsewhere()
+		all[origin], all[r.shared(origin)] = q, q.CountedElsewhere()
 	}
 	return all
 }

@@ -54,7 +54,7 @@ func (r *Relay) reading() telemetry.Reading {
 		out.Server.Denied[guard.DeniedTrustDomain] = clients.Refused()
 	}
 	for i, o := range r.origins {
-		out.Origins = append(out.Origins, telemetry.Origin{Status: out.Status.Origins[i], Names: r.groups.quotas[i].Wanted(), Stats: o.Stats()})
+		out.Origins = append(out.Origins, telemetry.Origin{Status: out.Status.Origins[i], Names: r.groups.quotas[i].Used(), Stats: o.Stats()})
 	}
 	for _, v := range r.groups.allViews() {
 		if !v.Shared {

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/quota"
 )
 
 // Config shapes a [Guard].
@@ -47,7 +47,7 @@ type Guard struct {
 	connections connections
 	handshakes  handshakes
 	nodes       nodes
-	streams     *cache.Shares // of all services, and polls
+	streams     *quota.Pool // of all services, and polls
 
 	refusedConnLog, throttleLog LogLimiter
 }
@@ -60,7 +60,7 @@ func New(cfg Config) *Guard {
 		connections:    newConnections(cfg.Limits),
 		handshakes:     newHandshakes(),
 		nodes:          nodes{most: nodesOfPeer * int64(cfg.MaxNodeBytes), atOnce: max(1, runtime.GOMAXPROCS(0)/2), peers: make(map[string]*peerNodes)},
-		streams:        cache.NewShares(cfg.MaxStreams, cache.Tenth(cfg.MaxStreams)),
+		streams:        quota.NewPool(cfg.MaxStreams, quota.Tenth(cfg.MaxStreams)),
 		refusedConnLog: NewLogLimiter(perMinute, 1),
 		throttleLog:    NewLogLimiter(perMinute, 1),
 	}
@@ -79,10 +79,10 @@ func (g *Guard) EnterStream(peer string) (leave func(), err error) {
 	share, over := g.streams.Take(peer)
 	switch {
 	case over == nil:
-		return sync.OnceFunc(share.Give), nil
-	case over.OfPeer:
+		return sync.OnceFunc(share.Release), nil
+	case over.PerPeer:
 		return nil, Exceeds(LimitStreams, "%d streams and polls of %s are open, at most %d of one peer are allowed while more than half of %d are open",
-			over.Used, peer, over.Most, over.Total)
+			over.Used, peer, over.Limit, over.Total)
 	default:
 		return nil, Exceeds(LimitStreams, "%d streams and polls are open, as many as allowed", over.Used)
 	}

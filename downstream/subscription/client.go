@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 )
 
 // Settings are what a server configures of its subscriptions. They do not change.
@@ -50,10 +51,10 @@ type Exchange struct {
 	Sent   time.Time
 	Ended  time.Time // when it was answered, or the stream ended
 
-	Outcome cache.Outcome
-	Code    int32          // the gRPC code of a NACK
-	Detail  string         // of a NACK
-	Fanouts *cache.Fanouts // of the changes in it that are followed
+	Outcome fanout.Outcome
+	Code    int32        // the gRPC code of a NACK
+	Detail  string       // of a NACK
+	Fanouts *fanout.List // of the changes in it that are followed
 }
 
 // Forever stands for a wait that only an event ends.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -170,7 +171,7 @@ func (c *Conversation) unanswered(after, upTo cache.Seq) bool {
 }
 
 // exchange returns the newest response, with its outcome; answer is nil if the stream ended before.
-func (c *Conversation) exchange(typeURL string, o cache.Outcome, answer *wire.Request, now time.Time) Exchange {
+func (c *Conversation) exchange(typeURL string, o fanout.Outcome, answer *wire.Request, now time.Time) Exchange {
 	x := Exchange{
 		TypeURL: typeURL, Version: c.version, Nonce: c.nonce, Bytes: c.bytes,
 		Caused: c.causedAt.Time(), Sent: c.sentAt, Ended: now,
@@ -351,13 +352,13 @@ func cut(text string, bytes int) string {
 
 // fanouts are the changes that are followed on their way to all clients, as far as this client is part of that.
 type fanouts struct {
-	due     *cache.Fanouts // the client is to be sent them
-	unacked *cache.Fanouts // the client was sent them and has not answered
+	due     *fanout.List // the client is to be sent them
+	unacked *fanout.List // the client was sent them and has not answered
 }
 
 // pass notes which changes the client was sent. Those are closed by the answer to the newest response, if that is
 // pending. Otherwise the client needed none.
-func (f *fanouts) pass(sent func(*cache.Fanout) bool, pending bool, now time.Time) {
+func (f *fanouts) pass(sent func(*fanout.Fanout) bool, pending bool, now time.Time) {
 	before := f.due
 	f.due = nil
 	for l := before; l != nil; l = l.Others {
@@ -367,7 +368,7 @@ func (f *fanouts) pass(sent func(*cache.Fanout) bool, pending bool, now time.Tim
 		case pending:
 			f.unacked = f.unacked.And(change)
 		default:
-			change.Done(cache.Needless, now)
+			change.Done(fanout.NotNeeded, now)
 		}
 	}
 	if f.unacked != nil && f.unacked.Others != nil {
@@ -376,7 +377,7 @@ func (f *fanouts) pass(sent func(*cache.Fanout) bool, pending bool, now time.Tim
 }
 
 // close closes the changes that the client was sent.
-func (f *fanouts) close(o cache.Outcome, now time.Time) {
+func (f *fanouts) close(o fanout.Outcome, now time.Time) {
 	for l := f.unacked; l != nil; l = l.Others {
 		l.Done(o, now)
 	}
@@ -389,8 +390,8 @@ func (f *fanouts) closeUpTo(key string, lateRemovals bool, upTo cache.Seq, now t
 	before := f.unacked
 	f.unacked = nil
 	for l := before; l != nil; l = l.Others {
-		if c := l.Fanout; c.Key == key && c.Seq <= upTo && (c.Change.Removed == 0 || !lateRemovals) {
-			c.Done(cache.Accepted, now)
+		if c := l.Fanout; c.Key == key && cache.Seq(c.Position) <= upTo && (!c.Removes || !lateRemovals) {
+			c.Done(fanout.Accepted, now)
 		} else {
 			f.unacked = f.unacked.And(c)
 		}
@@ -399,7 +400,7 @@ func (f *fanouts) closeUpTo(key string, lateRemovals bool, upTo cache.Seq, now t
 
 // leave closes all changes, since the stream has ended.
 func (f *fanouts) leave(now time.Time) {
-	f.close(cache.Departed, now)
+	f.close(fanout.StreamClosed, now)
 	f.unacked, f.due = f.due, nil
-	f.close(cache.Departed, now)
+	f.close(fanout.StreamClosed, now)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -190,13 +191,13 @@ func (s *Subscription) releaseRemovals() {
 }
 
 // Reach records that the client is to be sent a change that is followed.
-func (s *Subscription) Reach(f *cache.Fanout) { s.fanouts.due = s.fanouts.due.And(f) }
+func (s *Subscription) Reach(f *fanout.Fanout) { s.fanouts.due = s.fanouts.due.And(f) }
 
 // passFanouts notes which followed changes the client was sent.
 func (s *Subscription) passFanouts(now time.Time) { s.fanouts.pass(s.past, s.pending, now) }
 
 // past reports whether the client was sent a change as far as it is to be.
-func (s *Subscription) past(f *cache.Fanout) bool {
+func (s *Subscription) past(f *fanout.Fanout) bool {
 	part := s
 	if f.Key != s.Key {
 		_, glob, _ := cache.SplitCollection(f.Key)
@@ -204,6 +205,7 @@ func (s *Subscription) past(f *cache.Fanout) bool {
 			return true // it is not wanted any more
 		}
 	}
-	late := f.Change.Removed > 0 && part.LateRemovals && part.wildcard != nil
-	return part.position() >= f.Seq && (!late || part.removedUpTo >= f.Seq)
+	late := f.Removes && part.LateRemovals && part.wildcard != nil
+	at := cache.Seq(f.Position)
+	return part.position() >= at && (!late || part.removedUpTo >= at)
 }

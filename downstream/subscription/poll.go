@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -28,7 +29,7 @@ const (
 
 // Look returns what the client can be sent, and when to look again even if nothing happens. The version that the client
 // reports counts only if trusts says so.
-func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(cache.Sum) bool) (is Prospect, again time.Time) {
+func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(fingerprint.Sum) bool) (is Prospect, again time.Time) {
 	v := sets{p.in(g), now}
 	if !v.answered() {
 		return NoAnswer, time.Time{}
@@ -86,10 +87,10 @@ func (p *Poll) Doubts(g *cache.Generation) (reverted cache.Seq, distrust uint64)
 }
 
 // Holds reports whether the client reported the version of a set.
-func (p *Poll) Holds(sum cache.Sum) bool { return sum.SameVersion(p.initialVersion) }
+func (p *Poll) Holds(sum fingerprint.Sum) bool { return sum.SameVersion(p.initialVersion) }
 
 // Set returns all that the client asked for and that exists, and what identifies that.
-func (p *Poll) Set(g *cache.Generation) ([]*wire.Resource, cache.Sum) {
+func (p *Poll) Set(g *cache.Generation) ([]*wire.Resource, fingerprint.Sum) {
 	set := p.in(g).collect(setBuilder{})
 	return set.resources, set.sum
 }

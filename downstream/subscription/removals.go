@@ -96,7 +96,7 @@ func (r *removals) staleMembers() (until time.Time) {
 // set that the relay knows, whatever became of the origin since. It needs the last known set, and no freeze.
 func (r *removals) distrustedMembers() {
 	known := r.t.Phase == cache.Confirmed || r.t.Restored
-	if r.wildcard == nil || r.sendAll || !known || !r.Watch.View().DistrustsAny(r.Key) || !r.g.WildcardSource(r.Key).Frozen.IsZero() {
+	if r.wildcard == nil || r.sendAll || !known || !r.Watch.View().Distrust.HasType(r.Key) || !r.g.WildcardSource(r.Key).Frozen.IsZero() {
 		return
 	}
 	for _, text := range r.unknownMembers() {

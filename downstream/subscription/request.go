@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -77,9 +78,9 @@ func (c change) acknowledge(r *wire.Request) (refused bool) {
 	}
 	switch {
 	case newest:
-		outcome := cache.Accepted
+		outcome := fanout.Accepted
 		if r.Refused {
-			outcome = cache.Refused
+			outcome = fanout.Rejected
 		}
 		c.closeResponse(outcome, r, c.now)
 	case r.Nonce == "":

@@ -112,7 +112,7 @@ func (c change) addRecentlyRemoved() {
 // that it was sent reports nothing.
 func (c change) addDistrusted() {
 	for part := range c.wildcards() {
-		if names := c.Watch.View().Distrusted(part.Key); len(names) > 0 {
+		if names := c.Watch.View().Distrust.Names(part.Key); len(names) > 0 {
 			change{part, c.first, c.now}.addUnreported(names)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
@@ -18,7 +19,7 @@ func TestB2_TheSumOfNamesFollowsThem(t *testing.T) {
 	texts := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
 	followed := 0
 	rapid.Check(t, func(t *rapid.T) {
-		versions := rapid.SampledFrom([]cache.VersionSource{cache.FromContent, cache.FromOrigin}).Draw(t, "versions")
+		versions := rapid.SampledFrom([]fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin}).Draw(t, "versions")
 		view, w := cache.New(cache.Config{VersionSource: versions})
 		w.SetConnected(true)
 		s := newClient(view, wire.EndpointType, false)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -51,8 +52,8 @@ type sent struct {
 	variants           variants
 
 	nameSum      nameSum
-	setSum       cache.Sum // of the complete set that the client holds
-	contentUntil time.Time // until when dependent types wait for a set whose content was dropped
+	setSum       fingerprint.Sum // of the complete set that the client holds
+	contentUntil time.Time       // until when dependent types wait for a set whose content was dropped
 }
 
 // positions are those of a type's two sets.
@@ -61,7 +62,7 @@ type positions [cache.ByName + 1]cache.Seq
 // A nameSum is the sum of what a SotW client sees of its names, where it need not be made of all of them each time.
 type nameSum struct {
 	known   bool
-	sum     cache.Sum
+	sum     fingerprint.Sum
 	at      cache.Seq // up to where the generation had changes
 	scanned cache.Seq // scannedUpTo after the changes up to at were looked at
 }
@@ -110,7 +111,9 @@ func (s *sent) caughtUp(at cache.Seq, lateRemovals bool) {
 func (s *sent) due() int { return len(s.pendingNames) + len(s.resend) + len(s.unsubscribeReplies) }
 
 // hadMember reports whether the client was sent a resource that left the wildcard set.
-func (s *sent) hadMember(e *cache.Entry) bool { return e.Seq > s.removedUpTo && e.Born() <= s.sentUpTo }
+func (s *sent) hadMember(e *cache.Entry) bool {
+	return e.Seq > s.removedUpTo && e.Created() <= s.sentUpTo
+}
 
 // String returns how far the client was served: "sent=7 removed=5 scanned=7 pending=2".
 func (s *sent) String() string {

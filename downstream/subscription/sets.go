@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -119,7 +120,7 @@ func (s sets) complete() bool {
 // client has from elsewhere, since it came to be after the freeze (B.7). A version that readers of this view have seen
 // shows that the client has nothing of that kind.
 func (s sets) heldByFreeze() bool {
-	if s.initialVersion == "" || s.holdsSet || (cache.Sum{}).SameVersion(s.initialVersion) || !s.mayLackNewer() {
+	if s.initialVersion == "" || s.holdsSet || (fingerprint.Sum{}).SameVersion(s.initialVersion) || !s.mayLackNewer() {
 		return false
 	}
 	if s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
@@ -365,7 +366,7 @@ func (s sets) recordSet(union bool) {
 func (s sets) shared(union bool) (r Response) {
 	type key struct {
 		wrap wire.Wrap
-		sum  cache.Sum
+		sum  fingerprint.Sum
 	}
 	members := &s.t.Wildcard
 	if s.setSum = members.Sum(); union {
@@ -385,7 +386,7 @@ func (s sets) shared(union bool) (r Response) {
 }
 
 // goneSum identifies what a union has beside the wildcard set.
-func (s sets) goneSum() (sum cache.Sum) {
+func (s sets) goneSum() (sum fingerprint.Sum) {
 	for e := range s.t.Wildcard.Since(s.removedUpTo) {
 		if s.keepsInUnion(e) && !e.Prior.ContentDropped() {
 			sum = sum.Add(e.Leaf)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -185,7 +186,7 @@ func (v shown) contentDropped() (dropped bool) {
 }
 
 // sum identifies all that the client sees of the type (B.2).
-func (v shown) sum() cache.Sum {
+func (v shown) sum() fingerprint.Sum {
 	if !v.sumsNames() {
 		return v.wholeSum()
 	}
@@ -218,7 +219,7 @@ func (v shown) followSum() {
 }
 
 // wholeSum is sum, made of all that the client sees.
-func (v shown) wholeSum() (sum cache.Sum) {
+func (v shown) wholeSum() (sum fingerprint.Sum) {
 	if len(v.globs) > 0 && (v.wildcard != nil || len(v.names) > 0) {
 		return v.collect(setBuilder{sumOnly: true}).sum // what is seen twice counts once
 	}
@@ -247,7 +248,7 @@ func (v shown) wholeSum() (sum cache.Sum) {
 }
 
 // wildcardSum identifies what the client sees of the wildcard set.
-func (v shown) wildcardSum() cache.Sum {
+func (v shown) wildcardSum() fingerprint.Sum {
 	sum := v.t.Wildcard.Sum()
 	for e := range v.withheldMembers() {
 		sum = sum.Sub(e.Leaf)
@@ -257,7 +258,7 @@ func (v shown) wildcardSum() cache.Sum {
 
 // aliasedLeaf returns what an entry by name adds to the sum: nothing if another entry of the same resource did, and
 // without what the resource adds as part of the wildcard set (R092).
-func (v shown) aliasedLeaf(e *cache.Entry, seen map[string]struct{}) (leaf cache.Sum) {
+func (v shown) aliasedLeaf(e *cache.Entry, seen map[string]struct{}) (leaf fingerprint.Sum) {
 	r := e.Resource
 	if _, twice := seen[r.Key()]; twice {
 		return leaf
@@ -274,7 +275,7 @@ func (v shown) aliasedLeaf(e *cache.Entry, seen map[string]struct{}) (leaf cache
 }
 
 // memberLeaf returns what the client sees of a name in the sum of the wildcard set.
-func (v shown) memberLeaf(n *cache.Name) (leaf cache.Sum) {
+func (v shown) memberLeaf(n *cache.Name) (leaf fingerprint.Sum) {
 	if v.wildcard == nil || n == nil {
 		return leaf
 	}
@@ -303,7 +304,7 @@ type setBuilder struct {
 	ttls      []time.Duration     // of each
 	seen      map[string]struct{} // keys; nil if none can occur twice
 	endpoints []string            // that changed clusters need
-	sum       cache.Sum
+	sum       fingerprint.Sum
 }
 
 // addNames adds what the client named, and, in a union or if the origin has to confirm the removal, what it was sent
@@ -391,13 +392,13 @@ func (v shown) trusts(from *cache.Source, e *cache.Entry) bool {
 }
 
 // distrusts reports whether a resource was part of a rejected edition ([cache.View.Distrust]).
-func (v shown) distrusts(name string) bool { return v.Watch.View().Distrusts(v.Key, name) }
+func (v shown) distrusts(name string) bool { return v.Watch.View().Distrust.Has(v.Key, name) }
 
 // doubts returns why the version of all that the client sees proves nothing, as trusts does for one resource: when any of
 // that last returned to former content, and the revision of the view's distrust if any of it was part of a rejected edition.
 // Both are zero if nothing is wrong with the version.
 func (v shown) doubts() (reverted cache.Seq, distrust uint64) {
-	revision := v.Watch.View().DistrustRevision()
+	revision := v.Watch.View().Distrust.Revision()
 	if revision != 0 && v.distrustsAny() {
 		distrust = revision
 	}
@@ -407,7 +408,7 @@ func (v shown) doubts() (reverted cache.Seq, distrust uint64) {
 // distrustsAny reports whether the client subscribes to anything that was part of a rejected edition.
 func (v shown) distrustsAny() bool {
 	for part := range v.wildcards() {
-		if v.Watch.View().DistrustsAny(part.Key) {
+		if v.Watch.View().Distrust.HasType(part.Key) {
 			return true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -114,10 +115,10 @@ func (s *state) AddError(name string, code codes.Code, message string) {
 func (s *state) AddMisnamed(b wire.BadName) { s.errors.addMisnamed(b) }
 
 // closeResponse records the outcome of the newest response; r is nil if it has no answer.
-func (s *state) closeResponse(o cache.Outcome, r *wire.Request, now time.Time) {
+func (s *state) closeResponse(o fanout.Outcome, r *wire.Request, now time.Time) {
 	if s.Closed != nil {
 		traceID, spanID := s.Closed(s.exchange(s.TypeURL, o, r, now))
-		if o == cache.Refused {
+		if o == fanout.Rejected {
 			s.refusal.TraceID, s.refusal.SpanID = traceID, spanID
 		}
 	}
@@ -130,7 +131,7 @@ func (s *state) closeResponse(o cache.Outcome, r *wire.Request, now time.Time) {
 // LeaveFanouts records that the client has left before it was sent or answered what is followed.
 func (s *state) LeaveFanouts(now time.Time) {
 	if s.pending {
-		s.closeResponse(cache.Departed, nil, now)
+		s.closeResponse(fanout.StreamClosed, nil, now)
 	}
 	s.fanouts.leave(now)
 }

@@ -104,7 +104,7 @@ func (p *player) happen(event []string) {
 		for _, name := range args {
 			names[name] = struct{}{}
 		}
-		p.view.Distrust(0, map[string]map[string]struct{}{key: names})
+		p.view.Distrust.Set(0, map[string]map[string]struct{}{key: names})
 	case "subscribe":
 		p.request(&wire.Request{Subscribe: args})
 	case "unsubscribe":

@@ -182,7 +182,7 @@ func (c *Controller) distrust() {
 	for _, p := range c.joined() {
 		p.distrusts = true
 		for cohort := range len(c.cfg.Stages) + 1 {
-			p.view.Cohort(cohort).Distrust(p.source, all[cohortOf{p.Key.Group, cohort}])
+			p.view.Cohort(cohort).Distrust.Set(p.source, all[cohortOf{p.Key.Group, cohort}])
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/upstream"
 )
@@ -106,7 +107,7 @@ func ids(span trace.Span) (traceID, spanID string) {
 }
 
 // Applied implements cache.Trace.
-func (r *received) Applied(a cache.Application) cache.Span {
+func (r *received) Applied(a cache.Application) fanout.Span {
 	ctx, span := r.origin.tracer.changes.Start(r.ctx, "cache.apply", trace.WithTimestamp(a.Began))
 	defer span.End(trace.WithTimestamp(a.Ready))
 	if span.IsRecording() {
@@ -122,7 +123,7 @@ func (r *received) Applied(a cache.Application) cache.Span {
 	if fan.IsRecording() {
 		fan.SetAttributes(append(describe(a.Type), attribute.Int("tender.resources", a.Change.Changed), attribute.Int("tender.removed", a.Change.Removed))...)
 	}
-	return fanout{fan}
+	return fanoutSpan{fan}
 }
 
 // Waits implements cache.Trace.
@@ -146,19 +147,19 @@ func describe(t *cache.Type) []attribute.KeyValue {
 	return out
 }
 
-// A fanout is the span of one. It implements cache.Span.
-type fanout struct{ trace.Span }
+// A fanoutSpan is the span of a fan-out. It implements fanout.Span.
+type fanoutSpan struct{ trace.Span }
 
-func (f fanout) Sampled() bool { return f.IsRecording() }
+func (f fanoutSpan) Sampled() bool { return f.IsRecording() }
 
 // Over ends the span of a fan-out that is.
-func (t *Tracer) Over(f *cache.Fanout) {
-	span, ok := f.Span.(fanout)
+func (t *Tracer) Over(f *fanout.Fanout) {
+	span, ok := f.Span.(fanoutSpan)
 	if !ok || !span.IsRecording() {
 		return
 	}
 	attributes := []attribute.KeyValue{attribute.Int("tender.streams", f.Streams()), attribute.Int("tender.unanswered", f.Unanswered())}
-	for _, o := range []cache.Outcome{cache.Accepted, cache.Refused, cache.Needless, cache.Departed} {
+	for _, o := range []fanout.Outcome{fanout.Accepted, fanout.Rejected, fanout.NotNeeded, fanout.StreamClosed} {
 		attributes = append(attributes, attribute.Int("tender."+o.String(), f.Count(o)))
 	}
 	if times := f.Times(); len(times) > 0 {
@@ -167,8 +168,8 @@ func (t *Tracer) Over(f *cache.Fanout) {
 		attributes = append(attributes, attribute.Float64("tender.took.p50", at(0.5)), attribute.Float64("tender.took.p99", at(0.99)), attribute.Float64("tender.took.max", at(1)))
 	}
 	span.SetAttributes(attributes...)
-	if f.Count(cache.Refused)+f.Unanswered() > 0 {
-		span.SetStatus(codes.Error, fmt.Sprintf("%d refused, %d unanswered", f.Count(cache.Refused), f.Unanswered()))
+	if f.Count(fanout.Rejected)+f.Unanswered() > 0 {
+		span.SetStatus(codes.Error, fmt.Sprintf("%d refused, %d unanswered", f.Count(fanout.Rejected), f.Unanswered()))
 	}
 	span.End()
 }
@@ -212,7 +213,7 @@ func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 		span.SetAttributes(attribute.String("tender.version", d.Version))
 	}
 	span.AddEvent("sent", trace.WithTimestamp(d.Sent))
-	if d.Outcome == cache.Refused {
+	if d.Outcome == fanout.Rejected {
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(d.Code)))
 		span.SetStatus(codes.Error, cmp.Or(d.Detail, "refused"))
 	}
@@ -221,15 +222,15 @@ func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 }
 
 // spansOf returns the span of the oldest of some fan-outs, and links to those of the others.
-func spansOf(all *cache.Fanouts) (parent trace.SpanContext, links []trace.Link) {
-	var oldest *cache.Fanout
+func spansOf(all *fanout.List) (parent trace.SpanContext, links []trace.Link) {
+	var oldest *fanout.Fanout
 	for l := all; l != nil; l = l.Others {
-		if l.Span != nil && (oldest == nil || l.Seq < oldest.Seq) {
+		if l.Span != nil && (oldest == nil || l.Position < oldest.Position) {
 			oldest = l.Fanout
 		}
 	}
 	for l := all; l != nil; l = l.Others {
-		if span, ok := l.Span.(fanout); ok && l.Fanout == oldest {
+		if span, ok := l.Span.(fanoutSpan); ok && l.Fanout == oldest {
 			parent = span.SpanContext()
 		} else if ok {
 			links = append(links, trace.Link{SpanContext: span.SpanContext()})

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -19,9 +20,9 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 	const most = 6
 	sources := func(_, name string) int { return max(0, strings.Index("xyz", name[:min(1, len(name))])) }
 	rapid.Check(t, func(t *rapid.T) {
-		first, second := NewQuota(most), NewQuota(most)
-		group, _ := NewRouted(Config{Sources: 3, Route: sources, Quotas: []Quota{first, second, first.Elsewhere()}})
-		shared, _ := NewRouted(Config{Sources: 3, Route: sources, Quotas: []Quota{first, second, first}})
+		first, second := quota.NewNames(quota.NewPool(most, quota.Tenth(most))), quota.NewNames(quota.NewPool(most, quota.Tenth(most)))
+		group, _ := NewRouted(Config{Sources: 3, Route: sources, Quotas: []quota.Names{first, second, first.CountedElsewhere()}})
+		shared, _ := NewRouted(Config{Sources: 3, Route: sources, Quotas: []quota.Names{first, second, first}})
 		watches := []*Watch{group.Watch(), group.Watch(), shared.Watch()}
 		for i, peer := range []string{"one", rapid.SampledFrom([]string{"one", "two"}).Draw(t, "peer")} {
 			watches[i].SetPeer(peer)
@@ -56,9 +57,9 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			}
 			before, after := wanted(append(others, had)...), wanted(append(others, has)...)
 			more := func(source int) int { return after[source] - before[source] }
-			tooMany := more(0)+more(2) > max(0, most-first.Wanted()) || more(1) > max(0, most-second.Wanted())
+			tooMany := more(0)+more(2) > max(0, most-first.Used()) || more(1) > max(0, most-second.Used())
 			over, why := watches[i].OverQuota(acme, begins, ceases)
-			if exceeds := len(over) > 0; exceeds != tooMany || exceeds && (why.OfPeer || why.Used <= most || why.Most != most) {
+			if exceeds := len(over) > 0; exceeds != tooMany || exceeds && (why.PerPeer || why.Used <= most || why.Limit != most) {
 				t.Fatalf("watches want %v; if %d began with %q and ceased with %q: over %q (%+v), want some: %t", wants, i, begins, ceases, over, why, tooMany)
 			}
 			begins = slices.DeleteFunc(begins, func(name string) bool { return slices.Contains(over, name) })
@@ -75,42 +76,50 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			watches[i].Unsubscribe(acme, watches[i].Find(acme, sortedSet(ceases)))
 			wants[i] = has
 			inGroup, inShared := wanted(wants[0], wants[1]), wanted(wants[2])
-			if got, want := first.Wanted(), inGroup[0]+inShared[0]+inShared[2]; got != want {
+			if got, want := first.Used(), inGroup[0]+inShared[0]+inShared[2]; got != want {
 				t.Fatalf("watches want %v: %d are counted of the first origin, want %d", wants, got, want)
 			}
-			if got, want := second.Wanted(), inGroup[1]+inShared[1]; got != want {
+			if got, want := second.Used(), inGroup[1]+inShared[1]; got != want {
 				t.Fatalf("watches want %v: %d are counted of the second origin, want %d", wants, got, want)
 			}
 			charged := 0
-			for _, of := range []Quota{first, second} {
-				for peer, share := range of.names.peers {
-					charged += share.Used()
-					if share.Used() < 0 || share.Used() > inGroup[0]+inGroup[1]+inGroup[2] {
-						t.Fatalf("watches want %v: %q is charged for %d", wants, peer, share.Used())
+			for _, of := range []quota.Names{first, second} {
+				for _, peer := range []string{"one", "two"} {
+					used := usedBy(of, peer)
+					charged += used
+					if used < 0 || used > inGroup[0]+inGroup[1]+inGroup[2] {
+						t.Fatalf("watches want %v: %q is charged for %d", wants, peer, used)
 					}
 				}
 			}
 			if want := inGroup[0] + inGroup[1] + inGroup[2]; charged != want {
 				t.Fatalf("watches want %v: peers are charged for %d names, want %d", wants, charged, want)
 			}
-			if got, want := watches[0].Room(), max(0, most-max(first.Wanted(), second.Wanted())); got != want {
+			if got, want := watches[0].Room(), max(0, most-max(first.Used(), second.Used())); got != want {
 				t.Fatalf("watches want %v: room for %d more, want %d", wants, got, want)
 			}
 		}
 	})
 }
 
+// usedBy returns how many names a peer is charged for.
+func usedBy(names quota.Names, peer string) int {
+	share := names.Open(peer)
+	defer share.Close()
+	return share.Used()
+}
+
 // B.35: once half of the names are wanted, a peer may want no more than its share: another peer may want others, and who wants what
 // the view holds is not refused. What a peer wants no more is given back, unless another wants it, who is charged for it then.
 func TestB35_NamesOfAPeer(t *testing.T) {
-	quota := Quota{names: NewShares(20, 4)}
-	view, w := NewRouted(Config{Quotas: []Quota{quota}})
+	names := quota.NewNames(quota.NewPool(20, 4))
+	view, w := NewRouted(Config{Quotas: []quota.Names{names}})
 	watch := func(peer string) *Watch {
 		watch := view.Watch()
 		watch.SetPeer(peer)
 		return watch
 	}
-	names := func(prefix string, n int) (out []string) {
+	texts := func(prefix string, n int) (out []string) {
 		for i := range n {
 			out = append(out, prefix+string(rune('a'+i)))
 		}
@@ -122,21 +131,21 @@ func TestB35_NamesOfAPeer(t *testing.T) {
 	w[0].Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, "held", "1", "content")}})
 	other.Unsubscribe(acme, held)
 
-	over, why := greedy.OverQuota(acme, names("g", 15), nil)
-	if len(over) != 5 || !why.OfPeer || why.Most != 4 || why.Total != 20 || why.Used != 15 {
+	over, why := greedy.OverQuota(acme, texts("g", 15), nil)
+	if len(over) != 5 || !why.PerPeer || why.Limit != 4 || why.Total != 20 || why.Used != 15 {
 		t.Errorf("of 15 names of one peer %q are too many (%+v), want 5 of them, by its share of 4", over, why)
 	}
-	all := greedy.Subscribe(acme, names("g", 10))
+	all := greedy.Subscribe(acme, texts("g", 10))
 	if over, _ := also.OverQuota(acme, []string{"gz", "ga", "held"}, nil); !slices.Equal(over, []string{"gz"}) {
 		t.Errorf("the same peer may not want %q, want only what nobody wants and nobody holds", over)
 	}
-	if over, _ := other.OverQuota(acme, names("o", 5), nil); len(over) != 1 {
+	if over, _ := other.OverQuota(acme, texts("o", 5), nil); len(over) != 1 {
 		t.Errorf("of 5 names of another peer %q are too many, want 1", over)
 	}
-	other.Subscribe(acme, names("g", 3))
+	other.Subscribe(acme, texts("g", 3))
 	greedy.Unsubscribe(acme, all)
-	if g, o := quota.names.peers["greedy"].Used(), quota.names.peers["other"].Used(); g != 0 || o != 3 || quota.Wanted() != 3 {
-		t.Errorf("the peers are charged for %d and %d of %d names, want none and 3", g, o, quota.Wanted())
+	if g, o := usedBy(names, "greedy"), usedBy(names, "other"); g != 0 || o != 3 || names.Used() != 3 {
+		t.Errorf("the peers are charged for %d and %d of %d names, want none and 3", g, o, names.Used())
 	}
 	if room := also.Room(); room != 7 {
 		t.Errorf("there is room for %d names, want what is left of half", room)

@@ -1,4 +1,4 @@
-package cache
+package quota
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 
 // B.35: one peer has all that there is while half of it is free, and leaves the other half to others.
 func TestB35_OnePeerLeavesRoom(t *testing.T) {
-	s := NewShares(2000, Tenth(2000))
+	s := NewPool(2000, Tenth(2000))
 	var taken []*Share
-	take := func(peer string) *Excess {
+	take := func(peer string) *Exceeded {
 		share, over := s.Take(peer)
 		if over == nil {
 			taken = append(taken, share)
@@ -28,15 +28,15 @@ func TestB35_OnePeerLeavesRoom(t *testing.T) {
 				t.Fatalf("peer %d, number %d: %+v", peer, i, over)
 			}
 		}
-		if over := take(fmt.Sprint(peer)); peer < 4 && (over == nil || *over != Excess{true, 200, 200, 2000}) {
+		if over := take(fmt.Sprint(peer)); peer < 4 && (over == nil || *over != Exceeded{true, 200, 200, 2000}) {
 			t.Errorf("peer %d has more than a tenth of all: %+v", peer, over)
 		}
 	}
-	if over := take(""); over == nil || *over != (Excess{false, 2000, 2000, 2000}) {
+	if over := take(""); over == nil || *over != (Exceeded{false, 2000, 2000, 2000}) {
 		t.Errorf("there are more than allowed: %+v", over)
 	}
 	for _, share := range taken {
-		share.Give()
+		share.Release()
 	}
 	if s.Used() != 0 || len(s.peers) != 0 {
 		t.Errorf("%d are in use, of %v, want none", s.Used(), s.peers)
@@ -44,14 +44,14 @@ func TestB35_OnePeerLeavesRoom(t *testing.T) {
 }
 
 // B.35: what is not known to be of a peer is bounded by the total alone, and a small total has room for one peer.
-func TestB35_SharesOfNobodyAndOfFew(t *testing.T) {
+func TestB35_SharesOfUnknownPeersAndOfFew(t *testing.T) {
 	for _, tt := range []struct {
 		total int
 		peer  string
 	}{{150, ""}, {3, "one"}, {1, "one"}, {100, "one"}} {
-		s := NewShares(tt.total, Tenth(tt.total))
+		s := NewPool(tt.total, Tenth(tt.total))
 		n := 0
-		for over := (*Excess)(nil); over == nil; n++ {
+		for over := (*Exceeded)(nil); over == nil; n++ {
 			_, over = s.Take(tt.peer)
 		}
 		if n-1 != tt.total {

@@ -1,0 +1,172 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/xdstender/tender/cache/fanout"
+)
+
+// A publisher makes the edits of a writer visible to readers, and wakes the streams that they concern. It belongs to the goroutine of the
+// writer.
+type publisher struct {
+	w       *Writer        // set at creation
+	cause   Cause          // of the next changes
+	fanouts fanout.Tracker // of changes that are followed
+
+	// Reused by each edit.
+	wakes   []*Watch
+	changed []*Name // of the first edit
+	passed  []*edit
+}
+
+// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the thaw.
+func (p *publisher) SetCause(c Cause) { p.cause = c }
+
+// publish makes the new generation visible, to the readers of each view as far as it passes the gate, and only then wakes
+// them.
+func (p *publisher) publish(edited *edit) {
+	x := &p.w.view.index
+	var follow []*fanout.Fanout
+	began := false
+	for _, ed := range p.w.passEdit(edited) {
+		f, first := p.publishTo(ed.ledger.view, ed)
+		began = began || first
+		if f != nil {
+			follow = append(follow, f)
+		}
+	}
+	p.reuse(edited.changed)
+	waits := p.w.view.cfg.Cohorts > 0 && edited.ledger == p.w.latest
+	if waits {
+		if p.w.compareEdit(edited) && p.cause.Trace != nil {
+			p.cause.Trace.Waits(edited.now)
+		}
+	}
+	x.unlock()
+	if waits {
+		p.w.tellWaiting()
+	}
+	for i, watch := range p.wakes {
+		watch.wake()
+		p.wakes[i] = nil
+	}
+	for _, f := range follow {
+		f.Release()
+	}
+	if began {
+		p.w.view.cfg.Began()
+	}
+}
+
+// mostReused is the most names for which memory is kept between edits.
+const mostReused = 1 << 14
+
+// reuse keeps the memory of an edit's changed names for the next edit.
+func (p *publisher) reuse(changed []*Name) {
+	if cap(changed) <= mostReused {
+		p.changed = changed[:0]
+	}
+}
+
+// publishTo shows the readers of a view an edit, and notes whom to wake. It returns what follows the change, and whether
+// something of the type is served for the first time. The index must be locked.
+func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, began bool) {
+	x, old, from := &view.index, view.head.Load(), len(p.wakes)
+	if ed.change.Changed+ed.change.Removed > 0 {
+		ed.typ.changed = ed.now
+	}
+	ed.typ.Wildcard.recordSum(old.Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
+	cause := p.cause.receivedBy(ed.now)
+	if ed.gen.Seq > old.Seq {
+		view.timeline.record(ed.gen.Seq, cause)
+	}
+	admission := view.intervals.admit(ed, old)
+	p.hint(ed)
+	if ed.dirty {
+		for _, wc := range ed.index.wildcards {
+			if wc.watch.view == view {
+				p.noteWake(ed, wc.watch)
+			}
+		}
+	}
+	f = p.followEdit(ed, cause, p.wakes[from:])
+	admission.apply(p.w, ed, from)
+	began = view.cfg.Began != nil && ed.typ.serves() && !old.Type(ed.typ.URL).serves()
+	for _, o := range x.observers {
+		if o.view == view {
+			p.wakes = append(p.wakes, o)
+		}
+	}
+	view.head.Store(ed.gen)
+	return f, began
+}
+
+// hint adds hints to the watches of the changed names, of those that read the edited view, and notes whom to wake.
+func (p *publisher) hint(ed *edit) {
+	if len(ed.changed) == 0 {
+		return
+	}
+	for _, n := range ed.changed {
+		n.watchers.changed++
+	}
+	lost := &hint{seq: ed.gen.Seq, n: maxHints}
+	for _, n := range ed.changed {
+		switch s := n.watchers; {
+		case s.changed > maxHints: // too many for any of the watches: one look is for all of them
+			p.hintAt(ed, s, lost, lost)
+			s.changed = 0
+		case s.changed > 0:
+			p.hintAt(ed, s, &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}, lost)
+		}
+	}
+	for _, n := range ed.changed {
+		n.watchers.changed = 0
+	}
+	clear(ed.changed)
+}
+
+// hintAt adds a hint to the watches that read the edited view, and notes to wake them.
+func (p *publisher) hintAt(ed *edit, s *watchers, h, lost *hint) {
+	for _, id := range s.ids {
+		watch := p.w.view.index.watches[id]
+		if watch.view != ed.ledger.view {
+			continue
+		}
+		if p.noteWake(ed, watch); watch.call != nil {
+			watch.hint(h, lost)
+		}
+	}
+}
+
+// noteWake has a watch be woken for an edit, once.
+func (p *publisher) noteWake(ed *edit, watch *Watch) {
+	if watch.noted != ed.gen.Revision {
+		watch.noted = ed.gen.Revision
+		p.wakes = append(p.wakes, watch)
+	}
+}
+
+// followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
+// it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
+// index is locked.
+func (p *publisher) followEdit(ed *edit, cause Cause, wakes []*Watch) *fanout.Fanout {
+	if p.w.view.cfg.Fanout == nil || len(wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {
+		cause.applied(ed, nil)
+		return nil
+	}
+	f := fanout.New(ed.typ.URL, uint64(ed.gen.Seq), p.w.view.cfg.Fanout)
+	f.Received, f.Began, f.Removes = cause.Received, time.Now(), ed.change.Removed > 0
+	if !p.fanouts.Add(f) {
+		cause.applied(ed, nil)
+		return f
+	}
+	if f.Span = cause.applied(ed, f); f.Span != nil && f.Span.Sampled() {
+		f.RecordTimes(len(wakes))
+	}
+	for _, watch := range wakes {
+		if watch.call != nil {
+			f.Join(&watch.fanouts)
+		}
+	}
+	return f
+}

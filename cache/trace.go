@@ -1,0 +1,114 @@
+package cache
+
+import (
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/cache/fanout"
+)
+
+// A Cause is why a writer changes its view: as a rule a message of the origin. The zero value stands for a change that the writer makes
+// by itself.
+type Cause struct {
+	// Received is when the message was received, before it was decoded. Zero stands for the time of the change.
+	Received time.Time
+
+	// Trace records the processing of the message; nil records nothing.
+	Trace Trace
+}
+
+// receivedBy returns the cause with the time of the change if it has none.
+func (c Cause) receivedBy(changed time.Time) Cause {
+	if c.Received.IsZero() {
+		c.Received = changed
+	}
+	return c
+}
+
+// applied records a change, and returns the span of its fan-out, if that is followed.
+func (c Cause) applied(ed *edit, f *fanout.Fanout) fanout.Span {
+	if c.Trace == nil {
+		return nil
+	}
+	made := Application{Began: ed.now, Ready: time.Now(), Type: ed.typ, Change: ed.change, Followed: f != nil}
+	if f != nil {
+		made.Ready = f.Began
+	}
+	return c.Trace.Applied(made)
+}
+
+// A Trace records the processing of one message of an origin. Its methods may be called from any goroutine, and while the view is
+// locked: they must not wait.
+type Trace interface {
+	// Applied is called for a change before readers see it. It returns the span of the fan-out of the change; nil if that is not followed.
+	Applied(a Application) fanout.Span
+
+	// Waits is called for a change that is withheld from readers: at least one resource waits for an edition to be shown. The time is
+	// that of Waiting.Changed.
+	Waits(at time.Time)
+}
+
+// An Application is one change of a view.
+type Application struct {
+	Began    time.Time
+	Ready    time.Time // when readers can see it
+	Type     *Type     // after the change
+	Change   Change
+	Followed bool // by a fanout.Fanout
+}
+
+// A Change counts what a response of an origin has changed.
+type Change struct {
+	Seen    int      // resources that the set accepted, changed or not
+	Changed int      // resources new or with other content
+	New     int      // of these, those that did not exist
+	Removed int      // resources that existed
+	Ignored int      // resources that the relay did not subscribe to (R096)
+	Same    int      // resources resent without a change, with the version that the set had
+	Reused  []string // names whose content changed under an unchanged version (B.2)
+	Renewed int      // resources whose time to live was renewed
+
+	// Ambiguous names resources of which an update had several variants for the same
+	// parameters (R122).
+	Ambiguous []string
+}
+
+// moments is how many changes of a view have their cause recorded.
+const moments = 256
+
+// A timeline has the causes of the newest changes of a view. The zero value is empty.
+type timeline struct {
+	mu      sync.Mutex
+	changes []moment // in order, the newest last; up to twice the number that is kept; guarded by mu
+}
+
+// A moment is the cause of the change at a position. The cause has a time.
+type moment struct {
+	seq   Seq
+	cause Cause
+}
+
+// record records the cause of a change at p, which is after all recorded positions.
+func (l *timeline) record(p Seq, cause Cause) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.changes) == 2*moments {
+		l.changes = slices.Delete(l.changes, 0, moments)
+	}
+	l.changes = append(l.changes, moment{p, cause})
+}
+
+// of returns the cause of the first change at p or after it, the zero cause if there is none. For a change that is no longer recorded, it
+// returns the cause of the oldest that is.
+func (l *timeline) of(p Seq) Cause {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	newest := l.changes[max(len(l.changes)-moments, 0):]
+	at := sort.Search(len(newest), func(i int) bool { return newest[i].seq >= p })
+	if at == len(newest) {
+		return Cause{}
+	}
+	return newest[at].cause
+}
