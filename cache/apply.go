@@ -7,10 +7,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Apply records a response of the origin. In the set of names, it ignores resources that nobody
-// asked for (R096); in the wildcard set, it ignores removals of unknown names
-// (R069). Content that is already there changes nothing for clients,
-// whatever its version (R040), except how long it lives.
+// Apply records a response of the origin. In the set of names it ignores resources that the session did not subscribe
+// to (R096), in the wildcard set removals of unknown names (R069). A resource with unchanged content causes no
+// response to clients, whatever its version (R040), unless its TTL changes.
 func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	resources := w.view.prepare(u)
 	ed := w.begin(u.TypeURL)
@@ -22,7 +21,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	}
 	for _, r := range resources {
 		if r.Refusal != nil {
-			of.refuse(r.Resource)
+			of.reject(r.Resource)
 		} else {
 			of.add(r)
 		}
@@ -44,8 +43,8 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	return ed.change
 }
 
-// prepare derives what a set needs to know of an update's resources. It leaves out a resource without content that is
-// neither the answer for an alias nor a heartbeat.
+// prepare interns the resources of an update and derives their leaves and deadlines. It leaves out resources without
+// a body, unless they are heartbeats or answers that an alias stands for no resource.
 func (v *View) prepare(u wire.Update) []received {
 	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
 	for _, r := range u.Resources {
@@ -68,12 +67,12 @@ func (v *View) prepare(u wire.Update) []received {
 	return out
 }
 
-// A response of the origin, as it is applied to a set. Its methods find the names that a part of the response is
-// for; those of setEdit change the entries.
+// A response of the origin that is applied to a set. Its methods find the names that a part of the response is about;
+// those of setEdit change the entries.
 type response struct {
 	setEdit
 
-	// firsts has, if any of the resources is a variant, the key of the first one for each name.
+	// firsts has the key of the first resource for each name; nil unless some resource is a variant.
 	firsts map[*Name]string
 }
 
@@ -119,8 +118,8 @@ func subscribableNames(r *wire.Resource) func(func(string) bool) {
 	}
 }
 
-// putVariant puts a resource under a name, unless the same response has another variant
-// for the same parameters: of these the first counts.
+// putVariant puts a resource under a name. Of several variants in one response that match the parameters of the name,
+// the first counts.
 func (re response) putVariant(n *Name, r received) {
 	if re.kind == ByName {
 		re.answered(n)
@@ -136,8 +135,8 @@ func (re response) putVariant(n *Name, r received) {
 	re.put(n, r)
 }
 
-// addUnlisted puts new content under the aliases of the resource that it does not list now: some origins list only the alias
-// that they were asked for last. The next subscriber to such an alias has the origin asked for a response that lists it.
+// addUnlisted puts new content under those aliases of the resource that it no longer lists: some origins list only
+// the alias that was last requested. The next subscriber to such an alias causes a new request.
 func (re response) addUnlisted(r received) (known bool) {
 	for _, n := range slices.Clone(re.ledger.aliases[re.typ.URL][r.Name]) {
 		old := re.set.Get(n)
@@ -153,8 +152,7 @@ func (re response) addUnlisted(r received) (known bool) {
 	return known
 }
 
-// heartbeat renews the time to live of a resource, for clients that have
-// this very version (R106).
+// heartbeat renews the TTL of a resource, if it has the version of the heartbeat (R106).
 func (re response) heartbeat(r received) {
 	held := re.heldUnder(r.Name)
 	if len(held) == 0 && re.kind == Wildcard {
@@ -167,7 +165,7 @@ func (re response) heartbeat(r received) {
 			re.change.Seen++
 			again := *old
 			re.renew(&again, r.deadline)
-			re.setAlarm(&again)
+			re.setTimer(&again)
 			re.set.put(re.txn, &again)
 		case old.Present():
 		case re.kind == Wildcard:
@@ -178,7 +176,7 @@ func (re response) heartbeat(r received) {
 	}
 }
 
-// heldUnder returns the names under which the set may hold a resource.
+// heldUnder returns the names under which the set may have a resource.
 func (re response) heldUnder(resource string) []*Name {
 	var names []*Name
 	if n := re.index.names[resource]; n != nil && (re.kind == Wildcard || re.accepts(n)) {
@@ -190,8 +188,8 @@ func (re response) heldUnder(resource string) []*Name {
 	return names
 }
 
-// refetchMissing asks the origin again for a name, or for the whole wildcard set if n is nil. The origin sends heartbeats
-// for a resource that the view does not have, and would never send its content.
+// refetchMissing requests a name again, or the whole wildcard set if n is nil: the origin sends heartbeats for a
+// resource, so it assumes that the relay has it, and would never send its content.
 func (re response) refetchMissing(n *Name) {
 	last := re.w.refetchedAt[re.typ.URL]
 	if n != nil {
@@ -207,10 +205,10 @@ func (re response) refetchMissing(n *Name) {
 	default:
 		return
 	}
-	re.w.view.index.want(re.index, n)
+	re.w.view.index.queueDemand(re.index, n)
 }
 
-// remove records that the origin has no such resource, and clears its error, unless the response has one.
+// remove records that a resource does not exist, and clears its error unless the response has one.
 func (re response) remove(text string, failing bool) {
 	if re.typ.Errors(re.kind).live == 0 || failing {
 		re.removeResource(text)
@@ -232,14 +230,14 @@ func (re response) remove(text string, failing bool) {
 	}
 }
 
-// removeResource records that the origin has no such resource. Variants are removed by their constraints instead
-// (R121), unless text has the parameters of one name.
+// removeResource records that a resource does not exist. Variants are removed by their constraints instead (R121),
+// unless text has the parameters of one name.
 func (re response) removeResource(text string) {
 	if re.kind == Wildcard {
-		re.removeMember(re.index.names[text])
+		re.removeFromWildcard(re.index.names[text])
 		return
 	}
-	// Those who subscribed by an alias held the same resource.
+	// Subscribers by an alias have the same resource.
 	for _, alias := range slices.Clone(re.ledger.aliases[re.typ.URL][text]) {
 		if e := re.set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
 			re.putAbsent(alias, e)
@@ -253,39 +251,38 @@ func (re response) removeResource(text string) {
 	}
 }
 
-// variesAs reports whether an entry is a variant of the resource that a plain name stands for, which is
-// removed by its constraints.
+// variesAs reports whether an entry is a variant of a resource with a plain name. Variants are removed by their
+// constraints.
 func variesAs(e *Entry, text string) bool {
 	return wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil
 }
 
-// removeVariant records that the origin no longer has one variant of a resource. Only
-// clients that were sent this variant are sent the removal (R121).
+// removeVariant records that one variant of a resource no longer exists. Only clients that were sent this variant are
+// sent the removal (R121).
 func (re response) removeVariant(v wire.Variant) {
-	gone := func(e *Entry) bool {
+	matches := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
 	}
 	own := re.index.names[v.Name]
 	if re.kind == Wildcard {
-		if own != nil && gone(re.set.Get(own)) {
-			re.removeMember(own)
+		if own != nil && matches(re.set.Get(own)) {
+			re.removeFromWildcard(own)
 		}
 		return
 	}
 	for _, n := range slices.Clone(re.ledger.aliases[re.typ.URL][v.Name]) {
-		if e := re.set.Get(n); gone(e) {
+		if e := re.set.Get(n); matches(e) {
 			re.putAbsent(n, e)
 			re.unalias(e)
 		}
 	}
-	if own != nil && gone(re.set.Get(own)) {
+	if own != nil && matches(re.set.Get(own)) {
 		re.putAbsent(own, re.set.Get(own))
 	}
 }
 
-// fail records the error of a resource, also for those who subscribed to
-// it by an alias. The content stays, unless the error says that the resource does not
-// exist (R123).
+// fail records the error of a resource, also under its aliases. The content stays, unless the error is NOT_FOUND
+// (R123).
 func (re response) fail(err *wire.ResourceError) {
 	names := re.affectedNames(err.Variant)
 	if len(names) == 0 {
@@ -305,9 +302,9 @@ func (re response) fail(err *wire.ResourceError) {
 	}
 }
 
-// refuse keeps the old content of a resource whose new content is not accepted, and records the reason as an error
-// for its subscribers (B.9). The resource exists: the origin sent it.
-func (re response) refuse(r *wire.Resource) {
+// reject keeps the old content of a resource whose new content the relay does not accept, and records the reason as
+// an error for its subscribers (B.9). The resource exists: the origin sent it.
+func (re response) reject(r *wire.Resource) {
 	re.change.Seen++
 	for name := range subscribableNames(r) {
 		err := wire.NewResourceError(name, r.Refusal.Code, r.Refusal.Message)
@@ -315,13 +312,12 @@ func (re response) refuse(r *wire.Resource) {
 			re.putError(n, err)
 		}
 		if re.kind == Wildcard {
-			return // by its own name
+			return // the wildcard set has no aliases
 		}
 	}
 }
 
-// affectedNames returns the names that stand for a resource, or for a variant of it, and for which
-// the origin answers.
+// affectedNames returns the names that stand for a variant of a resource, aliases included.
 func (re response) affectedNames(v wire.Variant) []*Name {
 	if re.kind == Wildcard {
 		return []*Name{re.w.view.index.name(re.index, v.Name)}
@@ -335,10 +331,9 @@ func (re response) affectedNames(v wire.Variant) []*Name {
 	return names
 }
 
-// Copy records the state of names in another view: whether they exist, their content,
-// deadline and error. Entries keep their deadlines. The names are the other view's, and key is a type
-// or a collection; names that the other view does not know are ignored.
-// The state of the other view's source must have been recorded before (SetSource).
+// Copy copies the state of names from another view: whether they exist, their content, deadline and error. The names
+// are those of the other view, and key is a type or collection. The state of the other view's source must have been
+// recorded before (SetSource).
 func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	t := from.Type(key)
 	ed := w.begin(key)
@@ -357,7 +352,7 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	w.publish(ed)
 }
 
-// copying edits a set to be as that of a type in another generation.
+// copying edits a set by copying entries from a type in another generation.
 type copying struct {
 	setEdit
 	from *Generation
@@ -376,7 +371,7 @@ func (to copying) entry(e *Entry) {
 		failing := to.t.Errors(to.kind).Get(e.Name) != nil
 		to.put(n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing, copied: e})
 	case to.kind == Wildcard:
-		to.removeMember(n)
+		to.removeFromWildcard(n)
 	case e.Expired:
 		if old := to.set.Get(n); old.Present() {
 			to.expireEntry(old)
@@ -386,7 +381,7 @@ func (to copying) entry(e *Entry) {
 	}
 }
 
-// absence records that there is no such resource, unless that is recorded.
+// absence records that a resource does not exist, unless that is recorded already.
 func (to copying) absence(n *Name) {
 	old := to.set.Get(n)
 	if old != nil && !old.Present() && !old.Expired && old.epoch == to.epoch() {
@@ -401,7 +396,7 @@ func (to copying) error(name string, e *Entry) {
 	n := to.index.names[name]
 	switch {
 	case e != nil && n != nil && to.typ.Errors(to.kind).Get(n) != nil && to.typ.Errors(to.kind).Get(n).Err.Same(e.Err):
-		// It is recorded, with its consequences.
+		// It is recorded already.
 	case e != nil:
 		response{setEdit: to.setEdit}.fail(e.Err)
 	case n != nil:

@@ -10,9 +10,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// auditPiece is how many entries or names an audit looks at before it pauses, and under
-// one hold of the index's lock; auditBytes is how many bytes of resources. Either takes
-// some tens of microseconds.
+// auditPiece is how many entries or names an audit checks before it pauses, and while it holds the lock of the index;
+// auditBytes is how many bytes of resources. Either takes some tens of microseconds.
 const (
 	auditPiece = 64
 	auditBytes = 64 << 10
@@ -27,16 +26,16 @@ type Fault struct {
 	What string // the inconsistency: one of a few texts
 }
 
-// partInterest is the index of interest.
+// partInterest is the Fault.Part of the index of interest.
 const partInterest = "interest"
 
-// Audit derives again the state that the view updates change by change, and yields the differences (B.43):
-// the totals of each set from its entries, the leaf of each resource from its bytes, the place of each
-// entry in the table and in the logs, and the watchers, entries and demand of each name. It changes nothing, and any
-// number of goroutines may audit a view while others read and write it.
+// Audit recomputes the state that the view updates incrementally, and yields the differences (B.43): the totals of
+// each set from its entries, the leaf of each resource from its bytes, the items of each entry in the table and the
+// logs, and the watchers, entries and demand of each name. It changes nothing, and any number of goroutines may audit
+// a view while others read and write it.
 //
-// Sets are immutable, so each is checked as it was at one time, however long that takes; replaced generations stay in
-// memory until then. After each piece of work pace is called, which may wait; the audit ends if it returns false.
+// Sets are immutable, so each is checked as it was at one time. Its generation stays in memory until then. After each
+// piece of work, pace is called, which may wait; the audit ends if it returns false.
 //
 // Source: xds-relay#167, which asks for such a check.
 func (v *View) Audit(pace func() bool) iter.Seq[Fault] {
@@ -65,9 +64,9 @@ type audit struct {
 	pace  func() bool
 	yield func(Fault) bool
 
-	key, part      string  // that are checked
+	key, part      string  // what is being checked
 	entries, bytes int     // checked since the last pause
-	found          []Fault // to be yielded
+	found          []Fault // not yielded yet
 }
 
 // check records a fault, if there is one.
@@ -77,7 +76,8 @@ func (a *audit) check(faulty bool, name, what string) {
 	}
 }
 
-// checked counts work, yields faults, pauses after each piece of work, and reports whether to continue. No lock may be held.
+// checked counts work, yields faults, pauses after each piece of work, and reports whether to continue. The caller
+// holds no lock.
 func (a *audit) checked(entries, bytes int) bool {
 	for _, f := range a.found {
 		if !a.yield(f) {
@@ -139,7 +139,7 @@ func (a *audit) set(s *Set) bool {
 	return a.checked(len(s.log)/auditPiece, 0)
 }
 
-// faultAt returns what is wrong with an entry that stands in the table under an id.
+// faultAt returns what is wrong with the entry of an id in the table; empty if nothing is.
 func (s *Set) faultAt(id uint32, e *Entry) string {
 	switch renewed := e.Renewed(); {
 	case e.Name.id != id:
@@ -158,8 +158,7 @@ func (s *Set) faultAt(id uint32, e *Entry) string {
 	return ""
 }
 
-// interest checks who watches, holds and demands the names of a type. The index is
-// locked for each piece.
+// interest checks the watchers, entries and demand of the names of a type. It locks the index for each piece.
 func (a *audit) interest(key string) bool {
 	x := &a.view.index
 	x.mu.Lock()
@@ -173,7 +172,7 @@ func (a *audit) interest(key string) bool {
 	for i, wc := range t.wildcards {
 		a.check(wc.at != i || x.watches[wc.watch.id] != wc.watch, "", "a stream that has ended wants the members")
 	}
-	next, stop := iter.Pull(maps.Values(t.names)) // continues, whatever is added or removed meanwhile
+	next, stop := iter.Pull(maps.Values(t.names)) // may be continued after additions and removals
 	x.mu.Unlock()
 	defer stop()
 	for more := true; more; {
@@ -193,8 +192,8 @@ func (a *audit) interest(key string) bool {
 	return true
 }
 
-// faultOf returns what is wrong with a name in the index, which is locked: what the view
-// holds does not change meanwhile.
+// faultOf returns what is wrong with a name in the index; empty if nothing is. The index is locked, so the
+// generations do not change.
 func (v *View) faultOf(t *indexType, n *Name) string {
 	typ := v.head.Load().Type(t.url)
 	held := v.holds(t.url, n)
@@ -217,8 +216,8 @@ func (v *View) faultOf(t *indexType, n *Name) string {
 	return ""
 }
 
-// reached reports whether a name that is not the resource's own is known as such: as an
-// alias of it, or as a name with parameters. The index is locked.
+// reached reports whether changes of a resource reach a name that is not its own: the ledger has the name as an
+// alias, or the index has it as a name with parameters. The index is locked.
 func (v *View) reached(typ *Type, t *indexType, n *Name) bool {
 	if e := typ.ByName.Get(n); e.Present() && e.Resource.Name != n.text {
 		views := v.writers[n.source].served
@@ -231,7 +230,7 @@ func (v *View) reached(typ *Type, t *indexType, n *Name) bool {
 	return plain == n.text || slices.Contains(t.variants[plain], n)
 }
 
-// watched reports whether those who watch a name are streams, each once. The index is locked.
+// watched reports whether the watchers of a name are open watches, each once. The index is locked.
 func (x *index) watched(n *Name) bool {
 	if n.watchers == nil {
 		return true

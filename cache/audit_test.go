@@ -64,7 +64,7 @@ func TestB43_NothingToFind(t *testing.T) {
 				} else {
 					watch.UnsubscribeAll(all)
 					all = nil
-					o.ForgetMembers(acme)
+					o.ForgetWildcard(acme)
 				}
 			case "connect":
 				o.SetConnected(false)

@@ -398,7 +398,7 @@ func (h *cohortHistory) step(t *rapid.T) (forgets func(key string) bool) {
 		if step == "members" { // those who follow them leave, and return
 			h.watches[i].UnsubscribeAll(h.all[i])
 			o.TakeDemand()
-			o.ForgetMembers(acme)
+			o.ForgetWildcard(acme)
 			h.all[i] = h.watches[i].SubscribeAll(acme)
 			o.TakeDemand()
 		}

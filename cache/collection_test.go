@@ -42,7 +42,7 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{newResource(o, acme, shop+"a", "1", "")}})
 			o.remove(Wildcard, shop+"a")
 			w.UnsubscribeAll(wc)
-			if d := o.TakeDemand(); len(d) != 1 || d[0].Wanted || !o.ForgetMembers(shopKey) {
+			if d := o.TakeDemand(); len(d) != 1 || d[0].Wanted || !o.ForgetWildcard(shopKey) {
 				o.Errorf("demand: got %v, want the collection given up, and it forgotten", d)
 			}
 		}},
@@ -52,7 +52,7 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			w.UnsubscribeAll(wc)
 			o.TakeDemand()
 			w.UnsubscribeAll(w.SubscribeAll(shopKey)) // while it lingers, and ends to
-			if !o.ForgetMembers(shopKey) {
+			if !o.ForgetWildcard(shopKey) {
 				o.Errorf("not forgotten, though nobody follows it")
 			}
 			if d := o.TakeDemand(); len(d) != 0 {
@@ -65,7 +65,7 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			w.UnsubscribeAll(wc)
 			o.TakeDemand()
 			wc = w.SubscribeAll(shopKey)
-			if o.ForgetMembers(shopKey) {
+			if o.ForgetWildcard(shopKey) {
 				o.Errorf("forgotten under a stream")
 			}
 			if d := o.TakeDemand(); len(d) != 1 || !d[0].Wanted {
@@ -73,14 +73,14 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			}
 			w.UnsubscribeAll(wc)
 			o.TakeDemand()
-			o.ForgetMembers(shopKey)
+			o.ForgetWildcard(shopKey)
 		}},
 		{"wanted again too late", func(o *origin, w *Watch) {
 			wc := w.SubscribeAll(shopKey)
 			o.TakeDemand()
 			w.UnsubscribeAll(wc)
 			w.UnsubscribeAll(w.SubscribeAll(shopKey))
-			o.ForgetMembers(shopKey)
+			o.ForgetWildcard(shopKey)
 			wc = w.SubscribeAll(shopKey)
 			d := o.TakeDemand()
 			if len(d) == 0 || !d[0].Wanted {
@@ -88,7 +88,7 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			}
 			w.UnsubscribeAll(wc)
 			o.TakeDemand()
-			o.ForgetMembers(shopKey)
+			o.ForgetWildcard(shopKey)
 		}},
 	}
 	for _, tt := range tests {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Asked records that the origin has been asked for names, all in one request; at the zero time,
-// that it no longer is.
+// Asked records that the origin was asked for names in one request; with a zero time, that there is no request for
+// them.
 func (w *Writer) Asked(names []*Name, at time.Time) {
 	var q *originRequest
 	if !at.IsZero() {
@@ -19,13 +19,11 @@ func (w *Writer) Asked(names []*Name, at time.Time) {
 	}
 }
 
-// Demand returns a channel that receives when TakeDemand has something to
-// return.
-func (w *Writer) Demand() <-chan struct{} { return w.view.index.sources[w.source].poke }
+// Demand returns a channel that receives when TakeDemand may return something.
+func (w *Writer) Demand() <-chan struct{} { return w.view.index.sources[w.source].demandReady }
 
-// TakeDemand returns what streams began or ceased to want of this source since the
-// last call. A name that is returned as wanted stays known, and its resource is
-// accepted, until Forget.
+// TakeDemand returns the changes of demand since the last call. The session then subscribes to a name that is wanted:
+// until Forget, the name stays in the index and Apply accepts its resource.
 func (w *Writer) TakeDemand() []Demand {
 	taken, unused := w.view.index.takeDemand(w)
 	for _, key := range unused {
@@ -36,7 +34,8 @@ func (w *Writer) TakeDemand() []Demand {
 	return taken
 }
 
-// takeDemand is TakeDemand, but returns idle types and collections that a generation has.
+// takeDemand is TakeDemand, but does not forget idle types and collections that a generation has: it returns them as
+// unused.
 func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -51,7 +50,7 @@ func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
 		case d.Wanted || d.Restored || d.Name != nil && d.Name.tracked:
 			return false
 		case d.Name != nil:
-			t.release(d.Name) // came and went between two calls
+			t.release(d.Name) // the stream unsubscribed before this call
 		}
 		for t != nil && x.idle(t, w.view.Generation()) {
 			if w.view.Generation().types.get(t.url) != nil || w.Generation().types.get(t.url) != nil {
@@ -60,12 +59,12 @@ func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
 			}
 			t = x.forget(t)
 		}
-		return d.Name != nil || x.types[d.TypeURL] == nil // else its session has to forget it
+		return d.Name != nil || x.types[d.TypeURL] == nil // otherwise the session must call ForgetWildcard
 	})
 	return taken, unused
 }
 
-// take fills in what is demanded now.
+// take fills in the present demand for a type or name, and clears that it is queued.
 func (x *index) take(d *Demand) {
 	if n := d.Name; n != nil {
 		d.Wanted, d.Refetch = n.watchers != nil, n.refetch && n.tracked
@@ -75,13 +74,13 @@ func (x *index) take(d *Demand) {
 		}
 		return
 	}
-	if t := x.types[d.TypeURL]; t != nil { // else it was forgotten after the demand changed
+	if t := x.types[d.TypeURL]; t != nil { // otherwise it was forgotten after the demand changed
 		d.Wanted, d.Refetch, d.Restored = len(t.wildcards) > 0, t.refetch, t.restored
 		t.queued, t.refetch, t.restored, t.tracked = false, false, false, t.tracked || d.Wanted
 	}
 }
 
-// Forget removes names that linger no longer, with their entries in the set of names. It returns those that it kept
+// Forget removes names that have lingered, with their entries in the set of names. It returns those that it kept
 // because a stream subscribes to them again.
 func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 	ed := w.begin(typeURL)
@@ -102,9 +101,9 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 	return kept
 }
 
-// ForgetMembers empties the wildcard set of a type and reports whether it did: not if a stream subscribes to it
+// ForgetWildcard empties the wildcard set of a type and reports whether it did: not if a stream subscribes to it
 // again.
-func (w *Writer) ForgetMembers(typeURL string) bool {
+func (w *Writer) ForgetWildcard(typeURL string) bool {
 	ed := w.begin(typeURL)
 	forget := len(ed.index.wildcards) == 0
 	if forget {
@@ -112,7 +111,7 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 		x.eras++
 		ed.index.era = x.eras
 		for s := range ed.edits() {
-			s.forgetMembers()
+			s.clearWildcard()
 		}
 		ed.index.tracked = false
 		ed.forgetType()
@@ -121,7 +120,8 @@ func (w *Writer) ForgetMembers(typeURL string) bool {
 	return forget
 }
 
-// forgetType drops a type or collection that is idle, and the type of a collection with it: clients may make up any number.
+// forgetType removes a type or collection that is idle, and the type of the collection if that becomes idle: clients
+// may invent any number.
 func (ed *edit) forgetType() {
 	x := &ed.w.view.index
 	for t := ed.index; t != nil && x.idle(t, ed.gen); {
@@ -137,10 +137,10 @@ func (ed *edit) forgetType() {
 	}
 }
 
-// InterestStats say what the streams of a view want of a type now.
+// InterestStats count the subscriptions of streams to a type.
 type InterestStats struct {
 	Wildcards int // wildcard subscriptions, also to collections
-	Names     int // subscriptions to names: a name that two streams want counts twice
+	Names     int // subscriptions to names: a name with two subscribers counts twice
 }
 
 // Plus returns the sums of both.
@@ -148,8 +148,8 @@ func (s InterestStats) Plus(o InterestStats) InterestStats {
 	return InterestStats{s.Wildcards + o.Wildcards, s.Names + o.Names}
 }
 
-// Interest returns what streams want, by type URL. It takes as long as there are types and
-// collections, and for that long keeps streams from subscribing.
+// Interest returns the subscriptions of streams by type URL. It locks the index for a time that grows with the number
+// of types and collections.
 func (v *View) Interest() map[string]InterestStats {
 	x := &v.index
 	x.mu.Lock()
@@ -165,14 +165,14 @@ func (v *View) Interest() map[string]InterestStats {
 	return stats
 }
 
-// An Unanswered name is one that a stream subscribes to, and for which the view has no answer.
+// An Unanswered name is one for which the origin has not answered, and to which a stream subscribes.
 type Unanswered struct {
 	Type string // or the collection, see Collection
 	Name *Name
 }
 
-// Unanswered returns the names that streams subscribe to and for which the view has no answer, not
-// even that they do not exist.
+// Unanswered returns the names to which streams subscribe and for which the view has neither a resource, nor an
+// error, nor the answer that they do not exist.
 func (v *View) Unanswered() (names []Unanswered) {
 	g := v.Generation()
 	x := &v.index

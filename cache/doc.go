@@ -25,8 +25,8 @@
 //   - setEdit changes one entry of one set: put, keep, putTombstone, putAbsent, putError, clearError, handleDeadline;
 //   - copying makes names as another generation has them, for shared views and for thawing.
 //
-// Publish passes the edit through the gate (closed while the writer is frozen), stores the generation and wakes the watches
-// of what changed.
+// Publish passes the edit through the gate (closed while the writer is frozen), stores the generation and wakes the
+// watches of what changed.
 //
 // # Reading order
 //

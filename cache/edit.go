@@ -11,23 +11,23 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An edit is the next version of one type, in a generation in the making. The index is locked from begin to publish. What
-// it changes is an entry at a time, through the setEdit of one of the two sets.
+// An edit makes the next version of one type, in the next generation. The index is locked from begin to publish. Each
+// change is of one entry, through the setEdit of one of the two sets.
 type edit struct {
 	w      *Writer
 	ledger *ledger
-	served []*edit // if this is an edit of latest and the gate is closed: those of what readers see, by view; nil if there is none yet
+	served []*edit // of an edit of latest behind a closed gate: the edits of what readers see, by view; nil where there is none yet
 	now    time.Time
-	gen    *Generation // the new one
-	typ    *Type       // of gen, owned
+	gen    *Generation // the new generation, which only the edit has
+	typ    *Type       // of gen
 	index  *indexType
 	txn    *txn
 	change Change
 
-	changed []*Name // that streams watch
+	changed []*Name // names with subscribers whose entries changed
 
 	dirty    bool // the wildcard set changed: wake its subscribers
-	failures bool // the type's errors belong to this edit, which may write to them
+	failures bool // the sets of errors were copied for this edit
 }
 
 // A setEdit edits one set of the type, with its errors.
@@ -40,8 +40,8 @@ type setEdit struct {
 // of returns the edit of one of the type's sets.
 func (ed *edit) of(kind Kind) setEdit { return setEdit{ed, kind, ed.typ.set(kind)} }
 
-// edits yields the edit and, if the gate is closed, those of what readers see. Changes that do not come from the source are
-// made in all of them.
+// edits yields the edit and, if the gate is closed, the edits of what readers see. Changes that the origin did not
+// cause are made in all of them.
 func (ed *edit) edits() iter.Seq[*edit] {
 	return func(yield func(*edit) bool) {
 		if !yield(ed) || !ed.w.closed() {
@@ -49,7 +49,7 @@ func (ed *edit) edits() iter.Seq[*edit] {
 		}
 		for i := range ed.w.served {
 			s := ed.servedEdit(i)
-			s.txn.noting = true
+			s.txn.recording = true
 			if !yield(s) {
 				return
 			}
@@ -57,7 +57,8 @@ func (ed *edit) edits() iter.Seq[*edit] {
 	}
 }
 
-// servedEdit returns the edit of what the readers of a view see that belongs to an edit of latest.
+// servedEdit returns the edit of what the readers of a view see, for an edit of latest. It begins one if there is
+// none.
 func (ed *edit) servedEdit(i int) *edit {
 	if ed.served == nil {
 		ed.served = make([]*edit, len(ed.w.served))
@@ -68,6 +69,7 @@ func (ed *edit) servedEdit(i int) *edit {
 	return ed.served[i]
 }
 
+// next returns the position of the next change.
 func (ed *edit) next() Seq {
 	ed.gen.Seq++
 	return ed.gen.Seq
@@ -76,7 +78,7 @@ func (ed *edit) next() Seq {
 // epoch returns the number of the connection on which the origin is sending.
 func (ed *edit) epoch() uint32 { return ed.gen.sources[ed.w.source].epoch }
 
-// recordResponse records that the origin has sent a response, and its identifier.
+// recordResponse records that the origin has sent a response, and its control_plane.identifier.
 func (ed *edit) recordResponse(identifier string) {
 	from := &ed.gen.sources[ed.w.source]
 	if from.Responded == from.Connected && (identifier == "" || identifier == from.Identifier) {
@@ -89,10 +91,10 @@ func (ed *edit) recordResponse(identifier string) {
 	}
 }
 
-// accepts reports whether the session asked this source for a name.
+// accepts reports whether the session subscribes to a name at this source.
 func (ed *edit) accepts(n *Name) bool { return n != nil && n.tracked && n.source == ed.w.source }
 
-// answered records that the origin has answered for a name; what a snapshot holds is no answer.
+// answered records that the origin has answered for a name. A snapshot is no answer.
 func (ed *edit) answered(n *Name) {
 	if ed.w.restoring {
 		return
@@ -101,8 +103,8 @@ func (ed *edit) answered(n *Name) {
 	ed.w.view.index.dropRestored(n)
 }
 
-// subscribedAs returns the names by which this source was asked for a variant of the resource text, each with parameters
-// that the variant matches. They are valid until the next call.
+// subscribedAs returns the names by which the session subscribes to a variant of a resource: those with parameters
+// that the variant matches. The slice is valid until the next call.
 func (ed *edit) subscribedAs(text string, v wire.Variant) []*Name {
 	asked := ed.w.asked[:0]
 	if n := ed.index.names[text]; ed.accepts(n) && v.Matches(nil) {
@@ -126,7 +128,7 @@ func (ed *edit) errors(of Kind) *Set {
 	return &ed.typ.errors[of]
 }
 
-// alias records that a resource is held under another name. The index is locked.
+// alias records that the set of names has a resource under another name. The index is locked.
 func (l *ledger) alias(typeURL string, n *Name, resource string) {
 	of := l.aliases[typeURL]
 	if of == nil {
@@ -156,7 +158,7 @@ func (ed *edit) unalias(old *Entry) {
 	of[r.Name] = left
 }
 
-// dropEntry removes the entry of a name from a set, without a tombstone.
+// dropEntry removes the entry of a name from a set without a tombstone.
 func (ed *edit) dropEntry(set *Set, n *Name) {
 	if e := set.Get(n); e != nil {
 		set.drop(ed.txn, e)
@@ -165,7 +167,7 @@ func (ed *edit) dropEntry(set *Set, n *Name) {
 	}
 }
 
-// markChanged wakes the streams that subscribe to a name.
+// markChanged makes publish wake the streams that subscribe to a name.
 func (ed setEdit) markChanged(n *Name) {
 	if n.watchers != nil {
 		ed.changed = append(ed.changed, n)
@@ -175,7 +177,7 @@ func (ed setEdit) markChanged(n *Name) {
 	}
 }
 
-// compact rewrites the logs of what has changed much.
+// compact drops dead items from the logs of the set and of its errors.
 func (ed setEdit) compact() {
 	ed.set.compact()
 	if ed.failures {
@@ -184,20 +186,18 @@ func (ed setEdit) compact() {
 }
 
 const (
-	// unresolvedLife is how long the origin's answer that it knows no resource by an
-	// alias is served without asking again (B.20).
+	// unresolvedLife is how long the answer that an alias stands for no resource is served without asking the origin
+	// again (B.20).
 	unresolvedLife = 5 * time.Second
 
-	// uncachedLife is how long content that may not be kept is kept, for the streams
-	// that wait for it (B.25).
+	// uncachedLife is how long content with do_not_cache is kept, for the streams that wait for it (B.25).
 	uncachedLife = time.Second
 
-	// refetchEvery bounds how often the origin is asked for a resource of which it sends only heartbeats.
+	// refetchEvery limits how often the origin is asked for a resource for which it sends only heartbeats.
 	refetchEvery = time.Second
 )
 
-// dueAt returns when an entry that is not published yet next needs the writer's attention; zero if
-// never.
+// dueAt returns when the timer of an entry that is not published yet must fire; zero is never.
 func (e *Entry) dueAt(now time.Time) (due time.Time) {
 	due = e.Deadline()
 	by := func(t time.Time) {
@@ -213,41 +213,40 @@ func (e *Entry) dueAt(now time.Time) (due time.Time) {
 		by(now.Add(uncachedLife))
 	}
 	if e.yields {
-		by(e.alarm.yields)
+		by(e.timer.yields)
 	}
 	return due
 }
 
-// setAlarm schedules the next deadline of an entry that is not published yet.
-func (ed setEdit) setAlarm(e *Entry) {
+// setTimer sets and queues the timer of an entry that is not published yet.
+func (ed setEdit) setTimer(e *Entry) {
 	due := e.dueAt(ed.now)
 	if ed.kind == ByName {
-		// The next subscriber has the origin asked again if the content may not be kept.
+		// If the content may not be cached, the next subscriber causes a new request.
 		e.Name.stale = e.Resource.DoNotCache || e.Resource.ContentDropped()
 	}
-	if e.alarm == nil && due.IsZero() {
+	if e.timer == nil && due.IsZero() {
 		return
 	}
-	if e.alarm == nil {
-		e.alarm = new(alarm)
+	if e.timer == nil {
+		e.timer = new(timer)
 	}
-	e.alarm.due = due
-	ed.queueAlarm(e)
+	e.timer.due = due
+	ed.queueTimer(e)
 }
 
-// queueAlarm schedules an entry for when it is due, if ever.
-func (ed setEdit) queueAlarm(e *Entry) {
-	at := e.alarm
+// queueTimer queues the timer of an entry, unless it is queued for an earlier time.
+func (ed setEdit) queueTimer(e *Entry) {
+	at := e.timer
 	if at.due.IsZero() || !at.queued.IsZero() && !at.due.Before(at.queued) {
-		return // nothing to do, or it is scheduled earlier
+		return
 	}
 	at.queued = at.due
 	ed.schedule(deadline{at.due, ed.typ.URL, ed.kind, e.Name})
 }
 
-// schedule adds a deadline to the heap. Deadlines of entries
-// that were removed since are dropped now and then, or resources that come and go would fill the
-// heap for as long as they were to live.
+// schedule adds a deadline to the heap. It drops outdated deadlines when they may be more than half: otherwise
+// resources with long TTLs that are added and removed would fill the heap.
 func (ed *edit) schedule(d deadline) {
 	const slack = 64
 	of := ed.ledger
@@ -255,7 +254,7 @@ func (ed *edit) schedule(d deadline) {
 		of.due = slices.DeleteFunc(of.due, func(d deadline) bool {
 			t := ed.gen.Type(d.key)
 			e := t.set(d.kind).Get(d.name)
-			return !e.awaited(d.at)
+			return !e.timerStands(d.at)
 		})
 		heap.Init(&of.due)
 		of.kept = len(of.due)
@@ -263,36 +262,36 @@ func (ed *edit) schedule(d deadline) {
 	heap.Push(&of.due, d)
 }
 
-// A received resource, with what can be derived from it without the lock.
+// A received resource, with values that are derived from it before the index is locked.
 type received struct {
 	*wire.Resource
 	leaf     fingerprint.Sum
 	deadline time.Time // zero if it does not expire
 	failing  bool      // the origin also sent an error for it
-	copied   *Entry    // of another generation; nil if it was received
+	copied   *Entry    // the entry of another generation that is copied; nil if the origin sent the resource
 }
 
-// begin locks the index and copies what is about to change of latest.
+// begin locks the index and begins an edit of latest. publish ends it.
 func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeURL) }
 
-// beginOn is begin for the newest generation of a ledger.
+// beginOn is begin for the generation of a ledger.
 func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
 	w.view.index.mu.Lock()
 	w.wakes = w.wakes[:0]
 	return w.beginLocked(typeURL, of)
 }
 
-// beginLocked copies what is about to change of the newest generation of a ledger. The index must be locked.
+// beginLocked is beginOn while the index is locked.
 func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	x := &w.view.index
 	old := of.generation()
 	generation := *old
 	generation.Revision++
 	typ := *old.Type(typeURL)
-	index := x.typ(typeURL)
+	index := x.ensureType(typeURL)
 	typ.URL, typ.source, typ.era, typ.revision, typ.shared = typeURL, index.source, index.era, generation.Revision, new(memo)
 	generation.types.put(&typ)
-	ed := &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{noting: of == w.latest && w.closed()}}
+	ed := &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{recording: of == w.latest && w.closed()}}
 	ed.changed, w.publisher.changed = w.publisher.changed[:0], nil
 	return ed
 }

@@ -164,7 +164,7 @@ func (w *Writer) showWaiting(cohort int, of *Generation) (differ map[string][]*N
 	if s == w.rest() {
 		w.compareAll()
 	}
-	w.tellWaiting()
+	w.reportWaiting()
 	return differ
 }
 
@@ -307,7 +307,7 @@ func (c *currency) forget(index *indexType) {
 func (c *currency) rename(index *indexType, set func(*Type) *Set) {
 	var forgotten []*Entry
 	for e := range set(c.was).Since(0) {
-		if e.Name.forgotten {
+		if e.Name.released {
 			forgotten = append(forgotten, e)
 		}
 	}

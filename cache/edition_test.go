@@ -179,7 +179,7 @@ func TestWhatIsForgottenIsNoEdit(t *testing.T) {
 		members.watch.UnsubscribeAll(members)
 		o.TakeDemand()
 		o.Forget(acme, names)
-		o.ForgetMembers(wire.ClusterType)
+		o.ForgetWildcard(wire.ClusterType)
 		waiting(t, "forgotten", now, 0, 0, 0)
 		o.check()
 		members.watch.SubscribeAll(wire.ClusterType)

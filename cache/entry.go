@@ -9,85 +9,84 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An Entry is the state of one name in a set. It is immutable.
+// An Entry is the state of one name in a set. It is immutable once it is published, except for the timer, which the
+// writer owns.
 type Entry struct {
 	Name *Name
 
-	// Seq is the position of the last change that a client has to be sent: of
-	// content, or of existence.
+	// Seq is the position of the last change that clients must be sent: of the content, or whether the resource
+	// exists.
 	Seq Seq
 
-	// Resource is nil if the name does not exist at the origin.
+	// Resource is nil if the resource does not exist at the origin.
 	Resource *wire.Resource
 
-	// Prior is the last content of a removed resource. It is kept in the set of names, and
-	// of Clusters and ClusterLoadAssignments: a full-state response may have to
-	// hold it a little longer (B.7, B.11).
+	// Prior is the last content of a removed resource. It is kept in the set of names, and for Clusters and
+	// ClusterLoadAssignments: a full-state response may have to contain the resource a little longer (B.7, B.11).
 	Prior *wire.Resource
 
-	// Leaf is what the resource, or the prior one, adds to the sum of its set.
+	// Leaf is the summand of the resource, or of the prior one, in the fingerprint of its set.
 	Leaf fingerprint.Sum
 
-	// Err is the error of the resource, in a set of errors.
+	// Err is the error of the resource. Only entries in sets of errors have one.
 	Err *wire.ResourceError
 
-	// Expired reports that the resource was removed because its time to live was over.
+	// Expired reports that the resource was removed because its TTL ended.
 	Expired bool
 
-	// yields is for entries of the set of names: readers see an entry of the wildcard set in its place, if there is
-	// one. What is present yields only for a while (apply.lags).
+	// yields is set only in the set of names: an entry of the same name in the wildcard set takes precedence. If the
+	// resource exists, it yields for yieldFor at most (mayBeOlder).
 	yields bool
 
-	epoch uint32 // upstream connection on which the origin reported that the name does not exist
+	epoch uint32 // number of the upstream connection on which the origin reported that the resource does not exist
 
-	born     Seq // when the resource came to be, the last time that it did
-	replaced Seq // of the present entry that this removal replaced
-	since    Seq // when subscribers to the name began to see this content
+	created      Seq // when the resource was last created
+	replacedSeq  Seq // Seq of the entry that this removal replaced
+	visibleSince Seq // when subscribers to the name began to see this content, in whichever set
 
-	formerLeaf fingerprint.Sum // what the entry before the change at Seq added to the sum of the set
-	formerSeq  Seq             // the position of that; noSeq if it is not known
+	formerLeaf fingerprint.Sum // summand of the entry before the change at Seq
+	formerSeq  Seq             // Seq of that entry; noSeq if it is unknown
 
-	// What few entries have, so that the others are small.
-	equivalent *[]string // further versions that the origin gave the same content, newest last
-	life       *life     // nil if it is without end, and always was
-	alarm      *alarm    // nil if nothing was ever to be done about the entry at some time
+	// Pointers, since most entries have none of these.
+	equivalent *[]string // other versions that the origin gave the same content, newest last
+	ttl        *lifetime // nil if the resource never had a TTL and its content was never dropped
+	timer      *timer    // nil if there never was one
 	past       *past     // nil if the content never changed
 }
 
-// A life is how long a resource lives. It is immutable.
-type life struct {
-	deadline       time.Time // when it expires unless the origin renews it; zero is never
-	renewed        Seq       // when the deadline was last renewed, the content being the same
-	contentDropped time.Time // when the content was
+// A lifetime says until when a resource and its content are valid. It is immutable.
+type lifetime struct {
+	deadline       time.Time // when the resource expires unless the origin renews it; zero is never
+	renewed        Seq       // when the deadline was last renewed without a change of content
+	contentDropped time.Time // when the content was dropped; zero if it was not
 }
 
-var endless life
+var endless lifetime
 
-// lives returns how long the entry's resource lives.
-func (e *Entry) lives() *life { return cmp.Or(e.life, &endless) }
+// lifetime returns the lifetime of the resource, never nil.
+func (e *Entry) lifetime() *lifetime { return cmp.Or(e.ttl, &endless) }
 
-// ownLife returns the same for an entry that is not published yet, for writing.
-func (e *Entry) ownLife() *life {
-	l := *e.lives()
-	e.life = &l
-	return e.life
+// ownLifetime returns a copy of the lifetime that may be changed until the entry is published.
+func (e *Entry) ownLifetime() *lifetime {
+	l := *e.lifetime()
+	e.ttl = &l
+	return e.ttl
 }
 
-// setDeadline gives an entry that is not published yet its deadline.
+// setDeadline sets the deadline of an entry that is not published yet.
 func (e *Entry) setDeadline(deadline time.Time) {
-	if !deadline.IsZero() || e.life != nil {
-		e.ownLife().deadline = deadline
+	if !deadline.IsZero() || e.ttl != nil {
+		e.ownLifetime().deadline = deadline
 	}
 }
 
-// maxEquivalent is how many versions of the same content an entry remembers
-// beside its present one (B.2: four in all).
+// maxEquivalent is how many versions of the same content an entry has beside its present one (B.2: four in all).
 const maxEquivalent = 3
 
 // Present reports whether the resource exists.
 func (e *Entry) Present() bool { return e != nil && e.Resource != nil }
 
-// seq returns the position of the last change that a client has to be sent, 0 if there was none.
+// seq returns Seq, 0 for a nil entry.
 func (e *Entry) seq() Seq {
 	if e == nil {
 		return 0
@@ -95,38 +94,36 @@ func (e *Entry) seq() Seq {
 	return e.Seq
 }
 
-// shows reports whether a client that has the entry would learn nothing from r but another version.
+// shows reports whether r differs from the entry in its version at most.
 func (e *Entry) shows(r *wire.Resource) bool {
 	return e.Present() && e.Resource.Name == r.Name && e.Resource.SameContent(r)
 }
 
-// Born returns since when the resource, or the prior one, was there: a reader of
-// the whole set that stands before that has never seen it. Of an error, it is since
-// when the resource is denied, or fails otherwise.
-func (e *Entry) Born() Seq { return e.born }
+// Created returns when the resource, or the prior one, was created: a reader of the whole set at an earlier position
+// has never seen it. For an error, it returns since when the resource is denied, or fails for other reasons.
+func (e *Entry) Created() Seq { return e.created }
 
-// ContentDroppedAt returns when the content of the resource was dropped; zero if it is there.
-func (e *Entry) ContentDroppedAt() time.Time { return e.lives().contentDropped }
+// ContentDroppedAt returns when the content of the resource was dropped; zero if it was not.
+func (e *Entry) ContentDroppedAt() time.Time { return e.lifetime().contentDropped }
 
 // Deadline returns when the resource expires unless the origin renews it; the zero time is never.
-func (e *Entry) Deadline() time.Time { return e.lives().deadline }
+func (e *Entry) Deadline() time.Time { return e.lifetime().deadline }
 
 // Expires reports whether the resource has a deadline.
 func (e *Entry) Expires() bool { return !e.Deadline().IsZero() }
 
-// Renewed returns when the resource's time to live was last renewed, its content being the same.
-func (e *Entry) Renewed() Seq { return e.lives().renewed }
+// Renewed returns the position at which the TTL of the resource was last renewed without a change of content.
+func (e *Entry) Renewed() Seq { return e.lifetime().renewed }
 
-// HasVersion reports whether a client that holds the resource at this version
-// holds this content.
+// HasVersion reports whether a client that has the resource in this version has the same content.
 func (e *Entry) HasVersion(version string) bool {
 	return e.Resource.Version == version || slices.Contains(e.otherVersions(), version)
 }
 
-// Versions returns under how many versions clients may have this content.
+// Versions returns the number of versions under which clients may have this content.
 func (e *Entry) Versions() int { return 1 + len(e.otherVersions()) }
 
-// counts returns what the entry adds to the sum of its set.
+// counts returns the summand of the entry in the fingerprint of its set: zero if the resource does not exist.
 func (e *Entry) counts() fingerprint.Sum {
 	if !e.Present() {
 		return fingerprint.Sum{}
@@ -134,8 +131,8 @@ func (e *Entry) counts() fingerprint.Sum {
 	return e.Leaf
 }
 
-// SumSince returns sum, which is that of names as they were at p, this one among them, as it is with the entry; not ok if more than one
-// change was made since, or if it is not known.
+// SumSince updates a sum of resources, which included the state of this name at p, to the state of the entry. It is
+// not ok if the name changed more than once since, or if the change is unknown.
 func (e *Entry) SumSince(p Seq, sum fingerprint.Sum) (_ fingerprint.Sum, ok bool) {
 	switch {
 	case e == nil || e.yields:
@@ -147,8 +144,8 @@ func (e *Entry) SumSince(p Seq, sum fingerprint.Sum) (_ fingerprint.Sum, ok bool
 	}
 }
 
-// Life returns for how long the resource lives on; zero is without end.
-func (e *Entry) Life(now time.Time) time.Duration {
+// RemainingTTL returns how long the resource is still valid; zero if it does not expire.
+func (e *Entry) RemainingTTL(now time.Time) time.Duration {
 	if !e.Expires() {
 		return 0
 	}
@@ -163,8 +160,7 @@ func (e *Entry) withVersion(r *wire.Resource) *Entry {
 	return &c
 }
 
-// addVersionsOf adds to an entry that is not published yet the versions that another one has
-// for the same content.
+// addVersionsOf adds the versions of another entry with the same content to an entry that is not published yet.
 func (e *Entry) addVersionsOf(o *Entry) {
 	for _, v := range append(slices.Clone(o.otherVersions()), o.Resource.Version) {
 		if !e.HasVersion(v) {
@@ -173,14 +169,14 @@ func (e *Entry) addVersionsOf(o *Entry) {
 	}
 }
 
-// addVersion adds to an entry that is not published yet a version of the same content.
+// addVersion adds a version of the same content to an entry that is not published yet.
 func (e *Entry) addVersion(version string) {
 	versions := append(slices.Clone(e.otherVersions()), version)
 	versions = versions[max(len(versions)-maxEquivalent, 0):]
 	e.equivalent = &versions
 }
 
-// otherVersions returns the versions of the content beside the present one.
+// otherVersions returns the versions of the content other than the present one.
 func (e *Entry) otherVersions() []string {
 	if e.equivalent == nil {
 		return nil
@@ -188,33 +184,33 @@ func (e *Entry) otherVersions() []string {
 	return *e.equivalent
 }
 
-// RevertMemory is how long a reversion is remembered: the return of a resource, or of a set, to content that it had
-// before. A client may have applied a part of the content between, refused it, and still report the version of the
-// content that is back (envoy#12592).
+// RevertMemory is how long a view remembers that a resource or a set returned to earlier content. A client may have
+// applied a part of the content between, sent a NACK, and still report the version of the content that is served
+// again (envoy#12592).
 const RevertMemory = time.Hour
 
 const (
-	// maxFormer is how many former contents of a resource are remembered. A return to an older one is not noticed.
+	// maxFormer is how many former contents of a resource are remembered. A return to an older one is not detected.
 	maxFormer = 10
 
-	// maxFormerSums is the same for the former states of a wildcard set.
+	// maxFormerSums is how many former states of a wildcard set are remembered.
 	maxFormerSums = 256
 
-	// maxRecentRemovals is how many removals of a type are remembered for RevertMemory.
+	// maxRecentRemovals is how many removals of a type are remembered, for RevertMemory at most.
 	maxRecentRemovals = 1024
 )
 
-// A past is what an entry remembers of the contents before the present one. It is immutable, and nil for a resource
-// that never changed.
+// A past has the contents of a resource before the present one. It is immutable, and nil for a resource that never
+// changed.
 type past struct {
 	former   [maxFormer]uint32 // marks, the newest first; 0 is none
-	reverted time.Time         // when the present content came back; zero if it is none of the former ones
+	reverted time.Time         // when the resource returned to its present content; zero if it has never had that before
 }
 
 // absentMark is the mark of a resource that does not exist.
 const absentMark = 2
 
-// mark stands for a content, as the version source tells contents apart. Two contents with one mark cost a resend.
+// mark returns a short hash of the content. A collision costs a response that was not needed.
 func (e *Entry) mark() uint32 {
 	if !e.Present() {
 		return absentMark
@@ -222,7 +218,7 @@ func (e *Entry) mark() uint32 {
 	return e.Leaf.Mark()
 }
 
-// recordPast gives an entry, which is not published yet, the past of the entry that it replaces.
+// recordPast sets the past of an entry that is not published yet, given the entry that it replaces.
 func (e *Entry) recordPast(old *Entry) {
 	from, to := old.mark(), e.mark()
 	if from == to {
@@ -245,8 +241,8 @@ func (e *Entry) recordPast(old *Entry) {
 	e.past = p
 }
 
-// Reverted returns when the resource returned to its present content; the zero time if that is longer ago than
-// RevertMemory, or if it never did.
+// Reverted returns when the resource returned to its present content; zero if it never did, or longer ago than
+// RevertMemory.
 func (e *Entry) Reverted() time.Time {
 	if e.past == nil {
 		return time.Time{}
@@ -254,6 +250,7 @@ func (e *Entry) Reverted() time.Time {
 	return recent(e.past.reverted)
 }
 
+// recent returns a time, but zero if it is longer ago than RevertMemory.
 func recent(at time.Time) time.Time {
 	if at.IsZero() || time.Since(at) > RevertMemory {
 		return time.Time{}
@@ -261,15 +258,15 @@ func recent(at time.Time) time.Time {
 	return at
 }
 
-// An alarm is when the writer must act on an entry. All versions of the entry share
-// it, and it belongs to the writer.
-type alarm struct {
+// A timer says when the writer must next act on an entry: to expire it, to drop its content, or to end that it
+// yields. All versions of the entry share it, and it is owned by the writer.
+type timer struct {
 	due    time.Time // zero is never
-	queued time.Time // when the writer will look, at the latest when it is due
+	queued time.Time // when the ledger's heap has the entry: not after due
 	yields time.Time // until when the entry yields to the wildcard set, if it does
 }
 
-// A deadline is when the writer has to act on an entry.
+// A deadline is an item of a heap of timers.
 type deadline struct {
 	at   time.Time
 	key  string // type URL or collection
@@ -277,8 +274,7 @@ type deadline struct {
 	name *Name
 }
 
-// deadlines is a heap, the next one first. It may be out of date: the entry
-// decides.
+// deadlines is a heap, the earliest first. Items of removed or changed entries stay in it: timerStands tells.
 type deadlines []deadline
 
 func (d deadlines) Len() int { return len(d) }
@@ -296,7 +292,7 @@ func (d *deadlines) Pop() any {
 	return last
 }
 
-// awaited reports whether a deadline of an entry still stands.
-func (e *Entry) awaited(at time.Time) bool {
-	return e.Present() && e.alarm != nil && e.alarm.queued.Equal(at)
+// timerStands reports whether the entry still needs a deadline that was queued for it.
+func (e *Entry) timerStands(at time.Time) bool {
+	return e.Present() && e.timer != nil && e.timer.queued.Equal(at)
 }

@@ -232,11 +232,11 @@ func TestR108_Life(t *testing.T) {
 		for passed, want := range map[time.Duration]time.Duration{
 			0: time.Minute, 45 * time.Second: 15 * time.Second, time.Minute: time.Millisecond, time.Hour: time.Millisecond,
 		} {
-			if got := a.Life(now.Add(passed)); got != want {
+			if got := a.RemainingTTL(now.Add(passed)); got != want {
 				t.Errorf("after %v: got %v, want %v", passed, got, want)
 			}
 		}
-		if got := b.Life(now); got != 0 {
+		if got := b.RemainingTTL(now); got != 0 {
 			t.Errorf("without a TTL: got %v, want 0", got)
 		}
 	})

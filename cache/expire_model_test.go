@@ -114,7 +114,7 @@ func TestR107_CopiesKeepTheirTime(t *testing.T) {
 		from.pass(40 * time.Second)
 		follow()
 		e := []*Set{&to.typ().Wildcard, &to.typ().ByName}[kind].Get(to.name("a"))
-		if got := e.Life(time.Now()); got != 20*time.Second {
+		if got := e.RemainingTTL(time.Now()); got != 20*time.Second {
 			t.Errorf("copied: got %v to live, want 20s", got)
 		}
 		awake(to.watch)

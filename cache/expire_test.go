@@ -163,7 +163,7 @@ func TestR107_ForgottenNamesDoNotExpire(t *testing.T) {
 		o.watch.Unsubscribe(acme, names)
 		o.TakeDemand()
 		o.Forget(acme, names)
-		o.ForgetMembers(acme)
+		o.ForgetWildcard(acme)
 		o.want(o.watch, "b", "c")
 		o.give(ByName, "b", "1", "y", 0)
 		o.give(ByName, "c", "1", "y", 0)
@@ -306,9 +306,9 @@ func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
 			if !e.Present() || since != began {
 				t.Fatalf("%s: got %q since %d, want x since %d", tt.what, contentOf(e), since, began)
 			}
-			if (e.Renewed() > 0) != tt.renewed || e.Life(time.Now()) != tt.life || e.Versions() != tt.versions {
+			if (e.Renewed() > 0) != tt.renewed || e.RemainingTTL(time.Now()) != tt.life || e.Versions() != tt.versions {
 				t.Errorf("%s: got renewed at %d, %v to live, %d versions; want renewed %t, %v, %d", tt.what,
-					e.Renewed(), e.Life(time.Now()), e.Versions(), tt.renewed, tt.life, tt.versions)
+					e.Renewed(), e.RemainingTTL(time.Now()), e.Versions(), tt.renewed, tt.life, tt.versions)
 			}
 			if !awake(o.watch) {
 				t.Errorf("%s: nobody was woken", tt.what)

@@ -109,8 +109,8 @@ func TestR137_PermittedAgain(t *testing.T) {
 	denied := o.view.Generation().Seq
 	o.fail(ByName, "a", codes.PermissionDenied, "no")
 	o.fail(ByName, "a", codes.PermissionDenied, "still no")
-	if e := o.typ().Errors(ByName).Get(n); e.Born() != denied+1 {
-		t.Errorf("denied since %d, want %d", e.Born(), denied+1)
+	if e := o.typ().Errors(ByName).Get(n); e.Created() != denied+1 {
+		t.Errorf("denied since %d, want %d", e.Created(), denied+1)
 	}
 	before := o.view.Generation().Seq
 	o.fail(ByName, "a", codes.Unavailable, "")
@@ -181,7 +181,7 @@ func TestR124_ErrorsAreForgotten(t *testing.T) {
 		t.Error("a name that failed was not forgotten")
 	}
 	watch.UnsubscribeAll(wildcard)
-	o.ForgetMembers(acme)
+	o.ForgetWildcard(acme)
 	for _, name := range []string{"b", "c"} {
 		if o.knows(name) {
 			t.Errorf("member %s that failed was not forgotten", name)

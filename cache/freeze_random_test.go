@@ -51,7 +51,7 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 					if step == "members" { // those who follow them leave, and return
 						c.watch.UnsubscribeAll(c.all)
 						o.TakeDemand()
-						o.ForgetMembers(acme)
+						o.ForgetWildcard(acme)
 						c.all = c.watch.SubscribeAll(acme)
 						o.TakeDemand()
 					}

@@ -413,7 +413,7 @@ func TestFreeze_Collection(t *testing.T) {
 		}
 		watch.UnsubscribeAll(wc)
 		o.TakeDemand()
-		if !o.ForgetMembers(shopKey) {
+		if !o.ForgetWildcard(shopKey) {
 			t.Error("not forgotten, though nobody follows it")
 		}
 		if kept, inHead := known(o.view); kept != 0 || inHead != 0 || o.Generation().Types() != 0 {

@@ -152,7 +152,7 @@ func (g *gate) Thaw() {
 		}
 	}
 	g.open()
-	g.w.tellWaiting()
+	g.w.reportWaiting()
 }
 
 // branch returns a ledger with a copy of a generation that can be edited beside the original. The state of other sources stays
@@ -192,11 +192,11 @@ func (l *ledger) branchType(t *Type) *Type {
 	by := new(immutable.Edit)
 	for _, kind := range kinds {
 		for e := range t.set(kind).Since(0) {
-			if e.alarm == nil {
+			if e.timer == nil {
 				continue
 			}
-			again, alarm := *e, *e.alarm
-			again.alarm = &alarm
+			again, alarm := *e, *e.timer
+			again.timer = &alarm
 			set := c.set(kind)
 			set.table = set.table.Set(by, e.Name.id, &again)
 			if !alarm.queued.IsZero() {

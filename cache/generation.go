@@ -13,25 +13,24 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Collection returns the key of what a glob stands for: wherever a view takes a type
-// URL, it also takes this, and the collection's members are those resources of the
-// type that the glob matches (R132). They are a set of their own, with a phase, a
-// log and watchers of its own.
+// Collection returns the key of a glob collection: the resources of a type whose names a glob matches (R132). A view
+// accepts such a key wherever it accepts a type URL, and keeps the collection as a set of its own, with a phase, a
+// log and watchers.
 func Collection(typeURL, glob string) string { return typeURL + wire.Separator + glob }
 
-// resourceType returns the type of the resources of a type or collection.
+// resourceType returns the type URL of a type or collection.
 func resourceType(key string) string {
 	typeURL, _, _ := SplitCollection(key)
 	return typeURL
 }
 
-// SplitCollection returns the type URL and the glob of a collection, or a type URL as
-// it is.
+// SplitCollection returns the type URL and the glob of a collection; for a type URL, the type URL and an empty glob.
 func SplitCollection(key string) (typeURL, glob string, is bool) {
 	return strings.Cut(key, wire.Separator)
 }
 
-// types has a generation's types and collections, of which clients may invent thousands, and the order in which they last changed.
+// types has a generation's types and collections, of which clients may invent thousands, and the order in which they
+// last changed.
 type types struct {
 	byKey immutable.Map[Type]
 	log   immutable.Log[string, uint64] // by revision
@@ -70,7 +69,7 @@ func (t *types) since(revision uint64) iter.Seq[*Type] {
 
 // A Generation is one immutable version of a view: a cut across all its types.
 type Generation struct {
-	// Seq is the position of a reader that has read the whole generation.
+	// Seq is the position of the newest change.
 	Seq Seq
 
 	// Revision numbers the generations of a view that differ in a type.
@@ -79,45 +78,42 @@ type Generation struct {
 	types         types
 	sources       []Source
 	route         func(typeURL, name string) int
-	originChanges uint64 // how often a source came or went
+	originChanges uint64 // how often a source has connected or disconnected
 
 	deferred []deferredType // see Sendable; nil mostly
 }
 
-// A Source is how one of a view's origins stands.
+// A Source is the connection state of one of a view's origins.
 type Source struct {
 	// Connected reports whether the origin's stream is up.
 	Connected bool
 
-	// Since is when that last changed; zero if it never did.
+	// Since is when Connected last changed; zero if it never did.
 	Since time.Time
 
 	// Responded reports whether the origin has sent a response on the open stream.
 	Responded bool
 
-	// Lost is when the origin was lost; zero if it never was. Streams on which it sent
-	// nothing do not bring it back: the first that ends so counts, those that follow
-	// it do not.
+	// Lost is when the connection was lost; zero if it never was. Of several streams in a row on which the origin
+	// sent no response, only the end of the first counts.
 	Lost time.Time
 
-	// Restored is when the snapshot was taken that the source began with; zero if it
-	// began with nothing.
+	// Restored is when the snapshot was taken from which the source was restored; zero if there was none.
 	Restored         time.Time
 	lastStreamSilent bool // the last stream ended without a response of the origin
 
-	// Reused reports that the origin was seen to give different content the same
-	// version: its versions then prove nothing about what a client holds (B.2).
+	// Reused reports that the origin gave different content the same version: its versions then do not prove what a
+	// client has (B.2).
 	Reused bool
 
 	// Identifier is the control_plane.identifier that the origin gave last.
 	Identifier string
 
-	// Target is the address of the origin at which all that is held has the versions
-	// that it has here; empty if there is none, or it is not known.
+	// Target is the address of the origin that sent all resources in their present versions; empty if there are
+	// several, or it is unknown.
 	Target string
 
-	// Frozen is since when readers are not shown what the origin changes; zero if
-	// they are (Writer.Freeze).
+	// Frozen is since when changes of the origin are withheld from readers; zero if they are not (Writer.Freeze).
 	Frozen time.Time
 
 	// RolledBack is since when readers are shown an earlier generation; zero if they are not (Writer.RollBack).
@@ -126,14 +122,14 @@ type Source struct {
 	epoch uint32 // counts the upstream connections
 }
 
-// WildcardSource returns the state of the origin that has the wildcard set of a type, or of a collection.
+// WildcardSource returns the source that has the wildcard set of a type or collection.
 func (g *Generation) WildcardSource(key string) *Source {
 	typeURL, glob, _ := SplitCollection(key)
 	return &g.sources[g.route(typeURL, glob)]
 }
 
-// Stale returns how long the origin has been unable to correct the state that it sent, if only to an earlier process;
-// zero if it is connected, or never sent anything.
+// Stale returns how long the state of the origin has been stale: since the connection was lost, or since the snapshot
+// was taken. It returns zero if the origin is connected, or if it never sent anything.
 func (s *Source) Stale(now time.Time) time.Duration {
 	since := s.Lost
 	if since.IsZero() {
@@ -145,7 +141,7 @@ func (s *Source) Stale(now time.Time) time.Duration {
 	return max(now.Sub(since), 1)
 }
 
-// Source returns how one of the view's origins stands, by its number.
+// Source returns a source by its number.
 func (g *Generation) Source(source int) *Source { return &g.sources[source] }
 
 // ownSource returns a source of a generation that is not published yet, for writing.
@@ -157,10 +153,10 @@ func (g *Generation) ownSource(source int) *Source {
 // OriginChanges returns a number that changes whenever an origin connects or disconnects. It is never zero.
 func (g *Generation) OriginChanges() uint64 { return 1 + g.originChanges }
 
-// First returns how the view's first origin stands.
+// First returns the first source.
 func (g *Generation) First() *Source { return &g.sources[0] }
 
-// From returns how the origin stands that answers for a name.
+// From returns the source that answers for a name.
 func (g *Generation) From(n *Name) *Source { return &g.sources[n.source] }
 
 // A Phase is how complete the wildcard set of a type is known to be (B.7).
@@ -170,10 +166,9 @@ type Phase int
 const (
 	// Unknown: the origin has not responded. Clients get no response.
 	Unknown Phase = iota
-	// Settled: the first answer seems complete. Clients without state are answered.
+	// Settled: the first answer seems complete. Clients that report no resources get responses.
 	Settled
-	// Confirmed: the set is complete. Only now may a client that holds state learn
-	// from an absence.
+	// Confirmed: the set is complete. Only now may the relay send removals to clients that reported resources.
 	Confirmed
 )
 
@@ -182,20 +177,20 @@ func (p Phase) String() string { return [...]string{"unknown", "settled", "confi
 // A Type is the state of one resource type in a generation.
 type Type struct {
 	URL      string // or the collection, see Collection
-	Wildcard Set    // what the origin chose for a wildcard
-	ByName   Set    // what was asked for by name
+	Wildcard Set    // the resources that the origin sent for a wildcard subscription
+	ByName   Set    // the resources that were subscribed to by name
 	Phase    Phase  // of Wildcard
 
-	// Restored reports that the wildcard set is that of a snapshot, complete
-	// then, which the origin has not confirmed yet (B.42).
+	// Restored reports that the wildcard set was restored from a snapshot of a complete set, and that the origin has
+	// not confirmed it yet (B.42).
 	Restored bool
 
-	// Covered reports that the set is Restored, not confirmed yet, and that the origin has sent each of its resources again:
-	// none of the last known set is missing.
+	// Covered reports that the set is Restored and that the origin has sent each of its resources again: none of the
+	// last known set is missing.
 	Covered bool
 
-	errors   *[2]Set // what is wrong with resources of each set, by Kind; nil if it never was
-	source   int     // that has the wildcard set
+	errors   *[2]Set // errors of the resources of each set, by Kind; nil if there never were any
+	source   int     // number of the source that has the wildcard set
 	era      uint64  // of the wildcard set: see indexType
 	revision uint64  // of the first generation with this state
 	changed  time.Time
@@ -204,13 +199,13 @@ type Type struct {
 
 var noType = &Type{}
 
-// serves reports whether there is anything to serve of the type.
+// serves reports whether clients of the type get responses.
 func (t *Type) serves() bool { return t.Phase >= Settled || t.ByName.Count() > 0 }
 
 // Source returns the number of the source that has the wildcard set of the type.
 func (t *Type) Source() int { return t.source }
 
-// Changed returns when a resource of the type last came, changed or went.
+// Changed returns when a resource of the type was last added, changed or removed.
 func (t *Type) Changed() time.Time { return t.changed }
 
 func (t *Type) set(kind Kind) *Set {
@@ -228,11 +223,11 @@ func (g *Generation) Type(typeURL string) *Type {
 	return noType
 }
 
-// ChangedSince returns the types and collections of which anything changed after an
-// edition, in the order in which it last did: of many, a reader need not look at each.
-func (g *Generation) ChangedSince(edition uint64) iter.Seq[*Type] { return g.types.since(edition) }
+// ChangedSince returns the types and collections that changed after a revision, in the order of their last change. So
+// a reader of many types need not compare each.
+func (g *Generation) ChangedSince(revision uint64) iter.Seq[*Type] { return g.types.since(revision) }
 
-// Types returns the number of types and collections that the view knows.
+// Types returns the number of types and collections.
 func (g *Generation) Types() int { return g.types.byKey.Len() }
 
 // Last returns the position of the type's newest change of a resource.
@@ -246,7 +241,7 @@ var noErrors = new([2]Set)
 // Errors returns the errors of the resources of one of the type's sets.
 func (t *Type) Errors(of Kind) *Set { return &cmp.Or(t.errors, noErrors)[of] }
 
-// System returns the origin's own version of the type, for people (R091).
+// System returns the origin's own version of the type, which is only shown (R091).
 func (t *Type) System() string {
 	if t.Wildcard.last >= t.ByName.last && t.Wildcard.system != "" {
 		return t.Wildcard.system
@@ -254,33 +249,36 @@ func (t *Type) System() string {
 	return t.ByName.system
 }
 
-// SumsByName reports whether the sum of what subscribers to names see is that of the entries in the set of names, and changes only with
-// their positions (Entry.SumSince).
+// SumsByName reports whether Entry.SumSince is valid for subscribers to names: they see only the entries of the set
+// of names, and each change of a summand has a new Seq.
 func (t *Type) SumsByName() bool {
 	return t.Wildcard.last == 0 && !t.ByName.aliased && !t.ByName.unsteady && t.Errors(ByName).last == 0
 }
 
-// Lookup returns the entry that a subscriber to the name n sees, and when that last changed: the entry of the set of
-// names, also if it is absent; the entry of the wildcard set if the origin sent nothing by name, or never had the
-// resource there, or it expired; nil if the origin has not responded (B.5). The two sets come on two streams of the
-// origin, either of which may lag, so a reader follows one of them. A resource of that name in another origin's
-// wildcard set is not a response to the subscription (R129).
+// Lookup returns the entry that a subscriber to the name n sees, and when that last changed (B.5):
+//
+//   - the entry of the set of names, even if the resource does not exist;
+//   - the entry of the wildcard set, if the origin sent nothing by name, or never had the resource there, or it expired;
+//   - nil, if the origin has not responded.
+//
+// The origin sends the two sets on two streams, either of which may lag, so a reader follows one of them. A resource
+// of that name in the wildcard set of another origin is not a response to the subscription (R129).
 func (t *Type) Lookup(n *Name) (*Entry, Seq) {
-	member, named := t.member(n), t.ByName.Get(n)
+	member, named := t.wildcardEntry(n), t.ByName.Get(n)
 	switch {
 	case named.Present() && !named.yields:
-		return sendable(named, member), named.since
+		return sendable(named, member), named.visibleSince
 	case member.Present() && (named == nil || named.yields):
 		return member, changed(member, named)
 	case named != nil && !named.Present():
-		return named, named.Seq // it is newer than the entry of the wildcard set that took precedence and was removed
+		return named, named.Seq // newer than the entry of the wildcard set, which took precedence and was removed
 	default:
 		return nil, 0 // a tombstone of the wildcard set does not answer a subscription to the name
 	}
 }
 
-// sendable returns the named entry, but the entry of the wildcard set if that has the same content and only its
-// content is still here.
+// sendable returns the named entry. If its content was dropped and the entry of the wildcard set has the same
+// content, it returns that.
 func sendable(named, member *Entry) *Entry {
 	if named.Resource.ContentDropped() && member.shows(named.Resource) && !member.Resource.ContentDropped() {
 		return member
@@ -288,25 +286,25 @@ func sendable(named, member *Entry) *Entry {
 	return named
 }
 
-// member returns the entry of the wildcard set that subscribers to n may be sent.
-func (t *Type) member(n *Name) *Entry {
+// wildcardEntry returns the entry of the wildcard set that subscribers to n may see.
+func (t *Type) wildcardEntry(n *Name) *Entry {
 	if n.source != t.source {
 		return nil
 	}
 	return t.Wildcard.Get(n)
 }
 
-// changed returns when an entry of the wildcard set became what subscribers to its name see: when the named resource
-// expired, if they saw that until then. The same content from the other set is no change (R040).
+// changed returns when subscribers to a name began to see the entry of the wildcard set: when the named resource
+// expired, if they saw that before. Equal content in the other set is no change (R040).
 func changed(member, named *Entry) Seq {
-	if named != nil && named.replaced > member.Seq {
-		return named.since
+	if named != nil && named.replacedSeq > member.Seq {
+		return named.visibleSince
 	}
-	return member.since
+	return member.visibleSince
 }
 
-// Absent reports whether the origin has said, on the open connection, that the name does not exist. After a
-// disconnect it must say so again before a client may be sent a removal (B.7). An expired resource is absent on any
+// Absent reports whether the origin has reported on the open connection that a resource does not exist. After a
+// reconnect it must report it again before clients are sent a removal (B.7). An expired resource is absent on any
 // connection (R107).
 func (g *Generation) Absent(e *Entry) bool {
 	if e == nil || e.Resource != nil {
@@ -316,16 +314,17 @@ func (g *Generation) Absent(e *Entry) bool {
 	return e.Expired || from.Connected && e.epoch == from.epoch
 }
 
-// Sharing is what the values are that readers of a type share.
+// Sharing is the kind of a value that readers of a type share.
 type Sharing int
 
-// What readers share.
+// The kinds of shared values.
 const (
-	SharedSets    Sharing = iota // complete sets, in each form in which clients are sent them
-	SharedChanges                // what changed after a position
+	SharedSets    Sharing = iota // encoded complete sets
+	SharedChanges                // encoded changes after a position
 )
 
-// MaxShared is how many values of a Sharing one version of a type keeps. Most streams are at the same position, or at the one before.
+// MaxShared is how many values of one kind a version of a type keeps. Most streams are at the newest position or at
+// the one before.
 const MaxShared = 8
 
 // memo holds values that readers of one version of a type share, such as encoded
@@ -371,7 +370,7 @@ func find[K comparable](m *memo, of Sharing, key K) *memoized {
 	}
 }
 
-// has reports whether there is a resource of a name, which may be nil.
+// has reports whether subscribers to a name, which may be nil, see a resource.
 func (t *Type) has(n *Name) bool {
 	if n == nil {
 		return false
@@ -391,7 +390,7 @@ const (
 
 var kinds = [...]Kind{Wildcard, ByName}
 
-// holds returns in how many sets of a kind, that of errors included, a name has an entry.
+// holds returns how many entries a name has in the set of a kind and in that of its errors.
 func (t *Type) holds(kind Kind, n *Name) (entries int) {
 	for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
 		if set.Get(n) != nil {

@@ -35,7 +35,7 @@ func TestHintsNameWhatTheLogsHave(t *testing.T) {
 			case 2:
 				o.Trim(time.Now().Add(time.Hour))
 			case 3:
-				o.ForgetMembers(acme)
+				o.ForgetWildcard(acme)
 				said += 3 // it may say something of each
 			case 4: // of another type
 				o.Apply(kind, wire.Update{TypeURL: other, Resources: []*wire.Resource{newResource(t, other, text, "", fmt.Sprint(i))}})

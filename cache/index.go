@@ -11,88 +11,92 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// The index of interest has the watchers of each name. It is at once the wake list of a change, the reference count
-// of the upstream subscriptions, and the place where names become small numbers.
+// The index of interest has the watchers of each name. It is the list of streams to wake for a change, the reference
+// count of the subscriptions at the origins, and the intern table of names. The views of a node group share one.
 type index struct {
-	mu            sync.Mutex
+	mu sync.Mutex
+
+	// Guarded by mu.
 	types         map[string]*indexType
 	collections   int                     // of types, those that are collections
-	followed      int                     // of these, those that somebody follows
-	eras          uint64                  // how many indexType.era there were
+	followed      int                     // of these, those with a subscriber
+	eras          uint64                  // the last indexType.era
 	watches       []*Watch                // by id; nil where free
 	free          []uint32                // ids of watches
-	observers     []*Watch                // of watches, those that Observe made
-	reported      map[*indexType]struct{} // those of which clients have reported what they hold
-	namesLeft     int                     // names in reports whose clients have left
-	pokes         uint64                  // sources whose demand has changed since unlock, one bit for each
-	typesOpenedBy map[string]int          // by peer, of types that the protocol does not know, those that it was the first to ask for
+	observers     []*Watch                // the watches that Observe made
+	reported      map[*indexType]struct{} // types with reports of returning clients
+	namesLeft     int                     // names in reports without a client
+	notify        uint64                  // sources whose demand has changed since unlock, one bit for each
+	typesOpenedBy map[string]int          // number of unknown types by the peer that subscribed to them first
 
-	route     func(typeURL, name string) int // of Config; never nil
+	// Set at creation.
+	route     func(typeURL, name string) int // Config.Route; never nil
 	sources   []*source
-	anonymous []*quota.Share // by source, in their quotas, of watches whose peer is unknown
+	anonymous []*quota.Share // by source: the shares of watches whose peer is unknown
 }
 
-// A source is where the demand waits that one origin has to satisfy.
+// A source has the demand of streams that one origin has to satisfy.
 type source struct {
-	demand []Demand      // changed since its writer took it; guarded by index.mu
-	poke   chan struct{} // one slot: there is something to take
-	quota  quota.Names
+	demand      []Demand      // changes since the last TakeDemand; guarded by index.mu
+	demandReady chan struct{} // has one slot, which is full while demand may be not empty
+	quota       quota.Names
 
-	// reportsUntil is until when reports of clients count although the wildcard set is confirmed. Guarded by index.mu.
+	// reportsUntil is until when reports of clients are accepted although the wildcard set is confirmed. Guarded by
+	// index.mu.
 	reportsUntil time.Time
 
-	withheld atomic.Int64 // names with changes that a gate withholds
-	restored int          // names that are Name.restored; guarded by index.mu
+	withheld atomic.Int64 // number of names whose changes the gate withholds from the rest
+	restored int          // number of names with Name.restored; guarded by index.mu
 }
 
+// An indexType is a type or collection in the index. Guarded by index.mu, but for url and source, which are set at
+// creation.
 type indexType struct {
 	url       string
-	source    int // that has the wildcard set
+	source    int // number of the source that has the wildcard set
 	names     map[string]*Name
-	variants  map[string][]*Name // those that have dynamic parameters, by the name without
+	variants  map[string][]*Name // names with dynamic parameters, by the name without them
 	ids       uint32             // next id of a name
-	freeIDs   []uint32           // of forgotten names
+	freeIDs   []uint32           // ids of released names
 	wildcards []*WildcardWatch
-	watched   int  // sum of the names' watchers
-	queued    bool // the wildcard is in a source's demand
-	tracked   bool // the session subscribed to the wildcard, or lets the subscription linger
+	watched   int  // number of watchers over all names
+	queued    bool // source.demand has the wildcard
+	tracked   bool // the session subscribes to the wildcard at the origin, or lingers
 	refetch   bool // the origin is to be asked again for the wildcard set
-	restored  bool // demand does not say yet that the wildcard set is restored
+	restored  bool // the next demand reports that the wildcard set was restored
 
-	// era changes when the wildcard set is forgotten: what was known of it before says nothing of it now.
+	// era changes when the wildcard set is forgotten: earlier editions do not apply to the set that comes after.
 	era uint64
 
-	collections int    // of a type, those that there are of it
-	openedBy    string // the peer that was the first to ask for it; empty if that is not known, or need not be
+	collections int    // number of collections of a type
+	openedBy    string // the peer that subscribed to an unknown type first; empty if unknown
 
-	refetchedAt time.Time // when the wildcard set was last asked for because of dropped content
+	refetchedAt time.Time // when the wildcard set was last requested because of dropped content
 
-	// lastKnown reports that the wildcard set was confirmed, or restored: it is the last known set.
+	// lastKnown reports that the wildcard set was confirmed or restored: reports of clients are not needed.
 	lastKnown bool
 	reporting [2]reporting // by Kind
 }
 
-// countFollowed counts the subscribers to a collection: somebody began to follow it, or nobody does any more. Other
-// types are not counted.
+// countFollowed adds to the number of collections with a subscriber, if t is a collection.
 func (x *index) countFollowed(t *indexType, by int) {
 	if _, _, is := SplitCollection(t.url); is {
 		x.followed += by
 	}
 }
 
-// A Demand is a change in what streams want of a type: its wildcard set, or one name.
+// A Demand is a change in whether any stream subscribes to the wildcard of a type, or to a name.
 type Demand struct {
 	TypeURL string // or the collection, see Collection
 	Name    *Name  // nil: the wildcard
-	Wanted  bool
-	Refetch bool // subscribed to before, and to be asked for again
+	Wanted  bool   // at least one stream subscribes
+	Refetch bool   // the session has subscribed, and must ask the origin again
 
-	// Restored reports that the wildcard set is restored: the session has to
-	// follow them as if a client had just ceased to, or did still. Names are tracked from
-	// the start, and need no word of it.
+	// Restored reports that the wildcard set was restored from a snapshot: the session must subscribe to it, and
+	// lingers if no stream does. Names that were restored are tracked already.
 	Restored bool
 
-	// By is the first subscriber, and At is when it subscribed; nil if that is not known.
+	// By is the first subscriber, and At is when it subscribed; nil if it is unknown.
 	By *Subscriber
 	At time.Time
 }
@@ -100,11 +104,11 @@ type Demand struct {
 // MaxSources is how many sources a view can have.
 const MaxSources = 64
 
-// want queues a change of demand. Who unlocks the index calls unlock.
-func (x *index) want(t *indexType, n *Name) { x.wantFor(nil, t, n) }
+// queueDemand queues a change of demand. The caller unlocks the index by unlock, which notifies the source.
+func (x *index) queueDemand(t *indexType, n *Name) { x.queueDemandFor(nil, t, n) }
 
-// wantFor is want for what a watch, which may be nil, subscribes to.
-func (x *index) wantFor(w *Watch, t *indexType, n *Name) {
+// queueDemandFor is queueDemand for a subscription of a watch, which may be nil.
+func (x *index) queueDemandFor(w *Watch, t *indexType, n *Name) {
 	queued, from := &t.queued, t.source
 	if n != nil {
 		queued, from = &n.queued, n.source
@@ -118,34 +122,34 @@ func (x *index) wantFor(w *Watch, t *indexType, n *Name) {
 		d.By, d.At = w.by, time.Now()
 	}
 	x.sources[from].demand = append(x.sources[from].demand, d)
-	x.pokes |= 1 << from
+	x.notify |= 1 << from
 }
 
-// unlock unlocks the index, and pokes the sources whose demand has changed.
+// unlock unlocks the index and notifies the sources whose demand has changed.
 func (x *index) unlock() {
-	p := x.pokes
-	x.pokes = 0
+	p := x.notify
+	x.notify = 0
 	x.mu.Unlock()
-	x.poke(p)
+	x.notifySources(p)
 }
 
-// poke informs the sources. The index must not be locked.
-func (x *index) poke(p uint64) {
+// notifySources notifies sources, one bit for each, that there is demand. The index must not be locked.
+func (x *index) notifySources(p uint64) {
 	for ; p != 0; p &= p - 1 {
 		select {
-		case x.sources[bits.TrailingZeros64(p)].poke <- struct{}{}:
-		default: // a poke is waiting already
+		case x.sources[bits.TrailingZeros64(p)].demandReady <- struct{}{}:
+		default: // the source is notified already
 		}
 	}
 }
 
-func (x *index) typ(key string) *indexType {
+func (x *index) ensureType(key string) *indexType {
 	t := x.types[key]
 	if t == nil {
 		typeURL, glob, is := SplitCollection(key)
 		if is {
 			x.collections++
-			x.typ(typeURL).collections++ // which is bounded, however many globs of it there are
+			x.ensureType(typeURL).collections++ // which is bounded, however many globs of it there are
 		}
 		x.eras++
 		t = &indexType{url: key, source: x.route(typeURL, glob), names: make(map[string]*Name), era: x.eras}
@@ -154,18 +158,18 @@ func (x *index) typ(key string) *indexType {
 	return t
 }
 
-// typForWatch is typ for what a watch subscribes to.
-func (x *index) typForWatch(w *Watch, key string) *indexType {
+// ensureTypeFor is ensureType for a subscription of a watch, whose peer is charged for an unknown type.
+func (x *index) ensureTypeFor(w *Watch, key string) *indexType {
 	base := resourceType(key)
 	if x.types[base] == nil && !wire.Known(base) && w.peer != "" {
-		x.typ(base).openedBy = w.peer
+		x.ensureType(base).openedBy = w.peer
 		x.typesOpenedBy[w.peer]++
 	}
-	return x.typ(key)
+	return x.ensureType(key)
 }
 
-// idle reports whether a type or collection can be forgotten, given the generation that readers see: nobody
-// subscribes to it, no session follows it, and nothing is held of it. Types of the protocol stay.
+// idle reports whether a type or collection can be forgotten, given the generation that readers see: no stream and no
+// session subscribes to it, and it has no state. Types of the protocol are never idle.
 func (x *index) idle(t *indexType, g *Generation) bool {
 	if len(t.wildcards)+len(t.names)+t.collections > 0 || t.tracked {
 		return false
@@ -174,7 +178,7 @@ func (x *index) idle(t *indexType, g *Generation) bool {
 	return is || !wire.Known(t.url) && g.Type(t.url).Phase == Unknown
 }
 
-// forget drops a type or collection that is idle, and returns the type of a collection if that is idle now, too.
+// forget removes an idle type or collection. For a collection it returns the type, which may have become idle.
 func (x *index) forget(t *indexType) (of *indexType) {
 	x.dropReports(t, Wildcard)
 	x.dropReports(t, ByName)
@@ -193,7 +197,7 @@ func (x *index) forget(t *indexType) (of *indexType) {
 	return of
 }
 
-// name returns the Name for a text of a type, making one if need be.
+// name returns the Name of a text, a new one if there is none.
 func (x *index) name(t *indexType, text string) *Name {
 	if n := t.names[text]; n != nil {
 		return n
@@ -216,13 +220,12 @@ func (x *index) name(t *indexType, text string) *Name {
 	return n
 }
 
-// release forgets a name that nobody holds any more. Heads that still hold an
-// entry of it are not confused when its id is given away: entries carry their
-// name.
+// release removes a name without subscribers and entries from the index. Its id may be reused although older
+// generations have entries of it: an entry has its name, which Set.Get compares.
 func (t *indexType) release(n *Name) {
 	if n.watchers == nil && n.entries == 0 && !n.queued && !n.tracked && t.names[n.text] == n {
 		delete(t.names, n.text)
-		n.forgotten = true
+		n.released = true
 		t.freeIDs = append(t.freeIDs, n.id)
 		t.releaseVariant(n)
 	}
@@ -239,7 +242,7 @@ func (t *indexType) releaseVariant(n *Name) {
 	}
 }
 
-// all appends all watches to wakes.
+// all appends all watches.
 func (x *index) all(wakes []*Watch) []*Watch {
 	for _, w := range x.watches {
 		if w != nil {
@@ -249,7 +252,7 @@ func (x *index) all(wakes []*Watch) []*Watch {
 	return wakes
 }
 
-// sharesOf opens the shares of a peer in the quotas of all sources, nil where nothing is counted.
+// sharesOf opens the shares of a peer in the quotas of all sources, by source. Nil stands for no quota.
 func (x *index) sharesOf(peer string) []*quota.Share {
 	shares := make([]*quota.Share, len(x.sources))
 	for i, s := range x.sources {
@@ -272,7 +275,8 @@ func closeShares(shares []*quota.Share) {
 	}
 }
 
-// charge charges the peer of a watch for a name, instead of the present one; no peer if w is nil. mu must be held.
+// charge charges the peer of a watch for a name in the place of the present one; no peer if w is nil. The index must
+// be locked.
 func (x *index) charge(n *Name, w *Watch) {
 	was, names := n.chargedTo, x.sources[n.source].quota
 	if n.chargedTo = nil; w != nil {
@@ -282,7 +286,7 @@ func (x *index) charge(n *Name, w *Watch) {
 	names.Charge(was, -1)
 }
 
-// find returns the Name for a text, nil if there is none, or no such type.
+// find returns the Name of a text, nil if there is none. A nil type has no names.
 func (t *indexType) find(text string) *Name {
 	if t == nil {
 		return nil
@@ -290,20 +294,20 @@ func (t *indexType) find(text string) *Name {
 	return t.names[text]
 }
 
-// watchers are the watches of a name. Names to which the same streams subscribed by the same requests share one: what a change of many
-// names costs is then their number and that of the streams, not the product. It is guarded by index.mu.
+// watchers are the watches of a name. Names to which the same streams subscribed by the same requests share one set:
+// so a change of many names costs their number plus that of the streams, not the product. Guarded by index.mu.
 type watchers struct {
 	ids   []uint32 // of watches, sorted; never empty
-	names int      // that have it
+	names int      // number of names with this set
 
-	changed int // how often names of it changed in the edit that is being published
+	changed int // number of changes of these names in the edit that is being published
 
 	// While a watch is added to names, or removed from them:
-	moving int       // names that have it still, and will not
-	moved  *watchers // what they will have; nil if that is not made yet
+	moving int       // names that will get another set
+	moved  *watchers // that set; nil before the first name gets it
 }
 
-// has reports whether a watch is among them. Nil has none.
+// has reports whether a watch is in the set. A nil set is empty.
 func (s *watchers) has(id uint32) bool {
 	if s == nil {
 		return false
@@ -312,7 +316,7 @@ func (s *watchers) has(id uint32) bool {
 	return is
 }
 
-// addWatch adds a watch to names, which may repeat, and returns those that it did not watch before.
+// addWatch adds a watch to names, which may repeat, and returns those to which it was not subscribed.
 func addWatch(id uint32, names []*Name) (added []*Name) {
 	var first *watchers
 	added = startMove(id, names, false)
@@ -333,7 +337,7 @@ func addWatch(id uint32, names []*Name) (added []*Name) {
 	return added
 }
 
-// removeWatch removes a watch from names, which may repeat, and returns those that it watched.
+// removeWatch removes a watch from names, which may repeat, and returns those to which it was subscribed.
 func removeWatch(id uint32, names []*Name) (removed []*Name) {
 	removed = startMove(id, names, true)
 	for _, n := range removed {
@@ -348,7 +352,8 @@ func removeWatch(id uint32, names []*Name) (removed []*Name) {
 	return removed
 }
 
-// startMove returns those of names, each once, that a watch watches or not, and counts them as moving.
+// startMove returns the names, each once, for which it is true or false that the watch is subscribed, as watched
+// says. It counts them as moving.
 func startMove(id uint32, names []*Name, watched bool) (moving []*Name) {
 	for i, n := range names {
 		if n.moving || n.watchers.has(id) != watched {
@@ -367,7 +372,8 @@ func startMove(id uint32, names []*Name, watched bool) (moving []*Name) {
 	return moving
 }
 
-// move returns what one of the moving names has from now on: the same, edited, if all names that have it move.
+// move returns the set that one of the moving names gets: the edited set itself if all of its names move, else an
+// edited copy.
 func (s *watchers) move(edit func(ids []uint32) []uint32) *watchers {
 	switch {
 	case s.moved != nil:

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// reporting returns what is reported of a set.
+// reporting returns the reports about a set.
 func (x *index) reporting(of ReportedSet) *reporting {
 	if t := x.types[of.Key]; t != nil {
 		return &t.reporting[of.Kind]
@@ -14,8 +14,8 @@ func (x *index) reporting(of ReportedSet) *reporting {
 	return new(reporting)
 }
 
-// AwaitReports makes reports count until a time, although the source knows the whole set at once, or another view decides
-// (DelegateReports).
+// AwaitReports makes the view accept reports until a time, although the set is confirmed at once, or another view
+// decides (DelegateReports).
 func (j reportJudge) AwaitReports(until time.Time) {
 	x := &j.w.view.index
 	x.mu.Lock()
@@ -23,17 +23,17 @@ func (j reportJudge) AwaitReports(until time.Time) {
 	x.sources[j.w.source].reportsUntil = until
 }
 
-// A reportJudge decides, for the source of a writer, what clients that reported resources may be told.
+// A reportJudge decides, for the source of a writer, which removals clients that reported resources are sent.
 type reportJudge struct{ w *Writer }
 
-// A ReportedSet is a set of which something was reported.
+// A ReportedSet identifies a set about which there are reports.
 type ReportedSet struct {
 	Key  string
 	Kind Kind
 }
 
-// Reported returns the sets of the writer's source of which something was reported, and when the first report was made that
-// was not judged yet; zero if there is none.
+// Reported returns the sets of the source about which there are reports, and when the first report was made that is
+// not judged yet; zero if all are judged.
 func (j reportJudge) Reported() (sets map[ReportedSet]time.Time) {
 	x := &j.w.view.index
 	x.mu.Lock()
@@ -58,7 +58,7 @@ func (j reportJudge) Reported() (sets map[ReportedSet]time.Time) {
 	return sets
 }
 
-// answersFor reports whether the writer's source answers for what is reported of a set. The index must be locked.
+// answersFor reports whether the source of the writer answers for a set. The index must be locked.
 func (j reportJudge) answersFor(t *indexType, kind Kind) bool {
 	if kind == Wildcard {
 		return t.source == j.w.source
@@ -71,11 +71,10 @@ func (j reportJudge) answersFor(t *indexType, kind Kind) bool {
 	return t.source == j.w.source
 }
 
-// Judge decides for the reports of a set that were made up to a time, and not judged yet, whether the set lacks so
-// much of one that the origin may have lost its state. It returns the names that are lacking of those; no client that
-// reported so is sent their removal, until Withhold says otherwise. Each report is judged by itself: a client that
-// makes up what it holds delays nothing for others. From now on the wildcard set is known: later reports of it do not
-// count.
+// Judge decides for each report about a set that was made up to a time, and is not judged yet, whether so many of its
+// names are missing that the origin may have lost its state. It returns the missing names of these reports: until
+// Withhold, their removal is withheld from the clients of these reports. Each report is judged by itself, so a client
+// that lies about its resources delays nothing for others. The view accepts no further reports about a wildcard set.
 func (j reportJudge) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
 	generation := j.w.Generation()
 	var judged []string
@@ -109,13 +108,13 @@ func (j reportJudge) Judge(of ReportedSet, upTo time.Time) (lacking map[string]s
 	return lacking
 }
 
-// has reports whether a set has a resource of a name. The index must be locked.
+// has reports whether a set has the resource of a name. The index must be locked.
 func (t *indexType) has(set *Set, name string) bool {
 	n := t.names[name]
 	return n != nil && set.Get(n).Present()
 }
 
-// judge decides of a report, and returns what is lacking of it if that is large. The index must be locked.
+// judge decides about a report, and returns its missing names if they are large. The index must be locked.
 func (t *indexType) judge(generation *Generation, r *Report) (lacking []string) {
 	missing, added := t.lacks(generation, r.kind, r.names)
 	r.judged = true
@@ -125,7 +124,7 @@ func (t *indexType) judge(generation *Generation, r *Report) (lacking []string) 
 	return missing
 }
 
-// dropReport forgets a report.
+// dropReport removes a report.
 func (x *index) dropReport(of *reporting, sum reportSum) {
 	if r := of.reports[sum]; r.clients == 0 {
 		x.namesLeft -= len(r.names)
@@ -133,7 +132,7 @@ func (x *index) dropReport(of *reporting, sum reportSum) {
 	delete(of.reports, sum)
 }
 
-// dropReports forgets all reports of a set. The index must be locked.
+// dropReports removes all reports about a set. The index must be locked.
 func (x *index) dropReports(t *indexType, kind Kind) {
 	for sum := range t.reporting[kind].reports {
 		x.dropReport(&t.reporting[kind], sum)
@@ -141,7 +140,8 @@ func (x *index) dropReports(t *indexType, kind Kind) {
 	t.reporting[kind] = reporting{}
 }
 
-// lacks returns what a set lacks of names that were reported, and how many resources it has beside. The index must be locked.
+// lacks returns the reported names that a set does not have, and the number of its resources that were not reported.
+// The index must be locked.
 func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []string, added int) {
 	typ := g.Type(t.url)
 	if kind == ByName {
@@ -166,19 +166,18 @@ func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []s
 		removed[name] = struct{}{}
 	}
 	for _, name := range names {
-		_, gone := removed[name]
+		_, known := removed[name]
 		switch {
 		case t.has(set, name):
 			present++
-		case !gone: // else the origin has said so
+		case !known: // otherwise the origin has removed it
 			missing = append(missing, name)
 		}
 	}
 	return missing, max(set.Count()-present, 0)
 }
 
-// Withhold sets the names of a set, of those that clients have reported, whose removal no client is sent that
-// reported much of them.
+// Withhold sets the names of a set whose removal is withheld from the clients with a large report.
 func (j reportJudge) Withhold(of ReportedSet, names map[string]struct{}) {
 	x := &j.w.view.index
 	x.mu.Lock()
@@ -196,7 +195,7 @@ func (j reportJudge) Withhold(of ReportedSet, names map[string]struct{}) {
 	j.recheckCohorts(of, were)
 }
 
-// recheckCohorts is recheckReported for the clients of cohorts, which read views of their own.
+// recheckCohorts is recheckReported for the clients of all cohorts but the rest.
 func (j reportJudge) recheckCohorts(of ReportedSet, names []string) {
 	for _, s := range j.w.served[:len(j.w.served)-1] {
 		if len(names) == 0 {
@@ -208,7 +207,7 @@ func (j reportJudge) recheckCohorts(of ReportedSet, names []string) {
 	}
 }
 
-// recheckReported wakes the clients that check again which removals they may be sent.
+// recheckReported wakes the clients that must check again which removals they may be sent.
 func (ed *edit) recheckReported(kind Kind, names []string) {
 	ed.dirty = ed.dirty || kind == Wildcard
 	for _, name := range names {
@@ -218,8 +217,7 @@ func (ed *edit) recheckReported(kind Kind, names []string) {
 	}
 }
 
-// StillReported returns the names of a set that are in reports of which much is lacking, with those whose clients have just
-// left.
+// StillReported returns the names of all large reports about a set, including those whose clients have left recently.
 func (j reportJudge) StillReported(of ReportedSet) map[string]struct{} {
 	x := &j.w.view.index
 	x.mu.Lock()
@@ -235,7 +233,7 @@ func (j reportJudge) StillReported(of ReportedSet) map[string]struct{} {
 	return names
 }
 
-// trimReports forgets the reports of clients that have left for good.
+// trimReports removes reports that have been without a client for reportLinger.
 func (j reportJudge) trimReports(now time.Time) {
 	x := &j.w.view.index
 	x.mu.Lock()
@@ -253,14 +251,15 @@ func (j reportJudge) trimReports(now time.Time) {
 	}
 }
 
-// forgetReports forgets a type of which nothing is reported nor withheld.
+// forgetReports removes a type from index.reported if there are no reports about it and nothing is withheld.
 func (x *index) forgetReports(t *indexType) {
 	if t.reporting[Wildcard].empty() && t.reporting[ByName].empty() {
 		delete(x.reported, t)
 	}
 }
 
-// DelegateReports lets the view of another watch decide about the reports of a set, and has the clients check again.
+// DelegateReports makes the view of another watch decide about the reports about a set, and wakes the clients to
+// check again.
 func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
 	fresh := j.undelegated(of)
 	vias := make([]*Report, len(fresh))
@@ -287,7 +286,7 @@ func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
 	}
 }
 
-// undelegated returns the reports of a set that were not passed yet.
+// undelegated returns the reports about a set that are not delegated yet.
 func (j reportJudge) undelegated(of ReportedSet) (fresh []*Report) {
 	x := &j.w.view.index
 	x.mu.Lock()
@@ -300,8 +299,8 @@ func (j reportJudge) undelegated(of ReportedSet) (fresh []*Report) {
 	return fresh
 }
 
-// withholds reports whether removals from a set that clients have reported are being withheld: to another process,
-// the set is not complete then.
+// withholds reports whether removals from a wildcard set are withheld because of reports. A snapshot of the set is
+// not complete then.
 func (v *View) withholds(key string) bool {
 	x := &v.index
 	x.mu.Lock()

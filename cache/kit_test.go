@@ -82,7 +82,7 @@ func (o *origin) name(text string) *Name {
 	return n
 }
 
-// knows reports whether the view knows a name.
+// hasLastKnown reports whether the view knows a name.
 func (o *origin) knows(text string) bool { return o.view.Find(o.typeURL, []string{text})[0] != nil }
 
 func newResource(t tester, typeURL, name, version, content string, aliases ...string) *wire.Resource {

@@ -309,7 +309,7 @@ func TestB5_ForgottenMembersUncoverTheNamed(t *testing.T) {
 		held, sent := o.typ().Lookup(n)
 		same := contentOf(held) == test.want
 		awake(watch)
-		o.ForgetMembers(acme)
+		o.ForgetWildcard(acme)
 		e, seq := o.typ().Lookup(n)
 		if contentOf(e) != test.want || !same && (seq <= sent || !awake(watch)) {
 			t.Errorf("%q: got %q at %d after %d, want %q", test.steps, contentOf(e), seq, sent, test.want)

@@ -33,7 +33,7 @@ func (g *gate) passEdit(ed *edit) []*edit {
 // passTo returns the edit of what the readers of one view see of an edit of latest; nil if nothing passes.
 func (g *gate) passTo(i int, ed *edit) *edit {
 	w, s := g.w, g.served[i]
-	names, shown := ed.txn.noted, s.view.Generation()
+	names, shown := ed.txn.touched, s.view.Generation()
 	began, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
 	if !began && shown.sources[w.source] == g.asServed(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
 		as := &edit{w: w, ledger: s.ledger, gen: shown, typ: typ, index: ed.index}
@@ -43,7 +43,7 @@ func (g *gate) passTo(i int, ed *edit) *edit {
 		}
 	}
 	to := ed.servedEdit(i)
-	g.passNames(s, to, ed, append(names[:len(names):len(names)], to.txn.noted...))
+	g.passNames(s, to, ed, append(names[:len(names):len(names)], to.txn.touched...))
 	*to.gen.ownSource(w.source) = g.asServed(s, shown, ed.gen)
 	return to
 }
@@ -197,7 +197,7 @@ func (to copying) pass(n *Name) {
 	case passDeadline:
 		again := *to.set.Get(n)
 		to.renew(&again, is.Deadline())
-		to.setAlarm(&again)
+		to.setTimer(&again)
 		to.set.put(to.txn, &again)
 	}
 }
@@ -247,7 +247,7 @@ func (g *gate) changeWaits(typeURL string, removal bool) bool {
 // nothing that may be kept. The entry is that of latest; nil is none.
 func (to copying) admits(n *Name, is *Entry) bool {
 	if to.kind == Wildcard {
-		return to.admitsMember(to.set.Get(n))
+		return to.admitsWildcard(to.set.Get(n))
 	}
 	failing, err := to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
 	fails := err != nil && !err.Err.NotFound()
@@ -261,8 +261,8 @@ func (to copying) admits(n *Name, is *Entry) bool {
 	}
 }
 
-// admitsMember is admits for an entry of the wildcard set that readers see.
-func (to copying) admitsMember(seen *Entry) bool {
+// admitsWildcard is admits for an entry of the wildcard set that readers see.
+func (to copying) admitsWildcard(seen *Entry) bool {
 	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 )
 
-// A publisher makes the edits of a writer visible to readers, and wakes the streams that they concern. It belongs to the goroutine of the
-// writer.
+// A publisher makes the edits of a writer visible to readers, and wakes the streams that they concern. It belongs to
+// the goroutine of the writer.
 type publisher struct {
 	w       *Writer        // set at creation
 	cause   Cause          // of the next changes
@@ -19,11 +19,12 @@ type publisher struct {
 	passed  []*edit
 }
 
-// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the thaw.
+// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the
+// thaw.
 func (p *publisher) SetCause(c Cause) { p.cause = c }
 
-// publish makes the new generation visible, to the readers of each view as far as it passes the gate, and only then wakes
-// them.
+// publish stores the new generation: for the readers of each view, as far as it passes the gate. It unlocks the index
+// and then wakes the streams that the change concerns.
 func (p *publisher) publish(edited *edit) {
 	x := &p.w.view.index
 	var follow []*fanout.Fanout
@@ -44,7 +45,7 @@ func (p *publisher) publish(edited *edit) {
 	}
 	x.unlock()
 	if waits {
-		p.w.tellWaiting()
+		p.w.reportWaiting()
 	}
 	for i, watch := range p.wakes {
 		watch.wake()
@@ -58,18 +59,18 @@ func (p *publisher) publish(edited *edit) {
 	}
 }
 
-// mostReused is the most names for which memory is kept between edits.
-const mostReused = 1 << 14
+// maxReused is the largest number of names for which memory is kept between edits.
+const maxReused = 1 << 14
 
 // reuse keeps the memory of an edit's changed names for the next edit.
 func (p *publisher) reuse(changed []*Name) {
-	if cap(changed) <= mostReused {
+	if cap(changed) <= maxReused {
 		p.changed = changed[:0]
 	}
 }
 
-// publishTo shows the readers of a view an edit, and notes whom to wake. It returns what follows the change, and whether
-// something of the type is served for the first time. The index must be locked.
+// publishTo publishes an edit to the readers of a view, and notes the watches to wake. It returns the fan-out of the
+// change, and whether clients of the type get responses for the first time. The index must be locked.
 func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, began bool) {
 	x, old, from := &view.index, view.head.Load(), len(p.wakes)
 	if ed.change.Changed+ed.change.Removed > 0 {
@@ -101,7 +102,7 @@ func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, began boo
 	return f, began
 }
 
-// hint adds hints to the watches of the changed names, of those that read the edited view, and notes whom to wake.
+// hint adds hints to those watches of the changed names that read the edited view, and notes to wake them.
 func (p *publisher) hint(ed *edit) {
 	if len(ed.changed) == 0 {
 		return
@@ -112,7 +113,7 @@ func (p *publisher) hint(ed *edit) {
 	lost := &hint{seq: ed.gen.Seq, n: maxHints}
 	for _, n := range ed.changed {
 		switch s := n.watchers; {
-		case s.changed > maxHints: // too many for any of the watches: one look is for all of them
+		case s.changed > maxHints: // too many hints for any of these watches: no need to try each name
 			p.hintAt(ed, s, lost, lost)
 			s.changed = 0
 		case s.changed > 0:
@@ -125,7 +126,7 @@ func (p *publisher) hint(ed *edit) {
 	clear(ed.changed)
 }
 
-// hintAt adds a hint to the watches that read the edited view, and notes to wake them.
+// hintAt adds a hint to those watches that read the edited view, and notes to wake them.
 func (p *publisher) hintAt(ed *edit, s *watchers, h, lost *hint) {
 	for _, id := range s.ids {
 		watch := p.w.view.index.watches[id]
@@ -138,7 +139,7 @@ func (p *publisher) hintAt(ed *edit, s *watchers, h, lost *hint) {
 	}
 }
 
-// noteWake has a watch be woken for an edit, once.
+// noteWake adds a watch to those that publish wakes, once for each edit.
 func (p *publisher) noteWake(ed *edit, watch *Watch) {
 	if watch.noted != ed.gen.Revision {
 		watch.noted = ed.gen.Revision
@@ -146,8 +147,8 @@ func (p *publisher) noteWake(ed *edit, watch *Watch) {
 	}
 }
 
-// followEdit begins to follow a change, which is about to be published, to the streams that will be woken, and gives
-// it to the trace; nil if nothing asks for that, it concerns no stream, or changes nothing. publish releases it. The
+// followEdit records a change in its trace and begins its fan-out to the streams that will be woken. It returns nil
+// if fan-outs are not configured, no stream will be woken, or nothing changed. The caller releases the fan-out. The
 // index is locked.
 func (p *publisher) followEdit(ed *edit, cause Cause, wakes []*Watch) *fanout.Fanout {
 	if p.w.view.cfg.Fanout == nil || len(wakes) == 0 || ed.change.Changed+ed.change.Removed == 0 {

@@ -10,18 +10,18 @@ import (
 // put stores a resource under a name.
 func (ed setEdit) put(n *Name, r received) {
 	old := ed.set.Get(n)
-	// An alias may come to stand for another resource with the same bytes.
+	// The key is compared, too: an alias may come to stand for another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
-	failed := !r.failing && ed.clearError(n) // then clients have to see it again
+	failed := !r.failing && ed.clearError(n) // then clients must be sent the resource again
 	if same && !failed && ed.w.view.cfg.VersionSource.Same(old.Resource, r.Resource) {
-		ed.keep(old, r)
+		ed.putSameContent(old, r)
 		return
 	}
 	e := &Entry{Name: n, Seq: ed.next(), Resource: r.Resource, Leaf: r.leaf}
 	e.setDeadline(r.deadline)
-	e.since, e.born = e.Seq, e.Seq
+	e.visibleSince, e.created = e.Seq, e.Seq
 	if seen, since := ed.typ.Lookup(n); !failed && seen.shows(r.Resource) {
-		e.since = since
+		e.visibleSince = since
 		ed.inherit(e, seen)
 	}
 	ed.replace(n, old, e)
@@ -32,7 +32,7 @@ func (ed setEdit) put(n *Name, r received) {
 	if ed.kind == ByName {
 		n.stale = false
 	}
-	ed.setAlarm(e)
+	ed.setTimer(e)
 	if old == nil {
 		ed.set.recallPast(e)
 	}
@@ -46,28 +46,28 @@ func (ed setEdit) put(n *Name, r received) {
 	ed.markChanged(n)
 }
 
-// replace counts an entry that replaces an older one, and takes over what outlives
-// the older one.
+// replace counts an entry that replaces an older one, and copies what it inherits: when the resource was created, and
+// the timer.
 func (ed *edit) replace(n *Name, old, e *Entry) {
 	ed.change.Changed++
 	if old == nil {
 		n.entries++
 	}
 	if old.Present() {
-		e.born, e.alarm = old.born, old.alarm
+		e.created, e.timer = old.created, old.timer
 	} else {
 		ed.change.New++
 	}
 }
 
-// keep stores a resource with content that clients have: at most its version is new,
-// or how long it lives, or the content had been dropped.
-func (ed setEdit) keep(old *Entry, r received) {
+// putSameContent stores a resource with unchanged content: its version or its deadline may be new, or the content had
+// been dropped.
+func (ed setEdit) putSameContent(old *Entry, r received) {
 	again, changed := *old, false
 	switch {
 	case old.Resource.OriginVersion == r.OriginVersion && r.deadline.IsZero() && !old.Resource.ContentDropped():
 		ed.change.Same++
-	case old.Resource.OriginVersion == r.OriginVersion: // there was a reason to send it again
+	case old.Resource.OriginVersion == r.OriginVersion: // sent again for its TTL or its content
 	default:
 		again, changed = *old.withVersion(r.Resource), true
 		again.Leaf = r.leaf
@@ -81,12 +81,12 @@ func (ed setEdit) keep(old *Entry, r received) {
 		ed.renew(&again, r.deadline)
 	}
 	if changed || r.Unresolved() || r.DoNotCache {
-		ed.setAlarm(&again)
+		ed.setTimer(&again)
 		ed.set.put(ed.txn, &again)
 	}
 }
 
-// checkReuse records other content under the same version (B.2).
+// checkReuse records that the origin gave different content the same version (B.2).
 func (ed *edit) checkReuse(n *Name, old, r *wire.Resource) {
 	if v := r.OriginVersion; v != "" && v == old.OriginVersion && r.Digest != old.Digest {
 		ed.change.Reused = append(ed.change.Reused, n.text)
@@ -94,37 +94,36 @@ func (ed *edit) checkReuse(n *Name, old, r *wire.Resource) {
 	}
 }
 
-// renew records a new deadline of an entry.
+// renew sets a new deadline of an entry that is not published yet.
 func (ed setEdit) renew(e *Entry, deadline time.Time) {
-	l := e.ownLife()
+	l := e.ownLifetime()
 	l.deadline, l.renewed = deadline, ed.next()
 	ed.change.Renewed++
 	ed.markChanged(e.Name)
 }
 
-// inherit prepares an entry that readers of another one see from now on, without a
-// response, since its content is the same: they may have it under another version, and
-// have to learn how long it lives now. Whether they have read the other's renewals
-// is not known.
+// inherit prepares an entry that replaces another one, with equal content, for the same readers. They get no
+// response, so they may have the content under a version of the other entry. They must be sent the new deadline;
+// whether they have read renewals of the other entry is unknown.
 func (ed *edit) inherit(e, seen *Entry) {
 	e.addVersionsOf(seen)
 	if !e.Deadline().Equal(seen.Deadline()) || seen.Renewed() > 0 {
-		e.ownLife().renewed = ed.next()
+		e.ownLifetime().renewed = ed.next()
 		ed.change.Renewed++
 	}
 }
 
-// yieldFor is how long a named entry yields to the wildcard set at most: then readers see it, whether or not the two
-// agree.
+// yieldFor is how long a named entry yields to the wildcard set at most. Then readers see it even if the two differ.
 const yieldFor = 5 * time.Second
 
-// mayBeOlder reports whether a resource that came by name may be older than the entry of the wildcard set that
-// readers see. The two come on two streams, either of which may skip states of the other, so nothing tells which is
-// newer; but a response is not older than what came before the request. So readers follow a name in the wildcard set
-// until both streams have the same content, if that entry has changed since the origin was asked for the name. From
-// then on they follow the stream of the name, which has all changes in order.
+// mayBeOlder reports whether a resource that was received by name may be older than the entry of the wildcard set
+// that readers see. The origin sends the two on two streams, which may be at different states, and nothing says which
+// is newer. Only one thing is certain: a response is not older than what was received before its request. So if the
+// entry of the wildcard set has changed since the origin was asked for the name, readers follow the wildcard set
+// until both streams have the same content. From then on they follow the stream of the name, which has all changes in
+// order.
 func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
-	member := ed.typ.member(n)
+	member := ed.typ.wildcardEntry(n)
 	if member.shows(r) {
 		return false
 	}
@@ -134,29 +133,29 @@ func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
 	return (old == nil || old.yields) && member.seq() > n.askedAt
 }
 
-// setYield makes a named entry, which is not published yet, yield to the wildcard set if it may be older.
+// setYield makes a named entry that is not published yet yield to the wildcard set if it may be older.
 func (ed setEdit) setYield(e, old, copied *Entry) {
 	switch {
 	case ed.kind == Wildcard:
 		return
-	case copied != nil && copied.Name == e.Name: // of latest, whose positions are others
+	case copied != nil && copied.Name == e.Name: // copied from latest, whose positions cannot be compared
 		e.yields = copied.yields && (!old.Present() || old.yields)
 	default:
 		e.yields = ed.mayBeOlder(e.Name, old, e.Resource)
 	}
-	if e.yields && old != nil { // when readers began to see the wildcard set instead of what expired
-		e.replaced, e.since = old.replaced, old.since
+	if e.yields && old != nil { // when readers began to see the wildcard set, because the named resource expired
+		e.replacedSeq, e.visibleSince = old.replacedSeq, old.visibleSince
 	}
 	if !e.yields || old.Present() {
-		return // if the older one yielded, it is known until when
+		return // an older one that yielded has set until when
 	}
-	if e.alarm == nil {
-		e.alarm = new(alarm)
+	if e.timer == nil {
+		e.timer = new(timer)
 	}
-	e.alarm.yields = ed.now.Add(yieldFor)
+	e.timer.yields = ed.now.Add(yieldFor)
 }
 
-// yieldingEntry returns the named entry to which the wildcard set takes precedence, if that has the name; else nil.
+// yieldingEntry returns the named entry of a name if it yields to the wildcard set, else nil.
 func (ed *edit) yieldingEntry(n *Name) *Entry {
 	if e := ed.typ.ByName.Get(n); e != nil && e.yields && n.source == ed.typ.source {
 		return e
@@ -164,51 +163,51 @@ func (ed *edit) yieldingEntry(n *Name) *Entry {
 	return nil
 }
 
-// endYieldIfSame makes readers of a name follow the named entry, if it has come to have the content of the entry in
-// the wildcard set that they saw instead.
+// endYieldIfSame makes readers of a name follow the named entry, if it yields to an entry of the wildcard set that
+// now has the same content.
 func (ed setEdit) endYieldIfSame(member *Entry) {
 	named := ed.yieldingEntry(member.Name)
 	if ed.kind == ByName || !named.shows(member.Resource) {
 		return
 	}
 	again := *named
-	again.yields, again.since = false, member.since
+	again.yields, again.visibleSince = false, member.visibleSince
 	ed.inherit(&again, member)
-	ed.of(ByName).setAlarm(&again)
+	ed.of(ByName).setTimer(&again)
 	ed.typ.ByName.put(ed.txn, &again)
 }
 
-// yieldTimedOut makes readers follow a named entry that has yielded for long enough. Behind a closed gate it goes on
-// yielding: time is no change that passes.
+// yieldTimedOut makes readers follow a named entry that has yielded for yieldFor. Behind a closed gate it continues
+// to yield: a timer is no change that passes.
 func (ed *edit) yieldTimedOut(named *Entry) {
-	if ed.w.Frozen() && ed.ledger != ed.w.latest && ed.typ.member(named.Name).Present() {
-		named.alarm.yields = ed.now.Add(yieldFor)
-		ed.of(ByName).setAlarm(named)
+	if ed.w.Frozen() && ed.ledger != ed.w.latest && ed.typ.wildcardEntry(named.Name).Present() {
+		named.timer.yields = ed.now.Add(yieldFor)
+		ed.of(ByName).setTimer(named)
 		return
 	}
 	ed.endYield(named)
 }
 
-// endYield publishes a named entry that yielded: from now on it takes precedence over the wildcard set. It takes a
-// position of its own, since the tombstone in the wildcard set may be forgotten before readers see it.
+// endYield makes a named entry take precedence over the wildcard set. It gets a position of its own, because the
+// tombstone in the wildcard set may be dropped before readers see it.
 func (ed *edit) endYield(named *Entry) {
 	again := *named
 	again.Seq, again.yields = ed.next(), !named.Present()
-	again.since = again.Seq
+	again.visibleSince = again.Seq
 	if named.Present() {
-		ed.of(ByName).setAlarm(&again)
+		ed.of(ByName).setTimer(&again)
 	}
 	ed.typ.ByName.put(ed.txn, &again)
 	ed.typ.ByName.compact()
 	ed.of(ByName).markChanged(again.Name)
 }
 
-// showMember replaces the entry that readers saw under a name until now by that of the wildcard set, which has the
+// showWildcardEntry prepares the entry of the wildcard set for readers who saw another entry of the name with the
 // same content.
-func (ed *edit) showMember(n *Name, seen *Entry) {
+func (ed *edit) showWildcardEntry(n *Name, seen *Entry) {
 	member := ed.typ.Wildcard.Get(n)
 	if member == seen {
-		return // they saw it all along
+		return // they see it already
 	}
 	shown := *member
 	ed.inherit(&shown, seen)
@@ -223,20 +222,21 @@ func (ed setEdit) putError(n *Name, err *wire.ResourceError) {
 		return
 	}
 	e := &Entry{Name: n, Seq: ed.next(), Err: err}
-	e.born = e.Seq
+	e.created = e.Seq
 	switch {
 	case old == nil:
 		n.entries++
 	case old.Err.Denied() == err.Denied():
-		e.born = old.born
-	case old.Err.Denied() && ed.set.Get(n).Present(): // to some clients: now it only fails, and they go on with the last good content
+		e.created = old.created
+	case old.Err.Denied() && ed.set.Get(n).Present(): // clients that were sent the denial need the last good content again
 		ed.announceAgain(n)
 	}
 	set.put(ed.txn, e)
 	ed.markChanged(n)
 }
 
-// announceAgain gives the entry of a name, if there is one, a new position: clients are sent it although nothing about it has changed.
+// announceAgain gives the entry of a name, if there is one, a new position: clients are sent it although it has not
+// changed.
 func (ed setEdit) announceAgain(n *Name) {
 	e := ed.set.Get(n)
 	if e == nil {
@@ -244,7 +244,7 @@ func (ed setEdit) announceAgain(n *Name) {
 	}
 	again := *e
 	again.Seq = ed.next()
-	again.since = again.Seq
+	again.visibleSince = again.Seq
 	if ed.kind == Wildcard && !e.Present() {
 		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, again.Seq, ed.now})
 	}
@@ -286,7 +286,7 @@ func (t *Type) hasWholeError() bool {
 	return false
 }
 
-// clearWholeError removes the error of the wildcard set as a whole: some resources have come.
+// clearWholeError removes the error of the wildcard set as a whole, because the origin has sent resources.
 func (ed *edit) clearWholeError() {
 	if n := ed.index.names[wholeName(ed.typ.URL)]; n != nil && ed.of(Wildcard).clearError(n) {
 		ed.index.release(n)

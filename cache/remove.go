@@ -7,8 +7,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// removeMember replaces the entry of a name in the wildcard set by a tombstone. A nil name has none.
-func (ed setEdit) removeMember(n *Name) {
+// removeFromWildcard replaces the entry of a name in the wildcard set by a tombstone. A nil name has none.
+func (ed setEdit) removeFromWildcard(n *Name) {
 	if n == nil {
 		return
 	}
@@ -27,13 +27,14 @@ func (ed setEdit) putTombstone(old *Entry) {
 	ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{e.Name, e.Seq, time.Now()})
 	ed.change.Removed++
 	ed.markChanged(e.Name)
-	if named := ed.yieldingEntry(old.Name); named != nil && !named.Present() { // content that may be older than this removal goes on yielding
+	// A named resource that exists may be older than this removal, and continues to yield.
+	if named := ed.yieldingEntry(old.Name); named != nil && !named.Present() {
 		ed.endYield(named)
 	}
 }
 
-// putAbsent records that a name does not exist. The same answer on another
-// connection changes nothing for clients that have had it, but others can have it now.
+// putAbsent records that a resource does not exist. If that was recorded on an earlier connection, the entry gets no
+// new position: only clients that have not been sent the removal are sent it now.
 func (ed setEdit) putAbsent(n *Name, old *Entry) {
 	ed.answered(n)
 	n.stale = false
@@ -45,9 +46,9 @@ func (ed setEdit) putAbsent(n *Name, old *Entry) {
 		ed.change.Removed++
 		e := ed.newTombstone(old)
 		e.Prior, e.yields = priorOf(old.Resource), old.yields
-		if seen, since := ed.typ.Lookup(n); e.yields && seen.Present() && ed.typ.member(n).shows(seen.Resource) {
-			e.since = since
-			ed.showMember(n, seen)
+		if seen, since := ed.typ.Lookup(n); e.yields && seen.Present() && ed.typ.wildcardEntry(n).shows(seen.Resource) {
+			e.visibleSince = since
+			ed.showWildcardEntry(n, seen)
 		}
 		ed.set.put(ed.txn, e)
 	default:
@@ -58,11 +59,11 @@ func (ed setEdit) putAbsent(n *Name, old *Entry) {
 	ed.markChanged(n)
 }
 
-// announceAbsence gives the absence of a resource a new position: clients were sent an error for it,
-// and now they learn that it does not exist.
+// announceAbsence records that a resource does not exist, at a new position: clients that were sent an error for it
+// must be sent the removal.
 func (ed setEdit) announceAbsence(n *Name) {
 	e := &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch()}
-	e.since, e.born = e.Seq, e.Seq
+	e.visibleSince, e.created = e.Seq, e.Seq
 	if ed.set.Get(n) == nil {
 		n.entries++
 	}
@@ -74,15 +75,15 @@ func (ed setEdit) announceAbsence(n *Name) {
 }
 
 func (ed *edit) newTombstone(old *Entry) *Entry {
-	e := &Entry{Name: old.Name, Seq: ed.next(), born: old.born, replaced: old.Seq, epoch: ed.epoch(), Leaf: old.Leaf}
-	e.since = e.Seq
+	e := &Entry{Name: old.Name, Seq: ed.next(), created: old.created, replacedSeq: old.Seq, epoch: ed.epoch(), Leaf: old.Leaf}
+	e.visibleSince = e.Seq
 	if t := resourceType(ed.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
 		e.Prior = priorOf(old.Resource)
 	}
 	return e
 }
 
-// priorOf returns what is kept of a resource that was removed.
+// priorOf returns what Entry.Prior keeps of a removed resource.
 func priorOf(r *wire.Resource) *wire.Resource {
 	if r.DoNotCache && !r.ContentDropped() {
 		return r.DropContent()
@@ -90,7 +91,8 @@ func priorOf(r *wire.Resource) *wire.Resource {
 	return r
 }
 
-// Trim forgets removals that every wildcard stream was sent, or that are too old. Call it now and then.
+// Trim drops tombstones that all wildcard streams were sent, or that are too old, and other outdated state. The owner
+// of the writer calls it periodically.
 func (w *Writer) Trim(now time.Time) {
 	w.fanouts.EndOld(now)
 	w.trimReports(now)
@@ -104,7 +106,7 @@ func (w *Writer) Trim(now time.Time) {
 	}
 }
 
-// passed returns up to where no wildcard stream of a type needs removals any more.
+// passed returns the position up to which no wildcard stream of a type needs tombstones.
 func (v *View) passed(key string) Seq {
 	x := &v.index
 	x.mu.Lock()
@@ -120,11 +122,13 @@ func (v *View) passed(key string) Seq {
 	return passed
 }
 
-// passed reports whether a removal may be forgotten: all wildcard streams were sent it, or it is old.
+// passed reports whether a tombstone may be dropped: all wildcard streams were sent the removal, or it is older than
+// a time.
 func (tomb *tombstone) passed(passed Seq, old time.Time) bool {
 	return tomb.seq <= passed || tomb.at.Before(old)
 }
 
+// trim drops the tombstones of a type that may be dropped.
 func (w *Writer) trim(of *ledger, key string, passed Seq, now time.Time) {
 	ed := w.beginOn(of, key)
 	set, tombs := &ed.typ.Wildcard, of.tombstones[key]
@@ -144,17 +148,18 @@ func (w *Writer) trim(of *ledger, key string, passed Seq, now time.Time) {
 	w.publish(ed)
 }
 
-// largeNames and largeFraction bound the removals that are believed at once (B.15).
+// More than largeNames removals that are also more than largeFraction of a set are large (B.15).
 const (
 	largeNames    = 10
 	largeFraction = 0.1
 )
 
-// LargeRemoval reports whether so many removals from a set of a type, which had so many resources and got so many new ones,
-// look like an origin that has lost its state: all of them, or more than half, or more than ten and more than a tenth.
+// LargeRemoval reports whether removals from a set of a type look like an origin that lost its state: all resources,
+// or more than half, or more than ten and more than a tenth. The set had some number of resources, and others were
+// added in the same response.
 //
-// New listeners and scoped routes are subtracted: a held listener would make Envoy reject its renamed successor on the same
-// address. Of types whose removals are data, no number is large.
+// Added listeners and scoped routes are subtracted from the removals: if the removal of a listener were held, Envoy
+// would reject its renamed successor on the same address. For types whose removals are data, no number is large.
 func LargeRemoval(typeURL string, removed, had, added int) bool {
 	switch {
 	case RemovalsAreData(typeURL):
@@ -165,28 +170,28 @@ func LargeRemoval(typeURL string, removed, had, added int) bool {
 	return removed > 0 && (removed >= had || 2*removed > had || removed > largeNames && float64(removed) > largeFraction*float64(had))
 }
 
-// RemovalsAreData reports whether resources of a type come and go as a matter of course, as endpoints do. To Tender, types
-// that it does not know, such as Istio's addresses, are of that kind.
+// RemovalsAreData reports whether resources of a type are regularly added and removed, as endpoints are. Unknown
+// types, such as Istio's addresses, count as such.
 func RemovalsAreData(typeURL string) bool {
 	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || !wire.Known(typeURL)
 }
 
-// forgetName removes all that is held by a name.
+// forgetName removes the entries of a name from the set of names.
 func (ed *edit) forgetName(n *Name) {
-	ed.txn.note(n)
+	ed.txn.touch(n)
 	ed.w.view.index.dropRestored(n)
 	ed.dropEntry(&ed.typ.ByName, n)
 	ed.of(ByName).clearError(n)
 	ed.index.release(n)
 }
 
-// forgetMembers empties the wildcard set.
-func (ed *edit) forgetMembers() {
+// clearWildcard empties the wildcard set.
+func (ed *edit) clearWildcard() {
 	for e := range ed.typ.Wildcard.Since(0) {
 		if named := ed.yieldingEntry(e.Name); named != nil && e.Present() {
 			ed.endYield(named)
 		}
-		ed.txn.note(e.Name)
+		ed.txn.touch(e.Name)
 		e.Name.entries--
 		ed.index.release(e.Name)
 	}
@@ -198,10 +203,9 @@ func (ed *edit) forgetMembers() {
 	delete(ed.ledger.tombstones, ed.typ.URL)
 }
 
-// Expire removes resources whose time to live is over, for every client and whether or not
-// the origin is connected (R107), and drops content that may not be kept, and answers
-// that an alias stands for nothing. It returns when to call it again; a zero time if
-// there is nothing to expire.
+// Expire processes the timers that are due: it removes resources whose TTL ended, whether or not the origin is
+// connected (R107), and drops content that may not be cached, and answers that an alias stands for no resource. It
+// returns when to call it again; zero if there are no timers.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
 	for _, l := range w.ledgers {
 		w.expire(l, now)
@@ -211,21 +215,21 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 			next = l.due[0].at
 		}
 	}
-	w.tellWaiting()
+	w.reportWaiting()
 	return next
 }
 
-// expire is Expire for the newest generation of a ledger.
+// expire is Expire for the generation of a ledger.
 func (w *Writer) expire(of *ledger, now time.Time) {
 	generation := of.generation()
 	for len(of.due) > 0 && !now.Before(of.due[0].at) {
 		key := of.due[0].key
 		if generation.Type(key) == noType {
-			heap.Pop(&of.due) // of a forgotten collection
+			heap.Pop(&of.due) // the type or collection was forgotten
 			continue
 		}
 		ed := w.beginOn(of, key)
-		ed.now, ed.txn.noting = now, w.closed()
+		ed.now, ed.txn.recording = now, w.closed()
 		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
 			d := heap.Pop(&of.due).(deadline)
 			ed.of(d.kind).handleDeadline(d)
@@ -233,39 +237,39 @@ func (w *Writer) expire(of *ledger, now time.Time) {
 		ed.typ.ByName.compact()
 		ed.typ.Wildcard.compact()
 		for _, s := range w.served {
-			if s.ledger == of && w.closed() { // else passing the gate does it
-				w.withhold(s, ed, w.Generation().Type(key), ed.txn.noted)
+			if s.ledger == of && w.closed() { // otherwise passEdit does that
+				w.withhold(s, ed, w.Generation().Type(key), ed.txn.touched)
 			}
 		}
 		w.publish(ed)
 	}
 }
 
-// handleDeadline does what an entry's deadline requires, if it still stands.
+// handleDeadline processes a deadline, unless it is outdated.
 func (ed setEdit) handleDeadline(d deadline) {
 	e := ed.set.Get(d.name)
-	if !e.awaited(d.at) {
+	if !e.timerStands(d.at) {
 		return
 	}
-	e.alarm.queued = time.Time{}
+	e.timer.queued = time.Time{}
 	switch r := e.Resource; {
-	case e.alarm.due.IsZero() || ed.now.Before(e.alarm.due):
-		ed.queueAlarm(e)
+	case e.timer.due.IsZero() || ed.now.Before(e.timer.due):
+		ed.queueTimer(e)
 	case e.Expires() && !ed.now.Before(e.Deadline()):
 		ed.expireEntry(e)
-	case e.yields && !ed.now.Before(e.alarm.yields):
+	case e.yields && !ed.now.Before(e.timer.yields):
 		ed.yieldTimedOut(e)
 	case (r.DoNotCache || r.Unresolved()) && !r.ContentDropped():
 		dropped := *e
-		dropped.Resource, dropped.ownLife().contentDropped = r.DropContent(), ed.now
+		dropped.Resource, dropped.ownLifetime().contentDropped = r.DropContent(), ed.now
 		ed.set.contentDroppedAt = ed.now
-		ed.setAlarm(&dropped)
+		ed.setTimer(&dropped)
 		ed.set.put(ed.txn, &dropped)
 	}
 }
 
-// expireEntry removes an entry whose time to live is over. The same name in the wildcard set is not affected.
-// The next subscriber has the origin asked, which may still have the resource.
+// expireEntry removes a resource whose TTL ended. The same name in the wildcard set is not affected. The next
+// subscriber causes a new request, since the origin may still have the resource.
 func (ed setEdit) expireEntry(e *Entry) {
 	if ed.kind == Wildcard {
 		ed.putTombstone(e)

@@ -6,40 +6,41 @@ import (
 	"time"
 )
 
-// The resources that returning clients report are the only last known set of a view that begins empty (B.7). The index keeps
-// the reports until the set is confirmed. Then the writer's side judges them, and decides which names no client may be sent as removed.
+// A view that begins empty has no last known set but the resources that returning clients report (B.7). The index
+// keeps the reports until the set is confirmed. Then the session compares them with the set, and decides which
+// removals are withheld from these clients.
 
-// AllNames stands, among the names of a report, for a set of which the client says only that it has one: a SotW client
-// reports a version and no names.
+// AllNames stands in a report for the whole set: a SotW client reports a version and no names.
 const AllNames = "*"
 
 const (
-	// reportLinger is how long a report outlives its last client: clients that are sent away come back.
+	// reportLinger is how long a report is kept after its last client has left: a client whose stream is closed
+	// returns.
 	reportLinger = 5 * time.Minute
 
-	// maxLeftNames bounds the names in a view's reports whose clients have left.
+	// maxLeftNames limits the names in reports of a view whose clients have left.
 	maxLeftNames = 100_000
 )
 
-// A Report is what returning clients say they hold of a set. Clients that say the same share one. Its methods may be
-// called from any goroutine, and of a nil Report, which withholds nothing.
+// A Report has the resources of a set that returning clients reported. Clients with equal reports share one. Its
+// methods may be called from any goroutine, and for a nil Report, which withholds nothing.
 type Report struct {
-	// Immutable.
+	// Set at creation.
 	view  *View
 	typ   *indexType
 	kind  Kind
 	sum   reportSum
-	names []string // that may be gone
-	size  int      // of all that the client holds
+	names []string // resources that the client has and that may have been removed
+	size  int      // number of all resources that the client has
 	at    time.Time
 
 	// Guarded by index.mu.
 	clients   int
-	left      time.Time // when the last of them did
+	left      time.Time // when the last client closed it
 	judged    bool
-	large     bool    // the set lacks so much of it that the origin may have lost its state
+	large     bool    // so many of its names are missing from the set that the origin may have lost its state
 	delegated bool    // another view decides
-	delegate  *Report // there; nil if that withholds nothing of it
+	delegate  *Report // the report in the other view; nil if that withholds nothing
 }
 
 // reportSum identifies a report by its content.
@@ -59,28 +60,29 @@ func sumOfReport(names []string, size int) (sum reportSum) {
 	return sum
 }
 
-// reporting is what is reported of one set of a type: nothing, nearly always. It is guarded by index.mu.
+// reporting has the reports about one set of a type: nearly always none. Guarded by index.mu.
 type reporting struct {
 	reports map[reportSum]*Report
-	held    map[string]struct{} // names that clients may not be told are gone
+	held    map[string]struct{} // names whose removal is withheld
 }
 
 func (of *reporting) empty() bool { return len(of.reports)+len(of.held) == 0 }
 
-// Report records what a returning client holds: names that may have been removed, of so many resources in all. For
-// the wildcard set that is all that it did not ask for by name, or [AllNames]; for the set of names, those that the
-// view has never received. It returns nil if nothing of it can be withheld: if too few names could be removed, and
-// for the wildcard set, if the set was confirmed or restored, unless much of what the client holds is being withheld.
-// The client closes it.
+// Report records the resources that a returning client has: the names of those that may have been removed, and the
+// number of all. For the wildcard set the names are all to which the client did not subscribe by name, or [AllNames];
+// for the set of names, those that the view has never received. The caller closes the report.
+//
+// It returns nil if no removal can be withheld: if there are too few names, and for a wildcard set that was confirmed
+// or restored, unless many of the client's resources are being withheld already.
 func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report {
 	x := &w.view.index
 	x.mu.Lock()
-	t := x.typ(key)
+	t := x.ensureType(key)
 	from := t.source
 	if kind == ByName {
 		from = x.name(t, names[0]).source
 	}
-	late := kind == Wildcard && x.knows(t)
+	late := kind == Wildcard && x.hasLastKnown(t)
 	if !t.counts(w.view.Generation(), kind, names, size, late) {
 		x.mu.Unlock()
 		return nil
@@ -94,17 +96,18 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	r.clients++
 	x.reported[t] = struct{}{}
 	x.mu.Unlock()
-	x.poke(1 << from)
+	x.notifySources(1 << from)
 	return r
 }
 
-// knows reports whether the view itself has the last known set of a type's members.
-func (x *index) knows(t *indexType) bool {
+// hasLastKnown reports whether the view itself has the last known wildcard set of a type, so that it needs no
+// reports.
+func (x *index) hasLastKnown(t *indexType) bool {
 	from := x.sources[t.source]
 	return t.lastKnown && !time.Now().Before(from.reportsUntil)
 }
 
-// counts reports whether anything of a report can be withheld.
+// counts reports whether any removal can be withheld because of a report.
 func (t *indexType) counts(g *Generation, kind Kind, names []string, size int, late bool) bool {
 	switch {
 	case RemovalsAreData(resourceType(t.url)):
@@ -116,7 +119,7 @@ func (t *indexType) counts(g *Generation, kind Kind, names []string, size int, l
 	}
 }
 
-// report returns the report of clients that say the same, a new one of no view if there is none.
+// report returns the report with the same resources, a new one without a view if there is none.
 func (t *indexType) report(kind Kind, names []string, size int) *Report {
 	of, sum := &t.reporting[kind], sumOfReport(names, size)
 	r := of.reports[sum]
@@ -130,13 +133,13 @@ func (t *indexType) report(kind Kind, names []string, size int) *Report {
 	return r
 }
 
-// large reports whether a set lacks so much of a report, and has so many other resources, that it looks like an
-// origin that lost its state. One missing name of one that a client asked for does not.
+// large reports whether the numbers of missing and of added resources look like an origin that lost its state. A
+// single missing resource that was subscribed to by name does not.
 func (t *indexType) large(kind Kind, missing, size, added int) bool {
 	return (kind == Wildcard || missing > 1) && LargeRemoval(resourceType(t.url), missing, size, added)
 }
 
-// joins reports whether much of what a client holds is being withheld already.
+// joins reports whether the removals of many of a client's resources are being withheld already.
 func (t *indexType) joins(g *Generation, names []string, size int) bool {
 	of := &t.reporting[Wildcard]
 	if len(of.held) == 0 {
@@ -181,7 +184,7 @@ func (r *Report) Close() {
 	x.namesLeft += len(r.names)
 }
 
-// Removable returns those of names, which seem to be removed, whose removal the client may be sent.
+// Removable returns those names whose removal the client may be sent.
 func (r *Report) Removable(names []string) []string {
 	if r == nil || len(names) == 0 {
 		return names
@@ -196,7 +199,7 @@ func (r *Report) Removable(names []string) []string {
 	defer x.mu.Unlock()
 	of := &r.typ.reporting[r.kind]
 	switch {
-	case !r.judged && (r.kind == ByName || !x.knows(r.typ)):
+	case !r.judged && (r.kind == ByName || !x.hasLastKnown(r.typ)):
 		return nil
 	case !r.large:
 		return names
@@ -204,7 +207,7 @@ func (r *Report) Removable(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.held[name]; return held })
 }
 
-// WithholdsAll reports whether the client, which reported [AllNames], may not be sent an empty set.
+// WithholdsAll reports whether a client that reported [AllNames] must not be sent an empty set.
 func (r *Report) WithholdsAll() bool {
 	if r == nil {
 		return false

@@ -117,7 +117,7 @@ func TestH04_ForgottenMembersAreNoLastKnownSet(t *testing.T) {
 	watch.UnsubscribeAll(wildcard)
 	r.Close()
 	w.TakeDemand()
-	if !w.ForgetMembers(wire.ClusterType) {
+	if !w.ForgetWildcard(wire.ClusterType) {
 		t.Fatal("the members are wanted")
 	}
 	if x := &w.view.index; x.namesLeft != 0 {

@@ -237,7 +237,7 @@ func TestStateLeavesFirstStateOut(t *testing.T) {
 	}
 	w.UnsubscribeAll(all)
 	o.TakeDemand()
-	o.ForgetMembers(acme)
+	o.ForgetWildcard(acme)
 	if step := o.next(&state); !step.Broken || state.Digest() != "" {
 		t.Errorf("the set was forgotten: the step is %+v, the digest %q", step, state.Digest())
 	}
@@ -361,7 +361,7 @@ func (h *rolledBack) happens(o *origin, step string, kind Kind, name, version st
 	if step == "members" { // those who follow them leave, and return
 		h.watches[o].UnsubscribeAll(h.all[o])
 		o.TakeDemand()
-		o.ForgetMembers(acme)
+		o.ForgetWildcard(acme)
 		h.all[o] = h.watches[o].SubscribeAll(acme)
 		o.TakeDemand()
 		return

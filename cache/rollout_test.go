@@ -78,7 +78,7 @@ func (h *rolloutHistory) happens(t *rapid.T) drawn {
 		case d.step == "members": // those who follow them leave, and return
 			h.watches[i].UnsubscribeAll(h.all[i][d.key])
 			o.TakeDemand()
-			o.ForgetMembers(d.key)
+			o.ForgetWildcard(d.key)
 			h.all[i][d.key] = h.watches[i].SubscribeAll(d.key)
 			o.TakeDemand()
 		case d.step == "lost":

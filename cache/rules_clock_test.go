@@ -93,7 +93,7 @@ func TestH14_StoredTimes(t *testing.T) {
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x"), o.resource("b", "1", "x")}})
 	o.SetPhase(acme, Confirmed)
 	e := o.typ().Wildcard.Get(o.name("a"))
-	e.life = &life{deadline: clockSet(t, e.Deadline(), -24*time.Hour)}
+	e.ttl = &lifetime{deadline: clockSet(t, e.Deadline(), -24*time.Hour)}
 	s, _ := o.Snapshot(true)
 	for _, got := range stored(t, s).Types[0].Wildcard.Entries {
 		if left := time.Until(got.Deadline); got.Name == "a" && (left <= 0 || left > time.Minute) || got.Name == "b" && !got.Deadline.IsZero() {

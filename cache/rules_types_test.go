@@ -24,7 +24,7 @@ func TestB35_TypesThatNobodyAsksForAreForgotten(t *testing.T) {
 		return func() {
 			w.UnsubscribeAll(wc)
 			o.TakeDemand()
-			o.ForgetMembers(typeURL)
+			o.ForgetWildcard(typeURL)
 		}
 	}
 	for _, tt := range []struct {
@@ -81,7 +81,7 @@ func TestB35_TypesThatNobodyAsksForAreForgotten(t *testing.T) {
 			w.UnsubscribeAll(members)
 			o.TakeDemand()
 			again := w.Subscribe(acme, []string{"a"})
-			o.ForgetMembers(acme)
+			o.ForgetWildcard(acme)
 			w.Unsubscribe(acme, again)
 			o.TakeDemand()
 		}},

@@ -12,37 +12,36 @@ import (
 
 // A txn is one series of changes to the sets of a type. It must not be used after a reader has got one of them.
 type txn struct {
-	edit   immutable.Edit
-	noting bool
-	noted  []*Name // that were put or dropped, if noting; some more than once
+	edit      immutable.Edit
+	recording bool
+	touched   []*Name // names whose entries were put or dropped, if recording; some more than once
 }
 
-func (x *txn) note(n *Name) {
-	if x.noting {
-		x.noted = append(x.noted, n)
+func (x *txn) touch(n *Name) {
+	if x.recording {
+		x.touched = append(x.touched, n)
 	}
 }
 
 // A setLog has the names of a set in the order in which their entries changed.
 type setLog = immutable.Log[*Name, Seq]
 
-// A Set is one of a type's two sets: its entries, and the log of the order in which they last changed. A name that
-// changes again moves to the log's end, so reading the changes since a position costs the number of changes and not
-// of resources.
+// A Set is one of a type's two sets: its entries, and the log of the order in which they last changed. Reading the
+// changes since a position costs the number of changes, not that of resources. A published set is immutable.
 type Set struct {
 	table    immutable.Table[Entry] // by the ids of names
 	log      setLog                 // of changes
 	renewals setLog                 // of renewed times to live
 	totals
 
-	aliased  bool // some resource was received under an alias
-	limited  bool // some resource was to expire
-	unsteady bool // some entry came to count otherwise without a change that readers are sent
+	aliased  bool // some entry has, or had, a resource of another name
+	limited  bool // some entry has, or had, a TTL
+	unsteady bool // the summand of some entry changed without a change of its Seq
 
-	system      string // system_version_info of the last response
+	system      string // system_version_info of the last response of the origin
 	last        Seq    // of the newest change
 	lastRemoval Seq    // of the newest removal
-	floor       Seq    // of the newest removal that the set no longer remembers
+	floor       Seq    // of the newest removal whose tombstone was dropped
 
 	renewed Seq // of the newest renewal
 
@@ -51,7 +50,7 @@ type Set struct {
 	setHistory
 }
 
-// totals are derived from the entries of a set.
+// totals are sums over the entries of a set.
 type totals struct {
 	live           int             // entries in table, absent ones included
 	count          int             // resources present
@@ -92,21 +91,20 @@ func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
 	}
 }
 
-// ChangedSince returns at most how many entries changed after p.
+// ChangedSince returns an upper bound of the number of entries that changed after p.
 func (s *Set) ChangedSince(p Seq) int { return len(s.log) - s.log.After(p) }
 
 // Count returns the number of resources present.
 func (s *Set) Count() int { return s.count }
 
-// Bytes returns how many bytes the resources present have as they are sent. Views share
-// what they hold of equal ones.
+// Bytes returns the encoded size of the resources present. Views share the memory of equal ones.
 func (s *Set) Bytes() int64 { return s.bytes }
 
-// Aliased reports whether the set may hold one resource under several names.
+// Aliased reports whether the set may have one resource under several names.
 func (s *Set) Aliased() bool { return s.aliased }
 
-// Align returns the newest position at or before p at which something changed.
-// Readers at positions that align to the same one have the same to read.
+// Align returns the newest position at or before p at which an entry changed. Readers at positions that align to the
+// same one need the same changes.
 func (s *Set) Align(p Seq) Seq {
 	if at := s.log.After(p); at > 0 {
 		return s.log[at-1].At
@@ -120,20 +118,20 @@ func (s *Set) TTLs() int { return s.ttls }
 // Renewed returns the position of the newest renewal of a resource's time to live.
 func (s *Set) Renewed() Seq { return s.renewed }
 
-// Limited reports whether any of the resources that the set has ever held was to
-// expire: a client may have lost it without a word (C31).
+// Limited reports whether any resource that the set has ever had had a TTL: a client may have removed it without a
+// response (C31).
 func (s *Set) Limited() bool { return s.limited }
 
-// ContentDropped returns of how many of the resources present the content was dropped.
+// ContentDropped returns the number of resources present whose content was dropped.
 func (s *Set) ContentDropped() int { return s.contentDropped }
 
 // LastContentDrop returns when the content of a resource was last dropped.
 func (s *Set) LastContentDrop() time.Time { return s.contentDroppedAt }
 
-// Sum identifies the content of the resources present.
+// Sum returns the fingerprint of the resources present.
 func (s *Set) Sum() fingerprint.Sum { return s.sum }
 
-// System returns the origin's own version of the set, for people (R091).
+// System returns the origin's own version of the set, which is only shown (R091).
 func (s *Set) System() string { return s.system }
 
 // Last returns the position of the newest change.
@@ -142,14 +140,13 @@ func (s *Set) Last() Seq { return s.last }
 // LastRemoval returns the position of the newest removal.
 func (s *Set) LastRemoval() Seq { return s.lastRemoval }
 
-// Floor returns the newest removal that the set has forgotten: a reader at an
-// earlier position cannot learn from the log what was removed (B.11).
+// Floor returns the position of the newest removal whose tombstone was dropped: the log does not have all removals
+// for a reader at an earlier position (B.11).
 func (s *Set) Floor() Seq { return s.floor }
 
-// put records a changed entry. The log's array is shared with older generations: they
-// see only their own length of it, and nobody but the one writer appends.
+// put stores an entry, and appends its name to the logs if its Seq, or its renewal, is a new one.
 func (s *Set) put(by *txn, e *Entry) {
-	by.note(e.Name)
+	by.touch(e.Name)
 	old := s.Get(e.Name)
 	if e.formerSeq = noSeq; old != nil {
 		e.recordPast(old)
@@ -171,7 +168,7 @@ func (s *Set) put(by *txn, e *Entry) {
 	}
 }
 
-// recordFormer records in an entry what the sum of the set had of the entry that it replaces.
+// recordFormer records the summand of the entry that an entry replaces, for SumSince.
 func (s *Set) recordFormer(old, e *Entry) {
 	switch {
 	case old.yields:
@@ -184,15 +181,15 @@ func (s *Set) recordFormer(old, e *Entry) {
 	s.unsteady = s.unsteady || old.counts() != e.counts()
 }
 
-// drop forgets an entry. If that was a removal that readers behind it have not
-// seen, the caller raises the floor.
+// drop removes an entry. If it is a tombstone that readers at earlier positions have not seen, the caller raises the
+// floor.
 func (s *Set) drop(by *txn, e *Entry) {
-	by.note(e.Name)
+	by.touch(e.Name)
 	s.replace(e, nil)
 	s.table = s.table.Set(&by.edit, e.Name.id, nil)
 }
 
-// replace counts an entry instead of an older one, either of which may be nil.
+// replace counts an entry in the place of an older one. Either may be nil.
 func (t *totals) replace(old, e *Entry) {
 	t.add(old, -1)
 	t.add(e, 1)
@@ -234,16 +231,17 @@ func (s *Set) compact() {
 	})
 }
 
-// A setHistory remembers former states of a set for [RevertMemory].
+// A setHistory has former states of a set, up to [RevertMemory] ago. Arrays are shared with older generations, which
+// see only their own length of them.
 type setHistory struct {
 	recentRemovals []pastRemoval // the newest last
 	former         []uint32      // marks of the sums that readers saw before, the newest last
-	reverted       time.Time     // when the present sum came back; zero if it is none of the former ones
-	revertedAt     Seq           // of the generation with which it came back
+	reverted       time.Time     // when the set returned to its present sum; zero if it has never had that before
+	revertedAt     Seq           // of the generation in which it returned
 }
 
-// Reverted returns the position at which the set of all resources that are present returned to its present content;
-// zero if that is longer ago than RevertMemory, or if it never did.
+// Reverted returns the position at which the set returned to its present content; zero if it never did, or longer ago
+// than RevertMemory.
 func (s *setHistory) Reverted() Seq {
 	if recent(s.reverted).IsZero() {
 		return 0
@@ -251,13 +249,13 @@ func (s *setHistory) Reverted() Seq {
 	return s.revertedAt
 }
 
-// Showed reports whether readers have seen the set with a version, now or before, as far as that is remembered.
+// Showed reports whether a version is that of the set, now or in one of the recorded former states.
 func (s *Set) Showed(version string) bool {
 	sum, ok := fingerprint.Parse(version)
 	return ok && (sum == s.sum || slices.Contains(s.former, sum.Mark()))
 }
 
-// recordSum records that readers saw the set with another sum before the generation at a position.
+// recordSum records the sum that the set had before the generation at a position.
 func (s *setHistory) recordSum(before, now fingerprint.Sum, at Seq) {
 	if now == before {
 		return
@@ -266,22 +264,22 @@ func (s *setHistory) recordSum(before, now fingerprint.Sum, at Seq) {
 	if len(s.former) >= 2*maxFormerSums {
 		s.former = slices.Clone(s.former[len(s.former)-maxFormerSums+1:])
 	}
-	s.former = append(s.former, was) // the array is shared with older generations, as that of the log is
+	s.former = append(s.former, was)
 	s.reverted = time.Time{}
 	if slices.Contains(s.former[max(len(s.former)-maxFormerSums, 0):], is) {
 		s.reverted, s.revertedAt = time.Now(), at
 	}
 }
 
-// A pastRemoval is a removal from the wildcard set. It outlives the tombstone.
+// A pastRemoval is a removal from the wildcard set. It is kept for longer than the tombstone.
 type pastRemoval struct {
 	name string
 	past *past // of the tombstone
 	at   time.Time
 }
 
-// remembersRemovals reports whether removals from the wildcard set of a type are remembered: Envoy holds these types by
-// wildcard, and may have applied a resource that it never reported.
+// remembersRemovals reports whether removals from the wildcard set of a type are recorded: Envoy subscribes to these
+// types by wildcard, and may have applied a resource that it never reported.
 func remembersRemovals(key string) bool {
 	return key == wire.ListenerType || key == wire.ClusterType || key == wire.ScopedRouteType
 }
@@ -290,12 +288,12 @@ func remembersRemovals(key string) bool {
 func (s *setHistory) rememberRemoval(tomb *Entry) {
 	now := time.Now()
 	for len(s.recentRemovals) >= maxRecentRemovals || len(s.recentRemovals) > 0 && now.Sub(s.recentRemovals[0].at) > RevertMemory {
-		s.recentRemovals = s.recentRemovals[1:] // the array is shared with older generations
+		s.recentRemovals = s.recentRemovals[1:]
 	}
 	s.recentRemovals = append(s.recentRemovals, pastRemoval{tomb.Name.text, tomb.past, now})
 }
 
-// recallPast gives an entry, which is not published yet, the past of a removed resource of that name.
+// recallPast sets the past of an entry that is not published yet, if a resource of that name was removed before.
 func (s *setHistory) recallPast(e *Entry) {
 	for _, b := range slices.Backward(s.recentRemovals) {
 		if b.name == e.Name.text {
@@ -305,7 +303,7 @@ func (s *setHistory) recallPast(e *Entry) {
 	}
 }
 
-// RecentRemovals returns the names that were removed within RevertMemory. Some may be there again.
+// RecentRemovals returns the names of resources that were removed within RevertMemory. Some may exist again.
 func (s *setHistory) RecentRemovals() (names []string) {
 	for _, b := range s.recentRemovals {
 		if !recent(b.at).IsZero() {
@@ -318,8 +316,8 @@ func (s *setHistory) RecentRemovals() (names []string) {
 // noSeq is after all positions.
 const noSeq = ^Seq(0)
 
-// FirstAfter returns the position of the oldest change after p of an entry of the set, also if
-// the same name changed again since; noSeq if there is none.
+// FirstAfter returns the position of the oldest change after p, even if the same name changed again since; noSeq if
+// there is none.
 func (s *Set) FirstAfter(p Seq) Seq {
 	if at := s.log.After(p); at < len(s.log) {
 		return s.log[at].At

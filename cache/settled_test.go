@@ -134,7 +134,7 @@ func TestB42_I10_WhatIsRestoredIsTheLastGood(t *testing.T) {
 			t.Errorf("cohort %d sees a set that is %v, restored %v", cohort, typ.Phase, typ.Restored)
 		}
 	}
-	if o.tellWaiting(); now.Names != 0 {
+	if o.reportWaiting(); now.Names != 0 {
 		t.Errorf("restored: %+v", now)
 	}
 	o.SetConnected(true)

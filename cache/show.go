@@ -152,7 +152,7 @@ func (to copying) show(n *Name) {
 	case is != nil:
 		to.entry(is)
 	case to.kind == Wildcard:
-		to.removeMember(n)
+		to.removeFromWildcard(n)
 	}
 	if !recovered {
 		to.error(n.text, err)

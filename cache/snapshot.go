@@ -220,7 +220,7 @@ func (w *Writer) restoreType(t TypeSnapshot, absent []string, now time.Time) (re
 		members.restoreSet(t.Wildcard)
 		ed.typ.Phase, ed.typ.Restored = Settled, t.Complete
 		ed.index.tracked, ed.index.restored, ed.index.lastKnown = true, true, t.Complete
-		w.view.index.want(ed.index, nil)
+		w.view.index.queueDemand(ed.index, nil)
 	}
 	named := ed.of(ByName)
 	for _, e := range t.ByName.Entries {
@@ -252,7 +252,7 @@ func (ed *edit) restoreName(text string) *Name {
 		n.restored = true
 		x.sources[source].restored++
 	}
-	x.want(ed.index, n)
+	x.queueDemand(ed.index, n)
 	return n
 }
 
@@ -275,7 +275,7 @@ func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 	ed.put(n, received{Resource: r, leaf: cfg.VersionSource.Leaf(resourceType(ed.typ.URL), r), deadline: deadline})
 	held := *ed.set.Get(n)
 	if r.ContentDropped() {
-		held.ownLife().contentDropped = ed.now
+		held.ownLifetime().contentDropped = ed.now
 	}
 	for _, v := range e.Further {
 		if !held.HasVersion(v) {

@@ -413,7 +413,7 @@ func TestB42_CollectionsAreRestored(t *testing.T) {
 	if got := again.TakeDemand(); len(got) != 1 || !got[0].Restored || got[0].TypeURL != key {
 		t.Errorf("demand %+v, want the collection", got)
 	}
-	if !again.ForgetMembers(key) {
+	if !again.ForgetWildcard(key) {
 		t.Error("it cannot be given up")
 	}
 }

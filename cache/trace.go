@@ -9,8 +9,8 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 )
 
-// A Cause is why a writer changes its view: as a rule a message of the origin. The zero value stands for a change that the writer makes
-// by itself.
+// A Cause is why a writer changes its view: as a rule a message of the origin. The zero value stands for a change
+// that the writer makes by itself.
 type Cause struct {
 	// Received is when the message was received, before it was decoded. Zero stands for the time of the change.
 	Received time.Time
@@ -39,14 +39,15 @@ func (c Cause) applied(ed *edit, f *fanout.Fanout) fanout.Span {
 	return c.Trace.Applied(made)
 }
 
-// A Trace records the processing of one message of an origin. Its methods may be called from any goroutine, and while the view is
-// locked: they must not wait.
+// A Trace records the processing of one message of an origin. Its methods may be called from any goroutine, and while
+// the view is locked: they must not wait.
 type Trace interface {
-	// Applied is called for a change before readers see it. It returns the span of the fan-out of the change; nil if that is not followed.
+	// Applied is called for a change before readers see it. It returns the span of the fan-out of the change; nil if
+	// that is not followed.
 	Applied(a Application) fanout.Span
 
-	// Waits is called for a change that is withheld from readers: at least one resource waits for an edition to be shown. The time is
-	// that of Waiting.Changed.
+	// Waits is called for a change that is withheld from readers: at least one resource waits for an edition to be
+	// shown. The time is that of Waiting.Changed.
 	Waits(at time.Time)
 }
 
@@ -100,8 +101,8 @@ func (l *timeline) record(p Seq, cause Cause) {
 	l.changes = append(l.changes, moment{p, cause})
 }
 
-// of returns the cause of the first change at p or after it, the zero cause if there is none. For a change that is no longer recorded, it
-// returns the cause of the oldest that is.
+// of returns the cause of the first change at p or after it, the zero cause if there is none. For a change that is no
+// longer recorded, it returns the cause of the oldest that is.
 func (l *timeline) of(p Seq) Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,34 +12,32 @@ import (
 	"github.com/xdstender/tender/cache/quota"
 )
 
-// Config shapes a view. Its zero value works.
+// Config configures the views of a node group. The zero value is valid.
 type Config struct {
-	// VersionSource is what SotW versions are made from.
+	// VersionSource says what SotW versions are made from.
 	VersionSource fingerprint.Source
 
-	// Interner shares equal resources with other views; nil shares nothing.
+	// Interner shares equal resources with other node groups; nil shares nothing.
 	Interner *intern.Pool
 
-	// TombstoneAge is how long a removal is remembered for wildcard streams that
-	// have not been told. Zero means 130s, twice the longest time for which a
-	// stream may hold one back.
+	// TombstoneAge is how long a tombstone is kept for wildcard streams that have not been sent the removal. Zero
+	// means 130s, twice the longest time for which a stream may delay one.
 	TombstoneAge time.Duration
 
-	// Sources is the number of origins that make up the view, each with a writer of
-	// its own; at most MaxSources. Zero means one.
+	// Sources is the number of origins of the view, each with a writer of its own; at most MaxSources. Zero means
+	// one.
 	Sources int
 
-	// Quotas count and bound, by source, the names that streams want of its origin. Nil
-	// means that none are.
+	// Quotas limit, by source, the names that streams subscribe to. Nil limits none.
 	Quotas []quota.Names
 
-	// Route returns which source answers for a name of a type, or, for an empty name,
-	// for its members. It must be a pure function. Nil means source 0.
+	// Route returns the source that answers for a name of a type, or, for an empty name, for its wildcard set. It
+	// must be a pure function. Nil means source 0.
 	Route func(typeURL, name string) int
 
-	// Cohorts is the number of views beside that of NewRouted, each for clients that changes of waiting types reach earlier
-	// (Writer.Show), and Waits reports which types those are. Without cohorts, no change waits but during Writer.RollBack. Nil
-	// reports none.
+	// Cohorts is the number of views beside that of NewRouted, for clients that get changes earlier (Writer.Show).
+	// Waits reports whether changes of a type wait for that. Without cohorts, changes wait only during
+	// Writer.RollBack. A nil function reports false.
 	Cohorts int
 	Waits   func(typeURL string) bool
 
@@ -47,23 +45,25 @@ type Config struct {
 	// bounded. Nil bounds none.
 	PushInterval func(typeURL string) time.Duration
 
-	// Waiting is called when it changes how a source's latest stands to what the rest is served, by the writer: it must not
-	// wait. Nil is not called.
+	// Waiting is called by the writer of a source when the difference between its latest state and what the rest is
+	// served changes. It must not wait. Nil is not called.
 	Waiting func(source int, now Waiting)
 
-	// Fanout is called when what became of a change at all streams that it concerns is known, or is given
-	// up, or the change was not followed. Any goroutine may call it, and it must not wait. Nil follows no change.
+	// Fanout is called when the fan-out of a change has ended, or if the change was not followed. Any goroutine may
+	// call it, and it must not wait. Nil follows no change.
 	Fanout func(*fanout.Fanout)
 
-	// Began is called when there is something of a type to serve for the first time: its wildcard set has
-	// settled, or the origin answered for a name. It must not wait. Nil is not called.
+	// Began is called when clients of a type get responses for the first time: the wildcard set has settled, or the
+	// origin has answered for a name. It must not wait. Nil is not called.
 	Began func()
 }
 
 const defaultTombstoneAge = 130 * time.Second
 
-// A View is the state that one cohort of a node group is served: as a rule of one origin, but different
-// types and names may come from different ones. The views of a group have positions of their own.
+// A View is the state that one cohort of a node group is served, of one or several origins. Each view of a group has
+// its own positions.
+//
+// Its methods may be called from any goroutine.
 type View struct {
 	*shared
 	head      atomic.Pointer[Generation]
@@ -74,24 +74,23 @@ type View struct {
 	Distrust distrust.List
 }
 
-// shared is what the views of a node group share: the interest of their clients, and who writes them.
+// shared is what the views of a node group have in common.
 type shared struct {
 	cfg     Config
 	index   index
-	writers []*Writer // by source
-	views   []*View   // by cohort; the last is that of the rest
+	writers []*Writer // by source; set at creation
+	views   []*View   // by cohort, the rest last; set at creation
 }
 
-// New returns an empty view of one source, and the right to write to it, which
-// belongs to one goroutine.
+// New returns an empty view of one source, and its writer.
 func New(cfg Config) (*View, *Writer) {
 	cfg.Sources = 1
 	v, writers := NewRouted(cfg)
 	return v, writers[0]
 }
 
-// NewRouted returns an empty view and the right to write to it, one for each source.
-// Each writer belongs to one goroutine, and writes only what is routed to its source.
+// NewRouted returns an empty view, and a writer for each source, which writes only the state that is routed to its
+// source.
 func NewRouted(cfg Config) (*View, []*Writer) {
 	if cfg.TombstoneAge == 0 {
 		cfg.TombstoneAge = defaultTombstoneAge
@@ -118,7 +117,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	v.views = append(v.views, v)
 	writers := make([]*Writer, n)
 	for i := range writers {
-		from := &source{poke: make(chan struct{}, 1)}
+		from := &source{demandReady: make(chan struct{}, 1)}
 		if cfg.Quotas != nil {
 			from.quota = cfg.Quotas[i]
 		}
@@ -147,7 +146,7 @@ func (v *View) Cohorts() int { return v.cfg.Cohorts }
 // Generation returns the newest version of the view.
 func (v *View) Generation() *Generation { return v.head.Load() }
 
-// Unknown returns how many of the names of a type the index does not have, but stops counting after most.
+// Unknown returns how many of the names of a type are not in the index. It stops at most + 1.
 func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
 	x := &v.index
 	x.mu.Lock()
@@ -167,8 +166,7 @@ func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
 	return unknown
 }
 
-// Find returns the index's names for texts; nil stands for one that nobody
-// knows.
+// Find returns the Names of texts, nil for a text that is not in the index.
 func (v *View) Find(typeURL string, texts []string) []*Name {
 	out := make([]*Name, len(texts))
 	x := &v.index
@@ -182,7 +180,7 @@ func (v *View) Find(typeURL string, texts []string) []*Name {
 	return out
 }
 
-// FindName returns the index's name for a text, nil if nobody knows it.
+// FindName returns the Name of a text, nil if it is not in the index.
 func (v *View) FindName(typeURL, text string) *Name {
 	x := &v.index
 	x.mu.Lock()
@@ -201,8 +199,7 @@ func (v *View) Wanted(n *Name) bool {
 	return n.watchers != nil
 }
 
-// HasType reports whether the type is known: anybody watches it, or the view holds something of it; and how many such
-// types there are, without collections.
+// HasType reports whether a type has subscribers or state, and returns the number of such types, without collections.
 func (v *View) HasType(typeURL string) (known bool, types int) {
 	x := &v.index
 	x.mu.Lock()
@@ -210,8 +207,7 @@ func (v *View) HasType(typeURL string) (known bool, types int) {
 	return x.types[typeURL] != nil, len(x.types) - x.collections
 }
 
-// TypesOf returns how many types that the protocol does not know there are of which a peer was the first to ask for
-// something.
+// TypesOf returns the number of unknown types to which a peer was the first to subscribe.
 func (v *View) TypesOf(peer string) int {
 	x := &v.index
 	x.mu.Lock()
@@ -219,8 +215,8 @@ func (v *View) TypesOf(peer string) int {
 	return x.typesOpenedBy[peer]
 }
 
-// Stale reports whether the view holds resources and an origin is not connected, or has not confirmed restored state
-// yet: an empty view would not have them.
+// Stale reports whether the view has resources although an origin is not connected, or has not confirmed restored
+// state yet.
 func (v *View) Stale(now time.Time) bool {
 	g := v.Generation()
 	lost := slices.ContainsFunc(g.sources, func(s Source) bool { return s.Stale(now) > 0 })
@@ -232,7 +228,6 @@ func (v *View) Stale(now time.Time) bool {
 	return false
 }
 
-// Cause returns what brought the view to p, with the time of it; the zero cause if the
-// view is not there yet. Of the last 256 changes of the view that is exact; of what is
-// older, it is the cause of a later one.
+// Cause returns the cause of the first change at p or after it, with its time; the zero cause if there is none yet.
+// It is exact for the last 256 changes of the view. For older changes it returns the cause of a later one.
 func (v *View) Cause(p Seq) Cause { return v.timeline.of(p) }

@@ -8,11 +8,11 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Waiting says how latest stands to what the rest is served, and to an edition.
+// Waiting counts how latest differs from what the rest is served, and from an edition.
 type Waiting struct {
-	Names   int       // that wait: the rest is served another state of them
-	Edited  int       // of the edition's resources, those that have other content in latest
-	Behind  int       // names that wait of which latest has another state than the edition; without an edition, all that wait
+	Names   int       // names that wait: the rest is served another state of them
+	Edited  int       // resources of the edition whose content in latest differs
+	Behind  int       // names that wait and whose state in latest differs from the edition; without an edition, all names that wait
 	Changed time.Time // when a name that waits changed last
 }
 
@@ -27,10 +27,10 @@ type comparison struct {
 	last    Waiting
 }
 
-// A compared resource is known by its texts: its Name may be forgotten, and made again, while an edition is open.
+// A compared resource is identified by texts: its Name may be released, and made again, while an edition is open.
 type compared struct{ key, name string }
 
-// Compare has Waiting compare latest with an edition from now on; nil is none.
+// Compare sets the edition with which Waiting compares latest; nil is none.
 func (c *comparison) Compare(e *Edition) {
 	x := &c.w.view.index
 	x.mu.Lock()
@@ -45,10 +45,10 @@ func (c *comparison) Compare(e *Edition) {
 	}
 	x.mu.Unlock()
 	c.compareAll()
-	c.tellWaiting()
+	c.reportWaiting()
 }
 
-// compareAll compares all names, also those that the edition does not change.
+// compareAll compares all names, including those that the edition does not change.
 func (c *comparison) compareAll() {
 	latest := c.w.Generation()
 	if c.edition == nil || c.edition.of == nil {
@@ -62,7 +62,7 @@ func (c *comparison) compareAll() {
 		}
 		for _, of := range []*Type{t, c.edition.of.Type(t.URL)} {
 			for e := range c.w.own(of) {
-				if !e.Name.forgotten {
+				if !e.Name.released {
 					c.compare(t, compared{t.URL, e.Name.text}, e.Name)
 				}
 			}
@@ -70,7 +70,8 @@ func (c *comparison) compareAll() {
 	}
 }
 
-// compare notes how latest stands to the edition with a resource; a nil name is none. The index must be locked.
+// compare compares one resource in latest with the edition. The name is nil if the index has none. The index must be
+// locked.
 func (c *comparison) compare(latest *Type, id compared, n *Name) {
 	if c.edition == nil {
 		return
@@ -88,8 +89,8 @@ func (c *comparison) compare(latest *Type, id compared, n *Name) {
 	note(c.behind, id, c.edition.of != nil && (edited || same && c.isBehind(latest, n)))
 }
 
-// isBehind reports whether a name of a type would wait, had the rest been shown the edition. Of what the edition says nothing,
-// the rest keeps what it sees.
+// isBehind reports whether a name of a type would wait if the rest were shown the edition. Where the edition has no
+// state of a name, the rest keeps what it sees.
 func (c *comparison) isBehind(latest *Type, n *Name) bool {
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
 		of := c.edition.of.Type(latest.URL)
@@ -102,8 +103,8 @@ func (c *comparison) isBehind(latest *Type, n *Name) bool {
 	})
 }
 
-// name returns the Name that a resource had when the edition was cut; nil if the edition does not change it, or an earlier process has
-// cut it.
+// name returns the Name of a resource when the edition was made; nil if the edition does not change it, or if an
+// earlier process made the edition.
 func (e *Edition) name(id compared) *Name {
 	names := e.names[id.key]
 	at, found := slices.BinarySearchFunc(names, id.name, func(n *Name, text string) int { return strings.Compare(n.text, text) })
@@ -113,11 +114,11 @@ func (e *Edition) name(id compared) *Name {
 	return names[at]
 }
 
-// forgot reports whether a resource that the edition changes was forgotten since, for lack of clients that want it: what latest
-// has under its name, if anything, is no change of what the edition has. Was is the name when the edition was cut, n that of now;
-// nil is none.
+// forgot reports whether a resource that the edition changes was forgotten since, because no client subscribed to it.
+// Then a resource of that name in latest is not compared with the edition. Was is the Name when the edition was made,
+// n the present one; nil is none.
 func (e *Edition) forgot(latest *Type, id compared, was, n *Name) bool {
-	if was == nil { // an earlier process has cut the edition
+	if was == nil { // an earlier process made the edition
 		return !latest.states(Wildcard, n) && (n == nil || !latest.present(n) && !latest.states(ByName, n))
 	}
 	for _, t := range []*Type{e.of.Type(id.key), e.was.Type(id.key)} {
@@ -128,6 +129,7 @@ func (e *Edition) forgot(latest *Type, id compared, was, n *Name) bool {
 	return n != was || !latest.states(ByName, n)
 }
 
+// note adds a resource to a set, or removes it.
 func note(in map[compared]struct{}, id compared, is bool) {
 	if is {
 		in[id] = struct{}{}
@@ -136,10 +138,10 @@ func note(in map[compared]struct{}, id compared, is bool) {
 	}
 }
 
-// compareEdit compares the names that an edit of latest has changed, once it has passed to the rest. It reports whether any of them
-// waits. The index must be locked.
+// compareEdit compares the names that an edit of latest has changed, after it has passed the gate. It reports whether
+// any of them waits. The index must be locked.
 func (c *comparison) compareEdit(ed *edit) (waits bool) {
-	for _, n := range ed.txn.noted {
+	for _, n := range ed.txn.touched {
 		if c.w.rest().withheld[n] {
 			c.changed, waits = ed.now, true
 		}
@@ -148,8 +150,8 @@ func (c *comparison) compareEdit(ed *edit) (waits bool) {
 	return waits
 }
 
-// tellWaiting publishes how latest stands, and calls Config.Waiting if that has changed.
-func (c *comparison) tellWaiting() {
+// reportWaiting calls Config.Waiting if the counts have changed.
+func (c *comparison) reportWaiting() {
 	names := c.w.rest().waiting
 	now := Waiting{Names: names, Edited: len(c.edited), Behind: len(c.behind), Changed: c.changed}
 	if c.edition == nil {
@@ -161,16 +163,16 @@ func (c *comparison) tellWaiting() {
 	}
 }
 
-// tellSettled calls Config.Waiting since Settled may have changed.
-func (c *comparison) tellSettled() {
+// reportSettled calls Config.Waiting because the result of View.Settled may have changed.
+func (c *comparison) reportSettled() {
 	if c.w.view.cfg.Cohorts > 0 {
 		c.w.view.cfg.Waiting(c.w.source, c.last)
 	}
 }
 
-// Keeps reports whether nothing may be forgotten for lack of clients: those who come back are to find what there was, and not what
-// the rest is not served yet.
-func (w *Writer) Keeps() bool { return w.Frozen() || w.rest().waiting > 0 }
+// RetainsUnused reports whether resources without subscribers must be kept: clients that return must get the state
+// from before, and not changes that are withheld from the rest.
+func (w *Writer) RetainsUnused() bool { return w.Frozen() || w.rest().waiting > 0 }
 
 // Withholds reports whether the rest does not see the newest state of a name.
 func (w *Writer) Withholds(n *Name) bool {
@@ -178,8 +180,8 @@ func (w *Writer) Withholds(n *Name) bool {
 	return is
 }
 
-// WithholdsMembers reports whether that holds for any resource of a wildcard set.
-func (w *Writer) WithholdsMembers(key string) bool {
+// WithholdsWildcard reports whether the rest does not see the newest state of any resource of a wildcard set.
+func (w *Writer) WithholdsWildcard(key string) bool {
 	if len(w.rest().withheld) == 0 {
 		return false
 	}
@@ -193,9 +195,9 @@ func (w *Writer) WithholdsMembers(key string) bool {
 	return false
 }
 
-// Settled reports whether latest of a source is complete: it is connected, and it has confirmed the wildcard sets and collections
-// that are wanted, and answered for names, as far as these are restored from a snapshot. A source of which nothing is wanted and nothing held is settled. Any
-// goroutine may call it.
+// Settled reports whether latest of a source is complete: the source is connected, and of what was restored from a
+// snapshot, it has confirmed the wildcard sets and collections, and answered for the names. A source without
+// subscriptions and state is settled.
 func (v *View) Settled(source int) bool {
 	x := &v.index
 	x.mu.Lock()
@@ -215,7 +217,7 @@ func (v *View) Settled(source int) bool {
 	return true
 }
 
-// uses reports whether anything of a source is wanted or held. The index must be locked.
+// uses reports whether a source has subscriptions or names. The index must be locked.
 func (x *index) uses(source int) bool {
 	for _, t := range x.types {
 		if t.source == source && (len(t.wildcards) > 0 || t.tracked) {
@@ -230,11 +232,11 @@ func (x *index) uses(source int) bool {
 	return false
 }
 
-// restoredQuiet is how long an origin has to be connected until its silence on a restored name means that nothing has changed: it need
-// not mention what it was told is held.
+// restoredQuiet is how long an origin must be connected until no response for a restored name means that the name has
+// not changed: an origin need not send a resource that the relay reported.
 const restoredQuiet = 15 * time.Second
 
-// dropRestored records that a name is not merely restored any more. The index must be locked.
+// dropRestored records that the state of a name is no longer that of a snapshot. The index must be locked.
 func (x *index) dropRestored(n *Name) {
 	if n.restored {
 		n.restored = false
@@ -242,7 +244,7 @@ func (x *index) dropRestored(n *Name) {
 	}
 }
 
-// trimRestored takes restored names for confirmed of which the origin has been silent for long enough.
+// trimRestored confirms restored names for which the origin has sent no response for restoredQuiet.
 func (w *Writer) trimRestored(now time.Time) {
 	x, from := &w.view.index, w.Source()
 	if !from.Connected || now.Sub(from.Since) < restoredQuiet {
@@ -261,5 +263,5 @@ func (w *Writer) trimRestored(now time.Time) {
 		}
 	}
 	x.mu.Unlock()
-	w.tellSettled()
+	w.reportSettled()
 }

@@ -10,47 +10,50 @@ import (
 	"github.com/xdstender/tender/cache/quota"
 )
 
-// A Watch is one stream's place in the index. C receives after anything that the
-// stream watches has changed; a wake-up may be late or without need, but none is
-// lost.
+// A Watch has the subscriptions of one stream. C receives after a resource that the stream subscribes to has changed.
+// A wake-up may be late or unneeded, but none is lost. A Watch belongs to one goroutine; any goroutine may receive
+// from C.
 type Watch struct {
 	C chan struct{} // nil if the watch calls a function instead
 
-	view  *View
-	id    uint32
-	call  func()
-	hints atomic.Pointer[hint] // only of one that calls a function
+	// Set at creation.
+	view *View
+	id   uint32
+	call func() // wakes the stream; nil if C does
 
-	by      *Subscriber                 // see SetSubscriber
-	fanouts atomic.Pointer[fanout.List] // only of one that calls a function
-	noted   uint64                      // the revision of the newest generation for which it was woken; guarded by index.mu
+	// Atomic, and used only with call.
+	hints   atomic.Pointer[hint]
+	fanouts atomic.Pointer[fanout.List]
 
-	peer   string         // whose names it subscribes to, and
-	shares []*quota.Share // by source, what that has of their quotas: see SetPeer
+	// Owned by the goroutine that subscribes.
+	by     *Subscriber    // nil if unknown
+	peer   string         // empty if unknown
+	shares []*quota.Share // of the peer, by source
+
+	noted uint64 // revision of the newest generation for which the stream was woken; guarded by index.mu
 }
 
-// A WildcardWatch is a watch's subscription to the wildcard set of a type.
+// A WildcardWatch is the subscription of a watch to the wildcard set of a type.
 type WildcardWatch struct {
 	watch *Watch
 	typ   *indexType
 	at    int // in typ.wildcards
-	// passed is up to where the stream needs no removal any more.
+	// passed is the position up to which the stream needs no tombstones.
 	passed atomic.Uint64
 }
 
-// Passed records that the stream was sent all removals up to p, which the set
-// may then forget.
+// Passed records that the stream was sent all removals up to p, whose tombstones may be dropped.
 func (w *WildcardWatch) Passed(p Seq) { w.passed.Store(uint64(p)) }
 
-// Watch registers a stream. Close it when the stream ends.
+// Watch registers a stream. The caller closes the watch when the stream ends.
 func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 1), view: v}) }
 
-// WatchFunc is Watch for a stream that is called and does not receive. The function is
-// called on the goroutine of the writer, so it must not wait; a call may come after Close.
-// Such a watch has hints, which its stream must pass by and by (PassHints).
+// WatchFunc is Watch for a stream that is woken by a function instead of C. A writer calls it, so it must not wait,
+// and it may be called once more after Close. Such a watch has hints, which the stream must drop from time to time
+// (PassHints).
 func (v *View) WatchFunc(wake func()) *Watch { return v.register(&Watch{call: wake, view: v}) }
 
-// Observe is woken by every new generation of the view and subscribes to nothing.
+// Observe registers a watch that is woken by each new generation of the view and subscribes to nothing.
 func (v *View) Observe() *Watch {
 	w := v.Watch()
 	v.index.mu.Lock()
@@ -74,8 +77,7 @@ func (v *View) register(w *Watch) *Watch {
 	return w
 }
 
-// Close ends the watch. Everything subscribed through it must have been
-// unsubscribed.
+// Close ends the watch. All of its subscriptions must have ended.
 func (w *Watch) Close() {
 	x := &w.view.index
 	x.mu.Lock()
@@ -86,23 +88,23 @@ func (w *Watch) Close() {
 	x.observers = slices.DeleteFunc(x.observers, func(o *Watch) bool { return o == w })
 }
 
-// SubscribeAll watches the wildcard set of a type.
+// SubscribeAll subscribes to the wildcard set of a type.
 func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.unlock()
-	t := x.typForWatch(w, typeURL)
+	t := x.ensureTypeFor(w, typeURL)
 	wc := &WildcardWatch{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
 	w.view.intervals.subscribed(w, typeURL)
 	if len(t.wildcards) == 1 {
 		x.countFollowed(t, 1)
-		x.wantFor(w, t, nil)
+		x.queueDemandFor(w, t, nil)
 	}
 	return wc
 }
 
-// UnsubscribeAll ends what SubscribeAll began.
+// UnsubscribeAll ends a subscription to a wildcard set.
 func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -114,12 +116,11 @@ func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 	t.wildcards = slices.Delete(t.wildcards, last, last+1)
 	if last == 0 {
 		x.countFollowed(t, -1)
-		x.want(t, nil)
+		x.queueDemand(t, nil)
 	}
 }
 
-// Unfollowed returns how many of some collections nobody subscribes to, and to how many collections
-// somebody does.
+// Unfollowed returns how many of the collections have no subscriber, and how many collections of the view have one.
 func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -132,8 +133,8 @@ func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
 	return unfollowed, x.followed
 }
 
-// Subscribe watches names of a type, including those that it watches already. It
-// returns them in the order given.
+// Subscribe subscribes to names of a type, and returns their Names in the same order. The stream may be subscribed to
+// some already.
 func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	if len(names) == 0 {
 		return nil
@@ -142,7 +143,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.unlock()
-	t := x.typForWatch(w, typeURL)
+	t := x.ensureTypeFor(w, typeURL)
 	for i, text := range names {
 		out[i] = x.name(t, text)
 	}
@@ -152,41 +153,40 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	for _, n := range added {
 		if len(n.watchers.ids) == 1 {
 			x.charge(n, w)
-			x.wantFor(w, t, n)
+			x.queueDemandFor(w, t, n)
 		}
 	}
 	for _, n := range out {
 		if n.stale {
 			n.refetch = true
 			n.asked.Store(nil)
-			x.wantFor(w, t, n)
+			x.queueDemandFor(w, t, n)
 		}
 	}
 	return out
 }
 
-// Refetch has the origin asked again for a name, or for the wildcard set of the type if n is nil, because dropped
-// content is needed (R125); but not if it was asked after the content was dropped.
+// Refetch requests a name again from the origin, or the wildcard set of the type if n is nil, because dropped content
+// is needed (R125). It has no effect if the origin was asked after the content was dropped.
 func (w *Watch) Refetch(typeURL string, n *Name, dropped time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.unlock()
-	t := x.typ(typeURL)
+	t := x.ensureType(typeURL)
 	switch {
 	case n == nil && before(t.refetchedAt, dropped):
 		t.refetch, t.refetchedAt = true, time.Now()
-		x.want(t, nil)
+		x.queueDemand(t, nil)
 	case n != nil && before(n.Asked(), dropped):
 		n.refetch = true
-		x.want(t, n)
+		x.queueDemand(t, n)
 	}
 }
 
-// before reports whether the origin was asked, if ever, before content was dropped.
+// before reports whether the last request was made before content was dropped. A zero time is no request.
 func before(asked, dropped time.Time) bool { return asked.IsZero() || asked.Before(dropped) }
 
-// RefetchStale has the origin asked again for those of the names, which the stream watches, for which its answer is
-// no longer valid.
+// RefetchStale requests again from the origin those of the stream's names for which its answer is no longer valid.
 func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
@@ -194,11 +194,11 @@ func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.unlock()
-	t := x.typ(typeURL)
+	t := x.ensureType(typeURL)
 	for _, n := range names {
 		if n.stale {
 			n.refetch = true
-			x.want(t, n)
+			x.queueDemand(t, n)
 		}
 	}
 }
@@ -209,10 +209,10 @@ func (w *Watch) View() *View { return w.view }
 // Generation returns the newest version of the view.
 func (w *Watch) Generation() *Generation { return w.view.Generation() }
 
-// Find returns the index's names for texts, as View.Find does.
+// Find is View.Find.
 func (w *Watch) Find(typeURL string, texts []string) []*Name { return w.view.Find(typeURL, texts) }
 
-// Unsubscribe ends the watch of names.
+// Unsubscribe ends subscriptions to names.
 func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
@@ -220,7 +220,7 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.unlock()
-	t := x.typ(typeURL)
+	t := x.ensureType(typeURL)
 	removed := removeWatch(w.id, names)
 	t.watched -= len(removed)
 	for _, n := range removed {
@@ -236,20 +236,19 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 			continue
 		}
 		if n.tracked {
-			x.want(t, n)
+			x.queueDemand(t, n)
 		}
 		t.release(n)
 	}
 }
 
-// A Subscriber is whose subscriptions a watch has, for people. It is immutable.
+// A Subscriber identifies the client of a watch in traces. It is immutable.
 type Subscriber struct {
 	Node, Group string
 	Stream      uint64 // its number
 }
 
-// SetSubscriber sets the subscriber that Demand shows from now on. Nil, as at first, is none. The goroutine that
-// subscribes calls it.
+// SetSubscriber sets the subscriber of later Demand; nil, which is the default, is none.
 func (w *Watch) SetSubscriber(by *Subscriber) { w.by = by }
 
 func (w *Watch) wake() {
@@ -263,22 +262,21 @@ func (w *Watch) wake() {
 	}
 }
 
-// maxHints bounds the hints of a watch: a stream whose client is slow must not cost more
-// than another (B.12).
+// maxHints limits the hints of a watch: a stream with a slow client must not use more memory than others (B.12).
 const maxHints = 8
 
-// A hint is a name that a stream watches and that changed, so that the stream need not check all of its names. Those
-// of a watch are a list, newest first. Hints are immutable, and streams share them.
+// A hint is a changed name of a stream, so that the stream need not check all of its names. The hints of a watch are
+// a list, newest first. Hints are immutable, and streams share them.
 type hint struct {
 	key   string // of the type
 	name  *Name  // nil: this and all older hints were dropped
 	seq   Seq    // of the first generation with the change
 	older *hint
-	n     int // of the list, this one included
+	n     int // length of the list, this hint included
 }
 
-// hint adds a hint to a watch. The index is locked, and the generation of the change is not published yet: whoever
-// reads that generation finds the hint. If there are too many hints, or h is lost itself, lost replaces them.
+// hint adds a hint to a watch, or replaces all hints by lost if there are too many, or if h is lost. The index is
+// locked, and the generation of the change is not published yet: a reader of that generation finds the hint.
 func (w *Watch) hint(h, lost *hint) {
 	for {
 		top, next := w.hints.Load(), h
@@ -297,9 +295,8 @@ func (w *Watch) hint(h, lost *hint) {
 	}
 }
 
-// Hinted appends to names those that the stream watches of a type and that changed after p, some perhaps twice, as
-// far as that is known for the generation that the caller has loaded before. It reports false if it is not known, and
-// the logs must be read.
+// Hinted appends the names of the stream, of one type, that changed after p up to the generation that the caller has
+// loaded before, some perhaps twice. It returns false if the hints were dropped, and the logs must be read.
 func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known bool) {
 	if w.call == nil {
 		return nil, false
@@ -315,9 +312,8 @@ func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known b
 	return names, true
 }
 
-// FirstHint returns the position of the oldest hint at a name of a type, or of one that stands
-// for several that were too many to be kept, after p and up to upTo; one that no view comes to if there is
-// none.
+// FirstHint returns the position of the oldest hint after p and up to upTo that is about a type, or that stands for
+// dropped hints. If there is none, it returns a position after all others.
 func (w *Watch) FirstHint(typeURL string, p, upTo Seq) Seq {
 	first := noSeq
 	for h := w.hints.Load(); h != nil && h.seq > p; h = h.older {
@@ -328,26 +324,25 @@ func (w *Watch) FirstHint(typeURL string, p, upTo Seq) Seq {
 	return first
 }
 
-// PassHints drops the hints up to p, which the stream must have followed. One goroutine at
-// a time may call it. Hints stay as long as newer ones do.
+// PassHints drops the hints up to p, whose changes the stream has processed. It drops none while there are newer
+// ones. One goroutine at a time may call it.
 func (w *Watch) PassHints(p Seq) {
 	if top := w.hints.Load(); top != nil && top.seq <= p {
 		w.hints.CompareAndSwap(top, nil) // or there is a newer one now
 	}
 }
 
-// SetPeer sets the peer that is charged for the names of the watch, before it subscribes to any. Without it only the
-// quotas' totals bound them.
+// SetPeer sets the peer that is charged for the names of the watch, before it subscribes to any. Without a peer only
+// the totals of the quotas limit them.
 func (w *Watch) SetPeer(peer string) {
 	w.peer = peer
 	w.shares = w.view.index.sharesOf(peer)
 }
 
-// Peer returns whose names the watch subscribes to.
+// Peer returns the peer that is charged for the names of the watch.
 func (w *Watch) Peer() string { return w.peer }
 
-// Room returns how many names more the watch's peer may want, whichever of the view's origins they
-// are of.
+// Room returns how many more names the peer may subscribe to, whatever their origin.
 func (w *Watch) Room() int {
 	room := math.MaxInt
 	for _, s := range w.shares {
@@ -358,11 +353,10 @@ func (w *Watch) Room() int {
 	return room
 }
 
-// OverQuota returns which of the names that the watch would begin to watch, of a type, are more than its peer may want of an
-// origin, in order; and which bound of one of the origins there is. The watch would cease
-// to watch some others at the same time. Names that somebody wants already, or goes on wanting, make no difference, and none that
-// the view holds is over a bound: that others want what does not exist must not take it from anybody. As
-// nothing is reserved, requests at the same time may exceed a bound together.
+// OverQuota returns, in order, the names that exceed a quota if the watch subscribes to the names in begins and
+// unsubscribes from those in ceases, and the limit that is exceeded. A name with another subscriber does not count. A
+// resource that the view has exceeds no quota: names that do not exist must not take it from anybody. Nothing is
+// reserved, so concurrent requests may exceed a limit together.
 func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []string, why quota.Exceeded) {
 	if len(begins) <= w.Room() {
 		return nil, quota.Exceeded{} // as nearly always
@@ -397,10 +391,10 @@ func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []strin
 	return over, why
 }
 
-// demanded is how many names more there would be, of all and of those that a peer is charged for.
+// demanded is by how much the numbers of names would grow: of all peers, and of the charged one.
 type demanded struct{ all, own int }
 
-// cease counts a name, which may be nil, as unsubscribed by the watch.
+// cease counts that the watch unsubscribes from a name, which may be nil.
 func (w *Watch) cease(more map[*quota.Share]*demanded, n *Name) {
 	if n == nil || !n.watchers.has(w.id) {
 		return
@@ -417,8 +411,8 @@ func (w *Watch) cease(more map[*quota.Share]*demanded, n *Name) {
 // sortedSet returns texts in order, each once.
 func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
-// TakeFanouts returns those that the watch's stream has become part of since the last call: at
-// least all those of generations that were loaded before. The stream must call Done for each.
+// TakeFanouts returns the fan-outs that the stream has joined since the last call: at least those of all generations
+// that were loaded before. The stream must call Done for each.
 func (w *Watch) TakeFanouts() *fanout.List {
 	if w.fanouts.Load() == nil {
 		return nil

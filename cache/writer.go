@@ -4,14 +4,16 @@ import (
 	"time"
 )
 
-// A Writer changes the state that comes from one source of a view. All its methods belong to
-// one goroutine. Each publishes a new generation if it changed anything, and then wakes the
+// A Writer changes the state of one source of a view. Unless its comment says otherwise, a method must be called by
+// the one goroutine that owns the writer. A method that changes anything publishes a new generation and wakes the
 // streams that the change concerns.
+//
+// The embedded types each do one job of the writer: see their comments.
 type Writer struct {
-	view   *View // that of the rest, if there are cohorts
-	source int
-	ledger // of the generation that readers of view see
-	gate   // between what readers see and the newest state of the source
+	view   *View // set at creation; with cohorts, the view of the rest
+	source int   // set at creation
+	ledger       // for the generation that the readers of view see
+	gate
 	publisher
 	comparison
 	reportJudge
@@ -20,16 +22,16 @@ type Writer struct {
 	asked       []*Name              // reused by subscribedAs
 }
 
-// A ledger is what a writer remembers of the generations that it makes.
+// A ledger is the state that a writer needs beside a generation to make the next one.
 type ledger struct {
-	view       *View       // whose readers see its generations; nil if nobody does
-	gen        *Generation // the newest; nil if that is the view's
-	tombstones map[string][]tombstone
+	view       *View                  // of which it makes the generations; nil for latest behind a closed gate
+	gen        *Generation            // the newest generation; nil if that is view's
+	tombstones map[string][]tombstone // by type URL or collection, oldest first
 	due        deadlines
-	kept       int // of due, when it was last rid of what is out of date
+	kept       int // length of due after outdated items were last dropped
 
-	// aliases has the further names under which the set of names holds a
-	// resource: type URL, resource name, names. It is guarded by index.mu.
+	// aliases has the other names under which the set of names has a resource, by type URL and resource name. Guarded
+	// by index.mu.
 	aliases map[string]map[string][]*Name
 }
 
@@ -43,33 +45,32 @@ func newWriter(v *View, source int) *Writer {
 	return w
 }
 
-// A tombstone is a removal from the wildcard set that streams may not have seen.
+// A tombstone is a removal from the wildcard set that some streams may not have sent yet.
 type tombstone struct {
 	name *Name
 	seq  Seq
 	at   time.Time
 }
 
-// View returns the view that the writer writes to.
+// View returns the view of the writer.
 func (w *Writer) View() *View { return w.view }
 
-// Owns reports whether the writer's source has the wildcard set of a type.
+// Owns reports whether the source has the wildcard set of a type.
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
 
-// Source returns how the writer's source stands.
+// Source returns the state of the source.
 func (w *Writer) Source() Source { return w.Generation().sources[w.source] }
 
-// SetTarget records at which address of the origin all that is held has the versions
-// that it has here; an empty one if there is none.
+// SetTarget records the address of the origin that sent all resources in their present versions; empty if there are
+// several.
 func (w *Writer) SetTarget(target string) {
 	from := w.Source()
 	from.Target = target
 	w.SetSource(from)
 }
 
-// SetConnected records whether the origin's stream is up. What was absent on an
-// earlier connection counts as unknown until the origin repeats it (B.7). Names
-// that streams wait for are asked for again.
+// SetConnected records whether the stream to the origin is open. A resource that did not exist on an earlier
+// connection is unknown until the origin reports it again (B.7).
 func (w *Writer) SetConnected(up bool) {
 	from := w.Source()
 	if from.Connected == up {
@@ -87,8 +88,8 @@ func (w *Writer) SetConnected(up bool) {
 	w.SetSource(from)
 }
 
-// SetSource records the state of the writer's source: for instance that of another view, from
-// which the writer takes what it writes. It has the effects of SetConnected.
+// SetSource records the state of the source, such as that of the view from which the writer copies. It has the
+// effects of SetConnected.
 func (w *Writer) SetSource(as Source) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -104,10 +105,10 @@ func (w *Writer) SetSource(as Source) {
 	for _, watch := range wakes {
 		watch.wake()
 	}
-	w.tellSettled()
+	w.reportSettled()
 }
 
-// clearAsked records that a source has not been asked for anything yet.
+// clearAsked records that a source has no outstanding requests: its connection has changed. The index must be locked.
 func (x *index) clearAsked(source int) {
 	for _, t := range x.types {
 		for _, n := range t.names {
@@ -129,7 +130,7 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
 	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
 	w.publish(ed)
-	w.tellSettled()
+	w.reportSettled()
 }
 
 // SetCovered records that the origin has sent all restored resources of the wildcard set of a type.

@@ -338,12 +338,12 @@ func TestB6_ForgetMembers(t *testing.T) {
 	o.put(Wildcard, "c", "1", "x")
 	o.remove(Wildcard, "c")
 	o.SetPhase(acme, Confirmed)
-	if o.ForgetMembers(acme) || o.typ().Wildcard.Count() != 2 || o.typ().Phase != Confirmed {
+	if o.ForgetWildcard(acme) || o.typ().Wildcard.Count() != 2 || o.typ().Phase != Confirmed {
 		t.Fatal("members that a stream wants were forgotten")
 	}
 	watch.UnsubscribeAll(wc)
 	old := o.typ()
-	if !o.ForgetMembers(acme) {
+	if !o.ForgetWildcard(acme) {
 		t.Fatal("members that nobody wants were kept")
 	}
 	if n := len(o.tombstones[acme]); n != 0 {

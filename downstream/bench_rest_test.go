@@ -52,7 +52,7 @@ func BenchmarkREST(b *testing.B) {
 			for b.Loop() {
 				if bb.fresh {
 					b.StopTimer()
-					w.ForgetMembers(wire.RouteType)
+					w.ForgetWildcard(wire.RouteType)
 					w.Apply(cache.Wildcard, routes())
 					w.SetPhase(wire.RouteType, cache.Confirmed)
 					b.StartTimer()

@@ -117,12 +117,12 @@ func (v *wants) expired(c *collection, now time.Time) bool {
 	if c.until.IsZero() || now.Before(c.until) {
 		return false
 	}
-	if v.w.Keeps() && v.lingeringGlobs <= maxLingeringGlobs {
+	if v.w.RetainsUnused() && v.lingeringGlobs <= maxLingeringGlobs {
 		c.until = now.Add(frozenLinger) // those who come back are to find what there was
 		return false
 	}
 	v.unlinger(c)
-	if !v.w.ForgetMembers(c.key) {
+	if !v.w.ForgetWildcard(c.key) {
 		return false // wanted again, and about to be reported
 	}
 	s := c.sub

@@ -25,7 +25,7 @@ func (w *world) observe() map[key]sight {
 		if e.Present() {
 			r := e.Resource
 			k := key{id{r.TypeURL, r.Name}, set}
-			seen[k] = sight{string(r.Value()), r.TypeURL != endpoints || r.HasEndpoints(), e.Born()}
+			seen[k] = sight{string(r.Value()), r.TypeURL != endpoints || r.HasEndpoints(), e.Created()}
 		}
 	}
 	generation := w.view.Generation()

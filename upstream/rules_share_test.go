@@ -178,7 +178,7 @@ func TestR107_TimesToLiveAreShared(t *testing.T) {
 		r.pass(time.Second)
 		for _, v := range []*part{p, q} {
 			e, _ := v.view.Generation().Type(endpoints).Lookup(nameOf(t, v.view, endpoints, "a"))
-			if left := e.Life(time.Now()).Round(time.Second); left != 19*time.Second {
+			if left := e.RemainingTTL(time.Now()).Round(time.Second); left != 19*time.Second {
 				t.Errorf("it lives for %v, want 19s", left)
 			}
 		}

@@ -155,9 +155,9 @@ func (s *share) subscribe(t *sharedType, d cache.Demand) {
 // forget gives up what no client wants and has lingered. Those who come back are to find what there was, so what a gate withholds stays until it
 // does not.
 func (s *share) forget(t *sharedType, now time.Time) {
-	if !t.left.IsZero() && !now.Before(t.left) && !s.w.WithholdsMembers(t.key) {
+	if !t.left.IsZero() && !now.Before(t.left) && !s.w.WithholdsWildcard(t.key) {
 		t.left = time.Time{}
-		if s.w.ForgetMembers(t.key) { // else it is wanted again, and about to be reported
+		if s.w.ForgetWildcard(t.key) { // else it is wanted again, and about to be reported
 			s.watch.UnsubscribeAll(t.wildcard)
 			delete(s.types, t.key)
 			delete(s.due, t)

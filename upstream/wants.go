@@ -177,7 +177,7 @@ func (v *wants) wantName(s *subscription, n *cache.Name, again bool) {
 
 // expire gives up what has lingered long enough.
 func (v *wants) expire(now time.Time) (next time.Time) {
-	expired, next := v.linger.expired(now, v.w.Keeps())
+	expired, next := v.linger.expired(now, v.w.RetainsUnused())
 	for s, names := range expired {
 		kept := v.w.Forget(s.typeURL, names)
 		for _, n := range names {
@@ -202,11 +202,11 @@ func (v *wants) expireMembers(now time.Time) (next time.Time) {
 			next = reconcile.Earlier(next, s.until)
 			continue
 		}
-		if v.w.Keeps() {
+		if v.w.RetainsUnused() {
 			continue // those who come back are to find what there was
 		}
 		s.until = time.Time{}
-		if !v.w.ForgetMembers(s.typeURL) {
+		if !v.w.ForgetWildcard(s.typeURL) {
 			continue // wanted again, and about to be reported
 		}
 		v.rest(s.members, now)

@@ -1,7 +1,8 @@
 // Package distrust lists resources for which the versions that returning clients report prove nothing.
 //
-// A client may have applied a part of an edition that was rejected, sent a NACK, and still report the versions from before
-// (envoy#12592). So it is sent such a resource although its version is equal, and the removal of one that the view does not have (B.3).
+// A client may have applied a part of an edition that was rejected, sent a NACK, and still report the versions from
+// before (envoy#12592). So it is sent such a resource although its version is equal, and the removal of one that the
+// view does not have (B.3).
 //
 // It is no stable API: programs that embed Tender use package relay.
 package distrust
@@ -11,7 +12,8 @@ import (
 	"sync/atomic"
 )
 
-// A List has the distrusted resources of a view. The zero value is empty. Its methods may be called from any goroutine.
+// A List has the distrusted resources of a view. The zero value is empty. Its methods may be called from any
+// goroutine.
 type List struct {
 	current   atomic.Pointer[state] // nil if the list is empty
 	revisions atomic.Uint64

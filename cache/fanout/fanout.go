@@ -1,8 +1,8 @@
 // Package fanout measures how long a change of the cache takes to reach all clients that it concerns.
 //
-// A [Fanout] follows one change. The writer of the view joins each stream that it wakes, and the stream counts itself off when its client
-// has answered, or when there was nothing to send. That costs the writer a few nanoseconds for each stream. A [Tracker] limits how many
-// changes are followed at the same time.
+// A [Fanout] follows one change. The writer of the view joins each stream that it wakes, and the stream counts itself
+// off when its client has answered, or when there was nothing to send. That costs the writer a few nanoseconds for
+// each stream. A [Tracker] limits how many changes are followed at the same time.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package fanout
@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A Fanout follows one change of a type to the streams that were woken for it, until each of them is done: its client has answered, or
-// needs no response. Polls, and views that copy from the changed one, are not followed.
+// A Fanout follows one change of a type to the streams that were woken for it, until each of them is done: its client
+// has answered, or needs no response. Polls, and views that copy from the changed one, are not followed.
 //
 // Its methods may be called from any goroutine.
 type Fanout struct {
@@ -64,7 +64,8 @@ func (o Outcome) String() string {
 	return [...]string{"accepted", "refused", "needless", "departed"}[o]
 }
 
-// New returns a fan-out of the change of a type, which onEnd is called with once all streams are done. The caller calls Release.
+// New returns a fan-out of the change of a type, which onEnd is called with once all streams are done. The caller
+// calls Release.
 func New(key string, position uint64, onEnd func(*Fanout)) *Fanout {
 	f := &Fanout{Key: key, Position: position, onEnd: onEnd}
 	f.alone.Fanout = f
@@ -75,7 +76,8 @@ func New(key string, position uint64, onEnd func(*Fanout)) *Fanout {
 // RecordTimes makes the fan-out record when each of up to n clients answers.
 func (f *Fanout) RecordTimes(n int) { f.times = make([]atomic.Uint32, n) }
 
-// Join adds the fan-out to the list of a stream, which must call Done for it. Only the caller of New may call it, before Release.
+// Join adds the fan-out to the list of a stream, which must call Done for it. Only the caller of New may call it,
+// before Release.
 func (f *Fanout) Join(stream *atomic.Pointer[List]) {
 	f.unanswered.Add(1)
 	for top := stream.Load(); !stream.CompareAndSwap(top, top.And(f)); {

@@ -6,20 +6,22 @@ import (
 )
 
 const (
-	// maxOpen is how many changes of a type are followed at the same time. While clients are slow, or changes frequent, these stand for
-	// the others.
+	// maxOpen is how many changes of a type are followed at the same time. While clients are slow, or changes
+	// frequent, these stand for the others.
 	maxOpen = 16
 
 	// followFor is how long a change is followed at least. EndOld gives up streams that are not done by then.
 	followFor = time.Minute
 )
 
-// A Tracker has the fan-outs of one writer that have not ended. It belongs to the goroutine of the writer. The zero value is empty.
+// A Tracker has the fan-outs of one writer that have not ended. It belongs to the goroutine of the writer. The zero
+// value is empty.
 type Tracker struct {
 	open []*Fanout
 }
 
-// Add begins to follow a change, or sets Unfollowed and returns false if as many changes of the type are followed as may be.
+// Add begins to follow a change, or sets Unfollowed and returns false if as many changes of the type are followed as
+// may be.
 func (t *Tracker) Add(f *Fanout) bool {
 	t.open = slices.DeleteFunc(t.open, func(f *Fanout) bool { return f.ended.Load() })
 	same := 0

@@ -1,8 +1,9 @@
-// Package fingerprint identifies a set of resources by its content. The version_info of complete sets is made from it (B.2).
+// Package fingerprint identifies a set of resources by its content. The version_info of complete sets is made from it
+// (B.2).
 //
-// The fingerprint of a set, a [Sum], is the sum of a hash of each resource, its leaf. So a change of one resource costs one subtraction
-// and one addition, whatever the size of the set. No order, clock, counter or host enters: all replicas of a relay, and a relay after a
-// restart, give one set the same version.
+// The fingerprint of a set, a [Sum], is the sum of a hash of each resource, its leaf. So a change of one resource
+// costs one subtraction and one addition, whatever the size of the set. No order, clock, counter or host enters: all
+// replicas of a relay, and a relay after a restart, give one set the same version.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package fingerprint
@@ -37,8 +38,8 @@ func (s Sum) Sub(o Sum) Sum {
 // prefix begins the part of a version that identifies the content.
 const prefix = "r1."
 
-// Version returns the version_info of the set. System is the origin's own version, which is only shown: what follows the last "~"
-// identifies the content.
+// Version returns the version_info of the set. System is the origin's own version, which is only shown: what follows
+// the last "~" identifies the content.
 func (s Sum) Version(system string) string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], s.hi)
@@ -76,11 +77,13 @@ type Source int
 const (
 	// FromContent makes versions from the resources' bytes.
 	FromContent Source = iota
-	// FromOrigin makes versions from the versions that the origin gave its resources. It requires that these are hashes of the content.
+	// FromOrigin makes versions from the versions that the origin gave its resources. It requires that these are
+	// hashes of the content.
 	FromOrigin
 )
 
-// Leaf returns what a resource adds to the sum of its set. A resource without a body is in no SotW response and adds nothing.
+// Leaf returns what a resource adds to the sum of its set. A resource without a body is in no SotW response and adds
+// nothing.
 func (src Source) Leaf(typeURL string, r *wire.Resource) Sum {
 	if !r.HasBody() {
 		return Sum{}
@@ -97,8 +100,8 @@ func (src Source) Leaf(typeURL string, r *wire.Resource) Sum {
 	return Sum{binary.BigEndian.Uint64(d[:8]), binary.BigEndian.Uint64(d[8:16])}
 }
 
-// Same reports whether a client that has a needs no b. Where the versions of the origin are hashes of the content, equal versions are
-// enough: replicas of the origin may encode equal resources as different bytes.
+// Same reports whether a client that has a needs no b. Where the versions of the origin are hashes of the content,
+// equal versions are enough: replicas of the origin may encode equal resources as different bytes.
 func (src Source) Same(a, b *wire.Resource) bool {
 	if src == FromOrigin && a.OriginVersion != "" && a.OriginVersion == b.OriginVersion {
 		return true

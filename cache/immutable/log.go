@@ -5,9 +5,9 @@ import (
 	"sort"
 )
 
-// A Log has keys in the order in which they last changed. A key that changes again gets a new item at the end, and its old item is
-// dead; the owner of the log, who has the present position of each key, can tell. Reading the changes since a position so costs the
-// number of changes. The zero value is empty.
+// A Log has keys in the order in which they last changed. A key that changes again gets a new item at the end, and
+// its old item is dead; the owner of the log, who has the present position of each key, can tell. Reading the changes
+// since a position so costs the number of changes. The zero value is empty.
 //
 // Versions share an array, to which only the newest version appends: each sees its own length of it.
 type Log[K comparable, P ~uint64] []Change[K, P]
@@ -41,8 +41,8 @@ func (l Log[K, P]) Has(key K, at P) bool {
 // Clip returns the log in a form that can be appended to beside the original.
 func (l Log[K, P]) Clip() Log[K, P] { return slices.Clip(l) }
 
-// Compact drops the dead items if they are more than half of all, given the number of keys. Its cost is shared by the changes that
-// made them.
+// Compact drops the dead items if they are more than half of all, given the number of keys. Its cost is shared by the
+// changes that made them.
 func (l *Log[K, P]) Compact(keys int, alive func(Change[K, P]) bool) {
 	if len(*l) <= 2*keys+compactSlack {
 		return

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A Map maps strings, which origins and clients may choose by the thousands, to values. A change copies two nodes, however many
-// values there are. The zero value is empty.
+// A Map maps strings, which origins and clients may choose by the thousands, to values. A change copies two nodes,
+// however many values there are. The zero value is empty.
 type Map[V any] struct {
 	root *[fanout]*bucket[V] // by the hash of the key
 	n    int

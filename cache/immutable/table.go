@@ -2,13 +2,15 @@ package immutable
 
 import "iter"
 
-// fanout is the number of children of a node. At 64, a lookup among a million ids is four loads, and a change copies about 2 KiB.
+// fanout is the number of children of a node. At 64, a lookup among a million ids is four loads, and a change copies
+// about 2 KiB.
 const (
 	fanoutBits = 6
 	fanout     = 1 << fanoutBits
 )
 
-// A Table maps ids to values. Set returns a new table that shares all but the changed path with the old one. The zero value is empty.
+// A Table maps ids to values. Set returns a new table that shares all but the changed path with the old one. The zero
+// value is empty.
 type Table[E any] struct {
 	root  *node[E]
 	depth int // levels below the root
@@ -20,8 +22,8 @@ type node[E any] struct {
 	entries  *[fanout]*E       // in a leaf
 }
 
-// An Edit is one series of changes to tables. It writes in place to the nodes that it made itself, so that a series of changes copies
-// each node once. It must not be used after a reader has got a table that it made.
+// An Edit is one series of changes to tables. It writes in place to the nodes that it made itself, so that a series
+// of changes copies each node once. It must not be used after a reader has got a table that it made.
 type Edit struct {
 	_ byte // two edits must have two addresses
 }
@@ -115,8 +117,8 @@ func (n *node[E]) all(level int, prefix uint32, yield func(uint32, *E) bool) boo
 	return true
 }
 
-// Differences yields the values that differ between two tables, in pairs of the same id; one of a pair may be nil. It skips nodes that
-// the tables share, so between two versions of a table it takes as long as there are changes.
+// Differences yields the values that differ between two tables, in pairs of the same id; one of a pair may be nil. It
+// skips nodes that the tables share, so between two versions of a table it takes as long as there are changes.
 func (t Table[E]) Differences(o Table[E]) iter.Seq2[*E, *E] {
 	return func(yield func(*E, *E) bool) {
 		a, b := t.raised(o.depth), o.raised(t.depth)

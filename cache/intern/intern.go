@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Pool has one copy of each resource that some view uses. It holds resources weakly, so nobody has to count or to release them. The
-// zero value is ready to use, and methods may be called from any goroutine.
+// A Pool has one copy of each resource that some view uses. It holds resources weakly, so nobody has to count or to
+// release them. The zero value is ready to use, and methods may be called from any goroutine.
 type Pool struct {
 	mu   sync.Mutex
 	refs map[uint64]weak.Pointer[wire.Resource] // by hash of the resource's field and TTL; guarded by mu

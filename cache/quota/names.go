@@ -1,7 +1,8 @@
 package quota
 
-// Names counts the resource names that clients subscribe to of one origin. A name counts once for each view that requests it
-// from the origin. In each view, one of the subscribed peers is charged for it. The zero value counts nothing and has no limit.
+// Names counts the resource names that clients subscribe to of one origin. A name counts once for each view that
+// requests it from the origin. In each view, one of the subscribed peers is charged for it. The zero value counts
+// nothing and has no limit.
 type Names struct {
 	pool             *Pool // nil counts nothing
 	countedElsewhere bool
@@ -10,8 +11,8 @@ type Names struct {
 // NewNames returns a quota that counts names in a pool.
 func NewNames(p *Pool) Names { return Names{pool: p} }
 
-// CountedElsewhere returns the quota for a view that receives the names from another view, which requests them from the
-// origin and counts them in the total. Peers are charged here, because the other view does not know them.
+// CountedElsewhere returns the quota for a view that receives the names from another view, which requests them from
+// the origin and counts them in the total. Peers are charged here, because the other view does not know them.
 func (n Names) CountedElsewhere() Names {
 	n.countedElsewhere = true
 	return n

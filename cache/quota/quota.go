@@ -78,7 +78,8 @@ func (s *Share) Close() {
 	}
 }
 
-// Take opens the share of a peer and takes one unit, or returns the limit that prevents it. The caller releases the share.
+// Take opens the share of a peer and takes one unit, or returns the limit that prevents it. The caller releases the
+// share.
 func (p *Pool) Take(peer string) (*Share, *Exceeded) {
 	share := p.Open(peer)
 	p.mu.Lock()

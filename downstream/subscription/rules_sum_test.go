@@ -45,7 +45,7 @@ func TestB2_TheSumOfNamesFollowsThem(t *testing.T) {
 				case 3:
 					u.Errors = append(u.Errors, wire.NewResourceError(name, 7, fmt.Sprint(content)))
 				case 4:
-					w.ForgetMembers(wire.EndpointType)
+					w.ForgetWildcard(wire.EndpointType)
 				case 5:
 					kind = cache.Wildcard
 					fallthrough

@@ -40,7 +40,7 @@ func (v shown) withheld(member *cache.Entry) bool {
 		return false
 	}
 	err := errs.Get(member.Name)
-	return err != nil && err.Err.Denied() && (v.sendAll || err.Born() <= v.wildcardSince)
+	return err != nil && err.Err.Denied() && (v.sendAll || err.Created() <= v.wildcardSince)
 }
 
 // withheldMembers yields the resources of the wildcard set that are kept from the client.
@@ -120,7 +120,7 @@ func (v shown) ttlOf(e *cache.Entry) time.Duration {
 	if !v.sendsTTLs || !e.Expires() {
 		return 0
 	}
-	return e.Life(time.Now())
+	return e.RemainingTTL(time.Now())
 }
 
 // ttlsDue reports whether the client may have to be sent new TTLs.

@@ -142,7 +142,7 @@ func (l *Local) follow(d cache.Demand, began keys) {
 	switch {
 	case d.Wanted:
 		l.globs[d.TypeURL], began[d.TypeURL] = struct{}{}, struct{}{}
-	case l.w.ForgetMembers(d.TypeURL):
+	case l.w.ForgetWildcard(d.TypeURL):
 		delete(l.globs, d.TypeURL)
 	}
 }
