@@ -41,27 +41,30 @@ type getOptions struct {
 	tls         tlsFlags
 }
 
+// getHelp is the long help of tender get.
+var getHelp = "Get requests resources from an xDS v3 server (Tender or any other with ADS) and\n" +
+	"prints them. TYPE is one of\n\n" +
+	"  " + strings.Replace(getTypes, " clusters", "\n  clusters", 1) + "\n\n" +
+	"or a type URL. Without a NAME it asks for everything of that type.\n\n" +
+	"Fields that Envoy marks as sensitive are printed as [redacted], and resources of an\n" +
+	"unknown type as their size and digest. YAML and JSON are a list of resources, which\n" +
+	"a file origin can read.\n\n" +
+	"Delta does not mark the end of the wildcard set: without a NAME, get ends once no\n" +
+	"new resource has arrived for half a second. A server may answer that a NAME does not\n" +
+	"exist, or not answer; get then ends with 1, in the second case after --timeout.\n\n" +
+	"With --lint, get checks the resources and prints what is wrong with them: bytes that\n" +
+	"cannot be decoded, names of resources that do not exist, values that a generated\n" +
+	"validator rejects, and unknown fields. It also requests what these resources name.\n" +
+	"Without a TYPE it begins with all clusters and listeners. It ends with 1 if a resource\n" +
+	"cannot be decoded or names one that does not exist."
+
 // newGetCommand returns tender get.
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:   "get [flags] TYPE [NAME…] | --lint [TYPE [NAME…]]",
 		Short: "Print the resources that an xDS server sends",
-		Long: "Get requests resources from an xDS v3 server (Tender or any other with ADS) and\n" +
-			"prints them. TYPE is one of\n\n" +
-			"  " + strings.Replace(getTypes, " clusters", "\n  clusters", 1) + "\n\n" +
-			"or a type URL. Without a NAME it asks for everything of that type.\n\n" +
-			"Fields that Envoy marks as sensitive are printed as [redacted], and resources of an\n" +
-			"unknown type as their size and digest. YAML and JSON are a list of resources, which\n" +
-			"a file origin can read.\n\n" +
-			"Delta does not mark the end of the wildcard set: without a NAME, get ends once no\n" +
-			"new resource has arrived for half a second. A server may answer that a NAME does not\n" +
-			"exist, or not answer; get then ends with 1, in the second case after --timeout.\n\n" +
-			"With --lint, get checks the resources and prints what is wrong with them: bytes that\n" +
-			"cannot be decoded, names of resources that do not exist, values that a generated\n" +
-			"validator rejects, and unknown fields. It also requests what these resources name.\n" +
-			"Without a TYPE it begins with all clusters and listeners. It ends with 1 if a resource\n" +
-			"cannot be decoded or names one that does not exist.",
+		Long:  getHelp,
 		Example: "  tender get cds\n" +
 			"  tender get eds web -o json\n" +
 			"  tender get -w -o wide lds\n" +

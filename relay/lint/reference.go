@@ -18,18 +18,10 @@ import (
 
 // note adds the references of one message, without those of the messages within it.
 func (in *inspection) note(m proto.Message) {
+	in.refer(wire.ClusterType, clusterOf(m))
 	switch m := m.(type) {
-	case *routepb.RouteAction:
-		in.refer(wire.ClusterType, m.GetCluster())
-	case *routepb.WeightedCluster_ClusterWeight:
-		in.refer(wire.ClusterType, m.GetName())
-	case *routepb.RouteAction_RequestMirrorPolicy:
-		in.refer(wire.ClusterType, m.GetCluster())
 	case *tcppb.TcpProxy:
 		in.OnDemand = in.OnDemand || m.GetOnDemand() != nil
-		in.refer(wire.ClusterType, m.GetCluster())
-	case *tcppb.TcpProxy_WeightedCluster_ClusterWeight:
-		in.refer(wire.ClusterType, m.GetName())
 	case *routepb.ScopedRouteConfiguration:
 		in.refer(wire.RouteType, m.GetRouteConfigurationName())
 	case *hcmpb.Rds:
@@ -40,6 +32,24 @@ func (in *inspection) note(m proto.Message) {
 		if eds := m.GetEdsClusterConfig(); m.GetType() == clusterpb.Cluster_EDS && fromSameServer(eds.GetEdsConfig()) {
 			in.refer(wire.EndpointType, cmp.Or(eds.GetServiceName(), m.GetName()))
 		}
+	}
+}
+
+// clusterOf returns the cluster that a message names itself; empty if it names none.
+func clusterOf(m proto.Message) string {
+	switch m := m.(type) {
+	case *routepb.RouteAction:
+		return m.GetCluster()
+	case *routepb.WeightedCluster_ClusterWeight:
+		return m.GetName()
+	case *routepb.RouteAction_RequestMirrorPolicy:
+		return m.GetCluster()
+	case *tcppb.TcpProxy:
+		return m.GetCluster()
+	case *tcppb.TcpProxy_WeightedCluster_ClusterWeight:
+		return m.GetName()
+	default:
+		return ""
 	}
 }
 
