@@ -41,6 +41,9 @@ func (r *Relay) newAdmin() *admin.Server {
 
 		RolloutDiff: r.rolloutDiff,
 	}
+	if r.groups.earlier != nil {
+		cfg.Generations, cfg.RollbackDiff = r.listGenerations, r.rollbackDiff
+	}
 	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
 			Config:   clients.Config("h2", "http/1.1"),
@@ -63,6 +66,7 @@ func (r *Relay) commands() []admin.Command {
 	commands := []admin.Command{
 		admin.NewCommand("freeze", r.freeze),
 		admin.NewCommand("thaw", r.thaw),
+		admin.NewCommand("rollback", r.rollback),
 		admin.NewCommand("release", r.release),
 		admin.NewCommand("discard", r.discard),
 		audit,
@@ -236,7 +240,7 @@ func (g *groups) allViews() []operator.View {
 	}
 	for key, s := range g.shared {
 		if s.view.Generation().Types() > 0 {
-			shared = append(shared, operator.View{Key: cmp.Or(key.features, "all"), View: s.view, Shared: true, Origin: key.origin})
+			shared = append(shared, operator.View{Key: key.shown(), View: s.view, Shared: true, Origin: key.origin})
 		}
 	}
 	g.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
@@ -24,12 +25,16 @@ type decisions struct {
 
 	frozen []*freezing // by origin; nil for one that is not. Guarded by groups.mu.
 
+	rolledBack []atomic.Bool // by origin: its clients are shown an earlier generation
+
 	changed chan struct{} // receives after a freeze began or ended
 
 	// kept is what an earlier process kept, for the loops that begin with it. Guarded by groups.mu.
 	kept map[savedKey][]reconcile.Hold
 
-	rejected [][]*rollout.Rejected // by origin, what an earlier process left to the rollouts
+	// rejected is, by origin, what an earlier process left to the rollouts. Without rollouts, it is what rollbacks have taken from
+	// clients, and guarded by groups.mu.
+	rejected [][]*rollout.Rejected
 
 	writing     sync.Mutex // held while decisions are collected and written
 	keeps       bool       // some resource may be kept
@@ -59,6 +64,7 @@ func (d *decisions) load(origins []string, now time.Time) {
 	d.directories = make(map[int]savedDirectory)
 	d.rejected = make([][]*rollout.Rejected, len(origins))
 	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]reconcile.Hold)
+	d.rolledBack = make([]atomic.Bool, len(origins))
 	if d.saved == nil {
 		return
 	}
@@ -74,6 +80,10 @@ func (d *decisions) load(origins []string, now time.Time) {
 		switch {
 		case origin < 0:
 			log.Warn("freeze not restored: there is no such origin")
+		case f.Rollback != nil:
+			d.frozen[origin] = &freezing{Freeze: f}
+			d.rolledBack[origin].Store(true)
+			log.Warn("origin is still rolled back after the restart, until tender thaw", slog.String("to", f.Rollback.To))
 		case f.Until.IsZero():
 			d.frozen[origin] = &freezing{Freeze: f}
 			log.Warn("origin is still frozen after the restart, until tender thaw")
@@ -102,7 +112,12 @@ func (d *decisions) control(origin int, name, group string) *upstream.Control {
 	key := savedKey{name, group}
 	kept := d.kept[key]
 	delete(d.kept, key)
-	return upstream.NewControl(d.frozen[origin] != nil, kept)
+	return upstream.NewControl(d.holds(origin), kept)
+}
+
+// holds reports whether nothing that an origin changes is distributed. groups.mu must be held.
+func (d *decisions) holds(origin int) bool {
+	return d.frozen[origin] != nil && d.frozen[origin].Rollback == nil
 }
 
 // restoreDirectories has directories go on with what an earlier process has saved of them. mu must be held.
@@ -110,7 +125,7 @@ func (g *groups) restoreDirectories() {
 	for i, snap := range g.saved.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
 			key := savedKey{g.cfg.OriginName(i), ""}
-			files.Restore(snap, g.decisions.frozen[i] != nil, g.decisions.kept[key])
+			files.Restore(snap, g.decisions.holds(i), g.decisions.kept[key])
 			delete(g.decisions.kept, key)
 			g.decisions.directories[i] = savedDirectory{there: true}
 		}
@@ -178,7 +193,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 		}
 	}
 	g.mu.Unlock()
-	all.Rejected = g.rollouts.rejected()
+	all.Rejected = append(g.rollouts.rejected(), g.rejectedRollbacks()...)
 	if d.keeps {
 		all.Kept = g.kept(ctx)
 		d.keeps = len(all.Kept) > 0
@@ -250,13 +265,14 @@ func (g *groups) anyFrozen() bool {
 }
 
 // setFrozen has views that are made from now on be frozen, or not (nil). Of an origin that is
-// frozen already, the new freeze has the time since when it is.
+// frozen already, a new freeze has the time since when it is.
 func (g *groups) setFrozen(origin int, f *freezing) {
 	g.mu.Lock()
-	if was := g.decisions.frozen[origin]; was != nil && f != nil {
+	if was := g.decisions.frozen[origin]; was != nil && f != nil && f.Rollback == nil { // which names what it shows by its time
 		f.Since = was.Since
 	}
 	g.decisions.frozen[origin] = f
+	g.decisions.rolledBack[origin].Store(f != nil && f.Rollback != nil)
 	g.mu.Unlock()
 	g.rollouts.poke(origin)
 	select {
@@ -271,7 +287,11 @@ func (g *groups) shownFreeze(origin int) *admin.Freezing {
 	if !frozen {
 		return nil
 	}
-	return &admin.Freezing{By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until, SurvivesRestart: g.decisions.saved != nil && g.decisions.notSaved() == ""}
+	shown := &admin.Freezing{By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until, SurvivesRestart: g.decisions.saved != nil && g.decisions.notSaved() == ""}
+	if b := f.Rollback; b != nil {
+		shown.Rollback = &admin.RolledBack{To: b.To, At: b.At}
+	}
+	return shown
 }
 
 // thawInTime ends freezes when their time is over, until ctx ends.

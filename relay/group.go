@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"iter"
@@ -23,6 +24,7 @@ import (
 	"github.com/xdstender/tender/cache/intern"
 	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/rollout"
@@ -59,8 +61,9 @@ type groups struct {
 	shared   map[sharedKey]*sharedView
 	closed   bool // wait was called
 
-	decisions *decisions // of operators
-	rollouts  *rollouts  // nil if changes reach all clients at once
+	decisions *decisions         // of operators
+	earlier   *generations.Store // nil if none are kept
+	rollouts  *rollouts          // nil if changes reach all clients at once
 	observed  func() iter.Seq[downstream.Observed]
 }
 
@@ -69,6 +72,7 @@ type groups struct {
 type sharedView struct {
 	key  sharedKey
 	view *cache.View
+	line *generations.Line // nil if none is kept; or with rollouts, as groups have their own
 	node *corepb.Node
 	stop context.CancelFunc
 
@@ -86,6 +90,9 @@ type sharedKey struct {
 // saved returns the name of a shared view in snapshots.
 func (k sharedKey) saved() string { return sharedGroup + ":" + k.features }
 
+// shown returns what people are shown as the group of a shared view.
+func (k sharedKey) shown() string { return cmp.Or(k.features, "all") }
+
 // A group is a node group: the nodes that an origin serves the same resources.
 type group struct {
 	key    string
@@ -96,6 +103,7 @@ type group struct {
 	shares []*sharedView
 
 	controls []*upstream.Control // by origin
+	tracked  []tracked           // by origin: what generations are kept of; none without
 	parts    []*rollout.Part     // by source; nil without rollouts
 
 	// Guarded by groups.mu.
@@ -137,6 +145,10 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 	}
 	g.decisions.load(cfg.OriginNames(), time.Now())
 	g.rollouts = newRollouts(g)
+	g.adoptRejected()
+	if saved != nil {
+		saved.rolledBack = g.rolledBack
+	}
 	for range all {
 		g.quotas = append(g.quotas, quota.NewNames(quota.NewPool(cfg.MaxOriginNames, quota.Tenth(cfg.MaxOriginNames))))
 	}
@@ -228,6 +240,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *quota.Share) *
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
 	gr := &group{key: key, node: presented, founder: founder}
 	cfg.Fanout = g.followed(gr)
+	cfg.Waits = g.waits
 	if len(g.cfg.MinPushInterval) > 0 {
 		cfg.PushInterval = g.cfg.MinPushInterval.Of
 	}
@@ -237,9 +250,16 @@ func (g *groups) add(key string, presented *corepb.Node, founder *quota.Share) *
 	gr.view, gr.stop = view, stop
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
+	restored := make([]restoredLine, len(writers))
 	for i := range g.origins {
-		g.saved.keep(i, key, presented, writers[i])
-		g.saved.keep(i, commonGroup+key, presented, writers[g.router.shared(i)])
+		for _, shared := range []bool{false, true} {
+			source, saved := i, key
+			if shared {
+				source, saved = g.router.shared(i), commonGroup+key
+			}
+			restored[source] = g.restoreLine(ctx, lineOf{origin: i, saved: saved, key: generations.Key{Origin: g.cfg.OriginName(i), Group: key, Shared: shared},
+				view: view, source: source, kept: !shared || g.rollouts != nil}, presented, writers[source])
+		}
 	}
 	if g.changes != nil {
 		follower := g.changes.Follow(view, key)
@@ -251,12 +271,16 @@ func (g *groups) add(key string, presented *corepb.Node, founder *quota.Share) *
 		s.groups = append(s.groups, gr)
 		gr.shares = append(gr.shares, s)
 		control := g.decisions.control(i, g.cfg.OriginName(i), key)
+		g.beginRolledBack(i, control, restored[i])
 		gr.controls = append(gr.controls, control)
 		sharing := g.rollouts.newControl()
+		gr.track(i, control, restored[i], rollout.PartKey{Group: key})
+		gr.track(i, sharing, restored[g.router.shared(i)], rollout.PartKey{Group: key, Shared: true})
 		// Awaited by wait.
 		g.views.Go(func() { o.sync(ctx, gr.node, own, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common, sharing, g.rollouts.linger(&g.cfg)) })
 		g.rollouts.join(gr.parts, i, view, control, sharing)
+		g.distrust(gr, i)
 	}
 	return gr
 }
@@ -290,12 +314,16 @@ func (g *groups) share(origin int, features []string) *sharedView {
 	if s == nil {
 		cfg := g.cached
 		cfg.Sources, cfg.Route, cfg.Quotas = 2, namesOnly, []quota.Names{g.quotas[origin], {}}
+		cfg.Waits = g.waits
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
 		s.control = g.decisions.control(origin, g.cfg.OriginName(origin), key.saved())
 		g.shared[key] = s
-		g.saved.keep(origin, key.saved(), node, writers[0])
+		restored := g.restoreLine(ctx, lineOf{origin: origin, saved: key.saved(), key: generations.Key{Origin: g.cfg.OriginName(origin), Group: key.shown(), Shared: true},
+			view: view, kept: g.rollouts == nil}, node, writers[0])
+		s.line = restored.line
+		g.beginRolledBack(origin, s.control, restored)
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
 		g.views.Go(func() { o.sync(ctx, s.node, writers[0], log, s.control) })

@@ -45,7 +45,7 @@ func (g *groups) operated() (all []operated) {
 		}
 	}
 	for key, s := range g.shared {
-		all = append(all, operated{origin: key.origin, group: cmp.Or(key.features, "all"), saved: key.saved(), view: s.view, control: s.control, holder: s.control})
+		all = append(all, operated{origin: key.origin, group: key.shown(), saved: key.saved(), view: s.view, control: s.control, holder: s.control})
 	}
 	g.mu.Unlock()
 	for i, o := range g.origins {
@@ -86,6 +86,9 @@ func (r *Relay) findOrigin(name string) (int, error) {
 
 func (r *Relay) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if err := of.Check(); err != nil {
+		return admin.Freezes{}, err
+	}
+	if err := r.refuseRolledBack(of.Origin); err != nil {
 		return admin.Freezes{}, err
 	}
 	by := admin.CallerOf(ctx).By(of.User)
@@ -168,6 +171,7 @@ func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 // thawOrigin resumes the distribution of an origin's changes; by is empty if the time of the freeze is over.
 func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
+	r.groups.believeLater(origin)
 	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)), slog.String("by", by), slog.String("reason", reason))
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Thaw()

@@ -24,7 +24,6 @@ import (
 // methods may be called from any goroutine.
 type rollouts struct {
 	stages      rollout.Stages
-	waits       func(typeURL string) bool
 	router      *router
 	controllers []*rollout.Controller // by origin
 	log         *slog.Logger
@@ -39,7 +38,6 @@ func newRollouts(g *groups) *rollouts {
 		return nil
 	}
 	r := &rollouts{stages: cfg.Rollout, router: g.router, log: g.log}
-	r.waits = func(typeURL string) bool { return slices.Contains(cfg.RolloutTypes, typeURL) }
 	shape := rollout.Config{Stages: cfg.Rollout, Refusals: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold}
 	var check *rollout.Check
 	if cfg.RolloutCheck != "" {
@@ -47,7 +45,7 @@ func newRollouts(g *groups) *rollouts {
 	}
 	for i, name := range cfg.OriginNames() {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
-			Config: shape, Origin: name, Check: check, Waits: r.waits,
+			Config: shape, Origin: name, Check: check, Waits: g.waits,
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.freezeOf(i); return frozen },
 			Decided:  g.saveDecisions,
@@ -82,7 +80,7 @@ func (r *rollouts) shape(cfg *cache.Config, group string) (parts []*rollout.Part
 		key := rollout.PartKey{Group: group, Shared: source >= len(r.controllers)}
 		parts = append(parts, r.controllers[source%len(r.controllers)].NewPart(key))
 	}
-	cfg.Cohorts, cfg.Waits = len(r.stages), r.waits
+	cfg.Cohorts = len(r.stages)
 	cfg.Waiting = func(source int, now cache.Waiting) { parts[source].SetWaiting(now) }
 	return parts
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/config"
+	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/snapshot"
 )
@@ -54,6 +55,8 @@ type snapshots struct {
 	loaded map[savedKey]*cache.Snapshot // that no view has begun with; owned by restore
 	sooner chan struct{}                // receives when the next round is due in saveFirst
 
+	rolledBack func(origin string) bool // whether clients are shown an earlier generation
+
 	// Guarded by mu.
 	mu    sync.Mutex
 	saved map[savedKey]*saved
@@ -68,16 +71,18 @@ type departed struct {
 	peer    string // that founded the group
 }
 
-// A saved is what is written of one origin's part of a view. But for its first two
+// A saved is what is written of one origin's part of a view. But for its first three
 // fields, it belongs to whoever writes.
 type saved struct {
 	header cache.Header
 	w      *cache.Writer
+	line   *generations.Line // nil if no generations are kept
 
 	edition uint64 // of the head that was written last
 	from    string // target that it was from
 	at      time.Time
 	told    bool // that something is withheld
+	written bool // there is a file
 }
 
 // openSnapshots takes the directory of the configuration, if it names one.
@@ -243,41 +248,54 @@ func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.He
 
 // takes reports whether snapshots are taken of what a header describes. With rollouts, they hold what the clients of a node group
 // are served: also of a directory, whose files may have something else, and of names that groups share, of which the shared view
-// has what the origin has. Without, files and shared views say it all.
+// has what the origin has. Without, files and shared views say it all, but for an earlier generation of a directory.
 func (s *snapshots) takes(h *cache.Header) bool {
 	switch {
 	case len(s.cfg.Rollout) > 0:
 		return !isShared(h.Group)
+	case strings.HasPrefix(h.Group, commonGroup):
+		return false
 	default:
-		return !strings.HasPrefix(h.Targets[0], "file:") && !strings.HasPrefix(h.Group, commonGroup)
+		return !strings.HasPrefix(h.Targets[0], "file:") || s.rolledBack(h.Origin)
 	}
 }
 
-// keep has what w writes kept on disk, if snapshots are taken of it, and first restores what was there of it.
-func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.Writer) {
+// restore puts into the view of w what was on disk of it, and returns that; nil if there was nothing.
+func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cache.Writer) *cache.Snapshot {
 	if s == nil {
-		return
+		return nil
 	}
 	h := s.header(origin, group, node)
 	if !s.takes(&h) {
-		return
+		return nil
 	}
 	key := savedKey{h.Origin, group}
 	snap := s.loaded[key]
 	if snap == nil {
 		snap = s.recall(key, &h)
 	}
-	if snap != nil {
-		delete(s.loaded, key)
-		resources := w.Restore(snap, time.Now())
-		s.dir.CountRestored()
-		s.log.Info("view restored from a snapshot", slog.String("origin_name", h.Origin), slog.String("group", group),
-			slog.Int("resources", resources), slog.Duration("age", time.Since(snap.Created).Round(time.Second)))
+	if snap == nil {
+		return nil
 	}
+	delete(s.loaded, key)
+	resources := w.Restore(snap, time.Now())
+	s.dir.CountRestored()
+	s.log.Info("view restored from a snapshot", slog.String("origin_name", h.Origin), slog.String("group", group),
+		slog.Int("resources", resources), slog.Duration("age", time.Since(snap.Created).Round(time.Second)))
+	return snap
+}
+
+// keep has what w writes kept on disk while snapshots are taken of it, with the generations of a line, which may be nil.
+func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.Writer, line *generations.Line, restored bool) {
+	if s == nil {
+		return
+	}
+	h := s.header(origin, group, node)
+	key := savedKey{h.Origin, group}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.gone, key)
-	s.saved[key] = &saved{header: h, w: w}
+	s.saved[key] = &saved{header: h, w: w, line: line, written: restored}
 }
 
 // recall returns the snapshot of a view that was evicted; nil if there is none.
@@ -286,8 +304,7 @@ func (s *snapshots) recall(key savedKey, h *cache.Header) *cache.Snapshot {
 	was := s.gone[key]
 	s.mu.Unlock()
 	if was != nil && was.evicted { // and may not be on the disk yet
-		snap, _ := was.w.Snapshot(s.cfg.SnapshotSensitive)
-		snap.Header, snap.Created = was.header, time.Now()
+		snap, _ := s.take(was.saved, time.Now())
 		return snap
 	}
 	snap := s.dir.Recall(h, time.Now(), s.cfg.MaxSnapshotAge)
@@ -405,13 +422,14 @@ func (s *snapshots) depart(was *departed, now time.Time) error {
 
 // save writes one snapshot, if there is something new to write.
 func (s *snapshots) save(u *saved, now time.Time) error {
+	if !s.takes(&u.header) {
+		return s.forget(u)
+	}
 	edition, from := u.w.SnapshotRevision()
 	if edition == u.edition && from == u.from && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
 		return nil
 	}
-	snap, withheld := u.w.Snapshot(s.cfg.SnapshotSensitive)
-	snap.Header = u.header
-	snap.Created = now
+	snap, withheld := s.take(u, now)
 	if len(withheld) > 0 && !u.told {
 		u.told = true
 		s.log.Warn("snapshot omits resources with sensitive fields; clients wait for them after a restart; TENDER_SNAPSHOT_SENSITIVE=on stores them",
@@ -424,7 +442,34 @@ func (s *snapshots) save(u *saved, now time.Time) error {
 	if err := write(snap); err != nil {
 		return err
 	}
-	u.edition, u.from, u.at = edition, from, now
+	u.edition, u.from, u.at, u.written = edition, from, now, true
+	return nil
+}
+
+// take takes a snapshot, with the generations that may be stored.
+func (s *snapshots) take(u *saved, now time.Time) (snap *cache.Snapshot, withheld cache.OmittedContent) {
+	take := func() *cache.Snapshot {
+		snap, withheld = u.w.Snapshot(s.cfg.SnapshotSensitive)
+		return snap
+	}
+	if u.line == nil {
+		take()
+	} else {
+		u.line.Snapshot(s.cfg.SnapshotSensitive, take)
+	}
+	snap.Header, snap.Created = u.header, now
+	return snap, withheld
+}
+
+// forget removes a snapshot of which none is taken any more.
+func (s *snapshots) forget(u *saved) error {
+	if !u.written {
+		return nil
+	}
+	if err := s.dir.Remove(&u.header); err != nil {
+		return err
+	}
+	u.written, u.at = false, time.Time{}
 	return nil
 }
 

@@ -27,7 +27,7 @@ func TestB42_WhatIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, w := cache.New(cache.Config{})
-	s.keep(0, "g", own, w)
+	s.keep(0, "g", own, w, nil, false)
 	set := func(version string) {
 		r, err := wire.NewResource(wire.ClusterType, "c", version, []byte(version))
 		if err != nil {

@@ -50,6 +50,9 @@ func (r *Relay) reading() telemetry.Reading {
 		Clients:     operator.Totals(r.server.Clients()),
 		Rollouts:    r.groups.rollouts.statuses(),
 	}
+	if r.groups.earlier != nil {
+		out.Generations, out.GenerationBytes = r.groups.earlier.Stats()
+	}
 	if clients := r.credentials.Clients; clients != nil {
 		out.Server.Denied[guard.DeniedTrustDomain] = clients.Refused()
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/peers"
 )
 
@@ -35,6 +36,7 @@ func (r *Relay) summary() *admin.FleetSummary {
 			s.Frozen = append(s.Frozen, o.Name)
 		}
 	}
+	digests := r.groups.digests()
 	s.Omitted = max(len(status.Views)-admin.MaxFleetViews, 0)
 	for _, v := range status.Views[:len(status.Views)-s.Omitted] {
 		shown := admin.FleetView{Group: v.Group, Origin: v.Origin, Shared: v.Shared, Versions: map[string]string{}}
@@ -43,7 +45,9 @@ func (r *Relay) summary() *admin.FleetSummary {
 				shown.Versions[t.TypeURL] = contentOf(t.Version)
 			}
 		}
-		shown.Generation = generationOf(shown.Versions)
+		if shown.Generation = digests[generations.Key{Origin: v.Origin, Group: v.Group, Shared: v.Shared}]; r.groups.earlier == nil {
+			shown.Generation = generationOf(shown.Versions)
+		}
 		s.Views = append(s.Views, shown)
 	}
 	return s

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -12,6 +13,7 @@ import (
 // Each returns once the loop has executed the command, and does nothing if the loop has ended or ctx ends before.
 type Control struct {
 	frozen bool
+	back   func(*cache.Writer) // rolls the writer back; nil if nothing does
 	kept   []reconcile.Hold
 	calls  chan func(Controlled)
 	ended  chan struct{}
@@ -31,6 +33,18 @@ type Controlled interface {
 // that were discarded before the process was restarted. It is for one loop.
 func NewControl(frozen bool, kept []reconcile.Hold) *Control {
 	return &Control{frozen: frozen, kept: kept, calls: make(chan func(Controlled)), ended: make(chan struct{})}
+}
+
+// BeginRolledBack has the loop, which is about to begin, show an edition of an earlier generation from the start
+// (cache.Writer.RollBack). A nil edition is for a view that shows it already, or has shown nothing.
+func (c *Control) BeginRolledBack(since time.Time, edition func(*cache.Writer) *cache.Edition) {
+	c.back = func(w *cache.Writer) {
+		var e *cache.Edition
+		if edition != nil {
+			e = edition(w)
+		}
+		w.RollBack(e, since)
+	}
 }
 
 // Freeze stops the distribution of changes to clients (cache.Writer.Freeze). Responses of the origin are still
@@ -82,6 +96,9 @@ func (c *Control) do(ctx context.Context, call func(Controlled)) {
 func (c *Control) Begin(l Controlled) {
 	if l.Keep(c.kept); c.frozen {
 		l.Writer().Freeze()
+	}
+	if c.back != nil {
+		c.back(l.Writer())
 	}
 }
 

@@ -80,6 +80,8 @@ func newRootCommand() *cobra.Command {
 		newDiscardCommand(os.Environ),
 		newFreezeCommand(os.Environ),
 		newThawCommand(os.Environ),
+		newGenerationsCommand(os.Environ),
+		newRollbackCommand(os.Environ),
 		newRolloutCommand(os.Environ),
 		newAuditCommand(os.Environ),
 		newDemoCommand(),

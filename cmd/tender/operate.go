@@ -136,8 +136,8 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 // newThawCommand returns tender thaw.
 func newThawCommand(environ func() []string) *cobra.Command {
 	cmd, _ := newFreezing(environ, "thaw", &cobra.Command{
-		Short:   "Resume the distribution of changes after tender freeze",
-		Long:    "Thaw has a frozen relay send its clients what has changed since tender freeze: the\ncurrent state of each resource.",
+		Short:   "Resume the distribution of changes after tender freeze or tender rollback",
+		Long:    "Thaw has a relay send its clients what has changed since tender freeze, or what differs\nfrom the generation of tender rollback: the current state of each resource. WITHHELD is\nthe number of names that differed.",
 		Example: "  tender thaw",
 	})
 	return cmd
@@ -169,6 +169,9 @@ func printFreezes(w io.Writer, answer admin.Freezes) error {
 		state, how := "changes are distributed", "-"
 		if f.Freeze != nil {
 			state, how = "FROZEN", f.Freeze.Describe(now)
+			if f.Freeze.Rollback != nil {
+				state = "ROLLED BACK"
+			}
 		}
 		t.row(f.Origin, state, f.Views, f.Withheld, how)
 	}

@@ -17,10 +17,15 @@ import (
 )
 
 // readRolloutDiff reads all pages of what editions change.
-func readRolloutDiff(ctx context.Context, c *adminClient, query url.Values) (all admin.RolloutDiff, err error) {
+func readRolloutDiff(ctx context.Context, c *adminClient, query url.Values) (admin.RolloutDiff, error) {
+	return readDiff(ctx, c, "/api/v1/rollout/diff", query)
+}
+
+// readDiff reads all pages of changes at a path.
+func readDiff(ctx context.Context, c *adminClient, path string, query url.Values) (all admin.RolloutDiff, err error) {
 	for {
 		var page admin.RolloutDiff
-		if err := c.get(ctx, "/api/v1/rollout/diff?"+query.Encode(), &page); err != nil {
+		if err := c.get(ctx, path+"?"+query.Encode(), &page); err != nil {
 			return all, err
 		}
 		page.Changes = append(all.Changes, page.Changes...)

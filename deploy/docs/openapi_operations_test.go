@@ -74,6 +74,10 @@ func reads() []operation {
 		{method: get, path: v1 + "rollouts", summary: "Show rollouts", answer: admin.Rollouts{}, codes: []int{404}, query: []parameter{byOrigin}},
 		{method: get, path: v1 + "rollout/diff", summary: "Show what a rollout changes", answer: admin.RolloutDiff{}, codes: []int{404, 409},
 			query: []parameter{byOrigin, byType, byGroup, {"name", "The name of a resource; with a type, the response has bodies"}, byLimit, after}},
+		{method: get, path: v1 + "generations", summary: "List the configurations that clients were served", answer: admin.Generations{}, codes: []int{404, 409},
+			query: []parameter{byOrigin, byGroup, byLimit}},
+		{method: get, path: v1 + "rollback/diff", summary: "Show what a rollback changes", answer: admin.RolloutDiff{}, codes: []int{404, 409}, sample: "?to=1m",
+			query: []parameter{{"to", "A generation, or a duration such as 10m"}, byOrigin, byType, byGroup, {"name", "The name of a resource; with a type, the response has bodies"}, byLimit, after}},
 	}
 }
 
@@ -82,6 +86,8 @@ func commands() []operation {
 	all := []operation{
 		{method: post, path: v1 + "freeze", summary: "Stop the distribution of changes", args: admin.FreezeScope{}, answer: admin.Freezes{}, body: `{"reason": "test"}`},
 		{method: post, path: v1 + "thaw", summary: "Resume the distribution of changes", args: admin.FreezeScope{}, answer: admin.Freezes{}},
+		{method: post, path: v1 + "rollback", summary: "Serve clients an earlier configuration", args: admin.RollbackScope{}, answer: admin.Rollbacks{},
+			codes: []int{404, 409}, body: `{"to": "1m", "dry_run": true}`},
 		{method: post, path: v1 + "release", summary: "Apply held removals", args: admin.HoldScope{}, answer: admin.Holds{}, body: `{"all": true}`},
 		{method: post, path: v1 + "discard", summary: "Keep the resources of held removals", args: admin.HoldScope{}, answer: admin.Holds{}, body: `{"all": true}`},
 		{method: post, path: v1 + "audit", summary: "Compare the cache with the origins", args: admin.AuditScope{}, answer: admin.Audits{}, body: `{"type": "cds"}`},

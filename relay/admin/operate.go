@@ -142,12 +142,19 @@ type Freezing struct {
 
 	// SurvivesRestart reports that the freeze is saved in TENDER_SNAPSHOT_DIR.
 	SurvivesRestart bool `json:"survives_restart"`
+
+	// Rollback is the earlier generation that clients are served; nil if they are served what they were when the freeze began.
+	Rollback *RolledBack `json:"rollback,omitempty"`
 }
 
 // Describe returns a freeze as a sentence without a subject, such as
-// "frozen by alice 5m ago, for another 1h55m: bad routes".
+// "frozen by alice 5m ago, for another 1h55m: bad routes" or "rolled back to 3f2a01c4d9e8 by alice 5m ago: bad routes".
 func (f *Freezing) Describe(now time.Time) string {
-	text := fmt.Sprintf("frozen by %s %s ago", f.By, humanize.Seconds(now.Sub(f.Since).Seconds()))
+	what := "frozen"
+	if f.Rollback != nil {
+		what = "rolled back to " + f.Rollback.Describe()
+	}
+	text := fmt.Sprintf("%s by %s %s ago", what, f.By, humanize.Seconds(now.Sub(f.Since).Seconds()))
 	if !f.Until.IsZero() {
 		text += ", for another " + humanize.Seconds(max(f.Until.Sub(now), 0).Seconds())
 	}

@@ -90,12 +90,18 @@ func (s *Server) rollouts(r *http.Request) (any, error) {
 	return s.cfg.Rollouts(origin)
 }
 
-func (s *Server) rolloutDiff(r *http.Request) (any, error) {
-	p := parametersOf(r)
+// rolloutChoice returns which changes are asked for.
+func (p *parameters) rolloutChoice() RolloutChoice {
 	c := RolloutChoice{Origin: p.text("origin"), Type: p.typeURL(), Name: p.text("name"), Group: p.text("group"), Page: p.page()}
 	if c.Name != "" && c.Type == "" {
 		p.refuse("type is missing: a name needs a type URL, or a short name such as cds")
 	}
+	return c
+}
+
+func (s *Server) rolloutDiff(r *http.Request) (any, error) {
+	p := parametersOf(r)
+	c := p.rolloutChoice()
 	if err := p.done(); err != nil {
 		return nil, err
 	}

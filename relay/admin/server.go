@@ -17,7 +17,7 @@ import (
 )
 
 // Config has the functions that a server calls for its responses. All fields are required except Rollouts, RolloutDiff,
-// Pages, Commands, Action, Tier, Summary, Debug, TLS and Logger.
+// Generations, RollbackDiff, Pages, Commands, Action, Tier, Summary, Debug, TLS and Logger.
 type Config struct {
 	// Ready returns why the relay is not ready, as texts for operators; none if it is ready.
 	Ready func() []string
@@ -32,6 +32,11 @@ type Config struct {
 	// what they change. Nil means that rollouts are off. An error made by [Refuse] has its own HTTP code.
 	Rollouts    func(origin string) (Rollouts, error)
 	RolloutDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
+
+	// Generations returns the configurations that are kept, and RollbackDiff what a rollback to a generation, or to what was
+	// served some time ago, would change. Nil means that none are kept. Of their errors, [Refuse] says the code.
+	Generations  func(GenerationChoice) (Generations, error)
+	RollbackDiff func(ctx context.Context, to string, c RolloutChoice) (RolloutDiff, error)
 
 	// Fleet lists clients and resources.
 	Fleet Fleet
@@ -129,6 +134,8 @@ func New(cfg Config) *Server {
 		get("/api/v1/holds", answer(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })),
 		get("/api/v1/rollouts", answer(s.rollouts)),
 		get("/api/v1/rollout/diff", answer(s.rolloutDiff)),
+		get("/api/v1/generations", answer(s.generations)),
+		get("/api/v1/rollback/diff", answer(s.rollbackDiff)),
 		get("/api/v1/clients", answer(s.clients)),
 		get("/api/v1/clients/{number}", answer(s.client)),
 		get("/api/v1/resources", answer(s.resources)),

@@ -175,6 +175,9 @@ type Config struct {
 	History         int  `env:"HISTORY"`
 	MaxHistoryBytes Size `env:"MAX_HISTORY_BYTES"`
 
+	// MaxGenerationBytes is how many bytes of earlier configurations are kept for rollbacks; 0 keeps none.
+	MaxGenerationBytes Size `env:"MAX_GENERATION_BYTES"`
+
 	// Debug has operators ask for profiles of the process.
 	Debug bool `env:"DEBUG"`
 

@@ -146,6 +146,8 @@ var goodValues = []struct{ name, value, shown string }{
 	{"HISTORY", "3", ""},
 	{"HISTORY", "OFF", "off"},
 	{"MAX_HISTORY_BYTES", "1MiB", ""},
+	{"MAX_GENERATION_BYTES", "1MiB", ""},
+	{"MAX_GENERATION_BYTES", "0", "0B"},
 	{"DEBUG", "on", ""},
 }
 
@@ -410,6 +412,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"HISTORY", "101", "too large"},
 	{"HISTORY", "on", "not a whole number"},
 	{"MAX_HISTORY_BYTES", "1", "too small"},
+	{"MAX_GENERATION_BYTES", "1B", "too small"},
+	{"MAX_GENERATION_BYTES", "off", "0, or a size"},
 	{"DEBUG", "1", "not one of the words"},
 	{"COLD_WAIT", "10", "not a duration"},
 	{"COLD_WAIT", "0s", "too short"},

@@ -70,6 +70,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		TraceSlow:               time.Second,
 		History:                 10,
 		MaxHistoryBytes:         32 << 20,
+		MaxGenerationBytes:      64 << 20,
 	}
 	// An empty variable counts as unset; what is not ours is not looked at.
 	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {

@@ -1,6 +1,9 @@
 package config
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // adminListen is the default address for operators.
 const adminListen = "127.0.0.1:18080"
@@ -139,6 +142,13 @@ var rolloutRows = []spec{
 	},
 	duration("MAX_SNAPSHOT_AGE", "24h", time.Minute, 8760*time.Hour, "Maximum age of a snapshot that is restored",
 		"Raise it when old configuration is better than none."),
+	{
+		name: "MAX_GENERATION_BYTES", preset: "64MiB",
+		allowed: fmt.Sprintf("`0`, or a size from %s to %s, in B, KiB, MiB or GiB", Size(kibibyte), Size(16*gibibyte)),
+		meaning: "Memory for earlier configurations; the oldest are dropped first",
+		advice:  "`tender rollback` returns to these. Raise it when `tender generations` does not go back far enough; `0` keeps none.",
+		parse:   typed(zeroOr(sizeBetween(kibibyte, 16*gibibyte))),
+	},
 	onOff("SNAPSHOT_SENSITIVE", "off", "Include resources with sensitive fields, or with unknown types, in snapshots",
 		"Secrets are never stored. Turn it on when clients need such resources after a restart, and the directory is protected."),
 	{
@@ -151,7 +161,7 @@ var rolloutRows = []spec{
 	{
 		name: "ROLLOUT_TYPES", preset: "cds,lds,rds,srds,vhds,ecds,rtds",
 		allowed: allowedTypes + "; not `eds`, `leds` and `sds`",
-		meaning: "Types whose changes are distributed in stages",
+		meaning: "Types whose changes are distributed in stages, and which `tender rollback` returns to earlier content",
 		advice:  "Endpoints and Secrets never wait. Change it when other types should reach all clients at once, or types of your own should wait.",
 		parse:   typed(listOf(",", parseTypeThatWaits)), shows: shortNames,
 	},

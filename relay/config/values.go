@@ -403,6 +403,16 @@ func sizeBetween(least, most Size) func(string) (Size, error) {
 	}
 }
 
+// zeroOr parses 0, also as a Size is shown, and all else as parse does.
+func zeroOr(parse func(string) (Size, error)) func(string) (Size, error) {
+	return func(raw string) (Size, error) {
+		if raw == "0" || raw == Size(0).String() {
+			return 0, nil
+		}
+		return parse(raw)
+	}
+}
+
 // escape returns s with what cannot be printed escaped, without the quotes.
 func escape(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {

@@ -145,6 +145,8 @@ func originBox(o *admin.Origin, now time.Time) box {
 		}
 	}
 	switch {
+	case o.Freeze != nil && o.Freeze.Rollback != nil:
+		b.Class, b.Note = "origin frozen", "rolled back"
 	case o.Frozen:
 		b.Class, b.Note = "origin frozen", "frozen"
 	case !o.Connected:

@@ -97,6 +97,47 @@ func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 	})
 }
 
+// RollBack serves everybody earlier editions of the parts, and rejects what they are served now, as Undo does. A part without
+// an edition stays as it is. If nothing differs, nothing is rejected. It returns how many resources are others now.
+func (c *Controller) RollBack(ctx context.Context, editions map[PartKey]func(*cache.Writer) *cache.Edition, reason, by string) (resources int, err error) {
+	err = c.carryOut(ctx, func(ctx context.Context) error {
+		earlier := make(map[*Part]*cache.Edition)
+		for _, p := range c.joined() {
+			pin := editions[p.Key]
+			if pin == nil {
+				continue
+			}
+			p.control.Edit(ctx, func(w *cache.Writer) {
+				if e := pin(w); len(e.Changes) > 0 {
+					earlier[p] = e
+				}
+			})
+		}
+		if len(earlier) == 0 {
+			return nil
+		}
+		to, from := c.machine.RollBack()
+		rest := len(c.cfg.Stages)
+		good := c.served[rest]
+		for cohort := range rest + 1 {
+			if c.served[cohort] == good {
+				c.served[cohort] = from
+			}
+		}
+		for p, e := range earlier {
+			p.editions[to], p.editions[from] = e, e.Reversed()
+		}
+		if err := c.machine.Undo(time.Now(), reasonOf("rollback", reason, by)); err != nil {
+			return err
+		}
+		c.about = describe(c.changesOf(from))
+		resources = c.about.resources
+		c.logCommand("rollback", by, slog.String("reason", reason))
+		return nil
+	})
+	return resources, err
+}
+
 // reasonOf returns why an edition is rejected by a command.
 func reasonOf(command, reason, by string) string {
 	text := command

@@ -490,6 +490,13 @@ func (m *Machine) Resume(now time.Time) error {
 	return nil
 }
 
+// RollBack numbers what the rest is served anew, as an edition that was promoted after another one, which Undo returns to.
+func (m *Machine) RollBack() (to, from Edition) {
+	to, from = m.last+1, m.last+2
+	m.last, m.before, m.good = from, &to, from
+	return to, from
+}
+
 // Undo serves everybody what they were served before the newest promotion, and rejects what was promoted. Errors:
 // ErrNothingToUndo.
 func (m *Machine) Undo(now time.Time, reason string) error {

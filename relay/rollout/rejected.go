@@ -9,9 +9,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// distrustFor is how long the relay distrusts the versions that clients report for resources of a withdrawn edition: a
+// DistrustFor is how long the relay distrusts the versions that clients report for resources of a withdrawn edition: a
 // client may have applied a rejected response in part.
-const distrustFor = time.Hour
+const DistrustFor = time.Hour
 
 // maxRejected is how many editions are remembered to be rejected again.
 const maxRejected = 20
@@ -151,13 +151,13 @@ func (c *Controller) Rejected() []*Rejected { return *c.leftNow.Load() }
 // forget ends the distrust of editions that were withdrawn long ago. It returns when it is due next; zero is never.
 func (c *Controller) forget(now time.Time) (next time.Time) {
 	before := len(c.left)
-	c.left = slices.DeleteFunc(slices.Clone(c.left), func(r *Rejected) bool { return !r.Ended.IsZero() && !now.Before(r.Ended.Add(distrustFor)) })
+	c.left = slices.DeleteFunc(slices.Clone(c.left), func(r *Rejected) bool { return !r.Ended.IsZero() && !now.Before(r.Ended.Add(DistrustFor)) })
 	if len(c.left) < before {
 		c.distrust()
 	}
 	for _, r := range c.left {
 		if !r.Ended.IsZero() {
-			next = earlier(next, r.Ended.Add(distrustFor))
+			next = earlier(next, r.Ended.Add(DistrustFor))
 		}
 	}
 	return next
@@ -175,7 +175,7 @@ func (c *Controller) distrust() {
 				if all[of] == nil {
 					all[of] = make(map[string]map[string]struct{})
 				}
-				addNames(all[of], changes)
+				AddNames(all[of], changes)
 			}
 		}
 	}
@@ -187,7 +187,8 @@ func (c *Controller) distrust() {
 	}
 }
 
-func addNames(to map[string]map[string]struct{}, changes map[string]map[string]wire.Digest) {
+// AddNames adds the names of resources that an edition changes, by type URL or collection.
+func AddNames(to map[string]map[string]struct{}, changes map[string]map[string]wire.Digest) {
 	for key, names := range changes {
 		if to[key] == nil {
 			to[key] = make(map[string]struct{})

@@ -36,8 +36,18 @@ type Freeze struct {
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until,omitzero"` // when it ends by itself; zero if it does not
 
+	// Rollback is the earlier generation that clients are shown; nil if they are shown what they were shown when the
+	// freeze began. Relays before 2026-11-25 do not know it: to them it is a freeze.
+	Rollback *Rollback `json:"rollback,omitempty"`
+
 	// Length is the time from the operator's last command about the freeze to Until.
 	Length time.Duration `json:"length_ns,omitempty"`
+}
+
+// A Rollback says which generation of an origin clients are shown.
+type Rollback struct {
+	To string    `json:"to"` // as the operator gave it: a digest, or a duration
+	At time.Time `json:"at"` // a time at which the generation was served
 }
 
 // Left returns how long a freeze with an end still lasts, at most its length: no clock that was

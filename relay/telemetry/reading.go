@@ -28,6 +28,10 @@ type Reading struct {
 
 	Snapshots snapshot.Stats
 
+	// Earlier configurations that are kept, and how many bytes only they hold.
+	Generations     int
+	GenerationBytes int64
+
 	Origins  []Origin          // in the order of Status.Origins
 	Rollouts []*rollout.Status // by origin; none if they are off
 	Groups   []Group

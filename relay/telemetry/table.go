@@ -88,7 +88,7 @@ var table = []row{
 		origins(func(o *Origin) float64 { return float64(o.Audits) })},
 	{"tender.origin.drifted", counter, "{resource}", "origin", "Resources that such a comparison found to be another, or on one side only.",
 		origins(func(o *Origin) float64 { return float64(o.Drifted) })},
-	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator has stopped the distribution of the origin's changes (tender freeze), else 0.",
+	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator has stopped the distribution of the origin's changes (tender freeze, tender rollback), else 0.",
 		origins(func(o *Origin) float64 { return number(o.Status.Frozen) })},
 
 	{"tender.origin.files", sum, "{file}", "origin state", "Files of a directory. The state is good, or bad: the file cannot be read, or has names that another file has; the log and the status have the reasons.", func(r *Reading, put put) {
@@ -122,7 +122,7 @@ var table = []row{
 		views(func(v *admin.View) float64 { return number(v.Connected) })},
 	{"tender.view.stale", gauge, "s", "group origin", "For how long the view has served what its origin cannot correct; 0 if the origin is there.",
 		views(func(v *admin.View) float64 { return v.StaleSeconds })},
-	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen; with TENDER_ROLLOUT also rollout (they wait for it) or halted (the rollout is), and then it counts what clients of no stage are shown.", withheld},
+	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen, also after tender rollback; with TENDER_ROLLOUT also rollout (they wait for it) or halted (the rollout is), and then it counts what clients of no stage are shown.", withheld},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources held, by wildcard and by name.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Entries) })},
 	{"tender.view.size", sum, "By", "group origin type", "Their size as they are sent. Groups share the memory of equal ones.",
@@ -139,6 +139,10 @@ var table = []row{
 			put(float64(f.Refused), f.Files[0].Variable)
 		}
 	}},
+	{"tender.generations", sum, "{generation}", "", "Earlier configurations that tender rollback can return to, over all views. None are kept if TENDER_MAX_GENERATION_BYTES is 0.",
+		one(func(r *Reading) float64 { return float64(r.Generations) })},
+	{"tender.generations.size", sum, "By", "", "Memory that only they hold, of at most TENDER_MAX_GENERATION_BYTES.",
+		one(func(r *Reading) float64 { return float64(r.GenerationBytes) })},
 	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.",
 		one(func(r *Reading) float64 { return float64(r.Snapshots.Written) })},
 	{"tender.snapshots.failed", counter, "{snapshot}", "", "Snapshots that could not be written; the log has the reasons.",

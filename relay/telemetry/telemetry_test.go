@@ -44,7 +44,7 @@ const (
 func full() Reading {
 	origin := admin.Origin{Name: "default", Connected: true, Frozen: true, Directory: &admin.Directory{FileCount: 127, BadCount: 64}}
 	return Reading{
-		Memory: 0.5, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
+		Memory: 0.5, Generations: 7, GenerationBytes: 70, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
 		Server: downstream.Stats{
 			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32, Throttled: 33,
 			Ended:   map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
@@ -199,7 +199,7 @@ func TestValues(t *testing.T) {
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
-		"memory_utilization": 0.5, "audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
+		"memory_utilization": 0.5, "generations": 7, "generations_size_bytes": 70, "audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
 		"validation_checked_total": 64, "validation_findings invalid cds": 65,
 		"client_connections": 47, "client_unread_bytes": 48, "client_streams": 2, "client_streams_waiting": 42, "client_streams_accepted_total": 3,
 		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35, "client_refusals_total TENDER_MAX_NAMES": 36,

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/humanize"
+)
+
+// newGenerationsCommand returns tender generations.
+func newGenerationsCommand(environ func() []string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "generations",
+		Short: "Print the configurations that clients were served",
+		Long: "Generations prints, for each control plane and node group, the configurations that a\n" +
+			"running relay served and still keeps (TENDER_MAX_GENERATION_BYTES), newest first. A\n" +
+			"generation is named by the digest of its content, which is equal on replicas that\n" +
+			"serve the same resources. Endpoints and Secrets are not part of it.",
+		Example: "  tender generations\n  tender generations --origin default --limit 100 -o json",
+		Args:    cobra.NoArgs,
+	}
+	var origin, group string
+	var limit int
+	flag := addAdminFlag(cmd, environ)
+	output := addOutputFlag(cmd, "text", "yaml")
+	addRolloutOrigin(cmd, &origin)
+	cmd.Flags().StringVar(&group, "group", "", "only of the node group with this `key`")
+	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of generations of each node group")
+	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
+		query := url.Values{"origin": {origin}, "group": {group}, "limit": {fmt.Sprint(limit)}}
+		var all admin.Generations
+		if err := client.get(cmd.Context(), "/api/v1/generations?"+query.Encode(), &all); err != nil {
+			return err
+		}
+		w := cmd.OutOrStdout()
+		return output.print(w, all, func() error { return printGenerations(w, all, time.Now()) })
+	})
+	return cmd
+}
+
+// printGenerations prints a table for each view.
+func printGenerations(w io.Writer, all admin.Generations, now time.Time) error {
+	t := &table{wide: true}
+	for _, v := range all.Views {
+		t.row(fmt.Sprintf("origin %s, group %s", v.Origin, v.Group))
+		t.row("GENERATION", "SERVED SINCE", "FOR", "CHANGES", "KEPT")
+		for _, g := range v.Generations {
+			served, kept := "until now", "-"
+			if !g.Until.IsZero() {
+				served, kept = humanize.Seconds(g.Until.Sub(g.Since).Seconds()), humanize.Bytes(int(g.Bytes))
+			}
+			t.row(cmp.Or(g.Generation, "empty"), g.Since.Local().Format(time.DateTime)+" ("+ago(g.Since, now)+" ago)", served,
+				fmt.Sprintf("+%d ~%d -%d", g.Added, g.Changed, g.Removed), kept)
+		}
+		if more := v.Total - len(v.Generations); more > 0 {
+			t.note("%d more: --limit", more)
+		}
+		t.row()
+	}
+	t.row(fmt.Sprintf("%d earlier generations hold %s of at most %s", all.Earlier, humanize.Bytes(int(all.Bytes)), humanize.Bytes(int(all.MaxBytes))))
+	return t.print(w)
+}
+
+// newRollbackCommand returns tender rollback.
+func newRollbackCommand(environ func() []string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollback GENERATION|DURATION",
+		Short: "Serve clients an earlier configuration until tender thaw",
+		Long: "Rollback has a running relay serve its clients an earlier configuration: a GENERATION of\n" +
+			"tender generations, or what was served a DURATION such as 10m ago. Of the node groups\n" +
+			"that do not have the GENERATION, it is what they were served at that time. It prints\n" +
+			"first what that changes; with --dry-run, nothing else.\n\n" +
+			"Later changes of the control plane wait until tender thaw. Endpoints and Secrets stay\n" +
+			"those of the control plane, and what the relay serves for the first time is passed on.\n" +
+			"With TENDER_SNAPSHOT_DIR the rollback survives a restart of the relay.",
+		Example: "  tender rollback 10m --dry-run\n  tender rollback 10m --reason 'bad routes since 14:00' --fleet\n  tender rollback 3f2a01c4d9e8 --reason 'bad routes' --origin default",
+		Args:    cobra.ExactArgs(1),
+	}
+	var of admin.RollbackScope
+	var fleet bool
+	flag := addAdminFlag(cmd, environ)
+	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
+	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
+	addReason(cmd, &of.Why)
+	addFleet(cmd, &fleet)
+	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
+		of.To = args[0]
+		if err := of.Check(); err != nil {
+			return usageError{rollbackUsage(err)}
+		}
+		w := cmd.OutOrStdout()
+		if err := printRollbackDiff(cmd.Context(), client, of, w); err != nil {
+			return err
+		}
+		addUser(&of.Why)
+		return sendCommand(cmd.Context(), client, fleet, "rollback", of, w, func(answer admin.Rollbacks) error { return printRollbacks(w, answer) })
+	})
+	return cmd
+}
+
+// rollbackUsage says what is wrong with a command line.
+func rollbackUsage(err error) error {
+	return errors.New("tender rollback GENERATION|DURATION --reason TEXT: " + err.Error())
+}
+
+// printRollbackDiff prints what a rollback changes for the clients of the relay that is asked.
+func printRollbackDiff(ctx context.Context, client *adminClient, of admin.RollbackScope, w io.Writer) error {
+	query := url.Values{"to": {of.To}, "origin": {of.Origin}, "limit": {fmt.Sprint(manyClients)}}
+	diff, err := readDiff(ctx, client, "/api/v1/rollback/diff", query)
+	if err != nil {
+		return err
+	}
+	if err := printRolloutDiff(w, diff); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w)
+	return err
+}
+
+// printRollbacks writes a table of the origins after a rollback.
+func printRollbacks(w io.Writer, answer admin.Rollbacks) error {
+	now := time.Now()
+	t := &table{wide: true}
+	t.row("ORIGIN", "STATE", "VIEWS", "RESOURCES", "BY")
+	for _, b := range answer.Origins {
+		state, how := "changes are distributed", "-"
+		switch {
+		case answer.DryRun:
+			state = "dry run: nothing is changed"
+		case b.Freeze != nil:
+			state = "ROLLED BACK"
+		}
+		if b.Freeze != nil {
+			how = b.Freeze.Describe(now)
+		}
+		t.row(b.Origin, state, b.Views, b.Resources, how)
+	}
+	if err := t.print(w); err != nil {
+		return err
+	}
+	return printWarning(w, answer.Warning)
+}

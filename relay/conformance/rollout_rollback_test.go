@@ -1,0 +1,52 @@
+package conformance_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// TestI14_RollbackIsAnUndo: with rollouts, a rollback serves all cohorts an earlier generation, however many promotions ago that was. What
+// it took back is rejected, also after the thaw and a restart, until the origin changes it.
+func TestI14_RollbackIsAnUndo(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "second", "other")
+		w.pass(time.Minute)
+		for _, change := range []string{"cds a@2", "cds b@2"} {
+			w.change(change)
+			w.commands("promote", admin.RolloutScope{All: true})
+			w.pass(time.Minute)
+		}
+		w.have("cds a@2 b@2", all...)
+		known := generationsOf(w.t, w.relay)
+		if len(known) != 3 {
+			w.t.Fatalf("generations: %+v, want three", known)
+		}
+		rollsBack(w.t, w.relay, known[2].Generation)
+		w.pass(time.Second)
+		w.have("cds a@1 b@1", all...)
+		status := func(when string, phase rollout.Phase, frozen bool) {
+			w.t.Helper()
+			o := statusOf(w.t, w.relay).Origins[0]
+			if o.Rollout.Phase != phase || (o.Freeze != nil) != frozen || o.Rollout.Frozen != frozen {
+				w.t.Errorf("%s: the rollout is %v, the freeze %+v; want %v, and frozen %t", when, o.Rollout.Phase, o.Freeze, phase, frozen)
+			}
+		}
+		status("rolled back", rollout.Halted, true)
+		w.restartRelay(all...)
+		w.pass(time.Minute)
+		status("restarted", rollout.Halted, true)
+		w.have("cds a@1 b@1", all...)
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.pass(time.Minute)
+		status("thawed", rollout.Halted, false)
+		w.have("cds a@1 b@1", all...)
+		w.change("cds b@3")
+		w.commands("promote", admin.RolloutScope{All: true})
+		w.have("cds a@2 b@3", all...)
+	})
+}

@@ -1,0 +1,359 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/generations"
+	"github.com/xdstender/tender/relay/operator"
+	"github.com/xdstender/tender/relay/rollout"
+	"github.com/xdstender/tender/relay/snapshot"
+	"github.com/xdstender/tender/upstream"
+)
+
+// tracked is what one writer keeps of an origin for one view, with its generations.
+type tracked struct {
+	origin  int
+	line    *generations.Line
+	view    *cache.View
+	source  int
+	control *upstream.Control
+	part    rollout.PartKey
+}
+
+// track has an operator return the readers of a view to generations of a line, which may be nil.
+func (gr *group) track(origin int, control *upstream.Control, of restoredLine, part rollout.PartKey) {
+	if of.line != nil {
+		gr.tracked = append(gr.tracked, tracked{origin, of.line, gr.view, of.source, control, part})
+	}
+}
+
+// tracked returns all that generations are kept of, of one origin, or of all for -1: in the order of origins and groups.
+func (g *groups) tracked(origin int) (all []tracked) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, gr := range g.byKey {
+		all = append(all, gr.tracked...)
+	}
+	for key, s := range g.shared {
+		if s.line != nil {
+			all = append(all, tracked{key.origin, s.line, s.view, 0, s.control, rollout.PartKey{Group: key.shown(), Shared: true}})
+		}
+	}
+	all = slices.DeleteFunc(all, func(t tracked) bool { return origin >= 0 && t.origin != origin })
+	slices.SortFunc(all, func(a, b tracked) int {
+		if a.origin != b.origin {
+			return a.origin - b.origin
+		}
+		return a.part.Compare(b.part)
+	})
+	return all
+}
+
+// digests returns the generation that each view serves now, as far as generations are kept.
+func (g *groups) digests() map[generations.Key]string {
+	all := make(map[generations.Key]string)
+	for _, t := range g.tracked(-1) {
+		if !t.part.Shared || g.rollouts == nil { // what a group has of names that groups share is not shown as a view
+			all[t.line.Key] = t.line.Digest()
+		}
+	}
+	return all
+}
+
+// waits reports whether a type is part of generations: rollouts distribute its changes in stages, and rollbacks return to former content.
+func (g *groups) waits(typeURL string) bool { return slices.Contains(g.cfg.RolloutTypes, typeURL) }
+
+// A lineOf says what a line is of.
+type lineOf struct {
+	origin int
+	saved  string // as snapshots call it
+	key    generations.Key
+	view   *cache.View
+	source int
+	kept   bool // generations are kept of it
+}
+
+// A restoredLine is a line that has begun, perhaps with what a snapshot had.
+type restoredLine struct {
+	lineOf
+	line *generations.Line // nil if no generations are kept
+	snap *cache.Snapshot   // nil if nothing was restored
+}
+
+// restoreLine restores what w writes from its snapshot, if there is one, and begins its line of generations. groups.mu must be held.
+func (g *groups) restoreLine(ctx context.Context, of lineOf, node *corepb.Node, w *cache.Writer) restoredLine {
+	r := restoredLine{lineOf: of, snap: g.saved.restore(of.origin, of.saved, node, w)}
+	if g.earlier != nil && of.kept {
+		var known []cache.GenerationSnapshot
+		if r.snap != nil {
+			known = r.snap.Generations
+		}
+		r.line = g.earlier.Open(of.key, of.view, of.source, known)
+		g.views.Go(func() { r.line.Run(ctx) }) // awaited by wait
+	}
+	g.saved.keep(of.origin, of.saved, node, w, r.line, r.snap != nil)
+	return r
+}
+
+// beginRolledBack has a loop that is about to begin keep the generation that its origin is rolled back to. If the snapshot is older
+// than the rollback, as after a crash or with a full disk, it returns to that generation. A view that is new keeps what it is told first.
+// With rollouts, the last good is what clients are shown. groups.mu must be held.
+func (g *groups) beginRolledBack(origin int, control *upstream.Control, of restoredLine) {
+	f := g.decisions.frozen[origin]
+	if f == nil || f.Rollback == nil || g.rollouts != nil {
+		return
+	}
+	if of.snap == nil || of.snap.RolledBack.Equal(f.Since) {
+		control.BeginRolledBack(f.Since, nil)
+		return
+	}
+	err := admin.ErrNoGenerations
+	var target *generations.Target
+	if of.line != nil {
+		target, err = of.line.At(f.Rollback.At)
+	}
+	if err != nil {
+		g.log.Error("rollback not restored for a node group: its clients are served the newest configuration",
+			slog.String("origin", f.Origin), slog.String("group", of.key.Group), slog.Any("err", err))
+		return
+	}
+	control.BeginRolledBack(f.Since, target.Edition)
+}
+
+// rolledBack reports whether the clients of an origin are shown an earlier generation.
+func (g *groups) rolledBack(origin string) bool {
+	i := slices.Index(g.cfg.OriginNames(), origin)
+	return i >= 0 && g.decisions.rolledBack[i].Load()
+}
+
+// refuseRolledBack returns why an origin, or one of all for an empty name, cannot be frozen: it is rolled back.
+func (r *Relay) refuseRolledBack(origin string) error {
+	for i, name := range r.cfg.OriginNames() {
+		if f, frozen := r.groups.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
+			return admin.Refuse(http.StatusConflict, fmt.Errorf("origin %q is rolled back, and its changes wait already; tender thaw ends that", name))
+		}
+	}
+	return nil
+}
+
+// listGenerations returns the generations that are kept.
+func (r *Relay) listGenerations(c admin.GenerationChoice) (admin.Generations, error) {
+	only, err := r.findOrigin(c.Origin)
+	if err != nil {
+		return admin.Generations{}, err
+	}
+	out := admin.Generations{Views: []admin.ViewGenerations{}, MaxBytes: int64(r.cfg.MaxGenerationBytes)}
+	out.Earlier, out.Bytes = r.groups.earlier.Stats()
+	for _, t := range r.groups.tracked(only) {
+		all := t.line.Generations()
+		empty := len(all) == 1 && all[0].Digest == ""
+		if c.Group != "" && c.Group != t.line.Group || empty && t.line.Shared {
+			continue
+		}
+		v := admin.ViewGenerations{Origin: t.line.Origin, Group: t.line.Group, Shared: t.line.Shared, Total: len(all), Generations: []admin.Generation{}}
+		for _, g := range all[:min(len(all), c.Limit)] {
+			v.Generations = append(v.Generations, admin.Generation{
+				Generation: g.Digest, Since: g.Since, Until: g.Until, Added: g.Added, Changed: g.Changed, Removed: g.Removed, Bytes: g.Bytes,
+			})
+		}
+		out.Views = append(out.Views, v)
+	}
+	return out, nil
+}
+
+// A returning is what a rollback shows the readers of one view.
+type returning struct {
+	tracked
+	target *generations.Target
+}
+
+// plan finds what a rollback shows each view of one origin, or of all for -1, and a time at which that was served.
+func (r *Relay) plan(origin int, to string) (all []returning, at time.Time, err error) {
+	digest, ago, err := admin.ParseRollback(to)
+	if err != nil {
+		return nil, at, err
+	}
+	if r.groups.earlier == nil {
+		return nil, at, admin.ErrNoGenerations
+	}
+	views := r.groups.tracked(origin)
+	named := make(map[*generations.Line]*generations.Target)
+	if at = time.Now().Add(-ago); digest != "" {
+		if named, at, err = find(views, digest); err != nil {
+			return nil, at, err
+		}
+	}
+	for _, t := range views {
+		target := named[t.line]
+		if target == nil {
+			if target, err = t.line.At(at); err != nil {
+				return nil, at, admin.Refuse(http.StatusConflict, fmt.Errorf("%w; TENDER_MAX_GENERATION_BYTES bounds them", err))
+			}
+		}
+		all = append(all, returning{t, target})
+	}
+	return all, at, nil
+}
+
+// find returns the generation with a digest in each view that has it, and a time at which one of them was served. That is in the middle
+// of it, since the views of an origin do not change at the same instant.
+func find(views []tracked, digest string) (named map[*generations.Line]*generations.Target, at time.Time, err error) {
+	named = make(map[*generations.Line]*generations.Target)
+	for _, t := range views {
+		target, err := t.line.Find(digest)
+		if err != nil {
+			continue
+		}
+		until := target.Until
+		if until.IsZero() {
+			until = time.Now()
+		}
+		if middle := target.Since.Add(until.Sub(target.Since) / 2); middle.After(at) {
+			at = middle
+		}
+		named[t.line] = target
+	}
+	if len(named) == 0 {
+		return nil, at, admin.Refuse(http.StatusNotFound, fmt.Errorf("%w %s: tender generations lists those that are kept", generations.ErrUnknown, digest))
+	}
+	return named, at, nil
+}
+
+// rollbackDiff returns what a rollback would change.
+func (r *Relay) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+	only, err := r.findOrigin(c.Origin)
+	if err != nil {
+		return admin.RolloutDiff{}, err
+	}
+	done, err := r.groups.operate(ctx)
+	if err != nil {
+		return admin.RolloutDiff{}, err
+	}
+	defer done()
+	all, _, err := r.plan(only, to)
+	if err != nil {
+		return admin.RolloutDiff{}, err
+	}
+	return r.diffOf(ctx, all, c)
+}
+
+// rollback shows the clients of origins an earlier generation until thaw.
+func (r *Relay) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
+	if err := of.Check(); err != nil {
+		return admin.Rollbacks{}, err
+	}
+	only, err := r.findOrigin(of.Origin)
+	if err != nil {
+		return admin.Rollbacks{}, err
+	}
+	done, err := r.groups.operate(ctx)
+	if err != nil {
+		return admin.Rollbacks{}, err
+	}
+	defer done()
+	views, at, err := r.plan(only, of.To)
+	if err != nil {
+		return admin.Rollbacks{}, err
+	}
+	ctx = context.WithoutCancel(ctx) // all views, or none
+	answer := admin.Rollbacks{DryRun: of.DryRun}
+	for i := range r.origins {
+		if only >= 0 && only != i {
+			continue
+		}
+		own := slices.DeleteFunc(slices.Clone(views), func(v returning) bool { return v.origin != i })
+		b := admin.Rollback{Origin: r.cfg.OriginName(i), Views: len(own), At: at}
+		if of.DryRun {
+			b.Resources = resourcesOf(r.editions(ctx, own))
+		} else {
+			by := admin.CallerOf(ctx).By(of.User)
+			f := &freezing{Freeze: snapshot.Freeze{Origin: b.Origin, By: by, Reason: of.Reason, Since: time.Now().Round(0), Rollback: &snapshot.Rollback{To: of.To, At: at.Round(0)}}}
+			if b.Resources, err = r.rollBackOrigin(ctx, i, f, own); err != nil {
+				return answer, refuseEnded(err)
+			}
+		}
+		answer.Origins = append(answer.Origins, b)
+	}
+	if !of.DryRun {
+		answer.Warning = r.groups.decided(ctx, false)
+	}
+	for i := range answer.Origins {
+		origin, _ := r.findOrigin(answer.Origins[i].Origin)
+		answer.Origins[i].Freeze = r.groups.shownFreeze(origin)
+	}
+	return answer, nil
+}
+
+// editions returns what a rollback changes for clients.
+func (r *Relay) editions(ctx context.Context, views []returning) rollout.Changes {
+	changes := make(rollout.Changes)
+	for _, v := range views {
+		v.control.Edit(ctx, func(w *cache.Writer) {
+			if e := v.target.Edition(w); len(e.Changes) > 0 {
+				changes[v.part] = e.Changes
+			}
+		})
+	}
+	return changes
+}
+
+// resourcesOf returns how many resources are changed.
+func resourcesOf(changes rollout.Changes) (resources int) {
+	for _, types := range changes {
+		for _, names := range types {
+			resources += len(names)
+		}
+	}
+	return resources
+}
+
+// diffOf returns what a rollback would change, resource by resource.
+func (r *Relay) diffOf(ctx context.Context, views []returning, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+	var all []operator.Edited
+	for _, v := range views {
+		v.control.Edit(ctx, func(w *cache.Writer) {
+			for d := range v.target.Edition(w).Diff() {
+				all = append(all, operator.Edited{Origin: v.line.Origin, Difference: rollout.Difference{Part: v.part, Difference: d}})
+			}
+		})
+	}
+	return operator.RolloutDiff(all, c)
+}
+
+// rollBackOrigin shows the clients of an origin an earlier generation, first those of views that begin later. It ends a freeze.
+func (r *Relay) rollBackOrigin(ctx context.Context, origin int, f *freezing, views []returning) (resources int, err error) {
+	r.groups.setFrozen(origin, f)
+	r.log.Warn("origin rolled back: clients are served an earlier configuration", slog.String("origin", f.Origin), slog.String("to", f.Rollback.To),
+		slog.Time("at", f.Rollback.At), slog.String("by", f.By), slog.String("reason", f.Reason))
+	if files, ok := r.origins[origin].(filesOrigin); ok {
+		files.Thaw()
+	}
+	if r.groups.rollouts != nil {
+		return r.rejectOrigin(ctx, origin, f, views)
+	}
+	taken := r.editions(ctx, views)
+	r.groups.reject(origin, &rollout.Rejected{Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken}) // before a client can come back
+	for _, v := range views {
+		v.control.Edit(ctx, func(w *cache.Writer) { w.RollBack(v.target.Edition(w), f.Since) })
+	}
+	return resourcesOf(taken), nil
+}
+
+// rejectOrigin is rollBackOrigin with rollouts: it is an undo.
+func (r *Relay) rejectOrigin(ctx context.Context, origin int, f *freezing, views []returning) (resources int, err error) {
+	editions := make(map[rollout.PartKey]func(*cache.Writer) *cache.Edition)
+	for _, v := range views {
+		editions[v.part] = v.target.Edition
+		v.control.Edit(ctx, (*cache.Writer).Thaw) // a freeze
+	}
+	return r.groups.rollouts.controllers[origin].RollBack(ctx, editions, f.Reason, f.By)
+}
