@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,25 +47,25 @@ func pass(d time.Duration) {
 func TestB45_ChangesOfAnIntervalAreOneWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second})
-		wakes := 0
-		w := o.view.WatchFunc(func() { wakes++ })
+		var wakes atomic.Int64
+		w := o.view.WatchFunc(func() { wakes.Add(1) })
 		w.SubscribeAll(acme)
 		for _, version := range []string{"3", "4", "5"} {
 			pass(200 * time.Millisecond)
 			o.put(Wildcard, "a", version, version)
 			o.expectSendable("a", "2")
 		}
-		if pass(399 * time.Millisecond); wakes != 0 {
-			t.Errorf("the watch was woken %d times within the interval, want 0", wakes)
+		if pass(399 * time.Millisecond); wakes.Load() != 0 {
+			t.Errorf("the watch was woken %d times within the interval, want 0", wakes.Load())
 		}
-		if pass(time.Millisecond); wakes != 1 {
-			t.Errorf("the watch was woken %d times at the end of the interval, want 1", wakes)
+		if pass(time.Millisecond); wakes.Load() != 1 {
+			t.Errorf("the watch was woken %d times at the end of the interval, want 1", wakes.Load())
 		}
 		o.expectSendable("a", "5")
 		pass(time.Second)
 		o.put(Wildcard, "a", "6", "6")
-		if o.expectSendable("a", "6"); wakes != 2 {
-			t.Errorf("a change after the interval woke the watch %d times, want once", wakes-1)
+		if o.expectSendable("a", "6"); wakes.Load() != 2 {
+			t.Errorf("a change after the interval woke the watch %d times, want once", wakes.Load()-1)
 		}
 	})
 }
@@ -110,12 +111,12 @@ func TestB45_SubscribersOfATypeThatWaits(t *testing.T) {
 		pass(time.Minute)
 		o.put(ByName, "named", "2", "2")
 		o.put(ByName, "named", "3", "3")
-		wakes := 0
-		late := o.view.WatchFunc(func() { wakes++ })
+		var wakes atomic.Int64
+		late := o.view.WatchFunc(func() { wakes.Add(1) })
 		o.want(late, "named")
 		read := o.view.Generation().Sendable(acme)
-		if pass(time.Second); wakes != 1 {
-			t.Errorf("a watch that subscribed within the interval was woken %d times, want 1", wakes)
+		if pass(time.Second); wakes.Load() != 1 {
+			t.Errorf("a watch that subscribed within the interval was woken %d times, want 1", wakes.Load())
 		}
 		if hinted, known := late.Hinted(acme, read.Seq, nil); known {
 			t.Errorf("its hints %v pass for complete", hinted)
