@@ -239,7 +239,7 @@ func helps(t *testing.T) map[string]string {
 		return string(out)
 	}
 	all := map[string]string{"help": "  ", "completion": "  "}
-	for _, match := range regexp.MustCompile(`(?m)^  ([a-z-]+) {2,}`).FindAllStringSubmatch(help("--help"), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^  ([a-z-]+) +[A-Z]`).FindAllStringSubmatch(help("--help"), -1) {
 		if name := match[1]; all[name] == "" {
 			all[name] = help(name, "--help")
 			if name == "rollout" { // whose commands have the flags
