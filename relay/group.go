@@ -158,6 +158,16 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 	return g
 }
 
+// keepRecords keeps the history of resources and earlier generations, which only operators read.
+func (g *groups) keepRecords() {
+	if g.cfg.History > 0 {
+		g.changes = history.New(history.Config{Changes: g.cfg.History, Bytes: int64(g.cfg.MaxHistoryBytes)})
+	}
+	if g.cfg.MaxGenerationBytes > 0 {
+		g.earlier = generations.New(int64(g.cfg.MaxGenerationBytes))
+	}
+}
+
 // start restores views from snapshots, and permits new views until ctx ends. It reports whether a view was restored.
 func (g *groups) start(ctx context.Context) (restored bool) {
 	g.ctx = ctx

@@ -21,8 +21,6 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
-	"github.com/xdstender/tender/relay/generations"
-	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/lint"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
@@ -142,11 +140,8 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, errors.Join(err, r.origins.close())
 	}
 	r.groups = newGroups(cfg, own, r.origins, r.snapshots, r.tracer, r.log)
-	if cfg.History > 0 && len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
-		r.groups.changes = history.New(history.Config{Changes: cfg.History, Bytes: int64(cfg.MaxHistoryBytes)})
-	}
-	if cfg.MaxGenerationBytes > 0 && len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
-		r.groups.earlier = generations.New(int64(cfg.MaxGenerationBytes))
+	if len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
+		r.groups.keepRecords()
 	}
 	r.auditor = &auditor{groups: r.groups, log: r.log}
 	r.linter = r.newLinter()
