@@ -102,30 +102,41 @@ const settle = 500 * time.Millisecond
 // give memory back once it has served its clients.
 const idleFor = 3 * time.Second
 
-// follow makes changes and measures until all clients have them.
-func (st *stage) follow(f *figures, c serve.Changes) error {
+// A baseline is what the servers have used before changes are made.
+type baseline struct {
+	resident    int
+	looks       looks
+	allocations func() (float64, error) // since then
+	cpu         time.Duration
+}
+
+// baseline resets the highest memory use, and reads the other counters.
+func (st *stage) baseline() (b baseline, err error) {
 	if err := st.load.Call("Mark", struct{}{}, &struct{}{}); err != nil {
-		return err
+		return b, err
 	}
 	if err := st.notePeak(); err != nil {
-		return err
+		return b, err
 	}
 	if err := st.servers.ResetPeak(); err != nil {
-		return err
+		return b, err
 	}
-	before, _, err := st.servers.RSS()
-	if err != nil {
-		return err
+	if b.resident, _, err = st.servers.RSS(); err != nil {
+		return b, err
 	}
-	looks, err := st.looks()
-	if err != nil {
-		return err
+	if b.looks, err = st.looks(); err != nil {
+		return b, err
 	}
-	allocations, err := st.counting()
-	if err != nil {
-		return err
+	if b.allocations, err = st.counting(); err != nil {
+		return b, err
 	}
-	cpu, err := st.servers.CPU()
+	b.cpu, err = st.servers.CPU()
+	return b, err
+}
+
+// follow makes changes and measures until all clients have them.
+func (st *stage) follow(f *figures, c serve.Changes) error {
+	before, err := st.baseline()
 	if err != nil {
 		return err
 	}
@@ -145,16 +156,16 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	if err != nil {
 		return err
 	}
-	if f.allocs, err = allocations(); err != nil {
+	if f.allocs, err = before.allocations(); err != nil {
 		return err
 	}
-	f.peak, f.grown = float64(peak-before)/(1<<20), float64(now-before)/(1<<20)
+	f.peak, f.grown = float64(peak-before.resident)/(1<<20), float64(now-before.resident)/(1<<20)
 	looked, err := st.looks()
 	if err != nil {
 		return err
 	}
-	f.idle = looked.since(looks).idle()
-	return st.count(f, after-cpu, expected)
+	f.idle = looked.since(before.looks).idle()
+	return st.count(f, after-before.cpu, expected)
 }
 
 // count divides what was spent by what was delivered.

@@ -141,36 +141,9 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 		return "", err
 	}
 	st.probes = append(st.probes, probe)
-	environ := append([]string{
-		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=" + probe, "TENDER_LOG_LEVEL=warn",
-	}, st.environ...)
-	if st.polled {
-		if st.polls, err = freeAddress(); err != nil {
-			return "", err
-		}
-		environ = append(environ, "TENDER_REST_LISTEN="+st.polls)
-	}
-	if st.sampled > 0 {
-		if st.sink == nil {
-			if st.sink, err = newSink(); err != nil {
-				return "", err
-			}
-		}
-		environ = append(environ, st.sink.environ(st.sampled)...)
-	}
-	if st.certs != nil {
-		more, err := st.secure()
-		if err != nil {
-			return "", err
-		}
-		environ = append(environ, more...)
-	}
-	if st.stages != "" {
-		more, err := st.runInStages()
-		if err != nil {
-			return "", err
-		}
-		environ = append(environ, more...)
+	environ, err := st.tenderEnviron(address, probe, origin)
+	if err != nil {
+		return "", err
 	}
 	p, err := process.Start(st.stderr, environ, binary, "serve")
 	if err != nil {
@@ -179,6 +152,42 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 	st.servers = append(st.servers, p)
 	st.listening, err = untilListening(address)
 	return address, err
+}
+
+// tenderEnviron returns the variables of a Tender.
+func (st *stage) tenderEnviron(address, probe, origin string) (environ []string, err error) {
+	environ = append([]string{
+		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=" + probe, "TENDER_LOG_LEVEL=warn",
+	}, st.environ...)
+	if st.polled {
+		if st.polls, err = freeAddress(); err != nil {
+			return nil, err
+		}
+		environ = append(environ, "TENDER_REST_LISTEN="+st.polls)
+	}
+	if st.sampled > 0 {
+		if st.sink == nil {
+			if st.sink, err = newSink(); err != nil {
+				return nil, err
+			}
+		}
+		environ = append(environ, st.sink.environ(st.sampled)...)
+	}
+	if st.certs != nil {
+		more, err := st.secure()
+		if err != nil {
+			return nil, err
+		}
+		environ = append(environ, more...)
+	}
+	if st.stages != "" {
+		more, err := st.runInStages()
+		if err != nil {
+			return nil, err
+		}
+		environ = append(environ, more...)
+	}
+	return environ, nil
 }
 
 // strike ends all processes.

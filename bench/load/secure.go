@@ -69,7 +69,7 @@ func (w *wire) detach() error {
 	if err := errors.Join(err, failed); err != nil {
 		return fmt.Errorf("take the socket: %w", err)
 	}
-	return w.Conn.Close() // the connection is open: the other descriptor has it
+	return w.Close() // the connection is open: the other descriptor has it
 }
 
 // A session keeps the last session of a connection, which the next handshake resumes if the server lets it.
