@@ -22,7 +22,14 @@ type cold struct {
 }
 
 func newCold(t tester) *cold {
-	o := &cold{origin: newOrigin(t, Config{})}
+	o := newFollowed(t, Config{})
+	o.Freeze()
+	return o
+}
+
+// newFollowed is newCold without the freeze, for a view with a configuration.
+func newFollowed(t tester, cfg Config) *cold {
+	o := &cold{origin: newOrigin(t, cfg)}
 	o.watch = o.view.Watch()
 	o.watch.SubscribeAll(acme)
 	o.want(o.watch, "n", "gone")
@@ -34,7 +41,6 @@ func newCold(t tester) *cold {
 	o.SetPhase(acme, Confirmed)
 	o.at = o.view.Generation().Seq
 	awake(o.watch)
-	o.Freeze()
 	return o
 }
 

@@ -27,20 +27,9 @@ func (o *origin) next(s **State) (step Step) {
 	return step
 }
 
-// newStaged is newCold without the freeze.
+// newStaged is newFollowed for a view that rollbacks return to earlier states, and its state.
 func newStaged(t tester) (*cold, *State) {
-	o := &cold{origin: newOrigin(t, staged())}
-	o.watch = o.view.Watch()
-	o.watch.SubscribeAll(acme)
-	o.want(o.watch, "n", "gone")
-	for _, name := range []string{"a", "b", "c"} {
-		o.put(Wildcard, name, "1", name+"1")
-	}
-	o.put(ByName, "n", "1", "n1")
-	o.remove(ByName, "gone")
-	o.SetPhase(acme, Confirmed)
-	o.at = o.view.Generation().Seq
-	awake(o.watch)
+	o := newFollowed(t, staged())
 	return o, o.view.NewState(0)
 }
 
