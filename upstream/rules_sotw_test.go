@@ -383,7 +383,7 @@ func TestB9_SotWRefusals(t *testing.T) {
 		resp *discoverypb.DiscoveryResponse
 		want string
 	}{
-		{"unknown type without a wrapper", sotwResponse(acme, "a@2"), `the origin must wrap it in "type.googleapis.com/envoy.service.discovery.v3.Resource"`},
+		{"unknown type without a wrapper", sotwResponse(acme, "a@2"), `the origin must wrap them in "type.googleapis.com/envoy.service.discovery.v3.Resource"`},
 		{"a name twice", sotwResponse(clusters, "a@2", "a@3"), `duplicate resource name "a"`},
 		{"another type", &discoverypb.DiscoveryResponse{TypeUrl: clusters, Resources: sotwResponse(listeners, "a@2").GetResources()}, "resource of another type"},
 		{"no name", sotwResponse(clusters, "@2"), "resource without a name"},

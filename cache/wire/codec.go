@@ -6,16 +6,15 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Codec is gRPC's protobuf codec, but for three types that it moves as bytes:
-// a [*Response] is sent from shared pieces, a [*Request] is read without the
-// generated decoder, a [*Message] is received and sent as it is. Install it with
+// Codec is gRPC's protobuf codec, except for three types: a [*Response] is sent from
+// shared buffers, a [*Request] is decoded without the generated decoder, and a
+// [*Message] is received and sent without decoding. Install it with
 // grpc.ForceServerCodecV2 and grpc.ForceCodecV2.
 type Codec struct{}
 
 var _ encoding.CodecV2 = Codec{}
 
-// A Message is a message as it came, undecoded. One that was sent must not be
-// changed any more.
+// A Message is an encoded message. It must not be changed once it was sent.
 type Message struct{ Bytes []byte }
 
 // Marshal implements encoding.CodecV2.
@@ -47,8 +46,8 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 }
 
-// requestBuffers allocates buffers of more than 32 KiB with exactly the bytes that a request has: for these, the
-// default pool has buffers of 1 MiB, which is up to 32 times what the client was charged for.
+// requestBuffers allocates buffers of more than 32 KiB in exactly the size of the request: the default pool would return
+// buffers of 1 MiB, up to 32 times the size that the client was charged for.
 type requestBuffers struct{ mem.BufferPool }
 
 const pooledRequest = 32 << 10
@@ -67,10 +66,10 @@ func (p requestBuffers) Put(b *[]byte) {
 	}
 }
 
-// Name implements encoding.CodecV2: on the wire this is protobuf.
+// Name implements encoding.CodecV2: the encoding is protobuf.
 func (Codec) Name() string { return "proto" }
 
-// Framed returns how many bytes of a stream a message takes.
+// Framed returns the size of a message of so many bytes with its gRPC frame.
 func Framed(message int) int { return message + 5 }
 
 func generated() encoding.CodecV2 { return encoding.GetCodecV2("proto") }

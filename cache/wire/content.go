@@ -8,60 +8,61 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// JSON returns the resource as proto3 canonical JSON, with its "@type". It is
-// made when somebody first asks for it and kept as long as the resource, since
-// those who poll ask for the same ones over and over. Callers must not modify it.
+// JSON returns the resource as proto3 canonical JSON, with its "@type". The first call
+// encodes it; the result is kept as long as the resource, since REST clients poll for
+// the same resources repeatedly. Callers must not modify it.
 //
 // Errors: [schema.UnknownTypeError] if the type of the resource, or of an Any
 // inside it, is not embedded; otherwise the resource is malformed.
 func (r *Resource) JSON() ([]byte, error) {
-	if made := r.json.Load(); made != nil {
-		return *made, nil
+	if encoded := r.json.Load(); encoded != nil {
+		return *encoded, nil
 	}
-	made, err := schema.MarshalJSON(r.TypeURL, r.Value())
+	encoded, err := schema.MarshalJSON(r.TypeURL, r.Value())
 	if err != nil {
 		return nil, fmt.Errorf("resource %q of type %q: %w", r.Name, r.TypeURL, err)
 	}
-	r.json.Store(&made)
-	return made, nil
+	r.json.Store(&encoded)
+	return encoded, nil
 }
 
-// RedactedJSON returns the resource as people may see it: with the names of fields as in Envoy's
-// documentation, without what is annotated as sensitive, and in the place of what is of an
-// unknown type its size and digest. A Secret must not be shown even so (B.36).
+// RedactedJSON returns the resource as JSON for display: field names are spelled as in Envoy's
+// documentation, sensitive fields are redacted, and a message of an unknown type is replaced by
+// its size and digest. A Secret must not be displayed even in this form (B.36).
 //
 // Errors: the resource is malformed.
 func (r *Resource) RedactedJSON() ([]byte, error) {
-	made, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}.Marshal(r.TypeURL, r.Value())
+	encoded, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}.Marshal(r.TypeURL, r.Value())
 	if err != nil {
 		return nil, fmt.Errorf("resource %q of type %q: %w", r.Name, r.TypeURL, err)
 	}
-	return made, nil
+	return encoded, nil
 }
 
-// What is known of a resource's content, in Resource.sensitive.
+// The values of Resource.sensitivity.
 const (
-	unjudged int32 = iota
-	public
+	notChecked int32 = iota
+	notSensitive
 	mayBeSensitive
 )
 
-// MayBeSensitive reports whether the content has secrets in it, or something of which
-// that cannot be known, as [schema.MayBeSensitive] has it (B.36). It looks once.
+// MayBeSensitive reports whether the content contains secrets, or messages of unknown
+// types, which may contain secrets; see [schema.MayBeSensitive] (B.36). The content is
+// checked once.
 func (r *Resource) MayBeSensitive() bool {
-	judgement := r.sensitive.Load()
-	if judgement == unjudged {
-		judgement = public
+	sensitivity := r.sensitivity.Load()
+	if sensitivity == notChecked {
+		sensitivity = notSensitive
 		if schema.MayBeSensitive(r.TypeURL, r.Value()) {
-			judgement = mayBeSensitive
+			sensitivity = mayBeSensitive
 		}
-		r.sensitive.Store(judgement)
+		r.sensitivity.Store(sensitivity)
 	}
-	return judgement == mayBeSensitive
+	return sensitivity == mayBeSensitive
 }
 
-// HasEndpoints reports whether the resource is a ClusterLoadAssignment with an endpoint, or with another place where its
-// endpoints are. ClusterLoadAssignment: endpoints=2 {lb_endpoints=2, load_balancer_endpoints=7,
+// HasEndpoints reports whether the resource is a ClusterLoadAssignment with at least one endpoint or a reference to an
+// endpoint collection. ClusterLoadAssignment: endpoints=2 {lb_endpoints=2, load_balancer_endpoints=7,
 // leds_cluster_locality_config=8}.
 func (r *Resource) HasEndpoints() bool {
 	if r.TypeURL != EndpointType {
@@ -82,13 +83,13 @@ func (r *Resource) HasEndpoints() bool {
 			return true
 		}
 	}
-	return f.bad // a malformed one is not known to be empty
+	return f.bad // a malformed resource may have endpoints
 }
 
-// edsName returns the name of the ClusterLoadAssignment that a Cluster needs, or
-// "" if it is not an EDS cluster, or not a Cluster at all, or if its eds_config names
-// another source than the stream of the cluster (ADS or self). Cluster: name=1,
-// type=2 (EDS=3), eds_cluster_config=3, cluster_type=38 (in a oneof with type).
+// edsName returns the name of the ClusterLoadAssignment of an encoded Cluster. It returns
+// "" if the message is no EDS cluster or is malformed, or if its eds_config names another
+// source than the stream of the cluster (ADS or self). Cluster: name=1, type=2 (EDS=3),
+// eds_cluster_config=3, cluster_type=38 (in a oneof with type).
 func edsName(cluster []byte, name string) string {
 	const eds = 3
 	isEDS, config := false, edsConfig{}
@@ -109,7 +110,7 @@ func edsName(cluster []byte, name string) string {
 	return cmp.Or(config.service, name)
 }
 
-// An edsConfig is an eds_cluster_config.
+// An edsConfig holds the decoded fields of an eds_cluster_config.
 type edsConfig struct {
 	service   string
 	elsewhere bool // eds_config is neither ADS nor self

@@ -8,9 +8,9 @@ func TestB36_WhatClientsQuoteIsNotKept(t *testing.T) {
 	for message, want := range map[string]string{
 		"": "",
 		"Error adding/updating listener(s) a: no filter chain":                                                                        "Error adding/updating listener(s) a: no filter chain",
-		`Proto constraint validation failed (SecretValidationError.Name: too short): name: "a" private_key { inline_string: "hush" }`: `Proto constraint validation failed (SecretValidationError.Name: too short) … (49 bytes more may have secrets in them)`,
-		`cannot read {"inline_string": "hush"}`:                                                                                       `cannot read  … (25 bytes more may have secrets in them)`,
-		"bad key -----BEGIN PRIVATE KEY-----\nhush\n-----":                                                                            "bad key  … (38 bytes more may have secrets in them)",
+		`Proto constraint validation failed (SecretValidationError.Name: too short): name: "a" private_key { inline_string: "hush" }`: `Proto constraint validation failed (SecretValidationError.Name: too short) … (49 more bytes omitted: they may contain secrets)`,
+		`cannot read {"inline_string": "hush"}`:                                                                                       `cannot read  … (25 more bytes omitted: they may contain secrets)`,
+		"bad key -----BEGIN PRIVATE KEY-----\nhush\n-----":                                                                            "bad key  … (38 more bytes omitted: they may contain secrets)",
 	} {
 		if got := withoutDump(message); got != want {
 			t.Errorf("withoutDump(%q) = %q, want %q", message, got, want)

@@ -1,26 +1,26 @@
-// Package wire holds xDS messages in the form they travel: bytes.
+// Package wire reads and writes xDS messages as encoded bytes.
 //
-// The relay parses the envelope of a response (type URL, nonce, resource names and
-// versions) and never the resources inside it, but for the name that a SotW origin
-// gives in no other place. A [Resource] keeps the origin's own field bytes, so what
-// a client below receives is byte for byte what the origin sent, unknown fields
-// included (R004, R127).
+// The relay decodes the envelope of a response (type URL, nonce, resource names and
+// versions). It does not decode the resources, except where a SotW resource holds the
+// only copy of its name. A [Resource] keeps the bytes of the origin's field, so clients
+// receive exactly what the origin sent, unknown fields included (R004, R127).
 //
-// The way down uses the same bytes. A Delta response is a sequence of protobuf
-// fields, and protobuf fields may be concatenated: a [Body] is the shared part
-// (header, resources, removals), encoded once; a [Response] adds the few bytes
-// that belong to one stream, its nonce. [Codec] hands both to gRPC as a list of
-// shared pieces, so no client costs a marshal of its own.
+// Responses to clients share these bytes. A Delta response is a sequence of protobuf
+// fields, and encoded protobuf fields can be concatenated: a [Body] is the shared part
+// (header, resources, removals), which is encoded once; a [Response] adds the bytes
+// that differ between streams, such as the nonce. [Codec] passes both to gRPC as a list
+// of shared buffers, so the relay does not marshal a response for each client.
 //
 // # Reading order
 //
-// Each file uses those before it, except for errors: types, field, xdstp, variant, error, node; resource, content, resource_parse,
-// update, stored; response; inflate, request, codec; relay.
+// Each file uses only the files before it, except for errors: types, field, xdstp,
+// variant, error, node; resource, content, resource_parse, update, stored; response;
+// inflate, latest_names, request, request_decode, names, codec; relay.
 //
-// # Concurrency properties
+// # Concurrency
 //
-// A Resource and a finished Body are immutable and safe to share between any
-// number of goroutines. Builders and requests belong to one goroutine.
+// A Resource and a complete Body are immutable and can be shared between goroutines.
+// A Body that is being built and a Request belong to one goroutine.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The API is not stable: programs that embed Tender use package relay.
 package wire

@@ -23,9 +23,9 @@ type ResourceError struct {
 	encoded []byte // the ResourceError message, as the origin sent it
 }
 
-// NewResourceError returns an error of the relay itself.
+// NewResourceError returns an error that the relay reports itself.
 func NewResourceError(name string, code codes.Code, message string) *ResourceError {
-	// Strings and a number can always be encoded.
+	// Strings and integers can always be encoded.
 	encoded, _ := proto.Marshal(&discoverypb.ResourceError{
 		ResourceName: &discoverypb.ResourceName{Name: name},
 		ErrorDetail:  &statuspb.Status{Code: int32(code), Message: message},
@@ -33,25 +33,25 @@ func NewResourceError(name string, code codes.Code, message string) *ResourceErr
 	return &ResourceError{Variant: Variant{Name: name}, Code: code, Message: message, encoded: encoded}
 }
 
-// Transient reports whether clients go on with the resource that they have (R137).
-// Codes that the protocol does not define count as such.
+// Transient reports whether clients keep using the resource that they have (R137).
+// Codes that the protocol does not define are transient.
 func (e *ResourceError) Transient() bool { return !e.NotFound() && !e.Denied() }
 
-// Denied reports whether the client may not have the resource.
+// Denied reports whether the client is not permitted to receive the resource.
 func (e *ResourceError) Denied() bool { return e.Code == codes.PermissionDenied }
 
-// NotFound reports whether the resource does not exist: the same as its removal.
+// NotFound reports whether the resource does not exist, which is equivalent to its removal.
 func (e *ResourceError) NotFound() bool { return e.Code == codes.NotFound }
 
-// Same reports whether a client that received o already has e.
+// Same reports whether e and o are equal, so that a client that received o does not need e.
 func (e *ResourceError) Same(o *ResourceError) bool { return string(e.encoded) == string(o.encoded) }
 
-// dumps are how what a message quotes of a resource begins: Envoy adds the whole of it, as
-// protobuf text, to what does not validate, and as JSON to what it cannot read.
+// dumps are the texts that precede a quoted resource in an error message: Envoy quotes a resource that
+// fails validation as protobuf text, and one that it cannot parse as JSON.
 var dumps = []string{"): ", "{", "-----BEGIN "}
 
-// withoutDump returns the part of a NACK's message that quotes no resource, in which there may
-// be private keys (B.36). Other text of the client stays.
+// withoutDump cuts an error message of a NACK before the resource that it quotes, which may contain
+// private keys (B.36).
 func withoutDump(message string) string {
 	end := len(message)
 	for _, dump := range dumps {
@@ -62,12 +62,12 @@ func withoutDump(message string) string {
 	if end == len(message) {
 		return message
 	}
-	return fmt.Sprintf("%s … (%d bytes more may have secrets in them)", message[:end], len(message)-end)
+	return fmt.Sprintf("%s … (%d more bytes omitted: they may contain secrets)", message[:end], len(message)-end)
 }
 
-// Errors from [Decoder.Decode] and [Decoder.DecodeSotW], with [ErrXDSTP]. Each means
-// that the origin broke the protocol: the session refuses the response and the
-// cache keeps what it had (B.9).
+// Errors of [Decoder.Decode] and [Decoder.DecodeSotW], in addition to [ErrXDSTP]. Each means
+// that the origin violated the protocol: the session rejects the response, and the
+// cache does not change (B.9).
 var (
 	ErrMalformed    = errors.New("malformed message")
 	ErrUnnamed      = errors.New("resource without a name")

@@ -16,17 +16,17 @@ import (
 //	}
 type fieldReader struct {
 	msg []byte
-	at  int // where the field begins that next reads
+	at  int // offset of the field that next reads
 	bad bool
 
-	// Of the field that next has read.
+	// The field that next has read.
 	from int
 	num  protowire.Number
 	typ  protowire.Type
 	val  []byte // its value, without the length prefix
 }
 
-// next reads the next field. It returns false at the end of the message, and where that is malformed, with bad set.
+// next reads the next field. It returns false at the end of the message and, with bad set, where the message is malformed.
 func (f *fieldReader) next() bool {
 	if f.at >= len(f.msg) {
 		return false
@@ -44,20 +44,20 @@ func (f *fieldReader) next() bool {
 // raw returns the whole field.
 func (f *fieldReader) raw() []byte { return f.msg[f.from:f.at] }
 
-// run adds the fields that follow to a field of strings, bytes or messages, as far as they have its number, and returns how many they are:
-// raw then returns all of them.
+// run extends the current length-delimited field by the fields that follow it directly with the same number. It returns
+// the number of fields added; raw then returns all of them.
 func (f *fieldReader) run() (more int) {
 	tag := f.msg[f.from]
 	for tag < 0x80 && f.at < len(f.msg) && f.msg[f.at] == tag {
 		rest := f.msg[f.at+1:]
-		if len(rest) > 0 && int(rest[0]) < min(len(rest), 0x80) { // as nearly always
+		if len(rest) > 0 && int(rest[0]) < min(len(rest), 0x80) { // the usual case
 			f.at += 2 + int(rest[0])
 			more++
 			continue
 		}
 		size, n := protowire.ConsumeVarint(rest)
 		if n < 0 || size > uint64(len(f.msg)-f.at-1-n) {
-			break // next finds it malformed
+			break // next reports that it is malformed
 		}
 		f.at += 1 + n + int(size)
 		more++
@@ -65,23 +65,23 @@ func (f *fieldReader) run() (more int) {
 	return more
 }
 
-// is reports whether the field has a number and the type of strings, bytes and messages.
+// is reports whether the field has this number and is length-delimited: a string, bytes or a message.
 func (f *fieldReader) is(num protowire.Number) bool {
 	return f.num == num && f.typ == protowire.BytesType
 }
 
-// isNumber reports whether the field has a number and the type of numbers and enums.
+// isNumber reports whether the field has this number and is a varint: an integer, a bool or an enum.
 func (f *fieldReader) isNumber(num protowire.Number) bool {
 	return f.num == num && f.typ == protowire.VarintType
 }
 
-// number returns the value of a field that isNumber.
+// number returns the value of a field for which isNumber is true.
 func (f *fieldReader) number() uint64 {
 	v, _ := protowire.ConsumeVarint(f.val)
 	return v
 }
 
-// err returns an error that says where a message is malformed, nil if it is not.
+// err returns an error with the position at which the message is malformed, nil if it is well formed.
 func (f *fieldReader) err(what string) error {
 	if !f.bad {
 		return nil
@@ -89,7 +89,7 @@ func (f *fieldReader) err(what string) error {
 	return fmt.Errorf("%w: %s at byte %d of %d", ErrMalformed, what, f.at, len(f.msg))
 }
 
-// wellFormed reports whether msg is a sequence of whole fields.
+// wellFormed reports whether msg is a sequence of complete fields.
 func wellFormed(msg []byte) bool {
 	f := fieldReader{msg: msg}
 	for f.next() {
@@ -112,20 +112,20 @@ func stringField(msg []byte, want protowire.Number) (s string, ok bool) {
 	return string(val), ok
 }
 
-// consumeField splits the first field off b: its number, type, the bytes of its
-// value (without the length prefix) and the size of the whole field, negative if
-// b is malformed.
+// consumeField returns the first field of b: its number, its type, the bytes of its
+// value without the length prefix, and the size of the whole field, which is negative
+// if b is malformed.
 func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byte, n int) {
 	if len(b) > 1 && b[0] < 0x80 && b[0]>>3 > 0 && b[0]&7 == byte(protowire.BytesType) && b[1] < 0x80 && int(b[1]) <= len(b)-2 {
 		n = 2 + int(b[1])
-		return protowire.Number(b[0] >> 3), protowire.BytesType, b[2:n:n], n // as nearly all fields are
+		return protowire.Number(b[0] >> 3), protowire.BytesType, b[2:n:n], n // the usual case
 	}
 	num, typ, tag := protowire.ConsumeTag(b)
 	if tag < 0 {
 		return 0, 0, nil, tag
 	}
 	if num > protowire.MaxValidNumber {
-		return 0, 0, nil, -1 // ConsumeTag accepts it, the generated decoders do not
+		return 0, 0, nil, -1 // ConsumeTag accepts such a number, the generated decoders do not
 	}
 	if typ == protowire.BytesType {
 		val, n = protowire.ConsumeBytes(b[tag:])
@@ -138,8 +138,8 @@ func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byt
 	return num, typ, val, tag + n
 }
 
-// text returns the value of a string field. Protobuf strings are UTF-8, and a client
-// rejects a message with another one. Errors quote a limited part of the text, since peers receive them.
+// text returns the value of a string field. Protobuf strings are UTF-8, and clients
+// reject messages with other strings. Errors are sent to peers, so they quote a limited part of the text.
 func text(val []byte, what string) (string, error) {
 	if !utf8.Valid(val) {
 		return "", fmt.Errorf("%w: %s %.256q is not UTF-8", ErrMalformed, what, val)
@@ -168,20 +168,20 @@ func appendNumber(b []byte, num protowire.Number, v uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, num, protowire.VarintType), v)
 }
 
-// Elements are the parts of an encoded message that cost memory when it is decoded. Two bytes are enough for one, of
-// either kind.
+// Elements counts the parts of an encoded message that take memory when the message is decoded. Two encoded bytes are
+// enough for an element of either kind.
 type Elements struct {
-	// Messages counts messages, the outermost one and entries of maps included.
+	// Messages counts messages, including the outermost message and map entries.
 	Messages int
 
-	// Values counts list elements, entries of maps, and each further occurrence of any other field, which replaces the
-	// one before or is merged with it.
+	// Values counts list elements, map entries, and repeated occurrences of singular fields, which replace the
+	// earlier value or are merged with it.
 	Values int
 }
 
-// CountElements counts the elements in an encoded message of a type before anything is built of it. Unknown fields, and
-// what is in an Any, count as nothing. It stops once there are more than most of either kind. Errors: [ErrMalformed],
-// also if more than depth messages are nested.
+// CountElements counts the elements of an encoded message of a type without decoding it. Unknown fields and the contents
+// of an Any are not counted. It stops once there are more than most of either kind. Errors: [ErrMalformed], also if
+// messages are nested more than depth levels deep.
 func CountElements(md protoreflect.MessageDescriptor, msg []byte, depth int, most Elements) (n Elements, err error) {
 	err = n.count(md, msg, depth, &most)
 	return n, err
@@ -189,7 +189,7 @@ func CountElements(md protoreflect.MessageDescriptor, msg []byte, depth int, mos
 
 func (n *Elements) count(md protoreflect.MessageDescriptor, msg []byte, depth int, most *Elements) error {
 	if depth == 0 {
-		return fmt.Errorf("%w: too many messages are nested", ErrMalformed)
+		return fmt.Errorf("%w: messages are nested too deeply", ErrMalformed)
 	}
 	n.Messages++
 	var seen uint64 // fields, by their numbers

@@ -8,17 +8,18 @@ import (
 	"io"
 )
 
-// ErrTooLarge is about a message that is larger decompressed than its reader allows.
+// ErrTooLarge means that a message exceeds its limit once it is decompressed.
 var ErrTooLarge = errors.New("message too large once decompressed")
 
-// gzipMagic begins what gzip has compressed, and no message of protobuf: it would be a field of a wire type that does not exist.
+// gzipMagic is the prefix of gzip streams. No protobuf message begins with it: it would be a field of an undefined wire
+// type.
 const gzipMagic = "\x1f\x8b"
 
-// Compressed reports whether a message is compressed by gzip.
+// Compressed reports whether a message is compressed with gzip.
 func Compressed(msg []byte) bool { return bytes.HasPrefix(msg, []byte(gzipMagic)) }
 
-// Inflate returns a message of at most so many bytes, whether it is compressed or not. Memory is held before it is taken. Errors:
-// [ErrTooLarge], [ErrMalformed], those of memory.
+// Inflate returns the decompressed message, which may have at most so many bytes. A message that is not compressed is
+// returned unchanged. Memory is charged before it is allocated. Errors: [ErrTooLarge], [ErrMalformed], those of memory.
 func Inflate(msg []byte, most int, memory Memory) ([]byte, error) {
 	if !Compressed(msg) {
 		return msg, nil
@@ -30,10 +31,10 @@ func Inflate(msg []byte, most int, memory Memory) ([]byte, error) {
 	return ReadAll(r, most, memory)
 }
 
-// firstBuffer is how much ReadAll reads first, in bytes.
+// firstBuffer is the size of the first buffer of ReadAll, in bytes.
 const firstBuffer = 4 << 10
 
-// ReadAll reads all, which may be so many bytes. Memory is held before it is taken.
+// ReadAll reads until EOF, at most so many bytes. Memory is charged before it is allocated.
 // Errors: [ErrTooLarge], [ErrMalformed], those of memory.
 func ReadAll(r io.Reader, most int, memory Memory) (all []byte, err error) {
 	for {
@@ -56,8 +57,8 @@ func ReadAll(r io.Reader, most int, memory Memory) (all []byte, err error) {
 	}
 }
 
-// Memory is what somebody may use of it.
+// Memory is a limit on memory.
 type Memory interface {
-	// Hold charges for some bytes, or says why they may not be taken.
+	// Hold charges so many bytes, or returns an error that says why they may not be allocated.
 	Hold(bytes int) error
 }

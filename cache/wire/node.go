@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// nodeExtensions is the field of a Node that lists the extensions of the client's build: nearly all bytes of a stock Envoy's
-// Node. Nothing reads it, and it is not kept.
+// nodeExtensions is the field of a Node that lists the extensions in the client's binary: most bytes of the Node of an
+// official Envoy. The relay does not use it and does not keep it.
 const nodeExtensions = 9
 
 // appendNode appends an encoded Node without its extensions.
@@ -26,8 +26,8 @@ func appendNode(to, node []byte) ([]byte, error) {
 	return to, nil
 }
 
-// TakeNode returns the Node in a field of a message, without its extensions, and nil if there is none; the size of that field
-// in bytes; and the message without it. Errors: [ErrMalformed].
+// TakeNode returns the Node in a field of a message, without its extensions, or nil if there is none; the size of that
+// field in bytes; and the message without the field. Errors: [ErrMalformed].
 func TakeNode(msg []byte, field protowire.Number) (node []byte, size int, rest []byte, err error) {
 	f := fieldReader{msg: msg}
 	for f.next() {
@@ -53,7 +53,7 @@ func TakeNode(msg []byte, field protowire.Number) (node []byte, size int, rest [
 	return node, size, rest, nil
 }
 
-// Shorten returns the beginning of a text that has more than so many bytes, with an ellipsis.
+// Shorten cuts a text after so many bytes and adds an ellipsis. A text that is not longer is returned unchanged.
 func Shorten(text string, bytes int) string {
 	if len(text) <= bytes {
 		return text

@@ -24,9 +24,8 @@ const (
 	anyValue   protowire.Number = 2
 
 	// responseResources is the field that holds resources, in a
-	// DeltaDiscoveryResponse and in a DiscoveryResponse. That it is also the
-	// number of Resource.resource is what lets a SotW response use the bytes of a
-	// Delta one as they are.
+	// DeltaDiscoveryResponse and in a DiscoveryResponse. Resource.resource has the
+	// same number, so a SotW response can use bytes of the Delta field unchanged.
 	responseResources protowire.Number = 2
 )
 
@@ -36,70 +35,70 @@ type Digest [sha256.Size]byte
 
 // A Resource is one named resource as its origin sent it. It is immutable.
 type Resource struct {
-	// Name is the resource's own name, in canonical form (B.23). It is empty only
+	// Name is the name of the resource in canonical form (B.23). It is empty only
 	// for types that the protocol does not define (B.22).
 	Name string
 
-	// Version is what clients receive: the origin's version, or one made from
-	// the content where the origin gave none (R090).
+	// Version is the version that clients receive: the origin's version, or a version
+	// made from the content if the origin sent none (R090).
 	Version string
 
-	// Aliases are further names that subscribe to this resource (R092), in
-	// canonical form.
+	// Aliases are further names under which clients can subscribe to the resource
+	// (R092), in canonical form.
 	Aliases []string
 
-	// TypeURL is that of the resource's body, empty if it has none.
+	// TypeURL is the type URL of the body, empty if there is no body.
 	TypeURL string
 
-	// Digest is that of the body.
+	// Digest is the digest of the body.
 	Digest Digest
 
 	// OriginVersion is the origin's version, verbatim; it may be empty.
 	OriginVersion string
 
-	// EDSName is, for a Cluster that takes its endpoints from EDS, the name of
-	// its ClusterLoadAssignment (B.16).
+	// EDSName is the name of the ClusterLoadAssignment of a Cluster that gets its
+	// endpoints by EDS (B.16). It is empty for all other resources.
 	EDSName string
 
-	// TTL is how long the resource lives unless the origin renews it; zero is
-	// without end (R107).
+	// TTL is the time after which the resource expires unless the origin renews it;
+	// zero means that it does not expire (R107).
 	TTL time.Duration
 
-	// DoNotCache reports that the content may be passed on, but not kept (R125).
+	// DoNotCache reports that the content may be relayed but not stored (R125).
 	DoNotCache bool
 
-	// Constraints say which dynamic parameters a client must have for this variant
-	// of the resource, as an encoded DynamicParameterConstraints; nil if there are
-	// no variants (R122).
+	// Constraints are the constraints on a client's dynamic parameters that select
+	// this variant of the resource, as an encoded DynamicParameterConstraints; nil if
+	// the resource has no variants (R122).
 	Constraints []byte
 
-	// Refusal is why the content is rejected: it is larger than the decoder
-	// allows. What was there before stays (B.9). It is nil as a rule.
+	// Refusal is the reason why the content is rejected, normally nil: the content is
+	// larger than the decoder allows. The cache then keeps the earlier content (B.9).
 	Refusal *ResourceError
 
-	wrapper        Digest     // of what the wrapper holds besides name, version, TTL and body
-	field          mem.Buffer // the whole field, as it stands in a DeltaDiscoveryResponse, but for the TTL; nil if dropped
-	body           mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is none
-	standsIn       bool       // its type is not the one that was asked for
+	wrapper        Digest     // of the fields of the Resource message other than name, version, TTL and body
+	field          mem.Buffer // the field of a DeltaDiscoveryResponse, without the TTL; nil if the content was dropped
+	body           mem.Buffer // the part of field that is field 2 of a DiscoveryResponse; nil if there is no body
+	substitute     bool       // the body has another type than the response
 	contentDropped bool       // field and body were dropped
 
-	sensitive atomic.Int32           // what MayBeSensitive found, by judgement
-	json      atomic.Pointer[[]byte] // what JSON made
+	sensitivity atomic.Int32           // what MayBeSensitive found
+	json        atomic.Pointer[[]byte] // what JSON returned
 }
 
-// HasBody reports whether the resource has content. One without is a heartbeat
-// (R106) or an alias that the origin could not resolve (R095).
+// HasBody reports whether the resource has content. A resource without content is a
+// heartbeat (R106) or an alias that the origin could not resolve (R095).
 func (r *Resource) HasBody() bool { return r.body != nil || r.contentDropped && r.TypeURL != "" }
 
-// Heartbeat reports that the resource has nothing but a new TTL for what the
-// client has already (R106). It may repeat the resource's aliases.
+// Heartbeat reports whether the message only renews the TTL of a resource that the
+// client already has (R106). It may repeat the aliases of the resource.
 func (r *Resource) Heartbeat() bool { return !r.HasBody() && r.TTL > 0 }
 
-// Unresolved reports that the origin has no resource by these aliases (R095).
+// Unresolved reports whether the message says that the aliases name no resource (R095).
 func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(r.Aliases) > 0 }
 
-// ContentDropped reports that the content was dropped: the name, version and digest of the resource
-// are kept, but it cannot be sent (R125). The answer that an alias stands for nothing is dropped the same way (B.20).
+// ContentDropped reports whether the content was dropped: the name, version and digest of the resource
+// are kept, but it cannot be sent (R125). This also applies to aliases that name no resource (B.20).
 func (r *Resource) ContentDropped() bool { return r.contentDropped }
 
 // DropContent returns the resource without its content.
@@ -109,14 +108,14 @@ func (r *Resource) DropContent() *Resource {
 	return c
 }
 
-// WithoutTTL returns the resource as one that does not expire.
+// WithoutTTL returns a copy of the resource that does not expire.
 func (r *Resource) WithoutTTL() *Resource {
 	c := r.clone()
 	c.TTL = 0
 	return c
 }
 
-// clone returns a copy that may still be changed.
+// clone returns a copy that the caller may change.
 func (r *Resource) clone() *Resource {
 	return &Resource{
 		Name: r.Name, Version: r.Version, Aliases: r.Aliases, TypeURL: r.TypeURL, Digest: r.Digest,
@@ -125,11 +124,11 @@ func (r *Resource) clone() *Resource {
 	}
 }
 
-// Key returns what tells the resource apart from all others of its type: its
-// name, and for a variant its constraints too.
+// Key returns the key that is unique among the resources of the type: the name and,
+// for a variant, the constraints.
 func (r *Resource) Key() string { return r.Variant().Key() }
 
-// Size returns the bytes that the resource takes in a response.
+// Size returns the size of the resource in a response, in bytes.
 func (r *Resource) Size() int { return len(r.Field()) }
 
 // Field returns the resource as the field of a DeltaDiscoveryResponse, without its
@@ -140,7 +139,7 @@ func (r *Resource) Field() []byte { return contents(r.field) }
 // none. Callers must not modify it.
 func (r *Resource) Body() []byte { return contents(r.body) }
 
-// contents returns what is in a buffer, of which nil is an empty one.
+// contents returns the bytes of a buffer; a nil buffer is empty.
 func contents(b mem.Buffer) []byte {
 	if b == nil {
 		return nil
@@ -167,8 +166,8 @@ func (r *Resource) Value() (value []byte) {
 	return value
 }
 
-// Intact reports whether the digest is still that of the body. All streams send
-// the same bytes, so nobody may ever write to them.
+// Intact reports whether the body still has its digest. All streams send the same
+// bytes, so no code may write to them.
 func (r *Resource) Intact() bool {
 	if r.body == nil {
 		return true
@@ -177,14 +176,13 @@ func (r *Resource) Intact() bool {
 	return err == nil && digest(typeURL, value) == r.Digest
 }
 
-// SameContent reports whether a client that has o would learn nothing from r
-// but another version or TTL.
+// SameContent reports whether r and o differ at most in their version and TTL.
 func (r *Resource) SameContent(o *Resource) bool {
 	return r.Digest == o.Digest && r.wrapper == o.wrapper && r.HasBody() == o.HasBody()
 }
 
-// ContentVersion returns the version made from the content, "h1." and 22
-// characters of its digest.
+// ContentVersion returns a version made from the content: "h1." and 22 characters of
+// the digest.
 func (r *Resource) ContentVersion() string {
 	return "h1." + base64.RawURLEncoding.EncodeToString(r.Digest[:16])
 }
@@ -198,11 +196,11 @@ func digest(typeURL string, value []byte) (d Digest) {
 	return d
 }
 
-// nested decodes what is passed on as a field of a response: a client finds it one
-// level down, and refuses the response where that is too deep.
+// nested decodes messages that become a field of a response. Clients decode them one
+// level deeper, and reject the response if they exceed the recursion limit there.
 var nested = proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
 
-// Variant returns which variant of its name the resource is.
+// Variant returns the name and the constraints of the resource.
 func (r *Resource) Variant() Variant { return Variant{r.Name, r.Constraints} }
 
 func parseAny(any []byte) (typeURL string, value []byte, err error) {

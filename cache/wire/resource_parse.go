@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// resource parses one Resource message and copies it to a field of its own, so that a
-// resource does not keep the whole response in memory. With nameInside, a resource
-// without a name gets the name in its body (SotW).
+// resource parses one Resource message and copies its bytes, so that a resource does
+// not keep the whole response in memory. With nameInside, a resource without a name
+// gets the name in its body (SotW).
 func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resource, error) {
 	r, p := &Resource{}, wrapperParser{}
 	if err := p.parse(r, msg); err != nil {
@@ -47,27 +47,27 @@ func (p *wrapperParser) setName(r *Resource, typeURL string, nameInside bool) (e
 	if r.Name, err = CanonicalName(r.Name); err != nil {
 		return err
 	}
-	if r.standsIn = p.bodies > 0 && r.TypeURL != typeURL; r.standsIn && !r.maySubstitute(typeURL) {
+	if r.substitute = p.bodies > 0 && r.TypeURL != typeURL; r.substitute && !r.maySubstitute(typeURL) {
 		return fmt.Errorf("%w: %.256q in a response of type %.256q, name %.256q", ErrTypeMismatch, r.TypeURL, typeURL, r.Name)
 	}
 	return nil
 }
 
-// A span is where the field of the body is in a Resource message; n is 0 if there
-// is none.
+// A span is the position of the body field in a Resource message; n is 0 if there is
+// no body.
 type span struct{ at, n int }
 
-// A wrapperParser collects what parse finds in a Resource message.
+// A wrapperParser collects the fields of a Resource message.
 type wrapperParser struct {
 	bodies    int
 	at        span   // of the first body
 	body      []byte // the Any
 	value     []byte // of the Any
 	rest      []byte // fields other than name, version, TTL and body, with canonical aliases
-	checked   []byte // fields that only the generated decoder can judge
-	fullName  bool   // there is a resource_name,
-	named     bool   // which has a name
-	rewritten bool   // the message is not kept as it is
+	checked   []byte // fields that the generated decoder has to check
+	fullName  bool   // there is a resource_name
+	named     bool   // the resource_name has a name
+	rewritten bool   // the message has to be rewritten
 }
 
 // parse reads a Resource message.
@@ -116,8 +116,8 @@ func (p *wrapperParser) field(r *Resource, f *fieldReader) (err error) {
 	return nil
 }
 
-// addBody reads a body. Several are concatenated, which merges them, since all fields of an Any are singular. Each
-// must be whole: halves of one must not become a body. No known origin sends several.
+// addBody reads a body. Protobuf merges several occurrences, and since all fields of an Any are singular, concatenation
+// does the same. Each occurrence must be well formed by itself. No known origin sends several bodies.
 func (p *wrapperParser) addBody(f *fieldReader) error {
 	p.bodies++
 	if p.bodies == 1 {
@@ -125,7 +125,7 @@ func (p *wrapperParser) addBody(f *fieldReader) error {
 		return nil
 	}
 	if !wellFormed(p.body) || !wellFormed(f.val) {
-		return fmt.Errorf("%w: one of several bodies", ErrMalformed)
+		return fmt.Errorf("%w: one of several bodies is incomplete", ErrMalformed)
 	}
 	p.body = slices.Concat(p.body, f.val)
 	return nil
@@ -173,9 +173,9 @@ func (p *wrapperParser) rewrite(r *Resource, msg []byte) []byte {
 	return out
 }
 
-// checkedFields reads the fields that are rare, and rejects those that a client's
-// decoder would reject: relayed as bytes, they would close the streams of all
-// clients.
+// checkedFields decodes the rare fields with the generated decoder, and rejects what a
+// client's decoder would reject: if the relay relayed such bytes, every client would
+// close its stream.
 func (p *wrapperParser) checkedFields(r *Resource) error {
 	if len(p.checked) == 0 {
 		return nil
@@ -198,10 +198,9 @@ func (p *wrapperParser) checkedFields(r *Resource) error {
 	return nil
 }
 
-// layOut copies the message to a field of its own, with the version and the name that clients receive at its
-// end, where they are not the origin's: of a scalar field, the last value counts. A
-// resource_name becomes a plain name where there are no variants: not every client
-// supports it.
+// layOut copies the message to a new buffer as a field of a response. If the version or the name that clients
+// receive differs from the origin's, it is appended: the last value of a scalar field counts. The resource_name of
+// a resource without variants becomes a plain name, since not every client supports resource_name.
 func (p *wrapperParser) layOut(r *Resource, msg []byte, originName string) {
 	var sent []byte
 	if r.Version != r.OriginVersion {
@@ -221,7 +220,7 @@ func (p *wrapperParser) layOut(r *Resource, msg []byte, originName string) {
 	r.setField(append(append(field, msg...), sent...), p.at)
 }
 
-// setField sets the bytes of the resource: its field in a response, and where the body is in it.
+// setField sets the bytes of the resource: its field in a response, and the position of the body in that field.
 func (r *Resource) setField(field []byte, body span) {
 	r.field = mem.SliceBuffer(field)
 	if body.n > 0 {
@@ -229,7 +228,7 @@ func (r *Resource) setField(field []byte, body span) {
 		r.body = mem.SliceBuffer(field[body.at:end:end])
 	}
 	if r.TypeURL == ClusterType {
-		// A name without a canonical form is subscribed to by nobody.
+		// No client can subscribe to a name without a canonical form.
 		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
 	}
 }
@@ -240,21 +239,22 @@ func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
 	return appendBytes(b, num, appendBytes(appendString(nil, 1, v.Name), 2, v.Constraints))
 }
 
-// A Decoder decodes what an origin sends. Its zero value is ready to use.
+// A Decoder decodes the responses of an origin. Its zero value is ready to use.
 type Decoder struct {
-	// ContentVersions publishes versions made from content instead of the
-	// origin's own (B.2).
+	// ContentVersions gives resources versions made from their content instead of the
+	// origin's versions (B.2).
 	ContentVersions bool
 
-	// MaxResourceBytes is how large a resource may be, as its origin sent it; zero is
-	// any size. One that is larger is decoded, and has a [Resource.Refusal].
+	// MaxResourceBytes limits the size of a resource as the origin sent it; zero means
+	// no limit. A larger resource is decoded and has a [Resource.Refusal].
 	MaxResourceBytes int
 }
 
 // hasOwnName reports whether resources of a type contain their name.
 func hasOwnName(typeURL string) bool { return Known(typeURL) && typeURL != LocalityEndpoint }
 
-// readName returns the name in a resource of a type that hasOwnName. Its actual type is bodyType.
+// readName returns the name in the body of a resource of a type for which hasOwnName is true. bodyType is the type
+// of the body.
 func readName(typeURL, bodyType string, value []byte) (string, error) {
 	if bodyType != typeURL {
 		return "", fmt.Errorf("%w: %q in a response of type %q", ErrTypeMismatch, bodyType, typeURL)
@@ -265,7 +265,7 @@ func readName(typeURL, bodyType string, value []byte) (string, error) {
 	name := ""
 	for rest := value; len(rest) > 0; {
 		num, typ, val, n := consumeField(rest)
-		if num == ownName && typ == protowire.BytesType { // the last one counts, and each has to be UTF-8
+		if num == ownName && typ == protowire.BytesType { // the last value counts, and each has to be UTF-8
 			var err error
 			if name, err = text(val, "resource name"); err != nil {
 				return "", err
@@ -279,13 +279,13 @@ func readName(typeURL, bodyType string, value []byte) (string, error) {
 	return name, nil
 }
 
-// ownName is the field that holds the name in every known type that has a name
-// of its own.
+// ownName is the field that holds the name in every known type whose resources contain
+// their name.
 const ownName protowire.Number = 1
 
-// NewResource returns a resource that did not come from an origin's response: a
-// file, or a generated set. Value is the encoded message of that type; an empty
-// version means one made from the content.
+// NewResource returns a resource that is not part of a response, such as one read from
+// a file. Value is the encoded message of the type. With an empty version, the version
+// is made from the content.
 func NewResource(typeURL, name, version string, value []byte, aliases ...string) (*Resource, error) {
 	any := appendBytes(appendBytes(nil, anyTypeURL, typeURL), anyValue, value)
 	msg := appendBytes(appendString(nil, resourceVersion, version), resourceBody, any)
@@ -296,9 +296,9 @@ func NewResource(typeURL, name, version string, value []byte, aliases ...string)
 	return Decoder{}.resource(typeURL, msg, false)
 }
 
-// maySubstitute reports whether a resource, which is of another type, may stand in for one
-// of the type: under an xdstp name there may be a redirect, or a list of resources
-// (R133). A relay looks into neither.
+// maySubstitute reports whether the resource may be sent in a response of the type although
+// its body has another type: an xdstp name may refer to a redirect or to a collection
+// (R133). The relay decodes neither.
 func (r *Resource) maySubstitute(typeURL string) bool {
 	return strings.HasPrefix(r.Name, xdstpScheme) && (r.TypeURL == redirectType || r.TypeURL == typeURL+"Collection")
 }

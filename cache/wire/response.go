@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A Body is what many streams may share of a response: everything but its nonce
-// and the identifier of the control plane. Build it, then share it.
+// A Body is the part of a response that streams can share: everything but the nonce
+// and the identifier of the control plane. It must not change once it is shared.
 type Body struct {
 	delta   bool
 	version string
@@ -18,24 +18,24 @@ type Body struct {
 	size    int
 	count   int // resources and removals
 
-	room [2]mem.Buffer // for the pieces of a response with one resource
+	room [2]mem.Buffer // first backing array of pieces, enough for a response with one resource
 }
 
-// NewDeltaBody begins the body of a DeltaDiscoveryResponse.
+// NewDeltaBody returns an empty body of a DeltaDiscoveryResponse.
 func NewDeltaBody(typeURL, systemVersion string) *Body { return newBody(true, typeURL, systemVersion) }
 
-// A Wrap selects which resources of a SotW response are sent with their name and
-// version, in a Resource message.
+// A Wrap selects the resources of a SotW response that are wrapped in a Resource
+// message, which has their name and version.
 type Wrap int
 
-// The ways to wrap, by what the client supports (B.19).
+// The kinds of wrapping, one for each level of client support (B.19).
 const (
 	Unwrapped   Wrap = iota // none
-	WrapDetails             // those whose message has fields that the client needs
+	WrapDetails             // those whose Resource message has fields that the client needs
 	WrapAll                 // all
 )
 
-// NewSotWBody begins the body of a DiscoveryResponse.
+// NewSotWBody returns an empty body of a DiscoveryResponse.
 func NewSotWBody(typeURL, version string, wrap Wrap) *Body {
 	b := newBody(false, typeURL, version)
 	b.wrap = wrap
@@ -45,15 +45,15 @@ func NewSotWBody(typeURL, version string, wrap Wrap) *Body {
 func newBody(delta bool, typeURL, version string) *Body {
 	b := &Body{delta: delta, version: version}
 	b.pieces = b.room[:0]
-	const overhead = 8 // tags and lengths, generously
+	const overhead = 8 // upper bound of tags and lengths
 	header := make([]byte, 0, len(version)+len(typeURL)+overhead)
 	header = appendString(header, responseSystemVersion, version)
 	b.add(appendString(header, responseTypeURL, typeURL))
 	return b
 }
 
-// Add adds a resource, with the rest of its time to live if that is not zero. In a
-// SotW body, one without content adds nothing (R111).
+// Add adds a resource, with its remaining TTL if that is not zero. A resource without
+// content is not added to a SotW body (R111).
 func (b *Body) Add(r *Resource, ttl time.Duration) {
 	switch {
 	case b.delta:
@@ -68,13 +68,13 @@ func (b *Body) Add(r *Resource, ttl time.Duration) {
 	b.count++
 }
 
-// hasDetails reports whether the Resource message has fields that a client needs
-// beside the content (B.19).
-func (r *Resource) hasDetails() bool { return r.Constraints != nil || r.DoNotCache || r.standsIn }
+// hasDetails reports whether the Resource message has fields that a client needs in
+// addition to the content (B.19).
+func (r *Resource) hasDetails() bool { return r.Constraints != nil || r.DoNotCache || r.substitute }
 
-// addMessage adds the resource's Resource message as a field of the response: in
-// Delta bare, in SotW as the value of an Any that begins with any. Only the lengths
-// and the TTL are new, the message is shared.
+// addMessage adds the Resource message as a field of the response: in a Delta body as it
+// is, in a SotW body as the value of an Any that begins with any. Only the lengths and the
+// TTL are encoded again; the message is shared.
 func (b *Body) addMessage(any []byte, r *Resource, ttl time.Duration) {
 	if any == nil && ttl <= 0 {
 		b.addBuffer(r.field)
@@ -97,8 +97,8 @@ func (b *Body) addMessage(any []byte, r *Resource, ttl time.Duration) {
 	}
 }
 
-// Heartbeat adds a resource without its content, in a Delta body only: a client
-// that has this version starts its clock anew (R106).
+// Heartbeat adds a resource without its content to a Delta body: a client that has this
+// version restarts its TTL timer (R106).
 func (b *Body) Heartbeat(r *Resource, ttl time.Duration) {
 	msg := appendString(nil, resourceVersion, r.Version)
 	msg = appendString(msg, resourceName, r.Name)
@@ -107,8 +107,8 @@ func (b *Body) Heartbeat(r *Resource, ttl time.Duration) {
 	b.add(appendBytes(nil, responseResources, msg))
 }
 
-// ttlField returns Resource.ttl, nothing if there is none. A Duration is seconds=1
-// and nanos=2.
+// ttlField returns the encoded field Resource.ttl, nil if there is no TTL. Duration:
+// seconds=1, nanos=2.
 func ttlField(ttl time.Duration) []byte {
 	if ttl <= 0 {
 		return nil
@@ -117,29 +117,29 @@ func ttlField(ttl time.Duration) []byte {
 	return appendBytes(nil, resourceTTL, appendNumber(d, 2, uint64(ttl%time.Second)))
 }
 
-// Remove adds a name to removed_resources, in a Delta body only.
+// Remove adds a name to removed_resources of a Delta body.
 func (b *Body) Remove(name string) {
 	b.count++
 	b.add(appendBytes(nil, responseRemoved, name))
 }
 
-// RemoveVariant adds to removed_resource_names, in a Delta body only.
+// RemoveVariant adds a variant to removed_resource_names of a Delta body.
 func (b *Body) RemoveVariant(v Variant) {
 	b.count++
 	b.add(appendFullName(nil, responseRemovedNames, v))
 }
 
-// Version returns the response's version_info, or system_version_info.
+// Version returns version_info, or system_version_info of a Delta body.
 func (b *Body) Version() string { return b.version }
 
 // Size returns the encoded size in bytes.
 func (b *Body) Size() int { return b.size }
 
-// Len returns how many resources and removals the body holds.
+// Len returns the number of resources, removals and errors in the body.
 func (b *Body) Len() int { return b.count }
 
-// Join copies the pieces into one: worth it for a body that is sent many times,
-// since the transport's work grows with the number of pieces.
+// Join copies the pieces into one buffer. This pays for a body that is sent many times,
+// since the cost of a send grows with the number of pieces.
 func (b *Body) Join() *Body {
 	if len(b.pieces) > 1 {
 		b.pieces = mem.BufferSlice{mem.SliceBuffer(b.pieces.Materialize())}
@@ -149,29 +149,28 @@ func (b *Body) Join() *Body {
 
 func (b *Body) add(piece []byte) { b.addBuffer(mem.SliceBuffer(piece)) }
 
-// addBuffer is add for what is a buffer already: that needs no memory for it.
+// addBuffer adds a piece that is already a buffer, without an allocation.
 func (b *Body) addBuffer(piece mem.Buffer) {
 	b.pieces = append(b.pieces, piece)
 	b.size += piece.Len()
 }
 
-// Grow makes room for so many more resources.
+// Grow reserves space for so many more resources.
 func (b *Body) Grow(resources int) { b.pieces = slices.Grow(b.pieces, resources) }
 
-// A Response is one message to one stream: a shared body and what is the
-// stream's own.
+// A Response is one message to one stream: a shared body and the fields that differ
+// between streams.
 type Response struct {
 	Body  *Body
 	Nonce string
 
-	// ControlPlane is the identifier that tells clients who speaks, "" to leave it
-	// out (B.38).
+	// ControlPlane is control_plane.identifier; it is omitted if empty (B.38).
 	ControlPlane string
 }
 
 // buffers returns the encoded response.
 func (r *Response) buffers() mem.BufferSlice {
-	const overhead = 16 // tags and lengths, generously
+	const overhead = 16 // upper bound of tags and lengths
 	tail := make([]byte, 0, len(r.Nonce)+len(r.ControlPlane)+overhead)
 	tail = appendString(tail, responseNonce, r.Nonce)
 	if r.ControlPlane != "" {
@@ -189,7 +188,7 @@ func (r *Response) buffers() mem.BufferSlice {
 	return append(out, mem.SliceBuffer(tail))
 }
 
-// Error adds an error to resource_errors. Its resource must not be in the body.
+// Error adds an error to resource_errors. The body must not contain its resource.
 func (b *Body) Error(e *ResourceError) {
 	num := sotwErrors
 	if b.delta {

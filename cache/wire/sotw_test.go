@@ -39,7 +39,7 @@ func TestSotWNames(t *testing.T) {
 		{"unknown type, wrapped", acme, wrap(resourceOf("1", "a", anyOf(acme, nil))), "a", nil, ""},
 		{"unknown type, wrapped without a name", acme, wrap(resourceOf("1", "", anyOf(acme, named("a")))), "", nil, ""},
 		{"an endpoint, wrapped", wire.LocalityEndpoint, wrap(resourceOf("1", "a", anyOf(wire.LocalityEndpoint, nil))), "a", nil, ""},
-		{"an endpoint", wire.LocalityEndpoint, anyOf(wire.LocalityEndpoint, named("a")), "", wire.ErrUnnamed, "must wrap it"},
+		{"an endpoint", wire.LocalityEndpoint, anyOf(wire.LocalityEndpoint, named("a")), "", wire.ErrUnnamed, "must wrap them"},
 		{"unknown type", acme, anyOf(acme, named("a")), "", wire.ErrUnnamed, acme},
 		{"no name", wire.ClusterType, anyOf(wire.ClusterType, nil), "", wire.ErrUnnamed, wire.ClusterType},
 		{"no name in either", wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ClusterType, nil))), "", wire.ErrUnnamed, wire.ClusterType},

@@ -10,12 +10,12 @@ import (
 
 // Fields of a stored resource.
 const (
-	storedField         protowire.Number = 1 // what Field returns; the others are what that does not say
+	storedField         protowire.Number = 1 // what Field returns; the other fields are not part of that
 	storedOriginVersion protowire.Number = 2
 	storedTTL           protowire.Number = 3 // nanoseconds
 	storedWrapper       protowire.Number = 4
 
-	// Of a resource whose content was dropped, instead of storedField.
+	// For a resource whose content was dropped, instead of storedField.
 	storedName        protowire.Number = 5
 	storedVersion     protowire.Number = 6
 	storedAlias       protowire.Number = 7
@@ -26,8 +26,8 @@ const (
 	storedDoNotCache  protowire.Number = 12
 )
 
-// AppendStored appends a form of a resource with a body from which [ReadStored] makes an
-// equal one, also in another process. Of one whose content was dropped, it has all else.
+// AppendStored appends an encoding of a resource with a body, from which [ReadStored] returns
+// an equal resource, also in another process. Dropped content is not part of it.
 func (r *Resource) AppendStored(b []byte) []byte {
 	if r.contentDropped {
 		b = r.appendDropped(b)
@@ -60,7 +60,7 @@ func (r *Resource) appendDropped(b []byte) []byte {
 	return b
 }
 
-// ReadStored reads what AppendStored wrote. The resource shares no memory with b.
+// ReadStored decodes a resource that AppendStored encoded. The resource shares no memory with b.
 //
 // Errors: [ErrMalformed], [ErrUnnamed].
 func ReadStored(b []byte) (*Resource, error) {
@@ -78,13 +78,13 @@ func ReadStored(b []byte) (*Resource, error) {
 	return s.finish(r)
 }
 
-// stored is what is read of a stored resource that a Resource does not hold as such.
+// stored holds the decoded fields of a stored resource that are not fields of a Resource.
 type stored struct {
 	field         []byte
 	originVersion string
 	wrapper       Digest
 	ttl           time.Duration
-	named         bool // only a resource whose content was dropped has a name of its own
+	named         bool // there is a storedName, which only a resource whose content was dropped has
 }
 
 // set reads one field.
@@ -104,7 +104,7 @@ func (s *stored) set(r *Resource, f *fieldReader) (err error) {
 	return err
 }
 
-// setDropped reads one field of those that only a resource whose content was dropped has.
+// setDropped reads a field that only a resource whose content was dropped has.
 func (s *stored) setDropped(r *Resource, f *fieldReader) (err error) {
 	switch {
 	case f.is(storedName):
@@ -132,19 +132,19 @@ func (s *stored) setDropped(r *Resource, f *fieldReader) (err error) {
 
 func (d *Digest) set(val []byte) error {
 	if len(val) != len(d) {
-		return fmt.Errorf("%w: a digest of %d bytes", ErrMalformed, len(val))
+		return fmt.Errorf("%w: the digest has %d bytes instead of 32", ErrMalformed, len(val))
 	}
 	copy(d[:], val)
 	return nil
 }
 
-// finish makes the resource of what was read.
+// finish returns the resource with the fields that were read.
 func (s *stored) finish(r *Resource) (*Resource, error) {
 	switch {
 	case s.named == (s.field != nil):
-		return nil, fmt.Errorf("%w: a stored resource has either content or a name of its own", ErrMalformed)
+		return nil, fmt.Errorf("%w: the stored resource must have either content or a name", ErrMalformed)
 	case s.named && r.TypeURL == "":
-		return nil, fmt.Errorf("%w: a stored resource without a type", ErrMalformed)
+		return nil, fmt.Errorf("%w: the stored resource has no type", ErrMalformed)
 	case s.named:
 		r.contentDropped = true
 	default:
@@ -160,20 +160,20 @@ func (s *stored) finish(r *Resource) (*Resource, error) {
 	return r, nil
 }
 
-// resourceOf makes a resource of what its Field returned.
+// resourceOf returns the resource of which Field returned these bytes.
 func resourceOf(field []byte) (*Resource, error) {
 	num, typ, msg, n := consumeField(field)
 	if n != len(field) || num != responseResources || typ != protowire.BytesType {
-		return nil, fmt.Errorf("%w: no field of a response", ErrMalformed)
+		return nil, fmt.Errorf("%w: the stored resource is not a field of a response", ErrMalformed)
 	}
 	r, p := &Resource{}, wrapperParser{}
 	if err := p.parse(r, msg); err != nil {
 		return nil, err
 	}
 	if p.bodies != 1 {
-		return nil, fmt.Errorf("%w: a stored resource with %d bodies", ErrMalformed, p.bodies)
+		return nil, fmt.Errorf("%w: the stored resource has %d bodies instead of 1", ErrMalformed, p.bodies)
 	}
-	r.Version = r.OriginVersion // clients receive that one
+	r.Version = r.OriginVersion // which is the version that clients receive
 	p.at.at += len(field) - len(msg)
 	r.setField(slices.Clone(field), p.at)
 	return r, nil

@@ -29,35 +29,35 @@ const (
 // An Update is the envelope of one response of an origin.
 type Update struct {
 	TypeURL       string
-	SystemVersion string // for people only, never compared (R091)
+	SystemVersion string // for display only, never compared (R091)
 	Nonce         string
 	ControlPlane  string // the origin's control_plane.identifier
 	Resources     []*Resource
 	Removed       []string // in canonical form (B.23)
 
-	// RemovedVariants are resources of which only the variant with these
-	// constraints was removed (R121).
+	// RemovedVariants are the removed variants; other variants of their names remain
+	// (R121).
 	RemovedVariants []Variant
 
-	// Errors say why the origin does not, or not any more, say what a resource is.
+	// Errors are the origin's errors for single resources.
 	Errors []*ResourceError
 
-	// Complete reports that there is nothing else than Resources of what was
-	// subscribed to. Only the SotW variant can say so, and no decoder does: it
-	// depends on the subscription.
+	// Complete reports that Resources is everything that the subscription matches. Only
+	// a SotW response can be complete. The decoders do not set it, since it depends on
+	// the subscription.
 	Complete bool
 }
 
 // Decode decodes a DeltaDiscoveryResponse. The update shares no memory with msg.
 //
-// With an error the update still holds the type URL and the nonce, if msg had
-// them, so that the response can be refused by name.
+// If decoding fails, the update still has the type URL and the nonce, if msg had
+// them, so that the response can be rejected with a NACK.
 //
 // Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
 // [ErrXDSTP].
 func (d Decoder) Decode(msg []byte) (Update, error) { return d.decode(msg, false) }
 
-// decode decodes a response of one of the two variants.
+// decode decodes a Delta or a SotW response.
 func (d Decoder) decode(msg []byte, sotw bool) (u Update, err error) {
 	what, set := "update", (*Update).set
 	if sotw {
@@ -86,14 +86,14 @@ func (d Decoder) decode(msg []byte, sotw bool) (u Update, err error) {
 			return u, err
 		}
 		if d.MaxResourceBytes > 0 && len(raw) > d.MaxResourceBytes {
-			r.Refusal = NewResourceError(r.Name, codes.Internal, fmt.Sprintf("the resource has %d bytes, and may have %d", len(raw), d.MaxResourceBytes))
+			r.Refusal = NewResourceError(r.Name, codes.Internal, fmt.Sprintf("the resource has %d bytes; at most %d are allowed", len(raw), d.MaxResourceBytes))
 		}
 		u.Resources = append(u.Resources, r)
 	}
 	return u, u.checkDuplicates()
 }
 
-// Refusals yields the resources whose content is not to be taken.
+// Refusals yields the resources whose content is rejected.
 func (u *Update) Refusals() iter.Seq[*Resource] {
 	return func(yield func(*Resource) bool) {
 		for _, r := range u.Resources {
@@ -104,40 +104,40 @@ func (u *Update) Refusals() iter.Seq[*Resource] {
 	}
 }
 
-// checkDuplicates rejects an update that has one resource twice (R062).
+// checkDuplicates rejects an update that contains a resource twice (R062).
 func (u *Update) checkDuplicates() error {
 	seen := make(map[string]struct{}, len(u.Resources)+len(u.Removed))
-	twice := func(key string) bool {
-		_, twice := seen[key]
+	duplicate := func(key string) bool {
+		_, duplicate := seen[key]
 		seen[key] = struct{}{}
-		return twice
+		return duplicate
 	}
 	for _, r := range u.Resources {
-		if twice(r.Key()) {
+		if duplicate(r.Key()) {
 			return fmt.Errorf("%w %.256q", ErrDuplicate, r.Name)
 		}
 	}
-	for _, e := range u.Errors { // a removed resource may have one as the reason
-		if _, there := seen[e.Key()]; there {
+	for _, e := range u.Errors { // a removed resource may also have an error that gives the reason
+		if _, ok := seen[e.Key()]; ok {
 			return fmt.Errorf("%w %.256q, in resource_errors", ErrDuplicate, e.Name)
 		}
 	}
 	for _, name := range u.Removed {
-		if twice(name) {
+		if duplicate(name) {
 			return fmt.Errorf("%w %.256q, in removed_resources", ErrDuplicate, name)
 		}
 	}
 	for _, v := range u.RemovedVariants {
-		if twice(v.Key()) {
+		if duplicate(v.Key()) {
 			return fmt.Errorf("%w %.256q, in removed_resource_names", ErrDuplicate, v.Name)
 		}
 	}
 	return nil
 }
 
-// envelope reads the response's own fields with set and leaves its resources as
-// bytes. It reads on after a bad field, since the type URL and the nonce may
-// follow it.
+// envelope decodes the fields of a response with set, and returns its resources
+// undecoded. It continues after an invalid field, since the type URL and the nonce may
+// follow.
 func envelope(msg []byte, set func(*Update, protowire.Number, []byte) error) (u Update, resources [][]byte, err error) {
 	f := fieldReader{msg: msg}
 	for f.next() {
@@ -146,8 +146,8 @@ func envelope(msg []byte, set func(*Update, protowire.Number, []byte) error) (u 
 		case f.num == responseResources:
 			resources = append(resources, f.val)
 		default:
-			if bad := set(&u, f.num, f.val); err == nil {
-				err = bad
+			if setErr := set(&u, f.num, f.val); err == nil {
+				err = setErr
 			}
 		}
 	}
@@ -179,29 +179,28 @@ func (u *Update) set(num protowire.Number, val []byte) (err error) {
 		if !wellFormed(val) {
 			return fmt.Errorf("%w: control plane", ErrMalformed)
 		}
-		if id, ok := stringField(val, 1); ok { // occurrences of a message merge
+		if id, ok := stringField(val, 1); ok { // several occurrences of a message are merged
 			u.ControlPlane, err = text([]byte(id), "control plane")
 		}
 	}
 	return err
 }
 
-// DecodeSotW decodes a DiscoveryResponse. The update shares no memory with msg,
-// and removes nothing: whether absence means removal depends on the subscription.
+// DecodeSotW decodes a DiscoveryResponse. The update shares no memory with msg. It has
+// no removals: whether an absent resource was removed depends on the subscription.
 //
-// The name of a resource is that of the Resource message around it, if there is
-// one, with all else that it holds (B.19). The types that the protocol defines
-// have a name of their own, but for LbEndpoint. A resource of any other type must
-// come wrapped.
+// If a resource is wrapped in a Resource message, its name and all other fields of that
+// message are used (B.19). Otherwise the name is the one in the resource, which all types
+// of the protocol have except LbEndpoint. Resources of other types must be wrapped.
 //
-// With an error the update still holds the type URL and the nonce, if msg had
-// them, so that the response can be refused by name.
+// If decoding fails, the update still has the type URL and the nonce, if msg had
+// them, so that the response can be rejected with a NACK.
 //
 // Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
 // [ErrXDSTP].
 func (d Decoder) DecodeSotW(msg []byte) (Update, error) { return d.decode(msg, true) }
 
-// setSotW is set for the fields of a DiscoveryResponse.
+// setSotW sets a field of a DiscoveryResponse.
 func (u *Update) setSotW(num protowire.Number, val []byte) error {
 	switch num {
 	case responseSystemVersion, responseTypeURL, responseNonce: // the same in both variants
@@ -215,7 +214,8 @@ func (u *Update) setSotW(num protowire.Number, val []byte) error {
 	}
 }
 
-// wrapped returns the Resource message in an Any of a DiscoveryResponse, or a new one around it.
+// wrapped returns the Resource message in an Any of a DiscoveryResponse. A resource that is not wrapped is wrapped in a
+// new message.
 func wrapped(responseType string, body []byte) ([]byte, error) {
 	typeURL, value, err := parseAny(body)
 	switch {
@@ -226,14 +226,14 @@ func wrapped(responseType string, body []byte) ([]byte, error) {
 	case typeURL != responseType:
 		return nil, fmt.Errorf("%w: %q in a response of type %q", ErrTypeMismatch, typeURL, responseType)
 	case !hasOwnName(typeURL):
-		return nil, fmt.Errorf("%w: type %q holds none itself, so in SotW the origin must wrap it in %q",
+		return nil, fmt.Errorf("%w: resources of type %q do not contain their name, so in SotW responses the origin must wrap them in %q",
 			ErrUnnamed, typeURL, resourceWrapper)
 	}
 	return appendBytes(nil, resourceBody, body), nil
 }
 
-// RemovedNames yields the names of which the update says that no such resource exists: by
-// removing it, or by an error that says so (R123).
+// RemovedNames yields the names that no longer exist: the removed ones, and those with a
+// NOT_FOUND error (R123).
 func (u *Update) RemovedNames() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, name := range u.Removed {
@@ -254,7 +254,7 @@ func (u *Update) Fails(name string) bool {
 	return slices.ContainsFunc(u.Errors, func(e *ResourceError) bool { return e.Name == name })
 }
 
-// addError reads an entry of resource_errors. One with an empty name is about the
+// addError reads an entry of resource_errors. An entry with an empty name refers to the
 // legacy form of the wildcard.
 func (u *Update) addError(val []byte) error {
 	var m discoverypb.ResourceError
@@ -271,7 +271,7 @@ func (u *Update) addError(val []byte) error {
 	}
 	if name != full.GetName() {
 		full.Name = name
-		val, _ = proto.Marshal(&m) // it was decoded, so it can be encoded
+		val, _ = proto.Marshal(&m) // a message that was decoded can be encoded
 	}
 	u.Errors = append(u.Errors, &ResourceError{
 		Variant: Variant{Name: name, Constraints: constraintBytes(full.GetDynamicParameterConstraints())},
@@ -282,8 +282,8 @@ func (u *Update) addError(val []byte) error {
 	return nil
 }
 
-// addRemovedName reads an entry of removed_resource_names. One without
-// constraints is the same as an entry of removed_resources.
+// addRemovedName reads an entry of removed_resource_names. An entry without
+// constraints is equivalent to an entry of removed_resources.
 func (u *Update) addRemovedName(val []byte) error {
 	var m discoverypb.ResourceName
 	if err := nested.Unmarshal(val, &m); err != nil {

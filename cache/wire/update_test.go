@@ -118,7 +118,7 @@ func TestB9_LargeResources(t *testing.T) {
 	if len(u.Resources) != 2 || u.Resources[0].Refusal != nil || u.Resources[1].Name != "large" {
 		t.Fatalf("decoded %+v, want two resources, of which the first fits", u.Resources)
 	}
-	want := fmt.Sprintf("the resource has %d bytes, and may have %d", len(large), len(fits))
+	want := fmt.Sprintf("the resource has %d bytes; at most %d are allowed", len(large), len(fits))
 	if e := u.Resources[1].Refusal; e == nil || e.Name != "large" || e.Code != codes.Internal || e.Message != want {
 		t.Errorf("the large one has %+v, want INTERNAL: %s", e, want)
 	}

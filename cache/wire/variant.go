@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Variant names one of the resources that share a name.
+// A Variant identifies one of several resources with the same name.
 //
 // Source: xDS proposal TP2.
 type Variant struct {
@@ -17,7 +17,7 @@ type Variant struct {
 	Constraints []byte // see Resource.Constraints
 }
 
-// Key is that of the resource, see Resource.Key.
+// Key returns the key of the resource; see [Resource.Key].
 func (v Variant) Key() string {
 	if v.Constraints == nil {
 		return v.Name
@@ -25,14 +25,14 @@ func (v Variant) Key() string {
 	return v.Name + "\x00" + string(v.Constraints)
 }
 
-// Matches reports whether clients with these parameters receive the variant. One
-// without constraints is for everybody.
+// Matches reports whether clients with these parameters receive the variant. A variant
+// without constraints matches every client.
 func (v Variant) Matches(parameters map[string]string) bool {
 	if v.Constraints == nil {
 		return true
 	}
 	c := new(discoverypb.DynamicParameterConstraints)
-	// What cannot be read was never taken for constraints.
+	// Constraints were decoded once already, so Unmarshal does not fail.
 	return proto.Unmarshal(v.Constraints, c) == nil && satisfied(c, parameters)
 }
 
@@ -64,13 +64,13 @@ func satisfiedOne(c *discoverypb.DynamicParameterConstraints_SingleConstraint, p
 	}
 }
 
-// Separator parts a name from what is put behind it within the relay. It is in no
-// name: those are UTF-8.
+// Separator separates a name from the text that the relay appends to it internally. It
+// cannot be part of a name, since names are UTF-8.
 const Separator = "\xff"
 
-// WithParameters returns the text by which the relay calls a name that is asked for
-// with dynamic parameters: other parameters, other text, since the answer may be
-// another.
+// WithParameters returns the relay's internal name of a subscription with dynamic
+// parameters. Different parameters give different names, since the origin may send
+// different resources.
 func WithParameters(name string, parameters map[string]string) string {
 	if len(parameters) == 0 {
 		return name
@@ -82,13 +82,13 @@ func WithParameters(name string, parameters map[string]string) string {
 	return name + Separator + values.Encode()
 }
 
-// SplitParameters undoes WithParameters.
+// SplitParameters returns the arguments from which WithParameters made the text.
 func SplitParameters(text string) (name string, parameters map[string]string) {
 	name, encoded, has := strings.Cut(text, Separator)
 	if !has {
 		return name, nil
 	}
-	values, _ := url.ParseQuery(encoded) // it was made by WithParameters
+	values, _ := url.ParseQuery(encoded) // encoded by WithParameters
 	parameters = make(map[string]string, len(values))
 	for k := range values {
 		parameters[k] = values.Get(k)
@@ -96,16 +96,16 @@ func SplitParameters(text string) (name string, parameters map[string]string) {
 	return name, parameters
 }
 
-// PlainName returns the name that WithParameters was given.
+// PlainName returns a name without the parameters that WithParameters added.
 func PlainName(text string) string {
 	name, _, _ := strings.Cut(text, Separator)
 	return name
 }
 
-// constraintBytes returns constraints in the one form that equal ones have in
-// common; nil if there are none.
+// constraintBytes returns the deterministic encoding of constraints, so that equal
+// constraints have equal bytes; nil if there are none.
 func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
-	// It was decoded, so it can be encoded.
+	// A message that was decoded can be encoded.
 	b, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c)
 	if len(b) == 0 {
 		return nil
@@ -113,8 +113,9 @@ func constraintBytes(c *discoverypb.DynamicParameterConstraints) []byte {
 	return b
 }
 
-// withOwn is WithParameters for names that can have any.
-func withOwn(name string, parameters map[string]string) string {
+// parameterised is WithParameters, except that wildcards and collections, which cannot
+// have parameters, are returned unchanged.
+func parameterised(name string, parameters map[string]string) string {
 	if name == Wildcard || Glob(name) {
 		return name
 	}

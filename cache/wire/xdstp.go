@@ -11,31 +11,31 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// xdstpScheme starts the names that have parts: an authority, a type, an id and
-// context parameters. Every other name is opaque.
+// xdstpScheme is the prefix of structured names, which have an authority, a type, an id
+// and context parameters. All other names are opaque.
 const xdstpScheme = "xdstp://"
 
-// ErrXDSTP means that a name starts with xdstp:// and has no canonical form. From
-// an origin it is a malformed response; from a client, a name that must never be
-// sent on (B.23).
+// ErrXDSTP means that a name starts with xdstp:// and has no canonical form. A response
+// with such a name is malformed; a client's subscription to it is not sent to the
+// origin (B.23).
 var ErrXDSTP = errors.New("malformed xdstp name")
 
-// The characters that are escaped in each part of a name, beside '%', those that
-// are not visible ASCII, and '~'. They are Envoy's, so that the names that Envoys
-// ask for are canonical already; a space is no less visible to it than a letter.
+// The characters that are escaped in each part of a name, in addition to '~' and to
+// those that are not printable ASCII; a space counts as printable. Envoy escapes the
+// same characters, so names in Envoy's requests are already canonical.
 const (
 	escapedInAuthority = "%/?#"
 	escapedInID        = "%:?#[]"
 	escapedInParameter = "%#[]&="
 )
 
-// CanonicalName returns the one spelling that stands for all spellings of a name:
-// escapes undone and made anew, context parameters sorted by key (R128). A name
-// that does not start with xdstp:// is returned as it is.
+// CanonicalName returns the canonical spelling of a name: percent escapes are
+// normalised, and context parameters are sorted by key (R128). A name that does not
+// start with xdstp:// is returned unchanged.
 //
-// Errors: [ErrXDSTP] for a bad percent escape, a missing type or id, a type that
-// is not the full name of a message, a parameter without a key or one that comes
-// twice, and for a directive, which only locators have.
+// Errors: [ErrXDSTP] for an invalid percent escape, a missing type or id, a type that
+// is not the full name of a message, a parameter without a key or with a duplicate key,
+// and a directive, which only locators may have.
 //
 // Source: xDS TP1, URI-based naming; Envoy's xds_resource.cc for the escapes.
 func CanonicalName(name string) (canonical string, err error) {
@@ -54,9 +54,9 @@ func CanonicalName(name string) (canonical string, err error) {
 	return string(buf), nil
 }
 
-// CanonicalAuthority returns the spelling of an authority that [CanonicalName]
-// gives it. Errors: [ErrXDSTP] for a bad percent escape, and for a character that
-// would end the authority.
+// CanonicalAuthority returns the spelling of an authority in canonical names; see
+// [CanonicalName]. Errors: [ErrXDSTP] for an invalid percent escape, and for a character
+// that would end the authority.
 func CanonicalAuthority(authority string) (string, error) {
 	if i := strings.IndexAny(authority, "/?#"); i >= 0 {
 		return "", fmt.Errorf("%w: %q in the authority %q", ErrXDSTP, authority[i], authority)
@@ -79,8 +79,8 @@ func Authority(name string) (authority string, ok bool) {
 	return authority, true
 }
 
-// Glob reports whether a canonical name stands for a collection: an xdstp name
-// whose id ends in the path segment "*" (R132).
+// Glob reports whether a canonical name subscribes to a collection: an xdstp name
+// whose id ends with the path segment "*" (R132).
 func Glob(name string) bool {
 	if !strings.HasPrefix(name, xdstpScheme) {
 		return false
@@ -89,10 +89,9 @@ func Glob(name string) bool {
 	return strings.HasSuffix(path, "/*")
 }
 
-// GlobOf returns the one collection that a canonical name is a member of: same
-// authority, type and context parameters, and the id's last path segment made "*"
-// (R131, R132). ok is false for a name that is not xdstp, and for a collection,
-// which is a member of none.
+// GlobOf returns the collection that a canonical name is a member of: the name with the
+// last path segment of its id replaced by "*" (R131, R132). ok is false for names that are
+// not xdstp and for collections, which are members of no collection.
 func GlobOf(name string) (glob string, ok bool) {
 	if !strings.HasPrefix(name, xdstpScheme) || Glob(name) {
 		return "", false
@@ -101,7 +100,7 @@ func GlobOf(name string) (glob string, ok bool) {
 	return path[:strings.LastIndexByte(path, '/')+1] + "*" + name[len(path):], true
 }
 
-// An xdstpName is a name in parts, with escapes undone.
+// An xdstpName is a parsed name, with its escapes decoded.
 type xdstpName struct {
 	authority, resourceType, id string
 	context                     []parameter // sorted by key
@@ -109,7 +108,7 @@ type xdstpName struct {
 
 type parameter struct{ key, value string }
 
-// splitXDSTP takes a name apart, which begins behind the scheme.
+// splitXDSTP parses a name without its scheme.
 func splitXDSTP(rest string) (n xdstpName, err error) {
 	if strings.Contains(rest, "#") {
 		return n, errors.New("it has a directive (#), which only a locator may have")
@@ -136,7 +135,7 @@ func splitXDSTP(rest string) (n xdstpName, err error) {
 	return n, err
 }
 
-// splitContext reads context parameters; one without "=" has an empty value.
+// splitContext parses context parameters. A parameter without "=" has an empty value.
 func splitContext(query string) (context []parameter, err error) {
 	if query == "" {
 		return nil, nil
@@ -157,15 +156,15 @@ func splitContext(query string) (context []parameter, err error) {
 	}
 	slices.SortFunc(context, func(a, b parameter) int { return cmp.Compare(a.key, b.key) })
 	for i := range len(context) - 1 {
-		// Software differs in which of the two it takes (X23).
+		// Implementations differ in which of the two values they use (X23).
 		if key := context[i].key; key == context[i+1].key {
-			return nil, fmt.Errorf("the context parameter %.256q comes twice", key)
+			return nil, fmt.Errorf("duplicate context parameter %.256q", key)
 		}
 	}
 	return context, nil
 }
 
-// append writes the canonical spelling.
+// append appends the canonical spelling.
 func (n *xdstpName) append(b []byte) []byte {
 	b = append(b, xdstpScheme...)
 	b = appendEscaped(b, n.authority, escapedInAuthority)
@@ -186,8 +185,8 @@ func (n *xdstpName) append(b []byte) []byte {
 	return b
 }
 
-// appendEscaped writes s with percent escapes for the reserved characters and for
-// what Envoy does not take for visible.
+// appendEscaped appends s with percent escapes for the reserved characters and for
+// those that Envoy does not treat as printable.
 func appendEscaped(b []byte, s, reserved string) []byte {
 	const digits = "0123456789ABCDEF"
 	for i := range len(s) {

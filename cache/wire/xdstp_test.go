@@ -117,7 +117,7 @@ func wantMalformed(t *testing.T, name, reason string) {
 
 func TestX23_DuplicateParameters(t *testing.T) {
 	for _, query := range []string{"a=1&a=1", "a=1&b=2&a=3", "a=1&%61=2", "a&a="} {
-		wantMalformed(t, xdstpCDS+"shop?"+query, `the context parameter "a" comes twice`)
+		wantMalformed(t, xdstpCDS+"shop?"+query, `duplicate context parameter "a"`)
 	}
 	wantCanonical(t, xdstpCDS+"shop?A=1&a=1", xdstpCDS+"shop?A=1&a=1")
 }

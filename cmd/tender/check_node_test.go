@@ -200,8 +200,8 @@ func TestCheckNodeRefuses(t *testing.T) {
 		{"no node in the bootstrap", "admin: {}\nnode:\n", `stdin:2: unexpected token null` + allowed},
 		{"key twice", "id: a\nid: b\n", `stdin:2: key "id" already set in map` + allowed},
 		{"not YAML", "id: [\n", `stdin:1: did not find expected node content` + allowed},
-		{"empty", "", `stdin: it holds nothing` + allowed},
-		{"only comments", "# a\n---\n# b\n", `stdin: it holds nothing` + allowed},
+		{"empty", "", `stdin: the file contains no message` + allowed},
+		{"only comments", "# a\n---\n# b\n", `stdin: the file contains no message` + allowed},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -93,7 +93,7 @@ func TestB35_BoundsOfANode(t *testing.T) {
 		{"extensions, and 256 KiB", nodeOfBytes(t, maxNodeContent), 80_000, ""},
 		{"1 MiB of extensions", &node{Id: "n"}, 1 << 20, "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"900 levels of lists", deep(900), 0, ""},
-		{"1000 levels of lists", deep(1000), 0, "too many messages are nested"},
+		{"1000 levels of lists", deep(1000), 0, "messages are nested too deeply"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			raw := rawNode(t, tt.node)

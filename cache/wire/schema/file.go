@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The messages a file is made of.
+// The messages of a file.
 const (
 	responseType = prefix + "envoy.service.discovery.v3.DiscoveryResponse"
 	wrapperType  = prefix + "envoy.service.discovery.v3.Resource"
@@ -22,9 +22,9 @@ const (
 
 // A Document is the content of one file of a file origin.
 type Document struct {
-	Version   string     // version_info; empty if the file gives none
-	TypeURL   string     // type_url; empty if the file gives none: then types may be mixed
-	Resources []Resource // in the order of the file; no name twice in one type
+	Version   string     // version_info; empty if the file has none
+	TypeURL   string     // type_url; if empty, the resources may be of several types
+	Resources []Resource // in the order of the file; names are unique within a type
 }
 
 // A Resource is one resource of a [Document].
@@ -32,14 +32,14 @@ type Resource struct {
 	TypeURL string
 	Name    string // never empty
 
-	// Value is the resource, encoded deterministically: the same content gives the
-	// same bytes in every format. Of a type that is not embedded, which only the
-	// binary format can hold, it is the file's own bytes.
+	// Value is the resource, encoded deterministically: equal content has equal bytes in
+	// every format. Only the binary format can contain a type that is not embedded; its
+	// bytes are not changed.
 	Value []byte
 
-	// Version and Aliases are set only where the file wraps the resource in an
-	// envoy.service.discovery.v3.Resource. Wrapper is that whole message, encoded
-	// like Value: it has the other fields, such as a TTL.
+	// Version and Aliases are set only if the file wraps the resource in an
+	// envoy.service.discovery.v3.Resource. Wrapper is that message, encoded
+	// deterministically, with the other fields such as a TTL.
 	Version string
 	Aliases []string
 	Wrapper []byte
@@ -128,8 +128,8 @@ func ParseFile(name string, data []byte) (*Document, error) {
 	return doc, nil
 }
 
-// newDocument takes a DiscoveryResponse apart. With an error it returns the index
-// of the resource that is wrong.
+// newDocument returns the contents of a DiscoveryResponse. With an error, bad is the index
+// of the invalid resource.
 func newDocument(types Resolver, m protoreflect.Message) (doc *Document, bad int, err error) {
 	fields := m.Descriptor().Fields()
 	doc = &Document{
@@ -149,7 +149,7 @@ func newDocument(types Resolver, m protoreflect.Message) (doc *Document, bad int
 		}
 		k := key{r.TypeURL, r.Name}
 		if j, ok := first[k]; ok {
-			return nil, i, fmt.Errorf("name %q is taken by resources[%d]", r.Name, j)
+			return nil, i, fmt.Errorf("name %q is a duplicate of resources[%d]", r.Name, j)
 		}
 		first[k] = i
 		doc.Resources = append(doc.Resources, r)
@@ -178,13 +178,13 @@ func newResource(types Resolver, any protoreflect.Message) (Resource, error) {
 		r.Name, _ = ResourceName(typeURL, value)
 	}
 	if r.Name == "" {
-		return r, fmt.Errorf("no name in a resource of type %q; one without a name field needs a %s around it", typeURL, wrapperType)
+		return r, fmt.Errorf("no name in a resource of type %q; wrap a resource without a name field in a %s", typeURL, wrapperType)
 	}
 	return r, nil
 }
 
-// unwrap takes what an envoy.service.discovery.v3.Resource says, and returns the
-// Any in it.
+// unwrap sets the fields of an envoy.service.discovery.v3.Resource, and returns the Any
+// in it.
 func (r *Resource) unwrap(types Resolver, wrapper []byte) (typeURL string, value []byte, err error) {
 	typ, err := types.FindMessageByURL(wrapperType)
 	if err != nil {
@@ -197,7 +197,7 @@ func (r *Resource) unwrap(types Resolver, wrapper []byte) (typeURL string, value
 	fields := typ.Descriptor().Fields()
 	body := fields.ByName("resource")
 	if !m.Has(body) {
-		return "", nil, errors.New("wrapper without a resource in it")
+		return "", nil, errors.New("the wrapper has no resource")
 	}
 	r.Wrapper = wrapper
 	r.Version = m.Get(fields.ByName("version")).String()
@@ -236,7 +236,7 @@ func responseJSON(types Resolver, data []byte, m protoreflect.Message) error {
 	return err
 }
 
-// anyInto reads the JSON of a DiscoveryResponse that says so in "@type".
+// anyInto reads the JSON of a DiscoveryResponse with "@type".
 func anyInto(types Resolver, data []byte, m protoreflect.Message) error {
 	outer := new(anypb.Any)
 	if err := jsonInto(types, data, outer.ProtoReflect()); err != nil {
@@ -245,8 +245,8 @@ func anyInto(types Resolver, data []byte, m protoreflect.Message) error {
 	return responseBinary(types, outer.GetValue(), m)
 }
 
-// responseYAML reads YAML as the JSON that it stands for, and finds the place of
-// an error in the YAML again.
+// responseYAML converts YAML to JSON and reads that. Positions of errors are those in the
+// YAML.
 func responseYAML(types Resolver, data []byte, m protoreflect.Message) error {
 	if err := oneDocument(data); err != nil {
 		return err
@@ -263,11 +263,11 @@ func responseYAML(types Resolver, data []byte, m protoreflect.Message) error {
 	return err
 }
 
-// yamlToJSON returns a YAML document as JSON of one line.
+// yamlToJSON converts a YAML document to JSON on one line.
 func yamlToJSON(data []byte) ([]byte, error) {
 	read := yaml.YAMLToJSONStrict
 	if bytes.Contains(data, []byte("<<:")) {
-		read = yaml.YAMLToJSON // the strict one takes what overrides a merged key for a duplicate
+		read = yaml.YAMLToJSON // the strict converter reports a key that overrides a merged key as a duplicate
 	}
 	text, err := read(data)
 	if err != nil {

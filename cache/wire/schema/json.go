@@ -21,29 +21,29 @@ import (
 type Unknown int
 
 const (
-	// UnknownError refuses it with an [UnknownTypeError].
+	// UnknownError returns an [UnknownTypeError].
 	UnknownError Unknown = iota
-	// UnknownBase64 shows it as {"@type": …, "value": "<base64>"}.
+	// UnknownBase64 encodes it as {"@type": …, "value": "<base64>"}.
 	UnknownBase64
-	// UnknownDigest shows it as {"@type": …, "value": "<size and SHA-256>"}: what
-	// nobody can read may hold secrets.
+	// UnknownDigest encodes it as {"@type": …, "value": "<size and SHA-256>"}, since the
+	// content may contain secrets.
 	UnknownDigest
 )
 
-// JSONOptions say how a resource is turned into JSON. The zero value gives the
-// proto3 canonical JSON of all of it, for programs.
+// JSONOptions are the options for encoding a resource as JSON. The zero value gives
+// complete proto3 canonical JSON, for programs.
 type JSONOptions struct {
-	// Redact puts "[redacted]" in the place of every string and bytes field that
-	// is annotated udpa.annotations.sensitive, drops such numbers, and does so in
-	// everything below a sensitive message too. Use it for whatever people see.
-	// The result may not be readable as the type again, on purpose.
+	// Redact replaces string and bytes fields that are annotated
+	// udpa.annotations.sensitive by "[redacted]" and omits other sensitive fields,
+	// including all fields of a sensitive message. Use it for everything that is
+	// displayed. The result may not be valid JSON of the type.
 	Redact bool
 
-	// ProtoNames writes fields as the .proto files and Envoy's documentation do
-	// (connect_timeout), not in lowerCamelCase (connectTimeout). Both can be read.
+	// ProtoNames spells field names as the .proto files and Envoy's documentation do
+	// (connect_timeout), not in lowerCamelCase (connectTimeout). Parsers accept both.
 	ProtoNames bool
 
-	// Unknown says what to do about types that are not embedded.
+	// Unknown selects the encoding of an Any whose type is not embedded.
 	Unknown Unknown
 }
 
@@ -54,7 +54,7 @@ func MarshalJSON(typeURL string, value []byte) ([]byte, error) {
 
 // Marshal returns an Any of typeURL and value as compact JSON: an object with
 // "@type" first, then the fields in their order of declaration.
-// Every Any inside it is shown by its content too.
+// Nested Anys are encoded in the same way.
 //
 // Errors: [UnknownTypeError] unless o.Unknown allows the type; otherwise value, or
 // the value of an Any inside it, is malformed.
@@ -77,13 +77,13 @@ func (o JSONOptions) Marshal(typeURL string, value []byte) ([]byte, error) {
 		b = bytes.ReplaceAll(b, quoted, []byte(`"`+redacted+`"`))
 	}
 	var out bytes.Buffer
-	if err := json.Compact(&out, b); err != nil { // protojson varies its blanks
+	if err := json.Compact(&out, b); err != nil { // protojson varies its white space
 		return nil, fmt.Errorf("marshal json: %w", err)
 	}
 	return out.Bytes(), nil
 }
 
-// content is what stands for the content of an Any of an unknown type.
+// content returns the replacement for the content of an Any of an unknown type.
 func (u Unknown) content(typeURL string, value []byte) ([]byte, error) {
 	switch u {
 	case UnknownBase64:
@@ -95,13 +95,13 @@ func (u Unknown) content(typeURL string, value []byte) ([]byte, error) {
 	}
 }
 
-// placeholder encodes a google.protobuf.StringValue, which the JSON of an Any
-// shows as {"@type": …, "value": "text"}. It takes the place of what cannot be shown.
+// placeholder encodes a google.protobuf.StringValue, which is {"@type": …, "value": "text"}
+// in the JSON of an Any. It replaces content that cannot be encoded.
 func placeholder(text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), text)
 }
 
-// orPlaceholder resolves an unknown type to that of a [placeholder].
+// orPlaceholder resolves an unknown type to the type of a [placeholder].
 type orPlaceholder struct{ Resolver }
 
 func (r orPlaceholder) FindMessageByURL(url string) (protoreflect.MessageType, error) {
@@ -115,7 +115,7 @@ func (r orPlaceholder) FindMessageByURL(url string) (protoreflect.MessageType, e
 // UnmarshalJSON reads one message with its "@type" from JSON and returns its type
 // URL and its deterministic encoding.
 //
-// Errors: [UnknownTypeError] where the type, or one inside it, is not embedded.
+// Errors: [UnknownTypeError] if the type, or the type of a nested Any, is not embedded.
 func UnmarshalJSON(data []byte) (typeURL string, value []byte, err error) {
 	types, err := Types()
 	if err != nil {
@@ -142,15 +142,15 @@ func textInto(types Resolver, data []byte, m protoreflect.Message) error {
 	return r.explain((prototext.UnmarshalOptions{Resolver: &r, AllowPartial: true}).Unmarshal(data, m.Interface()))
 }
 
-// canonical encodes a resource deterministically, down through every Any of a
-// known type. What is of an unknown type stays as it is.
+// canonical encodes a resource deterministically, including nested Anys of known types.
+// The content of an Any of an unknown type is not changed.
 func canonical(types Resolver, typeURL string, value []byte) ([]byte, error) {
 	w := walker{types: types, unknown: func(_ string, value []byte) ([]byte, error) { return value, nil }}
 	return w.content(typeURL, value, false)
 }
 
-// noting remembers the first type that was not found: protojson and prototext
-// keep only the text of that error.
+// noting records the first type that was not found: protojson and prototext return only
+// the text of that error.
 type noting struct {
 	Resolver
 	missing *UnknownTypeError
@@ -164,8 +164,8 @@ func (r *noting) FindMessageByURL(url string) (protoreflect.MessageType, error) 
 	return typ, err
 }
 
-// explain returns err with its position set apart, and with the type that was
-// missing as its cause.
+// explain returns err with its parsed position, and with the missing type as its
+// cause.
 func (r *noting) explain(err error) error {
 	if err == nil {
 		return nil

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ParseMessages reads a JSON or YAML file that holds one message, or one in each
-// of several YAML documents. Each is read into what next returns, which is told
-// the line on which the message starts. Of a document that has the field, the
-// message is what that holds, and the rest is left alone.
+// ParseMessages reads a JSON or YAML file that contains one message, or one message in
+// each of several YAML documents. For each message it calls next with the line on which
+// the message starts, and decodes into the result. If a document has the field, its value
+// is the message, and the rest of the document is ignored.
 //
 // Every error begins with name, and with the line where it is known. A file
 // without a message is an error.
@@ -35,19 +35,19 @@ func ParseMessages(name string, data []byte, field string, next func(line int) p
 		}
 	}
 	if none {
-		return fmt.Errorf("%s: it holds nothing", name)
+		return fmt.Errorf("%s: the file contains no message", name)
 	}
 	return nil
 }
 
-// A document is one of a YAML file, and how many lines are above it.
+// A document is a document of a YAML file and the number of lines before it.
 type document struct {
 	content []byte
 	above   int
 }
 
-// documents splits a YAML file at the lines that begin a document, which stay with
-// what follows them.
+// documents splits a YAML file at the lines that begin a document. These lines are part of
+// the document that they begin.
 func documents(data []byte) (all []document) {
 	var d document
 	line := 0

@@ -9,8 +9,8 @@ import (
 // prefix begins the type URL of every xDS resource.
 const prefix = "type.googleapis.com/"
 
-// names are the discovery services by the short names people use for them, in
-// the order in which a client warms up.
+// names are the discovery services by their usual short names, in the order in which a
+// client warms up.
 var names = []struct{ short, typeURL string }{
 	{"cds", prefix + "envoy.config.cluster.v3.Cluster"},
 	{"eds", prefix + "envoy.config.endpoint.v3.ClusterLoadAssignment"},
@@ -45,10 +45,10 @@ func ShortName(typeURL string) (string, bool) {
 	return "", false
 }
 
-// ResourceName returns the name that a resource of a known type carries in
-// itself, read from the wire without a descriptor. It reports false where the
-// type is unknown or has no name of its own (LbEndpoint), and where value is
-// malformed; a resource with an unset name gives "" and true.
+// ResourceName returns the name in an encoded resource of a known type. It needs no
+// descriptor. It reports false if the type is unknown or its resources do not contain
+// their name (LbEndpoint), and if value is malformed. For a resource with an unset name
+// it returns "" and true.
 func ResourceName(typeURL string, value []byte) (string, bool) {
 	if short, ok := ShortName(typeURL); !ok || short == "leds" {
 		return "", false
@@ -62,7 +62,7 @@ func ResourceName(typeURL string, value []byte) (string, bool) {
 		}
 		value = value[n:]
 		if num == nameField && typ == protowire.BytesType {
-			name, n = protowire.ConsumeBytes(value) // the last one counts
+			name, n = protowire.ConsumeBytes(value) // the last value counts
 		} else {
 			n = protowire.ConsumeFieldValue(num, typ, value)
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A positioned error has its position in the input. Zero means unknown.
+// A positioned error has a position in the input. Zero means unknown.
 type positioned struct {
 	line, column int
 	text         string
@@ -27,7 +27,7 @@ func (e *positioned) Error() string {
 
 func (e *positioned) Unwrap() error { return e.cause }
 
-// inFile is the error as compilers write it: name:line:column: text.
+// inFile returns the error in the form that compilers use: name:line:column: text.
 func (e *positioned) inFile(name string) error {
 	where := name
 	if e.line > 0 {
@@ -39,12 +39,12 @@ func (e *positioned) inFile(name string) error {
 	return fmt.Errorf("%s: %w", where, &positioned{text: e.text, cause: e.cause})
 }
 
-// position finds "(line 3:14): " of the protobuf parsers and "line 3: " of the
-// YAML one.
+// position matches "(line 3:14): " of the protobuf parsers and "line 3: " of the YAML
+// parser.
 var position = regexp.MustCompile(`\(?line (\d+)(?::(\d+))?\)?:\s*`)
 
-// quoting matches what the protobuf parsers say with a value behind it that may be a private
-// key: one of a field of text or bytes, or one that they cannot read where it stands.
+// quoting matches errors of the protobuf parsers that quote a value, which may be a private
+// key: the value of a string or bytes field, or one that they cannot parse.
 var quoting = regexp.MustCompile(`(invalid value for (?:bytes|string) field [^:]*):|(unexpected token) ["\d-]|^(invalid value) (?:[^f]|f[^o])`)
 
 // withoutValue returns the message of a parser without the value that it quotes (B.36).
@@ -58,8 +58,8 @@ func withoutValue(text string) string {
 	return text
 }
 
-// tidy takes the position out of a parser's error, and the parser's own name.
-// The protobuf parsers vary the blank after theirs.
+// tidy parses the position of a parser's error, and removes it and the parser's name from
+// the text. The protobuf parsers vary the space after their name.
 func tidy(err error) *positioned {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	for _, prefix := range []string{"error converting YAML to JSON: ", "yaml: ", "unmarshal errors:\n", "proto: ", "syntax error "} {

@@ -70,8 +70,8 @@ func unpack(b []byte) (*protoregistry.Files, error) {
 	return protodesc.NewFiles(set)
 }
 
-// An UnknownTypeError says that a type is not among the embedded ones, so that
-// its content can be carried but neither shown nor written as text.
+// An UnknownTypeError means that a type is not embedded: its content can be relayed, but
+// neither displayed nor encoded as text.
 type UnknownTypeError struct {
 	TypeURL string // of the resource, or of an Any inside it
 }

@@ -7,10 +7,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// MayBeSensitive reports whether an Any of typeURL and value has a field that is
-// annotated udpa.annotations.sensitive, in an Any inside it too, or anything that
-// cannot be judged: a type that is not embedded, a field that its type does not have
-// here, bytes that are no such message. What it clears may be stored in the plain.
+// MayBeSensitive reports whether an Any of typeURL and value contains a field that is
+// annotated udpa.annotations.sensitive, also in a nested Any, or anything that cannot be
+// checked: a type that is not embedded, a field that the embedded type does not define,
+// or malformed bytes. Content for which it returns false may be stored unencrypted.
 func MayBeSensitive(typeURL string, value []byte) bool {
 	types, err := Types()
 	if err != nil {
@@ -20,11 +20,11 @@ func MayBeSensitive(typeURL string, value []byte) bool {
 	return s.any(typeURL, value, protowire.DefaultRecursionLimit)
 }
 
-// A scanner looks for what may be sensitive. It reads the bytes and makes no messages,
-// since it looks at all that a relay holds.
+// A scanner searches encoded messages for sensitive fields. It does not decode them into
+// messages, since it reads every resource of a relay.
 type scanner struct{ types Resolver }
 
-// any reports whether the content of an Any may be sensitive. An empty one holds nothing.
+// any reports whether the content of an Any may be sensitive. An empty Any is not.
 func (s scanner) any(typeURL string, value []byte, depth int) bool {
 	if typeURL == "" {
 		return len(value) > 0
@@ -61,7 +61,7 @@ func (s scanner) message(m *messageShape, b []byte, depth int) bool {
 	return false
 }
 
-// field is message for one field, whose value is at the beginning of b.
+// field reports whether a field may be sensitive. Its value is at the beginning of b.
 func (s scanner) field(m *messageShape, num protowire.Number, typ protowire.Type, b []byte, depth int) bool {
 	switch field, known := m.fields[num]; {
 	case !known || field.sensitive:
@@ -76,15 +76,15 @@ func (s scanner) field(m *messageShape, num protowire.Number, typ protowire.Type
 	}
 }
 
-// typedStruct reads a TypedStruct as the message that it stands for, which takes more
-// than a look at its bytes.
+// typedStruct decodes a TypedStruct as the message that it represents: its bytes alone
+// do not show which fields are sensitive.
 func (s scanner) typedStruct(m *messageShape, b []byte) bool {
 	w := walker{types: s.types, redact: true, unknown: UnknownError.content}
 	_, err := w.content(prefix+string(m.name), b, false)
 	return err != nil || w.changed
 }
 
-// splitAny returns the two fields of an encoded Any; ok is false if it is not one.
+// splitAny returns the two fields of an encoded Any; ok is false if b is not an Any.
 func splitAny(b []byte) (typeURL string, value []byte, ok bool) {
 	for len(b) > 0 {
 		num, typ, tag := protowire.ConsumeTag(b)
@@ -107,7 +107,7 @@ func splitAny(b []byte) (typeURL string, value []byte, ok bool) {
 	return typeURL, value, true
 }
 
-// A messageShape is what a scanner needs of a type.
+// A messageShape has the properties of a type that a scanner uses.
 type messageShape struct {
 	name   protoreflect.FullName
 	fields map[protowire.Number]fieldShape
@@ -120,7 +120,7 @@ type fieldShape struct {
 
 var shapes sync.Map // of messageShape, by full name
 
-// shapeFor returns the shape of a type, which it makes once.
+// shapeFor returns the shape of a type. It builds each shape once.
 func shapeFor(d protoreflect.MessageDescriptor) *messageShape {
 	if m, ok := shapes.Load(d.FullName()); ok {
 		return m.(*messageShape)
@@ -130,13 +130,13 @@ func shapeFor(d protoreflect.MessageDescriptor) *messageShape {
 		fd := d.Fields().Get(i)
 		m.fields[fd.Number()] = fieldShape{sensitive: sensitive(fd), message: fd.Message()}
 	}
-	made, _ := shapes.LoadOrStore(d.FullName(), m)
-	return made.(*messageShape)
+	stored, _ := shapes.LoadOrStore(d.FullName(), m)
+	return stored.(*messageShape)
 }
 
-// Redact returns the value of an Any without what is annotated udpa.annotations.sensitive, in an
-// Any inside it too. What cannot be judged is left out: the content of an Any of a type that is
-// not embedded, and fields that a type does not have here.
+// Redact returns the value of an Any without fields that are annotated udpa.annotations.sensitive,
+// also in nested Anys. It omits what cannot be checked: the content of an Any of a type that is not
+// embedded, and fields that the embedded type does not define.
 //
 // Errors: value, or the value of an Any inside it, is malformed.
 func Redact(typeURL string, value []byte) ([]byte, error) {

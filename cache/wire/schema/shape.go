@@ -10,17 +10,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A shape is one of the forms that a JSON or YAML file may have.
+// A shape is one of the structures that a JSON or YAML file may have.
 type shape int
 
 const (
 	shapeResponse      shape = iota // a DiscoveryResponse
-	shapeTypedResponse              // one with "@type"
+	shapeTypedResponse              // a DiscoveryResponse with "@type"
 	shapeList                       // a list of resources
 	shapeResource                   // one resource
 )
 
-// around is what makes a DiscoveryResponse of each shape.
+// around is the text that turns each shape into a DiscoveryResponse.
 var around = [...]struct{ before, after string }{
 	shapeResponse:      {},
 	shapeTypedResponse: {},
@@ -28,8 +28,8 @@ var around = [...]struct{ before, after string }{
 	shapeResource:      {`{"resources":[`, `]}`},
 }
 
-// shapeOf looks at the outermost value of some JSON. What is not JSON passes for
-// a response, so that reading it finds the error.
+// shapeOf returns the shape of a JSON text by its outermost value. Invalid JSON has the
+// shape of a response, so that the parser reports the error.
 func shapeOf(data []byte) shape {
 	data = bytes.TrimSpace(data)
 	if len(data) > 0 && data[0] == '[' {
@@ -66,11 +66,11 @@ func pathAt(text []byte, column int) path {
 	return at
 }
 
-// findToken reads one value and returns the path in it to the token after which
-// there says so. It reports false if there is none.
-func findToken(dec *json.Decoder, there func() bool) (path, bool) {
+// findToken reads one value and returns the path in it to the first token after which
+// done returns true. It reports false if there is no such token.
+func findToken(dec *json.Decoder, done func() bool) (path, bool) {
 	token, err := dec.Token()
-	if err != nil || there() {
+	if err != nil || done() {
 		return nil, true
 	}
 	if token != json.Delim('{') && token != json.Delim('[') {
@@ -79,16 +79,16 @@ func findToken(dec *json.Decoder, there func() bool) (path, bool) {
 	for i := 0; dec.More(); i++ {
 		step := any(i)
 		if token == json.Delim('{') {
-			if step, err = dec.Token(); err != nil || there() {
+			if step, err = dec.Token(); err != nil || done() {
 				return path{step}, true
 			}
 		}
-		if rest, ok := findToken(dec, there); ok {
+		if rest, ok := findToken(dec, done); ok {
 			return append(path{step}, rest...), true
 		}
 	}
 	_, err = dec.Token()
-	return nil, err != nil || there()
+	return nil, err != nil || done()
 }
 
 // yamlRoot returns the value of a YAML document, nil if it is not YAML.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// redacted stands in the place of a secret, as it does in Envoy's config dump.
+// redacted replaces a secret, as in Envoy's config dump.
 const redacted = "[redacted]"
 
 // A walker rewrites a dynamic message in place, down through every nested Any:
@@ -18,17 +18,17 @@ const redacted = "[redacted]"
 type walker struct {
 	types Resolver
 
-	// redact replaces what is annotated udpa.annotations.sensitive.
+	// redact replaces fields that are annotated udpa.annotations.sensitive.
 	redact bool
 
-	// unknown returns what stands for the content of an Any of an unknown type,
-	// or an error to give up.
+	// unknown returns the replacement for the content of an Any of an unknown type,
+	// or an error that ends the walk.
 	unknown func(typeURL string, value []byte) ([]byte, error)
 
-	// drop leaves out the fields that a type does not have here.
+	// drop omits fields that the embedded type does not define.
 	drop bool
 
-	// changed is set once redact has replaced something.
+	// changed is set once redact has replaced a field.
 	changed bool
 }
 
@@ -55,8 +55,8 @@ func (w *walker) content(typeURL string, value []byte, secret bool) ([]byte, err
 	return marshal(m.Interface())
 }
 
-// message walks m. secret says that m lies in a sensitive field, so that nothing
-// in it may be shown.
+// message walks m. secret reports that m is part of a sensitive field, so that all
+// its fields are redacted.
 func (w *walker) message(m protoreflect.Message, secret bool) error {
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Any":
@@ -67,7 +67,7 @@ func (w *walker) message(m protoreflect.Message, secret bool) error {
 		}
 	case "google.protobuf.Value":
 		if w.redact && secret {
-			// A Value must have a kind, so that it cannot just be cleared.
+			// A Value must have a kind, so it cannot be cleared.
 			w.changed = true
 			m.Set(m.Descriptor().Fields().ByName("string_value"), protoreflect.ValueOfString(redacted))
 			return nil
@@ -119,12 +119,12 @@ func (w *walker) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, 
 // scalars replaces the strings and bytes of a field, and clears a field of any
 // other kind.
 func (w *walker) scalars(m protoreflect.Message, fd protoreflect.FieldDescriptor, v protoreflect.Value, kind protoreflect.Kind) {
-	var instead protoreflect.Value
+	var replacement protoreflect.Value
 	switch kind {
 	case protoreflect.StringKind:
-		instead = protoreflect.ValueOfString(redacted)
+		replacement = protoreflect.ValueOfString(redacted)
 	case protoreflect.BytesKind:
-		instead = protoreflect.ValueOfBytes([]byte(redacted))
+		replacement = protoreflect.ValueOfBytes([]byte(redacted))
 	default:
 		m.Clear(fd)
 		return
@@ -132,15 +132,15 @@ func (w *walker) scalars(m protoreflect.Message, fd protoreflect.FieldDescriptor
 	switch {
 	case fd.IsMap():
 		v.Map().Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
-			v.Map().Set(k, instead)
+			v.Map().Set(k, replacement)
 			return true
 		})
 	case fd.IsList():
 		for i := range v.List().Len() {
-			v.List().Set(i, instead)
+			v.List().Set(i, replacement)
 		}
 	default:
-		m.Set(fd, instead)
+		m.Set(fd, replacement)
 	}
 }
 
@@ -160,9 +160,9 @@ func (w *walker) any(m protoreflect.Message, secret bool) error {
 	return nil
 }
 
-// typedStruct redacts a TypedStruct, which is a message of a named type written
-// as a Struct: secrets are found by reading it as that type. Where that cannot
-// be done every string in it goes.
+// typedStruct redacts a TypedStruct, which is a message of a named type encoded as a
+// Struct: it is decoded as that type to find its sensitive fields. If decoding fails,
+// all strings are redacted.
 func (w *walker) typedStruct(m protoreflect.Message) error {
 	typeURL := m.Get(m.Descriptor().Fields().ByName("type_url")).String()
 	fd := m.Descriptor().Fields().ByName("value")
@@ -177,7 +177,7 @@ func (w *walker) typedStruct(m protoreflect.Message) error {
 		return w.message(value, true)
 	}
 	if !inner.changed {
-		return nil // the original keeps fields that we do not know
+		return nil // keep the original, which may have fields that the embedded type does not define
 	}
 	w.changed = true
 	clean := m.NewField(fd)
@@ -188,7 +188,7 @@ func (w *walker) typedStruct(m protoreflect.Message) error {
 	return nil
 }
 
-// structAs reads a Struct as a message of a type and returns that walked, as JSON.
+// structAs decodes a Struct as a message of a type, walks the message, and returns it as JSON.
 func (w *walker) structAs(typeURL string, value protoreflect.Message) ([]byte, error) {
 	typ, err := w.types.FindMessageByURL(typeURL)
 	if err != nil {
@@ -214,8 +214,8 @@ func openAny(m protoreflect.Message) (typeURL string, value []byte) {
 	return m.Get(fields.ByName("type_url")).String(), m.Get(fields.ByName("value")).Bytes()
 }
 
-// marshal encodes m deterministically: the bytes are a function of the content
-// and the same as those of the generated Go types.
+// marshal encodes m deterministically: the bytes depend on the content only, and are
+// equal to those of the generated Go types.
 func marshal(m proto.Message) ([]byte, error) {
 	b, err := proto.MarshalOptions{Deterministic: true, AllowPartial: true}.Marshal(m)
 	if err != nil {
@@ -224,8 +224,8 @@ func marshal(m proto.Message) ([]byte, error) {
 	return b, nil
 }
 
-// sensitive reports whether a field is annotated (udpa.annotations.sensitive): of the options that this program does
-// not know, the embedded types have no other one (gen.go).
+// sensitive reports whether a field is annotated udpa.annotations.sensitive. It is the only unknown option that the
+// embedded types have (gen.go).
 func sensitive(fd protoreflect.FieldDescriptor) bool {
 	return len(fd.Options().ProtoReflect().GetUnknown()) > 0
 }

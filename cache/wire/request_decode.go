@@ -1,0 +1,307 @@
+package wire
+
+import (
+	"fmt"
+	"hash/maphash"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// namesSeed makes Request.NamesSum a function of the names within a process, and
+// unpredictable for clients.
+var namesSeed = maphash.MakeSeed()
+
+// A requestField is a field of a request, independent of its number in the two messages.
+type requestField int
+
+const (
+	_ requestField = iota
+	fieldNode
+	fieldTypeURL
+	fieldNonce
+	fieldVersion
+	fieldSubscribe
+	fieldSubscribeLocator
+	fieldUnsubscribe
+	fieldUnsubscribeLocator
+	fieldInitialVersions
+	fieldError
+)
+
+// Field numbers of DiscoveryRequest and DeltaDiscoveryRequest.
+var (
+	sotwFields = [...]requestField{
+		1: fieldVersion, 2: fieldNode, 3: fieldSubscribe, 4: fieldTypeURL, 5: fieldNonce, 6: fieldError,
+		7: fieldSubscribeLocator,
+	}
+	deltaFields = [...]requestField{
+		1: fieldNode, 2: fieldTypeURL, 3: fieldSubscribe, 4: fieldUnsubscribe, 5: fieldInitialVersions,
+		6: fieldNonce, 7: fieldError, 8: fieldSubscribeLocator, 9: fieldUnsubscribeLocator,
+	}
+)
+
+// receive decodes a message that may be compressed.
+func (r *Request) receive(msg []byte) error {
+	if r.Gzip {
+		var err error
+		if msg, err = Inflate(msg, r.MaxBytes, r); err != nil {
+			return err
+		}
+	}
+	return r.Decode(msg)
+}
+
+// Decode decodes msg into r and keeps r.Delta, r.Size and the limits. The request shares no memory with
+// msg. Errors: [ErrRequest], [ErrTooLong], those of r.Memory.
+func (r *Request) Decode(msg []byte) error {
+	fields := sotwFields[:]
+	if r.Delta {
+		fields = deltaFields[:]
+	}
+	size := r.Size
+	r.Clear()
+	r.Size = size
+	found := scan(fields, msg)
+	r.NamesSum = found.sum
+	r.Repeated = !r.Delta && r.Latest != nil && r.Latest.repeats(found.typeURL, found.of[fieldSubscribe]+found.of[fieldSubscribeLocator], found.sum)
+	if err := r.reserve(&found.of, len(msg)); err != nil {
+		return err
+	}
+	f := fieldReader{msg: msg}
+	for f.next() {
+		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
+			continue
+		}
+		if err := r.read(&f, fields[f.num]); err != nil {
+			return fmt.Errorf("%w: %w", ErrRequest, err)
+		}
+	}
+	if f.bad {
+		return fmt.Errorf("%w at byte %d of %d", ErrRequest, f.at, len(msg))
+	}
+	return nil
+}
+
+// fieldCounts counts the fields of an encoded request up to the first malformed one.
+type fieldCounts struct {
+	of      [fieldError + 1]int
+	sum     uint64 // hash of the names to subscribe to, zero if there are none
+	typeURL []byte
+}
+
+// sumFactor makes the hash depend on the order of the names. It is odd, so multiplication loses no information.
+const sumFactor = 0x9e3779b97f4a7c15
+
+// scan counts the fields of a message before memory is allocated for them. It hashes nothing in a request without names,
+// such as a Delta ACK.
+func scan(fields []requestField, msg []byte) (found fieldCounts) {
+	for f := (fieldReader{msg: msg}); f.next(); {
+		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
+			continue
+		}
+		field := fields[f.num]
+		found.of[field]++
+		switch field {
+		case fieldSubscribe, fieldSubscribeLocator:
+			found.of[field] += f.run()
+			found.sum = found.sum*sumFactor + maphash.Bytes(namesSeed, f.raw())
+		case fieldTypeURL:
+			found.typeURL = f.val
+		}
+	}
+	return found
+}
+
+// The memory of an entry of a list or of a map in addition to its text, in bytes.
+const (
+	entryBytes   = 16
+	versionBytes = 80
+)
+
+// reserve charges and allocates memory for the lists of a request whose message has so many bytes.
+func (r *Request) reserve(count *[fieldError + 1]int, size int) error {
+	subscribed, versions := count[fieldSubscribe]+count[fieldSubscribeLocator], count[fieldInitialVersions]
+	unsubscribed := count[fieldUnsubscribe] + count[fieldUnsubscribeLocator]
+	if r.Repeated {
+		subscribed = 0
+	}
+	if r.MaxNames > 0 {
+		subscribed, unsubscribed, versions = min(subscribed, r.MaxNames), min(unsubscribed, r.MaxNames), min(versions, r.MaxNames)
+	}
+	// The message is charged already. The overhead of most names is less than half of their text.
+	if err := r.Hold(entryBytes*(subscribed+unsubscribed) + versionBytes*versions - size/2); err != nil {
+		return err
+	}
+	const few = 16 // short lists grow by append
+	if subscribed > few {
+		r.Subscribe = slices.Grow(r.Subscribe, subscribed)
+	}
+	if unsubscribed > few {
+		r.Unsubscribe = slices.Grow(r.Unsubscribe, unsubscribed)
+	}
+	if versions > 0 {
+		const most = 10_000 // the entries may all have the same name
+		r.InitialVersions = make(map[string]string, min(versions, most))
+	}
+	return nil
+}
+
+// skips reports whether a list with so many entries is full, and counts the entry as skipped.
+func (r *Request) skips(entries int) bool {
+	if r.MaxNames == 0 || entries < r.MaxNames {
+		return false
+	}
+	r.Skipped++
+	return true
+}
+
+// read decodes a field. It skips repeated names.
+func (r *Request) read(f *fieldReader, field requestField) error {
+	if r.Repeated && (field == fieldSubscribe || field == fieldSubscribeLocator) {
+		f.run()
+		return nil
+	}
+	return r.set(field, f.val)
+}
+
+func (r *Request) set(f requestField, val []byte) (err error) {
+	switch f {
+	case fieldNode:
+		err = r.addNode(val)
+	case fieldTypeURL:
+		r.TypeURL, err = typeURLOf(val)
+	case fieldNonce:
+		r.Nonce, err = text(val, "nonce")
+	case fieldVersion:
+		r.Version, err = text(val, "version")
+	case fieldSubscribe, fieldSubscribeLocator:
+		err = r.addName(&r.Subscribe, f == fieldSubscribeLocator, val)
+	case fieldUnsubscribe, fieldUnsubscribeLocator:
+		err = r.addName(&r.Unsubscribe, f == fieldUnsubscribeLocator, val)
+	case fieldInitialVersions:
+		err = r.addInitialVersion(val)
+	case fieldError:
+		err = r.setError(val)
+	}
+	return err
+}
+
+// addNode reads a Node. Several occurrences of the field are merged.
+func (r *Request) addNode(val []byte) (err error) {
+	if r.Node == nil {
+		r.Node = []byte{}
+	}
+	if r.NodeBytes += len(val); r.MaxNodeBytes > 0 && r.NodeBytes > r.MaxNodeBytes {
+		r.Node = r.Node[:0]
+		return nil
+	}
+	r.Node, err = appendNode(r.Node, val)
+	return err
+}
+
+// addName reads a name or a ResourceLocator into a list.
+func (r *Request) addName(to *[]string, locator bool, val []byte) (err error) {
+	if r.skips(len(*to)) {
+		return nil
+	}
+	var name string
+	if locator {
+		name, err = r.locator(val)
+	} else {
+		name, err = text(val, "resource name")
+	}
+	*to = append(*to, name)
+	return err
+}
+
+// typeURLOf returns a type URL. Those that the protocol defines are not allocated.
+func typeURLOf(val []byte) (string, error) {
+	if r, known := rank[string(val)]; known {
+		return sendOrder[r], nil
+	}
+	return text(val, "type URL")
+}
+
+// addInitialVersion reads one entry of the map of initial_resource_versions.
+func (r *Request) addInitialVersion(entry []byte) error {
+	if r.skips(r.versions) {
+		return nil
+	}
+	name, version, err := mapEntry(entry, "initial resource version")
+	if err != nil {
+		return err
+	}
+	if r.InitialVersions == nil {
+		r.InitialVersions = make(map[string]string)
+	}
+	r.InitialVersions[name] = version
+	r.versions++
+	return nil
+}
+
+// setError reads a google.rpc.Status: code=1, message=2.
+func (r *Request) setError(status []byte) error {
+	r.Refused = true
+	f := fieldReader{msg: status}
+	for f.next() {
+		switch {
+		case f.isNumber(1):
+			r.ErrorCode = int32(f.number())
+		case f.is(2):
+			message, err := text(f.val, "error message")
+			if err != nil {
+				return err
+			}
+			r.ErrorMessage = withoutDump(message)
+		}
+	}
+	return f.err("error detail")
+}
+
+// locator returns the name of a ResourceLocator, with its dynamic parameters if they are enabled (R120): name=1,
+// dynamic_parameters=2, a map.
+func (r *Request) locator(val []byte) (string, error) {
+	raw, _ := stringField(val, 1)
+	if n := len(val) - len(raw); r.MaxNameBytes > 0 && n > r.MaxNameBytes {
+		return "", fmt.Errorf("%w: %d bytes", ErrTooLong, n)
+	}
+	name, err := text([]byte(raw), "resource name")
+	if err != nil {
+		return "", err
+	}
+	parameters := make(map[string]string)
+	f := fieldReader{msg: val}
+	for f.next() {
+		if !f.is(2) {
+			continue
+		}
+		key, value, err := mapEntry(f.val, "dynamic parameter")
+		if err != nil {
+			return "", err
+		}
+		if r.Parameters {
+			parameters[key] = value
+		}
+	}
+	return parameterised(name, parameters), f.err("resource locator")
+}
+
+// mapEntry reads an entry of a map from strings to strings: key=1, value=2.
+func mapEntry(entry []byte, what string) (key, value string, err error) {
+	var raw [3][]byte // by field number
+	f := fieldReader{msg: entry}
+	for f.next() {
+		if f.typ == protowire.BytesType && int(f.num) < len(raw) {
+			raw[f.num] = f.val
+		}
+	}
+	if f.bad {
+		return "", "", f.err(what)
+	}
+	if key, err = text(raw[1], what); err != nil {
+		return "", "", err
+	}
+	value, err = text(raw[2], what)
+	return key, value, err
+}
