@@ -99,7 +99,7 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 				for _, want := range []string{
 					`resource "b" and 1 more are not taken, all others are: the resource has 8`,
 					`resource "x" is not taken, all others are: the resource has 8`,
-					`bytes, and may have 4096 (TENDER_MAX_RESOURCE_BYTES)`,
+					`bytes; at most 4096 are allowed (TENDER_MAX_RESOURCE_BYTES)`,
 				} {
 					if r.log.count(want) == 0 || !strings.Contains(r.State().String(), "error="+want) && want[0] == 'r' {
 						t.Errorf("not logged, or no NACK says %s:\n%v\n%v", want, r.log, r.State())
