@@ -38,6 +38,7 @@ func (r *Relay) newAdmin() *admin.Server {
 		Metrics:  r.telemetry.Handler(),
 		Debug:    r.cfg.Debug,
 		Logger:   r.log,
+		Action:   r.emitAction,
 
 		RolloutDiff: r.rolloutDiff,
 	}

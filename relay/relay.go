@@ -78,7 +78,8 @@ type Relay struct {
 	pages         *page.Pages
 	history       page.History
 	telemetry     *telemetry.Telemetry
-	tracer        *telemetry.Tracer
+	tracer        *telemetry.Tracer // nil if tracing is off
+	events        *telemetry.Events // nil if no events are exported
 	health        *health.Server
 	listeners     []net.Listener
 	tlsListeners  []net.Listener // beside listeners in plaintext
@@ -127,6 +128,9 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, err
 	}
 	if r.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, r.telemetryConfig()); err != nil {
+		return nil, err
+	}
+	if r.events, err = telemetry.NewEvents(context.Background(), r.telemetryConfig()); err != nil {
 		return nil, err
 	}
 	opts.tracer = r.tracer

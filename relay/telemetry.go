@@ -2,10 +2,12 @@ package relay
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/telemetry"
 )
@@ -26,14 +28,30 @@ func (r *Relay) traces() *downstream.Traces {
 // lastExport is how long the last export of metrics may delay the shutdown.
 const lastExport = 2 * time.Second
 
-// endTelemetry exports metrics and spans for the last time.
+// endTelemetry exports metrics, spans and events for the last time.
 func (r *Relay) endTelemetry() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastExport)
 	defer cancel()
 	_ = r.tracer.Shutdown(ctx) // OpenTelemetry logs its errors itself
+	_ = r.events.Shutdown(ctx)
 	if r.telemetry != nil {    // it is nil if New failed
 		_ = r.telemetry.Shutdown(ctx)
 	}
+}
+
+// emitAction exports the audit record of an operator's command as an event.
+func (r *Relay) emitAction(ctx context.Context, a admin.Action) {
+	event := telemetry.Event{
+		Name: telemetry.ActionEvent, At: a.At, Body: "operator action", Failed: a.Error != "", Status: a.Code,
+		Attributes: map[string]string{
+			"tender.command": a.Command, "enduser.id": a.Operator, "client.address": a.From, "tender.via": a.Via,
+			"tender.reason": a.Reason, "tender.arguments": string(a.Arguments), "error.message": a.Error,
+		},
+	}
+	if event.Failed {
+		event.Attributes["error.type"] = strconv.Itoa(a.Code)
+	}
+	r.events.Emit(ctx, event)
 }
 
 // reading returns the counters of the relay. It visits each client, which takes 25 ms for 10,000 streams.

@@ -84,9 +84,10 @@ func TestAdminTLS(t *testing.T) {
 	}
 }
 
-// TestActionsAreRecorded holds that each command is in the history with its operator, address, reason and result, also
-// one that an operator without the permission to act sends.
+// TestActionsAreRecorded: each command has an audit record with its operator, address, reason and result, in the history,
+// in the log and as an event. So has a command that is rejected because the operator has no permission to act.
 func TestActionsAreRecorded(t *testing.T) {
+	records := collectEvents(t)
 	o := newOperated(t)
 	eve, reader := o.certificate("spiffe://example.org/ns/ops/sa/eve"), o.certificate("spiffe://example.org/ns/eyes/sa/rita")
 	for _, tt := range []struct {
@@ -122,6 +123,9 @@ func TestActionsAreRecorded(t *testing.T) {
 		}) {
 			t.Errorf("the log has no line of %+v", want)
 		}
+	}
+	for i, event := range awaitEvents(t, records, len(found.Actions)) {
+		checkEvent(t, event, found.Actions[len(found.Actions)-1-i]) // the newest action is the first
 	}
 	_, stdout, _ = execute(append([]string{"history", "--admin", o.addr}, reader...)...)
 	if !strings.Contains(stdout, "bad routes") || !strings.Contains(stdout, "is not one of the operators that may act") {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
+
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -127,6 +129,7 @@ func TestFleetIsSeenFromOneRelay(t *testing.T) {
 // TestFleetCommandNamesTheOperator: a command with --fleet is carried out by every relay that can be reached, on behalf of
 // the operator, whom each records with the relay that forwarded it.
 func TestFleetCommandNamesTheOperator(t *testing.T) {
+	records := collectEvents(t)
 	s := newTier(t)
 	const eve = "spiffe://example.org/ns/ops/sa/eve"
 	code, stdout, _ := execute(append([]string{"freeze", "--fleet", "--reason", "bad routes", "--admin", s.addr}, s.certificate(eve)...)...)
@@ -142,6 +145,16 @@ func TestFleetCommandNamesTheOperator(t *testing.T) {
 	if a := done.Actions[0]; a.Command != "freeze" || a.Operator != eve || a.Via != "spiffe://example.org/ns/tender/sa/tender" || a.Reason != "bad routes" {
 		t.Errorf("the peer recorded %+v", a)
 	}
+	var forwarded []*logspb.LogRecord
+	for _, event := range awaitEvents(t, records, 2) { // of the command to the tier, and of the relay to which it was forwarded
+		if strings.Contains(event.String(), "tender.via") && event.TimeUnixNano == uint64(done.Actions[0].At.UnixNano()) {
+			forwarded = append(forwarded, event)
+		}
+	}
+	if len(forwarded) != 1 {
+		t.Fatalf("%d events of the forwarded command, want 1", len(forwarded))
+	}
+	checkEvent(t, forwarded[0], done.Actions[0])
 	// Who may not act may not have others act.
 	if code, _, stderr := execute(append([]string{"thaw", "--fleet", "--admin", s.addr}, flags...)...); code != exitFailure || !strings.Contains(stderr, "may act") {
 		t.Errorf("tender thaw --fleet of a reader: code %d, %s", code, stderr)

@@ -53,7 +53,7 @@ type Config struct {
 	// Commands are the actions of operators.
 	Commands []Command
 
-	// Action receives the audit record of each command. Nil means that only the log and the history have it.
+	// Action receives the audit record of each command. It must not block. Nil means that only the log and the history have it.
 	Action func(context.Context, Action)
 
 	// Tier has the other relays, and Summary returns the summary for them. Without a Tier, requests for the tier are

@@ -1,4 +1,4 @@
-// Package telemetry exports the counters of the relay as OpenTelemetry metrics, and its spans.
+// Package telemetry exports the counters of the relay as OpenTelemetry metrics, its spans, and the commands of operators as log events.
 //
 // The package counts nothing. Other packages have counters and return them as structs ([downstream.Stats],
 // [upstream.Stats], …). The relay combines these with its status into a [Reading], and the table of instruments
