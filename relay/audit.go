@@ -48,7 +48,7 @@ type auditor struct {
 // An auditable is a view of a node group.
 type auditable struct {
 	*cache.View
-	group string
+	group, label string
 }
 
 func (a *auditor) stats() AuditStats {
@@ -61,14 +61,14 @@ func (a *auditor) stats() AuditStats {
 	return s
 }
 
-// count counts a fault in a view of a group.
-func (a *auditor) count(group string, f cache.Fault) {
+// count counts a fault in a view of a node group with this label of metrics.
+func (a *auditor) count(label string, f cache.Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.where == nil {
 		a.where = make(map[telemetry.AuditFault]int64)
 	}
-	a.where[telemetry.AuditFault{Group: group, Part: f.Part}]++
+	a.where[telemetry.AuditFault{Group: label, Part: f.Part}]++
 }
 
 // run audits until ctx ends.
@@ -94,7 +94,7 @@ func (a *auditor) audit(v auditable, known map[cache.Fault]struct{}, pace func()
 	found, lines := make(map[cache.Fault]struct{}), 0
 	for f := range v.Audit(pace) {
 		found[f] = struct{}{}
-		a.count(v.group, f)
+		a.count(v.label, f)
 		if _, is := known[f]; is {
 			continue
 		}
@@ -116,10 +116,10 @@ func (g *groups) auditable() (views []auditable) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {
-		views = append(views, auditable{gr.view, gr.key})
+		views = append(views, auditable{gr.view, gr.key, gr.label})
 	}
 	for _, s := range g.shared {
-		views = append(views, auditable{s.view, sharedGroup})
+		views = append(views, auditable{s.view, sharedGroup, sharedGroup})
 	}
 	return views
 }

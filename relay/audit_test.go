@@ -51,7 +51,7 @@ func TestB43_FaultsThatStayAreLoggedOnce(t *testing.T) {
 		watch.Subscribe("t", []string{name})
 	}
 	watch.Close() // though it watches names still
-	v := auditable{view, "all"}
+	v := auditable{view, "all", "all"}
 	onwards := func() bool { return true }
 	faults := a.audit(v, nil, onwards)
 	if len(faults) != 20 || a.stats().Faults != 20 {

@@ -60,6 +60,7 @@ type groups struct {
 	founders founders
 	shared   map[sharedKey]*sharedView
 	closed   bool // wait was called
+	labels   *telemetry.GroupLabels
 
 	decisions *decisions         // of operators
 	earlier   *generations.Store // nil if none are kept
@@ -96,6 +97,7 @@ func (k sharedKey) shown() string { return cmp.Or(k.features, "all") }
 // A group is a node group: the nodes that an origin serves the same resources.
 type group struct {
 	key    string
+	label  string // of metrics
 	view   *cache.View
 	counts downstream.Counts
 	node   *corepb.Node // presented to origins
@@ -138,6 +140,7 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 		crowded:  rate.Sometimes{First: 1, Interval: time.Minute},
 		byKey:    make(map[string]*group),
 		founders: newFounders(&cfg),
+		labels:   telemetry.NewGroupLabels(cfg.MetricsGroups),
 		shared:   make(map[sharedKey]*sharedView),
 
 		operating: make(chan struct{}, 1),
@@ -248,7 +251,7 @@ func (g *groups) enter(key string, upstream *corepb.Node, t *traits, peer string
 func (g *groups) add(key string, presented *corepb.Node, founder *quota.Share) *group {
 	cfg := g.cached
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
-	gr := &group{key: key, node: presented, founder: founder}
+	gr := &group{key: key, label: g.labels.Begin(key), node: presented, founder: founder}
 	cfg.Fanout = g.followed(gr)
 	cfg.Waits = g.waits
 	if len(g.cfg.MinPushInterval) > 0 {
@@ -401,6 +404,7 @@ func (g *groups) remove(gr *group, evicted bool) {
 		g.refusing.Store(false)
 	}
 	gr.founder.Release()
+	g.labels.End(gr.label, gr.counts.Types())
 	g.rollouts.leave(gr.parts)
 	gr.stop()
 	for i, s := range gr.shares {

@@ -34,7 +34,7 @@ func (r *Relay) endTelemetry() {
 	defer cancel()
 	_ = r.tracer.Shutdown(ctx) // OpenTelemetry logs its errors itself
 	_ = r.events.Shutdown(ctx)
-	if r.telemetry != nil {    // it is nil if New failed
+	if r.telemetry != nil { // it is nil if New failed
 		_ = r.telemetry.Shutdown(ctx)
 	}
 }
@@ -77,10 +77,30 @@ func (r *Relay) reading() telemetry.Reading {
 	for i, o := range r.origins {
 		out.Origins = append(out.Origins, telemetry.Origin{Status: out.Status.Origins[i], Names: r.groups.quotas[i].Used(), Stats: o.Stats()})
 	}
-	for _, v := range r.groups.allViews() {
-		if !v.Shared {
-			out.Groups = append(out.Groups, telemetry.Group{Key: v.Key, Streams: v.Streams, Types: v.Counts.Types(), Interest: v.View.Interest()})
+	out.Groups, out.Named = r.groups.metrics()
+	return out
+}
+
+// metrics returns the counters of node groups, one for each value of their label, and the keys that are such values.
+func (g *groups) metrics() (all []telemetry.Group, named map[string]bool) {
+	g.mu.Lock()
+	named, other := g.labels.Labels() // at the same moment as the groups, so that the counters of an ended group count once
+	groups := make([]*group, 0, len(g.byKey))
+	streams := make([]int, 0, len(g.byKey))
+	for _, gr := range g.byKey {
+		groups, streams = append(groups, gr), append(streams, gr.streams)
+	}
+	g.mu.Unlock()
+	for i, gr := range groups {
+		of := telemetry.Group{Key: gr.label, Streams: streams[i], Types: gr.counts.Types(), Interest: gr.view.Interest()}
+		if gr.label == telemetry.Other {
+			other = other.Plus(of)
+		} else {
+			all = append(all, of)
 		}
 	}
-	return out
+	if len(other.Types)+len(other.Interest)+other.Streams > 0 {
+		all = append(all, other)
+	}
+	return all, named
 }

@@ -145,6 +145,7 @@ type Config struct {
 	MaxResourceBytes        Size          `env:"MAX_RESOURCE_BYTES"` // 0 for any size
 	MaxTypes                int           `env:"MAX_TYPES"`
 	MaxGroups               int           `env:"MAX_GROUPS"`
+	MetricsGroups           int           `env:"METRICS_GROUPS"`
 	MaxPeerGroups           int           `env:"MAX_GROUPS_PER_CLIENT"`
 	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
 	OriginStreamRate        int           `env:"ORIGIN_STREAM_RATE"` // a minute

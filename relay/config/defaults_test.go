@@ -49,6 +49,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		MaxOriginResponseBytes:  256 << 20,
 		MaxTypes:                64,
 		MaxGroups:               256,
+		MetricsGroups:           50,
 		MaxPeerGroups:           16,
 		MaxOriginNames:          1_000_000,
 		OriginStreamRate:        600,

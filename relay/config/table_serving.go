@@ -111,6 +111,8 @@ var operatorRows = []spec{
 	},
 	whole("TRACE_DELIVERIES", "100", 0, 1_000_000, "One of this many deliveries of a traced change is traced",
 		"Slow and rejected deliveries are always traced; `0` traces only these. `OTEL_…` variables enable [tracing](tracing.md). Raise it when traces cost too much."),
+	whole("METRICS_GROUPS", "50", 0, 100_000, "Node groups with metrics of their own; all further groups have the label `other`",
+		"A group keeps its label for as long as it exists, so no counter decreases. Raise it when there are more groups and the metrics system can store the [series](metrics.md#number-of-series)."),
 	{
 		name: "TRACE_SLOW", preset: "1s",
 		allowed: "`off`, or " + between(time.Millisecond, time.Hour),

@@ -34,12 +34,16 @@ type Reading struct {
 
 	Origins  []Origin          // in the order of Status.Origins
 	Rollouts []*rollout.Status // by origin; none if they are off
-	Groups   []Group
+	Groups   []Group           // one for each value of the label
 	Clients  []admin.TypeTotals
+
+	// Named are the keys of node groups that have metrics of their own. Others have the label Other. If nil, all groups
+	// have metrics of their own.
+	Named map[string]bool
 }
 
-// An AuditFault is where the drift audit found something: in the view of which group, and in
-// which part of it (cache.Fault.Part).
+// An AuditFault is the place of a fault that the drift audit found: the label of the node group, and the part of its view
+// (cache.Fault.Part).
 type AuditFault struct{ Group, Part string }
 
 // An Origin is what was counted of a control plane, or of a directory.
@@ -49,7 +53,7 @@ type Origin struct {
 	upstream.Stats
 }
 
-// A Group is a node group.
+// A Group has the counters of a node group, or of all node groups with the label Other.
 type Group struct {
 	Key      string
 	Streams  int
@@ -57,16 +61,12 @@ type Group struct {
 	Interest map[string]cache.InterestStats  // by type URL
 }
 
-// other is the label of all types that the protocol does not know: clients and origins
-// may make up any number.
-const other = "other"
-
 // typeLabel returns the short name of a type.
 func typeLabel(typeURL string) string {
 	if short, ok := schema.ShortName(typeURL); ok {
 		return short
 	}
-	return other
+	return Other // clients and origins can invent any number of types
 }
 
 // byLabel sums what has the same label, so that no series comes twice.
@@ -79,20 +79,27 @@ func byLabel[T any](types map[string]T, plus func(T, T) T) map[string]T {
 	return sums
 }
 
-// maxGroupLabel is how many bytes the label of a group has at most.
+// maxGroupLabel is the maximum length of the label of a group, in bytes.
 const maxGroupLabel = 64
 
-// viewLabel returns the key of a view's group, under which no group of clients goes that has
-// the view for itself.
-func viewLabel(v *admin.View) string {
+// viewLabel returns the label of the group of a view. No node group has the label of a view that groups share. There are
+// few of these: one for each set of client features that affect the content.
+func (r *Reading) viewLabel(v *admin.View) string {
 	if v.Shared {
 		return groupLabel("xdstp:" + v.Group)
 	}
-	return groupLabel(v.Group)
+	return r.groupLabel(v.Group)
 }
 
-// groupLabel returns the key of a group, or the beginning of a long one and a hash of all
-// of it.
+// groupLabel returns the label of a node group.
+func (r *Reading) groupLabel(key string) string {
+	if r.Named != nil && !r.Named[key] {
+		return Other
+	}
+	return groupLabel(key)
+}
+
+// groupLabel returns the key of a node group. A long key is cut, and a hash of all of it is appended.
 func groupLabel(key string) string {
 	if len(key) <= maxGroupLabel {
 		return key

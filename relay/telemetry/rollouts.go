@@ -106,6 +106,7 @@ func withheld(r *Reading, put put) {
 			waits[s.Origin] = inHalted
 		}
 	}
+	sums := make(map[[3]string]int)
 	for i := range r.Status.Views {
 		v := &r.Status.Views[i]
 		why, ok := waits[v.Origin]
@@ -117,8 +118,11 @@ func withheld(r *Reading, put put) {
 			if reason == why {
 				n = v.Withheld
 			}
-			put(float64(n), viewLabel(v), v.Origin, reason)
+			sums[[3]string{r.viewLabel(v), v.Origin, reason}] += n
 		}
+	}
+	for labels, n := range sums {
+		put(float64(n), labels[:]...)
 	}
 }
 

@@ -118,10 +118,10 @@ var table = []row{
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Cold) })},
 	{"tender.rollouts", counter, "{edition}", "origin outcome", "Editions, by what became of them: promoted, halted, reverted (by the origin), superseded (by newer changes) or undone (which are halted, too).", rolloutOutcomes},
 
-	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is up, else 0.",
-		views(func(v *admin.View) float64 { return number(v.Connected) })},
-	{"tender.view.stale", gauge, "s", "group origin", "For how long the view has served what its origin cannot correct; 0 if the origin is there.",
-		views(func(v *admin.View) float64 { return v.StaleSeconds })},
+	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is open, else 0. For several groups with the label other, 1 if all are.",
+		views(func(v *admin.View) float64 { return number(v.Connected) }, smaller)},
+	{"tender.view.stale", gauge, "s", "group origin", "Seconds since the view lost its origin; 0 if the origin is connected. For several groups with the label other, the maximum.",
+		views(func(v *admin.View) float64 { return v.StaleSeconds }, larger)},
 	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen, also after tender rollback; with TENDER_ROLLOUT also rollout (they wait for it) or halted (the rollout is), and then it counts what clients of no stage are shown.", withheld},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources held, by wildcard and by name.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Entries) })},
@@ -291,28 +291,41 @@ func originTypes(value func(upstream.TypeStats) int64) func(*Reading, put) {
 	}
 }
 
-// views reads a value of each view.
-func views(value func(*admin.View) float64) func(*Reading, put) {
+// larger and smaller merge the values of gauges with the same labels.
+func larger(a, b float64) float64  { return max(a, b) }
+func smaller(a, b float64) float64 { return min(a, b) }
+
+// views reads a value of each view. Values with the same labels are merged.
+func views(value func(*admin.View) float64, merge func(a, b float64) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
+		merged := make(map[[2]string]float64)
 		for i := range r.Status.Views {
 			v := &r.Status.Views[i]
-			put(value(v), viewLabel(v), v.Origin)
+			labels := [2]string{r.viewLabel(v), v.Origin}
+			if before, ok := merged[labels]; ok {
+				merged[labels] = merge(before, value(v))
+			} else {
+				merged[labels] = value(v)
+			}
+		}
+		for labels, value := range merged {
+			put(value, labels[:]...)
 		}
 	}
 }
 
-// viewTypes reads a value of each type that a view holds.
+// viewTypes reads a value of each type that a view holds. Values with the same labels are added.
 func viewTypes(value func(*admin.Type) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
+		sums := make(map[[3]string]float64)
 		for i := range r.Status.Views {
 			v := &r.Status.Views[i]
-			sums := make(map[string]float64)
 			for i := range v.Types {
-				sums[typeLabel(v.Types[i].TypeURL)] += value(&v.Types[i])
+				sums[[3]string{r.viewLabel(v), v.Origin, typeLabel(v.Types[i].TypeURL)}] += value(&v.Types[i])
 			}
-			for label, sum := range sums {
-				put(sum, viewLabel(v), v.Origin, label)
-			}
+		}
+		for labels, sum := range sums {
+			put(sum, labels[:]...)
 		}
 	}
 }
@@ -333,7 +346,7 @@ func groupClients(value func(*admin.TypeTotals) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		sums := make(map[[2]string]admin.TypeTotals)
 		for _, t := range r.Clients {
-			labels := [2]string{groupLabel(t.Group), typeLabel(t.TypeURL)}
+			labels := [2]string{r.groupLabel(t.Group), typeLabel(t.TypeURL)}
 			sum := sums[labels]
 			sums[labels] = admin.TypeTotals{
 				Lagging: sum.Lagging + t.Lagging, Refusing: sum.Refusing + t.Refusing, LagSeconds: max(sum.LagSeconds, t.LagSeconds),

@@ -1,0 +1,126 @@
+package conformance_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// seriesOf returns the series of the relay's own metrics with their values, by what precedes the value.
+func seriesOf(t *testing.T, r *running) map[string]float64 {
+	t.Helper()
+	code, page := ask(t, r.DialAdmin, "/metrics")
+	if code != http.StatusOK {
+		t.Fatalf("/metrics: code %d", code)
+	}
+	series := make(map[string]float64)
+	for line := range strings.Lines(page) {
+		if !strings.HasPrefix(line, "tender_") {
+			continue
+		}
+		at := strings.LastIndexByte(line, ' ')
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[at:]), 64)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		series[line[:at]] = value
+	}
+	return series
+}
+
+// inCluster connects a client of a node cluster, which subscribes to clusters, endpoints and listeners, and waits for
+// their first responses.
+func inCluster(t *testing.T, r *running, cluster string) *relaytest.Client {
+	t.Helper()
+	node := relaytest.EnvoyNode("node-of-" + cluster)
+	node.Cluster = cluster
+	c := r.Client(relaytest.ClientOptions{Node: node, AutoAck: true})
+	c.Subscribe(relaytest.ClusterType)
+	c.Recv(t.Context())
+	c.Subscribe(relaytest.EndpointType, "a")
+	c.Recv(t.Context())
+	c.Subscribe(relaytest.ListenerType)
+	c.Recv(t.Context())
+	return c
+}
+
+// TestMetricsGroups_Series: a relay has as many series as metrics.md says, and no more labels of groups than
+// TENDER_METRICS_GROUPS and other.
+func TestMetricsGroups_Series(t *testing.T) {
+	page, err := os.ReadFile("../../deploy/docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile("`series = (\\d+) G \\+ (\\d+) G T`[^`]*\\n?[^`]*at most\\s(\\d+) ").FindStringSubmatch(string(page))
+	if said == nil {
+		t.Fatal("metrics.md has no formula for the number of series")
+	}
+	var figures [3]int
+	for i := range figures {
+		figures[i], _ = strconv.Atoi(said[1+i])
+	}
+	for _, tt := range []struct{ most, labels int }{{50, 5}, {2, 3}, {0, 1}} {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+		o.Put(relaytest.Cluster("a"))
+		o.Put(relaytest.Endpoints("a"))
+		o.Put(relaytest.Listener("a", "r"))
+		r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster", fmt.Sprint("TENDER_METRICS_GROUPS=", tt.most))
+		for i := range 5 {
+			inCluster(t, r, fmt.Sprint("c", i))
+		}
+		const types = 3
+		grouped, further, labels := 0, 0, make(map[string]bool)
+		for series := range seriesOf(t, r) {
+			if label := regexp.MustCompile(`group="([^"]*)"`).FindStringSubmatch(series); label != nil {
+				labels[label[1]] = true
+				grouped++
+			} else {
+				further++
+			}
+		}
+		if want := figures[0]*tt.labels + figures[1]*tt.labels*types; grouped != want || len(labels) != tt.labels || further > figures[2] {
+			t.Errorf("TENDER_METRICS_GROUPS=%d: %d series with the labels %v, and %d without; metrics.md says %d with %d labels, and at most %d",
+				tt.most, grouped, labels, further, want, tt.labels, figures[2])
+		}
+	}
+}
+
+// TestMetricsGroups_NoCounterDecreases: the counters of other keep the values of a group that has ended, and a group that
+// begins under a free label begins at zero.
+func TestMetricsGroups_NoCounterDecreases(t *testing.T) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	o.Put(relaytest.Endpoints("a"))
+	o.Put(relaytest.Listener("a", "r"))
+	r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster", "TENDER_METRICS_GROUPS=1", "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
+	named, unnamed := inCluster(t, r, "first"), inCluster(t, r, "second")
+	const responses = `tender_client_responses_total{group="other",type="cds"}`
+	before := seriesOf(t, r)[responses]
+	if before < 1 {
+		t.Fatalf("%s is %v, want at least 1", responses, before)
+	}
+	named.Close()
+	unnamed.Close()
+	awaitStatus(t, r, "no node group", func(s admin.Status) bool { return len(s.Views) == 0 })
+	if after := seriesOf(t, r)[responses]; after < before {
+		t.Errorf("%s decreased from %v to %v when its group ended", responses, before, after)
+	}
+	inCluster(t, r, "second")
+	after := seriesOf(t, r)
+	own := 0.0
+	for series, value := range after {
+		if strings.HasPrefix(series, "tender_client_responses_total") && strings.Contains(series, "second") && strings.Contains(series, `type="cds"`) {
+			own += value
+		}
+	}
+	if after[responses] < before || own != 1 {
+		t.Errorf("%s is %v, want at least %v; the group has %v responses under its own label, want 1", responses, after[responses], before, own)
+	}
+}
