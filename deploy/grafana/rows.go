@@ -61,6 +61,14 @@ var rows = []row{
 			query{`sum by (instance, origin) (increase(tender_origin_drifted_total{$relays}[$__rate_interval]))`, "{{instance}} {{origin}}"},
 			query{`sum by (instance, part) (increase(tender_audit_faults_total{$groups}[$__rate_interval]))`, "{{instance}} {{part}}"}),
 	}},
+	{"Validation", []view{
+		graph("Broken resources", "Findings about resources that are served now and that clients reject or that name what does not exist.", "",
+			query{`max by (type, kind) (tender_validation_findings{kind=~"undecodable|missing_reference|removed_reference", $relays})`, "{{type}} {{kind}}"}),
+		graph("Other findings", "Values that Envoy's validators reject, fields that are newer than the relay, and resources that are not checked.", "",
+			query{`max by (type, kind) (tender_validation_findings{kind!~"undecodable|missing_reference|removed_reference", $relays})`, "{{type}} {{kind}}"}),
+		graph("Checked", "Different resources that were decoded and checked, a second.", "cps",
+			query{`sum by (instance) (rate(tender_validation_checked_total{$relays}[$__rate_interval]))`, "{{instance}}"}),
+	}},
 	{"Rollouts", []view{
 		states("Halted", "Whether a change was rejected. tender rollout status has the reason. Without TENDER_ROLLOUT this row is empty.", mappedText{"no", "green", 0}, mappedText{"halted", "red", 1},
 			query{`max by (instance, origin) (tender_rollout_state{state="halted", $relays})`, "{{instance}} {{origin}}"}),

@@ -33,7 +33,7 @@ func (s series) add(label string, values ...string) {
 
 // rare is what a relay exports only once something has happened that does not happen to the one
 // of this test. Its labels are those of the page of metrics, which package telemetry holds to the code.
-var rare = []string{"tender_audit_faults_total", "tender_origin_streams_ended_total"}
+var rare = []string{"tender_audit_faults_total", "tender_origin_streams_ended_total", "tender_validation_findings"}
 
 // exported returns what Prometheus has of a relay, by name: what a real one tells of clients
 // that accept, refuse and are told of a change, and what hardly any ever tells.
