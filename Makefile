@@ -101,9 +101,9 @@ EXAMPLEBIN    := .bin/control-plane-example-$(call version,$(CONTROL_PLANE))
 RATELIMITBIN  := .bin/ratelimit-$(call version,$(RATELIMIT))
 MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 
-# A client of the tests, with the packages that its lock file names. A copy of that
-# file says what is installed.
-GRPC_JS := relay/interop/testdata/grpc-js
+# A client of the tests, and accessibility checks for a browser, each with the packages that its lock file names. A copy
+# of that file says what is installed.
+NODE_PACKAGES := relay/interop/testdata/grpc-js relay/browser/testdata/axe
 
 .PHONY: FORCE help envoy previous build release image imagetest charts cluster interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
 
@@ -253,7 +253,7 @@ interop: $(GATEWAYBIN) $(EXAMPLEBIN) $(RATELIMITBIN) $(MOSNBIN) ## Test the rela
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
 
-deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, Prometheus, systemd-analyze, and gRPC for Node.js and Python
+deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, Prometheus, systemd-analyze, axe, and gRPC for Node.js and Python
 	@missing=; \
 	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \
@@ -267,7 +267,9 @@ deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, P
 	fi
 	@{ command -v promtool && command -v prometheus; } >/dev/null || test -x $(PROMETHEUS) || $(MAKE) --no-print-directory $(PROMETHEUS)
 	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(ENVOYS)
-	@cd $(GRPC_JS) && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }
+	@set -e; for dir in $(NODE_PACKAGES); do \
+		(cd $$dir && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }); \
+	done
 
 # What make image needs beside Go.
 deps-image:

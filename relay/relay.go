@@ -209,7 +209,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	if r.telemetry, err = telemetry.New(context.Background(), r.telemetryConfig()); err != nil {
 		return err
 	}
-	r.pages = page.New(page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log})
+	r.pages = page.New(r.pageConfig())
 	r.admin = r.newAdmin()
 	return r.listen()
 }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/generations"
+	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/peers"
 )
 
@@ -18,6 +20,15 @@ func (r *Relay) tier() admin.Tier {
 		return nil
 	}
 	return peers.New(peers.Config{Targets: r.cfg.Peers, TLS: r.credentials.Peers})
+}
+
+// pageConfig returns the sources of the status page.
+func (r *Relay) pageConfig() page.Config {
+	cfg := page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log}
+	if tier := r.tier(); tier != nil {
+		cfg.Tier = func(ctx context.Context) admin.FleetStatus { return tier.Status(ctx, r.summary()) }
+	}
+	return cfg
 }
 
 // summary returns the state of the relay for its peers.

@@ -100,27 +100,13 @@ func printFleet(w io.Writer, s *admin.FleetStatus) error {
 
 // generations adds a row for each generation of each view, with the relays that serve it.
 func (t *table) generations(s *admin.FleetStatus) {
-	type served struct{ group, origin, generation string }
-	by := make(map[served][]string)
 	for _, r := range s.Relays {
-		if r.FleetSummary == nil {
-			continue
-		}
-		for _, v := range r.Views {
-			if v.Generation != "" {
-				of := served{v.Group, v.Origin, v.Generation}
-				by[of] = append(by[of], r.Address)
-			}
-		}
-		if r.Omitted > 0 {
+		if r.FleetSummary != nil && r.Omitted > 0 {
 			t.note("%s has %d more views, which are not compared", r.Address, r.Omitted)
 		}
 	}
-	order := slices.SortedFunc(maps.Keys(by), func(a, b served) int {
-		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.origin, b.origin), cmp.Compare(a.generation, b.generation))
-	})
-	for _, of := range order {
-		t.row(of.group, of.origin, of.generation, strings.Join(by[of], ", "))
+	for _, g := range s.Generations() {
+		t.row(g.Group, g.Origin, g.Generation, strings.Join(g.Relays, ", "))
 	}
 }
 

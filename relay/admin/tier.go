@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,6 +57,44 @@ type FleetView struct {
 	// Versions are the versions of wildcard sets by type. Types that clients subscribe to by name only are left out,
 	// because the clients of replicas differ.
 	Versions map[string]string `json:"versions"`
+}
+
+// A ServedGeneration is a generation of a view, and the addresses of the relays that serve it.
+type ServedGeneration struct {
+	Group, Origin, Generation string
+	Relays                    []string
+	Differs                   bool // other relays serve another generation of the view
+}
+
+// Generations returns the generations of all views of reachable relays, by group and origin.
+func (s *FleetStatus) Generations() (served []ServedGeneration) {
+	for _, r := range s.Relays {
+		if r.FleetSummary == nil {
+			continue
+		}
+		for _, v := range r.Views {
+			if v.Generation != "" {
+				served = append(served, ServedGeneration{Group: v.Group, Origin: v.Origin, Generation: v.Generation, Relays: []string{r.Address}})
+			}
+		}
+	}
+	slices.SortStableFunc(served, func(a, b ServedGeneration) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Generation, b.Generation))
+	})
+	merged := served[:0]
+	for _, next := range served {
+		last := len(merged) - 1
+		switch {
+		case last < 0 || merged[last].Group != next.Group || merged[last].Origin != next.Origin:
+			merged = append(merged, next)
+		case merged[last].Generation == next.Generation:
+			merged[last].Relays = append(merged[last].Relays, next.Relays...)
+		default:
+			merged[last].Differs, next.Differs = true, true
+			merged = append(merged, next)
+		}
+	}
+	return merged
 }
 
 // A Disagreement is a wildcard set whose content differs between relays.

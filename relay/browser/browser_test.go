@@ -38,7 +38,7 @@ func TestPagesAreTrueAndLive(t *testing.T) {
 	w := newMesh(t)
 	b := open(t)
 	b.do(chromedp.Navigate(w.site + "/"))
-	b.await("h1", "All is well")
+	b.await("h1", "No problems")
 	b.await("#summary", "Streams4", "Refusing clients0of 4")
 	b.await("#fanout", "cds2 resources", "3 clients", "lds1 resource", "1 client")
 	b.await("#pulse", "As of")
@@ -48,7 +48,7 @@ func TestPagesAreTrueAndLive(t *testing.T) {
 	b.await("#fanout", "cds3 resources")
 	b.liven(w)
 	w.origin.Put(relaytest.Cluster("broken"))
-	b.await("#summary", "to look at", "1 of 3 clients refuses cds", "Refusing clients1of 4")
+	b.await("#summary", "1 problem", "1 of 3 clients refuses cds", "Refusing clients1of 4")
 	b.await("#fanout", "1 refuses")
 	b.await("#clients tbody tr.refused", "sidecar~2", "refuses cds")
 	if got := evaluate[string](b, "window.loaded"); got != "once" {
@@ -152,7 +152,7 @@ func TestPagesForEverybody(t *testing.T) {
 	b.picture("phone")
 
 	b.do(chromedp.EmulateViewport(1200, 1000), chromedp.Navigate(w.site+"/"), chromedp.KeyEvent("\t"))
-	if got := evaluate[string](b, "document.activeElement.textContent"); got != "Skip to what there is" {
+	if got := evaluate[string](b, "document.activeElement.textContent"); got != "Skip to content" {
 		t.Errorf("the first stop of the keyboard is %q, want the link that skips the navigation", got)
 	}
 	for range 20 {

@@ -151,7 +151,7 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	s := newStage(t, rolling(1))
 	b := open(t)
 	b.do(chromedp.Navigate(s.site + "/"))
-	b.await("h1", "All is well")
+	b.await("h1", "No problems")
 	b.await("#rollouts h3", "Origin default", "stage 1 of 3")
 	b.await("#rollouts", "12 resources", "Time left", "tender rollout abort --origin default", "accepted the edition 2")
 	b.do(chromedp.Evaluate("window.loaded = 'once'", nil))
@@ -159,7 +159,7 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	b.await("#rollouts h3", "stage 2 of 3")
 	b.await("#rollouts", "first 2 stages are served edition 3fa2b1c9")
 	s.now(halted(refused))
-	b.await("h1", "1 thing to look at")
+	b.await("h1", "1 problem")
 	b.await("#summary", "The rollout of origin default is halted, for 12m")
 	b.await("#rollouts", "halted", refused, "sidecar~7", "tender rollout resume --origin default")
 	if got := evaluate[string](b, "window.loaded"); got != "once" {
@@ -167,13 +167,13 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	}
 	b.click(".alerts a")
 	if got := evaluate[string](b, "location.hash"); got != "#rollouts" {
-		t.Errorf("the thing to look at leads to %q, want the panel", got)
+		t.Errorf("the problem leads to %q, want the panel", got)
 	}
-	b.await("h1", "1 thing to look at")
+	b.await("h1", "1 problem")
 	revert := rolling(0)
 	revert.Phase = rollout.Current
 	s.now(revert)
-	b.await("h1", "All is well")
+	b.await("h1", "No problems")
 	b.await("#rollouts h3", "up to date")
 }
 
@@ -241,7 +241,7 @@ func TestRolloutPanelForEverybody(t *testing.T) {
 
 // hostile are texts of clients that would like to be more than text.
 var hostile = []string{
-	`<img src=x onerror="document.title='owned'">`, `"><script>document.title="owned"</script>`, `</section><section id="summary"><h1>All is well</h1>`,
+	`<img src=x onerror="document.title='owned'">`, `"><script>document.title="owned"</script>`, `</section><section id="summary"><h1>No problems</h1>`,
 	`<style>*{display:none}</style>`, `<a href="javascript:document.title='owned'">fix</a>`, `' onmouseover='document.title="owned"'`, "a\u202eb\u2067c", strings.Repeat("H"+strings.Repeat("\u0301", 9), 20),
 }
 

@@ -13,6 +13,12 @@ const (
 	chartTop                = 6 // room for the line's own width
 )
 
+// The charts of the overview have a heading that says which time they show.
+type chartsOf struct {
+	Heading string
+	Charts  []chart
+}
+
 // A chart is a few series over the last hour, as SVG has them.
 type chart struct {
 	Title  string
@@ -56,7 +62,7 @@ func newChart(title string, points []Point, now time.Time, format func(float64) 
 		}
 		for _, p := range points {
 			v := l.of(p)
-			if math.IsNaN(v) {
+			if math.IsNaN(v) || now.Sub(p.At) > span { // the process may have been suspended
 				flush()
 				continue
 			}
@@ -80,13 +86,26 @@ func newChart(title string, points []Point, now time.Time, format func(float64) 
 	return c
 }
 
-// spanOf returns how much time a chart has room for: five minutes, and an hour at most.
+// spanOf returns the time that a chart shows: since the first point, at least five minutes and at most an hour. It is an
+// hour once as many points as a history keeps were taken.
 func spanOf(points []Point, now time.Time) time.Duration {
+	if len(points) >= kept {
+		return time.Hour
+	}
 	span := 5 * time.Minute
 	if len(points) > 0 {
 		span = max(span, now.Sub(points[0].At))
 	}
 	return min(span, time.Hour)
+}
+
+// headingOf returns the heading of charts of these points.
+func headingOf(points []Point, now time.Time) string {
+	span := spanOf(points, now)
+	if span == time.Hour {
+		return "The last hour"
+	}
+	return "The last " + plural(int(math.Ceil(span.Minutes())), "minute")
 }
 
 // A line is what a chart shows of points.
@@ -109,9 +128,9 @@ func nice(n float64) float64 {
 	return 10 * step
 }
 
-// charts are those of the overview.
-func charts(points []Point, now time.Time) []chart {
-	return []chart{
+// charts returns the charts of the overview.
+func charts(points []Point, now time.Time) chartsOf {
+	return chartsOf{headingOf(points, now), []chart{
 		newChart("Deliveries a second", points, now, number,
 			line{"deliveries", "deliveries", func(p Point) float64 { return p.Deliveries }},
 			line{"refused", "refused", func(p Point) float64 { return p.Refusals }}),
@@ -120,5 +139,5 @@ func charts(points []Point, now time.Time) []chart {
 			line{"p99", "p99", func(p Point) float64 { return p.P99 }}),
 		newChart("Streams", points, now, number,
 			line{"streams", "streams", func(p Point) float64 { return p.Streams }}),
-	}
+	}}
 }

@@ -18,30 +18,50 @@ const (
 	maxPictureTypes = 8
 )
 
-// Where things are in the picture, in its own units.
+// Positions in the picture, in units of which it is 1,460 wide: about a pixel each on a wide screen.
 const (
 	boxHeight = 40
 	rowHeight = 50
 	viewGap   = 12
 	originX   = 0
-	viewX     = 230
-	typeX     = 500
-	clientX   = 700
-	originW   = 170
-	viewW     = 210
-	typeW     = 140
-	clientW   = 200
+	viewX     = 300
+	typeX     = 850
+	clientX   = 1220
+	originW   = 210
+	viewW     = 440
+	typeW     = 220
+	clientW   = 236
 )
 
-// A fanout is a picture of the distribution: origins, views, types and clients, from left to right.
+// Lengths of names that fit into boxes, in characters.
+const (
+	originName = 26
+	viewName   = 56
+	typeName   = 27
+)
+
+// A fanout is a picture of the distribution: origins, views, types and clients, from left to right. Narrow screens show
+// the same as nested lists.
 type fanout struct {
 	Width, Height int
 	Boxes         []box
 	Links         []link
+	Tree          []branch
 	Left          int // views that are not shown
 }
 
-// A box is one of these.
+// A branch is a box of the picture as an item of a list.
+type branch struct {
+	Class, Name, Note, Href string
+	Under                   []branch
+}
+
+// branchOf returns an item with the full name and the contents of a box.
+func branchOf(b box, name string) branch {
+	return branch{Class: b.Class, Name: name, Note: b.Note, Href: b.Href}
+}
+
+// A box is an origin, a view, a type or the clients of a type.
 type box struct {
 	X, Y, W, H  int
 	Class       string // origin, view, type or clients, and stale, refused or frozen if it is
@@ -54,10 +74,10 @@ type link struct {
 	Path, Class, Width string
 }
 
-// TextX is where the text of a box begins.
+// TextX is the position at which the text of a box begins.
 func (b box) TextX() int { return b.X + 8 }
 
-// NameY and NoteY are where the two lines of a box stand.
+// NameY is the position of the first line of a box.
 func (b box) NameY() int { return b.Y + 17 }
 
 // NoteY is the position of the second line of a box.
@@ -73,10 +93,12 @@ func newFanout(s *admin.Status, totals []admin.TypeTotals, rates map[GroupType]R
 	views, y, low := f.choose(s), 0, 0
 	for i := range s.Origins {
 		o := originBox(&s.Origins[i], now)
+		item := branchOf(o, s.Origins[i].Name)
 		var told []flow
 		for j := range views {
 			if v := &views[j]; v.Origin == s.Origins[i].Name {
 				told = append(told, f.view(v, clients, rates, &y, now))
+				item.Under = append(item.Under, told[len(told)-1].branch)
 				y += viewGap
 			}
 		}
@@ -86,7 +108,7 @@ func newFanout(s *admin.Status, totals []admin.TypeTotals, rates map[GroupType]R
 		o.Y = max(o.Y, low)
 		low = o.Y + rowHeight
 		y = max(y, low)
-		f.Boxes = append(f.Boxes, o)
+		f.Boxes, f.Tree = append(f.Boxes, o), append(f.Tree, item)
 		for _, v := range told {
 			f.link(o, v)
 		}
@@ -116,12 +138,12 @@ func urgency(v *admin.View) int {
 	return 0
 }
 
-// A flow is what comes to a box: so many responses a second, and what is the matter with
-// them.
+// A flow is the rate of responses to a box, in responses per second, and the class of its problem, if any.
 type flow struct {
 	to      box
+	branch  branch
 	rate    float64
-	trouble string // a class
+	trouble string
 }
 
 // link draws a link from a box to where something flows.
@@ -156,13 +178,13 @@ func originBox(o *admin.Origin, now time.Time) box {
 	if o.LastError != "" && !o.Connected {
 		b.Title += "; " + o.LastError
 	}
-	b.Name = humanize.Cut(b.Name, 20)
+	b.Name = humanize.Cut(b.Name, originName)
 	return b
 }
 
 // view draws a view from y on, with its types and their clients.
 func (f *fanout) view(v *admin.View, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y *int, now time.Time) flow {
-	b := box{X: viewX, W: viewW, H: boxHeight, Class: "view", Name: humanize.Cut(v.Group, 23), Note: plural(v.Streams, "client"), Href: clientsOf(v.Group, "")}
+	b := box{X: viewX, W: viewW, H: boxHeight, Class: "view", Name: humanize.Cut(v.Group, viewName), Note: plural(v.Streams, "client"), Href: clientsOf(v.Group, "")}
 	var trouble string
 	switch {
 	case !v.FrozenAt.IsZero():
@@ -178,22 +200,26 @@ func (f *fanout) view(v *admin.View, clients map[GroupType]admin.TypeTotals, rat
 	})
 	top := *y
 	var flows []flow
+	var omitted []branch
 	for i := range types[:min(len(types), maxPictureTypes)] {
 		flows = append(flows, f.typ(v, &types[i], clients, rates, *y, trouble))
 		*y += rowHeight
 	}
 	if left := len(types) - maxPictureTypes; left > 0 {
-		f.Boxes = append(f.Boxes, box{X: typeX, Y: *y, W: typeW, H: boxHeight, Class: "type", Name: "and " + plural(left, "type"), Note: "see below"})
+		more := box{X: typeX, Y: *y, W: typeW, H: boxHeight, Class: "type", Name: "and " + plural(left, "type"), Note: "see below"}
+		f.Boxes, omitted = append(f.Boxes, more), []branch{branchOf(more, more.Name)}
 		*y += rowHeight
 	}
 	*y = max(*y, top+rowHeight)
 	b.Y = top + (*y-top-rowHeight)/2
 	f.Boxes = append(f.Boxes, b)
-	out := flow{to: b, trouble: trouble}
+	out := flow{to: b, branch: branchOf(b, v.Group), trouble: trouble}
 	for _, t := range flows {
 		f.link(b, t)
 		out.rate += t.rate
+		out.branch.Under = append(out.branch.Under, t.branch)
 	}
+	out.branch.Under = append(out.branch.Under, omitted...)
 	return out
 }
 
@@ -206,10 +232,11 @@ func (f *fanout) typ(v *admin.View, t *admin.Type, clients map[GroupType]admin.T
 		Title: fmt.Sprintf("%s: %s, %s, %s", t.TypeURL, plural(t.Entries, "resource"), humanize.Bytes(t.Bytes), t.Phase),
 		Href:  "/resources?" + url.Values{"type": {t.TypeURL}}.Encode(),
 	}
-	b.Name = humanize.Cut(b.Name, 16)
+	item := branchOf(b, b.Name)
+	b.Name = humanize.Cut(b.Name, typeName)
 	f.Boxes = append(f.Boxes, b)
 	if total.Clients == 0 {
-		return flow{to: b, trouble: trouble}
+		return flow{to: b, branch: item, trouble: trouble}
 	}
 	c := box{
 		X: clientX, Y: y, W: clientW, H: boxHeight, Class: "clients", Name: plural(total.Clients, "client"),
@@ -229,6 +256,8 @@ func (f *fanout) typ(v *admin.View, t *admin.Type, clients map[GroupType]admin.T
 	onward.to = c
 	f.Boxes = append(f.Boxes, c)
 	f.link(b, onward)
+	item.Under = []branch{branchOf(c, c.Name)}
+	out.branch = item
 	return out
 }
 

@@ -44,15 +44,20 @@ func (p *Pages) overview(*http.Request) (view, error) {
 	}
 	points, rollouts := p.cfg.History.Points(), p.rollouts()
 	alerts := alertsOf(&status, &clients, rollouts, now)
-	title := "All is well"
+	title := "No problems"
 	if len(alerts) > 0 {
 		title = alerts[0].Text
 	}
-	sections := []section{{"summary", struct {
+	var sections []section
+	if p.tier != nil {
+		sections = append(sections, section{"fleet", p.fleet(now)})
+	}
+	sections = append(sections, section{"summary", struct {
 		Relay  admin.Relay
 		Tiles  []tile
 		Alerts []alert
-	}{status.Relay, tiles(&status, &clients, points), alerts}}}
+		Tier   bool
+	}{status.Relay, tiles(&status, &clients, points), alerts, p.tier != nil}})
 	if len(rollouts) > 0 {
 		sections = append(sections, section{"rollouts", newRolloutPanels(rollouts, now)})
 	}

@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"html/template"
@@ -24,6 +25,9 @@ type Config struct {
 	// Rollouts returns how the rollouts of the origins' changes stand. Nil, or none of them, shows nothing of rollouts.
 	Rollouts func() []*rollout.Status
 
+	// Tier asks the peers of the relay for their state. Nil if there are no peers.
+	Tier func(context.Context) admin.FleetStatus
+
 	// Logger receives the errors of templates, which there should be none of. Nil discards
 	// them.
 	Logger *slog.Logger
@@ -37,6 +41,7 @@ type Pages struct {
 	places chan struct{} // one slot for each follower of a page
 	closed chan struct{}
 	close  sync.Once
+	tier   *tierWatch // nil if there are no peers
 }
 
 // New returns pages. Close ends them.
@@ -47,6 +52,9 @@ func New(cfg Config) *Pages {
 	p := &Pages{
 		cfg: cfg, mux: http.NewServeMux(), places: make(chan struct{}, maxFollowers), closed: make(chan struct{}),
 		made: recent{pages: make(map[string]*made)},
+	}
+	if cfg.Tier != nil {
+		p.tier = newTierWatch(cfg.Tier)
 	}
 	for _, at := range []struct {
 		path string
@@ -67,8 +75,15 @@ func New(cfg Config) *Pages {
 // ServeHTTP implements http.Handler.
 func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
 
-// Close ends what follows pages.
-func (p *Pages) Close() { p.close.Do(func() { close(p.closed) }) }
+// Close ends the events of pages, and a request to peers that is under way.
+func (p *Pages) Close() {
+	p.close.Do(func() {
+		close(p.closed)
+		if p.tier != nil {
+			p.tier.close()
+		}
+	})
+}
 
 //go:embed templates assets
 var files embed.FS
@@ -171,7 +186,7 @@ func (p *Pages) render(r *http.Request, build func(*http.Request) (view, error),
 		m.Sections = append(m.Sections, madeSection{s.Name, html})
 	}
 	if err != nil {
-		m = &made{Title: "Not to be shown", Under: v.Under, At: now, Refused: err.Error(), code: admin.CodeOf(err)}
+		m = &made{Title: "Page not available", Under: v.Under, At: now, Refused: err.Error(), code: admin.CodeOf(err)}
 		if m.code == http.StatusInternalServerError {
 			p.cfg.Logger.Error("status page not rendered", slog.String("path", r.URL.Path), slog.Any("err", err))
 		}

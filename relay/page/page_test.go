@@ -153,7 +153,7 @@ func TestPages(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"/", 200, []string{"2 things to look at", "1 of 3 clients refuses cds", "A client lacks a change of 42s ago", `href="/clients/1"`, "100 resources", "default"}},
+		{"/", 200, []string{"2 problems", "1 of 3 clients refuses cds", "A client lacks a change of 42s ago", `href="/clients/1"`, "100 resources", "default"}},
 		{"/clients?node=sidecar&type=cds&refused=true", 200, []string{"3 clients", "refuses cds", `value="sidecar"`, `href="/clients?after=somewhere&amp;`}},
 		{"/clients/1", 200, []string{"sidecar~1", "INVALID_ARGUMENT", "&lt;script&gt;alert(1)&lt;/script&gt; is no filter", `name=a%2fb%26c`}},
 		{"/clients/4", 404, []string{"there is no client 4"}},

@@ -249,7 +249,7 @@ func TestBarOfAHaltedEdition(t *testing.T) {
 }
 
 // TestRolloutsOnThePage holds that the overview has a panel for each origin, the halted one first, that it is told of as a
-// thing to look at, and that there is none while rollouts are off.
+// problem, and that there is none while rollouts are off.
 func TestRolloutsOnThePage(t *testing.T) {
 	now := time.Now()
 	halted := rolling(now)
@@ -268,7 +268,7 @@ func TestRolloutsOnThePage(t *testing.T) {
 	_, body := get(p, "/")
 	at := -1
 	for _, want := range []string{
-		"1 thing to look at", `<a href="#rollouts">The rollout of origin west is halted, for 5m0s</a>`, `<section id="rollouts">`,
+		"1 problem", `<a href="#rollouts">The rollout of origin west is halted, for 5m0s</a>`, `<section id="rollouts">`,
 		"Origin west:", "1 client refused it", "tender rollout resume --origin west", "Origin default:", "stage 2 of 3", `<a href="/clients?node=sidecar~7">sidecar~7</a>`,
 		"no such filter", "tender rollout promote --origin default", "3 promoted, 1 halted", `<section id="fanout">`,
 	} {
@@ -280,7 +280,7 @@ func TestRolloutsOnThePage(t *testing.T) {
 	}
 }
 
-// TestRolloutAlerts holds which rollouts are things to look at.
+// TestRolloutAlerts holds which rollouts are problems.
 func TestRolloutAlerts(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {
@@ -309,7 +309,7 @@ func TestRolloutAlerts(t *testing.T) {
 
 // hostile are texts of a client that would like to be more than text.
 var hostile = []string{
-	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</p></article></section><h1>All is well</h1>`, `' onmouseover='alert(1)`, "javascript:alert(1)",
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</p></article></section><h1>No problems</h1>`, `' onmouseover='alert(1)`, "javascript:alert(1)",
 	`{{.Origin}}`, "</script><style>main{display:none}</style>", "\u202egnp.exe\u2066", "\x00\xff\xfe\x1b[2J", "<!--", "]]>", strings.Repeat("\u0301", 2000), strings.Repeat("<&\"", 1000),
 }
 
@@ -327,7 +327,7 @@ func TestRolloutsOfHostileClients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, bad := range []string{"<script", "<img", "<style", "<h1", "<!--", " onmouseover='", `href="javascript`, "ZgotmplZ", "\x00", "All is well</h1>"} {
+		for _, bad := range []string{"<script", "<img", "<style", "<h1", "<!--", " onmouseover='", `href="javascript`, "ZgotmplZ", "\x00", "No problems</h1>"} {
 			if strings.Contains(string(html), bad) {
 				t.Errorf("%.60q comes as %q:\n%s", text, bad, html)
 			}
