@@ -36,14 +36,7 @@ type series struct {
 
 // newChart draws values of points.
 func newChart(title string, points []Point, now time.Time, format func(float64) string, lines ...line) chart {
-	most := 0.0
-	for _, p := range points {
-		for _, l := range lines {
-			if v := l.of(p); v > most { // which what is not a number never is
-				most = v
-			}
-		}
-	}
+	most := highest(points, lines)
 	span := spanOf(points, now)
 	c := chart{Title: title, From: brief(span.Seconds())}
 	if top := nice(most); top > 0 {
@@ -84,6 +77,18 @@ func newChart(title string, points []Point, now time.Time, format func(float64) 
 		c.Series = append(c.Series, s)
 	}
 	return c
+}
+
+// highest returns the highest value of some lines.
+func highest(points []Point, lines []line) (most float64) {
+	for _, p := range points {
+		for _, l := range lines {
+			if v := l.of(p); v > most { // which NaN never is
+				most = v
+			}
+		}
+	}
+	return most
 }
 
 // spanOf returns the time that a chart shows: since the first point, at least five minutes and at most an hour. It is an

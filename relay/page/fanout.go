@@ -35,9 +35,9 @@ const (
 
 // Lengths of names that fit into boxes, in characters.
 const (
-	originName = 26
-	viewName   = 56
-	typeName   = 27
+	originName = 23
+	viewName   = 48
+	typeName   = 24
 )
 
 // A fanout is a picture of the distribution: origins, views, types and clients, from left to right. Narrow screens show
