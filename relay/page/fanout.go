@@ -36,7 +36,7 @@ const (
 // Lengths of names that fit into boxes, in characters.
 const (
 	originName = 23
-	viewName   = 48
+	viewName   = 42
 	typeName   = 24
 )
 
