@@ -108,6 +108,8 @@ type group struct {
 	tracked  []tracked           // by origin: what generations are kept of; none without
 	parts    []*rollout.Part     // by source; nil without rollouts
 
+	otherType atomic.Bool // a client of another Istio proxy type was logged
+
 	// Guarded by groups.mu.
 	streams int
 	founder *quota.Share // the quota of the peer that created the group; of no peer if it was restored
@@ -206,6 +208,10 @@ func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, e
 	if len(differ) > 0 {
 		g.log.Warn("clients of one node group differ in fields that the control plane does not see; add them to TENDER_NODE_GROUP_BY if it uses them",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
+	}
+	if own, of := proxyType(gr.node.GetId()), proxyType(n.GetId()); own != of && own != "" && of != "" && gr.otherType.CompareAndSwap(false, true) {
+		g.log.Warn("client has another Istio proxy type than the relay; istiod sends each type its own configuration: run a relay for each type",
+			slog.String("group", key), slog.String("node", n.GetId()), slog.String("client_type", of), slog.String("relay_type", own))
 	}
 	joined := downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.leave(gr) }), Failure: gr.failure, Counts: &gr.counts}
 	g.rollouts.admit(&joined, n, by)
@@ -435,12 +441,17 @@ func (gr *group) compare(t *traits, by *rollouts) (differ []string) {
 	return differ
 }
 
-func traitsOf(n *corepb.Node) *traits {
-	prefix, _, found := strings.Cut(n.GetId(), "~")
+// proxyType returns the Istio proxy type in a node ID, such as sidecar or router; empty if the ID is not in Istio's form.
+func proxyType(id string) string {
+	prefix, _, found := strings.Cut(id, "~")
 	if !found {
-		prefix = ""
+		return ""
 	}
-	return &traits{maphash.String(traitSeed, prefix), maphash.String(traitSeed, n.GetCluster()), traitOf(n.GetLocality()), traitOf(n.GetMetadata())}
+	return prefix
+}
+
+func traitsOf(n *corepb.Node) *traits {
+	return &traits{maphash.String(traitSeed, proxyType(n.GetId())), maphash.String(traitSeed, n.GetCluster()), traitOf(n.GetLocality()), traitOf(n.GetMetadata())}
 }
 
 // traitOf returns a hash of a message, which is equal for equal messages within one process.

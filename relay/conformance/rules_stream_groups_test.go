@@ -325,6 +325,32 @@ func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 	}
 }
 
+// B.4: a client whose Istio proxy type is not that of the relay is logged once for its group, as istiod sends each type its
+// own configuration. IDs in another form have no type.
+func TestB4_OtherProxyType(t *testing.T) {
+	for _, tc := range []struct {
+		own, id string
+		want    int
+	}{
+		{"router~192.0.2.1~relay.tender~tender.svc.cluster.local", "sidecar~10.0.0.1~x.y~y.svc.cluster.local", 1},
+		{"router~192.0.2.1~relay.tender~tender.svc.cluster.local", "router~10.0.0.1~x.y~y.svc.cluster.local", 0},
+		{"router~192.0.2.1~relay.tender~tender.svc.cluster.local", "envoy-1", 0},
+		{"tender", "sidecar~10.0.0.1~x.y~y.svc.cluster.local", 0},
+	} {
+		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			r := start(t, o, "TENDER_NODE_ID="+tc.own)
+			for range 2 {
+				c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Id = tc.id })})
+				c.Subscribe(streamCDS, "*")
+				c.Recv(t.Context())
+			}
+			if got := r.Log.Count("another Istio proxy type"); got != tc.want {
+				t.Errorf("relay %s, client %s: %d warnings, want %d", tc.own, tc.id, got, tc.want)
+			}
+		})
+	}
+}
+
 // By default an Envoy and a gRPC client of one cluster never share a group, and the
 // features that change content tell groups apart in whatever order they come.
 func TestR143_FeaturesMakeGroups(t *testing.T) {
