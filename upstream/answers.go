@@ -189,7 +189,7 @@ func (v *answers) apply(s *subscription, r role, u wire.Update, now time.Time) {
 		return // subscribed to no longer (R096)
 	}
 	if v.ignores && c.Same > 0 && r == s.wildcard {
-		v.comparison.at = time.Time{} // it resends all; of names, it also answers for those that it was asked for
+		v.comparison.at, v.comparison.owed = time.Time{}, false // it resends all; of names, it also answers for those that it was asked for
 	}
 	v.warn(u, c)
 	v.log.LogAttrs(context.Background(), slog.LevelDebug, "response applied", // allocates nothing unless it is logged

@@ -32,12 +32,24 @@ type comparison struct {
 
 	before  string // identifier of the server that answered before the stream was lost
 	another bool   // another one has answered since
+	owed    bool   // a stream was lost before content of another server was compared
 }
 
 // lost takes why the main stream ended.
 func (c *comparison) lost(err error) {
 	if c.same = errors.Is(err, errResync); !c.same {
+		c.owed = c.owed || c.pending()
 		c.at = time.Time{}
+	}
+}
+
+// pending reports whether another server has answered and its content is not compared yet.
+func (c *comparison) pending() bool { return c.another && (c.turn || !c.at.IsZero()) }
+
+// over records the end of a turn, in which the origin answered unless its stream was lost.
+func (c *comparison) over(answered bool) {
+	if answered {
+		c.owed = false
 	}
 }
 
@@ -56,11 +68,16 @@ func (v *answers) resumed(l *adsStream, now time.Time) {
 	}
 	if l.role == main {
 		c.before, c.another = v.identifier, false
-		if v.w.Source().Target != v.cfg.Targets[v.target] {
+		if c.owed || v.w.Source().Target != v.cfg.Targets[v.target] {
 			c.before = "" // not all of what is held was its own
 		}
 	}
-	if l.versions && c.at.IsZero() && !v.hashed() {
+	if !l.versions || !c.at.IsZero() {
+		return
+	}
+	if v.hashed() {
+		c.owed = false
+	} else {
 		c.at = now.Add(comparisonWait)
 	}
 }
@@ -87,13 +104,15 @@ func (v *answers) compare(now time.Time) (next time.Time) {
 	c, l := &v.comparison, &v.lines[main]
 	if c.turn {
 		quiet := c.heard.Add(reconcile.SettleQuiet)
-		if next = c.until; l.open && l.responded && quiet.Before(next) {
+		answered := l.open && l.responded
+		if next = c.until; answered && quiet.Before(next) {
 			next = quiet
 		}
 		if now.Before(next) {
 			return next
 		}
 		v.endComparison()
+		c.over(answered)
 	}
 	switch {
 	case c.at.IsZero() || !l.open:
@@ -153,7 +172,7 @@ func (v *answers) serverChanged() {
 
 // ignoresVersions records that the origin resent what it was told is held: of no type does it say what is gone (B.15).
 func (v *answers) ignoresVersions(now time.Time) {
-	v.ignores, v.comparison.at = true, time.Time{} // it resends all
+	v.ignores, v.comparison.at, v.comparison.owed = true, time.Time{}, false // it resends all
 	for s := range v.sets {
 		s.Distrust(now)
 	}
@@ -168,7 +187,7 @@ func (v *answers) ignoresVersions(now time.Time) {
 // versions of the one that is connected: a snapshot says so too.
 func (v *answers) confirm() {
 	c := &v.comparison
-	if v.source < 0 || c.another && (c.turn || !c.at.IsZero()) {
+	if v.source < 0 || c.owed || c.pending() {
 		return
 	}
 	target := v.cfg.Targets[v.source]

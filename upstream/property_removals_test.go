@@ -47,6 +47,18 @@ func TestB15_RandomHistories(t *testing.T) {
 	})
 }
 
+// TestB15_ComparisonOutlivesALostStream: another replica answers with the versions of the one before and other content, and
+// the stream is lost before all is compared. The next stream is to the same replica, and all is compared then.
+func TestB15_ComparisonOutlivesALostStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{TB: t}
+		w.run(history{variant: "Delta", traits: 6, watched: true, steps: []step{{"flap", 0, 1, 6}, {"put", 1, 1, 852}, {"restart", 0, 1, 1}}})
+		if len(w.failures) > 0 {
+			t.Errorf("%s", strings.Join(w.failures, "\n"))
+		}
+	})
+}
+
 type history struct {
 	variant string
 	traits  int  // of the origins, see behaviour
