@@ -42,6 +42,7 @@ const (
 	ResyncFull          = config.ResyncFull
 
 	ValidateWarn = config.ValidateWarn
+	ValidateHold = config.ValidateHold
 	ValidateOff  = config.ValidateOff
 
 	VersionsOfContent = config.VersionsOfContent

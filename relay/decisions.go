@@ -216,7 +216,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
 	for _, o := range g.operated() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
-			if h.Discarded {
+			if h.Discarded && !h.Broken { // the origin sends what is broken again
 				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
 			}
 		}

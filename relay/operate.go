@@ -20,9 +20,10 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A holder has held removals: the loop of a view, or a directory for all its views.
+// A holder has held changes: the loop of a view, or a directory for all its views.
 type holder interface {
 	Operate(context.Context, reconcile.Command) []reconcile.Hold
+	Broken() []reconcile.Hold
 }
 
 // An operated is a view or a directory that commands of operators apply to.
@@ -250,7 +251,7 @@ func (r *Relay) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Ho
 	for _, h := range holds {
 		shown = append(shown, admin.Hold{
 			Origin: r.cfg.OriginName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
-			Names: h.Names[:min(len(h.Names), admin.MaxHoldNames)], Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
+			Names: h.Names[:min(len(h.Names), admin.MaxHoldNames)], Broken: h.Broken, Reasons: h.Reasons[:min(len(h.Reasons), admin.MaxHoldNames)], Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
 		})
 	}
 	return shown

@@ -76,7 +76,7 @@ func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Opti
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
-		files, err := files.Open(files.Config{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Trace: trace, Logger: log})
+		files, err := files.Open(files.Config{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Check: opts.check, Trace: trace, Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
@@ -102,6 +102,7 @@ func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Opti
 		ColdWait:         cfg.ColdWait,
 		MassDeleteHold:   cfg.MassDeleteHold,
 		HoldExplicit:     cfg.HoldExplicit,
+		Check:            opts.check,
 		Prewarm:          cfg.Prewarm,
 		Chain:            opts.chain,
 		Trace:            trace,

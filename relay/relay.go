@@ -24,6 +24,7 @@ import (
 	"github.com/xdstender/tender/relay/lint"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // Options are settings of a relay that are not configuration. The zero value works.
@@ -55,6 +56,7 @@ type Options struct {
 	Listeners, RESTListeners, AdminListeners []net.Listener
 
 	chain  *chain            // of the relay
+	check  reconcile.Checker // of changes that break clients; nil holds none
 	tracer *telemetry.Tracer // nil if tracing is off
 }
 
@@ -134,6 +136,8 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, err
 	}
 	opts.tracer = r.tracer
+	r.linter = r.newLinter()
+	opts.check = r.checker()
 	r.chain = newChain(r.log)
 	opts.chain = r.chain
 	if r.origins, err = openOrigins(cfg, opts, r.credentials.Origins, r.log); err != nil {
@@ -148,7 +152,6 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.groups.keepRecords()
 	}
 	r.auditor = &auditor{groups: r.groups, log: r.log}
-	r.linter = r.newLinter()
 	if err := r.serve(opts); err != nil {
 		r.endTelemetry()
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())

@@ -406,13 +406,17 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 
 // ask is the part of review for which the view's loop is asked.
 func (a *audit) ask(v *viewSync) {
-	held := make(map[string]map[string]bool) // names, by type URL
+	held, broken := make(map[string]map[string]bool), make(map[string]map[string]bool) // names, by type URL
 	for _, h := range v.Operate(reconcile.Command{}) {
-		if held[h.TypeURL] == nil {
-			held[h.TypeURL] = make(map[string]bool)
+		of := held
+		if h.Broken {
+			of = broken
+		}
+		if of[h.TypeURL] == nil {
+			of[h.TypeURL] = make(map[string]bool)
 		}
 		for _, name := range h.Names {
-			held[h.TypeURL][name] = true
+			of[h.TypeURL][name] = true
 		}
 	}
 	wanted := make(map[*audited]func(name string) bool)
@@ -423,7 +427,7 @@ func (a *audit) ask(v *viewSync) {
 		if !wanted[id.of](id.name) {
 			delete(a.open, id)
 		}
-		d.held = d.kind == MissingThere && held[id.of.typeURL][id.name]
+		d.held = d.kind == MissingThere && held[id.of.typeURL][id.name] || broken[id.of.typeURL][id.name]
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A Trace shows people what comes of one message of an origin.
@@ -127,6 +128,9 @@ type Config struct {
 
 	// HoldExplicit holds them back also if the origin states them when it has said all of the set.
 	HoldExplicit bool
+
+	// Check has changes held that break clients (B.46). Nil holds none.
+	Check reconcile.Checker
 
 	// Prewarm lists types that every view subscribes to without a client.
 	Prewarm []string

@@ -19,6 +19,7 @@ type Control struct {
 	ended  chan struct{}
 
 	holding atomic.Bool             // removals are held back, or were discarded
+	broken  atomic.Pointer[[]reconcile.Hold]
 	failure atomic.Pointer[Failure] // of a stream of the loop, the last one; nil if none failed
 }
 
@@ -70,8 +71,21 @@ func (c *Control) Operate(ctx context.Context, of reconcile.Command) (chosen []r
 // does not wait for the loop.
 func (c *Control) Holding() bool { return c.holding.Load() }
 
-// SetHolding sets what Holding reports. Only the loop may call it.
-func (c *Control) SetHolding(holding bool) { c.holding.Store(holding) }
+// Broken returns the changes that are held since they break clients (B.46). It does not wait for the loop.
+func (c *Control) Broken() []reconcile.Hold {
+	if all := c.broken.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// setHolds sets what Holding and Broken return. Only the loop may call it.
+func (c *Control) setHolds(holding bool, broken []reconcile.Hold) {
+	c.holding.Store(holding)
+	if len(broken)+len(c.Broken()) > 0 {
+		c.broken.Store(&broken)
+	}
+}
 
 // Failure returns why the last stream of the loop failed, or the attempt to open one; nil if none has. It does not wait
 // for the loop.

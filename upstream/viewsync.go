@@ -49,6 +49,7 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
 	cfg := reconcile.Config{
 		Hold: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait, Counts: &s.counters.Counts, Logger: log,
+		Check: s.cfg.Check,
 	}
 	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
 	from := w.Source() // of a view that was restored, what the snapshot says (B.42)
@@ -81,7 +82,7 @@ func (v *viewSync) run(ctx context.Context) {
 		now := time.Now()
 		next := v.act(ctx, now)
 		v.flushLists(now)
-		v.control.SetHolding(v.group.Busy() || v.reports.Busy())
+		v.control.setHolds(v.group.Busy() || v.reports.Busy(), v.group.Broken())
 		if !next.IsZero() {
 			timer.Reset(until(next))
 		}

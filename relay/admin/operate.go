@@ -31,8 +31,8 @@ type Holds struct {
 	Warning string `json:"warning,omitempty"`
 }
 
-// A Hold is a set of suspect removals. The relay does not send them to clients until a second look at the origin, or an
-// operator, confirms them.
+// A Hold is a set of changes that the relay does not send to clients: suspect removals, until a second look at the origin or an
+// operator confirms them, or changes that break clients, until they no longer do or an operator releases them.
 type Hold struct {
 	Origin  string `json:"origin"`
 	Group   string `json:"group,omitempty"` // empty for a directory, which is the same for all groups
@@ -42,6 +42,11 @@ type Hold struct {
 	// Names are the first resources by name, at most MaxHoldNames.
 	Names []string `json:"names"`
 
+	// Broken reports that clients could not use what is served after the changes (TENDER_VALIDATE=hold). Reasons are why, one
+	// for each of Names.
+	Broken  bool     `json:"broken,omitempty"`
+	Reasons []string `json:"reasons,omitempty"`
+
 	// Since is when the hold began. Until is when the second look begins; it is absent once that has begun.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
@@ -50,7 +55,7 @@ type Hold struct {
 	// resources of clients that report only a version.
 	Reported bool `json:"reported,omitempty"`
 
-	// Discarded reports that an operator discarded the removal: the resources stay until the origin mentions them.
+	// Discarded reports that an operator discarded the changes: the resources stay until the origin mentions them.
 	Discarded bool `json:"discarded,omitempty"`
 }
 

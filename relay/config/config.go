@@ -93,7 +93,7 @@ type Config struct {
 	WildcardLinger  time.Duration `env:"WILDCARD_LINGER"`
 	MaxLingering    int           `env:"MAX_UNUSED_NAMES"`
 
-	// Validate is ValidateOff or ValidateWarn. StaticClusters are patterns of names of clusters that clients have from
+	// Validate is ValidateOff, ValidateWarn or ValidateHold. StaticClusters are patterns of names of clusters that clients have from
 	// their bootstrap.
 	Validate       string   `env:"VALIDATE"`
 	StaticClusters []string `env:"STATIC_CLUSTERS"`
@@ -194,6 +194,7 @@ type Config struct {
 // Values of [Config.Validate].
 const (
 	ValidateWarn = "warn" // findings are shown
+	ValidateHold = "hold" // and changes that break clients are held
 	ValidateOff  = "off"  // resources are not checked
 )
 

@@ -14,13 +14,14 @@ const (
 	Undecodable Kind = "undecodable"       // the bytes are no message of the type
 	Missing     Kind = "missing_reference" // it names a resource that does not exist
 	Removed     Kind = "removed_reference" // it names a resource that the origin has removed
+	Held        Kind = "held_change"       // a change is not distributed, since clients could not use the result
 	Invalid     Kind = "invalid"           // a generated validator refuses a value
 	Unknown     Kind = "unknown"           // a field or an enum value that this version does not know
 	Unchecked   Kind = "unchecked"         // it is too large, or nested too deeply, to be checked
 )
 
 // Kinds are all kinds, the most serious first.
-var Kinds = []Kind{Undecodable, Missing, Removed, Invalid, Unknown, Unchecked}
+var Kinds = []Kind{Undecodable, Missing, Removed, Held, Invalid, Unknown, Unchecked}
 
 // Breaks reports whether a client cannot use the resource as it is. The other kinds may be a matter of versions.
 func (k Kind) Breaks() bool { return k == Undecodable || k == Missing || k == Removed }

@@ -3,6 +3,7 @@ package lint
 import (
 	"cmp"
 	"context"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -109,8 +110,8 @@ func (l *Linter) publish() {
 	l.results = results
 }
 
-// inspect returns the facts of a resource.
-func (l *Linter) inspect(r *wire.Resource) *Facts {
+// Facts returns the facts of a resource. It may be called from any goroutine.
+func (l *Linter) Facts(r *wire.Resource) *Facts {
 	if facts, is := l.cached.Get(r.Digest); is {
 		return facts
 	}
@@ -118,6 +119,24 @@ func (l *Linter) inspect(r *wire.Resource) *Facts {
 	l.cached.Add(r.Digest, facts)
 	l.checked.Add(1)
 	return facts
+}
+
+// Clusters yields the clusters that have to exist for a resource to work: not those that clients have by themselves, nor
+// those whose name is a URL, which may be of any origin. It returns nil if there are none.
+func (l *Linter) Clusters(facts *Facts) iter.Seq[string] {
+	needs := func(r Reference) bool {
+		return r.TypeURL == wire.ClusterType && r.ByWildcard() && !l.cfg.Static.Match(r.Name)
+	}
+	if !slices.ContainsFunc(facts.References, needs) {
+		return nil
+	}
+	return func(yield func(string) bool) {
+		for _, r := range facts.References {
+			if needs(r) && !yield(r.Name) {
+				return
+			}
+		}
+	}
 }
 
 // InspectBounded is Inspect for a resource of any origin: one that is larger than 1 MiB is not decoded.
@@ -186,8 +205,27 @@ func (l *Linter) Report() Report {
 			findings = append(findings, GroupFinding{r.group, finding})
 		}
 	}
-	slices.SortFunc(findings, func(a, b GroupFinding) int { return cmp.Or(a.Compare(b.Finding), cmp.Compare(a.Group, b.Group)) })
+	slices.SortFunc(findings, GroupFinding.compare)
 	return Report{Checked: l.checked.Load(), Counts: total(counts), Findings: slices.Compact(findings)}
+}
+
+// Add adds findings that were found elsewhere.
+func (r *Report) Add(more ...GroupFinding) {
+	for _, f := range more {
+		is := func(c Count) bool { return c.TypeURL == f.TypeURL && c.Kind == f.Kind }
+		i := slices.IndexFunc(r.Counts, is)
+		if i < 0 {
+			i = len(r.Counts)
+			r.Counts = append(r.Counts, Count{TypeURL: f.TypeURL, Kind: f.Kind})
+		}
+		r.Counts[i].Number++
+	}
+	r.Findings = append(r.Findings, more...)
+	slices.SortFunc(r.Findings, GroupFinding.compare)
+}
+
+func (f GroupFinding) compare(o GroupFinding) int {
+	return cmp.Or(f.Compare(o.Finding), cmp.Compare(f.Group, o.Group))
 }
 
 // total sums counts over groups, in order.

@@ -107,7 +107,7 @@ func (f *followed) inspect(at place, e *cache.Entry) (looked bool) {
 		f.keep(at, none)
 		return false
 	}
-	f.keep(at, f.linter.inspect(e.Resource))
+	f.keep(at, f.linter.Facts(e.Resource))
 	return true
 }
 

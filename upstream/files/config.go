@@ -25,6 +25,9 @@ type Config struct {
 	// HoldExplicit holds them back also if the files that had the resources are there, and lack them.
 	HoldExplicit bool
 
+	// Check has changes held that break clients (B.46). Nil holds none.
+	Check reconcile.Checker
+
 	// Poll is how often the directory is read where no event tells of a change. Zero
 	// means 10s.
 	Poll time.Duration
@@ -43,6 +46,7 @@ type Config struct {
 func (c *Config) reconcile() reconcile.Config {
 	return reconcile.Config{
 		Hold: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
+		Check: c.Check, Whole: true,
 		Logger: c.Logger.With(slog.String("dir", c.Dir)),
 	}
 }

@@ -30,6 +30,14 @@ func (v originView) Operate(c reconcile.Command) []reconcile.Hold {
 // Status returns the state of the files at the last read.
 func (f *Origin) Status() Status { return *f.standing.Load() }
 
+// Broken returns the changes that are held since they break clients (B.46).
+func (f *Origin) Broken() []reconcile.Hold {
+	if all := f.broken.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
 // Held returns the number of resources whose removal is held back.
 func (f *Origin) Held() int { return int(f.cfg.counts.Holding.Load()) }
 
@@ -42,7 +50,10 @@ func (f *Origin) Stats() upstream.Stats {
 // Operate carries out a command about the removals that are held back, and those that were discarded, and returns which
 // it is about. What is discarded is served until a file has it again.
 func (f *Origin) Operate(ctx context.Context, c reconcile.Command) (chosen []reconcile.Hold) {
-	f.do(ctx, func(r *reader) { chosen = r.group.Operate(c, time.Now()) })
+	f.do(ctx, func(r *reader) {
+		chosen = r.group.Operate(c, time.Now())
+		r.publishBroken()
+	})
 	return chosen
 }
 

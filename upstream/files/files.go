@@ -43,7 +43,8 @@ import (
 type Origin struct {
 	cfg      Config
 	known    chan struct{}
-	standing *atomic.Pointer[Status] // written by the reader
+	standing *atomic.Pointer[Status]           // written by the reader
+	broken   *atomic.Pointer[[]reconcile.Hold] // likewise
 
 	// lead holds the reader while it is not in use. Its state belongs to the goroutine that takes it out.
 	lead chan *reader
@@ -82,7 +83,7 @@ func Open(cfg Config) (*Origin, error) {
 	}
 	r := newReader(&cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Origin{cfg: cfg, known: r.settled, standing: &r.standing, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
+	f := &Origin{cfg: cfg, known: r.settled, standing: &r.standing, broken: &r.broken, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
 	f.lead <- r
 	f.newest.Store(&publication{superseded: make(chan struct{})})
 	return f, nil

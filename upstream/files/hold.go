@@ -24,7 +24,8 @@ type reader struct {
 	sets    map[string]*set // by type URL
 	trouble string          // the error of the directory itself that was logged last
 
-	standing atomic.Pointer[Status] // for any goroutine
+	standing atomic.Pointer[Status]           // for any goroutine
+	broken   atomic.Pointer[[]reconcile.Hold] // likewise
 
 	settled chan struct{} // closed once known is set, or there was no file
 	known   bool          // some file was good; until then, clients wait
@@ -118,6 +119,7 @@ func (r *reader) admit(found sets, vanished map[string]map[string]struct{}, empt
 		s.Take(u, now)
 	}
 	next = r.group.Decide(now)
+	r.publishBroken()
 	for typeURL, set := range r.serving {
 		if before := was[typeURL]; before != nil && before != set && before.equal(set) {
 			r.serving[typeURL] = before // it was put there by Apply
@@ -127,6 +129,12 @@ func (r *reader) admit(found sets, vanished map[string]map[string]struct{}, empt
 		r.log.Info("no removal is held back any more", slog.String("dir", r.dir))
 	}
 	return next
+}
+
+// publishBroken publishes the changes that are held since they break clients.
+func (r *reader) publishBroken() {
+	all := r.group.Broken()
+	r.broken.Store(&all)
 }
 
 // infer infers which of the missing resources are removed, and returns the names whose removal the files state.

@@ -59,7 +59,7 @@ func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 func (r *reader) kept() sets {
 	all := make(sets)
 	for _, hold := range r.group.Operate(reconcile.Command{}, time.Now()) {
-		if !hold.Discarded {
+		if !hold.Discarded || hold.Broken {
 			continue
 		}
 		set := &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}

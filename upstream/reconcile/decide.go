@@ -16,15 +16,17 @@ func (s *Set) decide(now time.Time) (removed bool) {
 	if s.count(held) == 0 {
 		s.until = time.Time{}
 	}
+	mended := s.mend(now)
 	if len(s.byName) == 0 || s.Asking() || !s.Confirmed(now) {
-		return false
+		return mended
 	}
-	n := s.remove(s.look(now).judge())
+	l := s.look(now)
+	n := s.remove(l.withhold(l.judge()))
 	if n > 0 {
 		s.group.cfg.Logger.Info("removed resources that the origin no longer has",
 			slog.String("type_url", s.TypeURL), slog.Int("removed", n))
 	}
-	return n > 0
+	return n > 0 || mended
 }
 
 // judge decides on what is suspect or held in a set that is complete, and returns what is to be removed: what the
@@ -52,7 +54,7 @@ func (l look) judge() (u wire.Update) {
 // remove carries out removals, and returns how many there are.
 func (s *Set) remove(u wire.Update) (n int) {
 	if n = len(u.Removed) + len(u.Resources); n > 0 {
-		s.content.Apply(u)
+		s.apply(u)
 		s.group.cfg.Counts.Applied.Add(int64(n))
 	}
 	return n
@@ -62,49 +64,67 @@ func (s *Set) remove(u wire.Update) (n int) {
 func (s *Set) release(discarded bool) {
 	var u wire.Update
 	s.takeOut(&u, func(_ string, as removal) bool { return (as.state == kept) == discarded })
-	s.group.cfg.Logger.Warn("an operator released removals: the resources are removed",
-		slog.String("type_url", s.TypeURL), slog.Int("removed", s.remove(u)))
+	s.group.cfg.Logger.Warn("an operator released held changes: clients receive them",
+		slog.String("type_url", s.TypeURL), slog.Int("changes", s.remove(u)))
 }
 
-// discard keeps the resources whose removal waits.
+// discard keeps the resources of which a change waits.
 func (s *Set) discard() {
-	n := s.turn(held, kept) + s.turn(suspected, kept)
+	n := s.turn(held, kept) + s.turn(suspected, kept) + s.turn(breaking, kept)
 	s.group.cfg.Counts.Discarded.Add(int64(n))
-	s.group.cfg.Logger.Warn("an operator discarded removals: the resources stay until the origin mentions them",
+	s.group.cfg.Logger.Warn("an operator discarded held changes: the resources stay until the origin changes them again",
 		slog.String("type_url", s.TypeURL), slog.Int("kept", n))
 }
 
-// alarm logs now and then that removals are still held, and returns when to look again.
+// alarm logs now and then that changes are still held, and returns when to look again.
 func (s *Set) alarm(now time.Time) (next time.Time) {
-	n := s.count(held)
+	n, broken := s.count(held), s.count(breaking)
+	if broken > 0 {
+		next = s.mendedAsOf.until
+		if !now.Before(s.brokenAlarmAt) {
+			s.brokenAlarmAt = now.Add(alarmEvery)
+			s.logBreaking("changes are still held: tender release sends them, tender discard keeps the resources", broken)
+		}
+	}
 	if n == 0 {
-		return time.Time{}
+		return next
 	}
 	if !now.Before(s.alarmAt) {
 		s.alarmAt = now.Add(alarmEvery)
 		s.group.cfg.Logger.Warn("removals are still held back: tender release carries them out, tender discard keeps the resources",
 			slog.String("type_url", s.TypeURL), slog.Int("held", n), slog.Time("since", s.since))
 	}
-	if s.looking {
-		return s.alarmAt
+	next = Earlier(next, s.alarmAt)
+	if !s.looking {
+		next = Earlier(next, s.until)
 	}
-	return Earlier(s.alarmAt, s.until)
+	return next
 }
 
 // holds returns what waits, and what an operator had kept.
 func (s *Set) holds(now time.Time) []Hold {
+	const keptBroken = breaking + 1
 	holds := []Hold{
-		held:      {Since: s.since, Until: s.until},
-		suspected: {Until: s.undecidedUntil(now), Unconfirmed: true},
-		kept:      {Discarded: true},
+		held:       {Since: s.since, Until: s.until},
+		suspected:  {Until: s.undecidedUntil(now), Unconfirmed: true},
+		kept:       {Discarded: true},
+		breaking:   {Broken: true},
+		keptBroken: {Broken: true, Discarded: true},
 	}
 	if s.looking {
 		holds[held].Until = time.Time{}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
-		h := &holds[s.byName[name].state]
+		as := s.byName[name]
+		if as.state == kept && as.broken != "" {
+			as.state = keptBroken
+		}
+		h := &holds[as.state]
 		h.TypeURL, h.Reported = s.TypeURL, s.group.cfg.Reported
 		h.Names = append(h.Names, name)
+		if h.Broken {
+			h.Reasons, h.Since = append(h.Reasons, as.broken), Earlier(h.Since, as.at)
+		}
 	}
 	return slices.DeleteFunc(holds, func(h Hold) bool { return len(h.Names) == 0 })
 }

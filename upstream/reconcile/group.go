@@ -26,13 +26,32 @@ func (g *Group) Close() {
 
 // count counts what is held, in the group and in its Counts.
 func (g *Group) count() {
-	n := 0
+	n, breaks := 0, 0
 	for s := range g.busy {
 		n += s.count(held)
+		breaks += s.count(breaking)
 	}
 	g.cfg.Counts.Holding.Add(int64(n - g.holding))
 	g.holding = n
+	if breaks != g.listed {
+		g.broken, g.listed = g.listBroken(), breaks
+	}
 }
+
+// listBroken returns the changes that are held since they break clients, as they are sent.
+func (g *Group) listBroken() (all []Hold) {
+	sets := g.inOrder()
+	slices.Reverse(sets)
+	for _, s := range sets {
+		if s.count(breaking) > 0 {
+			all = append(all, slices.DeleteFunc(s.holds(time.Time{}), func(h Hold) bool { return !h.Broken || h.Discarded })...)
+		}
+	}
+	return all
+}
+
+// Broken returns the changes that are held since they break clients. The slice is never modified.
+func (g *Group) Broken() []Hold { return g.broken }
 
 // Busy reports whether there are resources that the origin seems to have removed.
 func (g *Group) Busy() bool { return len(g.busy) > 0 }

@@ -6,12 +6,17 @@ import (
 	"time"
 )
 
-// A Hold is removals that the origin may not have meant and that no client has been told of (B.15).
+// A Hold is changes of resources that wait and that no client has received: removals that the origin may not have meant (B.15),
+// or changes that break clients (B.46).
 type Hold struct {
 	TypeURL string
 	Names   []string // in order
 
-	// Since is when the removals were held. Until is when they are decided; zero if that has begun, or
+	// Broken reports that clients could not use what is served after the changes. Reasons has why, for each name.
+	Broken  bool
+	Reasons []string
+
+	// Since is when the first change was held. Until is when they are decided; zero if that has begun, or
 	// has to wait for the origin.
 	Since, Until time.Time
 

@@ -16,14 +16,21 @@ const (
 	held      state = iota // too many to be believed; until a second look or an operator decides
 	suspected              // undecided: until the set is complete, or as long as something held needs it
 	kept                   // by an operator, until the origin mentions it
+	breaking               // clients could not use what is served then (TENDER_VALIDATE=hold)
 )
 
-// A removal is a resource that an origin seems to have removed.
+// A removal is a resource that an origin seems to have removed, or an update of one that has to wait.
 type removal struct {
 	state state
 
-	// emptied takes the place of an assignment that had endpoints; nil if nothing does.
-	emptied *wire.Resource
+	// replacement takes the place of the resource; nil if nothing does. It is an assignment without endpoints, or a resource
+	// that clients cannot use.
+	replacement *wire.Resource
+
+	// broken is why clients could not use what is served without the resource as it is; empty if they could. At is since when
+	// the change is held for that.
+	broken string
+	at     time.Time
 
 	stated bool                // the origin stated it, it was not inferred
 	reason *wire.ResourceError // that the origin gave; nil if it gave none
@@ -38,8 +45,14 @@ type removals struct {
 	unproven bool // some of those that are suspected were inferred without a control
 
 	since, until, alarmAt time.Time // of those that are held
+	brokenAlarmAt         time.Time // of those that break clients
 	looking               bool      // the second look has begun
 	looks                 int       // that have
+}
+
+// holdsUpdate reports whether an update was held since clients could not use it.
+func (as removal) holdsUpdate(r *wire.Resource) bool {
+	return as.broken != "" && as.replacement != nil && as.replacement.SameContent(r)
 }
 
 // count returns how many there are in a state.
@@ -71,8 +84,8 @@ func (r *removals) takeOut(u *wire.Update, chosen func(name string, as removal) 
 			continue
 		}
 		delete(r.byName, name)
-		if as.emptied != nil {
-			u.Resources = append(u.Resources, as.emptied)
+		if as.replacement != nil {
+			u.Resources = append(u.Resources, as.replacement)
 		} else {
 			u.Removed = append(u.Removed, name)
 		}

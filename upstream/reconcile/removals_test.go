@@ -326,12 +326,12 @@ func TestH02_TheSameEmptyAssignmentAgain(t *testing.T) {
 	f := newFake(wire.EndpointType, slog.DiscardHandler, "a")
 	empty, other := assignment(t, "a", 0), assignment(t, "a", 0)
 	other.Digest[0]++
-	f.suspect("a", removal{emptied: empty}, false)
+	f.suspect("a", removal{replacement: empty}, false)
 	f.discard()
 	for _, tt := range []struct {
 		as   removal
 		want string
-	}{{removal{emptied: empty}, "kept a"}, {removal{emptied: other}, "suspected a"}} {
+	}{{removal{replacement: empty}, "kept a"}, {removal{replacement: other}, "suspected a"}} {
 		f.suspect("a", tt.as, false)
 		f.want(t, "said again", epoch, tt.want)
 	}
@@ -340,7 +340,7 @@ func TestH02_TheSameEmptyAssignmentAgain(t *testing.T) {
 		t.Error("the empty assignment is not served")
 	}
 	f.Keep("a")
-	f.suspect("a", removal{emptied: empty}, false)
+	f.suspect("a", removal{replacement: empty}, false)
 	f.want(t, "kept without content", epoch, "suspected a")
 	f.discard()
 	f.suspect("a", removal{}, false)

@@ -47,6 +47,8 @@ type Set struct {
 	earlier bool  // the set held something when its stream began
 	fresh   names // new resources that are there still, if so, until the set is complete
 	added   int   // new resources in the last response since it is
+
+	mendedAsOf asOf // when held changes that break clients were last looked at
 }
 
 // Config says how a group decides.
@@ -63,6 +65,12 @@ type Config struct {
 	// Reported says that the sets are what returning clients report (Hold.Reported).
 	Reported bool
 
+	// Check has changes held that break clients; nil holds none.
+	Check Checker
+
+	// Whole says that each set has all resources of its type that there are, whatever the origin is asked for.
+	Whole bool
+
 	Counts *Counts
 	Logger *slog.Logger
 }
@@ -76,6 +84,11 @@ type Group struct {
 	sets    map[string]map[*Set]struct{} // by type URL
 	busy    map[*Set]struct{}            // those with something to decide
 	holding int                          // what of Counts.Holding is of this group
+	broken  []Hold                       // changes that break clients; never modified
+	listed  int                          // changes in broken; -1 if others are held now
+
+	changes int   // that sets have applied
+	usage   usage // of clusters
 }
 
 // NewGroup returns a group without sets.
@@ -169,7 +182,7 @@ func (s *Set) Begin(told func(name string) bool, resumed, silence bool, now time
 		s.Progress.told = now
 	}
 	s.earlier, s.fresh, s.added = s.content.Count() > 0, nil, 0
-	maps.DeleteFunc(s.byName, func(_ string, as removal) bool { return as.state == suspected })
+	maps.DeleteFunc(s.byName, func(_ string, as removal) bool { return as.state == suspected || as.state == breaking })
 	s.unproven, s.looking = false, s.looking && !resumed
 }
 
@@ -178,7 +191,7 @@ func (s *Set) Restart(told func(name string) bool, now time.Time) {
 	s.unmentioned = unmentioned{began: now, foreign: s.unmentioned.foreign}
 	for name := range s.content.Names() {
 		switch {
-		case s.byName[name].state == kept:
+		case s.byName[name].state == kept && s.byName[name].broken == "":
 		case told != nil && told(name):
 			put(&s.unmentioned.told, name, struct{}{})
 		default:
@@ -205,7 +218,7 @@ func (s *Set) Foreign() names { return s.unmentioned.foreign }
 func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) {
 	fails := u.Fails(s.whole)
 	l := s.look(now)
-	if c = l.grow(l.screen(u)); !fails {
+	if c = l.grow(l.withhold(l.screen(u))); !fails {
 		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
 	}
 	m, count := &s.unmentioned, s.unmentioned.count()
@@ -215,7 +228,11 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) 
 	if len(m.told) > 0 && c.Same > 0 && s.whole != "" { // an origin answers for each name that it is asked for
 		ignores = s.Distrust(now)
 	}
+	withheld := s.withheldForeign()
 	m.mentions(u)
+	for name := range withheld { // what is served is of the other origin still
+		put(&m.foreign, name, struct{}{})
+	}
 	// An origin may say for ever of what it has mentioned that it lives on. That the set as a whole failed
 	// says nothing about its members.
 	if m.count() < count || c.Changed > 0 || m.last.IsZero() && !fails {
@@ -293,6 +310,8 @@ func (l look) screen(u wire.Update) wire.Update {
 		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
 			waiting[name] = struct{}{}
 			s.suspect(name, removal{stated: true}, l.repeats(name))
+		case s.byName[name].replacement != nil && s.byName[name].broken != "":
+			delete(s.byName, name) // what was to replace it is gone too
 		}
 	}
 	u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
@@ -310,10 +329,12 @@ func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
 	for _, res := range resources {
 		if isEmptyAssignment(res) && l.waits(res.Name) && hasEndpoints(s.content.Get(res.Name)) { // what is needed is found by a search
 			emptied = append(emptied, res)
-			s.suspect(res.Name, removal{emptied: res, stated: true}, l.repeats(res.Name))
+			s.suspect(res.Name, removal{replacement: res, stated: true}, l.repeats(res.Name))
 			continue
 		}
-		s.Mention(res.Name, l.now)
+		if as := s.byName[res.Name]; as.broken == "" || res.HasBody() && !as.holdsUpdate(res) {
+			s.Mention(res.Name, l.now)
+		}
 	}
 	if len(emptied) == 0 {
 		return resources
@@ -364,7 +385,7 @@ func (l look) grow(u wire.Update) cache.Change {
 			}
 		}
 	}
-	c := s.content.Apply(u)
+	c := s.apply(u)
 	for _, name := range absent {
 		if s.content.Get(name) != nil { // it may be wanted by nobody
 			put(&s.fresh, name, struct{}{})
@@ -408,11 +429,13 @@ func (s *Set) Keep(name string) { s.record(name, removal{state: kept}) }
 func (s *Set) suspect(name string, as removal, repeats bool) {
 	old, is := s.byName[name]
 	as.state = suspected
-	switch repeats = repeats || as.emptied != nil && old.emptied != nil && as.emptied.SameContent(old.emptied); {
+	switch repeats = repeats || as.replacement != nil && old.replacement != nil && as.replacement.SameContent(old.replacement); {
 	case is && old.state == held:
 		as.state, as.stated, as.again, as.reason = held, as.stated || old.stated, s.looks, old.reason
 	case old.state == kept && repeats:
 		return
+	case old.state == breaking && old.replacement == nil && as.replacement == nil:
+		return // the removal is held already
 	}
 	s.record(name, as)
 }

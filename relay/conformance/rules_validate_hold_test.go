@@ -1,0 +1,190 @@
+package conformance_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/lint"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// holdBroken has a relay hold changes that break clients.
+const holdBroken = "TENDER_VALIDATE=hold"
+
+// A holdWorld is a relay that holds changes, and a client that subscribes as an Envoy does.
+type holdWorld struct {
+	t *testing.T
+	o *relaytest.Origin
+	r *running
+	c *relaytest.Client
+}
+
+// holdEach runs a test for each variant that the client and the origin may speak. Routes lead to a cluster at first.
+func holdEach(t *testing.T, f func(w *holdWorld)) {
+	t.Parallel()
+	for _, origin := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		t.Run("origin="+origin.String(), func(t *testing.T) {
+			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+				o.Change(func(b *relaytest.Behaviour) { b.SotW = origin == relaytest.SotW })
+				o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
+				w := &holdWorld{t: t, o: o, r: start(t, o, operated, holdBroken)}
+				w.c = routed(w.r, relaytest.ClientOptions{Variant: v})
+				w.wants("at first", "a", "a")
+				f(w)
+			})
+		})
+	}
+}
+
+// wants waits, and fails the test unless the client has these clusters, separated by spaces, and a route to this one, and
+// the relay reports these findings.
+func (w *holdWorld) wants(when, clusters, route string, findings ...string) {
+	w.t.Helper()
+	time.Sleep(20 * time.Second) // in a bubble
+	synctest.Wait()
+	s := w.c.State()
+	if got := strings.Join(s.Names(relaytest.ClusterType), " "); got != clusters {
+		w.t.Errorf("%s: the client has the clusters %q, want %q", when, got, clusters)
+	}
+	if s.Digest(relaytest.RouteType, "r") != relaytest.DigestOf(relaytest.Route("r", []string{"*"}, route)) {
+		w.t.Errorf("%s: the client does not have the route to %s", when, route)
+	}
+	if got := findingsOf(w.t, w.r); !slices.Equal(got, findings) {
+		w.t.Errorf("%s: findings %q, want %q", when, got, findings)
+	}
+}
+
+// holdsChange reports whether the status says that a change of a resource is held.
+func holdsChange(s admin.Status, name string) bool {
+	return slices.ContainsFunc(s.Validation.Findings, func(f admin.Finding) bool { return f.Kind == lint.Held && f.Name == name })
+}
+
+// routeTo has the origin change where the route leads to.
+func (w *holdWorld) routeTo(cluster string) { w.o.Put(relaytest.Route("r", []string{"*"}, cluster)) }
+
+// holds returns the holds of the relay.
+func (w *holdWorld) holds() []admin.Hold {
+	w.t.Helper()
+	return get[admin.Holds](w.t, w.r, "/api/v1/holds").Holds
+}
+
+// TestB46_ClientsKeepTheLastGood: while a route names a cluster that does not exist, clients keep the route before; while a
+// route names a cluster, clients keep the cluster. Both go on as soon as they can.
+func TestB46_ClientsKeepTheLastGood(t *testing.T) {
+	holdEach(t, func(w *holdWorld) {
+		w.routeTo("b")
+		w.wants("a route to nowhere", "a", "a", "held_change r")
+		held := w.holds()
+		if len(held) != 1 || !held[0].Broken || held[0].Names[0] != "r" || held[0].Reasons[0] != `names cluster "b", which does not exist` {
+			w.t.Errorf("holds %+v, want the update of r", held)
+		}
+		if _, text := ask(w.t, w.r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="held_change",type="rds"} 1`) {
+			w.t.Error("/metrics lacks the held change")
+		}
+		for _, view := range operate[admin.Scope, admin.Audits](w.t, w.r, "audit", admin.Scope{}).Views {
+			for _, of := range view.Types {
+				for _, d := range of.Differences {
+					if !d.Held {
+						w.t.Errorf("audit: %+v, want only differences that are held", d)
+					}
+				}
+			}
+		}
+		w.o.Put(relaytest.Cluster("b"))
+		w.wants("the cluster comes", "a b", "b")
+		w.o.Remove(relaytest.ClusterType, "b")
+		w.wants("a cluster that is named is removed", "a b", "b", "held_change b")
+		w.routeTo("a")
+		w.wants("the route leads elsewhere", "a", "a")
+	})
+}
+
+// TestB46_UndecodableUpdatesAreHeld while the cluster before can be decoded.
+func TestB46_UndecodableUpdatesAreHeld(t *testing.T) {
+	holdEach(t, func(w *holdWorld) {
+		before := w.c.State().Digest(relaytest.ClusterType, "a")
+		rubbish := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte{0x0a, 1, 'a', 0x22, 1, 0xff}} // connect_timeout is cut off
+		w.o.Set(relaytest.ClusterType, "a", rubbish, "rubbish")
+		w.wants("rubbish", "a", "a", "held_change a")
+		if w.c.State().Digest(relaytest.ClusterType, "a") != before {
+			w.t.Error("the client has other bytes than before")
+		}
+		w.o.Put(relaytest.Cluster("a", "elsewhere"))
+		w.wants("corrected", "a", "a")
+		if w.c.State().Digest(relaytest.ClusterType, "a") == before {
+			w.t.Error("the client still has the cluster of before")
+		}
+	})
+}
+
+// TestB46_ReleaseAndDiscard: an operator has clients receive what is held, or keep what they have.
+func TestB46_ReleaseAndDiscard(t *testing.T) {
+	holdEach(t, func(w *holdWorld) {
+		w.routeTo("b")
+		w.wants("a route to nowhere", "a", "a", "held_change r")
+		operate[admin.HoldScope, admin.Holds](w.t, w.r, "discard", admin.HoldScope{All: true})
+		w.wants("discarded", "a", "a")
+		if held := w.holds(); len(held) != 1 || !held[0].Broken || !held[0].Discarded {
+			w.t.Errorf("holds %+v, want one that was discarded", held)
+		}
+		w.routeTo("c")
+		w.wants("another one", "a", "a", "held_change r")
+		operate[admin.HoldScope, admin.Holds](w.t, w.r, "release", admin.HoldScope{All: true})
+		w.wants("released", "a", "c", "missing_reference r")
+		w.routeTo("a")
+		w.wants("corrected", "a", "a")
+	})
+}
+
+// TestB46_HoldingSurvivesARestart: the snapshot has the last good state, and the change is held again when the origin sends it.
+func TestB46_HoldingSurvivesARestart(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
+		for _, other := range []string{"v", "w", "x", "y", "z"} { // so that one removal is not a large part
+			r.o.Put(relaytest.Cluster(other))
+		}
+		w := &holdWorld{t: t, o: r.o, r: r.running, c: routed(r.running, relaytest.ClientOptions{Variant: v})}
+		w.wants("at first", "a v w x y z", "a")
+		w.routeTo("b")
+		w.o.Remove(relaytest.ClusterType, "a")
+		w.wants("broken", "a v w x y z", "a", "held_change a", "held_change r")
+		for range 2 {
+			r.stop()
+			r.start()
+			w.r, w.c = r.running, routed(r.running, relaytest.ClientOptions{Variant: v})
+			w.wants("after a restart", "a v w x y z", "a", "held_change a", "held_change r")
+		}
+		w.o.Put(relaytest.Cluster("b"))
+		w.wants("mended", "b v w x y z", "b")
+	}, operated, holdBroken)
+}
+
+// TestB46_FilesAreHeld: of a directory, clients keep the last good state too.
+func TestB46_FilesAreHeld(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	route := func(cluster string) string {
+		return "resources: [{'@type': " + relaytest.RouteType + ", name: r, virtual_hosts: [{name: v, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: " + cluster + "}}]}]}]\n"
+	}
+	clusterFile(t, dir, "a.yaml", "a")
+	badWrite(t, dir, "r.yaml", route("a"))
+	r := startFiles(t, dir, operated, holdBroken)
+	c := routed(r, relaytest.ClientOptions{})
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a") && s.Has(relaytest.RouteType, "r") })
+	before := c.State().Digest(relaytest.RouteType, "r")
+	badWrite(t, dir, "r.yaml", route("b"))
+	awaitStatus(t, r, "held_change r", func(s admin.Status) bool { return holdsChange(s, "r") })
+	if c.State().Digest(relaytest.RouteType, "r") != before {
+		t.Error("the client has another route than before")
+	}
+	clusterFile(t, dir, "a.yaml", "a", "b")
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a", "b") && s.Digest(relaytest.RouteType, "r") != before })
+	awaitStatus(t, r, "nothing held", func(s admin.Status) bool { return !holdsChange(s, "r") })
+}
