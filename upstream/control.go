@@ -18,7 +18,7 @@ type Control struct {
 	calls  chan func(Controlled)
 	ended  chan struct{}
 
-	holding atomic.Bool             // removals are held back, or were discarded
+	holding atomic.Bool // removals are held back, or were discarded
 	broken  atomic.Pointer[[]reconcile.Hold]
 	failure atomic.Pointer[Failure] // of a stream of the loop, the last one; nil if none failed
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -181,9 +182,14 @@ func TestB46_AClusterThatIsNamedStays(t *testing.T) {
 	h.clusters.Infer(gone("c"), false)
 	h.group.Decide(h.now)
 	h.want(t, "a removal that was inferred", "b c | r=c s=c", "c: "+isUsed)
+	since := h.group.Broken()[0].Since
+	h.now = h.now.Add(time.Minute)
 	h.clusters.Infer(gone("c"), false) // as the next list does
 	h.group.Decide(h.now)
 	h.want(t, "inferred again", "b c | r=c s=c", "c: "+isUsed)
+	if again := h.group.Broken()[0].Since; again != since {
+		t.Errorf("inferred again: held since %v, want %v", again, since)
+	}
 	h.route("-r", "-s")
 	h.want(t, "nothing names it", "b |")
 }
@@ -217,6 +223,29 @@ func TestB46_OperatorsDecide(t *testing.T) {
 	h.want(t, "another update", "a b c | r=b")
 	h.group.Operate(Command{Do: Release, Discarded: true}, h.now)
 	h.want(t, "released after all", "b c | r=b")
+}
+
+// TestB46_ARemovedResourceHasNoUpdate: an error that says that the resource does not exist ends the hold of its update.
+func TestB46_ARemovedResourceHasNoUpdate(t *testing.T) {
+	h := newHouse("a")
+	h.route("r=a")
+	h.route("r=a b")
+	h.routes.Take(wire.Update{TypeURL: wire.RouteType, Errors: []*wire.ResourceError{wire.NewResourceError("r", codes.NotFound, "gone")}}, h.now)
+	if n := len(h.routes.applied.Errors); n != 1 {
+		t.Errorf("%d errors were applied, want that of r", n)
+	}
+}
+
+// TestB46_ADiscardedUpdateIsInDoubt on the next stream like anything else: the origin may have removed the resource.
+func TestB46_ADiscardedUpdateIsInDoubt(t *testing.T) {
+	h := newHouse("a")
+	h.route("r=a")
+	h.route("r=a b")
+	h.group.Operate(Command{Do: Discard}, h.now)
+	h.routes.begin(h.now, "r")
+	if h.routes.Covered() {
+		t.Error("the origin counts as having mentioned r on the new stream")
+	}
 }
 
 // TestB46_LargeRemovalsAreCountedApart: removals that wait for routes do not make others a large removal.
