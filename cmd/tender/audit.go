@@ -123,18 +123,17 @@ func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 }
 
 func describeDifference(d admin.Difference) string {
-	here, there := cmp.Or(d.Here, "none"), cmp.Or(d.There, "none")
+	here, there, held := cmp.Or(d.Here, "none"), cmp.Or(d.There, "none"), ""
+	if d.Held {
+		held = ", since the change is held back or was discarded: tender release"
+	}
 	switch d.Kind {
 	case upstream.MissingHere:
-		return "missing here: the origin has version " + there
+		return "missing here: the origin has version " + there + held
 	case upstream.MissingThere:
-		text := "missing there: the relay has version " + here
-		if d.Held {
-			text += ", whose removal is held back or discarded: tender release"
-		}
-		return text
+		return "missing there: the relay has version " + here + held
 	case upstream.OtherVersion:
-		return fmt.Sprintf("same content: version %s here, %s there", here, there)
+		return fmt.Sprintf("same content: version %s here, %s there%s", here, there, held)
 	}
-	return fmt.Sprintf("other content: version %s here, %s there", here, there)
+	return fmt.Sprintf("other content: version %s here, %s there%s", here, there, held)
 }

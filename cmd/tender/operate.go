@@ -18,10 +18,11 @@ import (
 // newReleaseCommand returns tender release.
 func newReleaseCommand(environ func() []string) *cobra.Command {
 	return newHoldCommand(environ, "release", "released", &cobra.Command{
-		Short: "Apply removals that a running relay holds back",
-		Long: "Release applies removals that a running relay holds back because an origin removed\n" +
-			"suspiciously many resources at once. Clients receive them now instead of after\n" +
-			"TENDER_MASS_DELETE_HOLD. Without a choice it prints what is held back.",
+		Short: "Send clients the changes that a running relay holds back",
+		Long: "Release has a running relay apply the changes that it holds back: removals, because an\n" +
+			"origin removed suspiciously many resources at once, and with TENDER_VALIDATE=hold\n" +
+			"changes that would break clients. Clients receive them now. Without a choice it prints\n" +
+			"what is held back.",
 		Example: "  tender release\n  tender release --type cds\n  tender release --origin default --group user_agent_name=envoy\n  tender release --all",
 	})
 }
@@ -29,16 +30,16 @@ func newReleaseCommand(environ func() []string) *cobra.Command {
 // newDiscardCommand returns tender discard.
 func newDiscardCommand(environ func() []string) *cobra.Command {
 	return newHoldCommand(environ, "discard", "discarded", &cobra.Command{
-		Short: "Keep resources whose removal a running relay holds back",
-		Long: "Discard has a running relay keep resources whose removal it holds back. It serves\n" +
-			"them until the origin updates or removes them by name; that they are missing from a\n" +
-			"response does not count. With TENDER_SNAPSHOT_DIR the decision survives a restart of\n" +
-			"the relay. Without a choice it prints what is held back.",
+		Short: "Keep resources of which a running relay holds back a change",
+		Long: "Discard has a running relay keep resources of which it holds back a removal or an\n" +
+			"update. It serves them until the origin updates or removes them by name; that they are\n" +
+			"missing from a response does not count. With TENDER_SNAPSHOT_DIR the decision about\n" +
+			"removals survives a restart of the relay. Without a choice it prints what is held back.",
 		Example: "  tender discard\n  tender discard --all",
 	})
 }
 
-// newHoldCommand completes a command that decides on removals that are held back.
+// newHoldCommand completes a command that decides on changes that are held back.
 func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Command) *cobra.Command {
 	var of admin.HoldScope
 	var fleet bool
@@ -92,6 +93,8 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		case done != "held back":
 		case h.Discarded:
 			state = "discarded: kept until the origin says something of them"
+		case h.Broken:
+			state = "held back until clients can use the result"
 		case h.Until.IsZero():
 			state = "held back, being checked again"
 		default:
@@ -105,6 +108,9 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 			names += ", …"
 		}
 		t.row(h.Origin, cmp.Or(h.Group, "all"), shortType(h.TypeURL), h.Count, ago(h.Since, now), state, names)
+		for i, reason := range h.Reasons[:min(len(h.Reasons), 3)] {
+			t.note("%s: %s", h.Names[i], reason)
+		}
 	}
 	return t.print(w)
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // runRelay runs a relay of an origin until the test ends, and has the commands find it.
-func runRelay(t *testing.T, origin string) *relaytest.Relay {
+func runRelay(t *testing.T, origin string, env ...string) *relaytest.Relay {
 	t.Helper()
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{"TENDER_ORIGIN=" + origin, "TENDER_ADMIN_LISTEN=127.0.0.1:0"}})
+	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, "TENDER_ORIGIN="+origin, "TENDER_ADMIN_LISTEN=127.0.0.1:0")})
 	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
 	return r
 }
@@ -80,6 +80,37 @@ func TestOperate(t *testing.T) {
 	await(t, "the frozen set", lines(21), get...)
 	must(t, exitOK, []string{"default changes are distributed"}, "thaw")
 	await(t, "the one cluster that is left", lines(1), get...)
+}
+
+// TestB46_CommandsAboutHeldChanges: an operator sees which changes would break clients and why, and sends them all the same.
+func TestB46_CommandsAboutHeldChanges(t *testing.T) {
+	dir := t.TempDir()
+	write := func(file, resource string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, file), []byte("resources: [{'@type': type.googleapis.com/envoy.config."+resource+"}]\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	route := func(cluster string) string {
+		return "route.v3.RouteConfiguration, name: r, virtual_hosts: [{name: v, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: " + cluster + "}}]}]"
+	}
+	write("a.yaml", "cluster.v3.Cluster, name: a")
+	write("r.yaml", route("a"))
+	r := runRelay(t, "file://"+dir, "TENDER_VALIDATE=hold")
+	get := []string{"get", "-a", r.Addrs()[0].String(), "rds", "r", "-o", "yaml"}
+	leads := func(to string) func(string) bool {
+		return func(stdout string) bool { return strings.Contains(stdout, "cluster: "+to) }
+	}
+	await(t, "the route", leads("a"), get...)
+	write("r.yaml", route("nowhere"))
+	await(t, "a hold", func(stdout string) bool {
+		return strings.Contains(stdout, "held back until clients can use the result")
+	}, "release")
+	must(t, exitUsage, []string{"rds", `r: names cluster "nowhere", which does not exist`}, "discard")
+	must(t, exitOK, []string{"held change", "1 change is HELD", `names cluster "nowhere"`}, "status")
+	await(t, "the route of before", leads("a"), get...)
+	must(t, exitOK, []string{"released", "rds"}, "release", "--type", "rds")
+	await(t, "the route to nowhere", leads("nowhere"), get...)
 }
 
 // TestH11_StatusNamesBadFiles: tender status says which files of a directory are bad, and where.

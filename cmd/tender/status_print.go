@@ -79,8 +79,15 @@ func (t *table) findings(v *admin.Validation) {
 	t.row()
 	t.row("FINDING", "TYPE", "NAME", "GROUP")
 	for _, f := range shown {
-		t.row(f.Kind.Text(), shortType(f.TypeURL), f.Name, f.Group)
+		t.row(f.Kind.Text(), shortType(f.TypeURL), f.Name, cmp.Or(f.Group, "all"))
 		t.note("%s", f.Detail)
+	}
+	if n := v.Held(); n > 0 {
+		what := "1 change is"
+		if n > 1 {
+			what = fmt.Sprint(n, " changes are")
+		}
+		t.note("%s HELD: clients could not use the result: tender release", what)
 	}
 	if n := all - len(shown); n > 0 {
 		t.note("and %d more, %d of all %d BREAK a resource: -o wide prints %d", n, breaking, all, admin.MaxFindings)

@@ -24,9 +24,9 @@ type FindingCount struct {
 	Count   int       `json:"count"`
 }
 
-// A Finding is something that is wrong with a resource that a node group is served.
+// A Finding is something that is wrong with a resource that a node group is served, or with a change that is held.
 type Finding struct {
-	Group   string    `json:"group"`
+	Group   string    `json:"group"` // empty for a held change of a directory, which is the same for all groups
 	TypeURL string    `json:"type_url"`
 	Name    string    `json:"name"`
 	Kind    lint.Kind `json:"kind"`
@@ -43,6 +43,19 @@ func NewValidation(mode string, r lint.Report) *Validation {
 		v.Findings = append(v.Findings, Finding{f.Group, f.TypeURL, f.Name, f.Kind, f.Detail})
 	}
 	return v
+}
+
+// Held returns how many changes are held since they break clients (TENDER_VALIDATE=hold). Of nil there are none.
+func (v *Validation) Held() (n int) {
+	if v == nil {
+		return 0
+	}
+	for _, c := range v.Counts {
+		if c.Kind == lint.Held {
+			n += c.Count
+		}
+	}
+	return n
 }
 
 // Number returns how many findings there are, and how many of them break a resource. Of nil there are none.

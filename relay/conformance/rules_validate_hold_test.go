@@ -185,6 +185,8 @@ func TestB46_FilesAreHeld(t *testing.T) {
 		t.Error("the client has another route than before")
 	}
 	clusterFile(t, dir, "a.yaml", "a", "b")
-	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a", "b") && s.Digest(relaytest.RouteType, "r") != before })
+	c.WaitState(t.Context(), func(s relaytest.State) bool {
+		return s.Has(streamCDS, "a", "b") && s.Digest(relaytest.RouteType, "r") != before
+	})
 	awaitStatus(t, r, "nothing held", func(s admin.Status) bool { return !holdsChange(s, "r") })
 }

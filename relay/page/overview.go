@@ -181,16 +181,22 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 	return alerts
 }
 
-// findingAlerts returns an alert if resources cannot be used: other findings may be a matter of versions.
-func findingAlerts(v *admin.Validation) []alert {
+// findingAlerts returns alerts if resources cannot be used or changes are held: other findings may be a matter of versions.
+func findingAlerts(v *admin.Validation) (alerts []alert) {
 	all, breaking := v.Number()
-	if breaking == 0 {
-		return nil
+	if breaking > 0 {
+		alerts = append(alerts, alert{
+			Class: "refused", Href: "#findings", Text: fmt.Sprintf("%s break%s a resource", plural(breaking, "finding"), ending(breaking)),
+			Note: "of " + plural(all, "finding") + " in all",
+		})
 	}
-	return []alert{{
-		Class: "refused", Href: "#findings", Text: fmt.Sprintf("%s break%s a resource", plural(breaking, "finding"), ending(breaking)),
-		Note: "of " + plural(all, "finding") + " in all",
-	}}
+	if held := v.Held(); held > 0 {
+		alerts = append(alerts, alert{
+			Class: "stale", Href: "#findings", Text: fmt.Sprintf("%s %s held: clients could not use the result", plural(held, "change"), are(held)),
+			Note: "to send them all the same:", Command: "tender release --all",
+		})
+	}
+	return alerts
 }
 
 func are(n int) string {

@@ -123,16 +123,16 @@ func get(p *Pages, path string) (code int, body string) {
 	return w.Code, w.Body.String()
 }
 
-// TestPages_Findings: the overview lists what failed validation, and alerts of what breaks a resource.
+// TestPages_Findings: the overview lists what failed validation, and alerts of what breaks a resource, and of changes that are held.
 func TestPages_Findings(t *testing.T) {
 	status := someStatus()
 	status.Validation = &admin.Validation{
-		Counts:   []admin.FindingCount{{Kind: lint.Missing, TypeURL: wire.RouteType, Count: 1}, {Kind: lint.Unknown, TypeURL: wire.RouteType, Count: 2}},
-		Findings: []admin.Finding{{Group: "envoy", TypeURL: wire.RouteType, Name: "a&b", Kind: lint.Missing, Detail: "names <x>"}},
+		Counts:   []admin.FindingCount{{Kind: lint.Missing, TypeURL: wire.RouteType, Count: 1}, {Kind: lint.Unknown, TypeURL: wire.RouteType, Count: 2}, {Kind: lint.Held, TypeURL: wire.ClusterType, Count: 1}},
+		Findings: []admin.Finding{{TypeURL: wire.ClusterType, Name: "c", Kind: lint.Held, Detail: "resources that are served name it"}, {Group: "envoy", TypeURL: wire.RouteType, Name: "a&b", Kind: lint.Missing, Detail: "names <x>"}},
 	}
 	p := newPages(t, &standIn{}, func() admin.Status { return status })
 	_, body := get(p, "/")
-	for _, want := range []string{"1 finding breaks a resource", "of 3 findings in all", "missing reference", `name=a%26b`, "names &lt;x&gt;"} {
+	for _, want := range []string{"1 finding breaks a resource", "of 4 findings in all", "1 change is held: clients could not use the result", "tender release --all", "held change", "missing reference", `name=a%26b`, "names &lt;x&gt;"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the overview lacks %q:\n%s", want, body)
 		}

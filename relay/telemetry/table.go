@@ -170,7 +170,7 @@ var table = []row{
 			put(float64(v.Checked))
 		}
 	}},
-	{"tender.validation.findings", sum, "{finding}", "type kind", "What is wrong with resources that are served now. The kind is undecodable, missing_reference, removed_reference (these three break a resource), invalid (a generated validator refuses a value), unknown (a field or an enum value) or unchecked (too large, or nested too deeply).", validationFindings},
+	{"tender.validation.findings", sum, "{finding}", "type kind", "Findings of validation now. The kind is undecodable, missing_reference, removed_reference (these three break a resource that is served), held_change (a change is held, since clients could not use the result), invalid (a generated validator refuses a value), unknown (a field or an enum value) or unchecked (too large, or nested too deeply).", validationFindings},
 
 	{"tender.client.connections", sum, "{connection}", "", "Connections of clients that are open.",
 		one(func(r *Reading) float64 { return float64(r.Server.Connections) })},

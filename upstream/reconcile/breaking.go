@@ -1,13 +1,13 @@
 package reconcile
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"log/slog"
 	"maps"
 	"time"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -169,23 +169,25 @@ func (l look) withhold(u wire.Update) wire.Update {
 	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
 		return e.NotFound() && e.Constraints == nil && l.withholdsRemoval(e.Name, e)
 	})
-	if n := s.count(breaking); n > before {
+	if s.count(breaking) > before {
 		s.brokenAlarmAt = l.now.Add(alarmEvery)
-		s.logBreaking("changes held: clients could not use the result", n)
+		s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelError, "changes held: clients could not use the result", s.breakingAttrs()...)
 	}
 	return u
 }
 
-// logBreaking logs how many changes are held since they would break clients, and one of them.
-func (s *Set) logBreaking(message string, n int) {
-	name, as := "", removal{}
-	for of, r := range s.byName {
-		if r.state == breaking && (name == "" || of < name) {
-			name, as = of, r
+// breakingAttrs returns attributes of a log line about the changes that are held since they would break clients: how many there
+// are, and the first one.
+func (s *Set) breakingAttrs() []slog.Attr {
+	first, as := "", removal{}
+	for name, r := range s.byName {
+		if r.state == breaking && (first == "" || name < first) {
+			first, as = name, r
 		}
 	}
-	s.group.cfg.Logger.Error(message, slog.String("type_url", s.TypeURL), slog.Int("held", n),
-		slog.String("name", name), slog.String("reason", as.broken))
+	return []slog.Attr{
+		slog.String("type_url", s.TypeURL), slog.Int("held", s.count(breaking)), slog.String("name", first), slog.String("reason", as.broken),
+	}
 }
 
 // withholdsUpdate reports whether an update of a resource has to wait, and records it then. Where nothing is served yet,
@@ -272,10 +274,4 @@ func (s *Set) withheldForeign() (all names) {
 		}
 	}
 	return all
-}
-
-// apply applies an update to what is served.
-func (s *Set) apply(u wire.Update) cache.Change {
-	s.group.changes++
-	return s.content.Apply(u)
 }

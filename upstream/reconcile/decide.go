@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"context"
 	"log/slog"
 	"maps"
 	"slices"
@@ -78,12 +79,13 @@ func (s *Set) discard() {
 
 // alarm logs now and then that changes are still held, and returns when to look again.
 func (s *Set) alarm(now time.Time) (next time.Time) {
-	n, broken := s.count(held), s.count(breaking)
-	if broken > 0 {
+	n := s.count(held)
+	if s.count(breaking) > 0 {
 		next = s.mendedAsOf.until
 		if !now.Before(s.brokenAlarmAt) {
 			s.brokenAlarmAt = now.Add(alarmEvery)
-			s.logBreaking("changes are still held: tender release sends them, tender discard keeps the resources", broken)
+			s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn,
+				"changes are still held: tender release sends them, tender discard keeps the resources", s.breakingAttrs()...)
 		}
 	}
 	if n == 0 {

@@ -213,34 +213,6 @@ func (s *Set) Covered() bool { return s.unmentioned.count() == 0 }
 // versions mean nothing to that.
 func (s *Set) Foreign() names { return s.unmentioned.foreign }
 
-// Take applies an update, but for the removals that must wait. It reports whether the update showed that the origin
-// does not look at what it was told is held.
-func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) {
-	fails := u.Fails(s.whole)
-	l := s.look(now)
-	if c = l.grow(l.withhold(l.screen(u))); !fails {
-		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
-	}
-	m, count := &s.unmentioned, s.unmentioned.count()
-	if count+len(m.foreign) == 0 {
-		return c, false
-	}
-	if len(m.told) > 0 && c.Same > 0 && s.whole != "" { // an origin answers for each name that it is asked for
-		ignores = s.Distrust(now)
-	}
-	withheld := s.withheldForeign()
-	m.mentions(u)
-	for name := range withheld { // what is served is of the other origin still
-		put(&m.foreign, name, struct{}{})
-	}
-	// An origin may say for ever of what it has mentioned that it lives on. That the set as a whole failed
-	// says nothing about its members.
-	if m.count() < count || c.Changed > 0 || m.last.IsZero() && !fails {
-		m.last = now
-	}
-	return c, ignores
-}
-
 // Distrust has it that the origin does not look at what it was told is held, if these are its first answers: much
 // later, a resend has another reason. It reports whether they are.
 func (s *Set) Distrust(now time.Time) (first bool) {
@@ -294,115 +266,6 @@ func (s *Set) look(now time.Time) look {
 	return look{s, now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
 }
 
-// screen returns an update without the removals that must wait, and records these. What the update mentions
-// otherwise is suspect no more.
-func (l look) screen(u wire.Update) wire.Update {
-	s := l.set
-	if l.confirmed {
-		s.fresh = nil
-	}
-	u.Resources = l.screenResources(u.Resources)
-	waiting := make(names)
-	for name := range u.RemovedNames() {
-		delete(s.fresh, name)
-		switch {
-		case s.content.Get(name) == nil:
-		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
-			waiting[name] = struct{}{}
-			s.suspect(name, removal{stated: true}, l.repeats(name))
-		case s.byName[name].replacement != nil && s.byName[name].broken != "":
-			delete(s.byName, name) // what was to replace it is gone too
-		}
-	}
-	u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
-	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
-		_, waits := waiting[e.Name]
-		return s.explain(e) || waits
-	})
-	return u
-}
-
-// screenResources is screen for the resources of an update.
-func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
-	s := l.set
-	var emptied []*wire.Resource
-	for _, res := range resources {
-		if isEmptyAssignment(res) && l.waits(res.Name) && hasEndpoints(s.content.Get(res.Name)) { // what is needed is found by a search
-			emptied = append(emptied, res)
-			s.suspect(res.Name, removal{replacement: res, stated: true}, l.repeats(res.Name))
-			continue
-		}
-		if as := s.byName[res.Name]; as.broken == "" || res.HasBody() && !as.holdsUpdate(res) {
-			s.Mention(res.Name, l.now)
-		}
-	}
-	if len(emptied) == 0 {
-		return resources
-	}
-	return without(resources, func(res *wire.Resource) bool { return slices.Contains(emptied, res) })
-}
-
-// waits reports whether the removal of a name waits: the origin has not mentioned it on a stream on which it
-// has not yet stated all of the set, or says so since it was asked, or something needs the resource.
-func (l look) waits(name string) bool {
-	s := l.set
-	return !l.confirmed && (s.unmentioned.has(name) || s.Suspects(name)) || l.answers(name) || l.needed(name)
-}
-
-// answers reports whether what the origin says of a name answers a question of the relay.
-func (l look) answers(name string) bool {
-	s := l.set
-	return s.unmentioned.asks(name) || s.Asker != nil && s.Asker.unmentioned.asks(name)
-}
-
-// repeats reports whether what the origin says of a name may be what it has said before: it was asked anew.
-func (l look) repeats(name string) bool { return !l.confirmed || l.answers(name) }
-
-// without returns the elements of a slice of which out is false, and leaves the slice as it is.
-func without[E any](all []E, out func(E) bool) []E {
-	if !slices.ContainsFunc(all, out) {
-		return all
-	}
-	return slices.DeleteFunc(slices.Clone(all), out)
-}
-
-// isEmptyAssignment reports whether a resource is an assignment without endpoints.
-func isEmptyAssignment(r *wire.Resource) bool {
-	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
-}
-
-// hasEndpoints reports whether a resource, nil if there is none, is an assignment with endpoints.
-func hasEndpoints(r *wire.Resource) bool { return r != nil && r.HasEndpoints() }
-
-// grow applies an update, and counts the resources that it adds to the set.
-func (l look) grow(u wire.Update) cache.Change {
-	s := l.set
-	var absent []string
-	if !l.confirmed && s.earlier {
-		for _, res := range u.Resources {
-			if s.content.Get(res.Name) == nil {
-				absent = append(absent, res.Name)
-			}
-		}
-	}
-	c := s.apply(u)
-	for _, name := range absent {
-		if s.content.Get(name) != nil { // it may be wanted by nobody
-			put(&s.fresh, name, struct{}{})
-		}
-	}
-	if l.confirmed {
-		s.added = c.New
-	}
-	return c
-}
-
-// Suspects reports whether something was said, or decided, of the removal of a name.
-func (s *Set) Suspects(name string) bool {
-	_, is := s.byName[name]
-	return is
-}
-
 // Mention ends every suspicion of a resource that is there. If its removal was held, the origin may be about
 // to say more: the time for the others begins anew.
 func (s *Set) Mention(name string, now time.Time) {
@@ -444,4 +307,24 @@ func (s *Set) suspect(name string, as removal, repeats bool) {
 func (s *Set) record(name string, as removal) {
 	put(&s.byName, name, as)
 	s.group.busy[s] = struct{}{}
+}
+
+// apply applies an update to what is served.
+func (s *Set) apply(u wire.Update) cache.Change {
+	s.group.changes++
+	return s.content.Apply(u)
+}
+
+// Suspects reports whether something was said, or decided, of the removal of a name.
+func (s *Set) Suspects(name string) bool {
+	_, is := s.byName[name]
+	return is
+}
+
+// without returns the elements of a slice of which out is false, and leaves the slice as it is.
+func without[E any](all []E, out func(E) bool) []E {
+	if !slices.ContainsFunc(all, out) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), out)
 }

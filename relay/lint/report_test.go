@@ -1,0 +1,34 @@
+package lint
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// TestReport_Add: findings from elsewhere are counted and listed among the others, in order.
+func TestReport_Add(t *testing.T) {
+	missing := GroupFinding{"g", Finding{wire.RouteType, "r", Missing, ""}}
+	unknown := GroupFinding{"g", Finding{wire.RouteType, "r", Unknown, ""}}
+	held := func(typeURL, name string) GroupFinding { return GroupFinding{"h", Finding{typeURL, name, Held, ""}} }
+	r := Report{Counts: []Count{{wire.RouteType, Held, 1}}, Findings: []GroupFinding{missing, unknown}}
+	r.Add(held(wire.RouteType, "b"), held(wire.ClusterType, "c"), held(wire.RouteType, "a"))
+	counts := []Count{{wire.RouteType, Held, 3}, {wire.ClusterType, Held, 1}}
+	findings := []GroupFinding{missing, held(wire.ClusterType, "c"), held(wire.RouteType, "a"), held(wire.RouteType, "b"), unknown}
+	if !slices.Equal(r.Counts, counts) || !slices.Equal(r.Findings, findings) {
+		t.Errorf("%+v, want %+v and %+v", r, counts, findings)
+	}
+}
+
+// TestClusters: what clients have from their bootstrap, and what any origin may have, need not exist.
+func TestClusters(t *testing.T) {
+	l := New(Config{Static: Patterns{"local_*"}})
+	facts := &Facts{References: []Reference{{wire.ClusterType, "local_a"}, {wire.ClusterType, "b"}, {wire.RouteType, "r"}, {wire.ClusterType, "xdstp://x/c"}}}
+	if got := slices.Collect(l.Clusters(facts)); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("clusters %q, want b", got)
+	}
+	if l.Clusters(&Facts{References: facts.References[:1]}) != nil {
+		t.Error("clusters of the bootstrap are needed")
+	}
+}
