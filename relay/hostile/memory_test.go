@@ -84,7 +84,9 @@ func TestB35_BodiesThatAreNeverWhole(t *testing.T) {
 				}
 			}
 		})
-		if most := int64(limit/guard.UnreadOfPeer + 16*mebibyte); grown > most { // and what a hundred connections take on both sides
+		// Of the 100 MiB that are sent, the part of one peer may be held, and what a hundred connections take on both sides. A
+		// collection also counts as live what is allocated while it runs.
+		if most := int64(limit/guard.UnreadOfPeer + 24*mebibyte); grown > most {
 			t.Errorf("the heap has grown by %d bytes, want at most %d", grown, most)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/http"
 	"runtime"
+	"runtime/metrics"
 	"strings"
 	"testing"
 
@@ -103,13 +104,13 @@ func (v *victim) joinAll(conn *grpc.ClientConn, nodes iter.Seq[*corepb.Node]) (s
 	return served, refused
 }
 
-// heap returns the bytes that are reachable.
+// heap returns the bytes that the garbage collector has found reachable: what was allocated since does not count.
 func heap() int64 {
-	var m runtime.MemStats
 	runtime.GC()
 	runtime.GC() // what a pool held
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	return int64(live[0].Value.Uint64())
 }
 
 // repeated yields Nodes in turn, so many in all.
