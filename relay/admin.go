@@ -147,12 +147,16 @@ func (r *Relay) status() admin.Status {
 
 		Validation: r.validation(),
 	}
+	equal := r.groups.equalGroups()
 	for i, o := range r.origins {
 		status := o.status()
 		status.Name = r.cfg.OriginName(i)
 		status.Freeze = r.groups.shownFreeze(i)
 		status.Frozen = status.Freeze != nil
 		status.Rollout = r.groups.rollouts.status(i)
+		if status.Directory == nil {
+			status.EqualGroups = equal[status.Name]
+		}
 		s.Origins = append(s.Origins, status)
 	}
 	return s

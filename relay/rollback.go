@@ -69,6 +69,23 @@ func (g *groups) digests() map[generations.Key]string {
 	return all
 }
 
+// equalGroups returns, by origin, how many node groups serve the same generation now, if that is more than one: the largest such
+// number. Groups that have nothing yet do not count.
+func (g *groups) equalGroups() map[string]int {
+	type content struct{ origin, digest string }
+	groups, most := make(map[content]int), make(map[string]int)
+	for key, digest := range g.digests() {
+		if key.Shared || digest == "" {
+			continue
+		}
+		of := content{key.Origin, digest}
+		if groups[of]++; groups[of] > 1 {
+			most[key.Origin] = max(most[key.Origin], groups[of])
+		}
+	}
+	return most
+}
+
 // waits reports whether a type is part of generations: rollouts distribute its changes in stages, and rollbacks return to former content.
 func (g *groups) waits(typeURL string) bool { return slices.Contains(g.cfg.RolloutTypes, typeURL) }
 

@@ -60,6 +60,9 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		if o.Held > 0 {
 			t.note("%d removals are HELD BACK: tender release", o.Held)
 		}
+		if o.EqualGroups > 0 {
+			t.note("%d node groups have the same configuration: fewer keys in TENDER_NODE_GROUP_BY would make them one, with fewer streams to the origin", o.EqualGroups)
+		}
 		if o.StreamsWaiting > 0 {
 			t.note("%d streams to it WAIT: TENDER_ORIGIN_STREAM_RATE", o.StreamsWaiting)
 		}

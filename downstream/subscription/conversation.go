@@ -1,10 +1,13 @@
 package subscription
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fanout"
@@ -296,7 +299,7 @@ func (c *Conversation) mergeEarlier() {
 type Refusal struct {
 	At             time.Time
 	Nonce, Version string // of the response
-	Code           int32  // of gRPC
+	Code           int32  // of gRPC; UNKNOWN if the client sent none
 	Detail         string // the client's error message, cut off after 2 KiB; of Secrets, only its length
 
 	// TraceID and SpanID are those of the span that shows it; empty if nothing is traced.
@@ -337,7 +340,7 @@ func newRefusal(r *wire.Request, last *Refusal, whole bool, changed span, versio
 	}
 	return &Refusal{
 		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
-		Code: r.ErrorCode, Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
+		Code: cmp.Or(r.ErrorCode, int32(codes.Unknown)), Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
 		span: changed, earlier: earlier,
 	}
 }

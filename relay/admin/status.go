@@ -52,6 +52,11 @@ type Origin struct {
 	// Rollout is the state of its rollouts. Nil if TENDER_ROLLOUT is off.
 	Rollout *rollout.Status `json:"rollout,omitempty"`
 
+	// EqualGroups is how many node groups are served the same configuration, all that the origin sends but endpoints and
+	// Secrets, if that is more than one; of several such sets of groups, the largest. They could be one group
+	// (TENDER_NODE_GROUP_BY). It is 0 for a directory, and if no generations are kept.
+	EqualGroups int `json:"equal_groups,omitempty"`
+
 	// StreamsWaiting is the number of upstream streams that wait because of TENDER_ORIGIN_STREAM_RATE.
 	StreamsWaiting int `json:"streams_waiting"`
 

@@ -14,6 +14,8 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -53,6 +55,23 @@ func oneAfterOther(r *running, options ...relaytest.ClientOptions) (clients []*r
 		clients = append(clients, c)
 	}
 	return clients
+}
+
+// B.30: a NACK whose error has the code 0 is a NACK, and is shown with its message and the code UNKNOWN.
+func TestB30_ANACKWithoutACode(t *testing.T) {
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, operated)
+		c := r.Client(relaytest.ClientOptions{})
+		c.Subscribe(relaytest.ClusterType)
+		response := c.Recv(t.Context())
+		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, ResponseNonce: response.Nonce, ErrorDetail: &statuspb.Status{Message: "no such filter"}})
+		synctest.Wait()
+		refusal := get[admin.Clients](t, r, "/api/v1/clients").Clients[0].Types[0].Refusal
+		if refusal == nil || refusal.Code != "UNKNOWN" || refusal.Detail != "no such filter" {
+			t.Errorf("refusal %+v, want UNKNOWN: no such filter", refusal)
+		}
+	})
 }
 
 // B.30: operators see who lacks what for how long, who refuses what, and who has a resource.

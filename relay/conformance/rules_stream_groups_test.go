@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -425,5 +427,36 @@ func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 		if !slices.EqualFunc(got, want, func(a, b []string) bool { return slices.Equal(a, b) }) {
 			t.Errorf("the origin is told %q, want %q", got, want)
 		}
+	})
+}
+
+// B.4: operators are told of node groups that have the same configuration. A group with nothing does not count, and endpoints
+// make no difference.
+func TestB4_EqualGroupsAreShown(t *testing.T) {
+	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Route("r", []string{"*"}, "a"), relaytest.Endpoints("a", "127.0.0.1:80"))
+		r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster")
+		group := func(name string) *relaytest.Client {
+			return r.Client(relaytest.ClientOptions{AutoAck: true, Node: streamNode(func(n *corepb.Node) { n.Cluster = name })})
+		}
+		wants := func(when string, n int) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if got := statusOf(t, r).Origins[0].EqualGroups; got != n {
+				t.Errorf("%s: %d equal groups, want %d", when, got, n)
+			}
+		}
+		third := group("third")
+		third.Subscribe(relaytest.EndpointType, "a")
+		wants("nothing but endpoints", 0)
+		group("first").Subscribe(streamCDS)
+		wants("one", 0)
+		group("second").Subscribe(streamCDS)
+		wants("two", 2)
+		third.Subscribe(streamCDS)
+		wants("three", 3)
+		third.Subscribe(relaytest.RouteType, "r")
+		wants("one has more", 2)
 	})
 }
