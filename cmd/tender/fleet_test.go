@@ -4,14 +4,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
 
+	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -27,24 +31,34 @@ operators:
 peers: ["spiffe://example.org/ns/tender/**"]
 `
 
-// A tier is two relays of one origin that know each other, one address where nothing listens, and two peers that are no
-// relays.
+// A tier is relays of one directory that know each other.
 type tier struct {
 	*operated
-	addrs []string // of the relays
+	addrs []string // of operators' interfaces
+	xds   []string // of the ports for clients
+	files string   // the directory
 	logs  []*relaytest.Log
 }
 
+// newTier returns a tier of two relays, which take an address where nothing listens and two servers for peers, too.
 func newTier(t *testing.T) *tier {
 	t.Helper()
-	s := &tier{operated: &operated{t: t, dir: t.TempDir(), signs: relaytest.NewCA(t)}}
+	return newTierOf(t, 2, func(ca *relaytest.CA) []string {
+		return []string{closedAddress(t), liar(t, ca, func(w io.Writer) { _, _ = io.WriteString(w, "<html>") }), liar(t, ca, endless)}
+	})
+}
+
+// newTierOf returns a tier of so many relays, with other peers.
+func newTierOf(t *testing.T, relays int, others func(*relaytest.CA) []string) *tier {
+	t.Helper()
+	s := &tier{files: t.TempDir(), operated: &operated{t: t, dir: t.TempDir(), signs: relaytest.NewCA(t)}}
 	s.ca = relaytest.WriteFile(t, s.dir, "ca.pem", s.signs.PEM)
 	cert, key := s.signs.Sign(relaytest.Leaf{URI: "spiffe://example.org/ns/tender/sa/tender", Names: []string{"127.0.0.1"}}).Write(t, s.dir)
 	rules := relaytest.WriteFile(t, s.dir, "authz.yaml", []byte(tierRules))
 
 	var listeners []net.Listener
-	peers := []string{closedAddress(t), liar(t, s.signs, func(w io.Writer) { _, _ = io.WriteString(w, "<html>") }), liar(t, s.signs, endless)}
-	for range 2 {
+	peers := others(s.signs)
+	for range relays {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -53,15 +67,14 @@ func newTier(t *testing.T) *tier {
 		s.addrs = append(s.addrs, l.Addr().String())
 		peers = append(peers, l.Addr().String())
 	}
-	files := t.TempDir()
 	for i, l := range listeners {
 		_ = l.Close() // the relay listens there itself, by TLS
-		r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
-			"TENDER_ORIGIN=file://" + files, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:" + port(l), "TENDER_NODE_ID=" + fmt.Sprint("relay-", i),
+		r := relaytest.StartRelay(t, relaytest.RelayOptions{Options: relay.Options{Level: new(slog.LevelVar)}, Env: []string{
+			"TENDER_ORIGIN=file://" + s.files, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:" + port(l), "TENDER_NODE_ID=" + fmt.Sprint("relay-", i),
 			"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + s.ca, "TENDER_AUTHZ=" + rules,
 			"TENDER_PEERS=" + strings.Join(peers, ","), "TENDER_PEERS_TLS_CA=" + s.ca, "TENDER_PEERS_TLS_CERT=" + cert, "TENDER_PEERS_TLS_KEY=" + key,
 		}})
-		s.logs = append(s.logs, &r.Log)
+		s.logs, s.xds = append(s.logs, &r.Log), append(s.xds, r.Addrs()[0].String())
 	}
 	s.addr = s.addrs[0]
 	return s
@@ -158,6 +171,125 @@ func TestFleetCommandNamesTheOperator(t *testing.T) {
 	// Who may not act may not have others act.
 	if code, _, stderr := execute(append([]string{"thaw", "--fleet", "--admin", s.addr}, flags...)...); code != exitFailure || !strings.Contains(stderr, "may act") {
 		t.Errorf("tender thaw --fleet of a reader: code %d, %s", code, stderr)
+	}
+}
+
+// clusters has the directory hold clusters, and waits until a client of each relay is sent them.
+func (s *tier) clusters(names ...string) {
+	s.t.Helper()
+	text := "resources:\n"
+	for _, name := range names {
+		text += "- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: " + name + "}\n"
+	}
+	relaytest.WriteFile(s.t, s.files, "clusters.yaml", []byte(text))
+	s.serve(names...)
+}
+
+// serve waits until a client of each relay is sent these clusters.
+func (s *tier) serve(names ...string) {
+	s.t.Helper()
+	flags := s.certificate("spiffe://example.org/ns/shop/sa/cart")
+	for _, addr := range s.xds {
+		await(s.t, fmt.Sprintf("the clusters %q", names), func(stdout string) bool { return slices.Equal(strings.Fields(stdout), names) },
+			append([]string{"get", "-a", addr, "cds", "-o", "name", "--user-agent", "envoy"}, flags...)...)
+	}
+}
+
+// leave has all relays serve another generation than this one, and reports whether each of them still knows it. A generation is
+// complete once nothing has changed for a second.
+func (s *tier) leave(generation string) bool {
+	s.t.Helper()
+	flags := s.certificate("spiffe://example.org/ns/ops/sa/eve")
+	list := func(addr string) []string {
+		return append([]string{"generations", "-o", "json", "--admin", addr}, flags...)
+	}
+	for _, addr := range s.addrs {
+		await(s.t, "a generation of two seconds", func(stdout string) bool {
+			var known admin.Generations
+			return json.Unmarshal([]byte(stdout), &known) == nil && time.Since(known.Views[0].Generations[0].Since) > 2*time.Second
+		}, list(addr)...)
+	}
+	s.clusters("bad")
+	return !slices.ContainsFunc(s.addrs, func(addr string) bool {
+		_, stdout, _ := execute(list(addr)...)
+		return !strings.Contains(stdout, generation)
+	})
+}
+
+// generations returns the generation that each relay serves.
+func (s *tier) generations() (all []string) {
+	s.t.Helper()
+	flags := s.certificate("spiffe://example.org/ns/ops/sa/eve")
+	for _, addr := range s.addrs {
+		_, stdout, stderr := execute(append([]string{"generations", "-o", "json", "--admin", addr}, flags...)...)
+		var known admin.Generations
+		if err := json.Unmarshal([]byte(stdout), &known); err != nil || len(known.Views) != 1 {
+			s.t.Fatalf("tender generations: %v, %s%s, want one view", err, stdout, stderr)
+		}
+		all = append(all, known.Views[0].Generations[0].Generation)
+	}
+	return all
+}
+
+// TestFleetCommands: each command with --fleet is carried out by three relays, on behalf of the operator; an operator who may
+// only read is refused by each command.
+func TestFleetCommands(t *testing.T) {
+	s := newTierOf(t, 3, func(*relaytest.CA) []string { return nil })
+	const eve = "spiffe://example.org/ns/ops/sa/eve"
+	act, read := s.certificate(eve), s.certificate("spiffe://example.org/ns/eyes/sa/rita")
+	s.clusters("a", "b")
+	good := s.generations()
+	if good[0] == "" || good[1] != good[0] || good[2] != good[0] {
+		t.Fatalf("generations %q, want three that are equal", good)
+	}
+	for !s.leave(good[0]) {
+		s.clusters("a", "b")
+	}
+	commands := 0
+	for _, tt := range []struct {
+		args []string
+		want string // of each relay
+		then func()
+	}{
+		{[]string{"freeze"}, "FROZEN", func() {}},
+		{[]string{"thaw"}, "changes are distributed", func() {}},
+		{[]string{"release", "--all"}, "nothing is released", func() {}},
+		{[]string{"discard", "--all"}, "nothing is discarded", func() {}},
+		{[]string{"audit", "--type", "cds"}, "(relay-", func() {}},
+		{[]string{"log-level", "warn"}, "warn", func() {}},
+		{[]string{"rollback", good[0], "--dry-run"}, "dry run", func() { s.serve("bad") }},
+		{[]string{"rollback", good[0]}, "ROLLED BACK", func() { s.serve("a", "b") }},
+		{[]string{"thaw"}, "changes are distributed", func() { s.serve("bad") }},
+	} {
+		args := append(tt.args, "--fleet", "--reason", "test", "--admin", s.addr)
+		if code, stdout, stderr := execute(append(args, read...)...); code != exitFailure || !strings.Contains(stdout+stderr, "may act") {
+			t.Errorf("tender %s of a reader: code %d, %s%s", strings.Join(tt.args, " "), code, stdout, stderr)
+		}
+		code, stdout, stderr := execute(append(args, act...)...)
+		if code != exitOK || strings.Count(stdout, tt.want) < 3 || strings.Contains(stdout, "FAILED") {
+			t.Errorf("tender %s: code %d, %s%s, want %q of three relays", strings.Join(tt.args, " "), code, stdout, stderr, tt.want)
+		}
+		tt.then()
+		commands++
+	}
+	for _, addr := range s.addrs {
+		_, stdout, _ := execute(append([]string{"history", "-o", "json", "--limit", "100", "--admin", addr}, read...)...)
+		var done admin.Actions
+		if err := json.Unmarshal([]byte(stdout), &done); err != nil {
+			t.Fatalf("tender history: %v, %s", err, stdout)
+		}
+		named := 0
+		for _, a := range done.Actions {
+			if a.Operator == eve && a.Reason == "test" && a.Error == "" {
+				named++
+			}
+		}
+		if named < commands {
+			t.Errorf("%s recorded %d commands of the operator, want %d: %+v", addr, named, commands, done.Actions)
+		}
+	}
+	if code, stdout, _ := execute(append([]string{"status", "--fleet", "--admin", s.addr}, read...)...); code != exitOK || strings.Count(stdout, "yes") < 3 {
+		t.Errorf("tender status --fleet: code %d, %s, want three relays that are ready", code, stdout)
 	}
 }
 
