@@ -39,6 +39,7 @@ type decisions struct {
 	writing     sync.Mutex // held while decisions are collected and written
 	keeps       bool       // some resource may be kept
 	err         error      // of writing them last
+	errLogged   time.Time  // when that was logged last
 	directories map[int]savedDirectory
 }
 
@@ -201,13 +202,28 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	if ctx.Err() != nil {
 		return // not all loops may have said what is kept
 	}
+	failed := d.err != nil
 	d.err = nil
 	for i, o := range g.origins { // first, so that no decision is there without what it is about
 		if files, ok := o.(filesOrigin); ok {
 			d.err = errors.Join(d.err, g.saveDirectory(ctx, i, files))
 		}
 	}
-	if d.err = errors.Join(d.err, d.saved.dir.WriteDecisions(all)); d.err != nil {
+	d.err = errors.Join(d.err, d.saved.dir.WriteDecisions(all))
+	d.logWriting(failed, time.Now())
+}
+
+// notWrittenEvery is how often it is logged that operators' decisions are still not written.
+const notWrittenEvery = 5 * time.Minute
+
+// logWriting logs that decisions were not written, now and then while it is so, and when they are written again; failed says that
+// they were not written before. writing must be held.
+func (d *decisions) logWriting(failed bool, now time.Time) {
+	switch {
+	case d.err == nil && failed:
+		d.log.Info("operators' decisions written again: they survive a restart")
+	case d.err != nil && (!failed || now.Sub(d.errLogged) >= notWrittenEvery):
+		d.errLogged = now
 		d.log.Error("operators' decisions not written: they do not survive a restart", slog.Any("err", d.err))
 	}
 }
