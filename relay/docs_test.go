@@ -151,53 +151,53 @@ func TestNamesOnPages(t *testing.T) {
 	}
 }
 
-// TestFaultsAreTested holds that each fault of deploy/docs/faults.md has a test, and each
-// row of the tables its four columns.
-func TestFaultsAreTested(t *testing.T) {
-	faults := 0
-	for line := range strings.Lines(pages(t)["../deploy/docs/faults.md"]) {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "## Browsers") {
-			break // those of other pages are the admin surface's
-		}
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| Fault ") || strings.HasPrefix(line, "| ---") {
-			continue
-		}
-		faults++
-		if cells := strings.Count(line, " | ") + 1; cells != 4 || !test.MatchString(line[strings.LastIndex(line, " | "):]) {
-			t.Errorf("a row has %d columns, want 4, of which the last names a test:\n%s", cells, line)
+// items returns the entries of a page that is a list of faults or attacks: each begins with a text in bold, and has a list of its
+// own.
+func items(page string) (all []string) {
+	for line := range strings.Lines(page) {
+		switch {
+		case strings.HasPrefix(line, "- **"):
+			all = append(all, line)
+		case strings.HasPrefix(line, "  ") && len(all) > 0:
+			all[len(all)-1] += line
 		}
 	}
-	if faults < 30 {
-		t.Errorf("there are %d faults, want 30 at least", faults)
+	return all
+}
+
+// checkItems fails the test unless there are so many entries at least, each has these fields, and its tests are named.
+func checkItems(t *testing.T, all []string, least int, fields ...string) {
+	t.Helper()
+	for _, item := range all {
+		for _, field := range append(fields, "Tests") {
+			if !strings.Contains(item, "\n  - "+field+": ") {
+				t.Errorf("an entry lacks %q:\n%s", field, item)
+			}
+		}
+		if _, tests, _ := strings.Cut(item, "\n  - Tests: "); !test.MatchString(tests) {
+			t.Errorf("an entry names no test:\n%s", item)
+		}
+	}
+	if len(all) < least {
+		t.Errorf("there are %d entries, want %d at least", len(all), least)
 	}
 }
 
-// TestAttacksAreTested holds that each attack of deploy/docs/attacks.md that hostile peers may
-// try has a bound, an end and a test. That the tests and the variables exist, TestNamesOnPages holds.
+// TestFaultsAreTested holds that each fault of deploy/docs/faults.md has an effect, a metric and a test. That the tests and the
+// metrics exist, TestNamesOnPages holds.
+func TestFaultsAreTested(t *testing.T) {
+	checkItems(t, items(pages(t)["../deploy/docs/faults.md"]), 48, "Effect", "Metrics")
+}
+
+// TestAttacksAreTested holds that each attack of deploy/docs/attacks.md that hostile peers may try has a limit, a result and a
+// test. That the tests and the variables exist, TestNamesOnPages holds.
 func TestAttacksAreTested(t *testing.T) {
 	_, hostile, found := strings.Cut(pages(t)["../deploy/docs/attacks.md"], "\n## Hostile ")
-	if !found {
-		t.Fatal("attacks.md has no section on hostile peers")
+	hostile, _, browsers := strings.Cut(hostile, "\n## Browsers\n") // whose tests are of the admin surface
+	if !found || !browsers {
+		t.Fatal("attacks.md lacks a section on hostile peers, or on browsers")
 	}
-	attacks := 0
-	for line := range strings.Lines(hostile) {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "## Browsers") {
-			break // those of other pages are the admin surface's
-		}
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| Attack ") || strings.HasPrefix(line, "| ---") {
-			continue
-		}
-		attacks++
-		cells := strings.Split(strings.Trim(line, "| "), " | ")
-		if len(cells) != 4 || !test.MatchString(cells[len(cells)-1]) {
-			t.Errorf("a row has %d columns, want 4, of which the last names a test:\n%s", len(cells), line)
-		}
-	}
-	if attacks < 20 {
-		t.Errorf("there are %d attacks, want 20 at least", attacks)
-	}
+	checkItems(t, items(hostile), 52, "Limit", "Result")
 }
 
 // source returns the names of the module's tests, and the text of what is not a test.
