@@ -207,7 +207,7 @@ func TestScalesByAMetricThatThereIs(t *testing.T) {
 				continue
 			}
 			found++
-			if !strings.Contains(telemetry.Page(), "\n| `"+name+"` |") {
+			if !strings.Contains(telemetry.Page(), "\n- `"+name+"` (") {
 				t.Errorf("the autoscaler asks for %s, which relays do not export", name)
 			}
 		}

@@ -82,7 +82,7 @@ func learn(all map[string]series, name string, m *dto.Metric) {
 // labelsOnPage returns the labels that deploy/docs/metrics.md gives a metric.
 func labelsOnPage(t *testing.T, name string) (labels []string) {
 	t.Helper()
-	row := regexp.MustCompile("\\| `" + name + "` \\|[^|]*\\|[^|]*\\|([^|]*)\\|").FindStringSubmatch(telemetry.Page())
+	row := regexp.MustCompile("- `" + name + "` \\(`[^`]*`\\), ([^.]*)\\.").FindStringSubmatch(telemetry.Page())
 	if row == nil {
 		t.Fatalf("%s is not on the page of metrics", name)
 	}

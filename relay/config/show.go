@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -132,8 +131,8 @@ func Page() string {
 		fmt.Fprintf(&b, "### %s\n\n", section.title)
 		for i := range section.rows {
 			d := section.rows[i].variable()
-			fmt.Fprintf(&b, "#### `%s`\n\n%s\n", d.Name, wrap(d.Meaning+". "+d.Advice))
-			b.WriteString(wrap("- Default: "+d.Default) + wrap("- Allowed: "+d.Allowed))
+			fmt.Fprintf(&b, "#### `%s`\n\n%s\n", d.Name, humanize.Wrap(d.Meaning+". "+d.Advice))
+			b.WriteString(humanize.Wrap("- Default: "+d.Default) + humanize.Wrap("- Allowed: "+d.Allowed))
 			if d.Former != "" {
 				b.WriteString("- Former name: `" + d.Former + "`\n")
 			}
@@ -141,30 +140,6 @@ func Page() string {
 		}
 	}
 	return b.String()
-}
-
-// pageWidth is the length of the longest line on a page.
-const pageWidth = 118
-
-// wrap breaks a paragraph, or an item of a list, into lines. Links are not broken.
-func wrap(text string) string {
-	indent := ""
-	if strings.HasPrefix(text, "- ") {
-		indent = "  "
-	}
-	var lines []string
-	line := ""
-	for word := range strings.FieldsSeq(text) {
-		switch {
-		case line == "":
-			line = word
-		case utf8.RuneCountInString(line+" "+word) > pageWidth:
-			lines, line = append(lines, line), indent+word
-		default:
-			line += " " + word
-		}
-	}
-	return strings.Join(append(lines, line), "\n") + "\n"
 }
 
 // plain strips the marks of Markdown.

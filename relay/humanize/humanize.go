@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Seconds returns a number of seconds: 0.4s, 12s, 3m20s, 5h1m, 12d3h. A negative one is 0s.
@@ -69,4 +70,29 @@ func Quote(text string) string {
 		return strconv.Quote(text)
 	}
 	return strconv.Quote(text[:most]) + "…"
+}
+
+// pageWidth is the length of the longest line on a page of the documentation.
+const pageWidth = 118
+
+// Wrap breaks a paragraph of Markdown, or an item of a list, into lines of at most 118 characters, and ends the last one. It only
+// breaks lines at spaces.
+func Wrap(text string) string {
+	indent := ""
+	if strings.HasPrefix(text, "- ") {
+		indent = "  "
+	}
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line+" "+word) > pageWidth:
+			lines, line = append(lines, line), indent+word
+		default:
+			line += " " + word
+		}
+	}
+	return strings.Join(append(lines, line), "\n") + "\n"
 }

@@ -1,6 +1,7 @@
 package humanize
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -44,6 +45,24 @@ func TestCut(t *testing.T) {
 	}{{"abcdefghij", 5, "ab…ij"}, {"abc", 5, "abc"}, {"abcde", 5, "abcde"}, {"äöüß!", 4, "äö…!"}} {
 		if got := Cut(tt.text, tt.most); got != tt.want {
 			t.Errorf("Cut(%q, %d) = %q, want %q", tt.text, tt.most, got, tt.want)
+		}
+	}
+}
+
+func TestWrap(t *testing.T) {
+	long := strings.Repeat("word ", 40)
+	for _, text := range []string{"short", long, "- " + long, "- [a link](" + strings.Repeat("x", 150) + ") and " + long} {
+		wrapped := Wrap(text)
+		if strings.Join(strings.Fields(wrapped), " ") != strings.Join(strings.Fields(text), " ") || !strings.HasSuffix(wrapped, "\n") {
+			t.Errorf("%q became %q", text, wrapped)
+		}
+		for i, line := range strings.Split(strings.TrimSuffix(wrapped, "\n"), "\n") {
+			if len(line) > 118 && strings.Contains(strings.TrimLeft(line, "- "), " ") {
+				t.Errorf("line %d has %d characters: %q", i+1, len(line), line)
+			}
+			if item := strings.HasPrefix(text, "- "); i > 0 && item != strings.HasPrefix(line, "  ") {
+				t.Errorf("line %d of %q is indented wrongly: %q", i+1, text[:10], line)
+			}
 		}
 	}
 }

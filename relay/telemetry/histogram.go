@@ -25,16 +25,16 @@ var histograms = []spread{
 	{
 		row{
 			name: "tender.client.propagation", kind: histogram, unit: "s", labels: "group type",
-			help: "From the receipt of an origin's message to a client's ACK of the response that told of it; of several changes in one response, the oldest. " +
-				"First responses and what clients asked for are not in it, nor are refused responses.",
+			help: "Time from the receipt of an origin's message to the ACK of the response that contains the change; for several changes, the oldest. " +
+				"First responses, responses to subscriptions and rejected responses do not count.",
 		},
 		groupSpreads(func(s downstream.TypeStats) downstream.Distribution { return s.Propagation }),
 	},
 	{
 		row{
 			name: "tender.client.fanout", kind: histogram, unit: "s", labels: "group type",
-			help: "From the receipt of an origin's message to the answer of the last client that its change concerns, be it a refusal. " +
-				"Up to 16 changes of a type are followed at the same time; those that some client leaves unanswered for a minute are not in it.",
+			help: "Time from the receipt of an origin's message to the last ACK or NACK of its change. " +
+				"At most 16 changes of a type are measured at the same time. Changes that a client does not answer for a minute do not count.",
 		},
 		groupSpreads(func(s downstream.TypeStats) downstream.Distribution { return s.Fanout }),
 	},

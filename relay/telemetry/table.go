@@ -10,6 +10,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream"
 )
@@ -44,54 +45,54 @@ type put func(value float64, labels ...string)
 
 // table has all instruments, in the order of metrics.md.
 var table = []row{
-	{"tender.build.info", gauge, "", "version", "Always 1; the label says which version runs.", func(r *Reading, put put) {
+	{"tender.build.info", gauge, "", "version", "Always 1, with the running version as label.", func(r *Reading, put put) {
 		put(1, r.Status.Relay.Version)
 	}},
-	{"tender.ready", gauge, "", "", "1 if the relay is ready, as /readyz says, else 0.",
+	{"tender.ready", gauge, "", "", "1 if the relay is ready, as in /readyz, else 0.",
 		one(func(r *Reading) float64 { return number(r.Status.Relay.Ready) })},
-	{"tender.memory.utilization", gauge, "", "", "How much of GOMEMLIMIT the process uses: 1 is all of it; 0 if there is no limit. The log warns from 0.8 on.",
+	{"tender.memory.utilization", gauge, "", "", "Share of GOMEMLIMIT that the process uses, from 0 to 1; 0 without a limit. The log warns above 0.8.",
 		one(func(r *Reading) float64 { return r.Memory })},
 
-	{"tender.origin.connected", gauge, "", "origin", "1 if there is a connection to the target in use, else 0.",
+	{"tender.origin.connected", gauge, "", "origin", "1 if the active target is connected, else 0.",
 		origins(func(o *Origin) float64 { return number(o.Status.Connected) })},
-	{"tender.origin.connections", counter, "{connection}", "origin", "Connections to the origin that came to be.",
+	{"tender.origin.connections", counter, "{connection}", "origin", "Connections to the origin that were opened.",
 		origins(func(o *Origin) float64 { return float64(o.Connected) })},
-	{"tender.origin.connections.lost", counter, "{connection}", "origin", "Of these, those that ended.",
+	{"tender.origin.connections.lost", counter, "{connection}", "origin", "Connections to the origin that were lost.",
 		origins(func(o *Origin) float64 { return float64(o.Lost) })},
 	{"tender.origin.failovers", counter, "{failover}", "origin", "Changes from one target of the origin to another.",
 		origins(func(o *Origin) float64 { return float64(o.Failovers) })},
-	{"tender.origin.names", sum, "{name}", "origin", "Names that clients want of the origin now: what TENDER_MAX_ORIGIN_NAMES bounds.",
+	{"tender.origin.names", sum, "{name}", "origin", "Names of the origin that clients subscribe to, which TENDER_MAX_ORIGIN_NAMES bounds.",
 		origins(func(o *Origin) float64 { return float64(o.Names) })},
-	{"tender.origin.streams", counter, "{stream}", "origin", "ADS streams to the origin that were opened.",
+	{"tender.origin.streams", counter, "{stream}", "origin", "Upstream ADS streams that were opened.",
 		origins(func(o *Origin) float64 { return float64(o.Streams) })},
 	{"tender.origin.streams.ended", counter, "{stream}", "origin reason",
-		"ADS streams to the origin, and attempts to open one, that ended. The reason is closed, resync, not_reading, open_timeout or a gRPC status code.", func(r *Reading, put put) {
+		"Upstream ADS streams, and attempts to open one, that ended. The reason is closed, resync, not_reading, open_timeout or a gRPC status code.", func(r *Reading, put put) {
 			for _, o := range r.Origins {
 				for reason, n := range o.Ended {
 					put(float64(n), o.Status.Name, reason)
 				}
 			}
 		}},
-	{"tender.origin.responses", counter, "{response}", "origin type", "Responses of the origin that were taken.",
+	{"tender.origin.responses", counter, "{response}", "origin type", "Responses of the origin that the relay accepted.",
 		originTypes(func(s upstream.TypeStats) int64 { return s.Responses })},
-	{"tender.origin.nacks", counter, "{response}", "origin type", "Responses of the origin that were refused; the log has the reasons.",
+	{"tender.origin.nacks", counter, "{response}", "origin type", "Responses of the origin that the relay rejected; the log has the reasons.",
 		originTypes(func(s upstream.TypeStats) int64 { return s.Refused })},
-	{"tender.origin.deletions.holding", sum, "{resource}", "origin", "Removals that are held back now, since they are many and may not be meant. Any is worth an alarm.",
+	{"tender.origin.deletions.holding", sum, "{resource}", "origin", "Removals that are held now, because they are many and may not be intended.",
 		origins(func(o *Origin) float64 { return float64(o.Holding) })},
-	{"tender.origin.deletions.held", counter, "{resource}", "origin", "Removals that were held back.",
+	{"tender.origin.deletions.held", counter, "{resource}", "origin", "Removals that were held.",
 		origins(func(o *Origin) float64 { return float64(o.Held) })},
-	{"tender.origin.deletions.applied", counter, "{resource}", "origin", "Removals that were inferred, or said in the first answers of a connection, and were carried out, at once or after the hold.",
+	{"tender.origin.deletions.applied", counter, "{resource}", "origin", "Removals that were inferred, or part of the first responses of a stream, and were applied, at once or after the hold.",
 		origins(func(o *Origin) float64 { return float64(o.Applied) })},
-	{"tender.origin.deletions.discarded", counter, "{resource}", "origin", "Removals that an operator discarded: the resources are kept.",
+	{"tender.origin.deletions.discarded", counter, "{resource}", "origin", "Removals that an operator discarded; the resources stay.",
 		origins(func(o *Origin) float64 { return float64(o.Discarded) })},
-	{"tender.origin.audits", counter, "{view}", "origin", "Views that were compared with what the origin says on another stream (tender audit).",
+	{"tender.origin.audits", counter, "{view}", "origin", "Views that were compared with the origin on another stream (tender audit).",
 		origins(func(o *Origin) float64 { return float64(o.Audits) })},
-	{"tender.origin.drifted", counter, "{resource}", "origin", "Resources that such a comparison found to be another, or on one side only.",
+	{"tender.origin.drifted", counter, "{resource}", "origin", "Resources that differed in such a comparison, or existed on one side only.",
 		origins(func(o *Origin) float64 { return float64(o.Drifted) })},
-	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator has stopped the distribution of the origin's changes (tender freeze, tender rollback), else 0.",
+	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator stopped the distribution of the origin's changes (tender freeze, tender rollback), else 0.",
 		origins(func(o *Origin) float64 { return number(o.Status.Frozen) })},
 
-	{"tender.origin.files", sum, "{file}", "origin state", "Files of a directory. The state is good, or bad: the file cannot be read, or has names that another file has; the log and the status have the reasons.", func(r *Reading, put put) {
+	{"tender.origin.files", sum, "{file}", "origin state", "Files of a directory. The state is good or bad: a bad file cannot be read, or repeats names of another file. The log and the status have the reasons.", func(r *Reading, put put) {
 		for _, o := range r.Origins {
 			if d := o.Status.Directory; d != nil {
 				put(float64(d.FileCount-d.BadCount), o.Status.Name, "good")
@@ -100,63 +101,63 @@ var table = []row{
 		}
 	}},
 
-	{"tender.rollout.state", gauge, "", "origin state", "1 for the state of the origin's rollout, else 0: current (all clients are served what the origin has), gathering (changes), held (before the first stage), rolling or halted. Of rollouts there are metrics only if TENDER_ROLLOUT is on.", rolloutStates},
-	{"tender.rollout.stage", gauge, "", "origin", "How many stages are served the edition.",
+	{"tender.rollout.state", gauge, "", "origin state", "1 for the state of the origin's rollout, else 0: current (all clients have the state of the origin), gathering (changes), held (before the first stage), rolling or halted. Metrics of rollouts exist only with TENDER_ROLLOUT.", rolloutStates},
+	{"tender.rollout.stage", gauge, "", "origin", "Stages that receive the edition.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return float64(s.Stage) })},
-	{"tender.rollout.clients", sum, "{client}", "origin cohort", "Clients that are connected. The cohort is the number of a stage of TENDER_ROLLOUT from 1 on, or rest.", cohortClients},
-	{"tender.rollout.answers", sum, "{client}", "origin cohort outcome", "Clients that are served the edition and want something that it changes. The outcome is accepted, refused or unanswered.", cohortAnswers},
-	{"tender.rollout.age", gauge, "s", "origin", "For how long the oldest change has waited to be served to all clients; 0 if none waits.",
+	{"tender.rollout.clients", sum, "{client}", "origin cohort", "Connected clients. The cohort is the number of a stage of TENDER_ROLLOUT, from 1, or rest.", cohortClients},
+	{"tender.rollout.answers", sum, "{client}", "origin cohort outcome", "Clients that receive the edition and subscribe to a changed resource. The outcome is accepted, refused or unanswered.", cohortAnswers},
+	{"tender.rollout.age", gauge, "s", "origin", "Age of the oldest change that not all clients receive; 0 without one.",
 		rollouts(func(r *Reading, s *rollout.Status) float64 { return since(r, s.Oldest) })},
-	{"tender.rollout.waiting", gauge, "", "origin reason", "1 for what the rollout waits for besides time, else 0. The reason is origin (to be connected, and to confirm what it has), hold (TENDER_MASS_DELETE_HOLD), approval, answers (of clients) or check.", rolloutAwaits},
-	{"tender.rollout.check.failing", gauge, "s", "origin", "For how long TENDER_ROLLOUT_CHECK has given no answer about editions on their way; 0 if it does, or if there is no edition to ask it about.",
+	{"tender.rollout.waiting", gauge, "", "origin reason", "1 for the condition that the rollout waits for besides time, else 0. The reason is origin (connected and confirmed), hold (TENDER_MASS_DELETE_HOLD), approval, answers (of clients) or check.", rolloutAwaits},
+	{"tender.rollout.check.failing", gauge, "s", "origin", "Time since TENDER_ROLLOUT_CHECK last returned a result about an open edition; 0 if it does, or without an edition.",
 		rollouts(checkFailing)},
 	{"tender.rollout.halted.time", gauge, "s", "origin", "When the rollout halted, in seconds since 1970; 0 if it is not halted.",
 		rollouts(haltedTime)},
 	{"tender.rollout.unobserved", gauge, "", "origin", "1 if a stage of the edition ended without a client that accepted it, else 0.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Unobserved) })},
-	{"tender.rollout.cold", gauge, "", "origin", "1 if the relay began without a snapshot and has promoted no edition since, else 0: what the origin had then went to all clients at once.",
+	{"tender.rollout.cold", gauge, "", "origin", "1 if the relay started without a snapshot and has promoted no edition since, else 0. All clients received the state of the origin at the start.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Cold) })},
-	{"tender.rollouts", counter, "{edition}", "origin outcome", "Editions, by what became of them: promoted, halted, reverted (by the origin), superseded (by newer changes) or undone (which are halted, too).", rolloutOutcomes},
+	{"tender.rollouts", counter, "{edition}", "origin outcome", "Editions by outcome: promoted, halted, reverted (by the origin), superseded (by newer changes) or undone (these are also halted).", rolloutOutcomes},
 
-	{"tender.view.connected", gauge, "", "group origin", "1 if the view's stream to the origin is open, else 0. For several groups with the label other, 1 if all are.",
+	{"tender.view.connected", gauge, "", "group origin", "1 if the upstream stream of the view is open, else 0. For the label other, 1 if all are open.",
 		views(func(v *admin.View) float64 { return number(v.Connected) }, smaller)},
-	{"tender.view.stale", gauge, "s", "group origin", "Seconds since the view lost its origin; 0 if the origin is connected. For several groups with the label other, the maximum.",
+	{"tender.view.stale", gauge, "s", "group origin", "Seconds since the view lost its origin; 0 while it is connected. For the label other, the maximum.",
 		views(func(v *admin.View) float64 { return v.StaleSeconds }, larger)},
-	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names of which clients are shown something else than the origin says. The reason is frozen, also after tender rollback; with TENDER_ROLLOUT also rollout (they wait for it) or halted (the rollout is), and then it counts what clients of no stage are shown.", withheld},
-	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources held, by wildcard and by name.",
+	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names with a withheld change. The reason is frozen, also after tender rollback, rollout (the change waits for a stage) or halted. With TENDER_ROLLOUT, changes count that clients of no stage receive.", withheld},
+	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources in the cache, by wildcard and by name.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Entries) })},
-	{"tender.view.size", sum, "By", "group origin type", "Their size as they are sent. Groups share the memory of equal ones.",
+	{"tender.view.size", sum, "By", "group origin type", "Encoded size of these resources. Groups share the memory of equal resources.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Bytes) })},
-	{"tender.tls.expiry", gauge, "s", "file", "When the certificate in force expires, in seconds since 1970; of several CAs, the last of them. The label is the variable that names the file.", func(r *Reading, put put) {
+	{"tender.tls.expiry", gauge, "s", "file", "Expiry of the certificate in use, in seconds since 1970; for several CAs, the latest. The label is the variable that names the file.", func(r *Reading, put put) {
 		for _, f := range r.Status.Files {
 			if !f.NotAfter.IsZero() {
 				put(float64(f.NotAfter.Unix()), f.Files[0].Variable)
 			}
 		}
 	}},
-	{"tender.tls.refusals", counter, "{change}", "file", "Changes of files of credentials that could not be used: what was read before stays in force; the log has the reasons.", func(r *Reading, put put) {
+	{"tender.tls.refusals", counter, "{change}", "file", "Changed credential files that could not be used; the previous content stays in use. The log has the reasons.", func(r *Reading, put put) {
 		for _, f := range r.Status.Files {
 			put(float64(f.Refused), f.Files[0].Variable)
 		}
 	}},
-	{"tender.generations", sum, "{generation}", "", "Earlier configurations that tender rollback can return to, over all views. None are kept if TENDER_MAX_GENERATION_BYTES is 0.",
+	{"tender.generations", sum, "{generation}", "", "Earlier generations for tender rollback, over all views; none with TENDER_MAX_GENERATION_BYTES=0.",
 		one(func(r *Reading) float64 { return float64(r.Generations) })},
-	{"tender.generations.size", sum, "By", "", "Memory that only they hold, of at most TENDER_MAX_GENERATION_BYTES.",
+	{"tender.generations.size", sum, "By", "", "Memory that only earlier generations need, at most TENDER_MAX_GENERATION_BYTES.",
 		one(func(r *Reading) float64 { return float64(r.GenerationBytes) })},
 	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.",
 		one(func(r *Reading) float64 { return float64(r.Snapshots.Written) })},
-	{"tender.snapshots.failed", counter, "{snapshot}", "", "Snapshots that could not be written; the log has the reasons.",
+	{"tender.snapshots.failed", counter, "{snapshot}", "", "Snapshots that were not written because of an error; the log has the reasons.",
 		one(func(r *Reading) float64 { return float64(r.Snapshots.Failures) })},
-	{"tender.snapshots.restored", counter, "{view}", "", "Views that began with a snapshot.",
+	{"tender.snapshots.restored", counter, "{view}", "", "Views that were restored from a snapshot.",
 		one(func(r *Reading) float64 { return float64(r.Snapshots.Restored) })},
-	{"tender.snapshots.rejected", counter, "{snapshot}", "reason", "Snapshots that were there and were not used.", func(r *Reading, put put) {
+	{"tender.snapshots.rejected", counter, "{snapshot}", "reason", "Snapshots that could not be used.", func(r *Reading, put put) {
 		for reason, n := range r.Snapshots.Rejected {
 			put(float64(n), string(reason))
 		}
 	}},
 	{"tender.audit.passes", counter, "{pass}", "", "Passes of the drift audit over all views.",
 		one(func(r *Reading) float64 { return float64(r.AuditPasses) })},
-	{"tender.audit.faults", counter, "{fault}", "group part", "Contradictions that the drift audit found, in the members of a view, its named resources, the errors of either, or its interest. Any is a defect of the relay or of the machine.", func(r *Reading, put put) {
+	{"tender.audit.faults", counter, "{fault}", "group part", "Inconsistencies that the drift audit found in the wildcard sets of a view, its resources by name, their errors, or its subscriptions. Each is a defect of the relay or of the machine.", func(r *Reading, put put) {
 		sums := make(map[AuditFault]int64)
 		for of, n := range r.AuditFaults {
 			sums[AuditFault{groupLabel(of.Group), of.Part}] += n
@@ -172,47 +173,47 @@ var table = []row{
 	}},
 	{"tender.validation.findings", sum, "{finding}", "type kind", "Findings of validation now. The kind is undecodable, missing_reference, removed_reference (these three break a resource that is served), held_change (a change is held, since clients could not use the result), invalid (a generated validator refuses a value), unknown (a field or an enum value) or unchecked (too large, or nested too deeply).", validationFindings},
 
-	{"tender.client.connections", sum, "{connection}", "", "Connections of clients that are open.",
+	{"tender.client.connections", sum, "{connection}", "", "Open client connections.",
 		one(func(r *Reading) float64 { return float64(r.Server.Connections) })},
-	{"tender.client.unread", sum, "By", "", "Bytes of memory that requests of clients take until they are handled, as far as they count for TENDER_MAX_BUFFERED_REQUEST_BYTES.",
+	{"tender.client.unread", sum, "By", "", "Memory of client requests that are not processed yet, as counted for TENDER_MAX_BUFFERED_REQUEST_BYTES.",
 		one(func(r *Reading) float64 { return float64(r.Server.Unread) })},
-	{"tender.client.streams", sum, "{stream}", "", "Streams of clients that are open, and polls that are held.",
+	{"tender.client.streams", sum, "{stream}", "", "Open client streams, and polls that wait.",
 		one(func(r *Reading) float64 { return float64(r.Server.Streams) })},
-	{"tender.client.streams.waiting", sum, "{stream}", "", "First responses that wait for their turn, since many clients came at once.",
+	{"tender.client.streams.waiting", sum, "{stream}", "", "First responses that wait because many clients connected at once.",
 		one(func(r *Reading) float64 { return float64(r.Server.Waiting) })},
-	{"tender.client.streams.accepted", counter, "{stream}", "", "Streams of clients that were accepted, and polls.",
+	{"tender.client.streams.accepted", counter, "{stream}", "", "Accepted client streams and polls.",
 		one(func(r *Reading) float64 { return float64(r.Server.Accepted) })},
 	{"tender.client.streams.ended", counter, "{stream}", "reason",
-		"Streams of clients that ended: the reason is client, drained, aged, stalled (it did not read), silent (it sent no request), cold (nothing was known), refused (a limit), invalid, return (it was told to connect again), denied (it may not do what it did), chain (relays in a circle, or too many in a row) or other.", func(r *Reading, put put) {
+		"Client streams that ended. The reason is client, drained, aged, stalled (the client did not read), silent (it sent no request), cold (the relay had no state), refused (a limit), invalid, return (the client has to reconnect), denied (no permission), chain (a cycle or a long chain of relays) or other.", func(r *Reading, put put) {
 			for why, n := range r.Server.Ended {
 				put(float64(n), why.String())
 			}
 		}},
-	{"tender.client.refusals", counter, "{refusal}", "limit", "Connections, requests of streams and polls that ran into a limit, by the variable that sets it.", func(r *Reading, put put) {
+	{"tender.client.refusals", counter, "{refusal}", "limit", "Connections, stream requests and polls above a limit, by the variable of the limit.", func(r *Reading, put put) {
 		for limit, n := range r.Server.Refused {
 			put(float64(n), limit.String())
 		}
 	}},
 	{"tender.client.denials", counter, "{request}", "reason",
-		"What clients tried that TENDER_AUTHZ, TENDER_SECRETS or TENDER_TLS_TRUST_DOMAINS does not allow: the reason is identity (no rule is about it), node (to be that node), type, name (an xdstp name), secret, or trust_domain (a CA may not vouch for the certificate: the handshake fails, also of operators). For name and secret an aggregated stream goes on.", func(r *Reading, put put) {
+		"Requests that TENDER_AUTHZ, TENDER_SECRETS or TENDER_TLS_TRUST_DOMAINS denies. The reason is identity (no rule matches), node, type, name (an xdstp name), secret, or trust_domain (the CA may not issue the certificate: the handshake fails, also for operators). After name and secret, an aggregated stream stays open.", func(r *Reading, put put) {
 			for what, n := range r.Server.Denied {
 				put(float64(n), what.String())
 			}
 		}},
-	{"tender.client.requests.throttled", counter, "{request}", "", "Requests that were read late, since their stream sent more than allowed.",
+	{"tender.client.requests.throttled", counter, "{request}", "", "Requests that were delayed by the rate limit of their stream.",
 		one(func(r *Reading) float64 { return float64(r.Server.Throttled) })},
-	{"tender.client.changes.coalesced", counter, "{change}", "", "Changes that were not sent by themselves, since the stream was still to be told of an earlier one.",
+	{"tender.client.changes.coalesced", counter, "{change}", "", "Changes that were merged with an earlier change that the stream had not received yet.",
 		one(func(r *Reading) float64 { return float64(r.Server.Coalesced) })},
-	{"tender.client.turns", counter, "{turn}", "outcome", "Looks at a stream because something that it may want has changed, or was asked for. The outcome is sent, or idle where nothing had to be sent.", func(r *Reading, put put) {
+	{"tender.client.turns", counter, "{turn}", "outcome", "Passes over a stream after a change or a request. The outcome is sent, or idle if there was nothing to send.", func(r *Reading, put put) {
 		put(float64(r.Server.Turns-r.Server.IdleTurns), "sent")
 		put(float64(r.Server.IdleTurns), "idle")
 	}},
-	{"tender.client.group.streams", sum, "{stream}", "group", "Streams of clients that have said who they are, and polls that are held.", func(r *Reading, put put) {
+	{"tender.client.group.streams", sum, "{stream}", "group", "Client streams after their first request, and polls that wait.", func(r *Reading, put put) {
 		for _, g := range r.Groups {
 			put(float64(g.Streams), groupLabel(g.Key))
 		}
 	}},
-	{"tender.client.subscriptions", sum, "{subscription}", "group type kind", "Subscriptions of clients. The kind is wildcard or name; a name that two streams want counts twice.", func(r *Reading, put put) {
+	{"tender.client.subscriptions", sum, "{subscription}", "group type kind", "Subscriptions of clients. The kind is wildcard or name; a name of two streams counts twice.", func(r *Reading, put put) {
 		for _, g := range r.Groups {
 			for label, of := range byLabel(g.Interest, cache.InterestStats.Plus) {
 				put(float64(of.Wildcards), groupLabel(g.Key), label, "wildcard")
@@ -220,21 +221,21 @@ var table = []row{
 			}
 		}
 	}},
-	{"tender.client.responses", counter, "{response}", "group type", "Responses sent to clients, on streams and to polls: deliveries.",
+	{"tender.client.responses", counter, "{response}", "group type", "Responses that were sent to clients, on streams and to polls (deliveries).",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Responses })},
-	{"tender.client.sent", counter, "By", "group type", "Their size, without what gRPC adds or takes away.",
+	{"tender.client.sent", counter, "By", "group type", "Size of these responses, without gRPC framing and before compression.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Bytes })},
-	{"tender.client.acks", counter, "{response}", "group type", "Responses that clients accepted.",
+	{"tender.client.acks", counter, "{response}", "group type", "Responses that clients accepted (ACK).",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Acks })},
-	{"tender.client.nacks", counter, "{response}", "group type", "Responses that clients refused; the log has the reasons.",
+	{"tender.client.nacks", counter, "{response}", "group type", "Responses that clients rejected (NACK); the log has the reasons.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Nacks })},
-	{"tender.client.lag", gauge, "s", "group type", "For how long the client of the group that is furthest behind has lacked a change; 0 if none lacks anything.",
+	{"tender.client.lag", gauge, "s", "group type", "Age of the oldest change that a client of the group has not accepted; 0 without one.",
 		groupClients(func(t *admin.TypeTotals) float64 { return t.LagSeconds })},
-	{"tender.client.lagging", sum, "{stream}", "group type", "Streams of clients that lack a change: it is to be sent to them, or they have not accepted it.",
+	{"tender.client.lagging", sum, "{stream}", "group type", "Client streams with a change that was not sent yet or not accepted.",
 		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Lagging) })},
-	{"tender.client.refusing", sum, "{stream}", "group type", "Streams of clients that refuse something that is still what there is.",
+	{"tender.client.refusing", sum, "{stream}", "group type", "Client streams that reject a resource in its current version.",
 		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Refusing) })},
-	{"tender.client.fanouts.unmeasured", counter, "{change}", "group type reason", "Changes whose fan-out was not measured: unanswered, since some client did not answer for a minute, or crowded, since 16 of the type were measured already.", func(r *Reading, put put) {
+	{"tender.client.fanouts.unmeasured", counter, "{change}", "group type reason", "Changes whose fan-out was not measured. The reason is unanswered (a client did not answer for a minute) or crowded (16 changes of the type were being measured).", func(r *Reading, put put) {
 		for _, g := range r.Groups {
 			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
 				put(float64(stats.GivenUp), groupLabel(g.Key), label, "unanswered")
@@ -402,13 +403,12 @@ func (r *row) prometheus() string {
 // Page returns the table of metrics as deploy/docs has it.
 func Page() string {
 	var b strings.Builder
-	b.WriteString("| Prometheus | OpenTelemetry | Kind | Labels | Meaning |\n| --- | --- | --- | --- | --- |\n")
 	for _, r := range rows() {
-		labels := "none"
+		kind := string(r.kind)
 		if r.labels != "" {
-			labels = "`" + strings.ReplaceAll(r.labels, " ", "`, `") + "`"
+			kind += " by `" + strings.ReplaceAll(r.labels, " ", "`, `") + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s | %s |\n", r.prometheus(), r.name, r.kind, labels, r.help)
+		b.WriteString(humanize.Wrap(fmt.Sprintf("- `%s` (`%s`), %s. %s", r.prometheus(), r.name, kind, r.help)))
 	}
 	return b.String()
 }
