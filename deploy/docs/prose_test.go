@@ -15,11 +15,15 @@ const (
 	maxREADME   = 1500
 )
 
-// edited are the pages that keep to these limits. A page that leaves this list needs a reason.
+// edited are the pages that keep to these limits: all but protocol.md, whose tables list the rules of the specification. A page that
+// leaves this list needs a reason.
 var edited = []string{
 	".github/CONTRIBUTING.md",
 	"README.md",
 	"deploy/docs/README.md",
+	"deploy/docs/attacks.md",
+	"deploy/docs/capacity.md",
+	"deploy/docs/cli.md",
 	"deploy/docs/clients.md",
 	"deploy/docs/compatibility.md",
 	"deploy/docs/concepts.md",
@@ -30,10 +34,21 @@ var edited = []string{
 	"deploy/docs/control-planes/istio.md",
 	"deploy/docs/embedding.md",
 	"deploy/docs/faq.md",
+	"deploy/docs/faults.md",
 	"deploy/docs/gitops.md",
+	"deploy/docs/install.md",
+	"deploy/docs/kubernetes.md",
+	"deploy/docs/metrics.md",
+	"deploy/docs/migrate.md",
+	"deploy/docs/operations.md",
 	"deploy/docs/page.md",
 	"deploy/docs/production.md",
+	"deploy/docs/rollout.md",
+	"deploy/docs/security.md",
+	"deploy/docs/slo.md",
+	"deploy/docs/status.md",
 	"deploy/docs/tls.md",
+	"deploy/docs/tracing.md",
 	"deploy/docs/two-regions.md",
 	"deploy/docs/upgrades.md",
 }

@@ -171,7 +171,7 @@ var table = []row{
 			put(float64(v.Checked))
 		}
 	}},
-	{"tender.validation.findings", sum, "{finding}", "type kind", "Findings of validation now. The kind is undecodable, missing_reference, removed_reference (these three break a resource that is served), held_change (a change is held, since clients could not use the result), invalid (a generated validator refuses a value), unknown (a field or an enum value) or unchecked (too large, or nested too deeply).", validationFindings},
+	{"tender.validation.findings", sum, "{finding}", "type kind", "Findings of validation now. Resources of the kinds undecodable, missing_reference and removed_reference are broken. A held_change would break clients. Other kinds are invalid (a validator rejects a value), unknown (a field or an enum value) and unchecked (too large, or nested too deeply).", validationFindings},
 
 	{"tender.client.connections", sum, "{connection}", "", "Open client connections.",
 		one(func(r *Reading) float64 { return float64(r.Server.Connections) })},
@@ -184,7 +184,7 @@ var table = []row{
 	{"tender.client.streams.accepted", counter, "{stream}", "", "Accepted client streams and polls.",
 		one(func(r *Reading) float64 { return float64(r.Server.Accepted) })},
 	{"tender.client.streams.ended", counter, "{stream}", "reason",
-		"Client streams that ended. The reason is client, drained, aged, stalled (the client did not read), silent (it sent no request), cold (the relay had no state), refused (a limit), invalid, return (the client has to reconnect), denied (no permission), chain (a cycle or a long chain of relays) or other.", func(r *Reading, put put) {
+		"Client streams that ended. The reason is one of these: client, drained, aged, stalled (the client did not read), silent (it sent no request), cold (the relay had no state). Others are refused (a limit), invalid, return (the client has to reconnect), denied (no permission), chain (a cycle or a long chain of relays) and other.", func(r *Reading, put put) {
 			for why, n := range r.Server.Ended {
 				put(float64(n), why.String())
 			}
