@@ -47,6 +47,7 @@ func (r *Relay) summary() *admin.FleetSummary {
 			s.Frozen = append(s.Frozen, o.Name)
 		}
 	}
+	s.Held += status.Validation.Held()
 	digests := r.groups.digests()
 	s.Omitted = max(len(status.Views)-admin.MaxFleetViews, 0)
 	for _, v := range status.Views[:len(status.Views)-s.Omitted] {

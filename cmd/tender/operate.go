@@ -92,7 +92,7 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		switch {
 		case done != "held back":
 		case h.Discarded:
-			state = "discarded: kept until the origin says something of them"
+			state = "discarded: kept until the origin mentions it again"
 		case h.Broken:
 			state = "held back until clients can use the result"
 		case h.Until.IsZero():

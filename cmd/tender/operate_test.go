@@ -69,7 +69,7 @@ func TestOperate(t *testing.T) {
 	must(t, exitFailure, []string{`there is no origin "x": there are default`}, "release", "--origin", "x")
 	must(t, exitFailure, []string{`there is no origin "x"`}, "freeze", "--origin", "x")
 	must(t, exitOK, []string{"20", "discarded", "mass00"}, "discard", "--type", "cds")
-	must(t, exitUsage, []string{"discarded: kept until the origin says something of them"}, "release")
+	must(t, exitUsage, []string{"discarded: kept until the origin mentions it again"}, "release")
 
 	must(t, exitUsage, []string{"--for=-1s: want a duration"}, "freeze", "--for", "-1s")
 	must(t, exitOK, []string{"default FROZEN", " at 127.0.0.1 ", ", for another ", ": broken", "note: this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"},

@@ -36,7 +36,7 @@ type FleetSummary struct {
 	Streams  int         `json:"streams"`
 	Refusing int         `json:"refusing"` // clients
 	Lagging  int         `json:"lagging"`  // clients
-	Held     int         `json:"held"`     // resources whose removal is held back
+	Held     int         `json:"held"`     // changes that are held (tender release)
 	Frozen   []string    `json:"frozen"`   // origins
 	Views    []FleetView `json:"views"`    // at most MaxFleetViews
 	Omitted  int         `json:"omitted,omitempty"`

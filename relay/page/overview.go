@@ -27,7 +27,8 @@ type tile struct {
 
 // An alert is a condition that needs attention.
 type alert struct {
-	Class   string // stale, refused, frozen or late
+	Class   string // of its style: stale, refused, frozen or late
+	Badge   string // the word that stands before it
 	Text    string
 	Note    string // more of it
 	Href    string // where there is more
@@ -106,7 +107,7 @@ func tiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
 // alertsOf returns the alerts, the most severe first.
 func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now time.Time) (alerts []alert) {
 	if !s.Relay.Ready {
-		alerts = append(alerts, alert{Class: "stale", Text: "The relay is not ready", Note: strings.Join(s.Relay.NotReady, "; ")})
+		alerts = append(alerts, alert{Class: "stale", Badge: "not ready", Text: "The relay is not ready", Note: strings.Join(s.Relay.NotReady, "; ")})
 	}
 	for i := range s.Origins {
 		alerts = append(alerts, originAlerts(&s.Origins[i], now)...)
@@ -121,7 +122,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 	}
 	for i := range s.Files {
 		if trouble := s.Files[i].Trouble(now); trouble != "" {
-			alerts = append(alerts, alert{Class: "stale", Text: s.Files[i].Variables() + ": " + trouble})
+			alerts = append(alerts, alert{Class: "stale", Badge: "files", Text: s.Files[i].Variables() + ": " + trouble})
 		}
 	}
 	alerts = append(alerts, findingAlerts(s.Validation)...)
@@ -149,7 +150,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 // originAlerts returns the alerts of an origin.
 func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 	if !o.Connected {
-		a := alert{Class: "stale", Text: fmt.Sprintf("Origin %s is not connected", o.Name), Note: o.LastError}
+		a := alert{Class: "stale", Badge: "lost", Text: fmt.Sprintf("Origin %s is not connected", o.Name), Note: o.LastError}
 		if !o.Since.IsZero() {
 			a.Text += ", for " + ago(o.Since, now)
 		}
@@ -160,11 +161,11 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 		if d.BadCount > 1 {
 			note += fmt.Sprintf("; and %d more", d.BadCount-1)
 		}
-		alerts = append(alerts, alert{Class: "stale", Text: fmt.Sprintf("%s of %s of origin %s %s bad", number(float64(d.BadCount)), plural(d.FileCount, "file"), o.Name, are(d.BadCount)), Note: note})
+		alerts = append(alerts, alert{Class: "stale", Badge: "files", Text: fmt.Sprintf("%s of %s of origin %s %s bad", number(float64(d.BadCount)), plural(d.FileCount, "file"), o.Name, are(d.BadCount)), Note: note})
 	}
 	if o.Held > 0 {
 		alerts = append(alerts, alert{
-			Class: "stale", Text: fmt.Sprintf("%s of origin %s %s held back", plural(o.Held, "removal"), o.Name, are(o.Held)),
+			Class: "stale", Badge: "held", Text: fmt.Sprintf("%s of origin %s %s held back", plural(o.Held, "removal"), o.Name, are(o.Held)),
 			Note: "if they are meant:", Command: "tender release --origin " + o.Name,
 		})
 	}
@@ -192,7 +193,7 @@ func findingAlerts(v *admin.Validation) (alerts []alert) {
 	}
 	if held := v.Held(); held > 0 {
 		alerts = append(alerts, alert{
-			Class: "stale", Href: "#findings", Text: fmt.Sprintf("%s %s held: clients could not use the result", plural(held, "change"), are(held)),
+			Class: "stale", Badge: "held", Href: "#findings", Text: fmt.Sprintf("%s %s held: clients could not use the result", plural(held, "change"), are(held)),
 			Note: "to send them all the same:", Command: "tender release --all",
 		})
 	}

@@ -216,6 +216,11 @@ func TestAlerts(t *testing.T) {
 		}
 		at = next
 	}
+	for _, want := range []string{"not ready", "lost", "files", "held", "stale", "frozen"} {
+		if !strings.Contains(body, `<span class="badge">`+want+"</span>") {
+			t.Errorf("no alert has the badge %q", want)
+		}
+	}
 	if strings.Contains(body, "TENDER_AUTHZ") {
 		t.Error("people are told of files that are as they should be")
 	}

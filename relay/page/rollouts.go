@@ -245,13 +245,13 @@ func rolloutAlerts(all []*rollout.Status, now time.Time) (alerts []alert) {
 			alerts = append(alerts, a)
 		case s.Phase == rollout.Held && s.Large:
 			alerts = append(alerts, alert{
-				Class: "stale", Href: "#rollouts", Text: fmt.Sprintf("Edition %s of origin %s is held: it removes a large part of a type", s.Edition, s.Origin),
+				Class: "stale", Badge: "held", Href: "#rollouts", Text: fmt.Sprintf("Edition %s of origin %s is held: it removes a large part of a type", s.Edition, s.Origin),
 				Note: "if that is meant:", Command: "tender rollout promote --origin " + s.Origin,
 			})
 		}
 		if !s.Failing.IsZero() && (s.Phase == rollout.Held || s.Phase == rollout.Rolling) {
 			alerts = append(alerts, alert{
-				Class: "stale", Href: "#rollouts", Text: fmt.Sprintf("The check of the rollout of origin %s has given no answer for %s", s.Origin, ago(s.Failing, now)),
+				Class: "stale", Badge: "check", Href: "#rollouts", Text: fmt.Sprintf("The check of the rollout of origin %s has given no answer for %s", s.Origin, ago(s.Failing, now)),
 				Note: "the edition goes no further",
 			})
 		}
