@@ -18,8 +18,8 @@ var (
 	// citedCode matches a word that is a code of deploy/docs/protocol.md.
 	citedCode = regexp.MustCompile(`^(?:R\d{3}|[CHX]\d{2}|[ABD]\.\d{1,2})$`)
 
-	// codeRow and codeHeading match where that page defines one.
-	codeRow     = regexp.MustCompile(`(?m)^\| (R\d{3}|[CHX]\d{2}) \|`)
+	// codeItem and codeHeading match where that page defines one.
+	codeItem    = regexp.MustCompile(`(?m)^- \*\*(R\d{3}|[CHX]\d{2})\*\* `)
 	codeHeading = regexp.MustCompile(`(?m)^#+ ([ABD]\.\d+) `)
 
 	// heldAs and untested match what people write where no test is named after a code: the
@@ -87,7 +87,7 @@ func TestCodesAreDefinedOnce(t *testing.T) {
 	}
 }
 
-// TestProtocolPage holds that each row and each decision of deploy/docs/protocol.md names the
+// TestProtocolPage holds that each rule and each decision of deploy/docs/protocol.md names the
 // files with its tests, those whose names begin with its code. Where there are none, the page
 // names other codes whose tests hold it, or says why it is not tested. With -update, it writes the names.
 func TestProtocolPage(t *testing.T) {
@@ -144,7 +144,7 @@ func definedCodes(t *testing.T) map[string]int {
 	t.Helper()
 	defined := map[string]int{}
 	page := pages(t)["../deploy/docs/protocol.md"]
-	for _, where := range []*regexp.Regexp{codeRow, codeHeading} {
+	for _, where := range []*regexp.Regexp{codeItem, codeHeading} {
 		for _, match := range where.FindAllStringSubmatch(page, -1) {
 			defined[match[1]]++
 		}
@@ -270,8 +270,8 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 			if match := codeHeading.FindStringSubmatch(block); match != nil && match[1][0] != 'A' { // sections of tables
 				decision = match[1]
 			}
-		} else if strings.HasPrefix(block, "| ") {
-			block = rowsWithTests(block, tests)
+		} else if codeItem.MatchString(block) {
+			block = itemsWithTests(block, tests)
 		}
 		out = append(out, block)
 	}
@@ -293,17 +293,22 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 	return strings.Join(out, "\n\n") + "\n" + linksBelow + links.String(), missing
 }
 
-// rowsWithTests returns a table with the last cell of each row of a code as tests has it.
-func rowsWithTests(table string, tests func(code, written string) string) string {
-	rows := strings.Split(table, "\n")
-	for i, row := range rows {
-		if match := codeRow.FindStringSubmatch(row); match != nil {
-			row = strings.TrimSuffix(row, " |")
-			last := strings.LastIndex(row, " | ") + len(" | ")
-			rows[i] = row[:last] + tests(match[1], row[last:]) + " |"
+// itemsWithTests returns a list with the tests of each item of a code as tests has them.
+func itemsWithTests(list string, tests func(code, written string) string) string {
+	const label = "\n  - Tests: "
+	items := strings.Split(list, "\n- ")
+	for i, item := range items {
+		if i > 0 {
+			item = "- " + item
 		}
+		if match := codeItem.FindStringSubmatch(item); match != nil {
+			before, written, _ := strings.Cut(item, label)
+			named := tests(match[1], strings.Join(strings.Fields(written), " "))
+			item = before + "\n" + wrapItem(strings.TrimPrefix(label, "\n")+named)
+		}
+		items[i] = item
 	}
-	return strings.Join(rows, "\n")
+	return strings.Join(items, "\n")
 }
 
 // testsOf returns what the page says of the tests of a code: the names of the files, or
@@ -324,15 +329,25 @@ func testsOf(code, written string, files map[string][]string) (string, bool) {
 }
 
 // wrap breaks a paragraph into lines of 120 characters at most.
-func wrap(paragraph string) string {
+func wrap(paragraph string) string { return wrapped(paragraph, "", "") }
+
+// wrapItem is wrap for an item of the second level of a list.
+func wrapItem(item string) string { return wrapped(item, "  ", "    ") }
+
+// wrapped returns a text in lines of 120 characters at most, the first and all others indented.
+func wrapped(text, first, others string) string {
 	var lines []string
-	line := ""
-	for word := range strings.FieldsSeq(paragraph) {
-		if line != "" && utf8.RuneCountInString(line+" "+word) > 120 {
-			lines = append(lines, line)
-			line = ""
+	line, indent := "", first
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case line == "":
+			line = indent + word
+		case utf8.RuneCountInString(line+" "+word) > 120:
+			lines, indent = append(lines, line), others
+			line = indent + word
+		default:
+			line += " " + word
 		}
-		line = strings.TrimPrefix(line+" "+word, " ")
 	}
 	return strings.Join(append(lines, line), "\n")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/lint"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/rollout"
 )
 
 // holdBroken has a relay hold changes that break clients.
@@ -189,4 +190,35 @@ func TestB46_FilesAreHeld(t *testing.T) {
 		return s.Has(streamCDS, "a", "b") && s.Digest(relaytest.RouteType, "r") != before
 	})
 	awaitStatus(t, r, "nothing held", func(s admin.Status) bool { return !holdsChange(s, "r") })
+}
+
+// TestB46_HeldChangesBeginNoRollout: a rollout is of changes that clients can use. Once a held change goes on, it goes through the
+// stages, in the edition of what it waited for.
+func TestB46_HeldChangesBeginNoRollout(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
+		has := func(when string, c *rolloutClient, rev int) {
+			w.t.Helper()
+			if c.State().Digest(relaytest.RouteType, "routes") != relaytest.DigestOf(w.message("rds", "routes", rev)) {
+				w.t.Errorf("%s: %s does not have the route of revision %d", when, c.node, rev)
+			}
+		}
+		w.change("cds cluster-1@1") // to which the route leads
+		w.pass(time.Hour)
+		w.stands(rollout.Current, 0)
+		w.change("rds routes@2")
+		w.pass(time.Hour)
+		w.stands(rollout.Current, 0)
+		has("the cluster is missing", canary, 1)
+		w.change("cds cluster-2@1")
+		w.pass(time.Minute)
+		if s := w.stands(rollout.Rolling, 1); s.Resources != 2 {
+			w.t.Errorf("the edition has %d resources, want the cluster and the route", s.Resources)
+		}
+		has("the first stage", canary, 2)
+		has("the first stage", other, 1)
+		w.pass(time.Hour)
+		has("promoted", other, 2)
+	}, holdBroken)
 }
