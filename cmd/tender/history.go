@@ -20,7 +20,7 @@ import (
 func newHistoryCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [TYPE NAME]",
-		Short: "Print the last changes of a resource of a running relay, or the last actions of operators",
+		Short: "Print the last changes of a resource, or the last actions of operators",
 		Long: "History prints the last changes of a resource that a running relay remembers\n" +
 			"(TENDER_HISTORY), newest first: the time of the control plane's response, the new\n" +
 			"version and size, and the change of the content as a diff of YAML in which secrets\n" +

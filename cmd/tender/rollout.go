@@ -151,7 +151,7 @@ func newRolloutPromoteCommand(environ func() []string) *cobra.Command {
 // newRolloutAbortCommand returns tender rollout abort.
 func newRolloutAbortCommand(environ func() []string) *cobra.Command {
 	cmd, of := newRolloutCommanding(environ, "abort", &cobra.Command{
-		Short: "Reject an edition: all clients are served the last good configuration",
+		Short: "Reject an edition: clients return to the last good configuration",
 		Long: "Abort has a running relay reject the edition of a rollout: the clients that were served it\n" +
 			"are served the last good configuration again. The rollout is halted until the origin\n" +
 			"changes one of the resources of the edition, or until tender rollout resume.",
