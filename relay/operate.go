@@ -141,8 +141,10 @@ func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ct
 	warning := r.groups.decided(ctx, false)
 	for i := range r.origins {
 		f := &answer.Origins[i]
-		if f.Freeze = r.groups.shownFreeze(i); f.Freeze != nil {
-			f.Frozen, answer.Warning = true, warning
+		f.Freeze = r.groups.shownFreeze(i)
+		f.Frozen = f.Freeze != nil
+		if f.Frozen || r.groups.decisions.saved != nil { // of a thaw, the disk still has the freeze
+			answer.Warning = warning
 		}
 	}
 	return answer, nil

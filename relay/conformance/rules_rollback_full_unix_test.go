@@ -28,21 +28,30 @@ func fill(t *testing.T, bytes uint64) {
 	}
 }
 
-// TestH09_AFullDiskDoesNotUndoARollback: with a full disk, clients are served the earlier generation all the same, and operators
-// learn that a restart would end that. Once there is room, the decision is written without another command. The limit on the
-// size of files holds for a process, so the test is one of its own.
-func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
+// onFullDisk runs a test in a process of its own, since the limit on the size of files holds for a process. It reports whether
+// this is that process.
+func onFullDisk(t *testing.T) bool {
+	t.Helper()
 	const child = "TEST_FULL_DISK"
-	if os.Getenv(child) == "" {
-		t.Parallel()
-		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), child+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v:\n%s", err, out)
-		}
+	if os.Getenv(child) != "" {
+		signal.Ignore(syscall.SIGXFSZ)
+		return true
+	}
+	t.Parallel()
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), child+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	return false
+}
+
+// TestH09_AFullDiskDoesNotUndoARollback: with a full disk, clients are served the earlier generation all the same, and operators
+// learn that a restart would end that. Once there is room, the decision is written without another command.
+func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
+	if !onFullDisk(t) {
 		return
 	}
-	signal.Ignore(syscall.SIGXFSZ)
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		c := r.following(v, streamCDS)
@@ -84,5 +93,78 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 		if c.State().Digest(streamCDS, "a") != good {
 			t.Error("after a restart, the client has the content that was rolled back")
 		}
+	}, operated)
+}
+
+// TestH09_AThawOnAFullDisk: with a full disk, clients are served the configuration of the control plane all the same, and the
+// operator learns that a restart would undo the thaw. Generations of that time are kept in memory. Once there is room, both are
+// written without another command.
+func TestH09_AThawOnAFullDisk(t *testing.T) {
+	if !onFullDisk(t) {
+		return
+	}
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		r.o.Put(relaytest.Cluster("a"))
+		c := r.following(v, streamCDS)
+		r.has(c, streamCDS, "a")
+		time.Sleep(time.Minute)
+		r.o.Put(relaytest.Cluster("b"))
+		r.has(c, streamCDS, "a", "b")
+		time.Sleep(30 * time.Second)
+		if answer := rollsBack(t, r.running, "1m"); answer.Warning != "" {
+			t.Errorf("rollback: %+v, want one that survives a restart", answer)
+		}
+		r.has(c, streamCDS, "a")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+
+		fill(t, 16)
+		defer fill(t, ^uint64(0))
+		if answer := r.thaws(); !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Frozen {
+			t.Errorf("thaw: %+v, want a warning that it does not survive a restart", answer)
+		}
+		r.has(c, streamCDS, "a", "b")
+		for _, name := range []string{"c", "d"} {
+			time.Sleep(time.Minute)
+			r.o.Put(relaytest.Cluster(name))
+		}
+		r.has(c, streamCDS, "a", "b", "c", "d")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := r.Log.Count("operators' decisions not written"); n != 1 {
+			t.Errorf("it was logged %d times that the decision is not written, want once", n)
+		}
+		if s := r.SnapshotStats(); s.Failures == 0 {
+			t.Errorf("snapshots %+v, want failures", s)
+		}
+		known := generationsOf(t, r.running)
+		if len(known) != 6 {
+			t.Errorf("with a full disk, %d generations, want 6: %+v", len(known), known)
+		}
+
+		fill(t, ^uint64(0))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		r.stop()
+		r.start()
+		if f := r.frozen(); f != nil {
+			t.Errorf("after a restart: %+v, want that the thaw still counts", f)
+		}
+		c.Reconnect(r.Conn())
+		time.Sleep(time.Minute)
+		r.has(c, streamCDS, "a", "b", "c", "d")
+		restored := generationsOf(t, r.running)
+		if len(restored) != len(known) {
+			t.Fatalf("after a restart, %d generations, want %d: %+v", len(restored), len(known), restored)
+		}
+		for i, g := range known {
+			if restored[i].Generation != g.Generation {
+				t.Errorf("after a restart, generation %d is %s, want %s", i, restored[i].Generation, g.Generation)
+			}
+		}
+		if answer := rollsBack(t, r.running, known[2].Generation); answer.Warning != "" {
+			t.Errorf("rollback after a restart: %+v", answer)
+		}
+		r.has(c, streamCDS, "a", "b")
 	}, operated)
 }
