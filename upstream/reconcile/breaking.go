@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"maps"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -74,7 +73,7 @@ func (g *Group) clusterUsage(now time.Time) *usage {
 
 func (u *usage) add(facts Facts) {
 	u.onDemand = u.onDemand || facts.OnDemand
-	maps.Copy(u.named, namesOf(facts.Clusters))
+	addNames(u.named, facts.Clusters)
 }
 
 // statesClusters reports whether the origin states which clusters there are, and has stated at least one. Of an origin
@@ -125,7 +124,8 @@ func (l look) breaks(update, served *wire.Resource) (why string) {
 			continue
 		}
 		if before == nil {
-			before = namesOf(was.Clusters)
+			before = make(names)
+			addNames(before, was.Clusters)
 		}
 		if _, is := before[name]; !is && !g.clusterUsage(l.now).onDemand {
 			return fmt.Sprintf("names cluster %.256q, which does not exist", name)
@@ -134,15 +134,14 @@ func (l look) breaks(update, served *wire.Resource) (why string) {
 	return ""
 }
 
-// namesOf returns a set of names, of which there may be none (nil).
-func namesOf(all iter.Seq[string]) names {
-	set := make(names)
-	if all != nil {
-		for name := range all {
-			set[name] = struct{}{}
-		}
+// addNames adds names to a set. Nil yields none.
+func addNames(to names, all iter.Seq[string]) {
+	if all == nil {
+		return
 	}
-	return set
+	for name := range all {
+		to[name] = struct{}{}
+	}
 }
 
 // breaksByRemoval returns why clients need a resource that is to be removed; empty if they do not.

@@ -248,6 +248,27 @@ func TestB46_ADiscardedUpdateIsInDoubt(t *testing.T) {
 	}
 }
 
+// TestB46_EndpointsCheckNothingAgain: while a change is held, responses with endpoints have no other resource checked.
+func TestB46_EndpointsCheckNothingAgain(t *testing.T) {
+	h, checks := newHouse("a"), 0
+	h.group.cfg.Check = func(r *wire.Resource) Facts {
+		checks++
+		return checkText(r)
+	}
+	endpoints := newFakeIn(h.group, wire.EndpointType, "")
+	h.route("r=a")
+	h.cluster("-a")
+	h.want(t, "removed", "a | r=a", "a: "+isUsed)
+	before := checks
+	h.take(endpoints, "e=")
+	h.take(endpoints, "f=")
+	if checks != before {
+		t.Errorf("new endpoints had %d resources checked, want none", checks-before)
+	}
+	h.route("-r")
+	h.want(t, "nothing names the cluster", " |"[1:])
+}
+
 // TestB46_LargeRemovalsAreCountedApart: removals that wait for routes do not make others a large removal.
 func TestB46_LargeRemovalsAreCountedApart(t *testing.T) {
 	names := numbers("c", 100)

@@ -87,7 +87,7 @@ type Group struct {
 	broken  []Hold                       // changes that break clients; never modified
 	listed  int                          // changes in broken; -1 if others are held now
 
-	changes int   // that sets have applied
+	changes int   // updates of clusters, and of types that name clusters
 	usage   usage // of clusters
 }
 
@@ -309,9 +309,12 @@ func (s *Set) record(name string, as removal) {
 	s.group.busy[s] = struct{}{}
 }
 
-// apply applies an update to what is served.
+// apply applies an update to what is served. What the group knows of clusters is out of date if the type has a part in that:
+// endpoints, which change most often, do not.
 func (s *Set) apply(u wire.Update) cache.Change {
-	s.group.changes++
+	if s.TypeURL == wire.ClusterType || slices.Contains(clusterUsers, s.TypeURL) {
+		s.group.changes++
+	}
 	return s.content.Apply(u)
 }
 
