@@ -12,6 +12,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 var (
@@ -257,14 +259,17 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 		}
 		return said
 	}
+	paragraph := func(code, written string) string {
+		return strings.TrimSpace(humanize.Wrap("**Tests.** "+tests(code, written), "", ""))
+	}
 	decision := "" // the one that the lines are of, if it has no tests yet
 	for _, block := range strings.Split(strings.TrimSpace(page), "\n\n") {
 		if written, ok := strings.CutPrefix(block, "**Tests.** "); ok && decision != "" {
-			block = wrap("**Tests.** " + tests(decision, strings.ReplaceAll(written, "\n", " ")))
+			block = paragraph(decision, strings.ReplaceAll(written, "\n", " "))
 			decision = ""
 		} else if strings.HasPrefix(block, "#") {
 			if decision != "" {
-				out = append(out, wrap("**Tests.** "+tests(decision, "")))
+				out = append(out, paragraph(decision, ""))
 			}
 			decision = ""
 			if match := codeHeading.FindStringSubmatch(block); match != nil && match[1][0] != 'A' { // sections of tables
@@ -276,7 +281,7 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 		out = append(out, block)
 	}
 	if decision != "" {
-		out = append(out, wrap("**Tests.** "+tests(decision, "")))
+		out = append(out, paragraph(decision, ""))
 	}
 	var links strings.Builder
 	for _, file := range slices.Sorted(maps.Keys(named)) {
@@ -304,7 +309,7 @@ func itemsWithTests(list string, tests func(code, written string) string) string
 		if match := codeItem.FindStringSubmatch(item); match != nil {
 			before, written, _ := strings.Cut(item, label)
 			named := tests(match[1], strings.Join(strings.Fields(written), " "))
-			item = before + "\n" + wrapItem(strings.TrimPrefix(label, "\n")+named)
+			item = before + "\n" + strings.TrimSuffix(humanize.Wrap("Tests: "+named, "  - ", "    "), "\n")
 		}
 		items[i] = item
 	}
@@ -326,28 +331,4 @@ func testsOf(code, written string, files map[string][]string) (string, bool) {
 		return written, true
 	}
 	return written, untested.MatchString(written)
-}
-
-// wrap breaks a paragraph into lines of 120 characters at most.
-func wrap(paragraph string) string { return wrapped(paragraph, "", "") }
-
-// wrapItem is wrap for an item of the second level of a list.
-func wrapItem(item string) string { return wrapped(item, "  ", "    ") }
-
-// wrapped returns a text in lines of 120 characters at most, the first and all others indented.
-func wrapped(text, first, others string) string {
-	var lines []string
-	line, indent := "", first
-	for word := range strings.FieldsSeq(text) {
-		switch {
-		case line == "":
-			line = indent + word
-		case utf8.RuneCountInString(line+" "+word) > 120:
-			lines, indent = append(lines, line), others
-			line = indent + word
-		default:
-			line += " " + word
-		}
-	}
-	return strings.Join(append(lines, line), "\n")
 }

@@ -406,17 +406,12 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 
 // ask is the part of review for which the view's loop is asked.
 func (a *audit) ask(v *viewSync) {
-	held, broken := make(map[string]map[string]bool), make(map[string]map[string]bool) // names, by type URL
+	type resource struct{ typeURL, name string }
+	held := make(map[resource]bool) // whether since the change breaks clients
 	for _, h := range v.Operate(reconcile.Command{}) {
-		of := held
-		if h.Broken {
-			of = broken
-		}
-		if of[h.TypeURL] == nil {
-			of[h.TypeURL] = make(map[string]bool)
-		}
 		for _, name := range h.Names {
-			of[h.TypeURL][name] = true
+			of := resource{h.TypeURL, name}
+			held[of] = held[of] || h.Broken
 		}
 	}
 	wanted := make(map[*audited]func(name string) bool)
@@ -427,7 +422,8 @@ func (a *audit) ask(v *viewSync) {
 		if !wanted[id.of](id.name) {
 			delete(a.open, id)
 		}
-		d.held = d.kind == MissingThere && held[id.of.typeURL][id.name] || broken[id.of.typeURL][id.name]
+		broken, is := held[resource{id.of.typeURL, id.name}]
+		d.held = is && (d.kind == MissingThere || broken)
 	}
 }
 

@@ -122,18 +122,20 @@ func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 	}
 }
 
-func describeDifference(d admin.Difference) string {
-	here, there, held := cmp.Or(d.Here, "none"), cmp.Or(d.There, "none"), ""
-	if d.Held {
-		held = ", since the change is held back or was discarded: tender release"
-	}
+func describeDifference(d admin.Difference) (text string) {
+	here, there := cmp.Or(d.Here, "none"), cmp.Or(d.There, "none")
 	switch d.Kind {
 	case upstream.MissingHere:
-		return "missing here: the origin has version " + there + held
+		text = "missing here: the origin has version " + there
 	case upstream.MissingThere:
-		return "missing there: the relay has version " + here + held
+		text = "missing there: the relay has version " + here
 	case upstream.OtherVersion:
-		return fmt.Sprintf("same content: version %s here, %s there%s", here, there, held)
+		text = fmt.Sprintf("same content: version %s here, %s there", here, there)
+	default:
+		text = fmt.Sprintf("other content: version %s here, %s there", here, there)
 	}
-	return fmt.Sprintf("other content: version %s here, %s there%s", here, there, held)
+	if d.Held {
+		text += ", since the change is held back or was discarded: tender release"
+	}
+	return text
 }

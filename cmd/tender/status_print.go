@@ -58,7 +58,7 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 			t.note("rollout %s: tender rollout status", describeRollout(s, now))
 		}
 		if o.Held > 0 {
-			t.note("%d removals are HELD BACK: tender release", o.Held)
+			t.note("%s HELD BACK: tender release", are(o.Held, "removal"))
 		}
 		if o.EqualGroups > 0 {
 			t.note("%d node groups have the same configuration: fewer keys in TENDER_NODE_GROUP_BY would make them one, with fewer streams to the origin", o.EqualGroups)
@@ -86,15 +86,19 @@ func (t *table) findings(v *admin.Validation) {
 		t.note("%s", f.Detail)
 	}
 	if n := v.Held(); n > 0 {
-		what := "1 change is"
-		if n > 1 {
-			what = fmt.Sprint(n, " changes are")
-		}
-		t.note("%s HELD: clients could not use the result: tender release", what)
+		t.note("%s HELD: clients could not use the result: tender release", are(n, "change"))
 	}
 	if n := all - len(shown); n > 0 {
 		t.note("and %d more, %d of all %d BREAK a resource: -o wide prints %d", n, breaking, all, admin.MaxFindings)
 	}
+}
+
+// are returns a number of things and the verb, such as "1 change is".
+func are(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing + " is"
+	}
+	return fmt.Sprintf("%d %ss are", n, thing)
 }
 
 // fewFindings is how many findings are printed without -o wide.

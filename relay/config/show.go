@@ -131,8 +131,8 @@ func Page() string {
 		fmt.Fprintf(&b, "### %s\n\n", section.title)
 		for i := range section.rows {
 			d := section.rows[i].variable()
-			fmt.Fprintf(&b, "#### `%s`\n\n%s\n", d.Name, humanize.Wrap(d.Meaning+". "+d.Advice))
-			b.WriteString(humanize.Wrap("- Default: "+d.Default) + humanize.Wrap("- Allowed: "+d.Allowed))
+			fmt.Fprintf(&b, "#### `%s`\n\n%s\n", d.Name, humanize.Wrap(d.Meaning+". "+d.Advice, "", ""))
+			b.WriteString(humanize.Wrap("Default: "+d.Default, "- ", "  ") + humanize.Wrap("Allowed: "+d.Allowed, "- ", "  "))
 			if d.Former != "" {
 				b.WriteString("- Former name: `" + d.Former + "`\n")
 			}

@@ -53,15 +53,7 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 		return
 	}
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
-		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-		c := r.following(v, streamCDS)
-		r.has(c, streamCDS, "a", "b")
-		good := c.State().Digest(streamCDS, "a")
-		time.Sleep(time.Minute)
-		r.o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a", "bad"), relaytest.Cluster("c")) })
-		r.has(c, streamCDS, "a", "b", "c")
-		time.Sleep(30 * time.Second)
-		synctest.Wait()
+		c, good := r.turnsBad(v)
 
 		fill(t, 16)
 		defer fill(t, ^uint64(0))

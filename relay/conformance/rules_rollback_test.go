@@ -137,6 +137,22 @@ func TestRollback_ReturningClients(t *testing.T) {
 	})
 }
 
+// turnsBad has the origin send clusters a and b, and 30 s ago another a, and c. It returns a client that has these, and the digest
+// of a before.
+func (r *restarting) turnsBad(v relaytest.Variant) (c *relaytest.Client, good relaytest.Digest) {
+	r.t.Helper()
+	r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
+	c = r.following(v, streamCDS)
+	r.has(c, streamCDS, "a", "b")
+	good = c.State().Digest(streamCDS, "a")
+	time.Sleep(time.Minute)
+	r.o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a", "bad"), relaytest.Cluster("c")) })
+	r.has(c, streamCDS, "a", "b", "c")
+	time.Sleep(30 * time.Second)
+	synctest.Wait()
+	return c, good
+}
+
 // TestH09_RollbackSurvivesARestart: also if the snapshot is older than the rollback, as with a full disk; and the origin comes back
 // empty meanwhile.
 func TestH09_RollbackSurvivesARestart(t *testing.T) {
@@ -144,15 +160,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		t.Run(map[bool]string{false: "written", true: "full disk"}[old], func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
-				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-				c := r.following(v, streamCDS)
-				r.has(c, streamCDS, "a", "b")
-				good := c.State().Digest(streamCDS, "a")
-				time.Sleep(time.Minute)
-				r.o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a", "bad"), relaytest.Cluster("c")) })
-				r.has(c, streamCDS, "a", "b", "c")
-				time.Sleep(30 * time.Second)
-				synctest.Wait()
+				c, good := r.turnsBad(v)
 				before := snapshotFiles(t, r.dir)
 				began := time.Now()
 				if answer := rollsBack(t, r.running, "1m"); answer.Warning != "" || !answer.Origins[0].Freeze.SurvivesRestart {

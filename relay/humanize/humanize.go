@@ -75,24 +75,26 @@ func Quote(text string) string {
 // pageWidth is the length of the longest line on a page of the documentation.
 const pageWidth = 118
 
-// Wrap breaks a paragraph of Markdown, or an item of a list, into lines of at most 118 characters, and ends the last one. It only
-// breaks lines at spaces.
-func Wrap(text string) string {
-	indent := ""
-	if strings.HasPrefix(text, "- ") {
-		indent = "  "
-	}
-	var lines []string
-	line := ""
+// Wrap breaks a text into lines of at most 118 characters, and ends the last one. It only breaks lines at spaces. The first line
+// begins with first, as "- " in a list, and all others with others.
+func Wrap(text, first, others string) string {
+	var b strings.Builder
+	indent, width := first, 0
 	for word := range strings.FieldsSeq(text) {
+		length := utf8.RuneCountInString(word)
 		switch {
-		case line == "":
-			line = word
-		case utf8.RuneCountInString(line+" "+word) > pageWidth:
-			lines, line = append(lines, line), indent+word
+		case width == 0:
+			b.WriteString(indent)
+			width = utf8.RuneCountInString(indent)
+		case width+1+length > pageWidth:
+			b.WriteString("\n" + others)
+			width = utf8.RuneCountInString(others)
 		default:
-			line += " " + word
+			b.WriteByte(' ')
+			width++
 		}
+		b.WriteString(word)
+		width += length
 	}
-	return strings.Join(append(lines, line), "\n") + "\n"
+	return b.String() + "\n"
 }

@@ -1,6 +1,7 @@
 package humanize
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,17 +52,20 @@ func TestCut(t *testing.T) {
 
 func TestWrap(t *testing.T) {
 	long := strings.Repeat("word ", 40)
-	for _, text := range []string{"short", long, "- " + long, "- [a link](" + strings.Repeat("x", 150) + ") and " + long} {
-		wrapped := Wrap(text)
-		if strings.Join(strings.Fields(wrapped), " ") != strings.Join(strings.Fields(text), " ") || !strings.HasSuffix(wrapped, "\n") {
-			t.Errorf("%q became %q", text, wrapped)
-		}
-		for i, line := range strings.Split(strings.TrimSuffix(wrapped, "\n"), "\n") {
-			if len(line) > 118 && strings.Contains(strings.TrimLeft(line, "- "), " ") {
-				t.Errorf("line %d has %d characters: %q", i+1, len(line), line)
+	for _, text := range []string{"short", long, "[a link](" + strings.Repeat("x", 150) + ") and " + long} {
+		for _, indent := range [][2]string{{"", ""}, {"- ", "  "}, {"  - ", "    "}} {
+			wrapped := Wrap(text, indent[0], indent[1])
+			lines := strings.Split(strings.TrimSuffix(wrapped, "\n"), "\n")
+			var words []string
+			for i, line := range lines {
+				rest, indented := strings.CutPrefix(line, indent[min(i, 1)])
+				if !indented || len(line) > 118 && strings.Contains(rest, " ") {
+					t.Errorf("line %d has %d characters, and the wrong indentation (%t): %q", i+1, len(line), !indented, line)
+				}
+				words = append(words, strings.Fields(rest)...)
 			}
-			if item := strings.HasPrefix(text, "- "); i > 0 && item != strings.HasPrefix(line, "  ") {
-				t.Errorf("line %d of %q is indented wrongly: %q", i+1, text[:10], line)
+			if !slices.Equal(words, strings.Fields(text)) || !strings.HasSuffix(wrapped, "\n") {
+				t.Errorf("%q became %q", text, wrapped)
 			}
 		}
 	}

@@ -408,7 +408,7 @@ func Page() string {
 		if r.labels != "" {
 			kind += " by `" + strings.ReplaceAll(r.labels, " ", "`, `") + "`"
 		}
-		b.WriteString(humanize.Wrap(fmt.Sprintf("- `%s` (`%s`), %s. %s", r.prometheus(), r.name, kind, r.help)))
+		b.WriteString(humanize.Wrap(fmt.Sprintf("`%s` (`%s`), %s. %s", r.prometheus(), r.name, kind, r.help), "- ", "  "))
 	}
 	return b.String()
 }
