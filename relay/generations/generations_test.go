@@ -21,7 +21,8 @@ import (
 type served struct {
 	*testing.T
 	*Line
-	w *cache.Writer
+	w           *cache.Writer
+	unsubscribe func() // from all clusters; nil if nothing is subscribed
 }
 
 // open begins a line of a new view with clusters. The caller calls stop.
@@ -38,10 +39,11 @@ func open(t *testing.T, s *Store, group string, restored []cache.GenerationSnaps
 		defer close(ended)
 		line.Run(ctx)
 	}()
-	return &served{t, line, w}, func() {
+	unsubscribe := sync.OnceFunc(func() { watch.UnsubscribeAll(all) })
+	return &served{t, line, w, unsubscribe}, func() {
 		cancel()
 		<-ended
-		watch.UnsubscribeAll(all)
+		unsubscribe()
 		watch.Close()
 	}
 }
@@ -220,7 +222,7 @@ func TestH13_GenerationsSurviveARestart(t *testing.T) {
 		view, w := cache.New(cache.Config{Waits: func(typeURL string) bool { return typeURL == wire.ClusterType }})
 		w.Restore(snap, time.Now())
 		line := s.Open(Key{Origin: "o", Group: "restored"}, view, 0, snap.Generations)
-		restored := &served{t, line, w}
+		restored := &served{t, line, w, nil}
 		defer line.close()
 		after := restored.Generations()
 		if len(after) != len(before) {
@@ -302,16 +304,7 @@ func history(t *testing.T, limit int64, changes []string) error {
 
 // count returns an error unless the store counts what it holds.
 func (s *Store) count() error {
-	bytes, seen := int64(0), make(map[*wire.Resource]bool)
-	for _, g := range s.order {
-		bytes += overhead * int64(1+len(g.formers))
-		for _, f := range g.formers {
-			if f.Resource != nil && !seen[f.Resource] {
-				seen[f.Resource] = true
-				bytes += int64(f.Resource.Size())
-			}
-		}
-	}
+	bytes := size(s.order)
 	if bytes != s.bytes || s.bytes > s.limit {
 		return fmt.Errorf("the store counts %d bytes, has %d, and may have %d", s.bytes, bytes, s.limit)
 	}
