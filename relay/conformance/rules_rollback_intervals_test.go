@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -68,5 +70,83 @@ func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// TestB45_RollbacksKeepTheOrder: what a rollback or a thaw adds and changes after a pause is sent at once, and removals
+// of clusters one interval later. Within an interval all of it waits until the interval ends, and listeners, which have
+// no interval, wait with clusters. Clusters are sent before listeners, and are removed after them. In the end, clients
+// have exactly the generation.
+func TestB45_RollbacksKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	const interval = 10 * time.Second
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		orderBubble(t, []string{operated, "TENDER_MIN_PUSH_INTERVAL=cds=10s"}, func(w *orderWorld) {
+			w.change("cds a@1", "cds b@1", "lds l@1")
+			c := w.ready(v).subscribe("cds", "").subscribe("lds", "")
+			w.pass(time.Minute)
+			good := generationsOf(w.t, w.relay)[0].Generation
+			w.change("cds a@2", "cds c@1", "cds -b", "lds l@2", "lds new@2")
+			w.pass(time.Minute)
+			c.skip()
+
+			back := func() { rollsBack(w.t, w.relay, good) }
+			thaw := func() { operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}) }
+			// sent expects responses now, none until just before some time has passed, and others then.
+			sent := func(now []string, after time.Duration, then ...string) {
+				w.t.Helper()
+				c.expect(now...)
+				w.pass(after - time.Millisecond)
+				c.expect()
+				w.pass(2 * time.Millisecond)
+				c.expect(then...)
+				w.pass(interval)
+				c.expect()
+			}
+			exact := func() {
+				w.t.Helper()
+				late := w.ready(v).subscribe("cds", "").subscribe("lds", "")
+				w.pass(time.Second)
+				for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
+					diff := cmp.Diff(late.State()[typeURL], c.State()[typeURL])
+					if diff != "" || len(c.State()[typeURL]) == 0 {
+						w.t.Errorf("the client differs from a new one (-new +got):\n%s", diff)
+					}
+				}
+				late.Close()
+			}
+			either := func(delta, sotw []string) []string {
+				return map[relaytest.Variant][]string{relaytest.Delta: delta, relaytest.SotW: sotw}[v]
+			}
+
+			back()
+			sent(either([]string{"cds a@1 b@1", "lds l@1 -new"}, []string{"cds {a@1 b@1 c@1}", "lds {l@1}"}),
+				interval, either([]string{"cds -c"}, []string{"cds {a@1 b@1}"})...)
+			exact()
+			w.pass(time.Minute)
+			thaw()
+			sent(either([]string{"cds a@2 c@1", "lds l@2 new@2"}, []string{"cds {a@2 b@1 c@1}", "lds {l@2 new@2}"}),
+				interval, either([]string{"cds -b"}, []string{"cds {a@2 c@1}"})...)
+			exact()
+
+			w.pass(time.Minute)
+			w.change("cds a@3")
+			c.expect(orderForm(v, either([]string{"cds a@3"}, []string{"cds a@3 c@1"})[0]))
+			w.pass(3 * time.Second)
+			w.change("cds a@4", "cds -c", "lds l@4", "lds -new")
+			back()
+			sent(nil, interval-3*time.Second, either(
+				[]string{"cds a@1 b@1", "lds l@1 -new", "cds -c"},
+				[]string{"cds {a@1 b@1 c@1}", "lds {l@1}", "cds {a@1 b@1}"},
+			)...)
+			exact()
+			w.pass(time.Minute)
+			thaw()
+			c.expect(orderForm(v, either([]string{"cds a@4"}, []string{"cds a@4 b@1"})[0]), orderForm(v, "lds l@4"))
+			w.pass(3 * time.Second)
+			back()
+			sent(nil, interval-3*time.Second, orderForm(v, "cds a@1 b@1"), orderForm(v, "lds l@1"))
+			exact()
+		})
 	})
 }
