@@ -98,9 +98,36 @@ func (t *Type) content(n *Name) (d wire.Digest) {
 }
 
 // Pin cuts an edition of all that waits.
-func (w *Writer) Pin() *Edition {
+func (w *Writer) Pin() *Edition { return w.pin(w.target(w.rest(), w.Generation())) }
+
+// PinThawed cuts an edition of what Thaw shows the rest. It changes nothing if the gate is open.
+func (w *Writer) PinThawed() *Edition {
+	latest := w.Generation()
+	return w.keepThawed(w.pin(func(string, *Name) *Generation { return latest }))
+}
+
+// PinThawedAs is PinThawed for a source that applies its changes only after the thaw: these are resources as they are then.
+func (w *Writer) PinThawedAs(resources []Former) *Edition {
+	return w.keepThawed(w.PinFormer(resources))
+}
+
+// keepThawed drops from a new edition what Thaw leaves to Show.
+func (w *Writer) keepThawed(e *Edition) *Edition {
+	thawed := w.gate
+	thawed.frozen, thawed.back = time.Time{}, time.Time{}
+	for key, names := range e.names {
+		was, is := e.was.Type(key), e.of.Type(key)
+		e.names[key] = slices.DeleteFunc(names, func(n *Name) bool { return thawed.differenceWaits(was, is, n) })
+	}
+	maps.DeleteFunc(e.names, func(_ string, names []*Name) bool { return len(names) == 0 })
+	e.describe()
+	return e
+}
+
+// pin cuts an edition of the names whose target the rest does not see. The target of each is latest.
+func (w *Writer) pin(to target) *Edition {
 	s := w.rest()
-	e := &Edition{of: w.Generation(), was: s.generation(), names: w.differ(s, w.target(s, w.Generation()))}
+	e := &Edition{of: w.Generation(), was: s.generation(), names: w.differ(s, to)}
 	e.describe()
 	return e
 }

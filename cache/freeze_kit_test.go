@@ -2,6 +2,7 @@ package cache
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -192,6 +193,59 @@ func (o *origin) check() {
 	for cohort, v := range o.view.views {
 		for f := range v.Audit(func() bool { return true }) {
 			o.Fatalf("the audit of cohort %d finds %+v", cohort, f)
+		}
+	}
+}
+
+// contents returns the content of the resources of a type that readers see in each of its sets, by name.
+func contents(t *Type) map[string][2]string {
+	out := make(map[string][2]string)
+	for _, kind := range kinds {
+		for e := range t.set(kind).Since(0) {
+			if e.Present() {
+				of := out[e.Name.String()]
+				of[kind] = contentOf(e)
+				out[e.Name.String()] = of
+			}
+		}
+	}
+	return out
+}
+
+// thaws thaws the origin, and fails the test unless PinThawed says of each resource that changes for readers what it was and
+// what it is.
+func (o *origin) thaws() {
+	o.Helper()
+	was, said := o.view.Generation(), make(map[string]map[string]Difference)
+	for d := range o.PinThawed().Diff() {
+		if said[d.Key] == nil {
+			said[d.Key] = make(map[string]Difference)
+		}
+		said[d.Key][d.Name] = d
+	}
+	if o.view.Generation() != was {
+		o.Fatal("PinThawed changes what readers see")
+	}
+	o.Thaw()
+	is := o.view.Generation()
+	for t := range is.types.since(0) {
+		before, after := contents(was.Type(t.URL)), contents(t)
+		names := maps.Clone(before)
+		maps.Copy(names, after)
+		for name := range names {
+			if _, any := said[t.URL][name]; before[name] != after[name] && !any {
+				o.Fatalf("the thaw changes %q of %s from %q to %q, and PinThawed says nothing of it", name, t.URL, before[name], after[name])
+			}
+		}
+		for name, d := range said[t.URL] {
+			for r, seen := range map[*wire.Resource][2]string{d.Was: before[name], d.Is: after[name]} {
+				if r != nil && !slices.Contains(seen[:], string(r.Value())) {
+					o.Fatalf("the thaw changes %q of %s from %q to %q, and PinThawed says %v, then %v", name, t.URL, before[name], after[name], d.Was, d.Is)
+				}
+			}
+			if d.Is == nil && after[name][Wildcard] != "" && after[name][ByName] != "" {
+				o.Fatalf("PinThawed says that %q of %s is removed, and readers see %q", name, t.URL, after[name])
+			}
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 				}
 				frozen.Freeze()
 			case "thaw":
-				frozen.Thaw()
+				frozen.thaws()
 			default:
 				both(func(o *origin, c *client) {
 					if step == "members" { // those who follow them leave, and return
@@ -77,7 +77,7 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 			maps.Copy(before, kept(frozen.view.Generation())) // also of what has come since
 			maps.DeleteFunc(before, func(key, _ string) bool { return passing(frozen.view.Generation())[key] })
 		}
-		frozen.Thaw()
+		frozen.thaws()
 		frozen.check()
 		got, want := sight(frozen.view.Generation()), sight(plain.view.Generation())
 		for key := range want {

@@ -267,7 +267,7 @@ func TestH13_RollbackAtAnyTime(t *testing.T) {
 			h.step(t)
 			h.back.check()
 		}
-		h.back.Thaw()
+		h.back.thaws()
 		h.back.check()
 		got, want := sight(h.back.view.Generation()), sight(h.plain.view.Generation())
 		for key := range want {
@@ -329,7 +329,7 @@ func (h *rolledBack) step(t *rapid.T) {
 			h.rollBack(t, rapid.IntRange(0, len(h.past)-1).Draw(t, "to"))
 		}
 	case "thaw":
-		h.back.Thaw()
+		h.back.thaws()
 		h.shown = nil
 	default:
 		for _, o := range []*origin{h.back, h.plain} {

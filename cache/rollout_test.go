@@ -128,7 +128,7 @@ func (h *rolloutHistory) operates(t *rapid.T) (shown int) {
 	case "freeze":
 		o.Freeze()
 	case "thaw":
-		o.Thaw()
+		o.thaws()
 	case "snapshot":
 		h.restores(t)
 	}

@@ -41,6 +41,7 @@ func (r *Relay) newAdmin() *admin.Server {
 		Action:   r.emitAction,
 
 		RolloutDiff: r.rolloutDiff,
+		ThawDiff:    r.thawDiff,
 	}
 	if r.groups.earlier != nil {
 		cfg.Generations, cfg.RollbackDiff = r.listGenerations, r.rollbackDiff

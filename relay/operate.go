@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -30,12 +31,16 @@ type holder interface {
 type operated struct {
 	origin  int
 	group   string // of the view; empty for a directory
+	shared  bool   // it has the names that groups share
 	saved   string // its name in snapshots
 	view    *cache.View
 	source  int
 	control *upstream.Control // nil for a directory
 	holder  holder
 }
+
+// part returns the name of a view among the parts of an edition.
+func (o *operated) part() rollout.PartKey { return rollout.PartKey{Group: o.group, Shared: o.shared} }
 
 // operated returns all views and directories, in the order of origins and groups.
 func (g *groups) operated() (all []operated) {
@@ -46,7 +51,7 @@ func (g *groups) operated() (all []operated) {
 		}
 	}
 	for key, s := range g.shared {
-		all = append(all, operated{origin: key.origin, group: key.shown(), saved: key.saved(), view: s.view, control: s.control, holder: s.control})
+		all = append(all, operated{origin: key.origin, group: key.shown(), shared: true, saved: key.saved(), view: s.view, control: s.control, holder: s.control})
 	}
 	g.mu.Unlock()
 	for i, o := range g.origins {
@@ -89,6 +94,9 @@ func (r *Relay) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes
 	if err := of.Check(); err != nil {
 		return admin.Freezes{}, err
 	}
+	if of.DryRun {
+		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("dry_run: only thaw has it"))
+	}
 	if err := r.refuseRolledBack(of.Origin); err != nil {
 		return admin.Freezes{}, err
 	}
@@ -114,7 +122,7 @@ func (r *Relay) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, 
 	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) { r.thawOrigin(ctx, origin, by, of.Reason) })
 }
 
-// eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that.
+// eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that. A dry run changes nothing.
 func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
 	only, err := r.findOrigin(of.Origin)
 	if err != nil {
@@ -125,29 +133,46 @@ func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ct
 		return admin.Freezes{}, err
 	}
 	defer done()
+	answer := admin.Freezes{Origins: r.withheld(), DryRun: of.DryRun}
+	if of.DryRun {
+		r.showFreezes(answer.Origins)
+		answer.Diff, err = r.dryRun(ctx, r.thawing(ctx, only))
+		return answer, err
+	}
 	ctx = context.WithoutCancel(ctx) // all views, or none
-	var answer admin.Freezes
+	for i := range r.origins {
+		if only < 0 || only == i {
+			do(ctx, i)
+		}
+	}
+	warning := r.groups.decided(ctx, false)
+	if r.showFreezes(answer.Origins) || r.groups.decisions.saved != nil { // of a thaw, the disk may still have the freeze
+		answer.Warning = warning
+	}
+	return answer, nil
+}
+
+// withheld returns, for each origin, of how many names its clients see another state.
+func (r *Relay) withheld() (all []admin.Freeze) {
 	for i := range r.origins {
 		f := admin.Freeze{Origin: r.cfg.OriginName(i)}
 		for _, o := range r.groups.viewsOf(i) {
 			f.Views++
 			f.Withheld += o.view.Withheld(o.source)
 		}
-		if only < 0 || only == i {
-			do(ctx, i)
-		}
-		answer.Origins = append(answer.Origins, f)
+		all = append(all, f)
 	}
-	warning := r.groups.decided(ctx, false)
-	for i := range r.origins {
-		f := &answer.Origins[i]
-		f.Freeze = r.groups.shownFreeze(i)
-		f.Frozen = f.Freeze != nil
-		if f.Frozen || r.groups.decisions.saved != nil { // of a thaw, the disk still has the freeze
-			answer.Warning = warning
-		}
+	return all
+}
+
+// showFreezes fills in which origins are frozen, and reports whether any is.
+func (r *Relay) showFreezes(all []admin.Freeze) (any bool) {
+	for i := range all {
+		all[i].Freeze = r.groups.shownFreeze(i)
+		all[i].Frozen = all[i].Freeze != nil
+		any = any || all[i].Frozen
 	}
-	return answer, nil
+	return any
 }
 
 // viewsOf returns the views of an origin.

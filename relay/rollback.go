@@ -13,7 +13,6 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/generations"
-	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
@@ -260,7 +259,15 @@ func (r *Relay) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoi
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
-	return r.diffOf(ctx, all, c)
+	return r.diffOf(ctx, editionsOf(all), c)
+}
+
+// editionsOf returns the editions that a rollback shows.
+func editionsOf(views []returning) (all []viewEdition) {
+	for _, v := range views {
+		all = append(all, viewEdition{v.line.Origin, v.part, v.control, v.target.Edition})
+	}
+	return all
 }
 
 // rollback shows the clients of origins an earlier generation until thaw.
@@ -300,14 +307,16 @@ func (r *Relay) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rol
 		}
 		answer.Origins = append(answer.Origins, b)
 	}
-	if !of.DryRun {
+	if of.DryRun {
+		answer.Diff, err = r.dryRun(ctx, editionsOf(views))
+	} else {
 		answer.Warning = r.groups.decided(ctx, false)
 	}
 	for i := range answer.Origins {
 		origin, _ := r.findOrigin(answer.Origins[i].Origin)
 		answer.Origins[i].Freeze = r.groups.shownFreeze(origin)
 	}
-	return answer, nil
+	return answer, err
 }
 
 // editions returns what a rollback changes for clients.
@@ -331,19 +340,6 @@ func resourcesOf(changes rollout.Changes) (resources int) {
 		}
 	}
 	return resources
-}
-
-// diffOf returns what a rollback would change, resource by resource.
-func (r *Relay) diffOf(ctx context.Context, views []returning, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	var all []operator.Edited
-	for _, v := range views {
-		v.control.Edit(ctx, func(w *cache.Writer) {
-			for d := range v.target.Edition(w).Diff() {
-				all = append(all, operator.Edited{Origin: v.line.Origin, Difference: rollout.Difference{Part: v.part, Difference: d}})
-			}
-		})
-	}
-	return operator.RolloutDiff(all, c)
 }
 
 // rollBackOrigin shows the clients of an origin an earlier generation, first those of views that begin later. It ends a freeze.

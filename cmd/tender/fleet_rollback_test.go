@@ -44,7 +44,9 @@ func TestFleetRollback(t *testing.T) {
 		prints string // of each relay that is reached
 		serves []string
 	}{
+		{[]string{"rollback", good, "--dry-run"}, "2 added, 0 changed, 1 removed\n\nORIGIN", []string{"bad"}},
 		{[]string{"rollback", good}, "ROLLED BACK", []string{"a", "b"}},
+		{[]string{"thaw", "--dry-run"}, "1 added, 0 changed, 2 removed\n\nORIGIN", []string{"a", "b"}},
 		{[]string{"thaw"}, "changes are distributed", []string{"bad"}},
 	} {
 		command := tt.args[0]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os/user"
 	"strings"
 	"time"
@@ -141,11 +142,16 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 
 // newThawCommand returns tender thaw.
 func newThawCommand(environ func() []string) *cobra.Command {
-	cmd, _ := newFreezing(environ, "thaw", &cobra.Command{
-		Short:   "Resume the distribution of changes after tender freeze or tender rollback",
-		Long:    "Thaw has a relay send its clients what has changed since tender freeze, or what differs\nfrom the generation of tender rollback: the current state of each resource. WITHHELD is\nthe number of names that differed.",
-		Example: "  tender thaw",
+	cmd, of := newFreezing(environ, "thaw", &cobra.Command{
+		Short: "Resume the distribution of changes after tender freeze or tender rollback",
+		Long: "Thaw has a relay send its clients what has changed since tender freeze, or what differs\n" +
+			"from the generation of tender rollback: the current state of each resource. It prints\n" +
+			"first what that changes; with --dry-run, nothing else. With --fleet, that is what changes\n" +
+			"at the relay that is asked, and with --dry-run at each relay. WITHHELD is the number of\n" +
+			"names that differed.",
+		Example: "  tender thaw --dry-run\n  tender thaw --reason 'routes are fixed' --fleet",
 	})
+	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
 }
 
@@ -160,8 +166,18 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 	addFleet(cmd, &fleet)
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
-		w := cmd.OutOrStdout()
-		return sendCommand(cmd.Context(), client, fleet, name, of, w, func(answer admin.Freezes) error { return printFreezes(w, answer) })
+		w, each := cmd.OutOrStdout(), fleet && of.DryRun
+		if name == "thaw" && !each {
+			if err := printDiffOf(cmd.Context(), client, name, url.Values{"origin": {of.Origin}}, w); err != nil {
+				return err
+			}
+		}
+		return sendCommand(cmd.Context(), client, fleet, name, of, w, func(answer admin.Freezes) error {
+			if err := printDryRun(w, answer.Diff, each); err != nil {
+				return err
+			}
+			return printFreezes(w, answer)
+		})
 	})
 	return cmd, of
 }
@@ -178,6 +194,9 @@ func printFreezes(w io.Writer, answer admin.Freezes) error {
 			if f.Freeze.Rollback != nil {
 				state = "ROLLED BACK"
 			}
+		}
+		if answer.DryRun {
+			state = "dry run: nothing is changed"
 		}
 		t.row(f.Origin, state, f.Views, f.Withheld, how)
 	}

@@ -96,12 +96,20 @@ func newRollbackCommand(environ func() []string) *cobra.Command {
 		if err := of.Check(); err != nil {
 			return usageError{rollbackUsage(err)}
 		}
-		w := cmd.OutOrStdout()
-		if err := printRollbackDiff(cmd.Context(), client, of, w); err != nil {
-			return err
+		w, each := cmd.OutOrStdout(), fleet && of.DryRun
+		if !each {
+			query := url.Values{"to": {of.To}, "origin": {of.Origin}}
+			if err := printDiffOf(cmd.Context(), client, "rollback", query, w); err != nil {
+				return err
+			}
 		}
 		addUser(&of.Why)
-		return sendCommand(cmd.Context(), client, fleet, "rollback", of, w, func(answer admin.Rollbacks) error { return printRollbacks(w, answer) })
+		return sendCommand(cmd.Context(), client, fleet, "rollback", of, w, func(answer admin.Rollbacks) error {
+			if err := printDryRun(w, answer.Diff, each); err != nil {
+				return err
+			}
+			return printRollbacks(w, answer)
+		})
 	})
 	return cmd
 }
@@ -111,17 +119,31 @@ func rollbackUsage(err error) error {
 	return errors.New("tender rollback GENERATION|DURATION --reason TEXT: " + err.Error())
 }
 
-// printRollbackDiff prints what a rollback changes for the clients of the relay that is asked.
-func printRollbackDiff(ctx context.Context, client *adminClient, of admin.RollbackScope, w io.Writer) error {
-	query := url.Values{"to": {of.To}, "origin": {of.Origin}, "limit": {fmt.Sprint(manyClients)}}
-	diff, err := readDiff(ctx, client, "/api/v1/rollback/diff", query)
+// printDiffOf prints what a command, rollback or thaw, changes for the clients of the relay that is asked.
+func printDiffOf(ctx context.Context, client *adminClient, command string, query url.Values, w io.Writer) error {
+	query.Set("limit", fmt.Sprint(manyClients))
+	diff, err := readDiff(ctx, client, "/api/v1/"+command+"/diff", query)
 	if err != nil {
 		return err
 	}
-	if err := printRolloutDiff(w, diff); err != nil {
+	return printDryRun(w, &diff, true)
+}
+
+// printDryRun prints what a command changes, if it is to be shown. The answer of one relay to a dry run may have only the first
+// changes.
+func printDryRun(w io.Writer, diff *admin.RolloutDiff, show bool) error {
+	if diff == nil || !show {
+		return nil
+	}
+	if err := printRolloutDiff(w, *diff); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(w)
+	if more := diff.Total - len(diff.Changes); more > 0 {
+		if _, err := fmt.Fprintf(w, "%d more changes: --dry-run without --fleet prints all\n", more); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(w)
 	return err
 }
 

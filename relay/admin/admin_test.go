@@ -56,6 +56,7 @@ func newRig(t *testing.T, network string, further ...func(*admin.Config)) *rig {
 		Metrics:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
 		Holds:    func(context.Context) admin.Holds { return admin.Holds{} },
 		Settings: func() string { return "" },
+		ThawDiff: func(context.Context, admin.RolloutChoice) (admin.RolloutDiff, error) { return admin.RolloutDiff{}, nil },
 		GRPC:     grpc.NewServer(),
 	}
 	for _, change := range further {

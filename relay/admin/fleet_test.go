@@ -50,6 +50,7 @@ func withRollouts(cfg *admin.Config) {
 	cfg.RolloutDiff = func(_ context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 		return admin.RolloutDiff{Next: fmt.Sprintf("%+v", c)}, nil
 	}
+	cfg.ThawDiff = cfg.RolloutDiff
 }
 
 // What is asked of clients and resources is checked: a parameter that is misspelt must not
@@ -85,6 +86,8 @@ func TestFleetParameters(t *testing.T) {
 		{"rollouts?type=cds", 400, `there is no parameter "type": there are origin`},
 		{"rollout/diff", 200, "{Origin: Type: Name: Group: Page:{Limit:100 After:}}"},
 		{"rollout/diff?origin=o&type=cds&name=n&group=g&limit=7&after=a", 200, "{Origin:o Type:" + cds + " Name:n Group:g Page:{Limit:7 After:a}}"},
+		{"thaw/diff?origin=o&type=cds&name=n&group=g&limit=7&after=a", 200, "{Origin:o Type:" + cds + " Name:n Group:g Page:{Limit:7 After:a}}"},
+		{"thaw/diff?to=1m", 400, `there is no parameter "to": there are origin, type, name, group, limit, after`},
 		{"rollout/diff?name=n", 400, "type is missing: a name needs a type URL, or a short name such as cds"},
 		{"rollout/diff?type=clusters", 400, "type=clusters: want a type URL, or a short name such as cds"},
 	} {

@@ -79,8 +79,11 @@ type FreezeScope struct {
 
 	Why
 
-	// ForSeconds is the time after which a freeze ends by itself; zero is never. Thaw ignores it.
+	// ForSeconds is the time after which a freeze ends by itself; zero is never. Thaw rejects it.
 	ForSeconds float64 `json:"for_seconds,omitempty"`
+
+	// DryRun makes thaw change nothing, and return what it would change. Freeze rejects it.
+	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // MaxReasonBytes bounds the reason of a command, maxUserBytes the name of a user.
@@ -121,6 +124,10 @@ const (
 // Freezes is the response to freeze and thaw: the state after the command.
 type Freezes struct {
 	Origins []Freeze `json:"origins"`
+	DryRun  bool     `json:"dry_run,omitempty"`
+
+	// Diff is what a thaw would change, for a dry run: the first MaxDryRunChanges changes.
+	Diff *RolloutDiff `json:"diff,omitempty"`
 
 	// Warning is why the decision does not survive a restart of the relay; empty if it does.
 	Warning string `json:"warning,omitempty"`
@@ -167,6 +174,19 @@ func (f *Freezing) Describe(now time.Time) string {
 		text += ": " + f.Reason
 	}
 	return text
+}
+
+// MaxDryRunChanges is how many changes the answer of a dry run lists. It is bounded so that peers can return it.
+const MaxDryRunChanges = 500
+
+// thawDiff answers with what a thaw would change.
+func (s *Server) thawDiff(r *http.Request) (any, error) {
+	p := parametersOf(r)
+	c := p.rolloutChoice()
+	if err := p.done(); err != nil {
+		return nil, err
+	}
+	return s.cfg.ThawDiff(r.Context(), c)
 }
 
 // A LogLevel is the argument of the command loglevel: the lowest level that is logged, "debug", "info", "warn" or

@@ -105,6 +105,9 @@ type Rollbacks struct {
 	Origins []Rollback `json:"origins"` // those that it is about
 	DryRun  bool       `json:"dry_run,omitempty"`
 
+	// Diff is what a rollback would change, for a dry run: the first MaxDryRunChanges changes.
+	Diff *RolloutDiff `json:"diff,omitempty"`
+
 	// Warning is why the decision does not survive a restart of the relay; empty if it does.
 	Warning string `json:"warning,omitempty"`
 }

@@ -38,6 +38,9 @@ type Config struct {
 	Generations  func(GenerationChoice) (Generations, error)
 	RollbackDiff func(ctx context.Context, to string, c RolloutChoice) (RolloutDiff, error)
 
+	// ThawDiff returns what a thaw would change.
+	ThawDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
+
 	// Fleet lists clients and resources.
 	Fleet Fleet
 
@@ -136,6 +139,7 @@ func New(cfg Config) *Server {
 		get("/api/v1/rollout/diff", answer(s.rolloutDiff)),
 		get("/api/v1/generations", answer(s.generations)),
 		get("/api/v1/rollback/diff", answer(s.rollbackDiff)),
+		get("/api/v1/thaw/diff", answer(s.thawDiff)),
 		get("/api/v1/clients", answer(s.clients)),
 		get("/api/v1/clients/{number}", answer(s.client)),
 		get("/api/v1/resources", answer(s.resources)),

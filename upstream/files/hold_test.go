@@ -243,10 +243,33 @@ func TestFreeze_Files(t *testing.T) {
 		if e, _ := view.Generation().Type(wire.ClusterType).Lookup(view.Find(wire.ClusterType, []string{"b"})[0]); !e.Present() {
 			t.Error("frozen: b was asked for by name and is not there, want what the file held")
 		}
+		check.Equal(t, "what a thaw changes", thawing(t, files, control), "+c -b ~a=2")
+		check.Equal(t, "still frozen", clustersOf(view.Generation()), "a b")
 		control.Thaw(t.Context())
 		time.Sleep(time.Second)
 		check.Equal(t, "thawed", clustersOf(view.Generation()), "a=2 c")
 		cancel()
 		running.Wait()
 	})
+}
+
+// thawing returns what a thaw of a view would change, as +added, -removed and ~changed.
+func thawing(t *testing.T, files *Origin, control *upstream.Control) string {
+	t.Helper()
+	var all []string
+	edition := files.Thawing(t.Context())
+	control.Edit(t.Context(), func(w *cache.Writer) {
+		for d := range edition(w).Diff() {
+			switch {
+			case d.Is == nil:
+				all = append(all, "-"+d.Name)
+			case d.Was == nil:
+				all = append(all, "+"+clusterText(&cache.Entry{Resource: d.Is}))
+			default:
+				all = append(all, "~"+clusterText(&cache.Entry{Resource: d.Is}))
+			}
+		}
+	})
+	slices.Sort(all)
+	return strings.Join(all, " ")
 }

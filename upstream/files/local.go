@@ -231,12 +231,14 @@ func (l *Local) answerName(u *wire.Update, name string) {
 }
 
 // find returns the resource with a name or alias. It ignores dynamic parameters: files have no variants.
-func (l *Local) find(typeURL, name string) *wire.Resource {
+func (l *Local) find(typeURL, name string) *wire.Resource { return find(l.content[typeURL], name) }
+
+func find(byName map[string]*wire.Resource, name string) *wire.Resource {
 	name = wire.PlainName(name)
-	if r := l.content[typeURL][name]; r != nil {
+	if r := byName[name]; r != nil {
 		return r
 	}
-	for _, r := range l.content[typeURL] {
+	for _, r := range byName {
 		if slices.Contains(r.Aliases, name) {
 			return r
 		}

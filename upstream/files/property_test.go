@@ -183,8 +183,13 @@ func (m *dirModel) step(s dirStep) {
 		m.control.Freeze(ctx)
 		m.frozen = true
 	case "thaw":
+		want := m.afterThaw()
 		m.control.Thaw(ctx)
 		m.frozen, m.thawed = false, m.frozen
+		synctest.Wait()
+		if seen := m.members(); !maps.Equal(seen, want) {
+			m.errorf("thawed, readers see %v, and the difference shown before led to %v", seen, want)
+		}
 	case "hold":
 		m.pass(9 * time.Minute)
 	}
@@ -210,13 +215,31 @@ func (m *dirModel) found() map[string]int {
 	return found
 }
 
-func (m *dirModel) look() {
+// members returns what readers see, by name.
+func (m *dirModel) members() map[string]string {
 	seen := make(map[string]string)
 	for e := range m.view.Generation().Type(wire.ClusterType).Wildcard.Since(0) {
 		if e.Present() {
 			seen[e.Name.String()] = clusterText(e)
 		}
 	}
+	return seen
+}
+
+// afterThaw returns what readers see after a thaw, by the difference that operators are shown.
+func (m *dirModel) afterThaw() map[string]string {
+	seen := m.members()
+	for change := range strings.FieldsSeq(thawing(m.t, m.files, m.control)) {
+		name, _, _ := strings.Cut(change[1:], "=")
+		if seen[name] = change[1:]; change[0] == '-' {
+			delete(seen, name)
+		}
+	}
+	return seen
+}
+
+func (m *dirModel) look() {
+	seen := m.members()
 	holds, held := make(map[string]reconcile.Hold), 0
 	for _, h := range m.files.Operate(m.t.Context(), reconcile.Command{}) {
 		for _, name := range h.Names {

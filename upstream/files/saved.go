@@ -24,6 +24,50 @@ func (f *Origin) Freeze(ctx context.Context) {
 // Thaw ends that. It is called before views are thawed.
 func (f *Origin) Thaw() { f.frozen.Store(nil) }
 
+// Thawing returns a function that cuts an edition of what a thaw shows the readers of a view, which the goroutine of its
+// writer calls. It is about the content that the directory has now: a frozen view has applied none of it.
+func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition {
+	var now sets // nil if nothing is known
+	f.do(ctx, func(r *reader) {
+		if r.known {
+			now = r.serving
+		}
+	})
+	return func(w *cache.Writer) *cache.Edition {
+		if now == nil || !w.Frozen() {
+			return w.PinThawed()
+		}
+		var all []cache.Former
+		for t := range w.View().Generation().ChangedSince(0) {
+			all = append(all, now.replacing(t)...)
+		}
+		return w.PinThawedAs(all)
+	}
+}
+
+// replacing returns the resources that take the place of those of a type, and of those that have no replacement, that they
+// are gone.
+func (s sets) replacing(t *cache.Type) (all []cache.Former) {
+	typeURL, glob, isCollection := cache.SplitCollection(t.URL)
+	set := s.of(typeURL).byName
+	for e := range t.Wildcard.Since(0) {
+		if set[e.Name.String()] == nil {
+			all = append(all, cache.Former{Key: t.URL, Kind: cache.Wildcard, Name: e.Name.String()})
+		}
+	}
+	for name, r := range set {
+		of, _ := wire.GlobOf(name)
+		if t.Phase >= cache.Settled && (!isCollection || of == glob) {
+			all = append(all, cache.Former{Key: t.URL, Kind: cache.Wildcard, Name: name, Resource: r})
+		}
+	}
+	for e := range t.ByName.Since(0) {
+		name := e.Name.String()
+		all = append(all, cache.Former{Key: t.URL, Kind: cache.ByName, Name: name, Resource: find(set, name)})
+	}
+	return all
+}
+
 // A Saved has the served resources that a new process cannot find in the files: all resources while the directory is
 // frozen, else those that an operator has kept. It is immutable.
 type Saved struct {

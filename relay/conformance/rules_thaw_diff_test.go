@@ -1,0 +1,130 @@
+package conformance_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest"
+)
+
+// thawDiff returns what a thaw would change, each written "cds a changed". The answer of a dry run must say the same.
+func thawDiff(t testing.TB, r *running) (changes []string) {
+	t.Helper()
+	diff := get[admin.RolloutDiff](t, r, "/api/v1/thaw/diff")
+	dry := operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{DryRun: true})
+	if dry.Diff == nil || !dry.DryRun || cmp.Diff(diff, *dry.Diff) != "" {
+		t.Errorf("the dry run says %+v, want %+v", dry, diff)
+	}
+	if diff.Total != len(diff.Changes) {
+		t.Errorf("the diff has %d of %d changes", len(diff.Changes), diff.Total)
+	}
+	for _, c := range diff.Changes {
+		changes = append(changes, orderShort(c.TypeURL)+" "+c.Name+" "+c.Change)
+	}
+	return changes
+}
+
+// changesBetween returns the differences of two states of a client, as thawDiff writes them.
+func changesBetween(was, is relaytest.State) (changes []string) {
+	for short, typeURL := range orderTypes {
+		before, after := was.Names(typeURL), is.Names(typeURL)
+		for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(before, after)))) {
+			switch {
+			case !slices.Contains(after, name):
+				changes = append(changes, short+" "+name+" removed")
+			case !slices.Contains(before, name):
+				changes = append(changes, short+" "+name+" added")
+			case was.Digest(typeURL, name) != is.Digest(typeURL, name):
+				changes = append(changes, short+" "+name+" changed")
+			}
+		}
+	}
+	return changes
+}
+
+// TestH13_AThawShowsItsChanges: after a freeze and after a rollback, the diff of a thaw is exactly what clients receive by
+// the thaw. A dry run changes nothing, and a freeze has none.
+func TestH13_AThawShowsItsChanges(t *testing.T) {
+	t.Parallel()
+	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		for _, rollback := range []bool{false, true} {
+			t.Run(map[bool]string{false: "freeze", true: "rollback"}[rollback], func(t *testing.T) {
+				orderBubble(t, []string{operated}, func(w *orderWorld) {
+					w.change("cds a@1", "cds b@1", "lds l@1", "eds e@1")
+					c := w.ready(v).subscribe("cds", "").subscribe("lds", "").subscribe("eds", "e")
+					w.pass(time.Minute)
+					if changes := thawDiff(w.t, w.relay); len(changes) != 0 {
+						w.t.Errorf("the diff of a thaw without a freeze is %q", changes)
+					}
+					good := generationsOf(w.t, w.relay)[0].Generation
+					if rollback {
+						w.change("cds a@2", "cds c@1", "lds l@2")
+						w.settle()
+						rollsBack(w.t, w.relay, good)
+					} else {
+						operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+					}
+					w.settle()
+					w.change("cds a@3", "cds c@2", "cds -b", "eds e@2")
+					w.settle()
+					c.skip()
+
+					was := c.State()
+					changes := thawDiff(w.t, w.relay)
+					w.settle()
+					c.expect()
+					if o := statusOf(w.t, w.relay).Origins[0]; !o.Frozen || (o.Freeze.Rollback != nil) != rollback {
+						w.t.Errorf("after the dry run: %+v, want the freeze as before", o.Freeze)
+					}
+					one := get[admin.RolloutDiff](w.t, w.relay, "/api/v1/thaw/diff?type=cds&name=a")
+					if len(one.Changes) != 1 || len(one.Bodies) != 2 {
+						w.t.Errorf("the diff of one resource is %+v, want its content before and after", one)
+					}
+
+					answer := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+					if answer.Diff != nil || answer.DryRun {
+						w.t.Errorf("thaw: %+v, want no dry run", answer)
+					}
+					w.settle()
+					slices.Sort(changes)
+					want := changesBetween(was, c.State())
+					if slices.Sort(want); len(want) < 3 || !slices.Equal(changes, want) {
+						w.t.Errorf("the diff was %q, and the client received %q", changes, want)
+					}
+					code, text := post(w.t, w.relay, "freeze", admin.FreezeScope{DryRun: true})
+					frozen := statusOf(w.t, w.relay).Origins[0].Frozen
+					if code != http.StatusBadRequest || !strings.Contains(text, "only thaw has it") || frozen {
+						w.t.Errorf("a dry run of a freeze: %d %s, want that it is refused", code, text)
+					}
+				})
+			})
+		}
+	})
+}
+
+// TestI14_AThawShowsWhatItSendsAtOnce: with rollouts, the diff of a thaw has no change that is rolled out in stages after it.
+func TestI14_AThawShowsWhatItSendsAtOnce(t *testing.T) {
+	t.Parallel()
+	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
+		all := w.clients(v, "canary", "other")
+		w.pass(time.Minute)
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.change("cds a@2", "eds a@2")
+		w.pass(time.Minute)
+		if changes := thawDiff(w.t, w.relay); !slices.Equal(changes, []string{"eds a changed"}) {
+			w.t.Errorf("the diff is %q, want the endpoints alone", changes)
+		}
+		w.have("cds a@1 b@1", all...)
+		w.have("eds a@1 b@1", all...)
+		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.pass(time.Second)
+		w.have("eds a@2 b@1", all...)
+		w.have("cds a@1 b@1", all[1:]...)
+	})
+}

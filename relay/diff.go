@@ -1,0 +1,70 @@
+package relay
+
+import (
+	"context"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/operator"
+	"github.com/xdstender/tender/relay/rollout"
+	"github.com/xdstender/tender/upstream"
+)
+
+// A viewEdition is what a command shows the readers of one view.
+type viewEdition struct {
+	origin  string
+	part    rollout.PartKey
+	control *upstream.Control
+	edition func(*cache.Writer) *cache.Edition // called by the loop of the view
+}
+
+// diffOf returns what editions change for clients, resource by resource.
+func (r *Relay) diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+	var edited []operator.Edited
+	for _, v := range all {
+		v.control.Edit(ctx, func(w *cache.Writer) {
+			for d := range v.edition(w).Diff() {
+				difference := rollout.Difference{Part: v.part, Difference: d}
+				edited = append(edited, operator.Edited{Origin: v.origin, Difference: difference})
+			}
+		})
+	}
+	return operator.RolloutDiff(edited, c)
+}
+
+// dryRun returns what editions change, as the answer of a command that changes nothing.
+func (r *Relay) dryRun(ctx context.Context, all []viewEdition) (*admin.RolloutDiff, error) {
+	diff, err := r.diffOf(ctx, all, admin.RolloutChoice{Page: admin.Page{Limit: admin.MaxDryRunChanges}})
+	return &diff, err
+}
+
+// thawDiff returns what a thaw would change.
+func (r *Relay) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+	only, err := r.findOrigin(c.Origin)
+	if err != nil {
+		return admin.RolloutDiff{}, err
+	}
+	done, err := r.groups.operate(ctx)
+	if err != nil {
+		return admin.RolloutDiff{}, err
+	}
+	defer done()
+	return r.diffOf(ctx, r.thawing(ctx, only), c)
+}
+
+// thawing returns what a thaw of one origin, or of all for -1, shows each view.
+func (r *Relay) thawing(ctx context.Context, only int) (all []viewEdition) {
+	for i, o := range r.origins {
+		if _, frozen := r.groups.freezeOf(i); !frozen || only >= 0 && only != i {
+			continue
+		}
+		edition := (*cache.Writer).PinThawed
+		if files, ok := o.(filesOrigin); ok {
+			edition = files.Thawing(ctx)
+		}
+		for _, v := range r.groups.viewsOf(i) {
+			all = append(all, viewEdition{r.cfg.OriginName(i), v.part(), v.control, edition})
+		}
+	}
+	return all
+}
