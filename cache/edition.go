@@ -106,7 +106,8 @@ func (w *Writer) PinThawed() *Edition {
 	return w.keepThawed(w.pin(func(string, *Name) *Generation { return latest }))
 }
 
-// PinThawedAs is PinThawed for a source that applies its changes only after the thaw: these are resources as they are then.
+// PinThawedAs is PinThawed for a source that applies its changes only after the thaw: these are resources as they are
+// then.
 func (w *Writer) PinThawedAs(resources []Former) *Edition {
 	return w.keepThawed(w.PinFormer(resources))
 }

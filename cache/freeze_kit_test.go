@@ -212,8 +212,8 @@ func contents(t *Type) map[string][2]string {
 	return out
 }
 
-// thaws thaws the origin, and fails the test unless PinThawed says of each resource that changes for readers what it was and
-// what it is.
+// thaws thaws the origin, and fails the test unless PinThawed says of each resource that changes for readers what it
+// was and what it is.
 func (o *origin) thaws() {
 	o.Helper()
 	was, said := o.view.Generation(), make(map[string]map[string]Difference)
@@ -234,13 +234,15 @@ func (o *origin) thaws() {
 		maps.Copy(names, after)
 		for name := range names {
 			if _, any := said[t.URL][name]; before[name] != after[name] && !any {
-				o.Fatalf("the thaw changes %q of %s from %q to %q, and PinThawed says nothing of it", name, t.URL, before[name], after[name])
+				o.Fatalf("the thaw changes %q of %s from %q to %q, and PinThawed says nothing of it",
+					name, t.URL, before[name], after[name])
 			}
 		}
 		for name, d := range said[t.URL] {
 			for r, seen := range map[*wire.Resource][2]string{d.Was: before[name], d.Is: after[name]} {
 				if r != nil && !slices.Contains(seen[:], string(r.Value())) {
-					o.Fatalf("the thaw changes %q of %s from %q to %q, and PinThawed says %v, then %v", name, t.URL, before[name], after[name], d.Was, d.Is)
+					o.Fatalf("the thaw changes %q of %s from %q to %q, and PinThawed says %v, then %v",
+						name, t.URL, before[name], after[name], d.Was, d.Is)
 				}
 			}
 			if d.Is == nil && after[name][Wildcard] != "" && after[name][ByName] != "" {

@@ -51,7 +51,10 @@ func (g *groups) operated() (all []operated) {
 		}
 	}
 	for key, s := range g.shared {
-		all = append(all, operated{origin: key.origin, group: key.shown(), shared: true, saved: key.saved(), view: s.view, control: s.control, holder: s.control})
+		all = append(all, operated{
+			origin: key.origin, group: key.shown(), shared: true, saved: key.saved(),
+			view: s.view, control: s.control, holder: s.control,
+		})
 	}
 	g.mu.Unlock()
 	for i, o := range g.origins {
@@ -122,7 +125,8 @@ func (r *Relay) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, 
 	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) { r.thawOrigin(ctx, origin, by, of.Reason) })
 }
 
-// eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that. A dry run changes nothing.
+// eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that. A dry run
+// changes nothing.
 func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
 	only, err := r.findOrigin(of.Origin)
 	if err != nil {
@@ -146,7 +150,7 @@ func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ct
 		}
 	}
 	warning := r.groups.decided(ctx, false)
-	if r.showFreezes(answer.Origins) || r.groups.decisions.saved != nil { // of a thaw, the disk may still have the freeze
+	if r.showFreezes(answer.Origins) || r.groups.decisions.saved != nil { // the disk may still have an ended freeze
 		answer.Warning = warning
 	}
 	return answer, nil

@@ -129,8 +129,8 @@ func printDiffOf(ctx context.Context, client *adminClient, command string, query
 	return printDryRun(w, &diff, true)
 }
 
-// printDryRun prints what a command changes, if it is to be shown. The answer of one relay to a dry run may have only the first
-// changes.
+// printDryRun prints what a command changes, if it is to be shown. The answer of one relay to a dry run may have only
+// the first changes.
 func printDryRun(w io.Writer, diff *admin.RolloutDiff, show bool) error {
 	if diff == nil || !show {
 		return nil

@@ -28,8 +28,8 @@ func fill(t *testing.T, bytes uint64) {
 	}
 }
 
-// onFullDisk runs a test in a process of its own, since the limit on the size of files holds for a process. It reports whether
-// this is that process.
+// onFullDisk runs a test in a process of its own, since the limit on the size of files holds for a process. It
+// reports whether this is that process.
 func onFullDisk(t *testing.T) bool {
 	t.Helper()
 	const child = "TEST_FULL_DISK"
@@ -88,9 +88,9 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 	}, operated)
 }
 
-// TestH09_AThawOnAFullDisk: with a full disk, clients are served the configuration of the control plane all the same, and the
-// operator learns that a restart would undo the thaw. Generations of that time are kept in memory. Once there is room, both are
-// written without another command.
+// TestH09_AThawOnAFullDisk: with a full disk, clients are served the configuration of the control plane all the same,
+// and the operator learns that a restart would undo the thaw. Generations of that time are kept in memory. Once there
+// is room, both are written without another command.
 func TestH09_AThawOnAFullDisk(t *testing.T) {
 	if !onFullDisk(t) {
 		return
@@ -112,7 +112,8 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 
 		fill(t, 16)
 		defer fill(t, ^uint64(0))
-		if answer := r.thaws(); !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Frozen {
+		answer := r.thaws()
+		if !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Frozen {
 			t.Errorf("thaw: %+v, want a warning that it does not survive a restart", answer)
 		}
 		r.has(c, streamCDS, "a", "b")

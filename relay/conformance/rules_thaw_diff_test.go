@@ -48,8 +48,8 @@ func changesBetween(was, is relaytest.State) (changes []string) {
 	return changes
 }
 
-// TestH13_AThawShowsItsChanges: after a freeze and after a rollback, the diff of a thaw is exactly what clients receive by
-// the thaw. A dry run changes nothing, and a freeze has none.
+// TestH13_AThawShowsItsChanges: after a freeze and after a rollback, the diff of a thaw is exactly what clients
+// receive by the thaw. A dry run changes nothing, and a freeze has none.
 func TestH13_AThawShowsItsChanges(t *testing.T) {
 	t.Parallel()
 	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
@@ -108,7 +108,8 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 	})
 }
 
-// TestI14_AThawShowsWhatItSendsAtOnce: with rollouts, the diff of a thaw has no change that is rolled out in stages after it.
+// TestI14_AThawShowsWhatItSendsAtOnce: with rollouts, the diff of a thaw has no change that is rolled out in stages
+// after it.
 func TestI14_AThawShowsWhatItSendsAtOnce(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {

@@ -109,7 +109,8 @@ func evict(t *testing.T, limit int64, changes []string) (evicted int, _ error) {
 		_, err := v.At(time.Time{})
 		lost := slices.ContainsFunc(all.order[:evicted], func(g *generation) bool { return g.line.Group == v.Group })
 		if errors.Is(err, ErrForgotten) != lost {
-			return evicted, fmt.Errorf("group %s lost generations: %t; its first one: %w", v.Group, lost, cmp.Or(err, errKept))
+			err = cmp.Or(err, errKept)
+			return evicted, fmt.Errorf("group %s lost generations: %t; its first one: %w", v.Group, lost, err)
 		}
 	}
 	return evicted, nil
@@ -259,8 +260,8 @@ func TestH13_WhatASnapshotHasOfGenerations(t *testing.T) {
 	})
 }
 
-// TestH13_TheLimitIsInclusive: generations that hold exactly as many bytes as the limit are kept. A limit of one byte less
-// evicts one.
+// TestH13_TheLimitIsInclusive: generations that hold exactly as many bytes as the limit are kept. A limit of one byte
+// less evicts one.
 func TestH13_TheLimitIsInclusive(t *testing.T) {
 	kept := func(limit int64) (n int, bytes int64) {
 		bubble(t, limit, func(_ *testing.T, s *Store, v *served) {

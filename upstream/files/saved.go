@@ -24,8 +24,8 @@ func (f *Origin) Freeze(ctx context.Context) {
 // Thaw ends that. It is called before views are thawed.
 func (f *Origin) Thaw() { f.frozen.Store(nil) }
 
-// Thawing returns a function that cuts an edition of what a thaw shows the readers of a view, which the goroutine of its
-// writer calls. It is about the content that the directory has now: a frozen view has applied none of it.
+// Thawing returns a function that cuts an edition of what a thaw shows the readers of a view, which the goroutine of
+// its writer calls. It is about the content that the directory has now: a frozen view has applied none of it.
 func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition {
 	var now sets // nil if nothing is known
 	f.do(ctx, func(r *reader) {
@@ -45,8 +45,8 @@ func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition
 	}
 }
 
-// replacing returns the resources that take the place of those of a type, and of those that have no replacement, that they
-// are gone.
+// replacing returns the resources that take the place of those of a type, and of those that have no replacement, that
+// they are gone.
 func (s sets) replacing(t *cache.Type) (all []cache.Former) {
 	typeURL, glob, isCollection := cache.SplitCollection(t.URL)
 	set := s.of(typeURL).byName
