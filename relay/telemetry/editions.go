@@ -34,7 +34,7 @@ type OriginTracer struct {
 	tracer *Tracer
 
 	mu      sync.Mutex
-	waiting []waitingChange // of messages, at most maxLinks: what they changed is not served to all clients
+	waiting []waitingChange // messages with a change that not all clients are served, at most maxLinks
 	dropped int             // older ones that are not in waiting
 	edition *openEdition    // nil if none is on its way
 

@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A Reading is what the relay has counted up to a moment.
+// A Reading is a snapshot of the counters of the relay.
 type Reading struct {
 	At     time.Time // the moment
 	Status admin.Status
@@ -46,7 +46,7 @@ type Reading struct {
 // (cache.Fault.Part).
 type AuditFault struct{ Group, Part string }
 
-// An Origin is what was counted of a control plane, or of a directory.
+// An Origin has the counters of a control plane or of a directory.
 type Origin struct {
 	Status admin.Origin
 	Names  int // that clients want of it
@@ -69,7 +69,7 @@ func typeLabel(typeURL string) string {
 	return Other // clients and origins can invent any number of types
 }
 
-// byLabel sums what has the same label, so that no series comes twice.
+// byLabel adds up the values with the same label, so that each series exists once.
 func byLabel[T any](types map[string]T, plus func(T, T) T) map[string]T {
 	sums := make(map[string]T, len(types))
 	for typeURL, value := range types {

@@ -50,7 +50,7 @@ func cohortClients(r *Reading, put put) {
 	}
 }
 
-// cohortAnswers reads what the clients of stages did with the edition.
+// cohortAnswers reads the outcomes of the edition at the clients of each stage.
 func cohortAnswers(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		for i, c := range s.Cohorts[:len(s.Cohorts)-1] {

@@ -20,18 +20,17 @@ type kind string
 
 const (
 	counter kind = "counter" // only grows
-	sum     kind = "sum"     // of what there is now; sums over labels make sense
-	gauge   kind = "gauge"   // a state; sums make none
+	sum     kind = "sum"     // a current quantity, which may be added up over labels
+	gauge   kind = "gauge"   // a current state, which may not be added up
 
-	histogram kind = "histogram" // how many durations were how long
+	histogram kind = "histogram" // a distribution of durations
 )
 
-// A row is one instrument: the one place where its name, its labels and what it means are
-// written.
+// A row is one instrument. It is the only definition of its name, its labels and its meaning.
 type row struct {
 	name string // as OpenTelemetry has it
 	kind kind
-	// unit is s, By, or what is counted, in braces, which is no part of the name.
+	// unit is s, By, or the counted thing in braces, which is not part of the name.
 	unit   string
 	labels string // names, separated by spaces
 	help   string
