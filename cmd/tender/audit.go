@@ -25,17 +25,17 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Compare the cache of a running relay with its origins",
-		Long: "Audit has a running relay open a separate stream to its origins for each node group,\n" +
-			"subscribe again without initial versions, and compare the responses with its cache:\n" +
-			"names, versions and bytes. It changes nothing. It takes some seconds for each node\n" +
-			"group, a minute at most, and during that time as much memory as the group itself.\n" +
-			"The exit code is 1 if there are differences.",
+		Long: "Audit makes a running relay compare its cache with its origins. For each node group, the\n" +
+			"relay opens a separate upstream stream, subscribes again without initial versions, and\n" +
+			"compares names, versions and bytes. It changes nothing. A node group takes some seconds,\n" +
+			"a minute at most, and as much memory as the group itself. The exit code is 1 if there\n" +
+			"are differences.",
 		Example: "  tender audit\n  tender audit --type cds\n  tender audit --origin default --group user_agent_name=envoy -o json",
 		Args:    cobra.NoArgs,
 	}
 	flags := cmd.Flags()
 	flag := addAdminFlag(cmd, environ)
-	flags.StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
+	flags.StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flags.StringVar(&of.Group, "group", "", "only the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
 	completeTypes(cmd)

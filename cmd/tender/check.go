@@ -16,17 +16,17 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 	var nodes []string
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Print the configuration that tender serve would use, and what is wrong with it",
-		Long: "Check prints every TENDER_… variable with the value that applies and where it\n" +
-			"comes from. It ends with 1, and one line for each error, where tender serve\n" +
-			"would not start. It reads the files that variables name, and warns of\n" +
-			"certificates that have expired and of keys that everybody may read.\n\n" +
-			"With --node it prints instead what TENDER_NODE_GROUP_BY makes of the Nodes of\n" +
-			"clients: which of them share a group, the Node that the origin is shown for it,\n" +
-			"and what the origin is not shown of each client's. A file is JSON or YAML, and\n" +
-			"holds a Node (envoy.config.core.v3.Node), or an object with one in its field\n" +
-			"node, such as the bootstrap of an Envoy or of a gRPC client; or several of\n" +
-			"these, as YAML documents. With TENDER_ROLLOUT it prints the stage of each client.",
+		Short: "Print the configuration of tender serve, and its errors",
+		Long: "Check prints every TENDER_… variable with its value, and where the value comes from. It\n" +
+			"reads the files that variables name, and warns of certificates that have expired and of\n" +
+			"keys that everybody can read. If tender serve would not start, check prints one line for\n" +
+			"each error, and the exit code is 1.\n\n" +
+			"With --node it prints instead how TENDER_NODE_GROUP_BY groups the Nodes of clients: the\n" +
+			"clients of each group, the Node that the relay sends to the origin for it, and the\n" +
+			"fields of each client that the origin does not receive. A file is JSON or YAML. It\n" +
+			"contains a Node (envoy.config.core.v3.Node), or an object with a Node in its field node,\n" +
+			"such as the bootstrap of an Envoy or of a gRPC client. A YAML file may have several\n" +
+			"documents. With TENDER_ROLLOUT, check also prints the stage of each client.",
 		Example: "  tender check\n" +
 			"  tender check --node envoy.yaml --node bootstrap.json\n" +
 			"  TENDER_NODE_GROUP_BY=cluster,metadata.env tender check --node - <nodes.yaml",
@@ -49,7 +49,7 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 			return errors.Join(err, cfg.CheckSnapshotDir(), unusable)
 		},
 	}
-	cmd.Flags().StringArrayVar(&nodes, "node", nil, "`file` with clients' Nodes to sort into groups, - for stdin; may be given several times")
+	cmd.Flags().StringArrayVar(&nodes, "node", nil, "`file` with Nodes of clients to group, - for stdin; may be repeated")
 	completeFile(cmd, "node")
 	return cmd
 }

@@ -23,19 +23,19 @@ func newDemoCommand() *cobra.Command {
 	envoy := false
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the relay at work: a control plane, the relay and 200 clients in one process",
-		Long: "Demo runs a control plane with a small shop that keeps changing, the relay, and\n" +
-			"clients below it, half of them SotW, half Delta. Each second it prints how many\n" +
-			"changes reached how many clients, and how long that took: from the moment of the\n" +
-			"change at the control plane until a client has it.\n\n" +
-			"The relay listens on 127.0.0.1:18000, or where that is taken on a free port, and\n" +
-			"takes guests: tender get, or an Envoy. With --envoy it starts the Envoy that the\n" +
-			"variable ENVOY names, or that is on the PATH, and prints a URL that it serves.\n\n" +
-			"With --rollout, the relay distributes changes in stages (TENDER_ROLLOUT): a good change\n" +
-			"passes through three stages, one that the first clients refuse is halted and rolled back,\n" +
-			"and its fix passes, while endpoints go on changing.\n\n" +
-			"In the end all clients are compared with\n" +
-			"the control plane; the exit code is 1 if one of them differs.",
+		Short: "Run a control plane, the relay and 200 clients in one process",
+		Long: "Demo runs a control plane with a small shop that keeps changing, the relay, and its\n" +
+			"clients: half SotW, half Delta. Each second it prints the number of changes, the number\n" +
+			"of clients that they reached, and the time from a change at the control plane to its\n" +
+			"receipt by a client.\n\n" +
+			"The relay listens on 127.0.0.1:18000, or on a free port if that one is in use. Further\n" +
+			"clients may connect: tender get, or an Envoy. With --envoy it starts the Envoy in the\n" +
+			"variable ENVOY, or else on the PATH, and prints a URL that it serves.\n\n" +
+			"With --rollout, the relay distributes changes in stages (TENDER_ROLLOUT). A good change\n" +
+			"passes through three stages. A change that the first clients reject is halted and rolled\n" +
+			"back, and its fix passes. Endpoints continue to change meanwhile.\n\n" +
+			"At the end, demo compares all clients with the control plane. The exit code is 1 if one\n" +
+			"of them differs.",
 		Example: "  tender demo\n" +
 			"  tender demo --envoy\n" +
 			"  tender demo --for 10s\n" +
@@ -65,12 +65,12 @@ func newDemoCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.IntVar(&o.Clients, "clients", 200, "how many clients there are, from 1 to 5000")
-	f.Float64Var(&o.Rate, "rate", 4, "changes a second, from 0.1 to 100")
-	f.DurationVar(&o.For, "for", 0, "how long to run (default until Ctrl-C)")
+	f.IntVar(&o.Clients, "clients", 200, "number of clients, from 1 to 5000")
+	f.Float64Var(&o.Rate, "rate", 4, "changes per second, from 0.1 to 100")
+	f.DurationVar(&o.For, "for", 0, "duration of the demo (default until Ctrl-C)")
 	f.BoolVar(&envoy, "envoy", false, "also start an Envoy, and serve the shop through it")
-	f.BoolVar(&o.Rollout, "rollout", false, "show how changes reach clients in stages, and how a bad one is halted; ends by itself")
-	f.DurationVar(&o.Stage, "stage", 4*time.Second, "with --rollout, how long each of the three stages lasts, from 1s to 1m")
+	f.BoolVar(&o.Rollout, "rollout", false, "distribute changes in stages, halt a bad one, and end")
+	f.DurationVar(&o.Stage, "stage", 4*time.Second, "with --rollout, duration of each of the three stages, from 1s to 1m")
 	return cmd
 }
 

@@ -17,16 +17,16 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Write a file with diagnostics of a running relay",
-		Long: "Dump writes a gzipped tar with diagnostics of a running relay: its configuration,\n" +
-			"status and metrics, the clients that lag most, held removals, and its goroutines;\n" +
-			"with TENDER_DEBUG=on its heap too. It has names and addresses, but no contents of\n" +
-			"resources and no secrets. README.txt in it lists the files.",
+		Long: "Dump writes a gzipped tar with diagnostics of a running relay: its configuration, status\n" +
+			"and metrics, the clients with the largest lag, held removals, goroutines, and with\n" +
+			"TENDER_DEBUG=on the heap. It contains names and addresses, but no content of resources\n" +
+			"and no secrets. Its README.txt describes the files.",
 		Example: "  tender dump\n  tender dump -f /tmp/relay.tar.gz\n  tender dump -f - | tar tz",
 		Args:    cobra.NoArgs,
 	}
 	var path string
 	flag := addAdminFlag(cmd, environ)
-	cmd.Flags().StringVarP(&path, "file", "f", "", "the `file`, which must not exist; - for stdout (default tender-dump-TIME.tar.gz)")
+	cmd.Flags().StringVarP(&path, "file", "f", "", "`file` to create; it must not exist; - for stdout (default tender-dump-TIME.tar.gz)")
 	completeFile(cmd, "file")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		content, err := client.ask(cmd.Context(), http.MethodGet, "/api/v1/dump", nil)
@@ -70,7 +70,7 @@ func newLogLevelCommand(environ func() []string) *cobra.Command {
 		Use:   "log-level LEVEL",
 		Short: "Change the log level of a running relay to debug, info, warn or error",
 		Long: "Log-level changes the log level of a running relay to debug, info, warn or error. A\n" +
-			"restart of the relay sets it back to TENDER_LOG_LEVEL.",
+			"restart of the relay resets it to TENDER_LOG_LEVEL.",
 		Example: "  tender log-level debug",
 		Args:    cobra.ExactArgs(1),
 

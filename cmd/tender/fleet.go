@@ -23,7 +23,7 @@ var errFleet = errors.New("at least one relay did not carry out the command")
 
 // addFleet adds --fleet to a command.
 func addFleet(cmd *cobra.Command, fleet *bool) {
-	cmd.Flags().BoolVar(fleet, "fleet", false, "on all relays of the tier, which the relay knows by TENDER_PEERS")
+	cmd.Flags().BoolVar(fleet, "fleet", false, "send the command to all relays of the tier (TENDER_PEERS)")
 }
 
 // sendCommand has a relay, or all relays of its tier, carry out a command, and has show print each answer.

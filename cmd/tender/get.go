@@ -45,18 +45,18 @@ type getOptions struct {
 var getHelp = "Get requests resources from an xDS v3 server (Tender or any other with ADS) and\n" +
 	"prints them. TYPE is one of\n\n" +
 	"  " + strings.Replace(getTypes, " clusters", "\n  clusters", 1) + "\n\n" +
-	"or a type URL. Without a NAME it asks for everything of that type.\n\n" +
+	"or a type URL. Without a NAME it requests all resources of that type.\n\n" +
 	"Fields that Envoy marks as sensitive are printed as [redacted], and resources of an\n" +
 	"unknown type as their size and digest. YAML and JSON are a list of resources, which\n" +
 	"a file origin can read.\n\n" +
 	"Delta does not mark the end of the wildcard set: without a NAME, get ends once no\n" +
-	"new resource has arrived for half a second. A server may answer that a NAME does not\n" +
-	"exist, or not answer; get then ends with 1, in the second case after --timeout.\n\n" +
-	"With --lint, get checks the resources and prints what is wrong with them: bytes that\n" +
-	"cannot be decoded, names of resources that do not exist, values that a generated\n" +
-	"validator rejects, and unknown fields. It also requests what these resources name.\n" +
-	"Without a TYPE it begins with all clusters and listeners. It ends with 1 if a resource\n" +
-	"cannot be decoded or names one that does not exist."
+	"new resource has arrived for half a second. If the server responds that a NAME does not\n" +
+	"exist, the exit code is 1. If it does not respond, it is 1 after --timeout.\n\n" +
+	"With --lint, get checks the resources and prints findings: bytes that cannot be\n" +
+	"decoded, references to resources that do not exist, values that a generated validator\n" +
+	"rejects, and unknown fields. It also requests the resources that these refer to.\n" +
+	"Without a TYPE it begins with all clusters and listeners. The exit code is 1 if a\n" +
+	"resource cannot be decoded or refers to one that does not exist."
 
 // newGetCommand returns tender get.
 func newGetCommand() *cobra.Command {
@@ -96,15 +96,15 @@ func newGetCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVarP(&o.address, "address", "a", "127.0.0.1:18000", "server: `host:port` or unix:path")
-	f.StringVarP(&o.output, "output", "o", "yaml", "how to print: "+strings.Join(outputs, ", "))
-	f.BoolVarP(&o.watch, "watch", "w", false, "keep watching and print what is added, changed and removed")
-	f.BoolVar(&o.lint, "lint", false, "check the resources, and print findings in place of resources")
-	f.StringArrayVar(&o.static, "static-cluster", nil, "`name` of a cluster that clients have from their bootstrap, for --lint; * stands for any characters")
+	f.StringVarP(&o.output, "output", "o", "yaml", "output format: "+strings.Join(outputs, ", "))
+	f.BoolVarP(&o.watch, "watch", "w", false, "watch, and print added, changed and removed resources")
+	f.BoolVar(&o.lint, "lint", false, "check the resources, and print findings instead")
+	f.StringArrayVar(&o.static, "static-cluster", nil, "with --lint, `name` of a cluster in the bootstrap of clients; * matches any characters")
 	f.BoolVar(&o.sotw, "sotw", false, "use state-of-the-world ADS (default Delta)")
-	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for an answer; 0 waits forever")
-	f.StringVar(&o.nodeID, "node-id", "", "node `id` to present (default tender-get/HOSTNAME)")
-	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to present")
-	f.StringVar(&o.userAgent, "user-agent", "tender-get", "user agent `name` to present, such as envoy")
+	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "maximum wait for a response; 0 is forever")
+	f.StringVar(&o.nodeID, "node-id", "", "node `id` to send (default tender-get/HOSTNAME)")
+	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to send")
+	f.StringVar(&o.userAgent, "user-agent", "tender-get", "user agent `name` to send, such as envoy")
 	o.tls.add(cmd, "address")
 	completeFlag(cmd, "output", outputs...)
 	return cmd

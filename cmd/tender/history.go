@@ -25,8 +25,8 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 			"(TENDER_HISTORY), newest first: the time of the control plane's response, the new\n" +
 			"version and size, and the change of the content as a diff of YAML in which secrets\n" +
 			"are redacted. TYPE is a type URL, or a short name such as cds.\n\n" +
-			"Without TYPE and NAME it prints the commands that operators sent since the relay began:\n" +
-			"who, from where, what, why, and the result.",
+			"Without TYPE and NAME it prints the commands of operators since the start of the relay:\n" +
+			"the operator, the address, the command, the reason and the result.",
 		Example: "  tender history\n  tender history cds web\n  tender history eds web --limit 1\n  tender history rds web -o json",
 		Args:    cobra.MatchAll(cobra.MaximumNArgs(2), notOneArgument),
 

@@ -19,11 +19,10 @@ import (
 // newReleaseCommand returns tender release.
 func newReleaseCommand(environ func() []string) *cobra.Command {
 	return newHoldCommand(environ, "release", "released", &cobra.Command{
-		Short: "Send clients the changes that a running relay holds back",
-		Long: "Release has a running relay apply the changes that it holds back: removals, because an\n" +
-			"origin removed suspiciously many resources at once, and with TENDER_VALIDATE=hold\n" +
-			"changes that would break clients. Clients receive them now. Without a choice it prints\n" +
-			"what is held back.",
+		Short: "Send clients the changes that a running relay holds",
+		Long: "Release makes a running relay send clients the changes that it holds: removals, because\n" +
+			"an origin removed suspiciously many resources at once, and with TENDER_VALIDATE=hold\n" +
+			"changes that would break clients. Without a selection, release lists the held changes.",
 		Example: "  tender release\n  tender release --type cds\n  tender release --origin default --group user_agent_name=envoy\n  tender release --all",
 	})
 }
@@ -31,11 +30,11 @@ func newReleaseCommand(environ func() []string) *cobra.Command {
 // newDiscardCommand returns tender discard.
 func newDiscardCommand(environ func() []string) *cobra.Command {
 	return newHoldCommand(environ, "discard", "discarded", &cobra.Command{
-		Short: "Keep resources of which a running relay holds back a change",
-		Long: "Discard has a running relay keep resources of which it holds back a removal or an\n" +
-			"update. It serves them until the origin updates or removes them by name; that they are\n" +
-			"missing from a response does not count. With TENDER_SNAPSHOT_DIR the decision about\n" +
-			"removals survives a restart of the relay. Without a choice it prints what is held back.",
+		Short: "Keep the resources whose changes a running relay holds",
+		Long: "Discard makes a running relay keep the resources of which it holds a removal or an\n" +
+			"update. It serves them until the origin updates or removes them by name; their absence\n" +
+			"from a response does not count. With TENDER_SNAPSHOT_DIR, discarded removals survive a\n" +
+			"restart of the relay. Without a selection, discard lists the held changes.",
 		Example: "  tender discard\n  tender discard --all",
 	})
 }
@@ -47,15 +46,15 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	flags := cmd.Flags()
 	flag := addAdminFlag(cmd, environ)
-	flags.StringVar(&of.Origin, "origin", "", "only of this origin: default for that of TENDER_ORIGIN, else its `name`")
+	flags.StringVar(&of.Origin, "origin", "", "only of this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
 	completeTypes(cmd)
-	flags.BoolVar(&of.All, "all", false, "all that is held back")
+	flags.BoolVar(&of.All, "all", false, "all held changes")
 	addReason(cmd, &of.Why)
 	addFleet(cmd, &fleet)
 	if name == "release" {
-		flags.BoolVar(&of.Discarded, "discarded", false, "in place of what waits, what was discarded and is still kept")
+		flags.BoolVar(&of.Discarded, "discarded", false, "apply to discarded changes, instead of waiting ones")
 	}
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		out := cmd.OutOrStdout()
@@ -121,11 +120,12 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 	var length time.Duration
 	cmd, of := newFreezing(environ, "freeze", &cobra.Command{
 		Short: "Stop the distribution of changes by a running relay",
-		Long: "Freeze has a running relay show its clients, also those that come anew, what it has\n" +
-			"now, whatever the origin changes, until tender thaw or for a time. It goes on listening\n" +
-			"to the origin. What it does not know yet, it asks for and shows when it comes. With\n" +
-			"TENDER_SNAPSHOT_DIR the freeze survives a restart of the relay; without it, freeze says\n" +
-			"that it does not. --fleet freezes all relays of the tier.",
+		Long: "Freeze stops the distribution of changes by a running relay, until tender thaw or for\n" +
+			"the duration of --for. All clients, also new ones, are served the present state of the\n" +
+			"relay. The relay stays connected to the origin. It requests resources that it does not\n" +
+			"have yet, and serves their first response. With TENDER_SNAPSHOT_DIR the freeze survives\n" +
+			"a restart of the relay; without it, freeze prints a warning. --fleet freezes all relays\n" +
+			"of the tier.",
 		Example: "  tender freeze --reason 'bad routes since 14:00' --for 2h\n  tender freeze --origin default",
 	})
 	cmd.Flags().DurationVar(&length, "for", 0, "end the freeze after this `duration`, such as 2h (default only by tender thaw)")
@@ -142,14 +142,12 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 
 // newThawCommand returns tender thaw.
 func newThawCommand(environ func() []string) *cobra.Command {
-	cmd, of := newFreezing(environ, "thaw", &cobra.Command{
+	cmd, _ := newFreezing(environ, "thaw", &cobra.Command{
 		Short: "Resume the distribution of changes after tender freeze or tender rollback",
-		Long: "Thaw has a relay send its clients what has changed since tender freeze, or what differs\n" +
-			"from the generation of tender rollback: the current state of each resource. It prints\n" +
-			"first what that changes; with --dry-run, nothing else. With --fleet, that is what changes\n" +
-			"at the relay that is asked, and with --dry-run at each relay. WITHHELD is the number of\n" +
-			"names that differed.",
-		Example: "  tender thaw --dry-run\n  tender thaw --reason 'routes are fixed' --fleet",
+		Long: "Thaw makes a relay send its clients the changes since tender freeze, or the difference\n" +
+			"to the generation of tender rollback: the current state of each resource. WITHHELD is\n" +
+			"the number of names that differed.",
+		Example: "  tender thaw",
 	})
 	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
@@ -161,7 +159,7 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 	var fleet bool
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	flag := addAdminFlag(cmd, environ)
-	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
+	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	addReason(cmd, &of.Why)
 	addFleet(cmd, &fleet)
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
@@ -208,7 +206,7 @@ func printFreezes(w io.Writer, answer admin.Freezes) error {
 
 // addReason adds --reason to a command.
 func addReason(cmd *cobra.Command, why *admin.Why) {
-	cmd.Flags().StringVar(&why.Reason, "reason", "", "why, for the log, the status and the page: a `text`")
+	cmd.Flags().StringVar(&why.Reason, "reason", "", "`text` with the reason, for the log, the status and the page")
 }
 
 // addUser sets the user of the operating system. If it is unknown, the relay logs the address only.

@@ -21,7 +21,7 @@ type outputFlag struct {
 // added. [outputFlag.print] supports yaml too, if it is among them.
 func addOutputFlag(cmd *cobra.Command, forms ...string) *outputFlag {
 	o := &outputFlag{allowed: append(forms, "json")}
-	cmd.Flags().StringVarP(&o.output, "output", "o", forms[0], "how to print: "+strings.Join(o.allowed, ", "))
+	cmd.Flags().StringVarP(&o.output, "output", "o", forms[0], "output format: "+strings.Join(o.allowed, ", "))
 	completeFlag(cmd, "output", o.allowed...)
 	cmd.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	return o

@@ -74,12 +74,12 @@ func newRollbackCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback GENERATION|DURATION",
 		Short: "Serve clients an earlier configuration until tender thaw",
-		Long: "Rollback has a running relay serve its clients an earlier configuration: a GENERATION of\n" +
-			"tender generations, or what was served a DURATION such as 10m ago. Of the node groups\n" +
-			"that do not have the GENERATION, it is what they were served at that time. It prints\n" +
-			"first what that changes; with --dry-run, nothing else.\n\n" +
+		Long: "Rollback makes a running relay serve its clients an earlier configuration: a GENERATION\n" +
+			"of tender generations, or the one that was served a DURATION ago, such as 10m. A node\n" +
+			"group without the GENERATION returns to the configuration that it was served at that\n" +
+			"time. Rollback prints the difference first; with --dry-run it does nothing else.\n\n" +
 			"Later changes of the control plane wait until tender thaw. Endpoints and Secrets stay\n" +
-			"those of the control plane, and what the relay serves for the first time is passed on.\n" +
+			"those of the control plane, and the relay passes on resources that it has never served.\n" +
 			"With TENDER_SNAPSHOT_DIR the rollback survives a restart of the relay.",
 		Example: "  tender rollback 10m --dry-run\n  tender rollback 10m --reason 'bad routes since 14:00' --fleet\n  tender rollback 3f2a01c4d9e8 --reason 'bad routes' --origin default",
 		Args:    cobra.ExactArgs(1),
@@ -87,7 +87,7 @@ func newRollbackCommand(environ func() []string) *cobra.Command {
 	var of admin.RollbackScope
 	var fleet bool
 	flag := addAdminFlag(cmd, environ)
-	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
+	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
 	addReason(cmd, &of.Why)
 	addFleet(cmd, &fleet)

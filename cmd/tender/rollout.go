@@ -17,10 +17,10 @@ import (
 func newRolloutCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
-		Short: "Show and direct the distribution of changes in stages by a running relay",
-		Long: "Rollout shows and directs how a running relay distributes the changes of its origins in\n" +
-			"stages (TENDER_ROLLOUT): an edition, which is all that has changed by then, goes to a few\n" +
-			"clients first, and to the next stage if these accept it.",
+		Short: "Show and control the distribution of changes in stages",
+		Long: "Rollout shows and controls how a running relay distributes the changes of its origins in\n" +
+			"stages (TENDER_ROLLOUT). An edition contains all changes up to a time. A few clients\n" +
+			"receive it first, and the next stage receives it if they accept it.",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -45,12 +45,13 @@ func newRolloutStatusCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print the state of rollouts, or wait until they end",
-		Long: "Status prints for each origin the state of its rollout, its stage, the time left and what\n" +
-			"it waits for, how many clients of each stage accepted and refused the edition, with the\n" +
-			"error details of those that refused it, and the commands that apply.\n\n" +
-			"With --wait it returns once each rollout has ended: with exit code 0 if it was promoted, or\n" +
-			"if none is open, and 1 if it is halted. It does not wait for a change that the relay has\n" +
-			"not received yet.",
+		Long: "Status prints the rollout of each origin: its state and stage, the remaining time, the\n" +
+			"condition for the next step, and the commands that apply. For each stage it prints the\n" +
+			"number of clients that accepted and refused the edition, with the error details of\n" +
+			"refusals.\n\n" +
+			"With --wait it returns once all rollouts have ended. The exit code is 0 if they were\n" +
+			"promoted, or if none is open, and 1 if one is halted. It does not wait for a change that\n" +
+			"the relay has not received yet.",
 		Example: "  tender rollout status\n  tender rollout status --wait --timeout 1h\n  tender rollout status --origin default -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -89,7 +90,7 @@ func newRolloutStatusCommand(environ func() []string) *cobra.Command {
 
 // addRolloutOrigin adds --origin to a command that reads.
 func addRolloutOrigin(cmd *cobra.Command, origin *string) {
-	cmd.Flags().StringVar(origin, "origin", "", "only of this origin: default for that of TENDER_ORIGIN, else its `name`")
+	cmd.Flags().StringVar(origin, "origin", "", "only of this origin: its `name`, or default for that of TENDER_ORIGIN")
 }
 
 // newRolloutDiffCommand returns tender rollout diff.
@@ -97,10 +98,10 @@ func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [TYPE [NAME]]",
 		Short: "Print what the edition of a rollout changes",
-		Long: "Diff prints the resources that the edition of a rollout adds (+), removes (-) and changes (~),\n" +
-			"compared with what most clients are served; of a halted rollout, those of the rejected\n" +
-			"edition. With a NAME it prints a diff of the content as JSON, in which secrets are redacted.\n" +
-			"TYPE is a type URL, or a short name such as cds.",
+		Long: "Diff prints the resources that the edition of a rollout adds (+), removes (-) and\n" +
+			"changes (~), compared with the configuration of most clients. If the rollout is halted,\n" +
+			"it prints those of the rejected edition. With a NAME it prints a diff of the content as\n" +
+			"JSON, in which secrets are redacted. TYPE is a type URL, or a short name such as cds.",
 		Example: "  tender rollout diff\n  tender rollout diff rds\n  tender rollout diff rds shop",
 		Args:    cobra.MaximumNArgs(2),
 
@@ -138,13 +139,13 @@ func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 func newRolloutPromoteCommand(environ func() []string) *cobra.Command {
 	cmd, of := newRolloutCommanding(environ, "promote", &cobra.Command{
 		Short: "Serve an edition to the next stage now",
-		Long: "Promote has a running relay serve the edition of a rollout to the next stage now, or to all\n" +
-			"clients after the last stage, whatever it waits for.\n\n" +
-			"With --all, all clients are served what the origin has now, without any stage, also if the\n" +
-			"rollout is halted. This is for changes that cannot wait.",
+		Long: "Promote makes a running relay serve the edition of a rollout to the next stage now, or\n" +
+			"to all clients after the last stage. It does not wait for any condition.\n\n" +
+			"With --all, all clients are served the present state of the origin without any stage,\n" +
+			"also if the rollout is halted. Use it for changes that cannot wait.",
 		Example: "  tender rollout promote\n  tender rollout promote --all --origin default",
 	})
-	cmd.Flags().BoolVar(&of.All, "all", false, "serve all clients what the origin has now, without any stage")
+	cmd.Flags().BoolVar(&of.All, "all", false, "serve all clients the present state of the origin, without any stage")
 	return cmd
 }
 
@@ -164,9 +165,9 @@ func newRolloutAbortCommand(environ func() []string) *cobra.Command {
 // newRolloutResumeCommand returns tender rollout resume.
 func newRolloutResumeCommand(environ func() []string) *cobra.Command {
 	cmd, _ := newRolloutCommanding(environ, "resume", &cobra.Command{
-		Short: "Begin a halted rollout again",
-		Long: "Resume has a running relay begin a halted rollout again at the first stage, with all that\n" +
-			"the origin has now, the rejected changes included.",
+		Short: "Start a halted rollout again",
+		Long: "Resume makes a running relay start a halted rollout again at the first stage, with the\n" +
+			"present state of the origin, including the rejected changes.",
 		Example: "  tender rollout resume",
 	})
 	return cmd
@@ -175,10 +176,10 @@ func newRolloutResumeCommand(environ func() []string) *cobra.Command {
 // newRolloutUndoCommand returns tender rollout undo.
 func newRolloutUndoCommand(environ func() []string) *cobra.Command {
 	cmd, of := newRolloutCommanding(environ, "undo", &cobra.Command{
-		Short: "Serve all clients what they were served before the newest promotion",
-		Long: "Undo has a running relay serve all clients what they were served before the newest\n" +
-			"promotion, and rejects what was promoted. The rollout is halted then, as after tender\n" +
-			"rollout abort. One promotion can be undone.",
+		Short: "Return all clients to the configuration before the newest promotion",
+		Long: "Undo makes a running relay serve all clients the configuration before the newest\n" +
+			"promotion, and rejects the promoted edition. The rollout is then halted, as after tender\n" +
+			"rollout abort. Only one promotion can be undone.",
 		Example: "  tender rollout undo --reason 'connection resets since 02:10'",
 	})
 	addReason(cmd, &of.Why)
@@ -189,10 +190,10 @@ func newRolloutUndoCommand(environ func() []string) *cobra.Command {
 func newRolloutCommanding(environ func() []string, name string, cmd *cobra.Command) (*cobra.Command, *admin.RolloutScope) {
 	of := new(admin.RolloutScope)
 	cmd.Use, cmd.Args = name, cobra.NoArgs
-	cmd.Long += "\n\nWithout --origin, this is for all origins in whose state it can be."
+	cmd.Long += "\n\nWithout --origin, the command applies to all origins whose state allows it."
 	flag := addAdminFlag(cmd, environ)
 	output := addOutputFlag(cmd, "text", "yaml")
-	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: default for that of TENDER_ORIGIN, else its `name`")
+	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
 		var answer admin.Rollouts

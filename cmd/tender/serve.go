@@ -24,10 +24,10 @@ func newServeCommand(environ func() []string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
 		Short: "Run the relay, configured by TENDER_… variables (see tender check)",
-		Long: "Serve runs the relay until it is told to stop. SIGTERM drains: streams are\n" +
-			"ended so that clients connect elsewhere without an error, which takes at most\n" +
-			"TENDER_DRAIN. SIGINT, or a second SIGTERM, ends them at once; one more signal ends\n" +
-			"the process. tender check lists the variables that configure it.",
+		Long: "Serve runs the relay until a signal ends it. SIGTERM drains: streams end without an\n" +
+			"error within TENDER_DRAIN, so that clients connect to another relay. SIGINT, or a second\n" +
+			"SIGTERM, ends all streams at once. One more signal ends the process. tender check lists\n" +
+			"the variables that configure the relay.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(environ())

@@ -53,9 +53,9 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 	output := addOutputFlag(cmd, "table", "wide", "yaml")
 	cmd.Flags().StringVar(&of.typ, "type", "", "only of this `type`: a type URL, or a short name such as cds")
 	completeTypes(cmd)
-	cmd.Flags().StringVar(&of.node, "node", "", "only clients in whose node `id` this text is")
-	cmd.Flags().BoolVar(&fleet, "fleet", false, "of all relays of the tier, which the relay knows by TENDER_PEERS")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+", until it is interrupted")
+	cmd.Flags().StringVar(&of.node, "node", "", "only clients whose node `id` contains this text")
+	cmd.Flags().BoolVar(&fleet, "fleet", false, "show all relays of the tier (TENDER_PEERS)")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+" until Ctrl-C")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		wide, w := output.output == "wide", cmd.OutOrStdout()
 		show := func(w io.Writer) error {

@@ -18,7 +18,7 @@ type tlsFlags struct {
 // add adds the flags to a command; address is the flag with the server's address.
 func (t *tlsFlags) add(cmd *cobra.Command, address string) {
 	f := cmd.Flags()
-	f.StringVar(&t.ca, "tls-ca", "", "PEM `file` with the CAs to trust (default the system's); this and the next three turn TLS on")
+	f.StringVar(&t.ca, "tls-ca", "", "PEM `file` with the CAs to trust (default the system's); any TLS flag enables TLS")
 	f.StringVar(&t.cert, "cert", "", "PEM `file` with the client's certificate")
 	f.StringVar(&t.key, "key", "", "PEM `file` with the client's key")
 	f.StringVar(&t.serverName, "server-name", "", "`name` that the server's certificate must have (default the host of --"+address+")")
