@@ -13,8 +13,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A State is what readers of a view see of one source, of the types that Config.Waits reports: their configuration, without
-// endpoints and Secrets. It is immutable, and made from an immutable generation, so it costs writers nothing.
+// A State is the configuration that readers of a view receive from one source, limited to the types for which
+// Config.Waits is true: no endpoints and no Secrets. It is immutable, and made from an immutable generation, so it
+// costs writers nothing.
 type State struct {
 	view   *View
 	source int
@@ -28,34 +29,36 @@ type setKey struct {
 	kind Kind
 }
 
-// A Former is a resource as readers saw it before it changed.
+// A Former is a resource as it was served before it changed.
 type Former struct {
 	Key      string // type URL or collection
 	Kind     Kind
 	Name     string
-	Resource *wire.Resource // nil if there was none
-	Deadline time.Time      // when it was to expire; zero is never
+	Resource *wire.Resource // nil if it did not exist
+	Deadline time.Time      // expiry; zero is never
 }
 
 // A Step is the difference between two states of a source.
 type Step struct {
-	// Formers are the resources that differ, as they were before. First state is not among them: the first answer for a
-	// name, and members of a set that was not confirmed yet. Nor is what may not be kept (R125).
+	// Formers are the resources that differ, in their former state. They do not include first state: the first response
+	// for a name, and members of a set that was not confirmed yet. Nor do they include content that may not be kept
+	// (R125).
 	Formers                 []Former
 	Added, Changed, Removed int // of Formers
 
-	// Broken reports that a wildcard set was forgotten, so nothing is known of what its source had changed meanwhile.
+	// Broken reports that a wildcard set was dropped, so the changes of its source in the meantime are unknown.
 	Broken bool
 }
 
 // NewState returns the state of a source in the newest generation of the view.
 func (v *View) NewState(source int) *State {
-	s, _ := (&State{view: v, source: source, of: &Generation{sources: make([]Source, len(v.index.sources))}}).Next(v.Generation())
+	empty := &Generation{sources: make([]Source, len(v.index.sources))}
+	s, _ := (&State{view: v, source: source, of: empty}).Next(v.Generation())
 	return s
 }
 
-// Digest identifies the resources of the state by their content: equal on replicas that serve the same resources. It is empty
-// if there are none.
+// Digest returns a digest of the resources of the state. It is equal on replicas that serve the same resources, and
+// empty if there are none.
 func (s *State) Digest() string {
 	var keys []setKey
 	for key, sum := range s.sums {
@@ -69,15 +72,16 @@ func (s *State) Digest() string {
 	slices.SortFunc(keys, setKey.compare)
 	digest := sha256.New()
 	for _, key := range keys {
-		digest.Write([]byte(key.key + "\x00" + [...]string{"members", "named"}[key.kind] + "\x00" + s.sums[key].Version("") + "\x00"))
+		kind := [...]string{"members", "named"}[key.kind]
+		digest.Write([]byte(key.key + "\x00" + kind + "\x00" + s.sums[key].Version("") + "\x00"))
 	}
 	return hex.EncodeToString(digest.Sum(nil)[:6])
 }
 
-// Of returns the generation that the state is of.
+// Of returns the generation from which the state was made.
 func (s *State) Of() *Generation { return s.of }
 
-// Changed reports whether a type of the state changed in a generation of the view, after the revision of an earlier one.
+// Changed reports whether a type of the state changed in a generation of the view after a revision.
 func (s *State) Changed(after uint64, to *Generation) bool {
 	for t := range to.types.since(after) {
 		if s.view.cfg.Waits(resourceType(t.URL)) {
@@ -87,8 +91,8 @@ func (s *State) Changed(after uint64, to *Generation) bool {
 	return false
 }
 
-// Next returns the state of the source in a later generation of the view, and what differs. It takes as long as there are
-// changes.
+// Next returns the state of the source in a later generation of the view, and the difference. Its cost is proportional
+// to the number of changes.
 func (s *State) Next(to *Generation) (*State, Step) {
 	next := &State{view: s.view, source: s.source, of: to, sums: maps.Clone(s.sums)}
 	if next.sums == nil {
@@ -127,7 +131,7 @@ type comparer struct {
 	*State  // the later one
 	formers map[formerKey]Former
 	broken  bool
-	is      map[formerKey]bool // of formers, those that are present now
+	is      map[formerKey]bool // the formers that are present in the later state
 }
 
 // typ compares two versions of a type.
@@ -148,9 +152,10 @@ func (c *comparer) typ(was, is *Type) {
 	}
 }
 
-// pair notes two entries of one name, either of which may be nil.
+// pair records the difference of two entries of one name, either of which may be nil.
 func (c *comparer) pair(at setKey, before, after *Entry) {
-	if before.Present() == after.Present() && (!before.Present() || c.view.cfg.VersionSource.Same(before.Resource, after.Resource)) {
+	if before.Present() == after.Present() &&
+		(!before.Present() || c.view.cfg.VersionSource.Same(before.Resource, after.Resource)) {
 		return
 	}
 	id := formerKey{at, nameOf(before, after).text}
@@ -163,8 +168,8 @@ func (c *comparer) pair(at setKey, before, after *Entry) {
 	known, again := c.formers[id]
 	switch {
 	case at.kind == ByName && (before == nil || after == nil), !cacheable(before):
-		return // the first answer for the name, or nobody wants it any more
-	case again && known.Resource != nil: // the name was forgotten and made again
+		return // the first response for the name, or the last unsubscription from it
+	case again && known.Resource != nil: // the name was removed and created again
 		return
 	}
 	f := Former{Key: at.key, Kind: at.kind, Name: id.name}
@@ -174,7 +179,7 @@ func (c *comparer) pair(at setKey, before, after *Entry) {
 	c.formers[id] = f
 }
 
-// step returns the differences, in order.
+// step returns the recorded differences, in order.
 func (c *comparer) step() Step {
 	s := Step{Broken: c.broken}
 	for _, id := range slices.SortedFunc(maps.Keys(c.formers), formerKey.compare) {
@@ -199,7 +204,7 @@ func nameOf(before, after *Entry) *Name {
 	return after.Name
 }
 
-// differences yields the entries that only one of two sets has, in pairs of the same name; one of a pair may be nil.
+// differences yields pairs of entries of the same name that differ between two sets. One entry of a pair may be nil.
 func differences(was, is *Set) iter.Seq2[*Entry, *Entry] {
 	return func(yield func(*Entry, *Entry) bool) {
 		for before, after := range was.table.Differences(is.table) {

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// tracked is what one writer keeps of an origin for one view, with its generations.
+// A tracked is one source of a view whose generations are kept.
 type tracked struct {
 	origin  int
 	line    *generations.Line
@@ -28,14 +28,14 @@ type tracked struct {
 	part    rollout.PartKey
 }
 
-// track has an operator return the readers of a view to generations of a line, which may be nil.
+// track adds a view to those that a rollback applies to. It does nothing if no generations of the view are kept.
 func (gr *group) track(origin int, control *upstream.Control, of restoredLine, part rollout.PartKey) {
 	if of.line != nil {
 		gr.tracked = append(gr.tracked, tracked{origin, of.line, gr.view, of.source, control, part})
 	}
 }
 
-// tracked returns all that generations are kept of, of one origin, or of all for -1: in the order of origins and groups.
+// tracked returns the tracked views of one origin, or of all origins if origin is -1, ordered by origin and group.
 func (g *groups) tracked(origin int) (all []tracked) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -44,7 +44,8 @@ func (g *groups) tracked(origin int) (all []tracked) {
 	}
 	for key, s := range g.shared {
 		if s.line != nil {
-			all = append(all, tracked{key.origin, s.line, s.view, 0, s.control, rollout.PartKey{Group: key.shown(), Shared: true}})
+			part := rollout.PartKey{Group: key.shown(), Shared: true}
+			all = append(all, tracked{key.origin, s.line, s.view, 0, s.control, part})
 		}
 	}
 	all = slices.DeleteFunc(all, func(t tracked) bool { return origin >= 0 && t.origin != origin })
@@ -57,19 +58,20 @@ func (g *groups) tracked(origin int) (all []tracked) {
 	return all
 }
 
-// digests returns the generation that each view serves now, as far as generations are kept.
+// digests returns the digest of the current generation of each tracked view.
 func (g *groups) digests() map[generations.Key]string {
 	all := make(map[generations.Key]string)
 	for _, t := range g.tracked(-1) {
-		if !t.part.Shared || g.rollouts == nil { // what a group has of names that groups share is not shown as a view
+		// With rollouts, each group tracks its copy of shared names, which is not shown as a view.
+		if !t.part.Shared || g.rollouts == nil {
 			all[t.line.Key] = t.line.Digest()
 		}
 	}
 	return all
 }
 
-// equalGroups returns, by origin, how many node groups serve the same generation now, if that is more than one: the largest such
-// number. Groups that have nothing yet do not count.
+// equalGroups returns, for each origin, the size of the largest set of node groups with the same current generation.
+// Origins whose groups all differ are absent. Groups without resources do not count.
 func (g *groups) equalGroups() map[string]int {
 	type content struct{ origin, digest string }
 	groups, most := make(map[content]int), make(map[string]int)
@@ -85,27 +87,28 @@ func (g *groups) equalGroups() map[string]int {
 	return most
 }
 
-// waits reports whether a type is part of generations: rollouts distribute its changes in stages, and rollbacks return to former content.
+// waits reports whether rollouts distribute the changes of a type in stages. Only such types are part of generations.
 func (g *groups) waits(typeURL string) bool { return slices.Contains(g.cfg.RolloutTypes, typeURL) }
 
-// A lineOf says what a line is of.
+// A lineOf identifies the source of a view that a line records.
 type lineOf struct {
 	origin int
-	saved  string // as snapshots call it
+	saved  string // name in snapshots
 	key    generations.Key
 	view   *cache.View
 	source int
-	kept   bool // generations are kept of it
+	kept   bool // whether its generations are kept
 }
 
-// A restoredLine is a line that has begun, perhaps with what a snapshot had.
+// A restoredLine is a line that has begun, with the generations of a snapshot if there is one.
 type restoredLine struct {
 	lineOf
 	line *generations.Line // nil if no generations are kept
 	snap *cache.Snapshot   // nil if nothing was restored
 }
 
-// restoreLine restores what w writes from its snapshot, if there is one, and begins its line of generations. groups.mu must be held.
+// restoreLine restores the state of w from its snapshot, if there is one, and begins its line of generations. groups.mu
+// must be held.
 func (g *groups) restoreLine(ctx context.Context, of lineOf, node *corepb.Node, w *cache.Writer) restoredLine {
 	r := restoredLine{lineOf: of, snap: g.saved.restore(of.origin, of.saved, node, w)}
 	if g.earlier != nil && of.kept {
@@ -120,9 +123,10 @@ func (g *groups) restoreLine(ctx context.Context, of lineOf, node *corepb.Node, 
 	return r
 }
 
-// beginRolledBack has a loop that is about to begin keep the generation that its origin is rolled back to. If the snapshot is older
-// than the rollback, as after a crash or with a full disk, it returns to that generation. A view that is new keeps what it is told first.
-// With rollouts, the last good is what clients are shown. groups.mu must be held.
+// beginRolledBack starts the control of a new view rolled back, if its origin is. If the snapshot is older than the
+// rollback, as after a crash or with a full disk, the view returns to the generation of the rollback. A view without a
+// snapshot keeps the first state that it receives. With rollouts it does nothing: clients are served the last good.
+// groups.mu must be held.
 func (g *groups) beginRolledBack(origin int, control *upstream.Control, of restoredLine) {
 	f := g.decisions.frozen[origin]
 	if f == nil || f.Rollback == nil || g.rollouts != nil {
@@ -145,17 +149,19 @@ func (g *groups) beginRolledBack(origin int, control *upstream.Control, of resto
 	control.BeginRolledBack(f.Since, target.Edition)
 }
 
-// rolledBack reports whether the clients of an origin are shown an earlier generation.
+// rolledBack reports whether the clients of an origin are served an earlier generation.
 func (g *groups) rolledBack(origin string) bool {
 	i := slices.Index(g.cfg.OriginNames(), origin)
 	return i >= 0 && g.decisions.rolledBack[i].Load()
 }
 
-// refuseRolledBack returns why an origin, or one of all for an empty name, cannot be frozen: it is rolled back.
+// refuseRolledBack returns an error if an origin is rolled back, as it cannot be frozen then. An empty name stands for
+// all origins.
 func (r *Relay) refuseRolledBack(origin string) error {
 	for i, name := range r.cfg.OriginNames() {
 		if f, frozen := r.groups.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
-			return admin.Refuse(http.StatusConflict, fmt.Errorf("origin %q is rolled back, and its changes wait already; tender thaw ends that", name))
+			return admin.Refuse(http.StatusConflict,
+				fmt.Errorf("origin %q is rolled back, and its changes wait already; tender thaw ends that", name))
 		}
 	}
 	return nil
@@ -175,10 +181,14 @@ func (r *Relay) listGenerations(c admin.GenerationChoice) (admin.Generations, er
 		if c.Group != "" && c.Group != t.line.Group || empty && t.line.Shared {
 			continue
 		}
-		v := admin.ViewGenerations{Origin: t.line.Origin, Group: t.line.Group, Shared: t.line.Shared, Total: len(all), Generations: []admin.Generation{}}
+		v := admin.ViewGenerations{
+			Origin: t.line.Origin, Group: t.line.Group, Shared: t.line.Shared,
+			Total: len(all), Generations: []admin.Generation{},
+		}
 		for _, g := range all[:min(len(all), c.Limit)] {
 			v.Generations = append(v.Generations, admin.Generation{
-				Generation: g.Digest, Since: g.Since, Until: g.Until, Added: g.Added, Changed: g.Changed, Removed: g.Removed, Bytes: g.Bytes,
+				Generation: g.Digest, Since: g.Since, Until: g.Until,
+				Added: g.Added, Changed: g.Changed, Removed: g.Removed, Bytes: g.Bytes,
 			})
 		}
 		out.Views = append(out.Views, v)
@@ -186,13 +196,14 @@ func (r *Relay) listGenerations(c admin.GenerationChoice) (admin.Generations, er
 	return out, nil
 }
 
-// A returning is what a rollback shows the readers of one view.
+// A returning is a tracked view with the generation that a rollback serves to its readers.
 type returning struct {
 	tracked
 	target *generations.Target
 }
 
-// plan finds what a rollback shows each view of one origin, or of all for -1, and a time at which that was served.
+// plan returns the target of a rollback for each tracked view of one origin, or of all origins if origin is -1. It also
+// returns a time at which these targets were served.
 func (r *Relay) plan(origin int, to string) (all []returning, at time.Time, err error) {
 	digest, ago, err := admin.ParseRollback(to)
 	if err != nil {
@@ -220,8 +231,8 @@ func (r *Relay) plan(origin int, to string) (all []returning, at time.Time, err 
 	return all, at, nil
 }
 
-// find returns the generation with a digest in each view that has it, and a time at which one of them was served. That is in the middle
-// of it, since the views of an origin do not change at the same instant.
+// find returns the generation with a digest in each view that has it, and a time at which one of them was served. The
+// time is the middle of its interval, since the views of an origin do not change at the same instant.
 func find(views []tracked, digest string) (named map[*generations.Line]*generations.Target, at time.Time, err error) {
 	named = make(map[*generations.Line]*generations.Target)
 	for _, t := range views {
@@ -239,12 +250,13 @@ func find(views []tracked, digest string) (named map[*generations.Line]*generati
 		named[t.line] = target
 	}
 	if len(named) == 0 {
-		return nil, at, admin.Refuse(http.StatusNotFound, fmt.Errorf("%w %s: tender generations lists those that are kept", generations.ErrUnknown, digest))
+		return nil, at, admin.Refuse(http.StatusNotFound,
+			fmt.Errorf("%w %s: tender generations lists those that are kept", generations.ErrUnknown, digest))
 	}
 	return named, at, nil
 }
 
-// rollbackDiff returns what a rollback would change.
+// rollbackDiff returns the differences that a rollback would cause.
 func (r *Relay) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 	only, err := r.findOrigin(c.Origin)
 	if err != nil {
@@ -270,7 +282,7 @@ func editionsOf(views []returning) (all []viewEdition) {
 	return all
 }
 
-// rollback shows the clients of origins an earlier generation until thaw.
+// rollback serves the clients of origins an earlier generation until a thaw.
 func (r *Relay) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
 	if err := of.Check(); err != nil {
 		return admin.Rollbacks{}, err
@@ -300,7 +312,10 @@ func (r *Relay) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rol
 			b.Resources = resourcesOf(r.editions(ctx, own))
 		} else {
 			by := admin.CallerOf(ctx).By(of.User)
-			f := &freezing{Freeze: snapshot.Freeze{Origin: b.Origin, By: by, Reason: of.Reason, Since: time.Now().Round(0), Rollback: &snapshot.Rollback{To: of.To, At: at.Round(0)}}}
+			f := &freezing{Freeze: snapshot.Freeze{
+				Origin: b.Origin, By: by, Reason: of.Reason, Since: time.Now().Round(0),
+				Rollback: &snapshot.Rollback{To: of.To, At: at.Round(0)},
+			}}
 			if b.Resources, err = r.rollBackOrigin(ctx, i, f, own); err != nil {
 				return answer, refuseEnded(err)
 			}
@@ -319,7 +334,7 @@ func (r *Relay) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rol
 	return answer, err
 }
 
-// editions returns what a rollback changes for clients.
+// editions returns the changes of a rollback for clients, by part.
 func (r *Relay) editions(ctx context.Context, views []returning) rollout.Changes {
 	changes := make(rollout.Changes)
 	for _, v := range views {
@@ -332,7 +347,7 @@ func (r *Relay) editions(ctx context.Context, views []returning) rollout.Changes
 	return changes
 }
 
-// resourcesOf returns how many resources are changed.
+// resourcesOf returns the number of changed resources.
 func resourcesOf(changes rollout.Changes) (resources int) {
 	for _, types := range changes {
 		for _, names := range types {
@@ -342,11 +357,29 @@ func resourcesOf(changes rollout.Changes) (resources int) {
 	return resources
 }
 
-// rollBackOrigin shows the clients of an origin an earlier generation, first those of views that begin later. It ends a freeze.
-func (r *Relay) rollBackOrigin(ctx context.Context, origin int, f *freezing, views []returning) (resources int, err error) {
+// diffOf returns the difference of each resource that a rollback would change.
+func (r *Relay) diffOf(ctx context.Context, views []returning, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+	var all []operator.Edited
+	for _, v := range views {
+		v.control.Edit(ctx, func(w *cache.Writer) {
+			for d := range v.target.Edition(w).Diff() {
+				of := rollout.Difference{Part: v.part, Difference: d}
+				all = append(all, operator.Edited{Origin: v.line.Origin, Difference: of})
+			}
+		})
+	}
+	return operator.RolloutDiff(all, c)
+}
+
+// rollBackOrigin serves the clients of an origin an earlier generation, and ends a freeze. It records the decision
+// first, so that it applies to views that begin meanwhile.
+func (r *Relay) rollBackOrigin(
+	ctx context.Context, origin int, f *freezing, views []returning,
+) (resources int, err error) {
 	r.groups.setFrozen(origin, f)
-	r.log.Warn("origin rolled back: clients are served an earlier configuration", slog.String("origin", f.Origin), slog.String("to", f.Rollback.To),
-		slog.Time("at", f.Rollback.At), slog.String("by", f.By), slog.String("reason", f.Reason))
+	r.log.Warn("origin rolled back: clients are served an earlier configuration", slog.String("origin", f.Origin),
+		slog.String("to", f.Rollback.To), slog.Time("at", f.Rollback.At),
+		slog.String("by", f.By), slog.String("reason", f.Reason))
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Thaw()
 	}
@@ -354,19 +387,22 @@ func (r *Relay) rollBackOrigin(ctx context.Context, origin int, f *freezing, vie
 		return r.rejectOrigin(ctx, origin, f, views)
 	}
 	taken := r.editions(ctx, views)
-	r.groups.reject(origin, &rollout.Rejected{Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken}) // before a client can come back
+	// This comes first, since the versions of a client that reconnects during the rollback are not trusted either.
+	r.groups.reject(origin, &rollout.Rejected{Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken})
 	for _, v := range views {
 		v.control.Edit(ctx, func(w *cache.Writer) { w.RollBack(v.target.Edition(w), f.Since) })
 	}
 	return resourcesOf(taken), nil
 }
 
-// rejectOrigin is rollBackOrigin with rollouts: it is an undo.
-func (r *Relay) rejectOrigin(ctx context.Context, origin int, f *freezing, views []returning) (resources int, err error) {
+// rejectOrigin implements rollBackOrigin with rollouts, as an undo of the promotions since.
+func (r *Relay) rejectOrigin(
+	ctx context.Context, origin int, f *freezing, views []returning,
+) (resources int, err error) {
 	editions := make(map[rollout.PartKey]func(*cache.Writer) *cache.Edition)
 	for _, v := range views {
 		editions[v.part] = v.target.Edition
-		v.control.Edit(ctx, (*cache.Writer).Thaw) // a freeze
+		v.control.Edit(ctx, (*cache.Writer).Thaw) // ends a freeze
 	}
 	return r.groups.rollouts.controllers[origin].RollBack(ctx, editions, f.Reason, f.By)
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
-// What a client says that it has is not believed for what a rollback took from it, until an hour after the thaw: a client may have
-// refused an update, applied half of it, and still report the versions from before. With rollouts, their controllers do the same.
+// Views distrust the versions that clients report for resources that a rollback changed, until an hour after the thaw. A
+// client may have rejected an update, applied a part of it, and still report the former versions. With rollouts, their
+// controllers do this instead.
 
-// reject has clients of an origin not be believed what they say that they have of what a rollback takes from them.
+// reject makes views distrust the versions that clients report for the resources that a rollback of an origin changes.
 func (g *groups) reject(origin int, e *rollout.Rejected) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -26,7 +27,7 @@ func (g *groups) reject(origin int, e *rollout.Rejected) {
 	g.distrustAll(origin)
 }
 
-// merged returns the changes of two editions; of a resource that both change, those of the second.
+// merged returns the changes of two editions. If both change a resource, the second one counts.
 func merged(a, b rollout.Changes) rollout.Changes {
 	all := make(rollout.Changes)
 	for _, of := range []rollout.Changes{a, b} {
@@ -45,7 +46,8 @@ func merged(a, b rollout.Changes) rollout.Changes {
 	return all
 }
 
-// adoptRejected goes on with what an earlier process left. What was rejected and is not rolled back any more ends now.
+// adoptRejected continues the distrust that an earlier process recorded. If the rollback has ended, the distrust ends an
+// hour from now.
 func (g *groups) adoptRejected() {
 	if g.rollouts != nil {
 		return
@@ -57,7 +59,7 @@ func (g *groups) adoptRejected() {
 	}
 }
 
-// believeLater has clients of an origin be believed again an hour from now, of what they were not before.
+// believeLater ends the distrust of the rollbacks of an origin after [rollout.DistrustFor].
 func (g *groups) believeLater(origin int) {
 	if g.rollouts != nil {
 		return
@@ -76,25 +78,26 @@ func (g *groups) believeLater(origin int) {
 	g.decisions.rejected[origin] = left
 }
 
-// believe forgets what clients are to be believed of again.
+// believe ends the distrust that is due.
 func (g *groups) believe(origin int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	over := time.Now().Add(-rollout.DistrustFor)
-	g.decisions.rejected[origin] = slices.DeleteFunc(slices.Clone(g.decisions.rejected[origin]), func(e *rollout.Rejected) bool {
+	left := slices.Clone(g.decisions.rejected[origin])
+	g.decisions.rejected[origin] = slices.DeleteFunc(left, func(e *rollout.Rejected) bool {
 		return !e.Ended.IsZero() && !e.Ended.After(over)
 	})
 	g.distrustAll(origin)
 }
 
-// distrustAll has all views be told what not to believe of an origin. mu must be held.
+// distrustAll updates the distrusted names of an origin in all views. mu must be held.
 func (g *groups) distrustAll(origin int) {
 	for _, gr := range g.byKey {
 		g.distrust(gr, origin)
 	}
 }
 
-// distrust has the view of a group be told what not to believe of an origin. mu must be held.
+// distrust updates the distrusted names of an origin in the view of a group. mu must be held.
 func (g *groups) distrust(gr *group, origin int) {
 	if g.rollouts != nil {
 		return
@@ -114,7 +117,7 @@ func (g *groups) distrust(gr *group, origin int) {
 	}
 }
 
-// rejectedRollbacks returns what a later process is to know.
+// rejectedRollbacks returns the rejected editions of rollbacks, for decisions.json.
 func (g *groups) rejectedRollbacks() (all []snapshot.Rejected) {
 	if g.rollouts != nil {
 		return nil
