@@ -97,7 +97,7 @@ func addRolloutOrigin(cmd *cobra.Command, origin *string) {
 func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [TYPE [NAME]]",
-		Short: "Print what the edition of a rollout changes",
+		Short: "Print the changes in the edition of a rollout",
 		Long: "Diff prints the resources that the edition of a rollout adds (+), removes (-) and\n" +
 			"changes (~), compared with the configuration of most clients. If the rollout is halted,\n" +
 			"it prints those of the rejected edition. With a NAME it prints a diff of the content as\n" +
