@@ -357,20 +357,6 @@ func resourcesOf(changes rollout.Changes) (resources int) {
 	return resources
 }
 
-// diffOf returns the difference of each resource that a rollback would change.
-func (r *Relay) diffOf(ctx context.Context, views []returning, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	var all []operator.Edited
-	for _, v := range views {
-		v.control.Edit(ctx, func(w *cache.Writer) {
-			for d := range v.target.Edition(w).Diff() {
-				of := rollout.Difference{Part: v.part, Difference: d}
-				all = append(all, operator.Edited{Origin: v.line.Origin, Difference: of})
-			}
-		})
-	}
-	return operator.RolloutDiff(all, c)
-}
-
 // rollBackOrigin serves the clients of an origin an earlier generation, and ends a freeze. It records the decision
 // first, so that it applies to views that begin meanwhile.
 func (r *Relay) rollBackOrigin(

@@ -142,12 +142,14 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 
 // newThawCommand returns tender thaw.
 func newThawCommand(environ func() []string) *cobra.Command {
-	cmd, _ := newFreezing(environ, "thaw", &cobra.Command{
+	cmd, of := newFreezing(environ, "thaw", &cobra.Command{
 		Short: "Resume the distribution of changes after tender freeze or tender rollback",
 		Long: "Thaw makes a relay send its clients the changes since tender freeze, or the difference\n" +
-			"to the generation of tender rollback: the current state of each resource. WITHHELD is\n" +
-			"the number of names that differed.",
-		Example: "  tender thaw",
+			"to the generation of tender rollback: the current state of each resource. It first\n" +
+			"prints this difference; with --dry-run, it does nothing else. With --fleet, it prints\n" +
+			"the difference of the relay that is asked, and with --dry-run that of each relay.\n" +
+			"WITHHELD is the number of names that differed.",
+		Example: "  tender thaw --dry-run\n  tender thaw --reason 'routes are fixed' --fleet",
 	})
 	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
