@@ -44,13 +44,13 @@ type ControlPlane struct {
 	mu     sync.Mutex
 	worlds map[string]*World // by group; the map is guarded by mu, what is in it belongs to the test
 
-	settled int  // the most watches that there were before a change
-	types   bool // streams are of one type each
-	cache   cachev3.SnapshotCache
-	xds     serverv3.Server
-	server  *grpc.Server
-	cancel  context.CancelFunc
-	served  chan error
+	open   subscriptions
+	types  bool // streams are of one type each
+	cache  cachev3.SnapshotCache
+	xds    serverv3.Server
+	server *grpc.Server
+	cancel context.CancelFunc
+	served chan error
 }
 
 // pingsAfter is the shortest time between two pings of a client, which gRPC's own 5 minutes would close as too many.
@@ -121,7 +121,6 @@ func (c *ControlPlane) Apply(group string, change func(*World)) {
 	c.mu.Unlock()
 	change(w)
 	if c.server != nil {
-		c.settled = max(c.watches(), c.settled)
 		c.push(group, w)
 	}
 }
@@ -147,24 +146,25 @@ func (c *ControlPlane) push(group string, w *World) {
 	}
 }
 
-// Settle waits until all clients have answered the responses of the last changes. It returns an error after limit. An
-// earlier change may overtake: the server sends no response of a type before the last one was answered.
+// Settle waits until all clients have answered the responses of the last changes: the server then watches its cache for
+// each type of each stream. It returns an error after limit. Streams may begin and end meanwhile, as those do by which a
+// relay compares its state.
 func (c *ControlPlane) Settle(limit time.Duration) error {
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	again := time.NewTicker(time.Millisecond)
 	defer again.Stop()
-	for c.watches() < c.settled {
+	for c.watches() < c.open.count() {
 		select {
 		case <-again.C:
 		case <-late.C:
-			return fmt.Errorf("control plane: %d of %d watches were answered after %v", c.watches(), c.settled, limit)
+			return fmt.Errorf("control plane: %d of %d watches were answered after %v", c.watches(), c.open.count(), limit)
 		}
 	}
 	return nil
 }
 
-// watches returns how many types clients wait for a change of.
+// watches returns how many types of streams wait for a change.
 func (c *ControlPlane) watches() (n int) {
 	for _, group := range c.cache.GetStatusKeys() {
 		info := c.cache.GetStatusInfo(group)
@@ -201,7 +201,7 @@ func (c *ControlPlane) Stop() {
 func (c *ControlPlane) Restart() {
 	c.tb.Helper()
 	c.Stop()
-	c.cache, c.settled = cachev3.NewSnapshotCache(!c.types, c, nil), 0
+	c.cache = cachev3.NewSnapshotCache(!c.types, c, nil)
 	for group, w := range c.worlds {
 		c.push(group, w)
 	}
@@ -212,7 +212,7 @@ func (c *ControlPlane) Restart() {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel, c.served = cancel, make(chan error, 1)
 	c.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAfter}))
-	s := serverv3.NewServer(ctx, c.cache, nil, sotw.WithOrderedADS())
+	s := serverv3.NewServer(ctx, c.cache, c.open.callbacks(), sotw.WithOrderedADS())
 	c.xds = s
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(c.server, s)
 	clusterpb.RegisterClusterDiscoveryServiceServer(c.server, s)

@@ -1,0 +1,57 @@
+package envoytest
+
+import (
+	"maps"
+	"sync"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+)
+
+// Subscriptions are the types that the streams of a control plane have requested.
+type subscriptions struct {
+	mu  sync.Mutex
+	all map[subscribed]struct{} // guarded by mu
+}
+
+// A subscribed is one type of one stream. Delta and SotW streams have numbers of their own.
+type subscribed struct {
+	delta   bool
+	stream  int64
+	typeURL string
+}
+
+// count returns the number of types, over all streams.
+func (s *subscriptions) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all)
+}
+
+// callbacks returns what a new server calls. It forgets the streams of the server before it.
+func (s *subscriptions) callbacks() serverv3.Callbacks {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[subscribed]struct{})
+	s.all = all
+	add := func(delta bool, stream int64, typeURL string) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		all[subscribed{delta, stream, typeURL}] = struct{}{}
+		return nil
+	}
+	remove := func(delta bool, stream int64) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		maps.DeleteFunc(all, func(of subscribed, _ struct{}) bool { return of.delta == delta && of.stream == stream })
+	}
+	return serverv3.CallbackFuncs{
+		StreamRequestFunc: func(stream int64, r *discoverypb.DiscoveryRequest) error { return add(false, stream, r.GetTypeUrl()) },
+		StreamDeltaRequestFunc: func(stream int64, r *discoverypb.DeltaDiscoveryRequest) error {
+			return add(true, stream, r.GetTypeUrl())
+		},
+		StreamClosedFunc:      func(stream int64, _ *corepb.Node) { remove(false, stream) },
+		DeltaStreamClosedFunc: func(stream int64, _ *corepb.Node) { remove(true, stream) },
+	}
+}
