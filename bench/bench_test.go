@@ -52,6 +52,7 @@ func TestServers(t *testing.T) {
 	t.Run("serve many streams", func(t *testing.T) { serveManyStreams(t, binary) })
 	t.Run("serve by TLS", func(t *testing.T) { serveByTLS(t, binary) })
 	t.Run("serve real Envoys", func(t *testing.T) { serveEnvoys(t, binary) })
+	t.Run("run in all other scenarios", func(t *testing.T) { runOthers(t, binary) })
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
 }
 
@@ -290,6 +291,42 @@ func serveEnvoys(t *testing.T, binary string) {
 				t.Errorf("figures %+v", f)
 			}
 		})
+	}
+}
+
+// runOthers runs the rows of all scenarios that no other test runs, at a fiftieth of their size.
+func runOthers(t *testing.T, binary string) {
+	o := options{scale: 0.02, tender: binary}
+	others := []string{o.hostile().id, o.rollouts().id, o.atScale().id, o.secured().id, o.returned().id, o.fleet().id, o.model().id}
+	for _, s := range scenarios(o) {
+		if slices.Contains(others, s.id) {
+			continue
+		}
+		for _, r := range s.rows {
+			t.Run(s.id+"/"+r.label, func(t *testing.T) {
+				t.Parallel() // much of the time is spent waiting
+				f, err := r.run(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if f.totalCPU <= 0 || f.highestRSS <= 0 {
+					t.Errorf("figures %+v", f)
+				}
+			})
+		}
+	}
+}
+
+// TestChecksNameRows: a check compares rows that there are.
+func TestChecksNameRows(t *testing.T) {
+	for _, s := range scenarios(options{scale: 1}) {
+		for _, c := range s.checks {
+			for _, label := range []string{c.a, c.b} {
+				if label != "" && !slices.ContainsFunc(s.rows, func(r row) bool { return r.label == label }) {
+					t.Errorf("%s: a check of %q names the row %q, which does not exist", s.id, c.what, label)
+				}
+			}
+		}
 	}
 }
 

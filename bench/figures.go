@@ -12,6 +12,7 @@ type figures struct {
 	cpu           float64 // CPU a delivery, in µs
 	p50, p99, max float64 // delay from change to client, in ms
 	bytes         float64 // bytes a delivery
+	turns         float64 // looks of Tender at a stream for each response of the control plane, if one has several changes
 	merged        float64 // part of the deliveries that came with another one
 	idle          float64 // part of Tender's looks at streams that had nothing to send, in %
 	allocs        float64 // objects allocated on Go's heap a delivery
@@ -165,6 +166,9 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 		return err
 	}
 	f.idle = looked.since(before.looks).idle()
+	if c.At > 1 {
+		f.turns = looked.since(before.looks).all() / float64(st.clients*(c.Count/c.At))
+	}
 	return st.count(f, after-before.cpu, expected)
 }
 

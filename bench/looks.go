@@ -23,6 +23,9 @@ func (l looks) since(before looks) looks {
 // idle returns the part of them that was for nothing, in %.
 func (l looks) idle() float64 { return 100 * l.nothing / max(l.sent+l.nothing, 1) }
 
+// all returns their number.
+func (l looks) all() float64 { return l.sent + l.nothing }
+
 // turns matches the metric that counts them, and what it says.
 var turns = regexp.MustCompile(`^tender_client_turns_total\{.*outcome="(sent|idle)".*\} (\S+)$`)
 

@@ -139,6 +139,7 @@ func (st *stage) traffic(streams int, silence time.Duration) (t serve.Traffic, e
 type originFigures struct {
 	cpu                          float64 // in ms
 	streams, requests, responses float64
+	names                        float64 // in requests, for each that is wanted
 	sent, burst                  float64 // MiB, and the most within a second
 	over                         float64 // until the last request, in seconds
 }
@@ -156,5 +157,6 @@ func ofOrigin(figure func(originFigures) float64) func(figures) float64 {
 var (
 	cost  = ofOrigin(func(f originFigures) float64 { return f.cpu })
 	sent  = ofOrigin(func(f originFigures) float64 { return f.sent })
+	named = ofOrigin(func(f originFigures) float64 { return f.names })
 	burst = ofOrigin(func(f originFigures) float64 { return f.burst })
 )

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/xdstender/tender/bench/serve"
@@ -23,6 +24,7 @@ type row struct {
 	label string
 	kind  string // of server; with a + with Tender's gRPC options
 	once  bool   // run in the first round only: a peer, which is no part of a target
+	free  bool   // of a Tender that charges clients nothing
 	setup setup
 	act   func(*stage, *figures) error
 }
@@ -51,6 +53,8 @@ func peak(f figures) float64     { return f.peak }
 func again(f figures) float64    { return f.again }
 func heap(f figures) float64     { return f.heap }
 func idle(f figures) float64     { return f.idle }
+func looked(f figures) float64   { return f.turns }
+func grown(f figures) float64    { return f.grown }
 func held(f figures) float64     { return f.held }
 func reached(f figures) float64  { return f.reached }
 func cores(f figures) float64    { return f.cores }
@@ -84,7 +88,8 @@ func (o options) scaled(n int) int { return max(int(float64(n)*o.scale), min(n, 
 // scenarios returns all scenarios.
 func scenarios(o options) []scenario {
 	return []scenario{
-		o.idle(), o.wildcard(), o.manyClusters(), o.sotw(), o.cold(), o.envoys(), o.sparse(), o.names(), o.byName(), o.single(), o.storm(), o.stalled(),
+		o.idle(), o.wildcard(), o.bounds(), o.manyClusters(), o.sotw(), o.sets(), o.cold(), o.envoys(), o.sparse(), o.names(), o.byName(),
+		o.bulk(), o.demand(), o.single(), o.storm(), o.stalled(),
 		o.tree(), o.atScale(), o.secured(), o.traces(), o.rollouts(), o.hostile(), o.fleet(), o.returned(), o.model(),
 	}
 }
@@ -129,6 +134,16 @@ func (s scenario) run(o options, progress io.Writer) (result, error) {
 func (r row) run(o options) (f figures, err error) {
 	if o.gogc != "" {
 		r.setup.environ = append([]string{"GOGC=" + o.gogc}, r.setup.environ...) // of two, the later one counts
+	}
+	if r.free {
+		dir, err := os.MkdirTemp("", "tender-unbounded-")
+		if err != nil {
+			return f, err
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		if o.tender, err = buildUnbounded("..", dir); err != nil {
+			return f, err
+		}
 	}
 	st, err := raise(r.kind, o.tender, r.setup)
 	if err != nil {

@@ -35,6 +35,7 @@ type setup struct {
 	polled    bool     // Tenders take polls
 	tls       bool     // clients use mutual TLS
 	resume    bool     // the bare gRPC server resumes their sessions
+	feature   string   // a client feature that every second client has; empty for none
 	sampled   float64  // part of the changes that a Tender traces; 0 for no traces at all
 	stages    string   // TENDER_ROLLOUT of a Tender that has snapshots and an operator; empty for neither
 }
@@ -214,7 +215,7 @@ func (st *stage) strike() {
 func (st *stage) openOf(first, n int) load.Open {
 	return load.Open{
 		Addresses: st.addresses, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: smallBuffer, Buffered: st.buffered,
-		First: first, Clients: n - first, All: max(n, st.clients), Streams: st.streams, TLS: st.certs,
+		First: first, Clients: n - first, All: max(n, st.clients), Streams: st.streams, Feature: st.feature, TLS: st.certs,
 	}
 }
 

@@ -7,6 +7,7 @@ const (
 	responseVersion = 1
 	responseTypeURL = 4
 	responseNonce   = 5
+	responseRemoved = 6 // Delta only
 
 	resourceVersion = 1
 	resourceName    = 3
@@ -30,6 +31,11 @@ func (k Kind) AppendSotW(body []byte, s Stamp) []byte {
 
 func (k Kind) any(s Stamp) []byte {
 	return appendBytes(appendString(nil, anyTypeURL, k.TypeURL), k.Encode(s))
+}
+
+// AppendRemoved appends the removal of a resource to the body of a DeltaDiscoveryResponse.
+func (k Kind) AppendRemoved(body []byte, index int) []byte {
+	return appendString(body, responseRemoved, Name(k.TypeURL, index))
 }
 
 // Finish appends what stands beside the resources in a response, of either kind.

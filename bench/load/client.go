@@ -9,6 +9,7 @@ import (
 // A client is one stream of a connection. Only [Load] touches it, under its mutex.
 type client struct {
 	number   int
+	feature  string // a client feature, or empty
 	conn     *conn
 	stream   uint32
 	sotw     bool

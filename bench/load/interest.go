@@ -16,6 +16,9 @@ type Interest struct {
 	Of       int
 }
 
+// extra reports whether a resource is beyond the Of that are counted: such resources come and go.
+func (i Interest) extra(index int) bool { return i.Wildcard && index >= i.Of }
+
 // A holding is what one client wants and has of a type. Its names are
 // start + i·step modulo of, so neighbours in a subscription are no neighbours in
 // the catalogue, and the place of a name is computed rather than looked up.
@@ -23,8 +26,9 @@ type holding struct {
 	Interest
 	start, step, inverse int
 
-	known []uint32 // by place: the number of the latest change, plus one; 0 if it was never seen
-	have  int      // how many of known are not 0
+	known  []uint32 // by place: the number of the latest change, plus one; 0 if it was never seen
+	have   int      // how many of known are not 0
+	extras bool     // resources beyond the Of have come
 }
 
 // newHolding returns what client c of all wants.

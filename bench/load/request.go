@@ -15,9 +15,9 @@ const (
 	sotwPath  = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 )
 
-// node is what an Envoy says about itself.
-func node(client int) *corepb.Node {
-	return &corepb.Node{
+// node is what an Envoy says about itself. An empty feature is none.
+func node(client int, feature string) *corepb.Node {
+	n := &corepb.Node{
 		Id:            fmt.Sprintf("sidecar~10.%d.%d.%d~app-%d.default", client>>16&255, client>>8&255, client&255, client),
 		Cluster:       "bench",
 		UserAgentName: "envoy",
@@ -25,6 +25,10 @@ func node(client int) *corepb.Node {
 			UserAgentBuildVersion: &corepb.BuildVersion{Version: &typepb.SemanticVersion{MajorNumber: 1, MinorNumber: 36}},
 		},
 	}
+	if feature != "" {
+		n.ClientFeatures = []string{feature}
+	}
+	return n
 }
 
 // subscription returns the first request for a type. versions says what the client

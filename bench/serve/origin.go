@@ -2,6 +2,7 @@ package serve
 
 import (
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -11,7 +12,7 @@ import (
 )
 
 // origin is the control plane that Tender is placed behind: Delta, by name and by
-// wildcard. It serves any client, so that the way through the relay can be
+// wildcard, and SotW by name. It serves any client, so that the way through the relay can be
 // compared with the way without it.
 type origin struct {
 	set *content.Set
@@ -20,12 +21,14 @@ type origin struct {
 	mu      sync.Mutex
 	streams []*originStream
 	serial  int
+	extra   int // resources beyond the set that were added so far; only the last one is left
 	traffic Traffic
 }
 
 // An originStream is one stream. Guarded by the origin's mutex, but for the
 // messages, which one goroutine sends.
 type originStream struct {
+	sotw     bool
 	wildcard map[string]bool
 	names    map[string]map[int]bool // by type
 	messages chan mem.BufferSlice
@@ -46,21 +49,56 @@ func (o *origin) start() (string, error) {
 
 // publish implements backend.
 func (o *origin) publish(k content.Kind, s content.Stamp) error {
+	o.publishBatch(k, batch{changed: []content.Stamp{s}})
+	return nil
+}
+
+// publishBatch implements batcher.
+func (o *origin) publishBatch(k content.Kind, b batch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.serial++
-	m := mem.BufferSlice{mem.SliceBuffer(update(o.set, k, s, false, o.serial))}
+	var swapped []byte
+	if b.swap {
+		swapped = k.AppendDelta(nil, content.Stamp{Index: k.Count + o.extra})
+		if o.extra > 0 {
+			swapped = k.AppendRemoved(swapped, k.Count+o.extra-1)
+		}
+		o.extra++
+	}
 	for _, stream := range o.streams {
-		if stream.wildcard[k.TypeURL] || stream.names[k.TypeURL][s.Index] {
-			stream.messages <- m
+		wanted := b.changed
+		if !stream.wildcard[k.TypeURL] {
+			wanted = slices.DeleteFunc(slices.Clone(b.changed), func(s content.Stamp) bool { return !stream.names[k.TypeURL][s.Index] })
+		}
+		if len(wanted) > 0 {
+			stream.respond(o.serial, k, append(stream.encode(k, wanted), swapped...))
 		}
 	}
-	return nil
+}
+
+// encode returns the body of a response with some resources. A SotW response of a type that is subscribed to by name need
+// not have the others.
+func (s *originStream) encode(k content.Kind, stamps []content.Stamp) (body []byte) {
+	for _, stamp := range stamps {
+		if s.sotw {
+			body = k.AppendSotW(body, stamp)
+		} else {
+			body = k.AppendDelta(body, stamp)
+		}
+	}
+	return body
+}
+
+// respond queues a response.
+func (s *originStream) respond(serial int, k content.Kind, body []byte) {
+	s.messages <- mem.BufferSlice{mem.SliceBuffer(content.Finish(body, k.TypeURL, version(serial), version(serial)))}
 }
 
 // serve serves a stream.
 func (o *origin) serve(_ any, rpc grpc.ServerStream) error {
-	s := &originStream{wildcard: map[string]bool{}, names: map[string]map[int]bool{}, messages: make(chan mem.BufferSlice, 1<<16)}
+	method, _ := grpc.MethodFromServerStream(rpc)
+	s := &originStream{sotw: strings.Contains(method, "/Stream"), wildcard: map[string]bool{}, names: map[string]map[int]bool{}, messages: make(chan mem.BufferSlice, 1<<16)}
 	go func() { // until the stream ends
 		for {
 			select {
@@ -85,7 +123,7 @@ func (o *origin) serve(_ any, rpc grpc.ServerStream) error {
 		if err := rpc.RecvMsg(&m); err != nil {
 			return nil // the client has gone
 		}
-		if err := o.request(s, readRequest(m.bytes, false)); err != nil {
+		if err := o.request(s, readRequest(m.bytes, s.sotw)); err != nil {
 			return err
 		}
 	}
@@ -103,11 +141,12 @@ func (o *origin) request(s *originStream, r request) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.traffic.Requests++
+	o.traffic.Names += len(r.subscribe)
 	k, ok := o.set.Kind(r.typeURL)
 	if !r.answer && len(r.subscribe) == 0 {
 		r.subscribe = []string{"*"} // as before there was a name for it
 	}
-	if !ok || len(r.subscribe) == 0 {
+	if !ok || len(r.subscribe) == 0 || s.sotw && !s.wantsMore(k, r.subscribe) {
 		return nil
 	}
 	latest := o.set.Latest(k.TypeURL)
@@ -128,8 +167,17 @@ func (o *origin) request(s *originStream, r request) error {
 		s.names[k.TypeURL][i] = true
 		asked = append(asked, latest[i])
 	}
-	for _, body := range k.Delta(asked, 64<<20) {
-		s.messages <- mem.BufferSlice{mem.SliceBuffer(content.Finish(body, k.TypeURL, version(o.serial), version(o.serial)))}
+	if s.sotw {
+		o.serial++ // the response has resources that the one before did not have
 	}
+	s.respond(o.serial, k, s.encode(k, asked))
 	return nil
+}
+
+// wantsMore reports whether a SotW request has names that the stream does not have yet.
+func (s *originStream) wantsMore(k content.Kind, names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		i, err := content.Index(k.TypeURL, name)
+		return err == nil && !s.names[k.TypeURL][i]
+	})
 }

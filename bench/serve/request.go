@@ -31,7 +31,7 @@ func readRequest(b []byte, sotw bool) (r request) {
 			r.typeURL = string(value)
 		case field == nonce:
 			r.answer = true
-		case field == 3 && !sotw:
+		case field == 3:
 			r.subscribe = append(r.subscribe, string(value))
 		case field == 5 && !sotw:
 			r.returning = true

@@ -19,11 +19,12 @@ import (
 	"github.com/xdstender/tender/bench/content"
 )
 
-// Traffic is what a server of the kind returning was asked for and has sent since it restarted; one of the kind origin counts its
-// streams and requests alone.
+// Traffic is what a server of the kind returning was asked for and has sent since it restarted; one of the kind origin
+// counts its streams, requests and names alone.
 type Traffic struct {
 	Streams   int
 	Requests  int
+	Names     int // in requests
 	Responses int
 	Bytes     int64 // written to connections
 	Burst     int64 // the most of these within a second, of the clock

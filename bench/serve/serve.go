@@ -55,6 +55,19 @@ type backend interface {
 	publish(k content.Kind, s content.Stamp) error
 }
 
+// A batch is what a control plane changes at once.
+type batch struct {
+	changed []content.Stamp
+
+	// swap has it also add a resource whose number is Kind.Count or higher, and remove the one that was added before.
+	swap bool
+}
+
+// A batcher is a backend that publishes a batch in one response.
+type batcher interface {
+	publishBatch(k content.Kind, b batch)
+}
+
 // A Server is what the driver talks to: a backend, and what it serves.
 type Server struct {
 	kind    string
@@ -101,6 +114,11 @@ type Changes struct {
 	Every   time.Duration
 	First   int
 	Random  bool
+
+	// Swap has each change also add a resource that is not counted, and remove the one that was added before. At is
+	// how many resources change at once; 0 is one. Only a server of the kind origin does either.
+	Swap bool
+	At   int
 }
 
 // Change makes changes; the reply is their resources' numbers, in order. If it is
@@ -112,18 +130,35 @@ func (s *Server) Change(c Changes, indexes *[]int) error {
 	}
 	random := rand.New(rand.NewPCG(1, uint64(c.First)))
 	start := time.Now()
-	for i := range c.Count {
-		time.Sleep(time.Until(start.Add(time.Duration(i) * c.Every)))
-		index := (c.First + i) % k.Count
-		if c.Random {
-			index = random.IntN(k.Count)
+	at := max(c.At, 1)
+	for i := 0; i < c.Count; i += at {
+		time.Sleep(time.Until(start.Add(time.Duration(i/at) * c.Every)))
+		b := batch{swap: c.Swap}
+		for n := range min(at, c.Count-i) {
+			index := (c.First + i + n) % k.Count
+			if c.Random {
+				index = random.IntN(k.Count)
+			}
+			b.changed = append(b.changed, s.set.Change(c.TypeURL, index))
+			*indexes = append(*indexes, index)
 		}
-		if err := s.backend.publish(k, s.set.Change(c.TypeURL, index)); err != nil {
-			return fmt.Errorf("change %s: %w", content.Name(c.TypeURL, index), err)
+		if err := s.publish(k, b); err != nil {
+			return fmt.Errorf("change %s: %w", content.Name(c.TypeURL, b.changed[0].Index), err)
 		}
-		*indexes = append(*indexes, index)
 	}
 	return nil
+}
+
+// publish lets the clients have a batch.
+func (s *Server) publish(k content.Kind, b batch) error {
+	if o, is := s.backend.(batcher); is {
+		o.publishBatch(k, b)
+		return nil
+	}
+	if b.swap || len(b.changed) > 1 {
+		return fmt.Errorf("server %s: it changes one resource at a time", s.kind)
+	}
+	return s.backend.publish(k, b.changed[0])
 }
 
 // Latest returns what a client that is in sync has.
