@@ -352,13 +352,6 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	w.publish(ed)
 }
 
-// copying edits a set by copying entries from a type in another generation.
-type copying struct {
-	setEdit
-	from *Generation
-	t    *Type // of from
-}
-
 // entry copies an entry, whose name may be another view's.
 func (to copying) entry(e *Entry) {
 	n := to.index.names[e.Name.text]

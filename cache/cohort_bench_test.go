@@ -8,8 +8,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// editions are so many resources in two versions.
-func editions(tb tester, n int) (updates [2]wire.Update) {
+// editionsOf are so many resources in two versions.
+func editionsOf(tb tester, n int) (updates [2]wire.Update) {
 	for i := range updates {
 		updates[i].TypeURL = wire.ClusterType
 		for j := range n {
@@ -70,7 +70,7 @@ func TestI13_OffCostsNothing(t *testing.T) {
 // all of it less than 16 MiB beside the resources.
 func TestMemoryOfAnEdition(t *testing.T) {
 	const names, stages = 10_000, 2
-	updates := editions(t, names)
+	updates := editionsOf(t, names)
 	before := heapInUse()
 	plain, _ := openEdition(t, 0, updates)
 	without := heapInUse() - before
@@ -92,7 +92,7 @@ func BenchmarkApplyWithCohorts(b *testing.B) {
 	for _, cohorts := range []int{0, 2} {
 		for _, waits := range []bool{true, false} {
 			b.Run(fmt.Sprintf("cohorts=%d/waits=%t", cohorts, waits), func(b *testing.B) {
-				updates := editions(b, 10_000)
+				updates := editionsOf(b, 10_000)
 				o := newOrigin(b, Config{Cohorts: cohorts, Waits: func(string) bool { return waits }})
 				o.Apply(Wildcard, updates[0])
 				o.SetPhase(wire.ClusterType, Confirmed)

@@ -9,37 +9,6 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A deferredType is a type whose changes wait until the minimum push interval of the type has passed. Meanwhile readers
-// are sent an older generation of it.
-type deferredType struct {
-	typeURL string
-	from    *Generation // the last one before the first change that waits
-}
-
-// Sendable returns the generation from which clients are sent a type or a collection: g itself, or an older one while
-// changes of the type wait for its minimum push interval. A reader may take other types from g in the same look.
-func (g *Generation) Sendable(key string) *Generation {
-	if len(g.deferred) == 0 {
-		return g
-	}
-	typeURL := resourceType(key)
-	for _, d := range g.deferred {
-		if d.typeURL == typeURL {
-			return d.from
-		}
-	}
-	return g
-}
-
-// SendableRevision returns the revision of the oldest generation from which clients are sent any type.
-func (g *Generation) SendableRevision() uint64 {
-	oldest := g.Revision
-	for _, d := range g.deferred {
-		oldest = min(oldest, d.from.Revision)
-	}
-	return oldest
-}
-
 // intervals defers changes of a view so that readers are sent those of a type at most once in an interval (B.45). All
 // of its fields are guarded by index.mu, and so are those of what it defers.
 //
@@ -267,25 +236,6 @@ func (p *intervals) deferred() []deferredType {
 		out[i] = w.deferredType
 	}
 	return out
-}
-
-// apply has the watches from an index on in the writer's wakes wait with the edit, or adds those that waited until now.
-func (a *admission) apply(w *Writer, ed *edit, from int) {
-	for _, watch := range w.wakes[from:] {
-		if a.waits != nil {
-			a.waits.wakes.add(watch.id)
-		}
-		if a.clusters != nil {
-			a.clusters.wakes.add(watch.id)
-		}
-	}
-	if a.waits != nil {
-		clear(w.wakes[from:])
-		w.wakes = w.wakes[:from]
-	}
-	for watch := range w.view.index.in(a.ended) {
-		w.noteWake(ed, watch)
-	}
 }
 
 // A watchSet is a set of watches by their ids. One that has ended since may have given its id to another one, which is

@@ -191,3 +191,22 @@ func (v *View) Unanswered() (names []Unanswered) {
 	}
 	return names
 }
+
+// forget removes an idle type or collection. For a collection it returns the type, which may have become idle.
+func (x *index) forget(t *indexType) (of *indexType) {
+	x.dropReports(t, Wildcard)
+	x.dropReports(t, ByName)
+	delete(x.reported, t)
+	delete(x.types, t.url)
+	if typeURL, _, is := SplitCollection(t.url); is {
+		x.collections--
+		of = x.types[typeURL]
+		of.collections--
+	}
+	if t.openedBy != "" {
+		if x.typesOpenedBy[t.openedBy]--; x.typesOpenedBy[t.openedBy] == 0 {
+			delete(x.typesOpenedBy, t.openedBy)
+		}
+	}
+	return of
+}

@@ -33,11 +33,38 @@
 // These packages know nothing of views, and can be read each by itself: immutable (tables and logs), fingerprint (versions
 // of sets), quota (limits by peer), intern (equal resources), distrust, and fanout (how long a change takes to reach clients).
 //
-// Each file uses those before it: name, entry, set, generation, trace; index, deferred, view, watch; writer, edit, publish, put, remove;
-// apply, gate, pass, show, edition, waiting; state, former; demand, reports, judge, snapshot, snapshot_format,
-// snapshot_generations; audit. The exceptions are few: a view creates its writers and watches, a writer contains its gate,
-// publisher, comparison and judge, an edit passes through the gate when it is published, a thaw shows readers what the gate
-// withheld, and a change of what waits is reported.
+// Each file uses only what the files before it define:
+//
+//	entry.go            names, and the entry of a name in a set
+//	set.go              sets, and which removals are large
+//	generation.go       types, and generations that share them
+//	trace.go            which change of an origin caused a position
+//	index.go            what is subscribed to, by type and name
+//	deferred.go         intervals between two pushes of a type
+//	watch.go            subscriptions of one stream, wake-ups, hints
+//	edit.go             the next version of a type, in the making
+//	put.go              a resource or an error for a name
+//	remove.go           removals, and their tombstones
+//	gate.go             the newest state, beside those that readers see
+//	pass.go             which names of an edit pass the gate
+//	edition.go          editions: what readers may be shown
+//	waiting.go          what waits to be shown
+//	publish.go          an edit becomes a generation, and wakes streams
+//	reports.go          resources that returning clients have
+//	judge.go            whether the origin lacks what clients report
+//	expire.go           what time removes: TTLs, tombstones, reports
+//	writer.go           writers
+//	view.go             views, and their configuration
+//	show.go             freeze, thaw, rollback, editions for cohorts
+//	apply.go            responses of the origin, and copies of generations
+//	state.go            what changed between two generations
+//	demand.go           what the origin is to be asked for
+//	snapshot.go         snapshots of a source
+//	snapshot_format.go  their encoding
+//	audit.go            comparison with what the origin has
+//
+// All files know the types View, Watch and Writer. A writer embeds types that do one job each, and an edit reuses the
+// memory of its publisher.
 //
 // # Concurrency properties
 //

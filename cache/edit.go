@@ -295,3 +295,30 @@ func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
 	ed.changed, w.publisher.changed = w.publisher.changed[:0], nil
 	return ed
 }
+
+// A ledger is the state that a writer needs beside a generation to make the next one.
+type ledger struct {
+	view       *View                  // of which it makes the generations; nil for latest behind a closed gate
+	gen        *Generation            // the newest generation; nil if that is view's
+	tombstones map[string][]tombstone // by type URL or collection, oldest first
+	due        deadlines
+	kept       int // length of due after outdated items were last dropped
+
+	// aliases has the other names under which the set of names has a resource, by type URL and resource name. Guarded
+	// by index.mu.
+	aliases map[string]map[string][]*Name
+}
+
+func newLedger(view *View) ledger {
+	return ledger{view: view, tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
+}
+
+// A tombstone is a removal from the wildcard set that some streams may not have sent yet.
+type tombstone struct {
+	name *Name
+	seq  Seq
+	at   time.Time
+}
+
+// closed reports whether the gate is closed: latest is another generation than those that readers see.
+func (w *Writer) closed() bool { return w.latest != &w.ledger }

@@ -47,13 +47,6 @@ func (e *Edition) Diff() iter.Seq[Difference] {
 	}
 }
 
-// inOrder returns the type URLs and collections of a map in the order in which types are sent.
-func inOrder[T any](of map[string]T) []string {
-	return slices.SortedFunc(maps.Keys(of), func(a, b string) int {
-		return cmp.Or(wire.Rank(resourceType(a))-wire.Rank(resourceType(b)), cmp.Compare(a, b))
-	})
-}
-
 // differing returns the resources of a name in two states of a type: those that subscribers to the name see, but those of
 // one of the sets if the resources differ only there.
 func differing(n *Name, a, b *Type) (was, is *wire.Resource) {
@@ -97,23 +90,32 @@ func (t *Type) content(n *Name) (d wire.Digest) {
 	return d
 }
 
+// Editions pins editions of a source, and shows them to the readers of a view. Its methods are those of its writer.
+type editions struct{ w *Writer }
+
 // Pin cuts an edition of all that waits.
-func (w *Writer) Pin() *Edition { return w.pin(w.target(w.rest(), w.Generation())) }
+func (p editions) Pin() *Edition {
+	w := p.w
+	return w.pin(w.target(w.rest(), w.Generation()))
+}
 
 // PinThawed cuts an edition of what Thaw shows the rest. It changes nothing if the gate is open.
-func (w *Writer) PinThawed() *Edition {
+func (p editions) PinThawed() *Edition {
+	w := p.w
 	latest := w.Generation()
 	return w.keepThawed(w.pin(func(string, *Name) *Generation { return latest }))
 }
 
 // PinThawedAs is PinThawed for a source that applies its changes only after the thaw: these are resources as they are
 // then.
-func (w *Writer) PinThawedAs(resources []Former) *Edition {
+func (p editions) PinThawedAs(resources []Former) *Edition {
+	w := p.w
 	return w.keepThawed(w.PinFormer(resources))
 }
 
 // keepThawed drops from a new edition what Thaw leaves to Show.
-func (w *Writer) keepThawed(e *Edition) *Edition {
+func (p editions) keepThawed(e *Edition) *Edition {
+	w := p.w
 	thawed := w.gate
 	thawed.frozen, thawed.back = time.Time{}, time.Time{}
 	for key, names := range e.names {
@@ -126,7 +128,8 @@ func (w *Writer) keepThawed(e *Edition) *Edition {
 }
 
 // pin cuts an edition of the names whose target the rest does not see. The target of each is latest.
-func (w *Writer) pin(to target) *Edition {
+func (p editions) pin(to target) *Edition {
+	w := p.w
 	s := w.rest()
 	e := &Edition{of: w.Generation(), was: s.generation(), names: w.differ(s, to)}
 	e.describe()
@@ -164,92 +167,10 @@ func (e *Edition) Reversed() *Edition {
 }
 
 // PinServed returns what the rest is served, as an edition without changes: Show returns readers to it later.
-func (w *Writer) PinServed() *Edition {
+func (p editions) PinServed() *Edition {
+	w := p.w
 	g := w.rest().generation()
 	return &Edition{of: g, was: g, Changes: make(map[string]map[string]wire.Digest)}
-}
-
-// Show shows the readers of a cohort's view what waits as it is in an edition. All else stays as it is, and so does what would pass
-// while the writer is frozen. Of an edition that an earlier process has cut, it shows nothing.
-func (w *Writer) Show(cohort int, e *Edition) {
-	if e.of != nil {
-		w.noteTakenBack(w.served[cohort], w.showWaiting(cohort, e.of))
-	}
-}
-
-// ShowAs is Show for what the readers of another cohort's view are served. What the editions shown before it took back counts as
-// changed once more: a client that refused a response keeps what it had before, and only one with the last good state is left.
-func (w *Writer) ShowAs(cohort, of int) {
-	w.announceTakenBack(w.served[cohort], w.showWaiting(cohort, w.served[of].generation()))
-}
-
-// showWaiting returns, by type URL or collection, the names that differed.
-func (w *Writer) showWaiting(cohort int, of *Generation) (differ map[string][]*Name) {
-	s := w.served[cohort]
-	of, made := w.current(of)
-	differ = w.show(s, w.target(s, of))
-	w.releaseAll(made)
-	if s == w.rest() {
-		w.compareAll()
-	}
-	w.reportWaiting()
-	return differ
-}
-
-// A takenBack is a name in one of the sets of a type that an edition returned to what the rest sees, from what the edition before it had.
-type takenBack struct {
-	key, text string
-	kind      Kind
-}
-
-// noteTakenBack notes what an edition that was just shown took back, given the names that it changed. Of a promotion, nothing is left.
-func (w *Writer) noteTakenBack(s *served, changed map[string][]*Name) {
-	if s == w.rest() {
-		for _, s := range w.served {
-			s.takenBack = nil
-		}
-		return
-	}
-	for key, names := range changed {
-		shown, rest := s.generation().Type(key), w.rest().generation().Type(key)
-		for _, n := range names {
-			for _, kind := range kinds {
-				if shown.set(kind).Get(n) == nil || !w.agrees(shown, rest, n) {
-					continue
-				}
-				if s.takenBack == nil {
-					s.takenBack = make(map[takenBack]struct{})
-				}
-				s.takenBack[takenBack{key, n.text, kind}] = struct{}{}
-			}
-		}
-	}
-}
-
-// announceTakenBack gives what editions took back a new position, but for the names that have just changed.
-func (w *Writer) announceTakenBack(s *served, changed map[string][]*Name) {
-	for t := range s.takenBack {
-		if !slices.ContainsFunc(changed[t.key], func(n *Name) bool { return n.text == t.text }) {
-			w.announce(s, t)
-		}
-	}
-	s.takenBack = nil
-}
-
-// announce has readers be sent a resource, or its removal, although nothing about it has changed.
-func (w *Writer) announce(s *served, t takenBack) {
-	ed := w.beginOn(s.ledger, t.key)
-	n, to := w.view.index.name(ed.index, t.text), ed.of(t.kind)
-	switch {
-	case to.set.Get(n) != nil:
-		to.announceAgain(n)
-	case t.kind == Wildcard && ed.typ.hasLastGood(Wildcard): // the removal was forgotten
-		to.announceAbsence(n)
-	default:
-		ed.index.release(n)
-	}
-	to.compact()
-	w.publish(ed)
 }
 
 // A made name is one that an edition has brought back.
@@ -260,7 +181,8 @@ type made struct {
 
 // current returns a generation as it is shown now, and the names that were made for that. What was forgotten since is not in it: nothing
 // says whether the origin has it still. Resources are gone whose time to live is over.
-func (w *Writer) current(of *Generation) (_ *Generation, names []made) {
+func (p editions) current(of *Generation) (_ *Generation, names []made) {
+	w := p.w
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -287,7 +209,8 @@ func (w *Writer) current(of *Generation) (_ *Generation, names []made) {
 }
 
 // releaseAll forgets names that were made, unless an entry was.
-func (w *Writer) releaseAll(names []made) {
+func (p editions) releaseAll(names []made) {
+	w := p.w
 	w.view.index.mu.Lock()
 	defer w.view.index.mu.Unlock()
 	for _, m := range names {
@@ -371,4 +294,98 @@ func (c *currency) age() {
 			}
 		}
 	}
+}
+
+// PinFormer returns an edition of what the rest is served, with resources as they were formerly. Of several formers of a
+// resource, the last counts. A name that was forgotten since, because no client wanted it, stays so.
+func (p editions) PinFormer(formers []Former) *Edition {
+	w := p.w
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	served := w.rest().generation()
+	of := *served
+	of.types.log = served.types.log.Clip()
+	e := &Edition{of: &of, was: served, names: make(map[string][]*Name)}
+	restoring := make(map[string]*pinnedType)
+	for _, f := range formers {
+		index := x.types[f.Key]
+		if served.types.get(f.Key) == nil || index == nil {
+			continue // the type or collection was forgotten
+		}
+		if restoring[f.Key] == nil {
+			t := served.Type(f.Key)
+			restoring[f.Key] = &pinnedType{currency: currency{w: w, now: time.Now(), was: t, is: t, by: new(txn)}, index: index}
+		}
+		restoring[f.Key].put(f)
+	}
+	for key, t := range restoring {
+		if t.is != t.was {
+			t.is.revision = served.Revision + 1
+			of.types.put(t.is)
+			e.names[key] = t.differing()
+		}
+		for _, m := range t.made { // Show makes them again
+			m.of.release(m.n)
+		}
+	}
+	e.describe()
+	return e
+}
+
+// A pinnedType is a type of the edition that PinFormer makes.
+type pinnedType struct {
+	currency
+	index *indexType
+	names []*Name
+}
+
+// put records a resource as it was.
+func (t *pinnedType) put(f Former) {
+	n := t.index.names[f.Name]
+	if n == nil && f.Kind == Wildcard && f.Resource != nil {
+		n = t.w.view.index.name(t.index, f.Name)
+		t.made = append(t.made, made{t.index, n})
+	}
+	if n == nil || !t.w.writes(f.Kind, t.was, n) {
+		return
+	}
+	set := t.is.set(f.Kind)
+	old := set.Get(n)
+	if f.Kind == ByName && old == nil {
+		return // nobody wants it, or it was never answered
+	}
+	set = t.own().set(f.Kind)
+	t.names = append(t.names, n)
+	switch {
+	case f.Resource != nil:
+		e := &Entry{Name: n, Seq: set.last + 1, Resource: f.Resource, Leaf: t.w.view.cfg.VersionSource.Leaf(resourceType(f.Key), f.Resource)}
+		e.setDeadline(f.Deadline)
+		set.put(t.by, e)
+	case f.Kind == ByName:
+		set.put(t.by, &Entry{Name: n, Seq: set.last + 1})
+	case old != nil:
+		set.drop(t.by, old)
+	}
+}
+
+// differing returns the names whose state is another one, each once.
+func (t *pinnedType) differing() (names []*Name) {
+	seen := make(map[*Name]struct{})
+	for _, n := range t.names {
+		if _, again := seen[n]; !again && !t.w.agrees(t.was, t.is, n) {
+			names = append(names, n)
+		}
+		seen[n] = struct{}{}
+	}
+	return names
+}
+
+// A Former is a resource as it was served before it changed.
+type Former struct {
+	Key      string // type URL or collection
+	Kind     Kind
+	Name     string
+	Resource *wire.Resource // nil if it did not exist
+	Deadline time.Time      // expiry; zero is never
 }

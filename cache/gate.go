@@ -53,9 +53,6 @@ func newGate(w *Writer) gate {
 	return g
 }
 
-// closed reports whether latest and served are several generations.
-func (g *gate) closed() bool { return g.latest != &g.w.ledger }
-
 // rest returns what the readers of the writer's own view see.
 func (g *gate) rest() *served { return g.served[len(g.served)-1] }
 
@@ -73,87 +70,8 @@ func (g *gate) Generation() *Generation { return g.latest.generation() }
 // Frozen reports whether the writer is frozen.
 func (g *gate) Frozen() bool { return !g.frozen.IsZero() }
 
-// Freeze closes the gate: until Thaw, readers see the state of now. Generation follows the source, and nothing else changes for
-// the writer. Freeze copies what the writer holds except the resources. Of changes made meanwhile only the last one of each
-// name is kept. Freeze has no effect on a frozen writer.
-//
-// These changes pass a closed gate. First state: the first answer for a name, also that it does not exist, and new
-// members until their set is confirmed. Uncacheable state: content that may not be kept (R125) and the answer that an alias stands for
-// nothing (B.20), since clients have the origin asked again for these. Times to live, since clients measure them
-// themselves: a resource lives for as long as the source says of its name, and after the source has removed it for as long as it said
-// last (R107). The state of the source itself. And names that nobody subscribes to any more are forgotten.
-func (g *gate) Freeze() {
-	if g.Frozen() {
-		return
-	}
-	x := &g.w.view.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	g.close()
-	g.frozen = time.Now()
-	g.setSource(g.w.Source(), false)
-}
-
-// close makes latest and served two generations, unless they are already. The index must be locked.
-func (g *gate) close() {
-	if g.closed() {
-		return
-	}
-	of := g.w.view.Generation()
-	g.latest = g.w.branch(of)
-	g.ledgers = append(g.ledgers, g.latest)
-	for t := range of.types.since(0) {
-		for e := range g.own(t) {
-			e.Name.entries++
-		}
-	}
-}
-
-// RollBack shows readers an edition of an earlier generation (PinFormer), and closes the gate to changes of the types that
-// Config.Waits reports, as if there were cohorts, until Thaw: all other changes pass, and removals of endpoints and Secrets
-// wait. It ends a freeze. Source.RolledBack is since. A nil edition is for a writer whose view was restored from a snapshot of
-// the earlier generation.
-//
-// A returning client is served what others are served, also if it had newer resources from elsewhere: unlike a freeze, a
-// rollback takes these away.
-func (g *gate) RollBack(e *Edition, since time.Time) {
-	x := &g.w.view.index
-	x.mu.Lock()
-	var wakes []*Watch
-	if g.Frozen() {
-		wakes = x.all(nil) // there may be state that they could not be sent while the source was frozen
-	}
-	g.close()
-	g.frozen, g.back = time.Time{}, since
-	g.setSource(g.w.Source(), false)
-	x.mu.Unlock()
-	if e != nil {
-		g.w.Show(g.w.view.cfg.Cohorts, e)
-	}
-	for _, watch := range wakes {
-		watch.wake()
-	}
-}
-
 // stages reports whether changes of some types wait for Show: there are cohorts, or readers are shown an earlier generation.
 func (g *gate) stages() bool { return g.w.view.cfg.Cohorts > 0 || !g.back.IsZero() }
-
-// Thaw shows readers latest, but for what waits for a cohort, and opens the gate: it ends Freeze and RollBack. Readers learn
-// the merged difference: the last state of each name, however often it has changed. Thaw has no effect on an open gate.
-func (g *gate) Thaw() {
-	if !g.Frozen() && g.back.IsZero() {
-		return
-	}
-	g.frozen, g.back = time.Time{}, time.Time{}
-	for _, s := range g.served {
-		g.show(s, g.target(s, s.generation()))
-		if g.w.view.cfg.Cohorts > 0 {
-			g.passWithheld(s)
-		}
-	}
-	g.open()
-	g.w.reportWaiting()
-}
 
 // branch returns a ledger with a copy of a generation that can be edited beside the original. The state of other sources stays
 // in it as it is now, and is not read.
@@ -246,72 +164,5 @@ func (v *View) holds(key string, n *Name) (entries int) {
 	return entries
 }
 
-// withhold records which of names, all of one type, differ between the edit of what readers see and latest.
-func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
-	for _, n := range names {
-		if s.withheld[n] {
-			s.waiting--
-		}
-		if g.agrees(ed.typ, latest, n) {
-			delete(s.withheld, n)
-			ed.index.release(n)
-			continue
-		}
-		waits := g.differenceWaits(ed.typ, latest, n)
-		if s.withheld[n] = waits; waits {
-			s.waiting++
-		}
-	}
-	if s == g.rest() {
-		g.w.view.index.sources[g.w.source].withheld.Store(int64(len(s.withheld)))
-	}
-}
-
-// agrees reports whether readers see the state of a name that the source has.
-func (g *gate) agrees(served, t *Type, n *Name) bool {
-	return !slices.ContainsFunc(kinds[:], func(kind Kind) bool { return !g.agreesOn(kind, served, t, n) })
-}
-
-// agreesOn is agrees for one of the sets of the type.
-func (g *gate) agreesOn(kind Kind, served, t *Type, n *Name) bool {
-	if !g.writes(kind, t, n) {
-		return true
-	}
-	seen, is := served.set(kind).Get(n), t.set(kind).Get(n)
-	shown, err := served.Errors(kind).Get(n), t.Errors(kind).Get(n)
-	switch {
-	case seen.Present() != is.Present(), kind == ByName && (seen == nil) != (is == nil), (shown == nil) != (err == nil):
-		return false
-	case is.Present() && (seen.Resource.Key() != is.Resource.Key() || !g.w.view.cfg.VersionSource.Same(seen.Resource, is.Resource)):
-		return false
-	default:
-		return err == nil || err.Err.Same(shown.Err)
-	}
-}
-
 // Withheld returns of how many names the rest does not see the newest state of a source.
 func (v *View) Withheld(source int) int { return int(v.index.sources[source].withheld.Load()) }
-
-// open ends a freeze, and makes served the one generation, unless there are cohorts. All readers are woken: there may be state that
-// they could not be sent before (Source.Frozen), whether or not anything has changed.
-func (g *gate) open() {
-	w, x := g.w, &g.w.view.index
-	x.mu.Lock()
-	latest := g.latest.gen
-	if w.view.cfg.Cohorts == 0 {
-		*g = newGate(w)
-		for t := range latest.types.since(0) {
-			for e := range g.own(t) {
-				e.Name.entries--
-				x.types[t.URL].release(e.Name)
-			}
-		}
-		x.sources[w.source].withheld.Store(0)
-	}
-	g.setSource(latest.sources[w.source], false)
-	wakes := x.all(nil)
-	x.mu.Unlock()
-	for _, watch := range wakes {
-		watch.wake()
-	}
-}

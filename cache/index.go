@@ -178,25 +178,6 @@ func (x *index) idle(t *indexType, g *Generation) bool {
 	return is || !wire.Known(t.url) && g.Type(t.url).Phase == Unknown
 }
 
-// forget removes an idle type or collection. For a collection it returns the type, which may have become idle.
-func (x *index) forget(t *indexType) (of *indexType) {
-	x.dropReports(t, Wildcard)
-	x.dropReports(t, ByName)
-	delete(x.reported, t)
-	delete(x.types, t.url)
-	if typeURL, _, is := SplitCollection(t.url); is {
-		x.collections--
-		of = x.types[typeURL]
-		of.collections--
-	}
-	if t.openedBy != "" {
-		if x.typesOpenedBy[t.openedBy]--; x.typesOpenedBy[t.openedBy] == 0 {
-			delete(x.typesOpenedBy, t.openedBy)
-		}
-	}
-	return of
-}
-
 // name returns the Name of a text, a new one if there is none.
 func (x *index) name(t *indexType, text string) *Name {
 	if n := t.names[text]; n != nil {
@@ -390,3 +371,29 @@ func (s *watchers) move(edit func(ids []uint32) []uint32) *watchers {
 	}
 	return to
 }
+
+// dropRestored records that the state of a name is no longer that of a snapshot. The index must be locked.
+func (x *index) dropRestored(n *Name) {
+	if n.restored {
+		n.restored = false
+		x.sources[n.source].restored--
+	}
+}
+
+// A Subscriber identifies the client of a watch in traces. It is immutable.
+type Subscriber struct {
+	Node, Group string
+	Stream      uint64 // its number
+}
+
+// A WildcardWatch is the subscription of a watch to the wildcard set of a type.
+type WildcardWatch struct {
+	watch *Watch
+	typ   *indexType
+	at    int // in typ.wildcards
+	// passed is the position up to which the stream needs no tombstones.
+	passed atomic.Uint64
+}
+
+// Passed records that the stream was sent all removals up to p, whose tombstones may be dropped.
+func (w *WildcardWatch) Passed(p Seq) { w.passed.Store(uint64(p)) }

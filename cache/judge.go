@@ -26,12 +26,6 @@ func (j reportJudge) AwaitReports(until time.Time) {
 // A reportJudge decides, for the source of a writer, which removals clients that reported resources are sent.
 type reportJudge struct{ w *Writer }
 
-// A ReportedSet identifies a set about which there are reports.
-type ReportedSet struct {
-	Key  string
-	Kind Kind
-}
-
 // Reported returns the sets of the source about which there are reports, and when the first report was made that is
 // not judged yet; zero if all are judged.
 func (j reportJudge) Reported() (sets map[ReportedSet]time.Time) {
@@ -138,43 +132,6 @@ func (x *index) dropReports(t *indexType, kind Kind) {
 		x.dropReport(&t.reporting[kind], sum)
 	}
 	t.reporting[kind] = reporting{}
-}
-
-// lacks returns the reported names that a set does not have, and the number of its resources that were not reported.
-// The index must be locked.
-func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []string, added int) {
-	typ := g.Type(t.url)
-	if kind == ByName {
-		for _, name := range names {
-			if n := t.names[name]; n == nil {
-				missing = append(missing, name)
-			} else if e, _ := typ.Lookup(n); e == nil {
-				missing = append(missing, name)
-			}
-		}
-		return missing, 0
-	}
-	set, present := &typ.Wildcard, 0
-	if slices.Contains(names, AllNames) {
-		if set.Count() == 0 && set.LastRemoval() == 0 {
-			missing = names
-		}
-		return missing, 0
-	}
-	removed := make(map[string]struct{})
-	for _, name := range set.RecentRemovals() {
-		removed[name] = struct{}{}
-	}
-	for _, name := range names {
-		_, known := removed[name]
-		switch {
-		case t.has(set, name):
-			present++
-		case !known: // otherwise the origin has removed it
-			missing = append(missing, name)
-		}
-	}
-	return missing, max(set.Count()-present, 0)
 }
 
 // Withhold sets the names of a set whose removal is withheld from the clients with a large report.

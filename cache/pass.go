@@ -2,7 +2,10 @@ package cache
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // passEdit stores an edit, and returns the edits of what readers see; those of views to which nothing passes are left out. The slice is
@@ -10,7 +13,7 @@ import (
 func (g *gate) passEdit(ed *edit) []*edit {
 	w := g.w
 	w.passed = w.passed[:0]
-	if ed.ledger != g.latest || !g.closed() {
+	if ed.ledger != g.latest || !g.w.closed() {
 		w.passed = append(w.passed, ed)
 		return w.passed
 	}
@@ -77,17 +80,6 @@ func (g *gate) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
 				copying{ed.of(kind), latest, t}.pass(n)
 			}
 		}
-	}
-}
-
-// passWithheld shows readers what passes now of what was withheld.
-func (g *gate) passWithheld(s *served) {
-	for t := range g.Generation().types.since(0) {
-		ed := g.w.beginOn(s.ledger, t.URL)
-		names := s.withheldOf(ed.index)
-		g.passFrom(ed, g.Generation(), t, names)
-		g.withhold(s, ed, t, names)
-		g.w.publish(ed)
 	}
 }
 
@@ -269,4 +261,159 @@ func (to copying) admitsWildcard(seen *Entry) bool {
 // cacheable reports whether an entry may be shown for longer than a moment.
 func cacheable(e *Entry) bool {
 	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
+}
+
+// A target says in which generation the state of a name is that readers are to see. A nil name is all of the type that is not
+// of one name.
+type target func(key string, n *Name) *Generation
+
+// target returns the target for a generation of what waits. All else is as in latest, but stays as it is while the writer is
+// frozen.
+func (g *gate) target(s *served, waiting *Generation) target {
+	latest := g.Generation()
+	return func(key string, n *Name) *Generation {
+		passes, typeURL := latest, resourceType(key)
+		if g.Frozen() {
+			passes = s.generation()
+		}
+		switch {
+		case g.changeWaits(typeURL, false):
+			return waiting
+		case !g.changeWaits(typeURL, true) || n == nil:
+			return passes
+		}
+		// There is the resource if it is in what waits; what it contains passes.
+		is, was, goes := waiting.Type(key).present(n), s.generation().Type(key).present(n), !latest.Type(key).present(n)
+		switch {
+		case is != was && (g.Frozen() || goes): // frozen, a cluster that is shown now needs its endpoints
+			return waiting
+		case is && goes: // it stays as readers see it, which may be newer than in what waits
+			return s.generation()
+		}
+		return passes
+	}
+}
+
+// removalWaits reports whether removals of a type wait, and nothing else does: clusters that are served refer to these resources.
+func removalWaits(typeURL string) bool {
+	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || wire.IsSecret(typeURL)
+}
+
+// present reports whether there is a resource of a name.
+func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
+
+// differ returns, by type URL or collection, the names whose state differs between their target and what readers see.
+func (g *gate) differ(s *served, to target) map[string][]*Name {
+	differ, served := make(map[string][]*Name), s.generation()
+	for latest := range g.Generation().types.since(0) {
+		key := latest.URL
+		names, shown := make(map[*Name]struct{}), served.Type(key)
+		for _, of := range []*Type{shown, latest, to(key, nil).Type(key)} {
+			for e := range g.own(of) {
+				if !g.agrees(shown, to(key, e.Name).Type(key), e.Name) {
+					names[e.Name] = struct{}{}
+				}
+			}
+		}
+		if len(names) > 0 {
+			differ[key] = slices.Collect(maps.Keys(names))
+		}
+	}
+	return differ
+}
+
+// states reports whether the type says anything of a name in one of its sets. Of what it does not, readers keep what they were
+// sent first.
+func (t *Type) states(kind Kind, n *Name) bool {
+	if kind == Wildcard {
+		return t.hasLastGood(Wildcard)
+	}
+	return t.ByName.Get(n) != nil || t.Errors(ByName).Get(n) != nil
+}
+
+// showThawed is show, but also removes a resource of which the source has not repeated since it was
+// lost that it does not exist: on the next connection, nobody would ask. Where changes wait for Show, it does so also while the
+// source is lost: an edition is shown as a whole.
+func (to copying) showThawed(n *Name) {
+	old, e := to.set.Get(n), to.t.set(to.kind).Get(n)
+	shown := !old.Present() || to.from.From(n).Connected || to.w.stages()
+	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && shown {
+		to.putAbsent(n, old)
+		to.unalias(old)
+		if !old.Present() { // that makes it no more certain
+			again := *to.set.Get(n)
+			again.epoch, again.Expired = e.epoch, e.Expired
+			to.set.put(to.txn, &again)
+		}
+	}
+	to.show(n)
+}
+
+// show shows readers the whole state of a name.
+func (to copying) show(n *Name) {
+	was, is, err := to.set.Get(n).seq(), to.t.set(to.kind).Get(n), to.t.Errors(to.kind).Get(n)
+	recovered := err == nil && to.typ.Errors(to.kind).Get(n) != nil && !is.Present()
+	switch {
+	case is != nil:
+		to.entry(is)
+	case to.kind == Wildcard:
+		to.removeFromWildcard(n)
+	}
+	if !recovered {
+		to.error(n.text, err)
+		return
+	}
+	if to.clearError(n); to.set.Get(n).seq() == was {
+		to.announceAbsence(n)
+	}
+}
+
+// inOrder returns the type URLs and collections of a map in the order in which types are sent.
+func inOrder[T any](of map[string]T) []string {
+	return slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Or(wire.Rank(resourceType(a))-wire.Rank(resourceType(b)), cmp.Compare(a, b))
+	})
+}
+
+// withhold records which of names, all of one type, differ between the edit of what readers see and latest.
+func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
+	for _, n := range names {
+		if s.withheld[n] {
+			s.waiting--
+		}
+		if g.agrees(ed.typ, latest, n) {
+			delete(s.withheld, n)
+			ed.index.release(n)
+			continue
+		}
+		waits := g.differenceWaits(ed.typ, latest, n)
+		if s.withheld[n] = waits; waits {
+			s.waiting++
+		}
+	}
+	if s == g.rest() {
+		g.w.view.index.sources[g.w.source].withheld.Store(int64(len(s.withheld)))
+	}
+}
+
+// agrees reports whether readers see the state of a name that the source has.
+func (g *gate) agrees(served, t *Type, n *Name) bool {
+	return !slices.ContainsFunc(kinds[:], func(kind Kind) bool { return !g.agreesOn(kind, served, t, n) })
+}
+
+// agreesOn is agrees for one of the sets of the type.
+func (g *gate) agreesOn(kind Kind, served, t *Type, n *Name) bool {
+	if !g.writes(kind, t, n) {
+		return true
+	}
+	seen, is := served.set(kind).Get(n), t.set(kind).Get(n)
+	shown, err := served.Errors(kind).Get(n), t.Errors(kind).Get(n)
+	switch {
+	case seen.Present() != is.Present(), kind == ByName && (seen == nil) != (is == nil), (shown == nil) != (err == nil):
+		return false
+	case is.Present() && (seen.Resource.Key() != is.Resource.Key() || !g.w.view.cfg.VersionSource.Same(seen.Resource, is.Resource)):
+		return false
+	default:
+		return err == nil || err.Err.Same(shown.Err)
+	}
 }

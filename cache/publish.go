@@ -171,3 +171,22 @@ func (p *publisher) followEdit(ed *edit, cause Cause, wakes []*Watch) *fanout.Fa
 	}
 	return f
 }
+
+// apply has the watches from an index on in the writer's wakes wait with the edit, or adds those that waited until now.
+func (a *admission) apply(w *Writer, ed *edit, from int) {
+	for _, watch := range w.wakes[from:] {
+		if a.waits != nil {
+			a.waits.wakes.add(watch.id)
+		}
+		if a.clusters != nil {
+			a.clusters.wakes.add(watch.id)
+		}
+	}
+	if a.waits != nil {
+		clear(w.wakes[from:])
+		w.wakes = w.wakes[:from]
+	}
+	for watch := range w.view.index.in(a.ended) {
+		w.noteWake(ed, watch)
+	}
+}

@@ -292,3 +292,10 @@ func (ed *edit) clearWholeError() {
 		ed.index.release(n)
 	}
 }
+
+// copying edits a set by copying entries from a type in another generation.
+type copying struct {
+	setEdit
+	from *Generation
+	t    *Type // of from
+}

@@ -222,3 +222,46 @@ func (r *Report) WithholdsAll() bool {
 	defer x.mu.Unlock()
 	return r.large && len(r.typ.reporting[r.kind].held) > 0
 }
+
+// A ReportedSet identifies a set about which there are reports.
+type ReportedSet struct {
+	Key  string
+	Kind Kind
+}
+
+// lacks returns the reported names that a set does not have, and the number of its resources that were not reported.
+// The index must be locked.
+func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []string, added int) {
+	typ := g.Type(t.url)
+	if kind == ByName {
+		for _, name := range names {
+			if n := t.names[name]; n == nil {
+				missing = append(missing, name)
+			} else if e, _ := typ.Lookup(n); e == nil {
+				missing = append(missing, name)
+			}
+		}
+		return missing, 0
+	}
+	set, present := &typ.Wildcard, 0
+	if slices.Contains(names, AllNames) {
+		if set.Count() == 0 && set.LastRemoval() == 0 {
+			missing = names
+		}
+		return missing, 0
+	}
+	removed := make(map[string]struct{})
+	for _, name := range set.RecentRemovals() {
+		removed[name] = struct{}{}
+	}
+	for _, name := range names {
+		_, known := removed[name]
+		switch {
+		case t.has(set, name):
+			present++
+		case !known: // otherwise the origin has removed it
+			missing = append(missing, name)
+		}
+	}
+	return missing, max(set.Count()-present, 0)
+}

@@ -324,3 +324,31 @@ func (s *Set) FirstAfter(p Seq) Seq {
 	}
 	return noSeq
 }
+
+// More than largeNames removals that are also more than largeFraction of a set are large (B.15).
+const (
+	largeNames    = 10
+	largeFraction = 0.1
+)
+
+// LargeRemoval reports whether removals from a set of a type look like an origin that lost its state: all resources,
+// or more than half, or more than ten and more than a tenth. The set had some number of resources, and others were
+// added in the same response.
+//
+// Added listeners and scoped routes are subtracted from the removals: if the removal of a listener were held, Envoy
+// would reject its renamed successor on the same address. For types whose removals are data, no number is large.
+func LargeRemoval(typeURL string, removed, had, added int) bool {
+	switch {
+	case RemovalsAreData(typeURL):
+		return false
+	case typeURL == wire.ListenerType || typeURL == wire.ScopedRouteType:
+		removed -= added
+	}
+	return removed > 0 && (removed >= had || 2*removed > had || removed > largeNames && float64(removed) > largeFraction*float64(had))
+}
+
+// RemovalsAreData reports whether resources of a type are regularly added and removed, as endpoints are. Unknown
+// types, such as Istio's addresses, count as such.
+func RemovalsAreData(typeURL string) bool {
+	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || !wire.Known(typeURL)
+}

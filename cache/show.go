@@ -2,50 +2,212 @@ package cache
 
 import (
 	"cmp"
-	"maps"
 	"slices"
-
-	"github.com/xdstender/tender/cache/wire"
+	"time"
 )
 
-// A target says in which generation the state of a name is that readers are to see. A nil name is all of the type that is not
-// of one name.
-type target func(key string, n *Name) *Generation
-
-// target returns the target for a generation of what waits. All else is as in latest, but stays as it is while the writer is
-// frozen.
-func (g *gate) target(s *served, waiting *Generation) target {
-	latest := g.Generation()
-	return func(key string, n *Name) *Generation {
-		passes, typeURL := latest, resourceType(key)
-		if g.Frozen() {
-			passes = s.generation()
-		}
-		switch {
-		case g.changeWaits(typeURL, false):
-			return waiting
-		case !g.changeWaits(typeURL, true) || n == nil:
-			return passes
-		}
-		// There is the resource if it is in what waits; what it contains passes.
-		is, was, goes := waiting.Type(key).present(n), s.generation().Type(key).present(n), !latest.Type(key).present(n)
-		switch {
-		case is != was && (g.Frozen() || goes): // frozen, a cluster that is shown now needs its endpoints
-			return waiting
-		case is && goes: // it stays as readers see it, which may be newer than in what waits
-			return s.generation()
-		}
-		return passes
+// Show shows the readers of a cohort's view what waits as it is in an edition. All else stays as it is, and so does what would pass
+// while the writer is frozen. Of an edition that an earlier process has cut, it shows nothing.
+func (p editions) Show(cohort int, e *Edition) {
+	w := p.w
+	if e.of != nil {
+		w.noteTakenBack(w.served[cohort], w.showWaiting(cohort, e.of))
 	}
 }
 
-// removalWaits reports whether removals of a type wait, and nothing else does: clusters that are served refer to these resources.
-func removalWaits(typeURL string) bool {
-	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || wire.IsSecret(typeURL)
+// ShowAs is Show for what the readers of another cohort's view are served. What the editions shown before it took back counts as
+// changed once more: a client that refused a response keeps what it had before, and only one with the last good state is left.
+func (p editions) ShowAs(cohort, of int) {
+	w := p.w
+	w.announceTakenBack(w.served[cohort], w.showWaiting(cohort, w.served[of].generation()))
 }
 
-// present reports whether there is a resource of a name.
-func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
+// showWaiting returns, by type URL or collection, the names that differed.
+func (p editions) showWaiting(cohort int, of *Generation) (differ map[string][]*Name) {
+	w := p.w
+	s := w.served[cohort]
+	of, made := w.current(of)
+	differ = w.show(s, w.target(s, of))
+	w.releaseAll(made)
+	if s == w.rest() {
+		w.compareAll()
+	}
+	w.reportWaiting()
+	return differ
+}
+
+// A takenBack is a name in one of the sets of a type that an edition returned to what the rest sees, from what the edition before it had.
+type takenBack struct {
+	key, text string
+	kind      Kind
+}
+
+// noteTakenBack notes what an edition that was just shown took back, given the names that it changed. Of a promotion, nothing is left.
+func (p editions) noteTakenBack(s *served, changed map[string][]*Name) {
+	w := p.w
+	if s == w.rest() {
+		for _, s := range w.served {
+			s.takenBack = nil
+		}
+		return
+	}
+	for key, names := range changed {
+		shown, rest := s.generation().Type(key), w.rest().generation().Type(key)
+		for _, n := range names {
+			for _, kind := range kinds {
+				if shown.set(kind).Get(n) == nil || !w.agrees(shown, rest, n) {
+					continue
+				}
+				if s.takenBack == nil {
+					s.takenBack = make(map[takenBack]struct{})
+				}
+				s.takenBack[takenBack{key, n.text, kind}] = struct{}{}
+			}
+		}
+	}
+}
+
+// announceTakenBack gives what editions took back a new position, but for the names that have just changed.
+func (p editions) announceTakenBack(s *served, changed map[string][]*Name) {
+	w := p.w
+	for t := range s.takenBack {
+		if !slices.ContainsFunc(changed[t.key], func(n *Name) bool { return n.text == t.text }) {
+			w.announce(s, t)
+		}
+	}
+	s.takenBack = nil
+}
+
+// announce has readers be sent a resource, or its removal, although nothing about it has changed.
+func (p editions) announce(s *served, t takenBack) {
+	w := p.w
+	ed := w.beginOn(s.ledger, t.key)
+	n, to := w.view.index.name(ed.index, t.text), ed.of(t.kind)
+	switch {
+	case to.set.Get(n) != nil:
+		to.announceAgain(n)
+	case t.kind == Wildcard && ed.typ.hasLastGood(Wildcard): // the removal was forgotten
+		to.announceAbsence(n)
+	default:
+		ed.index.release(n)
+	}
+	to.compact()
+	w.publish(ed)
+}
+
+// Freeze closes the gate: until Thaw, readers see the state of now. Generation follows the source, and nothing else changes for
+// the writer. Freeze copies what the writer holds except the resources. Of changes made meanwhile only the last one of each
+// name is kept. Freeze has no effect on a frozen writer.
+//
+// These changes pass a closed gate. First state: the first answer for a name, also that it does not exist, and new
+// members until their set is confirmed. Uncacheable state: content that may not be kept (R125) and the answer that an alias stands for
+// nothing (B.20), since clients have the origin asked again for these. Times to live, since clients measure them
+// themselves: a resource lives for as long as the source says of its name, and after the source has removed it for as long as it said
+// last (R107). The state of the source itself. And names that nobody subscribes to any more are forgotten.
+func (g *gate) Freeze() {
+	if g.Frozen() {
+		return
+	}
+	x := &g.w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g.close()
+	g.frozen = time.Now()
+	g.setSource(g.w.Source(), false)
+}
+
+// close makes latest and served two generations, unless they are already. The index must be locked.
+func (g *gate) close() {
+	if g.w.closed() {
+		return
+	}
+	of := g.w.view.Generation()
+	g.latest = g.w.branch(of)
+	g.ledgers = append(g.ledgers, g.latest)
+	for t := range of.types.since(0) {
+		for e := range g.own(t) {
+			e.Name.entries++
+		}
+	}
+}
+
+// RollBack shows readers an edition of an earlier generation (PinFormer), and closes the gate to changes of the types that
+// Config.Waits reports, as if there were cohorts, until Thaw: all other changes pass, and removals of endpoints and Secrets
+// wait. It ends a freeze. Source.RolledBack is since. A nil edition is for a writer whose view was restored from a snapshot of
+// the earlier generation.
+//
+// A returning client is served what others are served, also if it had newer resources from elsewhere: unlike a freeze, a
+// rollback takes these away.
+func (g *gate) RollBack(e *Edition, since time.Time) {
+	x := &g.w.view.index
+	x.mu.Lock()
+	var wakes []*Watch
+	if g.Frozen() {
+		wakes = x.all(nil) // there may be state that they could not be sent while the source was frozen
+	}
+	g.close()
+	g.frozen, g.back = time.Time{}, since
+	g.setSource(g.w.Source(), false)
+	x.mu.Unlock()
+	if e != nil {
+		g.w.Show(g.w.view.cfg.Cohorts, e)
+	}
+	for _, watch := range wakes {
+		watch.wake()
+	}
+}
+
+// Thaw shows readers latest, but for what waits for a cohort, and opens the gate: it ends Freeze and RollBack. Readers learn
+// the merged difference: the last state of each name, however often it has changed. Thaw has no effect on an open gate.
+func (g *gate) Thaw() {
+	if !g.Frozen() && g.back.IsZero() {
+		return
+	}
+	g.frozen, g.back = time.Time{}, time.Time{}
+	for _, s := range g.served {
+		g.show(s, g.target(s, s.generation()))
+		if g.w.view.cfg.Cohorts > 0 {
+			g.passWithheld(s)
+		}
+	}
+	g.open()
+	g.w.reportWaiting()
+}
+
+// open ends a freeze, and makes served the one generation, unless there are cohorts. All readers are woken: there may be state that
+// they could not be sent before (Source.Frozen), whether or not anything has changed.
+func (g *gate) open() {
+	w, x := g.w, &g.w.view.index
+	x.mu.Lock()
+	latest := g.latest.gen
+	if w.view.cfg.Cohorts == 0 {
+		*g = newGate(w)
+		for t := range latest.types.since(0) {
+			for e := range g.own(t) {
+				e.Name.entries--
+				x.types[t.URL].release(e.Name)
+			}
+		}
+		x.sources[w.source].withheld.Store(0)
+	}
+	g.setSource(latest.sources[w.source], false)
+	wakes := x.all(nil)
+	x.mu.Unlock()
+	for _, watch := range wakes {
+		watch.wake()
+	}
+}
+
+// passWithheld shows readers what passes now of what was withheld.
+func (g *gate) passWithheld(s *served) {
+	for t := range g.Generation().types.since(0) {
+		ed := g.w.beginOn(s.ledger, t.URL)
+		names := s.withheldOf(ed.index)
+		g.passFrom(ed, g.Generation(), t, names)
+		g.withhold(s, ed, t, names)
+		g.w.publish(ed)
+	}
+}
 
 // show shows the readers of a view what the writer writes, each name as its target has it. Additions and changes come first, in
 // the order in which types are sent, then removals in reverse, so that no resource refers to one that was removed before (B.11).
@@ -58,26 +220,6 @@ func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
 	}
 	for _, key := range slices.Backward(order) {
 		g.showType(s, key, to, differ[key], false)
-	}
-	return differ
-}
-
-// differ returns, by type URL or collection, the names whose state differs between their target and what readers see.
-func (g *gate) differ(s *served, to target) map[string][]*Name {
-	differ, served := make(map[string][]*Name), s.generation()
-	for latest := range g.Generation().types.since(0) {
-		key := latest.URL
-		names, shown := make(map[*Name]struct{}), served.Type(key)
-		for _, of := range []*Type{shown, latest, to(key, nil).Type(key)} {
-			for e := range g.own(of) {
-				if !g.agrees(shown, to(key, e.Name).Type(key), e.Name) {
-					names[e.Name] = struct{}{}
-				}
-			}
-		}
-		if len(names) > 0 {
-			differ[key] = slices.Collect(maps.Keys(names))
-		}
 	}
 	return differ
 }
@@ -115,50 +257,4 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 	}
 	g.withhold(s, ed, g.Generation().Type(key), names)
 	w.publish(ed)
-}
-
-// states reports whether the type says anything of a name in one of its sets. Of what it does not, readers keep what they were
-// sent first.
-func (t *Type) states(kind Kind, n *Name) bool {
-	if kind == Wildcard {
-		return t.hasLastGood(Wildcard)
-	}
-	return t.ByName.Get(n) != nil || t.Errors(ByName).Get(n) != nil
-}
-
-// showThawed is show, but also removes a resource of which the source has not repeated since it was
-// lost that it does not exist: on the next connection, nobody would ask. Where changes wait for Show, it does so also while the
-// source is lost: an edition is shown as a whole.
-func (to copying) showThawed(n *Name) {
-	old, e := to.set.Get(n), to.t.set(to.kind).Get(n)
-	shown := !old.Present() || to.from.From(n).Connected || to.w.stages()
-	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && shown {
-		to.putAbsent(n, old)
-		to.unalias(old)
-		if !old.Present() { // that makes it no more certain
-			again := *to.set.Get(n)
-			again.epoch, again.Expired = e.epoch, e.Expired
-			to.set.put(to.txn, &again)
-		}
-	}
-	to.show(n)
-}
-
-// show shows readers the whole state of a name.
-func (to copying) show(n *Name) {
-	was, is, err := to.set.Get(n).seq(), to.t.set(to.kind).Get(n), to.t.Errors(to.kind).Get(n)
-	recovered := err == nil && to.typ.Errors(to.kind).Get(n) != nil && !is.Present()
-	switch {
-	case is != nil:
-		to.entry(is)
-	case to.kind == Wildcard:
-		to.removeFromWildcard(n)
-	}
-	if !recovered {
-		to.error(n.text, err)
-		return
-	}
-	if to.clearError(n); to.set.Get(n).seq() == was {
-		to.announceAbsence(n)
-	}
 }

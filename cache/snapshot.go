@@ -198,7 +198,7 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 		if w.view.cfg.Cohorts > 0 || !s.RolledBack.IsZero() {
 			absent = t.Absent
 		}
-		restored += w.restoreType(t, absent, now)
+		restored += t.restore(w, absent, now)
 	}
 	w.restoring = false
 	from := w.Source()
@@ -208,7 +208,7 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	return restored
 }
 
-func (w *Writer) restoreType(t TypeSnapshot, absent []string, now time.Time) (restored int) {
+func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (restored int) {
 	ed := w.begin(t.Key)
 	ed.now = now
 	if (t.Complete || t.Settled) && ed.index.source == w.source {
@@ -283,4 +283,20 @@ func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 		}
 	}
 	ed.set.put(ed.txn, &held)
+}
+
+// A GenerationSnapshot is a generation of what readers saw of a source. The last one is that of the snapshot, and has no
+// formers.
+type GenerationSnapshot struct {
+	Digest                  string    // State.Digest
+	Since                   time.Time // when it was first served
+	Added, Changed, Removed int       // by it, of the one before
+	Formers                 []Former  // what differs from the generation after it
+}
+
+// Storable reports whether a former resource may be stored with its content, without which it is of no use. What a snapshot
+// stores without its content is asked of the origin again, and the origin does not have former content.
+func (f *Former) Storable(sensitive bool) bool {
+	r := f.Resource
+	return r == nil || !r.ContentDropped() && !r.DoNotCache && r.Intact() && (sensitive || !r.MayBeSensitive())
 }

@@ -235,33 +235,3 @@ func (x *index) uses(source int) bool {
 // restoredQuiet is how long an origin must be connected until no response for a restored name means that the name has
 // not changed: an origin need not send a resource that the relay reported.
 const restoredQuiet = 15 * time.Second
-
-// dropRestored records that the state of a name is no longer that of a snapshot. The index must be locked.
-func (x *index) dropRestored(n *Name) {
-	if n.restored {
-		n.restored = false
-		x.sources[n.source].restored--
-	}
-}
-
-// trimRestored confirms restored names for which the origin has sent no response for restoredQuiet.
-func (w *Writer) trimRestored(now time.Time) {
-	x, from := &w.view.index, w.Source()
-	if !from.Connected || now.Sub(from.Since) < restoredQuiet {
-		return
-	}
-	x.mu.Lock()
-	if x.sources[w.source].restored == 0 {
-		x.mu.Unlock()
-		return
-	}
-	for _, t := range x.types {
-		for _, n := range t.names {
-			if n.source == w.source {
-				x.dropRestored(n)
-			}
-		}
-	}
-	x.mu.Unlock()
-	w.reportSettled()
-}

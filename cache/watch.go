@@ -33,18 +33,6 @@ type Watch struct {
 	noted uint64 // revision of the newest generation for which the stream was woken; guarded by index.mu
 }
 
-// A WildcardWatch is the subscription of a watch to the wildcard set of a type.
-type WildcardWatch struct {
-	watch *Watch
-	typ   *indexType
-	at    int // in typ.wildcards
-	// passed is the position up to which the stream needs no tombstones.
-	passed atomic.Uint64
-}
-
-// Passed records that the stream was sent all removals up to p, whose tombstones may be dropped.
-func (w *WildcardWatch) Passed(p Seq) { w.passed.Store(uint64(p)) }
-
 // Watch registers a stream. The caller closes the watch when the stream ends.
 func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 1), view: v}) }
 
@@ -240,12 +228,6 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 		}
 		t.release(n)
 	}
-}
-
-// A Subscriber identifies the client of a watch in traces. It is immutable.
-type Subscriber struct {
-	Node, Group string
-	Stream      uint64 // its number
 }
 
 // SetSubscriber sets the subscriber of later Demand; nil, which is the default, is none.

@@ -14,6 +14,7 @@ type Writer struct {
 	source int   // set at creation
 	ledger       // for the generation that the readers of view see
 	gate
+	editions
 	publisher
 	comparison
 	reportJudge
@@ -22,34 +23,10 @@ type Writer struct {
 	asked       []*Name              // reused by subscribedAs
 }
 
-// A ledger is the state that a writer needs beside a generation to make the next one.
-type ledger struct {
-	view       *View                  // of which it makes the generations; nil for latest behind a closed gate
-	gen        *Generation            // the newest generation; nil if that is view's
-	tombstones map[string][]tombstone // by type URL or collection, oldest first
-	due        deadlines
-	kept       int // length of due after outdated items were last dropped
-
-	// aliases has the other names under which the set of names has a resource, by type URL and resource name. Guarded
-	// by index.mu.
-	aliases map[string]map[string][]*Name
-}
-
-func newLedger(view *View) ledger {
-	return ledger{view: view, tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
-}
-
 func newWriter(v *View, source int) *Writer {
 	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger(v)}
-	w.publisher, w.comparison, w.reportJudge = publisher{w: w}, comparison{w: w}, reportJudge{w}
+	w.editions, w.publisher, w.comparison, w.reportJudge = editions{w}, publisher{w: w}, comparison{w: w}, reportJudge{w}
 	return w
-}
-
-// A tombstone is a removal from the wildcard set that some streams may not have sent yet.
-type tombstone struct {
-	name *Name
-	seq  Seq
-	at   time.Time
 }
 
 // View returns the view of the writer.

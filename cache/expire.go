@@ -1,0 +1,184 @@
+package cache
+
+import (
+	"container/heap"
+	"time"
+)
+
+// Trim drops tombstones that all wildcard streams were sent, or that are too old, and other outdated state. The owner
+// of the writer calls it periodically.
+func (w *Writer) Trim(now time.Time) {
+	w.fanouts.EndOld(now)
+	w.trimReports(now)
+	w.trimRestored(now)
+	for _, s := range w.served {
+		for key, tombs := range s.tombstones {
+			if passed := s.view.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
+				w.trim(s.ledger, key, passed, now)
+			}
+		}
+	}
+}
+
+// passed returns the position up to which no wildcard stream of a type needs tombstones.
+func (v *View) passed(key string) Seq {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	passed := ^Seq(0)
+	if t := x.types[key]; t != nil {
+		for _, wc := range t.wildcards {
+			if wc.watch.view == v {
+				passed = min(passed, Seq(wc.passed.Load()))
+			}
+		}
+	}
+	return passed
+}
+
+// passed reports whether a tombstone may be dropped: all wildcard streams were sent the removal, or it is older than
+// a time.
+func (tomb *tombstone) passed(passed Seq, old time.Time) bool {
+	return tomb.seq <= passed || tomb.at.Before(old)
+}
+
+// trim drops the tombstones of a type that may be dropped.
+func (w *Writer) trim(of *ledger, key string, passed Seq, now time.Time) {
+	ed := w.beginOn(of, key)
+	set, tombs := &ed.typ.Wildcard, of.tombstones[key]
+	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
+		tomb := tombs[0]
+		if e := set.Get(tomb.name); e != nil && e.Seq == tomb.seq {
+			set.drop(ed.txn, e)
+			set.floor = tomb.seq
+			tomb.name.entries--
+			ed.index.release(tomb.name)
+		}
+	}
+	if of.tombstones[key] = tombs; len(tombs) == 0 {
+		delete(of.tombstones, key)
+	}
+	set.compact()
+	w.publish(ed)
+}
+
+// trimRestored confirms restored names for which the origin has sent no response for restoredQuiet.
+func (w *Writer) trimRestored(now time.Time) {
+	x, from := &w.view.index, w.Source()
+	if !from.Connected || now.Sub(from.Since) < restoredQuiet {
+		return
+	}
+	x.mu.Lock()
+	if x.sources[w.source].restored == 0 {
+		x.mu.Unlock()
+		return
+	}
+	for _, t := range x.types {
+		for _, n := range t.names {
+			if n.source == w.source {
+				x.dropRestored(n)
+			}
+		}
+	}
+	x.mu.Unlock()
+	w.reportSettled()
+}
+
+// Expire processes the timers that are due: it removes resources whose TTL ended, whether or not the origin is
+// connected (R107), and drops content that may not be cached, and answers that an alias stands for no resource. It
+// returns when to call it again; zero if there are no timers.
+func (w *Writer) Expire(now time.Time) (next time.Time) {
+	for _, l := range w.ledgers {
+		w.expire(l, now)
+	}
+	for _, l := range w.ledgers {
+		if len(l.due) > 0 && (next.IsZero() || l.due[0].at.Before(next)) {
+			next = l.due[0].at
+		}
+	}
+	w.reportWaiting()
+	return next
+}
+
+// expire is Expire for the generation of a ledger.
+func (w *Writer) expire(of *ledger, now time.Time) {
+	generation := of.generation()
+	for len(of.due) > 0 && !now.Before(of.due[0].at) {
+		key := of.due[0].key
+		if generation.Type(key) == noType {
+			heap.Pop(&of.due) // the type or collection was forgotten
+			continue
+		}
+		ed := w.beginOn(of, key)
+		ed.now, ed.txn.recording = now, w.closed()
+		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
+			d := heap.Pop(&of.due).(deadline)
+			ed.of(d.kind).handleDeadline(d)
+		}
+		ed.typ.ByName.compact()
+		ed.typ.Wildcard.compact()
+		for _, s := range w.served {
+			if s.ledger == of && w.closed() { // otherwise passEdit does that
+				w.withhold(s, ed, w.Generation().Type(key), ed.txn.touched)
+			}
+		}
+		w.publish(ed)
+	}
+}
+
+// clearWildcard empties the wildcard set.
+func (ed *edit) clearWildcard() {
+	for e := range ed.typ.Wildcard.Since(0) {
+		if named := ed.yieldingEntry(e.Name); named != nil && e.Present() {
+			ed.endYield(named)
+		}
+		ed.txn.touch(e.Name)
+		e.Name.entries--
+		ed.index.release(e.Name)
+	}
+	ed.clearErrors()
+	ed.typ.Wildcard = Set{last: ed.gen.Seq, floor: ed.gen.Seq}
+	ed.typ.Phase, ed.typ.Restored, ed.typ.Covered, ed.typ.era = Unknown, false, false, ed.index.era
+	ed.index.lastKnown = false
+	ed.w.view.index.dropReports(ed.index, Wildcard)
+	delete(ed.ledger.tombstones, ed.typ.URL)
+}
+
+// handleDeadline processes a deadline, unless it is outdated.
+func (ed setEdit) handleDeadline(d deadline) {
+	e := ed.set.Get(d.name)
+	if !e.timerStands(d.at) {
+		return
+	}
+	e.timer.queued = time.Time{}
+	switch r := e.Resource; {
+	case e.timer.due.IsZero() || ed.now.Before(e.timer.due):
+		ed.queueTimer(e)
+	case e.Expires() && !ed.now.Before(e.Deadline()):
+		ed.expireEntry(e)
+	case e.yields && !ed.now.Before(e.timer.yields):
+		ed.yieldTimedOut(e)
+	case (r.DoNotCache || r.Unresolved()) && !r.ContentDropped():
+		dropped := *e
+		dropped.Resource, dropped.ownLifetime().contentDropped = r.DropContent(), ed.now
+		ed.set.contentDroppedAt = ed.now
+		ed.setTimer(&dropped)
+		ed.set.put(ed.txn, &dropped)
+	}
+}
+
+// expireEntry removes a resource whose TTL ended. The same name in the wildcard set is not affected. The next
+// subscriber causes a new request, since the origin may still have the resource.
+func (ed setEdit) expireEntry(e *Entry) {
+	if ed.kind == Wildcard {
+		ed.putTombstone(e)
+		return
+	}
+	yielding := *e
+	yielding.yields = true
+	ed.putAbsent(e.Name, &yielding)
+	gone := *ed.set.Get(e.Name)
+	gone.Expired = true
+	ed.set.put(ed.txn, &gone)
+	e.Name.stale = true
+}
