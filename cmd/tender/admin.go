@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
 )
 
@@ -26,7 +27,7 @@ const adminVariable = "TENDER_ADMIN_LISTEN"
 // An adminFlag is where and how a command finds the relay.
 type adminFlag struct {
 	address string
-	tls     tlsFlags
+	tls     cli.TLSFlags
 	environ func() []string
 }
 
@@ -34,7 +35,7 @@ type adminFlag struct {
 func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
 	a := &adminFlag{environ: environ}
 	cmd.Flags().StringVar(&a.address, "admin", "", "the relay's admin address: `host:port` or unix:path (default that of "+adminVariable+")")
-	a.tls.add(cmd, "admin")
+	a.tls.Add(cmd, "admin")
 	return a
 }
 
@@ -52,10 +53,10 @@ func (a *adminFlag) run(cmd *cobra.Command, do func(cmd *cobra.Command, args []s
 // client returns a client of the relay. Errors: no address, or one that cannot be; files that
 // cannot be used.
 func (a *adminFlag) client() (*adminClient, error) {
-	if err := a.tls.check(); err != nil {
-		return nil, usageError{err}
+	if err := a.tls.Check(); err != nil {
+		return nil, cli.UsageError{Cause: err}
 	}
-	config, err := a.tls.config()
+	config, err := a.tls.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func adminAddress(environ []string) (string, error) {
 		return "", err
 	}
 	if len(cfg.AdminListen) == 0 {
-		return "", usageError{fmt.Errorf("%s is off: set --admin to the admin address of the relay", adminVariable)}
+		return "", cli.UsageError{Cause: fmt.Errorf("%s is off: set --admin to the admin address of the relay", adminVariable)}
 	}
 	return cfg.AdminListen[0], nil
 }
@@ -103,11 +104,11 @@ func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
 	}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		if config != nil {
-			return nil, usageError{fmt.Errorf("--admin=%s: a Unix socket has no TLS", address)}
+			return nil, cli.UsageError{Cause: fmt.Errorf("--admin=%s: a Unix socket has no TLS", address)}
 		}
 		network, dialled, base = "unix", strings.TrimPrefix(path, "//"), "http://localhost"
 	} else if _, _, err := net.SplitHostPort(address); err != nil {
-		return nil, usageError{fmt.Errorf("--admin=%s: want host:port or unix:path", address)}
+		return nil, cli.UsageError{Cause: fmt.Errorf("--admin=%s: want host:port or unix:path", address)}
 	}
 	host := "" // that of the address
 	if config != nil {

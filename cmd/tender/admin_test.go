@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -137,7 +138,7 @@ func TestActionsAreRecorded(t *testing.T) {
 func TestAdminTLSHost(t *testing.T) {
 	o := newOperated(t)
 	flags := o.certificate("spiffe://example.org/ns/ops/sa/eve")
-	config, err := (&tlsFlags{ca: flags[1], cert: flags[3], key: flags[5]}).config()
+	config, err := (&cli.TLSFlags{CA: flags[1], Cert: flags[3], Key: flags[5]}).Config()
 	if err != nil {
 		t.Fatal(err)
 	}

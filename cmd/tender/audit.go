@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/upstream"
 )
@@ -38,10 +39,10 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	flags.StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flags.StringVar(&of.Group, "group", "", "only the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
-	completeTypes(cmd)
+	cli.CompleteTypes(cmd)
 	addReason(cmd, &of.Why)
 	addFleet(cmd, &fleet)
-	output := addOutputFlag(cmd, "text")
+	output := cli.AddOutputFlag(cmd, "text")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
 		client.http.Timeout = admin.AuditTime + time.Minute
@@ -51,16 +52,16 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 }
 
 // audit runs an audit on a relay, or on all of its tier, and prints the result.
-func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditScope, output *outputFlag, w io.Writer) error {
-	if fleet && output.output == "json" {
+func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditScope, output *cli.OutputFlag, w io.Writer) error {
+	if fleet && output.Output == "json" {
 		answers, err := sendToFleet(ctx, client, "audit", of)
 		if err != nil {
 			return err
 		}
-		return output.print(w, answers, nil)
+		return output.Print(w, answers, nil)
 	}
 	return sendCommand(ctx, client, fleet, "audit", of, w, func(found admin.Audits) error {
-		err := output.print(w, found, func() error { return printAudits(w, found.Views) })
+		err := output.Print(w, found, func() error { return printAudits(w, found.Views) })
 		if err != nil || agrees(found.Views) {
 			return err
 		}
@@ -89,14 +90,14 @@ func printAudits(w io.Writer, views []admin.ViewAudit) error {
 		_, err := fmt.Fprintln(w, "no subscriptions to audit for this choice")
 		return err
 	}
-	t := &table{wide: true}
-	t.row("ORIGIN", "GROUP", "TYPE", "EQUAL", "CHANGING", "OTHER CONTENT", "OTHER VERSION", "MISSING HERE", "MISSING THERE")
+	t := &table{cli.Table{Wide: true}}
+	t.Row("ORIGIN", "GROUP", "TYPE", "EQUAL", "CHANGING", "OTHER CONTENT", "OTHER VERSION", "MISSING HERE", "MISSING THERE")
 	for _, v := range views {
 		if v.Error != "" {
-			t.row(v.Origin, v.Group, "", "", "", "", "", "", "not compared: "+v.Error)
+			t.Row(v.Origin, v.Group, "", "", "", "", "", "", "not compared: "+v.Error)
 		}
 		for _, of := range v.Types {
-			t.row(v.Origin, v.Group, shortType(of.TypeURL), of.Equal, of.Changing, of.Content, of.Version, of.MissingHere, of.MissingThere)
+			t.Row(v.Origin, v.Group, cli.ShortType(of.TypeURL), of.Equal, of.Changing, of.Content, of.Version, of.MissingHere, of.MissingThere)
 		}
 	}
 	for _, v := range views {
@@ -104,7 +105,7 @@ func printAudits(w io.Writer, views []admin.ViewAudit) error {
 			t.differences(v, of)
 		}
 	}
-	return t.print(w)
+	return t.Print(w)
 }
 
 // differences adds the differing resources of a type.
@@ -112,13 +113,13 @@ func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 	if len(of.Differences) == 0 {
 		return
 	}
-	t.row()
-	t.row(fmt.Sprintf("%s of %s for %s:", shortType(of.TypeURL), v.Origin, v.Group))
+	t.Row()
+	t.Row(fmt.Sprintf("%s of %s for %s:", cli.ShortType(of.TypeURL), v.Origin, v.Group))
 	for _, d := range of.Differences {
-		t.row("  "+d.Name, describeDifference(d))
+		t.Row("  "+d.Name, describeDifference(d))
 	}
 	if more := of.Differing() - len(of.Differences); more > 0 {
-		t.row(fmt.Sprintf("  and %d more", more))
+		t.Row(fmt.Sprintf("  and %d more", more))
 	}
 }
 

@@ -32,6 +32,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/xdstender/tender/cmd/tender/get"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -163,7 +164,7 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 	c.refuse()
 	c.change()
 
-	for _, output := range outputs {
+	for _, output := range get.Outputs {
 		for _, short := range []string{"sds", "cds", "lds", "ecds"} {
 			for _, variant := range []string{"--sotw", "--sotw=false"} {
 				c.tender("get", "-a", c.relay.Addrs()[0].String(), variant, "-o", output, short, "key")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
 )
 
@@ -50,7 +51,7 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVar(&nodes, "node", nil, "`file` with Nodes of clients to group, - for stdin; may be repeated")
-	completeFile(cmd, "node")
+	cli.CompleteFile(cmd, "node")
 	return cmd
 }
 

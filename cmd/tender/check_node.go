@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
 )
 
@@ -108,7 +109,7 @@ func describeGroups(cfg relay.Config, groups []*nodeGroup) ([]byte, error) {
 		if len(g.nodes) > 1 {
 			nodes = fmt.Sprintf("%d nodes", len(g.nodes))
 		}
-		fmt.Fprintf(&b, "group %s: %s\n", printable(g.key), nodes)
+		fmt.Fprintf(&b, "group %s: %s\n", cli.Printable(g.key), nodes)
 		if err := g.describe(&b, cfg); err != nil {
 			return nil, err
 		}
@@ -126,7 +127,7 @@ func (g *nodeGroup) describe(b *bytes.Buffer, cfg relay.Config) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(b, "  the origin sees %s\n", printable(shown))
+	fmt.Fprintf(b, "  the origin sees %s\n", cli.Printable(shown))
 	for _, n := range g.nodes {
 		_, fields, err := nodeJSON(n.Node)
 		if err != nil {
@@ -136,12 +137,12 @@ func (g *nodeGroup) describe(b *bytes.Buffer, cfg relay.Config) error {
 		if hidden := unseen("", fields, shownFields); len(hidden) > 0 {
 			rest = "not shown: " + strings.Join(hidden, ", ")
 		}
-		fmt.Fprintf(b, "  %s:%d  %s  %s\n", printable(n.file), n.line, orDash(n.GetId()), printable(rest))
+		fmt.Fprintf(b, "  %s:%d  %s  %s\n", cli.Printable(n.file), n.line, cli.OrDash(n.GetId()), cli.Printable(rest))
 		for _, field := range unfilled(cfg, n.Node) {
 			fmt.Fprintf(b, "    it has no %s, which Envoys and gRPC clients fill in themselves\n", field)
 		}
 		if len(cfg.Rollout) > 0 {
-			fmt.Fprintf(b, "    %s\n", printable(stageOf(cfg, n.Node)))
+			fmt.Fprintf(b, "    %s\n", cli.Printable(stageOf(cfg, n.Node)))
 		}
 	}
 	return nil

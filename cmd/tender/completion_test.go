@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
 // TestCompletion holds what shells offer, the last word being the one that is completed.
@@ -19,21 +21,21 @@ func TestCompletion(t *testing.T) {
 	}{
 		{"sta", "status", nothing},
 		{"completion f", "fish", nothing},
-		{"get ", getTypes, nothing},
+		{"get ", cli.Types, nothing},
 		{"get cds ", "", nothing},
 		{"get -o ", "yaml json name wide", nothing},
 		{"get --tls-ca ", "", files},
-		{"history ", getTypes, nothing},
+		{"history ", cli.Types, nothing},
 		{"history cds web --output=", "text json", nothing},
 		{"status -o ", "table wide yaml json", nothing},
-		{"status --type ", getTypes, nothing},
+		{"status --type ", cli.Types, nothing},
 		{"status --admin ", "", nothing},
 		{"status --cert ", "", files},
-		{"audit --type ", getTypes, nothing},
-		{"release --type ", getTypes, nothing},
-		{"discard --type=", getTypes, nothing},
+		{"audit --type ", cli.Types, nothing},
+		{"release --type ", cli.Types, nothing},
+		{"discard --type=", cli.Types, nothing},
 		{"rollout ", "abort diff promote resume status undo", nothing},
-		{"rollout diff ", getTypes, nothing},
+		{"rollout diff ", cli.Types, nothing},
 		{"rollout diff rds ", "", nothing},
 		{"rollout status -o ", "text yaml json", nothing},
 		{"log-level ", "debug info warn error", nothing},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/demo"
 )
 
@@ -82,7 +83,7 @@ func findEnvoy() (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", usageError{fmt.Errorf("--envoy: no Envoy: %w; install one, or set ENVOY to its path", err)}
+		return "", cli.UsageError{Cause: fmt.Errorf("--envoy: no Envoy: %w; install one, or set ENVOY to its path", err)}
 	}
 	return path, nil
 }
@@ -91,11 +92,11 @@ func findEnvoy() (string, error) {
 func checkDemo(o demo.Options, forever, envoy bool) error {
 	switch {
 	case o.Clients < 1 || o.Clients > demo.MaxClients:
-		return usageError{fmt.Errorf("--clients=%d: must be from 1 to %d", o.Clients, demo.MaxClients)}
+		return cli.UsageError{Cause: fmt.Errorf("--clients=%d: must be from 1 to %d", o.Clients, demo.MaxClients)}
 	case !(o.Rate >= demo.MinRate && o.Rate <= demo.MaxRate): // NaN is neither
-		return usageError{fmt.Errorf("--rate=%g: must be from %g to %d changes a second", o.Rate, demo.MinRate, demo.MaxRate)}
+		return cli.UsageError{Cause: fmt.Errorf("--rate=%g: must be from %g to %d changes a second", o.Rate, demo.MinRate, demo.MaxRate)}
 	case o.For <= 0 && !forever:
-		return usageError{fmt.Errorf("--for=%v: must be more than 0; without the flag, the demo runs until Ctrl-C", o.For)}
+		return cli.UsageError{Cause: fmt.Errorf("--for=%v: must be more than 0; without the flag, the demo runs until Ctrl-C", o.For)}
 	default:
 		return checkDemoRollout(o, envoy)
 	}
@@ -105,11 +106,11 @@ func checkDemo(o demo.Options, forever, envoy bool) error {
 func checkDemoRollout(o demo.Options, envoy bool) error {
 	switch {
 	case o.Stage < demo.MinStage || o.Stage > demo.MaxStage:
-		return usageError{fmt.Errorf("--stage=%v: must be from %v to %v", o.Stage, demo.MinStage, demo.MaxStage)}
+		return cli.UsageError{Cause: fmt.Errorf("--stage=%v: must be from %v to %v", o.Stage, demo.MinStage, demo.MaxStage)}
 	case o.Rollout && o.For > 0 && o.For < o.RolloutLasts():
-		return usageError{fmt.Errorf("--for=%v: --rollout needs at least %v; without --for, it ends by itself", o.For, o.RolloutLasts())}
+		return cli.UsageError{Cause: fmt.Errorf("--for=%v: --rollout needs at least %v; without --for, it ends by itself", o.For, o.RolloutLasts())}
 	case o.Rollout && envoy:
-		return usageError{errors.New("--envoy: not together with --rollout")}
+		return cli.UsageError{Cause: errors.New("--envoy: not together with --rollout")}
 	}
 	return nil
 }

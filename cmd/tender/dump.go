@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -27,7 +28,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 	var path string
 	flag := addAdminFlag(cmd, environ)
 	cmd.Flags().StringVarP(&path, "file", "f", "", "`file` to create; it must not exist; - for stdout (default tender-dump-TIME.tar.gz)")
-	completeFile(cmd, "file")
+	cli.CompleteFile(cmd, "file")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		content, err := client.ask(cmd.Context(), http.MethodGet, "/api/v1/dump", nil)
 		if err != nil {
@@ -74,7 +75,7 @@ func newLogLevelCommand(environ func() []string) *cobra.Command {
 		Example: "  tender log-level debug",
 		Args:    cobra.ExactArgs(1),
 
-		ValidArgsFunction: completeFirst("debug", "info", "warn", "error"),
+		ValidArgsFunction: cli.CompleteFirst("debug", "info", "warn", "error"),
 	}
 	var to admin.LogLevel
 	var fleet bool
@@ -86,7 +87,7 @@ func newLogLevelCommand(environ func() []string) *cobra.Command {
 		addUser(&to.Why)
 		w := cmd.OutOrStdout()
 		return sendCommand(cmd.Context(), client, fleet, "loglevel", to, w, func(changed admin.LogLevelChange) error {
-			_, err := fmt.Fprintf(w, "the log level is %s, it was %s\n", printable(changed.Level), printable(changed.Before))
+			_, err := fmt.Fprintf(w, "the log level is %s, it was %s\n", cli.Printable(changed.Level), cli.Printable(changed.Before))
 			return err
 		})
 	})

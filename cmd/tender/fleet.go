@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 )
 
@@ -41,7 +42,7 @@ func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, na
 	}
 	var failed error
 	for _, r := range answers.Relays {
-		if _, err := fmt.Fprintf(w, "relay %s (%s)\n", printable(r.Address), printable(cmp.Or(r.NodeID, "unknown"))); err != nil {
+		if _, err := fmt.Fprintf(w, "relay %s (%s)\n", cli.Printable(r.Address), cli.Printable(cmp.Or(r.NodeID, "unknown"))); err != nil {
 			return err
 		}
 		var answer A
@@ -49,7 +50,7 @@ func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, na
 		switch {
 		case r.Error != "":
 			failed = errFleet
-			_, err = fmt.Fprintf(w, "FAILED: %s\n", printable(r.Error))
+			_, err = fmt.Fprintf(w, "FAILED: %s\n", cli.Printable(r.Error))
 		case err == nil:
 			if no := show(answer); no != nil {
 				failed = no
@@ -71,42 +72,42 @@ func sendToFleet(ctx context.Context, client *adminClient, name string, args any
 
 // printFleet writes the relays of a tier as a table, and where their content differs.
 func printFleet(w io.Writer, s *admin.FleetStatus) error {
-	t := &table{wide: true}
-	t.row("RELAY", "NODE", "VERSION", "READY", "STREAMS", "REFUSING", "LAGGING", "HELD", "FROZEN")
+	t := &table{cli.Table{Wide: true}}
+	t.Row("RELAY", "NODE", "VERSION", "READY", "STREAMS", "REFUSING", "LAGGING", "HELD", "FROZEN")
 	for _, r := range s.Relays {
 		if r.FleetSummary == nil {
-			t.row(r.Address, "UNREACHABLE")
-			t.note("%s", r.Error)
+			t.Row(r.Address, "UNREACHABLE")
+			t.Note("%s", r.Error)
 			continue
 		}
 		ready := "yes"
 		if !r.Ready {
 			ready = "NO"
 		}
-		t.row(r.Address, r.NodeID, r.Version, ready, r.Streams, r.Refusing, r.Lagging, r.Held, cmp.Or(strings.Join(r.Frozen, ","), "-"))
+		t.Row(r.Address, r.NodeID, r.Version, ready, r.Streams, r.Refusing, r.Lagging, r.Held, cmp.Or(strings.Join(r.Frozen, ","), "-"))
 	}
-	t.row()
-	t.row("GROUP", "ORIGIN", "GENERATION", "RELAYS")
+	t.Row()
+	t.Row("GROUP", "ORIGIN", "GENERATION", "RELAYS")
 	t.generations(s)
 	for _, d := range s.Disagreements {
-		t.row()
-		t.row(fmt.Sprintf("DISAGREEMENT on %s of %s for %s:", shortType(d.TypeURL), d.Origin, d.Group))
+		t.Row()
+		t.Row(fmt.Sprintf("DISAGREEMENT on %s of %s for %s:", cli.ShortType(d.TypeURL), d.Origin, d.Group))
 		for _, version := range slices.Sorted(maps.Keys(d.Versions)) {
-			t.row("  "+version, strings.Join(d.Versions[version], ", "))
+			t.Row("  "+version, strings.Join(d.Versions[version], ", "))
 		}
 	}
-	return t.print(w)
+	return t.Print(w)
 }
 
 // generations adds a row for each generation of each view, with the relays that serve it.
 func (t *table) generations(s *admin.FleetStatus) {
 	for _, r := range s.Relays {
 		if r.FleetSummary != nil && r.Omitted > 0 {
-			t.note("%s has %d more views, which are not compared", r.Address, r.Omitted)
+			t.Note("%s has %d more views, which are not compared", r.Address, r.Omitted)
 		}
 	}
 	for _, g := range s.Generations() {
-		t.row(g.Group, g.Origin, g.Generation, strings.Join(g.Relays, ", "))
+		t.Row(g.Group, g.Origin, g.Generation, strings.Join(g.Relays, ", "))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -104,7 +105,7 @@ func endless(w io.Writer) {
 func liar(t *testing.T, ca *relaytest.CA, write func(io.Writer)) string {
 	t.Helper()
 	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
-	config, err := (&tlsFlags{cert: cert, key: key}).config()
+	config, err := (&cli.TLSFlags{Cert: cert, Key: key}).Config()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +316,7 @@ func TestOnlyPeersForward(t *testing.T) {
 		{"tender/sa/x", "POST", "thaw", "alice at 127.0.0.1", 200, "origins"},
 	} {
 		flags := s.certificate("spiffe://example.org/ns/" + tt.who)
-		config, err := (&tlsFlags{ca: flags[1], cert: flags[3], key: flags[5]}).config()
+		config, err := (&cli.TLSFlags{CA: flags[1], Cert: flags[3], Key: flags[5]}).Config()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/xdstender/tender/cmd/tender/get"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -155,7 +156,7 @@ func watch(t *testing.T, args ...string) func(yield func(string) bool) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	r, w := io.Pipe()
-	cmd := newGetCommand()
+	cmd := get.NewCommand(version)
 	cmd.SetArgs(append([]string{"-w"}, args...))
 	cmd.SetOut(w)
 	cmd.SetErr(w)

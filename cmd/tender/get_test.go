@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/cmd/tender/get"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -313,7 +313,7 @@ func TestGetPrintsNothingThatSteersATerminal(t *testing.T) {
 	steers := func(s string) bool {
 		return strings.ContainsAny(s, "\x1b\u0085\u202e\r\U000e0041")
 	}
-	for _, output := range outputs {
+	for _, output := range get.Outputs {
 		code, stdout, stderr := execute("get", "-a", address, "-o", output, "cds", evil, "b", "c", "z")
 		if code != exitFailure || steers(stdout) || steers(stderr) || !strings.Contains(stdout, `\u001b[31m`) {
 			t.Errorf("-o %s: code %d\n%q\n%q", output, code, stdout, stderr)
@@ -337,7 +337,7 @@ func TestGetRedactsSecrets(t *testing.T) {
 	}}}
 	cp := startControlPlane(t)
 	cp.set(t, "1", map[resource.Type][]types.Resource{resource.SecretType: {secret}})
-	for _, output := range outputs {
+	for _, output := range get.Outputs {
 		code, stdout, stderr := execute("get", "-a", cp.address, "-o", output, "sds", "s")
 		if code != exitOK || strings.Contains(stdout, "hush") || stderr != "" {
 			t.Errorf("-o %s: code %d, stderr %q, stdout\n%s", output, code, stderr, stdout)
@@ -393,16 +393,6 @@ func TestGetOverTLS(t *testing.T) {
 		code, stdout, stderr := execute(append([]string{"get", "-a", cp.address, "cds"}, args...)...)
 		if code != exitFailure || stdout != "" || !strings.Contains(stderr, why) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q, want %q", args, code, stdout, stderr, why)
-		}
-	}
-}
-
-// TestGetAliases checks that TYPE may be the name of the resources.
-func TestGetAliases(t *testing.T) {
-	for alias, short := range typeAliases {
-		by, as := getOptions{output: "yaml", address: "127.0.0.1:1"}, getOptions{output: "yaml", address: "127.0.0.1:1"}
-		if err := errors.Join(by.take([]string{alias}), as.take([]string{short})); err != nil || by.typeURL != as.typeURL {
-			t.Errorf("tender get %s: type %q, %v, want that of %s, %q", alias, by.typeURL, err, short, as.typeURL)
 		}
 	}
 }

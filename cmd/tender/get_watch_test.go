@@ -12,6 +12,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/xdstender/tender/cmd/tender/get"
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
@@ -143,7 +144,7 @@ func TestGetEndsWhenInterrupted(t *testing.T) {
 	address := serveGRPC(t, listenTCP(t), deltaSays())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	cmd := newGetCommand()
+	cmd := get.NewCommand(version)
 	cmd.SetArgs([]string{"-a", address, "cds"})
 	cmd.SetOut(new(bytes.Buffer))
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -30,12 +31,12 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 		Example: "  tender history\n  tender history cds web\n  tender history eds web --limit 1\n  tender history rds web -o json",
 		Args:    cobra.MatchAll(cobra.MaximumNArgs(2), notOneArgument),
 
-		ValidArgsFunction: completeFirst(strings.Fields(getTypes)...),
+		ValidArgsFunction: cli.CompleteFirst(strings.Fields(cli.Types)...),
 	}
 	var group string
 	var limit int
 	flag := addAdminFlag(cmd, environ)
-	output := addOutputFlag(cmd, "text")
+	output := cli.AddOutputFlag(cmd, "text")
 	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
 	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of changes or actions")
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
@@ -45,7 +46,7 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 			if err := client.get(cmd.Context(), fmt.Sprint("/api/v1/actions?limit=", limit), &done); err != nil {
 				return err
 			}
-			return output.print(w, done, func() error { return printActions(w, done.Actions, time.Now()) })
+			return output.Print(w, done, func() error { return printActions(w, done.Actions, time.Now()) })
 		}
 		query := url.Values{"type": {args[0]}, "name": {args[1]}, "limit": {fmt.Sprint(limit)}}
 		if group != "" {
@@ -55,7 +56,7 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 		if err := client.get(cmd.Context(), "/api/v1/history?"+query.Encode(), &h); err != nil {
 			return err
 		}
-		return output.print(w, h, func() error { return printHistory(w, h.Changes, time.Now()) })
+		return output.Print(w, h, func() error { return printHistory(w, h.Changes, time.Now()) })
 	})
 	return cmd
 }
@@ -66,14 +67,14 @@ func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 	for _, c := range changes {
 		fmt.Fprintf(&b, "%s (%s ago)  %s", c.At.Local().Format(time.DateTime), ago(c.At, now), c.Change)
 		if c.SHA256 != "" {
-			fmt.Fprintf(&b, "  version %s  %s", printable(cmp.Or(c.OriginVersion, c.Version)), humanize.Bytes(c.Bytes))
+			fmt.Fprintf(&b, "  version %s  %s", cli.Printable(cmp.Or(c.OriginVersion, c.Version)), humanize.Bytes(c.Bytes))
 		}
-		fmt.Fprintf(&b, "  (%s)\n", printable(c.Group))
+		fmt.Fprintf(&b, "  (%s)\n", cli.Printable(c.Group))
 		for line := range strings.Lines(c.Diff) {
-			fmt.Fprintf(&b, "    %s\n", printable(strings.TrimSuffix(line, "\n")))
+			fmt.Fprintf(&b, "    %s\n", cli.Printable(strings.TrimSuffix(line, "\n")))
 		}
 		if c.Note != "" {
-			fmt.Fprintf(&b, "    (%s)\n", printable(c.Note))
+			fmt.Fprintf(&b, "    (%s)\n", cli.Printable(c.Note))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -94,8 +95,8 @@ func printActions(w io.Writer, actions []admin.Action, now time.Time) error {
 		_, err := fmt.Fprintln(w, "no operator has sent a command since the relay began")
 		return err
 	}
-	t := &table{wide: true}
-	t.row("TIME", "AGO", "COMMAND", "OPERATOR", "FROM", "RESULT", "REASON")
+	t := &table{cli.Table{Wide: true}}
+	t.Row("TIME", "AGO", "COMMAND", "OPERATOR", "FROM", "RESULT", "REASON")
 	for _, a := range actions {
 		result := "done"
 		if a.Code != http.StatusOK {
@@ -105,10 +106,10 @@ func printActions(w io.Writer, actions []admin.Action, now time.Time) error {
 		if a.Via != "" {
 			from = a.Via
 		}
-		t.row(a.At.Local().Format(time.DateTime), ago(a.At, now), a.Command, a.Operator, from, result, cmp.Or(a.Reason, "-"))
+		t.Row(a.At.Local().Format(time.DateTime), ago(a.At, now), a.Command, a.Operator, from, result, cmp.Or(a.Reason, "-"))
 		if a.Error != "" {
-			t.note("%s", a.Error)
+			t.Note("%s", a.Error)
 		}
 	}
-	return t.print(w)
+	return t.Print(w)
 }

@@ -15,6 +15,9 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"github.com/xdstender/tender/cmd/tender/cli"
+	"github.com/xdstender/tender/cmd/tender/get"
 )
 
 // Exit codes.
@@ -50,7 +53,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	printError(stderr, err)
-	if _, wrong := errors.AsType[usageError](err); began && !wrong {
+	if _, wrong := errors.AsType[cli.UsageError](err); began && !wrong {
 		return exitFailure
 	}
 	_, _ = fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
@@ -71,7 +74,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newServeCommand(os.Environ),
 		newCheckCommand(os.Environ),
-		newGetCommand(),
+		get.NewCommand(version),
 		newStatusCommand(os.Environ),
 		newHistoryCommand(os.Environ),
 		newDumpCommand(os.Environ),
@@ -110,13 +113,6 @@ func versionLine() string {
 		version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// A usageError is a wrong command line that cobra did not find itself: the exit
-// code is 2 and the message ends with where to find help.
-type usageError struct{ cause error }
-
-func (e usageError) Error() string { return e.cause.Error() }
-func (e usageError) Unwrap() error { return e.cause }
-
 // printError writes err to w, each line after the name of the command. It escapes unprintable characters: a peer may have
 // sent them.
 func printError(w io.Writer, err error) {
@@ -130,4 +126,9 @@ func printError(w io.Writer, err error) {
 		}
 		_, _ = fmt.Fprintf(w, "tender: %s\n", line)
 	}
+}
+
+// completeRest turns file completion off for commands and flags without completions of their own.
+func completeRest(root *cobra.Command) {
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 }

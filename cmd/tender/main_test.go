@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
 // execute runs a command line and returns what it wrote.
@@ -64,7 +66,7 @@ func TestUsageErrors(t *testing.T) {
 		{"serve", "now", `unknown command "now" for "tender serve"`},
 		{"check", "--fix", "unknown flag: --fix"},
 		{"get", "", "requires at least 1 arg(s), only received 0"},
-		{"get", "xds", `unknown type "xds": want one of ` + getTypes + ", or a type URL"},
+		{"get", "xds", `unknown type "xds": want one of ` + cli.Types + ", or a type URL"},
 		{"get", "cds ", "empty name"},
 		{"get", "cds -o xml", "--output=xml: want one of yaml, json, name, wide"},
 		{"get", "cds --timeout=-1s", "--timeout=-1s: must not be negative"},
@@ -105,7 +107,7 @@ func TestPrintError(t *testing.T) {
 		{"joined", errors.Join(errors.New("a"), errors.New("b")), "tender: a\ntender: b\n"},
 		{"blank lines", errors.New("a\n\nb\n"), "tender: a\ntender: b\n"},
 		{"control characters", errors.New("peer said \x1b[31m\nb"), "tender: \"peer said \\x1b[31m\"\ntender: b\n"},
-		{"usage", usageError{errors.New("no such type")}, "tender: no such type\n"},
+		{"usage", cli.UsageError{Cause: errors.New("no such type")}, "tender: no such type\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

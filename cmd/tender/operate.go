@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -49,7 +50,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 	flags.StringVar(&of.Origin, "origin", "", "only of this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
-	completeTypes(cmd)
+	cli.CompleteTypes(cmd)
 	flags.BoolVar(&of.All, "all", false, "all held changes")
 	addReason(cmd, &of.Why)
 	addFleet(cmd, &fleet)
@@ -66,7 +67,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 			if err := printHolds(out, "held back", answer.Holds, time.Now()); err != nil || len(answer.Holds) == 0 {
 				return err
 			}
-			return usageError{errors.New("choose with --origin, --group, --type, or --all")}
+			return cli.UsageError{Cause: errors.New("choose with --origin, --group, --type, or --all")}
 		}
 		addUser(&of.Why)
 		return sendCommand(cmd.Context(), client, fleet, name, of, out, func(answer admin.Holds) error {
@@ -85,8 +86,8 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		_, err := fmt.Fprintf(w, "nothing is %s\n", done)
 		return err
 	}
-	t := &table{wide: true}
-	t.row("ORIGIN", "GROUP", "TYPE", "RESOURCES", "SINCE", "STATE", "NAMES")
+	t := &table{cli.Table{Wide: true}}
+	t.Row("ORIGIN", "GROUP", "TYPE", "RESOURCES", "SINCE", "STATE", "NAMES")
 	for _, h := range holds {
 		state := done
 		switch {
@@ -107,12 +108,12 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 		if h.Count > 3 {
 			names += ", …"
 		}
-		t.row(h.Origin, cmp.Or(h.Group, "all"), shortType(h.TypeURL), h.Count, ago(h.Since, now), state, names)
+		t.Row(h.Origin, cmp.Or(h.Group, "all"), cli.ShortType(h.TypeURL), h.Count, ago(h.Since, now), state, names)
 		for i, reason := range h.Reasons[:min(len(h.Reasons), 3)] {
-			t.note("%s: %s", h.Names[i], reason)
+			t.Note("%s: %s", h.Names[i], reason)
 		}
 	}
-	return t.print(w)
+	return t.Print(w)
 }
 
 // newFreezeCommand returns tender freeze.
@@ -132,7 +133,7 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Flags().Changed("for") && length <= 0 {
-			return usageError{fmt.Errorf("--for=%v: want a duration of a second at least, such as 2h", length)}
+			return cli.UsageError{Cause: fmt.Errorf("--for=%v: want a duration of a second at least, such as 2h", length)}
 		}
 		of.ForSeconds = length.Seconds()
 		return run(cmd, args)
@@ -185,8 +186,8 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 // printFreezes writes a table of the origins after freeze or thaw.
 func printFreezes(w io.Writer, answer admin.Freezes) error {
 	now := time.Now()
-	t := &table{wide: true}
-	t.row("ORIGIN", "STATE", "VIEWS", "WITHHELD", "BY")
+	t := &table{cli.Table{Wide: true}}
+	t.Row("ORIGIN", "STATE", "VIEWS", "WITHHELD", "BY")
 	for _, f := range answer.Origins {
 		state, how := "changes are distributed", "-"
 		if f.Freeze != nil {
@@ -198,9 +199,9 @@ func printFreezes(w io.Writer, answer admin.Freezes) error {
 		if answer.DryRun {
 			state = "dry run: nothing is changed"
 		}
-		t.row(f.Origin, state, f.Views, f.Withheld, how)
+		t.Row(f.Origin, state, f.Views, f.Withheld, how)
 	}
-	if err := t.print(w); err != nil {
+	if err := t.Print(w); err != nil {
 		return err
 	}
 	return printWarning(w, answer.Warning)
@@ -223,6 +224,6 @@ func printWarning(w io.Writer, warning string) error {
 	if warning == "" {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "note: %s\n", printable(warning))
+	_, err := fmt.Fprintf(w, "note: %s\n", cli.Printable(warning))
 	return err
 }

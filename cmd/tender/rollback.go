@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -30,7 +31,7 @@ func newGenerationsCommand(environ func() []string) *cobra.Command {
 	var origin, group string
 	var limit int
 	flag := addAdminFlag(cmd, environ)
-	output := addOutputFlag(cmd, "text", "yaml")
+	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
 	cmd.Flags().StringVar(&group, "group", "", "only of the node group with this `key`")
 	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of generations of each node group")
@@ -41,32 +42,32 @@ func newGenerationsCommand(environ func() []string) *cobra.Command {
 			return err
 		}
 		w := cmd.OutOrStdout()
-		return output.print(w, all, func() error { return printGenerations(w, all, time.Now()) })
+		return output.Print(w, all, func() error { return printGenerations(w, all, time.Now()) })
 	})
 	return cmd
 }
 
 // printGenerations prints a table for each view.
 func printGenerations(w io.Writer, all admin.Generations, now time.Time) error {
-	t := &table{wide: true}
+	t := &table{cli.Table{Wide: true}}
 	for _, v := range all.Views {
-		t.row(fmt.Sprintf("origin %s, group %s", v.Origin, v.Group))
-		t.row("GENERATION", "SERVED SINCE", "FOR", "CHANGES", "KEPT")
+		t.Row(fmt.Sprintf("origin %s, group %s", v.Origin, v.Group))
+		t.Row("GENERATION", "SERVED SINCE", "FOR", "CHANGES", "KEPT")
 		for _, g := range v.Generations {
 			served, kept := "until now", "-"
 			if !g.Until.IsZero() {
 				served, kept = humanize.Seconds(g.Until.Sub(g.Since).Seconds()), humanize.Bytes(int(g.Bytes))
 			}
-			t.row(cmp.Or(g.Generation, "empty"), g.Since.Local().Format(time.DateTime)+" ("+ago(g.Since, now)+" ago)", served,
+			t.Row(cmp.Or(g.Generation, "empty"), g.Since.Local().Format(time.DateTime)+" ("+ago(g.Since, now)+" ago)", served,
 				fmt.Sprintf("+%d ~%d -%d", g.Added, g.Changed, g.Removed), kept)
 		}
 		if more := v.Total - len(v.Generations); more > 0 {
-			t.note("%d more: --limit", more)
+			t.Note("%d more: --limit", more)
 		}
-		t.row()
+		t.Row()
 	}
-	t.row(fmt.Sprintf("%d earlier generations hold %s of at most %s", all.Earlier, humanize.Bytes(int(all.Bytes)), humanize.Bytes(int(all.MaxBytes))))
-	return t.print(w)
+	t.Row(fmt.Sprintf("%d earlier generations hold %s of at most %s", all.Earlier, humanize.Bytes(int(all.Bytes)), humanize.Bytes(int(all.MaxBytes))))
+	return t.Print(w)
 }
 
 // newRollbackCommand returns tender rollback.
@@ -94,7 +95,7 @@ func newRollbackCommand(environ func() []string) *cobra.Command {
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		of.To = args[0]
 		if err := of.Check(); err != nil {
-			return usageError{rollbackUsage(err)}
+			return cli.UsageError{Cause: rollbackUsage(err)}
 		}
 		w, each := cmd.OutOrStdout(), fleet && of.DryRun
 		if !each {
@@ -150,8 +151,8 @@ func printDryRun(w io.Writer, diff *admin.RolloutDiff, show bool) error {
 // printRollbacks writes a table of the origins after a rollback.
 func printRollbacks(w io.Writer, answer admin.Rollbacks) error {
 	now := time.Now()
-	t := &table{wide: true}
-	t.row("ORIGIN", "STATE", "VIEWS", "RESOURCES", "BY")
+	t := &table{cli.Table{Wide: true}}
+	t.Row("ORIGIN", "STATE", "VIEWS", "RESOURCES", "BY")
 	for _, b := range answer.Origins {
 		state, how := "changes are distributed", "-"
 		switch {
@@ -163,9 +164,9 @@ func printRollbacks(w io.Writer, answer admin.Rollbacks) error {
 		if b.Freeze != nil {
 			how = b.Freeze.Describe(now)
 		}
-		t.row(b.Origin, state, b.Views, b.Resources, how)
+		t.Row(b.Origin, state, b.Views, b.Resources, how)
 	}
-	if err := t.print(w); err != nil {
+	if err := t.Print(w); err != nil {
 		return err
 	}
 	return printWarning(w, answer.Warning)

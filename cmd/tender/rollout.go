@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 )
 
@@ -24,7 +25,7 @@ func newRolloutCommand(environ func() []string) *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())}
+				return cli.UsageError{Cause: fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())}
 			}
 			return cmd.Help()
 		},
@@ -59,17 +60,17 @@ func newRolloutStatusCommand(environ func() []string) *cobra.Command {
 	var wait bool
 	var timeout time.Duration
 	flag := addAdminFlag(cmd, environ)
-	output := addOutputFlag(cmd, "text", "yaml")
+	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
 	cmd.Flags().BoolVar(&wait, "wait", false, "print each step, until the rollout is promoted or halted")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "with --wait, fail after this `duration`, such as 1h (default never)")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		if cmd.Flags().Changed("timeout") && (!wait || timeout <= 0) {
-			return usageError{fmt.Errorf("--timeout=%v: want --wait, and a duration such as 1h", timeout)}
+			return cli.UsageError{Cause: fmt.Errorf("--timeout=%v: want --wait, and a duration such as 1h", timeout)}
 		}
 		w := cmd.OutOrStdout()
 		r := rolloutReader{client: client, origin: origin, timeout: timeout, steps: io.Discard}
-		if output.output == "text" {
+		if output.Output == "text" {
 			r.steps = w
 		}
 		read := r.read
@@ -80,7 +81,7 @@ func newRolloutStatusCommand(environ func() []string) *cobra.Command {
 		if len(answer.Rollouts) == 0 {
 			return ended
 		}
-		if err := output.print(w, answer, func() error { return printRollouts(w, answer.Rollouts, time.Now()) }); err != nil {
+		if err := output.Print(w, answer, func() error { return printRollouts(w, answer.Rollouts, time.Now()) }); err != nil {
 			return err
 		}
 		return ended
@@ -105,18 +106,18 @@ func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 		Example: "  tender rollout diff\n  tender rollout diff rds\n  tender rollout diff rds shop",
 		Args:    cobra.MaximumNArgs(2),
 
-		ValidArgsFunction: completeFirst(strings.Fields(getTypes)...),
+		ValidArgsFunction: cli.CompleteFirst(strings.Fields(cli.Types)...),
 	}
 	var origin, group string
 	flag := addAdminFlag(cmd, environ)
-	output := addOutputFlag(cmd, "text", "yaml")
+	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
 	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		query := url.Values{"origin": {origin}, "group": {group}, "limit": {fmt.Sprint(manyClients)}}
 		for i, arg := range args {
 			if arg == "" {
-				return usageError{errors.New("TYPE and NAME may not be empty")}
+				return cli.UsageError{Cause: errors.New("TYPE and NAME may not be empty")}
 			}
 			query.Set([]string{"type", "name"}[i], arg)
 		}
@@ -125,7 +126,7 @@ func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 			return err
 		}
 		w := cmd.OutOrStdout()
-		return output.print(w, diff, func() error {
+		return output.Print(w, diff, func() error {
 			if len(args) == 2 {
 				return printRolloutContents(w, diff)
 			}
@@ -192,7 +193,7 @@ func newRolloutCommanding(environ func() []string, name string, cmd *cobra.Comma
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	cmd.Long += "\n\nWithout --origin, the command applies to all origins whose state allows it."
 	flag := addAdminFlag(cmd, environ)
-	output := addOutputFlag(cmd, "text", "yaml")
+	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
@@ -201,7 +202,7 @@ func newRolloutCommanding(environ func() []string, name string, cmd *cobra.Comma
 			return err
 		}
 		w, now := cmd.OutOrStdout(), time.Now()
-		return output.print(w, answer, func() error {
+		return output.Print(w, answer, func() error {
 			for _, s := range answer.Rollouts {
 				if err := printStep(w, s, now); err != nil {
 					return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/aymanbagabas/go-udiff"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 )
@@ -79,7 +80,7 @@ func (c *groupedChange) inGroups() string {
 	if len(c.groups) > 1 {
 		return fmt.Sprintf("%d groups", len(c.groups))
 	}
-	return orDash(c.groups[0])
+	return cli.OrDash(c.groups[0])
 }
 
 // size returns the size of the resource before and after.
@@ -106,18 +107,18 @@ func printRolloutDiff(w io.Writer, diff admin.RolloutDiff) error {
 		return err
 	}
 	changes, origins := groupChanges(diff.Changes)
-	t, counts := &table{wide: true}, make(map[string]int)
+	t, counts := &table{cli.Table{Wide: true}}, make(map[string]int)
 	for _, c := range changes {
 		counts[c.Change]++
-		cells := []any{sign[c.Change] + " " + shortType(c.TypeURL), nameOf(c.RolloutChange), c.size(), c.inGroups()}
+		cells := []any{sign[c.Change] + " " + cli.ShortType(c.TypeURL), nameOf(c.RolloutChange), c.size(), c.inGroups()}
 		if origins > 1 {
 			cells = append(cells, c.Origin)
 		}
-		t.row(cells...)
+		t.Row(cells...)
 	}
-	t.row()
-	t.row(fmt.Sprintf("%d added, %d changed, %d removed", counts["added"], counts["changed"], counts["removed"]))
-	return t.print(w)
+	t.Row()
+	t.Row(fmt.Sprintf("%d added, %d changed, %d removed", counts["added"], counts["changed"], counts["removed"]))
+	return t.Print(w)
 }
 
 // printRolloutContents prints a unified diff for each content of one resource.
@@ -125,7 +126,7 @@ func printRolloutContents(w io.Writer, diff admin.RolloutDiff) error {
 	changes, _ := groupChanges(diff.Changes)
 	var b strings.Builder
 	for _, c := range changes {
-		fmt.Fprintf(&b, "%s %s %s (origin %s, %s)\n", sign[c.Change], shortType(c.TypeURL), printable(nameOf(c.RolloutChange)), printable(c.Origin), c.inGroups())
+		fmt.Fprintf(&b, "%s %s %s (origin %s, %s)\n", sign[c.Change], cli.ShortType(c.TypeURL), cli.Printable(nameOf(c.RolloutChange)), cli.Printable(c.Origin), c.inGroups())
 		before, shownBefore := contentText(c.Before, diff.Bodies)
 		after, shownAfter := contentText(c.After, diff.Bodies)
 		text := udiff.Unified("last good"+versionOf(c.Before), "edition"+versionOf(c.After), before, after)
@@ -135,7 +136,7 @@ func printRolloutContents(w io.Writer, diff admin.RolloutDiff) error {
 		case text == "":
 			text = "(they differ in nothing that may be shown)\n"
 		}
-		b.WriteString(escape(text, "\n"))
+		b.WriteString(cli.Escape(text, "\n"))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

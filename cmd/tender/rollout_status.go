@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
@@ -61,7 +62,7 @@ func (r *rolloutReader) wait(ctx context.Context) (answer admin.Rollouts, err er
 			answer, problem = now, ""
 		case err.Error() != problem:
 			problem = err.Error()
-			if _, err := fmt.Fprintf(r.steps, "%s  %s\n", time.Now().Format(time.TimeOnly), printable(problem)); err != nil {
+			if _, err := fmt.Fprintf(r.steps, "%s  %s\n", time.Now().Format(time.TimeOnly), cli.Printable(problem)); err != nil {
 				return answer, err
 			}
 		}
@@ -94,7 +95,7 @@ func (r *rolloutReader) look(seen map[string]*rolloutWait, all []*rollout.Status
 			}
 		}
 		if s.Phase == rollout.Halted || s.Outcomes.Halted > w.begin.Halted {
-			return true, fmt.Errorf("origin %s: the rollout is halted", printable(s.Origin))
+			return true, fmt.Errorf("origin %s: the rollout is halted", cli.Printable(s.Origin))
 		}
 		w.done = w.done || s.Phase == rollout.Current || s.Outcomes.Promoted > w.begin.Promoted
 		ended = ended && w.done
@@ -104,7 +105,7 @@ func (r *rolloutReader) look(seen map[string]*rolloutWait, all []*rollout.Status
 
 // printStep writes the state of a rollout in one line.
 func printStep(w io.Writer, s *rollout.Status, now time.Time) error {
-	_, err := fmt.Fprintf(w, "%s  %s  %s\n", now.Format(time.TimeOnly), printable(s.Origin), printable(describeRollout(s, now)))
+	_, err := fmt.Fprintf(w, "%s  %s  %s\n", now.Format(time.TimeOnly), cli.Printable(s.Origin), cli.Printable(describeRollout(s, now)))
 	return err
 }
 
@@ -145,18 +146,18 @@ func rolloutState(s *rollout.Status) string {
 
 // printRollouts writes all about rollouts.
 func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
-	t := &table{wide: true}
+	t := &table{cli.Table{Wide: true}}
 	for i, s := range all {
 		if i > 0 {
-			t.row()
+			t.Row()
 		}
 		t.rollout(s, now)
-		t.row()
+		t.Row()
 		t.cohorts(s)
 		t.refusalsOfRollout(s)
 		t.rolloutCommands(s, len(all) > 1)
 	}
-	return t.print(w)
+	return t.Print(w)
 }
 
 // rollout adds the state of a rollout.
@@ -168,27 +169,27 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 			state = "current: all clients are served what the origin has sent"
 		}
 	}
-	t.row(fmt.Sprintf("origin %s: %s", s.Origin, state))
+	t.Row(fmt.Sprintf("origin %s: %s", s.Origin, state))
 	switch left := s.Until.Sub(now); {
 	case s.Halted != nil:
-		t.row("  halted", fmt.Sprintf("%s ago: %s", ago(s.Halted.At, now), s.Halted.Reason))
+		t.Row("  halted", fmt.Sprintf("%s ago: %s", ago(s.Halted.At, now), s.Halted.Reason))
 	case !s.Until.IsZero():
-		t.row("  since", fmt.Sprintf("%s ago; the next step is due in %s", ago(s.Since, now), humanize.Seconds(left.Seconds())))
+		t.Row("  since", fmt.Sprintf("%s ago; the next step is due in %s", ago(s.Since, now), humanize.Seconds(left.Seconds())))
 	case !s.Since.IsZero():
-		t.row("  since", ago(s.Since, now)+" ago")
+		t.Row("  since", ago(s.Since, now)+" ago")
 	}
 	if s.For != "" {
-		t.row("  waits for", s.For)
+		t.Row("  waits for", s.For)
 	}
 	if s.Resources > 0 && s.Phase > rollout.Gathering {
 		text := fmt.Sprintf("%s, the newest change %s ago", resources(s.Resources), ago(s.Changed, now))
 		if s.Large {
 			text += "; it REMOVES a large part of a type"
 		}
-		t.row("  edition", text)
+		t.Row("  edition", text)
 	}
 	if s.Waiting > 0 {
-		t.row("  withheld", fmt.Sprintf("%s, the oldest for %s", resources(s.Waiting), ago(s.Oldest, now)))
+		t.Row("  withheld", fmt.Sprintf("%s, the oldest for %s", resources(s.Waiting), ago(s.Oldest, now)))
 	}
 	t.doubts(s, now)
 }
@@ -196,16 +197,16 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 // doubts adds what the check answers, and what is not known of what is served.
 func (t *table) doubts(s *rollout.Status, now time.Time) {
 	if s.Check != "" {
-		t.row("  check", fmt.Sprintf("%s (asked %s ago)", s.Check, ago(s.Checked, now)))
+		t.Row("  check", fmt.Sprintf("%s (asked %s ago)", s.Check, ago(s.Checked, now)))
 	}
 	if !s.Failing.IsZero() {
-		t.row("  ", "the check has not answered for "+ago(s.Failing, now))
+		t.Row("  ", "the check has not answered for "+ago(s.Failing, now))
 	}
 	if s.Unobserved {
-		t.row("  unobserved", "a stage ended in which no connected client that counts accepted the edition")
+		t.Row("  unobserved", "a stage ended in which no connected client that counts accepted the edition")
 	}
 	if s.Cold {
-		t.row("  cold", "the relay began without a snapshot: it serves what the origin had then, unproved")
+		t.Row("  cold", "the relay began without a snapshot: it serves what the origin had then, unproved")
 	}
 }
 
@@ -218,13 +219,13 @@ func resources(n int) string {
 
 // cohorts adds the cohorts of a rollout.
 func (t *table) cohorts(s *rollout.Status) {
-	t.row("COHORT", "CLIENTS", "SERVED", "WANTING", "ACCEPTED", "REFUSED")
+	t.Row("COHORT", "CLIENTS", "SERVED", "WANTING", "ACCEPTED", "REFUSED")
 	for _, c := range s.Cohorts {
 		if c.Served == "" {
-			t.row(c.Name, c.Clients, "the last good", "-", "-", "-")
+			t.Row(c.Name, c.Clients, "the last good", "-", "-", "-")
 			continue
 		}
-		t.row(c.Name, c.Clients, c.Served, c.Wanting, c.Accepted, c.Refused)
+		t.Row(c.Name, c.Clients, c.Served, c.Wanting, c.Accepted, c.Refused)
 	}
 }
 
@@ -233,15 +234,15 @@ func (t *table) refusalsOfRollout(s *rollout.Status) {
 	if len(s.Refusals) == 0 {
 		return
 	}
-	t.row()
-	t.row("REFUSED BY", "PEER", "COHORT", "TYPE")
+	t.Row()
+	t.Row("REFUSED BY", "PEER", "COHORT", "TYPE")
 	for _, r := range s.Refusals {
 		cohort := "-"
 		if r.Cohort >= 0 && r.Cohort < len(s.Cohorts) {
 			cohort = s.Cohorts[r.Cohort].Name
 		}
-		t.row(cmp.Or(r.Node, "-"), cmp.Or(r.Peer, "-"), cohort, shortType(r.TypeURL))
-		t.note("%s", cmp.Or(r.Words, "no error detail"))
+		t.Row(cmp.Or(r.Node, "-"), cmp.Or(r.Peer, "-"), cohort, cli.ShortType(r.TypeURL))
+		t.Note("%s", cmp.Or(r.Words, "no error detail"))
 	}
 }
 
@@ -281,9 +282,9 @@ func (t *table) rolloutCommands(s *rollout.Status, several bool) {
 	if len(lines) == 0 {
 		return
 	}
-	t.row()
-	t.row("Commands that apply:")
+	t.Row()
+	t.Row("Commands that apply:")
 	for _, l := range lines {
-		t.row(l[0], l[1])
+		t.Row(l[0], l[1])
 	}
 }

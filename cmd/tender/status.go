@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 )
 
@@ -50,27 +51,27 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 	var of statusChoice
 	var watch, fleet bool
 	flag := addAdminFlag(cmd, environ)
-	output := addOutputFlag(cmd, "table", "wide", "yaml")
+	output := cli.AddOutputFlag(cmd, "table", "wide", "yaml")
 	cmd.Flags().StringVar(&of.typ, "type", "", "only of this `type`: a type URL, or a short name such as cds")
-	completeTypes(cmd)
+	cli.CompleteTypes(cmd)
 	cmd.Flags().StringVar(&of.node, "node", "", "only clients whose node `id` contains this text")
 	cmd.Flags().BoolVar(&fleet, "fleet", false, "show all relays of the tier (TENDER_PEERS)")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+" until Ctrl-C")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
-		wide, w := output.output == "wide", cmd.OutOrStdout()
+		wide, w := output.Output == "wide", cmd.OutOrStdout()
 		show := func(w io.Writer) error {
 			if fleet {
 				s, err := readFleet(cmd.Context(), client)
 				if err != nil {
 					return err
 				}
-				return output.print(w, s, func() error { return printFleet(w, s) })
+				return output.Print(w, s, func() error { return printFleet(w, s) })
 			}
 			s, err := readStatus(cmd.Context(), client, of, wide)
 			if err != nil {
 				return err
 			}
-			return output.print(w, s, func() error { return printStatus(w, s, wide, time.Now()) })
+			return output.Print(w, s, func() error { return printStatus(w, s, wide, time.Now()) })
 		}
 		if watch {
 			return repeat(cmd.Context(), w, isTerminal(w), show)

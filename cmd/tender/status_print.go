@@ -8,63 +8,67 @@ import (
 	"strings"
 	"time"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
+// A table is what tender prints of a relay.
+type table struct{ cli.Table }
+
 // printStatus writes a status as tables.
 func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
-	t := &table{wide: wide}
+	t := &table{cli.Table{Wide: wide}}
 	ready := "ready"
 	if !s.Relay.Ready {
 		ready = "NOT READY"
 	}
-	t.row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, humanize.Seconds(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
+	t.Row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, humanize.Seconds(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
 	for _, reason := range s.Relay.NotReady {
-		t.note("%s", reason)
+		t.Note("%s", reason)
 	}
-	t.row()
+	t.Row()
 	t.origins(s.Origins, now)
-	t.row()
+	t.Row()
 	t.files(s.Files, now)
 	t.views(s.Views, now)
 	t.findings(s.Validation)
-	t.row()
+	t.Row()
 	t.clients(&s.Clients, now)
-	return t.print(w)
+	return t.Print(w)
 }
 
 func (t *table) origins(origins []admin.Origin, now time.Time) {
-	t.row("ORIGIN", "TARGET", "STATE", "SINCE")
+	t.Row("ORIGIN", "TARGET", "STATE", "SINCE")
 	for _, o := range origins {
 		for _, target := range o.Targets {
 			state, since := "standby", "-"
 			if target.Active {
 				state, since = target.State, ago(o.Since, now)
 			}
-			t.row(o.Name, target.Target, state, since)
+			t.Row(o.Name, target.Target, state, since)
 		}
 		if o.LastError != "" {
-			t.note("last error, %s ago: %s", ago(o.LastErrorAt, now), o.LastError)
+			t.Note("last error, %s ago: %s", ago(o.LastErrorAt, now), o.LastError)
 		}
 		if o.Directory != nil {
 			t.badFiles(o.Directory)
 		}
 		if o.Freeze != nil {
-			t.note("%s", o.Freeze.Describe(now))
+			t.Note("%s", o.Freeze.Describe(now))
 		}
 		if s := o.Rollout; s != nil && s.Phase != rollout.Current {
-			t.note("rollout %s: tender rollout status", describeRollout(s, now))
+			t.Note("rollout %s: tender rollout status", describeRollout(s, now))
 		}
 		if o.Held > 0 {
-			t.note("%s HELD BACK: tender release", are(o.Held, "removal"))
+			t.Note("%s HELD BACK: tender release", are(o.Held, "removal"))
 		}
 		if o.EqualGroups > 0 {
-			t.note("%d node groups have the same configuration: fewer keys in TENDER_NODE_GROUP_BY would make them one, with fewer streams to the origin", o.EqualGroups)
+			t.Note("%d node groups have the same configuration: fewer keys in TENDER_NODE_GROUP_BY would make them one, with fewer streams to the origin", o.EqualGroups)
 		}
 		if o.StreamsWaiting > 0 {
-			t.note("%d streams to it WAIT: TENDER_ORIGIN_STREAM_RATE", o.StreamsWaiting)
+			t.Note("%d streams to it WAIT: TENDER_ORIGIN_STREAM_RATE", o.StreamsWaiting)
 		}
 	}
 }
@@ -76,20 +80,20 @@ func (t *table) findings(v *admin.Validation) {
 		return
 	}
 	shown := v.Findings
-	if !t.wide {
+	if !t.Wide {
 		shown = shown[:min(len(shown), fewFindings)]
 	}
-	t.row()
-	t.row("FINDING", "TYPE", "NAME", "GROUP")
+	t.Row()
+	t.Row("FINDING", "TYPE", "NAME", "GROUP")
 	for _, f := range shown {
-		t.row(f.Kind.Text(), shortType(f.TypeURL), f.Name, cmp.Or(f.Group, "all"))
-		t.note("%s", f.Detail)
+		t.Row(f.Kind.Text(), cli.ShortType(f.TypeURL), f.Name, cmp.Or(f.Group, "all"))
+		t.Note("%s", f.Detail)
 	}
 	if n := v.Held(); n > 0 {
-		t.note("%s HELD: clients could not use the result: tender release", are(n, "change"))
+		t.Note("%s HELD: clients could not use the result: tender release", are(n, "change"))
 	}
 	if n := all - len(shown); n > 0 {
-		t.note("and %d more, %d of all %d BREAK a resource: -o wide prints %d", n, breaking, all, admin.MaxFindings)
+		t.Note("and %d more, %d of all %d BREAK a resource: -o wide prints %d", n, breaking, all, admin.MaxFindings)
 	}
 }
 
@@ -107,14 +111,14 @@ const fewFindings = 5
 // badFiles adds the rejected files of a directory: the first few, or with -o wide all of them.
 func (t *table) badFiles(d *admin.Directory) {
 	shown := d.Bad
-	if !t.wide {
+	if !t.Wide {
 		shown = shown[:min(len(shown), fewBadFiles)]
 	}
 	for _, f := range shown {
-		t.note("BAD FILE %s: %s (%d resources of its last good content)", f.File, f.Error, f.LastGood)
+		t.Note("BAD FILE %s: %s (%d resources of its last good content)", f.File, f.Error, f.LastGood)
 	}
 	if n := d.BadCount - len(shown); n > 0 {
-		t.note("and %d more bad files of %d: -o wide prints %d", n, d.FileCount, admin.MaxBadFiles)
+		t.Note("and %d more bad files of %d: -o wide prints %d", n, d.FileCount, admin.MaxBadFiles)
 	}
 }
 
@@ -123,30 +127,30 @@ const fewBadFiles = 5
 
 // files adds the credential files with a problem, or with -o wide all of them.
 func (t *table) files(files []admin.Files, now time.Time) {
-	shown := slices.DeleteFunc(slices.Clone(files), func(f admin.Files) bool { return !t.wide && f.Trouble(now) == "" })
+	shown := slices.DeleteFunc(slices.Clone(files), func(f admin.Files) bool { return !t.Wide && f.Trouble(now) == "" })
 	if len(shown) == 0 {
 		return
 	}
-	t.row("FILES OF", "READ", "EXPIRES IN", "STATE")
+	t.Row("FILES OF", "READ", "EXPIRES IN", "STATE")
 	for i := range shown {
 		f := &shown[i]
-		t.row(strings.ReplaceAll(f.Variables(), "TENDER_", ""), ago(f.LoadedAt, now), ago(now, f.NotAfter), cmp.Or(f.Trouble(now), "in force"))
+		t.Row(strings.ReplaceAll(f.Variables(), "TENDER_", ""), ago(f.LoadedAt, now), ago(now, f.NotAfter), cmp.Or(f.Trouble(now), "in force"))
 	}
-	t.row()
+	t.Row()
 }
 
 func (t *table) views(views []admin.View, now time.Time) {
-	t.row("GROUP", "ORIGIN", "TYPE", "ENTRIES", "SIZE", "CHANGED", wideOnly("VERSION"), "STATE")
+	t.Row("GROUP", "ORIGIN", "TYPE", "ENTRIES", "SIZE", "CHANGED", cli.WideOnly("VERSION"), "STATE")
 	for _, v := range views {
 		if v.Shared && len(v.Types) == 0 {
 			continue // no client has subscribed to an xdstp name
 		}
 		state := stateOf(&v, now)
 		if len(v.Types) == 0 {
-			t.row(v.Group, v.Origin, "-", "-", "-", "-", wideOnly("-"), cmp.Or(state, "-"))
+			t.Row(v.Group, v.Origin, "-", "-", "-", "-", cli.WideOnly("-"), cmp.Or(state, "-"))
 		}
 		for _, typ := range v.Types {
-			t.row(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, humanize.Bytes(typ.Bytes), ago(typ.ChangedAt, now), wideOnly(cmp.Or(typ.Version, "-")), cmp.Or(state, typ.Phase))
+			t.Row(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, humanize.Bytes(typ.Bytes), ago(typ.ChangedAt, now), cli.WideOnly(cmp.Or(typ.Version, "-")), cmp.Or(state, typ.Phase))
 		}
 	}
 }
@@ -178,25 +182,25 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	if c.Totals.Lagging > 0 {
 		sum += ", at most " + humanize.Seconds(c.Totals.LagSeconds)
 	}
-	t.row(sum)
-	if t.wide && len(c.Types) > 0 {
-		t.row()
-		t.row("GROUP", "TYPE", "CLIENTS", "REFUSING", "LAGGING", "LAG")
+	t.Row(sum)
+	if t.Wide && len(c.Types) > 0 {
+		t.Row()
+		t.Row("GROUP", "TYPE", "CLIENTS", "REFUSING", "LAGGING", "LAG")
 		for _, sum := range c.Types {
-			t.row(sum.Group, cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, humanize.Seconds(sum.LagSeconds))
+			t.Row(sum.Group, cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, humanize.Seconds(sum.LagSeconds))
 		}
 	}
 	if len(c.Refusing) > 0 {
-		t.row()
-		t.row("REFUSED BY", "NODE", wideOnly("ADDRESS"), "TYPE", "AGO", wideOnly("VERSION"), "CODE")
+		t.Row()
+		t.Row("REFUSED BY", "NODE", cli.WideOnly("ADDRESS"), "TYPE", "AGO", cli.WideOnly("VERSION"), "CODE")
 		for i := range c.Refusing {
 			t.refusals(&c.Refusing[i], now)
 		}
 		t.more(c.Totals.Refusing - len(c.Refusing))
 	}
 	if len(c.Lagging) > 0 {
-		t.row()
-		t.row("LACKED BY", "NODE", wideOnly("ADDRESS"), "TYPE", "FOR", wideOnly("VERSION"), "STATE")
+		t.Row()
+		t.Row("LACKED BY", "NODE", cli.WideOnly("ADDRESS"), "TYPE", "FOR", cli.WideOnly("VERSION"), "STATE")
 		for i := range c.Lagging {
 			t.lags(&c.Lagging[i], now)
 		}
@@ -206,7 +210,7 @@ func (t *table) clients(c *shownClients, now time.Time) {
 
 func (t *table) more(n int) {
 	if n > 0 {
-		t.note("and %d more: -o wide prints %d, --node and --type choose", n, manyClients)
+		t.Note("and %d more: -o wide prints %d, --node and --type choose", n, manyClients)
 	}
 }
 
@@ -217,8 +221,8 @@ func (t *table) refusals(c *admin.Client, now time.Time) {
 			continue
 		}
 		r := typ.Refusal
-		t.row(fmt.Sprint("#", c.Number), c.NodeID, wideOnly(c.Address), cmp.Or(typ.Name, typ.TypeURL), ago(r.At, now), wideOnly(cmp.Or(r.Version, "-")), r.Code)
-		t.note("%s", cmp.Or(r.Detail, "no error detail"))
+		t.Row(fmt.Sprint("#", c.Number), c.NodeID, cli.WideOnly(c.Address), cmp.Or(typ.Name, typ.TypeURL), ago(r.At, now), cli.WideOnly(cmp.Or(r.Version, "-")), r.Code)
+		t.Note("%s", cmp.Or(r.Detail, "no error detail"))
 	}
 }
 
@@ -237,7 +241,7 @@ func (t *table) lags(c *admin.Client, now time.Time) {
 		case !typ.Pending:
 			state = "not sent yet"
 		}
-		t.row(fmt.Sprint("#", c.Number), c.NodeID, wideOnly(c.Address), cmp.Or(typ.Name, typ.TypeURL), humanize.Seconds(typ.LagSeconds), wideOnly(cmp.Or(typ.Accepted, "-")), state)
+		t.Row(fmt.Sprint("#", c.Number), c.NodeID, cli.WideOnly(c.Address), cmp.Or(typ.Name, typ.TypeURL), humanize.Seconds(typ.LagSeconds), cli.WideOnly(cmp.Or(typ.Accepted, "-")), state)
 	}
 }
 

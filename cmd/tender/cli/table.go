@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -19,9 +19,9 @@ const (
 	columnBlanks = 2
 )
 
-// A table is text output: rows whose columns are aligned between empty lines, and notes, which are longer.
-type table struct {
-	wide  bool // nothing is cut to fit
+// A Table is text output: rows whose columns are aligned between empty lines, and notes, which are longer.
+type Table struct {
+	Wide  bool // nothing is cut to fit
 	lines []tableLine
 }
 
@@ -30,32 +30,32 @@ type tableLine struct {
 	note  bool
 }
 
-// wideOnly is a cell that only a wide table has.
-type wideOnly string
+// WideOnly is a cell that only a wide table has.
+type WideOnly string
 
-// row adds a row; one without cells is an empty line.
-func (t *table) row(cells ...any) {
+// Row adds a Row; one without cells is an empty line.
+func (t *Table) Row(cells ...any) {
 	cells = slices.DeleteFunc(cells, func(cell any) bool {
-		_, is := cell.(wideOnly)
-		return is && !t.wide
+		_, is := cell.(WideOnly)
+		return is && !t.Wide
 	})
 	texts := make([]string, len(cells))
 	for i, cell := range cells {
-		texts[i] = printable(fmt.Sprint(cell))
-		if !t.wide && i < len(cells)-1 {
+		texts[i] = Printable(fmt.Sprint(cell))
+		if !t.Wide && i < len(cells)-1 {
 			texts[i] = humanize.Cut(texts[i], narrowCell)
 		}
 	}
 	t.lines = append(t.lines, tableLine{cells: texts})
 }
 
-// note adds a text, which is folded to fit.
-func (t *table) note(format string, args ...any) {
-	t.lines = append(t.lines, tableLine{cells: []string{printable(fmt.Sprintf(format, args...))}, note: true})
+// Note adds a text, which is folded to fit.
+func (t *Table) Note(format string, args ...any) {
+	t.lines = append(t.lines, tableLine{cells: []string{Printable(fmt.Sprintf(format, args...))}, note: true})
 }
 
-// print writes the table.
-func (t *table) print(w io.Writer) error {
+// Print writes the table.
+func (t *Table) Print(w io.Writer) error {
 	var out bytes.Buffer
 	for from := 0; from < len(t.lines); {
 		to := from
@@ -70,7 +70,7 @@ func (t *table) print(w io.Writer) error {
 }
 
 // block writes lines whose columns are aligned.
-func (t *table) block(out *bytes.Buffer, lines []tableLine) {
+func (t *Table) block(out *bytes.Buffer, lines []tableLine) {
 	var widths []int
 	for _, l := range lines {
 		for i, cell := range l.cells {
@@ -95,7 +95,7 @@ func (t *table) block(out *bytes.Buffer, lines []tableLine) {
 			}
 		}
 		text := b.String()
-		if !t.wide {
+		if !t.Wide {
 			text = humanize.Cut(text, 2*narrow) // a terminal folds what is somewhat longer
 		}
 		fmt.Fprintln(out, strings.TrimRight(text, " "))
@@ -103,11 +103,11 @@ func (t *table) block(out *bytes.Buffer, lines []tableLine) {
 }
 
 // fold writes a note, indented.
-func (t *table) fold(out *bytes.Buffer, text string) {
+func (t *Table) fold(out *bytes.Buffer, text string) {
 	const indent = "    "
 	words, line, lines := strings.Fields(text), indent, 1
 	for i, word := range words {
-		if !t.wide && line != indent && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > narrow {
+		if !t.Wide && line != indent && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > narrow {
 			fmt.Fprintln(out, line)
 			if lines == narrowLines {
 				line = fmt.Sprintf("%s… and %d words more: -o wide", indent, len(words)-i)

@@ -1,4 +1,4 @@
-package main
+package get
 
 import (
 	"cmp"
@@ -13,11 +13,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/lint"
 )
 
 // checkLint checks the flags that need --lint, or exclude it.
-func (o *getOptions) checkLint() error {
+func (o *options) checkLint() error {
 	if !o.lint {
 		if len(o.static) > 0 {
 			return errors.New("--static-cluster: only --lint takes it")
@@ -41,7 +42,7 @@ func (o *getOptions) checkLint() error {
 // A linting checks what a server sends, and all that this names.
 type linting struct {
 	conn     *grpc.ClientConn
-	o        getOptions
+	o        options
 	facts    map[lint.Reference]*lint.Facts // of each resource, by its type and name
 	asked    map[lint.Reference]bool        // the empty name stands for all of a type
 	answered map[string]bool                // types of which the server sent all
@@ -49,7 +50,7 @@ type linting struct {
 }
 
 // getLint checks resources, and prints the findings.
-func getLint(ctx context.Context, conn *grpc.ClientConn, o getOptions, p *printer) error {
+func getLint(ctx context.Context, conn *grpc.ClientConn, o options, p *printer) error {
 	l := &linting{
 		conn: conn, o: o, facts: make(map[lint.Reference]*lint.Facts), asked: make(map[lint.Reference]bool), answered: make(map[string]bool),
 	}
@@ -191,13 +192,13 @@ func (p *printer) findings(all []lint.Finding, of int) error {
 		p.note(fmt.Sprintf("%d resources checked, no findings", of))
 		return nil
 	}
-	t := &table{wide: true}
-	t.row("FINDING", "TYPE", "NAME")
+	t := &cli.Table{Wide: true}
+	t.Row("FINDING", "TYPE", "NAME")
 	for _, f := range all {
-		t.row(f.Kind.Text(), shortType(f.TypeURL), f.Name)
-		t.note("%s", f.Detail)
+		t.Row(f.Kind.Text(), cli.ShortType(f.TypeURL), f.Name)
+		t.Note("%s", f.Detail)
 	}
-	return t.print(p.out)
+	return t.Print(p.out)
 }
 
 func (p *printer) jsonFindings(all []lint.Finding) error {

@@ -1,4 +1,4 @@
-package main
+package get
 
 import (
 	"bytes"
@@ -55,7 +55,7 @@ type collection struct {
 	missing   map[string]string // wanted names that do not exist, and why
 }
 
-func newCollection(o getOptions) *collection {
+func newCollection(o options) *collection {
 	// An xdstp name that ends in * matches any number of resources.
 	glob := slices.ContainsFunc(o.names, func(name string) bool { return strings.HasSuffix(name, "*") })
 	return &collection{
@@ -156,7 +156,7 @@ func (c *collection) sorted() []item {
 }
 
 // silence is the error for a server that did not answer in time.
-func (c *collection) silence(o getOptions) error {
+func (c *collection) silence(o options) error {
 	if !c.connected {
 		return fmt.Errorf("not connected within %s", o.timeout)
 	}
@@ -177,7 +177,7 @@ func (c *collection) silence(o getOptions) error {
 
 // shortfall is the error for the wanted names that were not given, nil if there
 // are none.
-func (c *collection) shortfall(o getOptions) error {
+func (c *collection) shortfall(o options) error {
 	var (
 		errs    []error
 		nowhere []string

@@ -1,4 +1,4 @@
-package main
+package get
 
 import (
 	"bytes"
@@ -8,19 +8,17 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
-	"unicode"
-	"unicode/utf16"
 
 	"go.yaml.in/yaml/v2"
 
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
-// outputs are the values of --output.
-var outputs = []string{"yaml", "json", "name", "wide"}
+// Outputs are the values of --output.
+var Outputs = []string{"yaml", "json", "name", "wide"}
 
-func validOutput(name string) bool { return slices.Contains(outputs, name) }
+func validOutput(name string) bool { return slices.Contains(Outputs, name) }
 
 // A printer prints resources. It escapes unprintable characters, so that its output cannot control a terminal.
 type printer struct {
@@ -53,7 +51,7 @@ func (p *printer) changes(changes []change) error {
 		case "json":
 			err = p.jsonChange(c)
 		case "name":
-			_, err = fmt.Fprintf(p.out, "%s %s\n", c.event, printable(c.item.name))
+			_, err = fmt.Fprintf(p.out, "%s %s\n", c.event, cli.Printable(c.item.name))
 		case "wide":
 			err = p.row(c)
 		default:
@@ -67,12 +65,12 @@ func (p *printer) changes(changes []change) error {
 }
 
 func (p *printer) note(text string) {
-	_, _ = fmt.Fprintf(p.notes, "tender: %s\n", printable(text))
+	_, _ = fmt.Fprintf(p.notes, "tender: %s\n", cli.Printable(text))
 }
 
 func (p *printer) names(items []item) error {
 	for _, it := range items {
-		if _, err := fmt.Fprintln(p.out, printable(it.name)); err != nil {
+		if _, err := fmt.Fprintln(p.out, cli.Printable(it.name)); err != nil {
 			return err
 		}
 	}
@@ -80,12 +78,12 @@ func (p *printer) names(items []item) error {
 }
 
 func (p *printer) table(items []item) error {
-	t := &table{wide: true}
-	t.row("NAME", "VERSION", "BYTES", "TYPE")
+	t := &cli.Table{Wide: true}
+	t.Row("NAME", "VERSION", "BYTES", "TYPE")
 	for _, it := range items {
-		t.row(it.name, cmp.Or(it.version, "-"), len(it.value), shortType(it.typeURL))
+		t.Row(it.name, cmp.Or(it.version, "-"), len(it.value), cli.ShortType(it.typeURL))
 	}
-	return t.print(p.out)
+	return t.Print(p.out)
 }
 
 // row prints one line of a table of which the rest is yet to come.
@@ -99,9 +97,9 @@ func (p *printer) row(c change) error {
 	}
 	size, typ := "-", "-"
 	if c.item.typeURL != "" {
-		size, typ = fmt.Sprint(len(c.item.value)), shortType(c.item.typeURL)
+		size, typ = fmt.Sprint(len(c.item.value)), cli.ShortType(c.item.typeURL)
 	}
-	_, err := fmt.Fprintf(p.out, columns, c.event, printable(c.item.name), orDash(c.item.version), size, typ)
+	_, err := fmt.Fprintf(p.out, columns, c.event, cli.Printable(c.item.name), cli.OrDash(c.item.version), size, typ)
 	return err
 }
 
@@ -120,28 +118,28 @@ func (p *printer) yamlList(items []item) error {
 
 // yamlItem prints a resource as an element of a list, below a comment with its name, version and event.
 func (p *printer) yamlItem(event string, it item, why string) error {
-	comment := "# " + event + printable(it.name)
+	comment := "# " + event + cli.Printable(it.name)
 	if it.version != "" {
-		comment += ", version " + printable(it.version)
+		comment += ", version " + cli.Printable(it.version)
 	}
 	if why != "" {
-		comment += ": " + printable(why)
+		comment += ": " + cli.Printable(why)
 	}
 	if len(it.aliases) > 0 {
-		comment += ", also " + printable(strings.Join(it.aliases, ", "))
+		comment += ", also " + cli.Printable(strings.Join(it.aliases, ", "))
 	}
 	var list []byte
 	if it.typeURL != "" {
-		content, err := ordered(shown(it))
+		content, err := cli.Ordered(shown(it))
 		if err != nil {
 			return err
 		}
-		unfolded()
+		cli.UnfoldYAML()
 		if list, err = yaml.Marshal([]any{content}); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(p.out, "%s\n%s", comment, escape(string(list), "\n\t"))
+	_, err := fmt.Fprintf(p.out, "%s\n%s", comment, cli.Escape(string(list), "\n\t"))
 	return err
 }
 
@@ -152,7 +150,7 @@ func (p *printer) jsonList(items []item) error {
 		if i > 0 {
 			list.WriteByte(',')
 		}
-		list.WriteString(printable(string(shown(it))))
+		list.WriteString(cli.Printable(string(shown(it))))
 	}
 	list.WriteByte(']')
 	var out bytes.Buffer
@@ -182,7 +180,7 @@ func (p *printer) jsonChange(c change) error {
 	if err := encoder.Encode(line); err != nil {
 		return err
 	}
-	_, err := io.WriteString(p.out, escape(out.String(), "\n"))
+	_, err := io.WriteString(p.out, cli.Escape(out.String(), "\n"))
 	return err
 }
 
@@ -196,91 +194,4 @@ func shown(it item) []byte {
 		}{it.typeURL, err.Error()})
 	}
 	return b
-}
-
-// unfolded makes YAML of long lines: they are easier to read, and to search, than
-// folded ones.
-var unfolded = sync.OnceFunc(yaml.FutureLineWrap)
-
-// ordered reads JSON as what YAML prints with the fields in the same order.
-func ordered(b []byte) (any, error) {
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.UseNumber()
-	return orderedValue(dec)
-}
-
-func orderedValue(dec *json.Decoder) (any, error) {
-	token, err := dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch token {
-	case json.Delim('{'):
-		object := yaml.MapSlice{}
-		for dec.More() {
-			key, err := dec.Token()
-			if err != nil {
-				return nil, err
-			}
-			value, err := orderedValue(dec)
-			if err != nil {
-				return nil, err
-			}
-			object = append(object, yaml.MapItem{Key: key, Value: value})
-		}
-		_, err = dec.Token()
-		return object, err
-	case json.Delim('['):
-		list := []any{}
-		for dec.More() {
-			value, err := orderedValue(dec)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, value)
-		}
-		_, err = dec.Token()
-		return list, err
-	default:
-		return token, nil
-	}
-}
-
-// shortType is how a type is called in a table.
-func shortType(typeURL string) string {
-	if short, ok := schema.ShortName(typeURL); ok {
-		return short
-	}
-	return printable(typeURL)
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return printable(s)
-}
-
-// printable escapes every character of s that is not printable.
-func printable(s string) string { return escape(s, "") }
-
-// escape replaces what is not printable, and not in but, by \uXXXX as JSON
-// writes it.
-func escape(s, but string) string {
-	s = strings.ToValidUTF8(s, "\ufffd")
-	clean := func(r rune) bool { return unicode.IsPrint(r) || strings.ContainsRune(but, r) }
-	if !strings.ContainsFunc(s, func(r rune) bool { return !clean(r) }) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if clean(r) {
-			b.WriteRune(r)
-			continue
-		}
-		for _, unit := range utf16.Encode([]rune{r}) {
-			fmt.Fprintf(&b, `\u%04x`, unit)
-		}
-	}
-	return b.String()
 }

@@ -1,4 +1,4 @@
-package main
+package get
 
 import (
 	"cmp"
@@ -20,11 +20,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
 // receive opens an ADS stream, asks for what o wants and passes on the answers,
 // each acknowledged, until ctx ends or the stream does.
-func receive(ctx context.Context, conn *grpc.ClientConn, o getOptions, answers chan<- answer) {
+func receive(ctx context.Context, conn *grpc.ClientConn, o options, answers chan<- answer) {
 	open := openDelta
 	if o.sotw {
 		open = openSotW
@@ -51,7 +52,7 @@ func receive(ctx context.Context, conn *grpc.ClientConn, o getOptions, answers c
 }
 
 // openDelta opens a Delta stream. next returns the next answer of the type.
-func openDelta(ctx context.Context, client discoverypb.AggregatedDiscoveryServiceClient, o getOptions) (next func() (answer, error), err error) {
+func openDelta(ctx context.Context, client discoverypb.AggregatedDiscoveryServiceClient, o options) (next func() (answer, error), err error) {
 	stream, err := client.DeltaAggregatedResources(ctx)
 	if err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ type sotwStream struct {
 
 // openSotW opens a state-of-the-world stream. next returns the next answer of
 // the type.
-func openSotW(ctx context.Context, client discoverypb.AggregatedDiscoveryServiceClient, o getOptions) (next func() (answer, error), err error) {
+func openSotW(ctx context.Context, client discoverypb.AggregatedDiscoveryServiceClient, o options) (next func() (answer, error), err error) {
 	rpc, err := client.StreamAggregatedResources(ctx)
 	if err != nil {
 		return nil, err
@@ -218,19 +219,19 @@ func refusals(errs []*discoverypb.ResourceError) map[string]string {
 }
 
 // node is the Node that a stream begins with.
-func (o *getOptions) node() *corepb.Node {
+func (o *options) node() *corepb.Node {
 	host, _ := os.Hostname() // without one, the id does without
 	return &corepb.Node{
 		Id:                   cmp.Or(o.nodeID, "tender-get/"+host),
 		Cluster:              o.nodeCluster,
 		UserAgentName:        o.userAgent,
-		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: version},
+		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: o.version},
 	}
 }
 
 // subscribed returns the names to subscribe to. For everything it returns none, the legacy wildcard that all servers
 // support, except for types where an empty list may mean no resources.
-func (o *getOptions) subscribed() []string {
+func (o *options) subscribed() []string {
 	if len(o.names) > 0 {
 		return o.names
 	}
@@ -258,7 +259,7 @@ func sent(err error) error {
 }
 
 // explainStream returns an error that explains why a stream ended, and what to do.
-func explainStream(err error, o getOptions) error {
+func explainStream(err error, o options) error {
 	if err == nil {
 		return nil
 	}
@@ -281,7 +282,7 @@ func explainStream(err error, o getOptions) error {
 
 // explainConnection takes the wrapping off gRPC's message about a connection that
 // was not made.
-func explainConnection(text string, o getOptions) string {
+func explainConnection(text string, o options) string {
 	if inner, ok := strings.CutPrefix(text, "connection error: desc = "); ok {
 		if plain, err := strconv.Unquote(inner); err == nil {
 			text = plain
@@ -289,7 +290,7 @@ func explainConnection(text string, o getOptions) string {
 	}
 	text = strings.TrimPrefix(text, "transport: ")
 	text = strings.TrimPrefix(text, "Error while dialing: ")
-	if o.tls == (tlsFlags{}) && strings.Contains(text, "server preface") {
+	if o.tls == (cli.TLSFlags{}) && strings.Contains(text, "server preface") {
 		text += " (does the server want TLS? see --tls-ca)"
 	}
 	return text

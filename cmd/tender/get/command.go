@@ -1,4 +1,4 @@
-package main
+package get
 
 import (
 	"cmp"
@@ -18,13 +18,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
-// getTypes are the short names that tender get takes, as its help lists them.
-const getTypes = "lds rds srds vhds cds eds leds sds rtds ecds clusters endpoints listeners routes secrets"
-
-// getOptions are the command line of tender get.
-type getOptions struct {
+// options are the command line of tender get.
+type options struct {
 	typeURL string
 	names   []string // none means all that the server has
 
@@ -38,13 +36,14 @@ type getOptions struct {
 	nodeID      string
 	nodeCluster string
 	userAgent   string
-	tls         tlsFlags
+	tls         cli.TLSFlags
+	version     string // of the user agent
 }
 
 // getHelp is the long help of tender get.
 var getHelp = "Get requests resources from an xDS v3 server (Tender or any other with ADS) and\n" +
 	"prints them. TYPE is one of\n\n" +
-	"  " + strings.Replace(getTypes, " clusters", "\n  clusters", 1) + "\n\n" +
+	"  " + strings.Replace(cli.Types, " clusters", "\n  clusters", 1) + "\n\n" +
 	"or a type URL. Without a NAME it requests all resources of that type.\n\n" +
 	"Fields that Envoy marks as sensitive are printed as [redacted], and resources of an\n" +
 	"unknown type as their size and digest. YAML and JSON are a list of resources, which\n" +
@@ -58,9 +57,9 @@ var getHelp = "Get requests resources from an xDS v3 server (Tender or any other
 	"Without a TYPE it begins with all clusters and listeners. The exit code is 1 if a\n" +
 	"resource cannot be decoded or refers to one that does not exist."
 
-// newGetCommand returns tender get.
-func newGetCommand() *cobra.Command {
-	var o getOptions
+// NewCommand returns tender get.
+func NewCommand(version string) *cobra.Command {
+	o := options{version: version}
 	cmd := &cobra.Command{
 		Use:   "get [flags] TYPE [NAME…] | --lint [TYPE [NAME…]]",
 		Short: "Print the resources that an xDS server sends",
@@ -76,13 +75,13 @@ func newGetCommand() *cobra.Command {
 			}
 			return cobra.MinimumNArgs(1)(cmd, args)
 		},
-		ValidArgsFunction: completeFirst(strings.Fields(getTypes)...),
+		ValidArgsFunction: cli.CompleteFirst(strings.Fields(cli.Types)...),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.lint && !cmd.Flags().Changed("output") {
 				o.output = "wide"
 			}
 			if err := o.take(args); err != nil {
-				return usageError{err}
+				return cli.UsageError{Cause: err}
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
 			defer stop()
@@ -96,7 +95,7 @@ func newGetCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVarP(&o.address, "address", "a", "127.0.0.1:18000", "server: `host:port` or unix:path")
-	f.StringVarP(&o.output, "output", "o", "yaml", "output format: "+strings.Join(outputs, ", "))
+	f.StringVarP(&o.output, "output", "o", "yaml", "output format: "+strings.Join(Outputs, ", "))
 	f.BoolVarP(&o.watch, "watch", "w", false, "watch, and print added, changed and removed resources")
 	f.BoolVar(&o.lint, "lint", false, "check the resources, and print findings instead")
 	f.StringArrayVar(&o.static, "static-cluster", nil, "with --lint, `name` of a cluster in the bootstrap of clients; * matches any characters")
@@ -105,8 +104,8 @@ func newGetCommand() *cobra.Command {
 	f.StringVar(&o.nodeID, "node-id", "", "node `id` to send (default tender-get/HOSTNAME)")
 	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to send")
 	f.StringVar(&o.userAgent, "user-agent", "tender-get", "user agent `name` to send, such as envoy")
-	o.tls.add(cmd, "address")
-	completeFlag(cmd, "output", outputs...)
+	o.tls.Add(cmd, "address")
+	cli.CompleteFlag(cmd, "output", Outputs...)
 	return cmd
 }
 
@@ -116,7 +115,7 @@ var typeAliases = map[string]string{
 }
 
 // take reads TYPE and the NAMEs, and checks the flags.
-func (o *getOptions) take(args []string) error {
+func (o *options) take(args []string) error {
 	if len(args) == 0 { // for lint
 		return o.check()
 	}
@@ -131,7 +130,7 @@ func (o *getOptions) take(args []string) error {
 		o.typeURL, ok = schema.TypeURLFor(cmp.Or(typeAliases[typ], typ))
 	}
 	if !ok {
-		return fmt.Errorf("unknown type %q: want one of %s, or a type URL", args[0], getTypes)
+		return fmt.Errorf("unknown type %q: want one of %s, or a type URL", args[0], cli.Types)
 	}
 	o.names = args[1:]
 	for _, name := range o.names {
@@ -143,9 +142,9 @@ func (o *getOptions) take(args []string) error {
 }
 
 // check checks what the flags cannot check themselves.
-func (o *getOptions) check() error {
+func (o *options) check() error {
 	if !validOutput(o.output) {
-		return fmt.Errorf("--output=%s: want one of %s", o.output, strings.Join(outputs, ", "))
+		return fmt.Errorf("--output=%s: want one of %s", o.output, strings.Join(Outputs, ", "))
 	}
 	if err := o.checkLint(); err != nil {
 		return err
@@ -153,7 +152,7 @@ func (o *getOptions) check() error {
 	if o.timeout < 0 {
 		return fmt.Errorf("--timeout=%s: must not be negative", o.timeout)
 	}
-	if err := o.tls.check(); err != nil {
+	if err := o.tls.Check(); err != nil {
 		return err
 	}
 	if strings.HasPrefix(o.address, "unix:") || strings.Contains(o.address, "://") {
@@ -166,8 +165,8 @@ func (o *getOptions) check() error {
 }
 
 // dial returns a connection that is made when it is first used.
-func (o *getOptions) dial() (*grpc.ClientConn, error) {
-	config, err := o.tls.config()
+func (o *options) dial() (*grpc.ClientConn, error) {
+	config, err := o.tls.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +187,7 @@ func (o *getOptions) dial() (*grpc.ClientConn, error) {
 }
 
 // get subscribes to the resources and prints them. With o.watch, it prints changes until ctx ends.
-func get(ctx context.Context, o getOptions, p *printer) error {
+func get(ctx context.Context, o options, p *printer) error {
 	conn, err := o.dial()
 	if err != nil {
 		return err
@@ -205,7 +204,7 @@ func get(ctx context.Context, o getOptions, p *printer) error {
 }
 
 // listen opens a stream, and has its answers be taken until take returns.
-func listen(ctx context.Context, conn *grpc.ClientConn, o getOptions, take func(context.Context, <-chan answer) error) error {
+func listen(ctx context.Context, conn *grpc.ClientConn, o options, take func(context.Context, <-chan answer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan answer)
 	var receiving sync.WaitGroup
@@ -219,7 +218,7 @@ func listen(ctx context.Context, conn *grpc.ClientConn, o getOptions, take func(
 const quiet = 500 * time.Millisecond
 
 // getOnce collects answers until all is known that was asked for, and prints it.
-func getOnce(ctx context.Context, conn *grpc.ClientConn, o getOptions, p *printer) error {
+func getOnce(ctx context.Context, conn *grpc.ClientConn, o options, p *printer) error {
 	c, err := collect(ctx, conn, o)
 	if err != nil {
 		return err
@@ -231,13 +230,13 @@ func getOnce(ctx context.Context, conn *grpc.ClientConn, o getOptions, p *printe
 }
 
 // collect collects answers until all is known that was asked for. With an error, the collection has what came before.
-func collect(ctx context.Context, conn *grpc.ClientConn, o getOptions) (*collection, error) {
+func collect(ctx context.Context, conn *grpc.ClientConn, o options) (*collection, error) {
 	c := newCollection(o)
 	return c, listen(ctx, conn, o, func(ctx context.Context, answers <-chan answer) error { return c.take(ctx, o, answers) })
 }
 
 // take applies answers until all is known that was asked for.
-func (c *collection) take(ctx context.Context, o getOptions, answers <-chan answer) error {
+func (c *collection) take(ctx context.Context, o options, answers <-chan answer) error {
 	expired := after(o.timeout)
 	var settled <-chan time.Time
 	for done := false; !done; {
@@ -267,7 +266,7 @@ func (c *collection) take(ctx context.Context, o getOptions, answers <-chan answ
 
 // getWatch prints every change until ctx ends, which is not an error, or the
 // stream does.
-func getWatch(ctx context.Context, o getOptions, answers <-chan answer, p *printer) error {
+func getWatch(ctx context.Context, o options, answers <-chan answer, p *printer) error {
 	c := newCollection(o)
 	expired := after(o.timeout)
 	for {

@@ -1,4 +1,4 @@
-package main
+package get
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ func FuzzPrinter(f *testing.F) {
 	f.Add("a", "b", typeURL, "c", []byte{0xff})
 	f.Fuzz(func(t *testing.T, name, version, typeURL, alias string, value []byte) {
 		it := item{name: name, version: version, typeURL: typeURL, value: value, aliases: []string{alias}}
-		for _, output := range outputs {
+		for _, output := range Outputs {
 			var out, changes, notes bytes.Buffer
 			p := &printer{format: output, out: &out, notes: &notes}
 			if err := p.all([]item{it}); err != nil {
