@@ -3,6 +3,7 @@ package cache
 import (
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -133,7 +134,11 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	defer x.unlock()
 	t := x.ensureTypeFor(w, typeURL)
 	for i, text := range names {
-		out[i] = x.name(t, text)
+		n := t.names[text]
+		if n == nil {
+			n = x.name(t, strings.Clone(text)) // it may be a part of a larger string
+		}
+		out[i] = n
 	}
 	added := addWatch(w.id, out)
 	t.watched += len(added)

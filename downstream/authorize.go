@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -91,7 +92,7 @@ func (s *stream) deny(sub *subscription.Subscription, names []string) error {
 			sub.Denied = make(map[string]struct{})
 		}
 		if s.nameCount() < s.cfg.MaxNames {
-			sub.Denied[text] = struct{}{}
+			sub.Denied[strings.Clone(text)] = struct{}{} // it may be a part of a larger string
 		}
 		sub.Explicit() // else a subscription without names would be a wildcard
 		s.server.logDeniedName(s.client, err)

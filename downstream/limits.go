@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -229,6 +230,7 @@ func (s *stream) refuseNames(sub *subscription.Subscription, names []string, n i
 		if sub.OverLimit == nil {
 			sub.OverLimit = make(map[string]struct{})
 		}
+		text = strings.Clone(text) // it may be a part of a larger string
 		sub.OverLimit[text] = struct{}{}
 		if sub.Errors {
 			sub.AddError(text, codes.ResourceExhausted, status.Convert(why).Message())

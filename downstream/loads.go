@@ -19,7 +19,7 @@ type loadService struct{ *Server }
 func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	leave, err := s.enter(rpc.Context())
 	if err != nil {
-		return err
+		return s.streamEnded(err)
 	}
 	defer leave()
 	return s.streamEnded(s.serve(rpc))

@@ -44,15 +44,53 @@ var errMayBlock = errors.New("the client may be slow to read")
 
 // run serves the stream until its client leaves or breaks the protocol, or the server drains. Its error is the stream's
 // status.
+//
+// The handler of gRPC only waits here. The receiver's goroutine also starts the stream: the handler's stack has gRPC's
+// large frames, and with those of the start it would need 8 KiB for the whole life of the stream, and not 4.
 func (s *stream) run() error {
-	leave, err := s.server.enterChain(s.rpc, s.endFor)
-	if err != nil {
+	var leave func()
+	started := make(chan error, 1)
+	go func() { // ends when the RPC does, which is as soon as run returns
+		err := s.start(&leave)
+		started <- err
+		if err == nil {
+			s.receive()
+		}
+	}()
+	if err := <-started; err != nil {
 		return err
 	}
 	defer leave()
+	return s.wait()
+}
+
+// start begins the stream, or rejects it. What leave is set to must be called once the stream has ended.
+func (s *stream) start(leave *func()) error {
+	left, err := s.server.enter(s.rpc.Context())
+	if err != nil {
+		return err
+	}
+	s.server.arrivals.arrived()
+	s.server.registry.Store(s.number, s)
+	out := func() {
+		s.server.registry.Delete(s.number)
+		left()
+	}
+	leaveChain, err := s.server.enterChain(s.rpc, s.endFor)
+	if err != nil {
+		out()
+		return err
+	}
+	*leave = func() {
+		leaveChain()
+		out()
+	}
 	s.begin(time.Now())
-	// The receiver ends when the RPC does, which is as soon as run returns.
-	go s.receive()
+	return nil
+}
+
+// wait waits until the stream ends, and returns its status. It renews the grant of the client meanwhile.
+func (s *stream) wait() error {
 	draining, regranted := s.server.draining, s.cfg.rulesChanged()
 	for {
 		select {
@@ -172,12 +210,11 @@ func (s *stream) admit() (free func()) {
 
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
 func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	leave, err := s.enter(rpc.Context())
-	if err != nil {
-		return err
-	}
-	defer leave()
-	s.arrivals.arrived()
+	err := s.newStream(rpc, typeURL, delta).run()
+	return s.streamEnded(err)
+}
+
+func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *stream {
 	st := &stream{
 		server:  s,
 		cfg:     &s.cfg,
@@ -192,17 +229,13 @@ func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error 
 	if s.cfg.rulesChanged() != nil {
 		st.stale = make(chan struct{}, 1)
 	}
-	s.registry.Store(st.number, st)
-	defer s.registry.Delete(st.number)
-	err = st.run()
-	return s.streamEnded(err)
+	return st
 }
 
 // enter counts a stream, which must call leave when it ends, or rejects it.
 func (s *Server) enter(ctx context.Context) (leave func(), err error) {
 	end, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOf(ctx)))
 	if err != nil {
-		s.guard.Counters.StreamEnded(err)
 		return nil, err
 	}
 	s.streams.Add(1)

@@ -24,6 +24,9 @@ type fieldReader struct {
 	num  protowire.Number
 	typ  protowire.Type
 	val  []byte // its value, without the length prefix
+
+	chunk     string // see chunkText
+	chunkFrom int
 }
 
 // next reads the next field. It returns false at the end of the message and, with bad set, where the message is malformed.
@@ -145,6 +148,22 @@ func text(val []byte, what string) (string, error) {
 		return "", fmt.Errorf("%w: %s %.256q is not UTF-8", ErrMalformed, what, val)
 	}
 	return string(val), nil
+}
+
+// textChunk is how much of a message becomes one string in chunkText, in bytes.
+const textChunk = 1 << 10
+
+// chunkText is text for one of many short fields that follow each other: their strings are parts of one, of at most
+// textChunk, or as long as the field.
+func (f *fieldReader) chunkText(what string) (string, error) {
+	if !utf8.Valid(f.val) {
+		return text(f.val, what)
+	}
+	from := f.at - len(f.val)
+	if f.at > f.chunkFrom+len(f.chunk) {
+		f.chunk, f.chunkFrom = string(f.msg[from:max(f.at, min(from+textChunk, len(f.msg)))]), from
+	}
+	return f.chunk[from-f.chunkFrom : f.at-f.chunkFrom], nil
 }
 
 func appendBytes[T ~string | ~[]byte](b []byte, num protowire.Number, v T) []byte {

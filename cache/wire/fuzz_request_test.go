@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -60,6 +61,18 @@ func richNode() *corepb.Node {
 	}
 }
 
+// manyNames returns the names of a request of either kind, so long that they are read into shared strings or are too long
+// for that, with a field of another number between them.
+func manyNames(n, size int) (msg []byte) {
+	for i := range n {
+		msg = append(msg, bytesField(3, strings.Repeat(string(rune('a'+i%26)), 1+(i*size)%(2*size)))...)
+		if i == n/2 {
+			msg = append(msg, bytesField(4, "c")...)
+		}
+	}
+	return append(msg, bytesField(3, "last")...)
+}
+
 func requestSeeds(tb testing.TB) [][]byte {
 	node := marshal(tb, richNode())
 	return [][]byte{
@@ -75,6 +88,7 @@ func requestSeeds(tb testing.TB) [][]byte {
 		join(bytesField(7, "\x0a\x01a"), bytesField(8, "\x0a\x01a\x0a\x01b"), bytesField(9, "\x0a")),
 		bytesField(3, notUTF8), bytesField(4, notUTF8), bytesField(5, notUTF8), bytesField(6, notUTF8),
 		{0x18, 0x01, 0x1b, 0x1c, 0x20, 0x02},
+		manyNames(2000, 7), manyNames(40, 100), manyNames(20, 3000),
 		{0xf8, 0xff, 0xff, 0xff, 0x1f, 0x01}, // a field number that protobuf does not have
 	}
 }

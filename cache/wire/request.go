@@ -60,7 +60,7 @@ type Request struct {
 	NodeBytes int
 
 	// Subscribe has the names to subscribe to (Delta), or all names of the subscription (SotW). It may contain
-	// duplicates.
+	// duplicates. Many names are parts of larger strings: clone what is kept.
 	Subscribe   []string
 	Unsubscribe []string // Delta
 

@@ -113,6 +113,9 @@ func scan(fields []requestField, msg []byte) (found fieldCounts) {
 	return found
 }
 
+// few is how long a list may be for which nothing is done in advance.
+const few = 16
+
 // The memory of an entry of a list or of a map in addition to its text, in bytes.
 const (
 	entryBytes   = 16
@@ -133,7 +136,6 @@ func (r *Request) reserve(count *[fieldError + 1]int, size int) error {
 	if err := r.Hold(entryBytes*(subscribed+unsubscribed) + versionBytes*versions - size/2); err != nil {
 		return err
 	}
-	const few = 16 // short lists grow by append
 	if subscribed > few {
 		r.Subscribe = slices.Grow(r.Subscribe, subscribed)
 	}
@@ -162,7 +164,24 @@ func (r *Request) read(f *fieldReader, field requestField) error {
 		f.run()
 		return nil
 	}
+	if field == fieldSubscribe && cap(r.Subscribe) > few || field == fieldUnsubscribe && cap(r.Unsubscribe) > few {
+		return r.addChunkName(f, field)
+	}
 	return r.set(field, f.val)
+}
+
+// addChunkName reads one of many names into a list.
+func (r *Request) addChunkName(f *fieldReader, field requestField) error {
+	to := &r.Subscribe
+	if field == fieldUnsubscribe {
+		to = &r.Unsubscribe
+	}
+	if r.skips(len(*to)) {
+		return nil
+	}
+	name, err := f.chunkText("resource name")
+	*to = append(*to, name)
+	return err
 }
 
 func (r *Request) set(f requestField, val []byte) (err error) {

@@ -2,6 +2,7 @@ package subscription
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -75,7 +76,7 @@ func (f *pendingErrors) addMisnamed(b wire.BadName) {
 	if f.misnamedSent == nil {
 		f.misnamedSent = make(map[string]struct{})
 	}
-	f.misnamedSent[b.Name] = struct{}{}
+	f.misnamedSent[strings.Clone(b.Name)] = struct{}{} // it may be a part of a larger string
 	f.add(b.Name, codes.Unavailable, b.Err.Error())
 }
 

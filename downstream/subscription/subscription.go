@@ -163,6 +163,7 @@ func New(c *Client, t Traits, wrap wire.Wrap, ttls bool, counter Counter) *Subsc
 // newGlob adds the subscription to a glob.
 func (s *Subscription) newGlob(text string, now time.Time) *Subscription {
 	s.explicit = true
+	text = strings.Clone(text) // it may be a part of a larger string
 	glob := &Subscription{state: state{
 		Traits: s.Traits, Client: s.Client, Conversation: s.Conversation,
 		Key: cache.Collection(s.TypeURL, text), wrap: s.wrap, sendsTTLs: s.sendsTTLs,
