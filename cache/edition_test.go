@@ -363,3 +363,23 @@ func TestEditionsSurviveReconnects(t *testing.T) {
 	waiting(t, "shown", now, 0, 0, 0)
 	o.check()
 }
+
+// TestI1_AnErrorThatIsShownAgainWaits: an edition has an error of a resource that was forgotten since. Once that is shown, the
+// state of the origin waits.
+func TestI1_AnErrorThatIsShownAgainWaits(t *testing.T) {
+	o, told := rolling(t)
+	o.confirmed(acme, "a")
+	o.fail(Wildcard, "b", codes.Internal, "no b")
+	edition := o.Pin()
+	o.remove(Wildcard, "b")
+	if o.knows("b") {
+		t.Fatal("the name is not forgotten")
+	}
+	o.Show(rest, edition)
+	if got := o.failure(Wildcard, "b"); got != "Internal no b" {
+		t.Errorf("the rest is shown error %q of b, want that of the edition", got)
+	}
+	if told.Names != 1 {
+		t.Errorf("%d names wait, want b", told.Names)
+	}
+}

@@ -141,12 +141,12 @@ func (h *rolloutHistory) seenOf(cohort int) (seen map[string]string, passing map
 	g := h.waits.view.Cohort(cohort).Generation()
 	for _, key := range []string{acme, shopKey} {
 		t := g.Type(key)
-		pass := passingOf(t)
 		for what, content := range sightOf(t) {
-			first := t.Phase < Confirmed && strings.Contains(what, "member ")
-			if seen[key+"|"+what] = content; first || pass[what] {
-				passing[key+"|"+what] = true
-			}
+			seen[key+"|"+what] = content
+			passing[key+"|"+what] = t.Phase < Confirmed && strings.Contains(what, "member ")
+		}
+		for what := range passingOf(t) { // also an error that has passed, which is not seen any more
+			passing[key+"|"+what] = true
 		}
 	}
 	return seen, passing

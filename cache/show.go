@@ -224,11 +224,22 @@ func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
 	return differ
 }
 
+// showFrom shows readers a name as its target has it, which is from. What passes, they see of latest.
+func (to copying) showFrom(latest *Generation, n *Name) {
+	if to.from == latest || to.t.states(to.kind, n) {
+		to.showThawed(n)
+	}
+	if to.from != latest {
+		copying{to.setEdit, latest, latest.Type(to.typ.URL)}.pass(n) // how long it lives, and first answers
+	}
+}
+
 // showType shows the readers of a view names of a type as their targets have them: those that are present there, or the others.
 func (g *gate) showType(s *served, key string, target target, names []*Name, present bool) {
 	w := g.w
 	ed, latest := w.beginOn(s.ledger, key), g.Generation()
 	of := target(key, nil).Type(key)
+	var shown []*Name
 	for _, kind := range kinds {
 		slices.SortFunc(names, func(a, b *Name) int {
 			return cmp.Or(cmp.Compare(of.set(kind).Get(a).seq(), of.set(kind).Get(b).seq()), a.Compare(b))
@@ -237,16 +248,11 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 			from := target(key, n)
 			t := from.Type(key)
 			forgotten := kind == ByName && !latest.Type(key).states(ByName, n)
-			switch {
-			case !g.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten:
-			case from == latest:
-				copying{ed.of(kind), from, t}.showThawed(n)
-			default:
-				if t.states(kind, n) {
-					copying{ed.of(kind), from, t}.showThawed(n)
-				}
-				copying{ed.of(kind), latest, latest.Type(key)}.pass(n) // how long it lives, and first answers
+			if !g.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten {
+				continue
 			}
+			shown = append(shown, n)
+			copying{ed.of(kind), from, t}.showFrom(latest, n)
 		}
 		to := ed.of(kind)
 		to.set.system = of.set(kind).system
@@ -255,6 +261,9 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 	if of.source == w.source && !of.hasWholeError() {
 		ed.clearWholeError()
 	}
-	g.withhold(s, ed, g.Generation().Type(key), names)
+	if !present {
+		shown = names // all of them have been shown now
+	}
+	g.withhold(s, ed, g.Generation().Type(key), shown) // releases a name that is in no set: of others, one may be made for them
 	w.publish(ed)
 }
