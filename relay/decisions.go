@@ -213,7 +213,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	d.logWriting(failed, time.Now())
 }
 
-// notWrittenEvery is how often it is logged that operators' decisions are still not written.
+// notWrittenEvery is how often it is logged that snapshots, or operators' decisions, are still not written.
 const notWrittenEvery = 5 * time.Minute
 
 // logWriting logs that decisions were not written, now and then while it is so, and when they are written again; failed says that

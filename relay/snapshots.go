@@ -13,9 +13,11 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/time/rate"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/nodegroup"
@@ -49,6 +51,8 @@ type snapshots struct {
 	own *corepb.Node
 	dir *snapshot.Dir
 	log *slog.Logger
+
+	failures guard.LogLimiter // of snapshots that are not written
 
 	directories map[int]*cache.Snapshot // by origin; owned by restore
 
@@ -94,7 +98,7 @@ func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots,
 	if err != nil {
 		return nil, cfg.RefuseSnapshotDir(err)
 	}
-	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), gone: make(map[savedKey]*departed)}, nil
+	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, failures: guard.NewLogLimiter(rate.Every(notWrittenEvery), 3), sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), gone: make(map[savedKey]*departed)}, nil
 }
 
 // SnapshotStats returns what became of snapshots; zero if none are kept. It is not stable.
@@ -474,7 +478,8 @@ func (s *snapshots) forget(u *saved) error {
 }
 
 func (s *snapshots) failed(h *cache.Header, err error) {
-	if err != nil {
-		s.log.Error("snapshot not written; the previous one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group), slog.Any("err", err))
+	if err != nil && s.failures.Allow() {
+		s.log.Error("snapshot not written; the previous one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group),
+			slog.Any("err", err), s.failures.Suppressed())
 	}
 }

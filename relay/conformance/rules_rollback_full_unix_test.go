@@ -70,6 +70,9 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 		if n := r.Log.Count("operators' decisions not written"); n == 0 || n > 13 {
 			t.Errorf("it was logged %d times that the decision is not written, want once each five minutes", n)
 		}
+		if n := r.Log.Count("snapshot not written"); n == 0 || n > 16 {
+			t.Errorf("it was logged %d times that a snapshot is not written, want three times, and once each five minutes", n)
+		}
 
 		fill(t, ^uint64(0))
 		time.Sleep(time.Hour)
