@@ -164,8 +164,8 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 					w.t.Errorf("%s: the log has %q, want %s", command, found, word)
 				}
 			}
-			if carriedOut := strings.Contains(found[0], "rollout command carried out"); carriedOut != (code == http.StatusOK) {
-				w.t.Errorf("%s: the log says that it was carried out: %v; it was answered with %d", command, carriedOut, code)
+			if executed := strings.Contains(found[0], "rollout command executed"); executed != (code == http.StatusOK) {
+				w.t.Errorf("%s: logged as executed: %v; status %d", command, executed, code)
 			}
 		}
 		refusesCommand(w.t, w.relay, "abort", admin.RolloutScope{Why: admin.Why{Reason: "early"}}, http.StatusConflict, "no rollout is open")

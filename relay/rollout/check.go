@@ -15,34 +15,34 @@ import (
 	"time"
 )
 
-// How often the check is asked while an edition is open, and how long it may take to answer.
+// The interval between requests of the check while an edition is in progress, and the timeout of one request.
 const (
 	CheckEvery   = 15 * time.Second
 	checkTimeout = 10 * time.Second
 )
 
-// maxAnswer bounds what is read of an answer, in bytes, and maxReason what is shown of it.
+// Limits of a response of the check in bytes: maxAnswer is read, maxReason is shown.
 const (
 	maxAnswer = 1 << 20
 	maxReason = 512
 )
 
-// A Check queries an external system whether an edition may proceed.
+// A Check asks an external system whether an edition may proceed.
 type Check struct {
-	// URL is asked by POST with a Question as JSON. 200 and 204 allow the edition; 403 and 409 reject it, and the first
-	// line of the body is the reason; any other answer, or none, is not yet one.
+	// URL receives a POST with a Question as JSON. 200 and 204 permit the edition. 403 and 409 reject it; the first
+	// line of the body is the reason. Any other response leaves the check undecided.
 	URL string
 
-	// Query makes URL the address of a Prometheus server. An empty result permits the edition; samples reject it. An error,
-	// a result that is not a vector, and an empty result with a warning leave the check undecided. {changed} is replaced
-	// by Question.Changed in Unix seconds.
+	// Query makes URL the address of a Prometheus server. An empty result permits the edition; samples reject it. An
+	// error, a result that is not a vector, and an empty result with a warning leave the check undecided. {changed} is
+	// replaced by Question.Changed in Unix seconds.
 	Query string
 
 	// Client makes the requests; nil is http.DefaultClient.
 	Client *http.Client
 }
 
-// A Question is what the check is asked.
+// A Question is the body of a request to the check.
 type Question struct {
 	Origin    string    `json:"origin"`
 	Edition   string    `json:"edition"`
@@ -56,10 +56,11 @@ type Question struct {
 	Canaries  []string  `json:"canaries"` // ids of these clients, at most MaxCanaries
 }
 
-// MaxCanaries is how many ids of clients a Question has.
+// MaxCanaries is the maximum number of client ids in a Question.
 const MaxCanaries = 1000
 
-// Ask asks. The error is why there is no answer yet; it does not quote the URL, which may hold credentials.
+// Ask sends one request and returns the verdict. An error means that the check is undecided. Errors do not contain the
+// URL, which may hold credentials.
 func (c *Check) Ask(ctx context.Context, q Question) (Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -69,7 +70,7 @@ func (c *Check) Ask(ctx context.Context, q Question) (Verdict, error) {
 		return v, withoutURL(err)
 	}
 	via := *cmp.Or(c.Client, http.DefaultClient)
-	via.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a page to log in is no answer
+	via.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // a login page is not a verdict
 	resp, err := via.Do(req)
 	if err != nil {
 		return v, withoutURL(err)
@@ -103,7 +104,7 @@ func (c *Check) request(ctx context.Context, q Question) (*http.Request, error) 
 	return post(ctx, u.JoinPath("api/v1/query").String(), "application/x-www-form-urlencoded", []byte(url.Values{"query": {query}}.Encode()))
 }
 
-// withoutURL returns the cause of an error of a request.
+// withoutURL returns the cause of a request error, without the URL.
 func withoutURL(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {
@@ -121,7 +122,7 @@ func post(ctx context.Context, to, contentType string, body []byte) (*http.Reque
 	return req, nil
 }
 
-// readStatus reads the answer to a Question.
+// readStatus decodes the response to a Question.
 func (v *Verdict) readStatus(code int, body []byte) error {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	line = shorten(line)
@@ -140,7 +141,7 @@ func (v *Verdict) readStatus(code int, body []byte) error {
 	}
 }
 
-// readSamples reads the answer of a Prometheus.
+// readSamples decodes the response of a Prometheus server.
 func (v *Verdict) readSamples(code int, body []byte) error {
 	var answer struct {
 		Status, Error string
@@ -166,12 +167,12 @@ func (v *Verdict) readSamples(code int, body []byte) error {
 	if err := json.Unmarshal(answer.Data.Result, &result); err != nil {
 		return fmt.Errorf("read the result of the query: %w", err)
 	}
-	if len(result) == 0 && len(answer.Warnings) > 0 { // as of Thanos, if a store does not answer
+	if len(result) == 0 && len(answer.Warnings) > 0 { // Thanos returns this if a store is down
 		return fmt.Errorf("no result, and it may be incomplete: %s", shorten(answer.Warnings[0]))
 	}
 	if v.Go = len(result) == 0; !v.Go {
 		metric, _ := json.Marshal(result[0].Metric)
-		v.Refuse = shorten(fmt.Sprintf("the query has %s, the first is %s: %v", counted(len(result), "sample"), metric, result[0].Value[1]))
+		v.Refuse = shorten(fmt.Sprintf("the query has %s, the first is %s: %v", plural(len(result), "sample"), metric, result[0].Value[1]))
 	}
 	return nil
 }

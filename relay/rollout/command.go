@@ -10,18 +10,18 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// A command is one of an operator.
+// A command is an operator command that Run executes.
 type command struct {
 	do   func(context.Context) error
 	err  error
-	done chan struct{} // closed when it was done
+	done chan struct{} // closed when err is set
 }
 
-// ErrEnded is the error of commands to a controller that has ended.
+// ErrEnded is the error of a command to a controller whose Run has returned.
 var ErrEnded = errors.New("the relay is shutting down")
 
-// carryOut has Run carry out a command, and returns its error.
-func (c *Controller) carryOut(ctx context.Context, do func(context.Context) error) error {
+// execute makes Run execute a command and returns its error.
+func (c *Controller) execute(ctx context.Context, do func(context.Context) error) error {
 	cmd := &command{do: do, done: make(chan struct{})}
 	select {
 	case c.commands <- cmd:
@@ -37,7 +37,7 @@ func (c *Controller) carryOut(ctx context.Context, do func(context.Context) erro
 // Promote serves the edition to the next stage, or to the rest after the last one, without waiting for evidence. With
 // all, latest is served to all clients at once. by is the operator. Errors: [ErrNothingOpen].
 func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
-	return c.carryOut(ctx, func(ctx context.Context) error {
+	return c.execute(ctx, func(ctx context.Context) error {
 		now := time.Now()
 		f := c.facts(now)
 		switch {
@@ -46,25 +46,25 @@ func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 				return err
 			}
 		case !f.Differs:
-			return fmt.Errorf("%w: clients are served what the origin has", ErrNothingOpen)
+			return fmt.Errorf("%w: clients are served the latest state of the origin", ErrNothingOpen)
 		default:
-			c.cut(ctx, now, f, c.joined())
+			c.cutEdition(ctx, now, f, c.joined())
 			c.machine.PromoteAll(now)
 		}
-		c.allow(ctx)
+		c.allowRejected(ctx)
 		c.logCommand("promote", by, slog.Bool("all", all))
 		return nil
 	})
 }
 
-// Abort rejects the edition: the cohorts are served the last good again. Errors: [ErrNothingOpen].
+// Abort rejects the edition. All cohorts are served the last good again. Errors: [ErrNothingOpen].
 func (c *Controller) Abort(ctx context.Context, reason, by string) error {
-	return c.carryOut(ctx, func(ctx context.Context) error {
+	return c.execute(ctx, func(ctx context.Context) error {
 		now := time.Now()
 		if c.machine.Phase() == Gathering {
-			c.cut(ctx, now, c.facts(now), c.joined())
+			c.cutEdition(ctx, now, c.facts(now), c.joined())
 		}
-		if err := c.machine.Abort(now, reasonOf("abort", reason, by)); err != nil {
+		if err := c.machine.Abort(now, rejectionReason("abort", reason, by)); err != nil {
 			return err
 		}
 		c.logCommand("abort", by, slog.String("reason", reason))
@@ -72,35 +72,35 @@ func (c *Controller) Abort(ctx context.Context, reason, by string) error {
 	})
 }
 
-// Resume begins a rollout of latest, with what was rejected. Errors: [ErrNotHalted].
+// Resume starts a rollout of latest, including the rejected changes. Errors: [ErrNotHalted].
 func (c *Controller) Resume(ctx context.Context, by string) error {
-	return c.carryOut(ctx, func(ctx context.Context) error {
+	return c.execute(ctx, func(ctx context.Context) error {
 		if err := c.machine.Resume(time.Now()); err != nil {
 			return err
 		}
-		c.allow(ctx)
+		c.allowRejected(ctx)
 		c.logCommand("resume", by)
 		return nil
 	})
 }
 
-// Undo serves everybody what they were served before the newest promotion, and rejects what was promoted. Errors:
+// Undo serves all clients the edition before the newest promotion and rejects the promoted edition. Errors:
 // [ErrNothingToUndo].
 func (c *Controller) Undo(ctx context.Context, reason, by string) error {
-	return c.carryOut(ctx, func(context.Context) error {
-		if err := c.machine.Undo(time.Now(), reasonOf("undo", reason, by)); err != nil {
+	return c.execute(ctx, func(context.Context) error {
+		if err := c.machine.Undo(time.Now(), rejectionReason("undo", reason, by)); err != nil {
 			return err
 		}
-		c.about = describe(c.changesOf(c.machine.Edition()))
+		c.edition = summarize(c.changesOf(c.machine.Edition()))
 		c.logCommand("undo", by, slog.String("reason", reason))
 		return nil
 	})
 }
 
-// RollBack serves everybody earlier editions of the parts, and rejects what they are served now, as Undo does. A part without
-// an edition stays as it is. If nothing differs, nothing is rejected. It returns how many resources are others now.
+// RollBack serves all clients earlier editions of the parts and rejects the current ones, as Undo does. A part without
+// an edition is unchanged. If nothing differs, nothing is rejected. It returns the number of changed resources.
 func (c *Controller) RollBack(ctx context.Context, editions map[PartKey]func(*cache.Writer) *cache.Edition, reason, by string) (resources int, err error) {
-	err = c.carryOut(ctx, func(ctx context.Context) error {
+	err = c.execute(ctx, func(ctx context.Context) error {
 		earlier := make(map[*Part]*cache.Edition)
 		for _, p := range c.joined() {
 			pin := editions[p.Key]
@@ -127,19 +127,19 @@ func (c *Controller) RollBack(ctx context.Context, editions map[PartKey]func(*ca
 		for p, e := range earlier {
 			p.editions[to], p.editions[from] = e, e.Reversed()
 		}
-		if err := c.machine.Undo(time.Now(), reasonOf("rollback", reason, by)); err != nil {
+		if err := c.machine.Undo(time.Now(), rejectionReason("rollback", reason, by)); err != nil {
 			return err
 		}
-		c.about = describe(c.changesOf(from))
-		resources = c.about.resources
+		c.edition = summarize(c.changesOf(from))
+		resources = c.edition.resources
 		c.logCommand("rollback", by, slog.String("reason", reason))
 		return nil
 	})
 	return resources, err
 }
 
-// reasonOf returns why an edition is rejected by a command.
-func reasonOf(command, reason, by string) string {
+// rejectionReason returns the reason of a rejection by a command.
+func rejectionReason(command, reason, by string) string {
 	text := command
 	if by != "" {
 		text += " by " + by
@@ -151,7 +151,7 @@ func reasonOf(command, reason, by string) string {
 }
 
 func (c *Controller) logCommand(name, by string, more ...any) {
-	c.cfg.Logger.Warn("rollout command carried out", append([]any{slog.String("command", name), slog.String("by", by), slog.String("edition", c.about.id)}, more...)...)
+	c.cfg.Logger.Warn("rollout command executed", append([]any{slog.String("command", name), slog.String("by", by), slog.String("edition", c.edition.id)}, more...)...)
 }
 
 // A Difference is a resource that an edition changes.
@@ -160,11 +160,11 @@ type Difference struct {
 	cache.Difference
 }
 
-// Diff returns what the edition on its way changes, or the rejected one; what waits, if no edition was cut of it yet. The contents
-// of an edition that an earlier process has cut, or that was promoted and undone, are not kept: of its resources, those are returned
-// that wait, as the origin has them now. Errors: none but that of ctx.
+// Diff returns the changes of the edition in progress or of the rejected edition. Without an edition, it returns the
+// pending changes. The relay does not keep the content of an edition that an earlier process cut, or that was promoted
+// and undone. For its resources, Diff returns the pending changes as they are in latest. Errors: only the error of ctx.
 func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
-	err = c.carryOut(ctx, func(ctx context.Context) error {
+	err = c.execute(ctx, func(ctx context.Context) error {
 		cut := c.machine.decided()
 		for _, p := range c.joined() {
 			e := p.editions[c.machine.Edition()]
@@ -193,7 +193,7 @@ func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 	return all, err
 }
 
-// changes reports whether an edition changes the resource of a difference.
+// changes reports whether an edition changes the resource of d.
 func changes(e *cache.Edition, d cache.Difference) bool {
 	_, is := e.Changes[d.Key][d.Name]
 	return is

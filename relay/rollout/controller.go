@@ -14,21 +14,21 @@ import (
 
 // Pauses of a controller.
 const (
-	// observeEvery is how often it is looked up, while an edition is served, what clients did with it.
+	// observeEvery is the interval between observations of the clients while an edition is served.
 	observeEvery = time.Second
 
-	// leastPause passes between two looks at what has changed: when many clients leave at once, one look is for all.
-	leastPause = 50 * time.Millisecond
+	// minPause is the minimum time between two evaluations, so that many disconnects at once cause one evaluation.
+	minPause = 50 * time.Millisecond
 
-	// awayAfter is how long an edition waits for a part of which the origin has not confirmed what it has.
-	awayAfter = 30 * time.Second
+	// unavailableAfter is how long an edition waits for a part whose state the origin has not confirmed.
+	unavailableAfter = 30 * time.Second
 )
 
-// A ControllerConfig shapes the controller of one origin.
+// A ControllerConfig configures the controller of one origin.
 type ControllerConfig struct {
 	Config
-	Origin string // its name
-	Check  *Check // nil if none is asked
+	Origin string // the name of the origin
+	Check  *Check // nil disables the external check
 	Waits  func(typeURL string) bool
 
 	// Observed yields the open streams of clients. It is called while the controller runs.
@@ -37,10 +37,10 @@ type ControllerConfig struct {
 	// Frozen reports whether an operator froze the origin.
 	Frozen func() bool
 
-	// Decided is called when what Rejected returns has changed, and writes it to the disk.
+	// Decided is called when the result of Rejected has changed. It writes the result to the disk.
 	Decided func(context.Context)
 
-	// Changed is called when the state, the stage or the edition has changed.
+	// Changed is called after a change of the state, the stage or the edition.
 	Changed func(was, is *Status)
 
 	Logger *slog.Logger
@@ -53,52 +53,52 @@ type ControllerConfig struct {
 type Controller struct {
 	cfg ControllerConfig
 
-	poked    chan struct{}
-	commands chan *command
-	verdicts chan answered // of the check
-	ended    chan struct{} // closed when Run has returned
-	restored *Rejected     // was in force in an earlier process; nil if nothing was
+	wake         chan struct{}
+	commands     chan *command
+	checkResults chan checkResult // of the check
+	ended        chan struct{}    // closed when Run returns
+	restored     *Rejected        // the rejection that an earlier process left active; nil if none
 
 	// Owned by Run.
-	machine *Machine
-	served  [MaxStages + 1]Edition // by cohort, what its parts were shown
-	left    []*Rejected            // editions that cohorts were served no longer; the last may be in force
-	about   description            // of the machine's edition
-	cold    bool
-	awayAt  time.Time // when the next part is away; zero is never
+	machine       *Machine
+	served        [MaxStages + 1]Edition // the edition that each cohort is served
+	withdrawn     []*Rejected            // withdrawn editions; the last one may be an active rejection
+	edition       summary                // the machine's edition
+	cold          bool
+	unavailableAt time.Time // when the next part becomes unavailable; zero is never
 	observation
-	inquiry
+	checkState
 
 	mu      sync.Mutex
 	parts   []*Part            // in the order in which they joined
-	signals *Signals           // of the edition; nil before the first
-	streams map[Client]int     // of connected clients
-	clients [MaxStages + 1]int // of these, by cohort
-	reached int                // how many cohorts are served another edition than the rest
-	refused []Refusal          // of the edition; at most MaxRefusals
+	signals *Signals           // signals of the edition; nil before the first edition
+	streams map[Client]int     // open streams per connected client
+	clients [MaxStages + 1]int // connected clients per cohort
+	reached int                // number of cohorts that are served another edition than the rest
+	refused []Refusal          // refusals of the edition; at most MaxRefusals
 
-	status  atomic.Pointer[Status]
-	leftNow atomic.Pointer[[]*Rejected]
+	status    atomic.Pointer[Status]
+	published atomic.Pointer[[]*Rejected]
 }
 
-// NewController returns the controller of an origin whose latest is the last good. An earlier process has left what its
-// Rejected returned.
+// NewController returns the controller of an origin whose latest is the last good. The slice is what Rejected returned
+// in an earlier process.
 func NewController(cfg ControllerConfig, left []*Rejected) *Controller {
 	c := &Controller{
-		cfg: cfg, machine: NewMachine(cfg.Config), left: left, streams: make(map[Client]int),
-		poked: make(chan struct{}, 1), commands: make(chan *command), verdicts: make(chan answered, 1), ended: make(chan struct{}),
+		cfg: cfg, machine: NewMachine(cfg.Config), withdrawn: left, streams: make(map[Client]int),
+		wake: make(chan struct{}, 1), commands: make(chan *command), checkResults: make(chan checkResult, 1), ended: make(chan struct{}),
 	}
-	if c.restored = c.inForce(); c.restored != nil {
+	if c.restored = c.activeRejection(); c.restored != nil {
 		c.machine.Restore(Halt{c.restored.Reason, c.restored.At})
-		c.about = describe(c.restored.Changes)
+		c.edition = summarize(c.restored.Changes)
 	}
-	c.leftNow.Store(&left)
+	c.published.Store(&left)
 	c.cohorts = c.newCohorts()
 	c.status.Store(c.newStatus(time.Time{}, Facts{}))
 	return c
 }
 
-// Status returns the state of the rollout, with the number of clients that are connected now.
+// Status returns the state of the rollout and the current number of connected clients.
 func (c *Controller) Status() *Status {
 	s := *c.status.Load()
 	s.Cohorts = slices.Clone(s.Cohorts)
@@ -106,15 +106,15 @@ func (c *Controller) Status() *Status {
 	return &s
 }
 
-// Poke has the controller look again at what its functions return. It does not wait.
+// Poke makes Run evaluate the facts again. It does not block.
 func (c *Controller) Poke() {
 	select {
-	case c.poked <- struct{}{}:
-	default: // it will look
+	case c.wake <- struct{}{}:
+	default: // an evaluation is already pending
 	}
 }
 
-// Run distributes changes until ctx ends. It may be called once. cold reports that no snapshot has the last good state.
+// Run distributes changes until ctx ends. It may be called once. cold reports that no snapshot holds the last good.
 func (c *Controller) Run(ctx context.Context, cold bool) {
 	defer close(c.ended)
 	c.cold = cold
@@ -125,18 +125,18 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 			due = time.After(time.Until(next))
 		}
 		select {
-		case <-c.poked:
-			if !c.pause(ctx) {
+		case <-c.wake:
+			if !c.coalesce(ctx) {
 				return
 			}
 		case cmd := <-c.commands:
 			if cmd.err = cmd.do(ctx); cmd.err == nil {
-				c.serve(ctx, time.Now()) // facts are about what is served
+				c.serve(ctx, time.Now()) // the next facts depend on the served editions
 			}
 			c.advance(ctx)
 			close(cmd.done)
-		case v := <-c.verdicts:
-			c.take(v)
+		case v := <-c.checkResults:
+			c.recordCheckResult(v)
 		case <-due:
 		case <-ctx.Done():
 			return
@@ -144,38 +144,38 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 	}
 }
 
-// pause lets what happens at once be one look. It reports false if ctx has ended.
-func (c *Controller) pause(ctx context.Context) bool {
+// coalesce waits for minPause, so that simultaneous events cause one evaluation. It returns false if ctx has ended.
+func (c *Controller) coalesce(ctx context.Context) bool {
 	select {
-	case <-time.After(leastPause):
+	case <-time.After(minPause):
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// advance does what is due, and returns when to look again at the latest; zero is not before something changes.
+// advance runs all steps that are due. It returns the latest time of the next call; zero waits for an event.
 func (c *Controller) advance(ctx context.Context) (next time.Time) {
 	for ctx.Err() == nil {
 		now := time.Now()
 		facts := c.facts(now)
 		cut, due := c.machine.Advance(now, facts)
 		if cut {
-			c.cut(ctx, now, facts, slices.DeleteFunc(c.joined(), func(p *Part) bool { return p.away }))
+			c.cutEdition(ctx, now, facts, slices.DeleteFunc(c.joined(), func(p *Part) bool { return p.unavailable }))
 			c.rejectAgain(now)
 			continue
 		}
 		again := c.serve(ctx, now)
-		asks := earlier(c.ask(ctx, now), c.awayAt)
+		asks := earlier(c.startCheck(ctx, now), c.unavailableAt)
 		c.publish(now, due, facts)
 		if !again && (due.IsZero() || due.After(now)) {
-			return earlier(earlier(due, c.lookAgain()), earlier(asks, c.forget(now)))
+			return earlier(earlier(due, c.nextObservation()), earlier(asks, c.expireWithdrawn(now)))
 		}
 	}
 	return time.Time{}
 }
 
-// earlier returns the earlier of two times, of which zero is never.
+// earlier returns the earlier of two times. Zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -183,19 +183,19 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// lookAgain returns when the clients are to be looked at again; zero is never.
-func (c *Controller) lookAgain() time.Time {
+// nextObservation returns the time of the next observation of the clients; zero is never.
+func (c *Controller) nextObservation() time.Time {
 	if c.machine.Stage() == 0 {
 		return time.Time{}
 	}
 	return c.observed.Add(observeEvery)
 }
 
-// facts returns what the machine decides by.
+// facts returns the current input of the machine.
 func (c *Controller) facts(now time.Time) Facts {
 	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.verdict}
 	c.compareParts(now, &f)
-	if stage := c.machine.Stage(); stage > 0 && (stage != c.stage || !now.Before(c.lookAgain())) {
+	if stage := c.machine.Stage(); stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
 		c.observe(now)
 	}
 	f.Evidence = c.evidence
@@ -207,20 +207,20 @@ func (c *Controller) facts(now time.Time) Facts {
 	return f
 }
 
-// compareParts fills in how latest stands in all parts that are not away.
+// compareParts adds to f how latest differs in all available parts.
 func (c *Controller) compareParts(now time.Time, f *Facts) {
 	parts, settled := c.joined(), true
-	c.findAway(parts, now)
+	c.updateUnavailable(parts, now)
 	for _, p := range parts {
 		w := p.waiting.Load()
-		if p.away {
-			f.Away = true
+		if p.unavailable {
+			f.Unavailable = true
 			continue
 		}
-		settled = settled && p.unsettled.IsZero()
+		settled = settled && p.unsettledSince.IsZero()
 		f.Differs = f.Differs || w.Names > 0
 		f.Edited = f.Edited || w.Edited > 0
-		f.Behind = f.Behind || w.Behind > 0 || w.Names > 0 && c.machine.open() && p.editions[c.machine.Edition()] == nil
+		f.Behind = f.Behind || w.Behind > 0 || w.Names > 0 && c.machine.inProgress() && p.editions[c.machine.Edition()] == nil
 		if w.Changed.After(f.Changed) {
 			f.Changed = w.Changed
 		}
@@ -228,35 +228,35 @@ func (c *Controller) compareParts(now time.Time, f *Facts) {
 	f.Complete = settled && len(parts) > 0
 }
 
-// findAway finds out which parts are away: of what waits in them, the origin has not confirmed what it has for awayAfter, while it has of
-// another part. So it refuses their node group, for instance, and editions are formed without them.
-func (c *Controller) findAway(parts []*Part, now time.Time) {
-	c.awayAt = time.Time{}
+// updateUnavailable marks a part as unavailable if the origin has not confirmed its state for unavailableAfter, but
+// has confirmed another part. For example, the origin rejects its node group. Editions are cut without these parts.
+func (c *Controller) updateUnavailable(parts []*Part, now time.Time) {
+	c.unavailableAt = time.Time{}
 	for _, p := range parts {
-		if p.away = false; !c.unsettled(p) {
-			p.unsettled = time.Time{}
+		if p.unavailable = false; !c.unsettled(p) {
+			p.unsettledSince = time.Time{}
 			continue
 		}
-		if p.unsettled.IsZero() {
-			p.unsettled = now
+		if p.unsettledSince.IsZero() {
+			p.unsettledSince = now
 		}
 		if c.machine.decided() && p.has(c.machine.Edition()) {
-			continue // what becomes of the edition depends on all that it has
+			continue // the outcome of the edition depends on all of its parts
 		}
-		if at := p.unsettled.Add(awayAfter); now.Before(at) {
-			c.awayAt = earlier(c.awayAt, at)
+		if at := p.unsettledSince.Add(unavailableAfter); now.Before(at) {
+			c.unavailableAt = earlier(c.unavailableAt, at)
 		} else {
-			p.away = slices.ContainsFunc(parts, (*Part).served)
+			p.unavailable = slices.ContainsFunc(parts, (*Part).connected)
 		}
 	}
 }
 
-// served reports whether the origin serves the part, and has confirmed what it has.
-func (p *Part) served() bool {
+// connected reports whether the origin serves the part and has confirmed its state.
+func (p *Part) connected() bool {
 	return p.view.Generation().Source(p.source).Connected && p.view.Settled(p.source)
 }
 
-// unsettled reports whether the next step of a rollout depends on what a part has, and the origin has not confirmed that.
+// unsettled reports whether the next step depends on the state of a part that the origin has not confirmed.
 func (c *Controller) unsettled(p *Part) bool {
 	depends := p.waiting.Load().Names > 0 || p.has(c.machine.Edition()) && c.machine.Phase() != Current
 	return depends && !p.view.Settled(p.source)

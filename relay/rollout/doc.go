@@ -9,10 +9,10 @@
 // # Where to read
 //
 // [Stages] is the grammar of TENDER_ROLLOUT and selects the cohort of a Node. [Machine] is the state machine of one
-// origin: from facts and the time, it decides what each cohort is served. [Signals] counts ACKs, NACKs and disconnects of
-// an edition. [Check] queries an external system. None of these starts a goroutine, and only Check does I/O. [Controller]
-// drives them for one origin: each [Part] pins and shows editions in a view, and an [Observer] follows each stream.
-// [Status] is the state for operators.
+// origin: from facts and the time, it decides what each cohort is served. [Signals] counts ACKs, NACKs and disconnects
+// of an edition. [Check] queries an external system. None of these starts a goroutine, and only Check does I/O.
+// [Controller] drives them for one origin: each [Part] pins and shows editions in a view, and an [Observer] follows
+// each stream. [Status] is the state for operators.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package rollout

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A driver drives a machine as a relay does: it has an origin's latest, pins editions, and keeps the time.
+// A driver runs a machine as a relay does. It holds latest, the pinned editions and the time.
 type driver struct {
 	*Machine
 	t   tester
@@ -14,12 +14,12 @@ type driver struct {
 
 	latest   content
 	changed  time.Time
-	changes  map[string][]time.Time // of each name whose content is not the last good
+	changes  map[string][]time.Time // times of changes, by name, whose content is not the last good
 	editions map[Edition]*pinned
-	served   []content // by cohort, the rest last, as it was after the last Advance
+	served   []content // content by cohort after the last Advance, the rest last
 
-	facts Facts       // but for what the contents say
-	large func() bool // whether the next edition removes much; nil is never
+	facts Facts       // facts that do not derive from content
+	large func() bool // whether the next edition removes many resources; nil is never
 	next  time.Time   // when Advance is due at the latest
 }
 
@@ -30,7 +30,7 @@ type tester interface {
 	Fatalf(string, ...any)
 }
 
-// content is the content of each name that waits; what does not exist is missing.
+// content maps pending names to content. Removed names are absent.
 type content map[string]string
 
 // A pinned is an edition.
@@ -50,7 +50,7 @@ func newDriver(t tester, cfg Config) *driver {
 	return d
 }
 
-// put has the origin change a name; empty content removes it.
+// put changes a name at the origin; empty content removes it.
 func (d *driver) put(name, text string) {
 	if d.latest[name] == text {
 		return
@@ -64,7 +64,7 @@ func (d *driver) put(name, text string) {
 	d.drive()
 }
 
-// changes returns the names that differ between two contents.
+// differs returns the names that differ between two contents.
 func (c content) differs(from content) (names []string) {
 	all := maps.Clone(c)
 	if all == nil {
@@ -79,10 +79,10 @@ func (c content) differs(from content) (names []string) {
 	return names
 }
 
-// look returns the facts of now.
+// look returns the current facts.
 func (d *driver) look() Facts {
 	f := d.facts
-	f.Differs = len(d.latest.differs(d.editions[d.good].content)) > 0
+	f.Differs = len(d.latest.differs(d.editions[d.lastGood].content)) > 0
 	f.Changed = d.changed
 	if e := d.editions[d.edition]; e != nil {
 		f.Behind = len(d.latest.differs(e.content)) > 0
@@ -91,7 +91,7 @@ func (d *driver) look() Facts {
 	return f
 }
 
-// drive advances the machine as far as it goes at this time.
+// drive advances the machine until no step is due.
 func (d *driver) drive() {
 	for range 20 {
 		cut, next := d.Advance(d.now, d.look())
@@ -114,17 +114,17 @@ func (d *driver) cut() {
 	if d.editions[number] != nil {
 		d.t.Fatalf("edition %d is cut twice", number)
 	}
-	d.editions[number] = &pinned{d.latest, d.editions[d.good].content, d.now}
+	d.editions[number] = &pinned{d.latest, d.editions[d.lastGood].content, d.now}
 	d.facts.Verdict, d.facts.Halt, d.facts.Evidence = Verdict{}, "", Evidence{}
 }
 
-// show records what each cohort is served, and which changes still wait.
+// show records the content that each cohort is served and the pending changes.
 func (d *driver) show() {
 	d.served = nil
 	for cohort := range len(d.cfg.Stages) + 1 {
 		d.served = append(d.served, d.editions[d.Serves(cohort)].content)
 	}
-	good := d.editions[d.good]
+	good := d.editions[d.lastGood]
 	for name, times := range d.changes {
 		d.changes[name] = slices.DeleteFunc(times, func(at time.Time) bool { return !at.After(good.cut) })
 		if d.latest[name] == good.content[name] {
@@ -133,7 +133,7 @@ func (d *driver) show() {
 	}
 }
 
-// waits returns for how long the oldest change has waited.
+// waits returns the age of the oldest pending change.
 func (d *driver) waits() (longest time.Duration) {
 	for _, times := range d.changes {
 		if len(times) > 0 {
@@ -143,7 +143,7 @@ func (d *driver) waits() (longest time.Duration) {
 	return longest
 }
 
-// pass has time pass, with what is due on the way.
+// pass advances the time and runs the steps that become due.
 func (d *driver) pass(wait time.Duration) {
 	until := d.now.Add(wait)
 	for !d.next.IsZero() && !d.next.After(until) {

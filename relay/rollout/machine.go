@@ -12,8 +12,8 @@ type Phase int
 // The phases.
 const (
 	Current   Phase = iota // latest is the last good
-	Gathering              // changes wait for the edition that they will be part of
-	Held                   // an edition was cut and is not served yet: see Machine.Waits
+	Gathering              // changes are collected for the next edition
+	Held                   // an edition was cut and no cohort is served it yet
 	Rolling                // an edition is served to cohorts
 	Halted                 // an edition was rejected
 )
@@ -22,55 +22,55 @@ func (p Phase) String() string {
 	return [...]string{"current", "gathering", "held", "rolling", "halted"}[p]
 }
 
-// How long changes are gathered: until none came for settled, but not for longer than settleMost.
+// Changes are gathered until none arrives for quietTime, and for at most maxGathering.
 const (
-	settled    = 2 * time.Second
-	settleMost = 30 * time.Second
+	quietTime    = 2 * time.Second
+	maxGathering = 30 * time.Second
 )
 
-// Config shapes a machine.
+// Config configures a machine.
 type Config struct {
 	Stages   Stages        // at least one
-	Refusals int           // clients that may refuse an edition
-	Hold     time.Duration // how long an edition that removes much is held; zero holds none
-	Checked  bool          // an external check is asked
+	Refusals int           // number of clients that may refuse an edition without a halt
+	Hold     time.Duration // hold time of an edition that removes many resources; zero disables the hold
+	Checked  bool          // an external check must permit each stage
 }
 
-// A Halt is why an edition was rejected, and when.
+// A Halt is the reason and the time of a rejection.
 type Halt struct {
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`
 }
 
-// An Edition is a number of a machine's editions, which rise. Zero is what was served before the first.
+// An Edition is the number of an edition of one machine. Numbers increase. Zero is the state before the first edition.
 type Edition uint64
 
-// A Machine is the state machine of one origin's rollouts. Its inputs are the time and [Facts]; it never sees the content
-// of editions. Its methods must be called from one goroutine.
+// A Machine is the state machine of one origin's rollouts. Its inputs are the time and [Facts]; it has no access
+// to the content of editions. Its methods must be called from one goroutine.
 //
 // The caller calls Advance whenever facts change or the time that Advance returned has come. If Advance asks for a cut,
 // the caller pins latest. Then it serves each cohort the edition of Serves.
 type Machine struct {
 	cfg Config
 
-	phase   Phase
-	stage   int      // of Rolling: cohorts 0 to stage are served the edition
-	last    Edition  // the number that was given last
-	edition Edition  // that is on its way, or was rejected
-	good    Edition  // what the rest is served
-	before  *Edition // what good replaced, for Undo; nil if there is nothing to undo
-	kept    *Edition // what cohort 0 is still served while a newer edition is awaited; nil for the last good
+	phase    Phase
+	stage    int      // of Rolling: cohorts 0 to stage are served the edition
+	last     Edition  // the newest number
+	edition  Edition  // the edition in progress, or the rejected or promoted one
+	lastGood Edition  // the edition that the rest is served
+	previous *Edition // the edition before lastGood, for Undo; nil without one
+	retained *Edition // superseded edition that cohort 0 keeps until the next one; nil without one
 
-	first   time.Time // when the oldest change came that waits
-	behind  time.Time // of these, the oldest that is not in the edition; zero if all are
-	entered time.Time // when the phase, or the stage, began
-	held    time.Time // since when editions remove much; zero if the newest does not
-	ripe    time.Time // since when only the check keeps the stage from ending; zero if more does
-	frozen  time.Time // since when the clocks stand; zero if they run
-	changed time.Time // when the edition's newest change came, or it was resumed
-	resumed time.Time // when Resume was called last
-	ended   time.Time // when Halted ended last; zero if it never did
-	edited  time.Time // of Halted: since when latest has other content than what was rejected; zero if it has not
+	waitingSince time.Time // time of the oldest pending change
+	behindSince  time.Time // time of the oldest pending change outside the edition; zero without one
+	entered      time.Time // start of the phase or stage
+	holdSince    time.Time // since when editions remove many resources; zero if the newest does not
+	checkSince   time.Time // since when only the check delays the next step; zero if other conditions do
+	frozenSince  time.Time // since when the clocks are stopped; zero if they run
+	changed      time.Time // time of the edition's newest change, or of its resumption
+	resumed      time.Time // time of the last Resume
+	haltEnded    time.Time // end of the last phase Halted; zero without one
+	editedSince  time.Time // in Halted: since when latest differs from the rejected edition; zero if it does not
 
 	outcomes Outcomes
 
@@ -79,43 +79,13 @@ type Machine struct {
 	halt       Halt // zero unless Halted
 }
 
-// Facts are what a machine decides by.
-type Facts struct {
-	Differs  bool      // some name that waits differs between latest and the last good
-	Edited   bool      // latest differs from the edition, or from the rejected one, in one of its names
-	Behind   bool      // latest differs from the edition in some name that waits
-	Changed  time.Time // when a name that waits changed last in latest
-	Complete bool      // the origin is connected, and its sets are confirmed
-	Away     bool      // changes of some node groups wait, which the facts above leave out
-	Frozen   bool      // an operator froze the origin
-
-	Evidence Evidence // of the cohorts that are served the edition
-	Halt     string   // what Signals found of an edition that is served; empty if nothing
-	Verdict  Verdict  // of the check about the edition; zero if it was not asked
-}
-
-// Evidence is what connected clients of the cohorts reached did with the edition.
-type Evidence struct {
-	Wanting  int // clients that subscribe to something that the edition changes
-	Known    int // clients that had accepted the last good; other clients cannot delay a stage
-	Answered int // of those that want it, those that accepted or refused all of it
-	Accepted int // of these
-}
-
-// A Verdict is an answer of the check.
-type Verdict struct {
-	Asked  time.Time // when; zero if it was not
-	Go     bool
-	Refuse string // why the edition must not go on; empty if it may
-}
-
 // NewMachine returns a machine of an origin whose latest is the last good.
 func NewMachine(cfg Config) *Machine { return &Machine{cfg: cfg} }
 
 // restoredEdition is the number of an edition that an earlier process rejected.
 const restoredEdition Edition = 1
 
-// Restore has a new machine begin halted, as an earlier process left it.
+// Restore starts a new machine in phase Halted, as an earlier process left it.
 func (m *Machine) Restore(h Halt) {
 	m.phase, m.halt, m.last, m.edition = Halted, h, restoredEdition, restoredEdition
 }
@@ -131,43 +101,43 @@ func (m *Machine) Stage() int {
 	return 0
 }
 
-// Edition returns the edition that is on its way, or was rejected or promoted last.
+// Edition returns the edition that is in progress, or that was rejected or promoted last.
 func (m *Machine) Edition() Edition { return m.edition }
 
-// Outcomes returns what became of editions.
+// Outcomes returns the numbers of editions by outcome.
 func (m *Machine) Outcomes() Outcomes { return m.outcomes }
 
-// Overdue reports whether the stage is over but for what clients answer.
+// Overdue reports whether the stage has lasted its time and waits for answers of clients.
 func (m *Machine) Overdue() bool { return m.overdue }
 
 // Entered returns when the phase, or the stage, began.
 func (m *Machine) Entered() time.Time { return m.entered }
 
-// Good returns the edition that the rest is served.
-func (m *Machine) Good() Edition { return m.good }
+// LastGood returns the edition that the rest is served.
+func (m *Machine) LastGood() Edition { return m.lastGood }
 
-// Before returns the edition that Undo would serve everybody, and whether there is one.
-func (m *Machine) Before() (e Edition, any bool) {
-	if m.before == nil {
+// Previous returns the edition that Undo would serve to all clients. It returns false without one.
+func (m *Machine) Previous() (e Edition, any bool) {
+	if m.previous == nil {
 		return 0, false
 	}
-	return *m.before, true
+	return *m.previous, true
 }
 
 // Next returns the number of the next edition.
 func (m *Machine) Next() Edition { return m.last + 1 }
 
-// Waiting returns since when the oldest change waits; zero if none does.
-func (m *Machine) Waiting() time.Time { return m.first }
+// Waiting returns the time of the oldest pending change; zero without one.
+func (m *Machine) Waiting() time.Time { return m.waitingSince }
 
-// Changed returns when the newest change of the edition came, or when the edition was resumed.
+// Changed returns the time of the newest change of the edition, or of its resumption.
 func (m *Machine) Changed() time.Time { return m.changed }
 
-// Unobserved reports whether a stage of the edition ended without a client that accepted it: none wants what it changes, or none whose
-// signals count.
+// Unobserved reports whether a stage of the edition ended without a client that accepted it. Either no client
+// subscribes to the changes, or no client whose signals count.
 func (m *Machine) Unobserved() bool { return m.unobserved }
 
-// Halt returns why and when the edition was rejected; zero unless it is.
+// Halt returns the reason and the time of the rejection; zero outside phase Halted.
 func (m *Machine) Halt() Halt { return m.halt }
 
 // Serves returns the edition that a cohort is served.
@@ -175,156 +145,156 @@ func (m *Machine) Serves(cohort int) Edition {
 	switch {
 	case m.phase == Rolling && cohort <= m.stage && cohort < len(m.cfg.Stages):
 		return m.edition
-	case m.kept != nil && cohort == 0:
-		return *m.kept
+	case m.retained != nil && cohort == 0:
+		return *m.retained
 	default:
-		return m.good
+		return m.lastGood
 	}
 }
 
-// Advance does what is due. It reports whether latest is to be cut now: the caller pins it as the next edition, and
-// calls Cut before anything else. Otherwise it returns when to call again at the latest; zero is not before facts change.
+// Advance runs the steps that are due. If cut is true, the caller pins latest as the next edition and calls Cut first.
+// Otherwise next is the latest time of the next call; zero waits for a change of the facts.
 func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
-	if m.freeze(now, f.Frozen) {
+	if m.updateFrozen(now, f.Frozen) {
 		return false, time.Time{}
 	}
-	m.note(now, f)
-	m.judge(now, f)
-	m.follow(now, f)
+	m.recordWaiting(now, f)
+	m.applyRejections(now, f)
+	m.applyOriginChanges(now, f)
 	switch m.phase {
 	case Gathering:
-		return m.gathered(now, f)
+		return m.advanceGathering(now, f)
 	case Held:
-		return false, m.hold(now, f)
+		return false, m.advanceHeld(now, f)
 	case Rolling:
-		return false, m.roll(now, f)
+		return false, m.advanceRolling(now, f)
 	case Halted:
-		if !m.edited.IsZero() {
-			next = m.edited.Add(settled)
+		if !m.editedSince.IsZero() {
+			next = m.editedSince.Add(quietTime)
 		}
 	}
 	return false, next
 }
 
-// judge rejects what clients or the check refused.
-func (m *Machine) judge(now time.Time, f Facts) {
+// applyRejections rejects an edition that clients or the check refused.
+func (m *Machine) applyRejections(now time.Time, f Facts) {
 	switch {
 	case m.phase == Rolling && f.Halt != "":
 		m.reject(now, f.Halt)
-	case m.open() && f.Verdict.Refuse != "":
+	case m.inProgress() && f.Verdict.Refuse != "":
 		m.reject(now, "the check refused it: "+f.Verdict.Refuse)
 	case f.Halt != "":
-		m.kept = nil
+		m.retained = nil
 	}
 }
 
-// follow takes what the origin changed.
-func (m *Machine) follow(now time.Time, f Facts) {
+// applyOriginChanges reacts to changes of latest.
+func (m *Machine) applyOriginChanges(now time.Time, f Facts) {
 	switch {
 	case m.phase != Current && !f.Differs && f.Complete:
 		m.revert(now, f)
 	case m.phase == Current && f.Differs:
-		m.gather(now)
+		m.startGathering(now)
 	case m.phase == Halted:
 		m.reconsider(now, f)
-	case m.open() && f.Edited && m.supersedable(now):
+	case m.inProgress() && f.Edited && m.supersedable(now):
 		m.supersede(now)
 	}
 }
 
-// reconsider ends Halted once the origin has had other content than the rejected edition for a while. A shorter
-// difference may be a repetition after a restart.
+// reconsider ends Halted once latest has differed from the rejected edition for quietTime. After a restart, an origin
+// may differ for a shorter time while it loads.
 func (m *Machine) reconsider(now time.Time, f Facts) {
 	switch {
 	case !f.Edited || !f.Complete:
-		m.edited = time.Time{}
-	case m.edited.IsZero():
-		m.edited = now
-	case !now.Before(m.edited.Add(settled)):
-		m.gather(m.edited)
+		m.editedSince = time.Time{}
+	case m.editedSince.IsZero():
+		m.editedSince = now
+	case !now.Before(m.editedSince.Add(quietTime)):
+		m.startGathering(m.editedSince)
 	}
 }
 
-// note remembers since when changes wait.
-func (m *Machine) note(now time.Time, f Facts) {
-	if f.Differs && m.first.IsZero() {
-		m.first = now
+// recordWaiting records the time of the oldest pending change.
+func (m *Machine) recordWaiting(now time.Time, f Facts) {
+	if f.Differs && m.waitingSince.IsZero() {
+		m.waitingSince = now
 	}
-	if m.open() && f.Behind && m.behind.IsZero() {
-		m.behind = now
+	if m.inProgress() && f.Behind && m.behindSince.IsZero() {
+		m.behindSince = now
 	}
 }
 
-// freeze stops the clocks, or has them go on, and reports whether they stand.
-func (m *Machine) freeze(now time.Time, frozen bool) bool {
+// updateFrozen stops or restarts the clocks. It returns whether they are stopped.
+func (m *Machine) updateFrozen(now time.Time, frozen bool) bool {
 	switch {
-	case frozen && m.frozen.IsZero():
-		m.frozen = now
-	case !frozen && !m.frozen.IsZero():
-		stood := now.Sub(m.frozen)
-		for _, at := range []*time.Time{&m.first, &m.behind, &m.entered, &m.held, &m.ripe, &m.edited, &m.ended} {
+	case frozen && m.frozenSince.IsZero():
+		m.frozenSince = now
+	case !frozen && !m.frozenSince.IsZero():
+		stopped := now.Sub(m.frozenSince)
+		for _, at := range []*time.Time{&m.waitingSince, &m.behindSince, &m.entered, &m.holdSince, &m.checkSince, &m.editedSince, &m.haltEnded} {
 			if !at.IsZero() {
-				*at = at.Add(min(stood, now.Sub(*at))) // less if a command came while they stood
+				*at = at.Add(min(stopped, now.Sub(*at))) // less if a command came while they were stopped
 			}
 		}
-		m.frozen = time.Time{}
+		m.frozenSince = time.Time{}
 	}
 	return frozen
 }
 
-// decided reports whether an edition is on its way, or was rejected.
-func (m *Machine) decided() bool { return m.open() || m.phase == Halted }
+// decided reports whether an edition is in progress or was rejected.
+func (m *Machine) decided() bool { return m.inProgress() || m.phase == Halted }
 
-// open reports whether an edition is on its way.
-func (m *Machine) open() bool { return m.phase == Held || m.phase == Rolling }
+// inProgress reports whether an edition is in progress.
+func (m *Machine) inProgress() bool { return m.phase == Held || m.phase == Rolling }
 
-// enter begins a phase, or a stage of Rolling.
+// enter starts a phase, or a stage of Rolling.
 func (m *Machine) enter(phase Phase, now time.Time) {
-	m.phase, m.entered, m.ripe, m.edited, m.overdue = phase, now, time.Time{}, time.Time{}, false
+	m.phase, m.entered, m.checkSince, m.editedSince, m.overdue = phase, now, time.Time{}, time.Time{}, false
 }
 
-// revert ends the rollout, because the origin took the changes back, or their node groups are disconnected.
+// revert ends the rollout, because the origin reverted the changes or their node groups are disconnected.
 func (m *Machine) revert(now time.Time, f Facts) {
-	if !f.Away {
+	if !f.Unavailable {
 		m.outcomes.Reverted++
 	}
 	m.enter(Current, now)
-	m.first, m.held, m.kept, m.halt = time.Time{}, time.Time{}, nil, Halt{}
+	m.waitingSince, m.holdSince, m.retained, m.halt = time.Time{}, time.Time{}, nil, Halt{}
 }
 
-func (m *Machine) gather(now time.Time) {
+func (m *Machine) startGathering(now time.Time) {
 	if m.phase == Halted {
-		m.ended = now
+		m.haltEnded = now
 	}
 	m.enter(Gathering, now)
 	m.halt = Halt{}
 }
 
-// supersede collects changes for an edition that replaces the current one. Content that the origin took back must not
-// spread, but clients that have it keep it: two changes in a row would be worse.
+// supersede gathers changes for an edition that replaces the current one. No further cohort receives the superseded
+// edition. Cohort 0 keeps it until the next edition, to avoid two changes in a row.
 func (m *Machine) supersede(now time.Time) {
 	m.outcomes.Superseded++
 	if m.phase == Rolling {
 		superseded := m.edition
-		m.kept = &superseded
+		m.retained = &superseded
 	}
-	m.gather(now)
+	m.startGathering(now)
 }
 
-// supersedable reports whether a newer edition may take the place of the one on its way. Changes that came without end
-// would keep the oldest one waiting for ever; an operator, however, is not asked to approve what was taken back. While the
-// rollout was halted, nothing was superseded: that time does not count.
+// supersedable reports whether a newer edition may replace the one in progress. The time limit prevents that endless
+// changes delay the oldest one for ever. It does not apply to held editions and to stages that an operator approves.
+// Time in phase Halted does not count.
 func (m *Machine) supersedable(now time.Time) bool {
-	since := m.first
-	if m.ended.After(since) {
-		since = m.ended
+	since := m.waitingSince
+	if m.haltEnded.After(since) {
+		since = m.haltEnded
 	}
 	return m.phase == Held || m.cfg.Stages[m.stage].Approve || now.Sub(since) < 2*m.cfg.Stages.Lasts()
 }
 
-func (m *Machine) gathered(now time.Time, f Facts) (cut bool, next time.Time) {
-	due := m.entered.Add(settleMost)
-	if quiet := f.Changed.Add(settled); quiet.Before(due) {
+func (m *Machine) advanceGathering(now time.Time, f Facts) (cut bool, next time.Time) {
+	due := m.entered.Add(maxGathering)
+	if quiet := f.Changed.Add(quietTime); quiet.Before(due) {
 		due = quiet
 	}
 	if now.Before(due) {
@@ -333,58 +303,59 @@ func (m *Machine) gathered(now time.Time, f Facts) (cut bool, next time.Time) {
 	return f.Complete, time.Time{}
 }
 
-// Cut makes the pinned generation the next edition. large reports whether it removes many resources; changed is the time
+// Cut makes the pinned generation the next edition. large reports that it removes many resources. changed is the time
 // of its newest change. The caller then calls Advance.
 func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
 	m.last++
-	m.edition, m.changed, m.behind, m.unobserved = m.last, changed, time.Time{}, false
+	m.edition, m.changed, m.behindSince, m.unobserved = m.last, changed, time.Time{}, false
 	if m.resumed.After(changed) {
 		m.changed = m.resumed
 	}
 	switch {
 	case !large || m.cfg.Hold == 0:
-		m.held = time.Time{}
-	case m.held.IsZero():
-		m.held = now
+		m.holdSince = time.Time{}
+	case m.holdSince.IsZero():
+		m.holdSince = now
 	}
 	m.enter(Held, now)
 	return m.edition
 }
 
-// hold ends Held if neither removals nor the check keep the edition back.
-func (m *Machine) hold(now time.Time, f Facts) (next time.Time) {
-	if until := m.held.Add(m.cfg.Hold); !m.held.IsZero() && now.Before(until) {
+// advanceHeld ends Held after the hold time, once the check permits the edition.
+func (m *Machine) advanceHeld(now time.Time, f Facts) (next time.Time) {
+	if until := m.holdSince.Add(m.cfg.Hold); !m.holdSince.IsZero() && now.Before(until) {
 		return until
 	}
-	if !m.checked(now, f) {
+	if !m.checkPassed(now, f) {
 		return time.Time{}
 	}
-	m.begin(now)
-	return m.roll(now, f)
+	m.startRolling(now)
+	return m.advanceRolling(now, f)
 }
 
-// begin serves the edition to the first cohort.
-func (m *Machine) begin(now time.Time) {
+// startRolling serves the edition to the first cohort.
+func (m *Machine) startRolling(now time.Time) {
 	m.enter(Rolling, now)
-	m.stage, m.kept, m.held = 0, nil, time.Time{}
+	m.stage, m.retained, m.holdSince = 0, nil, time.Time{}
 }
 
-// checked reports whether the check allowed what nothing else prevents.
-func (m *Machine) checked(now time.Time, f Facts) bool {
+// checkPassed reports whether the check permits the next step. The caller has verified all other conditions.
+func (m *Machine) checkPassed(now time.Time, f Facts) bool {
 	if !m.cfg.Checked {
 		return true
 	}
-	if m.ripe.IsZero() {
-		m.ripe = now
+	if m.checkSince.IsZero() {
+		m.checkSince = now
 	}
-	return f.Verdict.Go && !f.Verdict.Asked.Before(m.ripe)
+	return f.Verdict.Go && !f.Verdict.Asked.Before(m.checkSince)
 }
 
-// Ripe returns since when only the check keeps the edition from going on, and so is to be asked; zero if more does.
-func (m *Machine) Ripe() time.Time { return m.ripe }
+// CheckSince returns the time since which the check is the only missing condition; zero if other conditions are
+// missing.
+func (m *Machine) CheckSince() time.Time { return m.checkSince }
 
-// roll ends the stage if that is due.
-func (m *Machine) roll(now time.Time, f Facts) (next time.Time) {
+// advanceRolling ends the stage if its conditions are met.
+func (m *Machine) advanceRolling(now time.Time, f Facts) (next time.Time) {
 	stage := m.cfg.Stages[m.stage]
 	if stage.Approve {
 		return time.Time{}
@@ -393,56 +364,50 @@ func (m *Machine) roll(now time.Time, f Facts) (next time.Time) {
 	if now.Before(over) {
 		return over
 	}
-	if !f.Evidence.enough() {
+	if !f.Evidence.sufficient() {
 		if now.Before(most) {
-			m.ripe, m.overdue = time.Time{}, true
+			m.checkSince, m.overdue = time.Time{}, true
 			return most
 		}
 		if f.Evidence.Accepted == 0 && f.Evidence.Known > 0 { // a forged Node halts nothing
-			m.reject(now, fmt.Sprintf("none of %s accepted it in %v", counted(f.Evidence.Known, "client"), 2*stage.Lasts))
+			m.reject(now, fmt.Sprintf("none of %s accepted it in %v", plural(f.Evidence.Known, "client"), 2*stage.Lasts))
 			return time.Time{}
 		}
 	}
-	if !m.checked(now, f) {
+	if !m.checkPassed(now, f) {
 		return time.Time{}
 	}
 	m.unobserved = m.unobserved || f.Evidence.Accepted == 0
-	m.advance(now, f)
-	return now // the next stage has a time of its own
+	m.nextStage(now, f)
+	return now // evaluate the next stage at once
 }
 
-// enough reports whether the stage may end: a client accepted the edition, and nine of ten answered, of those that want
-// what it changes.
-func (e Evidence) enough() bool {
-	return e.Wanting == 0 || e.Accepted > 0 && 10*e.Answered >= 9*e.Wanting
-}
-
-// advance serves the edition to the next cohort, or to the rest.
-func (m *Machine) advance(now time.Time, f Facts) {
+// nextStage serves the edition to the next cohort, or to the rest.
+func (m *Machine) nextStage(now time.Time, f Facts) {
 	if m.stage+1 < len(m.cfg.Stages) {
 		m.stage++
 		m.enter(Rolling, now)
 		return
 	}
-	m.promoted(now, f.Behind)
+	m.finishPromotion(now, f.Behind)
 }
 
-// promoted has the edition be the last good. Changes that came meanwhile form the next edition.
-func (m *Machine) promoted(now time.Time, behind bool) {
-	was := m.good
-	m.before, m.good, m.kept, m.halt, m.held = &was, m.edition, nil, Halt{}, time.Time{}
-	m.first = time.Time{}
+// finishPromotion makes the edition the last good. Changes since the cut form the next edition.
+func (m *Machine) finishPromotion(now time.Time, behind bool) {
+	was := m.lastGood
+	m.previous, m.lastGood, m.retained, m.halt, m.holdSince = &was, m.edition, nil, Halt{}, time.Time{}
+	m.waitingSince = time.Time{}
 	m.outcomes.Promoted++
 	m.enter(Current, now)
 	if behind {
-		m.first = cmp.Or(m.behind, now)
-		m.gather(now)
+		m.waitingSince = cmp.Or(m.behindSince, now)
+		m.startGathering(now)
 	}
 }
 
-// reject serves everybody the last good, until the origin changes what was rejected.
+// reject serves all clients the last good until the origin changes the rejected resources.
 func (m *Machine) reject(now time.Time, reason string) {
 	m.enter(Halted, now)
 	m.outcomes.Halted++
-	m.kept, m.held, m.halt = nil, time.Time{}, Halt{reason, now}
+	m.retained, m.holdSince, m.halt = nil, time.Time{}, Halt{reason, now}
 }

@@ -32,7 +32,7 @@ func TestRolloutGoesFromStageToStage(t *testing.T) {
 	d.expect(Gathering, "a", "1", "1", "1")
 	d.pass(time.Second)
 	d.put("b", "2")
-	d.pass(settled - 1)
+	d.pass(quietTime - 1)
 	d.expect(Gathering, "b", "1", "1", "1")
 	d.pass(1)
 	d.expect(Rolling, "a", "2", "1", "1")
@@ -42,7 +42,7 @@ func TestRolloutGoesFromStageToStage(t *testing.T) {
 	d.pass(10 * time.Minute)
 	d.expect(Current, "a", "2", "2", "2")
 	if !d.Unobserved() {
-		t.Error("nobody wanted the edition, and it is not reported as unobserved")
+		t.Error("no client subscribes to the changes, but the edition is not reported as unobserved")
 	}
 }
 
@@ -85,7 +85,7 @@ func TestSupersededEditionsDoNotSpread(t *testing.T) {
 	d.pass(12 * time.Minute)
 	d.put("a", "3")
 	d.expect(Gathering, "a", "2", "1", "1") // cohort 1 keeps it
-	d.pass(settled)
+	d.pass(quietTime)
 	d.expect(Rolling, "a", "3", "1", "1")
 	d.put("b", "2") // another name
 	d.expect(Rolling, "b", "1", "1", "1")
@@ -109,7 +109,7 @@ func TestARefusedEditionIsWithdrawnEverywhere(t *testing.T) {
 	d.expect(Halted, "b", "1", "1", "1")
 	d.facts.Halt = ""
 	d.put("a", "3") // the fix
-	d.pass(settled)
+	d.pass(quietTime)
 	d.expect(Rolling, "a", "3", "1", "1")
 	d.expect(Rolling, "b", "2", "1", "1")
 }
@@ -117,7 +117,7 @@ func TestARefusedEditionIsWithdrawnEverywhere(t *testing.T) {
 func TestASupersededEditionThatIsRefusedIsWithdrawn(t *testing.T) {
 	d := three(t, Config{})
 	d.put("a", "2")
-	d.pass(settled)
+	d.pass(quietTime)
 	d.put("a", "3")
 	d.expect(Gathering, "a", "2", "1", "1")
 	d.facts.Halt = "a canary refused it"
@@ -128,11 +128,11 @@ func TestASupersededEditionThatIsRefusedIsWithdrawn(t *testing.T) {
 func TestASupersededEditionIsWithdrawnIfTheCheckRefusesTheNext(t *testing.T) {
 	d := three(t, Config{Checked: true})
 	d.put("a", "2")
-	d.pass(settled)
+	d.pass(quietTime)
 	d.facts.Verdict = Verdict{Asked: d.now, Go: true}
 	d.drive()
 	d.put("a", "3")
-	d.pass(settled)
+	d.pass(quietTime)
 	d.expect(Held, "a", "2", "1", "1")
 	d.facts.Verdict = Verdict{Asked: d.now, Refuse: "no"}
 	d.drive()
@@ -179,7 +179,7 @@ func TestEvidenceIsAwaitedForAsLongAgain(t *testing.T) {
 	} {
 		d := three(t, Config{})
 		d.put("a", "2")
-		d.pass(settled)
+		d.pass(quietTime)
 		d.facts.Evidence = c.Evidence
 		d.drive()
 		if c.after == 0 {
@@ -203,14 +203,14 @@ func TestLargeRemovalsAreHeld(t *testing.T) {
 	d := three(t, Config{Hold: 15 * time.Minute})
 	d.large = func() bool { return d.latest["b"] == "" }
 	d.put("b", "")
-	d.pass(settled)
+	d.pass(quietTime)
 	d.expect(Held, "b", "1", "1", "1")
 	d.pass(10 * time.Minute)
 	d.put("b", "1")
 	d.expect(Current, "b", "1", "1", "1") // it was a mistake
 	d.put("b", "")
 	d.put("a", "2")
-	d.pass(settled)
+	d.pass(quietTime)
 	d.pass(10 * time.Minute)
 	d.put("a", "3") // which is no reason to hold it for longer
 	d.pass(5 * time.Minute)
@@ -255,10 +255,10 @@ func TestCommandsOfOperators(t *testing.T) {
 	}
 	d.put("a", "2")
 	d.pass(24 * time.Hour)
-	d.expect(Rolling, "a", "2", "1", "1") // nobody approved it
+	d.expect(Rolling, "a", "2", "1", "1") // not approved
 	d.put("a", "3")
-	d.pass(settled)
-	d.expect(Rolling, "a", "3", "1", "1") // and nobody is asked to approve what was taken back
+	d.pass(quietTime)
+	d.expect(Rolling, "a", "3", "1", "1") // the reverted edition needs no approval
 	d.do(d.Promote(d.now, d.look()))
 	d.expect(Rolling, "a", "3", "3", "1")
 	d.do(d.Abort(d.now, "alice: not now"))
@@ -300,7 +300,7 @@ func TestARestartedMachineStaysHalted(t *testing.T) {
 	d.pass(time.Hour)
 	d.expect(Halted, "a", "", "")
 	d.put("a", "3")
-	d.pass(settled)
+	d.pass(quietTime)
 	d.expect(Rolling, "a", "3", "")
 }
 
@@ -308,7 +308,7 @@ func TestARestartedMachineStaysHalted(t *testing.T) {
 func TestI9_ChangesWaitForABoundedTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := newDriver(t, Config{Stages: drawStages(t)})
-		bound := 3*d.cfg.Stages.Lasts() + settleMost
+		bound := 3*d.cfg.Stages.Lasts() + maxGathering
 		for i := range rapid.IntRange(1, 200).Draw(t, "changes") {
 			d.put(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), fmt.Sprint(i))
 			d.pass(time.Duration(rapid.IntRange(1, 90).Draw(t, "seconds")) * time.Second)
@@ -341,14 +341,14 @@ func TestI1_TheRestIsServedWhatPassedAllStages(t *testing.T) {
 			Stages: drawStages(t), Checked: rapid.Bool().Draw(t, "checked"),
 			Hold: time.Duration(rapid.IntRange(0, 5).Draw(t, "hold")) * time.Minute,
 		})
-		d.large = func() bool { return len(d.latest) < len(d.editions[d.good].content) }
+		d.large = func() bool { return len(d.latest) < len(d.editions[d.lastGood].content) }
 		h := &history{driver: d, shown: make(map[Edition][]time.Duration), allowed: make(map[Edition]int), forced: make(map[Edition]bool)}
 		for i := range rapid.IntRange(1, 80).Draw(t, "steps") {
 			h.step(t, i)
 		}
 		h.facts = Facts{Complete: true}
 		h.drive()
-		for range 10 { // all is well again, and nobody objects
+		for range 10 { // no signal rejects the edition any more
 			h.facts.Verdict = Verdict{Asked: h.now, Go: true}
 			h.pass(24 * time.Hour)
 			h.facts.Verdict = Verdict{Asked: h.now, Go: true}
@@ -362,7 +362,7 @@ func TestI1_TheRestIsServedWhatPassedAllStages(t *testing.T) {
 
 // step does one thing, or lets a second or more pass.
 func (h *history) step(t *rapid.T, i int) {
-	good, phase, served, edition := h.good, h.phase, h.served, h.editions[h.edition]
+	good, phase, served, edition := h.lastGood, h.phase, h.served, h.editions[h.edition]
 	command := false
 	switch what := rapid.IntRange(0, 12).Draw(t, "what"); what {
 	case 0, 1, 2, 3, 4:
@@ -400,7 +400,7 @@ func (h *history) step(t *rapid.T, i int) {
 	if h.facts.Frozen && !command && !slices.EqualFunc(served, h.served, func(a, b content) bool { return len(a.differs(b)) == 0 }) { // I13
 		t.Fatalf("frozen, clients are served %v after %v", h.served, served)
 	}
-	if h.good != good && !command {
+	if h.lastGood != good && !command {
 		h.promotedRightly(t)
 	}
 }
@@ -423,16 +423,16 @@ func (h *history) wait(d time.Duration) {
 
 // promotedRightly fails unless the last good was served to each stage for its time, and allowed by the check each time.
 func (h *history) promotedRightly(t *rapid.T) {
-	if h.forced[h.good] {
+	if h.forced[h.lastGood] {
 		return
 	}
 	for i, stage := range h.cfg.Stages {
-		if shown := h.shown[h.good]; shown == nil || shown[i] < stage.Lasts-2*time.Second {
-			t.Fatalf("edition %d is the last good, and was served to stages for %v (%v)", h.good, shown, h.cfg.Stages)
+		if shown := h.shown[h.lastGood]; shown == nil || shown[i] < stage.Lasts-2*time.Second {
+			t.Fatalf("edition %d is the last good, and was served to stages for %v (%v)", h.lastGood, shown, h.cfg.Stages)
 		}
 	}
-	if h.cfg.Checked && h.allowed[h.good] < 1 { // I12
-		t.Fatalf("edition %d is the last good, and the check did not allow it", h.good)
+	if h.cfg.Checked && h.allowed[h.lastGood] < 1 { // I12
+		t.Fatalf("edition %d is the last good, and the check did not allow it", h.lastGood)
 	}
 }
 
@@ -457,8 +457,8 @@ func (h *history) command(t *rapid.T) {
 	h.drive()
 }
 
-// TestAFixIsSupersededAfterALongHalt: the bound on how long changes may supersede each other does not count the time in which
-// nothing was on its way.
+// TestAFixIsSupersededAfterALongHalt: the bound on how long changes may supersede each other does not count the time in
+// which no edition was in progress.
 func TestAFixIsSupersededAfterALongHalt(t *testing.T) {
 	for what, leave := range map[string]func(d *driver){
 		"by a change": func(d *driver) { d.put("a", "3") },
@@ -466,15 +466,15 @@ func TestAFixIsSupersededAfterALongHalt(t *testing.T) {
 	} {
 		d := three(t, Config{})
 		d.put("a", "2")
-		d.pass(settled)
+		d.pass(quietTime)
 		d.do(d.Abort(d.now, "alice"))
 		d.pass(24 * time.Hour)
 		leave(d)
-		d.pass(2 * settled)
+		d.pass(2 * quietTime)
 		d.expect(Rolling, "b", "1", "1", "1")
 		d.put("a", "4")
 		if d.phase != Gathering {
-			t.Errorf("halted for a day, which ended %s: the phase is %v after the origin took back what was on its way, want gathering", what, d.phase)
+			t.Errorf("halted for a day, which ended %s: the phase is %v after the origin reverted the edition in progress, want gathering", what, d.phase)
 		}
 	}
 }
@@ -483,7 +483,7 @@ func TestAFixIsSupersededAfterALongHalt(t *testing.T) {
 func TestCommandsWhileFrozenDoNotExtendStages(t *testing.T) {
 	d := three(t, Config{})
 	d.put("a", "2")
-	d.pass(settled)
+	d.pass(quietTime)
 	d.facts.Frozen = true
 	d.drive()
 	d.pass(time.Hour)

@@ -8,19 +8,19 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// An Observer is one stream of a client, as the controllers of a relay see it. Nil observes nothing.
+// An Observer reports the events of one client stream to the controllers. A nil Observer reports nothing.
 type Observer struct {
-	client      Client
-	group       string
-	controllers []*Controller
-	left        bool
+	client       Client
+	group        string
+	controllers  []*Controller
+	disconnected bool
 }
 
-// Observe returns the observer of a stream that begins, of a client of a node group. The caller calls Ended when it ends.
+// Observe returns the observer of a new client stream of a node group. The caller calls Ended when the stream ends.
 func Observe(client Client, group string, controllers []*Controller) *Observer {
 	o := &Observer{client: client, group: group, controllers: controllers}
 	for _, c := range controllers {
-		c.began(client)
+		c.streamStarted(client)
 	}
 	return o
 }
@@ -28,21 +28,21 @@ func Observe(client Client, group string, controllers []*Controller) *Observer {
 // Ended records that the stream has ended.
 func (o *Observer) Ended() {
 	for _, c := range o.controllers {
-		c.endedStream(o)
+		c.streamEnded(o)
 	}
 }
 
 // Left implements [downstream.Observer]. Ended follows.
-func (o *Observer) Left() { o.left = true }
+func (o *Observer) Left() { o.disconnected = true }
 
 // Refused implements [downstream.Observer].
 func (o *Observer) Refused(typeURL string, r *downstream.Refusal) {
 	for _, c := range o.controllers {
-		c.refusedBy(o, typeURL, r)
+		c.recordRefusal(o, typeURL, r)
 	}
 }
 
-func (c *Controller) began(client Client) {
+func (c *Controller) streamStarted(client Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.streams[client]++; c.streams[client] > 1 {
@@ -50,11 +50,11 @@ func (c *Controller) began(client Client) {
 	}
 	c.clients[client.Cohort]++
 	if c.signals != nil {
-		c.signals.Returned(client)
+		c.signals.Reconnected(client)
 	}
 }
 
-func (c *Controller) endedStream(o *Observer) {
+func (c *Controller) streamEnded(o *Observer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.streams[o.client]--; c.streams[o.client] > 0 {
@@ -62,14 +62,14 @@ func (c *Controller) endedStream(o *Observer) {
 	}
 	delete(c.streams, o.client)
 	c.clients[o.client.Cohort]--
-	if o.left && c.signals != nil {
-		c.signals.Left(o.client)
+	if o.disconnected && c.signals != nil {
+		c.signals.Disconnected(o.client)
 		c.Poke()
 	}
 }
 
-// refusedBy counts a NACK if it is one of what the client was served of the edition.
-func (c *Controller) refusedBy(o *Observer, typeURL string, r *downstream.Refusal) {
+// recordRefusal counts a NACK if it refers to resources of the edition.
+func (c *Controller) recordRefusal(o *Observer, typeURL string, r *downstream.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.signals == nil || o.client.Cohort >= c.reached {
@@ -98,57 +98,57 @@ func (c *Controller) countRefusal(r Refusal) {
 	c.Poke()
 }
 
-// A standing is the answer of a client to the edition that it is served.
-type standing struct {
+// A clientAnswer is the answer of a client to the edition that it is served.
+type clientAnswer struct {
 	Client
 	accepted bool
 	refused  []string // types
 }
 
-func (c *Controller) standings() (all []standing) {
+func (c *Controller) clientAnswers() (all []clientAnswer) {
 	for o := range c.cfg.Observed() {
 		if of, ok := o.Observer.(*Observer); ok {
 			accepted, refused := o.Stands(c.cfg.Waits)
-			all = append(all, standing{of.client, accepted, refused})
+			all = append(all, clientAnswer{of.client, accepted, refused})
 		}
 	}
 	return all
 }
 
-// countAnew begins to count signals of a new edition. Clients that are served the edition before, which it takes the place of, and were
-// known stay known: what they hold of it is no last good.
-func (c *Controller) countAnew() {
-	all, signals := c.standings(), NewSignals(c.cfg.Config)
-	c.mu.Lock() // after that of streams
+// resetSignals starts counting the signals of a new edition. Clients of a superseded edition stay registered if they
+// were, because the superseded edition is not the last good.
+func (c *Controller) resetSignals() {
+	all, signals := c.clientAnswers(), NewSignals(c.cfg.Config)
+	c.mu.Lock() // after the locks of streams
 	defer c.mu.Unlock()
 	for _, is := range all {
-		if is.Cohort < c.reached && c.signals.knows(is.Client) != nil {
-			signals.Know(is.Client, is.refused...)
+		if is.Cohort < c.reached && c.signals.lookup(is.Client) != nil {
+			signals.AddClient(is.Client, is.refused...)
 		}
 	}
 	c.signals, c.refused = signals, nil
 }
 
-// know registers clients that are not served the edition yet and have accepted what they are served. It is called before
-// the edition is served to another cohort, so that clients that were answering or away at the cut are known by then.
-func (c *Controller) know() {
-	all := c.standings()
-	c.mu.Lock() // after that of streams
+// addAcceptedClients registers clients that have accepted the last good and are not served the edition yet. It is
+// called before a cohort is served the edition, to include clients that were offline or had not answered at the cut.
+func (c *Controller) addAcceptedClients() {
+	all := c.clientAnswers()
+	c.mu.Lock() // after the locks of streams
 	defer c.mu.Unlock()
 	for _, is := range all {
 		if is.Cohort >= c.reached && is.accepted {
-			c.signals.Know(is.Client, is.refused...)
+			c.signals.AddClient(is.Client, is.refused...)
 		}
 	}
 }
 
-// An observation is what clients did with the edition.
+// An observation is a count of the answers of clients to the edition.
 type observation struct {
 	observed time.Time // when
 	stage    int       // then
 	evidence Evidence
 	cohorts  []Cohort
-	canaries []string // ids of Nodes that are served it
+	canaries []string // ids of the Nodes that are served the edition
 }
 
 func (c *Controller) newCohorts() (all []Cohort) {
@@ -158,7 +158,7 @@ func (c *Controller) newCohorts() (all []Cohort) {
 	return append(all, Cohort{Name: "the rest"})
 }
 
-// observe looks up what clients did with the edition, which some are served.
+// observe counts the answers of clients to the edition.
 func (c *Controller) observe(now time.Time) {
 	stage := c.machine.Stage()
 	c.observation = observation{observed: now, stage: stage, cohorts: c.newCohorts()}
@@ -180,7 +180,7 @@ func (c *Controller) observe(now time.Time) {
 	c.count(nodes)
 }
 
-// count counts what clients did with the edition.
+// count adds the states of clients to the observation.
 func (c *Controller) count(nodes map[Client]downstream.ResourceState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,17 +190,17 @@ func (c *Controller) count(nodes map[Client]downstream.ResourceState) {
 	slices.Sort(c.canaries)
 	c.canaries = slices.Compact(c.canaries)
 	if c.signals != nil {
-		c.signals.countLeft(c.cohorts)
+		c.signals.countDisconnected(c.cohorts)
 	}
 }
 
-// cohortOf is a cohort of a node group.
+// A cohortOf is a cohort of a node group.
 type cohortOf struct {
 	group  string
 	cohort int
 }
 
-// shownChanges returns what the edition has changed for the cohorts of the first stages.
+// shownChanges returns the changes of the edition for each cohort of the first stages.
 func (c *Controller) shownChanges(stages int) map[cohortOf][]downstream.Change {
 	all := make(map[cohortOf][]downstream.Change)
 	c.mu.Lock()
@@ -214,7 +214,7 @@ func (c *Controller) shownChanges(stages int) map[cohortOf][]downstream.Change {
 	return all
 }
 
-// add counts what a client did with the edition.
+// add counts the answer of one client.
 func (c *Controller) add(client Client, state downstream.ResourceState) {
 	of := &c.cohorts[client.Cohort]
 	of.Wanting++
@@ -236,7 +236,7 @@ func (c *Controller) add(client Client, state downstream.ResourceState) {
 	}
 }
 
-// countClients records in cohorts how many clients of each are connected.
+// countClients sets the number of connected clients in cohorts.
 func (c *Controller) countClients(cohorts []Cohort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,55 +13,55 @@ var (
 	ErrNothingToUndo = errors.New("there is no promotion to undo")
 )
 
-// Promote serves the edition to the next cohort, or to the rest, whatever is missing. Errors: ErrNothingOpen.
+// Promote serves the edition to the next cohort or to the rest, without evidence. Errors: ErrNothingOpen.
 func (m *Machine) Promote(now time.Time, f Facts) error {
 	switch m.phase {
 	case Held:
-		m.begin(now)
+		m.startRolling(now)
 	case Rolling:
-		m.advance(now, f)
+		m.nextStage(now, f)
 	default:
 		return fmt.Errorf("%w: the state is %v", ErrNothingOpen, m.phase)
 	}
 	return nil
 }
 
-// PromoteAll serves everybody an edition that was just cut (Cut), in whatever phase.
-func (m *Machine) PromoteAll(now time.Time) { m.promoted(now, false) }
+// PromoteAll serves all clients the edition that was just cut, in any phase.
+func (m *Machine) PromoteAll(now time.Time) { m.finishPromotion(now, false) }
 
-// Abort rejects the edition. If changes are still gathered, the caller cuts first. Errors: ErrNothingOpen.
+// Abort rejects the edition. In phase Gathering, the caller calls Cut first. Errors: ErrNothingOpen.
 func (m *Machine) Abort(now time.Time, reason string) error {
-	if !m.open() {
+	if !m.inProgress() {
 		return fmt.Errorf("%w: the state is %v", ErrNothingOpen, m.phase)
 	}
 	m.reject(now, reason)
 	return nil
 }
 
-// Resume begins a rollout of latest again, with what was rejected. Errors: ErrNotHalted.
+// Resume starts a rollout of latest, including the rejected changes. Errors: ErrNotHalted.
 func (m *Machine) Resume(now time.Time) error {
 	if m.phase != Halted {
 		return fmt.Errorf("%w: the state is %v", ErrNotHalted, m.phase)
 	}
 	m.resumed = now
-	m.gather(now)
+	m.startGathering(now)
 	return nil
 }
 
-// RollBack numbers what the rest is served anew, as an edition that was promoted after another one, which Undo returns to.
+// RollBack assigns new numbers: from is the edition that the rest is served, to is the edition that Undo returns to.
 func (m *Machine) RollBack() (to, from Edition) {
 	to, from = m.last+1, m.last+2
-	m.last, m.before, m.good = from, &to, from
+	m.last, m.previous, m.lastGood = from, &to, from
 	return to, from
 }
 
-// Undo serves everybody what they were served before the newest promotion, and rejects what was promoted. Errors:
+// Undo serves all clients the edition before the newest promotion and rejects the promoted edition. Errors:
 // ErrNothingToUndo.
 func (m *Machine) Undo(now time.Time, reason string) error {
-	if m.before == nil {
+	if m.previous == nil {
 		return ErrNothingToUndo
 	}
-	m.edition, m.good, m.before = m.good, *m.before, nil
+	m.edition, m.lastGood, m.previous = m.lastGood, *m.previous, nil
 	m.outcomes.Undone++
 	m.reject(now, reason)
 	return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A Part is what one writer keeps of an origin's state: that of a node group, or what the group shares with others. An
-// edition is one cut of all parts.
+// A Part is the state of an origin that one writer keeps: the resources of a node group, or those that the group shares
+// with others. An edition is one cut of all parts.
 type Part struct {
 	c       *Controller
 	Key     PartKey
@@ -29,20 +29,20 @@ type Part struct {
 	waiting atomic.Pointer[cache.Waiting]
 
 	// Owned by Run once the part has joined.
-	editions  map[Edition]*cache.Edition // that may be shown again, or are compared with latest
-	compared  Edition                    // that latest is compared with
-	unsettled time.Time                  // since when something waits for the origin to confirm what it has; zero if it does not
-	away      bool                       // it has for awayAfter
-	distrusts bool                       // its views distrust versions reported by clients
+	editions       map[Edition]*cache.Edition // editions that may be shown again or are compared with latest
+	compared       Edition                    // the edition that latest is compared with
+	unsettledSince time.Time                  // start of the wait for the origin to confirm its state; zero without a wait
+	unavailable    bool                       // it has waited for unavailableAfter
+	distrusts      bool                       // its views distrust versions reported by clients
 
-	// By cohort, what showing the edition has changed for its clients. Guarded by Controller.mu.
+	// changes of the edition for the clients of each cohort. Guarded by Controller.mu.
 	changes [MaxStages + 1][]downstream.Change
 }
 
-// A PartKey names a part over restarts.
+// A PartKey identifies a part across restarts.
 type PartKey struct {
 	Group  string // the key of the node group
-	Shared bool   // what the group shares with others
+	Shared bool   // the part that the group shares with others
 }
 
 // NewPart returns a part that has not joined yet.
@@ -55,13 +55,13 @@ func (c *Controller) NewPart(key PartKey) *Part {
 	return p
 }
 
-// SetWaiting records the state of latest. It does not block: it is the [cache.Config.Waiting] of the part's source.
+// SetWaiting records the state of latest. It does not block. Its user is [cache.Config.Waiting] of the part's source.
 func (p *Part) SetWaiting(now cache.Waiting) {
 	p.waiting.Store(&now)
 	p.c.Poke()
 }
 
-// Join has the part take part in rollouts. Its view is that of the rest, and the loop of the control writes the source.
+// Join adds the part to rollouts. view is the view of the rest. The loop of control writes the source.
 func (p *Part) Join(view *cache.View, source int, control *upstream.Control) {
 	p.view, p.source, p.control = view, source, control
 	p.c.mu.Lock()
@@ -70,7 +70,7 @@ func (p *Part) Join(view *cache.View, source int, control *upstream.Control) {
 	p.c.Poke()
 }
 
-// Leave ends that.
+// Leave removes the part from rollouts.
 func (p *Part) Leave() {
 	p.c.mu.Lock()
 	p.c.parts = slices.DeleteFunc(p.c.parts, func(other *Part) bool { return other == p })
@@ -78,7 +78,7 @@ func (p *Part) Leave() {
 	p.c.Poke()
 }
 
-// joined returns the parts.
+// joined returns the parts that take part in rollouts.
 func (c *Controller) joined() []*Part {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,16 +88,16 @@ func (c *Controller) joined() []*Part {
 // has reports whether an edition changes something of the part.
 func (p *Part) has(e Edition) bool { return p.editions[e] != nil && len(p.editions[e].Changes) > 0 }
 
-// A description is the summary of an edition for operators.
-type description struct {
+// A summary describes an edition for operators.
+type summary struct {
 	id        string
-	sum       wire.Digest // of all changes: equal ones have the same, also after a restart
+	sum       wire.Digest // digest of all changes; equal changes have equal digests, also after a restart
 	resources int
 	large     bool
 }
 
-// describe returns the description of an edition.
-func describe(changes Changes) (d description) {
+// summarize returns the summary of an edition.
+func summarize(changes Changes) (d summary) {
 	sum := sha256.New()
 	for _, key := range slices.SortedFunc(maps.Keys(changes), PartKey.Compare) {
 		for _, typ := range slices.Sorted(maps.Keys(changes[key])) {
@@ -115,8 +115,8 @@ func describe(changes Changes) (d description) {
 	return d
 }
 
-// cut pins latest of parts as the next edition.
-func (c *Controller) cut(ctx context.Context, now time.Time, f Facts, parts []*Part) {
+// cutEdition pins latest of parts as the next edition.
+func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
 	number, large := c.machine.Next(), false
 	for _, p := range parts {
 		p.control.Edit(ctx, func(w *cache.Writer) {
@@ -127,14 +127,14 @@ func (c *Controller) cut(ctx context.Context, now time.Time, f Facts, parts []*P
 		large = large || p.editions[number] != nil && p.editions[number].Large
 	}
 	c.machine.Cut(now, f.Changed, large)
-	c.about = describe(c.changesOf(number))
-	c.about.large = large
-	c.inquiry = inquiry{failing: c.failing} // an edition that is superseded does not mend the check
+	c.edition = summarize(c.changesOf(number))
+	c.edition.large = large
+	c.checkState = checkState{failingSince: c.failingSince} // a new edition does not end a failure of the check
 	c.observation = observation{cohorts: c.newCohorts()}
-	c.countAnew()
+	c.resetSignals()
 }
 
-// changesOf returns what an edition changes.
+// changesOf returns the changes of an edition.
 func (c *Controller) changesOf(e Edition) Changes {
 	all := make(Changes)
 	for _, p := range c.joined() {
@@ -145,14 +145,14 @@ func (c *Controller) changesOf(e Edition) Changes {
 	return all
 }
 
-// keepEditions drops editions that are not needed any more. A promoted edition is never shown again, but Undo rejects it.
-func (c *Controller) keepEditions() {
-	before, any := c.machine.Before()
+// dropUnusedEditions drops editions that are not needed any more. Of the last good it keeps the changes, for Undo.
+func (c *Controller) dropUnusedEditions() {
+	before, any := c.machine.Previous()
 	for _, p := range c.joined() {
 		for e, is := range p.editions {
 			switch {
 			case e == c.machine.Edition() && c.machine.Phase() != Current, any && e == before:
-			case e == c.machine.Good():
+			case e == c.machine.LastGood():
 				p.editions[e] = &cache.Edition{Changes: is.Changes}
 			case !slices.Contains(c.served[:], e):
 				delete(p.editions, e)
@@ -161,8 +161,8 @@ func (c *Controller) keepEditions() {
 	}
 }
 
-// compare has latest compared with the edition that is on its way, or was rejected.
-func (c *Controller) compare(ctx context.Context) {
+// compareLatest makes the writers compare latest with the edition that is in progress or was rejected.
+func (c *Controller) compareLatest(ctx context.Context) {
 	var with Edition
 	if c.machine.decided() {
 		with = c.machine.Edition()
@@ -175,57 +175,57 @@ func (c *Controller) compare(ctx context.Context) {
 	}
 }
 
-// serve shows each cohort the edition that the machine decided, the rest first: a promotion changes only the rest, and
-// after a rollback cohorts are served the same as the rest. It reports whether anything has changed.
+// serve shows each cohort the edition that the machine selects. The rest comes first: a promotion changes only the
+// rest, and after a rollback all cohorts are served the same. It returns whether anything has changed.
 func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	rest, good := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
-	left := make(map[Edition]int) // by how many cohorts
+	withdrawn := make(map[Edition]int) // number of cohorts by withdrawn edition
 	var moves []int
 	for cohort := rest; cohort >= 0; cohort-- {
 		was, is := c.served[cohort], c.machine.Serves(cohort)
 		if was == is {
 			continue
 		}
-		if was > is || was != good { // it does not follow those before it
-			left[was] = max(left[was], cohort+1)
+		if was > is || was != good { // the new edition does not contain the old one
+			withdrawn[was] = max(withdrawn[was], cohort+1)
 		}
 		moves = append(moves, cohort)
 	}
-	leaves := c.leave(now, left)
-	if leaves || slices.ContainsFunc(c.joined(), func(p *Part) bool { return !p.distrusts }) {
+	recorded := c.recordWithdrawn(now, withdrawn)
+	if recorded || slices.ContainsFunc(c.joined(), func(p *Part) bool { return !p.distrusts }) {
 		c.distrust()
 	}
-	if c.shows(moves) {
-		c.know()
+	if c.anyServedEdition(moves) {
+		c.addAcceptedClients()
 	}
-	c.reach(func(cohort int) bool { // before a client can answer
-		return c.served[cohort] != good || c.machine.Serves(cohort) != c.machine.Good()
+	c.setReached(func(cohort int) bool { // before a client can answer
+		return c.served[cohort] != good || c.machine.Serves(cohort) != c.machine.LastGood()
 	})
 	for _, cohort := range moves {
 		was, is := c.served[cohort], c.machine.Serves(cohort)
 		if cohort == rest {
-			c.promote(ctx, was, is)
+			c.showRest(ctx, was, is)
 		} else {
-			c.show(ctx, cohort, is)
+			c.showCohort(ctx, cohort, is)
 		}
 		c.served[cohort] = is
 	}
-	c.compare(ctx)
-	c.keepEditions()
-	c.reach(func(cohort int) bool { return c.served[cohort] != c.machine.Good() })
-	if leaves {
+	c.compareLatest(ctx)
+	c.dropUnusedEditions()
+	c.setReached(func(cohort int) bool { return c.served[cohort] != c.machine.LastGood() })
+	if recorded {
 		c.cfg.Decided(ctx)
 	}
 	return len(moves) > 0
 }
 
-// shows reports whether any of the cohorts is to be served an edition.
-func (c *Controller) shows(cohorts []int) bool {
-	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != c.machine.Good() })
+// anyServedEdition reports whether any of the cohorts is to be served another edition than the last good.
+func (c *Controller) anyServedEdition(cohorts []int) bool {
+	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != c.machine.LastGood() })
 }
 
-// reach records how many cohorts are served something else than the rest: those up to the last one for which differs is true.
-func (c *Controller) reach(differs func(cohort int) bool) {
+// setReached records the number of cohorts up to the last one for which differs returns true.
+func (c *Controller) setReached(differs func(cohort int) bool) {
 	reached := 0
 	for cohort := range c.cfg.Stages {
 		if differs(cohort) {
@@ -240,26 +240,26 @@ func (c *Controller) reach(differs func(cohort int) bool) {
 	c.reached = reached
 }
 
-// promote shows the rest another edition, and keeps what it was served, for Undo.
-func (c *Controller) promote(ctx context.Context, was, is Edition) {
+// showRest shows the rest another edition and keeps the old one for Undo.
+func (c *Controller) showRest(ctx context.Context, was, is Edition) {
 	for _, p := range c.joined() {
 		p.control.Edit(ctx, func(w *cache.Writer) {
 			before := w.PinServed()
 			if e := p.editions[is]; e != nil {
 				w.Show(len(c.cfg.Stages), e)
 			}
-			if is > was { // else was is what Undo rejects
+			if is > was { // otherwise Undo rejects was
 				p.editions[was] = before
 			}
 		})
 	}
 }
 
-// show shows a cohort an edition, or what the rest is served.
-func (c *Controller) show(ctx context.Context, cohort int, is Edition) {
+// showCohort shows a cohort an edition, or the same state as the rest.
+func (c *Controller) showCohort(ctx context.Context, cohort int, is Edition) {
 	for _, p := range c.joined() {
 		view, e := p.view.Cohort(cohort), p.editions[is]
-		good := is == c.machine.Good() || e == nil // the part was away when the edition was cut, or not there
+		good := is == c.machine.LastGood() || e == nil // the part was unavailable or missing at the cut
 		if !good {
 			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
 		}
@@ -278,7 +278,7 @@ func (c *Controller) show(ctx context.Context, cohort int, is Edition) {
 	}
 }
 
-// setChanges records what showing an edition changes for the clients of a cohort.
+// setChanges records the changes of an edition for the clients of a cohort.
 func (p *Part) setChanges(cohort int, e *cache.Edition, after, upTo cache.Seq) {
 	var changes []downstream.Change
 	if e != nil {

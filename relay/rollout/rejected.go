@@ -13,70 +13,69 @@ import (
 // client may have applied a rejected response in part.
 const DistrustFor = time.Hour
 
-// maxRejected is how many editions are remembered to be rejected again.
+// maxRejected is the maximum number of rejected editions that the relay stores.
 const maxRejected = 20
 
-// Changes are the contents of the resources that an edition changes, by part, type URL or collection, and name. The zero
-// digest means that the edition removes the resource.
+// Changes are the contents of the resources that an edition changes, by part, type URL or collection, and name. The
+// zero digest means that the edition removes the resource.
 type Changes map[PartKey]map[string]map[string]wire.Digest
 
-// A Rejected is an edition that cohorts were served and are served no longer, or that was rejected before. It is immutable.
+// A Rejected is an edition that was withdrawn from cohorts or was rejected. It is immutable.
 type Rejected struct {
 	Reason  string
 	At      time.Time
-	Ended   time.Time // since when it is rejected no more; zero while it is
-	Cohorts int       // that were served it, the rest included: the first ones
+	Ended   time.Time // end of the rejection; zero while it is active
+	Cohorts int       // number of cohorts that were served it, including the rest
 	Changes Changes
 
-	// Sum is that of all that the edition has changed, of which Changes may have only a part. An edition that has it is rejected
-	// again. It is zero if the edition was not rejected, or an operator has allowed it since.
+	// Sum is the digest of all changes of the edition; Changes may hold only some of them. An edition with an equal Sum
+	// is rejected again. Zero means that the edition was not rejected, or that an operator has allowed it since.
 	Sum wire.Digest
 }
 
-// inForce returns the edition that is rejected; nil if none is.
-func (c *Controller) inForce() *Rejected {
-	if n := len(c.left); n > 0 && c.left[n-1].Ended.IsZero() {
-		return c.left[n-1]
+// activeRejection returns the edition that is rejected now; nil without one.
+func (c *Controller) activeRejection() *Rejected {
+	if n := len(c.withdrawn); n > 0 && c.withdrawn[n-1].Ended.IsZero() {
+		return c.withdrawn[n-1]
 	}
 	return nil
 }
 
-// leave records the editions that cohorts have left, given by how many, and which one is rejected. It reports whether that has
-// changed.
-func (c *Controller) leave(now time.Time, left map[Edition]int) (changed bool) {
-	halted, is, h := c.machine.Phase() == Halted, c.inForce(), c.machine.Halt()
-	c.left = slices.Clone(c.left)
-	if is != nil && (!halted || is.Reason != h.Reason || !is.At.Equal(h.At)) { // or Undo has another one rejected
+// recordWithdrawn records the editions that were withdrawn from a number of cohorts, and the active rejection. It
+// returns whether the record has changed.
+func (c *Controller) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (changed bool) {
+	halted, is, h := c.machine.Phase() == Halted, c.activeRejection(), c.machine.Halt()
+	c.withdrawn = slices.Clone(c.withdrawn)
+	if is != nil && (!halted || is.Reason != h.Reason || !is.At.Equal(h.At)) { // or Undo has rejected another one
 		ended := *is
 		ended.Ended, changed = now, true
-		c.left[len(c.left)-1], is = &ended, nil
+		c.withdrawn[len(c.withdrawn)-1], is = &ended, nil
 	}
 	rejected := c.machine.Edition()
-	for e, cohorts := range left {
+	for e, cohorts := range cohortsOf {
 		if !halted || e != rejected {
-			c.remember(&Rejected{At: now, Ended: now, Cohorts: cohorts, Changes: c.changesOf(e)})
+			c.addWithdrawn(&Rejected{At: now, Ended: now, Cohorts: cohorts, Changes: c.changesOf(e)})
 			changed = true
 		}
 	}
 	if halted && is == nil {
-		c.remember(&Rejected{Reason: h.Reason, At: h.At, Cohorts: left[rejected], Changes: c.changesOf(rejected), Sum: c.about.sum})
+		c.addWithdrawn(&Rejected{Reason: h.Reason, At: h.At, Cohorts: cohortsOf[rejected], Changes: c.changesOf(rejected), Sum: c.edition.sum})
 		changed = true
 	}
 	return changed
 }
 
-// remember adds an edition to those that cohorts have left. Those before are left without the resources that it has too, if it
-// reached as many cohorts: it is forgotten later. So an origin that supersedes its editions without end fills neither the
-// memory nor the disk.
-func (c *Controller) remember(e *Rejected) {
+// addWithdrawn adds an edition to the withdrawn ones. Older editions lose the resources that e has too, if e reached as
+// many cohorts, because e expires later. This bounds memory and disk if an origin supersedes its editions endlessly.
+func (c *Controller) addWithdrawn(e *Rejected) {
 	all, sums := []*Rejected{e}, 0
-	for _, r := range slices.Backward(c.left) {
+	for _, r := range slices.Backward(c.withdrawn) {
 		if !r.Ended.IsZero() && r.Cohorts <= e.Cohorts {
 			r = r.without(e.Changes)
 		}
 		if r.Sum != (wire.Digest{}) {
 			if sums++; sums >= maxRejected || r.Sum == e.Sum {
-				r = r.allowed()
+				r = r.withoutSum()
 			}
 		}
 		if !r.Ended.IsZero() && len(r.Changes) == 0 && r.Sum == (wire.Digest{}) {
@@ -85,47 +84,47 @@ func (c *Controller) remember(e *Rejected) {
 		all = append(all, r)
 	}
 	slices.Reverse(all)
-	c.left = all
+	c.withdrawn = all
 }
 
-// rejectAgain rejects the edition that was just cut if one with the same changes was rejected within the last hour, and no operator has
-// allowed it since. An origin that alternates between two states would have clients served the bad one each time.
+// rejectAgain rejects the edition that was just cut if one with the same changes was rejected within the last hour, and
+// no operator has allowed it since. Otherwise an origin that alternates between two states would distribute the bad one
+// each time.
 func (c *Controller) rejectAgain(now time.Time) {
-	if i := c.rejected(c.about); i >= 0 {
-		c.machine.reject(now, c.left[i].Reason)
+	if i := c.findRejected(c.edition); i >= 0 {
+		c.machine.reject(now, c.withdrawn[i].Reason)
 	}
 }
 
-// rejected returns the place in c.left of the edition that was rejected with the same changes, of which there is one at most; -1
-// if there is none.
-func (c *Controller) rejected(about description) int {
+// findRejected returns the index in c.withdrawn of the rejected edition with the same changes; -1 without one.
+func (c *Controller) findRejected(about summary) int {
 	if about.resources == 0 {
 		return -1
 	}
-	return slices.IndexFunc(c.left, func(r *Rejected) bool { return r.Sum == about.sum })
+	return slices.IndexFunc(c.withdrawn, func(r *Rejected) bool { return r.Sum == about.sum })
 }
 
-// allow has the edition be served although it was rejected: an operator wants that.
-func (c *Controller) allow(ctx context.Context) {
-	i := c.rejected(c.about)
+// allowRejected permits an edition that was rejected, because an operator requests it.
+func (c *Controller) allowRejected(ctx context.Context) {
+	i := c.findRejected(c.edition)
 	if i < 0 {
 		return
 	}
-	left := slices.Clone(c.left) // others read the old one
-	left[i] = left[i].allowed()  // a sum is remembered once
-	c.left = left
-	c.leftNow.Store(&left)
+	all := slices.Clone(c.withdrawn) // other goroutines read the old slice
+	all[i] = all[i].withoutSum()     // each sum is stored once
+	c.withdrawn = all
+	c.published.Store(&all)
 	c.cfg.Decided(ctx)
 }
 
-// allowed returns an edition that is not rejected again.
-func (r *Rejected) allowed() *Rejected {
+// withoutSum returns an edition that is not rejected again.
+func (r *Rejected) withoutSum() *Rejected {
 	again := *r
 	again.Sum = wire.Digest{}
 	return &again
 }
 
-// without returns an edition without some resources.
+// without returns the edition without the given resources.
 func (r *Rejected) without(some Changes) *Rejected {
 	less := *r
 	less.Changes = make(Changes)
@@ -145,17 +144,18 @@ func (r *Rejected) without(some Changes) *Rejected {
 	return &less
 }
 
-// Rejected returns what NewController of a later process needs.
-func (c *Controller) Rejected() []*Rejected { return *c.leftNow.Load() }
+// Rejected returns the withdrawn editions, for NewController of a later process.
+func (c *Controller) Rejected() []*Rejected { return *c.published.Load() }
 
-// forget ends the distrust of editions that were withdrawn long ago. It returns when it is due next; zero is never.
-func (c *Controller) forget(now time.Time) (next time.Time) {
-	before := len(c.left)
-	c.left = slices.DeleteFunc(slices.Clone(c.left), func(r *Rejected) bool { return !r.Ended.IsZero() && !now.Before(r.Ended.Add(DistrustFor)) })
-	if len(c.left) < before {
+// expireWithdrawn drops editions that were withdrawn more than DistrustFor ago. It returns the time of the next
+// expiry; zero is never.
+func (c *Controller) expireWithdrawn(now time.Time) (next time.Time) {
+	before := len(c.withdrawn)
+	c.withdrawn = slices.DeleteFunc(slices.Clone(c.withdrawn), func(r *Rejected) bool { return !r.Ended.IsZero() && !now.Before(r.Ended.Add(DistrustFor)) })
+	if len(c.withdrawn) < before {
 		c.distrust()
 	}
-	for _, r := range c.left {
+	for _, r := range c.withdrawn {
 		if !r.Ended.IsZero() {
 			next = earlier(next, r.Ended.Add(DistrustFor))
 		}
@@ -165,10 +165,10 @@ func (c *Controller) forget(now time.Time) (next time.Time) {
 
 // distrust makes views distrust the versions that clients report for resources of withdrawn editions.
 func (c *Controller) distrust() {
-	now := c.left
-	c.leftNow.Store(&now)
+	now := c.withdrawn
+	c.published.Store(&now)
 	all := make(map[cohortOf]map[string]map[string]struct{})
-	for _, r := range c.left {
+	for _, r := range c.withdrawn {
 		for key, changes := range r.Changes {
 			for cohort := range r.Cohorts {
 				of := cohortOf{key.Group, cohort}

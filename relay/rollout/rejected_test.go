@@ -42,24 +42,24 @@ func TestUndoWhileHaltedRejectsWhatWasPromoted(t *testing.T) {
 	c.machine.PromoteAll(at)
 	halted := p.cuts(at, "b")
 	c.machine.reject(at.Add(time.Second), "a canary refused it")
-	c.leave(at.Add(time.Second), map[Edition]int{halted: 1})
+	c.recordWithdrawn(at.Add(time.Second), map[Edition]int{halted: 1})
 	if err := c.machine.Undo(at.Add(time.Minute), "undo by alice"); err != nil {
 		t.Fatal(err)
 	}
-	if !c.leave(at.Add(time.Minute), map[Edition]int{promoted: 3}) {
+	if !c.recordWithdrawn(at.Add(time.Minute), map[Edition]int{promoted: 3}) {
 		t.Error("nothing has changed that is to be written")
 	}
-	is := c.inForce()
+	is := c.activeRejection()
 	if is == nil || is.Reason != "undo by alice" || is.Cohorts != 3 || len(is.Changes[p.Key][listeners]) != 1 {
 		t.Errorf("rejected is %+v, want what was undone", is)
 	}
-	if len(c.left) != 2 || c.left[0].Ended.IsZero() || c.left[0].Reason != "a canary refused it" {
-		t.Errorf("left are %d editions, the first %+v; want two, of which the one that was halted is rejected no more", len(c.left), c.left[0])
+	if len(c.withdrawn) != 2 || c.withdrawn[0].Ended.IsZero() || c.withdrawn[0].Reason != "a canary refused it" {
+		t.Errorf("%d editions are withdrawn, the first is %+v; want two, and the rejection of the halted one ended", len(c.withdrawn), c.withdrawn[0])
 	}
 }
 
-// TestEditionsThatCohortsLeftDoNotPileUp: of an origin that supersedes an edition every few seconds, each resource is remembered
-// once.
+// TestEditionsThatCohortsLeftDoNotPileUp: of an origin that supersedes an edition every few seconds, each resource is
+// remembered once.
 func TestEditionsThatCohortsLeftDoNotPileUp(t *testing.T) {
 	c, p := aController(t)
 	at := time.Unix(1e9, 0)
@@ -68,20 +68,20 @@ func TestEditionsThatCohortsLeftDoNotPileUp(t *testing.T) {
 		at = at.Add(5 * time.Second)
 		e := p.cuts(at, names...)
 		names = []string{"a", "b", fmt.Sprint("c", i%3)}
-		c.leave(at, map[Edition]int{e: 1 + i%2})
+		c.recordWithdrawn(at, map[Edition]int{e: 1 + i%2})
 	}
 	resources := 0
-	for _, r := range c.left {
+	for _, r := range c.withdrawn {
 		for _, changes := range r.Changes {
 			for _, names := range changes {
 				resources += len(names)
 			}
 		}
 	}
-	if len(c.left) > 12 || resources > 12 {
-		t.Errorf("%d editions with %d resources are remembered of 100 that changed the same five", len(c.left), resources)
+	if len(c.withdrawn) > 12 || resources > 12 {
+		t.Errorf("%d editions with %d resources are remembered of 100 that changed the same five", len(c.withdrawn), resources)
 	}
-	if _, is := c.left[0].Changes[p.Key][listeners]["only in the first"]; !is {
+	if _, is := c.withdrawn[0].Changes[p.Key][listeners]["only in the first"]; !is {
 		t.Error("a resource is forgotten that no later edition changes")
 	}
 }

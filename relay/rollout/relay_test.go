@@ -24,7 +24,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A relayed is a controller with node groups, which have a part each, and a server for their clients. It runs in a bubble.
+// A relayed is a controller with node groups, which have a part each, and a server for their clients. It runs in a
+// bubble.
 type relayed struct {
 	*Controller
 	t      *testing.T
@@ -61,7 +62,8 @@ func (g *group) run(ctx context.Context) {
 	}
 }
 
-// newRelayed returns a controller that nothing runs yet, with node groups, a server for clients, and listener a in version 1.
+// newRelayed returns a controller that nothing runs yet, with node groups, a server for clients, and listener a in
+// version 1.
 func newRelayed(t *testing.T, shape string, groups ...string) *relayed {
 	r := &relayed{t: t, stages: stages(t, shape), views: make(map[string]*cache.View)}
 	waits := func(typeURL string) bool { return typeURL == listeners }
@@ -167,7 +169,8 @@ func (r *relayed) connect(node, group string) *proxy {
 	return p
 }
 
-// TestI14_ARefusalCountsBeforeAllGroupsAreServed: a client answers while other node groups are not served the edition yet.
+// TestI14_ARefusalCountsBeforeAllGroupsAreServed: a client answers while other node groups are not served the edition
+// yet.
 func TestI14_ARefusalCountsBeforeAllGroupsAreServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRelayed(t, "id=canary* 10m", "first", "second")
@@ -177,7 +180,7 @@ func TestI14_ARefusalCountsBeforeAllGroupsAreServed(t *testing.T) {
 		r.groups[1].before = synctest.Wait // the canary has answered what the first group was shown
 		go r.Run(t.Context(), false)
 		r.change("a", "2")
-		time.Sleep(settled + time.Second)
+		time.Sleep(quietTime + time.Second)
 		if s := r.Status(); s.Phase != Halted || canary.sent.Load() != 3 {
 			t.Errorf("the state is %v with %d refusals, after %d responses; want halted, after 3", s.Phase, len(s.Refusals), canary.sent.Load())
 		}
@@ -196,7 +199,7 @@ func TestClientsAreObservedOnceASecond(t *testing.T) {
 		r.connect("canary", "group")
 		go r.Run(t.Context(), false)
 		r.change("a", "2")
-		time.Sleep(settled + observeEvery)
+		time.Sleep(quietTime + observeEvery)
 		synctest.Wait()
 		before := looks
 		for range 100 {

@@ -13,34 +13,34 @@ type Client struct {
 	Cohort int    `json:"cohort"`         // the index of that in Status.Cohorts
 }
 
-// Bounds of the share of clients that close their streams.
+// Limits for the comparison of disconnects.
 const (
-	leastLeft   = 2  // clients of the cohorts reached that left, at least
-	leastSide   = 5  // clients on each side, for a comparison
-	marginLeft  = 10 // percentage points above twice the share of the rest
-	mostReturns = 3  // of one client in a stage
+	minDisconnected   = 2  // clients of the reached cohorts that disconnected
+	minClientsPerSide = 5  // clients on each side, for a comparison
+	disconnectMargin  = 10 // percentage points above twice the share of the rest
+	maxReconnects     = 3  // reconnects of one client in a stage
 )
 
-// Signals count what clients did since an edition was cut. Only clients count that had accepted the last good by then:
-// what others do is no news of the edition, and a forged Node cannot halt it. A client is a Node and a peer; each Node
-// counts once, and each peer does, whatever Nodes it claims to be.
+// Signals count refusals and disconnects of clients since an edition was cut. Only clients that had accepted the last
+// good by then count, so that a forged Node cannot halt the edition. A client is a Node and a peer. Each Node and each
+// peer counts once.
 type Signals struct {
 	stages   int
 	refusals int
 
-	known   map[Client]*known
-	clients [MaxStages + 1]tally
-	refused tally
-	first   Refusal // the first that counts
+	clients      map[Client]*clientState
+	tallies      [MaxStages + 1]tally
+	refused      tally
+	firstRefusal Refusal // the first refusal that counts
 }
 
 // A known is a client that had accepted the last good.
-type known struct {
+type clientState struct {
 	Client
-	refusing []string // types that it refused already
-	away     bool
-	left     bool // in this stage, and
-	returns  int  // how often it came back
+	refusedTypes []string // types that it had refused before the edition
+	offline      bool
+	disconnected bool // in this stage
+	reconnects   int  // number of reconnects in this stage
 }
 
 // A Refusal is a NACK.
@@ -70,123 +70,122 @@ func (t *tally) add(c Client) bool {
 
 func (t *tally) count() int { return len(t.nodes) }
 
-// NewSignals returns signals of an edition, to which no client is known yet.
+// NewSignals returns the signals of an edition, without clients.
 func NewSignals(cfg Config) *Signals {
-	return &Signals{stages: len(cfg.Stages), refusals: cfg.Refusals, known: make(map[Client]*known)}
+	return &Signals{stages: len(cfg.Stages), refusals: cfg.Refusals, clients: make(map[Client]*clientState)}
 }
 
-// Know adds a client that has accepted the last good, but for types that it refuses. Calls for one client add up, and
-// another client with its Node takes nothing from it.
-func (s *Signals) Know(c Client, refusing ...string) {
-	k := s.known[c]
+// AddClient adds a client that has accepted the last good, except for the types that it refuses. Repeated calls add
+// refused types. Another client with the same Node is a separate client.
+func (s *Signals) AddClient(c Client, refusing ...string) {
+	k := s.clients[c]
 	if k == nil {
-		k = &known{Client: c}
-		s.known[c] = k
-		s.clients[c.Cohort].add(c)
+		k = &clientState{Client: c}
+		s.clients[c] = k
+		s.tallies[c.Cohort].add(c)
 	}
-	k.refusing = append(k.refusing, refusing...)
+	k.refusedTypes = append(k.refusedTypes, refusing...)
 }
 
-// BeginStage resets the counts of clients that disconnect and return: a stage compares its clients with the rest over the
-// same time.
+// BeginStage resets the counts of disconnects and reconnects, so that cohorts are compared over the same time.
 func (s *Signals) BeginStage() {
-	for _, k := range s.known {
-		k.left, k.returns = false, 0
+	for _, k := range s.clients {
+		k.disconnected, k.reconnects = false, 0
 	}
 }
 
 // Refused counts a NACK of part of the edition, and reports whether it counts.
 func (s *Signals) Refused(r Refusal) bool {
-	k := s.knows(r.Client)
-	if k == nil || slices.Contains(k.refusing, r.TypeURL) || !s.refused.add(k.Client) {
+	k := s.lookup(r.Client)
+	if k == nil || slices.Contains(k.refusedTypes, r.TypeURL) || !s.refused.add(k.Client) {
 		return false
 	}
 	if s.refused.count() == 1 {
-		s.first = r
+		s.firstRefusal = r
 	}
 	return true
 }
 
-// Left counts that a client closed its stream.
-func (s *Signals) Left(c Client) {
-	if k := s.knows(c); k != nil {
-		k.away, k.left = true, true
+// Disconnected records that a client closed its stream.
+func (s *Signals) Disconnected(c Client) {
+	if k := s.lookup(c); k != nil {
+		k.offline, k.disconnected = true, true
 	}
 }
 
-// Returned counts that a client that left is back.
-func (s *Signals) Returned(c Client) {
-	if k := s.knows(c); k != nil && k.away {
-		k.away = false
-		k.returns++
+// Reconnected records that a disconnected client has opened a stream.
+func (s *Signals) Reconnected(c Client) {
+	if k := s.lookup(c); k != nil && k.offline {
+		k.offline = false
+		k.reconnects++
 	}
 }
 
-// knows returns the client if it is known, in the same cohort and by the same peer.
-func (s *Signals) knows(c Client) *known { return s.known[c] }
+// lookup returns the state of a client with the same Node, peer and cohort; nil without one.
+func (s *Signals) lookup(c Client) *clientState { return s.clients[c] }
 
-// accepted reports whether a client is known and had refused nothing of the last good.
+// accepted reports whether a client was added without refused types.
 func (s *Signals) accepted(c Client) bool {
-	k := s.knows(c)
-	return k != nil && len(k.refusing) == 0
+	k := s.lookup(c)
+	return k != nil && len(k.refusedTypes) == 0
 }
 
-// Refusals returns how many clients refused the edition.
+// Refusals returns the number of clients that refused the edition.
 func (s *Signals) Refusals() int { return s.refused.count() }
 
-// Halt returns why an edition that is served to so many cohorts must go no further; empty if nothing speaks against it.
+// Halt returns the reason to halt an edition that is served to the first reached cohorts; empty without a reason.
 func (s *Signals) Halt(reached int, in time.Duration) string {
 	if n := s.refused.count(); n > s.refusals {
-		return fmt.Sprintf("%s refused it, at most %d may: %s refused %s: %s", counted(n, "client"), s.refusals, s.first.Node, s.first.TypeURL, s.first.Words)
+		return fmt.Sprintf("%s refused it, at most %d may: %s refused %s: %s", plural(n, "client"), s.refusals, s.firstRefusal.Node, s.firstRefusal.TypeURL, s.firstRefusal.Words)
 	}
-	var of, left [2]int // the cohorts reached, and the rest
-	leavers := s.leavers()
-	for cohort := range s.clients[:s.stages+1] {
-		of[s.side(cohort, reached)] += s.clients[cohort].count()
+	var of, left [2]int // the reached cohorts, and all others
+	leavers := s.disconnectedByCohort()
+	for cohort := range s.tallies[:s.stages+1] {
+		of[s.side(cohort, reached)] += s.tallies[cohort].count()
 		left[s.side(cohort, reached)] += leavers[cohort].count()
 	}
-	var crashed [2]*known
-	for _, k := range s.known {
-		if k.returns >= mostReturns {
+	var crashed [2]*clientState
+	for _, k := range s.clients {
+		if k.reconnects >= maxReconnects {
 			crashed[s.side(k.Cohort, reached)] = k
 		}
 	}
 	if crashed[0] != nil && crashed[1] == nil {
-		return fmt.Sprintf("%s left and came back %d times in %v, and no client did without it", crashed[0].Node, crashed[0].returns, in)
+		return fmt.Sprintf("%s disconnected and reconnected %d times in %v, and no client without the edition did", crashed[0].Node, crashed[0].reconnects, in)
 	}
-	if left[0] >= leastLeft && min(of[0], of[1]) >= leastSide && 100*left[0]*of[1] > (200*left[1]+marginLeft*of[1])*of[0] {
-		return fmt.Sprintf("%d of %s left, and of others %d of %d", left[0], counted(of[0], "client"), left[1], of[1])
+	if left[0] >= minDisconnected && min(of[0], of[1]) >= minClientsPerSide && 100*left[0]*of[1] > (200*left[1]+disconnectMargin*of[1])*of[0] {
+		return fmt.Sprintf("%d of %s with the edition disconnected, and %d of %d without it", left[0], plural(of[0], "client"), left[1], of[1])
 	}
 	return ""
 }
 
-// counted returns a number of things in words.
-func counted(n int, thing string) string {
+// plural returns a count with its noun.
+func plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// leavers returns the clients of each cohort that closed their streams in this stage, whether or not they came back.
-func (s *Signals) leavers() (all [MaxStages + 1]tally) {
-	for _, k := range s.known {
-		if k.left {
+// disconnectedByCohort returns the clients of each cohort that disconnected in this stage, including reconnected ones.
+func (s *Signals) disconnectedByCohort() (all [MaxStages + 1]tally) {
+	for _, k := range s.clients {
+		if k.disconnected {
 			all[k.Cohort].add(k.Client)
 		}
 	}
 	return all
 }
 
-// countLeft records in cohorts how many clients of each have left in this stage.
-func (s *Signals) countLeft(cohorts []Cohort) {
-	leavers := s.leavers()
+// countDisconnected sets the number of disconnected clients in cohorts.
+func (s *Signals) countDisconnected(cohorts []Cohort) {
+	leavers := s.disconnectedByCohort()
 	for i := range cohorts {
 		cohorts[i].Left = leavers[i].count()
 	}
 }
 
-// side returns 0 for a cohort that the edition is served to, and 1 for another.
+// side returns 0 for a cohort that is served the edition, and 1 for any other.
 func (s *Signals) side(cohort, reached int) int {
 	if cohort < reached {
 		return 0

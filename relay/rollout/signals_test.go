@@ -22,10 +22,10 @@ func other(i int) Client {
 func signals(t *testing.T, refusals, canaries, others int) *Signals {
 	s := NewSignals(Config{Stages: stages(t, "id=canary-* 1m"), Refusals: refusals})
 	for i := range canaries {
-		s.Know(canary(i))
+		s.AddClient(canary(i))
 	}
 	for i := range others {
-		s.Know(other(i))
+		s.AddClient(other(i))
 	}
 	return s
 }
@@ -56,7 +56,7 @@ func TestI14_RefusalsHalt(t *testing.T) {
 
 func TestI14_OldRefusalsDoNotHalt(t *testing.T) {
 	s := signals(t, 0, 0, 0)
-	s.Know(canary(0), listeners)
+	s.AddClient(canary(0), listeners)
 	if s.Refused(Refusal{Client: canary(0), TypeURL: listeners}) {
 		t.Error("a client counts that refused the type before the edition")
 	}
@@ -82,10 +82,10 @@ func TestI14_ForgedCanariesDoNotHalt(t *testing.T) {
 // TestI14_AForgedNodeSilencesNoCanary: not by being there first, and not by refusing first.
 func TestI14_AForgedNodeSilencesNoCanary(t *testing.T) {
 	s := NewSignals(Config{Stages: stages(t, "id=canary-* 1m")})
-	s.Know(Client{Node: "canary-0", Peer: "10.6.6.6"}, listeners)
-	s.Know(canary(0))
+	s.AddClient(Client{Node: "canary-0", Peer: "10.6.6.6"}, listeners)
+	s.AddClient(canary(0))
 	if !s.Refused(Refusal{Client: canary(0), TypeURL: listeners, Words: "bad filter"}) {
-		t.Error("the refusal of a canary does not count, as another client had its Node")
+		t.Error("the refusal of a canary does not count because another client had its Node")
 	}
 	s.expect(t, "canary-0 refused")
 }
@@ -95,7 +95,7 @@ func TestI14_APeerCountsOnce(t *testing.T) {
 	for i := range 5 {
 		c := canary(i)
 		c.Peer = "10.6.6.6"
-		s.Know(c)
+		s.AddClient(c)
 		s.Refused(Refusal{Client: c, TypeURL: listeners})
 	}
 	if n := s.Refusals(); n != 1 {
@@ -120,10 +120,10 @@ func TestI14_LossAmongCanariesHalts(t *testing.T) {
 	} {
 		s := signals(t, 0, c.canaries, c.others)
 		for i := range c.gone {
-			s.Left(canary(i))
+			s.Disconnected(canary(i))
 		}
 		for i := range c.othersGone {
-			s.Left(other(i))
+			s.Disconnected(other(i))
 		}
 		if got := s.Halt(1, time.Minute); (got != "") != c.halts {
 			t.Errorf("%+v: %q", c, got)
@@ -135,38 +135,38 @@ func TestI14_ACanaryThatCrashesAgainAndAgainHalts(t *testing.T) {
 	s := signals(t, 0, 1, 3)
 	crash := func(c Client, times int) {
 		for range times {
-			s.Returned(c) // counts only after it left
-			s.Left(c)
-			s.Returned(c)
+			s.Reconnected(c) // counts only after it left
+			s.Disconnected(c)
+			s.Reconnected(c)
 		}
 	}
 	crash(canary(0), 2)
 	s.expect(t, "")
 	s.BeginStage()
 	crash(canary(0), 3)
-	s.expect(t, "canary-0 left and came back 3 times in 1m0s")
+	s.expect(t, "canary-0 disconnected and reconnected 3 times in 1m0s")
 	crash(other(1), 3)
 	s.expect(t, "")
 }
 
-// TestLeftByCohort holds that a client that left counts once in its stage, by Node and by peer, also when it is back.
+// TestLeftByCohort holds that a disconnected client counts once per stage, by Node and by peer, also after a reconnect.
 func TestLeftByCohort(t *testing.T) {
 	s := signals(t, 0, 3, 2)
-	s.Know(Client{Node: "canary-4", Peer: canary(0).Peer})
+	s.AddClient(Client{Node: "canary-4", Peer: canary(0).Peer})
 	expect := func(when string, want ...int) {
 		t.Helper()
 		cohorts := make([]Cohort, 2)
-		s.countLeft(cohorts)
+		s.countDisconnected(cohorts)
 		if got := []int{cohorts[0].Left, cohorts[1].Left}; !slices.Equal(got, want) {
 			t.Errorf("%s: %v clients left, want %v", when, got, want)
 		}
 	}
 	expect("at first", 0, 0)
 	for _, c := range []Client{canary(0), {Node: "canary-4", Peer: canary(0).Peer}, canary(1), other(0), {Node: "unknown"}} {
-		s.Left(c)
+		s.Disconnected(c)
 	}
-	s.Returned(canary(1))
-	s.Left(canary(1))
+	s.Reconnected(canary(1))
+	s.Disconnected(canary(1))
 	expect("two peers of canaries and one of the rest", 2, 1)
 	s.BeginStage()
 	expect("in the next stage", 0, 0)

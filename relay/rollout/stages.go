@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// MaxStages is how many stages there may be before the rest.
+// MaxStages is the maximum number of stages before the rest.
 const MaxStages = 4
 
 // Stages are the stages of a rollout, in their order. None means that changes reach all clients at once.
@@ -26,7 +26,7 @@ const MaxStages = 4
 // a glob ("metadata.canary=true").
 type Stages []Stage
 
-// A Stage is some clients that are served an edition earlier than the rest.
+// A Stage is a set of clients that are served an edition before the rest.
 type Stage struct {
 	Selector
 	Lasts   time.Duration // zero if Approve is set
@@ -86,7 +86,7 @@ func (s *Stages) UnmarshalText(text []byte) error {
 	for part := range strings.SplitSeq(string(text), ",") {
 		stage, err := parseStage(strings.TrimSpace(part))
 		if err == nil {
-			err = all.follows(stage)
+			err = all.checkNext(stage)
 		}
 		if err != nil {
 			return fmt.Errorf("stage %d (%s): %w", len(all)+1, humanize.Quote(strings.TrimSpace(part)), err)
@@ -97,15 +97,15 @@ func (s *Stages) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// follows returns why a stage may not come after s.
-func (s Stages) follows(next Stage) error {
+// checkNext returns an error if next may not follow the stages s.
+func (s Stages) checkNext(next Stage) error {
 	if len(s) == MaxStages {
 		return fmt.Errorf("one too many: at most %d are allowed", MaxStages)
 	}
 	for _, before := range s {
 		switch {
 		case before.Share == wholeShare:
-			return errors.New("nobody is left for it: a stage before it has 100%")
+			return errors.New("no clients remain: a stage before it selects 100%")
 		case before.Selector == next.Selector:
 			return errors.New("a stage before it selects the same clients")
 		case next.Share > 0 && before.Share >= next.Share:
@@ -116,8 +116,8 @@ func (s Stages) follows(next Stage) error {
 }
 
 func parseStage(text string) (stage Stage, err error) {
-	who, lasts, _ := strings.Cut(text, " ")
-	if stage.Selector, err = parseSelector(who); err != nil {
+	selector, lasts, _ := strings.Cut(text, " ")
+	if stage.Selector, err = parseSelector(selector); err != nil {
 		return Stage{}, err
 	}
 	switch lasts = strings.TrimSpace(lasts); lasts {
@@ -204,7 +204,7 @@ func matchGlob(glob, text string) bool {
 	return true
 }
 
-// Lasts returns how long all stages last together that end by time.
+// Lasts returns the total duration of the stages that end by time.
 func (s Stages) Lasts() (sum time.Duration) {
 	for _, stage := range s {
 		sum += stage.Lasts

@@ -41,7 +41,7 @@ func TestStagesThatAreRefused(t *testing.T) {
 		"1.234% 1m":                              `"1.234%" is not a share`,
 		"101% 1m":                                `"101%" is not a share`,
 		"-1% 1m":                                 `"-1%" is not a share`,
-		"100% 1m, id=a 1m":                       "nobody is left for it",
+		"100% 1m, id=a 1m":                       "no clients remain",
 		"1% 1m, 2% 1m, 3% 1m, 4% 1m, 5% 1m":      "stage 5 (\"5% 1m\"): one too many: at most 4 are allowed",
 		"5% soon":                                `"soon" is not a duration from 1s to 168h, nor "approve"`,
 		"5% 1ms":                                 `"1ms" is not a duration from 1s`,

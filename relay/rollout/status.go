@@ -12,64 +12,64 @@ type Status struct {
 	Origin string `json:"origin"`
 	Phase  Phase  `json:"state"`
 
-	Edition   string    `json:"edition,omitempty"`   // for humans: replicas may hold other names; empty before the first
+	Edition   string    `json:"edition,omitempty"`   // for operators: replicas may use other ids; empty before the first edition
 	Resources int       `json:"resources,omitempty"` // that the edition changes
 	Large     bool      `json:"large,omitempty"`     // it removes a large part of a type
-	Changed   time.Time `json:"changed,omitzero"`    // when its newest change came, or it was resumed
+	Changed   time.Time `json:"changed,omitzero"`    // time of its newest change, or of its resumption
 
-	Stage int       `json:"stage"`           // how many stages are served the edition
-	Since time.Time `json:"since,omitzero"`  // when the state, or the stage, began
-	Until time.Time `json:"until,omitzero"`  // when the next step is due by time; zero if it is not
-	For   string    `json:"waits,omitempty"` // what it waits for besides, in words
-	Await Await     `json:"await,omitempty"` // the same, for programs; empty while the origin is frozen
+	Stage int       `json:"stage"`           // number of stages that are served the edition
+	Since time.Time `json:"since,omitzero"`  // start of the state or stage
+	Until time.Time `json:"until,omitzero"`  // time of the next step; zero if it does not depend on time
+	For   string    `json:"waits,omitempty"` // awaited condition other than time, as text
+	Await Await     `json:"await,omitempty"` // the same condition as a code; empty while frozen
 
-	Waiting  int       `json:"waiting"`            // resources that the rest is not served as the origin has them
-	Oldest   time.Time `json:"oldest,omitzero"`    // since when the oldest of them waits
+	Waiting  int       `json:"waiting"`            // resources in which latest differs from the last good
+	Oldest   time.Time `json:"oldest,omitzero"`    // time of the oldest pending change
 	Halted   *Halt     `json:"halted,omitempty"`   // nil unless the edition was rejected
-	Frozen   bool      `json:"frozen,omitempty"`   // the origin is: nothing moves
+	Frozen   bool      `json:"frozen,omitempty"`   // an operator froze the origin: rollouts are stopped
 	Undoable bool      `json:"undoable"`           // there is a promotion to undo
-	Cold     bool      `json:"cold,omitempty"`     // the relay began without a last good, and has not promoted an edition since
-	Check    string    `json:"check,omitempty"`    // the newest answer of the check about the edition, or why there is none
-	Checked  time.Time `json:"checked,omitzero"`   // when it was asked for that
-	Failing  time.Time `json:"failing,omitzero"`   // since when the check gives no answer; zero if it does
-	Refusals []Refusal `json:"refusals,omitempty"` // of the edition, in the clients' words; at most MaxRefusals
+	Cold     bool      `json:"cold,omitempty"`     // no last good existed at the start, and no edition was promoted since
+	Check    string    `json:"check,omitempty"`    // last verdict or error of the check about the edition
+	Checked  time.Time `json:"checked,omitzero"`   // time of that request
+	Failing  time.Time `json:"failing,omitzero"`   // start of the failures of the check; zero without one
+	Refusals []Refusal `json:"refusals,omitempty"` // error details of clients; at most MaxRefusals
 
 	Unobserved bool     `json:"unobserved,omitempty"` // a stage of the edition ended without a client that accepted it
 	Cohorts    []Cohort `json:"cohorts"`              // by stage, the rest last
 	Outcomes   Outcomes `json:"outcomes"`
 }
 
-// An Await is what the next step of a rollout waits for besides time.
+// An Await is a condition other than time that the next step of a rollout waits for.
 type Await string
 
 // Conditions that a rollout may wait for.
 const (
-	AwaitOrigin   Await = "origin"   // to be connected, and to confirm what it has
+	AwaitOrigin   Await = "origin"   // the origin connects and confirms its state
 	AwaitHold     Await = "hold"     // the end of the hold: a large part of a type is removed
-	AwaitApproval Await = "approval" // of an operator
-	AwaitAnswers  Await = "answers"  // of clients
-	AwaitCheck    Await = "check"    // to answer
+	AwaitApproval Await = "approval" // approval of an operator
+	AwaitAnswers  Await = "answers"  // answers of clients
+	AwaitCheck    Await = "check"    // a verdict of the check
 )
 
-// Awaits has all of these.
+// Awaits holds all conditions.
 var Awaits = []Await{AwaitOrigin, AwaitHold, AwaitApproval, AwaitAnswers, AwaitCheck}
 
 // A Cohort is the clients of one stage, or the rest.
 type Cohort struct {
-	Name    string `json:"name"`             // the stage as TENDER_ROLLOUT has it; "the rest"
-	Clients int    `json:"clients"`          // that are connected
-	Served  string `json:"served,omitempty"` // the edition, if they are served it and the rest is not
+	Name    string `json:"name"`             // the stage as in TENDER_ROLLOUT, or "the rest"
+	Clients int    `json:"clients"`          // connected clients
+	Served  string `json:"served,omitempty"` // the edition; empty if they are served the same as the rest
 
-	// Of these, what they did with the edition.
-	Wanting  int `json:"wanting"` // subscribe to something that it changes
+	// Numbers of connected clients by their answer to the edition.
+	Wanting  int `json:"wanting"` // clients that subscribe to its changes
 	Accepted int `json:"accepted"`
 	Refused  int `json:"refused"`
 
-	// Clients that closed their streams in this stage, of those that had accepted the last good before the edition.
+	// Left counts clients that disconnected in this stage and had accepted the last good before the edition.
 	Left int `json:"left"`
 }
 
-// Outcomes count editions since the relay began, by what became of them.
+// Outcomes count editions by outcome since the relay started.
 type Outcomes struct {
 	Promoted   int64 `json:"promoted"`
 	Halted     int64 `json:"halted"`
@@ -78,10 +78,10 @@ type Outcomes struct {
 	Undone     int64 `json:"undone"`
 }
 
-// MaxRefusals is how many refusals a Status has.
+// MaxRefusals is the maximum number of refusals in a Status.
 const MaxRefusals = 20
 
-// Phases has all phases.
+// Phases holds all phases.
 var Phases = []Phase{Current, Gathering, Held, Rolling, Halted}
 
 // MarshalText returns the phase's name.
@@ -107,23 +107,23 @@ func (c *Controller) publish(now, due time.Time, f Facts) {
 	if is.Outcomes.Promoted > was.Outcomes.Promoted {
 		c.cold = false
 	}
-	c.log(now, was, is)
+	c.logTransition(now, was, is)
 	c.cfg.Changed(was, is)
 }
 
 func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	m := c.machine
 	s := &Status{
-		Origin: c.cfg.Origin, Phase: m.Phase(), Edition: c.about.id, Resources: c.about.resources, Large: c.about.large,
+		Origin: c.cfg.Origin, Phase: m.Phase(), Edition: c.edition.id, Resources: c.edition.resources, Large: c.edition.large,
 		Changed: m.Changed(), Stage: m.Stage(), Since: m.Entered(), Until: due, Oldest: m.Waiting(), Frozen: f.Frozen, Cold: c.cold,
-		Check: c.words, Checked: c.asked, Failing: c.failing, Unobserved: m.Unobserved(), Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes(),
+		Check: c.detail, Checked: c.asked, Failing: c.failingSince, Unobserved: m.Unobserved(), Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes(),
 	}
-	_, s.Undoable = m.Before()
+	_, s.Undoable = m.Previous()
 	if s.Phase == Halted {
 		halt := m.Halt()
 		s.Halted = &halt
 	}
-	if s.Await, s.For = c.awaits(f); s.Frozen {
+	if s.Await, s.For = c.awaitedCondition(f); s.Frozen {
 		s.Until, s.Await, s.For = time.Time{}, "", "a thaw: the origin is frozen"
 	}
 	for _, p := range c.joined() {
@@ -131,8 +131,8 @@ func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	}
 	c.countClients(s.Cohorts)
 	for cohort := range c.cfg.Stages {
-		if e := c.served[cohort]; e != m.Good() && e == m.Edition() {
-			s.Cohorts[cohort].Served = c.about.id
+		if e := c.served[cohort]; e != m.LastGood() && e == m.Edition() {
+			s.Cohorts[cohort].Served = c.edition.id
 		}
 	}
 	c.mu.Lock()
@@ -141,37 +141,38 @@ func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	return s
 }
 
-// awaits returns what the next step waits for besides time, also in words; both empty if it does for nothing.
-func (c *Controller) awaits(f Facts) (Await, string) {
+// awaitedCondition returns the condition other than time that the next step waits for, and its text for operators.
+// Both are empty without one.
+func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 	m := c.machine
 	switch {
 	case m.Phase() == Gathering && !f.Complete:
-		return AwaitOrigin, "the origin: it is not connected, or has not confirmed what it has"
+		return AwaitOrigin, "the origin: it is not connected, or has not confirmed its state"
 	case m.Phase() == Rolling && c.cfg.Stages[m.Stage()-1].Approve:
 		return AwaitApproval, "approval"
-	case m.open() && !m.Ripe().IsZero():
+	case m.inProgress() && !m.CheckSince().IsZero():
 		return AwaitCheck, "the check"
 	case m.Phase() == Held:
 		return AwaitHold, "the end of the hold: a large part of a type is removed"
 	case m.Overdue():
-		return AwaitAnswers, fmt.Sprintf("answers: %d of %s answered, and %d accepted", f.Evidence.Answered, counted(f.Evidence.Wanting, "client"), f.Evidence.Accepted)
-	case f.Away:
-		return "", "the origin: it has not confirmed what it has of some node groups, and rollouts go on without these"
-	case c.unconfirmed():
-		return "", "the origin: it has not confirmed what it has, and the relay has no last good"
+		return AwaitAnswers, fmt.Sprintf("answers: %d of %s answered, and %d accepted", f.Evidence.Answered, plural(f.Evidence.Wanting, "client"), f.Evidence.Accepted)
+	case f.Unavailable:
+		return "", "the origin: it has not confirmed the state of some node groups; rollouts proceed without these"
+	case c.coldAndUnconfirmed():
+		return "", "the origin: it has not confirmed its state, and the relay has no last good"
 	default:
 		return "", ""
 	}
 }
 
-// unconfirmed reports whether clients are served what the origin has, the relay began without a last good, and the origin has not
-// confirmed that this is all.
-func (c *Controller) unconfirmed() bool {
+// coldAndUnconfirmed reports whether the relay started without a last good, clients are served latest, and the origin
+// has not confirmed latest.
+func (c *Controller) coldAndUnconfirmed() bool {
 	return c.cold && c.machine.Phase() == Current && slices.ContainsFunc(c.joined(), func(p *Part) bool { return !p.view.Settled(p.source) })
 }
 
-// log logs a step of the rollout.
-func (c *Controller) log(now time.Time, was, is *Status) {
+// logTransition logs a change of the state, the stage or the edition.
+func (c *Controller) logTransition(now time.Time, was, is *Status) {
 	log := c.cfg.Logger.With(slog.String("edition", is.Edition), slog.Int("resources", is.Resources))
 	switch {
 	case is.Phase == Halted:
@@ -185,10 +186,10 @@ func (c *Controller) log(now time.Time, was, is *Status) {
 	case is.Phase == Held:
 		log.Info("rollout waits before the first stage", slog.String("for", is.For))
 	case is.Outcomes.Superseded > was.Outcomes.Superseded:
-		log.Info("rollout superseded: the origin changed what the edition changes")
+		log.Info("rollout superseded: the origin changed resources of the edition")
 	case is.Phase == Gathering:
 		c.cfg.Logger.Info("rollout gathers changes")
 	case is.Phase == Current && was.Phase != Current:
-		log.Info("rollout reverted: the origin has what clients are served")
+		log.Info("rollout reverted: latest equals the last good")
 	}
 }

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// TestStatusSaysWhatItWaitsFor: a rollout says what its next step waits for besides time, in words and for programs.
-func TestStatusSaysWhatItWaitsFor(t *testing.T) {
+// TestStatusNamesAwaitedCondition holds that a status has the condition that the next step waits for, as text and as a
+// code.
+func TestStatusNamesAwaitedCondition(t *testing.T) {
 	cfg := Config{Stages: Stages{{Lasts: time.Minute}, {Approve: true}}}
 	at := time.Unix(1e9, 0)
 	for _, tt := range []struct {
@@ -19,11 +20,11 @@ func TestStatusSaysWhatItWaitsFor(t *testing.T) {
 		{"nothing is on its way", Machine{}, Facts{}, ""},
 		{"changes are gathered", Machine{phase: Gathering}, Facts{Complete: true}, ""},
 		{"the origin is not connected", Machine{phase: Gathering}, Facts{}, AwaitOrigin},
-		{"much is removed", Machine{phase: Held, held: at}, Facts{}, AwaitHold},
-		{"the check before the first stage", Machine{phase: Held, ripe: at}, Facts{}, AwaitCheck},
+		{"much is removed", Machine{phase: Held, holdSince: at}, Facts{}, AwaitHold},
+		{"the check before the first stage", Machine{phase: Held, checkSince: at}, Facts{}, AwaitCheck},
 		{"a stage", Machine{phase: Rolling}, Facts{}, ""},
 		{"answers", Machine{phase: Rolling, overdue: true}, Facts{}, AwaitAnswers},
-		{"the check after a stage", Machine{phase: Rolling, ripe: at}, Facts{}, AwaitCheck},
+		{"the check after a stage", Machine{phase: Rolling, checkSince: at}, Facts{}, AwaitCheck},
 		{"approval", Machine{phase: Rolling, stage: 1}, Facts{}, AwaitApproval},
 		{"frozen", Machine{phase: Rolling, stage: 1}, Facts{Frozen: true}, ""},
 	} {
@@ -37,9 +38,9 @@ func TestStatusSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// TestStatusCountsClientsThatAreConnected: also while nothing is on its way, when nothing else makes a new status. A client with
-// several streams counts once.
-func TestStatusCountsClientsThatAreConnected(t *testing.T) {
+// TestStatusCountsConnectedClients holds that a status has the current number of clients, also without a rollout. A
+// client with several streams counts once.
+func TestStatusCountsConnectedClients(t *testing.T) {
 	c := NewController(ControllerConfig{Config: Config{Stages: Stages{{Lasts: time.Minute}}}}, nil)
 	expect := func(when string, want ...int) {
 		t.Helper()
