@@ -8,12 +8,6 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Asking reports whether the origin is being asked for names.
-func (s *Set) Asking() bool { return !s.unmentioned.askedAt.IsZero() }
-
-// Asked returns the names that the origin is being asked for.
-func (s *Set) Asked() []string { return s.unmentioned.asked }
-
 // Due reports whether it is time to ask the origin by name for what it has not mentioned of a set that it was asked
 // for as a whole, and if not, when it may be. Of a wildcard of which nothing was said at all, it is not: such
 // an origin may have nothing yet.

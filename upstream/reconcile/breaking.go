@@ -170,23 +170,9 @@ func (l look) withhold(u wire.Update) wire.Update {
 	})
 	if s.count(breaking) > before {
 		s.brokenAlarmAt = l.now.Add(alarmEvery)
-		s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelError, "changes held: clients could not use the result", s.breakingAttrs()...)
+		s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelError, "changes held: clients could not use the result", s.breakingAttrs(s.TypeURL)...)
 	}
 	return u
-}
-
-// breakingAttrs returns attributes of a log line about the changes that are held since they would break clients: how many there
-// are, and the first one.
-func (s *Set) breakingAttrs() []slog.Attr {
-	first, as := "", removal{}
-	for name, r := range s.byName {
-		if r.state == breaking && (first == "" || name < first) {
-			first, as = name, r
-		}
-	}
-	return []slog.Attr{
-		slog.String("type_url", s.TypeURL), slog.Int("held", s.count(breaking)), slog.String("name", first), slog.String("reason", as.broken),
-	}
 }
 
 // withholdsUpdate reports whether an update of a resource has to wait, and records it then. Where nothing is served yet,

@@ -85,7 +85,7 @@ func (s *Set) alarm(now time.Time) (next time.Time) {
 		if !now.Before(s.brokenAlarmAt) {
 			s.brokenAlarmAt = now.Add(alarmEvery)
 			s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn,
-				"changes are still held: tender release sends them, tender discard keeps the resources", s.breakingAttrs()...)
+				"changes are still held: tender release sends them, tender discard keeps the resources", s.breakingAttrs(s.TypeURL)...)
 		}
 	}
 	if n == 0 {

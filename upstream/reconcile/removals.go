@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -122,4 +123,23 @@ func (r *removals) due(now time.Time) (look bool) {
 	r.looking = true
 	r.looks++
 	return true
+}
+
+// Suspects reports whether a removal or a held change of a name is recorded.
+func (r *removals) Suspects(name string) bool {
+	_, is := r.byName[name]
+	return is
+}
+
+// breakingAttrs returns log attributes of the changes that would break clients: their number, and the first by name.
+func (r *removals) breakingAttrs(typeURL string) []slog.Attr {
+	first, as := "", removal{}
+	for name, change := range r.byName {
+		if change.state == breaking && (first == "" || name < first) {
+			first, as = name, change
+		}
+	}
+	return []slog.Attr{
+		slog.String("type_url", typeURL), slog.Int("held", r.count(breaking)), slog.String("name", first), slog.String("reason", as.broken),
+	}
 }

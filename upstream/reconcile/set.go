@@ -35,7 +35,7 @@ type Set struct {
 	// of such a name is an answer, and not one that the origin makes.
 	Asker *Set
 
-	unmentioned unmentioned
+	unmentioned
 	removals
 	content Content
 	group   *Group
@@ -206,36 +206,12 @@ func (s *Set) Confirmed(now time.Time) bool {
 	return ok && !now.Before(at)
 }
 
-// Covered reports whether the origin has mentioned all that was held.
-func (s *Set) Covered() bool { return s.unmentioned.count() == 0 }
-
-// Foreign returns the names that the set holds of another origin than the one that is connected, whose
-// versions mean nothing to that.
-func (s *Set) Foreign() names { return s.unmentioned.foreign }
-
-// Distrust has it that the origin does not look at what it was told is held, if these are its first answers: much
-// later, a resend has another reason. It reports whether they are.
-func (s *Set) Distrust(now time.Time) (first bool) {
-	m := &s.unmentioned
-	if now.Sub(m.began) > ConfirmMax {
-		return false
-	}
-	for name := range m.told {
-		put(&m.untold, name, struct{}{})
-	}
-	m.told = nil
-	return true
-}
-
 // Listed notes that a response lists all of the set. Missing are names that it lacks, and that were asked for
 // before: they are gone, or the origin has just started if it lists nothing.
 func (s *Set) Listed(missing names, empty bool) {
 	s.Progress.complete = s.Progress.complete || !empty
 	s.Infer(maps.Keys(missing), empty)
 }
-
-// Known notes that a list leaves no doubt about what the set held.
-func (s *Set) Known() { s.unmentioned.untold = nil }
 
 // Rest ends all doubt about what the set held: the relay asks for nothing of it any more. A collection may go
 // on to hold what an origin has never mentioned.
@@ -316,12 +292,6 @@ func (s *Set) apply(u wire.Update) cache.Change {
 		s.group.changes++
 	}
 	return s.content.Apply(u)
-}
-
-// Suspects reports whether something was said, or decided, of the removal of a name.
-func (s *Set) Suspects(name string) bool {
-	_, is := s.byName[name]
-	return is
 }
 
 // without returns the elements of a slice of which out is false, and leaves the slice as it is.

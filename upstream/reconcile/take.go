@@ -16,7 +16,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) 
 	if c = l.grow(l.withhold(l.screen(u))); !fails {
 		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
 	}
-	m, count := &s.unmentioned, s.unmentioned.count()
+	m, count := &s.unmentioned, s.unmentioned.total()
 	if count+len(m.foreign) == 0 {
 		return c, false
 	}
@@ -30,7 +30,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) 
 	}
 	// An origin may say for ever of what it has mentioned that it lives on. That the set as a whole failed
 	// says nothing about its members.
-	if m.count() < count || c.Changed > 0 || m.last.IsZero() && !fails {
+	if m.total() < count || c.Changed > 0 || m.last.IsZero() && !fails {
 		m.last = now
 	}
 	return c, ignores

@@ -37,7 +37,35 @@ type unmentioned struct {
 }
 
 // count returns how many there are.
-func (m *unmentioned) count() int { return len(m.told) + len(m.untold) }
+func (m *unmentioned) total() int { return len(m.told) + len(m.untold) }
+
+// Asking reports whether the relay is asking the origin for names.
+func (m *unmentioned) Asking() bool { return !m.askedAt.IsZero() }
+
+// Asked returns the names that the relay is asking the origin for.
+func (m *unmentioned) Asked() []string { return m.asked }
+
+// Covered reports whether the origin has mentioned all resources of the set.
+func (m *unmentioned) Covered() bool { return m.total() == 0 }
+
+// Foreign returns the names that only a previous origin has stated. Their versions have no meaning to the connected one.
+func (m *unmentioned) Foreign() names { return m.foreign }
+
+// Known records that a list has confirmed all resources of the set.
+func (m *unmentioned) Known() { m.untold = nil }
+
+// Distrust records that the origin ignores the resources that the relay reported to it. It returns false, and changes
+// nothing, later than ConfirmMax after the start of the set: then a resend has another reason.
+func (m *unmentioned) Distrust(now time.Time) (first bool) {
+	if now.Sub(m.began) > ConfirmMax {
+		return false
+	}
+	for name := range m.told {
+		put(&m.untold, name, struct{}{})
+	}
+	m.told = nil
+	return true
+}
 
 // has reports whether a name is unmentioned.
 func (m *unmentioned) has(name string) bool {
