@@ -8,9 +8,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Due reports whether it is time to ask the origin by name for what it has not mentioned of a set that it was asked
-// for as a whole, and if not, when it may be. Of a wildcard of which nothing was said at all, it is not: such
-// an origin may have nothing yet.
+// Due reports whether the relay must now request the unmentioned names of the set; otherwise it returns the time. A
+// wildcard set without any response is never due, because its origin may still be loading.
 func (s *Set) Due(now time.Time) (due bool, next time.Time) {
 	m := &s.unmentioned
 	last := m.last
@@ -20,10 +19,10 @@ func (s *Set) Due(now time.Time) (due bool, next time.Time) {
 	case last.IsZero() && s.whole != wire.Wildcard:
 		last = m.began
 	case last.IsZero():
-		_, next = s.doubts(now)
+		_, next = s.doubtful(now)
 		return false, next
 	}
-	next = last.Add(silence)
+	next = last.Add(mentionTimeout)
 	return !now.Before(next), next
 }
 
@@ -34,13 +33,13 @@ func (s *Set) Due(now time.Time) (due bool, next time.Time) {
 func (s *Set) Ask(wanted names, now time.Time) []string {
 	m := &s.unmentioned
 	if !s.Asking() {
-		m.suspects, m.silent = maps.Clone(m.untold), maps.Clone(m.untold)
+		m.suspects, m.unanswered = maps.Clone(m.untold), maps.Clone(m.untold)
 		if s.whole == wire.Wildcard {
 			s.chooseControl(wanted)
 		}
 	}
-	m.askedAt, m.alive = now, false
-	m.asked = slices.Sorted(maps.Keys(m.silent))
+	m.askedAt, m.controlAnswered = now, false
+	m.asked = slices.Sorted(maps.Keys(m.unanswered))
 	if m.control != "" {
 		m.asked = append(m.asked, m.control)
 	}
@@ -54,17 +53,17 @@ func (s *Set) chooseControl(wanted names) {
 			continue
 		}
 		m.control = name
-		if _, m.repeated = wanted[name]; !m.repeated {
+		if _, m.controlWanted = wanted[name]; !m.controlWanted {
 			return
 		}
 	}
 }
 
-// Answered takes a response to names that the origin is asked for, on the stream of another set.
+// Answered records a response to requested names, on the stream of another set.
 func (s *Set) Answered(u wire.Update, now time.Time) {
 	m := &s.unmentioned
 	for _, r := range u.Resources {
-		m.alive = m.alive || r.Name == m.control
+		m.controlAnswered = m.controlAnswered || r.Name == m.control
 		if m.asks(r.Name) {
 			m.mention(r.Name)
 			s.Mention(r.Name, now)
@@ -72,7 +71,7 @@ func (s *Set) Answered(u wire.Update, now time.Time) {
 	}
 	for name := range u.RemovedNames() {
 		if m.asks(name) {
-			m.alive = true
+			m.controlAnswered = true
 			m.mention(name)
 			s.suspect(name, removal{stated: true}, true)
 		}
@@ -85,13 +84,13 @@ func (s *Set) Answered(u wire.Update, now time.Time) {
 // before. Without a control, they may be gone. What of the members of a collection an origin is silent on stays.
 func (s *Set) End(wanted func() names, now time.Time) (over bool, next time.Time) {
 	m := &s.unmentioned
-	if next = m.askedAt.Add(silence); len(m.silent) > 0 && now.Before(next) {
+	if next = m.askedAt.Add(mentionTimeout); len(m.unanswered) > 0 && now.Before(next) {
 		return false, next
 	}
-	if noControl := m.control == "" || m.repeated && !m.alive; s.whole == wire.Wildcard && (m.alive || noControl) {
+	if noControl := m.control == "" || m.controlWanted && !m.controlAnswered; s.whole == wire.Wildcard && (m.controlAnswered || noControl) {
 		asked := wanted()
-		maps.DeleteFunc(m.silent, func(name string, _ struct{}) bool { _, is := asked[name]; return is })
-		s.Infer(maps.Keys(m.silent), noControl)
+		maps.DeleteFunc(m.unanswered, func(name string, _ struct{}) bool { _, is := asked[name]; return is })
+		s.Infer(maps.Keys(m.unanswered), noControl)
 	}
 	return true, time.Time{}
 }

@@ -45,15 +45,15 @@ type asOf struct {
 	until   time.Time
 }
 
-// current reports whether it holds still.
+// current reports whether the derived value is still valid.
 func (a asOf) current(g *Group, now time.Time) bool {
 	return a.changes == g.changes && now.Before(a.until)
 }
 
-// asOf returns that something was derived now.
+// asOf returns the validity of a value that is derived now.
 func (g *Group) asOf(now time.Time) asOf { return asOf{g.changes, now.Add(recheckEvery)} }
 
-// clusterUsage returns what the resources of a group say about clusters.
+// clusterUsage returns the clusters that the resources of a group name.
 func (g *Group) clusterUsage(now time.Time) *usage {
 	if g.usage.current(g, now) {
 		return &g.usage
@@ -76,8 +76,8 @@ func (u *usage) add(facts Facts) {
 	addNames(u.named, facts.Clusters)
 }
 
-// statesClusters reports whether the origin states which clusters there are, and has stated at least one. Of an origin
-// that states none, clients have them from elsewhere.
+// statesClusters reports whether the origin states the set of clusters, and at least one. Otherwise clients get their
+// clusters from another source.
 func (g *Group) statesClusters() bool {
 	for s := range g.sets[wire.ClusterType] {
 		if (s.whole == wire.Wildcard || g.cfg.Whole) && s.content.Count() > 0 {
@@ -102,8 +102,8 @@ func checkable(r *wire.Resource) bool {
 	return r != nil && r.HasBody() && r.Refusal == nil && !r.ContentDropped()
 }
 
-// breaks returns why clients cannot use a resource that is to replace another one; empty if they can, or if the other
-// one is no better: then to keep it helps nobody.
+// breaks returns why clients cannot use an update of a resource. It returns an empty string if they can, or if the
+// served resource has the same defect.
 func (l look) breaks(update, served *wire.Resource) (why string) {
 	if !checkable(served) {
 		return ""
@@ -175,8 +175,8 @@ func (l look) withhold(u wire.Update) wire.Update {
 	return u
 }
 
-// withholdsUpdate reports whether an update of a resource has to wait, and records it then. Where nothing is served yet,
-// there is nothing to keep.
+// withholdsUpdate reports whether an update of a resource has to wait, and records it then. Where nothing is served
+// yet, there is nothing to keep.
 func (l look) withholdsUpdate(update *wire.Resource) bool {
 	s := l.set
 	served := s.content.Get(update.Name)
@@ -191,7 +191,7 @@ func (l look) withholdsUpdate(update *wire.Resource) bool {
 	why := l.breaks(update, served)
 	switch {
 	case why != "":
-		l.holdBreaking(update.Name, removal{replacement: update, broken: why}, repeated)
+		l.holdBreaking(update.Name, removal{replacement: update, breakReason: why}, repeated)
 	case repeated:
 		delete(s.byName, update.Name)
 	}
@@ -207,12 +207,13 @@ func (l look) withholdsRemoval(name string, reason *wire.ResourceError) bool {
 	why := l.breaksByRemoval(name)
 	if why != "" {
 		old := s.byName[name]
-		l.holdBreaking(name, removal{broken: why, reason: reason}, old.broken != "" && old.replacement == nil)
+		l.holdBreaking(name, removal{breakReason: why, reason: reason}, old.breakReason != "" && old.replacement == nil)
 	}
 	return why != ""
 }
 
-// holdBreaking records a change that is held since it would break clients. Repeated says that the origin has stated it before.
+// holdBreaking records a change that is held since it would break clients. Repeated says that the origin has stated it
+// before.
 func (l look) holdBreaking(name string, as removal, repeated bool) {
 	s := l.set
 	if repeated && s.byName[name].state == breaking {
@@ -223,9 +224,9 @@ func (l look) holdBreaking(name string, as removal, repeated bool) {
 	s.group.listed = -1
 }
 
-// mend distributes the held changes that clients can use now, and reports whether there were any.
-func (s *Set) mend(now time.Time) (mended bool) {
-	if s.count(breaking) == 0 || s.mendedAsOf.current(s.group, now) {
+// releaseUsable distributes the held changes that clients can use now, and reports whether there were any.
+func (s *Set) releaseUsable(now time.Time) (mended bool) {
+	if s.count(breaking) == 0 || s.checkedAsOf.current(s.group, now) {
 		return false
 	}
 	var u wire.Update
@@ -246,15 +247,15 @@ func (s *Set) mend(now time.Time) (mended bool) {
 		s.group.cfg.Logger.Info("held changes distributed: clients can use the result now",
 			slog.String("type_url", s.TypeURL), slog.Int("changes", n))
 	}
-	s.mendedAsOf = s.group.asOf(now)
+	s.checkedAsOf = s.group.asOf(now)
 	return n > 0
 }
 
-// withheldForeign returns the names of which another origin than the one that is connected has stated what is served, since an
-// update is held.
+// withheldForeign returns the foreign names whose update is held, so that the served content is that of a previous
+// origin.
 func (s *Set) withheldForeign() (all names) {
 	for name, as := range s.byName {
-		if _, is := s.unmentioned.foreign[name]; is && as.broken != "" {
+		if _, is := s.unmentioned.foreign[name]; is && as.breakReason != "" {
 			put(&all, name, struct{}{})
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// text returns a resource whose content is a text: the names of clusters, "?" for bytes that cannot be decoded, and "on-demand".
+// text returns a resource whose content is a text: the names of clusters, "?" for bytes that cannot be decoded, and
+// "on-demand".
 func text(typeURL, name, content string) *wire.Resource {
 	r, err := wire.NewResource(typeURL, name, content, append([]byte{0x0a, byte(len(name))}, name+content...))
 	if err != nil {
@@ -111,7 +112,8 @@ const (
 	isUsed = "resources that are served name it"
 )
 
-// TestB46_AMissingClusterHoldsAnUpdate until the cluster is there, the origin takes the update back, or the resource goes.
+// TestB46_AMissingClusterHoldsAnUpdate until the cluster is there, the origin takes the update back, or the resource
+// goes.
 func TestB46_AMissingClusterHoldsAnUpdate(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -284,7 +286,8 @@ func TestB46_LargeRemovalsAreCountedApart(t *testing.T) {
 	}
 }
 
-// TestB46_AnotherServersUpdateIsHeld: what stays served is of the server before, and its version means nothing to the new one.
+// TestB46_AnotherServersUpdateIsHeld: what stays served is of the server before, and its version means nothing to the
+// new one.
 func TestB46_AnotherServersUpdateIsHeld(t *testing.T) {
 	h := newHouse("a")
 	h.route("r=a", "s=a")

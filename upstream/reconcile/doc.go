@@ -1,5 +1,5 @@
-// Package reconcile decides which removals reach clients: did the origin mean them (B.15)? It also holds changes that would break
-// clients (B.46).
+// Package reconcile decides which removals reach clients: did the origin mean them (B.15)? It also holds changes that
+// would break clients (B.46).
 //
 // A [Set] is the resources that an origin states as a whole: a wildcard set, the names of a type, a
 // collection, one type of a directory, or what returning clients report. A [Group] is the sets of
@@ -15,8 +15,8 @@
 //
 // # Reading order
 //
-// hold.go, progress.go (is the set complete?), unmentioned.go, removals.go, references.go, set.go, breaking.go, take.go,
-// ask.go, decide.go, group.go, reports.go. A file uses only what stands in files before it.
+// hold.go, progress.go (is the set complete?), unmentioned.go, removals.go, references.go, set.go, breaking.go,
+// take.go, ask.go, decide.go, group.go, reports.go. A file uses only what stands in files before it.
 //
 // # Concurrency properties
 //

@@ -70,7 +70,7 @@ func (g *Group) inOrder() []*Set {
 // origin is to be asked for everything.
 func (g *Group) Look(now time.Time) (look bool) {
 	for s := range g.busy {
-		look = s.due(now) || look
+		look = s.startSecondLook(now) || look
 	}
 	return look
 }

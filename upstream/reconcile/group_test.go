@@ -44,9 +44,9 @@ func TestH03_WhatIsInDoubtNeedsWhatItNames(t *testing.T) {
 	}{
 		{"nothing was said", false, func(*fake) {}, ConfirmMax - 1, ConfirmMax},
 		{"nothing was said for a minute", false, func(*fake) {}, ConfirmMax, 0},
-		{"another was mentioned", false, func(f *fake) { f.state(epoch, "m") }, 0, 2 * silence},
-		{"another was mentioned late", false, func(f *fake) { f.state(epoch.Add(ConfirmMax), "m") }, ConfirmMax, ConfirmMax + 2*silence},
-		{"asked for", false, func(f *fake) { f.state(epoch, "m"); f.Ask(nil, epoch.Add(silence-1)) }, 0, 2*silence - 1},
+		{"another was mentioned", false, func(f *fake) { f.state(epoch, "m") }, 0, 2 * mentionTimeout},
+		{"another was mentioned late", false, func(f *fake) { f.state(epoch.Add(ConfirmMax), "m") }, ConfirmMax, ConfirmMax + 2*mentionTimeout},
+		{"asked for", false, func(f *fake) { f.state(epoch, "m"); f.Ask(nil, epoch.Add(mentionTimeout-1)) }, 0, 2*mentionTimeout - 1},
 		{"mentioned", false, func(f *fake) { f.state(epoch, "l") }, 0, 0},
 		{"told", true, func(*fake) {}, 0, 0},
 		{"told, and another was mentioned", true, func(f *fake) { f.state(epoch, "m@2") }, 0, 0},
@@ -228,7 +228,7 @@ func TestB15_OneOfTheSetsIsLookedAt(t *testing.T) {
 		if !f.group.Look(epoch.Add(time.Hour)) {
 			t.Fatal("no second look")
 		}
-		if later.looking {
+		if later.secondLook {
 			t.Fatal("the second look at the listeners began before their hold was over")
 		}
 	}

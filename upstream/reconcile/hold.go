@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Hold is changes of resources that wait and that no client has received: removals that the origin may not have meant (B.15),
-// or changes that break clients (B.46).
+// A Hold is changes of resources that wait and that no client has received: removals that the origin may not have meant
+// (B.15), or changes that break clients (B.46).
 type Hold struct {
 	TypeURL string
 	Names   []string // in order
@@ -20,8 +20,8 @@ type Hold struct {
 	// has to wait for the origin.
 	Since, Until time.Time
 
-	// Unconfirmed reports that nobody has judged the removals yet: the set is not complete, or a held
-	// resource needs these.
+	// Unconfirmed reports that the removals are not decided yet: the set is not complete, or a held resource refers to
+	// them.
 	Unconfirmed bool
 
 	// Reported reports that the view has never held the resources: returning clients report them, and
@@ -34,10 +34,10 @@ type Hold struct {
 	Discarded bool
 }
 
-// An Action is what an operator does about holds.
+// An Action is an operation of an operator on holds.
 type Action int
 
-// What an operator may do.
+// The actions.
 // The actions.
 const (
 	List    Action = iota // nothing; whether they wait or were discarded

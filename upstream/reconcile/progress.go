@@ -6,26 +6,26 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// How long a set has to be quiet to be taken for complete: Delta has no end mark (B.7).
+// Times without a response after which a set is complete. Delta has no end mark (B.7).
 const (
 	SettleQuiet = 150 * time.Millisecond
 	settleMax   = 2 * time.Second
 	ConfirmMax  = 60 * time.Second // or Config.ColdWait without a new name
 
-	// confirmSilence is how long an origin has to be silent that was told what a snapshot holds: it says
-	// nothing if that is what there is. It is longer than a relay that has no content keeps a stream (B.8).
+	// confirmSilence is the time without a response after which an origin confirms the reported content of a snapshot:
+	// an origin without changes sends nothing. A relay without content closes a stream earlier (B.8).
 	confirmSilence = 15 * time.Second
 )
 
-// A Progress is how much of a set an origin has stated on a stream, by the timing of its responses.
+// A Progress estimates from the times of responses how much of a set an origin has sent on a stream.
 type Progress struct {
 	first   time.Time // response since the set was asked for; zero if none came
 	last    time.Time // response
 	newName time.Time // response with a name that was not known
-	told    time.Time // when the origin was told which members a snapshot holds; zero if it was not
+	told    time.Time // when the relay reported the content of a snapshot to the origin; zero if it did not
 
-	// complete: a SotW origin has sent the set as a whole. An empty one does not count, it may be that of
-	// an origin that has just started.
+	// complete reports that a SotW origin has sent the whole set. An empty set does not count, because the origin may
+	// have just started.
 	complete bool
 }
 
@@ -53,12 +53,12 @@ func (p *Progress) responded(now time.Time, news bool, quiet time.Duration) {
 	}
 }
 
-// settled returns when the first answers seem to be all, if nothing comes until then.
+// settled returns when the set is settled if no response arrives until then.
 func (p *Progress) settled() time.Time {
 	return Earlier(p.last.Add(SettleQuiet), p.first.Add(settleMax))
 }
 
-// Settled reports whether the first answers, of which there are some, seem to be all.
+// Settled reports whether there are responses and no further one is expected.
 func (p *Progress) Settled(now time.Time) bool {
 	return !p.first.IsZero() && !now.Before(p.settled())
 }

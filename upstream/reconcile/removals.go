@@ -7,39 +7,38 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// alarmEvery is how often it is logged again that removals are held.
+// alarmEvery is the interval between log messages about held changes.
 const alarmEvery = 5 * time.Minute
 
-// A state says how a removal stands.
+// A state is the state of a removal.
 type state int
 
 const (
-	held      state = iota // too many to be believed; until a second look or an operator decides
-	suspected              // undecided: until the set is complete, or as long as something held needs it
+	held      state = iota // part of a large removal; until a second look or an operator decides
+	suspected              // undecided until the set is complete and no held resource needs it
 	kept                   // by an operator, until the origin mentions it
-	breaking               // clients could not use what is served then (TENDER_VALIDATE=hold)
+	breaking               // clients could not use the result (TENDER_VALIDATE=hold)
 )
 
 // A removal is a resource that an origin seems to have removed, or an update of one that has to wait.
 type removal struct {
 	state state
 
-	// replacement takes the place of the resource; nil if nothing does. It is an assignment without endpoints, or a resource
-	// that clients cannot use.
+	// replacement takes the place of the resource; nil if nothing does. It is an assignment without endpoints, or a
+	// resource that clients cannot use.
 	replacement *wire.Resource
 
-	// broken is why clients could not use what is served without the resource as it is; empty if they could. At is since when
-	// the change is held for that.
-	broken string
-	at     time.Time
+	// breakReason is why clients could not use what is served without the resource as it is; empty if they could. At is
+	// since when the change is held for that.
+	breakReason string
+	at          time.Time
 
-	stated bool                // the origin stated it, it was not inferred
-	reason *wire.ResourceError // that the origin gave; nil if it gave none
-	again  int                 // the second look that inferred it again, by its number
+	stated     bool                // the origin stated it, it was not inferred
+	reason     *wire.ResourceError // that the origin gave; nil if it gave none
+	inferredIn int                 // the second look that inferred it again, by its number
 }
 
-// Removals are the resources of one set that the origin seems to have removed and that are there still. The zero
-// value has none.
+// removals are the resources of one set whose removal is pending, by name. The zero value is empty.
 type removals struct {
 	byName map[string]removal
 
@@ -47,16 +46,16 @@ type removals struct {
 
 	since, until, alarmAt time.Time // of those that are held
 	brokenAlarmAt         time.Time // of those that break clients
-	looking               bool      // the second look has begun
-	looks                 int       // that have
+	secondLook            bool      // the second look has begun
+	secondLooks           int       // that have
 }
 
 // holdsUpdate reports whether an update was held since clients could not use it.
 func (as removal) holdsUpdate(r *wire.Resource) bool {
-	return as.broken != "" && as.replacement != nil && as.replacement.SameContent(r)
+	return as.breakReason != "" && as.replacement != nil && as.replacement.SameContent(r)
 }
 
-// count returns how many there are in a state.
+// count returns the number of removals in a state.
 func (r *removals) count(in state) (n int) {
 	for _, as := range r.byName {
 		if as.state == in {
@@ -66,8 +65,8 @@ func (r *removals) count(in state) (n int) {
 	return n
 }
 
-// turn moves the removals in one state to another, and returns how many there are.
-func (r *removals) turn(from, to state) (n int) {
+// changeState moves all removals in one state to another and returns their number.
+func (r *removals) changeState(from, to state) (n int) {
 	for name, as := range r.byName {
 		if as.state == from {
 			as.state = to
@@ -96,9 +95,8 @@ func (r *removals) takeOut(u *wire.Update, chosen func(name string, as removal) 
 	}
 }
 
-// explain records what the origin says is wrong with a resource if its removal waits, and reports whether it
-// does.
-func (r *removals) explain(e *wire.ResourceError) (waits bool) {
+// recordReason stores the resource error of the origin for a pending removal. It returns whether one is pending.
+func (r *removals) recordReason(e *wire.ResourceError) (waits bool) {
 	as, is := r.byName[e.Name]
 	if waits = is && as.state != kept; waits {
 		as.reason = e
@@ -107,21 +105,21 @@ func (r *removals) explain(e *wire.ResourceError) (waits bool) {
 	return waits
 }
 
-// hold begins the time anew for which removals are held.
-func (r *removals) hold(now time.Time, wait time.Duration) {
+// startHold restarts the hold time of the held removals.
+func (r *removals) startHold(now time.Time, wait time.Duration) {
 	if r.until.IsZero() {
 		r.since, r.alarmAt = now, now.Add(alarmEvery)
 	}
-	r.until, r.looking = now.Add(wait), false
+	r.until, r.secondLook = now.Add(wait), false
 }
 
-// due reports whether it is time for the second look, which then has begun.
-func (r *removals) due(now time.Time) (look bool) {
-	if r.count(held) == 0 || r.looking || now.Before(r.until) {
+// startSecondLook starts the second look if the hold time is over. It returns whether it did.
+func (r *removals) startSecondLook(now time.Time) (look bool) {
+	if r.count(held) == 0 || r.secondLook || now.Before(r.until) {
 		return false
 	}
-	r.looking = true
-	r.looks++
+	r.secondLook = true
+	r.secondLooks++
 	return true
 }
 
@@ -140,6 +138,6 @@ func (r *removals) breakingAttrs(typeURL string) []slog.Attr {
 		}
 	}
 	return []slog.Attr{
-		slog.String("type_url", typeURL), slog.Int("held", r.count(breaking)), slog.String("name", first), slog.String("reason", as.broken),
+		slog.String("type_url", typeURL), slog.Int("held", r.count(breaking)), slog.String("name", first), slog.String("reason", as.breakReason),
 	}
 }

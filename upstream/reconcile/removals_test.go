@@ -191,7 +191,7 @@ func TestB15_NothingIsDecidedWhileNamesAreAsked(t *testing.T) {
 	f.begin(epoch)
 	f.confirmed = true
 	f.state(epoch, append(numbers("n", 88), "-n0")...) // n88 to n99 are not mentioned
-	now := epoch.Add(silence)
+	now := epoch.Add(mentionTimeout)
 	if due, _ := f.Due(now); !due {
 		t.Fatal("nothing is to be asked for")
 	}
@@ -287,7 +287,7 @@ func TestH02_AnAnswerAboutWhatWasKept(t *testing.T) {
 	f.begin(epoch)
 	f.confirmed = true
 	f.state(epoch, "b")
-	now := epoch.Add(silence)
+	now := epoch.Add(mentionTimeout)
 	f.Ask(nil, now)
 	f.Infer(gone("a"), true)
 	f.group.Operate(Command{Do: Discard}, now)
@@ -305,7 +305,7 @@ func TestH02_WhatIsSaidAgainOfWhatIsHeld(t *testing.T) {
 	f.begin(epoch)
 	f.state(epoch, "-a")
 	f.Infer(gone("b", "c"), true)
-	f.explain(wire.NewResourceError("a", codes.NotFound, "gone"))
+	f.recordReason(wire.NewResourceError("a", codes.NotFound, "gone"))
 	f.confirmed = true
 	f.group.Decide(epoch)
 	f.Infer(gone("a"), false)

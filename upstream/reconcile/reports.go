@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// reportedEvery is how often it is looked whether clients still report what is held, and whether it came.
+	// reportedEvery is the interval between checks whether clients still report held names and whether they have
+	// arrived.
 	reportedEvery = time.Second
 
-	// keptGrace is how long what an operator had kept before a restart waits for a client that reports it again.
+	// keptGrace is how long a name that an operator kept before a restart waits for a client that reports it again.
 	keptGrace = 5 * time.Minute
 )
 
-// ReportsConfig shapes Reports.
+// ReportsConfig configures Reports.
 type ReportsConfig struct {
 	Config
 
@@ -31,28 +32,28 @@ type ReportsConfig struct {
 	// AtOnce reports that members are known at once, so that clients report later what they hold.
 	AtOnce bool
 
-	// Again has the origin asked for everything.
+	// Again requests all sets from the origin again.
 	Again func()
 }
 
-// Reports decides about the removal of what returning clients hold and a view has never known: what they
-// report is its last known set (B.7). It belongs to the loop of the view. Each batch is a set of its own: the
+// Reports decides on the removal of resources that reconnecting clients report and that a view has never held. The
+// reports are the last known set of the view (B.7). The loop of the view owns it. Each batch is a separate set: the
 // names that clients still report and that the view lacks.
 type Reports struct {
 	*Group
-	cfg   ReportsConfig
-	w     *cache.Writer
-	began time.Time
-	at    time.Time // when to look
-	sets  map[batch]*reportedSet
+	cfg       ReportsConfig
+	w         *cache.Writer
+	startedAt time.Time
+	nextCheck time.Time // when to look
+	sets      map[batch]*reportedSet
 
 	batches int // that there were of names
 }
 
-// NewReports returns what decides about reports for the view of a writer.
+// NewReports returns the Reports of a writer's view.
 func NewReports(w *cache.Writer, cfg ReportsConfig) *Reports {
 	cfg.Reported = true
-	return &Reports{Group: NewGroup(cfg.Config), cfg: cfg, w: w, began: time.Now(), sets: make(map[batch]*reportedSet)}
+	return &Reports{Group: NewGroup(cfg.Config), cfg: cfg, w: w, startedAt: time.Now(), sets: make(map[batch]*reportedSet)}
 }
 
 // A batch is what was judged of a set at one time, with a deadline of its own: whoever reports further names
@@ -70,14 +71,14 @@ type reportedSet struct {
 	still map[string]struct{} // names that clients still report
 }
 
-// some stands for a resource of which only the name is known.
-var some = new(wire.Resource)
+// placeholder stands for a resource of which only the name is known.
+var placeholder = new(wire.Resource)
 
 // Get implements Content.
 func (b *reportedSet) Get(name string) *wire.Resource {
 	_, reported := b.still[name]
-	if reported || b.byName[name].state == kept && time.Since(b.all.began) < keptGrace {
-		return some
+	if reported || b.byName[name].state == kept && time.Since(b.all.startedAt) < keptGrace {
+		return placeholder
 	}
 	return nil
 }
@@ -90,14 +91,14 @@ func (b *reportedSet) Count() int { return 0 }
 
 // Complete implements Content. A batch is judged when the set is complete, and only a second look asks anew.
 func (b *reportedSet) Complete() (at time.Time, ok bool) {
-	if !b.looking {
+	if !b.secondLook {
 		return time.Time{}, true
 	}
 	at, _ = b.all.cfg.Complete(b.of)
 	return at, !at.IsZero()
 }
 
-// Apply implements Content: publish has clients told.
+// Apply implements Content. It does nothing: publish informs clients.
 func (b *reportedSet) Apply(wire.Update) (c cache.Change) { return c }
 
 // Confirm decides about what was reported of a set up to a time, now that the set is complete. Of members, it
@@ -132,7 +133,7 @@ func (d *Reports) in(b batch) *reportedSet {
 	return s
 }
 
-// Stated takes that the origin has removed names of a set that is confirmed.
+// Stated records that the origin has removed names of a confirmed set.
 func (d *Reports) Stated(of cache.ReportedSet, names iter.Seq[string]) {
 	if len(d.sets) == 0 {
 		return
@@ -171,36 +172,36 @@ func (d *Reports) judge(now time.Time) (next time.Time) {
 	return next
 }
 
-// Check does what it is time for, and returns when to check again.
+// Check runs the decisions that are due and returns the time of the next call.
 func (d *Reports) Check(now time.Time) (next time.Time) {
 	next = d.judge(now)
 	switch {
 	case len(d.sets) == 0:
 		return next
-	case now.Before(d.at):
-		return Earlier(next, d.at)
+	case now.Before(d.nextCheck):
+		return Earlier(next, d.nextCheck)
 	}
-	d.at = now.Add(reportedEvery)
+	d.nextCheck = now.Add(reportedEvery)
 	for _, s := range d.sets {
 		for name := range s.byName {
-			if d.answered(s.of, name) {
+			if d.originAnswered(s.of, name) {
 				s.Mention(name, now)
 			}
 		}
 	}
 	for _, s := range d.sets {
-		if s.due(now) && s.of.Kind == cache.Wildcard { // names are asked for all the time
+		if s.startSecondLook(now) && s.of.Kind == cache.Wildcard { // names are asked for all the time
 			d.cfg.Again()
 		}
-		if s.looking && s.Confirmed(now) {
+		if s.secondLook && s.Confirmed(now) {
 			s.Infer(maps.Keys(s.byName), false)
 		}
 	}
 	d.decide(now)
-	return Earlier(next, d.at)
+	return Earlier(next, d.nextCheck)
 }
 
-// decide decides what can be decided, and has the view withhold what stays.
+// decide runs all possible decisions and makes the view withhold the remaining names.
 func (d *Reports) decide(now time.Time) {
 	d.refresh()
 	d.Decide(now)
@@ -217,7 +218,7 @@ func (d *Reports) decide(now time.Time) {
 	}
 }
 
-// refresh finds out what clients still report.
+// refresh updates the names that clients still report.
 func (d *Reports) refresh() {
 	still := make(map[cache.ReportedSet]names)
 	for _, s := range d.sets {
@@ -228,7 +229,7 @@ func (d *Reports) refresh() {
 	}
 }
 
-// publish has the view withhold what stays of a set.
+// publish makes the view withhold the remaining names of a set.
 func (d *Reports) publish(of cache.ReportedSet) {
 	staying := make(names)
 	for b, s := range d.sets {
@@ -241,8 +242,8 @@ func (d *Reports) publish(of cache.ReportedSet) {
 	d.w.Withhold(of, staying)
 }
 
-// answered reports whether the origin has said of a name that was reported that it is there, or is not.
-func (d *Reports) answered(of cache.ReportedSet, name string) bool {
+// originAnswered reports whether the origin has stated that a reported name exists, or that it does not.
+func (d *Reports) originAnswered(of cache.ReportedSet, name string) bool {
 	t := d.w.Generation().Type(of.Key)
 	if name == cache.AllNames {
 		return t.Wildcard.Count() > 0
@@ -267,7 +268,7 @@ func (d *Reports) Operate(c Command, now time.Time) []Hold {
 	return d.Group.Operate(c, now)
 }
 
-// Keep notes that operators had a name of a type kept before a restart.
+// Keep records that an operator kept a name of a type before a restart.
 func (d *Reports) Keep(typeURL, name string) {
 	b := batch{of: cache.ReportedSet{Key: typeURL, Kind: cache.ByName}}
 	if glob, is := wire.GlobOf(name); is {

@@ -81,7 +81,8 @@ func (r *reporting) pass(d time.Duration) {
 	}
 }
 
-// want fails the test unless there are these holds, and a client that reports names may be told that the others are gone.
+// want fails the test unless there are these holds, and a client that reports names may be told that the others are
+// gone.
 func (r *reporting) want(when string, of *cache.Report, names string, want ...string) {
 	r.t.Helper()
 	got, withheld := []string{}, []string{}
@@ -151,7 +152,8 @@ func TestH04_WhatIsReportedIsHeld(t *testing.T) {
 	}
 }
 
-// TestH04_TheSecondLookAtReports asks the origin for everything once, but for names, which it is asked for all the time.
+// TestH04_TheSecondLookAtReports asks the origin for everything once, but for names, which it is asked for all the
+// time.
 func TestH04_TheSecondLookAtReports(t *testing.T) {
 	for of, want := range map[cache.ReportedSet]int{allClusters: 1, routeNames: 0} {
 		inReporting(t, func(r *reporting) {
@@ -166,8 +168,8 @@ func TestH04_TheSecondLookAtReports(t *testing.T) {
 	}
 }
 
-// TestH04_NamesAreJudgedInBatches, each when the origin was silent on it for a while, and with a deadline of its own. A name
-// of which the origin says that there is none is no report.
+// TestH04_NamesAreJudgedInBatches, each when the origin was silent on it for a while, and with a deadline of its own. A
+// name of which the origin says that there is none is no report.
 func TestH04_NamesAreJudgedInBatches(t *testing.T) {
 	inReporting(t, func(r *reporting) {
 		first := r.report(routeNames, "a", "b", "c")

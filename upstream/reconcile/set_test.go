@@ -150,8 +150,8 @@ func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestH03_AdditionsThatAreGoneAgain: new listeners count against removals, since they may be the old ones under other names, but not if
-// they were removed too.
+// TestH03_AdditionsThatAreGoneAgain: new listeners count against removals, since they may be the old ones under other
+// names, but not if they were removed too.
 func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, tt := range []struct {
@@ -178,7 +178,8 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 	}
 }
 
-// TestH03_AdditionsCountOnce: those of the stream until the set is confirmed, and those of the last response after that.
+// TestH03_AdditionsCountOnce: those of the stream until the set is confirmed, and those of the last response after
+// that.
 func TestH03_AdditionsCountOnce(t *testing.T) {
 	more := func(f *fake) {
 		for _, name := range numbers("old", 8) {
@@ -282,8 +283,8 @@ func TestH02_ANewStreamForgetsWhatWasSuspected(t *testing.T) {
 	f.want(t, "a small loss", epoch)
 }
 
-// TestH02_WhatIsConfirmedStaysConfirmed: all of a set was said once no new name has come for a while. One that comes later is a
-// change, and makes no removal on the same stream wait.
+// TestH02_WhatIsConfirmedStaysConfirmed: all of a set was said once no new name has come for a while. One that comes
+// later is a change, and makes no removal on the same stream wait.
 func TestH02_WhatIsConfirmedStaysConfirmed(t *testing.T) {
 	const quiet = 10 * time.Second
 	began := time.Unix(1000, 0)

@@ -8,8 +8,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Take applies an update, but for the removals that must wait. It reports whether the update showed that the origin
-// does not look at what it was told is held.
+// Take applies an update, except for the removals that must wait. ignores reports that the origin ignores the initial
+// resource versions of the relay.
 func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) {
 	fails := u.Fails(s.whole)
 	l := s.look(now)
@@ -36,8 +36,8 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) 
 	return c, ignores
 }
 
-// screen returns an update without the removals that must wait, and records these. What the update mentions
-// otherwise is suspect no more.
+// screen returns an update without the removals that must wait, and records these. Other resources of the update are
+// not suspected any more.
 func (l look) screen(u wire.Update) wire.Update {
 	s := l.set
 	if l.confirmed {
@@ -52,14 +52,14 @@ func (l look) screen(u wire.Update) wire.Update {
 		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
 			waiting[name] = struct{}{}
 			s.suspect(name, removal{stated: true}, l.repeats(name))
-		case s.byName[name].replacement != nil && s.byName[name].broken != "":
-			delete(s.byName, name) // what was to replace it is gone too
+		case s.byName[name].replacement != nil && s.byName[name].breakReason != "":
+			delete(s.byName, name) // its held replacement is obsolete
 		}
 	}
 	u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
 	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
 		_, waits := waiting[e.Name]
-		return s.explain(e) || waits
+		return s.recordReason(e) || waits
 	})
 	return u
 }
@@ -74,7 +74,7 @@ func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
 			s.suspect(res.Name, removal{replacement: res, stated: true}, l.repeats(res.Name))
 			continue
 		}
-		if as := s.byName[res.Name]; as.broken == "" || res.HasBody() && !as.holdsUpdate(res) {
+		if as := s.byName[res.Name]; as.breakReason == "" || res.HasBody() && !as.holdsUpdate(res) {
 			s.Mention(res.Name, l.now)
 		}
 	}
@@ -84,20 +84,20 @@ func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
 	return without(resources, func(res *wire.Resource) bool { return slices.Contains(emptied, res) })
 }
 
-// waits reports whether the removal of a name waits: the origin has not mentioned it on a stream on which it
-// has not yet stated all of the set, or says so since it was asked, or something needs the resource.
+// waits reports whether the removal of a name must wait. It waits if the set is incomplete and the name is unmentioned
+// or suspected, if the removal answers a request by name, or if a held resource needs the name.
 func (l look) waits(name string) bool {
 	s := l.set
 	return !l.confirmed && (s.unmentioned.has(name) || s.Suspects(name)) || l.answers(name) || l.needed(name)
 }
 
-// answers reports whether what the origin says of a name answers a question of the relay.
+// answers reports whether a mention of a name answers a request by name.
 func (l look) answers(name string) bool {
 	s := l.set
 	return s.unmentioned.asks(name) || s.Asker != nil && s.Asker.unmentioned.asks(name)
 }
 
-// repeats reports whether what the origin says of a name may be what it has said before: it was asked anew.
+// repeats reports whether a mention of a name may repeat an earlier one, because the relay has requested it again.
 func (l look) repeats(name string) bool { return !l.confirmed || l.answers(name) }
 
 // isEmptyAssignment reports whether a resource is an assignment without endpoints.
@@ -112,7 +112,7 @@ func hasEndpoints(r *wire.Resource) bool { return r != nil && r.HasEndpoints() }
 func (l look) grow(u wire.Update) cache.Change {
 	s := l.set
 	var absent []string
-	if !l.confirmed && s.earlier {
+	if !l.confirmed && s.hadContent {
 		for _, res := range u.Resources {
 			if s.content.Get(res.Name) == nil {
 				absent = append(absent, res.Name)
@@ -121,7 +121,7 @@ func (l look) grow(u wire.Update) cache.Change {
 	}
 	c := s.apply(u)
 	for _, name := range absent {
-		if s.content.Get(name) != nil { // it may be wanted by nobody
+		if s.content.Get(name) != nil { // without subscriptions, it is not stored
 			put(&s.fresh, name, struct{}{})
 		}
 	}

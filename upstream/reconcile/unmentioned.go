@@ -6,37 +6,36 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// silence is how long an origin must have said nothing new before what it has not mentioned is asked
-// for by name, and then how long it may be silent on a name that it was asked for (B.15).
-const silence = 15 * time.Second
+// mentionTimeout is the time without a new mention after which the relay requests unmentioned resources by name. It is
+// also the time limit for the answer (B.15).
+const mentionTimeout = 15 * time.Second
 
 // names are names of resources.
 type names = map[string]struct{}
 
-// Unmentioned are the resources of a set that the origin has not mentioned on its stream, but that the
-// set held when the stream began: they may be gone. An origin that was told what is held says so; another
-// one leaves them out, and is asked for them by name (B.15). Those that an operator had kept are not among
-// them.
+// unmentioned are the resources that the set had when the stream started and that the origin has not mentioned since.
+// They may have been removed. An origin that received initial resource versions states removals. From another origin,
+// the relay requests the names (B.15). Resources that an operator kept are excluded.
 type unmentioned struct {
 	began  time.Time
-	told   names     // the origin was told that they are held
-	untold names     // it was not
-	last   time.Time // response that said something for the first time since began; zero if none came
+	told   names     // reported to the origin as initial resource versions
+	untold names     // not reported
+	last   time.Time // last response with a first mention since began; zero without one
 
-	// foreign are the names that another origin has stated, and not the one that is connected, on any stream.
+	// foreign are names that a previous origin has stated and the connected one has not, on any stream.
 	foreign names
 
-	// Of the names that the origin is asked for.
-	askedAt  time.Time // zero if it is not
-	asked    []string  // with the control
-	suspects names     // of these, those that were unmentioned
-	silent   names     // of these, those that the origin has not answered for
-	control  string    // a resource that is known to be there; "" if none is
-	repeated bool      // the control was asked for before, for a client
-	alive    bool      // the origin has answered for the control, or has said that a suspect is gone
+	// State of the request by name.
+	askedAt         time.Time // zero if it is not
+	asked           []string  // with the control
+	suspects        names     // of these, those that were unmentioned
+	unanswered      names     // of these, those that the origin has not answered for
+	control         string    // a resource that is known to exist; empty without one
+	controlWanted   bool      // a client had already requested the control
+	controlAnswered bool      // the origin has sent the control, or has stated a removal
 }
 
-// count returns how many there are.
+// total returns the number of unmentioned names.
 func (m *unmentioned) total() int { return len(m.told) + len(m.untold) }
 
 // Asking reports whether the relay is asking the origin for names.
@@ -48,7 +47,8 @@ func (m *unmentioned) Asked() []string { return m.asked }
 // Covered reports whether the origin has mentioned all resources of the set.
 func (m *unmentioned) Covered() bool { return m.total() == 0 }
 
-// Foreign returns the names that only a previous origin has stated. Their versions have no meaning to the connected one.
+// Foreign returns the names that only a previous origin has stated. Their versions have no meaning to the connected
+// one.
 func (m *unmentioned) Foreign() names { return m.foreign }
 
 // Known records that a list has confirmed all resources of the set.
@@ -74,21 +74,21 @@ func (m *unmentioned) has(name string) bool {
 	return told || untold
 }
 
-// asks reports whether the origin is being asked for a name.
+// asks reports whether the relay is asking the origin for a name.
 func (m *unmentioned) asks(name string) bool {
 	_, asked := m.suspects[name]
 	return asked
 }
 
-// mention takes that the origin has mentioned a name.
+// mention records that the origin has mentioned a name.
 func (m *unmentioned) mention(name string) {
 	delete(m.told, name)
 	delete(m.untold, name)
-	delete(m.silent, name)
+	delete(m.unanswered, name)
 	delete(m.foreign, name)
 }
 
-// mentions takes that the origin has mentioned all names of an update.
+// mentions records that the origin has mentioned all names of an update.
 func (m *unmentioned) mentions(u wire.Update) {
 	for _, r := range u.Resources {
 		m.mention(r.Name)
@@ -101,7 +101,7 @@ func (m *unmentioned) mentions(u wire.Update) {
 	}
 }
 
-// put puts into a map that may not exist yet.
+// put adds an entry to a map, which may be nil.
 func put[V any](m *map[string]V, name string, v V) {
 	if *m == nil {
 		*m = make(map[string]V)

@@ -79,20 +79,20 @@ func TestB15_WhatIsAskedFor(t *testing.T) {
 	}
 	now := epoch.Add(time.Second)
 	f.state(now)
-	wantDue("an empty response", now, false, now.Add(silence))
+	wantDue("an empty response", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
 	f.Take(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{{Name: "a", Aliases: []string{"alias"}}}}, now)
-	wantDue("a was mentioned", now, false, now.Add(silence))
+	wantDue("a was mentioned", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
 	f.state(now, "a")
-	wantDue("a again", now, false, now.Add(silence-time.Second))
+	wantDue("a again", now, false, now.Add(mentionTimeout-time.Second))
 	f.state(now, "a@2")
-	wantDue("a has changed", now, false, now.Add(silence))
+	wantDue("a has changed", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
 	f.state(now, "d")
 	f.state(now.Add(-time.Second), "d")
-	wantDue("d was mentioned, as it is held", now, false, now.Add(silence))
-	now = now.Add(silence)
+	wantDue("d was mentioned, as it is held", now, false, now.Add(mentionTimeout))
+	now = now.Add(mentionTimeout)
 	wantDue("after 15s", now, true, now)
 	if names := f.Ask(nil, now); !slices.Equal(names, []string{"b", "c", names[len(names)-1]}) {
 		t.Errorf("asked for %q, want b, c and a control", names)
@@ -107,7 +107,7 @@ func TestB15_AskedForOnceMore(t *testing.T) {
 	f.begin(epoch, "a", "b")
 	f.Restart(nil, epoch)
 	f.state(epoch, "a@2")
-	if due, _ := f.Due(epoch.Add(silence)); !due {
+	if due, _ := f.Due(epoch.Add(mentionTimeout)); !due {
 		t.Error("b is not asked for")
 	}
 }
@@ -148,17 +148,17 @@ func TestB15_WhatSilenceProves(t *testing.T) {
 			} else { // so that it is the control
 				f.Infer(gone(numbers("n", 100)...), false)
 			}
-			now := epoch.Add(silence)
+			now := epoch.Add(mentionTimeout)
 			f.Ask(tt.wanted, now)
 			for _, name := range numbers("n", 100) {
 				f.Mention(name, now)
 			}
 			f.Answered(tt.answers, now)
 			wanted := func() map[string]struct{} { return tt.wanted }
-			if over, next := f.End(wanted, now.Add(silence-1)); over || next != now.Add(silence) {
+			if over, next := f.End(wanted, now.Add(mentionTimeout-1)); over || next != now.Add(mentionTimeout) {
 				t.Errorf("over %t, next %v before 15s have passed", over, next)
 			}
-			if over, _ := f.End(wanted, now.Add(silence)); !over {
+			if over, _ := f.End(wanted, now.Add(mentionTimeout)); !over {
 				t.Error("not over after 15s")
 			}
 			f.Rest()
@@ -215,14 +215,14 @@ func TestB15_ANewStreamIsAskedAgain(t *testing.T) {
 	f.state(epoch, "control")
 	f.Ask(nil, epoch)
 	f.Answered(wire.Update{Resources: []*wire.Resource{{Name: "a"}, {Name: "control"}}}, epoch)
-	now := epoch.Add(silence / 2)
+	now := epoch.Add(mentionTimeout / 2)
 	if names := f.Ask(nil, now); !slices.Equal(names, []string{"b", "control"}) {
 		t.Errorf("asked for %q on the new stream, want b and control", names)
 	}
-	if over, next := f.End(nil, epoch.Add(silence)); over || next != now.Add(silence) {
+	if over, next := f.End(nil, epoch.Add(mentionTimeout)); over || next != now.Add(mentionTimeout) {
 		t.Errorf("over %t, next %v; want 15s on the new stream", over, next)
 	}
-	f.End(func() map[string]struct{} { return nil }, now.Add(silence))
+	f.End(func() map[string]struct{} { return nil }, now.Add(mentionTimeout))
 	f.want(t, "the control did not answer again", now)
 }
 
@@ -231,19 +231,19 @@ func TestB15_MembersOfACollectionAreNotGoneBySilence(t *testing.T) {
 	f := newFakeIn(newFake(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, "xdstp://a/*", "a", "b", "c")
 	f.begin(epoch)
 	delete(f.unmentioned.untold, "c")
-	now := epoch.Add(silence)
+	now := epoch.Add(mentionTimeout)
 	if due, next := f.Due(now); !due || next != now {
 		t.Errorf("due %t, next %v", due, next)
 	}
 	f.state(now, "c@2")
-	if due, next := f.Due(now); due || next != now.Add(silence) {
+	if due, next := f.Due(now); due || next != now.Add(mentionTimeout) {
 		t.Errorf("another member came: due %t, next %v", due, next)
 	}
-	now = now.Add(silence)
+	now = now.Add(mentionTimeout)
 	if names := f.Ask(nil, now); !slices.Equal(names, []string{"a", "b"}) {
 		t.Errorf("asked for %q, want a and b without a control", names)
 	}
-	if over, _ := f.End(nil, now.Add(silence)); !over {
+	if over, _ := f.End(nil, now.Add(mentionTimeout)); !over {
 		t.Error("not over after 15s")
 	}
 	f.want(t, "silence", now)
