@@ -255,7 +255,7 @@ func (s *Set) releaseUsable(now time.Time) (mended bool) {
 // origin.
 func (s *Set) withheldForeign() (all names) {
 	for name, as := range s.byName {
-		if _, is := s.unmentioned.foreign[name]; is && as.breakReason != "" {
+		if _, is := s.foreign[name]; is && as.breakReason != "" {
 			put(&all, name, struct{}{})
 		}
 	}

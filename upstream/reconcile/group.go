@@ -111,7 +111,7 @@ func (g *Group) Operate(c Command, now time.Time) (chosen []Hold) {
 		}
 		for _, h := range holds {
 			for _, name := range h.Names {
-				s.unmentioned.mention(name)
+				s.mention(name)
 			}
 		}
 		if c.Do == Release {

@@ -54,8 +54,8 @@ func TestH03_WhatIsInDoubtNeedsWhatItNames(t *testing.T) {
 		{"told, of what may be another server, a minute ago", true, func(f *fake) { f.group.Untrusted = true }, ConfirmMax, 0},
 		{"asked for one, told of the other", true, func(f *fake) {
 			f.group.Untrusted = true
-			put(&f.unmentioned.untold, "m", struct{}{})
-			delete(f.unmentioned.told, "m")
+			put(&f.untold, "m", struct{}{})
+			delete(f.told, "m")
 		}, 0, ConfirmMax},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestH03_WhatIsInDoubtNeedsWhatItNames(t *testing.T) {
 			if until := epoch.Add(tt.until); len(h) != 1 || h[0].Until != until || !h[0].Unconfirmed {
 				t.Errorf("holds %+v, want one that is undecided until %v", h, until)
 			}
-			if _, is := listeners.unmentioned.untold["l"]; is == tt.told {
+			if _, is := listeners.untold["l"]; is == tt.told {
 				t.Error("the names that the origin was not told have changed")
 			}
 			listeners.state(now, "l@2")

@@ -236,7 +236,7 @@ func TestH02_TheReasonOfARemovalWaitsWithIt(t *testing.T) {
 	f.begin(epoch)
 	f.confirmed = false
 	f.Restart(nil, epoch)
-	put(&f.unmentioned.untold, "n1", struct{}{})
+	put(&f.untold, "n1", struct{}{})
 	take(removal("n1"), 0)
 }
 

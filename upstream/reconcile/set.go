@@ -187,14 +187,14 @@ func (s *Set) Begin(told func(name string) bool, resumed, silence bool, now time
 
 // Restart records a request for the whole set, possibly on the same stream. told is as in Begin.
 func (s *Set) Restart(told func(name string) bool, now time.Time) {
-	s.unmentioned = unmentioned{began: now, foreign: s.unmentioned.foreign}
+	s.unmentioned = unmentioned{began: now, foreign: s.foreign}
 	for name := range s.content.Names() {
 		switch {
 		case s.byName[name].state == kept && s.byName[name].breakReason == "":
 		case told != nil && told(name):
-			put(&s.unmentioned.told, name, struct{}{})
+			put(&s.told, name, struct{}{})
 		default:
-			put(&s.unmentioned.untold, name, struct{}{})
+			put(&s.untold, name, struct{}{})
 		}
 	}
 }
@@ -215,17 +215,17 @@ func (s *Set) Listed(missing names, empty bool) {
 // Rest drops all unmentioned names, because the relay requests no name of the set any more. A collection keeps its
 // foreign names.
 func (s *Set) Rest() {
-	foreign := s.unmentioned.foreign
+	foreign := s.foreign
 	if s.unmentioned = (unmentioned{}); s.whole != wire.Wildcard {
-		s.unmentioned.foreign = foreign
+		s.foreign = foreign
 	}
 }
 
 // Changed records that the connected origin is not the one that stated the content of the set.
 func (s *Set) Changed() {
-	s.unmentioned.foreign = nil
+	s.foreign = nil
 	for name := range s.content.Names() {
-		put(&s.unmentioned.foreign, name, struct{}{})
+		put(&s.foreign, name, struct{}{})
 	}
 }
 

@@ -16,7 +16,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) 
 	if c = l.grow(l.withhold(l.screen(u))); !fails {
 		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
 	}
-	m, count := &s.unmentioned, s.unmentioned.total()
+	m, count := &s.unmentioned, s.total()
 	if count+len(m.foreign) == 0 {
 		return c, false
 	}
@@ -88,13 +88,13 @@ func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
 // or suspected, if the removal answers a request by name, or if a held resource needs the name.
 func (l look) waits(name string) bool {
 	s := l.set
-	return !l.confirmed && (s.unmentioned.has(name) || s.Suspects(name)) || l.answers(name) || l.needed(name)
+	return !l.confirmed && (s.has(name) || s.Suspects(name)) || l.answers(name) || l.needed(name)
 }
 
 // answers reports whether a mention of a name answers a request by name.
 func (l look) answers(name string) bool {
 	s := l.set
-	return s.unmentioned.asks(name) || s.Asker != nil && s.Asker.unmentioned.asks(name)
+	return s.asks(name) || s.Asker != nil && s.Asker.asks(name)
 }
 
 // repeats reports whether a mention of a name may repeat an earlier one, because the relay has requested it again.

@@ -230,7 +230,7 @@ func TestB15_ANewStreamIsAskedAgain(t *testing.T) {
 func TestB15_MembersOfACollectionAreNotGoneBySilence(t *testing.T) {
 	f := newFakeIn(newFake(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, "xdstp://a/*", "a", "b", "c")
 	f.begin(epoch)
-	delete(f.unmentioned.untold, "c")
+	delete(f.untold, "c")
 	now := epoch.Add(mentionTimeout)
 	if due, next := f.Due(now); !due || next != now {
 		t.Errorf("due %t, next %v", due, next)
