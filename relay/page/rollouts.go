@@ -252,7 +252,7 @@ func rolloutAlerts(all []*rollout.Status, now time.Time) (alerts []alert) {
 		if !s.Failing.IsZero() && (s.Phase == rollout.Held || s.Phase == rollout.Rolling) {
 			alerts = append(alerts, alert{
 				Class: "stale", Badge: "check", Href: "#rollouts", Text: fmt.Sprintf("The check of the rollout of origin %s has given no answer for %s", s.Origin, ago(s.Failing, now)),
-				Note: "the edition goes no further",
+				Note: "the edition does not proceed",
 			})
 		}
 	}
