@@ -30,7 +30,9 @@ func TestHintsNameWhatTheLogsHave(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
 			case 0:
 				o.remove(kind, text)
+				said++ // it may end an error, too
 			case 1:
+				said++ // it may replace a resource
 				o.Apply(kind, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError(text, 7, fmt.Sprint(i))}})
 			case 2:
 				o.Trim(time.Now().Add(time.Hour))
