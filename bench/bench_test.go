@@ -71,9 +71,10 @@ func deliverEverything(t *testing.T, binary string) {
 	tree, small := delta, delta
 	tree.lower = 2
 	small.buffered = clients / 2
-	traced, shared := delta, delta
+	traced, shared, secured := delta, delta, delta
 	traced.sampled = 1
 	shared.streams = 4
+	secured.tls = true
 	for _, tt := range []struct {
 		name, kind string
 		setup      setup
@@ -83,6 +84,10 @@ func deliverEverything(t *testing.T, binary string) {
 		{"grpc with a goroutine a stream", "grpc", own},
 		{"grpc SotW", "grpc", sotw},
 		{"grpc by names", "grpc", byName},
+		{"transport", "transport", delta},
+		{"transport SotW", "transport", sotw},
+		{"transport, several streams a connection", "transport", shared},
+		{"transport by TLS", "transport", secured},
 		{"origin", "origin", delta},
 		{"tender", "tender", delta},
 		{"tender SotW", "tender", sotw},

@@ -28,7 +28,7 @@ func (o options) atScale() scenario {
 		title: fmt.Sprintf("as S1, with 40,000 streams on 400 connections and 15,000 on 15,000, one changed every 2 s; with `%s`", strings.Join(raisedShares, "`, `")),
 	}
 	slow := changing(serve.Changes{TypeURL: content.Cluster, Count: o.scaled(10), Every: 2 * time.Second})
-	for _, kind := range []string{"tender", "grpc"} {
+	for _, kind := range []string{"tender", "grpc", "transport"} {
 		s.rows = append(s.rows,
 			row{label: kind + ", S1", kind: kind, setup: few, act: changing(o.s1Changes())},
 			row{label: kind + shared, kind: kind, setup: streams, act: slow},

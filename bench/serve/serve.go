@@ -75,7 +75,7 @@ type Server struct {
 	backend backend
 }
 
-// New returns a server of a kind: raw, grpc, origin, fleet, returning, gcp-linear or gcp-snapshot.
+// New returns a server of a kind: raw, grpc, transport, origin, fleet, returning, gcp-linear or gcp-snapshot.
 func New(kind string) *Server { return &Server{kind: kind} }
 
 // Start starts the server; the reply is its address.
@@ -86,6 +86,8 @@ func (s *Server) Start(o Options, address *string) (err error) {
 		s.backend, err = newRaw(o, s.set)
 	case "grpc":
 		s.backend, err = newBare(o, s.set)
+	case "transport":
+		s.backend, err = newDedicated(o, s.set)
 	case "origin":
 		s.backend = newOrigin(s.set)
 	case "fleet":
@@ -97,7 +99,7 @@ func (s *Server) Start(o Options, address *string) (err error) {
 	case "gcp-snapshot":
 		s.backend, err = newSnapshot(o, s.set)
 	default:
-		err = fmt.Errorf("server %q: not one of raw, grpc, origin, fleet, returning, gcp-linear, gcp-snapshot", s.kind)
+		err = fmt.Errorf("server %q: not one of raw, grpc, transport, origin, fleet, returning, gcp-linear, gcp-snapshot", s.kind)
 	}
 	if err != nil {
 		return err

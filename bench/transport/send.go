@@ -1,0 +1,296 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	headerBytes    = 9
+	batchFrames    = 64 // frames of a batch
+	keptStreams    = 4  // a longer list of ready streams is not kept
+	batchFramesTLS = 4  // the ciphertext of a batch is a copy, which a stalled client holds
+)
+
+// A batch is frames that are written with one call.
+type batch struct {
+	heads  []byte   // headers of frames, and prefixes of messages
+	pieces [][]byte // heads and parts of responses, in order
+	frames int
+	bytes  []byte // for TLS: the ciphertext, in a buffer from scratches
+}
+
+var (
+	batches = sync.Pool{New: func() any {
+		return &batch{heads: make([]byte, 0, batchFrames*(headerBytes+prefixBytes)), pieces: make([][]byte, 0, 2*batchFrames+1)}
+	}}
+	scratches = sync.Pool{New: func() any { b := make([]byte, 0, 80<<10); return &b }}
+)
+
+func (b *batch) release() {
+	if b.bytes != nil {
+		whole := b.bytes[:0]
+		scratches.Put(&whole)
+	}
+	clear(b.pieces[:cap(b.pieces)])
+	*b = batch{heads: b.heads[:0], pieces: b.pieces[:0]}
+	batches.Put(b)
+}
+
+// pump writes what windows and socket admit. The caller holds the mutex.
+func (c *Conn) pump() {
+	for !c.waiting && c.failed == nil {
+		b := c.batch()
+		if b == nil {
+			return
+		}
+		if err := c.seal(b); err != nil {
+			c.fail(err)
+			return
+		}
+		done, err := c.write(b, false)
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		if !done {
+			c.waiting = true
+			go c.wait(b)
+			return
+		}
+		b.release()
+	}
+}
+
+// wait writes while the socket accepts no more, and ends when nothing is left.
+func (c *Conn) wait(b *batch) {
+	for {
+		err := c.socket.SetWriteDeadline(time.Now().Add(c.server.limits.Write))
+		if err == nil {
+			_, err = c.write(b, true)
+		}
+		c.mu.Lock()
+		b.release()
+		if err == nil {
+			if b = c.batch(); b != nil {
+				err = c.seal(b)
+			}
+		}
+		if err != nil || b == nil {
+			c.waiting = false
+			_ = c.socket.SetWriteDeadline(time.Time{}) // it has closed, and nothing is written
+			if err != nil {
+				c.fail(err)
+			}
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+	}
+}
+
+// fail ends the connection: the goroutine that reads notices.
+func (c *Conn) fail(err error) {
+	c.failed = err
+	_ = c.socket.Close() // reading fails too
+}
+
+// batch returns the next frames, or nil if there are none that windows admit.
+func (c *Conn) batch() *batch {
+	if c.control.Len() == 0 && len(c.ready) == 0 {
+		c.finish()
+		return nil
+	}
+	b := batches.Get().(*batch)
+	limit := batchFrames
+	if c.tls != nil {
+		limit = batchFramesTLS
+	}
+	for c.round(b, limit) && b.frames < limit {
+		continue
+	}
+	if n := c.control.Len(); n > 0 { // before DATA, which may be of a stream whose HEADERS it has
+		control := append([]byte(nil), c.control.Bytes()...)
+		c.control.Reset()
+		if n > keptBuffer {
+			c.control = bytes.Buffer{}
+		}
+		b.pieces = slices.Insert(b.pieces, 0, control)
+	}
+	if len(b.pieces) == 0 {
+		b.release()
+		return nil
+	}
+	c.credit += 2 * b.frames
+	return b
+}
+
+// round appends at most one frame of each stream, and reports whether streams may have more. The streams that the limit
+// leaves out are first in the next round.
+func (c *Conn) round(b *batch, limit int) (again bool) {
+	kept := 0
+	for i, s := range c.ready {
+		if b.frames >= limit {
+			c.ready = append(slices.Clone(c.ready[i:]), c.ready[:kept]...)
+			return true
+		}
+		result := c.frame(s, b)
+		if result == idle {
+			s.ready = false
+			continue
+		}
+		again = again || result == more
+		c.ready[kept] = s
+		kept++
+	}
+	clear(c.ready[kept:])
+	if c.ready = c.ready[:kept]; kept == 0 && cap(c.ready) > keptStreams {
+		c.ready = nil
+	}
+	return again
+}
+
+type outcome int
+
+const (
+	more outcome = iota // the stream may have more frames
+	full                // the connection's window is used up
+	idle                // the stream has nothing that its window admits
+)
+
+// frame appends the next frame of a stream.
+func (c *Conn) frame(s *Stream, b *batch) outcome {
+	switch {
+	case s.dead:
+		return idle
+	case !s.pending() && s.trailer != nil:
+		c.trail(s, b)
+		return idle
+	case !s.pending() || s.window <= 0:
+		return idle
+	case c.window <= 0:
+		return full
+	}
+	message := s.queue[s.next]
+	n := int(min(int64(prefixBytes+len(message)-s.sent), s.window, c.window, maxFrame))
+	s.window -= int64(n)
+	c.window -= int64(n)
+	head := len(b.heads)
+	b.heads = appendHeader(b.heads, n, http2.FrameData, 0, s.id)
+	from, to := s.sent, s.sent+n
+	if from < prefixBytes {
+		var prefix [prefixBytes]byte
+		binary.BigEndian.PutUint32(prefix[1:], uint32(len(message)))
+		b.heads = append(b.heads, prefix[from:min(to, prefixBytes)]...)
+	}
+	b.pieces = append(b.pieces, b.heads[head:])
+	if to > prefixBytes {
+		b.pieces = append(b.pieces, message[max(from-prefixBytes, 0):to-prefixBytes])
+	}
+	b.frames++
+	if s.sent = to; to < prefixBytes+len(message) {
+		return more
+	}
+	if s.pop(); s.pending() || s.trailer != nil {
+		return more
+	}
+	return idle
+}
+
+// trail ends a stream. A client that has not ended its side is told to stop.
+func (c *Conn) trail(s *Stream, b *batch) {
+	frame := appendHeader(nil, len(s.trailer), http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, s.id)
+	frame = append(frame, s.trailer...)
+	if !s.half {
+		frame = appendHeader(frame, 4, http2.FrameRSTStream, 0, s.id)
+		frame = binary.BigEndian.AppendUint32(frame, uint32(http2.ErrCodeNo))
+	}
+	b.pieces = append(b.pieces, frame)
+	b.frames++
+	s.removeLocked()
+}
+
+func appendHeader(b []byte, length int, t http2.FrameType, flags http2.Flags, stream uint32) []byte {
+	b = append(b, byte(length>>16), byte(length>>8), byte(length), byte(t), byte(flags))
+	return binary.BigEndian.AppendUint32(b, stream)
+}
+
+// finish closes a connection that is to be closed, once its streams have ended.
+func (c *Conn) finish() {
+	if c.closing && len(c.streams) == 0 {
+		_ = c.socket.CloseWrite() // the client closes its side
+	}
+}
+
+// seal encrypts a batch.
+func (c *Conn) seal(b *batch) error {
+	if c.tls == nil {
+		return nil
+	}
+	scratch := scratches.Get().(*[]byte)
+	plain := (*scratch)[:0]
+	for _, piece := range b.pieces {
+		plain = append(plain, piece...)
+	}
+	_, err := c.tls.Write(plain)
+	*scratch = plain[:0]
+	scratches.Put(scratch)
+	b.bytes = c.wire.take()
+	clear(b.pieces)
+	b.pieces = append(b.pieces[:0], b.bytes)
+	return err
+}
+
+// write writes a batch as far as the socket accepts it, or all of it if it may wait.
+func (c *Conn) write(b *batch, wait bool) (done bool, err error) {
+	rest := b.pieces
+	failed := c.raw.Write(func(fd uintptr) bool {
+		for len(rest) > 0 {
+			var n int
+			if n, err = writev(int(fd), rest); err != nil {
+				if errors.Is(err, unix.EINTR) {
+					err = nil
+					continue
+				}
+				if errors.Is(err, unix.EAGAIN) {
+					err = nil
+					return !wait
+				}
+				return true
+			}
+			rest = skip(rest, n)
+		}
+		return true
+	})
+	b.pieces = b.pieces[:copy(b.pieces, rest)]
+	if err == nil {
+		err = failed
+	}
+	return len(b.pieces) == 0, err
+}
+
+func writev(fd int, pieces [][]byte) (int, error) {
+	if len(pieces) == 1 {
+		return unix.Write(fd, pieces[0])
+	}
+	return unix.Writev(fd, pieces)
+}
+
+// skip removes the first n bytes of pieces.
+func skip(pieces [][]byte, n int) [][]byte {
+	for len(pieces) > 0 && n >= len(pieces[0]) {
+		n -= len(pieces[0])
+		pieces = pieces[1:]
+	}
+	if n > 0 {
+		pieces[0] = pieces[0][n:]
+	}
+	return pieces
+}
