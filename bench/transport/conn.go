@@ -30,8 +30,9 @@ type Conn struct {
 	server *Server
 	socket *net.TCPConn
 	raw    syscall.RawConn
-	tls    *tls.Conn // nil is plaintext
-	wire   *wire     // below tls
+	tls    *tls.Conn             // nil is plaintext
+	wire   *wire                 // below tls
+	try    func(fd uintptr) bool // writeTo, made once
 
 	// Owned by the goroutine that reads.
 	in      reader
@@ -54,6 +55,7 @@ type Conn struct {
 	begun   bool          // the handshakes are over
 	waiting bool          // a goroutine waits for the socket
 	closing bool          // close once everything is written
+	out     output        // belongs to the goroutine that waits, if there is one
 	failed  error         // nothing can be written any more
 }
 
@@ -68,7 +70,7 @@ func newConn(s *Server, socket *net.TCPConn) (*Conn, error) {
 	}
 	c.writer = http2.NewFramer(&c.control, nil)
 	c.in = reader{conn: c}
-	c.in.try = c.in.fill
+	c.in.try, c.try = c.in.fill, c.writeTo
 	return c, nil
 }
 
@@ -108,6 +110,11 @@ func (c *Conn) begin() error {
 		return err
 	}
 	c.frames = c.newFrames(hpack.NewDecoder(hpackTable, nil))
+	return c.introduce()
+}
+
+// introduce exchanges settings.
+func (c *Conn) introduce() error {
 	c.mu.Lock()
 	err := errors.Join(c.writer.WriteSettings(
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.server.limits.Streams)},

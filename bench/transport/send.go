@@ -14,22 +14,24 @@ import (
 
 const (
 	headerBytes    = 9
-	batchFrames    = 64 // frames of a batch
-	keptStreams    = 4  // a longer list of ready streams is not kept
-	batchFramesTLS = 4  // the ciphertext of a batch is a copy, which a stalled client holds
+	arenaBytes     = 8 << 10 // of a batch, which a stalled client holds
+	batchFrames    = 64      // frames of a batch
+	copiedBytes    = 4 << 10 // a longer part of a response is written from where it is
+	keptStreams    = 4       // a longer list of ready streams is not kept
+	batchFramesTLS = 4       // the ciphertext of a batch is a copy, which a stalled client holds
 )
 
 // A batch is frames that are written with one call.
 type batch struct {
-	heads  []byte   // headers of frames, and prefixes of messages
-	pieces [][]byte // heads and parts of responses, in order
+	arena  []byte   // headers of frames, prefixes of messages, and frames that are short; never grows
+	pieces [][]byte // of arena and of responses, in order
 	frames int
 	bytes  []byte // for TLS: the ciphertext, in a buffer from scratches
 }
 
 var (
 	batches = sync.Pool{New: func() any {
-		return &batch{heads: make([]byte, 0, batchFrames*(headerBytes+prefixBytes)), pieces: make([][]byte, 0, 2*batchFrames+1)}
+		return &batch{arena: make([]byte, 0, arenaBytes), pieces: make([][]byte, 0, 2*batchFrames+1)}
 	}}
 	scratches = sync.Pool{New: func() any { b := make([]byte, 0, 80<<10); return &b }}
 )
@@ -40,7 +42,7 @@ func (b *batch) release() {
 		scratches.Put(&whole)
 	}
 	clear(b.pieces[:cap(b.pieces)])
-	*b = batch{heads: b.heads[:0], pieces: b.pieces[:0]}
+	*b = batch{arena: b.arena[:0], pieces: b.pieces[:0]}
 	batches.Put(b)
 }
 
@@ -182,26 +184,49 @@ func (c *Conn) frame(s *Stream, b *batch) outcome {
 	n := int(min(int64(prefixBytes+len(message)-s.sent), s.window, c.window, maxFrame))
 	s.window -= int64(n)
 	c.window -= int64(n)
-	head := len(b.heads)
-	b.heads = appendHeader(b.heads, n, http2.FrameData, 0, s.id)
-	from, to := s.sent, s.sent+n
-	if from < prefixBytes {
-		var prefix [prefixBytes]byte
-		binary.BigEndian.PutUint32(prefix[1:], uint32(len(message)))
-		b.heads = append(b.heads, prefix[from:min(to, prefixBytes)]...)
-	}
-	b.pieces = append(b.pieces, b.heads[head:])
-	if to > prefixBytes {
-		b.pieces = append(b.pieces, message[max(from-prefixBytes, 0):to-prefixBytes])
-	}
-	b.frames++
-	if s.sent = to; to < prefixBytes+len(message) {
+	s.appendTo(b, n)
+	if s.sent += n; s.sent < prefixBytes+len(message) {
 		return more
 	}
 	if s.pop(); s.pending() || s.trailer != nil {
 		return more
 	}
 	return idle
+}
+
+// appendTo appends the next n bytes of a stream as a frame. Short parts of a response are copied.
+func (s *Stream) appendTo(b *batch, n int) {
+	start := len(b.arena)
+	b.arena = appendHeader(b.arena, n, http2.FrameData, 0, s.id)
+	message, from, to := s.queue[s.next], s.sent, s.sent+n
+	if from < prefixBytes {
+		var prefix [prefixBytes]byte
+		binary.BigEndian.PutUint32(prefix[1:], uint32(len(message)))
+		b.arena = append(b.arena, prefix[from:min(to, prefixBytes)]...)
+	}
+	body := message[max(from-prefixBytes, 0):max(to-prefixBytes, 0)]
+	if len(body) <= copiedBytes && len(body) <= cap(b.arena)-len(b.arena)-reserved(b) {
+		b.arena, body = append(b.arena, body...), nil
+	}
+	b.addArena(start)
+	if len(body) > 0 {
+		b.pieces = append(b.pieces, body)
+	}
+	b.frames++
+}
+
+// reserved returns the bytes of the arena that the headers of the frames to come may need.
+func reserved(b *batch) int { return (batchFrames - b.frames) * (headerBytes + prefixBytes) }
+
+// addArena adds what the arena has from start on, as part of the last piece if that is before it.
+func (b *batch) addArena(start int) {
+	if n := len(b.pieces); n > 0 && start > 0 {
+		if last := b.pieces[n-1]; len(last) <= start && &last[0] == &b.arena[start-len(last)] {
+			b.pieces[n-1] = b.arena[start-len(last):]
+			return
+		}
+	}
+	b.pieces = append(b.pieces, b.arena[start:])
 }
 
 // trail ends a stream. A client that has not ended its side is told to stop.
@@ -248,32 +273,43 @@ func (c *Conn) seal(b *batch) error {
 	return err
 }
 
-// write writes a batch as far as the socket accepts it, or all of it if it may wait.
+// write writes a batch as far as the socket accepts it, or all of it if it may wait. The caller holds the mutex, or is the
+// goroutine that waits.
 func (c *Conn) write(b *batch, wait bool) (done bool, err error) {
-	rest := b.pieces
-	failed := c.raw.Write(func(fd uintptr) bool {
-		for len(rest) > 0 {
-			var n int
-			if n, err = writev(int(fd), rest); err != nil {
-				if errors.Is(err, unix.EINTR) {
-					err = nil
-					continue
-				}
-				if errors.Is(err, unix.EAGAIN) {
-					err = nil
-					return !wait
-				}
-				return true
-			}
-			rest = skip(rest, n)
-		}
-		return true
-	})
+	c.out = output{rest: b.pieces, wait: wait}
+	err = c.raw.Write(c.try)
+	rest, failed := c.out.rest, c.out.err
+	c.out = output{}
 	b.pieces = b.pieces[:copy(b.pieces, rest)]
-	if err == nil {
+	if failed != nil {
 		err = failed
 	}
 	return len(b.pieces) == 0, err
+}
+
+// An output is a batch that is being written.
+type output struct {
+	rest [][]byte
+	wait bool
+	err  error
+}
+
+// writeTo writes to a socket, and reports whether it need not be waited for.
+func (c *Conn) writeTo(fd uintptr) bool {
+	for len(c.out.rest) > 0 {
+		n, err := writev(int(fd), c.out.rest)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
+			return !c.out.wait
+		case err != nil:
+			c.out.err = err
+			return true
+		default:
+			c.out.rest = skip(c.out.rest, n)
+		}
+	}
+	return true
 }
 
 func writev(fd int, pieces [][]byte) (int, error) {
