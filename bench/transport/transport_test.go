@@ -85,21 +85,34 @@ func response(t *testing.T, nonce string, size int) []byte {
 	return b
 }
 
+// newADS returns a handler.
+func newADS(t *testing.T) *ads {
+	t.Helper()
+	return &ads{response: response(t, "first", 10), acks: make(chan string, 1000), closed: make(chan struct{}, 1000)}
+}
+
 // serve starts a server.
 func serve(t *testing.T, l transport.Limits, config *tls.Config) (a *ads, s *transport.Server, address string) {
 	t.Helper()
-	a = &ads{response: response(t, "first", 10), acks: make(chan string, 1000), closed: make(chan struct{}, 1000)}
+	a = newADS(t)
+	s, address = listen(t, a, l, config)
+	return a, s, address
+}
+
+// listen starts a server with a handler.
+func listen(t *testing.T, h transport.Handler, l transport.Limits, config *tls.Config) (s *transport.Server, address string) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = transport.New(a, l, config)
+	s = transport.New(h, l, config)
 	go func() { _ = s.Serve(listener) }() // until the test closes the listener
 	t.Cleanup(func() {
 		_ = listener.Close()
 		s.Close()
 	})
-	return a, s, listener.Addr().String()
+	return s, listener.Addr().String()
 }
 
 // dial returns a client.
