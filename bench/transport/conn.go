@@ -22,7 +22,7 @@ const (
 	maxFrame      = 16 << 10 // of both ends: larger ones would not save much
 	receiveWindow = 64 << 10 // of a stream, and of a connection
 	hpackTable    = 4096
-	keptBuffer    = 4 << 10 // a reader of frames with a larger one is replaced
+	keptControl   = 4 << 10 // a larger buffer of frames that wait is not kept
 )
 
 // A Conn is a connection.
@@ -35,8 +35,10 @@ type Conn struct {
 	try    func(fd uintptr) bool // writeTo, made once
 
 	// Owned by the goroutine that reads.
-	in      reader
-	frames  *http2.Framer
+	in      input
+	decoder *hpack.Decoder
+	greeted bool   // the preface was read
+	settled bool   // the first SETTINGS were read
 	last    uint32 // highest stream of the client
 	receive int    // bytes that the client may still send
 	tokens  int    // frames without a request that the client may still send
@@ -66,104 +68,86 @@ func newConn(s *Server, socket *net.TCPConn) (*Conn, error) {
 	}
 	c := &Conn{
 		server: s, socket: socket, raw: raw, receive: receiveWindow, window: defaultWindow, initial: defaultWindow,
-		tokens: s.limits.FrameBurst, filled: time.Now(),
+		tokens: s.limits.FrameBurst, filled: time.Now(), decoder: hpack.NewDecoder(hpackTable, nil),
 	}
 	c.writer = http2.NewFramer(&c.control, nil)
-	c.in = reader{conn: c}
-	c.in.try, c.try = c.in.fill, c.writeTo
+	c.try = c.writeTo
 	return c, nil
 }
 
 // serve reads until the connection ends.
 func (c *Conn) serve() {
-	err := c.begin()
-	for err == nil {
-		err = c.next()
+	err := c.socket.SetDeadline(time.Now().Add(c.server.limits.Handshake))
+	switch {
+	case err != nil:
+	case c.server.tls == nil:
+		if err = c.raw.Read(c.readAll); err == nil {
+			err = c.in.err
+		}
+	default:
+		if err = c.handshake(); err == nil {
+			err = c.readTLS()
+		}
 	}
 	c.end(err)
 }
 
-// begin does the handshakes of TLS and HTTP/2.
-func (c *Conn) begin() error {
-	if err := c.socket.SetDeadline(time.Now().Add(c.server.limits.Handshake)); err != nil {
+// handshake does the handshake of TLS.
+func (c *Conn) handshake() error {
+	c.wire = &wire{TCPConn: c.socket}
+	c.tls = tls.Server(c.wire, c.server.tls)
+	if err := c.tls.Handshake(); err != nil {
 		return err
 	}
-	if c.server.tls != nil {
-		c.wire = &wire{TCPConn: c.socket, conn: c}
-		c.tls = tls.Server(c.wire, c.server.tls)
-		if err := c.tls.Handshake(); err != nil {
-			return err
-		}
-		if p := c.tls.ConnectionState().NegotiatedProtocol; p != http2.NextProtoTLS {
-			return fmt.Errorf("ALPN negotiated %q, not h2", p)
-		}
-		c.wire.held = true
+	if p := c.tls.ConnectionState().NegotiatedProtocol; p != http2.NextProtoTLS {
+		return fmt.Errorf("ALPN negotiated %q, not h2", p)
 	}
-	var preface [len(http2.ClientPreface)]byte
-	if _, err := io.ReadFull(&c.in, preface[:]); err != nil {
-		return err
-	}
-	if string(preface[:]) != http2.ClientPreface {
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	if err := c.socket.SetWriteDeadline(time.Time{}); err != nil {
-		return err
-	}
-	c.frames = c.newFrames(hpack.NewDecoder(hpackTable, nil))
-	return c.introduce()
+	c.wire.held = true
+	return nil
 }
 
-// introduce exchanges settings.
-func (c *Conn) introduce() error {
-	c.mu.Lock()
-	err := errors.Join(c.writer.WriteSettings(
-		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.server.limits.Streams)},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: receiveWindow},
-		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.server.limits.HeaderListBytes},
-	), c.writer.WriteWindowUpdate(0, receiveWindow-defaultWindow))
-	c.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	f, err := c.frames.ReadFrame()
-	if err != nil {
-		return err
-	}
-	if settings, is := f.(*http2.SettingsFrame); !is || settings.IsAck() {
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	if err := c.handle(f); err != nil {
+// greet sends the server's preface.
+func (c *Conn) greet() error {
+	if err := c.socket.SetWriteDeadline(time.Time{}); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun = true
-	return c.socket.SetReadDeadline(time.Time{})
+	return errors.Join(c.writer.WriteSettings(
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.server.limits.Streams)},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: receiveWindow},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.server.limits.HeaderListBytes},
+	), c.writer.WriteWindowUpdate(0, receiveWindow-defaultWindow))
 }
 
-// newFrames returns a reader of frames.
-func (c *Conn) newFrames(decoder *hpack.Decoder) *http2.Framer {
-	f := http2.NewFramer(nil, &c.in)
-	f.SetMaxReadFrameSize(maxFrame)
-	f.SetReuseFrames()
-	f.ReadMetaHeaders, f.MaxHeaderListSize = decoder, c.server.limits.HeaderListBytes
-	return f
-}
-
-// next reads a frame and handles it.
-func (c *Conn) next() error {
-	f, err := c.frames.ReadFrame()
+// next handles the next frame.
+func (c *Conn) next(p *parser) error {
+	p.frames.ReadMetaHeaders, p.frames.MaxHeaderListSize = c.decoder, c.server.limits.HeaderListBytes
+	f, err := p.frames.ReadFrame()
+	if err == nil && !c.settled {
+		err = c.settle(f)
+	}
 	if err == nil {
 		err = c.handle(f)
-		if f.Header().Length > keptBuffer {
-			c.frames = c.newFrames(c.frames.ReadMetaHeaders) // its buffer would be kept for as long as the connection
-		}
+	}
+	if err == nil {
+		return nil
 	}
 	var stream http2.StreamError
 	if errors.As(err, &stream) {
 		return c.reset(stream)
 	}
 	return err
+}
+
+// settle is called for the first frame, which has to be SETTINGS.
+func (c *Conn) settle(f http2.Frame) error {
+	if settings, is := f.(*http2.SettingsFrame); !is || settings.IsAck() {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	c.settled = true
+	return c.socket.SetReadDeadline(time.Time{})
 }
 
 // reset ends a stream by RST_STREAM.
@@ -213,7 +197,7 @@ func (c *Conn) end(err error) {
 		broken = false
 	}
 	c.mu.Lock()
-	if broken && c.frames != nil {
+	if broken && c.begun {
 		_ = c.writer.WriteGoAway(c.last, code, nil) // to memory
 		c.pump()
 	}

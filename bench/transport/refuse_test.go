@@ -221,7 +221,7 @@ func TestRefused(t *testing.T) {
 				fields = append(fields, "x", fmt.Sprint(i)+strings.Repeat("~", 1000))
 			}
 			p.open(1, fields...)
-		}, "connection PROTOCOL_ERROR"},
+		}, "connection ENHANCE_YOUR_CALM"},
 		{"even stream", func(p *peer) {
 			p.settings(1000)
 			p.open(2)

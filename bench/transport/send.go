@@ -98,10 +98,12 @@ func (c *Conn) wait(b *batch) {
 	}
 }
 
-// fail ends the connection: the goroutine that reads notices.
+// fail ends the connection: the goroutine that reads notices, and closes it. Closing here would wait for that goroutine,
+// which may be the one that fails.
 func (c *Conn) fail(err error) {
 	c.failed = err
-	_ = c.socket.Close() // reading fails too
+	_ = c.socket.CloseRead()
+	_ = c.socket.CloseWrite() // both fail if the client has closed
 }
 
 // batch returns the next frames, or nil if there are none that windows admit.
@@ -121,7 +123,7 @@ func (c *Conn) batch() *batch {
 	if n := c.control.Len(); n > 0 { // before DATA, which may be of a stream whose HEADERS it has
 		control := append([]byte(nil), c.control.Bytes()...)
 		c.control.Reset()
-		if n > keptBuffer {
+		if n > keptControl {
 			c.control = bytes.Buffer{}
 		}
 		b.pieces = slices.Insert(b.pieces, 0, control)

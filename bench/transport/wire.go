@@ -9,22 +9,11 @@ import (
 // TLS never blocks.
 type wire struct {
 	*net.TCPConn
-	conn *Conn
 	held bool // set after the handshake, before anything else uses the wire
 
 	// Guarded by mu: TLS may write from the reading goroutine too.
 	mu  sync.Mutex
 	out []byte
-}
-
-// Read implements net.Conn. Before it waits, the connection writes what is to be written.
-func (w *wire) Read(b []byte) (int, error) {
-	if w.held {
-		if err := w.conn.flush(); err != nil {
-			return 0, err
-		}
-	}
-	return w.TCPConn.Read(b)
 }
 
 // Write implements net.Conn.
