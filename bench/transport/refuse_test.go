@@ -287,6 +287,19 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestStop: a client whose stream ends before its requests do is told to stop sending.
+func TestStop(t *testing.T) {
+	_, _, address := serve(t, transport.DefaultLimits(), nil)
+	p := newPeer(t, address)
+	p.settings(1000)
+	p.open(1)
+	p.data(1, prefix(1, 10))
+	if got := p.ends(1); got != " 12" {
+		t.Fatalf("ended by %q, want trailers with status 12", got)
+	}
+	p.wantReset(1, "NO_ERROR")
+}
+
 // TestConnections bounds the connections.
 func TestConnections(t *testing.T) {
 	l := transport.DefaultLimits()
