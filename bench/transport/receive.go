@@ -29,9 +29,19 @@ func (c *Conn) handle(f http2.Frame) error {
 			return nil
 		}
 		return c.answer(func() error { return c.writer.WritePing(true, f.Data) })
-	default: // PRIORITY, GOAWAY, and types that nobody knows
+	case *http2.PriorityFrame:
+		return prioritized(f)
+	default: // GOAWAY, and types that nobody knows
 		return nil
 	}
+}
+
+// prioritized ignores the priority of a stream, unless that depends on itself.
+func prioritized(f *http2.PriorityFrame) error {
+	if f.StreamDep == f.StreamID {
+		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
+	}
+	return nil
 }
 
 // answer writes frames to the buffer of the connection, which is bounded.
@@ -60,9 +70,15 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	if id <= c.last {
-		return nil // trailers of a stream that was reset
+		if len(f.PseudoFields()) > 0 {
+			return http2.ConnectionError(http2.ErrCodeStreamClosed)
+		}
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed} // trailers, of one that was reset
 	}
 	c.last = id
+	if malformed(f) {
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
 	return c.open(f)
 }
 
@@ -100,6 +116,27 @@ func (c *Conn) open(f *http2.MetaHeadersFrame) error {
 		s.end(nil)
 	}
 	return nil
+}
+
+// malformed reports whether HEADERS break a rule of HTTP/2 for requests, beyond those that the framer checks.
+func malformed(f *http2.MetaHeadersFrame) bool {
+	if f.Truncated {
+		return false // the stream is refused for that
+	}
+	if f.PseudoValue("method") == "" || f.PseudoValue("scheme") == "" || f.PseudoValue("path") == "" {
+		return true
+	}
+	for _, field := range f.RegularFields() {
+		switch field.Name {
+		case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
+			return true
+		case "te":
+			if field.Value != "trailers" {
+				return true
+			}
+		}
+	}
+	return f.HasPriority() && f.Priority.StreamDep == f.StreamID
 }
 
 // request returns the method that a client calls. If that is refused, headers is the whole answer in HTTP, or nil if the
@@ -149,7 +186,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 		if id > c.last || id%2 == 0 {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		return c.spend() // it was reset, and the client did not know
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
 	}
 	if s.half {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}

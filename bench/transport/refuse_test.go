@@ -222,6 +222,31 @@ func TestRefused(t *testing.T) {
 			}
 			p.open(1, fields...)
 		}, "connection ENHANCE_YOUR_CALM"},
+		{"no path", func(p *peer) {
+			p.settings(1000)
+			p.headers(1, ":method", "POST", ":scheme", "http", "content-type", "application/grpc")
+		}, "reset PROTOCOL_ERROR"},
+		{"header field of a connection", func(p *peer) {
+			p.settings(1000)
+			p.open(1, "connection", "close")
+		}, "reset PROTOCOL_ERROR"},
+		{"second request on a stream", func(p *peer) {
+			p.settings(1000)
+			p.open(1)
+			p.must(p.frames.WriteRSTStream(1, http2.ErrCodeCancel))
+			p.open(1)
+		}, "connection STREAM_CLOSED"},
+		{"DATA after RST_STREAM", func(p *peer) {
+			p.settings(1000)
+			p.open(1)
+			p.must(p.frames.WriteRSTStream(1, http2.ErrCodeCancel))
+			p.data(1, prefix(0, 10))
+		}, "reset STREAM_CLOSED"},
+		{"stream that depends on itself", func(p *peer) {
+			p.settings(1000)
+			p.open(1)
+			p.must(p.frames.WritePriority(1, http2.PriorityParam{StreamDep: 1}))
+		}, "reset PROTOCOL_ERROR"},
 		{"even stream", func(p *peer) {
 			p.settings(1000)
 			p.open(2)
