@@ -22,29 +22,30 @@ import (
 
 // newAdmin returns the server for operators and probes.
 func (r *Relay) newAdmin() *admin.Server {
-	all := r.fleet()
+	shown, of := overview{r}, operations{r}
+	all := shown.fleet()
 	cfg := admin.Config{
 		Ready:    r.notReady,
-		Status:   r.status,
-		Holds:    r.holds,
-		Rollouts: r.rolloutStatus,
+		Status:   shown.status,
+		Holds:    of.holds,
+		Rollouts: of.rolloutStatus,
 		Fleet:    all,
 		GRPC:     operator.NewServer(all),
 		Pages:    r.pages,
-		Settings: r.settings,
-		Commands: r.commands(),
-		Tier:     r.tier(),
-		Summary:  r.summary,
+		Settings: shown.settings,
+		Commands: of.commands(),
+		Tier:     shown.tier(),
+		Summary:  shown.summary,
 		Metrics:  r.telemetry.Handler(),
 		Debug:    r.cfg.Debug,
 		Logger:   r.log,
 		Action:   r.emitAction,
 
-		RolloutDiff: r.rolloutDiff,
-		ThawDiff:    r.thawDiff,
+		RolloutDiff: of.rolloutDiff,
+		ThawDiff:    of.thawDiff,
 	}
 	if r.groups.earlier != nil {
-		cfg.Generations, cfg.RollbackDiff = r.listGenerations, r.rollbackDiff
+		cfg.Generations, cfg.RollbackDiff = rollbacks{of}.listGenerations, rollbacks{of}.rollbackDiff
 	}
 	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
@@ -57,7 +58,7 @@ func (r *Relay) newAdmin() *admin.Server {
 }
 
 // commands are the commands of operators.
-func (r *Relay) commands() []admin.Command {
+func (r operations) commands() []admin.Command {
 	audit := admin.NewCommand("audit", func(ctx context.Context, of admin.AuditScope) (admin.Audits, error) {
 		if err := of.Check(); err != nil {
 			return admin.Audits{}, err
@@ -68,7 +69,7 @@ func (r *Relay) commands() []admin.Command {
 	commands := []admin.Command{
 		admin.NewCommand("freeze", r.freeze),
 		admin.NewCommand("thaw", r.thaw),
-		admin.NewCommand("rollback", r.rollback),
+		admin.NewCommand("rollback", rollbacks{r}.rollback),
 		admin.NewCommand("release", r.release),
 		admin.NewCommand("discard", r.discard),
 		audit,
@@ -82,8 +83,11 @@ func (r *Relay) commands() []admin.Command {
 	return append(commands, r.rolloutCommands()...)
 }
 
+// An overview is what the relay shows operators: its state, its clients, its tier, and the page.
+type overview struct{ *Relay }
+
 // settings returns the configuration without secrets, one line for each variable.
-func (r *Relay) settings() string {
+func (r overview) settings() string {
 	var lines strings.Builder
 	for _, s := range r.cfg.Table() {
 		fmt.Fprintf(&lines, "%s=%s (%s)\n", s.Variable, s.Value, s.Source)
@@ -128,7 +132,7 @@ func (r *Relay) Ready() error {
 }
 
 // status returns the state of the relay.
-func (r *Relay) status() admin.Status {
+func (r overview) status() admin.Status {
 	now := time.Now()
 	notReady := r.notReady()
 	s := admin.Status{
@@ -306,14 +310,14 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 }
 
 // fleet returns the clients and resources of the relay for operators.
-func (r *Relay) fleet() *operator.Fleet {
+func (r overview) fleet() *operator.Fleet {
 	return &operator.Fleet{
 		Server: r.server, Views: r.groups.allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin, Journal: r.groups.changes,
 	}
 }
 
 // sample returns a sample for the history of the status page.
-func (r *Relay) sample() page.Sample {
+func (r overview) sample() page.Sample {
 	s := page.Sample{At: time.Now(), Streams: r.Streams(), Counts: make(map[page.GroupType]page.Counts)}
 	for _, g := range r.groups.allViews() {
 		if g.Shared {

@@ -311,7 +311,7 @@ func (g *groups) shownFreeze(origin int) *admin.Freezing {
 }
 
 // thawInTime ends freezes when their time is over, until ctx ends.
-func (r *Relay) thawInTime(ctx context.Context) {
+func (r operations) thawInTime(ctx context.Context) {
 	for {
 		next, origin := time.Time{}, -1
 		for i := range r.origins {
@@ -340,7 +340,7 @@ func (r *Relay) thawInTime(ctx context.Context) {
 }
 
 // thawOver ends a freeze whose time is over, unless an operator has given it another end meanwhile.
-func (r *Relay) thawOver(ctx context.Context, origin int, until time.Time) {
+func (r operations) thawOver(ctx context.Context, origin int, until time.Time) {
 	done, err := r.groups.operate(ctx)
 	if err != nil {
 		return
@@ -353,7 +353,7 @@ func (r *Relay) thawOver(ctx context.Context, origin int, until time.Time) {
 }
 
 // warnFrozen logs the origins that are frozen when the relay stops, and will not be after a restart.
-func (r *Relay) warnFrozen() {
+func (r operations) warnFrozen() {
 	for i := range r.origins {
 		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {
 			r.log.Warn("relay stops while an origin is frozen; the freeze ends with it", slog.String("origin", r.cfg.OriginName(i)))

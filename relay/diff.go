@@ -19,7 +19,7 @@ type viewEdition struct {
 }
 
 // diffOf returns what editions change for clients, resource by resource.
-func (r *Relay) diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+func (r operations) diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 	var edited []operator.Edited
 	for _, v := range all {
 		v.control.Edit(ctx, func(w *cache.Writer) {
@@ -33,13 +33,13 @@ func (r *Relay) diffOf(ctx context.Context, all []viewEdition, c admin.RolloutCh
 }
 
 // dryRun returns what editions change, as the answer of a command that changes nothing.
-func (r *Relay) dryRun(ctx context.Context, all []viewEdition) (*admin.RolloutDiff, error) {
+func (r operations) dryRun(ctx context.Context, all []viewEdition) (*admin.RolloutDiff, error) {
 	diff, err := r.diffOf(ctx, all, admin.RolloutChoice{Page: admin.Page{Limit: admin.MaxDryRunChanges}})
 	return &diff, err
 }
 
 // thawDiff returns what a thaw would change.
-func (r *Relay) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+func (r operations) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 	only, err := r.findOrigin(c.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
@@ -53,7 +53,7 @@ func (r *Relay) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.Roll
 }
 
 // thawing returns what a thaw of one origin, or of all for -1, shows each view.
-func (r *Relay) thawing(ctx context.Context, only int) (all []viewEdition) {
+func (r operations) thawing(ctx context.Context, only int) (all []viewEdition) {
 	for i, o := range r.origins {
 		if _, frozen := r.groups.freezeOf(i); !frozen || only >= 0 && only != i {
 			continue

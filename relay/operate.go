@@ -81,8 +81,11 @@ func (g *groups) operate(ctx context.Context) (done func(), err error) {
 	}
 }
 
+// Operations are what operators ask of a relay by its admin API. Its methods may be called from any goroutine.
+type operations struct{ *Relay }
+
 // findOrigin returns the index of an origin, or -1 for an empty name.
-func (r *Relay) findOrigin(name string) (int, error) {
+func (r operations) findOrigin(name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
@@ -93,7 +96,7 @@ func (r *Relay) findOrigin(name string) (int, error) {
 	return 0, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no origin %q: there are %s", name, strings.Join(names, ", ")))
 }
 
-func (r *Relay) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
+func (r operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if err := of.Check(); err != nil {
 		return admin.Freezes{}, err
 	}
@@ -114,7 +117,7 @@ func (r *Relay) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes
 	})
 }
 
-func (r *Relay) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
+func (r operations) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if of.ForSeconds != 0 {
 		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("for_seconds: only freeze has it"))
 	}
@@ -127,7 +130,7 @@ func (r *Relay) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, 
 
 // eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that. A dry run
 // changes nothing.
-func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
+func (r operations) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
 	only, err := r.findOrigin(of.Origin)
 	if err != nil {
 		return admin.Freezes{}, err
@@ -157,7 +160,7 @@ func (r *Relay) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ct
 }
 
 // withheld returns, for each origin, of how many names its clients see another state.
-func (r *Relay) withheld() (all []admin.Freeze) {
+func (r operations) withheld() (all []admin.Freeze) {
 	for i := range r.origins {
 		f := admin.Freeze{Origin: r.cfg.OriginName(i)}
 		for _, o := range r.groups.viewsOf(i) {
@@ -170,7 +173,7 @@ func (r *Relay) withheld() (all []admin.Freeze) {
 }
 
 // showFreezes fills in which origins are frozen, and reports whether any is.
-func (r *Relay) showFreezes(all []admin.Freeze) (any bool) {
+func (r operations) showFreezes(all []admin.Freeze) (any bool) {
 	for i := range all {
 		all[i].Freeze = r.groups.shownFreeze(i)
 		all[i].Frozen = all[i].Freeze != nil
@@ -185,7 +188,7 @@ func (g *groups) viewsOf(origin int) []operated {
 }
 
 // freezeOrigin stops the distribution of an origin's changes, first for views that begin later.
-func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
+func (r operations) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 	r.groups.setFrozen(origin, f)
 	attrs := []any{slog.String("origin", f.Origin), slog.String("by", f.By), slog.String("reason", f.Reason)}
 	if !f.Until.IsZero() {
@@ -201,7 +204,7 @@ func (r *Relay) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 }
 
 // thawOrigin resumes the distribution of an origin's changes; by is empty if the time of the freeze is over.
-func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
+func (r operations) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
 	r.groups.believeLater(origin)
 	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)), slog.String("by", by), slog.String("reason", reason))
@@ -214,7 +217,7 @@ func (r *Relay) thawOrigin(ctx context.Context, origin int, by, reason string) {
 }
 
 // holds returns what is held back, and what was discarded.
-func (r *Relay) holds(ctx context.Context) admin.Holds {
+func (r operations) holds(ctx context.Context) admin.Holds {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	for _, o := range r.groups.operated() {
 		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, reconcile.Command{}))...)
@@ -222,11 +225,11 @@ func (r *Relay) holds(ctx context.Context) admin.Holds {
 	return answer
 }
 
-func (r *Relay) release(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
+func (r operations) release(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
 	return r.decide(ctx, of, reconcile.Release)
 }
 
-func (r *Relay) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
+func (r operations) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
 	if of.Discarded {
 		return admin.Holds{}, admin.Refuse(http.StatusBadRequest, errors.New("discarded: what was discarded can only be released"))
 	}
@@ -234,7 +237,7 @@ func (r *Relay) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, e
 }
 
 // decide carries out a decision about what is held back in a scope.
-func (r *Relay) decide(ctx context.Context, of admin.HoldScope, do reconcile.Action) (admin.Holds, error) {
+func (r operations) decide(ctx context.Context, of admin.HoldScope, do reconcile.Action) (admin.Holds, error) {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	if err := of.Check(); err != nil {
 		return answer, err
@@ -263,7 +266,7 @@ func (r *Relay) decide(ctx context.Context, of admin.HoldScope, do reconcile.Act
 
 // choose returns what of the views, and of the directories, is in a scope, and its type URL;
 // empty for all types.
-func (r *Relay) choose(of admin.Scope) (chosen []operated, typeURL string, err error) {
+func (r operations) choose(of admin.Scope) (chosen []operated, typeURL string, err error) {
 	origin, err := r.findOrigin(of.Origin)
 	if err != nil {
 		return nil, "", err
@@ -278,7 +281,7 @@ func (r *Relay) choose(of admin.Scope) (chosen []operated, typeURL string, err e
 }
 
 // shownHolds returns holds as people are shown them.
-func (r *Relay) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Hold) {
+func (r operations) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Hold) {
 	for _, h := range holds {
 		shown = append(shown, admin.Hold{
 			Origin: r.cfg.OriginName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
@@ -290,7 +293,7 @@ func (r *Relay) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Ho
 
 // setLogLevel changes the least level that is logged. The log says so, whatever the two are: by the
 // one that has more logged.
-func (r *Relay) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.LogLevelChange, error) {
+func (r operations) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.LogLevelChange, error) {
 	var level slog.Level
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, to.Level) || level.UnmarshalText([]byte(to.Level)) != nil {
 		return admin.LogLevelChange{}, admin.Refuse(http.StatusBadRequest, fmt.Errorf("level=%.32q: want debug, info, warn or error", to.Level))
@@ -316,7 +319,7 @@ func (r *Relay) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.LogLe
 
 // auditOrigins compares views with what their origins say on a second stream (B.43): those of
 // one origin one after the other. A directory has no second answer.
-func (r *Relay) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits, error) {
+func (r operations) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits, error) {
 	answer := admin.Audits{Views: []admin.ViewAudit{}}
 	chosen, typeURL, err := r.choose(of)
 	if err != nil {
@@ -351,7 +354,7 @@ func (r *Relay) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 }
 
 // auditView audits one view, and reports whether there was anything to audit.
-func (r *Relay) auditView(ctx context.Context, v operated, typeURL string) (shown admin.ViewAudit, any bool) {
+func (r operations) auditView(ctx context.Context, v operated, typeURL string) (shown admin.ViewAudit, any bool) {
 	shown = admin.ViewAudit{Origin: r.cfg.OriginName(v.origin), Group: v.group}
 	found, err := v.control.Audit(ctx, typeURL)
 	if err != nil {

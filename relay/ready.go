@@ -79,10 +79,13 @@ type probeEvent struct {
 	originState
 }
 
+// originProbes find out, until the relay is ready, whether the origins serve it.
+type originProbes struct{ *Relay }
+
 // readiness reports the relay as serving once each origin has answered a probe, unless a view was
-// restored; see [Relay.originsReady]. Nothing but a drain unsets that: a lost origin must not empty
+// restored; see [originProbes.originsReady]. Nothing but a drain unsets that: a lost origin must not empty
 // a tier that can serve (B.8).
-func (r *Relay) readiness(ctx context.Context) {
+func (r originProbes) readiness(ctx context.Context) {
 	if r.ready.Load() {
 		return
 	}
@@ -118,7 +121,7 @@ func (r *Relay) readiness(ctx context.Context) {
 }
 
 // probeOrigin sends the state of an origin to events until it has answered or ctx ends.
-func (r *Relay) probeOrigin(ctx context.Context, origin int, o origin, events chan<- probeEvent) {
+func (r originProbes) probeOrigin(ctx context.Context, origin int, o origin, events chan<- probeEvent) {
 	send := func(s originState) {
 		select {
 		case events <- probeEvent{origin, s}:
@@ -156,7 +159,7 @@ func (r *router) asked(origin int) string {
 // originsReady reports whether the relay is ready as far as origins go: the first one has answered, and
 // each further one too, or it could not be reached within TENDER_COLD_WAIT, which has been waited
 // for. One that can be reached and refuses the relay is never passed over.
-func (r *Relay) originsReady(states []originState, waited bool) bool {
+func (r originProbes) originsReady(states []originState, waited bool) bool {
 	for i := range states {
 		s := &states[i]
 		if !s.answered && (i == 0 || !waited || s.open || s.refuses()) {
@@ -167,7 +170,7 @@ func (r *Relay) originsReady(states []originState, waited bool) bool {
 }
 
 // warnUnreachable logs the further origins that the relay does not wait for any longer.
-func (r *Relay) warnUnreachable(states []originState) {
+func (r originProbes) warnUnreachable(states []originState) {
 	for i := range states {
 		if !states[i].answered {
 			r.log.Warn("further origin unreachable: the relay is ready without it", slog.String("origin", r.cfg.OriginName(i)),
@@ -177,7 +180,7 @@ func (r *Relay) warnUnreachable(states []originState) {
 }
 
 // logProbe logs why a probe had no answer, as its [repeat] says.
-func (r *Relay) logProbe(was *originState, e *probeEvent, now time.Time) {
+func (r originProbes) logProbe(was *originState, e *probeEvent, now time.Time) {
 	e.logged = was.logged
 	if e.err == nil || e.open || !e.logged.due(was.err == nil || was.err.Error() != e.err.Error(), now) {
 		return

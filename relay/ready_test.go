@@ -25,7 +25,7 @@ func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 		}
 		for _, e := range []probeEvent{{originState: originState{err: err}}, {originState: originState{open: true, err: err}}} {
 			before := log.Len()
-			r.logProbe(&was, &e, now.Add(time.Duration(second)*time.Second))
+			originProbes{r}.logProbe(&was, &e, now.Add(time.Duration(second)*time.Second))
 			was = e.originState
 			if log.Len() > before {
 				at = append(at, second)

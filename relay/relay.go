@@ -212,7 +212,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	if r.telemetry, err = telemetry.New(context.Background(), r.telemetryConfig()); err != nil {
 		return err
 	}
-	r.pages = page.New(r.pageConfig())
+	r.pages = page.New(overview{r}.pageConfig())
 	r.admin = r.newAdmin()
 	return r.listen()
 }
@@ -255,7 +255,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		watching.Go(func() { o.follow(views) }) // awaited below
 	}
 	if len(r.AdminAddrs()) > 0 {
-		watching.Go(func() { r.history.Run(views, r.sample) }) // awaited below
+		watching.Go(func() { r.history.Run(views, overview{r}.sample) }) // awaited below
 	}
 
 	serving, failed := errgroup.WithContext(ctx)
@@ -274,16 +274,16 @@ func (r *Relay) Run(ctx context.Context) error {
 			serving.Go(func() error { return s.serve(l) })
 		}
 	}
-	serving.Go(func() error { r.readiness(failed); return nil })
+	serving.Go(func() error { originProbes{r}.readiness(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	if r.linter != nil {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}
 	serving.Go(func() error { r.snapshots.run(failed, r.groups.saveDecisions); return nil })
-	serving.Go(func() error { r.thawInTime(failed); return nil })
+	serving.Go(func() error { operations{r}.thawInTime(failed); return nil })
 	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })
 	<-failed.Done()
-	r.warnFrozen()
+	operations{r}.warnFrozen()
 	r.drain()
 	r.endAdmin()
 	err := serving.Wait()

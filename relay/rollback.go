@@ -157,7 +157,7 @@ func (g *groups) rolledBack(origin string) bool {
 
 // refuseRolledBack returns an error if an origin is rolled back, as it cannot be frozen then. An empty name stands for
 // all origins.
-func (r *Relay) refuseRolledBack(origin string) error {
+func (r operations) refuseRolledBack(origin string) error {
 	for i, name := range r.cfg.OriginNames() {
 		if f, frozen := r.groups.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
 			return admin.Refuse(http.StatusConflict,
@@ -167,8 +167,11 @@ func (r *Relay) refuseRolledBack(origin string) error {
 	return nil
 }
 
+// Rollbacks are the operations that return clients to an earlier generation.
+type rollbacks struct{ operations }
+
 // listGenerations returns the generations that are kept.
-func (r *Relay) listGenerations(c admin.GenerationChoice) (admin.Generations, error) {
+func (r rollbacks) listGenerations(c admin.GenerationChoice) (admin.Generations, error) {
 	only, err := r.findOrigin(c.Origin)
 	if err != nil {
 		return admin.Generations{}, err
@@ -204,7 +207,7 @@ type returning struct {
 
 // plan returns the target of a rollback for each tracked view of one origin, or of all origins if origin is -1. It also
 // returns a time at which these targets were served.
-func (r *Relay) plan(origin int, to string) (all []returning, at time.Time, err error) {
+func (r rollbacks) plan(origin int, to string) (all []returning, at time.Time, err error) {
 	digest, ago, err := admin.ParseRollback(to)
 	if err != nil {
 		return nil, at, err
@@ -257,7 +260,7 @@ func find(views []tracked, digest string) (named map[*generations.Line]*generati
 }
 
 // rollbackDiff returns the differences that a rollback would cause.
-func (r *Relay) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+func (r rollbacks) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 	only, err := r.findOrigin(c.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
@@ -283,7 +286,7 @@ func editionsOf(views []returning) (all []viewEdition) {
 }
 
 // rollback serves the clients of origins an earlier generation until a thaw.
-func (r *Relay) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
+func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
 	if err := of.Check(); err != nil {
 		return admin.Rollbacks{}, err
 	}
@@ -335,7 +338,7 @@ func (r *Relay) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rol
 }
 
 // editions returns the changes of a rollback for clients, by part.
-func (r *Relay) editions(ctx context.Context, views []returning) rollout.Changes {
+func (r rollbacks) editions(ctx context.Context, views []returning) rollout.Changes {
 	changes := make(rollout.Changes)
 	for _, v := range views {
 		v.control.Edit(ctx, func(w *cache.Writer) {
@@ -359,7 +362,7 @@ func resourcesOf(changes rollout.Changes) (resources int) {
 
 // rollBackOrigin serves the clients of an origin an earlier generation, and ends a freeze. It records the decision
 // first, so that it applies to views that begin meanwhile.
-func (r *Relay) rollBackOrigin(
+func (r rollbacks) rollBackOrigin(
 	ctx context.Context, origin int, f *freezing, views []returning,
 ) (resources int, err error) {
 	r.groups.setFrozen(origin, f)
@@ -382,7 +385,7 @@ func (r *Relay) rollBackOrigin(
 }
 
 // rejectOrigin implements rollBackOrigin with rollouts, as an undo of the promotions since.
-func (r *Relay) rejectOrigin(
+func (r rollbacks) rejectOrigin(
 	ctx context.Context, origin int, f *freezing, views []returning,
 ) (resources int, err error) {
 	editions := make(map[rollout.PartKey]func(*cache.Writer) *cache.Edition)

@@ -20,7 +20,7 @@ func (r *rollouts) status(origin int) *rollout.Status {
 }
 
 // chosenRollouts returns the controllers of an origin, or of all if the name is empty.
-func (r *Relay) chosenRollouts(origin string) ([]*rollout.Controller, error) {
+func (r operations) chosenRollouts(origin string) ([]*rollout.Controller, error) {
 	if r.groups.rollouts == nil {
 		return nil, admin.ErrRolloutOff
 	}
@@ -33,7 +33,7 @@ func (r *Relay) chosenRollouts(origin string) ([]*rollout.Controller, error) {
 }
 
 // rolloutStatus returns how the rollouts of origins stand.
-func (r *Relay) rolloutStatus(origin string) (admin.Rollouts, error) {
+func (r operations) rolloutStatus(origin string) (admin.Rollouts, error) {
 	chosen, err := r.chosenRollouts(origin)
 	if err != nil {
 		return admin.Rollouts{}, err
@@ -46,7 +46,7 @@ func (r *Relay) rolloutStatus(origin string) (admin.Rollouts, error) {
 }
 
 // rolloutDiff returns what the editions of origins change.
-func (r *Relay) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (admin.RolloutDiff, error) {
+func (r operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (admin.RolloutDiff, error) {
 	chosen, err := r.chosenRollouts(of.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
@@ -92,7 +92,7 @@ var rolloutCommands = []rolloutCommand{
 }
 
 // rolloutCommands returns what operators may do about rollouts. If those are off, each is refused.
-func (r *Relay) rolloutCommands() (all []admin.Command) {
+func (r operations) rolloutCommands() (all []admin.Command) {
 	for _, command := range rolloutCommands {
 		all = append(all, admin.NewCommand("rollout/"+command.name, func(ctx context.Context, of admin.RolloutScope) (admin.Rollouts, error) {
 			return r.commandRollouts(ctx, command, of)
@@ -102,7 +102,7 @@ func (r *Relay) rolloutCommands() (all []admin.Command) {
 }
 
 // commandRollouts carries out a command for an origin, or as freeze does, for all; then for those in whose state it can be.
-func (r *Relay) commandRollouts(ctx context.Context, command rolloutCommand, of admin.RolloutScope) (admin.Rollouts, error) {
+func (r operations) commandRollouts(ctx context.Context, command rolloutCommand, of admin.RolloutScope) (admin.Rollouts, error) {
 	if err := command.check(of); err != nil {
 		return admin.Rollouts{}, err
 	}

@@ -59,7 +59,7 @@ func (r *Relay) reading() telemetry.Reading {
 	audit := r.Audit()
 	out := telemetry.Reading{
 		At:          time.Now(),
-		Status:      r.status(),
+		Status:      overview{r}.status(),
 		Memory:      readMemory().utilization(),
 		Server:      r.server.Stats(),
 		Snapshots:   r.SnapshotStats(),

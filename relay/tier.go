@@ -15,7 +15,7 @@ import (
 )
 
 // tier returns the peers of the relay; nil if there are none.
-func (r *Relay) tier() admin.Tier {
+func (r overview) tier() admin.Tier {
 	if len(r.cfg.Peers) == 0 {
 		return nil
 	}
@@ -23,7 +23,7 @@ func (r *Relay) tier() admin.Tier {
 }
 
 // pageConfig returns the sources of the status page.
-func (r *Relay) pageConfig() page.Config {
+func (r overview) pageConfig() page.Config {
 	cfg := page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log}
 	if tier := r.tier(); tier != nil {
 		cfg.Tier = func(ctx context.Context) admin.FleetStatus { return tier.Status(ctx, r.summary()) }
@@ -32,7 +32,7 @@ func (r *Relay) pageConfig() page.Config {
 }
 
 // summary returns the state of the relay for its peers.
-func (r *Relay) summary() *admin.FleetSummary {
+func (r overview) summary() *admin.FleetSummary {
 	status := r.status()
 	s := &admin.FleetSummary{
 		Instance: r.instance, NodeID: r.cfg.NodeID, Version: r.version, Ready: status.Relay.Ready, Streams: status.Relay.Streams,

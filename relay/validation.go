@@ -46,7 +46,7 @@ func (g *groups) linted() (views []lint.View) {
 }
 
 // validation returns what the checks found, and the changes that are held for it; nil if nothing is checked.
-func (r *Relay) validation() *admin.Validation {
+func (r overview) validation() *admin.Validation {
 	if r.linter == nil {
 		return nil
 	}
