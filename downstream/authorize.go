@@ -22,7 +22,7 @@ func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.K
 }
 
 // checkType returns an error if the client may not request a type.
-func (s *stream) checkType(typeURL string) error {
+func (s identification) checkType(typeURL string) error {
 	if s.grant == nil {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (s *stream) checkType(typeURL string) error {
 }
 
 // setGrant replaces the client's grant. The error ends the stream.
-func (s *stream) setGrant(grant Grant) error {
+func (s identification) setGrant(grant Grant) error {
 	s.grant = grant
 	for _, sub := range s.subs {
 		if err := s.checkType(sub.TypeURL); err != nil {
@@ -44,13 +44,13 @@ func (s *stream) setGrant(grant Grant) error {
 }
 
 // limits reports whether names of a type may be denied.
-func (s *stream) limits(sub *subscription.Subscription) bool {
+func (s identification) limits(sub *subscription.Subscription) bool {
 	return s.grant != nil && (s.grant.LimitsNames(sub.TypeURL) || len(sub.Denied) > 0)
 }
 
 // restrict removes denied names from a request. On an aggregated stream they are not answered, so that one name does not
 // cost the client everything else; a stream of one type ends (B.36).
-func (s *stream) restrict(sub *subscription.Subscription, r *wire.Request) error {
+func (s identification) restrict(sub *subscription.Subscription, r *wire.Request) error {
 	if !s.limits(sub) {
 		return nil
 	}
@@ -74,12 +74,12 @@ func (s *stream) restrict(sub *subscription.Subscription, r *wire.Request) error
 }
 
 // checkName returns an error if the client may not request a name, which may have parameters.
-func (s *stream) checkName(sub *subscription.Subscription, text string) error {
+func (s identification) checkName(sub *subscription.Subscription, text string) error {
 	return s.grant.Name(sub.TypeURL, wire.PlainName(text))
 }
 
 // deny records denied names. The error ends the stream.
-func (s *stream) deny(sub *subscription.Subscription, names []string) error {
+func (s identification) deny(sub *subscription.Subscription, names []string) error {
 	for _, text := range names {
 		if _, again := sub.Denied[text]; again {
 			continue
@@ -101,7 +101,7 @@ func (s *stream) deny(sub *subscription.Subscription, names []string) error {
 }
 
 // regrantNames removes names that are denied now from a subscription, and adds those that were denied before.
-func (s *stream) regrantNames(sub *subscription.Subscription) error {
+func (s identification) regrantNames(sub *subscription.Subscription) error {
 	if !s.limits(sub) {
 		return nil
 	}

@@ -74,7 +74,7 @@ const maxBatches = 8
 // limit returns the position up to which a type may be read, and whether nothing of it may be sent yet: a client that
 // returns would take a part that refers to clusters which it has for all that is new. What a client newly asks for is
 // exempt from the position: the client does not use it yet.
-func (s *stream) limit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
+func (s sendOrder) limit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
 	if !sub.Dependent || !sub.At(p.Of(sub)).Behind() {
 		return p.Of(sub).Seq, false
 	}
@@ -86,7 +86,7 @@ func (s *stream) limit(p *pass, sub *subscription.Subscription) (limit cache.Seq
 
 // dependentLimit returns the position up to which dependent types may be read, and whether nothing of them may be sent
 // yet. Clusters and endpoints were served earlier in this pass.
-func (s *stream) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
+func (s sendOrder) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
 	if p.limitKnown {
 		return p.limit, p.shut
 	}
@@ -99,7 +99,7 @@ func (s *stream) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
 }
 
 // cut returns the generation that a pass reads clusters and dependent types from.
-func (s *stream) cut(p *pass) *cache.Generation {
+func (s sendOrder) cut(p *pass) *cache.Generation {
 	if s.barrier.cut == nil || !p.Now.Before(s.barrier.until) {
 		s.barrier.cut = nil
 		return p.Newest
@@ -109,7 +109,7 @@ func (s *stream) cut(p *pass) *cache.Generation {
 
 // beginning returns what the stream began with, nil once nothing older is read of any type. A client is sent first what is
 // newest, even of a type of which other clients are sent changes after an interval only.
-func (s *stream) beginning(p *pass) *cache.Generation {
+func (s sendOrder) beginning(p *pass) *cache.Generation {
 	switch {
 	case !s.sent:
 		s.begunWith = p.Begins()
@@ -121,7 +121,7 @@ func (s *stream) beginning(p *pass) *cache.Generation {
 
 // keepCut has dependent types follow the clusters that were just sent, from the same generation. A client that still
 // waits for its first response of a dependent type is sent what is newest: that generation may lack a set.
-func (s *stream) keepCut(p *pass) {
+func (s sendOrder) keepCut(p *pass) {
 	dependents := false
 	for _, sub := range s.subs {
 		if sub.Dependent && !sub.SentAny() {
@@ -135,7 +135,7 @@ func (s *stream) keepCut(p *pass) {
 }
 
 // holdCut ends the cut if the client was sent all of it, and otherwise has the stream look again.
-func (s *stream) holdCut(p *pass) {
+func (s sendOrder) holdCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
 	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) &&
@@ -148,11 +148,11 @@ func (s *stream) holdCut(p *pass) {
 }
 
 // cutEnded reports whether a cut has ended in a pass, and there is a newer generation.
-func (s *stream) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
+func (s sendOrder) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
 
 // clustersUnknown reports whether the client asked for all clusters, and too little of the set is known to send it
 // (B.7), or too little of what it may hold.
-func (s *stream) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
+func (s sendOrder) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
 	if !cds.AwaitsAll() {
 		return false
 	}
@@ -185,7 +185,7 @@ func clustersAnswered(g *cache.Generation, key string) bool {
 }
 
 // clustersSent returns the position up to which clusters were sent, while later ones wait for an answer or for content.
-func (s *stream) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq {
+func (s sendOrder) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq {
 	until := cds.OvertakenAt(p.Now)
 	if until.IsZero() {
 		s.barrier.unsentSince = time.Time{}
@@ -204,7 +204,7 @@ func (s *stream) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq
 }
 
 // endpointsSent returns the position before the first batch with endpoints that were not sent.
-func (s *stream) endpointsSent(p *pass) cache.Seq {
+func (s sendOrder) endpointsSent(p *pass) cache.Seq {
 	s.settleBatches(p)
 	if len(s.barrier.batches) == 0 || s.of(wire.EndpointType) == nil {
 		return p.Cut.Seq
@@ -222,7 +222,7 @@ func (s *stream) endpointsSent(p *pass) cache.Seq {
 // awaitEndpoints begins a batch: a response of clusters has just left, and the clusters before it were sent up to the
 // position floor. A stream without endpoints or dependent types waits for nothing, unless its client returns and is about
 // to ask for these. gRPC asks for clusters because of its routes, not the other way around.
-func (s *stream) awaitEndpoints(p *pass, cds *subscription.Subscription, assignments []string, floor cache.Seq) {
+func (s sendOrder) awaitEndpoints(p *pass, cds *subscription.Subscription, assignments []string, floor cache.Seq) {
 	since := s.barrier.unsentSince
 	if s.barrier.unsentSince = (time.Time{}); since.IsZero() {
 		since = p.Now
@@ -244,7 +244,7 @@ func (s *stream) awaitEndpoints(p *pass, cds *subscription.Subscription, assignm
 }
 
 // settleBatches ends the batches that nothing needs to wait for any more.
-func (s *stream) settleBatches(p *pass) {
+func (s sendOrder) settleBatches(p *pass) {
 	if len(s.barrier.batches) == 0 {
 		return
 	}
@@ -262,7 +262,7 @@ func (s *stream) settleBatches(p *pass) {
 }
 
 // settled reports whether nothing needs to wait for a batch any more.
-func (s *stream) settled(p *pass, b *batch) bool {
+func (s sendOrder) settled(p *pass, b *batch) bool {
 	cds, eds := s.of(wire.ClusterType), s.of(wire.EndpointType)
 	switch {
 	case !p.Now.Before(b.until), !s.closed.IsZero():
@@ -282,7 +282,7 @@ func (s *stream) settled(p *pass, b *batch) bool {
 
 // sentAssignments returns how many of the assignments, from the first on, nothing waits for: those before the first that
 // is due to the client.
-func (s *stream) sentAssignments(p *pass, assignments []string) int {
+func (s sendOrder) sentAssignments(p *pass, assignments []string) int {
 	const chunk = 64 // the first of many is often not sent
 	for at := 0; at < len(assignments); at += chunk {
 		texts := assignments[at:min(at+chunk, len(assignments))]
@@ -297,7 +297,7 @@ func (s *stream) sentAssignments(p *pass, assignments []string) int {
 
 // owesAssignment reports whether the client is to be sent an assignment that it needs for a cluster that it was sent.
 // While the client has not answered for the cluster, it may still subscribe to the assignment.
-func (s *stream) owesAssignment(p *pass, text string, n *cache.Name) bool {
+func (s sendOrder) owesAssignment(p *pass, text string, n *cache.Name) bool {
 	eds := s.of(wire.EndpointType)
 	owes, subscribed := eds.At(p.Of(eds)).Owes(text, n, p.Now)
 	if !subscribed {

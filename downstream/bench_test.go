@@ -35,7 +35,9 @@ func (c *benchClient) SendMsg(m any) error {
 }
 
 // say handles a request as if it were the stream's turn.
-func (s *stream) say(r *wire.Request, now time.Time) error { return s.handle(r, s.introduce(r), now) }
+func (s *stream) say(r *wire.Request, now time.Time) error {
+	return s.receiver().handle(r, s.identification().introduce(r), now)
+}
 
 // newBenchClient returns a client that subscribed to names of a type, and has what
 // there is.
@@ -78,7 +80,7 @@ func (c *benchClient) ack(b testing.TB) {
 	if !r.Delta {
 		r.Version = c.last.Body.Version() // names that it repeats are left out when it is decoded
 	}
-	if more, _ := c.st.received(&r, c.st.introduce(&r)); !more {
+	if more, _ := c.st.receiver().received(&r, c.st.identification().introduce(&r)); !more {
 		b.Fatal(<-c.st.over)
 	}
 }

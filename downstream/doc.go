@@ -3,8 +3,8 @@
 //
 // # Where to read
 //
-// The hot path is a stream's turn (turn.go): a change wakes the stream, and a worker flushes it. stream.flush walks
-// the stream's subscriptions in make-before-break order. Package subscription holds each of them, without I/O:
+// The hot path is a stream's turn (turn.go): a change wakes the stream, and a worker flushes it. sender.flush walks
+// the stream's subscriptions in make-before-break order, which sendOrder decides (barrier.go). Package subscription holds each of them, without I/O:
 // Subscription.Next returns what the client is to be sent, which is what changed or the complete set. Removals that
 // must wait for other types come last (Subscription.Removals). A glob is a subscription of its own beside its type's,
 // with which it takes turns. A stream of one type has no other type, so nothing on it waits for one (B.26).

@@ -17,12 +17,12 @@ import (
 
 // flush sends what is due to the client now. It returns when to look again if nothing happens before. Without mayBlock
 // it returns errMayBlock before a send that may block; responses before that one were sent.
-func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
+func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
 		p := &pass{Look: subscription.Look{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
-		p.Cut, p.Begun = s.cut(p), s.beginning(p)
+		p.Cut, p.Begun = s.sendOrder().cut(p), s.sendOrder().beginning(p)
 		next, err = s.flushCut(p)
-		if err != nil || !s.cutEnded(p) {
+		if err != nil || !s.sendOrder().cutEnded(p) {
 			return next, err
 		}
 	}
@@ -30,7 +30,7 @@ func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error)
 
 // flushCut is flush from one cut, in make-before-break order: additions and changes, then the removals that waited for
 // them (B.11).
-func (s *stream) flushCut(p *pass) (next time.Time, err error) {
+func (s sender) flushCut(p *pass) (next time.Time, err error) {
 	s.idle = false
 	now := p.Now
 	s.joinFanouts(now)
@@ -44,7 +44,7 @@ func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 		}
 	}
 	if !p.limitKnown {
-		s.settleBatches(p)
+		s.sendOrder().settleBatches(p)
 	}
 	if err := s.flushRemovals(p); err != nil {
 		return time.Time{}, err
@@ -54,14 +54,14 @@ func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 		followed = min(followed, sub.EndTurn(&p.Look))
 	}
 	s.watch.PassHints(followed)
-	s.holdCut(p)
+	s.sendOrder().holdCut(p)
 	err = s.checkCold(p)
 	s.idle = p.next.IsZero() && !p.removalsWait && !p.answersWait
 	return p.next, err
 }
 
 // wakeGlobs has globs that have changed looked at again.
-func (s *stream) wakeGlobs(h *cache.Generation) {
+func (s sender) wakeGlobs(h *cache.Generation) {
 	since := s.edition
 	if s.edition = h.Revision; s.globCount() == 0 {
 		return // as with nearly all
@@ -75,7 +75,7 @@ func (s *stream) wakeGlobs(h *cache.Generation) {
 }
 
 // flushRemovals sends the removals that waited, once no response is due that may refer to what is gone.
-func (s *stream) flushRemovals(p *pass) error {
+func (s sender) flushRemovals(p *pass) error {
 	if p.removalsWait {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (s *stream) flushRemovals(p *pass) error {
 }
 
 // serve sends one type's additions and changes.
-func (s *stream) serve(p *pass, sub *subscription.Subscription) error {
+func (s sender) serve(p *pass, sub *subscription.Subscription) error {
 	if s.blocked(p, sub) {
 		s.postpone(p, sub)
 		return nil
@@ -102,7 +102,7 @@ func (s *stream) serve(p *pass, sub *subscription.Subscription) error {
 	if s.mayNotBlock(p) {
 		return errMayBlock
 	}
-	limit, ahead := s.limit(p, sub)
+	limit, ahead := s.sendOrder().limit(p, sub)
 	if sub.Waits = ahead; ahead {
 		p.answersWait = true
 		p.moreDue(sub)
@@ -133,7 +133,7 @@ func (s *stream) serve(p *pass, sub *subscription.Subscription) error {
 }
 
 // postpone leaves a type alone until its newest response is answered.
-func (s *stream) postpone(p *pass, sub *subscription.Subscription) {
+func (s sender) postpone(p *pass, sub *subscription.Subscription) {
 	p.answersWait = true
 	if sub.At(p.Of(sub)).Behind() {
 		s.server.coalesced.Add(1)
@@ -144,12 +144,12 @@ func (s *stream) postpone(p *pass, sub *subscription.Subscription) {
 
 // blocked reports whether a type waits for the answer to its newest response. A client that has closed its side sends
 // no answer.
-func (s *stream) blocked(p *pass, sub *subscription.Subscription) bool {
+func (s sender) blocked(p *pass, sub *subscription.Subscription) bool {
 	return s.closed.IsZero() && sub.Blocked(p.Now)
 }
 
 // serveRemovals sends the removals of a type that were held back.
-func (s *stream) serveRemovals(p *pass, sub *subscription.Subscription) error {
+func (s sender) serveRemovals(p *pass, sub *subscription.Subscription) error {
 	if sub.Blocked(p.Now) {
 		p.answersWait = p.answersWait || !sub.At(p.Of(sub)).RemovalsSent()
 		return nil // serve has seen to the timer
@@ -171,7 +171,7 @@ func (s *stream) serveRemovals(p *pass, sub *subscription.Subscription) error {
 }
 
 // send sends a response, and sees to it that endpoints follow the clusters that need them.
-func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
+func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.Body, Nonce: nonce}
@@ -197,15 +197,15 @@ func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.R
 	sub.NoteSent(r, nonce, s.group.View, s.written, sentAt)
 	if sub.TypeURL == wire.ClusterType {
 		s.resendEndpoints(p, r.Endpoints)
-		s.awaitEndpoints(p, sub, r.Endpoints, r.After)
-		s.keepCut(p)
+		s.sendOrder().awaitEndpoints(p, sub, r.Endpoints, r.After)
+		s.sendOrder().keepCut(p)
 	}
 	return nil
 }
 
 // resendEndpoints has the endpoints of clusters that were just sent follow: an Envoy warms such a cluster until it is
 // sent them, changed or not (B.16).
-func (s *stream) resendEndpoints(p *pass, names []string) {
+func (s sender) resendEndpoints(p *pass, names []string) {
 	eds := s.of(wire.EndpointType)
 	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
 		return
@@ -219,11 +219,11 @@ func (s *stream) resendEndpoints(p *pass, names []string) {
 const inlineBytes = 64 << 10
 
 // mayNotBlock reports whether a send may block in a pass that must not.
-func (s *stream) mayNotBlock(p *pass) bool { return !p.mayBlock && s.written-s.read >= inlineBytes }
+func (s sender) mayNotBlock(p *pass) bool { return !p.mayBlock && s.written-s.read >= inlineBytes }
 
 // transmit sends a response. A send that may block, because the client is slow to read, has a time limit, after which the
 // stream ends: a client that cannot be sent anything must not stay stale forever (B.12).
-func (s *stream) transmit(r *wire.Response) error {
+func (s sender) transmit(r *wire.Response) error {
 	unacked := s.written - s.read
 	if unacked < inlineBytes {
 		return guard.Lost(s.rpc.SendMsg(r))
@@ -250,7 +250,7 @@ func (s *stream) transmit(r *wire.Response) error {
 
 // cold reports whether nothing can be sent, because the relay has nothing of what the client asked for and no origin of
 // that is connected; and since when.
-func (s *stream) cold(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
+func (s sender) cold(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
 	if s.sent {
 		return since, false
 	}
@@ -283,7 +283,7 @@ func (s *stream) cold(g *cache.Generation, now time.Time) (since time.Time, cold
 
 // checkCold ends a stream that is cold for too long, without a response: a client that has another server connects
 // there (B.8).
-func (s *stream) checkCold(p *pass) error {
+func (s sender) checkCold(p *pass) error {
 	since, cold := s.cold(p.Newest, p.Now)
 	if !cold {
 		return nil

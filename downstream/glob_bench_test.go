@@ -54,7 +54,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			flush := func() {
 				s.lock.take()
 				defer s.lock.leave()
-				if _, err := s.flush(time.Now(), true); err != nil {
+				if _, err := s.sender().flush(time.Now(), true); err != nil {
 					b.Fatal(err)
 				}
 				for _, sub := range s.subs {

@@ -60,7 +60,7 @@ type introduction struct {
 // introduce returns the identity of the client if a request has a new one: the first request does (R016), and a later
 // one with another Node (R018). Else it returns nil. It may take long, so it must be called without a lock, and by a
 // goroutine that serves this client alone (B.35). The request loses its Node.
-func (s *stream) introduce(r *wire.Request) *identity {
+func (s identification) introduce(r *wire.Request) *identity {
 	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes, Later: s.introduced.made}
 	r.Node = nil
 	if r.Err != nil || s.fixType(r) != nil || raw.Later && raw.Encoded == nil {
@@ -78,7 +78,7 @@ func (s *stream) introduce(r *wire.Request) *identity {
 }
 
 // identityOf returns the identity of the stream's client by its Node.
-func (s *stream) identityOf(raw guard.RawNode) *identity {
+func (s identification) identityOf(raw guard.RawNode) *identity {
 	probe := !raw.Later && s.probes()
 	who, err := s.server.identify(s.rpc.Context(), guard.PeerOf(s.rpc.Context()), raw, func() bool {
 		if s.introduced.leave != nil && !probe {
@@ -125,7 +125,7 @@ func (who *identity) features(n *node) {
 
 // identify applies the identity of a request; nil if it is unchanged. A client that changes its group must not be served
 // from the old one (R018). The error ends the stream.
-func (s *stream) identify(who *identity) error {
+func (s identification) identify(who *identity) error {
 	switch {
 	case who == nil:
 		return nil
@@ -157,7 +157,7 @@ func (s *stream) identify(who *identity) error {
 }
 
 // take replaces the group, the grant and the Node of the stream by those of an identity.
-func (s *stream) take(who *identity) {
+func (s identification) take(who *identity) {
 	s.kept.Release()
 	s.group, s.grant, s.kept = who.group, who.grant, who.kept
 	select {
@@ -171,7 +171,7 @@ func (s *stream) take(who *identity) {
 }
 
 // reidentify applies an identity that differs from the first one. The error ends the stream.
-func (s *stream) reidentify(who *identity) error {
+func (s identification) reidentify(who *identity) error {
 	before, parameters := s.group.View, s.dynamic()
 	s.take(who)
 	if who.group.View != before {
@@ -184,10 +184,10 @@ func (s *stream) reidentify(who *identity) error {
 }
 
 // probes reports whether the stream is a probe, by its first request.
-func (s *stream) probes() bool { return s.cfg.Probed != nil && isProbe(s.rpc) }
+func (s identification) probes() bool { return s.cfg.Probed != nil && isProbe(s.rpc) }
 
 // probed answers a relay that asks whether it would be served. The error ends the stream.
-func (s *stream) probed() error {
+func (s identification) probed() error {
 	if err := s.cfg.Probed(); err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (s *stream) probed() error {
 }
 
 // regrant authorizes the client again, without the lock, after rules have changed.
-func (s *stream) regrant() {
+func (s identification) regrant() {
 	ctx := s.rpc.Context()
 	for done := false; !done; {
 		kept := s.granted()
@@ -211,7 +211,7 @@ func (s *stream) regrant() {
 }
 
 // granted returns the Node that the grant is for; nil if there is no grant.
-func (s *stream) granted() *guard.KeptNode {
+func (s identification) granted() *guard.KeptNode {
 	s.lock.take()
 	defer s.lock.leave()
 	if s.ended || s.grant == nil {
@@ -222,7 +222,7 @@ func (s *stream) granted() *guard.KeptNode {
 
 // renew replaces the grant of the client with a Node, or ends the stream by err. It reports whether the client still has
 // that Node.
-func (s *stream) renew(of *guard.KeptNode, grant Grant, err error) bool {
+func (s identification) renew(of *guard.KeptNode, grant Grant, err error) bool {
 	s.lock.take()
 	defer s.lock.leave()
 	switch {
@@ -243,7 +243,7 @@ func (s *stream) renew(of *guard.KeptNode, grant Grant, err error) bool {
 }
 
 // dynamic returns the dynamic parameters of the client's Node, by type URL.
-func (s *stream) dynamic() map[string]*xdspb.ContextParams {
+func (s identification) dynamic() map[string]*xdspb.ContextParams {
 	if s.kept == nil {
 		return nil
 	}

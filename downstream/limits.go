@@ -160,7 +160,7 @@ func set(texts []string) []string { return slices.Compact(slices.Sorted(slices.V
 // limitNames removes the names that are over a limit from a request. No origin is asked for them, and a client that
 // understands resource_errors is sent an error for them. The stream goes on, so that one name does not cost the client
 // all others (B.35).
-func (s *stream) limitNames(sub *subscription.Subscription, r *wire.Request) {
+func (s receiver) limitNames(sub *subscription.Subscription, r *wire.Request) {
 	s.limitVersions(sub, r)
 	if r.Skipped > 0 {
 		s.refuseNames(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames, "%d entries more in one request than are looked at", r.Skipped))
@@ -188,7 +188,7 @@ func (s *stream) limitNames(sub *subscription.Subscription, r *wire.Request) {
 }
 
 // limitVersions drops initial_resource_versions that are over the limit: the client is sent more than it needs.
-func (s *stream) limitVersions(sub *subscription.Subscription, r *wire.Request) {
+func (s receiver) limitVersions(sub *subscription.Subscription, r *wire.Request) {
 	if sub.Started() || len(r.InitialVersions) == 0 {
 		return
 	}
@@ -210,7 +210,7 @@ func (s *stream) limitVersions(sub *subscription.Subscription, r *wire.Request) 
 
 // refuseNames records that n names are not served, which may be unknown. It counts and logs the new ones, and has the
 // client told.
-func (s *stream) refuseNames(sub *subscription.Subscription, names []string, n int, why error) {
+func (s receiver) refuseNames(sub *subscription.Subscription, names []string, n int, why error) {
 	room := maxOver
 	for _, other := range s.subs {
 		room -= len(other.OverLimit)
@@ -252,7 +252,7 @@ func (s *stream) refuseNames(sub *subscription.Subscription, names []string, n i
 }
 
 // admitRefused subscribes to names that were refused, as far as there is room now.
-func (s *stream) admitRefused() {
+func (s receiver) admitRefused() {
 	for _, sub := range s.subs {
 		if len(sub.OverLimit) == 0 || s.nameCount() >= s.cfg.MaxNames {
 			continue

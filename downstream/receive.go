@@ -31,7 +31,7 @@ type waiting struct {
 
 // receive takes requests until the client closes its side or the stream ends. All of them are decoded into one value,
 // which holds nothing while no request comes.
-func (s *stream) receive() {
+func (s receiver) receive() {
 	r := &wire.Request{Delta: s.delta, Limits: s.cfg.limits(s.account)}
 	r.Latest = new(wire.LatestNames)
 	for more := true; more; r.Clear() {
@@ -40,12 +40,12 @@ func (s *stream) receive() {
 }
 
 // receiveNext waits for a request and takes it. It reports whether more may come.
-func (s *stream) receiveNext(r *wire.Request) (more bool) {
+func (s receiver) receiveNext(r *wire.Request) (more bool) {
 	if err := s.rpc.RecvMsg(r); err != nil {
 		s.receiveEnded(err)
 		return false
 	}
-	who := s.introduce(r)
+	who := s.identification().introduce(r)
 	done := s.awaitShare(r)
 	more, wait := s.received(r, who)
 	if done != nil {
@@ -58,7 +58,7 @@ func (s *stream) receiveNext(r *wire.Request) (more bool) {
 }
 
 // throttle waits before the next request of a client that is over its rate limit.
-func (s *stream) throttle(wait time.Duration) {
+func (s receiver) throttle(wait time.Duration) {
 	s.server.throttled.Add(1)
 	select {
 	case <-time.After(wait):
@@ -70,7 +70,7 @@ func (s *stream) throttle(wait time.Duration) {
 // client's node group does not know: a client can invent names faster than the relay can subscribe to them (B.35).
 // Names that the group knows cost little, so a fleet behind one address does not wait. The receiver calls awaitShare
 // without the stream's lock, and done, unless it is nil, once the request was handled.
-func (s *stream) awaitShare(r *wire.Request) (done func()) {
+func (s receiver) awaitShare(r *wire.Request) (done func()) {
 	if len(r.Subscribe) <= manyNames || s.introduced.view == nil || s.introduced.view.Unknown(r.TypeURL, r.Subscribe, manyNames) <= manyNames {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (s *stream) awaitShare(r *wire.Request) (done func()) {
 // answers a response is handled at once. Any other waits for the stream's turn: handling it makes a goroutine's stack
 // grow to 8 KiB for good, and each stream has a receiver. Those that wait are answered together, by the newest of
 // each type (R034).
-func (s *stream) received(r *wire.Request, who *identity) (more bool, wait time.Duration) {
+func (s receiver) received(r *wire.Request, who *identity) (more bool, wait time.Duration) {
 	s.lock.take()
 	defer s.lock.leave()
 	now := time.Now()
@@ -112,7 +112,7 @@ func (s *stream) received(r *wire.Request, who *identity) (more bool, wait time.
 }
 
 // receiveEnded takes the end of the client's side.
-func (s *stream) receiveEnded(err error) {
+func (s receiver) receiveEnded(err error) {
 	s.lock.take()
 	defer s.lock.leave()
 	now := time.Now()
@@ -127,7 +127,7 @@ func onlyAnswers(sub *subscription.Subscription, r *wire.Request) bool {
 }
 
 // answered handles a request that onlyAnswers.
-func (s *stream) answered(sub *subscription.Subscription, r *wire.Request, now time.Time) {
+func (s receiver) answered(sub *subscription.Subscription, r *wire.Request, now time.Time) {
 	s.update(sub, r, now)
 	s.account.Release(r.Size)
 	if s.leave.due(now) || !s.idle { // else nothing waits for it, and what changes wakes the stream
@@ -136,7 +136,7 @@ func (s *stream) answered(sub *subscription.Subscription, r *wire.Request, now t
 }
 
 // handleWaiting handles the requests that wait, unless the stream ends.
-func (s *stream) handleWaiting(now time.Time) {
+func (s receiver) handleWaiting(now time.Time) {
 	for _, r := range s.waiting {
 		if s.ended {
 			r.from.drop()
@@ -149,7 +149,7 @@ func (s *stream) handleWaiting(now time.Time) {
 }
 
 // handle takes a request, and the identity that it introduces. Its error ends the stream.
-func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
+func (s receiver) handle(r *wire.Request, who *identity, now time.Time) error {
 	if r.Err != nil {
 		return s.cfg.requestError(r.Err)
 	}
@@ -157,10 +157,10 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 		return err
 	}
 	withholdDetail(r)
-	if err := s.identify(who); err != nil {
+	if err := s.identification().identify(who); err != nil {
 		return err
 	}
-	if err := cmp.Or(s.checkType(r.TypeURL), s.cfg.checkNames(r)); err != nil {
+	if err := cmp.Or(s.identification().checkType(r.TypeURL), s.cfg.checkNames(r)); err != nil {
 		return err
 	}
 	sub, err := s.subscription(r.TypeURL)
@@ -175,7 +175,7 @@ func (s *stream) handle(r *wire.Request, who *identity, now time.Time) error {
 }
 
 // update has a subscription take a request whose type and names were checked.
-func (s *stream) update(sub *subscription.Subscription, r *wire.Request, now time.Time) {
+func (s receiver) update(sub *subscription.Subscription, r *wire.Request, now time.Time) {
 	read, refused := sub.Request(r, now)
 	if refused {
 		s.server.logNACK(s.client, r, sub.Refusal())
@@ -192,7 +192,7 @@ func (s *stream) update(sub *subscription.Subscription, r *wire.Request, now tim
 }
 
 // filterNames leaves in a request the names that the client may have. A request that repeats its names stays as it is.
-func (s *stream) filterNames(sub *subscription.Subscription, r *wire.Request) error {
+func (s receiver) filterNames(sub *subscription.Subscription, r *wire.Request) error {
 	switch {
 	case sub.Repeats(r):
 		return nil
@@ -200,10 +200,10 @@ func (s *stream) filterNames(sub *subscription.Subscription, r *wire.Request) er
 		return status.Errorf(codes.Internal, "the names of %s are not known that this request repeats", r.TypeURL)
 	}
 	if s.cfg.DynamicParameters {
-		r.Parameterise(s.dynamic()[r.TypeURL].GetParams())
+		r.Parameterise(s.identification().dynamic()[r.TypeURL].GetParams())
 	}
 	s.addMisnamed(sub, r.Canonicalise())
-	if err := s.restrict(sub, r); err != nil {
+	if err := s.identification().restrict(sub, r); err != nil {
 		return err
 	}
 	s.limitNames(sub, r)
@@ -212,7 +212,7 @@ func (s *stream) filterNames(sub *subscription.Subscription, r *wire.Request) er
 
 // addMisnamed records invalid names: no origin is asked for them, and a client that understands resource_errors is told
 // why (B.23).
-func (s *stream) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
+func (s receiver) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.Explicit() // to ask for what cannot be is not to ask for everything
 		s.server.logBadName(s.client, sub.TypeURL, b)
@@ -223,7 +223,7 @@ func (s *stream) addMisnamed(sub *subscription.Subscription, bad []wire.BadName)
 }
 
 // subscription returns the stream's subscription to a type, a new one if it has none.
-func (s *stream) subscription(typeURL string) (*subscription.Subscription, error) {
+func (s receiver) subscription(typeURL string) (*subscription.Subscription, error) {
 	if sub := s.of(typeURL); sub != nil {
 		return sub, nil
 	}
@@ -247,7 +247,7 @@ const leastTypes = 8
 
 // typeOver returns why a type that is new to the stream is over a limit, nil if it is not. The protocol's own types
 // are always served: a client that makes types up must not shut all others out.
-func (s *stream) typeOver(typeURL string) error {
+func (s receiver) typeOver(typeURL string) error {
 	known, types := s.group.View.HasType(typeURL)
 	if known || wire.Known(typeURL) {
 		return nil
@@ -274,7 +274,7 @@ func (s *stream) typeOver(typeURL string) error {
 }
 
 // wrapOf returns which resources of a type a SotW client gets in their message.
-func (s *stream) wrapOf(typeURL string) wire.Wrap {
+func (s receiver) wrapOf(typeURL string) wire.Wrap {
 	switch {
 	case s.delta || !s.wrap:
 		return wire.Unwrapped
@@ -286,7 +286,7 @@ func (s *stream) wrapOf(typeURL string) wire.Wrap {
 }
 
 // noMore records that the client's side has ended. A client that only closed it is still answered.
-func (s *stream) noMore(err error, now time.Time) {
+func (s receiver) noMore(err error, now time.Time) {
 	switch {
 	case s.ended:
 	case err != nil || s.watch == nil:

@@ -14,7 +14,7 @@ import (
 
 // receives takes a request as the stream's receiver does.
 func (s *stream) receives(r *wire.Request) (more bool, wait time.Duration) {
-	return s.received(r, s.introduce(r))
+	return s.receiver().received(r, s.identification().introduce(r))
 }
 
 // TestReceiversHandleAnswersOnly: what asks for something is handled when it is the

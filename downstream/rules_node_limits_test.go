@@ -119,7 +119,7 @@ func introduceEncoded(t *testing.T, encoded []byte) error {
 	s.introduced.made = false
 	r := &wire.Request{Delta: true, Limits: wire.Limits{MaxNodeBytes: s.cfg.MaxNodeBytes}}
 	check.OK(t, r.Decode(firstRequest(encoded)))
-	who := s.introduce(r)
+	who := s.identification().introduce(r)
 	if who.err == nil {
 		who.drop()
 	}

@@ -53,7 +53,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 			if r := list(); r != nil {
 				t.Fatal("a set was sent that lacks content")
 			}
-			got, _ := s.dependentLimit(&pass{Look: subscription.Look{Newest: view.Generation(), Cut: view.Generation(), Now: time.Now()}})
+			got, _ := s.sendOrder().dependentLimit(&pass{Look: subscription.Look{Newest: view.Generation(), Cut: view.Generation(), Now: time.Now()}})
 			return got
 		}
 		if got := limit(); got > before {

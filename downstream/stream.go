@@ -127,3 +127,20 @@ func (s *stream) globCount() (n int) {
 	}
 	return n
 }
+
+// A receiver takes the requests of a stream and applies them.
+type receiver struct{ *stream }
+
+// An identification finds out whose stream it is, and what that client may have.
+type identification struct{ *stream }
+
+// A sender sends what is due to the client of a stream.
+type sender struct{ *stream }
+
+// A sendOrder says how far each type may be sent now, so that clients receive nothing before what it refers to (B.11).
+type sendOrder struct{ *stream }
+
+func (s *stream) receiver() receiver             { return receiver{s} }
+func (s *stream) identification() identification { return identification{s} }
+func (s *stream) sender() sender                 { return sender{s} }
+func (s *stream) sendOrder() sendOrder           { return sendOrder{s} }

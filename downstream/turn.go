@@ -54,7 +54,7 @@ func (s *stream) run() error {
 		err := s.start(&leave)
 		started <- err
 		if err == nil {
-			s.receive()
+			s.receiver().receive()
 		}
 	}()
 	if err := <-started; err != nil {
@@ -96,9 +96,9 @@ func (s *stream) wait() error {
 		select {
 		case <-regranted:
 			regranted = s.cfg.rulesChanged()
-			s.regrant()
+			s.identification().regrant()
 		case <-s.stale:
-			s.regrant()
+			s.identification().regrant()
 		case err := <-s.over:
 			return s.finish(err)
 		case <-draining:
@@ -129,7 +129,7 @@ func (s *stream) finish(err error) error {
 		}
 	}
 	s.ended = true
-	s.handleWaiting(time.Now()) // gives back what they were charged with
+	s.receiver().handleWaiting(time.Now()) // gives back what they were charged with
 	s.timer.Stop()
 	if by := s.group.Observer; by != nil && s.left(err) {
 		by.Left()
@@ -165,7 +165,7 @@ func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 	s.lock.take()
 	defer s.lock.leave()
 	before, now := s.nonces, time.Now()
-	s.handleWaiting(now)
+	s.receiver().handleWaiting(now)
 	all = s.sendDue(now, mayBlock)
 	return all, s.nonces != before
 }
@@ -181,7 +181,7 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 		}
 		return true
 	}
-	next, err := s.flush(now, mayBlock)
+	next, err := s.sender().flush(now, mayBlock)
 	if errors.Is(err, errMayBlock) {
 		return false
 	}
