@@ -48,10 +48,10 @@ func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 		case !f.Differs:
 			return fmt.Errorf("%w: clients are served the latest state of the origin", ErrNothingOpen)
 		default:
-			c.cutEdition(ctx, now, f, c.joined())
+			c.partition().cutEdition(ctx, now, f, c.partition().joined())
 			c.machine.PromoteAll(now)
 		}
-		c.allowRejected(ctx)
+		c.rejections().allowRejected(ctx)
 		c.logCommand("promote", by, slog.Bool("all", all))
 		return nil
 	})
@@ -62,7 +62,7 @@ func (c *Controller) Abort(ctx context.Context, reason, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
 		now := time.Now()
 		if c.machine.Phase() == Gathering {
-			c.cutEdition(ctx, now, c.facts(now), c.joined())
+			c.partition().cutEdition(ctx, now, c.facts(now), c.partition().joined())
 		}
 		if err := c.machine.Abort(now, rejectionReason("abort", reason, by)); err != nil {
 			return err
@@ -78,7 +78,7 @@ func (c *Controller) Resume(ctx context.Context, by string) error {
 		if err := c.machine.Resume(time.Now()); err != nil {
 			return err
 		}
-		c.allowRejected(ctx)
+		c.rejections().allowRejected(ctx)
 		c.logCommand("resume", by)
 		return nil
 	})
@@ -91,7 +91,7 @@ func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 		if err := c.machine.Undo(time.Now(), rejectionReason("undo", reason, by)); err != nil {
 			return err
 		}
-		c.edition = summarize(c.changesOf(c.machine.Edition()))
+		c.edition = summarize(c.partition().changesOf(c.machine.Edition()))
 		c.logCommand("undo", by, slog.String("reason", reason))
 		return nil
 	})
@@ -102,7 +102,7 @@ func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 func (c *Controller) RollBack(ctx context.Context, editions map[PartKey]func(*cache.Writer) *cache.Edition, reason, by string) (resources int, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
 		earlier := make(map[*Part]*cache.Edition)
-		for _, p := range c.joined() {
+		for _, p := range c.partition().joined() {
 			pin := editions[p.Key]
 			if pin == nil {
 				continue
@@ -130,7 +130,7 @@ func (c *Controller) RollBack(ctx context.Context, editions map[PartKey]func(*ca
 		if err := c.machine.Undo(time.Now(), rejectionReason("rollback", reason, by)); err != nil {
 			return err
 		}
-		c.edition = summarize(c.changesOf(from))
+		c.edition = summarize(c.partition().changesOf(from))
 		resources = c.edition.resources
 		c.logCommand("rollback", by, slog.String("reason", reason))
 		return nil
@@ -166,7 +166,7 @@ type Difference struct {
 func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
 		cut := c.machine.decided()
-		for _, p := range c.joined() {
+		for _, p := range c.partition().joined() {
 			e := p.editions[c.machine.Edition()]
 			if cut && (e == nil || len(e.Changes) == 0) {
 				continue

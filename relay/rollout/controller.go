@@ -88,12 +88,12 @@ func NewController(cfg ControllerConfig, left []*Rejected) *Controller {
 		cfg: cfg, machine: NewMachine(cfg.Config), withdrawn: left, streams: make(map[Client]int),
 		wake: make(chan struct{}, 1), commands: make(chan *command), checkResults: make(chan checkResult, 1), ended: make(chan struct{}),
 	}
-	if c.restored = c.activeRejection(); c.restored != nil {
+	if c.restored = c.rejections().activeRejection(); c.restored != nil {
 		c.machine.Restore(Halt{c.restored.Reason, c.restored.At})
 		c.edition = summarize(c.restored.Changes)
 	}
 	c.published.Store(&left)
-	c.cohorts = c.newCohorts()
+	c.cohorts = c.observer().newCohorts()
 	c.status.Store(c.newStatus(time.Time{}, Facts{}))
 	return c
 }
@@ -102,7 +102,7 @@ func NewController(cfg ControllerConfig, left []*Rejected) *Controller {
 func (c *Controller) Status() *Status {
 	s := *c.status.Load()
 	s.Cohorts = slices.Clone(s.Cohorts)
-	c.countClients(s.Cohorts)
+	c.observer().countClients(s.Cohorts)
 	return &s
 }
 
@@ -131,7 +131,7 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 			}
 		case cmd := <-c.commands:
 			if cmd.err = cmd.do(ctx); cmd.err == nil {
-				c.serve(ctx, time.Now()) // the next facts depend on the served editions
+				c.partition().serve(ctx, time.Now()) // the next facts depend on the served editions
 			}
 			c.advance(ctx)
 			close(cmd.done)
@@ -161,15 +161,15 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 		facts := c.facts(now)
 		cut, due := c.machine.Advance(now, facts)
 		if cut {
-			c.cutEdition(ctx, now, facts, slices.DeleteFunc(c.joined(), func(p *Part) bool { return p.unavailable }))
-			c.rejectAgain(now)
+			c.partition().cutEdition(ctx, now, facts, slices.DeleteFunc(c.partition().joined(), func(p *Part) bool { return p.unavailable }))
+			c.rejections().rejectAgain(now)
 			continue
 		}
-		again := c.serve(ctx, now)
+		again := c.partition().serve(ctx, now)
 		asks := earlier(c.startCheck(ctx, now), c.unavailableAt)
 		c.publish(now, due, facts)
 		if !again && (due.IsZero() || due.After(now)) {
-			return earlier(earlier(due, c.nextObservation()), earlier(asks, c.expireWithdrawn(now)))
+			return earlier(earlier(due, c.nextObservation()), earlier(asks, c.rejections().expireWithdrawn(now)))
 		}
 	}
 	return time.Time{}
@@ -196,7 +196,7 @@ func (c *Controller) facts(now time.Time) Facts {
 	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.verdict}
 	c.compareParts(now, &f)
 	if stage := c.machine.Stage(); stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
-		c.observe(now)
+		c.observer().observe(now)
 	}
 	f.Evidence = c.evidence
 	c.mu.Lock()
@@ -209,7 +209,7 @@ func (c *Controller) facts(now time.Time) Facts {
 
 // compareParts adds to f how latest differs in all available parts.
 func (c *Controller) compareParts(now time.Time, f *Facts) {
-	parts, settled := c.joined(), true
+	parts, settled := c.partition().joined(), true
 	c.updateUnavailable(parts, now)
 	for _, p := range parts {
 		w := p.waiting.Load()
@@ -261,3 +261,16 @@ func (c *Controller) unsettled(p *Part) bool {
 	depends := p.waiting.Load().Names > 0 || p.has(c.machine.Edition()) && c.machine.Phase() != Current
 	return depends && !p.view.Settled(p.source)
 }
+
+// An observer finds out what clients did with the edition.
+type observer struct{ *Controller }
+
+// A partition is the parts of the origin, which a rollout changes together.
+type partition struct{ *Controller }
+
+// Rejections are the editions that were withdrawn.
+type rejections struct{ *Controller }
+
+func (c *Controller) observer() observer     { return observer{c} }
+func (c *Controller) partition() partition   { return partition{c} }
+func (c *Controller) rejections() rejections { return rejections{c} }

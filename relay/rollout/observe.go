@@ -20,7 +20,7 @@ type Observer struct {
 func Observe(client Client, group string, controllers []*Controller) *Observer {
 	o := &Observer{client: client, group: group, controllers: controllers}
 	for _, c := range controllers {
-		c.streamStarted(client)
+		c.observer().streamStarted(client)
 	}
 	return o
 }
@@ -28,7 +28,7 @@ func Observe(client Client, group string, controllers []*Controller) *Observer {
 // Ended records that the stream has ended.
 func (o *Observer) Ended() {
 	for _, c := range o.controllers {
-		c.streamEnded(o)
+		c.observer().streamEnded(o)
 	}
 }
 
@@ -38,11 +38,11 @@ func (o *Observer) Left() { o.disconnected = true }
 // Refused implements [downstream.Observer].
 func (o *Observer) Refused(typeURL string, r *downstream.Refusal) {
 	for _, c := range o.controllers {
-		c.recordRefusal(o, typeURL, r)
+		c.observer().recordRefusal(o, typeURL, r)
 	}
 }
 
-func (c *Controller) streamStarted(client Client) {
+func (c observer) streamStarted(client Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.streams[client]++; c.streams[client] > 1 {
@@ -54,7 +54,7 @@ func (c *Controller) streamStarted(client Client) {
 	}
 }
 
-func (c *Controller) streamEnded(o *Observer) {
+func (c observer) streamEnded(o *Observer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.streams[o.client]--; c.streams[o.client] > 0 {
@@ -69,7 +69,7 @@ func (c *Controller) streamEnded(o *Observer) {
 }
 
 // recordRefusal counts a NACK if it refers to resources of the edition.
-func (c *Controller) recordRefusal(o *Observer, typeURL string, r *downstream.Refusal) {
+func (c observer) recordRefusal(o *Observer, typeURL string, r *downstream.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.signals == nil || o.client.Cohort >= c.reached {
@@ -88,7 +88,7 @@ func (c *Controller) recordRefusal(o *Observer, typeURL string, r *downstream.Re
 }
 
 // countRefusal counts a NACK of the edition. c.mu must be held.
-func (c *Controller) countRefusal(r Refusal) {
+func (c observer) countRefusal(r Refusal) {
 	if !c.signals.Refused(r) {
 		return
 	}
@@ -105,7 +105,7 @@ type clientAnswer struct {
 	refused  []string // types
 }
 
-func (c *Controller) clientAnswers() (all []clientAnswer) {
+func (c observer) clientAnswers() (all []clientAnswer) {
 	for o := range c.cfg.Observed() {
 		if of, ok := o.Observer.(*Observer); ok {
 			accepted, refused := o.Stands(c.cfg.Waits)
@@ -117,7 +117,7 @@ func (c *Controller) clientAnswers() (all []clientAnswer) {
 
 // resetSignals starts counting the signals of a new edition. Clients of a superseded edition stay registered if they
 // were, because the superseded edition is not the last good.
-func (c *Controller) resetSignals() {
+func (c observer) resetSignals() {
 	all, signals := c.clientAnswers(), NewSignals(c.cfg.Config)
 	c.mu.Lock() // after the locks of streams
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *Controller) resetSignals() {
 
 // addAcceptedClients registers clients that have accepted the last good and are not served the edition yet. It is
 // called before a cohort is served the edition, to include clients that were offline or had not answered at the cut.
-func (c *Controller) addAcceptedClients() {
+func (c observer) addAcceptedClients() {
 	all := c.clientAnswers()
 	c.mu.Lock() // after the locks of streams
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ type observation struct {
 	canaries []string // ids of the Nodes that are served the edition
 }
 
-func (c *Controller) newCohorts() (all []Cohort) {
+func (c observer) newCohorts() (all []Cohort) {
 	for _, stage := range c.cfg.Stages {
 		all = append(all, Cohort{Name: stage.String()})
 	}
@@ -159,7 +159,7 @@ func (c *Controller) newCohorts() (all []Cohort) {
 }
 
 // observe counts the answers of clients to the edition.
-func (c *Controller) observe(now time.Time) {
+func (c observer) observe(now time.Time) {
 	stage := c.machine.Stage()
 	c.observation = observation{observed: now, stage: stage, cohorts: c.newCohorts()}
 	changes := c.shownChanges(stage)
@@ -181,7 +181,7 @@ func (c *Controller) observe(now time.Time) {
 }
 
 // count adds the states of clients to the observation.
-func (c *Controller) count(nodes map[Client]downstream.ResourceState) {
+func (c observer) count(nodes map[Client]downstream.ResourceState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for client, state := range nodes {
@@ -201,7 +201,7 @@ type cohortOf struct {
 }
 
 // shownChanges returns the changes of the edition for each cohort of the first stages.
-func (c *Controller) shownChanges(stages int) map[cohortOf][]downstream.Change {
+func (c observer) shownChanges(stages int) map[cohortOf][]downstream.Change {
 	all := make(map[cohortOf][]downstream.Change)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +215,7 @@ func (c *Controller) shownChanges(stages int) map[cohortOf][]downstream.Change {
 }
 
 // add counts the answer of one client.
-func (c *Controller) add(client Client, state downstream.ResourceState) {
+func (c observer) add(client Client, state downstream.ResourceState) {
 	of := &c.cohorts[client.Cohort]
 	of.Wanting++
 	c.evidence.Wanting++
@@ -237,7 +237,7 @@ func (c *Controller) add(client Client, state downstream.ResourceState) {
 }
 
 // countClients sets the number of connected clients in cohorts.
-func (c *Controller) countClients(cohorts []Cohort) {
+func (c observer) countClients(cohorts []Cohort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range cohorts {

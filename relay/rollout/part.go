@@ -79,7 +79,7 @@ func (p *Part) Leave() {
 }
 
 // joined returns the parts that take part in rollouts.
-func (c *Controller) joined() []*Part {
+func (c partition) joined() []*Part {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.parts)
@@ -116,7 +116,7 @@ func summarize(changes Changes) (d summary) {
 }
 
 // cutEdition pins latest of parts as the next edition.
-func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
+func (c partition) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
 	number, large := c.machine.Next(), false
 	for _, p := range parts {
 		p.control.Edit(ctx, func(w *cache.Writer) {
@@ -130,12 +130,12 @@ func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, par
 	c.edition = summarize(c.changesOf(number))
 	c.edition.large = large
 	c.checkState = checkState{failingSince: c.failingSince} // a new edition does not end a failure of the check
-	c.observation = observation{cohorts: c.newCohorts()}
-	c.resetSignals()
+	c.observation = observation{cohorts: c.observer().newCohorts()}
+	c.observer().resetSignals()
 }
 
 // changesOf returns the changes of an edition.
-func (c *Controller) changesOf(e Edition) Changes {
+func (c partition) changesOf(e Edition) Changes {
 	all := make(Changes)
 	for _, p := range c.joined() {
 		if of := p.editions[e]; of != nil && len(of.Changes) > 0 {
@@ -146,7 +146,7 @@ func (c *Controller) changesOf(e Edition) Changes {
 }
 
 // dropUnusedEditions drops editions that are not needed any more. Of the last good it keeps the changes, for Undo.
-func (c *Controller) dropUnusedEditions() {
+func (c partition) dropUnusedEditions() {
 	before, any := c.machine.Previous()
 	for _, p := range c.joined() {
 		for e, is := range p.editions {
@@ -162,7 +162,7 @@ func (c *Controller) dropUnusedEditions() {
 }
 
 // compareLatest makes the writers compare latest with the edition that is in progress or was rejected.
-func (c *Controller) compareLatest(ctx context.Context) {
+func (c partition) compareLatest(ctx context.Context) {
 	var with Edition
 	if c.machine.decided() {
 		with = c.machine.Edition()
@@ -177,7 +177,7 @@ func (c *Controller) compareLatest(ctx context.Context) {
 
 // serve shows each cohort the edition that the machine selects. The rest comes first: a promotion changes only the
 // rest, and after a rollback all cohorts are served the same. It returns whether anything has changed.
-func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
+func (c partition) serve(ctx context.Context, now time.Time) (changed bool) {
 	rest, good := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
 	withdrawn := make(map[Edition]int) // number of cohorts by withdrawn edition
 	var moves []int
@@ -191,12 +191,12 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 		}
 		moves = append(moves, cohort)
 	}
-	recorded := c.recordWithdrawn(now, withdrawn)
+	recorded := c.rejections().recordWithdrawn(now, withdrawn)
 	if recorded || slices.ContainsFunc(c.joined(), func(p *Part) bool { return !p.distrusts }) {
-		c.distrust()
+		c.rejections().distrust()
 	}
 	if c.anyServedEdition(moves) {
-		c.addAcceptedClients()
+		c.observer().addAcceptedClients()
 	}
 	c.setReached(func(cohort int) bool { // before a client can answer
 		return c.served[cohort] != good || c.machine.Serves(cohort) != c.machine.LastGood()
@@ -220,12 +220,12 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 }
 
 // anyServedEdition reports whether any of the cohorts is to be served another edition than the last good.
-func (c *Controller) anyServedEdition(cohorts []int) bool {
+func (c partition) anyServedEdition(cohorts []int) bool {
 	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != c.machine.LastGood() })
 }
 
 // setReached records the number of cohorts up to the last one for which differs returns true.
-func (c *Controller) setReached(differs func(cohort int) bool) {
+func (c partition) setReached(differs func(cohort int) bool) {
 	reached := 0
 	for cohort := range c.cfg.Stages {
 		if differs(cohort) {
@@ -241,7 +241,7 @@ func (c *Controller) setReached(differs func(cohort int) bool) {
 }
 
 // showRest shows the rest another edition and keeps the old one for Undo.
-func (c *Controller) showRest(ctx context.Context, was, is Edition) {
+func (c partition) showRest(ctx context.Context, was, is Edition) {
 	for _, p := range c.joined() {
 		p.control.Edit(ctx, func(w *cache.Writer) {
 			before := w.PinServed()
@@ -256,7 +256,7 @@ func (c *Controller) showRest(ctx context.Context, was, is Edition) {
 }
 
 // showCohort shows a cohort an edition, or the same state as the rest.
-func (c *Controller) showCohort(ctx context.Context, cohort int, is Edition) {
+func (c partition) showCohort(ctx context.Context, cohort int, is Edition) {
 	for _, p := range c.joined() {
 		view, e := p.view.Cohort(cohort), p.editions[is]
 		good := is == c.machine.LastGood() || e == nil // the part was unavailable or missing at the cut

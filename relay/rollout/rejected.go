@@ -34,7 +34,7 @@ type Rejected struct {
 }
 
 // activeRejection returns the edition that is rejected now; nil without one.
-func (c *Controller) activeRejection() *Rejected {
+func (c rejections) activeRejection() *Rejected {
 	if n := len(c.withdrawn); n > 0 && c.withdrawn[n-1].Ended.IsZero() {
 		return c.withdrawn[n-1]
 	}
@@ -43,7 +43,7 @@ func (c *Controller) activeRejection() *Rejected {
 
 // recordWithdrawn records the editions that were withdrawn from a number of cohorts, and the active rejection. It
 // returns whether the record has changed.
-func (c *Controller) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (changed bool) {
+func (c rejections) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (changed bool) {
 	halted, is, h := c.machine.Phase() == Halted, c.activeRejection(), c.machine.Halt()
 	c.withdrawn = slices.Clone(c.withdrawn)
 	if is != nil && (!halted || is.Reason != h.Reason || !is.At.Equal(h.At)) { // or Undo has rejected another one
@@ -54,12 +54,12 @@ func (c *Controller) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (
 	rejected := c.machine.Edition()
 	for e, cohorts := range cohortsOf {
 		if !halted || e != rejected {
-			c.addWithdrawn(&Rejected{At: now, Ended: now, Cohorts: cohorts, Changes: c.changesOf(e)})
+			c.addWithdrawn(&Rejected{At: now, Ended: now, Cohorts: cohorts, Changes: c.partition().changesOf(e)})
 			changed = true
 		}
 	}
 	if halted && is == nil {
-		c.addWithdrawn(&Rejected{Reason: h.Reason, At: h.At, Cohorts: cohortsOf[rejected], Changes: c.changesOf(rejected), Sum: c.edition.sum})
+		c.addWithdrawn(&Rejected{Reason: h.Reason, At: h.At, Cohorts: cohortsOf[rejected], Changes: c.partition().changesOf(rejected), Sum: c.edition.sum})
 		changed = true
 	}
 	return changed
@@ -67,7 +67,7 @@ func (c *Controller) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (
 
 // addWithdrawn adds an edition to the withdrawn ones. Older editions lose the resources that e has too, if e reached as
 // many cohorts, because e expires later. This bounds memory and disk if an origin supersedes its editions endlessly.
-func (c *Controller) addWithdrawn(e *Rejected) {
+func (c rejections) addWithdrawn(e *Rejected) {
 	all, sums := []*Rejected{e}, 0
 	for _, r := range slices.Backward(c.withdrawn) {
 		if !r.Ended.IsZero() && r.Cohorts <= e.Cohorts {
@@ -90,14 +90,14 @@ func (c *Controller) addWithdrawn(e *Rejected) {
 // rejectAgain rejects the edition that was just cut if one with the same changes was rejected within the last hour, and
 // no operator has allowed it since. Otherwise an origin that alternates between two states would distribute the bad one
 // each time.
-func (c *Controller) rejectAgain(now time.Time) {
+func (c rejections) rejectAgain(now time.Time) {
 	if i := c.findRejected(c.edition); i >= 0 {
 		c.machine.reject(now, c.withdrawn[i].Reason)
 	}
 }
 
 // findRejected returns the index in c.withdrawn of the rejected edition with the same changes; -1 without one.
-func (c *Controller) findRejected(about summary) int {
+func (c rejections) findRejected(about summary) int {
 	if about.resources == 0 {
 		return -1
 	}
@@ -105,7 +105,7 @@ func (c *Controller) findRejected(about summary) int {
 }
 
 // allowRejected permits an edition that was rejected, because an operator requests it.
-func (c *Controller) allowRejected(ctx context.Context) {
+func (c rejections) allowRejected(ctx context.Context) {
 	i := c.findRejected(c.edition)
 	if i < 0 {
 		return
@@ -149,7 +149,7 @@ func (c *Controller) Rejected() []*Rejected { return *c.published.Load() }
 
 // expireWithdrawn drops editions that were withdrawn more than DistrustFor ago. It returns the time of the next
 // expiry; zero is never.
-func (c *Controller) expireWithdrawn(now time.Time) (next time.Time) {
+func (c rejections) expireWithdrawn(now time.Time) (next time.Time) {
 	before := len(c.withdrawn)
 	c.withdrawn = slices.DeleteFunc(slices.Clone(c.withdrawn), func(r *Rejected) bool { return !r.Ended.IsZero() && !now.Before(r.Ended.Add(DistrustFor)) })
 	if len(c.withdrawn) < before {
@@ -164,7 +164,7 @@ func (c *Controller) expireWithdrawn(now time.Time) (next time.Time) {
 }
 
 // distrust makes views distrust the versions that clients report for resources of withdrawn editions.
-func (c *Controller) distrust() {
+func (c rejections) distrust() {
 	now := c.withdrawn
 	c.published.Store(&now)
 	all := make(map[cohortOf]map[string]map[string]struct{})
@@ -179,7 +179,7 @@ func (c *Controller) distrust() {
 			}
 		}
 	}
-	for _, p := range c.joined() {
+	for _, p := range c.partition().joined() {
 		p.distrusts = true
 		for cohort := range len(c.cfg.Stages) + 1 {
 			p.view.Cohort(cohort).Distrust.Set(p.source, all[cohortOf{p.Key.Group, cohort}])

@@ -42,14 +42,14 @@ func TestUndoWhileHaltedRejectsWhatWasPromoted(t *testing.T) {
 	c.machine.PromoteAll(at)
 	halted := p.cuts(at, "b")
 	c.machine.reject(at.Add(time.Second), "a canary refused it")
-	c.recordWithdrawn(at.Add(time.Second), map[Edition]int{halted: 1})
+	c.rejections().recordWithdrawn(at.Add(time.Second), map[Edition]int{halted: 1})
 	if err := c.machine.Undo(at.Add(time.Minute), "undo by alice"); err != nil {
 		t.Fatal(err)
 	}
-	if !c.recordWithdrawn(at.Add(time.Minute), map[Edition]int{promoted: 3}) {
+	if !c.rejections().recordWithdrawn(at.Add(time.Minute), map[Edition]int{promoted: 3}) {
 		t.Error("nothing has changed that is to be written")
 	}
-	is := c.activeRejection()
+	is := c.rejections().activeRejection()
 	if is == nil || is.Reason != "undo by alice" || is.Cohorts != 3 || len(is.Changes[p.Key][listeners]) != 1 {
 		t.Errorf("rejected is %+v, want what was undone", is)
 	}
@@ -68,7 +68,7 @@ func TestEditionsThatCohortsLeftDoNotPileUp(t *testing.T) {
 		at = at.Add(5 * time.Second)
 		e := p.cuts(at, names...)
 		names = []string{"a", "b", fmt.Sprint("c", i%3)}
-		c.recordWithdrawn(at, map[Edition]int{e: 1 + i%2})
+		c.rejections().recordWithdrawn(at, map[Edition]int{e: 1 + i%2})
 	}
 	resources := 0
 	for _, r := range c.withdrawn {

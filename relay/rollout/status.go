@@ -126,10 +126,10 @@ func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	if s.Await, s.For = c.awaitedCondition(f); s.Frozen {
 		s.Until, s.Await, s.For = time.Time{}, "", "a thaw: the origin is frozen"
 	}
-	for _, p := range c.joined() {
+	for _, p := range c.partition().joined() {
 		s.Waiting += p.waiting.Load().Names
 	}
-	c.countClients(s.Cohorts)
+	c.observer().countClients(s.Cohorts)
 	for cohort := range c.cfg.Stages {
 		if e := c.served[cohort]; e != m.LastGood() && e == m.Edition() {
 			s.Cohorts[cohort].Served = c.edition.id
@@ -168,7 +168,7 @@ func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 // coldAndUnconfirmed reports whether the relay started without a last good, clients are served latest, and the origin
 // has not confirmed latest.
 func (c *Controller) coldAndUnconfirmed() bool {
-	return c.cold && c.machine.Phase() == Current && slices.ContainsFunc(c.joined(), func(p *Part) bool { return !p.view.Settled(p.source) })
+	return c.cold && c.machine.Phase() == Current && slices.ContainsFunc(c.partition().joined(), func(p *Part) bool { return !p.view.Settled(p.source) })
 }
 
 // logTransition logs a change of the state, the stage or the edition.
