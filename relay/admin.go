@@ -152,7 +152,7 @@ func (r overview) status() admin.Status {
 
 		Validation: r.validation(),
 	}
-	equal := r.groups.equalGroups()
+	equal := r.groups.groupGenerations().equalGroups()
 	for i, o := range r.origins {
 		status := o.status()
 		status.Name = r.cfg.OriginName(i)

@@ -194,7 +194,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 		}
 	}
 	g.mu.Unlock()
-	all.Rejected = append(g.rollouts.rejected(), g.rejectedRollbacks()...)
+	all.Rejected = append(g.rollouts.rejected(), g.rollbackDistrust().rejectedRollbacks()...)
 	if d.keeps {
 		all.Kept = g.kept(ctx)
 		d.keeps = len(all.Kept) > 0

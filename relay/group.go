@@ -150,9 +150,9 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 	}
 	g.decisions.load(cfg.OriginNames(), time.Now())
 	g.rollouts = newRollouts(g)
-	g.adoptRejected()
+	g.rollbackDistrust().adoptRejected()
 	if saved != nil {
-		saved.rolledBack = g.rolledBack
+		saved.rolledBack = g.groupGenerations().rolledBack
 	}
 	for range all {
 		g.quotas = append(g.quotas, quota.NewNames(quota.NewPool(cfg.MaxOriginNames, quota.Tenth(cfg.MaxOriginNames))))
@@ -276,7 +276,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *quota.Share) *
 			if shared {
 				source, saved = g.router.shared(i), commonGroup+key
 			}
-			restored[source] = g.restoreLine(ctx, lineOf{origin: i, saved: saved, key: generations.Key{Origin: g.cfg.OriginName(i), Group: key, Shared: shared},
+			restored[source] = g.groupGenerations().restoreLine(ctx, lineOf{origin: i, saved: saved, key: generations.Key{Origin: g.cfg.OriginName(i), Group: key, Shared: shared},
 				view: view, source: source, kept: !shared || g.rollouts != nil}, presented, writers[source])
 		}
 	}
@@ -290,7 +290,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *quota.Share) *
 		s.groups = append(s.groups, gr)
 		gr.shares = append(gr.shares, s)
 		control := g.decisions.control(i, g.cfg.OriginName(i), key)
-		g.beginRolledBack(i, control, restored[i])
+		g.groupGenerations().beginRolledBack(i, control, restored[i])
 		gr.controls = append(gr.controls, control)
 		sharing := g.rollouts.newControl()
 		gr.track(i, control, restored[i], rollout.PartKey{Group: key})
@@ -299,7 +299,7 @@ func (g *groups) add(key string, presented *corepb.Node, founder *quota.Share) *
 		g.views.Go(func() { o.sync(ctx, gr.node, own, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, common, sharing, g.rollouts.linger(&g.cfg)) })
 		g.rollouts.join(gr.parts, i, view, control, sharing)
-		g.distrust(gr, i)
+		g.rollbackDistrust().distrust(gr, i)
 	}
 	return gr
 }
@@ -339,10 +339,10 @@ func (g *groups) share(origin int, features []string) *sharedView {
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
 		s.control = g.decisions.control(origin, g.cfg.OriginName(origin), key.saved())
 		g.shared[key] = s
-		restored := g.restoreLine(ctx, lineOf{origin: origin, saved: key.saved(), key: generations.Key{Origin: g.cfg.OriginName(origin), Group: key.shown(), Shared: true},
+		restored := g.groupGenerations().restoreLine(ctx, lineOf{origin: origin, saved: key.saved(), key: generations.Key{Origin: g.cfg.OriginName(origin), Group: key.shown(), Shared: true},
 			view: view, kept: g.rollouts == nil}, node, writers[0])
 		s.line = restored.line
-		g.beginRolledBack(origin, s.control, restored)
+		g.groupGenerations().beginRolledBack(origin, s.control, restored)
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
 		g.views.Go(func() { o.sync(ctx, s.node, writers[0], log, s.control) })

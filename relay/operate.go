@@ -206,7 +206,7 @@ func (r operations) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 // thawOrigin resumes the distribution of an origin's changes; by is empty if the time of the freeze is over.
 func (r operations) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
-	r.groups.believeLater(origin)
+	r.groups.rollbackDistrust().believeLater(origin)
 	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)), slog.String("by", by), slog.String("reason", reason))
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Thaw()

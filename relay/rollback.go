@@ -35,8 +35,13 @@ func (gr *group) track(origin int, control *upstream.Control, of restoredLine, p
 	}
 }
 
+// GroupGenerations are the generations that node groups were served, and return to.
+type groupGenerations struct{ *groups }
+
+func (g *groups) groupGenerations() groupGenerations { return groupGenerations{g} }
+
 // tracked returns the tracked views of one origin, or of all origins if origin is -1, ordered by origin and group.
-func (g *groups) tracked(origin int) (all []tracked) {
+func (g groupGenerations) tracked(origin int) (all []tracked) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {
@@ -59,7 +64,7 @@ func (g *groups) tracked(origin int) (all []tracked) {
 }
 
 // digests returns the digest of the current generation of each tracked view.
-func (g *groups) digests() map[generations.Key]string {
+func (g groupGenerations) digests() map[generations.Key]string {
 	all := make(map[generations.Key]string)
 	for _, t := range g.tracked(-1) {
 		// With rollouts, each group tracks its copy of shared names, which is not shown as a view.
@@ -72,7 +77,7 @@ func (g *groups) digests() map[generations.Key]string {
 
 // equalGroups returns, for each origin, the size of the largest set of node groups with the same current generation.
 // Origins whose groups all differ are absent. Groups without resources do not count.
-func (g *groups) equalGroups() map[string]int {
+func (g groupGenerations) equalGroups() map[string]int {
 	type content struct{ origin, digest string }
 	groups, most := make(map[content]int), make(map[string]int)
 	for key, digest := range g.digests() {
@@ -109,7 +114,7 @@ type restoredLine struct {
 
 // restoreLine restores the state of w from its snapshot, if there is one, and begins its line of generations. groups.mu
 // must be held.
-func (g *groups) restoreLine(ctx context.Context, of lineOf, node *corepb.Node, w *cache.Writer) restoredLine {
+func (g groupGenerations) restoreLine(ctx context.Context, of lineOf, node *corepb.Node, w *cache.Writer) restoredLine {
 	r := restoredLine{lineOf: of, snap: g.saved.restore(of.origin, of.saved, node, w)}
 	if g.earlier != nil && of.kept {
 		var known []cache.GenerationSnapshot
@@ -127,7 +132,7 @@ func (g *groups) restoreLine(ctx context.Context, of lineOf, node *corepb.Node, 
 // rollback, as after a crash or with a full disk, the view returns to the generation of the rollback. A view without a
 // snapshot keeps the first state that it receives. With rollouts it does nothing: clients are served the last good.
 // groups.mu must be held.
-func (g *groups) beginRolledBack(origin int, control *upstream.Control, of restoredLine) {
+func (g groupGenerations) beginRolledBack(origin int, control *upstream.Control, of restoredLine) {
 	f := g.decisions.frozen[origin]
 	if f == nil || f.Rollback == nil || g.rollouts != nil {
 		return
@@ -150,7 +155,7 @@ func (g *groups) beginRolledBack(origin int, control *upstream.Control, of resto
 }
 
 // rolledBack reports whether the clients of an origin are served an earlier generation.
-func (g *groups) rolledBack(origin string) bool {
+func (g groupGenerations) rolledBack(origin string) bool {
 	i := slices.Index(g.cfg.OriginNames(), origin)
 	return i >= 0 && g.decisions.rolledBack[i].Load()
 }
@@ -178,7 +183,7 @@ func (r rollbacks) listGenerations(c admin.GenerationChoice) (admin.Generations,
 	}
 	out := admin.Generations{Views: []admin.ViewGenerations{}, MaxBytes: int64(r.cfg.MaxGenerationBytes)}
 	out.Earlier, out.Bytes = r.groups.earlier.Stats()
-	for _, t := range r.groups.tracked(only) {
+	for _, t := range r.groups.groupGenerations().tracked(only) {
 		all := t.line.Generations()
 		empty := len(all) == 1 && all[0].Digest == ""
 		if c.Group != "" && c.Group != t.line.Group || empty && t.line.Shared {
@@ -215,7 +220,7 @@ func (r rollbacks) plan(origin int, to string) (all []returning, at time.Time, e
 	if r.groups.earlier == nil {
 		return nil, at, admin.ErrNoGenerations
 	}
-	views := r.groups.tracked(origin)
+	views := r.groups.groupGenerations().tracked(origin)
 	named := make(map[*generations.Line]*generations.Target)
 	if at = time.Now().Add(-ago); digest != "" {
 		if named, at, err = find(views, digest); err != nil {
@@ -377,7 +382,7 @@ func (r rollbacks) rollBackOrigin(
 	}
 	taken := r.editions(ctx, views)
 	// This comes first, since the versions of a client that reconnects during the rollback are not trusted either.
-	r.groups.reject(origin, &rollout.Rejected{Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken})
+	r.groups.rollbackDistrust().reject(origin, &rollout.Rejected{Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken})
 	for _, v := range views {
 		v.control.Edit(ctx, func(w *cache.Writer) { w.RollBack(v.target.Edition(w), f.Since) })
 	}

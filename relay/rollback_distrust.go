@@ -14,8 +14,13 @@ import (
 // client may have rejected an update, applied a part of it, and still report the former versions. With rollouts, their
 // controllers do this instead.
 
+// A rollbackDistrust has views not trust what clients report of resources that a rollback has changed.
+type rollbackDistrust struct{ *groups }
+
+func (g *groups) rollbackDistrust() rollbackDistrust { return rollbackDistrust{g} }
+
 // reject makes views distrust the versions that clients report for the resources that a rollback of an origin changes.
-func (g *groups) reject(origin int, e *rollout.Rejected) {
+func (g rollbackDistrust) reject(origin int, e *rollout.Rejected) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	left := g.decisions.rejected[origin]
@@ -48,7 +53,7 @@ func merged(a, b rollout.Changes) rollout.Changes {
 
 // adoptRejected continues the distrust that an earlier process recorded. If the rollback has ended, the distrust ends an
 // hour from now.
-func (g *groups) adoptRejected() {
+func (g rollbackDistrust) adoptRejected() {
 	if g.rollouts != nil {
 		return
 	}
@@ -60,7 +65,7 @@ func (g *groups) adoptRejected() {
 }
 
 // believeLater ends the distrust of the rollbacks of an origin after [rollout.DistrustFor].
-func (g *groups) believeLater(origin int) {
+func (g rollbackDistrust) believeLater(origin int) {
 	if g.rollouts != nil {
 		return
 	}
@@ -79,7 +84,7 @@ func (g *groups) believeLater(origin int) {
 }
 
 // believe ends the distrust that is due.
-func (g *groups) believe(origin int) {
+func (g rollbackDistrust) believe(origin int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	over := time.Now().Add(-rollout.DistrustFor)
@@ -91,14 +96,14 @@ func (g *groups) believe(origin int) {
 }
 
 // distrustAll updates the distrusted names of an origin in all views. mu must be held.
-func (g *groups) distrustAll(origin int) {
+func (g rollbackDistrust) distrustAll(origin int) {
 	for _, gr := range g.byKey {
 		g.distrust(gr, origin)
 	}
 }
 
 // distrust updates the distrusted names of an origin in the view of a group. mu must be held.
-func (g *groups) distrust(gr *group, origin int) {
+func (g rollbackDistrust) distrust(gr *group, origin int) {
 	if g.rollouts != nil {
 		return
 	}
@@ -118,7 +123,7 @@ func (g *groups) distrust(gr *group, origin int) {
 }
 
 // rejectedRollbacks returns the rejected editions of rollbacks, for decisions.json.
-func (g *groups) rejectedRollbacks() (all []snapshot.Rejected) {
+func (g rollbackDistrust) rejectedRollbacks() (all []snapshot.Rejected) {
 	if g.rollouts != nil {
 		return nil
 	}

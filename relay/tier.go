@@ -48,7 +48,7 @@ func (r overview) summary() *admin.FleetSummary {
 		}
 	}
 	s.Held += status.Validation.Held()
-	digests := r.groups.digests()
+	digests := r.groups.groupGenerations().digests()
 	s.Omitted = max(len(status.Views)-admin.MaxFleetViews, 0)
 	for _, v := range status.Views[:len(status.Views)-s.Omitted] {
 		shown := admin.FleetView{Group: v.Group, Origin: v.Origin, Shared: v.Shared, Versions: map[string]string{}}
