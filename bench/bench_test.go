@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -299,27 +300,33 @@ func serveEnvoys(t *testing.T, binary string) {
 	}
 }
 
-// runOthers runs the rows of all scenarios that no other test runs, at a fiftieth of their size.
+// runOthers runs the rows of all scenarios that no other test runs, at a fiftieth of their size or less, eight at a time:
+// much of the time is spent waiting. Peers are run by other tests.
 func runOthers(t *testing.T, binary string) {
+	t.Parallel()
 	o := options{scale: 0.02, tender: binary}
 	others := []string{o.hostile().id, o.rollouts().id, o.atScale().id, o.secured().id, o.returned().id, o.fleet().id, o.model().id}
+	slots := make(chan struct{}, 8)
+	var running sync.WaitGroup
 	for _, s := range scenarios(o) {
 		if slices.Contains(others, s.id) {
 			continue
 		}
 		for _, r := range s.rows {
-			t.Run(s.id+"/"+r.label, func(t *testing.T) {
-				t.Parallel() // much of the time is spent waiting
-				f, err := r.run(o)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if f.totalCPU <= 0 || f.highestRSS <= 0 {
-					t.Errorf("figures %+v", f)
+			if r.once {
+				continue
+			}
+			r.setup.clients = min(r.setup.clients, 8)
+			slots <- struct{}{}
+			running.Go(func() { // awaited below
+				defer func() { <-slots }()
+				if f, err := r.run(o); err != nil || f.totalCPU <= 0 || f.highestRSS <= 0 {
+					t.Errorf("%s, %s: figures %+v, %v", s.id, r.label, f, err)
 				}
 			})
 		}
 	}
+	running.Wait()
 }
 
 // TestChecksNameRows: a check compares rows that there are.
