@@ -178,19 +178,20 @@ func TestB45_AtTheEndOfAWait(t *testing.T) {
 		o := intervalOrigin(t, wire.ClusterType, map[string]time.Duration{wire.ClusterType: time.Second})
 		o.put(Wildcard, "a", "3", "3")
 		o.view.intervals.timer.Stop()
+		o.view.intervals.timer = time.AfterFunc(time.Hour, func() {}) // no wait ends by itself
 		pass(time.Second)
 		o.typeURL = wire.RouteType
 		o.put(Wildcard, "r", "1", "1")
 		o.SetPhase(wire.RouteType, Confirmed)
 		o.typeURL = wire.ClusterType
 		o.put(Wildcard, "a", "4", "4")
-		o.view.intervals.timer.Stop()
 		pass(time.Second)
 		o.typeURL = wire.RouteType
 		o.put(Wildcard, "r", "2", "2")
 		if o.expectSendable("r", "1"); o.view.Generation().Sendable(wire.ClusterType) == o.view.Generation() {
 			t.Error("clusters do not wait, so this shows nothing")
 		}
+		o.view.intervals.timer.Stop()
 	})
 }
 
