@@ -120,7 +120,10 @@ func (p editions) keepThawed(e *Edition) *Edition {
 	thawed.frozen, thawed.back = time.Time{}, time.Time{}
 	for key, names := range e.names {
 		was, is := e.was.Type(key), e.of.Type(key)
-		e.names[key] = slices.DeleteFunc(names, func(n *Name) bool { return thawed.differenceWaits(was, is, n) })
+		e.names[key] = slices.DeleteFunc(names, func(n *Name) bool {
+			firstPasses := !was.hasLastGood(Wildcard) && thawed.changeWaits(resourceType(key), false) && !thawed.agreesOn(Wildcard, was, is, n)
+			return thawed.differenceWaits(was, is, n) && !firstPasses
+		})
 	}
 	maps.DeleteFunc(e.names, func(_ string, names []*Name) bool { return len(names) == 0 })
 	e.describe()

@@ -383,3 +383,33 @@ func TestI1_AnErrorThatIsShownAgainWaits(t *testing.T) {
 		t.Errorf("%d names wait, want b", told.Names)
 	}
 }
+
+// TestI1_AnEditionShownAgainChangesNothing: a member that came after the edition was cut, and that passes as first state, is
+// no reason to show a named resource of that edition again.
+func TestI1_AnEditionShownAgainChangesNothing(t *testing.T) {
+	o, _ := rolling(t)
+	o.typeURL = acme
+	watch := o.view.Watch()
+	o.want(watch, "a")
+	o.put(ByName, "a", "1", "a1")
+	edition := o.Pin()
+	o.random("lives", ByName, "a", "1", watch, nil)
+	o.put(Wildcard, "a", "1", "a1")
+	o.Show(canaries, edition)
+	at := o.view.Cohort(canaries).Generation().Revision
+	if o.Show(canaries, edition); o.view.Cohort(canaries).Generation().Revision != at {
+		t.Error("readers who see the edition are shown changes by it")
+	}
+}
+
+// TestI1_TheDiffOfAThawHasFirstState: a member that passes at a thaw is in its diff, though an error of the same name waits.
+func TestI1_TheDiffOfAThawHasFirstState(t *testing.T) {
+	o, _ := rolling(t)
+	o.typeURL = acme
+	o.put(Wildcard, "a", "1", "a1")
+	o.Freeze()
+	o.remove(Wildcard, "a")
+	o.want(o.view.Watch(), "a")
+	o.fail(ByName, "a", codes.Internal, "no a")
+	o.thaws()
+}

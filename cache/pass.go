@@ -302,6 +302,15 @@ func removalWaits(typeURL string) bool {
 // present reports whether there is a resource of a name.
 func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
 
+// showsOther reports whether readers would see another state of a name if they were shown that of a target. Of a set in
+// which the target has no state of the name, they keep what they see.
+func (g *gate) showsOther(key string, shown *Type, from *Generation, n *Name) bool {
+	t := from.Type(key)
+	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
+		return (from == g.Generation() || t.states(kind, n)) && !g.agreesOn(kind, shown, t, n)
+	})
+}
+
 // differ returns, by type URL or collection, the names whose state differs between their target and what readers see.
 func (g *gate) differ(s *served, to target) map[string][]*Name {
 	differ, served := make(map[string][]*Name), s.generation()
@@ -310,7 +319,7 @@ func (g *gate) differ(s *served, to target) map[string][]*Name {
 		names, shown := make(map[*Name]struct{}), served.Type(key)
 		for _, of := range []*Type{shown, latest, to(key, nil).Type(key)} {
 			for e := range g.own(of) {
-				if !g.agrees(shown, to(key, e.Name).Type(key), e.Name) {
+				if g.showsOther(key, shown, to(key, e.Name), e.Name) {
 					names[e.Name] = struct{}{}
 				}
 			}
