@@ -40,11 +40,7 @@ func (r operations) dryRun(ctx context.Context, all []viewEdition) (*admin.Rollo
 
 // thawDiff returns what a thaw would change.
 func (r operations) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	only, err := r.findOrigin(c.Origin)
-	if err != nil {
-		return admin.RolloutDiff{}, err
-	}
-	done, err := r.groups.operate(ctx)
+	only, done, err := r.begin(ctx, c.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}

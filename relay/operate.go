@@ -96,6 +96,15 @@ func (r operations) findOrigin(name string) (int, error) {
 	return 0, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no origin %q: there are %s", name, strings.Join(names, ", ")))
 }
 
+// begin finds an origin, or -1 for an empty name, and waits for its turn among the operations: call done afterwards.
+func (r operations) begin(ctx context.Context, origin string) (only int, done func(), err error) {
+	if only, err = r.findOrigin(origin); err != nil {
+		return 0, nil, err
+	}
+	done, err = r.groups.operate(ctx)
+	return only, done, err
+}
+
 func (r operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if err := of.Check(); err != nil {
 		return admin.Freezes{}, err
@@ -131,11 +140,7 @@ func (r operations) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freez
 // eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that. A dry run
 // changes nothing.
 func (r operations) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
-	only, err := r.findOrigin(of.Origin)
-	if err != nil {
-		return admin.Freezes{}, err
-	}
-	done, err := r.groups.operate(ctx)
+	only, done, err := r.begin(ctx, of.Origin)
 	if err != nil {
 		return admin.Freezes{}, err
 	}

@@ -266,11 +266,7 @@ func find(views []tracked, digest string) (named map[*generations.Line]*generati
 
 // rollbackDiff returns the differences that a rollback would cause.
 func (r rollbacks) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	only, err := r.findOrigin(c.Origin)
-	if err != nil {
-		return admin.RolloutDiff{}, err
-	}
-	done, err := r.groups.operate(ctx)
+	only, done, err := r.begin(ctx, c.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
@@ -295,11 +291,7 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 	if err := of.Check(); err != nil {
 		return admin.Rollbacks{}, err
 	}
-	only, err := r.findOrigin(of.Origin)
-	if err != nil {
-		return admin.Rollbacks{}, err
-	}
-	done, err := r.groups.operate(ctx)
+	only, done, err := r.begin(ctx, of.Origin)
 	if err != nil {
 		return admin.Rollbacks{}, err
 	}
