@@ -197,11 +197,11 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	all.Rejected = append(g.rollouts.rejected(), g.rollbackDistrust().rejectedRollbacks()...)
 	if d.keeps {
 		all.Kept = g.kept(ctx)
-		d.keeps = len(all.Kept) > 0
 	}
 	if ctx.Err() != nil {
-		return // not all loops may have said what is kept
+		return // some loops may not have said what they keep
 	}
+	d.keeps = len(all.Kept) > 0
 	failed := d.err != nil
 	d.err = nil
 	for i, o := range g.origins { // first, so that no decision is there without what it is about

@@ -1,0 +1,58 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// A keepingOrigin answers commands with one discarded removal, unless the caller gives up.
+type keepingOrigin struct{ origin }
+
+func (keepingOrigin) Operate(ctx context.Context, _ reconcile.Command) []reconcile.Hold {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return []reconcile.Hold{{TypeURL: wire.ClusterType, Names: []string{"c"}, Discarded: true}}
+}
+
+func (keepingOrigin) Broken() []reconcile.Hold { return nil }
+
+// TestH09_AnInterruptedSaveForgetsNothing: a save that is interrupted, as when the relay stops, neither writes nor changes
+// what the next save writes.
+func TestH09_AnInterruptedSaveForgetsNothing(t *testing.T) {
+	t.Parallel()
+	cfg, err := LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_SNAPSHOT_DIR=" + t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := r.groups
+	g.origins[0] = keepingOrigin{g.origins[0]}
+	want := func(when string) {
+		t.Helper()
+		read, err := g.saved.dir.Decisions()
+		if err != nil || len(read.Kept) != 1 || !slices.Equal(read.Kept[0].Names, []string{"c"}) {
+			t.Errorf("%s, decisions keep %+v, %v, want cluster c", when, read.Kept, err)
+		}
+	}
+	g.decided(t.Context(), true)
+	want("after the discard")
+	r.StopNow()
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	g.saveDecisions(canceled)
+	want("after an interrupted save")
+	g.saveDecisions(t.Context())
+	want("after the next save")
+	// Run was never called: it ends at once, and closes what New opened.
+	if err := r.Run(canceled); err != nil {
+		t.Error(err)
+	}
+}
