@@ -99,9 +99,12 @@ func (p editions) Pin() *Edition {
 	return w.pin(w.target(w.rest(), w.Generation()))
 }
 
-// PinThawed cuts an edition of what Thaw shows the rest. It changes nothing if the gate is open.
+// PinThawed cuts an edition of what Thaw shows the rest. It changes nothing if there is nothing to thaw.
 func (p editions) PinThawed() *Edition {
 	w := p.w
+	if !w.thaws() {
+		return p.PinServed()
+	}
 	latest := w.Generation()
 	return w.keepThawed(w.pin(func(string, *Name) *Generation { return latest }))
 }
@@ -113,18 +116,28 @@ func (p editions) PinThawedAs(resources []Former) *Edition {
 	return w.keepThawed(w.PinFormer(resources))
 }
 
-// keepThawed drops from a new edition what Thaw leaves to Show.
+// keepThawed drops from a new edition what Thaw leaves to Show: of a member that passes as first state, the state by name.
 func (p editions) keepThawed(e *Edition) *Edition {
 	w := p.w
-	thawed := w.gate
+	thawed, of := w.gate, *e.of
 	thawed.frozen, thawed.back = time.Time{}, time.Time{}
+	of.types.log = e.of.types.log.Clip()
 	for key, names := range e.names {
 		was, is := e.was.Type(key), e.of.Type(key)
+		c := currency{w: w, was: is, is: is, by: new(txn)}
 		e.names[key] = slices.DeleteFunc(names, func(n *Name) bool {
-			firstPasses := !was.hasLastGood(Wildcard) && thawed.changeWaits(resourceType(key), false) && !thawed.agreesOn(Wildcard, was, is, n)
-			return thawed.differenceWaits(was, is, n) && !firstPasses
+			if !thawed.differenceWaits(was, is, n) {
+				return false
+			}
+			c.copy(ByName, was, n)
+			return was.hasLastGood(Wildcard) || !thawed.changeWaits(resourceType(key), false) || thawed.agreesOn(Wildcard, was, is, n)
 		})
+		if c.is != is {
+			c.is.revision = of.Revision + 1
+			of.types.put(c.is)
+		}
 	}
+	e.of = &of
 	maps.DeleteFunc(e.names, func(_ string, names []*Name) bool { return len(names) == 0 })
 	e.describe()
 	return e
@@ -278,23 +291,36 @@ func (c *currency) rename(index *indexType, set func(*Type) *Set) {
 	}
 }
 
-// age has resources be gone that have expired, and that the origin does not have any more: of others it says how long they live. Content
-// that may not be kept is that of latest.
+// age removes resources that have expired and that the origin no longer has; of others, the origin decides how long they live.
+// Resources whose content may not be kept have the state of latest.
 func (c *currency) age() {
 	latest := c.w.Generation().Type(c.was.URL)
 	for _, kind := range kinds {
 		for e := range c.is.set(kind).Since(0) {
 			now := latest.set(kind).Get(e.Name)
 			switch expired := e.Present() && e.Expires() && !c.now.Before(e.Deadline()); {
-			case !c.w.writes(kind, c.was, e.Name) || now == e:
-			case !cacheable(e) && now != nil:
-				again := *now
-				c.own().set(kind).put(c.by, &again)
+			case !c.w.writes(kind, c.was, e.Name):
 			case !cacheable(e):
-				c.own().set(kind).drop(c.by, e)
+				c.copy(kind, latest, e.Name)
+			case now == e:
 			case expired && !now.Present():
 				c.own().set(kind).put(c.by, &Entry{Name: e.Name, Seq: e.Seq, Expired: true})
 			}
+		}
+	}
+}
+
+// copy replaces the state of a name in a set, with its error, by that in another type.
+func (c *currency) copy(kind Kind, from *Type, n *Name) {
+	for _, set := range []func(*Type) *Set{func(t *Type) *Set { return t.set(kind) }, func(t *Type) *Set { return t.Errors(kind) }} {
+		was, is := set(c.is).Get(n), set(from).Get(n)
+		switch {
+		case is == was:
+		case is == nil:
+			set(c.own()).drop(c.by, was)
+		default:
+			again := *is
+			set(c.own()).put(c.by, &again)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -412,4 +413,70 @@ func TestI1_TheDiffOfAThawHasFirstState(t *testing.T) {
 	o.want(o.view.Watch(), "a")
 	o.fail(ByName, "a", codes.Internal, "no a")
 	o.thaws()
+}
+
+// TestI1_TheDiffOfNoThawIsEmpty: without a freeze, the diff of a thaw has nothing, although a removal of endpoints waits that
+// another resource has replaced.
+func TestI1_TheDiffOfNoThawIsEmpty(t *testing.T) {
+	o, _ := rolling(t)
+	o.typeURL = wire.EndpointType
+	o.SetPhase(o.typeURL, Confirmed)
+	o.put(Wildcard, "b", "1", "b1")
+	o.want(o.view.Watch(), "b")
+	o.put(ByName, "real", "1", "real1", "b")
+	o.remove(Wildcard, "b")
+	o.thaws()
+	if e := o.PinThawed(); len(e.Changes) != 0 {
+		t.Errorf("the diff has %v, want nothing", e.Changes)
+	}
+}
+
+// TestI1_AnErrorOfUncacheableContentStays: content that may not be kept has the state of latest in every edition, and so has its
+// error: a show of an edition from before the error changes nothing.
+func TestI1_AnErrorOfUncacheableContentStays(t *testing.T) {
+	o, _ := rolling(t)
+	o.typeURL = acme
+	o.want(o.view.Watch(), "b")
+	o.putUncached(ByName, "b", "1", "b1")
+	edition := o.Pin()
+	o.fail(ByName, "b", codes.Internal, "no b")
+	at := o.view.Cohort(canaries).Generation().Revision
+	o.Show(canaries, edition)
+	g := o.view.Cohort(canaries).Generation()
+	if g.Revision != at {
+		t.Error("readers who see the newest state are shown changes by an edition")
+	}
+	if got := sightOf(g.Type(acme)); !maps.Equal(got, sightOf(o.Generation().Type(acme))) {
+		t.Errorf("readers see %v, want the newest state %v", got, sightOf(o.Generation().Type(acme)))
+	}
+}
+
+// TestI1_TheDiffOfAThawHasMembersAlone: of a member that passes at a thaw, the diff does not have the state by name, which waits.
+func TestI1_TheDiffOfAThawHasMembersAlone(t *testing.T) {
+	o, _ := rolling(t)
+	o.typeURL = acme
+	o.put(Wildcard, "c", "1", "c1")
+	o.want(o.view.Watch(), "c")
+	o.put(ByName, "real", "1", "real1", "c")
+	o.Freeze()
+	o.put(Wildcard, "c", "2", "c2")
+	o.thaws()
+}
+
+// TestI1_AMemberIsNoReasonToShowANamedResource: of a name with a member whose content may not be kept, changes of the resource by
+// name wait as those of others do, so that an edition that is shown again changes nothing.
+func TestI1_AMemberIsNoReasonToShowANamedResource(t *testing.T) {
+	o, _ := rolling(t)
+	o.typeURL = acme
+	o.want(o.view.Watch(), "c")
+	o.putUncached(Wildcard, "c", "1", "c1")
+	o.put(ByName, "c", "1", "c1")
+	edition := o.Pin()
+	o.put(ByName, "c", "2", "c2")
+	for range 2 {
+		o.Show(canaries, edition)
+		if g := o.view.Cohort(canaries).Generation(); g.Type(acme).ByName.Get(o.name("c")).Resource.Version != "1" {
+			t.Errorf("readers see %v, want c of version 1 by name", sightOf(g.Type(acme)))
+		}
+	}
 }

@@ -70,6 +70,9 @@ func (g *gate) Generation() *Generation { return g.latest.generation() }
 // Frozen reports whether the writer is frozen.
 func (g *gate) Frozen() bool { return !g.frozen.IsZero() }
 
+// thaws reports whether Thaw has an effect: the gate is frozen or rolled back.
+func (g *gate) thaws() bool { return g.Frozen() || !g.back.IsZero() }
+
 // stages reports whether changes of some types wait for Show: there are cohorts, or readers are shown an earlier generation.
 func (g *gate) stages() bool { return g.w.view.cfg.Cohorts > 0 || !g.back.IsZero() }
 

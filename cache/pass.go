@@ -249,6 +249,9 @@ func (to copying) admits(n *Name, is *Entry) bool {
 	case is != nil && !is.Present() && !to.set.Get(n).Present() && !failing && !fails:
 		return true // the origin repeats that there is none
 	default:
+		if own := to.set.Get(n); own.Present() {
+			seen = own // Lookup may return the member instead for a time
+		}
 		return seen.Expired || !cacheable(seen)
 	}
 }

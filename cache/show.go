@@ -158,9 +158,10 @@ func (g *gate) RollBack(e *Edition, since time.Time) {
 }
 
 // Thaw shows readers latest, but for what waits for a cohort, and opens the gate: it ends Freeze and RollBack. Readers learn
-// the merged difference: the last state of each name, however often it has changed. Thaw has no effect on an open gate.
+// the merged difference: the last state of each name, however often it has changed. Thaw has no effect if the gate is neither frozen
+// nor rolled back.
 func (g *gate) Thaw() {
-	if !g.Frozen() && g.back.IsZero() {
+	if !g.thaws() {
 		return
 	}
 	g.frozen, g.back = time.Time{}, time.Time{}
