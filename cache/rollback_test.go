@@ -336,6 +336,9 @@ func (h *rolledBack) step(t *rapid.T) {
 			h.happens(o, step, kind, name, version)
 		}
 	}
+	for i := range h.past {
+		h.past[i].lastGood = h.past[i].lastGood && step != "members" // the set begins anew: its first members stay
+	}
 	h.unchanged(t, step, name)
 	next, changed := h.state.Next(h.back.view.Generation())
 	if h.state = next; changed.Broken {
