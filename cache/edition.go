@@ -314,9 +314,9 @@ func (c *currency) age() {
 func (c *currency) copy(kind Kind, from *Type, n *Name) {
 	for _, set := range []func(*Type) *Set{func(t *Type) *Set { return t.set(kind) }, func(t *Type) *Set { return t.Errors(kind) }} {
 		was, is := set(c.is).Get(n), set(from).Get(n)
-		switch {
-		case is == was:
-		case is == nil:
+		switch is {
+		case was:
+		case nil:
 			set(c.own()).drop(c.by, was)
 		default:
 			again := *is

@@ -241,17 +241,16 @@ func (to copying) admits(n *Name, is *Entry) bool {
 	if to.kind == Wildcard {
 		return to.admitsWildcard(to.set.Get(n))
 	}
-	failing, err := to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
+	own, failing, err := to.set.Get(n), to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
 	fails := err != nil && !err.Err.NotFound()
 	switch seen, _ := to.typ.Lookup(n); {
+	case own.Present(): // seen may be the member for a time
+		return !cacheable(own)
 	case seen == nil:
-		return !failing && to.set.Get(n) == nil
-	case is != nil && !is.Present() && !to.set.Get(n).Present() && !failing && !fails:
+		return !failing && own == nil
+	case is != nil && !is.Present() && !failing && !fails:
 		return true // the origin repeats that there is none
 	default:
-		if own := to.set.Get(n); own.Present() {
-			seen = own // Lookup may return the member instead for a time
-		}
 		return seen.Expired || !cacheable(seen)
 	}
 }
