@@ -130,7 +130,7 @@ func (p editions) keepThawed(e *Edition) *Edition {
 				return false
 			}
 			c.copy(ByName, was, n)
-			return was.hasLastGood(Wildcard) || !thawed.changeWaits(resourceType(key), false) || thawed.agreesOn(Wildcard, was, is, n)
+			return was.hasLastGood(Wildcard) || thawed.agreesOn(Wildcard, was, is, n)
 		})
 		if c.is != is {
 			c.is.revision = of.Revision + 1
@@ -292,7 +292,7 @@ func (c *currency) rename(index *indexType, set func(*Type) *Set) {
 }
 
 // age removes resources that have expired and that the origin no longer has; of others, the origin decides how long they live.
-// Resources whose content may not be kept have the state of latest.
+// Resources that had expired, or whose content may not be kept, have the state of latest.
 func (c *currency) age() {
 	latest := c.w.Generation().Type(c.was.URL)
 	for _, kind := range kinds {
@@ -300,7 +300,7 @@ func (c *currency) age() {
 			now := latest.set(kind).Get(e.Name)
 			switch expired := e.Present() && e.Expires() && !c.now.Before(e.Deadline()); {
 			case !c.w.writes(kind, c.was, e.Name):
-			case !cacheable(e):
+			case !cacheable(e) || e.Expired:
 				c.copy(kind, latest, e.Name)
 			case now == e:
 			case expired && !now.Present():

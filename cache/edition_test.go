@@ -480,3 +480,33 @@ func TestI1_AMemberIsNoReasonToShowANamedResource(t *testing.T) {
 		}
 	}
 }
+
+// TestI1_AnExpiredResourceHasTheNewestState: an edition from the time when a resource had expired shows its newest state, since
+// that has passed, and changes nothing when it is shown again.
+func TestI1_AnExpiredResourceHasTheNewestState(t *testing.T) {
+	o, _ := rolling(t)
+	o.typeURL = acme
+	watch := o.view.Watch()
+	o.want(watch, "b")
+	o.random("lives", ByName, "b", "1", watch, nil)
+	o.random("expire", ByName, "b", "1", watch, nil)
+	edition := o.Pin()
+	o.put(ByName, "b", "1", "b1")
+	at := o.view.Cohort(canaries).Generation().Revision
+	if o.Show(canaries, edition); o.view.Cohort(canaries).Generation().Revision != at {
+		t.Error("readers who see the newest state are shown changes by an edition")
+	}
+}
+
+// TestI1_TheDiffOfAThawHasRemovedEndpoints: it has the removal of a member of a set that is not confirmed, although the removal by name
+// waits.
+func TestI1_TheDiffOfAThawHasRemovedEndpoints(t *testing.T) {
+	o, _ := rolling(t)
+	o.typeURL = wire.EndpointType
+	o.put(Wildcard, "b", "1", "b1")
+	o.want(o.view.Watch(), "b")
+	o.Freeze()
+	o.remove(Wildcard, "b")
+	o.remove(ByName, "b")
+	o.thaws()
+}
