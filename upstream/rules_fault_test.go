@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/relay/relaytest/memnet"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -241,7 +242,7 @@ func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoverySer
 // serveBare runs a gRPC server in memory until the test ends, with a service if
 // there is one, and returns how to reach it.
 func serveBare(t *testing.T, s *service) []grpc.DialOption {
-	l := relaytest.ListenPipe(1 << 20)
+	l := memnet.Listen(1 << 20)
 	server := grpc.NewServer()
 	if s != nil {
 		discoverypb.RegisterAggregatedDiscoveryServiceServer(server, *s)

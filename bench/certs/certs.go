@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/xdstender/tender/bench/bound"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A Set is a CA, and the certificate and key of each end, in PEM. All keys are of P-256. All clients show the same
@@ -29,8 +29,8 @@ func New() (*Set, error) {
 	tb := bound.New()
 	s := &Set{}
 	err := tb.Do(func() {
-		ca := relaytest.NewCA(tb)
-		server, client := ca.Sign(relaytest.Leaf{Names: []string{host}}), ca.Sign(relaytest.Leaf{URI: "spiffe://bench/client"})
+		ca := certs.NewCA(tb)
+		server, client := ca.Sign(certs.Leaf{Names: []string{host}}), ca.Sign(certs.Leaf{URI: "spiffe://bench/client"})
 		*s = Set{ca.PEM, server.Cert, server.Key, client.Cert, client.Key}
 	})
 	if err := errors.Join(err, tb.End()); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 const operators = `
@@ -31,19 +32,19 @@ operators:
 type operated struct {
 	t             *testing.T
 	dir, ca, addr string
-	signs         *relaytest.CA
+	signs         *certs.CA
 	log           *relaytest.Log
 }
 
 func newOperated(t *testing.T) *operated {
 	t.Helper()
-	o := &operated{t: t, dir: t.TempDir(), signs: relaytest.NewCA(t)}
-	o.ca = relaytest.WriteFile(t, o.dir, "ca.pem", o.signs.PEM)
-	cert, key := o.signs.Sign(relaytest.Leaf{Names: []string{"127.0.0.1", "::1", "tender.example"}}).Write(t, o.dir)
+	o := &operated{t: t, dir: t.TempDir(), signs: certs.NewCA(t)}
+	o.ca = certs.WriteFile(t, o.dir, "ca.pem", o.signs.PEM)
+	cert, key := o.signs.Sign(certs.Leaf{Names: []string{"127.0.0.1", "::1", "tender.example"}}).Write(t, o.dir)
 	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
 		"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:0",
 		"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + o.ca,
-		"TENDER_AUTHZ=" + relaytest.WriteFile(t, o.dir, "authz.yaml", []byte(operators)),
+		"TENDER_AUTHZ=" + certs.WriteFile(t, o.dir, "authz.yaml", []byte(operators)),
 	}})
 	o.log = &r.Log
 	o.addr = fmt.Sprint("127.0.0.1:", r.AdminAddrs()[0].(*net.TCPAddr).Port)
@@ -53,7 +54,7 @@ func newOperated(t *testing.T) *operated {
 // certificate returns the flags of who shows one for a SPIFFE ID.
 func (o *operated) certificate(id string) []string {
 	o.t.Helper()
-	cert, key := o.signs.Sign(relaytest.Leaf{URI: id}).Write(o.t, o.t.TempDir())
+	cert, key := o.signs.Sign(certs.Leaf{URI: id}).Write(o.t, o.t.TempDir())
 	return []string{"--tls-ca", o.ca, "--cert", cert, "--key", key}
 }
 

@@ -35,6 +35,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/get"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // secretKey is what must be seen nowhere: a private key, of which also a part would be too
@@ -422,7 +423,7 @@ func (c *canaryTest) dump() {
 
 // bootstrap returns a file with an Envoy's bootstrap, which has the key.
 func (c *canaryTest) bootstrap() string {
-	return relaytest.WriteFile(c, c.TempDir(), "bootstrap.yaml", []byte("node: {id: a, cluster: b}\nstatic_resources:\n  secrets:\n  - name: key\n    generic_secret: {secret: {inline_string: "+canary+"}}\n"))
+	return certs.WriteFile(c, c.TempDir(), "bootstrap.yaml", []byte("node: {id: a, cluster: b}\nstatic_resources:\n  secrets:\n  - name: key\n    generic_secret: {secret: {inline_string: "+canary+"}}\n"))
 }
 
 // TestB36_CanaryInFiles holds that what is wrong with a file is told without the key that the
@@ -438,7 +439,7 @@ func TestB36_CanaryInFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &canaryTest{T: t, dir: t.TempDir()}
-			relaytest.WriteFile(t, c.dir, "a.yaml", []byte("- \"@type\": "+relaytest.SecretType+"\n  name: key\n  generic_secret:\n    secret:\n      "+file+"\n"))
+			certs.WriteFile(t, c.dir, "a.yaml", []byte("- \"@type\": "+relaytest.SecretType+"\n  name: key\n  generic_secret:\n    secret:\n      "+file+"\n"))
 			end := c.run("TENDER_ORIGIN=file://" + c.dir)
 			c.log.Await(c, 0, "a.yaml:")
 			c.tender("status", "-o", "json")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A binary is the built command.
@@ -112,7 +113,7 @@ func TestBinary(t *testing.T) {
 func testServeAndGet(t *testing.T, b binary) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("one"), relaytest.Cluster("two"))
-	address := relaytest.FreeAddress(t)
+	address := proxy.FreeAddress(t)
 	env := []string{"TENDER_ORIGIN=" + o.Addr(), "TENDER_LISTEN=" + address, "TENDER_DRAIN=1s"}
 	s := b.serve(t, env...)
 	gets := func(want string) {
@@ -160,7 +161,7 @@ func testNoOrigin(t *testing.T, b binary) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("one"))
 	o.Stop()
-	address := relaytest.FreeAddress(t)
+	address := proxy.FreeAddress(t)
 	s := b.serve(t, "TENDER_ORIGIN="+o.Addr(), "TENDER_LISTEN="+address, "TENDER_COLD_WAIT=1s", "TENDER_DRAIN=1s")
 	for _, variant := range [][]string{nil, {"--sotw"}} {
 		args := append([]string{"get", "-a", address, "cds"}, variant...)

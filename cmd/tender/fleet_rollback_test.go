@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 const (
@@ -32,7 +32,7 @@ func (s *tier) newestAction(addr string) admin.Action {
 // the operator.
 func TestFleetRollback(t *testing.T) {
 	var closed string
-	s := newTierOf(t, 3, func(*relaytest.CA) []string {
+	s := newTierOf(t, 3, func(*certs.CA) []string {
 		closed = closedAddress(t)
 		return []string{closed}
 	})

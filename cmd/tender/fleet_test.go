@@ -19,6 +19,7 @@ import (
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 const tierRules = `
@@ -44,18 +45,18 @@ type tier struct {
 // newTier returns a tier of two relays, which take an address where nothing listens and two servers for peers, too.
 func newTier(t *testing.T) *tier {
 	t.Helper()
-	return newTierOf(t, 2, func(ca *relaytest.CA) []string {
+	return newTierOf(t, 2, func(ca *certs.CA) []string {
 		return []string{closedAddress(t), liar(t, ca, func(w io.Writer) { _, _ = io.WriteString(w, "<html>") }), liar(t, ca, endless)}
 	})
 }
 
 // newTierOf returns a tier of so many relays, with other peers.
-func newTierOf(t *testing.T, relays int, others func(*relaytest.CA) []string) *tier {
+func newTierOf(t *testing.T, relays int, others func(*certs.CA) []string) *tier {
 	t.Helper()
-	s := &tier{files: t.TempDir(), operated: &operated{t: t, dir: t.TempDir(), signs: relaytest.NewCA(t)}}
-	s.ca = relaytest.WriteFile(t, s.dir, "ca.pem", s.signs.PEM)
-	cert, key := s.signs.Sign(relaytest.Leaf{URI: "spiffe://example.org/ns/tender/sa/tender", Names: []string{"127.0.0.1"}}).Write(t, s.dir)
-	rules := relaytest.WriteFile(t, s.dir, "authz.yaml", []byte(tierRules))
+	s := &tier{files: t.TempDir(), operated: &operated{t: t, dir: t.TempDir(), signs: certs.NewCA(t)}}
+	s.ca = certs.WriteFile(t, s.dir, "ca.pem", s.signs.PEM)
+	cert, key := s.signs.Sign(certs.Leaf{URI: "spiffe://example.org/ns/tender/sa/tender", Names: []string{"127.0.0.1"}}).Write(t, s.dir)
+	rules := certs.WriteFile(t, s.dir, "authz.yaml", []byte(tierRules))
 
 	var listeners []net.Listener
 	peers := others(s.signs)
@@ -102,9 +103,9 @@ func endless(w io.Writer) {
 }
 
 // liar runs a server with a good certificate that is no relay, and returns its address.
-func liar(t *testing.T, ca *relaytest.CA, write func(io.Writer)) string {
+func liar(t *testing.T, ca *certs.CA, write func(io.Writer)) string {
 	t.Helper()
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
 	config, err := (&cli.TLSFlags{Cert: cert, Key: key}).Config()
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +183,7 @@ func (s *tier) clusters(names ...string) {
 	for _, name := range names {
 		text += "- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: " + name + "}\n"
 	}
-	relaytest.WriteFile(s.t, s.files, "clusters.yaml", []byte(text))
+	certs.WriteFile(s.t, s.files, "clusters.yaml", []byte(text))
 	s.serve(names...)
 }
 
@@ -235,7 +236,7 @@ func (s *tier) generations() (all []string) {
 // TestFleetCommands: each command with --fleet is carried out by three relays, on behalf of the operator; an operator who may
 // only read is refused by each command.
 func TestFleetCommands(t *testing.T) {
-	s := newTierOf(t, 3, func(*relaytest.CA) []string { return nil })
+	s := newTierOf(t, 3, func(*certs.CA) []string { return nil })
 	const eve = "spiffe://example.org/ns/ops/sa/eve"
 	act, read := s.certificate(eve), s.certificate("spiffe://example.org/ns/eyes/sa/rita")
 	s.clusters("a", "b")

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/cmd/tender/get"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // everyNode gives every client the same snapshot.
@@ -178,9 +178,9 @@ func watch(t *testing.T, args ...string) func(yield func(string) bool) {
 }
 
 // mutualTLS returns the credentials of a server xds.example.com that accepts clients with a certificate of ca.
-func mutualTLS(t *testing.T, ca *relaytest.CA) grpc.ServerOption {
+func mutualTLS(t *testing.T, ca *certs.CA) grpc.ServerOption {
 	t.Helper()
-	server := ca.Sign(relaytest.Leaf{Names: []string{"xds.example.com"}})
+	server := ca.Sign(certs.Leaf{Names: []string{"xds.example.com"}})
 	pair, err := tls.X509KeyPair(server.Cert, server.Key)
 	if err != nil {
 		t.Fatal(err)

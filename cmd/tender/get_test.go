@@ -19,7 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/cmd/tender/get"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 var variants = map[string][]string{"delta": nil, "sotw": {"--sotw"}}
@@ -366,12 +366,12 @@ func TestGetOverAUnixSocket(t *testing.T) {
 
 func TestGetOverTLS(t *testing.T) {
 	t.Parallel()
-	ca, dir := relaytest.NewCA(t), t.TempDir()
+	ca, dir := certs.NewCA(t), t.TempDir()
 	cp := startControlPlane(t, mutualTLS(t, ca))
 	cp.set(t, "v1", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "")}})
 
-	certFile, keyFile := ca.Sign(relaytest.Leaf{Names: []string{"client"}}).Write(t, dir)
-	trust, name := "--tls-ca="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "--server-name=xds.example.com"
+	certFile, keyFile := ca.Sign(certs.Leaf{Names: []string{"client"}}).Write(t, dir)
+	trust, name := "--tls-ca="+certs.WriteFile(t, dir, "ca.pem", ca.PEM), "--server-name=xds.example.com"
 	cert, key := "--cert="+certFile, "--key="+keyFile
 	for variant, flags := range variants {
 		args := append([]string{"get", "-a", cp.address, "-o", "name", "cds", trust, name, cert, key}, flags...)

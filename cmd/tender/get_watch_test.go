@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/cmd/tender/get"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 func TestGetWatchPrintsChanges(t *testing.T) {
@@ -111,7 +111,7 @@ func TestGetFromAServerThatFails(t *testing.T) {
 	ends := serveGRPC(t, listenTCP(t), script{
 		delta: func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error { return nil },
 	})
-	secure := serveGRPC(t, listenTCP(t), nil, mutualTLS(t, relaytest.NewCA(t)))
+	secure := serveGRPC(t, listenTCP(t), nil, mutualTLS(t, certs.NewCA(t)))
 	tests := []struct {
 		name string
 		args []string

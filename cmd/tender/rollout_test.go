@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -444,7 +445,7 @@ func TestOperateRollouts(t *testing.T) {
 		for name := range strings.FieldsSeq(names) {
 			text += fmt.Sprintf("- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: %s, connect_timeout: %ds}\n", name, timeout)
 		}
-		relaytest.WriteFile(t, dir, "all.yaml", []byte(text))
+		certs.WriteFile(t, dir, "all.yaml", []byte(text))
 	}
 	write("a", 1)
 	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/xdstender/tender/relay/envoytest"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,7 +47,7 @@ func newHost(t *testing.T, f file) *host {
 	}
 	for name, s := range f.Services {
 		if s.serves() {
-			h.addresses[name+":18000"], h.admin[name] = relaytest.FreeAddress(t), relaytest.FreeAddress(t)
+			h.addresses[name+":18000"], h.admin[name] = proxy.FreeAddress(t), proxy.FreeAddress(t)
 		}
 	}
 	return h

@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // TestQuickstart runs the quickstart of the README as it stands there, with an Envoy, on ports and in a directory of its
@@ -37,13 +38,13 @@ func TestQuickstart(t *testing.T) {
 	}
 	var pairs []string
 	for _, port := range []string{"10000", "8080"} {
-		_, free, err := net.SplitHostPort(relaytest.FreeAddress(t))
+		_, free, err := net.SplitHostPort(proxy.FreeAddress(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		pairs = append(pairs, port, free)
 	}
-	xds, admin := relaytest.FreeAddress(t), relaytest.FreeAddress(t)
+	xds, admin := proxy.FreeAddress(t), proxy.FreeAddress(t)
 	_, xdsPort, _ := net.SplitHostPort(xds)
 	pairs = append(pairs, "/tmp/", dir+"/", "make build\n", "", "TENDER_ORIGIN=", fmt.Sprintf("TENDER_LISTEN=%s TENDER_ADMIN_LISTEN=%s TENDER_ORIGIN=", xds, admin),
 		"s/tender.example/127.0.0.1/", "-e s/tender.example/127.0.0.1/ -e s/18000/"+xdsPort+"/ -e s/9901/0/")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A world is what commands of pages run beside: a control plane, a relay with clients, of
@@ -57,8 +58,8 @@ func newWorld(t *testing.T) *world {
 	o.Put(relaytest.Listener("front", "front"))
 	o.Put(relaytest.Route("front", []string{"*"}, "web"))
 
-	authority := relaytest.NewCA(t)
-	server, client := authority.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}), authority.Sign(relaytest.Leaf{URI: "spiffe://example.org/client"})
+	authority := certs.NewCA(t)
+	server, client := authority.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}), authority.Sign(certs.Leaf{URI: "spiffe://example.org/client"})
 	w := &world{
 		origin: o.Addr(), ca: authority.PEM, server: server.Cert, serverKey: server.Key, client: client.Cert, clientKey: client.Key,
 		binary: tender(t),

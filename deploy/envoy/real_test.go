@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // install copies a YAML file of this directory to dir, with the path of s.files in place of /etc/envoy.
@@ -24,7 +25,7 @@ func (s *site) install(dir, name string) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return relaytest.WriteFile(s.t, dir, name, []byte(strings.ReplaceAll(string(text), "/etc/envoy", s.files)))
+	return certs.WriteFile(s.t, dir, name, []byte(strings.ReplaceAll(string(text), "/etc/envoy", s.files)))
 }
 
 // validate runs `envoy --mode validate` on a bootstrap, with an Envoy of each version.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A site is a control plane, and a relay of it.
@@ -60,12 +61,12 @@ func (s *site) secure(b *bootstrappb.Bootstrap) (env []string) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		s.t.Fatal(err)
 	}
-	ca := relaytest.NewCA(s.t)
-	clients := relaytest.WriteFile(s.t, dir, "ca.crt", ca.PEM)
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"tender.example"}}).Write(s.t, s.t.TempDir())
+	ca := certs.NewCA(s.t)
+	clients := certs.WriteFile(s.t, dir, "ca.crt", ca.PEM)
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"tender.example"}}).Write(s.t, s.t.TempDir())
 	env = []string{"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key}
 	if strings.Contains(string(socket.GetTypedConfig().GetValue()), "secret-client.yaml") {
-		ca.Sign(relaytest.Leaf{URI: "spiffe://example/edge-1"}).Write(s.t, dir)
+		ca.Sign(certs.Leaf{URI: "spiffe://example/edge-1"}).Write(s.t, dir)
 		env = append(env, "TENDER_TLS_CLIENT_CA="+clients)
 	}
 	return env

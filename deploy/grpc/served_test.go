@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // TestBootstrapRoutes has a call find its way by bootstrap.json.
@@ -30,8 +32,8 @@ func TestBootstrapRoutes(t *testing.T) {
 
 // TestMTLSRoutes has a call find its way by mtls.json, over a relay and to a backend that both want a certificate.
 func TestMTLSRoutes(t *testing.T) {
-	ca := relaytest.NewCA(t)
-	pair := ca.Sign(relaytest.Leaf{Names: []string{"backend.example"}})
+	ca := certs.NewCA(t)
+	pair := ca.Sign(certs.Leaf{Names: []string{"backend.example"}})
 	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
 		t.Fatal(err)
@@ -49,9 +51,9 @@ func TestMTLSRoutes(t *testing.T) {
 	s := newSite(t, backend, service)
 
 	own := t.TempDir() // what is /etc/grpc/tls elsewhere
-	ca.Sign(relaytest.Leaf{URI: "spiffe://example/shop"}).Write(t, own)
-	trusted := relaytest.WriteFile(t, own, "ca.crt", ca.PEM)
-	shown, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
+	ca.Sign(certs.Leaf{URI: "spiffe://example/shop"}).Write(t, own)
+	trusted := certs.WriteFile(t, own, "ca.crt", ca.PEM)
+	shown, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
 	r := s.relay("TENDER_TLS_CERT="+shown, "TENDER_TLS_KEY="+key, "TENDER_TLS_CLIENT_CA="+trusted)
 	s.reaches(s.client("mtls.json", map[string]string{"tender.example:18443": r.Addrs()[0].String(), "/etc/grpc/tls": own}))
 }
@@ -96,9 +98,9 @@ func mutual(provider, server string) *tlspb.UpstreamTlsContext {
 // or is there and knows nothing; and over the relay once it can serve. What moves then is the listener, and with
 // it all names: of those that gRPC-Go (1.85) asked its second server for first, it never asks the first one.
 func TestFallbackRoutes(t *testing.T) {
-	for name, begin := range map[string]func(*testing.T, *site, *relaytest.Proxy){
-		"no relay": func(_ *testing.T, _ *site, p *relaytest.Proxy) { p.Set(relaytest.Link{Refuse: true}) },
-		"cold relay": func(_ *testing.T, s *site, p *relaytest.Proxy) {
+	for name, begin := range map[string]func(*testing.T, *site, *proxy.Proxy){
+		"no relay": func(_ *testing.T, _ *site, p *proxy.Proxy) { p.Set(proxy.Link{Refuse: true}) },
+		"cold relay": func(_ *testing.T, s *site, p *proxy.Proxy) {
 			p.Forward(s.relay("TENDER_ORIGIN=127.0.0.1:1", "TENDER_COLD_WAIT=100ms").Addrs()[0].String())
 		},
 	} {
@@ -106,14 +108,14 @@ func TestFallbackRoutes(t *testing.T) {
 			one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 			s := newSite(t, one, relaytest.Cluster("service"))
 			warm := s.relay().Addrs()[0].String()
-			place := relaytest.NewProxy(t, warm)
+			place := proxy.New(t, warm)
 			begin(t, s, place)
 			c := s.client("fallback.json", map[string]string{"tender.example:18000": place.Addr(), "control-plane.example:18000": s.origin.Addr()})
 			s.reaches(c)
 			s.awaitDirect(1)
 
 			place.Forward(warm)
-			place.Set(relaytest.Link{})
+			place.Set(proxy.Link{})
 			place.Cut()
 			s.awaitDirect(0)
 			s.reaches(c)

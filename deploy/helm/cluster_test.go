@@ -24,7 +24,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 var clusterTools = flag.String("cluster", "", "the `directory` with etcd, kube-apiserver and kube-controller-manager")
@@ -59,8 +59,8 @@ func startCluster(t *testing.T) *cluster {
 
 	address := c.freeAddress()
 	host, port, _ := net.SplitHostPort(address)
-	ca := relaytest.NewCA(t)
-	pair := ca.Sign(relaytest.Leaf{Names: []string{host}})
+	ca := certs.NewCA(t)
+	pair := ca.Sign(certs.Leaf{Names: []string{host}})
 	c.url = "https://" + address
 	key := c.write("accounts.key", newAccountKey(t))
 	c.start("kube-apiserver", "--etcd-servers=http://"+etcd, "--bind-address="+host, "--secure-port="+port,

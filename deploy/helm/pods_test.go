@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A relayPod is a pod with a relay, in whatever makes it.
@@ -119,8 +119,8 @@ func (p relayPod) ports(t *testing.T) map[string]int {
 // TestRelaysAcceptTheirEnvironment holds each environment to the configuration of Tender, and the
 // paths in it to what the pod mounts, with certificates and rules as they would be there.
 func TestRelaysAcceptTheirEnvironment(t *testing.T) {
-	ca := relaytest.NewCA(t)
-	pair := ca.Sign(relaytest.Leaf{Names: []string{"tender.example"}})
+	ca := certs.NewCA(t)
+	pair := ca.Sign(certs.Leaf{Names: []string{"tender.example"}})
 	content := map[string]string{
 		"CERT": string(pair.Cert), "KEY": string(pair.Key), "CA": string(ca.PEM), "FILE": "a-token",
 		"AUTHZ": "version: 1\nrules: [{name: all, identities: ['dns:**']}]\noperators: ['dns:ops.example']\n",

@@ -11,14 +11,14 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/xdstender/tender/downstream/guard"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // B.35: a TLS handshake gives its turn back, whether it succeeds or fails.
 func TestB35_HandshakesGiveTheirTurnsBack(t *testing.T) {
-	ca := relaytest.NewCA(t)
-	pair := ca.Sign(relaytest.Leaf{Names: []string{"relay"}})
+	ca := certs.NewCA(t)
+	pair := ca.Sign(certs.Leaf{Names: []string{"relay"}})
 	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	check.OK(t, err)
 	pool := x509.NewCertPool()

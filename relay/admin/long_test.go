@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
 // A command that takes long is not ended by the bounds of the server, but by its own, and
@@ -47,7 +47,7 @@ func TestLongCommands(t *testing.T) {
 				s := admin.New(admin.Config{
 					Metrics: http.NotFoundHandler(), GRPC: grpc.NewServer(), Commands: []admin.Command{c},
 				})
-				l := relaytest.ListenPipe(1 << 16)
+				l := memnet.Listen(1 << 16)
 				served := make(chan error, 1)
 				go func() { served <- s.Serve(l) }() // received below
 				transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,7 +32,7 @@ type mesh struct {
 	*relaytest.Relay
 	t      *testing.T
 	origin *relaytest.Origin
-	ca     *relaytest.CA
+	ca     *certs.CA
 	dir    string // current leads to where authz.yaml is
 }
 
@@ -39,10 +40,10 @@ type mesh struct {
 // says.
 func newMesh(t *testing.T, text string, env ...string) *mesh {
 	t.Helper()
-	m := &mesh{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), ca: relaytest.NewCA(t), dir: t.TempDir()}
-	cert, key := m.ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, m.dir)
+	m := &mesh{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), ca: certs.NewCA(t), dir: t.TempDir()}
+	cert, key := m.ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, m.dir)
 	env = append(env, "TENDER_ORIGIN="+m.origin.Addr(), "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
-		"TENDER_TLS_CLIENT_CA="+relaytest.WriteFile(t, m.dir, "ca.pem", m.ca.PEM),
+		"TENDER_TLS_CLIENT_CA="+certs.WriteFile(t, m.dir, "ca.pem", m.ca.PEM),
 		"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0")
 	if text != "" {
 		m.rule(text)
@@ -58,7 +59,7 @@ func (m *mesh) rule(text string) {
 	m.t.Helper()
 	dir, err := os.MkdirTemp(m.dir, "rules")
 	if err == nil {
-		relaytest.WriteFile(m.t, dir, "authz.yaml", []byte("version: 1\nrules:\n"+text))
+		certs.WriteFile(m.t, dir, "authz.yaml", []byte("version: 1\nrules:\n"+text))
 		link := filepath.Join(dir, "link")
 		if err = os.Symlink(dir, link); err == nil {
 			err = os.Rename(link, filepath.Join(m.dir, "current"))
@@ -74,7 +75,7 @@ func (m *mesh) dial(id string) *grpc.ClientConn {
 	m.t.Helper()
 	address, creds := m.Addrs()[0], insecure.NewCredentials()
 	if id != "" {
-		address, creds = m.TLSAddrs()[0], credentials.NewTLS(m.tls(relaytest.Leaf{URI: id}))
+		address, creds = m.TLSAddrs()[0], credentials.NewTLS(m.tls(certs.Leaf{URI: id}))
 	}
 	return m.dialAt(address, creds)
 }
@@ -90,7 +91,7 @@ func (m *mesh) dialAt(address net.Addr, creds credentials.TransportCredentials) 
 }
 
 // tls returns what a client with a certificate needs.
-func (m *mesh) tls(leaf relaytest.Leaf) *tls.Config {
+func (m *mesh) tls(leaf certs.Leaf) *tls.Config {
 	m.t.Helper()
 	shown := m.ca.Sign(leaf)
 	cert, err := tls.X509KeyPair(shown.Cert, shown.Key)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // TestB36_RulesThatChangeForLoadsAndPolls holds that new rules are obeyed also by who reports
@@ -60,12 +61,12 @@ func TestB36_RulesThatChangeForLoadsAndPolls(t *testing.T) {
 // TestCheckFiles holds what is told of a file of rules before a relay runs: what is wrong with it, and
 // what it leaves open.
 func TestCheckFiles(t *testing.T) {
-	ca, dir := relaytest.NewCA(t), t.TempDir()
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
+	ca, dir := certs.NewCA(t), t.TempDir()
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
 	check := func(rules string) (warnings []string, err error) {
 		t.Helper()
 		cfg, err := relay.LoadConfig([]string{"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_LISTEN=:1", "TENDER_NODE_GROUP_BY=cluster,metadata.env",
-			"TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte(rules))})
+			"TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_AUTHZ=" + certs.WriteFile(t, dir, "authz.yaml", []byte(rules))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A farListener has all its peers come from another host.
@@ -33,8 +34,8 @@ func (farConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 
 func TestB37_ReflectionIsForOperators(t *testing.T) {
 	t.Parallel()
 	const ops = "spiffe://example.org/ns/ops/sa/ann"
-	ca, dir := relaytest.NewCA(t), t.TempDir()
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
+	ca, dir := certs.NewCA(t), t.TempDir()
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
 	rules := "version: 1\noperators: [\"" + ops + "\"]\nrules: [{name: all, identities: [\"spiffe://example.org/**\"]}]\n"
 	for _, tt := range []struct {
 		name, id string
@@ -55,10 +56,10 @@ func TestB37_ReflectionIsForOperators(t *testing.T) {
 		}
 		relaytest.StartRelay(t, relaytest.RelayOptions{Options: relay.Options{Listeners: []net.Listener{l}}, Env: []string{
 			"TENDER_ORIGIN=" + relaytest.NewOrigin(t, relaytest.OriginOptions{}).Addr(), "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
-			"TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte(rules)),
+			"TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_AUTHZ=" + certs.WriteFile(t, dir, "authz.yaml", []byte(rules)),
 		}})
 
-		shown := ca.Sign(relaytest.Leaf{URI: tt.id})
+		shown := ca.Sign(certs.Leaf{URI: tt.id})
 		pair, err := tls.X509KeyPair(shown.Cert, shown.Key)
 		if err != nil {
 			t.Fatal(err)

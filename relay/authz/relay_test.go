@@ -14,6 +14,7 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 const (
@@ -87,7 +88,7 @@ func (m *mesh) poll(id, path, body string) (code int, answer string) {
 // pollFor is poll for as many milliseconds.
 func (m *mesh) pollFor(id, path, body, wait string) (code int, answer string) {
 	m.t.Helper()
-	transport := &http.Transport{TLSClientConfig: m.tls(relaytest.Leaf{URI: id})}
+	transport := &http.Transport{TLSClientConfig: m.tls(certs.Leaf{URI: id})}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, "https://"+m.RESTAddrs()[0].String()+"/v3/discovery:"+path, strings.NewReader(body))
 	if err != nil {

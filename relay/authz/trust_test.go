@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // TestB37_ABoundCertificateIsOneIdentity holds that a CA that trust domains are bound to cannot make a client of its trust domain also
@@ -23,7 +24,7 @@ func TestB37_ABoundCertificateIsOneIdentity(t *testing.T) {
 		}
 		m := newMesh(t, rules, env...)
 		m.origin.Put(relaytest.Cluster("a"))
-		creds := credentials.NewTLS(m.tls(relaytest.Leaf{URI: guest, Names: []string{"gateway.example"}}))
+		creds := credentials.NewTLS(m.tls(certs.Leaf{URI: guest, Names: []string{"gateway.example"}}))
 		c := relaytest.NewClient(t, m.dialAt(m.TLSAddrs()[0], creds), relaytest.ClientOptions{AutoAck: true, Node: nodeOf("shop")})
 		c.Subscribe(relaytest.ClusterType)
 		if domains == "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A screen is a size of a browser window in pixels.
@@ -132,11 +133,11 @@ func TestPageLayout(t *testing.T) {
 // TestPageOfATier: with peers, the relays of the tier come first, with those that cannot be reached, and each has a link
 // to its own page.
 func TestPageOfATier(t *testing.T) {
-	ca := relaytest.NewCA(t)
+	ca := certs.NewCA(t)
 	dir := t.TempDir()
-	caFile := relaytest.WriteFile(t, dir, "ca.pem", ca.PEM)
-	cert, key := ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/ns/tender/sa/tender", Names: []string{"127.0.0.1"}}).Write(t, dir)
-	rules := relaytest.WriteFile(t, dir, "authz.yaml", []byte(`
+	caFile := certs.WriteFile(t, dir, "ca.pem", ca.PEM)
+	cert, key := ca.Sign(certs.Leaf{URI: "spiffe://example.org/ns/tender/sa/tender", Names: []string{"127.0.0.1"}}).Write(t, dir)
+	rules := certs.WriteFile(t, dir, "authz.yaml", []byte(`
 version: 1
 rules:
 - name: fleet

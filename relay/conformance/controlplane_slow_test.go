@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
 // These are the cases in which go-control-plane's silence has to be waited out:
@@ -24,7 +25,7 @@ func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *relaytest.C
 	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots, relaytest.ADSSnapshots} {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				memory := new(relaytest.Memory)
+				memory := new(memnet.Network)
 				o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
 				r := startRelay(t, o.RelayOptions(), env...)
 				f(t, o, r)
@@ -155,7 +156,7 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s, %d", kind, tt.lost), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					memory := new(relaytest.Memory)
+					memory := new(memnet.Network)
 					o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
 					gone := make(map[string][]string)
 					for i := range tt.lost {

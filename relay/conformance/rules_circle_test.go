@@ -18,6 +18,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A circleClient is a client whose streams say that they come through relays.
@@ -218,7 +219,7 @@ func TestB41_TwoRelaysOfEachOther(t *testing.T) {
 	t.Parallel() // it waits for relays that back off
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(chainResources("1")...)
-	link := relaytest.NewProxy(t, "127.0.0.1:1")
+	link := proxy.New(t, "127.0.0.1:1")
 	a := startRelay(t, relaytest.RelayOptions{Target: link.Addr()}, "TENDER_COLD_WAIT=1s")
 	b := startRelay(t, relaytest.RelayOptions{Target: a.Target}, "TENDER_COLD_WAIT=1s")
 	link.Forward(b.Addrs()[0].String())

@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
 // coldNames returns names from n000 on, as a client reports them.
@@ -164,7 +165,7 @@ func TestH04_GoControlPlane(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots, relaytest.ADSSnapshots} {
 		synctest.Test(t, func(t *testing.T) {
-			memory := new(relaytest.Memory)
+			memory := new(memnet.Network)
 			o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
 			r := startRelay(t, o.RelayOptions(), operated)
 			w := &orderWorld{t: t, relay: r}

@@ -19,6 +19,7 @@ import (
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
 // oneView serves one view to everybody.
@@ -45,7 +46,7 @@ func newOrderFloor(t *testing.T) *orderFloor {
 	}
 	g := relay.NewGRPCServer(1<<20, 100)
 	server.Register(g)
-	l := relaytest.ListenPipe(1 << 20)
+	l := memnet.Listen(1 << 20)
 	ended := make(chan error)
 	go func() { ended <- g.Serve(l) }() // awaited below
 	t.Cleanup(func() {

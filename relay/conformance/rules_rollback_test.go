@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 var because = admin.Why{Reason: "bad routes", User: "alice"}
@@ -172,7 +173,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 					r.stop()
 					for path, content := range before {
 						if old {
-							relaytest.WriteFile(t, filepath.Dir(path), filepath.Base(path), content)
+							certs.WriteFile(t, filepath.Dir(path), filepath.Base(path), content)
 						}
 					}
 					r.o.Apply(func(tx *relaytest.Tx) {

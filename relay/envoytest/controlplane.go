@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A ControlPlane is go-control-plane's own server, with its snapshot cache in ADS mode: a set of resources is given
@@ -82,7 +83,7 @@ func (w *World) Remove(typeURL string, names ...string) {
 // NewControlPlane starts a control plane, which ends when tb ends. Its server has what register adds, too.
 func NewControlPlane(tb relaytest.TB, register ...func(grpc.ServiceRegistrar)) *ControlPlane {
 	tb.Helper()
-	c := &ControlPlane{Addr: relaytest.FreeAddress(tb), tb: tb, register: register, worlds: make(map[string]*World)}
+	c := &ControlPlane{Addr: proxy.FreeAddress(tb), tb: tb, register: register, worlds: make(map[string]*World)}
 	c.Restart()
 	tb.Cleanup(c.Stop)
 	return c
@@ -205,7 +206,7 @@ func (c *ControlPlane) Restart() {
 	for group, w := range c.worlds {
 		c.push(group, w)
 	}
-	l, err := relaytest.ListenAgain(c.Addr)
+	l, err := proxy.ListenAgain(c.Addr)
 	if err != nil {
 		c.tb.Fatalf("control plane: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A kind is Envoys of a cluster (Node.cluster), for which a control plane has a world of its own. Its names are partly
@@ -106,10 +107,10 @@ func TestEnvoy_GroupedSets(t *testing.T) {
 }
 
 func groupedSets(t *testing.T, s *setup) {
-	ca, backend := relaytest.NewCA(t), envoytest.NewBackend(t, "one")
+	ca, backend := certs.NewCA(t), envoytest.NewBackend(t, "one")
 	s.origin.Put(web("one", backend)...)
 	put := func(name string, generation int) {
-		s.origin.Put(certificate(name, ca.Sign(relaytest.Leaf{Names: []string{"web.example"}})), buffer(name, generation),
+		s.origin.Put(certificate(name, ca.Sign(certs.Leaf{Names: []string{"web.example"}})), buffer(name, generation),
 			layer(name, fmt.Sprint("generation-", generation)))
 	}
 	for _, name := range []string{"first", "second"} {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // rejection is what every Envoy says about an invalid listener.
@@ -133,7 +134,7 @@ func TestEnvoy_HalfApplied(t *testing.T) {
 				servers[i], watchers = r.Addr, append(watchers, watchListeners(t, r))
 			}
 		}
-		link := relaytest.NewProxy(t, servers[0])
+		link := proxy.New(t, servers[0])
 		e := envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: link.Addr(), Node: relaytest.EnvoyNode("edge-1")})
 		load := envoytest.StartLoad(t, e.Listener("web"), interval)
 		load.Continue(10)
@@ -144,7 +145,7 @@ func TestEnvoy_HalfApplied(t *testing.T) {
 			e.Listener("extra") // it has applied what is valid, and rejected the response
 			awaitSum(e, "update_rejected", int64(round+1))
 
-			link.Set(relaytest.Link{Refuse: true})
+			link.Set(proxy.Link{Refuse: true})
 			link.Cut()
 			origin.Apply("", func(w *envoytest.World) {
 				w.Put(good...)
@@ -154,7 +155,7 @@ func TestEnvoy_HalfApplied(t *testing.T) {
 				c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ListenerType]) == 1 })
 			}
 			link.Forward(to)
-			link.Set(relaytest.Link{})
+			link.Set(proxy.Link{})
 			o.await(e, "reverted configuration", func() error { return e.Differs(before) })
 			o.answers(load, one)
 		}

@@ -18,14 +18,15 @@ import (
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // An outage is an Envoy that serves requests while what it gets its configuration from fails.
 type outage struct {
 	*setup
 	next   *envoytest.Backend // of the endpoints after change
-	up     *relaytest.Proxy   // before the control plane
-	down   *relaytest.Proxy   // before the Envoy's management server: up, without a relay
+	up     *proxy.Proxy       // before the control plane
+	down   *proxy.Proxy       // before the Envoy's management server: up, without a relay
 	envoy  *envoytest.Envoy
 	load   *envoytest.Load
 	before int64 // how often the Envoy took clusters and listeners as modified
@@ -36,10 +37,10 @@ func newOutage(t *testing.T, v variant, o *outcome, opts relay.Options, edit fun
 	t.Helper()
 	s := &setup{outcome: o, variant: v, origin: envoytest.NewControlPlane(t)}
 	s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
-	f := &outage{setup: s, next: envoytest.NewBackend(t, "two"), up: relaytest.NewProxy(t, s.origin.Addr)}
+	f := &outage{setup: s, next: envoytest.NewBackend(t, "two"), up: proxy.New(t, s.origin.Addr)}
 	if f.down = f.up; !o.direct {
 		s.relay = envoytest.NewRelayWith(t, opts, f.up.Addr())
-		f.down = relaytest.NewProxy(t, s.relay.Addr)
+		f.down = proxy.New(t, s.relay.Addr)
 	}
 	s.server = f.down.Addr()
 	f.envoy = envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: s.server, Node: relaytest.EnvoyNode("edge-1"), Edit: edit})
@@ -50,9 +51,9 @@ func newOutage(t *testing.T, v variant, o *outcome, opts relay.Options, edit fun
 }
 
 // hole has a link pass nothing on, and tell nobody.
-func hole(link *relaytest.Proxy) {
-	way := relaytest.Way{Hold: true}
-	link.Set(relaytest.Link{Up: way, Down: way})
+func hole(link *proxy.Proxy) {
+	way := proxy.Way{Hold: true}
+	link.Set(proxy.Link{Up: way, Down: way})
 }
 
 // change has the control plane send other endpoints.
@@ -78,9 +79,9 @@ func TestEnvoy_OriginGone(t *testing.T) {
 			f.await(newcomer, "configuration of "+id, func() error { return newcomer.Differs(want) })
 			newcomer.Kill()
 		}
-		f.up.Set(relaytest.Link{Down: relaytest.Way{Hold: true}})
+		f.up.Set(proxy.Link{Down: proxy.Way{Hold: true}})
 		serves("started-while-slow")
-		f.up.Set(relaytest.Link{})
+		f.up.Set(proxy.Link{})
 
 		f.origin.Stop()
 		serves("started-while-gone")
@@ -138,7 +139,7 @@ func TestEnvoy_HalfOpen(t *testing.T) {
 			return nil
 		})
 		f.awaitNoStreams()
-		f.down.Set(relaytest.Link{})
+		f.down.Set(proxy.Link{})
 		f.recovers()
 	})
 }
@@ -179,6 +180,6 @@ func TestEnvoy_OriginStuck(t *testing.T) {
 		}
 		return nil
 	})
-	f.up.Set(relaytest.Link{})
+	f.up.Set(proxy.Link{})
 	f.recovers()
 }

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // StartPrometheus starts a Prometheus with a configuration in YAML, waits until it is ready, and returns its URL. The
@@ -23,7 +23,7 @@ func StartPrometheus(tb testing.TB, config string) (url string) {
 	if err != nil {
 		tb.Fatalf("no Prometheus: %v: run `make deps`", err)
 	}
-	dir, address := tb.TempDir(), relaytest.FreeAddress(tb)
+	dir, address := tb.TempDir(), proxy.FreeAddress(tb)
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		tb.Fatalf("write the configuration of Prometheus: %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A replica is one of the servers that Envoys choose from: a relay, or a control plane without relays.
@@ -83,7 +84,7 @@ func newTier(t *testing.T, v variant, o *outcome, binary string, own func() []st
 		}
 		r := &replica{t: t, plane: f.planes[len(f.planes)-1], binary: binary, env: own()}
 		if r.addr = r.plane.Addr; !o.direct {
-			r.addr = relaytest.FreeAddress(t)
+			r.addr = proxy.FreeAddress(t)
 			r.start()
 		}
 		f.replicas = append(f.replicas, r)

@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -43,8 +44,8 @@ type stagedEnvoy struct {
 	*envoytest.Envoy
 	options envoytest.Options
 	cohort  int
-	home    int              // the replica that it connects to
-	link    *relaytest.Proxy // of a canary to its replica; nil of others
+	home    int          // the replica that it connects to
+	link    *proxy.Proxy // of a canary to its replica; nil of others
 	load    *envoytest.Load
 }
 
@@ -83,7 +84,7 @@ scrape_configs:
 	for i := range 2 {
 		f.saved = append(f.saved, filepath.Join(t.TempDir(), "snapshots"))
 		f.settings = append(f.settings, []string{
-			fmt.Sprint("TENDER_NODE_ID=tender/", i), "TENDER_LISTEN=" + relaytest.FreeAddress(t), "TENDER_ADMIN_LISTEN=" + relaytest.FreeAddress(t),
+			fmt.Sprint("TENDER_NODE_ID=tender/", i), "TENDER_LISTEN=" + proxy.FreeAddress(t), "TENDER_ADMIN_LISTEN=" + proxy.FreeAddress(t),
 			"TENDER_SNAPSHOT_DIR=" + f.saved[i], "TENDER_DELTA_VERSIONS=content", "TENDER_COLD_WAIT=1s",
 			"TENDER_ROLLOUT=" + fleetStages, "TENDER_ROLLOUT_CHECK=" + f.prometheus, "TENDER_ROLLOUT_QUERY=" + fleetQuery,
 		})
@@ -117,7 +118,7 @@ func (f *stagedFleet) start(i int) *stagedEnvoy {
 	if i < canaries {
 		node.Id = fmt.Sprint("canary-", i)
 		node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"canary": structpb.NewBoolValue(true)}}
-		e.link = relaytest.NewProxy(f.t, server)
+		e.link = proxy.New(f.t, server)
 		server = e.link.Addr()
 	}
 	e.cohort = f.stages.Cohort(node, false)
@@ -172,7 +173,7 @@ func (f *stagedFleet) reconnect(e *stagedEnvoy, to *envoytest.RelayProcess) {
 	f.t.Helper()
 	e.link.Forward(to.Addr)
 	e.link.Cut() // with what is held back
-	e.link.Set(relaytest.Link{})
+	e.link.Set(proxy.Link{})
 }
 
 // canaries and others are the Envoys of the first stage, and all that come after them.

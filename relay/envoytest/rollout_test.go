@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // TestEnvoy_Rollout: twenty Envoys of both variants below two replicas are spared three bad changes, which only the two canaries
@@ -106,7 +107,7 @@ func (f *stagedFleet) restarted() {
 	f.awaitSaved("third-fix")
 	f.applyHalf(1)
 	for _, e := range f.canaries() {
-		e.link.Set(relaytest.Link{Refuse: true})
+		e.link.Set(proxy.Link{Refuse: true})
 		e.link.Cut()
 	}
 	f.restartReplicas()
@@ -123,7 +124,7 @@ func (f *stagedFleet) applyHalf(round int) {
 	f.t.Helper()
 	extra := fmt.Sprint("bad-extra-", round)
 	for _, e := range f.canaries() {
-		e.link.Set(relaytest.Link{Up: relaytest.Way{Hold: true}}) // what they apply is seen before the relay knows
+		e.link.Set(proxy.Link{Up: proxy.Way{Hold: true}}) // what they apply is seen before the relay knows
 	}
 	f.origin.Put(named("web", extra), relaytest.Listener(extra, "web"), invalid("bad-listener"))
 	for _, e := range f.canaries() {
@@ -136,7 +137,7 @@ func (f *stagedFleet) applyHalf(round int) {
 		})
 	}
 	for _, e := range f.canaries() {
-		e.link.Set(relaytest.Link{Down: relaytest.Way{Hold: true}})
+		e.link.Set(proxy.Link{Down: proxy.Way{Hold: true}})
 	}
 	f.halted()
 }

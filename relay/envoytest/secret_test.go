@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // secretRules let edge-1 have the Secret "web". Another client may have everything but Secrets.
@@ -31,7 +32,7 @@ rules:
 
 // secretFiles writes what mtls.yaml needs: the files of Secrets, the CA of relays and a certificate of an identity for
 // Envoy. It returns the directory and the relay's variables for its own certificate.
-func secretFiles(t *testing.T, ca *relaytest.CA, identity string) (dir string, env []string) {
+func secretFiles(t *testing.T, ca *certs.CA, identity string) (dir string, env []string) {
 	t.Helper()
 	dir = t.TempDir()
 	files := filepath.Join(dir, "tls")
@@ -43,11 +44,11 @@ func secretFiles(t *testing.T, ca *relaytest.CA, identity string) (dir string, e
 		if err != nil {
 			t.Fatal(err)
 		}
-		relaytest.WriteFile(t, dir, name, bytes.ReplaceAll(text, []byte("/etc/envoy"), []byte(dir)))
+		certs.WriteFile(t, dir, name, bytes.ReplaceAll(text, []byte("/etc/envoy"), []byte(dir)))
 	}
-	clients := relaytest.WriteFile(t, files, "ca.crt", ca.PEM)
-	ca.Sign(relaytest.Leaf{URI: identity}).Write(t, files)
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"tender.example"}}).Write(t, t.TempDir())
+	clients := certs.WriteFile(t, files, "ca.crt", ca.PEM)
+	ca.Sign(certs.Leaf{URI: identity}).Write(t, files)
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"tender.example"}}).Write(t, t.TempDir())
 	return dir, []string{"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + clients}
 }
 
@@ -59,7 +60,7 @@ func secure(l *listenerpb.Listener, certificate string) *listenerpb.Listener {
 
 // getHTTPS sends a request on a connection of its own, and returns the name in the certificate of the server. The
 // certificate must be one of ca for the name "web".
-func getHTTPS(ctx context.Context, address string, ca *relaytest.CA) (name string, err error) {
+func getHTTPS(ctx context.Context, address string, ca *certs.CA) (name string, err error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM)
 	client := &http.Client{Timeout: relaytest.Patience, Transport: &http.Transport{
@@ -83,9 +84,9 @@ func getHTTPS(ctx context.Context, address string, ca *relaytest.CA) (name strin
 // rotation fails no request. Without the relay it comes from the control plane without TLS. (TENDER_SECRETS)
 func TestEnvoy_Secrets(t *testing.T) {
 	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
-		ca := relaytest.NewCA(t)
+		ca := certs.NewCA(t)
 		serving := func(serial string) proto.Message {
-			return certificate("web", ca.Sign(relaytest.Leaf{Names: []string{"web", serial}}))
+			return certificate("web", ca.Sign(certs.Leaf{Names: []string{"web", serial}}))
 		}
 		origin := envoytest.NewControlPlane(t)
 		origin.Put(relaytest.Cluster("one"), relaytest.Endpoints("one", envoytest.NewBackend(t, "one").Addr),
@@ -120,7 +121,7 @@ func TestEnvoy_Secrets(t *testing.T) {
 // rulesIn writes secretRules, and returns the relay's variable for them.
 func rulesIn(t *testing.T, dir string) string {
 	t.Helper()
-	return "TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte(secretRules))
+	return "TENDER_AUTHZ=" + certs.WriteFile(t, dir, "authz.yaml", []byte(secretRules))
 }
 
 // TestEnvoy_SecretsDenied: a client without a certificate, or whose certificate is not for the Secret, does not get
@@ -131,9 +132,9 @@ func TestEnvoy_SecretsDenied(t *testing.T) {
 		for _, certified := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/certified=%t", v.name, certified), func(t *testing.T) {
 				t.Parallel()
-				origin, ca := envoytest.NewControlPlane(t), relaytest.NewCA(t)
+				origin, ca := envoytest.NewControlPlane(t), certs.NewCA(t)
 				origin.Put(append(web("one", envoytest.NewBackend(t, "one")), secure(relaytest.Listener("secure", "web"), "web"),
-					certificate("web", ca.Sign(relaytest.Leaf{Names: []string{"web"}})))...)
+					certificate("web", ca.Sign(certs.Leaf{Names: []string{"web"}})))...)
 				dir, env := secretFiles(t, ca, "spiffe://example/other")
 				of := envoytest.Options{Bootstrap: v.bootstrap, Node: relaytest.EnvoyNode("denied-1")}
 				if certified {

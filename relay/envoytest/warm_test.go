@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // edsCluster returns a cluster "one" whose content has a generation. Only an answer ends its warming: Envoy waits for
@@ -79,7 +80,7 @@ func TestEnvoy_Warming(t *testing.T) {
 // A move is an Envoy that begins on a relay without B.16, and moves to another one while it warms what changed.
 type move struct {
 	origin *envoytest.ControlPlane
-	link   *relaytest.Proxy
+	link   *proxy.Proxy
 	next   *envoytest.Relay
 	envoy  *envoytest.Envoy
 	load   *envoytest.Load
@@ -91,7 +92,7 @@ func newMove(t *testing.T, v variant, world ...proto.Message) *move {
 	m.origin.Put(world...)
 	first := envoytest.NewRelay(t, m.origin.Addr, "TENDER_SECRETS=loopback", "TENDER_EDS_AFTER_CDS=off")
 	m.next = envoytest.NewRelay(t, m.origin.Addr, "TENDER_SECRETS=loopback")
-	m.link = relaytest.NewProxy(t, first.Addr)
+	m.link = proxy.New(t, first.Addr)
 	m.envoy = envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: m.link.Addr(), Node: relaytest.EnvoyNode("edge-1")})
 	m.load = envoytest.StartLoad(t, m.envoy.Listener("web"), interval)
 	m.load.Continue(10)

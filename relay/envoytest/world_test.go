@@ -27,6 +27,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A source returns where an Envoy gets a resource from. Its clusters are those of connected.
@@ -101,16 +102,16 @@ type richWorld struct {
 	sources    []source // of its resources in turn
 	turn       int
 	generation int
-	pairs      []relaytest.Pair // of the Secret, by generation
+	pairs      []certs.Pair // of the Secret, by generation
 	backends   []*envoytest.Backend
 }
 
 func newRichWorld(t *testing.T, sources ...source) *richWorld {
 	t.Helper()
-	ca := relaytest.NewCA(t)
+	ca := certs.NewCA(t)
 	w := &richWorld{sources: sources}
 	for i := range 2 {
-		w.pairs = append(w.pairs, ca.Sign(relaytest.Leaf{Names: []string{"web.example"}}))
+		w.pairs = append(w.pairs, ca.Sign(certs.Leaf{Names: []string{"web.example"}}))
 		w.backends = append(w.backends, envoytest.NewBackend(t, fmt.Sprint("backend-", i)))
 	}
 	return w
@@ -252,11 +253,11 @@ func (w *richWorld) routes() (msgs []proto.Message) {
 	return append(msgs, hosts)
 }
 
-func (w *richWorld) pair() relaytest.Pair { return w.pairs[w.generation%2] }
+func (w *richWorld) pair() certs.Pair { return w.pairs[w.generation%2] }
 
 func (w *richWorld) secret() proto.Message { return certificate("certificate", w.pair()) }
 
-func certificate(name string, pair relaytest.Pair) proto.Message {
+func certificate(name string, pair certs.Pair) proto.Message {
 	return &tlspb.Secret{Name: name, Type: &tlspb.Secret_TlsCertificate{TlsCertificate: &tlspb.TlsCertificate{
 		CertificateChain: inline(pair.Cert), PrivateKey: inline(pair.Key),
 	}}}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A blob is a resource that is as large as it is to be.
@@ -54,7 +55,7 @@ func TestC22_B34_HalfOpenClientsAreFound(t *testing.T) {
 	newest := putBlob(origin, size, 0)
 	r := run(t, relay.Options{PingAfter: time.Second, PingTimeout: 15 * time.Second},
 		"TENDER_ORIGIN="+origin.Addr(), "TENDER_ACK_WAIT=100ms", "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
-	link := relaytest.NewProxy(t, r.addr)
+	link := proxy.New(t, r.addr)
 
 	var stay, lost []*relaytest.Client
 	for _, v := range variants {
@@ -75,7 +76,7 @@ func TestC22_B34_HalfOpenClientsAreFound(t *testing.T) {
 	}
 	r.counts(`tender_client_streams 8`, fmt.Sprintf(`tender_client_group_streams\{%s\} %d`, group, len(lost)))
 
-	link.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
+	link.Set(proxy.Link{Up: proxy.Way{Hold: true}, Down: proxy.Way{Hold: true}})
 	change := func(i int) {
 		newest := putBlob(origin, size, i)
 		for _, c := range stay {

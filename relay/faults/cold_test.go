@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // variants are those of clients.
@@ -36,16 +37,16 @@ func TestB8_R134_ColdRelayWithoutOrigin(t *testing.T) {
 	t.Parallel()
 	plane := newControlPlane(t)
 	good := serve(t, "TENDER_ORIGIN="+plane.addr)
-	links := make(map[*relayProcess]*relaytest.Proxy)
+	links := make(map[*relayProcess]*proxy.Proxy)
 	var movers []*mover
-	for _, l := range []relaytest.Link{
+	for _, l := range []proxy.Link{
 		{Refuse: true},
-		{Down: relaytest.Way{Hold: true}},
-		{Answer: relaytest.AnswerNothing},
-		{Answer: relaytest.AnswerHTTP1},
-		{Answer: relaytest.AnswerHTTP2(relaytest.StreamReset(http2.ErrCodeRefusedStream))},
+		{Down: proxy.Way{Hold: true}},
+		{Answer: proxy.AnswerNothing},
+		{Answer: proxy.AnswerHTTP1},
+		{Answer: proxy.AnswerHTTP2(proxy.StreamReset(http2.ErrCodeRefusedStream))},
 	} {
-		link := relaytest.NewProxy(t, plane.addr)
+		link := proxy.New(t, plane.addr)
 		link.Set(l)
 		cold := serve(t, "TENDER_ORIGIN="+link.Addr(), "TENDER_COLD_WAIT=1s")
 		links[cold] = link
@@ -71,7 +72,7 @@ func TestB8_R134_ColdRelayWithoutOrigin(t *testing.T) {
 	}
 
 	for cold, link := range links {
-		link.Set(relaytest.Link{})
+		link.Set(proxy.Link{})
 		mark := cold.Mark()
 		link.Cut()
 		cold.AwaitLine(mark, "connected to the origin")
@@ -118,7 +119,7 @@ func TestB7_R066_SlowOriginInPieces(t *testing.T) {
 	origin.Accept(t.Context())
 	origin.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 
-	link := relaytest.NewProxy(t, origin.Addr())
+	link := proxy.New(t, origin.Addr())
 	slow := serve(t, "TENDER_ORIGIN="+link.Addr())
 	var fresh []*relaytest.Client
 	for i, v := range variants {
@@ -129,14 +130,14 @@ func TestB7_R066_SlowOriginInPieces(t *testing.T) {
 	}
 	stream := origin.Accept(t.Context())
 	stream.Recv(t.Context())
-	link.Set(relaytest.Link{Down: relaytest.Way{Rate: 2000}}) // a piece needs more than a second
+	link.Set(proxy.Link{Down: proxy.Way{Rate: 2000}}) // a piece needs more than a second
 	for i := range pieces {
 		stream.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources[i*each : (i+1)*each]})
 	}
 	for _, c := range fresh {
 		c.WaitState(t.Context(), complete)
 	}
-	link.Set(relaytest.Link{})
+	link.Set(proxy.Link{})
 	change := relaytest.StaticCluster("cluster-00", "127.0.0.1:2")
 	stream.Send(&discoverypb.DeltaDiscoveryResponse{
 		TypeUrl: relaytest.ClusterType, Resources: []*discoverypb.Resource{packed(t, "cluster-00", "2", change)},

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // B.40: where one address of an origin fails, the next one is asked, and clients notice
@@ -13,7 +14,7 @@ import (
 func TestB40_AddressesAndOrigins(t *testing.T) {
 	t.Parallel()
 	plane := newControlPlane(t)
-	one, two, other := relaytest.NewProxy(t, plane.addr), relaytest.NewProxy(t, plane.addr), relaytest.NewProxy(t, plane.addr)
+	one, two, other := proxy.New(t, plane.addr), proxy.New(t, plane.addr), proxy.New(t, plane.addr)
 	r := serve(t, "TENDER_ORIGIN="+one.Addr()+","+two.Addr(), "TENDER_ORIGINS=routes="+other.Addr(), "TENDER_ROUTES=type:"+relaytest.RouteType+"=routes")
 	join := func(id string) (clients []*relaytest.Client) {
 		for _, v := range variants {
@@ -29,10 +30,10 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 	served(t, 2000, clients...)
 	told := len(clients[0].Responses())
 
-	other.Set(relaytest.Link{Refuse: true})
+	other.Set(proxy.Link{Refuse: true})
 	other.Reset()
 	mark := r.Mark()
-	one.Set(relaytest.Link{Refuse: true})
+	one.Set(proxy.Link{Refuse: true})
 	one.Reset()
 	r.AwaitLine(mark, "connected to the origin")
 	if s := two.State(); s.Open == 0 {
@@ -42,8 +43,8 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 	served(t, 3000, append(clients, join("late")...)...)
 
 	mark = r.Mark()
-	one.Set(relaytest.Link{})
-	two.Set(relaytest.Link{Refuse: true})
+	one.Set(proxy.Link{})
+	two.Set(proxy.Link{Refuse: true})
 	two.Reset()
 	r.AwaitLine(mark, "connected to the origin")
 	plane.change(4000)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // grpcClientEnv has this program be a gRPC client of the target that it names.
@@ -104,7 +105,7 @@ func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 	o.Put(relaytest.Cluster("service", "endpoints"), relaytest.Endpoints("endpoints", one),
 		relaytest.APIListener("api", "route"), relaytest.Route("route", []string{"*"}, "service"), relaytest.APIListener("late", "late-route"))
 	first, second := startReplica(t, "tender/first", o), startReplica(t, "tender/second", o)
-	service, origin := relaytest.NewProxy(t, first.address), relaytest.NewProxy(t, o.Addr())
+	service, origin := proxy.New(t, first.address), proxy.New(t, o.Addr())
 	served := newGRPCClient(t, "xds:///api", service.Addr(), origin.Addr())
 	waits := newGRPCClient(t, "xds:///late", service.Addr(), origin.Addr())
 	clients := []*grpcClient{served, waits}

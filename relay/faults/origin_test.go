@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // An outage is what may happen to an origin, or to the network before it. It begins on a
@@ -26,40 +27,40 @@ type outage struct {
 var outages = []outage{
 	{name: "killed", begin: func(_ context.Context, s *site) { s.plane.Stop() }},
 	{name: "middle relay killed", begin: func(_ context.Context, s *site) { s.middle.Kill() }},
-	{name: "refusing", begin: func(_ context.Context, s *site) { s.link.Set(relaytest.Link{Refuse: true}); s.link.Reset() }},
+	{name: "refusing", begin: func(_ context.Context, s *site) { s.link.Set(proxy.Link{Refuse: true}); s.link.Reset() }},
 	{name: "black hole", begin: func(_ context.Context, s *site) {
-		s.link.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
+		s.link.Set(proxy.Link{Up: proxy.Way{Hold: true}, Down: proxy.Way{Hold: true}})
 	}},
-	{name: "black hole on the way back", begin: func(_ context.Context, s *site) { s.link.Set(relaytest.Link{Down: relaytest.Way{Hold: true}}) }},
+	{name: "black hole on the way back", begin: func(_ context.Context, s *site) { s.link.Set(proxy.Link{Down: proxy.Way{Hold: true}}) }},
 	{name: "half-open", begin: func(_ context.Context, s *site) {
-		s.link.Set(relaytest.Link{Answer: relaytest.AnswerNothing})
+		s.link.Set(proxy.Link{Answer: proxy.AnswerNothing})
 		s.link.Orphan()
 	}},
 	{name: "flapping", begin: flap},
 	{name: "reset in the middle of frames", begin: func(_ context.Context, s *site) {
-		s.link.Set(relaytest.Link{Down: relaytest.Way{ResetAfter: 50}})
+		s.link.Set(proxy.Link{Down: proxy.Way{ResetAfter: 50}})
 		s.link.Reset()
 	}},
 	{name: "rubbish in the middle of the stream", begin: func(_ context.Context, s *site) {
-		s.link.Set(relaytest.Link{Answer: relaytest.AnswerRandom})
+		s.link.Set(proxy.Link{Answer: proxy.AnswerRandom})
 		s.link.Say([]byte("\x00\x00\x04\xff\xff\xff\xff\xff\xffrubbish that is no frame"))
 	}},
-	{name: "HTTP/1", answer: relaytest.AnswerHTTP1},
-	{name: "TLS", answer: relaytest.AnswerTLS},
-	{name: "random bytes", answer: relaytest.AnswerRandom},
-	{name: "truncated frames", answer: relaytest.AnswerTruncated},
-	{name: "GOAWAY", answer: relaytest.AnswerHTTP2(relaytest.StreamGoAway)},
-	{name: "RST_STREAM", answer: relaytest.AnswerHTTP2(relaytest.StreamReset(http2.ErrCodeRefusedStream))},
-	{name: "trailers only", answer: relaytest.AnswerHTTP2(relaytest.StreamTrailersOnly("14", "no backend"))},
-	{name: "a web page", answer: relaytest.AnswerHTTP2(relaytest.StreamHTML)},
-	{name: "malformed messages", answer: relaytest.AnswerHTTP2(relaytest.StreamMessage([]byte("\xff\xff\xff\xff")))},
-	{name: "empty messages", answer: relaytest.AnswerHTTP2(relaytest.StreamMessage(nil))},
+	{name: "HTTP/1", answer: proxy.AnswerHTTP1},
+	{name: "TLS", answer: proxy.AnswerTLS},
+	{name: "random bytes", answer: proxy.AnswerRandom},
+	{name: "truncated frames", answer: proxy.AnswerTruncated},
+	{name: "GOAWAY", answer: proxy.AnswerHTTP2(proxy.StreamGoAway)},
+	{name: "RST_STREAM", answer: proxy.AnswerHTTP2(proxy.StreamReset(http2.ErrCodeRefusedStream))},
+	{name: "trailers only", answer: proxy.AnswerHTTP2(proxy.StreamTrailersOnly("14", "no backend"))},
+	{name: "a web page", answer: proxy.AnswerHTTP2(proxy.StreamHTML)},
+	{name: "malformed messages", answer: proxy.AnswerHTTP2(proxy.StreamMessage([]byte("\xff\xff\xff\xff")))},
+	{name: "empty messages", answer: proxy.AnswerHTTP2(proxy.StreamMessage(nil))},
 }
 
 // flap has the origin come and go every second; in the end it is away, so that its return is seen.
 func flap(ctx context.Context, s *site) {
 	be := func(away bool) {
-		s.link.Set(relaytest.Link{Refuse: away})
+		s.link.Set(proxy.Link{Refuse: away})
 		if away {
 			s.link.Reset()
 		}
@@ -85,7 +86,7 @@ type site struct {
 	outage
 	plane   *controlPlane
 	middle  *relayProcess // before the plane; nil if there is none
-	link    *relaytest.Proxy
+	link    *proxy.Proxy
 	relay   *relayProcess
 	early   []*relaytest.Client // there before the outage
 	late    []*relaytest.Client
@@ -105,7 +106,7 @@ func newSite(t *testing.T, o outage, plane *controlPlane) *site {
 		s.middle = serve(t, "TENDER_ORIGIN="+target)
 		target = s.middle.addr
 	}
-	s.link = relaytest.NewProxy(t, target)
+	s.link = proxy.New(t, target)
 	s.relay = serve(t, "TENDER_ORIGIN="+s.link.Addr(), "TENDER_ORIGIN_KEEPALIVE=10s")
 	s.early = s.join("early")
 	return s
@@ -127,7 +128,7 @@ func (s *site) strike(ctx context.Context) {
 		s.begin(ctx, s)
 		return
 	}
-	s.link.Set(relaytest.Link{Answer: s.answer})
+	s.link.Set(proxy.Link{Answer: s.answer})
 	s.link.Cut()
 }
 
@@ -147,7 +148,7 @@ func (s *site) end(t *testing.T) (mark int) {
 	case "flapping":
 		<-s.flapped
 	}
-	s.link.Set(relaytest.Link{})
+	s.link.Set(proxy.Link{})
 	if s.answer != nil { // whoever answers now goes on doing so
 		mark = s.relay.Mark()
 		s.link.Cut()

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // metric returns the sum of all series of a metric.
@@ -44,8 +45,8 @@ func TestB12_C24_MoreChangesThanLinksCanTake(t *testing.T) {
 	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	newest := putBlob(origin, size, 0)
 	r := serve(t, "TENDER_ORIGIN="+origin.Addr(), "TENDER_ACK_WAIT=1m")
-	link := relaytest.NewProxy(t, r.addr)
-	link.Set(relaytest.Link{Down: relaytest.Way{Rate: rate}})
+	link := proxy.New(t, r.addr)
+	link.Set(proxy.Link{Down: proxy.Way{Rate: rate}})
 	var slow []*relaytest.Client
 	for _, v := range variants {
 		c := relaytest.NewClient(t, connect(t, link.Addr()), relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("slow " + v.String())})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A replica is a relay that is restarted at its address.
@@ -27,7 +28,7 @@ type replica struct {
 
 func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 	t.Helper()
-	r := &replica{t: t, address: relaytest.FreeAddress(t)}
+	r := &replica{t: t, address: proxy.FreeAddress(t)}
 	r.opts = relaytest.RelayOptions{
 		Env:     []string{"TENDER_LISTEN=" + r.address, "TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr(), "TENDER_DRAIN=2s"},
 		Options: relay.Options{Logger: slog.New(slog.DiscardHandler)},

@@ -21,17 +21,18 @@ import (
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // rulesForAll are variables for rules that let everybody be anybody, which has streams keep what rules may be about.
 func rulesForAll(t *testing.T) []string {
 	t.Helper()
-	ca, dir := relaytest.NewCA(t), t.TempDir()
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.2"}}).Write(t, dir)
+	ca, dir := certs.NewCA(t), t.TempDir()
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.2"}}).Write(t, dir)
 	return []string{
 		"TENDER_FIRST_REQUEST_TIMEOUT=5m", // a busy machine takes its time for hundreds of large requests
-		"TENDER_TLS_LISTEN=127.0.0.2:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", ca.PEM),
-		"TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules: [{name: all, identities: [anonymous]}]\n")),
+		"TENDER_TLS_LISTEN=127.0.0.2:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", ca.PEM),
+		"TENDER_AUTHZ=" + certs.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules: [{name: all, identities: [anonymous]}]\n")),
 	}
 }
 

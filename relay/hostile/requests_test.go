@@ -20,6 +20,7 @@ import (
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // client returns a client of Delta ADS that may be told anything.
@@ -191,8 +192,8 @@ func TestB35_ConnectionFlood(t *testing.T) {
 
 // B.35: a handshake of TLS that comes a byte at a time is not waited for, by either door.
 func TestB35_SlowTLS(t *testing.T) {
-	ca := relaytest.NewCA(t)
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.2"}}).Write(t, t.TempDir())
+	ca := certs.NewCA(t)
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.2"}}).Write(t, t.TempDir())
 	v := serve(t, "TENDER_FIRST_REQUEST_TIMEOUT=500ms", "TENDER_TLS_LISTEN=127.0.0.2:0", "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key)
 	v.during(func() {
 		for _, addr := range []net.Addr{v.TLSAddrs()[0], v.RESTAddrs()[0]} {

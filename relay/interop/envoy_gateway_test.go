@@ -12,6 +12,8 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // Where Envoy Gateway listens without Kubernetes, all fixed: xDS, Wasm modules, its admin endpoint, metrics and probes.
@@ -79,7 +81,7 @@ type gateway struct {
 // newGateway writes what Envoy Gateway needs, with two backends.
 func newGateway(t *testing.T, one, two *envoytest.Backend) gateway {
 	t.Helper()
-	g := gateway{dir: t.TempDir(), port: portOf(relaytest.FreeAddress(t))}
+	g := gateway{dir: t.TempDir(), port: portOf(proxy.FreeAddress(t))}
 	for _, dir := range []string{"resources", "home/envoy-versions/" + gatewayVersion + "/bin"} {
 		if err := os.MkdirAll(filepath.Join(g.dir, dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -89,12 +91,12 @@ func newGateway(t *testing.T, one, two *envoytest.Backend) gateway {
 	if out, err := certgen.CombinedOutput(); err != nil {
 		t.Fatalf("envoy-gateway certgen: %v\n%s", err, out)
 	}
-	relaytest.WriteFile(t, g.dir, "standalone.yaml", []byte(fmt.Sprintf(gatewayConfig, g.path("resources"), g.path("home"))))
+	certs.WriteFile(t, g.dir, "standalone.yaml", []byte(fmt.Sprintf(gatewayConfig, g.path("resources"), g.path("home"))))
 	// It starts an Envoy of its own, which would take the port of ours. It is given one that does nothing.
 	if err := os.WriteFile(g.path("home/envoy-versions/"+gatewayVersion+"/bin/envoy"), []byte("#!/bin/sh\nexec sleep 100000\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	relaytest.WriteFile(t, g.path("resources"), "gateway.yaml", []byte(strings.NewReplacer(
+	certs.WriteFile(t, g.path("resources"), "gateway.yaml", []byte(strings.NewReplacer(
 		"PORT", g.port, "VERSION", gatewayVersion, "BACKEND_ONE", portOf(one.Addr), "BACKEND_TWO", portOf(two.Addr),
 	).Replace(gatewayResources)))
 	return g

@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // TestInterop_ExampleServer: an Envoy below the relay serves what go-control-plane's example server has, goes on while
@@ -16,7 +17,7 @@ func TestInterop_ExampleServer(t *testing.T) {
 	need(t, exampleServer)
 	eachVariant(t, func(t *testing.T, bootstrap string) {
 		one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
-		address := relaytest.FreeAddress(t)
+		address := proxy.FreeAddress(t)
 		origin := example(t, address, one)
 		r := envoytest.StartRelay(t, address, "TENDER_NODE_ID=test-id")
 		options := envoytest.Options{Bootstrap: bootstrap, Server: r.Addr, Node: relaytest.EnvoyNode("edge-1"), Edit: ownRoutes}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // TestInterop_ChainLosesItsFirst: the first relay of a chain dies and returns, as
@@ -13,7 +14,7 @@ func TestInterop_ChainLosesItsFirst(t *testing.T) {
 	noLeaks(t)
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, grpcWorld(one)...)
-	between := relaytest.FreeAddress(t)
+	between := proxy.FreeAddress(t)
 	first := relayOf(t, o.RelayOptions(), "TENDER_LISTEN="+between)
 	second := relayOf(t, relaytest.RelayOptions{Target: between})
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A namedBackend is a gRPC server that answers every call by its name.
@@ -130,7 +131,7 @@ func newGRPCProgram(t *testing.T, lang language, xdsServer, id string) *grpcProg
 	if text == string(shipped) {
 		t.Fatalf("the bootstrap has other addresses than this test knows:\n%s", shipped)
 	}
-	bootstrap := relaytest.WriteFile(t, t.TempDir(), "bootstrap.json", []byte(text))
+	bootstrap := certs.WriteFile(t, t.TempDir(), "bootstrap.json", []byte(text))
 	command := append(lang(t), "xds:///api", "/tender.Test/Who")
 	p := &grpcProgram{t: t, cmd: exec.Command(command[0], command[1:]...), lines: make(chan string)}
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GRPC_XDS_BOOTSTRAP=" + bootstrap} // no proxies

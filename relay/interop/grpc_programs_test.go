@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // TestInterop_GRPCPrograms has gRPC clients of other languages find their backends
@@ -35,7 +36,7 @@ func TestInterop_GRPCPrograms(t *testing.T) {
 func programScenario(t *testing.T, lang language, kind string, relays int) {
 	one, two := newNamedBackend(t, "one"), newNamedBackend(t, "two")
 	o := relaytest.NewControlPlane(t, kind, nil, grpcWorld(one.addr)...)
-	address := relaytest.FreeAddress(t)
+	address := proxy.FreeAddress(t)
 	r, above := chain(t, o, relays, address)
 	p := newGRPCProgram(t, lang, address, "program")
 	p.moves(one)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A grpcPeer is a real gRPC client that finds its backends by xDS.
@@ -111,7 +112,7 @@ func TestInterop_GRPCClient(t *testing.T) {
 func grpcScenario(t *testing.T, newOrigin func(...proto.Message) origin, relays int, env string) {
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := newOrigin(grpcWorld(one)...)
-	address := relaytest.FreeAddress(t)
+	address := proxy.FreeAddress(t)
 	r, above := chain(t, o, relays, address, env)
 	envoy := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
 	envoy.Subscribe(relaytest.ClusterType)

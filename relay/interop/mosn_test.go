@@ -11,6 +11,8 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // TestInterop_MOSN: MOSN below the relay serves requests, follows changes, and hears of them also after it has come
@@ -19,7 +21,7 @@ func TestInterop_MOSN(t *testing.T) {
 	need(t, mosn)
 	one, two, three := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two"), envoytest.NewBackend(t, "three")
 	origin := envoytest.NewControlPlane(t)
-	serves := relaytest.FreeAddress(t)
+	serves := proxy.FreeAddress(t)
 	listener := relaytest.Listener("web", "web")
 	port, err := strconv.ParseUint(portOf(serves), 10, 16)
 	if err != nil {
@@ -27,7 +29,7 @@ func TestInterop_MOSN(t *testing.T) {
 	}
 	listener.Address.GetSocketAddress().PortSpecifier = &corepb.SocketAddress_PortValue{PortValue: uint32(port)}
 	origin.Put(relaytest.Cluster("web"), relaytest.Endpoints("web", one.Addr), listener, relaytest.Route("web", []string{"*"}, "web"))
-	address := relaytest.FreeAddress(t)
+	address := proxy.FreeAddress(t)
 	env := []string{"TENDER_LISTEN=" + address, "TENDER_FIRST_REQUEST_TIMEOUT=15s"}
 	r := envoytest.StartRelay(t, origin.Addr, env...)
 	p := newMOSN(t, address)
@@ -54,7 +56,7 @@ func newMOSN(t *testing.T, address string) *program {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	config := relaytest.WriteFile(t, dir, "mosn.json", []byte(fmt.Sprintf(mosnConfig, filepath.Join(dir, "mosn.pid"), host, port)))
+	config := certs.WriteFile(t, dir, "mosn.json", []byte(fmt.Sprintf(mosnConfig, filepath.Join(dir, "mosn.pid"), host, port)))
 	return start(t, *mosn, nil, "start", "-c", config)
 }
 

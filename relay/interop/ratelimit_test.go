@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 const limitType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
@@ -24,7 +25,7 @@ func TestInterop_RateLimit(t *testing.T) {
 	need(t, rateLimiter)
 	origin := envoytest.NewControlPlane(t)
 	origin.Put(limit("a", "get"), limit("b", "get"))
-	address := relaytest.FreeAddress(t)
+	address := proxy.FreeAddress(t)
 	r := envoytest.StartRelay(t, origin.Addr, "TENDER_LISTEN="+address)
 	s := newLimiter(t, address)
 	s.limits("a get", "b get")
@@ -64,13 +65,13 @@ type limiter struct {
 // newLimiter starts the service below the relay at an address. It counts in no storage.
 func newLimiter(t *testing.T, xds string) *limiter {
 	t.Helper()
-	serves := relaytest.FreeAddress(t)
-	nobody, other := relaytest.FreeAddress(t), relaytest.FreeAddress(t)
+	serves := proxy.FreeAddress(t)
+	nobody, other := proxy.FreeAddress(t), proxy.FreeAddress(t)
 	p := start(t, *rateLimiter, []string{
 		"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL=" + xds, "CONFIG_GRPC_XDS_NODE_ID=limits-1",
 		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=100ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL=1s",
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + portOf(serves), "HOST=127.0.0.1", "PORT=" + portOf(other),
-		"DEBUG_HOST=127.0.0.1", "DEBUG_PORT=" + portOf(relaytest.FreeAddress(t)),
+		"DEBUG_HOST=127.0.0.1", "DEBUG_PORT=" + portOf(proxy.FreeAddress(t)),
 		"BACKEND_TYPE=memcache", "MEMCACHE_HOST_PORT=" + nobody, "DISABLE_STATS=true", "LOG_LEVEL=info",
 	})
 	conn, err := grpc.NewClient(serves, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -11,6 +11,8 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // Variant is how a client speaks.
@@ -72,7 +74,7 @@ type Client struct {
 	sending sync.Mutex
 	stream  *clientStream // guarded by sending and mon together; either is enough to read
 
-	mon monitor
+	mon wait.Monitor
 
 	// Guarded by mon.
 	subscriptions map[string]*subscription
@@ -134,7 +136,7 @@ func (c *Client) Ack(resp *Response) {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	c.apply(resp)
-	c.mon.changed()
+	c.mon.Changed()
 }
 
 // Nack refuses a response.
@@ -147,7 +149,7 @@ func (c *Client) Nack(resp *Response, detail string) {
 func (c *Client) Recv(ctx context.Context) *Response {
 	c.tb.Helper()
 	var resp *Response
-	err := c.mon.await(ctx, func() bool {
+	err := c.mon.Await(ctx, func() bool {
 		resp = c.next()
 		return resp != nil || c.stream.ended
 	})
@@ -183,7 +185,7 @@ func (c *Client) Responses() []*Response {
 func (c *Client) WaitState(ctx context.Context, cond func(State) bool) {
 	c.tb.Helper()
 	met := false
-	err := c.mon.await(ctx, func() bool {
+	err := c.mon.Await(ctx, func() bool {
 		if met = cond(c.state); met {
 			c.read = len(c.responses)
 		}
@@ -251,7 +253,7 @@ func (c *Client) CloseSend() {
 func (c *Client) WaitEnd(ctx context.Context) error {
 	c.tb.Helper()
 	var end error
-	if err := c.mon.await(ctx, func() bool { end = c.stream.err; return c.stream.ended }); err != nil {
+	if err := c.mon.Await(ctx, func() bool { end = c.stream.err; return c.stream.ended }); err != nil {
 		c.tb.Fatalf("%v: wait for the end of the stream: %v\n%s", c, err, c.dump())
 	}
 	return end
@@ -288,7 +290,7 @@ func (c *Client) Close() {
 	c.mon.Lock()
 	stream := c.stream
 	c.paused = false
-	c.mon.changed()
+	c.mon.Changed()
 	c.mon.Unlock()
 	stream.cancel()
 	<-stream.done
@@ -306,7 +308,7 @@ func (c *Client) pause(paused bool) {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	c.paused = paused
-	c.mon.changed()
+	c.mon.Changed()
 }
 
 // next returns the first response not read, if any. Locked.

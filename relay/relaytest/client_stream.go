@@ -75,7 +75,7 @@ func (c *Client) sendLocked(build func() proto.Message) {
 	if c.options.ImplicitType {
 		req = withoutType(req)
 	}
-	c.mon.changed()
+	c.mon.Changed()
 	stream := c.stream
 	stream.asked = true
 	c.note("> %s", describe(req))
@@ -135,12 +135,12 @@ func (c *Client) receive(stream *clientStream) {
 		}
 		err := stream.rpc.RecvMsg(msg)
 		// Not bounded by Patience: Close ends a Pause.
-		_ = c.mon.wait(context.Background(), func() bool { return !c.paused })
+		_ = c.mon.Wait(context.Background(), func() bool { return !c.paused })
 		if err != nil {
 			c.mon.Lock()
 			stream.ended, stream.err = true, err
 			c.note("< end: %v", err)
-			c.mon.changed()
+			c.mon.Changed()
 			c.mon.Unlock()
 			return
 		}
@@ -174,7 +174,7 @@ func (c *Client) take(stream *clientStream, resp *Response) {
 		c.apply(resp)
 	}
 	c.responses = append(c.responses, resp)
-	c.mon.changed()
+	c.mon.Changed()
 }
 
 // misbeats returns the heartbeats for resources that the client has not accepted: an Envoy rejects them as resources of

@@ -73,7 +73,7 @@ func (c *Content) Heartbeat(typeURL string, names ...string) {
 			s.push(typeURL, beats)
 		}
 	}
-	o.mon.changed()
+	o.mon.Changed()
 }
 
 // Put sets messages under the type and name that they have themselves, with
@@ -105,7 +105,7 @@ func (c *Content) Apply(f func(*Tx)) {
 		return
 	}
 	c.apply(tx)
-	o.mon.changed()
+	o.mon.Changed()
 }
 
 // apply makes the changes of a transaction. Locked.
@@ -146,7 +146,7 @@ func (c *Content) Lag() (catchUp func()) {
 			c.apply(tx)
 		}
 		c.lags, c.missed = false, nil
-		c.origin.mon.changed()
+		c.origin.mon.Changed()
 	}
 }
 

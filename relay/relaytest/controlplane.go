@@ -19,6 +19,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest/memnet"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // How a ControlPlane keeps its resources.
@@ -40,7 +43,7 @@ type ControlPlane struct {
 	tb     TB
 	Kind   string
 	addr   string
-	memory *Memory // nil: sockets
+	memory *memnet.Network // nil: sockets
 
 	// Register adds services when it restarts, if set.
 	Register func(grpc.ServiceRegistrar)
@@ -64,7 +67,7 @@ type ControlPlane struct {
 var controlPlaneTypes = []string{ClusterType, EndpointType, ListenerType, RouteType}
 
 // NewControlPlane starts a control plane that serves msgs, until the test ends.
-func NewControlPlane(tb TB, kind string, memory *Memory, msgs ...proto.Message) *ControlPlane {
+func NewControlPlane(tb TB, kind string, memory *memnet.Network, msgs ...proto.Message) *ControlPlane {
 	tb.Helper()
 	o := &ControlPlane{
 		tb: tb, Kind: kind, memory: memory,
@@ -75,7 +78,7 @@ func NewControlPlane(tb TB, kind string, memory *Memory, msgs ...proto.Message) 
 		o.World[typeURL] = make(map[string]proto.Message)
 	}
 	if memory == nil {
-		o.addr = FreeAddress(tb)
+		o.addr = proxy.FreeAddress(tb)
 	}
 	o.Edit(msgs, nil)
 	o.Restart()
@@ -167,7 +170,7 @@ func (o *ControlPlane) serve(caches cachev3.Cache) {
 		l = o.memory.Listen()
 	} else {
 		var err error
-		if l, err = ListenAgain(o.addr); err != nil {
+		if l, err = proxy.ListenAgain(o.addr); err != nil {
 			o.tb.Fatalf("listen: %v", err)
 		}
 	}

@@ -11,7 +11,7 @@
 // [LightClient] only does the latter, at a cost that permits thousands of them. Both check the protocol on every response
 // and report violations to the TB.
 //
-// A [Proxy] stands between peers on sockets and injects faults: it refuses, breaks, stalls, delays and throttles
+// A [proxy.Proxy] stands between peers on sockets and injects faults: it refuses, breaks, stalls, delays and throttles
 // connections, closes only one side, or answers in place of the origin.
 //
 // The package neither polls nor sleeps. A blocking call waits for a change, bounded by its context and by [Patience]. On a

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // LightOptions configure a light client.
@@ -67,7 +69,7 @@ type LightClient struct {
 	rpc   grpc.ClientStream
 	asked bool
 
-	mon monitor
+	mon wait.Monitor
 
 	// Guarded by mon.
 	cancel     context.CancelFunc
@@ -170,7 +172,7 @@ func (c *LightClient) pause(paused bool) {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	c.paused = paused
-	c.mon.changed()
+	c.mon.Changed()
 }
 
 // Subscribe asks for names of a type, "*" or nothing for the wildcard. It may
@@ -203,7 +205,7 @@ func (c *LightClient) Counts() Counts {
 func (c *LightClient) WaitState(ctx context.Context, cond func(State) bool) {
 	c.tb.Helper()
 	met := false
-	err := c.mon.await(ctx, func() bool {
+	err := c.mon.Await(ctx, func() bool {
 		met = cond(c.state)
 		return met || c.err != nil
 	})
@@ -219,7 +221,7 @@ func (c *LightClient) WaitState(ctx context.Context, cond func(State) bool) {
 func (c *LightClient) WaitEnd(ctx context.Context) error {
 	c.tb.Helper()
 	var end error
-	if err := c.mon.await(ctx, func() bool { end = c.err; return end != nil }); err != nil {
+	if err := c.mon.Await(ctx, func() bool { end = c.err; return end != nil }); err != nil {
 		c.tb.Fatalf("%v: wait for the end of the stream: %v", c, err)
 	}
 	return end
@@ -284,12 +286,12 @@ func (c *LightClient) receive(rpc grpc.ClientStream, done chan struct{}) {
 			err = c.envelope.parse(b, c.options.Variant)
 		}
 		if err == nil {
-			err = c.mon.wait(rpc.Context(), func() bool { return !c.paused })
+			err = c.mon.Wait(rpc.Context(), func() bool { return !c.paused })
 		}
 		if err != nil {
 			c.mon.Lock()
 			c.err = err
-			c.mon.changed()
+			c.mon.Changed()
 			c.mon.Unlock()
 			return
 		}
@@ -323,7 +325,7 @@ func (c *LightClient) take(size int) {
 	}
 	c.send(answer)
 	c.mon.Lock()
-	c.mon.changed()
+	c.mon.Changed()
 	c.mon.Unlock()
 }
 

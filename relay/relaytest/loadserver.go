@@ -6,6 +6,8 @@ import (
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // A LoadServer is a load reporting service that asks for the load of all clusters each second, and keeps the reports that
@@ -13,7 +15,7 @@ import (
 type LoadServer struct {
 	lrspb.UnimplementedLoadReportingServiceServer
 
-	mon     monitor
+	mon     wait.Monitor
 	streams int                       // opened so far; guarded by mon
 	reports []*lrspb.LoadStatsRequest // guarded by mon
 }
@@ -35,7 +37,7 @@ func (l *LoadServer) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 		}
 		l.mon.Lock()
 		l.reports = append(l.reports, report)
-		l.mon.changed()
+		l.mon.Changed()
 		l.mon.Unlock()
 		if !first {
 			continue
@@ -50,7 +52,7 @@ func (l *LoadServer) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 func (l *LoadServer) Await(tb TB, met func(reports []*lrspb.LoadStatsRequest) error) {
 	tb.Helper()
 	var unmet error
-	if err := l.mon.await(tb.Context(), func() bool { unmet = met(l.reports); return unmet == nil }); err != nil {
+	if err := l.mon.Await(tb.Context(), func() bool { unmet = met(l.reports); return unmet == nil }); err != nil {
 		tb.Fatalf("load reports: %v: %v", err, unmet)
 	}
 }

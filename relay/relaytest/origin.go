@@ -14,6 +14,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay/relaytest/memnet"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // OriginOptions configure an origin. The zero value is a correct origin on a free loopback port.
@@ -100,14 +104,14 @@ type Origin struct {
 	// Set by NewOrigin, read-only afterwards.
 	tb      TB
 	options OriginOptions
-	memory  *Memory // nil on a real socket
-	address string  // where Restart listens again
+	memory  *memnet.Network // nil on a real socket
+	address string          // where Restart listens again
 
 	// running has the accept loop, the servers and the receivers of the
 	// streams. Stop waits for it.
 	running sync.WaitGroup
 
-	mon monitor
+	mon wait.Monitor
 
 	// Guarded by mon.
 	behaviour Behaviour
@@ -127,7 +131,7 @@ func NewOrigin(tb TB, opts OriginOptions) *Origin {
 	tb.Helper()
 	o := &Origin{tb: tb, options: opts, behaviour: opts.Behaviour, address: opts.Address}
 	if opts.Memory {
-		o.memory = &Memory{}
+		o.memory = &memnet.Network{}
 		o.address = cmp.Or(o.address, "origin")
 	}
 	o.address = cmp.Or(o.address, "127.0.0.1:0")
@@ -156,7 +160,7 @@ func (o *Origin) DialOptions() []grpc.DialOption { return DialOptions(o) }
 // origins, which are all in memory, under different names, or all on sockets.
 func DialOptions(origins ...*Origin) []grpc.DialOption {
 	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
-	byName := make(map[string]*Memory)
+	byName := make(map[string]*memnet.Network)
 	for _, o := range origins {
 		if o.memory != nil {
 			byName[o.address] = o.memory
@@ -221,7 +225,7 @@ func (o *Origin) Inject(resp *discoverypb.DeltaDiscoveryResponse) {
 			s.enqueue(s.stamped(resp), 0)
 		}
 	}
-	o.mon.changed()
+	o.mon.Changed()
 }
 
 // A refusal is how some nodes are refused.
@@ -295,7 +299,7 @@ func (o *Origin) Freeze(frozen bool) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
 	o.frozen = frozen
-	o.mon.changed()
+	o.mon.Changed()
 }
 
 // Accept returns the next stream that no Accept has returned yet. It fails the
@@ -303,7 +307,7 @@ func (o *Origin) Freeze(frozen bool) {
 func (o *Origin) Accept(ctx context.Context) *OriginStream {
 	o.tb.Helper()
 	var s *OriginStream
-	err := o.mon.await(ctx, func() bool {
+	err := o.mon.Await(ctx, func() bool {
 		if o.accepted == len(o.streams) {
 			return false
 		}
@@ -322,7 +326,7 @@ func (o *Origin) Accept(ctx context.Context) *OriginStream {
 // naming what was waited for, if that does not come to pass in time.
 func (o *Origin) WaitFor(ctx context.Context, what string, cond func(*OriginState) bool) {
 	o.tb.Helper()
-	if err := o.mon.await(ctx, func() bool { return cond(&o.record) }); err != nil {
+	if err := o.mon.Await(ctx, func() bool { return cond(&o.record) }); err != nil {
 		o.tb.Fatalf("wait for %s at the origin: %v\n%v", what, err, o.State())
 	}
 }
@@ -354,7 +358,7 @@ func (o *Origin) listen() (net.Listener, error) {
 	if o.memory != nil {
 		return o.memory.Listen(), nil
 	}
-	listener, err := ListenAgain(o.address)
+	listener, err := proxy.ListenAgain(o.address)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", o.address, err)
 	}
@@ -384,7 +388,7 @@ func (o *Origin) accept(listener net.Listener) {
 		o.record.Connections++
 		o.record.OpenConnections++
 		g := o.gate
-		o.mon.changed()
+		o.mon.Changed()
 		o.mon.Unlock()
 		tracked := &connection{Conn: c, origin: o}
 		if g == nil {

@@ -37,7 +37,7 @@ func (o *Origin) InjectSotW(resp *discoverypb.DiscoveryResponse) {
 			s.enqueueSotW(proto.CloneOf(resp), 0)
 		}
 	}
-	o.mon.changed()
+	o.mon.Changed()
 }
 
 // Wrapped returns a resource as a SotW response holds it with name and version.

@@ -65,7 +65,7 @@ func (o *Origin) serveProbe(rpc grpc.ServerStream, sotw bool) error {
 	o.mon.Lock()
 	o.record.Probes++
 	silent := o.behaviour.SilentProbes
-	o.mon.changed()
+	o.mon.Changed()
 	o.mon.Unlock()
 	var answer proto.Message
 	if sotw {
@@ -106,7 +106,7 @@ func (o *Origin) open(rpc grpc.ServerStream, sotw bool) *OriginStream {
 	s.record.ID = len(o.streams)
 	o.streams = append(o.streams, s)
 	o.record.Streams = append(o.record.Streams, s.record)
-	o.mon.changed()
+	o.mon.Changed()
 	return s
 }
 
@@ -128,7 +128,7 @@ func (s *OriginStream) Recv(ctx context.Context) *discoverypb.DeltaDiscoveryRequ
 func receive[M any](ctx context.Context, s *OriginStream, of func(Request) *M) *M {
 	s.origin.tb.Helper()
 	var req *M
-	err := s.origin.mon.await(ctx, func() bool {
+	err := s.origin.mon.Await(ctx, func() bool {
 		if s.read < len(s.record.Requests) {
 			req = of(s.record.Requests[s.read])
 			s.read++
@@ -198,7 +198,7 @@ func (s *OriginStream) Close(st *status.Status) {
 // come to pass in time.
 func (s *OriginStream) WaitEnd(ctx context.Context) {
 	s.origin.tb.Helper()
-	if err := s.origin.mon.await(ctx, func() bool { return s.record.Ended }); err != nil {
+	if err := s.origin.mon.Await(ctx, func() bool { return s.record.Ended }); err != nil {
 		s.origin.tb.Fatalf("wait for the end of the stream: %v\n%v", err, s.State())
 	}
 }
@@ -210,7 +210,7 @@ func (s *OriginStream) run() error {
 	s.origin.mon.Lock()
 	defer s.origin.mon.Unlock()
 	s.err, s.record.Ended, s.queue = err, true, nil
-	s.origin.mon.changed()
+	s.origin.mon.Changed()
 	return err
 }
 
@@ -254,7 +254,7 @@ func (s *OriginStream) sendOne(ctx context.Context, out outgoing) error {
 	if t := s.record.Types[out.typeURL]; t != nil {
 		t.Sent++
 	}
-	s.origin.mon.changed()
+	s.origin.mon.Changed()
 	s.origin.mon.Unlock()
 	return s.rpc.SendMsg(out.message)
 }
@@ -276,7 +276,7 @@ func (s *OriginStream) receive() {
 		} else {
 			s.handle(req)
 		}
-		s.origin.mon.changed()
+		s.origin.mon.Changed()
 		s.origin.mon.Unlock()
 	}
 }

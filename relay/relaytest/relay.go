@@ -18,6 +18,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
 // relayBuffer is how many bytes a connection to a relay in memory holds each way.
@@ -63,7 +64,7 @@ type Relay struct {
 	Log Log
 
 	// Listener accepts the gRPC clients of a relay in memory.
-	Listener *PipeListener
+	Listener *memnet.Listener
 
 	// DialREST and DialAdmin connect to the addresses for polls and for operators.
 	DialREST, DialAdmin func(context.Context) (net.Conn, error)
@@ -165,10 +166,10 @@ func (r *Relay) listenInMemory(cfg relay.Config, opts *relay.Options) {
 		if len(addrs) == 0 {
 			return nil, dialFirst(nil)
 		}
-		l := ListenPipe(relayBuffer)
+		l := memnet.Listen(relayBuffer)
 		return []net.Listener{l}, l.Dial
 	}
-	r.Listener = ListenPipe(relayBuffer)
+	r.Listener = memnet.Listen(relayBuffer)
 	r.Target, r.DialOptions = "passthrough:///relay", append(r.DialOptions, r.Listener.DialOption())
 	opts.Listeners = []net.Listener{r.Listener}
 	opts.RESTListeners, r.DialREST = listen(cfg.RESTListen)

@@ -59,7 +59,7 @@ func (r *Roaming) Leave() {
 // Await waits until cond returns true, on any stream, or ctx ends. It reports whether cond was true. The rules for the
 // condition of WaitState apply.
 func (r *Roaming) Await(ctx context.Context, cond func(State) bool) bool {
-	return r.mon.wait(ctx, func() bool { return cond(r.state) }) == nil
+	return r.mon.Wait(ctx, func() bool { return cond(r.state) }) == nil
 }
 
 // Stop ends the client.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A clock is the wall clock of the process, which starts with one that is right.
@@ -52,7 +53,7 @@ func overlay(t *testing.T) string {
 		text = bytes.ReplaceAll(text, []byte("time.Now"), []byte("setclock.Now"))
 		text = bytes.Replace(text, []byte("\nimport "), []byte("\nimport \"github.com/xdstender/tender/relay/soak/setclock\"\nimport "), 1)
 		text = append(text, "\nvar _ time.Time\n"...) // the import may have no other use
-		replace[name] = relaytest.WriteFile(t, dir, fmt.Sprintf("%d.go", len(replace)), text)
+		replace[name] = certs.WriteFile(t, dir, fmt.Sprintf("%d.go", len(replace)), text)
 		return nil
 	})
 	if err != nil {
@@ -62,7 +63,7 @@ func overlay(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return relaytest.WriteFile(t, dir, "overlay.json", list)
+	return certs.WriteFile(t, dir, "overlay.json", list)
 }
 
 func must(t *testing.T, f func(string) (string, error), arg string) string {

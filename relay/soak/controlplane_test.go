@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // Faults in which a control plane says what is not so. They are rounds of their own: what may
@@ -169,7 +170,7 @@ func (w *world) lag() (heal func()) {
 		}
 	}
 	link := w.links[used]
-	link.Set(relaytest.Link{Refuse: true})
+	link.Set(proxy.Link{Refuse: true})
 	link.Reset()
 	w.reaches(w.origins[standby], busy)
 	w.churn(10)

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A directory is the origin of scoped routes, which both relays read, and of which all groups are told the same.
@@ -130,7 +131,7 @@ func (d *directory) spoil(file string, content []byte) {
 
 // put writes a file whole.
 func (d *directory) put(file string, content []byte) {
-	whole := relaytest.WriteFile(d.t, filepath.Dir(d.path), "whole", content)
+	whole := certs.WriteFile(d.t, filepath.Dir(d.path), "whole", content)
 	if err := os.Rename(whole, filepath.Join(d.path, file)); err != nil {
 		d.t.Error(err)
 	}

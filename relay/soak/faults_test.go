@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A fault is something that fails. What random draws decide about it is drawn when it is
@@ -39,13 +40,13 @@ var mishaps = []fault{
 	}},
 	{name: "an origin's link drops everything", weight: 1, apply: func(w *world) func() {
 		p := w.link()
-		p.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
+		p.Set(proxy.Link{Up: proxy.Way{Hold: true}, Down: proxy.Way{Hold: true}})
 		return func() { p.Reset(); w.mend(p)() }
 	}},
 	{name: "an origin's link is slow", weight: 1, apply: func(w *world) func() {
 		p := w.link()
-		way := relaytest.Way{Delay: 200 * time.Millisecond, Rate: 64 << 10}
-		p.Set(relaytest.Link{Up: way, Down: way})
+		way := proxy.Way{Delay: 200 * time.Millisecond, Rate: 64 << 10}
+		p.Set(proxy.Link{Up: way, Down: way})
 		return w.mend(p)
 	}},
 	{name: "an origin's link is half open", weight: 1, apply: func(w *world) func() {
@@ -55,7 +56,7 @@ var mishaps = []fault{
 	}},
 	{name: "an origin's link breaks in the middle of frames", weight: 1, apply: func(w *world) func() {
 		p := w.link()
-		p.Set(relaytest.Link{Down: relaytest.Way{ResetAfter: 1 + w.random.IntN(4000)}})
+		p.Set(proxy.Link{Down: proxy.Way{ResetAfter: 1 + w.random.IntN(4000)}})
 		return w.mend(p)
 	}},
 	{name: "an origin's link flaps", weight: 1, apply: func(w *world) func() {
@@ -63,7 +64,7 @@ var mishaps = []fault{
 	}},
 	{name: "somebody else answers for an origin", weight: 1, apply: func(w *world) func() {
 		p := w.link()
-		p.Set(relaytest.Link{Answer: w.impostor()})
+		p.Set(proxy.Link{Answer: w.impostor()})
 		p.Reset()
 		return func() { w.mend(p)(); p.Reset() }
 	}},
@@ -139,7 +140,7 @@ var mishaps = []fault{
 	}},
 	{name: "clients' links drop everything", weight: 1, apply: func(w *world) func() {
 		p := w.edge()
-		p.Set(relaytest.Link{Up: relaytest.Way{Hold: true}, Down: relaytest.Way{Hold: true}})
+		p.Set(proxy.Link{Up: proxy.Way{Hold: true}, Down: proxy.Way{Hold: true}})
 		return func() { p.Reset(); w.mend(p)() }
 	}},
 	{name: "clients vanish without a word", weight: 1, apply: func(w *world) func() {
@@ -292,27 +293,27 @@ func (w *world) intrude() (heal func()) {
 
 func (w *world) relay() server { return w.relays()[w.random.IntN(2)] }
 
-func (w *world) edge() *relaytest.Proxy { return w.edges[w.random.IntN(len(w.edges))] }
+func (w *world) edge() *proxy.Proxy { return w.edges[w.random.IntN(len(w.edges))] }
 
 func (w *world) origin() *relaytest.Origin { return w.origins[w.random.IntN(len(w.origins))] }
 
-func (w *world) link() *relaytest.Proxy { return w.links[w.random.IntN(len(w.links))] }
+func (w *world) link() *proxy.Proxy { return w.links[w.random.IntN(len(w.links))] }
 
 // mend returns what makes a link whole.
-func (w *world) mend(p *relaytest.Proxy) func() { return func() { p.Set(relaytest.Link{}) } }
+func (w *world) mend(p *proxy.Proxy) func() { return func() { p.Set(proxy.Link{}) } }
 
 // links are the relays' ways to the origins.
-type links []*relaytest.Proxy
+type links []*proxy.Proxy
 
 // refuse breaks all links for good, and returns what mends them.
 func (l links) refuse() (mend func()) {
 	for _, p := range l {
-		p.Set(relaytest.Link{Refuse: true})
+		p.Set(proxy.Link{Refuse: true})
 		p.Reset()
 	}
 	return func() {
 		for _, p := range l {
-			p.Set(relaytest.Link{})
+			p.Set(proxy.Link{})
 		}
 	}
 }
@@ -320,9 +321,9 @@ func (l links) refuse() (mend func()) {
 // impostor returns somebody who is no origin.
 func (w *world) impostor() func(net.Conn) {
 	all := []func(net.Conn){
-		relaytest.AnswerHTTP1, relaytest.AnswerTLS, relaytest.AnswerRandom, relaytest.AnswerNothing, relaytest.AnswerTruncated,
-		relaytest.AnswerHTTP2(relaytest.StreamHTML), relaytest.AnswerHTTP2(relaytest.StreamGoAway),
-		relaytest.AnswerHTTP2(relaytest.StreamTrailersOnly("13", "no")), relaytest.AnswerHTTP2(relaytest.StreamMessage([]byte{0xff, 0xff})),
+		proxy.AnswerHTTP1, proxy.AnswerTLS, proxy.AnswerRandom, proxy.AnswerNothing, proxy.AnswerTruncated,
+		proxy.AnswerHTTP2(proxy.StreamHTML), proxy.AnswerHTTP2(proxy.StreamGoAway),
+		proxy.AnswerHTTP2(proxy.StreamTrailersOnly("13", "no")), proxy.AnswerHTTP2(proxy.StreamMessage([]byte{0xff, 0xff})),
 	}
 	return all[w.random.IntN(len(all))]
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A server is one of the relays.
@@ -44,7 +45,7 @@ type process struct {
 
 func newProcess(t *testing.T, env []string, expire func()) *process {
 	t.Helper()
-	p := &process{t: t, expire: expire, binary: filepath.Join(t.TempDir(), "tender"), address: relaytest.FreeAddress(t), admin: operator(relaytest.FreeAddress(t)), views: filepath.Join(t.TempDir(), "views")}
+	p := &process{t: t, expire: expire, binary: filepath.Join(t.TempDir(), "tender"), address: proxy.FreeAddress(t), admin: operator(proxy.FreeAddress(t)), views: filepath.Join(t.TempDir(), "views")}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay(t), "-o", p.binary, "../../cmd/tender").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
@@ -197,7 +198,7 @@ type inside struct {
 
 func newInside(t *testing.T, env []string) *inside {
 	t.Helper()
-	r := &inside{t: t, log: &tail{said: make(chan struct{})}, address: relaytest.FreeAddress(t), restAddress: relaytest.FreeAddress(t), admin: operator(relaytest.FreeAddress(t))}
+	r := &inside{t: t, log: &tail{said: make(chan struct{})}, address: proxy.FreeAddress(t), restAddress: proxy.FreeAddress(t), admin: operator(proxy.FreeAddress(t))}
 	var err error
 	r.cfg, err = relay.LoadConfig(append(env, "TENDER_NODE_ID=tender/inside", "TENDER_LISTEN="+r.address, "TENDER_REST_LISTEN="+r.restAddress, "TENDER_ADMIN_LISTEN="+string(r.admin)))
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A world is two origins of Delta, one of SotW for listeners, a directory of scoped routes, two relays, and clients of two node groups.
@@ -54,7 +55,7 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 	for i := range 3 {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{SotW: i == 2}})
 		w.origins = append(w.origins, o)
-		w.links = append(w.links, relaytest.NewProxy(t, o.Addr()))
+		w.links = append(w.links, proxy.New(t, o.Addr()))
 	}
 	for _, name := range []string{"blue", "green"} {
 		w.groups = append(w.groups, newGroup(name, w.origins))
@@ -81,7 +82,7 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 	})
 	w.inside = newInside(t, slices.Concat(env, w.staging.environ(w, 1)))
 	for _, address := range []string{w.process.address, w.inside.address} {
-		w.edges = append(w.edges, relaytest.NewProxy(t, address))
+		w.edges = append(w.edges, proxy.New(t, address))
 	}
 	t.Cleanup(w.repeat(fleetingEvery, func() {
 		for _, g := range w.groups {

@@ -13,7 +13,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
@@ -23,7 +23,7 @@ func named(variable, path string) tlsfiles.File {
 }
 
 // pair returns what a server shows.
-func pair(t *testing.T, p relaytest.Pair) tls.Certificate {
+func pair(t *testing.T, p certs.Pair) tls.Certificate {
 	t.Helper()
 	cert, err := tls.X509KeyPair(p.Cert, p.Key)
 	if err != nil {
@@ -33,7 +33,7 @@ func pair(t *testing.T, p relaytest.Pair) tls.Certificate {
 }
 
 // trusting returns a pool of a CA.
-func trusting(ca *relaytest.CA) *x509.CertPool {
+func trusting(ca *certs.CA) *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca.PEM)
 	return pool
@@ -82,30 +82,30 @@ func shake(t *testing.T, client credentials.TransportCredentials, authority stri
 // TestWhoTheOriginMustBe holds who is taken for an origin, and who is not.
 func TestWhoTheOriginMustBe(t *testing.T) {
 	const id = "spiffe://example.org/control-plane"
-	ca, other := relaytest.NewCA(t), relaytest.NewCA(t)
-	caFile := named("CA", relaytest.WriteFile(t, t.TempDir(), "ca.pem", ca.PEM))
-	byName := ca.Sign(relaytest.Leaf{Names: []string{"origin.example", "127.0.0.1"}})
-	byID := ca.Sign(relaytest.Leaf{URI: id})
+	ca, other := certs.NewCA(t), certs.NewCA(t)
+	caFile := named("CA", certs.WriteFile(t, t.TempDir(), "ca.pem", ca.PEM))
+	byName := ca.Sign(certs.Leaf{Names: []string{"origin.example", "127.0.0.1"}})
+	byID := ca.Sign(certs.Leaf{URI: id})
 	tests := []struct {
 		name  string
 		cfg   tlsfiles.ClientConfig
-		shown relaytest.Pair
+		shown certs.Pair
 		want  string // in the client's error; empty for none
 	}{
 		{"the name that was dialled", tlsfiles.ClientConfig{CA: caFile}, byName, ""},
-		{"another name", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(relaytest.Leaf{Names: []string{"other.example"}}), "not origin.example"},
-		{"another CA", tlsfiles.ClientConfig{CA: caFile}, other.Sign(relaytest.Leaf{Names: []string{"origin.example"}}), "unknown authority"},
+		{"another name", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(certs.Leaf{Names: []string{"other.example"}}), "not origin.example"},
+		{"another CA", tlsfiles.ClientConfig{CA: caFile}, other.Sign(certs.Leaf{Names: []string{"origin.example"}}), "unknown authority"},
 		{"no CA of the system's", tlsfiles.ClientConfig{}, byName, "unknown authority"},
-		{"expired", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}, NotAfter: time.Now().Add(-time.Minute)}), "expired"},
-		{"not valid yet", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}, NotBefore: time.Now().Add(time.Minute)}), "not yet valid"},
-		{"for clients only", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), "incompatible key usage"},
-		{"insecure", tlsfiles.ClientConfig{Insecure: true}, other.Sign(relaytest.Leaf{}), ""},
+		{"expired", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(certs.Leaf{Names: []string{"origin.example"}, NotAfter: time.Now().Add(-time.Minute)}), "expired"},
+		{"not valid yet", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(certs.Leaf{Names: []string{"origin.example"}, NotBefore: time.Now().Add(time.Minute)}), "not yet valid"},
+		{"for clients only", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(certs.Leaf{Names: []string{"origin.example"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), "incompatible key usage"},
+		{"insecure", tlsfiles.ClientConfig{Insecure: true}, other.Sign(certs.Leaf{}), ""},
 		{"a SPIFFE ID, and no name", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, byID, ""},
-		{"another SPIFFE ID", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/other"}), "the server is spiffe://example.org/other, want " + id},
-		{"another trust domain", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(relaytest.Leaf{URI: "spiffe://example.com/control-plane"}), "verify that the server is " + id},
+		{"another SPIFFE ID", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(certs.Leaf{URI: "spiffe://example.org/other"}), "the server is spiffe://example.org/other, want " + id},
+		{"another trust domain", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(certs.Leaf{URI: "spiffe://example.com/control-plane"}), "verify that the server is " + id},
 		{"a name instead of a SPIFFE ID", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, byName, "verify that the server is " + id},
-		{"a SPIFFE ID by another CA", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, other.Sign(relaytest.Leaf{URI: id}), "verify that the server is " + id},
-		{"an expired SPIFFE ID", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(relaytest.Leaf{URI: id, NotAfter: time.Now().Add(-time.Minute)}), "expired"},
+		{"a SPIFFE ID by another CA", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, other.Sign(certs.Leaf{URI: id}), "verify that the server is " + id},
+		{"an expired SPIFFE ID", tlsfiles.ClientConfig{CA: caFile, ServerName: id}, ca.Sign(certs.Leaf{URI: id, NotAfter: time.Now().Add(-time.Minute)}), "expired"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -124,12 +124,12 @@ func TestWhoTheOriginMustBe(t *testing.T) {
 
 // TestTLSOfOrigins holds which versions of TLS are spoken with an origin.
 func TestTLSOfOrigins(t *testing.T) {
-	ca := relaytest.NewCA(t)
-	client, err := tlsfiles.New(nil).Client(tlsfiles.ClientConfig{CA: named("CA", relaytest.WriteFile(t, t.TempDir(), "ca.pem", ca.PEM))})
+	ca := certs.NewCA(t)
+	client, err := tlsfiles.New(nil).Client(tlsfiles.ClientConfig{CA: named("CA", certs.WriteFile(t, t.TempDir(), "ca.pem", ca.PEM))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := pair(t, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}}))
+	shown := pair(t, ca.Sign(certs.Leaf{Names: []string{"origin.example"}}))
 	tests := []struct {
 		name        string
 		least, most uint16
@@ -155,10 +155,10 @@ func TestTLSOfOrigins(t *testing.T) {
 // TestCertificateForTheOrigin holds that the relay shows its own certificate to an
 // origin that asks for one, and is refused without.
 func TestCertificateForTheOrigin(t *testing.T) {
-	ca, dir := relaytest.NewCA(t), t.TempDir()
-	cfg := tlsfiles.ClientConfig{CA: named("CA", relaytest.WriteFile(t, dir, "ca.pem", ca.PEM))}
+	ca, dir := certs.NewCA(t), t.TempDir()
+	cfg := tlsfiles.ClientConfig{CA: named("CA", certs.WriteFile(t, dir, "ca.pem", ca.PEM))}
 	server := &tls.Config{
-		Certificates: []tls.Certificate{pair(t, ca.Sign(relaytest.Leaf{Names: []string{"origin.example"}}))},
+		Certificates: []tls.Certificate{pair(t, ca.Sign(certs.Leaf{Names: []string{"origin.example"}}))},
 		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: trusting(ca), NextProtos: []string{"h2"},
 	}
 	without, err := tlsfiles.New(nil).Client(cfg)
@@ -168,7 +168,7 @@ func TestCertificateForTheOrigin(t *testing.T) {
 	if _, err, _ := shake(t, without, "origin.example", server); err == nil {
 		t.Error("the origin takes a client without a certificate")
 	}
-	cert, key := ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/tender"}).Write(t, dir)
+	cert, key := ca.Sign(certs.Leaf{URI: "spiffe://example.org/tender"}).Write(t, dir)
 	cfg.Cert, cfg.Key = named("CERT", cert), named("KEY", key)
 	with, err := tlsfiles.New(nil).Client(cfg)
 	if err != nil {
@@ -182,8 +182,8 @@ func TestCertificateForTheOrigin(t *testing.T) {
 // TestFilesThatCannotBeUsed holds that what is wrong with a file is said with its
 // variable and its path, and without what is in it.
 func TestFilesThatCannotBeUsed(t *testing.T) {
-	ca := relaytest.NewCA(t)
-	good, another := ca.Sign(relaytest.Leaf{}), ca.Sign(relaytest.Leaf{})
+	ca := certs.NewCA(t)
+	good, another := ca.Sign(certs.Leaf{}), ca.Sign(certs.Leaf{})
 	encrypted := []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
 	tests := []struct {
 		name          string
@@ -207,7 +207,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 			cfg := tlsfiles.ClientConfig{CA: named("CA", dir+"/ca.pem"), Cert: named("CERT", dir+"/tls.crt"), Key: named("KEY", dir+"/tls.key")}
 			for name, content := range map[string][]byte{"ca.pem": tt.ca, "tls.crt": tt.cert, "tls.key": tt.key} {
 				if content != nil {
-					relaytest.WriteFile(t, dir, name, content)
+					certs.WriteFile(t, dir, name, content)
 				}
 			}
 			_, err := tlsfiles.New(nil).Client(cfg)
@@ -222,7 +222,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 // everybody may read, are used with a warning.
 func TestFilesThatCanBeUsed(t *testing.T) {
 	dir := t.TempDir()
-	cert, key := relaytest.NewCA(t).Sign(relaytest.Leaf{NotAfter: time.Now().Add(-time.Minute)}).Write(t, dir)
+	cert, key := certs.NewCA(t).Sign(certs.Leaf{NotAfter: time.Now().Add(-time.Minute)}).Write(t, dir)
 	if err := os.Chmod(key, 0o644); err != nil {
 		t.Fatal(err)
 	}

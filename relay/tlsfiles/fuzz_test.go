@@ -8,17 +8,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
 // FuzzPEM: whatever files of TLS hold, an error says which file it is and has nothing of
 // a key in it, and what is accepted has a certificate that its key fits.
 func FuzzPEM(f *testing.F) {
-	ca, dir := relaytest.NewCA(f), f.TempDir()
-	certFile, keyFile := ca.Sign(relaytest.Leaf{}).Write(f, dir)
+	ca, dir := certs.NewCA(f), f.TempDir()
+	certFile, keyFile := ca.Sign(certs.Leaf{}).Write(f, dir)
 	cert, key := read(f, certFile), read(f, keyFile)
-	_, other := ca.Sign(relaytest.Leaf{}).Write(f, f.TempDir())
+	_, other := ca.Sign(certs.Leaf{}).Write(f, f.TempDir())
 	f.Add(cert, key)
 	f.Add(bytes.Repeat(cert, 3), append([]byte("text\n"), key...))
 	f.Add(cert, read(f, other))

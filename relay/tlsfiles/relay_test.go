@@ -23,6 +23,7 @@ import (
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A running relay, over real sockets, and its log.
@@ -73,10 +74,10 @@ type secured struct {
 }
 
 // newSecured starts an origin that is id.
-func newSecured(t *testing.T, ca *relaytest.CA, id string) *secured {
+func newSecured(t *testing.T, ca *certs.CA, id string) *secured {
 	s := new(secured)
 	server := &tls.Config{
-		Certificates: []tls.Certificate{pair(t, ca.Sign(relaytest.Leaf{URI: id}))},
+		Certificates: []tls.Certificate{pair(t, ca.Sign(certs.Leaf{URI: id}))},
 		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: trusting(ca),
 		VerifyConnection: func(state tls.ConnectionState) error {
 			s.mu.Lock()
@@ -116,25 +117,25 @@ func serial(cert *x509.Certificate) string { return cert.SerialNumber.String() }
 func TestFilesOfAnOrigin(t *testing.T) {
 	t.Parallel()
 	const id = "spiffe://example.org/control-plane"
-	ca, dir := relaytest.NewCA(t), t.TempDir()
+	ca, dir := certs.NewCA(t), t.TempDir()
 	o := newSecured(t, ca, id)
 	o.Put(relaytest.Cluster("a"))
-	first, second := ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/tender"}), ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/tender"})
+	first, second := ca.Sign(certs.Leaf{URI: "spiffe://example.org/tender"}), ca.Sign(certs.Leaf{URI: "spiffe://example.org/tender"})
 	cert, key := first.Write(t, dir)
 	r := start(t, "TENDER_ORIGIN="+o.target,
-		"TENDER_ORIGIN_TLS_CA="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME="+id,
+		"TENDER_ORIGIN_TLS_CA="+certs.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME="+id,
 		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key, "TENDER_ADMIN_LISTEN=127.0.0.1:0",
-		"TENDER_ORIGIN_TOKEN_FILE="+relaytest.WriteFile(t, dir, "token", []byte("one")), "TENDER_ORIGIN_HEADERS=X-Tenant=blue",
+		"TENDER_ORIGIN_TOKEN_FILE="+certs.WriteFile(t, dir, "token", []byte("one")), "TENDER_ORIGIN_HEADERS=X-Tenant=blue",
 	)
 	c := r.client(t, insecure.NewCredentials())
 	c.Subscribe(relaytest.ClusterType)
 	holds(t, c, "a")
 
 	second.Write(t, dir)
-	relaytest.WriteFile(t, dir, "token", []byte("two"))
+	certs.WriteFile(t, dir, "token", []byte("two"))
 	r.Log.Await(t, 0, `files="[TENDER_ORIGIN_TLS_CERT=`)
 	r.Log.Await(t, 0, `files="[TENDER_ORIGIN_TOKEN_FILE=`)
-	relaytest.WriteFile(t, dir, "token", nil)
+	certs.WriteFile(t, dir, "token", nil)
 	r.Log.Await(t, 0, "it has no token")
 	r.checkFiles(t, pair(t, second).Leaf)
 	o.Put(relaytest.Cluster("b"))
@@ -207,11 +208,11 @@ func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
 // be, and that the log says why.
 func TestOriginThatIsAnother(t *testing.T) {
 	t.Parallel()
-	ca, dir := relaytest.NewCA(t), t.TempDir()
+	ca, dir := certs.NewCA(t), t.TempDir()
 	o := newSecured(t, ca, "spiffe://example.org/impostor")
-	cert, key := ca.Sign(relaytest.Leaf{}).Write(t, dir)
+	cert, key := ca.Sign(certs.Leaf{}).Write(t, dir)
 	r := start(t, "TENDER_ORIGIN="+o.target,
-		"TENDER_ORIGIN_TLS_CA="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME=spiffe://example.org/control-plane",
+		"TENDER_ORIGIN_TLS_CA="+certs.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME=spiffe://example.org/control-plane",
 		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key,
 	)
 	r.client(t, insecure.NewCredentials()).Subscribe(relaytest.ClusterType)

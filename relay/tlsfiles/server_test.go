@@ -13,33 +13,34 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // serveTLS runs a relay with mTLS, and what else env says.
-func serveTLS(t *testing.T, ca *relaytest.CA, dir string, env ...string) (r *running, o *relaytest.Origin) {
+func serveTLS(t *testing.T, ca *certs.CA, dir string, env ...string) (r *running, o *relaytest.Origin) {
 	t.Helper()
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
 	o = relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
 	return start(t, append(env, "TENDER_ORIGIN="+o.Addr(), "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
-		"TENDER_TLS_CLIENT_CA="+relaytest.WriteFile(t, dir, "ca.pem", ca.PEM))...), o
+		"TENDER_TLS_CLIENT_CA="+certs.WriteFile(t, dir, "ca.pem", ca.PEM))...), o
 }
 
 // TestWhoIsServed holds which clients a relay with mTLS lets in.
 func TestWhoIsServed(t *testing.T) {
-	ca, other := relaytest.NewCA(t), relaytest.NewCA(t)
+	ca, other := certs.NewCA(t), certs.NewCA(t)
 	r, _ := serveTLS(t, ca, t.TempDir(), "TENDER_TLS_MIN=1.3", "TENDER_REST_LISTEN=127.0.0.1:0")
 	tests := []struct {
 		name  string
-		shown *relaytest.Pair
+		shown *certs.Pair
 		most  uint16
 		want  string // in the error; empty for none
 	}{
-		{"a certificate with a SPIFFE ID", new(ca.Sign(relaytest.Leaf{URI: "spiffe://example.org/envoy"})), 0, ""},
+		{"a certificate with a SPIFFE ID", new(ca.Sign(certs.Leaf{URI: "spiffe://example.org/envoy"})), 0, ""},
 		{"no certificate", nil, 0, "certificate required"},
-		{"a certificate by another CA", new(other.Sign(relaytest.Leaf{})), 0, "unknown certificate authority"},
-		{"an expired certificate", new(ca.Sign(relaytest.Leaf{NotAfter: time.Now().Add(-time.Minute)})), 0, "expired certificate"},
-		{"TLS 1.2", new(ca.Sign(relaytest.Leaf{})), tls.VersionTLS12, "protocol version not supported"},
+		{"a certificate by another CA", new(other.Sign(certs.Leaf{})), 0, "unknown certificate authority"},
+		{"an expired certificate", new(ca.Sign(certs.Leaf{NotAfter: time.Now().Add(-time.Minute)})), 0, "expired certificate"},
+		{"TLS 1.2", new(ca.Sign(certs.Leaf{})), tls.VersionTLS12, "protocol version not supported"},
 	}
 	for _, tt := range tests {
 		cfg := &tls.Config{RootCAs: trusting(ca), NextProtos: []string{"h2"}, MaxVersion: tt.most}
@@ -66,11 +67,11 @@ func TestWhoIsServed(t *testing.T) {
 // connections see, on the address with TLS beside one in plaintext.
 func TestCertificateOfTheRelay(t *testing.T) {
 	t.Parallel()
-	ca, dir := relaytest.NewCA(t), t.TempDir()
+	ca, dir := certs.NewCA(t), t.TempDir()
 	r, o := serveTLS(t, ca, dir, "TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0")
 	seen := ""
 	cfg := &tls.Config{
-		RootCAs: trusting(ca), Certificates: []tls.Certificate{pair(t, ca.Sign(relaytest.Leaf{}))},
+		RootCAs: trusting(ca), Certificates: []tls.Certificate{pair(t, ca.Sign(certs.Leaf{}))},
 		VerifyConnection: func(s tls.ConnectionState) error { seen = serial(s.PeerCertificates[0]); return nil },
 	}
 	secure := r.clientAt(t, r.TLSAddrs()[0], credentials.NewTLS(cfg))
@@ -79,7 +80,7 @@ func TestCertificateOfTheRelay(t *testing.T) {
 		c.Subscribe(relaytest.ClusterType)
 		holds(t, c, "a")
 	}
-	next := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}})
+	next := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}})
 	next.Write(t, dir)
 	r.Log.Await(t, 0, "credential file reloaded")
 	o.Put(relaytest.Cluster("b"))

@@ -13,21 +13,22 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A presented certificate is a client's, and whether the client is to be served.
 type presented struct {
 	name   string
-	by     *relaytest.CA
+	by     *certs.CA
 	uri    string
 	served bool
 }
 
 // check connects with each certificate, and returns how many were refused.
-func check(t *testing.T, roots *relaytest.CA, at net.Addr, all []presented) (refused int) {
+func check(t *testing.T, roots *certs.CA, at net.Addr, all []presented) (refused int) {
 	t.Helper()
 	for _, tt := range all {
-		shown := pair(t, tt.by.Sign(relaytest.Leaf{URI: tt.uri}))
+		shown := pair(t, tt.by.Sign(certs.Leaf{URI: tt.uri}))
 		conn, err := tls.Dial("tcp", at.String(), &tls.Config{
 			RootCAs: trusting(roots), NextProtos: []string{"h2"},
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
@@ -51,13 +52,13 @@ func check(t *testing.T, roots *relaytest.CA, at net.Addr, all []presented) (ref
 // TestB37_TrustDomains holds that a CA with a SPIFFE ID vouches for its own trust domain alone, and it alone for that, where no
 // trust domain is bound to CAs.
 func TestB37_TrustDomains(t *testing.T) {
-	one, two, none := relaytest.NewCAOf(t, "spiffe://one.example"), relaytest.NewCAOf(t, "spiffe://two.example"), relaytest.NewCA(t)
+	one, two, none := certs.NewCAOf(t, "spiffe://one.example"), certs.NewCAOf(t, "spiffe://two.example"), certs.NewCA(t)
 	dir := t.TempDir()
-	cert, key := none.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
+	cert, key := none.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := start(t, []string{
 		"TENDER_ORIGIN=" + o.Addr(), "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
-		"TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", slices.Concat(one.PEM, two.PEM, none.PEM)),
+		"TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", slices.Concat(one.PEM, two.PEM, none.PEM)),
 	}...)
 	check(t, none, r.Addrs()[0], []presented{
 		{"of the CA's trust domain", one, "spiffe://one.example/envoy", true},
@@ -75,15 +76,15 @@ func TestB37_TrustDomains(t *testing.T) {
 // vouches for what has no SPIFFE ID, and for one trust domain.
 type bound struct {
 	*running
-	spire, istio, company *relaytest.CA
+	spire, istio, company *certs.CA
 	dir                   string
 }
 
 func startBound(t *testing.T, env ...string) *bound {
 	t.Helper()
-	b := &bound{spire: relaytest.NewCAOf(t, "spiffe://spire.example"), istio: relaytest.NewCA(t), company: relaytest.NewCA(t), dir: t.TempDir()}
+	b := &bound{spire: certs.NewCAOf(t, "spiffe://spire.example"), istio: certs.NewCA(t), company: certs.NewCA(t), dir: t.TempDir()}
 	b.running, _ = serveTLS(t, b.company, b.dir, append(env, "TENDER_TLS_TRUST_DOMAINS=company.example;cluster.local="+
-		relaytest.WriteFile(t, b.dir, "istio.pem", b.istio.PEM)+";spire.example="+relaytest.WriteFile(t, b.dir, "spire.pem", b.spire.PEM))...)
+		certs.WriteFile(t, b.dir, "istio.pem", b.istio.PEM)+";spire.example="+certs.WriteFile(t, b.dir, "spire.pem", b.spire.PEM))...)
 	return b
 }
 
@@ -139,8 +140,8 @@ func TestB37_BindingsHoldAfterReloads(t *testing.T) {
 	t.Parallel()
 	b := startBound(t)
 	const istio, spire = "spiffe://cluster.local/ns/a/sa/b", "spiffe://spire.example/envoy"
-	next, company := relaytest.NewCA(t), relaytest.NewCA(t)
-	relaytest.WriteFile(t, b.dir, "istio.pem", next.PEM)
+	next, company := certs.NewCA(t), certs.NewCA(t)
+	certs.WriteFile(t, b.dir, "istio.pem", next.PEM)
 	b.Log.Await(t, 0, `files="[TENDER_TLS_TRUST_DOMAINS=cluster.local=`)
 	all := []presented{
 		{"the new CA's, of its trust domain", next, istio, true},
@@ -151,7 +152,7 @@ func TestB37_BindingsHoldAfterReloads(t *testing.T) {
 		{"the company's, of Istio's", b.company, istio, false},
 	}
 	check(t, b.company, b.Addrs()[0], all)
-	relaytest.WriteFile(t, b.dir, "ca.pem", company.PEM)
+	certs.WriteFile(t, b.dir, "ca.pem", company.PEM)
 	b.Log.Await(t, 0, `files="[TENDER_TLS_CLIENT_CA=`)
 	check(t, b.company, b.Addrs()[0], all[:len(all)-1])
 	check(t, b.company, b.Addrs()[0], []presented{
@@ -164,14 +165,14 @@ func TestB37_BindingsHoldAfterReloads(t *testing.T) {
 // relay does so once such a file comes.
 func TestB37_CAsThatAreNotBound(t *testing.T) {
 	t.Parallel()
-	ca, other, spire, dir := relaytest.NewCA(t), relaytest.NewCA(t), relaytest.NewCAOf(t, "spiffe://one.example"), t.TempDir()
-	cert, key := ca.Sign(relaytest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
+	ca, other, spire, dir := certs.NewCA(t), certs.NewCA(t), certs.NewCAOf(t, "spiffe://one.example"), t.TempDir()
+	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
 	const several = `TENDER_TLS_CLIENT_CA: 2 CAs have no SPIFFE ID, so each of them may vouch for the trust domain "one.example", which the rules of TENDER_AUTHZ are about: bind it to its CA with TENDER_TLS_TRUST_DOMAINS`
 	const bySPIFFE, byName = "spiffe://one.example/envoy", "dns:envoy.example"
 	env := func(identity, domains string, cas ...[]byte) []string {
 		vars := []string{
-			"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", slices.Concat(cas...)),
-			"TENDER_AUTHZ=" + relaytest.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules:\n- {name: a, identities: [\""+identity+"\"]}\n")),
+			"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", slices.Concat(cas...)),
+			"TENDER_AUTHZ=" + certs.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules:\n- {name: a, identities: [\""+identity+"\"]}\n")),
 		}
 		if domains != "" {
 			vars = append(vars, "TENDER_TLS_TRUST_DOMAINS="+domains)
@@ -207,18 +208,18 @@ func TestB37_CAsThatAreNotBound(t *testing.T) {
 	if got := r.Log.String(); strings.Contains(got, "may vouch") {
 		t.Errorf("with one CA, the log has a warning:\n%s", got)
 	}
-	relaytest.WriteFile(t, dir, "ca.pem", slices.Concat(ca.PEM, other.PEM))
+	certs.WriteFile(t, dir, "ca.pem", slices.Concat(ca.PEM, other.PEM))
 	r.Log.Await(t, 0, "2 CAs have no SPIFFE ID")
-	relaytest.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules:\n- {name: a, identities: [\"spiffe://three.example/a\"]}\n"))
+	certs.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules:\n- {name: a, identities: [\"spiffe://three.example/a\"]}\n"))
 	r.Log.Await(t, 0, `may vouch for the trust domain \"three.example\"`)
 }
 
 // TestB37_TrustDomainFilesThatCannotBeUsed holds that a relay does not start with a binding to a file without CAs.
 func TestB37_TrustDomainFilesThatCannotBeUsed(t *testing.T) {
-	ca, dir := relaytest.NewCA(t), t.TempDir()
-	cert, key := ca.Sign(relaytest.Leaf{}).Write(t, dir)
-	empty := relaytest.WriteFile(t, dir, "empty.pem", nil)
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=a:1", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + relaytest.WriteFile(t, dir, "ca.pem", ca.PEM),
+	ca, dir := certs.NewCA(t), t.TempDir()
+	cert, key := ca.Sign(certs.Leaf{}).Write(t, dir)
+	empty := certs.WriteFile(t, dir, "empty.pem", nil)
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=a:1", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", ca.PEM),
 		"TENDER_TLS_TRUST_DOMAINS=a.example=" + empty + ";b.example=" + dir + "/missing.pem"})
 	if err != nil {
 		t.Fatal(err)

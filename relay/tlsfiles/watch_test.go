@@ -13,7 +13,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
@@ -90,7 +90,7 @@ func authorization(t *testing.T, calls credentials.PerRPCCredentials) string {
 func TestTokenIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		path := relaytest.WriteFile(t, dir, "token", []byte("one\n"))
+		path := certs.WriteFile(t, dir, "token", []byte("one\n"))
 		var calls credentials.PerRPCCredentials
 		w := watch(t, openToken(path, &calls))
 		if got := authorization(t, calls); got != "Bearer one" || !calls.RequireTransportSecurity() {
@@ -105,7 +105,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 			{"three\n", "three", "credential file reloaded", 1},
 		}
 		for _, tt := range tests {
-			relaytest.WriteFile(t, dir, "token", []byte(tt.content))
+			certs.WriteFile(t, dir, "token", []byte(tt.content))
 			logged := w.after(settled)
 			if strings.Count(logged, "\n") != 1 || !strings.Contains(logged, tt.logged) || tt.content != "" && strings.Contains(logged, strings.TrimSpace(tt.content)) {
 				t.Errorf("token %q logs %q, want one line with %s, and not the token", tt.content, logged, tt.logged)
@@ -129,7 +129,7 @@ func TestLinksAreFollowed(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, version), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			relaytest.WriteFile(t, filepath.Join(dir, version), "token", []byte(version))
+			certs.WriteFile(t, filepath.Join(dir, version), "token", []byte(version))
 		}
 		link := func(to, from string) {
 			t.Helper()
@@ -158,16 +158,16 @@ func TestLinksAreFollowed(t *testing.T) {
 func TestBadFileChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		ca := relaytest.NewCA(t)
-		first := ca.Sign(relaytest.Leaf{})
+		ca := certs.NewCA(t)
+		first := ca.Sign(certs.Leaf{})
 		cert, key := first.Write(t, dir)
 		w := watch(t, func(w *tlsfiles.Watch) error {
 			_, err := w.Client(tlsfiles.ClientConfig{Cert: named("CERT", cert), Key: named("KEY", key)})
 			return err
 		})
 		loaded := w.Status()[0].LoadedAt
-		next := ca.Sign(relaytest.Leaf{NotAfter: time.Now().Add(2 * time.Hour)})
-		expired := ca.Sign(relaytest.Leaf{NotAfter: time.Now().Add(-time.Minute)})
+		next := ca.Sign(certs.Leaf{NotAfter: time.Now().Add(2 * time.Hour)})
+		expired := ca.Sign(certs.Leaf{NotAfter: time.Now().Add(-time.Minute)})
 		tests := []struct {
 			name      string
 			cert, key []byte
@@ -179,7 +179,7 @@ func TestBadFileChangesNothing(t *testing.T) {
 			{"an expired one", expired.Cert, expired.Key, "the certificate has expired at "},
 		}
 		for _, tt := range tests {
-			relaytest.Pair{Cert: tt.cert, Key: tt.key}.Write(t, dir)
+			certs.Pair{Cert: tt.cert, Key: tt.key}.Write(t, dir)
 			got := w.after(time.Minute)
 			if strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, tt.want) {
 				t.Errorf("%s: logs %q, want one warning with %s", tt.name, got, tt.want)
@@ -205,22 +205,22 @@ func TestBadFileChangesNothing(t *testing.T) {
 func TestFilesHaveASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		ca := relaytest.NewCA(t)
-		cert, key := ca.Sign(relaytest.Leaf{}).Write(t, dir)
-		bundle := relaytest.WriteFile(t, dir, "ca.pem", ca.PEM)
+		ca := certs.NewCA(t)
+		cert, key := ca.Sign(certs.Leaf{}).Write(t, dir)
+		bundle := certs.WriteFile(t, dir, "ca.pem", ca.PEM)
 		w := watch(t, func(w *tlsfiles.Watch) error {
 			_, err := w.Client(tlsfiles.ClientConfig{CA: named("CA", bundle), Cert: named("CERT", cert), Key: named("KEY", key)})
 			return err
 		})
 		time.Sleep(900 * time.Millisecond)
-		next := ca.Sign(relaytest.Leaf{})
-		relaytest.WriteFile(t, dir, "tls.crt", next.Cert)
-		relaytest.WriteFile(t, dir, "ca.pem", ca.PEM[:len(ca.PEM)/2])
+		next := ca.Sign(certs.Leaf{})
+		certs.WriteFile(t, dir, "tls.crt", next.Cert)
+		certs.WriteFile(t, dir, "ca.pem", ca.PEM[:len(ca.PEM)/2])
 		if got := w.after(900 * time.Millisecond); got != "" { // a look has come
 			t.Errorf("half of what is written: logs %q, want nothing", got)
 		}
-		relaytest.WriteFile(t, dir, "tls.key", next.Key)
-		relaytest.WriteFile(t, dir, "ca.pem", append(ca.PEM, relaytest.NewCA(t).PEM...))
+		certs.WriteFile(t, dir, "tls.key", next.Key)
+		certs.WriteFile(t, dir, "ca.pem", append(ca.PEM, certs.NewCA(t).PEM...))
 		if got := w.after(settled); strings.Count(got, "\n") != 2 || strings.Count(got, "credential file reloaded") != 2 {
 			t.Errorf("all of it: logs %q, want both changes", got)
 		}
@@ -231,8 +231,8 @@ func TestFilesHaveASecond(t *testing.T) {
 // once.
 func TestExpiryIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca := relaytest.NewCA(t)
-		cert, key := ca.Sign(relaytest.Leaf{NotAfter: time.Now().Add(time.Hour)}).Write(t, t.TempDir())
+		ca := certs.NewCA(t)
+		cert, key := ca.Sign(certs.Leaf{NotAfter: time.Now().Add(time.Hour)}).Write(t, t.TempDir())
 		w := watch(t, func(w *tlsfiles.Watch) error {
 			_, err := w.Client(tlsfiles.ClientConfig{Cert: named("CERT", cert), Key: named("KEY", key)})
 			return err
@@ -249,7 +249,7 @@ func TestExpiryIsSaid(t *testing.T) {
 // TestTokensThatCannotBeUsed holds what is no token, of which no error quotes anything.
 func TestTokensThatCannotBeUsed(t *testing.T) {
 	for _, content := range []string{"", "\n", "Bearer canary", "canary\ncanary", "canäry", strings.Repeat("canary", 3000)} {
-		path := relaytest.WriteFile(t, t.TempDir(), "token", []byte(content))
+		path := certs.WriteFile(t, t.TempDir(), "token", []byte(content))
 		_, err := tlsfiles.New(nil).Calls(tlsfiles.CallConfig{Token: named("TOKEN", path)})
 		if err == nil || !strings.HasPrefix(err.Error(), `TOKEN="`+path+`": it has `) || strings.Contains(err.Error(), "can") {
 			t.Errorf("a file with %.20q: %v, want an error that does not quote it", content, err)

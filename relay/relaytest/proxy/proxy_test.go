@@ -1,4 +1,4 @@
-package relaytest
+package proxy
 
 import (
 	"bytes"
@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // A proxyRig is a proxy before a listener whose connections the test holds.
@@ -36,7 +38,7 @@ func newProxyRig(t *testing.T) *proxyRig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	return &proxyRig{Proxy: NewProxy(t, l.Addr().String()), t: t, listener: l}
+	return &proxyRig{Proxy: New(t, l.Addr().String()), t: t, listener: l}
 }
 
 // dial returns a connection to the proxy, which may never have a target.
@@ -47,7 +49,7 @@ func (r *proxyRig) dial() net.Conn {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(Patience))
+	_ = c.SetDeadline(time.Now().Add(wait.Patience))
 	return c
 }
 
@@ -60,7 +62,7 @@ func (r *proxyRig) pair() (client, target net.Conn) {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = target.Close() })
-	_ = target.SetDeadline(time.Now().Add(Patience))
+	_ = target.SetDeadline(time.Now().Add(wait.Patience))
 	say(r.t, client, "hello")
 	hear(r.t, target, "hello")
 	return client, target
@@ -97,7 +99,7 @@ func hearEnd(t *testing.T, c net.Conn) (string, error) {
 func silent(t *testing.T, c net.Conn) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-	defer func() { _ = c.SetReadDeadline(time.Now().Add(Patience)) }()
+	defer func() { _ = c.SetReadDeadline(time.Now().Add(wait.Patience)) }()
 	if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("heard %d bytes, %v; want silence", n, err)
 	}
@@ -113,8 +115,8 @@ func TestProxyPassesOn(t *testing.T) {
 	if got, err := hearEnd(t, target); got != big || err != nil {
 		t.Errorf("%d bytes came, %v; want %d", len(got), err, len(big))
 	}
-	r.WaitFor(t.Context(), "the end", func(s ProxyState) bool { return s.Open == 0 })
-	if s, want := r.State(), (ProxyState{Accepted: 1, BytesUp: 5 + 5<<20, BytesDown: 7}); s != want {
+	r.WaitFor(t.Context(), "the end", func(s State) bool { return s.Open == 0 })
+	if s, want := r.State(), (State{Accepted: 1, BytesUp: 5 + 5<<20, BytesDown: 7}); s != want {
 		t.Errorf("state %+v, want %+v", s, want)
 	}
 }
@@ -271,7 +273,7 @@ func TestProxyLosesAnEnd(t *testing.T) {
 		say(t, left, "anybody there?")
 		silent(t, left)
 		_ = left.Close()
-		r.WaitFor(t.Context(), "the end", func(s ProxyState) bool { return s.Open == 0 })
+		r.WaitFor(t.Context(), "the end", func(s State) bool { return s.Open == 0 })
 	}
 }
 

@@ -1,4 +1,4 @@
-package relaytest
+package memnet
 
 import (
 	"context"
@@ -12,30 +12,27 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A PipeListener is a network of one address in memory: what a test in a bubble of
-// testing/synctest has for sockets. Its connections hold as many bytes each way as it
-// was made with, take memory for what was written and not read, keep their deadlines,
-// and have no timer but for a deadline.
+// A Listener accepts connections in memory. A connection buffers a fixed number of bytes each way, takes memory only for
+// bytes that are written and not read yet, supports deadlines, and has no timer without a deadline.
 //
-// Unlike those of gRPC's bufconn: each of these begins with timers that fire at once,
-// and two goroutines of a bubble that have such timers fire at the same time crash the
-// race detector (Go 1.26).
-type PipeListener struct {
+// Connections of gRPC's bufconn have timers that fire when they are made. Two goroutines of a testing/synctest bubble
+// whose timers fire at the same time crash the race detector (Go 1.26).
+type Listener struct {
 	most   int
 	conns  chan net.Conn
 	closed chan struct{}
 	close  func()
 }
 
-// ListenPipe returns a network whose connections hold so many bytes each way.
-func ListenPipe(most int) *PipeListener {
-	l := &PipeListener{most: most, conns: make(chan net.Conn), closed: make(chan struct{})}
+// Listen returns a network whose connections hold so many bytes each way.
+func Listen(most int) *Listener {
+	l := &Listener{most: most, conns: make(chan net.Conn), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })
 	return l
 }
 
 // Dial connects, once the connection is accepted. It is refused when the listener is closed.
-func (l *PipeListener) Dial(ctx context.Context) (net.Conn, error) {
+func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	select {
 	case <-l.closed: // first of all: somebody may still be about to accept
 		return nil, refused()
@@ -57,12 +54,12 @@ func refused() error {
 }
 
 // DialOption has a gRPC client dial this network, whatever the address.
-func (l *PipeListener) DialOption() grpc.DialOption {
+func (l *Listener) DialOption() grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.Dial(ctx) })
 }
 
 // Accept waits for the next connection. It returns net.ErrClosed after Close.
-func (l *PipeListener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
@@ -72,10 +69,10 @@ func (l *PipeListener) Accept() (net.Conn, error) {
 }
 
 // Close ends Accept and refuses new connections. Open connections stay.
-func (l *PipeListener) Close() error { l.close(); return nil }
+func (l *Listener) Close() error { l.close(); return nil }
 
 // Addr returns a placeholder address.
-func (l *PipeListener) Addr() net.Addr { return pipeAddr{} }
+func (l *Listener) Addr() net.Addr { return pipeAddr{} }
 
 type pipeAddr struct{}
 

@@ -1,4 +1,4 @@
-package relaytest
+package memnet
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 // connect returns the two ends of a connection that holds so many bytes each way.
 func connect(t testing.TB, most int) (dialed, accepted net.Conn) {
 	t.Helper()
-	l := ListenPipe(most)
+	l := Listen(most)
 	t.Cleanup(func() { _ = l.Close() })
 	got := make(chan net.Conn, 1)
 	go func() {
@@ -83,7 +83,7 @@ func TestPipe_DeadlinesMove(t *testing.T) {
 }
 
 func TestPipe_RefusesOnceClosed(t *testing.T) {
-	l := ListenPipe(1)
+	l := Listen(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := l.Dial(ctx); !errors.Is(err, context.Canceled) {

@@ -1,4 +1,7 @@
-package relaytest
+// Package certs makes the certificates of tests with TLS.
+//
+// It is no stable API: programs that embed Tender use package relay.
+package certs
 
 import (
 	"crypto/ecdsa"
@@ -14,11 +17,13 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // A CA signs certificates for the length of a test.
 type CA struct {
-	t    TB
+	t    wait.TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 
@@ -43,10 +48,10 @@ type Leaf struct {
 type Pair struct{ Cert, Key []byte }
 
 // NewCA returns a new CA.
-func NewCA(t TB) *CA { return NewCAOf(t, "") }
+func NewCA(t wait.TB) *CA { return NewCAOf(t, "") }
 
 // NewCAOf returns a new CA of a SPIFFE trust domain, such as spiffe://example.org. An empty domain means none.
-func NewCAOf(t TB, domain string) *CA {
+func NewCAOf(t wait.TB, domain string) *CA {
 	t.Helper()
 	ca := &CA{t: t, key: newKey(t)}
 	template := ca.template(domain)
@@ -89,7 +94,7 @@ func (ca *CA) template(domain string) *x509.Certificate {
 }
 
 // uris returns what a certificate with one URI, or with none, has.
-func uris(t TB, text string) []*url.URL {
+func uris(t wait.TB, text string) []*url.URL {
 	t.Helper()
 	if text == "" {
 		return nil
@@ -138,13 +143,13 @@ func (ca *CA) Sign(l Leaf) Pair {
 }
 
 // Write puts the pair into a directory, as tls.crt and tls.key, and returns their paths.
-func (p Pair) Write(t TB, dir string) (cert, key string) {
+func (p Pair) Write(t wait.TB, dir string) (cert, key string) {
 	t.Helper()
 	return WriteFile(t, dir, "tls.crt", p.Cert), WriteFile(t, dir, "tls.key", p.Key)
 }
 
 // WriteFile writes a file that only its owner may read, and returns its path.
-func WriteFile(t TB, dir, name string, content []byte) string {
+func WriteFile(t wait.TB, dir, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -153,7 +158,7 @@ func WriteFile(t TB, dir, name string, content []byte) string {
 	return path
 }
 
-func create(t TB, template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) (*x509.Certificate, []byte) {
+func create(t wait.TB, template, parent *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) (*x509.Certificate, []byte) {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
 	if err != nil {
@@ -166,7 +171,7 @@ func create(t TB, template, parent *x509.Certificate, public *ecdsa.PublicKey, k
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func newKey(t TB) *ecdsa.PrivateKey {
+func newKey(t wait.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -175,7 +180,7 @@ func newKey(t TB) *ecdsa.PrivateKey {
 	return key
 }
 
-func serial(t TB) *big.Int {
+func serial(t wait.TB) *big.Int {
 	t.Helper()
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {

@@ -1,4 +1,7 @@
-package relaytest
+// Package proxy has a TCP proxy that injects faults between peers, and servers that answer in place of an origin.
+//
+// It is no stable API: programs that embed Tender use package relay.
+package proxy
 
 import (
 	"context"
@@ -11,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // A Proxy is a TCP proxy to one address that injects faults: no listener, bytes that are held, delayed or throttled in
@@ -20,21 +25,21 @@ import (
 // It cannot lose packets: its kernel acknowledges all bytes of a peer. So TCP keepalive never detects a peer that the
 // proxy has cut off; HTTP/2 pings do.
 type Proxy struct {
-	// Set by NewProxy, read-only afterwards.
-	tb   TB
+	// Set by New, read-only afterwards.
+	tb   wait.TB
 	addr string
 
 	// running has the accept loop and all that belongs to connections.
 	running sync.WaitGroup
 
-	mon monitor
+	mon wait.Monitor
 
 	// Guarded by mon.
 	target   string
 	link     Link
 	listener net.Listener // nil while it does not listen
 	conns    map[*proxied]struct{}
-	state    ProxyState
+	state    State
 	closed   bool
 }
 
@@ -69,17 +74,17 @@ type Way struct {
 	ResetAfter int
 }
 
-// ProxyState is what has happened at a proxy since NewProxy.
-type ProxyState struct {
+// State is what has happened at a proxy since New.
+type State struct {
 	Accepted  int   // connections
 	Open      int   // connections that are open at one side at least
 	BytesUp   int64 // that the target was sent
 	BytesDown int64 // that clients were sent
 }
 
-// NewProxy starts a proxy before target (host:port), which need not be there yet. It
+// New starts a proxy before target (host:port), which need not be there yet. It
 // ends, with all its connections, when tb ends.
-func NewProxy(tb TB, target string) *Proxy {
+func New(tb wait.TB, target string) *Proxy {
 	tb.Helper()
 	p := &Proxy{tb: tb, target: target, conns: make(map[*proxied]struct{})}
 	listener, err := listenSteady()
@@ -114,9 +119,9 @@ func listenSteady() (listener net.Listener, err error) {
 
 // ListenAgain listens on an address on which this process listened before. For as long as a process that another goroutine starts has
 // not begun its program, it has a copy of the former listener, so the address may be in use for a moment more. Errors: it still is after
-// Patience, or cannot be listened on.
+// wait.Patience, or cannot be listened on.
 func ListenAgain(address string) (net.Listener, error) {
-	for deadline := time.Now().Add(Patience); ; runtime.Gosched() {
+	for deadline := time.Now().Add(wait.Patience); ; runtime.Gosched() {
 		l, err := net.Listen("tcp", address)
 		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
 			return l, err
@@ -126,7 +131,7 @@ func ListenAgain(address string) (net.Listener, error) {
 
 // FreeAddress returns a loopback host:port on which a program can listen repeatedly. The kernel does not assign the port
 // to another socket.
-func FreeAddress(tb TB) string {
+func FreeAddress(tb wait.TB) string {
 	tb.Helper()
 	l, err := listenSteady()
 	if err == nil {
@@ -200,7 +205,7 @@ func (p *Proxy) each(f func(*proxied)) {
 }
 
 // State returns what has happened so far.
-func (p *Proxy) State() ProxyState {
+func (p *Proxy) State() State {
 	p.mon.Lock()
 	defer p.mon.Unlock()
 	return p.state
@@ -209,9 +214,9 @@ func (p *Proxy) State() ProxyState {
 // WaitFor waits until cond holds, which is evaluated after every change of the state and
 // must not call the proxy. It fails the test, naming what was waited for, if that does
 // not come to pass in time. It belongs to the goroutine of the test.
-func (p *Proxy) WaitFor(ctx context.Context, what string, cond func(ProxyState) bool) {
+func (p *Proxy) WaitFor(ctx context.Context, what string, cond func(State) bool) {
 	p.tb.Helper()
-	if err := p.mon.await(ctx, func() bool { return cond(p.state) }); err != nil {
+	if err := p.mon.Await(ctx, func() bool { return cond(p.state) }); err != nil {
 		p.tb.Fatalf("wait for %s at the proxy: %v\n%+v", what, err, p.State())
 	}
 }
@@ -255,7 +260,7 @@ func (p *Proxy) accept(client *net.TCPConn) {
 	p.conns[c] = struct{}{}
 	p.state.Accepted++
 	p.state.Open++
-	p.mon.changed()
+	p.mon.Changed()
 	answer, target := p.link.Answer, p.target
 	p.running.Go(func() {
 		defer p.leave(c)
@@ -273,7 +278,7 @@ func (p *Proxy) leave(c *proxied) {
 	c.close()
 	delete(p.conns, c)
 	p.state.Open--
-	p.mon.changed()
+	p.mon.Changed()
 }
 
 // passed counts bytes that went through.
@@ -281,5 +286,5 @@ func (p *Proxy) passed(count *int64, n int) {
 	p.mon.Lock()
 	defer p.mon.Unlock()
 	*count += int64(n)
-	p.mon.changed()
+	p.mon.Changed()
 }
