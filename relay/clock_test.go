@@ -104,13 +104,13 @@ func TestH14_EndOfAFreeze(t *testing.T) {
 	end := now.Add(time.Hour)
 	for _, by := range []time.Duration{-24 * time.Hour, 24 * time.Hour, 100 * time.Millisecond, 0} {
 		f := &freezing{Freeze: snapshot.Freeze{Until: end.Add(by).Round(0), Length: 2 * time.Hour}, until: end}
-		f.restate(now)
+		f.followClock(now)
 		off := f.Until.Sub(end.Round(0))
 		if want := by % time.Hour; off != want {
 			t.Errorf("the clock was set by %v: %v off, want %v", -by, off, want)
 		}
 		until := f.Until
-		if f.restate(now.Add(time.Minute)); f.Until != until {
+		if f.followClock(now.Add(time.Minute)); f.Until != until {
 			t.Errorf("restated without need: %v, was %v", f.Until, until)
 		}
 		if left := f.Left(now); (left - time.Hour).Abs() > time.Second {
@@ -118,7 +118,7 @@ func TestH14_EndOfAFreeze(t *testing.T) {
 		}
 	}
 	f := new(freezing)
-	if f.restate(now); !f.Until.IsZero() {
+	if f.followClock(now); !f.Until.IsZero() {
 		t.Errorf("a freeze without an end ends at %v", f.Until)
 	}
 }

@@ -17,40 +17,41 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// decisions are those of operators that hold until they are revoked: freezes, and resources whose
-// removal was discarded. They are kept on disk, if snapshots are.
+// decisions are the decisions of operators that stay in force until they are revoked: freezes, rollbacks, and discarded
+// removals. They survive a restart if snapshots are on.
 type decisions struct {
-	saved *snapshots // nil if nothing is kept on disk
+	saved *snapshots // nil if snapshots are off
 	log   *slog.Logger
 
-	frozen []*freezing // by origin; nil for one that is not. Guarded by groups.mu.
+	frozen []*freezing // by origin; nil if it is not frozen. Guarded by groups.mu.
 
-	rolledBack []atomic.Bool // by origin: its clients are shown an earlier generation
+	rolledBack []atomic.Bool // by origin: its clients are served an earlier generation
 
-	changed chan struct{} // receives after a freeze began or ended
+	changed chan struct{} // receives after a freeze has begun or ended
 
-	// kept is what an earlier process kept, for the loops that begin with it. Guarded by groups.mu.
+	// kept has the resources whose removal was discarded in an earlier process, until their view begins. Guarded by
+	// groups.mu.
 	kept map[savedKey][]reconcile.Hold
 
-	// rejected is, by origin, what an earlier process left to the rollouts. Without rollouts, it is what rollbacks have taken from
-	// clients, and guarded by groups.mu.
+	// rejected has, by origin, the rejected editions of an earlier process, for the rollouts. Without rollouts, it has the
+	// resources that rollbacks changed, and is guarded by groups.mu.
 	rejected [][]*rollout.Rejected
 
-	writing     sync.Mutex // held while decisions are collected and written
-	keeps       bool       // some resource may be kept
-	err         error      // of writing them last
-	errLogged   time.Time  // when that was logged last
-	directories map[int]savedDirectory
+	writing     sync.Mutex             // held while decisions are collected and written
+	keeps       bool                   // guarded by writing: a removal may be discarded
+	err         error                  // guarded by writing: of the last write
+	errLogged   time.Time              // guarded by writing: when err was last logged
+	directories map[int]savedDirectory // guarded by writing; by origin
 }
 
-// A freezing is a freeze that is in force.
+// A freezing is a freeze or a rollback that is in force.
 type freezing struct {
 	snapshot.Freeze
 	until time.Time // by the monotonic clock; zero if only an operator ends it
 }
 
-// restate has the end in wall time follow the monotonic clock, if the clock was set since.
-func (f *freezing) restate(now time.Time) {
+// followClock corrects the end in wall time if the wall clock was set since the freeze began.
+func (f *freezing) followClock(now time.Time) {
 	if f.until.IsZero() {
 		return
 	}
@@ -59,8 +60,7 @@ func (f *freezing) restate(now time.Time) {
 	}
 }
 
-// load takes over what an earlier process decided. What is about an origin that there is no more
-// is logged and given up.
+// load restores the decisions of an earlier process. It logs and drops those about origins that no longer exist.
 func (d *decisions) load(origins []string, now time.Time) {
 	d.directories = make(map[int]savedDirectory)
 	d.rejected = make([][]*rollout.Rejected, len(origins))
@@ -108,45 +108,45 @@ func (d *decisions) load(origins []string, now time.Time) {
 	}
 }
 
-// control returns the control of a loop that is about to begin. groups.mu must be held.
+// control returns the control of a new view, with the discarded removals of an earlier process. groups.mu must be held.
 func (d *decisions) control(origin int, name, group string) *upstream.Control {
 	key := savedKey{name, group}
 	kept := d.kept[key]
 	delete(d.kept, key)
-	return upstream.NewControl(d.holds(origin), kept)
+	return upstream.NewControl(d.freezes(origin), kept)
 }
 
-// holds reports whether nothing that an origin changes is distributed. groups.mu must be held.
-func (d *decisions) holds(origin int) bool {
+// freezes reports whether no change of an origin is distributed. groups.mu must be held.
+func (d *decisions) freezes(origin int) bool {
 	return d.frozen[origin] != nil && d.frozen[origin].Rollback == nil
 }
 
-// restoreDirectories has directories go on with what an earlier process has saved of them. mu must be held.
+// restoreDirectories restores the resources that an earlier process saved of directories. mu must be held.
 func (g *groups) restoreDirectories() {
 	for i, snap := range g.saved.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
 			key := savedKey{g.cfg.OriginName(i), ""}
-			files.Restore(snap, g.decisions.holds(i), g.decisions.kept[key])
+			files.Restore(snap, g.decisions.freezes(i), g.decisions.kept[key])
 			delete(g.decisions.kept, key)
-			g.decisions.directories[i] = savedDirectory{there: true}
+			g.decisions.directories[i] = savedDirectory{written: true}
 		}
 	}
 	g.saved.directories = nil
 }
 
-// A savedDirectory is what is on the disk of a directory.
+// A savedDirectory describes the snapshot of a directory on disk.
 type savedDirectory struct {
-	files *files.Saved // nil if an earlier process wrote it, or nothing is there
-	at    time.Time
-	there bool
+	files   *files.Saved // nil if an earlier process wrote the snapshot, or there is none
+	at      time.Time    // of writing it
+	written bool         // there is a snapshot
 }
 
-// saveDirectory writes the resources that are served of a directory although its files no longer have them, unless they
-// are on disk already; decisions.writing must be held.
+// saveDirectory writes the resources of a directory that are served although its files no longer have them, if they have
+// changed since the last write. decisions.writing must be held.
 func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
 	d := g.decisions
 	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()
-	if ctx.Err() != nil || is.Same(was.files) && (is == nil && !was.there || is != nil && now.Sub(was.at) < g.cfg.MaxSnapshotAge/renewShare) {
+	if ctx.Err() != nil || is.Same(was.files) && (is == nil && !was.written || is != nil && now.Sub(was.at) < g.cfg.MaxSnapshotAge/renewShare) {
 		return nil
 	}
 	header := d.saved.directoryHeader(origin)
@@ -165,9 +165,8 @@ func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) e
 	return err
 }
 
-// restored gives up what no loop has begun with, since its view was not restored. groups.mu must be
-// held.
-func (d *decisions) restored() {
+// dropUnrestored drops discarded removals of views that were not restored. groups.mu must be held.
+func (d *decisions) dropUnrestored() {
 	for key, holds := range d.kept {
 		for _, h := range holds {
 			d.log.Warn("discarded removals not restored: there is no snapshot of the resources", slog.String("origin", key.origin),
@@ -177,7 +176,7 @@ func (d *decisions) restored() {
 	clear(d.kept)
 }
 
-// saveDecisions writes what operators have decided, if that has changed.
+// saveDecisions writes the decisions of operators that have changed since the last write.
 func (g *groups) saveDecisions(ctx context.Context) {
 	d := g.decisions
 	if d.saved == nil {
@@ -189,7 +188,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	g.mu.Lock()
 	for _, f := range d.frozen {
 		if f != nil {
-			f.restate(time.Now())
+			f.followClock(time.Now())
 			all.Freezes = append(all.Freezes, f.Freeze)
 		}
 	}
@@ -199,12 +198,12 @@ func (g *groups) saveDecisions(ctx context.Context) {
 		all.Kept = g.kept(ctx)
 	}
 	if ctx.Err() != nil {
-		return // some loops may not have said what they keep
+		return // Operate may have returned before all views answered
 	}
 	d.keeps = len(all.Kept) > 0
 	failed := d.err != nil
 	d.err = nil
-	for i, o := range g.origins { // first, so that no decision is there without what it is about
+	for i, o := range g.origins { // before the decisions that refer to these resources
 		if files, ok := o.(filesOrigin); ok {
 			d.err = errors.Join(d.err, g.saveDirectory(ctx, i, files))
 		}
@@ -213,11 +212,11 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	d.logWriting(failed, time.Now())
 }
 
-// notWrittenEvery is how often it is logged that snapshots, or operators' decisions, are still not written.
+// notWrittenEvery is the interval of log messages while snapshots or decisions cannot be written.
 const notWrittenEvery = 5 * time.Minute
 
-// logWriting logs that decisions were not written, now and then while it is so, and when they are written again; failed says that
-// they were not written before. writing must be held.
+// logWriting logs a failed write of decisions, at most once in notWrittenEvery, and the first write after a failure. failed
+// says that the write before failed. writing must be held.
 func (d *decisions) logWriting(failed bool, now time.Time) {
 	switch {
 	case d.err == nil && failed:
@@ -228,11 +227,11 @@ func (d *decisions) logWriting(failed bool, now time.Time) {
 	}
 }
 
-// kept returns the resources that operators have kept.
+// kept returns the resources whose removal operators have discarded.
 func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
 	for _, o := range g.operated() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
-			if h.Discarded && !h.Broken { // the origin sends what is broken again
+			if h.Discarded && !h.Broken { // the origin sends broken changes again after a restart
 				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
 			}
 		}
@@ -240,8 +239,8 @@ func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
 	return all
 }
 
-// decided saves what an operator has just decided, and returns why it does not survive a restart;
-// nothing if it does.
+// decided saves a new decision of an operator. It returns why the decision does not survive a restart, or "" if it does.
+// keeps says that the decision may have discarded a removal.
 func (g *groups) decided(ctx context.Context, keeps bool) (warning string) {
 	d := g.decisions
 	if d.saved == nil {
@@ -251,11 +250,11 @@ func (g *groups) decided(ctx context.Context, keeps bool) (warning string) {
 	d.keeps = d.keeps || keeps
 	d.writing.Unlock()
 	g.saveDecisions(ctx)
-	d.saved.soon() // what is frozen is as it is now
+	d.saved.soon() // the snapshots of frozen views have the state of now
 	return d.notSaved()
 }
 
-// notSaved returns why decisions do not survive a restart; nothing if they do.
+// notSaved returns why decisions do not survive a restart, or "" if they do.
 func (d *decisions) notSaved() string {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -280,11 +279,11 @@ func (g *groups) anyFrozen() bool {
 	return slices.ContainsFunc(g.decisions.frozen, func(f *freezing) bool { return f != nil })
 }
 
-// setFrozen has views that are made from now on be frozen, or not (nil). Of an origin that is
-// frozen already, a new freeze has the time since when it is.
+// setFrozen records the freeze of an origin, or its end if f is nil, for views that begin later. A new freeze of a frozen
+// origin keeps the time at which the origin was frozen; a rollback does not, since that time identifies it.
 func (g *groups) setFrozen(origin int, f *freezing) {
 	g.mu.Lock()
-	if was := g.decisions.frozen[origin]; was != nil && f != nil && f.Rollback == nil { // which names what it shows by its time
+	if was := g.decisions.frozen[origin]; was != nil && f != nil && f.Rollback == nil {
 		f.Since = was.Since
 	}
 	g.decisions.frozen[origin] = f
@@ -293,11 +292,11 @@ func (g *groups) setFrozen(origin int, f *freezing) {
 	g.rollouts.poke(origin)
 	select {
 	case g.decisions.changed <- struct{}{}:
-	default: // that it did is to be taken note of already
+	default: // a change is pending already
 	}
 }
 
-// shownFreeze returns the freeze of an origin as people are shown it; nil if there is none.
+// shownFreeze returns the freeze of an origin in the form of the admin API; nil if there is none.
 func (g *groups) shownFreeze(origin int) *admin.Freezing {
 	f, frozen := g.freezeOf(origin)
 	if !frozen {
@@ -310,7 +309,7 @@ func (g *groups) shownFreeze(origin int) *admin.Freezing {
 	return shown
 }
 
-// thawInTime ends freezes when their time is over, until ctx ends.
+// thawInTime ends each freeze at its end time, until ctx ends.
 func (r operations) thawInTime(ctx context.Context) {
 	for {
 		next, origin := time.Time{}, -1
@@ -319,19 +318,19 @@ func (r operations) thawInTime(ctx context.Context) {
 				next, origin = f.until, i
 			}
 		}
-		var over <-chan time.Time
+		var due <-chan time.Time
 		if origin >= 0 {
-			over = time.After(time.Until(next))
+			due = time.After(time.Until(next))
 		}
 		select {
-		case <-over:
-			r.thawOver(ctx, origin, next)
+		case <-due:
+			r.thawDue(ctx, origin, next)
 		case <-r.groups.decisions.changed:
 			continue
 		case <-ctx.Done():
 			return
 		}
-		select { // the thaw is a change, and so is what an operator did instead
+		select { // the thaw, or the command of an operator that replaced it, is such a change
 		case <-r.groups.decisions.changed:
 		case <-ctx.Done():
 			return
@@ -339,8 +338,8 @@ func (r operations) thawInTime(ctx context.Context) {
 	}
 }
 
-// thawOver ends a freeze whose time is over, unless an operator has given it another end meanwhile.
-func (r operations) thawOver(ctx context.Context, origin int, until time.Time) {
+// thawDue ends a freeze at its end time, unless an operator has changed the end meanwhile.
+func (r operations) thawDue(ctx context.Context, origin int, until time.Time) {
 	done, err := r.groups.operate(ctx)
 	if err != nil {
 		return
@@ -352,7 +351,7 @@ func (r operations) thawOver(ctx context.Context, origin int, until time.Time) {
 	}
 }
 
-// warnFrozen logs the origins that are frozen when the relay stops, and will not be after a restart.
+// warnFrozen logs, when the relay stops, the frozen origins whose freeze does not survive a restart.
 func (r operations) warnFrozen() {
 	for i := range r.origins {
 		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {

@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A viewEdition is what a command shows the readers of one view.
+// A viewEdition is the edition that a command would show the readers of one view.
 type viewEdition struct {
 	origin  string
 	part    rollout.PartKey
@@ -32,7 +32,7 @@ func (r operations) diffOf(ctx context.Context, all []viewEdition, c admin.Rollo
 	return operator.RolloutDiff(edited, c)
 }
 
-// dryRun returns what editions change, as the answer of a command that changes nothing.
+// dryRun returns the diff of editions, in the form in which dry runs of commands have it.
 func (r operations) dryRun(ctx context.Context, all []viewEdition) (*admin.RolloutDiff, error) {
 	diff, err := r.diffOf(ctx, all, admin.RolloutChoice{Page: admin.Page{Limit: admin.MaxDryRunChanges}})
 	return &diff, err

@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// refused logs that a client was not let into its group.
+// refused logs that a client was rejected because of a limit of node groups.
 func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
 	limit, _ := guard.LimitOf(err)
 	switch {
@@ -29,13 +29,13 @@ func (g *groups) refused(err error, key string, n *corepb.Node, peer string) {
 	}
 }
 
-// founders bound how many node groups each peer founds, and how fast (B.35). A group counts for the peer that founded
-// it until it is gone: without clients it still has streams to the origins. What was restored from a snapshot counts
-// for nobody. They are guarded by groups.mu.
+// founders bound the number of node groups that each peer creates, and their rate (B.35). A group counts for the peer that
+// created it until it is removed: without clients it still has streams to the origins. Groups that were restored from a
+// snapshot count for no peer. They are guarded by groups.mu.
 type founders struct {
 	shares *quota.Pool
-	burst  int // groups that a peer may found at once
-	minute int // and, after these, in a minute
+	burst  int // groups that a peer may create at once
+	minute int // groups that a peer may create in a minute after that
 	pace   map[string]*rate.Limiter
 }
 
@@ -47,20 +47,20 @@ func newFounders(cfg *Config) founders {
 	}
 }
 
-// tooFast reports whether a peer may not found another group yet.
+// tooFast reports whether a peer has exceeded its rate of new groups.
 func (f *founders) tooFast(peer string) bool {
 	pace := f.pace[peer]
 	return pace != nil && pace.Tokens() < 1
 }
 
-// founded notes that a peer has founded a group.
+// founded counts a new group of a peer.
 func (f *founders) founded(peer string) {
 	if peer == "" {
 		return
 	}
 	pace := f.pace[peer]
 	if pace == nil {
-		for other, of := range f.pace { // whose groups were long ago
+		for other, of := range f.pace { // drop the limiters of peers without recent groups
 			if of.Tokens() >= float64(f.burst) {
 				delete(f.pace, other)
 			}
@@ -71,9 +71,9 @@ func (f *founders) founded(peer string) {
 	pace.Allow()
 }
 
-// found makes room for a group that a peer founds, and returns the peer's share with the group counted in it, or why
-// there is no room. Groups that nobody is in make room: a peer's own once it has its share, and else those of the peer
-// with most.
+// found reserves a place for a new group of a peer. It returns the peer's share, in which the group counts, or the limit that
+// is exceeded. It evicts groups without clients: those of the peer itself if the peer has its share, otherwise those of the
+// peer with most groups.
 func (g *groups) found(key, peer string) (*quota.Share, error) {
 	f := &g.founders
 	share, over := f.shares.Take(peer)
@@ -108,18 +108,18 @@ func (g *groups) found(key, peer string) (*quota.Share, error) {
 	return share, nil
 }
 
-// paced returns why a peer may not found another group yet.
+// paced returns the error for a peer that has exceeded its rate of new groups.
 func (f *founders) paced(key, peer string) error {
 	return guard.Exceeds(guard.LimitPeerGroups,
 		"node group %q is one too many for %s: clients of one peer may found %d at once and %d a minute, and TENDER_NODE_GROUP_BY decides what makes one",
 		key, peer, f.burst, f.minute)
 }
 
-// expendable returns which group to evict: of those that a peer founded, or of all if it is empty. It is the one that
-// has been without streams for longest of the peer with most groups; nil if there is none.
+// expendable returns the group to evict, of those that a peer created, or of all if peer is empty: of the peer with most
+// groups, the group that has been without streams for longest. It returns nil if no group may be evicted.
 func (g *groups) expendable(peer string) *group {
 	if g.anyFrozen() {
-		return nil // those who come back are to find what there was
+		return nil // returning clients need the frozen state
 	}
 	var without []*group
 	for _, gr := range g.byKey {
@@ -139,8 +139,8 @@ func (g *groups) expendable(peer string) *group {
 	return nil
 }
 
-// irreplaceable reports whether the origins would not tell a group that is made anew what it holds: one of them is
-// away, or has not confirmed what was restored, or removals are held back.
+// irreplaceable reports whether a new group could not receive the same resources from the origins: an origin is
+// unreachable, has not confirmed restored resources, or removals are held.
 func (gr *group) irreplaceable(now time.Time) bool {
 	if gr.view.Stale(now) || slices.ContainsFunc(gr.controls, (*upstream.Control).Holding) {
 		return true
@@ -150,7 +150,7 @@ func (gr *group) irreplaceable(now time.Time) bool {
 	})
 }
 
-// evict removes a group, but not its snapshots: whoever comes back to it finds what it held.
+// evict removes a group but keeps its snapshots for returning clients.
 func (g *groups) evict(gr *group) {
 	if gr.idle != nil {
 		gr.idle.Stop()

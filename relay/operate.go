@@ -81,7 +81,7 @@ func (g *groups) operate(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// Operations are what operators ask of a relay by its admin API. Its methods may be called from any goroutine.
+// operations are the commands and queries of operators, which the admin API calls. Its methods may be called from any goroutine.
 type operations struct{ *Relay }
 
 // findOrigin returns the index of an origin, or -1 for an empty name.
@@ -164,7 +164,7 @@ func (r operations) eachOrigin(ctx context.Context, of admin.FreezeScope, do fun
 	return answer, nil
 }
 
-// withheld returns, for each origin, of how many names its clients see another state.
+// withheld returns, for each origin, the number of names whose newest state its clients do not see.
 func (r operations) withheld() (all []admin.Freeze) {
 	for i := range r.origins {
 		f := admin.Freeze{Origin: r.cfg.OriginName(i)}
@@ -177,7 +177,7 @@ func (r operations) withheld() (all []admin.Freeze) {
 	return all
 }
 
-// showFreezes fills in which origins are frozen, and reports whether any is.
+// showFreezes fills in the freezes of origins, and reports whether there is one.
 func (r operations) showFreezes(all []admin.Freeze) (any bool) {
 	for i := range all {
 		all[i].Freeze = r.groups.shownFreeze(i)
@@ -221,7 +221,7 @@ func (r operations) thawOrigin(ctx context.Context, origin int, by, reason strin
 	}
 }
 
-// holds returns what is held back, and what was discarded.
+// holds returns the held and the discarded changes.
 func (r operations) holds(ctx context.Context) admin.Holds {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	for _, o := range r.groups.operated() {
@@ -241,7 +241,7 @@ func (r operations) discard(ctx context.Context, of admin.HoldScope) (admin.Hold
 	return r.decide(ctx, of, reconcile.Discard)
 }
 
-// decide carries out a decision about what is held back in a scope.
+// decide releases or discards the held changes in a scope.
 func (r operations) decide(ctx context.Context, of admin.HoldScope, do reconcile.Action) (admin.Holds, error) {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	if err := of.Check(); err != nil {
@@ -269,8 +269,7 @@ func (r operations) decide(ctx context.Context, of admin.HoldScope, do reconcile
 	return answer, nil
 }
 
-// choose returns what of the views, and of the directories, is in a scope, and its type URL;
-// empty for all types.
+// choose returns the views and directories in a scope, and its type URL, which is empty for all types.
 func (r operations) choose(of admin.Scope) (chosen []operated, typeURL string, err error) {
 	origin, err := r.findOrigin(of.Origin)
 	if err != nil {
@@ -285,7 +284,7 @@ func (r operations) choose(of admin.Scope) (chosen []operated, typeURL string, e
 	return chosen, of.Type, nil
 }
 
-// shownHolds returns holds as people are shown them.
+// shownHolds returns holds in the form of the admin API.
 func (r operations) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Hold) {
 	for _, h := range holds {
 		shown = append(shown, admin.Hold{
@@ -296,8 +295,7 @@ func (r operations) shownHolds(o operated, holds []reconcile.Hold) (shown []admi
 	return shown
 }
 
-// setLogLevel changes the least level that is logged. The log says so, whatever the two are: by the
-// one that has more logged.
+// setLogLevel changes the log level. It logs the change at the more verbose of the two levels, so that the log has it.
 func (r operations) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.LogLevelChange, error) {
 	var level slog.Level
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, to.Level) || level.UnmarshalText([]byte(to.Level)) != nil {
@@ -309,21 +307,21 @@ func (r operations) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.L
 	r.levelSet.Lock()
 	defer r.levelSet.Unlock()
 	before := r.level.Level()
-	say := func() {
+	logChange := func() {
 		r.log.LogAttrs(ctx, max(slog.LevelInfo, min(before, level)), "log level changed",
 			slog.String("before", strings.ToLower(before.String())), slog.String("now", to.Level))
 	}
 	if level > before {
-		say()
+		logChange()
 	}
 	if r.level.Set(level); level <= before {
-		say()
+		logChange()
 	}
 	return admin.LogLevelChange{Level: to.Level, Before: strings.ToLower(before.String())}, nil
 }
 
-// auditOrigins compares views with what their origins say on a second stream (B.43): those of
-// one origin one after the other. A directory has no second answer.
+// auditOrigins compares views with the responses of their origins on a second stream (B.43). It audits the views of one
+// origin one after the other. A directory cannot be audited.
 func (r operations) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits, error) {
 	answer := admin.Audits{Views: []admin.ViewAudit{}}
 	chosen, typeURL, err := r.choose(of)
@@ -358,7 +356,7 @@ func (r operations) auditOrigins(ctx context.Context, of admin.Scope) (admin.Aud
 	return answer, nil
 }
 
-// auditView audits one view, and reports whether there was anything to audit.
+// auditView audits one view. any is false if the view has no subscriptions to audit.
 func (r operations) auditView(ctx context.Context, v operated, typeURL string) (shown admin.ViewAudit, any bool) {
 	shown = admin.ViewAudit{Origin: r.cfg.OriginName(v.origin), Group: v.group}
 	found, err := v.control.Audit(ctx, typeURL)
@@ -373,7 +371,7 @@ func (r operations) auditView(ctx context.Context, v operated, typeURL string) (
 	return shown, len(shown.Types) > 0
 }
 
-// shownAudit returns what was found of a type as people are shown it.
+// shownAudit returns the result for a type in the form of the admin API.
 func shownAudit(t upstream.TypeAudit) admin.TypeAudit {
 	shown := admin.TypeAudit{TypeURL: t.TypeURL, Equal: t.Equal, Changing: t.Changing}
 	counts := map[upstream.DifferenceKind]*int{

@@ -35,7 +35,7 @@ func (gr *group) track(origin int, control *upstream.Control, of restoredLine, p
 	}
 }
 
-// GroupGenerations are the generations that node groups were served, and return to.
+// groupGenerations are the generations that node groups were served, and return to in a rollback.
 type groupGenerations struct{ *groups }
 
 func (g *groups) groupGenerations() groupGenerations { return groupGenerations{g} }
@@ -172,7 +172,7 @@ func (r operations) refuseRolledBack(origin string) error {
 	return nil
 }
 
-// Rollbacks are the operations that return clients to an earlier generation.
+// rollbacks are the operations that return clients to an earlier generation.
 type rollbacks struct{ operations }
 
 // listGenerations returns the generations that are kept.

@@ -14,7 +14,7 @@ import (
 // client may have rejected an update, applied a part of it, and still report the former versions. With rollouts, their
 // controllers do this instead.
 
-// A rollbackDistrust has views not trust what clients report of resources that a rollback has changed.
+// A rollbackDistrust makes views distrust the versions that clients report for resources that a rollback changed.
 type rollbackDistrust struct{ *groups }
 
 func (g *groups) rollbackDistrust() rollbackDistrust { return rollbackDistrust{g} }

@@ -25,71 +25,70 @@ import (
 )
 
 const (
-	// saveEvery is how often what has changed is written, if that takes little time.
+	// saveEvery is the interval of writing changed snapshots, unless writing takes long.
 	saveEvery = 5 * time.Second
 
-	// saveShare is which part of the time writing may take: one of so many. At most
-	// saveMost passes between two rounds.
+	// saveShare bounds the time of writing: it takes at most one part in saveShare, with at most saveMost between two
+	// rounds.
 	saveShare = 20
 	saveMost  = 5 * time.Minute
 
-	// saveFirst is after how long something is written that is served for the first time. Pauses
-	// then double until they are saveEvery: a view that begins goes on to grow.
+	// saveFirst is the delay until the first state of a view is written. Intervals then double up to saveEvery, since a new
+	// view continues to grow.
 	saveFirst = 250 * time.Millisecond
 
-	// renewShare: what does not change is written anew after that part of the age at which
-	// it would not be used any more.
+	// renewShare is the part of TENDER_MAX_SNAPSHOT_AGE after which an unchanged snapshot is written again: one in renewShare.
 	renewShare = 4
 )
 
-// A savedKey names what one snapshot is of.
+// A savedKey identifies a snapshot.
 type savedKey struct{ origin, group string }
 
-// snapshots keeps on disk what origins say (B.42). A nil one keeps nothing.
+// snapshots keeps the state of views on disk (B.42). A nil one keeps nothing.
 type snapshots struct {
 	cfg *Config
 	own *corepb.Node
 	dir *snapshot.Dir
 	log *slog.Logger
 
-	failures guard.LogLimiter // of snapshots that are not written
+	failures guard.LogLimiter // of failed writes
 
 	directories map[int]*cache.Snapshot // by origin; owned by restore
 
-	loaded map[savedKey]*cache.Snapshot // that no view has begun with; owned by restore
+	loaded map[savedKey]*cache.Snapshot // not restored to a view yet; owned by restore
 	sooner chan struct{}                // receives when the next round is due in saveFirst
 
-	rolledBack func(origin string) bool // whether clients are shown an earlier generation
+	rolledBack func(origin string) bool // reports whether clients are served an earlier generation
 
 	// Guarded by mu.
-	mu    sync.Mutex
-	saved map[savedKey]*saved
-	gone  map[savedKey]*departed
+	mu      sync.Mutex
+	saved   map[savedKey]*saved
+	removed map[savedKey]*removedView
 }
 
-// A departed is the state of a view that was removed. Its snapshot is to be removed too, or kept, with the last
-// content, if the view was evicted.
-type departed struct {
+// A removedView is a view that was removed. Its snapshot is removed too; if the view was evicted, its last content is kept.
+type removedView struct {
 	*saved
 	evicted bool
-	peer    string // that founded the group
+	peer    string // that created the group
 }
 
-// A saved is what is written of one origin's part of a view. But for its first three
-// fields, it belongs to whoever writes.
+// A saved is the part of a view that one snapshot has: the state of one origin.
 type saved struct {
+	// Immutable.
 	header cache.Header
 	w      *cache.Writer
 	line   *generations.Line // nil if no generations are kept
 
-	edition uint64 // of the head that was written last
-	from    string // target that it was from
-	at      time.Time
-	told    bool // that something is withheld
-	written bool // there is a file
+	// Owned by the goroutine that writes. They describe the last write.
+	revision       uint64 // of the generation
+	target         string // that the origin was connected to
+	at             time.Time
+	omissionLogged bool // omitted content was logged
+	written        bool // there is a file
 }
 
-// openSnapshots takes the directory of the configuration, if it names one.
+// openSnapshots opens the directory for snapshots. It returns nil if there is none in the configuration.
 func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots, error) {
 	if cfg.SnapshotDir == "" {
 		return nil, nil
@@ -98,10 +97,10 @@ func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots,
 	if err != nil {
 		return nil, cfg.RefuseSnapshotDir(err)
 	}
-	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, failures: guard.NewLogLimiter(rate.Every(notWrittenEvery), 3), sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), gone: make(map[savedKey]*departed)}, nil
+	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, failures: guard.NewLogLimiter(rate.Every(notWrittenEvery), 3), sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), removed: make(map[savedKey]*removedView)}, nil
 }
 
-// SnapshotStats returns what became of snapshots; zero if none are kept. It is not stable.
+// SnapshotStats returns the counters of snapshots; zero if none are kept. It is not stable.
 func (r *Relay) SnapshotStats() snapshot.Stats {
 	if r.snapshots == nil {
 		return snapshot.Stats{}
@@ -126,7 +125,7 @@ func (g *groups) restore() {
 		g.abandon(g.add(key, nodes[key], founder))
 	}
 	g.saved.forgetLoaded()
-	g.decisions.restored()
+	g.decisions.dropUnrestored()
 }
 
 // load reads the snapshots of an earlier process, and returns the keys of their groups, last written first, and the
@@ -154,14 +153,14 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 	return groups, nodes
 }
 
-// directoryGroup is what takes the place of a node group in a snapshot of a directory. No group has it as its key.
+// directoryGroup replaces the node group in a snapshot of a directory. No group has this key.
 const directoryGroup = "directory"
 
-// commonGroup precedes the key of a node group in a snapshot of the names that the group shares with others. No group has a key
-// that begins with it.
+// commonGroup precedes the key of a node group in a snapshot of the names that the group shares with others. No key of a
+// group begins with it.
 const commonGroup = "xdstp of "
 
-// loadDirectory takes a snapshot of a directory, if there is such an origin.
+// loadDirectory accepts a snapshot of a directory, if there is such an origin.
 func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
 	origin := slices.Index(s.cfg.OriginNames(), snap.Origin)
 	if origin < 0 || !slices.Equal(s.directoryHeader(origin).Targets, snap.Targets) {
@@ -171,7 +170,7 @@ func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
 	s.directories[origin] = snap
 }
 
-// directoryHeader returns what says of a snapshot of a directory what it is of.
+// directoryHeader returns the header of the snapshot of a directory.
 func (s *snapshots) directoryHeader(origin int) cache.Header {
 	return s.header(origin, directoryGroup, nil)
 }
@@ -188,7 +187,7 @@ func (s *snapshots) forgetLoaded() {
 	s.loaded = nil
 }
 
-// mostEvicted returns how many snapshots of evicted views stay: as many as there may be of groups.
+// mostEvicted returns the number of snapshots of evicted views that are kept: one for each possible group and origin.
 func (s *snapshots) mostEvicted() int {
 	most := s.cfg.MaxGroups * len(s.cfg.OriginNames())
 	if len(s.cfg.Rollout) > 0 {
@@ -233,8 +232,8 @@ func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
 	return node, nil
 }
 
-// sameNode reports whether an origin has no reason to answer two Nodes differently. The
-// version of the relay is none, or there would be a cold start after each upgrade.
+// sameNode reports whether an origin should serve two Nodes the same resources. The version of the relay does not count, or
+// each upgrade would cause a cold start.
 func (s *snapshots) sameNode(a, b *corepb.Node) bool {
 	if !slices.Contains(s.cfg.NodeGroupBy, "user_agent_version") {
 		a, b = proto.CloneOf(a), proto.CloneOf(b)
@@ -243,16 +242,16 @@ func (s *snapshots) sameNode(a, b *corepb.Node) bool {
 	return proto.Equal(a, b)
 }
 
-// header returns what says of a snapshot what it is of.
+// header returns the header of the snapshot of a group.
 func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.Header {
-	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(node) // it is sent, too
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(node) // cannot fail: the relay sends it to origins
 	of := config.AllOrigins(s.cfg)[origin]
 	return cache.Header{Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions}
 }
 
-// takes reports whether snapshots are taken of what a header describes. With rollouts, they hold what the clients of a node group
-// are served: also of a directory, whose files may have something else, and of names that groups share, of which the shared view
-// has what the origin has. Without, files and shared views say it all, but for an earlier generation of a directory.
+// takes reports whether snapshots with a header are taken. With rollouts, a snapshot has the served state of a node group,
+// which may differ from the files of a directory and from the shared view. Without rollouts, files and shared views have the
+// same state, except during a rollback of a directory.
 func (s *snapshots) takes(h *cache.Header) bool {
 	switch {
 	case len(s.cfg.Rollout) > 0:
@@ -264,7 +263,7 @@ func (s *snapshots) takes(h *cache.Header) bool {
 	}
 }
 
-// restore puts into the view of w what was on disk of it, and returns that; nil if there was nothing.
+// restore restores the view of w from its snapshot, which it returns; nil if there is none.
 func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cache.Writer) *cache.Snapshot {
 	if s == nil {
 		return nil
@@ -289,7 +288,7 @@ func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cach
 	return snap
 }
 
-// keep has what w writes kept on disk while snapshots are taken of it, with the generations of a line, which may be nil.
+// keep starts to keep snapshots of the state that w writes, with the generations of a line, which may be nil.
 func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.Writer, line *generations.Line, restored bool) {
 	if s == nil {
 		return
@@ -298,16 +297,16 @@ func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.W
 	key := savedKey{h.Origin, group}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.gone, key)
+	delete(s.removed, key)
 	s.saved[key] = &saved{header: h, w: w, line: line, written: restored}
 }
 
 // recall returns the snapshot of a view that was evicted; nil if there is none.
 func (s *snapshots) recall(key savedKey, h *cache.Header) *cache.Snapshot {
 	s.mu.Lock()
-	was := s.gone[key]
+	was := s.removed[key]
 	s.mu.Unlock()
-	if was != nil && was.evicted { // and may not be on the disk yet
+	if was != nil && was.evicted { // its snapshot may not be on disk yet
 		snap, _ := s.take(was.saved, time.Now())
 		return snap
 	}
@@ -334,25 +333,24 @@ func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 		key := savedKey{s.cfg.OriginName(origin), of}
 		if was := s.saved[key]; was != nil {
 			delete(s.saved, key)
-			s.gone[key] = &departed{was, evicted, peer}
+			s.removed[key] = &removedView{was, evicted, peer}
 		}
 	}
 }
 
-// soon has what has changed be written soon. It does not wait.
+// soon schedules a write of changed snapshots within saveFirst. It does not wait.
 func (s *snapshots) soon() {
 	if s == nil {
 		return
 	}
 	select {
 	case s.sooner <- struct{}{}:
-	default: // it will be
+	default: // it is scheduled already
 	}
 }
 
-// run writes what has changed now and then, and once more when ctx ends, and calls decide whenever it
-// does.
-func (s *snapshots) run(ctx context.Context, decide func(context.Context)) {
+// run writes changed snapshots at intervals until ctx ends, and once more then. It calls saveDecisions after each write.
+func (s *snapshots) run(ctx context.Context, saveDecisions func(context.Context)) {
 	if s == nil {
 		return
 	}
@@ -363,7 +361,7 @@ func (s *snapshots) run(ctx context.Context, decide func(context.Context)) {
 		case <-time.After(time.Until(next)):
 			start := time.Now()
 			s.write()
-			decide(ctx)
+			saveDecisions(ctx)
 			least = min(saveShare*time.Since(start), saveMost)
 			pause = max(min(2*pause, saveEvery), least)
 			next = time.Now().Add(spread(pause))
@@ -375,7 +373,7 @@ func (s *snapshots) run(ctx context.Context, decide func(context.Context)) {
 		}
 	}
 	s.write()
-	decide(context.WithoutCancel(ctx))
+	saveDecisions(context.WithoutCancel(ctx))
 }
 
 // spread returns a duration between 80% and 120% of d.
@@ -383,7 +381,7 @@ func spread(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// close writes what has changed and lets the directory go. No view may be kept any more.
+// close writes changed snapshots and closes the directory. All views must have ended.
 func (s *snapshots) close() error {
 	if s == nil {
 		return nil
@@ -392,18 +390,17 @@ func (s *snapshots) close() error {
 	return s.dir.Close()
 }
 
-// write writes what has changed since it was last written. One goroutine may call it at a
-// time.
+// write writes the snapshots that have changed since the last write. Only one goroutine may call it at a time.
 func (s *snapshots) write() {
 	s.mu.Lock()
-	saving, gone := maps.Clone(s.saved), maps.Clone(s.gone)
+	saving, removed := maps.Clone(s.saved), maps.Clone(s.removed)
 	s.mu.Unlock()
 	now := time.Now()
-	for key, was := range gone {
-		s.failed(&was.header, s.depart(was, now))
+	for key, was := range removed {
+		s.failed(&was.header, s.saveRemoved(was, now))
 		s.mu.Lock()
-		if s.gone[key] == was {
-			delete(s.gone, key)
+		if s.removed[key] == was {
+			delete(s.removed, key)
 		}
 		s.mu.Unlock()
 	}
@@ -413,8 +410,8 @@ func (s *snapshots) write() {
 	}
 }
 
-// depart removes the snapshot of a view that is no more, or puts it with those of evicted ones.
-func (s *snapshots) depart(was *departed, now time.Time) error {
+// saveRemoved removes the snapshot of a removed view, or moves it to the snapshots of evicted views.
+func (s *snapshots) saveRemoved(was *removedView, now time.Time) error {
 	if !was.evicted {
 		return s.dir.Remove(&was.header)
 	}
@@ -424,20 +421,20 @@ func (s *snapshots) depart(was *departed, now time.Time) error {
 	return s.dir.Evict(&was.header, was.peer, s.mostEvicted())
 }
 
-// save writes one snapshot, if there is something new to write.
+// save writes one snapshot, if its state has changed or it is old.
 func (s *snapshots) save(u *saved, now time.Time) error {
 	if !s.takes(&u.header) {
-		return s.forget(u)
+		return s.discard(u)
 	}
-	edition, from := u.w.SnapshotRevision()
-	if edition == u.edition && from == u.from && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
+	revision, target := u.w.SnapshotRevision()
+	if revision == u.revision && target == u.target && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
 		return nil
 	}
-	snap, withheld := s.take(u, now)
-	if len(withheld) > 0 && !u.told {
-		u.told = true
+	snap, omitted := s.take(u, now)
+	if len(omitted) > 0 && !u.omissionLogged {
+		u.omissionLogged = true
 		s.log.Warn("snapshot omits resources with sensitive fields; clients wait for them after a restart; TENDER_SNAPSHOT_SENSITIVE=on stores them",
-			slog.String("group", u.header.Group), slog.Any("resources", withheld))
+			slog.String("group", u.header.Group), slog.Any("resources", omitted))
 	}
 	write := s.dir.Write
 	if len(snap.Types) == 0 {
@@ -446,14 +443,14 @@ func (s *snapshots) save(u *saved, now time.Time) error {
 	if err := write(snap); err != nil {
 		return err
 	}
-	u.edition, u.from, u.at, u.written = edition, from, now, true
+	u.revision, u.target, u.at, u.written = revision, target, now, true
 	return nil
 }
 
 // take takes a snapshot, with the generations that may be stored.
-func (s *snapshots) take(u *saved, now time.Time) (snap *cache.Snapshot, withheld cache.OmittedContent) {
+func (s *snapshots) take(u *saved, now time.Time) (snap *cache.Snapshot, omitted cache.OmittedContent) {
 	take := func() *cache.Snapshot {
-		snap, withheld = u.w.Snapshot(s.cfg.SnapshotSensitive)
+		snap, omitted = u.w.Snapshot(s.cfg.SnapshotSensitive)
 		return snap
 	}
 	if u.line == nil {
@@ -462,11 +459,11 @@ func (s *snapshots) take(u *saved, now time.Time) (snap *cache.Snapshot, withhel
 		u.line.Snapshot(s.cfg.SnapshotSensitive, take)
 	}
 	snap.Header, snap.Created = u.header, now
-	return snap, withheld
+	return snap, omitted
 }
 
-// forget removes a snapshot of which none is taken any more.
-func (s *snapshots) forget(u *saved) error {
+// discard removes the snapshot of a state that is no longer kept.
+func (s *snapshots) discard(u *saved) error {
 	if !u.written {
 		return nil
 	}
@@ -477,6 +474,7 @@ func (s *snapshots) forget(u *saved) error {
 	return nil
 }
 
+// failed logs a failed write.
 func (s *snapshots) failed(h *cache.Header, err error) {
 	if err != nil && s.failures.Allow() {
 		s.log.Error("snapshot not written; the previous one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group),
