@@ -113,7 +113,7 @@ func TestB35_ABodyOfNames(t *testing.T) {
 
 // B.35: of a load report, no more is built than it may have.
 func TestB35_ALoadReportOfNothing(t *testing.T) {
-	v := serve(t, "TENDER_LRS=aggregate")
+	v := serve(t, "TENDER_LRS=aggregate", "TENDER_FIRST_REQUEST_TIMEOUT=10m") // a slow machine takes long to send the report
 	stats := &endpointpb.ClusterStats{ClusterName: "a"}
 	for range 200_000 {
 		stats.UpstreamLocalityStats = append(stats.UpstreamLocalityStats, nil)
