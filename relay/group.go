@@ -183,10 +183,15 @@ func (g *groups) start(ctx context.Context) (restored bool) {
 	return restored
 }
 
-// wait rejects new views, and returns when all views have ended.
+// wait rejects new views, and returns when all views have ended. No timer keeps a view in memory after that.
 func (g *groups) wait() {
 	g.mu.Lock()
 	g.closed = true
+	for _, gr := range g.byKey {
+		if gr.idle != nil {
+			gr.idle.Stop()
+		}
+	}
 	g.mu.Unlock()
 	g.views.Wait()
 }
@@ -388,6 +393,9 @@ func (g *groups) leave(gr *group) {
 // abandon schedules the removal of a group without streams, after its subscriptions have expired.
 func (g *groups) abandon(gr *group) {
 	gr.left = time.Now()
+	if g.closed {
+		return
+	}
 	var idle *time.Timer // identifies this period without streams
 	idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
 		g.mu.Lock()

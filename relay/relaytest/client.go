@@ -106,7 +106,7 @@ func NewClient(tb TB, conn *grpc.ClientConn, opts ClientOptions) *Client {
 		aliases:       make(map[string]map[string][]string),
 	}
 	c.open(conn)
-	tb.Cleanup(c.Close)
+	wait.Cleanup(tb, c.Close)
 	return c
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // How a ControlPlane keeps its resources.
@@ -82,7 +83,7 @@ func NewControlPlane(tb TB, kind string, memory *memnet.Network, msgs ...proto.M
 	}
 	o.Edit(msgs, nil)
 	o.Restart()
-	tb.Cleanup(o.Stop)
+	wait.Cleanup(tb, o.Stop)
 	return o
 }
 

@@ -98,7 +98,7 @@ func NewLightClient(tb TB, conn *grpc.ClientConn, opts LightOptions) *LightClien
 	if err := c.Reconnect(tb.Context(), conn); err != nil {
 		tb.Fatalf("%v: open stream: %v", c, err)
 	}
-	tb.Cleanup(c.Close)
+	wait.Cleanup(tb, c.Close)
 	return c
 }
 

@@ -140,7 +140,7 @@ func NewOrigin(tb TB, opts OriginOptions) *Origin {
 	if err := o.start(); err != nil {
 		tb.Fatalf("start origin: %v", err)
 	}
-	tb.Cleanup(o.Stop)
+	wait.Cleanup(tb, o.Stop)
 	return o
 }
 
@@ -186,7 +186,7 @@ func (o *Origin) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	if err != nil {
 		o.tb.Fatalf("dial origin: %v", err)
 	}
-	o.tb.Cleanup(func() { _ = conn.Close() }) // fails only if closed before
+	wait.Cleanup(o.tb, func() { _ = conn.Close() }) // fails only if closed before
 	return conn
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // relayBuffer is how many bytes a connection to a relay in memory holds each way.
@@ -99,7 +100,7 @@ func StartRelay(tb TB, opts RelayOptions) *Relay {
 	var ctx context.Context
 	ctx, r.Cancel = context.WithCancel(context.Background())
 	go func() { r.ended <- r.Run(ctx) }() // awaited by Drain
-	tb.Cleanup(r.Stop)
+	wait.Cleanup(tb, r.Stop)
 	return r
 }
 
@@ -211,7 +212,7 @@ func (r *Relay) Conn(opts ...grpc.DialOption) *grpc.ClientConn {
 	if err != nil {
 		r.tb.Fatalf("connect to the relay: %v", err)
 	}
-	r.tb.Cleanup(func() { _ = conn.Close() }) // fails only if it was closed before
+	wait.Cleanup(r.tb, func() { _ = conn.Close() }) // fails only if it was closed before
 	return conn
 }
 
@@ -233,7 +234,7 @@ func NewBackend(tb TB) string {
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }() // awaited below
-	tb.Cleanup(func() {
+	wait.Cleanup(tb, func() {
 		s.Stop()
 		if err := <-served; err != nil {
 			tb.Errorf("backend ended: %v", err)

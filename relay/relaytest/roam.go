@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // A Roaming client is a light client that reconnects like an Envoy: when its stream ends, it opens another at its next
@@ -42,7 +44,7 @@ func Roam(tb TB, opts LightOptions, first int, dial []func() (*grpc.ClientConn, 
 		r.subscribed[s.TypeURL] = s.Names
 	}
 	go r.roam(ctx, first) // Stop waits for it
-	tb.Cleanup(r.Stop)
+	wait.Cleanup(tb, r.Stop)
 	return r
 }
 

@@ -95,7 +95,7 @@ func New(tb wait.TB, target string) *Proxy {
 	p.mon.Lock()
 	p.serve(listener)
 	p.mon.Unlock()
-	tb.Cleanup(p.close)
+	wait.Cleanup(tb, p.close)
 	return p
 }
 

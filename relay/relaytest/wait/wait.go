@@ -24,6 +24,17 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
+// Cleanup calls f when the test ends. Unlike tb.Cleanup, it does not keep f and what f refers to after that: package testing
+// keeps the functions of each parallel test until all tests of the package have ended.
+func Cleanup(tb TB, f func()) {
+	tb.Helper()
+	tb.Cleanup(func() {
+		call := f
+		f = nil
+		call()
+	})
+}
+
 // Patience bounds every blocking call of scripted peers, in addition to its context. It only ends tests that hang.
 const Patience = 30 * time.Second
 
