@@ -30,8 +30,8 @@ func (c *changes) response(now time.Time) (Response, error) {
 	if all && c.shareable() {
 		return c.sharedMembers(), nil
 	}
-	c.writer = newWriter(c.shown)
-	c.followSum()
+	c.writer = newWriter(c.visible)
+	sums{c.visible}.update()
 	if all {
 		c.answerUnsubscribed()
 		c.addMembers()
@@ -40,7 +40,7 @@ func (c *changes) response(now time.Time) (Response, error) {
 		c.addNames()
 	}
 	if !c.out.Cut {
-		c.addRenewals()
+		c.addRenewedTTLs()
 	}
 	if !c.out.Cut {
 		c.addErrors(now)
@@ -60,7 +60,7 @@ func (c *changes) shareable() bool {
 
 // sharesContent reports whether the client is sent the resources of the wildcard set as every other: without TTLs, and
 // without asking the origin for content again.
-func (v shown) sharesContent() bool {
+func (v visible) sharesContent() bool {
 	return (!v.sendsTTLs || v.t.Wildcard.TTLs() == 0) && !v.ttlsDue() && v.t.Wildcard.ContentDropped() == 0
 }
 
@@ -73,7 +73,7 @@ func (c *changes) addMembers() {
 		c.startWildcard(limit)
 	}
 	c.addResent()
-	c.about = c.t.Wildcard.ChangedSince(c.sentUpTo)
+	c.sizeHint = c.t.Wildcard.ChangedSince(c.sentUpTo)
 	for e := range c.t.Wildcard.Since(c.sentUpTo) {
 		if e.Seq > limit {
 			break
@@ -86,7 +86,7 @@ func (c *changes) addMembers() {
 	}
 	c.sentUpTo = max(c.sentUpTo, limit)
 	c.passRemovals(c.t, limit, c.LateRemovals)
-	if initial && c.out.Body == nil && c.initialCount == 0 && len(c.resend) == 0 && !c.withholds() {
+	if initial && c.out.Body == nil && c.initialCount == 0 && len(c.resend) == 0 && !c.withholdsAny() {
 		c.body() // an empty set is an answer too (R097)
 		c.removeEmptyGlob()
 	}
@@ -105,7 +105,7 @@ func (c *changes) addResent() {
 			still = append(still, n.String())
 		case e.Resource.ContentDropped():
 			still = append(still, n.String())
-			c.askAgainForAll()
+			c.refetchWildcard()
 		default:
 			c.add(e)
 		}
@@ -127,7 +127,7 @@ func (c *changes) addMember(e *cache.Entry) {
 	case c.holdsVersion(c.g.WildcardSource(c.Key), e):
 	case e.Resource.ContentDropped():
 		c.resend = append(c.resend, e.Name.String())
-		c.askAgainForAll()
+		c.refetchWildcard()
 	default:
 		c.add(e)
 	}
@@ -160,7 +160,7 @@ func (c *changes) sharedMembers() Response {
 	}
 	got := cache.Shared(t, cache.SharedChanges, k, func() any {
 		moved := *s // positions move in a copy
-		made := changes{writer: newWriter(shown{&moved, g, t}), limit: limit}
+		made := changes{writer: newWriter(visible{&moved, g, t}), limit: limit}
 		made.addMembers()
 		if made.out.Body != nil {
 			made.out.Body.Join()
@@ -196,7 +196,7 @@ func (c *changes) addPending() bool {
 	slices.SortFunc(c.pendingNames, (*cache.Name).Compare)
 	pending := slices.Compact(c.pendingNames)
 	c.pendingNames = nil
-	c.about = len(pending)
+	c.sizeHint = len(pending)
 	for i, n := range pending {
 		if e, _ := c.t.Lookup(n); c.full(e) {
 			c.pendingNames = append(c.pendingNames, pending[i:]...)
@@ -257,7 +257,7 @@ func (c *changes) addAt(at int) {
 // answer adds what the client does not have of one name. It reports whether the name needs another look: because the
 // origin has not answered, or because a removal comes later.
 func (c *changes) answer(n *subscribed) (pending bool) {
-	e, seq := c.see(*n)
+	e, seq := c.entryOf(*n)
 	switch {
 	case e == nil, seq <= n.sent: // the log tells when it changes
 		return false
@@ -275,11 +275,11 @@ func (c *changes) answer(n *subscribed) (pending bool) {
 func (c *changes) answerPresent(n *subscribed, e *cache.Entry, seq cache.Seq) (pending bool) {
 	holds := n.sent == 0 && c.holdsVersion(c.g.From(n.name), e) && !c.alwaysSent
 	if !holds && e.Resource.ContentDropped() {
-		c.askAgain(e)
+		c.refetch(e)
 		return true
 	}
 	if n.sent == 0 && !holds {
-		c.out.asked = c.out.asked.with(seq)
+		c.out.newlyRequested = c.out.newlyRequested.with(seq)
 	}
 	if n.sent = seq; !holds {
 		if old, gone := c.variants.replace(n.name, e.Resource.Constraints); gone {
@@ -292,7 +292,7 @@ func (c *changes) answerPresent(n *subscribed, e *cache.Entry, seq cache.Seq) (p
 
 func (c *changes) answerAbsent(n *subscribed, e *cache.Entry, seq cache.Seq) (pending bool) {
 	late := c.LateRemovals && c.Delta && n.sent != 0
-	if late || c.mayReappear(e, *n) || c.mayBeNewer(*n) || !c.absent(e) {
+	if late || c.mayReappear(e, *n) || c.mayPostdateFreeze(*n) || !c.confirmedAbsent(e) {
 		return true
 	}
 	c.removeEntry(e, n.sent != 0)
@@ -310,7 +310,7 @@ func (c *changes) holdsVersion(from *cache.Source, e *cache.Entry) bool {
 		return false
 	}
 	delete(c.initialVersions, e.Resource.Name)
-	return e.HasVersion(version) && c.trusts(from, e)
+	return e.HasVersion(version) && trust{c.visible}.trustsVersion(from, e)
 }
 
 // answerUnsubscribed answers names that a client with a wildcard unsubscribed: the client cannot know whether it keeps

@@ -44,15 +44,15 @@ type Conversation struct {
 	fanouts fanouts
 
 	// The newest response.
-	nonce       string
-	version     string
-	bytes       int    // of its body
-	endOffset   uint64 // bytes on the stream up to its end
-	sentAt      time.Time
-	ackDeadline time.Time // when the wait for the answer ends (B.12)
-	pending     bool      // it is not answered
-	upTo        cache.Seq // up to where it has the changes
-	asked       span      // it has changes there too, of names that the client was not sent before
+	nonce          string
+	version        string
+	bytes          int    // of its body
+	endOffset      uint64 // bytes on the stream up to its end
+	sentAt         time.Time
+	ackDeadline    time.Time // when the wait for the answer ends (B.12)
+	pending        bool      // it is not answered
+	upTo           cache.Seq // up to where it has the changes
+	newlyRequested span      // it has changes there too, of names that the client was not sent before
 
 	sentAny    bool // some response was sent
 	nackedAny  bool // some response was refused
@@ -112,9 +112,9 @@ func (c *Conversation) sending(changed, asked span, before cache.Seq, received, 
 		c.supersede(before)
 	}
 	if c.behindSince == 0 {
-		c.sentAfter, c.asked, c.behindSince = changed.after, span{}, MomentOf(received)
+		c.sentAfter, c.newlyRequested, c.behindSince = changed.after, span{}, MomentOf(received)
 	}
-	c.upTo, c.asked = changed.upTo, c.asked.join(asked)
+	c.upTo, c.newlyRequested = changed.upTo, c.newlyRequested.join(asked)
 	if c.causedAt == 0 && c.sentAny { // the client waited for something else than the first one's cause
 		c.causedAt = caused
 	}
@@ -142,7 +142,7 @@ func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whol
 		version = c.version
 	}
 	c.refusal = newRefusal(r, c.refusal, whole, span{c.sentAfter, upTo}, version, now)
-	c.refusal.asked = c.asked
+	c.refusal.newlyRequested = c.newlyRequested
 }
 
 // lackingSince returns when the oldest change was made that the client was sent and has not accepted; 0 if there is
@@ -169,8 +169,8 @@ func (c *Conversation) unanswered(after, upTo cache.Seq) bool {
 		return false
 	}
 	of := span{after, upTo}
-	return of.overlaps(span{c.sentAfter, c.upTo}) || of.overlaps(c.asked) ||
-		c.earlier != nil && slices.ContainsFunc(c.earlier.list, func(u sentResponse) bool { return of.overlaps(u.span) || of.overlaps(u.asked) })
+	return of.overlaps(span{c.sentAfter, c.upTo}) || of.overlaps(c.newlyRequested) ||
+		c.earlier != nil && slices.ContainsFunc(c.earlier.list, func(u sentResponse) bool { return of.overlaps(u.span) || of.overlaps(u.newlyRequested) })
 }
 
 // exchange returns the newest response, with its outcome; answer is nil if the stream ended before.
@@ -211,13 +211,13 @@ func (c *Conversation) String() string {
 // A sentResponse was sent before the newest and is not accepted: the client takes longer to answer than the relay
 // waits (B.12).
 type sentResponse struct {
-	nonce       string
-	version     string
-	span               // of the changes in it
-	asked       span   // likewise, see Conversation
-	behindSince Moment // since when the client lacks something of it
-	causedAt    Moment // when the oldest change in it was received; 0: no change caused it
-	endOffset   uint64 // bytes on the stream up to its end
+	nonce          string
+	version        string
+	span                  // of the changes in it
+	newlyRequested span   // likewise, see Conversation
+	behindSince    Moment // since when the client lacks something of it
+	causedAt       Moment // when the oldest change in it was received; 0: no change caused it
+	endOffset      uint64 // bytes on the stream up to its end
 }
 
 // earlierResponses are those before the newest that the client has not accepted, the oldest first. A nil one is empty.
@@ -233,10 +233,10 @@ func (c *Conversation) supersede(upTo cache.Seq) {
 	if c.earlier == nil {
 		c.earlier = new(earlierResponses)
 	}
-	u := sentResponse{c.nonce, c.version, span{c.sentAfter, upTo}, c.asked, c.behindSince, c.causedAt, c.endOffset}
+	u := sentResponse{c.nonce, c.version, span{c.sentAfter, upTo}, c.newlyRequested, c.behindSince, c.causedAt, c.endOffset}
 	list := c.earlier.list
 	if n := len(list); n == maxEarlierResponses { // the last two become one
-		u.after, u.asked, u.behindSince = list[n-1].after, u.asked.join(list[n-1].asked), list[n-1].behindSince
+		u.after, u.newlyRequested, u.behindSince = list[n-1].after, u.newlyRequested.join(list[n-1].newlyRequested), list[n-1].behindSince
 		list = list[:n-1]
 	}
 	c.earlier.list = append(list, u)
@@ -264,10 +264,10 @@ func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now tim
 	u, oldest := &c.earlier.list[i], *c.earlier.oldest()
 	u.after, u.behindSince = oldest.after, oldest.behindSince
 	for _, before := range c.earlier.list[:i] {
-		u.asked = u.asked.join(before.asked)
+		u.newlyRequested = u.newlyRequested.join(before.newlyRequested)
 	}
 	c.refusal = newRefusal(r, c.refusal, whole, u.span, u.version, now)
-	c.refusal.asked = u.asked
+	c.refusal.newlyRequested = u.newlyRequested
 	c.earlier.list = slices.Delete(c.earlier.list, 0, i)
 }
 
@@ -289,7 +289,7 @@ func (c *Conversation) acceptEarlier(i int, now time.Time) (upTo cache.Seq) {
 func (c *Conversation) mergeEarlier() {
 	if u := c.earlier.oldest(); u != nil {
 		for _, before := range c.earlier.list {
-			c.asked = c.asked.join(before.asked)
+			c.newlyRequested = c.newlyRequested.join(before.newlyRequested)
 		}
 		c.sentAfter, c.behindSince, c.earlier = u.after, u.behindSince, nil
 	}
@@ -305,15 +305,15 @@ type Refusal struct {
 	// TraceID and SpanID are those of the span that shows it; empty if nothing is traced.
 	TraceID, SpanID string
 
-	span               // of the changes in the response
-	asked   span       // of changes in it, too: see Conversation
-	earlier []*Refusal // of the newest of a type: those before it, newest first
+	span                      // of the changes in the response
+	newlyRequested span       // of changes in it, too: see Conversation
+	earlier        []*Refusal // of the newest of a type: those before it, newest first
 }
 
 // Of reports whether the response had any change made after one position and up to another.
 func (r *Refusal) Of(after, upTo cache.Seq) bool {
 	of := span{after, upTo}
-	return of.overlaps(r.span) || of.overlaps(r.asked)
+	return of.overlaps(r.span) || of.overlaps(r.newlyRequested)
 }
 
 // Bounds on what is kept of refusals: bytes of the client's words, and how many refusals of a type that the client

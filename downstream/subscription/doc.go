@@ -29,8 +29,12 @@
 //	subscription.go   all of that, composed, and globs
 //	returning.go      what a returning client reports
 //	request.go        requests
-//	shown.go          what the client is to see
-//	response.go       a response being built, and TTLs in it
+//	visible.go        what the client may see at one generation
+//	setbuilder.go     a complete set being collected
+//	sums.go           fingerprints of what the client sees
+//	trust.go          whether a version that the client reported proves anything
+//	response.go       a response being built
+//	ttl.go            TTLs in it
 //	errors.go         errors in it
 //	changes.go        encoder: what changed
 //	removals.go       encoder: removals

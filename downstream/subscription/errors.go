@@ -10,10 +10,10 @@ import (
 )
 
 // faults are the errors of a subscription at one generation.
-type faults struct{ shown }
+type visibleErrors struct{ visible }
 
 // errorOf returns the error of a resource as the client sees it, nil if there is none.
-func (v faults) errorOf(n *cache.Name) *cache.Entry {
+func (v visibleErrors) errorOf(n *cache.Name) *cache.Entry {
 	if _, named := v.find(n); named {
 		return v.t.Errors(cache.ByName).Get(n)
 	}
@@ -23,13 +23,13 @@ func (v faults) errorOf(n *cache.Name) *cache.Entry {
 	return v.t.Errors(cache.Wildcard).Get(n)
 }
 
-func (v faults) collect() { v.errors.collect(v.t, v.errorOf) }
+func (v visibleErrors) collect() { v.errors.collect(v.t, v.errorOf) }
 
 // checkReachable finds names that cannot be asked for since the origin is not connected. A client that understands
 // resource_errors goes on with what it has, and is told why (B.7).
-func (v faults) checkReachable(now time.Time) {
+func (v visibleErrors) checkReachable(now time.Time) {
 	f := &v.errors
-	if !v.tellsUnreachable() || f.originsChecked == v.g.OriginChanges() {
+	if !v.sendsUnreachable() || f.originsChecked == v.g.OriginChanges() {
 		return
 	}
 	f.recheckAt = time.Time{}
@@ -51,10 +51,10 @@ func (v faults) checkReachable(now time.Time) {
 
 // tellsUnreachable reports whether the client is sent the relay's own errors of names (B.39), which complete sets do not
 // hold (B.7).
-func (v faults) tellsUnreachable() bool { return v.Errors && !v.errors.muted && !v.sendsSets() }
+func (v visibleErrors) sendsUnreachable() bool { return v.Errors && !v.errors.muted && !v.sendsSets() }
 
 // answerKnown reports whether the client was sent an answer for a name, or can be.
-func (v faults) answerKnown(n subscribed) bool {
+func (v visibleErrors) answerKnown(n subscribed) bool {
 	if v.t.Errors(cache.ByName).Get(n.name) != nil {
 		return true
 	}
@@ -65,7 +65,7 @@ func (v faults) answerKnown(n subscribed) bool {
 // inOrder reports whether the client can be sent an error now. An error of a resource in the wildcard set follows the
 // set. An error that says that a resource is gone follows its removal, which has its own time (B.7, B.11): for the
 // client, the one is as good as the other.
-func (v faults) inOrder(e *cache.Entry) bool {
+func (v visibleErrors) sendable(e *cache.Entry) bool {
 	at, named := v.find(e.Name)
 	switch {
 	case !named && e.Name.String() == cmp.Or(v.glob, wire.Wildcard):
@@ -83,12 +83,12 @@ func (v faults) inOrder(e *cache.Entry) bool {
 		sent = v.removedUpTo // the removal itself is not sent
 	}
 	seen, seq := v.t.Lookup(e.Name)
-	return v.absent(seen) && seq <= sent
+	return v.confirmedAbsent(seen) && seq <= sent
 }
 
 // dueWithSet reports whether a response that holds all that the client is to have is due for errors of resources that
 // are not in it. Errors of resources that are in it are not sent: for the client, the resource ends the error.
-func (v faults) dueWithSet() (due bool) {
+func (v visibleErrors) dueWithSet() (due bool) {
 	f := &v.errors
 	v.collect()
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
@@ -97,29 +97,29 @@ func (v faults) dueWithSet() (due bool) {
 		return lasting
 	})
 	for _, glob := range v.globs {
-		due = faults{glob.in(v.g)}.dueWithSet() || due
+		due = visibleErrors{glob.visibleAt(v.g)}.dueWithSet() || due
 	}
 	return due || len(f.relayErrors) > 0 && !f.muted
 }
 
 // inSet reports whether a set has a resource with an error, and whether the next set has it too.
-func (v faults) inSet(n *cache.Name, union bool) (in, lasting bool) {
+func (v visibleErrors) inSet(n *cache.Name, union bool) (in, lasting bool) {
 	at, named := v.find(n)
 	if !named {
 		return v.inSetAsMember(n, union)
 	}
-	e, seq := v.see(v.names[at])
+	e, seq := v.entryOf(v.names[at])
 	if e.Present() {
 		return true, true
 	}
-	if err := v.errorOf(n).Err; err.NotFound() && !v.absent(e) {
+	if err := v.errorOf(n).Err; err.NotFound() && !v.confirmedAbsent(e) {
 		return true, false // the removal is not confirmed yet
 	}
 	return e != nil && e.Prior != nil && union && v.names[at].sent != 0 && seq > v.names[at].sent, false
 }
 
 // inSetAsMember is inSet for what the client did not name.
-func (v faults) inSetAsMember(n *cache.Name, union bool) (in, lasting bool) {
+func (v visibleErrors) inSetAsMember(n *cache.Name, union bool) (in, lasting bool) {
 	e := v.t.Wildcard.Get(n)
 	if e.Present() {
 		lasting = !v.withheld(e)
@@ -129,7 +129,7 @@ func (v faults) inSetAsMember(n *cache.Name, union bool) (in, lasting bool) {
 }
 
 // addTo adds the errors of resources that are not in a complete set to that.
-func (v faults) addTo(body *wire.Body, union bool) {
+func (v visibleErrors) addTo(body *wire.Body, union bool) {
 	f := &v.errors
 	var sent []*wire.ResourceError
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
@@ -143,14 +143,14 @@ func (v faults) addTo(body *wire.Body, union bool) {
 	set := body.Size()
 	f.take(func() *wire.Body { return body }, func() bool { return body.Size()-set >= v.Settings.ResponseBytes })
 	for _, glob := range v.globs {
-		faults{glob.in(v.g)}.addTo(body, union)
+		visibleErrors{glob.visibleAt(v.g)}.addTo(body, union)
 	}
 }
 
 // addErrors adds the errors of resources that the client subscribed to. An error of a resource that the response has
 // is sent later: a name is never in both (R124).
 func (w *writer) addErrors(now time.Time) {
-	f, v := &w.errors, faults{w.shown}
+	f, v := &w.errors, visibleErrors{w.visible}
 	v.collect()
 	v.checkReachable(now)
 	var sent []*wire.ResourceError
@@ -159,7 +159,7 @@ func (w *writer) addErrors(now time.Time) {
 		if slices.Contains(sent, e.Err) {
 			return true // by another of its names
 		}
-		if w.full(nil) || !v.inOrder(e) || w.alreadyEmitted(e.Err.Key()) {
+		if w.full(nil) || !v.sendable(e) || w.alreadyEmitted(e.Err.Key()) {
 			return false
 		}
 		sent = append(sent, e.Err)

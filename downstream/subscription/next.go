@@ -79,19 +79,19 @@ func (s *Subscription) Next(l *Look, limit cache.Seq) (r Response, until time.Ti
 // next is Next from one generation, which may be older than the newest.
 func (s *Subscription) next(l *Look, g *cache.Generation, limit cache.Seq, older bool) (r Response, until time.Time, err error) {
 	s.errors.muted = l.Muted
-	switch v := s.in(g); {
+	switch v := s.visibleAt(g); {
 	case s.sendsSets():
 		r, until = sets{v, l.Now}.next(limit)
 	case !s.Delta && s.grouped && s.wildcard == nil:
 		r = sets{v, l.Now}.group(limit)
 	default:
-		c := changes{writer: writer{shown: v}, limit: limit, older: older}
+		c := changes{writer: writer{visible: v}, limit: limit, older: older}
 		r, err = c.response(l.Now)
 	}
 	until = Earlier(until, s.errors.recheckAt)
 	if r.Body == nil && err == nil && s.Delta && !s.LateRemovals {
 		var again time.Time
-		stale := removals{writer: writer{shown: s.in(g)}, now: l.Now}
+		stale := removals{writer: writer{visible: s.visibleAt(g)}, now: l.Now}
 		r, again = stale.stale()
 		until = Earlier(until, again)
 	}
@@ -104,11 +104,11 @@ func (s *Subscription) Removals(l *Look) (r Response, until time.Time) {
 	if after == 0 {
 		after = g.Seq // a subscription to names alone has no such position
 	}
-	v := s.in(g)
+	v := s.visibleAt(g)
 	switch {
 	case s.Delta:
 		late := removals{writer: newWriter(v), now: l.Now}
-		if r = late.late(); r.Body == nil {
+		if r = late.delayed(); r.Body == nil {
 			r, until = late.stale()
 		}
 	case s.FullState:
@@ -127,7 +127,7 @@ func (s *Subscription) Removals(l *Look) (r Response, until time.Time) {
 // NoteSent records that a response left under a nonce, and ends at an offset of the stream.
 func (s *Subscription) NoteSent(r *Response, nonce string, v *cache.View, endOffset uint64, now time.Time) {
 	s.counter.Sent(r.Body.Size())
-	s.sending(span{r.After, s.position()}, r.asked, r.before, s.in(r.from).changedSince(v, r.After), now)
+	s.sending(span{r.After, s.position()}, r.newlyRequested, r.before, s.visibleAt(r.from).changedSince(v, r.After), now)
 	s.sentAny, s.pending = true, true
 	s.nonce, s.version, s.bytes, s.endOffset = nonce, r.Body.Version(), r.Body.Size(), endOffset
 	s.sentAt, s.ackDeadline = now, now.Add(s.Settings.AckWait)
@@ -138,14 +138,14 @@ func (s *Subscription) NoteSent(r *Response, nonce string, v *cache.View, endOff
 
 // changedSince returns when the oldest change was received that the client wants, of those after a position; zero if
 // there is none. Where names are in complete sets, a change that a later one of the same name replaced does not count.
-func (v shown) changedSince(of *cache.View, after cache.Seq) time.Time {
+func (v visible) changedSince(of *cache.View, after cache.Seq) time.Time {
 	first := v.g.Seq + 1
 	if v.wildcard != nil {
 		first = min(first, v.t.Wildcard.FirstAfter(after))
 	}
 	if v.sendsSets() {
 		for _, n := range v.names {
-			if _, seq := v.see(n); seq > after {
+			if _, seq := v.entryOf(n); seq > after {
 				first = min(first, seq)
 			}
 		}

@@ -89,7 +89,7 @@ func (s At) owesNames(c *Change) (wants, owes bool) {
 // owesChange reports whether the client was not sent what a change did to a name. If the name changed again later, any
 // state since the change began counts.
 func (s At) owesChange(n subscribed, c *Change) bool {
-	e, seq := s.see(n)
+	e, seq := s.entryOf(n)
 	if e == nil || seq <= n.sent {
 		return false
 	}

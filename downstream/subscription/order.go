@@ -9,10 +9,10 @@ import (
 
 // An At is a subscription at one generation: how far it is, for the order in which a stream sends types (B.11), and what
 // became of its resources.
-type At struct{ shown }
+type At struct{ visible }
 
 // At returns the subscription at a generation.
-func (s *Subscription) At(g *cache.Generation) At { return At{s.in(g)} }
+func (s *Subscription) At(g *cache.Generation) At { return At{s.visibleAt(g)} }
 
 // Behind reports whether something may be due to the client.
 func (s At) Behind() bool {
@@ -36,7 +36,7 @@ func (s At) RemovalsSent() bool {
 }
 
 // HeldByFreeze reports whether the client is sent nothing of the type until its origin is thawed.
-func (s At) HeldByFreeze() bool { return s.sendsSets() && sets{shown: s.shown}.heldByFreeze() }
+func (s At) HeldByFreeze() bool { return s.sendsSets() && sets{visible: s.visible}.heldByFreeze() }
 
 // Opening reports whether the client returns with resources of the type and was sent nothing of it on this stream.
 func (s *Subscription) Opening() bool { return s.scannedUpTo == 0 && s.Returns() }
@@ -62,26 +62,26 @@ func (s At) Unsent() (unsent bool, upTo cache.Seq) {
 		if glob.idle {
 			continue
 		}
-		some, sent := glob.in(s.g).unsent()
+		some, sent := glob.At(s.g).unsent()
 		unsent, upTo = unsent || some, min(upTo, sent)
 	}
 	return unsent, upTo
 }
 
-func (v shown) unsent() (unsent bool, upTo cache.Seq) {
-	upTo = v.scannedUpTo
-	if v.wildcard != nil {
-		upTo = v.sentUpTo
-		unsent = v.anySince(v.sentUpTo, true)
+func (s At) unsent() (unsent bool, upTo cache.Seq) {
+	upTo = s.scannedUpTo
+	if s.wildcard != nil {
+		upTo = s.sentUpTo
+		unsent = s.anyChangedSince(s.sentUpTo, true)
 	}
-	if len(v.names) == 0 {
+	if len(s.names) == 0 {
 		return unsent, upTo
 	}
-	for _, n := range v.names {
-		e, seq := v.see(n)
+	for _, n := range s.names {
+		e, seq := s.entryOf(n)
 		unsent = unsent || e.Present() && seq > n.sent
 	}
-	return unsent, min(upTo, v.scannedUpTo)
+	return unsent, min(upTo, s.scannedUpTo)
 }
 
 // Owes reports whether the client is to be sent a resource, whose name is n unless that is nil: the generation holds it,

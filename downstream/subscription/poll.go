@@ -30,7 +30,7 @@ const (
 // Look returns what the client can be sent, and when to look again even if nothing happens. The version that the client
 // reports counts only if trusts says so.
 func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(fingerprint.Sum) bool) (is Prospect, again time.Time) {
-	v := sets{p.in(g), now}
+	v := sets{p.visibleAt(g), now}
 	if !v.answered() {
 		return NoAnswer, time.Time{}
 	}
@@ -46,10 +46,10 @@ func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(fingerprint.
 	if !v.complete() {
 		return Incomplete, time.Time{}
 	}
-	if p.contentDropped = v.lacksContent(); p.contentDropped {
+	if p.contentDropped = v.refetchDropped(true); p.contentDropped {
 		return Incomplete, time.Time{} // the content wakes the poll
 	}
-	if again = v.unresolvedUntil(); now.Before(again) {
+	if again = v.resolveDeadline(); now.Before(again) {
 		return Incomplete, again
 	}
 	return Due, time.Time{}
@@ -59,7 +59,7 @@ func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(fingerprint.
 // minimum push interval, unless the client has the newest set already, from another relay.
 func (p *Poll) Sendable(newest *cache.Generation) *cache.Generation {
 	g := newest.Sendable(p.TypeURL)
-	if g != newest && p.initialVersion != "" && p.in(newest).sum().SameVersion(p.initialVersion) {
+	if g != newest && p.initialVersion != "" && p.visibleAt(newest).sum().SameVersion(p.initialVersion) {
 		return newest
 	}
 	return g
@@ -83,7 +83,7 @@ func (p *Poll) Deletes() bool {
 // to former content, and the revision of the view's distrust ([cache.View.DistrustRevision]) if that concerns it; zero if
 // there is none.
 func (p *Poll) Doubts(g *cache.Generation) (reverted cache.Seq, distrust uint64) {
-	return p.in(g).doubts()
+	return trust{p.visibleAt(g)}.doubts()
 }
 
 // Holds reports whether the client reported the version of a set.
@@ -91,7 +91,7 @@ func (p *Poll) Holds(sum fingerprint.Sum) bool { return sum.SameVersion(p.initia
 
 // Set returns all that the client asked for and that exists, and what identifies that.
 func (p *Poll) Set(g *cache.Generation) ([]*wire.Resource, fingerprint.Sum) {
-	set := p.in(g).collect(setBuilder{})
+	set := p.visibleAt(g).collect(setBuilder{})
 	return set.resources, set.sum
 }
 
@@ -106,17 +106,4 @@ func (s sets) answered() bool {
 		e, _ := s.t.Lookup(n.name)
 		return e != nil || s.t.Errors(cache.ByName).Get(n.name) != nil
 	})
-}
-
-// lacksContent reports whether the content of something that the client asked for was dropped. The origin is asked for
-// it (R125).
-func (s sets) lacksContent() bool {
-	dropped := s.contentDropped()
-	for _, n := range s.names {
-		if e, _ := s.see(n); e.Present() && e.Resource.ContentDropped() && e.Resource.HasBody() {
-			s.askAgain(e)
-			dropped = true
-		}
-	}
-	return dropped
 }

@@ -17,7 +17,7 @@ type removals struct {
 }
 
 // late returns the removals that had to wait until what referred to the resources was sent (B.11).
-func (r *removals) late() Response {
+func (r *removals) delayed() Response {
 	if r.wildcard != nil && !r.sendAll && r.t.Phase >= cache.Settled {
 		for e := range r.t.Wildcard.Since(r.removedUpTo) {
 			if r.full(nil) {
@@ -43,7 +43,7 @@ func (r *removals) removeName(n *cache.Name) (done bool) {
 		return true
 	}
 	e, seq := r.t.Lookup(n)
-	if e.Present() || seq <= r.names[at].sent || !r.absent(e) || r.mayReappear(e, r.names[at]) || r.mayBeNewer(r.names[at]) {
+	if e.Present() || seq <= r.names[at].sent || !r.confirmedAbsent(e) || r.mayReappear(e, r.names[at]) || r.mayPostdateFreeze(r.names[at]) {
 		return false
 	}
 	r.removeEntry(e, r.names[at].sent != 0)
@@ -57,7 +57,7 @@ func (r *removals) stale() (_ Response, until time.Time) {
 	if len(r.initialVersions) == 0 {
 		return Response{}, time.Time{}
 	}
-	r.writer = newWriter(r.shown)
+	r.writer = newWriter(r.visible)
 	r.distrustedMembers()
 	until = r.staleMembers()
 	until = Earlier(until, r.staleNames())
@@ -140,7 +140,7 @@ func (r *removals) originSettled(from *cache.Source) (settled bool, until time.T
 const silenceWait = 15 * time.Second
 
 // lookAgain is the first wait before names are looked at again of which nothing shows whether the origin has them.
-const lookAgain = 5 * time.Second
+const recheckWait = 5 * time.Second
 
 // staleNames is stale for names that the client subscribed to and that the origin does not mention: many origins never
 // say that a name does not exist to a client that they have not sent it to.
@@ -156,7 +156,7 @@ func (r *removals) staleNames() (until time.Time) {
 		if !subscribed || !holds || e != nil || r.wildcard != nil {
 			return true
 		}
-		switch at := r.absentFrom(n); {
+		switch at := r.assumedAbsentAt(n); {
 		case at.Equal(Forever):
 		case r.now.Before(at):
 			until = Earlier(until, at)
@@ -183,7 +183,7 @@ func (r *removals) staleNames() (until time.Time) {
 // absentFrom returns when the silence of the origin on a name means that there is no such resource: the confirmed
 // wildcard set lacks it, or the origin has answered for other names of the request (B.15). If neither holds yet, it
 // returns when to look again.
-func (r *removals) absentFrom(n *cache.Name) (at time.Time) {
+func (r *removals) assumedAbsentAt(n *cache.Name) (at time.Time) {
 	from, asked := r.g.From(n), n.Asked()
 	if !from.Connected || !from.Frozen.IsZero() {
 		return Forever // the stream is woken
@@ -196,7 +196,7 @@ func (r *removals) absentFrom(n *cache.Name) (at time.Time) {
 		at = Earlier(at, later(asked, from.Since).Add(r.Settings.confirmWait()))
 	}
 	if at.IsZero() {
-		at = r.now.Add(max(lookAgain, r.now.Sub(r.since)))
+		at = r.now.Add(max(recheckWait, r.now.Sub(r.since)))
 	}
 	return at
 }

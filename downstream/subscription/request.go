@@ -16,7 +16,7 @@ func (s *Subscription) Request(r *wire.Request, now time.Time) (read uint64, ref
 	if i := s.earlier.find(r); i >= 0 {
 		read = s.earlier.list[i].endOffset
 	}
-	c := change{s, !s.started, now}
+	c := requestUpdate{s, !s.started, now}
 	s.started = true
 	if !c.first {
 		refused = c.acknowledge(r)
@@ -35,7 +35,7 @@ func (s *Subscription) Request(r *wire.Request, now time.Time) (read uint64, ref
 
 // Grant subscribes to names and globs that were not served before.
 func (s *Subscription) Grant(texts []string, now time.Time) {
-	c := change{s, false, now}
+	c := requestUpdate{s, false, now}
 	names, globs := splitGlobs(texts)
 	if len(names) > 0 {
 		c.subscribe(names)
@@ -71,7 +71,7 @@ func (s *Subscription) Revoke(allowed func(text string) bool) (texts []string) {
 // acknowledge takes the request as the answer to the response whose nonce it carries. Only error_detail makes it a
 // NACK (R029). A nonce of another stream means nothing (R019). An older one of this stream answers that response, and
 // shortens the wait for the answer to the newest (B.14).
-func (c change) acknowledge(r *wire.Request) (refused bool) {
+func (c requestUpdate) acknowledge(r *wire.Request) (refused bool) {
 	newest := c.answersNewest(r, c.Delta)
 	if newest || r.Nonce != "" {
 		c.recordAnswer(r, newest)
@@ -92,7 +92,7 @@ func (c change) acknowledge(r *wire.Request) (refused bool) {
 }
 
 // recordAnswer records the answer to the newest response or to another one.
-func (c change) recordAnswer(r *wire.Request, newest bool) {
+func (c requestUpdate) recordAnswer(r *wire.Request, newest bool) {
 	c.nackedAny = c.nackedAny || r.Refused
 	earlier := c.earlier.find(r)
 	if earlier < 0 && !newest && !r.Refused {
@@ -112,7 +112,7 @@ func (c change) recordAnswer(r *wire.Request, newest bool) {
 }
 
 // delta applies a DeltaDiscoveryRequest: subscribe first, then unsubscribe (B.22).
-func (c change) delta(r *wire.Request) {
+func (c requestUpdate) delta(r *wire.Request) {
 	if c.first {
 		c.initialVersions, c.initialCount = r.InitialVersions, len(r.InitialVersions)
 		legacy := len(r.Subscribe)+len(r.Unsubscribe) == 0 && c.legacyWildcard
@@ -140,7 +140,7 @@ func (c change) delta(r *wire.Request) {
 }
 
 // subscribe adds names, and the wildcard if it is among them.
-func (c change) subscribe(texts []string) {
+func (c requestUpdate) subscribe(texts []string) {
 	wasExplicit := c.explicit
 	c.explicit = true
 	if slices.Contains(texts, wire.Wildcard) {
@@ -185,7 +185,7 @@ func (c change) subscribe(texts []string) {
 }
 
 // mergeNames adds sorted names to those that are wanted. With renew, those already there need an answer too.
-func (c change) mergeNames(names []*cache.Name, renew bool) {
+func (c requestUpdate) mergeNames(names []*cache.Name, renew bool) {
 	t, before := c.Watch.Generation().Type(c.Key), len(c.pendingNames)
 	c.nameSum.known = false
 	c.pendingNames = c.merge(names, renew, c.pendingNames)
@@ -196,7 +196,7 @@ func (c change) mergeNames(names []*cache.Name, renew bool) {
 
 // withoutEmpty leaves out the empty name, which no resource of a known type has (B.22): some clients give up all names
 // by listing only that one.
-func (c change) withoutEmpty(texts []string) []string {
+func (c requestUpdate) withoutEmpty(texts []string) []string {
 	if !wire.Known(c.TypeURL) {
 		return texts
 	}
@@ -204,7 +204,7 @@ func (c change) withoutEmpty(texts []string) []string {
 }
 
 // unsubscribe removes names, and the wildcard if it is among them.
-func (c change) unsubscribe(texts []string) {
+func (c requestUpdate) unsubscribe(texts []string) {
 	if slices.Contains(texts, wire.Wildcard) {
 		c.explicit = true // "*" was named, so the legacy meaning is gone (B.22)
 		c.unsubscribeAll()
@@ -251,7 +251,7 @@ func resourceName(t *cache.Type, n *cache.Name, text string) string {
 
 // sotw makes the subscription exactly what a DiscoveryRequest lists (R076). The newest request defines it, whatever its
 // nonce (R036).
-func (c change) sotw(r *wire.Request) {
+func (c requestUpdate) sotw(r *wire.Request) {
 	if c.first {
 		c.initialVersion, c.foreignNonce = r.Version, r.Nonce != ""
 	} else if c.Repeats(r) {
@@ -284,9 +284,9 @@ func (c change) sotw(r *wire.Request) {
 // updateFullState decides whether SotW responses of a type that the protocol does not define hold the complete set:
 // while the client asks for all resources. A client that has no names can only learn from what a response lacks that a
 // resource was removed (B.17).
-func (c change) updateFullState() {
+func (c requestUpdate) updateFullState() {
 	whole := c.wildcard != nil
-	if wire.Known(c.TypeURL) || c.neverHeldBack || c.FullState == whole {
+	if wire.Known(c.TypeURL) || c.neverWaits || c.FullState == whole {
 		return
 	}
 	c.FullState = whole
@@ -300,7 +300,7 @@ func (c change) updateFullState() {
 
 // replaceNames makes texts the names of the subscription. Those that it had keep what they were sent. Those that left
 // and come back need an answer again (R044).
-func (c change) replaceNames(texts []string) {
+func (c requestUpdate) replaceNames(texts []string) {
 	wanted := c.Watch.Subscribe(c.Key, texts)
 	slices.SortFunc(wanted, (*cache.Name).Compare)
 	wanted = slices.Compact(wanted)
@@ -320,7 +320,7 @@ func (c change) replaceNames(texts []string) {
 }
 
 // subscribeGlobs adds globs. One that is named again is answered again, in full (R084).
-func (c change) subscribeGlobs(globs []string) {
+func (c requestUpdate) subscribeGlobs(globs []string) {
 	began := make(map[string]*Subscription)
 	for _, text := range globs {
 		if c.globs.find(text) == nil {
@@ -338,7 +338,7 @@ func (c change) subscribeGlobs(globs []string) {
 }
 
 // replaceGlobs makes the globs among texts those of the subscription, and returns the rest.
-func (c change) replaceGlobs(texts []string) (rest []string) {
+func (c requestUpdate) replaceGlobs(texts []string) (rest []string) {
 	rest, globs := splitGlobs(texts)
 	slices.Sort(globs)
 	globs = slices.Compact(globs)

@@ -8,7 +8,7 @@ import (
 )
 
 // A change applies a request to what the client wants.
-type change struct {
+type requestUpdate struct {
 	*Subscription
 	first bool // it is the first of the type on the stream
 	now   time.Time
@@ -16,7 +16,7 @@ type change struct {
 
 // moveInitialVersions gives new globs what the client reports to hold of them. It no longer concerns the type's own
 // subscription, except for what that also named.
-func (c change) moveInitialVersions(globs map[string]*Subscription) {
+func (c requestUpdate) moveInitialVersions(globs map[string]*Subscription) {
 	if len(globs) == 0 {
 		return
 	}
@@ -38,14 +38,14 @@ func (c change) moveInitialVersions(globs map[string]*Subscription) {
 		}
 	}
 	for _, g := range globs {
-		change{g, c.first, c.now}.reportMembers(nil)
+		requestUpdate{g, c.first, c.now}.reportMembers(nil)
 	}
 }
 
 // reportMembers has the view know what a returning client with a wildcard holds, except what it asks for by name. If
 // the view has nothing from before, that is its last known set (B.7). The view then says which of it the client may be
 // told is gone. It is called before the client subscribes: some origins answer at once.
-func (c change) reportMembers(asked []string) {
+func (c requestUpdate) reportMembers(asked []string) {
 	if len(c.initialVersions) == 0 {
 		return
 	}
@@ -69,7 +69,7 @@ func (c change) reportMembers(asked []string) {
 // findUnanswered finds the names that a returning client holds and that the relay knows nothing of. Names beside a
 // wildcard, and those of VHDS, do not count: the origin is asked for them on demand and may take its time, and its
 // wildcard set need not hold them.
-func (c change) findUnanswered() {
+func (c requestUpdate) findUnanswered() {
 	if len(c.initialVersions) == 0 || c.wildcard != nil || c.TypeURL == wire.VirtualHostType {
 		return
 	}
@@ -88,7 +88,7 @@ func (c change) findUnanswered() {
 }
 
 // reportNames is reportMembers for the names that the client asks for and that the view knows nothing of.
-func (c change) reportNames() {
+func (c requestUpdate) reportNames() {
 	var names []string
 	for n := range c.unansweredNames {
 		names = append(names, n.String())
@@ -100,7 +100,7 @@ func (c change) reportNames() {
 
 // addRecentlyRemoved adds to what a returning Delta client holds the resources that were removed lately: it may have
 // applied one in a response that it refused, and then it does not report it.
-func (c change) addRecentlyRemoved() {
+func (c requestUpdate) addRecentlyRemoved() {
 	if c.wildcard == nil || c.initialCount == 0 {
 		return
 	}
@@ -110,16 +110,16 @@ func (c change) addRecentlyRemoved() {
 
 // addDistrusted is addRecentlyRemoved for the resources of a rejected edition, for any Delta client: one that refused all
 // that it was sent reports nothing.
-func (c change) addDistrusted() {
+func (c requestUpdate) addDistrusted() {
 	for part := range c.wildcards() {
 		if names := c.Watch.View().Distrust.Names(part.Key); len(names) > 0 {
-			change{part, c.first, c.now}.addUnreported(names)
+			requestUpdate{part, c.first, c.now}.addUnreported(names)
 		}
 	}
 }
 
 // addUnreported adds to what the client holds the resources that the wildcard set does not have.
-func (c change) addUnreported(texts []string) {
+func (c requestUpdate) addUnreported(texts []string) {
 	members := &c.Watch.Generation().Type(c.Key).Wildcard
 	for i, n := range c.Watch.Find(c.Key, texts) {
 		if _, reported := c.initialVersions[texts[i]]; reported || n != nil && members.Get(n).Present() {

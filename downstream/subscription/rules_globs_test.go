@@ -92,13 +92,13 @@ func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
 				s.list(gw.view, gw.w, uint64(i+1), names...)
 			}
 			g := gw.view.Generation()
-			if got, set := s.in(g).sum(), (sets{s.in(g), time.Now()}).own(false); got.Version("") != set.Body.Version() {
+			if got, set := s.visibleAt(g).sum(), (sets{s.visibleAt(g), time.Now()}).own(false); got.Version("") != set.Body.Version() {
 				t.Fatalf("%#x, then %#x: the sum is %v, and that of the set %v", history, want, got.Version(""), set.Body.Version())
 			}
 			if versions[want] == nil {
 				versions[want] = make(map[string]string)
 			}
-			versions[want][s.in(g).sum().Version("")] = fmt.Sprintf("%#x", history)
+			versions[want][s.visibleAt(g).sum().Version("")] = fmt.Sprintf("%#x", history)
 			s.Close()
 		}
 	}
@@ -130,7 +130,7 @@ func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
 			if r == nil {
 				t.Fatalf("%s, %q: nothing was sent", name, asks)
 			}
-			if got := s.in(gw.view.Generation()).sum().Version(""); got != r.Version() {
+			if got := s.visibleAt(gw.view.Generation()).sum().Version(""); got != r.Version() {
 				t.Errorf("%s, %q: the sum is %v, and that of the set that was sent %v", name, asks, got, r.Version())
 			}
 		}

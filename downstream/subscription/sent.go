@@ -11,7 +11,7 @@ import (
 )
 
 // A held is what a client reported in its first request that it holds.
-type held struct {
+type reported struct {
 	initialVersion  string            // SotW: version_info
 	foreignNonce    bool              // SotW: the request carried a nonce, so the client does not know of streams
 	initialVersions map[string]string // Delta: initial_resource_versions that are not accounted for yet
@@ -24,10 +24,10 @@ type held struct {
 }
 
 // InitialVersions returns how many of the versions in the first request are not accounted for.
-func (h *held) InitialVersions() int { return len(h.initialVersions) }
+func (h *reported) InitialVersions() int { return len(h.initialVersions) }
 
 // closeReport ends the report of what the client holds.
-func (h *held) closeReport() {
+func (h *reported) closeReport() {
 	h.report.Close()
 	h.report = nil
 }

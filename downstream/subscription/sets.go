@@ -20,7 +20,7 @@ const coldMargin = 2 * time.Second
 // sets make complete sets. Of full-state types, a response without a resource deletes it, so nothing is sent that lacks
 // what the relay merely does not know yet (R066, R075).
 type sets struct {
-	shown
+	visible
 	now time.Time
 }
 
@@ -37,14 +37,14 @@ func (s sets) next(limit cache.Seq) (Response, time.Time) {
 		s.catchUp()
 		return Response{}, time.Time{}
 	}
-	if until, held := s.heldBack(limit); held {
+	if until, held := s.mustWait(limit); held {
 		return Response{}, until
 	}
 	if !again && s.unchanged() {
 		s.skip()
 		return Response{}, time.Time{}
 	}
-	if s.contentDropped() {
+	if s.refetchDropped(false) {
 		s.awaitContent()
 		return Response{}, time.Time{} // the content wakes the stream
 	}
@@ -59,14 +59,14 @@ func (s sets) final() (Response, time.Time) {
 	if due, gone := s.due(); due || !gone {
 		return Response{}, time.Time{}
 	}
-	if until := s.unresolvedUntil(); s.now.Before(until) {
+	if until := s.resolveDeadline(); s.now.Before(until) {
 		return Response{}, until
 	}
 	if s.sum() == s.setSum && !s.errors.any() {
 		s.recordSet(false) // it came and went before the client saw it
 		return Response{}, time.Time{}
 	}
-	if s.contentDropped() {
+	if s.refetchDropped(false) {
 		return Response{}, time.Time{}
 	}
 	return s.build(false), time.Time{}
@@ -88,16 +88,16 @@ func (s sets) awaitContent() {
 
 // mustRepeat reports whether the set has to be sent although it may be the same: for TTLs or errors.
 func (s sets) mustRepeat() bool {
-	errorsDue := faults{s.shown}.dueWithSet()
-	return s.renewalDue() || errorsDue
+	errorsDue := visibleErrors{s.visible}.dueWithSet()
+	return ttls{s.visible}.dueWithSet() || errorsDue
 }
 
 // heldBack reports whether a set that is due has to wait, and when to look again if no event ends that.
-func (s sets) heldBack(limit cache.Seq) (until time.Time, held bool) {
+func (s sets) mustWait(limit cache.Seq) (until time.Time, held bool) {
 	if s.holdsSet && s.t.Last() > limit {
 		return time.Time{}, true // the client's answer for clusters frees it
 	}
-	until = s.unresolvedUntil()
+	until = s.resolveDeadline()
 	return until, s.now.Before(until)
 }
 
@@ -136,8 +136,8 @@ func (s sets) mayLackNewer() bool {
 			return true
 		}
 	}
-	return !s.neverHeldBack && slices.ContainsFunc(s.names, func(n subscribed) bool {
-		e, _ := s.see(n)
+	return !s.neverWaits && slices.ContainsFunc(s.names, func(n subscribed) bool {
+		e, _ := s.entryOf(n)
 		return e != nil && !e.Present() && !s.g.From(n.name).Frozen.IsZero()
 	})
 }
@@ -146,7 +146,7 @@ func (s sets) mayLackNewer() bool {
 func (s sets) due() (due, gone bool) {
 	due, gone = s.dueMembers()
 	for _, glob := range s.globs {
-		of := sets{glob.in(s.g), s.now}
+		of := sets{glob.visibleAt(s.g), s.now}
 		d, g := of.dueMembers()
 		due, gone = due || d && of.t.Phase >= cache.Settled, gone || g
 	}
@@ -162,22 +162,22 @@ func (s sets) dueMembers() (due, gone bool) {
 	if s.wildcard == nil || s.sendAll {
 		return s.sendAll && s.t.Phase >= cache.Settled, false
 	}
-	due = s.anySince(s.sentUpTo, true)
-	return due, s.anySince(s.removedUpTo, false) || s.removedUpTo < s.t.Wildcard.Floor()
+	due = s.anyChangedSince(s.sentUpTo, true)
+	return due, s.anyChangedSince(s.removedUpTo, false) || s.removedUpTo < s.t.Wildcard.Floor()
 }
 
 // dueName is due for one name.
 func (s sets) dueName(n *subscribed) (due, gone bool) {
-	e, seq := s.see(*n)
+	e, seq := s.entryOf(*n)
 	switch {
 	case e == nil || seq <= n.sent:
 		return false, false
 	case e.Present() && unsendable(*n, e):
-		s.askAgain(e)
+		s.refetch(e)
 		return false, false
 	case e.Present():
 		return true, false
-	case !s.absent(e), s.mayReappear(e, *n):
+	case !s.confirmedAbsent(e), s.mayReappear(e, *n):
 		return false, false
 	case n.sent != 0:
 		return false, true
@@ -192,11 +192,11 @@ func (s sets) dueName(n *subscribed) (due, gone bool) {
 // unresolvedUntil returns until when to wait for names that the origin has not answered: a bounded time after it was
 // asked, if it is connected; otherwise without limit for a client that may hold what would be missing. Types that an
 // operator declared full-state never wait.
-func (s sets) unresolvedUntil() (until time.Time) {
-	if s.neverHeldBack {
+func (s sets) resolveDeadline() (until time.Time) {
+	if s.neverWaits {
 		return time.Time{}
 	}
-	if until = s.unresolvedGlobsUntil(); until.Equal(Forever) {
+	if until = s.globResolveDeadline(); until.Equal(Forever) {
 		return Forever
 	}
 	for _, n := range s.names {
@@ -207,7 +207,7 @@ func (s sets) unresolvedUntil() (until time.Time) {
 		if e, _ := s.t.Lookup(n.name); e.Present() && asked.Before(e.ContentDroppedAt()) {
 			asked = time.Time{} // the content that was the answer then was dropped
 		}
-		wait := s.resolvedBy(s.g.From(n.name), asked, s.since)
+		wait := s.answerDeadline(s.g.From(n.name), asked, s.since)
 		if wait.Equal(Forever) {
 			return Forever
 		}
@@ -228,13 +228,13 @@ func (s sets) resolved(n subscribed) bool {
 	case e.Present():
 		return !unsendable(n, e)
 	default:
-		return s.absent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
+		return s.confirmedAbsent(e) || seq <= n.sent || e.Prior != nil && n.sent != 0
 	}
 }
 
 // resolvedBy returns until when to wait for the answer to a request that was sent to an origin then. The client
 // subscribed at since.
-func (s sets) resolvedBy(from *cache.Source, asked, since time.Time) time.Time {
+func (s sets) answerDeadline(from *cache.Source, asked, since time.Time) time.Time {
 	switch {
 	case !from.Connected && s.initialVersion != "":
 		return Forever
@@ -251,7 +251,7 @@ func (s sets) resolvedBy(from *cache.Source, asked, since time.Time) time.Time {
 
 // unresolvedGlobsUntil returns until when a set waits for what its globs stand for, as it does for names: an origin may
 // know nothing of globs, and not answer. Nothing waits for a glob that is new in a set that the client has.
-func (s sets) unresolvedGlobsUntil() (until time.Time) {
+func (s sets) globResolveDeadline() (until time.Time) {
 	if s.holdsSet {
 		return time.Time{}
 	}
@@ -260,7 +260,7 @@ func (s sets) unresolvedGlobsUntil() (until time.Time) {
 			continue
 		}
 		from := s.g.WildcardSource(glob.Key) // which is asked again on each connection
-		wait := s.resolvedBy(from, later(glob.since, from.Since), glob.since)
+		wait := s.answerDeadline(from, later(glob.since, from.Since), glob.since)
 		if wait.Equal(Forever) {
 			return Forever
 		}
@@ -274,13 +274,13 @@ func (s sets) unresolvedGlobsUntil() (until time.Time) {
 func (s sets) unchanged() bool {
 	switch {
 	case !s.holdsSet:
-		reverted, distrust := s.doubts()
+		reverted, distrust := trust{s.visible}.doubts()
 		return s.reportedThisSet() && reverted == 0 && distrust == 0
-	case s.sendAll, s.mayHaveExpired():
+	case s.sendAll, ttls{s.visible}.mayHaveExpired():
 		return false
 	}
 	for _, n := range s.names {
-		if e, _ := s.see(n); n.sent == 0 && e.Present() && !e.Resource.ContentDropped() {
+		if e, _ := s.entryOf(n); n.sent == 0 && e.Present() && !e.Resource.ContentDropped() {
 			return false // just asked for
 		}
 	}
@@ -304,12 +304,12 @@ func (s sets) reportedThisSet() bool {
 
 // build builds a complete set and records it as sent.
 func (s sets) build(union bool) (r Response) {
-	if len(s.names)+len(s.globs) == 0 && s.sharesContent() && !s.errors.any() && !s.withholds() {
+	if len(s.names)+len(s.globs) == 0 && s.sharesContent() && !s.errors.any() && !s.withholdsAny() {
 		r = s.shared(union)
 	} else {
 		r = s.own(union)
 	}
-	r.asked = s.asked()
+	r.newlyRequested = s.newlyRequested()
 	s.holdsSet, s.contentUntil = true, time.Time{}
 	s.catchUp()
 	s.recordSet(union)
@@ -317,9 +317,9 @@ func (s sets) build(union bool) (r Response) {
 }
 
 // asked returns when what the client was not sent before changed: names, and what globs stand for.
-func (s sets) asked() (of span) {
+func (s sets) newlyRequested() (of span) {
 	for _, n := range s.names {
-		if e, seq := s.see(n); n.sent == 0 && e.Present() {
+		if e, seq := s.entryOf(n); n.sent == 0 && e.Present() {
 			of = of.with(seq)
 		}
 	}
@@ -351,9 +351,9 @@ func (s sets) recordSet(union bool) {
 	}
 	for i := range s.names {
 		n := &s.names[i]
-		switch e, seq := s.see(*n); {
+		switch e, seq := s.entryOf(*n); {
 		case e.Present() && unsendable(*n, e):
-		case e.Present() || e != nil && s.absent(e) && !union:
+		case e.Present() || e != nil && s.confirmedAbsent(e) && !union:
 			n.sent = seq
 		case e != nil && n.sent != 0:
 			s.pendingNames = append(s.pendingNames, n.name) // removed with a later set
@@ -370,12 +370,12 @@ func (s sets) shared(union bool) (r Response) {
 	}
 	members := &s.t.Wildcard
 	if s.setSum = members.Sum(); union {
-		s.setSum = s.setSum.Add(s.goneSum())
+		s.setSum = s.setSum.Add(s.removedSum())
 	}
 	r.Body = cache.Shared(s.t, cache.SharedSets, key{s.wrap, s.setSum}, func() any {
 		b := &setBuilder{union: union} // no resource is in it twice
-		b.addMembers(s.shown, s.shown)
-		return b.body(s.shown, s.wrap).Join()
+		b.addMembers(s.visible, s.visible)
+		return b.body(s.visible, s.wrap).Join()
 	}).(*wire.Body)
 	for e := range members.Since(s.sentUpTo) {
 		if e.Present() && e.Resource.EDSName != "" {
@@ -385,8 +385,8 @@ func (s sets) shared(union bool) (r Response) {
 	return r
 }
 
-// goneSum identifies what a union has beside the wildcard set.
-func (s sets) goneSum() (sum fingerprint.Sum) {
+// removedSum identifies what a union has beside the wildcard set.
+func (s sets) removedSum() (sum fingerprint.Sum) {
 	for e := range s.t.Wildcard.Since(s.removedUpTo) {
 		if s.keepsInUnion(e) && !e.Prior.ContentDropped() {
 			sum = sum.Add(e.Leaf)
@@ -403,8 +403,8 @@ func (s sets) own(union bool) Response {
 	if wrap != wire.Unwrapped && len(s.globs) > 0 {
 		wrap = wire.WrapAll // or the client would not learn the names (B.19)
 	}
-	body := b.body(s.shown, wrap)
-	faults{s.shown}.addTo(body, union)
+	body := b.body(s.visible, wrap)
+	visibleErrors{s.visible}.addTo(body, union)
 	r := Response{Body: body, Endpoints: b.endpoints}
 	if s.Secret {
 		r.Secrets = b.names()
@@ -415,21 +415,21 @@ func (s sets) own(union bool) Response {
 // group returns all that the client named and that exists, if any of it is due: for types of which Envoy drops what a
 // response omits (B.17).
 func (s sets) group(limit cache.Seq) Response {
-	c := changes{writer: newWriter(s.shown), limit: limit}
+	c := changes{writer: newWriter(s.visible), limit: limit}
 	c.addNames()
-	c.addRenewals()
-	if due := (faults{s.shown}).dueWithSet(); !due && c.out.Body == nil {
+	c.addRenewedTTLs()
+	if due := (visibleErrors{s.visible}).dueWithSet(); !due && c.out.Body == nil {
 		return Response{}
 	}
-	w := newWriter(s.shown)
+	w := newWriter(s.visible)
 	w.body()
-	w.out.asked = c.out.asked
+	w.out.newlyRequested = c.out.newlyRequested
 	for i := range s.names {
 		n := &s.names[i]
-		switch e, seq := s.see(*n); {
+		switch e, seq := s.entryOf(*n); {
 		case !e.Present() || !e.Resource.HasBody():
 		case e.Resource.ContentDropped():
-			s.askAgain(e)
+			s.refetch(e)
 			s.pendingNames = append(s.pendingNames, n.name)
 			return Response{} // the content wakes the stream
 		default:
@@ -438,6 +438,6 @@ func (s sets) group(limit cache.Seq) Response {
 		}
 	}
 	s.ttlsSentUpTo = positions{s.g.Seq, s.g.Seq}
-	faults{s.shown}.addTo(w.body(), false)
+	visibleErrors{s.visible}.addTo(w.body(), false)
 	return w.out
 }

@@ -161,7 +161,7 @@ func (s At) refusedMember(r *Refusal) bool {
 
 // named returns the state of what the client named.
 func (s At) named(n subscribed) ResourceStatus {
-	e, seq := s.see(n)
+	e, seq := s.entryOf(n)
 	if e == nil {
 		e = &cache.Entry{Name: n.name}
 	}

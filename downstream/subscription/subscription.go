@@ -21,7 +21,7 @@ type state struct {
 	*Client
 	*Conversation
 	want
-	held
+	reported
 	sent
 	errors pendingErrors
 
@@ -42,7 +42,7 @@ func (s *state) position() cache.Seq {
 }
 
 // returning reports whether the client may hold what a complete set would lack.
-func (s *state) returning() bool { return s.sendsSets() && s.initialVersion != "" }
+func (s *state) mayHoldMore() bool { return s.sendsSets() && s.initialVersion != "" }
 
 // subscribeAll subscribes to the wildcard set.
 func (s *state) subscribeAll() {

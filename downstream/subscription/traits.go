@@ -14,7 +14,7 @@ type Traits struct {
 
 	// neverHeldBack: the type is full-state by option. A set does not wait for names that the origin
 	// has not answered (B.7).
-	neverHeldBack bool
+	neverWaits bool
 
 	// grouped: a SotW response holds all that the stream asked for, but absence means nothing (B.17).
 	grouped bool
@@ -66,8 +66,8 @@ func (c *Settings) TraitsOf(typeURL string, by Software) Traits {
 	case wire.RuntimeType, wire.ExtensionConfigType:
 		t.grouped = by.Envoy
 	}
-	t.neverHeldBack = !t.FullState && c.FullState[typeURL]
-	t.FullState = t.FullState || t.neverHeldBack
+	t.neverWaits = !t.FullState && c.FullState[typeURL]
+	t.FullState = t.FullState || t.neverWaits
 	t.legacyWildcard = t.legacyWildcard || c.LegacyWildcard[typeURL] && !t.Secret
 	return t
 }
