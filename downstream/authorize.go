@@ -94,7 +94,7 @@ func (s identification) deny(sub *subscription.Subscription, names []string) err
 		if s.nameCount() < s.cfg.MaxNames {
 			sub.Denied[strings.Clone(text)] = struct{}{} // it may be a part of a larger string
 		}
-		sub.Explicit() // else a subscription without names would be a wildcard
+		sub.MarkExplicit() // else a subscription without names would be a wildcard
 		s.server.logDeniedName(s.client, err)
 	}
 	return nil

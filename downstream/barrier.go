@@ -11,7 +11,7 @@ import (
 
 // A pass is one look at what is due to the client.
 type pass struct {
-	subscription.Look           // see barrier for its cut
+	subscription.Turn           // see barrier for its cut
 	next              time.Time // when to look again; zero: when something happens
 
 	// removalsWait is set while a type that may refer to clusters has changes that were not sent: removals must not
@@ -75,13 +75,13 @@ const maxBatches = 8
 // returns would take a part that refers to clusters which it has for all that is new. What a client newly asks for is
 // exempt from the position: the client does not use it yet.
 func (s sendOrder) limit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
-	if !sub.Dependent || !sub.At(p.Of(sub)).Behind() {
-		return p.Of(sub).Seq, false
+	if !sub.Dependent || !sub.At(p.GenerationFor(sub)).Behind() {
+		return p.GenerationFor(sub).Seq, false
 	}
-	of := p.Of(sub)
+	of := p.GenerationFor(sub)
 	limit, shut := s.dependentLimit(p)
 	limit = min(limit, of.Seq)
-	return limit, shut || limit < of.Seq && sub.Opening()
+	return limit, shut || limit < of.Seq && sub.ReturningUnserved()
 }
 
 // dependentLimit returns the position up to which dependent types may be read, and whether nothing of them may be sent
@@ -112,7 +112,7 @@ func (s sendOrder) cut(p *pass) *cache.Generation {
 func (s sendOrder) beginning(p *pass) *cache.Generation {
 	switch {
 	case !s.sent:
-		s.begunWith = p.Begins()
+		s.begunWith = p.StartGeneration()
 	case s.begunWith != nil && s.barrier.cut == nil && p.Newest.SendableRevision() >= s.begunWith.Revision:
 		s.begunWith = nil
 	}
@@ -139,7 +139,7 @@ func (s sendOrder) holdCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
 	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) &&
-		!slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.At(p.Of(sub)).BehindCut() }):
+		!slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.At(p.GenerationFor(sub)).BehindCut() }):
 		s.barrier.cut = nil
 	default:
 		p.answersWait = true
@@ -153,16 +153,16 @@ func (s sendOrder) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut
 // clustersUnknown reports whether the client asked for all clusters, and too little of the set is known to send it
 // (B.7), or too little of what it may hold.
 func (s sendOrder) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
-	if !cds.AwaitsAll() {
+	if !cds.AwaitsWildcard() {
 		return false
 	}
-	if cds.At(p.Of(cds)).HeldByFreeze() {
+	if cds.At(p.GenerationFor(cds)).HeldByFreeze() {
 		return true // the client keeps all that it has; the thaw wakes the stream
 	}
 	if s.barrier.coldSince.IsZero() {
 		s.barrier.coldSince = p.Now
 	}
-	if !s.barrier.answered && clustersAnswered(p.Of(cds), cds.Key) {
+	if !s.barrier.answered && clustersAnswered(p.GenerationFor(cds), cds.Key) {
 		// From now on it takes that long until the set is confirmed.
 		s.barrier.answered, s.barrier.coldSince = true, p.Now.Add(confirmMargin)
 	}
@@ -186,12 +186,12 @@ func clustersAnswered(g *cache.Generation, key string) bool {
 
 // clustersSent returns the position up to which clusters were sent, while later ones wait for an answer or for content.
 func (s sendOrder) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq {
-	until := cds.OvertakenAt(p.Now)
+	until := cds.DependentsUnblockedAt(p.Now)
 	if until.IsZero() {
 		s.barrier.unsentSince = time.Time{}
 		return p.Cut.Seq
 	}
-	unsent, upTo := cds.At(p.Of(cds)).Unsent()
+	unsent, upTo := cds.At(p.GenerationFor(cds)).Unsent()
 	if !unsent {
 		s.barrier.unsentSince = time.Time{}
 		return p.Cut.Seq
@@ -231,7 +231,7 @@ func (s sendOrder) awaitEndpoints(p *pass, cds *subscription.Subscription, assig
 		return
 	}
 	dependents := slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Dependent })
-	if returns := floor == 0 && cds.Returns(); !returns && (!dependents || s.of(wire.EndpointType) == nil) {
+	if returns := floor == 0 && cds.Returning(); !returns && (!dependents || s.of(wire.EndpointType) == nil) {
 		return
 	}
 	if n := len(s.barrier.batches); n == maxBatches {
@@ -299,7 +299,7 @@ func (s sendOrder) sentAssignments(p *pass, assignments []string) int {
 // While the client has not answered for the cluster, it may still subscribe to the assignment.
 func (s sendOrder) owesAssignment(p *pass, text string, n *cache.Name) bool {
 	eds := s.of(wire.EndpointType)
-	owes, subscribed := eds.At(p.Of(eds)).Owes(text, n, p.Now)
+	owes, subscribed := eds.At(p.GenerationFor(eds)).ResourceDue(text, n, p.Now)
 	if !subscribed {
 		return s.of(wire.ClusterType).Pending()
 	}

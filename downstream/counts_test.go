@@ -49,7 +49,7 @@ func TestCounts(t *testing.T) {
 // nack refuses what the client was sent last.
 func (c *benchClient) nack() {
 	sub := c.st.of(c.typeURL)
-	sub.Request(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Refused: true}, time.Now())
+	sub.ApplyRequest(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Refused: true}, time.Now())
 }
 
 // TestCountsOfUnknownTypes holds that types that clients make up are counted together, and

@@ -19,8 +19,8 @@ import (
 // it returns errMayBlock before a send that may block; responses before that one were sent.
 func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
-		p := &pass{Look: subscription.Look{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
-		p.Cut, p.Begun = s.sendOrder().cut(p), s.sendOrder().beginning(p)
+		p := &pass{Turn: subscription.Turn{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
+		p.Cut, p.StartedWith = s.sendOrder().cut(p), s.sendOrder().beginning(p)
 		next, err = s.flushCut(p)
 		if err != nil || !s.sendOrder().cutEnded(p) {
 			return next, err
@@ -51,7 +51,7 @@ func (s sender) flushCut(p *pass) (next time.Time, err error) {
 	}
 	followed := p.Newest.Seq
 	for _, sub := range s.subs {
-		followed = min(followed, sub.EndTurn(&p.Look))
+		followed = min(followed, sub.EndTurn(&p.Turn))
 	}
 	s.watch.PassHints(followed)
 	s.sendOrder().holdCut(p)
@@ -69,7 +69,7 @@ func (s sender) wakeGlobs(h *cache.Generation) {
 	for t := range h.ChangedSince(since) {
 		typeURL, glob, is := cache.SplitCollection(t.URL)
 		if sub := s.of(typeURL); is && sub != nil {
-			sub.Wake(glob)
+			sub.WakeGlob(glob)
 		}
 	}
 }
@@ -103,30 +103,30 @@ func (s sender) serve(p *pass, sub *subscription.Subscription) error {
 		return errMayBlock
 	}
 	limit, ahead := s.sendOrder().limit(p, sub)
-	if sub.Waits = ahead; ahead {
+	if sub.WaitsForClusters = ahead; ahead {
 		p.answersWait = true
 		p.moreDue(sub)
 		return nil
 	}
-	r, until, err := sub.Next(&p.Look, limit)
+	r, until, err := sub.Next(&p.Turn, limit)
 	if err != nil {
 		return errOutrun
 	}
 	p.wakeAt(until)
-	if of := p.Of(sub); limit < of.Seq && sub.At(of).Behind() {
+	if of := p.GenerationFor(sub); limit < of.Seq && sub.At(of).Behind() {
 		p.moreDue(sub)
 	}
 	if r.Body == nil {
 		return nil
 	}
-	if r.Cut {
+	if r.Truncated {
 		p.moreDue(sub)
 	}
 	if err := s.send(p, sub, &r); err != nil {
 		return err
 	}
-	p.answersWait = p.answersWait || !sub.At(p.Of(sub)).RemovalsSent()
-	if sub.At(p.Of(sub)).Behind() {
+	p.answersWait = p.answersWait || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
+	if sub.At(p.GenerationFor(sub)).Behind() {
 		p.wakeAt(sub.Deadline()) // the rest follows its answer, or the end of the wait for it
 	}
 	return nil
@@ -135,7 +135,7 @@ func (s sender) serve(p *pass, sub *subscription.Subscription) error {
 // postpone leaves a type alone until its newest response is answered.
 func (s sender) postpone(p *pass, sub *subscription.Subscription) {
 	p.answersWait = true
-	if sub.At(p.Of(sub)).Behind() {
+	if sub.At(p.GenerationFor(sub)).Behind() {
 		s.server.coalesced.Add(1)
 		p.wakeAt(sub.Deadline())
 		p.moreDue(sub)
@@ -151,20 +151,20 @@ func (s sender) blocked(p *pass, sub *subscription.Subscription) bool {
 // serveRemovals sends the removals of a type that were held back.
 func (s sender) serveRemovals(p *pass, sub *subscription.Subscription) error {
 	if sub.Blocked(p.Now) {
-		p.answersWait = p.answersWait || !sub.At(p.Of(sub)).RemovalsSent()
+		p.answersWait = p.answersWait || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
 		return nil // serve has seen to the timer
 	}
 	if s.mayNotBlock(p) {
 		return errMayBlock
 	}
-	r, until := sub.Removals(&p.Look)
+	r, until := sub.Removals(&p.Turn)
 	p.wakeAt(until)
 	if r.Body == nil {
 		return nil
 	}
 	p.answersWait = true // serve looks at the type again after the answer
 	err := s.send(p, sub, &r)
-	if r.Cut {
+	if r.Truncated {
 		p.wakeAt(sub.Deadline()) // or after the wait for it
 	}
 	return err
@@ -194,7 +194,7 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
-	sub.NoteSent(r, nonce, s.group.View, s.written, sentAt)
+	sub.RecordSent(r, nonce, s.group.View, s.written, sentAt)
 	if sub.TypeURL == wire.ClusterType {
 		s.resendEndpoints(p, r.Endpoints)
 		s.sendOrder().awaitEndpoints(p, sub, r.Endpoints, r.After)
@@ -210,7 +210,7 @@ func (s sender) resendEndpoints(p *pass, names []string) {
 	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
 		return
 	}
-	eds.At(p.Of(eds)).Resend(names)
+	eds.At(p.GenerationFor(eds)).Resend(names)
 }
 
 // inlineBytes is how many bytes without an ACK a stream may have for a send not to block: what gRPC buffers for a

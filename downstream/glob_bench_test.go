@@ -58,7 +58,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 					b.Fatal(err)
 				}
 				for _, sub := range s.subs {
-					sub.Request(&wire.Request{Delta: true, Nonce: sub.Nonce()}, time.Now())
+					sub.ApplyRequest(&wire.Request{Delta: true, Nonce: sub.Nonce()}, time.Now())
 				}
 			}
 			for range n { // each glob is answered by itself

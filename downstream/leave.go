@@ -94,7 +94,7 @@ func (s *stream) leaving(next, now time.Time) time.Time {
 // satisfied reports whether the client was sent a response, or was already up to date with something that it requested
 // (B.3).
 func (s *stream) satisfied() bool {
-	return s.sent || slices.ContainsFunc(s.subs, (*subscription.Subscription).HeldAll)
+	return s.sent || slices.ContainsFunc(s.subs, (*subscription.Subscription).HasWildcardSet)
 }
 
 // closeStatus returns the status of a stream that ends itself: OK if the client was served. Otherwise it is an error, so

@@ -49,7 +49,7 @@ func (c *client) fit(sub *subscription.Subscription, names, ceases []string, rep
 		f.within = names // as nearly always
 		return f
 	}
-	has := sub.Has()
+	has := sub.NamesAndGlobs()
 	if replaces {
 		ceases = slices.Collect(maps.Keys(has))
 	}
@@ -237,7 +237,7 @@ func (s receiver) refuseNames(sub *subscription.Subscription, names []string, n 
 		}
 	}
 	if len(names) > 0 {
-		sub.Explicit() // to ask for what is too many is not to ask for everything
+		sub.MarkExplicit() // to ask for what is too many is not to ask for everything
 	}
 	if n == 0 {
 		return

@@ -59,7 +59,7 @@ func (o Observed) Stands(match func(typeURL string) bool) (accepted bool, refuse
 		if at.AcceptedAll() {
 			answered++
 		}
-		if at.Refuses() {
+		if at.HasActiveRefusal() {
 			refused = append(refused, sub.TypeURL)
 		}
 	}

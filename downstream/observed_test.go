@@ -143,7 +143,7 @@ func TestObserver(t *testing.T) {
 			t.Fatalf("%d refusals were observed, want 1", len(by.refused))
 		}
 		r := by.refused[0]
-		if r.Detail != "bad" || !r.Of(edition.After, edition.UpTo) || r.Of(0, edition.After) {
+		if r.Detail != "bad" || !r.HasChange(edition.After, edition.UpTo) || r.HasChange(0, edition.After) {
 			t.Errorf("the refusal %+v is not that of the edition alone", r)
 		}
 		if by.left != 0 {
@@ -166,7 +166,7 @@ func TestObserverOfEarlierResponses(t *testing.T) {
 		putClusters(t, w, "2", 0)
 		time.Sleep(time.Minute)
 		c.ask(wire.Request{Nonce: "2", Refused: true})
-		if len(by.refused) != 1 || !by.refused[0].Of(first, second) || by.refused[0].Of(second, view.Generation().Seq) {
+		if len(by.refused) != 1 || !by.refused[0].HasChange(first, second) || by.refused[0].HasChange(second, view.Generation().Seq) {
 			t.Errorf("observed %+v, want the refusal of (%d, %d]", by.refused, first, second)
 		}
 	})

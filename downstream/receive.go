@@ -176,7 +176,7 @@ func (s receiver) handle(r *wire.Request, who *identity, now time.Time) error {
 
 // update has a subscription take a request whose type and names were checked.
 func (s receiver) update(sub *subscription.Subscription, r *wire.Request, now time.Time) {
-	read, refused := sub.Request(r, now)
+	read, refused := sub.ApplyRequest(r, now)
 	if refused {
 		s.server.logNACK(s.client, r, sub.Refusal())
 		if by := s.group.Observer; by != nil && sub.SentAny() {
@@ -214,7 +214,7 @@ func (s receiver) filterNames(sub *subscription.Subscription, r *wire.Request) e
 // why (B.23).
 func (s receiver) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
 	for _, b := range bad {
-		sub.Explicit() // to ask for what cannot be is not to ask for everything
+		sub.MarkExplicit() // to ask for what cannot be is not to ask for everything
 		s.server.logBadName(s.client, sub.TypeURL, b)
 		if sub.Errors && s.nameCount() < s.cfg.MaxNames {
 			sub.AddMisnamed(b)

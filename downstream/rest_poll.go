@@ -60,7 +60,7 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 		req.Parameterise(who.kept.Parameters[req.TypeURL].GetParams())
 	}
 	for _, b := range req.Canonicalise() {
-		sub.Explicit() // to ask for what cannot be is not to ask for everything
+		sub.MarkExplicit() // to ask for what cannot be is not to ask for everything
 		s.logBadName(c, sub.TypeURL, b)
 	}
 	p := &poll{
@@ -76,7 +76,7 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 		sub.Watch.Close()
 		return nil, err
 	}
-	sub.Request(&req.Request, time.Now())
+	sub.ApplyRequest(&req.Request, time.Now())
 	return p, nil
 }
 
@@ -118,7 +118,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	for {
 		g, now := p.sub.Sendable(p.view.Generation()), time.Now()
 		p.sub.Skip(g.Seq) // complete sets need no removals
-		told, again := p.sub.Look(g, now, func(sum fingerprint.Sum) bool { return p.trusts(g, sum) })
+		told, again := p.sub.Check(g, now, func(sum fingerprint.Sum) bool { return p.trusts(g, sum) })
 		switch {
 		case told == subscription.Due, told == subscription.Incomplete && !now.Before(p.until) && !p.sub.Deletes():
 			return g, nil
@@ -134,7 +134,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 
 // sleep waits until the prospect may have changed. The poll is over if it cannot change any more; the error says why
 // there is no answer then.
-func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told subscription.Prospect) (over bool, err error) {
+func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told subscription.PollState) (over bool, err error) {
 	select {
 	case <-p.sub.Watch.C:
 	case <-timer:
@@ -155,7 +155,7 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 }
 
 // overdue returns the error of a poll that may be held no longer, nil if its client is up to date.
-func (p *poll) overdue(told subscription.Prospect) error {
+func (p *poll) overdue(told subscription.PollState) error {
 	switch told {
 	case subscription.Current:
 		return nil

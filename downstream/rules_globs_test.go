@@ -44,7 +44,7 @@ func TestB35_TooManyGlobs(t *testing.T) {
 			c.cfg.MaxNames, c.cfg.MaxGlobs, c.cfg.MaxGroupGlobs = 100, 3, 4
 			if len(tt.have) > 0 {
 				c.cfg.MaxGroupGlobs = 9
-				s.Request(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
+				s.ApplyRequest(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
 			}
 			f := c.fit(s, tt.asks, nil, !tt.delta, s.GlobCount()+tt.others, s.GlobCount()+tt.others)
 			got := codes.OK

@@ -32,10 +32,10 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 		client, cds := newClient(view, wire.ClusterType, false)
 		s := &stream{cfg: client.cfg, subs: []*subscription.Subscription{cds}}
 		list := func() *wire.Body {
-			cds.Request(&wire.Request{Subscribe: []string{wire.Wildcard}, NamesSum: 1}, time.Now())
+			cds.ApplyRequest(&wire.Request{Subscribe: []string{wire.Wildcard}, NamesSum: 1}, time.Now())
 			w.TakeDemand()
 			g := view.Generation()
-			r, _, _ := cds.Next(&subscription.Look{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
+			r, _, _ := cds.Next(&subscription.Turn{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
 			return r.Body
 		}
 		list()
@@ -53,7 +53,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 			if r := list(); r != nil {
 				t.Fatal("a set was sent that lacks content")
 			}
-			got, _ := s.sendOrder().dependentLimit(&pass{Look: subscription.Look{Newest: view.Generation(), Cut: view.Generation(), Now: time.Now()}})
+			got, _ := s.sendOrder().dependentLimit(&pass{Turn: subscription.Turn{Newest: view.Generation(), Cut: view.Generation(), Now: time.Now()}})
 			return got
 		}
 		if got := limit(); got > before {

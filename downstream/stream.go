@@ -81,7 +81,7 @@ type stream struct {
 // unanswered reports whether the client asked for a type, or a glob, and was sent nothing of it.
 func (s *stream) unanswered() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool {
-		return sub.Unanswered()
+		return sub.AwaitsFirstResponse()
 	})
 }
 

@@ -62,7 +62,7 @@ func (s *stream) joinFanouts(now time.Time) {
 			l.Done(fanout.NotNeeded, now)
 			continue
 		}
-		sub.Reach(l.Fanout)
+		sub.TrackFanout(l.Fanout)
 	}
 }
 
@@ -70,6 +70,6 @@ func (s *stream) joinFanouts(now time.Time) {
 func (s *stream) leaveFanouts(now time.Time) {
 	s.joinFanouts(now)
 	for _, sub := range s.subs {
-		sub.LeaveFanouts(now)
+		sub.CloseFanouts(now)
 	}
 }

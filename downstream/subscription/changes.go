@@ -9,19 +9,19 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// ErrOutrun is returned for a Delta client that is further behind than the view remembers removals. It has to connect
-// again, report what it holds, and be sent the difference (B.11).
+// ErrOutrun is returned for a Delta client that is further behind than the view remembers removals. The server ends the
+// stream. The client connects again, reports what it holds, and is sent the difference (B.11).
 var ErrOutrun = errors.New("the stream has fallen too far behind, connect again")
 
-// changes make responses that hold only what changed: every Delta response, and SotW responses of types that may be
-// partial. Removals that may have to wait are left to removals.
+// changes builds responses with only the changes: every Delta response, and SotW responses of types that may be
+// partial. The encoder removals builds delayed removals.
 type changes struct {
 	writer
-	limit cache.Seq // up to where the logs are read; what was just asked for is exempt (B.11)
-	older bool      // the generation is not the newest, see Look
+	limit           cache.Seq // position up to which the logs are read; new names are exempt (B.11)
+	olderGeneration bool      // g is not the newest generation, see Turn
 }
 
-// response returns what the client must be sent now.
+// response returns the response that is due now.
 func (c *changes) response(now time.Time) (Response, error) {
 	if c.wildcard != nil && c.wildcardStarted && c.Delta && c.removedUpTo < c.t.Wildcard.Floor() {
 		return Response{}, ErrOutrun
@@ -36,20 +36,20 @@ func (c *changes) response(now time.Time) (Response, error) {
 		c.answerUnsubscribed()
 		c.addMembers()
 	}
-	if !c.out.Cut {
+	if !c.out.Truncated {
 		c.addNames()
 	}
-	if !c.out.Cut {
+	if !c.out.Truncated {
 		c.addRenewedTTLs()
 	}
-	if !c.out.Cut {
+	if !c.out.Truncated {
 		c.addErrors(now)
 	}
 	c.nameSum.scanned = c.scannedUpTo
 	return c.out, nil
 }
 
-// shareable reports whether what is due depends only on the client's positions in the log of the wildcard set.
+// shareable reports whether the response depends only on the client's positions in the log of the wildcard set.
 func (c *changes) shareable() bool {
 	if len(c.names)+len(c.initialVersions)+c.due() > 0 || c.errors.behind(c.t) {
 		return false
@@ -58,14 +58,14 @@ func (c *changes) shareable() bool {
 	return ownVersion && c.sharesContent()
 }
 
-// sharesContent reports whether the client is sent the resources of the wildcard set as every other: without TTLs, and
-// without asking the origin for content again.
+// sharesContent reports whether all clients are sent the same bytes for a resource of the wildcard set: without TTLs,
+// and without dropped content.
 func (v visible) sharesContent() bool {
 	return (!v.sendsTTLs || v.t.Wildcard.TTLs() == 0) && !v.ttlsDue() && v.t.Wildcard.ContentDropped() == 0
 }
 
-// addMembers adds the resources of the wildcard set that changed after the client's position. It skips those that the
-// client also named: addNames answers for them.
+// addMembers adds the resources of the wildcard set that changed after the client's position. It skips names that the
+// client also subscribed to, which addNames handles.
 func (c *changes) addMembers() {
 	initial, limit := c.sendAll, c.limit
 	if initial {
@@ -87,14 +87,14 @@ func (c *changes) addMembers() {
 	c.sentUpTo = max(c.sentUpTo, limit)
 	c.passRemovals(c.t, limit, c.LateRemovals)
 	if initial && c.out.Body == nil && c.initialCount == 0 && len(c.resend) == 0 && !c.withholdsAny() {
-		c.body() // an empty set is an answer too (R097)
+		c.body() // an empty set needs a response too (R097)
 		c.removeEmptyGlob()
 	}
 }
 
 // addResent adds resources of the wildcard set that are sent again although they did not change (B.16).
 func (c *changes) addResent() {
-	var still []string
+	var remaining []string
 	for _, n := range c.Watch.Find(c.Key, c.resend) {
 		if n == nil {
 			continue
@@ -102,18 +102,18 @@ func (c *changes) addResent() {
 		switch e := c.t.Wildcard.Get(n); {
 		case !e.Present() || e.Seq > c.sentUpTo:
 		case c.full(e):
-			still = append(still, n.String())
+			remaining = append(remaining, n.String())
 		case e.Resource.ContentDropped():
-			still = append(still, n.String())
+			remaining = append(remaining, n.String())
 			c.refetchWildcard()
 		default:
 			c.add(e)
 		}
 	}
-	c.resend = still
+	c.resend = remaining
 }
 
-// addMember adds what an entry of the wildcard set says.
+// addMember adds the resource or the removal of an entry of the wildcard set.
 func (c *changes) addMember(e *cache.Entry) {
 	if _, named := c.find(e.Name); named {
 		return
@@ -133,8 +133,8 @@ func (c *changes) addMember(e *cache.Entry) {
 	}
 }
 
-// sharedMembers is addMembers for clients whose state is nothing but positions. All that are at the same ones get the
-// same body, built once.
+// sharedMembers does the same as addMembers for clients whose state is only positions. Clients at the same positions
+// get the same body, which is built once.
 func (c *changes) sharedMembers() Response {
 	type key struct {
 		delta               bool
@@ -156,10 +156,10 @@ func (c *changes) sharedMembers() Response {
 		sent: t.Wildcard.Align(s.sentUpTo), removed: t.Wildcard.Align(s.removedUpTo), upTo: t.Wildcard.Align(limit),
 	}
 	if !s.wildcardStarted {
-		k.removed = 0 // not looked at
+		k.removed = 0 // not used
 	}
 	got := cache.Shared(t, cache.SharedChanges, k, func() any {
-		moved := *s // positions move in a copy
+		moved := *s // addMembers advances the positions of the copy
 		made := changes{writer: newWriter(visible{&moved, g, t}), limit: limit}
 		made.addMembers()
 		if made.out.Body != nil {
@@ -170,16 +170,16 @@ func (c *changes) sharedMembers() Response {
 	if s.sendAll {
 		s.startWildcard(g.Seq)
 	}
-	if !got.out.Cut {
+	if !got.out.Truncated {
 		s.passRemovals(t, limit, s.LateRemovals)
 	}
-	if s.sentUpTo = max(s.sentUpTo, limit); got.out.Cut {
+	if s.sentUpTo = max(s.sentUpTo, limit); got.out.Truncated {
 		s.sentUpTo = got.sent
 	}
 	return got.out
 }
 
-// addNames adds what the client named and was not sent.
+// addNames adds the changes of names that the client subscribed to.
 func (c *changes) addNames() {
 	if len(c.names) == 0 {
 		c.pendingNames, c.scannedUpTo = nil, c.limit
@@ -190,8 +190,7 @@ func (c *changes) addNames() {
 	}
 }
 
-// addPending answers for the names that need a look, each once however often it was asked for. It reports whether it
-// came to the end.
+// addPending adds the names in pendingNames, each once. It reports whether it processed all of them.
 func (c *changes) addPending() bool {
 	slices.SortFunc(c.pendingNames, (*cache.Name).Compare)
 	pending := slices.Compact(c.pendingNames)
@@ -207,12 +206,12 @@ func (c *changes) addPending() bool {
 	return true
 }
 
-// addChanged answers for the names that changed since the last look: those that the hints name, if they are known.
-// Otherwise it goes through all names or through the logs, whichever is shorter. It reports whether it came to the end.
+// addChanged adds the names that changed after scannedUpTo. It uses the view's hints if they cover all changes.
+// Otherwise it scans all names or the logs, whichever are shorter. It reports whether it processed all of them.
 func (c *changes) addChanged() bool {
 	var room [8]*cache.Name
 	if hinted, known := c.Watch.Hinted(c.Key, c.scannedUpTo, room[:0]); known {
-		slices.Reverse(hinted) // in the order of the logs
+		slices.Reverse(hinted) // in log order
 		for _, n := range hinted {
 			if e, _ := c.t.Lookup(n); c.full(e) {
 				return false
@@ -247,24 +246,24 @@ func (c *changes) addName(n *cache.Name) {
 	}
 }
 
-// addAt answers for one of the names. It may have one looked at again that already is: addPending removes duplicates.
+// addAt adds the change of the name at an index. It may add a duplicate to pendingNames, which addPending removes.
 func (c *changes) addAt(at int) {
 	if c.answer(&c.names[at]) {
 		c.pendingNames = append(c.pendingNames, c.names[at].name)
 	}
 }
 
-// answer adds what the client does not have of one name. It reports whether the name needs another look: because the
-// origin has not answered, or because a removal comes later.
+// answer adds the unsent change of a name. It reports whether the name must be checked again (pending), since the
+// origin has not answered or its removal is delayed.
 func (c *changes) answer(n *subscribed) (pending bool) {
 	e, seq := c.entryOf(*n)
 	switch {
-	case e == nil, seq <= n.sent: // the log tells when it changes
+	case e == nil, seq <= n.sent: // the log will have the next change
 		return false
-	case n.sent == 0 && c.older:
+	case n.sent == 0 && c.olderGeneration:
 		return true // the newest generation answers for it
 	case n.sent != 0 && seq > c.limit:
-		return seq <= c.scannedUpTo // the log will not tell it again
+		return seq <= c.scannedUpTo // scanned already, so the log will not report it again
 	case e.Present():
 		return c.answerPresent(n, e, seq)
 	default:
@@ -282,7 +281,7 @@ func (c *changes) answerPresent(n *subscribed, e *cache.Entry, seq cache.Seq) (p
 		c.out.newlyRequested = c.out.newlyRequested.with(seq)
 	}
 	if n.sent = seq; !holds {
-		if old, gone := c.variants.replace(n.name, e.Resource.Constraints); gone {
+		if old, obsolete := c.variants.replace(n.name, e.Resource.Constraints); obsolete {
 			c.removeVariant(old)
 		}
 		c.add(e)
@@ -302,8 +301,8 @@ func (c *changes) answerAbsent(n *subscribed, e *cache.Entry, seq cache.Seq) (pe
 	return false
 }
 
-// holdsVersion reports whether a Delta client holds this very content: its first request says so, which counts once,
-// and the version can be trusted (B.3).
+// holdsVersion reports whether a Delta client holds the content of an entry: its first request reported the version,
+// and the version can be trusted (B.3). It uses up the report.
 func (c *changes) holdsVersion(from *cache.Source, e *cache.Entry) bool {
 	version, reported := c.initialVersions[e.Resource.Name]
 	if !reported {
@@ -313,8 +312,8 @@ func (c *changes) holdsVersion(from *cache.Source, e *cache.Entry) bool {
 	return e.HasVersion(version) && trust{c.visible}.trustsVersion(from, e)
 }
 
-// answerUnsubscribed answers names that a client with a wildcard unsubscribed: the client cannot know whether it keeps
-// the resource (R079). If the resource is sent or removed anyway, that is the answer.
+// answerUnsubscribed answers names that a client with a wildcard unsubscribed, since the client cannot know whether the
+// wildcard set has the resource (R079). A change that is due anyway is the answer.
 func (c *changes) answerUnsubscribed() {
 	if len(c.unsubscribeReplies) == 0 {
 		return

@@ -7,22 +7,22 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 )
 
-// Settings are what a server configures of its subscriptions. They do not change.
+// Settings configure all subscriptions of a server. They are read-only.
 type Settings struct {
 	AckWait         time.Duration // how long a response waits for its ACK before the next one follows (B.12)
-	ColdWait        time.Duration // how long a client waits for an origin that is not there (B.8)
-	ResponseBytes   int           // the size at which a response that need not be complete ends (B.32)
-	ContentVersions bool          // versions are made from content, which no other content has (B.3)
+	ColdWait        time.Duration // how long a client waits for an unreachable origin (B.8)
+	ResponseBytes   int           // size at which a response that may be partial ends (B.32)
+	ContentVersions bool          // versions are content hashes, so different content has different versions (B.3)
 
 	FullState      map[string]bool // type URLs that are full-state by option (B.7)
-	LegacyWildcard map[string]bool // type URLs of which an empty list of names means all by option (B.17)
+	LegacyWildcard map[string]bool // type URLs for which an empty list of names means the wildcard, by option (B.17)
 }
 
-// confirmWait bounds how long an origin that is connected again takes to send all that it has: as long as a
+// confirmWait is how long an origin may take to send all its resources after a reconnect. It is also how long a
 // wildcard set takes to be confirmed (B.7).
 func (c *Settings) confirmWait() time.Duration { return min(c.ColdWait, time.Minute) }
 
-// A Client is what all subscriptions of one client have in common. It does not change.
+// A Client is what all subscriptions of one client have in common. It is read-only.
 type Client struct {
 	Settings *Settings
 	Watch    *cache.Watch
@@ -30,12 +30,12 @@ type Client struct {
 	Delta  bool
 	Errors bool // the client understands resource_errors (B.39)
 
-	// Closed is told of each response that was answered, or never will be, and returns the span that shows
-	// it. Nil shows none.
+	// Closed is called for each response that was answered or never will be. It returns the trace span of the response.
+	// Nil disables tracing.
 	Closed func(Exchange) (traceID, spanID string)
 }
 
-// A Counter counts what is sent of a type and how clients answer. Its methods may be called from any goroutine.
+// A Counter counts the responses of a type and their answers. Its methods may be called from any goroutine.
 type Counter interface {
 	Sent(bytes int)
 	Answered(refused bool)
@@ -49,18 +49,18 @@ type Exchange struct {
 
 	Caused time.Time // when the oldest change in it was received; zero if no change caused it
 	Sent   time.Time
-	Ended  time.Time // when it was answered, or the stream ended
+	Ended  time.Time // when it was answered or the stream ended
 
 	Outcome fanout.Outcome
 	Code    int32        // the gRPC code of a NACK
 	Detail  string       // of a NACK
-	Fanouts *fanout.List // of the changes in it that are followed
+	Fanouts *fanout.List // of the changes in it that are tracked
 }
 
-// Forever stands for a wait that only an event ends.
+// Forever is the deadline of a wait that only an event ends.
 var Forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Earlier returns the earlier of two times; a zero time is none.
+// Earlier returns the earlier of two times. It ignores a zero time.
 func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -75,11 +75,11 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// A Moment is a time in nanoseconds since epoch, by the monotonic clock; 0 is none. It is a third of the size of a
+// A Moment is a time in nanoseconds since epoch, by the monotonic clock; 0 is unset. It has a third of the size of a
 // time.Time.
 type Moment int64
 
-// epoch is what moments are counted from.
+// epoch is the origin of all moments.
 var epoch = time.Now()
 
 // MomentOf returns the moment of a time.
@@ -90,7 +90,7 @@ func MomentOf(t time.Time) Moment {
 	return Moment(t.Sub(epoch))
 }
 
-// Time returns the time, with the wall time that corresponds to it today.
+// Time returns the time. It derives the wall time from the current wall clock.
 func (m Moment) Time() time.Time {
 	if m == 0 {
 		return time.Time{}
@@ -99,5 +99,5 @@ func (m Moment) Time() time.Time {
 	return now.Add(-m.ago(now))
 }
 
-// ago returns how long ago it was.
+// ago returns the time that has passed since m.
 func (m Moment) ago(now time.Time) time.Duration { return now.Sub(epoch) - time.Duration(m) }

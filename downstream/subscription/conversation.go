@@ -14,17 +14,16 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// staleWait bounds how long the wait for an answer goes on once a request carried an older nonce than that of the
-// newest response (B.14).
+// staleWait bounds the wait for the answer to the newest response once a request carried an older nonce (B.14).
 const staleWait = 3 * time.Second
 
-// A span is the positions after one, and up to the other; empty if there are none.
+// A span is a half-open interval of positions: after < p <= upTo.
 type span struct{ after, upTo cache.Seq }
 
 // overlaps reports whether two spans have a position in common.
 func (s span) overlaps(o span) bool { return max(s.after, o.after) < min(s.upTo, o.upTo) }
 
-// join returns the smallest span that has both.
+// join returns the smallest span that contains both.
 func (s span) join(o span) span {
 	if s.after >= s.upTo {
 		return o
@@ -35,10 +34,10 @@ func (s span) join(o span) span {
 	return span{min(s.after, o.after), max(s.upTo, o.upTo)}
 }
 
-// with returns the smallest span that has a position, too.
+// with returns the smallest span that contains s and p.
 func (s span) with(p cache.Seq) span { return s.join(span{p - 1, p}) }
 
-// A Conversation is the responses of one type on a stream and their answers. A type and its globs share one.
+// A Conversation has the responses of one type on a stream and their answers. A type and its globs share one.
 type Conversation struct {
 	counter Counter
 	fanouts fanouts
@@ -50,30 +49,30 @@ type Conversation struct {
 	endOffset      uint64 // bytes on the stream up to its end
 	sentAt         time.Time
 	ackDeadline    time.Time // when the wait for the answer ends (B.12)
-	pending        bool      // it is not answered
-	upTo           cache.Seq // up to where it has the changes
-	newlyRequested span      // it has changes there too, of names that the client was not sent before
+	pending        bool      // it is unanswered
+	upTo           cache.Seq // position up to which it has changes
+	newlyRequested span      // further changes in it, of names that the client was sent for the first time
 
-	sentAny    bool // some response was sent
-	nackedAny  bool // some response was refused
-	newRequest bool // the client has asked for something since the last look
+	sentAny    bool // any response was sent
+	nackedAny  bool // any response was rejected
+	newRequest bool // the client changed its subscription since the last turn
 
-	// Waits: at the last look, all of the type waited for clusters or their endpoints. The server sets it.
-	Waits bool
+	// WaitsForClusters: in the last turn, the whole type waited for clusters or their endpoints. The server sets it.
+	WaitsForClusters bool
 
-	// Responses before the newest that the client has not accepted; nil if there is none, as nearly always.
+	// Responses before the newest that the client has not accepted; nil if there are none, which is usual.
 	earlier *earlierResponses
 
-	// For the status of the client. Each stream has these for each type: they are small.
+	// For the status of the client. Each stream has these for each type, so they are small.
 	causedAt     Moment    // when the oldest change in the newest response was received; 0: no change caused it
-	behindSince  Moment    // since when the client lacks something of it
-	sentAfter    cache.Seq // it holds what changed after that, or after what the client refused
-	ackedVersion string    // the version that the client accepted last
+	behindSince  Moment    // since when the client lacks a change that is in it
+	sentAfter    cache.Seq // the response has the changes after this position, or after the rejected ones
+	ackedVersion string    // the last version that the client accepted
 	ackedAt      Moment
-	refusal      *Refusal // the newest
+	refusal      *Refusal // the newest NACK
 }
 
-// Pending reports whether the newest response is not answered.
+// Pending reports whether the newest response is unanswered.
 func (c *Conversation) Pending() bool { return c.pending }
 
 // Nonce returns the nonce of the newest response.
@@ -82,18 +81,18 @@ func (c *Conversation) Nonce() string { return c.nonce }
 // Deadline returns when the wait for the answer to the newest response ends.
 func (c *Conversation) Deadline() time.Time { return c.ackDeadline }
 
-// SentAny reports whether any response was sent.
+// SentAny reports whether any response was sent on this stream.
 func (c *Conversation) SentAny() bool { return c.sentAny }
 
-// Refusal returns the newest refusal, nil if there is none.
+// Refusal returns the newest NACK, nil if there is none.
 func (c *Conversation) Refusal() *Refusal { return c.refusal }
 
-// Blocked reports whether the next response waits for the answer to the newest. The wait is bounded, since clients
-// may lawfully never answer (R038).
+// Blocked reports whether the next response waits for the answer to the newest. The wait is bounded, since the protocol
+// allows clients to never answer (R038).
 func (c *Conversation) Blocked(now time.Time) bool { return c.pending && now.Before(c.ackDeadline) }
 
-// answersNewest reports whether a request answers the newest response: by its nonce, or, of a SotW client that sends
-// none, by an error or the version alone.
+// answersNewest reports whether a request answers the newest response: by its nonce or, for a SotW client that sends
+// none, by an error or the version.
 func (c *Conversation) answersNewest(r *wire.Request, delta bool) bool {
 	if r.Nonce != "" {
 		return r.Nonce == c.nonce
@@ -101,9 +100,10 @@ func (c *Conversation) answersNewest(r *wire.Request, delta bool) bool {
 	return !delta && c.pending && (r.Refused || r.Version != "" && r.Version == c.version)
 }
 
-// sending records that a response leaves that holds what changed in a span, and, of names that the client was not sent before,
-// in another one. It was received at some time; zero if the client asked for it. The response before it went up to a position.
-func (c *Conversation) sending(changed, asked span, before cache.Seq, received, now time.Time) {
+// recordSending records that a response with the changes in a span is sent. It also has the newlyRequested changes, of
+// names that the client is sent for the first time. before is the position up to which earlier responses went. received
+// is when the oldest change was received; zero if the client requested the response.
+func (c *Conversation) recordSending(changed, newlyRequested span, before cache.Seq, received, now time.Time) {
 	caused := MomentOf(received)
 	if c.newRequest || caused == 0 {
 		received, caused = now, 0
@@ -114,13 +114,13 @@ func (c *Conversation) sending(changed, asked span, before cache.Seq, received, 
 	if c.behindSince == 0 {
 		c.sentAfter, c.newlyRequested, c.behindSince = changed.after, span{}, MomentOf(received)
 	}
-	c.upTo, c.newlyRequested = changed.upTo, c.newlyRequested.join(asked)
-	if c.causedAt == 0 && c.sentAny { // the client waited for something else than the first one's cause
+	c.upTo, c.newlyRequested = changed.upTo, c.newlyRequested.join(newlyRequested)
+	if c.causedAt == 0 && c.sentAny { // the first response answers a request, no change caused it
 		c.causedAt = caused
 	}
 }
 
-// accept records that the client accepts the newest response.
+// accept records an ACK of the newest response.
 func (c *Conversation) accept(now time.Time) {
 	if c.causedAt != 0 {
 		c.counter.Propagated(c.causedAt.ago(now))
@@ -128,14 +128,12 @@ func (c *Conversation) accept(now time.Time) {
 	c.ackedVersion, c.ackedAt, c.behindSince, c.earlier = c.version, MomentOf(now), 0, nil
 }
 
-// refuse records that the client refuses the newest response or an unknown one. The client was sent changes up to a
-// position; whole is set if each response holds the complete set.
+// refuse records a NACK of the newest response or of an unknown one. upTo is the position up to which the client was
+// sent changes. With whole, each response holds the complete set.
 func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whole bool, now time.Time) {
-	version := "" // that of an unknown response is not known
+	version := "" // of an unknown response
 	if newest {
 		c.mergeEarlier()
-	}
-	if newest {
 		upTo = c.upTo
 	}
 	if r.Nonce == c.nonce {
@@ -145,16 +143,16 @@ func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whol
 	c.refusal.newlyRequested = c.newlyRequested
 }
 
-// lackingSince returns when the oldest change was made that the client was sent and has not accepted; 0 if there is
+// unacceptedSince returns when the oldest change was made that the client was sent and has not accepted; 0 if there is
 // none.
-func (c *Conversation) lackingSince() Moment {
+func (c *Conversation) unacceptedSince() Moment {
 	if u := c.earlier.oldest(); u != nil {
 		return u.behindSince
 	}
 	return c.behindSince
 }
 
-// ackedUpTo returns up to where the client has accepted what it was sent, except for what it refused.
+// ackedUpTo returns the position up to which the client has accepted the changes that it did not reject.
 func (c *Conversation) ackedUpTo() cache.Seq {
 	if u := c.earlier.oldest(); u != nil {
 		return u.after
@@ -162,18 +160,21 @@ func (c *Conversation) ackedUpTo() cache.Seq {
 	return c.sentAfter
 }
 
-// unanswered reports whether a response that the client has not answered has any change made after a position and up to
-// another.
-func (c *Conversation) unanswered(after, upTo cache.Seq) bool {
+// awaitsAnswerFor reports whether an unanswered response has any change after one position and up to another.
+func (c *Conversation) awaitsAnswerFor(after, upTo cache.Seq) bool {
 	if !c.pending {
 		return false
 	}
 	of := span{after, upTo}
-	return of.overlaps(span{c.sentAfter, c.upTo}) || of.overlaps(c.newlyRequested) ||
-		c.earlier != nil && slices.ContainsFunc(c.earlier.list, func(u sentResponse) bool { return of.overlaps(u.span) || of.overlaps(u.newlyRequested) })
+	if of.overlaps(span{c.sentAfter, c.upTo}) || of.overlaps(c.newlyRequested) {
+		return true
+	}
+	return c.earlier != nil && slices.ContainsFunc(c.earlier.list, func(u sentResponse) bool {
+		return of.overlaps(u.span) || of.overlaps(u.newlyRequested)
+	})
 }
 
-// exchange returns the newest response, with its outcome; answer is nil if the stream ended before.
+// exchange returns the newest response and its outcome. answer is nil if the stream ended without one.
 func (c *Conversation) exchange(typeURL string, o fanout.Outcome, answer *wire.Request, now time.Time) Exchange {
 	x := Exchange{
 		TypeURL: typeURL, Version: c.version, Nonce: c.nonce, Bytes: c.bytes,
@@ -186,7 +187,7 @@ func (c *Conversation) exchange(typeURL string, o fanout.Outcome, answer *wire.R
 	return x
 }
 
-// String returns the newest response and its answer: "nonce=3 version=1 pending".
+// String returns the newest response and its answer, such as "nonce=3 version=1 pending".
 func (c *Conversation) String() string {
 	if !c.sentAny {
 		return "nothing sent"
@@ -208,42 +209,44 @@ func (c *Conversation) String() string {
 	return b.String()
 }
 
-// A sentResponse was sent before the newest and is not accepted: the client takes longer to answer than the relay
-// waits (B.12).
+// A sentResponse is a response before the newest that the client has not accepted. There is one if the client takes
+// longer to answer than the relay waits (B.12).
 type sentResponse struct {
 	nonce          string
 	version        string
 	span                  // of the changes in it
-	newlyRequested span   // likewise, see Conversation
+	newlyRequested span   // further changes in it, see Conversation
 	behindSince    Moment // since when the client lacks something of it
 	causedAt       Moment // when the oldest change in it was received; 0: no change caused it
 	endOffset      uint64 // bytes on the stream up to its end
 }
 
-// earlierResponses are those before the newest that the client has not accepted, the oldest first. A nil one is empty.
+// earlierResponses are the responses before the newest that the client has not accepted, oldest first. Nil is empty.
 type earlierResponses struct{ list []sentResponse }
 
-// maxEarlierResponses bounds the earlier responses of a type that are remembered. If a client is further behind, the
-// answers to some do not count until it answers a later one.
+// maxEarlierResponses bounds the remembered earlier responses of a type. Beyond that, an answer may only count once the
+// client answers a later response.
 const maxEarlierResponses = 16
 
-// supersede notes that another response follows the newest one, which is not answered and holds what changed up to a
-// position.
+// supersede records that another response follows the newest one, which is unanswered and has changes up to upTo.
 func (c *Conversation) supersede(upTo cache.Seq) {
 	if c.earlier == nil {
 		c.earlier = new(earlierResponses)
 	}
-	u := sentResponse{c.nonce, c.version, span{c.sentAfter, upTo}, c.newlyRequested, c.behindSince, c.causedAt, c.endOffset}
+	u := sentResponse{
+		c.nonce, c.version, span{c.sentAfter, upTo}, c.newlyRequested, c.behindSince, c.causedAt, c.endOffset,
+	}
 	list := c.earlier.list
 	if n := len(list); n == maxEarlierResponses { // the last two become one
-		u.after, u.newlyRequested, u.behindSince = list[n-1].after, u.newlyRequested.join(list[n-1].newlyRequested), list[n-1].behindSince
+		last := &list[n-1]
+		u.after, u.newlyRequested, u.behindSince = last.after, u.newlyRequested.join(last.newlyRequested), last.behindSince
 		list = list[:n-1]
 	}
 	c.earlier.list = append(list, u)
 	c.behindSince, c.causedAt = 0, 0
 }
 
-// find returns which of the responses a request answers, -1 if none.
+// find returns the index of the response that a request answers, -1 if none.
 func (e *earlierResponses) find(r *wire.Request) int {
 	if e == nil || r.Nonce == "" {
 		return -1
@@ -259,7 +262,7 @@ func (e *earlierResponses) oldest() *sentResponse {
 	return &e.list[0]
 }
 
-// refuseEarlier records that the client refuses an earlier response.
+// refuseEarlier records a NACK of the earlier response at an index.
 func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now time.Time) {
 	u, oldest := &c.earlier.list[i], *c.earlier.oldest()
 	u.after, u.behindSince = oldest.after, oldest.behindSince
@@ -271,8 +274,8 @@ func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now tim
 	c.earlier.list = slices.Delete(c.earlier.list, 0, i)
 }
 
-// acceptEarlier records that the client accepts an earlier response, and returns up to where that went. The client has
-// read all responses before it. Those that it did not refuse, it has accepted.
+// acceptEarlier records an ACK of the earlier response at an index, and returns the position up to which that had
+// changes. The client has read all responses before it, and accepted those that it did not reject.
 func (c *Conversation) acceptEarlier(i int, now time.Time) (upTo cache.Seq) {
 	u := &c.earlier.list[i]
 	if u.causedAt != 0 {
@@ -285,7 +288,7 @@ func (c *Conversation) acceptEarlier(i int, now time.Time) (upTo cache.Seq) {
 	return upTo
 }
 
-// mergeEarlier counts what the client has not accepted of earlier responses to the newest one, which it answers.
+// mergeEarlier merges the unaccepted earlier responses into the newest one, which the client answers.
 func (c *Conversation) mergeEarlier() {
 	if u := c.earlier.oldest(); u != nil {
 		for _, before := range c.earlier.list {
@@ -295,42 +298,41 @@ func (c *Conversation) mergeEarlier() {
 	}
 }
 
-// A Refusal is a response that a client did not accept. It is immutable.
+// A Refusal is a response that a client rejected (NACK). It is immutable.
 type Refusal struct {
 	At             time.Time
 	Nonce, Version string // of the response
 	Code           int32  // of gRPC; UNKNOWN if the client sent none
-	Detail         string // the client's error message, cut off after 2 KiB; of Secrets, only its length
+	Detail         string // the client's error message, truncated to 2 KiB; for Secrets, only its length
 
-	// TraceID and SpanID are those of the span that shows it; empty if nothing is traced.
+	// TraceID and SpanID identify the trace span of the response; empty without tracing.
 	TraceID, SpanID string
 
 	span                      // of the changes in the response
-	newlyRequested span       // of changes in it, too: see Conversation
-	earlier        []*Refusal // of the newest of a type: those before it, newest first
+	newlyRequested span       // further changes in it, see Conversation
+	earlier        []*Refusal // set only in the newest of a type: those before it, newest first
 }
 
-// Of reports whether the response had any change made after one position and up to another.
-func (r *Refusal) Of(after, upTo cache.Seq) bool {
+// HasChange reports whether the response had any change after one position and up to another.
+func (r *Refusal) HasChange(after, upTo cache.Seq) bool {
 	of := span{after, upTo}
 	return of.overlaps(r.span) || of.overlaps(r.newlyRequested)
 }
 
-// Bounds on what is kept of refusals: bytes of the client's words, and how many refusals of a type that the client
-// did not undo by accepting a later response.
+// Bounds on the memory of refusals: bytes of the client's strings, and the number of remembered refusals of a type.
 const (
 	maxDetail   = 2 << 10
 	maxNonce    = 64
 	maxRefusals = 8
 )
 
-// newRefusal returns the refusal of a response, which r answers, that held what changed in a span. Earlier refusals stand
-// beside it, unless each response holds the complete set.
+// newRefusal returns the refusal of a response that r answers and that has the changes in a span. It keeps earlier
+// refusals, unless each response holds the complete set (whole).
 func newRefusal(r *wire.Request, last *Refusal, whole bool, changed span, version string, now time.Time) *Refusal {
 	var earlier []*Refusal
 	switch {
 	case last == nil || whole:
-	case changed.upTo == last.upTo: // the same response once more
+	case changed.upTo == last.upTo: // a second NACK of the same response
 		changed.after, earlier = last.after, last.earlier
 	default:
 		changed.after = max(changed.after, last.upTo)
@@ -345,7 +347,7 @@ func newRefusal(r *wire.Request, last *Refusal, whole bool, changed span, versio
 	}
 }
 
-// cut returns the beginning of a text that is longer than so many bytes.
+// cut truncates a text to a number of bytes.
 func cut(text string, bytes int) string {
 	if len(text) <= bytes {
 		return text
@@ -353,15 +355,15 @@ func cut(text string, bytes int) string {
 	return strings.ToValidUTF8(text[:bytes], "") + "…"
 }
 
-// fanouts are the changes that are followed on their way to all clients, as far as this client is part of that.
+// fanouts are the tracked changes ([fanout.Fanout]) that concern this client.
 type fanouts struct {
-	due     *fanout.List // the client is to be sent them
-	unacked *fanout.List // the client was sent them and has not answered
+	due     *fanout.List // not sent to the client yet
+	unacked *fanout.List // sent and unanswered
 }
 
-// pass notes which changes the client was sent. Those are closed by the answer to the newest response, if that is
-// pending. Otherwise the client needed none.
-func (f *fanouts) pass(sent func(*fanout.Fanout) bool, pending bool, now time.Time) {
+// markSent finds the due changes that the client was sent. The answer to the newest response closes their fanouts, if
+// one is pending. Otherwise the client needed no response for them, and they are closed now.
+func (f *fanouts) markSent(sent func(*fanout.Fanout) bool, pending bool, now time.Time) {
 	before := f.due
 	f.due = nil
 	for l := before; l != nil; l = l.Others {
@@ -375,11 +377,11 @@ func (f *fanouts) pass(sent func(*fanout.Fanout) bool, pending bool, now time.Ti
 		}
 	}
 	if f.unacked != nil && f.unacked.Others != nil {
-		f.unacked = f.unacked.Open() // a client may never answer
+		f.unacked = f.unacked.Open() // drop closed ones, since a client may never answer
 	}
 }
 
-// close closes the changes that the client was sent.
+// close closes the fanouts of the changes that the client was sent.
 func (f *fanouts) close(o fanout.Outcome, now time.Time) {
 	for l := f.unacked; l != nil; l = l.Others {
 		l.Done(o, now)
@@ -387,8 +389,8 @@ func (f *fanouts) close(o fanout.Outcome, now time.Time) {
 	f.unacked = nil
 }
 
-// closeUpTo closes the changes of a type up to a position, which the client accepted by the answer to an earlier
-// response. Removals that wait are closed by the answer to the newest response.
+// closeUpTo closes the fanouts of a type up to a position, which the client accepted with an earlier response. Delayed
+// removals are closed by the answer to the newest response.
 func (f *fanouts) closeUpTo(key string, lateRemovals bool, upTo cache.Seq, now time.Time) {
 	before := f.unacked
 	f.unacked = nil
@@ -401,8 +403,8 @@ func (f *fanouts) closeUpTo(key string, lateRemovals bool, upTo cache.Seq, now t
 	}
 }
 
-// leave closes all changes, since the stream has ended.
-func (f *fanouts) leave(now time.Time) {
+// closeAll closes all fanouts, since the stream has ended.
+func (f *fanouts) closeAll(now time.Time) {
 	f.close(fanout.StreamClosed, now)
 	f.unacked, f.due = f.due, nil
 	f.close(fanout.StreamClosed, now)

@@ -40,20 +40,20 @@ func TestConversation(t *testing.T) {
 			s.started = true
 			for i := 1; i <= 3; i++ {
 				r := Response{Body: wire.NewDeltaBody(wire.ListenerType, ""), After: cache.Seq(10 * (i - 1)), before: cache.Seq(10 * (i - 1)), from: view.Generation()}
-				s.NoteSent(&r, fmt.Sprint(i), view, uint64(i), at(i))
+				s.RecordSent(&r, fmt.Sprint(i), view, uint64(i), at(i))
 			}
 			for _, nonce := range tt.answers {
 				refused := nonce[0] == '!'
 				if refused {
 					nonce = nonce[1:]
 				}
-				s.Request(&wire.Request{Delta: delta, Nonce: nonce, Refused: refused}, at(9))
+				s.ApplyRequest(&wire.Request{Delta: delta, Nonce: nonce, Refused: refused}, at(9))
 			}
 			var want Moment
 			if tt.lacks > 0 {
 				want = MomentOf(at(tt.lacks))
 			}
-			if got := s.lackingSince(); got != want {
+			if got := s.unacceptedSince(); got != want {
 				t.Errorf("answers %q: the client lacks something since %v, want %v", tt.answers, got.Time(), want.Time())
 			}
 			if got := s.ackedUpTo(); got != tt.acked {

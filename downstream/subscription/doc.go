@@ -1,49 +1,50 @@
-// Package subscription holds what a client wants of one resource type, what it was sent of it, and the conversation
-// about that; from these, it makes the next response. It does no I/O, starts no goroutine and has no lock: a stream
-// calls it while it holds its own lock.
+// Package subscription holds the subscription of one client to one resource type: what the client subscribed to, what
+// it was sent, and the responses and their answers. From these it builds the next response. It does no I/O, starts no
+// goroutine and has no lock: a stream calls it while it holds its own lock.
 //
 // # Three types
 //
-// A [Subscription] is composed of three small types, and each prints itself:
+// A [Subscription] embeds three small types, and each has a String method:
 //
-//	want            names, the wildcard, and since when; only requests change it (C08)
-//	sent            positions in the logs of the view, and what is due whatever the logs say;
-//	                beside it, held is what the client reported in its first request
-//	Conversation    the newest response: nonce, version, ACK or NACK, and how long to wait;
+//	want            the subscribed names and the wildcard; only requests change it (C08)
+//	sent            positions in the logs of the view, and resources that are due regardless of the logs;
+//	                beside it, reported is what the client reported in its first request
+//	Conversation    the newest response: nonce, version, ACK or NACK, and the ACK deadline;
 //	                a type and its globs share it
 //
-// A request changes what is wanted and is the answer to a response (change). At one generation of the view, shown says
-// what the client is to see. Three encoders turn that into a [Response]: changes (Delta, and partial SotW types), sets
-// (complete SotW sets) and removals (Delta removals that had to wait, or that a returning client needs).
+// A requestUpdate applies a request: it changes want and records the answer to a response. A visible is a subscription
+// at one generation of the view; it decides what the client may see. Three encoders turn that into a [Response]:
+// changes (Delta, and partial SotW types), sets (complete SotW sets) and removals (Delta removals that were delayed, or
+// that a returning client needs). A returning client is one that reports in its first request that it holds resources.
 //
 // # Where to read
 //
 // Each file uses only what the files before it define:
 //
-//	client.go         what is configured, and what all subscriptions of a client share
+//	client.go         settings, and what all subscriptions of a client share
 //	traits.go         how the protocol treats a type
-//	want.go           names and the wildcard
-//	sent.go           how far the client was served
-//	conversation.go   responses, their answers, NACKs, and changes that are followed to all clients
-//	pending.go        errors that are due
-//	subscription.go   all of that, composed, and globs
-//	returning.go      what a returning client reports
+//	want.go           subscribed names and the wildcard
+//	sent.go           positions up to which the client was served
+//	conversation.go   responses, ACKs, NACKs, and fanouts (changes tracked to all clients)
+//	pending.go        resource errors that are due
+//	subscription.go   the composed subscription, and globs
+//	returning.go      resources that a returning client reports
 //	request.go        requests
 //	visible.go        what the client may see at one generation
-//	setbuilder.go     a complete set being collected
+//	setbuilder.go     the builder of a complete set
 //	sums.go           fingerprints of what the client sees
-//	trust.go          whether a version that the client reported proves anything
-//	response.go       a response being built
-//	ttl.go            TTLs in it
-//	errors.go         errors in it
-//	changes.go        encoder: what changed
+//	trust.go          whether the version that a client reports can be trusted
+//	response.go       the writer of a response
+//	ttl.go            TTLs in responses
+//	errors.go         resource errors in responses
+//	changes.go        encoder: changes
 //	removals.go       encoder: removals
 //	sets.go           encoder: complete sets
-//	order.go          how far a subscription is, for make-before-break order
-//	next.go           what a stream calls in its turn
-//	poll.go           REST
-//	status.go         what operators see
-//	observed.go       what rollouts ask
+//	order.go          progress of a subscription, for make-before-break order
+//	next.go           the calls of a stream in each turn
+//	poll.go           REST polls
+//	status.go         status for operators
+//	observed.go       answers of clients to the changes of a rollout
 //
 // It is no stable API: programs that embed Tender use package relay.
 package subscription

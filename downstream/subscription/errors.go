@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// faults are the errors of a subscription at one generation.
+// visibleErrors are the resource errors of a subscription at one generation.
 type visibleErrors struct{ visible }
 
 // errorOf returns the error of a resource as the client sees it, nil if there is none.
@@ -25,8 +25,8 @@ func (v visibleErrors) errorOf(n *cache.Name) *cache.Entry {
 
 func (v visibleErrors) collect() { v.errors.collect(v.t, v.errorOf) }
 
-// checkReachable finds names that cannot be asked for since the origin is not connected. A client that understands
-// resource_errors goes on with what it has, and is told why (B.7).
+// checkReachable queues errors for names whose origin is not connected. A client that understands resource_errors keeps
+// what it has and learns the reason (B.7).
 func (v visibleErrors) checkReachable(now time.Time) {
 	f := &v.errors
 	if !v.sendsUnreachable() || f.originsChecked == v.g.OriginChanges() {
@@ -49,8 +49,8 @@ func (v visibleErrors) checkReachable(now time.Time) {
 	}
 }
 
-// tellsUnreachable reports whether the client is sent the relay's own errors of names (B.39), which complete sets do not
-// hold (B.7).
+// sendsUnreachable reports whether the client is sent the relay's own errors of names (B.39). Complete sets do not have
+// them (B.7).
 func (v visibleErrors) sendsUnreachable() bool { return v.Errors && !v.errors.muted && !v.sendsSets() }
 
 // answerKnown reports whether the client was sent an answer for a name, or can be.
@@ -62,9 +62,9 @@ func (v visibleErrors) answerKnown(n subscribed) bool {
 	return e != nil && !v.mayReappear(e, n) && (n.sent != 0 || !e.Present() || !e.Resource.ContentDropped())
 }
 
-// inOrder reports whether the client can be sent an error now. An error of a resource in the wildcard set follows the
-// set. An error that says that a resource is gone follows its removal, which has its own time (B.7, B.11): for the
-// client, the one is as good as the other.
+// sendable reports whether the client can be sent an error now. An error of a resource in the wildcard set follows the
+// set. A NOT_FOUND error follows the removal of the resource, which may be delayed (B.7, B.11), since it has the same
+// effect at the client.
 func (v visibleErrors) sendable(e *cache.Entry) bool {
 	at, named := v.find(e.Name)
 	switch {
@@ -75,19 +75,19 @@ func (v visibleErrors) sendable(e *cache.Entry) bool {
 	case !e.Err.NotFound():
 		return true
 	case !named:
-		gone := v.t.Wildcard.Get(e.Name)
-		return gone == nil || gone.Seq <= v.removedUpTo
+		member := v.t.Wildcard.Get(e.Name)
+		return member == nil || member.Seq <= v.removedUpTo
 	}
 	sent := v.names[at].sent
 	if !v.Delta && v.LateRemovals {
 		sent = v.removedUpTo // the removal itself is not sent
 	}
-	seen, seq := v.t.Lookup(e.Name)
-	return v.confirmedAbsent(seen) && seq <= sent
+	current, seq := v.t.Lookup(e.Name)
+	return v.confirmedAbsent(current) && seq <= sent
 }
 
-// dueWithSet reports whether a response that holds all that the client is to have is due for errors of resources that
-// are not in it. Errors of resources that are in it are not sent: for the client, the resource ends the error.
+// dueWithSet reports whether a complete set is due because of errors of resources that are not in it. Errors of
+// resources in the set are not sent, since the resource would clear the error at the client.
 func (v visibleErrors) dueWithSet() (due bool) {
 	f := &v.errors
 	v.collect()
@@ -102,7 +102,8 @@ func (v visibleErrors) dueWithSet() (due bool) {
 	return due || len(f.relayErrors) > 0 && !f.muted
 }
 
-// inSet reports whether a set has a resource with an error, and whether the next set has it too.
+// inSet reports whether a set contains a resource with an error, and whether the next set will contain it too
+// (lasting).
 func (v visibleErrors) inSet(n *cache.Name, union bool) (in, lasting bool) {
 	at, named := v.find(n)
 	if !named {
@@ -128,7 +129,7 @@ func (v visibleErrors) inSetAsMember(n *cache.Name, union bool) (in, lasting boo
 	return union && e != nil && e.Prior != nil && v.hadMember(e), false
 }
 
-// addTo adds the errors of resources that are not in a complete set to that.
+// addTo adds the errors of resources that are not in a complete set to the body of the set.
 func (v visibleErrors) addTo(body *wire.Body, union bool) {
 	f := &v.errors
 	var sent []*wire.ResourceError
@@ -147,8 +148,8 @@ func (v visibleErrors) addTo(body *wire.Body, union bool) {
 	}
 }
 
-// addErrors adds the errors of resources that the client subscribed to. An error of a resource that the response has
-// is sent later: a name is never in both (R124).
+// addErrors adds the errors of resources that the client subscribed to. If the response contains the resource, its
+// error is sent later, since a response must not have both for a name (R124).
 func (w *writer) addErrors(now time.Time) {
 	f, v := &w.errors, visibleErrors{w.visible}
 	v.collect()
@@ -157,7 +158,7 @@ func (w *writer) addErrors(now time.Time) {
 	f.due = slices.DeleteFunc(f.due, func(n *cache.Name) bool {
 		e := v.errorOf(n)
 		if slices.Contains(sent, e.Err) {
-			return true // by another of its names
+			return true // sent for another of its names
 		}
 		if w.full(nil) || !v.sendable(e) || w.alreadyEmitted(e.Err.Key()) {
 			return false

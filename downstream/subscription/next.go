@@ -9,114 +9,117 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Look is one look of a stream at what its client must be sent.
-type Look struct {
-	Newest *cache.Generation
-	Cut    *cache.Generation // what clusters and dependent types are read from; mostly the newest
-	Begun  *cache.Generation // what the stream began with, see Begins; nil if nothing older is read
-	Now    time.Time
+// A Turn is one pass of a stream over its subscriptions. It holds the generations that the stream reads.
+type Turn struct {
+	Newest      *cache.Generation
+	Cut         *cache.Generation // clusters and dependent types are read from it; usually the newest
+	StartedWith *cache.Generation // the stream started with it, see StartGeneration; nil if nothing older is read
+	Now         time.Time
 
-	// Muted is set while the stream may have to end without a response (B.8): errors of the relay are not sent.
+	// Muted is set while the stream may have to end without a response (B.8). The relay's own errors are not sent.
 	Muted bool
 }
 
-// Begins returns what a stream that was sent nothing yet begins with: the newest generation, with what other streams
-// wait for until a minimum push interval has passed. Only if something waits is it not nil.
-func (l *Look) Begins() *cache.Generation {
-	if l.Newest.SendableRevision() < l.Newest.Revision {
-		return l.Newest
+// StartGeneration returns the generation that a new stream starts with: the newest, including changes that other
+// streams are not sent until a minimum push interval has passed. It returns nil if there are no such changes.
+func (turn *Turn) StartGeneration() *cache.Generation {
+	if turn.Newest.SendableRevision() < turn.Newest.Revision {
+		return turn.Newest
 	}
 	return nil
 }
 
-// Of returns the generation that a type is read from.
-func (l *Look) Of(s *Subscription) *cache.Generation {
+// GenerationFor returns the generation that a type is read from.
+func (turn *Turn) GenerationFor(s *Subscription) *cache.Generation {
 	if s.followsCut() {
-		return l.sendable(l.Cut, s.TypeURL)
+		return turn.sendable(turn.Cut, s.TypeURL)
 	}
-	return l.sendable(l.Newest, s.TypeURL)
+	return turn.sendable(turn.Newest, s.TypeURL)
 }
 
-// sendable returns the generation from which the client is sent a type, of one that the stream looks at. A client is
-// never sent what is older than what its stream began with.
-func (l *Look) sendable(g *cache.Generation, typeURL string) *cache.Generation {
+// sendable returns the generation of a type that may be sent, given one that the stream reads. It is older while a
+// minimum push interval lasts, but never older than the one that the stream started with.
+func (turn *Turn) sendable(g *cache.Generation, typeURL string) *cache.Generation {
 	g = g.Sendable(typeURL)
-	if l.Begun != nil && l.Begun.Revision > g.Revision {
-		return l.Begun
+	if turn.StartedWith != nil && turn.StartedWith.Revision > g.Revision {
+		return turn.StartedWith
 	}
 	return g
 }
 
-// removalsOf returns the generation from which removals of a type that wait for other types are read. Those of endpoints
-// also wait while clusters, which may refer to them, wait for an interval.
-func (l *Look) removalsOf(s *Subscription) *cache.Generation {
-	g := l.sendable(l.Cut, s.TypeURL)
-	if clusters := l.sendable(l.Cut, wire.ClusterType); s.TypeURL == wire.EndpointType && clusters.Revision < g.Revision {
+// removalsOf returns the generation from which delayed removals of a type are read. Removals of endpoints also wait
+// while clusters, which may refer to them, wait for their minimum push interval.
+func (turn *Turn) removalsOf(s *Subscription) *cache.Generation {
+	g := turn.sendable(turn.Cut, s.TypeURL)
+	clusters := turn.sendable(turn.Cut, wire.ClusterType)
+	if s.TypeURL == wire.EndpointType && clusters.Revision < g.Revision {
 		return clusters
 	}
 	return g
 }
 
-// Next returns the additions and changes that the client is to be sent, up to limit in the generation of the type. For
-// names that the client asked for since, the newest generation answers. If nothing is to be sent, the response has no
-// body, and until is when to look again even if nothing happens. The only error is ErrOutrun.
-func (s *Subscription) Next(l *Look, limit cache.Seq) (r Response, until time.Time, err error) {
-	g, newest, after := l.Of(s), l.sendable(l.Newest, s.TypeURL), s.position()
+// Next returns the additions and changes that are due to the client, up to limit in the generation of the type. Names
+// that the client subscribed to since are read from the newest generation. If nothing is due, the response has no body,
+// and until is when to check again even without an event. The only error is ErrOutrun.
+func (s *Subscription) Next(turn *Turn, limit cache.Seq) (r Response, until time.Time, err error) {
+	g, newest, after := turn.GenerationFor(s), turn.sendable(turn.Newest, s.TypeURL), s.position()
 	if g == newest {
-		r, until, err = s.next(l, g, limit, false)
+		r, until, err = s.next(turn, g, limit, false)
 	} else {
 		asked := s.takeNewNames()
-		r, until, err = s.next(l, g, limit, true)
+		r, until, err = s.next(turn, g, limit, true)
 		if s.pendingNames = append(s.pendingNames, asked...); err == nil && r.Body == nil && len(asked) > 0 {
 			g = newest
-			r, until, err = s.next(l, g, limit, false)
+			r, until, err = s.next(turn, g, limit, false)
 		}
 	}
 	r.After, r.before, r.from = after, after, g
 	return r, until, err
 }
 
-// next is Next from one generation, which may be older than the newest.
-func (s *Subscription) next(l *Look, g *cache.Generation, limit cache.Seq, older bool) (r Response, until time.Time, err error) {
-	s.errors.muted = l.Muted
+// next does the work of Next with one generation, which may be older than the newest.
+func (s *Subscription) next(
+	turn *Turn, g *cache.Generation, limit cache.Seq, older bool,
+) (r Response, until time.Time, err error) {
+	s.errors.muted = turn.Muted
 	switch v := s.visibleAt(g); {
 	case s.sendsSets():
-		r, until = sets{v, l.Now}.next(limit)
+		r, until = sets{v, turn.Now}.next(limit)
 	case !s.Delta && s.grouped && s.wildcard == nil:
-		r = sets{v, l.Now}.group(limit)
+		r = sets{v, turn.Now}.groupedSet(limit)
 	default:
-		c := changes{writer: writer{visible: v}, limit: limit, older: older}
-		r, err = c.response(l.Now)
+		c := changes{writer: writer{visible: v}, limit: limit, olderGeneration: older}
+		r, err = c.response(turn.Now)
 	}
 	until = Earlier(until, s.errors.recheckAt)
 	if r.Body == nil && err == nil && s.Delta && !s.LateRemovals {
 		var again time.Time
-		stale := removals{writer: writer{visible: s.visibleAt(g)}, now: l.Now}
+		stale := removals{writer: writer{visible: s.visibleAt(g)}, now: turn.Now}
 		r, again = stale.stale()
 		until = Earlier(until, again)
 	}
 	return r, until, err
 }
 
-// Removals returns the removals that were held back, and when to look again.
-func (s *Subscription) Removals(l *Look) (r Response, until time.Time) {
-	after, g := s.removedUpTo, l.removalsOf(s)
+// Removals returns the delayed removals, and when to check again.
+func (s *Subscription) Removals(turn *Turn) (r Response, until time.Time) {
+	after, g := s.removedUpTo, turn.removalsOf(s)
 	if after == 0 {
 		after = g.Seq // a subscription to names alone has no such position
 	}
 	v := s.visibleAt(g)
 	switch {
 	case s.Delta:
-		late := removals{writer: newWriter(v), now: l.Now}
+		late := removals{writer: newWriter(v), now: turn.Now}
 		if r = late.delayed(); r.Body == nil {
 			r, until = late.stale()
 		}
 	case s.FullState:
-		r, until = sets{v, l.Now}.final()
+		r, until = sets{v, turn.Now}.final()
 	default:
-		if s.removedUpTo = v.g.Seq; s.errors.any() { // errors of resources whose removal had to wait
+		if s.removedUpTo = v.g.Seq; s.errors.any() { // errors of resources whose removal was delayed
 			w := newWriter(v)
-			w.addErrors(l.Now)
+			w.addErrors(turn.Now)
 			r = w.out
 		}
 	}
@@ -124,20 +127,22 @@ func (s *Subscription) Removals(l *Look) (r Response, until time.Time) {
 	return r, until
 }
 
-// NoteSent records that a response left under a nonce, and ends at an offset of the stream.
-func (s *Subscription) NoteSent(r *Response, nonce string, v *cache.View, endOffset uint64, now time.Time) {
+// RecordSent records that a response was sent under a nonce. endOffset is the number of bytes on the stream up to its
+// end.
+func (s *Subscription) RecordSent(r *Response, nonce string, v *cache.View, endOffset uint64, now time.Time) {
 	s.counter.Sent(r.Body.Size())
-	s.sending(span{r.After, s.position()}, r.newlyRequested, r.before, s.visibleAt(r.from).changedSince(v, r.After), now)
+	received := s.visibleAt(r.from).changedSince(v, r.After)
+	s.recordSending(span{r.After, s.position()}, r.newlyRequested, r.before, received, now)
 	s.sentAny, s.pending = true, true
 	s.nonce, s.version, s.bytes, s.endOffset = nonce, r.Body.Version(), r.Body.Size(), endOffset
 	s.sentAt, s.ackDeadline = now, now.Add(s.Settings.AckWait)
 	if s.fanouts.due != nil {
-		cmp.Or(s.parent, s).passFanouts(now)
+		cmp.Or(s.parent, s).markFanoutsSent(now)
 	}
 }
 
-// changedSince returns when the oldest change was received that the client wants, of those after a position; zero if
-// there is none. Where names are in complete sets, a change that a later one of the same name replaced does not count.
+// changedSince returns when the oldest change after a position was received that concerns the client; zero if there is
+// none. For names in complete sets, only the newest change of each name counts.
 func (v visible) changedSince(of *cache.View, after cache.Seq) time.Time {
 	first := v.g.Seq + 1
 	if v.wildcard != nil {
@@ -161,24 +166,24 @@ func (v visible) changedSince(of *cache.View, after cache.Seq) time.Time {
 	return of.Cause(first).Received
 }
 
-// EndTurn records that the client was sent what there is to send. It returns the position up to which the subscription
-// needs no hints any more.
-func (s *Subscription) EndTurn(l *Look) cache.Seq {
-	s.newRequest = s.newRequest && s.Waits // what has no answer by now, a change answers
+// EndTurn records that the client was sent everything that was due. It returns the position up to which the
+// subscription needs no more hints.
+func (s *Subscription) EndTurn(turn *Turn) cache.Seq {
+	s.newRequest = s.newRequest && s.WaitsForClusters // from now on, only a change causes a response
 	s.releaseRemovals()
 	for _, glob := range s.separateGlobs() {
-		glob.idle = glob.idle || !glob.At(l.Newest).Behind()
+		glob.idle = glob.idle || !glob.At(turn.Newest).Behind()
 	}
 	if s.fanouts.due != nil {
-		s.passFanouts(l.Now)
+		s.markFanoutsSent(turn.Now)
 	}
 	if len(s.names) == 0 || s.sendsSets() {
-		return l.Of(s).Seq // it never looks at any
+		return turn.GenerationFor(s).Seq // it uses no hints
 	}
 	return s.scannedUpTo
 }
 
-// releaseRemovals tells the view which removals the client needs no more.
+// releaseRemovals reports to the view the position up to which the client needs no more removals.
 func (s *Subscription) releaseRemovals() {
 	if s.wildcard != nil {
 		s.wildcard.Passed(s.removedUpTo)
@@ -190,19 +195,21 @@ func (s *Subscription) releaseRemovals() {
 	}
 }
 
-// Reach records that the client is to be sent a change that is followed.
-func (s *Subscription) Reach(f *fanout.Fanout) { s.fanouts.due = s.fanouts.due.And(f) }
+// TrackFanout records that a tracked change is due to the client.
+func (s *Subscription) TrackFanout(f *fanout.Fanout) { s.fanouts.due = s.fanouts.due.And(f) }
 
-// passFanouts notes which followed changes the client was sent.
-func (s *Subscription) passFanouts(now time.Time) { s.fanouts.pass(s.past, s.pending, now) }
+// markFanoutsSent records which tracked changes the client was sent.
+func (s *Subscription) markFanoutsSent(now time.Time) {
+	s.fanouts.markSent(s.wasSentChange, s.pending, now)
+}
 
-// past reports whether the client was sent a change as far as it is to be.
-func (s *Subscription) past(f *fanout.Fanout) bool {
+// wasSentChange reports whether the client was sent the part of a change that concerns it.
+func (s *Subscription) wasSentChange(f *fanout.Fanout) bool {
 	part := s
 	if f.Key != s.Key {
 		_, glob, _ := cache.SplitCollection(f.Key)
 		if part = s.globs.find(glob); part == nil {
-			return true // it is not wanted any more
+			return true // the client has unsubscribed
 		}
 	}
 	late := f.Removes && part.LateRemovals && part.wildcard != nil

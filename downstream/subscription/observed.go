@@ -6,19 +6,19 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// A Change is what a view changed of a type or a collection between two positions: a part of an edition.
+// A Change is the part of an edition that concerns one type or collection: the changes between two positions.
 type Change struct {
 	Key         string    // type URL or collection
-	After, UpTo cache.Seq // the changes are after the one position, and up to the other
-	Names       []string  // of what changed, sorted
+	After, UpTo cache.Seq // changes at positions p: After < p <= UpTo
+	Names       []string  // of changed resources, sorted
 }
 
-// Refuses reports whether a refusal of the client stands.
-func (s At) Refuses() bool { return s.standingRefusal() != nil }
+// HasActiveRefusal reports whether a refusal of the client is active, see [TypeStatus.Refused].
+func (s AtGeneration) HasActiveRefusal() bool { return s.activeRefusal() != nil }
 
-// AcceptedAll reports whether the client has answered all that it was sent. A client that was sent nothing must not have
-// to be: it reported that it holds just what there is.
-func (s At) AcceptedAll() bool {
+// AcceptedAll reports whether the client has answered the newest response. For a client that was sent nothing, it
+// reports whether nothing is due: the client reported that it holds the current state.
+func (s AtGeneration) AcceptedAll() bool {
 	if s.pending || s.sentAny {
 		return !s.pending
 	}
@@ -30,9 +30,9 @@ func (s At) AcceptedAll() bool {
 	return !slices.ContainsFunc(s.names, func(n subscribed) bool { return n.sent == 0 })
 }
 
-// Answer returns what became of a change at the client, and whether the client subscribes to any of it: by the wildcard or
-// the glob, or by a name. What the client has accepted and was sent later does not count.
-func (s At) Answer(c *Change) (state ResourceState, wants bool) {
+// Answer returns the state of a change at the client, and whether the client subscribes to any of it, by the wildcard,
+// the glob or a name. It ignores later changes of the same resources.
+func (s AtGeneration) Answer(c *Change) (state ResourceState, wants bool) {
 	part := s
 	if _, glob, is := cache.SplitCollection(c.Key); is {
 		of := s.globs.find(glob)
@@ -41,9 +41,9 @@ func (s At) Answer(c *Change) (state ResourceState, wants bool) {
 		}
 		part = of.At(s.g)
 	}
-	unsent := part.wildcard != nil && part.owesMembers(c)
-	wants, owesNames := part.owesNames(c)
-	wants, unsent = wants || part.wildcard != nil, unsent || owesNames
+	unsent := part.wildcard != nil && part.membersUnsent(c)
+	wants, namesUnsent := part.namesUnsent(c)
+	wants, unsent = wants || part.wildcard != nil, unsent || namesUnsent
 	switch {
 	case !wants:
 		return NotSent, false
@@ -51,44 +51,45 @@ func (s At) Answer(c *Change) (state ResourceState, wants bool) {
 		return Refused, true
 	case unsent:
 		return NotSent, true
-	case s.unanswered(c.After, c.UpTo):
+	case s.awaitsAnswerFor(c.After, c.UpTo):
 		return Sent, true
 	default:
 		return Accepted, true
 	}
 }
 
-// owesMembers reports whether the client was not sent all that a change did to the wildcard set.
-func (s At) owesMembers(c *Change) bool {
+// membersUnsent reports whether the client was not sent all changes of the wildcard set.
+func (s AtGeneration) membersUnsent(c *Change) bool {
 	set := &s.t.Wildcard
 	return set.FirstAfter(s.sentUpTo) <= c.UpTo || s.removedUpTo < c.UpTo && set.LastRemoval() > s.removedUpTo
 }
 
-// nameCost is how many times more it takes to find a name of a change among those of the client than the other way around:
-// it needs a lock.
+// nameCost is the relative cost of finding a name of a change among those of the client, which needs a lock, to finding
+// a name of the client in the change.
 const nameCost = 8
 
-// owesNames reports whether the client subscribes to any of the names of a change, and whether it was not sent one of them.
-func (s At) owesNames(c *Change) (wants, owes bool) {
+// namesUnsent reports whether the client subscribes to any name of a change (wants), and whether it was not sent one of
+// them.
+func (s AtGeneration) namesUnsent(c *Change) (wants, unsent bool) {
 	if nameCost*len(c.Names) < len(s.names) {
 		for _, text := range c.Names {
 			if at, named := s.find(s.Watch.View().FindName(s.Key, text)); named {
-				wants, owes = true, owes || s.owesChange(s.names[at], c)
+				wants, unsent = true, unsent || s.changeUnsent(s.names[at], c)
 			}
 		}
-		return wants, owes
+		return wants, unsent
 	}
 	for _, n := range s.names {
 		if _, is := slices.BinarySearch(c.Names, n.name.String()); is {
-			wants, owes = true, owes || s.owesChange(n, c)
+			wants, unsent = true, unsent || s.changeUnsent(n, c)
 		}
 	}
-	return wants, owes
+	return wants, unsent
 }
 
-// owesChange reports whether the client was not sent what a change did to a name. If the name changed again later, any
-// state since the change began counts.
-func (s At) owesChange(n subscribed, c *Change) bool {
+// changeUnsent reports whether the client was not sent a change of a name. If the name changed again later, any state
+// since the change began counts as sent.
+func (s AtGeneration) changeUnsent(n subscribed, c *Change) bool {
 	e, seq := s.entryOf(n)
 	if e == nil || seq <= n.sent {
 		return false
@@ -96,13 +97,13 @@ func (s At) owesChange(n subscribed, c *Change) bool {
 	return seq > c.After && (seq <= c.UpTo || n.sent <= c.After)
 }
 
-// refused reports whether a refusal that counts is of a response with any of a change.
-func (s At) refused(c *Change) bool {
+// refused reports whether the client rejected a response with any part of a change, and the refusal may be active.
+func (s AtGeneration) refused(c *Change) bool {
 	if s.refusal == nil {
-		return false // as with nearly all
+		return false // usual, so skip the iterator
 	}
 	for r := range s.refusals() {
-		if r.Of(c.After, c.UpTo) {
+		if r.HasChange(c.After, c.UpTo) {
 			return true
 		}
 	}

@@ -56,8 +56,8 @@ func (c *askedClient) wantNot(when string, of Change) {
 func (c *askedClient) stands(when string, accepted, refuses bool) {
 	c.t.Helper()
 	at := c.sub.At(c.view.Generation())
-	if at.AcceptedAll() != accepted || at.Refuses() != refuses {
-		c.t.Errorf("%s: accepted: %v, refuses: %v; want %v, %v", when, at.AcceptedAll(), at.Refuses(), accepted, refuses)
+	if at.AcceptedAll() != accepted || at.HasActiveRefusal() != refuses {
+		c.t.Errorf("%s: accepted: %v, refuses: %v; want %v, %v", when, at.AcceptedAll(), at.HasActiveRefusal(), accepted, refuses)
 	}
 }
 
@@ -153,14 +153,14 @@ func TestAnswerOfRemovals(t *testing.T) {
 			gone := c.change(tt.origin, "-"+tt.a)
 			c.want("not sent", gone, NotSent)
 			g := c.view.Generation()
-			r, _, err := c.sub.Next(&Look{Newest: g, Cut: g, Now: c.now}, g.Seq)
+			r, _, err := c.sub.Next(&Turn{Newest: g, Cut: g, Now: c.now}, g.Seq)
 			if check.OK(t, err); c.sub.LateRemovals {
 				if r.Body != nil {
 					t.Fatal("the removal was sent early")
 				}
 				c.want("late", gone, NotSent)
 			} else if tt.key != lobbyKey {
-				c.sub.NoteSent(&r, "early", c.view, 0, c.now)
+				c.sub.RecordSent(&r, "early", c.view, 0, c.now)
 				c.want("sent", gone, Sent)
 				c.do("ack early")
 			}
@@ -199,7 +199,7 @@ func TestAnswerOfNamesAskedLater(t *testing.T) {
 			c.want("sent", asked, Sent)
 			c.want("sent", after, Accepted)
 			c.do("nack")
-			if r := c.sub.Refusal(); r == nil || !r.Of(asked.After, asked.UpTo) || r.Of(before.After, before.UpTo) {
+			if r := c.sub.Refusal(); r == nil || !r.HasChange(asked.After, asked.UpTo) || r.HasChange(before.After, before.UpTo) {
 				t.Errorf("the refusal %+v is not that of %+v alone", r, asked)
 			}
 			c.want("refused", asked, Refused)
@@ -279,7 +279,7 @@ func TestRefusalOfNoLaterChange(t *testing.T) {
 		passed := c.change("origin by name", "x@1")
 		c.do("wait 6s") // it waits for the answer no more
 		c.turn()
-		if c.do("nack"); !c.sub.Refusal().Of(sent.After, sent.UpTo) || c.sub.Refusal().Of(passed.After, passed.UpTo) {
+		if c.do("nack"); !c.sub.Refusal().HasChange(sent.After, sent.UpTo) || c.sub.Refusal().HasChange(passed.After, passed.UpTo) {
 			t.Errorf("%s: the refusal %+v is not that of %+v alone", client, c.sub.Refusal(), sent)
 		}
 	}
@@ -300,11 +300,11 @@ func TestRefusalOf(t *testing.T) {
 		{20, 30, false},
 		{15, 15, false}, // nothing
 	} {
-		if got := r.Of(tt.after, tt.upTo); got != tt.want {
+		if got := r.HasChange(tt.after, tt.upTo); got != tt.want {
 			t.Errorf("after %d up to %d: %v, want %v", tt.after, tt.upTo, got, tt.want)
 		}
 	}
-	if (&Refusal{span: span{15, 15}}).Of(10, 20) {
+	if (&Refusal{span: span{15, 15}}).HasChange(10, 20) {
 		t.Error("a response without changes has one")
 	}
 }

@@ -7,42 +7,44 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// An At is a subscription at one generation: how far it is, for the order in which a stream sends types (B.11), and what
-// became of its resources.
-type At struct{ visible }
+// An AtGeneration is a subscription at one generation. It reports the progress of the subscription, for the order in
+// which a stream sends types (B.11), and the state of its resources.
+type AtGeneration struct{ visible }
 
 // At returns the subscription at a generation.
-func (s *Subscription) At(g *cache.Generation) At { return At{s.visibleAt(g)} }
+func (s *Subscription) At(g *cache.Generation) AtGeneration { return AtGeneration{s.visibleAt(g)} }
 
 // Behind reports whether something may be due to the client.
-func (s At) Behind() bool {
+func (s AtGeneration) Behind() bool {
 	return s.wildcard != nil && (s.t.Wildcard.Last() > min(s.sentUpTo, s.removedUpTo) || len(s.initialVersions) > 0) ||
 		len(s.names) > 0 && s.t.Last() > s.scannedUpTo ||
 		s.sendAll || s.due() > 0 ||
 		s.ttlsDue() || s.errors.behind(s.t) || s.globsBehind()
 }
 
-// globsBehind is Behind for the globs whose resources are in the complete set.
-func (s At) globsBehind() bool {
+// globsBehind is Behind for globs whose resources are part of the complete set.
+func (s AtGeneration) globsBehind() bool {
 	return s.sendsSets() && slices.ContainsFunc(s.globs, func(glob *Subscription) bool {
 		return glob.At(s.Watch.Generation().Sendable(s.TypeURL)).Behind()
 	})
 }
 
-// RemovalsSent reports whether no removal that has to wait is due to the client.
-func (s At) RemovalsSent() bool {
+// AllRemovalsSent reports whether the client was sent all delayed removals.
+func (s AtGeneration) AllRemovalsSent() bool {
 	members := s.wildcard == nil || s.t.Wildcard.LastRemoval() <= s.removedUpTo
 	return s.Delta && members && len(s.initialVersions)+s.due() == 0 && s.t.Failed() == 0
 }
 
-// HeldByFreeze reports whether the client is sent nothing of the type until its origin is thawed.
-func (s At) HeldByFreeze() bool { return s.sendsSets() && sets{visible: s.visible}.heldByFreeze() }
+// HeldByFreeze reports whether the client is sent nothing of the type until the origin is thawed.
+func (s AtGeneration) HeldByFreeze() bool {
+	return s.sendsSets() && sets{visible: s.visible}.heldByFreeze()
+}
 
-// Opening reports whether the client returns with resources of the type and was sent nothing of it on this stream.
-func (s *Subscription) Opening() bool { return s.scannedUpTo == 0 && s.Returns() }
+// ReturningUnserved reports whether a returning client holds resources of the type and was sent nothing on this stream.
+func (s *Subscription) ReturningUnserved() bool { return s.scannedUpTo == 0 && s.Returning() }
 
-// BehindCut reports whether clusters or a dependent type changed in a generation after what the client was sent of them.
-func (s At) BehindCut() bool {
+// BehindCut reports whether the type is clusters or a dependent type, and has changes that the client was not sent.
+func (s AtGeneration) BehindCut() bool {
 	if !s.followsCut() {
 		return false
 	}
@@ -54,9 +56,9 @@ func (s At) BehindCut() bool {
 	return len(s.names) > 0 && s.t.Last() > s.scannedUpTo
 }
 
-// Unsent reports whether resources were added or changed that the client was not sent, and the position up to which it
-// was, of the type and its globs.
-func (s At) Unsent() (unsent bool, upTo cache.Seq) {
+// Unsent reports whether the type or its globs have additions or updates that the client was not sent. upTo is the
+// position up to which it was sent changes.
+func (s AtGeneration) Unsent() (unsent bool, upTo cache.Seq) {
 	unsent, upTo = s.unsent()
 	for _, glob := range s.globs {
 		if glob.idle {
@@ -68,7 +70,7 @@ func (s At) Unsent() (unsent bool, upTo cache.Seq) {
 	return unsent, upTo
 }
 
-func (s At) unsent() (unsent bool, upTo cache.Seq) {
+func (s AtGeneration) unsent() (unsent bool, upTo cache.Seq) {
 	upTo = s.scannedUpTo
 	if s.wildcard != nil {
 		upTo = s.sentUpTo
@@ -84,11 +86,12 @@ func (s At) unsent() (unsent bool, upTo cache.Seq) {
 	return unsent, min(upTo, s.scannedUpTo)
 }
 
-// Owes reports whether the client is to be sent a resource, whose name is n unless that is nil: the generation holds it,
-// or the origin was asked for it a moment ago. It also reports whether the client subscribed to the resource.
-func (s At) Owes(text string, n *cache.Name, now time.Time) (owes, subscribed bool) {
+// ResourceDue reports whether a resource is due to the client: the generation has it, or it was requested from the
+// origin less than AckWait ago. text is its name. n is nil if the cache has no such name. subscribed reports whether
+// the client subscribed to it.
+func (s AtGeneration) ResourceDue(text string, n *cache.Name, now time.Time) (due, subscribed bool) {
 	if at, named := s.find(n); named {
-		return s.owesName(s.names[at], now), true
+		return s.nameDue(s.names[at], now), true
 	}
 	by := s.wildcardOf(text)
 	if by == nil {
@@ -101,21 +104,21 @@ func (s At) Owes(text string, n *cache.Name, now time.Time) (owes, subscribed bo
 	return e.Present() && !e.Resource.ContentDropped() && (e.Seq > by.sentUpTo || slices.Contains(by.resend, text)), true
 }
 
-// owesName is Owes for a name that the client subscribed to.
-func (s At) owesName(n subscribed, now time.Time) bool {
+// nameDue is ResourceDue for a name that the client subscribed to.
+func (s AtGeneration) nameDue(n subscribed, now time.Time) bool {
 	e, seq := s.t.Lookup(n.name)
 	if e != nil {
 		return e.Present() && !e.Resource.ContentDropped() && seq > n.sent
 	}
 	asked := n.name.Asked()
 	if asked.IsZero() {
-		asked = s.since // the origin is about to be asked
+		asked = s.since // the request to the origin is about to be sent
 	}
 	return s.g.From(n.name).Connected && now.Before(asked.Add(s.Settings.AckWait))
 }
 
-// Resend has resources sent again, changed or not (B.16).
-func (s At) Resend(names []string) {
+// Resend marks resources to be sent again, even if unchanged (B.16).
+func (s AtGeneration) Resend(names []string) {
 	for i, n := range s.Watch.Find(s.Key, names) {
 		if at, ok := s.find(n); ok {
 			if e, _ := s.t.Lookup(n); e.Present() && s.names[at].sent != 0 {
@@ -128,8 +131,8 @@ func (s At) Resend(names []string) {
 	}
 }
 
-// Answerable reports whether something is known that the client could be sent.
-func (s At) Answerable() bool {
+// Answerable reports whether the cache has anything that the client could be sent.
+func (s AtGeneration) Answerable() bool {
 	t := s.t
 	return s.wildcard != nil && t.Phase >= cache.Settled && (!s.sendsSets() || t.Wildcard.ContentDropped() == 0) ||
 		slices.ContainsFunc(s.globs, func(glob *Subscription) bool { return glob.At(s.g).Answerable() }) ||
@@ -139,8 +142,8 @@ func (s At) Answerable() bool {
 		})
 }
 
-// Sources yields the origins that answer for what the client asked for, some more than once.
-func (s At) Sources() func(func(*cache.Source) bool) {
+// Sources yields the origins of the client's names, globs and wildcard. It may yield an origin more than once.
+func (s AtGeneration) Sources() func(func(*cache.Source) bool) {
 	return func(yield func(*cache.Source) bool) {
 		for part := range s.wildcards() {
 			if !yield(s.g.WildcardSource(part.Key)) {

@@ -11,20 +11,20 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// pendingErrors are the errors of resources that the client is to be sent (R123, R124).
+// pendingErrors are the resource errors that are due to the client (R123, R124).
 type pendingErrors struct {
-	scannedUpTo   cache.Seq     // position up to which the logs of errors were read
-	wildcardAsked bool          // the client asked for the wildcard set since, so earlier errors concern it
-	muted         bool          // errors of the relay are not sent: the stream is to end without a response (B.8)
-	due           []*cache.Name // with an error of the origin
+	scannedUpTo   cache.Seq     // position up to which the error logs were read
+	wildcardAsked bool          // the client has subscribed to the wildcard since, so earlier errors concern it
+	muted         bool          // the relay's own errors are not sent: the stream may end without a response (B.8)
+	due           []*cache.Name // names with an error of the origin
 
-	relayErrors  []*wire.ResourceError // of the relay itself
+	relayErrors  []*wire.ResourceError // the relay's own errors
 	misnamedSent map[string]struct{}   // invalid names that the client was sent an error for
 
-	// Names that cannot be asked for.
-	unreachableSent map[*cache.Name]struct{} // the client was sent an error for them
-	originsChecked  uint64                   // [cache.Generation.OriginChanges] when all names were looked at
-	recheckAt       time.Time                // when to look again; zero if that is not needed
+	// Names whose origin is unreachable.
+	unreachableSent map[*cache.Name]struct{} // names that the client was sent an error for
+	originsChecked  uint64                   // [cache.Generation.OriginChanges] when all names were checked
+	recheckAt       time.Time                // when to check again; zero if not needed
 }
 
 // behind reports whether errors may be due.
@@ -32,10 +32,10 @@ func (f *pendingErrors) behind(t *cache.Type) bool {
 	return t.Failed() > f.scannedUpTo || f.wildcardAsked && t.Failed() > 0 || f.any()
 }
 
-// any reports whether an error waits to be sent.
+// any reports whether any error is due.
 func (f *pendingErrors) any() bool { return len(f.due)+len(f.relayErrors) > 0 }
 
-// nameRequested records that the client asked for a name, or asked for it again: its error is due.
+// nameRequested records that the client subscribed to a name, perhaps again. Its error is due.
 func (f *pendingErrors) nameRequested(t *cache.Type, n *cache.Name) {
 	f.originsChecked = 0
 	delete(f.unreachableSent, n)
@@ -44,7 +44,7 @@ func (f *pendingErrors) nameRequested(t *cache.Type, n *cache.Name) {
 	}
 }
 
-// collect finds the errors that are due, of names that have one as errorOf says.
+// collect adds new errors to due, and drops names without an error according to errorOf.
 func (f *pendingErrors) collect(t *cache.Type, errorOf func(*cache.Name) *cache.Entry) {
 	from := [...]cache.Seq{cache.Wildcard: f.scannedUpTo, cache.ByName: f.scannedUpTo}
 	if f.wildcardAsked {
@@ -63,12 +63,12 @@ func (f *pendingErrors) collect(t *cache.Type, errorOf func(*cache.Name) *cache.
 	f.due = slices.DeleteFunc(slices.Compact(f.due), func(n *cache.Name) bool { return errorOf(n) == nil })
 }
 
-// add has the client sent an error of the relay.
+// add queues an error of the relay.
 func (f *pendingErrors) add(name string, code codes.Code, message string) {
 	f.relayErrors = append(f.relayErrors, wire.NewResourceError(name, code, message))
 }
 
-// addMisnamed has the client sent an error for an invalid name, once.
+// addMisnamed queues an error for an invalid name, once.
 func (f *pendingErrors) addMisnamed(b wire.BadName) {
 	if _, sent := f.misnamedSent[b.Name]; sent {
 		return
@@ -80,7 +80,7 @@ func (f *pendingErrors) addMisnamed(b wire.BadName) {
 	f.add(b.Name, codes.Unavailable, b.Err.Error())
 }
 
-// addUnreachable has the client sent an error for a name that cannot be asked for.
+// addUnreachable queues an error for a name whose origin is unreachable.
 func (f *pendingErrors) addUnreachable(n *cache.Name) {
 	if f.unreachableSent == nil {
 		f.unreachableSent = make(map[*cache.Name]struct{})
@@ -89,7 +89,7 @@ func (f *pendingErrors) addUnreachable(n *cache.Name) {
 	f.add(n.String(), codes.Unavailable, "control plane unreachable")
 }
 
-// take moves errors of the relay to a body, until that is full.
+// take moves the relay's errors to a body until that is full.
 func (f *pendingErrors) take(body func() *wire.Body, full func() bool) {
 	for !f.muted && len(f.relayErrors) > 0 && !full() {
 		body().Error(f.relayErrors[0])

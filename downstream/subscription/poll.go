@@ -9,45 +9,47 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Poll is a subscription over REST, which is sent one complete set and ends. What the client reports it holds is the
-// version in its request.
+// A Poll is a subscription over REST, which ends after one complete set. The version in its request reports the set
+// that the client holds.
 type Poll struct {
 	*Subscription
-	contentDropped bool // content of what it asked for was dropped, and is asked for again
+	contentDropped bool // content of subscribed resources was dropped, and was requested again
 }
 
-// A Prospect is what a poll can be sent.
-type Prospect int
+// A PollState is the possible answer to a poll.
+type PollState int
 
-// What a poll can be sent.
+// The states of a poll.
 const (
-	NoAnswer   Prospect = iota // nothing: the origin has not answered
-	Incomplete                 // a part: the origin may yet send more
-	Current                    // nothing: the client has it all, or is to keep what it has
-	Due                        // all, and the client has something else
+	NoAnswer   PollState = iota // the origin has not answered
+	Incomplete                  // only a part is known: the origin may send more
+	Current                     // the client has the set, or must keep its resources
+	Due                         // the set is complete, and the client has another one
 )
 
-// Look returns what the client can be sent, and when to look again even if nothing happens. The version that the client
-// reports counts only if trusts says so.
-func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(fingerprint.Sum) bool) (is Prospect, again time.Time) {
+// Check returns the state of the poll, and when to check again even without an event. trusts reports whether the
+// version that the client reported can be trusted.
+func (p *Poll) Check(
+	g *cache.Generation, now time.Time, trusts func(fingerprint.Sum) bool,
+) (state PollState, again time.Time) {
 	v := sets{p.visibleAt(g), now}
 	if !v.answered() {
 		return NoAnswer, time.Time{}
 	}
 	if sum := v.sum(); p.initialVersion != "" && sum.SameVersion(p.initialVersion) {
-		p.holdsSet = true // what is new from now on deletes nothing else that the client has
+		p.holdsSet = true // later sets delete only resources that were removed
 		if trusts(sum) {
 			return Current, time.Time{}
 		}
 	}
 	if v.heldByFreeze() {
-		return Current, time.Time{} // it keeps what it has
+		return Current, time.Time{} // the client keeps its resources
 	}
 	if !v.complete() {
 		return Incomplete, time.Time{}
 	}
 	if p.contentDropped = v.refetchDropped(true); p.contentDropped {
-		return Incomplete, time.Time{} // the content wakes the poll
+		return Incomplete, time.Time{} // the arrival of the content wakes the poll
 	}
 	if again = v.resolveDeadline(); now.Before(again) {
 		return Incomplete, again
@@ -55,8 +57,8 @@ func (p *Poll) Look(g *cache.Generation, now time.Time, trusts func(fingerprint.
 	return Due, time.Time{}
 }
 
-// Sendable returns the generation to answer from, of the newest one: an older one while changes of the type wait for its
-// minimum push interval, unless the client has the newest set already, from another relay.
+// Sendable returns the generation to answer from. It is older than the newest while changes of the type wait for its
+// minimum push interval, unless the client already has the newest set, from another relay.
 func (p *Poll) Sendable(newest *cache.Generation) *cache.Generation {
 	g := newest.Sendable(p.TypeURL)
 	if g != newest && p.initialVersion != "" && p.visibleAt(newest).sum().SameVersion(p.initialVersion) {
@@ -65,7 +67,7 @@ func (p *Poll) Sendable(newest *cache.Generation) *cache.Generation {
 	return g
 }
 
-// Skip records that the client needs no removal up to a position: it is sent complete sets.
+// Skip records that the client needs no removals up to a position, since it is sent complete sets.
 func (p *Poll) Skip(upTo cache.Seq) {
 	p.removedUpTo = upTo
 	for _, glob := range p.globs {
@@ -74,14 +76,14 @@ func (p *Poll) Skip(upTo cache.Seq) {
 	p.releaseRemovals()
 }
 
-// Deletes reports whether the client would remove what is missing, and may have it (B.7).
+// Deletes reports whether the client may hold resources that an incomplete set lacks, and would delete them (B.7).
 func (p *Poll) Deletes() bool {
 	return p.FullState && p.initialVersion != "" && (!p.holdsSet || p.contentDropped)
 }
 
-// Doubts returns why the version that the client reports may prove nothing: the position at which what it sees last returned
-// to former content, and the revision of the view's distrust ([cache.View.DistrustRevision]) if that concerns it; zero if
-// there is none.
+// Doubts returns why the version that the client reported may not be trusted. The position tells when a visible
+// resource last returned to former content. The revision is that of [cache.View.Distrust] if any resource was part of a
+// rejected edition. Both are zero if the version can be trusted.
 func (p *Poll) Doubts(g *cache.Generation) (reverted cache.Seq, distrust uint64) {
 	return trust{p.visibleAt(g)}.doubts()
 }
@@ -89,13 +91,13 @@ func (p *Poll) Doubts(g *cache.Generation) (reverted cache.Seq, distrust uint64)
 // Holds reports whether the client reported the version of a set.
 func (p *Poll) Holds(sum fingerprint.Sum) bool { return sum.SameVersion(p.initialVersion) }
 
-// Set returns all that the client asked for and that exists, and what identifies that.
+// Set returns all existing resources that the client subscribed to, and their sum.
 func (p *Poll) Set(g *cache.Generation) ([]*wire.Resource, fingerprint.Sum) {
 	set := p.visibleAt(g).collect(setBuilder{})
 	return set.resources, set.sum
 }
 
-// answered reports whether the origin has ever answered for what was asked for.
+// answered reports whether the origin has ever answered for any part of the subscription.
 func (s sets) answered() bool {
 	for part := range s.wildcards() {
 		if s.g.Type(part.Key).Phase < cache.Settled {

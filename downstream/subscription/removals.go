@@ -9,26 +9,25 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// removals make Delta responses that hold removals which had to wait. A SotW client is sent the next full set, or
-// nothing.
+// removals builds Delta responses with delayed removals. A SotW client is sent the next full set or nothing.
 type removals struct {
 	writer
 	now time.Time
 }
 
-// late returns the removals that had to wait until what referred to the resources was sent (B.11).
+// delayed returns the removals that waited until changes to the referring resources were sent (B.11).
 func (r *removals) delayed() Response {
 	if r.wildcard != nil && !r.sendAll && r.t.Phase >= cache.Settled {
 		for e := range r.t.Wildcard.Since(r.removedUpTo) {
 			if r.full(nil) {
-				break // the rest follows the answer (B.32)
+				break // the other removals follow in the next response (B.32)
 			}
 			if _, named := r.find(e.Name); !named && !e.Present() {
 				r.removeMember(e)
 			}
 			r.removedUpTo = max(r.removedUpTo, e.Seq)
 		}
-		if !r.out.Cut {
+		if !r.out.Truncated {
 			r.removedUpTo = max(r.removedUpTo, r.g.Seq)
 		}
 	}
@@ -36,23 +35,24 @@ func (r *removals) delayed() Response {
 	return r.out
 }
 
-// removeName removes a name whose removal had to wait, and reports whether the name needs no further look.
+// removeName removes a name whose removal was delayed. It reports whether the name needs no further check.
 func (r *removals) removeName(n *cache.Name) (done bool) {
 	at, ok := r.find(n)
 	if !ok {
 		return true
 	}
 	e, seq := r.t.Lookup(n)
-	if e.Present() || seq <= r.names[at].sent || !r.confirmedAbsent(e) || r.mayReappear(e, r.names[at]) || r.mayPostdateFreeze(r.names[at]) {
+	name := &r.names[at]
+	if e.Present() || seq <= name.sent || !r.confirmedAbsent(e) || r.mayReappear(e, *name) || r.mayPostdateFreeze(*name) {
 		return false
 	}
-	r.removeEntry(e, r.names[at].sent != 0)
-	r.names[at].sent = seq
+	r.removeEntry(e, name.sent != 0)
+	name.sent = seq
 	return true
 }
 
-// stale returns the removal of what a returning client reports and the origin no longer has (R086), except for what the
-// view withholds. It returns when to look again.
+// stale returns the removals of resources that a returning client reported and the origin no longer has (R086), except
+// those that the view keeps for now. until is when to check again.
 func (r *removals) stale() (_ Response, until time.Time) {
 	if len(r.initialVersions) == 0 {
 		return Response{}, time.Time{}
@@ -64,9 +64,9 @@ func (r *removals) stale() (_ Response, until time.Time) {
 	return r.out, until
 }
 
-// staleMembers is stale for a client with a wildcard. A resource that it holds is known to be gone only once the set is
-// confirmed. Resources that were added while the relay was without its origin are unknown too, so the origin has to be
-// connected again for a while (R068).
+// staleMembers removes stale resources from a client with a wildcard. A resource is known to be removed only once the
+// set is confirmed. The relay does not know resources that were added while the origin was disconnected, so the origin
+// has to be connected again for a while (R068).
 func (r *removals) staleMembers() (until time.Time) {
 	if r.wildcard == nil || r.sendAll || r.t.Phase < cache.Confirmed {
 		return time.Time{}
@@ -75,33 +75,35 @@ func (r *removals) staleMembers() (until time.Time) {
 		return until
 	}
 	unknown := r.unknownMembers()
-	gone := r.report.Removable(unknown)
-	for _, text := range gone {
+	removable := r.report.Removable(unknown)
+	for _, text := range removable {
 		if r.full(nil) {
-			return time.Time{} // the rest follows the answer (B.32)
+			return time.Time{} // the other removals follow in the next response (B.32)
 		}
 		delete(r.initialVersions, text)
 		r.removeResource(text)
 	}
-	if len(gone) > 0 {
+	if len(removable) > 0 {
 		r.removeEmptyGlob()
 	}
-	if len(r.names) == 0 && len(gone) == len(unknown) {
+	if len(r.names) == 0 && len(removable) == len(unknown) {
 		r.initialVersions = nil
 	}
-	return time.Time{} // the view wakes the stream for what it still withholds
+	return time.Time{} // the view wakes the stream once it allows further removals
 }
 
-// distrustedMembers is stale for resources that were part of a rejected edition: what the client may have of that is in no
-// set that the relay knows, whatever became of the origin since. It needs the last known set, and no freeze.
+// distrustedMembers removes resources that were part of a rejected edition and that the client may have. They are in no
+// set that the relay knows, regardless of the origin's state. It needs the last known set, and an origin that is not
+// frozen.
 func (r *removals) distrustedMembers() {
 	known := r.t.Phase == cache.Confirmed || r.t.Restored
-	if r.wildcard == nil || r.sendAll || !known || !r.Watch.View().Distrust.HasType(r.Key) || !r.g.WildcardSource(r.Key).Frozen.IsZero() {
+	frozen := !r.g.WildcardSource(r.Key).Frozen.IsZero()
+	if r.wildcard == nil || r.sendAll || !known || frozen || !r.Watch.View().Distrust.HasType(r.Key) {
 		return
 	}
 	for _, text := range r.unknownMembers() {
 		if r.full(nil) {
-			return // the rest follows the answer (B.32)
+			return // the other removals follow in the next response (B.32)
 		}
 		if r.distrusts(text) {
 			delete(r.initialVersions, text)
@@ -110,25 +112,25 @@ func (r *removals) distrustedMembers() {
 	}
 }
 
-// unknownMembers returns what the client reports and the wildcard set does not have. Names that it subscribed to are
-// answered as such.
-func (r *removals) unknownMembers() (gone []string) {
+// unknownMembers returns the resources that the client reported and the wildcard set does not have. It omits names that
+// the client subscribed to, which staleNames handles.
+func (r *removals) unknownMembers() (unknown []string) {
 	texts := slices.Sorted(maps.Keys(r.initialVersions))
 	for i, n := range r.Watch.Find(r.Key, texts) {
 		if _, named := r.find(n); !named && (n == nil || !r.t.Wildcard.Get(n).Present()) {
-			gone = append(gone, texts[i])
+			unknown = append(unknown, texts[i])
 		}
 	}
-	return gone
+	return unknown
 }
 
-// originSettled reports whether a resource that an origin does not mention counts as gone: on its first connection, on
-// which the set was confirmed, and on later ones once it has been connected for a while. If not, it returns when to look
-// again.
+// originSettled reports whether a resource that the origin did not send counts as removed. It does on the origin's
+// first connection, on which the set was confirmed. On later ones, the origin must have been connected for a while.
+// Otherwise until is when to check again.
 func (r *removals) originSettled(from *cache.Source) (settled bool, until time.Time) {
 	switch {
 	case !from.Connected || !from.Frozen.IsZero():
-		return false, time.Time{} // what a frozen origin has added since is not known here
+		return false, time.Time{} // the relay does not know what a frozen origin has added since
 	case from.Lost.IsZero():
 		return true, time.Time{}
 	}
@@ -136,19 +138,20 @@ func (r *removals) originSettled(from *cache.Source) (settled bool, until time.T
 	return !r.now.Before(until), until
 }
 
-// silenceWait is how long an origin that has answered for other names of a request is waited for.
+// silenceWait is how long the relay waits for the answer for a name once the origin has answered for other names of the
+// same request.
 const silenceWait = 15 * time.Second
 
-// lookAgain is the first wait before names are looked at again of which nothing shows whether the origin has them.
+// recheckWait is the first wait before checking a name again whose existence at the origin is unknown.
 const recheckWait = 5 * time.Second
 
-// staleNames is stale for names that the client subscribed to and that the origin does not mention: many origins never
-// say that a name does not exist to a client that they have not sent it to.
+// staleNames removes stale names that the client subscribed to and the origin did not answer. Many origins send a
+// removal only to clients that they have sent the resource to.
 func (r *removals) staleNames() (until time.Time) {
 	if len(r.unansweredNames) == 0 {
 		return time.Time{}
 	}
-	var gone []*cache.Name
+	var absent []*cache.Name
 	maps.DeleteFunc(r.unansweredNames, func(n *cache.Name, _ struct{}) bool {
 		_, subscribed := r.find(n)
 		_, holds := r.initialVersions[n.String()]
@@ -161,18 +164,18 @@ func (r *removals) staleNames() (until time.Time) {
 		case r.now.Before(at):
 			until = Earlier(until, at)
 		default:
-			gone = append(gone, n)
+			absent = append(absent, n)
 		}
 		return false
 	})
-	slices.SortFunc(gone, (*cache.Name).Compare)
-	texts := make([]string, len(gone))
-	for i, n := range gone {
+	slices.SortFunc(absent, (*cache.Name).Compare)
+	texts := make([]string, len(absent))
+	for i, n := range absent {
 		texts[i] = n.String()
 	}
 	for _, name := range r.report.Removable(texts) {
 		if r.full(nil) {
-			return Earlier(until, r.now.Add(r.Settings.AckWait)) // the rest follows the answer (B.32)
+			return Earlier(until, r.now.Add(r.Settings.AckWait)) // the others follow in the next response (B.32)
 		}
 		delete(r.initialVersions, name)
 		r.removeResource(name)
@@ -180,9 +183,9 @@ func (r *removals) staleNames() (until time.Time) {
 	return until
 }
 
-// absentFrom returns when the silence of the origin on a name means that there is no such resource: the confirmed
-// wildcard set lacks it, or the origin has answered for other names of the request (B.15). If neither holds yet, it
-// returns when to look again.
+// assumedAbsentAt returns when a missing answer of the origin for a name means that the resource does not exist. Either
+// the confirmed wildcard set lacks it, or the origin has answered for other names of the request (B.15). Otherwise it
+// returns when to check again.
 func (r *removals) assumedAbsentAt(n *cache.Name) (at time.Time) {
 	from, asked := r.g.From(n), n.Asked()
 	if !from.Connected || !from.Frozen.IsZero() {

@@ -10,9 +10,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Request takes a request's subscription changes and its answer to a response. It reports whether the client refused
-// one, and how many bytes of the stream the client has read for certain, as far as this request shows.
-func (s *Subscription) Request(r *wire.Request, now time.Time) (read uint64, refused bool) {
+// ApplyRequest applies a request: its subscription changes and its answer to a response. It returns whether the client
+// rejected a response, and how many bytes of the stream the client has read according to this request.
+func (s *Subscription) ApplyRequest(r *wire.Request, now time.Time) (read uint64, refused bool) {
 	if i := s.earlier.find(r); i >= 0 {
 		read = s.earlier.list[i].endOffset
 	}
@@ -33,7 +33,7 @@ func (s *Subscription) Request(r *wire.Request, now time.Time) (read uint64, ref
 	return read, refused
 }
 
-// Grant subscribes to names and globs that were not served before.
+// Grant subscribes to names and globs that were denied before.
 func (s *Subscription) Grant(texts []string, now time.Time) {
 	c := requestUpdate{s, false, now}
 	names, globs := splitGlobs(texts)
@@ -43,8 +43,8 @@ func (s *Subscription) Grant(texts []string, now time.Time) {
 	c.subscribeGlobs(globs)
 }
 
-// Revoke ends the subscriptions to what is not allowed, and returns them. The client is sent nothing: what it has is
-// not gone.
+// Revoke ends the subscriptions that are not allowed any more, and returns their names and globs. It sends no removals,
+// since the resources still exist.
 func (s *Subscription) Revoke(allowed func(text string) bool) (texts []string) {
 	if s.wildcard != nil && !allowed(wire.Wildcard) {
 		s.unsubscribeAll()
@@ -68,8 +68,8 @@ func (s *Subscription) Revoke(allowed func(text string) bool) (texts []string) {
 	return texts
 }
 
-// acknowledge takes the request as the answer to the response whose nonce it carries. Only error_detail makes it a
-// NACK (R029). A nonce of another stream means nothing (R019). An older one of this stream answers that response, and
+// acknowledge treats the request as the answer to the response whose nonce it carries. Only error_detail makes it a
+// NACK (R029). A nonce of another stream is ignored (R019). An older nonce of this stream answers that response, and
 // shortens the wait for the answer to the newest (B.14).
 func (c requestUpdate) acknowledge(r *wire.Request) (refused bool) {
 	newest := c.answersNewest(r, c.Delta)
@@ -147,7 +147,7 @@ func (c requestUpdate) subscribe(texts []string) {
 		switch {
 		case c.wildcard == nil:
 			c.subscribeAll()
-		case wasExplicit: // named again, so answered again (R084)
+		case wasExplicit: // named again, so it needs another answer (R084)
 			c.repeatAll()
 			c.errors.wildcardAsked = true
 			for text := range c.initialVersions {
@@ -164,7 +164,7 @@ func (c requestUpdate) subscribe(texts []string) {
 			delete(c.initialVersions, text) // the client may have dropped the resource (R084)
 		}
 	}
-	c.since, c.ackDeadline = c.now, c.now // the client reads, so what it asks for does not wait for an answer
+	c.since, c.ackDeadline = c.now, c.now // the client reads the stream, so the next response need not wait for an ACK
 	if len(c.unsubscribeReplies) > 0 {
 		again := make(map[string]struct{}, len(texts))
 		for _, text := range texts {
@@ -184,7 +184,7 @@ func (c requestUpdate) subscribe(texts []string) {
 	c.mergeNames(added, true)
 }
 
-// mergeNames adds sorted names to those that are wanted. With renew, those already there need an answer too.
+// mergeNames subscribes to sorted names. With renew, names that were subscribed already need an answer too.
 func (c requestUpdate) mergeNames(names []*cache.Name, renew bool) {
 	t, before := c.Watch.Generation().Type(c.Key), len(c.pendingNames)
 	c.nameSum.known = false
@@ -194,8 +194,8 @@ func (c requestUpdate) mergeNames(names []*cache.Name, renew bool) {
 	}
 }
 
-// withoutEmpty leaves out the empty name, which no resource of a known type has (B.22): some clients give up all names
-// by listing only that one.
+// withoutEmpty removes the empty name, which no resource of a known type has (B.22). Some clients unsubscribe from all
+// names by listing only the empty one.
 func (c requestUpdate) withoutEmpty(texts []string) []string {
 	if !wire.Known(c.TypeURL) {
 		return texts
@@ -206,33 +206,32 @@ func (c requestUpdate) withoutEmpty(texts []string) []string {
 // unsubscribe removes names, and the wildcard if it is among them.
 func (c requestUpdate) unsubscribe(texts []string) {
 	if slices.Contains(texts, wire.Wildcard) {
-		c.explicit = true // "*" was named, so the legacy meaning is gone (B.22)
+		c.explicit = true // "*" was named, so an empty list no longer means the wildcard (B.22)
 		c.unsubscribeAll()
 	}
-	gone := make(map[*cache.Name]struct{})
+	removed := make(map[*cache.Name]struct{})
 	t := c.Watch.Generation().Type(c.Key)
 	var replies []string // the resources' own names
 	for i, n := range c.Watch.Find(c.Key, texts) {
 		at, ok := c.find(n)
 		if !ok {
-			at, ok = c.findAlias(t, texts[i], gone)
+			at, ok = c.findAlias(t, texts[i], removed)
 		}
 		if !ok {
-			continue // not subscribed: harmless (R078)
+			continue // not subscribed, which is allowed (R078)
 		}
 		name := c.names[at].name
-		if _, twice := gone[name]; twice {
+		if _, seen := removed[name]; seen {
 			continue
 		}
-		gone[name] = struct{}{}
-		c.errors.nameRequested(t, name) // under a wildcard, the error of the resource in the set concerns it now
+		removed[name] = struct{}{}
+		c.errors.nameRequested(t, name) // under a wildcard, the error of the resource in the set applies now
 		if c.wildcard != nil {
 			replies = append(replies, resourceName(t, name, texts[i]))
 		}
 	}
-	removed := c.remove(func(n *cache.Name) bool { _, is := gone[n]; return is })
-	maps.DeleteFunc(c.variants, func(n *cache.Name, _ []byte) bool { _, is := gone[n]; return is })
-	c.Watch.Unsubscribe(c.Key, removed)
+	c.Watch.Unsubscribe(c.Key, c.remove(func(n *cache.Name) bool { _, is := removed[n]; return is }))
+	maps.DeleteFunc(c.variants, func(n *cache.Name, _ []byte) bool { _, is := removed[n]; return is })
 	for _, text := range replies {
 		if !c.namesAlias(t, text) {
 			c.unsubscribeReplies = append(c.unsubscribeReplies, text)
@@ -241,7 +240,7 @@ func (c requestUpdate) unsubscribe(texts []string) {
 	}
 }
 
-// resourceName returns the name of the resource that a name stands for; the text if that is not known.
+// resourceName returns the name of the resource that a name, perhaps an alias, refers to; text if that is unknown.
 func resourceName(t *cache.Type, n *cache.Name, text string) string {
 	if e, _ := t.Lookup(n); e.Present() {
 		return e.Resource.Name
@@ -249,8 +248,8 @@ func resourceName(t *cache.Type, n *cache.Name, text string) string {
 	return text
 }
 
-// sotw makes the subscription exactly what a DiscoveryRequest lists (R076). The newest request defines it, whatever its
-// nonce (R036).
+// sotw replaces the subscription by the names that a DiscoveryRequest lists (R076). The newest request defines it,
+// regardless of its nonce (R036).
 func (c requestUpdate) sotw(r *wire.Request) {
 	if c.first {
 		c.initialVersion, c.foreignNonce = r.Version, r.Nonce != ""
@@ -259,7 +258,7 @@ func (c requestUpdate) sotw(r *wire.Request) {
 	}
 	c.namesSum = r.NamesSum
 	if r.Nonce == "" {
-		c.ackDeadline = c.now // spontaneous: see subscribe
+		c.ackDeadline = c.now // not an answer: the next response need not wait for an ACK
 	}
 	all := slices.Contains(r.Subscribe, wire.Wildcard)
 	if len(r.Subscribe) > 0 {
@@ -270,7 +269,7 @@ func (c requestUpdate) sotw(r *wire.Request) {
 	names := without(r.Subscribe, wire.Wildcard)
 	if all {
 		if c.first && c.initialVersion != "" && c.FullState && len(names) == 0 {
-			// A returning client that asks for the wildcard alone holds a set, of which it reports the version.
+			// A returning client that subscribes to the wildcard alone holds a set and reports the version of it.
 			c.report = c.Watch.Report(c.Key, cache.Wildcard, []string{cache.AllNames}, 1)
 		}
 		c.subscribeAll()
@@ -281,9 +280,9 @@ func (c requestUpdate) sotw(r *wire.Request) {
 	c.replaceNames(c.replaceGlobs(c.withoutEmpty(names)))
 }
 
-// updateFullState decides whether SotW responses of a type that the protocol does not define hold the complete set:
-// while the client asks for all resources. A client that has no names can only learn from what a response lacks that a
-// resource was removed (B.17).
+// updateFullState decides whether SotW responses of a type that the protocol does not define hold the complete set.
+// They do while the client subscribes to the wildcard: it can only learn of a removal from a set without the resource
+// (B.17).
 func (c requestUpdate) updateFullState() {
 	whole := c.wildcard != nil
 	if wire.Known(c.TypeURL) || c.neverWaits || c.FullState == whole {
@@ -294,12 +293,12 @@ func (c requestUpdate) updateFullState() {
 		glob.FullState, glob.idle = whole, false
 	}
 	for _, n := range c.names {
-		c.pendingNames = append(c.pendingNames, n.name) // hints for them may be gone: complete sets need none
+		c.pendingNames = append(c.pendingNames, n.name) // their hints may be dropped, since complete sets need none
 	}
 }
 
-// replaceNames makes texts the names of the subscription. Those that it had keep what they were sent. Those that left
-// and come back need an answer again (R044).
+// replaceNames replaces the names of the subscription by texts. Names that it had keep their positions. A name that was
+// removed and is added again needs an answer again (R044).
 func (c requestUpdate) replaceNames(texts []string) {
 	wanted := c.Watch.Subscribe(c.Key, texts)
 	slices.SortFunc(wanted, (*cache.Name).Compare)
@@ -319,25 +318,25 @@ func (c requestUpdate) replaceNames(texts []string) {
 	c.mergeNames(wanted, false)
 }
 
-// subscribeGlobs adds globs. One that is named again is answered again, in full (R084).
+// subscribeGlobs adds globs. A glob that is named again gets another full answer (R084).
 func (c requestUpdate) subscribeGlobs(globs []string) {
-	began := make(map[string]*Subscription)
+	added := make(map[string]*Subscription)
 	for _, text := range globs {
 		if c.globs.find(text) == nil {
-			began[text] = c.newGlob(text, c.now)
+			added[text] = c.newGlob(text, c.now)
 		}
 	}
-	c.moveInitialVersions(began)
+	c.moveInitialVersions(added)
 	for _, text := range globs {
-		if glob := c.globs.find(text); !c.first { // what the client reported counts only in its first request
+		if glob := c.globs.find(text); !c.first { // only the first request reports what the client holds
 			glob.repeatAll()
 			glob.initialVersions, glob.initialCount, glob.idle = nil, 0, false
 		}
-		c.ackDeadline = c.now // see subscribe
+		c.ackDeadline = c.now // the next response need not wait for an ACK, see subscribe
 	}
 }
 
-// replaceGlobs makes the globs among texts those of the subscription, and returns the rest.
+// replaceGlobs replaces the globs of the subscription by those among texts, and returns the other texts.
 func (c requestUpdate) replaceGlobs(texts []string) (rest []string) {
 	rest, globs := splitGlobs(texts)
 	slices.Sort(globs)

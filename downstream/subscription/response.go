@@ -5,37 +5,37 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// MaxResponseBytes is the size that a response which can be cut never exceeds, except for a single resource: clients
-// of gRPC read messages of up to 4 MiB by default (B.32).
+// MaxResponseBytes is the maximum size of a response that may be partial, unless it has a single resource. By default,
+// gRPC clients read messages of up to 4 MiB (B.32).
 const MaxResponseBytes = 3_500_000
 
-// A Response is what a client is to be sent. One without a body is none.
+// A Response is a response to a client. Without a body, nothing is sent.
 type Response struct {
 	Body *wire.Body
 
-	// Endpoints names the ClusterLoadAssignments that clusters in the response need anew (B.16).
+	// Endpoints names the ClusterLoadAssignments that must be sent again for clusters in the response (B.16).
 	Endpoints []string
 
-	// Cut is set if the response was full before the changes were.
-	Cut bool
+	// Truncated is set if the response was full before it had all changes.
+	Truncated bool
 
 	// Secrets names the Secrets in the response.
 	Secrets []string
 
-	// After is the position that the client was sent before: the response holds what changed after it.
+	// After is the position up to which the client was sent changes before. The response has later changes.
 	After cache.Seq
 
-	newlyRequested span              // of the changes of names in it that the client was not sent before
-	before         cache.Seq         // up to where the client was sent changes before
-	from           *cache.Generation // that the response is made of
+	newlyRequested span              // changes in it of names that the client is sent for the first time
+	before         cache.Seq         // position of the subscription before this response
+	from           *cache.Generation // the generation that it was built from
 }
 
-// A writer collects what one response holds.
+// A writer builds one response.
 type writer struct {
 	visible
 	out      Response
-	sizeHint int                 // how many resources there may be, if that is known
-	emitted  map[string]struct{} // keys that the response has something of; nil if none can occur twice
+	sizeHint int                 // expected number of resources; 0 if unknown
+	emitted  map[string]struct{} // keys of resources, removals and errors in out; nil if none can occur twice
 }
 
 func newWriter(v visible) writer {
@@ -46,7 +46,7 @@ func newWriter(v visible) writer {
 	return w
 }
 
-// body returns the body of the response, which begins with it, even if it stays empty.
+// body returns the body of the response. It creates an empty one if needed, which makes the response due.
 func (w *writer) body() *wire.Body {
 	if w.out.Body == nil {
 		w.out.Body = w.newBody()
@@ -61,26 +61,26 @@ func (w *writer) newBody() *wire.Body {
 	}
 	whole := w.visible
 	if w.parent != nil {
-		whole = w.parent.visibleAt(w.g) // the version is of all that the client sees of the type
+		whole = w.parent.visibleAt(w.g) // the version covers all that the client sees of the type
 	}
 	return wire.NewSotWBody(w.TypeURL, whole.sum().Version(w.t.System()), w.wrap)
 }
 
-// alreadyEmitted reports whether the response has something of a key, and notes that it has now.
+// alreadyEmitted reports whether the response already contains a key, and records that it does now.
 func (w *writer) alreadyEmitted(key string) bool {
 	if w.emitted == nil {
 		return false
 	}
-	_, twice := w.emitted[key]
+	_, emitted := w.emitted[key]
 	w.emitted[key] = struct{}{}
-	return twice
+	return emitted
 }
 
 // add adds a resource.
 func (w *writer) add(e *cache.Entry) {
 	r := e.Resource
 	if !w.Delta && !r.HasBody() || w.alreadyEmitted(r.Key()) {
-		return // SotW cannot express that an alias is not known
+		return // SotW cannot express that an alias is unknown
 	}
 	w.body().Add(r, w.ttlOf(e))
 	if w.Secret {
@@ -91,8 +91,8 @@ func (w *writer) add(e *cache.Entry) {
 	}
 }
 
-// removeResource removes a resource from a Delta client. A SotW client learns of the removal from what referred to the
-// resource (R067).
+// removeResource removes a resource from a Delta client. A SotW client learns of the removal from a change to the
+// resource that referred to it (R067).
 func (w *writer) removeResource(name string) {
 	name = wire.PlainName(name)
 	if w.Delta && !w.visibleElsewhere(name) && !w.alreadyEmitted(name) {
@@ -100,7 +100,7 @@ func (w *writer) removeResource(name string) {
 	}
 }
 
-// removeUnlessAliased removes a resource unless the client also sees it by another name (R092).
+// removeUnlessAliased removes a resource unless the client also sees it under another name (R092).
 func (w *writer) removeUnlessAliased(name string) {
 	if !w.visibleUnderAlias(name) {
 		w.removeResource(name)
@@ -116,35 +116,37 @@ func (w *writer) removeMember(e *cache.Entry) {
 	w.removeUnlessAliased(e.Name.String())
 }
 
-// removeVariant removes one variant of a resource from a Delta client, unless the response has that very one.
+// removeVariant removes one variant of a resource from a Delta client, unless the response contains that variant.
 func (w *writer) removeVariant(v wire.Variant) {
 	if w.Delta && !w.alreadyEmitted(v.Key()) {
 		w.body().RemoveVariant(v)
 	}
 }
 
-// removeEmptyGlob tells a client that its glob matches nothing, by the glob's name (R132).
+// removeEmptyGlob sends the name of a glob as removed if the glob matches nothing (R132).
 func (w *writer) removeEmptyGlob() {
 	if w.glob != "" && w.t.Wildcard.Count() == 0 {
 		w.removeResource(w.glob)
 	}
 }
 
-// full reports whether the response ends before an entry, which may be nil, and the rest follow in the next one (B.32).
+// full reports whether the response must end before the next entry, which may be nil. The other entries follow in the
+// next response (B.32).
 func (w *writer) full(next *cache.Entry) bool {
-	if w.out.Body == nil || w.out.Cut {
-		return w.out.Cut
+	if w.out.Body == nil || w.out.Truncated {
+		return w.out.Truncated
 	}
 	size, more := w.out.Body.Size(), 0
 	if next.Present() {
 		more = next.Resource.Size()
 	}
-	w.out.Cut = size >= w.Settings.ResponseBytes || size+more > MaxResponseBytes && w.out.Body.Len() > 0
-	return w.out.Cut
+	w.out.Truncated = size >= w.Settings.ResponseBytes || size+more > MaxResponseBytes && w.out.Body.Len() > 0
+	return w.out.Truncated
 }
 
-// removeEntry removes what an entry stands for from a Delta client: by the name that the client asked for, or, if it
-// had the resource, by the resource's own name. A client that returns and reports the resource is sent both (R086).
+// removeEntry removes the resource of an entry from a Delta client. If the client had the resource, it is sent the
+// resource's own name, otherwise the subscribed name. A returning client that reported the resource is sent both
+// (R086).
 func (w *writer) removeEntry(e *cache.Entry, had bool) {
 	r := e.Prior
 	switch {

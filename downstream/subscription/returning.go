@@ -7,15 +7,15 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A change applies a request to what the client wants.
+// A requestUpdate applies a request to a subscription.
 type requestUpdate struct {
 	*Subscription
-	first bool // it is the first of the type on the stream
+	first bool // the first request for the type on the stream
 	now   time.Time
 }
 
-// moveInitialVersions gives new globs what the client reports to hold of them. It no longer concerns the type's own
-// subscription, except for what that also named.
+// moveInitialVersions moves the reported versions of new globs to their subscriptions. The subscription of the type
+// keeps those of names that the client also subscribed to.
 func (c requestUpdate) moveInitialVersions(globs map[string]*Subscription) {
 	if len(globs) == 0 {
 		return
@@ -42,9 +42,9 @@ func (c requestUpdate) moveInitialVersions(globs map[string]*Subscription) {
 	}
 }
 
-// reportMembers has the view know what a returning client with a wildcard holds, except what it asks for by name. If
-// the view has nothing from before, that is its last known set (B.7). The view then says which of it the client may be
-// told is gone. It is called before the client subscribes: some origins answer at once.
+// reportMembers reports to the view which resources a returning client with a wildcard holds, except those in asked. A
+// view without former state takes them as its last known set (B.7). The view decides which of them may be removed. Call
+// it before the client subscribes, since an origin may answer at once.
 func (c requestUpdate) reportMembers(asked []string) {
 	if len(c.initialVersions) == 0 {
 		return
@@ -66,9 +66,9 @@ func (c requestUpdate) reportMembers(asked []string) {
 	}
 }
 
-// findUnanswered finds the names that a returning client holds and that the relay knows nothing of. Names beside a
-// wildcard, and those of VHDS, do not count: the origin is asked for them on demand and may take its time, and its
-// wildcard set need not hold them.
+// findUnanswered finds the names that a returning client holds and the origin has not answered. It ignores VHDS and
+// names of a client with a wildcard. The origin serves those on demand, may take long, and its wildcard set may omit
+// them.
 func (c requestUpdate) findUnanswered() {
 	if len(c.initialVersions) == 0 || c.wildcard != nil || c.TypeURL == wire.VirtualHostType {
 		return
@@ -87,7 +87,7 @@ func (c requestUpdate) findUnanswered() {
 	}
 }
 
-// reportNames is reportMembers for the names that the client asks for and that the view knows nothing of.
+// reportNames reports to the view the names that the client holds and the origin has not answered.
 func (c requestUpdate) reportNames() {
 	var names []string
 	for n := range c.unansweredNames {
@@ -98,18 +98,17 @@ func (c requestUpdate) reportNames() {
 	}
 }
 
-// addRecentlyRemoved adds to what a returning Delta client holds the resources that were removed lately: it may have
-// applied one in a response that it refused, and then it does not report it.
+// addRecentlyRemoved adds recently removed resources to those that a returning Delta client reported. The client may
+// have applied one from a response that it rejected, and then does not report it.
 func (c requestUpdate) addRecentlyRemoved() {
 	if c.wildcard == nil || c.initialCount == 0 {
 		return
 	}
-	buried := c.Watch.Generation().Type(c.Key).Wildcard.RecentRemovals()
-	c.addUnreported(buried)
+	c.addUnreported(c.Watch.Generation().Type(c.Key).Wildcard.RecentRemovals())
 }
 
-// addDistrusted is addRecentlyRemoved for the resources of a rejected edition, for any Delta client: one that refused all
-// that it was sent reports nothing.
+// addDistrusted adds the resources of a rejected edition to those that a Delta client reported. A client that rejected
+// every response reports nothing but may have applied some.
 func (c requestUpdate) addDistrusted() {
 	for part := range c.wildcards() {
 		if names := c.Watch.View().Distrust.Names(part.Key); len(names) > 0 {
@@ -118,7 +117,7 @@ func (c requestUpdate) addDistrusted() {
 	}
 }
 
-// addUnreported adds to what the client holds the resources that the wildcard set does not have.
+// addUnreported adds resources, without a version, to initialVersions if the wildcard set does not have them.
 func (c requestUpdate) addUnreported(texts []string) {
 	members := &c.Watch.Generation().Type(c.Key).Wildcard
 	for i, n := range c.Watch.Find(c.Key, texts) {

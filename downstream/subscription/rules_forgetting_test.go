@@ -23,7 +23,7 @@ func newClient(view *cache.View, typeURL string, delta bool) *Subscription {
 
 // list has a client list names, and returns what it is sent for that.
 func (s *Subscription) list(view *cache.View, w *cache.Writer, sum uint64, names ...string) *wire.Body {
-	s.Request(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
+	s.ApplyRequest(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
 	w.TakeDemand()
 	return s.nextBody(view)
 }
@@ -31,7 +31,7 @@ func (s *Subscription) list(view *cache.View, w *cache.Writer, sum uint64, names
 // nextBody returns what the client is to be sent.
 func (s *Subscription) nextBody(view *cache.View) *wire.Body {
 	g := view.Generation()
-	r, _, _ := s.Next(&Look{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
+	r, _, _ := s.Next(&Turn{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
 	return r.Body
 }
 

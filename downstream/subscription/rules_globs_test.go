@@ -92,7 +92,7 @@ func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
 				s.list(gw.view, gw.w, uint64(i+1), names...)
 			}
 			g := gw.view.Generation()
-			if got, set := s.visibleAt(g).sum(), (sets{s.visibleAt(g), time.Now()}).own(false); got.Version("") != set.Body.Version() {
+			if got, set := s.visibleAt(g).sum(), (sets{s.visibleAt(g), time.Now()}).ownSet(false); got.Version("") != set.Body.Version() {
 				t.Fatalf("%#x, then %#x: the sum is %v, and that of the set %v", history, want, got.Version(""), set.Body.Version())
 			}
 			if versions[want] == nil {
@@ -150,7 +150,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 		sub := newClient(view, wire.EndpointType, delta)
 		sub.Settings.ResponseBytes = 1
 		globs := []string{dirs + "a/*", dirs + "b/*"}
-		sub.Request(&wire.Request{Delta: delta, Subscribe: append([]string{"*"}, globs...)}, time.Now())
+		sub.ApplyRequest(&wire.Request{Delta: delta, Subscribe: append([]string{"*"}, globs...)}, time.Now())
 		parts := append([]*Subscription{sub}, sub.globs...)
 		version, nonces := 0, 0
 		change := func(key, dir string, names int) {
@@ -167,9 +167,9 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 		// respond sends what is to be sent, and returns to which part that belongs.
 		respond := func() (to *Subscription) {
 			g, now := view.Generation(), time.Now()
-			l := &Look{Newest: g, Cut: g, Now: now}
+			l := &Turn{Newest: g, Cut: g, Now: now}
 			for _, glob := range globs {
-				sub.Wake(glob)
+				sub.WakeGlob(glob)
 			}
 			for part := range sub.Parts() {
 				if sub.Blocked(now) {
@@ -177,11 +177,11 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 				}
 				if r, _, _ := part.Next(l, g.Seq); r.Body != nil {
 					to, nonces = part, nonces+1
-					part.NoteSent(&r, fmt.Sprint(nonces), view, 0, now)
+					part.RecordSent(&r, fmt.Sprint(nonces), view, 0, now)
 				}
 			}
 			sub.EndTurn(l)
-			sub.Request(&wire.Request{Delta: delta, Nonce: sub.Nonce()}, now)
+			sub.ApplyRequest(&wire.Request{Delta: delta, Nonce: sub.Nonce()}, now)
 			return to
 		}
 		drain := func() (responses int) {

@@ -15,7 +15,7 @@ import (
 func TestB1_OwedNamesStayFew(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	sub := newClient(view, wire.EndpointType, true)
-	sub.Request(&wire.Request{Delta: true, Subscribe: []string{"silence", "a", "b"}}, time.Now())
+	sub.ApplyRequest(&wire.Request{Delta: true, Subscribe: []string{"silence", "a", "b"}}, time.Now())
 	w.TakeDemand()
 	for i := range 50 {
 		u := wire.Update{TypeURL: wire.EndpointType}
@@ -25,7 +25,7 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 		}
 		w.Apply(cache.ByName, u)
 		w.Apply(cache.Wildcard, u)
-		sub.Request(&wire.Request{Delta: true, Subscribe: []string{"silence"}}, time.Now())
+		sub.ApplyRequest(&wire.Request{Delta: true, Subscribe: []string{"silence"}}, time.Now())
 		if r := sub.nextBody(view); r == nil || r.Len() != 2 {
 			t.Fatalf("change %d: got %v, want a and b", i, r)
 		}

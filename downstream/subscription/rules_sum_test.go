@@ -30,7 +30,7 @@ func TestB2_TheSumOfNamesFollowsThem(t *testing.T) {
 		some := rapid.SliceOfNDistinct(rapid.SampledFrom(texts), 1, 10, rapid.ID)
 		few := rapid.SliceOfNDistinct(rapid.SampledFrom(texts), 1, 3, rapid.ID)
 		subscribe := func(sum uint64) {
-			s.Request(&wire.Request{Subscribe: some.Draw(t, "subscribed"), NamesSum: sum}, time.Now())
+			s.ApplyRequest(&wire.Request{Subscribe: some.Draw(t, "subscribed"), NamesSum: sum}, time.Now())
 			w.TakeDemand()
 		}
 		subscribe(1)
@@ -72,7 +72,7 @@ func TestB2_TheSumOfNamesFollowsThem(t *testing.T) {
 func checkSum(t *rapid.T, s *Subscription, view *cache.View) (followed int) {
 	g := view.Generation()
 	before := s.nameSum.known && s.nameSum.at < g.Seq
-	l := &Look{Newest: g, Cut: g, Now: time.Now()}
+	l := &Turn{Newest: g, Cut: g, Now: time.Now()}
 	r, _, _ := s.Next(l, g.Seq)
 	if want := (sums{s.visibleAt(g)}).compute(); s.nameSum.known && s.nameSum.sum != want {
 		t.Fatalf("the sum is %v, want %v", s.nameSum.sum, want)
@@ -83,7 +83,7 @@ func checkSum(t *rapid.T, s *Subscription, view *cache.View) (followed int) {
 		if got, want := r.Body.Version(), (sums{s.visibleAt(g)}).compute().Version(g.Type(wire.EndpointType).System()); got != want {
 			t.Fatalf("the version is %s, want %s", got, want)
 		}
-		s.NoteSent(&r, "1", view, 0, time.Now())
+		s.RecordSent(&r, "1", view, 0, time.Now())
 		s.pending = false
 	}
 	s.Watch.PassHints(s.EndTurn(l))

@@ -9,35 +9,35 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// resolveWait is how long the first complete set waits for names that the origin was asked for and has not answered
-// (B.7). Clients wait 15s.
+// resolveWait is how long the first complete set waits for names that the origin has not answered (B.7). Clients wait
+// 15s.
 const resolveWait = 10 * time.Second
 
-// coldMargin is added to it for a client that may hold what would be missing, while the origin has sent nothing on its
-// connection: it may be a relay that knows nothing itself, and ends the stream after as long (B.8).
+// coldMargin is added to resolveWait for a client that may hold the missing resources, while the origin has sent
+// nothing on its connection. The origin may be a relay without state, which ends the stream after resolveWait (B.8).
 const coldMargin = 2 * time.Second
 
-// sets make complete sets. Of full-state types, a response without a resource deletes it, so nothing is sent that lacks
-// what the relay merely does not know yet (R066, R075).
+// sets builds complete sets. For full-state types, a response without a resource deletes it. A set is therefore not
+// sent while it lacks resources that the relay may not know yet (R066, R075).
 type sets struct {
 	visible
 	now time.Time
 }
 
-// next returns the client's complete set, if it has to be sent now. Where removals wait, resources that are gone are
-// still in it if something else is new: they leave with the next set, once what referred to them was sent (B.11). It
-// returns when to look again, if waiting is all there is to do.
+// next returns the client's complete set if it is due now. If removals are delayed and something else is new, the set
+// is a union that still has the removed resources. They leave with the final set, once changes to referring resources
+// were sent (B.11). If the set has to wait, next returns when to check again.
 func (s sets) next(limit cache.Seq) (Response, time.Time) {
 	if !s.complete() {
 		return Response{}, time.Time{} // a change of phase wakes the stream
 	}
-	due, gone := s.due()
+	due, removed := s.due()
 	again := s.mustRepeat()
-	if needed := due || again || gone && !s.LateRemovals; !needed {
+	if needed := due || again || removed && !s.LateRemovals; !needed {
 		s.catchUp()
 		return Response{}, time.Time{}
 	}
-	if until, held := s.mustWait(limit); held {
+	if until, wait := s.mustWait(limit); wait {
 		return Response{}, until
 	}
 	if !again && s.unchanged() {
@@ -46,24 +46,24 @@ func (s sets) next(limit cache.Seq) (Response, time.Time) {
 	}
 	if s.refetchDropped(false) {
 		s.awaitContent()
-		return Response{}, time.Time{} // the content wakes the stream
+		return Response{}, time.Time{} // the arrival of the content wakes the stream
 	}
-	return s.build(s.LateRemovals && gone && s.holdsSet), time.Time{}
+	return s.build(s.LateRemovals && removed && s.holdsSet), time.Time{}
 }
 
-// final returns the set without what is gone, once what referred to it was sent.
+// final returns the set without the removed resources, once changes to the resources that referred to them were sent.
 func (s sets) final() (Response, time.Time) {
 	if !s.complete() {
 		return Response{}, time.Time{}
 	}
-	if due, gone := s.due(); due || !gone {
+	if due, removed := s.due(); due || !removed {
 		return Response{}, time.Time{}
 	}
 	if until := s.resolveDeadline(); s.now.Before(until) {
 		return Response{}, until
 	}
 	if s.sum() == s.setSum && !s.errors.any() {
-		s.recordSet(false) // it came and went before the client saw it
+		s.recordSet(false) // resources were added and removed before the client was sent them
 		return Response{}, time.Time{}
 	}
 	if s.refetchDropped(false) {
@@ -72,40 +72,40 @@ func (s sets) final() (Response, time.Time) {
 	return s.build(false), time.Time{}
 }
 
-// skip records that the client has just this set, so it is not sent.
+// skip records that the client already has this set, so it is not sent.
 func (s sets) skip() {
 	s.holdsSet, s.setSum = true, s.sum()
 	s.catchUp()
 	s.recordSet(false)
 }
 
-// awaitContent notes until when dependent types wait for the set's content.
+// awaitContent sets the deadline until which dependent types wait for the set's content.
 func (s sets) awaitContent() {
 	if s.contentUntil.IsZero() {
 		s.contentUntil = s.now.Add(s.Settings.AckWait)
 	}
 }
 
-// mustRepeat reports whether the set has to be sent although it may be the same: for TTLs or errors.
+// mustRepeat reports whether the set has to be sent, even if it is the same, for TTLs or errors.
 func (s sets) mustRepeat() bool {
 	errorsDue := visibleErrors{s.visible}.dueWithSet()
 	return ttls{s.visible}.dueWithSet() || errorsDue
 }
 
-// heldBack reports whether a set that is due has to wait, and when to look again if no event ends that.
-func (s sets) mustWait(limit cache.Seq) (until time.Time, held bool) {
+// mustWait reports whether a set that is due has to wait, and when to check again if no event ends the wait.
+func (s sets) mustWait(limit cache.Seq) (until time.Time, wait bool) {
 	if s.holdsSet && s.t.Last() > limit {
-		return time.Time{}, true // the client's answer for clusters frees it
+		return time.Time{}, true // the client's answer for clusters ends the wait
 	}
 	until = s.resolveDeadline()
 	return until, s.now.Before(until)
 }
 
-// complete reports whether enough is known of the wildcard set that the client asked for. unresolvedUntil waits for
-// what globs stand for.
+// complete reports whether enough is known of the wildcard set that the client subscribed to. resolveDeadline covers
+// globs.
 func (s sets) complete() bool {
 	if len(s.OverLimit) > 0 && s.initialVersion != "" && !s.holdsSet {
-		return false // the client may hold what is over a limit, and would drop it
+		return false // the client may hold resources over a limit, and would delete them
 	}
 	if s.heldByFreeze() {
 		return false // the thaw wakes the stream
@@ -116,9 +116,9 @@ func (s sets) complete() bool {
 	return s.settledEnough(s.t) && (s.holdsSet || s.t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
 }
 
-// heldByFreeze reports whether a returning client is sent no set until its origin is thawed: the set may lack what the
-// client has from elsewhere, since it came to be after the freeze (B.7). A version that readers of this view have seen
-// shows that the client has nothing of that kind.
+// heldByFreeze reports whether a returning client is sent no set until its origin is thawed. The client may hold
+// resources from another server that were created after the freeze, and the set would lack them (B.7). If this view has
+// served the reported version, the client has no such resources.
 func (s sets) heldByFreeze() bool {
 	if s.initialVersion == "" || s.holdsSet || (fingerprint.Sum{}).SameVersion(s.initialVersion) || !s.mayLackNewer() {
 		return false
@@ -129,7 +129,8 @@ func (s sets) heldByFreeze() bool {
 	return !s.sum().SameVersion(s.initialVersion)
 }
 
-// mayLackNewer reports whether the set may lack what came to be after an origin was frozen. Of names, these are absent.
+// mayLackNewer reports whether the set may lack resources that were created after an origin was frozen. For names, only
+// absent ones can be such resources.
 func (s sets) mayLackNewer() bool {
 	for part := range s.wildcards() {
 		if !s.g.WildcardSource(part.Key).Frozen.IsZero() {
@@ -142,23 +143,23 @@ func (s sets) mayLackNewer() bool {
 	})
 }
 
-// due reports whether resources are due to the client, and whether it holds some that are gone.
-func (s sets) due() (due, gone bool) {
-	due, gone = s.dueMembers()
+// due reports whether additions or updates are due to the client, and whether removals are.
+func (s sets) due() (due, removed bool) {
+	due, removed = s.dueMembers()
 	for _, glob := range s.globs {
 		of := sets{glob.visibleAt(s.g), s.now}
-		d, g := of.dueMembers()
-		due, gone = due || d && of.t.Phase >= cache.Settled, gone || g
+		d, r := of.dueMembers()
+		due, removed = due || d && of.t.Phase >= cache.Settled, removed || r
 	}
 	for i := range s.names {
-		d, g := s.dueName(&s.names[i])
-		due, gone = due || d, gone || g
+		d, r := s.dueName(&s.names[i])
+		due, removed = due || d, removed || r
 	}
-	return due, gone
+	return due, removed
 }
 
-// dueMembers is due for all that the client did not name.
-func (s sets) dueMembers() (due, gone bool) {
+// dueMembers is due for the wildcard set without the names that the client subscribed to.
+func (s sets) dueMembers() (due, removed bool) {
 	if s.wildcard == nil || s.sendAll {
 		return s.sendAll && s.t.Phase >= cache.Settled, false
 	}
@@ -167,7 +168,7 @@ func (s sets) dueMembers() (due, gone bool) {
 }
 
 // dueName is due for one name.
-func (s sets) dueName(n *subscribed) (due, gone bool) {
+func (s sets) dueName(n *subscribed) (due, removed bool) {
 	e, seq := s.entryOf(*n)
 	switch {
 	case e == nil || seq <= n.sent:
@@ -184,14 +185,14 @@ func (s sets) dueName(n *subscribed) (due, gone bool) {
 	case !s.holdsSet:
 		return true, false
 	default:
-		n.sent = seq // new to the client, and absent: the set omits it already
+		n.sent = seq // the set that the client holds omits it already
 		return false, false
 	}
 }
 
-// unresolvedUntil returns until when to wait for names that the origin has not answered: a bounded time after it was
-// asked, if it is connected; otherwise without limit for a client that may hold what would be missing. Types that an
-// operator declared full-state never wait.
+// resolveDeadline returns the deadline of the wait for names that the origin has not answered. It is a bounded time
+// after the request if the origin is connected. Otherwise it is Forever for a client that may hold the missing
+// resources. Types that an operator declared full-state never wait.
 func (s sets) resolveDeadline() (until time.Time) {
 	if s.neverWaits {
 		return time.Time{}
@@ -201,11 +202,11 @@ func (s sets) resolveDeadline() (until time.Time) {
 	}
 	for _, n := range s.names {
 		if s.resolved(n) || s.holdsSet && n.sent == 0 {
-			continue // nothing waits for a name that is new in a set that the client has
+			continue // a name that is new in a set that the client has does not delay the set
 		}
 		asked := n.name.Asked()
 		if e, _ := s.t.Lookup(n.name); e.Present() && asked.Before(e.ContentDroppedAt()) {
-			asked = time.Time{} // the content that was the answer then was dropped
+			asked = time.Time{} // the content of that answer was dropped
 		}
 		wait := s.answerDeadline(s.g.From(n.name), asked, s.since)
 		if wait.Equal(Forever) {
@@ -216,8 +217,8 @@ func (s sets) resolveDeadline() (until time.Time) {
 	return until
 }
 
-// resolved reports whether a complete set can say what is true of a name: that it exists, that it does not, what its
-// error is, or what the client was sent before.
+// resolved reports whether a complete set can state the true state of a name: present, absent or an error, or the state
+// that the client was sent before.
 func (s sets) resolved(n subscribed) bool {
 	if err := s.t.Errors(cache.ByName).Get(n.name); err != nil && !err.Err.NotFound() {
 		return true
@@ -232,8 +233,8 @@ func (s sets) resolved(n subscribed) bool {
 	}
 }
 
-// resolvedBy returns until when to wait for the answer to a request that was sent to an origin then. The client
-// subscribed at since.
+// answerDeadline returns the deadline of the wait for an origin's answer. The request was sent at asked, which is zero
+// if it was not sent yet. The client subscribed at since.
 func (s sets) answerDeadline(from *cache.Source, asked, since time.Time) time.Time {
 	switch {
 	case !from.Connected && s.initialVersion != "":
@@ -249,8 +250,9 @@ func (s sets) answerDeadline(from *cache.Source, asked, since time.Time) time.Ti
 	}
 }
 
-// unresolvedGlobsUntil returns until when a set waits for what its globs stand for, as it does for names: an origin may
-// know nothing of globs, and not answer. Nothing waits for a glob that is new in a set that the client has.
+// globResolveDeadline returns the deadline of the wait for the sets of globs. It is bounded as for names, since an
+// origin that does not support globs may not answer. A glob that is new in a set that the client has does not delay the
+// set.
 func (s sets) globResolveDeadline() (until time.Time) {
 	if s.holdsSet {
 		return time.Time{}
@@ -259,7 +261,7 @@ func (s sets) globResolveDeadline() (until time.Time) {
 		if s.settledEnough(s.g.Type(glob.Key)) {
 			continue
 		}
-		from := s.g.WildcardSource(glob.Key) // which is asked again on each connection
+		from := s.g.WildcardSource(glob.Key) // the relay subscribes again on each connection
 		wait := s.answerDeadline(from, later(glob.since, from.Since), glob.since)
 		if wait.Equal(Forever) {
 			return Forever
@@ -269,8 +271,8 @@ func (s sets) globResolveDeadline() (until time.Time) {
 	return until
 }
 
-// unchanged reports whether the client has just this set: because its first request says so, which is proof only for a
-// wildcard alone (R027), or because it was sent it, and what changed since has changed back.
+// unchanged reports whether the client already has this set. Either its first request reported the version, which
+// proves this only for a wildcard alone (R027). Or it was sent this set, and all changes since were reverted.
 func (s sets) unchanged() bool {
 	switch {
 	case !s.holdsSet:
@@ -281,33 +283,34 @@ func (s sets) unchanged() bool {
 	}
 	for _, n := range s.names {
 		if e, _ := s.entryOf(n); n.sent == 0 && e.Present() && !e.Resource.ContentDropped() {
-			return false // just asked for
+			return false // newly subscribed
 		}
 	}
 	for _, glob := range s.globs {
 		if glob.sendAll && s.g.Type(glob.Key).Wildcard.Count() > 0 {
-			return false // just asked for
+			return false // newly subscribed
 		}
 	}
 	return s.sum() == s.setSum
 }
 
-// reportedThisSet reports whether the version in the client's first request is that of this set, so that the client
-// loses nothing if it is sent it (B.3). A client that carries a nonce from stream to stream, such as MOSN, does not know
-// of streams, and waits for the answer that a new one begins with (R019).
+// reportedThisSet reports whether the client's first request reported the version of this set, so that sending it
+// deletes nothing (B.3). It is false for a client that repeats the nonce of a former stream, such as MOSN, since that
+// waits for a response on the new stream (R019).
 func (s sets) reportedThisSet() bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0 && !s.foreignNonce
 	spec := s.TypeURL == wire.ClusterType || s.TypeURL == wire.ListenerType
 	return s.initialVersion != "" && spec && wildcardOnly && (s.t.Phase == cache.Confirmed || s.t.Restored) &&
-		s.t.Wildcard.TTLs() == 0 && (!s.sendsTTLs || !s.t.Wildcard.Limited()) && s.t.Wildcard.Sum().SameVersion(s.initialVersion)
+		s.t.Wildcard.TTLs() == 0 && (!s.sendsTTLs || !s.t.Wildcard.Limited()) &&
+		s.t.Wildcard.Sum().SameVersion(s.initialVersion)
 }
 
 // build builds a complete set and records it as sent.
 func (s sets) build(union bool) (r Response) {
 	if len(s.names)+len(s.globs) == 0 && s.sharesContent() && !s.errors.any() && !s.withholdsAny() {
-		r = s.shared(union)
+		r = s.sharedSet(union)
 	} else {
-		r = s.own(union)
+		r = s.ownSet(union)
 	}
 	r.newlyRequested = s.newlyRequested()
 	s.holdsSet, s.contentUntil = true, time.Time{}
@@ -316,7 +319,7 @@ func (s sets) build(union bool) (r Response) {
 	return r
 }
 
-// asked returns when what the client was not sent before changed: names, and what globs stand for.
+// newlyRequested returns the span of changes of names and globs that the client is sent for the first time.
 func (s sets) newlyRequested() (of span) {
 	for _, n := range s.names {
 		if e, seq := s.entryOf(n); n.sent == 0 && e.Present() {
@@ -331,7 +334,7 @@ func (s sets) newlyRequested() (of span) {
 	return of
 }
 
-// catchUp records that the client has everything up to the generation, except names that it was not sent.
+// catchUp records that the client has all changes up to the generation. It leaves the positions of names unchanged.
 func (s sets) catchUp() {
 	s.caughtUp(s.g.Seq, s.LateRemovals)
 	for _, glob := range s.globs {
@@ -341,7 +344,8 @@ func (s sets) catchUp() {
 	}
 }
 
-// recordSet records what the client's set now says of the names and, unless it is a union, of all that is gone.
+// recordSet records the positions of the names in the set that the client now has. Unless the set is a union, it
+// records all removals too.
 func (s sets) recordSet(union bool) {
 	if !union {
 		s.removedUpTo = s.g.Seq
@@ -361,9 +365,9 @@ func (s sets) recordSet(union bool) {
 	}
 }
 
-// shared returns the set as one body for every client that is sent just that, in this form. The endpoints that changed clusters need are
-// this client's.
-func (s sets) shared(union bool) (r Response) {
+// sharedSet returns the set with a body that all clients with the same set and wrapping share. Endpoints depends on
+// what this client was sent before.
+func (s sets) sharedSet(union bool) (r Response) {
 	type key struct {
 		wrap wire.Wrap
 		sum  fingerprint.Sum
@@ -373,7 +377,7 @@ func (s sets) shared(union bool) (r Response) {
 		s.setSum = s.setSum.Add(s.removedSum())
 	}
 	r.Body = cache.Shared(s.t, cache.SharedSets, key{s.wrap, s.setSum}, func() any {
-		b := &setBuilder{union: union} // no resource is in it twice
+		b := &setBuilder{union: union} // seen is nil, since no resource occurs twice
 		b.addMembers(s.visible, s.visible)
 		return b.body(s.visible, s.wrap).Join()
 	}).(*wire.Body)
@@ -385,7 +389,7 @@ func (s sets) shared(union bool) (r Response) {
 	return r
 }
 
-// removedSum identifies what a union has beside the wildcard set.
+// removedSum returns the sum of the removed resources that a union has in addition to the wildcard set.
 func (s sets) removedSum() (sum fingerprint.Sum) {
 	for e := range s.t.Wildcard.Since(s.removedUpTo) {
 		if s.keepsInUnion(e) && !e.Prior.ContentDropped() {
@@ -395,13 +399,13 @@ func (s sets) removedSum() (sum fingerprint.Sum) {
 	return sum
 }
 
-// own returns the set of a client that named resources, or that is sent TTLs or errors with it.
-func (s sets) own(union bool) Response {
+// ownSet returns the set of a client that subscribed to names or globs, or that is sent TTLs or errors.
+func (s sets) ownSet(union bool) Response {
 	b := s.collect(setBuilder{union: union})
 	s.setSum = b.sum
 	wrap := s.wrap
 	if wrap != wire.Unwrapped && len(s.globs) > 0 {
-		wrap = wire.WrapAll // or the client would not learn the names (B.19)
+		wrap = wire.WrapAll // otherwise the client would not learn the names (B.19)
 	}
 	body := b.body(s.visible, wrap)
 	visibleErrors{s.visible}.addTo(body, union)
@@ -412,9 +416,9 @@ func (s sets) own(union bool) Response {
 	return r
 }
 
-// group returns all that the client named and that exists, if any of it is due: for types of which Envoy drops what a
-// response omits (B.17).
-func (s sets) group(limit cache.Seq) Response {
+// groupedSet returns all existing resources that the client subscribed to by name, if any is due. It serves types for
+// which Envoy drops resources that a response omits (B.17).
+func (s sets) groupedSet(limit cache.Seq) Response {
 	c := changes{writer: newWriter(s.visible), limit: limit}
 	c.addNames()
 	c.addRenewedTTLs()
@@ -431,7 +435,7 @@ func (s sets) group(limit cache.Seq) Response {
 		case e.Resource.ContentDropped():
 			s.refetch(e)
 			s.pendingNames = append(s.pendingNames, n.name)
-			return Response{} // the content wakes the stream
+			return Response{} // the arrival of the content wakes the stream
 		default:
 			w.add(e)
 			n.sent = seq

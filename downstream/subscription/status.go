@@ -15,26 +15,26 @@ type TypeStatus struct {
 	Names    int // that the client subscribed to
 	Globs    []string
 
-	// State is [Subscription.String], where one client is asked for.
+	// State is [Subscription.String]; set only in the status of a single client.
 	State string
 
-	// Nonce and Version are those of the newest response, SentAt is when it left; all zero before the first. Pending
-	// reports that the client has not answered it.
+	// Nonce, Version and SentAt describe the newest response; all zero before the first. Pending reports that the client
+	// has not answered it.
 	Nonce, Version string
 	SentAt         time.Time
 	Pending        bool
 
-	// Accepted is the version that the client accepted last, AcceptedAt is when.
+	// Accepted is the last version that the client accepted, at AcceptedAt.
 	Accepted   string
 	AcceptedAt time.Time
 
-	// Lag is for how long the client has lacked the oldest change that it was sent, or is to be sent, and has not
-	// accepted; zero if there is none. Lacks is since when.
-	Lag   time.Duration
-	Lacks time.Time
+	// Lag is how long the client has lacked the oldest change that it was sent or that is due, and that it has not
+	// accepted; zero if there is none. UnacceptedSince is the time of that change.
+	Lag             time.Duration
+	UnacceptedSince time.Time
 
-	// Refusal is the newest one that stands, or else the newest; nil if the client never refused a response. Refused
-	// reports that it stands: the client answered nothing later, or something that it refused is still current.
+	// Refusal is the newest active NACK, or the newest if none is active; nil if the client never rejected a response.
+	// Refused reports that it is active: the client has accepted nothing later, or a rejected change is still current.
 	Refusal *Refusal
 	Refused bool
 }
@@ -42,20 +42,20 @@ type TypeStatus struct {
 // A ResourceStatus is the state of one resource for a stream.
 type ResourceStatus struct {
 	TypeURL string
-	Entry   *cache.Entry // what the relay has; absent for a resource that is gone or never existed
+	Entry   *cache.Entry // the relay's entry; without a resource if it was removed or never existed
 	State   ResourceState
 	Refusal *Refusal // if the state is Refused
 }
 
-// A ResourceState says what became of a resource on the way to a client.
+// A ResourceState is the delivery state of a resource for a client.
 type ResourceState int
 
-// The states of a resource on the way to a client.
+// The delivery states of a resource.
 const (
 	NotSent  ResourceState = iota // the client was not sent the current version
-	Sent                          // it was, and has not answered yet
-	Accepted                      // it accepted it, or reported itself that it has it
-	Refused                       // it refused the response
+	Sent                          // the client was sent it and has not answered
+	Accepted                      // the client accepted it, or reported that it has it
+	Refused                       // the client rejected the response
 )
 
 func (s ResourceState) String() string {
@@ -63,26 +63,26 @@ func (s ResourceState) String() string {
 }
 
 // Status returns the state of the subscription.
-func (s At) Status(now time.Time) TypeStatus {
+func (s AtGeneration) Status(now time.Time) TypeStatus {
 	t := TypeStatus{
 		TypeURL: s.TypeURL, Wildcard: s.wildcard != nil, Names: len(s.names), Globs: s.globs.names(),
 		Nonce: s.nonce, Version: s.version, SentAt: s.sentAt, Pending: s.pending,
 		Accepted: s.ackedVersion, AcceptedAt: s.ackedAt.Time(),
 		Refusal: s.Refusal(),
 	}
-	if lacks := s.lackingSince(); lacks != 0 {
-		t.Lacks = lacks.Time()
-		t.Lag = max(lacks.ago(now), 0)
+	if since := s.unacceptedSince(); since != 0 {
+		t.UnacceptedSince = since.Time()
+		t.Lag = max(since.ago(now), 0)
 	}
-	if stands := s.standingRefusal(); stands != nil {
-		t.Refusal, t.Refused = stands, true
+	if active := s.activeRefusal(); active != nil {
+		t.Refusal, t.Refused = active, true
 	}
 	return t
 }
 
-// Resources returns the state of what the client asked for: first all that it named, then what wildcards and globs
-// stand for.
-func (s At) Resources() (out []ResourceStatus) {
+// Resources returns the state of the resources that the client subscribed to: first by name, then by wildcard and
+// globs.
+func (s AtGeneration) Resources() (out []ResourceStatus) {
 	for _, n := range s.names {
 		out = append(out, s.named(n))
 	}
@@ -97,8 +97,8 @@ func (s At) Resources() (out []ResourceStatus) {
 	return out
 }
 
-// Resource returns the state of one resource, and whether the client asked for it.
-func (s At) Resource(name string) (r ResourceStatus, asked bool) {
+// Resource returns the state of one resource, and whether the client subscribed to it.
+func (s AtGeneration) Resource(name string) (r ResourceStatus, asked bool) {
 	if at, ok := s.find(s.Watch.Find(s.Key, []string{name})[0]); ok {
 		return s.named(s.names[at]), true
 	}
@@ -115,8 +115,8 @@ func (s At) Resource(name string) (r ResourceStatus, asked bool) {
 	return r, false
 }
 
-// standingRefusal returns the newest refusal that stands, nil if none does.
-func (s At) standingRefusal() *Refusal {
+// activeRefusal returns the newest active refusal, nil if there is none.
+func (s AtGeneration) activeRefusal() *Refusal {
 	if r := s.Refusal(); r != nil && r.At.After(s.ackedAt.Time()) {
 		return r
 	}
@@ -128,8 +128,8 @@ func (s At) standingRefusal() *Refusal {
 	return nil
 }
 
-// refusals yields the refusals that may stand, the newest first. If the client accepted a complete set since, none does.
-func (s At) refusals() iter.Seq[*Refusal] {
+// refusals yields the refusals that may be active, newest first. If the client accepted a complete set since, none is.
+func (s AtGeneration) refusals() iter.Seq[*Refusal] {
 	return func(yield func(*Refusal) bool) {
 		newest := s.Refusal()
 		if newest == nil || s.sendsSets() && s.ackedAt.Time().After(newest.At) || !yield(newest) {
@@ -143,8 +143,8 @@ func (s At) refusals() iter.Seq[*Refusal] {
 	}
 }
 
-// refusedMember reports whether a resource of a wildcard set is as it was when it was refused.
-func (s At) refusedMember(r *Refusal) bool {
+// refusedMember reports whether a resource of a wildcard set is unchanged since the client rejected it.
+func (s AtGeneration) refusedMember(r *Refusal) bool {
 	for w := range s.wildcards() {
 		part := w.At(s.g)
 		for e := range part.t.Wildcard.Since(r.after) {
@@ -159,8 +159,8 @@ func (s At) refusedMember(r *Refusal) bool {
 	return false
 }
 
-// named returns the state of what the client named.
-func (s At) named(n subscribed) ResourceStatus {
+// named returns the state of a resource that the client subscribed to by name.
+func (s AtGeneration) named(n subscribed) ResourceStatus {
 	e, seq := s.entryOf(n)
 	if e == nil {
 		e = &cache.Entry{Name: n.name}
@@ -169,17 +169,17 @@ func (s At) named(n subscribed) ResourceStatus {
 }
 
 // member returns the state of a resource of the wildcard set.
-func (s At) member(e *cache.Entry) ResourceStatus {
+func (s AtGeneration) member(e *cache.Entry) ResourceStatus {
 	upTo := s.sentUpTo
 	if !e.Present() {
 		upTo = s.removedUpTo
 	}
-	started := s.wildcardStarted || s.sendsSets() // of complete sets, only sendAll shows it
+	started := s.wildcardStarted || s.sendsSets() // complete sets do not set wildcardStarted
 	return s.stateOf(e, e.Seq, started && !s.sendAll && e.Seq <= upTo)
 }
 
-// stateOf returns what became of an entry that changed at a position.
-func (s At) stateOf(e *cache.Entry, changed cache.Seq, sent bool) ResourceStatus {
+// stateOf returns the state of an entry that changed at a position. sent reports whether the client was sent it.
+func (s AtGeneration) stateOf(e *cache.Entry, changed cache.Seq, sent bool) ResourceStatus {
 	r := ResourceStatus{TypeURL: s.TypeURL, Entry: e}
 	if !sent {
 		return r

@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A state is a subscription without its globs: what the client wants, what it holds and was sent, and the conversation.
+// A state is a subscription without its globs.
 type state struct {
 	Traits
 	*Client
@@ -27,13 +27,13 @@ type state struct {
 
 	Key       string    // of the type in the cache: its URL, or a collection
 	wrap      wire.Wrap // SotW: which resources go in their Resource message (B.19)
-	sendsTTLs bool      // the client is sent how long resources live (R104)
+	sendsTTLs bool      // the client is sent TTLs (R104)
 }
 
 // sendsSets reports whether each response holds the complete set.
 func (s *state) sendsSets() bool { return !s.Delta && s.FullState }
 
-// position returns up to where the client was sent changes.
+// position returns the position up to which the client was sent changes.
 func (s *state) position() cache.Seq {
 	if s.wildcard != nil {
 		return s.sentUpTo
@@ -41,7 +41,7 @@ func (s *state) position() cache.Seq {
 	return s.scannedUpTo
 }
 
-// returning reports whether the client may hold what a complete set would lack.
+// mayHoldMore reports whether the client may hold resources that a complete set would lack, and so delete.
 func (s *state) mayHoldMore() bool { return s.sendsSets() && s.initialVersion != "" }
 
 // subscribeAll subscribes to the wildcard set.
@@ -63,9 +63,9 @@ func (s *state) unsubscribeAll() {
 	}
 }
 
-// OvertakenAt returns when types that refer to what the client was not sent may be sent nevertheless: not while a
-// response is pending, or a set waits for content. A zero time is now.
-func (s *state) OvertakenAt(now time.Time) (at time.Time) {
+// DependentsUnblockedAt returns when types that refer to unsent resources of this type may be sent nevertheless. They
+// wait while a response is pending or a set waits for content. A zero time means now.
+func (s *state) DependentsUnblockedAt(now time.Time) (at time.Time) {
 	if s.Blocked(now) {
 		at = s.ackDeadline
 	}
@@ -75,13 +75,13 @@ func (s *state) OvertakenAt(now time.Time) (at time.Time) {
 	return at
 }
 
-// AwaitsAll reports whether the client asked for the wildcard set and was sent nothing of it.
-func (s *state) AwaitsAll() bool {
+// AwaitsWildcard reports whether the client subscribed to the wildcard set and was sent nothing of it.
+func (s *state) AwaitsWildcard() bool {
 	return s.wildcard != nil && !s.wildcardStarted && !s.holdsSet
 }
 
-// takeNewNames takes the names from those that need a look that the client does not use yet. The newest generation
-// answers for them, since no hint tells what changed before the client asked.
+// takeNewNames takes the names that the client was not sent yet out of pendingNames. The newest generation answers for
+// them, since the view has no hints of changes before the client subscribed.
 func (s *state) takeNewNames() (names []*cache.Name) {
 	s.pendingNames = slices.DeleteFunc(s.pendingNames, func(n *cache.Name) bool {
 		at, ok := s.find(n)
@@ -93,7 +93,8 @@ func (s *state) takeNewNames() (names []*cache.Name) {
 	return names
 }
 
-// Repeats reports whether the request changes no names: in SotW, it lists the same names as the one before.
+// Repeats reports whether the request changes no names. A SotW request repeats the one before if it lists the same
+// names.
 func (s *state) Repeats(r *wire.Request) bool {
 	if s.Delta {
 		return s.started && len(r.Subscribe)+len(r.Unsubscribe) == 0
@@ -101,20 +102,20 @@ func (s *state) Repeats(r *wire.Request) bool {
 	return s.started && r.NamesSum == s.namesSum
 }
 
-// Answers reports whether the request is the answer to a response that waits for one.
+// Answers reports whether the request answers a pending response.
 func (s *state) Answers(r *wire.Request) bool {
 	return s.pending && (s.answersNewest(r, s.Delta) || s.earlier.find(r) >= 0)
 }
 
-// AddError has the client sent an error for a name that it asked for and is not served.
+// AddError queues an error for a name that the client subscribed to and is not served.
 func (s *state) AddError(name string, code codes.Code, message string) {
 	s.errors.add(name, code, message)
 }
 
-// AddMisnamed has the client sent an error for an invalid name, once.
+// AddMisnamed queues an error for an invalid name, once.
 func (s *state) AddMisnamed(b wire.BadName) { s.errors.addMisnamed(b) }
 
-// closeResponse records the outcome of the newest response; r is nil if it has no answer.
+// closeResponse records the outcome of the newest response. r is nil if it was not answered.
 func (s *state) closeResponse(o fanout.Outcome, r *wire.Request, now time.Time) {
 	if s.Closed != nil {
 		traceID, spanID := s.Closed(s.exchange(s.TypeURL, o, r, now))
@@ -128,31 +129,31 @@ func (s *state) closeResponse(o fanout.Outcome, r *wire.Request, now time.Time) 
 	}
 }
 
-// LeaveFanouts records that the client has left before it was sent or answered what is followed.
-func (s *state) LeaveFanouts(now time.Time) {
+// CloseFanouts closes the fanouts that the client was not sent or has not answered, since the stream has ended.
+func (s *state) CloseFanouts(now time.Time) {
 	if s.pending {
 		s.closeResponse(fanout.StreamClosed, nil, now)
 	}
-	s.fanouts.leave(now)
+	s.fanouts.closeAll(now)
 }
 
-// A Subscription is what one stream wants of one type, what the client holds and was sent of it, and the
-// conversation about it. A glob is a subscription of its own, beside that of its type (R132). It does no I/O, starts
-// no goroutine and has no lock: it is guarded by the lock of its stream.
+// A Subscription is the subscription of one stream to one type, with what the client was sent and its answers. Each
+// glob has a separate Subscription, which belongs to that of its type (R132). It does no I/O and starts no goroutine.
+// The lock of its stream guards it.
 type Subscription struct {
 	state
 
-	// Of the type's own subscription.
+	// Set only in the subscription of a type.
 	globs    globList
-	nextPart int // which of it and of its globs comes next, see Parts
+	nextPart int // index of the next part to serve, see Parts
 
-	// Of a glob.
-	parent *Subscription // the type's own
+	// Set only in the subscription of a glob.
+	parent *Subscription // the subscription of the type
 	glob   string
 }
 
-// New returns the subscription of a client to a type, which wants nothing yet. Responses wrap resources as wrap says,
-// and hold TTLs if ttls is set.
+// New returns an empty subscription of a client to a type. wrap selects the resources that responses wrap in a Resource
+// message. With ttls, responses have TTLs.
 func New(c *Client, t Traits, wrap wire.Wrap, ttls bool, counter Counter) *Subscription {
 	return &Subscription{state: state{
 		Traits: t, Client: c, Conversation: &Conversation{counter: counter},
@@ -163,14 +164,14 @@ func New(c *Client, t Traits, wrap wire.Wrap, ttls bool, counter Counter) *Subsc
 // newGlob adds the subscription to a glob.
 func (s *Subscription) newGlob(text string, now time.Time) *Subscription {
 	s.explicit = true
-	text = strings.Clone(text) // it may be a part of a larger string
+	text = strings.Clone(text) // it may keep a larger string in memory
 	glob := &Subscription{state: state{
 		Traits: s.Traits, Client: s.Client, Conversation: s.Conversation,
 		Key: cache.Collection(s.TypeURL, text), wrap: s.wrap, sendsTTLs: s.sendsTTLs,
 		want: want{started: true, explicit: true, since: now},
 	}, glob: text, parent: s}
 	if glob.wrap != wire.Unwrapped {
-		glob.wrap = wire.WrapAll // or a SotW client would not learn the names (B.19)
+		glob.wrap = wire.WrapAll // otherwise a SotW client would not learn the names (B.19)
 	}
 	glob.subscribeAll()
 	at, _ := s.globs.search(text)
@@ -181,15 +182,15 @@ func (s *Subscription) newGlob(text string, now time.Time) *Subscription {
 // GlobCount returns the number of globs that the client subscribed to.
 func (s *Subscription) GlobCount() int { return len(s.globs) }
 
-// Wake has a glob looked at again, since something of it has changed.
-func (s *Subscription) Wake(glob string) {
+// WakeGlob marks a glob as not idle, since its set has changed.
+func (s *Subscription) WakeGlob(glob string) {
 	if g := s.globs.find(glob); g != nil {
 		g.idle = false
 	}
 }
 
-// Has returns the names and globs of the subscription.
-func (s *Subscription) Has() map[string]struct{} {
+// NamesAndGlobs returns the names and globs of the subscription.
+func (s *Subscription) NamesAndGlobs() map[string]struct{} {
 	has := make(map[string]struct{}, len(s.names)+len(s.globs))
 	for _, n := range s.names {
 		has[n.name.String()] = struct{}{}
@@ -200,13 +201,13 @@ func (s *Subscription) Has() map[string]struct{} {
 	return has
 }
 
-// Size returns how many names and globs the subscription keeps, including those that are not served.
+// Size returns how many names and globs the subscription keeps in memory, including those that are not served.
 func (s *Subscription) Size() int {
 	return len(s.names) + len(s.unsubscribeReplies) + len(s.globs) + len(s.errors.misnamedSent) + len(s.Denied)
 }
 
-// wildcardOf returns the subscription to the wildcard set that a resource, which the client did not name, would be
-// in: that of a glob or of the type. It returns nil if there is none.
+// wildcardOf returns the subscription whose wildcard set would contain a resource that the client did not name: that of
+// a glob or of the type. It returns nil if there is none.
 func (s *Subscription) wildcardOf(name string) *Subscription {
 	if glob, ok := wire.GlobOf(name); ok {
 		if g := s.globs.find(glob); g != nil {
@@ -219,7 +220,7 @@ func (s *Subscription) wildcardOf(name string) *Subscription {
 	return nil
 }
 
-// wildcards yields the subscriptions to wildcard sets: to that of the type, and to each glob.
+// wildcards yields the subscriptions that have a wildcard set: that of the type, and each glob.
 func (s *Subscription) wildcards() iter.Seq[*Subscription] {
 	return func(yield func(*Subscription) bool) {
 		if s.wildcard != nil && !yield(s) {
@@ -233,8 +234,7 @@ func (s *Subscription) wildcards() iter.Seq[*Subscription] {
 	}
 }
 
-// separateGlobs returns the globs that are served on their own. A complete SotW set holds their resources; all other
-// responses are of one glob.
+// separateGlobs returns the globs that are served in separate responses. A complete SotW set includes all globs.
 func (s *Subscription) separateGlobs() []*Subscription {
 	if s.sendsSets() {
 		return nil
@@ -242,8 +242,8 @@ func (s *Subscription) separateGlobs() []*Subscription {
 	return s.globs
 }
 
-// Parts yields the type's own subscription and its globs, which share one pending response. It begins after the one
-// that was sent something last, so that none keeps the others waiting. Idle globs are left out.
+// Parts yields the subscription of the type and its globs, which share one pending response. It starts after the part
+// that was last sent a response, so that no part starves the others. It omits idle globs.
 func (s *Subscription) Parts() iter.Seq[*Subscription] {
 	return func(yield func(*Subscription) bool) {
 		globs := s.separateGlobs()
@@ -272,18 +272,19 @@ func (s *Subscription) Parts() iter.Seq[*Subscription] {
 	}
 }
 
-// Returns reports whether the client reported in its first request that it holds resources of the type.
-func (s *Subscription) Returns() bool {
+// Returning reports whether the client reported in its first request that it holds resources of the type.
+func (s *Subscription) Returning() bool {
 	return cmp.Or(s.parent, s).initialVersion != "" || s.initialCount > 0
 }
 
-// HeldAll reports whether the client was found to have a whole wildcard set when it came, or was sent it.
-func (s *Subscription) HeldAll() bool {
-	return s.holdsSet || s.wildcardStarted && s.initialCount > 0 || slices.ContainsFunc(s.globs, (*Subscription).HeldAll)
+// HasWildcardSet reports whether the client has a whole wildcard set, which it reported or was sent.
+func (s *Subscription) HasWildcardSet() bool {
+	return s.holdsSet || s.wildcardStarted && s.initialCount > 0 ||
+		slices.ContainsFunc(s.globs, (*Subscription).HasWildcardSet)
 }
 
-// Unanswered reports whether the client asked for the type, or for a glob, and was sent nothing of it.
-func (s *Subscription) Unanswered() bool {
+// AwaitsFirstResponse reports whether the client subscribed to the type, or to a glob, and was sent nothing of it.
+func (s *Subscription) AwaitsFirstResponse() bool {
 	return !s.sentAny && (s.wildcard != nil || len(s.names)+len(s.globs) > 0) ||
 		slices.ContainsFunc(s.globs, func(glob *Subscription) bool { return glob.sendAll })
 }
@@ -299,8 +300,8 @@ func (s *Subscription) Close() {
 	s.names = nil
 }
 
-// String returns what the client wants, how far it was sent that, and the conversation about it:
-// "* names=2 | sent=7 removed=5 scanned=7 | nonce=3 pending".
+// String returns what the client subscribed to, the positions, and the conversation, such as "* names=2 | sent=7
+// removed=5 scanned=7 | nonce=3 pending".
 func (s *Subscription) String() string {
 	wants := s.want.String()
 	if n := len(s.globs); n > 0 {
@@ -309,7 +310,7 @@ func (s *Subscription) String() string {
 	return wants + " | " + s.sent.String() + " | " + s.Conversation.String()
 }
 
-// A globList has the globs of a type, sorted.
+// A globList has the globs of a type, sorted by text.
 type globList []*Subscription
 
 // names returns the globs.
@@ -320,7 +321,7 @@ func (l globList) names() (names []string) {
 	return names
 }
 
-// search returns the index of a glob, or where it would be.
+// search returns the index of a glob, or where to insert it.
 func (l globList) search(text string) (at int, have bool) {
 	return slices.BinarySearchFunc(l, text, func(g *Subscription, text string) int { return cmp.Compare(g.glob, text) })
 }
@@ -332,7 +333,7 @@ func (l globList) find(text string) *Subscription {
 	return nil
 }
 
-// drop ends the subscriptions to the globs among texts, and returns the rest.
+// drop closes the subscriptions to the globs among texts, and returns the other texts.
 func (l *globList) drop(texts []string) (rest []string) {
 	if len(*l) == 0 {
 		return texts

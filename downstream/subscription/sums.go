@@ -24,7 +24,8 @@ func (v sums) cached() fingerprint.Sum {
 	return v.nameSum.sum
 }
 
-// cacheable reports whether nameSum is the sum of all that the client sees: a SotW client that subscribes to names only.
+// cacheable reports whether nameSum is the sum of all that the client sees: a SotW client that subscribes to names
+// only.
 func (v sums) cacheable() bool {
 	return !v.Delta && v.parent == nil && v.wildcard == nil && len(v.globs) == 0 && v.t.SumsByName()
 }

@@ -207,25 +207,25 @@ func (p *player) request(r *wire.Request) {
 	} else {
 		r.Subscribe, r.NamesSum = p.listed, p.sum
 	}
-	p.sub.Request(r, p.now)
+	p.sub.ApplyRequest(r, p.now)
 	p.w.TakeDemand()
 }
 
 // turn sends what there is to send, as a stream does in its turn.
 func (p *player) turn() (responses []string) {
 	g := p.view.Generation()
-	l := &Look{Newest: g, Cut: g, Now: p.now}
+	l := &Turn{Newest: g, Cut: g, Now: p.now}
 	send := func(part *Subscription, r *Response) {
 		if r.Body != nil {
 			p.nonces++
 			nonce := fmt.Sprint(p.nonces)
 			responses = append(responses, p.decode(r.Body, nonce))
 			p.versions[nonce] = r.Body.Version()
-			part.NoteSent(r, nonce, p.view, 0, p.now)
+			part.RecordSent(r, nonce, p.view, 0, p.now)
 		}
 	}
 	for _, glob := range p.sub.globs.names() {
-		p.sub.Wake(glob)
+		p.sub.WakeGlob(glob)
 	}
 	for part := range p.sub.Parts() {
 		if !part.Blocked(p.now) {

@@ -12,29 +12,29 @@ import (
 
 // A want is what a client subscribed to of one type. Responses never change it (C08).
 type want struct {
-	started  bool // a request has come
+	started  bool // a request was received
 	explicit bool // the client gave a name, so an empty list no longer means the wildcard (R051)
 	wildcard *cache.WildcardWatch
 	names    []subscribed // sorted by name
 	namesSum uint64       // of the SotW list that names was made from
 	since    time.Time    // when names were last added
 
-	// What the client asked for and is not served; the server keeps these.
-	Denied    map[string]struct{} // not allowed to the client
+	// Names that the client subscribed to and is not served. The server maintains these.
+	Denied    map[string]struct{} // denied by the authorization policy
 	OverLimit map[string]struct{} // over a limit
 }
 
-// A subscribed name, and the position of its newest change that the client was sent; 0 if an answer is due.
+// A subscribed is a name that the client subscribed to.
 type subscribed struct {
 	name *cache.Name
-	sent cache.Seq
+	sent cache.Seq // position of its newest change that the client was sent; 0 if an answer is due
 }
 
-// Explicit notes that the client gave a name, even if it is not served: then an empty list does not mean the
+// MarkExplicit records that the client gave a name, even if it is not served. An empty list then no longer means the
 // wildcard.
-func (w *want) Explicit() { w.explicit = true }
+func (w *want) MarkExplicit() { w.explicit = true }
 
-// Started reports whether a request has come.
+// Started reports whether a request was received.
 func (w *want) Started() bool { return w.started }
 
 // Names returns the names that the client subscribed to.
@@ -52,15 +52,15 @@ func (w *want) find(n *cache.Name) (at int, ok bool) {
 		return 0, false
 	}
 	const few = 64
-	if len(w.names) <= few { // a scan is faster than a binary search by number
+	if len(w.names) <= few { // a scan is faster than a binary search
 		at = slices.IndexFunc(w.names, func(have subscribed) bool { return have.name == n })
 		return max(at, 0), at >= 0
 	}
 	return slices.BinarySearchFunc(w.names, n, func(have subscribed, n *cache.Name) int { return have.name.Compare(n) })
 }
 
-// findAlias returns the index of the name by which the client subscribed to a resource that has text as its
-// name or as an alias (R077). Names in except do not count.
+// findAlias returns the index of the subscribed name of a resource that has text as its name or as an alias (R077). It
+// ignores names in except.
 func (w *want) findAlias(t *cache.Type, text string, except map[*cache.Name]struct{}) (at int, ok bool) {
 	if !t.ByName.Aliased() {
 		return 0, false
@@ -85,8 +85,7 @@ func (w *want) namesAlias(t *cache.Type, resource string) bool {
 	})
 }
 
-// merge adds sorted names, and appends those to due that need an answer: new ones, and with renew also those
-// that were there.
+// merge adds sorted names. It appends those that need an answer to due: new names, and with renew all names.
 func (w *want) merge(names []*cache.Name, renew bool, due []*cache.Name) []*cache.Name {
 	merged := make([]subscribed, 0, len(w.names)+len(names))
 	due = slices.Grow(due, len(names))
@@ -123,7 +122,7 @@ func (w *want) remove(gone func(*cache.Name) bool) (removed []*cache.Name) {
 	return removed
 }
 
-// String returns what is wanted: "* 2 names".
+// String returns the wildcard and the number of names, such as "* names=2", or "nothing".
 func (w *want) String() string {
 	var parts []string
 	if w.wildcard != nil {

@@ -128,8 +128,8 @@ func sumOf(s *downstream.StreamStatus) (lacks time.Time, lag time.Duration, refu
 	for i := range s.Types {
 		t := &s.Types[i]
 		refusing = refusing || t.Refused
-		if !t.Lacks.IsZero() && (lacks.IsZero() || t.Lacks.Before(lacks)) {
-			lacks, lag = t.Lacks, t.Lag
+		if !t.UnacceptedSince.IsZero() && (lacks.IsZero() || t.UnacceptedSince.Before(lacks)) {
+			lacks, lag = t.UnacceptedSince, t.Lag
 		}
 	}
 	return lacks, lag, refusing
@@ -166,7 +166,7 @@ func (t typeTotals) add(s *downstream.StreamStatus) {
 			t[key] = sum
 		}
 		sum.Clients++
-		sum.Lagging += count(!typ.Lacks.IsZero())
+		sum.Lagging += count(!typ.UnacceptedSince.IsZero())
 		sum.Refusing += count(typ.Refused)
 		sum.LagSeconds = max(sum.LagSeconds, typ.Lag.Seconds())
 	}

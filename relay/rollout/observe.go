@@ -77,7 +77,7 @@ func (c observer) recordRefusal(o *Observer, typeURL string, r *downstream.Refus
 	}
 	refuses := func(change downstream.Change) bool {
 		of, _, _ := cache.SplitCollection(change.Key)
-		return of == typeURL && r.Of(change.After, change.UpTo)
+		return of == typeURL && r.HasChange(change.After, change.UpTo)
 	}
 	for _, p := range c.parts {
 		if p.Key.Group == o.group && slices.ContainsFunc(p.changes[o.client.Cohort], refuses) {
