@@ -14,8 +14,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// connections counts the connections of clients, and bounds them for all and for each host (B.35). Hosts are peers
-// whose certificate is not known yet.
+// connections counts the connections of clients and limits them, for all clients and for each host (B.35). Its peers
+// are hosts, since the certificate of a connection is unknown before the handshake.
 type connections struct {
 	limits Limits
 
@@ -23,50 +23,50 @@ type connections struct {
 	mu      sync.Mutex
 	open    int
 	claimed int64               // bytes of MaxUnreadBytes that connections claimed
-	peers   map[string]*peerUse // those with an open connection or a budget that is not full
-	swept   time.Time           // when sweep last looked through peers
+	peers   map[string]*peerUse // peers with an open connection or a budget that is not full
+	swept   time.Time           // time of the last sweep
 }
 
-// peerUse is what a peer uses. It is guarded by connections.mu.
+// peerUse is the usage of a peer. It is guarded by connections.mu.
 type peerUse struct {
 	connections int
 	claimed     int64  // bytes
-	frames      budget // of all its connections, and polls
+	frames      budget // of all its connections and polls
 	arrivals    budget // of new connections
-	throttled   bool   // its polls or new connections wait
+	throttled   bool   // its polls or new connections are rate-limited
 }
 
 func newConnections(l Limits) connections {
 	return connections{limits: l, peers: make(map[string]*peerUse)}
 }
 
-// enter counts a connection of a peer, empty if it has no address, or rejects it. The connection must call leave when
-// it ends.
+// enter counts a connection of a peer or rejects it. The peer is empty if it has no address. The caller must call leave
+// when the connection ends.
 func (c *connections) enter(peer string) (leave func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	of := c.peers[peer]
+	use := c.peers[peer]
 	switch {
 	case c.open >= c.limits.MaxConnections:
 		return nil, Exceeds(LimitConnections, "%d connections are open, as many as allowed", c.open)
-	case of != nil && of.connections >= c.limits.MaxPeerConnections:
-		return nil, Exceeds(LimitPeerConnections, "%d connections of %s are open, as many as allowed", of.connections, peer)
+	case use != nil && use.connections >= c.limits.MaxPeerConnections:
+		return nil, Exceeds(LimitPeerConnections, "%d connections of %s are open, as many as allowed", use.connections, peer)
 	}
 	c.open++
 	if peer != "" {
-		c.peer(peer).connections++
+		c.useOf(peer).connections++
 	}
 	return sync.OnceFunc(func() { c.leave(peer) }), nil
 }
 
-// peer returns what a peer uses. c.mu must be held.
-func (c *connections) peer(peer string) *peerUse {
-	of := c.peers[peer]
-	if of == nil {
-		of = new(peerUse)
-		c.peers[peer] = of
+// useOf returns the usage of a peer, which it creates if needed. c.mu must be held.
+func (c *connections) useOf(peer string) *peerUse {
+	use := c.peers[peer]
+	if use == nil {
+		use = new(peerUse)
+		c.peers[peer] = use
 	}
-	return of
+	return use
 }
 
 func (c *connections) leave(peer string) {
@@ -83,15 +83,15 @@ func (c *connections) leave(peer string) {
 // sweepEvery is the interval at which peers without connections are removed.
 const sweepEvery = time.Second
 
-// sweep removes the peers without connections whose budgets are full: a client that reconnects again and again must
-// not get a new budget each time. c.mu must be held.
+// sweep removes peers without connections whose budgets are full. Other peers stay, so that a client does not get a new
+// budget by reconnecting. c.mu must be held.
 func (c *connections) sweep(now time.Time) {
 	if now.Sub(c.swept) < sweepEvery {
 		return
 	}
 	c.swept = now
-	for peer, of := range c.peers {
-		if of.connections == 0 && of.frames.full(frameBurst, now) && of.arrivals.full(connectionBurst, now) {
+	for peer, use := range c.peers {
+		if use.connections == 0 && use.frames.full(frameBurst, now) && use.arrivals.full(connectionBurst, now) {
 			delete(c.peers, peer)
 		}
 	}
@@ -100,53 +100,56 @@ func (c *connections) sweep(now time.Time) {
 // peerRate returns the frames a second of a peer.
 func (c *connections) peerRate() int { return peerFrames * c.limits.MaxFrameRate }
 
-// spend takes frames from the budgets of a connection and its peer, and returns how long to wait before the next read.
-func (c *connections) spend(a *Account, frames int64, now time.Time) time.Duration {
+// charge takes frames from the budgets of a connection and its peer. It returns the pause before the next read.
+func (c *connections) charge(a *Account, frames int64, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pause := a.frames.spend(frames, c.limits.MaxFrameRate, now)
-	if charged := a.free.takeFree(frames, now); charged > 0 && c.peers[a.peer] != nil {
+	if charged := a.freeBudget.takeFree(frames, now); charged > 0 && c.peers[a.peer] != nil {
 		pause = max(pause, c.peers[a.peer].frames.spend(charged, c.peerRate(), now))
 	}
 	return pause
 }
 
-// admit takes a new connection from the budget of a peer, and reports whether it is allowed: one that would wait for
-// longer than maxPause is not, and costs nothing. began reports that connections of the peer begin to wait.
+// admit takes a new connection from the budget of a peer. A connection that would wait for longer than maxPause is not
+// allowed and costs nothing. began reports that the peer becomes rate-limited.
 func (c *connections) admit(peer string, now time.Time) (began, allowed bool) {
 	if peer == "" {
 		return false, true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	of := c.peer(peer)
-	_, began, allowed = of.spend(&of.arrivals, connectionPrice, c.peerRate(), connectionBurst, now)
+	use := c.useOf(peer)
+	_, began, allowed = use.spend(&use.arrivals, connectionPrice, c.peerRate(), connectionBurst, now)
 	return began, allowed
 }
 
-// delay returns how long a connection that was admitted has to wait.
+// delay returns how long an admitted connection has to wait.
 func (c *connections) delay(peer string, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	of := c.peers[peer]
-	if of == nil {
+	use := c.peers[peer]
+	if use == nil {
 		return 0
 	}
-	return min(max(of.arrivals.earned.Sub(now), 0), maxPause)
+	return min(max(use.arrivals.tat.Sub(now), 0), maxPause)
 }
 
-// poll takes a poll from the budget of a peer, and returns how long it has to wait, and the same as admit.
-func (c *connections) poll(peer string, now time.Time) (wait time.Duration, began, allowed bool) {
+// admitPoll takes a poll from the budget of a peer and returns how long it has to wait. began and allowed are as for
+// admit.
+func (c *connections) admitPoll(peer string, now time.Time) (wait time.Duration, began, allowed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if of := c.peers[peer]; of != nil {
-		return of.spend(&of.frames, pollPrice, c.peerRate(), frameBurst, now)
+	if use := c.peers[peer]; use != nil {
+		return use.spend(&use.frames, pollPrice, c.peerRate(), frameBurst, now)
 	}
 	return 0, false, true
 }
 
 // spend takes frames from one of a peer's budgets, unless that would take longer than maxPause.
-func (p *peerUse) spend(b *budget, frames int64, rate int, burst time.Duration, now time.Time) (wait time.Duration, began, allowed bool) {
+func (p *peerUse) spend(
+	b *budget, frames int64, rate int, burst time.Duration, now time.Time,
+) (wait time.Duration, began, allowed bool) {
 	before, was := *b, p.throttled
 	wait = b.take(frames, rate, burst, now)
 	if allowed = wait <= maxPause; !allowed {
@@ -156,104 +159,107 @@ func (p *peerUse) spend(b *budget, frames int64, rate int, burst time.Duration, 
 	return wait, p.throttled && !was, allowed
 }
 
-// claim claims memory for what a connection holds. The error ends the connection.
+// claim claims memory for the bytes that a connection holds. The error ends the connection.
 func (c *connections) claim(a *Account, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a.ended {
 		return nil
 	}
-	forgiven := min(int64(now.Sub(a.forgivenAt).Seconds()*forgivenUnread), a.held.Load())
-	a.forgivenAt = now
+	decayed := min(int64(now.Sub(a.decayedAt).Seconds()*unreadDecay), a.held.Load())
+	a.decayedAt = now
 	claimed := a.claimed.Load()
-	more := a.held.Add(-forgiven) - freeUnread - claimed
+	more := a.held.Add(-decayed) - freeUnread - claimed
 	if more <= 0 {
 		return nil
 	}
 	more = (more + unreadStep - 1) / unreadStep * unreadStep
 	most := int64(c.limits.MaxUnreadBytes)
-	switch of := c.peers[a.peer]; {
+	switch use := c.peers[a.peer]; {
 	case c.claimed+more > most:
 		return Exceeds(LimitUnread, "requests of all clients hold %d bytes, as many as allowed", c.claimed)
-	case of != nil && of.claimed+more > most/UnreadOfPeer:
-		return Exceeds(LimitUnread, "requests of %s hold %d bytes, as many as allowed", a.peer, of.claimed)
+	case use != nil && use.claimed+more > most/UnreadOfPeer:
+		return Exceeds(LimitUnread, "requests of %s hold %d bytes, as many as allowed", a.peer, use.claimed)
 	}
 	c.setClaim(a, claimed+more)
 	return nil
 }
 
-// unclaim gives back all that a connection claimed.
+// unclaim releases all claimed memory of a connection.
 func (c *connections) unclaim(a *Account) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setClaim(a, 0)
 }
 
-// setClaim records what a connection claims. c.mu must be held.
+// setClaim sets the claimed bytes of a connection. c.mu must be held.
 func (c *connections) setClaim(a *Account, claimed int64) {
 	more := claimed - a.claimed.Swap(claimed)
 	c.claimed += more
-	if of := c.peers[a.peer]; of != nil {
-		of.claimed += more
+	if use := c.peers[a.peer]; use != nil {
+		use.claimed += more
 	}
 }
 
 const (
-	// freeUnread is what each connection may hold without a claim: small requests take no lock.
+	// freeUnread is how many bytes each connection may hold without a claim, so that small requests take no lock.
 	freeUnread = 64 << 10
 
 	// unreadStep is the unit of claims.
 	unreadStep = 256 << 10
 
-	// minFrameBytes is what a DATA frame takes at least while gRPC holds it: a client may send its requests in single
-	// bytes.
+	// minFrameBytes is the minimum memory of a DATA frame while gRPC holds it. A client may send its requests in frames of
+	// a single byte.
 	minFrameBytes = 64
 
-	// forgivenUnread is forgiven each second: frames of streams that had ended, and what small frames were charged
-	// beyond the size of their message, are never released.
-	forgivenUnread = 64
+	// unreadDecay is the number of bytes a second by which the held bytes of a connection decay. Some charges are never
+	// released: frames of streams that had ended, and the minimum for small frames beyond the size of their message.
+	unreadDecay = 64
 )
 
-// UnreadOfPeer is the part of [Limits.MaxUnreadBytes] that one peer may claim: one in so many.
+// UnreadOfPeer is the divisor for the part of [Limits.MaxUnreadBytes] that one peer may claim.
 const UnreadOfPeer = 4
 
-// An Account is what one connection is charged with: the memory of its requests until they are handled, and the frames
-// that it sends. Memory is what gRPC buffers of incomplete requests, requests that wait, and what they became,
-// decompressed or decoded. Bytes are charged frame by frame as they come, what is made of them before it is made, and
-// both are released request by request, once it was handled.
+// An Account tracks the resources that one connection uses: the memory of its requests until they are handled, and the
+// frames that it sends. Memory includes incomplete requests that gRPC buffers, waiting requests, and decompressed or
+// decoded ones. Bytes are charged when a frame is received, and before a request is decompressed or decoded. They are
+// released once the request was handled.
 type Account struct {
 	// Read-only after construction.
 	connections *connections
 	peer        string
-	framesOnly  bool // an HTTP server holds and bounds what comes
+	framesOnly  bool // only frames are charged: the HTTP server limits the memory
 
 	// Owned by the reader of the connection.
-	skip      int // bytes until the next frame header
+	skip      int // bytes before the next frame header
 	header    [9]byte
-	have      int           // bytes of the header
-	unpaid    int64         // frames that were not charged yet
+	headerLen int           // received bytes of the header
+	uncharged int64         // frames that are not charged yet
 	pause     time.Duration // before the next read
 	throttled bool          // reads are paused and small
 
 	held        atomic.Int64
 	replyFrames atomic.Int64 // frames that may reply to responses
 	claimed     atomic.Int64 // written under connections.mu
-	rejected    atomic.Bool  // the relay ended the connection
+	rejected    atomic.Bool  // the relay closed the connection because of a limit
 
 	// Guarded by connections.mu.
 	frames     budget
-	free       budget // that the peer is not charged for
-	forgivenAt time.Time
-	ended      bool // nothing is held any more
+	freeBudget budget // frames that the peer is not charged for
+	decayedAt  time.Time
+	ended      bool // nothing is held or claimed any more
 
-	closed chan struct{} // closed when the connection is
+	closed chan struct{} // closed by close
 }
 
 func newAccount(all *connections, peer string) *Account {
-	return &Account{connections: all, peer: peer, skip: len(http2Preface), forgivenAt: time.Now(), closed: make(chan struct{})}
+	return &Account{
+		connections: all, peer: peer, skip: len(http2Preface), decayedAt: time.Now(), closed: make(chan struct{}),
+	}
 }
 
-// received charges for what came on the connection. The error says that the connection holds too much, and ends it.
+// received charges for bytes that were received on the connection. The error means that the connection exceeds a limit,
+// and ends it.
 func (a *Account) received(bytes []byte) error {
 	for len(bytes) > 0 {
 		if a.skip > 0 {
@@ -261,14 +267,14 @@ func (a *Account) received(bytes []byte) error {
 			a.skip, bytes = a.skip-n, bytes[n:]
 			continue
 		}
-		n := copy(a.header[a.have:], bytes)
-		a.have, bytes = a.have+n, bytes[n:]
-		if a.have < len(a.header) {
+		n := copy(a.header[a.headerLen:], bytes)
+		a.headerLen, bytes = a.headerLen+n, bytes[n:]
+		if a.headerLen < len(a.header) {
 			break
 		}
 		kind := a.header[3]
 		length := int(a.header[0])<<16 | int(a.header[1])<<8 | int(a.header[2])
-		a.skip, a.have = length, 0
+		a.skip, a.headerLen = length, 0
 		a.countFrame(kind, length)
 		if kind == dataFrame && length > 0 && !a.framesOnly {
 			a.held.Add(int64(max(length, minFrameBytes)))
@@ -287,7 +293,7 @@ func (a *Account) Hold(bytes int) error {
 	}
 	err := a.connections.claim(a, time.Now())
 	select {
-	case <-a.closed: // nothing is decoded for a client that has left
+	case <-a.closed: // do not decode for a client that has disconnected
 		err = cmp.Or(err, status.Error(codes.Unavailable, "the connection has ended"))
 	default:
 	}
@@ -297,13 +303,13 @@ func (a *Account) Hold(bytes int) error {
 	return err
 }
 
-// Release gives back what a request was charged with, once it was handled.
+// Release releases the bytes of a request that was handled.
 func (a *Account) Release(bytes int) {
 	if a == nil {
 		return
 	}
 	held := a.held.Add(-int64(bytes))
-	if held < 0 { // some of it was forgiven
+	if held < 0 { // part of it has decayed
 		a.held.CompareAndSwap(held, 0)
 	}
 	if held <= freeUnread && a.claimed.Load() > 0 {
@@ -311,7 +317,7 @@ func (a *Account) Release(bytes int) {
 	}
 }
 
-// Responded records that a response of so many bytes was sent: the frames that reply to it are free.
+// Responded records that a response of so many bytes was sent. The frames that reply to it are not charged.
 func (a *Account) Responded(bytes int) {
 	if a != nil {
 		a.replyFrames.Add(replyPrice + int64(bytes/frameSize))
@@ -321,7 +327,7 @@ func (a *Account) Responded(bytes int) {
 // Rejected reports whether the relay ended the connection because its requests exceeded a limit.
 func (a *Account) Rejected() bool { return a != nil && a.rejected.Load() }
 
-// close gives everything back.
+// close releases everything.
 func (a *Account) close() {
 	a.connections.mu.Lock()
 	defer a.connections.mu.Unlock()
@@ -333,41 +339,41 @@ func (a *Account) close() {
 	a.connections.setClaim(a, 0)
 }
 
-// countFrame counts a frame that came.
+// countFrame counts a received frame.
 func (a *Account) countFrame(kind byte, length int) {
-	a.unpaid += 1 + int64(length/frameSize)
+	a.uncharged += 1 + int64(length/frameSize)
 	switch kind {
 	case dataFrame:
-		a.unpaid += requestPrice
+		a.uncharged += requestPrice
 	case headersFrame:
-		a.unpaid += streamPrice
+		a.uncharged += streamPrice
 	case resetFrame:
-		a.unpaid += resetPrice
+		a.uncharged += resetPrice
 	}
 }
 
 // countBytes counts bytes of HTTP/1, which has no frames, as frames of frameSize.
-func (a *Account) countBytes(n int) { a.unpaid += int64((n + frameSize - 1) / frameSize) }
+func (a *Account) countBytes(n int) { a.uncharged += int64((n + frameSize - 1) / frameSize) }
 
-// throttle charges for the frames that came, and pauses the next read if they exceed a budget. It reports whether the
-// connection becomes rate-limited by that.
+// throttle charges for the received frames, and pauses the next read if they exceed a budget. It reports whether the
+// connection becomes rate-limited.
 func (a *Account) throttle() (began bool) {
-	if a.unpaid < frameStep {
+	if a.uncharged < frameStep {
 		return false
 	}
-	if a.unpaid = a.unsolicited(a.unpaid); a.unpaid < frameStep {
+	if a.uncharged = a.unsolicitedFrames(a.uncharged); a.uncharged < frameStep {
 		return false
 	}
-	a.pause = a.connections.spend(a, a.unpaid, time.Now())
-	a.unpaid = 0
+	a.pause = a.connections.charge(a, a.uncharged, time.Now())
+	a.uncharged = 0
 	was := a.throttled
 	a.throttled = a.pause > 0
 	return a.throttled && !was
 }
 
-// unsolicited returns how many of the frames reply to no response. The frames that may still reply are kept, but no
-// more than a burst: a client need not reply.
-func (a *Account) unsolicited(frames int64) int64 {
+// unsolicitedFrames returns how many of the frames do not reply to a response. It keeps the credit for further replies,
+// but no more than a burst, since a client need not reply.
+func (a *Account) unsolicitedFrames(frames int64) int64 {
 	free := min(a.replyFrames.Swap(0), int64(a.connections.limits.MaxFrameRate)*int64(frameBurst/time.Second))
 	if free > frames {
 		a.replyFrames.Add(free - frames)
@@ -375,7 +381,7 @@ func (a *Account) unsolicited(frames int64) int64 {
 	return max(frames-free, 0)
 }
 
-// awaitRead waits for the end of the pause or of the connection, and returns how much of size to read then.
+// awaitRead waits until the pause or the connection ends, and returns how many bytes, at most size, to read then.
 func (a *Account) awaitRead(size int) int {
 	if !a.throttled {
 		return size
@@ -390,13 +396,13 @@ func (a *Account) awaitRead(size int) int {
 	return min(size, throttledRead)
 }
 
-// A Charge is what one request was charged with.
+// A Charge has the bytes that one request is charged for.
 type Charge struct {
 	account *Account // nil: nothing is charged
 	bytes   int
 }
 
-// Charged returns the charge of a request of so many bytes, which were charged as they came.
+// Charged returns the charge of a request whose bytes were charged when they were received.
 func (a *Account) Charged(bytes int) Charge { return Charge{a, bytes} }
 
 // Hold charges for more bytes, and implements [wire.Memory].
@@ -408,19 +414,20 @@ func (c *Charge) Hold(bytes int) error {
 	return err
 }
 
-// Release gives all of it back, once.
+// Release releases all bytes. Further calls do nothing.
 func (c *Charge) Release() {
 	c.account.Release(c.bytes)
 	c.bytes = 0
 }
 
-// framedSize returns how many bytes of a stream a message takes.
+// framedSize returns the size of a message on a stream, with its frame header.
 func framedSize(message any) int {
 	m, _ := message.(proto.Message)
 	return wire.Framed(proto.Size(m))
 }
 
-// A chargedStream is a stream of another service. It releases each message once it was decoded.
+// A chargedStream is a stream of a service that does not release its requests itself. It releases each message once it
+// was decoded.
 type chargedStream struct {
 	grpc.ServerStream
 	account *Account

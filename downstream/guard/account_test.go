@@ -114,7 +114,7 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 		}
 		b := newAccount(&all, peer)
 		b.held.Store(held)
-		b.forgivenAt = now
+		b.decayedAt = now
 		return b, all.claim(b, now)
 	}
 	greedy, err := open("a", mib)
@@ -148,8 +148,8 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	// What nobody reads since its stream has ended is forgiven in time.
 	old := newAccount(&all, "a")
 	old.held.Store(freeUnread + 1000)
-	old.forgivenAt = now
-	if err := all.claim(old, now.Add(time.Minute)); err != nil || old.claimed.Load() != 0 || old.held.Load() != freeUnread+1000-60*forgivenUnread {
+	old.decayedAt = now
+	if err := all.claim(old, now.Add(time.Minute)); err != nil || old.claimed.Load() != 0 || old.held.Load() != freeUnread+1000-60*unreadDecay {
 		t.Errorf("after a minute: %v, %d claimed, %d held", err, old.claimed.Load(), old.held.Load())
 	}
 }

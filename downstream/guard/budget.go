@@ -11,81 +11,81 @@ const (
 	resetFrame   = 0x3
 )
 
-// The budgets of frames that do not answer responses, beside [Limits.MaxFrameRate] for a connection. What exceeds a
-// budget is read later (B.35).
+// The budgets of frames that do not answer responses. That of a connection is [Limits.MaxFrameRate]. The relay reads
+// frames beyond a budget later (B.35).
 const (
-	// peerFrames is the budget of a peer, in budgets of a connection.
+	// peerFrames is the budget of a peer, in multiples of the budget of a connection.
 	peerFrames = 4
 
-	// frameBurst is how long a budget of frames takes to fill.
+	// frameBurst is the burst of a budget of frames, as the time in which it refills.
 	frameBurst = 10 * time.Second
 
-	// connectionBurst is how long a peer's budget of new connections takes to fill. It is large, since a fleet behind
-	// one address reconnects at once, but does not do so all the time.
+	// connectionBurst is the burst of a peer's budget of new connections, as the time in which it refills. It is large,
+	// since a fleet behind one address reconnects at once, but rarely.
 	connectionBurst = 50 * time.Second
 
-	// freeFrames is the number of frames a second of each connection that its peer is not charged for, freeBurst how
-	// long that budget takes to fill: a fleet may be behind one address, and connect at once.
+	// freeFrames is the number of frames a second of each connection that its peer is not charged for, since a fleet may
+	// be behind one address. freeBurst is the burst of that, as the time in which it refills.
 	freeFrames = 50
 	freeBurst  = 20 * time.Second
 
-	// frameStep is how many frames a connection may send before a lock is taken to charge it.
+	// frameStep is the number of frames that are charged at once, which takes a lock.
 	frameStep = 64
 
-	// maxPause is the longest pause between two reads. What would take longer is forgiven: a peer has many
-	// connections, and none must look dead.
+	// maxPause is the longest pause between two reads. The budget drops any debt beyond it. A peer may have many
+	// connections, and a longer pause would make them look dead.
 	maxPause = 5 * time.Second
 
 	// throttledRead is the size of a read of a rate-limited connection.
 	throttledRead = 256
 )
 
-// The prices of what clients send, in frames.
+// The costs of frames, polls and connections, in frames.
 const (
-	frameSize       = 2 << 10 // bytes; each further one of them is one frame more
+	frameSize       = 2 << 10 // bytes; each further 2 KiB of a frame cost one more
 	requestPrice    = 10      // a DATA frame, which may be a request
 	streamPrice     = 10      // a HEADERS frame, which opens a stream
 	resetPrice      = 50      // an RST_STREAM frame; more than opening a stream, so that doing both in a loop is slow
 	pollPrice       = 10
 	connectionPrice = 100 // of the budget of new connections
 
-	// replyPrice is what a client may send in reply to a response: the ACK, the WINDOW_UPDATE frames of the
-	// connection and the stream, and the ACK of a PING.
+	// replyPrice is the cost of the frames that a client may send in reply to a response: the ACK, the WINDOW_UPDATE
+	// frames of the connection and the stream, and the ACK of a PING.
 	replyPrice = 1 + requestPrice + 3
 )
 
-// A budget limits a rate. It is the time at which all that was spent is earned again: a budget that is a burst in the
-// past is full.
-type budget struct{ earned time.Time }
+// A budget is a rate limit by the generic cell rate algorithm (GCRA). tat is its theoretical arrival time: the budget
+// is full if tat is a burst or more in the past, and exhausted if it is in the future.
+type budget struct{ tat time.Time }
 
-// take spends frames of so many a second, and returns how long it takes to earn those that exceed the burst.
+// take spends frames at a rate of frames a second. It returns how long it takes to refill the excess over the burst.
 func (b *budget) take(frames int64, rate int, burst time.Duration, now time.Time) time.Duration {
 	if b.full(burst, now) {
-		b.earned = now.Add(-burst)
+		b.tat = now.Add(-burst)
 	}
-	b.earned = b.earned.Add(time.Duration(frames) * time.Second / time.Duration(rate))
-	return max(b.earned.Sub(now), 0)
+	b.tat = b.tat.Add(time.Duration(frames) * time.Second / time.Duration(rate))
+	return max(b.tat.Sub(now), 0)
 }
 
-// full reports whether a whole burst may be spent.
+// full reports whether the whole burst is available.
 func (b *budget) full(burst time.Duration, now time.Time) bool {
-	return !b.earned.After(now.Add(-burst))
+	return !b.tat.After(now.Add(-burst))
 }
 
-// spend takes frames, and returns the pause until more may be read. What would take longer than maxPause is forgiven.
+// spend takes frames and returns the pause before the next read. It drops any debt beyond maxPause.
 func (b *budget) spend(frames int64, rate int, now time.Time) time.Duration {
 	wait := b.take(frames, rate, frameBurst, now)
 	if wait > maxPause {
-		b.earned = now.Add(maxPause)
+		b.tat = now.Add(maxPause)
 	}
 	return min(wait, maxPause)
 }
 
-// takeFree takes frames that the peer is not charged for, and returns how many it is charged for.
+// takeFree takes frames from a connection's free budget. It returns how many exceed it and are charged to the peer.
 func (b *budget) takeFree(frames int64, now time.Time) int64 {
 	over := b.take(frames, freeFrames, freeBurst, now)
 	if over > 0 {
-		b.earned = now
+		b.tat = now
 	}
 	return int64(over / (time.Second / freeFrames))
 }

@@ -175,7 +175,7 @@ func TestB35_PollsOfAPeer(t *testing.T) {
 	now := time.Now()
 	waited, began, rejected := 0, 0, 0
 	for range 1000 { // of which 400 are as much as there may be at once, and 200 as much as comes within 5 s
-		wait, is, may := all.poll("a", now)
+		wait, is, may := all.admitPoll("a", now)
 		switch {
 		case !may:
 			rejected++
@@ -189,7 +189,7 @@ func TestB35_PollsOfAPeer(t *testing.T) {
 	if waited != 200 || rejected != 400 || began != 1 {
 		t.Errorf("of 1000 polls %d wait and %d are rejected, which is reported %d times; want 200 and 400, and once", waited, rejected, began)
 	}
-	if wait, _, _ := all.poll("b", now); wait != 0 {
+	if wait, _, _ := all.admitPoll("b", now); wait != 0 {
 		t.Errorf("a poll of another peer waits for %v", wait)
 	}
 }
@@ -291,7 +291,7 @@ func TestB35_PausesAreShort(t *testing.T) {
 func TestB35_APauseEndsWithItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := flooded(t, 1)[0]
-		b.unpaid = 1 << 20
+		b.uncharged = 1 << 20
 		if began := b.throttle(); !began || b.pause != maxPause {
 			t.Fatalf("the pause is %v, want %v", b.pause, maxPause)
 		}

@@ -9,7 +9,7 @@ import (
 // A grpcConn is a charged connection that gRPC reads and writes.
 type grpcConn struct {
 	net.Conn
-	waiting *waitingReader // nil: a buffer is held while nothing comes
+	waiting *waitingReader // nil: a read holds a buffer while it waits
 	account *Account
 	guard   *Guard
 	end     func()
@@ -24,19 +24,19 @@ func (c *grpcConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// received charges for what was read. The error says that it exceeds a limit, and ends the connection.
+// received charges for bytes that were read. The error means that they exceed a limit, and ends the connection.
 func (c *grpcConn) received(b []byte) error {
 	err := c.account.received(b)
 	if err != nil {
 		c.account.rejected.Store(true)
 		c.guard.connectionRejected(c.account.peer, err)
 	}
-	c.guard.throttled(c.account.peer, c.account.throttle())
+	c.guard.reportThrottled(c.account.peer, c.account.throttle())
 	return err
 }
 
-// Write implements net.Conn. A failed write ends the connection: before gRPC has taken the connection over, it closes
-// the raw one, and not this one.
+// Write implements net.Conn. A failed write ends the connection, since gRPC closes the raw connection instead of this
+// one until it has taken this one over.
 func (c *grpcConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
@@ -45,8 +45,8 @@ func (c *grpcConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// ReadOnReady reads into a buffer from pool, which gRPC then owns. Idle connections in plaintext hold no buffer, which
-// would be most of their memory.
+// ReadOnReady reads into a buffer from pool, which gRPC then owns. An idle plaintext connection holds no buffer, which
+// would be most of its memory.
 func (c *grpcConn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	size = c.account.awaitRead(size)
 	var b *[]byte
@@ -68,7 +68,7 @@ func (c *grpcConn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, err
 		pool.Put(b)
 		return nil, 0, err
 	}
-	return b, n, err // both: over TLS the last bytes come with the end
+	return b, n, err // both, since TLS may return the last bytes with io.EOF
 }
 
 // Close implements net.Conn.

@@ -11,13 +11,13 @@ type Counters struct {
 	denied  [denials]atomic.Int64
 }
 
-// StreamEnded counts a stream that ended with an error, or nil.
+// StreamEnded counts a stream that ended with err, which may be nil.
 func (c *Counters) StreamEnded(err error) {
 	c.ended[endingOf(err)].Add(1)
 	c.Rejected(err)
 }
 
-// Rejected counts an error that says that a limit was reached, or that the client is not authorized.
+// Rejected counts an error of [Exceeds] or [Denies]. It ignores other errors.
 func (c *Counters) Rejected(err error) {
 	if l, is := LimitOf(err); is {
 		c.refused[l].Add(1)

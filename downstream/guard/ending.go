@@ -20,13 +20,13 @@ const (
 	EndedAged                   // the connection reached its maximum age
 	EndedStalled                // the client did not read for SendStall
 	EndedSilent                 // no request came within FirstRequestTimeout
-	EndedCold                   // nothing is cached, and the origin is unreachable
+	EndedCold                   // nothing is cached and the origin is unreachable
 	EndedRefused                // a limit was reached: see Counters.Rejected
-	EndedInvalid                // an invalid request
-	EndedReturn                 // the client was told to connect again: it fell too far behind, or its node changed
+	EndedInvalid                // the request was invalid
+	EndedReturn                 // the client must connect again: it fell too far behind, or its node changed
 	EndedDenied                 // the client is not authorized: see Counters.Rejected
 	EndedChain                  // the client is a relay in a cycle, or the chain of relays is too long
-	EndedOther                  // anything else, such as the end of a load report's stream to the origin
+	EndedOther                  // any other reason, such as the end of the upstream load report stream
 	endings
 )
 
@@ -42,14 +42,14 @@ type Denial int
 
 // The denied actions.
 const (
-	DeniedIdentity Denial = iota // to be a client: no rule is about its identity
-	DeniedNode                   // to be the node that it says it is
-	DeniedType                   // to ask for a type
-	DeniedName                   // to ask for a name
-	DeniedSecret                 // to ask for a Secret
+	DeniedIdentity Denial = iota // connect: no rule matches the client's identity
+	DeniedNode                   // use the node that it claims
+	DeniedType                   // subscribe to a type
+	DeniedName                   // subscribe to a name
+	DeniedSecret                 // subscribe to a Secret
 
-	// DeniedTrustDomain is to be of a trust domain that the CA of its certificate may not vouch for. The handshake
-	// denies that, so the server does not count it.
+	// DeniedTrustDomain: the CA of the certificate may not sign for its trust domain. The handshake denies that, so the
+	// server does not count it.
 	DeniedTrustDomain
 	denials
 )
@@ -59,11 +59,11 @@ var denialNames = [denials]string{"identity", "node", "type", "name", "secret", 
 // String returns the value of the denial in metrics.
 func (d Denial) String() string { return denialNames[d] }
 
-// An endError ends a stream with the gRPC status that the client is sent.
+// An endError ends a stream with a gRPC status.
 type endError struct {
-	why    Ending
-	limit  Limit  // of EndedRefused
-	denial Denial // of EndedDenied
+	reason Ending
+	limit  Limit  // if reason is EndedRefused
+	denial Denial // if reason is EndedDenied
 	lost   bool   // the client ended the stream, or its connection was lost
 	status *status.Status
 }
@@ -73,45 +73,46 @@ func (e *endError) Error() string { return e.status.String() }
 func (e *endError) GRPCStatus() *status.Status { return e.status }
 
 // Ended returns an error that ends a stream for a reason.
-func Ended(why Ending, code codes.Code, format string, args ...any) error {
-	return &endError{why: why, status: status.Newf(code, format, args...)}
+func Ended(reason Ending, code codes.Code, format string, args ...any) error {
+	return &endError{reason: reason, status: status.Newf(code, format, args...)}
 }
 
-// Exceeds returns a RESOURCE_EXHAUSTED error of a client that exceeds a limit. Its message ends with the name of the
-// variable.
+// Exceeds returns a RESOURCE_EXHAUSTED error for a client that exceeds a limit. Its message ends with the name of the
+// environment variable that sets the limit.
 func Exceeds(l Limit, format string, args ...any) error {
 	return ExceedsAs(l, codes.ResourceExhausted, format, args...)
 }
 
 // ExceedsAs is [Exceeds] with another code.
 func ExceedsAs(l Limit, code codes.Code, format string, args ...any) error {
-	return &endError{why: EndedRefused, limit: l, status: status.New(code, fmt.Sprintf(format, args...)+" ("+l.String()+")")}
+	message := fmt.Sprintf(format, args...) + " (" + l.String() + ")"
+	return &endError{reason: EndedRefused, limit: l, status: status.New(code, message)}
 }
 
-// LimitOf returns the limit that an error of [Exceeds] is about, and whether it is one.
+// LimitOf returns the limit of an error from [Exceeds], and whether err is one.
 func LimitOf(err error) (Limit, bool) {
 	e, ok := errors.AsType[*endError](err)
-	if !ok || e.why != EndedRefused {
+	if !ok || e.reason != EndedRefused {
 		return 0, false
 	}
 	return e.limit, true
 }
 
-// Denies returns a PERMISSION_DENIED error of a client that is not authorized.
+// Denies returns a PERMISSION_DENIED error for a client that is not authorized.
 func Denies(d Denial, format string, args ...any) error {
-	return &endError{why: EndedDenied, denial: d, status: status.Newf(codes.PermissionDenied, format, args...)}
+	return &endError{reason: EndedDenied, denial: d, status: status.Newf(codes.PermissionDenied, format, args...)}
 }
 
-// DenialOf returns what an error of [Denies] is about, and whether it is one.
+// DenialOf returns the denied action of an error from [Denies], and whether err is one.
 func DenialOf(err error) (Denial, bool) {
 	e, ok := errors.AsType[*endError](err)
-	if !ok || e.why != EndedDenied {
+	if !ok || e.reason != EndedDenied {
 		return 0, false
 	}
 	return e.denial, true
 }
 
-// Status returns the status error that a client is sent for the error that ended its stream.
+// Status returns the status error to send to a client for the error that ended its stream.
 func Status(err error) error {
 	if e, ok := errors.AsType[*endError](err); ok {
 		return e.status.Err()
@@ -119,15 +120,16 @@ func Status(err error) error {
 	return err
 }
 
-// Lost returns the error that ends a stream for an error of its transport. If that shows that the client ended the stream or
-// that the connection was lost, [ByClient] reports so.
+// Lost returns the error that ends a stream because of a transport error. If the client ended the stream or the
+// connection was lost, [ByClient] reports true for it.
 func Lost(err error) error {
 	if _, own := errors.AsType[*endError](err); own {
 		return err
 	}
-	why, code := endingOf(err), status.Code(err)
-	if err != nil && (why == EndedByClient || code == codes.Unavailable || code == codes.DeadlineExceeded) { // the deadline is the client's
-		return &endError{why: why, lost: true, status: status.Convert(err)}
+	reason, code := endingOf(err), status.Code(err)
+	// A DeadlineExceeded is the client's deadline.
+	if err != nil && (reason == EndedByClient || code == codes.Unavailable || code == codes.DeadlineExceeded) {
+		return &endError{reason: reason, lost: true, status: status.Convert(err)}
 	}
 	return err
 }
@@ -144,16 +146,16 @@ func ReceiveStatus(err error) error {
 	case errors.Is(err, io.EOF):
 		return nil
 	case status.Code(err) == codes.ResourceExhausted:
-		return Exceeds(LimitRequest, "%s", status.Convert(err).Message()) // for the counters: gRPC has told the client
+		return Exceeds(LimitRequest, "%s", status.Convert(err).Message()) // for the counters: gRPC has answered the client
 	default:
 		return err
 	}
 }
 
-// endingOf returns the reason in an error that ended a stream.
+// endingOf returns the reason of an error that ended a stream.
 func endingOf(err error) Ending {
 	if e, ok := errors.AsType[*endError](err); ok {
-		return e.why
+		return e.reason
 	}
 	switch code := status.Code(err); {
 	case err == nil, code == codes.Canceled, errors.Is(err, context.Canceled):

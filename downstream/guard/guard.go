@@ -16,18 +16,18 @@ import (
 	"github.com/xdstender/tender/cache/quota"
 )
 
-// Config shapes a [Guard].
+// Config configures a [Guard].
 type Config struct {
-	Limits // of which zeros must have been replaced, see [WithDefaults]
+	Limits // with defaults, see [WithDefaults]
 
-	// Own reports whether a gRPC service takes shares of streams itself, by [Guard.EnterStream], and releases its
-	// requests itself.
+	// Own reports whether a gRPC service counts its streams itself, by [Guard.EnterStream], and releases its requests
+	// itself.
 	Own func(service any) bool
 
 	// KeepNodes reports whether Nodes will be needed again, by [Guard.WithKept].
 	KeepNodes func() bool
 
-	// DynamicParameters keeps the dynamic parameters of Nodes.
+	// DynamicParameters enables the dynamic parameters of Nodes; otherwise they are dropped.
 	DynamicParameters bool
 
 	// Draining is closed when the server drains, which ends pauses.
@@ -36,33 +36,36 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// A Guard bounds what the clients of a server take.
+// A Guard limits the resources that the clients of a server use.
 type Guard struct {
 	Counters Counters
 
 	// Read-only after construction.
 	cfg Config
 
-	// Each has its own lock.
+	// Each of these has its own lock.
 	connections connections
 	handshakes  handshakes
 	nodes       nodes
 	streams     *quota.Pool // of all services, and polls
 
-	refusedConnLog, throttleLog LogLimiter
+	rejectedConnLog, throttleLog LogLimiter
 }
 
 // New returns a guard.
 func New(cfg Config) *Guard {
 	perMinute := rate.Every(time.Minute)
 	return &Guard{
-		cfg:            cfg,
-		connections:    newConnections(cfg.Limits),
-		handshakes:     newHandshakes(),
-		nodes:          nodes{most: nodesOfPeer * int64(cfg.MaxNodeBytes), atOnce: max(1, runtime.GOMAXPROCS(0)/2), peers: make(map[string]*peerNodes)},
-		streams:        quota.NewPool(cfg.MaxStreams, quota.Tenth(cfg.MaxStreams)),
-		refusedConnLog: NewLogLimiter(perMinute, 1),
-		throttleLog:    NewLogLimiter(perMinute, 1),
+		cfg:         cfg,
+		connections: newConnections(cfg.Limits),
+		handshakes:  newHandshakes(),
+		nodes: nodes{
+			maxPeerBytes: maxNodesPerPeer * int64(cfg.MaxNodeBytes), maxTurns: max(1, runtime.GOMAXPROCS(0)/2),
+			peers: make(map[string]*peerNodes),
+		},
+		streams:         quota.NewPool(cfg.MaxStreams, quota.Tenth(cfg.MaxStreams)),
+		rejectedConnLog: NewLogLimiter(perMinute, 1),
+		throttleLog:     NewLogLimiter(perMinute, 1),
 	}
 }
 
@@ -74,34 +77,36 @@ func (g *Guard) Usage() (connections int, unread int64) {
 	return c.open, c.claimed
 }
 
-// EnterStream counts a stream or a poll of a peer, which must call leave when it ends, or rejects it.
+// EnterStream counts a stream or a poll of a peer or rejects it. The caller must call leave when it ends.
 func (g *Guard) EnterStream(peer string) (leave func(), err error) {
 	share, over := g.streams.Take(peer)
 	switch {
 	case over == nil:
 		return sync.OnceFunc(share.Release), nil
 	case over.PerPeer:
-		return nil, Exceeds(LimitStreams, "%d streams and polls of %s are open, at most %d of one peer are allowed while more than half of %d are open",
-			over.Used, peer, over.Limit, over.Total)
+		return nil, Exceeds(LimitStreams, "%d streams and polls of %s are open, at most %d of one peer are allowed "+
+			"while more than half of %d are open", over.Used, peer, over.Limit, over.Total)
 	default:
 		return nil, Exceeds(LimitStreams, "%d streams and polls are open, as many as allowed", over.Used)
 	}
 }
 
-// EnterPoll has a poll of a host wait if that is rate-limited, until ctx ends or the server drains, and reports
-// whether it may be served.
+// EnterPoll waits if the host of a poll is rate-limited, until ctx ends or the server drains at the latest. It reports
+// whether the poll may be served.
 func (g *Guard) EnterPoll(ctx context.Context, host string) (allowed bool) {
-	wait, began, allowed := g.connections.poll(host, time.Now())
-	g.throttled(host, began)
+	wait, began, allowed := g.connections.admitPoll(host, time.Now())
+	g.reportThrottled(host, began)
 	if allowed {
 		g.pause(ctx, wait)
 	}
 	return allowed
 }
 
-// StreamInterceptor counts the streams of services that do not count themselves, such as health and reflection: they
-// have the same bound as all others (B.35).
-func (g *Guard) StreamInterceptor(service any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+// StreamInterceptor counts the streams of services that do not do so themselves, such as health and reflection. They
+// share the limit with all other streams (B.35).
+func (g *Guard) StreamInterceptor(
+	service any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler,
+) error {
 	if g.cfg.Own(service) {
 		return handle(service, rpc)
 	}
@@ -115,7 +120,9 @@ func (g *Guard) StreamInterceptor(service any, rpc grpc.ServerStream, _ *grpc.St
 }
 
 // UnaryInterceptor releases the requests of unary calls.
-func (g *Guard) UnaryInterceptor(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (g *Guard) UnaryInterceptor(
+	ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
 	a := AccountOf(ctx)
 	answer, err := handle(ctx, r)
 	a.Release(framedSize(r))
@@ -123,26 +130,28 @@ func (g *Guard) UnaryInterceptor(ctx context.Context, r any, _ *grpc.UnaryServer
 	return answer, err
 }
 
-// throttled counts and logs that a peer has become rate-limited, if that is so.
-func (g *Guard) throttled(peer string, began bool) {
+// reportThrottled counts and logs that a peer has become rate-limited, if began is set.
+func (g *Guard) reportThrottled(peer string, began bool) {
 	if !began {
 		return
 	}
 	g.Counters.refused[LimitFrames].Add(1)
 	if g.throttleLog.Allow() {
-		g.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client rate-limited", slog.String("peer", peer), slog.String("limit", LimitFrames.String()), g.throttleLog.Suppressed())
+		g.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client rate-limited",
+			slog.String("peer", peer), slog.String("limit", LimitFrames.String()), g.throttleLog.Suppressed())
 	}
 }
 
 // connectionRejected counts and logs a connection that is closed.
 func (g *Guard) connectionRejected(peer string, err error) {
 	g.Counters.Rejected(err)
-	if g.refusedConnLog.Allow() {
-		g.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client connection rejected", slog.String("peer", peer), slog.Any("err", err), g.refusedConnLog.Suppressed())
+	if g.rejectedConnLog.Allow() {
+		g.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client connection rejected",
+			slog.String("peer", peer), slog.Any("err", err), g.rejectedConnLog.Suppressed())
 	}
 }
 
-// pause waits, until ctx ends or the server drains.
+// pause waits, until ctx ends or the server drains at the latest.
 func (g *Guard) pause(ctx context.Context, wait time.Duration) {
 	if wait == 0 {
 		return
@@ -154,7 +163,7 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// enterConnection counts a connection, which must call leave when it ends, or rejects it.
+// enterConnection counts a connection of a peer or rejects it. The caller must call leave when the connection ends.
 func (g *Guard) enterConnection(peer string) (leave func(), err error) {
 	if leave, err = g.connections.enter(peer); err != nil {
 		g.connectionRejected(peer, err)
@@ -162,16 +171,15 @@ func (g *Guard) enterConnection(peer string) (leave func(), err error) {
 	return leave, err
 }
 
-// Turn waits until a peer may use the time of others, of which each peer has a share, for work on so many bytes that a
-// request makes. Little work does not wait. The caller must call done after the work. The error is that of ctx, which
-// ended before.
+// Turn waits until the CPU time share of a peer allows work on so many bytes for a request. Small work does not wait.
+// The caller must call done after the work. The error is that of ctx, if it ends before.
 func (g *Guard) Turn(ctx context.Context, peer string, bytes int) (done func(), err error) {
 	return g.nodes.turn(ctx, peer, otherWork, bytes)
 }
 
-// WithNode decodes a client's Node and calls use with it. It returns what the stream keeps, which must be released. The
-// decoded Node is many times as large, and must not be kept by use. Decoding may wait and take long: goroutines that
-// serve other clients must not call it, nor may a caller hold a lock.
+// WithNode decodes a client's Node and calls use with it. It returns the kept Node, which the stream must release. use
+// must not keep the decoded Node, which is many times as large. Decoding may wait and take long, so goroutines that
+// serve other clients must not call WithNode, and callers must not hold a lock.
 func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*node) error) (*KeptNode, error) {
 	if err := g.cfg.CheckNode(raw); err != nil {
 		return nil, err
@@ -195,7 +203,7 @@ func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*
 	if err != nil {
 		return nil, err
 	}
-	release() // what is kept is charged for by itself
+	release() // keep charges for the kept Node
 	kept, err := g.keep(nodeCacheOf(ctx), peer, n)
 	if err != nil {
 		return nil, err
@@ -215,17 +223,18 @@ func (g *Guard) WithKept(ctx context.Context, from Peer, kept *KeptNode, use fun
 	}
 	defer done()
 	n := new(node)
-	_ = proto.Unmarshal([]byte(kept.encoded), n) // never fails: keep has encoded it
+	_ = proto.Unmarshal([]byte(kept.encoded), n) // cannot fail, since keep has encoded it
 	return use(n)
 }
 
-// keep returns what streams keep of a Node. Equal Nodes are shared even if they were encoded differently: maps have no
-// order.
-func (g *Guard) keep(of *nodeCache, peer string, n *node) (*KeptNode, error) {
-	const parameter = 128 // bytes of a dynamic parameter beside its own
+// keep returns the kept form of a Node. Streams of a connection share equal Nodes, even if their encodings differ,
+// which they may do since maps have no order.
+func (g *Guard) keep(cache *nodeCache, peer string, n *node) (*KeptNode, error) {
+	const parameter = 128 // overhead of a dynamic parameter, in bytes
 	all := &node{
-		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(), DynamicParameters: n.GetDynamicParameters(),
-		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(), ClientFeatures: n.GetClientFeatures(),
+		Id: n.GetId(), Cluster: n.GetCluster(), Locality: n.GetLocality(), Metadata: n.GetMetadata(),
+		DynamicParameters: n.GetDynamicParameters(), ClientFeatures: n.GetClientFeatures(),
+		UserAgentName: n.GetUserAgentName(), UserAgentVersionType: n.GetUserAgentVersionType(),
 	}
 	kept := &KeptNode{Parameters: n.GetDynamicParameters(), uncharge: func() {}}
 	size := 0
@@ -237,11 +246,11 @@ func (g *Guard) keep(of *nodeCache, peer string, n *node) (*KeptNode, error) {
 	if size == 0 || size > maxShown {
 		kept.Shown = shownOf(all)
 	}
-	for _, of := range kept.Parameters {
-		size += parameter * (1 + len(of.GetParams()))
+	for _, params := range kept.Parameters {
+		size += parameter * (1 + len(params.GetParams()))
 	}
 	kept.sum = sha256.Sum256([]byte(cmp.Or(kept.encoded, kept.Shown)))
-	return of.share(kept, func() (err error) {
+	return cache.share(kept, func() (err error) {
 		kept.uncharge, err = g.nodes.hold(peer, size)
 		return err
 	})

@@ -6,25 +6,26 @@ import (
 	"sync"
 )
 
-// handshakes bound how many TLS handshakes compute at the same time, so that a herd of new connections leaves cores to
-// the clients that are served (B.35). A handshake takes a turn for each part of it, and has none while it waits for its
-// client: a slow client delays nobody. Handshakes that the server has answered go before new ones, in order of arrival
-// each, so that those which have begun end in time, however many there are.
+// handshakes limits how many TLS handshakes compute at the same time, so that many new connections leave CPU time to
+// connected clients (B.35). A handshake takes a turn for each of its steps and has none while it waits for its client,
+// so a slow client does not delay others. Handshakes that the server has answered have priority over new ones, so that
+// they complete in time. Both queues are first come, first served.
 type handshakes struct {
-	mu       sync.Mutex
-	free     int
-	answered []chan struct{} // closed when a turn is handed over
-	fresh    []chan struct{}
+	// Guarded by mu.
+	mu        sync.Mutex
+	freeTurns int
+	answered  []chan struct{} // each is closed to hand over a turn
+	fresh     []chan struct{} // the same, for handshakes that the server has not answered
 }
 
-// newHandshakes returns the turns of half of the cores.
-func newHandshakes() handshakes { return handshakes{free: max(1, runtime.GOMAXPROCS(0)/2)} }
+// newHandshakes returns as many turns as half of the cores.
+func newHandshakes() handshakes { return handshakes{freeTurns: max(1, runtime.GOMAXPROCS(0)/2)} }
 
-// take waits for a turn.
-func (h *handshakes) take(answered bool) {
+// acquire waits for a turn. answered reports whether the server has answered the handshake.
+func (h *handshakes) acquire(answered bool) {
 	h.mu.Lock()
-	if h.free > 0 {
-		h.free--
+	if h.freeTurns > 0 {
+		h.freeTurns--
 		h.mu.Unlock()
 		return
 	}
@@ -38,8 +39,8 @@ func (h *handshakes) take(answered bool) {
 	<-turn
 }
 
-// give ends a turn.
-func (h *handshakes) give() {
+// release ends a turn.
+func (h *handshakes) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, queue := range []*[]chan struct{}{&h.answered, &h.fresh} {
@@ -49,49 +50,49 @@ func (h *handshakes) give() {
 			return
 		}
 	}
-	h.free++
+	h.freeTurns++
 }
 
-// A handshakeConn is the connection below a TLS handshake, which it gives its turns. Its fields are owned by the
-// goroutine of the handshake, until that has called end.
+// A handshakeConn is the connection below a TLS handshake. It acquires and releases the turns of the handshake. The
+// goroutine of the handshake owns its fields until it calls end.
 type handshakeConn struct {
 	net.Conn
 	turns    *handshakes
-	has      bool // a turn
+	hasTurn  bool // the handshake may compute
 	answered bool // the server has written
-	over     bool
+	done     bool // end was called
 }
 
-// Read implements net.Conn. What follows a read of a handshake computes.
+// Read implements net.Conn. A handshake computes after a read.
 func (c *handshakeConn) Read(b []byte) (int, error) {
-	if c.over {
+	if c.done {
 		return c.Conn.Read(b)
 	}
-	c.give()
+	c.releaseTurn()
 	n, err := c.Conn.Read(b)
-	c.turns.take(c.answered)
-	c.has = true
+	c.turns.acquire(c.answered)
+	c.hasTurn = true
 	return n, err
 }
 
-// Write implements net.Conn. After a write, a handshake waits for its client.
+// Write implements net.Conn. A handshake waits for its client after a write.
 func (c *handshakeConn) Write(b []byte) (int, error) {
-	if !c.over {
-		c.give()
+	if !c.done {
+		c.releaseTurn()
 		c.answered = true
 	}
 	return c.Conn.Write(b)
 }
 
-// end is called once after the handshake.
+// end ends the handshake. It must be called once.
 func (c *handshakeConn) end() {
-	c.give()
-	c.over = true
+	c.releaseTurn()
+	c.done = true
 }
 
-func (c *handshakeConn) give() {
-	if c.has {
-		c.has = false
-		c.turns.give()
+func (c *handshakeConn) releaseTurn() {
+	if c.hasTurn {
+		c.hasTurn = false
+		c.turns.release()
 	}
 }

@@ -57,8 +57,8 @@ func TestB35_HandshakesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd, most = 20, 3
 		guard := newGuard(Limits{})
-		check.Equal(t, "turns", guard.handshakes.free, max(1, runtime.GOMAXPROCS(0)/2))
-		guard.handshakes.free = most
+		check.Equal(t, "turns", guard.handshakes.freeTurns, max(1, runtime.GOMAXPROCS(0)/2))
+		guard.handshakes.freeTurns = most
 		slow := &slowTLS{}
 		creds := guard.Credentials(slow)
 		var done sync.WaitGroup
@@ -73,14 +73,14 @@ func TestB35_HandshakesTakeTurns(t *testing.T) {
 		}
 		done.Wait()
 		check.Equal(t, "most handshakes that computed at the same time", slow.highest.Load(), most)
-		check.Equal(t, "turns that are free in the end", guard.handshakes.free, most)
+		check.Equal(t, "turns that are free in the end", guard.handshakes.freeTurns, most)
 	})
 }
 
 // B.35: a handshake that waits for its client has no turn, and what the server has answered goes first.
 func TestB35_HandshakesThatWaitHaveNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &handshakes{free: 1}
+		h := &handshakes{freeTurns: 1}
 		near, far := shaking(t, h, 4)
 		silent, busy, begun, fresh := near[0], near[1], near[2], near[3]
 		begun.answered = true                               // as after a write
@@ -115,6 +115,6 @@ func TestB35_HandshakesThatWaitHaveNoTurn(t *testing.T) {
 		if want := []string{"busy", "begun", "fresh"}; !slices.Equal(order, want) {
 			t.Errorf("turns were taken by %v, want %v", order, want)
 		}
-		check.Equal(t, "turns that are free in the end", h.free, 1)
+		check.Equal(t, "turns that are free in the end", h.freeTurns, 1)
 	})
 }

@@ -4,15 +4,15 @@ import (
 	"cmp"
 )
 
-// Limits bound what clients may take. Zero values are replaced by defaults.
+// Limits bound the resources that clients use. Zero values mean defaults.
 type Limits struct {
-	// MaxConnections bounds the connections of clients, MaxPeerConnections those of one host,
-	// by [Guard.Credentials] and [Guard.PollListener]. Zero means 50,000 and 10,000.
+	// MaxConnections bounds the connections of all clients, MaxPeerConnections those of one host. [Guard.Credentials] and
+	// [Guard.PollListener] enforce them. Zero means 50,000 and 10,000.
 	MaxConnections, MaxPeerConnections int
 
-	// MaxUnreadBytes bounds the memory of the requests of all connections until they are handled, beyond 64 KiB for each
-	// connection: incomplete, waiting, decompressed and decoded ones. A fourth of it is the bound for one host. A
-	// connection that exceeds it is closed. It needs [Guard.Credentials]. Zero means 1 GiB.
+	// MaxUnreadBytes bounds the memory of the requests of all connections until they are handled: incomplete, waiting,
+	// decompressed and decoded ones. The first 64 KiB of each connection do not count. The bound for one host is a fourth
+	// of it. A connection that exceeds it is closed. [Guard.Credentials] enforces it. Zero means 1 GiB.
 	MaxUnreadBytes int
 
 	// PeerIPv6Prefix is the number of bits of an IPv6 address that identify a host. Zero means 64.
@@ -22,15 +22,14 @@ type Limits struct {
 	MaxStreams int
 
 	// MaxFrameRate bounds the HTTP/2 frames a second of a connection that do not answer a response, with bursts of ten
-	// times as many. All connections of one host together may send four times as much, not counting 50 a second of each
-	// connection. 2 KiB more count as a frame, a DATA frame, a new stream or a poll as 10, an RST_STREAM as 50. A new
-	// connection is 100 of those of its host, with bursts of 50 seconds' worth. What exceeds the rate is read later. It
-	// needs [Guard.Credentials]. Zero means 5,000.
+	// times as many. All connections of one host together may send four times as many; the first 50 a second of each
+	// connection do not count. Each further 2 KiB of a frame count as one more frame. A DATA frame, a new stream and a
+	// poll each count as 10 more, an RST_STREAM as 50 more. A new connection costs 100 frames of its host's rate, with
+	// bursts of 50 seconds. Frames beyond the rate are read later. [Guard.Credentials] enforces it. Zero means 5,000.
 	MaxFrameRate int
 
-	// MaxNodeBytes bounds the encoded Node of a client, of which all but its extensions may have 256 KiB and 10,000
-	// values. The Nodes that are kept of one peer may have 64 times as many bytes, not counting the first 16 KiB of each.
-	// Zero means 1 MiB.
+	// MaxNodeBytes bounds the encoded Node of a client. Without its extensions, it may have 256 KiB and 10,000 values. The
+	// kept Nodes of one peer may have 64 times as many bytes; the first 16 KiB of each do not count. Zero means 1 MiB.
 	MaxNodeBytes int
 }
 
@@ -47,8 +46,7 @@ func WithDefaults(l Limits) Limits {
 	}
 }
 
-// A Limit is a bound on what clients may ask for (B.35). It prints as the variable that
-// sets it.
+// A Limit is a limit on the resources that clients use (B.35). It prints as the environment variable that sets it.
 type Limit int
 
 // The limits of a server and of its views.
@@ -56,13 +54,13 @@ const (
 	LimitStreams     Limit = iota // open streams and held polls
 	LimitNames                    // names of a stream
 	LimitNameBytes                // length of a name or type URL
-	LimitRequest                  // size of a request; gRPC itself tells the client
+	LimitRequest                  // size of a request; gRPC itself sends the error
 	LimitTypes                    // types of a view
 	LimitGlobs                    // globs of a stream
-	LimitGroupGlobs               // globs that the clients of a group follow
+	LimitGroupGlobs               // globs that the clients of a group subscribe to
 	LimitGroups                   // node groups
-	LimitPeerGroups               // node groups that one peer has founded
-	LimitOriginNames              // names that clients want of an origin
+	LimitPeerGroups               // node groups that the clients of one peer created
+	LimitOriginNames              // names that clients subscribe to at an origin
 
 	LimitNodeBytes       // size of a Node
 	LimitConnections     // open connections

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Listener returns a listener that rate-limits the new connections of each host (B.35): it closes those that exceed
+// Listener returns a listener that rate-limits the new connections of each host (B.35). It closes connections beyond
 // the rate before it reads from them.
 func (g *Guard) Listener(l net.Listener) net.Listener { return rateListener{l, g} }
 
@@ -28,17 +28,17 @@ func (l rateListener) Accept() (net.Conn, error) {
 		}
 		peer := l.guard.cfg.connPeer(conn)
 		began, allowed := l.guard.connections.admit(peer, time.Now())
-		l.guard.throttled(peer, began)
+		l.guard.reportThrottled(peer, began)
 		if allowed {
 			return conn, nil
 		}
-		_ = conn.Close() // there is nobody to tell
+		_ = conn.Close() // the error concerns nobody
 	}
 }
 
-// Credentials returns credentials that do what c does, and charge the connections of a gRPC server: without them,
-// nothing of a connection is bounded, and [Expiry] never ends a stream. The server needs [Guard.StreamInterceptor] and
-// [Guard.UnaryInterceptor] too.
+// Credentials returns credentials that wrap c and charge the connections of a gRPC server. Without them, no limit of
+// connections applies and [Expiry] never ends a stream. The server also needs [Guard.StreamInterceptor] and
+// [Guard.UnaryInterceptor].
 func (g *Guard) Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return chargingCredentials{c, g}
 }
@@ -57,7 +57,7 @@ func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 		return nil, nil, err
 	}
 	c.guard.pause(context.Background(), c.guard.connections.delay(peer, time.Now()))
-	conn, info, err := c.shake(raw)
+	conn, info, err := c.handshake(raw)
 	if err != nil {
 		leave()
 		return nil, nil, err
@@ -67,8 +67,8 @@ func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	return &grpcConn{conn, newWaitingReader(conn), a, c.guard, end}, connInfo{info, time.Now(), a, new(nodeCache)}, nil
 }
 
-// shake completes the handshake. In plaintext there is nothing to compute.
-func (c chargingCredentials) shake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+// handshake completes the handshake. A plaintext handshake takes no turn, since it computes nothing.
+func (c chargingCredentials) handshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if c.Info().SecurityProtocol != "tls" {
 		return c.TransportCredentials.ServerHandshake(raw)
 	}
@@ -85,9 +85,9 @@ func (c chargingCredentials) Clone() credentials.TransportCredentials {
 // Grace returns how long streams may outlive the age at which a connection accepts no further streams.
 func Grace(age time.Duration) time.Duration { return age / 2 }
 
-// Expiry returns when a stream ends itself because of the age of its connection. That is at a random time after gRPC
-// told the client to open no more streams, which it does at the age give or take a tenth, and long before the end of
-// the grace period (B.33). A zero time is never.
+// Expiry returns when a stream ends because of the age of its connection. gRPC sends GOAWAY at the age, with a jitter
+// of 10 %. The stream ends at a random time after that, long before the end of the grace period (B.33). A zero time
+// means never.
 func Expiry(ctx context.Context, age time.Duration) time.Time {
 	p, _ := peer.FromContext(ctx)
 	if age == 0 || p == nil {

@@ -11,17 +11,16 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Bounds of a Node without its extensions, which are skipped (B.35). Of the 61,090 bytes that a stock Envoy 1.40.0
-// sends, 174 are left, with 4 values; the largest Node in Istio's tests of its bootstrap has 1,154 bytes and less than 50
-// values.
+// Bounds of a Node without its extensions, which are skipped (B.35). A stock Envoy 1.40.0 sends 61,090 bytes, of which
+// 174 with 4 values remain. The largest Node in Istio's bootstrap tests has 1,154 bytes and less than 50 values.
 const (
 	maxNodeContent = 256 << 10 // bytes
-	MaxNodeValues  = 10_000    // list elements and map entries, which the fields of a Struct are, at any depth
+	MaxNodeValues  = 10_000    // list elements and map entries (such as the fields of a Struct), at any depth
 	MaxNodeDepth   = 2000      // nesting of messages
 )
 
-// Sizes in bytes without extensions: up to smallNode, a Node is decoded without a turn, and up to largeNode it is not
-// charged for.
+// Sizes in bytes without extensions. A Node of at most smallNode is decoded without a turn. A Node of at most largeNode
+// is not charged.
 const (
 	smallNode = 4 << 10
 	largeNode = 16 << 10
@@ -35,27 +34,30 @@ var nodeDescriptor = new(node).ProtoReflect().Descriptor()
 type RawNode struct {
 	Encoded []byte
 	Size    int  // with its extensions
-	Later   bool // the client had another one before
+	Later   bool // the client sent another Node before
 }
 
 // CheckNode rejects a Node that is too large to be decoded.
 func (l *Limits) CheckNode(raw RawNode) error {
 	switch {
 	case raw.Size > l.MaxNodeBytes:
-		return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes, at most %d are allowed", raw.Size, l.MaxNodeBytes)
+		return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes, at most %d are allowed",
+			raw.Size, l.MaxNodeBytes)
 	case len(raw.Encoded) > maxNodeContent:
-		return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes without its extensions, at most %d are allowed", len(raw.Encoded), maxNodeContent)
+		return ExceedsAs(LimitNodeBytes, codes.InvalidArgument,
+			"node of %d bytes without its extensions, at most %d are allowed", len(raw.Encoded), maxNodeContent)
 	default:
 		return nil
 	}
 }
 
-// decode decodes a Node whose values are few enough.
+// decode checks and decodes a Node.
 func (l *Limits) decode(raw RawNode, dynamicParameters bool) (*node, error) {
 	if err := l.CheckNode(raw); err != nil {
 		return nil, err
 	}
-	found, err := wire.CountElements(nodeDescriptor, raw.Encoded, MaxNodeDepth, wire.Elements{Messages: math.MaxInt, Values: MaxNodeValues})
+	most := wire.Elements{Messages: math.MaxInt, Values: MaxNodeValues}
+	found, err := wire.CountElements(nodeDescriptor, raw.Encoded, MaxNodeDepth, most)
 	if err == nil && found.Values > MaxNodeValues {
 		return nil, TooManyValues()
 	}
@@ -74,7 +76,8 @@ func (l *Limits) decode(raw RawNode, dynamicParameters bool) (*node, error) {
 
 // TooManyValues returns the error of a client whose Node has more than MaxNodeValues.
 func TooManyValues() error {
-	return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of more than %d values, counting list elements and fields of structs at any depth: no more are allowed", MaxNodeValues)
+	return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of more than %d values, counting list elements "+
+		"and fields of structs at any depth: no more are allowed", MaxNodeValues)
 }
 
 // NodeLabel returns the id of a Node for logs and operators.

@@ -137,7 +137,7 @@ func TestB35_APeerHasAShareOfTheTime(t *testing.T) {
 			t.Run(fmt.Sprint(tt.what, " at once ", atOnce), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &newGuard(Limits{}).nodes
-					s.atOnce = atOnce
+					s.maxTurns = atOnce
 					ended := make(chan bool)
 					turns := func(w work, n int) (took time.Duration) {
 						began := time.Now()
@@ -164,7 +164,7 @@ func TestB35_APeerHasAShareOfTheTime(t *testing.T) {
 					}
 					want := 49*tt.period + tt.took // the last rest comes after
 					if tt.ahead > 0 {
-						rested := shares[tt.work].ahead + time.Duration(tt.ahead+2)*tt.took
+						rested := timeShares[tt.work].credit + time.Duration(tt.ahead+2)*tt.took
 						want -= rested - time.Duration(tt.ahead)*tt.period
 					}
 					check.Equal(t, "time of 50 turns more", turns(tt.work, 50), want)

@@ -11,185 +11,187 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// nodesOfPeer is how many Nodes of [Limits.MaxNodeBytes] may be kept of one peer, not counting the first 16 KiB of
-// each.
-const nodesOfPeer = 64
+// maxNodesPerPeer bounds the kept Nodes of one peer, in multiples of [Limits.MaxNodeBytes]. The first 16 KiB of each do
+// not count.
+const maxNodesPerPeer = 64
 
-// work is a kind of work that requests of a peer make, which takes turns.
+// work is a kind of CPU work for the requests of a peer, which is limited by turns.
 type work int
 
 const (
-	decodeFirst work = iota // the Node that a client comes with
-	decodeLater             // another Node of a client that is there
-	otherWork               // decode kept Nodes and polls, and subscribe to many unknown names
+	decodeFirst work = iota // decode the first Node of a client
+	decodeLater             // decode a changed Node of a client
+	otherWork               // decode kept Nodes and polls, subscribe to many unknown names
 	works
 )
 
-// A share is how much time of half of the cores one kind of work may take for a peer.
-type share struct {
-	free int // work on no more bytes takes no turn
+// A timeShare limits the CPU time that one kind of work may take for a peer, as a fraction of half of the cores.
+type timeShare struct {
+	free int // work on at most so many bytes takes no turn
 
-	// After a turn, its slot stays taken for rests times as long as the turn took, at most maxRest. Rests of ahead in
-	// all may be put off.
-	rests   time.Duration
-	maxRest time.Duration
-	ahead   time.Duration
+	// After a turn, its slot stays taken for a rest of restFactor times the duration of the turn, at most maxRest. A peer
+	// may postpone rests of up to credit in total.
+	restFactor time.Duration
+	maxRest    time.Duration
+	credit     time.Duration
 }
 
-// shares are 1/32 of the time to decode Nodes, and 1/8 for other work. Nodes have less since one of maxNodeContent takes
-// a core for milliseconds, and since those that clients are known to come with take no turn. A fleet behind one address
-// whose Nodes are larger comes at once, as long as all of them are decoded in a second. A later Node always takes a turn:
-// clients hardly ever have one, and one that makes them up can do so at the rate of requests.
-var shares = [works]share{
-	decodeFirst: {free: smallNode, rests: 31, maxRest: 400 * time.Millisecond, ahead: 31 * time.Second},
-	decodeLater: {free: 0, rests: 31, maxRest: 400 * time.Millisecond},
-	otherWork:   {free: largeNode, rests: 7, maxRest: 100 * time.Millisecond},
+// timeShares are 1/32 of the time for Nodes, and 1/8 for other work. The share for Nodes is smaller, since a Node of
+// maxNodeContent takes a core for milliseconds, and since first Nodes of the usual size take no turn. A fleet with
+// larger Nodes behind one address can connect at once if all of them are decoded within a second (credit). A later Node
+// always takes a turn: they are rare, and a malicious client could send one in every request.
+var timeShares = [works]timeShare{
+	decodeFirst: {free: smallNode, restFactor: 31, maxRest: 400 * time.Millisecond, credit: 31 * time.Second},
+	decodeLater: {free: 0, restFactor: 31, maxRest: 400 * time.Millisecond},
+	otherWork:   {free: largeNode, restFactor: 7, maxRest: 100 * time.Millisecond},
 }
 
-// nodes bounds what large requests of each peer take: the time that [shares] say, and the memory of Nodes that wait for
-// a turn or are kept (B.35). The rate of frames bounds small Nodes that clients come with.
+// nodes limits the cost of large requests of each peer: CPU time, by timeShares, and the memory of Nodes that wait for
+// a turn or are kept (B.35). The rate limit of frames covers small first Nodes.
 type nodes struct {
-	most   int64 // bytes of a peer
-	atOnce int   // turns of one kind of work of a peer
+	maxPeerBytes int64 // of the Nodes of a peer
+	maxTurns     int   // concurrent turns of one kind of work of a peer
 
 	mu    sync.Mutex
 	peers map[string]*peerNodes // guarded by mu; peers that have large Nodes
 }
 
-// peerNodes is the use of one peer.
+// peerNodes is the usage of one peer.
 type peerNodes struct {
 	// Guarded by nodes.mu.
-	held       int64
-	uses       int              // those that hold bytes, or have a turn or wait for one
-	rested     [works]time.Time // when it will have rested, each slot in its turn, for the work that was done
-	forgetting bool             // it is looked at when it will have rested
+	held             int64            // charged bytes
+	uses             int              // charged Nodes, and turns that are taken or waited for
+	restUntil        [works]time.Time // end of the rests for all work so far
+	removalScheduled bool             // a timer will call removeIdle
 
-	slots [works]chan struct{} // a slot for each turn that may be taken at a time
+	slots [works]chan struct{} // capacity maxTurns; holds a value for each turn or rest
 }
 
-// enter returns the use of a peer, which exists until it is left and the peer has rested.
+// enter returns the usage of a peer. It exists until the last call of leave and the end of the peer's rest.
 func (s *nodes) enter(peer string) *peerNodes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of := s.peers[peer]
-	if of == nil {
-		of = new(peerNodes)
-		for w := range of.slots {
-			of.slots[w] = make(chan struct{}, s.atOnce)
+	use := s.peers[peer]
+	if use == nil {
+		use = new(peerNodes)
+		for w := range use.slots {
+			use.slots[w] = make(chan struct{}, s.maxTurns)
 		}
-		s.peers[peer] = of
+		s.peers[peer] = use
 	}
-	of.uses++
-	return of
+	use.uses++
+	return use
 }
 
-func (s *nodes) leave(peer string, of *peerNodes) {
+func (s *nodes) leave(peer string, use *peerNodes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of.uses--
-	s.forget(peer, of)
+	use.uses--
+	s.removeIdle(peer, use)
 }
 
-// forget removes a peer without uses, once it has rested. The caller holds mu.
-func (s *nodes) forget(peer string, of *peerNodes) {
-	if of.uses > 0 || of.forgetting {
+// removeIdle removes a peer without uses after the end of its rests. The caller must hold s.mu.
+func (s *nodes) removeIdle(peer string, use *peerNodes) {
+	if use.uses > 0 || use.removalScheduled {
 		return
 	}
-	wait := time.Until(slices.MaxFunc(of.rested[:], time.Time.Compare))
+	wait := time.Until(slices.MaxFunc(use.restUntil[:], time.Time.Compare))
 	if wait <= 0 {
 		delete(s.peers, peer)
 		return
 	}
-	of.forgetting = true
+	use.removalScheduled = true
 	time.AfterFunc(wait, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		of.forgetting = false
-		s.forget(peer, of)
+		use.removalScheduled = false
+		s.removeIdle(peer, use)
 	})
 }
 
-// hold charges a peer for bytes until release, or rejects them.
+// hold charges a peer for bytes until release is called, or rejects them.
 func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
 	charged := int64(bytes - largeNode)
 	if charged <= 0 {
 		return func() {}, nil
 	}
-	of := s.enter(peer)
+	use := s.enter(peer)
 	s.mu.Lock()
-	held := of.held
-	fits := held+charged <= s.most
+	held := use.held
+	fits := held+charged <= s.maxPeerBytes
 	if fits {
-		of.held += charged
+		use.held += charged
 	}
 	s.mu.Unlock()
 	if !fits {
-		s.leave(peer, of)
-		return nil, Exceeds(LimitNodeBytes, "nodes of %s take %d bytes, %d more would be over the %d that one peer is allowed", peer, held, charged, s.most)
+		s.leave(peer, use)
+		return nil, Exceeds(LimitNodeBytes,
+			"nodes of %s take %d bytes, %d more would be over the %d that one peer is allowed", peer, held, charged, s.maxPeerBytes)
 	}
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
-		of.held -= charged
+		use.held -= charged
 		s.mu.Unlock()
-		s.leave(peer, of)
+		s.leave(peer, use)
 	}), nil
 }
 
-// turn waits until a peer may have work on so many bytes done. The caller must call done after the work.
+// turn waits until the time share of a peer allows work on so many bytes. The caller must call done after the work.
 func (s *nodes) turn(ctx context.Context, peer string, w work, bytes int) (done func(), err error) {
-	if bytes <= shares[w].free {
+	if bytes <= timeShares[w].free {
 		return func() {}, nil
 	}
-	of := s.enter(peer)
-	slots := of.slots[w]
+	use := s.enter(peer)
+	slots := use.slots[w]
 	select {
 	case slots <- struct{}{}:
 		began := time.Now()
 		return func() {
-			time.AfterFunc(s.rest(of, w, began), func() {
+			time.AfterFunc(s.rest(use, w, began), func() {
 				<-slots
-				s.leave(peer, of)
+				s.leave(peer, use)
 			})
 		}, nil
 	case <-ctx.Done():
-		s.leave(peer, of)
+		s.leave(peer, use)
 		return nil, ctx.Err()
 	}
 }
 
-// rest returns how long the slot of a turn that has ended stays taken.
-func (s *nodes) rest(of *peerNodes, w work, began time.Time) time.Duration {
+// rest returns how long the slot of a turn that began at began and ends now stays taken.
+func (s *nodes) rest(use *peerNodes, w work, began time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	its, now := shares[w], time.Now()
+	share, now := &timeShares[w], time.Now()
 	took := now.Sub(began)
-	if of.rested[w].Before(began) {
-		of.rested[w] = began
+	if use.restUntil[w].Before(began) {
+		use.restUntil[w] = began
 	}
-	of.rested[w] = of.rested[w].Add((took + min(its.rests*took, its.maxRest)) / time.Duration(s.atOnce))
-	return of.rested[w].Sub(now) - its.ahead
+	use.restUntil[w] = use.restUntil[w].Add((took + min(share.restFactor*took, share.maxRest)) / time.Duration(s.maxTurns))
+	return use.restUntil[w].Sub(now) - share.credit
 }
 
-// A nodeCache has the Nodes that the streams of one connection keep.
+// A nodeCache has the kept Nodes of the streams of one connection.
 type nodeCache struct {
 	mu   sync.Mutex
 	kept []*KeptNode // guarded by mu
 }
 
-// A KeptNode is what streams of a connection with equal Nodes keep of them. It does not change.
+// A KeptNode is the kept form of a Node. Streams of a connection with equal Nodes share one. It is immutable, except
+// for streams.
 type KeptNode struct {
 	Shown      string                          // encoded, for operators
 	Parameters map[string]*xdspb.ContextParams // dynamic parameters, by type URL; nil without Config.DynamicParameters
 
-	encoded  string     // all that was decoded; empty if it is not needed again
-	of       *nodeCache // nil: the stream has no connection
+	encoded  string     // the whole Node without extensions; empty if it is not needed again
+	of       *nodeCache // of the connection; nil if that is unknown
 	sum      [sha256.Size]byte
 	uncharge func()
 
 	streams int // guarded by of.mu
 }
 
-// share returns the kept Node that is equal to n, or else n, for which charge is called.
+// share returns the kept Node that is equal to n. If there is none, it calls charge, adds n and returns it.
 func (c *nodeCache) share(n *KeptNode, charge func() error) (*KeptNode, error) {
 	if c == nil {
 		return n, charge()
@@ -210,7 +212,7 @@ func (c *nodeCache) share(n *KeptNode, charge func() error) (*KeptNode, error) {
 	return n, nil
 }
 
-// Release must be called once by each stream that keeps the Node, when it no longer does.
+// Release drops the reference of a stream to the Node. Each stream must call it once.
 func (n *KeptNode) Release() {
 	if n == nil {
 		return
@@ -226,22 +228,24 @@ func (n *KeptNode) Release() {
 	n.uncharge()
 }
 
-// encodeNode returns the deterministic encoding of a Node, by which Nodes are compared.
+// encodeNode returns the deterministic encoding of a Node, which is used to compare Nodes.
 func encodeNode(n *node) string {
-	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(n) // never fails: it was decoded
+	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(n) // cannot fail, since n was decoded
 	return string(encoded)
 }
 
-// maxShown is how many bytes of a Node are kept for operators.
+// maxShown is the maximum size in bytes of the part of a Node that is kept for operators.
 const maxShown = 8 << 10
 
-// shownOf returns the part of a Node that operators are shown, encoded.
+// shownOf returns the encoded part of a Node for operators, of at most maxShown bytes.
 func shownOf(all *node) string {
 	some := &node{
-		Id: all.GetId(), Cluster: all.GetCluster(), Locality: all.GetLocality(), UserAgentName: all.GetUserAgentName(), UserAgentVersionType: all.GetUserAgentVersionType(),
+		Id: all.GetId(), Cluster: all.GetCluster(), Locality: all.GetLocality(),
+		UserAgentName: all.GetUserAgentName(), UserAgentVersionType: all.GetUserAgentVersionType(),
 	}
 	switch {
-	case len(all.GetMetadata().GetFields()) < maxShown/4 && proto.Size(all) <= maxShown: // each field takes four bytes at least
+	// A field of the metadata takes at least four bytes. The check avoids computing the size of a large Node.
+	case len(all.GetMetadata().GetFields()) < maxShown/4 && proto.Size(all) <= maxShown:
 		return encodeNode(all)
 	case proto.Size(some) <= maxShown:
 		return encodeNode(some)

@@ -13,16 +13,16 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// A Peer is the identity of a client on its connection, as opposed to its Node, which it claims in requests.
+// A Peer is the verified identity of a client: that of its connection. A client can claim any Node in its requests.
 type Peer struct {
-	// Host is the IP address of the client; empty if it has none, as on a Unix socket.
+	// Host is the IP address of the client; empty if it has none, for example on a Unix socket.
 	Host string
 
-	// Certificate was verified in the handshake. Nil without mTLS.
+	// Certificate was verified in the handshake; nil without mTLS.
 	Certificate *x509.Certificate
 }
 
-// PeerOf returns the peer of a stream, by its context.
+// PeerOf returns the peer of a stream from its context.
 func PeerOf(ctx context.Context) (p Peer) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
@@ -41,7 +41,7 @@ func PeerOf(ctx context.Context) (p Peer) {
 	return p
 }
 
-// verifiedCertificate returns the leaf of verified chains.
+// verifiedCertificate returns the leaf certificate of verified chains, nil if there are none.
 func verifiedCertificate(chains [][]*x509.Certificate) *x509.Certificate {
 	if len(chains) == 0 {
 		return nil
@@ -49,8 +49,8 @@ func verifiedCertificate(chains [][]*x509.Certificate) *x509.Certificate {
 	return chains[0][0]
 }
 
-// PeerName returns the name that a peer is charged under: the identity in its certificate, since many clients may share
-// an address, or else its host.
+// PeerName returns the name that the usage of a peer is charged to: the identity in its certificate, or else its host.
+// Many clients may share an address, so the certificate is preferred.
 func (l *Limits) PeerName(p Peer) string {
 	if p.Certificate == nil {
 		return l.HostName(p.Host)
@@ -70,13 +70,14 @@ func certificateName(cert *x509.Certificate) string {
 	}
 }
 
-// connPeer returns the name that a connection is charged under: its certificate is not known before the handshake.
+// connPeer returns the name that a connection is charged to: its host, since its certificate is unknown before the
+// handshake.
 func (l *Limits) connPeer(conn net.Conn) string {
 	return l.HostName(hostIP(conn.RemoteAddr().String()))
 }
 
-// HostName returns the name that an IP address is charged under: of IPv6, which gives each host many addresses, the
-// prefix.
+// HostName returns the name that the usage of an IP address is charged to. For IPv6 it is the prefix, since a host has
+// many addresses.
 func (l *Limits) HostName(host string) string {
 	address, err := netip.ParseAddr(host)
 	if err != nil || !address.Is6() || address.IsLoopback() {
@@ -116,7 +117,7 @@ func AccountOf(ctx context.Context) *Account {
 	return nil
 }
 
-// nodeCacheOf returns the Nodes of the connection of a stream, nil if that is not known.
+// nodeCacheOf returns the kept Nodes of a stream's connection, nil if it has none.
 func nodeCacheOf(ctx context.Context) *nodeCache {
 	if p, ok := peer.FromContext(ctx); ok {
 		if c, ok := p.AuthInfo.(connInfo); ok {

@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// http2Preface is the connection preface of HTTP/2. No request of HTTP/1 begins with its first http2Begins bytes.
+// http2Preface is the connection preface of HTTP/2. No HTTP/1 request starts with its first http2PrefixLen bytes.
 const (
-	http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	http2Begins  = len("PRI ")
+	http2Preface   = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	http2PrefixLen = len("PRI ")
 )
 
-// PollListener returns a listener for a server of polls, which bounds connections, and charges for the frames of HTTP/2
-// and the bytes of HTTP/1, as [Guard.Credentials] does for gRPC (B.35). It must see plaintext, so a TLS listener must be
-// below it, and the server must accept HTTP/2 without TLS. It needs [PollContext] too.
+// PollListener returns a listener for an HTTP server of polls. It limits connections and charges for HTTP/2 frames and
+// HTTP/1 bytes, as [Guard.Credentials] does for gRPC (B.35). It must see plaintext: wrap a TLS listener, and let the
+// server accept HTTP/2 without TLS. The server also needs [PollContext].
 func (g *Guard) PollListener(l net.Listener) net.Listener { return pollListener{l, g} }
 
 type pollListener struct {
@@ -38,7 +38,7 @@ func (l pollListener) Accept() (net.Conn, error) {
 		peer := l.guard.cfg.connPeer(conn)
 		leave, err := l.guard.enterConnection(peer)
 		if err != nil {
-			_ = conn.Close() // there is nobody to tell
+			_ = conn.Close() // the error concerns nobody
 			continue
 		}
 		a := newAccount(&l.guard.connections, peer)
@@ -47,7 +47,7 @@ func (l pollListener) Accept() (net.Conn, error) {
 	}
 }
 
-// pollConnKey is that of a context's *pollConn.
+// pollConnKey is the context key of a *pollConn.
 type pollConnKey struct{}
 
 // PollContext is the [http.Server.ConnContext] of a server of polls.
@@ -70,35 +70,36 @@ type pollConn struct {
 	guard   *Guard
 	leave   func()
 
-	// Owned by the reader of the connection: how much of http2Begins has come, and whether it was something else.
-	begun int
-	http1 bool
+	// Owned by the reader of the connection.
+	prefixLen int  // received bytes of the HTTP/2 preface, at most http2PrefixLen
+	http1     bool // the first bytes were not the preface
 }
 
 // Read implements net.Conn.
 func (c *pollConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:c.account.awaitRead(len(b))])
-	if c.begun == 0 && !c.http1 && n == 0 && err != nil && !errors.Is(err, io.EOF) { // such as a failed TLS handshake
-		c.guard.cfg.Logger.Debug("poll connection closed before a request", slog.String("peer", c.account.peer), slog.Any("err", err))
+	if c.prefixLen == 0 && !c.http1 && n == 0 && err != nil && !errors.Is(err, io.EOF) { // such as a failed TLS handshake
+		c.guard.cfg.Logger.Debug("poll connection closed before a request",
+			slog.String("peer", c.account.peer), slog.Any("err", err))
 	}
 	if c.isHTTP2(b[:n]) {
-		_ = c.account.received(b[:n]) // never fails, as nothing is held
+		_ = c.account.received(b[:n]) // cannot fail, since framesOnly is set
 	} else {
 		c.account.countBytes(n)
 	}
-	c.guard.throttled(c.account.peer, c.account.throttle())
+	c.guard.reportThrottled(c.account.peer, c.account.throttle())
 	return n, err
 }
 
-// isHTTP2 reports whether the connection is HTTP/2, as far as is known after some more bytes.
+// isHTTP2 reports whether the connection may be HTTP/2, after it has received more bytes.
 func (c *pollConn) isHTTP2(more []byte) bool {
-	if c.http1 || c.begun == http2Begins {
+	if c.http1 || c.prefixLen == http2PrefixLen {
 		return !c.http1
 	}
-	rest := http2Preface[c.begun:http2Begins]
+	rest := http2Preface[c.prefixLen:http2PrefixLen]
 	n := min(len(rest), len(more))
 	c.http1 = !strings.HasPrefix(rest, string(more[:n]))
-	c.begun += n
+	c.prefixLen += n
 	return !c.http1
 }
 
@@ -109,7 +110,7 @@ func (c *pollConn) Close() error {
 	return c.Conn.Close()
 }
 
-// certificate returns the certificate of the client, nil if it has none that was verified.
+// certificate returns the verified certificate of the client, nil if there is none.
 func (c *pollConn) certificate() *x509.Certificate {
 	if conn, ok := c.Conn.(*tls.Conn); ok {
 		return verifiedCertificate(conn.ConnectionState().VerifiedChains)

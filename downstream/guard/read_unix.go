@@ -11,12 +11,12 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A waitingReader reads from a socket when it is readable, and takes a buffer only then. gRPC does that too, but only
-// for connection types that it knows.
+// A waitingReader waits until a socket is readable, and takes a buffer only then. gRPC does the same, but only for
+// connection types that it knows.
 type waitingReader struct {
 	raw syscall.RawConn
 
-	// The state of the current read, which needs no allocation that way.
+	// The state of the current read. As fields, they need no allocation.
 	try  func(fd uintptr) (done bool)
 	size int
 	pool mem.BufferPool
@@ -25,7 +25,7 @@ type waitingReader struct {
 	err  error
 }
 
-// newWaitingReader returns nil for a connection whose bytes differ from those on its socket, as with TLS.
+// newWaitingReader returns nil for a connection whose bytes differ from those on its socket, such as TLS.
 func newWaitingReader(conn net.Conn) *waitingReader {
 	switch conn.(type) {
 	case *net.TCPConn, *net.UnixConn:

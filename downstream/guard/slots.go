@@ -11,19 +11,19 @@ const (
 	// slotsPerCore is how many slots there are for each core.
 	slotsPerCore = 64
 
-	// slotTimeout is when a slot is free again although its client does not read.
+	// slotTimeout is the time after which a slot is freed even if the client does not read.
 	slotTimeout = time.Second
 )
 
-// Slots bound how many streams build a first response at the same time that a worker cannot send, because the send may
-// wait for the client: each of them has a goroutine, and thousands at once would need memory for all their responses.
-// Streams wait for a slot in the order of their requests (B.35).
+// Slots limit how many streams build a first response at the same time if the send may block on the client. A worker
+// cannot send those, so each such stream has a goroutine, and thousands at once would need memory for all their
+// responses. Streams wait for a slot in the order of their requests (B.35).
 type Slots struct {
 	taken   chan struct{}
 	waiting atomic.Int64
 }
 
-// NewSlots returns slots that are free.
+// NewSlots returns 64 free slots for each core.
 func NewSlots() Slots { return Slots{taken: make(chan struct{}, slotsPerCore*runtime.GOMAXPROCS(0))} }
 
 // Take waits for a slot, and returns the function that frees it.
