@@ -117,7 +117,7 @@ func (who *identity) features(n *node) {
 			who.wrap = true
 		case "xds.config.supports-resource-ttl", "envoy.config.supports-resource-ttl":
 			who.ttl = true
-		case loadreport.AllClustersFeature:
+		case loadreport.SendAllClustersFeature:
 			who.allClusters = true
 		}
 	}

@@ -47,7 +47,7 @@ func (s loadService) reporter(ctx context.Context, raw guard.RawNode) (*loadrepo
 		return nil, err
 	}
 	client := &loadreport.Client{
-		Label: who.label, AllClusters: who.allClusters, Group: who.group.Key, Node: who.group.Node, Leave: who.drop,
+		Label: who.label, SendAllClusters: who.allClusters, Group: who.group.Key, Node: who.group.Node, Leave: who.drop,
 	}
 	if who.rules != nil {
 		client.Revoked = func(ctx context.Context) error { return s.awaitRevocation(ctx, from, who) }

@@ -12,8 +12,8 @@ import (
 // maxPriority is the highest priority of a locality.
 const maxPriority = 128
 
-// checkCluster returns how the load of a cluster violates the rules of the protocol for the parts of a report that are
-// summed.
+// checkCluster returns an error if the load of a cluster violates the rules of the protocol. It checks only the parts
+// of a report that are summed.
 //
 // Source: envoy/config/endpoint/v3/load_report.proto.
 func checkCluster(stats *endpointpb.ClusterStats) error {
@@ -34,8 +34,8 @@ func checkCluster(stats *endpointpb.ClusterStats) error {
 	return nil
 }
 
-// dropNonFinite removes metrics that are infinite or not a number: a sum with one of them would be the same. It returns
-// the name of one.
+// dropNonFinite removes metrics that are infinite or NaN, since they would make the sum infinite or NaN. It returns the
+// name of one.
 func dropNonFinite(stats *endpointpb.ClusterStats) (metric string, found bool) {
 	bad := func(name string, value float64) bool {
 		isBad := math.IsNaN(value) || math.IsInf(value, 0)

@@ -7,17 +7,18 @@
 //
 //	check.go    which reports are valid
 //	sum.go      the sum of reports, without I/O
-//	group.go    node groups whose clients report, and what the origin asks of them
+//	group.go    node groups whose clients report, and the origin's response to them
 //	message.go  the size of messages
-//	stream.go   one client: [Server.Serve], passing through and summing
+//	stream.go   the stream of one client: [Server.Serve], forwarding and summing
 //
 // # Concurrency properties
 //
-// A stream has two goroutines: the one that calls Serve, which owns its state, and one that receives. Each send has
-// another one, since it may block for as long as the peer does not read. All of them end at the latest when the RPC
-// does, which is when Serve has returned. groups.mu guards which
-// groups report, Group.mu the sum of one; groups.mu is taken first where both are. Nothing blocks while one is held. One goroutine for each group
-// reports to the origin; [Server.Wait] waits for all of them.
+// A stream has two goroutines: the caller of Serve, which owns its state, and one that receives. Each send has another
+// one, since it blocks while the peer does not read. All of them end at the latest when the RPC does, which is when
+// Serve has returned. One goroutine for each group reports to the origin; [Server.Wait] waits for all of them.
+//
+// groups.mu guards the set of groups, Group.mu the sum of one. groups.mu is taken first if both are. Nothing blocks
+// while one is held.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package loadreport

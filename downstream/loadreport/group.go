@@ -15,21 +15,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// AllClustersFeature is the client feature of clients that can be asked for all their clusters without naming them
-// (R140).
-const AllClustersFeature = "envoy.lrs.supports_send_all_clusters"
+// SendAllClustersFeature is the client feature of clients that support send_all_clusters in a response (R140).
+const SendAllClustersFeature = "envoy.lrs.supports_send_all_clusters"
 
-// A Client is the client of a stream, by its Node.
+// A Client is the client of a stream, as identified by its Node.
 type Client struct {
-	Label       string // of its Node, for logs
-	AllClusters bool   // it has the AllClustersFeature
+	Label           string // of its Node, for logs
+	SendAllClusters bool   // it has the SendAllClustersFeature
 
-	// Group is the key of its node group, Node the one that the origin takes the group for. Both are for sums only.
+	// Group is the key of its node group. Node is the Node that the relay sends to the origin for the group. Both are used
+	// for sums only.
 	Group string
 	Node  *corepb.Node
 
-	// Revoked waits until the client is no longer authorized to be that node, and returns the error that ends the
-	// stream; nil if ctx ends first. A nil Revoked stands for a client that always is.
+	// Revoked waits until the client is no longer authorized as that node, and returns the error that ends the stream. It
+	// returns nil if ctx ends first. A nil Revoked means that the authorization does not end.
 	Revoked func(ctx context.Context) error
 
 	Leave func() // must be called when the stream ends
@@ -37,70 +37,69 @@ type Client struct {
 
 // An Origin receives load reports.
 type Origin interface {
-	// OpenLoads opens a stream of load reports, of [wire.Message], which ends with
-	// ctx. Errors are gRPC statuses.
+	// OpenLoads opens a stream of load reports, whose messages are of type [wire.Message]. It ends with ctx. Errors are
+	// gRPC statuses.
 	OpenLoads(ctx context.Context) (grpc.ClientStream, error)
 
-	// ReportLoads reports what the clients of a group report until ctx ends, and
-	// then what is left.
+	// ReportLoads reports the load of a group to the origin until ctx ends, and then the remaining load.
 	ReportLoads(ctx context.Context, g *Group)
 }
 
-// A Group is the clients of a node group that report load, and what the origin asks of them (B.29). Its methods may be
-// called from any goroutine.
+// A Group sums the load reports of the clients of a node group, and keeps the origin's response to them (B.29). Its
+// methods may be called from any goroutine.
 type Group struct {
 	// Read-only after construction.
 	Key  string
-	Node *corepb.Node // that the origin takes the group for
+	Node *corepb.Node // sent to the origin for the group
 	log  *slog.Logger
 	stop context.CancelFunc // ends the reports to the origin
 
 	clients int // guarded by groups.mu
 
 	// Guarded by mu.
-	mu      sync.Mutex
-	sum     *sum
-	since   time.Time                // when the sum began
-	asked   *lrspb.LoadStatsResponse // by the origin; nil: nothing yet
-	listed  *lrspb.LoadStatsResponse // the same, for clients without AllClustersFeature; nil: nothing yet
-	legacy  int                      // clients without AllClustersFeature
-	changed chan struct{}            // closed when asked or listed changes
+	mu             sync.Mutex
+	sum            *sum
+	since          time.Time                // when the sum began
+	response       *lrspb.LoadStatsResponse // of the origin; nil before the first
+	listedResponse *lrspb.LoadStatsResponse // for clients without SendAllClustersFeature; nil: send none yet
+	withoutSendAll int                      // number of clients without SendAllClustersFeature
+	changed        chan struct{}            // closed when response or listedResponse changes
 }
 
-// Ask has every client of the group asked for what the origin asks for, from now
-// on. The message must not be changed any more.
+// Ask sets the origin's response, which is sent to every client of the group from now on. The caller must not change
+// the message afterwards.
 func (g *Group) Ask(r *lrspb.LoadStatsResponse) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if proto.Equal(g.asked, r) {
+	if proto.Equal(g.response, r) {
 		return
 	}
-	if g.asked == nil {
-		g.since = time.Now() // when clients begin to count
+	if g.response == nil {
+		g.since = time.Now() // clients start to count when they receive the response
 	}
-	g.asked = r
-	g.list()
-	g.wake()
+	g.response = r
+	g.updateListed()
+	g.wakeStreams()
 }
 
-// Take returns what clients reported since the last call.
+// Take returns the sum of the load since the last call.
 func (g *Group) Take() []*endpointpb.ClusterStats {
 	g.mu.Lock()
 	now := time.Now()
 	report, omitted := g.sum.takeReport(now.Sub(g.since))
 	g.since = now
-	if before := g.listed; g.list() != before {
-		g.wake()
+	if before := g.listedResponse; g.updateListed() != before {
+		g.wakeStreams()
 	}
 	g.mu.Unlock()
 	if omitted > 0 {
-		g.log.Warn("load report truncated at the size limit", slog.Int("omitted", omitted), slog.Int("max_bytes", maxReportBytes))
+		g.log.Warn("load report truncated at the size limit",
+			slog.Int("omitted", omitted), slog.Int("max_bytes", maxReportBytes))
 	}
 	return report
 }
 
-// Return takes back what Take returned and could not be sent: the next report has
-// it.
+// Return adds a report of Take that could not be sent back to the sum, so that the next report includes it.
 func (g *Group) Return(report []*endpointpb.ClusterStats) {
 	if len(report) == 0 {
 		return
@@ -111,67 +110,67 @@ func (g *Group) Return(report []*endpointpb.ClusterStats) {
 	g.since = g.since.Add(-report[0].GetLoadReportInterval().AsDuration())
 }
 
-// list updates what clients without AllClustersFeature are asked for: if the origin asks for all clusters, those are
-// the ones that clients of the group report (R140). g.mu must be held.
-func (g *Group) list() *lrspb.LoadStatsResponse {
+// updateListed updates the response to clients without SendAllClustersFeature, and returns it. If the origin's response
+// has send_all_clusters, it lists the clusters that clients of the group report (R140). g.mu must be held.
+func (g *Group) updateListed() *lrspb.LoadStatsResponse {
 	switch {
-	case !g.asked.GetSendAllClusters():
-		g.listed = g.asked
-	case g.legacy > 0:
-		r := proto.CloneOf(g.asked)
+	case !g.response.GetSendAllClusters():
+		g.listedResponse = g.response
+	case g.withoutSendAll > 0:
+		r := proto.CloneOf(g.response)
 		r.SendAllClusters, r.Clusters = false, g.sum.names()
 		if len(r.GetClusters()) == 0 {
-			r = nil // clients that read a single response would never report anything
+			r = nil // a client that reads only one response would never report anything
 		}
-		if !proto.Equal(g.listed, r) {
-			g.listed = r
+		if !proto.Equal(g.listedResponse, r) {
+			g.listedResponse = r
 		}
 	}
-	return g.listed
+	return g.listedResponse
 }
 
-// wake has streams ask their clients again. g.mu must be held.
-func (g *Group) wake() {
+// wakeStreams makes streams check for a new response. g.mu must be held.
+func (g *Group) wakeStreams() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
 
-// ask returns what a client is to be asked for, nil if that is nothing yet, and a channel that is closed when it may
-// have changed. An unchanged request is the same pointer.
-func (g *Group) ask(c *reporter) (*lrspb.LoadStatsResponse, <-chan struct{}) {
+// responseFor returns the response to a client, nil if there is none yet. The channel is closed when it may have
+// changed. An unchanged response is the same pointer.
+func (g *Group) responseFor(c *reporter) (*lrspb.LoadStatsResponse, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.all {
-		return g.asked, g.changed
+	if c.sendAll {
+		return g.response, g.changed
 	}
-	return g.listed, g.changed
+	return g.listedResponse, g.changed
 }
 
 func (g *Group) add(c *reporter, report []*endpointpb.ClusterStats) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.sum.add(c, report, g.asked.GetReportEndpointGranularity())
+	g.sum.add(c, report, g.response.GetReportEndpointGranularity())
 }
 
 func (g *Group) join(c *reporter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !c.all {
-		g.legacy++
-		g.list()
+	if !c.sendAll {
+		g.withoutSendAll++
+		g.updateListed()
 	}
 }
 
 func (g *Group) leave(c *reporter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !c.all {
-		g.legacy--
+	if !c.sendAll {
+		g.withoutSendAll--
 	}
-	g.sum.leave(c)
+	g.sum.removeGauges(c)
 }
 
-// groups has every group whose clients report. Its methods may be called from any goroutine.
+// groups has all groups with a client that reports. Its methods may be called from any goroutine.
 type groups struct {
 	// Read-only after construction.
 	origin Origin
@@ -185,8 +184,8 @@ type groups struct {
 	closed bool // wait was called
 }
 
-// join adds a client to its group. The first client of a group starts the reports to the origin, and the last one to
-// leave ends them.
+// join adds a client to its group. The first client starts the reports to the origin, and the last call of leave ends
+// them.
 func (s *groups) join(client *Client, c *reporter) (g *Group, leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,21 +194,21 @@ func (s *groups) join(client *Client, c *reporter) (g *Group, leave func(), err 
 	}
 	g = s.byKey[client.Group]
 	if g == nil {
-		g = s.begin(client.Group, client.Node)
+		g = s.start(client.Group, client.Node)
 	}
 	g.clients++
 	g.join(c)
 	return g, func() { s.leave(g, c) }, nil
 }
 
-func (s *groups) begin(key string, node *corepb.Node) *Group {
+func (s *groups) start(key string, node *corepb.Node) *Group {
 	ctx, stop := context.WithCancel(context.Background())
 	g := &Group{
 		Key: key, Node: node, log: s.log.With(slog.String("group", key)), stop: stop,
 		sum: newSum(), since: time.Now(), changed: make(chan struct{}),
 	}
 	s.byKey[key] = g
-	// Ends after the last client has left; awaited by wait.
+	// Ends after the last client has left; wait waits for it.
 	s.reporting.Go(func() { s.origin.ReportLoads(ctx, g) })
 	return g
 }
@@ -224,7 +223,7 @@ func (s *groups) leave(g *Group, c *reporter) {
 	}
 }
 
-// wait waits for the last reports, and lets no group begin.
+// wait waits for the last reports. Afterwards, join returns an error.
 func (s *groups) wait() {
 	s.mu.Lock()
 	s.closed = true

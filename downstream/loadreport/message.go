@@ -12,34 +12,35 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// The bound of messages in a report (one for each cluster, locality, endpoint, metric and so on), how many bytes each
-// takes at most once it is decoded, and how deep they may be nested.
+// Bounds of a report. Each cluster, locality, endpoint, metric and so on is a message.
 const (
 	maxMessages  = 100_000
-	messageBytes = 256
+	messageBytes = 256 // maximum size of a decoded message without strings
 	maxNesting   = 100
 )
 
-// A message is a request of a client, and what it is charged with.
+// A message is an encoded request of a client, and its charge.
 type message struct {
 	bytes []byte
 	guard.Charge
 }
 
-// decode decodes a report, but not its Node, which has its own bounds. The report is charged for.
+// decode decodes a report and charges for it. It does not decode the Node, which has separate bounds.
 func decode(m *message) (r *lrspb.LoadStatsRequest, node guard.RawNode, err error) {
 	const nodeField = 1
 	var rest []byte
 	var found wire.Elements
 	r = new(lrspb.LoadStatsRequest)
 	if node.Encoded, node.Size, rest, err = wire.TakeNode(m.bytes, nodeField); err == nil {
-		found, err = wire.CountElements(r.ProtoReflect().Descriptor(), rest, maxNesting, wire.Elements{Messages: maxMessages, Values: math.MaxInt})
+		most := wire.Elements{Messages: maxMessages, Values: math.MaxInt}
+		found, err = wire.CountElements(r.ProtoReflect().Descriptor(), rest, maxNesting, most)
 	}
 	switch {
 	case err != nil:
 		return nil, node, invalid(err)
 	case found.Messages > maxMessages:
-		return nil, node, guard.Exceeds(guard.LimitRequest, "load report of more than %d clusters, localities, endpoints and metrics: no more are allowed", maxMessages)
+		return nil, node, guard.Exceeds(guard.LimitRequest,
+			"load report of more than %d clusters, localities, endpoints and metrics: no more are allowed", maxMessages)
 	}
 	if err := m.Hold(len(rest) + found.Messages*messageBytes); err != nil {
 		return nil, node, err

@@ -18,19 +18,19 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// Config shapes a [Server]. All fields but Sum and GzipRequests are required.
+// Config configures a [Server]. All fields except Sum and GzipRequests are required.
 type Config struct {
 	Origin Origin
-	Sum    bool // sum the reports of each node group; else pass each stream through
+	Sum    bool // sum the reports of each node group; otherwise forward each stream
 
-	// Identify returns the client that says that it has a Node.
+	// Identify returns the client that claims a Node, or an error if it is not authorized.
 	Identify func(context.Context, guard.RawNode) (*Client, error)
 
 	// RequestError returns the error that ends a stream for a request that could not be decoded.
 	RequestError func(error) error
 
-	FirstRequestTimeout time.Duration // for the first request of a stream
-	SendStall           time.Duration // for a peer to read
+	FirstRequestTimeout time.Duration // maximum wait for the first request of a stream
+	SendStall           time.Duration // maximum duration of a send
 	MaxRequestRate      int           // requests a second of a stream
 	MaxRequestBytes     int           // of a request, decompressed
 	GzipRequests        bool
@@ -52,11 +52,11 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, groups: groups{origin: cfg.Origin, log: cfg.Logger, byKey: make(map[string]*Group)}}
 }
 
-// Wait waits until all that was reported has been passed on. Serve must have returned for all streams, and returns an
-// error from then on.
+// Wait waits until all reported load was sent to the origin. All calls of Serve must have returned. Later calls return
+// an error.
 func (s *Server) Wait() { s.groups.wait() }
 
-// The reasons of a stream to end by itself.
+// The reasons for which the relay ends a stream.
 var (
 	errDraining = errors.New("draining")
 	errAged     = errors.New("the connection reached its maximum age")
@@ -69,21 +69,21 @@ type stream struct {
 	cfg      *Config
 	rpc      grpc.ServerStream
 	messages chan message   // from receive
-	ended    chan error     // from receive: how the client closed its side
-	account  *guard.Account // of the connection; nil if nothing is charged
+	ended    chan error     // from receive: the status with which the client closed its side
+	account  *guard.Account // of the connection; nil charges nothing
 
 	// Owned by receive.
-	pace *rate.Limiter
+	limiter *rate.Limiter
 
 	// Owned by the caller of Serve.
 	log             *slog.Logger // with the client's node, once it is known
-	loggedNonFinite bool         // a metric that is no number was logged
+	loggedNonFinite bool         // a non-finite metric was logged
 
-	answered atomic.Bool // the client was sent something
+	answered atomic.Bool // a response was sent
 }
 
-// Serve serves a stream until its client closes it or breaks the protocol, the server drains, or a time comes that is
-// not zero. The error is the stream's status.
+// Serve serves a stream until its client closes it or violates the protocol, the server drains, or the time expires,
+// which may be zero for never. The error is the stream's status.
 func (s *Server) Serve(ctx context.Context, rpc grpc.ServerStream, expires time.Time) error {
 	if !expires.IsZero() {
 		var cancel context.CancelFunc
@@ -92,10 +92,10 @@ func (s *Server) Serve(ctx context.Context, rpc grpc.ServerStream, expires time.
 	}
 	st := &stream{
 		server: s, cfg: &s.cfg, rpc: rpc, log: s.cfg.Logger, account: guard.AccountOf(rpc.Context()),
-		pace:     rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
+		limiter:  rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
 		messages: make(chan message), ended: make(chan error, 1),
 	}
-	err, why := st.begin(ctx), guard.EndedDrained
+	err, why := st.awaitFirst(ctx), guard.EndedDrained
 	if errors.Is(err, errAged) {
 		err, why = errDraining, guard.EndedAged
 	}
@@ -103,14 +103,14 @@ func (s *Server) Serve(ctx context.Context, rpc grpc.ServerStream, expires time.
 	case !errors.Is(err, errDraining):
 		return err
 	case st.answered.Load():
-		return guard.Ended(why, codes.OK, "") // as streams of resources end (R134)
+		return guard.Ended(why, codes.OK, "") // the same status as of resource streams (R134)
 	default:
 		return guard.Ended(why, codes.Unavailable, "the relay is shutting down")
 	}
 }
 
-// over returns why a stream ends with its context.
-func over(ctx context.Context) error {
+// contextError returns the error that ends a stream whose context has ended.
+func contextError(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if _, is := status.FromError(cause); is || errors.Is(cause, errAged) {
 		return cause
@@ -118,8 +118,8 @@ func over(ctx context.Context) error {
 	return status.FromContextError(ctx.Err()).Err()
 }
 
-// begin waits for the first request, and serves.
-func (s *stream) begin(ctx context.Context) error {
+// awaitFirst waits for the first request, and serves the stream.
+func (s *stream) awaitFirst(ctx context.Context) error {
 	// Ends when the RPC does, which is as soon as Serve returns.
 	go s.receive(ctx)
 
@@ -135,11 +135,11 @@ func (s *stream) begin(ctx context.Context) error {
 	case <-s.cfg.Draining:
 		return errDraining
 	case <-ctx.Done():
-		return over(ctx)
+		return contextError(ctx)
 	}
 }
 
-// receive hands messages over until the client closes its side or the stream ends.
+// receive passes messages to the caller of Serve until the client closes its side or the stream ends.
 func (s *stream) receive(ctx context.Context) {
 	for {
 		var m wire.Message
@@ -158,13 +158,13 @@ func (s *stream) receive(ctx context.Context) {
 			in.Release()
 			return
 		}
-		if s.pace.Wait(ctx) != nil {
+		if s.limiter.Wait(ctx) != nil {
 			return // the stream has ended
 		}
 	}
 }
 
-// serve identifies the client by its first request, and takes its reports.
+// serve identifies the client by its first request, and handles its reports.
 func (s *stream) serve(ctx context.Context, first message) error {
 	defer first.Release()
 	r, node, err := decode(&first)
@@ -204,7 +204,7 @@ func (s *stream) sum(ctx context.Context, r *lrspb.LoadStatsRequest, client *Cli
 	if err := s.check(r); err != nil {
 		return err
 	}
-	reporter := &reporter{all: client.AllClusters}
+	reporter := &reporter{sendAll: client.SendAllClusters}
 	g, leave, err := s.server.groups.join(client, reporter)
 	if err != nil {
 		return err
@@ -212,14 +212,14 @@ func (s *stream) sum(ctx context.Context, r *lrspb.LoadStatsRequest, client *Cli
 	defer leave()
 	g.add(reporter, r.GetClusterStats())
 	first.Release()
-	return s.converse(ctx, g, reporter)
+	return s.exchange(ctx, g, reporter)
 }
 
-// converse takes the client's reports, and asks it for what the origin asks for.
-func (s *stream) converse(ctx context.Context, g *Group, client *reporter) error {
+// exchange adds the client's reports to the sum, and sends the origin's responses.
+func (s *stream) exchange(ctx context.Context, g *Group, client *reporter) error {
 	var sent *lrspb.LoadStatsResponse
 	for {
-		ask, changed := g.ask(client)
+		ask, changed := g.responseFor(client)
 		if ask != sent && ask != nil {
 			if err := s.send(ctx, func() error { return s.rpc.SendMsg(ask) }); err != nil {
 				return err
@@ -238,7 +238,7 @@ func (s *stream) converse(ctx context.Context, g *Group, client *reporter) error
 		case <-s.cfg.Draining:
 			return errDraining
 		case <-ctx.Done():
-			return over(ctx)
+			return contextError(ctx)
 		}
 	}
 }
@@ -257,8 +257,8 @@ func (s *stream) add(g *Group, client *reporter, m message) error {
 	return nil
 }
 
-// check rejects a report that the origin would reject, with those of all other clients in the sum, and removes the
-// metrics that would spoil those of other clients.
+// check rejects a report that would make the origin reject the sum, and with it the reports of all other clients. It
+// removes metrics that would make the sum of a metric meaningless.
 func (s *stream) check(r *lrspb.LoadStatsRequest) error {
 	for i, stats := range r.GetClusterStats() {
 		if err := checkCluster(stats); err != nil {
@@ -273,7 +273,7 @@ func (s *stream) check(r *lrspb.LoadStatsRequest) error {
 	return nil
 }
 
-// send bounds how long a send waits for a peer that does not read.
+// send calls a send function, and returns an error if that blocks for SendStall because the peer does not read.
 func (s *stream) send(ctx context.Context, send func() error) error {
 	done := make(chan error, 1)
 	// Ends at the latest when the RPC does.
@@ -288,11 +288,11 @@ func (s *stream) send(ctx context.Context, send func() error) error {
 	case <-s.cfg.Draining:
 		return errDraining
 	case <-ctx.Done():
-		return over(ctx)
+		return contextError(ctx)
 	}
 }
 
-// decompress returns a message that came.
+// decompress returns a received message, decompressed if necessary, and charges for it.
 func (s *stream) decompress(m []byte) (in message, err error) {
 	in = message{m, s.account.Charged(wire.Framed(len(m)))}
 	if s.cfg.GzipRequests {
@@ -305,7 +305,7 @@ func (s *stream) decompress(m []byte) (in message, err error) {
 	return in, nil
 }
 
-// passThrough forwards messages between the client and a stream of its own to the origin, until either ends.
+// passThrough opens a stream to the origin for the client, and forwards messages between both until either ends.
 func (s *stream) passThrough(ctx context.Context, first *message) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -314,16 +314,16 @@ func (s *stream) passThrough(ctx context.Context, first *message) error {
 		return err
 	}
 	lost := make(chan error, 1)
-	// Ends when either stream does, which is as soon as passThrough returns.
-	go func() { lost <- s.answer(origin) }()
-	if err := s.forward(ctx, origin, first.bytes); err != nil {
+	// Ends when either stream does, at the latest soon after passThrough has returned.
+	go func() { lost <- s.forwardResponses(origin) }()
+	if err := s.forwardRequest(ctx, origin, first.bytes); err != nil {
 		return err
 	}
 	first.Release()
 	for {
 		select {
 		case m := <-s.messages:
-			err := s.forward(ctx, origin, m.bytes)
+			err := s.forwardRequest(ctx, origin, m.bytes)
 			m.Release()
 			if err != nil {
 				return err
@@ -338,13 +338,13 @@ func (s *stream) passThrough(ctx context.Context, first *message) error {
 		case <-s.cfg.Draining:
 			return errDraining
 		case <-ctx.Done():
-			return over(ctx)
+			return contextError(ctx)
 		}
 	}
 }
 
-// answer forwards the origin's responses, and returns how its stream ended.
-func (s *stream) answer(origin grpc.ClientStream) error {
+// forwardResponses forwards the origin's responses, and returns the status of its stream.
+func (s *stream) forwardResponses(origin grpc.ClientStream) error {
 	for {
 		m := new(wire.Message)
 		if err := origin.RecvMsg(m); err != nil {
@@ -357,9 +357,9 @@ func (s *stream) answer(origin grpc.ClientStream) error {
 	}
 }
 
-// forward forwards a message of the client. If the stream to the origin has ended, answer returns why, and forward no
-// error.
-func (s *stream) forward(ctx context.Context, origin grpc.ClientStream, m []byte) error {
+// forwardRequest forwards a message of the client. It returns no error if the stream to the origin has ended, since
+// forwardResponses returns the status of that.
+func (s *stream) forwardRequest(ctx context.Context, origin grpc.ClientStream, m []byte) error {
 	err := s.send(ctx, func() error { return origin.SendMsg(&wire.Message{Bytes: m}) })
 	if errors.Is(err, io.EOF) {
 		return nil

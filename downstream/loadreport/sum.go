@@ -23,24 +23,24 @@ const (
 	dropBytes     = 24
 )
 
-// clusterRetention is how many reports a cluster is kept for that no client reports any more.
+// clusterRetention is for how many reports a cluster is kept after clients have stopped to report it.
 const clusterRetention = 10
 
-// A sum is the sum of what the clients of a group report (B.29). Counters are added up until the sum is taken. Gauges
-// (requests in progress, active connections) are the sum of each client's newest value.
+// A sum is the sum of the load reports of a group's clients (B.29). It accumulates counters until the sum is taken. A
+// gauge (requests in progress, active connections) is the sum of the newest values of all clients.
 type sum struct {
 	clusters map[clusterKey]*clusterLoad
-	bytes    int // of the encoded report, at most
-	omitted  int // parts of reports for which there was no room
+	bytes    int // upper bound of the size of the encoded report
+	omitted  int // parts of reports that exceeded maxReportBytes
 }
 
 type clusterKey struct{ name, service string }
 
 type clusterLoad struct {
-	dropped    uint64
-	drops      map[string]uint64 // by category
-	localities map[localityKey]*localityLoad
-	silent     int // how many reports ago a client reported it
+	dropped     uint64
+	drops       map[string]uint64 // by category
+	localities  map[localityKey]*localityLoad
+	idleReports int // number of reports since a client last reported it
 }
 
 type localityKey struct {
@@ -52,41 +52,40 @@ type localityKey struct {
 type localityLoad struct {
 	stats     *endpointpb.UpstreamLocalityStats
 	metrics   map[string]*endpointpb.EndpointLoadMetricStats
-	endpoints map[string]*endpointLoad // by address, as bytes
-	level     level
+	endpoints map[string]*endpointLoad // by encoded address
+	gauges    gauges
 }
 
 type endpointLoad struct {
 	stats   *endpointpb.UpstreamEndpointStats
 	metrics map[string]*endpointpb.EndpointLoadMetricStats
-	level   level
+	gauges  gauges
 }
 
-// A level has the gauges of a locality or an endpoint, summed over clients. Each client whose values are not zero has a
-// part in it, so a level of zero has no client.
-type level struct{ inProgress, active uint64 }
+// gauges are the gauges of a locality or an endpoint, summed over clients. They are zero if no client contributes.
+type gauges struct{ inProgress, active uint64 }
 
 // A reporter is one client of a group.
 type reporter struct {
-	all    bool             // it has the AllClustersFeature (R140)
-	levels map[*level]level // its parts; guarded as the sum is
+	sendAll bool               // it has the SendAllClustersFeature (R140)
+	gauges  map[*gauges]gauges // its contributions; guarded like the sum
 }
 
 func newSum() *sum { return &sum{clusters: make(map[clusterKey]*clusterLoad)} }
 
-// add adds a client's report, whose gauges replace those of its previous one. It ignores endpoints unless they were asked
-// for, and the gauges of a nil client.
+// add adds a client's report, whose gauges replace those of its previous report. It ignores endpoints unless endpoints
+// is set, and gauges if c is nil.
 func (s *sum) add(c *reporter, report []*endpointpb.ClusterStats, endpoints bool) {
-	s.leave(c)
+	s.removeGauges(c)
 	for _, stats := range report {
-		cluster := s.cluster(stats)
+		cluster := s.clusterFor(stats)
 		if cluster == nil {
 			continue
 		}
-		cluster.silent = 0
+		cluster.idleReports = 0
 		cluster.dropped += stats.GetTotalDroppedRequests()
 		for _, d := range stats.GetDroppedRequests() {
-			if _, known := cluster.drops[d.GetCategory()]; known || s.room(dropBytes+len(d.GetCategory())) {
+			if _, known := cluster.drops[d.GetCategory()]; known || s.reserve(dropBytes+len(d.GetCategory())) {
 				cluster.drops[d.GetCategory()] += d.GetDroppedCount()
 			}
 		}
@@ -96,34 +95,34 @@ func (s *sum) add(c *reporter, report []*endpointpb.ClusterStats, endpoints bool
 	}
 }
 
-// leave removes a client's gauges.
-func (s *sum) leave(c *reporter) {
+// removeGauges removes a client's gauges.
+func (s *sum) removeGauges(c *reporter) {
 	if c == nil {
 		return
 	}
-	for sum, part := range c.levels {
+	for sum, part := range c.gauges {
 		sum.inProgress -= part.inProgress
 		sum.active -= part.active
 	}
-	clear(c.levels)
+	clear(c.gauges)
 }
 
-// addLevel adds gauges of a client to a level.
-func (c *reporter) addLevel(sum *level, values level) {
-	if c == nil || values == (level{}) {
+// addGauges adds values of a client to a sum.
+func (c *reporter) addGauges(sum *gauges, values gauges) {
+	if c == nil || values == (gauges{}) {
 		return
 	}
-	if c.levels == nil {
-		c.levels = make(map[*level]level)
+	if c.gauges == nil {
+		c.gauges = make(map[*gauges]gauges)
 	}
 	sum.inProgress += values.inProgress
 	sum.active += values.active
-	part := c.levels[sum]
-	c.levels[sum] = level{part.inProgress + values.inProgress, part.active + values.active}
+	part := c.gauges[sum]
+	c.gauges[sum] = gauges{part.inProgress + values.inProgress, part.active + values.active}
 }
 
-// room takes room for so many bytes more, and reports whether there was any.
-func (s *sum) room(bytes int) bool {
+// reserve reserves bytes of the report. It reports false if they would exceed maxReportBytes.
+func (s *sum) reserve(bytes int) bool {
 	if s.bytes+bytes > maxReportBytes {
 		s.omitted++
 		return false
@@ -132,11 +131,11 @@ func (s *sum) room(bytes int) bool {
 	return true
 }
 
-// cluster returns the load of a cluster, nil if there is no room for it.
-func (s *sum) cluster(stats *endpointpb.ClusterStats) *clusterLoad {
+// clusterFor returns the load of a cluster, which it adds if needed. It returns nil if the report is full.
+func (s *sum) clusterFor(stats *endpointpb.ClusterStats) *clusterLoad {
 	key := clusterKey{stats.GetClusterName(), stats.GetClusterServiceName()}
 	c := s.clusters[key]
-	if c == nil && s.room(key.bytes()) {
+	if c == nil && s.reserve(key.bytes()) {
 		c = &clusterLoad{drops: make(map[string]uint64), localities: make(map[localityKey]*localityLoad)}
 		s.clusters[key] = c
 	}
@@ -152,7 +151,7 @@ func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.Upstrea
 	key := localityKey{at.GetRegion(), at.GetZone(), at.GetSubZone(), from.GetPriority()}
 	l := to.localities[key]
 	if l == nil {
-		if !s.room(key.bytes()) {
+		if !s.reserve(key.bytes()) {
 			return
 		}
 		l = &localityLoad{
@@ -171,7 +170,7 @@ func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.Upstrea
 	l.stats.MemUtilization = utilization(l.stats.GetMemUtilization(), from.GetMemUtilization())
 	l.stats.ApplicationUtilization = utilization(l.stats.GetApplicationUtilization(), from.GetApplicationUtilization())
 	s.addMetrics(l.metrics, from.GetLoadMetricStats())
-	c.addLevel(&l.level, level{from.GetTotalRequestsInProgress(), from.GetTotalActiveConnections()})
+	c.addGauges(&l.gauges, gauges{from.GetTotalRequestsInProgress(), from.GetTotalActiveConnections()})
 	if endpoints {
 		for _, e := range from.GetUpstreamEndpointStats() {
 			s.addEndpoint(c, l, e)
@@ -195,12 +194,14 @@ func utilization(sum, more *endpointpb.UnnamedEndpointLoadMetricStats) *endpoint
 	}
 }
 
-func (s *sum) addMetrics(to map[string]*endpointpb.EndpointLoadMetricStats, from []*endpointpb.EndpointLoadMetricStats) {
+func (s *sum) addMetrics(
+	to map[string]*endpointpb.EndpointLoadMetricStats, from []*endpointpb.EndpointLoadMetricStats,
+) {
 	for _, m := range from {
 		name := m.GetMetricName()
 		sum := to[name]
 		if sum == nil {
-			if !s.room(metricBytes + len(name)) {
+			if !s.reserve(metricBytes + len(name)) {
 				continue
 			}
 			sum = &endpointpb.EndpointLoadMetricStats{MetricName: name}
@@ -214,12 +215,12 @@ func (s *sum) addMetrics(to map[string]*endpointpb.EndpointLoadMetricStats, from
 func (s *sum) addEndpoint(c *reporter, to *localityLoad, from *endpointpb.UpstreamEndpointStats) {
 	address, err := proto.MarshalOptions{Deterministic: true}.Marshal(from.GetAddress())
 	if err != nil {
-		return // what was decoded can be encoded
+		return // cannot happen, since the address was decoded
 	}
 	e := to.endpoints[string(address)]
 	if e == nil {
 		e = &endpointLoad{stats: newEndpointStats(from), metrics: make(map[string]*endpointpb.EndpointLoadMetricStats)}
-		if !s.room(e.bytes()) {
+		if !s.reserve(e.bytes()) {
 			return
 		}
 		to.endpoints[string(address)] = e
@@ -228,36 +229,36 @@ func (s *sum) addEndpoint(c *reporter, to *localityLoad, from *endpointpb.Upstre
 	e.stats.TotalErrorRequests += from.GetTotalErrorRequests()
 	e.stats.TotalIssuedRequests += from.GetTotalIssuedRequests()
 	s.addMetrics(e.metrics, from.GetLoadMetricStats())
-	c.addLevel(&e.level, level{inProgress: from.GetTotalRequestsInProgress()})
+	c.addGauges(&e.gauges, gauges{inProgress: from.GetTotalRequestsInProgress()})
 }
 
-// newEndpointStats returns the stats of an endpoint, with all counters at zero. The metadata comes from the origin, and is
-// the same in every client.
+// newEndpointStats returns the stats of an endpoint, with all counters at zero. The metadata comes from the origin and
+// is the same for every client.
 func newEndpointStats(of *endpointpb.UpstreamEndpointStats) *endpointpb.UpstreamEndpointStats {
 	return &endpointpb.UpstreamEndpointStats{Address: of.GetAddress(), Metadata: of.GetMetadata()}
 }
 
-// bytes returns the size of an endpoint to which nothing was added yet.
+// bytes returns the size of an endpoint without metrics.
 func (e *endpointLoad) bytes() int { return endpointBytes + proto.Size(e.stats) }
 
-// takeReport returns the sum of all that was reported since the last call, a window ago, and how many parts of reports
-// had no room in it. The gauges stay in the sum.
-func (s *sum) takeReport(window time.Duration) (report []*endpointpb.ClusterStats, left int) {
-	left, s.bytes, s.omitted = s.omitted, 0, 0
-	maps.DeleteFunc(s.clusters, func(key clusterKey, c *clusterLoad) (gone bool) {
-		if c.silent == 0 || len(c.localities) > 0 {
+// takeReport returns the sum of the reports since the last call, which was a window ago. omitted is the number of parts
+// of reports that exceeded maxReportBytes. The gauges stay in the sum.
+func (s *sum) takeReport(window time.Duration) (report []*endpointpb.ClusterStats, omitted int) {
+	omitted, s.bytes, s.omitted = s.omitted, 0, 0
+	maps.DeleteFunc(s.clusters, func(key clusterKey, c *clusterLoad) (expired bool) {
+		if c.idleReports == 0 || len(c.localities) > 0 {
 			report = append(report, c.report(key, window))
 		}
 		c.dropped = 0
 		clear(c.drops)
-		maps.DeleteFunc(c.localities, s.emptied)
-		c.silent++ // its name is kept for a while, for which there is room, as there was for more
-		if gone = len(c.localities) == 0 && c.silent > clusterRetention; !gone {
+		maps.DeleteFunc(c.localities, s.resetLocality)
+		c.idleReports++ // keep its name for a while; its size fits, since the report was larger
+		if expired = len(c.localities) == 0 && c.idleReports > clusterRetention; !expired {
 			s.bytes += key.bytes()
 		}
-		return gone
+		return expired
 	})
-	return report, left
+	return report, omitted
 }
 
 func (c *clusterLoad) report(key clusterKey, window time.Duration) *endpointpb.ClusterStats {
@@ -268,7 +269,8 @@ func (c *clusterLoad) report(key clusterKey, window time.Duration) *endpointpb.C
 		LoadReportInterval:   durationpb.New(window),
 	}
 	for category, n := range c.drops {
-		r.DroppedRequests = append(r.DroppedRequests, &endpointpb.ClusterStats_DroppedRequests{Category: category, DroppedCount: n})
+		dropped := &endpointpb.ClusterStats_DroppedRequests{Category: category, DroppedCount: n}
+		r.DroppedRequests = append(r.DroppedRequests, dropped)
 	}
 	for _, l := range c.localities {
 		r.UpstreamLocalityStats = append(r.UpstreamLocalityStats, l.report())
@@ -276,14 +278,14 @@ func (c *clusterLoad) report(key clusterKey, window time.Duration) *endpointpb.C
 	return r
 }
 
-// report returns the stats, which the caller owns from then on.
+// report returns the stats. The caller owns them afterwards.
 func (l *localityLoad) report() *endpointpb.UpstreamLocalityStats {
-	l.stats.TotalRequestsInProgress, l.stats.TotalActiveConnections = l.level.inProgress, l.level.active
+	l.stats.TotalRequestsInProgress, l.stats.TotalActiveConnections = l.gauges.inProgress, l.gauges.active
 	for _, m := range l.metrics {
 		l.stats.LoadMetricStats = append(l.stats.LoadMetricStats, m)
 	}
 	for _, e := range l.endpoints {
-		e.stats.TotalRequestsInProgress = e.level.inProgress
+		e.stats.TotalRequestsInProgress = e.gauges.inProgress
 		for _, m := range e.metrics {
 			e.stats.LoadMetricStats = append(e.stats.LoadMetricStats, m)
 		}
@@ -292,10 +294,11 @@ func (l *localityLoad) report() *endpointpb.UpstreamLocalityStats {
 	return l.stats
 }
 
-// emptied sets the counters of a locality that was reported to zero, and reports whether no gauge is left in it.
-func (s *sum) emptied(key localityKey, l *localityLoad) bool {
+// resetLocality sets the counters of a reported locality to zero. It reports whether the locality has no gauges and can
+// be removed.
+func (s *sum) resetLocality(key localityKey, l *localityLoad) bool {
 	maps.DeleteFunc(l.endpoints, func(_ string, e *endpointLoad) bool {
-		if e.level == (level{}) {
+		if e.gauges == (gauges{}) {
 			return true
 		}
 		e.stats = newEndpointStats(e.stats)
@@ -303,7 +306,7 @@ func (s *sum) emptied(key localityKey, l *localityLoad) bool {
 		s.bytes += e.bytes()
 		return false
 	})
-	if l.level == (level{}) && len(l.endpoints) == 0 {
+	if l.gauges == (gauges{}) && len(l.endpoints) == 0 {
 		return true
 	}
 	l.stats = newLocalityStats(l.stats)
@@ -312,7 +315,7 @@ func (s *sum) emptied(key localityKey, l *localityLoad) bool {
 	return false
 }
 
-// names returns the names of the clusters that are in the sum or were reported lately, sorted.
+// names returns the sorted names of the clusters that are in the sum or were reported recently.
 func (s *sum) names() []string {
 	names := make(map[string]struct{}, len(s.clusters))
 	for key := range s.clusters {

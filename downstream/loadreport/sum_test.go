@@ -176,7 +176,7 @@ func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 			case "take":
 				take()
 			case "leave":
-				sum.leave(clients[i])
+				sum.removeGauges(clients[i])
 				stated[i] = nil
 			case "return":
 				report, _ := sum.takeReport(time.Second)
@@ -194,7 +194,7 @@ func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 // leavesNothing has the clients of a sum leave, and returns what is left of it a while later.
 func leavesNothing(sum *sum, clients []*reporter) error {
 	for _, c := range clients {
-		sum.leave(c)
+		sum.removeGauges(c)
 	}
 	for range clusterRetention + 2 {
 		sum.takeReport(time.Second)
@@ -238,13 +238,13 @@ func TestB29_ReportIsBounded(t *testing.T) {
 	sum, c := newSum(), new(reporter)
 	for range 2 {
 		sum.add(c, hugeReport(10_000, "cluster"), true)
-		sum.leave(c)
+		sum.removeGauges(c)
 		before, left := sum.clusters[clusterKey{"cluster0", "service"}].dropped, sum.omitted
 		sum.add(c, hugeReport(10_000, "cluster"), true)
 		if after := sum.clusters[clusterKey{"cluster0", "service"}].dropped; after == before || sum.omitted < 2*left || left == 0 {
 			t.Errorf("dropped %d and then %d, left out %d and then %d", before, after, left, sum.omitted)
 		}
-		sum.leave(c)
+		sum.removeGauges(c)
 		report, left := sum.takeReport(time.Hour)
 		size := proto.Size(&lrspb.LoadStatsRequest{ClusterStats: report})
 		if size > maxReportBytes || size < maxReportBytes/2 || left == 0 {
