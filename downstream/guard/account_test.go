@@ -19,13 +19,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// seen are credentials that hand over the accounts of connections.
-type seen struct {
+// accountCredentials are credentials that pass the accounts of connections to the test.
+type accountCredentials struct {
 	credentials.TransportCredentials
 	accounts chan *Account
 }
 
-func (s seen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s accountCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err == nil {
 		s.accounts <- info.(connInfo).account
@@ -33,10 +33,10 @@ func (s seen) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, err
 	return conn, info, err
 }
 
-// A request that was handled is released, whatever its size.
-func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
+// A handled request is released, regardless of its size.
+func TestB35_HandledRequestsAreReleased(t *testing.T) {
 	guard := newGuard(Limits{})
-	creds := seen{guard.Credentials(insecure.NewCredentials()), make(chan *Account, 1)}
+	creds := accountCredentials{guard.Credentials(insecure.NewCredentials()), make(chan *Account, 1)}
 	g := grpc.NewServer(grpc.Creds(creds), grpc.UnaryInterceptor(guard.UnaryInterceptor))
 	healthpb.RegisterHealthServer(g, health.NewServer())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,11 +53,11 @@ func TestB35_WhatIsReadIsNotHeld(t *testing.T) {
 	for _, size := range []int{100, 20_000, 3 << 20} {
 		check(size)
 	}
-	// A message of few bytes is taken for a frame's least, and so is what is left of a large one.
+	// A small message, and the small last frame of a large one, are charged as minFrameBytes.
 	if held := b.held.Load(); held < 0 || held > 16*minFrameBytes {
 		t.Errorf("%d bytes are held in the end, want next to none", held)
 	}
-	check(0) // which is answered
+	check(0) // the response shows that the request was handled
 	if n := b.replyFrames.Load(); n < replyPrice {
 		t.Errorf("%d frames may answer, want %d for each response", n, replyPrice)
 	}
@@ -83,8 +83,8 @@ func frames(t testing.TB, number, size int) []byte {
 	return out.Bytes()
 }
 
-// DATA frames are charged, wherever a read divides them, and small ones for their memory.
-func TestB35_HeldIsCountedByFrames(t *testing.T) {
+// DATA frames are charged no matter where reads divide them. Small ones are charged as minFrameBytes.
+func TestB35_DataFramesAreCharged(t *testing.T) {
 	for _, tt := range []struct{ number, size, want int }{
 		{1000, 0, 0}, {1000, 1, 1000 * minFrameBytes}, {10, 1000, 10_000}, {4, 16 << 10, 64 << 10},
 	} {
@@ -103,8 +103,8 @@ func TestB35_HeldIsCountedByFrames(t *testing.T) {
 	}
 }
 
-// A peer may claim a fourth of the total. A claim ends when the requests were handled, or with the connection.
-func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
+// A peer may claim a fourth of the total. A claim ends once the requests were handled, or with the connection.
+func TestB35_BufferedRequestsAreBounded(t *testing.T) {
 	const mib = 1 << 20
 	all := newConnections(WithDefaults(Limits{MaxUnreadBytes: 4 * mib}))
 	now := time.Now()
@@ -145,7 +145,7 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	if got := all.peers["a"].claimed; got != 0 || all.claimed != 3*mib {
 		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.claimed, 3*mib)
 	}
-	// What nobody reads since its stream has ended is forgiven in time.
+	// Bytes of ended streams, which nobody reads, decay over time.
 	old := newAccount(&all, "a")
 	old.held.Store(freeUnread + 1000)
 	old.decayedAt = now
@@ -154,7 +154,7 @@ func TestB35_UnreadIsBoundedForAllAndForAPeer(t *testing.T) {
 	}
 }
 
-// BenchmarkBacklog is what the count of held bytes costs for each answer of a client.
+// BenchmarkBacklog measures the cost of counting held bytes for each answer of a client.
 func BenchmarkBacklog(b *testing.B) {
 	all := newConnections(WithDefaults(Limits{}))
 	log := newAccount(&all, "")

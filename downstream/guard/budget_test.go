@@ -9,8 +9,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// flooded returns the accounts of connections of one peer, of which each may send a hundred frames a second.
-func flooded(t *testing.T, number int) []*Account {
+// newFloodAccounts returns accounts of connections of one peer. Each may send 100 frames a second.
+func newFloodAccounts(t *testing.T, number int) []*Account {
 	t.Helper()
 	connections := newConnections(WithDefaults(Limits{MaxFrameRate: 100}))
 	all := &connections
@@ -24,7 +24,7 @@ func flooded(t *testing.T, number int) []*Account {
 	return of
 }
 
-// flood receives frames for a while, as fast as they are read, and returns how many.
+// flood receives frames for a while, as fast as the account reads them, and returns their number.
 func flood(b *Account, during time.Duration) (frames int) {
 	for began := time.Now(); time.Since(began) < during; {
 		_ = b.awaitRead(1)
@@ -37,13 +37,13 @@ func flood(b *Account, during time.Duration) (frames int) {
 	return frames
 }
 
-// B.35: of one connection so many frames a second are read, and ten times as many at once; of
-// a peer, four times as many, and what is free for each of its connections.
-func TestB35_FramesAreReadAtABoundedRate(t *testing.T) {
+// B.35: the relay reads MaxFrameRate frames a second of a connection, with bursts of ten times as many. Of a peer, it
+// reads four times as many, plus the free frames of each connection.
+func TestB35_FrameRateLimit(t *testing.T) {
 	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {20, 400*(10+60) + 20*freeFrames*(20+60)}} {
 		synctest.Test(t, func(t *testing.T) {
 			read := make(chan int)
-			for _, b := range flooded(t, tt.connections) {
+			for _, b := range newFloodAccounts(t, tt.connections) {
 				go func() { read <- flood(b, time.Minute) }() // awaited below
 			}
 			sum := 0
@@ -57,10 +57,10 @@ func TestB35_FramesAreReadAtABoundedRate(t *testing.T) {
 	}
 }
 
-// B.35: what comes by HTTP/1, which has no frames, is read at the rate of frames that are full.
-func TestB35_BytesAreReadAtABoundedRate(t *testing.T) {
+// B.35: bytes of HTTP/1, which has no frames, are rate-limited as frames of frameSize.
+func TestB35_HTTP1ByteRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, read := flooded(t, 1)[0], 0
+		b, read := newFloodAccounts(t, 1)[0], 0
 		for began := time.Now(); time.Since(began) < time.Minute; read += 4 << 10 {
 			_ = b.awaitRead(1)
 			b.countBytes(4 << 10)
@@ -73,16 +73,16 @@ func TestB35_BytesAreReadAtABoundedRate(t *testing.T) {
 	})
 }
 
-// Replies to responses are free, and a connection that sends little is not delayed by others of its peer.
-func TestB35_AnswersAreNotHeldUp(t *testing.T) {
+// Replies to responses are not charged. A connection that sends little is not delayed by others of its peer.
+func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		peers := flooded(t, 20)
+		peers := newFloodAccounts(t, 20)
 		over := make(chan int)
 		for _, b := range peers[2:] {
 			go func() { over <- flood(b, 2*time.Minute) }() // awaited below
 		}
 		began := time.Now()
-		for range 100_000 { // of deliveries
+		for range 100_000 { // deliveries of responses
 			peers[0].Responded(100)
 			peers[0].countFrame(dataFrame, 100)
 			for range 3 {
@@ -93,7 +93,7 @@ func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 			}
 		}
 		check.Equal(t, "100,000 answers took", time.Since(began), 0)
-		for range 60 { // reports of loads
+		for range 60 { // load reports
 			time.Sleep(time.Second)
 			peers[1].countFrame(dataFrame, 100)
 			if peers[1].throttle(); peers[1].pause > 0 {
@@ -107,7 +107,7 @@ func TestB35_AnswersAreNotHeldUp(t *testing.T) {
 }
 
 // The default rate delays no well-behaved client on one connection.
-func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
+func TestB35_DefaultFrameRateSufficesForClients(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		rounds int
@@ -122,7 +122,7 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := flooded(t, 1)[0]
+				b := newFloodAccounts(t, 1)[0]
 				b.connections.limits = WithDefaults(Limits{})
 				for range tt.rounds {
 					for _, size := range tt.frames {
@@ -144,8 +144,8 @@ func TestB35_HonestClientsMeetNoBoundOfFrames(t *testing.T) {
 	}
 }
 
-// No client of a fleet behind one address is delayed if all connect at once and send a dozen requests each.
-func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
+// If a fleet behind one address connects at once and each client sends a dozen requests, no client is delayed.
+func TestB35_DefaultFrameRateSufficesForFleets(t *testing.T) {
 	all := newConnections(WithDefaults(Limits{}))
 	now := time.Now()
 	for i := range 10_000 {
@@ -169,12 +169,12 @@ func TestB35_AFleetBehindOneAddressMeetsNoBoundOfFrames(t *testing.T) {
 	}
 }
 
-// Polls are charged, each for ten frames. Those that would wait for long are rejected.
-func TestB35_PollsOfAPeer(t *testing.T) {
-	all := flooded(t, 1)[0].connections
+// Each poll costs ten frames. A poll that would wait for longer than maxPause is rejected.
+func TestB35_PollRateLimit(t *testing.T) {
+	all := newFloodAccounts(t, 1)[0].connections
 	now := time.Now()
 	waited, began, rejected := 0, 0, 0
-	for range 1000 { // of which 400 are as much as there may be at once, and 200 as much as comes within 5 s
+	for range 1000 { // 400 are the burst, and 200 the rate of 5 s
 		wait, is, may := all.admitPoll("a", now)
 		switch {
 		case !may:
@@ -194,9 +194,9 @@ func TestB35_PollsOfAPeer(t *testing.T) {
 	}
 }
 
-// A client that connects and leaves again and again has one budget: 10,000 connections at once, and then 200 a second,
-// of which none waits for longer than 5 s. It is removed once its budget is full.
-func TestB35_ConnectionsOfAPeer(t *testing.T) {
+// A client that connects and disconnects repeatedly has one budget: 10,000 connections at once, and then 200 a second.
+// None waits for longer than 5 s. The peer is removed once its budget is full.
+func TestB35_ConnectionRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newConnections(WithDefaults(Limits{}))
 		visit := func() (wait time.Duration, may bool) {
@@ -239,9 +239,9 @@ func TestB35_ConnectionsOfAPeer(t *testing.T) {
 	})
 }
 
-// The listener closes a connection that exceeds the rate, and no others.
-func TestB35_TheListenerTurnsAway(t *testing.T) {
-	g := newGuard(Limits{MaxFrameRate: 1}) // of which a connection is 25 s' worth
+// The listener closes only connections that exceed the rate.
+func TestB35_ListenerRejectsConnections(t *testing.T) {
+	g := newGuard(Limits{MaxFrameRate: 1}) // a connection costs the frames of 25 s
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	check.OK(t, err)
 	l := g.Listener(inner)
@@ -277,8 +277,8 @@ func TestB35_TheListenerTurnsAway(t *testing.T) {
 	}
 }
 
-// No pause is longer than maxPause, however many frames came.
-func TestB35_PausesAreShort(t *testing.T) {
+// No pause is longer than maxPause, regardless of the number of frames.
+func TestB35_PausesAreBounded(t *testing.T) {
 	now := time.Now()
 	var b budget
 	check.Equal(t, "the pause", b.spend(1<<30, 1, now), maxPause)
@@ -288,9 +288,9 @@ func TestB35_PausesAreShort(t *testing.T) {
 }
 
 // The end of a connection ends its pause.
-func TestB35_APauseEndsWithItsConnection(t *testing.T) {
+func TestB35_PauseEndsWithConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := flooded(t, 1)[0]
+		b := newFloodAccounts(t, 1)[0]
 		b.uncharged = 1 << 20
 		if began := b.throttle(); !began || b.pause != maxPause {
 			t.Fatalf("the pause is %v, want %v", b.pause, maxPause)
@@ -303,8 +303,8 @@ func TestB35_APauseEndsWithItsConnection(t *testing.T) {
 	})
 }
 
-// BenchmarkFrames is what the bound of frames costs for each delivery, of which the answer is an ACK and a credit for
-// a window.
+// BenchmarkFrames measures the cost of the frame rate limit for each response, which the client answers with an ACK and
+// a WINDOW_UPDATE.
 func BenchmarkFrames(b *testing.B) {
 	all := newConnections(WithDefaults(Limits{}))
 	all.peers["a"] = new(peerUse)

@@ -12,19 +12,19 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A lender is a pool that knows how many buffers are out, and tells when one comes back.
-type lender struct {
+// A trackingPool is a buffer pool that counts the buffers in use, and signals when one is returned.
+type trackingPool struct {
 	mem.BufferPool
 	out  atomic.Int64
 	back chan struct{}
 }
 
-func (l *lender) Get(n int) *[]byte {
+func (l *trackingPool) Get(n int) *[]byte {
 	l.out.Add(1)
 	return l.BufferPool.Get(n)
 }
 
-func (l *lender) Put(b *[]byte) {
+func (l *trackingPool) Put(b *[]byte) {
 	l.out.Add(-1)
 	l.BufferPool.Put(b)
 	select {
@@ -33,13 +33,14 @@ func (l *lender) Put(b *[]byte) {
 	}
 }
 
-// lastWords is a connection whose last bytes come with its end, as over TLS.
-type lastWords struct{ net.Conn }
+// finalReadConn is a connection whose last read returns bytes and an error, as TLS may do.
+type finalReadConn struct{ net.Conn }
 
-func (lastWords) Read(b []byte) (int, error) { return copy(b, "bye"), io.EOF }
+func (finalReadConn) Read(b []byte) (int, error) { return copy(b, "bye"), io.EOF }
 
-// A connection that exceeds a limit says so: its streams were not ended by the client.
-func TestB35_ConnectionsThatAreRejected(t *testing.T) {
+// The account of a connection that exceeds a limit reports that, so that its streams do not count as ended by the
+// client.
+func TestB35_RejectedConnectionsReportTheLimit(t *testing.T) {
 	for bytes, want := range map[int]bool{1000: false, 1 << 20: true} {
 		guard := newGuard(Limits{MaxUnreadBytes: 1})
 		near, far := net.Pipe()
@@ -55,8 +56,8 @@ func TestB35_ConnectionsThatAreRejected(t *testing.T) {
 	}
 }
 
-// An idle connection in plaintext holds no buffer, though its bytes pass through the server's
-// own hands: that is most of what it would cost.
+// An idle plaintext connection holds no buffer, even though the server wraps it. The buffer would be most of its
+// memory.
 func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check.OK(t, err)
@@ -68,7 +69,7 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	left := 0
 	guard := newGuard(Limits{})
 	conn := &grpcConn{near, newWaitingReader(near), newAccount(&guard.connections, ""), guard, func() { left++ }}
-	pool := &lender{BufferPool: mem.DefaultBufferPool(), back: make(chan struct{}, 1)}
+	pool := &trackingPool{BufferPool: mem.DefaultBufferPool(), back: make(chan struct{}, 1)}
 	type result struct {
 		b   *[]byte
 		n   int
@@ -93,7 +94,7 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	if got := <-read; got.err == nil || got.b != nil || pool.out.Load() != 1 {
 		t.Errorf("read %d bytes, %v with %d buffers at the end, want an error and the 1 from before", got.n, got.err, pool.out.Load())
 	}
-	last := &grpcConn{lastWords{near}, nil, newAccount(&guard.connections, ""), guard, func() {}}
+	last := &grpcConn{finalReadConn{near}, nil, newAccount(&guard.connections, ""), guard, func() {}}
 	if b, n, err := last.ReadOnReady(1024, pool); !errors.Is(err, io.EOF) || n != 3 || string((*b)[:n]) != "bye" {
 		t.Errorf("read %d bytes, %v, want the last ones and the end", n, err)
 	}

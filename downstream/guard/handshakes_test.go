@@ -15,8 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// shaking returns n connections in the turns of h, and their far ends.
-func shaking(t *testing.T, h *handshakes, n int) (near []*handshakeConn, far []net.Conn) {
+// newHandshakeConns returns n connections that use the turns of h, and their remote ends.
+func newHandshakeConns(t *testing.T, h *handshakes, n int) (near []*handshakeConn, far []net.Conn) {
 	t.Helper()
 	for range n {
 		a, b := net.Pipe()
@@ -52,7 +52,7 @@ func (s *slowTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	return conn, nil, err
 }
 
-// B.35: as many handshakes compute at a time as half of the cores, however many wait.
+// B.35: at most half of the cores compute handshakes at a time, regardless of the number of waiting ones.
 func TestB35_HandshakesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd, most = 20, 3
@@ -77,11 +77,11 @@ func TestB35_HandshakesTakeTurns(t *testing.T) {
 	})
 }
 
-// B.35: a handshake that waits for its client has no turn, and what the server has answered goes first.
-func TestB35_HandshakesThatWaitHaveNoTurn(t *testing.T) {
+// B.35: a handshake that waits for its client has no turn. Handshakes that the server has answered go first.
+func TestB35_WaitingHandshakesReleaseTheirTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handshakes{freeTurns: 1}
-		near, far := shaking(t, h, 4)
+		near, far := newHandshakeConns(t, h, 4)
 		silent, busy, begun, fresh := near[0], near[1], near[2], near[3]
 		begun.answered = true                               // as after a write
 		go func() { _, _ = silent.Read(make([]byte, 1)) }() // ends with the connection
@@ -103,7 +103,7 @@ func TestB35_HandshakesThatWaitHaveNoTurn(t *testing.T) {
 		step("fresh", fresh, far[3])
 		step("begun", begun, far[2])
 		go func() { _, _ = far[1].Read(make([]byte, 1)) }() // ends with the write
-		if _, err := busy.Write([]byte("y")); err != nil {  // which gives the turn up
+		if _, err := busy.Write([]byte("y")); err != nil {  // the write releases the turn
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -15,8 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: a TLS handshake gives its turn back, whether it succeeds or fails.
-func TestB35_HandshakesGiveTheirTurnsBack(t *testing.T) {
+// B.35: a TLS handshake releases its turn, whether it succeeds or fails.
+func TestB35_TLSHandshakesReleaseTheirTurn(t *testing.T) {
 	ca := certs.NewCA(t)
 	pair := ca.Sign(certs.Leaf{Names: []string{"relay"}})
 	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)

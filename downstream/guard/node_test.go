@@ -30,7 +30,7 @@ func rawNode(tb testing.TB, n *node) RawNode {
 	return RawNode{Encoded: encoded, Size: len(encoded)}
 }
 
-// nodeOfBytes returns a Node that has so many when it is encoded.
+// nodeOfBytes returns a Node with an encoded size.
 func nodeOfBytes(tb testing.TB, size int) *node {
 	tb.Helper()
 	n := &node{Id: "n"}
@@ -41,7 +41,8 @@ func nodeOfBytes(tb testing.TB, size int) *node {
 	return n
 }
 
-// nodeOfValues returns a Node with so many values: fields of structs, elements of lists of all kinds, and entries of maps.
+// nodeOfValues returns a Node with so many values: fields of structs, elements of lists of all kinds, and entries of
+// maps.
 func nodeOfValues(values int) *node {
 	n := &node{
 		Id: "n", Locality: &corepb.Locality{Region: "r", Zone: "z"}, ClientFeatures: []string{"a", "b"},
@@ -61,7 +62,7 @@ func nodeOfValues(values int) *node {
 	return n
 }
 
-// withNode returns what is kept of a Node of a client at an address, on a connection.
+// withNode returns the kept Node of a client with an address and a connection.
 func (g *Guard) withNode(t *testing.T, host string, of *nodeCache, n *node) (*KeptNode, error) {
 	t.Helper()
 	address := &net.TCPAddr{IP: net.ParseIP(host), Port: 1}
@@ -69,8 +70,9 @@ func (g *Guard) withNode(t *testing.T, host string, of *nodeCache, n *node) (*Ke
 	return g.WithNode(ctx, PeerOf(ctx), rawNode(t, n), func(*node) error { return nil })
 }
 
-// B.35: a Node has 256 KiB, 10,000 values and 2,000 levels beside its extensions at most, and 1 MiB with them.
-func TestB35_BoundsOfANode(t *testing.T) {
+// B.35: without its extensions, a Node has at most 256 KiB, 10,000 values and 2,000 levels. With them, it has at most 1
+// MiB.
+func TestB35_NodeLimits(t *testing.T) {
 	deep := func(levels int) *node { // of lists, which are two messages each
 		v := structpb.NewNullValue()
 		for range levels {
@@ -115,9 +117,9 @@ func TestB35_BoundsOfANode(t *testing.T) {
 	}
 }
 
-// B.35: after turns, their slots stay taken for several times as long, but not for long after one: a peer's work takes a share of the
-// time, after some at once for clients that come.
-func TestB35_APeerHasAShareOfTheTime(t *testing.T) {
+// B.35: after a turn, its slot stays taken for a multiple of its duration, up to a maximum. A peer's work therefore
+// takes a share of the time, after a burst for new clients.
+func TestB35_TimeShareOfAPeer(t *testing.T) {
 	for _, tt := range []struct {
 		what         string
 		work         work
@@ -177,8 +179,9 @@ func TestB35_APeerHasAShareOfTheTime(t *testing.T) {
 	}
 }
 
-// B.35: large Nodes of one peer are decoded by half of the cores at most; small ones, and those of other peers, do not wait for them.
-func TestB35_LargeNodesOfAPeerWaitForOneAnother(t *testing.T) {
+// B.35: at most half of the cores decode large Nodes of one peer. Small Nodes, and those of other peers, do not wait
+// for them.
+func TestB35_ConcurrentNodeDecodingIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(Limits{})
 		decoding, open := make(chan bool, 100), make(chan struct{})
@@ -235,9 +238,9 @@ func (g *Guard) chargedTo(host string) (bytes int64) {
 	return bytes
 }
 
-// B.35: if Nodes are needed again, the streams of a connection keep equal ones once, charged to their peer. What exceeds
-// the bound is rejected, and what is released makes room.
-func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
+// B.35: if Nodes are needed again, the streams of a connection share equal ones, which are charged to their peer. A
+// Node that exceeds the limit is rejected until others are released.
+func TestB35_KeptNodesAreSharedAndBounded(t *testing.T) {
 	g := newGuard(Limits{})
 	g.cfg.KeepNodes = func() bool { return true }
 	var all []*KeptNode
@@ -287,8 +290,8 @@ func TestB35_NodesThatAreKeptAreSharedAndBounded(t *testing.T) {
 	}
 }
 
-// B.35: if Nodes are not needed again, nothing is charged for them, and no more is kept than is shown.
-func TestB35_NodesThatAreNotNeededAreNotKept(t *testing.T) {
+// B.35: if Nodes are not needed again, they are not charged, and only the part for operators is kept.
+func TestB35_UnneededNodesAreNotKept(t *testing.T) {
 	g := newGuard(Limits{})
 	for _, size := range []int{1 << 10, 240 << 10} {
 		kept := check.Must(g.withNode(t, "192.0.2.1", nil, nodeOfBytes(t, size)))
@@ -299,8 +302,8 @@ func TestB35_NodesThatAreNotNeededAreNotKept(t *testing.T) {
 	}
 }
 
-// FuzzNode: a Node that is accepted is what the generated decoder makes of it, but for its extensions and what that does not know; and
-// what the generated decoder accepts is refused for a limit only.
+// FuzzNode: an accepted Node equals the result of the generated decoder, except for extensions and unknown fields. A
+// Node that the generated decoder accepts is rejected only because of a limit.
 func FuzzNode(f *testing.F) {
 	extended := nodeOfValues(10)
 	extended.Extensions = []*corepb.Extension{{Name: "envoy.filters.http.router", TypeUrls: []string{"a"}}, {}}
@@ -336,7 +339,7 @@ func FuzzNode(f *testing.F) {
 	})
 }
 
-// BenchmarkLargestNode is what it costs to find out who a client is whose Node is as large as allowed.
+// BenchmarkLargestNode measures the cost of identifying a client with a Node of the maximum size.
 func BenchmarkLargestNode(b *testing.B) {
 	n := nodeOfValues(MaxNodeValues - 10)
 	n.Cluster = strings.Repeat("x", maxNodeContent-proto.Size(n)-10)

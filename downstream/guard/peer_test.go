@@ -12,8 +12,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: a peer is what its certificate says; without one it is its address, of IPv6 a prefix of that.
-func TestB35_WhoAPeerIs(t *testing.T) {
+// B.35: the name of a peer is the identity in its certificate, or else its IPv4 address or IPv6 prefix.
+func TestB35_PeerName(t *testing.T) {
 	spiffe := &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "a", Path: "/b"}}, DNSNames: []string{"c"}}
 	for _, tt := range []struct {
 		peer Peer
@@ -35,7 +35,7 @@ func TestB35_WhoAPeerIs(t *testing.T) {
 	}
 }
 
-// An ownService takes shares of streams itself.
+// An ownService counts its streams itself.
 type ownService struct{}
 
 // newGuard returns a guard with defaults for limits that are zero.
@@ -46,7 +46,7 @@ func newGuard(l Limits) *Guard {
 	})
 }
 
-// A streamOf is a stream of nobody in particular.
+// A streamOf is a stream without an RPC.
 type streamOf struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -54,7 +54,7 @@ type streamOf struct {
 
 func (s streamOf) Context() context.Context { return s.ctx }
 
-// B.35: streams of services that are not the server's own count with those that are, and only once.
+// B.35: streams of other services count against the same limit as those of the server, and only once.
 func TestB35_StreamsOfAllServicesCount(t *testing.T) {
 	g := newGuard(Limits{MaxStreams: 1})
 	rpc := streamOf{ctx: t.Context()}
@@ -63,7 +63,7 @@ func TestB35_StreamsOfAllServicesCount(t *testing.T) {
 		if err := g.StreamInterceptor("health", rpc, nil, inner); err == nil {
 			t.Error("a second stream was served where one is allowed")
 		}
-		return g.StreamInterceptor(ownService{}, rpc, nil, inner) // which counts by itself
+		return g.StreamInterceptor(ownService{}, rpc, nil, inner) // inner counts the stream
 	}
 	if err := g.StreamInterceptor("health", rpc, nil, outer); err != nil {
 		t.Errorf("the first stream: %v", err)
@@ -71,8 +71,8 @@ func TestB35_StreamsOfAllServicesCount(t *testing.T) {
 	check.Equal(t, "streams that are open", g.streams.Used(), 0)
 }
 
-// B.35: peers are told apart by IP address, however it is written. What has none is no
-// peer: groups are not counted for it.
+// B.35: peers are distinguished by IP address, regardless of its notation. A client without an address has no peer
+// name, so groups are not counted for it.
 func TestB35_PeersAreHosts(t *testing.T) {
 	for address, want := range map[string]string{
 		"10.0.0.1:1234":        "10.0.0.1",

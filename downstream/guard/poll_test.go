@@ -7,8 +7,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: connections for polls count until they are closed, and what exceeds the limit is closed by the listener.
-func TestB35_ConnectionsOfPollsCount(t *testing.T) {
+// B.35: poll connections count until they are closed. The listener closes connections beyond the limit.
+func TestB35_PollConnectionLimit(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	check.OK(t, err)
 	g := newGuard(Limits{MaxConnections: 1})
@@ -38,7 +38,7 @@ func TestB35_ConnectionsOfPollsCount(t *testing.T) {
 		t.Error("a second connection is open where one is allowed")
 	}
 	check.Equal(t, "connections were rejected", g.Counters.Refused()[LimitConnections], 1)
-	for range 2 { // a second time does no harm
+	for range 2 { // closing again is harmless
 		_ = first.Close()
 	}
 	_ = dial()

@@ -10,8 +10,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: first responses that may have to wait for their clients are handed over so many at a
-// time, first come, first served. A client that does not read keeps its slot for a second.
+// B.35: the number of concurrent first responses that may block on their clients is limited, first come, first served.
+// A client that does not read keeps its slot for one second.
 func TestB35_SlotsAreFreedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 10
@@ -41,7 +41,7 @@ func TestB35_SlotsAreFreedInOrder(t *testing.T) {
 		check.Equal(t, "streams that wait", p.waiting.Load(), waiters)
 		for i := range waiters - 1 {
 			frees[i]()
-			frees[i]() // a second time does no harm
+			frees[i]() // freeing again is harmless
 			synctest.Wait()
 			time.Sleep(time.Microsecond)
 			if got := served(); len(got) != i+1 || got[i] != i {

@@ -12,9 +12,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// FuzzLoadReport: whatever two clients report, one after the other, the origin is told something that can be
-// encoded, is no larger than was thought, and that would be taken from a client; and once they have left, nothing
-// of it is kept.
+// FuzzLoadReport: for any reports of two clients, the report to the origin can be encoded, is no larger than estimated,
+// and would be accepted from a client. Once the clients have left, nothing is kept.
 func FuzzLoadReport(f *testing.F) {
 	address := &corepb.Address{Address: &corepb.Address_SocketAddress{SocketAddress: &corepb.SocketAddress{Address: "10.0.0.1"}}}
 	for _, report := range [][]*endpointpb.ClusterStats{
@@ -46,13 +45,13 @@ func FuzzLoadReport(f *testing.F) {
 		if _, ok := reported(b); !ok {
 			t.Errorf("%v would not be taken from a client", report)
 		}
-		if err := leavesNothing(sum, clients); err != nil {
+		if err := checkEmptyAfterLeave(sum, clients); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// reported returns the report in a message, as a stream would take it, unless the stream would refuse it.
+// reported decodes a report as a stream does. It returns false if a stream would reject the report.
 func reported(b []byte) (report []*endpointpb.ClusterStats, ok bool) {
 	var r lrspb.LoadStatsRequest
 	if err := proto.Unmarshal(b, &r); err != nil {

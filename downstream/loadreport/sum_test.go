@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// numbers are what reports say, by what it is of. What is zero is not in them.
+// numbers are the values of reports by their key. Zero values are omitted.
 type numbers map[string]float64
 
 func (n numbers) add(value float64, format string, args ...any) {
@@ -26,7 +26,7 @@ func (n numbers) add(value float64, format string, args ...any) {
 	}
 }
 
-// numbersOf returns what reports count, and what they state as of their time.
+// numbersOf returns the counters and the gauges of reports.
 func numbersOf(reports ...*endpointpb.ClusterStats) (counts, levels numbers) {
 	counts, levels = make(numbers), make(numbers)
 	for _, c := range reports {
@@ -78,7 +78,7 @@ func (n numbers) merge(more numbers) {
 	}
 }
 
-// drawReport draws a report in which places may come twice.
+// drawReport draws a report that may contain a locality or an endpoint twice.
 func drawReport(t *rapid.T) []*endpointpb.ClusterStats {
 	few := rapid.Uint64Range(0, 3) // small numbers are exact as floats
 	name := rapid.SampledFrom([]string{"", "a", "b"})
@@ -141,10 +141,9 @@ func drawReport(t *rapid.T) []*endpointpb.ClusterStats {
 	return report
 }
 
-// Whatever clients report, in whatever order, and whenever it is taken: all that
-// was taken together counts what all reports together count, and each report
-// states the sum of what each client stated last.
-func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
+// For any reports in any order, taken at any time, the counters of all taken reports add up to those of all client
+// reports. The gauges of each taken report are the sums of the newest values of all clients.
+func TestB29_ReportsAddUpToTheTotal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sum, clients := newSum(), []*reporter{{}, {}, {}}
 		counted, taken, stated := make(numbers), make(numbers), make([]numbers, len(clients))
@@ -187,12 +186,12 @@ func TestB29_SumOfPartsIsTheWhole(t *testing.T) {
 		if diff := cmp.Diff(counted, taken); diff != "" {
 			t.Fatalf("counts (-reported +taken):\n%s", diff)
 		}
-		check.OK(t, leavesNothing(sum, clients))
+		check.OK(t, checkEmptyAfterLeave(sum, clients))
 	})
 }
 
-// leavesNothing has the clients of a sum leave, and returns what is left of it a while later.
-func leavesNothing(sum *sum, clients []*reporter) error {
+// checkEmptyAfterLeave removes the clients from a sum, and returns an error if anything remains after the retention.
+func checkEmptyAfterLeave(sum *sum, clients []*reporter) error {
 	for _, c := range clients {
 		sum.removeGauges(c)
 	}
@@ -205,8 +204,7 @@ func leavesNothing(sum *sum, clients []*reporter) error {
 	return nil
 }
 
-// hugeReport returns a report of n clusters, of numbers that take as many bytes as
-// numbers can.
+// hugeReport returns a report of n clusters with numbers of the maximum encoded size.
 func hugeReport(n int, name string) []*endpointpb.ClusterStats {
 	const most = math.MaxUint64
 	utilization := &endpointpb.UnnamedEndpointLoadMetricStats{NumRequestsFinishedWithMetric: most, TotalMetricValue: -1}
@@ -232,8 +230,8 @@ func hugeReport(n int, name string) []*endpointpb.ClusterStats {
 	return report
 }
 
-// A report is never larger than servers accept; what has no room is counted, and
-// what is known goes on being summed. With the next report there is room again.
+// A report never exceeds maxReportBytes. Omitted parts are counted, and existing parts are still summed. The next
+// report has room again.
 func TestB29_ReportIsBounded(t *testing.T) {
 	sum, c := newSum(), new(reporter)
 	for range 2 {
@@ -256,7 +254,7 @@ func TestB29_ReportIsBounded(t *testing.T) {
 	}
 }
 
-// Endpoints are in the sum only where the origin asked for them.
+// Endpoints are in the sum only if the origin requested endpoint granularity.
 func TestB29_EndpointsOnlyIfAskedFor(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		sum := newSum()
@@ -268,8 +266,8 @@ func TestB29_EndpointsOnlyIfAskedFor(t *testing.T) {
 	}
 }
 
-// A cluster that nobody reports any more is not reported, and is forgotten.
-func TestB29_ClustersAreForgotten(t *testing.T) {
+// A cluster that no client reports any more is not reported, and is removed.
+func TestB29_UnreportedClustersAreRemoved(t *testing.T) {
 	sum, c := newSum(), new(reporter)
 	names := func(report []*endpointpb.ClusterStats, _ int) map[string]bool {
 		out := make(map[string]bool)

@@ -8,7 +8,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestH14_MomentsAreMonotonic: what a client lacks is timed by the monotonic clock, which no one sets.
+// TestH14_MomentsAreMonotonic: lags of clients are measured by the monotonic clock, which operators cannot set.
 func TestH14_MomentsAreMonotonic(t *testing.T) {
 	at := time.Now().Add(-time.Minute)
 	m := MomentOf(at)

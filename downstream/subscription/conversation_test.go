@@ -9,17 +9,17 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestConversation: what a client lacks is counted from the oldest response that it has not accepted, whatever it
-// answers in which order.
+// TestConversation: the lag of a client starts at the oldest response that it has not accepted, regardless of the order
+// of its answers.
 func TestConversation(t *testing.T) {
 	const delta = true
 	began := time.Now()
 	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
-	// Responses leave at second 1, 2 and 3, for changes 10, 20 and 30.
+	// Responses are sent at seconds 1, 2 and 3, with the changes up to 10, 20 and 30.
 	for _, tt := range []struct {
 		name    string
-		answers []string // nonces; with "!", the client refuses
-		lacks   int      // the second of the oldest response that is not accepted; 0: none
+		answers []string // nonces; "!" marks a NACK
+		lacks   int      // second of the oldest unaccepted response; 0: none
 		acked   cache.Seq
 		state   string
 	}{
@@ -66,8 +66,8 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreBounded: a client that refuses changes again and again costs a bounded number of refusals. Where each
-// response holds the complete set, only the newest counts.
+// TestRefusalsAreBounded: the number of remembered refusals of a client is bounded. If each response holds the complete
+// set, only the newest is remembered.
 func TestRefusalsAreBounded(t *testing.T) {
 	for whole, want := range map[bool]int{false: maxRefusals - 1, true: 0} {
 		var r *Refusal

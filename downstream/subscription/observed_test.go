@@ -11,21 +11,21 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// An asked client is one of a transcript, which a rollout asks for what became of changes.
-type askedClient struct {
+// A rolloutClient is the client of a transcript player whose answers to changes a rollout reads.
+type rolloutClient struct {
 	*player
 	key string // of all changes
 }
 
-// do has an event happen, without the client's turn.
-func (c *askedClient) do(event string) {
+// do plays an event, without a turn of the client's stream.
+func (c *rolloutClient) do(event string) {
 	if event != "" {
 		c.happen(strings.Fields(event))
 	}
 }
 
-// change has the origin change resources, and returns that as a change.
-func (c *askedClient) change(origin string, resources ...string) Change {
+// change makes the origin change resources, and returns that as a Change.
+func (c *rolloutClient) change(origin string, resources ...string) Change {
 	after := c.view.Generation().Seq
 	c.do(origin + " " + strings.Join(resources, " "))
 	of := Change{Key: c.key, After: after, UpTo: c.view.Generation().Seq}
@@ -37,7 +37,7 @@ func (c *askedClient) change(origin string, resources ...string) Change {
 	return of
 }
 
-func (c *askedClient) want(when string, of Change, want ResourceState) {
+func (c *rolloutClient) want(when string, of Change, want ResourceState) {
 	c.t.Helper()
 	got, wants := c.sub.At(c.view.Generation()).Answer(&of)
 	if !wants || got != want {
@@ -45,15 +45,15 @@ func (c *askedClient) want(when string, of Change, want ResourceState) {
 	}
 }
 
-func (c *askedClient) wantNot(when string, of Change) {
+func (c *rolloutClient) wantNot(when string, of Change) {
 	c.t.Helper()
 	if got, wants := c.sub.At(c.view.Generation()).Answer(&of); wants {
 		c.t.Errorf("%s: the client wants the change to %q, which is %v", when, of.Names, got)
 	}
 }
 
-// stands fails the test unless the client stands so with what it was sent.
-func (c *askedClient) stands(when string, accepted, refuses bool) {
+// wantState fails the test unless the client has the state of acceptance.
+func (c *rolloutClient) wantState(when string, accepted, refuses bool) {
 	c.t.Helper()
 	at := c.sub.At(c.view.Generation())
 	if at.AcceptedAll() != accepted || at.HasActiveRefusal() != refuses {
@@ -61,12 +61,12 @@ func (c *askedClient) stands(when string, accepted, refuses bool) {
 	}
 }
 
-// askedClients are clients that subscribe to two resources in each way that there is.
-var askedClients = []struct {
+// rolloutClients are clients that subscribe to two resources in each possible way.
+var rolloutClients = []struct {
 	name, client, subscribe, origin, a, b string
 	key                                   string
-	whole                                 bool   // each response has the complete set
-	others                                string // what the origin has besides
+	whole                                 bool   // each response holds the complete set
+	others                                string // further resources of the origin
 }{
 	{"delta wildcard", "client delta lds", "subscribe *", "origin", "a", "b", wire.ListenerType, false, ""},
 	{"delta clusters", "client delta cds", "subscribe *", "origin", "a", "b", wire.ClusterType, false, ""},
@@ -81,24 +81,24 @@ var askedClients = []struct {
 	{"sotw glob", "client sotw lds", "list " + lobbyGlob, "origin of " + lobbyGlob, lobby + "a", lobby + "b", lobbyKey, true, ""},
 }
 
-// TestAnswer: what became of a change at a client, by positions.
+// TestAnswer checks the states of a change at a client.
 func TestAnswer(t *testing.T) {
-	for _, tt := range askedClients {
+	for _, tt := range rolloutClients {
 		t.Run(tt.name, func(t *testing.T) {
-			c := &askedClient{player: &player{t: t, now: time.Now()}, key: tt.key}
+			c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: tt.key}
 			c.do(tt.client)
 			c.do(tt.subscribe)
-			c.stands("asked", false, false)
+			c.wantState("asked", false, false)
 			c.do(tt.others)
 			first := c.change(tt.origin, tt.a+"@1", tt.b+"@1")
 			c.want("not sent", first, NotSent)
-			c.stands("not sent", false, false)
+			c.wantState("not sent", false, false)
 			c.turn()
 			c.want("sent", first, Sent)
-			c.stands("sent", false, false)
+			c.wantState("sent", false, false)
 			c.do("ack")
 			c.want("accepted", first, Accepted)
-			c.stands("accepted", true, false)
+			c.wantState("accepted", true, false)
 			c.turn()
 
 			second := c.change(tt.origin, tt.a+"@2")
@@ -110,7 +110,7 @@ func TestAnswer(t *testing.T) {
 			c.do("nack")
 			c.want("refused", first, Accepted)
 			c.want("refused", second, Refused)
-			c.stands("refused", true, true)
+			c.wantState("refused", true, true)
 			c.turn()
 
 			third := c.change(tt.origin, tt.a+"@3")
@@ -119,7 +119,7 @@ func TestAnswer(t *testing.T) {
 			c.want("after a refusal", third, Sent)
 			c.do("ack")
 			c.want("after a refusal", third, Accepted)
-			c.stands("after a refusal", true, false)
+			c.wantState("after a refusal", true, false)
 			if !tt.whole {
 				c.want("superseded", second, Refused)
 			}
@@ -135,14 +135,14 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestAnswerOfRemovals: a removal counts as sent once it was, however late that is (B.11).
+// TestAnswerOfRemovals: a delayed removal counts as sent only once it was sent (B.11).
 func TestAnswerOfRemovals(t *testing.T) {
-	for _, tt := range askedClients {
+	for _, tt := range rolloutClients {
 		if strings.Contains(tt.name, "sotw names") && !tt.whole || strings.Contains(tt.name, "group") {
-			continue // which no response says
+			continue // no response can contain a removal
 		}
 		t.Run(tt.name, func(t *testing.T) {
-			c := &askedClient{player: &player{t: t, now: time.Now()}, key: tt.key}
+			c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: tt.key}
 			c.do(tt.client)
 			c.do(tt.subscribe)
 			c.do(tt.others)
@@ -173,8 +173,8 @@ func TestAnswerOfRemovals(t *testing.T) {
 	}
 }
 
-// TestAnswerOfNamesAskedLater: a change that was made before the client asked for the name.
-func TestAnswerOfNamesAskedLater(t *testing.T) {
+// TestAnswerForLaterSubscriptions: the change was made before the client subscribed to the name.
+func TestAnswerForLaterSubscriptions(t *testing.T) {
 	for name, tt := range map[string]struct{ client, subscribe, more string }{
 		"delta":         {"client delta rds", "subscribe a b", "subscribe c"},
 		"delta, again":  {"client delta rds", "subscribe a b c", "subscribe c"},
@@ -183,7 +183,7 @@ func TestAnswerOfNamesAskedLater(t *testing.T) {
 		"sotw group":    {"client sotw rtds envoy", "list a b", "list a b c"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &askedClient{player: &player{t: t, now: time.Now()}}
+			c := &rolloutClient{player: &player{t: t, now: time.Now()}}
 			c.do(tt.client)
 			c.key = c.sub.Key
 			c.view.Watch().Subscribe(c.key, []string{"a", "b", "c"})
@@ -211,15 +211,15 @@ func TestAnswerOfNamesAskedLater(t *testing.T) {
 	}
 }
 
-// TestAnswerOfClientsThatReturn with just what there is: they are sent nothing, and have accepted it.
-func TestAnswerOfClientsThatReturn(t *testing.T) {
+// TestAnswerOfReturningClients: a client that returns with the current state is sent nothing, and counts as accepted.
+func TestAnswerOfReturningClients(t *testing.T) {
 	for name, events := range map[string][]string{
 		"delta wildcard": {"client delta lds", "origin a@1 b@1", "subscribe *", "ack", "reconnect", "subscribe *"},
 		"delta names":    {"client delta rds", "subscribe a b", "origin by name a@1 b@1", "ack", "reconnect", "subscribe a b"},
 		"sotw wildcard":  {"client sotw lds", "origin a@1 b@1", "list *", "ack", "reconnect", "list *"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &askedClient{player: &player{t: t, now: time.Now()}}
+			c := &rolloutClient{player: &player{t: t, now: time.Now()}}
 			for _, event := range events {
 				c.do(event)
 				c.turn()
@@ -228,12 +228,12 @@ func TestAnswerOfClientsThatReturn(t *testing.T) {
 				t.Fatal("the client was sent what it has")
 			}
 			c.want("returned", Change{Key: c.sub.Key, UpTo: c.view.Generation().Seq, Names: []string{"a", "b"}}, Accepted)
-			c.stands("returned", true, false)
+			c.wantState("returned", true, false)
 		})
 	}
 }
 
-// TestAnswerAllocatesNothing, whichever has more names.
+// TestAnswerAllocatesNothing, no matter whether the client or the change has more names.
 func TestAnswerAllocatesNothing(t *testing.T) {
 	var many []string
 	for i := range 1000 {
@@ -243,7 +243,7 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 		"few of many": {many, many[500:501]},
 		"many of few": {many[500:501], many},
 	} {
-		c := &askedClient{player: &player{t: t, now: time.Now()}, key: wire.RouteType}
+		c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: wire.RouteType}
 		c.do("client delta rds")
 		c.do("subscribe " + strings.Join(tt.subscribed, " "))
 		of := c.change("origin by name", many[500]+"@1")
@@ -262,10 +262,10 @@ func benchedName(i int) string {
 	return "name-" + string(rune('a'+i/100)) + string(rune('a'+i/10%10)) + string(rune('a'+i%10))
 }
 
-// TestRefusalOfNoLaterChange: a change that passed while the client had not answered is no part of what it refuses.
-func TestRefusalOfNoLaterChange(t *testing.T) {
+// TestRefusalExcludesLaterChanges: a change that was made while a response was unanswered is not part of its refusal.
+func TestRefusalExcludesLaterChanges(t *testing.T) {
 	for _, client := range []string{"client delta rds", "client sotw rds"} {
-		c := &askedClient{player: &player{t: t, now: time.Now()}, key: wire.RouteType}
+		c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: wire.RouteType}
 		c.do(client)
 		c.view.Watch().Subscribe(wire.RouteType, []string{"x"})
 		if c.sub.Delta {
@@ -277,7 +277,7 @@ func TestRefusalOfNoLaterChange(t *testing.T) {
 		c.want("unsent, and not of the change", Change{Key: c.key, After: sent.UpTo, UpTo: sent.UpTo + 1, Names: []string{"a"}}, Accepted)
 		c.turn()
 		passed := c.change("origin by name", "x@1")
-		c.do("wait 6s") // it waits for the answer no more
+		c.do("wait 6s") // ends the wait for the answer
 		c.turn()
 		if c.do("nack"); !c.sub.Refusal().HasChange(sent.After, sent.UpTo) || c.sub.Refusal().HasChange(passed.After, passed.UpTo) {
 			t.Errorf("%s: the refusal %+v is not that of %+v alone", client, c.sub.Refusal(), sent)
@@ -285,8 +285,8 @@ func TestRefusalOfNoLaterChange(t *testing.T) {
 	}
 }
 
-// TestRefusalOf: a refused response has the changes after where the one before it ended, and up to its own end.
-func TestRefusalOf(t *testing.T) {
+// TestRefusalHasChange: a rejected response has the changes after the end of the response before, up to its own end.
+func TestRefusalHasChange(t *testing.T) {
 	r := &Refusal{span: span{10, 20}}
 	for _, tt := range []struct {
 		after, upTo cache.Seq

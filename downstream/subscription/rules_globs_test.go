@@ -12,9 +12,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A globWorld is what an origin has in a directory, for clients that want it by a glob,
-// by name and by the wildcard of the type.
-type globWorld struct {
+// A globFixture is a view of a directory of an origin, for clients that subscribe by a glob, by name and by the
+// wildcard of the type.
+type globFixture struct {
 	t    *testing.T
 	view *cache.View
 	w    *cache.Writer
@@ -27,10 +27,10 @@ const (
 
 var lobbyKey = cache.Collection(wire.ListenerType, lobbyGlob)
 
-// newGlobWorld returns a world with clients of its own that follow all there is.
-func newGlobWorld(t *testing.T) *globWorld {
+// newGlobFixture returns a fixture with a client that subscribes to everything.
+func newGlobFixture(t *testing.T) *globFixture {
 	view, w := cache.New(cache.Config{})
-	gw := &globWorld{t: t, view: view, w: w}
+	gw := &globFixture{t: t, view: view, w: w}
 	watch := view.Watch()
 	watch.SubscribeAll(lobbyKey)
 	watch.SubscribeAll(wire.ListenerType)
@@ -40,26 +40,26 @@ func newGlobWorld(t *testing.T) *globWorld {
 	return gw
 }
 
-// say has the origin say resources of a set, each written name@content.
-func (gw *globWorld) say(kind cache.Kind, key string, resources ...*wire.Resource) {
+// say makes the origin send resources of a set, each in the form name@content.
+func (gw *globFixture) say(kind cache.Kind, key string, resources ...*wire.Resource) {
 	gw.w.Apply(kind, wire.Update{TypeURL: key, Resources: resources})
 	gw.w.SetPhase(key, cache.Confirmed)
 }
 
-func (gw *globWorld) resource(name, content string, aliases ...string) *wire.Resource {
+func (gw *globFixture) resource(name, content string, aliases ...string) *wire.Resource {
 	gw.t.Helper()
 	r := check.Must(wire.NewResource(wire.ListenerType, name, content, []byte(content)))
 	r.Aliases = aliases
 	return r
 }
 
-func (gw *globWorld) deny(kind cache.Kind, key, name string) {
+func (gw *globFixture) deny(kind cache.Kind, key, name string) {
 	gw.w.Apply(kind, wire.Update{TypeURL: key, Errors: []*wire.ResourceError{wire.NewResourceError(name, codes.PermissionDenied, "no")}})
 }
 
-// fill has the origin have two members that are named too, one with other content, one
-// that is in the wildcard too, and some more of each kind.
-func (gw *globWorld) fill() {
+// fill makes the origin send two members that are also sent by name, one of them with other content, one member that is
+// also in the wildcard set, and further resources of each kind.
+func (gw *globFixture) fill() {
 	a, b, c := gw.resource(lobby+"a", "1"), gw.resource(lobby+"b", "1", lobby+"alias"), gw.resource(lobby+"c", "1")
 	gw.say(cache.Wildcard, lobbyKey, a, b, c)
 	gw.say(cache.Wildcard, wire.ListenerType, gw.resource("x", "1"), c, a)
@@ -68,13 +68,13 @@ func (gw *globWorld) fill() {
 	}, Removed: []string{lobby + "gone"}})
 }
 
-// Of what a client sees by several ways, the version has each resource once, in whatever
-// order it asked for them and whatever it gave up since (B.2).
-func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
-	gw := newGlobWorld(t)
+// A version covers each resource once, even if the client sees it through several subscriptions, and regardless of the
+// order in which it subscribed and unsubscribed (B.2).
+func TestB2_VersionCountsGlobMembersOnce(t *testing.T) {
+	gw := newGlobFixture(t)
 	gw.fill()
 	asks := []string{lobbyGlob, lobby + "a", lobby + "alias", lobby + "gone", "plain", "*"}
-	versions := make(map[int]map[string]string) // by what is wanted, the histories by version
+	versions := make(map[int]map[string]string) // by subscriptions; the histories by version
 	steps := [][]int{{0x3f}, {0}, {1}, {2}, {4}, {0x20}, {0x1e}, {1, 0x3f}, {0x3f, 1}, {2, 1}}
 	for _, history := range steps {
 		for want := range 1 << len(asks) {
@@ -87,7 +87,7 @@ func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
 					}
 				}
 				if len(names) == 0 {
-					names = []string{"none"} // an empty list may mean all
+					names = []string{"none"} // an empty list may mean the wildcard
 				}
 				s.list(gw.view, gw.w, uint64(i+1), names...)
 			}
@@ -109,20 +109,20 @@ func TestB2_VersionsHaveMembersOfGlobsOnce(t *testing.T) {
 	}
 }
 
-// The version tells of what the client was sent, be it that something is kept from it
-// where it asked for it in one way, and not in the other (R137).
-func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
-	for name, deny := range map[string]func(gw *globWorld){
-		"the glob's member":     func(gw *globWorld) { gw.deny(cache.Wildcard, lobbyKey, lobby+"c") },
-		"the name":              func(gw *globWorld) { gw.deny(cache.ByName, wire.ListenerType, lobby+"a") },
-		"the wildcard's member": func(gw *globWorld) { gw.deny(cache.Wildcard, wire.ListenerType, lobby+"c") },
-		"the glob's and the name": func(gw *globWorld) {
+// The version covers only resources that the client was sent, even if the origin denies a resource in one of two
+// subscriptions that include it (R137).
+func TestB2_VersionExcludesDeniedGlobMembers(t *testing.T) {
+	for name, deny := range map[string]func(gw *globFixture){
+		"the glob's member":     func(gw *globFixture) { gw.deny(cache.Wildcard, lobbyKey, lobby+"c") },
+		"the name":              func(gw *globFixture) { gw.deny(cache.ByName, wire.ListenerType, lobby+"a") },
+		"the wildcard's member": func(gw *globFixture) { gw.deny(cache.Wildcard, wire.ListenerType, lobby+"c") },
+		"the glob's and the name": func(gw *globFixture) {
 			gw.deny(cache.Wildcard, lobbyKey, lobby+"a")
 			gw.deny(cache.ByName, wire.ListenerType, lobby+"a")
 		},
 	} {
 		for _, asks := range [][]string{{lobbyGlob}, {lobbyGlob, lobby + "a"}, {lobbyGlob, "*"}, {lobbyGlob, lobby + "a", "*"}} {
-			gw := newGlobWorld(t)
+			gw := newGlobFixture(t)
 			gw.fill()
 			deny(gw)
 			s := newClient(gw.view, wire.ListenerType, false)
@@ -137,8 +137,8 @@ func TestB2_VersionsAndDeniedMembersOfGlobs(t *testing.T) {
 	}
 }
 
-// A type and its globs share one outstanding response. Neither is kept waiting by what
-// there is to say of the other: a set in many parts, or changes that never end.
+// A type and its globs share one pending response. None of them starves because of another that has a set in many parts
+// or endless changes.
 func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 	const (
 		dirs = "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/"
@@ -164,7 +164,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 			w.SetPhase(key, cache.Confirmed)
 		}
 		dir := map[string]string{wire.EndpointType: "", parts[1].Key: dirs + "a/", parts[2].Key: dirs + "b/"}
-		// respond sends what is to be sent, and returns to which part that belongs.
+		// respond sends the next response, and returns the part that it belongs to.
 		respond := func() (to *Subscription) {
 			g, now := view.Generation(), time.Now()
 			l := &Turn{Newest: g, Cut: g, Now: now}

@@ -13,9 +13,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestB2_TheSumOfNamesFollowsThem: whatever the origin and the client do, the version of a SotW response is made of what the client sees,
-// whether the sum was followed or made anew; and it is followed where little has changed.
-func TestB2_TheSumOfNamesFollowsThem(t *testing.T) {
+// TestB2_CachedSumOfNamesIsExact: the version of a SotW response always equals the sum of all that the client sees,
+// whether the cached sum was updated or computed anew. The test also checks that it is updated if little has changed.
+func TestB2_CachedSumOfNamesIsExact(t *testing.T) {
 	texts := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
 	followed := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -67,8 +67,8 @@ func TestB2_TheSumOfNamesFollowsThem(t *testing.T) {
 	}
 }
 
-// checkSum has the client be sent what there is, and fails the test unless the version is that of what it sees. It returns 1 if the sum was
-// followed.
+// checkSum sends the client everything that is due, and fails the test unless the version is the sum of all that it
+// sees. It returns 1 if the cached sum was updated.
 func checkSum(t *rapid.T, s *Subscription, view *cache.View) (followed int) {
 	g := view.Generation()
 	before := s.nameSum.known && s.nameSum.at < g.Seq

@@ -22,8 +22,8 @@ import (
 var update = flag.Bool("update", false, "rewrite testdata")
 
 // TestTranscripts plays the conversations under testdata: one client and one type, without a stream. -update rewrites
-// them, and the review is the diff. A line that begins with ">" is an event. Below it are the responses that the client
-// is sent, and the subscription as it prints itself.
+// them; review the diff. A line that begins with ">" is an event. The lines below it are the responses to the client,
+// and [Subscription.String].
 //
 //	> client delta cds          (or sotw; then options: envoy, relay, errors, canary, held name@version …)
 //	> reconnect                 (the client reports what it accepted)
@@ -69,11 +69,11 @@ type player struct {
 	by   Software
 	now  time.Time
 
-	held     map[string]string // what the client reports in its first request
-	accepted string            // SotW: the version that it reports there
-	changes  map[string]func() // Delta: what responses do to held once they are accepted, by nonce
+	held     map[string]string // resources that the client reports in its first request
+	accepted string            // SotW: the version that it reports in its first request
+	changes  map[string]func() // Delta: the effects of responses on held, by nonce
 	listed   []string          // SotW: the names in its requests
-	sum      uint64            // that stands for them
+	sum      uint64            // of listed
 	nonces   int
 	versions map[string]string // of SotW responses, by nonce
 }
@@ -137,7 +137,7 @@ func (p *player) happen(event []string) {
 	}
 }
 
-// types are those that transcripts name.
+// types are the resource types that transcripts name.
 var types = map[string]string{"cds": wire.ClusterType, "eds": wire.EndpointType, "lds": wire.ListenerType, "rds": wire.RouteType, "rtds": wire.RuntimeType}
 
 func (p *player) connect(args []string) {
@@ -161,7 +161,7 @@ func (p *player) connect(args []string) {
 	}
 }
 
-// reconnect has the client open another stream, with what it has accepted.
+// reconnect makes the client open another stream and report the resources that it has accepted.
 func (p *player) reconnect() {
 	p.sub.Close()
 	p.sub.Watch.Close()
@@ -211,7 +211,7 @@ func (p *player) request(r *wire.Request) {
 	p.w.TakeDemand()
 }
 
-// turn sends what there is to send, as a stream does in its turn.
+// turn sends everything that is due, as a stream does in a turn.
 func (p *player) turn() (responses []string) {
 	g := p.view.Generation()
 	l := &Turn{Newest: g, Cut: g, Now: p.now}

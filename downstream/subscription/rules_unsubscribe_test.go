@@ -21,23 +21,23 @@ func newClient(view *cache.View, typeURL string, delta bool) *Subscription {
 	return New(c, settings.TraitsOf(typeURL, Software{}), wire.Unwrapped, false, noCounter{})
 }
 
-// list has a client list names, and returns what it is sent for that.
+// list makes a SotW client list names, and returns the response.
 func (s *Subscription) list(view *cache.View, w *cache.Writer, sum uint64, names ...string) *wire.Body {
 	s.ApplyRequest(&wire.Request{Subscribe: names, NamesSum: sum}, time.Now())
 	w.TakeDemand()
 	return s.nextBody(view)
 }
 
-// nextBody returns what the client is to be sent.
+// nextBody returns the body of the next response.
 func (s *Subscription) nextBody(view *cache.View) *wire.Body {
 	g := view.Generation()
 	r, _, _ := s.Next(&Turn{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
 	return r.Body
 }
 
-// A glob that a SotW client leaves out and lists again is answered again, though the
-// set is the one that was sent last (R044).
-func TestR044_AGlobThatComesBack(t *testing.T) {
+// A glob that a SotW client omits and lists again is answered again, even if the set is the last one that was sent
+// (R044).
+func TestR044_GlobRemovedAndAddedAgain(t *testing.T) {
 	const glob = "xdstp://x/envoy.config.listener.v3.Listener/*"
 	view, w := cache.New(cache.Config{})
 	key := cache.Collection(wire.ListenerType, glob)
@@ -55,8 +55,8 @@ func TestR044_AGlobThatComesBack(t *testing.T) {
 	}
 }
 
-// Which variant a client was sent of a name that it gave up is forgotten (D.4, 11).
-func TestB1_VariantsOfNamesThatAreGone(t *testing.T) {
+// The variant that a client was sent of a name is dropped when the client unsubscribes (D.4, 11).
+func TestB1_VariantsOfUnsubscribedNamesAreDropped(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	s := newClient(view, wire.EndpointType, false)
 	for i := range 100 {
@@ -70,7 +70,7 @@ func TestB1_VariantsOfNamesThatAreGone(t *testing.T) {
 	check.Equal(t, "variants are remembered", len(s.variants), 1)
 }
 
-// constrained returns an update with a variant for those who have no env.
+// constrained returns an update with a variant for clients without the parameter env.
 func constrained(t *testing.T, name string) wire.Update {
 	t.Helper()
 	exists := &discoverypb.DynamicParameterConstraints_SingleConstraint{

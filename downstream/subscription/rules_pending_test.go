@@ -10,9 +10,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestB1_OwedNamesStayFew: a name that the origin does not answer for is owed once,
-// however often the client asks and however much else changes (D.4, 11).
-func TestB1_OwedNamesStayFew(t *testing.T) {
+// TestB1_PendingNamesAreBounded: a name that the origin does not answer is pending once, no matter how often the client
+// subscribes to it and how many other resources change (D.4, 11).
+func TestB1_PendingNamesAreBounded(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	sub := newClient(view, wire.EndpointType, true)
 	sub.ApplyRequest(&wire.Request{Delta: true, Subscribe: []string{"silence", "a", "b"}}, time.Now())
@@ -29,7 +29,7 @@ func TestB1_OwedNamesStayFew(t *testing.T) {
 		if r := sub.nextBody(view); r == nil || r.Len() != 2 {
 			t.Fatalf("change %d: got %v, want a and b", i, r)
 		}
-		if got := len(sub.pendingNames); got > 2 { // one look, and what a response cut short left
+		if got := len(sub.pendingNames); got > 2 { // one of a turn, and one that a truncated response left
 			t.Fatalf("change %d: %d names are owed, want 1", i, got)
 		}
 	}
