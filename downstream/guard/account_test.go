@@ -55,11 +55,11 @@ func TestB35_HandledRequestsAreReleased(t *testing.T) {
 	}
 	// A small message, and the small last frame of a large one, are charged as minFrameBytes.
 	if held := b.held.Load(); held < 0 || held > 16*minFrameBytes {
-		t.Errorf("%d bytes are held in the end, want next to none", held)
+		t.Errorf("%d bytes are held in the end, want almost 0", held)
 	}
 	check(0) // the response shows that the request was handled
 	if n := b.replyFrames.Load(); n < replyPrice {
-		t.Errorf("%d frames may answer, want %d for each response", n, replyPrice)
+		t.Errorf("credit for %d reply frames, want %d for each response", n, replyPrice)
 	}
 	_ = conn.Close()
 	g.Stop()
@@ -133,7 +133,7 @@ func TestB35_BufferedRequestsAreBounded(t *testing.T) {
 		}
 	}
 	if _, err := open("e", freeUnread+1); err == nil {
-		t.Error("more than all may have: no error")
+		t.Error("more than MaxUnreadBytes in total: no error")
 	}
 	greedy.Release(mib - freeUnread)
 	again, err := open("a", mib)

@@ -89,7 +89,7 @@ func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 				peers[0].countFrame(0x8, 4)
 			}
 			if peers[0].throttle(); peers[0].pause > 0 {
-				t.Fatal("answers are held up")
+				t.Fatal("replies are rate-limited")
 			}
 		}
 		check.Equal(t, "100,000 answers took", time.Since(began), 0)
@@ -97,7 +97,7 @@ func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 			time.Sleep(time.Second)
 			peers[1].countFrame(dataFrame, 100)
 			if peers[1].throttle(); peers[1].pause > 0 {
-				t.Fatalf("who sends little is held up for %v", peers[1].pause)
+				t.Fatalf("a connection that sends little is paused for %v", peers[1].pause)
 			}
 		}
 		for range peers[2:] {
@@ -115,10 +115,10 @@ func TestB35_DefaultFrameRateSufficesForClients(t *testing.T) {
 		frames []int // their sizes
 		begin  bool  // of a stream each
 	}{
-		{"says that it has 50,000 resources, of names of 80 bytes, thrice", 3, time.Second, []int{50_000 * 100}, false},
-		{"reports loads of 1 MiB every second for ten minutes", 600, time.Second, []int{1 << 20}, false},
+		{"reports 50,000 resources with names of 80 bytes, three times", 3, time.Second, []int{50_000 * 100}, false},
+		{"sends a load report of 1 MiB every second for ten minutes", 600, time.Second, []int{1 << 20}, false},
 		{"opens 2,000 streams at once, each with a request of 1 KiB", 1, 0, make([]int, 2000), true},
-		{"asks for something 200 times a second for a minute", 12_000, 5 * time.Millisecond, []int{200, 4}, false},
+		{"sends 200 requests a second for a minute", 12_000, 5 * time.Millisecond, []int{200, 4}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestB35_DefaultFrameRateSufficesForClients(t *testing.T) {
 							b.countFrame(dataFrame, 1<<10)
 						}
 						if b.throttle(); b.pause > 0 {
-							t.Fatalf("it is held up for %v", b.pause)
+							t.Fatalf("the connection is paused for %v", b.pause)
 						}
 					}
 					time.Sleep(tt.every)
@@ -150,7 +150,7 @@ func TestB35_DefaultFrameRateSufficesForFleets(t *testing.T) {
 	now := time.Now()
 	for i := range 10_000 {
 		if _, may := all.admit("a", now); !may {
-			t.Fatalf("connection %d may not come", i)
+			t.Fatalf("connection %d is rejected", i)
 		}
 		if wait := all.delay("a", now); wait > 0 {
 			t.Fatalf("connection %d waits for %v", i, wait)
@@ -164,7 +164,7 @@ func TestB35_DefaultFrameRateSufficesForFleets(t *testing.T) {
 			b.countFrame(dataFrame, 10<<10)
 		}
 		if b.throttle(); b.pause > 0 {
-			t.Fatalf("client %d is held up for %v", i, b.pause)
+			t.Fatalf("client %d is paused for %v", i, b.pause)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func TestB35_PollRateLimit(t *testing.T) {
 		}
 	}
 	if waited != 200 || rejected != 400 || began != 1 {
-		t.Errorf("of 1000 polls %d wait and %d are rejected, which is reported %d times; want 200 and 400, and once", waited, rejected, began)
+		t.Errorf("of 1000 polls %d wait, %d are rejected, and %d report the rate limit; want 200, 400 and 1", waited, rejected, began)
 	}
 	if wait, _, _ := all.admitPoll("b", now); wait != 0 {
 		t.Errorf("a poll of another peer waits for %v", wait)
@@ -212,7 +212,7 @@ func TestB35_ConnectionRateLimit(t *testing.T) {
 			once++
 		}
 		if once != 10_000 {
-			t.Errorf("%d connections came at once, want 10,000", once)
+			t.Errorf("%d connections were accepted at once, want 10,000", once)
 		}
 		soon, refused := 0, 0
 		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
@@ -226,11 +226,11 @@ func TestB35_ConnectionRateLimit(t *testing.T) {
 			}
 		}
 		if want := 65 * 200; soon < want-200 || soon > want+200 || refused < 40_000 {
-			t.Errorf("in a minute %d connections were let in, and %d not; want those of 65 s, some %d, as each waits for up to 5 s", soon, refused, want)
+			t.Errorf("in a minute %d connections were accepted and %d rejected; want those of 65 s, about %d, as each waits for up to 5 s", soon, refused, want)
 		}
 		time.Sleep(2 * time.Minute)
 		if wait, may := visit(); wait > 0 || !may {
-			t.Errorf("two minutes later it waits for %v, and may come: %v", wait, may)
+			t.Errorf("two minutes later, a connection waits for %v, allowed: %v", wait, may)
 		}
 		time.Sleep(sweepEvery)
 		leave := check.Must(all.enter("b"))
@@ -264,7 +264,7 @@ func TestB35_ListenerRejectsConnections(t *testing.T) {
 		conn, err := d.DialContext(t.Context(), "tcp", inner.Addr().String())
 		check.OK(t, err)
 		if _, err := conn.Read(make([]byte, 1)); err == nil {
-			t.Error("the connection has something to say")
+			t.Error("read a byte from a closed connection")
 		}
 		if err := conn.Close(); err != nil {
 			t.Error(err)
@@ -272,7 +272,7 @@ func TestB35_ListenerRejectsConnections(t *testing.T) {
 	}
 	for _, want := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.2"} {
 		if got := <-came; got != want {
-			t.Errorf("a connection of %s was let in, want one of %s", got, want)
+			t.Errorf("a connection of %s was accepted, want one of %s", got, want)
 		}
 	}
 }

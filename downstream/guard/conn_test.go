@@ -96,9 +96,9 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	}
 	last := &grpcConn{finalReadConn{near}, nil, newAccount(&guard.connections, ""), guard, func() {}}
 	if b, n, err := last.ReadOnReady(1024, pool); !errors.Is(err, io.EOF) || n != 3 || string((*b)[:n]) != "bye" {
-		t.Errorf("read %d bytes, %v, want the last ones and the end", n, err)
+		t.Errorf("read %d bytes, %v, want the last bytes and io.EOF", n, err)
 	}
 	if _ = conn.Close(); left != 1 {
-		t.Errorf("the connection left %d times, want 1", left)
+		t.Errorf("the connection called leave %d times, want 1", left)
 	}
 }

@@ -102,15 +102,15 @@ func TestB35_NodeLimits(t *testing.T) {
 			raw.Size += tt.extensions
 			kept, err := newGuard(Limits{}).WithNode(t.Context(), Peer{}, raw, func(n *node) error {
 				if tt.node.DynamicParameters = nil; !proto.Equal(n, tt.node) {
-					t.Errorf("it was decoded as %v, want %v", n, tt.node)
+					t.Errorf("the Node was decoded as %v, want %v", n, tt.node)
 				}
 				return nil
 			})
 			switch {
 			case tt.want == "" && err != nil:
-				t.Errorf("it is rejected: %v", err)
+				t.Errorf("the Node is rejected: %v", err)
 			case tt.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(status.Convert(err).Message(), tt.want)):
-				t.Errorf("the answer is %v, want INVALID_ARGUMENT and %q", err, tt.want)
+				t.Errorf("the error is %v, want INVALID_ARGUMENT and %q", err, tt.want)
 			}
 			kept.Release()
 		})
@@ -205,7 +205,7 @@ func TestB35_ConcurrentNodeDecodingIsLimited(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if n := len(decoding); n != want {
-				t.Errorf("%s: %d clients are being looked at, want %d", when, n, want)
+				t.Errorf("%s: %d Nodes are being decoded, want %d", when, n, want)
 			}
 		}
 		atOnce := max(1, runtime.GOMAXPROCS(0)/2)

@@ -40,10 +40,10 @@ func FuzzLoadReport(f *testing.F) {
 			t.Fatalf("%v cannot be encoded: %v", report, err)
 		}
 		if len(b) > room {
-			t.Errorf("a report of %d bytes was thought to have at most %d", len(b), room)
+			t.Errorf("a report of %d bytes was estimated to have at most %d", len(b), room)
 		}
 		if _, ok := reported(b); !ok {
-			t.Errorf("%v would not be taken from a client", report)
+			t.Errorf("%v would be rejected from a client", report)
 		}
 		if err := checkEmptyAfterLeave(sum, clients); err != nil {
 			t.Error(err)

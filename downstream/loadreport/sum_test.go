@@ -157,10 +157,10 @@ func TestB29_ReportsAddUpToTheTotal(t *testing.T) {
 				want.merge(of)
 			}
 			if diff := cmp.Diff(want, levels); diff != "" || left != 0 {
-				t.Fatalf("levels, with %d left out (-clients +report):\n%s", left, diff)
+				t.Fatalf("gauges, with %d parts omitted (-clients +report):\n%s", left, diff)
 			}
 			if size := proto.Size(&lrspb.LoadStatsRequest{ClusterStats: report}); size > room {
-				t.Fatalf("a report of %d bytes was thought to have at most %d", size, room)
+				t.Fatalf("a report of %d bytes was estimated to have at most %d", size, room)
 			}
 		}
 		for range rapid.IntRange(0, 12).Draw(t, "steps") {
@@ -199,7 +199,7 @@ func checkEmptyAfterLeave(sum *sum, clients []*reporter) error {
 		sum.takeReport(time.Second)
 	}
 	if len(sum.clusters) > 0 || sum.bytes != 0 {
-		return fmt.Errorf("%d clusters, %d bytes are left of nothing", len(sum.clusters), sum.bytes)
+		return fmt.Errorf("%d clusters and %d bytes remain, want none", len(sum.clusters), sum.bytes)
 	}
 	return nil
 }
@@ -240,13 +240,13 @@ func TestB29_ReportIsBounded(t *testing.T) {
 		before, left := sum.clusters[clusterKey{"cluster0", "service"}].dropped, sum.omitted
 		sum.add(c, hugeReport(10_000, "cluster"), true)
 		if after := sum.clusters[clusterKey{"cluster0", "service"}].dropped; after == before || sum.omitted < 2*left || left == 0 {
-			t.Errorf("dropped %d and then %d, left out %d and then %d", before, after, left, sum.omitted)
+			t.Errorf("dropped %d and then %d, omitted %d and then %d", before, after, left, sum.omitted)
 		}
 		sum.removeGauges(c)
 		report, left := sum.takeReport(time.Hour)
 		size := proto.Size(&lrspb.LoadStatsRequest{ClusterStats: report})
 		if size > maxReportBytes || size < maxReportBytes/2 || left == 0 {
-			t.Errorf("a report of %d bytes, with %d left out; want at most %d, and something left out", size, left, maxReportBytes)
+			t.Errorf("a report of %d bytes, with %d parts omitted; want at most %d bytes and some parts omitted", size, left, maxReportBytes)
 		}
 		for range clusterRetention {
 			sum.takeReport(time.Hour)
@@ -291,10 +291,10 @@ func TestB29_UnreportedClustersAreRemoved(t *testing.T) {
 		sum.takeReport(time.Second)
 	}
 	if got := sum.names(); len(got) != 2 {
-		t.Errorf("after %d reports, %v are known, want both", clusterRetention, got)
+		t.Errorf("after %d reports, clusters %v are kept, want both", clusterRetention, got)
 	}
 	sum.takeReport(time.Second)
 	if got := sum.names(); len(got) != 1 {
-		t.Errorf("after %d reports, %v are known, want the busy one", clusterRetention+1, got)
+		t.Errorf("after %d reports, clusters %v are kept, want only the busy one", clusterRetention+1, got)
 	}
 }

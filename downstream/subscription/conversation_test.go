@@ -54,7 +54,7 @@ func TestConversation(t *testing.T) {
 				want = MomentOf(at(tt.lacks))
 			}
 			if got := s.unacceptedSince(); got != want {
-				t.Errorf("answers %q: the client lacks something since %v, want %v", tt.answers, got.Time(), want.Time())
+				t.Errorf("answers %q: lag since %v, want %v", tt.answers, got.Time(), want.Time())
 			}
 			if got := s.ackedUpTo(); got != tt.acked {
 				t.Errorf("answers %q: accepted up to %d, want %d", tt.answers, got, tt.acked)

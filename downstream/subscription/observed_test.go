@@ -48,7 +48,7 @@ func (c *rolloutClient) want(when string, of Change, want ResourceState) {
 func (c *rolloutClient) wantNot(when string, of Change) {
 	c.t.Helper()
 	if got, wants := c.sub.At(c.view.Generation()).Answer(&of); wants {
-		c.t.Errorf("%s: the client wants the change to %q, which is %v", when, of.Names, got)
+		c.t.Errorf("%s: the client subscribes to the change to %q, which is %v; want no subscription", when, of.Names, got)
 	}
 }
 
@@ -57,7 +57,7 @@ func (c *rolloutClient) wantState(when string, accepted, refuses bool) {
 	c.t.Helper()
 	at := c.sub.At(c.view.Generation())
 	if at.AcceptedAll() != accepted || at.HasActiveRefusal() != refuses {
-		c.t.Errorf("%s: accepted: %v, refuses: %v; want %v, %v", when, at.AcceptedAll(), at.HasActiveRefusal(), accepted, refuses)
+		c.t.Errorf("%s: accepted all: %v, active refusal: %v; want %v, %v", when, at.AcceptedAll(), at.HasActiveRefusal(), accepted, refuses)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestAnswerOfRemovals(t *testing.T) {
 			r, _, err := c.sub.Next(&Turn{Newest: g, Cut: g, Now: c.now}, g.Seq)
 			if check.OK(t, err); c.sub.LateRemovals {
 				if r.Body != nil {
-					t.Fatal("the removal was sent early")
+					t.Fatal("the removal was sent before changes to referring resources")
 				}
 				c.want("late", gone, NotSent)
 			} else if tt.key != lobbyKey {
@@ -225,7 +225,7 @@ func TestAnswerOfReturningClients(t *testing.T) {
 				c.turn()
 			}
 			if c.sub.SentAny() {
-				t.Fatal("the client was sent what it has")
+				t.Fatal("the client was sent resources that it has")
 			}
 			c.want("returned", Change{Key: c.sub.Key, UpTo: c.view.Generation().Seq, Names: []string{"a", "b"}}, Accepted)
 			c.wantState("returned", true, false)
@@ -253,7 +253,7 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 		c.want(name, of, Refused)
 		at := c.sub.At(c.view.Generation())
 		if got := testing.AllocsPerRun(100, func() { at.Answer(&of) }); got > 0 {
-			t.Errorf("%s: %v allocations", name, got)
+			t.Errorf("%s: %v allocations, want 0", name, got)
 		}
 	}
 }
@@ -305,6 +305,6 @@ func TestRefusalHasChange(t *testing.T) {
 		}
 	}
 	if (&Refusal{span: span{15, 15}}).HasChange(10, 20) {
-		t.Error("a response without changes has one")
+		t.Error("HasChange is true for a response without changes")
 	}
 }

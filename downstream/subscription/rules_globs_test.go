@@ -104,7 +104,7 @@ func TestB2_VersionCountsGlobMembersOnce(t *testing.T) {
 	}
 	for want, of := range versions {
 		if len(of) != 1 {
-			t.Errorf("of %#x there are %d versions, with these histories: %v", want, len(of), of)
+			t.Errorf("subscriptions %#x have %d versions, want 1; by history: %v", want, len(of), of)
 		}
 	}
 }
@@ -199,11 +199,11 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 				told[respond()] = true
 			}
 			if len(told) != len(parts) || told[nil] {
-				t.Fatalf("delta %t, set in parts, round %d: %d of 3 were told something", delta, round, len(told))
+				t.Fatalf("delta %t, set in parts, round %d: %d of 3 subscriptions were sent a response", delta, round, len(told))
 			}
 		}
 		if drain(); sub.At(view.Generation()).Behind() {
-			t.Fatalf("delta %t: the set was not sent to its end: %v", delta, sub)
+			t.Fatalf("delta %t: the set was not sent completely: %v", delta, sub)
 		}
 		for _, busy := range parts {
 			for _, p := range parts {
@@ -215,7 +215,7 @@ func TestB12_GlobsAndTheirTypeTakeTurns(t *testing.T) {
 				told[respond()] = true
 			}
 			if delete(told, nil); len(told) != len(parts) {
-				t.Errorf("delta %t: while %q changes all the time, %d of 3 are told something", delta, busy.glob, len(told))
+				t.Errorf("delta %t: while %q changes constantly, %d of 3 subscriptions are sent a response", delta, busy.glob, len(told))
 			}
 			drain()
 		}

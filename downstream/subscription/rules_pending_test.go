@@ -30,7 +30,7 @@ func TestB1_PendingNamesAreBounded(t *testing.T) {
 			t.Fatalf("change %d: got %v, want a and b", i, r)
 		}
 		if got := len(sub.pendingNames); got > 2 { // one of a turn, and one that a truncated response left
-			t.Fatalf("change %d: %d names are owed, want 1", i, got)
+			t.Fatalf("change %d: %d names are pending, want 1", i, got)
 		}
 	}
 }

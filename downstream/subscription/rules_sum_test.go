@@ -63,7 +63,7 @@ func TestB2_CachedSumOfNamesIsExact(t *testing.T) {
 		}
 	})
 	if followed == 0 {
-		t.Error("no sum was followed")
+		t.Error("the cached sum was never updated")
 	}
 }
 
@@ -75,7 +75,7 @@ func checkSum(t *rapid.T, s *Subscription, view *cache.View) (followed int) {
 	l := &Turn{Newest: g, Cut: g, Now: time.Now()}
 	r, _, _ := s.Next(l, g.Seq)
 	if want := (sums{s.visibleAt(g)}).compute(); s.nameSum.known && s.nameSum.sum != want {
-		t.Fatalf("the sum is %v, want %v", s.nameSum.sum, want)
+		t.Fatalf("the cached sum is %v, want %v", s.nameSum.sum, want)
 	} else if before && s.nameSum.known {
 		followed = 1
 	}

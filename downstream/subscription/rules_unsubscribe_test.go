@@ -51,7 +51,7 @@ func TestR044_GlobRemovedAndAddedAgain(t *testing.T) {
 	}
 	s.list(view, w, 2, "a")
 	if got := s.list(view, w, 3, glob, "a"); got == nil || got.Len() != 1 {
-		t.Errorf("after it came back: got %v, want the set of one again", got)
+		t.Errorf("after the glob was added again: got %v, want the set of one again", got)
 	}
 }
 

@@ -147,7 +147,7 @@ func (v visible) mayPostdateFreeze(n subscribed) bool {
 // distrusts reports whether a resource was part of a rejected edition ([cache.View.Distrust]).
 func (v visible) distrusts(name string) bool { return v.Watch.View().Distrust.Has(v.Key, name) }
 
-// confirmedAbsent reports whether the client may be told that a resource does not exist: the origin said so on the open
+// confirmedAbsent reports whether a removal of a resource may be sent: the origin reported its absence on the open
 // connection ([cache.Generation.Absent]), or the view serves the last good state instead of a rejected edition.
 func (v visible) confirmedAbsent(e *cache.Entry) bool {
 	return v.g.Absent(e) || e != nil && !e.Present() && v.distrusts(e.Name.String())
