@@ -34,7 +34,7 @@ const (
 
 	// auditPatience is how long no further name must have come before the audit ends although
 	// resources still change.
-	auditPatience = 3 * auditQuiet
+	auditChangingMax = 3 * auditQuiet
 
 	// auditMax is how long an audit takes at most.
 	auditMax = reconcile.ConfirmMax
@@ -73,8 +73,8 @@ func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 		return Audit{}, cmp.Or(ctx.Err(), err)
 	}
 	select {
-	case s.auditing <- struct{}{}:
-		defer func() { <-s.auditing }()
+	case s.auditSlot <- struct{}{}:
+		defer func() { <-s.auditSlot }()
 	case <-ctx.Done():
 		return Audit{}, ctx.Err()
 	}
@@ -89,23 +89,23 @@ func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 
 // An audit is one comparison. It belongs to the goroutine that called for it.
 type audit struct {
-	control *Control
-	session *Session
-	target  int
-	second  *Session // of the second sync
-	node    *corepb.Node
-	asked   []*audited
+	control      *Control
+	session      *Session
+	target       int
+	auditSession *Session // of the second sync
+	node         *corepb.Node
+	sets         []*auditedSet
 
-	began, ended time.Time
-	here, there  *cache.Generation // that were compared last
-	open         map[resourceID]*discrepancy
-	grown        int       // how many answers there were on the second stream
-	grownAt      time.Time // since when there are no more
+	startedAt, endedAt time.Time
+	here, there        *cache.Generation // that were compared last
+	differences        map[resourceID]*discrepancy
+	known              int       // how many answers there were on the second stream
+	lastGrowth         time.Time // since when there are no more
 }
 
 // An audited is what the view asks for of a type, but for its names: the members, or a
 // collection; or all names of a type.
-type audited struct {
+type auditedSet struct {
 	typeURL string
 	key     string   // of the view
 	glob    string   // empty for names
@@ -115,7 +115,7 @@ type audited struct {
 
 // A resourceID is one resource of what is audited.
 type resourceID struct {
-	of   *audited
+	of   *auditedSet
 	name string
 }
 
@@ -131,61 +131,61 @@ type discrepancy struct {
 // plan takes over what the view has asked for. It is called by the view's loop.
 func (a *audit) plan(v *viewSync, typeURL string) error {
 	a.session, a.target, a.node = v.session, v.target, v.node
-	for _, s := range v.inOrder() {
+	for _, s := range v.ordered() {
 		if typeURL == "" || s.typeURL == typeURL {
-			a.asked = append(a.asked, s.audited()...)
+			a.sets = append(a.sets, s.auditedSets()...)
 		}
 	}
-	l := &v.lines[main]
-	if len(a.asked) == 0 {
+	l := &v.byRole[main]
+	if len(a.sets) == 0 {
 		return nil
 	}
 	if !l.open {
 		return ErrNotConnected
 	}
-	a.second = v.session.second(v.target, l.sotw != nil)
+	a.auditSession = v.session.newAuditSession(v.target, l.sotw != nil)
 	return nil
 }
 
 // audited returns what is asked for of the type.
-func (s *subscription) audited() (asked []*audited) {
-	if s.wildcard != nowhere {
-		asked = append(asked, &audited{typeURL: s.typeURL, key: s.typeURL, glob: wire.Wildcard})
+func (s *subscription) auditedSets() (asked []*auditedSet) {
+	if s.wildcardRole != noStream {
+		asked = append(asked, &auditedSet{typeURL: s.typeURL, key: s.typeURL, glob: wire.Wildcard})
 	}
 	for glob, c := range s.collections {
-		asked = append(asked, &audited{typeURL: s.typeURL, key: c.key, glob: glob})
+		asked = append(asked, &auditedSet{typeURL: s.typeURL, key: c.key, glob: glob})
 	}
 	if len(s.names) > 0 {
-		asked = append(asked, &audited{typeURL: s.typeURL, key: s.typeURL, names: slices.Sorted(maps.Keys(s.wantedNames()))})
+		asked = append(asked, &auditedSet{typeURL: s.typeURL, key: s.typeURL, names: slices.Sorted(maps.Keys(s.wantedNames()))})
 	}
 	return asked
 }
 
 // second returns a session that shares the connection to a target and nothing else: what
 // becomes of its streams moves no view to another target, and is not counted.
-func (s *Session) second(target int, sotw bool) *Session {
+func (s *Session) newAuditSession(target int, sotw bool) *Session {
 	cfg := s.cfg
 	cfg.Targets, cfg.Prewarm, cfg.Logger = s.cfg.Targets[target:target+1], nil, slog.New(slog.DiscardHandler)
 	cfg.Protocol = ProtocolDelta
 	if sotw {
 		cfg.Protocol = ProtocolSotW
 	}
-	second := &Session{cfg: cfg, conns: s.conns[target : target+1], toldNoDelta: make([]atomic.Bool, 1), links: make([]link, 1), pace: newStreamPace(&Config{})}
+	second := &Session{cfg: cfg, conns: s.conns[target : target+1], noDeltaLogged: make([]atomic.Bool, 1), links: make([]link, 1), limiter: newStreamLimiter(&Config{})}
 	never := make(chan struct{})
-	second.changed.Store(&never)
+	second.targetChange.Store(&never)
 	return second
 }
 
 // run makes the audit, and ends the second sync.
 func (a *audit) run(ctx context.Context) (Audit, error) {
-	a.began, a.open = time.Now(), make(map[resourceID]*discrepancy)
-	a.ended = a.began
-	if len(a.asked) == 0 {
+	a.startedAt, a.differences = time.Now(), make(map[resourceID]*discrepancy)
+	a.endedAt = a.startedAt
+	if len(a.sets) == 0 {
 		return a.result(), nil
 	}
 	view, w := cache.New(cache.Config{})
 	watch := view.Watch()
-	for _, of := range a.asked {
+	for _, of := range a.sets {
 		if of.glob != "" {
 			watch.SubscribeAll(of.key)
 		} else {
@@ -196,7 +196,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	ended := make(chan struct{})
 	go func() { // awaited below
 		defer close(ended)
-		a.second.Sync(mirroring, a.node, w, a.second.cfg.Logger, NewControl(false, nil))
+		a.auditSession.Sync(mirroring, a.node, w, a.auditSession.cfg.Logger, NewControl(false, nil))
 	}()
 	err := a.compareUntilQuiet(ctx, view)
 	end()
@@ -205,7 +205,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 		return Audit{}, err
 	}
 	result := a.result()
-	a.session.counters.audited(result)
+	a.session.counters.countAudit(result)
 	return result, nil
 }
 
@@ -222,33 +222,33 @@ func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
 			return ctx.Err()
 		}
 		now, there := time.Now(), view.Generation()
-		if err := a.refusal(); err != nil {
+		if err := a.streamError(); err != nil {
 			return err
 		}
 		if !there.First().Connected {
 			continue // the stream is opened, or it ends
 		}
-		if a.grownAt.IsZero() {
-			a.grownAt = now
+		if a.lastGrowth.IsZero() {
+			a.lastGrowth = now
 		}
-		here, err := a.held(ctx)
+		here, err := a.viewGeneration(ctx)
 		if err != nil {
 			return err
 		}
 		a.compare(here, there, now)
-		if a.over(there, now) {
+		if a.done(there, now) {
 			return a.review(ctx, there, now)
 		}
 	}
 }
 
 // refusal returns why the origin ended a stream, if it did.
-func (a *audit) refusal() error {
-	for reason := range a.second.Stats().Ended {
+func (a *audit) streamError() error {
+	for reason := range a.auditSession.Stats().Ended {
 		if reason == EndResync {
 			continue // the second sync itself needed another one
 		}
-		if f := a.second.failure.Load(); f != nil {
+		if f := a.auditSession.failure.Load(); f != nil {
 			return fmt.Errorf("%w: %w", ErrAuditEnded, f.Err)
 		}
 		return fmt.Errorf("%w: it was %s", ErrAuditEnded, reason)
@@ -257,10 +257,10 @@ func (a *audit) refusal() error {
 }
 
 // held returns what the origin has said to the view.
-func (a *audit) held(ctx context.Context) (g *cache.Generation, err error) {
+func (a *audit) viewGeneration(ctx context.Context) (g *cache.Generation, err error) {
 	err = ErrNotConnected
 	a.control.do(ctx, func(l Controlled) {
-		if v := l.(*viewSync); v.lines[main].open && v.target == a.target {
+		if v := l.(*viewSync); v.byRole[main].open && v.target == a.target {
 			g, err = v.w.Generation(), nil
 		}
 	})
@@ -273,9 +273,9 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 		return
 	}
 	a.here, a.there = here, there
-	was, grown := a.open, 0
-	a.open = make(map[resourceID]*discrepancy)
-	for _, of := range a.asked {
+	was, grown := a.differences, 0
+	a.differences = make(map[resourceID]*discrepancy)
+	for _, of := range a.sets {
 		mine, _ := of.entries(here)
 		theirs, answers := of.entries(there)
 		of.equal = 0
@@ -283,17 +283,17 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 		names := maps.Clone(mine)
 		maps.Copy(names, theirs)
 		for name := range names {
-			a.look(resourceID{of, name}, mine[name], theirs[name], was, now)
+			a.compareResource(resourceID{of, name}, mine[name], theirs[name], was, now)
 		}
 	}
-	if grown > a.grown {
-		a.grown, a.grownAt = grown, now
+	if grown > a.known {
+		a.known, a.lastGrowth = grown, now
 	}
 }
 
 // entries returns the resources that a generation holds, by what they were asked for as, and how
 // many names it knows anything of.
-func (of *audited) entries(g *cache.Generation) (present map[string]*cache.Entry, known int) {
+func (of *auditedSet) entries(g *cache.Generation) (present map[string]*cache.Entry, known int) {
 	t := g.Type(of.key)
 	present = make(map[string]*cache.Entry)
 	if of.glob != "" {
@@ -317,7 +317,7 @@ func (of *audited) entries(g *cache.Generation) (present map[string]*cache.Entry
 }
 
 // look compares one resource.
-func (a *audit) look(id resourceID, here, there *cache.Entry, was map[resourceID]*discrepancy, now time.Time) {
+func (a *audit) compareResource(id resourceID, here, there *cache.Entry, was map[resourceID]*discrepancy, now time.Time) {
 	kind := difference(here, there)
 	if kind == "" {
 		id.of.equal++
@@ -327,7 +327,7 @@ func (a *audit) look(id resourceID, here, there *cache.Entry, was map[resourceID
 	if before := was[id]; before != nil && resourceOf(before.here) == resourceOf(here) && resourceOf(before.there) == resourceOf(there) {
 		d.since = before.since
 	}
-	a.open[id] = d
+	a.differences[id] = d
 }
 
 // difference returns in what two resources differ; nothing if they do not.
@@ -351,17 +351,17 @@ func difference(here, there *cache.Entry) DifferenceKind {
 }
 
 // over reports whether nothing more is to be expected.
-func (a *audit) over(there *cache.Generation, now time.Time) bool {
+func (a *audit) done(there *cache.Generation, now time.Time) bool {
 	switch {
-	case now.Sub(a.began) >= auditMax, now.Sub(a.grownAt) >= auditPatience:
+	case now.Sub(a.startedAt) >= auditMax, now.Sub(a.lastGrowth) >= auditChangingMax:
 		return true
-	case len(a.open) == 0 && a.settled(there):
+	case len(a.differences) == 0 && a.settled(there):
 		return true
 	case !a.quiet(now):
 		return false
 	}
-	for _, d := range a.open {
-		if !d.stands(now) {
+	for _, d := range a.differences {
+		if !d.stable(now) {
 			return false
 		}
 	}
@@ -369,14 +369,14 @@ func (a *audit) over(there *cache.Generation, now time.Time) bool {
 }
 
 // quiet reports whether the origin seems to have said all.
-func (a *audit) quiet(now time.Time) bool { return now.Sub(a.grownAt) >= auditQuiet }
+func (a *audit) quiet(now time.Time) bool { return now.Sub(a.lastGrowth) >= auditQuiet }
 
 // stands reports whether the difference is older than a change may be on its way.
-func (d *discrepancy) stands(now time.Time) bool { return now.Sub(d.since) >= auditQuiet }
+func (d *discrepancy) stable(now time.Time) bool { return now.Sub(d.since) >= auditQuiet }
 
 // settled reports whether the first answer to each wildcard seems complete.
 func (a *audit) settled(there *cache.Generation) bool {
-	for _, of := range a.asked {
+	for _, of := range a.sets {
 		if of.glob != "" && there.Type(of.key).Phase == cache.Unknown {
 			return false
 		}
@@ -387,25 +387,25 @@ func (a *audit) settled(there *cache.Generation) bool {
 // review drops what the view has ceased to ask for meanwhile, doubts what the origin may be
 // about to say, and finds out which differences are no news to the view.
 func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Time) error {
-	if len(a.open) > 0 && !there.First().Responded {
-		return fmt.Errorf("%w: it said nothing for %v", ErrAuditEnded, now.Sub(a.grownAt).Round(time.Second))
+	if len(a.differences) > 0 && !there.First().Responded {
+		return fmt.Errorf("%w: it said nothing for %v", ErrAuditEnded, now.Sub(a.lastGrowth).Round(time.Second))
 	}
-	for _, d := range a.open {
+	for _, d := range a.differences {
 		if d.kind == MissingThere && !a.quiet(now) {
 			d.since = now
 		}
 	}
 	err := ErrNotConnected
 	a.control.do(ctx, func(l Controlled) {
-		a.ask(l.(*viewSync))
+		a.markHeld(l.(*viewSync))
 		err = nil
 	})
-	a.ended = now
+	a.endedAt = now
 	return cmp.Or(ctx.Err(), err)
 }
 
 // ask is the part of review for which the view's loop is asked.
-func (a *audit) ask(v *viewSync) {
+func (a *audit) markHeld(v *viewSync) {
 	type resource struct{ typeURL, name string }
 	held := make(map[resource]bool) // whether since the change breaks clients
 	for _, h := range v.Operate(reconcile.Command{}) {
@@ -414,13 +414,13 @@ func (a *audit) ask(v *viewSync) {
 			held[of] = held[of] || h.Broken
 		}
 	}
-	wanted := make(map[*audited]func(name string) bool)
-	for _, of := range a.asked {
-		wanted[of] = v.asksFor(of)
+	wanted := make(map[*auditedSet]func(name string) bool)
+	for _, of := range a.sets {
+		wanted[of] = v.subscribedTo(of)
 	}
-	for id, d := range a.open {
+	for id, d := range a.differences {
 		if !wanted[id.of](id.name) {
-			delete(a.open, id)
+			delete(a.differences, id)
 		}
 		broken, is := held[resource{id.of.typeURL, id.name}]
 		d.held = is && (d.kind == MissingThere || broken)
@@ -428,31 +428,31 @@ func (a *audit) ask(v *viewSync) {
 }
 
 // asksFor returns whether the view asks the origin for a resource now.
-func (v *viewSync) asksFor(of *audited) func(name string) bool {
+func (v *viewSync) subscribedTo(of *auditedSet) func(name string) bool {
 	s := v.subs[of.typeURL]
 	switch of.glob {
 	case "":
 		names := s.wantedNames()
 		return func(name string) bool { _, is := names[name]; return is }
 	case wire.Wildcard:
-		return func(string) bool { return s.wildcard != nowhere }
+		return func(string) bool { return s.wildcardRole != noStream }
 	}
 	return func(string) bool { return s.collections[of.glob] != nil }
 }
 
 // result returns what was found.
 func (a *audit) result() Audit {
-	result := Audit{Target: a.session.cfg.Targets[a.target], Took: a.ended.Sub(a.began)}
+	result := Audit{Target: a.session.cfg.Targets[a.target], Took: a.endedAt.Sub(a.startedAt)}
 	types := make(map[string]*TypeAudit)
-	for _, of := range a.asked {
+	for _, of := range a.sets {
 		if types[of.typeURL] == nil {
 			types[of.typeURL] = &TypeAudit{TypeURL: of.typeURL}
 		}
 		types[of.typeURL].Equal += of.equal
 	}
-	for id, d := range a.open {
+	for id, d := range a.differences {
 		t := types[id.of.typeURL]
-		if !d.stands(a.ended) {
+		if !d.stable(a.endedAt) {
 			t.Changing++
 			continue
 		}
@@ -471,11 +471,27 @@ func (a *audit) result() Audit {
 }
 
 // audited counts an audit.
-func (c *counters) audited(a Audit) {
-	c.count(func(s *Stats) {
+func (c *counters) countAudit(a Audit) {
+	c.update(func(s *Stats) {
 		s.Audits++
 		for _, t := range a.Types {
 			s.Drifted += int64(len(t.Differences))
 		}
 	})
+}
+
+// versionOf returns the version that the origin gave; nothing if it did not.
+func versionOf(e *cache.Entry) string {
+	if e == nil {
+		return ""
+	}
+	return e.Resource.OriginVersion
+}
+
+// resourceOf returns the resource of an entry that may be nil.
+func resourceOf(e *cache.Entry) *wire.Resource {
+	if e == nil {
+		return nil
+	}
+	return e.Resource
 }

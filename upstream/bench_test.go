@@ -74,8 +74,8 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	session := check.Must(New(Config{Targets: []string{"127.0.0.1:1"}}))
 	b.Cleanup(func() { _ = session.Close() })
 	v := session.newViewSync(nil, w, slog.New(slog.DiscardHandler), nil)
-	v.lines[main] = adsStream{
-		stream: &stream{role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), begun: make(map[string]bool)},
+	v.byRole[main] = adsStream{
+		stream: &stream{role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool)},
 		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
 	}
 	return v
@@ -108,23 +108,23 @@ func BenchmarkUpdate(b *testing.B) {
 					}
 					w.SetConnected(true)
 					m := benchMirror(b, w)
-					now := m.lines[main].openedAt
+					now := m.byRole[main].openedAt
 					m.demand(now)
 					say := func(n, version int) {
 						u := wire.Update{TypeURL: typeURL, Nonce: "1", Resources: versions[version%len(versions)][:n]}
-						m.update(&m.lines[main], event{stream: m.lines[main].stream, update: u, at: now}, now)
-						m.act(b.Context(), now)
-						for len(m.lines[main].out) > 0 {
-							<-m.lines[main].out
+						m.handleResponse(&m.byRole[main], event{stream: m.byRole[main].stream, update: u, at: now}, now)
+						m.step(b.Context(), now)
+						for len(m.byRole[main].out) > 0 {
+							<-m.byRole[main].out
 						}
 					}
 					now = now.Add(time.Second)
-					m.act(b.Context(), now)
+					m.step(b.Context(), now)
 					say(all, 0)
 					now = now.Add(2 * time.Minute)
-					m.act(b.Context(), now)
+					m.step(b.Context(), now)
 					if !confirmed { // as on a new stream
-						m.opened(&m.lines[main], now)
+						m.streamOpened(&m.byRole[main], now)
 					}
 					say(all, 0)
 					before, rounds := view.Generation().Seq, 0
@@ -154,7 +154,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	}
 	w.SetConnected(true)
 	m := benchMirror(b, w)
-	now := m.lines[main].openedAt
+	now := m.byRole[main].openedAt
 	m.demand(now)
 	clusters := m.subs[wire.ClusterType]
 	u := wire.Update{TypeURL: wire.ClusterType}
@@ -170,11 +170,11 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 		}
 	}
 	now = now.Add(2 * time.Minute)
-	m.act(b.Context(), now)
+	m.step(b.Context(), now)
 	rounds := 0
 	for b.Loop() {
 		rounds++
-		m.apply(m.subs[wire.EndpointType], main, wire.Update{TypeURL: wire.EndpointType, Resources: versions[rounds%2]}, now)
+		m.applyResponse(m.subs[wire.EndpointType], main, wire.Update{TypeURL: wire.EndpointType, Resources: versions[rounds%2]}, now)
 	}
 	if got := view.Generation().Seq; got < cache.Seq(rounds) {
 		b.Fatalf("%d changes were applied of %d", got, rounds)
@@ -210,12 +210,12 @@ func BenchmarkMirrorAmongCollections(b *testing.B) {
 			for i := range n {
 				u.Removed = append(u.Removed, globName(i))
 			}
-			v.apply(s, main, u, now)
+			v.applyResponse(s, main, u, now)
 			rounds := 0
 			for b.Loop() {
 				rounds++
-				v.apply(s, main, member(b, rounds), now)
-				v.act(b.Context(), now)
+				v.applyResponse(s, main, member(b, rounds), now)
+				v.step(b.Context(), now)
 			}
 			if got := view.Generation().Seq; got < cache.Seq(rounds) {
 				b.Fatalf("%d changes were applied of %d", got, rounds)

@@ -30,7 +30,7 @@ func (s *subscription) collectionOf(name string) (key string) {
 
 // Parts returns what an update says of collections, by key, but for those of which it says nothing. KeyOf returns that of the
 // collection that a name belongs to; nothing if it is not followed.
-func Parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
+func SplitByCollection(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
 	out := make(map[string]*wire.Update)
 	add := func(name string, to func(part *wire.Update)) {
 		key := keyOf(name)
@@ -60,92 +60,92 @@ func Parts(u wire.Update, keyOf func(name string) (key string)) map[string]*wire
 // demandCollection takes over that clients began or ceased to want a glob, or want to
 // have it all again, since it was not to be kept (R125). It returns whether the origin
 // has to be asked for it.
-func (v *wants) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
+func (v *subscriptions) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
 	c := s.collections[glob]
 	switch {
 	case !d.Wanted && c == nil && d.Restored:
-		v.letLinger(v.follow(s, glob, d.TypeURL), now)
+		v.startLinger(v.addCollection(s, glob, d.TypeURL), now)
 		return true
 	case !d.Wanted && c != nil:
-		v.letLinger(c, now)
+		v.startLinger(c, now)
 		return false
 	case !d.Wanted:
 		return false
 	case c != nil:
-		v.unlinger(c)
+		v.stopLinger(c)
 		return d.Refetch
 	}
-	v.follow(s, glob, d.TypeURL)
+	v.addCollection(s, glob, d.TypeURL)
 	return true
 }
 
 // follow begins to follow a glob.
-func (v *wants) follow(s *subscription, glob, key string) *collection {
+func (v *subscriptions) addCollection(s *subscription, glob, key string) *collection {
 	if s.collections == nil {
 		s.collections = make(map[string]*collection)
 	}
 	c := &collection{set: v.newSet(s, key, glob, cache.Wildcard), glob: glob}
 	s.collections[glob] = c
-	v.place(s, s.wildcard != nowhere)
-	for _, name := range v.keeping[key] {
-		c.keepHeld(name)
+	v.assignStreams(s, s.wildcardRole != noStream)
+	for _, name := range v.keptNames[key] {
+		c.keepIfPresent(name)
 	}
-	delete(v.keeping, key)
+	delete(v.keptNames, key)
 	return c
 }
 
 // letLinger notes that no client wants a glob any more.
-func (v *wants) letLinger(c *collection, now time.Time) {
-	v.unlinger(c)
-	if c.until = now; v.lingeringGlobs < maxLingeringGlobs {
-		c.until = now.Add(jitter(v.cfg.WildcardLinger))
+func (v *subscriptions) startLinger(c *collection, now time.Time) {
+	v.stopLinger(c)
+	if c.lingerUntil = now; v.lingeringGlobs < maxLingeringGlobs {
+		c.lingerUntil = now.Add(jitter(v.cfg.WildcardLinger))
 	}
 	v.lingeringGlobs++
-	v.agenda.put(c, c.until)
+	v.agenda.schedule(c, c.lingerUntil)
 }
 
 // unlinger undoes letLinger.
-func (v *wants) unlinger(c *collection) {
-	if !c.until.IsZero() {
-		c.until = time.Time{}
+func (v *subscriptions) stopLinger(c *collection) {
+	if !c.lingerUntil.IsZero() {
+		c.lingerUntil = time.Time{}
 		v.lingeringGlobs--
 	}
 }
 
 // expired gives up a glob that has lingered long enough, and reports whether it did.
-func (v *wants) expired(c *collection, now time.Time) bool {
-	if c.until.IsZero() || now.Before(c.until) {
+func (v *subscriptions) expireCollection(c *collection, now time.Time) bool {
+	if c.lingerUntil.IsZero() || now.Before(c.lingerUntil) {
 		return false
 	}
 	if v.w.RetainsUnused() && v.lingeringGlobs <= maxLingeringGlobs {
-		c.until = now.Add(frozenLinger) // those who come back are to find what there was
+		c.lingerUntil = now.Add(frozenLinger) // those who come back are to find what there was
 		return false
 	}
-	v.unlinger(c)
+	v.stopLinger(c)
 	if !v.w.ForgetWildcard(c.key) {
 		return false // wanted again, and about to be reported
 	}
 	s := c.sub
 	delete(s.collections, c.glob)
-	v.agenda.drop(c)
-	asked := s.unwanted(c.Asked())
+	v.agenda.remove(c)
+	asked := s.withoutWanted(c.Asked())
 	v.group.Drop(c.Set)
-	v.change(&v.lines[s.named], s, nil, append(asked, c.glob), now)
-	v.place(s, s.wildcard != nowhere)
+	v.change(&v.byRole[s.namesRole], s, nil, append(asked, c.glob), now)
+	v.assignStreams(s, s.wildcardRole != noStream)
 	return true
 }
 
 // demand takes over what clients began or ceased to want.
-func (v *wants) demand(now time.Time) {
+func (v *subscriptions) demand(now time.Time) {
 	globs := make(map[*subscription][]string) // to ask for
-	waiting := v.batched
+	waiting := v.batchSize
 	for _, d := range v.w.TakeDemand() {
 		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
 		s := v.sub(typeURL)
 		switch {
 		case isCollection:
 			if v.demandCollection(s, glob, d, now) {
-				v.asks(s, d)
+				v.addRequester(s, d)
 				globs[s] = append(globs[s], glob)
 			}
 		case d.Name == nil:
@@ -155,12 +155,12 @@ func (v *wants) demand(now time.Time) {
 		}
 	}
 	for s, names := range globs {
-		v.change(&v.lines[s.named], s, names, nil, now)
+		v.change(&v.byRole[s.namesRole], s, names, nil, now)
 	}
-	if v.batched > waiting {
+	if v.batchSize > waiting {
 		v.batchAt = reconcile.Earlier(v.batchAt, now.Add(batchWait))
 	}
-	if v.batched >= namesPerRequest {
+	if v.batchSize >= namesPerRequest {
 		v.batchAt = now
 	}
 }

@@ -47,20 +47,20 @@ func cluster(version string) *wire.Resource {
 
 // opens has a stream open on which the origin is told what is held, or is not.
 func opens(v *viewSync, r role, versions bool, now time.Time) {
-	v.resumed(&adsStream{stream: &stream{role: r}, versions: versions}, now)
+	v.scheduleComparison(&adsStream{stream: &stream{role: r}, sentVersions: versions}, now)
 }
 
 // TestH07_WhoAnswersAfterAResume decides whether all content is compared, and whether a snapshot may say from where it is.
 func TestH07_WhoAnswersAfterAResume(t *testing.T) {
-	due := epoch.Add(comparisonWait)
+	due := epoch.Add(comparisonDelay)
 	again := func(v *viewSync, err error) {
-		v.comparison.lost(err)
+		v.comparison.streamEnded(err)
 		opens(v, main, true, epoch)
 	}
 	answers := func(identifiers ...string) func(v *viewSync) {
 		return func(v *viewSync) {
 			for _, identifier := range identifiers {
-				v.sameServer(identifier)
+				v.noteServer(identifier)
 			}
 		}
 	}
@@ -85,7 +85,7 @@ func TestH07_WhoAnswersAfterAResume(t *testing.T) {
 			answers("two")(v)
 		}, due, "", 1},
 		{"another one, which the other stream tells what is held", func(v *viewSync) {
-			v.comparison.lost(io.EOF)
+			v.comparison.streamEnded(io.EOF)
 			opens(v, main, false, epoch)
 			answers("two")(v)
 			opens(v, auxiliary, true, epoch)
@@ -96,7 +96,7 @@ func TestH07_WhoAnswersAfterAResume(t *testing.T) {
 		{"the same one, and the relay reopens the stream", func(v *viewSync) { answers("one")(v); again(v, errResync) }, time.Time{}, "first:1", 0},
 		{"the same one, which has not stated all", func(v *viewSync) { v.w.SetTarget("second:1"); again(v, io.EOF); answers("one")(v) }, due, "", 0},
 		{"another one, which is not told what is held", func(v *viewSync) {
-			v.comparison.lost(io.EOF)
+			v.comparison.streamEnded(io.EOF)
 			opens(v, main, false, epoch)
 			answers("two")(v)
 		}, time.Time{}, "first:1", 1},
@@ -106,7 +106,7 @@ func TestH07_WhoAnswersAfterAResume(t *testing.T) {
 			v := comparing(t, slog.NewTextHandler(&log, nil), "1")
 			again(v, io.EOF)
 			tt.do(v)
-			if got := v.comparison.at; got != tt.due {
+			if got := v.comparison.dueAt; got != tt.due {
 				t.Errorf("compared at %v, want %v", got, tt.due)
 			}
 			check.Equal(t, "target", v.w.Source().Target, tt.target)
@@ -119,9 +119,9 @@ func TestH07_WhoAnswersAfterAResume(t *testing.T) {
 // them at most.
 func TestH07_VersionsThatAreHashes(t *testing.T) {
 	compared := func(v *viewSync) bool {
-		v.comparison.lost(io.EOF)
+		v.comparison.streamEnded(io.EOF)
 		opens(v, main, true, epoch)
-		return !v.comparison.at.IsZero()
+		return !v.comparison.dueAt.IsZero()
 	}
 	v := comparing(t, slog.DiscardHandler, "hash")
 	dropped := cluster("dropped")
@@ -135,7 +135,7 @@ func TestH07_VersionsThatAreHashes(t *testing.T) {
 		t.Error("not compared, but a version is none")
 	}
 	v = comparing(t, slog.DiscardHandler, "hash")
-	for i := range hashedSample {
+	for i := range hashSampleSize {
 		put(v, cluster(fmt.Sprint("hash", i)))
 	}
 	put(v, cluster("1"))
@@ -149,7 +149,7 @@ func TestH07_ATurnEnds(t *testing.T) {
 	line := func(open, responded bool) adsStream {
 		return adsStream{stream: &stream{role: main, cancel: func(error) {}, responded: responded}, open: open}
 	}
-	last := epoch.Add(comparisonTurn)
+	last := epoch.Add(comparisonMax)
 	for _, tt := range []struct {
 		name  string
 		line  adsStream // after all was asked for
@@ -159,28 +159,28 @@ func TestH07_ATurnEnds(t *testing.T) {
 		{"no stream", line(false, true), time.Second, last},
 		{"no answer", line(true, false), -time.Second, last},
 		{"an answer", line(true, true), time.Second, epoch.Add(time.Second + 150*time.Millisecond)},
-		{"answers without end", line(true, true), comparisonTurn - time.Millisecond, last},
+		{"answers without end", line(true, true), comparisonMax - time.Millisecond, last},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := comparing(t, slog.DiscardHandler, "1")
-			v.comparison.at = epoch
-			v.lines[main] = line(false, false)
-			if next := v.compare(epoch); !next.IsZero() || v.comparison.turn {
-				t.Errorf("without a stream: again at %v, turn %t", next, v.comparison.turn)
+			v.comparison.dueAt = epoch
+			v.byRole[main] = line(false, false)
+			if next := v.compare(epoch); !next.IsZero() || v.comparison.running {
+				t.Errorf("without a stream: again at %v, turn %t", next, v.comparison.running)
 			}
-			v.lines[main] = line(true, false)
-			if next := v.compare(epoch.Add(-1)); next != epoch || v.comparison.turn {
-				t.Errorf("before it is due: again at %v, want %v; turn %t", next, epoch, v.comparison.turn)
+			v.byRole[main] = line(true, false)
+			if next := v.compare(epoch.Add(-1)); next != epoch || v.comparison.running {
+				t.Errorf("before it is due: again at %v, want %v; turn %t", next, epoch, v.comparison.running)
 			}
-			if next := v.compare(epoch); next != last || v.lines[main].open {
-				t.Errorf("its turn: again at %v, want %v; everything is asked for: %t", next, last, !v.lines[main].open)
+			if next := v.compare(epoch); next != last || v.byRole[main].open {
+				t.Errorf("its turn: again at %v, want %v; everything is asked for: %t", next, last, !v.byRole[main].open)
 			}
-			v.lines[main], v.comparison.heard = tt.line, epoch.Add(tt.heard)
-			if next := v.compare(tt.ends.Add(-1)); next != tt.ends || len(v.session.comparing) != 1 {
-				t.Errorf("before the end: again at %v, want %v; %d views compare", next, tt.ends, len(v.session.comparing))
+			v.byRole[main], v.comparison.lastResponse = tt.line, epoch.Add(tt.heard)
+			if next := v.compare(tt.ends.Add(-1)); next != tt.ends || len(v.session.comparisonSlot) != 1 {
+				t.Errorf("before the end: again at %v, want %v; %d views compare", next, tt.ends, len(v.session.comparisonSlot))
 			}
-			if next := v.compare(tt.ends); !next.IsZero() || len(v.session.comparing) != 0 {
-				t.Errorf("the end: again at %v, want never; %d views compare", next, len(v.session.comparing))
+			if next := v.compare(tt.ends); !next.IsZero() || len(v.session.comparisonSlot) != 0 {
+				t.Errorf("the end: again at %v, want never; %d views compare", next, len(v.session.comparisonSlot))
 			}
 		})
 	}

@@ -64,7 +64,7 @@ func CauseOf(t Trace, at time.Time) cache.Cause {
 }
 
 // traced returns a logger that says which trace its lines are about.
-func traced(log *slog.Logger, t Trace) *slog.Logger {
+func withTraceIDs(log *slog.Logger, t Trace) *slog.Logger {
 	traceID, spanID := t.IDs()
 	return log.With(slog.String("trace_id", traceID), slog.String("span_id", spanID))
 }
@@ -174,7 +174,7 @@ func (c Config) withDefaults() (Config, error) {
 
 // tooLarge reports whether a stream has ended since a response is larger than allowed: an
 // origin says the same of requests, with its own limit.
-func (c *Config) tooLarge(err error) bool {
+func (c *Config) isResponseTooLarge(err error) bool {
 	return status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(err.Error(), fmt.Sprintf(" vs. %d)", c.MaxResponseBytes))
 }
 
@@ -217,7 +217,7 @@ func jitter(d time.Duration) time.Duration {
 }
 
 // identified returns the context of a stream to a target, which says which relay opens it.
-func (c *Config) identified(ctx context.Context) context.Context {
+func (c *Config) withRelayToken(ctx context.Context) context.Context {
 	if c.Chain == nil {
 		return ctx
 	}
@@ -225,7 +225,7 @@ func (c *Config) identified(ctx context.Context) context.Context {
 }
 
 // enterChain waits for the header of a stream, and takes what it says of the relays above, if anybody looks.
-func (c *Config) enterChain(rpc grpc.ClientStream) (leave func(), err error) {
+func (c *Config) registerChain(rpc grpc.ClientStream) (leave func(), err error) {
 	if c.Chain == nil {
 		return func() {}, nil
 	}

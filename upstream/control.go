@@ -12,15 +12,15 @@ import (
 // A Control passes the commands of operators to the loop that keeps a view. Its methods may be called from any goroutine.
 // Each returns once the loop has executed the command, and does nothing if the loop has ended or ctx ends before.
 type Control struct {
-	frozen bool
-	back   func(*cache.Writer) // rolls the writer back; nil if nothing does
-	kept   []reconcile.Hold
-	calls  chan func(Controlled)
-	ended  chan struct{}
+	frozen   bool
+	rollBack func(*cache.Writer) // rolls the writer back; nil if nothing does
+	kept     []reconcile.Hold
+	calls    chan func(Controlled)
+	ended    chan struct{}
 
-	holding atomic.Bool // removals are held back, or were discarded
-	broken  atomic.Pointer[[]reconcile.Hold]
-	failure atomic.Pointer[Failure] // of a stream of the loop, the last one; nil if none failed
+	holding  atomic.Bool // removals are held back, or were discarded
+	breaking atomic.Pointer[[]reconcile.Hold]
+	failure  atomic.Pointer[Failure] // of a stream of the loop, the last one; nil if none failed
 }
 
 // Controlled is a loop as a Control sees it. Its methods are called by the loop.
@@ -39,7 +39,7 @@ func NewControl(frozen bool, kept []reconcile.Hold) *Control {
 // BeginRolledBack has the loop, which is about to begin, show an edition of an earlier generation from the start
 // (cache.Writer.RollBack). A nil edition is for a view that shows it already, or has shown nothing.
 func (c *Control) BeginRolledBack(since time.Time, edition func(*cache.Writer) *cache.Edition) {
-	c.back = func(w *cache.Writer) {
+	c.rollBack = func(w *cache.Writer) {
 		var e *cache.Edition
 		if edition != nil {
 			e = edition(w)
@@ -73,7 +73,7 @@ func (c *Control) Holding() bool { return c.holding.Load() }
 
 // Broken returns the changes that are held since they break clients (B.46). It does not wait for the loop.
 func (c *Control) Broken() []reconcile.Hold {
-	if all := c.broken.Load(); all != nil {
+	if all := c.breaking.Load(); all != nil {
 		return *all
 	}
 	return nil
@@ -83,7 +83,7 @@ func (c *Control) Broken() []reconcile.Hold {
 func (c *Control) setHolds(holding bool, broken []reconcile.Hold) {
 	c.holding.Store(holding)
 	if len(broken)+len(c.Broken()) > 0 {
-		c.broken.Store(&broken)
+		c.breaking.Store(&broken)
 	}
 }
 
@@ -111,8 +111,8 @@ func (c *Control) Begin(l Controlled) {
 	if l.Keep(c.kept); c.frozen {
 		l.Writer().Freeze()
 	}
-	if c.back != nil {
-		c.back(l.Writer())
+	if c.rollBack != nil {
+		c.rollBack(l.Writer())
 	}
 }
 
@@ -121,3 +121,48 @@ func (c *Control) End() { close(c.ended) }
 
 // Calls returns the commands for the loop.
 func (c *Control) Calls() <-chan func(Controlled) { return c.calls }
+
+// An Audit is what a view holds beside what its origin says to one who knows nothing.
+type Audit struct {
+	Target string // of the origin
+	Took   time.Duration
+	Types  []TypeAudit // by type URL, those that the view asks the origin for; none if nothing
+}
+
+// A TypeAudit is what was found of one type.
+type TypeAudit struct {
+	TypeURL string
+
+	// Equal counts resources that are the same on both sides; Changing those that are not, but
+	// changed so lately that this says nothing.
+	Equal, Changing int
+
+	Differences []Difference // by name
+}
+
+// A Difference is a resource that the view holds in another way than the origin says it.
+type Difference struct {
+	Name string
+
+	// Glob is what the resource was asked for by: "*", or a collection; empty if by its name.
+	Glob string
+
+	Kind DifferenceKind
+
+	// Here and There are the versions that the origin gave, to the view and to the audit.
+	Here, There string
+
+	// Held reports that the view knows: the removal is held back, or was discarded.
+	Held bool
+}
+
+// A DifferenceKind says in what a resource differs.
+type DifferenceKind string
+
+// The kinds of differences.
+const (
+	OtherContent DifferenceKind = "content"       // the origin says other bytes
+	OtherVersion DifferenceKind = "version"       // the same bytes, under another version
+	MissingHere  DifferenceKind = "missing_here"  // the view does not hold it
+	MissingThere DifferenceKind = "missing_there" // the origin does not say it
+)

@@ -1,37 +1,37 @@
-// Package upstream is the relay as a client of its origins.
+// Package upstream is the relay's xDS client: it subscribes to an origin (a control plane) on behalf of clients.
 //
-// A [Session] is one origin: one HTTP/2 connection to the address in use, shared by all views. [Session.Sync]
-// keeps one view like the origin. Its loop has an ADS stream that asks for what clients want, the main stream
-// (B.5). Where one type is wanted both by wildcard and by name, a second, the auxiliary stream carries one of
-// the two, so that it is always known what belongs to the wildcard.
+// A [Session] is one origin: one HTTP/2 connection to the active address, shared by all views. [Session.Sync]
+// keeps one view in sync with the origin. Its loop runs the main ADS stream, which carries the subscriptions of
+// clients (B.5). If clients subscribe to one type both by wildcard and by name, an auxiliary ADS stream carries one
+// of the two. So the relay always knows which resources belong to the wildcard.
 //
-// Streams are Delta. With an origin that does not implement it they are SotW: lists.go and answers.go
-// translate, and the rest of the package thinks in Delta.
+// The package is written for Delta xDS. If an origin does not implement Delta, the streams are SotW: sotw.go
+// translates the requests, and responses.go the responses.
 //
-//	demand ─▶ wants ─▶ streams ─▶ DeltaDiscoveryRequest ─▶ origin
-//	cache ◀── reconcile ◀─ answers ◀─ DeltaDiscoveryResponse ◀─┘   and an ACK, or a NACK
+//	demand ─▶ subscriptions ─▶ streams ─▶ DeltaDiscoveryRequest ─▶ origin
+//	cache ◀── reconcile ◀─ responses ◀─ DeltaDiscoveryResponse ◀─┘   and an ACK, or a NACK
 //
-// The loss of an origin never reaches a client: the view goes on being served, and a new stream states what
-// the view holds, so that the origin sends the difference (B.15). Package reconcile decides which removals
-// reach clients. Package files is a directory as an origin, package loadreport sends load reports, on the
-// connection that a session has.
+// Clients do not notice when the origin is unreachable: the relay serves the cached view. A new stream reports the
+// cached resource versions, so that the origin sends only the difference (B.15). Package reconcile decides which
+// removals reach clients. Package files reads an origin from a directory. Package loadreport sends load reports
+// over the connection of a session.
 //
 // # Reading order
 //
-//	the origin   config.go stats.go health.go session.go
-//	its streams  lists.go (SotW) subscription.go stream.go streams.go
-//	wants        set.go linger.go wants.go collection.go
-//	answers      control.go comparison.go answers.go
-//	the loop     viewsync.go
-//	beside it    audit_result.go audit.go (a second sync, by which the first one is judged) probe.go share.go
+//	the origin     config.go stats.go health.go session.go
+//	its streams    sotw.go subscription.go stream.go streams.go
+//	subscriptions  set.go linger.go subscriptions.go collection.go
+//	responses      control.go comparison.go responses.go
+//	the loop       viewsync.go
+//	other users    audit.go (compares a view with a second sync) probe.go share.go
 //
-// A file uses only what stands in files before it, but for the fields of a subscription that name its sets.
+// A file uses only what earlier files declare. The exception is the sets of a subscription.
 //
 // # Concurrency properties
 //
-// What a [Session] has is for any goroutine. All that keeps a view belongs to the loop of its sync. For each
-// stream there is a receiver, which decodes and hands over, and a sender, so that the loop never waits for an
-// origin that does not read. All of them have ended when Sync returns.
+// The methods of [Session] may be called from any goroutine. The state of a view belongs to the loop of its Sync.
+// Each stream has a goroutine that receives and decodes, and one that sends. So the loop does not block on an
+// origin that does not read. All of these goroutines have ended when Sync returns.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The API is not stable: programs that embed Tender use package relay.
 package upstream

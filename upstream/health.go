@@ -13,68 +13,71 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A streamPace bounds the ADS streams that the views of an origin open: so many at once, and so many a minute (B.35). Those that are
-// too many wait, in the order in which they came. What was never opened, for want of a connection, does not count. The methods may
-// be called from any goroutine.
-type streamPace struct {
-	burst, minute float64 // minute 0: nothing is bounded
-	log           *slog.Logger
+// A streamLimiter is a token bucket that limits the ADS streams that the views of an origin open (B.35). A stream
+// without a token waits; the limiter serves waiters in order of arrival. An attempt that fails for want of a connection
+// does not count. The methods may be called from any goroutine.
+type streamLimiter struct {
+	burst, perMinute float64 // no limit if perMinute is 0
+	log              *slog.Logger
 
 	// Guarded by mu.
-	mu      sync.Mutex
-	left    float64 // that may be opened at once
-	at      time.Time
-	waiting []*turn
-	told    rate.Sometimes
+	mu         sync.Mutex
+	tokens     float64   // streams that may be opened now
+	refilledAt time.Time // when tokens were last added; zero before the first call of allow
+	waiting    []*streamWaiter
+	logLimit   rate.Sometimes
 }
 
-// A turn is a stream that waits to be opened.
-type turn struct{ waits bool }
+// A streamWaiter is a stream that may have to wait. Only the loop that opens the stream may use it.
+type streamWaiter struct{ waiting bool }
 
-// paceLook is how often a stream that waits is looked at, at least: others may have ceased to wait.
-const paceLook = time.Second
+// limiterPoll is the longest interval between two calls of allow for a waiting stream: waiters before it may give up.
+const limiterPoll = time.Second
 
-func newStreamPace(cfg *Config) *streamPace {
+func newStreamLimiter(cfg *Config) *streamLimiter {
 	burst := float64(max(cfg.StreamBurst, 1))
-	return &streamPace{burst: burst, minute: float64(cfg.StreamRate), left: burst, log: cfg.Logger, told: rate.Sometimes{First: 1, Interval: time.Minute}}
+	return &streamLimiter{
+		burst: burst, perMinute: float64(cfg.StreamRate), tokens: burst,
+		log: cfg.Logger, logLimit: rate.Sometimes{First: 1, Interval: time.Minute},
+	}
 }
 
-// take reports whether a stream may be opened now, which counts from then on. If not, it waits until take lets it, or leave is
-// called, and take returns when to look again.
-func (p *streamPace) take(l *turn, now time.Time) (next time.Time, ok bool) {
-	if p.minute == 0 {
+// allow takes a token for a stream and returns true, or makes the stream wait. In this case, the caller must call allow
+// again at next, or stopWaiting.
+func (p *streamLimiter) allow(l *streamWaiter, now time.Time) (next time.Time, ok bool) {
+	if p.perMinute == 0 {
 		return time.Time{}, true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if passed := now.Sub(p.at); passed > 0 {
-		if !p.at.IsZero() {
-			p.left = min(p.left+passed.Minutes()*p.minute, p.burst)
+	if passed := now.Sub(p.refilledAt); passed > 0 {
+		if !p.refilledAt.IsZero() {
+			p.tokens = min(p.tokens+passed.Minutes()*p.perMinute, p.burst)
 		}
-		p.at = now
+		p.refilledAt = now
 	}
 	place := slices.Index(p.waiting, l)
 	if place < 0 {
 		place = len(p.waiting)
 	}
-	if short := float64(place+1) - p.left; short > 0 {
+	if short := float64(place+1) - p.tokens; short > 0 {
 		if place == len(p.waiting) {
-			p.waiting, l.waits = append(p.waiting, l), true
-			p.told.Do(func() {
+			p.waiting, l.waiting = append(p.waiting, l), true
+			p.logLimit.Do(func() {
 				p.log.Warn("upstream streams delayed by TENDER_ORIGIN_STREAM_RATE",
-					slog.Int("waiting", len(p.waiting)), slog.Float64("per_minute", p.minute))
+					slog.Int("waiting", len(p.waiting)), slog.Float64("per_minute", p.perMinute))
 			})
 		}
-		return now.Add(min(time.Duration(short/p.minute*float64(time.Minute))+time.Millisecond, paceLook)), false
+		return now.Add(min(time.Duration(short/p.perMinute*float64(time.Minute))+time.Millisecond, limiterPoll)), false
 	}
-	p.left--
+	p.tokens--
 	p.remove(l)
 	return time.Time{}, true
 }
 
-// leave ends the wait of a stream.
-func (p *streamPace) leave(l *turn) {
-	if !l.waits {
+// stopWaiting removes a stream from the queue, if it is there.
+func (p *streamLimiter) stopWaiting(l *streamWaiter) {
+	if !l.waiting {
 		return
 	}
 	p.mu.Lock()
@@ -82,160 +85,161 @@ func (p *streamPace) leave(l *turn) {
 	p.remove(l)
 }
 
-func (p *streamPace) remove(l *turn) {
-	p.waiting, l.waits = slices.DeleteFunc(p.waiting, func(o *turn) bool { return o == l }), false
+func (p *streamLimiter) remove(l *streamWaiter) {
+	p.waiting, l.waiting = slices.DeleteFunc(p.waiting, func(o *streamWaiter) bool { return o == l }), false
 }
 
-// unopened takes back a stream that was never opened.
-func (p *streamPace) unopened() {
+// refund returns the token of a stream that was never opened.
+func (p *streamLimiter) refund() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.left = min(p.left+1, p.burst)
+	p.tokens = min(p.tokens+1, p.burst)
 }
 
-// wait returns how many streams wait.
-func (p *streamPace) wait() int {
+// waitingCount returns the number of streams that wait.
+func (p *streamLimiter) waitingCount() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.waiting)
 }
 
 const (
-	// returnAfter is how long a target must have been reachable before the relay returns to
-	// it, and lookBackEvery how often that is looked at.
-	returnAfter   = 10 * time.Minute
-	lookBackEvery = 5 * time.Second
+	// failBackAfter is how long an earlier target must have been reachable before the session fails back to it.
+	// failBackInterval is how often the session checks that.
+	failBackAfter    = 10 * time.Minute
+	failBackInterval = 5 * time.Second
 
-	// lasting is how long a connection must have lasted for its end to be no break: servers
-	// end those that carry nothing.
-	lasting = time.Minute
+	// minConnectionLife is the age from which a closed connection does not count as an interruption: servers close idle
+	// connections.
+	minConnectionLife = time.Minute
 )
 
-// A reach is since when a target could be reached without a break. Its methods may be
-// called from any goroutine, but for saw.
-type reach struct {
-	since atomic.Pointer[time.Time] // nil: it cannot
+// A reachability is the time since when a target has been reachable without interruption. Its methods may be called
+// from any goroutine, except observe.
+type reachability struct {
+	reachableSince atomic.Pointer[time.Time] // nil while the target is unreachable
 
-	readyAt time.Time // of watch: when the connection that is there came to be
+	readyAt time.Time // start of the current connection; belongs to Session.watch
 }
 
-// saw takes a state of the connection to the target. It belongs to watch.
-func (r *reach) saw(state connectivity.State, now time.Time) {
+// observe records a state of the connection to the target. Only Session.watch may call it.
+func (r *reachability) observe(state connectivity.State, now time.Time) {
 	switch state {
 	case connectivity.Ready:
 		r.readyAt = now
-		r.since.CompareAndSwap(nil, &now)
+		r.reachableSince.CompareAndSwap(nil, &now)
 	case connectivity.TransientFailure:
-		r.since.Store(nil)
+		r.reachableSince.Store(nil)
 	default:
-		if !r.readyAt.IsZero() && now.Sub(r.readyAt) < lasting {
-			r.since.Store(nil)
+		if !r.readyAt.IsZero() && now.Sub(r.readyAt) < minConnectionLife {
+			r.reachableSince.Store(nil)
 		}
 		r.readyAt = time.Time{}
 	}
 }
 
-// failed takes that a stream to the target failed, whatever its connection.
-func (r *reach) failed(now time.Time) {
-	if r.since.Load() != nil {
-		r.since.Store(&now)
+// streamFailed restarts the time, since a stream to the target failed.
+func (r *reachability) streamFailed(now time.Time) {
+	if r.reachableSince.Load() != nil {
+		r.reachableSince.Store(&now)
 	}
 }
 
-// steady reports whether the target could be reached for long enough to return to it.
-func (r *reach) steady(now time.Time) bool {
-	since := r.since.Load()
-	return since != nil && now.Sub(*since) >= returnAfter
+// stable reports whether the target has been reachable for failBackAfter.
+func (r *reachability) stable(now time.Time) bool {
+	since := r.reachableSince.Load()
+	return since != nil && now.Sub(*since) >= failBackAfter
 }
 
-// failuresInARow is how many attempts in a row must fail before an address is left: of one, a restart is the cause.
-const failuresInARow = 2
+// failoverThreshold is how many consecutive attempts must fail before the session leaves a target. A single failure may
+// be a restart.
+const failoverThreshold = 2
 
-// attempts tell whether to leave the address in use (B.40). That is about the address alone: what one view is told, such as that
-// it may not ask, or nothing at all, says nothing about it. Its methods may be called from any goroutine.
-type attempts struct {
-	mu       sync.Mutex
-	answered bool             // a stream had a response since the connection is up
-	failures map[any]failures // by who uses the address: the sync of a view, or the session for load reports
+// A failureTracker decides when to leave the active target (B.40). Only failures of the target itself count. An error
+// or silence that concerns one view, such as PERMISSION_DENIED, does not. Its methods may be called from any goroutine.
+type failureTracker struct {
+	mu        sync.Mutex
+	responded bool                 // a stream received a response since the connection is up
+	byUser    map[any]userFailures // a user is the sync of a view, a probe, or the session for load reports
 }
 
-// failures are those of one user, in a row.
-type failures struct {
-	asks        bool      // it has a stream that is answered by responses
-	unconnected int       // for want of a connection
-	at          time.Time // the last of them
-	unavailable int       // of open streams that ended UNAVAILABLE without a response
+// userFailures are the consecutive failures of one user of a target.
+type userFailures struct {
+	usesADS            bool // its streams receive responses; load reports do not
+	connectFailures    int  // attempts that failed for want of a connection
+	lastConnectFailure time.Time
+	unavailableEnds    int // open streams that ended UNAVAILABLE without a response
 }
 
-// connected notes that there is a connection.
-func (a *attempts) connected() {
+// connectionUp resets all failures, since there is a new connection.
+func (a *failureTracker) connectionUp() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.answered = false
-	for by := range a.failures {
-		a.failures[by] = failures{asks: a.failures[by].asks}
+	a.responded = false
+	for by := range a.byUser {
+		a.byUser[by] = userFailures{usesADS: a.byUser[by].usesADS}
 	}
 }
 
-// began notes that a view opens a stream.
-func (a *attempts) began(by any) {
+// streamStarted records that a user opens an ADS stream.
+func (a *failureTracker) streamStarted(by any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	of := a.failures[by]
-	of.asks = true
-	a.set(by, of)
+	of := a.byUser[by]
+	of.usesADS = true
+	a.store(by, of)
 }
 
-// responded notes that a stream had a response.
-func (a *attempts) responded() {
+// responseReceived records that a stream received a response.
+func (a *failureTracker) responseReceived() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.answered = true
+	a.responded = true
 }
 
-// unconnected notes that a stream was not opened, since there is no connection, and reports whether to leave the address.
-// Streams that fail at once are one attempt.
-func (a *attempts) unconnected(by any, now time.Time) bool {
+// connectFailed records that a stream was not opened for want of a connection. It reports whether to leave the target.
+// Failures within ReconnectMax count once.
+func (a *failureTracker) connectFailed(by any, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	of := a.failures[by]
-	if now.Sub(of.at) < ReconnectMax {
+	of := a.byUser[by]
+	if now.Sub(of.lastConnectFailure) < ReconnectMax {
 		return false
 	}
-	of.unconnected, of.at = of.unconnected+1, now
-	a.set(by, of)
-	return of.unconnected >= failuresInARow
+	of.connectFailures, of.lastConnectFailure = of.connectFailures+1, now
+	a.store(by, of)
+	return of.connectFailures >= failoverThreshold
 }
 
-// ended notes that a view's stream, which was open, ended without a response, and reports whether to leave the address: a load
-// balancer without servers takes connections and ends all streams.
-func (a *attempts) ended(by any, err error) bool {
+// streamFailed records that an open stream ended without a response. It reports whether to leave the target: a load
+// balancer without backends accepts connections and ends all streams.
+func (a *failureTracker) streamFailed(by any, err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	of := a.failures[by]
-	if of.unavailable++; status.Code(err) != codes.Unavailable {
-		of.unavailable = 0
+	of := a.byUser[by]
+	if of.unavailableEnds++; status.Code(err) != codes.Unavailable {
+		of.unavailableEnds = 0
 	}
-	a.set(by, of)
-	for _, other := range a.failures {
-		if other.asks && other.unavailable < failuresInARow {
+	a.store(by, of)
+	for _, other := range a.byUser {
+		if other.usesADS && other.unavailableEnds < failoverThreshold {
 			return false
 		}
 	}
-	return !a.answered
+	return !a.responded
 }
 
-// set records the failures of a user. The lock must be held.
-func (a *attempts) set(by any, of failures) {
-	if a.failures == nil {
-		a.failures = make(map[any]failures)
+// store sets the failures of a user. The caller must hold mu.
+func (a *failureTracker) store(by any, of userFailures) {
+	if a.byUser == nil {
+		a.byUser = make(map[any]userFailures)
 	}
-	a.failures[by] = of
+	a.byUser[by] = of
 }
 
-// left forgets a view.
-func (a *attempts) left(by any) {
+// forget removes a user.
+func (a *failureTracker) forget(by any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.failures, by)
+	delete(a.byUser, by)
 }

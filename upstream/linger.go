@@ -14,13 +14,13 @@ import (
 // they have been unwanted for a while or are too many (B.6). Names that clients
 // want are never in it, so nothing is ever evicted under a client.
 type lingering struct {
-	names    *simplelru.LRU[*cache.Name, lingerer]
+	names    *simplelru.LRU[*cache.Name, lingeringName]
 	bytes    int
 	maxNames int
 	maxBytes int
 }
 
-type lingerer struct {
+type lingeringName struct {
 	sub   *subscription
 	until time.Time
 	bytes int
@@ -29,14 +29,14 @@ type lingerer struct {
 func newLingering(maxNames, maxBytes int) *lingering {
 	// The bounds are kept by expired: evicting by itself, the list could not say what
 	// it evicted before the view sync is ready for it.
-	names, err := simplelru.NewLRU[*cache.Name, lingerer](math.MaxInt, nil)
+	names, err := simplelru.NewLRU[*cache.Name, lingeringName](math.MaxInt, nil)
 	if err != nil {
 		panic(err) // only of a size that is not positive
 	}
 	return &lingering{names: names, maxNames: maxNames, maxBytes: maxBytes}
 }
 
-func (l *lingering) add(n *cache.Name, who lingerer) {
+func (l *lingering) add(n *cache.Name, who lingeringName) {
 	l.remove(n)
 	l.names.Add(n, who)
 	l.bytes += who.bytes
@@ -77,16 +77,16 @@ func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][
 type agenda []*collection
 
 func (a agenda) Len() int           { return len(a) }
-func (a agenda) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
+func (a agenda) Less(i, j int) bool { return a[i].checkAt.Before(a[j].checkAt) }
 
 func (a agenda) Swap(i, j int) {
 	a[i], a[j] = a[j], a[i]
-	a[i].place, a[j].place = i, j
+	a[i].heapIndex, a[j].heapIndex = i, j
 }
 
 func (a *agenda) Push(x any) {
 	c := x.(*collection)
-	c.place = len(*a)
+	c.heapIndex = len(*a)
 	*a = append(*a, c)
 }
 
@@ -94,34 +94,34 @@ func (a *agenda) Pop() any {
 	last := len(*a) - 1
 	c := (*a)[last]
 	(*a)[last] = nil
-	*a, c.at = (*a)[:last], time.Time{}
+	*a, c.checkAt = (*a)[:last], time.Time{}
 	return c
 }
 
 // put has a collection looked at by some time; a zero time is never.
-func (a *agenda) put(c *collection, by time.Time) {
+func (a *agenda) schedule(c *collection, by time.Time) {
 	switch {
-	case by.IsZero() || !c.at.IsZero() && !by.Before(c.at):
-	case c.at.IsZero():
-		c.at = by
+	case by.IsZero() || !c.checkAt.IsZero() && !by.Before(c.checkAt):
+	case c.checkAt.IsZero():
+		c.checkAt = by
 		heap.Push(a, c)
 	default:
-		c.at = by
-		heap.Fix(a, c.place)
+		c.checkAt = by
+		heap.Fix(a, c.heapIndex)
 	}
 }
 
 // drop takes out a collection that was given up.
-func (a *agenda) drop(c *collection) {
-	if !c.at.IsZero() {
-		heap.Remove(a, c.place)
+func (a *agenda) remove(c *collection) {
+	if !c.checkAt.IsZero() {
+		heap.Remove(a, c.heapIndex)
 	}
 }
 
 // due takes out the collections that are to be looked at now, and hands them to their
 // subscriptions.
 func (a *agenda) due(now time.Time) {
-	for len(*a) > 0 && !now.Before((*a)[0].at) {
+	for len(*a) > 0 && !now.Before((*a)[0].checkAt) {
 		c := heap.Pop(a).(*collection)
 		c.sub.due = append(c.sub.due, c)
 	}
@@ -132,5 +132,5 @@ func (a agenda) next() time.Time {
 	if len(a) == 0 {
 		return time.Time{}
 	}
-	return a[0].at
+	return a[0].checkAt
 }

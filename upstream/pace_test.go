@@ -14,11 +14,11 @@ import (
 // and what was never opened does not count.
 func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newStreamPace(&Config{StreamRate: 60, StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
+		p := newStreamLimiter(&Config{StreamRate: 60, StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
 		lines := make([]adsStream, 10)
 		take := func(i int, want bool) {
 			t.Helper()
-			if next, ok := p.take(&lines[i].turn, time.Now()); ok != want || !ok && (!next.After(time.Now()) || time.Until(next) > paceLook) {
+			if next, ok := p.allow(&lines[i].waiter, time.Now()); ok != want || !ok && (!next.After(time.Now()) || time.Until(next) > limiterPoll) {
 				t.Errorf("line %d opens a stream: %t (else looks again in %v), want %t", i, ok, time.Until(next), want)
 			}
 		}
@@ -29,28 +29,28 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 			take(3, false)
 			take(4, false)
 		}
-		check.Equal(t, "streams that wait", p.wait(), 2)
+		check.Equal(t, "streams that wait", p.waitingCount(), 2)
 		time.Sleep(time.Second)
 		take(4, false) // it is the turn of the other
 		take(3, true)
 		take(5, false)
-		p.leave(&lines[4].turn)
+		p.stopWaiting(&lines[4].waiter)
 		time.Sleep(time.Second)
 		take(5, true)
 		take(6, false)
-		p.unopened()
+		p.refund()
 		take(6, true)
 		time.Sleep(time.Hour)
 		for i := range 3 {
 			take(i, true)
 		}
 		take(3, false)
-		p.leave(&lines[3].turn)
-		p.leave(&lines[3].turn)
-		check.Equal(t, "streams that wait", p.wait(), 0)
-		unbounded := newStreamPace(&Config{})
+		p.stopWaiting(&lines[3].waiter)
+		p.stopWaiting(&lines[3].waiter)
+		check.Equal(t, "streams that wait", p.waitingCount(), 0)
+		unbounded := newStreamLimiter(&Config{})
 		for range 1000 {
-			if _, ok := unbounded.take(&lines[0].turn, time.Now()); !ok {
+			if _, ok := unbounded.allow(&lines[0].waiter, time.Now()); !ok {
 				t.Fatal("without a bound, a stream has to wait")
 			}
 		}
@@ -60,19 +60,19 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 // B.35: however many lines come and go, in an hour no more streams are opened than the rate and the burst allow, and no fewer.
 func TestB35_StreamsUnderChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newStreamPace(&Config{StreamRate: 600, StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})
+		p := newStreamLimiter(&Config{StreamRate: 600, StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})
 		opened, waiting := 0, []*adsStream{}
 		for range int(time.Hour / (10 * time.Millisecond)) {
 			l := new(adsStream)
 			if waiting = append(waiting, l); len(waiting) > 50 {
-				p.leave(&waiting[0].turn)
+				p.stopWaiting(&waiting[0].waiter)
 				waiting = waiting[1:]
 			}
 			for i, l := range waiting {
 				if l == nil {
 					continue
 				}
-				if _, ok := p.take(&l.turn, time.Now()); ok {
+				if _, ok := p.allow(&l.waiter, time.Now()); ok {
 					opened++
 					waiting[i] = nil
 				}

@@ -23,7 +23,7 @@ import (
 
 // probeQuiet is how long a probe's stream must stay open for the origin's silence to count as an
 // answer: an origin need not have anything for the relay itself.
-const probeQuiet = 15 * time.Second
+const probeSilence = 15 * time.Second
 
 // A Probe asks an origin whether it would serve the relay, on a stream of its own (B.8).
 type Probe struct {
@@ -59,37 +59,37 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 		case code == codes.Unimplemented && !sotw && s.cfg.Protocol == ProtocolAuto:
 			sotw = true
 			continue
-		case p.ForOthers && refusesNode(code):
+		case p.ForOthers && rejectsNode(code):
 			return nil
 		}
-		p.Failed(explain(s.cfg.Targets[target], err))
+		p.Failed(explainUnresolved(s.cfg.Targets[target], err))
 		if sotw = s.cfg.Protocol == ProtocolSotW; leave {
-			s.leave(target)
+			s.failOver(target)
 		}
-		s.pause(ctx, target, retry.NextBackOff())
+		s.waitReconnect(ctx, target, retry.NextBackOff())
 	}
 }
 
 // attempt makes one attempt, counts it for the target by the name of by, and reports whether to leave the target.
 func (s *Session) attempt(ctx context.Context, target int, p Probe, sotw bool, by any) (leave bool, err error) {
-	attempts := &s.links[target].attempts
-	attempts.began(by)
+	attempts := &s.links[target].failures
+	attempts.streamStarted(by)
 	err = s.probe(ctx, target, p, sotw)
-	leave = err != nil && ctx.Err() == nil && s.failed(target, by, err)
+	leave = err != nil && ctx.Err() == nil && s.shouldFailOver(target, by, err)
 	if leave || err == nil || ctx.Err() != nil || s.target() != target {
-		attempts.left(by)
+		attempts.forget(by)
 	}
 	return leave, err
 }
 
 // refusesNode reports whether an error is about one node, so that other nodes may have other answers.
-func refusesNode(code codes.Code) bool {
+func rejectsNode(code codes.Code) bool {
 	return code == codes.PermissionDenied || code == codes.InvalidArgument || code == codes.NotFound
 }
 
 // probe makes one attempt, and returns nil if the target has answered.
 func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) error {
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(s.cfg.identified(ctx), wire.ProbeHeader, "1"))
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(s.cfg.withRelayToken(ctx), wire.ProbeHeader, "1"))
 	defer cancel()
 	desc, method := deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
 	names := []string{wire.Wildcard}
@@ -108,13 +108,13 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) err
 	}
 	p.Opened()
 	var quiet atomic.Bool
-	timer := time.AfterFunc(probeQuiet, func() { quiet.Store(true); cancel() })
+	timer := time.AfterFunc(probeSilence, func() { quiet.Store(true); cancel() })
 	defer timer.Stop()
 	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) { // of which RecvMsg has the reason
 		return err
 	}
 	err = stream.RecvMsg(new(wire.Message))
-	if err == nil || quiet.Load() || errors.Is(err, io.EOF) && answered(stream) {
+	if err == nil || quiet.Load() || errors.Is(err, io.EOF) && isReadyRelay(stream) {
 		return nil
 	}
 	if errors.Is(err, io.EOF) {
@@ -124,13 +124,13 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) err
 }
 
 // answered reports whether the server of a stream that has ended is a relay that is ready.
-func answered(stream grpc.ClientStream) bool {
+func isReadyRelay(stream grpc.ClientStream) bool {
 	header, err := stream.Header()
 	return err == nil && len(header.Get(wire.ProbeHeader)) > 0
 }
 
 // pause waits, or until the connection to a target comes up.
-func (s *Session) pause(ctx context.Context, target int, d time.Duration) {
+func (s *Session) waitReconnect(ctx context.Context, target int, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	conn := s.conns[target]

@@ -25,71 +25,74 @@ import (
 // A Session is the connection to one origin. Its methods may be called from any goroutine.
 type Session struct {
 	cfg    Config
-	conns  []*grpc.ClientConn // one for each target; those after the one in use are idle, until they were used
-	active atomic.Int64       // index of the target in use
+	conns  []*grpc.ClientConn // one per target; a target after the active one is idle until a failover uses it
+	active atomic.Int64       // index of the active target
 
-	toldNoDelta []atomic.Bool // of each target
+	noDeltaLogged []atomic.Bool // one per target: that it lacks Delta has been logged
 
-	auditing  chan struct{} // one slot, taken by the audit that is made
-	comparing chan struct{} // one slot, taken by the view whose content is compared
+	auditSlot      chan struct{} // capacity 1: held by the running audit
+	comparisonSlot chan struct{} // capacity 1: held by the view that compares content
 
 	counters counters
-	pace     *streamPace
+	limiter  *streamLimiter
 
-	links    []link                        // what is known of each target's connection
-	failure  atomic.Pointer[Failure]       // the last one; nil if there was none
-	changed  atomic.Pointer[chan struct{}] // see moved
-	end      context.CancelFunc            // of lookBack
-	watching sync.WaitGroup                // for watch and lookBack
+	links        []link                        // state of the connection to each target
+	failure      atomic.Pointer[Failure]       // the latest failure; nil if there was none
+	targetChange atomic.Pointer[chan struct{}] // closed at the next change of the active target; see targetChanged
+	stopFailBack context.CancelFunc            // stops failBackLoop
+	watchers     sync.WaitGroup                // the goroutines of watch and failBackLoop
 }
 
-// Connect begins to connect before any view needs the origin.
+// Connect starts to connect to the active target before a view needs it.
 func (s *Session) Connect() { s.conns[s.target()].Connect() }
 
-// up reports whether the connection to a target is up.
+// up reports whether the connection to a target is ready.
 func (s *Session) up(target int) bool { return s.conns[target].GetState() == connectivity.Ready }
 
-// Close ends the connection. Syncs must have ended.
+// Close closes the connections. The caller must have ended all syncs.
 func (s *Session) Close() error {
 	var errs []error
 	for _, conn := range s.conns {
 		errs = append(errs, conn.Close())
 	}
-	s.end()
-	s.watching.Wait()
+	s.stopFailBack()
+	s.watchers.Wait()
 	return errors.Join(errs...)
 }
 
-// target returns the index of the target in use.
+// target returns the index of the active target.
 func (s *Session) target() int { return int(s.active.Load()) }
 
-// tellNoDelta logs, once, that a target does not implement Delta.
-func (s *Session) tellNoDelta(target int) {
-	if s.toldNoDelta[target].CompareAndSwap(false, true) {
+// logNoDelta logs that a target does not implement Delta, once per target.
+func (s *Session) logNoDelta(target int) {
+	if s.noDeltaLogged[target].CompareAndSwap(false, true) {
 		s.cfg.Logger.Info("origin does not implement Delta ADS: using SotW", slog.String("origin", s.cfg.Targets[target]))
 	}
 }
 
 // A link is the state of the connection to a target.
 type link struct {
-	stood    atomic.Pointer[standing] // nil before the first connection
-	reach    reach
-	attempts attempts
+	state        atomic.Pointer[linkState] // nil before the first connection
+	reachability reachability
+	failures     failureTracker
 }
 
-type standing struct {
+// A linkState is whether a connection is up, and since when. It is immutable.
+type linkState struct {
 	up    bool
 	since time.Time
 }
 
-func (l *link) standing() (up bool, since time.Time) {
-	if s := l.stood.Load(); s != nil {
+// connected reports whether the connection is up, and the time of the last change. The time is zero if there was no
+// connection yet.
+func (l *link) connected() (up bool, since time.Time) {
+	if s := l.state.Load(); s != nil {
 		return s.up, s.since
 	}
 	return false, time.Time{}
 }
 
-// A Failure is an error and its time.
+// A Failure is an error and the time when it occurred.
 type Failure struct {
 	Err error
 	At  time.Time
@@ -99,45 +102,47 @@ type Failure struct {
 type Status struct {
 	Targets []TargetStatus // in the order of failover
 
-	// Connected reports whether there is a connection to the active target. Since is when that changed last; zero if there
-	// never was one.
+	// Connected reports whether the connection to the active target is up. Since is the time of the last change; zero
+	// if there was no connection yet.
 	Connected bool
 	Since     time.Time
 
-	// Held is the number of resources whose removal is held back (B.15).
+	// Held is the number of resources whose removal is pending (B.15).
 	Held int
 
-	// Waiting is the number of streams that are delayed by Config.StreamRate.
+	// Waiting is the number of streams that Config.StreamRate delays.
 	Waiting int
 
-	// Failure is why a stream to the origin, or the attempt to open one, failed last. Zero if none did.
+	// Failure is the latest error of a stream, or of an attempt to open one. Zero if there was none.
 	Failure Failure
 }
 
 // A TargetStatus is the state of the connection to one target of an origin.
 type TargetStatus struct {
 	Target string
-	Active bool // the one in use
+	Active bool // the session uses this target
 	State  connectivity.State
 }
 
 // Status returns the state of the origin.
 func (s *Session) Status() Status {
 	active := s.target()
-	status := Status{Held: int(s.counters.Holding.Load()), Waiting: s.pace.wait()}
+	status := Status{Held: int(s.counters.Holding.Load()), Waiting: s.limiter.waitingCount()}
 	for i, conn := range s.conns {
-		status.Targets = append(status.Targets, TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()})
+		target := TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()}
+		status.Targets = append(status.Targets, target)
 	}
-	status.Connected, status.Since = s.links[active].standing()
+	status.Connected, status.Since = s.links[active].connected()
 	if f := s.failure.Load(); f != nil {
 		status.Failure = *f
 	}
 	return status
 }
 
-// noteEnd counts a stream that ended, and records the error unless the end was expected. It returns what it recorded.
-func (s *Session) noteEnd(err error) *Failure {
-	s.counters.streamEnded(err)
+// recordStreamEnd counts a stream that ended and records its error. It returns the recorded failure; nil if the end was
+// expected.
+func (s *Session) recordStreamEnd(err error) *Failure {
+	s.counters.countStreamEnd(err)
 	if err == nil || errors.Is(err, errResync) || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -146,94 +151,97 @@ func (s *Session) noteEnd(err error) *Failure {
 	return f
 }
 
-// unresolved is part of gRPC's error for a name without addresses. That error names neither the target nor DNS.
-const unresolved = "produced zero addresses"
+// noAddresses is part of gRPC's error for a name that resolves to no address. That error names neither the target nor
+// DNS.
+const noAddresses = "produced zero addresses"
 
-// explain returns err, or an error that names the target if its name did not resolve.
-func explain(target string, err error) error {
-	if err == nil || status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), unresolved) {
+// explainUnresolved returns err, or an error that names the target if its name did not resolve.
+func explainUnresolved(target string, err error) error {
+	if err == nil || status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), noAddresses) {
 		return err
 	}
 	return status.Errorf(codes.Unavailable, "the name in %s does not resolve to an address; check the name and DNS", target)
 }
 
-// watch follows the connection to a target until it is shut down.
+// watch records the state of the connection to a target until the connection is shut down.
 func (s *Session) watch(target int, conn *grpc.ClientConn) {
 	l, c := &s.links[target], &s.counters
 	for state := conn.GetState(); state != connectivity.Shutdown; state = conn.GetState() {
-		l.reach.saw(state, time.Now())
-		switch was, _ := l.standing(); {
+		l.reachability.observe(state, time.Now())
+		switch was, _ := l.connected(); {
 		case !was && state == connectivity.Ready:
-			l.stood.Store(&standing{true, time.Now()})
-			l.attempts.connected()
-			c.count(func(s *Stats) { s.Connected++ })
+			l.state.Store(&linkState{true, time.Now()})
+			l.failures.connectionUp()
+			c.update(func(s *Stats) { s.Connected++ })
 		case was && state != connectivity.Ready:
-			l.stood.Store(&standing{false, time.Now()})
-			c.count(func(s *Stats) { s.Lost++ })
+			l.state.Store(&linkState{false, time.Now()})
+			c.update(func(s *Stats) { s.Lost++ })
 		}
-		conn.WaitForStateChange(context.Background(), state) // which Shutdown is
+		conn.WaitForStateChange(context.Background(), state) // returns at Shutdown, too
 	}
 }
 
 // Stats returns the counters of the origin.
-func (s *Session) Stats() Stats { return s.counters.read() }
+func (s *Session) Stats() Stats { return s.counters.snapshot() }
 
-// failed notes that a stream to a target ended without a response, or was not opened, and reports whether to leave the
-// target. The stream is counted for by.
-func (s *Session) failed(target int, by any, err error) bool {
+// shouldFailOver records that a stream to a target ended without a response, or was not opened. It reports whether the
+// session should leave the target. The failure is counted for a user, such as the sync of a view.
+func (s *Session) shouldFailOver(target int, by any, err error) bool {
 	if s.up(target) {
-		return s.links[target].attempts.ended(by, err)
+		return s.links[target].failures.streamFailed(by, err)
 	}
-	return s.links[target].attempts.unconnected(by, time.Now())
+	return s.links[target].failures.connectFailed(by, time.Now())
 }
 
-// leave makes the next target the one in use, unless the target in use has changed already.
-func (s *Session) leave(target int) {
-	s.links[target].reach.failed(time.Now())
-	if next := (target + 1) % len(s.conns); s.use(target, next) {
+// failOver makes the next target the active one, unless the active target has changed already.
+func (s *Session) failOver(target int) {
+	s.links[target].reachability.streamFailed(time.Now())
+	if next := (target + 1) % len(s.conns); s.switchTarget(target, next) {
 		s.cfg.Logger.Warn("origin failover to the next address", slog.String("origin", s.cfg.Targets[next]))
 	}
 }
 
-// use makes another target the one in use. It reports false if the target in use has changed meanwhile.
-func (s *Session) use(from, to int) bool {
+// switchTarget changes the active target. It returns false if another goroutine has changed it since.
+func (s *Session) switchTarget(from, to int) bool {
 	if from == to || !s.active.CompareAndSwap(int64(from), int64(to)) {
 		return false
 	}
-	s.counters.count(func(s *Stats) { s.Failovers++ })
-	over := make(chan struct{})
-	close(*s.changed.Swap(&over))
+	s.counters.update(func(s *Stats) { s.Failovers++ })
+	next := make(chan struct{})
+	close(*s.targetChange.Swap(&next))
 	return true
 }
 
-// moved returns a channel that is closed at the next change of the target in use.
-func (s *Session) moved() <-chan struct{} { return *s.changed.Load() }
+// targetChanged returns a channel that is closed at the next change of the active target.
+func (s *Session) targetChanged() <-chan struct{} { return *s.targetChange.Load() }
 
-// A Place is the address that a stream was opened to.
-type Place struct {
-	// Moved is closed once another address is in use; nil if there is only one.
-	Moved <-chan struct{}
+// A StreamTarget is the target that a stream was opened to.
+type StreamTarget struct {
+	// Changed is closed once another target is active; nil if the origin has only one.
+	Changed <-chan struct{}
 
 	session *Session
 	target  int
 }
 
-// Stays reports whether the session has not returned to an earlier address since. It replaces Moved, which is then closed
-// by the next change.
-func (at *Place) Stays() bool {
-	at.Moved = at.session.moved() // before target, or a change could be missed
+// MayStay reports whether the stream may stay on its target: the session has not failed back to an earlier one. It
+// replaces Changed by a channel that the next change closes.
+func (at *StreamTarget) MayStay() bool {
+	at.Changed = at.session.targetChanged() // before target, or a change could be missed
 	return at.session.target() >= at.target
 }
 
-// OpenStream opens a stream of another service at the address in use, and returns that. If the address cannot be reached,
-// the session moves to the next one. Errors are gRPC statuses: UNAVAILABLE after 5s.
-func (s *Session) OpenStream(ctx context.Context, desc *grpc.StreamDesc, method string) (rpc grpc.ClientStream, at Place, err error) {
+// OpenStream opens a stream of another service to the active target, and returns the target too. If the target is
+// unreachable, the session fails over to the next one. Errors are gRPC statuses: UNAVAILABLE after 5s.
+func (s *Session) OpenStream(
+	ctx context.Context, desc *grpc.StreamDesc, method string,
+) (rpc grpc.ClientStream, at StreamTarget, err error) {
 	at.session = s
 	if len(s.conns) > 1 {
-		at.Moved = s.moved() // before target, or a change could be missed
+		at.Changed = s.targetChanged() // before target, or a change could be missed
 	}
 	at.target = s.target()
-	own, cancel := context.WithCancel(s.cfg.identified(ctx))
+	own, cancel := context.WithCancel(s.cfg.withRelayToken(ctx))
 	timeout := time.AfterFunc(openTimeout, cancel)
 	rpc, err = s.conns[at.target].NewStream(own, desc, method)
 	late := !timeout.Stop()
@@ -241,8 +249,8 @@ func (s *Session) OpenStream(ctx context.Context, desc *grpc.StreamDesc, method 
 		return rpc, at, nil
 	}
 	cancel()
-	if ctx.Err() == nil && !s.up(at.target) && s.links[at.target].attempts.unconnected(s, time.Now()) {
-		s.leave(at.target)
+	if ctx.Err() == nil && !s.up(at.target) && s.links[at.target].failures.connectFailed(s, time.Now()) {
+		s.failOver(at.target)
 	}
 	if late {
 		err = status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)
@@ -250,54 +258,53 @@ func (s *Session) OpenStream(ctx context.Context, desc *grpc.StreamDesc, method 
 	return nil, at, err
 }
 
-// The target in use changes when a stream to it fails. The session returns to an earlier target only after that has been
-// reachable for a while (B.40), so it keeps a connection to each earlier target: only a connection shows that a server
-// speaks HTTP/2 there.
+// The active target changes when a stream to it fails. The session fails back to an earlier target only after that has
+// been reachable for failBackAfter (B.40). So it keeps a connection to each earlier target: only a connection proves
+// that a server speaks HTTP/2 there.
 
-// lookBack returns to earlier targets until ctx ends.
-func (s *Session) lookBack(ctx context.Context) {
-	ticker := time.NewTicker(lookBackEvery)
+// failBackLoop fails back to earlier targets until ctx ends.
+func (s *Session) failBackLoop(ctx context.Context) {
+	ticker := time.NewTicker(failBackInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-			s.tryEarlier(time.Now())
+			s.failBack(time.Now())
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// tryEarlier keeps the connections to the targets before the one in use, and makes the first steady one of them the one
-// in use.
-func (s *Session) tryEarlier(now time.Time) {
+// failBack connects to the targets before the active one, and activates the first of them that is stable.
+func (s *Session) failBack(now time.Time) {
 	active := s.target()
 	for i := range active {
-		s.conns[i].Connect() // if it is idle
-		if !s.up(i) || !s.links[i].reach.steady(now) || !s.use(active, i) {
+		s.conns[i].Connect() // no effect unless it is idle
+		if !s.up(i) || !s.links[i].reachability.stable(now) || !s.switchTarget(active, i) {
 			continue
 		}
 		s.cfg.Logger.Info("returning to an earlier origin address that is reachable again",
-			slog.String("origin", s.cfg.Targets[i]), slog.Duration("reachable", returnAfter))
+			slog.String("origin", s.cfg.Targets[i]), slog.Duration("reachable", failBackAfter))
 		return
 	}
 }
 
-// New returns a session. It sends nothing before a view needs the origin. Errors: a target that gRPC cannot parse.
+// New returns a session. It connects when the first view needs the origin. It fails if gRPC cannot parse a target.
 func New(cfg Config) (*Session, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	ctx, end := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.Background())
 	s := &Session{
-		cfg:         cfg,
-		end:         end,
-		toldNoDelta: make([]atomic.Bool, len(cfg.Targets)),
-		auditing:    make(chan struct{}, 1),
-		comparing:   make(chan struct{}, 1),
-		links:       make([]link, len(cfg.Targets)),
-		pace:        newStreamPace(&cfg),
+		cfg:            cfg,
+		stopFailBack:   stop,
+		noDeltaLogged:  make([]atomic.Bool, len(cfg.Targets)),
+		auditSlot:      make(chan struct{}, 1),
+		comparisonSlot: make(chan struct{}, 1),
+		links:          make([]link, len(cfg.Targets)),
+		limiter:        newStreamLimiter(&cfg),
 	}
 	for _, target := range cfg.Targets {
 		conn, err := grpc.NewClient(target, cfg.dialOptions()...)
@@ -306,23 +313,23 @@ func New(cfg Config) (*Session, error) {
 		}
 		s.conns = append(s.conns, conn)
 	}
-	over := make(chan struct{})
-	s.changed.Store(&over)
+	next := make(chan struct{})
+	s.targetChange.Store(&next)
 	for i, conn := range s.conns {
-		s.watching.Go(func() { s.watch(i, conn) }) // ended and awaited by Close
+		s.watchers.Go(func() { s.watch(i, conn) }) // ended and awaited by Close
 	}
 	if len(s.conns) > 1 {
-		s.watching.Go(func() { s.lookBack(ctx) }) // ended and awaited by Close
+		s.watchers.Go(func() { s.failBackLoop(ctx) }) // ended and awaited by Close
 	}
 	return s, nil
 }
 
-// The kernel detects a dead origin, or a link that drops all packets: most servers end connections with frequent HTTP/2
-// pings (B.34). For data that is not acknowledged, gRPC sets TCP_USER_TIMEOUT to the timeout of pings.
+// TCP keepalive detects a dead origin, or a link that drops all packets: most servers close connections with frequent
+// HTTP/2 pings (B.34). For unacknowledged data, gRPC sets TCP_USER_TIMEOUT to the ping timeout.
 var tcpKeepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// windowBytes is the flow-control window of the connection and its streams. It is fixed, since a dynamic window costs a
-// ping for each message.
+// windowBytes is the flow-control window of the connection and of its streams. It is static, since a dynamic window
+// costs a ping per message.
 const windowBytes = 4 << 20
 
 func (c *Config) dialOptions() []grpc.DialOption {
@@ -343,9 +350,11 @@ func (c *Config) dialOptions() []grpc.DialOption {
 		grpc.WithStaticStreamWindowSize(windowBytes),
 		grpc.WithStaticConnWindowSize(windowBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.Keepalive, Timeout: 20 * time.Second}),
-		// The view sync decides when to open a stream again. gRPC connects again by itself, early enough for that.
+		// The view sync decides when to reopen a stream. gRPC reconnects earlier than that.
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{
+				BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second,
+			},
 			MinConnectTimeout: openTimeout,
 		}),
 		grpc.WithContextDialer(dial),

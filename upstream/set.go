@@ -13,22 +13,22 @@ import (
 // role returns which stream carries the set.
 func (s *set) role() role {
 	if s == s.sub.members {
-		return s.sub.wildcard
+		return s.sub.wildcardRole
 	}
-	return s.sub.named
+	return s.sub.namesRole
 }
 
 // asksOn returns on which stream the origin is asked by name for what it has not mentioned: not on that of the
 // wildcard, which does not tell what an answer is to.
-func (s *set) asksOn() role {
+func (s *set) queryRole() role {
 	if s == s.sub.members {
-		return s.sub.wildcard.other()
+		return s.sub.wildcardRole.other()
 	}
-	return s.sub.named
+	return s.sub.namesRole
 }
 
 // in returns the set in a generation.
-func (s *set) in(g *cache.Generation) *cache.Set {
+func (s *set) cached(g *cache.Generation) *cache.Set {
 	t := g.Type(s.key)
 	if s.kind == cache.ByName {
 		return &t.ByName
@@ -38,7 +38,7 @@ func (s *set) in(g *cache.Generation) *cache.Set {
 
 // entries yields what the set holds.
 func (s *set) entries(yield func(*cache.Entry) bool) {
-	held := s.in(s.view.w.Generation())
+	held := s.cached(s.view.w.Generation())
 	if s.kind == cache.Wildcard {
 		for e := range held.Since(0) {
 			if e.Present() && !yield(e) {
@@ -60,7 +60,7 @@ func (s *set) Get(name string) *wire.Resource {
 	if n == nil {
 		return nil
 	}
-	if e := s.in(s.view.w.Generation()).Get(n); e.Present() {
+	if e := s.cached(s.view.w.Generation()).Get(n); e.Present() {
 		return e.Resource
 	}
 	return nil
@@ -81,7 +81,7 @@ func (s *set) Names() iter.Seq[string] {
 // Count implements reconcile.Content.
 func (s *set) Count() (n int) {
 	if s.kind == cache.Wildcard {
-		return s.in(s.view.w.Generation()).Count()
+		return s.cached(s.view.w.Generation()).Count()
 	}
 	for range s.entries {
 		n++
@@ -91,7 +91,7 @@ func (s *set) Count() (n int) {
 
 // Complete implements reconcile.Content.
 func (s *set) Complete() (at time.Time, ok bool) {
-	l := &s.view.lines[s.role()]
+	l := &s.view.byRole[s.role()]
 	if !l.open {
 		return time.Time{}, false
 	}
@@ -101,20 +101,20 @@ func (s *set) Complete() (at time.Time, ok bool) {
 // Apply implements reconcile.Content.
 func (s *set) Apply(u wire.Update) cache.Change {
 	if u.TypeURL == "" {
-		u.TypeURL, u.SystemVersion = s.key, s.in(s.view.w.Generation()).System()
+		u.TypeURL, u.SystemVersion = s.key, s.cached(s.view.w.Generation()).System()
 	}
 	return s.view.w.Apply(s.kind, u)
 }
 
 // begin notes that the set is about to be stated on a new stream. Told is what the origin is told that is
 // held; nil if it is told nothing, or does not look at it.
-func (s *set) begin(told map[string]string, now time.Time) {
+func (s *set) beginStream(told map[string]string, now time.Time) {
 	isTold := func(name string) bool {
 		_, is := told[name]
 		return is || told != nil && s == s.sub.members // of which it is told all that can be said
 	}
 	restored := s.kind == cache.Wildcard && s.view.w.Generation().Type(s.key).Restored
-	s.Begin(isTold, s.view.mayResume(&s.view.lines[s.role()]), told != nil && restored, now)
+	s.Begin(isTold, s.view.mayResume(&s.view.byRole[s.role()]), told != nil && restored, now)
 }
 
 // sets yields the sets of a subscription.
@@ -130,7 +130,7 @@ func (s *subscription) sets(yield func(*set) bool) {
 }
 
 // keepHeld keeps a name if the set holds it, and reports whether it does.
-func (s *set) keepHeld(name string) (is bool) {
+func (s *set) keepIfPresent(name string) (is bool) {
 	if is = s.Get(name) != nil; is {
 		s.Keep(name)
 	}
@@ -140,33 +140,33 @@ func (s *set) keepHeld(name string) (is bool) {
 // restate returns the first requests of the type on a new stream: everything that
 // is wanted, and in the first of them what is held if the origin may be told (R088, R089). There is more
 // than one only if the names would make it too large, none if nothing is wanted.
-func (s *subscription) restate(r role, g *cache.Generation, tell bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
+func (s *subscription) initialRequests(r role, g *cache.Generation, tell bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
 	req := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-	if s.wildcard == r {
+	if s.wildcardRole == r {
 		req = s.subscribeWildcard()
 		reqs = append(reqs, req)
 	}
 	versions := make(map[string]string)
 	for set := range s.sets {
 		if tell && set.role() == r {
-			set.versions(g, versions)
+			set.addVersions(g, versions)
 		}
 	}
-	if fits(versions) {
+	if fitsRequest(versions) {
 		req.InitialResourceVersions = versions
 	}
 	var names []string
-	if s.named == r {
-		names, asked = s.restateNames()
+	if s.namesRole == r {
+		names, asked = s.allNames()
 		if req.InitialResourceVersions != nil {
-			names = append(names, s.accompany(g)...)
+			names = append(names, s.addCanonicalNames(g)...)
 		}
 	}
 	if s.sweepsOn(r) {
 		names = append(names, s.members.Asked()...)
 	}
 	for len(names) > 0 {
-		req.ResourceNamesSubscribe, names = cutBytes(names, maxNamesBytes)
+		req.ResourceNamesSubscribe, names = splitBytes(names, maxNamesBytes)
 		reqs = append(reqs, req)
 		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 	}
@@ -175,7 +175,7 @@ func (s *subscription) restate(r role, g *cache.Generation, tell bool) (reqs []*
 
 // versions adds what a set holds to what the origin is told: not what another origin has stated, and nothing of a set that was not complete, which could not be told from one that
 // shrank. Of a wildcard, it is told all or nothing.
-func (s *set) versions(g *cache.Generation, versions map[string]string) {
+func (s *set) addVersions(g *cache.Generation, versions map[string]string) {
 	t, foreign := g.Type(s.key), s.Foreign()
 	if s.kind == cache.Wildcard && t.Phase != cache.Confirmed && !t.Restored || s == s.sub.members && len(foreign) > 0 {
 		return
@@ -183,8 +183,8 @@ func (s *set) versions(g *cache.Generation, versions map[string]string) {
 	for e := range s.entries {
 		_, other := foreign[e.Resource.Name]
 		plain := s.kind == cache.Wildcard || wire.PlainName(e.Name.String()) == e.Name.String()
-		if !other && plain && sayable(e.Resource) {
-			versions[e.Resource.Name] = heldVersion(e.Resource)
+		if !other && plain && hasReportableVersion(e.Resource) {
+			versions[e.Resource.Name] = reportedVersion(e.Resource)
 		}
 	}
 }

@@ -24,7 +24,7 @@ import (
 func Share(ctx context.Context, from *cache.View, w *cache.Writer, control *Control, linger time.Duration) {
 	w.AwaitReports(time.Now().Add(math.MaxInt64)) // the other view decides
 	s := newShare(from, w)
-	s.linger, s.trims = linger, !w.Source().Restored.IsZero()
+	s.linger, s.trimsUnchanged = linger, !w.Source().Restored.IsZero()
 	defer s.close()
 	var calls <-chan func(Controlled)
 	if control != nil {
@@ -54,34 +54,34 @@ type share struct {
 	w     *cache.Writer
 	watch *cache.Watch // of from
 
-	types   map[string]*sharedType      // by type URL or collection
-	edition uint64                      // of from, up to which it was followed
-	due     map[*sharedType]struct{}    // to be followed whatever has changed
-	keeping map[*sharedType]struct{}    // those with something that no client wants any more
-	stood   cache.Source                // how the other view's source did when it was looked at last
-	asks    map[*cache.Name]*cache.Name // of from, by that of w, that are not known yet as asked for
-	next    time.Time                   // when something expires or has lingered for long enough
-	linger  time.Duration
-	trimAt  time.Time
-	trims   bool // also if nothing changes: names that the origin does not mention are confirmed by time
+	types          map[string]*sharedType      // by type URL or collection
+	edition        uint64                      // of from, up to which it was followed
+	due            map[*sharedType]struct{}    // to be followed whatever has changed
+	lingering      map[*sharedType]struct{}    // those with something that no client wants any more
+	source         cache.Source                // how the other view's source did when it was looked at last
+	unasked        map[*cache.Name]*cache.Name // of from, by that of w, that are not known yet as asked for
+	next           time.Time                   // when something expires or has lingered for long enough
+	linger         time.Duration
+	trimAt         time.Time
+	trimsUnchanged bool // also if nothing changes: names that the origin does not mention are confirmed by time
 }
 
 // A sharedType is what is taken of one type, or of one collection.
 type sharedType struct {
-	key      string
-	seen     cache.Seq                   // up to where from was looked at
-	names    map[*cache.Name]*cache.Name // of from, by that of w
-	mine     map[*cache.Name]struct{}    // those of from
-	pending  map[*cache.Name]struct{}    // of these, those of which something may be said without a change
-	unwanted map[*cache.Name]time.Time   // of w, that no client wants any more, and until when they linger
-	left     time.Time                   // until when the collection lingers, which no client wants any more; zero if one does
-	wildcard *cache.WildcardWatch        // of a collection
+	key         string
+	followed    cache.Seq                   // up to where from was looked at
+	names       map[*cache.Name]*cache.Name // of from, by that of w
+	fromNames   map[*cache.Name]struct{}    // those of from
+	pending     map[*cache.Name]struct{}    // of these, those of which something may be said without a change
+	unwanted    map[*cache.Name]time.Time   // of w, that no client wants any more, and until when they linger
+	lingerUntil time.Time                   // until when the collection lingers, which no client wants any more; zero if one does
+	wildcard    *cache.WildcardWatch        // of a collection
 }
 
 func newShare(from *cache.View, w *cache.Writer) *share {
 	return &share{from: from, w: w, watch: from.Watch(), types: make(map[string]*sharedType), due: make(map[*sharedType]struct{}),
-		keeping: make(map[*sharedType]struct{}),
-		asks:    make(map[*cache.Name]*cache.Name)}
+		lingering: make(map[*sharedType]struct{}),
+		unasked:   make(map[*cache.Name]*cache.Name)}
 }
 
 // Writer implements Controlled.
@@ -97,17 +97,17 @@ func (s *share) timer() <-chan time.Time {
 	if s.next.IsZero() {
 		return nil
 	}
-	return time.After(until(s.next))
+	return time.After(timerDelay(s.next))
 }
 
 func (s *share) typ(key string) *sharedType {
 	t := s.types[key]
 	if t == nil {
 		t = &sharedType{
-			key:     key,
-			names:   make(map[*cache.Name]*cache.Name),
-			mine:    make(map[*cache.Name]struct{}),
-			pending: make(map[*cache.Name]struct{}),
+			key:       key,
+			names:     make(map[*cache.Name]*cache.Name),
+			fromNames: make(map[*cache.Name]struct{}),
+			pending:   make(map[*cache.Name]struct{}),
 
 			unwanted: make(map[*cache.Name]time.Time),
 		}
@@ -148,15 +148,15 @@ func (s *share) demand(now time.Time) {
 func (s *share) subscribe(t *sharedType, d cache.Demand) {
 	s.watch.SetSubscriber(d.By)
 	n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
-	t.names[d.Name], t.mine[n], t.pending[n] = n, struct{}{}, struct{}{}
-	s.asks[d.Name] = n
+	t.names[d.Name], t.fromNames[n], t.pending[n] = n, struct{}{}, struct{}{}
+	s.unasked[d.Name] = n
 }
 
 // forget gives up what no client wants and has lingered. Those who come back are to find what there was, so what a gate withholds stays until it
 // does not.
 func (s *share) forget(t *sharedType, now time.Time) {
-	if !t.left.IsZero() && !now.Before(t.left) && !s.w.WithholdsWildcard(t.key) {
-		t.left = time.Time{}
+	if !t.lingerUntil.IsZero() && !now.Before(t.lingerUntil) && !s.w.WithholdsWildcard(t.key) {
+		t.lingerUntil = time.Time{}
 		if s.w.ForgetWildcard(t.key) { // else it is wanted again, and about to be reported
 			s.watch.UnsubscribeAll(t.wildcard)
 			delete(s.types, t.key)
@@ -168,10 +168,10 @@ func (s *share) forget(t *sharedType, now time.Time) {
 			s.forgetName(t, n)
 		}
 	}
-	if len(t.unwanted) > 0 || !t.left.IsZero() {
-		s.keeping[t] = struct{}{}
+	if len(t.unwanted) > 0 || !t.lingerUntil.IsZero() {
+		s.lingering[t] = struct{}{}
 	} else {
-		delete(s.keeping, t)
+		delete(s.lingering, t)
 	}
 }
 
@@ -184,9 +184,9 @@ func (s *share) forgetName(t *sharedType, n *cache.Name) {
 	have := t.names[n]
 	s.watch.Unsubscribe(t.key, []*cache.Name{have})
 	delete(t.names, n)
-	delete(t.mine, have)
+	delete(t.fromNames, have)
 	delete(t.pending, have)
-	delete(s.asks, n)
+	delete(s.unasked, n)
 	if len(t.names) == 0 && t.wildcard == nil {
 		delete(s.types, t.key)
 		delete(s.due, t)
@@ -195,24 +195,24 @@ func (s *share) forgetName(t *sharedType, n *cache.Name) {
 
 func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	if (d.Wanted || d.Restored) && t.wildcard == nil {
-		t.wildcard, t.seen = s.watch.SubscribeAll(t.key), 0
+		t.wildcard, t.followed = s.watch.SubscribeAll(t.key), 0
 	} else if d.Wanted && d.Refetch {
 		s.watch.Refetch(t.key, nil, now)
 	}
 	switch {
 	case d.Wanted:
-		t.left = time.Time{}
+		t.lingerUntil = time.Time{}
 	case t.wildcard != nil:
-		t.left = now.Add(s.linger)
+		t.lingerUntil = now.Add(s.linger)
 		s.forget(t, now)
 	}
 }
 
 // ask records that the origin has been asked, if it can be, for what was never
 // answered.
-func (s *share) ask(now time.Time) {
-	defer clear(s.asks)
-	for name, n := range s.asks {
+func (s *share) markAsked(now time.Time) {
+	defer clear(s.unasked)
+	for name, n := range s.unasked {
 		if !name.Asked().IsZero() || !s.from.Generation().From(n).Connected {
 			continue
 		}
@@ -229,7 +229,7 @@ func (s *share) ask(now time.Time) {
 // asked for long ago and is not here would be taken for what is not there.
 func (s *share) follow(now time.Time) {
 	g := s.from.Generation()
-	s.stand(g)
+	s.followSource(g)
 	for typ := range g.ChangedSince(s.edition) {
 		if t := s.types[typ.URL]; t != nil {
 			s.due[t] = struct{}{}
@@ -241,7 +241,7 @@ func (s *share) follow(now time.Time) {
 		}
 	}
 	s.edition = g.Revision
-	for t := range s.keeping {
+	for t := range s.lingering {
 		s.forget(t, now)
 	}
 	for t := range s.due {
@@ -252,31 +252,31 @@ func (s *share) follow(now time.Time) {
 		}
 	}
 	clear(s.due)
-	s.ask(now)
+	s.markAsked(now)
 	if !now.Before(s.trimAt) {
 		s.w.Trim(now)
 		s.trimAt = now.Add(TrimEvery)
 	}
-	s.next = reconcile.Earlier(s.w.Expire(now), s.lingers(now))
-	if s.trims {
+	s.next = reconcile.Earlier(s.w.Expire(now), s.nextLinger(now))
+	if s.trimsUnchanged {
 		s.next = reconcile.Earlier(s.next, s.trimAt)
 	}
 }
 
 // lingers returns when something has lingered for long enough; zero if nothing lingers. What is withheld is looked at whenever
 // something changes.
-func (s *share) lingers(now time.Time) (next time.Time) {
-	for t := range s.keeping {
-		next = reconcile.Earlier(next, after(t.left, now))
+func (s *share) nextLinger(now time.Time) (next time.Time) {
+	for t := range s.lingering {
+		next = reconcile.Earlier(next, futureOrZero(t.lingerUntil, now))
 		for _, until := range t.unwanted {
-			next = reconcile.Earlier(next, after(until, now))
+			next = reconcile.Earlier(next, futureOrZero(until, now))
 		}
 	}
 	return next
 }
 
 // after returns a time if it is after now, else zero.
-func after(t, now time.Time) time.Time {
+func futureOrZero(t, now time.Time) time.Time {
 	if t.After(now) {
 		return t
 	}
@@ -284,12 +284,12 @@ func after(t, now time.Time) time.Time {
 }
 
 // stand takes over how the origin stands. All names come from one source.
-func (s *share) stand(g *cache.Generation) {
-	if from := *g.First(); from != s.stood {
+func (s *share) followSource(g *cache.Generation) {
+	if from := *g.First(); from != s.source {
 		s.w.SetSource(from)
-		s.stood = from
+		s.source = from
 		for _, t := range s.types {
-			maps.Copy(s.asks, t.names)
+			maps.Copy(s.unasked, t.names)
 		}
 	}
 }
@@ -297,11 +297,11 @@ func (s *share) stand(g *cache.Generation) {
 func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	typ := g.Type(t.key)
 	var names []*cache.Name
-	changed(typ, cache.Wildcard, t.seen, func(n *cache.Name) { names = append(names, n) })
-	if names = append(names, s.restored(t, &typ.Wildcard)...); len(names) > 0 {
-		s.copy(cache.Wildcard, g, t, names)
+	changedNames(typ, cache.Wildcard, t.followed, func(n *cache.Name) { names = append(names, n) })
+	if names = append(names, s.restoredContent(t, &typ.Wildcard)...); len(names) > 0 {
+		s.copyNames(cache.Wildcard, g, t, names)
 	}
-	t.seen = g.Seq
+	t.followed = g.Seq
 	t.wildcard.Passed(g.Seq)
 	if mine := s.w.Generation().Type(t.key); !mine.Restored || typ.Phase == cache.Confirmed { // else what was restored is more complete
 		if mine.Restored {
@@ -327,7 +327,7 @@ func (s *share) removeRestored(is, mine *cache.Type) {
 
 // restored returns members whose content was given up and that have it in the other
 // view, where it came without being a change.
-func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
+func (s *share) restoredContent(t *sharedType, from *cache.Set) (names []*cache.Name) {
 	mine := &s.w.View().Generation().Type(t.key).Wildcard
 	if mine.ContentDropped() == 0 {
 		return nil
@@ -350,8 +350,8 @@ func (s *share) restored(t *sharedType, from *cache.Set) (names []*cache.Name) {
 func (s *share) followNames(g *cache.Generation, t *sharedType) {
 	typ := g.Type(t.key)
 	told := make(map[*cache.Name]struct{})
-	changed(typ, cache.ByName, t.seen, func(n *cache.Name) {
-		if _, mine := t.mine[n]; mine {
+	changedNames(typ, cache.ByName, t.followed, func(n *cache.Name) {
+		if _, mine := t.fromNames[n]; mine {
 			told[n] = struct{}{}
 		}
 	})
@@ -361,9 +361,9 @@ func (s *share) followNames(g *cache.Generation, t *sharedType) {
 		}
 	}
 	if len(told) > 0 {
-		s.copy(cache.ByName, g, t, slices.Collect(maps.Keys(told)))
+		s.copyNames(cache.ByName, g, t, slices.Collect(maps.Keys(told)))
 	}
-	t.seen = g.Seq
+	t.followed = g.Seq
 	for n := range told {
 		if e := typ.ByName.Get(n); e.Present() && !e.Resource.ContentDropped() {
 			delete(t.pending, n)
@@ -375,18 +375,18 @@ func (s *share) followNames(g *cache.Generation, t *sharedType) {
 }
 
 // copy takes over names of a type, for the reason for which the other view did.
-func (s *share) copy(kind cache.Kind, g *cache.Generation, t *sharedType, names []*cache.Name) {
+func (s *share) copyNames(kind cache.Kind, g *cache.Generation, t *sharedType, names []*cache.Name) {
 	set := &g.Type(t.key).Wildcard
 	if kind == cache.ByName {
 		set = &g.Type(t.key).ByName
 	}
-	s.w.SetCause(s.from.Cause(set.FirstAfter(t.seen)))
+	s.w.SetCause(s.from.Cause(set.FirstAfter(t.followed)))
 	s.w.Copy(kind, g, t.key, names)
 	s.w.SetCause(cache.Cause{})
 }
 
 // changed yields the names of which something was said after p.
-func changed(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name)) {
+func changedNames(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name)) {
 	set := &t.Wildcard
 	if kind == cache.ByName {
 		set = &t.ByName

@@ -68,7 +68,7 @@ type counters struct {
 }
 
 // count changes the counters.
-func (c *counters) count(change func(*Stats)) {
+func (c *counters) update(change func(*Stats)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stats.Types == nil {
@@ -78,7 +78,7 @@ func (c *counters) count(change func(*Stats)) {
 }
 
 // answered counts a response, which the relay accepted or rejected.
-func (c *counters) answered(typeURL string, refused bool) {
+func (c *counters) countResponse(typeURL string, refused bool) {
 	if !wire.Known(typeURL) {
 		typeURL = "" // an origin may invent any number of types
 	}
@@ -86,13 +86,13 @@ func (c *counters) answered(typeURL string, refused bool) {
 	if refused {
 		more = TypeStats{Refused: 1}
 	}
-	c.count(func(s *Stats) { s.Types[typeURL] = s.Types[typeURL].Plus(more) })
+	c.update(func(s *Stats) { s.Types[typeURL] = s.Types[typeURL].Plus(more) })
 }
 
 // streamEnded counts a stream, or an attempt to open one, unless it ended because it is not needed any more.
-func (c *counters) streamEnded(err error) {
+func (c *counters) countStreamEnd(err error) {
 	if reason := endReason(err); reason != "" {
-		c.count(func(s *Stats) { s.Ended[reason]++ })
+		c.update(func(s *Stats) { s.Ended[reason]++ })
 	}
 }
 
@@ -113,8 +113,8 @@ func endReason(err error) string {
 }
 
 // read returns the counters.
-func (c *counters) read() (s Stats) {
-	c.count(func(counted *Stats) {
+func (c *counters) snapshot() (s Stats) {
+	c.update(func(counted *Stats) {
 		s = *counted
 		s.Ended, s.Types = maps.Clone(s.Ended), maps.Clone(s.Types)
 	})

@@ -30,13 +30,13 @@ type stream struct {
 	role   role
 	cancel context.CancelCauseFunc
 	out    chan proto.Message
-	sotw   *lists // nil: the stream is Delta
+	sotw   *sotwState // nil: the stream is Delta
 
-	begun     map[string]bool // types of which a first request was sent
+	requested map[string]bool // types of which a first request was sent
 	nodeSent  bool
 	responded bool
 	replaced  bool // what the origin still says on it is not looked at
-	reached   bool // the origin was asked for it; belongs to converse
+	rpcOpened bool // the origin was asked for it; belongs to converse
 }
 
 // An event is what a stream's goroutines send to the view sync: that it is open, what it
@@ -52,33 +52,33 @@ type event struct {
 
 // open starts a stream. Its outcome comes as an event: opened, or ended.
 func (s *Session) open(ctx context.Context, target int, r role, sotw bool, events chan<- event) *stream {
-	ctx, cancel := context.WithCancelCause(s.cfg.identified(ctx))
+	ctx, cancel := context.WithCancelCause(s.cfg.withRelayToken(ctx))
 	st := &stream{
-		role:   r,
-		cancel: cancel,
-		out:    make(chan proto.Message, sendQueue),
-		begun:  make(map[string]bool),
+		role:      r,
+		cancel:    cancel,
+		out:       make(chan proto.Message, sendQueue),
+		requested: make(map[string]bool),
 	}
 	if sotw {
-		st.sotw = newLists()
+		st.sotw = newSotwState()
 	}
 	// Ended by cancel; the view sync waits for the event that it ended.
 	go func() {
-		err := st.converse(ctx, s.conns[target], &s.cfg, events)
-		if !st.reached {
-			s.pace.unopened()
+		err := st.run(ctx, s.conns[target], &s.cfg, events)
+		if !st.rpcOpened {
+			s.limiter.refund()
 		}
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
 		cancel(nil)
-		tell(events, event{stream: st, ended: true, err: err})
+		deliver(events, event{stream: st, ended: true, err: err})
 	}()
 	return st
 }
 
 // converse opens the RPC and receives until it ends.
-func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, cfg *Config, events chan<- event) error {
+func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, events chan<- event) error {
 	dec := wire.Decoder{ContentVersions: cfg.ContentVersions, MaxResourceBytes: cfg.MaxResourceBytes}
 	timeout := time.AfterFunc(openTimeout, func() { st.cancel(errOpenTimeout) })
 	desc, method, decode := deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName, dec.Decode
@@ -86,11 +86,11 @@ func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, cfg *Conf
 		desc, method, decode = sotwStream, discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName, dec.DecodeSotW
 	}
 	rpc, err := conn.NewStream(ctx, desc, method)
-	st.reached = err == nil
+	st.rpcOpened = err == nil
 	if !timeout.Stop() || err != nil {
 		return err
 	}
-	tell(events, event{stream: st, opened: true})
+	deliver(events, event{stream: st, opened: true})
 	sent := make(chan struct{})
 	// Ends with the RPC; awaited below.
 	go func() {
@@ -104,7 +104,7 @@ func (st *stream) converse(ctx context.Context, conn *grpc.ClientConn, cfg *Conf
 }
 
 func (st *stream) receive(rpc grpc.ClientStream, cfg *Config, decode func([]byte) (wire.Update, error), events chan<- event) error {
-	leave, err := cfg.enterChain(rpc)
+	leave, err := cfg.registerChain(rpc)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (st *stream) receive(rpc grpc.ClientStream, cfg *Config, decode func([]byte
 		}
 		at := time.Now()
 		u, err := decode(msg.Bytes)
-		tell(events, event{stream: st, update: u, at: at, err: err})
+		deliver(events, event{stream: st, update: u, at: at, err: err})
 	}
 }
 
@@ -124,7 +124,7 @@ func (st *stream) receive(rpc grpc.ClientStream, cfg *Config, decode func([]byte
 // on: its receiver learns why it ended, as a rule. But a stream that gRPC opened
 // anew by itself, when its connection broke under the first request, may go on
 // receiving after a send has failed.
-const sendFailed = time.Second
+const sendErrorGrace = time.Second
 
 func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
 	for {
@@ -135,7 +135,7 @@ func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
 				continue
 			}
 			select {
-			case <-time.After(sendFailed):
+			case <-time.After(sendErrorGrace):
 				st.cancel(fmt.Errorf("send: %w", err))
 			case <-ctx.Done():
 			}
@@ -148,7 +148,7 @@ func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
 
 // tell hands an event to the view sync, which takes events until all of its streams
 // have ended.
-func tell(events chan<- event, e event) { events <- e }
+func deliver(events chan<- event, e event) { events <- e }
 
 // request queues a request. The first of the stream carries the node (R020). On a
 // SotW stream it changes the list of its type, which flush sends.
@@ -157,8 +157,8 @@ func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryReques
 		st.sotw.change(r)
 		return
 	}
-	locate(&r.ResourceNamesSubscribe, &r.ResourceLocatorsSubscribe)
-	locate(&r.ResourceNamesUnsubscribe, &r.ResourceLocatorsUnsubscribe)
+	moveToLocators(&r.ResourceNamesSubscribe, &r.ResourceLocatorsSubscribe)
+	moveToLocators(&r.ResourceNamesUnsubscribe, &r.ResourceLocatorsUnsubscribe)
 	if !st.nodeSent {
 		r.Node, st.nodeSent = node, true
 	}
@@ -189,16 +189,16 @@ func (st *stream) queue(r proto.Message) {
 
 // answer acknowledges a response, or refuses it with a reason. In Delta it carries
 // no names: control planes differ in what they make of names on an ACK (R082).
-func (st *stream) answer(node *corepb.Node, u wire.Update, refusal error) {
+func (st *stream) ackOrNack(node *corepb.Node, u wire.Update, refusal error) {
 	var detail *statuspb.Status
 	if refusal != nil {
 		detail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: refusal.Error()}
 	}
 	if st.sotw != nil {
-		st.sotw.answer(u, detail)
+		st.sotw.ackOrNack(u, detail)
 		return
 	}
 	r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: u.TypeURL, ResponseNonce: u.Nonce, ErrorDetail: detail}
-	st.begun[u.TypeURL] = true
+	st.requested[u.TypeURL] = true
 	st.request(node, r)
 }

@@ -20,35 +20,35 @@ import (
 const (
 	silenceWait = 10 * time.Second // before it is logged that an origin does not answer (B.4)
 
-	connectedEvery = time.Second // is looked whether an origin can be reached again
+	connectPoll = time.Second // is looked whether an origin can be reached again
 
-	heldFor = 5 * time.Second // a stream without a response is held by an origin that need not be spared
+	minHeld = 5 * time.Second // a stream without a response is held by an origin that need not be spared
 )
 
 // An adsStream is one of the two streams of a view to its origin: what is there now, and when to try again.
 type adsStream struct {
 	*stream
-	open     bool
-	openedAt time.Time
-	versions bool // the origin was told what is held
-	full     bool // until it has answered, it is not
-	retry    *backoff.ExponentialBackOff
-	retryAt  time.Time
+	open         bool
+	openedAt     time.Time
+	sentVersions bool // the origin was told what is held
+	needFull     bool // until it has answered, it is not
+	retry        *backoff.ExponentialBackOff
+	retryAt      time.Time
 
-	unconnected bool      // the stream ended, or never began, for want of a connection
-	turn        turn      // of the session's pace
-	silentAt    time.Time // when to warn that nothing came; zero if something did
+	notConnected bool         // the stream ended, or never began, for want of a connection
+	waiter       streamWaiter // of the session's pace
+	warnSilentAt time.Time    // when to warn that nothing came; zero if something did
 }
 
 // served reports whether the origin has taken care of the stream. Silence is the
 // right answer to one who holds everything already.
 func (l *adsStream) served(now time.Time) bool {
-	return l.responded || l.open && l.versions && now.Sub(l.openedAt) >= silenceWait
+	return l.responded || l.open && l.sentVersions && now.Sub(l.openedAt) >= silenceWait
 }
 
 // silent reports whether it is time to warn that nothing came.
-func (l *adsStream) silent(now time.Time) bool {
-	return !l.silentAt.IsZero() && !now.Before(l.silentAt)
+func (l *adsStream) silenceDue(now time.Time) bool {
+	return !l.warnSilentAt.IsZero() && !now.Before(l.warnSilentAt)
 }
 
 // Streams are the ADS streams of a view: the main and the auxiliary one.
@@ -61,26 +61,26 @@ type streams struct {
 
 	events  chan event
 	running int // streams whose end was not received
-	lines   [auxiliary + 1]adsStream
+	byRole  [auxiliary + 1]adsStream
 
-	target  int             // index of the target in use
-	moved   <-chan struct{} // closed once the session returned to an earlier one
-	source  int             // that of the target that answered last; -1 if none did
-	noDelta bool            // the target does not implement Delta; until it ends a stream
-	silent  bool            // the silence of the origin was logged
+	target        int             // index of the target in use
+	targetChanged <-chan struct{} // closed once the session returned to an earlier one
+	sourceTarget  int             // that of the target that answered last; -1 if none did
+	noDelta       bool            // the target does not implement Delta; until it ends a stream
+	silenceLogged bool            // the silence of the origin was logged
 }
 
 // attempts returns those of the target in use.
-func (v *streams) attempts() *attempts { return &v.session.links[v.target].attempts }
+func (v *streams) failures() *failureTracker { return &v.session.links[v.target].failures }
 
 // request sends a request of a type on a stream.
 func (v *streams) request(l *adsStream, s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
-	l.begun[r.TypeUrl] = true
+	l.requested[r.TypeUrl] = true
 	// An origin that was told what is held need not say anything.
-	if l.role == main && !l.responded && !l.versions && !v.silent && l.silentAt.IsZero() {
-		l.silentAt = now.Add(silenceWait)
+	if l.role == main && !l.responded && !l.sentVersions && !v.silenceLogged && l.warnSilentAt.IsZero() {
+		l.warnSilentAt = now.Add(silenceWait)
 	}
-	v.requested(s, r, now)
+	v.reportRequest(s, r, now)
 	l.request(v.node, r)
 }
 
@@ -96,9 +96,9 @@ func (v *streams) change(l *adsStream, s *subscription, subscribe, unsubscribe [
 
 // flushLists sends what a turn of the loop has changed on SotW streams: one
 // request for each type, however it came about.
-func (v *streams) flushLists(now time.Time) {
+func (v *streams) flushSotW(now time.Time) {
 	for r := main; r <= auxiliary; r++ {
-		if l := &v.lines[r]; l.open {
+		if l := &v.byRole[r]; l.open {
 			l.flush(v.node, now)
 		}
 	}
@@ -106,21 +106,21 @@ func (v *streams) flushLists(now time.Time) {
 
 // mayResume reports whether a new stream may say what is held. In SotW it cannot.
 func (v *streams) mayResume(l *adsStream) bool {
-	return l.sotw == nil && !v.cfg.FullResync && !l.full && v.source == v.target
+	return l.sotw == nil && !v.cfg.FullResync && !l.needFull && v.sourceTarget == v.target
 }
 
 // resync opens the streams anew and asks for everything.
 func (v *streams) resync() {
-	for r := range v.lines {
-		v.lines[r].full = true
+	for r := range v.byRole {
+		v.byRole[r].needFull = true
 	}
 	v.reopen()
 }
 
 // reopen ends the streams, to open them anew at once.
 func (v *streams) reopen() {
-	for r := range v.lines {
-		v.lines[r].replace()
+	for r := range v.byRole {
+		v.byRole[r].replace()
 	}
 }
 
@@ -146,8 +146,8 @@ func (l *adsStream) backOff(held bool) time.Duration {
 // logEnd logs the end of a stream, and returns the failure that it was, nil if the end was expected.
 func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
-	err = explain(v.cfg.Targets[v.target], err)
-	failure := v.session.noteEnd(err)
+	err = explainUnresolved(v.cfg.Targets[v.target], err)
+	failure := v.session.recordStreamEnd(err)
 	switch {
 	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Sync is about to return
 	case status.Code(err) == codes.Unimplemented:
@@ -156,7 +156,7 @@ func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 	case status.Code(err) == codes.FailedPrecondition:
 		v.log.Error("origin rejected this relay: fix the configuration (serving cached state)",
 			slog.String("stream", r.String()), slog.Any("err", err), retry)
-	case v.cfg.tooLarge(err):
+	case v.cfg.isResponseTooLarge(err):
 		v.log.Error("origin response exceeds TENDER_MAX_ORIGIN_RESPONSE_BYTES (serving cached state)",
 			slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case errors.Is(err, io.EOF):
@@ -169,9 +169,9 @@ func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 
 // speaksSotW reports whether a stream is to be opened in SotW. The auxiliary one is
 // of the variant of the main one.
-func (v *streams) speaksSotW(r role) bool {
+func (v *streams) usesSotW(r role) bool {
 	if r == auxiliary {
-		return v.lines[main].sotw != nil
+		return v.byRole[main].sotw != nil
 	}
 	return v.noDelta || v.cfg.Protocol == ProtocolSotW
 }
@@ -180,7 +180,7 @@ func (v *streams) speaksSotW(r role) bool {
 // implement Delta, so that SotW is to be tried. Any other end that the origin puts
 // to the main stream lets Delta be tried again: what answers next may be a newer
 // server.
-func (v *streams) otherVariant(l *adsStream, err error) bool {
+func (v *streams) fallBackToSotW(l *adsStream, err error) bool {
 	if errors.Is(err, errResync) {
 		return false
 	}
@@ -188,20 +188,20 @@ func (v *streams) otherVariant(l *adsStream, err error) bool {
 	if l.role == main {
 		v.noDelta = noDelta
 		if noDelta {
-			v.session.tellNoDelta(v.target)
+			v.session.logNoDelta(v.target)
 		}
 	}
 	return noDelta
 }
 
 // requested tells on whose behalf a request was made.
-func (v *streams) requested(s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
-	if len(s.askers) == 0 {
+func (v *streams) reportRequest(s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
+	if len(s.requesters) == 0 {
 		return
 	}
 	v.cfg.Requested(Request{
 		Origin: v.cfg.Targets[v.target], TypeURL: r.TypeUrl, At: now,
-		Names: len(r.ResourceNamesSubscribe) + len(r.ResourceLocatorsSubscribe), By: s.askers,
+		Names: len(r.ResourceNamesSubscribe) + len(r.ResourceLocatorsSubscribe), By: s.requesters,
 	})
-	s.askers = nil
+	s.requesters = nil
 }

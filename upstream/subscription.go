@@ -16,7 +16,7 @@ import (
 type role int
 
 const (
-	nowhere role = iota
+	noStream role = iota
 	main
 	auxiliary
 )
@@ -34,29 +34,29 @@ func (r role) other() role {
 // A subscription is what a view wants of one type from its origin. It does no
 // I/O.
 type subscription struct {
-	typeURL string
-	askers  []cache.Demand // see asks
+	typeURL    string
+	requesters []cache.Demand // see asks
 
 	// The members. They are wanted while a client has a wildcard, and for a while
 	// after. The role is place's.
-	wildcard role
-	prewarm  bool
-	wanted   bool      // by a client now
-	until    time.Time // when lingering ends
+	wildcardRole role
+	prewarm      bool
+	wanted       bool      // by a client now
+	lingerUntil  time.Time // when lingering ends
 
 	// The names, with those that linger. A name is in the map while the origin is, or
 	// is about to be, subscribed to it. The role is place's.
-	named role
-	names map[*cache.Name]struct{}
-	added []*cache.Name // not yet sent
-	again []*cache.Name // to be asked for once more
-	gone  []*cache.Name // to be unsubscribed
+	namesRole role
+	names     map[*cache.Name]struct{}
+	added     []*cache.Name // not yet sent
+	refetch   []*cache.Name // to be asked for once more
+	removed   []*cache.Name // to be unsubscribed
 
-	changedAt time.Time // since when such a change waits on a SotW stream; zero if none does
+	changedSince time.Time // since when such a change waits on a SotW stream; zero if none does
 
 	// companions are names of resources that clients asked for by aliases alone, with these aliases. The origin is asked for
 	// them too when it is told what is held: it can only say of a name that it is asked for that it is gone.
-	companions map[string][]*cache.Name
+	canonicalNames map[string][]*cache.Name
 
 	members, byName *set
 	collections     map[string]*collection // by glob; they travel with the names
@@ -78,12 +78,12 @@ type set struct {
 // belongs to it, so it can share a stream with names.
 type collection struct {
 	*set
-	glob  string
-	until time.Time // when lingering ends; zero while a client wants it
+	glob        string
+	lingerUntil time.Time // when lingering ends; zero while a client wants it
 
 	// Of the view's agenda.
-	at    time.Time // when to look; zero if it is not in there
-	place int
+	checkAt   time.Time // when to look; zero if it is not in there
+	heapIndex int
 }
 
 // wantedNames returns the names that clients asked for, with those that linger.
@@ -97,7 +97,7 @@ func (s *subscription) wantedNames() map[string]struct{} {
 
 // unwanted returns names without those that clients asked for, in a slice of its own: a request that is not sent yet may
 // still have names.
-func (s *subscription) unwanted(names []string) []string {
+func (s *subscription) withoutWanted(names []string) []string {
 	if len(names) == 0 {
 		return nil // to look at all that is wanted would be for nothing
 	}
@@ -115,8 +115,8 @@ const namesPerRequest = 500
 // The main stream carries every type, in the origin's order (B.11). If a type is wanted by
 // wildcard and by name, the main stream carries the form that Envoys use, since they need that
 // order, and the auxiliary stream carries the other one.
-func (s *subscription) place(members bool) (moved bool) {
-	wildcard, named := nowhere, nowhere
+func (s *subscription) assignStreams(members bool) (moved bool) {
+	wildcard, named := noStream, noStream
 	if members {
 		wildcard = main
 	}
@@ -124,30 +124,32 @@ func (s *subscription) place(members bool) (moved bool) {
 		named = main
 	}
 	switch {
-	case wildcard == nowhere || named == nowhere:
+	case wildcard == noStream || named == noStream:
 	case wire.LegacyWildcard(s.typeURL):
 		named = auxiliary
 	default:
 		wildcard = auxiliary
 	}
-	moved = wildcard != nowhere && s.wildcard == wildcard.other() || named != nowhere && s.named == named.other()
-	s.wildcard, s.named = wildcard, named
+	moved = wildcard != noStream && s.wildcardRole == wildcard.other() || named != noStream && s.namesRole == named.other()
+	s.wildcardRole, s.namesRole = wildcard, named
 	return moved
 }
 
 // wants reports whether the stream of that role has anything to carry.
-func (s *subscription) wants(r role) bool {
-	return s.wildcard == r || s.named == r || s.sweepsOn(r)
+func (s *subscription) needsStream(r role) bool {
+	return s.wildcardRole == r || s.namesRole == r || s.sweepsOn(r)
 }
 
 // sweepsOn reports whether a sweep is asking for members by name on the stream of that role,
 // which is the one without the wildcard.
-func (s *subscription) sweepsOn(r role) bool { return s.members.Asking() && s.wildcard.other() == r }
+func (s *subscription) sweepsOn(r role) bool {
+	return s.members.Asking() && s.wildcardRole.other() == r
+}
 
 // heldVersion returns the version at which the origin is told that a resource is held.
 // Of one whose content was given up it is told none: it says what it is once more, or
 // that it is gone (R125).
-func heldVersion(r *wire.Resource) string {
+func reportedVersion(r *wire.Resource) string {
 	if r.ContentDropped() {
 		return ""
 	}
@@ -156,12 +158,12 @@ func heldVersion(r *wire.Resource) string {
 
 // sayable reports whether the version of a resource can say what is held: not of which
 // variant it is, nor where there was none and the content is needed again.
-func sayable(r *wire.Resource) bool {
+func hasReportableVersion(r *wire.Resource) bool {
 	return r.Constraints == nil && r.HasBody() && (!r.ContentDropped() || r.OriginVersion != "")
 }
 
 // restateNames returns all names and globs that are wanted.
-func (s *subscription) restateNames() (names []string, asked []*cache.Name) {
+func (s *subscription) allNames() (names []string, asked []*cache.Name) {
 	for n := range s.names {
 		asked = append(asked, n)
 		names = append(names, n.String())
@@ -169,43 +171,43 @@ func (s *subscription) restateNames() (names []string, asked []*cache.Name) {
 	for glob := range s.collections {
 		names = append(names, glob)
 	}
-	s.added, s.again, s.gone, s.companions = nil, nil, nil, nil
+	s.added, s.refetch, s.removed, s.canonicalNames = nil, nil, nil, nil
 	return names, asked
 }
 
 // accompany begins to ask for the names of resources that are held by aliases alone, and returns them. It is for a new stream.
 // A server of VHDS may take the name of a virtual host for a domain, and says itself of an alias that it means nothing.
-func (s *subscription) accompany(g *cache.Generation) []string {
+func (s *subscription) addCanonicalNames(g *cache.Generation) []string {
 	if s.typeURL == wire.VirtualHostType {
 		return nil
 	}
 	named := &g.Type(s.typeURL).ByName
-	s.companions = make(map[string][]*cache.Name)
+	s.canonicalNames = make(map[string][]*cache.Name)
 	for n := range s.names {
-		if e := named.Get(n); e.Present() && sayable(e.Resource) && e.Resource.Name != wire.PlainName(n.String()) {
-			s.companions[e.Resource.Name] = append(s.companions[e.Resource.Name], n)
+		if e := named.Get(n); e.Present() && hasReportableVersion(e.Resource) && e.Resource.Name != wire.PlainName(n.String()) {
+			s.canonicalNames[e.Resource.Name] = append(s.canonicalNames[e.Resource.Name], n)
 		}
 	}
-	names := s.unwanted(slices.Sorted(maps.Keys(s.companions)))
-	maps.DeleteFunc(s.companions, func(name string, _ []*cache.Name) bool { return !slices.Contains(names, name) })
+	names := s.withoutWanted(slices.Sorted(maps.Keys(s.canonicalNames)))
+	maps.DeleteFunc(s.canonicalNames, func(name string, _ []*cache.Name) bool { return !slices.Contains(names, name) })
 	return names
 }
 
 // part returns the names of companions that are to be unsubscribed: their aliases are wanted no more, or they are about to
 // be asked for themselves.
-func (s *subscription) part(asked []*cache.Name) (names []string) {
+func (s *subscription) dropCanonicalNames(asked []*cache.Name) (names []string) {
 	for _, n := range asked {
-		if _, is := s.companions[n.String()]; is {
+		if _, is := s.canonicalNames[n.String()]; is {
 			names = append(names, n.String())
 		}
 	}
-	for name, aliases := range s.companions {
-		if len(s.wantedOf(aliases)) == 0 && !slices.Contains(names, name) {
+	for name, aliases := range s.canonicalNames {
+		if len(s.stillWanted(aliases)) == 0 && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
 	for _, name := range names {
-		delete(s.companions, name)
+		delete(s.canonicalNames, name)
 	}
 	slices.Sort(names)
 	return names
@@ -219,7 +221,7 @@ const maxVersionsBytes = 3_500_000
 const maxNamesBytes = 500_000
 
 // cutBytes splits off as many names, but at least one, as fit into max bytes.
-func cutBytes(names []string, max int) (head, rest []string) {
+func splitBytes(names []string, max int) (head, rest []string) {
 	const perName = 6 // tag and length, generously
 	size := 0
 	for i, name := range names {
@@ -230,7 +232,7 @@ func cutBytes(names []string, max int) (head, rest []string) {
 	return names, nil
 }
 
-func fits(versions map[string]string) bool {
+func fitsRequest(versions map[string]string) bool {
 	const perEntry = 12 // tags and lengths, generously
 	size := 0
 	for name, version := range versions {
@@ -242,34 +244,34 @@ func fits(versions map[string]string) bool {
 // changes returns the requests that bring an open stream up to date with what is
 // wanted, and the names that they ask for.
 func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
-	again := s.wantedOf(s.again)
-	asked = append(s.wantedOf(s.added), again...)
-	subscribe := texts(asked)
-	unsubscribe := s.unwanted(texts(s.gone))
-	s.added, s.again, s.gone = nil, nil, nil
+	again := s.stillWanted(s.refetch)
+	asked = append(s.stillWanted(s.added), again...)
+	subscribe := nameStrings(asked)
+	unsubscribe := s.withoutWanted(nameStrings(s.removed))
+	s.added, s.refetch, s.removed = nil, nil, nil
 	// Not every origin answers twice for a name that is subscribed to (C07).
-	reqs = s.requests(nil, append(texts(again), s.part(asked)...))
+	reqs = s.requests(nil, append(nameStrings(again), s.dropCanonicalNames(asked)...))
 	return append(reqs, s.requests(subscribe, unsubscribe)...), asked
 }
 
 // changeAt returns when the changes that wait are to be sent: at once on a Delta stream, and of what the origin is asked for again.
-func (s *subscription) changeAt(on *lists, now time.Time) time.Time {
-	if on == nil || len(s.again) > 0 {
+func (s *subscription) sendAt(on *sotwState, now time.Time) time.Time {
+	if on == nil || len(s.refetch) > 0 {
 		return now
 	}
-	if s.changedAt.IsZero() {
-		s.changedAt = now
+	if s.changedSince.IsZero() {
+		s.changedSince = now
 	}
-	return on.changeAt(s.typeURL, len(s.added)+len(s.gone), s.changedAt)
+	return on.sendAt(s.typeURL, len(s.added)+len(s.removed), s.changedSince)
 }
 
 // requests returns those that subscribe to names, and then unsubscribe from others.
 func (s *subscription) requests(subscribe, unsubscribe []string) (reqs []*discoverypb.DeltaDiscoveryRequest) {
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesSubscribe, subscribe = cut(subscribe)
+		r.ResourceNamesSubscribe, subscribe = splitCount(subscribe)
 		if len(subscribe) == 0 {
-			r.ResourceNamesUnsubscribe, unsubscribe = cut(unsubscribe)
+			r.ResourceNamesUnsubscribe, unsubscribe = splitCount(unsubscribe)
 		}
 		reqs = append(reqs, r)
 	}
@@ -277,7 +279,7 @@ func (s *subscription) requests(subscribe, unsubscribe []string) (reqs []*discov
 }
 
 // wantedOf returns those of names that are wanted still.
-func (s *subscription) wantedOf(names []*cache.Name) (wanted []*cache.Name) {
+func (s *subscription) stillWanted(names []*cache.Name) (wanted []*cache.Name) {
 	for _, n := range names {
 		if _, ok := s.names[n]; ok {
 			wanted = append(wanted, n)
@@ -286,12 +288,12 @@ func (s *subscription) wantedOf(names []*cache.Name) (wanted []*cache.Name) {
 	return wanted
 }
 
-func cut(names []string) (head, rest []string) {
+func splitCount(names []string) (head, rest []string) {
 	n := min(len(names), namesPerRequest)
 	return names[:n], names[n:]
 }
 
-func texts(names []*cache.Name) []string {
+func nameStrings(names []*cache.Name) []string {
 	out := make([]string, len(names))
 	for i, n := range names {
 		out[i] = n.String()

@@ -20,8 +20,8 @@ func TestB15_RequestsKeepTheirNames(t *testing.T) {
 	s := &subscription{names: map[*cache.Name]struct{}{view.Find(wire.ClusterType, []string{"b"})[0]: {}}}
 	request := &discoverypb.DeltaDiscoveryRequest{}
 	asked := append(make([]string, 0, 10), "a", "b", "c")
-	request.ResourceNamesSubscribe, _ = cut(asked)
-	given := append(s.unwanted(asked), "glob")
+	request.ResourceNamesSubscribe, _ = splitCount(asked)
+	given := append(s.withoutWanted(asked), "glob")
 	if got, want := fmt.Sprint(given, request.ResourceNamesSubscribe, asked[:4]), "[a c glob] [a b c] [a b c ]"; got != want {
 		t.Errorf("given up, in the request, and after what was asked: %s, want %s", got, want)
 	}

@@ -24,7 +24,7 @@ const TrimEvery = 10 * time.Second
 // What it consists of is built in layers, each of which knows those before it alone: the streams to the
 // origin, what clients want of it, and what it has answered.
 type viewSync struct {
-	answers
+	responses
 	control *Control
 	trimAt  time.Time
 }
@@ -45,7 +45,7 @@ func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, 
 func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) *viewSync {
 	v := &viewSync{control: control}
 	v.streams = streams{session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event)}
-	v.subs, v.keeping = make(map[string]*subscription), make(map[string][]string)
+	v.subs, v.keptNames = make(map[string]*subscription), make(map[string][]string)
 	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
 	cfg := reconcile.Config{
 		Hold: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait, Counts: &s.counters.Counts, Logger: log,
@@ -53,12 +53,12 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 	}
 	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
 	from := w.Source() // of a view that was restored, what the snapshot says (B.42)
-	v.source, v.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
-	for r := range v.lines {
-		v.lines[r].retry = &backoff.ExponentialBackOff{
+	v.sourceTarget, v.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
+	for r := range v.byRole {
+		v.byRole[r].retry = &backoff.ExponentialBackOff{
 			InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 30 * time.Second,
 		}
-		v.lines[r].retry.Reset()
+		v.byRole[r].retry.Reset()
 	}
 	for _, typeURL := range s.cfg.Prewarm {
 		if !w.Owns(typeURL) {
@@ -66,7 +66,7 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 		}
 		sub := v.sub(typeURL)
 		sub.prewarm = true
-		sub.place(true)
+		sub.assignStreams(true)
 	}
 	return v
 }
@@ -80,22 +80,22 @@ func (v *viewSync) run(ctx context.Context) {
 	for {
 		timer.Stop()
 		now := time.Now()
-		next := v.act(ctx, now)
-		v.flushLists(now)
+		next := v.step(ctx, now)
+		v.flushSotW(now)
 		v.control.setHolds(v.group.Busy() || v.reports.Busy(), v.group.Broken())
 		if !next.IsZero() {
-			timer.Reset(until(next))
+			timer.Reset(timerDelay(next))
 		}
 		select {
 		case <-v.w.Demand():
 			v.demand(time.Now())
 		case e := <-v.events:
-			v.event(e, time.Now())
+			v.handleEvent(e, time.Now())
 		case call := <-v.control.Calls():
 			call(v)
-		case <-v.moved:
-			if v.moved = v.session.moved(); v.target != v.session.target() {
-				v.move(time.Now())
+		case <-v.targetChanged:
+			if v.targetChanged = v.session.targetChanged(); v.target != v.session.target() {
+				v.followTarget(time.Now())
 			}
 		case <-timer.C:
 		case <-ctx.Done():
@@ -105,9 +105,9 @@ func (v *viewSync) run(ctx context.Context) {
 }
 
 // move goes on at another target, at once.
-func (v *viewSync) move(now time.Time) {
-	for r := range v.lines {
-		v.lines[r].retryAt = now.Add(rand.N(ReconnectMax))
+func (v *viewSync) followTarget(now time.Time) {
+	for r := range v.byRole {
+		v.byRole[r].retryAt = now.Add(rand.N(ReconnectMax))
 	}
 	v.reopen()
 }
@@ -115,13 +115,13 @@ func (v *viewSync) move(now time.Time) {
 // until returns how long a timer is to wait for a time: a moment, for one that has come,
 // since a timer that fires while it is set crashes the race detector where two do so at
 // once in a bubble of testing/synctest.
-func until(t time.Time) time.Duration { return max(time.Until(t), time.Nanosecond) }
+func timerDelay(t time.Time) time.Duration { return max(time.Until(t), time.Nanosecond) }
 
 // stop ends the streams and waits for their goroutines.
 func (v *viewSync) stop() {
-	for r := range v.lines {
-		l := &v.lines[r]
-		v.session.pace.leave(&l.turn)
+	for r := range v.byRole {
+		l := &v.byRole[r]
+		v.session.limiter.stopWaiting(&l.waiter)
 		if l.stream != nil {
 			l.cancel(context.Canceled)
 		}
@@ -132,40 +132,40 @@ func (v *viewSync) stop() {
 		}
 	}
 	v.endComparison()
-	v.attempts().left(v)
+	v.failures().forget(v)
 	v.w.SetConnected(false)
 	v.group.Close()
 	v.reports.Close()
 }
 
 // act does what it is time for, and returns when to look again.
-func (v *viewSync) act(ctx context.Context, now time.Time) (next time.Time) {
+func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	at := func(t time.Time) { next = reconcile.Earlier(next, t) }
 	at(v.w.Expire(now))
-	at(v.expire(now))
+	at(v.expireLingering(now))
 	if !v.batchAt.IsZero() && !now.Before(v.batchAt) {
 		v.flush(now)
 	}
 	at(v.batchAt)
 	v.agenda.due(now)
-	for _, s := range v.inOrder() { // clients hear of clusters first, even if all is known at once
+	for _, s := range v.ordered() { // clients hear of clusters first, even if all is known at once
 		for _, c := range s.due {
-			v.agenda.put(c, v.look(c, now))
+			v.agenda.schedule(c, v.checkCollection(c, now))
 		}
 		s.due = s.due[:0]
-		at(v.learned(s.members, now))
-		at(v.resolve(s.members, now))
+		at(v.updatePhase(s.members, now))
+		at(v.queryMissing(s.members, now))
 	}
-	v.group.Untrusted = !v.comparison.at.IsZero()
+	v.group.Untrusted = !v.comparison.dueAt.IsZero()
 	if v.group.Look(now) {
 		v.resync()
 	}
 	at(v.group.Decide(now))
-	v.confirm()
+	v.confirmTarget()
 	at(v.reports.Check(now))
 	at(v.agenda.next())
 	for r := main; r <= auxiliary; r++ {
-		at(v.tend(ctx, r, now))
+		at(v.maintainStream(ctx, r, now))
 	}
 	at(v.compare(now))
 	if !now.Before(v.trimAt) {
@@ -177,9 +177,9 @@ func (v *viewSync) act(ctx context.Context, now time.Time) (next time.Time) {
 }
 
 // wanted reports whether a stream has anything to carry.
-func (v *viewSync) wanted(r role) bool {
+func (v *viewSync) needed(r role) bool {
 	for _, s := range v.subs {
-		if s.wants(r) {
+		if s.needsStream(r) {
 			return true
 		}
 	}
@@ -188,22 +188,22 @@ func (v *viewSync) wanted(r role) bool {
 
 // tend opens a stream that is wanted, closes one that is not, and says when one
 // is silent.
-func (v *viewSync) tend(ctx context.Context, r role, now time.Time) (next time.Time) {
-	l, wanted := &v.lines[r], v.wanted(r)
+func (v *viewSync) maintainStream(ctx context.Context, r role, now time.Time) (next time.Time) {
+	l, wanted := &v.byRole[r], v.needed(r)
 	switch {
-	case l.stream == nil && wanted && (r == main || v.lines[main].open):
+	case l.stream == nil && wanted && (r == main || v.byRole[main].open):
 		return v.open(ctx, l, r, now)
 	case l.stream == nil:
-		v.session.pace.leave(&l.turn)
+		v.session.limiter.stopWaiting(&l.waiter)
 	case l.stream != nil && !wanted && r == auxiliary && l.open:
 		l.replace()
-	case l.silent(now):
-		l.silentAt, v.silent = time.Time{}, true
+	case l.silenceDue(now):
+		l.warnSilentAt, v.silenceLogged = time.Time{}, true
 		v.log.Warn("origin sends no response: it may not know this node; check "+
 			"TENDER_NODE_ID, TENDER_NODE_CLUSTER, TENDER_NODE_METADATA and TENDER_NODE_GROUP_BY",
 			slog.String("node_id", v.node.GetId()), slog.String("node_cluster", v.node.GetCluster()))
 	}
-	return l.silentAt
+	return l.warnSilentAt
 }
 
 // open opens a stream, or returns when to look again. What waiting spares is an
@@ -211,32 +211,32 @@ func (v *viewSync) tend(ctx context.Context, r role, now time.Time) (next time.T
 // as soon as it can be.
 func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time) (next time.Time) {
 	if now.Before(l.retryAt) {
-		if !l.unconnected {
+		if !l.notConnected {
 			return l.retryAt
 		}
 		if !v.session.up(v.session.target()) {
-			return reconcile.Earlier(l.retryAt, now.Add(connectedEvery))
+			return reconcile.Earlier(l.retryAt, now.Add(connectPoll))
 		}
 	}
-	if next, ok := v.session.pace.take(&l.turn, now); !ok {
+	if next, ok := v.session.limiter.allow(&l.waiter, now); !ok {
 		return next
 	}
 	if r == main {
-		v.moved = v.session.moved() // before target, or a change could be missed
+		v.targetChanged = v.session.targetChanged() // before target, or a change could be missed
 		if target := v.session.target(); v.target != target {
-			v.attempts().left(v)
+			v.failures().forget(v)
 			v.target = target
 		}
-		v.attempts().began(v)
+		v.failures().streamStarted(v)
 	}
-	l.stream = v.session.open(ctx, v.target, r, v.speaksSotW(r), v.events)
-	l.open, l.versions, l.silentAt = false, false, time.Time{}
+	l.stream = v.session.open(ctx, v.target, r, v.usesSotW(r), v.events)
+	l.open, l.sentVersions, l.warnSilentAt = false, false, time.Time{}
 	v.running++
 	return time.Time{}
 }
 
-func (v *viewSync) event(e event, now time.Time) {
-	l := &v.lines[e.stream.role]
+func (v *viewSync) handleEvent(e event, now time.Time) {
+	l := &v.byRole[e.stream.role]
 	if e.ended {
 		v.running--
 	}
@@ -245,62 +245,62 @@ func (v *viewSync) event(e event, now time.Time) {
 	}
 	switch {
 	case e.ended:
-		v.ended(l, e.err, now)
+		v.streamEnded(l, e.err, now)
 	case e.opened:
-		v.opened(l, now)
+		v.streamOpened(l, now)
 	default:
-		v.update(l, e, now)
+		v.handleResponse(l, e, now)
 	}
 }
 
 // opened states on a new stream all that is wanted: nothing survives from an
 // earlier one (R088).
-func (v *viewSync) opened(l *adsStream, now time.Time) {
+func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 	l.open, l.openedAt = true, now
-	v.session.counters.count(func(s *Stats) { s.Streams++ })
+	v.session.counters.update(func(s *Stats) { s.Streams++ })
 	if l.role == main {
 		v.log.Info("connected to the origin", slog.String("origin", v.cfg.Targets[v.target]))
 		v.w.SetConnected(true)
 	}
-	for _, s := range v.inOrder() {
-		v.restate(l, s, now)
+	for _, s := range v.ordered() {
+		v.subscribeAll(l, s, now)
 	}
-	v.resumed(l, now)
+	v.scheduleComparison(l, now)
 }
 
 // restate asks for everything that a stream carries, now that it is open.
-func (v *viewSync) restate(l *adsStream, s *subscription, now time.Time) {
+func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 	switch {
-	case s.wildcard == l.role:
-		v.rest(s.members, now)
+	case s.wildcardRole == l.role:
+		v.endQueries(s.members, now)
 	case s.sweepsOn(l.role):
 		s.members.Ask(nil, now)
 	}
-	reqs, asked := s.restate(l.role, v.w.Generation(), v.mayResume(l))
+	reqs, asked := s.initialRequests(l.role, v.w.Generation(), v.mayResume(l))
 	var told map[string]string
 	for i, r := range reqs {
-		if i == 0 && !v.ignores {
+		if i == 0 && !v.ignoresVersions {
 			told = r.InitialResourceVersions
 		}
-		l.versions = l.versions || i == 0 && r.InitialResourceVersions != nil
+		l.sentVersions = l.sentVersions || i == 0 && r.InitialResourceVersions != nil
 		v.request(l, s, r, now)
 	}
 	for set := range s.sets {
 		if set.role() == l.role {
-			set.begin(told, now)
+			set.beginStream(told, now)
 		}
 	}
 	for _, c := range s.collections {
-		v.agenda.put(c, now)
+		v.agenda.schedule(c, now)
 	}
 	v.w.Asked(asked, now)
 }
 
 // ended decides when to open the stream again.
-func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
-	served, role, other := l.served(now), l.role, v.otherVariant(l, err)
-	held := l.open && now.Sub(l.openedAt) >= heldFor
-	l.stream, l.open, l.unconnected, l.silentAt = nil, false, false, time.Time{}
+func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
+	served, role, other := l.served(now), l.role, v.fallBackToSotW(l, err)
+	held := l.open && now.Sub(l.openedAt) >= minHeld
+	l.stream, l.open, l.notConnected, l.warnSilentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
 	case other && role == main, errors.Is(err, errResync):
@@ -311,9 +311,9 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 		wait = rand.N(ReconnectMax)
 	default:
 		wait = l.backOff(held)
-		l.unconnected = !v.session.up(v.target)
-		if role == main && v.session.failed(v.target, v, err) {
-			v.session.leave(v.target)
+		l.notConnected = !v.session.up(v.target)
+		if role == main && v.session.shouldFailOver(v.target, v, err) {
+			v.session.failOver(v.target)
 		}
 	}
 	l.retryAt = now.Add(wait)
@@ -323,19 +323,19 @@ func (v *viewSync) ended(l *adsStream, err error, now time.Time) {
 		}
 	}
 	if role == auxiliary {
-		v.unasked()
+		v.clearAsked()
 	} else {
 		v.w.SetConnected(false)
-		v.comparison.lost(err)
-		v.lines[auxiliary].replace()
+		v.comparison.streamEnded(err)
+		v.byRole[auxiliary].replace()
 	}
 }
 
 // unasked records that what was asked for on the auxiliary stream no longer is
 // (R136).
-func (v *viewSync) unasked() {
+func (v *viewSync) clearAsked() {
 	for _, s := range v.subs {
-		if s.named == auxiliary {
+		if s.namesRole == auxiliary {
 			v.w.Asked(slices.Collect(maps.Keys(s.names)), time.Time{})
 		}
 	}

@@ -126,7 +126,7 @@ func (k keys) parts(u wire.Update) map[string]*wire.Update {
 	if len(k) == 0 {
 		return nil
 	}
-	return upstream.Parts(u, func(name string) string {
+	return upstream.SplitByCollection(u, func(name string) string {
 		if glob, is := wire.GlobOf(name); is {
 			key := cache.Collection(u.TypeURL, glob)
 			if _, followed := k[key]; followed {

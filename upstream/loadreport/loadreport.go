@@ -78,12 +78,12 @@ func Open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, error) {
 		return nil, err
 	}
 	context.AfterFunc(rpc.Context(), func() { cancel(nil) })
-	if at.Moved != nil {
+	if at.Changed != nil {
 		// Ends with the RPC, or ends it.
 		go func() {
-			for at.Stays() {
+			for at.MayStay() {
 				select {
-				case <-at.Moved:
+				case <-at.Changed:
 				case <-own.Done():
 					return
 				}
@@ -108,7 +108,7 @@ func (p passed) RecvMsg(m any) error {
 	return err
 }
 
-func open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, upstream.Place, error) {
+func open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, upstream.StreamTarget, error) {
 	return s.OpenStream(ctx, stream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
 }
 
@@ -204,8 +204,8 @@ func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 			timer.Reset(st.interval)
 		case err := <-st.ended:
 			return st.answered(), err
-		case <-st.at.Moved:
-			if !st.at.Stays() {
+		case <-st.at.Changed:
+			if !st.at.MayStay() {
 				r.finish(st)
 				return true, errMoved
 			}
@@ -285,7 +285,7 @@ func (r *reporter) finish(st *reportStream) {
 // it belongs to report.
 type reportStream struct {
 	rpc    grpc.ClientStream
-	at     upstream.Place
+	at     upstream.StreamTarget
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	asks   chan *lrspb.LoadStatsResponse

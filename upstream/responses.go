@@ -20,30 +20,30 @@ import (
 // its first list leaves out may be gone, or the origin has just started: that is inferred
 // (B.15, C15). An empty list is no first one, and proves nothing: of names that are not there it says
 // nothing. Nor does any list of names that were asked for later than the type, until they were listed.
-func (v *answers) withOmissions(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
-	sotw := v.lines[r].sotw
-	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcard && r != s.named || hasHeartbeat(u) {
+func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
+	sotw := v.byRole[r].sotw
+	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcardRole && r != s.namesRole || hasHeartbeat(u) {
 		return u
 	}
-	t, said := sotw.types[u.TypeURL], saidBy(u)
+	t, said := sotw.types[u.TypeURL], namesIn(u)
 	if t == nil {
 		return u // not asked for yet
 	}
 	u.Complete = true
 	u.Removed, u.RemovedVariants = t.omitted(u, said)
 	set := s.byName
-	if r == s.wildcard {
+	if r == s.wildcardRole {
 		set = s.members
 		set.Known()
 	}
 	var missing map[string]struct{}
-	if first := !t.answered; first {
-		t.answered = len(said) > 0
+	if first := !t.listedAny; first {
+		t.listedAny = len(said) > 0
 		var removed []string
-		missing, removed = set.neverListed(t, said)
+		missing, removed = set.notListed(t, said)
 		u.Removed = append(u.Removed, removed...)
 		if set == s.byName {
-			v.vanished(s, t, said, now)
+			v.inferCollectionRemovals(s, t, said, now)
 		}
 	}
 	set.Listed(missing, len(said) == 0)
@@ -52,16 +52,16 @@ func (v *answers) withOmissions(s *subscription, r role, u wire.Update, now time
 }
 
 // vanished infers which members of collections are gone that the first list of a stream leaves out.
-func (v *answers) vanished(s *subscription, t *list, said map[string]struct{}, now time.Time) {
+func (v *responses) inferCollectionRemovals(s *subscription, t *sotwSubscription, said map[string]struct{}, now time.Time) {
 	for glob, c := range s.collections {
-		if _, known := t.first[glob]; !known {
+		if _, known := t.firstNames[glob]; !known {
 			continue
 		}
-		missing, _ := c.neverListed(t, said)
+		missing, _ := c.notListed(t, said)
 		if c.Listed(missing, len(said) == 0); len(said) > 0 {
 			c.Known()
 		}
-		v.agenda.put(c, now)
+		v.agenda.schedule(c, now)
 	}
 }
 
@@ -72,7 +72,7 @@ func hasHeartbeat(u wire.Update) bool {
 }
 
 // saidBy returns all names and aliases in a response.
-func saidBy(u wire.Update) map[string]struct{} {
+func namesIn(u wire.Update) map[string]struct{} {
 	said := make(map[string]struct{}, len(u.Resources))
 	for _, r := range u.Resources {
 		said[r.Name] = struct{}{}
@@ -85,7 +85,7 @@ func saidBy(u wire.Update) map[string]struct{} {
 
 // neverListed returns what the first list of a stream leaves out of what a set holds, and of what was asked for and is not
 // there, to remove which deletes nothing.
-func (s *set) neverListed(t *list, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
+func (s *set) notListed(t *sotwSubscription, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
 	missing = make(map[string]struct{})
 	if s.kind == cache.Wildcard {
 		for e := range s.entries {
@@ -96,11 +96,11 @@ func (s *set) neverListed(t *list, said map[string]struct{}) (missing map[string
 		return missing, nil
 	}
 	for n := range s.sub.names {
-		_, known := t.first[n.String()]
+		_, known := t.firstNames[n.String()]
 		_, there := said[wire.PlainName(n.String())]
 		switch {
 		case there || !known || wire.Glob(n.String()): // a glob is answered under the names of its members
-		case s.in(s.view.w.Generation()).Get(n).Present():
+		case s.cached(s.view.w.Generation()).Get(n).Present():
 			missing[n.String()] = struct{}{}
 		case len(said) > 0:
 			removed = append(removed, n.String())
@@ -111,54 +111,54 @@ func (s *set) neverListed(t *list, said map[string]struct{}) (missing map[string
 
 // update takes a response: it is applied whole and acknowledged, or refused and
 // changes nothing (B.9).
-func (v *answers) update(l *adsStream, e event, now time.Time) {
+func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	u, err := e.update, e.err
-	trace := v.trace(u, e.at)
+	trace := v.startTrace(u, e.at)
 	if trace != nil {
 		defer func(log *slog.Logger) { v.log = log }(v.log)
-		v.log = traced(v.log, trace)
+		v.log = withTraceIDs(v.log, trace)
 		defer func() { trace.Answered(err) }()
 	}
-	l.silentAt, v.silent = time.Time{}, false
-	if l.sotw != nil && v.batched > 0 {
+	l.warnSilentAt, v.silenceLogged = time.Time{}, false
+	if l.sotw != nil && v.batchSize > 0 {
 		v.batchAt = now // names may have waited for this
 	}
-	defer func() { v.session.counters.answered(u.TypeURL, err != nil) }()
+	defer func() { v.session.counters.countResponse(u.TypeURL, err != nil) }()
 	if err != nil {
 		v.log.Warn("origin response rejected", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 		if u.TypeURL == "" || u.Nonce == "" {
 			l.cancel(err) // nothing to refuse it by
 			return
 		}
-		l.answer(v.node, u, err)
+		l.ackOrNack(v.node, u, err)
 		return
 	}
-	if err = refusal(u); err != nil {
+	if err = oversizeError(u); err != nil {
 		v.log.Warn("origin resources rejected", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 	}
 	if !l.responded {
-		v.attempts().responded()
+		v.failures().responseReceived()
 	}
-	l.responded, l.full = true, false
+	l.responded, l.needFull = true, false
 	l.retry.Reset()
-	if v.source != v.target {
-		v.serverChanged()
+	if v.sourceTarget != v.target {
+		v.noteTargetChange()
 	}
 	if s := v.subs[u.TypeURL]; s != nil {
 		v.w.SetCause(CauseOf(trace, e.at))
-		v.apply(s, l.role, u, now)
+		v.applyResponse(s, l.role, u, now)
 		v.w.SetCause(cache.Cause{})
 	}
-	v.sameServer(u.ControlPlane)
-	v.comparison.heard = now
+	v.noteServer(u.ControlPlane)
+	v.comparison.lastResponse = now
 	if u.Nonce != "" { // without it, an ACK would be a request
-		l.answer(v.node, u, err)
+		l.ackOrNack(v.node, u, err)
 	}
 }
 
 // refusal returns why not all of a response was taken: it names the first of the resources that are larger
 // than allowed, and tells how many there are.
-func refusal(u wire.Update) error {
+func oversizeError(u wire.Update) error {
 	var first *wire.Resource
 	n := 0
 	for r := range u.Refusals() {
@@ -174,33 +174,33 @@ func refusal(u wire.Update) error {
 	}
 }
 
-func (v *answers) apply(s *subscription, r role, u wire.Update, now time.Time) {
-	u = v.withOmissions(s, r, u, now)
+func (v *responses) applyResponse(s *subscription, r role, u wire.Update, now time.Time) {
+	u = v.inferRemovals(s, r, u, now)
 	if s.sweepsOn(r) {
 		s.members.Answered(u, now)
 	}
 	var c cache.Change
 	switch r {
-	case s.wildcard:
-		c = v.take(s.members, u, now)
-	case s.named:
-		c = v.take(s.byName, v.applyCollections(s, u, now), now)
+	case s.wildcardRole:
+		c = v.applyToSet(s.members, u, now)
+	case s.namesRole:
+		c = v.applyToSet(s.byName, v.applyCollections(s, u, now), now)
 	default:
 		return // subscribed to no longer (R096)
 	}
-	if v.ignores && c.Same > 0 && r == s.wildcard {
-		v.comparison.at, v.comparison.owed = time.Time{}, false // it resends all; of names, it also answers for those that it was asked for
+	if v.ignoresVersions && c.Same > 0 && r == s.wildcardRole {
+		v.comparison.dueAt, v.comparison.unfinished = time.Time{}, false // it resends all; of names, it also answers for those that it was asked for
 	}
-	v.warn(u, c)
+	v.warnMisbehavior(u, c)
 	v.log.LogAttrs(context.Background(), slog.LevelDebug, "response applied", // allocates nothing unless it is logged
 		slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce),
 		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
 }
 
 // warn tells what an origin should not have done.
-func (v *answers) warn(u wire.Update, c cache.Change) {
-	if len(c.Reused) > 0 && !v.reused && !v.cfg.ContentVersions {
-		v.reused = true
+func (v *responses) warnMisbehavior(u wire.Update, c cache.Change) {
+	if len(c.Reused) > 0 && !v.reuseLogged && !v.cfg.ContentVersions {
+		v.reuseLogged = true
 		v.log.Warn("origin reused a version for different content: its versions are ignored from now on; "+
 			"set TENDER_DELTA_VERSIONS=content to derive versions from content",
 			slog.String("type_url", u.TypeURL), slog.String("name", c.Reused[0]))
@@ -212,34 +212,34 @@ func (v *answers) warn(u wire.Update, c cache.Change) {
 }
 
 // take applies what an origin states of a set, but for the removals that must wait.
-func (v *answers) take(s *set, u wire.Update, now time.Time) cache.Change {
+func (v *responses) applyToSet(s *set, u wire.Update, now time.Time) cache.Change {
 	c, ignores := s.Take(u, now)
 	if s.Confirmed(now) {
 		v.reports.Stated(cache.ReportedSet{Key: s.key, Kind: s.kind}, u.RemovedNames())
 	}
 	if ignores {
-		v.ignoresVersions(now)
+		v.noteVersionsIgnored(now)
 	}
 	return c
 }
 
 // applyCollections gives each collection its part of an update, and returns the
 // update without the names of the globs themselves.
-func (v *answers) applyCollections(s *subscription, u wire.Update, now time.Time) wire.Update {
+func (v *responses) applyCollections(s *subscription, u wire.Update, now time.Time) wire.Update {
 	if len(s.collections) == 0 {
 		return u
 	}
 	named := u
 	named.Removed = slices.DeleteFunc(slices.Clone(u.Removed), func(name string) bool { return s.collections[name] != nil })
-	for key, p := range Parts(named, s.collectionOf) {
+	for key, p := range SplitByCollection(named, s.collectionOf) {
 		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
-		v.take(of.set, *p, now)
-		v.agenda.put(of, now)
+		v.applyToSet(of.set, *p, now)
+		v.agenda.schedule(of, now)
 	}
 	for name := range u.RemovedNames() {
 		if c := s.collections[name]; c != nil {
-			v.emptied(c, u, now)
+			v.removeMembers(c, u, now)
 		}
 	}
 	return named
@@ -247,16 +247,16 @@ func (v *answers) applyCollections(s *subscription, u wire.Update, now time.Time
 
 // emptied takes the origin's word that a glob matches nothing: then nothing more is to
 // be waited for.
-func (v *answers) emptied(c *collection, u wire.Update, now time.Time) {
+func (v *responses) removeMembers(c *collection, u wire.Update, now time.Time) {
 	u = wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane, Removed: slices.Collect(c.Names())}
-	v.take(c.set, u, now)
-	v.agenda.put(c, now)
+	v.applyToSet(c.set, u, now)
+	v.agenda.schedule(c, now)
 	v.setPhase(c.key, cache.Confirmed, now)
 }
 
 // learned publishes what the silence of the origin says about a wildcard set or a collection.
-func (v *answers) learned(s *set, now time.Time) (next time.Time) {
-	if !v.lines[s.role()].open {
+func (v *responses) updatePhase(s *set, now time.Time) (next time.Time) {
+	if !v.byRole[s.role()].open {
 		return time.Time{} // the silence of a lost origin completes nothing
 	}
 	t := v.w.Generation().Type(s.key)
@@ -274,7 +274,7 @@ func (v *answers) learned(s *set, now time.Time) (next time.Time) {
 }
 
 // setPhase publishes how much is known of a set.
-func (v *answers) setPhase(key string, p cache.Phase, now time.Time) {
+func (v *responses) setPhase(key string, p cache.Phase, now time.Time) {
 	if p == cache.Confirmed {
 		v.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
@@ -283,15 +283,15 @@ func (v *answers) setPhase(key string, p cache.Phase, now time.Time) {
 
 // look does what it is time for with a collection, and returns when to look again if
 // nothing happens.
-func (v *answers) look(c *collection, now time.Time) (next time.Time) {
-	if v.expired(c, now) {
+func (v *responses) checkCollection(c *collection, now time.Time) (next time.Time) {
+	if v.expireCollection(c, now) {
 		return time.Time{}
 	}
-	return reconcile.Earlier(reconcile.Earlier(v.learned(c.set, now), v.resolve(c.set, now)), c.until)
+	return reconcile.Earlier(reconcile.Earlier(v.updatePhase(c.set, now), v.queryMissing(c.set, now)), c.lingerUntil)
 }
 
 // newReports returns what decides about what returning clients report.
-func (v *answers) newReports(cfg reconcile.Config) *reconcile.Reports {
+func (v *responses) newReports(cfg reconcile.Config) *reconcile.Reports {
 	return reconcile.NewReports(v.w, reconcile.ReportsConfig{
 		Config: cfg, Quiet: min(v.cfg.ColdWait, reconcile.ConfirmMax), Again: v.resync,
 		Complete: func(of cache.ReportedSet) (at, asked time.Time) {
@@ -300,7 +300,7 @@ func (v *answers) newReports(cfg reconcile.Config) *reconcile.Reports {
 				return time.Time{}, time.Time{}
 			}
 			if at, ok := s.Complete(); ok {
-				return at, v.lines[s.role()].openedAt
+				return at, v.byRole[s.role()].openedAt
 			}
 			return time.Time{}, time.Time{}
 		},
@@ -308,35 +308,35 @@ func (v *answers) newReports(cfg reconcile.Config) *reconcile.Reports {
 }
 
 // Writer implements Controlled.
-func (v *answers) Writer() *cache.Writer { return v.w }
+func (v *responses) Writer() *cache.Writer { return v.w }
 
 // Operate implements Controlled.
-func (v *answers) Operate(c reconcile.Command) []reconcile.Hold {
+func (v *responses) Operate(c reconcile.Command) []reconcile.Hold {
 	now := time.Now()
 	return append(v.group.Operate(c, now), v.reports.Operate(c, now)...)
 }
 
 // Keep implements Controlled.
-func (v *answers) Keep(discarded []reconcile.Hold) {
+func (v *responses) Keep(discarded []reconcile.Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
 			s, kept := v.sub(hold.TypeURL), false
 			for _, of := range []*set{s.members, s.byName} {
-				kept = of.keepHeld(name) || kept
+				kept = of.keepIfPresent(name) || kept
 			}
 			if !kept { // clients may report it
 				v.reports.Keep(hold.TypeURL, name)
 			}
 			if glob, is := wire.GlobOf(name); is {
 				key := cache.Collection(hold.TypeURL, glob)
-				v.keeping[key] = append(v.keeping[key], name)
+				v.keptNames[key] = append(v.keptNames[key], name)
 			}
 		}
 	}
 }
 
 // trace begins the trace of a response; nil if nobody looks.
-func (v *answers) trace(u wire.Update, at time.Time) Trace {
+func (v *responses) startTrace(u wire.Update, at time.Time) Trace {
 	if v.cfg.Trace == nil {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 const batchWait = 5 * time.Millisecond
 
 // Wants are what clients want of an origin, as subscriptions on its streams.
-type wants struct {
+type subscriptions struct {
 	streams
 	subs  map[string]*subscription
 	group *reconcile.Group // the sets that are held
@@ -24,13 +24,13 @@ type wants struct {
 	linger         *lingering
 	lingeringGlobs int
 	agenda         agenda
-	keeping        map[string][]string // names that an operator had kept of collections that are not followed yet, by key
+	keptNames      map[string][]string // names that an operator had kept of collections that are not followed yet, by key
 
-	batchAt time.Time // when changed demand is sent
-	batched int       // names waiting for that
+	batchAt   time.Time // when changed demand is sent
+	batchSize int       // names waiting for that
 }
 
-func (v *wants) sub(typeURL string) *subscription {
+func (v *subscriptions) sub(typeURL string) *subscription {
 	s := v.subs[typeURL]
 	if s == nil {
 		s = &subscription{typeURL: typeURL, names: make(map[*cache.Name]struct{})}
@@ -43,7 +43,7 @@ func (v *wants) sub(typeURL string) *subscription {
 }
 
 // newSet returns a set, which the origin is asked for as a whole by a name; none if it is asked for each name.
-func (v *wants) newSet(s *subscription, key, whole string, kind cache.Kind) *set {
+func (v *subscriptions) newSet(s *subscription, key, whole string, kind cache.Kind) *set {
 	held := &set{view: &v.streams, sub: s, key: key, kind: kind}
 	held.Set = v.group.NewSet(s.typeURL, whole, held)
 	return held
@@ -51,15 +51,15 @@ func (v *wants) newSet(s *subscription, key, whole string, kind cache.Kind) *set
 
 // inOrder returns the subscriptions in the order in which types are sent, so that
 // an origin hears of clusters first.
-func (v *wants) inOrder() []*subscription {
+func (v *subscriptions) ordered() []*subscription {
 	return slices.SortedFunc(maps.Values(v.subs), func(a, b *subscription) int {
 		return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
 	})
 }
 
 // sets yields all sets of a view.
-func (v *wants) sets(yield func(*set) bool) {
-	for _, sub := range v.inOrder() {
+func (v *subscriptions) sets(yield func(*set) bool) {
+	for _, sub := range v.ordered() {
 		for s := range sub.sets {
 			if !yield(s) {
 				return
@@ -69,7 +69,7 @@ func (v *wants) sets(yield func(*set) bool) {
 }
 
 // find returns the set of which something was reported; nil if the view does not follow it.
-func (v *wants) find(of cache.ReportedSet) *set {
+func (v *subscriptions) find(of cache.ReportedSet) *set {
 	typeURL, glob, isCollection := cache.SplitCollection(of.Key)
 	s := v.subs[typeURL]
 	switch {
@@ -86,55 +86,55 @@ func (v *wants) find(of cache.ReportedSet) *set {
 	return nil
 }
 
-func (v *wants) demandMembers(s *subscription, d cache.Demand, now time.Time) {
+func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.Time) {
 	if !d.Wanted {
 		if d.Restored {
-			v.wantMembers(s, now)
+			v.subscribeMembers(s, now)
 		}
-		s.wanted, s.until = false, now.Add(jitter(v.cfg.WildcardLinger))
+		s.wanted, s.lingerUntil = false, now.Add(jitter(v.cfg.WildcardLinger))
 		return
 	}
-	s.wanted, s.until = true, time.Time{}
-	if s.wildcard == nowhere {
-		v.asks(s, d)
+	s.wanted, s.lingerUntil = true, time.Time{}
+	if s.wildcardRole == noStream {
+		v.addRequester(s, d)
 	}
-	v.wantMembers(s, now)
+	v.subscribeMembers(s, now)
 	if d.Refetch {
-		v.askMembersAgain(s, now)
+		v.refetchMembers(s, now)
 	}
 }
 
-func (v *wants) demandName(s *subscription, d cache.Demand, now time.Time) {
+func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Time) {
 	if d.Wanted {
 		v.linger.remove(d.Name)
 		if _, have := s.names[d.Name]; !have {
-			v.asks(s, d)
+			v.addRequester(s, d)
 		}
-		v.wantName(s, d.Name, d.Refetch)
+		v.addName(s, d.Name, d.Refetch)
 		return
 	}
-	v.wantName(s, d.Name, false) // if it was restored: others are
+	v.addName(s, d.Name, false) // if it was restored: others are
 	size := 0
 	if e := v.w.Generation().Type(d.TypeURL).ByName.Get(d.Name); e.Present() {
 		size = e.Resource.Size()
 	}
-	v.linger.add(d.Name, lingerer{s, now.Add(jitter(v.cfg.Linger)), size})
+	v.linger.add(d.Name, lingeringName{s, now.Add(jitter(v.cfg.Linger)), size})
 }
 
 // wantMembers subscribes to the wildcard of a type. That is the first request of the type on
 // its stream, or a new stream is opened for it: so every origin knows its form, and nothing
 // that the origin still says of names is taken for a member.
-func (v *wants) wantMembers(s *subscription, now time.Time) {
-	if s.wildcard != nowhere {
+func (v *subscriptions) subscribeMembers(s *subscription, now time.Time) {
+	if s.wildcardRole != noStream {
 		return
 	}
-	v.place(s, true)
-	switch l := &v.lines[s.wildcard]; {
+	v.assignStreams(s, true)
+	switch l := &v.byRole[s.wildcardRole]; {
 	case !l.open:
-	case l.begun[s.typeURL]:
+	case l.requested[s.typeURL]:
 		v.reopenFor(s)
 	default:
-		s.members.begin(nil, now)
+		s.members.beginStream(nil, now)
 		v.request(l, s, s.subscribeWildcard(), now)
 	}
 }
@@ -146,13 +146,13 @@ func (v *wants) wantMembers(s *subscription, now time.Time) {
 //
 // To a SotW origin an empty list means all only if it opens the type, and not every server
 // knows "*": that takes new streams (R048, R051).
-func (v *wants) askMembersAgain(s *subscription, now time.Time) {
-	switch l := &v.lines[s.wildcard]; {
+func (v *subscriptions) refetchMembers(s *subscription, now time.Time) {
+	switch l := &v.byRole[s.wildcardRole]; {
 	case !l.open:
 	case l.sotw != nil && wire.LegacyWildcard(s.typeURL):
 		v.reopen()
 	default:
-		v.rest(s.members, now)
+		v.endQueries(s.members, now)
 		s.members.Restart(nil, now)
 		v.request(l, s, s.unsubscribeWildcard(), now)
 		r := s.subscribeWildcard()
@@ -161,69 +161,69 @@ func (v *wants) askMembersAgain(s *subscription, now time.Time) {
 	}
 }
 
-func (v *wants) wantName(s *subscription, n *cache.Name, again bool) {
+func (v *subscriptions) addName(s *subscription, n *cache.Name, again bool) {
 	if _, have := s.names[n]; have {
 		if again {
-			s.again = append(s.again, n)
-			v.batched++
+			s.refetch = append(s.refetch, n)
+			v.batchSize++
 		}
 		return
 	}
 	s.names[n] = struct{}{}
-	v.place(s, s.wildcard != nowhere)
+	v.assignStreams(s, s.wildcardRole != noStream)
 	s.added = append(s.added, n)
-	v.batched++
+	v.batchSize++
 }
 
 // expire gives up what has lingered long enough.
-func (v *wants) expire(now time.Time) (next time.Time) {
+func (v *subscriptions) expireLingering(now time.Time) (next time.Time) {
 	expired, next := v.linger.expired(now, v.w.RetainsUnused())
 	for s, names := range expired {
 		kept := v.w.Forget(s.typeURL, names)
 		for _, n := range names {
 			if !slices.Contains(kept, n) { // a kept one is in demand, and will be reported
 				delete(s.names, n)
-				s.gone = append(s.gone, n)
+				s.removed = append(s.removed, n)
 			}
 		}
-		v.batched += len(s.gone)
+		v.batchSize += len(s.removed)
 		v.batchAt = now
 	}
 	return reconcile.Earlier(next, v.expireMembers(now))
 }
 
 // expireMembers gives up the members of types that nobody has wanted for long enough.
-func (v *wants) expireMembers(now time.Time) (next time.Time) {
+func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 	for _, s := range v.subs {
-		if s.wanted || s.prewarm || s.wildcard == nowhere || s.until.IsZero() {
+		if s.wanted || s.prewarm || s.wildcardRole == noStream || s.lingerUntil.IsZero() {
 			continue
 		}
-		if now.Before(s.until) {
-			next = reconcile.Earlier(next, s.until)
+		if now.Before(s.lingerUntil) {
+			next = reconcile.Earlier(next, s.lingerUntil)
 			continue
 		}
 		if v.w.RetainsUnused() {
 			continue // those who come back are to find what there was
 		}
-		s.until = time.Time{}
+		s.lingerUntil = time.Time{}
 		if !v.w.ForgetWildcard(s.typeURL) {
 			continue // wanted again, and about to be reported
 		}
-		v.rest(s.members, now)
-		l := &v.lines[s.wildcard]
-		v.place(s, false)
+		v.endQueries(s.members, now)
+		l := &v.byRole[s.wildcardRole]
+		v.assignStreams(s, false)
 		if l.open {
 			v.request(l, s, s.unsubscribeWildcard(), now)
 		}
-		v.forget(s)
+		v.dropIfUnused(s)
 	}
 	return next
 }
 
 // forget drops the subscription of a type that the protocol does not know and of which nothing is wanted: there may be as many as
 // clients make up.
-func (v *wants) forget(s *subscription) {
-	if s.wildcard == nowhere && s.named == nowhere && len(s.added)+len(s.again)+len(s.gone) == 0 && !s.wanted && !s.prewarm && !wire.Known(s.typeURL) {
+func (v *subscriptions) dropIfUnused(s *subscription) {
+	if s.wildcardRole == noStream && s.namesRole == noStream && len(s.added)+len(s.refetch)+len(s.removed) == 0 && !s.wanted && !s.prewarm && !wire.Known(s.typeURL) {
 		v.group.Drop(s.members.Set)
 		v.group.Drop(s.byName.Set)
 		delete(v.subs, s.typeURL)
@@ -231,16 +231,16 @@ func (v *wants) forget(s *subscription) {
 }
 
 // flush sends changes of the names that are wanted, but for those that have to wait.
-func (v *wants) flush(now time.Time) {
-	v.batchAt, v.batched = time.Time{}, 0
-	for _, s := range v.inOrder() {
-		waiting := len(s.added) + len(s.again) + len(s.gone)
+func (v *subscriptions) flush(now time.Time) {
+	v.batchAt, v.batchSize = time.Time{}, 0
+	for _, s := range v.ordered() {
+		waiting := len(s.added) + len(s.refetch) + len(s.removed)
 		if waiting == 0 {
 			continue
 		}
-		if l := &v.lines[s.named]; l.open {
-			if at := s.changeAt(l.sotw, now); now.Before(at) {
-				v.batchAt, v.batched = reconcile.Earlier(v.batchAt, at), v.batched+waiting
+		if l := &v.byRole[s.namesRole]; l.open {
+			if at := s.sendAt(l.sotw, now); now.Before(at) {
+				v.batchAt, v.batchSize = reconcile.Earlier(v.batchAt, at), v.batchSize+waiting
 				continue
 			}
 			reqs, asked := s.changes()
@@ -252,37 +252,37 @@ func (v *wants) flush(now time.Time) {
 			}
 			v.w.Asked(asked, now)
 		}
-		s.added, s.again, s.gone, s.changedAt = nil, nil, nil, time.Time{} // a stream that opens later states all names
-		v.place(s, s.wildcard != nowhere)
-		v.forget(s)
+		s.added, s.refetch, s.removed, s.changedSince = nil, nil, nil, time.Time{} // a stream that opens later states all names
+		v.assignStreams(s, s.wildcardRole != noStream)
+		v.dropIfUnused(s)
 	}
 }
 
 // place assigns the wildcard and the names of a type to the streams. If one of them moves to
 // the other stream, both streams are replaced: on an open stream, a response does not tell
 // whether it is for the wildcard or for names.
-func (v *wants) place(s *subscription, members bool) {
-	if !s.place(members) {
+func (v *subscriptions) assignStreams(s *subscription, members bool) {
+	if !s.assignStreams(members) {
 		return
 	}
 	s.members.Rest()
-	if v.lines[main].open {
+	if v.byRole[main].open {
 		v.reopenFor(s)
 	}
 }
 
-func (v *wants) reopenFor(s *subscription) {
+func (v *subscriptions) reopenFor(s *subscription) {
 	v.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
 	v.reopen()
 }
 
 // resolve asks by name for what the origin has not mentioned on a new stream, and finds out what is gone (B.15).
 // It returns when to look again.
-func (v *wants) resolve(s *set, now time.Time) (next time.Time) {
-	if !v.lines[s.role()].open {
+func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
+	if !v.byRole[s.role()].open {
 		return time.Time{}
 	}
-	on := &v.lines[s.asksOn()]
+	on := &v.byRole[s.queryRole()]
 	due, next := s.Due(now)
 	if due {
 		names := s.Ask(s.sub.wantedNames(), now)
@@ -295,25 +295,25 @@ func (v *wants) resolve(s *set, now time.Time) (next time.Time) {
 	}
 	over, next := s.End(s.sub.wantedNames, now)
 	if over {
-		v.rest(s, now)
+		v.endQueries(s, now)
 	}
 	return next
 }
 
 // rest ends all doubt about a set: it unsubscribes from all that was asked for by name, but for what clients
 // named.
-func (v *wants) rest(s *set, now time.Time) {
-	names := s.sub.unwanted(s.Asked())
+func (v *subscriptions) endQueries(s *set, now time.Time) {
+	names := s.sub.withoutWanted(s.Asked())
 	s.Rest()
-	v.change(&v.lines[s.asksOn()], s.sub, nil, names, now)
+	v.change(&v.byRole[s.queryRole()], s.sub, nil, names, now)
 }
 
 // asks notes on whose behalf the next request of a type is made.
-func (v *wants) asks(s *subscription, d cache.Demand) {
-	if v.cfg.Requested != nil && d.By != nil && len(s.askers) < maxAskers {
-		s.askers = append(s.askers, d)
+func (v *subscriptions) addRequester(s *subscription, d cache.Demand) {
+	if v.cfg.Requested != nil && d.By != nil && len(s.requesters) < maxRequesters {
+		s.requesters = append(s.requesters, d)
 	}
 }
 
 // maxAskers is how many of the clients are remembered for whom a type is asked for.
-const maxAskers = 8
+const maxRequesters = 8
