@@ -8,19 +8,19 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// maxLingeringGlobs bounds the globs that linger: a client may go through any number of
-// them. One that is too many is given up at once.
+// maxLingeringGlobs limits the unused globs that linger, since a client may subscribe to any number of globs. Globs
+// over the limit are unsubscribed at once.
 const maxLingeringGlobs = 1000
 
-// frozenLinger is how often a glob that has lingered long enough is looked at while the
-// view is frozen.
+// frozenLinger is the interval of checks of an expired glob while the view is frozen.
 const frozenLinger = time.Minute
 
-// collectionOf returns the key of the collection that a name belongs to, or is the glob of; nothing if it is not followed.
+// collectionOf returns the key of the collection that contains a name or has it as its glob. It returns "" if there is
+// no subscription to that collection.
 func (s *subscription) collectionOf(name string) (key string) {
 	glob, ok := wire.GlobOf(name)
 	if !ok {
-		glob = name // what is said of the glob itself
+		glob = name // the name may be the glob itself
 	}
 	if c := s.collections[glob]; c != nil {
 		key = c.key
@@ -28,8 +28,8 @@ func (s *subscription) collectionOf(name string) (key string) {
 	return key
 }
 
-// Parts returns what an update says of collections, by key, but for those of which it says nothing. KeyOf returns that of the
-// collection that a name belongs to; nothing if it is not followed.
+// SplitByCollection splits an update by collection. keyOf returns the key of the collection of a name; "" if there is
+// none. The result omits collections that the update does not mention.
 func SplitByCollection(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
 	out := make(map[string]*wire.Update)
 	add := func(name string, to func(part *wire.Update)) {
@@ -57,10 +57,9 @@ func SplitByCollection(u wire.Update, keyOf func(name string) (key string)) map[
 	return out
 }
 
-// demandCollection takes over that clients began or ceased to want a glob, or want to
-// have it all again, since it was not to be kept (R125). It returns whether the origin
-// has to be asked for it.
-func (v *subscriptions) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (ask bool) {
+// demandCollection handles a change of the demand of clients for a glob. Clients may also need a collection again whose
+// content was dropped (R125). It reports whether the relay must request the collection.
+func (v *subscriptions) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (request bool) {
 	c := s.collections[glob]
 	switch {
 	case !d.Wanted && c == nil && d.Restored:
@@ -79,7 +78,7 @@ func (v *subscriptions) demandCollection(s *subscription, glob string, d cache.D
 	return true
 }
 
-// follow begins to follow a glob.
+// addCollection adds a collection to a subscription.
 func (v *subscriptions) addCollection(s *subscription, glob, key string) *collection {
 	if s.collections == nil {
 		s.collections = make(map[string]*collection)
@@ -94,7 +93,7 @@ func (v *subscriptions) addCollection(s *subscription, glob, key string) *collec
 	return c
 }
 
-// letLinger notes that no client wants a glob any more.
+// startLinger marks a collection as unused.
 func (v *subscriptions) startLinger(c *collection, now time.Time) {
 	v.stopLinger(c)
 	if c.lingerUntil = now; v.lingeringGlobs < maxLingeringGlobs {
@@ -104,7 +103,7 @@ func (v *subscriptions) startLinger(c *collection, now time.Time) {
 	v.agenda.schedule(c, c.lingerUntil)
 }
 
-// unlinger undoes letLinger.
+// stopLinger marks a collection as used.
 func (v *subscriptions) stopLinger(c *collection) {
 	if !c.lingerUntil.IsZero() {
 		c.lingerUntil = time.Time{}
@@ -112,18 +111,18 @@ func (v *subscriptions) stopLinger(c *collection) {
 	}
 }
 
-// expired gives up a glob that has lingered long enough, and reports whether it did.
+// expireCollection unsubscribes from a collection that has lingered long enough, and reports whether it did.
 func (v *subscriptions) expireCollection(c *collection, now time.Time) bool {
 	if c.lingerUntil.IsZero() || now.Before(c.lingerUntil) {
 		return false
 	}
 	if v.w.RetainsUnused() && v.lingeringGlobs <= maxLingeringGlobs {
-		c.lingerUntil = now.Add(frozenLinger) // those who come back are to find what there was
+		c.lingerUntil = now.Add(frozenLinger) // returning clients find their resources
 		return false
 	}
 	v.stopLinger(c)
 	if !v.w.ForgetWildcard(c.key) {
-		return false // wanted again, and about to be reported
+		return false // wanted again: the demand is about to arrive
 	}
 	s := c.sub
 	delete(s.collections, c.glob)
@@ -135,9 +134,9 @@ func (v *subscriptions) expireCollection(c *collection, now time.Time) bool {
 	return true
 }
 
-// demand takes over what clients began or ceased to want.
+// demand handles the changes in the demand of clients since the last call.
 func (v *subscriptions) demand(now time.Time) {
-	globs := make(map[*subscription][]string) // to ask for
+	globs := make(map[*subscription][]string) // to request now
 	waiting := v.batchSize
 	for _, d := range v.w.TakeDemand() {
 		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)

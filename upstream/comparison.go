@@ -10,32 +10,32 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Answers are what an origin has stated, as the view holds it.
+// responses processes the responses of an origin for one view. It belongs to the loop of the view sync.
 type responses struct {
 	subscriptions
-	reports         *reconcile.Reports // what returning clients hold and the view has never known
-	comparison      comparison         // of all content, after a resume
-	identifier      string             // of the control plane
-	ignoresVersions bool               // the origin was seen to resend what it was told is held
-	reuseLogged     bool               // reuse of versions was logged
+	reports         *reconcile.Reports // resources that returning clients report and the view lacks
+	comparison      comparison         // of all content, after the relay reported cached versions
+	identifier      string             // control plane that responded last
+	ignoresVersions bool               // the origin resent resources whose versions the relay had reported
+	reuseLogged     bool
 }
 
-// A comparison is the one look at all content that follows a resume: versions say what is held, but another server
-// may have other content under the same versions (B.15). The views of a session make it one after the other, so that a restart of the
-// origin is not followed by everything for everybody at once.
+// A comparison requests all content once after a stream reported the cached versions: another server may have other
+// content under the same versions (B.15). The views of a session compare one at a time, so that a restart of the origin
+// does not make it send all resources to all views at once.
 type comparison struct {
-	dueAt        time.Time // when it is due; zero if it is not
-	running      bool      // it is being made, and no other view of the session makes its own
-	deadline     time.Time // when the turn ends at the latest
-	lastResponse time.Time // last response
-	sameServer   bool      // the relay itself ended the last main stream: the next one is to the same server
+	dueAt        time.Time // when to start; zero if not scheduled
+	running      bool      // it holds the comparisonSlot of the session
+	deadline     time.Time // when to stop, if running
+	lastResponse time.Time
+	sameServer   bool // the relay itself closed the last main stream: the next one reaches the same server
 
-	previousID  string // identifier of the server that answered before the stream was lost
-	otherServer bool   // another one has answered since
-	unfinished  bool   // a stream was lost before content of another server was compared
+	previousID  string // identifier of the server that responded before the stream was lost
+	otherServer bool   // another server has responded since
+	unfinished  bool   // a stream was lost before the comparison with another server was done
 }
 
-// lost takes why the main stream ended.
+// streamEnded records why the main stream ended.
 func (c *comparison) streamEnded(err error) {
 	if c.sameServer = errors.Is(err, errResync); !c.sameServer {
 		c.unfinished = c.unfinished || c.pending()
@@ -43,24 +43,24 @@ func (c *comparison) streamEnded(err error) {
 	}
 }
 
-// pending reports whether another server has answered and its content is not compared yet.
+// pending reports whether another server has responded and the comparison with it is not done.
 func (c *comparison) pending() bool { return c.otherServer && (c.running || !c.dueAt.IsZero()) }
 
-// over records the end of a turn, in which the origin answered unless its stream was lost.
+// finish records the end of a comparison. answered is false if the stream was lost before the origin responded.
 func (c *comparison) finish(answered bool) {
 	if answered {
 		c.unfinished = false
 	}
 }
 
-// The comparison waits until clients have been served and the silence of the origin has confirmed what it was told
-// (confirmSilence), and its turn ends when the origin is quiet.
+// The comparison starts after clients have been served, and after the silence of the origin has confirmed the reported
+// versions (confirmSilence). It ends when the origin sends nothing more.
 const (
 	comparisonDelay = 20 * time.Second
 	comparisonMax   = 10 * time.Second
 )
 
-// resumed decides, when a stream has said what is held, whether all of that is to be compared.
+// scheduleComparison decides, when a stream has opened, whether to compare all content.
 func (v *responses) scheduleComparison(l *adsStream, now time.Time) {
 	c := &v.comparison
 	if c.sameServer {
@@ -69,7 +69,7 @@ func (v *responses) scheduleComparison(l *adsStream, now time.Time) {
 	if l.role == main {
 		c.previousID, c.otherServer = v.identifier, false
 		if c.unfinished || v.w.Source().Target != v.cfg.Targets[v.target] {
-			c.previousID = "" // not all of what is held was its own
+			c.previousID = "" // some of the cached resources came from elsewhere
 		}
 	}
 	if !l.sentVersions || !c.dueAt.IsZero() {
@@ -82,7 +82,8 @@ func (v *responses) scheduleComparison(l *adsStream, now time.Time) {
 	}
 }
 
-// sameServer notes who speaks for the origin. The same server as before has the same content under the same versions.
+// noteServer records the identifier of the server that responded. The same server as before has the same content under
+// the same versions, so no comparison is needed.
 func (v *responses) noteServer(identifier string) {
 	if identifier == "" {
 		return
@@ -92,14 +93,15 @@ func (v *responses) noteServer(identifier string) {
 	case !c.otherServer:
 		c.dueAt = time.Time{}
 	case identifier != v.identifier && v.identifier != "":
-		v.log.Info("another origin instance answers: all content will be compared once", slog.String("control_plane", identifier))
+		v.log.Info("another origin instance answers: all content will be compared once",
+			slog.String("control_plane", identifier))
 	}
 	if v.identifier = identifier; !c.dueAt.IsZero() {
-		v.w.SetTarget("") // until it is compared, another relay must not say that it is held
+		v.w.SetTarget("") // until the comparison, a snapshot must not attribute the resources to a target
 	}
 }
 
-// compare asks for everything once it is time and no other view does. It returns when to look again.
+// compare starts the comparison when it is due and no other view is comparing. It returns when to call it again.
 func (v *responses) compare(now time.Time) (next time.Time) {
 	c, l := &v.comparison, &v.byRole[main]
 	if c.running {
@@ -116,7 +118,7 @@ func (v *responses) compare(now time.Time) (next time.Time) {
 	}
 	switch {
 	case c.dueAt.IsZero() || !l.open:
-		return time.Time{} // what is due becomes so anew with the next stream
+		return time.Time{} // the next stream schedules it again
 	case now.Before(c.dueAt):
 		return c.dueAt
 	}
@@ -131,7 +133,7 @@ func (v *responses) compare(now time.Time) (next time.Time) {
 	}
 }
 
-// endComparison lets the next view of the session compare.
+// endComparison allows the next view of the session to compare.
 func (v *responses) endComparison() {
 	if v.comparison.running {
 		v.comparison.running = false
@@ -139,10 +141,11 @@ func (v *responses) endComparison() {
 	}
 }
 
-// hashedSample is how many resources of a type are looked at to tell whether versions are made from content.
+// hashSampleSize is the number of resources per set that versionsAreHashes checks.
 const hashSampleSize = 100
 
-// hashed reports whether versions are hashes of the bytes, as go-control-plane's are: then equal versions are equal content.
+// versionsAreHashes reports whether versions are SHA-256 hashes of the content, as in go-control-plane. Then equal
+// versions mean equal content.
 func (v *responses) versionsAreHashes() bool {
 	for s := range v.sets {
 		n := 0
@@ -161,7 +164,7 @@ func (v *responses) versionsAreHashes() bool {
 	return true
 }
 
-// serverChanged notes that another target has answered than the one that what is held came from.
+// noteTargetChange records that the responses come from another target than the cached resources.
 func (v *responses) noteTargetChange() {
 	v.sourceTarget, v.ignoresVersions = v.target, false
 	for s := range v.sets {
@@ -170,7 +173,8 @@ func (v *responses) noteTargetChange() {
 	v.w.SetTarget("")
 }
 
-// ignoresVersions records that the origin resent what it was told is held: of no type does it say what is gone (B.15).
+// noteVersionsIgnored records that the origin ignores reported versions and resends all resources. So it does not
+// report removals of any type (B.15).
 func (v *responses) noteVersionsIgnored(now time.Time) {
 	v.ignoresVersions, v.comparison.dueAt, v.comparison.unfinished = true, time.Time{}, false // it resends all
 	for s := range v.sets {
@@ -183,8 +187,8 @@ func (v *responses) noteVersionsIgnored(now time.Time) {
 	}
 }
 
-// confirm records, once nothing is held from another target or server any more, that all has the
-// versions of the one that is connected: a snapshot says so too.
+// confirmTarget sets the target of the view once no resource of another target or server is left. Snapshots contain the
+// target.
 func (v *responses) confirmTarget() {
 	c := &v.comparison
 	if v.sourceTarget < 0 || c.unfinished || c.pending() {
@@ -192,7 +196,7 @@ func (v *responses) confirmTarget() {
 	}
 	target := v.cfg.Targets[v.sourceTarget]
 	if v.group.Busy() {
-		target = "" // it is of another server, or of before
+		target = "" // pending removals are from another server or an earlier stream
 	}
 	if v.w.Source().Target == target {
 		return

@@ -22,40 +22,39 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A Trace shows people what comes of one message of an origin.
+// A Trace records what results from one response of an origin.
 type Trace interface {
 	cache.Trace
 
-	// Answered ends the trace of the message itself: the origin was told that it was taken, or, with an error, that
-	// it was not.
+	// Answered ends the trace of the response itself. The relay has sent an ACK, or, if err is not nil, a NACK.
 	Answered(err error)
 
-	// IDs returns what the message is called in logs.
+	// IDs returns the IDs of the trace and its span, for log lines.
 	IDs() (traceID, spanID string)
 }
 
-// A Received is a message of an origin, or what was read of a directory.
+// A Received describes a response of an origin, or one read of a directory.
 type Received struct {
 	Origin string    // its address, or the directory
-	At     time.Time // when it came in, before it was decoded
+	At     time.Time // receive time, before decoding
 
-	// Of a message alone.
+	// Only for a response.
 	TypeURL, Version, Nonce string
 	Resources, Removed      int
 }
 
-// A Request is one to an origin that clients' subscriptions have caused.
+// A Request is a request to an origin that subscriptions of clients have caused.
 type Request struct {
 	Origin  string // its address
 	TypeURL string
-	Names   int // that are subscribed to; a wildcard is one, and none is all in the legacy form
+	Names   int // names subscribed to: 1 for "*", 0 for a legacy wildcard
 	At      time.Time
 
-	// By are clients that were the first to want some of that, at most eight.
+	// By lists the first clients that subscribed to some of it, at most eight.
 	By []cache.Demand
 }
 
-// CauseOf returns what a message is to the views that it changes.
+// CauseOf returns the cause of the view changes that a response makes. t may be nil.
 func CauseOf(t Trace, at time.Time) cache.Cause {
 	if t == nil {
 		return cache.Cause{Received: at}
@@ -63,88 +62,87 @@ func CauseOf(t Trace, at time.Time) cache.Cause {
 	return cache.Cause{Received: at, Trace: t}
 }
 
-// traced returns a logger that says which trace its lines are about.
+// withTraceIDs returns a logger that adds the IDs of a trace to its lines.
 func withTraceIDs(log *slog.Logger, t Trace) *slog.Logger {
 	traceID, spanID := t.IDs()
 	return log.With(slog.String("trace_id", traceID), slog.String("span_id", spanID))
 }
 
-// Config shapes a session. But for Targets, the zero value of each field works.
+// Config configures a session. Targets is required; the zero value of each other field is a default.
 type Config struct {
-	// Targets are the origin's gRPC targets in the order of failover. Required.
+	// Targets are the gRPC targets of the origin in failover order. Required.
 	Targets []string
 
-	// Credentials say who the targets must be and what they are told about the relay.
-	// Nil means plaintext. CallCredentials go with each stream; nil means none.
+	// Credentials authenticate the targets, and the relay to them. Nil means plaintext. CallCredentials are sent with
+	// each stream; nil means none.
 	Credentials     credentials.TransportCredentials
 	CallCredentials credentials.PerRPCCredentials
 
-	// Authority is what the targets are called in requests, and whose name they must bear if
-	// Credentials go by names. Empty means the address of each.
+	// Authority is the :authority of requests, and the name that the certificates of the targets must contain. Empty
+	// means the address of each target.
 	Authority string
 
 	// DialOptions are added to the session's own, for tests.
 	DialOptions []grpc.DialOption
 
-	// Protocol is the variant of xDS that the origin is spoken to in. Zero means
-	// Delta, or SotW if a target does not implement Delta.
+	// Protocol is the xDS variant. Zero means Delta, or SotW if a target does not implement Delta.
 	Protocol Protocol
 
-	// Keepalive is how often HTTP/2 pings look after the connection. Zero means
-	// 330s: servers end connections that ping more often than every five minutes.
+	// Keepalive is the interval of HTTP/2 pings. Zero means 330s: many servers close connections that ping more often
+	// than every five minutes.
 	Keepalive time.Duration
 
-	// MaxResponseBytes bounds a response. Zero means 256 MiB.
+	// MaxResponseBytes limits the size of a response. Zero means 256 MiB.
 	MaxResponseBytes int
 
-	// MaxResourceBytes bounds a resource in a response: of one that is larger, what was there before
-	// stays, and the rest of the response is applied (B.9). Zero means no bound.
+	// MaxResourceBytes limits the size of a resource. If a response contains a larger one, the relay keeps the cached
+	// version of that resource and applies the rest (B.9). Zero means no limit.
 	MaxResourceBytes int
 
-	// StreamRate bounds the ADS streams that views open, in a minute; StreamBurst is how many may be opened at once before. Those that
-	// are too many wait. Zero means no bound.
+	// StreamRate limits the ADS streams that views open per minute. StreamBurst is how many may be opened at once
+	// before that. Streams over the limit wait. Zero means no limit.
 	StreamRate, StreamBurst int
 
-	// FullResync asks for everything after a reconnect, and does not tell the origin
-	// what is known.
+	// FullResync requests all resources after a reconnect, instead of reporting the cached versions.
 	FullResync bool
 
-	// ContentVersions makes resource versions from content (B.2).
+	// ContentVersions derives resource versions from content (B.2).
 	ContentVersions bool
 
-	// Linger and WildcardLinger are how long a subscription outlives its last
-	// client. Zero means 5m and 15m.
+	// Linger and WildcardLinger are how long an unused subscription to a name or a wildcard is kept. Zero means 5m and
+	// 15m.
 	Linger, WildcardLinger time.Duration
 
-	// MaxLingering bounds the names that linger, MaxLingeringBytes their resources.
-	// Zero means 100,000 and 512 MiB.
+	// MaxLingering limits the unused names that are kept, MaxLingeringBytes the size of their resources. Zero means
+	// 100,000 and 512 MiB.
 	MaxLingering, MaxLingeringBytes int
 
-	// ColdWait is how long a set has to be without a new name to be complete, at most a minute in all (B.7). Zero means 10s.
+	// ColdWait is how long no new name must arrive before a set counts as complete, at most a minute in total (B.7).
+	// Zero means 10s.
 	ColdWait time.Duration
 
-	// MassDeleteHold is how long removals that are too many to be believed are held back (B.15). Zero means 10m.
+	// MassDeleteHold is how long suspiciously large removals stay pending (B.15). Zero means 10m.
 	MassDeleteHold time.Duration
 
-	// HoldExplicit holds them back also if the origin states them when it has said all of the set.
+	// HoldExplicit applies MassDeleteHold also to removals that the origin states explicitly for a complete set.
 	HoldExplicit bool
 
-	// Check has changes held that break clients (B.46). Nil holds none.
+	// Check finds changes that would break clients; these stay pending (B.46). Nil disables the check.
 	Check reconcile.Checker
 
-	// Prewarm lists types that every view subscribes to without a client.
+	// Prewarm lists types that every view subscribes to before any client does.
 	Prewarm []string
 
-	// Chain knows the relays above and below this one. Nil if nobody looks.
+	// Chain detects loops of relays. Nil disables the detection.
 	Chain Chain
 
-	// Trace begins the trace of each response. Nil if nobody looks.
+	// Trace starts the trace of a response. Nil disables tracing.
 	Trace func(Received) Trace
 
-	// Requested is told of requests that clients' subscriptions have caused. Nil if nobody looks.
+	// Requested is called for each request that subscriptions of clients have caused. May be nil.
 	Requested func(Request)
 
-	// Logger receives what happens to the session. Nil discards it.
+	// Logger receives the events of the session. Nil discards them.
 	Logger *slog.Logger
 }
 
@@ -172,19 +170,19 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// tooLarge reports whether a stream has ended since a response is larger than allowed: an
-// origin says the same of requests, with its own limit.
+// isResponseTooLarge reports whether a stream ended because a response exceeds MaxResponseBytes. An origin returns the
+// same code for requests over its own limit.
 func (c *Config) isResponseTooLarge(err error) bool {
-	return status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(err.Error(), fmt.Sprintf(" vs. %d)", c.MaxResponseBytes))
+	limit := fmt.Sprintf(" vs. %d)", c.MaxResponseBytes)
+	return status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(err.Error(), limit)
 }
 
-// A Protocol says in which variant of xDS an origin is spoken to.
+// A Protocol is the xDS variant that the relay uses with an origin.
 type Protocol int
 
 // The protocols that a session may speak.
 const (
-	// ProtocolAuto is Delta ADS, or SotW ADS with a target that does not implement
-	// Delta.
+	// ProtocolAuto is Delta ADS, or SotW ADS if a target does not implement Delta.
 	ProtocolAuto Protocol = iota
 	// ProtocolDelta is Delta ADS only.
 	ProtocolDelta
@@ -194,29 +192,30 @@ const (
 
 func (p Protocol) String() string { return [...]string{"auto", "delta", "sotw"}[p] }
 
-// A Chain knows the relays above and below this one. Its methods may be called from any goroutine.
+// A Chain detects loops of relays. Its methods may be called from any goroutine.
 type Chain interface {
-	// Token is what other relays know this one by.
+	// Token identifies this relay to other relays.
 	Token() string
 
-	// Above takes the ways to an origin that a server has shown on a stream ([wire.ChainHeader]), until leave is called.
-	// FAILED_PRECONDITION if the stream must not be used, since this relay is on one of them, or one is too long.
+	// Above registers the paths to an origin that a server reports on a stream ([wire.ChainHeader]), until leave is
+	// called. It returns FAILED_PRECONDITION if this relay is on one of the paths, or if one is too long. Then the
+	// stream must not be used.
 	Above(ways []string) (leave func(), err error)
 }
 
-// openTimeout bounds how long an attempt to open a stream takes: to connect, and
-// to wait for an origin that allows fewer streams than there are views.
+// openTimeout limits an attempt to open a stream. That includes connecting, and waiting for an origin that allows fewer
+// concurrent streams than there are views.
 const openTimeout = 5 * time.Second
 
-// ReconnectMax is how long it takes at most until a stream that was served is opened again.
+// ReconnectMax is the maximum delay before the relay reopens a stream that received responses.
 const ReconnectMax = 500 * time.Millisecond
 
-// jitter returns a duration between 80% and 120% of d.
+// jitter returns a random duration between 80% and 120% of d.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// identified returns the context of a stream to a target, which says which relay opens it.
+// withRelayToken adds the token of this relay to the metadata of a stream, if there is a Chain.
 func (c *Config) withRelayToken(ctx context.Context) context.Context {
 	if c.Chain == nil {
 		return ctx
@@ -224,7 +223,7 @@ func (c *Config) withRelayToken(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, c.Chain.Token())
 }
 
-// enterChain waits for the header of a stream, and takes what it says of the relays above, if anybody looks.
+// registerChain waits for the headers of a stream and registers the paths that they report, if there is a Chain.
 func (c *Config) registerChain(rpc grpc.ClientStream) (leave func(), err error) {
 	if c.Chain == nil {
 		return func() {}, nil

@@ -9,35 +9,37 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A Control passes the commands of operators to the loop that keeps a view. Its methods may be called from any goroutine.
-// Each returns once the loop has executed the command, and does nothing if the loop has ended or ctx ends before.
+// A Control passes commands of operators to the loop that maintains a view. Its methods may be called from any
+// goroutine. Each returns once the loop has executed the command. It does nothing if the loop has ended, or if ctx ends
+// first.
 type Control struct {
-	frozen   bool
-	rollBack func(*cache.Writer) // rolls the writer back; nil if nothing does
-	kept     []reconcile.Hold
-	calls    chan func(Controlled)
-	ended    chan struct{}
+	frozen   bool                  // initial state
+	rollBack func(*cache.Writer)   // initial rollback; nil for none
+	kept     []reconcile.Hold      // removals that were discarded before a restart
+	calls    chan func(Controlled) // unbuffered: the loop executes a call at once
+	ended    chan struct{}         // closed when the loop has ended
 
-	holding  atomic.Bool // removals are held back, or were discarded
-	breaking atomic.Pointer[[]reconcile.Hold]
-	failure  atomic.Pointer[Failure] // of a stream of the loop, the last one; nil if none failed
+	holding  atomic.Bool                      // removals are pending or were discarded
+	breaking atomic.Pointer[[]reconcile.Hold] // see Broken
+	failure  atomic.Pointer[Failure]          // the latest failure of a stream of the loop; nil if there was none
 }
 
-// Controlled is a loop as a Control sees it. Its methods are called by the loop.
+// Controlled is the loop of a Control. Only the loop calls its methods.
 type Controlled interface {
 	Operate(reconcile.Command) []reconcile.Hold
 	Writer() *cache.Writer
-	Keep(discarded []reconcile.Hold) // as far as the resources are there
+	Keep(discarded []reconcile.Hold) // for the resources that exist
 }
 
-// NewControl returns the control of a loop that is about to begin: frozen or not, and with holds
-// that were discarded before the process was restarted. It is for one loop.
+// NewControl returns the control of one loop that is about to start. The view starts frozen, if frozen is set. kept
+// lists removals that were discarded before the process restarted.
 func NewControl(frozen bool, kept []reconcile.Hold) *Control {
 	return &Control{frozen: frozen, kept: kept, calls: make(chan func(Controlled)), ended: make(chan struct{})}
 }
 
-// BeginRolledBack has the loop, which is about to begin, show an edition of an earlier generation from the start
-// (cache.Writer.RollBack). A nil edition is for a view that shows it already, or has shown nothing.
+// BeginRolledBack makes the loop start with a rollback to an edition of an earlier generation (cache.Writer.RollBack).
+// It must be called before the loop starts. edition is nil if the view shows that edition already, or has shown
+// nothing.
 func (c *Control) BeginRolledBack(since time.Time, edition func(*cache.Writer) *cache.Edition) {
 	c.rollBack = func(w *cache.Writer) {
 		var e *cache.Edition
@@ -52,26 +54,25 @@ func (c *Control) BeginRolledBack(since time.Time, edition func(*cache.Writer) *
 // acknowledged and kept.
 func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Freeze() }) }
 
-// Thaw ends that. Clients are sent the difference.
+// Thaw ends a freeze. Clients receive the changes since.
 func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Thaw() }) }
 
-// Edit has the loop call f with the writer of its view. The call belongs to the loop: it must not wait.
+// Edit calls f in the loop with the writer of its view. f must not block.
 func (c *Control) Edit(ctx context.Context, f func(*cache.Writer)) {
 	c.do(ctx, func(l Controlled) { f(l.Writer()) })
 }
 
-// Operate carries out a command about the removals that are held back, and those that were discarded, and returns which
-// it is about.
+// Operate executes a command on pending and discarded removals, and returns those that it applies to.
 func (c *Control) Operate(ctx context.Context, of reconcile.Command) (chosen []reconcile.Hold) {
 	c.do(ctx, func(l Controlled) { chosen = l.Operate(of) })
 	return chosen
 }
 
-// Holding reports whether removals are held back, or an operator has discarded some: a new view would not have these. It
-// does not wait for the loop.
+// Holding reports whether removals are pending or were discarded: a new view would lack these resources. It does not
+// wait for the loop.
 func (c *Control) Holding() bool { return c.holding.Load() }
 
-// Broken returns the changes that are held since they break clients (B.46). It does not wait for the loop.
+// Broken returns the pending changes that would break clients (B.46). It does not wait for the loop.
 func (c *Control) Broken() []reconcile.Hold {
 	if all := c.breaking.Load(); all != nil {
 		return *all
@@ -79,7 +80,7 @@ func (c *Control) Broken() []reconcile.Hold {
 	return nil
 }
 
-// setHolds sets what Holding and Broken return. Only the loop may call it.
+// setHolds sets the results of Holding and Broken. Only the loop may call it.
 func (c *Control) setHolds(holding bool, broken []reconcile.Hold) {
 	c.holding.Store(holding)
 	if len(broken)+len(c.Broken()) > 0 {
@@ -87,8 +88,8 @@ func (c *Control) setHolds(holding bool, broken []reconcile.Hold) {
 	}
 }
 
-// Failure returns why the last stream of the loop failed, or the attempt to open one; nil if none has. It does not wait
-// for the loop.
+// Failure returns the latest error of a stream of the loop, or of an attempt to open one; nil if there was none. It
+// does not wait for the loop.
 func (c *Control) Failure() error {
 	if f := c.failure.Load(); f != nil {
 		return f.Err
@@ -100,13 +101,13 @@ func (c *Control) do(ctx context.Context, call func(Controlled)) {
 	done := make(chan struct{})
 	select {
 	case c.calls <- func(l Controlled) { call(l); close(done) }:
-		<-done // the loop calls it at once
+		<-done // does not block: the loop runs a call at once
 	case <-c.ended:
 	case <-ctx.Done():
 	}
 }
 
-// Begin applies the initial state of the control to a loop, which must call End when it returns.
+// Begin applies the initial state of the control to a loop. The loop must call End when it returns.
 func (c *Control) Begin(l Controlled) {
 	if l.Keep(c.kept); c.frozen {
 		l.Writer().Freeze()
@@ -119,50 +120,50 @@ func (c *Control) Begin(l Controlled) {
 // End records that the loop has ended.
 func (c *Control) End() { close(c.ended) }
 
-// Calls returns the commands for the loop.
+// Calls returns the channel of commands, which the loop must execute.
 func (c *Control) Calls() <-chan func(Controlled) { return c.calls }
 
-// An Audit is what a view holds beside what its origin says to one who knows nothing.
+// An Audit is the difference between a view and the origin's answers to a second, empty client.
 type Audit struct {
-	Target string // of the origin
+	Target string // the audited target of the origin
 	Took   time.Duration
-	Types  []TypeAudit // by type URL, those that the view asks the origin for; none if nothing
+	Types  []TypeAudit // by type URL; empty if the view has no subscriptions
 }
 
-// A TypeAudit is what was found of one type.
+// A TypeAudit is the result for one type.
 type TypeAudit struct {
 	TypeURL string
 
-	// Equal counts resources that are the same on both sides; Changing those that are not, but
-	// changed so lately that this says nothing.
+	// Equal counts resources that are equal on both sides. Changing counts those that differ, but changed too recently
+	// to report.
 	Equal, Changing int
 
 	Differences []Difference // by name
 }
 
-// A Difference is a resource that the view holds in another way than the origin says it.
+// A Difference is a resource that differs between the view and the origin.
 type Difference struct {
 	Name string
 
-	// Glob is what the resource was asked for by: "*", or a collection; empty if by its name.
+	// Glob is the subscription that the resource belongs to: "*" or a collection; empty if it is its name.
 	Glob string
 
 	Kind DifferenceKind
 
-	// Here and There are the versions that the origin gave, to the view and to the audit.
+	// Here and There are the versions that the origin sent to the view and to the audit.
 	Here, There string
 
-	// Held reports that the view knows: the removal is held back, or was discarded.
+	// Held reports that the view expects the difference: the removal is pending or was discarded.
 	Held bool
 }
 
-// A DifferenceKind says in what a resource differs.
+// A DifferenceKind is how a resource differs.
 type DifferenceKind string
 
 // The kinds of differences.
 const (
-	OtherContent DifferenceKind = "content"       // the origin says other bytes
-	OtherVersion DifferenceKind = "version"       // the same bytes, under another version
-	MissingHere  DifferenceKind = "missing_here"  // the view does not hold it
-	MissingThere DifferenceKind = "missing_there" // the origin does not say it
+	OtherContent DifferenceKind = "content"       // different bytes
+	OtherVersion DifferenceKind = "version"       // the same bytes under another version
+	MissingHere  DifferenceKind = "missing_here"  // not in the view
+	MissingThere DifferenceKind = "missing_there" // not sent by the origin
 )

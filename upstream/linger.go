@@ -10,70 +10,68 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// lingering holds the names that no client wants any more, oldest first, until
-// they have been unwanted for a while or are too many (B.6). Names that clients
-// want are never in it, so nothing is ever evicted under a client.
+// lingering holds the subscribed names that no client uses, oldest first. A name stays until Config.Linger ends, or
+// until there are too many (B.6). Names in use are never in it, so a client never loses a resource by eviction.
 type lingering struct {
 	names    *simplelru.LRU[*cache.Name, lingeringName]
-	bytes    int
+	bytes    int // sum over names
 	maxNames int
 	maxBytes int
 }
 
+// A lingeringName is the entry of an unused name.
 type lingeringName struct {
 	sub   *subscription
 	until time.Time
-	bytes int
+	bytes int // size of the resource
 }
 
 func newLingering(maxNames, maxBytes int) *lingering {
-	// The bounds are kept by expired: evicting by itself, the list could not say what
-	// it evicted before the view sync is ready for it.
+	// expired enforces the limits, not the LRU: the view sync must unsubscribe from what is evicted.
 	names, err := simplelru.NewLRU[*cache.Name, lingeringName](math.MaxInt, nil)
 	if err != nil {
-		panic(err) // only of a size that is not positive
+		panic(err) // only for a size that is not positive
 	}
 	return &lingering{names: names, maxNames: maxNames, maxBytes: maxBytes}
 }
 
-func (l *lingering) add(n *cache.Name, who lingeringName) {
+func (l *lingering) add(n *cache.Name, entry lingeringName) {
 	l.remove(n)
-	l.names.Add(n, who)
-	l.bytes += who.bytes
+	l.names.Add(n, entry)
+	l.bytes += entry.bytes
 }
 
 func (l *lingering) remove(n *cache.Name) {
-	if who, ok := l.names.Peek(n); ok {
+	if entry, ok := l.names.Peek(n); ok {
 		l.names.Remove(n)
-		l.bytes -= who.bytes
+		l.bytes -= entry.bytes
 	}
 }
 
-// expired removes and returns names whose time is up, and the oldest ones of too
-// many. It returns when to look again. While a view is frozen time stands still: those who
-// come back are to find what there was.
+// expired removes and returns the names that have expired, and the oldest ones over the limit. It returns when to call
+// it again. While a view is frozen, names do not expire, so that returning clients find their resources.
 func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][]*cache.Name, next time.Time) {
 	for {
-		n, who, ok := l.names.GetOldest()
+		n, entry, ok := l.names.GetOldest()
 		if !ok {
 			return out, time.Time{}
 		}
-		if (frozen || now.Before(who.until)) && l.names.Len() <= l.maxNames && l.bytes <= l.maxBytes {
+		if (frozen || now.Before(entry.until)) && l.names.Len() <= l.maxNames && l.bytes <= l.maxBytes {
 			if frozen {
 				return out, time.Time{}
 			}
-			return out, who.until
+			return out, entry.until
 		}
 		l.remove(n)
 		if out == nil {
 			out = make(map[*subscription][]*cache.Name)
 		}
-		out[who.sub] = append(out[who.sub], n)
+		out[entry.sub] = append(out[entry.sub], n)
 	}
 }
 
-// An agenda says when to look at which collection, the next one first: of thousands,
-// few have anything to wait for.
+// An agenda is a heap of collections, by the time of their next check. Of thousands of collections, few have a check
+// pending.
 type agenda []*collection
 
 func (a agenda) Len() int           { return len(a) }
@@ -98,28 +96,27 @@ func (a *agenda) Pop() any {
 	return c
 }
 
-// put has a collection looked at by some time; a zero time is never.
-func (a *agenda) schedule(c *collection, by time.Time) {
+// schedule sets the next check of a collection to a time, unless it is earlier already. A zero time does nothing.
+func (a *agenda) schedule(c *collection, at time.Time) {
 	switch {
-	case by.IsZero() || !c.checkAt.IsZero() && !by.Before(c.checkAt):
+	case at.IsZero() || !c.checkAt.IsZero() && !at.Before(c.checkAt):
 	case c.checkAt.IsZero():
-		c.checkAt = by
+		c.checkAt = at
 		heap.Push(a, c)
 	default:
-		c.checkAt = by
+		c.checkAt = at
 		heap.Fix(a, c.heapIndex)
 	}
 }
 
-// drop takes out a collection that was given up.
+// remove removes a collection, if it is scheduled.
 func (a *agenda) remove(c *collection) {
 	if !c.checkAt.IsZero() {
 		heap.Remove(a, c.heapIndex)
 	}
 }
 
-// due takes out the collections that are to be looked at now, and hands them to their
-// subscriptions.
+// due removes the collections whose check is due, and adds them to the due list of their subscriptions.
 func (a *agenda) due(now time.Time) {
 	for len(*a) > 0 && !now.Before((*a)[0].checkAt) {
 		c := heap.Pop(a).(*collection)
@@ -127,7 +124,7 @@ func (a *agenda) due(now time.Time) {
 	}
 }
 
-// next returns when a collection is to be looked at; a zero time if none is.
+// next returns the time of the earliest check; zero if there is none.
 func (a agenda) next() time.Time {
 	if len(a) == 0 {
 		return time.Time{}

@@ -21,31 +21,33 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// probeQuiet is how long a probe's stream must stay open for the origin's silence to count as an
-// answer: an origin need not have anything for the relay itself.
+// probeSilence is how long the stream of a probe must stay open without a response to count as success: an origin need
+// not have resources for the relay itself.
 const probeSilence = 15 * time.Second
 
-// A Probe asks an origin whether it would serve the relay, on a stream of its own (B.8).
+// A Probe checks on its own stream whether an origin serves the relay (B.8).
 type Probe struct {
 	Node    *corepb.Node
-	TypeURL string // whose wildcard is asked for
+	TypeURL string // subscribed to by wildcard
 
-	// ForOthers reports that clients' nodes are presented under other ids than Node has: that the
-	// origin does not serve this one says nothing about them.
+	// ForOthers reports that the nodes of clients have other IDs than Node: an error about Node then says nothing about
+	// them.
 	ForOthers bool
 
-	// Opened is called when a stream is open, and Failed with the reason when one ended without an
-	// answer or could not be opened; both by the goroutine that probes.
+	// Opened is called when a stream is open. Failed is called with the error when a stream ended without a response,
+	// or could not be opened. Both are called by the goroutine of Session.Probe.
 	Opened func()
 	Failed func(error)
 }
 
-// Probe returns nil once the origin has answered: by a response, by an open stream without an error for
-// 15s, or, with ForOthers, by a refusal of the node that is not UNAUTHENTICATED. It tries
-// again until then, at intervals from 1s to 5s and at once when the origin can be reached. Its failures are those of a
-// stream like others, and may have the next target used. The error is that of ctx.
+// Probe returns nil once the origin has responded: with a response, or with a stream open without an error for 15s.
+// With ForOthers, an error about the node other than UNAUTHENTICATED also counts. Until then it retries at intervals
+// from 1s to 5s, and at once when the connection comes up. Its failures count for failover. It returns only the error
+// of ctx.
 func (s *Session) Probe(ctx context.Context, p Probe) error {
-	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 5 * time.Second}
+	retry := &backoff.ExponentialBackOff{
+		InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 5 * time.Second,
+	}
 	retry.Reset()
 	sotw := s.cfg.Protocol == ProtocolSotW
 	for {
@@ -70,7 +72,7 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 	}
 }
 
-// attempt makes one attempt, counts it for the target by the name of by, and reports whether to leave the target.
+// attempt makes one attempt, counts a failure for the user by, and reports whether to fail over.
 func (s *Session) attempt(ctx context.Context, target int, p Probe, sotw bool, by any) (leave bool, err error) {
 	attempts := &s.links[target].failures
 	attempts.streamStarted(by)
@@ -82,12 +84,12 @@ func (s *Session) attempt(ctx context.Context, target int, p Probe, sotw bool, b
 	return leave, err
 }
 
-// refusesNode reports whether an error is about one node, so that other nodes may have other answers.
+// rejectsNode reports whether an error is about the node, so that the origin may accept other nodes.
 func rejectsNode(code codes.Code) bool {
 	return code == codes.PermissionDenied || code == codes.InvalidArgument || code == codes.NotFound
 }
 
-// probe makes one attempt, and returns nil if the target has answered.
+// probe makes one attempt. It returns nil if the target has responded.
 func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) error {
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(s.cfg.withRelayToken(ctx), wire.ProbeHeader, "1"))
 	defer cancel()
@@ -96,7 +98,9 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) err
 	if wire.LegacyWildcard(p.TypeURL) {
 		names = nil
 	}
-	request := proto.Message(&discoverypb.DeltaDiscoveryRequest{Node: p.Node, TypeUrl: p.TypeURL, ResourceNamesSubscribe: names})
+	request := proto.Message(&discoverypb.DeltaDiscoveryRequest{
+		Node: p.Node, TypeUrl: p.TypeURL, ResourceNamesSubscribe: names,
+	})
 	if sotw {
 		desc, method = sotwStream, discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
 		request = &discoverypb.DiscoveryRequest{Node: p.Node, TypeUrl: p.TypeURL, ResourceNames: names}
@@ -110,7 +114,8 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) err
 	var quiet atomic.Bool
 	timer := time.AfterFunc(probeSilence, func() { quiet.Store(true); cancel() })
 	defer timer.Stop()
-	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) { // of which RecvMsg has the reason
+	// RecvMsg returns the reason of io.EOF
+	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	err = stream.RecvMsg(new(wire.Message))
@@ -123,13 +128,13 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) err
 	return err
 }
 
-// answered reports whether the server of a stream that has ended is a relay that is ready.
+// isReadyRelay reports whether the server of a stream that has ended is a relay that is ready.
 func isReadyRelay(stream grpc.ClientStream) bool {
 	header, err := stream.Header()
 	return err == nil && len(header.Get(wire.ProbeHeader)) > 0
 }
 
-// pause waits, or until the connection to a target comes up.
+// waitReconnect waits for d, or until the connection to a target becomes ready.
 func (s *Session) waitReconnect(ctx context.Context, target int, d time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

@@ -13,24 +13,24 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// withOmissions adds to a response of a SotW origin what it says by leaving out,
-// for types of which it holds all that was asked for (R058, R059, R065).
+// inferRemovals adds removals to a response of a SotW origin, for types whose responses list all subscribed resources
+// (R058, R059, R065).
 //
-// What the origin had listed on the stream and lists no more, it has removed. What
-// its first list leaves out may be gone, or the origin has just started: that is inferred
-// (B.15, C15). An empty list is no first one, and proves nothing: of names that are not there it says
-// nothing. Nor does any list of names that were asked for later than the type, until they were listed.
+// A resource that the previous response on the stream listed, and this one omits, was removed. A resource that the
+// first response omits may have been removed, or the origin has just started; package reconcile decides (B.15, C15). An
+// empty response does not count as the first one. A response says nothing about a name that was added later than the
+// first request, until a response lists that name.
 func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
 	sotw := v.byRole[r].sotw
 	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcardRole && r != s.namesRole || hasHeartbeat(u) {
 		return u
 	}
-	t, said := sotw.types[u.TypeURL], namesIn(u)
+	t, mentioned := sotw.types[u.TypeURL], namesIn(u)
 	if t == nil {
-		return u // not asked for yet
+		return u // no request was sent for it
 	}
 	u.Complete = true
-	u.Removed, u.RemovedVariants = t.omitted(u, said)
+	u.Removed, u.RemovedVariants = t.omitted(u, mentioned)
 	set := s.byName
 	if r == s.wildcardRole {
 		set = s.members
@@ -38,79 +38,83 @@ func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now ti
 	}
 	var missing map[string]struct{}
 	if first := !t.listedAny; first {
-		t.listedAny = len(said) > 0
+		t.listedAny = len(mentioned) > 0
 		var removed []string
-		missing, removed = set.notListed(t, said)
+		missing, removed = set.notListed(t, mentioned)
 		u.Removed = append(u.Removed, removed...)
 		if set == s.byName {
-			v.inferCollectionRemovals(s, t, said, now)
+			v.inferCollectionRemovals(s, t, mentioned, now)
 		}
 	}
-	set.Listed(missing, len(said) == 0)
+	set.Listed(missing, len(mentioned) == 0)
 	slices.Sort(u.Removed)
 	return u
 }
 
-// vanished infers which members of collections are gone that the first list of a stream leaves out.
-func (v *responses) inferCollectionRemovals(s *subscription, t *sotwSubscription, said map[string]struct{}, now time.Time) {
+// inferCollectionRemovals passes the members of collections that the first response of a stream omits to package
+// reconcile.
+func (v *responses) inferCollectionRemovals(
+	s *subscription, t *sotwSubscription, mentioned map[string]struct{}, now time.Time,
+) {
 	for glob, c := range s.collections {
 		if _, known := t.firstNames[glob]; !known {
 			continue
 		}
-		missing, _ := c.notListed(t, said)
-		if c.Listed(missing, len(said) == 0); len(said) > 0 {
+		missing, _ := c.notListed(t, mentioned)
+		if c.Listed(missing, len(mentioned) == 0); len(mentioned) > 0 {
 			c.Known()
 		}
 		v.agenda.schedule(c, now)
 	}
 }
 
-// hasHeartbeat reports whether a response is about lifetimes: such a one does not
-// list what there is (R106).
+// hasHeartbeat reports whether a response contains a TTL heartbeat: such a response does not list all resources (R106).
 func hasHeartbeat(u wire.Update) bool {
 	return slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool { return !r.HasBody() && len(r.Aliases) == 0 })
 }
 
-// saidBy returns all names and aliases in a response.
+// namesIn returns the names and aliases in a response.
 func namesIn(u wire.Update) map[string]struct{} {
-	said := make(map[string]struct{}, len(u.Resources))
+	mentioned := make(map[string]struct{}, len(u.Resources))
 	for _, r := range u.Resources {
-		said[r.Name] = struct{}{}
+		mentioned[r.Name] = struct{}{}
 		for _, alias := range r.Aliases {
-			said[alias] = struct{}{}
+			mentioned[alias] = struct{}{}
 		}
 	}
-	return said
+	return mentioned
 }
 
-// neverListed returns what the first list of a stream leaves out of what a set holds, and of what was asked for and is not
-// there, to remove which deletes nothing.
-func (s *set) notListed(t *sotwSubscription, said map[string]struct{}) (missing map[string]struct{}, removed []string) {
+// notListed returns what the first response of a stream omits: missing are resources of the set, and removed are
+// subscribed names without a cached resource.
+func (s *set) notListed(
+	t *sotwSubscription, mentioned map[string]struct{},
+) (missing map[string]struct{}, removed []string) {
 	missing = make(map[string]struct{})
 	if s.kind == cache.Wildcard {
 		for e := range s.entries {
-			if _, there := said[e.Resource.Name]; !there {
+			if _, ok := mentioned[e.Resource.Name]; !ok {
 				missing[e.Resource.Name] = struct{}{}
 			}
 		}
 		return missing, nil
 	}
 	for n := range s.sub.names {
-		_, known := t.firstNames[n.String()]
-		_, there := said[wire.PlainName(n.String())]
+		_, first := t.firstNames[n.String()]
+		_, listed := mentioned[wire.PlainName(n.String())]
 		switch {
-		case there || !known || wire.Glob(n.String()): // a glob is answered under the names of its members
+		case listed || !first || wire.Glob(n.String()): // a glob is answered under the names of its members
 		case s.cached(s.view.w.Generation()).Get(n).Present():
 			missing[n.String()] = struct{}{}
-		case len(said) > 0:
+		case len(mentioned) > 0:
 			removed = append(removed, n.String())
 		}
 	}
 	return missing, removed
 }
 
-// update takes a response: it is applied whole and acknowledged, or refused and
-// changes nothing (B.9).
+// handleResponse applies a response and sends an ACK, or sends a NACK and changes nothing (B.9). If resources exceed
+// the size limit, it applies the others and sends a NACK.
 func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	u, err := e.update, e.err
 	trace := v.startTrace(u, e.at)
@@ -121,20 +125,22 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	}
 	l.warnSilentAt, v.silenceLogged = time.Time{}, false
 	if l.sotw != nil && v.batchSize > 0 {
-		v.batchAt = now // names may have waited for this
+		v.batchAt = now // names may have waited for this response
 	}
 	defer func() { v.session.counters.countResponse(u.TypeURL, err != nil) }()
 	if err != nil {
-		v.log.Warn("origin response rejected", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
+		v.log.Warn("origin response rejected",
+			slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 		if u.TypeURL == "" || u.Nonce == "" {
-			l.cancel(err) // nothing to refuse it by
+			l.cancel(err) // a NACK needs both
 			return
 		}
 		l.ackOrNack(v.node, u, err)
 		return
 	}
 	if err = oversizeError(u); err != nil {
-		v.log.Warn("origin resources rejected", slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
+		v.log.Warn("origin resources rejected",
+			slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 	}
 	if !l.responded {
 		v.failures().responseReceived()
@@ -151,27 +157,27 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	}
 	v.noteServer(u.ControlPlane)
 	v.comparison.lastResponse = now
-	if u.Nonce != "" { // without it, an ACK would be a request
+	if u.Nonce != "" { // without a nonce, an ACK would be a new subscription
 		l.ackOrNack(v.node, u, err)
 	}
 }
 
-// refusal returns why not all of a response was taken: it names the first of the resources that are larger
-// than allowed, and tells how many there are.
+// oversizeError returns an error if resources of a response exceed the size limit. It names the first of them and their
+// number.
 func oversizeError(u wire.Update) error {
 	var first *wire.Resource
 	n := 0
 	for r := range u.Refusals() {
 		first, n = cmp.Or(first, r), n+1
 	}
-	switch n {
-	case 0:
+	if n == 0 {
 		return nil
-	case 1:
-		return fmt.Errorf("resource %.256q is not taken, all others are: %s (TENDER_MAX_RESOURCE_BYTES)", first.Name, first.Refusal.Message)
-	default:
-		return fmt.Errorf("resource %.256q and %d more are not taken, all others are: %s (TENDER_MAX_RESOURCE_BYTES)", first.Name, n-1, first.Refusal.Message)
 	}
+	rejected := fmt.Sprintf("resource %.256q", first.Name)
+	if n > 1 {
+		rejected += fmt.Sprintf(" and %d more", n-1)
+	}
+	return fmt.Errorf("%s rejected, all others applied: %s (TENDER_MAX_RESOURCE_BYTES)", rejected, first.Refusal.Message)
 }
 
 func (v *responses) applyResponse(s *subscription, r role, u wire.Update, now time.Time) {
@@ -186,10 +192,12 @@ func (v *responses) applyResponse(s *subscription, r role, u wire.Update, now ti
 	case s.namesRole:
 		c = v.applyToSet(s.byName, v.applyCollections(s, u, now), now)
 	default:
-		return // subscribed to no longer (R096)
+		return // no longer subscribed (R096)
 	}
 	if v.ignoresVersions && c.Same > 0 && r == s.wildcardRole {
-		v.comparison.dueAt, v.comparison.unfinished = time.Time{}, false // it resends all; of names, it also answers for those that it was asked for
+		// The origin resends the whole wildcard set, so the comparison is unnecessary. For names this proves nothing: an
+		// origin may also resend the names that were requested.
+		v.comparison.dueAt, v.comparison.unfinished = time.Time{}, false
 	}
 	v.warnMisbehavior(u, c)
 	v.log.LogAttrs(context.Background(), slog.LevelDebug, "response applied", // allocates nothing unless it is logged
@@ -197,7 +205,7 @@ func (v *responses) applyResponse(s *subscription, r role, u wire.Update, now ti
 		slog.Int("changed", c.Changed), slog.Int("removed", c.Removed), slog.Int("ignored", c.Ignored))
 }
 
-// warn tells what an origin should not have done.
+// warnMisbehavior logs violations of the protocol by the origin.
 func (v *responses) warnMisbehavior(u wire.Update, c cache.Change) {
 	if len(c.Reused) > 0 && !v.reuseLogged && !v.cfg.ContentVersions {
 		v.reuseLogged = true
@@ -211,7 +219,7 @@ func (v *responses) warnMisbehavior(u wire.Update, c cache.Change) {
 	}
 }
 
-// take applies what an origin states of a set, but for the removals that must wait.
+// applyToSet applies an update to a set, except removals that are pending.
 func (v *responses) applyToSet(s *set, u wire.Update, now time.Time) cache.Change {
 	c, ignores := s.Take(u, now)
 	if s.Confirmed(now) {
@@ -223,8 +231,8 @@ func (v *responses) applyToSet(s *set, u wire.Update, now time.Time) cache.Chang
 	return c
 }
 
-// applyCollections gives each collection its part of an update, and returns the
-// update without the names of the globs themselves.
+// applyCollections applies the parts of an update that belong to collections. It returns the update without the globs
+// in its removed names.
 func (v *responses) applyCollections(s *subscription, u wire.Update, now time.Time) wire.Update {
 	if len(s.collections) == 0 {
 		return u
@@ -245,35 +253,40 @@ func (v *responses) applyCollections(s *subscription, u wire.Update, now time.Ti
 	return named
 }
 
-// emptied takes the origin's word that a glob matches nothing: then nothing more is to
-// be waited for.
+// removeMembers removes all members of a collection and confirms it, since the origin reports that its glob matches
+// nothing.
 func (v *responses) removeMembers(c *collection, u wire.Update, now time.Time) {
-	u = wire.Update{TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane, Removed: slices.Collect(c.Names())}
+	u = wire.Update{
+		TypeURL: c.key, SystemVersion: u.SystemVersion, ControlPlane: u.ControlPlane,
+		Removed: slices.Collect(c.Names()),
+	}
 	v.applyToSet(c.set, u, now)
 	v.agenda.schedule(c, now)
 	v.setPhase(c.key, cache.Confirmed, now)
 }
 
-// learned publishes what the silence of the origin says about a wildcard set or a collection.
+// updatePhase sets the phase of a wildcard set or a collection from how long the origin has sent nothing for it. It
+// returns when to call it again.
 func (v *responses) updatePhase(s *set, now time.Time) (next time.Time) {
 	if !v.byRole[s.role()].open {
-		return time.Time{} // the silence of a lost origin completes nothing
+		return time.Time{} // without a stream, silence means nothing
 	}
 	t := v.w.Generation().Type(s.key)
 	phase, next := s.Progress.Phase(now, t.Phase, v.cfg.ColdWait)
 	if phase != t.Phase {
 		v.setPhase(s.key, phase, now)
 		_, glob, _ := cache.SplitCollection(s.key)
-		v.log.Debug("phase of a wildcard set changed", slog.String("type_url", s.TypeURL), slog.String("name", cmp.Or(glob, wire.Wildcard)),
-			slog.String("phase", phase.String()))
+		v.log.Debug("phase of a wildcard set changed", slog.String("type_url", s.TypeURL),
+			slog.String("name", cmp.Or(glob, wire.Wildcard)), slog.String("phase", phase.String()))
 	}
-	if s.Covered() && t.Restored && !t.Covered && phase == cache.Settled && t.Wildcard.Count() > 0 && s.Progress.Settled(now) {
+	restored := t.Restored && !t.Covered && t.Wildcard.Count() > 0
+	if restored && s.Covered() && phase == cache.Settled && s.Progress.Settled(now) {
 		v.w.SetCovered(s.key)
 	}
 	return next
 }
 
-// setPhase publishes how much is known of a set.
+// setPhase sets the phase of a wildcard set or a collection in the view.
 func (v *responses) setPhase(key string, p cache.Phase, now time.Time) {
 	if p == cache.Confirmed {
 		v.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
@@ -281,8 +294,7 @@ func (v *responses) setPhase(key string, p cache.Phase, now time.Time) {
 	v.w.SetPhase(key, p)
 }
 
-// look does what it is time for with a collection, and returns when to look again if
-// nothing happens.
+// checkCollection performs the checks of a collection that are due, and returns when to check it again.
 func (v *responses) checkCollection(c *collection, now time.Time) (next time.Time) {
 	if v.expireCollection(c, now) {
 		return time.Time{}
@@ -290,7 +302,7 @@ func (v *responses) checkCollection(c *collection, now time.Time) (next time.Tim
 	return reconcile.Earlier(reconcile.Earlier(v.updatePhase(c.set, now), v.queryMissing(c.set, now)), c.lingerUntil)
 }
 
-// newReports returns what decides about what returning clients report.
+// newReports returns the tracker of resources that returning clients report.
 func (v *responses) newReports(cfg reconcile.Config) *reconcile.Reports {
 	return reconcile.NewReports(v.w, reconcile.ReportsConfig{
 		Config: cfg, Quiet: min(v.cfg.ColdWait, reconcile.ConfirmMax), Again: v.resync,
@@ -335,7 +347,7 @@ func (v *responses) Keep(discarded []reconcile.Hold) {
 	}
 }
 
-// trace begins the trace of a response; nil if nobody looks.
+// startTrace starts the trace of a response; nil if tracing is disabled.
 func (v *responses) startTrace(u wire.Update, at time.Time) Trace {
 	if v.cfg.Trace == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// role returns which stream carries the set.
+// role returns the stream that carries the set.
 func (s *set) role() role {
 	if s == s.sub.members {
 		return s.sub.wildcardRole
@@ -18,8 +18,8 @@ func (s *set) role() role {
 	return s.sub.namesRole
 }
 
-// asksOn returns on which stream the origin is asked by name for what it has not mentioned: not on that of the
-// wildcard, which does not tell what an answer is to.
+// queryRole returns the stream for queries by name about resources of the set that the origin has not mentioned. The
+// stream of the wildcard is unsuitable: a response there does not tell whether it answers a query.
 func (s *set) queryRole() role {
 	if s == s.sub.members {
 		return s.sub.wildcardRole.other()
@@ -27,7 +27,7 @@ func (s *set) queryRole() role {
 	return s.sub.namesRole
 }
 
-// in returns the set in a generation.
+// cached returns the set in a generation of the view.
 func (s *set) cached(g *cache.Generation) *cache.Set {
 	t := g.Type(s.key)
 	if s.kind == cache.ByName {
@@ -36,7 +36,7 @@ func (s *set) cached(g *cache.Generation) *cache.Set {
 	return &t.Wildcard
 }
 
-// entries yields what the set holds.
+// entries yields the entries of the set that are present.
 func (s *set) entries(yield func(*cache.Entry) bool) {
 	held := s.cached(s.view.w.Generation())
 	if s.kind == cache.Wildcard {
@@ -47,7 +47,7 @@ func (s *set) entries(yield func(*cache.Entry) bool) {
 		}
 		return
 	}
-	for n := range s.sub.names { // others may be of another origin
+	for n := range s.sub.names { // other names may be of another origin
 		if e := held.Get(n); e.Present() && !yield(e) {
 			return
 		}
@@ -66,7 +66,7 @@ func (s *set) Get(name string) *wire.Resource {
 	return nil
 }
 
-// Names implements reconcile.Content. A resource that was asked for by an alias has both names.
+// Names implements reconcile.Content. For a resource subscribed to under an alias, it yields both names.
 func (s *set) Names() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for e := range s.entries {
@@ -106,18 +106,18 @@ func (s *set) Apply(u wire.Update) cache.Change {
 	return s.view.w.Apply(s.kind, u)
 }
 
-// begin notes that the set is about to be stated on a new stream. Told is what the origin is told that is
-// held; nil if it is told nothing, or does not look at it.
-func (s *set) beginStream(told map[string]string, now time.Time) {
-	isTold := func(name string) bool {
-		_, is := told[name]
-		return is || told != nil && s == s.sub.members // of which it is told all that can be said
+// beginStream starts the set on a new stream. reported are the resource versions that the request reports; nil if it
+// reports none, or if the origin ignores them.
+func (s *set) beginStream(reported map[string]string, now time.Time) {
+	isReported := func(name string) bool {
+		_, ok := reported[name]
+		return ok || reported != nil && s == s.sub.members // all reportable versions are reported
 	}
 	restored := s.kind == cache.Wildcard && s.view.w.Generation().Type(s.key).Restored
-	s.Begin(isTold, s.view.mayResume(&s.view.byRole[s.role()]), told != nil && restored, now)
+	s.Begin(isReported, s.view.mayResume(&s.view.byRole[s.role()]), reported != nil && restored, now)
 }
 
-// sets yields the sets of a subscription.
+// sets yields the sets of the subscription.
 func (s *subscription) sets(yield func(*set) bool) {
 	if !yield(s.members) || !yield(s.byName) {
 		return
@@ -129,18 +129,21 @@ func (s *subscription) sets(yield func(*set) bool) {
 	}
 }
 
-// keepHeld keeps a name if the set holds it, and reports whether it does.
-func (s *set) keepIfPresent(name string) (is bool) {
-	if is = s.Get(name) != nil; is {
-		s.Keep(name)
+// keepIfPresent marks a name as kept if the set contains it, and reports whether it does.
+func (s *set) keepIfPresent(name string) bool {
+	if s.Get(name) == nil {
+		return false
 	}
-	return is
+	s.Keep(name)
+	return true
 }
 
-// restate returns the first requests of the type on a new stream: everything that
-// is wanted, and in the first of them what is held if the origin may be told (R088, R089). There is more
-// than one only if the names would make it too large, none if nothing is wanted.
-func (s *subscription) initialRequests(r role, g *cache.Generation, tell bool) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
+// initialRequests returns the first requests of the type on a new stream, which subscribe to everything. If report is
+// set, the first one reports the cached versions (R088, R089). There are several only if the names exceed the size
+// limit. There is none if the stream carries nothing of the type.
+func (s *subscription) initialRequests(
+	r role, g *cache.Generation, report bool,
+) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
 	req := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 	if s.wildcardRole == r {
 		req = s.subscribeWildcard()
@@ -148,7 +151,7 @@ func (s *subscription) initialRequests(r role, g *cache.Generation, tell bool) (
 	}
 	versions := make(map[string]string)
 	for set := range s.sets {
-		if tell && set.role() == r {
+		if report && set.role() == r {
 			set.addVersions(g, versions)
 		}
 	}
@@ -173,8 +176,9 @@ func (s *subscription) initialRequests(r role, g *cache.Generation, tell bool) (
 	return reqs, asked
 }
 
-// versions adds what a set holds to what the origin is told: not what another origin has stated, and nothing of a set that was not complete, which could not be told from one that
-// shrank. Of a wildcard, it is told all or nothing.
+// addVersions adds the cached versions of the set to those that a request reports. It skips resources of another
+// origin. It skips sets that were not complete: the relay could not tell them from a set that shrank. For the wildcard
+// set, it reports all versions or none.
 func (s *set) addVersions(g *cache.Generation, versions map[string]string) {
 	t, foreign := g.Type(s.key), s.Foreign()
 	if s.kind == cache.Wildcard && t.Phase != cache.Confirmed && !t.Restored || s == s.sub.members && len(foreign) > 0 {

@@ -12,17 +12,16 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Share keeps part of a view like another view, of which many may take part, until
-// ctx ends: what has a name that means the same to every node need be asked for
-// only once (R130). It asks the other view for what is demanded of w, and for nothing
-// else.
+// Share keeps w in sync with the shared view from until ctx ends. Many views may share one view, so that resources that
+// are the same for all nodes are requested from the origin once (R130). It subscribes only to what clients of w
+// subscribe to.
 //
-// The control edits w; nil edits nothing. What operators decide about removals and freezes belongs to the other view.
+// The control applies edits to w; nil applies none. Removals and freezes are controlled at the shared view.
 //
-// What no client wants any more is kept for linger. A snapshot may have been restored to w: what it holds is asked for, too,
-// and lingers from now on.
+// An unused subscription is kept for linger. If w was restored from a snapshot, Share also subscribes to the restored
+// resources, which linger from then on.
 func Share(ctx context.Context, from *cache.View, w *cache.Writer, control *Control, linger time.Duration) {
-	w.AwaitReports(time.Now().Add(math.MaxInt64)) // the other view decides
+	w.AwaitReports(time.Now().Add(math.MaxInt64)) // the shared view evaluates client reports
 	s := newShare(from, w)
 	s.linger, s.trimsUnchanged = linger, !w.Source().Restored.IsZero()
 	defer s.close()
@@ -48,49 +47,54 @@ func Share(ctx context.Context, from *cache.View, w *cache.Writer, control *Cont
 	}
 }
 
-// A share is one view's part in another. All of it belongs to its loop.
+// A share keeps one view in sync with a shared view. All of it belongs to its loop.
 type share struct {
-	from  *cache.View
+	from  *cache.View // the shared view
 	w     *cache.Writer
-	watch *cache.Watch // of from
+	watch *cache.Watch // subscriptions of w in from
 
-	types          map[string]*sharedType      // by type URL or collection
-	edition        uint64                      // of from, up to which it was followed
-	due            map[*sharedType]struct{}    // to be followed whatever has changed
-	lingering      map[*sharedType]struct{}    // those with something that no client wants any more
-	source         cache.Source                // how the other view's source did when it was looked at last
-	unasked        map[*cache.Name]*cache.Name // of from, by that of w, that are not known yet as asked for
-	next           time.Time                   // when something expires or has lingered for long enough
+	types     map[string]*sharedType   // by type URL or collection
+	edition   uint64                   // revision of from that was followed last
+	due       map[*sharedType]struct{} // types to follow even if from has not changed
+	lingering map[*sharedType]struct{} // types with an unused subscription
+	source    cache.Source             // source of from when it was followed last
+	// name in from by name in w, for which w lacks the time of the request to the origin
+	unasked        map[*cache.Name]*cache.Name
+	next           time.Time // when something expires
 	linger         time.Duration
 	trimAt         time.Time
-	trimsUnchanged bool // also if nothing changes: names that the origin does not mention are confirmed by time
+	trimsUnchanged bool // call Trim without changes, too: time confirms names that the origin does not mention
 }
 
-// A sharedType is what is taken of one type, or of one collection.
+// A sharedType is the subscription to one type or one collection of the shared view.
 type sharedType struct {
-	key         string
-	followed    cache.Seq                   // up to where from was looked at
-	names       map[*cache.Name]*cache.Name // of from, by that of w
-	fromNames   map[*cache.Name]struct{}    // those of from
-	pending     map[*cache.Name]struct{}    // of these, those of which something may be said without a change
-	unwanted    map[*cache.Name]time.Time   // of w, that no client wants any more, and until when they linger
-	lingerUntil time.Time                   // until when the collection lingers, which no client wants any more; zero if one does
-	wildcard    *cache.WildcardWatch        // of a collection
+	key         string                      // type URL or collection
+	followed    cache.Seq                   // sequence number in from up to which changes were copied
+	names       map[*cache.Name]*cache.Name // name in from by name in w
+	fromNames   map[*cache.Name]struct{}    // the values of names
+	pending     map[*cache.Name]struct{}    // names in from whose resource may arrive without a change of the set
+	unwanted    map[*cache.Name]time.Time   // unused names in w, with the end of their linger time
+	lingerUntil time.Time                   // of an unused wildcard or collection; zero while it is used
+	wildcard    *cache.WildcardWatch        // nil without a subscription to all resources
 }
 
 func newShare(from *cache.View, w *cache.Writer) *share {
-	return &share{from: from, w: w, watch: from.Watch(), types: make(map[string]*sharedType), due: make(map[*sharedType]struct{}),
+	return &share{
+		from: from, w: w, watch: from.Watch(),
+		types:     make(map[string]*sharedType),
+		due:       make(map[*sharedType]struct{}),
 		lingering: make(map[*sharedType]struct{}),
-		unasked:   make(map[*cache.Name]*cache.Name)}
+		unasked:   make(map[*cache.Name]*cache.Name),
+	}
 }
 
 // Writer implements Controlled.
 func (s *share) Writer() *cache.Writer { return s.w }
 
-// Operate implements Controlled: removals are held back by the other view.
+// Operate implements Controlled. It does nothing, since removals are pending at the shared view.
 func (s *share) Operate(reconcile.Command) []reconcile.Hold { return nil }
 
-// Keep implements Controlled: removals are kept by the other view.
+// Keep implements Controlled. It does nothing, since removals are discarded at the shared view.
 func (s *share) Keep([]reconcile.Hold) {}
 
 func (s *share) timer() <-chan time.Time {
@@ -108,16 +112,14 @@ func (s *share) typ(key string) *sharedType {
 			names:     make(map[*cache.Name]*cache.Name),
 			fromNames: make(map[*cache.Name]struct{}),
 			pending:   make(map[*cache.Name]struct{}),
-
-			unwanted: make(map[*cache.Name]time.Time),
+			unwanted:  make(map[*cache.Name]time.Time),
 		}
 		s.types[key] = t
 	}
 	return t
 }
 
-// demand passes on what clients began or ceased to want. What nobody wants any more
-// lingers in the other view.
+// demand subscribes to what clients of w newly need. What they no longer need lingers.
 func (s *share) demand(now time.Time) {
 	for _, d := range s.w.TakeDemand() {
 		t := s.typ(d.TypeURL)
@@ -130,9 +132,9 @@ func (s *share) demand(now time.Time) {
 		case d.Wanted && d.Refetch:
 			s.watch.Refetch(t.key, have, now)
 			s.w.Asked([]*cache.Name{d.Name}, now)
-			t.pending[have] = struct{}{} // what it is once more is no change
+			t.pending[have] = struct{}{} // an unchanged resource is no change of the set
 		case !d.Wanted:
-			if have == nil { // restored
+			if have == nil { // restored from a snapshot
 				s.subscribe(t, d)
 			}
 			t.unwanted[d.Name] = now.Add(s.linger)
@@ -144,7 +146,7 @@ func (s *share) demand(now time.Time) {
 	}
 }
 
-// subscribe asks the other view for a name.
+// subscribe subscribes to a name in the shared view.
 func (s *share) subscribe(t *sharedType, d cache.Demand) {
 	s.watch.SetSubscriber(d.By)
 	n := s.watch.Subscribe(t.key, []string{d.Name.String()})[0]
@@ -152,12 +154,12 @@ func (s *share) subscribe(t *sharedType, d cache.Demand) {
 	s.unasked[d.Name] = n
 }
 
-// forget gives up what no client wants and has lingered. Those who come back are to find what there was, so what a gate withholds stays until it
-// does not.
+// forget unsubscribes from what has lingered long enough. A resource that a gate withholds stays, so that returning
+// clients find it.
 func (s *share) forget(t *sharedType, now time.Time) {
 	if !t.lingerUntil.IsZero() && !now.Before(t.lingerUntil) && !s.w.WithholdsWildcard(t.key) {
 		t.lingerUntil = time.Time{}
-		if s.w.ForgetWildcard(t.key) { // else it is wanted again, and about to be reported
+		if s.w.ForgetWildcard(t.key) { // otherwise it is wanted again: the demand is about to arrive
 			s.watch.UnsubscribeAll(t.wildcard)
 			delete(s.types, t.key)
 			delete(s.due, t)
@@ -175,7 +177,7 @@ func (s *share) forget(t *sharedType, now time.Time) {
 	}
 }
 
-// forgetName gives up a name, unless it is wanted again, and about to be reported.
+// forgetName unsubscribes from a name, unless it is wanted again: then the demand is about to arrive.
 func (s *share) forgetName(t *sharedType, n *cache.Name) {
 	delete(t.unwanted, n)
 	if len(s.w.Forget(t.key, []*cache.Name{n})) > 0 {
@@ -208,8 +210,7 @@ func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	}
 }
 
-// ask records that the origin has been asked, if it can be, for what was never
-// answered.
+// markAsked copies the times at which the origin was asked, for names without a response, if the origin is connected.
 func (s *share) markAsked(now time.Time) {
 	defer clear(s.unasked)
 	for name, n := range s.unasked {
@@ -218,15 +219,14 @@ func (s *share) markAsked(now time.Time) {
 		}
 		at := n.Asked()
 		if at.IsZero() {
-			at = now // it is about to be
+			at = now // the request is about to be sent
 		}
 		s.w.Asked([]*cache.Name{name}, at)
 	}
 }
 
-// follow takes over what the other view has learnt: of the types that changed, and of
-// those of which something else was demanded; and only then when it asked, for what was
-// asked for long ago and is not here would be taken for what is not there.
+// follow copies what has changed in the shared view, and the types in due. Only then it copies the request times. In
+// the other order, a name that was requested long ago but is not copied yet would be taken for nonexistent.
 func (s *share) follow(now time.Time) {
 	g := s.from.Generation()
 	s.followSource(g)
@@ -263,8 +263,8 @@ func (s *share) follow(now time.Time) {
 	}
 }
 
-// lingers returns when something has lingered for long enough; zero if nothing lingers. What is withheld is looked at whenever
-// something changes.
+// nextLinger returns when the next linger time ends; zero if nothing lingers. follow checks what is withheld on every
+// call.
 func (s *share) nextLinger(now time.Time) (next time.Time) {
 	for t := range s.lingering {
 		next = reconcile.Earlier(next, futureOrZero(t.lingerUntil, now))
@@ -275,7 +275,7 @@ func (s *share) nextLinger(now time.Time) (next time.Time) {
 	return next
 }
 
-// after returns a time if it is after now, else zero.
+// futureOrZero returns t if it is after now, otherwise the zero time.
 func futureOrZero(t, now time.Time) time.Time {
 	if t.After(now) {
 		return t
@@ -283,7 +283,7 @@ func futureOrZero(t, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// stand takes over how the origin stands. All names come from one source.
+// followSource copies the source of the shared view. All names have the same source.
 func (s *share) followSource(g *cache.Generation) {
 	if from := *g.First(); from != s.source {
 		s.w.SetSource(from)
@@ -294,6 +294,7 @@ func (s *share) followSource(g *cache.Generation) {
 	}
 }
 
+// followMembers copies the changes of a wildcard set or collection.
 func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	typ := g.Type(t.key)
 	var names []*cache.Name
@@ -303,7 +304,8 @@ func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	}
 	t.followed = g.Seq
 	t.wildcard.Passed(g.Seq)
-	if mine := s.w.Generation().Type(t.key); !mine.Restored || typ.Phase == cache.Confirmed { // else what was restored is more complete
+	// otherwise the restored set is more complete
+	if mine := s.w.Generation().Type(t.key); !mine.Restored || typ.Phase == cache.Confirmed {
 		if mine.Restored {
 			s.removeRestored(typ, mine)
 		}
@@ -312,21 +314,21 @@ func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.Wildcard}, s.watch)
 }
 
-// removeRestored removes members that a snapshot held and that the other view, which is complete, lacks.
+// removeRestored removes members that a snapshot restored and that the shared view, which is complete, lacks.
 func (s *share) removeRestored(is, mine *cache.Type) {
-	var gone []string
+	var removed []string
 	for e := range mine.Wildcard.Since(0) {
 		if n := s.from.Find(is.URL, []string{e.Name.String()})[0]; e.Present() && (n == nil || !is.Wildcard.Get(n).Present()) {
-			gone = append(gone, e.Name.String())
+			removed = append(removed, e.Name.String())
 		}
 	}
-	if len(gone) > 0 {
-		s.w.Apply(cache.Wildcard, wire.Update{TypeURL: mine.URL, Removed: gone})
+	if len(removed) > 0 {
+		s.w.Apply(cache.Wildcard, wire.Update{TypeURL: mine.URL, Removed: removed})
 	}
 }
 
-// restored returns members whose content was given up and that have it in the other
-// view, where it came without being a change.
+// restoredContent returns members whose content w has dropped and the shared view holds. Restoring content there is not
+// a change of the set.
 func (s *share) restoredContent(t *sharedType, from *cache.Set) (names []*cache.Name) {
 	mine := &s.w.View().Generation().Type(t.key).Wildcard
 	if mine.ContentDropped() == 0 {
@@ -347,24 +349,25 @@ func (s *share) restoredContent(t *sharedType, from *cache.Set) (names []*cache.
 	})
 }
 
+// followNames copies the changes of the names of a type.
 func (s *share) followNames(g *cache.Generation, t *sharedType) {
 	typ := g.Type(t.key)
-	told := make(map[*cache.Name]struct{})
+	changed := make(map[*cache.Name]struct{})
 	changedNames(typ, cache.ByName, t.followed, func(n *cache.Name) {
 		if _, mine := t.fromNames[n]; mine {
-			told[n] = struct{}{}
+			changed[n] = struct{}{}
 		}
 	})
 	for n := range t.pending {
 		if typ.ByName.Get(n) != nil || typ.Errors(cache.ByName).Get(n) != nil {
-			told[n] = struct{}{}
+			changed[n] = struct{}{}
 		}
 	}
-	if len(told) > 0 {
-		s.copyNames(cache.ByName, g, t, slices.Collect(maps.Keys(told)))
+	if len(changed) > 0 {
+		s.copyNames(cache.ByName, g, t, slices.Collect(maps.Keys(changed)))
 	}
 	t.followed = g.Seq
-	for n := range told {
+	for n := range changed {
 		if e := typ.ByName.Get(n); e.Present() && !e.Resource.ContentDropped() {
 			delete(t.pending, n)
 		} else {
@@ -374,7 +377,7 @@ func (s *share) followNames(g *cache.Generation, t *sharedType) {
 	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.ByName}, s.watch)
 }
 
-// copy takes over names of a type, for the reason for which the other view did.
+// copyNames copies names of a type, with the cause of their change in the shared view.
 func (s *share) copyNames(kind cache.Kind, g *cache.Generation, t *sharedType, names []*cache.Name) {
 	set := &g.Type(t.key).Wildcard
 	if kind == cache.ByName {
@@ -385,7 +388,7 @@ func (s *share) copyNames(kind cache.Kind, g *cache.Generation, t *sharedType, n
 	s.w.SetCause(cache.Cause{})
 }
 
-// changed yields the names of which something was said after p.
+// changedNames yields the names with a change, a renewal or an error after p.
 func changedNames(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name)) {
 	set := &t.Wildcard
 	if kind == cache.ByName {

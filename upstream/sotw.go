@@ -11,43 +11,42 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// The package thinks in Delta. This file and answers.go make it a client of an origin that speaks SotW: a
-// request that changes a subscription becomes one that states all of it, and what a response leaves out becomes
-// what a Delta origin would have removed.
+// This file and responses.go translate between Delta, which the package uses, and an origin that implements only SotW.
+// A request that changes a subscription becomes a request that lists all names. What a response omits becomes a
+// removal.
 
-// lists are the subscriptions of one SotW stream. They do no I/O.
+// sotwState is the subscriptions of one SotW stream, by type. It does no I/O and belongs to the loop of the view sync.
 type sotwState struct {
-	types map[string]*sotwSubscription
-	due   []*sotwSubscription // to be stated, in this order
+	types map[string]*sotwSubscription // by type URL
+	due   []*sotwSubscription          // types with an unsent request, in this order
 }
 
 func newSotwState() *sotwState { return &sotwState{types: make(map[string]*sotwSubscription)} }
 
-// A list is what a SotW stream asks for of one type, and where the conversation
-// about it stands.
+// A sotwSubscription is the subscription of a SotW stream to one type, and the state of its requests and responses.
 type sotwSubscription struct {
 	typeURL     string
 	wildcard    bool
 	names       map[string]struct{}
-	sortedNames []string // names in order; nil if they changed since
+	sortedNames []string // cache for requestNames; nil if the names have changed
 
-	due              bool
-	opened           bool             // the first request has left
-	hasNewNames      bool             // names were added that were not stated yet
-	askedAt          time.Time        // when names were last added; zero once a response has come
-	removingWildcard bool             // the wildcard is being given up
-	version          string           // of the last response that was accepted
+	due              bool             // an ACK, a NACK or a change is unsent
+	opened           bool             // the first request was sent
+	hasNewNames      bool             // names were added since the last request
+	askedAt          time.Time        // when a request last added names; zero once a response has arrived
+	removingWildcard bool             // the next request must end the wildcard
+	version          string           // of the last accepted response
 	nonce            string           // of the last response
-	nackDetail       *statuspb.Status // of that response, until it is sent
+	nackDetail       *statuspb.Status // of the unsent NACK of the last response; nil for an ACK
 
-	// What the absence of a name from a response may say.
-	listedAny   bool                    // a response listed something
-	firstNames  map[string]struct{}     // names and globs of the first request: every response takes them into account
-	lastListed  map[string]wire.Variant // what the last response listed, by its key
-	hasVariants bool                    // some of it were variants
+	// These fields decide what it means if a response omits a name.
+	listedAny   bool                    // a response contained a resource
+	firstNames  map[string]struct{}     // names and globs of the first request, which every response takes into account
+	lastListed  map[string]wire.Variant // resources of the last response by key
+	hasVariants bool                    // lastListed contains variants
 }
 
-// change applies a request.
+// change applies the names of a Delta request to the subscription of its type.
 func (l *sotwState) change(r *discoverypb.DeltaDiscoveryRequest) {
 	subscribe, unsubscribe := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()
 	t := l.types[r.GetTypeUrl()]
@@ -68,15 +67,15 @@ func (l *sotwState) change(r *discoverypb.DeltaDiscoveryRequest) {
 	l.markDue(t)
 }
 
-// answer acknowledges a response, or refuses it. A type that was never asked for
-// is not answered: a list without names would ask for all of it.
-func (l *sotwState) ackOrNack(u wire.Update, refusal *statuspb.Status) {
+// ackOrNack queues an ACK for a response, or a NACK if detail is not nil. For a type without a subscription it does
+// nothing: a request without names would subscribe to all resources.
+func (l *sotwState) ackOrNack(u wire.Update, detail *statuspb.Status) {
 	t := l.types[u.TypeURL]
 	if t == nil {
 		return
 	}
-	t.nonce, t.nackDetail, t.askedAt = u.Nonce, refusal, time.Time{}
-	if refusal == nil {
+	t.nonce, t.nackDetail, t.askedAt = u.Nonce, detail, time.Time{}
+	if detail == nil {
 		t.version = u.SystemVersion
 	}
 	l.markDue(t)
@@ -89,15 +88,16 @@ func (l *sotwState) markDue(t *sotwSubscription) {
 	}
 }
 
-// Every change of a list states all of it, and so does every ACK. So changes wait for a response that is outstanding, and the more names
-// there are, for each other: all that states the names of a herd is then a small multiple of their number (B.5).
+// Every request lists all names, and so does every ACK. So a change waits for an outstanding response. The more names
+// there are, the longer a change waits for others. When many names are added, the total size of the requests stays a
+// small multiple of the number of names (B.5).
 const (
-	answerWait  = time.Second // at most, for a response: an origin need not answer for what it does not have
-	waitForName = 25 * time.Microsecond
-	longestWait = time.Second
+	answerWait  = time.Second           // maximum wait for a response: an origin need not respond about unknown names
+	waitForName = 25 * time.Microsecond // wait per subscribed name
+	longestWait = time.Second           // maximum wait because of the number of names
 )
 
-// changeAt returns when a change of so many names, which has been waiting since a time, is to be stated.
+// sendAt returns when to send a change of the given number of names, which has been waiting since a time.
 func (l *sotwState) sendAt(typeURL string, names int, since time.Time) time.Time {
 	t := l.types[typeURL]
 	if t == nil || !t.opened {
@@ -113,21 +113,20 @@ func (l *sotwState) sendAt(typeURL string, names int, since time.Time) time.Time
 	return at
 }
 
-// requests returns the requests that state what changed, or was answered, since
-// the last call.
+// requests returns the requests for changes, ACKs and NACKs since the last call.
 func (l *sotwState) requests(now time.Time) (reqs []*discoverypb.DiscoveryRequest) {
 	for _, t := range l.due {
 		t.due = false
 		switch {
-		case !t.opened && !t.wildcard && len(t.names) == 0: // came and went
+		case !t.opened && !t.wildcard && len(t.names) == 0: // added and removed before the first request
 			delete(l.types, t.typeURL)
 			continue
 		case t.removingWildcard && t.opened && wire.LegacyWildcard(t.typeURL):
-			// An empty list would still mean all. It ceases to once a name was given.
+			// In the legacy form, an empty list still is a wildcard. It no longer is after a request with a name.
 			reqs = append(reqs, t.request([]string{wire.Wildcard}))
 		case t.removingWildcard && t.opened && t.wildcard:
-			// Given up to be asked for again: without a list between, that is no change. It
-			// lacks what is there, which says nothing: such a type is not of full state.
+			// The wildcard was removed and added again. Without a request between, the origin would see no change. The
+			// responses to it omit resources, but do not remove them: such a type is not a full-state type.
 			reqs = append(reqs, t.request(nil))
 		}
 		r := t.request(t.requestNames())
@@ -142,9 +141,8 @@ func (l *sotwState) requests(now time.Time) (reqs []*discoverypb.DiscoveryReques
 	return reqs
 }
 
-// add subscribes to a name. Only of the first request is it certain that a
-// response takes it into account: those that come after a later one may have been
-// under way.
+// add subscribes to a name. Only names of the first request are certain to be considered in every response: a response
+// may have been in flight when a later request was sent.
 func (t *sotwSubscription) add(name string) {
 	if _, have := t.names[name]; have || name == wire.Wildcard {
 		return
@@ -166,7 +164,7 @@ func (t *sotwSubscription) remove(name string) {
 	t.sortedNames = nil
 }
 
-// list returns the names of a request, which nobody may change any more.
+// requestNames returns the names for a request. The caller must not modify the slice.
 func (t *sotwSubscription) requestNames() []string {
 	if t.wildcard && !wire.LegacyWildcard(t.typeURL) {
 		return []string{wire.Wildcard}
@@ -188,7 +186,7 @@ func (t *sotwSubscription) request(names []string) *discoverypb.DiscoveryRequest
 	return r
 }
 
-// forget has the absence of a name, or of any variant of it, say nothing.
+// forgetListed makes a response that omits a name, or any variant of it, not count as a removal.
 func (t *sotwSubscription) forgetListed(name string) {
 	delete(t.lastListed, name)
 	if t.hasVariants {
@@ -196,28 +194,29 @@ func (t *sotwSubscription) forgetListed(name string) {
 	}
 }
 
-// omitted returns what the last response listed and this one does not.
-func (t *sotwSubscription) omitted(u wire.Update, said map[string]struct{}) (names []string, variants []wire.Variant) {
-	had := t.lastListed
+// omitted returns what the last response listed and this one does not. mentioned is namesIn(u).
+func (t *sotwSubscription) omitted(
+	u wire.Update, mentioned map[string]struct{},
+) (names []string, variants []wire.Variant) {
+	last := t.lastListed
 	t.lastListed = make(map[string]wire.Variant, len(u.Resources))
 	for _, r := range u.Resources {
 		t.lastListed[r.Key()] = r.Variant()
 		t.hasVariants = t.hasVariants || r.Constraints != nil
 	}
-	for key, v := range had {
+	for key, v := range last {
 		_, listed := t.lastListed[key]
-		switch _, there := said[v.Name]; {
+		switch _, present := mentioned[v.Name]; {
 		case v.Constraints != nil && !listed:
 			variants = append(variants, v)
-		case v.Constraints == nil && !there:
+		case v.Constraints == nil && !present:
 			names = append(names, v.Name)
 		}
 	}
 	return names, variants
 }
 
-// locate moves the names that have dynamic parameters to where these can be said
-// (R120).
+// moveToLocators moves the names with dynamic parameters from names to locators, which can express them (R120).
 func moveToLocators(names *[]string, locators *[]*discoverypb.ResourceLocator) {
 	plain := func(text string) bool { return wire.PlainName(text) == text }
 	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {

@@ -15,59 +15,59 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Stats are the counters of an origin since it was opened, over all views. A directory has only those of removals.
+// Stats are the counters of an origin since the session was created, over all views. A directory counts only removals.
 type Stats struct {
-	Connected int64 // connections that were opened, to any of the targets
-	Lost      int64 // connections that ended
-	Failovers int64 // changes from one target to another
+	Connected int64 // connections opened, to any target
+	Lost      int64 // connections closed
+	Failovers int64 // changes of the active target
 
-	Streams int64            // that were opened
-	Ended   map[string]int64 // of these and of attempts to open one, by reason: one of the constants below, or a gRPC code
+	Streams int64            // streams opened
+	Ended   map[string]int64 // streams and failed attempts by reason: an End constant or a gRPC code
 
-	// Types counts responses by type URL. Those of types that are not of the protocol are under the empty one.
+	// Types counts responses by type URL. Types outside the protocol are counted under the empty URL.
 	Types map[string]TypeStats
 
-	// Removals that the origin may not have meant (B.15). Held counts those that were held back, Applied all that were made.
+	// Removals that need confirmation (B.15): Held counts those that became pending, Applied all that were applied.
 	Held, Applied int64
 
-	// Holding is the number of removals that are held back now.
+	// Holding is the number of pending removals.
 	Holding int64
 
-	// Discarded counts removals that an operator discarded: the resources were kept.
+	// Discarded counts removals that an operator discarded, so that the resources were kept.
 	Discarded int64
 
-	// Audits counts comparisons of a view with a second stream (Control.Audit), Drifted the differences that they found.
+	// Audits counts completed audits ([Control.Audit]), Drifted the differences that they found.
 	Audits, Drifted int64
 }
 
-// TypeStats count the responses of one type.
+// TypeStats are the counters of one type.
 type TypeStats struct {
-	Responses int64 // that were accepted
-	Refused   int64 // that were rejected by a NACK (B.9)
+	Responses int64 // accepted responses
+	Refused   int64 // responses answered by a NACK (B.9)
 }
 
-// Plus returns the sums of both.
+// Plus returns the sum of both counters.
 func (s TypeStats) Plus(o TypeStats) TypeStats {
 	return TypeStats{s.Responses + o.Responses, s.Refused + o.Refused}
 }
 
-// The reasons for which streams end, beside the codes of gRPC statuses, such as UNAVAILABLE.
+// The reasons why streams end, in addition to gRPC codes such as UNAVAILABLE.
 const (
-	EndClosed     = "closed"       // by the origin, without an error
-	EndResync     = "resync"       // by the relay, to ask for everything
-	EndNotReading = "not_reading"  // by the relay: the origin does not read
-	EndTimeout    = "open_timeout" // it could not be opened in time
+	EndClosed     = "closed"       // closed by the origin without an error
+	EndResync     = "resync"       // closed by the relay, to reopen it
+	EndNotReading = "not_reading"  // closed by the relay: the origin does not read requests
+	EndTimeout    = "open_timeout" // not opened in time
 )
 
-// counters count Stats. The zero value is ready.
+// counters are the counters behind Stats. The zero value is ready to use.
 type counters struct {
 	reconcile.Counts
 
 	mu    sync.Mutex
-	stats Stats // guarded by mu; without the counters of Counts
+	stats Stats // guarded by mu; the fields of Counts are unused
 }
 
-// count changes the counters.
+// update changes the counters under the lock.
 func (c *counters) update(change func(*Stats)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,10 +77,10 @@ func (c *counters) update(change func(*Stats)) {
 	change(&c.stats)
 }
 
-// answered counts a response, which the relay accepted or rejected.
+// countResponse counts a response that the relay accepted or rejected.
 func (c *counters) countResponse(typeURL string, refused bool) {
 	if !wire.Known(typeURL) {
-		typeURL = "" // an origin may invent any number of types
+		typeURL = "" // an origin may send any number of unknown types
 	}
 	more := TypeStats{Responses: 1}
 	if refused {
@@ -89,7 +89,7 @@ func (c *counters) countResponse(typeURL string, refused bool) {
 	c.update(func(s *Stats) { s.Types[typeURL] = s.Types[typeURL].Plus(more) })
 }
 
-// streamEnded counts a stream, or an attempt to open one, unless it ended because it is not needed any more.
+// countStreamEnd counts a stream, or an attempt to open one, unless the relay no longer needed it.
 func (c *counters) countStreamEnd(err error) {
 	if reason := endReason(err); reason != "" {
 		c.update(func(s *Stats) { s.Ended[reason]++ })
@@ -112,7 +112,7 @@ func endReason(err error) string {
 	return codepb.Code(status.Code(err)).String()
 }
 
-// read returns the counters.
+// snapshot returns a copy of the counters.
 func (c *counters) snapshot() (s Stats) {
 	c.update(func(counted *Stats) {
 		s = *counted
@@ -122,9 +122,9 @@ func (c *counters) snapshot() (s Stats) {
 	return s
 }
 
-// Errors with which the relay ends a stream.
+// Causes with which the relay itself closes a stream.
 var (
-	errResync      = errors.New("resync") // to open it anew
+	errResync      = errors.New("resync") // the relay reopens it
 	errNotReading  = errors.New("the origin does not read")
 	errOpenTimeout = fmt.Errorf("no stream within %v", openTimeout)
 )

@@ -15,42 +15,41 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// sendQueue is how many requests may wait for an origin that does not read. A
-// request is small; an origin that leaves so many unread is not there.
+// sendQueue is the maximum number of requests that wait for an origin that does not read. Requests are small, so a full
+// queue means that the origin is dead.
 const sendQueue = 4096
 
-// deltaStream and sotwStream describe the methods that the relay calls.
 var (
+	// deltaStream and sotwStream describe the gRPC methods that the relay calls.
 	deltaStream = &grpc.StreamDesc{StreamName: "DeltaAggregatedResources", ServerStreams: true, ClientStreams: true}
 	sotwStream  = &grpc.StreamDesc{StreamName: "StreamAggregatedResources", ServerStreams: true, ClientStreams: true}
 )
 
-// A stream is one ADS stream. Its fields belong to the loop of the view sync.
+// A stream is one ADS stream. Its fields belong to the loop of the view sync, except where noted.
 type stream struct {
 	role   role
 	cancel context.CancelCauseFunc
 	out    chan proto.Message
-	sotw   *sotwState // nil: the stream is Delta
+	sotw   *sotwState // nil for a Delta stream
 
-	requested map[string]bool // types of which a first request was sent
+	requested map[string]bool // types for which a request was sent
 	nodeSent  bool
 	responded bool
-	replaced  bool // what the origin still says on it is not looked at
-	rpcOpened bool // the origin was asked for it; belongs to converse
+	replaced  bool // a new stream replaces it: its responses are ignored
+	rpcOpened bool // gRPC opened the stream; belongs to the goroutine of run
 }
 
-// An event is what a stream's goroutines send to the view sync: that it is open, what it
-// received, or that it ended.
+// An event is a message from a stream's goroutines to the view sync: the stream opened, received a response, or ended.
 type event struct {
 	stream *stream
 	opened bool
 	update wire.Update
-	at     time.Time // when it was received
-	err    error     // of decoding, if update came; of the stream, if ended
+	at     time.Time // receive time of update
+	err    error     // decoding error of update, or the reason why the stream ended
 	ended  bool
 }
 
-// open starts a stream. Its outcome comes as an event: opened, or ended.
+// open starts a stream. The result is an event: opened or ended.
 func (s *Session) open(ctx context.Context, target int, r role, sotw bool, events chan<- event) *stream {
 	ctx, cancel := context.WithCancelCause(s.cfg.withRelayToken(ctx))
 	st := &stream{
@@ -62,7 +61,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	if sotw {
 		st.sotw = newSotwState()
 	}
-	// Ended by cancel; the view sync waits for the event that it ended.
+	// cancel ends the goroutine. The view sync waits for its ended event.
 	go func() {
 		err := st.run(ctx, s.conns[target], &s.cfg, events)
 		if !st.rpcOpened {
@@ -77,7 +76,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	return st
 }
 
-// converse opens the RPC and receives until it ends.
+// run opens the RPC and receives until it ends.
 func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, events chan<- event) error {
 	dec := wire.Decoder{ContentVersions: cfg.ContentVersions, MaxResourceBytes: cfg.MaxResourceBytes}
 	timeout := time.AfterFunc(openTimeout, func() { st.cancel(errOpenTimeout) })
@@ -92,7 +91,7 @@ func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, e
 	}
 	deliver(events, event{stream: st, opened: true})
 	sent := make(chan struct{})
-	// Ends with the RPC; awaited below.
+	// The goroutine ends with the RPC. run waits for it below.
 	go func() {
 		defer close(sent)
 		st.send(ctx, rpc)
@@ -120,10 +119,9 @@ func (st *stream) receive(rpc grpc.ClientStream, cfg *Config, decode func([]byte
 	}
 }
 
-// sendFailed is how long a stream on which a request could not be sent may live
-// on: its receiver learns why it ended, as a rule. But a stream that gRPC opened
-// anew by itself, when its connection broke under the first request, may go on
-// receiving after a send has failed.
+// sendErrorGrace is how long a stream may continue after a request could not be sent. Usually, the receiver returns the
+// reason earlier. But gRPC may have retried the stream transparently after its connection broke: then it continues to
+// receive.
 const sendErrorGrace = time.Second
 
 func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
@@ -146,12 +144,11 @@ func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
 	}
 }
 
-// tell hands an event to the view sync, which takes events until all of its streams
-// have ended.
+// deliver passes an event to the view sync, which receives events until all of its streams have ended.
 func deliver(events chan<- event, e event) { events <- e }
 
-// request queues a request. The first of the stream carries the node (R020). On a
-// SotW stream it changes the list of its type, which flush sends.
+// request queues a request. The first one on a stream carries the node (R020). On a SotW stream, it only changes the
+// subscription, which flush sends.
 func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryRequest) {
 	if st.sotw != nil {
 		st.sotw.change(r)
@@ -165,8 +162,7 @@ func (st *stream) request(node *corepb.Node, r *discoverypb.DeltaDiscoveryReques
 	st.queue(r)
 }
 
-// flush sends the lists of a SotW stream that changed since the last call: one
-// request for each type.
+// flush sends the changed subscriptions of a SotW stream, one request per type.
 func (st *stream) flush(node *corepb.Node, now time.Time) {
 	if st.sotw == nil {
 		return
@@ -187,12 +183,12 @@ func (st *stream) queue(r proto.Message) {
 	}
 }
 
-// answer acknowledges a response, or refuses it with a reason. In Delta it carries
-// no names: control planes differ in what they make of names on an ACK (R082).
-func (st *stream) ackOrNack(node *corepb.Node, u wire.Update, refusal error) {
+// ackOrNack queues an ACK for a response, or a NACK if rejection is not nil. In Delta it carries no names: control
+// planes differ in how they treat names on an ACK (R082).
+func (st *stream) ackOrNack(node *corepb.Node, u wire.Update, rejection error) {
 	var detail *statuspb.Status
-	if refusal != nil {
-		detail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: refusal.Error()}
+	if rejection != nil {
+		detail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: rejection.Error()}
 	}
 	if st.sotw != nil {
 		st.sotw.ackOrNack(u, detail)

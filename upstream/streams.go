@@ -18,65 +18,67 @@ import (
 )
 
 const (
-	silenceWait = 10 * time.Second // before it is logged that an origin does not answer (B.4)
+	silenceWait = 10 * time.Second // silence of an origin before the relay logs it (B.4)
 
-	connectPoll = time.Second // is looked whether an origin can be reached again
+	connectPoll = time.Second // interval of checks whether an unreachable origin is reachable
 
-	minHeld = 5 * time.Second // a stream without a response is held by an origin that need not be spared
+	// an origin that keeps a stream open for so long without a response needs no exponential backoff
+	minHeld = 5 * time.Second
 )
 
-// An adsStream is one of the two streams of a view to its origin: what is there now, and when to try again.
+// An adsStream is the main or the auxiliary stream of a view: the open stream, if any, and its retry state. It belongs
+// to the loop of the view sync.
 type adsStream struct {
 	*stream
 	open         bool
 	openedAt     time.Time
-	sentVersions bool // the origin was told what is held
-	needFull     bool // until it has answered, it is not
+	sentVersions bool // the stream reported the cached versions
+	needFull     bool // do not report the cached versions until the origin has responded
 	retry        *backoff.ExponentialBackOff
 	retryAt      time.Time
 
-	notConnected bool         // the stream ended, or never began, for want of a connection
-	waiter       streamWaiter // of the session's pace
-	warnSilentAt time.Time    // when to warn that nothing came; zero if something did
+	notConnected bool         // the last attempt failed for want of a connection
+	waiter       streamWaiter // in the session's limiter
+	warnSilentAt time.Time    // when to log that no response arrived; zero if not expected, or received
 }
 
-// served reports whether the origin has taken care of the stream. Silence is the
-// right answer to one who holds everything already.
+// served reports whether the origin serves the stream. If the view reported its cached versions, silence is a valid
+// answer.
 func (l *adsStream) served(now time.Time) bool {
 	return l.responded || l.open && l.sentVersions && now.Sub(l.openedAt) >= silenceWait
 }
 
-// silent reports whether it is time to warn that nothing came.
+// silenceDue reports whether to log that no response arrived.
 func (l *adsStream) silenceDue(now time.Time) bool {
 	return !l.warnSilentAt.IsZero() && !now.Before(l.warnSilentAt)
 }
 
-// Streams are the ADS streams of a view: the main and the auxiliary one.
+// streams are the ADS streams of a view, the main and the auxiliary one. They belong to the loop of the view sync.
 type streams struct {
 	session *Session
 	cfg     *Config
 	w       *cache.Writer
 	log     *slog.Logger
-	node    *corepb.Node // whom the origin takes the relay for
+	node    *corepb.Node // sent to the origin; immutable
 
 	events  chan event
-	running int // streams whose end was not received
+	running int // streams whose ended event was not received yet
 	byRole  [auxiliary + 1]adsStream
 
-	target        int             // index of the target in use
-	targetChanged <-chan struct{} // closed once the session returned to an earlier one
-	sourceTarget  int             // that of the target that answered last; -1 if none did
-	noDelta       bool            // the target does not implement Delta; until it ends a stream
-	silenceLogged bool            // the silence of the origin was logged
+	target        int             // index of the target of the current streams
+	targetChanged <-chan struct{} // closed when the session changes its active target
+	sourceTarget  int             // index of the target that responded last; -1 if none did
+	noDelta       bool            // the target does not implement Delta; reset when it ends a main stream otherwise
+	silenceLogged bool            // reset by the next response
 }
 
-// attempts returns those of the target in use.
+// failures returns the failure tracker of the target.
 func (v *streams) failures() *failureTracker { return &v.session.links[v.target].failures }
 
-// request sends a request of a type on a stream.
+// request sends a request on a stream.
 func (v *streams) request(l *adsStream, s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
 	l.requested[r.TypeUrl] = true
-	// An origin that was told what is held need not say anything.
+	// If the stream reported the cached versions, the origin need not respond.
 	if l.role == main && !l.responded && !l.sentVersions && !v.silenceLogged && l.warnSilentAt.IsZero() {
 		l.warnSilentAt = now.Add(silenceWait)
 	}
@@ -84,7 +86,8 @@ func (v *streams) request(l *adsStream, s *subscription, r *discoverypb.DeltaDis
 	l.request(v.node, r)
 }
 
-// change subscribes to names on a stream, and unsubscribes from others. One that opens later states all that is wanted.
+// change subscribes to and unsubscribes from names on a stream. If the stream is not open, it does nothing: a new
+// stream requests all names.
 func (v *streams) change(l *adsStream, s *subscription, subscribe, unsubscribe []string, now time.Time) {
 	if !l.open {
 		return
@@ -94,8 +97,7 @@ func (v *streams) change(l *adsStream, s *subscription, subscribe, unsubscribe [
 	}
 }
 
-// flushLists sends what a turn of the loop has changed on SotW streams: one
-// request for each type, however it came about.
+// flushSotW sends the changed subscriptions of SotW streams: one request per type and iteration of the loop.
 func (v *streams) flushSotW(now time.Time) {
 	for r := main; r <= auxiliary; r++ {
 		if l := &v.byRole[r]; l.open {
@@ -104,12 +106,12 @@ func (v *streams) flushSotW(now time.Time) {
 	}
 }
 
-// mayResume reports whether a new stream may say what is held. In SotW it cannot.
+// mayResume reports whether a new stream may report the cached versions. SotW has no field for them.
 func (v *streams) mayResume(l *adsStream) bool {
 	return l.sotw == nil && !v.cfg.FullResync && !l.needFull && v.sourceTarget == v.target
 }
 
-// resync opens the streams anew and asks for everything.
+// resync reopens the streams and requests all resources.
 func (v *streams) resync() {
 	for r := range v.byRole {
 		v.byRole[r].needFull = true
@@ -117,15 +119,14 @@ func (v *streams) resync() {
 	v.reopen()
 }
 
-// reopen ends the streams, to open them anew at once.
+// reopen replaces the streams without delay.
 func (v *streams) reopen() {
 	for r := range v.byRole {
 		v.byRole[r].replace()
 	}
 }
 
-// replace ends a stream for the sake of a new one, which states all that is wanted. What the
-// origin still says on the old one is not looked at.
+// replace closes a stream, so that the loop opens a new one. Further responses on the old one are ignored.
 func (l *adsStream) replace() {
 	if l.stream != nil {
 		l.open, l.replaced = false, true
@@ -133,8 +134,8 @@ func (l *adsStream) replace() {
 	}
 }
 
-// backOff returns how long to wait after a stream without a response. An origin that
-// held it for a while is spared enough, and the waits begin anew.
+// backOff returns the delay after a stream that received no response. If the origin held the stream open for minHeld,
+// the delay is short and the backoff starts over.
 func (l *adsStream) backOff(held bool) time.Duration {
 	if held {
 		l.retry.Reset()
@@ -143,13 +144,13 @@ func (l *adsStream) backOff(held bool) time.Duration {
 	return l.retry.NextBackOff()
 }
 
-// logEnd logs the end of a stream, and returns the failure that it was, nil if the end was expected.
+// logEnd logs the end of a stream. It returns the failure; nil if the end was expected.
 func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
 	err = explainUnresolved(v.cfg.Targets[v.target], err)
 	failure := v.session.recordStreamEnd(err)
 	switch {
-	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // the latter: Sync is about to return
+	case errors.Is(err, errResync), errors.Is(err, context.Canceled): // context.Canceled: Sync is about to return
 	case status.Code(err) == codes.Unimplemented:
 		v.log.Warn("origin does not implement this ADS variant: set TENDER_ORIGIN_PROTOCOL to auto",
 			slog.String("protocol", v.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)
@@ -167,8 +168,7 @@ func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 	return failure
 }
 
-// speaksSotW reports whether a stream is to be opened in SotW. The auxiliary one is
-// of the variant of the main one.
+// usesSotW reports whether to open a stream in SotW. The auxiliary stream uses the variant of the main one.
 func (v *streams) usesSotW(r role) bool {
 	if r == auxiliary {
 		return v.byRole[main].sotw != nil
@@ -176,10 +176,8 @@ func (v *streams) usesSotW(r role) bool {
 	return v.noDelta || v.cfg.Protocol == ProtocolSotW
 }
 
-// otherVariant reports whether a stream has ended because the target does not
-// implement Delta, so that SotW is to be tried. Any other end that the origin puts
-// to the main stream lets Delta be tried again: what answers next may be a newer
-// server.
+// fallBackToSotW reports whether a stream ended because the target does not implement Delta, so that the relay should
+// use SotW. After any other end of the main stream, the relay tries Delta again: the next server may be newer.
 func (v *streams) fallBackToSotW(l *adsStream, err error) bool {
 	if errors.Is(err, errResync) {
 		return false
@@ -194,7 +192,7 @@ func (v *streams) fallBackToSotW(l *adsStream, err error) bool {
 	return noDelta
 }
 
-// requested tells on whose behalf a request was made.
+// reportRequest passes a request, and the clients that caused it, to Config.Requested.
 func (v *streams) reportRequest(s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
 	if len(s.requesters) == 0 {
 		return

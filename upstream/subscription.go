@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A role is which of a view's streams carries a subscription.
+// A role is which of a view's two streams carries a subscription.
 type role int
 
 const (
@@ -31,62 +31,62 @@ func (r role) other() role {
 	return main
 }
 
-// A subscription is what a view wants of one type from its origin. It does no
-// I/O.
+// A subscription is what a view requests of one type from its origin. It does no I/O and belongs to the loop of the
+// view sync.
 type subscription struct {
 	typeURL    string
-	requesters []cache.Demand // see asks
+	requesters []cache.Demand // see addRequester
 
-	// The members. They are wanted while a client has a wildcard, and for a while
-	// after. The role is place's.
+	// The wildcard, which is subscribed to while a client needs it and for Config.WildcardLinger after. assignStreams
+	// sets wildcardRole.
 	wildcardRole role
-	prewarm      bool
-	wanted       bool      // by a client now
-	lingerUntil  time.Time // when lingering ends
+	prewarm      bool      // listed in Config.Prewarm: never unsubscribed
+	wanted       bool      // a client subscribes to the wildcard now
+	lingerUntil  time.Time // when an unused wildcard is unsubscribed; zero while it is used
 
-	// The names, with those that linger. A name is in the map while the origin is, or
-	// is about to be, subscribed to it. The role is place's.
+	// The names, including unused ones that linger. names contains a name from when the relay decides to subscribe to
+	// it until it unsubscribes. assignStreams sets namesRole.
 	namesRole role
 	names     map[*cache.Name]struct{}
-	added     []*cache.Name // not yet sent
-	refetch   []*cache.Name // to be asked for once more
-	removed   []*cache.Name // to be unsubscribed
+	added     []*cache.Name // subscribe not sent yet
+	refetch   []*cache.Name // to request again: unsubscribe and subscribe
+	removed   []*cache.Name // unsubscribe not sent yet
 
-	changedSince time.Time // since when such a change waits on a SotW stream; zero if none does
+	changedSince time.Time // start of the wait on a SotW stream; zero if nothing waits
 
-	// companions are names of resources that clients asked for by aliases alone, with these aliases. The origin is asked for
-	// them too when it is told what is held: it can only say of a name that it is asked for that it is gone.
+	// canonicalNames maps the names of resources that clients subscribe to only under aliases to these aliases. If the
+	// relay reports cached versions, it must subscribe to these names, too: the origin can report the removal of a name
+	// only if it is subscribed to.
 	canonicalNames map[string][]*cache.Name
 
 	members, byName *set
-	collections     map[string]*collection // by glob; they travel with the names
-	due             []*collection          // of these, those to be looked at now
+	collections     map[string]*collection // by glob; they use the stream of the names
+	due             []*collection          // collections that the loop checks next
 }
 
-// A set is one of the sets of a subscription as the view holds it: the wildcard set, what is asked for by
+// A set is one of the sets of resources of a subscription in the view: the wildcard set, the resources subscribed to by
 // name, or a collection.
 type set struct {
 	*reconcile.Set
 	view *streams
 	sub  *subscription
-	key  string // in the view
+	key  string // type URL or collection, as the key in the view
 	kind cache.Kind
 }
 
-// A collection is a subscription to a glob: to the origin it is a name, to the view a
-// set of members (R132). Whatever the origin says of a name that the glob matches
-// belongs to it, so it can share a stream with names.
+// A collection is a subscription to a glob. For the origin the glob is a name; for the view it is a set of members
+// (R132). Every resource whose name matches the glob belongs to it, so that it can share a stream with names.
 type collection struct {
 	*set
 	glob        string
-	lingerUntil time.Time // when lingering ends; zero while a client wants it
+	lingerUntil time.Time // when an unused collection is unsubscribed; zero while it is used
 
-	// Of the view's agenda.
-	checkAt   time.Time // when to look; zero if it is not in there
+	// Owned by the agenda.
+	checkAt   time.Time // zero if it is not in the agenda
 	heapIndex int
 }
 
-// wantedNames returns the names that clients asked for, with those that linger.
+// wantedNames returns the subscribed names, including those that linger.
 func (s *subscription) wantedNames() map[string]struct{} {
 	out := make(map[string]struct{}, len(s.names))
 	for n := range s.names {
@@ -95,26 +95,25 @@ func (s *subscription) wantedNames() map[string]struct{} {
 	return out
 }
 
-// unwanted returns names without those that clients asked for, in a slice of its own: a request that is not sent yet may
-// still have names.
+// withoutWanted returns names without those of wantedNames. It does not modify names, which an unsent request may
+// share.
 func (s *subscription) withoutWanted(names []string) []string {
 	if len(names) == 0 {
-		return nil // to look at all that is wanted would be for nothing
+		return nil // avoids the cost of wantedNames
 	}
 	wanted := s.wantedNames()
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, is := wanted[name]; return is })
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := wanted[name]; return ok })
 }
 
-// namesPerRequest bounds one request that changes a subscription (B.5).
+// namesPerRequest limits the names of a request that changes a subscription (B.5).
 const namesPerRequest = 500
 
-// place assigns the wildcard, which is wanted if members is set, and the names to streams. Only
-// what is wanted now decides, not what was asked for first. It reports whether one of the two
-// moved to the other stream.
+// assignStreams assigns the wildcard, if members is set, and the names to streams. Only the current subscriptions
+// decide, not their order in time. It reports whether one of the two moved to the other stream.
 //
-// The main stream carries every type, in the origin's order (B.11). If a type is wanted by
-// wildcard and by name, the main stream carries the form that Envoys use, since they need that
-// order, and the auxiliary stream carries the other one.
+// The main stream carries every type, in the origin's order (B.11). If a type is subscribed to by wildcard and by name,
+// the main stream carries the form that Envoy uses, since Envoy needs that order. The auxiliary stream carries the
+// other form.
 func (s *subscription) assignStreams(members bool) (moved bool) {
 	wildcard, named := noStream, noStream
 	if members {
@@ -135,20 +134,19 @@ func (s *subscription) assignStreams(members bool) (moved bool) {
 	return moved
 }
 
-// wants reports whether the stream of that role has anything to carry.
+// needsStream reports whether the subscription uses the stream of a role.
 func (s *subscription) needsStream(r role) bool {
 	return s.wildcardRole == r || s.namesRole == r || s.sweepsOn(r)
 }
 
-// sweepsOn reports whether a sweep is asking for members by name on the stream of that role,
-// which is the one without the wildcard.
+// sweepsOn reports whether members of the wildcard set are being queried by name on the stream of that role. This is
+// the stream without the wildcard.
 func (s *subscription) sweepsOn(r role) bool {
 	return s.members.Asking() && s.wildcardRole.other() == r
 }
 
-// heldVersion returns the version at which the origin is told that a resource is held.
-// Of one whose content was given up it is told none: it says what it is once more, or
-// that it is gone (R125).
+// reportedVersion returns the version that the relay reports for a cached resource. It is empty if the content was
+// dropped: then the origin sends the resource again, or its removal (R125).
 func reportedVersion(r *wire.Resource) string {
 	if r.ContentDropped() {
 		return ""
@@ -156,13 +154,13 @@ func reportedVersion(r *wire.Resource) string {
 	return r.OriginVersion
 }
 
-// sayable reports whether the version of a resource can say what is held: not of which
-// variant it is, nor where there was none and the content is needed again.
+// hasReportableVersion reports whether a version identifies the cached resource. It does not if the resource is a
+// variant, or if it has no version and its content was dropped.
 func hasReportableVersion(r *wire.Resource) bool {
 	return r.Constraints == nil && r.HasBody() && (!r.ContentDropped() || r.OriginVersion != "")
 }
 
-// restateNames returns all names and globs that are wanted.
+// allNames returns all subscribed names and globs for the first request of a stream. It discards unsent changes.
 func (s *subscription) allNames() (names []string, asked []*cache.Name) {
 	for n := range s.names {
 		asked = append(asked, n)
@@ -175,8 +173,8 @@ func (s *subscription) allNames() (names []string, asked []*cache.Name) {
 	return names, asked
 }
 
-// accompany begins to ask for the names of resources that are held by aliases alone, and returns them. It is for a new stream.
-// A server of VHDS may take the name of a virtual host for a domain, and says itself of an alias that it means nothing.
+// addCanonicalNames sets canonicalNames for a new stream, and returns the names to subscribe to. VHDS is excluded: a
+// server may take the name of a virtual host for a domain, and it reports removed aliases itself.
 func (s *subscription) addCanonicalNames(g *cache.Generation) []string {
 	if s.typeURL == wire.VirtualHostType {
 		return nil
@@ -184,20 +182,22 @@ func (s *subscription) addCanonicalNames(g *cache.Generation) []string {
 	named := &g.Type(s.typeURL).ByName
 	s.canonicalNames = make(map[string][]*cache.Name)
 	for n := range s.names {
-		if e := named.Get(n); e.Present() && hasReportableVersion(e.Resource) && e.Resource.Name != wire.PlainName(n.String()) {
-			s.canonicalNames[e.Resource.Name] = append(s.canonicalNames[e.Resource.Name], n)
+		e := named.Get(n)
+		if !e.Present() || !hasReportableVersion(e.Resource) || e.Resource.Name == wire.PlainName(n.String()) {
+			continue
 		}
+		s.canonicalNames[e.Resource.Name] = append(s.canonicalNames[e.Resource.Name], n)
 	}
 	names := s.withoutWanted(slices.Sorted(maps.Keys(s.canonicalNames)))
 	maps.DeleteFunc(s.canonicalNames, func(name string, _ []*cache.Name) bool { return !slices.Contains(names, name) })
 	return names
 }
 
-// part returns the names of companions that are to be unsubscribed: their aliases are wanted no more, or they are about to
-// be asked for themselves.
+// dropCanonicalNames removes canonical names that are no longer needed, and returns them. Their aliases are unused, or
+// asked contains them.
 func (s *subscription) dropCanonicalNames(asked []*cache.Name) (names []string) {
 	for _, n := range asked {
-		if _, is := s.canonicalNames[n.String()]; is {
+		if _, ok := s.canonicalNames[n.String()]; ok {
 			names = append(names, n.String())
 		}
 	}
@@ -213,16 +213,16 @@ func (s *subscription) dropCanonicalNames(asked []*cache.Name) (names []string) 
 	return names
 }
 
-// maxVersionsBytes bounds what a request says of held versions: many servers take
-// no message over 4 MiB, and the protocol has no way to split them (B.15).
+// maxVersionsBytes limits the size of the resource versions in a request. Many servers accept no message over 4 MiB,
+// and the protocol cannot split the versions (B.15).
 const maxVersionsBytes = 3_500_000
 
-// maxNamesBytes bounds the names beside them, so that both keep below that limit.
+// maxNamesBytes limits the size of the names in the same request, so that the total stays under 4 MiB.
 const maxNamesBytes = 500_000
 
-// cutBytes splits off as many names, but at least one, as fit into max bytes.
+// splitBytes splits names. head has at most max bytes, but at least one name.
 func splitBytes(names []string, max int) (head, rest []string) {
-	const perName = 6 // tag and length, generously
+	const perName = 6 // upper bound of tag and length
 	size := 0
 	for i, name := range names {
 		if size += len(name) + perName; size > max && i > 0 {
@@ -232,8 +232,9 @@ func splitBytes(names []string, max int) (head, rest []string) {
 	return names, nil
 }
 
+// fitsRequest reports whether there are versions, and whether they fit in one request.
 func fitsRequest(versions map[string]string) bool {
-	const perEntry = 12 // tags and lengths, generously
+	const perEntry = 12 // upper bound of tags and lengths
 	size := 0
 	for name, version := range versions {
 		size += len(name) + len(version) + perEntry
@@ -241,20 +242,19 @@ func fitsRequest(versions map[string]string) bool {
 	return size > 0 && size <= maxVersionsBytes
 }
 
-// changes returns the requests that bring an open stream up to date with what is
-// wanted, and the names that they ask for.
+// changes returns the requests with the unsent changes, and the names that they subscribe to.
 func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
-	again := s.stillWanted(s.refetch)
-	asked = append(s.stillWanted(s.added), again...)
+	refetch := s.stillWanted(s.refetch)
+	asked = append(s.stillWanted(s.added), refetch...)
 	subscribe := nameStrings(asked)
 	unsubscribe := s.withoutWanted(nameStrings(s.removed))
 	s.added, s.refetch, s.removed = nil, nil, nil
-	// Not every origin answers twice for a name that is subscribed to (C07).
-	reqs = s.requests(nil, append(nameStrings(again), s.dropCanonicalNames(asked)...))
+	// Not every origin responds again for a name that is subscribed already (C07).
+	reqs = s.requests(nil, append(nameStrings(refetch), s.dropCanonicalNames(asked)...))
 	return append(reqs, s.requests(subscribe, unsubscribe)...), asked
 }
 
-// changeAt returns when the changes that wait are to be sent: at once on a Delta stream, and of what the origin is asked for again.
+// sendAt returns when to send the unsent changes. On a Delta stream, and for names to refetch, it is at once.
 func (s *subscription) sendAt(on *sotwState, now time.Time) time.Time {
 	if on == nil || len(s.refetch) > 0 {
 		return now
@@ -265,7 +265,7 @@ func (s *subscription) sendAt(on *sotwState, now time.Time) time.Time {
 	return on.sendAt(s.typeURL, len(s.added)+len(s.removed), s.changedSince)
 }
 
-// requests returns those that subscribe to names, and then unsubscribe from others.
+// requests returns requests that subscribe to names and then unsubscribe from others.
 func (s *subscription) requests(subscribe, unsubscribe []string) (reqs []*discoverypb.DeltaDiscoveryRequest) {
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
@@ -278,7 +278,7 @@ func (s *subscription) requests(subscribe, unsubscribe []string) (reqs []*discov
 	return reqs
 }
 
-// wantedOf returns those of names that are wanted still.
+// stillWanted returns the names that are subscribed to.
 func (s *subscription) stillWanted(names []*cache.Name) (wanted []*cache.Name) {
 	for _, n := range names {
 		if _, ok := s.names[n]; ok {
@@ -301,9 +301,9 @@ func nameStrings(names []*cache.Name) []string {
 	return out
 }
 
-// subscribeWildcard is the request that opens a type for its members: with
-// neither list, as Envoy sends it and most origins know it, or by "*" for types of
-// which an empty request asks for nothing (R054).
+// subscribeWildcard returns the request that subscribes to the wildcard. For most types it is the legacy form without
+// names, which Envoy uses and most origins support. For types where an empty request subscribes to nothing, it is "*"
+// (R054).
 func (s *subscription) subscribeWildcard() *discoverypb.DeltaDiscoveryRequest {
 	r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 	if !wire.LegacyWildcard(s.typeURL) {
@@ -312,7 +312,7 @@ func (s *subscription) subscribeWildcard() *discoverypb.DeltaDiscoveryRequest {
 	return r
 }
 
-// unsubscribeWildcard is the request that gives up the members.
+// unsubscribeWildcard returns the request that unsubscribes from the wildcard.
 func (s *subscription) unsubscribeWildcard() *discoverypb.DeltaDiscoveryRequest {
 	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesUnsubscribe: []string{wire.Wildcard}}
 }

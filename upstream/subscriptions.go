@@ -12,24 +12,26 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// batchWait is how long changed demand waits for more, to be one request (B.5).
+// batchWait is how long a change in demand waits for others, to be sent in one request (B.5).
 const batchWait = 5 * time.Millisecond
 
-// Wants are what clients want of an origin, as subscriptions on its streams.
+// subscriptions are the subscriptions of a view to its origin. They belong to the loop of the view sync.
 type subscriptions struct {
 	streams
-	subs  map[string]*subscription
-	group *reconcile.Group // the sets that are held
+	subs  map[string]*subscription // by type URL
+	group *reconcile.Group         // all sets, for decisions about removals
 
 	linger         *lingering
 	lingeringGlobs int
 	agenda         agenda
-	keptNames      map[string][]string // names that an operator had kept of collections that are not followed yet, by key
+	// names whose removal an operator discarded, of collections without a subscription yet, by collection key
+	keptNames map[string][]string
 
-	batchAt   time.Time // when changed demand is sent
-	batchSize int       // names waiting for that
+	batchAt   time.Time // when to send the unsent changes; zero if there are none
+	batchSize int       // names in the unsent changes
 }
 
+// sub returns the subscription of a type, and creates it if needed.
 func (v *subscriptions) sub(typeURL string) *subscription {
 	s := v.subs[typeURL]
 	if s == nil {
@@ -42,22 +44,22 @@ func (v *subscriptions) sub(typeURL string) *subscription {
 	return s
 }
 
-// newSet returns a set, which the origin is asked for as a whole by a name; none if it is asked for each name.
+// newSet returns a new set. whole is the name that subscribes to the whole set; empty for resources subscribed to by
+// name.
 func (v *subscriptions) newSet(s *subscription, key, whole string, kind cache.Kind) *set {
 	held := &set{view: &v.streams, sub: s, key: key, kind: kind}
 	held.Set = v.group.NewSet(s.typeURL, whole, held)
 	return held
 }
 
-// inOrder returns the subscriptions in the order in which types are sent, so that
-// an origin hears of clusters first.
+// ordered returns the subscriptions in the order in which xDS sends types, clusters first.
 func (v *subscriptions) ordered() []*subscription {
 	return slices.SortedFunc(maps.Values(v.subs), func(a, b *subscription) int {
 		return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
 	})
 }
 
-// sets yields all sets of a view.
+// sets yields all sets of the view.
 func (v *subscriptions) sets(yield func(*set) bool) {
 	for _, sub := range v.ordered() {
 		for s := range sub.sets {
@@ -68,7 +70,7 @@ func (v *subscriptions) sets(yield func(*set) bool) {
 	}
 }
 
-// find returns the set of which something was reported; nil if the view does not follow it.
+// find returns the set that a client report is about; nil if there is no subscription to it.
 func (v *subscriptions) find(of cache.ReportedSet) *set {
 	typeURL, glob, isCollection := cache.SplitCollection(of.Key)
 	s := v.subs[typeURL]
@@ -113,7 +115,7 @@ func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Tim
 		v.addName(s, d.Name, d.Refetch)
 		return
 	}
-	v.addName(s, d.Name, false) // if it was restored: others are
+	v.addName(s, d.Name, false) // only a restored name is not in names yet
 	size := 0
 	if e := v.w.Generation().Type(d.TypeURL).ByName.Get(d.Name); e.Present() {
 		size = e.Resource.Size()
@@ -121,9 +123,9 @@ func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Tim
 	v.linger.add(d.Name, lingeringName{s, now.Add(jitter(v.cfg.Linger)), size})
 }
 
-// wantMembers subscribes to the wildcard of a type. That is the first request of the type on
-// its stream, or a new stream is opened for it: so every origin knows its form, and nothing
-// that the origin still says of names is taken for a member.
+// subscribeMembers subscribes to the wildcard of a type. This must be the first request of the type on its stream.
+// Otherwise the relay opens a new stream: every origin supports the form of a first request, and no late response about
+// names can be taken for one about members.
 func (v *subscriptions) subscribeMembers(s *subscription, now time.Time) {
 	if s.wildcardRole != noStream {
 		return
@@ -139,13 +141,12 @@ func (v *subscriptions) subscribeMembers(s *subscription, now time.Time) {
 	}
 }
 
-// askMembersAgain has the origin say all members once more: what it said was not to
-// be kept (R125). They are given up for that: to name the wildcard where the legacy
-// form of it was used goes on with that, and is not answered. Nobody says of what went
-// meanwhile, or was about to be said to be gone, that it did: it is looked for (B.15).
+// refetchMembers makes the origin send all members again, since the content of some was dropped (R125). The relay
+// unsubscribes from the wildcard and subscribes again: an origin does not answer "*" after the legacy form. The origin
+// does not report resources that it removes meanwhile, so the relay looks for them (B.15).
 //
-// To a SotW origin an empty list means all only if it opens the type, and not every server
-// knows "*": that takes new streams (R048, R051).
+// For a SotW origin, an empty list is a wildcard only in the first request of a type, and not every server supports
+// "*". So the relay opens new streams (R048, R051).
 func (v *subscriptions) refetchMembers(s *subscription, now time.Time) {
 	switch l := &v.byRole[s.wildcardRole]; {
 	case !l.open:
@@ -175,13 +176,14 @@ func (v *subscriptions) addName(s *subscription, n *cache.Name, again bool) {
 	v.batchSize++
 }
 
-// expire gives up what has lingered long enough.
+// expireLingering unsubscribes from names and wildcards that have lingered long enough. It returns when to call it
+// again.
 func (v *subscriptions) expireLingering(now time.Time) (next time.Time) {
 	expired, next := v.linger.expired(now, v.w.RetainsUnused())
 	for s, names := range expired {
 		kept := v.w.Forget(s.typeURL, names)
 		for _, n := range names {
-			if !slices.Contains(kept, n) { // a kept one is in demand, and will be reported
+			if !slices.Contains(kept, n) { // a kept name is wanted again: the demand is about to arrive
 				delete(s.names, n)
 				s.removed = append(s.removed, n)
 			}
@@ -192,7 +194,7 @@ func (v *subscriptions) expireLingering(now time.Time) (next time.Time) {
 	return reconcile.Earlier(next, v.expireMembers(now))
 }
 
-// expireMembers gives up the members of types that nobody has wanted for long enough.
+// expireMembers unsubscribes from wildcards that have been unused long enough.
 func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 	for _, s := range v.subs {
 		if s.wanted || s.prewarm || s.wildcardRole == noStream || s.lingerUntil.IsZero() {
@@ -203,11 +205,11 @@ func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 			continue
 		}
 		if v.w.RetainsUnused() {
-			continue // those who come back are to find what there was
+			continue // returning clients find their resources
 		}
 		s.lingerUntil = time.Time{}
 		if !v.w.ForgetWildcard(s.typeURL) {
-			continue // wanted again, and about to be reported
+			continue // wanted again: the demand is about to arrive
 		}
 		v.endQueries(s.members, now)
 		l := &v.byRole[s.wildcardRole]
@@ -220,17 +222,19 @@ func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 	return next
 }
 
-// forget drops the subscription of a type that the protocol does not know and of which nothing is wanted: there may be as many as
-// clients make up.
+// dropIfUnused deletes an empty subscription to a type outside the protocol: clients may invent any number of types.
 func (v *subscriptions) dropIfUnused(s *subscription) {
-	if s.wildcardRole == noStream && s.namesRole == noStream && len(s.added)+len(s.refetch)+len(s.removed) == 0 && !s.wanted && !s.prewarm && !wire.Known(s.typeURL) {
-		v.group.Drop(s.members.Set)
-		v.group.Drop(s.byName.Set)
-		delete(v.subs, s.typeURL)
+	carried := s.wildcardRole != noStream || s.namesRole != noStream
+	unsent := len(s.added)+len(s.refetch)+len(s.removed) > 0
+	if carried || unsent || s.wanted || s.prewarm || wire.Known(s.typeURL) {
+		return
 	}
+	v.group.Drop(s.members.Set)
+	v.group.Drop(s.byName.Set)
+	delete(v.subs, s.typeURL)
 }
 
-// flush sends changes of the names that are wanted, but for those that have to wait.
+// flush sends the unsent changes of names, except those that must wait longer.
 func (v *subscriptions) flush(now time.Time) {
 	v.batchAt, v.batchSize = time.Time{}, 0
 	for _, s := range v.ordered() {
@@ -247,20 +251,22 @@ func (v *subscriptions) flush(now time.Time) {
 			for i, r := range reqs {
 				v.request(l, s, r, now)
 				if i < len(reqs)-1 && len(r.GetResourceNamesUnsubscribe()) > 0 {
-					l.flush(v.node, now) // what is given up to be asked for again is not one change
+					// separate requests: a name that is removed and added in one request is unchanged
+					l.flush(v.node, now)
 				}
 			}
 			v.w.Asked(asked, now)
 		}
-		s.added, s.refetch, s.removed, s.changedSince = nil, nil, nil, time.Time{} // a stream that opens later states all names
+		// a new stream subscribes to all names
+		s.added, s.refetch, s.removed, s.changedSince = nil, nil, nil, time.Time{}
 		v.assignStreams(s, s.wildcardRole != noStream)
 		v.dropIfUnused(s)
 	}
 }
 
-// place assigns the wildcard and the names of a type to the streams. If one of them moves to
-// the other stream, both streams are replaced: on an open stream, a response does not tell
-// whether it is for the wildcard or for names.
+// assignStreams assigns the wildcard and the names of a type to the streams. If one of them moves to the other stream,
+// both streams are replaced: on an open stream, the relay cannot tell whether a response is for the wildcard or for
+// names.
 func (v *subscriptions) assignStreams(s *subscription, members bool) {
 	if !s.assignStreams(members) {
 		return
@@ -276,8 +282,8 @@ func (v *subscriptions) reopenFor(s *subscription) {
 	v.reopen()
 }
 
-// resolve asks by name for what the origin has not mentioned on a new stream, and finds out what is gone (B.15).
-// It returns when to look again.
+// queryMissing queries by name the resources that the origin has not mentioned on a new stream, and evaluates the
+// answers (B.15). It returns when to call it again.
 func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 	if !v.byRole[s.role()].open {
 		return time.Time{}
@@ -291,7 +297,7 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 		v.change(on, s.sub, names, nil, now)
 	}
 	if !s.Asking() || !on.open {
-		return next // nobody was asked, so silence means nothing
+		return next // no query was sent, so silence means nothing
 	}
 	over, next := s.End(s.sub.wantedNames, now)
 	if over {
@@ -300,20 +306,20 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 	return next
 }
 
-// rest ends all doubt about a set: it unsubscribes from all that was asked for by name, but for what clients
-// named.
+// endQueries ends the search for missing resources of a set. It unsubscribes from the names that were queried, except
+// those that clients subscribe to.
 func (v *subscriptions) endQueries(s *set, now time.Time) {
 	names := s.sub.withoutWanted(s.Asked())
 	s.Rest()
 	v.change(&v.byRole[s.queryRole()], s.sub, nil, names, now)
 }
 
-// asks notes on whose behalf the next request of a type is made.
+// addRequester records a client whose demand causes the next request of a type, for Config.Requested.
 func (v *subscriptions) addRequester(s *subscription, d cache.Demand) {
 	if v.cfg.Requested != nil && d.By != nil && len(s.requesters) < maxRequesters {
 		s.requesters = append(s.requesters, d)
 	}
 }
 
-// maxAskers is how many of the clients are remembered for whom a type is asked for.
+// maxRequesters is the number of clients that are recorded per request.
 const maxRequesters = 8

@@ -16,26 +16,25 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TrimEvery is how often a loop trims what its writer keeps.
+// TrimEvery is the interval at which a loop calls Trim on the writer of its view.
 const TrimEvery = 10 * time.Second
 
-// A viewSync keeps one view like its origin. All of it belongs to its loop.
+// A viewSync keeps one view in sync with its origin. All of it belongs to its loop.
 //
-// What it consists of is built in layers, each of which knows those before it alone: the streams to the
-// origin, what clients want of it, and what it has answered.
+// It is built in layers, each of which uses only the previous ones: the streams to the origin, the subscriptions of the
+// view, and the responses.
 type viewSync struct {
 	responses
 	control *Control
-	trimAt  time.Time
+	trimAt  time.Time // when to call Trim next
 }
 
-// Sync keeps a view like its origin, which takes the relay for a node that must not be altered, until ctx ends
-// and everything that it started has ended. No failure of the origin ends it: it
-// is logged and tried again, at intervals from 1s to 30s while the origin gives
-// no response, and at once after a stream that had one, or that the origin held for
-// 5s: it may be a relay that waits for an origin of its own.
+// Sync keeps a view in sync with the origin until ctx ends and all its goroutines have ended. It sends node, which must
+// not be modified, to the origin. The control passes commands of operators to the loop.
 //
-// The control has it do what an operator wants.
+// No failure of the origin ends it. It logs failures and retries at intervals from 1s to 30s while the origin sends no
+// response. It retries at once after a stream that received a response, or that the origin held open for 5s: that may
+// be a relay that waits for its own origin.
 //
 // Source: gRFC A57.
 func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) {
@@ -48,11 +47,11 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 	v.subs, v.keptNames = make(map[string]*subscription), make(map[string][]string)
 	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
 	cfg := reconcile.Config{
-		Hold: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait, Counts: &s.counters.Counts, Logger: log,
-		Check: s.cfg.Check,
+		Hold: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait,
+		Counts: &s.counters.Counts, Logger: log, Check: s.cfg.Check,
 	}
 	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
-	from := w.Source() // of a view that was restored, what the snapshot says (B.42)
+	from := w.Source() // after a restore, the source of the snapshot (B.42)
 	v.sourceTarget, v.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
 	for r := range v.byRole {
 		v.byRole[r].retry = &backoff.ExponentialBackOff{
@@ -72,7 +71,7 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 }
 
 func (v *viewSync) run(ctx context.Context) {
-	timer := time.NewTimer(TrimEvery) // of what act says is next
+	timer := time.NewTimer(TrimEvery) // set to the result of step
 	defer timer.Stop()
 	defer v.stop()
 	defer v.control.End()
@@ -104,7 +103,7 @@ func (v *viewSync) run(ctx context.Context) {
 	}
 }
 
-// move goes on at another target, at once.
+// followTarget reopens the streams at the new active target.
 func (v *viewSync) followTarget(now time.Time) {
 	for r := range v.byRole {
 		v.byRole[r].retryAt = now.Add(rand.N(ReconnectMax))
@@ -112,12 +111,11 @@ func (v *viewSync) followTarget(now time.Time) {
 	v.reopen()
 }
 
-// until returns how long a timer is to wait for a time: a moment, for one that has come,
-// since a timer that fires while it is set crashes the race detector where two do so at
-// once in a bubble of testing/synctest.
+// timerDelay returns the timer duration until a time: at least 1ns. A timer that fires while it is being set crashes
+// the race detector if two do so at once in a testing/synctest bubble.
 func timerDelay(t time.Time) time.Duration { return max(time.Until(t), time.Nanosecond) }
 
-// stop ends the streams and waits for their goroutines.
+// stop closes the streams and waits for their goroutines.
 func (v *viewSync) stop() {
 	for r := range v.byRole {
 		l := &v.byRole[r]
@@ -138,7 +136,7 @@ func (v *viewSync) stop() {
 	v.reports.Close()
 }
 
-// act does what it is time for, and returns when to look again.
+// step performs all actions that are due, and returns when to call it again.
 func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	at := func(t time.Time) { next = reconcile.Earlier(next, t) }
 	at(v.w.Expire(now))
@@ -148,7 +146,7 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	at(v.batchAt)
 	v.agenda.due(now)
-	for _, s := range v.ordered() { // clients hear of clusters first, even if all is known at once
+	for _, s := range v.ordered() { // clients receive clusters first, even if all is known at once
 		for _, c := range s.due {
 			v.agenda.schedule(c, v.checkCollection(c, now))
 		}
@@ -176,7 +174,7 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// wanted reports whether a stream has anything to carry.
+// needed reports whether any subscription uses a stream.
 func (v *viewSync) needed(r role) bool {
 	for _, s := range v.subs {
 		if s.needsStream(r) {
@@ -186,8 +184,8 @@ func (v *viewSync) needed(r role) bool {
 	return false
 }
 
-// tend opens a stream that is wanted, closes one that is not, and says when one
-// is silent.
+// maintainStream opens a stream that is needed, closes the auxiliary one if it is not, and logs a silent origin. It
+// returns when to call it again.
 func (v *viewSync) maintainStream(ctx context.Context, r role, now time.Time) (next time.Time) {
 	l, wanted := &v.byRole[r], v.needed(r)
 	switch {
@@ -206,9 +204,8 @@ func (v *viewSync) maintainStream(ctx context.Context, r role, now time.Time) (n
 	return l.warnSilentAt
 }
 
-// open opens a stream, or returns when to look again. What waiting spares is an
-// origin that takes streams and ends them; one that could not be reached is asked
-// as soon as it can be.
+// open opens a stream, or returns when to try again. The backoff protects an origin that accepts streams and closes
+// them. After a failed connection, the relay opens the stream as soon as the connection is up.
 func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time) (next time.Time) {
 	if now.Before(l.retryAt) {
 		if !l.notConnected {
@@ -222,7 +219,7 @@ func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time
 		return next
 	}
 	if r == main {
-		v.targetChanged = v.session.targetChanged() // before target, or a change could be missed
+		v.targetChanged = v.session.targetChanged() // before target, or the loop could miss a change
 		if target := v.session.target(); v.target != target {
 			v.failures().forget(v)
 			v.target = target
@@ -235,13 +232,14 @@ func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time
 	return time.Time{}
 }
 
+// handleEvent handles an event of a stream. Events of replaced streams are ignored.
 func (v *viewSync) handleEvent(e event, now time.Time) {
 	l := &v.byRole[e.stream.role]
 	if e.ended {
 		v.running--
 	}
 	if l.stream != e.stream || e.stream.replaced && !e.ended {
-		return // of a stream that was given up
+		return // of a replaced stream
 	}
 	switch {
 	case e.ended:
@@ -253,8 +251,7 @@ func (v *viewSync) handleEvent(e event, now time.Time) {
 	}
 }
 
-// opened states on a new stream all that is wanted: nothing survives from an
-// earlier one (R088).
+// streamOpened subscribes to everything on a new stream: an origin keeps no state of earlier streams (R088).
 func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 	l.open, l.openedAt = true, now
 	v.session.counters.update(func(s *Stats) { s.Streams++ })
@@ -268,7 +265,7 @@ func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 	v.scheduleComparison(l, now)
 }
 
-// restate asks for everything that a stream carries, now that it is open.
+// subscribeAll sends the first requests of a type on a new stream.
 func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 	switch {
 	case s.wildcardRole == l.role:
@@ -277,17 +274,17 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 		s.members.Ask(nil, now)
 	}
 	reqs, asked := s.initialRequests(l.role, v.w.Generation(), v.mayResume(l))
-	var told map[string]string
+	var reported map[string]string
 	for i, r := range reqs {
 		if i == 0 && !v.ignoresVersions {
-			told = r.InitialResourceVersions
+			reported = r.InitialResourceVersions
 		}
 		l.sentVersions = l.sentVersions || i == 0 && r.InitialResourceVersions != nil
 		v.request(l, s, r, now)
 	}
 	for set := range s.sets {
 		if set.role() == l.role {
-			set.beginStream(told, now)
+			set.beginStream(reported, now)
 		}
 	}
 	for _, c := range s.collections {
@@ -296,15 +293,15 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 	v.w.Asked(asked, now)
 }
 
-// ended decides when to open the stream again.
+// streamEnded decides when to reopen a stream.
 func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
-	served, role, other := l.served(now), l.role, v.fallBackToSotW(l, err)
+	served, role, fallBack := l.served(now), l.role, v.fallBackToSotW(l, err)
 	held := l.open && now.Sub(l.openedAt) >= minHeld
 	l.stream, l.open, l.notConnected, l.warnSilentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
-	case other && role == main, errors.Is(err, errResync):
-	case other: // the main stream finds out what is spoken
+	case fallBack && role == main, errors.Is(err, errResync):
+	case fallBack: // the main stream finds out the variant
 		wait = ReconnectMax
 	case served:
 		l.retry.Reset()
@@ -317,7 +314,7 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 		}
 	}
 	l.retryAt = now.Add(wait)
-	if !other {
+	if !fallBack {
 		if f := v.logEnd(role, err, wait); f != nil {
 			v.control.failure.Store(f)
 		}
@@ -331,8 +328,7 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 	}
 }
 
-// unasked records that what was asked for on the auxiliary stream no longer is
-// (R136).
+// clearAsked records that the names of the auxiliary stream are no longer requested (R136).
 func (v *viewSync) clearAsked() {
 	for _, s := range v.subs {
 		if s.namesRole == auxiliary {
