@@ -19,50 +19,47 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// The audit of a view against its origin (B.43): a second sync, which begins with
-// nothing, asks the same target on streams of its own for just what the first has asked
-// for, and what the two hold is compared.
+// An audit compares a view with its origin (B.43). A second sync starts with an empty view and uses its own streams to
+// the same target. It requests exactly what the view has requested. Then the two views are compared.
 
 const (
-	// auditTick is how often the two are compared while anything is still to come.
+	// auditTick is the interval between comparisons while responses are outstanding.
 	auditTick = reconcile.SettleQuiet
 
-	// auditQuiet is how long a difference must have stood, with both sides saying the same
-	// all the while, and for how long no further name must have come: what has changed
-	// reaches one stream before the other.
+	// auditQuiet is how long a difference must exist unchanged, and how long no new name must arrive, before the
+	// difference is reported: a change reaches one stream before the other.
 	auditQuiet = 5 * time.Second
 
-	// auditPatience is how long no further name must have come before the audit ends although
-	// resources still change.
+	// auditChangingMax is how long no new name must arrive before the audit ends although resources still change.
 	auditChangingMax = 3 * auditQuiet
 
-	// auditMax is how long an audit takes at most.
+	// auditMax is the maximum duration of an audit.
 	auditMax = reconcile.ConfirmMax
 )
 
-// Errors from [Control.Audit], beside that of its context. With any of them nothing is
-// known about the view.
+// Errors of [Control.Audit], in addition to that of its context. With any of them, the audit has no result.
 var (
-	// ErrNoAudit: the view is kept like a directory, of which there is one reader.
+	// ErrNoAudit: the origin is a directory, which one reader reads for all views.
 	ErrNoAudit = errors.New("the origin is a directory, which is read for all views at once")
-	// ErrNotConnected: the view has no stream to the origin that it could be compared by.
+	// ErrNotConnected: the view has no open stream to the origin.
 	ErrNotConnected = errors.New("the view is not connected to its origin")
-	// ErrAuditEnded: the origin ended the second stream, or said nothing on it.
+	// ErrAuditEnded: the origin closed the second stream, or did not respond on it.
 	ErrAuditEnded = errors.New("the origin does not answer a second stream")
 )
 
-// Audit asks the origin, beside the view's own streams, for all that the view has asked it
-// for, or for one type of it, and compares the answers with what the view holds, whether or
-// not that is frozen. It changes nothing. A difference counts once both sides have said the
-// same for 5s; the audit ends when no other is left, and no further name has come for as
-// long; after 15s without one although resources still change; and after 60s. One audit at a time is made of an origin: others wait.
+// Audit compares the view, frozen or not, with the answers of the origin to a second client. It requests everything
+// that the view has requested, or one type of it. It changes nothing.
 //
-// The origin sees the same node again, once or twice. It takes as much memory as the view.
+// A difference is reported once both sides have not changed for 5s. The audit ends when no other difference is left and
+// no new name has arrived for 5s, or for 15s if resources still change, or after 60s. A session runs one audit at a
+// time; others wait.
+//
+// The origin sees one or two more streams of the same node. An audit needs as much memory as the view.
 //
 // Errors: ErrNoAudit, ErrNotConnected, ErrAuditEnded, that of ctx.
 func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	var s *Session
-	err := ErrNotConnected // the loop has ended
+	err := ErrNotConnected // the loop has ended if do does not call the function
 	c.do(ctx, func(l Controlled) {
 		err = ErrNoAudit
 		if v, ok := l.(*viewSync); ok {
@@ -87,7 +84,7 @@ func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	return a.run(ctx)
 }
 
-// An audit is one comparison. It belongs to the goroutine that called for it.
+// An audit is one comparison. It belongs to the goroutine that called Audit.
 type audit struct {
 	control      *Control
 	session      *Session
@@ -97,38 +94,36 @@ type audit struct {
 	sets         []*auditedSet
 
 	startedAt, endedAt time.Time
-	here, there        *cache.Generation // that were compared last
-	differences        map[resourceID]*discrepancy
-	known              int       // how many answers there were on the second stream
-	lastGrowth         time.Time // since when there are no more
+	here, there        *cache.Generation           // the generations that were compared last
+	differences        map[resourceID]*discrepancy // that exist now
+	known              int                         // names in the answers on the second stream
+	lastGrowth         time.Time                   // when known last grew
 }
 
-// An audited is what the view asks for of a type, but for its names: the members, or a
-// collection; or all names of a type.
+// An auditedSet is one set that the view has requested of a type: the wildcard set, a collection, or all names.
 type auditedSet struct {
 	typeURL string
 	key     string   // of the view
 	glob    string   // empty for names
-	names   []string // of those
-	equal   int
+	names   []string // sorted; only for names
+	equal   int      // resources without a difference
 }
 
-// A resourceID is one resource of what is audited.
+// A resourceID identifies one resource in an audit.
 type resourceID struct {
 	of   *auditedSet
 	name string
 }
 
-// A discrepancy is a resource that is not the same on both sides, and since when it has
-// not been in this way.
+// A discrepancy is a resource that differs, and since when it differs in this way.
 type discrepancy struct {
-	here, there *cache.Entry // nil if it is not there
+	here, there *cache.Entry // nil if missing
 	kind        DifferenceKind
 	since       time.Time
-	held        bool
+	held        bool // see Difference.Held
 }
 
-// plan takes over what the view has asked for. It is called by the view's loop.
+// plan records what the view has requested. Only the loop of the view may call it.
 func (a *audit) plan(v *viewSync, typeURL string) error {
 	a.session, a.target, a.node = v.session, v.target, v.node
 	for _, s := range v.ordered() {
@@ -147,7 +142,7 @@ func (a *audit) plan(v *viewSync, typeURL string) error {
 	return nil
 }
 
-// audited returns what is asked for of the type.
+// auditedSets returns the sets of the type that are requested.
 func (s *subscription) auditedSets() (asked []*auditedSet) {
 	if s.wildcardRole != noStream {
 		asked = append(asked, &auditedSet{typeURL: s.typeURL, key: s.typeURL, glob: wire.Wildcard})
@@ -156,13 +151,14 @@ func (s *subscription) auditedSets() (asked []*auditedSet) {
 		asked = append(asked, &auditedSet{typeURL: s.typeURL, key: c.key, glob: glob})
 	}
 	if len(s.names) > 0 {
-		asked = append(asked, &auditedSet{typeURL: s.typeURL, key: s.typeURL, names: slices.Sorted(maps.Keys(s.wantedNames()))})
+		names := slices.Sorted(maps.Keys(s.wantedNames()))
+		asked = append(asked, &auditedSet{typeURL: s.typeURL, key: s.typeURL, names: names})
 	}
 	return asked
 }
 
-// second returns a session that shares the connection to a target and nothing else: what
-// becomes of its streams moves no view to another target, and is not counted.
+// newAuditSession returns a session that shares only the connection to a target. Its streams cause no failover and are
+// not counted.
 func (s *Session) newAuditSession(target int, sotw bool) *Session {
 	cfg := s.cfg
 	cfg.Targets, cfg.Prewarm, cfg.Logger = s.cfg.Targets[target:target+1], nil, slog.New(slog.DiscardHandler)
@@ -170,13 +166,16 @@ func (s *Session) newAuditSession(target int, sotw bool) *Session {
 	if sotw {
 		cfg.Protocol = ProtocolSotW
 	}
-	second := &Session{cfg: cfg, conns: s.conns[target : target+1], noDeltaLogged: make([]atomic.Bool, 1), links: make([]link, 1), limiter: newStreamLimiter(&Config{})}
+	second := &Session{
+		cfg: cfg, conns: s.conns[target : target+1], links: make([]link, 1),
+		noDeltaLogged: make([]atomic.Bool, 1), limiter: newStreamLimiter(&Config{}),
+	}
 	never := make(chan struct{})
 	second.targetChange.Store(&never)
 	return second
 }
 
-// run makes the audit, and ends the second sync.
+// run runs the second sync and the comparison.
 func (a *audit) run(ctx context.Context) (Audit, error) {
 	a.startedAt, a.differences = time.Now(), make(map[resourceID]*discrepancy)
 	a.endedAt = a.startedAt
@@ -194,7 +193,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	}
 	mirroring, end := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() { // awaited below
+	go func() { // run waits for it below
 		defer close(ended)
 		a.auditSession.Sync(mirroring, a.node, w, a.auditSession.cfg.Logger, NewControl(false, nil))
 	}()
@@ -209,7 +208,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	return result, nil
 }
 
-// compareUntilQuiet compares the two until nothing more is to be expected.
+// compareUntilQuiet compares the two views until done returns true.
 func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
 	tick := time.NewTicker(auditTick)
 	defer tick.Stop()
@@ -226,7 +225,7 @@ func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
 			return err
 		}
 		if !there.First().Connected {
-			continue // the stream is opened, or it ends
+			continue // the stream is being opened
 		}
 		if a.lastGrowth.IsZero() {
 			a.lastGrowth = now
@@ -242,11 +241,11 @@ func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
 	}
 }
 
-// refusal returns why the origin ended a stream, if it did.
+// streamError returns an error if the origin ended a stream of the second sync.
 func (a *audit) streamError() error {
 	for reason := range a.auditSession.Stats().Ended {
 		if reason == EndResync {
-			continue // the second sync itself needed another one
+			continue // the second sync itself reopened it
 		}
 		if f := a.auditSession.failure.Load(); f != nil {
 			return fmt.Errorf("%w: %w", ErrAuditEnded, f.Err)
@@ -256,7 +255,7 @@ func (a *audit) streamError() error {
 	return nil
 }
 
-// held returns what the origin has said to the view.
+// viewGeneration returns the current generation of the view.
 func (a *audit) viewGeneration(ctx context.Context) (g *cache.Generation, err error) {
 	err = ErrNotConnected
 	a.control.do(ctx, func(l Controlled) {
@@ -267,7 +266,7 @@ func (a *audit) viewGeneration(ctx context.Context) (g *cache.Generation, err er
 	return g, cmp.Or(ctx.Err(), err)
 }
 
-// compare looks for differences, and for how long they have been such.
+// compare updates the differences.
 func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 	if here == a.here && there == a.there {
 		return
@@ -283,7 +282,8 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 		names := maps.Clone(mine)
 		maps.Copy(names, theirs)
 		for name := range names {
-			a.compareResource(resourceID{of, name}, mine[name], theirs[name], was, now)
+			id := resourceID{of, name}
+			a.compareResource(id, mine[name], theirs[name], was[id], now)
 		}
 	}
 	if grown > a.known {
@@ -291,8 +291,7 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 	}
 }
 
-// entries returns the resources that a generation holds, by what they were asked for as, and how
-// many names it knows anything of.
+// entries returns the present resources of a generation by subscribed name, and the number of names with any answer.
 func (of *auditedSet) entries(g *cache.Generation) (present map[string]*cache.Entry, known int) {
 	t := g.Type(of.key)
 	present = make(map[string]*cache.Entry)
@@ -316,21 +315,21 @@ func (of *auditedSet) entries(g *cache.Generation) (present map[string]*cache.En
 	return present, known
 }
 
-// look compares one resource.
-func (a *audit) compareResource(id resourceID, here, there *cache.Entry, was map[resourceID]*discrepancy, now time.Time) {
+// compareResource compares one resource. was is its difference at the last comparison; nil if there was none.
+func (a *audit) compareResource(id resourceID, here, there *cache.Entry, was *discrepancy, now time.Time) {
 	kind := difference(here, there)
 	if kind == "" {
 		id.of.equal++
 		return
 	}
 	d := &discrepancy{here: here, there: there, kind: kind, since: now}
-	if before := was[id]; before != nil && resourceOf(before.here) == resourceOf(here) && resourceOf(before.there) == resourceOf(there) {
-		d.since = before.since
+	if was != nil && resourceOf(was.here) == resourceOf(here) && resourceOf(was.there) == resourceOf(there) {
+		d.since = was.since
 	}
 	a.differences[id] = d
 }
 
-// difference returns in what two resources differ; nothing if they do not.
+// difference returns how two resources differ; "" if they are equal.
 func difference(here, there *cache.Entry) DifferenceKind {
 	switch {
 	case here == nil:
@@ -343,14 +342,14 @@ func difference(here, there *cache.Entry) DifferenceKind {
 	case !mine.SameContent(theirs):
 		return OtherContent
 	case !mine.ContentDropped() && !theirs.ContentDropped() && !bytes.Equal(mine.Body(), theirs.Body()):
-		return OtherContent // what is held is not what its digest was made of
+		return OtherContent // the cached bytes do not match their digest
 	case mine.OriginVersion != theirs.OriginVersion && !here.HasVersion(theirs.Version):
 		return OtherVersion
 	}
 	return ""
 }
 
-// over reports whether nothing more is to be expected.
+// done reports whether the audit has its result.
 func (a *audit) done(there *cache.Generation, now time.Time) bool {
 	switch {
 	case now.Sub(a.startedAt) >= auditMax, now.Sub(a.lastGrowth) >= auditChangingMax:
@@ -368,10 +367,10 @@ func (a *audit) done(there *cache.Generation, now time.Time) bool {
 	return true
 }
 
-// quiet reports whether the origin seems to have said all.
+// quiet reports whether the origin seems to have answered completely.
 func (a *audit) quiet(now time.Time) bool { return now.Sub(a.lastGrowth) >= auditQuiet }
 
-// stands reports whether the difference is older than a change may be on its way.
+// stable reports whether the difference is too old to be a change in flight.
 func (d *discrepancy) stable(now time.Time) bool { return now.Sub(d.since) >= auditQuiet }
 
 // settled reports whether the first answer to each wildcard seems complete.
@@ -384,8 +383,8 @@ func (a *audit) settled(there *cache.Generation) bool {
 	return true
 }
 
-// review drops what the view has ceased to ask for meanwhile, doubts what the origin may be
-// about to say, and finds out which differences are no news to the view.
+// review finalizes the differences. It drops those that the view no longer requests, and marks those that the view
+// expects. A resource that the origin may still be about to send counts as changing.
 func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Time) error {
 	if len(a.differences) > 0 && !there.First().Responded {
 		return fmt.Errorf("%w: it said nothing for %v", ErrAuditEnded, now.Sub(a.lastGrowth).Round(time.Second))
@@ -404,10 +403,10 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 	return cmp.Or(ctx.Err(), err)
 }
 
-// ask is the part of review for which the view's loop is asked.
+// markHeld is the part of review that runs in the loop of the view.
 func (a *audit) markHeld(v *viewSync) {
 	type resource struct{ typeURL, name string }
-	held := make(map[resource]bool) // whether since the change breaks clients
+	held := make(map[resource]bool) // true if the change would break clients
 	for _, h := range v.Operate(reconcile.Command{}) {
 		for _, name := range h.Names {
 			of := resource{h.TypeURL, name}
@@ -427,7 +426,7 @@ func (a *audit) markHeld(v *viewSync) {
 	}
 }
 
-// asksFor returns whether the view asks the origin for a resource now.
+// subscribedTo returns a function that reports whether the view requests a resource of a set.
 func (v *viewSync) subscribedTo(of *auditedSet) func(name string) bool {
 	s := v.subs[of.typeURL]
 	switch of.glob {
@@ -440,7 +439,7 @@ func (v *viewSync) subscribedTo(of *auditedSet) func(name string) bool {
 	return func(string) bool { return s.collections[of.glob] != nil }
 }
 
-// result returns what was found.
+// result returns the result of the audit.
 func (a *audit) result() Audit {
 	result := Audit{Target: a.session.cfg.Targets[a.target], Took: a.endedAt.Sub(a.startedAt)}
 	types := make(map[string]*TypeAudit)
@@ -470,7 +469,7 @@ func (a *audit) result() Audit {
 	return result
 }
 
-// audited counts an audit.
+// countAudit counts an audit.
 func (c *counters) countAudit(a Audit) {
 	c.update(func(s *Stats) {
 		s.Audits++
@@ -480,7 +479,7 @@ func (c *counters) countAudit(a Audit) {
 	})
 }
 
-// versionOf returns the version that the origin gave; nothing if it did not.
+// versionOf returns the version that the origin sent; "" for a nil entry.
 func versionOf(e *cache.Entry) string {
 	if e == nil {
 		return ""
@@ -488,7 +487,7 @@ func versionOf(e *cache.Entry) string {
 	return e.Resource.OriginVersion
 }
 
-// resourceOf returns the resource of an entry that may be nil.
+// resourceOf returns the resource of an entry; nil for a nil entry.
 func resourceOf(e *cache.Entry) *wire.Resource {
 	if e == nil {
 		return nil

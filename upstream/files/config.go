@@ -38,7 +38,7 @@ type Config struct {
 	// Logger receives what happens to the files. Nil discards it.
 	Logger *slog.Logger
 
-	noEvents bool // of the file system, in tests
+	disableEvents bool // of the file system, in tests
 	counts   *reconcile.Counts
 }
 

@@ -28,7 +28,7 @@ func (v originView) Operate(c reconcile.Command) []reconcile.Hold {
 }
 
 // Status returns the state of the files at the last read.
-func (f *Origin) Status() Status { return *f.standing.Load() }
+func (f *Origin) Status() Status { return *f.status.Load() }
 
 // Broken returns the changes that are held since they break clients (B.46).
 func (f *Origin) Broken() []reconcile.Hold {
@@ -50,7 +50,7 @@ func (f *Origin) Stats() upstream.Stats {
 // Operate carries out a command about the removals that are held back, and those that were discarded, and returns which
 // it is about. What is discarded is served until a file has it again.
 func (f *Origin) Operate(ctx context.Context, c reconcile.Command) (chosen []reconcile.Hold) {
-	f.do(ctx, func(r *reader) {
+	f.withReader(ctx, func(r *reader) {
 		chosen = r.group.Operate(c, time.Now())
 		r.publishBroken()
 	})
@@ -58,14 +58,14 @@ func (f *Origin) Operate(ctx context.Context, c reconcile.Command) (chosen []rec
 }
 
 // do calls a function in the goroutine that has the reader, which then reads the files again.
-func (f *Origin) do(ctx context.Context, call func(*reader)) {
+func (f *Origin) withReader(ctx context.Context, call func(*reader)) {
 	done := make(chan struct{})
 	select {
 	case f.calls <- func(r *reader) { call(r); close(done) }:
 		<-done // it is called at once
-	case r := <-f.lead: // no goroutine has the reader
+	case r := <-f.idleReader: // no goroutine has the reader
 		call(r)
-		f.lead <- r // there is room: it was taken out
+		f.idleReader <- r // there is room: it was taken out
 	case <-ctx.Done():
 	}
 }

@@ -42,26 +42,26 @@ import (
 // one takes the reader over. While none of them runs, the directory is not read.
 type Origin struct {
 	cfg      Config
-	known    chan struct{}
-	standing *atomic.Pointer[Status]           // written by the reader
+	contentKnown    chan struct{}
+	status *atomic.Pointer[Status]           // written by the reader
 	broken   *atomic.Pointer[[]reconcile.Hold] // likewise
 
 	// lead holds the reader while it is not in use. Its state belongs to the goroutine that takes it out.
-	lead chan *reader
+	idleReader chan *reader
 
 	// newest is written by the goroutine that has the reader.
-	newest atomic.Pointer[publication]
+	published atomic.Pointer[publication]
 
 	calls chan func(*reader) // to the goroutine that has the reader
 
-	frozen atomic.Pointer[sets] // what frozen views show; nil: each shows what it froze
+	frozenSets atomic.Pointer[sets] // what frozen views show; nil: each shows what it froze
 }
 
 // A publication is the content of the directory at one time. It has the signal that a newer one exists.
 type publication struct {
 	at         time.Time // when it was made
 	sets       sets      // nil while it is unknown, or the directory is not followed
-	superseded chan struct{}
+	outdated chan struct{}
 }
 
 // Open opens a directory as an origin. It logs bad files; they are no error.
@@ -83,19 +83,19 @@ func Open(cfg Config) (*Origin, error) {
 	}
 	r := newReader(&cfg)
 	r.read(time.Now()) // so that bad files are known at once
-	f := &Origin{cfg: cfg, known: r.settled, standing: &r.standing, broken: &r.broken, lead: make(chan *reader, 1), calls: make(chan func(*reader))}
-	f.lead <- r
-	f.newest.Store(&publication{superseded: make(chan struct{})})
+	f := &Origin{cfg: cfg, contentKnown: r.contentKnown, status: &r.status, broken: &r.broken, idleReader: make(chan *reader, 1), calls: make(chan func(*reader))}
+	f.idleReader <- r
+	f.published.Store(&publication{outdated: make(chan struct{})})
 	return f, nil
 }
 
 // Known returns a channel that is closed once the content of the directory is known: a file was good, or there was none.
-func (f *Origin) Known() <-chan struct{} { return f.known }
+func (f *Origin) Known() <-chan struct{} { return f.contentKnown }
 
 // Follow reads the directory whenever it changes until ctx ends, whether or not a sync runs.
 func (f *Origin) Follow(ctx context.Context) {
 	select {
-	case r := <-f.lead:
+	case r := <-f.idleReader:
 		f.follow(ctx, r)
 	case <-ctx.Done():
 	}
@@ -109,7 +109,7 @@ func (f *Origin) Dir() string { return f.cfg.Dir }
 //
 // The control has it do what an operator wants. What is held back concerns all views, so [Origin.Holds] has it.
 func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
-	l := originView{f.local(w)}
+	l := originView{f.newLocal(w)}
 	defer l.reports.Close()
 	defer control.End()
 	control.Begin(l)
@@ -124,8 +124,8 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 		demand  <-chan struct{} // nil until the content is known
 	)
 	for {
-		p := f.newest.Load()
-		to := f.shown(p, w)
+		p := f.published.Load()
+		to := f.visibleSets(p, w)
 		if p != seen && to != nil && (applied == nil || !w.Frozen()) {
 			f.replace(w, l, applied, to, p.at)
 			applied, demand = to, l.Demand()
@@ -135,11 +135,11 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 		case <-demand:
 			l.Answer()
 			l.reports.Check(time.Now())
-		case <-p.superseded:
+		case <-p.outdated:
 		case call := <-control.Calls():
 			call(l)
 			seen = nil // if it was thawed, there may be something else to show
-		case r := <-f.lead:
+		case r := <-f.idleReader:
 			following.Go(func() { f.follow(ctx, r) }) // waited for above
 		case <-trim.C:
 			w.Trim(time.Now())
@@ -152,8 +152,8 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 }
 
 // shown returns what a view is to show. A frozen view shows what was frozen, also to new clients.
-func (f *Origin) shown(p *publication, w *cache.Writer) sets {
-	if frozen := f.frozen.Load(); frozen != nil && w.Frozen() {
+func (f *Origin) visibleSets(p *publication, w *cache.Writer) sets {
+	if frozen := f.frozenSets.Load(); frozen != nil && w.Frozen() {
 		return *frozen
 	}
 	return p.sets
@@ -176,7 +176,7 @@ func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.T
 
 // follow reads the directory whenever it changes until ctx ends, then returns the reader.
 func (f *Origin) follow(ctx context.Context, r *reader) {
-	defer func() { f.lead <- r }() // there is room: it was taken out
+	defer func() { f.idleReader <- r }() // there is room: it was taken out
 	if ctx.Err() != nil {
 		return
 	}
@@ -190,7 +190,7 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 		if over := r.read(now); !over.IsZero() && over.Before(until) {
 			until = over
 		}
-		if p := f.newest.Load(); r.known && (p.sets == nil || !maps.Equal(p.sets, r.serving)) {
+		if p := f.published.Load(); r.hasContent && (p.sets == nil || !maps.Equal(p.sets, r.serving)) {
 			f.publish(r.serving)
 		}
 		call, more := d.wait(ctx, until, f.calls)
@@ -204,8 +204,8 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 }
 
 func (f *Origin) publish(s sets) {
-	old := f.newest.Swap(&publication{at: time.Now(), sets: s, superseded: make(chan struct{})})
-	close(old.superseded)
+	old := f.published.Swap(&publication{at: time.Now(), sets: s, outdated: make(chan struct{})})
+	close(old.outdated)
 }
 
 // replace changes the view from one state of all types to another: first additions and changes, clusters first, then
@@ -236,7 +236,7 @@ func (l *Local) replace(from, to sets) {
 type originView struct{ *Local }
 
 // local returns a local origin that withholds what clients report.
-func (f *Origin) local(w *cache.Writer) *Local {
+func (f *Origin) newLocal(w *cache.Writer) *Local {
 	l := NewLocal(w)
 	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
 	now := time.Now()

@@ -17,28 +17,28 @@ import (
 type reader struct {
 	dir     string
 	log     *slog.Logger
-	shelf   shelf
-	found   sets  // the content of the shelf
+	files   fileStates
+	content   sets  // the content of the shelf
 	changed []Bad // files that became bad or good, and were not logged yet
 	group   *reconcile.Group
 	sets    map[string]*set // by type URL
-	trouble string          // the error of the directory itself that was logged last
+	loggedError string          // the error of the directory itself that was logged last
 
-	standing atomic.Pointer[Status]           // for any goroutine
+	status atomic.Pointer[Status]           // for any goroutine
 	broken   atomic.Pointer[[]reconcile.Hold] // likewise
 
-	settled chan struct{} // closed once known is set, or there was no file
-	known   bool          // some file was good; until then, clients wait
-	waiting bool          // it was logged that no file was good
+	contentKnown chan struct{} // closed once known is set, or there was no file
+	hasContent   bool          // some file was good; until then, clients wait
+	waitLogged bool          // it was logged that no file was good
 	serving sets          // has every type that was ever served, which may be empty; never modified
 }
 
 func newReader(cfg *Config) *reader {
 	r := &reader{
 		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*set),
-		settled: make(chan struct{}), shelf: make(shelf), serving: make(sets),
+		contentKnown: make(chan struct{}), files: make(fileStates), serving: make(sets),
 	}
-	r.standing.Store(new(Status))
+	r.status.Store(new(Status))
 	return r
 }
 
@@ -54,7 +54,7 @@ type Status struct {
 type set struct {
 	*reconcile.Set
 	reader *reader
-	found  *typeSet // at the last read
+	content  *typeSet // at the last read
 }
 
 // set returns the set of a type.
@@ -100,21 +100,21 @@ func (s *set) Apply(u wire.Update) (c cache.Change) {
 // admit serves the resources that were found, and those whose removal is held back. A file that lacks a resource that it
 // had states its removal; the removal of the resources of a deleted file is inferred, and if there is no file at all, every
 // removal is suspect. Types that were served stay, even if they are empty. A set that has not changed keeps its pointer.
-func (r *reader) admit(found sets, vanished map[string]map[string]struct{}, empty bool, now time.Time) (next time.Time) {
+func (r *reader) serve(found sets, vanished map[string]map[string]struct{}, empty bool, now time.Time) (next time.Time) {
 	was, held := r.serving, r.group.Holding()
 	r.group.Look(now) // which this is
 	all := maps.Clone(was)
 	maps.Copy(all, found)
 	order, stated := slices.Sorted(maps.Keys(all)), make(map[string][]string)
 	for _, typeURL := range order { // a resource whose removal is inferred may need one whose removal is stated
-		stated[typeURL] = r.set(typeURL).infer(was.of(typeURL).without(found.of(typeURL)), vanished[typeURL], empty)
+		stated[typeURL] = r.set(typeURL).inferRemovals(was.of(typeURL).without(found.of(typeURL)), vanished[typeURL], empty)
 	}
 	for _, typeURL := range order {
 		s, is := r.set(typeURL), found.of(typeURL)
-		if is == s.found && !r.group.Busy() {
+		if is == s.content && !r.group.Busy() {
 			continue // what it lacks was removed then
 		}
-		s.found = is
+		s.content = is
 		u := wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: slices.Collect(maps.Values(is.byName)), Removed: stated[typeURL]}
 		s.Take(u, now)
 	}
@@ -138,7 +138,7 @@ func (r *reader) publishBroken() {
 }
 
 // infer infers which of the missing resources are removed, and returns the names whose removal the files state.
-func (s *set) infer(missing, vanished map[string]struct{}, empty bool) (stated []string) {
+func (s *set) inferRemovals(missing, vanished map[string]struct{}, empty bool) (stated []string) {
 	var gone []string
 	for name := range missing {
 		if _, is := vanished[name]; is || empty || s.Suspects(name) {

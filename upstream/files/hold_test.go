@@ -27,7 +27,7 @@ import (
 func TestMassDeleteHoldOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x", "y"))
-		m := mirrorDir(t, Config{Dir: dir, noEvents: true})
+		m := mirrorDir(t, Config{Dir: dir, disableEvents: true})
 		count := func() int { return m.view.Generation().Type(wire.ClusterType).Wildcard.Count() }
 		m.until(strings.Join(many(20), " ") + " x y")
 		start := time.Now()
@@ -57,7 +57,7 @@ func (r *reader) admitVanishing(found sets, now time.Time) {
 	for typeURL, set := range r.serving {
 		vanished[typeURL] = set.without(found.of(typeURL))
 	}
-	r.admit(found, vanished, found == nil, now)
+	r.serve(found, vanished, found == nil, now)
 }
 
 // TestH03_FileHolds: removals from a directory are held back by the rule that holds for every origin.
@@ -171,7 +171,7 @@ func holdingReader() (*reader, *reconcile.Counts) {
 func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x"))
-		m := mirrorDir(t, Config{Dir: dir, noEvents: true})
+		m := mirrorDir(t, Config{Dir: dir, disableEvents: true})
 		lose := func() {
 			t.Helper()
 			m.until(strings.Join(many(20), " ") + " x")
@@ -227,7 +227,7 @@ func TestFreeze_Files(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
 		control := upstream.NewControl(false, nil)
-		files := check.Must(Open(Config{Dir: dir, noEvents: true}))
+		files := check.Must(Open(Config{Dir: dir, disableEvents: true}))
 		view, w := cache.New(cache.Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup

@@ -19,7 +19,7 @@ type Local struct {
 	w       *cache.Writer
 	content map[string]map[string]*wire.Resource // by type URL and name
 	system  map[string]string                    // version, by type URL
-	globs   keys                                 // of collections that clients subscribe to
+	collections   collectionKeys                                 // of collections that clients subscribe to
 	unused  map[*cache.Name]string               // names that no client wants any more and that are withheld, with their type URLs
 
 	reports *reconcile.Reports // nil: nothing of what clients report is held back
@@ -28,7 +28,7 @@ type Local struct {
 // NewLocal returns a local origin of an empty view.
 func NewLocal(w *cache.Writer) *Local {
 	w.SetConnected(true)
-	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), globs: make(keys), unused: make(map[*cache.Name]string)}
+	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), collections: make(collectionKeys), unused: make(map[*cache.Name]string)}
 }
 
 // Demand returns a channel that receives when Answer has something to do.
@@ -47,7 +47,7 @@ func (l *Local) Set(typeURL, version string, resources []*wire.Resource) cache.C
 			u.Removed = append(u.Removed, name)
 		}
 	}
-	return l.put(u, set)
+	return l.apply(u, set)
 }
 
 // Update adds, changes and removes resources of a type.
@@ -62,10 +62,10 @@ func (l *Local) Update(u wire.Update) cache.Change {
 	for _, name := range u.Removed {
 		delete(set, name)
 	}
-	return l.put(u, set)
+	return l.apply(u, set)
 }
 
-func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
+func (l *Local) apply(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	for i, r := range u.Resources {
 		if r.TTL > 0 { // a file has no time at which a TTL would begin
 			r = r.WithoutTTL()
@@ -76,7 +76,7 @@ func (l *Local) put(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	slices.Sort(u.Removed)
 	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
 	c := l.w.Apply(cache.ByName, u) // the view takes the names that clients requested
-	for _, part := range l.globs.parts(u) {
+	for _, part := range l.collections.split(u) {
 		l.w.Apply(cache.Wildcard, *part)
 	}
 	if l.w.Owns(u.TypeURL) {
@@ -119,10 +119,10 @@ func (l *Local) confirm(key string) {
 }
 
 // keys are the keys of collections.
-type keys map[string]struct{}
+type collectionKeys map[string]struct{}
 
 // parts divides an update by collections.
-func (k keys) parts(u wire.Update) map[string]*wire.Update {
+func (k collectionKeys) split(u wire.Update) map[string]*wire.Update {
 	if len(k) == 0 {
 		return nil
 	}
@@ -138,22 +138,22 @@ func (k keys) parts(u wire.Update) map[string]*wire.Update {
 }
 
 // follow begins or ends a subscription to a collection.
-func (l *Local) follow(d cache.Demand, began keys) {
+func (l *Local) demandCollection(d cache.Demand, began collectionKeys) {
 	switch {
 	case d.Wanted:
-		l.globs[d.TypeURL], began[d.TypeURL] = struct{}{}, struct{}{}
+		l.collections[d.TypeURL], began[d.TypeURL] = struct{}{}, struct{}{}
 	case l.w.ForgetWildcard(d.TypeURL):
-		delete(l.globs, d.TypeURL)
+		delete(l.collections, d.TypeURL)
 	}
 }
 
 // tell applies the content of new collections to the view.
-func (l *Local) tell(began keys) {
+func (l *Local) applyCollections(began collectionKeys) {
 	parts := make(map[string]map[string]*wire.Update) // by type URL and key
 	for key := range began {
 		typeURL, _, _ := cache.SplitCollection(key)
 		if parts[typeURL] == nil {
-			parts[typeURL] = began.parts(l.all(typeURL))
+			parts[typeURL] = began.split(l.all(typeURL))
 		}
 		p := parts[typeURL][key]
 		if p == nil {
@@ -173,12 +173,12 @@ func (l *Local) all(typeURL string) wire.Update {
 // its content must not be kept (R125).
 func (l *Local) Answer() {
 	named := make(map[string]*wire.Update)
-	followed := make(keys)
+	followed := make(collectionKeys)
 	for _, d := range l.w.TakeDemand() {
 		_, _, isCollection := cache.SplitCollection(d.TypeURL)
 		switch {
 		case isCollection:
-			l.follow(d, followed)
+			l.demandCollection(d, followed)
 			continue
 		case d.Name == nil:
 			l.answerMembers(d)
@@ -193,7 +193,7 @@ func (l *Local) Answer() {
 		}
 		l.answerName(named[d.TypeURL], d.Name.String())
 	}
-	l.tell(followed)
+	l.applyCollections(followed)
 	l.Trim()
 	for _, u := range named {
 		l.w.Apply(cache.ByName, *u)

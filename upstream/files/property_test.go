@@ -96,7 +96,7 @@ func (m *dirModel) run(steps []dirStep) {
 	for file := range m.good {
 		m.write(file, 0)
 	}
-	files := check.Must(Open(Config{Dir: m.dir, noEvents: true}))
+	files := check.Must(Open(Config{Dir: m.dir, disableEvents: true}))
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(m.t.Context())
 	ended := make(chan struct{})

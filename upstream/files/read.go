@@ -16,7 +16,7 @@ import (
 )
 
 // readTries is how often a directory is read that changes while it is read.
-const readTries = 3
+const maxReadTries = 3
 
 // A fileContent is what one file says. It is immutable.
 type fileContent struct {
@@ -33,10 +33,10 @@ type fileContent struct {
 // A directory that changes while it is read is read again, so that a swap of all
 // its files is seen whole.
 func readDir(dir string, before map[string]*fileContent) (map[string]*fileContent, error) {
-	return readListed(dir, before, listDir)
+	return readWith(dir, before, listDir)
 }
 
-func readListed(dir string, before map[string]*fileContent, list func(dir string) (map[string]listed, error)) (map[string]*fileContent, error) {
+func readWith(dir string, before map[string]*fileContent, list func(dir string) (map[string]listing, error)) (map[string]*fileContent, error) {
 	now, err := list(dir)
 	if err != nil {
 		return nil, err
@@ -44,30 +44,30 @@ func readListed(dir string, before map[string]*fileContent, list func(dir string
 	for try := 1; ; try++ {
 		files := make(map[string]*fileContent, len(now))
 		for name, l := range now {
-			files[name] = l.read(filepath.Join(dir, name), before[name])
+			files[name] = l.readFile(filepath.Join(dir, name), before[name])
 		}
 		then := now
 		if now, err = list(dir); err != nil {
 			return nil, err
 		}
-		if try == readTries || sameListing(then, now) {
+		if try == maxReadTries || sameListing(then, now) {
 			return files, nil
 		}
 	}
 }
 
 // listed is one file as the directory, and what links lead to, describe it.
-type listed struct {
+type listing struct {
 	info fs.FileInfo
 	err  error
 }
 
-func listDir(dir string) (map[string]listed, error) {
+func listDir(dir string) (map[string]listing, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	files := make(map[string]listed)
+	files := make(map[string]listing)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") || !schema.IsFile(e.Name()) {
 			continue
@@ -76,12 +76,12 @@ func listDir(dir string) (map[string]listed, error) {
 		if errors.Is(err, fs.ErrNotExist) && e.Type()&fs.ModeSymlink == 0 {
 			continue // gone meanwhile; but a link that leads nowhere is a bad file
 		}
-		files[e.Name()] = listed{info, err}
+		files[e.Name()] = listing{info, err}
 	}
 	return files, nil
 }
 
-func sameListing(a, b map[string]listed) bool {
+func sameListing(a, b map[string]listing) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -98,7 +98,7 @@ func sameListing(a, b map[string]listed) bool {
 }
 
 // read reads the file, and parses it if it is not what it was before.
-func (l listed) read(path string, before *fileContent) *fileContent {
+func (l listing) readFile(path string, before *fileContent) *fileContent {
 	if l.err != nil {
 		return &fileContent{err: l.err}
 	}

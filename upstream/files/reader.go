@@ -11,77 +11,77 @@ import (
 // read brings what is served up to date with the directory. It returns when a hold ends and the directory must be read
 // again; zero if there is none.
 func (r *reader) read(now time.Time) (over time.Time) {
-	files, err := readDir(r.dir, r.shelf.seen())
-	r.report(err)
+	files, err := readDir(r.dir, r.files.current())
+	r.logDirError(err)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		was := *r.standing.Load()
+		was := *r.status.Load()
 		was.Trouble, was.At = err, now
-		r.standing.Store(&was)
+		r.status.Store(&was)
 		return time.Time{}
 	}
 	empty := len(files) == 0
-	vanished := r.shelf.vanished(files)
+	vanished := r.files.deletedNames(files)
 	var found sets
 	if !empty {
-		found = r.take(files)
+		found = r.takeFiles(files)
 	}
-	r.stand(len(files), err, now)
-	r.settle(r.known || err == nil && empty)
-	if !r.known && !r.waiting {
-		r.waiting = true
+	r.setStatus(len(files), err, now)
+	r.closeKnown(r.hasContent || err == nil && empty)
+	if !r.hasContent && !r.waitLogged {
+		r.waitLogged = true
 		r.log.Warn("no valid file yet: clients receive no response until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
 	}
 	was := r.serving
-	over = r.admit(found, vanished, empty, now)
+	over = r.serve(found, vanished, empty, now)
 	if !maps.Equal(was, r.serving) {
 		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", r.serving.count()))
 	}
 	if empty && r.serving.count() == 0 {
-		clear(r.shelf) // nothing is held back, so the old files do not matter any more
+		clear(r.files) // nothing is held back, so the old files do not matter any more
 	}
 	return over
 }
 
 // stand publishes the status of the files.
-func (r *reader) stand(files int, trouble error, at time.Time) {
+func (r *reader) setStatus(files int, trouble error, at time.Time) {
 	now := &Status{Files: files, Trouble: trouble, At: at}
 	if files > 0 {
-		now.Bad = r.shelf.bad()
+		now.Bad = r.files.bad()
 	}
-	r.standing.Store(now)
-	r.note()
+	r.status.Store(now)
+	r.logFileChanges()
 }
 
 // settle closes settled once the content of the directory is known.
-func (r *reader) settle(known bool) {
+func (r *reader) closeKnown(known bool) {
 	select {
-	case <-r.settled:
+	case <-r.contentKnown:
 	default:
 		if known {
-			close(r.settled)
+			close(r.contentKnown)
 		}
 	}
 }
 
 // take returns the resources of the files that were read.
-func (r *reader) take(files map[string]*fileContent) sets {
-	if !maps.Equal(r.shelf.seen(), files) {
-		r.found, r.changed = r.shelf.take(files)
-		r.known = r.known || r.shelf.anyGood()
+func (r *reader) takeFiles(files map[string]*fileContent) sets {
+	if !maps.Equal(r.files.current(), files) {
+		r.content, r.changed = r.files.update(files)
+		r.hasContent = r.hasContent || r.files.anyGood()
 	}
-	return r.found
+	return r.content
 }
 
 // report logs an error of the directory itself, once.
-func (r *reader) report(err error) {
+func (r *reader) logDirError(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text == r.trouble {
+	if text == r.loggedError {
 		return
 	}
-	r.trouble = text
+	r.loggedError = text
 	if err == nil {
 		r.log.Info("directory can be read again", slog.String("dir", r.dir))
 		return
@@ -90,7 +90,7 @@ func (r *reader) report(err error) {
 }
 
 // note logs which files became bad or good, once the status has them.
-func (r *reader) note() {
+func (r *reader) logFileChanges() {
 	for _, f := range r.changed {
 		if f.Err == nil {
 			r.log.Info("file is good again", slog.String("file", f.File))

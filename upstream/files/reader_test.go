@@ -45,10 +45,10 @@ func TestH11_Shelf(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := make(shelf)
+			s := make(fileStates)
 			for i, step := range tt.steps {
 				var news []string
-				found, reports := s.take(contents(t, step.files))
+				found, reports := s.update(contents(t, step.files))
 				for _, r := range reports {
 					if r.Err == nil {
 						news = append(news, r.File+" good")
@@ -59,7 +59,7 @@ func TestH11_Shelf(t *testing.T) {
 				if got := strings.Join(news, ", "); got != step.news {
 					t.Errorf("step %d, %q: news %q, want %q", i, step.files, got, step.news)
 				}
-				fresh, _ := make(shelf).take(contents(t, step.files))
+				fresh, _ := make(fileStates).update(contents(t, step.files))
 				if same := maps.EqualFunc(found, fresh, (*typeSet).equal); same == strings.Contains(step.want, "last good") {
 					t.Errorf("step %d, %q: a relay that starts now serves the same: %v", i, step.files, same)
 				}
@@ -105,7 +105,7 @@ func contents(t *testing.T, text string) map[string]*fileContent {
 }
 
 func TestShelfVersions(t *testing.T) {
-	s := make(shelf)
+	s := make(fileStates)
 	of := func(version string, types ...string) *fileContent {
 		c := &fileContent{version: version, types: make(map[string][]*wire.Resource)}
 		for _, typeURL := range types {
@@ -113,7 +113,7 @@ func TestShelfVersions(t *testing.T) {
 		}
 		return c
 	}
-	got, _ := s.take(map[string]*fileContent{"1": of("v1", "t", "u"), "2": of("v2", "u", "v")})
+	got, _ := s.update(map[string]*fileContent{"1": of("v1", "t", "u"), "2": of("v2", "u", "v")})
 	for typeURL, want := range map[string]string{"t": "v1", "u": "", "v": "v2"} {
 		if got[typeURL].version != want {
 			t.Errorf("version of %s: %q, want %q", typeURL, got[typeURL].version, want)
@@ -123,7 +123,7 @@ func TestShelfVersions(t *testing.T) {
 
 func TestSameListing(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", "1", "b.yaml", "1")
-	list := func() map[string]listed {
+	list := func() map[string]listing {
 		l := check.Must(listDir(dir))
 		return l
 	}
@@ -150,7 +150,7 @@ func TestSameListing(t *testing.T) {
 func TestReadDirSeesSwapsWhole(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", clusters("x"), "b.yaml", clusters("y"))
 	lists := 0
-	files, err := readListed(dir, nil, func(dir string) (map[string]listed, error) {
+	files, err := readWith(dir, nil, func(dir string) (map[string]listing, error) {
 		if lists++; lists == 2 { // a and b were read
 			writeFiles(t, dir, "a.yaml", clusters("new"), "b.yaml", clusters("newer"))
 		}

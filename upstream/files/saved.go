@@ -14,22 +14,22 @@ import (
 // Freeze makes frozen views, also those that begin later, show the content that the directory has now, until Thaw. Without
 // it, a view that begins frozen shows the content at that time.
 func (f *Origin) Freeze(ctx context.Context) {
-	f.do(ctx, func(r *reader) {
-		if serving := r.serving; r.known && f.frozen.Load() == nil {
-			f.frozen.Store(&serving)
+	f.withReader(ctx, func(r *reader) {
+		if serving := r.serving; r.hasContent && f.frozenSets.Load() == nil {
+			f.frozenSets.Store(&serving)
 		}
 	})
 }
 
 // Thaw ends that. It is called before views are thawed.
-func (f *Origin) Thaw() { f.frozen.Store(nil) }
+func (f *Origin) Thaw() { f.frozenSets.Store(nil) }
 
 // Thawing returns a function that cuts an edition of what a thaw shows the readers of a view, which the goroutine of
 // its writer calls. It is about the content that the directory has now: a frozen view has applied none of it.
 func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition {
 	var now sets // nil if nothing is known
-	f.do(ctx, func(r *reader) {
-		if r.known {
+	f.withReader(ctx, func(r *reader) {
+		if r.hasContent {
 			now = r.serving
 		}
 	})
@@ -39,7 +39,7 @@ func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition
 		}
 		var all []cache.Former
 		for t := range w.View().Generation().ChangedSince(0) {
-			all = append(all, now.replacing(t)...)
+			all = append(all, now.replacements(t)...)
 		}
 		return w.PinThawedAs(all)
 	}
@@ -47,7 +47,7 @@ func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition
 
 // replacing returns the resources that take the place of those of a type, and of those that have no replacement, that
 // they are gone.
-func (s sets) replacing(t *cache.Type) (all []cache.Former) {
+func (s sets) replacements(t *cache.Type) (all []cache.Former) {
 	typeURL, glob, isCollection := cache.SplitCollection(t.URL)
 	set := s.of(typeURL).byName
 	for e := range t.Wildcard.Since(0) {
@@ -85,13 +85,13 @@ func (s *Saved) Same(o *Saved) bool {
 
 // Saved returns what a new process cannot find in the files; nil if there is nothing.
 func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
-	f.do(ctx, func(r *reader) {
-		frozen := f.frozen.Load()
+	f.withReader(ctx, func(r *reader) {
+		frozen := f.frozenSets.Load()
 		switch {
 		case frozen != nil:
 			saved = &Saved{frozen, *frozen}
 		default:
-			if kept := r.kept(); len(kept) > 0 {
+			if kept := r.keptSets(); len(kept) > 0 {
 				saved = &Saved{sets: kept}
 			}
 		}
@@ -100,7 +100,7 @@ func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 }
 
 // kept returns the resources that an operator has kept.
-func (r *reader) kept() sets {
+func (r *reader) keptSets() sets {
 	all := make(sets)
 	for _, hold := range r.group.Operate(reconcile.Command{}, time.Now()) {
 		if !hold.Discarded || hold.Broken {
@@ -141,15 +141,15 @@ func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 // Restore restores what an earlier process saved: whether the directory is frozen, and what an operator had kept. It must
 // be called before any sync runs. Resources that were stored without content are taken from the files.
 func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
-	r := <-f.lead
-	defer func() { f.lead <- r }()
+	r := <-f.idleReader
+	defer func() { f.idleReader <- r }()
 	stored := make(map[string]cache.SetSnapshot)
 	for _, t := range s.Types {
 		stored[t.Key] = t.Wildcard
 	}
 	if frozen {
 		all := r.frozenSets(stored)
-		f.frozen.Store(&all)
+		f.frozenSets.Store(&all)
 	}
 	for _, hold := range kept {
 		r.restoreKept(hold, stored[hold.TypeURL])

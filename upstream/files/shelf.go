@@ -60,27 +60,27 @@ func (s *typeSet) equal(o *typeSet) bool {
 }
 
 // A shelf has, for each file of the directory, its content when it was last good. It does no I/O.
-type shelf map[string]*shelved
+type fileStates map[string]*fileState
 
-type shelved struct {
-	seen *fileContent // at the last read
-	good *fileContent // at the last read without an error; nil if there was none
+type fileState struct {
+	current *fileContent // at the last read
+	lastGood *fileContent // at the last read without an error; nil if there was none
 	err  error        // why seen is bad, or bad for some names
 }
 
 // seen returns the files at the last read.
-func (s shelf) seen() map[string]*fileContent {
+func (s fileStates) current() map[string]*fileContent {
 	files := make(map[string]*fileContent, len(s))
 	for name, f := range s {
-		files[name] = f.seen
+		files[name] = f.current
 	}
 	return files
 }
 
 // anyGood reports whether any file was ever good.
-func (s shelf) anyGood() bool {
+func (s fileStates) anyGood() bool {
 	for _, f := range s {
-		if f.good != nil {
+		if f.lastGood != nil {
 			return true
 		}
 	}
@@ -88,13 +88,13 @@ func (s shelf) anyGood() bool {
 }
 
 // vanished returns the names of resources in deleted files, by type URL.
-func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]struct{} {
+func (s fileStates) deletedNames(files map[string]*fileContent) map[string]map[string]struct{} {
 	names := make(map[string]map[string]struct{})
 	for file, f := range s {
-		if files[file] != nil || f.good == nil {
+		if files[file] != nil || f.lastGood == nil {
 			continue
 		}
-		for typeURL, resources := range f.good.types {
+		for typeURL, resources := range f.lastGood.types {
 			of := names[typeURL]
 			if of == nil {
 				of = make(map[string]struct{})
@@ -110,27 +110,27 @@ func (s shelf) vanished(files map[string]*fileContent) map[string]map[string]str
 
 // take replaces the files. It returns the resources that count now, and the files, in the order of their names, that became
 // bad, are bad in another way, or, without an error, are good again.
-func (s shelf) take(files map[string]*fileContent) (found sets, changed []Bad) {
-	maps.DeleteFunc(s, func(name string, _ *shelved) bool { return files[name] == nil })
-	before := make(map[string]*shelved, len(files))
+func (s fileStates) update(files map[string]*fileContent) (found sets, changed []Bad) {
+	maps.DeleteFunc(s, func(name string, _ *fileState) bool { return files[name] == nil })
+	before := make(map[string]*fileState, len(files))
 	for name, seen := range files {
-		is := &shelved{seen: seen, good: seen, err: seen.err}
+		is := &fileState{current: seen, lastGood: seen, err: seen.err}
 		before[name] = s[name]
 		if seen.err != nil {
-			is.good = nil
+			is.lastGood = nil
 			if was := s[name]; was != nil {
-				is.good = was.good
+				is.lastGood = was.lastGood
 			}
 		}
 		s[name] = is
 	}
-	found = s.sets()
+	found = s.merge()
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		is, was := s[name], before[name]
 		switch {
-		case is.err != nil && was.bad(is):
+		case is.err != nil && was.sameError(is):
 		case is.err != nil:
-			changed = append(changed, Bad{name, is.err, is.good.count()})
+			changed = append(changed, Bad{name, is.err, is.lastGood.count()})
 		case was != nil && was.err != nil:
 			changed = append(changed, Bad{File: name})
 		}
@@ -139,14 +139,14 @@ func (s shelf) take(files map[string]*fileContent) (found sets, changed []Bad) {
 }
 
 // bad reports whether a file was already bad in the same way.
-func (f *shelved) bad(is *shelved) bool {
-	return f != nil && f.err != nil && f.err.Error() == is.err.Error() && f.seen.digest == is.seen.digest
+func (f *fileState) sameError(is *fileState) bool {
+	return f != nil && f.err != nil && f.err.Error() == is.err.Error() && f.current.digest == is.current.digest
 }
 
 // inOrder returns the files in the order in which their resources count: good files before bad ones, each by name.
-func (s shelf) inOrder() []string {
+func (s fileStates) precedence() []string {
 	return slices.SortedFunc(maps.Keys(s), func(a, b string) int {
-		if badA, badB := s[a].seen.err != nil, s[b].seen.err != nil; badA != badB {
+		if badA, badB := s[a].current.err != nil, s[b].current.err != nil; badA != badB {
 			if badA {
 				return 1
 			}
@@ -158,20 +158,20 @@ func (s shelf) inOrder() []string {
 
 // sets returns the resources of all files. If several files have a name, the first one in order counts, and the others are
 // bad for that name. The version of a type is that of its file, if only one has the type.
-func (s shelf) sets() sets {
+func (s fileStates) merge() sets {
 	all := make(sets)
 	owners := make(map[*wire.Resource]string)
-	for _, file := range s.inOrder() {
+	for _, file := range s.precedence() {
 		f := s[file]
-		if f.good == nil {
+		if f.lastGood == nil {
 			continue
 		}
 		repeats, first := 0, error(nil)
-		for _, typeURL := range slices.Sorted(maps.Keys(f.good.types)) { // so that the error always names the same one
-			resources := f.good.types[typeURL]
+		for _, typeURL := range slices.Sorted(maps.Keys(f.lastGood.types)) { // so that the error always names the same one
+			resources := f.lastGood.types[typeURL]
 			set := all[typeURL]
 			if set == nil {
-				set = &typeSet{version: f.good.version, byName: make(map[string]*wire.Resource, len(resources))}
+				set = &typeSet{version: f.lastGood.version, byName: make(map[string]*wire.Resource, len(resources))}
 				all[typeURL] = set
 			} else {
 				set.version = ""
@@ -215,10 +215,10 @@ type Bad struct {
 }
 
 // bad returns the files that are bad, or bad for some names, by file name.
-func (s shelf) bad() (all []Bad) {
+func (s fileStates) bad() (all []Bad) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		if f := s[name]; f.err != nil {
-			all = append(all, Bad{File: name, Err: f.err, LastGood: f.good.count()})
+			all = append(all, Bad{File: name, Err: f.err, LastGood: f.lastGood.count()})
 		}
 	}
 	return all

@@ -27,14 +27,14 @@ type dirWatch struct {
 	watched os.FileInfo       // the directory that has the watch; nil if none has
 	events  <-chan fsnotify.Event
 	errs    <-chan error
-	warned  bool
+	warningLogged  bool
 }
 
 // newDirWatch returns a watch that renew must begin. Where the system has no
 // events to give, that is logged, and wait only waits.
 func newDirWatch(cfg Config) *dirWatch {
 	d := &dirWatch{dir: cfg.Dir, log: cfg.Logger}
-	if cfg.noEvents {
+	if cfg.disableEvents {
 		return d
 	}
 	w, err := fsnotify.NewWatcher()
@@ -78,15 +78,15 @@ func (d *dirWatch) renew() {
 		d.warn(err)
 		return
 	}
-	d.watched, d.warned = info, false
+	d.watched, d.warningLogged = info, false
 }
 
 // warn logs, once, that there are no events.
 func (d *dirWatch) warn(err error) {
-	if !d.warned {
+	if !d.warningLogged {
 		d.log.Warn("directory cannot be watched: polling it instead", slog.String("dir", d.dir), slog.Any("err", err))
 	}
-	d.warned = true
+	d.warningLogged = true
 }
 
 // wait returns true when there is reason to read the directory: events, after

@@ -27,21 +27,21 @@ import (
 const (
 	// loadInterval is the shortest time between two load reports, whatever the origin
 	// asks for: some clients fail on an interval of nothing.
-	loadInterval = time.Second
+	minInterval = time.Second
 
 	// loadsKept is how long load is kept for an origin that does not take it. What is
 	// older says nothing about the load of today.
-	loadsKept = 10 * time.Minute
+	maxReportAge = 10 * time.Minute
 
 	// refusalWait is how long an origin that does not know the service is left alone.
-	refusalWait = 5 * time.Minute
+	unimplementedWait = 5 * time.Minute
 
 	// sendTimeout is how long an origin may not read, endWait how long to wait for why a stream ended.
 	sendTimeout = 5 * time.Second
-	endWait     = time.Second
+	streamErrorWait     = time.Second
 
 	// lastReport is how long the last report and the end of a stream may take.
-	lastReport = time.Second
+	finalReportTimeout = time.Second
 )
 
 // supportsAllClusters says that the relay can be asked for all clusters without
@@ -65,7 +65,7 @@ var errNotReading = errors.New("the origin does not read")
 
 // errMoved ends a stream of load reports at an address to which the origin was moved only for
 // a while (B.40).
-var errMoved = errors.New("the origin has returned to an earlier address")
+var errFailedBack = errors.New("the origin has returned to an earlier address")
 
 // Open opens a stream of load reports, which ends with ctx, and on which messages are the caller's. Errors
 // are gRPC statuses; UNAVAILABLE where there is no connection within 5s, after which the next target is the
@@ -88,22 +88,22 @@ func Open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, error) {
 					return
 				}
 			}
-			cancel(errMoved)
+			cancel(errFailedBack)
 		}()
 	}
-	return passed{rpc, own}, nil
+	return passthroughStream{rpc, own}, nil
 }
 
 // A passed stream is one whose client is told why it ended.
-type passed struct {
+type passthroughStream struct {
 	grpc.ClientStream
 	ctx context.Context
 }
 
-func (p passed) RecvMsg(m any) error {
+func (p passthroughStream) RecvMsg(m any) error {
 	err := p.ClientStream.RecvMsg(m)
-	if err != nil && errors.Is(context.Cause(p.ctx), errMoved) {
-		return status.Error(codes.Unavailable, errMoved.Error())
+	if err != nil && errors.Is(context.Cause(p.ctx), errFailedBack) {
+		return status.Error(codes.Unavailable, errFailedBack.Error())
 	}
 	return err
 }
@@ -120,9 +120,9 @@ type reporter struct {
 	log     *slog.Logger
 
 	retry   *backoff.ExponentialBackOff
-	took    time.Time // when the origin last took reports
-	refused bool      // that it takes none was logged
-	hasty   bool      // that it asks too often was logged
+	acceptedAt    time.Time // when the origin last took reports
+	unimplementedLogged bool      // that it takes none was logged
+	intervalLogged   bool      // that it asks too often was logged
 }
 
 // Run reports load to the origin, which takes the relay for a node, each time that
@@ -140,7 +140,7 @@ func Run(ctx context.Context, s *upstream.Session, node *corepb.Node, loads Load
 		retry: &backoff.ExponentialBackOff{
 			InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 30 * time.Second,
 		},
-		took: time.Now(),
+		acceptedAt: time.Now(),
 	}
 	r.retry.Reset()
 	for {
@@ -159,21 +159,21 @@ func Run(ctx context.Context, s *upstream.Session, node *corepb.Node, loads Load
 // wait returns how long to wait before the next stream.
 func (r *reporter) wait(answered bool, err error) time.Duration {
 	if status.Code(err) == codes.Unimplemented {
-		if !r.refused {
+		if !r.unimplementedLogged {
 			r.log.Warn("origin does not accept load reports: they are discarded", slog.Any("err", err))
 		}
-		r.refused = true
-		return time.Duration(float64(refusalWait) * (0.8 + 0.4*rand.Float64()))
+		r.unimplementedLogged = true
+		return time.Duration(float64(unimplementedWait) * (0.8 + 0.4*rand.Float64()))
 	}
 	var wait time.Duration
 	if answered {
 		r.retry.Reset()
-		r.refused, wait = false, rand.N(upstream.ReconnectMax)
+		r.unimplementedLogged, wait = false, rand.N(upstream.ReconnectMax)
 	} else {
 		wait = r.retry.NextBackOff()
 	}
 	level := slog.LevelWarn
-	if errors.Is(err, io.EOF) || errors.Is(err, errMoved) {
+	if errors.Is(err, io.EOF) || errors.Is(err, errFailedBack) {
 		level = slog.LevelInfo // servers end streams to spread their clients
 	}
 	r.log.LogAttrs(context.Background(), level, "load report stream closed",
@@ -193,25 +193,25 @@ func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 	defer timer.Stop()
 	for {
 		select {
-		case ask := <-st.asks:
-			if r.asked(st, ask) {
+		case ask := <-st.requests:
+			if r.configure(st, ask) {
 				timer.Reset(st.interval)
 			}
 		case <-timer.C:
 			if err := r.send(st); err != nil {
-				return st.answered(), err
+				return st.configured(), err
 			}
 			timer.Reset(st.interval)
-		case err := <-st.ended:
-			return st.answered(), err
+		case err := <-st.errs:
+			return st.configured(), err
 		case <-st.at.Changed:
 			if !st.at.MayStay() {
 				r.finish(st)
-				return true, errMoved
+				return true, errFailedBack
 			}
 		case <-ctx.Done():
 			r.finish(st)
-			return st.answered(), ctx.Err()
+			return st.configured(), ctx.Err()
 		}
 	}
 }
@@ -233,12 +233,12 @@ func (r *reporter) open(ctx context.Context) (*reportStream, error) {
 
 // asked takes what the origin asks for, and reports whether that changes when it is
 // to be told.
-func (r *reporter) asked(st *reportStream, ask *lrspb.LoadStatsResponse) (changed bool) {
-	if age := time.Since(r.took); !st.answered() && age > loadsKept {
+func (r *reporter) configure(st *reportStream, ask *lrspb.LoadStatsResponse) (changed bool) {
+	if age := time.Since(r.acceptedAt); !st.configured() && age > maxReportAge {
 		r.loads.Take()
 		r.log.Info("old load reports dropped: the origin has not accepted them", slog.Duration("age", age.Round(time.Second)))
 	}
-	r.took = time.Now()
+	r.acceptedAt = time.Now()
 	before := st.interval
 	ask.LoadReportingInterval = r.interval(ask)
 	st.interval = ask.GetLoadReportingInterval().AsDuration()
@@ -250,15 +250,15 @@ func (r *reporter) asked(st *reportStream, ask *lrspb.LoadStatsResponse) (change
 // where it asks for none that can be kept.
 func (r *reporter) interval(ask *lrspb.LoadStatsResponse) *durationpb.Duration {
 	asked := ask.GetLoadReportingInterval()
-	if asked.IsValid() && asked.AsDuration() >= loadInterval {
+	if asked.IsValid() && asked.AsDuration() >= minInterval {
 		return asked
 	}
-	if !r.hasty {
-		r.hasty = true
+	if !r.intervalLogged {
+		r.intervalLogged = true
 		r.log.Warn("origin requests load reports too often",
-			slog.Duration("interval", asked.AsDuration()), slog.Duration("interval_used", loadInterval))
+			slog.Duration("interval", asked.AsDuration()), slog.Duration("interval_used", minInterval))
 	}
-	return durationpb.New(loadInterval)
+	return durationpb.New(minInterval)
 }
 
 // send reports what there is, be it nothing. What cannot be sent is kept.
@@ -268,15 +268,15 @@ func (r *reporter) send(st *reportStream) error {
 		r.loads.Return(report)
 		return err
 	}
-	r.took = time.Now()
+	r.acceptedAt = time.Now()
 	return nil
 }
 
 // finish reports what is left, and lets the origin end the stream.
 func (r *reporter) finish(st *reportStream) {
-	hard := time.AfterFunc(lastReport, func() { st.cancel(errNotReading) })
+	hard := time.AfterFunc(finalReportTimeout, func() { st.cancel(errNotReading) })
 	defer hard.Stop()
-	if st.answered() && r.send(st) == nil && st.rpc.CloseSend() == nil {
+	if st.configured() && r.send(st) == nil && st.rpc.CloseSend() == nil {
 		<-st.done
 	}
 }
@@ -288,14 +288,14 @@ type reportStream struct {
 	at     upstream.StreamTarget
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	asks   chan *lrspb.LoadStatsResponse
-	ended  chan error
+	requests   chan *lrspb.LoadStatsResponse
+	errs  chan error
 	done   chan struct{} // closed when the receiver has ended
 
 	interval time.Duration // that the origin asks for; zero: it has not asked
 }
 
-func (st *reportStream) answered() bool { return st.interval > 0 }
+func (st *reportStream) configured() bool { return st.interval > 0 }
 
 // openReports opens a stream, which outlives ctx for a last report.
 func openReports(ctx context.Context, s *upstream.Session) (*reportStream, error) {
@@ -311,8 +311,8 @@ func openReports(ctx context.Context, s *upstream.Session) (*reportStream, error
 		at:     at,
 		ctx:    own,
 		cancel: cancel,
-		asks:   make(chan *lrspb.LoadStatsResponse),
-		ended:  make(chan error, 1),
+		requests:   make(chan *lrspb.LoadStatsResponse),
+		errs:  make(chan error, 1),
 		done:   make(chan struct{}),
 	}
 	// Ends with the RPC; awaited by close.
@@ -331,11 +331,11 @@ func (st *reportStream) receive() {
 	for {
 		ask := new(lrspb.LoadStatsResponse)
 		if err := st.rpc.RecvMsg(ask); err != nil {
-			st.ended <- err
+			st.errs <- err
 			return
 		}
 		select {
-		case st.asks <- ask:
+		case st.requests <- ask:
 		case <-st.ctx.Done():
 			return
 		}
@@ -352,8 +352,8 @@ func (st *reportStream) send(r *lrspb.LoadStatsRequest) error {
 		return nil
 	}
 	select {
-	case err = <-st.ended: // the receiver learns why, as a rule
-	case <-time.After(endWait):
+	case err = <-st.errs: // the receiver learns why, as a rule
+	case <-time.After(streamErrorWait):
 	case <-st.ctx.Done():
 	}
 	if cause := context.Cause(st.ctx); cause != nil {
