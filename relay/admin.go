@@ -204,8 +204,8 @@ func (o filesOrigin) status() admin.Origin {
 		Targets:   []admin.Target{{Target: "file://" + o.Dir(), Active: true, State: "directory"}},
 		Directory: dir,
 	}
-	if s.Trouble != nil {
-		out.LastError, out.LastErrorAt = s.Trouble.Error(), s.At
+	if s.Err != nil {
+		out.LastError, out.LastErrorAt = s.Err.Error(), s.At
 	}
 	return out
 }

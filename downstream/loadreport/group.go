@@ -66,9 +66,9 @@ type Group struct {
 	changed        chan struct{}            // closed when response or listedResponse changes
 }
 
-// Ask sets the origin's response, which is sent to every client of the group from now on. The caller must not change
+// Configure sets the origin's response, which is sent to every client of the group from now on. The caller must not change
 // the message afterwards.
-func (g *Group) Ask(r *lrspb.LoadStatsResponse) {
+func (g *Group) Configure(r *lrspb.LoadStatsResponse) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if proto.Equal(g.response, r) {

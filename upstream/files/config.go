@@ -11,38 +11,38 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Config shapes a file origin. But for Dir, the zero value of each field works.
+// Config configures a file origin. Dir is required; the zero value of each other field is a default.
 type Config struct {
-	// Dir is the directory that holds the files. Required.
+	// Dir is the directory that contains the files. Required.
 	Dir string
 
-	// ColdWait is for how long what clients of a view say they hold counts, from when the view began (B.7). Zero means 10s.
+	// ColdWait is how long, from the start of a view, resources that clients report count as known (B.7). Zero means
+	// 10s.
 	ColdWait time.Duration
 
-	// MassDeleteHold is how long removals that are too many to be believed are held back (B.15). Zero means 10m.
+	// MassDeleteHold is how long suspiciously large removals stay pending (B.15). Zero means 10m.
 	MassDeleteHold time.Duration
 
-	// HoldExplicit holds them back also if the files that had the resources are there, and lack them.
+	// HoldExplicit applies MassDeleteHold also to resources that were removed from files that still exist.
 	HoldExplicit bool
 
-	// Check has changes held that break clients (B.46). Nil holds none.
+	// Check finds changes that would break clients; these stay pending (B.46). Nil disables the check.
 	Check reconcile.Checker
 
-	// Poll is how often the directory is read where no event tells of a change. Zero
-	// means 10s.
+	// Poll is the interval of reads without an event of the file system. Zero means 10s.
 	Poll time.Duration
 
-	// Trace begins the trace of what a view is told of the directory. Nil if nobody looks.
+	// Trace starts the trace of a change of a view. Nil disables tracing.
 	Trace func(upstream.Received) upstream.Trace
 
-	// Logger receives what happens to the files. Nil discards it.
+	// Logger receives the events of the files. Nil discards them.
 	Logger *slog.Logger
 
-	disableEvents bool // of the file system, in tests
-	counts   *reconcile.Counts
+	disableEvents bool // in tests
+	counts        *reconcile.Counts
 }
 
-// reconcile returns how removals are decided.
+// reconcile returns the configuration for decisions about removals.
 func (c *Config) reconcile() reconcile.Config {
 	return reconcile.Config{
 		Hold: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
@@ -56,7 +56,8 @@ func (c Config) withDefaults() (Config, error) {
 		return Config{}, errors.New("open file origin: no directory")
 	}
 	if c.MassDeleteHold < 0 || c.Poll < 0 {
-		return Config{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative", c.MassDeleteHold, c.Poll)
+		return Config{}, fmt.Errorf("open file origin: MassDeleteHold = %v and Poll = %v must not be negative",
+			c.MassDeleteHold, c.Poll)
 	}
 	c.counts = new(reconcile.Counts)
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)

@@ -19,54 +19,54 @@ import (
 
 // An Origin is a directory of resources.
 //
-// It reads each file directly in the directory, or symbolic link to one, whose extension [schema.IsFile] accepts and
-// whose name does not begin with a dot. The resources of a type in all files together are the complete set of that type.
-// A resource that is in no file does not exist.
+// It reads each regular file in the directory, or symbolic link to one, whose extension [schema.IsFile] accepts and
+// whose name does not start with a dot. The resources of a type in all files together are the complete set of that
+// type. A resource that is in no file does not exist.
 //
-// A file that cannot be read or parsed is bad. The relay goes on with what the file last held while it was good, except
-// for names that another file has. If several files have a resource of the same name and type, the first file in the
-// order of file names counts, so that all relays serve the same content of the same directory; the others are bad for
-// that name. A bad file is logged, with the line if that is known, and Status has it.
+// A file that cannot be read or parsed is bad. The relay serves the last good content of the file, except names that
+// another file contains. If several files contain a resource of the same name and type, the first file by name takes
+// precedence. So all relays serve the same content for the same directory. The other files are bad for that name. A bad
+// file is logged, with the line if it is known, and is part of Status.
 //
-// A resource that is removed from a file is removed from the views. The resources of a file that is deleted are removed
-// too, unless they are all or more than half of a type, or no file is left, or the directory itself is gone. Then the
-// removal is held back for MassDeleteHold, and made if the resources are still missing by then. A directory that cannot
-// be read changes nothing. Until the first good file, clients wait.
+// A resource that is removed from a file is removed from the views. If a file is deleted, its resources are removed,
+// too. There are exceptions: they are all or more than half of a type, no file is left, or the directory does not
+// exist. Then the removal is pending for MassDeleteHold, and applied if the resources are still missing. A directory
+// that cannot be read changes nothing. Until there is a good file, clients wait.
 //
-// Writers should write elsewhere and rename: the relay reads a change 50ms after the last event, and half a list may be
-// valid.
+// Writers should write a file elsewhere and rename it. The relay reads a change 50ms after the last event, and a
+// truncated list may be valid.
 //
 // # Concurrency properties
 //
-// One of the running syncs, or Follow, has the reader, and reads the directory for all of them. When it ends, another
-// one takes the reader over. While none of them runs, the directory is not read.
+// One of the running syncs, or Follow, owns the reader and reads the directory for all of them. When it ends, another
+// one takes over. While none of them runs, nobody reads the directory.
 type Origin struct {
-	cfg      Config
-	contentKnown    chan struct{}
-	status *atomic.Pointer[Status]           // written by the reader
-	broken   *atomic.Pointer[[]reconcile.Hold] // likewise
+	cfg          Config
+	contentKnown chan struct{}                     // closed by the reader
+	status       *atomic.Pointer[Status]           // written by the reader
+	broken       *atomic.Pointer[[]reconcile.Hold] // written by the reader
 
-	// lead holds the reader while it is not in use. Its state belongs to the goroutine that takes it out.
+	// idleReader contains the reader while no goroutine owns it. It has capacity 1.
 	idleReader chan *reader
 
-	// newest is written by the goroutine that has the reader.
+	// published is written by the goroutine that owns the reader.
 	published atomic.Pointer[publication]
 
-	calls chan func(*reader) // to the goroutine that has the reader
+	calls chan func(*reader) // to the goroutine that owns the reader
 
-	frozenSets atomic.Pointer[sets] // what frozen views show; nil: each shows what it froze
+	frozenSets atomic.Pointer[sets] // content of frozen views; nil: each shows its own content at the freeze
 }
 
-// A publication is the content of the directory at one time. It has the signal that a newer one exists.
+// A publication is the content of the directory at one time, with a signal that a newer one exists. It is immutable.
 type publication struct {
-	at         time.Time // when it was made
-	sets       sets      // nil while it is unknown, or the directory is not followed
-	outdated chan struct{}
+	at       time.Time     // time of the publication
+	sets     sets          // nil if the content is unknown, or no goroutine follows the directory
+	outdated chan struct{} // closed when there is a newer one
 }
 
-// Open opens a directory as an origin. It logs bad files; they are no error.
+// Open opens a directory as an origin. Bad files are logged; they are not an error.
 //
-// Errors: no directory, or one that cannot be read.
+// Errors: there is no directory, or it cannot be read.
 func Open(cfg Config) (*Origin, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -82,17 +82,21 @@ func Open(cfg Config) (*Origin, error) {
 		return nil, fmt.Errorf("open file origin: %w", err)
 	}
 	r := newReader(&cfg)
-	r.read(time.Now()) // so that bad files are known at once
-	f := &Origin{cfg: cfg, contentKnown: r.contentKnown, status: &r.status, broken: &r.broken, idleReader: make(chan *reader, 1), calls: make(chan func(*reader))}
+	r.read(time.Now()) // makes Status complete
+	f := &Origin{
+		cfg: cfg, contentKnown: r.contentKnown, status: &r.status, broken: &r.broken,
+		idleReader: make(chan *reader, 1), calls: make(chan func(*reader)),
+	}
 	f.idleReader <- r
 	f.published.Store(&publication{outdated: make(chan struct{})})
 	return f, nil
 }
 
-// Known returns a channel that is closed once the content of the directory is known: a file was good, or there was none.
+// Known returns a channel that is closed once the content of the directory is known: a file was good, or there was
+// none.
 func (f *Origin) Known() <-chan struct{} { return f.contentKnown }
 
-// Follow reads the directory whenever it changes until ctx ends, whether or not a sync runs.
+// Follow reads the directory whenever it changes, until ctx ends, even if no sync runs.
 func (f *Origin) Follow(ctx context.Context) {
 	select {
 	case r := <-f.idleReader:
@@ -104,10 +108,10 @@ func (f *Origin) Follow(ctx context.Context) {
 // Dir returns the directory.
 func (f *Origin) Dir() string { return f.cfg.Dir }
 
-// Sync keeps the view of w equal to the directory until ctx ends, and returns once everything that it started has ended.
-// Several syncs may run at once.
+// Sync keeps the view of w in sync with the directory until ctx ends and all its goroutines have ended. Several syncs
+// may run at once.
 //
-// The control has it do what an operator wants. What is held back concerns all views, so [Origin.Holds] has it.
+// The control passes commands of operators to the sync. Pending removals concern all views: see [Origin.Operate].
 func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
 	l := originView{f.newLocal(w)}
 	defer l.reports.Close()
@@ -138,9 +142,9 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 		case <-p.outdated:
 		case call := <-control.Calls():
 			call(l)
-			seen = nil // if it was thawed, there may be something else to show
+			seen = nil // after a thaw, there may be new content to show
 		case r := <-f.idleReader:
-			following.Go(func() { f.follow(ctx, r) }) // waited for above
+			following.Go(func() { f.follow(ctx, r) }) // following.Wait waits for it
 		case <-trim.C:
 			w.Trim(time.Now())
 			l.Trim()
@@ -151,7 +155,7 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 	}
 }
 
-// shown returns what a view is to show. A frozen view shows what was frozen, also to new clients.
+// visibleSets returns the content for a view. A frozen view shows the frozen content, also to new clients.
 func (f *Origin) visibleSets(p *publication, w *cache.Writer) sets {
 	if frozen := f.frozenSets.Load(); frozen != nil && w.Frozen() {
 		return *frozen
@@ -159,7 +163,7 @@ func (f *Origin) visibleSets(p *publication, w *cache.Writer) sets {
 	return p.sets
 }
 
-// replace brings a view up to date with what was published at a time.
+// replace applies a publication to a view.
 func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.Time) {
 	var trace upstream.Trace
 	if f.cfg.Trace != nil {
@@ -174,17 +178,17 @@ func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.T
 	}
 }
 
-// follow reads the directory whenever it changes until ctx ends, then returns the reader.
+// follow reads the directory whenever it changes, until ctx ends, then returns the reader to idleReader.
 func (f *Origin) follow(ctx context.Context, r *reader) {
-	defer func() { f.idleReader <- r }() // there is room: it was taken out
+	defer func() { f.idleReader <- r }() // does not block: the channel has capacity 1
 	if ctx.Err() != nil {
 		return
 	}
-	defer f.publish(nil) // a sync that begins later must not take over what may have changed since
+	defer f.publish(nil) // a later sync must not apply content that may be outdated
 	d := newDirWatch(f.cfg)
 	defer d.close()
 	for {
-		d.renew() // first, so that no change falls between
+		d.renew() // before the read, so that no change is missed
 		now := time.Now()
 		until := now.Add(f.cfg.Poll)
 		if over := r.read(now); !over.IsZero() && over.Before(until) {
@@ -208,8 +212,8 @@ func (f *Origin) publish(s sets) {
 	close(old.outdated)
 }
 
-// replace changes the view from one state of all types to another: first additions and changes, clusters first, then
-// removals, clusters last, so that no resource of a client refers to a removed one (B.11).
+// replace changes the view from one content to another. It applies additions and changes first, clusters first, then
+// removals, clusters last. So no resource of a client references a removed one (B.11).
 func (l *Local) replace(from, to sets) {
 	all := maps.Clone(to)
 	for typeURL := range from { // the files may lack a type that an earlier process served
@@ -232,15 +236,15 @@ func (l *Local) replace(from, to sets) {
 	}
 }
 
-// originView is one view of a directory, as its control sees it.
+// An originView is one view of a directory. It implements upstream.Controlled.
 type originView struct{ *Local }
 
-// local returns a local origin that withholds what clients report.
+// newLocal returns the Local of a view. It keeps resources that clients report until their removal is decided.
 func (f *Origin) newLocal(w *cache.Writer) *Local {
 	l := NewLocal(w)
 	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
 	now := time.Now()
-	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is known as a whole once it was read
+	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is complete after one read
 		Config: f.cfg.reconcile(), AtOnce: true, Again: func() {},
 		Complete: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
 	})

@@ -176,7 +176,7 @@ func TestB28_AVanishedDirectoryRemovesNothing(t *testing.T) {
 	m.until("a=1")
 	writeFiles(t, dir+".away", "mesh.yaml", clusters("a=2"))
 	check.OK(t, os.Rename(dir+".away", dir))
-	m.log.await(t, slog.LevelInfo, "no removal is held back")
+	m.log.await(t, slog.LevelInfo, "no removals pending")
 	m.until("a=2")
 }
 
@@ -189,14 +189,14 @@ func TestH11_DuplicateNames(t *testing.T) {
 
 	writeFiles(t, dir, "a.yaml", clusters("x=a", "a"))
 	r := m.log.await(t, slog.LevelWarn, "file is bad")
-	if want := `b.yaml: cds resource "x" is in a.yaml already, which counts`; r.attrs["err"] != want {
+	if want := `b.yaml: cds resource "x" is already in a.yaml, which takes precedence`; r.attrs["err"] != want {
 		t.Errorf("logged error %q, want %q", r.attrs["err"], want)
 	}
 	m.until("a b x=a")
 	fresh := mirrorDir(t, Config{Dir: dir})
 	fresh.until("a b x=a")
 	for _, files := range []*Origin{m.files, fresh.files} {
-		if s := files.Status(); s.Files != 2 || len(s.Bad) != 1 || s.Bad[0].File != "b.yaml" || s.Bad[0].LastGood != 2 || s.Trouble != nil {
+		if s := files.Status(); s.Files != 2 || len(s.Bad) != 1 || s.Bad[0].File != "b.yaml" || s.Bad[0].LastGood != 2 || s.Err != nil {
 			t.Errorf("status %+v, want b.yaml bad of two", s)
 		}
 	}

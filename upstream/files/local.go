@@ -13,29 +13,35 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A Local writes a view whose content this process decides itself, such as that of files. All of it is known at once: a
-// name that it lacks does not exist. Its methods must be called by the goroutine that owns the writer.
+// A Local writes a view whose content this process decides, such as that of files. The content is always complete: a
+// name that is not in it does not exist. Only the goroutine that owns the writer may call its methods.
 type Local struct {
-	w       *cache.Writer
-	content map[string]map[string]*wire.Resource // by type URL and name
-	system  map[string]string                    // version, by type URL
-	collections   collectionKeys                                 // of collections that clients subscribe to
-	unused  map[*cache.Name]string               // names that no client wants any more and that are withheld, with their type URLs
+	w           *cache.Writer
+	content     map[string]map[string]*wire.Resource // by type URL and name
+	system      map[string]string                    // version by type URL
+	collections collectionKeys                       // that clients subscribe to
+	unused      map[*cache.Name]string               // type URL by name: names without a client, which a gate withholds
 
-	reports *reconcile.Reports // nil: nothing of what clients report is held back
+	reports *reconcile.Reports // nil: client reports do not delay removals
 }
 
-// NewLocal returns a local origin of an empty view.
+// NewLocal returns the Local of an empty view.
 func NewLocal(w *cache.Writer) *Local {
 	w.SetConnected(true)
-	return &Local{w: w, content: make(map[string]map[string]*wire.Resource), system: make(map[string]string), collections: make(collectionKeys), unused: make(map[*cache.Name]string)}
+	return &Local{
+		w:           w,
+		content:     make(map[string]map[string]*wire.Resource),
+		system:      make(map[string]string),
+		collections: make(collectionKeys),
+		unused:      make(map[*cache.Name]string),
+	}
 }
 
-// Demand returns a channel that receives when Answer has something to do.
+// Demand returns a channel that receives when Answer must be called.
 func (l *Local) Demand() <-chan struct{} { return l.w.Demand() }
 
-// Set makes resources the complete set of a type, and returns the change. Of two with the same name, the last one counts.
-// The version is shown to operators only.
+// Set replaces all resources of a type, and returns the change. Of two resources with the same name, the last one takes
+// precedence. The version is shown only to operators.
 func (l *Local) Set(typeURL, version string, resources []*wire.Resource) cache.Change {
 	set := make(map[string]*wire.Resource, len(resources))
 	for _, r := range resources {
@@ -67,7 +73,7 @@ func (l *Local) Update(u wire.Update) cache.Change {
 
 func (l *Local) apply(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	for i, r := range u.Resources {
-		if r.TTL > 0 { // a file has no time at which a TTL would begin
+		if r.TTL > 0 { // the start of a TTL is unknown for a file
 			r = r.WithoutTTL()
 			u.Resources[i], set[r.Name] = r, r
 		}
@@ -75,7 +81,7 @@ func (l *Local) apply(u wire.Update, set map[string]*wire.Resource) cache.Change
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(u.Removed)
 	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
-	c := l.w.Apply(cache.ByName, u) // the view takes the names that clients requested
+	c := l.w.Apply(cache.ByName, u) // the view ignores names that clients do not subscribe to
 	for _, part := range l.collections.split(u) {
 		l.w.Apply(cache.Wildcard, *part)
 	}
@@ -86,7 +92,8 @@ func (l *Local) apply(u wire.Update, set map[string]*wire.Resource) cache.Change
 	return c
 }
 
-// removeRestored removes what a snapshot held and no file has, clusters last (B.11), once all that files have is applied.
+// removeRestored removes resources that a snapshot restored and no file contains, clusters last (B.11). All resources
+// of the files must have been applied.
 func (l *Local) removeRestored(to sets) {
 	removed := make(map[string]map[string]struct{}) // by type URL and name
 	for t := range l.w.Generation().ChangedSince(0) {
@@ -110,7 +117,7 @@ func (l *Local) removeRestored(to sets) {
 	}
 }
 
-// confirm publishes that a set is complete.
+// confirm marks a set as complete.
 func (l *Local) confirm(key string) {
 	if now := time.Now(); l.reports != nil && l.w.Generation().Type(key).Phase != cache.Confirmed {
 		l.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
@@ -118,10 +125,10 @@ func (l *Local) confirm(key string) {
 	l.w.SetPhase(key, cache.Confirmed)
 }
 
-// keys are the keys of collections.
+// collectionKeys are keys of collections.
 type collectionKeys map[string]struct{}
 
-// parts divides an update by collections.
+// split splits an update by collection.
 func (k collectionKeys) split(u wire.Update) map[string]*wire.Update {
 	if len(k) == 0 {
 		return nil
@@ -137,23 +144,23 @@ func (k collectionKeys) split(u wire.Update) map[string]*wire.Update {
 	})
 }
 
-// follow begins or ends a subscription to a collection.
-func (l *Local) demandCollection(d cache.Demand, began collectionKeys) {
+// demandCollection starts or ends a subscription to a collection. It adds a new one to added.
+func (l *Local) demandCollection(d cache.Demand, added collectionKeys) {
 	switch {
 	case d.Wanted:
-		l.collections[d.TypeURL], began[d.TypeURL] = struct{}{}, struct{}{}
+		l.collections[d.TypeURL], added[d.TypeURL] = struct{}{}, struct{}{}
 	case l.w.ForgetWildcard(d.TypeURL):
 		delete(l.collections, d.TypeURL)
 	}
 }
 
-// tell applies the content of new collections to the view.
-func (l *Local) applyCollections(began collectionKeys) {
+// applyCollections applies the content of new collections to the view.
+func (l *Local) applyCollections(added collectionKeys) {
 	parts := make(map[string]map[string]*wire.Update) // by type URL and key
-	for key := range began {
+	for key := range added {
 		typeURL, _, _ := cache.SplitCollection(key)
 		if parts[typeURL] == nil {
-			parts[typeURL] = began.split(l.all(typeURL))
+			parts[typeURL] = added.split(l.all(typeURL))
 		}
 		p := parts[typeURL][key]
 		if p == nil {
@@ -166,11 +173,14 @@ func (l *Local) applyCollections(began collectionKeys) {
 
 // all returns an update with all resources of a type.
 func (l *Local) all(typeURL string) wire.Update {
-	return wire.Update{TypeURL: typeURL, SystemVersion: l.system[typeURL], Resources: slices.Collect(maps.Values(l.content[typeURL]))}
+	return wire.Update{
+		TypeURL: typeURL, SystemVersion: l.system[typeURL],
+		Resources: slices.Collect(maps.Values(l.content[typeURL])),
+	}
 }
 
-// Answer applies what clients subscribed to since the last call to the view, and once more what they need again because
-// its content must not be kept (R125).
+// Answer applies the resources that clients subscribed to since the last call. It applies resources again whose content
+// was dropped (R125).
 func (l *Local) Answer() {
 	named := make(map[string]*wire.Update)
 	followed := make(collectionKeys)
@@ -200,7 +210,7 @@ func (l *Local) Answer() {
 	}
 }
 
-// Trim gives up names that no client wants any more. Clients that return are to find the last good, so what waits stays.
+// Trim removes names without a client. A name that a gate withholds stays, so that returning clients find it.
 func (l *Local) Trim() {
 	forget := make(map[string][]*cache.Name)
 	for n, typeURL := range l.unused {
@@ -230,7 +240,7 @@ func (l *Local) answerName(u *wire.Update, name string) {
 	}
 }
 
-// find returns the resource with a name or alias. It ignores dynamic parameters: files have no variants.
+// find returns the resource with a name or alias. It ignores dynamic parameters: files contain no variants.
 func (l *Local) find(typeURL, name string) *wire.Resource { return find(l.content[typeURL], name) }
 
 func find(byName map[string]*wire.Resource, name string) *wire.Resource {

@@ -15,28 +15,30 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// readTries is how often a directory is read that changes while it is read.
+// maxReadTries is how often a directory is read if it changes during the read.
 const maxReadTries = 3
 
-// A fileContent is what one file says. It is immutable.
+// A fileContent is the content of one file. It is immutable.
 type fileContent struct {
-	digest  [sha256.Size]byte // of the file; zero if that could not be read
+	digest  [sha256.Size]byte // of the file; zero if it could not be read
 	err     error             // why the file is bad
 	version string
-	types   map[string][]*wire.Resource // by type URL; also a type without resources, if the file says so
+	types   map[string][]*wire.Resource // by type URL; a declared type may have no resources
 }
 
-// readDir reads the files of a directory, by name. Those that are the same as
-// before are not parsed again. What it finds wrong with a file is part of the
-// file's content; it returns an error only for the directory.
+// readDir reads the files of a directory, by name. It does not parse files that have not changed since before. Errors
+// of a file are part of its content; readDir returns only errors of the directory.
 //
-// A directory that changes while it is read is read again, so that a swap of all
-// its files is seen whole.
+// If the directory changes during the read, readDir reads it again, so that it sees an atomic swap of all files as a
+// whole.
 func readDir(dir string, before map[string]*fileContent) (map[string]*fileContent, error) {
 	return readWith(dir, before, listDir)
 }
 
-func readWith(dir string, before map[string]*fileContent, list func(dir string) (map[string]listing, error)) (map[string]*fileContent, error) {
+// readWith is readDir with a replaceable list, for tests.
+func readWith(
+	dir string, before map[string]*fileContent, list func(dir string) (map[string]listing, error),
+) (map[string]*fileContent, error) {
 	now, err := list(dir)
 	if err != nil {
 		return nil, err
@@ -56,7 +58,7 @@ func readWith(dir string, before map[string]*fileContent, list func(dir string) 
 	}
 }
 
-// listed is one file as the directory, and what links lead to, describe it.
+// A listing is the metadata of one file, or of the target of a symbolic link.
 type listing struct {
 	info fs.FileInfo
 	err  error
@@ -74,7 +76,7 @@ func listDir(dir string) (map[string]listing, error) {
 		}
 		info, err := os.Stat(filepath.Join(dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) && e.Type()&fs.ModeSymlink == 0 {
-			continue // gone meanwhile; but a link that leads nowhere is a bad file
+			continue // deleted since; but a broken link is a bad file
 		}
 		files[e.Name()] = listing{info, err}
 	}
@@ -90,20 +92,24 @@ func sameListing(a, b map[string]listing) bool {
 		if !ok || (x.err == nil) != (y.err == nil) {
 			return false
 		}
-		if x.err == nil && (!os.SameFile(x.info, y.info) || x.info.Size() != y.info.Size() || !x.info.ModTime().Equal(y.info.ModTime())) {
+		if x.err == nil && !sameFile(x.info, y.info) {
 			return false
 		}
 	}
 	return true
 }
 
-// read reads the file, and parses it if it is not what it was before.
+func sameFile(a, b fs.FileInfo) bool {
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+// readFile reads the file, and parses it if it has changed since before.
 func (l listing) readFile(path string, before *fileContent) *fileContent {
 	if l.err != nil {
 		return &fileContent{err: l.err}
 	}
 	if !l.info.Mode().IsRegular() {
-		return &fileContent{err: fmt.Errorf("%s: not a regular file", path)} // a pipe would block
+		return &fileContent{err: fmt.Errorf("%s: not a regular file", path)} // reading a pipe would block
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -142,8 +148,8 @@ const (
 	wrapperName    protowire.Number = 3
 )
 
-// newFileResource returns a resource as clients are sent it. Where the file wraps
-// it, all that the wrapper says is kept.
+// newFileResource returns the resource to send to clients. If the file contains a Resource wrapper, its fields are
+// kept.
 func newFileResource(r schema.Resource) (*wire.Resource, error) {
 	if r.Wrapper == nil {
 		return wire.NewResource(r.TypeURL, r.Name, "", r.Value)
@@ -152,12 +158,12 @@ func newFileResource(r schema.Resource) (*wire.Resource, error) {
 	if err == nil && made.Name == r.Name || err != nil && !errors.Is(err, wire.ErrUnnamed) {
 		return made, err
 	}
-	// The name is not the wrapper's own, but that of what is in it.
+	// The wrapper has no name: use that of the resource in it.
 	named := protowire.AppendTag(append([]byte(nil), r.Wrapper...), wrapperName, protowire.BytesType)
 	return unwrap(r.TypeURL, protowire.AppendString(named, r.Name))
 }
 
-// unwrap reads a wrapper as the response of an origin that holds nothing else.
+// unwrap decodes a wrapper as a response that contains only that resource.
 func unwrap(typeURL string, wrapper []byte) (*wire.Resource, error) {
 	var msg []byte
 	msg = protowire.AppendTag(msg, deltaResources, protowire.BytesType)

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// read brings what is served up to date with the directory. It returns when a hold ends and the directory must be read
-// again; zero if there is none.
+// read reads the directory and updates the served resources. It returns when to read again because a hold ends; zero if
+// there is none.
 func (r *reader) read(now time.Time) (over time.Time) {
 	files, err := readDir(r.dir, r.files.current())
 	r.logDirError(err)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		was := *r.status.Load()
-		was.Trouble, was.At = err, now
+		was.Err, was.At = err, now
 		r.status.Store(&was)
 		return time.Time{}
 	}
 	empty := len(files) == 0
-	vanished := r.files.deletedNames(files)
+	deleted := r.files.deletedNames(files)
 	var found sets
 	if !empty {
 		found = r.takeFiles(files)
@@ -29,22 +29,24 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	r.closeKnown(r.hasContent || err == nil && empty)
 	if !r.hasContent && !r.waitLogged {
 		r.waitLogged = true
-		r.log.Warn("no valid file yet: clients receive no response until there is one", slog.String("dir", r.dir), slog.Int("files", len(files)))
+		r.log.Warn("no valid file yet: clients receive no responses",
+			slog.String("dir", r.dir), slog.Int("files", len(files)))
 	}
 	was := r.serving
-	over = r.serve(found, vanished, empty, now)
+	over = r.serve(found, deleted, empty, now)
 	if !maps.Equal(was, r.serving) {
-		r.log.Info("files read", slog.String("dir", r.dir), slog.Int("files", len(files)), slog.Int("resources", r.serving.count()))
+		r.log.Info("files read", slog.String("dir", r.dir),
+			slog.Int("files", len(files)), slog.Int("resources", r.serving.count()))
 	}
 	if empty && r.serving.count() == 0 {
-		clear(r.files) // nothing is held back, so the old files do not matter any more
+		clear(r.files) // no removal is pending, so the old content is not needed
 	}
 	return over
 }
 
-// stand publishes the status of the files.
+// setStatus publishes the status of the files.
 func (r *reader) setStatus(files int, trouble error, at time.Time) {
-	now := &Status{Files: files, Trouble: trouble, At: at}
+	now := &Status{Files: files, Err: trouble, At: at}
 	if files > 0 {
 		now.Bad = r.files.bad()
 	}
@@ -52,7 +54,7 @@ func (r *reader) setStatus(files int, trouble error, at time.Time) {
 	r.logFileChanges()
 }
 
-// settle closes settled once the content of the directory is known.
+// closeKnown closes contentKnown once the content of the directory is known.
 func (r *reader) closeKnown(known bool) {
 	select {
 	case <-r.contentKnown:
@@ -63,7 +65,7 @@ func (r *reader) closeKnown(known bool) {
 	}
 }
 
-// take returns the resources of the files that were read.
+// takeFiles returns the resources of the files that were read.
 func (r *reader) takeFiles(files map[string]*fileContent) sets {
 	if !maps.Equal(r.files.current(), files) {
 		r.content, r.changed = r.files.update(files)
@@ -72,7 +74,7 @@ func (r *reader) takeFiles(files map[string]*fileContent) sets {
 	return r.content
 }
 
-// report logs an error of the directory itself, once.
+// logDirError logs a new error of the directory itself, or its end.
 func (r *reader) logDirError(err error) {
 	text := ""
 	if err != nil {
@@ -89,14 +91,14 @@ func (r *reader) logDirError(err error) {
 	r.log.Warn("directory cannot be read", slog.String("dir", r.dir), slog.Any("err", err))
 }
 
-// note logs which files became bad or good, once the status has them.
+// logFileChanges logs files that became bad or good. The status must contain them already.
 func (r *reader) logFileChanges() {
 	for _, f := range r.changed {
 		if f.Err == nil {
 			r.log.Info("file is good again", slog.String("file", f.File))
 			continue
 		}
-		r.log.Warn("file is bad: what it last held while it could be read is served, as far as no other file has the names",
+		r.log.Warn("file is bad: serving its last good resources",
 			slog.String("file", f.File), slog.Any("err", f.Err), slog.Int("last_good", f.LastGood))
 	}
 	r.changed = nil

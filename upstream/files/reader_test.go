@@ -35,13 +35,13 @@ func TestH11_Shelf(t *testing.T) {
 	}{
 		{"bad, never good", []step{{"a=x b=!", "a:x", "b: garbage"}, {"a=x b=!", "a:x", ""}, {"a=x b=y", "a:x b:y", "b good"}}},
 		{"bad keeps what it had", []step{{"a=x,y", "a:x a:y", ""}, {"a=!", "a:x a:y and last good", "a: garbage"}, {"a=!", "a:x a:y and last good", ""}, {"a=!2", "a:x a:y and last good", "a: garbage"}, {"", "", ""}}},
-		{"the first name counts", []step{{"a=x b=x,y", "a:x b:y", `b: t resource "x" is in a already, which counts`}, {"a=z b=x,y", "a:z b:x b:y", "b good"}}},
-		{"the first name counts if it came later", []step{{"b=x,y", "b:x b:y", ""}, {"a=x b=x,y", "a:x b:y", `b: t resource "x" is in a already, which counts`}, {"b=x,y", "b:x b:y", "b good"}}},
-		{"more than one name", []step{{"a=x,y,z b=y,x c=z", "a:x a:y a:z", `b: t resource "y" is in a already, which counts; and 1 more, c: t resource "z" is in a already, which counts`}}},
+		{"the first name counts", []step{{"a=x b=x,y", "a:x b:y", `b: t resource "x" is already in a, which takes precedence`}, {"a=z b=x,y", "a:z b:x b:y", "b good"}}},
+		{"the first name counts if it came later", []step{{"b=x,y", "b:x b:y", ""}, {"a=x b=x,y", "a:x b:y", `b: t resource "x" is already in a, which takes precedence`}, {"b=x,y", "b:x b:y", "b good"}}},
+		{"more than one name", []step{{"a=x,y,z b=y,x c=z", "a:x a:y a:z", `b: t resource "y" is already in a, which takes precedence; and 1 more, c: t resource "z" is already in a, which takes precedence`}}},
 		{"a file renamed is no duplicate", []step{{"a=x,y", "a:x a:y", ""}, {"b=x,y", "b:x b:y", ""}}},
 		{"two swap a name", []step{{"a=x b=y", "a:x b:y", ""}, {"a=y b=x", "a:y b:x", ""}}},
 		{"what a bad file had is in another", []step{{"a=x b=y,z", "a:x b:y b:z", ""}, {"a=x,y b=!", "a:x a:y b:z and last good", "b: garbage"}}},
-		{"what a bad file had is in a later one", []step{{"a=x,y b=z", "a:x a:y b:z", ""}, {"a=! b=x", "a:y b:x and last good", "a: garbage"}, {"a=x,y b=x", "a:x a:y", `a good, b: t resource "x" is in a already, which counts`}}},
+		{"what a bad file had is in a later one", []step{{"a=x,y b=z", "a:x a:y b:z", ""}, {"a=! b=x", "a:y b:x and last good", "a: garbage"}, {"a=x,y b=x", "a:x a:y", `a good, b: t resource "x" is already in a, which takes precedence`}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

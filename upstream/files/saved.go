@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Freeze makes frozen views, also those that begin later, show the content that the directory has now, until Thaw. Without
-// it, a view that begins frozen shows the content at that time.
+// Freeze makes frozen views, including later ones, show the current content of the directory, until Thaw. Without it, a
+// view that starts frozen shows the content at its start.
 func (f *Origin) Freeze(ctx context.Context) {
 	f.withReader(ctx, func(r *reader) {
 		if serving := r.serving; r.hasContent && f.frozenSets.Load() == nil {
@@ -21,13 +21,13 @@ func (f *Origin) Freeze(ctx context.Context) {
 	})
 }
 
-// Thaw ends that. It is called before views are thawed.
+// Thaw ends a freeze. It must be called before the views are thawed.
 func (f *Origin) Thaw() { f.frozenSets.Store(nil) }
 
-// Thawing returns a function that cuts an edition of what a thaw shows the readers of a view, which the goroutine of
-// its writer calls. It is about the content that the directory has now: a frozen view has applied none of it.
+// Thawing returns a function that creates an edition of what a thaw would show to the clients of a view. The goroutine
+// of the writer must call it. It uses the current content of the directory, since a frozen view has applied none of it.
 func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition {
-	var now sets // nil if nothing is known
+	var now sets // nil if the content is unknown
 	f.withReader(ctx, func(r *reader) {
 		if r.hasContent {
 			now = r.serving
@@ -45,8 +45,7 @@ func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition
 	}
 }
 
-// replacing returns the resources that take the place of those of a type, and of those that have no replacement, that
-// they are gone.
+// replacements returns the resources that replace those of a type, and the removal of those that have no replacement.
 func (s sets) replacements(t *cache.Type) (all []cache.Former) {
 	typeURL, glob, isCollection := cache.SplitCollection(t.URL)
 	set := s.of(typeURL).byName
@@ -68,14 +67,14 @@ func (s sets) replacements(t *cache.Type) (all []cache.Former) {
 	return all
 }
 
-// A Saved has the served resources that a new process cannot find in the files: all resources while the directory is
-// frozen, else those that an operator has kept. It is immutable.
+// A Saved contains the served resources that a new process could not read from the files. While the directory is
+// frozen, these are all resources, otherwise those whose removal an operator discarded. It is immutable.
 type Saved struct {
-	frozen *sets // identifies what was frozen
+	frozen *sets // identity of the frozen content
 	sets   sets
 }
 
-// Same reports whether both hold the same. Either may be nil.
+// Same reports whether both contain the same resources. Either may be nil.
 func (s *Saved) Same(o *Saved) bool {
 	if s == nil || o == nil {
 		return s == o
@@ -83,7 +82,7 @@ func (s *Saved) Same(o *Saved) bool {
 	return s.frozen == o.frozen && (s.frozen != nil || maps.EqualFunc(s.sets, o.sets, (*typeSet).equal))
 }
 
-// Saved returns what a new process cannot find in the files; nil if there is nothing.
+// Saved returns the served resources that a new process could not read from the files; nil if there are none.
 func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 	f.withReader(ctx, func(r *reader) {
 		frozen := f.frozenSets.Load()
@@ -99,7 +98,7 @@ func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 	return saved
 }
 
-// kept returns the resources that an operator has kept.
+// keptSets returns the resources whose removal an operator discarded.
 func (r *reader) keptSets() sets {
 	all := make(sets)
 	for _, hold := range r.group.Operate(reconcile.Command{}, time.Now()) {
@@ -117,8 +116,8 @@ func (r *reader) keptSets() sets {
 	return all
 }
 
-// Snapshot returns what is to be stored. As in a snapshot of a view, it omits Secrets, and the content of resources with
-// do_not_cache and, unless sensitive is set, of those that may be sensitive.
+// Snapshot returns a snapshot to store. Like a snapshot of a view, it omits Secrets, and the content of resources with
+// do_not_cache. Unless sensitive is set, it also omits the content of resources that may be sensitive.
 func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 	snap := new(cache.Snapshot)
 	for _, typeURL := range slices.Sorted(maps.Keys(s.sets)) {
@@ -138,8 +137,8 @@ func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 	return snap
 }
 
-// Restore restores what an earlier process saved: whether the directory is frozen, and what an operator had kept. It must
-// be called before any sync runs. Resources that were stored without content are taken from the files.
+// Restore restores what an earlier process saved: the frozen content, and resources whose removal an operator
+// discarded. It must be called before any sync runs. Content that was not stored is read from the files.
 func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
 	r := <-f.idleReader
 	defer func() { f.idleReader <- r }()
@@ -156,7 +155,7 @@ func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) 
 	}
 }
 
-// frozenSets returns the sets that were frozen, from what was stored.
+// frozenSets returns the frozen sets of a snapshot.
 func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 	all := make(sets)
 	for typeURL, set := range r.serving {
@@ -180,7 +179,7 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 	return all
 }
 
-// restoreKept keeps what an operator had kept and the files lack.
+// restoreKept restores resources whose removal an operator discarded and that the files lack.
 func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
 	set := r.set(hold.TypeURL)
 	for _, e := range stored.Entries {

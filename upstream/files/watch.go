@@ -9,8 +9,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// A change of files is read once there was no sign of another for
-// eventQuiet, but not later than eventWait after the first.
+// The reader reads a change eventQuiet after the last event, but at most eventWait after the first.
 const (
 	eventQuiet = 50 * time.Millisecond
 	eventWait  = 500 * time.Millisecond
@@ -18,20 +17,20 @@ const (
 
 // A dirWatch waits for changes of a directory. It belongs to one goroutine.
 //
-// It takes every event for a sign, whatever name it is of: a file may be a link to
-// a link of any name, as ..data is in what Kubernetes mounts.
+// Every event counts, whatever file it is about: a file may be a link to a link with any name, such as ..data in a
+// Kubernetes volume.
 type dirWatch struct {
-	dir     string
-	log     *slog.Logger
-	watcher *fsnotify.Watcher // nil if there can be none
-	watched os.FileInfo       // the directory that has the watch; nil if none has
-	events  <-chan fsnotify.Event
-	errs    <-chan error
-	warningLogged  bool
+	dir           string
+	log           *slog.Logger
+	watcher       *fsnotify.Watcher // nil if the system provides no events
+	watched       os.FileInfo       // the watched directory; nil if there is no watch
+	events        <-chan fsnotify.Event
+	errs          <-chan error
+	warningLogged bool // reset when the watch works
 }
 
-// newDirWatch returns a watch that renew must begin. Where the system has no
-// events to give, that is logged, and wait only waits.
+// newDirWatch returns a watch that renew starts. If the system provides no events, it logs that, and wait only waits
+// for the time.
 func newDirWatch(cfg Config) *dirWatch {
 	d := &dirWatch{dir: cfg.Dir, log: cfg.Logger}
 	if cfg.disableEvents {
@@ -56,23 +55,22 @@ func (d *dirWatch) close() {
 	}
 }
 
-// renew makes sure that it is the directory of that name that is watched, and not
-// one that was.
+// renew watches the directory that has the name now, which may have replaced another one.
 func (d *dirWatch) renew() {
 	if d.watcher == nil {
 		return
 	}
 	info, err := os.Stat(d.dir)
-	// A new directory may look like the old one, whose watch ended with it.
+	// A new directory may have the identity of the old one, whose watch has ended.
 	if err == nil && d.watched != nil && os.SameFile(info, d.watched) && len(d.watcher.WatchList()) > 0 {
 		return
 	}
 	if d.watched != nil {
-		_ = d.watcher.Remove(d.dir) // fails if the directory is gone, and its watch with it
+		_ = d.watcher.Remove(d.dir) // fails if the directory and its watch no longer exist
 		d.watched = nil
 	}
 	if err != nil {
-		return // reading the directory says so
+		return // the read returns the error
 	}
 	if err := d.watcher.Add(d.dir); err != nil {
 		d.warn(err)
@@ -81,7 +79,7 @@ func (d *dirWatch) renew() {
 	d.watched, d.warningLogged = info, false
 }
 
-// warn logs, once, that there are no events.
+// warn logs once that there are no events.
 func (d *dirWatch) warn(err error) {
 	if !d.warningLogged {
 		d.log.Warn("directory cannot be watched: polling it instead", slog.String("dir", d.dir), slog.Any("err", err))
@@ -89,20 +87,21 @@ func (d *dirWatch) warn(err error) {
 	d.warningLogged = true
 }
 
-// wait returns true when there is reason to read the directory: events, after
-// which there was quiet, the time has come, or a call, which it returns. It returns false
-// if ctx ended.
-func (d *dirWatch) wait(ctx context.Context, until time.Time, calls <-chan func(*reader)) (call func(*reader), again bool) {
+// wait waits for a reason to read the directory: events, the time until, or a call, which it returns. It returns again
+// = false if ctx ends.
+func (d *dirWatch) wait(
+	ctx context.Context, until time.Time, calls <-chan func(*reader),
+) (call func(*reader), again bool) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
-	var latest time.Time // to wait for; zero if there was no event
+	var latest time.Time // maximum wait after the first event; zero if there was none
 	for {
 		select {
 		case _, ok := <-d.events:
 			if !ok {
 				d.events = nil
 			}
-		case err, ok := <-d.errs: // such as events that were lost
+		case err, ok := <-d.errs: // for example lost events
 			if !ok {
 				d.errs = nil
 				break

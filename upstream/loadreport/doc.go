@@ -1,11 +1,12 @@
-// Package loadreport reports load to an origin (LRS), on the connection that views use.
+// Package loadreport reports load to an origin (LRS) over the connection of a session.
 //
-// [Run] reports the sum of a group on a stream of the relay, [Open] passes a client's stream through.
+// [Run] reports the total load of a group on a stream of the relay. [Open] opens a stream for the load reports of one
+// client.
 //
 // # Concurrency properties
 //
-// Run sends by itself: it has nobody to keep waiting. It waits for its receiver. Everything that Open starts
-// ends with the RPC.
+// Run sends on its own goroutine, so a slow origin blocks only Run. It starts one receiver and waits for it. All
+// goroutines of Open end with the RPC.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The API is not stable: programs that embed Tender use package relay.
 package loadreport

@@ -25,51 +25,51 @@ import (
 )
 
 const (
-	// loadInterval is the shortest time between two load reports, whatever the origin
-	// asks for: some clients fail on an interval of nothing.
+	// minInterval is the minimum interval between two load reports, whatever the origin requests.
 	minInterval = time.Second
 
-	// loadsKept is how long load is kept for an origin that does not take it. What is
-	// older says nothing about the load of today.
+	// maxReportAge is how long load is kept for an origin that does not accept it. Older load is not relevant to load
+	// balancing.
 	maxReportAge = 10 * time.Minute
 
-	// refusalWait is how long an origin that does not know the service is left alone.
+	// unimplementedWait is the delay before a new stream to an origin that does not implement LRS.
 	unimplementedWait = 5 * time.Minute
 
-	// sendTimeout is how long an origin may not read, endWait how long to wait for why a stream ended.
-	sendTimeout = 5 * time.Second
-	streamErrorWait     = time.Second
+	// sendTimeout is how long a send may block on an origin that does not read. streamErrorWait is how long a failed
+	// send waits for the error that ended the stream.
+	sendTimeout     = 5 * time.Second
+	streamErrorWait = time.Second
 
-	// lastReport is how long the last report and the end of a stream may take.
+	// finalReportTimeout limits the final report and the close of a stream.
 	finalReportTimeout = time.Second
 )
 
-// supportsAllClusters says that the relay can be asked for all clusters without
-// naming them (R140).
+// supportsAllClusters is the client feature of a relay that can report all clusters (R140).
 const supportsAllClusters = "envoy.lrs.supports_send_all_clusters"
 
 var stream = &grpc.StreamDesc{StreamName: "StreamLoadStats", ServerStreams: true, ClientStreams: true}
 
-// Loads is what is reported to an origin.
+// Loads collects the load of a group of clients. Run calls its methods from one goroutine.
 type Loads interface {
-	// Ask says what the origin asks for.
-	Ask(*lrspb.LoadStatsResponse)
-	// Take returns the load since it was last called.
+	// Configure applies a request of the origin: the interval and the clusters to report.
+	Configure(*lrspb.LoadStatsResponse)
+	// Take returns the load since the last call.
 	Take() []*endpointpb.ClusterStats
-	// Return takes back what could not be sent.
+	// Return adds load that could not be sent to the next report.
 	Return([]*endpointpb.ClusterStats)
 }
 
-// errNotReading ends a stream whose origin does not read.
+// errNotReading is the cause when the relay closes a stream that the origin does not read.
 var errNotReading = errors.New("the origin does not read")
 
-// errMoved ends a stream of load reports at an address to which the origin was moved only for
-// a while (B.40).
+// errFailedBack is the cause when the relay closes a stream because the session has failed back to an earlier address
+// (B.40).
 var errFailedBack = errors.New("the origin has returned to an earlier address")
 
-// Open opens a stream of load reports, which ends with ctx, and on which messages are the caller's. Errors
-// are gRPC statuses; UNAVAILABLE where there is no connection within 5s, after which the next target is the
-// one in use, and once the session has returned to an earlier one, so that the client comes again (B.40).
+// Open opens a stream of load reports for a client. It ends with ctx. The caller sends and receives its messages.
+// Errors are gRPC statuses. Without a connection, the error is UNAVAILABLE after 5s, and the session fails over to the
+// next target. When the session fails back to an earlier target, the stream ends with UNAVAILABLE, so that the client
+// reconnects (B.40).
 func Open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, error) {
 	own, cancel := context.WithCancelCause(ctx)
 	rpc, at, err := open(own, s)
@@ -79,7 +79,7 @@ func Open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, error) {
 	}
 	context.AfterFunc(rpc.Context(), func() { cancel(nil) })
 	if at.Changed != nil {
-		// Ends with the RPC, or ends it.
+		// The goroutine ends with the RPC, or cancels it.
 		go func() {
 			for at.MayStay() {
 				select {
@@ -94,7 +94,7 @@ func Open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, error) {
 	return passthroughStream{rpc, own}, nil
 }
 
-// A passed stream is one whose client is told why it ended.
+// A passthroughStream is the stream of a client. It returns why the relay closed it.
 type passthroughStream struct {
 	grpc.ClientStream
 	ctx context.Context
@@ -119,18 +119,17 @@ type reporter struct {
 	loads   Loads
 	log     *slog.Logger
 
-	retry   *backoff.ExponentialBackOff
-	acceptedAt    time.Time // when the origin last took reports
-	unimplementedLogged bool      // that it takes none was logged
-	intervalLogged   bool      // that it asks too often was logged
+	retry               *backoff.ExponentialBackOff
+	acceptedAt          time.Time // when the origin last accepted or requested reports
+	unimplementedLogged bool      // that the origin does not implement LRS was logged
+	intervalLogged      bool      // that the requested interval is too short was logged
 }
 
-// Run reports load to the origin, which takes the relay for a node, each time that
-// the interval has passed that the origin asks for, until ctx ends; then it reports
-// what is left. No failure of the origin ends it: it is logged and tried again, as
-// for a view. Load that could not be sent is in the next report, unless that
-// comes more than 10 minutes later. What was sent when the connection broke may be
-// lost: nothing acknowledges a report.
+// Run reports load to the origin for a node, at the interval that the origin requests, until ctx ends. Then it sends a
+// final report. Failures of the origin do not end it: it logs them and retries, as for a view.
+//
+// Load that could not be sent is part of the next report, unless that is more than 10 minutes later. Load that was sent
+// when the connection broke may be lost: LRS has no acknowledgment.
 func Run(ctx context.Context, s *upstream.Session, node *corepb.Node, loads Loads, log *slog.Logger) {
 	r := &reporter{
 		session: s,
@@ -156,7 +155,7 @@ func Run(ctx context.Context, s *upstream.Session, node *corepb.Node, loads Load
 	}
 }
 
-// wait returns how long to wait before the next stream.
+// wait returns the delay before the next stream.
 func (r *reporter) wait(answered bool, err error) time.Duration {
 	if status.Code(err) == codes.Unimplemented {
 		if !r.unimplementedLogged {
@@ -174,27 +173,26 @@ func (r *reporter) wait(answered bool, err error) time.Duration {
 	}
 	level := slog.LevelWarn
 	if errors.Is(err, io.EOF) || errors.Is(err, errFailedBack) {
-		level = slog.LevelInfo // servers end streams to spread their clients
+		level = slog.LevelInfo // servers close streams to spread their clients
 	}
 	r.log.LogAttrs(context.Background(), level, "load report stream closed",
 		slog.Any("err", err), slog.Duration("retry_in", wait.Round(time.Millisecond)))
 	return wait
 }
 
-// report reports on one stream until it or ctx ends, and returns whether the
-// origin asked for anything on it.
+// report reports on one stream until the stream or ctx ends. It returns whether the origin has requested reports on it.
 func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 	st, err := r.open(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer st.close()
-	timer := time.NewTimer(math.MaxInt64) // until the origin asks
+	timer := time.NewTimer(math.MaxInt64) // stopped until the origin requests reports
 	defer timer.Stop()
 	for {
 		select {
-		case ask := <-st.requests:
-			if r.configure(st, ask) {
+		case req := <-st.requests:
+			if r.configure(st, req) {
 				timer.Reset(st.interval)
 			}
 		case <-timer.C:
@@ -216,7 +214,7 @@ func (r *reporter) report(ctx context.Context) (answered bool, err error) {
 	}
 }
 
-// open opens a stream, on which it says whom the origin is to take the relay for.
+// open opens a stream and sends the node.
 func (r *reporter) open(ctx context.Context) (*reportStream, error) {
 	st, err := openReports(ctx, r.session)
 	if err != nil {
@@ -231,37 +229,35 @@ func (r *reporter) open(ctx context.Context) (*reportStream, error) {
 	return st, nil
 }
 
-// asked takes what the origin asks for, and reports whether that changes when it is
-// to be told.
-func (r *reporter) configure(st *reportStream, ask *lrspb.LoadStatsResponse) (changed bool) {
+// configure applies a request of the origin. It reports whether the interval has changed.
+func (r *reporter) configure(st *reportStream, req *lrspb.LoadStatsResponse) (changed bool) {
 	if age := time.Since(r.acceptedAt); !st.configured() && age > maxReportAge {
 		r.loads.Take()
 		r.log.Info("old load reports dropped: the origin has not accepted them", slog.Duration("age", age.Round(time.Second)))
 	}
 	r.acceptedAt = time.Now()
 	before := st.interval
-	ask.LoadReportingInterval = r.interval(ask)
-	st.interval = ask.GetLoadReportingInterval().AsDuration()
-	r.loads.Ask(ask)
+	req.LoadReportingInterval = r.interval(req)
+	st.interval = req.GetLoadReportingInterval().AsDuration()
+	r.loads.Configure(req)
 	return st.interval != before
 }
 
-// interval returns the interval that the origin asks for, or the shortest one
-// where it asks for none that can be kept.
-func (r *reporter) interval(ask *lrspb.LoadStatsResponse) *durationpb.Duration {
-	asked := ask.GetLoadReportingInterval()
-	if asked.IsValid() && asked.AsDuration() >= minInterval {
-		return asked
+// interval returns the interval that the origin requests, or minInterval if it is shorter or invalid.
+func (r *reporter) interval(req *lrspb.LoadStatsResponse) *durationpb.Duration {
+	requested := req.GetLoadReportingInterval()
+	if requested.IsValid() && requested.AsDuration() >= minInterval {
+		return requested
 	}
 	if !r.intervalLogged {
 		r.intervalLogged = true
 		r.log.Warn("origin requests load reports too often",
-			slog.Duration("interval", asked.AsDuration()), slog.Duration("interval_used", minInterval))
+			slog.Duration("interval", requested.AsDuration()), slog.Duration("interval_used", minInterval))
 	}
 	return durationpb.New(minInterval)
 }
 
-// send reports what there is, be it nothing. What cannot be sent is kept.
+// send sends a report, which may be empty. If this fails, the load is kept.
 func (r *reporter) send(st *reportStream) error {
 	report := r.loads.Take()
 	if err := st.send(&lrspb.LoadStatsRequest{ClusterStats: report}); err != nil {
@@ -272,7 +268,7 @@ func (r *reporter) send(st *reportStream) error {
 	return nil
 }
 
-// finish reports what is left, and lets the origin end the stream.
+// finish sends the final report and waits for the origin to end the stream.
 func (r *reporter) finish(st *reportStream) {
 	hard := time.AfterFunc(finalReportTimeout, func() { st.cancel(errNotReading) })
 	defer hard.Stop()
@@ -281,23 +277,23 @@ func (r *reporter) finish(st *reportStream) {
 	}
 }
 
-// A reportStream is one stream of load reports. But for what its receiver tells,
-// it belongs to report.
+// A reportStream is one stream of load reports. It belongs to reporter.report, except rpc.RecvMsg and the channels,
+// which the receiver uses.
 type reportStream struct {
-	rpc    grpc.ClientStream
-	at     upstream.StreamTarget
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	requests   chan *lrspb.LoadStatsResponse
-	errs  chan error
-	done   chan struct{} // closed when the receiver has ended
+	rpc      grpc.ClientStream
+	at       upstream.StreamTarget
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	requests chan *lrspb.LoadStatsResponse
+	errs     chan error
+	done     chan struct{} // closed when the receiver has ended
 
-	interval time.Duration // that the origin asks for; zero: it has not asked
+	interval time.Duration // requested by the origin; zero before its first request
 }
 
 func (st *reportStream) configured() bool { return st.interval > 0 }
 
-// openReports opens a stream, which outlives ctx for a last report.
+// openReports opens a stream. The stream outlives ctx, for the final report.
 func openReports(ctx context.Context, s *upstream.Session) (*reportStream, error) {
 	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	opened := context.AfterFunc(ctx, func() { cancel(ctx.Err()) })
@@ -307,20 +303,20 @@ func openReports(ctx context.Context, s *upstream.Session) (*reportStream, error
 		return nil, cmp.Or(err, ctx.Err())
 	}
 	st := &reportStream{
-		rpc:    rpc,
-		at:     at,
-		ctx:    own,
-		cancel: cancel,
-		requests:   make(chan *lrspb.LoadStatsResponse),
-		errs:  make(chan error, 1),
-		done:   make(chan struct{}),
+		rpc:      rpc,
+		at:       at,
+		ctx:      own,
+		cancel:   cancel,
+		requests: make(chan *lrspb.LoadStatsResponse),
+		errs:     make(chan error, 1),
+		done:     make(chan struct{}),
 	}
-	// Ends with the RPC; awaited by close.
+	// The goroutine ends with the RPC. close waits for it.
 	go st.receive()
 	return st, nil
 }
 
-// close ends the stream.
+// close cancels the stream and waits for the receiver.
 func (st *reportStream) close() {
 	st.cancel(nil)
 	<-st.done
@@ -329,21 +325,20 @@ func (st *reportStream) close() {
 func (st *reportStream) receive() {
 	defer close(st.done)
 	for {
-		ask := new(lrspb.LoadStatsResponse)
-		if err := st.rpc.RecvMsg(ask); err != nil {
+		req := new(lrspb.LoadStatsResponse)
+		if err := st.rpc.RecvMsg(req); err != nil {
 			st.errs <- err
 			return
 		}
 		select {
-		case st.requests <- ask:
+		case st.requests <- req:
 		case <-st.ctx.Done():
 			return
 		}
 	}
 }
 
-// send sends a request, for which an origin that does not read has a few seconds.
-// Its error says why the stream ended.
+// send sends a request, with sendTimeout. Its error is why the stream ended.
 func (st *reportStream) send(r *lrspb.LoadStatsRequest) error {
 	stalled := time.AfterFunc(sendTimeout, func() { st.cancel(errNotReading) })
 	defer stalled.Stop()
@@ -352,7 +347,7 @@ func (st *reportStream) send(r *lrspb.LoadStatsRequest) error {
 		return nil
 	}
 	select {
-	case err = <-st.errs: // the receiver learns why, as a rule
+	case err = <-st.errs: // usually the receiver returns the reason
 	case <-time.After(streamErrorWait):
 	case <-st.ctx.Done():
 	}

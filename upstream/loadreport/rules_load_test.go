@@ -56,7 +56,7 @@ func loadOrigin(t *testing.T, address string) (*relaytest.Origin, *loadTaker) {
 // noLoads is a group without load.
 type noLoads struct{}
 
-func (noLoads) Ask(*lrspb.LoadStatsResponse)        {}
+func (noLoads) Configure(*lrspb.LoadStatsResponse)        {}
 func (noLoads) Take() []*endpointpb.ClusterStats    { return nil }
 func (noLoads) Return(_ []*endpointpb.ClusterStats) {}
 

@@ -11,10 +11,10 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// sets are the complete sets of types, by type URL.
+// sets are the complete sets of resources by type URL. They are immutable once another goroutine can see them.
 type sets map[string]*typeSet
 
-// of returns the set of a type, an empty one if there is none.
+// of returns the set of a type; an empty set if there is none.
 func (s sets) of(typeURL string) *typeSet { return cmp.Or(s[typeURL], new(typeSet)) }
 
 // count returns the number of resources.
@@ -27,7 +27,7 @@ func (s sets) count() (n int) {
 
 // A typeSet is all resources of a type. It is immutable once another goroutine can see it.
 type typeSet struct {
-	version string // shown to operators only
+	version string // shown only to operators
 	byName  map[string]*wire.Resource
 }
 
@@ -41,7 +41,7 @@ func (s *typeSet) changedSince(old *typeSet) (changed []*wire.Resource) {
 	return changed
 }
 
-// without returns the names that another set lacks.
+// without returns the names of s that o does not contain.
 func (s *typeSet) without(o *typeSet) map[string]struct{} {
 	names := make(map[string]struct{})
 	for name := range s.byName {
@@ -59,16 +59,17 @@ func (s *typeSet) equal(o *typeSet) bool {
 	})
 }
 
-// A shelf has, for each file of the directory, its content when it was last good. It does no I/O.
+// fileStates are the states of the files of a directory by file name. They do no I/O and belong to the reader.
 type fileStates map[string]*fileState
 
+// A fileState is the content of one file.
 type fileState struct {
-	current *fileContent // at the last read
+	current  *fileContent // at the last read
 	lastGood *fileContent // at the last read without an error; nil if there was none
-	err  error        // why seen is bad, or bad for some names
+	err      error        // why current is bad, or bad for some names
 }
 
-// seen returns the files at the last read.
+// current returns the content of the files at the last read.
 func (s fileStates) current() map[string]*fileContent {
 	files := make(map[string]*fileContent, len(s))
 	for name, f := range s {
@@ -87,7 +88,7 @@ func (s fileStates) anyGood() bool {
 	return false
 }
 
-// vanished returns the names of resources in deleted files, by type URL.
+// deletedNames returns the names of the resources in deleted files, by type URL.
 func (s fileStates) deletedNames(files map[string]*fileContent) map[string]map[string]struct{} {
 	names := make(map[string]map[string]struct{})
 	for file, f := range s {
@@ -108,42 +109,42 @@ func (s fileStates) deletedNames(files map[string]*fileContent) map[string]map[s
 	return names
 }
 
-// take replaces the files. It returns the resources that count now, and the files, in the order of their names, that became
-// bad, are bad in another way, or, without an error, are good again.
-func (s fileStates) update(files map[string]*fileContent) (found sets, changed []Bad) {
+// update replaces the files. It returns the resources to serve, and the files whose error has changed, by file name. A
+// file without an error is good again.
+func (s fileStates) update(files map[string]*fileContent) (found sets, changed []BadFile) {
 	maps.DeleteFunc(s, func(name string, _ *fileState) bool { return files[name] == nil })
 	before := make(map[string]*fileState, len(files))
-	for name, seen := range files {
-		is := &fileState{current: seen, lastGood: seen, err: seen.err}
+	for name, current := range files {
+		state := &fileState{current: current, lastGood: current, err: current.err}
 		before[name] = s[name]
-		if seen.err != nil {
-			is.lastGood = nil
+		if current.err != nil {
+			state.lastGood = nil
 			if was := s[name]; was != nil {
-				is.lastGood = was.lastGood
+				state.lastGood = was.lastGood
 			}
 		}
-		s[name] = is
+		s[name] = state
 	}
 	found = s.merge()
 	for _, name := range slices.Sorted(maps.Keys(s)) {
-		is, was := s[name], before[name]
+		state, was := s[name], before[name]
 		switch {
-		case is.err != nil && was.sameError(is):
-		case is.err != nil:
-			changed = append(changed, Bad{name, is.err, is.lastGood.count()})
+		case state.err != nil && was.sameError(state):
+		case state.err != nil:
+			changed = append(changed, BadFile{name, state.err, state.lastGood.count()})
 		case was != nil && was.err != nil:
-			changed = append(changed, Bad{File: name})
+			changed = append(changed, BadFile{File: name})
 		}
 	}
 	return found, changed
 }
 
-// bad reports whether a file was already bad in the same way.
-func (f *fileState) sameError(is *fileState) bool {
-	return f != nil && f.err != nil && f.err.Error() == is.err.Error() && f.current.digest == is.current.digest
+// sameError reports whether the file was already bad with the same error and content. f may be nil.
+func (f *fileState) sameError(o *fileState) bool {
+	return f != nil && f.err != nil && f.err.Error() == o.err.Error() && f.current.digest == o.current.digest
 }
 
-// inOrder returns the files in the order in which their resources count: good files before bad ones, each by name.
+// precedence returns the files in order of precedence: good files before bad ones, each by name.
 func (s fileStates) precedence() []string {
 	return slices.SortedFunc(maps.Keys(s), func(a, b string) int {
 		if badA, badB := s[a].current.err != nil, s[b].current.err != nil; badA != badB {
@@ -156,8 +157,8 @@ func (s fileStates) precedence() []string {
 	})
 }
 
-// sets returns the resources of all files. If several files have a name, the first one in order counts, and the others are
-// bad for that name. The version of a type is that of its file, if only one has the type.
+// merge returns the resources of all files. If several files contain a name, the first one in order takes precedence,
+// and the others are bad for that name. If only one file contains a type, the version of the type is that of the file.
 func (s fileStates) merge() sets {
 	all := make(sets)
 	owners := make(map[*wire.Resource]string)
@@ -167,7 +168,8 @@ func (s fileStates) merge() sets {
 			continue
 		}
 		repeats, first := 0, error(nil)
-		for _, typeURL := range slices.Sorted(maps.Keys(f.lastGood.types)) { // so that the error always names the same one
+		// sorted, so that the error is deterministic
+		for _, typeURL := range slices.Sorted(maps.Keys(f.lastGood.types)) {
 			resources := f.lastGood.types[typeURL]
 			set := all[typeURL]
 			if set == nil {
@@ -183,7 +185,7 @@ func (s fileStates) merge() sets {
 					continue
 				}
 				if repeats++; first == nil {
-					first = fmt.Errorf("%s: %s is in %s already, which counts", file, describe(typeURL, r.Name), owners[was])
+					first = fmt.Errorf("%s: %s is already in %s, which takes precedence", file, describe(typeURL, r.Name), owners[was])
 				}
 			}
 		}
@@ -204,27 +206,27 @@ func describe(typeURL, name string) string {
 	return fmt.Sprintf("%s resource %q", typeURL, name)
 }
 
-// A Bad is a file that is bad, or bad for some names.
-type Bad struct {
-	File string // its name in the directory
-	Err  error  // with the line, where it is known
+// A BadFile is a file that is bad, or bad for some names.
+type BadFile struct {
+	File string // file name in the directory
+	Err  error  // with the line, if known
 
-	// LastGood is the number of resources in the file when it was last good, which are still served. Zero if this relay
-	// has never read it without an error.
+	// LastGood is the number of resources in the file when it was last good, which are still served. Zero if this
+	// process has never read the file without an error.
 	LastGood int
 }
 
 // bad returns the files that are bad, or bad for some names, by file name.
-func (s fileStates) bad() (all []Bad) {
+func (s fileStates) bad() (all []BadFile) {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		if f := s[name]; f.err != nil {
-			all = append(all, Bad{File: name, Err: f.err, LastGood: f.lastGood.count()})
+			all = append(all, BadFile{File: name, Err: f.err, LastGood: f.lastGood.count()})
 		}
 	}
 	return all
 }
 
-// count returns the number of resources.
+// count returns the number of resources. c may be nil.
 func (c *fileContent) count() (n int) {
 	if c == nil {
 		return 0
