@@ -50,8 +50,8 @@ func opens(v *viewSync, r role, versions bool, now time.Time) {
 	v.scheduleComparison(&adsStream{stream: &stream{role: r}, sentVersions: versions}, now)
 }
 
-// TestH07_WhoAnswersAfterAResume decides whether all content is compared, and whether a snapshot may say from where it is.
-func TestH07_WhoAnswersAfterAResume(t *testing.T) {
+// TestH07_ServerAfterResume decides whether all content is compared, and whether a snapshot may say from where it is.
+func TestH07_ServerAfterResume(t *testing.T) {
 	due := epoch.Add(comparisonDelay)
 	again := func(v *viewSync, err error) {
 		v.comparison.streamEnded(err)
@@ -115,9 +115,9 @@ func TestH07_WhoAnswersAfterAResume(t *testing.T) {
 	}
 }
 
-// TestH07_VersionsThatAreHashes need no comparison: of the resources whose versions say what is held, and of a hundred of
+// TestH07_VersionsAreHashes need no comparison: of the resources whose versions say what is held, and of a hundred of
 // them at most.
-func TestH07_VersionsThatAreHashes(t *testing.T) {
+func TestH07_VersionsAreHashes(t *testing.T) {
 	compared := func(v *viewSync) bool {
 		v.comparison.streamEnded(io.EOF)
 		opens(v, main, true, epoch)
@@ -144,8 +144,8 @@ func TestH07_VersionsThatAreHashes(t *testing.T) {
 	}
 }
 
-// TestH07_ATurnEnds when the origin has answered and is quiet, or after ten seconds.
-func TestH07_ATurnEnds(t *testing.T) {
+// TestH07_ComparisonEnds when the origin has answered and is quiet, or after ten seconds.
+func TestH07_ComparisonEnds(t *testing.T) {
 	line := func(open, responded bool) adsStream {
 		return adsStream{stream: &stream{role: main, cancel: func(error) {}, responded: responded}, open: open}
 	}

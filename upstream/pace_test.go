@@ -12,7 +12,7 @@ import (
 
 // B.35: views open so many streams at once and so many a minute, in the order in which they come. Who waits no more holds up nobody,
 // and what was never opened does not count.
-func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
+func TestB35_StreamRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStreamLimiter(&Config{StreamRate: 60, StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
 		lines := make([]adsStream, 10)
@@ -58,7 +58,7 @@ func TestB35_StreamsToTheOriginAreOpenedAtABoundedRate(t *testing.T) {
 }
 
 // B.35: however many lines come and go, in an hour no more streams are opened than the rate and the burst allow, and no fewer.
-func TestB35_StreamsUnderChurn(t *testing.T) {
+func TestB35_StreamRateLimitUnderChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStreamLimiter(&Config{StreamRate: 600, StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})
 		opened, waiting := 0, []*adsStream{}

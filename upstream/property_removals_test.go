@@ -47,9 +47,9 @@ func TestB15_RandomHistories(t *testing.T) {
 	})
 }
 
-// TestB15_ComparisonOutlivesALostStream: another replica answers with the versions of the one before and other content, and
+// TestB15_ComparisonSurvivesStreamLoss: another replica answers with the versions of the one before and other content, and
 // the stream is lost before all is compared. The next stream is to the same replica, and all is compared then.
-func TestB15_ComparisonOutlivesALostStream(t *testing.T) {
+func TestB15_ComparisonSurvivesStreamLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{TB: t}
 		w.run(history{variant: "Delta", traits: 6, watched: true, steps: []step{{"flap", 0, 1, 6}, {"put", 1, 1, 852}, {"restart", 0, 1, 1}}})

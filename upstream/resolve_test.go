@@ -14,8 +14,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestANameThatDoesNotResolve checks that the error of a name without addresses names the target and DNS.
-func TestANameThatDoesNotResolve(t *testing.T) {
+// TestUnresolvedName checks that the error of a name without addresses names the target and DNS.
+func TestUnresolvedName(t *testing.T) {
 	dns := manual.NewBuilderWithScheme("nowhere")
 	dns.InitialState(resolver.State{})
 	s, err := New(Config{

@@ -24,7 +24,7 @@ func (r *rig) aliased(typeURL string) {
 
 // B.20, R086: a resource that a client asked for by an alias goes while the relay is not connected. An origin that says nothing
 // of names that do not exist knows no alias of a resource that is no more, so the relay also asks for the name.
-func TestB20_R086_AnAliasIsGoneAfterADisconnect(t *testing.T) {
+func TestB20_R086_AliasRemovedDuringDisconnect(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "c@1")
 		r.aliased(clusters)
@@ -43,7 +43,7 @@ func TestB20_R086_AnAliasIsGoneAfterADisconnect(t *testing.T) {
 
 // B.20: the name that the relay asks for beside an alias is given up with the alias, and asked for anew when a client wants it,
 // since not every origin answers twice (C07).
-func TestB20_C07_NamesBesideAliases(t *testing.T) {
+func TestB20_C07_CanonicalNamesOfAliases(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		subscribed := func(what string, want ...string) {
 			t.Helper()
@@ -84,7 +84,7 @@ func TestB20_C07_NamesBesideAliases(t *testing.T) {
 }
 
 // B.20: of virtual hosts the relay asks for what clients ask for alone: a name may be taken for a domain.
-func TestB20_NoNamesBesideAliasesOfVirtualHosts(t *testing.T) {
+func TestB20_NoCanonicalNamesForVirtualHosts(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.aliased(wire.VirtualHostType)
 		r.watch.Subscribe(wire.VirtualHostType, []string{"alias"})

@@ -179,7 +179,7 @@ func TestB43_OriginAuditAmidChanges(t *testing.T) {
 }
 
 // What the view ceases to ask for while an audit is made is none of its differences.
-func TestB43_OriginAuditOfWhatIsGivenUp(t *testing.T) {
+func TestB43_OriginAuditOfUnsubscribedResources(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{Linger: time.Second}, func(t *testing.T, r *rig) {
 		names := r.watch.Subscribe(endpoints, []string{"a", "b"})
 		r.Accept(t.Context()).Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints, RemovedResources: []string{"a", "b"}})
@@ -201,7 +201,7 @@ func TestB43_OriginAuditOfWhatIsGivenUp(t *testing.T) {
 }
 
 // What is held back is known, and said to be.
-func TestB43_OriginAuditOfWhatIsHeldBack(t *testing.T) {
+func TestB43_OriginAuditOfPendingRemovals(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		got := r.audited(clusters)
 		if !strings.HasPrefix(got, "Cluster 50 missing_there:*n050 1/ held ") || strings.Count(got, " held") != 50 {

@@ -59,7 +59,7 @@ func (p *pair) uses(what string, o *relaytest.Origin) {
 // Back to the first address after it could be reached for ten minutes, in one step,
 // without a word to clients; it is asked for everything, since the versions that are held
 // are the other one's.
-func TestB40_ReturnsToTheFirst(t *testing.T) {
+func TestB40_FailsBackToTheFirst(t *testing.T) {
 	inPair(t, relaytest.OriginOptions{}, func(t *testing.T, p *pair) {
 		seq := p.view.Generation().Seq
 		p.one.Restart()
@@ -110,7 +110,7 @@ func TestB40_IdleConnectionsMayEnd(t *testing.T) {
 
 // An address that takes connections and ends streams is left at once, and is not
 // returned to before another ten minutes.
-func TestB40_FailedReturn(t *testing.T) {
+func TestB40_FailedFailBack(t *testing.T) {
 	inPair(t, relaytest.OriginOptions{}, func(t *testing.T, p *pair) {
 		p.one.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 		p.one.Accept(t.Context()) // the stream of before
@@ -137,7 +137,7 @@ func TestB40_FailedReturn(t *testing.T) {
 
 // What another address does not have is not gone at once: it is asked for by name, and a
 // mass of it is held back.
-func TestB40_B15_AnotherAddressWithLess(t *testing.T) {
+func TestB40_B15_OtherAddressWithFewerResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "one"})
 		two := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "two"})

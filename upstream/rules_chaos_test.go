@@ -122,7 +122,7 @@ func (c *chaos) check() {
 
 // Whatever happens, in the end the view is like the origin, and the origin is
 // asked for what is wanted, no more and no less (D.4, 1 and 9).
-func TestD4_ConvergesAfterTrouble(t *testing.T) {
+func TestD4_ConvergesAfterFailures(t *testing.T) {
 	origins := []relaytest.Behaviour{
 		{},
 		{IgnoreIRV: true},

@@ -30,7 +30,7 @@ func shorten(text string) string {
 
 // A glob is a name to the origin: asked for beside names on the same stream, restated
 // on a new one with the versions of its members, and given up by itself.
-func TestR132_AGlobIsANameToTheOrigin(t *testing.T) {
+func TestR132_GlobIsANameForTheOrigin(t *testing.T) {
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", shop+"b@1", "plain@1")
@@ -58,7 +58,7 @@ func TestR132_AGlobIsANameToTheOrigin(t *testing.T) {
 }
 
 // A glob shares the type with a wildcard as a name does: on the other stream.
-func TestB5_AGlobBesideTheWildcard(t *testing.T) {
+func TestB5_GlobAndWildcard(t *testing.T) {
 	named := func(_, name string) bool { return strings.HasPrefix(name, shop) }
 	inBubble(t, relaytest.Behaviour{NamedOnly: named}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", "plain@1")
@@ -124,7 +124,7 @@ func TestB7_PhasesOfACollection(t *testing.T) {
 // An origin that was not told what is held, or does not look at it, is asked by name
 // for members that it leaves out. What it says is removed is gone, what it is silent
 // on is not; then the names are let go.
-func TestB15_MembersInDoubt(t *testing.T) {
+func TestB15_SuspectCollectionMembers(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		behaviour relaytest.Behaviour
@@ -164,7 +164,7 @@ func TestB15_MembersInDoubt(t *testing.T) {
 }
 
 // A glob that is given up while members of it are in doubt takes them along.
-func TestB15_ACollectionInDoubtIsGivenUp(t *testing.T) {
+func TestB15_UnsubscribeFromSuspectCollection(t *testing.T) {
 	cfg := upstream.Config{FullResync: true, WildcardLinger: 10 * time.Second}
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, cfg, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", shop+"b@1")
@@ -185,7 +185,7 @@ func TestB15_ACollectionInDoubtIsGivenUp(t *testing.T) {
 
 // To another address of the origin the versions of the first mean nothing, and what
 // only the first one had is not held for ever.
-func TestB40_ACollectionFromAnotherTarget(t *testing.T) {
+func TestB40_CollectionFromAnotherTarget(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", shop+"b@1", shop+"c@1")
 		other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "other"})
@@ -218,7 +218,7 @@ func TestB40_ACollectionFromAnotherTarget(t *testing.T) {
 // What the address that is connected never mentioned, and what it did not say of it when
 // it was asked, is asked for anew on each stream: the version is another address's, and
 // may mean other content here.
-func TestB40_AMemberOfAnotherTargetIsNeverTold(t *testing.T) {
+func TestB40_MemberOfAnotherTargetIsNeverReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", shop+"b@1")
 		other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "other", Behaviour: relaytest.Behaviour{SilentOnMissing: true}})
@@ -240,7 +240,7 @@ func TestB40_AMemberOfAnotherTargetIsNeverTold(t *testing.T) {
 
 // Whatever globs clients make up, nothing is left of them once they have lingered: not
 // in the view, and not at the origin.
-func TestB6_CollectionsLeaveNothing(t *testing.T) {
+func TestB6_CollectionsLeaveNoState(t *testing.T) {
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1")

@@ -80,7 +80,7 @@ func TestB5_NamesAreBatched(t *testing.T) {
 
 // One type that is wanted by wildcard and by name has two streams, whichever came first. What
 // was only named never is a member, and the other way round.
-func TestB5_TwoKindsOfOneType(t *testing.T) {
+func TestB5_WildcardAndNamesOfOneType(t *testing.T) {
 	only := func(_, name string) bool { return name == "only" }
 	tests := []struct {
 		name          string
@@ -123,7 +123,7 @@ func wantOnly(w *cache.Watch) { w.Subscribe(clusters, []string{"only"}) }
 
 // A name that is also a member is held twice, by each stream as it says: removed
 // from the wildcard, it stays a name.
-func TestB5_NamedAndMember(t *testing.T) {
+func TestB5_NamedResourceIsAlsoMember(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		all := r.Accept(t.Context())
@@ -144,7 +144,7 @@ func TestB5_NamedAndMember(t *testing.T) {
 
 // The auxiliary stream ends when nothing is on it. The kind that is left on it
 // when the other has gone survives the loss of the origin.
-func TestB5_TheKindThatIsLeft(t *testing.T) {
+func TestB5_RemainingSubscriptionMoves(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
 	t.Run("on the main stream", func(t *testing.T) {
 		inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -208,7 +208,7 @@ func TestR073_RemovedNameStaysSubscribed(t *testing.T) {
 
 // A name is given up once, after its last client and the linger time of 5 min
 // (±20 %), and never while another client has it.
-func TestR081_B6_LastClientAndLinger(t *testing.T) {
+func TestR081_B6_LingerAfterLastClient(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
 		other := r.view.Watch()

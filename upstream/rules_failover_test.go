@@ -86,9 +86,9 @@ func inTenancy(t *testing.T, refuse func(node string) error, others []string, te
 	})
 }
 
-// TestH01_OneGroupMovesNobodyElse: whatever becomes of the streams of one group, the address stays in use, and the others are
+// TestH01_OneGroupDoesNotFailOverOthers: whatever becomes of the streams of one group, the address stays in use, and the others are
 // served without a break.
-func TestH01_OneGroupMovesNobodyElse(t *testing.T) {
+func TestH01_OneGroupDoesNotFailOverOthers(t *testing.T) {
 	for _, code := range []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.NotFound, codes.Unavailable, codes.Internal, codes.OK, codes.Unknown} {
 		t.Run(code.String(), func(t *testing.T) {
 			refusals := new(atomic.Int64)
@@ -125,8 +125,8 @@ func TestH01_OneGroupMovesNobodyElse(t *testing.T) {
 	}
 }
 
-// TestH01_OnlyRefusals: that every group is refused says nothing about the address either.
-func TestH01_OnlyRefusals(t *testing.T) {
+// TestH01_RejectionsDoNotFailOver: that every group is refused says nothing about the address either.
+func TestH01_RejectionsDoNotFailOver(t *testing.T) {
 	refuse := func(string) error { return status.Error(codes.PermissionDenied, "no") }
 	inTenancy(t, refuse, []string{"another"}, func(t *testing.T, w *tenants) {
 		w.pass(time.Hour)
@@ -134,9 +134,9 @@ func TestH01_OnlyRefusals(t *testing.T) {
 	})
 }
 
-// TestH01_ABalancerWithoutServers takes every connection: all of its streams end UNAVAILABLE, and the second address is used. One
+// TestH01_LoadBalancerWithoutBackends takes every connection: all of its streams end UNAVAILABLE, and the second address is used. One
 // of them that had a response keeps the address.
-func TestH01_ABalancerWithoutServers(t *testing.T) {
+func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
 	for _, healthy := range []bool{false, true} {
 		t.Run(fmt.Sprintf("healthy=%v", healthy), func(t *testing.T) {
 			refuse := func(node string) error {
@@ -158,8 +158,8 @@ func TestH01_ABalancerWithoutServers(t *testing.T) {
 	}
 }
 
-// TestH01_ARestartIsNoFailover: one attempt that fails is what the restart of a control plane looks like; two are not.
-func TestH01_ARestartIsNoFailover(t *testing.T) {
+// TestH01_RestartDoesNotFailOver: one attempt that fails is what the restart of a control plane looks like; two are not.
+func TestH01_RestartDoesNotFailOver(t *testing.T) {
 	inTenancy(t, func(string) error { return nil }, []string{"b", "c", "d"}, func(t *testing.T, w *tenants) {
 		w.pass(confirmed)
 		for range 20 {

@@ -25,7 +25,7 @@ import (
 
 // What cannot be decoded is refused if it can be named, and ends the stream if it
 // cannot. Either way what was there stays, and the next good response counts.
-func TestB9_Rubbish(t *testing.T) {
+func TestB9_MalformedResponses(t *testing.T) {
 	typed := protowire.AppendString(protowire.AppendTag(nil, 4, protowire.BytesType), clusters)
 	nonced := protowire.AppendString(protowire.AppendTag(typed, 5, protowire.BytesType), "x")
 	bad := protowire.AppendString(protowire.AppendTag(nil, 2, protowire.BytesType), "\xff\xff\xff")
@@ -105,7 +105,7 @@ func (c connSeen) ClientHandshake(ctx context.Context, authority string, conn ne
 
 // The kernel asks after a quiet origin from 10 s on, every 5 s, three times, and gives one up that
 // acknowledges nothing for 20 s.
-func TestB34_TheKernelLooksAfterTheConnection(t *testing.T) {
+func TestB34_TCPKeepalive(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	seen := connSeen{insecure.NewCredentials(), make(chan net.Conn, 1)}
 	r := viewSync(t, o, upstream.Config{DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(seen)}})
@@ -171,7 +171,7 @@ func TestMirrorEnds(t *testing.T) {
 }
 
 // No goroutine is left of a mirror on real sockets.
-func TestMirrorLeavesNothing(t *testing.T) {
+func TestMirrorLeavesNoGoroutines(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := viewSync(t, o, upstream.Config{})

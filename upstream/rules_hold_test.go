@@ -92,7 +92,7 @@ func losesInBoth(t *testing.T, test func(t *testing.T, r *rig)) {
 func (r *rig) count() int { return r.view.Generation().Type(clusters).Wildcard.Count() }
 
 // If the second look finds something else, that is held in its turn.
-func TestB15_SecondLookFindsOtherwise(t *testing.T) {
+func TestB15_SecondConfirmationDiffers(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.away(removing(clusters, "n000"))
 		r.clustersAfter(9*time.Minute, "at the end of the first hold", 100)
@@ -101,7 +101,7 @@ func TestB15_SecondLookFindsOtherwise(t *testing.T) {
 }
 
 // What comes back during the hold is not removed after it.
-func TestB15_HeldAndBack(t *testing.T) {
+func TestB15_HeldResourceReturns(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		losesInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
@@ -131,7 +131,7 @@ func TestB15_HeldAndBack(t *testing.T) {
 
 // What the origin itself removes during the hold is removed at once, and the rest
 // as before.
-func TestB15_HeldAndRemoved(t *testing.T) {
+func TestB15_HeldResourceRemoved(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, lost()[:20]...))
 		r.clustersAfter(time.Second, "members", 80)

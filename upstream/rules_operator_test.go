@@ -121,8 +121,8 @@ func TestB15_Discard(t *testing.T) {
 	})
 }
 
-// TestB15_ADecisionOnNamesIsNoneOnMembers: whether members of the same names are gone is found out as ever.
-func TestB15_ADecisionOnNamesIsNoneOnMembers(t *testing.T) {
+// TestB15_DecisionOnNamesDoesNotApplyToMembers: whether members of the same names are gone is found out as ever.
+func TestB15_DecisionOnNamesDoesNotApplyToMembers(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, numbered(10)...)
 		r.watch.SubscribeAll(clusters)
@@ -137,8 +137,8 @@ func TestB15_ADecisionOnNamesIsNoneOnMembers(t *testing.T) {
 	})
 }
 
-// TestB15_WhatIsKeptIsNoControl: a member that an operator had kept shows nothing about the origin, which does not have it.
-func TestB15_WhatIsKeptIsNoControl(t *testing.T) {
+// TestB15_KeptResourceIsNoControlQuery: a member that an operator had kept shows nothing about the origin, which does not have it.
+func TestB15_KeptResourceIsNoControlQuery(t *testing.T) {
 	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(10)...)
 		r.away(removing(clusters, nameOnly(numbered(10))[:6]...))
@@ -241,7 +241,7 @@ func TestFreeze_Mirror(t *testing.T) {
 }
 
 // A command to a mirror that has ended does nothing.
-func TestFreeze_MirrorThatEnded(t *testing.T) {
+func TestFreeze_MirrorEnded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.stop()
 		r.control.Freeze(t.Context())

@@ -71,7 +71,7 @@ func TestR135_Backoff(t *testing.T) {
 // An origin that holds a stream for a while before it ends it, as a relay does that
 // waits for an origin of its own, is tried again at once each time, whatever the waits
 // were before: it is spared enough. One that holds it for less is not.
-func TestR135_AHeldStreamIsNotWaitedFor(t *testing.T) {
+func TestR135_HeldStreamReconnectsAtOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		r.closeStreams(5)
@@ -114,7 +114,7 @@ func TestR135_BackoffIsBounded(t *testing.T) {
 }
 
 // The auxiliary stream backs off by itself, and does not disturb the main one.
-func TestR135_AuxiliaryBacksOffAlone(t *testing.T) {
+func TestR135_AuxiliaryStreamBacksOffAlone(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
@@ -138,7 +138,7 @@ func TestR135_AuxiliaryBacksOffAlone(t *testing.T) {
 
 // A stream that says what is held, and hears nothing because nothing has changed,
 // was served: its end is no reason for another target, or to wait.
-func TestR135_QuietStreamWasServed(t *testing.T) {
+func TestR135_QuietStreamCountsAsServed(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, "a@1")
 		for range 5 {
@@ -173,7 +173,7 @@ func eds(s string) string { return strings.ReplaceAll(s, "ClusterLoadAssignment"
 
 // Another target is not told the versions of the one before: it gave none of them.
 // Nor is it later, but for what it has answered itself.
-func TestB15_C19_FailoverSaysNoVersions(t *testing.T) {
+func TestB15_C19_FailoverReportsNoVersions(t *testing.T) {
 	_, two, r := failover(t)
 	s := two.Accept(t.Context())
 	r.expect("first request to the other target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b]")
@@ -248,7 +248,7 @@ func TestB5_NoDemandIsLost(t *testing.T) {
 // An origin that could not be reached is asked again within seconds of its return,
 // however long it was away: waiting spares origins that end streams, and nobody
 // else (R135).
-func TestR135_LostConnectionIsNotWaitedOut(t *testing.T) {
+func TestR135_LostConnectionSkipsBackoff(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
 		r.view.Watch().Subscribe(endpoints, []string{"a"})

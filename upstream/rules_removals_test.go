@@ -149,9 +149,9 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 	}
 }
 
-// TestH02_WhatAnEarlierStreamSaid is not believed on the next one: the server that answers there may have what another one lacked,
+// TestH02_ResourcesOfAnEarlierStream is not believed on the next one: the server that answers there may have what another one lacked,
 // and need not mention what it is told is held.
-func TestH02_WhatAnEarlierStreamSaid(t *testing.T) {
+func TestH02_ResourcesOfAnEarlierStream(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, nameOnly(numbered(100))[:5]...))
@@ -167,8 +167,8 @@ func TestH02_WhatAnEarlierStreamSaid(t *testing.T) {
 	})
 }
 
-// TestH02_WhatCameOnTheStreamIsRemovedAtOnce: the origin has spoken of it since it returned.
-func TestH02_WhatCameOnTheStreamIsRemovedAtOnce(t *testing.T) {
+// TestH02_ResourcesOfThisStreamAreRemovedAtOnce: the origin has spoken of it since it returned.
+func TestH02_ResourcesOfThisStreamAreRemovedAtOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, numbered(10)...)
 		r.watch.SubscribeAll(clusters)
@@ -193,9 +193,9 @@ func (r *rig) set(typeURL, name, version string, m proto.Message) {
 // assignments shows those that are served.
 func (r *rig) assignments() string { return present(r.named(endpoints)) }
 
-// TestH02_AnEmptiedAssignmentIsSuspect: an assignment that had endpoints and arrives empty in the first answers is not
+// TestH02_EmptyAssignmentIsSuspect: an assignment that had endpoints and arrives empty in the first answers is not
 // believed before the set is confirmed; later it is.
-func TestH02_AnEmptiedAssignmentIsSuspect(t *testing.T) {
+func TestH02_EmptyAssignmentIsSuspect(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		for _, name := range []string{"a", "b", "c"} {
 			r.set(endpoints, name, "1", relaytest.Endpoints(name, "127.0.0.1:1"))
@@ -223,8 +223,8 @@ func TestH02_AnEmptiedAssignmentIsSuspect(t *testing.T) {
 	})
 }
 
-// TestH02_AnEmptiedAssignmentThatWasDiscarded is empty when that is undone, and not gone.
-func TestH02_AnEmptiedAssignmentThatWasDiscarded(t *testing.T) {
+// TestH02_EmptyAssignmentDiscarded is empty when that is undone, and not gone.
+func TestH02_EmptyAssignmentDiscarded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.set(endpoints, "a", "1", relaytest.Endpoints("a", "127.0.0.1:1"))
 		r.watch.Subscribe(endpoints, []string{"a"})
@@ -265,9 +265,9 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 	})
 }
 
-// TestH03_WhatHeldResourcesNeedStays: the assignments and routes that held clusters and listeners name stay with them, also if
+// TestH03_DependenciesOfHeldResourcesStay: the assignments and routes that held clusters and listeners name stay with them, also if
 // the origin says later that they are gone, and go with them.
-func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
+func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 	for _, how := range []string{"released", "discarded", "over"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -315,9 +315,9 @@ func TestH03_WhatHeldResourcesNeedStays(t *testing.T) {
 	}
 }
 
-// TestH03_WhatMayBeHeldNeedsStays: an origin without state says of names at once that they are gone. The members that need them are
+// TestH03_DependenciesOfSuspectResourcesStay: an origin without state says of names at once that they are gone. The members that need them are
 // looked for first, which takes half a minute, and held: so long the names stay, and then as long as the members do.
-func TestH03_WhatMayBeHeldNeedsStays(t *testing.T) {
+func TestH03_DependenciesOfSuspectResourcesStay(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/"
 		for i := range 4 {
@@ -356,9 +356,9 @@ func TestH03_WhatMayBeHeldNeedsStays(t *testing.T) {
 	})
 }
 
-// TestH03_SilenceHoldsNothingUp: an origin that repeats itself is not believed to look at what it is told is held. If it then says
+// TestH03_SilenceDelaysNoRemoval: an origin that repeats itself is not believed to look at what it is told is held. If it then says
 // nothing of the members, it is not known whether they are gone, and what they need is removed all the same.
-func TestH03_SilenceHoldsNothingUp(t *testing.T) {
+func TestH03_SilenceDelaysNoRemoval(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		again := func() { r.set(clusters, "a", "1", relaytest.Cluster("a", "eds")) }
 		again()
@@ -380,9 +380,9 @@ func TestH03_SilenceHoldsNothingUp(t *testing.T) {
 	})
 }
 
-// TestH03_ALossInPartsIsOneLoss: of three routes of four that are gone, one waits for a listener, which is gone too. That the others
+// TestH03_PartialLossesAddUp: of three routes of four that are gone, one waits for a listener, which is gone too. That the others
 // are judged before it makes the loss no smaller.
-func TestH03_ALossInPartsIsOneLoss(t *testing.T) {
+func TestH03_PartialLossesAddUp(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		for i := range 4 {
 			r.set(listeners, fmt.Sprint("listener", i), "1", relaytest.Listener(fmt.Sprint("listener", i), fmt.Sprint("route", i)))
@@ -423,8 +423,8 @@ func TestH03_RenamedListeners(t *testing.T) {
 	}
 }
 
-// TestH03_ADayOldSnapshot: what is restored after a day is held if much of it is gone, for the names too.
-func TestH03_ADayOldSnapshot(t *testing.T) {
+// TestH03_DayOldSnapshot: what is restored after a day is held if much of it is gone, for the names too.
+func TestH03_DayOldSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		old := viewSync(t, o, upstream.Config{})
@@ -451,9 +451,9 @@ func TestH03_ADayOldSnapshot(t *testing.T) {
 	})
 }
 
-// TestH03_AnAnswerIsNoRemoval: the relay asks by name for what a resync does not mention. That a name is gone is then the answer,
+// TestH03_ErrorAnswerIsNotARemoval: the relay asks by name for what a resync does not mention. That a name is gone is then the answer,
 // and is held like any other large removal, also of a name that clients asked for, and of a member of a collection.
-func TestH03_AnAnswerIsNoRemoval(t *testing.T) {
+func TestH03_ErrorAnswerIsNotARemoval(t *testing.T) {
 	collection := make([]string, 9)
 	for i := range collection {
 		collection[i] = fmt.Sprintf("xdstp://a/envoy.config.cluster.v3.Cluster/m%d@1", i)

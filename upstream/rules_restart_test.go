@@ -32,8 +32,8 @@ func afterRestart(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test
 
 func (r *rig) phase(typeURL string) cache.Phase { return r.view.Generation().Type(typeURL).Phase }
 
-// TestR089_TheFirstStreamAfterARestartSaysWhatIsHeld, and asks for what clients wanted.
-func TestR089_TheFirstStreamAfterARestartSaysWhatIsHeld(t *testing.T) {
+// TestR089_FirstStreamAfterRestartReportsVersions, and asks for what clients wanted.
+func TestR089_FirstStreamAfterRestartReportsVersions(t *testing.T) {
 	afterRestart(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.expect("members before anything was said", r.members(clusters), "a@1 b@1")
 		seq := r.view.Generation().Seq
@@ -46,8 +46,8 @@ func TestR089_TheFirstStreamAfterARestartSaysWhatIsHeld(t *testing.T) {
 	})
 }
 
-// TestB15_AnotherTargetIsNotToldWhatIsHeld: its versions may mean something else.
-func TestB15_AnotherTargetIsNotToldWhatIsHeld(t *testing.T) {
+// TestB15_NoVersionsReportedToAnotherTarget: its versions may mean something else.
+func TestB15_NoVersionsReportedToAnotherTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		old := viewSync(t, o, upstream.Config{})
@@ -69,8 +69,8 @@ func TestB15_AnotherTargetIsNotToldWhatIsHeld(t *testing.T) {
 	})
 }
 
-// TestB42_WhatAnOriginRemovedMeanwhileIsRemoved, and nothing else.
-func TestB42_WhatAnOriginRemovedMeanwhileIsRemoved(t *testing.T) {
+// TestB42_RemovalsDuringRestartAreApplied, and nothing else.
+func TestB42_RemovalsDuringRestartAreApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		old := viewSync(t, o, upstream.Config{})
@@ -91,9 +91,9 @@ func TestB42_WhatAnOriginRemovedMeanwhileIsRemoved(t *testing.T) {
 	})
 }
 
-// TestB7_ARestoredSetIsConfirmedByTheOrigin: by an answer after which nothing new comes
+// TestB7_RestoredSetIsConfirmedByTheOrigin: by an answer after which nothing new comes
 // for 10s, or by its silence for 15s, since it was told what is held; never without it.
-func TestB7_ARestoredSetIsConfirmedByTheOrigin(t *testing.T) {
+func TestB7_RestoredSetIsConfirmedByTheOrigin(t *testing.T) {
 	t.Run("answer", func(t *testing.T) {
 		afterRestart(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 			r.Accept(t.Context()) // of the one before
@@ -125,8 +125,8 @@ func TestB7_ARestoredSetIsConfirmedByTheOrigin(t *testing.T) {
 	})
 }
 
-// TestB42_WhatWasRestoredLingers as if clients had just left it.
-func TestB42_WhatWasRestoredLingers(t *testing.T) {
+// TestB42_RestoredResourcesLinger as if clients had just left it.
+func TestB42_RestoredResourcesLinger(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: 3 * time.Minute}
 	afterRestart(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.namedAfter(45*time.Second, "names after 45s", endpoints, "x@1")
@@ -150,9 +150,9 @@ func lastWords(text string, n int) string {
 	return text
 }
 
-// TestB42_ClientsThatReturnKeepWhatWasRestored: it is not given up while they want it, nor
+// TestB42_ReturningClientsKeepRestoredResources: it is not given up while they want it, nor
 // asked for a second time.
-func TestB42_ClientsThatReturnKeepWhatWasRestored(t *testing.T) {
+func TestB42_ReturningClientsKeepRestoredResources(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
 	afterRestart(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -164,8 +164,8 @@ func TestB42_ClientsThatReturnKeepWhatWasRestored(t *testing.T) {
 	})
 }
 
-// TestB15_AnotherInstanceAfterARestartIsAskedForEverythingOnce, as after a reconnect.
-func TestB15_AnotherInstanceAfterARestartIsAskedForEverythingOnce(t *testing.T) {
+// TestB15_FullResyncOnceForAnotherInstanceAfterRestart, as after a reconnect.
+func TestB15_FullResyncOnceForAnotherInstanceAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		o.SetControlPlane("one")
@@ -185,8 +185,8 @@ func TestB15_AnotherInstanceAfterARestartIsAskedForEverythingOnce(t *testing.T) 
 	})
 }
 
-// TestB42_GlobsAreFollowedAgain, with what is held of them.
-func TestB42_GlobsAreFollowedAgain(t *testing.T) {
+// TestB42_RestoredGlobsAreSubscribed, with what is held of them.
+func TestB42_RestoredGlobsAreSubscribed(t *testing.T) {
 	const glob, member = "xdstp://a/envoy.config.cluster.v3.Cluster/*", "xdstp://a/envoy.config.cluster.v3.Cluster/m"
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	synctest.Test(t, func(t *testing.T) {

@@ -65,9 +65,9 @@ func (r *rig) saying() (held, nothing int) {
 	return held, nothing
 }
 
-// TestH07_ContentIsComparedAfterAResume: another server may have other content under the same versions, and the identifier that
+// TestH07_ContentComparedAfterResume: another server may have other content under the same versions, and the identifier that
 // would tell is empty by default.
-func TestH07_ContentIsComparedAfterAResume(t *testing.T) {
+func TestH07_ContentComparedAfterResume(t *testing.T) {
 	hashed := func(content string) string {
 		value := relaytest.Opaque(clusters, "a", []byte(content)).GetValue()
 		return fmt.Sprintf("%x", sha256.Sum256(value))
@@ -125,13 +125,13 @@ func TestH07_ContentIsComparedAfterAResume(t *testing.T) {
 	}
 }
 
-// TestH07_AnotherServerThatAnswersTwice is still another one than before.
-func TestH07_AnotherServerThatAnswersTwice(t *testing.T) {
+// TestH07_OtherServerRespondsTwice is still another one than before.
+func TestH07_OtherServerRespondsTwice(t *testing.T) {
 	servedByAnother(t, func(_ *testing.T, r *rig) *rig { return r })
 }
 
-// TestH07_AnOriginThatRepeatedItself is compared too: it was taken for one that resends everything, and is not.
-func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
+// TestH07_OriginResendsReportedResources is compared too: it was taken for one that resends everything, and is not.
+func TestH07_OriginResendsReportedResources(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, "a@1")
 		r.Restart()
@@ -150,9 +150,9 @@ func TestH07_AnOriginThatRepeatedItself(t *testing.T) {
 	})
 }
 
-// TestH07_AnOriginThatIsAskedByName is compared too: it resent everything before, and now does not. That it answers for
+// TestH07_OriginQueriedByName is compared too: it resent everything before, and now does not. That it answers for
 // what it is asked for by name is no resend.
-func TestH07_AnOriginThatIsAskedByName(t *testing.T) {
+func TestH07_OriginQueriedByName(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@1", "c@1")
 		r.watch.SubscribeAll(clusters)
@@ -176,9 +176,9 @@ func TestH07_AnOriginThatIsAskedByName(t *testing.T) {
 	})
 }
 
-// TestH07_ARelayThatRestartsBeforeItHasCompared asks for all content, though the snapshot has the identifier of the new server.
+// TestH07_RestartBeforeComparison asks for all content, though the snapshot has the identifier of the new server.
 // One that restarts later need not.
-func TestH07_ARelayThatRestartsBeforeItHasCompared(t *testing.T) {
+func TestH07_RestartBeforeComparison(t *testing.T) {
 	for _, compared := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compared=%v", compared), func(t *testing.T) {
 			servedByAnother(t, func(t *testing.T, r *rig) *rig {
@@ -226,8 +226,8 @@ func servedByAnother(t *testing.T, then func(*testing.T, *rig) *rig) {
 	})
 }
 
-// TestH07_StreamsThatTheRelayReopened are to the same server, and what is due stays due.
-func TestH07_StreamsThatTheRelayReopened(t *testing.T) {
+// TestH07_StreamsReopenedByTheRelay are to the same server, and what is due stays due.
+func TestH07_StreamsReopenedByTheRelay(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		r.put(listeners, "l@1")
@@ -252,8 +252,8 @@ func TestH07_StreamsThatTheRelayReopened(t *testing.T) {
 	})
 }
 
-// TestH07_OneViewAfterTheOther: after the restart of an origin, views compare one at a time.
-func TestH07_OneViewAfterTheOther(t *testing.T) {
+// TestH07_ViewsCompareOneAtATime: after the restart of an origin, views compare one at a time.
+func TestH07_ViewsCompareOneAtATime(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Delay: time.Second}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, numbered(10)...)
 		r.watch.SubscribeAll(clusters)

@@ -51,7 +51,7 @@ func nameOnly(resources []string) []string {
 const confirmed = 12 * time.Second
 
 // With the same origin, a resync that finds nothing new moves nothing.
-func TestB15_SameBytesAreNoChange(t *testing.T) {
+func TestB15_EqualBytesAreUnchanged(t *testing.T) {
 	for _, b := range []relaytest.Behaviour{{}, {IgnoreIRV: true}, {EmptyVersions: true}, {IgnoreIRV: true, EmptyVersions: true}} {
 		for _, full := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ignore=%v empty=%v full=%v", b.IgnoreIRV, b.EmptyVersions, full), func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestB15_IgnoresVersionsOfAllTypes(t *testing.T) {
 
 // A member that is found by name is not gone. All that was asked for is given up
 // on a stream that stays open for a client's names.
-func TestB15_FoundByNameAndLetGo(t *testing.T) {
+func TestB15_FoundByNameAndUnsubscribed(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		hidden := false
 		r.Change(func(b *relaytest.Behaviour) {
@@ -168,7 +168,7 @@ func TestB15_FoundByNameAndLetGo(t *testing.T) {
 
 // Silence proves nothing where the origin is silent on the control, too: here it
 // reads nothing from the second stream.
-func TestB15_SilenceOnTheControlProvesNothing(t *testing.T) {
+func TestB15_SilenceOnControlQueryProvesNothing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(20)...)
 		r.away(removing(clusters, "n003"))
@@ -179,7 +179,7 @@ func TestB15_SilenceOnTheControlProvesNothing(t *testing.T) {
 }
 
 // A sweep that the loss of the origin cut short proves nothing for the next one.
-func TestB15_SweepBeginsAnew(t *testing.T) {
+func TestB15_SweepRestarts(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(20)...)
 		r.away(removing(clusters, "n003"))
@@ -202,7 +202,7 @@ func TestB15_SweepBeginsAnew(t *testing.T) {
 
 // A name is never inferred to be gone: it stays as it was until the origin says
 // so.
-func TestB15_NamedIsNeverInferred(t *testing.T) {
+func TestB15_NamedResourceRemovalIsNeverInferred(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, numbered(20)...)
 		r.watch.Subscribe(endpoints, nameOnly(numbered(20)))
@@ -214,7 +214,7 @@ func TestB15_NamedIsNeverInferred(t *testing.T) {
 
 // A set that was not confirmed cannot say what is held: the origin is asked for
 // all of it.
-func TestB15_IncompleteSetSaysNothing(t *testing.T) {
+func TestB15_IncompleteSetIsNotReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
@@ -230,7 +230,7 @@ func TestB15_IncompleteSetSaysNothing(t *testing.T) {
 }
 
 // What is held is not said where that would take more than 3.5 MB.
-func TestB15_C21_VersionsThatDoNotFit(t *testing.T) {
+func TestB15_C21_VersionsExceedRequestSize(t *testing.T) {
 	for _, tt := range []struct {
 		n    int
 		want bool

@@ -113,7 +113,7 @@ func TestR130_OneSubscriptionForManyViews(t *testing.T) {
 // How the origin stands, its views are told: whether it is there, what it said of
 // itself, and when a name was asked for. What was absent before it was lost must be
 // said again; what there was stays.
-func TestB7_AbsenceIsSharedWithItsConnection(t *testing.T) {
+func TestB7_SharedViewAbsenceNeedsConnection(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "cp"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
 		p := r.share()
@@ -163,7 +163,7 @@ func TestB7_AbsenceIsSharedWithItsConnection(t *testing.T) {
 
 // What expires, expires in all views at the origin's time, and lives on if the origin
 // says so, however late a view came to it.
-func TestR107_TimesToLiveAreShared(t *testing.T) {
+func TestR107_SharedTTLs(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		set := func() {
 			r.SetRaw(endpoints, &discoverypb.Resource{Name: "a", Version: "1", Ttl: durationpb.New(time.Minute),
@@ -237,7 +237,7 @@ func TestR123_ErrorsAreShared(t *testing.T) {
 }
 
 // Streams are woken by what concerns them, and not by what the origin repeats.
-func TestR123_WhatIsKnownWakesNobody(t *testing.T) {
+func TestR123_KnownErrorsDoNotWakeShares(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		p := r.share()
 		p.watch.Subscribe(endpoints, []string{"a"})
@@ -269,7 +269,7 @@ func TestR123_WhatIsKnownWakesNobody(t *testing.T) {
 
 // Content that may not be kept is asked for once more for each view that comes to want
 // it, by name or by a glob, and is passed on to that one too.
-func TestR125_WhatIsNotKeptIsAskedForAgain(t *testing.T) {
+func TestR125_SharedDroppedContentIsRequestedAgain(t *testing.T) {
 	for _, ask := range []string{shopA, shopGlob} {
 		t.Run(ask, func(t *testing.T) {
 			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -396,9 +396,9 @@ func waitsFor(typeURL string) cache.Config {
 	return cache.Config{Cohorts: 1, Waits: func(t string) bool { return t == typeURL }}
 }
 
-// TestI1_NamesOfASharedViewWait: the gate of a view's part withholds them, and its control shows them. A command to a part that has ended
+// TestI1_SharedNamesWaitForOrigin: the gate of a view's part withholds them, and its control shows them. A command to a part that has ended
 // does nothing.
-func TestI1_NamesOfASharedViewWait(t *testing.T) {
+func TestI1_SharedNamesWaitForOrigin(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
 		r.put(clusters, "a@1")
@@ -421,8 +421,8 @@ func TestI1_NamesOfASharedViewWait(t *testing.T) {
 	})
 }
 
-// TestI1_SharedNamesThatNobodyWantsAreKept while a gate withholds their newest state: or whoever comes back would find it.
-func TestI1_SharedNamesThatNobodyWantsAreKept(t *testing.T) {
+// TestI1_UnusedSharedNamesLinger while a gate withholds their newest state: or whoever comes back would find it.
+func TestI1_UnusedSharedNamesLinger(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
 		r.put(endpoints, shopA+"@1")
@@ -447,8 +447,8 @@ func TestI1_SharedNamesThatNobodyWantsAreKept(t *testing.T) {
 	})
 }
 
-// TestI13_AFrozenSharedViewFreezesItsParts, whether or not changes wait there.
-func TestI13_AFrozenSharedViewFreezesItsParts(t *testing.T) {
+// TestI13_FrozenSharedViewFreezesShares, whether or not changes wait there.
+func TestI13_FrozenSharedViewFreezesShares(t *testing.T) {
 	for _, cfg := range []cache.Config{{}, waitsFor(endpoints)} {
 		inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 			r.put(endpoints, "a@1")

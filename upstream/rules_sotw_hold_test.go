@@ -68,7 +68,7 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 
 // An origin that starts empty and fills up step by step removes nothing on its way:
 // what its later lists still lack it never had on the stream.
-func TestC15_SotWOriginFillsUp(t *testing.T) {
+func TestC15_SotWOriginLoadsGradually(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
 		r.away(removing(clusters, nameOnly(numbered(100))...))
@@ -82,7 +82,7 @@ func TestC15_SotWOriginFillsUp(t *testing.T) {
 }
 
 // During the hold, what the origin had listed on the new stream is removed as ever.
-func TestB15_SotWExplicitDuringTheHold(t *testing.T) {
+func TestB15_SotWExplicitRemovalDuringHold(t *testing.T) {
 	losesAs(t, sotwOnly, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, nameOnly(numbered(100))[:30]...))
 		r.clustersAfter(soon, "the 50 that are held, and 20", 70)
@@ -91,7 +91,7 @@ func TestB15_SotWExplicitDuringTheHold(t *testing.T) {
 }
 
 // The hold is over only if the second look finds the same.
-func TestB15_SotWSecondLook(t *testing.T) {
+func TestB15_SotWSecondConfirmation(t *testing.T) {
 	t.Run("all names are back", func(t *testing.T) {
 		inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 			r.put(listeners, numbered(20)...)
@@ -145,7 +145,7 @@ func TestR067_SotWPartialNamesAreKept(t *testing.T) {
 
 // B.15, R132: the first list of a stream also tells which members of a collection are gone: a few are removed at once, most or
 // all are held.
-func TestB15_R132_SotWMembersThatVanish(t *testing.T) {
+func TestB15_R132_SotWMissingCollectionMembers(t *testing.T) {
 	const dir = "xdstp://authority/envoy.config.listener.v3.Listener/dir/"
 	tests := []struct {
 		there, lost int

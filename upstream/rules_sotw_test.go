@@ -39,7 +39,7 @@ func names(shown string) string { return strings.ReplaceAll(present(shown), "@",
 
 // Each request states all names, the version accepted last, and the nonce of the
 // last response; a NACK has the version before. Only the first has the Node.
-func TestR020_R076_SotWStatesAllNames(t *testing.T) {
+func TestR020_R076_SotWRequestListsAllNames(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(endpoints, []string{"b", "a"})
@@ -106,7 +106,7 @@ func (r *rig) subscribesHerd(clients, has int, every time.Duration) {
 
 // All names of a herd are stated a few times, not once for each client: six times if it comes at once, and if it takes its time, at most
 // 80,000 names a second beside that. Each client has its own in time.
-func TestB5_SotWStatesTheNamesOfAHerdAFewTimes(t *testing.T) {
+func TestB5_SotWBatchesManyNames(t *testing.T) {
 	for _, every := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
 		inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
 			r.subscribesHerd(100, 10_000, every)
@@ -158,7 +158,7 @@ func TestB5_SotWWaitsForAResponse(t *testing.T) {
 
 // Nothing survives a stream: not the nonce, and not the version, so that the origin
 // answers whatever it makes of one (R021). What is resent unchanged moves nothing.
-func TestR019_R021_SotWNewStreamBeginsAnew(t *testing.T) {
+func TestR019_R021_SotWNewStreamHasNoNonce(t *testing.T) {
 	for _, b := range []relaytest.Behaviour{sotwOnly, {SotW: true}, {SotW: true, SystemVersion: "always"}} {
 		inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(20)...)
@@ -274,7 +274,7 @@ func TestR132_SotWGlobIsNotMissing(t *testing.T) {
 }
 
 // A list that comes before its type was asked for says nothing by what it lacks.
-func TestR071_SotWListBeforeTheRequest(t *testing.T) {
+func TestR071_SotWResponseBeforeRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.Subscribe(endpoints, []string{"e"})
 		s := r.Accept(t.Context())
@@ -301,7 +301,7 @@ func TestB15_SotWOtherInstance(t *testing.T) {
 }
 
 // The first list may have been under way, too, when a name was asked for.
-func TestR071_SotWNameBeforeTheFirstList(t *testing.T) {
+func TestR071_SotWNameBeforeFirstResponse(t *testing.T) {
 	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
 		again := r.watch.Subscribe(listeners, []string{"again", "a", "none"})[:1] // at once, or the first request may name but one
@@ -320,7 +320,7 @@ func TestR071_SotWNameBeforeTheFirstList(t *testing.T) {
 
 // A name that was given up and is wanted again is like one that was never asked
 // for.
-func TestR071_SotWNameWantedAgain(t *testing.T) {
+func TestR071_SotWNameResubscribed(t *testing.T) {
 	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
 		b := r.watch.Subscribe(listeners, []string{"a", "b"})[1:]
@@ -358,7 +358,7 @@ func TestR092_SotWAliases(t *testing.T) {
 }
 
 // Lifetimes are no list: what a heartbeat does not mention is still there (R106).
-func TestR106_SotWHeartbeatIsNoList(t *testing.T) {
+func TestR106_SotWHeartbeatRemovesNothing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		s := r.Accept(t.Context())
@@ -376,7 +376,7 @@ func TestR106_SotWHeartbeatIsNoList(t *testing.T) {
 }
 
 // What cannot be told by its name is refused with a reason, and changes nothing.
-func TestB9_SotWRefusals(t *testing.T) {
+func TestB9_SotWNacks(t *testing.T) {
 	const acme = "type.googleapis.com/acme.Foo"
 	tests := []struct {
 		name string
@@ -414,7 +414,7 @@ func TestB9_SotWRefusals(t *testing.T) {
 
 // A type that was not asked for is not acknowledged: a list without names would ask
 // for all of it.
-func TestR045_SotWTypeNotAskedFor(t *testing.T) {
+func TestR045_SotWTypeNotRequested(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		s := r.Accept(t.Context())
@@ -428,7 +428,7 @@ func TestR045_SotWTypeNotAskedFor(t *testing.T) {
 
 // One type by wildcard and by name has two streams in SotW as well: older servers
 // know no "*", and of a list it could not be told what belongs to which.
-func TestB5_SotWTwoKindsOfOneType(t *testing.T) {
+func TestB5_SotWWildcardAndNamesOfOneType(t *testing.T) {
 	only := func(_, name string) bool { return name == "only" }
 	inBubble(t, relaytest.Behaviour{SotW: true, Wrap: true, NamedOnly: only}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "only@1", "all@1")
@@ -449,7 +449,7 @@ func TestB5_SotWTwoKindsOfOneType(t *testing.T) {
 // A wildcard that was given up is said to be, and takes a new stream when it is
 // wanted again, since only that has a form of it that all servers know. What the old
 // stream still says is not taken for it.
-func TestR051_SotWWildcardWantedAgain(t *testing.T) {
+func TestR051_SotWWildcardResubscribed(t *testing.T) {
 	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, WildcardLinger: time.Minute, Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
 		all := r.watch.SubscribeAll(clusters)

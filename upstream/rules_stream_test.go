@@ -74,7 +74,7 @@ func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
 
 // A response that breaks the protocol is refused whole, with a reason that names
 // the fault, and what was there stays.
-func TestR033_R062_R063_RefusedWhole(t *testing.T) {
+func TestR033_R062_R063_NackRejectsWholeResponse(t *testing.T) {
 	res := func(name string, typeURL string) *discoverypb.Resource {
 		return &discoverypb.Resource{Name: name, Version: "2", Resource: relaytest.Opaque(typeURL, name, nil)}
 	}
@@ -119,7 +119,7 @@ func TestR033_R062_R063_RefusedWhole(t *testing.T) {
 
 // What the relay does not understand in a type it does not know, or would rather
 // not see, is no reason to refuse: only the faults of B.9 are.
-func TestB9_R069_R091_AcceptedThoughOdd(t *testing.T) {
+func TestB9_R069_R091_UnusualResponsesAccepted(t *testing.T) {
 	tests := []struct {
 		name string
 		resp *discoverypb.DeltaDiscoveryResponse
@@ -186,7 +186,7 @@ func TestR054_WildcardForms(t *testing.T) {
 }
 
 // Changes of a subscription have no nonce; ACKs have no names.
-func TestR082_KindsOfRequests(t *testing.T) {
+func TestR082_RequestForms(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
 		r.watch.Subscribe(endpoints, []string{"a"})
@@ -210,7 +210,7 @@ func TestR082_KindsOfRequests(t *testing.T) {
 
 // After a reconnect every subscription is stated again in the first request of
 // its type, with what is held; nothing else is said until the origin speaks.
-func TestR088_EverythingIsStatedAgain(t *testing.T) {
+func TestR088_NewStreamSubscribesToEverything(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@7")
 		r.put(endpoints, "a@1")
@@ -260,7 +260,7 @@ func TestR089_VersionsAreInTheFirstRequestOnly(t *testing.T) {
 
 // Names that do not fit into one request are stated in several, of which only the
 // first has versions.
-func TestR088_NamesThatDoNotFit(t *testing.T) {
+func TestR088_NamesExceedRequestSize(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "held@1")
 		names := []string{"held"}
@@ -293,7 +293,7 @@ func TestR088_NamesThatDoNotFit(t *testing.T) {
 
 // system_version_info decides nothing: responses that differ in nothing else
 // change nothing that a client would be told.
-func TestR091_SystemVersionDecidesNothing(t *testing.T) {
+func TestR091_SystemVersionIsIgnored(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SystemVersion: "9"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
@@ -343,7 +343,7 @@ func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
 
 // A wildcard of a type that was pushed before it was asked for takes a new stream: the first
 // request of the type on the old one was the ACK.
-func TestR096_PushedBeforeAsked(t *testing.T) {
+func TestR096_PushedBeforeRequested(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.Subscribe(endpoints, []string{"a"})
 		s := r.Accept(t.Context())
@@ -358,7 +358,7 @@ func TestR096_PushedBeforeAsked(t *testing.T) {
 
 // A name counts as asked for only while the stream that asks is connected, so
 // that no timer runs against an origin that cannot answer.
-func TestR136_AskedOnlyWhileConnected(t *testing.T) {
+func TestR136_RequestedOnlyWhileConnected(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.Stop()
 		n := r.watch.Subscribe(endpoints, []string{"a"})[0]
@@ -393,7 +393,7 @@ func TestR136_AskedOnlyWhileConnected(t *testing.T) {
 
 // An origin whose port is open, and that says nothing, is not connected: nothing counts
 // as asked for, however long that lasts.
-func TestR136_NothingIsAskedOfASilentPort(t *testing.T) {
+func TestR136_SilentPortReceivesNoRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
 		r.Freeze(true)

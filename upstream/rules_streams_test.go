@@ -76,10 +76,10 @@ func mixed() mixedDemand {
 	}
 }
 
-// TestH05_WhatIsWantedDecidesTheStream: wildcards of clusters and listeners, and the names of
+// TestH05_DemandDecidesTheStream: wildcards of clusters and listeners, and the names of
 // endpoints and routes, are on the main stream, in whatever order they were asked for, after
 // reconnects, and when the other kind of demand goes.
-func TestH05_WhatIsWantedDecidesTheStream(t *testing.T) {
+func TestH05_DemandDecidesTheStream(t *testing.T) {
 	const (
 		envoys = "Cluster *, ClusterLoadAssignment only, Listener *, RouteConfiguration only"
 		others = "Cluster only, Listener only, RouteConfiguration *"
@@ -130,8 +130,8 @@ func TestH05_WhatIsWantedDecidesTheStream(t *testing.T) {
 	}
 }
 
-// TestH05_GlobsOfClustersMakeWay: a glob makes way for the wildcard as a name does.
-func TestH05_GlobsOfClustersMakeWay(t *testing.T) {
+// TestH05_ClusterGlobsMoveToAuxiliaryStream: a glob makes way for the wildcard as a name does.
+func TestH05_ClusterGlobsMoveToAuxiliaryStream(t *testing.T) {
 	const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/shop/*"
 	inBubble(t, relaytest.Behaviour{NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp") }},
 		upstream.Config{}, func(t *testing.T, r *rig) {
@@ -150,11 +150,11 @@ func TestH05_GlobsOfClustersMakeWay(t *testing.T) {
 		})
 }
 
-// TestH05_NothingIsLostOrInventedWhenNamesMove: names that make way for a wildcard are resumed
+// TestH05_MovedNamesKeepResources: names that make way for a wildcard are resumed
 // on the auxiliary stream with what is held. Until the origin has answered there they are
 // served as they were, what it still says on the old stream counts for neither kind, and what
 // changed or went meanwhile is told.
-func TestH05_NothingIsLostOrInventedWhenNamesMove(t *testing.T) {
+func TestH05_MovedNamesKeepResources(t *testing.T) {
 	var onResponse atomic.Pointer[func()]
 	cfg := upstream.Config{Trace: func(upstream.Received) upstream.Trace {
 		if f := onResponse.Swap(nil); f != nil {

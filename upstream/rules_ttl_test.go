@@ -44,7 +44,7 @@ func TestR107_ExpiresWithoutTheOrigin(t *testing.T) {
 
 // An origin that says again what expires, as it must, does not for that ignore what it
 // was told is held: nothing else has to be asked for.
-func TestB15_ResentTTLsAreNoSignOfIgnorance(t *testing.T) {
+func TestB15_ResentTTLsDoNotMeanIgnoredVersions(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.SetRaw(clusters, expiring("a", time.Hour))
 		r.put(clusters, "b@1", "c@1")
@@ -67,7 +67,7 @@ func TestB15_ResentTTLsAreNoSignOfIgnorance(t *testing.T) {
 }
 
 // What has expired is not held, and the origin is not told so.
-func TestR107_ExpiredIsNotToldAsHeld(t *testing.T) {
+func TestR107_ExpiredResourceIsNotReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.SetRaw(clusters, expiring("a", 30*time.Second))
 		r.put(clusters, "b@1")
@@ -83,7 +83,7 @@ func TestR107_ExpiredIsNotToldAsHeld(t *testing.T) {
 
 // A name that has expired is asked for once more when somebody asks for it, and members
 // when the origin says that they live on.
-func TestR106_R107_AskedForAgain(t *testing.T) {
+func TestR106_R107_ExpiredResourceIsRequestedAgain(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.SetRaw(clusters, expiring("a", time.Minute))
 		r.SetRaw(endpoints, &discoverypb.Resource{
@@ -107,7 +107,7 @@ func TestR106_R107_AskedForAgain(t *testing.T) {
 
 // An origin that says all the time of some members that they live on is asked for the
 // others, as one that is quiet.
-func TestB15_HeartbeatsDoNotPutASweepOff(t *testing.T) {
+func TestB15_HeartbeatsDoNotDelaySweep(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.SetRaw(clusters, expiring("a", time.Minute))
 		r.put(clusters, "b@1", "c@1")

@@ -21,7 +21,7 @@ func uncached(typeURL, text string) *discoverypb.Resource {
 
 // On a new stream the origin is told that members are held whose content was given up,
 // but at no version: so it says what they are, or that they are gone.
-func TestR125_WhatWasGivenUpIsHeldAtNoVersion(t *testing.T) {
+func TestR125_DroppedContentReportsEmptyVersion(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "kept@1")
 		r.SetRaw(clusters, uncached(clusters, "secret@1"))
@@ -43,7 +43,7 @@ func TestR125_WhatWasGivenUpIsHeldAtNoVersion(t *testing.T) {
 }
 
 // The same holds for what a glob matches.
-func TestR125_WhatWasGivenUpOfAGlob(t *testing.T) {
+func TestR125_DroppedContentOfAGlob(t *testing.T) {
 	const foos, glob, item = "type.googleapis.com/acme.Foo", "xdstp://x/acme.Foo/*", "xdstp://x/acme.Foo/a"
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(cache.Collection(foos, glob))
@@ -62,7 +62,7 @@ func TestR125_WhatWasGivenUpOfAGlob(t *testing.T) {
 
 // What an origin removes between two messages, by which the members are given up and asked
 // for anew, it has told nobody, and never will.
-func TestB15_R125_RemovedWhileAllIsAskedForAgain(t *testing.T) {
+func TestB15_R125_RemovedDuringRefetch(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "gone@1", "kept@1")
 		r.SetRaw(clusters, uncached(clusters, "secret@1"))
@@ -81,7 +81,7 @@ func TestB15_R125_RemovedWhileAllIsAskedForAgain(t *testing.T) {
 }
 
 // A SotW origin is asked for all members again by a list without them, and one with them.
-func TestR125_MembersOfASotWOriginAreAskedForAgain(t *testing.T) {
+func TestR125_SotWMembersRefetched(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Wrap: true}, upstream.Config{Protocol: upstream.ProtocolSotW}, func(t *testing.T, r *rig) {
 		r.SetRaw(endpoints, uncached(endpoints, "secret@1"))
 		r.watch.SubscribeAll(endpoints)

@@ -38,7 +38,7 @@ func variants(t *testing.T, name string, envs ...string) *discoverypb.DiscoveryR
 
 // Of a full-state type, a SotW origin removes a variant by listing it no more; others of
 // the same name stay.
-func TestR121_SotWRemovesAVariantByLeavingItOut(t *testing.T) {
+func TestR121_SotWOmittedVariantIsRemoved(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		prod, test := wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "test"})
 		r.watch.Subscribe(listeners, []string{prod, test})

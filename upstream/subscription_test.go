@@ -10,9 +10,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB15_RequestsKeepTheirNames: when names are given up that were asked for, the request that asks for them may not be sent
+// TestB15_RequestsDoNotShareNames: when names are given up that were asked for, the request that asks for them may not be sent
 // yet. It goes on to have its names.
-func TestB15_RequestsKeepTheirNames(t *testing.T) {
+func TestB15_RequestsDoNotShareNames(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	watch := view.Watch()
 	defer watch.Close()

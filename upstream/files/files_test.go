@@ -162,7 +162,7 @@ func TestFilesDirectoryReplaced(t *testing.T) {
 	m.until("a=3")
 }
 
-func TestB28_AVanishedDirectoryRemovesNothing(t *testing.T) {
+func TestB28_DeletedDirectoryRemovesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	check.OK(t, os.Mkdir(dir, 0o700))
 	writeFiles(t, dir, "mesh.yaml", clusters("a=1"))
@@ -207,7 +207,7 @@ func TestH11_DuplicateNames(t *testing.T) {
 	}
 }
 
-func TestB28_SubscribersGetWhatTheFilesHave(t *testing.T) {
+func TestB28_SubscribersReceiveFileContent(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1", "b=1")+
 		"- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: front, aliases: [door], resource: {'@type': "+wire.ClusterType+", name: front, alt_stat_name: '1'}}\n")
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
@@ -281,9 +281,9 @@ func TestFilesManyMirrors(t *testing.T) {
 	}
 }
 
-// TestFilesNothingGoodYet starts with nothing but a broken file: a client that
+// TestFilesNoGoodFileYet starts with nothing but a broken file: a client that
 // holds state must not be told that all of it is gone.
-func TestFilesNothingGoodYet(t *testing.T) {
+func TestFilesNoGoodFileYet(t *testing.T) {
 	for name, content := range map[string]string{"none": "", "bad": "resources: ["} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -339,7 +339,7 @@ func TestFilesMakeBeforeBreak(t *testing.T) {
 
 // A name that is asked for with parameters is answered as without: files have no
 // variants.
-func TestB24_FilesAnswerWhateverTheParameters(t *testing.T) {
+func TestB24_FilesIgnoreDynamicParameters(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	l := NewLocal(w)
 	r := check.Must(wire.NewResource(wire.EndpointType, "a", "", []byte("x")))

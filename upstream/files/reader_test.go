@@ -22,8 +22,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TestH11_Shelf: what counts depends on what the files hold now, but for what bad ones last held.
-func TestH11_Shelf(t *testing.T) {
+// TestH11_FileStates: what counts depends on what the files hold now, but for what bad ones last held.
+func TestH11_FileStates(t *testing.T) {
 	type step struct {
 		files string // "a=x,y b=!": file a has x and y, b is bad
 		want  string // what counts
@@ -104,7 +104,7 @@ func contents(t *testing.T, text string) map[string]*fileContent {
 	return files
 }
 
-func TestShelfVersions(t *testing.T) {
+func TestFileStatesVersions(t *testing.T) {
 	s := make(fileStates)
 	of := func(version string, types ...string) *fileContent {
 		c := &fileContent{version: version, types: make(map[string][]*wire.Resource)}
@@ -146,8 +146,8 @@ func TestSameListing(t *testing.T) {
 	}
 }
 
-// TestReadDirSeesSwapsWhole swaps all files while they are read.
-func TestReadDirSeesSwapsWhole(t *testing.T) {
+// TestReadDirSeesAtomicSwap swaps all files while they are read.
+func TestReadDirSeesAtomicSwap(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", clusters("x"), "b.yaml", clusters("y"))
 	lists := 0
 	files, err := readWith(dir, nil, func(dir string) (map[string]listing, error) {
@@ -222,8 +222,8 @@ func TestReadDir(t *testing.T) {
 	}
 }
 
-// TestFileWrapperKeepsAll holds what a file wraps to what is served.
-func TestFileWrapperKeepsAll(t *testing.T) {
+// TestFileWrapperKeepsAllFields holds what a file wraps to what is served.
+func TestFileWrapperKeepsAllFields(t *testing.T) {
 	for name, wrapper := range map[string]string{
 		"own name":      `name: a, ttl: 9s, version: '1'`,
 		"resource_name": `resource_name: {name: a}, ttl: 9s, version: '1'`,

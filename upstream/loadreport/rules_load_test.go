@@ -56,7 +56,7 @@ func loadOrigin(t *testing.T, address string) (*relaytest.Origin, *loadTaker) {
 // noLoads is a group without load.
 type noLoads struct{}
 
-func (noLoads) Configure(*lrspb.LoadStatsResponse)        {}
+func (noLoads) Configure(*lrspb.LoadStatsResponse)  {}
 func (noLoads) Take() []*endpointpb.ClusterStats    { return nil }
 func (noLoads) Return(_ []*endpointpb.ClusterStats) {}
 
@@ -131,7 +131,7 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 
 // Load reports return to the first address with everything else: those of a group say there what
 // is left, and a client's own stream ends, for the client to come again.
-func TestB40_LoadReportsReturn(t *testing.T) {
+func TestB40_LoadReportsFailBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, atOne := loadOrigin(t, "one")
 		two, atTwo := loadOrigin(t, "two")
