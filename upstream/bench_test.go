@@ -21,8 +21,7 @@ const acme = "type.googleapis.com/acme.Thing"
 
 func globName(i int) string { return fmt.Sprintf("xdstp://one/acme.Thing/%d/*", i) }
 
-// collections returns a view of so many collections, all known and followed, and its
-// writer.
+// collections returns a view with n confirmed collections, each with a client, and its writer.
 func collections(b *testing.B, n int) (*cache.View, *cache.Writer) {
 	b.Helper()
 	view, w := cache.New(cache.Config{})
@@ -41,8 +40,7 @@ func member(b *testing.B, version int) wire.Update {
 	return wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}}
 }
 
-// BenchmarkShareAmongCollections is what a group's part in a shared view costs when one
-// of the collections that the group follows changes.
+// BenchmarkShareAmongCollections measures a share when one of many collections of a group changes.
 func BenchmarkShareAmongCollections(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
@@ -68,7 +66,7 @@ func BenchmarkShareAmongCollections(b *testing.B) {
 	}
 }
 
-// benchMirror returns a mirror with an open stream on which nothing was said yet, and no loop.
+// benchMirror returns a viewSync without a loop, with an open stream that has received nothing.
 func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	b.Helper()
 	session := check.Must(New(Config{Targets: []string{"127.0.0.1:1"}}))
@@ -81,8 +79,8 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	return v
 }
 
-// BenchmarkUpdate is one response of the origin, with new content for some of 1,000 resources, and the turn of the mirror's
-// loop that follows: among the first answers on a stream, and once the set is confirmed.
+// BenchmarkUpdate measures one response with new content for some of 1,000 resources, and the following step of the
+// loop: among the first answers on a stream, and once the set is confirmed.
 func BenchmarkUpdate(b *testing.B) {
 	const all = 1000
 	name := func(i int) string { return fmt.Sprintf("service-%03d", i) }
@@ -142,7 +140,8 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// BenchmarkUpdateBesideKept is a response with 1,000 assignments while an operator keeps 500 clusters, any of which may need one.
+// BenchmarkUpdateBesideKept measures a response with 1,000 assignments while the removal of 500 clusters is discarded,
+// each of which may reference one.
 func BenchmarkUpdateBesideKept(b *testing.B) {
 	const all, kept = 1000, 500
 	name := func(i int) string { return fmt.Sprintf("service-%03d", i) }
@@ -196,8 +195,7 @@ func benchResource(b *testing.B, typeURL, name string, version int) *wire.Resour
 	return r
 }
 
-// BenchmarkMirrorAmongCollections is what one turn of a mirror costs in which one of
-// the collections that clients follow changes.
+// BenchmarkMirrorAmongCollections measures one step of the loop when one of many collections changes.
 func BenchmarkMirrorAmongCollections(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {

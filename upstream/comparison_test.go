@@ -16,7 +16,7 @@ import (
 
 var epoch = time.Unix(1000, 0)
 
-// comparing returns a view that holds a cluster with a version, of which the server "one" at its first target has stated all.
+// comparing returns a view with one cluster, which the server "one" at the first target has sent.
 func comparing(t *testing.T, log slog.Handler, version string) *viewSync {
 	t.Helper()
 	session := check.Must(New(Config{Targets: []string{"first:1", "second:1"}}))
@@ -34,7 +34,7 @@ func put(v *viewSync, r *wire.Resource) {
 	v.w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{r}})
 }
 
-// cluster returns a cluster of that name and version; of the version "hash", the version is that of its content.
+// cluster returns a cluster with a version. For the version "hash", the version is the hash of the content.
 func cluster(version string) *wire.Resource {
 	value := []byte{0x0a, byte(len(version))}
 	value = append(value, version...)
@@ -45,12 +45,13 @@ func cluster(version string) *wire.Resource {
 	return check.Must(wire.NewResource(wire.ClusterType, name, version, value))
 }
 
-// opens has a stream open on which the origin is told what is held, or is not.
+// opens opens a stream, which reports the cached versions if versions is set.
 func opens(v *viewSync, r role, versions bool, now time.Time) {
 	v.scheduleComparison(&adsStream{stream: &stream{role: r}, sentVersions: versions}, now)
 }
 
-// TestH07_ServerAfterResume decides whether all content is compared, and whether a snapshot may say from where it is.
+// TestH07_ServerAfterResume: the server that answers after a resume decides whether content is compared, and which
+// target a snapshot names.
 func TestH07_ServerAfterResume(t *testing.T) {
 	due := epoch.Add(comparisonDelay)
 	again := func(v *viewSync, err error) {
@@ -115,8 +116,8 @@ func TestH07_ServerAfterResume(t *testing.T) {
 	}
 }
 
-// TestH07_VersionsAreHashes need no comparison: of the resources whose versions say what is held, and of a hundred of
-// them at most.
+// TestH07_VersionsAreHashes: no comparison is needed if the reported versions are content hashes. At most 100 resources
+// per set are checked.
 func TestH07_VersionsAreHashes(t *testing.T) {
 	compared := func(v *viewSync) bool {
 		v.comparison.streamEnded(io.EOF)
@@ -144,7 +145,7 @@ func TestH07_VersionsAreHashes(t *testing.T) {
 	}
 }
 
-// TestH07_ComparisonEnds when the origin has answered and is quiet, or after ten seconds.
+// TestH07_ComparisonEnds: a comparison ends when the origin has answered and sends nothing more, or after 10s.
 func TestH07_ComparisonEnds(t *testing.T) {
 	line := func(open, responded bool) adsStream {
 		return adsStream{stream: &stream{role: main, cancel: func(error) {}, responded: responded}, open: open}

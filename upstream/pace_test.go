@@ -10,8 +10,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: views open so many streams at once and so many a minute, in the order in which they come. Who waits no more holds up nobody,
-// and what was never opened does not count.
+// TestB35_StreamRateLimit: views open a limited number of streams at once and per minute, in order of arrival. A waiter
+// that gives up delays no other, and a stream that was never opened does not count.
 func TestB35_StreamRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStreamLimiter(&Config{StreamRate: 60, StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
@@ -57,7 +57,8 @@ func TestB35_StreamRateLimit(t *testing.T) {
 	})
 }
 
-// B.35: however many lines come and go, in an hour no more streams are opened than the rate and the burst allow, and no fewer.
+// TestB35_StreamRateLimitUnderChurn: however many streams come and go, the rate and the burst limit the streams opened
+// per hour, and the limit is used up.
 func TestB35_StreamRateLimitUnderChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStreamLimiter(&Config{StreamRate: 600, StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})

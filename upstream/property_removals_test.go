@@ -47,8 +47,8 @@ func TestB15_RandomHistories(t *testing.T) {
 	})
 }
 
-// TestB15_ComparisonSurvivesStreamLoss: another replica answers with the versions of the one before and other content, and
-// the stream is lost before all is compared. The next stream is to the same replica, and all is compared then.
+// TestB15_ComparisonSurvivesStreamLoss: another replica responds with the same versions and other content, and the
+// stream is lost before the comparison is done. The comparison happens on the next stream to the same replica.
 func TestB15_ComparisonSurvivesStreamLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{TB: t}

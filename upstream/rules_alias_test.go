@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// aliased has the origin hold a resource "b" that is also called "alias".
+// aliased sets a resource "b" of the origin with the alias "alias".
 func (r *rig) aliased(typeURL string) {
 	r.t.Helper()
 	body := check.Must(anypb.New(relaytest.Cluster("b")))
@@ -22,8 +22,9 @@ func (r *rig) aliased(typeURL string) {
 	r.SetRaw(typeURL, &discoverypb.Resource{Name: "b", Version: "1", Aliases: []string{"alias"}, Resource: body})
 }
 
-// B.20, R086: a resource that a client asked for by an alias goes while the relay is not connected. An origin that says nothing
-// of names that do not exist knows no alias of a resource that is no more, so the relay also asks for the name.
+// TestB20_R086_AliasRemovedDuringDisconnect: a resource that a client subscribed to under an alias is removed while the
+// relay is disconnected. An origin that reports no nonexistent names does not know the alias of a removed resource. So
+// the relay also subscribes to the name of the resource.
 func TestB20_R086_AliasRemovedDuringDisconnect(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "c@1")
@@ -41,8 +42,8 @@ func TestB20_R086_AliasRemovedDuringDisconnect(t *testing.T) {
 	})
 }
 
-// B.20: the name that the relay asks for beside an alias is given up with the alias, and asked for anew when a client wants it,
-// since not every origin answers twice (C07).
+// TestB20_C07_CanonicalNamesOfAliases: the relay unsubscribes from the name of a resource together with its alias. It
+// subscribes to the name again when a client needs it, since not every origin responds twice (C07).
 func TestB20_C07_CanonicalNamesOfAliases(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		subscribed := func(what string, want ...string) {
@@ -83,7 +84,8 @@ func TestB20_C07_CanonicalNamesOfAliases(t *testing.T) {
 	})
 }
 
-// B.20: of virtual hosts the relay asks for what clients ask for alone: a name may be taken for a domain.
+// TestB20_NoCanonicalNamesForVirtualHosts: for virtual hosts, the relay subscribes only to what clients subscribe to. A
+// name could be taken for a domain.
 func TestB20_NoCanonicalNamesForVirtualHosts(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.aliased(wire.VirtualHostType)

@@ -18,8 +18,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// found shows an audit: of each type how many are equal, ~ and how many are changing, and
-// each difference as kind:name here/there, with the glob that it was asked for by.
+// found formats an audit: for each type the number of equal resources, ~ and the number of changing ones, and each
+// difference as kind:name here/there with its glob.
 func found(a upstream.Audit) string {
 	var out []string
 	for _, typ := range a.Types {
@@ -38,7 +38,7 @@ func found(a upstream.Audit) string {
 	return strings.Join(out, "; ")
 }
 
-// audited audits a view, of which nothing must change, and shows what that found.
+// audited audits a view, checks that it does not change, and returns the result of found.
 func (r *rig) audited(typeURL string) string {
 	r.t.Helper()
 	before, lines := r.view.Generation(), r.log.count("")
@@ -60,7 +60,7 @@ const (
 	glob    = globbed + "*"
 )
 
-// wantAll has clients want members, names and a collection.
+// wantAll subscribes clients to members, names and a collection.
 func (r *rig) wantAll() {
 	r.watch.SubscribeAll(clusters)
 	r.watch.Subscribe(clusters, []string{"a", "only", "none"})
@@ -71,8 +71,8 @@ func (r *rig) wantAll() {
 	r.pass(confirmed)
 }
 
-// Everything that clients want, however they ask for it, is asked for on streams of the
-// audit's own, without a word of what is held, and once it was answered the audit is over.
+// TestB43_OriginAuditFindsNothing: an audit requests all subscriptions of clients on its own streams, without reporting
+// cached versions. It ends once they are answered.
 func TestB43_OriginAuditFindsNothing(t *testing.T) {
 	for _, sotw := range []bool{false, true} {
 		b := relaytest.Behaviour{SotW: sotw, Wrap: true, NamedOnly: func(_, name string) bool { return name == "only" || strings.HasPrefix(name, globbed) }}
@@ -101,8 +101,8 @@ func TestB43_OriginAuditFindsNothing(t *testing.T) {
 	}
 }
 
-// What the origin said on the view's stream and says on no other is found, by name and
-// version, and left as it is.
+// TestB43_OriginAuditFindsDrift: an audit reports what the origin sent on the view's stream and sends on no other, by
+// name and version. It does not change the view.
 func TestB43_OriginAuditFindsDrift(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -128,8 +128,8 @@ func TestB43_OriginAuditFindsDrift(t *testing.T) {
 	})
 }
 
-// Changes meanwhile are no differences, however many they are: those that are told to one
-// stream later than to the other are compared again.
+// TestB43_OriginAuditAmidChanges: changes during an audit are not differences, however many there are. A change that
+// one stream receives later is compared again.
 func TestB43_OriginAuditAmidChanges(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -178,7 +178,7 @@ func TestB43_OriginAuditAmidChanges(t *testing.T) {
 	})
 }
 
-// What the view ceases to ask for while an audit is made is none of its differences.
+// TestB43_OriginAuditOfUnsubscribedResources: what the view unsubscribes from during an audit is not a difference.
 func TestB43_OriginAuditOfUnsubscribedResources(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{Linger: time.Second}, func(t *testing.T, r *rig) {
 		names := r.watch.Subscribe(endpoints, []string{"a", "b"})
@@ -200,7 +200,7 @@ func TestB43_OriginAuditOfUnsubscribedResources(t *testing.T) {
 	})
 }
 
-// What is held back is known, and said to be.
+// TestB43_OriginAuditOfPendingRemovals: a difference with a pending removal is marked as held.
 func TestB43_OriginAuditOfPendingRemovals(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		got := r.audited(clusters)
@@ -211,8 +211,8 @@ func TestB43_OriginAuditOfPendingRemovals(t *testing.T) {
 	})
 }
 
-// One audit at a time is made of an origin, and it ends with its context, or when the origin
-// does not have it. No view is moved to another target for that.
+// TestB43_OriginAuditEnds: an origin has one audit at a time. An audit ends with its context, or when the origin closes
+// the stream, and causes no failover.
 func TestB43_OriginAuditEnds(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		if a, err := r.control.Audit(t.Context(), ""); err != nil || len(a.Types) != 0 || r.streams() != 0 {

@@ -14,15 +14,14 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A pair is a mirror of an origin with two addresses, of which the first has failed and
-// the second is in use and has answered.
+// A pair is a view of an origin with two addresses. The first address has failed; the second is active and has
+// responded.
 type pair struct {
 	*rig
 	one, two *relaytest.Origin
 }
 
-// inPair runs a test on a pair whose first address is down, on virtual time. Both
-// have the clusters a@1 and b@1.
+// inPair runs a test with a pair in a synctest bubble. Both addresses have the clusters a@1 and b@1.
 func inPair(t *testing.T, opts relaytest.OriginOptions, test func(t *testing.T, p *pair)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,7 +42,7 @@ func inPair(t *testing.T, opts relaytest.OriginOptions, test func(t *testing.T, 
 	})
 }
 
-// uses fails the test unless there are streams to an origin, and to the other one none.
+// uses fails the test unless all streams go to an address.
 func (p *pair) uses(what string, o *relaytest.Origin) {
 	p.t.Helper()
 	for i, other := range []*relaytest.Origin{p.one, p.two} {
@@ -56,9 +55,9 @@ func (p *pair) uses(what string, o *relaytest.Origin) {
 	}
 }
 
-// Back to the first address after it could be reached for ten minutes, in one step,
-// without a word to clients; it is asked for everything, since the versions that are held
-// are the other one's.
+// TestB40_FailsBackToTheFirst: the relay fails back to the first address once that has been reachable for ten minutes,
+// in one step. Clients do not notice. The relay requests everything, since the cached versions are those of the other
+// address.
 func TestB40_FailsBackToTheFirst(t *testing.T) {
 	inPair(t, relaytest.OriginOptions{}, func(t *testing.T, p *pair) {
 		seq := p.view.Generation().Seq
@@ -78,7 +77,7 @@ func TestB40_FailsBackToTheFirst(t *testing.T) {
 	})
 }
 
-// An address that comes and goes is not returned to, however often it is there.
+// TestB40_FlappingIsNotStable: the relay does not fail back to an address that is reachable only intermittently.
 func TestB40_FlappingIsNotStable(t *testing.T) {
 	inPair(t, relaytest.OriginOptions{}, func(t *testing.T, p *pair) {
 		for range 40 {
@@ -92,7 +91,7 @@ func TestB40_FlappingIsNotStable(t *testing.T) {
 	})
 }
 
-// Servers that end connections without streams are there all the same.
+// TestB40_IdleConnectionsMayEnd: a server that closes idle connections counts as reachable.
 func TestB40_IdleConnectionsMayEnd(t *testing.T) {
 	opts := relaytest.OriginOptions{ServerOptions: []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 2 * time.Minute}),
@@ -108,8 +107,8 @@ func TestB40_IdleConnectionsMayEnd(t *testing.T) {
 	})
 }
 
-// An address that takes connections and ends streams is left at once, and is not
-// returned to before another ten minutes.
+// TestB40_FailedFailBack: the relay leaves an address that accepts connections and ends streams at once. It does not
+// fail back to it for another ten minutes.
 func TestB40_FailedFailBack(t *testing.T) {
 	inPair(t, relaytest.OriginOptions{}, func(t *testing.T, p *pair) {
 		p.one.Change(func(b *relaytest.Behaviour) { b.Manual = true })
@@ -135,8 +134,8 @@ func TestB40_FailedFailBack(t *testing.T) {
 	})
 }
 
-// What another address does not have is not gone at once: it is asked for by name, and a
-// mass of it is held back.
+// TestB40_B15_OtherAddressWithFewerResources: resources that another address lacks are not removed at once. The relay
+// queries them by name, and a large removal stays pending.
 func TestB40_B15_OtherAddressWithFewerResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "one"})

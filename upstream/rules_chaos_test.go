@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A chaos is an origin and its clients in trouble, and what should come of it.
+// A chaos is an origin and clients with random failures, and the expected result.
 type chaos struct {
 	*rig
 	rand    *rand.Rand
@@ -27,13 +27,13 @@ type chaos struct {
 	names map[string][]*cache.Name
 }
 
-// anchor is a resource that never changes: it shows what an origin does with the
-// versions that it is told, and lets a sweep have a control.
+// anchor is a resource that never changes. It shows whether an origin uses reported versions, and serves as a control
+// query.
 const anchor = "anchor@0"
 
 func (c *chaos) name() string { return fmt.Sprint("n", c.rand.IntN(8)) }
 
-// step does one thing at random.
+// step performs one random action.
 func (c *chaos) step() {
 	switch c.rand.IntN(12) {
 	case 0, 1, 2:
@@ -82,8 +82,7 @@ func (c *chaos) shown(name, version string) string {
 	return name + "@" + version
 }
 
-// check compares the view with the origin, and what the origin was asked for with
-// what is wanted.
+// check compares the view with the origin, and the subscriptions of the origin with the demand.
 func (c *chaos) check() {
 	c.t.Helper()
 	var want []string
@@ -120,8 +119,8 @@ func (c *chaos) check() {
 	}
 }
 
-// Whatever happens, in the end the view is like the origin, and the origin is
-// asked for what is wanted, no more and no less (D.4, 1 and 9).
+// TestD4_ConvergesAfterFailures: after any failures, the view converges to the origin, and the origin has exactly the
+// wanted subscriptions (D.4, 1 and 9).
 func TestD4_ConvergesAfterFailures(t *testing.T) {
 	origins := []relaytest.Behaviour{
 		{},

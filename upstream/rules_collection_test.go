@@ -28,8 +28,8 @@ func shorten(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, shop, "shop/"), "ClusterLoadAssignment", "E")
 }
 
-// A glob is a name to the origin: asked for beside names on the same stream, restated
-// on a new one with the versions of its members, and given up by itself.
+// TestR132_GlobIsANameForTheOrigin: for the origin a glob is a name. It is subscribed to with names on the same stream,
+// restated on a new stream with the versions of its members, and unsubscribed alone.
 func TestR132_GlobIsANameForTheOrigin(t *testing.T) {
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -57,7 +57,7 @@ func TestR132_GlobIsANameForTheOrigin(t *testing.T) {
 	})
 }
 
-// A glob shares the type with a wildcard as a name does: on the other stream.
+// TestB5_GlobAndWildcard: a glob and a wildcard of one type use different streams, as a name and a wildcard do.
 func TestB5_GlobAndWildcard(t *testing.T) {
 	named := func(_, name string) bool { return strings.HasPrefix(name, shop) }
 	inBubble(t, relaytest.Behaviour{NamedOnly: named}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -78,8 +78,8 @@ func TestB5_GlobAndWildcard(t *testing.T) {
 	})
 }
 
-// What the origin says is empty is known at once to be so; what it says in between
-// settles as a wildcard does.
+// TestB7_PhasesOfACollection: a collection that the origin reports as empty is confirmed at once. Otherwise it settles
+// as a wildcard does.
 func TestB7_PhasesOfACollection(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		other := cache.Collection(endpoints, "xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/mall/*")
@@ -121,9 +121,9 @@ func TestB7_PhasesOfACollection(t *testing.T) {
 	})
 }
 
-// An origin that was not told what is held, or does not look at it, is asked by name
-// for members that it leaves out. What it says is removed is gone, what it is silent
-// on is not; then the names are let go.
+// TestB15_SuspectCollectionMembers: if an origin received no versions, or ignores them, the relay queries missing
+// members by name. A member is removed if the origin says so, and stays if it is silent. Then the relay unsubscribes
+// from the names.
 func TestB15_SuspectCollectionMembers(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -163,7 +163,8 @@ func TestB15_SuspectCollectionMembers(t *testing.T) {
 	}
 }
 
-// A glob that is given up while members of it are in doubt takes them along.
+// TestB15_UnsubscribeFromSuspectCollection: unsubscribing from a glob also unsubscribes from its members that are being
+// queried.
 func TestB15_UnsubscribeFromSuspectCollection(t *testing.T) {
 	cfg := upstream.Config{FullResync: true, WildcardLinger: 10 * time.Second}
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, cfg, func(t *testing.T, r *rig) {
@@ -183,8 +184,8 @@ func TestB15_UnsubscribeFromSuspectCollection(t *testing.T) {
 	})
 }
 
-// To another address of the origin the versions of the first mean nothing, and what
-// only the first one had is not held for ever.
+// TestB40_CollectionFromAnotherTarget: another address of the origin does not know the versions of the first. Members
+// that only the first one had do not stay forever.
 func TestB40_CollectionFromAnotherTarget(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", shop+"b@1", shop+"c@1")
@@ -215,9 +216,8 @@ func TestB40_CollectionFromAnotherTarget(t *testing.T) {
 	})
 }
 
-// What the address that is connected never mentioned, and what it did not say of it when
-// it was asked, is asked for anew on each stream: the version is another address's, and
-// may mean other content here.
+// TestB40_MemberOfAnotherTargetIsNeverReported: members that the connected address never mentioned, even when queried,
+// are queried again on each stream. Their versions are of another address, and may mean other content here.
 func TestB40_MemberOfAnotherTargetIsNeverReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", shop+"b@1")
@@ -238,8 +238,7 @@ func TestB40_MemberOfAnotherTargetIsNeverReported(t *testing.T) {
 	})
 }
 
-// Whatever globs clients make up, nothing is left of them once they have lingered: not
-// in the view, and not at the origin.
+// TestB6_CollectionsLeaveNoState: after the linger time of any globs, no state is left in the view or at the origin.
 func TestB6_CollectionsLeaveNoState(t *testing.T) {
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -270,8 +269,8 @@ func TestB6_CollectionsLeaveNoState(t *testing.T) {
 	})
 }
 
-// Globs that nobody wants linger, but not any number of them; those that clients want
-// are never given up for others.
+// TestB35_LingeringGlobsAreBounded: the number of unused globs that linger is limited. Globs in use are never removed
+// because of the limit.
 func TestB35_LingeringGlobsAreBounded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{WildcardLinger: time.Hour}, func(t *testing.T, r *rig) {
 		const lingering, more = 1000, 20

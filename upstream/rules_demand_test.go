@@ -15,8 +15,8 @@ import (
 // silentWarning is in the line about an origin that does not answer.
 const silentWarning = "sends no response"
 
-// An origin that accepts the first request and answers nothing for 10 s is worth
-// one line, which has the Node and the variables that shape it.
+// TestB4_SilentOriginIsReported: an origin that accepts the first request and sends no response for 10s is logged once,
+// with the node and the variables that configure it.
 func TestB4_SilentOriginIsReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -32,8 +32,8 @@ func TestB4_SilentOriginIsReported(t *testing.T) {
 	})
 }
 
-// An origin that answers in time, or that has nothing to add to what the relay
-// says it holds, is not reported.
+// TestB4_QuietOriginIsNotReported: an origin that responds in time, or need not respond since the relay reported
+// versions, is not logged.
 func TestB4_QuietOriginIsNotReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Delay: 9 * time.Second}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -46,8 +46,8 @@ func TestB4_QuietOriginIsNotReported(t *testing.T) {
 	})
 }
 
-// Names that are wanted within 5 ms are one request; at 500 it does not wait, and
-// none has more.
+// TestB5_NamesAreBatched: names that are wanted within 5ms are sent in one request. A batch of 500 is sent at once, and
+// no request has more.
 func TestB5_NamesAreBatched(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.Subscribe(endpoints, []string{"first"})
@@ -78,8 +78,8 @@ func TestB5_NamesAreBatched(t *testing.T) {
 	})
 }
 
-// One type that is wanted by wildcard and by name has two streams, whichever came first. What
-// was only named never is a member, and the other way round.
+// TestB5_WildcardAndNamesOfOneType: a type with a wildcard and names uses two streams, in either order of arrival. A
+// resource received by name is never a member, and vice versa.
 func TestB5_WildcardAndNamesOfOneType(t *testing.T) {
 	only := func(_, name string) bool { return name == "only" }
 	tests := []struct {
@@ -121,8 +121,8 @@ func TestB5_WildcardAndNamesOfOneType(t *testing.T) {
 func wantAll(w *cache.Watch)  { w.SubscribeAll(clusters) }
 func wantOnly(w *cache.Watch) { w.Subscribe(clusters, []string{"only"}) }
 
-// A name that is also a member is held twice, by each stream as it says: removed
-// from the wildcard, it stays a name.
+// TestB5_NamedResourceIsAlsoMember: a name that is also a member is cached twice, as each stream reports it. If it is
+// removed from the wildcard, it stays under its name.
 func TestB5_NamedResourceIsAlsoMember(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -142,8 +142,8 @@ func TestB5_NamedResourceIsAlsoMember(t *testing.T) {
 	})
 }
 
-// The auxiliary stream ends when nothing is on it. The kind that is left on it
-// when the other has gone survives the loss of the origin.
+// TestB5_RemainingSubscriptionMoves: the auxiliary stream ends when it carries nothing. The subscription that remains
+// on it survives a disconnect.
 func TestB5_RemainingSubscriptionMoves(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
 	t.Run("on the main stream", func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestB5_RemainingSubscriptionMoves(t *testing.T) {
 	})
 }
 
-// A name that the origin removes stays subscribed while anybody wants it.
+// TestR073_RemovedNameStaysSubscribed: a name that the origin removes stays subscribed while a client needs it.
 func TestR073_RemovedNameStaysSubscribed(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -206,8 +206,8 @@ func TestR073_RemovedNameStaysSubscribed(t *testing.T) {
 	})
 }
 
-// A name is given up once, after its last client and the linger time of 5 min
-// (±20 %), and never while another client has it.
+// TestR081_B6_LingerAfterLastClient: the relay unsubscribes from a name once, 5 min (±20 %) after its last client, and
+// never while a client has it.
 func TestR081_B6_LingerAfterLastClient(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -230,7 +230,7 @@ func TestR081_B6_LingerAfterLastClient(t *testing.T) {
 	})
 }
 
-// A wildcard lingers for 15 min (±20 %), and is dropped with all its members.
+// TestB6_WildcardLinger: an unused wildcard lingers for 15 min (±20 %), and is then removed with all its members.
 func TestB6_WildcardLinger(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -250,8 +250,8 @@ func TestB6_WildcardLinger(t *testing.T) {
 	})
 }
 
-// What is wanted again while it lingers costs the origin nothing, and lingers in
-// full the next time.
+// TestB6_WantedAgainWhileLingering: a subscription that is used again while it lingers causes no request, and lingers
+// in full the next time.
 func TestB6_WantedAgainWhileLingering(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -276,8 +276,8 @@ func TestB6_WantedAgainWhileLingering(t *testing.T) {
 	})
 }
 
-// Too many lingering names, or too many bytes of them, push out the one that has
-// lingered longest, and never one that a client has.
+// TestB6_C29_LingeringIsBounded: if too many names linger, or too many bytes, the relay removes those that have
+// lingered longest. It never removes a name in use.
 func TestB6_C29_LingeringIsBounded(t *testing.T) {
 	tests := []struct {
 		name string
@@ -314,8 +314,8 @@ func TestB6_C29_LingeringIsBounded(t *testing.T) {
 	}
 }
 
-// What came and went before the origin could be asked is not asked for, and
-// demand that changes while there is no origin is right when there is one.
+// TestB5_DemandWithoutOrigin: names that come and go before the origin is connected are not requested. Demand that
+// changes without an origin is correct once there is one.
 func TestB5_DemandWithoutOrigin(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
@@ -341,8 +341,7 @@ func TestB5_DemandWithoutOrigin(t *testing.T) {
 	})
 }
 
-// Types are asked for as clients ask for them, whatever the order (C05): nothing
-// waits for clusters.
+// TestC05_AnyOrderOfTypes: types are requested in the order of the clients (C05). No type waits for clusters.
 func TestC05_AnyOrderOfTypes(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -358,7 +357,7 @@ func TestC05_AnyOrderOfTypes(t *testing.T) {
 	})
 }
 
-// A type that is prewarmed is asked for without a client, and never given up.
+// TestB5_Prewarm: a prewarmed type is subscribed to without a client, and never unsubscribed.
 func TestB5_Prewarm(t *testing.T) {
 	cfg := upstream.Config{Prewarm: []string{clusters}, WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {

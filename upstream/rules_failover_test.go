@@ -23,8 +23,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// refusing ends streams with what refuse says of the node that they begin with; silence, which errSilent stands for, lasts
-// until the relay ends the stream.
+// refusing ends streams with the error that refuse returns for the node of the first request. errSilent means that the
+// stream stays open without a response.
 func refusing(refuse func(node string) error) grpc.ServerOption {
 	return grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		s := &refusedStream{ServerStream: ss, refuse: refuse}
@@ -56,7 +56,7 @@ func (s *refusedStream) RecvMsg(m any) error {
 	return nil
 }
 
-// tenants is an origin with two addresses of which the first refuses streams, and views of a session to it.
+// tenants is an origin with two addresses, of which the first rejects streams, and several views of one session.
 type tenants struct {
 	*rig // the view of the healthy tenant
 	two  *relaytest.Origin
@@ -86,8 +86,8 @@ func inTenancy(t *testing.T, refuse func(node string) error, others []string, te
 	})
 }
 
-// TestH01_OneGroupDoesNotFailOverOthers: whatever becomes of the streams of one group, the address stays in use, and the others are
-// served without a break.
+// TestH01_OneGroupDoesNotFailOverOthers: failed streams of one group cause no failover, and the other groups are served
+// without interruption.
 func TestH01_OneGroupDoesNotFailOverOthers(t *testing.T) {
 	for _, code := range []codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.NotFound, codes.Unavailable, codes.Internal, codes.OK, codes.Unknown} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestH01_OneGroupDoesNotFailOverOthers(t *testing.T) {
 	}
 }
 
-// TestH01_RejectionsDoNotFailOver: that every group is refused says nothing about the address either.
+// TestH01_RejectionsDoNotFailOver: rejections of all groups cause no failover.
 func TestH01_RejectionsDoNotFailOver(t *testing.T) {
 	refuse := func(string) error { return status.Error(codes.PermissionDenied, "no") }
 	inTenancy(t, refuse, []string{"another"}, func(t *testing.T, w *tenants) {
@@ -134,8 +134,8 @@ func TestH01_RejectionsDoNotFailOver(t *testing.T) {
 	})
 }
 
-// TestH01_LoadBalancerWithoutBackends takes every connection: all of its streams end UNAVAILABLE, and the second address is used. One
-// of them that had a response keeps the address.
+// TestH01_LoadBalancerWithoutBackends: the address accepts connections, and all of its streams end UNAVAILABLE, so the
+// relay fails over. If one stream received a response, it does not.
 func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
 	for _, healthy := range []bool{false, true} {
 		t.Run(fmt.Sprintf("healthy=%v", healthy), func(t *testing.T) {
@@ -158,7 +158,8 @@ func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
 	}
 }
 
-// TestH01_RestartDoesNotFailOver: one attempt that fails is what the restart of a control plane looks like; two are not.
+// TestH01_RestartDoesNotFailOver: one failed attempt may be a restart of the control plane, and causes no failover. Two
+// do.
 func TestH01_RestartDoesNotFailOver(t *testing.T) {
 	inTenancy(t, func(string) error { return nil }, []string{"b", "c", "d"}, func(t *testing.T, w *tenants) {
 		w.pass(confirmed)

@@ -23,8 +23,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// What cannot be decoded is refused if it can be named, and ends the stream if it
-// cannot. Either way what was there stays, and the next good response counts.
+// TestB9_MalformedResponses: a response that cannot be decoded is answered with a NACK if it has a nonce and a type,
+// and ends the stream otherwise. The cached resources stay, and the next good response is applied.
 func TestB9_MalformedResponses(t *testing.T) {
 	typed := protowire.AppendString(protowire.AppendTag(nil, 4, protowire.BytesType), clusters)
 	nonced := protowire.AppendString(protowire.AppendTag(typed, 5, protowire.BytesType), "x")
@@ -71,8 +71,8 @@ func TestB9_MalformedResponses(t *testing.T) {
 	}
 }
 
-// An origin that stops in mid-air is noticed by the keepalive; the view stays, and
-// follows again once the origin does.
+// TestB34_HalfOpen: keepalive detects an origin that stops without closing the connection. The view stays, and follows
+// the origin again once it returns.
 func TestB34_HalfOpen(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, "a@1")
@@ -90,7 +90,7 @@ func TestB34_HalfOpen(t *testing.T) {
 	})
 }
 
-// A connSeen is plaintext that hands over the connections that are dialed.
+// connSeen are plaintext credentials that record the dialed connections.
 type connSeen struct {
 	credentials.TransportCredentials
 	dialed chan net.Conn
@@ -103,8 +103,8 @@ func (c connSeen) ClientHandshake(ctx context.Context, authority string, conn ne
 	return c.TransportCredentials.ClientHandshake(ctx, authority, conn)
 }
 
-// The kernel asks after a quiet origin from 10 s on, every 5 s, three times, and gives one up that
-// acknowledges nothing for 20 s.
+// TestB34_TCPKeepalive: TCP keepalive starts after 10s of silence, with three probes at 5s intervals. A connection with
+// unacknowledged data is closed after 20s.
 func TestB34_TCPKeepalive(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	seen := connSeen{insecure.NewCredentials(), make(chan net.Conn, 1)}
@@ -131,7 +131,7 @@ func TestB34_TCPKeepalive(t *testing.T) {
 	}
 }
 
-// A mirror ends at once, whatever state its origin is in.
+// TestMirrorEnds: Sync returns at once, whatever the state of the origin.
 func TestMirrorEnds(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -170,7 +170,7 @@ func TestMirrorEnds(t *testing.T) {
 	}
 }
 
-// No goroutine is left of a mirror on real sockets.
+// TestMirrorLeavesNoGoroutines: Sync leaves no goroutine behind, with real sockets.
 func TestMirrorLeavesNoGoroutines(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -186,8 +186,7 @@ func TestMirrorLeavesNoGoroutines(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// A server that drains is followed to its successor when it ends the stream, and
-// not before.
+// TestB33_GoAway: when a server drains, the relay moves to its successor once the server ends the stream, not before.
 func TestB33_GoAway(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -207,8 +206,7 @@ func TestB33_GoAway(t *testing.T) {
 	})
 }
 
-// An origin that allows fewer streams than there are kinds of demand is worth a
-// line after 5 s, and what has a stream goes on.
+// TestB4_TooFewStreams: an origin that allows too few concurrent streams is logged after 5s. The open streams continue.
 func TestB4_TooFewStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, ServerOptions: []grpc.ServerOption{grpc.MaxConcurrentStreams(1)}})
@@ -229,7 +227,7 @@ func TestB4_TooFewStreams(t *testing.T) {
 	})
 }
 
-// A service is what an origin does with a stream.
+// A service is the ADS of an origin, as functions.
 type service struct {
 	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
 	serve func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
@@ -239,8 +237,8 @@ func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoverySer
 	return s.serve(rpc)
 }
 
-// serveBare runs a gRPC server in memory until the test ends, with a service if
-// there is one, and returns how to reach it.
+// serveBare runs a gRPC server in memory until the test ends, with a service if it is not nil, and returns dial
+// options.
 func serveBare(t *testing.T, s *service) []grpc.DialOption {
 	l := memnet.Listen(1 << 20)
 	server := grpc.NewServer()
@@ -261,8 +259,8 @@ func serveBare(t *testing.T, s *service) []grpc.DialOption {
 	}
 }
 
-// A server without the service is tried again with the same waits as one that is
-// not there.
+// TestR135_Unimplemented: the relay retries a server that does not implement ADS with the same backoff as an
+// unreachable one.
 func TestR135_Unimplemented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, nil)})
@@ -279,13 +277,13 @@ func TestR135_Unimplemented(t *testing.T) {
 	})
 }
 
-// idleOrigin is an origin that nobody connects to.
+// idleOrigin returns an origin without connections.
 func idleOrigin(t *testing.T) *relaytest.Origin {
 	return relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 }
 
-// An origin that floods the relay and does not read its answers costs a bounded
-// queue: the stream is given up, and the next one goes on.
+// TestB9_FloodWithoutReading: an origin that floods the relay and does not read ACKs fills a bounded queue. The relay
+// closes the stream, and the next one works.
 func TestB9_FloodWithoutReading(t *testing.T) {
 	const responses = 12_000
 	synctest.Test(t, func(t *testing.T) {

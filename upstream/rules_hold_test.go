@@ -11,14 +11,15 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// heldLine is in the line that says that removals are held back.
+// heldLine is part of the log line about pending removals.
 const heldLine = "removal is held back"
 
-// forgetful is an origin that never says what is gone.
+// forgetful is an origin that never reports removals.
 var forgetful = relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}
 
-// Inferred removals of more than half of a type, or of more than ten resources and more than a tenth, are held
-// back for ten minutes, then looked at again, and made if that finds the same.
+// TestH03_C15_LargeRemovalsAreHeld: inferred removals of more than half of a type, or of more than ten resources and
+// more than a tenth, stay pending for ten minutes. Then the relay checks again, and applies them if the result is the
+// same.
 func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 	tests := []struct {
 		members, lost int
@@ -61,10 +62,10 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 	}
 }
 
-// lost is the resources that an origin loses in the tests below.
+// lost returns the resources that an origin loses in the tests below.
 func lost() []string { return nameOnly(numbered(100))[50:] }
 
-// loses has an origin come back without half of its 100 members.
+// loses restarts an origin without half of its 100 members.
 func loses(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	losesAs(t, forgetful, test)
@@ -83,7 +84,7 @@ func losesAs(t *testing.T, b relaytest.Behaviour, test func(t *testing.T, r *rig
 	})
 }
 
-// losesInBoth is loses for an origin of each variant.
+// losesInBoth is loses for both variants of xDS.
 func losesInBoth(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Run("Delta", func(t *testing.T) { losesAs(t, forgetful, test) })
 	t.Run("SotW", func(t *testing.T) { losesAs(t, sotwOnly, test) })
@@ -91,7 +92,7 @@ func losesInBoth(t *testing.T, test func(t *testing.T, r *rig)) {
 
 func (r *rig) count() int { return r.view.Generation().Type(clusters).Wildcard.Count() }
 
-// If the second look finds something else, that is held in its turn.
+// TestB15_SecondConfirmationDiffers: if the second check finds other removals, these become pending in turn.
 func TestB15_SecondConfirmationDiffers(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.away(removing(clusters, "n000"))
@@ -100,7 +101,7 @@ func TestB15_SecondConfirmationDiffers(t *testing.T) {
 	})
 }
 
-// What comes back during the hold is not removed after it.
+// TestB15_HeldResourceReturns: a resource that returns while its removal is pending is not removed.
 func TestB15_HeldResourceReturns(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		losesInBoth(t, func(t *testing.T, r *rig) {
@@ -129,8 +130,8 @@ func TestB15_HeldResourceReturns(t *testing.T) {
 	})
 }
 
-// What the origin itself removes during the hold is removed at once, and the rest
-// as before.
+// TestB15_HeldResourceRemoved: a resource that the origin removes explicitly while its removal is pending is removed at
+// once. The others stay pending.
 func TestB15_HeldResourceRemoved(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, lost()[:20]...))
@@ -139,7 +140,7 @@ func TestB15_HeldResourceRemoved(t *testing.T) {
 	})
 }
 
-// Losing the connection during the hold does not shorten it.
+// TestB15_HoldSurvivesReconnects: a disconnect does not shorten the hold.
 func TestB15_HoldSurvivesReconnects(t *testing.T) {
 	losesInBoth(t, func(t *testing.T, r *rig) {
 		for range 4 {
@@ -154,8 +155,8 @@ func TestB15_HoldSurvivesReconnects(t *testing.T) {
 	})
 }
 
-// An origin that comes back empty has nothing that could be a control: what it
-// does not mention is held, however few they are.
+// TestB15_C15_EmptyOrigin: an origin that returns empty has no resource for a control query. Missing resources stay
+// pending, however few they are.
 func TestB15_C15_EmptyOrigin(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("silent=%v", silent), func(t *testing.T) {
@@ -171,8 +172,8 @@ func TestB15_C15_EmptyOrigin(t *testing.T) {
 	}
 }
 
-// A member that a client also names is not gone because the origin is silent: not
-// every origin answers a second time for a name (C07).
+// TestB15_C07_SilenceOnANamedMember: silence about a member that clients also subscribe to by name does not remove it.
+// Not every origin responds twice for a name (C07).
 func TestB15_C07_SilenceOnANamedMember(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)

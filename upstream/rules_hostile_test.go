@@ -21,8 +21,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A response that is larger than allowed ends the stream, in a line that names the variable, and what
-// is held stays; the origin is asked again, no oftener than one that ends streams.
+// TestB9_ResponseOverTheLimit: a response over the size limit ends the stream, and the log names the variable. Cached
+// resources stay, and the relay retries with the usual backoff.
 func TestB9_ResponseOverTheLimit(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{MaxResponseBytes: 4096}, func(t *testing.T, r *rig) {
 		r.follow(clusters, "a@1")
@@ -40,9 +40,9 @@ func TestB9_ResponseOverTheLimit(t *testing.T) {
 	})
 }
 
-// Of a resource that is larger than allowed what was there stays, whatever becomes of the stream, and who
-// wants it is told why; the rest of the response is applied, and the NACK names it. Its removal counts, and so
-// does its return to a size that is allowed.
+// TestB9_ResourceOverTheLimit: for a resource over the size limit, the cached version stays, also after a reconnect,
+// and its clients receive the error. The rest of the response is applied, and the NACK names the resource. Its removal
+// is applied, and so is a version within the limit.
 func TestB9_ResourceOverTheLimit(t *testing.T) {
 	for variant, b := range map[string]relaytest.Behaviour{"delta": {}, "sotw": {SotW: true}} {
 		t.Run(variant, func(t *testing.T) {
@@ -132,8 +132,7 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 	}
 }
 
-// endless serves a response each millisecond, of which the n-th has the resource that name
-// returns, and reads what it is told.
+// endless sends a response each millisecond, of which the n-th contains the resource name(n), and reads requests.
 func endless(name func(n int) string) *service {
 	return &service{serve: func(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 		go func() { // ends with the stream
@@ -158,9 +157,8 @@ func endless(name func(n int) string) *service {
 	}}
 }
 
-// An origin that changes a few resources each millisecond, without end, costs what these
-// cost: nothing is kept of what they were. They count as settled while it goes on, since it may
-// not end.
+// TestB7_EndlessChanges: an origin that changes a few resources every millisecond costs no memory for old versions. The
+// set counts as settled meanwhile, since the changes may never end.
 func TestB7_EndlessChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := endless(func(n int) string { return strconv.Itoa(n % 4) })
@@ -181,8 +179,8 @@ func TestB7_EndlessChanges(t *testing.T) {
 	})
 }
 
-// A set to which the origin adds without end is neither empty nor confirmed while it does, but
-// settled after two seconds: clients do not wait for its end.
+// TestB7_EndlessSet: a set to which the origin adds resources without end is neither empty nor confirmed. It is settled
+// after 2s, so that clients do not wait.
 func TestB7_EndlessSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := endless(strconv.Itoa)
@@ -202,8 +200,7 @@ func TestB7_EndlessSet(t *testing.T) {
 	})
 }
 
-// An origin may say as much as there is memory for: of many small resources, each takes 2 KiB at
-// most.
+// TestB35_ManyResources: an origin may send as many resources as fit in memory. A small resource takes at most 2 KiB.
 func TestB35_ManyResources(t *testing.T) {
 	const responses, each = 10, 5000
 	view, w := cache.New(cache.Config{})

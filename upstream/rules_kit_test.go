@@ -27,8 +27,8 @@ const (
 	listeners = relaytest.ListenerType
 )
 
-// A rig is a mirror of an origin, seen from both ends: what clients would want
-// and see is the view, what the origin sees is in its record.
+// A rig is a view that is kept in sync with an origin. Tests read what clients receive from the view, and what the
+// origin receives from its record.
 type rig struct {
 	*relaytest.Origin
 	t     testing.TB
@@ -42,8 +42,7 @@ type rig struct {
 	stop    func() // ends the mirror; may be called again
 }
 
-// inBubble runs a test of a mirror and an origin on virtual time. The bubble
-// itself fails the test if any goroutine outlives the mirror.
+// inBubble runs a test with a rig in a synctest bubble. The bubble fails the test if a goroutine outlives the sync.
 func inBubble(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,19 +51,19 @@ func inBubble(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test fun
 	})
 }
 
-// mirror keeps a view like an origin until the test ends.
+// viewSync keeps a view in sync with an origin until the test ends.
 func viewSync(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 	t.Helper()
 	return restored(t, o, cfg, nil)
 }
 
-// restored is mirror for a view that begins with a snapshot, if there is one.
+// restored is viewSync for a view that is restored from a snapshot, which may be nil.
 func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot) *rig {
 	t.Helper()
 	return decided(t, o, cfg, s, upstream.NewControl(false, nil))
 }
 
-// decided is restored with what operators had decided before.
+// decided is restored with earlier decisions of operators.
 func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot, control *upstream.Control) *rig {
 	t.Helper()
 	r := &rig{Origin: o, t: t, log: &logged{}, control: control}
@@ -101,7 +100,7 @@ func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Sn
 	return r
 }
 
-// audit holds what a test made of a view to the view's own invariants (B.43).
+// audit checks the invariants of a view (B.43).
 func audit(t testing.TB, view *cache.View) {
 	t.Helper()
 	for fault := range view.Audit(func() bool { return true }) {
@@ -109,7 +108,7 @@ func audit(t testing.TB, view *cache.View) {
 	}
 }
 
-// put has the origin hold resources, each written name@version.
+// put sets resources of the origin, each written name@version.
 func (r *rig) put(typeURL string, resources ...string) {
 	r.Apply(func(tx *relaytest.Tx) { putIn(tx, typeURL, resources...) })
 }
@@ -121,23 +120,22 @@ func putIn(tx *relaytest.Tx, typeURL string, resources ...string) {
 	}
 }
 
-// pass lets d pass, and then everything come to rest.
+// pass waits for d, and then until all goroutines are idle.
 func (r *rig) pass(d time.Duration) {
 	time.Sleep(d) // virtual
 	synctest.Wait()
 }
 
-// soon is enough for a batch of names, and less than any other time.
+// soon is longer than batchWait, and shorter than every other delay.
 const soon = 20 * time.Millisecond
 
-// members shows what wildcard clients see, as name@version.
+// members returns what wildcard clients receive, as name@version.
 func (r *rig) members(typeURL string) string {
 	t := r.view.Generation().Type(typeURL)
 	return show(&t.Wildcard)
 }
 
-// named shows what the view holds of what was asked for by name; a name that the
-// origin says does not exist as !name.
+// named returns the resources that clients subscribe to by name, as name@version. A name that does not exist is !name.
 func (r *rig) named(typeURL string) string {
 	t := r.view.Generation().Type(typeURL)
 	return show(&t.ByName)
@@ -156,33 +154,33 @@ func show(s *cache.Set) string {
 	return strings.Join(out, " ")
 }
 
-// present is members or named without what is absent.
+// present returns the result of members or named without nonexistent names.
 func present(shown string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(shown), func(s string) bool { return s[0] == '!' }), " ")
 }
 
-// follow has the origin hold resources, and clients subscribe to all of them, until the set is confirmed.
+// follow sets resources of the origin, subscribes clients to all of them, and waits until the set is confirmed.
 func (r *rig) follow(typeURL string, resources ...string) {
 	r.put(typeURL, resources...)
 	r.watch.SubscribeAll(typeURL)
 	r.pass(confirmed)
 }
 
-// membersAfter lets d pass, and fails the test if wildcard clients do not see what is wanted.
+// membersAfter waits for d, and fails the test if wildcard clients do not receive want.
 func (r *rig) membersAfter(d time.Duration, what, typeURL, want string) {
 	r.t.Helper()
 	r.pass(d)
 	r.expect(what, r.members(typeURL), want)
 }
 
-// namedAfter is membersAfter for what was asked for by name.
+// namedAfter waits for d, and fails the test if the resources subscribed to by name are not want.
 func (r *rig) namedAfter(d time.Duration, what, typeURL, want string) {
 	r.t.Helper()
 	r.pass(d)
 	r.expect(what, r.named(typeURL), want)
 }
 
-// clustersAfter lets d pass, and fails the test unless the view has so many clusters.
+// clustersAfter waits for d, and fails the test if the view does not have want clusters.
 func (r *rig) clustersAfter(d time.Duration, when string, want int) {
 	r.t.Helper()
 	r.pass(d)
@@ -197,9 +195,9 @@ func (r *rig) expect(what, got, want string) {
 	}
 }
 
-// conversation shows the requests of the n-th stream, one in brackets each: the
-// type's short name, +name for subscribe, -name for unsubscribe, name=version for
-// what is held, ack or nack with the nonce, node if there is one.
+// conversation returns the requests of the n-th stream, each in brackets: the short name of the type, +name for
+// subscribe, -name for unsubscribe, name=version for reported versions, ack or nack with the nonce, and node if there
+// is one.
 func (r *rig) conversation(n int) string {
 	streams := r.State().Streams
 	if n >= len(streams) {
@@ -216,8 +214,8 @@ func (r *rig) conversation(n int) string {
 	return strings.Join(out, " ")
 }
 
-// showList shows a request of SotW: the type's short name, node if there is one, the
-// names, the version, and ack or nack with the nonce.
+// showList returns a SotW request: the short name of the type, node if there is one, the names, the version, and ack or
+// nack with the nonce.
 func showList(m *discoverypb.DiscoveryRequest) string {
 	typeURL := m.GetTypeUrl()
 	words := []string{typeURL[strings.LastIndexByte(typeURL, '.')+1:]}
@@ -261,7 +259,7 @@ func showRequest(m *discoverypb.DeltaDiscoveryRequest) string {
 	return "[" + strings.Join(words, " ") + "]"
 }
 
-// streams returns how many streams there were, ended ones included.
+// streams returns the number of streams that were opened, including ended ones.
 func (r *rig) streams() int { return len(r.State().Streams) }
 
 // logged counts log lines. Its methods may be called from any goroutine.
@@ -286,7 +284,7 @@ func (l *logged) Handle(_ context.Context, rec slog.Record) error {
 	return nil
 }
 
-// count returns how many lines hold a text.
+// count returns the number of log lines that contain a text.
 func (l *logged) count(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// What an operator does about the holds of every type that wait.
+// Commands for the pending removals of every type.
 var (
 	release = reconcile.Command{Do: reconcile.Release}
 	discard = reconcile.Command{Do: reconcile.Discard}
 )
 
-// holding fails the test unless so many resources are held back, and so many kept.
+// holding fails the test unless held removals are pending and kept ones discarded.
 func (r *rig) holding(when string, held, kept int) {
 	r.t.Helper()
 	gotHeld, gotKept := 0, 0
@@ -33,7 +33,7 @@ func (r *rig) holding(when string, held, kept int) {
 	}
 }
 
-// What an operator releases is removed at once, and then the matter is over.
+// TestB15_Release: a removal that an operator releases is applied at once.
 func TestB15_Release(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.holding("before", 50, 0)
@@ -57,7 +57,7 @@ func TestB15_Release(t *testing.T) {
 	})
 }
 
-// What refers to clusters is removed before them (B.11).
+// TestB15_ReleaseBackwards: resources that reference clusters are removed before them (B.11).
 func TestB15_ReleaseBackwards(t *testing.T) {
 	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
 		for _, typeURL := range []string{clusters, listeners} {
@@ -77,8 +77,8 @@ func TestB15_ReleaseBackwards(t *testing.T) {
 	})
 }
 
-// What an operator has kept stays, whatever silence seems to say, without another hold and
-// without another word, until the origin itself says something of it.
+// TestB15_Discard: a resource whose removal an operator discarded stays without another hold or log line, until the
+// origin mentions it.
 func TestB15_Discard(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		if got := r.control.Operate(t.Context(), discard); len(got) != 1 || len(got[0].Names) != 50 {
@@ -121,7 +121,8 @@ func TestB15_Discard(t *testing.T) {
 	})
 }
 
-// TestB15_DecisionOnNamesDoesNotApplyToMembers: whether members of the same names are gone is found out as ever.
+// TestB15_DecisionOnNamesDoesNotApplyToMembers: a decision about resources by name does not decide about members with
+// the same names.
 func TestB15_DecisionOnNamesDoesNotApplyToMembers(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, numbered(10)...)
@@ -137,7 +138,8 @@ func TestB15_DecisionOnNamesDoesNotApplyToMembers(t *testing.T) {
 	})
 }
 
-// TestB15_KeptResourceIsNoControlQuery: a member that an operator had kept shows nothing about the origin, which does not have it.
+// TestB15_KeptResourceIsNoControlQuery: a member whose removal an operator discarded cannot be a control query, since
+// the origin lacks it.
 func TestB15_KeptResourceIsNoControlQuery(t *testing.T) {
 	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(10)...)
@@ -150,7 +152,7 @@ func TestB15_KeptResourceIsNoControlQuery(t *testing.T) {
 	})
 }
 
-// While something is held back that is said again, but rarely.
+// TestB15_AlarmIsRepeated: a pending removal is logged again at long intervals.
 func TestB15_AlarmIsRepeated(t *testing.T) {
 	loses(t, func(t *testing.T, r *rig) {
 		r.pass(7 * time.Minute)
@@ -165,7 +167,7 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 	})
 }
 
-// Of an origin that speaks SotW, too, by wildcard and by name.
+// TestB15_SotWReleaseAndDiscard: operators can release and discard removals of a SotW origin, by wildcard and by name.
 func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 	for _, named := range []bool{false, true} {
 		for _, released := range []bool{false, true} {
@@ -205,8 +207,8 @@ func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 	}
 }
 
-// A frozen view is fed and ACKed as ever, and shows what it is now when it is thawed, also
-// what was said on another connection. What nobody wants does not expire meanwhile.
+// TestFreeze_Mirror: a frozen view still receives and ACKs responses. A thaw shows its current content, including that
+// of later connections. Unused subscriptions do not expire meanwhile.
 func TestFreeze_Mirror(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@1")
@@ -240,7 +242,7 @@ func TestFreeze_Mirror(t *testing.T) {
 	})
 }
 
-// A command to a mirror that has ended does nothing.
+// TestFreeze_MirrorEnded: a command to a sync that has ended does nothing.
 func TestFreeze_MirrorEnded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.stop()

@@ -13,14 +13,14 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// What the log says of an origin that does not implement Delta.
+// Log lines about an origin that does not implement Delta.
 const (
 	spokenSotW  = "INFO origin does not implement Delta ADS: using SotW"
 	unsupported = "WARN origin does not implement this ADS variant"
 )
 
-// An origin that does not implement Delta is spoken to in SotW, without waiting,
-// and that is logged once.
+// TestProtocol_AutoFallsBackToSotW: the relay uses SotW at once if an origin does not implement Delta, and logs that
+// once.
 func TestProtocol_AutoFallsBackToSotW(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -39,7 +39,7 @@ func TestProtocol_AutoFallsBackToSotW(t *testing.T) {
 	})
 }
 
-// Both streams of a view are of the variant that the origin speaks.
+// TestProtocol_AuxiliaryStream: both streams of a view use the variant of the origin.
 func TestProtocol_AuxiliaryStream(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -50,8 +50,8 @@ func TestProtocol_AuxiliaryStream(t *testing.T) {
 	})
 }
 
-// An origin that comes back as one that implements Delta is spoken to in Delta, and
-// the other way round; what is held stays as long as the origin has it.
+// TestProtocol_OriginChangesItsVariant: if an origin returns with another variant, the relay follows, in both
+// directions. Resources stay as long as the origin has them.
 func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, numbered(20)...)
@@ -76,8 +76,7 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 	})
 }
 
-// A variant that is forced is the only one that is tried; the log names the
-// variable that forces it.
+// TestProtocol_Forced: a configured variant is the only one that the relay tries. The log names the variable.
 func TestProtocol_Forced(t *testing.T) {
 	tests := []struct {
 		protocol upstream.Protocol
@@ -109,8 +108,7 @@ func TestProtocol_Forced(t *testing.T) {
 	}
 }
 
-// An origin that implements neither is tried again as any that refuses streams, in
-// both variants.
+// TestProtocol_Neither: an origin that implements neither variant is retried in both, with the usual backoff.
 func TestProtocol_Neither(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true, SotW: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -128,7 +126,8 @@ func TestProtocol_Neither(t *testing.T) {
 	})
 }
 
-// What an origin has answered on a stream it implements, however it ends it.
+// TestProtocol_UnimplementedAfterAResponse: an origin that has sent a response implements the variant, even if the
+// stream ends UNIMPLEMENTED.
 func TestProtocol_UnimplementedAfterAResponse(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)

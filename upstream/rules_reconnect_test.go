@@ -15,8 +15,7 @@ import (
 
 var unavailable = status.New(codes.Unavailable, "go away")
 
-// closeStreams accepts n streams, ends each at once, and returns how long each was
-// in coming.
+// closeStreams accepts n streams, ends each at once, and returns the delay before each.
 func (r *rig) closeStreams(n int) []time.Duration {
 	r.t.Helper()
 	var waits []time.Duration
@@ -41,9 +40,8 @@ func (r *rig) expectBackoff(waits []time.Duration) {
 	}
 }
 
-// An origin that ends streams without a response is tried again after 1, 1.6,
-// 2.56 … s (±20 %); a stream that had a response is opened again within half a
-// second, and the waits begin anew.
+// TestR135_Backoff: an origin that ends streams without a response is retried after 1, 1.6, 2.56 … s (±20 %). A stream
+// that received a response is reopened within 500ms, and the backoff starts over.
 func TestR135_Backoff(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -68,9 +66,8 @@ func TestR135_Backoff(t *testing.T) {
 	})
 }
 
-// An origin that holds a stream for a while before it ends it, as a relay does that
-// waits for an origin of its own, is tried again at once each time, whatever the waits
-// were before: it is spared enough. One that holds it for less is not.
+// TestR135_HeldStreamReconnectsAtOnce: an origin that holds a stream open before it ends it, such as a relay that waits
+// for its own origin, is retried at once. One that holds it for less than 5s is not.
 func TestR135_HeldStreamReconnectsAtOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -96,7 +93,7 @@ func TestR135_HeldStreamReconnectsAtOnce(t *testing.T) {
 	})
 }
 
-// The wait never exceeds 30 s (±20 %).
+// TestR135_BackoffIsBounded: the backoff never exceeds 30s (±20 %).
 func TestR135_BackoffIsBounded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.Stop()
@@ -113,7 +110,7 @@ func TestR135_BackoffIsBounded(t *testing.T) {
 	})
 }
 
-// The auxiliary stream backs off by itself, and does not disturb the main one.
+// TestR135_AuxiliaryStreamBacksOffAlone: the auxiliary stream has its own backoff and does not affect the main one.
 func TestR135_AuxiliaryStreamBacksOffAlone(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -136,8 +133,8 @@ func TestR135_AuxiliaryStreamBacksOffAlone(t *testing.T) {
 	})
 }
 
-// A stream that says what is held, and hears nothing because nothing has changed,
-// was served: its end is no reason for another target, or to wait.
+// TestR135_QuietStreamCountsAsServed: a stream that reported versions and receives nothing counts as served. Its end
+// causes neither a failover nor a backoff.
 func TestR135_QuietStreamCountsAsServed(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, "a@1")
@@ -155,8 +152,7 @@ func TestR135_QuietStreamCountsAsServed(t *testing.T) {
 	})
 }
 
-// failover is a mirror of two origins, of which the first is in use and has
-// answered for some names.
+// failover returns a rig with two origins. The first is active and has responded for some names.
 func failover(t *testing.T) (one, two *relaytest.Origin, r *rig) {
 	one = relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	two = relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{Manual: true}})
@@ -168,11 +164,11 @@ func failover(t *testing.T) (one, two *relaytest.Origin, r *rig) {
 	return one, two, r
 }
 
-// eds shortens the type's name in what showRequest returns.
+// eds shortens the type name in the result of showRequest.
 func eds(s string) string { return strings.ReplaceAll(s, "ClusterLoadAssignment", "E") }
 
-// Another target is not told the versions of the one before: it gave none of them.
-// Nor is it later, but for what it has answered itself.
+// TestB15_C19_FailoverReportsNoVersions: the relay does not report the versions of one target to another. Later it
+// reports only those that the target itself has sent.
 func TestB15_C19_FailoverReportsNoVersions(t *testing.T) {
 	_, two, r := failover(t)
 	s := two.Accept(t.Context())
@@ -186,8 +182,8 @@ func TestB15_C19_FailoverReportsNoVersions(t *testing.T) {
 	r.expect("named", r.named(endpoints), "a@5 b@1")
 }
 
-// Back at the target that everything came from, the other one having said nothing,
-// its versions are good.
+// TestB15_FailoverAndBack: after a failback from a target that sent nothing, the relay reports the cached versions,
+// since all are of the first target.
 func TestB15_FailoverAndBack(t *testing.T) {
 	one, two, r := failover(t)
 	s := two.Accept(t.Context())
@@ -200,8 +196,8 @@ func TestB15_FailoverAndBack(t *testing.T) {
 	r.expect("second stream to the first target", eds(showRequest(one.State().Last().Requests[0].Message)), "[E node +a +b a=1 b=1]")
 }
 
-// No order of ends, demand and answers loses demand: after each of many rounds of
-// trouble the view is like the origin.
+// TestB5_NoDemandIsLost: no order of disconnects, demand and responses loses demand. After each of many rounds the view
+// equals the origin.
 func TestB5_NoDemandIsLost(t *testing.T) {
 	cfg := upstream.Config{Linger: 3 * time.Second, WildcardLinger: 3 * time.Second}
 	inBubble(t, relaytest.Behaviour{Manual: false}, cfg, func(t *testing.T, r *rig) {
@@ -245,9 +241,8 @@ func TestB5_NoDemandIsLost(t *testing.T) {
 	})
 }
 
-// An origin that could not be reached is asked again within seconds of its return,
-// however long it was away: waiting spares origins that end streams, and nobody
-// else (R135).
+// TestR135_LostConnectionSkipsBackoff: an unreachable origin is retried within seconds of its return, however long it
+// was away. The backoff protects only origins that end streams (R135).
 func TestR135_LostConnectionSkipsBackoff(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")

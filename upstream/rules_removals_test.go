@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// resuming has an origin with 100 clusters restart, which is told what is held and resumes without some of them.
+// resuming restarts an origin with 100 clusters. It receives the cached versions and resumes without the lost clusters.
 func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -32,7 +32,7 @@ func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *tes
 	})
 }
 
-// wantClusters fails the test unless the view has so many clusters.
+// wantClusters fails the test unless the view has want clusters.
 func (r *rig) wantClusters(when string, want int) {
 	r.t.Helper()
 	if n := r.count(); n != want {
@@ -40,8 +40,8 @@ func (r *rig) wantClusters(when string, want int) {
 	}
 }
 
-// TestH02_RemovalsInFirstAnswersAreSuspect: an origin that is up but not loaded answers a resume with the removal of all, or
-// most, of what the relay holds.
+// TestH02_RemovalsInFirstAnswersAreSuspect: an origin that is up but not loaded answers a resume with the removal of
+// all, or most, cached resources.
 func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	all := nameOnly(numbered(100))
 	t.Run("few", func(t *testing.T) {
@@ -121,7 +121,8 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	})
 }
 
-// TestH02_RemovalsOnAnEstablishedStreamAreObeyed at once, however many they are, unless they are to be held.
+// TestH02_RemovalsOnAnEstablishedStreamAreObeyed: removals on an established stream are applied at once, however many
+// they are, unless HoldExplicit is set.
 func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 	for _, hold := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hold_explicit=%v", hold), func(t *testing.T) {
@@ -149,8 +150,8 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 	}
 }
 
-// TestH02_ResourcesOfAnEarlierStream is not believed on the next one: the server that answers there may have what another one lacked,
-// and need not mention what it is told is held.
+// TestH02_ResourcesOfAnEarlierStream: removals of resources of an earlier stream are suspect. Another server may
+// answer, which need not mention resources whose versions the relay reported.
 func TestH02_ResourcesOfAnEarlierStream(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
@@ -167,7 +168,7 @@ func TestH02_ResourcesOfAnEarlierStream(t *testing.T) {
 	})
 }
 
-// TestH02_ResourcesOfThisStreamAreRemovedAtOnce: the origin has spoken of it since it returned.
+// TestH02_ResourcesOfThisStreamAreRemovedAtOnce: a resource that the origin has sent on this stream is removed at once.
 func TestH02_ResourcesOfThisStreamAreRemovedAtOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, numbered(10)...)
@@ -185,16 +186,16 @@ func TestH02_ResourcesOfThisStreamAreRemovedAtOnce(t *testing.T) {
 	})
 }
 
-// set has the origin hold a resource.
+// set sets a resource of the origin.
 func (r *rig) set(typeURL, name, version string, m proto.Message) {
 	r.Apply(func(tx *relaytest.Tx) { tx.Set(typeURL, name, m, version) })
 }
 
-// assignments shows those that are served.
+// assignments returns the served assignments.
 func (r *rig) assignments() string { return present(r.named(endpoints)) }
 
-// TestH02_EmptyAssignmentIsSuspect: an assignment that had endpoints and arrives empty in the first answers is not
-// believed before the set is confirmed; later it is.
+// TestH02_EmptyAssignmentIsSuspect: an assignment that had endpoints and is empty in the first answers is suspect until
+// the set is confirmed. After that, it is applied.
 func TestH02_EmptyAssignmentIsSuspect(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		for _, name := range []string{"a", "b", "c"} {
@@ -223,7 +224,7 @@ func TestH02_EmptyAssignmentIsSuspect(t *testing.T) {
 	})
 }
 
-// TestH02_EmptyAssignmentDiscarded is empty when that is undone, and not gone.
+// TestH02_EmptyAssignmentDiscarded: after a discard is undone, the assignment is empty, not removed.
 func TestH02_EmptyAssignmentDiscarded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.set(endpoints, "a", "1", relaytest.Endpoints("a", "127.0.0.1:1"))
@@ -241,7 +242,7 @@ func TestH02_EmptyAssignmentDiscarded(t *testing.T) {
 	})
 }
 
-// TestH09_DiscardedMembersOfCollections are kept by a relay that was restarted.
+// TestH09_DiscardedMembersOfCollections: members whose removal was discarded stay after a restart of the relay.
 func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 	const dir = "xdstp://a/envoy.config.cluster.v3.Cluster/"
 	key := cache.Collection(clusters, dir+"*")
@@ -265,8 +266,8 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 	})
 }
 
-// TestH03_DependenciesOfHeldResourcesStay: the assignments and routes that held clusters and listeners name stay with them, also if
-// the origin says later that they are gone, and go with them.
+// TestH03_DependenciesOfHeldResourcesStay: assignments and routes that held clusters and listeners reference stay with
+// them, even if the origin reports their removal later. They are removed with them.
 func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 	for _, how := range []string{"released", "discarded", "over"} {
 		t.Run(how, func(t *testing.T) {
@@ -315,8 +316,9 @@ func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 	}
 }
 
-// TestH03_DependenciesOfSuspectResourcesStay: an origin without state says of names at once that they are gone. The members that need them are
-// looked for first, which takes half a minute, and held: so long the names stay, and then as long as the members do.
+// TestH03_DependenciesOfSuspectResourcesStay: a stateless origin reports at once that names do not exist. The relay
+// first queries the members that reference them, for half a minute, and holds those. The names stay as long as the
+// members do.
 func TestH03_DependenciesOfSuspectResourcesStay(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/"
@@ -356,8 +358,8 @@ func TestH03_DependenciesOfSuspectResourcesStay(t *testing.T) {
 	})
 }
 
-// TestH03_SilenceDelaysNoRemoval: an origin that repeats itself is not believed to look at what it is told is held. If it then says
-// nothing of the members, it is not known whether they are gone, and what they need is removed all the same.
+// TestH03_SilenceDelaysNoRemoval: an origin that resends resources may ignore reported versions. If it is silent about
+// the members, their state is unknown, and their dependencies are removed nevertheless.
 func TestH03_SilenceDelaysNoRemoval(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		again := func() { r.set(clusters, "a", "1", relaytest.Cluster("a", "eds")) }
@@ -380,8 +382,8 @@ func TestH03_SilenceDelaysNoRemoval(t *testing.T) {
 	})
 }
 
-// TestH03_PartialLossesAddUp: of three routes of four that are gone, one waits for a listener, which is gone too. That the others
-// are judged before it makes the loss no smaller.
+// TestH03_PartialLossesAddUp: three of four routes are missing, and the decision about one waits for a listener, which
+// is missing too. The earlier decision about the other two does not make the loss smaller.
 func TestH03_PartialLossesAddUp(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		for i := range 4 {
@@ -404,7 +406,7 @@ func TestH03_PartialLossesAddUp(t *testing.T) {
 	})
 }
 
-// TestH03_RenamedListeners are no loss: the old ones would keep their successors from their addresses.
+// TestH03_RenamedListeners: renamed listeners are not held: the old ones would occupy the addresses of the new ones.
 func TestH03_RenamedListeners(t *testing.T) {
 	for typeURL, want := range map[string]string{wire.ListenerType: "b0 b1 b2", clusters: "a0 a1 a2 b0 b1 b2"} {
 		for _, sotw := range []bool{false, true} {
@@ -423,7 +425,7 @@ func TestH03_RenamedListeners(t *testing.T) {
 	}
 }
 
-// TestH03_DayOldSnapshot: what is restored after a day is held if much of it is gone, for the names too.
+// TestH03_DayOldSnapshot: after a restore of a day-old snapshot, large removals stay pending, also of names.
 func TestH03_DayOldSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -451,8 +453,8 @@ func TestH03_DayOldSnapshot(t *testing.T) {
 	})
 }
 
-// TestH03_ErrorAnswerIsNotARemoval: the relay asks by name for what a resync does not mention. That a name is gone is then the answer,
-// and is held like any other large removal, also of a name that clients asked for, and of a member of a collection.
+// TestH03_ErrorAnswerIsNotARemoval: the relay queries by name what a resync does not mention. The answer that a name
+// does not exist is treated like any other large removal, also for a name of clients and for a member of a collection.
 func TestH03_ErrorAnswerIsNotARemoval(t *testing.T) {
 	collection := make([]string, 9)
 	for i := range collection {

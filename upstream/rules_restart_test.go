@@ -10,9 +10,9 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// afterRestart runs a test of a mirror whose view was restored from the snapshot that
-// another one left: of an origin with the clusters a@1 and b@1, which somebody followed,
-// and the endpoints x@1, which somebody named. Stream 0 was the other's.
+// afterRestart runs a test with a view that was restored from the snapshot of an earlier process. The origin has the
+// clusters a@1 and b@1, subscribed to by wildcard, and the endpoints x@1, subscribed to by name. Stream 0 was that of
+// the earlier process.
 func afterRestart(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -32,7 +32,8 @@ func afterRestart(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test
 
 func (r *rig) phase(typeURL string) cache.Phase { return r.view.Generation().Type(typeURL).Phase }
 
-// TestR089_FirstStreamAfterRestartReportsVersions, and asks for what clients wanted.
+// TestR089_FirstStreamAfterRestartReportsVersions: the first stream after a restart reports the cached versions, and
+// subscribes to what clients wanted.
 func TestR089_FirstStreamAfterRestartReportsVersions(t *testing.T) {
 	afterRestart(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.expect("members before anything was said", r.members(clusters), "a@1 b@1")
@@ -46,7 +47,8 @@ func TestR089_FirstStreamAfterRestartReportsVersions(t *testing.T) {
 	})
 }
 
-// TestB15_NoVersionsReportedToAnotherTarget: its versions may mean something else.
+// TestB15_NoVersionsReportedToAnotherTarget: the relay does not report versions to another target, where they may mean
+// other content.
 func TestB15_NoVersionsReportedToAnotherTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -69,7 +71,8 @@ func TestB15_NoVersionsReportedToAnotherTarget(t *testing.T) {
 	})
 }
 
-// TestB42_RemovalsDuringRestartAreApplied, and nothing else.
+// TestB42_RemovalsDuringRestartAreApplied: after a restart, exactly the resources that the origin has removed meanwhile
+// are removed.
 func TestB42_RemovalsDuringRestartAreApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -91,8 +94,8 @@ func TestB42_RemovalsDuringRestartAreApplied(t *testing.T) {
 	})
 }
 
-// TestB7_RestoredSetIsConfirmedByTheOrigin: by an answer after which nothing new comes
-// for 10s, or by its silence for 15s, since it was told what is held; never without it.
+// TestB7_RestoredSetIsConfirmedByTheOrigin: a restored set is confirmed by a response after which nothing new arrives
+// for 10s, or by silence for 15s after the relay reported versions. Without the origin it is never confirmed.
 func TestB7_RestoredSetIsConfirmedByTheOrigin(t *testing.T) {
 	t.Run("answer", func(t *testing.T) {
 		afterRestart(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -125,7 +128,7 @@ func TestB7_RestoredSetIsConfirmedByTheOrigin(t *testing.T) {
 	})
 }
 
-// TestB42_RestoredResourcesLinger as if clients had just left it.
+// TestB42_RestoredResourcesLinger: restored resources linger as if clients had just disconnected.
 func TestB42_RestoredResourcesLinger(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: 3 * time.Minute}
 	afterRestart(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -150,8 +153,8 @@ func lastWords(text string, n int) string {
 	return text
 }
 
-// TestB42_ReturningClientsKeepRestoredResources: it is not given up while they want it, nor
-// asked for a second time.
+// TestB42_ReturningClientsKeepRestoredResources: restored resources stay while returning clients need them, and are not
+// requested twice.
 func TestB42_ReturningClientsKeepRestoredResources(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
 	afterRestart(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -164,7 +167,8 @@ func TestB42_ReturningClientsKeepRestoredResources(t *testing.T) {
 	})
 }
 
-// TestB15_FullResyncOnceForAnotherInstanceAfterRestart, as after a reconnect.
+// TestB15_FullResyncOnceForAnotherInstanceAfterRestart: as after a reconnect, another instance after a restart causes
+// one full resync.
 func TestB15_FullResyncOnceForAnotherInstanceAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -185,7 +189,7 @@ func TestB15_FullResyncOnceForAnotherInstanceAfterRestart(t *testing.T) {
 	})
 }
 
-// TestB42_RestoredGlobsAreSubscribed, with what is held of them.
+// TestB42_RestoredGlobsAreSubscribed: the relay subscribes to restored globs and reports the versions of their members.
 func TestB42_RestoredGlobsAreSubscribed(t *testing.T) {
 	const glob, member = "xdstp://a/envoy.config.cluster.v3.Cluster/*", "xdstp://a/envoy.config.cluster.v3.Cluster/m"
 	cfg := upstream.Config{WildcardLinger: time.Minute}

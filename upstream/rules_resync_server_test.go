@@ -19,8 +19,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// When another instance speaks for the origin after a reconnect, it is asked for
-// everything once, on both streams, without being told what is held.
+// TestB15_OtherControlPlane: if another instance answers after a reconnect, the relay requests everything once on both
+// streams, without reporting versions.
 func TestB15_OtherControlPlane(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@1")
@@ -51,7 +51,7 @@ func TestB15_OtherControlPlane(t *testing.T) {
 	})
 }
 
-// saying returns how many streams of the origin began with a request that says what is held, and how many with one that does not.
+// saying returns how many streams started with a request that reports versions, and how many with one that does not.
 func (r *rig) saying() (held, nothing int) {
 	for _, st := range r.State().Streams {
 		switch {
@@ -65,8 +65,8 @@ func (r *rig) saying() (held, nothing int) {
 	return held, nothing
 }
 
-// TestH07_ContentComparedAfterResume: another server may have other content under the same versions, and the identifier that
-// would tell is empty by default.
+// TestH07_ContentComparedAfterResume: another server may have other content under the same versions, and the identifier
+// that would reveal it is empty by default.
 func TestH07_ContentComparedAfterResume(t *testing.T) {
 	hashed := func(content string) string {
 		value := relaytest.Opaque(clusters, "a", []byte(content)).GetValue()
@@ -125,12 +125,13 @@ func TestH07_ContentComparedAfterResume(t *testing.T) {
 	}
 }
 
-// TestH07_OtherServerRespondsTwice is still another one than before.
+// TestH07_OtherServerRespondsTwice: a server that has responded twice still differs from the previous one.
 func TestH07_OtherServerRespondsTwice(t *testing.T) {
 	servedByAnother(t, func(_ *testing.T, r *rig) *rig { return r })
 }
 
-// TestH07_OriginResendsReportedResources is compared too: it was taken for one that resends everything, and is not.
+// TestH07_OriginResendsReportedResources: content is also compared for an origin that was wrongly taken for one that
+// resends everything.
 func TestH07_OriginResendsReportedResources(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, "a@1")
@@ -150,8 +151,8 @@ func TestH07_OriginResendsReportedResources(t *testing.T) {
 	})
 }
 
-// TestH07_OriginQueriedByName is compared too: it resent everything before, and now does not. That it answers for
-// what it is asked for by name is no resend.
+// TestH07_OriginQueriedByName: content is also compared for an origin that resent everything before and no longer does.
+// An answer to a query by name is not a resend.
 func TestH07_OriginQueriedByName(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@1", "c@1")
@@ -176,8 +177,8 @@ func TestH07_OriginQueriedByName(t *testing.T) {
 	})
 }
 
-// TestH07_RestartBeforeComparison asks for all content, though the snapshot has the identifier of the new server.
-// One that restarts later need not.
+// TestH07_RestartBeforeComparison: a relay that restarts before the comparison requests all content, though the
+// snapshot names the new server. After the comparison, it need not.
 func TestH07_RestartBeforeComparison(t *testing.T) {
 	for _, compared := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compared=%v", compared), func(t *testing.T) {
@@ -199,8 +200,8 @@ func TestH07_RestartBeforeComparison(t *testing.T) {
 	}
 }
 
-// servedByAnother has another server take the place of an origin, with other content under the same versions, and answer twice.
-// A minute after then, which may go on with another mirror, its content is to be served.
+// servedByAnother replaces the server of an origin by one with other content under the same versions, which responds
+// twice. It calls then, which may replace the rig. A minute later, the new content must be served.
 func servedByAnother(t *testing.T, then func(*testing.T, *rig) *rig) {
 	t.Helper()
 	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -226,7 +227,8 @@ func servedByAnother(t *testing.T, then func(*testing.T, *rig) *rig) {
 	})
 }
 
-// TestH07_StreamsReopenedByTheRelay are to the same server, and what is due stays due.
+// TestH07_StreamsReopenedByTheRelay: streams that the relay reopens reach the same server. A scheduled comparison stays
+// scheduled.
 func TestH07_StreamsReopenedByTheRelay(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")

@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// away takes the origin down, changes what it holds, and brings it back.
+// away stops the origin, changes its resources, and starts it again.
 func (r *rig) away(change func(tx *relaytest.Tx)) {
 	r.Stop()
 	r.Apply(change)
@@ -27,7 +27,7 @@ func removing(typeURL string, names ...string) func(*relaytest.Tx) {
 	}
 }
 
-// numbered returns n resources name@1, named alike and in order.
+// numbered returns n resources name@1 with sorted names.
 func numbered(n int) []string {
 	out := make([]string, n)
 	for i := range out {
@@ -36,7 +36,7 @@ func numbered(n int) []string {
 	return out
 }
 
-// shown is what members shows of numbered resources.
+// shown returns the result of members for numbered resources.
 func shown(resources []string) string { return strings.Join(resources, " ") }
 
 func nameOnly(resources []string) []string {
@@ -47,10 +47,10 @@ func nameOnly(resources []string) []string {
 	return out
 }
 
-// confirmed is long enough for a set to be taken for complete.
+// confirmed is long enough for a set to be confirmed.
 const confirmed = 12 * time.Second
 
-// With the same origin, a resync that finds nothing new moves nothing.
+// TestB15_EqualBytesAreUnchanged: a resync with the same origin that finds nothing new changes nothing.
 func TestB15_EqualBytesAreUnchanged(t *testing.T) {
 	for _, b := range []relaytest.Behaviour{{}, {IgnoreIRV: true}, {EmptyVersions: true}, {IgnoreIRV: true, EmptyVersions: true}} {
 		for _, full := range []bool{false, true} {
@@ -76,9 +76,8 @@ func TestB15_EqualBytesAreUnchanged(t *testing.T) {
 	}
 }
 
-// An origin that does not remove by itself is asked for what it no longer
-// mentions, on the stream that has not the wildcard, beside a control; then it is
-// let go (C14).
+// TestB15_C14_Sweep: if an origin does not report removals, the relay queries by name what it no longer mentions,
+// together with a control query. It uses the stream without the wildcard, and unsubscribes after that (C14).
 func TestB15_C14_Sweep(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -115,8 +114,8 @@ func TestB15_C14_Sweep(t *testing.T) {
 	}
 }
 
-// An origin that ignores versions shows it by what it resends of one type. It sends nothing of a type whose last member
-// went, which looks as if nothing had changed.
+// TestB15_IgnoresVersionsOfAllTypes: resent resources of one type show that an origin ignores versions. It sends
+// nothing for a type whose last member was removed, as if nothing had changed.
 func TestB15_IgnoresVersionsOfAllTypes(t *testing.T) {
 	for _, order := range [][]string{{clusters, listeners}, {listeners, clusters}} {
 		t.Run(order[0], func(t *testing.T) {
@@ -139,8 +138,8 @@ func TestB15_IgnoresVersionsOfAllTypes(t *testing.T) {
 	}
 }
 
-// A member that is found by name is not gone. All that was asked for is given up
-// on a stream that stays open for a client's names.
+// TestB15_FoundByNameAndUnsubscribed: a member that is found by name is not removed. The relay unsubscribes from all
+// queried names, on a stream that stays open for the names of clients.
 func TestB15_FoundByNameAndUnsubscribed(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		hidden := false
@@ -166,8 +165,8 @@ func TestB15_FoundByNameAndUnsubscribed(t *testing.T) {
 	})
 }
 
-// Silence proves nothing where the origin is silent on the control, too: here it
-// reads nothing from the second stream.
+// TestB15_SilenceOnControlQueryProvesNothing: silence is no evidence if the control query is not answered. Here, the
+// origin does not read the second stream.
 func TestB15_SilenceOnControlQueryProvesNothing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(20)...)
@@ -178,7 +177,7 @@ func TestB15_SilenceOnControlQueryProvesNothing(t *testing.T) {
 	})
 }
 
-// A sweep that the loss of the origin cut short proves nothing for the next one.
+// TestB15_SweepRestarts: a sweep that a disconnect interrupts is no evidence for the next one.
 func TestB15_SweepRestarts(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(20)...)
@@ -200,8 +199,8 @@ func TestB15_SweepRestarts(t *testing.T) {
 	})
 }
 
-// A name is never inferred to be gone: it stays as it was until the origin says
-// so.
+// TestB15_NamedResourceRemovalIsNeverInferred: the removal of a resource subscribed to by name is never inferred. It
+// stays until the origin removes it.
 func TestB15_NamedResourceRemovalIsNeverInferred(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, numbered(20)...)
@@ -212,8 +211,8 @@ func TestB15_NamedResourceRemovalIsNeverInferred(t *testing.T) {
 	})
 }
 
-// A set that was not confirmed cannot say what is held: the origin is asked for
-// all of it.
+// TestB15_IncompleteSetIsNotReported: the versions of an unconfirmed set are not reported. The relay requests all of
+// it.
 func TestB15_IncompleteSetIsNotReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -229,7 +228,7 @@ func TestB15_IncompleteSetIsNotReported(t *testing.T) {
 	})
 }
 
-// What is held is not said where that would take more than 3.5 MB.
+// TestB15_C21_VersionsExceedRequestSize: versions are not reported if they take more than 3.5 MB.
 func TestB15_C21_VersionsExceedRequestSize(t *testing.T) {
 	for _, tt := range []struct {
 		n    int

@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A part is a view that takes part in a rig's, as a node group's does.
+// A part is a view that shares the view of a rig, like the view of a node group.
 type part struct {
 	*rig
 	view    *cache.View
@@ -25,10 +25,10 @@ type part struct {
 	stop    func()            // ends the share; may be called again
 }
 
-// share has a view take part in the rig's until the test ends.
+// share adds a view that shares the view of the rig until the test ends.
 func (r *rig) share() *part { return r.shareWith(cache.Config{}) }
 
-// shareWith is share for a view with a configuration.
+// shareWith is share with a cache configuration.
 func (r *rig) shareWith(cfg cache.Config) *part {
 	view, w := cache.New(cfg)
 	control := upstream.NewControl(false, nil)
@@ -53,7 +53,7 @@ func (p *part) named(typeURL string) string { return show(&p.view.Generation().T
 
 func (p *part) members(key string) string { return show(&p.view.Generation().Type(key).Wildcard) }
 
-// name returns the view's name for a text that somebody named.
+// nameOf returns the name of a view for a text that a client subscribes to.
 func nameOf(t *testing.T, v *cache.View, typeURL, text string) *cache.Name {
 	t.Helper()
 	n := v.Find(typeURL, []string{text})[0]
@@ -63,8 +63,8 @@ func nameOf(t *testing.T, v *cache.View, typeURL, text string) *cache.Name {
 	return n
 }
 
-// Several views take part in one: the origin is asked once for what any of them wants,
-// each holds what its own clients want, and a name that none wants lingers once.
+// TestR130_OneSubscriptionForManyViews: several views share one view. The origin receives each subscription once, each
+// view contains what its own clients need, and an unused name lingers once.
 func TestR130_OneSubscriptionForManyViews(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -110,9 +110,8 @@ func TestR130_OneSubscriptionForManyViews(t *testing.T) {
 	})
 }
 
-// How the origin stands, its views are told: whether it is there, what it said of
-// itself, and when a name was asked for. What was absent before it was lost must be
-// said again; what there was stays.
+// TestB7_SharedViewAbsenceNeedsConnection: views receive the state of the origin from the shared view: connection,
+// identifier, and request times. After a disconnect, absence must be reported again; resources stay.
 func TestB7_SharedViewAbsenceNeedsConnection(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "cp"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -161,8 +160,8 @@ func TestB7_SharedViewAbsenceNeedsConnection(t *testing.T) {
 	})
 }
 
-// What expires, expires in all views at the origin's time, and lives on if the origin
-// says so, however late a view came to it.
+// TestR107_SharedTTLs: a TTL expires in all views at the origin's time, and a heartbeat extends it, also in views that
+// were added later.
 func TestR107_SharedTTLs(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		set := func() {
@@ -193,8 +192,8 @@ func TestR107_SharedTTLs(t *testing.T) {
 	})
 }
 
-// What is wrong with a resource is told to all who want it, and no longer once the
-// origin says something else of it, be it that there is none.
+// TestR123_ErrorsAreShared: an error of a resource reaches all clients that need it, until the origin sends something
+// else for it, including a removal.
 func TestR123_ErrorsAreShared(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		p := r.share()
@@ -236,7 +235,7 @@ func TestR123_ErrorsAreShared(t *testing.T) {
 	})
 }
 
-// Streams are woken by what concerns them, and not by what the origin repeats.
+// TestR123_KnownErrorsDoNotWakeShares: streams are woken by changes that concern them, not by what the origin repeats.
 func TestR123_KnownErrorsDoNotWakeShares(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		p := r.share()
@@ -267,8 +266,8 @@ func TestR123_KnownErrorsDoNotWakeShares(t *testing.T) {
 	})
 }
 
-// Content that may not be kept is asked for once more for each view that comes to want
-// it, by name or by a glob, and is passed on to that one too.
+// TestR125_SharedDroppedContentIsRequestedAgain: content that must not be cached is requested again for each view that
+// needs it, by name or by glob, and reaches that view.
 func TestR125_SharedDroppedContentIsRequestedAgain(t *testing.T) {
 	for _, ask := range []string{shopA, shopGlob} {
 		t.Run(ask, func(t *testing.T) {
@@ -318,7 +317,7 @@ func (p *part) want(name string) {
 	}
 }
 
-// again has a name, or what a glob stands for, asked for once more.
+// again makes the content of a name or glob be requested again.
 func (p *part) again(t *testing.T, name string) {
 	t.Helper()
 	if name == shopGlob {
@@ -328,7 +327,7 @@ func (p *part) again(t *testing.T, name string) {
 	}
 }
 
-// entry returns what the view has of shopA, by name or as a member.
+// entry returns the entry of shopA, by name or as a member.
 func (p *part) entry(t *testing.T, ask string) *cache.Entry {
 	t.Helper()
 	if ask == shopGlob {
@@ -339,8 +338,8 @@ func (p *part) entry(t *testing.T, ask string) *cache.Entry {
 	return e
 }
 
-// A view's part in a collection has its members, its phase, and nothing else; and is
-// gone as soon as no client follows it.
+// TestR132_CollectionsAreShared: the share of a collection contains its members and phase, and is removed once no
+// client subscribes to it.
 func TestR132_CollectionsAreShared(t *testing.T) {
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -391,13 +390,13 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 	})
 }
 
-// waitsFor is a view with one cohort, in which changes of a type wait.
+// waitsFor configures a view with one cohort, in which changes of a type wait.
 func waitsFor(typeURL string) cache.Config {
 	return cache.Config{Cohorts: 1, Waits: func(t string) bool { return t == typeURL }}
 }
 
-// TestI1_SharedNamesWaitForOrigin: the gate of a view's part withholds them, and its control shows them. A command to a part that has ended
-// does nothing.
+// TestI1_SharedNamesWaitForOrigin: the gate of a share withholds names, and its control shows them. A command to a
+// share that has ended does nothing.
 func TestI1_SharedNamesWaitForOrigin(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -421,7 +420,8 @@ func TestI1_SharedNamesWaitForOrigin(t *testing.T) {
 	})
 }
 
-// TestI1_UnusedSharedNamesLinger while a gate withholds their newest state: or whoever comes back would find it.
+// TestI1_UnusedSharedNamesLinger: unused names stay while a gate withholds their newest state. Otherwise a returning
+// client would receive that state.
 func TestI1_UnusedSharedNamesLinger(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
@@ -447,7 +447,8 @@ func TestI1_UnusedSharedNamesLinger(t *testing.T) {
 	})
 }
 
-// TestI13_FrozenSharedViewFreezesShares, whether or not changes wait there.
+// TestI13_FrozenSharedViewFreezesShares: freezing a shared view freezes its shares, whether or not changes are pending
+// there.
 func TestI13_FrozenSharedViewFreezesShares(t *testing.T) {
 	for _, cfg := range []cache.Config{{}, waitsFor(endpoints)} {
 		inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {

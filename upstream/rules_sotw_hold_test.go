@@ -11,10 +11,9 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// What the first list of a stream leaves out is gone at once, but for a mass of it
-// and for all that there is, which may be an origin that has just started: those
-// are held, and looked at again after ten minutes (B.15). On Cluster and Listener,
-// wanted by wildcard and by name.
+// TestH03_C15_LargeRemovalsBySotWAreHeld: resources that the first response of a stream omits are removed at once.
+// Large removals, and an empty origin, may be an origin that has just started: they stay pending and are checked again
+// after ten minutes (B.15). Clusters and listeners, by wildcard and by name.
 func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 	tests := []struct {
 		there, lost int
@@ -66,8 +65,8 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 	}
 }
 
-// An origin that starts empty and fills up step by step removes nothing on its way:
-// what its later lists still lack it never had on the stream.
+// TestC15_SotWOriginLoadsGradually: an origin that starts empty and loads gradually removes nothing meanwhile. What its
+// later responses omit was never on the stream.
 func TestC15_SotWOriginLoadsGradually(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
@@ -81,7 +80,8 @@ func TestC15_SotWOriginLoadsGradually(t *testing.T) {
 	})
 }
 
-// During the hold, what the origin had listed on the new stream is removed as ever.
+// TestB15_SotWExplicitRemovalDuringHold: while removals are pending, resources that the origin listed on the new stream
+// are removed as usual.
 func TestB15_SotWExplicitRemovalDuringHold(t *testing.T) {
 	losesAs(t, sotwOnly, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, nameOnly(numbered(100))[:30]...))
@@ -90,7 +90,7 @@ func TestB15_SotWExplicitRemovalDuringHold(t *testing.T) {
 	})
 }
 
-// The hold is over only if the second look finds the same.
+// TestB15_SotWSecondConfirmation: pending removals are applied only if the second check finds the same.
 func TestB15_SotWSecondConfirmation(t *testing.T) {
 	t.Run("all names are back", func(t *testing.T) {
 		inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -114,8 +114,8 @@ func TestB15_SotWSecondConfirmation(t *testing.T) {
 	})
 }
 
-// Of a wildcard of a type that is not of full state, what the origin no longer
-// resends is asked for by name, as in Delta.
+// TestB15_SotWSweepOfPartialTypes: for a wildcard of a partial type, the relay queries by name what the origin no
+// longer sends, as in Delta.
 func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		const acme = "type.googleapis.com/acme.Foo"
@@ -129,8 +129,8 @@ func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 	})
 }
 
-// An unwrapped resource of a partial type that a SotW origin no longer resends is
-// kept: it was never said to be gone.
+// TestR067_SotWPartialNamesAreKept: an unwrapped resource of a partial type that a SotW origin no longer sends stays,
+// since its removal was never reported.
 func TestR067_SotWPartialNamesAreKept(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1")
@@ -143,8 +143,8 @@ func TestR067_SotWPartialNamesAreKept(t *testing.T) {
 	})
 }
 
-// B.15, R132: the first list of a stream also tells which members of a collection are gone: a few are removed at once, most or
-// all are held.
+// TestB15_R132_SotWMissingCollectionMembers: the first response of a stream also shows which members of a collection
+// are missing. A few are removed at once; most or all stay pending.
 func TestB15_R132_SotWMissingCollectionMembers(t *testing.T) {
 	const dir = "xdstp://authority/envoy.config.listener.v3.Listener/dir/"
 	tests := []struct {

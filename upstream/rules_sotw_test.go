@@ -17,14 +17,13 @@ import (
 
 const scopes = "type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration"
 
-// sotwOnly is an origin that speaks SotW, with versions that a view shows.
+// sotwOnly is an origin that implements only SotW, with wrapped resources, so that the view shows versions.
 var sotwOnly = relaytest.Behaviour{SotW: true, Wrap: true}
 
-// forced is for tests that are not about finding out what an origin speaks.
+// forced skips the detection of the variant.
 var forced = upstream.Config{Protocol: upstream.ProtocolSotW}
 
-// sotwResponse returns a response with resources written name@version, where the
-// version is content only.
+// sotwResponse returns a response with resources written name@version. The version is part of the content only.
 func sotwResponse(typeURL string, resources ...string) *discoverypb.DiscoveryResponse {
 	resp := &discoverypb.DiscoveryResponse{TypeUrl: typeURL}
 	for _, r := range response(typeURL, resources...).GetResources() {
@@ -33,12 +32,11 @@ func sotwResponse(typeURL string, resources ...string) *discoverypb.DiscoveryRes
 	return resp
 }
 
-// names shows what is present without versions, of which unwrapped resources have
-// none.
+// names returns the present names without versions, which unwrapped resources lack.
 func names(shown string) string { return strings.ReplaceAll(present(shown), "@", "") }
 
-// Each request states all names, the version accepted last, and the nonce of the
-// last response; a NACK has the version before. Only the first has the Node.
+// TestR020_R076_SotWRequestListsAllNames: each request contains all names, the last accepted version and the last
+// nonce. A NACK has the previous version. Only the first request has the node.
 func TestR020_R076_SotWRequestListsAllNames(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -64,7 +62,7 @@ func TestR020_R076_SotWRequestListsAllNames(t *testing.T) {
 	})
 }
 
-// A change is one request, however many names it has.
+// TestB5_SotWChangeIsOneRequest: a change is one request, however many names it has.
 func TestB5_SotWChangeIsOneRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
 		r.put(endpoints, "first@1")
@@ -83,7 +81,7 @@ func TestB5_SotWChangeIsOneRequest(t *testing.T) {
 	})
 }
 
-// statedNames returns how many requests of a type the origin got, and with how many names in all.
+// statedNames returns the number of requests of a type that the origin received, and the total number of names in them.
 func (r *rig) statedNames(typeURL string) (requests, names int) {
 	for _, req := range r.State().Requests(typeURL) {
 		requests++
@@ -92,7 +90,7 @@ func (r *rig) statedNames(typeURL string) (requests, names int) {
 	return requests, names
 }
 
-// subscribesHerd has clients subscribe one after the other, to 100 names each, of which the origin has the first so many.
+// subscribesHerd subscribes clients one after the other to 100 names each. The origin has the first has names of each.
 func (r *rig) subscribesHerd(clients, has int, every time.Duration) {
 	if names := numbered(100 * clients)[:has]; has > 0 {
 		r.put(endpoints, names...)
@@ -104,8 +102,8 @@ func (r *rig) subscribesHerd(clients, has int, every time.Duration) {
 	r.pass(10 * time.Second)
 }
 
-// All names of a herd are stated a few times, not once for each client: six times if it comes at once, and if it takes its time, at most
-// 80,000 names a second beside that. Each client has its own in time.
+// TestB5_SotWBatchesManyNames: when many clients connect, all names are sent a few times, not once per client: six
+// times if they arrive at once, otherwise at most 80,000 names per second more. Each client receives its own in time.
 func TestB5_SotWBatchesManyNames(t *testing.T) {
 	for _, every := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
 		inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
@@ -121,8 +119,8 @@ func TestB5_SotWBatchesManyNames(t *testing.T) {
 	}
 }
 
-// Nothing is asked for while a response is outstanding, but not for longer than a second: an origin need not answer for what it does not
-// have.
+// TestB5_SotWWaitsForAResponse: no request is sent while a response is outstanding, for at most 1s: an origin need not
+// respond about unknown names.
 func TestB5_SotWWaitsForAResponse(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		stated := func(when string, want ...int) {
@@ -156,8 +154,8 @@ func TestB5_SotWWaitsForAResponse(t *testing.T) {
 	})
 }
 
-// Nothing survives a stream: not the nonce, and not the version, so that the origin
-// answers whatever it makes of one (R021). What is resent unchanged moves nothing.
+// TestR019_R021_SotWNewStreamHasNoNonce: a new stream starts without nonce and version, so that the origin responds in
+// any case (R021). Unchanged resources cause no change.
 func TestR019_R021_SotWNewStreamHasNoNonce(t *testing.T) {
 	for _, b := range []relaytest.Behaviour{sotwOnly, {SotW: true}, {SotW: true, SystemVersion: "always"}} {
 		inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -180,8 +178,8 @@ func TestR019_R021_SotWNewStreamHasNoNonce(t *testing.T) {
 	}
 }
 
-// A list of a full-state type is complete at once; that of another type, and an
-// empty one, after a while as in Delta.
+// TestB7_SotWListIsComplete: a response of a full-state type makes the set complete at once. For another type, or if it
+// is empty, the set settles as in Delta.
 func TestB7_SotWListIsComplete(t *testing.T) {
 	tests := []struct {
 		typeURL   string
@@ -210,8 +208,8 @@ func TestB7_SotWListIsComplete(t *testing.T) {
 	}
 }
 
-// What the origin listed on a stream and lists no more is gone at once, however
-// much it is; of partial types absence says nothing.
+// TestR065_R067_SotWAbsence: a resource that the origin listed on a stream and then omits is removed at once, whatever
+// the number. For partial types, absence has no meaning.
 func TestR065_R067_SotWAbsence(t *testing.T) {
 	tests := []struct {
 		typeURL string
@@ -234,9 +232,8 @@ func TestR065_R067_SotWAbsence(t *testing.T) {
 	}
 }
 
-// Of a name that the first request of a stream had, absence says that there is
-// none. Of one that was asked for later it says so only once it was listed: the
-// list may have been under way.
+// TestR070_R071_SotWNames: for a name of the first request, absence means that the resource does not exist. For a later
+// name, this holds only once a response has listed it, since a response may have been in flight.
 func TestR070_R071_SotWNames(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.Subscribe(listeners, []string{"a", "none"})
@@ -261,7 +258,7 @@ func TestR070_R071_SotWNames(t *testing.T) {
 	})
 }
 
-// A glob is answered under the names of its members, so a list never has it.
+// TestR132_SotWGlobIsNotMissing: the members of a glob answer it, so no response lists the glob itself.
 func TestR132_SotWGlobIsNotMissing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		const dir = "xdstp://authority/envoy.config.listener.v3.Listener/dir/"
@@ -273,7 +270,8 @@ func TestR132_SotWGlobIsNotMissing(t *testing.T) {
 	})
 }
 
-// A list that comes before its type was asked for says nothing by what it lacks.
+// TestR071_SotWResponseBeforeRequest: a response before the first request of its type has no meaning for absent
+// resources.
 func TestR071_SotWResponseBeforeRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.Subscribe(endpoints, []string{"e"})
@@ -287,8 +285,8 @@ func TestR071_SotWResponseBeforeRequest(t *testing.T) {
 	})
 }
 
-// An origin that was not told what is held need not be asked twice when another
-// instance of it answers.
+// TestB15_SotWOtherInstance: an origin that received no versions need not be queried again when another instance
+// answers.
 func TestB15_SotWOtherInstance(t *testing.T) {
 	inBubble(t, sotwOnly, forced, func(t *testing.T, r *rig) {
 		r.SetControlPlane("one")
@@ -300,7 +298,7 @@ func TestB15_SotWOtherInstance(t *testing.T) {
 	})
 }
 
-// The first list may have been under way, too, when a name was asked for.
+// TestR071_SotWNameBeforeFirstResponse: the first response, too, may have been in flight when a name was requested.
 func TestR071_SotWNameBeforeFirstResponse(t *testing.T) {
 	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
@@ -318,8 +316,7 @@ func TestR071_SotWNameBeforeFirstResponse(t *testing.T) {
 	})
 }
 
-// A name that was given up and is wanted again is like one that was never asked
-// for.
+// TestR071_SotWNameResubscribed: a name that is unsubscribed and subscribed again is like a new one.
 func TestR071_SotWNameResubscribed(t *testing.T) {
 	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
@@ -341,7 +338,7 @@ func TestR071_SotWNameResubscribed(t *testing.T) {
 	})
 }
 
-// A resource may come under another name than it was asked for by.
+// TestR092_SotWAliases: a resource may arrive under another name than the subscribed one.
 func TestR092_SotWAliases(t *testing.T) {
 	inBubble(t, sotwOnly, forced, func(t *testing.T, r *rig) {
 		r.SetRaw(listeners, &discoverypb.Resource{
@@ -357,7 +354,7 @@ func TestR092_SotWAliases(t *testing.T) {
 	})
 }
 
-// Lifetimes are no list: what a heartbeat does not mention is still there (R106).
+// TestR106_SotWHeartbeatRemovesNothing: a heartbeat does not remove the resources that it omits (R106).
 func TestR106_SotWHeartbeatRemovesNothing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -375,7 +372,8 @@ func TestR106_SotWHeartbeatRemovesNothing(t *testing.T) {
 	})
 }
 
-// What cannot be told by its name is refused with a reason, and changes nothing.
+// TestB9_SotWNacks: a response with an unidentifiable resource is answered by a NACK with a reason, and changes
+// nothing.
 func TestB9_SotWNacks(t *testing.T) {
 	const acme = "type.googleapis.com/acme.Foo"
 	tests := []struct {
@@ -412,8 +410,8 @@ func TestB9_SotWNacks(t *testing.T) {
 	}
 }
 
-// A type that was not asked for is not acknowledged: a list without names would ask
-// for all of it.
+// TestR045_SotWTypeNotRequested: a response of a type without a subscription is not acknowledged: a request without
+// names would subscribe to all resources.
 func TestR045_SotWTypeNotRequested(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -426,8 +424,8 @@ func TestR045_SotWTypeNotRequested(t *testing.T) {
 	})
 }
 
-// One type by wildcard and by name has two streams in SotW as well: older servers
-// know no "*", and of a list it could not be told what belongs to which.
+// TestB5_SotWWildcardAndNamesOfOneType: a type with a wildcard and names uses two streams in SotW, too. Older servers
+// do not support "*", and a response would not tell which resources belong to which.
 func TestB5_SotWWildcardAndNamesOfOneType(t *testing.T) {
 	only := func(_, name string) bool { return name == "only" }
 	inBubble(t, relaytest.Behaviour{SotW: true, Wrap: true, NamedOnly: only}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -446,9 +444,8 @@ func TestB5_SotWWildcardAndNamesOfOneType(t *testing.T) {
 	})
 }
 
-// A wildcard that was given up is said to be, and takes a new stream when it is
-// wanted again, since only that has a form of it that all servers know. What the old
-// stream still says is not taken for it.
+// TestR051_SotWWildcardResubscribed: the relay unsubscribes from a wildcard, and uses a new stream to subscribe again,
+// since all servers support only the form of the first request. Late responses on the old stream are ignored.
 func TestR051_SotWWildcardResubscribed(t *testing.T) {
 	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, WildcardLinger: time.Minute, Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
@@ -478,8 +475,8 @@ func TestR051_SotWWildcardResubscribed(t *testing.T) {
 	})
 }
 
-// A wildcard of a type that none is by itself is "*" (R054), on a new stream if the type was
-// asked for before.
+// TestR054_SotWWildcardByName: for a type without a legacy wildcard, the wildcard is "*" (R054), on a new stream if the
+// type was requested before.
 func TestR054_SotWWildcardByName(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{Protocol: upstream.ProtocolSotW, WildcardLinger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")

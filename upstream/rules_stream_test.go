@@ -29,8 +29,8 @@ func response(typeURL string, resources ...string) *discoverypb.DeltaDiscoveryRe
 	return resp
 }
 
-// The first request of every stream has the Node and no nonce, even if the
-// stream before ended between a response and its ACK.
+// TestR020_FirstRequestHasNodeAndNoNonce: the first request of every stream has the node and no nonce, even if the
+// previous stream ended between a response and its ACK.
 func TestR020_FirstRequestHasNodeAndNoNonce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -45,7 +45,7 @@ func TestR020_FirstRequestHasNodeAndNoNonce(t *testing.T) {
 	})
 }
 
-// Every response is answered once, with its own nonce, in the order of arrival.
+// TestR032_EveryResponseIsAnsweredOnce: every response is answered once, with its own nonce, in order of arrival.
 func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -72,8 +72,8 @@ func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
 	})
 }
 
-// A response that breaks the protocol is refused whole, with a reason that names
-// the fault, and what was there stays.
+// TestR033_R062_R063_NackRejectsWholeResponse: a response that violates the protocol is answered by a NACK that names
+// the fault. Cached resources stay.
 func TestR033_R062_R063_NackRejectsWholeResponse(t *testing.T) {
 	res := func(name string, typeURL string) *discoverypb.Resource {
 		return &discoverypb.Resource{Name: name, Version: "2", Resource: relaytest.Opaque(typeURL, name, nil)}
@@ -117,8 +117,8 @@ func TestR033_R062_R063_NackRejectsWholeResponse(t *testing.T) {
 	}
 }
 
-// What the relay does not understand in a type it does not know, or would rather
-// not see, is no reason to refuse: only the faults of B.9 are.
+// TestB9_R069_R091_UnusualResponsesAccepted: only the faults of B.9 cause a NACK. Unknown types, and unusual but valid
+// content, do not.
 func TestB9_R069_R091_UnusualResponsesAccepted(t *testing.T) {
 	tests := []struct {
 		name string
@@ -151,7 +151,7 @@ func TestB9_R069_R091_UnusualResponsesAccepted(t *testing.T) {
 	}
 }
 
-// A response is committed before it is acknowledged.
+// TestB9_CommittedBeforeAck: a response is applied to the view before it is acknowledged.
 func TestB9_CommittedBeforeAck(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := viewSync(t, o, upstream.Config{})
@@ -167,9 +167,9 @@ func TestB9_CommittedBeforeAck(t *testing.T) {
 	}
 }
 
-// A wildcard is the first request of its type on a stream, in the form that every origin
-// knows: both lists empty. Where the stream has had the type already, a new stream is opened
-// for it. It is given up as "*".
+// TestR054_WildcardForms: a wildcard is the first request of its type on a stream, in the form that every origin
+// supports, with both lists empty. If the stream has carried the type already, the relay opens a new stream. It
+// unsubscribes with "*".
 func TestR054_WildcardForms(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{WildcardLinger: time.Minute, Linger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -185,7 +185,7 @@ func TestR054_WildcardForms(t *testing.T) {
 	})
 }
 
-// Changes of a subscription have no nonce; ACKs have no names.
+// TestR082_RequestForms: requests that change a subscription have no nonce; ACKs have no names.
 func TestR082_RequestForms(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
@@ -208,8 +208,8 @@ func TestR082_RequestForms(t *testing.T) {
 	})
 }
 
-// After a reconnect every subscription is stated again in the first request of
-// its type, with what is held; nothing else is said until the origin speaks.
+// TestR088_NewStreamSubscribesToEverything: after a reconnect, the first request of each type contains all
+// subscriptions and the cached versions. Nothing else is sent until the origin responds.
 func TestR088_NewStreamSubscribesToEverything(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@7")
@@ -226,8 +226,8 @@ func TestR088_NewStreamSubscribesToEverything(t *testing.T) {
 	})
 }
 
-// The origin is told what is held in the first request of each type on a stream
-// that follows another one, and in no other request.
+// TestR089_VersionsAreInTheFirstRequestOnly: cached versions are reported in the first request of each type on a later
+// stream, and in no other request.
 func TestR089_VersionsAreInTheFirstRequestOnly(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@1")
@@ -258,8 +258,7 @@ func TestR089_VersionsAreInTheFirstRequestOnly(t *testing.T) {
 	})
 }
 
-// Names that do not fit into one request are stated in several, of which only the
-// first has versions.
+// TestR088_NamesExceedRequestSize: names that exceed one request are sent in several. Only the first reports versions.
 func TestR088_NamesExceedRequestSize(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "held@1")
@@ -291,8 +290,7 @@ func TestR088_NamesExceedRequestSize(t *testing.T) {
 	})
 }
 
-// system_version_info decides nothing: responses that differ in nothing else
-// change nothing that a client would be told.
+// TestR091_SystemVersionIsIgnored: responses that differ only in system_version_info change nothing for clients.
 func TestR091_SystemVersionIsIgnored(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SystemVersion: "9"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
@@ -317,7 +315,7 @@ func TestR091_SystemVersionIsIgnored(t *testing.T) {
 	})
 }
 
-// What nobody subscribed to is acknowledged and dropped.
+// TestR096_C18_UnsubscribedIsAckedAndDropped: resources without a subscription are acknowledged and dropped.
 func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1")
@@ -341,7 +339,7 @@ func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
 	})
 }
 
-// A wildcard of a type that was pushed before it was asked for takes a new stream: the first
+// TestR096_PushedBeforeRequested: a wildcard of a type that the origin pushed before uses a new stream: the first
 // request of the type on the old one was the ACK.
 func TestR096_PushedBeforeRequested(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -356,8 +354,8 @@ func TestR096_PushedBeforeRequested(t *testing.T) {
 	})
 }
 
-// A name counts as asked for only while the stream that asks is connected, so
-// that no timer runs against an origin that cannot answer.
+// TestR136_RequestedOnlyWhileConnected: a name counts as requested only while its stream is connected, so that no timer
+// runs against an unreachable origin.
 func TestR136_RequestedOnlyWhileConnected(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.Stop()
@@ -391,8 +389,8 @@ func TestR136_RequestedOnlyWhileConnected(t *testing.T) {
 	})
 }
 
-// An origin whose port is open, and that says nothing, is not connected: nothing counts
-// as asked for, however long that lasts.
+// TestR136_SilentPortReceivesNoRequest: an origin that accepts TCP connections and sends nothing is not connected.
+// Nothing counts as requested, however long this lasts.
 func TestR136_SilentPortReceivesNoRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")

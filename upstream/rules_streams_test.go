@@ -17,7 +17,7 @@ import (
 
 const routes = relaytest.RouteType
 
-// conversations shows the requests of the streams that are open, as conversation does.
+// conversations returns the requests of the open streams, in the format of conversation.
 func (r *rig) conversations() string {
 	var out []string
 	for _, s := range r.State().Open() {
@@ -27,7 +27,7 @@ func (r *rig) conversations() string {
 	return strings.Join(out, " | ")
 }
 
-// carried shows what each open stream of the origin is subscribed to.
+// carried returns the subscriptions of each open stream of the origin.
 func (r *rig) carried() string {
 	var streams []string
 	for _, s := range r.State().Open() {
@@ -48,8 +48,8 @@ func (r *rig) carried() string {
 	return strings.Join(streams, " | ")
 }
 
-// A mixedDemand is what a group of Envoys and gRPC clients wants, and of each part how it is
-// given up. Envoys do not ask for all routes; the part is there since a client may.
+// A mixedDemand is the demand of a group of Envoys and gRPC clients, as functions that subscribe and return how to
+// unsubscribe. Envoy has no wildcard of routes, but a client may.
 type mixedDemand map[string]func(w *cache.Watch) (leave func())
 
 func mixed() mixedDemand {
@@ -76,9 +76,8 @@ func mixed() mixedDemand {
 	}
 }
 
-// TestH05_DemandDecidesTheStream: wildcards of clusters and listeners, and the names of
-// endpoints and routes, are on the main stream, in whatever order they were asked for, after
-// reconnects, and when the other kind of demand goes.
+// TestH05_DemandDecidesTheStream: wildcards of clusters and listeners, and names of endpoints and routes, use the main
+// stream. The order of requests, reconnects and the end of the other form do not matter.
 func TestH05_DemandDecidesTheStream(t *testing.T) {
 	const (
 		envoys = "Cluster *, ClusterLoadAssignment only, Listener *, RouteConfiguration only"
@@ -130,7 +129,8 @@ func TestH05_DemandDecidesTheStream(t *testing.T) {
 	}
 }
 
-// TestH05_ClusterGlobsMoveToAuxiliaryStream: a glob makes way for the wildcard as a name does.
+// TestH05_ClusterGlobsMoveToAuxiliaryStream: a glob moves to the auxiliary stream when the wildcard is subscribed to,
+// as a name does.
 func TestH05_ClusterGlobsMoveToAuxiliaryStream(t *testing.T) {
 	const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/shop/*"
 	inBubble(t, relaytest.Behaviour{NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp") }},
@@ -150,10 +150,9 @@ func TestH05_ClusterGlobsMoveToAuxiliaryStream(t *testing.T) {
 		})
 }
 
-// TestH05_MovedNamesKeepResources: names that make way for a wildcard are resumed
-// on the auxiliary stream with what is held. Until the origin has answered there they are
-// served as they were, what it still says on the old stream counts for neither kind, and what
-// changed or went meanwhile is told.
+// TestH05_MovedNamesKeepResources: names that move to the auxiliary stream resume there with the cached versions, and
+// are served from the cache until the origin responds. Late responses on the old stream apply to neither form, and
+// changes since are delivered.
 func TestH05_MovedNamesKeepResources(t *testing.T) {
 	var onResponse atomic.Pointer[func()]
 	cfg := upstream.Config{Trace: func(upstream.Received) upstream.Trace {
@@ -199,8 +198,7 @@ func TestH05_MovedNamesKeepResources(t *testing.T) {
 	})
 }
 
-// TestH05_NamesArriveDuringASweep: names that arrive while a resync asks for suspects by name
-// change nothing of what is found out.
+// TestH05_NamesArriveDuringASweep: names that are added during a sweep do not change its result.
 func TestH05_NamesArriveDuringASweep(t *testing.T) {
 	for _, typeURL := range []string{clusters, endpoints} {
 		inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {

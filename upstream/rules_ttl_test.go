@@ -18,8 +18,8 @@ func expiring(name string, ttl time.Duration) *discoverypb.Resource {
 	}
 }
 
-// What expires is removed on time, whatever becomes of the origin, and no deletion of it
-// is held back, however many they are.
+// TestR107_ExpiresWithoutTheOrigin: resources expire in time, whatever the state of the origin, and the removals are
+// never held, however many they are.
 func TestR107_ExpiresWithoutTheOrigin(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.Apply(func(tx *relaytest.Tx) {
@@ -42,8 +42,8 @@ func TestR107_ExpiresWithoutTheOrigin(t *testing.T) {
 	})
 }
 
-// An origin that says again what expires, as it must, does not for that ignore what it
-// was told is held: nothing else has to be asked for.
+// TestB15_ResentTTLsDoNotMeanIgnoredVersions: an origin must resend resources with a TTL. This does not mean that it
+// ignores reported versions, and causes no query.
 func TestB15_ResentTTLsDoNotMeanIgnoredVersions(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.SetRaw(clusters, expiring("a", time.Hour))
@@ -66,7 +66,7 @@ func TestB15_ResentTTLsDoNotMeanIgnoredVersions(t *testing.T) {
 	})
 }
 
-// What has expired is not held, and the origin is not told so.
+// TestR107_ExpiredResourceIsNotReported: the version of an expired resource is not reported.
 func TestR107_ExpiredResourceIsNotReported(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.SetRaw(clusters, expiring("a", 30*time.Second))
@@ -81,8 +81,8 @@ func TestR107_ExpiredResourceIsNotReported(t *testing.T) {
 	})
 }
 
-// A name that has expired is asked for once more when somebody asks for it, and members
-// when the origin says that they live on.
+// TestR106_R107_ExpiredResourceIsRequestedAgain: an expired name is requested again when a client needs it. Expired
+// members are requested again when the origin sends a heartbeat for them.
 func TestR106_R107_ExpiredResourceIsRequestedAgain(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.SetRaw(clusters, expiring("a", time.Minute))
@@ -105,8 +105,8 @@ func TestR106_R107_ExpiredResourceIsRequestedAgain(t *testing.T) {
 	})
 }
 
-// An origin that says all the time of some members that they live on is asked for the
-// others, as one that is quiet.
+// TestB15_HeartbeatsDoNotDelaySweep: an origin that sends heartbeats for some members all the time is queried for the
+// others, like a quiet one.
 func TestB15_HeartbeatsDoNotDelaySweep(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.SetRaw(clusters, expiring("a", time.Minute))

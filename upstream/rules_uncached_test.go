@@ -12,15 +12,15 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// uncached is a resource, written name@version, that may not be kept.
+// uncached returns a resource, written name@version, with do_not_cache.
 func uncached(typeURL, text string) *discoverypb.Resource {
 	r := response(typeURL, text).GetResources()[0]
 	r.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
 	return r
 }
 
-// On a new stream the origin is told that members are held whose content was given up,
-// but at no version: so it says what they are, or that they are gone.
+// TestR125_DroppedContentReportsEmptyVersion: on a new stream, members with dropped content are reported with an empty
+// version. So the origin sends their content, or their removal.
 func TestR125_DroppedContentReportsEmptyVersion(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "kept@1")
@@ -42,7 +42,7 @@ func TestR125_DroppedContentReportsEmptyVersion(t *testing.T) {
 	})
 }
 
-// The same holds for what a glob matches.
+// TestR125_DroppedContentOfAGlob: the same holds for the members of a glob.
 func TestR125_DroppedContentOfAGlob(t *testing.T) {
 	const foos, glob, item = "type.googleapis.com/acme.Foo", "xdstp://x/acme.Foo/*", "xdstp://x/acme.Foo/a"
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -60,8 +60,8 @@ func TestR125_DroppedContentOfAGlob(t *testing.T) {
 	})
 }
 
-// What an origin removes between two messages, by which the members are given up and asked
-// for anew, it has told nobody, and never will.
+// TestB15_R125_RemovedDuringRefetch: if the origin removes a resource between the unsubscribe and the subscribe of a
+// refetch, it never reports the removal. The relay must find it.
 func TestB15_R125_RemovedDuringRefetch(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "gone@1", "kept@1")
@@ -80,7 +80,7 @@ func TestB15_R125_RemovedDuringRefetch(t *testing.T) {
 	})
 }
 
-// A SotW origin is asked for all members again by a list without them, and one with them.
+// TestR125_SotWMembersRefetched: a refetch from a SotW origin is a request without the members, then one with them.
 func TestR125_SotWMembersRefetched(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Wrap: true}, upstream.Config{Protocol: upstream.ProtocolSotW}, func(t *testing.T, r *rig) {
 		r.SetRaw(endpoints, uncached(endpoints, "secret@1"))

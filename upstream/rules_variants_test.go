@@ -36,8 +36,8 @@ func variants(t *testing.T, name string, envs ...string) *discoverypb.DiscoveryR
 	return resp
 }
 
-// Of a full-state type, a SotW origin removes a variant by listing it no more; others of
-// the same name stay.
+// TestR121_SotWOmittedVariantIsRemoved: for a full-state type, a variant that a SotW response omits is removed. Other
+// variants of the name stay.
 func TestR121_SotWOmittedVariantIsRemoved(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		prod, test := wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "test"})

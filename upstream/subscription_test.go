@@ -10,8 +10,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB15_RequestsDoNotShareNames: when names are given up that were asked for, the request that asks for them may not be sent
-// yet. It goes on to have its names.
+// TestB15_RequestsDoNotShareNames: a request that subscribes to names may be unsent when the relay unsubscribes from
+// them. It keeps its names.
 func TestB15_RequestsDoNotShareNames(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	watch := view.Watch()

@@ -13,7 +13,7 @@ const acme = "type.googleapis.com/acme.Thing"
 
 func globName(i int) string { return fmt.Sprintf("xdstp://one/acme.Thing/%d/*", i) }
 
-// BenchmarkLocalAmongCollections is one change of a file beside globs that clients follow.
+// BenchmarkLocalAmongCollections measures one change of a file with many subscribed globs.
 func BenchmarkLocalAmongCollections(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {

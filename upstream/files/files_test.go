@@ -107,7 +107,7 @@ func TestR119_RenameOver(t *testing.T) {
 	m.until("c")
 }
 
-// TestB28_FilesWrittenInPlace writes a file as slowly as can be.
+// TestB28_FilesWrittenInPlace: a file is written in place, slowly.
 func TestB28_FilesWrittenInPlace(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1", "b"))
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
@@ -125,7 +125,7 @@ func TestB28_FilesWrittenInPlace(t *testing.T) {
 	m.until("a=2")
 }
 
-// TestR119_SymlinkSwap does what Kubernetes does to a mounted ConfigMap.
+// TestR119_SymlinkSwap: files are replaced as Kubernetes replaces a mounted ConfigMap.
 func TestR119_SymlinkSwap(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -180,8 +180,8 @@ func TestB28_DeletedDirectoryRemovesNothing(t *testing.T) {
 	m.until("a=2")
 }
 
-// TestH11_DuplicateNames: of a name that two files have, a relay that runs serves the same as one that
-// starts: that of the first file, with all else of both. It says what is wrong.
+// TestH11_DuplicateNames: if two files contain a name, a running relay serves the same as one that starts: the resource
+// of the first file, and everything else of both. It logs the error.
 func TestH11_DuplicateNames(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "b.yaml", clusters("x=b", "b"))
 	m := mirrorDir(t, Config{Dir: dir})
@@ -241,7 +241,7 @@ func TestB28_SubscribersReceiveFileContent(t *testing.T) {
 	}, "1")
 }
 
-// TestFilesManyMirrors ends the mirror that reads for the others.
+// TestFilesManyMirrors: the sync that reads for the others ends, and another one takes over.
 func TestFilesManyMirrors(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=0"))
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
@@ -281,8 +281,8 @@ func TestFilesManyMirrors(t *testing.T) {
 	}
 }
 
-// TestFilesNoGoodFileYet starts with nothing but a broken file: a client that
-// holds state must not be told that all of it is gone.
+// TestFilesNoGoodFileYet: the directory contains only a bad file at the start. Clients with state must not receive
+// removals.
 func TestFilesNoGoodFileYet(t *testing.T) {
 	for name, content := range map[string]string{"none": "", "bad": "resources: ["} {
 		t.Run(name, func(t *testing.T) {
@@ -305,8 +305,7 @@ func TestFilesNoGoodFileYet(t *testing.T) {
 	}
 }
 
-// TestFilesMakeBeforeBreak looks at the order of what one swap of all files
-// changes.
+// TestFilesMakeBeforeBreak checks the order of changes when all files are swapped at once.
 func TestFilesMakeBeforeBreak(t *testing.T) {
 	set := func(typeURL string, names ...string) *typeSet {
 		s := &typeSet{byName: make(map[string]*wire.Resource)}
@@ -337,7 +336,7 @@ func TestFilesMakeBeforeBreak(t *testing.T) {
 	}
 }
 
-// A name that is asked for with parameters is answered as without: files have no
+// TestB24_FilesIgnoreDynamicParameters: a name with dynamic parameters has the same resource as without: files have no
 // variants.
 func TestB24_FilesIgnoreDynamicParameters(t *testing.T) {
 	view, w := cache.New(cache.Config{})
@@ -354,7 +353,7 @@ func TestB24_FilesIgnoreDynamicParameters(t *testing.T) {
 	}
 }
 
-// TestR107_LocalContentDoesNotExpire: it is there, so it lives on, whatever it says.
+// TestR107_LocalContentDoesNotExpire: a resource in a file does not expire, whatever its TTL.
 func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/x/*"

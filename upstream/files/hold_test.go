@@ -22,8 +22,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TestMassDeleteHoldOfFiles lets ten minutes pass in a directory that tells of no
-// events.
+// TestMassDeleteHoldOfFiles waits ten minutes without events of the file system.
 func TestMassDeleteHoldOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x", "y"))
@@ -51,7 +50,7 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 	})
 }
 
-// admitVanishing is admit for a directory in which the files are gone that had what is missing.
+// admitVanishing calls serve for a directory whose missing resources were in deleted files.
 func (r *reader) admitVanishing(found sets, now time.Time) {
 	vanished := make(map[string]map[string]struct{})
 	for typeURL, set := range r.serving {
@@ -60,7 +59,7 @@ func (r *reader) admitVanishing(found sets, now time.Time) {
 	r.serve(found, vanished, found == nil, now)
 }
 
-// TestH03_FileHolds: removals from a directory are held back by the rule that holds for every origin.
+// TestH03_FileHolds: removals from a directory are held by the same rule as those of every origin.
 func TestH03_FileHolds(t *testing.T) {
 	type step struct {
 		at       time.Duration
@@ -118,8 +117,8 @@ func TestH03_FileHolds(t *testing.T) {
 	}
 }
 
-// TestB15_FilesReleaseOneOfTwoHolds: what was discarded and what is held back anew are decided on
-// apart, be they of one type; of what was released goes what is still missing.
+// TestB15_FilesReleaseOneOfTwoHolds: discarded and newly pending removals are separate decisions, even of one type. A
+// release removes what is still missing.
 func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 	now := time.Unix(0, 0)
 	look := func(r *reader, names ...string) {
@@ -166,8 +165,8 @@ func holdingReader() (*reader, *reconcile.Counts) {
 	return newReader(&cfg), cfg.counts
 }
 
-// TestB15_FilesReleaseAndDiscard: an operator decides on what is held back of files: it goes
-// at once, or it stays until a file has it again.
+// TestB15_FilesReleaseAndDiscard: an operator decides about pending removals of files. A released resource is removed
+// at once, and a discarded removal stays until a file contains the resource again.
 func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x"))
@@ -221,8 +220,8 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 	})
 }
 
-// TestFreeze_Files: a frozen view of files shows what they held, also by names that nobody had
-// asked for; thawed, what they hold.
+// TestFreeze_Files: a frozen view shows the frozen content of the files, also for new names. After a thaw it shows the
+// current content.
 func TestFreeze_Files(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
@@ -253,7 +252,7 @@ func TestFreeze_Files(t *testing.T) {
 	})
 }
 
-// thawing returns what a thaw of a view would change, as +added, -removed and ~changed.
+// thawing returns the changes that a thaw of a view would make, as +added, -removed and ~changed.
 func thawing(t *testing.T, files *Origin, control *upstream.Control) string {
 	t.Helper()
 	var all []string

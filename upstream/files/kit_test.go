@@ -22,7 +22,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// fileLog hands the log to the test, record by record.
+// fileLog is a log handler that passes records to the test.
 type fileLog struct {
 	records chan fileRecord
 	attrs   []slog.Attr
@@ -51,8 +51,7 @@ func (l *fileLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// await returns the next record of a level or above, and all before it are
-// forgotten.
+// await returns the next record of a level or above that contains a text, and drops all records before it.
 func (l *fileLog) await(t *testing.T, level slog.Level, part string) fileRecord {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -68,7 +67,7 @@ func (l *fileLog) await(t *testing.T, level slog.Level, part string) fileRecord 
 	}
 }
 
-// logged returns the records that wait, of a level or above.
+// logged returns the unread records of a level or above.
 func (l *fileLog) logged(level slog.Level) (got []string) {
 	for {
 		select {
@@ -82,7 +81,7 @@ func (l *fileLog) logged(level slog.Level) (got []string) {
 	}
 }
 
-// A mirrored directory is one that a view is kept like.
+// A mirrored is a directory and a view that is kept in sync with it.
 type mirrored struct {
 	t     *testing.T
 	dir   string
@@ -93,7 +92,7 @@ type mirrored struct {
 	stop  func()
 }
 
-// mirrorDir begins to mirror a directory, with a client of all clusters.
+// mirrorDir keeps a view in sync with a directory, with a client of all clusters.
 func mirrorDir(t *testing.T, cfg Config) *mirrored {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -121,7 +120,7 @@ func startMirror(t *testing.T, files *Origin) (*cache.View, func()) {
 	return view, stop
 }
 
-// until waits until the view's clusters are these.
+// until waits until the view has the given clusters.
 func (m *mirrored) until(want string) {
 	m.t.Helper()
 	awaitHead(m.t, m.view, m.watch, func(g *cache.Generation) string { return clustersOf(g) }, want)
@@ -143,8 +142,7 @@ func awaitHead(t *testing.T, view *cache.View, watch *cache.Watch, state func(*c
 	}
 }
 
-// clustersOf returns the members as name=alt_stat_name, in order of the names, and
-// the phase if they may be incomplete.
+// clustersOf returns the members as name=alt_stat_name, sorted by name, and the phase if the set may be incomplete.
 func clustersOf(g *cache.Generation) string {
 	var got []string
 	t := g.Type(wire.ClusterType)
@@ -189,7 +187,7 @@ func many(n int) (names []string) {
 	return names
 }
 
-// writeFiles writes files, each of which is whole as soon as it is there.
+// writeFiles writes files atomically.
 func writeFiles(t *testing.T, dir string, nameAndContent ...string) string {
 	t.Helper()
 	for i := 0; i < len(nameAndContent); i += 2 {

@@ -22,7 +22,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TestH11_FileStates: what counts depends on what the files hold now, but for what bad ones last held.
+// TestH11_FileStates: the current content of the files decides what is served, and for bad files their last good
+// content.
 func TestH11_FileStates(t *testing.T) {
 	type step struct {
 		files string // "a=x,y b=!": file a has x and y, b is bad
@@ -146,7 +147,7 @@ func TestSameListing(t *testing.T) {
 	}
 }
 
-// TestReadDirSeesAtomicSwap swaps all files while they are read.
+// TestReadDirSeesAtomicSwap: all files are swapped during a read.
 func TestReadDirSeesAtomicSwap(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", clusters("x"), "b.yaml", clusters("y"))
 	lists := 0
@@ -163,7 +164,7 @@ func TestReadDirSeesAtomicSwap(t *testing.T) {
 	}
 }
 
-// TestReaderWithoutDirectory reads where a hold is over, but nothing is known.
+// TestReaderWithoutDirectory: the reader reads at the end of a hold, while the content is unknown.
 func TestReaderWithoutDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	check.OK(t, os.Mkdir(dir, 0o700))
@@ -222,7 +223,7 @@ func TestReadDir(t *testing.T) {
 	}
 }
 
-// TestFileWrapperKeepsAllFields holds what a file wraps to what is served.
+// TestFileWrapperKeepsAllFields: all fields of a Resource wrapper in a file are served.
 func TestFileWrapperKeepsAllFields(t *testing.T) {
 	for name, wrapper := range map[string]string{
 		"own name":      `name: a, ttl: 9s, version: '1'`,

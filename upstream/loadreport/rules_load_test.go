@@ -60,8 +60,8 @@ func (noLoads) Configure(*lrspb.LoadStatsResponse)  {}
 func (noLoads) Take() []*endpointpb.ClusterStats    { return nil }
 func (noLoads) Return(_ []*endpointpb.ClusterStats) {}
 
-// Load reports find the next address of an origin by themselves: there may be
-// clients that report load and ask for nothing else, so that no other stream does.
+// TestB40_LoadReportsFailOver: load reports fail over to the next address by themselves. Clients may report load and
+// subscribe to nothing, so that there is no other stream.
 func TestB40_LoadReportsFailOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, atOne := loadOrigin(t, "one")
@@ -129,8 +129,8 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 	})
 }
 
-// Load reports return to the first address with everything else: those of a group say there what
-// is left, and a client's own stream ends, for the client to come again.
+// TestB40_LoadReportsFailBack: load reports fail back to the first address. The reporter of a group sends its remaining
+// load there. A client's own stream ends, so that the client reconnects.
 func TestB40_LoadReportsFailBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, atOne := loadOrigin(t, "one")
