@@ -45,8 +45,8 @@ func cluster(version string) *wire.Resource {
 	return check.Must(wire.NewResource(wire.ClusterType, name, version, value))
 }
 
-// opens opens a stream, which reports the cached versions if versions is set.
-func opens(v *viewSync, r role, versions bool, now time.Time) {
+// openStream opens a stream, which reports the cached versions if versions is set.
+func openStream(v *viewSync, r role, versions bool, now time.Time) {
 	v.scheduleComparison(&adsStream{stream: &stream{role: r}, sentVersions: versions}, now)
 }
 
@@ -56,7 +56,7 @@ func TestH07_ServerAfterResume(t *testing.T) {
 	due := epoch.Add(comparisonDelay)
 	again := func(v *viewSync, err error) {
 		v.comparison.streamEnded(err)
-		opens(v, main, true, epoch)
+		openStream(v, main, true, epoch)
 	}
 	answers := func(identifiers ...string) func(v *viewSync) {
 		return func(v *viewSync) {
@@ -82,14 +82,14 @@ func TestH07_ServerAfterResume(t *testing.T) {
 		{"the first that has a name", func(v *viewSync) { v.identifier = ""; again(v, io.EOF); answers("two")(v) }, due, "", 0},
 		{"another one, and the other stream opens", func(v *viewSync) {
 			answers("two")(v)
-			opens(v, auxiliary, true, epoch.Add(time.Second))
+			openStream(v, auxiliary, true, epoch.Add(time.Second))
 			answers("two")(v)
 		}, due, "", 1},
 		{"another one, which the other stream tells what is held", func(v *viewSync) {
 			v.comparison.streamEnded(io.EOF)
-			opens(v, main, false, epoch)
+			openStream(v, main, false, epoch)
 			answers("two")(v)
-			opens(v, auxiliary, true, epoch)
+			openStream(v, auxiliary, true, epoch)
 			answers("two")(v)
 		}, due, "", 1},
 		{"another one, and the relay reopens the stream", func(v *viewSync) { answers("two")(v); again(v, errResync); answers("two")(v) }, due, "", 1},
@@ -98,7 +98,7 @@ func TestH07_ServerAfterResume(t *testing.T) {
 		{"the same one, which has not stated all", func(v *viewSync) { v.w.SetTarget("second:1"); again(v, io.EOF); answers("one")(v) }, due, "", 0},
 		{"another one, which is not told what is held", func(v *viewSync) {
 			v.comparison.streamEnded(io.EOF)
-			opens(v, main, false, epoch)
+			openStream(v, main, false, epoch)
 			answers("two")(v)
 		}, time.Time{}, "first:1", 1},
 	} {
@@ -121,7 +121,7 @@ func TestH07_ServerAfterResume(t *testing.T) {
 func TestH07_VersionsAreHashes(t *testing.T) {
 	compared := func(v *viewSync) bool {
 		v.comparison.streamEnded(io.EOF)
-		opens(v, main, true, epoch)
+		openStream(v, main, true, epoch)
 		return !v.comparison.dueAt.IsZero()
 	}
 	v := comparing(t, slog.DiscardHandler, "hash")

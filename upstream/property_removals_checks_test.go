@@ -13,19 +13,19 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// settling is within how long the relay is to know all that an origin has: a set is confirmed after a minute at the latest,
-// what it did not mention is asked for after 15s and is gone after 15s more, and all content is compared once, 20s after a
-// resume, after which the same may begin anew.
-const settling = 200 * time.Second
+// settleTime is how long the relay may take to match an origin. A set is confirmed after a minute at most. Missing
+// resources are queried after 15s and removed after 15s more. Content is compared once, 20s after a resume, after which
+// the same may start over.
+const settleTime = 200 * time.Second
 
-// observe returns what readers see.
-func (w *world) observe() map[key]sight {
-	seen := make(map[key]sight)
+// observed returns what clients receive.
+func (w *world) observed() map[key]observed {
+	seen := make(map[key]observed)
 	add := func(set string, e *cache.Entry) {
 		if e.Present() {
 			r := e.Resource
 			k := key{id{r.TypeURL, r.Name}, set}
-			seen[k] = sight{string(r.Value()), r.TypeURL != endpoints || r.HasEndpoints(), e.Created()}
+			seen[k] = observed{string(r.Value()), r.TypeURL != endpoints || r.HasEndpoints(), e.Created()}
 		}
 	}
 	generation := w.view.Generation()
@@ -45,7 +45,7 @@ func (w *world) observe() map[key]sight {
 	return seen
 }
 
-// sees reports whether readers see a resource in any set, that is not an empty assignment.
+// sees reports whether clients receive a resource in any set, other than an empty assignment.
 func (w *world) sees(of id) bool {
 	for _, set := range []string{members, named, modelGlob} {
 		if w.seen[key{of, set}].had {
@@ -55,8 +55,8 @@ func (w *world) sees(of id) bool {
 	return false
 }
 
-// takeHolds returns what the control says is held.
-func (w *world) takeHolds() map[id][]reconcile.Hold {
+// currentHolds returns the pending and discarded removals of the control.
+func (w *world) currentHolds() map[id][]reconcile.Hold {
 	w.control.Operate(w.Context(), reconcile.Command{}) // the mirror may find that it can connect
 	synctest.Wait()
 	holds := make(map[id][]reconcile.Hold)
@@ -70,9 +70,9 @@ func (w *world) takeHolds() map[id][]reconcile.Hold {
 	return holds
 }
 
-// look compares what readers see with what they saw last.
-func (w *world) look(holds bool) {
-	seen, now := w.observe(), time.Now()
+// check compares what clients receive with the last check.
+func (w *world) check(holds bool) {
+	seen, now := w.observed(), time.Now()
 	was := w.active
 	for i, t := range w.session.Status().Targets {
 		if t.Active {
@@ -80,7 +80,7 @@ func (w *world) look(holds bool) {
 		}
 	}
 	if was != w.active {
-		w.unrest(settling)
+		w.markUnsettled(settleTime)
 		w.moved = true
 	}
 	var lost []key
@@ -101,23 +101,24 @@ func (w *world) look(holds bool) {
 			w.Errorf("%v has content that no origin ever stated", k)
 		}
 	}
-	w.lose(lost, was)
-	w.loseNeeded(lost, seen, was)
+	w.checkLost(lost, was)
+	w.checkDependencies(lost, seen, was)
 	before := w.seen
 	w.seen = seen
 	if holds {
-		w.lookAtHolds(before, was)
+		w.checkHolds(before, was)
 	}
 	if w.thawed {
 		w.frozen, w.thawed = time.Time{}, false
 	}
 	if w.frozen.IsZero() && !now.Before(w.restless) && holds {
-		w.quiet()
+		w.checkSettled()
 	}
 }
 
-// lacked reports whether an address in use lacked a resource at some time since the last look, or since the view was frozen.
-func (w *world) lacked(of id, was int) bool {
+// originLacked reports whether an active address lacked a resource at some time since the last check, or since the
+// freeze.
+func (w *world) originLacked(of id, was int) bool {
 	since := time.Now().Add(-10 * time.Second)
 	if !w.frozen.IsZero() {
 		since = w.frozen
@@ -131,8 +132,8 @@ func (w *world) lacked(of id, was int) bool {
 	return false
 }
 
-// lose looks whether readers were right to lose resources.
-func (w *world) lose(lost []key, was int) {
+// checkLost checks that the removals that clients received were correct.
+func (w *world) checkLost(lost []key, was int) {
 	judged := make(map[[2]string][]key) // those of which the mirror judged on its own, by set
 	for _, k := range lost {
 		if !w.frozen.IsZero() && !w.thawed {
@@ -142,13 +143,13 @@ func (w *world) lose(lost []key, was int) {
 		if w.released[k.id] {
 			continue
 		}
-		if !w.lacked(k.id, was) {
+		if !w.originLacked(k.id, was) {
 			w.Errorf("%v is gone although the origin in use has it", k)
 		}
 		if w.stated[k.id] {
 			continue
 		}
-		second, barred := w.judgedLate(k)
+		second, barred := w.holdExpired(k)
 		if barred != nil && !w.thawed {
 			w.Errorf("%v is gone although it is held: %+v", k, *barred)
 		}
@@ -158,26 +159,26 @@ func (w *world) lose(lost []key, was int) {
 		}
 	}
 	for _, keys := range judged {
-		w.judged(keys)
+		w.checkUnheldRemovals(keys)
 	}
 }
 
-// loseNeeded looks whether what is gone is needed by something that is held, and stays.
-func (w *world) loseNeeded(lost []key, seen map[key]sight, was int) {
+// checkDependencies checks that no removed resource is referenced by one with a pending removal.
+func (w *world) checkDependencies(lost []key, seen map[key]observed, was int) {
 	for _, k := range lost {
 		if w.released[k.id] {
 			continue
 		}
 		for needer := range seen {
-			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && needs(needer.id, k.id) && w.lacksStill(needer.id, was) && w.watched && !w.thawed {
+			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && references(needer.id, k.id) && w.stillLacks(needer.id, was) && w.watched && !w.thawed {
 				w.Errorf("%v is gone although %v needs it, which is held: %+v", k, needer, w.holds[needer.id])
 			}
 		}
 	}
 }
 
-// needs reports whether a resource names another one, see world.make.
-func needs(of, other id) bool {
+// references reports whether a resource references another one; see world.make.
+func references(of, other id) bool {
 	last := int(of.name[len(of.name)-1] - '0')
 	switch of.typeURL {
 	case clusters:
@@ -188,9 +189,9 @@ func needs(of, other id) bool {
 	return false
 }
 
-// judgedLate reports whether a resource was held until its time was over, and else what held it. Which set that was a hold does
-// not say.
-func (w *world) judgedLate(k key) (late bool, by *reconcile.Hold) {
+// holdExpired reports whether the hold of a resource expired, and otherwise returns the hold. It does not tell which
+// set had the hold.
+func (w *world) holdExpired(k key) (late bool, by *reconcile.Hold) {
 	for _, h := range w.holds[k.id] {
 		switch held := !h.Discarded && !h.Unconfirmed; {
 		case held && !h.Until.After(time.Now()):
@@ -202,14 +203,14 @@ func (w *world) judgedLate(k key) (late bool, by *reconcile.Hold) {
 	return false, by
 }
 
-// inTwoSets reports whether readers see a resource as a member and by its name.
+// inTwoSets reports whether clients receive a resource both as a member and by name.
 func (w *world) inTwoSets(of id) bool {
 	return of.typeURL == clusters && slices.Contains(wanted[clusters], of.name)
 }
 
-// judged looks whether resources of a set were removed that nobody stated, released or held: it has to be few, once the set was
+// checkUnheldRemovals checks removals that were neither explicit, released nor held: they must be few, and the set
 // confirmed.
-func (w *world) judged(keys []key) {
+func (w *world) checkUnheldRemovals(keys []key) {
 	k := keys[0]
 	opened := w.openedAt(k)
 	had, removed, added := 0, len(keys), 0
@@ -234,7 +235,7 @@ func (w *world) judged(keys []key) {
 	}
 }
 
-// openedAt returns when the stream opened that carries a set.
+// openedAt returns when the stream of a set opened.
 func (w *world) openedAt(k key) (at time.Time) {
 	for _, s := range w.addresses[w.active].State().Open() {
 		t := s.Type(k.typeURL)
@@ -245,10 +246,10 @@ func (w *world) openedAt(k key) (at time.Time) {
 	return at
 }
 
-// lookAtHolds looks whether what is held is to be seen, with a deadline, and what was held has not just been forgotten.
-func (w *world) lookAtHolds(before map[key]sight, was int) {
+// checkHolds checks that pending removals are visible with a deadline, and that no hold has just disappeared.
+func (w *world) checkHolds(before map[key]observed, was int) {
 	old := w.holds
-	w.holds = w.takeHolds()
+	w.holds = w.currentHolds()
 	connected := w.connected()
 	held := 0
 	for of, holds := range w.holds {
@@ -275,34 +276,34 @@ func (w *world) lookAtHolds(before map[key]sight, was int) {
 		return
 	}
 	for of, were := range old {
-		if w.inTwoSets(of) || !w.sees(of) || w.released[of] || !w.lacksStill(of, was) {
+		if w.inTwoSets(of) || !w.sees(of) || w.released[of] || !w.stillLacks(of, was) {
 			continue
 		}
 		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Unconfirmed }) // as long as its stream is open
 		if len(w.holds[of]) == 0 && !undecided {
 			w.Errorf("%v is no longer held: %+v, and is there although the origin lacks it", of, were)
 		}
-		if w.watched && !w.stated[of] && slices.ContainsFunc(were, kept) && !slices.ContainsFunc(w.holds[of], kept) {
+		if w.watched && !w.stated[of] && slices.ContainsFunc(were, isDiscarded) && !slices.ContainsFunc(w.holds[of], isDiscarded) {
 			w.Errorf("%v is no longer kept: %+v, and the origin has said nothing new of it", of, w.holds[of])
 		}
 	}
 }
 
-// kept reports whether an operator has resources kept.
-func kept(h reconcile.Hold) bool { return h.Discarded }
+// isDiscarded reports whether an operator discarded the removals.
+func isDiscarded(h reconcile.Hold) bool { return h.Discarded }
 
-// lacksStill reports whether the address in use has lacked a resource all the time since the last look.
-func (w *world) lacksStill(of id, was int) bool {
+// stillLacks reports whether the active address has lacked a resource since the last check.
+func (w *world) stillLacks(of id, was int) bool {
 	a := w.addresses[w.active]
 	it, has := a.items[of]
 	return was == w.active && (!has || it.empty)
 }
 
-// connected reports whether there is a stream to the address in use.
+// connected reports whether there is a stream to the active address.
 func (w *world) connected() bool { return w.view.Generation().First().Connected }
 
-// quiet looks whether readers see what the address in use has.
-func (w *world) quiet() {
+// checkSettled checks that clients receive the resources of the active address.
+func (w *world) checkSettled() {
 	if !w.connected() {
 		return
 	}
@@ -312,7 +313,7 @@ func (w *world) quiet() {
 		if len(w.holds[k.id]) > 0 {
 			continue
 		}
-		if !has && !w.unsaid(k) {
+		if !has && !w.neverRemoved(k) {
 			w.Errorf("%v is there, although the origin lacks it and it is not held", k)
 		}
 		if has && string(it.body.Value) != is.body {
@@ -339,19 +340,19 @@ func (w *world) wantSeen(k key) {
 	}
 }
 
-// unsaid reports whether no origin of this history says that a resource is gone.
-func (w *world) unsaid(k key) bool {
+// neverRemoved reports whether no origin of this history reports the removal of a resource.
+func (w *world) neverRemoved(k key) bool {
 	if w.sotw {
 		return !wire.FullState(k.typeURL) || k.set == modelGlob
 	}
 	return w.silent && (k.set != members || slices.Contains(wanted[k.typeURL], k.name))
 }
 
-// keptFor reports whether a resource stays since an operator had something kept that needs it.
+// keptFor reports whether a resource stays because a resource with a discarded removal references it.
 func (w *world) keptFor(of id) bool {
 	needer := map[string]string{endpoints: clusters, routes: listeners}[of.typeURL]
 	for other, holds := range w.holds {
-		if other.typeURL == needer && slices.ContainsFunc(holds, kept) {
+		if other.typeURL == needer && slices.ContainsFunc(holds, isDiscarded) {
 			return true
 		}
 	}

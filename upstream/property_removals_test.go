@@ -16,16 +16,18 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TestB15_RandomHistories runs random histories of two addresses of an origin, of operators and of restarts of the relay
-// against a model, and holds what readers of the view see to what must be true of it:
+// TestB15_RandomHistories runs random histories of two addresses of an origin, of operators, and of restarts of the
+// relay against a model. It checks what clients receive:
 //
-//  1. Readers lose a resource only if the origin in use lacks it, and an operator released it, or the origin removed it on an
-//     established stream, or it was held and the time for that is over, or the loss is small and the set was confirmed.
-//  2. Whatever readers see was stated by an origin, and once the origin in use has been quiet for a while they see just what it
-//     has, plus what is held or kept.
-//  3. Whatever is held is in the holds and in the status with a deadline, until the second look has begun or the origin is
-//     away. It leaves the holds only if it is removed or the origin has it.
-//  4. After an hour without events nothing is held, and readers see what the origin has, plus what an operator had kept.
+//  1. Clients lose a resource only if the active address lacks it, and one of these holds: an operator released the
+//     removal, the origin removed it on an established stream, the hold expired, or the loss is small and the set was
+//     confirmed.
+//  2. Clients receive only resources that an origin has sent. Once the active address has been quiet for a while, they
+//     receive exactly its resources, plus those with a pending or discarded removal.
+//  3. A pending removal is in the holds and in the status, with a deadline, until the second check starts or the
+//     origin disconnects. It leaves the holds only if it is applied, or if the origin has the resource.
+//  4. After an hour without events nothing is pending. Clients receive the resources of the origin, plus those with a
+//     discarded removal.
 func TestB15_RandomHistories(t *testing.T) {
 	histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -66,7 +68,7 @@ type history struct {
 	steps   []step
 }
 
-// behaviour is how the origins answer in the beginning.
+// behaviour returns the initial behaviour of the origins.
 func (h history) behaviour() relaytest.Behaviour {
 	b := relaytest.Behaviour{SotW: h.variant == "SotW", NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp:") }}
 	b.IgnoreIRV, b.SilentOnMissing, b.Wrap = h.traits&1 != 0, h.traits&2 != 0, h.traits&1 != 0
@@ -78,7 +80,7 @@ func (h history) behaviour() relaytest.Behaviour {
 	return b
 }
 
-// A step is one thing that happens; which of its numbers count depends on what.
+// A step is one event. Which of its numbers are used depends on the event.
 type step struct {
 	what          string
 	at, amount, n int
@@ -123,13 +125,13 @@ var universe = func() (ids []id) {
 	return ids
 }()
 
-// wanted are the names that readers ask for.
+// wanted are the names that clients subscribe to.
 var wanted = map[string][]string{clusters: {"c00", "c01"}, endpoints: namesOf(endpoints), routes: namesOf(routes)}
 
-// types are those of which a step chooses one.
+// types are the types that a step chooses from.
 var types = []string{clusters, listeners, endpoints, routes}
 
-// histories has rapid.Check make 50 histories, unless the command line says otherwise.
+// histories sets the number of histories to 50, unless the command line sets it.
 func histories(t *testing.T) {
 	const checks = "rapid.checks"
 	given := false
@@ -140,7 +142,7 @@ func histories(t *testing.T) {
 	check.OK(t, flag.Set(checks, "50"))
 }
 
-// operate is step for what an operator does.
+// operate performs the step of an operator.
 func (w *world) operate(s step) {
 	command := reconcile.Command{Do: reconcile.Release, Discarded: s.what == "release discarded"}
 	if s.amount < 2 {
@@ -153,9 +155,9 @@ func (w *world) operate(s step) {
 				w.released[id{h.TypeURL, name}] = true
 			}
 		}
-		w.unrest(5 * time.Second) // of what waited for it
+		w.markUnsettled(5 * time.Second) // of what waited for it
 	case "discard":
-		w.look(true)
+		w.check(true)
 		command.Do = reconcile.Discard
 		for _, h := range w.control.Operate(ctx, command) {
 			for _, name := range h.Names {

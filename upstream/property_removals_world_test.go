@@ -19,7 +19,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// An id is a resource, a key the resource in one of the sets that readers see.
+// An id identifies a resource, a key a resource in one of the sets that clients receive.
 type id struct{ typeURL, name string }
 
 type key struct {
@@ -33,21 +33,21 @@ func (of id) String() string {
 
 func (k key) String() string { return fmt.Sprintf("%v (%s)", k.id, k.set) }
 
-// An item is a resource as an origin has it.
+// An item is a resource of an origin.
 type item struct {
 	version string
 	body    *anypb.Any
 	empty   bool // an assignment without endpoints
 }
 
-// A sight is a resource as readers see it.
-type sight struct {
+// An observed is a resource as clients receive it.
+type observed struct {
 	body string
 	had  bool // it is not an empty assignment
 	born cache.Seq
 }
 
-// An address is one address of the origin, and what the model knows of it.
+// An address is one address of the origin, and its state in the model.
 type address struct {
 	*relaytest.Origin
 	running bool
@@ -56,7 +56,7 @@ type address struct {
 	replica int              // replicas give the same versions to other content
 }
 
-// A world is one run of a history. It stands in for the test, so that a failure can be shrunk.
+// A world is one run of a history. It implements testing.TB, so that rapid can shrink a failure.
 type world struct {
 	testing.TB
 	failures []string
@@ -73,7 +73,7 @@ type world struct {
 	versions  int
 	ever      map[id]map[string]bool // bodies that an address ever had
 
-	seen     map[key]sight
+	seen     map[key]observed
 	began    map[key]time.Time // when readers began to see it
 	holds    map[id][]reconcile.Hold
 	moved    bool        // the address in use has changed since holds were taken
@@ -105,7 +105,7 @@ func namesOf(typeURL string) (names []string) {
 	return names
 }
 
-// make returns a resource as a replica has it.
+// make returns a resource of a replica.
 func (w *world) make(of id, version, replica int) item {
 	tag := fmt.Sprintf("%d of replica %d", version, replica)
 	last := int(of.name[len(of.name)-1] - '0')
@@ -155,20 +155,20 @@ func (w *world) run(h history) {
 		Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two),
 		Linger: 10000 * time.Hour, WildcardLinger: 10000 * time.Hour,
 	}
-	w.put(universe...)
+	w.bumpVersions(universe...)
 	w.rig = viewSync(w, one, w.cfg)
 	w.subscribe()
-	w.restless = time.Now().Add(settling)
-	w.let(2 * time.Minute)
+	w.restless = time.Now().Add(settleTime)
+	w.advance(2 * time.Minute)
 	for i, s := range h.steps {
 		w.at = i
 		w.step(s)
 	}
-	w.end()
+	w.settle()
 	w.stop()
 }
 
-// subscribe wants all that the model has.
+// subscribe subscribes to all resources of the model.
 func (w *world) subscribe() {
 	for _, key := range []string{clusters, listeners, cache.Collection(clusters, modelGlob)} {
 		w.watch.SubscribeAll(key)
@@ -178,17 +178,17 @@ func (w *world) subscribe() {
 	}
 }
 
-// end lets an hour and more pass in which nothing happens, to see what comes of the holds.
-func (w *world) end() {
+// settle waits for more than an hour without events, and checks what happens to the holds.
+func (w *world) settle() {
 	if !w.frozen.IsZero() {
 		w.step(step{what: "thaw"})
 	}
 	for at := range w.addresses {
 		w.step(step{what: "start", at: at})
 	}
-	w.let(5 * time.Minute)
-	w.let(80 * time.Minute)
-	w.look(true)
+	w.advance(5 * time.Minute)
+	w.advance(80 * time.Minute)
+	w.check(true)
 	for of, holds := range w.holds {
 		for _, h := range holds {
 			if !h.Discarded && !w.keptFor(of) {
@@ -201,8 +201,8 @@ func (w *world) end() {
 	}
 }
 
-// some returns resources of a type that n chooses: one, three, more than half, or all.
-func some(typeURL string, amount, n int) (ids []id) {
+// pick returns resources of a type: one, three, more than half, or all, depending on amount and n.
+func pick(typeURL string, amount, n int) (ids []id) {
 	names := namesOf(typeURL)
 	count := []int{1, 3, len(names)*2/3 + 1, len(names)}[amount]
 	for i := range min(count, len(names)) {
@@ -211,89 +211,89 @@ func some(typeURL string, amount, n int) (ids []id) {
 	return ids
 }
 
-// step makes one thing happen.
+// step performs one step.
 func (w *world) step(s step) {
 	a := w.addresses[s.at]
-	chosen := some(types[s.n%len(types)], s.amount, s.n/len(types))
+	chosen := pick(types[s.n%len(types)], s.amount, s.n/len(types))
 	switch s.what {
 	case "put":
-		w.put(chosen...)
+		w.bumpVersions(chosen...)
 	case "remove":
 		w.remove(chosen...)
 	case "rename": // listeners, all of a suffix
-		w.remove(some(listeners, s.amount, s.n)...)
-		w.put(some(listeners, s.amount, s.n+3)...)
+		w.remove(pick(listeners, s.amount, s.n)...)
+		w.bumpVersions(pick(listeners, s.amount, s.n+3)...)
 	case "empty":
 		w.versions++
-		for _, of := range some(endpoints, s.amount, s.n) {
+		for _, of := range pick(endpoints, s.amount, s.n) {
 			w.database[of] = -w.versions
 		}
-		w.state(some(endpoints, s.amount, s.n))
+		w.sendRemovals(pick(endpoints, s.amount, s.n))
 	case "repeat": // the origin says what it has once more
-		w.apply(a, slices.Collect(maps.Keys(a.items)))
+		w.send(a, slices.Collect(maps.Keys(a.items)))
 	case "load":
-		w.load(a, 10)
+		w.loadPart(a, 10)
 	case "load all":
-		w.load(a, len(universe))
+		w.loadPart(a, len(universe))
 	default:
 		w.fault(s, a)
 	}
-	w.let(0)
+	w.advance(0)
 	clear(w.stated)
 	clear(w.released)
 	w.thawed = false
 }
 
-// fault is step for what does not concern the content.
+// fault performs a step that does not change content.
 func (w *world) fault(s step, a *address) {
 	switch s.what {
 	case "restart":
 		w.crash(a)
-		w.startAs(a, s)
+		w.startReplica(a, s)
 	case "flap": // a server that is half loaded answers, and another one before anything is decided
 		w.crash(a)
-		w.startAs(a, s)
-		w.let(time.Second)
+		w.startReplica(a, s)
+		w.advance(time.Second)
 		w.crash(a)
-		w.startAs(a, step{n: s.n})
-		w.let(time.Second)
+		w.startReplica(a, step{n: s.n})
+		w.advance(time.Second)
 	case "lose": // what an operator discards
 		w.crash(a)
-		w.startAs(a, step{n: s.n, amount: 2 + s.amount%2})
-		w.let(40 * time.Second)
+		w.startReplica(a, step{n: s.n, amount: 2 + s.amount%2})
+		w.advance(40 * time.Second)
 		w.operate(step{what: "discard", amount: s.amount, n: s.n})
 	case "crash":
 		w.crash(a)
 	case "start":
 		if !a.running {
-			w.startAs(a, s)
+			w.startReplica(a, s)
 		}
 	case "relay":
 		w.restart()
 	case "second":
-		w.let(time.Second)
+		w.advance(time.Second)
 	case "seconds":
-		w.let(time.Duration(2+s.n%20) * time.Second)
+		w.advance(time.Duration(2+s.n%20) * time.Second)
 	case "minute":
-		w.let(time.Duration(40+s.n%60) * time.Second)
+		w.advance(time.Duration(40+s.n%60) * time.Second)
 	case "minutes":
-		w.let(settling + 10*time.Second)
+		w.advance(settleTime + 10*time.Second)
 	case "hold":
-		w.let(9*time.Minute + time.Duration(s.n%200)*time.Second)
+		w.advance(9*time.Minute + time.Duration(s.n%200)*time.Second)
 	default:
 		w.operate(s)
 	}
 }
 
-// unrest notes that the effect of what happens may last.
-func (w *world) unrest(d time.Duration) {
+// markUnsettled records that the effect of a step may last for d.
+func (w *world) markUnsettled(d time.Duration) {
 	if until := time.Now().Add(d); until.After(w.restless) {
 		w.restless = until
 	}
 }
 
-// put gives resources new versions.
-func (w *world) put(ids ...id) {
+// bumpVersions gives resources new versions.
+func (w *world) bumpVersions(ids ...id) {
 	w.versions++
 	for _, of := range ids {
 		w.database[of] = w.versions
@@ -305,32 +305,32 @@ func (w *world) remove(ids ...id) {
 	for _, of := range ids {
 		delete(w.database, of)
 	}
-	w.state(ids)
+	w.sendRemovals(ids)
 }
 
-// state has the running addresses state that resources are gone.
-func (w *world) state(gone []id) {
+// sendRemovals makes the running addresses send removals.
+func (w *world) sendRemovals(gone []id) {
 	if w.addresses[w.active].running {
 		for _, of := range gone {
 			w.stated[of] = true
 		}
 	}
-	w.publish(gone, settling) // on a stream that is not confirmed it is suspect
+	w.publish(gone, settleTime) // on a stream that is not confirmed it is suspect
 }
 
-// publish has the running addresses state a change.
+// publish makes the running addresses send a change.
 func (w *world) publish(ids []id, unrest time.Duration) {
-	w.unrest(unrest)
+	w.markUnsettled(unrest)
 	for _, a := range w.addresses {
 		if a.running {
-			w.sync(a, ids)
-			w.apply(a, ids)
+			w.replicate(a, ids)
+			w.send(a, ids)
 		}
 	}
 }
 
-// sync takes over from the database.
-func (w *world) sync(a *address, ids []id) {
+// replicate copies resources from the database to an address.
+func (w *world) replicate(a *address, ids []id) {
 	for _, of := range ids {
 		was, had := a.items[of]
 		version, there := w.database[of]
@@ -349,8 +349,8 @@ func (w *world) sync(a *address, ids []id) {
 	}
 }
 
-// apply has an address state what it has of some resources.
-func (w *world) apply(a *address, ids []id) {
+// send makes an address send its state of some resources.
+func (w *world) send(a *address, ids []id) {
 	slices.SortFunc(ids, func(x, y id) int { return strings.Compare(x.typeURL+x.name, y.typeURL+y.name) })
 	a.Apply(func(tx *relaytest.Tx) {
 		for _, of := range ids {
@@ -363,8 +363,8 @@ func (w *world) apply(a *address, ids []id) {
 	})
 }
 
-// load has an address take over some of what it lacks.
-func (w *world) load(a *address, most int) {
+// loadPart makes an address load at most most of the resources that it lacks.
+func (w *world) loadPart(a *address, most int) {
 	var missing []id
 	for _, of := range universe {
 		_, there := w.database[of]
@@ -373,21 +373,21 @@ func (w *world) load(a *address, most int) {
 		}
 	}
 	if a.running && len(missing) > 0 {
-		w.unrest(settling)
-		w.sync(a, missing)
-		w.apply(a, missing)
+		w.markUnsettled(settleTime)
+		w.replicate(a, missing)
+		w.send(a, missing)
 	}
 }
 
 func (w *world) crash(a *address) {
-	w.unrest(settling)
+	w.markUnsettled(settleTime)
 	a.Stop()
 	a.running = false
 }
 
-// startAs starts an address with something of what the database has, and perhaps as another replica.
-func (w *world) startAs(a *address, s step) {
-	w.unrest(settling)
+// startReplica starts an address with a part of the database, possibly as another replica.
+func (w *world) startReplica(a *address, s step) {
+	w.markUnsettled(settleTime)
 	if s.n%3 == 0 {
 		a.replica++
 		a.Change(func(b *relaytest.Behaviour) {
@@ -405,29 +405,29 @@ func (w *world) startAs(a *address, s step) {
 			has = append(has, of)
 		}
 	}
-	w.sync(a, has)
+	w.replicate(a, has)
 	for of := range a.items { // of what it had before it was not without now
 		if was, had := old[of]; had && !was.empty {
 			a.back[of] = back[of]
 		}
 	}
-	w.apply(a, slices.Collect(maps.Keys(a.items)))
+	w.send(a, slices.Collect(maps.Keys(a.items)))
 	a.Restart()
 	a.running = true
 }
 
-// restart ends the relay and begins another with its snapshot and what operators had decided.
+// restart ends the relay and starts another one with its snapshot and the decisions of operators.
 func (w *world) restart() {
-	w.look(true)
-	discarded := slices.DeleteFunc(w.control.Operate(w.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !kept(h) })
+	w.check(true)
+	discarded := slices.DeleteFunc(w.control.Operate(w.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !isDiscarded(h) })
 	w.stop()
-	before := w.observe()
+	before := w.observed()
 	w.addresses[0].WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
 	s, _ := w.w.Snapshot(true)
 	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), discarded))
 	w.subscribe()
-	w.unrest(settling)
-	w.seen, w.active = w.observe(), 0
+	w.markUnsettled(settleTime)
+	w.seen, w.active = w.observed(), 0
 	for k, is := range w.seen {
 		was, there := before[k]
 		if !there && w.inTwoSets(k.id) {
@@ -439,19 +439,19 @@ func (w *world) restart() {
 		}
 	}
 	holds := w.holds
-	w.holds = w.takeHolds()
+	w.holds = w.currentHolds()
 	for of, were := range holds {
-		if slices.ContainsFunc(were, kept) && w.sees(of) && w.lacksStill(of, 0) && !slices.ContainsFunc(w.holds[of], kept) {
+		if slices.ContainsFunc(were, isDiscarded) && w.sees(of) && w.stillLacks(of, 0) && !slices.ContainsFunc(w.holds[of], isDiscarded) {
 			w.Errorf("%v was kept by an operator, and is not any more after a restart", of)
 		}
 	}
 }
 
-// let lets time pass, and looks again and again.
-func (w *world) let(d time.Duration) {
+// advance waits for d, with repeated checks.
+func (w *world) advance(d time.Duration) {
 	defer w.failNow()
 	synctest.Wait()
-	w.look(d == 0)
+	w.check(d == 0)
 	for d > 0 {
 		every := time.Second
 		if time.Now().After(w.restless) {
@@ -461,14 +461,14 @@ func (w *world) let(d time.Duration) {
 		w.pass(pause)
 		w.pass(time.Microsecond) // so that what is due at this time was done
 		d -= pause
-		w.look(w.watched || d == 0)
+		w.check(w.watched || d == 0)
 		clear(w.stated)
 		clear(w.released)
 		w.failNow()
 	}
 }
 
-// failNow ends the run if anything was found.
+// failNow ends the run if a check has failed.
 func (w *world) failNow() {
 	if len(w.failures) > 0 {
 		w.Fatalf("in step %d, %v after the start; address in use: %d, connected: %v", w.at, time.Since(w.start), w.active, w.connected())

@@ -16,14 +16,17 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TestH04_RandomReports has a view begin with nothing, while its origin has loaded a random part and random clients say what
-// they hold. Of each client that came before the set was confirmed, and at each time:
+// TestH04_RandomReports starts with an empty view. Its origin has loaded a random part, and random clients report
+// resources. It checks at each time, for each client that came before the set was confirmed:
 //
-//  1. Nothing that the origin has is told to be gone, and nothing at all before the set is confirmed.
-//  2. If the confirmed set lacked little of what the client itself said, it is told at once, whatever others said.
-//  3. If it lacked much, none of that is told before the hold is over, unless an operator released it or the origin removed it.
-//  4. What is withheld from a client is in the holds, with a deadline, or was discarded.
-//  5. After an hour without events nothing is withheld but what was discarded, and it is forgotten when its clients have left.
+//  1. The client receives no removal of a resource that the origin has, and none at all before the set is confirmed.
+//  2. If the confirmed set lacks few of the resources that the client reported, it receives their removal at once,
+//     whatever others reported.
+//  3. If the set lacks many, the client receives no removal before the hold expires, unless an operator releases it or
+//     the origin removes it.
+//  4. What is withheld from a client is in the holds with a deadline, or was discarded.
+//  5. After an hour without events only discarded removals are withheld. They are dropped when their clients have
+//     disconnected.
 func TestH04_RandomReports(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		loaded := rapid.SliceOfNDistinct(rapid.IntRange(0, 19), 0, 20, rapid.ID).Draw(rt, "loaded")
@@ -42,7 +45,7 @@ func TestH04_RandomReports(t *testing.T) {
 	})
 }
 
-// A reporter is a client that has said what it holds.
+// A reporter is a client that reports its resources.
 type reporter struct {
 	names  []string
 	report *cache.Report
@@ -139,7 +142,7 @@ func (m *reportsRun) step(step string, n int, load func([]int)) {
 	m.pass(2 * time.Second)
 }
 
-// check looks what each client may be told.
+// check checks what each client receives.
 func (m *reportsRun) check() {
 	held := make(map[string]bool)
 	for _, h := range m.reported() {
@@ -178,12 +181,12 @@ func (m *reportsRun) check() {
 	}
 }
 
-// reported returns the holds of what clients report.
+// reported returns the pending removals of reported resources.
 func (m *reportsRun) reported() []reconcile.Hold {
 	return slices.DeleteFunc(m.control.Operate(m.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !h.Reported })
 }
 
-// end lets time pass without events.
+// end waits without events.
 func (m *reportsRun) end() {
 	m.pass(time.Hour)
 	kept := make(map[string]bool)

@@ -14,8 +14,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// aliased sets a resource "b" of the origin with the alias "alias".
-func (r *rig) aliased(typeURL string) {
+// putAliased sets a resource "b" of the origin with the alias "alias".
+func (r *rig) putAliased(typeURL string) {
 	r.t.Helper()
 	body := check.Must(anypb.New(relaytest.Cluster("b")))
 	body.TypeUrl = typeURL
@@ -28,7 +28,7 @@ func (r *rig) aliased(typeURL string) {
 func TestB20_R086_AliasRemovedDuringDisconnect(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "c@1")
-		r.aliased(clusters)
+		r.putAliased(clusters)
 		r.watch.Subscribe(clusters, []string{"a", "alias", "c"})
 		r.namedAfter(time.Minute, "before", clusters, "a@1 alias@1 c@1")
 		r.Stop()
@@ -53,7 +53,7 @@ func TestB20_C07_CanonicalNamesOfAliases(t *testing.T) {
 			}
 		}
 		r.put(clusters, "a@1")
-		r.aliased(clusters)
+		r.putAliased(clusters)
 		r.watch.Subscribe(clusters, []string{"a", "alias"})
 		r.pass(soon)
 		subscribed("at first", "a", "alias")
@@ -88,7 +88,7 @@ func TestB20_C07_CanonicalNamesOfAliases(t *testing.T) {
 // name could be taken for a domain.
 func TestB20_NoCanonicalNamesForVirtualHosts(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.aliased(wire.VirtualHostType)
+		r.putAliased(wire.VirtualHostType)
 		r.watch.Subscribe(wire.VirtualHostType, []string{"alias"})
 		r.pass(soon)
 		r.Stop()

@@ -23,9 +23,9 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// refusing ends streams with the error that refuse returns for the node of the first request. errSilent means that the
+// rejecting ends streams with the error that refuse returns for the node of the first request. errSilent means that the
 // stream stays open without a response.
-func refusing(refuse func(node string) error) grpc.ServerOption {
+func rejecting(refuse func(node string) error) grpc.ServerOption {
 	return grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		s := &refusedStream{ServerStream: ss, refuse: refuse}
 		if err := handler(srv, s); s.err == nil {
@@ -56,18 +56,18 @@ func (s *refusedStream) RecvMsg(m any) error {
 	return nil
 }
 
-// tenants is an origin with two addresses, of which the first rejects streams, and several views of one session.
-type tenants struct {
+// multiTenant is an origin with two addresses, of which the first rejects streams, and several views of one session.
+type multiTenant struct {
 	*rig // the view of the healthy tenant
 	two  *relaytest.Origin
 }
 
-// inTenancy runs a test with the view of a healthy tenant and views of others.
-func inTenancy(t *testing.T, refuse func(node string) error, others []string, test func(t *testing.T, w *tenants)) {
+// inTenants runs a test with the view of a healthy tenant and views of others.
+func inTenants(t *testing.T, refuse func(node string) error, others []string, test func(t *testing.T, w *multiTenant)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		one := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "one", ServerOptions: []grpc.ServerOption{refusing(refuse)}})
-		w := &tenants{two: relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "two"})}
+		one := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "one", ServerOptions: []grpc.ServerOption{rejecting(refuse)}})
+		w := &multiTenant{two: relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "two"})}
 		w.rig = viewSync(t, one, upstream.Config{Targets: []string{one.Target(), w.two.Target()}, DialOptions: relaytest.DialOptions(one, w.two)})
 		w.put(clusters, numbered(10)...)
 		w.watch.SubscribeAll(clusters)
@@ -105,7 +105,7 @@ func TestH01_OneGroupDoesNotFailOverOthers(t *testing.T) {
 				}
 				return status.Error(code, "not you")
 			}
-			inTenancy(t, refuse, []string{"denied"}, func(t *testing.T, w *tenants) {
+			inTenants(t, refuse, []string{"denied"}, func(t *testing.T, w *multiTenant) {
 				w.pass(confirmed)
 				streams := w.streams()
 				w.pass(20 * time.Hour)
@@ -128,7 +128,7 @@ func TestH01_OneGroupDoesNotFailOverOthers(t *testing.T) {
 // TestH01_RejectionsDoNotFailOver: rejections of all groups cause no failover.
 func TestH01_RejectionsDoNotFailOver(t *testing.T) {
 	refuse := func(string) error { return status.Error(codes.PermissionDenied, "no") }
-	inTenancy(t, refuse, []string{"another"}, func(t *testing.T, w *tenants) {
+	inTenants(t, refuse, []string{"another"}, func(t *testing.T, w *multiTenant) {
 		w.pass(time.Hour)
 		check.Equal(t, "failovers", w.session.Stats().Failovers, 0)
 	})
@@ -145,7 +145,7 @@ func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
 				}
 				return status.Error(codes.Unavailable, "no healthy upstream")
 			}
-			inTenancy(t, refuse, []string{"b", "c"}, func(t *testing.T, w *tenants) {
+			inTenants(t, refuse, []string{"b", "c"}, func(t *testing.T, w *multiTenant) {
 				w.pass(time.Minute)
 				if n := w.session.Stats().Failovers; n != map[bool]int64{false: 1, true: 0}[healthy] {
 					t.Errorf("%d failovers", n)
@@ -161,7 +161,7 @@ func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
 // TestH01_RestartDoesNotFailOver: one failed attempt may be a restart of the control plane, and causes no failover. Two
 // do.
 func TestH01_RestartDoesNotFailOver(t *testing.T) {
-	inTenancy(t, func(string) error { return nil }, []string{"b", "c", "d"}, func(t *testing.T, w *tenants) {
+	inTenants(t, func(string) error { return nil }, []string{"b", "c", "d"}, func(t *testing.T, w *multiTenant) {
 		w.pass(confirmed)
 		for range 20 {
 			w.Restart()

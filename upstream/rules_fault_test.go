@@ -237,9 +237,8 @@ func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoverySer
 	return s.serve(rpc)
 }
 
-// serveBare runs a gRPC server in memory until the test ends, with a service if it is not nil, and returns dial
-// options.
-func serveBare(t *testing.T, s *service) []grpc.DialOption {
+// serveRaw runs a gRPC server in memory until the test ends, with a service if it is not nil, and returns dial options.
+func serveRaw(t *testing.T, s *service) []grpc.DialOption {
 	l := memnet.Listen(1 << 20)
 	server := grpc.NewServer()
 	if s != nil {
@@ -263,7 +262,7 @@ func serveBare(t *testing.T, s *service) []grpc.DialOption {
 // unreachable one.
 func TestR135_Unimplemented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, nil)})
+		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveRaw(t, nil)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(5 * time.Minute)
 		before := r.log.count("Unimplemented")
@@ -312,7 +311,7 @@ func TestB9_FloodWithoutReading(t *testing.T) {
 			<-rpc.Context().Done()
 			return rpc.Context().Err()
 		}}
-		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveRaw(t, s)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(10 * time.Second)
 		check.Equal(t, "lines say that the origin does not read", r.log.count("the origin does not read"), 1)

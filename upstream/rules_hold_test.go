@@ -36,7 +36,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 		t.Run(fmt.Sprintf("%d of %d", tt.lost, tt.members), func(t *testing.T) {
 			inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
 				r.follow(clusters, numbered(tt.members)...)
-				r.away(removing(clusters, nameOnly(numbered(tt.members))[tt.members-tt.lost:]...))
+				r.changeWhileDown(removing(clusters, nameOnly(numbered(tt.members))[tt.members-tt.lost:]...))
 				r.pass(9 * time.Minute)
 				want := tt.members
 				if !tt.held {
@@ -65,8 +65,8 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 // lost returns the resources that an origin loses in the tests below.
 func lost() []string { return nameOnly(numbered(100))[50:] }
 
-// loses restarts an origin without half of its 100 members.
-func loses(t *testing.T, test func(t *testing.T, r *rig)) {
+// losesHalf restarts an origin without half of its 100 members.
+func losesHalf(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	losesAs(t, forgetful, test)
 }
@@ -75,7 +75,7 @@ func losesAs(t *testing.T, b relaytest.Behaviour, test func(t *testing.T, r *rig
 	t.Helper()
 	inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
-		r.away(removing(clusters, lost()...))
+		r.changeWhileDown(removing(clusters, lost()...))
 		r.pass(2 * time.Minute)
 		if n := r.log.count(heldLine); n != 1 || r.count() != 100 {
 			t.Fatalf("%d deletions held back, %d members, want 1 and 100", n, r.count())
@@ -84,8 +84,8 @@ func losesAs(t *testing.T, b relaytest.Behaviour, test func(t *testing.T, r *rig
 	})
 }
 
-// losesInBoth is loses for both variants of xDS.
-func losesInBoth(t *testing.T, test func(t *testing.T, r *rig)) {
+// losesHalfInBoth is losesHalf for both variants of xDS.
+func losesHalfInBoth(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Run("Delta", func(t *testing.T) { losesAs(t, forgetful, test) })
 	t.Run("SotW", func(t *testing.T) { losesAs(t, sotwOnly, test) })
 }
@@ -94,8 +94,8 @@ func (r *rig) count() int { return r.view.Generation().Type(clusters).Wildcard.C
 
 // TestB15_SecondConfirmationDiffers: if the second check finds other removals, these become pending in turn.
 func TestB15_SecondConfirmationDiffers(t *testing.T) {
-	loses(t, func(t *testing.T, r *rig) {
-		r.away(removing(clusters, "n000"))
+	losesHalf(t, func(t *testing.T, r *rig) {
+		r.changeWhileDown(removing(clusters, "n000"))
 		r.clustersAfter(9*time.Minute, "at the end of the first hold", 100)
 		r.clustersAfter(5*time.Minute, "after the second hold", 49)
 	})
@@ -104,27 +104,27 @@ func TestB15_SecondConfirmationDiffers(t *testing.T) {
 // TestB15_HeldResourceReturns: a resource that returns while its removal is pending is not removed.
 func TestB15_HeldResourceReturns(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
-		losesInBoth(t, func(t *testing.T, r *rig) {
+		losesHalfInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
 			r.clustersAfter(24*time.Hour, "members", 100)
 			// The same loss again is not believed because it was seen before.
-			r.away(removing(clusters, lost()...))
+			r.changeWhileDown(removing(clusters, lost()...))
 			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
 			r.clustersAfter(10*time.Minute, "after the next hold", 50)
 		})
 	})
 	t.Run("some", func(t *testing.T) {
-		losesInBoth(t, func(t *testing.T, r *rig) {
+		losesHalfInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
 			r.clustersAfter(9*time.Minute, "the time begins anew when something comes back", 100)
 			r.clustersAfter(24*time.Hour, "in the end", 80)
 		})
 	})
 	t.Run("after another restart", func(t *testing.T) {
-		loses(t, func(t *testing.T, r *rig) {
-			r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
+		losesHalf(t, func(t *testing.T, r *rig) {
+			r.changeWhileDown(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
 			r.pass(time.Hour)
-			r.away(removing(clusters, lost()...))
+			r.changeWhileDown(removing(clusters, lost()...))
 			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
 		})
 	})
@@ -133,7 +133,7 @@ func TestB15_HeldResourceReturns(t *testing.T) {
 // TestB15_HeldResourceRemoved: a resource that the origin removes explicitly while its removal is pending is removed at
 // once. The others stay pending.
 func TestB15_HeldResourceRemoved(t *testing.T) {
-	loses(t, func(t *testing.T, r *rig) {
+	losesHalf(t, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, lost()[:20]...))
 		r.clustersAfter(time.Second, "members", 80)
 		r.clustersAfter(12*time.Minute, "after the hold", 50)
@@ -142,7 +142,7 @@ func TestB15_HeldResourceRemoved(t *testing.T) {
 
 // TestB15_HoldSurvivesReconnects: a disconnect does not shorten the hold.
 func TestB15_HoldSurvivesReconnects(t *testing.T) {
-	losesInBoth(t, func(t *testing.T, r *rig) {
+	losesHalfInBoth(t, func(t *testing.T, r *rig) {
 		for range 4 {
 			r.Restart()
 			r.pass(90 * time.Second)
@@ -163,10 +163,10 @@ func TestB15_C15_EmptyOrigin(t *testing.T) {
 			b := relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: silent}
 			inBubble(t, b, upstream.Config{FullResync: true}, func(t *testing.T, r *rig) {
 				r.follow(clusters, numbered(30)...)
-				r.away(removing(clusters, nameOnly(numbered(30))...))
+				r.changeWhileDown(removing(clusters, nameOnly(numbered(30))...))
 				r.clustersAfter(9*time.Minute, "of an origin that came back empty", 30)
 				r.put(clusters, numbered(30)...)
-				r.membersAfter(time.Hour, "members", clusters, shown(numbered(30)))
+				r.membersAfter(time.Hour, "members", clusters, joined(numbered(30)))
 			})
 		})
 	}

@@ -162,7 +162,7 @@ func endless(name func(n int) string) *service {
 func TestB7_EndlessChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := endless(func(n int) string { return strconv.Itoa(n % 4) })
-		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveRaw(t, s)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(3 * time.Second)
 		members := &r.view.Generation().Type(clusters).Wildcard
@@ -184,7 +184,7 @@ func TestB7_EndlessChanges(t *testing.T) {
 func TestB7_EndlessSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := endless(strconv.Itoa)
-		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveBare(t, s)})
+		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveRaw(t, s)})
 		r.watch.SubscribeAll(clusters)
 		for _, want := range []struct {
 			after time.Duration

@@ -16,8 +16,8 @@ var (
 	discard = reconcile.Command{Do: reconcile.Discard}
 )
 
-// holding fails the test unless held removals are pending and kept ones discarded.
-func (r *rig) holding(when string, held, kept int) {
+// expectHolds fails the test unless held removals are pending and kept ones discarded.
+func (r *rig) expectHolds(when string, held, kept int) {
 	r.t.Helper()
 	gotHeld, gotKept := 0, 0
 	for _, h := range r.control.Operate(r.t.Context(), reconcile.Command{}) {
@@ -35,8 +35,8 @@ func (r *rig) holding(when string, held, kept int) {
 
 // TestB15_Release: a removal that an operator releases is applied at once.
 func TestB15_Release(t *testing.T) {
-	loses(t, func(t *testing.T, r *rig) {
-		r.holding("before", 50, 0)
+	losesHalf(t, func(t *testing.T, r *rig) {
+		r.expectHolds("before", 50, 0)
 		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
 			t.Errorf("released %d holds of another type, %d members left; want none, and 100", len(got), r.count())
 		}
@@ -45,7 +45,7 @@ func TestB15_Release(t *testing.T) {
 			t.Errorf("released %+v, want the 50 clusters that were held back for 10 minutes", got)
 		}
 		r.clustersAfter(0, "members", 50)
-		r.holding("after", 0, 0)
+		r.expectHolds("after", 0, 0)
 		if s := r.session.Stats(); s.Held != 50 || s.Applied != 50 {
 			t.Errorf("%d deletions counted as held back and %d as made, want 50 and 50", s.Held, s.Applied)
 		}
@@ -65,7 +65,7 @@ func TestB15_ReleaseBackwards(t *testing.T) {
 			r.watch.SubscribeAll(typeURL)
 		}
 		r.pass(confirmed)
-		r.away(func(tx *relaytest.Tx) {
+		r.changeWhileDown(func(tx *relaytest.Tx) {
 			removing(clusters, lost()...)(tx)
 			removing(listeners, lost()...)(tx)
 		})
@@ -80,11 +80,11 @@ func TestB15_ReleaseBackwards(t *testing.T) {
 // TestB15_Discard: a resource whose removal an operator discarded stays without another hold or log line, until the
 // origin mentions it.
 func TestB15_Discard(t *testing.T) {
-	loses(t, func(t *testing.T, r *rig) {
+	losesHalf(t, func(t *testing.T, r *rig) {
 		if got := r.control.Operate(t.Context(), discard); len(got) != 1 || len(got[0].Names) != 50 {
 			t.Errorf("discarded %+v, want one hold of 50", got)
 		}
-		r.holding("discarded", 0, 50)
+		r.expectHolds("discarded", 0, 50)
 		if got := r.session.Stats(); got.Discarded != 50 || got.Held != 50 || got.Applied != 0 {
 			t.Errorf("counted: %d discarded, %d held, %d applied; want 50, 50 and none", got.Discarded, got.Held, got.Applied)
 		}
@@ -94,21 +94,21 @@ func TestB15_Discard(t *testing.T) {
 			t.Errorf("%d further streams: nothing is left to look at again", n-streams)
 		}
 		for range 3 { // the origin says the same again
-			r.away(removing(clusters))
+			r.changeWhileDown(removing(clusters))
 			r.pass(time.Hour)
 		}
 		if n, alarms := r.count(), r.log.count(heldLine); n != 100 || alarms != 1 {
 			t.Errorf("%d members and %d alarms, want 100 and the first one", n, alarms)
 		}
-		r.holding("after three restarts", 0, 50)
+		r.expectHolds("after three restarts", 0, 50)
 
 		// It is believed when it speaks: of resources that it has again, and of others that go.
 		r.put(clusters, numbered(100)[50:60]...)
 		r.pass(time.Second)
-		r.holding("ten are back", 0, 40)
+		r.expectHolds("ten are back", 0, 40)
 		r.Apply(removing(clusters, "n060"))
 		r.clustersAfter(time.Second, "an explicit removal is obeyed", 99)
-		r.away(removing(clusters, "n000", "n050"))
+		r.changeWhileDown(removing(clusters, "n000", "n050"))
 		r.clustersAfter(5*time.Minute, "what is not kept goes as ever", 97)
 
 		if got := r.control.Operate(t.Context(), release); len(got) != 0 {
@@ -129,7 +129,7 @@ func TestB15_DecisionOnNamesDoesNotApplyToMembers(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(clusters, []string{"n000"})
 		r.pass(confirmed)
-		r.away(removing(clusters, "n000"))
+		r.changeWhileDown(removing(clusters, "n000"))
 		r.pass(3 * time.Second)
 		if got := r.control.Operate(t.Context(), release); len(got) != 1 {
 			t.Fatalf("released %+v, want the one that was asked for by name", got)
@@ -143,10 +143,10 @@ func TestB15_DecisionOnNamesDoesNotApplyToMembers(t *testing.T) {
 func TestB15_KeptResourceIsNoControlQuery(t *testing.T) {
 	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(10)...)
-		r.away(removing(clusters, nameOnly(numbered(10))[:6]...))
+		r.changeWhileDown(removing(clusters, nameOnly(numbered(10))[:6]...))
 		r.pass(time.Minute)
 		r.control.Operate(t.Context(), discard)
-		r.away(removing(clusters, "n009"))
+		r.changeWhileDown(removing(clusters, "n009"))
 		r.pass(time.Hour)
 		r.expect("members", present(r.members(clusters)), "n000@1 n001@1 n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1")
 	})
@@ -154,7 +154,7 @@ func TestB15_KeptResourceIsNoControlQuery(t *testing.T) {
 
 // TestB15_AlarmIsRepeated: a pending removal is logged again at long intervals.
 func TestB15_AlarmIsRepeated(t *testing.T) {
-	loses(t, func(t *testing.T, r *rig) {
+	losesHalf(t, func(t *testing.T, r *rig) {
 		r.pass(7 * time.Minute)
 		if n := r.log.count("are still held back"); n != 1 {
 			t.Errorf("said %d times in seven minutes, want once", n)
@@ -183,9 +183,9 @@ func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 					r.watch.SubscribeAll(listeners)
 				}
 				r.pass(confirmed)
-				r.away(removing(listeners, nameOnly(numbered(100))[50:]...))
+				r.changeWhileDown(removing(listeners, nameOnly(numbered(100))[50:]...))
 				r.pass(time.Minute)
-				r.holding("lost", 50, 0)
+				r.expectHolds("lost", 50, 0)
 				want := 100
 				if released {
 					r.control.Operate(t.Context(), release)
@@ -197,7 +197,7 @@ func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 				if n := count(); n != want {
 					t.Errorf("named=%v release=%v: %d there, want %d", named, released, n, want)
 				}
-				r.away(removing(clusters))
+				r.changeWhileDown(removing(clusters))
 				r.pass(time.Hour)
 				if n := count(); n != want || r.log.count(heldLine) != 1 {
 					t.Errorf("named=%v release=%v: %d there and %d alarms after a restart, want %d and one", named, released, n, r.log.count(heldLine), want)
@@ -220,7 +220,7 @@ func TestFreeze_Mirror(t *testing.T) {
 		r.put(clusters, "a@2", "c@2")
 		r.put(endpoints, "a@2", "late@1")
 		r.pass(time.Second)
-		r.away(removing(clusters, "b"))
+		r.changeWhileDown(removing(clusters, "b"))
 		r.pass(time.Minute)
 		r.put(clusters, "a@3")
 		late := r.view.Watch()

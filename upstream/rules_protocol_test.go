@@ -71,7 +71,7 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 			}
 		}
 		check.Equal(t, "position: nothing has changed", r.view.Generation().Seq, seq)
-		r.away(removing(clusters, "n003"))
+		r.changeWhileDown(removing(clusters, "n003"))
 		r.clustersAfter(time.Minute, "members", 19)
 	})
 }

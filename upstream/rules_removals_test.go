@@ -23,7 +23,7 @@ func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *tes
 	t.Helper()
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
-		r.away(removing(clusters, lost...))
+		r.changeWhileDown(removing(clusters, lost...))
 		r.pass(9 * time.Second)
 		if n := r.count(); n != 100 {
 			t.Fatalf("%d members 9s after the origin returned, want all 100: nothing that it says first is believed at once", n)
@@ -51,16 +51,16 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 				t.Errorf("holds %+v, want one of 10 names until the set is confirmed", holds)
 			}
 			r.clustersAfter(confirmed, "once the set is confirmed", 90)
-			r.holding("then", 0, 0)
+			r.expectHolds("then", 0, 0)
 		})
 	})
 	t.Run("all, and back", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
 			r.pass(confirmed)
-			r.holding("once the set is confirmed", 100, 0)
+			r.expectHolds("once the set is confirmed", 100, 0)
 			r.put(clusters, numbered(100)...)
 			r.pass(soon)
-			r.holding("when the origin has loaded", 0, 0)
+			r.expectHolds("when the origin has loaded", 0, 0)
 			r.clustersAfter(24*time.Hour, "a day later", 100)
 		})
 	})
@@ -68,16 +68,16 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
 			r.clustersAfter(9*time.Minute, "before the hold is over", 100)
 			r.clustersAfter(3*time.Minute, "after the hold", 0)
-			r.holding("after the hold", 0, 0)
+			r.expectHolds("after the hold", 0, 0)
 		})
 	})
 	t.Run("said wrongly", func(t *testing.T) {
 		resuming(t, upstream.Config{}, nil, func(t *testing.T, r *rig) {
 			r.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Nonce: "wrong", RemovedResources: all[:60]})
 			r.pass(10 * time.Second)
-			r.holding("said wrongly", 60, 0)
+			r.expectHolds("said wrongly", 60, 0)
 			r.clustersAfter(time.Minute, "after all was compared", 100)
-			r.holding("then", 0, 0)
+			r.expectHolds("then", 0, 0)
 		})
 	})
 	t.Run("released", func(t *testing.T) {
@@ -94,27 +94,27 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.watch.Subscribe(clusters, all[:3])
 			r.pass(confirmed)
 			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-			r.holding("discarded", 0, 50)
+			r.expectHolds("discarded", 0, 50)
 			for range 2 {
 				r.Restart()
 				r.pass(time.Hour)
 			}
-			r.holding("after two restarts", 0, 50)
+			r.expectHolds("after two restarts", 0, 50)
 			r.wantClusters("after two restarts", 100)
 			r.Apply(removing(clusters, all[:10]...))
 			r.clustersAfter(soon, "removed on the established stream", 90)
-			r.holding("then", 0, 40)
+			r.expectHolds("then", 0, 40)
 		})
 	})
 	t.Run("discarded, then said again", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
 			r.pass(confirmed)
 			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-			r.holding("discarded", 0, 50)
+			r.expectHolds("discarded", 0, 50)
 			r.clustersAfter(24*time.Hour, "discarded", 100)
 			r.put(clusters, "n000@2")
 			r.pass(soon)
-			r.holding("one is there again", 0, 49)
+			r.expectHolds("one is there again", 0, 49)
 			r.Apply(removing(clusters, "n000"))
 			r.clustersAfter(soon, "and removed on the established stream", 99)
 		})
@@ -155,16 +155,16 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 func TestH02_ResourcesOfAnEarlierStream(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
-		r.away(removing(clusters, nameOnly(numbered(100))[:5]...))
+		r.changeWhileDown(removing(clusters, nameOnly(numbered(100))[:5]...))
 		r.pass(5 * time.Second)
 		if holds := r.control.Operate(t.Context(), reconcile.Command{}); len(holds) != 1 || len(holds[0].Names) != 5 {
 			t.Errorf("holds %+v, want one of the 5 names", holds)
 		}
-		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
+		r.changeWhileDown(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
 		r.pass(time.Second)
 		r.put(clusters, "another@1")
 		r.clustersAfter(5*time.Minute, "loaded", 101)
-		r.holding("loaded", 0, 0)
+		r.expectHolds("loaded", 0, 0)
 	})
 }
 
@@ -177,7 +177,7 @@ func TestH02_ResourcesOfThisStreamAreRemovedAtOnce(t *testing.T) {
 		r.Apply(removing(clusters, "n000"))
 		r.clustersAfter(soon, "on the first stream", 9)
 		r.pass(confirmed)
-		r.away(func(tx *relaytest.Tx) { putIn(tx, clusters, "n001@2", "new@1") })
+		r.changeWhileDown(func(tx *relaytest.Tx) { putIn(tx, clusters, "n001@2", "new@1") })
 		r.pass(3 * time.Second)
 		r.Apply(removing(clusters, "n001", "n002", "new"))
 		r.pass(soon)
@@ -250,7 +250,7 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 		r.put(clusters, dir+"a@1", dir+"b@1", dir+"c@1")
 		r.watch.SubscribeAll(key)
 		r.pass(confirmed)
-		r.away(removing(clusters, dir+"a", dir+"b"))
+		r.changeWhileDown(removing(clusters, dir+"a", dir+"b"))
 		r.pass(time.Minute)
 		discarded := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
 		r.stop()
@@ -259,7 +259,7 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 		r.watch.SubscribeAll(key)
 		for _, when := range []string{"restored", "an hour later"} {
 			r.pass(soon)
-			r.holding(when, 0, 2)
+			r.expectHolds(when, 0, 2)
 			r.expect(when, present(r.members(key)), dir+"a@1 "+dir+"b@1 "+dir+"c@1")
 			r.pass(time.Hour)
 		}
@@ -285,7 +285,7 @@ func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 				r.watch.Subscribe(endpoints, []string{"eds/a", "eds/b", "eds/c", "other"})
 				r.watch.Subscribe(wire.RouteType, []string{"route/a", "route/b", "route/c"})
 				r.pass(confirmed)
-				r.away(func(tx *relaytest.Tx) {
+				r.changeWhileDown(func(tx *relaytest.Tx) {
 					removing(clusters, names...)(tx)
 					removing(wire.ListenerType, names...)(tx)
 					removing(endpoints, "eds/a", "other")(tx)
@@ -310,7 +310,7 @@ func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 				r.clustersAfter(time.Second, "over", 0)
 				r.expect("assignments", r.assignments(), "eds/b@2 eds/c@1")
 				r.expect("routes", present(r.named(wire.RouteType)), "route/b@1 route/c@1")
-				r.holding("over", 0, 0)
+				r.expectHolds("over", 0, 0)
 			})
 		})
 	}
@@ -354,7 +354,7 @@ func TestH03_DependenciesOfSuspectResourcesStay(t *testing.T) {
 		}
 		r.pass(5 * time.Minute)
 		want("in the end", 0)
-		r.holding("in the end", 0, 0)
+		r.expectHolds("in the end", 0, 0)
 	})
 }
 
@@ -393,14 +393,14 @@ func TestH03_PartialLossesAddUp(t *testing.T) {
 		r.watch.SubscribeAll(listeners)
 		r.watch.Subscribe(routes, []string{"route0", "route1", "route2", "route3"})
 		r.pass(confirmed)
-		r.away(func(tx *relaytest.Tx) {
+		r.changeWhileDown(func(tx *relaytest.Tx) {
 			removing(listeners, "listener3")(tx)
 			removing(routes, "route1", "route2", "route3")(tx)
 		})
 		r.pass(time.Minute)
 		r.expect("listeners", present(r.members(listeners)), "listener0@1 listener1@1 listener2@1")
 		r.expect("routes", present(r.named(routes)), "route0@1 route1@1 route2@1 route3@1")
-		r.holding("routes", 3, 0)
+		r.expectHolds("routes", 3, 0)
 		r.pass(15 * time.Minute)
 		r.expect("routes in the end", present(r.named(routes)), "route0@1")
 	})
@@ -413,7 +413,7 @@ func TestH03_RenamedListeners(t *testing.T) {
 			t.Run(fmt.Sprintf("%s sotw=%v", typeURL, sotw), func(t *testing.T) {
 				inBubble(t, relaytest.Behaviour{SotW: sotw}, upstream.Config{}, func(t *testing.T, r *rig) {
 					r.follow(typeURL, "a0@1", "a1@1", "a2@1")
-					r.away(func(tx *relaytest.Tx) {
+					r.changeWhileDown(func(tx *relaytest.Tx) {
 						removing(typeURL, "a0", "a1", "a2")(tx)
 						putIn(tx, typeURL, "b0@1", "b1@1", "b2@1")
 					})
@@ -469,7 +469,7 @@ func TestH03_ErrorAnswerIsNotARemoval(t *testing.T) {
 		key := cache.Collection(clusters, "xdstp://a/envoy.config.cluster.v3.Cluster/*")
 		r.watch.SubscribeAll(key)
 		r.pass(confirmed)
-		r.away(func(tx *relaytest.Tx) {
+		r.changeWhileDown(func(tx *relaytest.Tx) {
 			removing(clusters, nameOnly(numbered(9))...)(tx)
 			removing(clusters, nameOnly(collection)[:8]...)(tx) // or the origin says of itself that there is none
 		})
@@ -482,9 +482,9 @@ func TestH03_ErrorAnswerIsNotARemoval(t *testing.T) {
 		}
 		r.pass(9 * time.Minute)
 		want("held", 9, 2, 9)
-		r.holding("held", 19, 0)
+		r.expectHolds("held", 19, 0)
 		r.pass(5 * time.Minute)
 		want("over", 0, 0, 1)
-		r.holding("over", 0, 0)
+		r.expectHolds("over", 0, 0)
 	})
 }

@@ -136,12 +136,12 @@ func TestB42_RestoredResourcesLinger(t *testing.T) {
 		r.namedAfter(30*time.Second, "names after 75s", endpoints, "")
 		r.expect("members after 75s", r.members(clusters), "a@1 b@1")
 		r.membersAfter(3*time.Minute, "members after 255s", clusters, "")
-		r.expect("last requests", lastWords(r.conversation(2), 2), "-x] [Cluster -*]")
+		r.expect("last requests", tail(r.conversation(2), 2), "-x] [Cluster -*]")
 	})
 }
 
-// lastWords returns the last n words of a text.
-func lastWords(text string, n int) string {
+// tail returns the last n words of a text.
+func tail(text string, n int) string {
 	for at := len(text) - 1; at >= 0; at-- {
 		if text[at] != ' ' {
 			continue

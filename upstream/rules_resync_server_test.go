@@ -51,8 +51,9 @@ func TestB15_OtherControlPlane(t *testing.T) {
 	})
 }
 
-// saying returns how many streams started with a request that reports versions, and how many with one that does not.
-func (r *rig) saying() (held, nothing int) {
+// resumeCounts returns how many streams started with a request that reports versions, and how many with one that does
+// not.
+func (r *rig) resumeCounts() (held, nothing int) {
 	for _, st := range r.State().Streams {
 		switch {
 		case len(st.Requests) == 0:
@@ -105,11 +106,11 @@ func TestH07_ContentComparedAfterResume(t *testing.T) {
 					r.put(clusters, "new@1")
 				}
 				r.pass(15 * time.Second)
-				if held, nothing := r.saying(); held != 1 || nothing != 1 {
+				if held, nothing := r.resumeCounts(); held != 1 || nothing != 1 {
 					t.Errorf("%d streams say what is held and %d do not, want 1 and the first: clients come first", held, nothing)
 				}
 				r.pass(time.Minute)
-				if _, nothing := r.saying(); (nothing == 2) != tt.compared {
+				if _, nothing := r.resumeCounts(); (nothing == 2) != tt.compared {
 					t.Errorf("%d streams do not say what is held; compared: want %v", nothing, tt.compared)
 				}
 				if after := r.view.Generation().Type(clusters).Wildcard.Sum(); tt.silent && (after != before) != tt.change {
@@ -276,7 +277,7 @@ func TestH07_ViewsCompareOneAtATime(t *testing.T) {
 		r.pass(18 * time.Second)
 		compared, most := 0, 0
 		for range 300 {
-			_, nothing := r.saying()
+			_, nothing := r.resumeCounts()
 			nothing -= further + 1 // the first streams
 			most, compared = max(most, nothing-compared), nothing
 			r.pass(500 * time.Millisecond)

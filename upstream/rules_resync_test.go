@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// away stops the origin, changes its resources, and starts it again.
-func (r *rig) away(change func(tx *relaytest.Tx)) {
+// changeWhileDown stops the origin, changes its resources, and starts it again.
+func (r *rig) changeWhileDown(change func(tx *relaytest.Tx)) {
 	r.Stop()
 	r.Apply(change)
 	r.pass(time.Second)
@@ -36,8 +36,8 @@ func numbered(n int) []string {
 	return out
 }
 
-// shown returns the result of members for numbered resources.
-func shown(resources []string) string { return strings.Join(resources, " ") }
+// joined returns the result of members for numbered resources.
+func joined(resources []string) string { return strings.Join(resources, " ") }
 
 func nameOnly(resources []string) []string {
 	out := make([]string, len(resources))
@@ -95,7 +95,7 @@ func TestB15_C14_Sweep(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, tt.b, upstream.Config{FullResync: tt.full}, func(t *testing.T, r *rig) {
 				r.follow(clusters, numbered(20)...)
-				r.away(removing(clusters, "n003", "n007"))
+				r.changeWhileDown(removing(clusters, "n003", "n007"))
 				back := time.Now()
 				r.pass(tt.before - time.Since(back))
 				check.Equal(t, fmt.Sprintf("members %v after the origin came back", tt.before), r.view.Generation().Type(clusters).Wildcard.Count(), 20)
@@ -127,9 +127,9 @@ func TestB15_IgnoresVersionsOfAllTypes(t *testing.T) {
 					r.pass(time.Second)
 				}
 				r.pass(confirmed)
-				r.away(removing(listeners, "l"))
+				r.changeWhileDown(removing(listeners, "l"))
 				r.pass(20 * time.Second)
-				r.holding("the only listener", 1, 0)
+				r.expectHolds("the only listener", 1, 0)
 				r.pass(15 * time.Minute)
 				r.expect("listeners", present(r.members(listeners)), "")
 				r.expect("clusters", r.members(clusters), "c@1")
@@ -170,10 +170,10 @@ func TestB15_FoundByNameAndUnsubscribed(t *testing.T) {
 func TestB15_SilenceOnControlQueryProvesNothing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(20)...)
-		r.away(removing(clusters, "n003"))
+		r.changeWhileDown(removing(clusters, "n003"))
 		r.pass(10 * time.Second)
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = true }) // streams opened from now on
-		r.membersAfter(time.Hour, "members", clusters, shown(numbered(20)))
+		r.membersAfter(time.Hour, "members", clusters, joined(numbered(20)))
 	})
 }
 
@@ -181,7 +181,7 @@ func TestB15_SilenceOnControlQueryProvesNothing(t *testing.T) {
 func TestB15_SweepRestarts(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(20)...)
-		r.away(removing(clusters, "n003"))
+		r.changeWhileDown(removing(clusters, "n003"))
 		r.pass(20 * time.Second) // asked, and the control was answered
 		if n := len(r.State().Open()); n != 2 {
 			t.Fatalf("%d streams open, want 2: the sweep must have begun", n)
@@ -206,8 +206,8 @@ func TestB15_NamedResourceRemovalIsNeverInferred(t *testing.T) {
 		r.put(endpoints, numbered(20)...)
 		r.watch.Subscribe(endpoints, nameOnly(numbered(20)))
 		r.pass(confirmed)
-		r.away(removing(endpoints, "n003"))
-		r.namedAfter(24*time.Hour, "named", endpoints, shown(numbered(20)))
+		r.changeWhileDown(removing(endpoints, "n003"))
+		r.namedAfter(24*time.Hour, "named", endpoints, joined(numbered(20)))
 	})
 }
 

@@ -277,11 +277,11 @@ func TestR125_SharedDroppedContentIsRequestedAgain(t *testing.T) {
 				var parts []*part
 				for i := range 2 {
 					p := r.share()
-					p.want(ask)
+					p.subscribe(ask)
 					parts = append(parts, p)
 					r.pass(soon)
 					if i > 0 && ask == shopGlob { // a stream that finds the content gone asks
-						p.again(t, ask)
+						p.refetch(t, ask)
 						r.pass(soon)
 					}
 					if e := p.entry(t, ask); !e.Present() || e.Resource.ContentDropped() {
@@ -295,7 +295,7 @@ func TestR125_SharedDroppedContentIsRequestedAgain(t *testing.T) {
 					}
 					r.pass(time.Minute)
 				}
-				parts[0].again(t, ask) // a stream of that view that begins to want it
+				parts[0].refetch(t, ask) // a stream of that view that begins to want it
 				r.pass(soon)
 				if e := parts[0].entry(t, ask); !e.Present() || e.Resource.ContentDropped() {
 					t.Errorf("asked for again: got %v, want the content", e)
@@ -309,7 +309,7 @@ func TestR125_SharedDroppedContentIsRequestedAgain(t *testing.T) {
 }
 
 // want subscribes to a name or a glob.
-func (p *part) want(name string) {
+func (p *part) subscribe(name string) {
 	if name == shopGlob {
 		p.watch.SubscribeAll(cache.Collection(endpoints, name))
 	} else {
@@ -318,7 +318,7 @@ func (p *part) want(name string) {
 }
 
 // again makes the content of a name or glob be requested again.
-func (p *part) again(t *testing.T, name string) {
+func (p *part) refetch(t *testing.T, name string) {
 	t.Helper()
 	if name == shopGlob {
 		p.watch.Refetch(cache.Collection(endpoints, name), nil, time.Now())

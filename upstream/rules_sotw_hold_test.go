@@ -44,7 +44,7 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 						r.watch.SubscribeAll(listeners)
 					}
 					r.pass(confirmed)
-					r.away(removing(listeners, nameOnly(numbered(tt.there))[tt.there-tt.lost:]...))
+					r.changeWhileDown(removing(listeners, nameOnly(numbered(tt.there))[tt.there-tt.lost:]...))
 					r.pass(3 * time.Second)
 					held := tt.there
 					if !tt.held {
@@ -70,13 +70,13 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 func TestC15_SotWOriginLoadsGradually(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
-		r.away(removing(clusters, nameOnly(numbered(100))...))
+		r.changeWhileDown(removing(clusters, nameOnly(numbered(100))...))
 		for i := range 10 {
 			r.pass(time.Second)
 			r.put(clusters, numbered(100)[10*i:10*i+10]...)
 			check.Equal(t, fmt.Sprintf("members when %d are back", 10*i), r.count(), 100)
 		}
-		r.membersAfter(time.Hour, "members", clusters, shown(numbered(100)))
+		r.membersAfter(time.Hour, "members", clusters, joined(numbered(100)))
 	})
 }
 
@@ -97,10 +97,10 @@ func TestB15_SotWSecondConfirmation(t *testing.T) {
 			r.put(listeners, numbered(20)...)
 			r.watch.Subscribe(listeners, nameOnly(numbered(20)))
 			r.pass(confirmed)
-			r.away(removing(listeners, nameOnly(numbered(20))[5:]...))
+			r.changeWhileDown(removing(listeners, nameOnly(numbered(20))[5:]...))
 			r.pass(time.Minute)
 			r.put(listeners, numbered(20)...)
-			r.namedAfter(time.Hour, "named", listeners, shown(numbered(20)))
+			r.namedAfter(time.Hour, "named", listeners, joined(numbered(20)))
 			check.Equal(t, "streams: there is nothing to look at again", r.streams(), 2)
 		})
 	})
@@ -120,7 +120,7 @@ func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		const acme = "type.googleapis.com/acme.Foo"
 		r.follow(acme, numbered(20)...)
-		r.away(removing(acme, "n003"))
+		r.changeWhileDown(removing(acme, "n003"))
 		r.pass(29 * time.Second)
 		check.Equal(t, "members after 29s", r.view.Generation().Type(acme).Wildcard.Count(), 20)
 		r.pass(5 * time.Second)
@@ -137,7 +137,7 @@ func TestR067_SotWPartialNamesAreKept(t *testing.T) {
 		r.watch.Subscribe(endpoints, []string{"a", "b"})
 		r.pass(confirmed)
 		r.Remove(endpoints, "a")
-		r.away(removing(endpoints, "b"))
+		r.changeWhileDown(removing(endpoints, "b"))
 		r.pass(time.Hour)
 		r.expect("endpoints", names(r.named(endpoints)), "a b")
 	})
@@ -169,7 +169,7 @@ func TestB15_R132_SotWMissingCollectionMembers(t *testing.T) {
 				if n := count(); n != tt.there {
 					t.Fatalf("%d members, want %d", n, tt.there)
 				}
-				r.away(removing(listeners, members[:tt.lost]...))
+				r.changeWhileDown(removing(listeners, members[:tt.lost]...))
 				r.pass(3 * time.Second)
 				want := tt.there
 				if !tt.held {

@@ -81,8 +81,9 @@ func TestB5_SotWChangeIsOneRequest(t *testing.T) {
 	})
 }
 
-// statedNames returns the number of requests of a type that the origin received, and the total number of names in them.
-func (r *rig) statedNames(typeURL string) (requests, names int) {
+// requestedNames returns the number of requests of a type that the origin received, and the total number of names in
+// them.
+func (r *rig) requestedNames(typeURL string) (requests, names int) {
 	for _, req := range r.State().Requests(typeURL) {
 		requests++
 		names += len(req.SotW.GetResourceNames())
@@ -90,8 +91,8 @@ func (r *rig) statedNames(typeURL string) (requests, names int) {
 	return requests, names
 }
 
-// subscribesHerd subscribes clients one after the other to 100 names each. The origin has the first has names of each.
-func (r *rig) subscribesHerd(clients, has int, every time.Duration) {
+// subscribeMany subscribes clients one after the other to 100 names each. The origin has the first has names of each.
+func (r *rig) subscribeMany(clients, has int, every time.Duration) {
 	if names := numbered(100 * clients)[:has]; has > 0 {
 		r.put(endpoints, names...)
 	}
@@ -107,9 +108,9 @@ func (r *rig) subscribesHerd(clients, has int, every time.Duration) {
 func TestB5_SotWBatchesManyNames(t *testing.T) {
 	for _, every := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
 		inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
-			r.subscribesHerd(100, 10_000, every)
+			r.subscribeMany(100, 10_000, every)
 			most := 6*10_000 + int(80_000*(100*every).Seconds())
-			if requests, names := r.statedNames(endpoints); names > most {
+			if requests, names := r.requestedNames(endpoints); names > most {
 				t.Errorf("every %v: %d requests with %d names, want at most %d", every, requests, names, most)
 			}
 			if got := len(strings.Fields(present(r.named(endpoints)))); got != 10_000 {
@@ -218,7 +219,7 @@ func TestR065_R067_SotWAbsence(t *testing.T) {
 		{clusters, "n099@1"},
 		{listeners, "n099@1"},
 		{scopes, "n099@1"},
-		{endpoints, shown(numbered(100))},
+		{endpoints, joined(numbered(100))},
 	}
 	for _, tt := range tests {
 		inBubble(t, sotwOnly, forced, func(t *testing.T, r *rig) {

@@ -50,8 +50,8 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 	})
 }
 
-// admitVanishing calls serve for a directory whose missing resources were in deleted files.
-func (r *reader) admitVanishing(found sets, now time.Time) {
+// serveDeleted calls serve for a directory whose missing resources were in deleted files.
+func (r *reader) serveDeleted(found sets, now time.Time) {
 	vanished := make(map[string]map[string]struct{})
 	for typeURL, set := range r.serving {
 		vanished[typeURL] = set.without(found.of(typeURL))
@@ -98,7 +98,7 @@ func TestH03_FileHolds(t *testing.T) {
 					found = nil
 				}
 				held, applied, holding := counts.Held.Load(), counts.Applied.Load(), r.group.Holding()
-				r.admitVanishing(found, now)
+				r.serveDeleted(found, now)
 				got := fmt.Sprint(r.serving.count())
 				if n := counts.Held.Load() - held; n > 0 {
 					got += fmt.Sprint(" held ", n)
@@ -126,7 +126,7 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 		for _, name := range names {
 			found[wire.ClusterType].byName[name] = &wire.Resource{Name: name}
 		}
-		r.admitVanishing(found, now)
+		r.serveDeleted(found, now)
 	}
 	for _, discarded := range []bool{false, true} {
 		r, _ := holdingReader()

@@ -22,14 +22,14 @@ import (
 	"github.com/xdstender/tender/upstream/loadreport"
 )
 
-// loadTaker is an origin's service of load reports, which asks for one each 10 s.
-type loadTaker struct {
+// lrsOrigin is the LRS of an origin that requests a report every 10s.
+type lrsOrigin struct {
 	lrspb.UnimplementedLoadReportingServiceServer
 	streams atomic.Int64 // in all
 	open    atomic.Int64
 }
 
-func (l *loadTaker) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
+func (l *lrsOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	l.streams.Add(1)
 	l.open.Add(1)
 	defer l.open.Add(-1)
@@ -43,10 +43,10 @@ func (l *loadTaker) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSta
 	}
 }
 
-// loadOrigin starts an origin that takes load.
-func loadOrigin(t *testing.T, address string) (*relaytest.Origin, *loadTaker) {
+// loadOrigin starts an origin with LRS.
+func loadOrigin(t *testing.T, address string) (*relaytest.Origin, *lrsOrigin) {
 	t.Helper()
-	l := new(loadTaker)
+	l := new(lrsOrigin)
 	return relaytest.NewOrigin(t, relaytest.OriginOptions{
 		Address: address, Memory: true,
 		Register: func(r grpc.ServiceRegistrar) { lrspb.RegisterLoadReportingServiceServer(r, l) },
