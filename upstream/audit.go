@@ -387,7 +387,7 @@ func (a *audit) settled(there *cache.Generation) bool {
 // expects. A resource that the origin may still be about to send counts as changing.
 func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Time) error {
 	if len(a.differences) > 0 && !there.First().Responded {
-		return fmt.Errorf("%w: it said nothing for %v", ErrAuditEnded, now.Sub(a.lastGrowth).Round(time.Second))
+		return fmt.Errorf("%w: no response for %v", ErrAuditEnded, now.Sub(a.lastGrowth).Round(time.Second))
 	}
 	for _, d := range a.differences {
 		if d.kind == MissingThere && !a.quiet(now) {

@@ -137,21 +137,21 @@ func (w *world) checkLost(lost []key, was int) {
 	judged := make(map[[2]string][]key) // those of which the mirror judged on its own, by set
 	for _, k := range lost {
 		if !w.frozen.IsZero() && !w.thawed {
-			w.Errorf("%v is gone although the view is frozen", k)
+			w.Errorf("%v removed although the view is frozen", k)
 			continue
 		}
 		if w.released[k.id] {
 			continue
 		}
 		if !w.originLacked(k.id, was) {
-			w.Errorf("%v is gone although the origin in use has it", k)
+			w.Errorf("%v removed although the active address has it", k)
 		}
 		if w.stated[k.id] {
 			continue
 		}
 		second, barred := w.holdExpired(k)
 		if barred != nil && !w.thawed {
-			w.Errorf("%v is gone although it is held: %+v", k, *barred)
+			w.Errorf("%v removed although its removal is pending: %+v", k, *barred)
 		}
 		if !second && !w.thawed && w.watched {
 			group := [2]string{k.set, k.typeURL}
@@ -171,7 +171,7 @@ func (w *world) checkDependencies(lost []key, seen map[key]observed, was int) {
 		}
 		for needer := range seen {
 			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && references(needer.id, k.id) && w.stillLacks(needer.id, was) && w.watched && !w.thawed {
-				w.Errorf("%v is gone although %v needs it, which is held: %+v", k, needer, w.holds[needer.id])
+				w.Errorf("%v removed although %v references it, whose removal is pending: %+v", k, needer, w.holds[needer.id])
 			}
 		}
 	}
@@ -228,10 +228,10 @@ func (w *world) checkUnheldRemovals(keys []key) {
 		removed -= added
 	}
 	if k.typeURL != endpoints && removed > 0 && (removed == had || 2*removed > had || removed > 10 && 10*removed > had) {
-		w.Errorf("%d of %d, such as %v, are gone at once, and nobody stated or held that", removed, had, k)
+		w.Errorf("%d of %d, such as %v, removed at once, neither explicitly nor after a hold", removed, had, k)
 	}
 	if age := time.Since(opened); !w.sotw && k.set != modelGlob && (k.set == members || k.typeURL != clusters) && age < 10*time.Second {
-		w.Errorf("%v and %d more are gone %v after the stream opened, when not all was said", k, len(keys)-1, age)
+		w.Errorf("%v and %d more removed %v after the stream opened, before the set was confirmed", k, len(keys)-1, age)
 	}
 }
 
@@ -284,7 +284,7 @@ func (w *world) checkHolds(before map[key]observed, was int) {
 			w.Errorf("%v is no longer held: %+v, and is there although the origin lacks it", of, were)
 		}
 		if w.watched && !w.stated[of] && slices.ContainsFunc(were, isDiscarded) && !slices.ContainsFunc(w.holds[of], isDiscarded) {
-			w.Errorf("%v is no longer kept: %+v, and the origin has said nothing new of it", of, w.holds[of])
+			w.Errorf("%v is no longer discarded: %+v, though the origin sent nothing new for it", of, w.holds[of])
 		}
 	}
 }

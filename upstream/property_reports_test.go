@@ -161,7 +161,7 @@ func (m *reportsRun) check() {
 		told := c.report.Removable(lacking)
 		if m.confirmed.IsZero() {
 			if len(told) > 0 {
-				m.Errorf("told %q before the set was confirmed", told)
+				m.Errorf("removals %q received before the set was confirmed", told)
 			}
 			continue
 		}
@@ -170,7 +170,7 @@ func (m *reportsRun) check() {
 			case !c.large && !is:
 				m.Errorf("%s is withheld from a client whose report %q lacks little", name, c.names)
 			case c.large && is && !m.gone[name] && time.Since(m.confirmed) < 10*time.Minute:
-				m.Errorf("%s is told to be gone after %v to a client of which much is lacking", name, time.Since(m.confirmed))
+				m.Errorf("removal of %s received after %v by a client whose loss is large", name, time.Since(m.confirmed))
 			case !is && !held[name]:
 				m.Errorf("%s is withheld, but in no hold with a deadline", name)
 			}

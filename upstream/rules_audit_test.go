@@ -230,7 +230,7 @@ func TestB43_OriginAuditEnds(t *testing.T) {
 			waits <- err
 		}()
 		_, err := r.control.Audit(t.Context(), "")
-		if !errors.Is(err, upstream.ErrAuditEnded) || !strings.Contains(err.Error(), "said nothing") {
+		if !errors.Is(err, upstream.ErrAuditEnded) || !strings.Contains(err.Error(), "no response for") {
 			t.Errorf("audit of a silent origin: %v, want ErrAuditEnded", err)
 		}
 		if err := <-waits; !errors.Is(err, context.DeadlineExceeded) || r.streams() != 2 {

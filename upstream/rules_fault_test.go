@@ -162,7 +162,7 @@ func TestMirrorEnds(t *testing.T) {
 					t.Errorf("took %v", d)
 				}
 				if r.view.Generation().First().Connected {
-					t.Error("the view is connected though nobody keeps it")
+					t.Error("the view is connected after Sync has returned")
 				}
 				r.Freeze(false)
 			})

@@ -106,7 +106,7 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 					}
 				}
 				if st := r.State(); st.Type(clusters).NACKs == 0 || st.Type(endpoints).NACKs == 0 {
-					t.Errorf("the origin was told of clusters %+v, of endpoints %+v; want a NACK of each", st.Type(clusters), st.Type(endpoints))
+					t.Errorf("the origin received for clusters %+v, for endpoints %+v; want a NACK each", st.Type(clusters), st.Type(endpoints))
 				}
 				r.pass(time.Hour)
 				held("an hour later")

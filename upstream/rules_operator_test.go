@@ -112,7 +112,7 @@ func TestB15_Discard(t *testing.T) {
 		r.clustersAfter(5*time.Minute, "what is not kept goes as ever", 97)
 
 		if got := r.control.Operate(t.Context(), release); len(got) != 0 {
-			t.Errorf("released %+v, want nothing: what was discarded waits for nobody", got)
+			t.Errorf("released %+v, want nothing: all removals were discarded", got)
 		}
 		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
 			t.Errorf("released %+v, want what was discarded and is still kept, 39", got)
@@ -157,12 +157,12 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 	losesHalf(t, func(t *testing.T, r *rig) {
 		r.pass(7 * time.Minute)
 		if n := r.log.count("are still held back"); n != 1 {
-			t.Errorf("said %d times in seven minutes, want once", n)
+			t.Errorf("logged %d times in seven minutes, want once", n)
 		}
 		r.control.Operate(t.Context(), discard)
 		r.pass(time.Hour)
 		if n := r.log.count("are still held back"); n != 1 {
-			t.Errorf("said %d times although nothing is held back, want once", n)
+			t.Errorf("logged %d times although nothing is pending, want once", n)
 		}
 	})
 }

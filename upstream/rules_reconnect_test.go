@@ -234,7 +234,7 @@ func TestB5_NoDemandIsLost(t *testing.T) {
 			if round%3 == 0 {
 				r.pass(time.Minute)
 				if got := r.State().Names(clusters); len(got) != 0 {
-					t.Fatalf("round %d: nobody wants %v", round, got)
+					t.Fatalf("round %d: no client wants %v", round, got)
 				}
 			}
 		}

@@ -66,7 +66,7 @@ func TestB15_NoVersionsReportedToAnotherTarget(t *testing.T) {
 		r.pass(10 * time.Second)
 		r.expect("requests", r.conversation(1), "[Cluster node] [Cluster ack 1]")
 		if s, _ := r.w.Snapshot(true); s.Target != o.Target() {
-			t.Errorf("what the new target has said again is of the target %q, want %q", s.Target, o.Target())
+			t.Errorf("resources resent by the new target have the target %q, want %q", s.Target, o.Target())
 		}
 	})
 }

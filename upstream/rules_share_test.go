@@ -58,7 +58,7 @@ func nameOf(t *testing.T, v *cache.View, typeURL, text string) *cache.Name {
 	t.Helper()
 	n := v.Find(typeURL, []string{text})[0]
 	if n == nil {
-		t.Fatalf("nobody named %q", text)
+		t.Fatalf("no client subscribed to %q", text)
 	}
 	return n
 }
@@ -88,7 +88,7 @@ func TestR130_OneSubscriptionForManyViews(t *testing.T) {
 		r.pass(time.Second)
 		r.expect("first, given up", p.named(endpoints), "")
 		if known := p.view.Find(endpoints, []string{"a", "b", "none"}); known[0] != nil || known[1] != nil || known[2] != nil {
-			t.Errorf("the view keeps names that nobody wants: %v", known)
+			t.Errorf("the view keeps unused names: %v", known)
 		}
 		r.expect("second", q.named(endpoints), "b@2 c@1")
 		p.watch.Subscribe(endpoints, []string{"a"})
@@ -148,11 +148,11 @@ func TestB7_SharedViewAbsenceNeedsConnection(t *testing.T) {
 		r.Restart()
 		r.pass(2 * time.Second)
 		if stands(true); absent() {
-			t.Error("absent before the origin has said so again")
+			t.Error("absent before the origin reported it again")
 		}
 		r.pass(time.Minute)
 		if !absent() {
-			t.Error("not absent, though the origin has said so again")
+			t.Error("not absent, though the origin reported it again")
 		}
 		r.put(endpoints, "none@1")
 		r.pass(time.Minute)
@@ -261,7 +261,7 @@ func TestR123_KnownErrorsDoNotWakeShares(t *testing.T) {
 		r.put(endpoints, "b@1")
 		r.pass(time.Second)
 		if drained(p.watch) || !drained(other) {
-			t.Error("a change of b must wake who named b, and nobody else")
+			t.Error("a change of b must wake only clients subscribed to b")
 		}
 	})
 }
@@ -372,7 +372,7 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 		p.watch.UnsubscribeAll(wc)
 		r.pass(time.Second)
 		if known, types := p.view.HasType(shopKey); known || types != 1 || p.view.Generation().Types() != 0 {
-			t.Errorf("the view still knows the collection (%t), %d types, %d in its head", known, types, p.view.Generation().Types())
+			t.Errorf("the view still has the collection (%t), %d types, %d in its head", known, types, p.view.Generation().Types())
 		}
 		r.expect("the other", present(q.members(shopKey)), shop+"b@2")
 		p.watch.SubscribeAll(shopKey)
@@ -385,7 +385,7 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 		q.stop()
 		r.pass(time.Hour)
 		if known, _ := r.view.HasType(shopKey); known || !r.State().Subscribed(endpoints) {
-			t.Errorf("the collection is known (%t), though nobody follows it:\n%v", known, r.State())
+			t.Errorf("the collection exists (%t) without a subscription:\n%v", known, r.State())
 		}
 	})
 }

@@ -80,9 +80,11 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, events chan<- event) error {
 	dec := wire.Decoder{ContentVersions: cfg.ContentVersions, MaxResourceBytes: cfg.MaxResourceBytes}
 	timeout := time.AfterFunc(openTimeout, func() { st.cancel(errOpenTimeout) })
-	desc, method, decode := deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName, dec.Decode
+	desc, decode := deltaStream, dec.Decode
+	method := discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
 	if st.sotw != nil {
-		desc, method, decode = sotwStream, discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName, dec.DecodeSotW
+		desc, decode = sotwStream, dec.DecodeSotW
+		method = discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
 	}
 	rpc, err := conn.NewStream(ctx, desc, method)
 	st.rpcOpened = err == nil
@@ -102,7 +104,10 @@ func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, e
 	return err
 }
 
-func (st *stream) receive(rpc grpc.ClientStream, cfg *Config, decode func([]byte) (wire.Update, error), events chan<- event) error {
+// receive passes the responses to the view sync until the stream ends, and returns why it ended.
+func (st *stream) receive(
+	rpc grpc.ClientStream, cfg *Config, decode func([]byte) (wire.Update, error), events chan<- event,
+) error {
 	leave, err := cfg.registerChain(rpc)
 	if err != nil {
 		return err

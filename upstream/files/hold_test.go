@@ -215,7 +215,7 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 		lose() // is another loss
 		m.stop()
 		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 {
-			t.Errorf("holds %+v while nobody follows the directory, want the last one", h)
+			t.Errorf("holds %+v while no goroutine follows the directory, want the last one", h)
 		}
 	})
 }

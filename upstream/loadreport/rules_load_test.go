@@ -110,11 +110,11 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 		two.Restart()
 		session = open()
 		if _, err := loadreport.Open(t.Context(), session); status.Code(err) != codes.Unavailable {
-			t.Errorf("a client's stream to an address that is gone: %v, want UNAVAILABLE", err)
+			t.Errorf("a client's stream to an address that is down: %v, want UNAVAILABLE", err)
 		}
 		pass(time.Second)
 		if _, err := loadreport.Open(t.Context(), session); status.Code(err) != codes.Unavailable {
-			t.Errorf("the second stream to an address that is gone: %v, want UNAVAILABLE", err)
+			t.Errorf("the second stream to an address that is down: %v, want UNAVAILABLE", err)
 		}
 		again, leave := context.WithCancel(t.Context())
 		if _, err := loadreport.Open(again, session); err != nil {
