@@ -13,8 +13,8 @@ import (
 // of its fields are guarded by index.mu, and so are those of what it defers.
 //
 // It defers types, not clients: the readers of a view share its positions, so each of them is woken once, when the
-// interval ends. A change waits for its own type; a type that refers to clusters also waits while clusters do, and
-// removals wait while a type that may refer to the resources does (B.11).
+// interval ends. A change waits for the interval of its own type. A type that refers to clusters also waits while
+// clusters wait, and removals wait while a type that may refer to the resources waits (B.11).
 type intervals struct {
 	view *View
 	of   func(typeURL string) time.Duration
@@ -24,26 +24,27 @@ type intervals struct {
 	timer   *time.Timer // ends the earliest wait; nil before the first
 }
 
-// A waitingType is a deferred type, and what becomes of it.
+// A waitingType is a deferred type, with the end of its wait.
 type waitingType struct {
 	deferredType
 	until   time.Time
 	removes bool     // resources were removed
-	wakes   watchSet // who is woken when it ends
+	wakes   watchSet // watches to wake when the wait ends
 }
 
 func newIntervals(v *View) *intervals {
 	return &intervals{view: v, of: v.cfg.PushInterval, sent: make(map[string]time.Time)}
 }
 
-// An admission says what becomes of an edit that is published.
+// An admission is the decision when readers are sent an edit that is being published.
 type admission struct {
-	waits    *waitingType // that the edit is part of; nil if readers are sent it now
-	clusters *waitingType // after which the edit's removals of endpoints are sent; nil if they do not wait
-	ended    watchSet     // who waited for what ends with the edit
+	waits    *waitingType // the wait that the edit joins; nil if readers are sent it now
+	clusters *waitingType // the wait of clusters that delays the edit's removals of endpoints; nil if none does
+	ended    watchSet     // watches of the waits that the edit ends
 }
 
-// admit decides when readers are sent an edit, whose generation it completes. The old generation is the one before it.
+// admit decides when readers are sent an edit, and sets the deferred types of its generation. The old generation is
+// the one before it.
 func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
 	if p == nil {
 		return a
@@ -52,9 +53,9 @@ func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
 	until, waits := p.until(typeURL, ed.change.Removed > 0, ed.now)
 	switch {
 	case ed.cannotWait(old.Type(ed.typ.URL)):
-		a.ended = p.end(ed.now, func(w *waitingType) bool { return together(typeURL, w.typeURL) })
+		a.ended = p.end(ed.now, func(w *waitingType) bool { return endsWait(typeURL, w.typeURL) })
 	case waits && changes || p.find(typeURL) != nil:
-		a.waits = p.hold(typeURL, old, until, ed.change.Removed > 0)
+		a.waits = p.wait(typeURL, old, until, ed.change.Removed > 0)
 	case changes && p.of(typeURL) > 0:
 		p.sent[typeURL] = ed.now
 	}
@@ -65,7 +66,8 @@ func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
 	return a
 }
 
-// cannotWait reports whether an edit has first state, which clients may wait for, or content of limited life.
+// cannotWait reports whether an edit must be sent at once: it has first state, for which clients may be waiting, or
+// content that expires.
 func (ed *edit) cannotWait(old *Type) bool {
 	t := ed.typ
 	if t.Phase != old.Phase || t.Restored != old.Restored || t.Covered != old.Covered || t.Phase == Unknown && t.Wildcard.last > old.Wildcard.last {
@@ -83,16 +85,18 @@ func (ed *edit) cannotWait(old *Type) bool {
 	})
 }
 
-// together reports whether first state of a type ends the wait of another one: it may refer to what waits.
-func together(first, waiting string) bool {
-	return first == waiting || inCut(first) && inCut(waiting)
+// endsWait reports whether first state of a type ends the wait of another type, to whose resources it may refer.
+func endsWait(first, waiting string) bool {
+	return first == waiting || involvesClusters(first) && involvesClusters(waiting)
 }
 
-// inCut reports whether the type is that of clusters, or refers to them.
-func inCut(typeURL string) bool { return typeURL == wire.ClusterType || wire.RefersToClusters(typeURL) }
+// involvesClusters reports whether the type is that of clusters, or refers to clusters.
+func involvesClusters(typeURL string) bool {
+	return typeURL == wire.ClusterType || wire.RefersToClusters(typeURL)
+}
 
-// until returns until when a change of a type that is made now has to wait, if it does: for the interval of the type, and
-// for other types, whether or not their time has come, as long as they wait.
+// until returns when a change of a type may be sent, and whether it has to wait. It waits for the interval of its own
+// type, and for all waiting types that must be sent before it, even if their intervals are over.
 func (p *intervals) until(typeURL string, removes bool, now time.Time) (until time.Time, waits bool) {
 	if at, sent := p.sent[typeURL]; sent {
 		until = at.Add(p.of(typeURL))
@@ -127,12 +131,12 @@ func (p *intervals) find(typeURL string) *waitingType {
 	return nil
 }
 
-// hold has a change of a type wait.
-func (p *intervals) hold(typeURL string, old *Generation, until time.Time, removes bool) *waitingType {
+// wait defers a change of a type.
+func (p *intervals) wait(typeURL string, old *Generation, until time.Time, removes bool) *waitingType {
 	w := p.find(typeURL)
 	if w == nil {
 		from := *old
-		from.deferred = nil // or generations would keep one another
+		from.deferred = nil // otherwise each generation would keep the one before it in memory
 		w = &waitingType{deferredType: deferredType{typeURL, &from}}
 		p.waiting = append(p.waiting, w)
 	}
@@ -142,14 +146,15 @@ func (p *intervals) hold(typeURL string, old *Generation, until time.Time, remov
 	return w
 }
 
-// align has no type end its wait before one that it waits for. It ends: no time is later than the latest that there was.
+// align delays the end of each wait until the waits on which it depends have ended. It terminates, since it sets no
+// time that is later than the latest one before.
 func (p *intervals) align() {
-	for again := true; again; {
-		again = false
+	for moved := true; moved; {
+		moved = false
 		for _, w := range p.waiting {
 			for _, other := range p.waiting {
 				if other.until.After(w.until) && waitsFor(w.typeURL, w.removes, other.typeURL) {
-					w.until, again = other.until, true
+					w.until, moved = other.until, true
 				}
 			}
 		}
@@ -169,7 +174,7 @@ func (p *intervals) arm() {
 	}
 }
 
-// end ends the waits that match, and returns who is woken.
+// end ends the waits that match, and returns the watches to wake.
 func (p *intervals) end(now time.Time, match func(*waitingType) bool) (wakes watchSet) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(w *waitingType) bool {
 		if !match(w) {
@@ -182,7 +187,7 @@ func (p *intervals) end(now time.Time, match func(*waitingType) bool) (wakes wat
 	return wakes
 }
 
-// endDue shows readers what has waited long enough.
+// endDue ends the waits whose time is over, and wakes their watches.
 func (p *intervals) endDue() {
 	x := &p.view.index
 	x.mu.Lock()
@@ -202,7 +207,7 @@ func (p *intervals) endDue() {
 	}
 }
 
-// endAll ends all waits for a generation that is about to be stored, of which all watches are woken.
+// endAll ends all waits in a generation that is about to be stored. The caller wakes all watches.
 func (p *intervals) endAll(g *Generation) {
 	if p != nil {
 		p.end(time.Now(), func(*waitingType) bool { return true })
@@ -210,8 +215,8 @@ func (p *intervals) endAll(g *Generation) {
 	}
 }
 
-// subscribed has a watch that has subscribed to a type woken with the others: it reads an older generation until then.
-// It got no hints at changes of names that were made since.
+// subscribed adds a watch that has subscribed to a type to the watches of its wait, if the type waits: until then the
+// watch reads an older generation. It drops the hints of the watch, which has none for the changes since then.
 func (p *intervals) subscribed(w *Watch, key string) {
 	if p == nil || len(p.waiting) == 0 {
 		return
@@ -226,7 +231,7 @@ func (p *intervals) subscribed(w *Watch, key string) {
 	}
 }
 
-// deferred returns what readers are sent of the types that wait.
+// deferred returns the types that wait, with the generations from which readers are sent them.
 func (p *intervals) deferred() []deferredType {
 	if len(p.waiting) == 0 {
 		return nil
@@ -238,8 +243,8 @@ func (p *intervals) deferred() []deferredType {
 	return out
 }
 
-// A watchSet is a set of watches by their ids. One that has ended since may have given its id to another one, which is
-// then woken without need.
+// A watchSet is a set of watches, one bit for each id. The id of a closed watch may be reused: then another watch is
+// woken unnecessarily.
 type watchSet []uint64
 
 func (s *watchSet) add(id uint32) {

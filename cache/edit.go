@@ -26,8 +26,8 @@ type edit struct {
 
 	changed []*Name // names with subscribers whose entries changed
 
-	dirty    bool // the wildcard set changed: wake its subscribers
-	failures bool // the sets of errors were copied for this edit
+	wildcardChanged bool // the wildcard set changed: wake its subscribers
+	errorsCopied    bool // the sets of errors were copied for this edit
 }
 
 // A setEdit edits one set of the type, with its errors.
@@ -121,9 +121,9 @@ func (ed *edit) subscribedAs(text string, v wire.Variant) []*Name {
 
 // errors returns the errors of the resources of one of the type's sets, for writing.
 func (ed *edit) errors(of Kind) *Set {
-	if !ed.failures {
+	if !ed.errorsCopied {
 		errors := *cmp.Or(ed.typ.errors, noErrors)
-		ed.typ.errors, ed.failures = &errors, true
+		ed.typ.errors, ed.errorsCopied = &errors, true
 	}
 	return &ed.typ.errors[of]
 }
@@ -173,14 +173,14 @@ func (ed setEdit) markChanged(n *Name) {
 		ed.changed = append(ed.changed, n)
 	}
 	if ed.kind == Wildcard {
-		ed.dirty = true
+		ed.wildcardChanged = true
 	}
 }
 
 // compact drops dead items from the logs of the set and of its errors.
 func (ed setEdit) compact() {
 	ed.set.compact()
-	if ed.failures {
+	if ed.errorsCopied {
 		ed.errors(ed.kind).compact()
 	}
 }
@@ -254,7 +254,7 @@ func (ed *edit) schedule(d deadline) {
 		of.due = slices.DeleteFunc(of.due, func(d deadline) bool {
 			t := ed.gen.Type(d.key)
 			e := t.set(d.kind).Get(d.name)
-			return !e.timerStands(d.at)
+			return !e.hasQueuedTimer(d.at)
 		})
 		heap.Init(&of.due)
 		of.kept = len(of.due)

@@ -125,8 +125,8 @@ func (e *Entry) HasVersion(version string) bool {
 // Versions returns the number of versions under which clients may have this content.
 func (e *Entry) Versions() int { return 1 + len(e.otherVersions()) }
 
-// counts returns the summand of the entry in the fingerprint of its set: zero if the resource does not exist.
-func (e *Entry) counts() fingerprint.Sum {
+// summand returns the summand of the entry in the fingerprint of its set: zero if the resource does not exist.
+func (e *Entry) summand() fingerprint.Sum {
 	if !e.Present() {
 		return fingerprint.Sum{}
 	}
@@ -142,7 +142,7 @@ func (e *Entry) SumSince(p Seq, sum fingerprint.Sum) (_ fingerprint.Sum, ok bool
 	case e.Seq <= p:
 		return sum, true
 	default:
-		return sum.Sub(e.formerLeaf).Add(e.counts()), e.formerSeq <= p
+		return sum.Sub(e.formerLeaf).Add(e.summand()), e.formerSeq <= p
 	}
 }
 
@@ -294,8 +294,8 @@ func (d *deadlines) Pop() any {
 	return last
 }
 
-// timerStands reports whether the entry still needs a deadline that was queued for it.
-func (e *Entry) timerStands(at time.Time) bool {
+// hasQueuedTimer reports whether the entry still needs a deadline that was queued for it.
+func (e *Entry) hasQueuedTimer(at time.Time) bool {
 	return e.Present() && e.timer != nil && e.timer.queued.Equal(at)
 }
 

@@ -147,7 +147,7 @@ func (ed *edit) clearWildcard() {
 // handleDeadline processes a deadline, unless it is outdated.
 func (ed setEdit) handleDeadline(d deadline) {
 	e := ed.set.Get(d.name)
-	if !e.timerStands(d.at) {
+	if !e.hasQueuedTimer(d.at) {
 		return
 	}
 	e.timer.queued = time.Time{}

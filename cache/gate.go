@@ -9,28 +9,31 @@ import (
 	"github.com/xdstender/tender/cache/immutable"
 )
 
-// A gate stands between the newest state of a writer's source (latest) and what the readers of each view see (served). The
-// writer always edits latest. While the gate is open, both are one generation, that of the view. While it is closed, latest
-// is a generation beside those of the views, and the gate decides which names of an edit pass to which of them. With cohorts it
-// is always closed.
+// A gate controls which changes of a writer's source readers see. The writer always edits the newest state (latest).
+// Each view has the state that its readers see (served). While the gate is open, both are the generation of the view.
+// While it is closed, latest is a separate generation, and the gate decides which names of an edit pass to which view.
+// With cohorts it is always closed.
 //
 // A gate belongs to the writer's goroutine. Other goroutines may read latest if they hold index.mu.
 type gate struct {
 	w       *Writer
-	latest  *ledger   // the writer's own while the gate is open
+	latest  *ledger   // the writer's own ledger while the gate is open
 	served  []*served // by cohort; that of the rest last
-	ledgers []*ledger // those of served and, if it is another one, latest
-	frozen  time.Time // since when nothing passes; zero if only what waits does not
-	back    time.Time // since when readers are shown an earlier generation (RollBack); zero if they are not
+	ledgers []*ledger // those of served, and latest if it is a separate one
+	frozen  time.Time // when the writer was frozen, so that no change passes; zero if it is not frozen
+	back    time.Time // when readers were rolled back to an earlier generation (RollBack); zero if they are not
 
-	restoring bool // everything passes: it is the last good
+	restoring bool // a snapshot is being restored: all of it passes, since it is the last good state
 }
 
-// A served is what the readers of one view see of a writer's source.
+// A served is the state of a writer's source that the readers of one view see.
 type served struct {
 	*ledger
-	withheld map[*Name]bool // whose state differs from that in latest, and whether only Show ends that
-	waiting  int            // of withheld, those for which it does
+
+	// withheld has the names whose state differs from that in latest. The value is true if only Show ends the
+	// difference, false if a thaw does.
+	withheld map[*Name]bool
+	waiting  int // number of withheld names that wait for Show
 
 	takenBack map[takenBack]struct{} // since ShowAs
 }
@@ -53,7 +56,7 @@ func newGate(w *Writer) gate {
 	return g
 }
 
-// rest returns what the readers of the writer's own view see.
+// rest returns the state that clients outside the cohorts see: that of the writer's own view.
 func (g *gate) rest() *served { return g.served[len(g.served)-1] }
 
 // generation returns the newest generation of a ledger.
@@ -64,20 +67,20 @@ func (l *ledger) generation() *Generation {
 	return l.view.Generation()
 }
 
-// Generation returns the newest generation that the writer writes (latest). Readers see the view's.
+// Generation returns the newest generation that the writer edits (latest). Readers see the generation of the view.
 func (g *gate) Generation() *Generation { return g.latest.generation() }
 
 // Frozen reports whether the writer is frozen.
 func (g *gate) Frozen() bool { return !g.frozen.IsZero() }
 
-// thaws reports whether Thaw has an effect: the gate is frozen or rolled back.
+// thaws reports whether Thaw has an effect: the writer is frozen or rolled back.
 func (g *gate) thaws() bool { return g.Frozen() || !g.back.IsZero() }
 
-// stages reports whether changes of some types wait for Show: there are cohorts, or readers are shown an earlier generation.
+// stages reports whether changes of some types wait for Show: there are cohorts, or readers are rolled back.
 func (g *gate) stages() bool { return g.w.view.cfg.Cohorts > 0 || !g.back.IsZero() }
 
-// branch returns a ledger with a copy of a generation that can be edited beside the original. The state of other sources stays
-// in it as it is now, and is not read.
+// branch returns a ledger with a copy of a generation, which can be edited independently of the original. The copy's
+// state of other sources is never updated, and must not be read.
 func (l *ledger) branch(of *Generation) *ledger {
 	c := newLedger(nil)
 	for key, names := range l.aliases {
@@ -96,7 +99,7 @@ func (l *ledger) branch(of *Generation) *ledger {
 	return &c
 }
 
-// branchType returns a copy of a type that can be edited beside the original.
+// branchType returns a copy of a type, which can be edited independently of the original.
 func (l *ledger) branchType(t *Type) *Type {
 	c := *t
 	c.shared = nil
@@ -106,20 +109,20 @@ func (l *ledger) branchType(t *Type) *Type {
 		c.errors = &errors
 		sets = append(sets, &errors[Wildcard], &errors[ByName])
 	}
-	for _, s := range sets { // whose arrays the original appends to
+	for _, s := range sets { // the original appends to the same arrays
 		s.log, s.renewals, s.recentRemovals = s.log.Clip(), s.renewals.Clip(), slices.Clip(s.recentRemovals)
 	}
-	// A deadline that is moved here is not moved there.
+	// The copy has timers of its own: a deadline that changes in it does not change in the original.
 	by := new(immutable.Edit)
 	for _, kind := range kinds {
 		for e := range t.set(kind).Since(0) {
 			if e.timer == nil {
 				continue
 			}
-			again, alarm := *e, *e.timer
-			again.timer = &alarm
+			entry, alarm := *e, *e.timer
+			entry.timer = &alarm
 			set := c.set(kind)
-			set.table = set.table.Set(by, e.Name.id, &again)
+			set.table = set.table.Set(by, e.Name.id, &entry)
 			if !alarm.queued.IsZero() {
 				l.due = append(l.due, deadline{alarm.queued, t.URL, kind, e.Name})
 			}
@@ -151,8 +154,8 @@ func (g *gate) writes(kind Kind, t *Type, n *Name) bool {
 	return n.source == g.w.source
 }
 
-// holds returns how many entries of a name there are, in what readers see and in latest behind closed gates. The index
-// must be locked.
+// holds returns the number of entries of a name in the generations of all views, and in latest behind closed gates.
+// The index must be locked.
 func (v *View) holds(key string, n *Name) (entries int) {
 	for _, kind := range kinds {
 		for _, of := range v.views {
@@ -167,5 +170,5 @@ func (v *View) holds(key string, n *Name) (entries int) {
 	return entries
 }
 
-// Withheld returns of how many names the rest does not see the newest state of a source.
+// Withheld returns the number of names of a source whose newest state is withheld from the rest.
 func (v *View) Withheld(source int) int { return int(v.index.sources[source].withheld.Load()) }

@@ -16,19 +16,19 @@ func (x *index) reporting(of ReportedSet) *reporting {
 
 // AwaitReports makes the view accept reports until a time, although the set is confirmed at once, or another view
 // decides (DelegateReports).
-func (j reportJudge) AwaitReports(until time.Time) {
+func (j reportEvaluator) AwaitReports(until time.Time) {
 	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.sources[j.w.source].reportsUntil = until
 }
 
-// A reportJudge decides, for the source of a writer, which removals clients that reported resources are sent.
-type reportJudge struct{ w *Writer }
+// A reportEvaluator decides, for the source of a writer, which removals clients that reported resources are sent.
+type reportEvaluator struct{ w *Writer }
 
 // Reported returns the sets of the source about which there are reports, and when the first report was made that is
 // not judged yet; zero if all are judged.
-func (j reportJudge) Reported() (sets map[ReportedSet]time.Time) {
+func (j reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
 	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -39,7 +39,7 @@ func (j reportJudge) Reported() (sets map[ReportedSet]time.Time) {
 			}
 			var first time.Time
 			for _, r := range of.reports {
-				if !r.judged && (first.IsZero() || r.at.Before(first)) {
+				if !r.evaluated && (first.IsZero() || r.at.Before(first)) {
 					first = r.at
 				}
 			}
@@ -53,7 +53,7 @@ func (j reportJudge) Reported() (sets map[ReportedSet]time.Time) {
 }
 
 // answersFor reports whether the source of the writer answers for a set. The index must be locked.
-func (j reportJudge) answersFor(t *indexType, kind Kind) bool {
+func (j reportEvaluator) answersFor(t *indexType, kind Kind) bool {
 	if kind == Wildcard {
 		return t.source == j.w.source
 	}
@@ -65,11 +65,11 @@ func (j reportJudge) answersFor(t *indexType, kind Kind) bool {
 	return t.source == j.w.source
 }
 
-// Judge decides for each report about a set that was made up to a time, and is not judged yet, whether so many of its
+// EvaluateReports decides for each report about a set that was made up to a time, and is not judged yet, whether so many of its
 // names are missing that the origin may have lost its state. It returns the missing names of these reports: until
 // Withhold, their removal is withheld from the clients of these reports. Each report is judged by itself, so a client
 // that lies about its resources delays nothing for others. The view accepts no further reports about a wildcard set.
-func (j reportJudge) Judge(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
+func (j reportEvaluator) EvaluateReports(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
 	generation := j.w.Generation()
 	var judged []string
 	defer func() { j.recheckCohorts(of, judged) }()
@@ -80,10 +80,10 @@ func (j reportJudge) Judge(of ReportedSet, upTo time.Time) (lacking map[string]s
 	reporting := &t.reporting[of.Kind]
 	lacking = make(map[string]struct{})
 	for sum, r := range reporting.reports {
-		if r.judged || r.at.After(upTo) {
+		if r.evaluated || r.at.After(upTo) {
 			continue
 		}
-		missing := t.judge(generation, r)
+		missing := t.evaluate(generation, r)
 		ed.recheckReported(of.Kind, r.names)
 		judged = append(judged, r.names...)
 		for _, name := range missing {
@@ -108,10 +108,10 @@ func (t *indexType) has(set *Set, name string) bool {
 	return n != nil && set.Get(n).Present()
 }
 
-// judge decides about a report, and returns its missing names if they are large. The index must be locked.
-func (t *indexType) judge(generation *Generation, r *Report) (lacking []string) {
-	missing, added := t.lacks(generation, r.kind, r.names)
-	r.judged = true
+// evaluate decides about a report, and returns its missing names if they are large. The index must be locked.
+func (t *indexType) evaluate(generation *Generation, r *Report) (lacking []string) {
+	missing, added := t.compareReported(generation, r.kind, r.names)
+	r.evaluated = true
 	if r.large = t.large(r.kind, len(missing), r.size, added); !r.large {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (x *index) dropReports(t *indexType, kind Kind) {
 }
 
 // Withhold sets the names of a set whose removal is withheld from the clients with a large report.
-func (j reportJudge) Withhold(of ReportedSet, names map[string]struct{}) {
+func (j reportEvaluator) Withhold(of ReportedSet, names map[string]struct{}) {
 	x := &j.w.view.index
 	x.mu.Lock()
 	now := x.reporting(of)
@@ -153,7 +153,7 @@ func (j reportJudge) Withhold(of ReportedSet, names map[string]struct{}) {
 }
 
 // recheckCohorts is recheckReported for the clients of all cohorts but the rest.
-func (j reportJudge) recheckCohorts(of ReportedSet, names []string) {
+func (j reportEvaluator) recheckCohorts(of ReportedSet, names []string) {
 	for _, s := range j.w.served[:len(j.w.served)-1] {
 		if len(names) == 0 {
 			return
@@ -166,7 +166,7 @@ func (j reportJudge) recheckCohorts(of ReportedSet, names []string) {
 
 // recheckReported wakes the clients that must check again which removals they may be sent.
 func (ed *edit) recheckReported(kind Kind, names []string) {
-	ed.dirty = ed.dirty || kind == Wildcard
+	ed.wildcardChanged = ed.wildcardChanged || kind == Wildcard
 	for _, name := range names {
 		if n := ed.index.names[name]; n != nil && kind == ByName && n.watchers != nil {
 			ed.changed = append(ed.changed, n)
@@ -175,7 +175,7 @@ func (ed *edit) recheckReported(kind Kind, names []string) {
 }
 
 // StillReported returns the names of all large reports about a set, including those whose clients have left recently.
-func (j reportJudge) StillReported(of ReportedSet) map[string]struct{} {
+func (j reportEvaluator) StillReported(of ReportedSet) map[string]struct{} {
 	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -191,7 +191,7 @@ func (j reportJudge) StillReported(of ReportedSet) map[string]struct{} {
 }
 
 // trimReports removes reports that have been without a client for reportLinger.
-func (j reportJudge) trimReports(now time.Time) {
+func (j reportEvaluator) trimReports(now time.Time) {
 	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -217,7 +217,7 @@ func (x *index) forgetReports(t *indexType) {
 
 // DelegateReports makes the view of another watch decide about the reports about a set, and wakes the clients to
 // check again.
-func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
+func (j reportEvaluator) DelegateReports(of ReportedSet, to *Watch) {
 	fresh := j.undelegated(of)
 	vias := make([]*Report, len(fresh))
 	for i, r := range fresh {
@@ -229,7 +229,7 @@ func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
 	defer j.w.publish(ed)
 	reporting := &ed.index.reporting[of.Kind]
 	for i, r := range fresh {
-		if r.judged, r.delegated, r.delegate = true, true, vias[i]; r.clients > 0 {
+		if r.evaluated, r.delegated, r.delegate = true, true, vias[i]; r.clients > 0 {
 			continue
 		}
 		defer r.delegate.Close()
@@ -244,7 +244,7 @@ func (j reportJudge) DelegateReports(of ReportedSet, to *Watch) {
 }
 
 // undelegated returns the reports about a set that are not delegated yet.
-func (j reportJudge) undelegated(of ReportedSet) (fresh []*Report) {
+func (j reportEvaluator) undelegated(of ReportedSet) (fresh []*Report) {
 	x := &j.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()

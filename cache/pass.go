@@ -8,8 +8,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// passEdit stores an edit, and returns the edits of what readers see; those of views to which nothing passes are left out. The slice is
-// valid until the next call.
+// passEdit stores an edit, and returns the edits of the generations that readers see. It omits views to which no
+// change passes. The slice is valid until the next call.
 func (g *gate) passEdit(ed *edit) []*edit {
 	w := g.w
 	w.passed = w.passed[:0]
@@ -17,7 +17,7 @@ func (g *gate) passEdit(ed *edit) []*edit {
 		w.passed = append(w.passed, ed)
 		return w.passed
 	}
-	for _, tomb := range ed.ledger.tombstones[ed.typ.URL] { // no reader needs tombstones of latest: show compares
+	for _, tomb := range ed.ledger.tombstones[ed.typ.URL] { // no reader needs the tombstones of latest
 		if e := ed.typ.Wildcard.Get(tomb.name); e != nil && !e.Present() {
 			ed.typ.Wildcard.drop(ed.txn, e)
 			tomb.name.entries--
@@ -33,14 +33,14 @@ func (g *gate) passEdit(ed *edit) []*edit {
 	return w.passed
 }
 
-// passTo returns the edit of what the readers of one view see of an edit of latest; nil if nothing passes.
+// passTo returns the edit of one view's generation that follows from an edit of latest; nil if no change passes.
 func (g *gate) passTo(i int, ed *edit) *edit {
 	w, s := g.w, g.served[i]
 	names, shown := ed.txn.touched, s.view.Generation()
 	began, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
 	if !began && shown.sources[w.source] == g.asServed(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
 		as := &edit{w: w, ledger: s.ledger, gen: shown, typ: typ, index: ed.index}
-		if !g.passesAny(as, ed, names) { // as most changes that wait
+		if !g.passesAny(as, ed, names) { // the usual case for changes that wait
 			g.withhold(s, as, ed.typ, names)
 			return nil
 		}
@@ -51,13 +51,13 @@ func (g *gate) passTo(i int, ed *edit) *edit {
 	return to
 }
 
-// passNames shows readers what passes of an edit of latest.
+// passNames applies those changes of an edit of latest that pass the gate to an edit of what readers see.
 func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
 	t := latest.typ
 	g.passFrom(ed, latest.gen, t, names)
 	if t.source == g.w.source && g.completes(ed.typ, t) {
 		names = append(names, s.withheldOf(ed.index)...)
-		if ed.typ.Covered, ed.dirty = t.Covered, true; t.Phase > ed.typ.Phase && !t.hasWholeError() {
+		if ed.typ.Covered, ed.wildcardChanged = t.Covered, true; t.Phase > ed.typ.Phase && !t.hasWholeError() {
 			ed.clearWholeError()
 		}
 		ed.typ.Phase, ed.typ.Restored = t.Phase, t.Restored
@@ -72,7 +72,7 @@ func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
 	}
 }
 
-// passFrom shows readers what passes of names of a type in latest.
+// passFrom applies those changes of names of a type in latest that pass the gate.
 func (g *gate) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
 	for _, n := range names {
 		for _, kind := range kinds {
@@ -83,7 +83,7 @@ func (g *gate) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
 	}
 }
 
-// withheldOf returns the names of a type that are withheld.
+// withheldOf returns the withheld names of a type.
 func (s *served) withheldOf(t *indexType) (names []*Name) {
 	for n := range s.withheld {
 		if t.names[n.text] == n {
@@ -93,16 +93,16 @@ func (s *served) withheldOf(t *indexType) (names []*Name) {
 	return names
 }
 
-// completes reports whether more is known in latest of how complete the wildcard set of a type is than readers see.
+// completes reports whether the wildcard set of a type is known to be more complete in latest than in what readers see.
 func (g *gate) completes(served, t *Type) bool {
 	return t.Phase > served.Phase || t.Phase == served.Phase && t.Covered && !served.Covered && !g.Frozen()
 }
 
-// asServed returns what readers see of the state that latest has of the writer's source: what they hold may come from elsewhere
-// (Target).
+// asServed returns the state of the writer's source that readers see. Target is empty if it has changed while changes
+// are withheld: the resources that readers have may come from another address.
 func (g *gate) asServed(s *served, shown, latest *Generation) Source {
 	was, is := shown.sources[g.w.source], latest.sources[g.w.source]
-	if g.Frozen() { // otherwise it is frozen where the writer copies from, or not at all
+	if g.Frozen() { // otherwise Frozen is that of the view from which the writer copies
 		is.Frozen = g.frozen
 	}
 	if !g.back.IsZero() {
@@ -144,18 +144,18 @@ func (g *gate) setSource(as Source, reconnected bool) {
 	}
 }
 
-// A passage is what passes a gate of a name's state.
+// A passage is the part of a name's newest state that passes the gate.
 type passage int
 
 const (
 	passNothing passage = iota
 	passAll
-	passAnswer   // the first one for a name, which readers see in the wildcard set
-	passVersion  // and how long it lives: the content is the same
-	passDeadline // of other content
+	passAnswer   // the first response for a name whose readers see the entry of the wildcard set
+	passVersion  // version and deadline: the content is equal
+	passDeadline // only the deadline: the content differs
 )
 
-// passes returns what passes of a name's state in latest.
+// passes returns the part of a name's state in latest that passes the gate.
 func (to copying) passes(n *Name) passage {
 	seen, is := to.set.Get(n), to.t.set(to.kind).Get(n)
 	switch {
@@ -163,7 +163,7 @@ func (to copying) passes(n *Name) passage {
 		return passAnswer
 	case !to.w.Frozen() && !to.waits(seen, is), to.admits(n, is):
 		return passAll
-	case to.isSeen(n, is):
+	case to.unchangedByAnswer(n, is):
 		return passAnswer
 	case !seen.Present() || !is.Present():
 		return passNothing
@@ -177,7 +177,7 @@ func (to copying) passes(n *Name) passage {
 	}
 }
 
-// pass shows readers the state of a name in latest, as far as it passes the gate.
+// pass applies the part of a name's state in latest that passes the gate.
 func (to copying) pass(n *Name) {
 	switch is := to.t.set(to.kind).Get(n); to.passes(n) {
 	case passAll:
@@ -187,14 +187,15 @@ func (to copying) pass(n *Name) {
 	case passVersion:
 		to.entry(is)
 	case passDeadline:
-		again := *to.set.Get(n)
-		to.renew(&again, is.Deadline())
-		to.setTimer(&again)
-		to.set.put(to.txn, &again)
+		renewed := *to.set.Get(n)
+		to.renew(&renewed, is.Deadline())
+		to.setTimer(&renewed)
+		to.set.put(to.txn, &renewed)
 	}
 }
 
-// passesAny reports whether anything passes of names in an edit of latest. The other edit is of what readers see, and is not changed.
+// passesAny reports whether any change of names in an edit of latest passes. It does not change the edit of what
+// readers see.
 func (g *gate) passesAny(served, latest *edit, names []*Name) bool {
 	return slices.ContainsFunc(names, func(n *Name) bool {
 		return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
@@ -203,9 +204,9 @@ func (g *gate) passesAny(served, latest *edit, names []*Name) bool {
 	})
 }
 
-// isSeen reports whether readers of a name, who see an entry of the wildcard set, see no change if the first answer for the
-// name takes its place.
-func (to copying) isSeen(n *Name, is *Entry) bool {
+// unchangedByAnswer reports whether the first response for a name changes nothing for its readers: they see an entry of
+// the wildcard set with the same content.
+func (to copying) unchangedByAnswer(n *Name, is *Entry) bool {
 	if to.kind == Wildcard || is == nil || to.set.Get(n) != nil || to.typ.Errors(ByName).Get(n) != nil || to.t.Errors(ByName).Get(n) != nil {
 		return false
 	}
@@ -213,43 +214,44 @@ func (to copying) isSeen(n *Name, is *Entry) bool {
 	return seen.Present() && (!is.Present() || seen.shows(is.Resource))
 }
 
-// waits reports whether a change from what readers see waits until Show.
+// waits reports whether the change of an entry that readers see waits until Show.
 func (to copying) waits(seen, is *Entry) bool {
 	return to.typ.hasLastGood(to.kind) && to.w.changeWaits(resourceType(to.typ.URL), seen.Present() && !is.Present())
 }
 
-// hasLastGood reports whether what readers see in a set of the type is more than first state.
+// hasLastGood reports whether a set of the type is a last known good state, and not an incomplete first one.
 func (t *Type) hasLastGood(kind Kind) bool {
 	return kind == ByName || t.Phase == Confirmed || t.Restored
 }
 
-// differenceWaits reports whether only Show ends a difference between what readers see of a name and latest, and not a thaw.
+// differenceWaits reports whether only Show, and not a thaw, ends the difference between the state of a name that
+// readers see and latest.
 func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
 	return g.changeWaits(resourceType(cmp.Or(served.URL, latest.URL)), !latest.present(n)) && slices.ContainsFunc(kinds[:], func(kind Kind) bool {
 		return served.hasLastGood(kind) && !g.agreesOn(kind, served, latest, n)
 	})
 }
 
-// changeWaits reports whether a change of a type, which is a removal or not, waits until Show.
+// changeWaits reports whether a change of a type, or a removal, waits until Show.
 func (g *gate) changeWaits(typeURL string, removal bool) bool {
 	return g.stages() && (g.w.view.cfg.Waits(typeURL) || removal && removalWaits(typeURL))
 }
 
-// admits reports whether a name passes the closed gate: readers see nothing of it, or
-// nothing that may be kept. The entry is that of latest; nil is none.
+// admits reports whether a name passes the closed gate because readers see no state of it, or only state that may not
+// be cached. The entry is that of latest; nil is none.
 func (to copying) admits(n *Name, is *Entry) bool {
 	if to.kind == Wildcard {
 		return to.admitsWildcard(to.set.Get(n))
 	}
-	own, failing, err := to.set.Get(n), to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
+	named, failing, err := to.set.Get(n), to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
 	fails := err != nil && !err.Err.NotFound()
 	switch seen, _ := to.typ.Lookup(n); {
-	case own.Present(): // seen may be the member for a time
-		return !cacheable(own)
+	case named.Present(): // seen is the entry of the wildcard set while the named one yields
+		return !cacheable(named)
 	case seen == nil:
-		return !failing && own == nil
+		return !failing && named == nil
 	case is != nil && !is.Present() && !failing && !fails:
-		return true // the origin repeats that there is none
+		return true // the origin reports again that the resource does not exist
 	default:
 		return seen.Expired || !cacheable(seen)
 	}
@@ -260,17 +262,17 @@ func (to copying) admitsWildcard(seen *Entry) bool {
 	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
 }
 
-// cacheable reports whether an entry may be shown for longer than a moment.
+// cacheable reports whether the content of an entry may be cached. An entry without a resource is cacheable.
 func cacheable(e *Entry) bool {
 	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
 }
 
-// A target says in which generation the state of a name is that readers are to see. A nil name is all of the type that is not
-// of one name.
+// A target returns the generation from which readers are to see the state of a name. A nil name stands for the state
+// of the type as a whole.
 type target func(key string, n *Name) *Generation
 
-// target returns the target for a generation of what waits. All else is as in latest, but stays as it is while the writer is
-// frozen.
+// target returns the target that shows the changes that wait as they are in a generation. All other changes are shown
+// as in latest; while the writer is frozen, they are not shown.
 func (g *gate) target(s *served, waiting *Generation) target {
 	latest := g.Generation()
 	return func(key string, n *Name) *Generation {
@@ -284,28 +286,28 @@ func (g *gate) target(s *served, waiting *Generation) target {
 		case !g.changeWaits(typeURL, true) || n == nil:
 			return passes
 		}
-		// There is the resource if it is in what waits; what it contains passes.
+		// Only removals of this type wait, so waiting decides whether the resource exists. Its content passes.
 		is, was, goes := waiting.Type(key).present(n), s.generation().Type(key).present(n), !latest.Type(key).present(n)
 		switch {
-		case is != was && (g.Frozen() || goes): // frozen, a cluster that is shown now needs its endpoints
+		case is != was && (g.Frozen() || goes): // while frozen, a cluster that is shown now needs its endpoints
 			return waiting
-		case is && goes: // it stays as readers see it, which may be newer than in what waits
+		case is && goes: // keep the state that readers see, which may be newer than that in waiting
 			return s.generation()
 		}
 		return passes
 	}
 }
 
-// removalWaits reports whether removals of a type wait, and nothing else does: clusters that are served refer to these resources.
+// removalWaits reports whether removals are the only changes of a type that wait: served clusters refer to its resources.
 func removalWaits(typeURL string) bool {
 	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || wire.IsSecret(typeURL)
 }
 
-// present reports whether there is a resource of a name.
+// present reports whether a resource of a name exists in either set.
 func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
 
-// showsOther reports whether readers would see another state of a name if they were shown that of a target. Of a set in
-// which the target has no state of the name, they keep what they see.
+// showsOther reports whether readers would see another state of a name if they were shown that of a generation. In a
+// set for which the generation has no state of the name, they keep what they see.
 func (g *gate) showsOther(key string, shown *Type, from *Generation, n *Name) bool {
 	t := from.Type(key)
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
@@ -333,8 +335,8 @@ func (g *gate) differ(s *served, to target) map[string][]*Name {
 	return differ
 }
 
-// states reports whether the type says anything of a name in one of its sets. Of what it does not, readers keep what they were
-// sent first.
+// states reports whether one of the type's sets has state of a name. If it has none, readers keep the first state
+// that they were sent.
 func (t *Type) states(kind Kind, n *Name) bool {
 	if kind == Wildcard {
 		return t.hasLastGood(Wildcard)
@@ -342,25 +344,25 @@ func (t *Type) states(kind Kind, n *Name) bool {
 	return t.ByName.Get(n) != nil || t.Errors(ByName).Get(n) != nil
 }
 
-// showThawed is show, but also removes a resource of which the source has not repeated since it was
-// lost that it does not exist: on the next connection, nobody would ask. Where changes wait for Show, it does so also while the
-// source is lost: an edition is shown as a whole.
+// showThawed is show, but also removes a resource that the source reported as absent on an earlier connection only: on
+// the next one, the relay would not request it. Without a connection it does so only if changes wait for Show, since
+// an edition is shown as a whole.
 func (to copying) showThawed(n *Name) {
 	old, e := to.set.Get(n), to.t.set(to.kind).Get(n)
 	shown := !old.Present() || to.from.From(n).Connected || to.w.stages()
 	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && shown {
 		to.putAbsent(n, old)
 		to.unalias(old)
-		if !old.Present() { // that makes it no more certain
-			again := *to.set.Get(n)
-			again.epoch, again.Expired = e.epoch, e.Expired
-			to.set.put(to.txn, &again)
+		if !old.Present() { // the origin reported it on the connection of e, not on the present one
+			absent := *to.set.Get(n)
+			absent.epoch, absent.Expired = e.epoch, e.Expired
+			to.set.put(to.txn, &absent)
 		}
 	}
 	to.show(n)
 }
 
-// show shows readers the whole state of a name.
+// show makes readers see the whole state of a name.
 func (to copying) show(n *Name) {
 	was, is, err := to.set.Get(n).seq(), to.t.set(to.kind).Get(n), to.t.Errors(to.kind).Get(n)
 	recovered := err == nil && to.typ.Errors(to.kind).Get(n) != nil && !is.Present()
@@ -386,7 +388,7 @@ func inOrder[T any](of map[string]T) []string {
 	})
 }
 
-// withhold records which of names, all of one type, differ between the edit of what readers see and latest.
+// withhold records which names of a type differ between the edit of what readers see and latest.
 func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
 	for _, n := range names {
 		if s.withheld[n] {
@@ -407,7 +409,7 @@ func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
 	}
 }
 
-// agrees reports whether readers see the state of a name that the source has.
+// agrees reports whether readers see the newest state of a name.
 func (g *gate) agrees(served, t *Type, n *Name) bool {
 	return !slices.ContainsFunc(kinds[:], func(kind Kind) bool { return !g.agreesOn(kind, served, t, n) })
 }

@@ -83,7 +83,7 @@ func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, began boo
 	}
 	admission := view.intervals.admit(ed, old)
 	p.hint(ed)
-	if ed.dirty {
+	if ed.wildcardChanged {
 		for _, wc := range ed.index.wildcards {
 			if wc.watch.view == view {
 				p.noteWake(ed, wc.watch)

@@ -37,7 +37,7 @@ type Report struct {
 	// Guarded by index.mu.
 	clients   int
 	left      time.Time // when the last client closed it
-	judged    bool
+	evaluated bool
 	large     bool    // so many of its names are missing from the set that the origin may have lost its state
 	delegated bool    // another view decides
 	delegate  *Report // the report in the other view; nil if that withholds nothing
@@ -83,13 +83,13 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 		from = x.name(t, names[0]).source
 	}
 	late := kind == Wildcard && x.hasLastKnown(t)
-	if !t.counts(w.view.Generation(), kind, names, size, late) {
+	if !t.mayWithhold(w.view.Generation(), kind, names, size, late) {
 		x.mu.Unlock()
 		return nil
 	}
 	r := t.report(kind, names, size)
 	if r.view == nil {
-		r.view, r.typ, r.judged, r.large = w.view, t, late, late
+		r.view, r.typ, r.evaluated, r.large = w.view, t, late, late
 	} else if r.clients == 0 {
 		x.namesLeft -= len(r.names)
 	}
@@ -107,8 +107,8 @@ func (x *index) hasLastKnown(t *indexType) bool {
 	return t.lastKnown && !time.Now().Before(from.reportsUntil)
 }
 
-// counts reports whether any removal can be withheld because of a report.
-func (t *indexType) counts(g *Generation, kind Kind, names []string, size int, late bool) bool {
+// mayWithhold reports whether any removal can be withheld because of a report.
+func (t *indexType) mayWithhold(g *Generation, kind Kind, names []string, size int, late bool) bool {
 	switch {
 	case RemovalsAreData(resourceType(t.url)):
 		return false
@@ -148,7 +148,7 @@ func (t *indexType) joins(g *Generation, names []string, size int) bool {
 	if slices.Contains(names, AllNames) {
 		return true
 	}
-	missing, added := t.lacks(g, Wildcard, names)
+	missing, added := t.compareReported(g, Wildcard, names)
 	held := 0
 	for _, name := range missing {
 		if _, is := of.held[name]; is {
@@ -199,7 +199,7 @@ func (r *Report) Removable(names []string) []string {
 	defer x.mu.Unlock()
 	of := &r.typ.reporting[r.kind]
 	switch {
-	case !r.judged && (r.kind == ByName || !x.hasLastKnown(r.typ)):
+	case !r.evaluated && (r.kind == ByName || !x.hasLastKnown(r.typ)):
 		return nil
 	case !r.large:
 		return names
@@ -229,9 +229,9 @@ type ReportedSet struct {
 	Kind Kind
 }
 
-// lacks returns the reported names that a set does not have, and the number of its resources that were not reported.
+// compareReported returns the reported names that a set does not have, and the number of its resources that were not reported.
 // The index must be locked.
-func (t *indexType) lacks(g *Generation, kind Kind, names []string) (missing []string, added int) {
+func (t *indexType) compareReported(g *Generation, kind Kind, names []string) (missing []string, added int) {
 	typ := g.Type(t.url)
 	if kind == ByName {
 		for _, name := range names {

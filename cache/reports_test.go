@@ -47,7 +47,7 @@ func TestH04_EachReportIsJudgedByItself(t *testing.T) {
 	if told := most.Removable([]string{"gone"}); len(told) > 0 {
 		t.Errorf("before the set is known: told %q", told)
 	}
-	if got := slices.Sorted(maps.Keys(w.Judge(reportedClusters, time.Now()))); !slices.Equal(got, []string{"gone", "lost"}) {
+	if got := slices.Sorted(maps.Keys(w.EvaluateReports(reportedClusters, time.Now()))); !slices.Equal(got, []string{"gone", "lost"}) {
 		t.Errorf("lacking %q, want gone and lost", got)
 	}
 	w.SetPhase(wire.ClusterType, Confirmed)
@@ -81,7 +81,7 @@ func TestH04_ReportsOutliveTheirClientsForAWhile(t *testing.T) {
 			report(watch, "a", "b").Close()
 		}
 		report(watch, manyNames(maxLeftNames-1)...).Close()
-		if got := len(w.Judge(reportedClusters, time.Now())); got != 2 {
+		if got := len(w.EvaluateReports(reportedClusters, time.Now())); got != 2 {
 			t.Errorf("%d names are lacking, want those of the one report that there is room for", got)
 		}
 		time.Sleep(reportLinger - time.Second)
@@ -112,7 +112,7 @@ func TestH04_ForgottenMembersAreNoLastKnownSet(t *testing.T) {
 	watch := v.Watch()
 	wildcard := watch.SubscribeAll(wire.ClusterType)
 	r := report(watch, "a", "b")
-	w.Judge(reportedClusters, time.Now())
+	w.EvaluateReports(reportedClusters, time.Now())
 	w.SetPhase(wire.ClusterType, Confirmed)
 	watch.UnsubscribeAll(wildcard)
 	r.Close()

@@ -174,11 +174,11 @@ func (s *Set) recordFormer(old, e *Entry) {
 	case old.yields:
 		return // readers may have seen another one
 	case old.Seq != e.Seq:
-		e.formerLeaf, e.formerSeq = old.counts(), old.Seq
+		e.formerLeaf, e.formerSeq = old.summand(), old.Seq
 		return
 	}
 	e.formerLeaf, e.formerSeq = old.formerLeaf, old.formerSeq
-	s.unsteady = s.unsteady || old.counts() != e.counts()
+	s.unsteady = s.unsteady || old.summand() != e.summand()
 }
 
 // drop removes an entry. If it is a tombstone that readers at earlier positions have not seen, the caller raises the

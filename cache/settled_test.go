@@ -214,7 +214,7 @@ func TestH04_CohortsAreWokenByJudgement(t *testing.T) {
 				t.Errorf("%s: the client of cohort %d is not woken", when, cohort)
 			}
 		}
-		woken("judged", func() { o.Judge(reportedClusters, time.Now()) })
+		woken("judged", func() { o.EvaluateReports(reportedClusters, time.Now()) })
 		woken("withheld", func() { o.Withhold(reportedClusters, map[string]struct{}{"gone": {}}) })
 		of := newOrigin(t, Config{})
 		woken("delegated", func() { o.DelegateReports(reportedClusters, of.view.Watch()) })

@@ -6,8 +6,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A Snapshot is what one source of a view held at some time, as far as another process
-// may go on with it (B.42). It is immutable.
+// A Snapshot is the state of one source of a view that another process may restore (B.42). It is immutable.
 type Snapshot struct {
 	Header
 
@@ -21,73 +20,74 @@ type Snapshot struct {
 
 	Types []TypeSnapshot
 
-	// Generations are that of the snapshot and those before it, the oldest first. Writer.Snapshot returns none.
+	// Generations are the generation of the snapshot and those before it, oldest first. Writer.Snapshot returns none.
 	Generations []GenerationSnapshot
 
 	of *Generation
 }
 
-// Of returns the generation that the snapshot is of; nil if it was decoded.
+// Of returns the generation from which the snapshot was taken; nil if it was decoded.
 func (s *Snapshot) Of() *Generation { return s.of }
 
-// A Header identifies what a snapshot is of: a view may use it only if all of it matches.
+// A Header identifies the state in a snapshot. A view may restore the snapshot only if the header matches.
 type Header struct {
-	Origin  string    // its name
-	Targets []string  // its addresses
-	Group   string    // the key of the node group
-	Node    []byte    // whom the origin takes the relay for, encoded
-	Options string    // what else shapes what is held, in a form of the caller's
+	Origin  string    // name of the origin
+	Targets []string  // addresses of the origin
+	Group   string    // key of the node group
+	Node    []byte    // node that the relay sends to the origin, encoded
+	Options string    // other settings that affect the state, in a form that the caller chooses
 	Created time.Time // to the second
 }
 
-// A TypeSnapshot is what a snapshot holds of a type, or of a collection.
+// A TypeSnapshot is the part of a snapshot that belongs to a type or collection.
 type TypeSnapshot struct {
-	Key              string
-	Complete         bool // the wildcard set was confirmed
-	Settled          bool // otherwise: the wildcard set seemed to be complete, and was served
+	Key              string // type URL or collection
+	Complete         bool   // the wildcard set was confirmed
+	Settled          bool   // the wildcard set was served, but not confirmed
 	Wildcard, ByName SetSnapshot
 
-	// Absent are names of which readers knew that there is no such resource: with cohorts, or while readers are shown an
-	// earlier generation, of types whose changes wait. If the origin adds the resource while no relay runs, that is a change
-	// and not a first answer.
+	// Absent are names whose resource readers saw as absent, of types whose changes wait. They are stored with cohorts
+	// or while readers are rolled back. If the origin adds the resource while no relay runs, that is a change and not a
+	// first response.
 	Absent []string
 }
 
-// maxAbsent bounds the absent names of a snapshot, since clients may subscribe to any.
+// maxAbsent limits the absent names of a snapshot, since clients may subscribe to any name.
 const maxAbsent = 10_000
 
-// A SetSnapshot is what a snapshot holds of one of a type's sets.
+// A SetSnapshot is the part of a snapshot that belongs to one of a type's sets.
 type SetSnapshot struct {
-	System  string // the origin's own version
-	Limited bool   // some resource was to expire, once
+	System  string // system_version_info of the origin
+	Limited bool   // some resource has, or had, a TTL
 	Entries []EntrySnapshot
 }
 
-// An EntrySnapshot is a resource that was there, and what it was asked for as.
+// An EntrySnapshot is a resource, with the name under which the set has it.
 type EntrySnapshot struct {
 	Name     string
 	Resource *wire.Resource
 	Deadline time.Time // when it expires; zero is never
-	Further  []string  // versions of the same content beside the resource's own
+	Further  []string  // other versions of the same content
 }
 
-// OmittedContent counts the resources that a snapshot holds without their content, since they may
-// be sensitive, by type URL.
+// OmittedContent counts, by type URL, the resources that a snapshot has without their content because they may be
+// sensitive.
 type OmittedContent map[string]int
 
-// SnapshotRevision returns what a snapshot would be of now: the edition of what readers see, and the Target of
-// the source. Any goroutine may call it.
-func (w *Writer) SnapshotRevision() (edition uint64, target string) {
+// SnapshotRevision returns the revision of the generation that readers see, and the Target of the source. A new
+// snapshot is needed if either has changed. Any goroutine may call it.
+func (w *Writer) SnapshotRevision() (revision uint64, target string) {
 	g := w.view.Generation()
 	return g.Revision, g.sources[w.source].Target
 }
 
-// Snapshot returns what the writer's source holds, as readers of the writer's view see it: with cohorts, that is the rest; of what
-// a closed gate withholds, it has the last good. Any goroutine may call it. Secrets are
-// not in it. Of what may not be kept, what is denied, and, unless sensitive is set, what
-// may be sensitive, it has all but the content: so a set is known for what it is, but
-// nobody is sent a part of it (B.36, R125). What the origin reports as absent is in it only for the gate
-// (TypeSnapshot.Absent), since an absence must be confirmed after a restart (B.7).
+// Snapshot returns the state of the writer's source that readers of the writer's view see: with cohorts, that of the
+// rest. It does not have changes that a closed gate withholds. Any goroutine may call it.
+//
+// Secrets are left out. Of a resource that may not be cached or is denied, and of one that may be sensitive unless
+// sensitive is true, it has all but the content: the set stays complete, and no client is sent a part of it (B.36,
+// R125). Absent resources are included only for the gate (TypeSnapshot.Absent), since the origin must confirm an
+// absence after a restart (B.7).
 func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
@@ -119,8 +119,8 @@ type snapshotter struct {
 	sensitive bool
 	now       time.Time
 	omitted   OmittedContent
-	waits     func(typeURL string) bool // for Show; nil if nothing does
-	absents   int                       // names that absent has returned
+	waits     func(typeURL string) bool // whether changes of a type wait for Show; nil if none do
+	absents   int                       // number of names that absent has returned
 }
 
 func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
@@ -131,14 +131,15 @@ func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 			continue
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
-			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: restated(e.Deadline(), p.now), Further: e.otherVersions(),
+			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: rebaseTime(e.Deadline(), p.now), Further: e.otherVersions(),
 		})
 	}
 	return out
 }
 
-// absent returns the names of a type that waits of which readers know that there is no such resource, up to maxAbsent in all. An
-// expired resource is not one of them: if it comes back, that does not wait. Nor is one that fails otherwise: errors are not stored.
+// absent returns the names of a type whose resource readers see as absent, if changes of the type wait: up to
+// maxAbsent over all types. It omits expired resources, whose return does not wait, and resources with another error
+// than NOT_FOUND, since errors are not stored.
 func (p *snapshotter) absent(t *Type) (names []string) {
 	if p.waits == nil || !p.waits(resourceType(t.URL)) {
 		return nil
@@ -158,24 +159,23 @@ func (p *snapshotter) absent(t *Type) (names []string) {
 	return names
 }
 
-// restated returns a time as the clock has it now; zero stays zero. Of a time that was stored, it is one that the monotonic
-// clock decides from now on. Of a time of this process, it has the wall time that corresponds to it today: the clock may have
-// been set since.
-func restated(t, now time.Time) time.Time {
+// rebaseTime returns t relative to now; zero stays zero. A stored time gets a reading of the monotonic clock. A time of
+// this process gets the wall time that corresponds to it now, since the clock may have been set in the meantime.
+func rebaseTime(t, now time.Time) time.Time {
 	if t.IsZero() {
 		return t
 	}
 	return now.Add(t.Sub(now))
 }
 
-// storable returns an entry's resource as far as it may be stored.
+// storable returns the resource of an entry, without its content if that may not be stored.
 func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 	r := e.Resource
 	failure := t.Errors(kind).Get(e.Name)
 	switch {
 	case r.ContentDropped():
 		return r
-	case r.DoNotCache, failure != nil && failure.Err.Denied(), !r.Intact(): // a restart is the way out of damage
+	case r.DoNotCache, failure != nil && failure.Err.Denied(), !r.Intact(): // damaged content must not survive a restart
 		return r.DropContent()
 	case !p.sensitive && r.MayBeSensitive():
 		p.omitted[resourceType(t.URL)]++
@@ -185,12 +185,13 @@ func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 	}
 }
 
-// Restore puts what a snapshot holds into the view, of which nobody may have asked
-// anything yet, and into those of all cohorts, and returns how many resources that are. They are served at once, but
-// complete no set of a client that may have more: a set that was settled is settled, one that was
-// complete is settled and Restored, until the origin has confirmed it. TakeDemand returns what was restored as demand that
-// has just ceased. Expired resources are left out, as by [Writer.Expire], and those that
-// this source no longer answers for is left out.
+// Restore adds the state in a snapshot to the views of all cohorts and of the rest, and returns the number of
+// resources. The caller must call it before any stream subscribes.
+//
+// The resources are served at once, but the set is not complete for clients that may have more: it is Settled, and
+// also Restored if it was complete, until the origin confirms it. TakeDemand returns the restored names and wildcard
+// sets as demand that has just ceased. Restore leaves out expired resources, as [Writer.Expire] does, and resources
+// for which another source answers now.
 func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	w.restoring = true
 	for _, t := range s.Types {
@@ -202,7 +203,7 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	}
 	w.restoring = false
 	from := w.Source()
-	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, restated(s.Created, now)
+	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, rebaseTime(s.Created, now)
 	w.SetSource(from)
 	w.Expire(now)
 	return restored
@@ -231,7 +232,7 @@ func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (resto
 	}
 	for _, name := range absent {
 		if n := ed.restoreName(name); n != nil && named.set.Get(n) == nil {
-			named.putAbsent(n, nil) // before any connection, so clients are not told that until the origin confirms it
+			named.putAbsent(n, nil) // clients are not sent it until the origin confirms it on a connection
 		}
 	}
 	named.restoreSet(t.ByName)
@@ -239,7 +240,8 @@ func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (resto
 	return restored
 }
 
-// restoreName has the session follow a name as if its last client had just left; nil if another source answers for it.
+// restoreName makes the session track a name as if its last subscriber had just left. It returns nil if another source
+// answers for the name.
 func (ed *edit) restoreName(text string) *Name {
 	x, source := &ed.w.view.index, ed.w.source
 	n := x.name(ed.index, text)
@@ -261,14 +263,14 @@ func (ed setEdit) restoreSet(s SetSnapshot) {
 	ed.set.system, ed.set.limited, ed.set.contentDroppedAt = s.System, ed.set.limited || s.Limited, ed.now
 }
 
-// restoreEntry puts one entry of a snapshot into a set. A clock that was changed since does not make
-// a resource live longer than its time to live.
+// restoreEntry puts one entry of a snapshot into a set. The resource expires after its TTL at the latest, even if the
+// clock was set in the meantime.
 func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 	r, cfg := e.Resource, ed.w.view.cfg
 	if cfg.Interner != nil && !r.ContentDropped() {
 		r = cfg.Interner.Intern(r)
 	}
-	deadline := restated(e.Deadline, ed.now)
+	deadline := rebaseTime(e.Deadline, ed.now)
 	if longest := ed.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
 		deadline = longest
 	}
@@ -285,17 +287,17 @@ func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 	ed.set.put(ed.txn, &held)
 }
 
-// A GenerationSnapshot is a generation of what readers saw of a source. The last one is that of the snapshot, and has no
-// formers.
+// A GenerationSnapshot is a generation of a source that readers saw. The last one is the generation of the snapshot,
+// and has no formers.
 type GenerationSnapshot struct {
 	Digest                  string    // State.Digest
 	Since                   time.Time // when it was first served
-	Added, Changed, Removed int       // by it, of the one before
-	Formers                 []Former  // what differs from the generation after it
+	Added, Changed, Removed int       // number of resources that differ from the generation before
+	Formers                 []Former  // resources that differ in the generation after, in their state in this one
 }
 
-// Storable reports whether a former resource may be stored with its content, without which it is of no use. What a snapshot
-// stores without its content is asked of the origin again, and the origin does not have former content.
+// Storable reports whether a former resource may be stored with its content. A former without content is useless: the
+// relay requests missing content from the origin, which no longer has the former one.
 func (f *Former) Storable(sensitive bool) bool {
 	r := f.Resource
 	return r == nil || !r.ContentDropped() && !r.DoNotCache && r.Intact() && (sensitive || !r.MayBeSensitive())

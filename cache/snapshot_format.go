@@ -16,20 +16,19 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Errors from [DecodeSnapshot]. With any of them there is no snapshot: its reader begins
-// without one.
+// Errors from [DecodeSnapshot]. After any of them, the caller starts without a snapshot.
 var (
-	// ErrSnapshotForeign: something else than a snapshot.
+	// ErrSnapshotForeign: the data is not a snapshot.
 	ErrSnapshotForeign = errors.New("not a snapshot")
-	// ErrSnapshotVersion: a snapshot of another version of the format.
+	// ErrSnapshotVersion: the snapshot has another version of the format.
 	ErrSnapshotVersion = errors.New("snapshot of another version")
-	// ErrSnapshotDamaged: a snapshot that is not as it was written.
+	// ErrSnapshotDamaged: the snapshot is damaged or truncated.
 	ErrSnapshotDamaged = errors.New("snapshot is damaged or cut off")
 )
 
-// A snapshot is stored as a magic text, the version of the format in four bytes, big
-// endian, a series of protobuf fields, and SHA-256 of all that. The fields are a header,
-// then for each type one that begins it, followed by its entries.
+// A snapshot is stored as a magic text, the version of the format in four bytes (big endian), a series of protobuf
+// fields, and the SHA-256 of all these. The first field is the header. Then each type has a field, followed by those of
+// its entries; each earlier generation has a field, followed by those of its formers.
 const (
 	snapshotMagic   = "tender snapshot\n"
 	snapshotVersion = 1
@@ -38,16 +37,16 @@ const (
 	snapshotLeast    = snapshotPreamble + sha256.Size
 )
 
-// Fields of the series, and of the messages in it.
+// Fields of a snapshot, and of the messages in it.
 const (
 	fieldHeader protowire.Number = 1
 	fieldType   protowire.Number = 2
-	fieldMember protowire.Number = 3 // an entry of the type that came last
-	fieldNamed  protowire.Number = 4 // the same, of the set of names
-	fieldAbsent protowire.Number = 5 // an absent name of the type that came last; older relays ignore it
+	fieldMember protowire.Number = 3 // an entry of the preceding type's wildcard set
+	fieldNamed  protowire.Number = 4 // an entry of the preceding type's set of names
+	fieldAbsent protowire.Number = 5 // an absent name of the preceding type; older relays ignore it
 
-	fieldGeneration protowire.Number = 6 // relays before 2026-11-25 ignore it, and the formers
-	fieldFormer     protowire.Number = 7 // of the generation that came last
+	fieldGeneration protowire.Number = 6 // relays before 2026-11-25 ignore it and fieldFormer
+	fieldFormer     protowire.Number = 7 // a former resource of the preceding generation
 
 	headerOrigin     protowire.Number = 1
 	headerTarget     protowire.Number = 2 // repeated
@@ -58,7 +57,7 @@ const (
 	headerHeld       protowire.Number = 7 // Snapshot.Target
 	headerIdentifier protowire.Number = 8
 	headerReused     protowire.Number = 9
-	headerRolledBack protowire.Number = 10 // Unix nanoseconds; left out if readers are not shown an earlier generation
+	headerRolledBack protowire.Number = 10 // Unix nanoseconds; omitted unless readers are rolled back
 
 	typeKey            protowire.Number = 1
 	typeComplete       protowire.Number = 2
@@ -74,8 +73,7 @@ const (
 	entryFurther  protowire.Number = 4 // repeated
 )
 
-// Encode writes the snapshot in the form that [DecodeSnapshot] reads. It writes in
-// pieces of about a resource.
+// Encode writes the snapshot in the format that [DecodeSnapshot] reads, with one call of Write for each field.
 func (s *Snapshot) Encode(w io.Writer) error {
 	e := encoder{w: w, sum: sha256.New()}
 	e.write(binary.BigEndian.AppendUint32([]byte(snapshotMagic), snapshotVersion))
@@ -97,13 +95,13 @@ func (s *Snapshot) Encode(w io.Writer) error {
 	return nil
 }
 
-// An encoder writes until something fails.
+// An encoder writes fields and computes their checksum. After an error it writes nothing.
 type encoder struct {
 	w     io.Writer
-	sum   hash.Hash // of what was written
-	err   error
-	entry []byte // reused
-	out   []byte // reused
+	sum   hash.Hash // of all bytes written
+	err   error     // the first one
+	entry []byte    // reused
+	out   []byte    // reused
 }
 
 func (e *encoder) write(b []byte) {
@@ -177,8 +175,7 @@ func appendBool(b []byte, num protowire.Number, v bool) []byte {
 	return appendNumber(b, num, protowire.EncodeBool(v))
 }
 
-// DecodeSnapshot reads what Encode wrote: all of it, or nothing. The snapshot shares no
-// memory with b.
+// DecodeSnapshot decodes a snapshot that Encode wrote. The snapshot shares no memory with b.
 //
 // Errors: [ErrSnapshotForeign], [ErrSnapshotVersion], [ErrSnapshotDamaged].
 func DecodeSnapshot(b []byte) (*Snapshot, error) {
@@ -202,7 +199,7 @@ func DecodeSnapshot(b []byte) (*Snapshot, error) {
 	return s, nil
 }
 
-// eachField calls read with each field of a message: its bytes, or its number.
+// eachField calls read with each field of a message: with its bytes, or with its integer value.
 func eachField(b []byte, read func(num protowire.Number, val []byte, v uint64) error) error {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
@@ -331,14 +328,13 @@ func (e *EntrySnapshot) read(num protowire.Number, val []byte, v uint64) (err er
 	return err
 }
 
-// readParts reads a text that may have parts, as a collection's key has, and a name with
-// parameters.
+// readParts reads a text that may contain wire.Separator: the key of a collection, or a name with parameters.
 func readParts(to *string, val []byte) error {
 	*to = string(val)
 	return readText(new(string), bytes.ReplaceAll(val, []byte(wire.Separator), nil))
 }
 
-// readText reads a text, which goes into messages for clients, and so must be UTF-8.
+// readText reads a text. It must be UTF-8, because the relay sends it to clients.
 func readText(to *string, val []byte) error {
 	if !utf8.Valid(val) {
 		return fmt.Errorf("%w: %.256q is not UTF-8", ErrSnapshotDamaged, val)
@@ -347,7 +343,7 @@ func readText(to *string, val []byte) error {
 	return nil
 }
 
-// Fields of a generation, and of a former resource.
+// Fields of the messages of a generation and of a former resource.
 const (
 	generationDigest  protowire.Number = 1
 	generationSince   protowire.Number = 2 // Unix nanoseconds
@@ -358,7 +354,7 @@ const (
 	formerType     protowire.Number = 1
 	formerByName   protowire.Number = 2
 	formerName     protowire.Number = 3
-	formerResource protowire.Number = 4 // left out if there was none
+	formerResource protowire.Number = 4 // omitted if there was none
 	formerDeadline protowire.Number = 5 // Unix nanoseconds
 )
 
@@ -391,7 +387,7 @@ func (f *Former) append(b []byte) []byte {
 	return b
 }
 
-// readGeneration reads a generation, or a former resource of the one that came last.
+// readGeneration reads a generation, or a former resource of the preceding one.
 func (s *Snapshot) readGeneration(num protowire.Number, val []byte) error {
 	if num == fieldGeneration {
 		s.Generations = append(s.Generations, GenerationSnapshot{})

@@ -133,7 +133,7 @@ func (c *comparer) typ(was, is *Type) {
 			if n := nameOf(before, after); kind == Wildcard && is.source != c.source || kind == ByName && n.source != c.source {
 				continue
 			}
-			c.sums[at] = c.sums[at].Sub(before.counts()).Add(after.counts())
+			c.sums[at] = c.sums[at].Sub(before.summand()).Add(after.summand())
 			if !forgotten && was.hasLastGood(kind) {
 				c.pair(at, before, after)
 			}

@@ -76,17 +76,17 @@ type Change struct {
 	Ambiguous []string
 }
 
-// moments is how many changes of a view have their cause recorded.
-const moments = 256
+// maxCauses is how many changes of a view have their cause recorded.
+const maxCauses = 256
 
 // A timeline has the causes of the newest changes of a view. The zero value is empty.
 type timeline struct {
 	mu      sync.Mutex
-	changes []moment // in order, the newest last; up to twice the number that is kept; guarded by mu
+	changes []causedChange // in order, the newest last; up to twice the number that is kept; guarded by mu
 }
 
-// A moment is the cause of the change at a position. The cause has a time.
-type moment struct {
+// A causedChange is the cause of the change at a position. The cause has a time.
+type causedChange struct {
 	seq   Seq
 	cause Cause
 }
@@ -95,10 +95,10 @@ type moment struct {
 func (l *timeline) record(p Seq, cause Cause) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.changes) == 2*moments {
-		l.changes = slices.Delete(l.changes, 0, moments)
+	if len(l.changes) == 2*maxCauses {
+		l.changes = slices.Delete(l.changes, 0, maxCauses)
 	}
-	l.changes = append(l.changes, moment{p, cause})
+	l.changes = append(l.changes, causedChange{p, cause})
 }
 
 // of returns the cause of the first change at p or after it, the zero cause if there is none. For a change that is no
@@ -106,7 +106,7 @@ func (l *timeline) record(p Seq, cause Cause) {
 func (l *timeline) of(p Seq) Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	newest := l.changes[max(len(l.changes)-moments, 0):]
+	newest := l.changes[max(len(l.changes)-maxCauses, 0):]
 	at := sort.Search(len(newest), func(i int) bool { return newest[i].seq >= p })
 	if at == len(newest) {
 		return Cause{}

@@ -12,7 +12,7 @@ func TestB43_TimelineRemembersTheNewestChanges(t *testing.T) {
 	}
 	start := time.Unix(1000, 0)
 	at := func(p Seq) time.Time { return start.Add(time.Duration(p) * time.Second) }
-	for p := Seq(2); p <= 3*moments; p += 2 { // each brings the view two positions on
+	for p := Seq(2); p <= 3*maxCauses; p += 2 { // each brings the view two positions on
 		l.record(p, Cause{Received: at(p)})
 		if got := l.of(p).Received; got != at(p) {
 			t.Fatalf("of(%d) = %v, want %v", p, got, at(p))
@@ -24,8 +24,8 @@ func TestB43_TimelineRemembersTheNewestChanges(t *testing.T) {
 			t.Fatalf("of(%d) = %v, want none: it is to come", p+1, got)
 		}
 	}
-	oldest := Seq(3*moments - 2*(moments-1))
-	for p := oldest; p <= 3*moments; p += 2 {
+	oldest := Seq(3*maxCauses - 2*(maxCauses-1))
+	for p := oldest; p <= 3*maxCauses; p += 2 {
 		if got := l.of(p).Received; got != at(p) {
 			t.Fatalf("of(%d) = %v, want %v", p, got, at(p))
 		}

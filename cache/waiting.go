@@ -78,15 +78,15 @@ func (c *comparison) compare(latest *Type, id compared, n *Name) {
 	}
 	content, changes := c.edition.Changes[id.key][id.name]
 	was := c.edition.name(id)
-	if changes && c.edition.forgot(latest, id, was, n) {
+	if changes && c.edition.forgottenIn(latest, id, was, n) {
 		delete(c.edited, id)
 		delete(c.behind, id)
 		return
 	}
 	edited := changes && content != latest.content(n) && c.w.changeWaits(resourceType(id.key), content == wire.Digest{})
 	same := n != nil && (was == nil || was == n) && c.w.changeWaits(resourceType(id.key), !latest.present(n))
-	note(c.edited, id, edited)
-	note(c.behind, id, c.edition.of != nil && (edited || same && c.isBehind(latest, n)))
+	setMember(c.edited, id, edited)
+	setMember(c.behind, id, c.edition.of != nil && (edited || same && c.isBehind(latest, n)))
 }
 
 // isBehind reports whether a name of a type would wait if the rest were shown the edition. Where the edition has no
@@ -114,10 +114,10 @@ func (e *Edition) name(id compared) *Name {
 	return names[at]
 }
 
-// forgot reports whether a resource that the edition changes was forgotten since, because no client subscribed to it.
+// forgottenIn reports whether a resource that the edition changes was forgotten since, because no client subscribed to it.
 // Then a resource of that name in latest is not compared with the edition. Was is the Name when the edition was made,
 // n the present one; nil is none.
-func (e *Edition) forgot(latest *Type, id compared, was, n *Name) bool {
+func (e *Edition) forgottenIn(latest *Type, id compared, was, n *Name) bool {
 	if was == nil { // an earlier process made the edition
 		return !latest.states(Wildcard, n) && (n == nil || !latest.present(n) && !latest.states(ByName, n))
 	}
@@ -129,8 +129,8 @@ func (e *Edition) forgot(latest *Type, id compared, was, n *Name) bool {
 	return n != was || !latest.states(ByName, n)
 }
 
-// note adds a resource to a set, or removes it.
-func note(in map[compared]struct{}, id compared, is bool) {
+// setMember adds a resource to a set, or removes it.
+func setMember(in map[compared]struct{}, id compared, is bool) {
 	if is {
 		in[id] = struct{}{}
 	} else {

@@ -17,7 +17,7 @@ type Writer struct {
 	editions
 	publisher
 	comparison
-	reportJudge
+	reportEvaluator
 
 	refetchedAt map[string]time.Time // when the whole wildcard set was last requested because of a heartbeat, by type URL or collection
 	asked       []*Name              // reused by subscribedAs
@@ -25,7 +25,7 @@ type Writer struct {
 
 func newWriter(v *View, source int) *Writer {
 	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger(v)}
-	w.editions, w.publisher, w.comparison, w.reportJudge = editions{w}, publisher{w: w}, comparison{w: w}, reportJudge{w}
+	w.editions, w.publisher, w.comparison, w.reportEvaluator = editions{w}, publisher{w: w}, comparison{w: w}, reportEvaluator{w}
 	return w
 }
 
@@ -102,7 +102,7 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 		return
 	}
 	ed := w.begin(typeURL)
-	ed.typ.Phase, ed.dirty = p, true
+	ed.typ.Phase, ed.wildcardChanged = p, true
 	ed.typ.Restored = ed.typ.Restored && p == Settled
 	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
 	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
@@ -113,6 +113,6 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 // SetCovered records that the origin has sent all restored resources of the wildcard set of a type.
 func (w *Writer) SetCovered(typeURL string) {
 	ed := w.begin(typeURL)
-	ed.typ.Covered, ed.dirty = true, true
+	ed.typ.Covered, ed.wildcardChanged = true, true
 	w.publish(ed)
 }

@@ -104,7 +104,7 @@ func (b *reportedSet) Apply(wire.Update) (c cache.Change) { return c }
 // Confirm decides about what was reported of a set up to a time, now that the set is complete. Of members, it
 // has to be called before the view says that they are confirmed.
 func (d *Reports) Confirm(of cache.ReportedSet, upTo, now time.Time) {
-	lacking := d.w.Judge(of, upTo)
+	lacking := d.w.EvaluateReports(of, upTo)
 	for b, s := range d.sets {
 		if b.of == of {
 			maps.DeleteFunc(lacking, func(name string, _ struct{}) bool { return s.Suspects(name) })
