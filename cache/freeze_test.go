@@ -425,3 +425,18 @@ func TestFreeze_Collection(t *testing.T) {
 		o.Thaw()
 	}
 }
+
+// TestFreeze_OneTypeIsShownAtOnce: readers see additions and removals of the last type in one generation: nothing of another type
+// must come between them.
+func TestFreeze_OneTypeIsShownAtOnce(t *testing.T) {
+	o := newOrigin(t, Config{})
+	o.put(Wildcard, "old", "1", "old")
+	o.SetPhase(o.typeURL, Confirmed)
+	o.Freeze()
+	o.put(Wildcard, "new", "1", "new")
+	o.remove(Wildcard, "old")
+	at := o.view.Generation().Revision
+	if o.Thaw(); o.view.Generation().Revision != at+1 {
+		t.Errorf("the thaw has made %d generations, want 1", o.view.Generation().Revision-at)
+	}
+}

@@ -212,15 +212,16 @@ func (g *gate) passWithheld(s *served) {
 
 // show shows the readers of a view what the writer writes, each name as its target has it. Additions and changes come first, in
 // the order in which types are sent, then removals in reverse, so that no resource refers to one that was removed before (B.11).
-// It returns, by type URL or collection, the names that differed.
+// The last type is changed at once. It returns, by type URL or collection, the names that differed.
 func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
 	differ = g.differ(s, to)
 	order := inOrder(differ)
-	for _, key := range order {
-		g.showType(s, key, to, differ[key], true)
+	last := len(order) - 1
+	for i, key := range order {
+		g.showType(s, key, to, differ[key], true, i == last)
 	}
-	for _, key := range slices.Backward(order) {
-		g.showType(s, key, to, differ[key], false)
+	for _, key := range slices.Backward(order[:max(last, 0)]) {
+		g.showType(s, key, to, differ[key], false, true)
 	}
 	return differ
 }
@@ -235,12 +236,35 @@ func (to copying) showFrom(latest *Generation, n *Name) {
 	}
 }
 
-// showType shows the readers of a view names of a type as their targets have them: those that are present there, or the others.
-func (g *gate) showType(s *served, key string, target target, names []*Name, present bool) {
-	w := g.w
-	ed, latest := w.beginOn(s.ledger, key), g.Generation()
+// showType shows the readers of a view names of a type as their targets have them: first those that are present there, then the
+// others, or only one of these.
+func (g *gate) showType(s *served, key string, target target, names []*Name, present, absent bool) {
+	ed := g.w.beginOn(s.ledger, key)
 	of := target(key, nil).Type(key)
 	var shown []*Name
+	if present {
+		shown = g.showNames(ed, target, names, true)
+	}
+	if of.source == g.w.source && !of.hasWholeError() {
+		ed.clearWholeError()
+	}
+	if absent {
+		g.showNames(ed, target, names, false)
+		shown = names // all of them have been shown now
+	}
+	for _, kind := range kinds {
+		to := ed.of(kind)
+		to.set.system = of.set(kind).system
+		to.compact()
+	}
+	g.withhold(s, ed, g.Generation().Type(key), shown) // releases a name that is in no set: of others, one may be made for them
+	g.w.publish(ed)
+}
+
+// showNames shows the names of a type that are present in their targets, or those that are not. It returns those that it has shown.
+func (g *gate) showNames(ed *edit, target target, names []*Name, present bool) (shown []*Name) {
+	key, latest := ed.typ.URL, g.Generation()
+	of := target(key, nil).Type(key)
 	for _, kind := range kinds {
 		slices.SortFunc(names, func(a, b *Name) int {
 			return cmp.Or(cmp.Compare(of.set(kind).Get(a).seq(), of.set(kind).Get(b).seq()), a.Compare(b))
@@ -255,16 +279,6 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 			shown = append(shown, n)
 			copying{ed.of(kind), from, t}.showFrom(latest, n)
 		}
-		to := ed.of(kind)
-		to.set.system = of.set(kind).system
-		to.compact()
 	}
-	if of.source == w.source && !of.hasWholeError() {
-		ed.clearWholeError()
-	}
-	if !present {
-		shown = names // all of them have been shown now
-	}
-	g.withhold(s, ed, g.Generation().Type(key), shown) // releases a name that is in no set: of others, one may be made for them
-	w.publish(ed)
+	return shown
 }
