@@ -129,10 +129,10 @@ func TestR095_UnresolvedAliasIsPassedOn(t *testing.T) {
 	}
 }
 
-// TestB20_UnresolvedAliasesLapse: for 5s nobody need ask again what an alias means that
+// TestB20_UnresolvedAliasesExpire: for 5s nobody need ask again what an alias means that
 // means nothing. Then whoever comes asks, and the same answer is no news to those who
 // have it.
-func TestB20_UnresolvedAliasesLapse(t *testing.T) {
+func TestB20_UnresolvedAliasesExpire(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch, next := o.view.Watch(), o.view.Watch()
 	n := o.want(watch, "alias")[0]

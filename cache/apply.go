@@ -163,10 +163,10 @@ func (re response) heartbeat(r received) {
 		switch {
 		case old.Present() && old.Resource.Key() == r.Key() && old.Resource.OriginVersion == r.OriginVersion:
 			re.change.Seen++
-			again := *old
-			re.renew(&again, r.deadline)
-			re.setTimer(&again)
-			re.set.put(re.txn, &again)
+			renewed := *old
+			re.renew(&renewed, r.deadline)
+			re.setTimer(&renewed)
+			re.set.put(re.txn, &renewed)
 		case old.Present():
 		case re.kind == Wildcard:
 			re.refetchMissing(nil)

@@ -26,9 +26,9 @@ func findings(faults iter.Seq[Fault]) (lines []string) {
 	return lines
 }
 
-// TestB43_NothingToFind: whatever an origin says and clients want, an audit after any step
+// TestB43_AuditOfIntactViewFindsNothing: whatever an origin says and clients want, an audit after any step
 // of it finds nothing.
-func TestB43_NothingToFind(t *testing.T) {
+func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 	texts := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
 		o, watch := watched(t)

@@ -36,8 +36,8 @@ func (o *origin) sees(cohort int, typeURL string, want ...string) {
 
 const canaries, rest = 0, 1
 
-// TestI1_WhatWaitsIsShownToOneCohort: and to the other by a promotion; a rollback shows the last good again.
-func TestI1_WhatWaitsIsShownToOneCohort(t *testing.T) {
+// TestI1_WaitingChangesAreShownToOneCohort: and to the other by a promotion; a rollback shows the last good again.
+func TestI1_WaitingChangesAreShownToOneCohort(t *testing.T) {
 	o := cohorts(t, acme)
 	o.put(Wildcard, "a", "1", "a1")
 	o.put(Wildcard, "b", "1", "b1")
@@ -242,8 +242,8 @@ func TestCohortsWakeTheirOwnReaders(t *testing.T) {
 	}
 }
 
-// TestI13_FrozenNothingPasses: neither what waits nor what does not, until the thaw, which shows what does not wait.
-func TestI13_FrozenNothingPasses(t *testing.T) {
+// TestI13_NothingPassesWhileFrozen: neither what waits nor what does not, until the thaw, which shows what does not wait.
+func TestI13_NothingPassesWhileFrozen(t *testing.T) {
 	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == wire.ClusterType }})
 	for _, o.typeURL = range []string{acme, wire.ClusterType} {
 		o.put(Wildcard, "a", "1", "a1")
@@ -272,8 +272,8 @@ func TestI13_FrozenNothingPasses(t *testing.T) {
 	o.sees(rest, wire.ClusterType, "a1")
 }
 
-// TestCohortsSeeWhereVersionsAreFrom: no address, while any change waits.
-func TestCohortsSeeWhereVersionsAreFrom(t *testing.T) {
+// TestCohortsSeeTheTargetOfVersions: no address, while any change waits.
+func TestCohortsSeeTheTargetOfVersions(t *testing.T) {
 	o := cohorts(t, acme)
 	o.put(Wildcard, "a", "1", "a1")
 	o.SetPhase(acme, Confirmed)

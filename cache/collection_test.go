@@ -169,7 +169,7 @@ func twoOrigins(t *testing.T) (first, second *origin) {
 
 // What one origin says of a name that another one answers for reaches nobody who named
 // it: not as a member, not as gone, not as what is wrong, nor as an alias (R129).
-func TestR129_AnOriginAnswersForItsOwn(t *testing.T) {
+func TestR129_OriginsAnswerOnlyForTheirResources(t *testing.T) {
 	first, second := twoOrigins(t)
 	w := first.view.Watch()
 	n := w.Subscribe(acme, []string{mall + "a"})[0]
@@ -219,7 +219,7 @@ func TestR129_AnOriginAnswersForItsOwn(t *testing.T) {
 }
 
 // Each origin is there, or is not, by itself.
-func TestB40_OriginsStandByThemselves(t *testing.T) {
+func TestB40_OriginsAreIndependent(t *testing.T) {
 	first, second := twoOrigins(t)
 	w := first.view.Watch()
 	names := w.Subscribe(acme, []string{"a", mall + "a"})

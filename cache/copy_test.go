@@ -69,8 +69,8 @@ func TestB7_ACopyIsAsSureAsTheOther(t *testing.T) {
 	}
 }
 
-// TestR069_ACopyTakesWhatIsWanted: a name that nobody wants of the copy is none of it.
-func TestR069_ACopyTakesWhatIsWanted(t *testing.T) {
+// TestR069_CopiesIgnoreUnwantedNames: a name that nobody wants of the copy is none of it.
+func TestR069_CopiesIgnoreUnwantedNames(t *testing.T) {
 	c := newCopier(t)
 	c.want(c.view.Watch(), "a")
 	c.from.want(c.from.view.Watch(), "a", "b")

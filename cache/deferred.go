@@ -70,7 +70,8 @@ func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
 // content that expires.
 func (ed *edit) cannotWait(old *Type) bool {
 	t := ed.typ
-	if t.Phase != old.Phase || t.Restored != old.Restored || t.Covered != old.Covered || t.Phase == Unknown && t.Wildcard.last > old.Wildcard.last {
+	if t.Phase != old.Phase || t.Restored != old.Restored || t.Covered != old.Covered ||
+		t.Phase == Unknown && t.Wildcard.last > old.Wildcard.last {
 		return true
 	}
 	for _, kind := range kinds {

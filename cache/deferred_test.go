@@ -70,8 +70,8 @@ func TestB45_ChangesOfAnIntervalAreOneWakeUp(t *testing.T) {
 	})
 }
 
-// TestB45_WhatCannotWait: first state, resources that expire, and a new connection end the wait of a type at once.
-func TestB45_WhatCannotWait(t *testing.T) {
+// TestB45_ChangesThatCannotWait: first state, resources that expire, and a new connection end the wait of a type at once.
+func TestB45_ChangesThatCannotWait(t *testing.T) {
 	for what, happens := range map[string]func(o *origin){
 		"a phase":         func(o *origin) { o.SetPhase(acme, Settled) },
 		"a first answer":  func(o *origin) { o.put(ByName, "named", "1", "1") },

@@ -1,4 +1,4 @@
-// Package cache holds the state of the origins of one node group, and of what the group's clients subscribe to.
+// Package cache holds the resources that the origins of one node group sent, and the subscriptions of its clients.
 //
 // A [View] has one writer for each origin, the upstream session, and any number of readers, the
 // downstream streams. Every response of the origin makes a new immutable [Generation];
@@ -39,29 +39,28 @@
 //	set.go              sets, and which removals are large
 //	generation.go       types, and generations that share them
 //	trace.go            which change of an origin caused a position
-//	index.go            what is subscribed to, by type and name
+//	index.go            subscriptions of all streams, by type and name
 //	deferred.go         intervals between two pushes of a type
 //	watch.go            subscriptions of one stream, wake-ups, hints
 //	edit.go             the next version of a type, in the making
-//	put.go              a resource or an error for a name
-//	remove.go           removals, and their tombstones
-//	gate.go             the newest state, beside those that readers see
+//	put.go              a resource, an error or a removal for a name
+//	gate.go             the newest state, and the states that readers see
 //	pass.go             which names of an edit pass the gate
-//	edition.go          editions: what readers may be shown
-//	waiting.go          what waits to be shown
+//	edition.go          editions: states that readers may be shown
+//	waiting.go          counts of changes that wait for Show
 //	publish.go          an edit becomes a generation, and wakes streams
 //	reports.go          resources that returning clients have
-//	judge.go            whether the origin lacks what clients report
-//	expire.go           what time removes: TTLs, tombstones, reports
+//	evaluate.go         which removals are withheld because of reports
+//	expire.go           timers: TTLs, tombstones, reports
 //	writer.go           writers
 //	view.go             views, and their configuration
 //	show.go             freeze, thaw, rollback, editions for cohorts
 //	apply.go            responses of the origin, and copies of generations
-//	state.go            what changed between two generations
-//	demand.go           what the origin is to be asked for
+//	state.go            the difference between two generations
+//	demand.go           names and wildcard sets to subscribe to at the origin
 //	snapshot.go         snapshots of a source
 //	snapshot_format.go  their encoding
-//	audit.go            comparison with what the origin has
+//	audit.go            consistency check of a view
 //
 // All files know the types View, Watch and Writer. A writer embeds types that do one job each, and an edit reuses the
 // memory of its publisher.
@@ -71,14 +70,13 @@
 // Generations, types, sets and entries are immutable. A [Writer] belongs to one
 // goroutine. A [Watch] belongs to one goroutine, except its channel, which the
 // writer sends to. The index of interest is guarded by a mutex, the only one that
-// a reader takes; under it nothing blocks, and no channel is touched. A watch that
-// is registered before it loads the generation misses nothing: writers publish a generation
-// and read from the index whom to wake under that mutex, and registering takes it too.
+// a reader takes. No code blocks or uses a channel while it holds the mutex. A watch that is registered before it loads
+// the generation misses no change: a writer holds the mutex while it publishes a generation and looks up the watches to
+// wake, and registering takes it too.
 //
-// A wake-up has hints at the names that changed, which a stream finds beside its watch
-// without a lock ([Watch.Hinted]). They are stored before the generation is, so a reader of a
-// generation has its hints, and perhaps those of the next one. They are few: when there are more
-// than a handful, or none are kept, the stream reads the logs.
+// A watch has hints: the names of the stream that changed, which the stream reads without a lock ([Watch.Hinted]). They
+// are stored before the generation is, so a reader of a generation has its hints, and perhaps those of the next one. A
+// watch keeps a few hints at most. If there are more changes, it drops them, and the stream reads the logs.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package cache

@@ -84,8 +84,8 @@ func (w *Writer) trimRestored(now time.Time) {
 	w.reportSettled()
 }
 
-// Expire processes the timers that are due: it removes resources whose TTL ended, whether or not the origin is
-// connected (R107), and drops content that may not be cached, and answers that an alias stands for no resource. It
+// Expire processes the timers that are due. It removes resources whose TTL ended, whether or not the origin is
+// connected (R107). It drops content that may not be cached, and responses that an alias resolves to no resource. It
 // returns when to call it again; zero if there are no timers.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
 	for _, l := range w.ledgers {
@@ -177,8 +177,8 @@ func (ed setEdit) expireEntry(e *Entry) {
 	yielding := *e
 	yielding.yields = true
 	ed.putAbsent(e.Name, &yielding)
-	gone := *ed.set.Get(e.Name)
-	gone.Expired = true
-	ed.set.put(ed.txn, &gone)
+	expired := *ed.set.Get(e.Name)
+	expired.Expired = true
+	ed.set.put(ed.txn, &expired)
 	e.Name.stale = true
 }

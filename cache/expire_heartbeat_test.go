@@ -125,9 +125,9 @@ func TestR106_HeartbeatOfAnotherVersionIsIgnored(t *testing.T) {
 	})
 }
 
-// TestR106_HeartbeatOfWhatIsNotHere: the origin is asked for what it believes to be
+// TestR106_HeartbeatOfMissingResource: the origin is asked for what it believes to be
 // here, at most once a second, and only if somebody wants it.
-func TestR106_HeartbeatOfWhatIsNotHere(t *testing.T) {
+func TestR106_HeartbeatOfMissingResource(t *testing.T) {
 	inTime(t, func(t *testing.T, o *timed, kind Kind) {
 		o.give(kind, "a", "1", "x", time.Second)
 		o.pass(2 * time.Second)

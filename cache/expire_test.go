@@ -197,9 +197,9 @@ func TestR107_Aliases(t *testing.T) {
 	})
 }
 
-// TestR107_NewcomerHasTheOriginAsked: whoever asks for a name that has expired has the
+// TestR107_NewSubscriberCausesRequest: whoever asks for a name that has expired has the
 // origin asked again, be it one who asked before, and once only.
-func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
+func TestR107_NewSubscriberCausesRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &timed{origin: newOrigin(t, Config{})}
 		first, second := o.view.Watch(), o.view.Watch()
@@ -264,10 +264,10 @@ func TestR107_OtherSourcesHaveNoSay(t *testing.T) {
 	})
 }
 
-// TestR105_TheOtherSetShowsItsOwnTime: where one of the two sets takes the place of the
+// TestR105_OtherSetHasItsOwnDeadline: where one of the two sets takes the place of the
 // other for those who named a resource, they are not told of equal content, but of how
 // long it lives, and nobody takes it for one version what they have as two.
-func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
+func TestR105_OtherSetHasItsOwnDeadline(t *testing.T) {
 	const short, long = time.Minute, time.Hour
 	tests := []struct {
 		what     string
@@ -317,8 +317,8 @@ func TestR105_TheOtherSetShowsItsOwnTime(t *testing.T) {
 	}
 }
 
-// TestR107_WhatTakesThePlaceOfTheExpiredIsNews: for who named a resource, also if it comes again at once and is not shown yet.
-func TestR107_WhatTakesThePlaceOfTheExpiredIsNews(t *testing.T) {
+// TestR107_ReplacementOfExpiredIsSent: for who named a resource, also if it comes again at once and is not shown yet.
+func TestR107_ReplacementOfExpiredIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTimed(t, "a")
 		o.give(ByName, "a", "1", "x", 0)
@@ -334,10 +334,10 @@ func TestR107_WhatTakesThePlaceOfTheExpiredIsNews(t *testing.T) {
 	})
 }
 
-// TestR105_ReaderOfANameKnowsItsTime goes through random conversations of both sets with
+// TestR105_NamedReadersSeeTheDeadline goes through random conversations of both sets with
 // one who named a resource and looks now and then: whenever he does, he has been told
 // until when lives what he is shown.
-func TestR105_ReaderOfANameKnowsItsTime(t *testing.T) {
+func TestR105_NamedReadersSeeTheDeadline(t *testing.T) {
 	type step struct {
 		what, content string
 		kind          Kind

@@ -119,8 +119,8 @@ func TestR137_PermittedAgain(t *testing.T) {
 	}
 }
 
-// TestR123_NobodyAsked: an error of a name that nobody asked for leaves nothing.
-func TestR123_NobodyAsked(t *testing.T) {
+// TestR123_ErrorWithoutSubscription: an error of a name that nobody asked for leaves nothing.
+func TestR123_ErrorWithoutSubscription(t *testing.T) {
 	o := newOrigin(t, Config{})
 	if c := o.fail(ByName, "a", codes.Internal, ""); c.Ignored != 1 || o.knows("a") {
 		t.Errorf("got %+v, and the name is known: %t", c, o.knows("a"))

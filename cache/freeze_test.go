@@ -230,9 +230,9 @@ func TestFreeze_MemberNamed(t *testing.T) {
 	o.shows("thawed", map[string]string{"a": "a2"})
 }
 
-// TestFreeze_Lives: how long a resource lives is not frozen. It lives for as long as the
+// TestFreeze_TTLs: how long a resource lives is not frozen. It lives for as long as the
 // origin says of its name, and dies at its time if the origin has removed it (R107).
-func TestFreeze_Lives(t *testing.T) {
+func TestFreeze_TTLs(t *testing.T) {
 	inTime(t, func(t *testing.T, o *timed, kind Kind) {
 		o.give(kind, "a", "1", "a1", time.Minute)
 		o.give(kind, "b", "1", "b1", time.Minute)

@@ -65,9 +65,9 @@ func TestH13_GateShowsAnyHead(t *testing.T) {
 	o.shows("thawed", map[string]string{"a": "a4"})
 }
 
-// TestH13_HowTheSourceStands: readers see at once how the source stands, but no address at which all that they see has its
+// TestH13_SourceState: readers see at once how the source stands, but no address at which all that they see has its
 // versions once that changes, until the gate is open; nor that it is not frozen.
-func TestH13_HowTheSourceStands(t *testing.T) {
+func TestH13_SourceState(t *testing.T) {
 	o := newCold(t)
 	o.Thaw()
 	o.SetTarget("first")
@@ -119,8 +119,8 @@ func TestH13_SystemVersion(t *testing.T) {
 	}
 }
 
-// TestH13_AsksThrough: what the writer finds that it lacks is asked for, also if something passes with it (R106).
-func TestH13_AsksThrough(t *testing.T) {
+// TestH13_DemandPassesTheGate: what the writer finds that it lacks is asked for, also if something passes with it (R106).
+func TestH13_DemandPassesTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newCold(t)
 		o.want(o.view.Watch(), "late")

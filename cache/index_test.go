@@ -87,9 +87,9 @@ func TestB6_Demand(t *testing.T) {
 	take("another type", "+* of "+other, "+a of "+other)
 }
 
-// TestB6_DemandNeverLies: whatever streams do between two looks of the session,
+// TestB6_DemandIsConsistent: whatever streams do between two looks of the session,
 // what it knows after a look is what streams want.
-func TestB6_DemandNeverLies(t *testing.T) {
+func TestB6_DemandIsConsistent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		watches := []*Watch{o.view.Watch(), o.view.Watch(), o.view.Watch()}
@@ -156,8 +156,8 @@ func TestB6_DemandNeverLies(t *testing.T) {
 	})
 }
 
-// TestWakesWhoWatches is the table of who is woken by what.
-func TestWakesWhoWatches(t *testing.T) {
+// TestWakesWatchers is the table of who is woken by what.
+func TestWakesWatchers(t *testing.T) {
 	type fixture struct {
 		*origin
 		watches []*Watch // all, a, b, a and all, another type, none

@@ -197,10 +197,10 @@ func (s *twoStreams) seen() string {
 	}
 }
 
-// TestB5_NoGenerationIsToldTwice has an origin speak of one name on two streams, either of which lags
+// TestB5_NoGenerationIsSentTwice has an origin speak of one name on two streams, either of which lags
 // and skips generations as it likes: who names the name is told no generation that is
 // older than one that it was told, and in the end the newest.
-func TestB5_NoGenerationIsToldTwice(t *testing.T) {
+func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		o := newOrigin(r, Config{})
 		n := o.want(o.view.Watch(), "a")[0]
@@ -249,9 +249,9 @@ func TestB5_NoGenerationIsToldTwice(t *testing.T) {
 	})
 }
 
-// TestB5_TheNameIsBelievedInTheEnd: where the two streams never come to say the same, what
+// TestB5_NamedEntryEventuallyTakesPrecedence: where the two streams never come to say the same, what
 // was asked for by name is answered by name, a little later; and what expires meanwhile still does.
-func TestB5_TheNameIsBelievedInTheEnd(t *testing.T) {
+func TestB5_NamedEntryEventuallyTakesPrecedence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, watch := watched(t)
 		n := o.want(watch, "a")[0]
@@ -276,9 +276,9 @@ func TestB5_TheNameIsBelievedInTheEnd(t *testing.T) {
 	})
 }
 
-// TestB5_AgreementLosesNoDeadline: a resource that was in doubt until the member was the same
+// TestB5_EqualContentKeepsDeadlines: a resource that was in doubt until the member was the same
 // goes when its time is up.
-func TestB5_AgreementLosesNoDeadline(t *testing.T) {
+func TestB5_EqualContentKeepsDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrigin(t, Config{})
 		n := o.want(o.view.Watch(), "a")[0]
@@ -298,7 +298,7 @@ func TestB5_AgreementLosesNoDeadline(t *testing.T) {
 	})
 }
 
-func TestB5_ForgottenMembersUncoverTheNamed(t *testing.T) {
+func TestB5_ForgottenWildcardShowsNamedEntries(t *testing.T) {
 	tests := []struct{ steps, want string }{{"NM", "1"}, {"nM", "-"}, {"MN", "2"}, {"Mn", "-"}}
 	for _, test := range tests {
 		o, watch := watched(t)

@@ -207,7 +207,8 @@ func (g *gate) passesAny(served, latest *edit, names []*Name) bool {
 // unchangedByAnswer reports whether the first response for a name changes nothing for its readers: they see an entry of
 // the wildcard set with the same content.
 func (to copying) unchangedByAnswer(n *Name, is *Entry) bool {
-	if to.kind == Wildcard || is == nil || to.set.Get(n) != nil || to.typ.Errors(ByName).Get(n) != nil || to.t.Errors(ByName).Get(n) != nil {
+	if to.kind == Wildcard || is == nil || to.set.Get(n) != nil ||
+		to.typ.Errors(ByName).Get(n) != nil || to.t.Errors(ByName).Get(n) != nil {
 		return false
 	}
 	seen, _ := to.typ.Lookup(n)
@@ -227,7 +228,10 @@ func (t *Type) hasLastGood(kind Kind) bool {
 // differenceWaits reports whether only Show, and not a thaw, ends the difference between the state of a name that
 // readers see and latest.
 func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
-	return g.changeWaits(resourceType(cmp.Or(served.URL, latest.URL)), !latest.present(n)) && slices.ContainsFunc(kinds[:], func(kind Kind) bool {
+	if !g.changeWaits(resourceType(cmp.Or(served.URL, latest.URL)), !latest.present(n)) {
+		return false
+	}
+	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
 		return served.hasLastGood(kind) && !g.agreesOn(kind, served, latest, n)
 	})
 }
@@ -298,7 +302,8 @@ func (g *gate) target(s *served, waiting *Generation) target {
 	}
 }
 
-// removalWaits reports whether removals are the only changes of a type that wait: served clusters refer to its resources.
+// removalWaits reports whether removals are the only changes of a type that wait: served clusters refer to its
+// resources.
 func removalWaits(typeURL string) bool {
 	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || wire.IsSecret(typeURL)
 }
@@ -424,7 +429,8 @@ func (g *gate) agreesOn(kind Kind, served, t *Type, n *Name) bool {
 	switch {
 	case seen.Present() != is.Present(), kind == ByName && (seen == nil) != (is == nil), (shown == nil) != (err == nil):
 		return false
-	case is.Present() && (seen.Resource.Key() != is.Resource.Key() || !g.w.view.cfg.VersionSource.Same(seen.Resource, is.Resource)):
+	case is.Present() && (seen.Resource.Key() != is.Resource.Key() ||
+		!g.w.view.cfg.VersionSource.Same(seen.Resource, is.Resource)):
 		return false
 	default:
 		return err == nil || err.Err.Same(shown.Err)

@@ -63,26 +63,26 @@ func (ed *edit) replace(n *Name, old, e *Entry) {
 // putSameContent stores a resource with unchanged content: its version or its deadline may be new, or the content had
 // been dropped.
 func (ed setEdit) putSameContent(old *Entry, r received) {
-	again, changed := *old, false
+	updated, changed := *old, false
 	switch {
 	case old.Resource.OriginVersion == r.OriginVersion && r.deadline.IsZero() && !old.Resource.ContentDropped():
 		ed.change.Same++
 	case old.Resource.OriginVersion == r.OriginVersion: // sent again for its TTL or its content
 	default:
-		again, changed = *old.withVersion(r.Resource), true
-		again.Leaf = r.leaf
+		updated, changed = *old.withVersion(r.Resource), true
+		updated.Leaf = r.leaf
 	}
 	if old.Resource.ContentDropped() {
-		again.Resource, changed = r.Resource, true
+		updated.Resource, changed = r.Resource, true
 		ed.markChanged(old.Name)
 	}
 	if !r.deadline.Equal(old.Deadline()) {
-		again.Resource, changed = r.Resource, true
-		ed.renew(&again, r.deadline)
+		updated.Resource, changed = r.Resource, true
+		ed.renew(&updated, r.deadline)
 	}
 	if changed || r.Unresolved() || r.DoNotCache {
-		ed.setTimer(&again)
-		ed.set.put(ed.txn, &again)
+		ed.setTimer(&updated)
+		ed.set.put(ed.txn, &updated)
 	}
 }
 
@@ -117,9 +117,9 @@ func (ed *edit) inherit(e, seen *Entry) {
 const yieldFor = 5 * time.Second
 
 // mayBeOlder reports whether a resource that was received by name may be older than the entry of the wildcard set
-// that readers see. The origin sends the two on two streams, which may be at different states, and nothing says which
-// is newer. Only one thing is certain: a response is not older than what was received before its request. So if the
-// entry of the wildcard set has changed since the origin was asked for the name, readers follow the wildcard set
+// that readers see. The origin sends the two on two streams, which may be at different states, and the protocol does
+// not tell which is newer. A response is only known to be no older than what was received before its request. So if
+// the entry of the wildcard set has changed since the origin was asked for the name, readers follow the wildcard set
 // until both streams have the same content. From then on they follow the stream of the name, which has all changes in
 // order.
 func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
@@ -170,15 +170,15 @@ func (ed setEdit) endYieldIfSame(member *Entry) {
 	if ed.kind == ByName || !named.shows(member.Resource) {
 		return
 	}
-	again := *named
-	again.yields, again.visibleSince = false, member.visibleSince
-	ed.inherit(&again, member)
-	ed.of(ByName).setTimer(&again)
-	ed.typ.ByName.put(ed.txn, &again)
+	followed := *named
+	followed.yields, followed.visibleSince = false, member.visibleSince
+	ed.inherit(&followed, member)
+	ed.of(ByName).setTimer(&followed)
+	ed.typ.ByName.put(ed.txn, &followed)
 }
 
-// yieldTimedOut makes readers follow a named entry that has yielded for yieldFor. Behind a closed gate it continues
-// to yield: a timer is no change that passes.
+// yieldTimedOut makes readers follow a named entry that has yielded for yieldFor. Behind a closed gate the entry
+// continues to yield, because the end of the time is no change that passes.
 func (ed *edit) yieldTimedOut(named *Entry) {
 	if ed.w.Frozen() && ed.ledger != ed.w.latest && ed.typ.wildcardEntry(named.Name).Present() {
 		named.timer.yields = ed.now.Add(yieldFor)
@@ -191,15 +191,15 @@ func (ed *edit) yieldTimedOut(named *Entry) {
 // endYield makes a named entry take precedence over the wildcard set. It gets a position of its own, because the
 // tombstone in the wildcard set may be dropped before readers see it.
 func (ed *edit) endYield(named *Entry) {
-	again := *named
-	again.Seq, again.yields = ed.next(), !named.Present()
-	again.visibleSince = again.Seq
+	followed := *named
+	followed.Seq, followed.yields = ed.next(), !named.Present()
+	followed.visibleSince = followed.Seq
 	if named.Present() {
-		ed.of(ByName).setTimer(&again)
+		ed.of(ByName).setTimer(&followed)
 	}
-	ed.typ.ByName.put(ed.txn, &again)
+	ed.typ.ByName.put(ed.txn, &followed)
 	ed.typ.ByName.compact()
-	ed.of(ByName).markChanged(again.Name)
+	ed.of(ByName).markChanged(followed.Name)
 }
 
 // showWildcardEntry prepares the entry of the wildcard set for readers who saw another entry of the name with the
@@ -242,13 +242,13 @@ func (ed setEdit) announceAgain(n *Name) {
 	if e == nil {
 		return
 	}
-	again := *e
-	again.Seq = ed.next()
-	again.visibleSince = again.Seq
+	announced := *e
+	announced.Seq = ed.next()
+	announced.visibleSince = announced.Seq
 	if ed.kind == Wildcard && !e.Present() {
-		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, again.Seq, ed.now})
+		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, announced.Seq, ed.now})
 	}
-	ed.set.put(ed.txn, &again)
+	ed.set.put(ed.txn, &announced)
 	ed.markChanged(n)
 }
 
@@ -291,6 +291,99 @@ func (ed *edit) clearWholeError() {
 	if n := ed.index.names[wholeName(ed.typ.URL)]; n != nil && ed.of(Wildcard).clearError(n) {
 		ed.index.release(n)
 	}
+}
+
+// removeFromWildcard replaces the entry of a name in the wildcard set by a tombstone. A nil name has none.
+func (ed setEdit) removeFromWildcard(n *Name) {
+	if n == nil {
+		return
+	}
+	if old := ed.set.Get(n); old.Present() {
+		ed.putTombstone(old)
+	}
+}
+
+// putTombstone replaces an entry of the wildcard set by its tombstone.
+func (ed setEdit) putTombstone(old *Entry) {
+	e := ed.newTombstone(old)
+	ed.set.put(ed.txn, e)
+	if remembersRemovals(ed.typ.URL) {
+		ed.set.rememberRemoval(e)
+	}
+	ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{e.Name, e.Seq, time.Now()})
+	ed.change.Removed++
+	ed.markChanged(e.Name)
+	// A named resource that exists may be older than this removal, and continues to yield.
+	if named := ed.yieldingEntry(old.Name); named != nil && !named.Present() {
+		ed.endYield(named)
+	}
+}
+
+// putAbsent records that a resource does not exist. If that was recorded on an earlier connection, the entry gets no
+// new position: only clients that have not been sent the removal are sent it now.
+func (ed setEdit) putAbsent(n *Name, old *Entry) {
+	ed.answered(n)
+	n.stale = false
+	switch {
+	case old == nil:
+		n.entries++
+		ed.set.put(ed.txn, &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch(), yields: true})
+	case old.Present():
+		ed.change.Removed++
+		e := ed.newTombstone(old)
+		e.Prior, e.yields = priorOf(old.Resource), old.yields
+		if seen, since := ed.typ.Lookup(n); e.yields && seen.Present() && ed.typ.wildcardEntry(n).shows(seen.Resource) {
+			e.visibleSince = since
+			ed.showWildcardEntry(n, seen)
+		}
+		ed.set.put(ed.txn, e)
+	default:
+		confirmed := *old
+		confirmed.epoch, confirmed.Expired = ed.epoch(), false
+		ed.set.put(ed.txn, &confirmed)
+	}
+	ed.markChanged(n)
+}
+
+// announceAbsence records that a resource does not exist, at a new position: clients that were sent an error for it
+// must be sent the removal.
+func (ed setEdit) announceAbsence(n *Name) {
+	e := &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch()}
+	e.visibleSince, e.created = e.Seq, e.Seq
+	if ed.set.Get(n) == nil {
+		n.entries++
+	}
+	if ed.kind == Wildcard {
+		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, e.Seq, ed.now})
+	}
+	ed.set.put(ed.txn, e)
+	ed.markChanged(n)
+}
+
+func (ed *edit) newTombstone(old *Entry) *Entry {
+	e := &Entry{Name: old.Name, Seq: ed.next(), created: old.created, replacedSeq: old.Seq, epoch: ed.epoch(), Leaf: old.Leaf}
+	e.visibleSince = e.Seq
+	if t := resourceType(ed.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
+		e.Prior = priorOf(old.Resource)
+	}
+	return e
+}
+
+// priorOf returns what Entry.Prior keeps of a removed resource.
+func priorOf(r *wire.Resource) *wire.Resource {
+	if r.DoNotCache && !r.ContentDropped() {
+		return r.DropContent()
+	}
+	return r
+}
+
+// forgetName removes the entries of a name from the set of names.
+func (ed *edit) forgetName(n *Name) {
+	ed.txn.touch(n)
+	ed.w.view.index.dropRestored(n)
+	ed.dropEntry(&ed.typ.ByName, n)
+	ed.of(ByName).clearError(n)
+	ed.index.release(n)
 }
 
 // copying edits a set by copying entries from a type in another generation.

@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// A view that begins empty has no last known set but the resources that returning clients report (B.7). The index
+// A view that starts empty has no last known set except the resources that returning clients report (B.7). The index
 // keeps the reports until the set is confirmed. Then the session compares them with the set, and decides which
 // removals are withheld from these clients.
 
-// AllNames stands in a report for the whole set: a SotW client reports a version and no names.
+// AllNames is the only name in the report of a SotW client, which reports a version and no names.
 const AllNames = "*"
 
 const (
-	// reportLinger is how long a report is kept after its last client has left: a client whose stream is closed
-	// returns.
+	// reportLinger is how long a report is kept after its last client has disconnected, since the client may reconnect.
 	reportLinger = 5 * time.Minute
 
-	// maxLeftNames limits the names in reports of a view whose clients have left.
+	// maxLeftNames limits the names in all reports of a view whose clients have disconnected.
 	maxLeftNames = 100_000
 )
 
@@ -39,7 +38,7 @@ type Report struct {
 	left      time.Time // when the last client closed it
 	evaluated bool
 	large     bool    // so many of its names are missing from the set that the origin may have lost its state
-	delegated bool    // another view decides
+	delegated bool    // another view evaluates it
 	delegate  *Report // the report in the other view; nil if that withholds nothing
 }
 
@@ -60,7 +59,7 @@ func sumOfReport(names []string, size int) (sum reportSum) {
 	return sum
 }
 
-// reporting has the reports about one set of a type: nearly always none. Guarded by index.mu.
+// reporting has the reports about one set of a type. Nearly always there are none. Guarded by index.mu.
 type reporting struct {
 	reports map[reportSum]*Report
 	held    map[string]struct{} // names whose removal is withheld
@@ -69,11 +68,11 @@ type reporting struct {
 func (of *reporting) empty() bool { return len(of.reports)+len(of.held) == 0 }
 
 // Report records the resources that a returning client has: the names of those that may have been removed, and the
-// number of all. For the wildcard set the names are all to which the client did not subscribe by name, or [AllNames];
-// for the set of names, those that the view has never received. The caller closes the report.
+// number of all. For the wildcard set, the names are those to which the client did not subscribe by name, or
+// [AllNames]. For the set of names, they are those that the view has never received. The caller closes the report.
 //
-// It returns nil if no removal can be withheld: if there are too few names, and for a wildcard set that was confirmed
-// or restored, unless many of the client's resources are being withheld already.
+// It returns nil if no removal can be withheld: there are too few names, or the wildcard set was confirmed or restored
+// and the removals of few of the client's resources are withheld already.
 func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report {
 	x := &w.view.index
 	x.mu.Lock()
@@ -139,7 +138,7 @@ func (t *indexType) large(kind Kind, missing, size, added int) bool {
 	return (kind == Wildcard || missing > 1) && LargeRemoval(resourceType(t.url), missing, size, added)
 }
 
-// joins reports whether the removals of many of a client's resources are being withheld already.
+// joins reports whether so many removals of a client's resources are withheld already that they are large.
 func (t *indexType) joins(g *Generation, names []string, size int) bool {
 	of := &t.reporting[Wildcard]
 	if len(of.held) == 0 {

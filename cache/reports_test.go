@@ -34,9 +34,9 @@ func report(w *Watch, names ...string) *Report {
 	return w.Report(wire.ClusterType, Wildcard, names, len(names))
 }
 
-// TestH04_EachReportIsJudgedByItself: what is withheld from a client is what the set lacks of a report that lacks much, and
+// TestH04_EachReportIsEvaluatedSeparately: what is withheld from a client is what the set lacks of a report that lacks much, and
 // nothing from one whose own report lacks little.
-func TestH04_EachReportIsJudgedByItself(t *testing.T) {
+func TestH04_EachReportIsEvaluatedSeparately(t *testing.T) {
 	watch, w := coldView()
 	few, most, all := report(watch, "a", "b", "gone"), report(watch, "b", "gone", "lost"), report(watch, AllNames)
 	twice := report(watch, "lost", "gone", "b")

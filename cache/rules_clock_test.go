@@ -26,9 +26,9 @@ func clockSet(t *testing.T, at time.Time, by time.Duration) time.Time {
 	return at
 }
 
-// TestH14_WhenNamesWereAsked: a clock that is set back an hour does not have clients wait for an hour for a
+// TestH14_RequestTimesOfNames: a clock that is set back an hour does not have clients wait for an hour for a
 // name that the origin was asked for, nor for one that it is silent on.
-func TestH14_WhenNamesWereAsked(t *testing.T) {
+func TestH14_RequestTimesOfNames(t *testing.T) {
 	o := newOrigin(t, Config{})
 	names := o.want(o.view.Watch(), "a", "b")
 	at := time.Now()

@@ -2,12 +2,12 @@ package cache
 
 import "testing"
 
-// TestR040_TheOtherSetIsNoNews: that the other set of a type comes to hold, or is
+// TestR040_EqualContentInOtherSetIsNoChange: that the other set of a type comes to hold, or is
 // left to show, the same content is no change for those who named the resource;
 // whenever they look, what they hold is what there is. It goes through all
 // conversations of up to five steps over two contents, with readers that skip
 // some looks; they may be told of a change that was taken back meanwhile.
-func TestR040_TheOtherSetIsNoNews(t *testing.T) {
+func TestR040_EqualContentInOtherSetIsNoChange(t *testing.T) {
 	const most = 5
 	steps := []struct {
 		kind    Kind

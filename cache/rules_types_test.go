@@ -8,7 +8,7 @@ import (
 
 // B.35: a type that the protocol does not know is forgotten once nobody asks for it and nothing of it is held, however it was asked
 // for, and is no more charged to the peer that was the first to ask. Types of the protocol stay, and so does what is held.
-func TestB35_TypesThatNobodyAsksForAreForgotten(t *testing.T) {
+func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 	subscribe := func(o *origin, w *Watch, typeURL string) (leave func()) {
 		names := w.Subscribe(typeURL, []string{"a"})
 		o.TakeDemand()

@@ -104,9 +104,9 @@ func TestASourceIsSettledOnceItAnsweredForNames(t *testing.T) {
 	}
 }
 
-// TestB42_I10_WhatIsRestoredIsTheLastGood: all cohorts and latest begin with it, and what the origin then says else waits, also in its first
+// TestB42_I10_RestoredStateIsLastGood: all cohorts and latest begin with it, and what the origin then says else waits, also in its first
 // answers for names.
-func TestB42_I10_WhatIsRestoredIsTheLastGood(t *testing.T) {
+func TestB42_I10_RestoredStateIsLastGood(t *testing.T) {
 	o, _ := rolling(t)
 	o.confirmed(acme, "a", "b", "both")
 	o.want(o.view.Watch(), "n", "m", "both")
@@ -168,8 +168,8 @@ func TestB42_I10_WhatIsRestoredIsTheLastGood(t *testing.T) {
 	o.check()
 }
 
-// TestB42_SnapshotsHoldWhatTheRestSees: of a frozen origin, that is all as it was; of another one, what passes as it is.
-func TestB42_SnapshotsHoldWhatTheRestSees(t *testing.T) {
+// TestB42_SnapshotsHaveTheStateOfTheRest: of a frozen origin, that is all as it was; of another one, what passes as it is.
+func TestB42_SnapshotsHaveTheStateOfTheRest(t *testing.T) {
 	for _, frozen := range []bool{true, false} {
 		o, _ := rolling(t)
 		o.confirmed(wire.ClusterType, "c")
@@ -199,8 +199,8 @@ func TestB42_SnapshotsHoldWhatTheRestSees(t *testing.T) {
 	}
 }
 
-// TestH04_CohortsAreWokenByJudgement: clients of all views check again which removals they may be sent.
-func TestH04_CohortsAreWokenByJudgement(t *testing.T) {
+// TestH04_EvaluatedReportsWakeCohorts: clients of all views check again which removals they may be sent.
+func TestH04_EvaluatedReportsWakeCohorts(t *testing.T) {
 	for _, cohort := range []int{canaries, rest} {
 		o, _ := rolling(t)
 		watch := o.view.Cohort(cohort).Watch()

@@ -131,7 +131,8 @@ func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 			continue
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
-			Name: e.Name.text, Resource: p.storable(t, kind, e), Deadline: rebaseTime(e.Deadline(), p.now), Further: e.otherVersions(),
+			Name: e.Name.text, Resource: p.storable(t, kind, e),
+			Deadline: rebaseTime(e.Deadline(), p.now), Further: e.otherVersions(),
 		})
 	}
 	return out

@@ -20,8 +20,8 @@ func seal(version uint32, fields []byte) []byte {
 	return append(b, sum[:]...)
 }
 
-// TestB42_WhatIsNoSnapshotIsRefusedForAReason: the reason is in the log.
-func TestB42_WhatIsNoSnapshotIsRefusedForAReason(t *testing.T) {
+// TestB42_InvalidSnapshotsAreRejected: the reason is in the log.
+func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
 	entry := appendText(nil, fieldMember, "")
 	tests := []struct {
 		name string
@@ -76,7 +76,7 @@ func (f *full) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func TestB42_AFullDiskIsReportedWhereverItIsMet(t *testing.T) {
+func TestB42_EncodeReturnsWriteErrors(t *testing.T) {
 	s := aSnapshot(t)
 	for n := range encoded(t, s) {
 		f := full(n)

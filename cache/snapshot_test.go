@@ -136,8 +136,8 @@ func TestB42_AnEmptySetIsRestoredAsSuch(t *testing.T) {
 	}
 }
 
-// TestB7_WhatWasAbsentIsUnknownAfterARestart: its absence has to be said again.
-func TestB7_WhatWasAbsentIsUnknownAfterARestart(t *testing.T) {
+// TestB7_AbsenceIsUnknownAfterARestart: its absence has to be said again.
+func TestB7_AbsenceIsUnknownAfterARestart(t *testing.T) {
 	o, _ := watched(t, "a", "b")
 	o.put(ByName, "a", "1", "x")
 	o.remove(ByName, "a")
@@ -262,8 +262,8 @@ func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 	}
 }
 
-// TestB42_MembersAreRestoredAsDemandThatCeased, or that is there if a client was faster.
-func TestB42_MembersAreRestoredAsDemandThatCeased(t *testing.T) {
+// TestB42_WildcardSetsAreRestoredAsCeasedDemand, or that is there if a client was faster.
+func TestB42_WildcardSetsAreRestoredAsCeasedDemand(t *testing.T) {
 	for _, wanted := range []bool{false, true} {
 		again := clusterOrigin(t).reborn(false, time.Now())
 		if wanted {
@@ -312,8 +312,8 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 	}
 }
 
-// TestB42_WhatWasWithheldIsAskedForAgain, and is no news if it is what it was.
-func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
+// TestB42_OmittedContentIsRequestedAgain, and is no news if it is what it was.
+func TestB42_OmittedContentIsRequestedAgain(t *testing.T) {
 	o, _ := watched(t, "a")
 	o.put(ByName, "a", "1", "x")
 	again := o.reborn(false, time.Now())
@@ -333,9 +333,9 @@ func TestB42_WhatWasWithheldIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// TestB42_WhatIsDeniedIsNotServedAfterARestart: the error is not stored, and must not turn
+// TestB42_DeniedResourcesAreNotServedAfterARestart: the error is not stored, and must not turn
 // into the resource.
-func TestB42_WhatIsDeniedIsNotServedAfterARestart(t *testing.T) {
+func TestB42_DeniedResourcesAreNotServedAfterARestart(t *testing.T) {
 	o, _ := watched(t, "a")
 	o.put(ByName, "a", "1", "x")
 	o.Apply(ByName, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.PermissionDenied, "no")}})
@@ -380,8 +380,8 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 	}
 }
 
-// TestB42_WhatAnotherSourceAnswersForIsNotRestored: routes may have changed.
-func TestB42_WhatAnotherSourceAnswersForIsNotRestored(t *testing.T) {
+// TestB42_NamesOfOtherSourcesAreNotRestored: routes may have changed.
+func TestB42_NamesOfOtherSourcesAreNotRestored(t *testing.T) {
 	o, _ := watched(t, "a")
 	o.put(ByName, "a", "1", "x")
 	o.put(Wildcard, "m", "1", "x")

@@ -8,10 +8,10 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB2_HashedVersionsAreBelieved: an origin whose versions are hashes of the
+// TestB2_HashedVersionsAreTrusted: an origin whose versions are hashes of the
 // content says by an equal version that nothing changed, whatever its bytes; one
 // whose versions are not believed has changed what has other bytes.
-func TestB2_HashedVersionsAreBelieved(t *testing.T) {
+func TestB2_HashedVersionsAreTrusted(t *testing.T) {
 	for _, tt := range []struct {
 		source  fingerprint.Source
 		changed int

@@ -128,9 +128,9 @@ func TestR125_SentFromEitherSet(t *testing.T) {
 	}
 }
 
-// TestB25_AskAgain: the origin is asked once more for what was given up, once for all
+// TestB25_OriginIsAskedAgain: the origin is asked once more for what was given up, once for all
 // who need it, and again only if it was given up again.
-func TestB25_AskAgain(t *testing.T) {
+func TestB25_OriginIsAskedAgain(t *testing.T) {
 	o, watch := watched(t)
 	n := o.want(watch, "a")[0]
 	watch.SubscribeAll(acme)

@@ -58,7 +58,7 @@ func (o *origin) content(text string) string {
 
 // The removal of a name is no removal of its variants, which go by their constraints;
 // it says that there is none for those who were shown none.
-func TestR121_ANameTakesNoVariantAlong(t *testing.T) {
+func TestR121_RemovalOfNameKeepsVariants(t *testing.T) {
 	o := newOrigin(t, Config{})
 	prod, test := withEnv("a", "prod"), withEnv("a", "test")
 	o.want(o.view.Watch(), prod, test)
@@ -81,7 +81,7 @@ func TestR121_ANameTakesNoVariantAlong(t *testing.T) {
 
 // A resource without constraints goes by its name for all who were shown it, whatever
 // their parameters.
-func TestR121_ANameTakesWhatHasNoConstraints(t *testing.T) {
+func TestR121_RemovalOfNameRemovesUnconstrained(t *testing.T) {
 	o := newOrigin(t, Config{})
 	prod := withEnv("a", "prod")
 	o.want(o.view.Watch(), "a", prod)

@@ -35,51 +35,49 @@ type Config struct {
 	// must be a pure function. Nil means source 0.
 	Route func(typeURL, name string) int
 
-	// Cohorts is the number of views beside that of NewRouted, for clients that get changes earlier (Writer.Show).
-	// Waits reports whether changes of a type wait for that. Without cohorts, changes wait only during
+	// Cohorts is the number of views in addition to that of NewRouted, for clients that get changes earlier
+	// (Writer.Show). Waits reports whether changes of a type wait for Show. Without cohorts, changes wait only during
 	// Writer.RollBack. A nil function reports false.
 	Cohorts int
 	Waits   func(typeURL string) bool
 
-	// PushInterval returns for how long at least readers are not sent another change of a type; zero if that is not
-	// bounded. Nil bounds none.
+	// PushInterval returns the minimum time between two changes of a type that readers are sent; zero sends changes
+	// at once. Nil sends all types at once.
 	PushInterval func(typeURL string) time.Duration
 
-	// Waiting is called by the writer of a source when the difference between its latest state and what the rest is
-	// served changes. It must not wait. Nil is not called.
+	// Waiting is called by the writer of a source when the difference between its latest state and the state that the
+	// rest is served changes. It must not block. Nil is not called.
 	Waiting func(source int, now Waiting)
 
-	// Fanout is called when the fan-out of a change has ended, or if the change was not followed. Any goroutine may
-	// call it, and it must not wait. Nil follows no change.
+	// Fanout is called when the fan-out of a change has ended, or if the change is not followed. It is called from any
+	// goroutine and must not block. Nil follows no change.
 	Fanout func(*fanout.Fanout)
 
 	// Began is called when clients of a type get responses for the first time: the wildcard set has settled, or the
-	// origin has answered for a name. It must not wait. Nil is not called.
+	// origin has answered for a name. It must not block. Nil is not called.
 	Began func()
 }
 
 const defaultTombstoneAge = 130 * time.Second
 
-// A View is the state that one cohort of a node group is served, of one or several origins. Each view of a group has
-// its own positions.
-//
-// Its methods may be called from any goroutine.
+// A View is the state that one cohort of a node group is served. It comes from one or several origins. Each view of a
+// group has positions of its own. Any goroutine may call its methods.
 type View struct {
 	*shared
 	head      atomic.Pointer[Generation]
 	timeline  timeline
 	intervals *intervals // nil if none is configured
 
-	// Distrust lists the resources that returning clients are sent whatever version they report.
+	// Distrust lists the resources that returning clients are sent even if they report the present version.
 	Distrust distrust.List
 }
 
-// shared is what the views of a node group have in common.
+// shared has the parts that all views of a node group use.
 type shared struct {
 	cfg     Config
 	index   index
 	writers []*Writer // by source; set at creation
-	views   []*View   // by cohort, the rest last; set at creation
+	views   []*View   // by cohort; that of the rest, the clients in no cohort, last; set at creation
 }
 
 // New returns an empty view of one source, and its writer.
@@ -137,16 +135,16 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	return v, writers
 }
 
-// Cohort returns the view of a cohort: the view itself for Config.Cohorts, which is the rest.
+// Cohort returns the view of a cohort. The number Config.Cohorts stands for the rest, the clients in no cohort.
 func (v *View) Cohort(cohort int) *View { return v.views[cohort] }
 
-// Cohorts returns how many cohorts the view has beside the rest.
+// Cohorts returns the number of cohorts, without the rest.
 func (v *View) Cohorts() int { return v.cfg.Cohorts }
 
 // Generation returns the newest version of the view.
 func (v *View) Generation() *Generation { return v.head.Load() }
 
-// Unknown returns how many of the names of a type are not in the index. It stops at most + 1.
+// Unknown returns the number of names of a type that are not in the index. It stops counting at most + 1.
 func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
 	x := &v.index
 	x.mu.Lock()

@@ -8,26 +8,33 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Waiting counts how latest differs from what the rest is served, and from an edition.
+// Waiting counts the differences between latest of a source, the state that the rest is served, and an edition.
 type Waiting struct {
-	Names   int       // names that wait: the rest is served another state of them
-	Edited  int       // resources of the edition whose content in latest differs
-	Behind  int       // names that wait and whose state in latest differs from the edition; without an edition, all names that wait
-	Changed time.Time // when a name that waits changed last
+	// Names is the number of names that wait: the rest is served another state of them than latest.
+	Names int
+
+	// Edited is the number of resources of the edition whose content in latest differs.
+	Edited int
+
+	// Behind is the number of waiting names whose state in latest differs from the edition; Names if there is none.
+	Behind int
+
+	Changed time.Time // when a waiting name last changed
 }
 
 // A comparison compares latest of a writer's source with an edition. It belongs to the goroutine of the writer.
 type comparison struct {
 	w *Writer // set at creation
 
-	edition *Edition // nil if there is none
-	edited  map[compared]struct{}
-	behind  map[compared]struct{}
-	changed time.Time
-	last    Waiting
+	edition *Edition              // nil if there is none
+	edited  map[compared]struct{} // see Waiting.Edited
+	behind  map[compared]struct{} // see Waiting.Behind
+	changed time.Time             // see Waiting.Changed
+	last    Waiting               // with which Config.Waiting was last called
 }
 
-// A compared resource is identified by texts: its Name may be released, and made again, while an edition is open.
+// A compared resource is identified by texts, because its Name may be released and created again while an edition is
+// open.
 type compared struct{ key, name string }
 
 // Compare sets the edition with which Waiting compares latest; nil is none.
@@ -89,8 +96,8 @@ func (c *comparison) compare(latest *Type, id compared, n *Name) {
 	setMember(c.behind, id, c.edition.of != nil && (edited || same && c.isBehind(latest, n)))
 }
 
-// isBehind reports whether a name of a type would wait if the rest were shown the edition. Where the edition has no
-// state of a name, the rest keeps what it sees.
+// isBehind reports whether a name of a type would still wait after the rest was shown the edition. If the edition has
+// no state of a name, the rest keeps the state that it sees.
 func (c *comparison) isBehind(latest *Type, n *Name) bool {
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
 		of := c.edition.of.Type(latest.URL)
@@ -170,8 +177,8 @@ func (c *comparison) reportSettled() {
 	}
 }
 
-// RetainsUnused reports whether resources without subscribers must be kept: clients that return must get the state
-// from before, and not changes that are withheld from the rest.
+// RetainsUnused reports whether resources without subscribers must be kept: returning clients must get the state from
+// before, and no changes that are withheld from the rest.
 func (w *Writer) RetainsUnused() bool { return w.Frozen() || w.rest().waiting > 0 }
 
 // Withholds reports whether the rest does not see the newest state of a name.
@@ -195,8 +202,8 @@ func (w *Writer) WithholdsWildcard(key string) bool {
 	return false
 }
 
-// Settled reports whether latest of a source is complete: the source is connected, and of what was restored from a
-// snapshot, it has confirmed the wildcard sets and collections, and answered for the names. A source without
+// Settled reports whether latest of a source is complete: the source is connected, has confirmed the wildcard sets
+// and collections that were restored from a snapshot, and has answered for the restored names. A source without
 // subscriptions and state is settled.
 func (v *View) Settled(source int) bool {
 	x := &v.index
@@ -232,6 +239,6 @@ func (x *index) uses(source int) bool {
 	return false
 }
 
-// restoredQuiet is how long an origin must be connected until no response for a restored name means that the name has
-// not changed: an origin need not send a resource that the relay reported.
+// restoredQuiet is the time after which a connected origin has confirmed a restored name even without a response: an
+// origin need not send a resource that the relay reported and that has not changed.
 const restoredQuiet = 15 * time.Second

@@ -153,7 +153,7 @@ func TestC36_EqualVersionDoesNotHideContent(t *testing.T) {
 	}
 }
 
-func TestB7_AbsenceMustBeSaidOnThisConnection(t *testing.T) {
+func TestB7_AbsenceMustBeReportedOnThisConnection(t *testing.T) {
 	o, watch := watched(t)
 	n := o.want(watch, "a")[0]
 	absent := func(when string, want bool) {
@@ -296,7 +296,7 @@ func TestB11_PriorIsKeptWhereItIsNeeded(t *testing.T) {
 	}
 }
 
-func TestB6_ForgetDropsWhatNobodyWants(t *testing.T) {
+func TestB6_ForgetDropsUnusedNames(t *testing.T) {
 	o, watch := watched(t)
 	names := o.want(watch, "a", "b", "c")
 	for _, name := range []string{"a", "b"} {
@@ -425,9 +425,9 @@ func TestB11_TrimByAge(t *testing.T) {
 	}
 }
 
-// TestB11_TrimLeavesWhatCameBack: a tombstone that a resource has replaced says
+// TestB11_TrimKeepsRecreatedResources: a tombstone that a resource has replaced says
 // nothing any more, and forgetting it outruns nobody.
-func TestB11_TrimLeavesWhatCameBack(t *testing.T) {
+func TestB11_TrimKeepsRecreatedResources(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.put(Wildcard, "a", "1", "x")
 	o.remove(Wildcard, "a")

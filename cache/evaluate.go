@@ -14,8 +14,8 @@ func (x *index) reporting(of ReportedSet) *reporting {
 	return new(reporting)
 }
 
-// AwaitReports makes the view accept reports until a time, although the set is confirmed at once, or another view
-// decides (DelegateReports).
+// AwaitReports makes the view accept reports until a time even if the wildcard set is confirmed before. It is for
+// sources that confirm sets at once, and for those whose reports another view evaluates (DelegateReports).
 func (j reportEvaluator) AwaitReports(until time.Time) {
 	x := &j.w.view.index
 	x.mu.Lock()
@@ -26,8 +26,8 @@ func (j reportEvaluator) AwaitReports(until time.Time) {
 // A reportEvaluator decides, for the source of a writer, which removals clients that reported resources are sent.
 type reportEvaluator struct{ w *Writer }
 
-// Reported returns the sets of the source about which there are reports, and when the first report was made that is
-// not judged yet; zero if all are judged.
+// Reported returns the sets of the source that have reports, with the time of the first report that is not evaluated
+// yet; zero if all are evaluated.
 func (j reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
 	x := &j.w.view.index
 	x.mu.Lock()
@@ -65,10 +65,11 @@ func (j reportEvaluator) answersFor(t *indexType, kind Kind) bool {
 	return t.source == j.w.source
 }
 
-// EvaluateReports decides for each report about a set that was made up to a time, and is not judged yet, whether so many of its
-// names are missing that the origin may have lost its state. It returns the missing names of these reports: until
-// Withhold, their removal is withheld from the clients of these reports. Each report is judged by itself, so a client
-// that lies about its resources delays nothing for others. The view accepts no further reports about a wildcard set.
+// EvaluateReports evaluates the reports about a set that were made up to a time and are not evaluated yet. A report is
+// large if so many of its names are missing from the set that the origin may have lost its state. EvaluateReports
+// returns the missing names of the large reports. Until Withhold, their removal is withheld from the clients of these
+// reports. Each report is evaluated separately, so a client that reports wrong resources delays no removal for others.
+// The view accepts no further reports about a wildcard set.
 func (j reportEvaluator) EvaluateReports(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
 	generation := j.w.Generation()
 	var judged []string
@@ -108,7 +109,7 @@ func (t *indexType) has(set *Set, name string) bool {
 	return n != nil && set.Get(n).Present()
 }
 
-// evaluate decides about a report, and returns its missing names if they are large. The index must be locked.
+// evaluate evaluates a report, and returns its missing names if it is large. The index must be locked.
 func (t *indexType) evaluate(generation *Generation, r *Report) (lacking []string) {
 	missing, added := t.compareReported(generation, r.kind, r.names)
 	r.evaluated = true
@@ -152,7 +153,7 @@ func (j reportEvaluator) Withhold(of ReportedSet, names map[string]struct{}) {
 	j.recheckCohorts(of, were)
 }
 
-// recheckCohorts is recheckReported for the clients of all cohorts but the rest.
+// recheckCohorts is recheckReported for the clients of all cohorts. It does not include the rest.
 func (j reportEvaluator) recheckCohorts(of ReportedSet, names []string) {
 	for _, s := range j.w.served[:len(j.w.served)-1] {
 		if len(names) == 0 {
@@ -215,8 +216,8 @@ func (x *index) forgetReports(t *indexType) {
 	}
 }
 
-// DelegateReports makes the view of another watch decide about the reports about a set, and wakes the clients to
-// check again.
+// DelegateReports makes the view of another watch evaluate the reports about a set, and wakes the clients to check
+// again which removals they may be sent.
 func (j reportEvaluator) DelegateReports(of ReportedSet, to *Watch) {
 	fresh := j.undelegated(of)
 	vias := make([]*Report, len(fresh))
