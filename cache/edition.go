@@ -11,29 +11,29 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An Edition is a generation of latest that may be shown to cohorts, and what it changes for the rest. It is immutable.
+// An Edition is a generation of latest that may be shown to cohorts, with its changes for the rest. It is immutable.
 type Edition struct {
-	of    *Generation        // nil if an earlier process has cut it
-	was   *Generation        // what the rest was served
+	of    *Generation        // nil if an earlier process made the edition
+	was   *Generation        // the generation that the rest was served
 	names map[string][]*Name // of Changes, ordered by their texts
 
-	// Changes are the resources that differ from what the rest was served, by type URL or collection and name: their content
-	// in the edition. The zero digest is that of a resource that is gone.
+	// Changes has the content in the edition of the resources that differ from those that the rest was served, by type URL
+	// or collection and name. The digest of a removed resource is zero.
 	Changes map[string]map[string]wire.Digest
 
 	// Large reports whether removals of a type are so many that the origin may have lost its state (LargeRemoval).
 	Large bool
 }
 
-// A Difference is a resource that an edition changes.
+// A Difference is a change of a resource by an edition.
 type Difference struct {
 	Key     string // type URL or collection
 	Name    string
-	Was, Is *wire.Resource // what the rest was served when the edition was cut, and what the edition has; nil is none
+	Was, Is *wire.Resource // as served to the rest when the edition was made, and as in the edition; nil is none
 }
 
-// Diff yields what the edition changes, in the order in which types are sent, then by key and name. Of an edition that an earlier
-// process has cut, it yields nothing.
+// Diff yields the changes of the edition in the order in which types are sent, then by key and name. It yields nothing if an
+// earlier process made the edition.
 func (e *Edition) Diff() iter.Seq[Difference] {
 	return func(yield func(Difference) bool) {
 		for _, key := range inOrder(e.names) {
@@ -47,8 +47,8 @@ func (e *Edition) Diff() iter.Seq[Difference] {
 	}
 }
 
-// differing returns the resources of a name in two states of a type: those that subscribers to the name see, but those of
-// one of the sets if the resources differ only there.
+// differing returns the resources of a name in two states of a type, as subscribers to the name see them. If these are equal,
+// it returns those of the set in which they differ.
 func differing(n *Name, a, b *Type) (was, is *wire.Resource) {
 	for _, kind := range kinds {
 		before, after := a.set(kind).Get(n), b.set(kind).Get(n)
@@ -69,7 +69,7 @@ func resourceOf(e *Entry) *wire.Resource {
 	return e.Resource
 }
 
-// resource returns what a type has under a name; nil if that is nothing.
+// resource returns the resource of a name in a type; nil if there is none.
 func (t *Type) resource(n *Name) (r *wire.Resource) {
 	for _, kind := range kinds {
 		if e := t.set(kind).Get(n); e.Present() {
@@ -79,7 +79,7 @@ func (t *Type) resource(n *Name) (r *wire.Resource) {
 	return r
 }
 
-// content returns the digest of what a type has under a name; zero if that is nothing.
+// content returns the digest of the resource of a name in a type; zero if there is none.
 func (t *Type) content(n *Name) (d wire.Digest) {
 	if n == nil {
 		return d
@@ -90,16 +90,16 @@ func (t *Type) content(n *Name) (d wire.Digest) {
 	return d
 }
 
-// Editions pins editions of a source, and shows them to the readers of a view. Its methods are those of its writer.
+// editions makes editions of a source, and shows them to the readers of views. Its methods are methods of the writer.
 type editions struct{ w *Writer }
 
-// Pin cuts an edition of all that waits.
+// Pin makes an edition of all changes that wait.
 func (p editions) Pin() *Edition {
 	w := p.w
 	return w.pin(w.target(w.rest(), w.Generation()))
 }
 
-// PinThawed cuts an edition of what Thaw shows the rest. It changes nothing if there is nothing to thaw.
+// PinThawed makes an edition of the changes that Thaw would show the rest. It has none if there is nothing to thaw.
 func (p editions) PinThawed() *Edition {
 	w := p.w
 	if !w.thaws() {
@@ -109,27 +109,28 @@ func (p editions) PinThawed() *Edition {
 	return w.keepThawed(w.pin(func(string, *Name) *Generation { return latest }))
 }
 
-// PinThawedAs is PinThawed for a source that applies its changes only after the thaw: these are resources as they are
-// then.
+// PinThawedAs is PinThawed for a source that applies its changes only after the thaw. The resources are given as they will
+// be then.
 func (p editions) PinThawedAs(resources []Former) *Edition {
 	w := p.w
 	return w.keepThawed(w.PinFormer(resources))
 }
 
-// keepThawed drops from a new edition what Thaw leaves to Show: of a member that passes as first state, the state by name.
+// keepThawed drops from a new edition the changes that Thaw does not show, since they wait for Show. If only the entry of a
+// name in the wildcard set passes, as first state, it keeps that one.
 func (p editions) keepThawed(e *Edition) *Edition {
 	w := p.w
 	thawed, of := w.gate, *e.of
-	thawed.frozen, thawed.back = time.Time{}, time.Time{}
+	thawed.frozenSince, thawed.rolledBack = time.Time{}, time.Time{}
 	of.types.log = e.of.types.log.Clip()
 	for key, names := range e.names {
 		was, is := e.was.Type(key), e.of.Type(key)
-		c := currency{w: w, was: is, is: is, by: new(txn)}
+		c := refreshedType{w: w, was: is, is: is, by: new(txn)}
 		e.names[key] = slices.DeleteFunc(names, func(n *Name) bool {
 			if !thawed.differenceWaits(was, is, n) {
 				return false
 			}
-			c.copy(ByName, was, n)
+			c.copyState(ByName, was, n)
 			return was.hasLastGood(Wildcard) || thawed.agreesOn(Wildcard, was, is, n)
 		})
 		if c.is != is {
@@ -143,7 +144,7 @@ func (p editions) keepThawed(e *Edition) *Edition {
 	return e
 }
 
-// pin cuts an edition of the names whose target the rest does not see. The target of each is latest.
+// pin makes an edition of the names whose state differs between the rest and their target, which is latest.
 func (p editions) pin(to target) *Edition {
 	w := p.w
 	s := w.rest()
@@ -175,29 +176,29 @@ func (e *Edition) describe() {
 	}
 }
 
-// Reversed returns the edition that undoes the edition for the rest, which has been shown it.
+// Reversed returns the edition that undoes the edition after the rest was shown it.
 func (e *Edition) Reversed() *Edition {
 	back := &Edition{of: e.was, was: e.of, names: e.names}
 	back.describe()
 	return back
 }
 
-// PinServed returns what the rest is served, as an edition without changes: Show returns readers to it later.
+// PinServed makes an edition without changes of the generation that the rest is served. Show can return readers to it later.
 func (p editions) PinServed() *Edition {
 	w := p.w
 	g := w.rest().generation()
 	return &Edition{of: g, was: g, Changes: make(map[string]map[string]wire.Digest)}
 }
 
-// A made name is one that an edition has brought back.
-type made struct {
+// A createdName is a name that was created again for an edition.
+type createdName struct {
 	of *indexType
 	n  *Name
 }
 
-// current returns a generation as it is shown now, and the names that were made for that. What was forgotten since is not in it: nothing
-// says whether the origin has it still. Resources are gone whose time to live is over.
-func (p editions) current(of *Generation) (_ *Generation, names []made) {
+// refresh returns a generation as it would be shown now, and the names that were created for it. Sets that were forgotten
+// since are not in it, as the origin may no longer have their resources. Nor are resources whose TTL has ended.
+func (p editions) refresh(of *Generation) (_ *Generation, names []createdName) {
 	w := p.w
 	x := &w.view.index
 	x.mu.Lock()
@@ -207,9 +208,9 @@ func (p editions) current(of *Generation) (_ *Generation, names []made) {
 		if !w.changeWaits(resourceType(t.URL), true) {
 			continue
 		}
-		c := currency{w: w, now: now, was: t, is: t, by: new(txn)}
-		c.forget(x.types[t.URL])
-		if c.age(); c.is == t {
+		c := refreshedType{w: w, now: now, was: t, is: t, by: new(txn)}
+		c.dropForgotten(x.types[t.URL])
+		if c.applyLifetimes(); c.is == t {
 			continue
 		}
 		if is == of {
@@ -219,13 +220,13 @@ func (p editions) current(of *Generation) (_ *Generation, names []made) {
 		}
 		c.is.revision = of.Revision + 1
 		is.types.put(c.is)
-		names = append(names, c.made...)
+		names = append(names, c.created...)
 	}
 	return is, names
 }
 
-// releaseAll forgets names that were made, unless an entry was.
-func (p editions) releaseAll(names []made) {
+// releaseNames releases created names without an entry.
+func (p editions) releaseNames(names []createdName) {
 	w := p.w
 	w.view.index.mu.Lock()
 	defer w.view.index.mu.Unlock()
@@ -234,17 +235,17 @@ func (p editions) releaseAll(names []made) {
 	}
 }
 
-// A currency is one type of a generation that is brought up to date.
-type currency struct {
+// A refreshedType is one type of a generation that refresh brings up to date.
+type refreshedType struct {
 	w       *Writer
 	now     time.Time
-	was, is *Type // the same as long as nothing is outdated
+	was, is *Type // equal until the first change
 	by      *txn
-	made    []made
+	created []createdName
 }
 
-// own returns the type for writing.
-func (c *currency) own() *Type {
+// writable returns a copy of the type that may be changed.
+func (c *refreshedType) writable() *Type {
 	if c.is == c.was {
 		again, errors := *c.was, *cmp.Or(c.was.errors, noErrors)
 		again.errors = &errors
@@ -256,44 +257,44 @@ func (c *currency) own() *Type {
 	return c.is
 }
 
-// forget leaves out a wildcard set that was forgotten, and finds the present names of its resources.
-func (c *currency) forget(index *indexType) {
+// dropForgotten empties the wildcard set if it was forgotten since; otherwise it renews the names of its entries.
+func (c *refreshedType) dropForgotten(index *indexType) {
 	if c.was.source != c.w.source {
 		return
 	}
 	if index == nil || index.era != c.was.era {
-		is := c.own()
+		is := c.writable()
 		is.Wildcard, is.Phase, is.Restored = Set{}, Unknown, false
 		return
 	}
-	c.rename(index, func(t *Type) *Set { return &t.Wildcard })
-	c.rename(index, func(t *Type) *Set { return t.Errors(Wildcard) })
+	c.renewNames(index, func(t *Type) *Set { return &t.Wildcard })
+	c.renewNames(index, func(t *Type) *Set { return t.Errors(Wildcard) })
 }
 
-// rename gives the entries of a set the present names.
-func (c *currency) rename(index *indexType, set func(*Type) *Set) {
+// renewNames replaces released names of a set by new ones.
+func (c *refreshedType) renewNames(index *indexType, set func(*Type) *Set) {
 	var forgotten []*Entry
 	for e := range set(c.was).Since(0) {
 		if e.Name.released {
 			forgotten = append(forgotten, e)
 		}
 	}
-	for _, e := range forgotten { // all of them, before another one takes the id
-		set(c.own()).drop(c.by, e)
+	for _, e := range forgotten { // before a new name reuses an id
+		set(c.writable()).drop(c.by, e)
 	}
 	for _, e := range forgotten {
 		if e.Present() || e.Err != nil {
 			again := *e
 			again.Name = c.w.view.index.name(index, e.Name.text)
-			set(c.own()).put(c.by, &again)
-			c.made = append(c.made, made{index, again.Name})
+			set(c.writable()).put(c.by, &again)
+			c.created = append(c.created, createdName{index, again.Name})
 		}
 	}
 }
 
-// age removes resources that have expired and that the origin no longer has; of others, the origin decides how long they live.
-// Resources that had expired, or whose content may not be kept, have the state of latest.
-func (c *currency) age() {
+// applyLifetimes removes resources that have expired and that the origin no longer has. Resources that had expired when the
+// edition was made, or whose content may not be kept, get the state of latest.
+func (c *refreshedType) applyLifetimes() {
 	latest := c.w.Generation().Type(c.was.URL)
 	for _, kind := range kinds {
 		for e := range c.is.set(kind).Since(0) {
@@ -301,32 +302,32 @@ func (c *currency) age() {
 			switch expired := e.Present() && e.Expires() && !c.now.Before(e.Deadline()); {
 			case !c.w.writes(kind, c.was, e.Name):
 			case !cacheable(e) || e.Expired:
-				c.copy(kind, latest, e.Name)
+				c.copyState(kind, latest, e.Name)
 			case now == e:
 			case expired && !now.Present():
-				c.own().set(kind).put(c.by, &Entry{Name: e.Name, Seq: e.Seq, Expired: true})
+				c.writable().set(kind).put(c.by, &Entry{Name: e.Name, Seq: e.Seq, Expired: true})
 			}
 		}
 	}
 }
 
-// copy replaces the state of a name in a set, with its error, by that in another type.
-func (c *currency) copy(kind Kind, from *Type, n *Name) {
+// copyState replaces the entry and the error of a name in a set by those of another version of the type.
+func (c *refreshedType) copyState(kind Kind, from *Type, n *Name) {
 	for _, set := range []func(*Type) *Set{func(t *Type) *Set { return t.set(kind) }, func(t *Type) *Set { return t.Errors(kind) }} {
 		was, is := set(c.is).Get(n), set(from).Get(n)
 		switch is {
 		case was:
 		case nil:
-			set(c.own()).drop(c.by, was)
+			set(c.writable()).drop(c.by, was)
 		default:
 			again := *is
-			set(c.own()).put(c.by, &again)
+			set(c.writable()).put(c.by, &again)
 		}
 	}
 }
 
-// PinFormer returns an edition of what the rest is served, with resources as they were formerly. Of several formers of a
-// resource, the last counts. A name that was forgotten since, because no client wanted it, stays so.
+// PinFormer makes an edition of the generation that the rest is served, with the former state of some resources. If there are
+// several formers of a resource, the last one counts. Names that were forgotten since, without subscribers, are left out.
 func (p editions) PinFormer(formers []Former) *Edition {
 	w := p.w
 	x := &w.view.index
@@ -344,7 +345,7 @@ func (p editions) PinFormer(formers []Former) *Edition {
 		}
 		if restoring[f.Key] == nil {
 			t := served.Type(f.Key)
-			restoring[f.Key] = &pinnedType{currency: currency{w: w, now: time.Now(), was: t, is: t, by: new(txn)}, index: index}
+			restoring[f.Key] = &pinnedType{refreshedType: refreshedType{w: w, now: time.Now(), was: t, is: t, by: new(txn)}, index: index}
 		}
 		restoring[f.Key].put(f)
 	}
@@ -354,7 +355,7 @@ func (p editions) PinFormer(formers []Former) *Edition {
 			of.types.put(t.is)
 			e.names[key] = t.differing()
 		}
-		for _, m := range t.made { // Show makes them again
+		for _, m := range t.created { // Show creates them again
 			m.of.release(m.n)
 		}
 	}
@@ -362,19 +363,19 @@ func (p editions) PinFormer(formers []Former) *Edition {
 	return e
 }
 
-// A pinnedType is a type of the edition that PinFormer makes.
+// A pinnedType is a type of an edition that PinFormer makes.
 type pinnedType struct {
-	currency
+	refreshedType
 	index *indexType
 	names []*Name
 }
 
-// put records a resource as it was.
+// put sets the former state of a resource.
 func (t *pinnedType) put(f Former) {
 	n := t.index.names[f.Name]
 	if n == nil && f.Kind == Wildcard && f.Resource != nil {
 		n = t.w.view.index.name(t.index, f.Name)
-		t.made = append(t.made, made{t.index, n})
+		t.created = append(t.created, createdName{t.index, n})
 	}
 	if n == nil || !t.w.writes(f.Kind, t.was, n) {
 		return
@@ -382,9 +383,9 @@ func (t *pinnedType) put(f Former) {
 	set := t.is.set(f.Kind)
 	old := set.Get(n)
 	if f.Kind == ByName && old == nil {
-		return // nobody wants it, or it was never answered
+		return // no client subscribes to it, or the origin never answered
 	}
-	set = t.own().set(f.Kind)
+	set = t.writable().set(f.Kind)
 	t.names = append(t.names, n)
 	switch {
 	case f.Resource != nil:
@@ -398,7 +399,7 @@ func (t *pinnedType) put(f Former) {
 	}
 }
 
-// differing returns the names whose state is another one, each once.
+// differing returns the names whose state has changed, each once.
 func (t *pinnedType) differing() (names []*Name) {
 	seen := make(map[*Name]struct{})
 	for _, n := range t.names {

@@ -16,12 +16,12 @@ import (
 //
 // A gate belongs to the writer's goroutine. Other goroutines may read latest if they hold index.mu.
 type gate struct {
-	w       *Writer
-	latest  *ledger   // the writer's own ledger while the gate is open
-	served  []*served // by cohort; that of the rest last
-	ledgers []*ledger // those of served, and latest if it is a separate one
-	frozen  time.Time // when the writer was frozen, so that no change passes; zero if it is not frozen
-	back    time.Time // when readers were rolled back to an earlier generation (RollBack); zero if they are not
+	w           *Writer
+	latest      *ledger   // the writer's own ledger while the gate is open
+	served      []*served // by cohort; that of the rest last
+	ledgers     []*ledger // those of served, and latest if it is a separate one
+	frozenSince time.Time // when the writer was frozen, so that no change passes; zero if it is not frozen
+	rolledBack  time.Time // when readers were rolled back to an earlier generation (RollBack); zero if they are not
 
 	restoring bool // a snapshot is being restored: all of it passes, since it is the last good state
 }
@@ -71,13 +71,13 @@ func (l *ledger) generation() *Generation {
 func (g *gate) Generation() *Generation { return g.latest.generation() }
 
 // Frozen reports whether the writer is frozen.
-func (g *gate) Frozen() bool { return !g.frozen.IsZero() }
+func (g *gate) Frozen() bool { return !g.frozenSince.IsZero() }
 
 // thaws reports whether Thaw has an effect: the writer is frozen or rolled back.
-func (g *gate) thaws() bool { return g.Frozen() || !g.back.IsZero() }
+func (g *gate) thaws() bool { return g.Frozen() || !g.rolledBack.IsZero() }
 
 // stages reports whether changes of some types wait for Show: there are cohorts, or readers are rolled back.
-func (g *gate) stages() bool { return g.w.view.cfg.Cohorts > 0 || !g.back.IsZero() }
+func (g *gate) stages() bool { return g.w.view.cfg.Cohorts > 0 || !g.rolledBack.IsZero() }
 
 // branch returns a ledger with a copy of a generation, which can be edited independently of the original. The copy's
 // state of other sources is never updated, and must not be read.

@@ -103,10 +103,10 @@ func (g *gate) completes(served, t *Type) bool {
 func (g *gate) asServed(s *served, shown, latest *Generation) Source {
 	was, is := shown.sources[g.w.source], latest.sources[g.w.source]
 	if g.Frozen() { // otherwise Frozen is that of the view from which the writer copies
-		is.Frozen = g.frozen
+		is.Frozen = g.frozenSince
 	}
-	if !g.back.IsZero() {
-		is.RolledBack = g.back
+	if !g.rolledBack.IsZero() {
+		is.RolledBack = g.rolledBack
 	}
 	if is.Target != was.Target && (g.Frozen() || len(s.withheld) > 0) {
 		is.Target = ""

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Show shows the readers of a cohort's view what waits as it is in an edition. All else stays as it is, and so does what would pass
-// while the writer is frozen. Of an edition that an earlier process has cut, it shows nothing.
+// Show shows the readers of a cohort's view the waiting changes as they are in an edition. All other state stays as it is, also
+// changes that would pass, if the writer is frozen. It shows nothing if an earlier process made the edition.
 func (p editions) Show(cohort int, e *Edition) {
 	w := p.w
 	if e.of != nil {
@@ -15,20 +15,21 @@ func (p editions) Show(cohort int, e *Edition) {
 	}
 }
 
-// ShowAs is Show for what the readers of another cohort's view are served. What the editions shown before it took back counts as
-// changed once more: a client that refused a response keeps what it had before, and only one with the last good state is left.
+// ShowAs is Show for the state that the readers of another cohort's view are served. Resources that earlier editions had taken
+// back are sent once more: a client that rejected a response may still have their content from before that edition.
 func (p editions) ShowAs(cohort, of int) {
 	w := p.w
 	w.announceTakenBack(w.served[cohort], w.showWaiting(cohort, w.served[of].generation()))
 }
 
-// showWaiting returns, by type URL or collection, the names that differed.
+// showWaiting shows a cohort the waiting changes as they are in a generation. It returns the names that differed, by type URL or
+// collection.
 func (p editions) showWaiting(cohort int, of *Generation) (differ map[string][]*Name) {
 	w := p.w
 	s := w.served[cohort]
-	of, made := w.current(of)
+	of, made := w.refresh(of)
 	differ = w.show(s, w.target(s, of))
-	w.releaseAll(made)
+	w.releaseNames(made)
 	if s == w.rest() {
 		w.compareAll()
 	}
@@ -36,13 +37,15 @@ func (p editions) showWaiting(cohort int, of *Generation) (differ map[string][]*
 	return differ
 }
 
-// A takenBack is a name in one of the sets of a type that an edition returned to what the rest sees, from what the edition before it had.
+// A takenBack is a name in a set of a type whose change by the preceding edition an edition has reverted to the state of the
+// rest.
 type takenBack struct {
 	key, text string
 	kind      Kind
 }
 
-// noteTakenBack notes what an edition that was just shown took back, given the names that it changed. Of a promotion, nothing is left.
+// noteTakenBack records the changes that an edition reverted when it was shown, given the names that it changed. A promotion
+// clears the record.
 func (p editions) noteTakenBack(s *served, changed map[string][]*Name) {
 	w := p.w
 	if s == w.rest() {
@@ -67,7 +70,7 @@ func (p editions) noteTakenBack(s *served, changed map[string][]*Name) {
 	}
 }
 
-// announceTakenBack gives what editions took back a new position, but for the names that have just changed.
+// announceTakenBack gives the recorded names a new position, so that they are sent again, except those that have just changed.
 func (p editions) announceTakenBack(s *served, changed map[string][]*Name) {
 	w := p.w
 	for t := range s.takenBack {
@@ -78,7 +81,7 @@ func (p editions) announceTakenBack(s *served, changed map[string][]*Name) {
 	s.takenBack = nil
 }
 
-// announce has readers be sent a resource, or its removal, although nothing about it has changed.
+// announce makes streams send a resource, or its removal, although it has not changed.
 func (p editions) announce(s *served, t takenBack) {
 	w := p.w
 	ed := w.beginOn(s.ledger, t.key)
@@ -95,15 +98,19 @@ func (p editions) announce(s *served, t takenBack) {
 	w.publish(ed)
 }
 
-// Freeze closes the gate: until Thaw, readers see the state of now. Generation follows the source, and nothing else changes for
-// the writer. Freeze copies what the writer holds except the resources. Of changes made meanwhile only the last one of each
-// name is kept. Freeze has no effect on a frozen writer.
+// Freeze closes the gate: until Thaw, readers see the present state. Generation continues to follow the source. Freeze copies the
+// state of the writer except the resources. Of the changes until Thaw, only the last one of each name is kept. Freeze has no effect
+// on a frozen writer.
 //
-// These changes pass a closed gate. First state: the first answer for a name, also that it does not exist, and new
-// members until their set is confirmed. Uncacheable state: content that may not be kept (R125) and the answer that an alias stands for
-// nothing (B.20), since clients have the origin asked again for these. Times to live, since clients measure them
-// themselves: a resource lives for as long as the source says of its name, and after the source has removed it for as long as it said
-// last (R107). The state of the source itself. And names that nobody subscribes to any more are forgotten.
+// The following changes pass a closed gate:
+//
+//   - first state: the first response for a name, also that it does not exist, and new members until their set is confirmed;
+//   - uncacheable state: content that may not be kept (R125), and the response that an alias stands for no resource (B.20), since
+//     clients make the relay request these again;
+//   - TTLs, which clients measure themselves: a resource expires when the source says so, and after its removal at the time that
+//     the source gave last (R107);
+//   - the connection state of the source;
+//   - the removal of names without subscribers.
 func (g *gate) Freeze() {
 	if g.Frozen() {
 		return
@@ -112,11 +119,11 @@ func (g *gate) Freeze() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	g.close()
-	g.frozen = time.Now()
+	g.frozenSince = time.Now()
 	g.setSource(g.w.Source(), false)
 }
 
-// close makes latest and served two generations, unless they are already. The index must be locked.
+// close separates latest from the served generations, unless the gate is closed already. The index must be locked.
 func (g *gate) close() {
 	if g.w.closed() {
 		return
@@ -131,22 +138,21 @@ func (g *gate) close() {
 	}
 }
 
-// RollBack shows readers an edition of an earlier generation (PinFormer), and closes the gate to changes of the types that
-// Config.Waits reports, as if there were cohorts, until Thaw: all other changes pass, and removals of endpoints and Secrets
-// wait. It ends a freeze. Source.RolledBack is since. A nil edition is for a writer whose view was restored from a snapshot of
-// the earlier generation.
+// RollBack shows readers an edition of an earlier generation (PinFormer) until Thaw. Meanwhile changes of the types for which
+// Config.Waits is true wait, as with cohorts, and so do removals of endpoints and Secrets. All other changes pass. RollBack ends a
+// freeze. Source.RolledBack is since. The edition is nil if the view was restored from a snapshot of the earlier generation.
 //
-// A returning client is served what others are served, also if it had newer resources from elsewhere: unlike a freeze, a
-// rollback takes these away.
+// A returning client is served the same as others, even if it had newer resources from another relay: unlike a freeze, a rollback
+// removes these.
 func (g *gate) RollBack(e *Edition, since time.Time) {
 	x := &g.w.view.index
 	x.mu.Lock()
 	var wakes []*Watch
 	if g.Frozen() {
-		wakes = x.all(nil) // there may be state that they could not be sent while the source was frozen
+		wakes = x.all(nil) // some state could not be sent while the source was frozen
 	}
 	g.close()
-	g.frozen, g.back = time.Time{}, since
+	g.frozenSince, g.rolledBack = time.Time{}, since
 	g.setSource(g.w.Source(), false)
 	x.mu.Unlock()
 	if e != nil {
@@ -157,14 +163,13 @@ func (g *gate) RollBack(e *Edition, since time.Time) {
 	}
 }
 
-// Thaw shows readers latest, but for what waits for a cohort, and opens the gate: it ends Freeze and RollBack. Readers learn
-// the merged difference: the last state of each name, however often it has changed. Thaw has no effect if the gate is neither frozen
-// nor rolled back.
+// Thaw ends Freeze and RollBack: it shows readers latest, except changes that wait for a cohort, and opens the gate. Readers see
+// the last state of each name, however often it has changed. Thaw has no effect if the gate is neither frozen nor rolled back.
 func (g *gate) Thaw() {
 	if !g.thaws() {
 		return
 	}
-	g.frozen, g.back = time.Time{}, time.Time{}
+	g.frozenSince, g.rolledBack = time.Time{}, time.Time{}
 	for _, s := range g.served {
 		g.show(s, g.target(s, s.generation()))
 		if g.w.view.cfg.Cohorts > 0 {
@@ -175,8 +180,8 @@ func (g *gate) Thaw() {
 	g.w.reportWaiting()
 }
 
-// open ends a freeze, and makes served the one generation, unless there are cohorts. All readers are woken: there may be state that
-// they could not be sent before (Source.Frozen), whether or not anything has changed.
+// open ends a freeze. Without cohorts it makes latest and served one generation again. It wakes all readers, since some state could
+// not be sent before (Source.Frozen), even if nothing has changed.
 func (g *gate) open() {
 	w, x := g.w, &g.w.view.index
 	x.mu.Lock()
@@ -199,7 +204,7 @@ func (g *gate) open() {
 	}
 }
 
-// passWithheld shows readers what passes now of what was withheld.
+// passWithheld shows readers the withheld changes that pass now.
 func (g *gate) passWithheld(s *served) {
 	for t := range g.Generation().types.since(0) {
 		ed := g.w.beginOn(s.ledger, t.URL)
@@ -210,9 +215,9 @@ func (g *gate) passWithheld(s *served) {
 	}
 }
 
-// show shows the readers of a view what the writer writes, each name as its target has it. Additions and changes come first, in
-// the order in which types are sent, then removals in reverse, so that no resource refers to one that was removed before (B.11).
-// The last type is changed at once. It returns, by type URL or collection, the names that differed.
+// show shows the readers of a view the state of each name of the writer's source in its target. Additions and changes come first,
+// in the order in which types are sent, then removals in reverse order, so that no resource refers to a removed one (B.11). The
+// last type is changed in one generation. It returns the names that differed, by type URL or collection.
 func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
 	differ = g.differ(s, to)
 	order := inOrder(differ)
@@ -226,18 +231,18 @@ func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
 	return differ
 }
 
-// showFrom shows readers a name as its target has it, which is from. What passes, they see of latest.
+// showFrom shows readers the state of a name in its target, which is from, except state that passes, which is that of latest.
 func (to copying) showFrom(latest *Generation, n *Name) {
 	if to.from == latest || to.t.states(to.kind, n) {
 		to.showThawed(n)
 	}
 	if to.from != latest {
-		copying{to.setEdit, latest, latest.Type(to.typ.URL)}.pass(n) // how long it lives, and first answers
+		copying{to.setEdit, latest, latest.Type(to.typ.URL)}.pass(n) // TTLs and first responses
 	}
 }
 
-// showType shows the readers of a view names of a type as their targets have them: first those that are present there, then the
-// others, or only one of these.
+// showType shows the readers of a view the state of names of a type in their targets: of those that are present there, of those
+// that are absent, or both.
 func (g *gate) showType(s *served, key string, target target, names []*Name, present, absent bool) {
 	ed := g.w.beginOn(s.ledger, key)
 	of := target(key, nil).Type(key)
@@ -250,14 +255,14 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 	}
 	if absent {
 		g.showNames(ed, target, names, false)
-		shown = names // all of them have been shown now
+		shown = names // present names were shown before
 	}
 	for _, kind := range kinds {
 		to := ed.of(kind)
 		to.set.system = of.set(kind).system
 		to.compact()
 	}
-	g.withhold(s, ed, g.Generation().Type(key), shown) // releases a name that is in no set: of others, one may be made for them
+	g.withhold(s, ed, g.Generation().Type(key), shown) // last, since it releases names without entries
 	g.w.publish(ed)
 }
 
