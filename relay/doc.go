@@ -28,6 +28,48 @@
 // of upstream, edit.go of cache, changes.go and sets.go of downstream/subscription, and cache/wire/response.go. This
 // package is not on the hot path, and implements no rule of the protocol except node groups (group.go).
 //
+// # Locks
+//
+// While a mutex is held, nothing blocks and no channel is used, except where this list says so. A test compares the
+// list with the structs that have a mutex. The demo and the commands have further ones.
+//
+// Locks on the path of a change:
+//
+//   - cache.index guards the watches of names, reference counts and the numbers of names. It is the only lock of the
+//     cache that a stream takes. If thousands of returning clients contend for it, use one lock per type.
+//   - intern.Pool guards equal resources; the upstream sessions take it once per received resource.
+//   - downstream.queue guards the streams with something to send.
+//   - downstream.lock guards the state of a stream, between its receiver and a worker. Its holder may lend it while a
+//     send blocks; others then wait for it on a channel.
+//   - quota.Pool counts the usage of each peer. cache.timeline has the causes of the last 256 changes of a view.
+//   - rollout.Controller guards the parts, clients and signals of a rollout. Streams call it while they hold their own
+//     lock, so it calls no method of a stream while it holds this one.
+//
+// Locks for connections, clients and groups:
+//
+//   - guard.connections, nodes and nodeCache guard the connections of peers, and the large Nodes of a peer and of a
+//     connection.
+//   - guard.handshakes guards turns of TLS handshakes. The holder passes a turn on by closing a channel.
+//   - downstream.arrivals detects a herd of new streams. pollMemory has the sets that REST pollers were sent.
+//   - downstream.loadGroups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
+//     instead would need a queue, and a rule for a full queue.
+//   - relay.groups guards the map of groups, when a stream joins or leaves. A snapshot of an evicted group is read
+//     under it. That blocks, but is rare, and a rejected client cannot cause it.
+//   - upstream.failureTracker counts the failures of an address over all views. upstream.streamLimiter decides which
+//     view may open a stream. upstream.counters has the counters of an origin.
+//
+// Locks that no stream waits for:
+//
+//   - relay.decisions.writing is held while decisions are written. Only commands and the snapshot loop wait for it.
+//   - relay.snapshots, snapshot.Dir, relay.chain, relay.auditor and relay.Relay.levelSet guard what two loops, or a
+//     loop and commands, share.
+//   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.recent and page.tierWatch
+//     guard data for operators. page.recent renders a page under its lock, so that pages are rendered one at a time.
+//   - telemetry.Tracer and OriginTracer guard open spans. telemetry.exporting guards a variable of the process that
+//     OpenTelemetry's autoexport sets.
+//
+// # Rules and decisions
+//
 // deploy/docs/protocol.md has the rules, decisions and hazards that comments cite by codes such as R044, B.12 and C08.
 // DESIGN.md has the decisions about the implementation.
 package relay

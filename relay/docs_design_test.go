@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// goFile matches the path of a file of code in backquotes.
+// goFile matches the path of a Go file in backquotes.
 var goFile = regexp.MustCompile("`([a-z]+/[a-z_/]+\\.go)`")
 
-// TestDesignNamesFiles holds that the files of code that DESIGN.md names are there.
+// TestDesignNamesFiles checks that the source files named in DESIGN.md exist.
 func TestDesignNamesFiles(t *testing.T) {
 	named := goFile.FindAllStringSubmatch(pages(t)["DESIGN.md"], -1)
 	for _, match := range named {
@@ -25,22 +25,25 @@ func TestDesignNamesFiles(t *testing.T) {
 	}
 }
 
-// TestLocksAreListed holds that the table of locks in DESIGN.md names each struct of the relay
-// with a mutex, and so why it has one.
+// TestLocksAreListed checks that the list of locks in doc.go contains each struct of a relay that has a mutex.
 func TestLocksAreListed(t *testing.T) {
-	_, locks, _ := strings.Cut(pages(t)["DESIGN.md"], "\n## Locks\n")
-	locks, _, _ = strings.Cut(locks, "\n## ")
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, locks, _ := strings.Cut(string(doc), "\n// # Locks\n")
+	locks, _, _ = strings.Cut(locks, "\n// # ")
 	found := 0
 	for name, file := range parseModule(t, parser.SkipObjectResolution) {
 		if partOf(name) != "program" || strings.Contains(name, "/demo/") || strings.HasPrefix(name, "cmd/") {
-			continue // what is no part of a relay that runs
+			continue // not part of a running relay
 		}
 		for _, decl := range file.Decls {
 			for _, owner := range mutexesIn(decl) {
 				found++
 				listed := regexp.MustCompile(`\b` + regexp.QuoteMeta(owner) + `\b`)
 				if !listed.MatchString(locks) {
-					t.Errorf("%s: %s has a mutex: add it to the table of locks in DESIGN.md, with what it guards and why", name, owner)
+					t.Errorf("%s: %s has a mutex: add it to the list of locks in relay/doc.go, with what it guards", name, owner)
 				}
 			}
 		}
