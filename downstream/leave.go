@@ -116,8 +116,8 @@ func (s *stream) closing(next time.Time) (until time.Time, over bool) {
 	return subscription.Earlier(next, until), !s.unanswered() || !time.Now().Before(until)
 }
 
-// left reports whether the stream, which ended with err, is one that its client ended or whose connection was lost, without
-// the relay's doing: a client may also leave because the relay told it to.
+// left reports whether the client ended the stream, or its connection was lost, and the relay did not cause that by a
+// drain, by the maximum age of a connection or by a limit. gRPC reports a connection that a limit closed as lost.
 func (s *stream) left(err error) bool {
 	select {
 	case <-s.server.draining:

@@ -17,9 +17,8 @@ import (
 // dependency matches a row of the table of direct dependencies in DESIGN.md.
 var dependency = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (program|tests|bench) \\| \\S")
 
-// TestDirectDependencies holds that the table in DESIGN.md names what the modules require
-// for their own sake, and what of it is part of the program: a new dependency needs a
-// row with its reason.
+// TestDirectDependencies checks the table in DESIGN.md against both go.mod files and all imports: it has a row with the
+// purpose of each direct dependency, and states whether the program or only the tests import it.
 func TestDirectDependencies(t *testing.T) {
 	text, err := os.ReadFile("DESIGN.md")
 	if err != nil {
@@ -48,12 +47,12 @@ func TestDirectDependencies(t *testing.T) {
 	}
 	for _, m := range slices.Sorted(maps.Keys(required)) {
 		if got, want := listed[m], required[m]; got != want {
-			t.Errorf("%s is for %q by the table of DESIGN.md, and in fact for %q", m, got, want)
+			t.Errorf("table of DESIGN.md: %s is listed for %q, want %q", m, got, want)
 		}
 		delete(listed, m)
 	}
 	for _, m := range slices.Sorted(maps.Keys(listed)) {
-		t.Errorf("%s is in the table of DESIGN.md, and no direct dependency", m)
+		t.Errorf("table of DESIGN.md: %s is not a direct dependency", m)
 	}
 }
 

@@ -96,7 +96,8 @@ func (c rejections) rejectAgain(now time.Time) {
 	}
 }
 
-// findRejected returns the index in c.withdrawn of the rejected edition with the same changes; -1 without one.
+// findRejected returns the index in c.withdrawn of the rejected edition with the same changes; -1 without one. The changes
+// of all node groups must be the same: an edition with further changes may be a fix.
 func (c rejections) findRejected(about summary) int {
 	if about.resources == 0 {
 		return -1

@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// evictedSuffix ends the name of the snapshot of a view that made room for another one. A relay that starts does not
-// begin with it, and an earlier version takes it for a copy, which it leaves.
+// evictedSuffix ends the name of the snapshot of a view that made room for another one. A relay does not load it at the
+// start: otherwise groups that an attacker created would replace real ones. An earlier version ignores it.
 const evictedSuffix = ".evicted" + suffix
 
 // An evicted is a snapshot of an evicted view, kept for returning clients.

@@ -22,6 +22,9 @@ import (
 // either direction, broken connections, connections closed at one side only, and answers by another server. It does not
 // interpret the bytes. Methods may be called from any goroutine unless documented otherwise.
 //
+// It exists because toxiproxy cannot hide the end of a connection from one side, return on the same port, or impersonate
+// an origin.
+//
 // It cannot lose packets: its kernel acknowledges all bytes of a peer. So TCP keepalive never detects a peer that the
 // proxy has cut off; HTTP/2 pings do.
 type Proxy struct {

@@ -1,5 +1,5 @@
-// Package setclock is built into the relay that is a process of the soak, in the place of calls of time.Now: a wall clock that
-// the soak sets, beside the monotonic clock, which nobody sets.
+// Package setclock replaces time.Now in the relay process of the soak (go build -overlay): the soak sets its wall clock,
+// but not its monotonic clock. Nothing outside of a program can set the clock of only that program.
 package setclock
 
 import (
