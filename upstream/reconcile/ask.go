@@ -26,10 +26,9 @@ func (s *Set) Due(now time.Time) (due bool, next time.Time) {
 	return !now.Before(next), next
 }
 
-// Ask begins to ask for what was not mentioned, or asks again on a new stream, and returns the names. Of a
-// wildcard set, the origin is also asked for a control: a resource that is known to be there. It is one that
-// clients did not ask for by name (wanted) if there is any: go-control-plane does not say again what a stream
-// is subscribed to already.
+// Ask returns the names to request: the unmentioned ones, or on a new stream the unanswered ones once more. For a wildcard set
+// it adds a control: a resource that the origin is known to have. If possible, it is one to which no client subscribes by name
+// (wanted), since go-control-plane does not send a resource again to which a stream is subscribed already.
 func (s *Set) Ask(wanted names, now time.Time) []string {
 	m := &s.unmentioned
 	if !s.Asking() {
@@ -78,10 +77,10 @@ func (s *Set) Answered(u wire.Update, now time.Time) {
 	}
 }
 
-// End reports whether the origin has answered for all that it was asked for by name, or had the time for
-// it; if not, it returns when it will have had. The caller calls Rest then. Of a wildcard set, silence says that
-// resources are gone if the origin has answered for others, but not of names that clients had asked for (wanted)
-// before. Without a control, they may be gone. What of the members of a collection an origin is silent on stays.
+// End reports whether the request of Ask is over: the origin has answered for all names, or had enough time. Otherwise it
+// returns when the time will have passed. The caller then calls Rest. Unanswered names of a wildcard set become suspect if
+// the origin has answered for the control, or if there is no control; names to which clients subscribe (wanted) do not. In a
+// collection, unanswered names stay.
 func (s *Set) End(wanted func() names, now time.Time) (over bool, next time.Time) {
 	m := &s.unmentioned
 	if next = m.askedAt.Add(mentionTimeout); len(m.unanswered) > 0 && now.Before(next) {

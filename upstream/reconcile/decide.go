@@ -30,15 +30,15 @@ func (s *Set) decide(now time.Time) (removed bool) {
 	return n > 0 || mended
 }
 
-// judge decides on what is suspect or held in a set that is complete, and returns what is to be removed: what the
-// second look has confirmed, and what is suspect unless that is too much. What is needed stays, and what may be needed
-// stays suspect.
+// judge decides about the suspected and held removals of a complete set, and returns those to carry out: those that the second
+// look has confirmed, and the suspected ones, unless they are so many that they must be held. Resources to which a held resource
+// refers stay, and those to which it may refer stay suspect.
 func (l look) judge() (u wire.Update) {
 	s, additions := l.set, l.set.added+len(l.set.fresh)
 	s.takeOut(&u, func(name string, as removal) bool {
 		return as.state == held && s.secondLook && (as.stated || as.inferredIn == s.secondLooks) && !l.needed(name)
 	})
-	// Those that still wait count too, or a large removal would be made in small parts.
+	// Removals that are held already count, too: otherwise a large removal could pass in small parts.
 	hold := s.unproven || s.count(held) > 0 || cache.LargeRemoval(s.TypeURL, s.count(suspected), s.content.Count()-additions, additions)
 	s.unproven = false
 	if !hold {

@@ -1,17 +1,17 @@
-// Package reconcile decides which removals reach clients: did the origin mean them (B.15)? It also holds changes that
+// Package reconcile decides which removals reach clients: those that the origin intended (B.15). It also holds changes that
 // would break clients (B.46).
 //
-// A [Set] is the resources that an origin states as a whole: a wildcard set, the names of a type, a
-// collection, one type of a directory, or what returning clients report. A [Group] is the sets of
-// one view or directory, which keep what they refer to. Every set goes the same way:
+// A [Set] has the resources that an origin states as a whole: a wildcard set, the names of a type, a collection, one type of
+// a directory, or the resources that returning clients report. A [Group] has the sets of one view or directory. A resource
+// that stays keeps the resources that it refers to. The steps are the same for each set:
 //
-//	Begin      a new stream: what is held is unmentioned, until the origin mentions it
-//	Take       a response is applied, but for the removals that must wait: these are suspect. Changes that break clients are
-//	           held, too (B.46)
-//	Ask, End   what stays unmentioned is asked for by name, and is suspect if it seems to be gone
-//	Infer      or it is suspect at once: a complete list, or a file, lacks it
-//	Decide     once the set is complete, suspects are removed, or held if they are too many
-//	Operate    an operator decides, or after the deadline a second look at the origin
+//	Begin      starts a new stream: all resources are unmentioned until the origin mentions them
+//	Take       applies a response, except removals that must wait, which become suspect, and changes that break clients,
+//	           which are held (B.46)
+//	Ask, End   request unmentioned resources by name, which become suspect if they seem to be removed
+//	Infer      makes resources suspect at once that a complete list, or the files of a directory, lack
+//	Decide     removes suspects once the set is complete, or holds them if they are too many
+//	Operate    carries out the decision of an operator; without one, a second look at the origin decides after a deadline
 //
 // # Reading order
 //
@@ -20,8 +20,8 @@
 //
 // # Concurrency properties
 //
-// A group and its sets belong to one goroutine, and start none. They do no I/O but for the log, and
-// know no clock: callers pass the time. [Counts] may be read by any goroutine.
+// A group and its sets belong to one goroutine, and start none. They do no I/O except logging, and do not read the clock:
+// callers pass the time. Any goroutine may read [Counts].
 //
 // It is no stable API: programs that embed Tender use package relay.
 package reconcile
