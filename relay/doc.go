@@ -16,17 +16,19 @@
 //
 // A change passes through the relay in these steps:
 //
-//	upstream.stream.receive     decodes the envelope of a response of the origin
-//	upstream.answers.update     sends an ACK or NACK to the origin
-//	reconcile.Set.Take          applies the response as a whole, except removals that the origin may not have intended
-//	cache.Writer.Apply          publishes a new immutable generation, and wakes the streams that watch a changed name
-//	downstream.stream.flush     for each woken stream and type, calls subscription.Next: what changed (Delta, partial
-//	                            SotW), or a complete set
-//	wire.Response               adds a nonce to shared bytes, which gRPC receives as they are
+//	upstream.stream.receive             decodes the envelope of a response of the origin
+//	upstream.responses.handleResponse   sends an ACK or NACK to the origin
+//	reconcile.Set.Take                  applies the response, except removals that the origin may not have intended
+//	cache.Writer.Apply                  publishes a new immutable generation, and wakes the streams that watch a
+//	                                    changed name
+//	downstream.sender.flush             sends a woken stream what is due, type by type
+//	subscription.Subscription.Next      returns what changed (Delta, partial SotW), or a complete set
+//	wire.Response                       adds a nonce to shared bytes, which gRPC receives as they are
 //
-// This is the whole hot path. Start with func flush in downstream/flush.go. The others are in stream.go and answers.go
-// of upstream, edit.go of cache, changes.go and sets.go of downstream/subscription, and cache/wire/response.go. This
-// package is not on the hot path, and implements no rule of the protocol except node groups (group.go).
+// This is the whole hot path. Start with func flush in downstream/flush.go. The others are in stream.go and
+// responses.go of upstream, edit.go, put.go and publish.go of cache, changes.go and sets.go of downstream/subscription,
+// and cache/wire/response.go. This package is not on the hot path. It decides which view a client gets (group.go,
+// package nodegroup), and has what concerns the process: readiness, drain, snapshots and commands of operators.
 //
 // # Locks
 //

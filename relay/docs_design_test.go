@@ -3,6 +3,7 @@ package relay
 import (
 	"go/ast"
 	"go/parser"
+	"go/types"
 	"os"
 	"regexp"
 	"strings"
@@ -22,6 +23,35 @@ func TestDesignNamesFiles(t *testing.T) {
 	}
 	if len(named) < 3 {
 		t.Errorf("DESIGN.md names %d files of code, want 3 at least", len(named))
+	}
+}
+
+// step matches a function in the list of doc.go that describes the hot path.
+var step = regexp.MustCompile(`(?m)^//\t(\w+)\.(\w+)\.(\w+) `)
+
+// TestHotPathIsListed checks that the methods on the hot path that doc.go lists exist.
+func TestHotPathIsListed(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	methods := map[string]bool{}
+	for _, file := range parseModule(t, parser.SkipObjectResolution) {
+		for _, decl := range file.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv != nil {
+				receiver := strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*")
+				methods[file.Name.Name+"."+receiver+"."+fn.Name.Name] = true
+			}
+		}
+	}
+	steps := step.FindAllStringSubmatch(string(doc), -1)
+	for _, match := range steps {
+		if method := strings.Join(match[1:], "."); !methods[method] {
+			t.Errorf("doc.go lists %s, which does not exist", method)
+		}
+	}
+	if len(steps) < 5 {
+		t.Errorf("doc.go lists %d methods, want at least 5", len(steps))
 	}
 }
 

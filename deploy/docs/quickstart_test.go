@@ -111,11 +111,11 @@ func TestEnvoyVersionsOnPages(t *testing.T) {
 	versions := envoytest.Versions(t)
 	slices.Reverse(versions) // the newest first
 	for page, want := range map[string]string{
-		"README.md":                    "| Envoy | " + strings.Join(versions, ", ") + " |\n",
+		"README.md":                    "Tested with Envoy " + strings.Join(versions, " and ") + ".",
 		"deploy/docs/compatibility.md": "| Envoy | " + strings.Join(versions, ", ") + " | `make envoy` |\n",
 	} {
 		if !strings.Contains(pages(t)[page], want) {
-			t.Errorf("%s lacks the row of the versions that the tests run with: %s", page, want)
+			t.Errorf("%s lacks the versions that the tests run with: %s", page, want)
 		}
 	}
 }
