@@ -21,8 +21,7 @@
 //
 // Each file uses only what the files before it define:
 //
-//	client.go         settings, and what all subscriptions of a client share
-//	traits.go         how the protocol treats a type
+//	client.go         settings, what all subscriptions of a client share, and how the protocol treats a type
 //	want.go           subscribed names and the wildcard
 //	sent.go           positions up to which the client was served
 //	conversation.go   responses, ACKs, NACKs, and fanouts (changes tracked to all clients)
@@ -32,8 +31,7 @@
 //	request.go        requests
 //	visible.go        what the client may see at one generation
 //	setbuilder.go     the builder of a complete set
-//	sums.go           fingerprints of what the client sees
-//	trust.go          whether the version that a client reports can be trusted
+//	sums.go           fingerprints of what the client sees, and whether a reported version can be trusted
 //	response.go       the writer of a response
 //	ttl.go            TTLs in responses
 //	errors.go         resource errors in responses
@@ -41,10 +39,8 @@
 //	removals.go       encoder: removals
 //	sets.go           encoder: complete sets
 //	order.go          progress of a subscription, for make-before-break order
-//	next.go           the calls of a stream in each turn
-//	poll.go           REST polls
-//	status.go         status for operators
-//	observed.go       answers of clients to the changes of a rollout
+//	next.go           the calls of a stream in each turn, and of REST polls
+//	status.go         status for operators, and for rollouts
 //
 // It is no stable API: programs that embed Tender use package relay.
 package subscription
