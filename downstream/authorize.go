@@ -36,7 +36,7 @@ func (s identification) setGrant(grant Grant) error {
 		if err := s.checkType(sub.TypeURL); err != nil {
 			return err
 		}
-		if err := s.regrantNames(sub); err != nil {
+		if err := s.reauthorizeNames(sub); err != nil {
 			return err
 		}
 	}
@@ -44,14 +44,14 @@ func (s identification) setGrant(grant Grant) error {
 }
 
 // limits reports whether names of a type may be denied.
-func (s identification) limits(sub *subscription.Subscription) bool {
-	return s.grant != nil && (s.grant.LimitsNames(sub.TypeURL) || len(sub.Denied) > 0)
+func (s identification) restrictsNames(sub *subscription.Subscription) bool {
+	return s.grant != nil && (s.grant.RestrictsNames(sub.TypeURL) || len(sub.Denied) > 0)
 }
 
 // restrict removes denied names from a request. On an aggregated stream they are not answered, so that one name does not
 // cost the client everything else; a stream of one type ends (B.36).
-func (s identification) restrict(sub *subscription.Subscription, r *wire.Request) error {
-	if !s.limits(sub) {
+func (s identification) removeDenied(sub *subscription.Subscription, r *wire.Request) error {
+	if !s.restrictsNames(sub) {
 		return nil
 	}
 	var denied []string
@@ -70,7 +70,7 @@ func (s identification) restrict(sub *subscription.Subscription, r *wire.Request
 	for _, text := range r.Unsubscribe {
 		delete(sub.Denied, text)
 	}
-	return s.deny(sub, denied)
+	return s.recordDenied(sub, denied)
 }
 
 // checkName returns an error if the client may not request a name, which may have parameters.
@@ -79,7 +79,7 @@ func (s identification) checkName(sub *subscription.Subscription, text string) e
 }
 
 // deny records denied names. The error ends the stream.
-func (s identification) deny(sub *subscription.Subscription, names []string) error {
+func (s identification) recordDenied(sub *subscription.Subscription, names []string) error {
 	for _, text := range names {
 		if _, again := sub.Denied[text]; again {
 			continue
@@ -101,8 +101,8 @@ func (s identification) deny(sub *subscription.Subscription, names []string) err
 }
 
 // regrantNames removes names that are denied now from a subscription, and adds those that were denied before.
-func (s identification) regrantNames(sub *subscription.Subscription) error {
-	if !s.limits(sub) {
+func (s identification) reauthorizeNames(sub *subscription.Subscription) error {
+	if !s.restrictsNames(sub) {
 		return nil
 	}
 	allowed := func(text string) bool { return s.checkName(sub, text) == nil }
@@ -114,7 +114,7 @@ func (s identification) regrantNames(sub *subscription.Subscription) error {
 		given = append(given, text)
 		return true
 	})
-	if err := s.deny(sub, sub.Revoke(allowed)); err != nil {
+	if err := s.recordDenied(sub, sub.Revoke(allowed)); err != nil {
 		return err
 	}
 	if len(given) > 0 {

@@ -16,17 +16,17 @@ type pass struct {
 
 	// removalsWait is set while a type that may refer to clusters has changes that were not sent: removals must not
 	// overtake them.
-	removalsWait bool
+	removalsBlocked bool
 
 	// mayBlock is set if the goroutine that sends may wait for the client to read.
 	mayBlock bool
 
 	// answersWait is set if something is due that waits for an answer of the client.
-	answersWait bool
+	awaitsAnswer bool
 
 	// How far dependent types may be read, and whether all of them wait, once that is known (see barrier).
-	limit            cache.Seq
-	shut, limitKnown bool
+	dependentLimit                cache.Seq
+	dependentsBlocked, limitKnown bool
 }
 
 // wakeAt has the stream look again at a time; a zero time is none.
@@ -34,33 +34,33 @@ func (p *pass) wakeAt(t time.Time) { p.next = subscription.Earlier(p.next, t) }
 
 // moreDue notes that more of a type is due than was sent.
 func (p *pass) moreDue(sub *subscription.Subscription) {
-	p.removalsWait = p.removalsWait || !sub.LateRemovals
+	p.removalsBlocked = p.removalsBlocked || !sub.LateRemovals
 }
 
 // A barrier keeps a stream from sending dependent types, which refer to clusters, before the clusters and the endpoints
 // that these need (B.11). Nothing waits longer than TENDER_ACK_WAIT for a change of clusters and its endpoints, or longer
 // than TENDER_COLD_WAIT for the first set of clusters, and as long again once the origin has answered for it.
 type barrier struct {
-	coldSince   time.Time // when a dependent type first waited for the first set of clusters, or then the origin answered for it
-	answered    bool      // it did
-	unsentSince time.Time // since when dependent types wait for changed clusters to be sent; zero if they do not
+	coldSince      time.Time // when a dependent type first waited for the first set of clusters, or then the origin answered for it
+	originAnswered bool      // it did
+	unsentSince    time.Time // since when dependent types wait for changed clusters to be sent; zero if they do not
 
 	batches []batch // oldest first
 
 	// The client is sent one cut at a time: once it was sent clusters of a generation, the dependent types follow from
 	// that generation too, however often they change meanwhile, and further clusters follow after these. Otherwise types
 	// that change with every change of clusters would wait until these pause. The cut is nil while none is unfinished.
-	cut   *cache.Generation
-	until time.Time // when the wait for the cut ends
+	cut         *cache.Generation
+	cutDeadline time.Time // when the wait for the cut ends
 }
 
 // A batch is the EDS clusters of one response, from when that is sent until their
 // endpoints are.
 type batch struct {
 	assignments []string  // names of the ClusterLoadAssignments; shared between streams
-	sent        int       // of the assignments, how many were sent, in order
+	sentCount   int       // of the assignments, how many were sent, in order
 	floor       cache.Seq // position up to which dependent types may be read meanwhile
-	until       time.Time // when the wait for the batch ends
+	deadline    time.Time // when the wait for the batch ends
 
 	// nonce is that of the response after which all assignments were sent. Until that
 	// is answered, newer endpoints cannot leave, and what is newer still must not
@@ -74,7 +74,7 @@ const maxBatches = 8
 // limit returns the position up to which a type may be read, and whether nothing of it may be sent yet: a client that
 // returns would take a part that refers to clusters which it has for all that is new. What a client newly asks for is
 // exempt from the position: the client does not use it yet.
-func (s sendOrder) limit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
+func (s sendOrder) readLimit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
 	if !sub.Dependent || !sub.At(p.GenerationFor(sub)).Behind() {
 		return p.GenerationFor(sub).Seq, false
 	}
@@ -88,19 +88,19 @@ func (s sendOrder) limit(p *pass, sub *subscription.Subscription) (limit cache.S
 // yet. Clusters and endpoints were served earlier in this pass.
 func (s sendOrder) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
 	if p.limitKnown {
-		return p.limit, p.shut
+		return p.dependentLimit, p.dependentsBlocked
 	}
-	p.limit, p.limitKnown = p.Cut.Seq, true
-	if cds := s.of(wire.ClusterType); cds != nil {
-		p.shut = s.clustersUnknown(p, cds)
-		p.limit = min(p.limit, s.clustersSent(p, cds), s.endpointsSent(p))
+	p.dependentLimit, p.limitKnown = p.Cut.Seq, true
+	if cds := s.subscription(wire.ClusterType); cds != nil {
+		p.dependentsBlocked = s.awaitsClusters(p, cds)
+		p.dependentLimit = min(p.dependentLimit, s.clusterLimit(p, cds), s.endpointLimit(p))
 	}
-	return p.limit, p.shut
+	return p.dependentLimit, p.dependentsBlocked
 }
 
 // cut returns the generation that a pass reads clusters and dependent types from.
-func (s sendOrder) cut(p *pass) *cache.Generation {
-	if s.barrier.cut == nil || !p.Now.Before(s.barrier.until) {
+func (s sendOrder) currentCut(p *pass) *cache.Generation {
+	if s.barrier.cut == nil || !p.Now.Before(s.barrier.cutDeadline) {
 		s.barrier.cut = nil
 		return p.Newest
 	}
@@ -109,19 +109,19 @@ func (s sendOrder) cut(p *pass) *cache.Generation {
 
 // beginning returns what the stream began with, nil once nothing older is read of any type. A client is sent first what is
 // newest, even of a type of which other clients are sent changes after an interval only.
-func (s sendOrder) beginning(p *pass) *cache.Generation {
+func (s sendOrder) updateStartGeneration(p *pass) *cache.Generation {
 	switch {
 	case !s.sent:
-		s.begunWith = p.StartGeneration()
-	case s.begunWith != nil && s.barrier.cut == nil && p.Newest.SendableRevision() >= s.begunWith.Revision:
-		s.begunWith = nil
+		s.startGeneration = p.StartGeneration()
+	case s.startGeneration != nil && s.barrier.cut == nil && p.Newest.SendableRevision() >= s.startGeneration.Revision:
+		s.startGeneration = nil
 	}
-	return s.begunWith
+	return s.startGeneration
 }
 
 // keepCut has dependent types follow the clusters that were just sent, from the same generation. A client that still
 // waits for its first response of a dependent type is sent what is newest: that generation may lack a set.
-func (s sendOrder) keepCut(p *pass) {
+func (s sendOrder) startCut(p *pass) {
 	dependents := false
 	for _, sub := range s.subs {
 		if sub.Dependent && !sub.SentAny() {
@@ -130,20 +130,20 @@ func (s sendOrder) keepCut(p *pass) {
 		dependents = dependents || sub.Dependent
 	}
 	if dependents && s.barrier.cut == nil {
-		s.barrier.cut, s.barrier.until = p.Cut, p.Now.Add(s.cfg.AckWait)
+		s.barrier.cut, s.barrier.cutDeadline = p.Cut, p.Now.Add(s.cfg.AckWait)
 	}
 }
 
 // holdCut ends the cut if the client was sent all of it, and otherwise has the stream look again.
-func (s sendOrder) holdCut(p *pass) {
+func (s sendOrder) finishCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
 	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) &&
 		!slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.At(p.GenerationFor(sub)).BehindCut() }):
 		s.barrier.cut = nil
 	default:
-		p.answersWait = true
-		p.wakeAt(s.barrier.until)
+		p.awaitsAnswer = true
+		p.wakeAt(s.barrier.cutDeadline)
 	}
 }
 
@@ -152,7 +152,7 @@ func (s sendOrder) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut
 
 // clustersUnknown reports whether the client asked for all clusters, and too little of the set is known to send it
 // (B.7), or too little of what it may hold.
-func (s sendOrder) clustersUnknown(p *pass, cds *subscription.Subscription) bool {
+func (s sendOrder) awaitsClusters(p *pass, cds *subscription.Subscription) bool {
 	if !cds.AwaitsWildcard() {
 		return false
 	}
@@ -162,9 +162,9 @@ func (s sendOrder) clustersUnknown(p *pass, cds *subscription.Subscription) bool
 	if s.barrier.coldSince.IsZero() {
 		s.barrier.coldSince = p.Now
 	}
-	if !s.barrier.answered && clustersAnswered(p.GenerationFor(cds), cds.Key) {
+	if !s.barrier.originAnswered && clustersAnswered(p.GenerationFor(cds), cds.Key) {
 		// From now on it takes that long until the set is confirmed.
-		s.barrier.answered, s.barrier.coldSince = true, p.Now.Add(confirmMargin)
+		s.barrier.originAnswered, s.barrier.coldSince = true, p.Now.Add(confirmMargin)
 	}
 	until := s.barrier.coldSince.Add(s.cfg.ColdWait)
 	if !p.Now.Before(until) {
@@ -185,7 +185,7 @@ func clustersAnswered(g *cache.Generation, key string) bool {
 }
 
 // clustersSent returns the position up to which clusters were sent, while later ones wait for an answer or for content.
-func (s sendOrder) clustersSent(p *pass, cds *subscription.Subscription) cache.Seq {
+func (s sendOrder) clusterLimit(p *pass, cds *subscription.Subscription) cache.Seq {
 	until := cds.DependentsUnblockedAt(p.Now)
 	if until.IsZero() {
 		s.barrier.unsentSince = time.Time{}
@@ -204,15 +204,15 @@ func (s sendOrder) clustersSent(p *pass, cds *subscription.Subscription) cache.S
 }
 
 // endpointsSent returns the position before the first batch with endpoints that were not sent.
-func (s sendOrder) endpointsSent(p *pass) cache.Seq {
-	s.settleBatches(p)
-	if len(s.barrier.batches) == 0 || s.of(wire.EndpointType) == nil {
+func (s sendOrder) endpointLimit(p *pass) cache.Seq {
+	s.removeFinishedBatches(p)
+	if len(s.barrier.batches) == 0 || s.subscription(wire.EndpointType) == nil {
 		return p.Cut.Seq
 	}
 	limit := p.Cut.Seq
 	for _, b := range s.barrier.batches {
-		if b.nonce == "" || s.sentAssignments(p, b.assignments) < len(b.assignments) {
-			p.wakeAt(b.until)
+		if b.nonce == "" || s.countSentAssignments(p, b.assignments) < len(b.assignments) {
+			p.wakeAt(b.deadline)
 			limit = min(limit, b.floor)
 		}
 	}
@@ -222,37 +222,37 @@ func (s sendOrder) endpointsSent(p *pass) cache.Seq {
 // awaitEndpoints begins a batch: a response of clusters has just left, and the clusters before it were sent up to the
 // position floor. A stream without endpoints or dependent types waits for nothing, unless its client returns and is about
 // to ask for these. gRPC asks for clusters because of its routes, not the other way around.
-func (s sendOrder) awaitEndpoints(p *pass, cds *subscription.Subscription, assignments []string, floor cache.Seq) {
+func (s sendOrder) startBatch(p *pass, cds *subscription.Subscription, assignments []string, floor cache.Seq) {
 	since := s.barrier.unsentSince
 	if s.barrier.unsentSince = (time.Time{}); since.IsZero() {
 		since = p.Now
 	}
-	if len(assignments) == 0 || s.agent.GRPC || !s.closed.IsZero() {
+	if len(assignments) == 0 || s.agent.GRPC || !s.clientClosedAt.IsZero() {
 		return
 	}
 	dependents := slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Dependent })
-	if returns := floor == 0 && cds.Returning(); !returns && (!dependents || s.of(wire.EndpointType) == nil) {
+	if returns := floor == 0 && cds.Returning(); !returns && (!dependents || s.subscription(wire.EndpointType) == nil) {
 		return
 	}
 	if n := len(s.barrier.batches); n == maxBatches {
 		last := &s.barrier.batches[n-1]
-		last.assignments = slices.Concat(last.assignments[last.sent:], assignments)
-		last.sent, last.floor, last.nonce = 0, min(last.floor, floor), ""
+		last.assignments = slices.Concat(last.assignments[last.sentCount:], assignments)
+		last.sentCount, last.floor, last.nonce = 0, min(last.floor, floor), ""
 		return
 	}
-	s.barrier.batches = append(s.barrier.batches, batch{assignments: assignments, floor: floor, until: since.Add(s.cfg.AckWait)})
+	s.barrier.batches = append(s.barrier.batches, batch{assignments: assignments, floor: floor, deadline: since.Add(s.cfg.AckWait)})
 }
 
 // settleBatches ends the batches that nothing needs to wait for any more.
-func (s sendOrder) settleBatches(p *pass) {
+func (s sendOrder) removeFinishedBatches(p *pass) {
 	if len(s.barrier.batches) == 0 {
 		return
 	}
 	open := s.barrier.batches[:0]
 	for _, b := range s.barrier.batches {
-		if !s.settled(p, &b) {
+		if !s.batchFinished(p, &b) {
 			open = append(open, b)
-			p.answersWait = true // answers and requests end it
+			p.awaitsAnswer = true // answers and requests end it
 		}
 	}
 	clear(s.barrier.batches[len(open):])
@@ -262,18 +262,18 @@ func (s sendOrder) settleBatches(p *pass) {
 }
 
 // settled reports whether nothing needs to wait for a batch any more.
-func (s sendOrder) settled(p *pass, b *batch) bool {
-	cds, eds := s.of(wire.ClusterType), s.of(wire.EndpointType)
+func (s sendOrder) batchFinished(p *pass, b *batch) bool {
+	cds, eds := s.subscription(wire.ClusterType), s.subscription(wire.EndpointType)
 	switch {
-	case !p.Now.Before(b.until), !s.closed.IsZero():
+	case !p.Now.Before(b.deadline), !s.clientClosedAt.IsZero():
 		return true
 	case eds == nil:
 		return !cds.Pending()
 	case b.nonce != "":
 		return b.nonce != eds.Nonce() || !eds.Blocked(p.Now)
 	}
-	b.sent += s.sentAssignments(p, b.assignments[b.sent:])
-	if b.sent < len(b.assignments) {
+	b.sentCount += s.countSentAssignments(p, b.assignments[b.sentCount:])
+	if b.sentCount < len(b.assignments) {
 		return false
 	}
 	b.nonce, b.floor = eds.Nonce(), p.Newest.Seq
@@ -282,12 +282,12 @@ func (s sendOrder) settled(p *pass, b *batch) bool {
 
 // sentAssignments returns how many of the assignments, from the first on, nothing waits for: those before the first that
 // is due to the client.
-func (s sendOrder) sentAssignments(p *pass, assignments []string) int {
+func (s sendOrder) countSentAssignments(p *pass, assignments []string) int {
 	const chunk = 64 // the first of many is often not sent
 	for at := 0; at < len(assignments); at += chunk {
 		texts := assignments[at:min(at+chunk, len(assignments))]
 		for i, n := range s.watch.Find(wire.EndpointType, texts) {
-			if s.owesAssignment(p, texts[i], n) {
+			if s.assignmentDue(p, texts[i], n) {
 				return at + i
 			}
 		}
@@ -297,11 +297,11 @@ func (s sendOrder) sentAssignments(p *pass, assignments []string) int {
 
 // owesAssignment reports whether the client is to be sent an assignment that it needs for a cluster that it was sent.
 // While the client has not answered for the cluster, it may still subscribe to the assignment.
-func (s sendOrder) owesAssignment(p *pass, text string, n *cache.Name) bool {
-	eds := s.of(wire.EndpointType)
+func (s sendOrder) assignmentDue(p *pass, text string, n *cache.Name) bool {
+	eds := s.subscription(wire.EndpointType)
 	owes, subscribed := eds.At(p.GenerationFor(eds)).ResourceDue(text, n, p.Now)
 	if !subscribed {
-		return s.of(wire.ClusterType).Pending()
+		return s.subscription(wire.ClusterType).Pending()
 	}
 	return owes
 }

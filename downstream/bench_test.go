@@ -36,7 +36,7 @@ func (c *benchClient) SendMsg(m any) error {
 
 // say handles a request as if it were the stream's turn.
 func (s *stream) say(r *wire.Request, now time.Time) error {
-	return s.receiver().handle(r, s.identification().introduce(r), now)
+	return s.receiver().handle(r, s.identification().identityIn(r), now)
 }
 
 // newBenchClient returns a client that subscribed to names of a type, and has what
@@ -52,9 +52,9 @@ func newBenchClientOf(b testing.TB, s *Server, node []byte, delta bool, typeURL 
 	c := &benchClient{typeURL: typeURL}
 	c.st = &stream{
 		server: s, cfg: &s.cfg, rpc: c, delta: delta,
-		over: make(chan error, 1), timer: time.NewTimer(time.Hour),
+		result: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
-	c.st.turn.Store(taken) // no worker sends, but flush
+	c.st.turn.Store(turnRunning) // no worker sends, but flush
 	b.Cleanup(c.st.close)
 	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: node, Subscribe: names}
 	check.OK(b, c.st.say(first, time.Now()))
@@ -70,8 +70,8 @@ func newBenchClientOf(b testing.TB, s *Server, node []byte, delta bool, typeURL 
 }
 
 func (c *benchClient) flush(b testing.TB) {
-	if c.st.flushed(true); c.st.ended {
-		b.Fatal(<-c.st.over)
+	if c.st.flushTurn(true); c.st.ended {
+		b.Fatal(<-c.st.result)
 	}
 }
 
@@ -80,8 +80,8 @@ func (c *benchClient) ack(b testing.TB) {
 	if !r.Delta {
 		r.Version = c.last.Body.Version() // names that it repeats are left out when it is decoded
 	}
-	if more, _ := c.st.receiver().received(&r, c.st.identification().introduce(&r)); !more {
-		b.Fatal(<-c.st.over)
+	if more, _ := c.st.receiver().accept(&r, c.st.identification().identityIn(&r)); !more {
+		b.Fatal(<-c.st.result)
 	}
 }
 

@@ -28,13 +28,13 @@ func (c *client) log() *slog.Logger {
 }
 
 // debugs reports whether debug lines are logged.
-func (c *client) debugs() bool {
+func (c *client) debugEnabled() bool {
 	return c.cfg.Logger.Enabled(context.Background(), slog.LevelDebug)
 }
 
 // began logs that a stream began, of one type, or of all if typeURL is empty.
-func (c *client) began(typeURL string) {
-	if c.debugs() {
+func (c *client) logStart(typeURL string) {
+	if c.debugEnabled() {
 		c.log().Debug("stream began", slog.String("type_url", typeURL), slog.Bool("delta", c.Delta))
 	}
 }
@@ -50,7 +50,7 @@ func softwareOf(n *node) subscription.Software {
 
 // withholdDetail replaces the detail of a NACK of Secrets, which may quote them, so that no log, status or trace has it
 // (B.36).
-func withholdDetail(r *wire.Request) {
+func redactSecretDetail(r *wire.Request) {
 	if wire.IsSecret(r.TypeURL) && r.ErrorMessage != "" {
 		r.ErrorMessage = fmt.Sprintf("%d bytes that may quote a Secret are not shown", len(r.ErrorMessage))
 	}

@@ -131,7 +131,7 @@ func (s *Server) Client(number uint64) (status StreamStatus, open bool) {
 // resources requested by name, then those of wildcards and globs. A stream that is not open has none.
 func (s *Server) Resources(number uint64) []ResourceStatus {
 	if stream := s.openStream(number); stream != nil {
-		return stream.resources()
+		return stream.resourceStatuses()
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ type Holder struct {
 // Holders returns the streams that requested a resource by its name, a wildcard or a glob.
 func (s *Server) Holders(typeURL, name string) (holders []Holder) {
 	for _, stream := range s.openStreams() {
-		if r, asked := stream.holds(typeURL, name); asked {
+		if r, asked := stream.resourceStatus(typeURL, name); asked {
 			holders = append(holders, r)
 		}
 	}
@@ -156,23 +156,23 @@ func (s *Server) Holders(typeURL, name string) (holders []Holder) {
 // status returns the state of the stream, with that of its subscriptions if detailed, and whether it is open.
 func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open bool) {
 	stalled := s.lock.peek()
-	defer s.lock.leave()
+	defer s.lock.release()
 	if s.ended {
 		return StreamStatus{}, false
 	}
 	status = StreamStatus{
-		Number: s.number, TypeURL: s.typeURL, Delta: s.delta, Began: s.begun,
-		Sent: s.written, Unread: s.written - s.read,
+		Number: s.number, TypeURL: s.typeURL, Delta: s.delta, Began: s.startedAt,
+		Sent: s.bytesSent, Unread: s.bytesSent - s.bytesRead,
 		grant: s.grant, Group: s.group.Key,
 	}
-	if s.kept != nil {
-		status.node = s.kept.Shown
+	if s.keptNode != nil {
+		status.node = s.keptNode.Shown
 	}
 	if p, ok := peer.FromContext(s.rpc.Context()); ok && p.Addr != nil {
 		status.Address = p.Addr.String()
 	}
 	if stalled {
-		status.Stalled = s.lentAt.Time()
+		status.Stalled = s.stalledAt.Time()
 	}
 	status.Types = make([]TypeStatus, len(s.subs))
 	for i, sub := range s.subs {
@@ -184,9 +184,9 @@ func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open
 }
 
 // resources returns the state of each resource that the client requested.
-func (s *stream) resources() (out []ResourceStatus) {
+func (s *stream) resourceStatuses() (out []ResourceStatus) {
 	s.lock.peek()
-	defer s.lock.leave()
+	defer s.lock.release()
 	if s.ended || s.watch == nil {
 		return nil
 	}
@@ -198,10 +198,10 @@ func (s *stream) resources() (out []ResourceStatus) {
 }
 
 // holds returns the state of one resource, and whether the client requested it.
-func (s *stream) holds(typeURL, name string) (r Holder, asked bool) {
+func (s *stream) resourceStatus(typeURL, name string) (r Holder, asked bool) {
 	s.lock.peek()
-	defer s.lock.leave()
-	sub := s.of(typeURL)
+	defer s.lock.release()
+	sub := s.subscription(typeURL)
 	if s.ended || sub == nil {
 		return r, false
 	}

@@ -79,7 +79,7 @@ func serveScripted(t *testing.T, server *Server) *scriptedClient {
 	t.Helper()
 	c := &scriptedClient{ctx: t.Context(), requests: make(chan wire.Request)}
 	done := make(chan error, 1)
-	go func() { done <- server.serve(c, "", true) }()
+	go func() { done <- server.serveStream(c, "", true) }()
 	t.Cleanup(func() {
 		close(c.requests)
 		if err := <-done; err != nil {

@@ -96,7 +96,7 @@ type Config struct {
 
 	// Probed returns nil if this relay would serve a client, which a relay below asks by a probe (wire.ProbeHeader), or
 	// else a gRPC status with the reason. Nil serves probes as other streams.
-	Probed func() error
+	ProbeStatus func() error
 
 	// Chain knows the relays above and below this one. Nil without any.
 	Chain Chain
@@ -109,7 +109,7 @@ type Config struct {
 
 	// Served is called once many streams that began together were served, so that the memory that this took can be given
 	// back. May be nil.
-	Served func()
+	HerdServed func()
 
 	// Logger receives the server's log. Nil discards it.
 	Logger *slog.Logger
@@ -152,40 +152,40 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // checkNames rejects a request whose names are too long.
-func (c *Config) checkNames(r *wire.Request) error {
+func (c *Config) checkNameSizes(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
 		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
 	for name := range r.InitialVersions {
 		if len(name) > c.MaxNameBytes {
-			return c.tooLong(name)
+			return c.nameTooLong(name)
 		}
 	}
 	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
 		for _, name := range names {
 			if len(name) > c.MaxNameBytes {
-				return c.tooLong(name)
+				return c.nameTooLong(name)
 			}
 		}
 	}
 	return nil
 }
 
-func (c *Config) tooLong(name string) error {
+func (c *Config) nameTooLong(name string) error {
 	return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 }
 
 // limits returns the bounds of a request that is charged to an account.
-func (c *Config) limits(b *guard.Account) wire.Limits {
+func (c *Config) requestLimits(b *guard.Account) wire.Limits {
 	return wire.Limits{
-		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOver, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
+		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOverLimit, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
 		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
 	}
 }
 
 // maxOver bounds the names over a limit that a stream remembers, to subscribe to them once there is room. The client is
 // sent no error for further ones.
-const maxOver = 1000
+const maxOverLimit = 1000
 
 // requestError returns the error that ends a stream for a request that could not be decoded.
 func (c *Config) requestError(err error) error {
@@ -240,7 +240,7 @@ type Observer interface {
 
 	// Left is called when the client ended the stream, or its connection was lost: not when the relay ended the stream, or
 	// had begun to (B.33).
-	Left()
+	Disconnected()
 }
 
 // An Authorizer decides which Nodes a client may use, and what it may request (B.36, B.37). Its methods may be called
@@ -263,8 +263,8 @@ type Grant interface {
 	// Type returns an error, of [guard.Denies], if the client may not request a type.
 	Type(typeURL string) error
 
-	// LimitsNames reports whether Name must be called for the names of a type.
-	LimitsNames(typeURL string) bool
+	// RestrictsNames reports whether Name must be called for the names of a type.
+	RestrictsNames(typeURL string) bool
 
 	// Name returns an error, of [guard.Denies], if the client may not request a name of a type, which may be the
 	// wildcard. Names are canonical and without parameters.
@@ -288,7 +288,7 @@ func (c *Config) authorize(p guard.Peer, n *node) (Grant, error) {
 }
 
 // rulesChanged returns a channel that is closed once grants may have changed.
-func (c *Config) rulesChanged() <-chan struct{} {
+func (c *Config) grantsChanged() <-chan struct{} {
 	if c.Authorizer == nil {
 		return nil
 	}
@@ -307,24 +307,24 @@ type Server struct {
 	loads *loadreport.Server
 
 	// Each has its own lock, or is atomic.
-	streams   atomic.Int64  // those that a drain waits for: open streams and held polls
-	accepted  atomic.Uint64 // all streams and polls so far
-	numbers   atomic.Uint64 // given to streams
-	coalesced atomic.Int64  // see Stats
-	throttled atomic.Int64  // see Stats
-	polls     pollMemory
-	arrivals  arrivals
-	registry  sync.Map // open streams by number, *stream
-	queue     queue
-	slots     guard.Slots
+	streams       atomic.Int64  // those that a drain waits for: open streams and held polls
+	accepted      atomic.Uint64 // all streams and polls so far
+	streamNumbers atomic.Uint64 // given to streams
+	coalesced     atomic.Int64  // see Stats
+	throttled     atomic.Int64  // see Stats
+	polls         pollHistory
+	arrivals      arrivals
+	registry      sync.Map // open streams by number, *stream
+	queue         queue
+	slots         guard.Slots
 
 	nackLog, badNameLog, largeResponseLog, denialLog guard.LogLimiter
 
-	draining, stopping chan struct{} // closed to have streams end within a time, and at once
-	drain, stop        sync.Once
-	drainBy            time.Time // when the last of them do; set before draining is closed
-	spread             time.Duration
+	draining, stopping  chan struct{} // closed to have streams end within a time, and at once
+	drainOnce, stopOnce sync.Once
+	drainBy             time.Time // when the last of them do; set before draining is closed
+	drainSpread         time.Duration
 
-	idle  chan struct{} // closed once a draining server has no stream and no poll left
-	idled sync.Once
+	idle     chan struct{} // closed once a draining server has no stream and no poll left
+	idleOnce sync.Once
 }

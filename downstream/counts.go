@@ -60,10 +60,10 @@ func (c *Counts) tally(typeURL string, stream uint64) *tally {
 	if c == nil {
 		return nil
 	}
-	return &c.typ(typeURL).tallies[stream%tallies]
+	return &c.countersOf(typeURL).tallies[stream%tallyCount]
 }
 
-func (c *Counts) typ(typeURL string) *typeCounts {
+func (c *Counts) countersOf(typeURL string) *typeCounts {
 	if !wire.Known(typeURL) {
 		typeURL = ""
 	}
@@ -77,7 +77,7 @@ func (c *Counts) typ(typeURL string) *typeCounts {
 // Followed counts a change whose fan-out is over, and is the [cache.Config.Fanout].
 func (c *Counts) Followed(f *fanout.Fanout) {
 	typeURL, _, _ := cache.SplitCollection(f.Key)
-	switch of := c.typ(typeURL); {
+	switch of := c.countersOf(typeURL); {
 	case f.Unfollowed:
 		of.unfollowed.Add(1)
 	case f.Unanswered() > 0:
@@ -89,10 +89,10 @@ func (c *Counts) Followed(f *fanout.Fanout) {
 
 // tallies is the number of copies of the counters of a type, so that streams that send at the same time rarely write to
 // the same cache line.
-const tallies = 8
+const tallyCount = 8
 
 type typeCounts struct {
-	tallies [tallies]tally
+	tallies [tallyCount]tally
 
 	fanout              durations
 	givenUp, unfollowed atomic.Int64
@@ -135,9 +135,9 @@ func (t *tally) Propagated(took time.Duration) {
 func (t *typeCounts) sum() (sum TypeStats) {
 	for i := range t.tallies {
 		at := &t.tallies[i]
-		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load(), at.propagation.read(), Distribution{}, 0, 0})
+		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load(), at.propagation.snapshot(), Distribution{}, 0, 0})
 	}
-	sum.Fanout, sum.GivenUp, sum.Unfollowed = t.fanout.read(), t.givenUp.Load(), t.unfollowed.Load()
+	sum.Fanout, sum.GivenUp, sum.Unfollowed = t.fanout.snapshot(), t.givenUp.Load(), t.unfollowed.Load()
 	return sum
 }
 
@@ -189,7 +189,7 @@ func (d *durations) observe(took time.Duration) {
 }
 
 // read returns a copy.
-func (d *durations) read() (out Distribution) {
+func (d *durations) snapshot() (out Distribution) {
 	for i := range d.buckets {
 		out.Buckets[i] = d.buckets[i].Load()
 	}
@@ -231,7 +231,7 @@ func (s *Server) Stats() Stats {
 	stats := Stats{
 		Streams:   s.Streams(),
 		Accepted:  int64(s.accepted.Load()),
-		Waiting:   s.queue.waiting() + s.slots.Waiting(),
+		Waiting:   s.queue.newcomerCount() + s.slots.Waiting(),
 		Ended:     s.guard.Counters.Ended(),
 		Refused:   s.guard.Counters.Refused(),
 		Denied:    s.guard.Counters.Denied(),
@@ -241,6 +241,6 @@ func (s *Server) Stats() Stats {
 	stats.Connections, stats.Unread = s.guard.Usage()
 	s.queue.mu.Lock()
 	defer s.queue.mu.Unlock()
-	stats.Turns, stats.IdleTurns = s.queue.turns, s.queue.idle
+	stats.Turns, stats.IdleTurns = s.queue.turns, s.queue.idleTurns
 	return stats
 }

@@ -48,7 +48,7 @@ func TestCounts(t *testing.T) {
 
 // nack refuses what the client was sent last.
 func (c *benchClient) nack() {
-	sub := c.st.of(c.typeURL)
+	sub := c.st.subscription(c.typeURL)
 	sub.ApplyRequest(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Refused: true}, time.Now())
 }
 
@@ -57,14 +57,14 @@ func (c *benchClient) nack() {
 func TestCountsOfUnknownTypes(t *testing.T) {
 	var c Counts
 	places := make(map[*tally]bool)
-	for stream := range uint64(2 * tallies) {
+	for stream := range uint64(2 * tallyCount) {
 		for _, typeURL := range []string{"a/b.C", "a/b.D", ""} {
 			at := c.tally(typeURL, stream)
 			at.Sent(10)
 			places[at] = true
 		}
 	}
-	if got := c.Types(); len(got) != 1 || got[""] != (TypeStats{Responses: 6 * tallies, Bytes: 60 * tallies}) || len(places) != tallies {
+	if got := c.Types(); len(got) != 1 || got[""] != (TypeStats{Responses: 6 * tallyCount, Bytes: 60 * tallyCount}) || len(places) != tallyCount {
 		t.Errorf("counted %+v in %d places", got, len(places))
 	}
 	var nobody *Counts

@@ -100,12 +100,12 @@ type NodeMatch func(*node) bool
 //
 // Source: envoy.type.matcher.v3.
 func MatchNodes(matchers []*matcherpb.NodeMatcher) (NodeMatch, error) {
-	matches, err := compile("node_matchers[%d].", matchers, matchNode)
+	matches, err := compileAll("node_matchers[%d].", matchers, matchNode)
 	return func(n *node) bool { return len(matches) == 0 || anyOf(matches)(n) }, err
 }
 
 // compile returns the match of each matcher. An error begins with where the matcher stands, a format of its index.
-func compile[M, V any](where string, matchers []M, one func(M) (func(V) bool, error)) (matches []func(V) bool, err error) {
+func compileAll[M, V any](where string, matchers []M, one func(M) (func(V) bool, error)) (matches []func(V) bool, err error) {
 	for i, m := range matchers {
 		match, err := one(m)
 		if err != nil {
@@ -130,7 +130,7 @@ func matchNode(m *matcherpb.NodeMatcher) (func(*node) bool, error) {
 			return nil, fmt.Errorf("node_id: %w", err)
 		}
 	}
-	differs, err := compile("node_metadatas[%d].value: ", m.GetNodeMetadatas(), func(s *matcherpb.StructMatcher) (func(*node) bool, error) {
+	differs, err := compileAll("node_metadatas[%d].value: ", m.GetNodeMetadatas(), func(s *matcherpb.StructMatcher) (func(*node) bool, error) {
 		match, err := matchValue(s.GetValue())
 		return func(n *node) bool { return !match(valueAt(n.GetMetadata(), s.GetPath())) }, err
 	})
@@ -198,7 +198,7 @@ func matchValue(m *matcherpb.ValueMatcher) (func(*structpb.Value) bool, error) {
 		match, err := matchValue(p.ListMatch.GetOneOf())
 		return func(v *structpb.Value) bool { return slices.ContainsFunc(v.GetListValue().GetValues(), match) }, err
 	case *matcherpb.ValueMatcher_OrMatch:
-		matches, err := compile("or_match.value_matchers[%d]: ", p.OrMatch.GetValueMatchers(), matchValue)
+		matches, err := compileAll("or_match.value_matchers[%d]: ", p.OrMatch.GetValueMatchers(), matchValue)
 		return anyOf(matches), err
 	default:
 		return nil, fmt.Errorf("match_pattern is %T: want null_match, present_match, bool_match, double_match, string_match, list_match or or_match", p)

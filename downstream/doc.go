@@ -22,7 +22,7 @@
 //	identity.go      the Node of a client, its group, and the relays that it comes through
 //	barrier.go       which type waits for which
 //	flush.go         sending what is due
-//	leave.go         when streams end by themselves
+//	drain.go         when streams end by themselves
 //	receive.go       requests
 //	clients.go       the state of streams for operators
 //	observed.go      the state of streams for rollouts

@@ -102,7 +102,7 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		c.answer("")
 		gone := &scriptedClient{ctx: t.Context(), requests: make(chan wire.Request)}
 		done := make(chan error, 1)
-		go func() { done <- p.server.serve(gone, "", true) }()
+		go func() { done <- p.server.serveStream(gone, "", true) }()
 		gone.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
 		gone.answer("")
 

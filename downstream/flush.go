@@ -20,7 +20,7 @@ import (
 func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
 		p := &pass{Turn: subscription.Turn{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
-		p.Cut, p.StartedWith = s.sendOrder().cut(p), s.sendOrder().beginning(p)
+		p.Cut, p.StartedWith = s.sendOrder().currentCut(p), s.sendOrder().updateStartGeneration(p)
 		next, err = s.flushCut(p)
 		if err != nil || !s.sendOrder().cutEnded(p) {
 			return next, err
@@ -34,17 +34,17 @@ func (s sender) flushCut(p *pass) (next time.Time, err error) {
 	s.idle = false
 	now := p.Now
 	s.joinFanouts(now)
-	_, p.Muted = s.cold(p.Newest, now)
+	_, p.Muted = s.coldSince(p.Newest, now)
 	s.wakeGlobs(p.Newest)
 	for _, sub := range s.subs {
 		for part := range sub.Parts() {
-			if err := s.serve(p, part); err != nil {
+			if err := s.sendChanges(p, part); err != nil {
 				return time.Time{}, err
 			}
 		}
 	}
 	if !p.limitKnown {
-		s.sendOrder().settleBatches(p)
+		s.sendOrder().removeFinishedBatches(p)
 	}
 	if err := s.flushRemovals(p); err != nil {
 		return time.Time{}, err
@@ -54,21 +54,21 @@ func (s sender) flushCut(p *pass) (next time.Time, err error) {
 		followed = min(followed, sub.EndTurn(&p.Turn))
 	}
 	s.watch.PassHints(followed)
-	s.sendOrder().holdCut(p)
+	s.sendOrder().finishCut(p)
 	err = s.checkCold(p)
-	s.idle = p.next.IsZero() && !p.removalsWait && !p.answersWait
+	s.idle = p.next.IsZero() && !p.removalsBlocked && !p.awaitsAnswer
 	return p.next, err
 }
 
 // wakeGlobs has globs that have changed looked at again.
 func (s sender) wakeGlobs(h *cache.Generation) {
-	since := s.edition
-	if s.edition = h.Revision; s.globCount() == 0 {
+	since := s.lastRevision
+	if s.lastRevision = h.Revision; s.globCount() == 0 {
 		return // as with nearly all
 	}
 	for t := range h.ChangedSince(since) {
 		typeURL, glob, is := cache.SplitCollection(t.URL)
-		if sub := s.of(typeURL); is && sub != nil {
+		if sub := s.subscription(typeURL); is && sub != nil {
 			sub.WakeGlob(glob)
 		}
 	}
@@ -76,16 +76,16 @@ func (s sender) wakeGlobs(h *cache.Generation) {
 
 // flushRemovals sends the removals that waited, once no response is due that may refer to what is gone.
 func (s sender) flushRemovals(p *pass) error {
-	if p.removalsWait {
+	if p.removalsBlocked {
 		return nil
 	}
 	for _, typeURL := range []string{wire.EndpointType, wire.ClusterType} {
-		sub := s.of(typeURL)
+		sub := s.subscription(typeURL)
 		if sub == nil {
 			continue
 		}
 		for part := range sub.Parts() {
-			if err := s.serveRemovals(p, part); err != nil {
+			if err := s.sendRemovals(p, part); err != nil {
 				return err
 			}
 		}
@@ -94,17 +94,17 @@ func (s sender) flushRemovals(p *pass) error {
 }
 
 // serve sends one type's additions and changes.
-func (s sender) serve(p *pass, sub *subscription.Subscription) error {
+func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 	if s.blocked(p, sub) {
 		s.postpone(p, sub)
 		return nil
 	}
-	if s.mayNotBlock(p) {
-		return errMayBlock
+	if s.wouldBlock(p) {
+		return errWouldBlock
 	}
-	limit, ahead := s.sendOrder().limit(p, sub)
+	limit, ahead := s.sendOrder().readLimit(p, sub)
 	if sub.WaitsForClusters = ahead; ahead {
-		p.answersWait = true
+		p.awaitsAnswer = true
 		p.moreDue(sub)
 		return nil
 	}
@@ -125,7 +125,7 @@ func (s sender) serve(p *pass, sub *subscription.Subscription) error {
 	if err := s.send(p, sub, &r); err != nil {
 		return err
 	}
-	p.answersWait = p.answersWait || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
+	p.awaitsAnswer = p.awaitsAnswer || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
 	if sub.At(p.GenerationFor(sub)).Behind() {
 		p.wakeAt(sub.Deadline()) // the rest follows its answer, or the end of the wait for it
 	}
@@ -134,7 +134,7 @@ func (s sender) serve(p *pass, sub *subscription.Subscription) error {
 
 // postpone leaves a type alone until its newest response is answered.
 func (s sender) postpone(p *pass, sub *subscription.Subscription) {
-	p.answersWait = true
+	p.awaitsAnswer = true
 	if sub.At(p.GenerationFor(sub)).Behind() {
 		s.server.coalesced.Add(1)
 		p.wakeAt(sub.Deadline())
@@ -145,24 +145,24 @@ func (s sender) postpone(p *pass, sub *subscription.Subscription) {
 // blocked reports whether a type waits for the answer to its newest response. A client that has closed its side sends
 // no answer.
 func (s sender) blocked(p *pass, sub *subscription.Subscription) bool {
-	return s.closed.IsZero() && sub.Blocked(p.Now)
+	return s.clientClosedAt.IsZero() && sub.Blocked(p.Now)
 }
 
 // serveRemovals sends the removals of a type that were held back.
-func (s sender) serveRemovals(p *pass, sub *subscription.Subscription) error {
+func (s sender) sendRemovals(p *pass, sub *subscription.Subscription) error {
 	if sub.Blocked(p.Now) {
-		p.answersWait = p.answersWait || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
+		p.awaitsAnswer = p.awaitsAnswer || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
 		return nil // serve has seen to the timer
 	}
-	if s.mayNotBlock(p) {
-		return errMayBlock
+	if s.wouldBlock(p) {
+		return errWouldBlock
 	}
 	r, until := sub.Removals(&p.Turn)
 	p.wakeAt(until)
 	if r.Body == nil {
 		return nil
 	}
-	p.answersWait = true // serve looks at the type again after the answer
+	p.awaitsAnswer = true // serve looks at the type again after the answer
 	err := s.send(p, sub, &r)
 	if r.Truncated {
 		p.wakeAt(sub.Deadline()) // or after the wait for it
@@ -189,16 +189,16 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 	}
 	s.account.Responded(r.Body.Size())
 	s.server.logSecrets(s.client, s.grant, r.Secrets)
-	s.written += uint64(r.Body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
+	s.bytesSent += uint64(r.Body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
 	sentAt := p.Now
 	if p.mayBlock {
 		sentAt = time.Now()
 	}
-	sub.RecordSent(r, nonce, s.group.View, s.written, sentAt)
+	sub.RecordSent(r, nonce, s.group.View, s.bytesSent, sentAt)
 	if sub.TypeURL == wire.ClusterType {
 		s.resendEndpoints(p, r.Endpoints)
-		s.sendOrder().awaitEndpoints(p, sub, r.Endpoints, r.After)
-		s.sendOrder().keepCut(p)
+		s.sendOrder().startBatch(p, sub, r.Endpoints, r.After)
+		s.sendOrder().startCut(p)
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 // resendEndpoints has the endpoints of clusters that were just sent follow: an Envoy warms such a cluster until it is
 // sent them, changed or not (B.16).
 func (s sender) resendEndpoints(p *pass, names []string) {
-	eds := s.of(wire.EndpointType)
+	eds := s.subscription(wire.EndpointType)
 	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
 		return
 	}
@@ -219,19 +219,21 @@ func (s sender) resendEndpoints(p *pass, names []string) {
 const inlineBytes = 64 << 10
 
 // mayNotBlock reports whether a send may block in a pass that must not.
-func (s sender) mayNotBlock(p *pass) bool { return !p.mayBlock && s.written-s.read >= inlineBytes }
+func (s sender) wouldBlock(p *pass) bool {
+	return !p.mayBlock && s.bytesSent-s.bytesRead >= inlineBytes
+}
 
 // transmit sends a response. A send that may block, because the client is slow to read, has a time limit, after which the
 // stream ends: a client that cannot be sent anything must not stay stale forever (B.12).
 func (s sender) transmit(r *wire.Response) error {
-	unacked := s.written - s.read
+	unacked := s.bytesSent - s.bytesRead
 	if unacked < inlineBytes {
 		return guard.Lost(s.rpc.SendMsg(r))
 	}
 	ctx := s.rpc.Context()
-	s.lentAt = subscription.MomentOf(time.Now())
+	s.stalledAt = subscription.MomentOf(time.Now())
 	s.lock.lend()
-	defer s.lock.giveBack()
+	defer s.lock.reclaim()
 	done := make(chan error, 1)
 	// Nobody waits for it but the select below; it ends at the latest when the stream does.
 	go func() { done <- s.rpc.SendMsg(r) }()
@@ -250,7 +252,7 @@ func (s sender) transmit(r *wire.Response) error {
 
 // cold reports whether nothing can be sent, because the relay has nothing of what the client asked for and no origin of
 // that is connected; and since when.
-func (s sender) cold(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
+func (s sender) coldSince(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
 	if s.sent {
 		return since, false
 	}
@@ -272,11 +274,11 @@ func (s sender) cold(g *cache.Generation, now time.Time) (since time.Time, cold 
 	if !asks {
 		return since, false // the client asked for nothing
 	}
-	if s.asked.IsZero() {
-		s.asked = now
+	if s.requestedAt.IsZero() {
+		s.requestedAt = now
 	}
-	if s.asked.After(since) {
-		since = s.asked
+	if s.requestedAt.After(since) {
+		since = s.requestedAt
 	}
 	return since, true
 }
@@ -284,7 +286,7 @@ func (s sender) cold(g *cache.Generation, now time.Time) (since time.Time, cold 
 // checkCold ends a stream that is cold for too long, without a response: a client that has another server connects
 // there (B.8).
 func (s sender) checkCold(p *pass) error {
-	since, cold := s.cold(p.Newest, p.Now)
+	since, cold := s.coldSince(p.Newest, p.Now)
 	if !cold {
 		return nil
 	}
@@ -293,12 +295,12 @@ func (s sender) checkCold(p *pass) error {
 		p.wakeAt(until)
 		return nil
 	}
-	return guard.Ended(guard.EndedCold, codes.Unavailable, "%s", s.group.coldText())
+	return guard.Ended(guard.EndedCold, codes.Unavailable, "%s", s.group.coldMessage())
 }
 
 // coldText is what a client of the group is told for which there is no configuration: what the origin answered, if it
 // was reached and refused the relay's request, and that it was not otherwise.
-func (g *Group) coldText() string {
+func (g *Group) coldMessage() string {
 	const uncached = "no cached configuration for this subscription"
 	var failure error
 	if g.Failure != nil {

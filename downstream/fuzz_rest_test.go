@@ -74,7 +74,7 @@ func FuzzREST(f *testing.F) {
 		}
 		asked, read := new(discoverypb.DiscoveryRequest), []byte(body)
 		scanBody(read) // which does not read extensions either
-		if err := tolerant.Unmarshal(read, asked); err != nil {
+		if err := unmarshalOptions.Unmarshal(read, asked); err != nil {
 			t.Fatalf("%q is answered, but it is no request: %v", body, err)
 		}
 		checkAsked(t, asked, resp)

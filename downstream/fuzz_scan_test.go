@@ -23,7 +23,7 @@ func FuzzScanBody(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		body := []byte(text)
 		before, after := new(discoverypb.DiscoveryRequest), new(discoverypb.DiscoveryRequest)
-		errBefore := tolerant.Unmarshal([]byte(text), before)
+		errBefore := unmarshalOptions.Unmarshal([]byte(text), before)
 		s := scanBody(body)
 		if s.nodeBytes < 0 || s.nodeBytes > len(text) || len(body) != len(text) {
 			t.Fatalf("%q has a Node of %d bytes, %d are left of %d", text, s.nodeBytes, len(body), len(text))
@@ -34,7 +34,7 @@ func FuzzScanBody(f *testing.F) {
 		if errBefore != nil {
 			return
 		}
-		if err := tolerant.Unmarshal(body, after); err != nil {
+		if err := unmarshalOptions.Unmarshal(body, after); err != nil {
 			t.Fatalf("%q is refused as %q: %v", text, body, err)
 		}
 		if before.GetNode() != nil {

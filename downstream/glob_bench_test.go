@@ -31,7 +31,7 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true,
 		group: Group{View: view, Leave: func() {}}, watch: c.Watch, client: c,
-		over: make(chan error, 1), pace: rate.NewLimiter(rate.Inf, 1), introduced: introduction{made: true},
+		result: make(chan error, 1), requestLimiter: rate.NewLimiter(rate.Inf, 1), lastNode: lastNode{seen: true},
 	}
 }
 
@@ -52,8 +52,8 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 				w.SetPhase(cache.Collection(wire.EndpointType, glob), cache.Confirmed)
 			}
 			flush := func() {
-				s.lock.take()
-				defer s.lock.leave()
+				s.lock.acquire()
+				defer s.lock.release()
 				if _, err := s.sender().flush(time.Now(), true); err != nil {
 					b.Fatal(err)
 				}

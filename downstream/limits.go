@@ -19,7 +19,7 @@ import (
 )
 
 // A fit says which names of a request are within the limits, and which are over each limit, and why.
-type fit struct {
+type limitCheck struct {
 	within []string
 	over   []overLimit
 }
@@ -27,13 +27,13 @@ type fit struct {
 // An overLimit is what a limit refuses of a request.
 type overLimit struct {
 	names []string
-	why   error
+	err   error
 }
 
-func (f *fit) refuse(text string, why error) {
+func (f *limitCheck) addOver(text string, why error) {
 	limit, _ := guard.LimitOf(why)
 	for i := range f.over {
-		if l, _ := guard.LimitOf(f.over[i].why); l == limit {
+		if l, _ := guard.LimitOf(f.over[i].err); l == limit {
 			f.over[i].names = append(f.over[i].names, text)
 			return
 		}
@@ -44,8 +44,8 @@ func (f *fit) refuse(text string, why error) {
 // fit finds the names of a request that are over a limit. The subscription gives up the names in ceases at the same time,
 // and with replaces all that are not in the request. The stream holds so many names and globs. Names that the
 // subscription has are within the limits, and so are names that other clients want of an origin.
-func (c *client) fit(sub *subscription.Subscription, names, ceases []string, replaces bool, held, globs int) (f fit) {
-	if c.fitAll(names, held) {
+func (c *client) checkLimits(sub *subscription.Subscription, names, ceases []string, replaces bool, held, globs int) (f limitCheck) {
+	if c.allWithinLimits(names, held) {
 		f.within = names // as nearly always
 		return f
 	}
@@ -58,15 +58,15 @@ func (c *client) fit(sub *subscription.Subscription, names, ceases []string, rep
 			globs += by
 		}
 	}
-	for _, text := range set(ceases) {
+	for _, text := range sortedSet(ceases) {
 		if _, is := has[text]; is {
 			count(text, -1)
 		}
 	}
 	var fresh []string
-	for _, text := range set(names) {
+	for _, text := range sortedSet(names) {
 		_, had := has[text]
-		if !had && !standsForAll(sub, text) {
+		if !had && !isWildcard(sub, text) {
 			fresh = append(fresh, text)
 			continue
 		}
@@ -74,22 +74,22 @@ func (c *client) fit(sub *subscription.Subscription, names, ceases []string, rep
 			count(text, 1)
 		}
 	}
-	f.add(c, sub, fresh, ceases, held, globs)
+	f.addNew(c, sub, fresh, ceases, held, globs)
 	return f
 }
 
 // fitAll reports whether all names are within the limits whatever the subscription has, as nearly always.
-func (c *client) fitAll(names []string, held int) bool {
+func (c *client) allWithinLimits(names []string, held int) bool {
 	return held+len(names) <= c.cfg.MaxNames && len(names) <= c.Watch.Room() && !slices.ContainsFunc(names, wire.Glob)
 }
 
 // standsForAll reports whether a name stands for all resources of the type.
-func standsForAll(sub *subscription.Subscription, text string) bool {
+func isWildcard(sub *subscription.Subscription, text string) bool {
 	return text == wire.Wildcard || text == "" && wire.Known(sub.TypeURL)
 }
 
 // add is fit for names that the subscription does not have.
-func (f *fit) add(c *client, sub *subscription.Subscription, fresh, ceases []string, held, globs int) {
+func (f *limitCheck) addNew(c *client, sub *subscription.Subscription, fresh, ceases []string, held, globs int) {
 	wanted := held + len(fresh)
 	var plain []string
 	followed := 0 // of the globs, those that are new to the group
@@ -103,10 +103,10 @@ func (f *fit) add(c *client, sub *subscription.Subscription, fresh, ceases []str
 		case held >= c.cfg.MaxNames:
 			why = tooMany
 		case wire.Glob(text):
-			why = c.globOver(sub.TypeURL, text, globs, &followed)
+			why = c.checkGlobLimits(sub.TypeURL, text, globs, &followed)
 		}
 		if why != nil {
-			f.refuse(text, why)
+			f.addOver(text, why)
 			continue
 		}
 		if held++; wire.Glob(text) {
@@ -121,10 +121,10 @@ func (f *fit) add(c *client, sub *subscription.Subscription, fresh, ceases []str
 		f.within = append(f.within, plain...)
 		return
 	}
-	why := originOver(c.Watch.Peer(), bound)
+	why := originQuotaError(c.Watch.Peer(), bound)
 	for _, text := range plain {
 		if _, is := slices.BinarySearch(over, text); is {
-			f.refuse(text, why)
+			f.addOver(text, why)
 		} else {
 			f.within = append(f.within, text)
 		}
@@ -132,7 +132,7 @@ func (f *fit) add(c *client, sub *subscription.Subscription, fresh, ceases []str
 }
 
 // originOver returns why a name of a peer is over a bound of its origin.
-func originOver(peer string, bound quota.Exceeded) error {
+func originQuotaError(peer string, bound quota.Exceeded) error {
 	if bound.PerPeer {
 		return guard.Exceeds(guard.LimitOriginNames, "clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
 			peer, bound.Used, bound.Limit, bound.Total)
@@ -141,7 +141,7 @@ func originOver(peer string, bound quota.Exceeded) error {
 }
 
 // globOver returns why a glob is over a limit, on a stream that has others, if followed of these are new to the group.
-func (c *client) globOver(typeURL, glob string, others int, followed *int) error {
+func (c *client) checkGlobLimits(typeURL, glob string, others int, followed *int) error {
 	if others >= c.cfg.MaxGlobs {
 		return guard.Exceeds(guard.LimitGlobs, "more globs on one stream than the %d that are served", c.cfg.MaxGlobs)
 	}
@@ -155,20 +155,20 @@ func (c *client) globOver(typeURL, glob string, others int, followed *int) error
 }
 
 // set returns texts in order, each once.
-func set(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
+func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
 // limitNames removes the names that are over a limit from a request. No origin is asked for them, and a client that
 // understands resource_errors is sent an error for them. The stream goes on, so that one name does not cost the client
 // all others (B.35).
-func (s receiver) limitNames(sub *subscription.Subscription, r *wire.Request) {
-	s.limitVersions(sub, r)
+func (s receiver) dropOverLimit(sub *subscription.Subscription, r *wire.Request) {
+	s.dropSurplusVersions(sub, r)
 	if r.Skipped > 0 {
-		s.refuseNames(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames, "%d entries more in one request than are looked at", r.Skipped))
+		s.recordOverLimit(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames, "%d entries more in one request than are looked at", r.Skipped))
 	}
 	for _, text := range r.Unsubscribe {
 		delete(sub.OverLimit, text)
 	}
-	f := s.client.fit(sub, r.Subscribe, r.Unsubscribe, !s.delta, s.nameCount(), s.globCount())
+	f := s.client.checkLimits(sub, r.Subscribe, r.Unsubscribe, !s.delta, s.nameCount(), s.globCount())
 	r.Subscribe = f.within
 	if !s.delta { // what the client lists no more, it gave up
 		listed := make(map[string]struct{})
@@ -183,12 +183,12 @@ func (s receiver) limitNames(sub *subscription.Subscription, r *wire.Request) {
 		for _, text := range over.names {
 			delete(r.InitialVersions, text) // that it is not served does not mean that it is gone
 		}
-		s.refuseNames(sub, over.names, len(over.names), over.why)
+		s.recordOverLimit(sub, over.names, len(over.names), over.err)
 	}
 }
 
 // limitVersions drops initial_resource_versions that are over the limit: the client is sent more than it needs.
-func (s receiver) limitVersions(sub *subscription.Subscription, r *wire.Request) {
+func (s receiver) dropSurplusVersions(sub *subscription.Subscription, r *wire.Request) {
 	if sub.Started() || len(r.InitialVersions) == 0 {
 		return
 	}
@@ -205,13 +205,13 @@ func (s receiver) limitVersions(sub *subscription.Subscription, r *wire.Request)
 		dropped++
 		return dropped <= surplus
 	})
-	s.refuseNames(sub, nil, surplus, guard.Exceeds(guard.LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
+	s.recordOverLimit(sub, nil, surplus, guard.Exceeds(guard.LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
 }
 
 // refuseNames records that n names are not served, which may be unknown. It counts and logs the new ones, and has the
 // client told.
-func (s receiver) refuseNames(sub *subscription.Subscription, names []string, n int, why error) {
-	room := maxOver
+func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string, n int, why error) {
+	room := maxOverLimit
 	for _, other := range s.subs {
 		room -= len(other.OverLimit)
 	}
@@ -252,12 +252,12 @@ func (s receiver) refuseNames(sub *subscription.Subscription, names []string, n 
 }
 
 // admitRefused subscribes to names that were refused, as far as there is room now.
-func (s receiver) admitRefused() {
+func (s receiver) admitOverLimit() {
 	for _, sub := range s.subs {
 		if len(sub.OverLimit) == 0 || s.nameCount() >= s.cfg.MaxNames {
 			continue
 		}
-		within := s.client.fit(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.nameCount(), s.globCount()).within
+		within := s.client.checkLimits(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.nameCount(), s.globCount()).within
 		for _, text := range within {
 			delete(sub.OverLimit, text)
 		}

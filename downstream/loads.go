@@ -17,7 +17,7 @@ type loadService struct{ *Server }
 
 // StreamLoadStats serves a stream of load reports.
 func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	leave, err := s.enter(rpc.Context())
+	leave, err := s.enterStream(rpc.Context())
 	if err != nil {
 		return s.streamEnded(err)
 	}
@@ -33,36 +33,36 @@ func (s loadService) serve(rpc grpc.ServerStream) error {
 		return err
 	}
 	defer leave()
-	for _, token := range relaysOf(ctx) {
+	for _, token := range relayTokens(ctx) {
 		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token) // for the origin, if the stream is passed through
 	}
 	return s.loads.Serve(ctx, rpc, guard.Expiry(ctx, s.cfg.ConnectionAge))
 }
 
 // reporter returns the client of a stream of load reports, by its Node. It joins its group if reports are summed.
-func (s loadService) reporter(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
+func (s loadService) identifyReporter(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
 	from := guard.PeerOf(ctx)
-	who, err := s.identify(ctx, from, raw, func() bool { return s.cfg.SumLoads })
+	ident, err := s.identify(ctx, from, raw, func() bool { return s.cfg.SumLoads })
 	if err != nil {
 		return nil, err
 	}
 	client := &loadreport.Client{
-		Label: who.label, SendAllClusters: who.allClusters, Group: who.group.Key, Node: who.group.Node, Leave: who.drop,
+		Label: ident.label, SendAllClusters: ident.allClusters, Group: ident.group.Key, Node: ident.group.Node, Leave: ident.release,
 	}
-	if who.rules != nil {
-		client.Revoked = func(ctx context.Context) error { return s.awaitRevocation(ctx, from, who) }
+	if ident.grantsChanged != nil {
+		client.Revoked = func(ctx context.Context) error { return s.awaitRevocation(ctx, from, ident) }
 	}
 	return client, nil
 }
 
 // awaitRevocation waits until a client is no longer authorized to be the node that it says it is, and returns why; nil
 // if ctx ends first.
-func (s loadService) awaitRevocation(ctx context.Context, from guard.Peer, who *identity) (err error) {
-	for rules := who.rules; err == nil; {
+func (s loadService) awaitRevocation(ctx context.Context, from guard.Peer, ident *identity) (err error) {
+	for rules := ident.grantsChanged; err == nil; {
 		select {
 		case <-rules:
-			rules = s.cfg.rulesChanged()
-			_, err = s.reauthorize(ctx, from, who.kept)
+			rules = s.cfg.grantsChanged()
+			_, err = s.reauthorize(ctx, from, ident.keptNode)
 		case <-ctx.Done():
 			return nil
 		}

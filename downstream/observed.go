@@ -32,7 +32,7 @@ func (s *Server) Observed() iter.Seq[Observed] {
 // observer returns who observes the stream; nil if nobody does, or the stream has ended.
 func (s *stream) observer() Observer {
 	s.lock.peek()
-	defer s.lock.leave()
+	defer s.lock.release()
 	if s.ended {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (s *stream) observer() Observer {
 func (o Observed) Stands(match func(typeURL string) bool) (accepted bool, refused []string) {
 	s := o.stream
 	s.lock.peek()
-	defer s.lock.leave()
+	defer s.lock.release()
 	if s.ended {
 		return false, nil
 	}
@@ -71,14 +71,14 @@ func (o Observed) Stands(match func(typeURL string) bool) (accepted bool, refuse
 func (o Observed) Answer(of []Change) (state ResourceState, wants bool) {
 	s := o.stream
 	s.lock.peek()
-	defer s.lock.leave()
+	defer s.lock.release()
 	if s.ended {
 		return NotSent, false
 	}
 	g := s.group.View.Generation()
 	for i := range of {
 		typeURL, _, _ := cache.SplitCollection(of[i].Key)
-		sub := s.of(typeURL)
+		sub := s.subscription(typeURL)
 		if sub == nil {
 			continue
 		}

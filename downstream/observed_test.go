@@ -30,7 +30,7 @@ type recorder struct {
 
 func (r *recorder) Refused(_ string, refusal *Refusal) { r.refused = append(r.refused, refusal) }
 
-func (r *recorder) Left() { r.left++ }
+func (r *recorder) Disconnected() { r.left++ }
 
 // observedView serves one view to every node, and observes all clients but those without an id.
 type observedView struct {
@@ -218,7 +218,7 @@ func TestObserverSeesClientsLeave(t *testing.T) {
 				defer cancel()
 				c := &endingClient{scriptedClient: &scriptedClient{ctx: ctx, requests: make(chan wire.Request)}}
 				done := make(chan error, 1)
-				go func() { done <- server.serve(c, "", true) }()
+				go func() { done <- server.serveStream(c, "", true) }()
 				c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
 				c.answer("")
 				tt.end(server, c)
@@ -248,7 +248,7 @@ func TestEndingsOfTheRelay(t *testing.T) {
 	} {
 		for _, code := range []codes.Code{codes.OK, codes.Unavailable, codes.Canceled} {
 			s := newTestStream(t, view, Config{})
-			if s.left(guard.Ended(why, code, "")) {
+			if s.clientDisconnected(guard.Ended(why, code, "")) {
 				t.Errorf("a stream that the relay ended (%v, %v) was left", why, code)
 			}
 		}
@@ -260,8 +260,8 @@ func TestEndingsOfTheRelay(t *testing.T) {
 	}{
 		"closed":                {nil, func(*stream) {}, true},
 		"lost":                  {guard.Lost(status.Error(codes.Canceled, "")), func(*stream) {}, true},
-		"closed when aged":      {nil, func(s *stream) { s.leave.at = time.Now().Add(-time.Second) }, false},
-		"closed before that":    {nil, func(s *stream) { s.leave.at = time.Now().Add(time.Hour) }, true},
+		"closed when aged":      {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(-time.Second) }, false},
+		"closed before that":    {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(time.Hour) }, true},
 		"lost when draining":    {guard.Lost(status.Error(codes.Canceled, "")), func(s *stream) { close(s.server.draining) }, false},
 		"of the relay's chain":  {status.Error(codes.FailedPrecondition, ""), func(*stream) {}, false},
 		"unavailable, but here": {status.Error(codes.Unavailable, "the relay has stopped"), func(*stream) {}, false},
@@ -270,7 +270,7 @@ func TestEndingsOfTheRelay(t *testing.T) {
 	} {
 		s := newTestStream(t, view, Config{})
 		tt.stop(s)
-		if got := s.left(tt.err); got != tt.want {
+		if got := s.clientDisconnected(tt.err); got != tt.want {
 			t.Errorf("%s: left is %v, want %v", name, got, tt.want)
 		}
 	}
@@ -284,14 +284,14 @@ func TestRejectedConnectionsAreNotLeft(t *testing.T) {
 	conn, info, err := s.server.guard.Credentials(insecure.NewCredentials()).ServerHandshake(tcpConn{near, "10.0.0.1"})
 	check.OK(t, err)
 	s.account = guard.AccountOf(peer.NewContext(t.Context(), &peer.Peer{AuthInfo: info}))
-	if !s.left(nil) {
+	if !s.clientDisconnected(nil) {
 		t.Error("a client that closed its stream has not left")
 	}
 	go func() { // which ends with the connection
 		const dataOf1MiB = "\x10\x00\x00\x00\x00\x00\x00\x00\x01"
 		_, _ = far.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + dataOf1MiB))
 	}()
-	if _, err := io.ReadAll(conn); err == nil || s.left(guard.Lost(status.Error(codes.Canceled, ""))) {
+	if _, err := io.ReadAll(conn); err == nil || s.clientDisconnected(guard.Lost(status.Error(codes.Canceled, ""))) {
 		t.Errorf("a connection that exceeds a limit ended with %v, and its client has left", err)
 	}
 }

@@ -6,5 +6,5 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A server has the memory of polls, a stream what its receiver and its end need.
-func TestReadingOrder(t *testing.T) { check.ReadingOrder(t, "pollMemory", "introduction", "departure") }
+// TestReadingOrder excepts the types of fields of a server and a stream.
+func TestReadingOrder(t *testing.T) { check.ReadingOrder(t, "pollHistory", "turnState", "queuedRequest") }

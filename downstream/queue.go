@@ -15,30 +15,30 @@ import (
 // Streams that were sent nothing yet wait in a line of their own. Their first responses are large, and many of them at
 // once must not delay changes for the other streams (B.35).
 type queue struct {
-	mu        sync.Mutex
-	served    line
-	newcomers line
-	passed    int // turns of served streams since the last turn of a new stream
-	workers   int // running ones; they end when the queue is empty
-	most      int // workers that may run, set by the first: to read GOMAXPROCS takes a lock of the runtime
+	mu          sync.Mutex
+	served      fifo
+	newcomers   fifo
+	servedTurns int // turns of served streams since the last turn of a new stream
+	workers     int // running ones; they end when the queue is empty
+	maxWorkers  int // workers that may run, set by the first: to read GOMAXPROCS takes a lock of the runtime
 
-	turns, idle int64 // turns so far, and those of them in which nothing was sent
+	turns, idleTurns int64 // turns so far, and those of them in which nothing was sent
 
-	turn func(*stream) (sent bool) // [stream.takeTurn]
+	runTurn func(*stream) (sent bool) // [stream.takeTurn]
 }
 
 // patience is how many served streams may have a turn before a new stream has one.
-const patience = 8
+const turnsPerNewcomer = 8
 
 // A line is a first-in, first-out queue of streams.
-type line struct {
+type fifo struct {
 	streams []*stream // from next on
 	next    int
 }
 
-func (l *line) size() int { return len(l.streams) - l.next }
+func (l *fifo) size() int { return len(l.streams) - l.next }
 
-func (l *line) push(s *stream) {
+func (l *fifo) push(s *stream) {
 	if len(l.streams) == cap(l.streams) && l.next > len(l.streams)/2 {
 		// Under load the line may never become empty: reuse the room of streams that have left it.
 		n := copy(l.streams, l.streams[l.next:])
@@ -48,7 +48,7 @@ func (l *line) push(s *stream) {
 	l.streams = append(l.streams, s)
 }
 
-func (l *line) pop() *stream {
+func (l *fifo) pop() *stream {
 	s := l.streams[l.next]
 	l.streams[l.next] = nil
 	if l.next++; l.next == len(l.streams) {
@@ -66,9 +66,9 @@ func (q *queue) push(s *stream) {
 		q.newcomers.push(s)
 	}
 	if q.workers == 0 {
-		q.most = runtime.GOMAXPROCS(0)
+		q.maxWorkers = runtime.GOMAXPROCS(0)
 	}
-	if q.workers < q.most {
+	if q.workers < q.maxWorkers {
 		q.workers++
 		go q.work()
 	}
@@ -83,14 +83,14 @@ func (q *queue) pop(had, sent bool) *stream {
 		q.turns++
 	}
 	if had && !sent {
-		q.idle++
+		q.idleTurns++
 	}
 	switch served, newcomers := q.served.size() > 0, q.newcomers.size() > 0; {
-	case newcomers && (!served || q.passed >= patience):
-		q.passed = 0
+	case newcomers && (!served || q.servedTurns >= turnsPerNewcomer):
+		q.servedTurns = 0
 		return q.newcomers.pop()
 	case served:
-		q.passed++
+		q.servedTurns++
 		return q.served.pop()
 	default:
 		q.workers--
@@ -99,14 +99,14 @@ func (q *queue) pop(had, sent bool) *stream {
 }
 
 // waiting returns the number of new streams in the queue.
-func (q *queue) waiting() int {
+func (q *queue) newcomerCount() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.newcomers.size()
 }
 
 // taken returns the number of turns that have ended, and whether any stream has a turn or waits for one.
-func (q *queue) taken() (turns int64, busy bool) {
+func (q *queue) progress() (turns int64, busy bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.turns, q.workers > 0
@@ -114,20 +114,20 @@ func (q *queue) taken() (turns int64, busy bool) {
 
 func (q *queue) work() {
 	for s := q.pop(false, false); s != nil; {
-		s = q.pop(true, q.turn(s))
+		s = q.pop(true, q.runTurn(s))
 	}
 }
 
 const (
-	resting uint32 = iota // nothing to do
-	queued                // waits for a turn
-	taken                 // a goroutine sends what is due
-	again                 // the same, and the stream was woken since
+	turnIdle    uint32 = iota // nothing to do
+	turnQueued                // waits for a turn
+	turnRunning               // a goroutine sends what is due
+	turnRepeat                // the same, and the stream was woken since
 )
 
 // A turn is the state of a stream in the queue. Only one goroutine at a time looks for what a stream has to send. No
 // goroutine waits for another one to do so.
-type turn struct{ atomic.Uint32 }
+type turnState struct{ atomic.Uint32 }
 
 // A lock is a mutex. A holder calls lend before it waits for the client to read; other goroutines then wait on a channel.
 type lock struct {
@@ -135,7 +135,7 @@ type lock struct {
 	lent chan struct{} // closed by giveBack; nil if the lock is not lent
 }
 
-func (l *lock) take() {
+func (l *lock) acquire() {
 	l.mu.Lock()
 	for l.lent != nil {
 		lent := l.lent
@@ -145,7 +145,7 @@ func (l *lock) take() {
 	}
 }
 
-func (l *lock) leave() { l.mu.Unlock() }
+func (l *lock) release() { l.mu.Unlock() }
 
 // lend keeps the lock until giveBack, while peek may still read what it guards. The caller holds the lock.
 func (l *lock) lend() {
@@ -153,7 +153,7 @@ func (l *lock) lend() {
 	l.mu.Unlock()
 }
 
-func (l *lock) giveBack() {
+func (l *lock) reclaim() {
 	l.mu.Lock()
 	close(l.lent)
 	l.lent = nil
@@ -167,25 +167,25 @@ func (l *lock) peek() (stalled bool) {
 }
 
 // wake gives the stream a turn. It may be called from any goroutine.
-func (s *stream) wake() { s.turned() }
+func (s *stream) wake() { s.requestTurn() }
 
 // changed wakes the stream after a change of a resource that it watches.
-func (s *stream) changed() {
-	if !s.turned() {
+func (s *stream) resourceChanged() {
+	if !s.requestTurn() {
 		s.server.coalesced.Add(1)
 	}
 }
 
 // turned gives the stream a turn, and reports false if the stream already waits for one.
-func (s *stream) turned() bool {
+func (s *stream) requestTurn() bool {
 	for {
 		switch at := s.turn.Load(); {
-		case at == resting && s.turn.CompareAndSwap(resting, queued):
+		case at == turnIdle && s.turn.CompareAndSwap(turnIdle, turnQueued):
 			s.server.queue.push(s)
 			return true
-		case at == taken && s.turn.CompareAndSwap(taken, again):
+		case at == turnRunning && s.turn.CompareAndSwap(turnRunning, turnRepeat):
 			return true
-		case at == queued, at == again:
+		case at == turnQueued, at == turnRepeat:
 			return false
 		}
 	}
@@ -194,24 +194,24 @@ func (s *stream) turned() bool {
 // end has run end the stream, with a status.
 func (s *stream) end(err error) {
 	s.ended = true
-	s.over <- err
+	s.result <- err
 }
 
 // endFor has run end the stream, with a status, unless it ends already. Any goroutine may call it.
 func (s *stream) endFor(err error) {
-	s.lock.take()
-	defer s.lock.leave()
+	s.lock.acquire()
+	defer s.lock.release()
 	if !s.ended {
 		s.end(err)
 	}
 }
 
 // rearm sets the timer for the next look; a zero time is none.
-func (s *stream) rearm(next, now time.Time) {
-	if s.armed && next.Equal(s.armedFor) && now.Before(next) {
+func (s *stream) setTimer(next, now time.Time) {
+	if s.timerArmed && next.Equal(s.timerAt) && now.Before(next) {
 		return // as nearly always, when all that is to come is the stream's end
 	}
-	s.armedFor = next
+	s.timerAt = next
 	switch {
 	case !next.IsZero() && next != subscription.Forever:
 		wait := time.Until(next)
@@ -220,10 +220,10 @@ func (s *stream) rearm(next, now time.Time) {
 			return
 		}
 		s.timer.Reset(wait)
-		s.armed = true
-	case s.armed:
+		s.timerArmed = true
+	case s.timerArmed:
 		s.timer.Stop()
-		s.armed = false
+		s.timerArmed = false
 	}
 }
 
@@ -237,25 +237,25 @@ const (
 
 // arrivals detects when a herd has been served.
 type arrivals struct {
-	served func()                          // called for each herd; may be nil
-	turns  func() (taken int64, busy bool) // of the queue
-	open   func() int64                    // streams
+	onServed func()                          // called for each herd; may be nil
+	turns    func() (taken int64, busy bool) // of the queue
+	open     func() int64                    // streams
 
-	mu    sync.Mutex
-	fresh int64       // streams that began since the last herd was served
-	taken int64       // turns at the last check
-	timer *time.Timer // runs while there may be a herd
+	mu         sync.Mutex
+	newStreams int64       // streams that began since the last herd was served
+	lastTurns  int64       // turns at the last check
+	timer      *time.Timer // runs while there may be a herd
 }
 
 // arrived counts a new stream.
-func (a *arrivals) arrived() {
-	if a.served == nil {
+func (a *arrivals) streamStarted() {
+	if a.onServed == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch a.fresh++; {
-	case a.fresh < herdStreams:
+	switch a.newStreams++; {
+	case a.newStreams < herdStreams:
 	case a.timer == nil:
 		a.timer = time.AfterFunc(herdPause, a.check)
 	default:
@@ -266,22 +266,22 @@ func (a *arrivals) arrived() {
 // check calls served if a herd has been served.
 func (a *arrivals) check() {
 	if a.herdServed() {
-		a.served()
+		a.onServed()
 	}
 }
 
 func (a *arrivals) herdServed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.fresh < max(herdStreams, a.open()/herdFraction) {
+	if a.newStreams < max(herdStreams, a.open()/herdFraction) {
 		return false
 	}
 	taken, busy := a.turns()
-	if quiet := !busy && taken == a.taken; !quiet {
-		a.taken = taken
+	if quiet := !busy && taken == a.lastTurns; !quiet {
+		a.lastTurns = taken
 		a.timer.Reset(herdPause)
 		return false
 	}
-	a.fresh = 0
+	a.newStreams = 0
 	return true
 }

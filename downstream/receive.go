@@ -19,20 +19,20 @@ import (
 // maxWaiting is how many requests of a stream may wait for its turn, and manyNames how many names one of them may have.
 // If a client sends more, its receiver handles them: a worker would keep the next streams waiting.
 const (
-	maxWaiting = 8
-	manyNames  = 1000
+	maxQueuedRequests = 8
+	largeRequestNames = 1000
 )
 
 // A waiting request is handled in the stream's turn.
-type waiting struct {
+type queuedRequest struct {
 	wire.Request
-	from *identity // the identity in the request; nil if it has no new one
+	identity *identity // the identity in the request; nil if it has no new one
 }
 
 // receive takes requests until the client closes its side or the stream ends. All of them are decoded into one value,
 // which holds nothing while no request comes.
 func (s receiver) receive() {
-	r := &wire.Request{Delta: s.delta, Limits: s.cfg.limits(s.account)}
+	r := &wire.Request{Delta: s.delta, Limits: s.cfg.requestLimits(s.account)}
 	r.Latest = new(wire.LatestNames)
 	for more := true; more; r.Clear() {
 		more = s.receiveNext(r)
@@ -45,9 +45,9 @@ func (s receiver) receiveNext(r *wire.Request) (more bool) {
 		s.receiveEnded(err)
 		return false
 	}
-	who := s.identification().introduce(r)
+	ident := s.identification().identityIn(r)
 	done := s.awaitShare(r)
-	more, wait := s.received(r, who)
+	more, wait := s.accept(r, ident)
 	if done != nil {
 		done()
 	}
@@ -71,7 +71,7 @@ func (s receiver) throttle(wait time.Duration) {
 // Names that the group knows cost little, so a fleet behind one address does not wait. The receiver calls awaitShare
 // without the stream's lock, and done, unless it is nil, once the request was handled.
 func (s receiver) awaitShare(r *wire.Request) (done func()) {
-	if len(r.Subscribe) <= manyNames || s.introduced.view == nil || s.introduced.view.Unknown(r.TypeURL, r.Subscribe, manyNames) <= manyNames {
+	if len(r.Subscribe) <= largeRequestNames || s.lastNode.view == nil || s.lastNode.view.Unknown(r.TypeURL, r.Subscribe, largeRequestNames) <= largeRequestNames {
 		return nil
 	}
 	ctx := s.rpc.Context()
@@ -87,24 +87,24 @@ func (s receiver) awaitShare(r *wire.Request) (done func()) {
 // answers a response is handled at once. Any other waits for the stream's turn: handling it makes a goroutine's stack
 // grow to 8 KiB for good, and each stream has a receiver. Those that wait are answered together, by the newest of
 // each type (R034).
-func (s receiver) received(r *wire.Request, who *identity) (more bool, wait time.Duration) {
-	s.lock.take()
-	defer s.lock.leave()
+func (s receiver) accept(r *wire.Request, ident *identity) (more bool, wait time.Duration) {
+	s.lock.acquire()
+	defer s.lock.release()
 	now := time.Now()
-	sub := s.of(cmp.Or(r.TypeURL, s.typeURL))
+	sub := s.subscription(cmp.Or(r.TypeURL, s.typeURL))
 	if sub == nil || !sub.Answers(r) {
-		wait = s.pace.ReserveN(now, 1).DelayFrom(now)
+		wait = s.requestLimiter.ReserveN(now, 1).DelayFrom(now)
 	}
 	switch {
 	case s.ended:
 		s.account.Release(r.Size)
-		who.drop()
-	case who == nil && len(s.waiting) == 0 && onlyAnswers(sub, r):
-		s.answered(sub, r, now)
+		ident.release()
+	case ident == nil && len(s.queued) == 0 && isOnlyAnswer(sub, r):
+		s.handleAnswer(sub, r, now)
 	default:
-		s.waiting = append(s.waiting, &waiting{*r, who})
-		if len(s.waiting) > maxWaiting || len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > manyNames {
-			s.handleWaiting(now)
+		s.queued = append(s.queued, &queuedRequest{*r, ident})
+		if len(s.queued) > maxQueuedRequests || len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > largeRequestNames {
+			s.handleQueued(now)
 		}
 		s.wake()
 	}
@@ -113,69 +113,69 @@ func (s receiver) received(r *wire.Request, who *identity) (more bool, wait time
 
 // receiveEnded takes the end of the client's side.
 func (s receiver) receiveEnded(err error) {
-	s.lock.take()
-	defer s.lock.leave()
+	s.lock.acquire()
+	defer s.lock.release()
 	now := time.Now()
-	s.handleWaiting(now)
-	s.noMore(guard.ReceiveStatus(err), now)
+	s.handleQueued(now)
+	s.clientSideClosed(guard.ReceiveStatus(err), now)
 }
 
 // onlyAnswers reports whether a request changes nothing of a subscription, and refuses no response. Then nothing in it
 // needs a check that handle makes, but what the request before it passed.
-func onlyAnswers(sub *subscription.Subscription, r *wire.Request) bool {
+func isOnlyAnswer(sub *subscription.Subscription, r *wire.Request) bool {
 	return sub != nil && r.Err == nil && !r.Refused && len(r.InitialVersions) == 0 && sub.Repeats(r)
 }
 
 // answered handles a request that onlyAnswers.
-func (s receiver) answered(sub *subscription.Subscription, r *wire.Request, now time.Time) {
-	s.update(sub, r, now)
+func (s receiver) handleAnswer(sub *subscription.Subscription, r *wire.Request, now time.Time) {
+	s.applyRequest(sub, r, now)
 	s.account.Release(r.Size)
-	if s.leave.due(now) || !s.idle { // else nothing waits for it, and what changes wakes the stream
+	if s.scheduledEnd.due(now) || !s.idle { // else nothing waits for it, and what changes wakes the stream
 		s.wake()
 	}
 }
 
 // handleWaiting handles the requests that wait, unless the stream ends.
-func (s receiver) handleWaiting(now time.Time) {
-	for _, r := range s.waiting {
+func (s receiver) handleQueued(now time.Time) {
+	for _, r := range s.queued {
 		if s.ended {
-			r.from.drop()
-		} else if err := s.handle(&r.Request, r.from, now); err != nil {
+			r.identity.release()
+		} else if err := s.handle(&r.Request, r.identity, now); err != nil {
 			s.end(err)
 		}
 		s.account.Release(r.Size)
 	}
-	s.waiting = nil
+	s.queued = nil
 }
 
 // handle takes a request, and the identity that it introduces. Its error ends the stream.
-func (s receiver) handle(r *wire.Request, who *identity, now time.Time) error {
+func (s receiver) handle(r *wire.Request, ident *identity, now time.Time) error {
 	if r.Err != nil {
 		return s.cfg.requestError(r.Err)
 	}
-	if err := s.fixType(r); err != nil {
+	if err := s.resolveTypeURL(r); err != nil {
 		return err
 	}
-	withholdDetail(r)
-	if err := s.identification().identify(who); err != nil {
+	redactSecretDetail(r)
+	if err := s.identification().applyIdentity(ident); err != nil {
 		return err
 	}
-	if err := cmp.Or(s.identification().checkType(r.TypeURL), s.cfg.checkNames(r)); err != nil {
+	if err := cmp.Or(s.identification().checkType(r.TypeURL), s.cfg.checkNameSizes(r)); err != nil {
 		return err
 	}
-	sub, err := s.subscription(r.TypeURL)
+	sub, err := s.ensureSubscription(r.TypeURL)
 	if err != nil {
 		return err
 	}
 	if err := s.filterNames(sub, r); err != nil {
 		return err
 	}
-	s.update(sub, r, now)
+	s.applyRequest(sub, r, now)
 	return nil
 }
 
 // update has a subscription take a request whose type and names were checked.
-func (s receiver) update(sub *subscription.Subscription, r *wire.Request, now time.Time) {
+func (s receiver) applyRequest(sub *subscription.Subscription, r *wire.Request, now time.Time) {
 	read, refused := sub.ApplyRequest(r, now)
 	if refused {
 		s.server.logNACK(s.client, r, sub.Refusal())
@@ -183,12 +183,12 @@ func (s receiver) update(sub *subscription.Subscription, r *wire.Request, now ti
 			by.Refused(sub.TypeURL, sub.Refusal())
 		}
 	}
-	s.read = max(s.read, read)
-	if s.client.debugs() {
+	s.bytesRead = max(s.bytesRead, read)
+	if s.client.debugEnabled() {
 		s.client.log().Debug("request handled", slog.String("type_url", sub.TypeURL), slog.Bool("refused", refused),
 			slog.String("subscription", sub.String()))
 	}
-	s.admitRefused()
+	s.admitOverLimit()
 }
 
 // filterNames leaves in a request the names that the client may have. A request that repeats its names stays as it is.
@@ -200,13 +200,13 @@ func (s receiver) filterNames(sub *subscription.Subscription, r *wire.Request) e
 		return status.Errorf(codes.Internal, "the names of %s are not known that this request repeats", r.TypeURL)
 	}
 	if s.cfg.DynamicParameters {
-		r.Parameterise(s.identification().dynamic()[r.TypeURL].GetParams())
+		r.Parameterise(s.identification().dynamicParameters()[r.TypeURL].GetParams())
 	}
 	s.addMisnamed(sub, r.Canonicalise())
-	if err := s.identification().restrict(sub, r); err != nil {
+	if err := s.identification().removeDenied(sub, r); err != nil {
 		return err
 	}
-	s.limitNames(sub, r)
+	s.dropOverLimit(sub, r)
 	return nil
 }
 
@@ -223,11 +223,11 @@ func (s receiver) addMisnamed(sub *subscription.Subscription, bad []wire.BadName
 }
 
 // subscription returns the stream's subscription to a type, a new one if it has none.
-func (s receiver) subscription(typeURL string) (*subscription.Subscription, error) {
-	if sub := s.of(typeURL); sub != nil {
+func (s receiver) ensureSubscription(typeURL string) (*subscription.Subscription, error) {
+	if sub := s.subscription(typeURL); sub != nil {
 		return sub, nil
 	}
-	if err := s.typeOver(typeURL); err != nil {
+	if err := s.checkTypeLimit(typeURL); err != nil {
 		return nil, err
 	}
 	sub := subscription.New(&s.client.Client, s.cfg.subscriptions.TraitsOf(typeURL, s.agent), s.wrapOf(typeURL),
@@ -243,16 +243,16 @@ func (s receiver) subscription(typeURL string) (*subscription.Subscription, erro
 }
 
 // leastTypes is the smallest part of [Config.MaxTypes] that one peer may ask for once half of it is known.
-const leastTypes = 8
+const minPeerTypes = 8
 
 // typeOver returns why a type that is new to the stream is over a limit, nil if it is not. The protocol's own types
 // are always served: a client that makes types up must not shut all others out.
-func (s receiver) typeOver(typeURL string) error {
+func (s receiver) checkTypeLimit(typeURL string) error {
 	known, types := s.group.View.HasType(typeURL)
 	if known || wire.Known(typeURL) {
 		return nil
 	}
-	peer, share, own := s.watch.Peer(), max(s.cfg.MaxTypes/10, leastTypes), 0
+	peer, share, own := s.watch.Peer(), max(s.cfg.MaxTypes/10, minPeerTypes), 0
 	for _, sub := range s.subs {
 		if !wire.Known(sub.TypeURL) {
 			own++
@@ -286,13 +286,13 @@ func (s receiver) wrapOf(typeURL string) wire.Wrap {
 }
 
 // noMore records that the client's side has ended. A client that only closed it is still answered.
-func (s receiver) noMore(err error, now time.Time) {
+func (s receiver) clientSideClosed(err error, now time.Time) {
 	switch {
 	case s.ended:
 	case err != nil || s.watch == nil:
 		s.end(guard.Lost(err))
 	default:
-		s.closed = now
+		s.clientClosedAt = now
 		s.wake()
 	}
 }

@@ -32,9 +32,9 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil:
 		s.guard.Counters.Rejected(err)
-		err = refuse(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
+		err = restErrorf(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
 	case !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)):
-		err = refuse(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
+		err = restErrorf(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
 		fallthrough
 	default:
 		defer leave()
@@ -43,7 +43,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	memory := guard.AccountOfPoll(r).Charged(0)
 	defer memory.Release()
 	if err == nil {
-		req, err = s.read(w, r, began, &memory)
+		req, err = s.readRequest(w, r, began, &memory)
 	}
 	if err == nil {
 		resp, err = s.answer(r.Context(), req, guard.PeerOfPoll(r))
@@ -58,7 +58,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		s.guard.Counters.Rejected(err)
 		s.logDenied(err)
-		code = writeRefusal(w, err)
+		code = writeRESTError(w, err)
 	case resp != nil:
 		code = http.StatusOK
 		guard.AccountOfPoll(r).Responded(resp.size())
@@ -67,26 +67,26 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(code)
 	}
 	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "poll answered", slog.String("path", r.URL.Path),
-		slog.String("node", req.id), slog.Int("status", code), slog.Any("err", err))
+		slog.String("node", req.nodeLabel), slog.Int("status", code), slog.Any("err", err))
 }
 
 // answer returns the response to a poll of a peer, nil if the client's version is current. Errors are refusals, or gRPC
 // statuses.
 func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Peer) (*restResponse, error) {
-	if err := s.cfg.checkNames(&req.Request); err != nil {
+	if err := s.cfg.checkNameSizes(&req.Request); err != nil {
 		return nil, err
 	}
-	who, err := s.identify(ctx, peer, guard.RawNode{Encoded: req.Node, Size: req.NodeBytes}, func() bool { return true })
+	ident, err := s.identify(ctx, peer, guard.RawNode{Encoded: req.Node, Size: req.NodeBytes}, func() bool { return true })
 	if err != nil {
 		return nil, err
 	}
-	defer who.drop()
-	p, err := s.newPoll(who, req, peer)
+	defer ident.release()
+	p, err := s.newPoll(ident, req, peer)
 	if err != nil {
 		return nil, err
 	}
 	defer p.close()
-	if withholdDetail(&req.Request); req.Refused {
+	if redactSecretDetail(&req.Request); req.Refused {
 		s.logNACK(p.client, &req.Request, nil)
 	}
 	generation, err := p.await(ctx, s.Server)
@@ -98,9 +98,9 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 		p.client.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err), s.nackLog.Suppressed())
 	}
 	if resp != nil {
-		p.noteAnswer(generation, resp.sum)
+		p.recordAnswer(generation, resp.sum)
 		s.logSecrets(p.client, p.grant, resp.secrets)
-		who.group.Counts.tally(req.TypeURL, s.accepted.Load()).Sent(resp.size())
+		ident.group.Counts.tally(req.TypeURL, s.accepted.Load()).Sent(resp.size())
 	}
 	return resp, err
 }

@@ -30,47 +30,47 @@ import (
 // is sent one complete set and ends. The names that it asked for stay subscribed upstream for a while, until the client
 // polls again (B.6).
 type poll struct {
-	sub    *subscription.Poll
-	client *client
-	view   *cache.View
-	peer   guard.Peer
-	kept   *guard.KeptNode // the Node, for the rules
-	grant  Grant           // nil if the client may have anything
-	names  []string        // requested
-	until  time.Time       // when it is answered at the latest
-	bare   bool            // requested content was dropped from the cache, and is requested from the origin again
+	sub      *subscription.Poll
+	client   *client
+	view     *cache.View
+	peer     guard.Peer
+	keptNode *guard.KeptNode // the Node, for the rules
+	grant    Grant           // nil if the client may have anything
+	names    []string        // requested
+	deadline time.Time       // when it is answered at the latest
+	bare     bool            // requested content was dropped from the cache, and is requested from the origin again
 
-	key    pollKey
-	memory *pollMemory
+	key     pollKey
+	history *pollHistory
 
-	draining, regranted <-chan struct{} // nil once they were closed, or never are
+	draining, grantsChanged <-chan struct{} // nil once they were closed, or never are
 }
 
 // newPoll returns the poll of a client.
-func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*poll, error) {
+func (s pollService) newPoll(ident *identity, req restRequest, peer guard.Peer) (*poll, error) {
 	c := &client{
-		Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: who.group.View.Watch()},
-		cfg:    &s.cfg, node: who.label, group: who.group.Key,
+		Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: ident.group.View.Watch()},
+		cfg:    &s.cfg, node: ident.label, group: ident.group.Key,
 	}
 	sub := &subscription.Poll{
-		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, who.agent), wire.Unwrapped, false, (*tally)(nil)), // answer counts
+		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, ident.agent), wire.Unwrapped, false, (*tally)(nil)), // answer counts
 	}
 	sub.Watch.SetPeer(s.cfg.PeerName(peer))
 	if s.cfg.DynamicParameters {
-		req.Parameterise(who.kept.Parameters[req.TypeURL].GetParams())
+		req.Parameterise(ident.keptNode.Parameters[req.TypeURL].GetParams())
 	}
 	for _, b := range req.Canonicalise() {
 		sub.MarkExplicit() // to ask for what cannot be is not to ask for everything
 		s.logBadName(c, sub.TypeURL, b)
 	}
 	p := &poll{
-		sub: sub, client: c, view: who.group.View, peer: peer, kept: who.kept, grant: who.grant, names: req.Subscribe, until: req.until,
-		regranted: who.rules, memory: &s.polls,
+		sub: sub, client: c, view: ident.group.View, peer: peer, keptNode: ident.keptNode, grant: ident.grant, names: req.Subscribe, deadline: req.deadline,
+		grantsChanged: ident.grantsChanged, history: &s.polls,
 	}
-	p.key = p.keyOf(peer)
-	err := p.check()
-	if over := c.fit(sub.Subscription, req.Subscribe, nil, true, 0, 0).over; err == nil && len(over) > 0 {
-		err = over[0].why
+	p.key = p.newKey(peer)
+	err := p.checkGrant()
+	if over := c.checkLimits(sub.Subscription, req.Subscribe, nil, true, 0, 0).over; err == nil && len(over) > 0 {
+		err = over[0].err
 	}
 	if err != nil {
 		sub.Watch.Close()
@@ -81,11 +81,11 @@ func (s pollService) newPoll(who *identity, req restRequest, peer guard.Peer) (*
 }
 
 // check returns an error if the client is not authorized for the type or a name.
-func (p *poll) check() error {
+func (p *poll) checkGrant() error {
 	if p.grant == nil {
 		return nil
 	}
-	if err := p.grant.Type(p.sub.TypeURL); err != nil || !p.grant.LimitsNames(p.sub.TypeURL) {
+	if err := p.grant.Type(p.sub.TypeURL); err != nil || !p.grant.RestrictsNames(p.sub.TypeURL) {
 		return err
 	}
 	for _, text := range p.names {
@@ -97,11 +97,11 @@ func (p *poll) check() error {
 }
 
 // regrant checks the poll against the rules that apply now.
-func (p *poll) regrant(ctx context.Context, server *Server) (err error) {
-	if p.grant, err = server.reauthorize(ctx, p.peer, p.kept); err != nil {
+func (p *poll) renewGrant(ctx context.Context, server *Server) (err error) {
+	if p.grant, err = server.reauthorize(ctx, p.peer, p.keptNode); err != nil {
 		return err
 	}
-	return p.check()
+	return p.checkGrant()
 }
 
 func (p *poll) close() {
@@ -113,20 +113,20 @@ func (p *poll) close() {
 // from, or nil if the client's version is current. Errors: there is no answer for now, or ctx has ended.
 func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, error) {
 	p.draining = server.draining
-	timer := time.NewTimer(max(time.Until(p.until), time.Nanosecond))
+	timer := time.NewTimer(max(time.Until(p.deadline), time.Nanosecond))
 	defer timer.Stop()
 	for {
 		g, now := p.sub.Sendable(p.view.Generation()), time.Now()
 		p.sub.Skip(g.Seq) // complete sets need no removals
-		told, again := p.sub.Check(g, now, func(sum fingerprint.Sum) bool { return p.trusts(g, sum) })
+		state, again := p.sub.Check(g, now, func(sum fingerprint.Sum) bool { return p.trustsVersion(g, sum) })
 		switch {
-		case told == subscription.Due, told == subscription.Incomplete && !now.Before(p.until) && !p.sub.Deletes():
+		case state == subscription.Due, state == subscription.Incomplete && !now.Before(p.deadline) && !p.sub.Deletes():
 			return g, nil
-		case !now.Before(p.until):
-			return nil, p.overdue(told)
+		case !now.Before(p.deadline):
+			return nil, p.timeoutError(state)
 		}
-		timer.Reset(max(time.Until(subscription.Earlier(p.until, again)), time.Nanosecond))
-		if over, err := p.sleep(ctx, server, timer.C, told); over || err != nil {
+		timer.Reset(max(time.Until(subscription.Earlier(p.deadline, again)), time.Nanosecond))
+		if over, err := p.waitForChange(ctx, server, timer.C, state); over || err != nil {
 			return nil, err
 		}
 	}
@@ -134,17 +134,17 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 
 // sleep waits until the prospect may have changed. The poll is over if it cannot change any more; the error says why
 // there is no answer then.
-func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time, told subscription.PollState) (over bool, err error) {
+func (p *poll) waitForChange(ctx context.Context, server *Server, timer <-chan time.Time, state subscription.PollState) (over bool, err error) {
 	select {
 	case <-p.sub.Watch.C:
 	case <-timer:
-	case <-p.regranted:
-		p.regranted = server.cfg.rulesChanged()
-		return false, p.regrant(ctx, server)
+	case <-p.grantsChanged:
+		p.grantsChanged = server.cfg.grantsChanged()
+		return false, p.renewGrant(ctx, server)
 	case <-p.draining:
-		p.until, p.draining = subscription.Earlier(p.until, server.departure()), nil
+		p.deadline, p.draining = subscription.Earlier(p.deadline, server.randomEndTime()), nil
 	case <-server.stopping:
-		if told == subscription.Current {
+		if state == subscription.Current {
 			return true, nil
 		}
 		return true, status.Error(codes.Unavailable, "the relay is shutting down")
@@ -155,8 +155,8 @@ func (p *poll) sleep(ctx context.Context, server *Server, timer <-chan time.Time
 }
 
 // overdue returns the error of a poll that may be held no longer, nil if its client is up to date.
-func (p *poll) overdue(told subscription.PollState) error {
-	switch told {
+func (p *poll) timeoutError(state subscription.PollState) error {
+	switch state {
 	case subscription.Current:
 		return nil
 	case subscription.NoAnswer:
@@ -179,14 +179,14 @@ type restResponse struct {
 func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, error) {
 	s := p.sub
 	resources, sum := s.Set(g)
-	if s.Holds(sum) && p.trusts(g, sum) {
+	if s.Holds(sum) && p.trustsVersion(g, sum) {
 		return nil, nil
 	}
 	resp := &restResponse{
 		sum:    sum,
-		before: slices.Concat([]byte(`{"versionInfo":`), quote(sum.Version(g.Type(s.Key).System())), []byte(`,"resources":[`)),
-		after: slices.Concat([]byte(`],"typeUrl":`), quote(s.TypeURL),
-			[]byte(`,"controlPlane":{"identifier":`), quote(identifier), []byte("}}\n")),
+		before: slices.Concat([]byte(`{"versionInfo":`), jsonString(sum.Version(g.Type(s.Key).System())), []byte(`,"resources":[`)),
+		after: slices.Concat([]byte(`],"typeUrl":`), jsonString(s.TypeURL),
+			[]byte(`,"controlPlane":{"identifier":`), jsonString(identifier), []byte("}}\n")),
 	}
 	for _, r := range resources {
 		if !r.HasBody() {
@@ -197,7 +197,7 @@ func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, er
 		}
 		resource, err := r.JSON()
 		if err != nil {
-			return nil, unrendered(r, err)
+			return nil, encodeError(r, err)
 		}
 		resp.resources = append(resp.resources, resource)
 	}
@@ -205,16 +205,16 @@ func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, er
 }
 
 // unrendered returns the error of a poll for a resource that cannot be encoded as JSON. A response must not omit it.
-func unrendered(r *wire.Resource, err error) error {
+func encodeError(r *wire.Resource, err error) error {
 	if unknown, ok := errors.AsType[*schema.UnknownTypeError](err); ok {
-		return refuse(http.StatusNotImplemented, codes.Unimplemented,
+		return restErrorf(http.StatusNotImplemented, codes.Unimplemented,
 			"resource %q of type %q: the relay does not know type %q, which JSON needs; over gRPC it is served", r.Name, r.TypeURL, unknown.TypeURL)
 	}
-	return refuse(http.StatusBadGateway, codes.DataLoss, "%v; this is what the origin sent", err)
+	return restErrorf(http.StatusBadGateway, codes.DataLoss, "%v; this is what the origin sent", err)
 }
 
 // quote returns a text in JSON.
-func quote(text string) []byte {
+func jsonString(text string) []byte {
 	b, _ := json.Marshal(text) // a text never fails
 	return b
 }
@@ -248,13 +248,13 @@ func (r *restResponse) write(w http.ResponseWriter) {
 
 // maxPolls bounds a pollMemory. One that is full forgets all, which costs each client whose set has reverted one more
 // response.
-const maxPolls = 10_000
+const maxPollHistory = 10_000
 
 // A pollMemory remembers which polls were answered with which sets. A REST client has no stream that would remember it,
 // and reports the same version in each poll.
-type pollMemory struct {
+type pollHistory struct {
 	mu   sync.Mutex
-	last map[pollKey][4]answered // guarded by mu; clients that cannot be told apart may hold different sets
+	last map[pollKey][4]sentSet // guarded by mu; clients that cannot be told apart may hold different sets
 }
 
 // A pollKey identifies the polls of one client for the same names.
@@ -267,13 +267,13 @@ type pollKey struct {
 var namesSeed = maphash.MakeSeed()
 
 // answered is a set that a poll was answered with, and the position and the distrust of the view at that time.
-type answered struct {
+type sentSet struct {
 	sum      fingerprint.Sum
 	at       cache.Seq
 	distrust uint64
 }
 
-func (p *poll) keyOf(peer guard.Peer) pollKey {
+func (p *poll) newKey(peer guard.Peer) pollKey {
 	return pollKey{
 		peer: peer.Host, node: p.client.node, typeURL: p.sub.TypeURL, view: weak.Make(p.view),
 		names: maphash.String(namesSeed, strings.Join(p.names, "\n")),
@@ -282,34 +282,34 @@ func (p *poll) keyOf(peer guard.Peer) pollKey {
 
 // trusts reports whether the version of a set that the client reports may be trusted (B.3): the set did not return to
 // content that it had before and is no part of a rejected edition, or the client was sent it after that.
-func (p *poll) trusts(g *cache.Generation, sum fingerprint.Sum) bool {
+func (p *poll) trustsVersion(g *cache.Generation, sum fingerprint.Sum) bool {
 	reverted, distrust := p.sub.Doubts(g)
 	if reverted == 0 && distrust == 0 {
 		return true
 	}
-	m := p.memory
+	m := p.history
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := m.last[p.key]
-	return slices.ContainsFunc(last[:], func(a answered) bool { return a.sum == sum && a.at >= reverted && a.distrust >= distrust })
+	return slices.ContainsFunc(last[:], func(a sentSet) bool { return a.sum == sum && a.at >= reverted && a.distrust >= distrust })
 }
 
 // noteAnswer records that the poll is answered with a set. It does so whether or not the set has reverted: a name that
 // has an entry in each set may be shown next by the one that did.
-func (p *poll) noteAnswer(g *cache.Generation, sum fingerprint.Sum) {
-	m := p.memory
+func (p *poll) recordAnswer(g *cache.Generation, sum fingerprint.Sum) {
+	m := p.history
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.last == nil || len(m.last) >= maxPolls {
-		m.last = make(map[pollKey][4]answered)
+	if m.last == nil || len(m.last) >= maxPollHistory {
+		m.last = make(map[pollKey][4]sentSet)
 	}
 	last := m.last[p.key]
-	i, at := slices.IndexFunc(last[:], func(a answered) bool { return a.sum == sum }), g.Seq
+	i, at := slices.IndexFunc(last[:], func(a sentSet) bool { return a.sum == sum }), g.Seq
 	if i >= 0 {
 		at = max(at, last[i].at)
 	} else { // it takes the place of the oldest
-		i = slices.Index(last[:], slices.MinFunc(last[:], func(a, b answered) int { return cmp.Compare(a.at, b.at) }))
+		i = slices.Index(last[:], slices.MinFunc(last[:], func(a, b sentSet) int { return cmp.Compare(a.at, b.at) }))
 	}
-	last[i] = answered{sum, at, p.view.Distrust.Revision()}
+	last[i] = sentSet{sum, at, p.view.Distrust.Revision()}
 	m.last[p.key] = last
 }

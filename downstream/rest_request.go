@@ -46,12 +46,12 @@ var restTypes = map[string]string{
 func restType(r *http.Request) (typeURL string, err error) {
 	name, ok := strings.CutPrefix(r.URL.Path, restPath)
 	if typeURL = restTypes[name]; !ok || typeURL == "" {
-		return "", refuse(http.StatusNotFound, codes.NotFound,
+		return "", restErrorf(http.StatusNotFound, codes.NotFound,
 			"no such path %.200q: polls go to %s with one of %s; aggregated and Delta xDS are served over gRPC only",
 			r.URL.Path, restPath, strings.Join(slices.Sorted(maps.Keys(restTypes)), ", "))
 	}
 	if r.Method != http.MethodPost {
-		return "", refuse(http.StatusMethodNotAllowed, codes.Unimplemented, "method %.20q: a poll is a POST", r.Method)
+		return "", restErrorf(http.StatusMethodNotAllowed, codes.Unimplemented, "method %.20q: a poll is a POST", r.Method)
 	}
 	return typeURL, nil
 }
@@ -76,8 +76,8 @@ const timeoutHeader = "X-Envoy-Expected-Rq-Timeout-Ms"
 // A restRequest is the request of a poll.
 type restRequest struct {
 	wire.Request
-	id    string    // of the node, for logs
-	until time.Time // when it is answered at the latest
+	nodeLabel string    // of the node, for logs
+	deadline  time.Time // when it is answered at the latest
 }
 
 // The bounds of JSON values in a body, names not counted, and how many bytes each takes once it is decoded.
@@ -88,22 +88,22 @@ const (
 )
 
 // read reads a poll, and charges for its memory. Errors are refusals, or gRPC statuses.
-func (s pollService) read(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
+func (s pollService) readRequest(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
 	typeURL, err := restType(r)
 	if err != nil {
 		return req, err
 	}
-	hold, err := holdOf(r.Header)
+	hold, err := holdTime(r.Header)
 	if err != nil {
 		return req, err
 	}
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
-		return req, refuse(http.StatusUnsupportedMediaType, codes.InvalidArgument, "content-encoding %.20q: bodies of polls are not compressed", coding)
+		return req, restErrorf(http.StatusUnsupportedMediaType, codes.InvalidArgument, "content-encoding %.20q: bodies of polls are not compressed", coding)
 	}
-	req.until = began.Add(hold)
+	req.deadline = began.Add(hold)
 	body, err := wire.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody), maxRESTBody, memory)
 	if err != nil {
-		return req, refuseBody(err)
+		return req, bodyError(err)
 	}
 	done, err := s.guard.Turn(r.Context(), s.cfg.PeerName(guard.PeerOfPoll(r)), len(body))
 	if err != nil {
@@ -121,14 +121,14 @@ func (s pollService) read(w http.ResponseWriter, r *http.Request, began time.Tim
 func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
 	node := c.CheckNode(guard.RawNode{Size: s.nodeBytes})
 	switch most := c.MaxNames + maxRESTValues; {
-	case s.nodeValues > jsonOfNode*guard.MaxNodeValues:
+	case s.nodeValues > maxJSONPerNodeValue*guard.MaxNodeValues:
 		return guard.TooManyValues()
 	case node != nil:
 		return node
 	case s.nesting > maxRESTNesting:
-		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", s.nesting, maxRESTNesting)
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", s.nesting, maxRESTNesting)
 	case s.values > most:
-		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", s.values, most)
+		return restErrorf(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", s.values, most)
 	}
 	return memory.Hold(2*len(s.body) + s.values*restValueBytes)
 }
@@ -136,35 +136,35 @@ func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
 // parse decodes the body of a poll for a type.
 func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	msg := new(discoverypb.DiscoveryRequest)
-	if err := tolerant.Unmarshal(body, msg); err != nil {
-		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s", tidy(err))
+	if err := unmarshalOptions.Unmarshal(body, msg); err != nil {
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s", parseErrorText(err))
 	}
 	switch {
 	case msg.Node == nil:
-		return refuse(http.StatusBadRequest, codes.InvalidArgument, `node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, `node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
 	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
-		return refuse(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
 	}
-	r.id, msg.TypeUrl = guard.NodeLabel(msg.Node), typeURL
+	r.nodeLabel, msg.TypeUrl = guard.NodeLabel(msg.Node), typeURL
 	encoded, err := proto.Marshal(msg)
 	if err == nil {
 		err = r.Decode(encoded)
 	}
 	if err != nil {
-		return refuse(http.StatusBadRequest, codes.InvalidArgument, "the body cannot be a DiscoveryRequest: %v", err)
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "the body cannot be a DiscoveryRequest: %v", err)
 	}
 	return nil
 }
 
 // holdOf returns how long a poll may be held, by its headers.
-func holdOf(h http.Header) (time.Duration, error) {
+func holdTime(h http.Header) (time.Duration, error) {
 	text := h.Get(timeoutHeader)
 	if text == "" {
 		return defaultHold, nil
 	}
 	ms, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, refuse(http.StatusBadRequest, codes.InvalidArgument, "header %s is %.20q: a whole number of milliseconds is allowed",
+		return 0, restErrorf(http.StatusBadRequest, codes.InvalidArgument, "header %s is %.20q: a whole number of milliseconds is allowed",
 			strings.ToLower(timeoutHeader), text)
 	}
 	const most = uint64((MaxHold + holdMargin) / time.Millisecond)
@@ -172,59 +172,59 @@ func holdOf(h http.Header) (time.Duration, error) {
 }
 
 // refuseBody returns the refusal for a body that could not be read.
-func refuseBody(err error) error {
+func bodyError(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return refuse(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has more than %d bytes, as many as allowed", tooLarge.Limit)
+		return restErrorf(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has more than %d bytes, as many as allowed", tooLarge.Limit)
 	}
 	if _, limit := guard.LimitOf(err); limit {
 		return err
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-		return refuse(http.StatusRequestTimeout, codes.DeadlineExceeded, "the body did not come in time")
+		return restErrorf(http.StatusRequestTimeout, codes.DeadlineExceeded, "the body did not come in time")
 	}
-	return refuse(http.StatusBadRequest, codes.InvalidArgument, "read the body: %v", err)
+	return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "read the body: %v", err)
 }
 
 // tolerant reads the JSON of clients that may be newer than the relay.
-var tolerant = protojson.UnmarshalOptions{DiscardUnknown: true, AllowPartial: true, Resolver: unread{}}
+var unmarshalOptions = protojson.UnmarshalOptions{DiscardUnknown: true, AllowPartial: true, Resolver: emptyResolver{}}
 
 // unread resolves every type to a message without fields: the relay does not read what is in an Any.
-type unread struct{}
+type emptyResolver struct{}
 
-func (unread) FindMessageByName(protoreflect.FullName) (protoreflect.MessageType, error) {
+func (emptyResolver) FindMessageByName(protoreflect.FullName) (protoreflect.MessageType, error) {
 	return new(discoverypb.AdsDummy).ProtoReflect().Type(), nil
 }
 
-func (u unread) FindMessageByURL(string) (protoreflect.MessageType, error) {
+func (u emptyResolver) FindMessageByURL(string) (protoreflect.MessageType, error) {
 	return u.FindMessageByName("")
 }
 
-func (unread) FindExtensionByName(protoreflect.FullName) (protoreflect.ExtensionType, error) {
+func (emptyResolver) FindExtensionByName(protoreflect.FullName) (protoreflect.ExtensionType, error) {
 	return nil, protoregistry.NotFound
 }
 
-func (unread) FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+func (emptyResolver) FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
 	return nil, protoregistry.NotFound
 }
 
 // tidy returns the text of a parser's error without the parser's name and in a stable form: protojson varies its
 // blanks.
-func tidy(err error) string {
+func parseErrorText(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	return strings.TrimPrefix(text, "proto: ")
 }
 
 // A refusal is the error of a poll: the HTTP status, and the google.rpc.Status in its body.
-type refusal struct {
+type restError struct {
 	status  int
 	Code    codes.Code `json:"code"`
 	Message string     `json:"message"`
 }
 
-func (r *refusal) Error() string { return r.Message }
+func (r *restError) Error() string { return r.Message }
 
-func refuse(status int, code codes.Code, format string, args ...any) error {
-	return &refusal{status, code, fmt.Sprintf(format, args...)}
+func restErrorf(status int, code codes.Code, format string, args ...any) error {
+	return &restError{status, code, fmt.Sprintf(format, args...)}
 }
 
 // statusClientClosed is the status of a poll whose client closed its side meanwhile; few clients read it.
@@ -243,8 +243,8 @@ var httpStatus = map[codes.Code]int{
 }
 
 // refusalOf returns the refusal that a poll is sent for an error.
-func refusalOf(err error) *refusal {
-	if r, ok := errors.AsType[*refusal](err); ok {
+func restErrorOf(err error) *restError {
+	if r, ok := errors.AsType[*restError](err); ok {
 		return r
 	}
 	st := status.Convert(err)
@@ -252,12 +252,12 @@ func refusalOf(err error) *refusal {
 	if !ok {
 		code = http.StatusInternalServerError
 	}
-	return &refusal{code, st.Code(), st.Message()}
+	return &restError{code, st.Code(), st.Message()}
 }
 
 // writeRefusal answers a poll with an error, and returns the HTTP status.
-func writeRefusal(w http.ResponseWriter, err error) int {
-	r := refusalOf(err)
+func writeRESTError(w http.ResponseWriter, err error) int {
+	r := restErrorOf(err)
 	switch r.status {
 	case http.StatusMethodNotAllowed:
 		w.Header().Set("Allow", http.MethodPost)

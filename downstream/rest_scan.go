@@ -6,7 +6,7 @@ import (
 )
 
 // jsonOfNode is the largest number of values in JSON for one value of a Node.
-const jsonOfNode = 5
+const maxJSONPerNodeValue = 5
 
 // A bodyScan is what a scan finds in a DiscoveryRequest in JSON before it is decoded, which takes many times its size.
 // Names of members count as values. Invalid JSON is no error: the decoder reports it.
@@ -38,18 +38,18 @@ var jsonBytes = [256]byte{
 func scanBody(body []byte) *bodyScan {
 	s := &bodyScan{body: body, nodeAt: -1}
 	for before := byte(jsonSpace); s.at < len(body); {
-		before = s.next(before)
+		before = s.scanNext(before)
 	}
 	return s
 }
 
 // next scans a string or a byte that follows one of another kind, and returns its kind.
-func (s *bodyScan) next(before byte) (kind byte) {
+func (s *bodyScan) scanNext(before byte) (kind byte) {
 	c := s.body[s.at]
 	switch kind = jsonBytes[c]; kind {
 	case jsonQuote:
 		s.count()
-		s.text()
+		s.scanString()
 		return kind
 	case jsonOpens:
 		s.count()
@@ -77,10 +77,10 @@ func (s *bodyScan) count() {
 }
 
 // text skips a string. After the key of the Node, the Node begins; after the key of its extensions, they are blanked.
-func (s *bodyScan) text() {
+func (s *bodyScan) scanString() {
 	begin := s.at
-	s.at = endOfText(s.body, begin)
-	key, after := s.body[begin:s.at], s.afterBlanks()
+	s.at = endOfString(s.body, begin)
+	key, after := s.body[begin:s.at], s.skipSpace()
 	if after == len(s.body) || s.body[after] != ':' {
 		return
 	}
@@ -89,13 +89,13 @@ func (s *bodyScan) text() {
 	case s.depth == 1 && isKey(key, "node"):
 		s.nodeAt = s.at
 	case s.depth == 2 && s.nodeAt >= 0 && isKey(key, "extensions"):
-		s.at = s.afterBlanks()
-		s.blank()
+		s.at = s.skipSpace()
+		s.blankList()
 	}
 }
 
 // blank empties the list that begins here.
-func (s *bodyScan) blank() {
+func (s *bodyScan) blankList() {
 	begin, depth := s.at, 0
 	if begin == len(s.body) || s.body[begin] != '[' {
 		return // invalid, which the decoder reports
@@ -103,7 +103,7 @@ func (s *bodyScan) blank() {
 	for at := begin; at < len(s.body); at++ {
 		switch jsonBytes[s.body[at]] {
 		case jsonQuote:
-			at = endOfText(s.body, at) - 1
+			at = endOfString(s.body, at) - 1
 		case jsonOpens:
 			depth++
 		case jsonCloses:
@@ -120,12 +120,12 @@ func (s *bodyScan) blank() {
 }
 
 // afterBlanks returns where the next byte is that is not blank.
-func (s *bodyScan) afterBlanks() int {
+func (s *bodyScan) skipSpace() int {
 	return len(s.body) - len(bytes.TrimLeft(s.body[s.at:], " \t\n\r"))
 }
 
 // endOfText returns the end of the string that begins at an index.
-func endOfText(body []byte, at int) int {
+func endOfString(body []byte, at int) int {
 	for at++; at < len(body); at++ {
 		switch body[at] {
 		case '\\':

@@ -18,15 +18,15 @@ func TestAHerdIsServedOnce(t *testing.T) {
 		var busy atomic.Bool
 		var open, served, turns atomic.Int64
 		a := arrivals{
-			served: func() { served.Add(1) },
-			turns:  func() (int64, bool) { return turns.Load(), busy.Load() },
-			open:   open.Load,
+			onServed: func() { served.Add(1) },
+			turns:    func() (int64, bool) { return turns.Load(), busy.Load() },
+			open:     open.Load,
 		}
 		come := func(n int) {
 			for range n {
 				open.Add(1)
 				turns.Add(1)
-				a.arrived()
+				a.streamStarted()
 			}
 		}
 		for _, step := range []struct {
@@ -76,11 +76,11 @@ func TestAServerCountsArrivals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		var served atomic.Int64
-		server := check.Must(New(Config{Views: oneView{view}, Served: func() { served.Add(1) }}))
+		server := check.Must(New(Config{Views: oneView{view}, HerdServed: func() { served.Add(1) }}))
 		for range herdStreams {
 			c := &answeringClient{requests: make(chan wire.Request)}
 			close(c.requests)
-			check.OK(t, server.serve(c, "", true))
+			check.OK(t, server.serveStream(c, "", true))
 		}
 		time.Sleep(3 * herdPause)
 		synctest.Wait()

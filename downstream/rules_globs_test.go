@@ -46,11 +46,11 @@ func TestB35_TooManyGlobs(t *testing.T) {
 				c.cfg.MaxGroupGlobs = 9
 				s.ApplyRequest(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
 			}
-			f := c.fit(s, tt.asks, nil, !tt.delta, s.GlobCount()+tt.others, s.GlobCount()+tt.others)
+			f := c.checkLimits(s, tt.asks, nil, !tt.delta, s.GlobCount()+tt.others, s.GlobCount()+tt.others)
 			got := codes.OK
 			for _, over := range f.over {
-				if got = status.Code(guard.Status(over.why)); len(over.names) != 1 {
-					t.Errorf("%q are refused for %v, want one of them", over.names, over.why)
+				if got = status.Code(guard.Status(over.err)); len(over.names) != 1 {
+					t.Errorf("%q are refused for %v, want one of them", over.names, over.err)
 				}
 			}
 			if got != tt.want {

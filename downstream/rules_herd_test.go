@@ -31,10 +31,10 @@ func TestB35_AHerdWaitsInOrderAndHoldsUpNobody(t *testing.T) {
 	for i := range served {
 		push(fmt.Sprint("served ", i), true)
 	}
-	check.Equal(t, "newcomers wait", q.waiting(), newcomers)
+	check.Equal(t, "newcomers wait", q.newcomerCount(), newcomers)
 	var want []string
 	for next := 0; len(want) < newcomers+served; {
-		for range patience {
+		for range turnsPerNewcomer {
 			if next < served {
 				want = append(want, fmt.Sprint("served ", next))
 				next++
@@ -61,7 +61,7 @@ func TestB12_MergedChangesAreCounted(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		w.SetConnected(true)
 		s := newTestStream(t, view, Config{})
-		s.watch = view.WatchFunc(s.changed)
+		s.watch = view.WatchFunc(s.resourceChanged)
 		s.client.Watch = s.watch
 		s.timer = time.AfterFunc(time.Hour, s.wake)
 		defer s.timer.Stop()

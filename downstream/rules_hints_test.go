@@ -64,14 +64,14 @@ func (c *followingClient) learn(what, content string) {
 func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *followingClient {
 	c := &followingClient{t: t, holds: map[string]string{}, unacked: map[string]string{}}
 	c.st = &stream{
-		server: s, cfg: &s.cfg, rpc: c, delta: true, begun: time.Now(),
-		over: make(chan error, 1), timer: time.NewTimer(time.Hour),
+		server: s, cfg: &s.cfg, rpc: c, delta: true, startedAt: time.Now(),
+		result: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
-	c.st.turn.Store(taken) // no worker sends, but look
+	c.st.turn.Store(turnRunning) // no worker sends, but look
 	if !hints {
 		c.st.group, c.st.watch = Group{View: v, Leave: func() {}}, v.Watch()
 		c.st.client = &client{cfg: &s.cfg, Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: c.st.watch, Delta: true}}
-		c.st.introduced.made = true
+		c.st.lastNode.seen = true
 	}
 	return c
 }
@@ -94,8 +94,8 @@ func (c *followingClient) ack(typeURL string) {
 // look has the stream take its turn, and returns what it said, in some order.
 func (c *followingClient) look() []string {
 	c.said = nil
-	if c.st.flushed(true); c.st.ended {
-		c.t.Fatal(<-c.st.over)
+	if c.st.flushTurn(true); c.st.ended {
+		c.t.Fatal(<-c.st.result)
 	}
 	slices.Sort(c.said)
 	return c.said
@@ -208,7 +208,7 @@ func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
 // checkHolds checks that the client has what it named.
 func (c *followingClient) checkHolds(g *cache.Generation) {
 	for _, typeURL := range hintedTypes {
-		sub := c.st.of(typeURL)
+		sub := c.st.subscription(typeURL)
 		if sub == nil {
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 
 // receives takes a request as the stream's receiver does.
 func (s *stream) receives(r *wire.Request) (more bool, wait time.Duration) {
-	return s.receiver().received(r, s.identification().introduce(r))
+	return s.receiver().accept(r, s.identification().identityIn(r))
 }
 
 // TestReceiversHandleAnswersOnly: what asks for something is handled when it is the
@@ -27,30 +27,30 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 		byReceiver      bool
 	}{
 		{"as an Envoy", 100, 1, false},
-		{"as many as may wait", 1, maxWaiting, false},
-		{"with many names", manyNames + 1, 1, true},
-		{"many at once", 1, maxWaiting + 1, true},
+		{"as many as may wait", 1, maxQueuedRequests, false},
+		{"with many names", largeRequestNames + 1, 1, true},
+		{"many at once", 1, maxQueuedRequests + 1, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			view, w := cache.New(cache.Config{})
 			w.SetConnected(true)
 			s := newTestStream(t, view, Config{})
-			s.turn.Store(queued) // no worker comes
+			s.turn.Store(turnQueued) // no worker comes
 			names := make([]string, tt.names)
 			for i := range names {
 				names[i] = benchName(i)
 			}
 			for range tt.requests {
 				if more, _ := s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: names}); !more {
-					t.Fatalf("the stream ended: %v", <-s.over)
+					t.Fatalf("the stream ended: %v", <-s.result)
 				}
 			}
 			check.Equal(t, "the receiver handles it", len(s.subs) > 0, tt.byReceiver)
-			s.flushed(true)
+			s.flushTurn(true)
 			if len(s.subs) != 1 || len(s.subs[0].Names()) != tt.names {
 				t.Errorf("after its turn the stream has %d subscriptions, want one of %d names", len(s.subs), tt.names)
 			}
-			check.Equal(t, "requests wait after the turn", len(s.waiting), 0)
+			check.Equal(t, "requests wait after the turn", len(s.queued), 0)
 		})
 	}
 }
@@ -80,17 +80,17 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 	server := check.Must(New(Config{Views: oneView{view}}))
 	streams := make([]*stream, clients)
 	connect := func(i int) {
-		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: rate.NewLimiter(rate.Inf, 1)}
-		s.turn.Store(queued) // no worker comes
+		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
+		s.turn.Store(turnQueued) // no worker comes
 		for typeURL, names := range named {
 			s.receives(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names})
 		}
-		for all, sent := false, true; sent || !all; all, sent = s.flushed(true) {
+		for all, sent := false, true; sent || !all; all, sent = s.flushTurn(true) {
 			for _, sub := range s.subs {
 				s.receives(&wire.Request{Delta: true, TypeURL: sub.TypeURL, Nonce: sub.Nonce()})
 			}
 		}
-		if s.ended || len(s.subs) != len(named) || s.unanswered() {
+		if s.ended || len(s.subs) != len(named) || s.awaitsFirstResponse() {
 			t.Fatalf("client %d was not served: %d subscriptions, %d responses, ended: %v", i, len(s.subs), s.nonces, s.ended)
 		}
 		streams[i] = s

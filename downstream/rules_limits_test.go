@@ -54,7 +54,7 @@ func TestB35_RequestsAreReadAtABoundedRate(t *testing.T) {
 			read.Add(1)
 			return wire.Request{Delta: true, TypeURL: wire.EndpointType, Node: []byte{}, Subscribe: []string{fmt.Sprint(read.Load())}}, nil
 		}}
-		go func() { _ = server.serve(c, "", true) }()
+		go func() { _ = server.serveStream(c, "", true) }()
 		synctest.Wait()
 		if burst := int64(10*perSecond + 1); read.Load() != burst { // it waits after the one that is too many
 			t.Errorf("%d requests were read at once, want %d", read.Load(), burst)
@@ -96,7 +96,7 @@ func TestB35_AnswersAreNotTooManyRequests(t *testing.T) {
 				return wire.Request{}, ctx.Err()
 			}
 		}}
-		go func() { _ = server.serve(c, "", true) }()
+		go func() { _ = server.serveStream(c, "", true) }()
 		requests <- wire.Request{Delta: true, TypeURL: wire.EndpointType, Node: []byte{}, Subscribe: []string{benchName(0)}}
 		synctest.Wait()
 		w.TakeDemand()

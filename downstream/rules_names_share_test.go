@@ -28,7 +28,7 @@ func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
 			}
 			return out
 		}
-		known := names("known", manyNames+1)
+		known := names("known", largeRequestNames+1)
 		neighbour := view.Watch()
 		defer neighbour.Close()
 		neighbour.Subscribe(wire.EndpointType, known)
@@ -48,7 +48,7 @@ func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
 				return wire.Request{}, ctx.Err()
 			}
 		}}
-		go func() { _ = server.serve(c, "", true) }()
+		go func() { _ = server.serveStream(c, "", true) }()
 		want := func(what string, n int) {
 			t.Helper()
 			synctest.Wait()
@@ -58,14 +58,14 @@ func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
 		}
 		requests <- known
 		want("names that the group knows", 2*len(known))
-		requests <- names("few", manyNames)
-		want("few names", 2*len(known)+manyNames)
-		requests <- names("unknown", manyNames+1)
-		want("many unknown names, without a share of time", 2*len(known)+manyNames)
+		requests <- names("few", largeRequestNames)
+		want("few names", 2*len(known)+largeRequestNames)
+		requests <- names("unknown", largeRequestNames+1)
+		want("many unknown names, without a share of time", 2*len(known)+largeRequestNames)
 		for _, done := range taken {
 			done()
 		}
-		want("many unknown names, with a share of time", 2*len(known)+manyNames+manyNames+1)
+		want("many unknown names, with a share of time", 2*len(known)+largeRequestNames+largeRequestNames+1)
 		cancel()
 		time.Sleep(time.Second)
 	})

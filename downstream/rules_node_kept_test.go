@@ -56,10 +56,10 @@ func (a *rules) change(denies bool) {
 // anything is a grant of all.
 type anything struct{}
 
-func (anything) Identity() string          { return "anybody" }
-func (anything) Type(string) error         { return nil }
-func (anything) LimitsNames(string) bool   { return false }
-func (anything) Name(string, string) error { return nil }
+func (anything) Identity() string           { return "anybody" }
+func (anything) Type(string) error          { return nil }
+func (anything) RestrictsNames(string) bool { return false }
+func (anything) Name(string, string) error  { return nil }
 
 // A tcpConn is a connection that comes from an address.
 type tcpConn struct {
@@ -87,9 +87,9 @@ func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 	joins := func(connection credentials.AuthInfo, encoded []byte) error {
 		s := &stream{
 			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", connection, nil), delta: true,
-			over: make(chan error, 1), timer: time.NewTimer(time.Hour),
+			result: make(chan error, 1), timer: time.NewTimer(time.Hour),
 		}
-		s.turn.Store(taken) // no worker sends
+		s.turn.Store(turnRunning) // no worker sends
 		r := &wire.Request{Delta: true}
 		check.OK(t, r.Decode(firstRequest(encoded)))
 		err := s.say(r, time.Now())
@@ -140,18 +140,18 @@ func TestB37_RulesThatChangeWhileARequestWaits(t *testing.T) {
 		server := check.Must(New(Config{Views: oneView{view}, Authorizer: a}))
 		s := &stream{
 			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, marshalNode(t, &node{Id: "a"})), delta: true,
-			over: make(chan error, 1), stale: make(chan struct{}, 1), pace: rate.NewLimiter(rate.Inf, 1),
+			result: make(chan error, 1), grantStale: make(chan struct{}, 1), requestLimiter: rate.NewLimiter(rate.Inf, 1),
 		}
-		s.turn.Store(queued) // no worker comes
+		s.turn.Store(turnQueued) // no worker comes
 		ended := make(chan error)
 		go func() { ended <- s.run() }()
 		synctest.Wait()
-		if len(s.waiting) != 1 {
-			t.Fatalf("%d requests wait, want 1", len(s.waiting))
+		if len(s.queued) != 1 {
+			t.Fatalf("%d requests wait, want 1", len(s.queued))
 		}
 		a.change(true)
 		synctest.Wait()
-		s.flushed(true)
+		s.flushTurn(true)
 		if denial, is := guard.DenialOf(<-ended); !is || denial != guard.DeniedNode {
 			t.Errorf("ended with another error than of the new rules")
 		}
@@ -167,13 +167,13 @@ func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
 	v := &clusterViews{views: map[string]*cache.View{"": view}}
 	server, err := New(Config{Views: v})
 	check.OK(t, err)
-	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true, over: make(chan error, 1), timer: time.NewTimer(time.Hour), pace: rate.NewLimiter(rate.Inf, 1)}
-	s.turn.Store(queued) // no worker comes
+	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true, result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
+	s.turn.Store(turnQueued) // no worker comes
 	ask := func() {
 		s.receives(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: marshalNode(t, &node{Id: "a"})})
 	}
 	ask()
-	if v.in != 1 || s.waiting[0].from.kept == nil {
+	if v.in != 1 || s.queued[0].identity.keptNode == nil {
 		t.Fatalf("%d streams are in a group, want 1", v.in)
 	}
 	if err := s.finish(errOutrun); err == nil {
@@ -182,7 +182,7 @@ func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
 	if v.in != 0 {
 		t.Errorf("%d streams are in a group after the end, want none", v.in)
 	}
-	s.introduced = introduction{}
+	s.lastNode = lastNode{}
 	ask() // comes too late
 	if v.in != 0 {
 		t.Errorf("%d streams are in a group for a request after the end, want none", v.in)

@@ -116,14 +116,14 @@ func introduceEncoded(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
 	s := newTestStream(t, view, Config{})
-	s.introduced.made = false
+	s.lastNode.seen = false
 	r := &wire.Request{Delta: true, Limits: wire.Limits{MaxNodeBytes: s.cfg.MaxNodeBytes}}
 	check.OK(t, r.Decode(firstRequest(encoded)))
-	who := s.identification().introduce(r)
-	if who.err == nil {
-		who.drop()
+	ident := s.identification().identityIn(r)
+	if ident.err == nil {
+		ident.release()
 	}
-	return who.err
+	return ident.err
 }
 
 // reportEncoded returns what a stream of load reports is told of a Node.
@@ -228,7 +228,7 @@ func TestB35_LookingForAGroupBlocksNoOther(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				connect := func(nodes ...[]byte) *eagerClient {
 					c := peerClient(ctx, "192.0.2.1", nil, nodes...)
-					go func() { _ = server.serve(c, "", true) }() // ends with ctx
+					go func() { _ = server.serveStream(c, "", true) }() // ends with ctx
 					synctest.Wait()
 					return c
 				}

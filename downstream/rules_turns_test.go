@@ -89,7 +89,7 @@ func countTurns(t *testing.T, after time.Duration, atMost float64) {
 		c.requests <- first
 		defer close(c.requests)
 		go func() {
-			if err := server.serve(c, "", true); err != nil {
+			if err := server.serveStream(c, "", true); err != nil {
 				t.Errorf("a stream ended with %v", err)
 			}
 		}()

@@ -38,18 +38,18 @@ func New(cfg Config) (*Server, error) {
 		slots:            guard.NewSlots(),
 		idle:             make(chan struct{}),
 	}
-	s.queue.turn = (*stream).takeTurn
+	s.queue.runTurn = (*stream).takeTurn
 	s.guard = guard.New(guard.Config{
-		Limits: cfg.Limits, Own: isOwn, KeepNodes: func() bool { return s.cfg.rulesChanged() != nil },
+		Limits: cfg.Limits, Own: isStreamService, KeepNodes: func() bool { return s.cfg.grantsChanged() != nil },
 		DynamicParameters: cfg.DynamicParameters, Draining: s.draining, Logger: cfg.Logger,
 	})
 	s.loads = loadreport.New(loadreport.Config{
-		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.reporter, RequestError: s.cfg.requestError,
+		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.identifyReporter, RequestError: s.cfg.requestError,
 		FirstRequestTimeout: cfg.FirstRequestTimeout, SendStall: cfg.SendStall,
 		MaxRequestRate: cfg.MaxRequestRate, MaxRequestBytes: cfg.MaxRequestBytes, GzipRequests: cfg.GzipRequests,
 		Draining: s.draining, Logger: cfg.Logger,
 	})
-	s.arrivals = arrivals{served: cfg.Served, turns: s.queue.taken, open: s.streams.Load}
+	s.arrivals = arrivals{onServed: cfg.HerdServed, turns: s.queue.progress, open: s.streams.Load}
 	return s, nil
 }
 
@@ -86,7 +86,7 @@ var services = []service{
 // Register adds the server's services. The gRPC server must use [wire.Codec].
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	for _, sv := range services {
-		r.RegisterService(sv.streams(), s)
+		r.RegisterService(sv.streamDesc(), s)
 	}
 	if s.cfg.Loads != nil {
 		lrspb.RegisterLoadReportingServiceServer(r, loadService{s})
@@ -94,7 +94,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 }
 
 // isOwn reports whether a service takes shares of streams itself, see [guard.Config].
-func isOwn(service any) bool {
+func isStreamService(service any) bool {
 	switch service.(type) {
 	case *Server, loadService:
 		return true
@@ -105,7 +105,7 @@ func isOwn(service any) bool {
 
 // streams returns a description of the service with its streams alone, served by a [*Server]. The Fetch method, which
 // defines REST, is left out: gRPC answers UNIMPLEMENTED.
-func (sv service) streams() *grpc.ServiceDesc {
+func (sv service) streamDesc() *grpc.ServiceDesc {
 	desc := &grpc.ServiceDesc{
 		ServiceName: sv.generated.ServiceName,
 		HandlerType: (*any)(nil), // the handlers assert the type
@@ -114,7 +114,7 @@ func (sv service) streams() *grpc.ServiceDesc {
 	for _, method := range sv.generated.Streams {
 		delta := strings.HasPrefix(method.StreamName, "Delta")
 		method.Handler = func(server any, rpc grpc.ServerStream) error {
-			return server.(*Server).serve(rpc, sv.typeURL, delta)
+			return server.(*Server).serveStream(rpc, sv.typeURL, delta)
 		}
 		desc.Streams = append(desc.Streams, method)
 	}

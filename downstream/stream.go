@@ -31,55 +31,55 @@ type stream struct {
 	delta   bool
 	number  uint64 // of the server's streams
 
-	turn   turn
+	turn   turnState
 	served atomic.Bool // some response was sent: sent, for goroutines that do not hold the lock
-	over   chan error  // one slot: how the stream ended, for run
+	result chan error  // one slot: how the stream ended, for run
 
-	stale chan struct{} // one slot: the grant may have to be renewed, for run; nil if grants do not change
+	grantStale chan struct{} // one slot: the grant may have to be renewed, for run; nil if grants do not change
 
-	pace       *rate.Limiter // of requests; used by the receiver alone
-	introduced introduction  // used by the receiver alone
-	lock       lock          // guards what follows
+	requestLimiter *rate.Limiter // of requests; used by the receiver alone
+	lastNode       lastNode      // used by the receiver alone
+	lock           lock          // guards what follows
 
 	// Set by the first request.
-	group  Group
-	grant  Grant // nil if the client may have anything
-	watch  *cache.Watch
-	client *client // for its subscriptions
-	agent  subscription.Software
-	wrap   bool // the client understands wrapped resources
-	ttl    bool // and that resources expire
-	kept   *guard.KeptNode
+	group    Group
+	grant    Grant // nil if the client may have anything
+	watch    *cache.Watch
+	client   *client // for its subscriptions
+	agent    subscription.Software
+	wrap     bool // the client understands wrapped resources
+	ttl      bool // and that resources expire
+	keptNode *guard.KeptNode
 
-	waiting []*waiting                   // to be handled when it is the stream's turn
-	subs    []*subscription.Subscription // in the order of sending
-	edition uint64                       // revision of the last generation that was looked at
-	nonces  uint64
-	timer   *time.Timer // wakes the stream
-	armed   bool        // the timer may be running
+	queued       []*queuedRequest             // to be handled when it is the stream's turn
+	subs         []*subscription.Subscription // in the order of sending
+	lastRevision uint64                       // revision of the last generation that was looked at
+	nonces       uint64
+	timer        *time.Timer // wakes the stream
+	timerArmed   bool        // the timer may be running
 
-	armedFor  time.Time         // when it fires, or is to
-	begunWith *cache.Generation // see beginning
+	timerAt         time.Time         // when it fires, or is to
+	startGeneration *cache.Generation // see beginning
 
-	sent   bool // some response was sent
-	begun  time.Time
-	asked  time.Time // when something was first asked for, nothing being sent
-	closed time.Time // when the client closed its side
-	idle   bool      // at the last look nothing was due and nothing waited
-	ended  bool      // or is about to, by run
-	leave  departure
+	sent           bool // some response was sent
+	startedAt      time.Time
+	requestedAt    time.Time // when something was first asked for, nothing being sent
+	clientClosedAt time.Time // when the client closed its side
+	idle           bool      // at the last look nothing was due and nothing waited
+	ended          bool      // or is about to, by run
+	scheduledEnd   scheduledEnd
 
 	// How many bytes were sent, and how many of these the client has read for
 	// certain: it answered what came after them.
-	written, read uint64
+	bytesSent, bytesRead uint64
 
-	lentAt subscription.Moment // when the lock was lent the last time
+	stalledAt subscription.Moment // when the lock was lent the last time
 
 	barrier barrier
 }
 
 // unanswered reports whether the client asked for a type, or a glob, and was sent nothing of it.
-func (s *stream) unanswered() bool {
+func (s *stream) awaitsFirstResponse() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool {
 		return sub.AwaitsFirstResponse()
 	})
@@ -95,7 +95,7 @@ func (s *stream) nameCount() (n int) {
 
 // of returns the stream's subscription to a type, nil if it has none. There are so few that a map would be slower and
 // larger.
-func (s *stream) of(typeURL string) *subscription.Subscription {
+func (s *stream) subscription(typeURL string) *subscription.Subscription {
 	for _, sub := range s.subs {
 		if sub.TypeURL == typeURL {
 			return sub
@@ -106,7 +106,7 @@ func (s *stream) of(typeURL string) *subscription.Subscription {
 
 // fixType sets the type of a request on a stream of one type, which need not have it (R009), and rejects another one.
 // Requests of an aggregated stream must have a type (R010).
-func (s *stream) fixType(r *wire.Request) error {
+func (s *stream) resolveTypeURL(r *wire.Request) error {
 	switch {
 	case s.typeURL == "" && r.TypeURL == "":
 		return status.Error(codes.InvalidArgument, "type_url is empty: on an aggregated stream each request names its type")

@@ -32,7 +32,7 @@ type Delivery struct {
 
 // delivered exports a response whose exchange with the client has ended, if it is to be exported, and returns its span;
 // empty if there is none.
-func (c *client) delivered(x subscription.Exchange) (traceID, spanID string) {
+func (c *client) exportDelivery(x subscription.Exchange) (traceID, spanID string) {
 	t := c.cfg.Traces
 	if x.Caused.IsZero() {
 		x.Caused = x.Sent
@@ -57,7 +57,7 @@ func (c *client) delivered(x subscription.Exchange) (traceID, spanID string) {
 func (s *stream) joinFanouts(now time.Time) {
 	for l := s.watch.TakeFanouts(); l != nil; l = l.Others {
 		typeURL, _, _ := cache.SplitCollection(l.Key)
-		sub := s.of(typeURL)
+		sub := s.subscription(typeURL)
 		if sub == nil {
 			l.Done(fanout.NotNeeded, now)
 			continue

@@ -16,8 +16,8 @@ import (
 // takeTurn sends what is due. If a send may have to wait for a slow client, a goroutine of the stream's own does so: other
 // streams must not wait (B.12). It reports whether anything was sent, or may be.
 func (s *stream) takeTurn() (sent bool) {
-	s.turn.Store(taken)
-	all, sent := s.flushed(false)
+	s.turn.Store(turnRunning)
+	all, sent := s.flushTurn(false)
 	s.endTurn(all)
 	return sent || !all
 }
@@ -28,19 +28,19 @@ func (s *stream) endTurn(all bool) {
 	switch {
 	case !all:
 		go func() {
-			free := s.admit()
-			all, _ := s.flushed(true)
+			free := s.awaitSlot()
+			all, _ := s.flushTurn(true)
 			free()
 			s.endTurn(all)
 		}()
-	case !s.turn.CompareAndSwap(taken, resting): // something happened meanwhile
-		s.turn.Store(queued)
+	case !s.turn.CompareAndSwap(turnRunning, turnIdle): // something happened meanwhile
+		s.turn.Store(turnQueued)
 		s.server.queue.push(s)
 	}
 }
 
 // errMayBlock ends a flush that may have to wait for the client.
-var errMayBlock = errors.New("the client may be slow to read")
+var errWouldBlock = errors.New("the client may be slow to read")
 
 // run serves the stream until its client leaves or breaks the protocol, or the server drains. Its error is the stream's
 // status.
@@ -66,11 +66,11 @@ func (s *stream) run() error {
 
 // start begins the stream, or rejects it. What leave is set to must be called once the stream has ended.
 func (s *stream) start(leave *func()) error {
-	left, err := s.server.enter(s.rpc.Context())
+	left, err := s.server.enterStream(s.rpc.Context())
 	if err != nil {
 		return err
 	}
-	s.server.arrivals.arrived()
+	s.server.arrivals.streamStarted()
 	s.server.registry.Store(s.number, s)
 	out := func() {
 		s.server.registry.Delete(s.number)
@@ -91,18 +91,18 @@ func (s *stream) start(leave *func()) error {
 
 // wait waits until the stream ends, and returns its status. It renews the grant of the client meanwhile.
 func (s *stream) wait() error {
-	draining, regranted := s.server.draining, s.cfg.rulesChanged()
+	draining, regranted := s.server.draining, s.cfg.grantsChanged()
 	for {
 		select {
 		case <-regranted:
-			regranted = s.cfg.rulesChanged()
-			s.identification().regrant()
-		case <-s.stale:
-			s.identification().regrant()
-		case err := <-s.over:
+			regranted = s.cfg.grantsChanged()
+			s.identification().renewGrant()
+		case <-s.grantStale:
+			s.identification().renewGrant()
+		case err := <-s.result:
 			return s.finish(err)
 		case <-draining:
-			s.depart()
+			s.scheduleDrain()
 			draining = nil
 		case <-s.server.stopping:
 			return s.finish(errDrained)
@@ -111,38 +111,38 @@ func (s *stream) wait() error {
 }
 
 func (s *stream) begin(now time.Time) {
-	s.lock.take()
-	defer s.lock.leave()
-	s.begun = now
-	s.leave = departure{at: guard.Expiry(s.rpc.Context(), s.cfg.ConnectionAge), why: guard.EndedAged}
-	s.timer, s.armed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
+	s.lock.acquire()
+	defer s.lock.release()
+	s.startedAt = now
+	s.scheduledEnd = scheduledEnd{at: guard.Expiry(s.rpc.Context(), s.cfg.ConnectionAge), reason: guard.EndedAged}
+	s.timer, s.timerArmed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
 // finish ends the stream and returns its status. If the stream has just ended by itself, that status counts and not that
 // of a drain.
 func (s *stream) finish(err error) error {
-	s.lock.take()
-	defer s.lock.leave()
+	s.lock.acquire()
+	defer s.lock.release()
 	if errors.Is(err, errDrained) {
 		if err = s.closeStatus(guard.EndedDrained); s.ended {
-			err = <-s.over
+			err = <-s.result
 		}
 	}
 	s.ended = true
-	s.receiver().handleWaiting(time.Now()) // gives back what they were charged with
+	s.receiver().handleQueued(time.Now()) // gives back what they were charged with
 	s.timer.Stop()
-	if by := s.group.Observer; by != nil && s.left(err) {
-		by.Left()
+	if by := s.group.Observer; by != nil && s.clientDisconnected(err) {
+		by.Disconnected()
 	}
 	s.close()
 	return err
 }
 
 func (s *stream) close() {
-	for _, r := range s.waiting {
-		r.from.drop()
+	for _, r := range s.queued {
+		r.identity.release()
 	}
-	s.waiting = nil
+	s.queued = nil
 	if s.watch == nil {
 		return
 	}
@@ -152,20 +152,20 @@ func (s *stream) close() {
 	s.watch.Close()
 	s.leaveFanouts(time.Now())
 	s.group.Leave()
-	s.kept.Release()
-	s.kept = nil
-	if s.client.debugs() {
+	s.keptNode.Release()
+	s.keptNode = nil
+	if s.client.debugEnabled() {
 		s.client.log().Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
 	}
 }
 
 // flushed takes the lock, handles the requests that wait, and sends what is due. It reports whether that was all, and
 // whether anything was sent. Without mayBlock, it stops before a send that may wait for a slow client.
-func (s *stream) flushed(mayBlock bool) (all, sent bool) {
-	s.lock.take()
-	defer s.lock.leave()
+func (s *stream) flushTurn(mayBlock bool) (all, sent bool) {
+	s.lock.acquire()
+	defer s.lock.release()
 	before, now := s.nonces, time.Now()
-	s.receiver().handleWaiting(now)
+	s.receiver().handleQueued(now)
 	all = s.sendDue(now, mayBlock)
 	return all, s.nonces != before
 }
@@ -173,35 +173,35 @@ func (s *stream) flushed(mayBlock bool) (all, sent bool) {
 // sendDue sends what is due, and sets the timer for the next look. The caller holds the lock.
 func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
-	case s.ended, s.leaves(now):
+	case s.ended, s.endIfDue(now):
 		return true
 	case s.watch == nil:
-		if !now.Before(s.begun.Add(s.cfg.FirstRequestTimeout)) {
+		if !now.Before(s.startedAt.Add(s.cfg.FirstRequestTimeout)) {
 			s.end(guard.Ended(guard.EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
 		}
 		return true
 	}
 	next, err := s.sender().flush(now, mayBlock)
-	if errors.Is(err, errMayBlock) {
+	if errors.Is(err, errWouldBlock) {
 		return false
 	}
 	over := false
 	if err == nil {
-		next, over = s.closing(next)
+		next, over = s.answeredAfterClose(next)
 	}
 	if err != nil || over {
 		s.end(err)
 		return true
 	}
-	s.rearm(s.leaving(next, now), now)
+	s.setTimer(s.nextCheck(next, now), now)
 	return true
 }
 
 // admit waits for a slot if the stream has first responses to send.
-func (s *stream) admit() (free func()) {
-	s.lock.take()
-	first := s.unanswered()
-	s.lock.leave()
+func (s *stream) awaitSlot() (free func()) {
+	s.lock.acquire()
+	first := s.awaitsFirstResponse()
+	s.lock.release()
 	if !first {
 		return func() {}
 	}
@@ -209,31 +209,31 @@ func (s *stream) admit() (free func()) {
 }
 
 // serve serves a stream of one type, or an aggregated one if typeURL is empty.
-func (s *Server) serve(rpc grpc.ServerStream, typeURL string, delta bool) error {
+func (s *Server) serveStream(rpc grpc.ServerStream, typeURL string, delta bool) error {
 	err := s.newStream(rpc, typeURL, delta).run()
 	return s.streamEnded(err)
 }
 
 func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *stream {
 	st := &stream{
-		server:  s,
-		cfg:     &s.cfg,
-		rpc:     rpc,
-		account: guard.AccountOf(rpc.Context()),
-		typeURL: typeURL,
-		delta:   delta,
-		pace:    rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
-		number:  s.numbers.Add(1),
-		over:    make(chan error, 1),
+		server:         s,
+		cfg:            &s.cfg,
+		rpc:            rpc,
+		account:        guard.AccountOf(rpc.Context()),
+		typeURL:        typeURL,
+		delta:          delta,
+		requestLimiter: rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
+		number:         s.streamNumbers.Add(1),
+		result:         make(chan error, 1),
 	}
-	if s.cfg.rulesChanged() != nil {
-		st.stale = make(chan struct{}, 1)
+	if s.cfg.grantsChanged() != nil {
+		st.grantStale = make(chan struct{}, 1)
 	}
 	return st
 }
 
 // enter counts a stream, which must call leave when it ends, or rejects it.
-func (s *Server) enter(ctx context.Context) (leave func(), err error) {
+func (s *Server) enterStream(ctx context.Context) (leave func(), err error) {
 	end, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOf(ctx)))
 	if err != nil {
 		return nil, err

@@ -52,7 +52,7 @@
 //   - guard.connections, nodes and nodeCache guard the connections of peers, and the large Nodes of a peer and of a
 //     connection.
 //   - guard.handshakes guards turns of TLS handshakes. The holder passes a turn on by closing a channel.
-//   - downstream.arrivals detects a herd of new streams. pollMemory has the sets that REST pollers were sent.
+//   - downstream.arrivals detects a herd of new streams. pollHistory has the sets that REST pollers were sent.
 //   - downstream.loadGroups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
 //     instead would need a queue, and a rule for a full queue.
 //   - relay.groups guards the map of groups, when a stream joins or leaves. A snapshot of an evicted group is read

@@ -215,7 +215,7 @@ func (r *Relay) notReady() (reasons []string) {
 	return reasons
 }
 
-// probed implements downstream.Config.Probed: a relay below is ready only if this one is.
+// probed implements downstream.Config.ProbeStatus: a relay below is ready only if this one is.
 func (r *Relay) probed() error {
 	if err := r.Ready(); err != nil {
 		return status.Errorf(codes.Unavailable, "the relay %q is not ready: %s", r.identifier, strings.TrimSpace(err.Error()))

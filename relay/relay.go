@@ -195,10 +195,10 @@ func (r *Relay) serve(opts Options) (err error) {
 		ContentVersions:   r.cfg.DeltaVersions == VersionsOfContent,
 		Loads:             loadsOf(r.cfg, r.origins, r.log),
 		SumLoads:          r.cfg.LRS == LRSAggregate,
-		Probed:            r.probed,
+		ProbeStatus:       r.probed,
 		Authorizer:        r.credentials.Authorizer,
 		Traces:            r.traces(),
-		Served:            opts.Served,
+		HerdServed:        opts.Served,
 		Logger:            r.log,
 	})
 	if err != nil {

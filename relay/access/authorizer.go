@@ -189,9 +189,9 @@ func shortNames(typeURLs []string) []string {
 	return names
 }
 
-// LimitsNames implements downstream.Grant.
-func (g *grant) LimitsNames(typeURL string) bool {
-	return wire.IsSecret(typeURL) || g.allowed != nil && g.allowed.LimitsNames(typeURL)
+// RestrictsNames implements downstream.Grant.
+func (g *grant) RestrictsNames(typeURL string) bool {
+	return wire.IsSecret(typeURL) || g.allowed != nil && g.allowed.RestrictsNames(typeURL)
 }
 
 // Name implements downstream.Grant.

@@ -141,9 +141,9 @@ func (g *Grant) AllowsType(typeURL string) bool {
 	return wire.IsSecret(typeURL) || slices.ContainsFunc(g.rules, func(m met) bool { return m.allows(typeURL) })
 }
 
-// LimitsNames reports whether there may be names of a type that the client must not ask for,
+// RestrictsNames reports whether there may be names of a type that the client must not ask for,
 // although it may ask for the type.
-func (g *Grant) LimitsNames(typeURL string) bool {
+func (g *Grant) RestrictsNames(typeURL string) bool {
 	return wire.IsSecret(typeURL) ||
 		!slices.ContainsFunc(g.rules, func(m met) bool { return m.allows(typeURL) && m.xdstp == nil })
 }

@@ -247,11 +247,11 @@ func TestB36_WhoMayHaveWhat(t *testing.T) {
 		if got := tt.of.Allows(tt.typeURL, tt.name); got != tt.wantName {
 			t.Errorf("%v allows %q of %q = %v, want %v", tt.of.Rules(), tt.name, tt.typeURL, got, tt.wantName)
 		}
-		if !tt.wantName && tt.ofType && !tt.of.LimitsNames(tt.typeURL) {
+		if !tt.wantName && tt.ofType && !tt.of.RestrictsNames(tt.typeURL) {
 			t.Errorf("%v does not allow %q of %q, and is said to limit no names", tt.of.Rules(), tt.name, tt.typeURL)
 		}
 	}
-	if tenant.LimitsNames(wire.ListenerType) || plain.LimitsNames(wire.ClusterType) {
+	if tenant.RestrictsNames(wire.ListenerType) || plain.RestrictsNames(wire.ClusterType) {
 		t.Error("a type is said to be limited of which all names are allowed")
 	}
 }

@@ -32,8 +32,8 @@ func (o *Observer) Ended() {
 	}
 }
 
-// Left implements [downstream.Observer]. Ended follows.
-func (o *Observer) Left() { o.disconnected = true }
+// Disconnected implements [downstream.Observer]. Ended follows.
+func (o *Observer) Disconnected() { o.disconnected = true }
 
 // Refused implements [downstream.Observer].
 func (o *Observer) Refused(typeURL string, r *downstream.Refusal) {

@@ -22,12 +22,12 @@ var errDrained = errors.New("the server drains")
 //
 // Drain may be called again meanwhile with a spread of zero, which ends all remaining streams at once.
 func (s *Server) Drain(spread time.Duration) {
-	s.drain.Do(func() {
-		s.drainBy, s.spread = time.Now().Add(spread), spread
+	s.drainOnce.Do(func() {
+		s.drainBy, s.drainSpread = time.Now().Add(spread), spread
 		close(s.draining)
 	})
 	if spread == 0 {
-		s.stop.Do(func() { close(s.stopping) })
+		s.stopOnce.Do(func() { close(s.stopping) })
 	}
 	s.checkIdle()
 	<-s.idle
@@ -35,60 +35,60 @@ func (s *Server) Drain(spread time.Duration) {
 }
 
 // departure returns a random time at which a stream of a draining server ends.
-func (s *Server) departure() time.Time { return s.drainBy.Add(-rand.N(s.spread + 1)) }
+func (s *Server) randomEndTime() time.Time { return s.drainBy.Add(-rand.N(s.drainSpread + 1)) }
 
 // checkIdle closes idle once a draining server has no stream left. Streams that begin after that end at once.
 func (s *Server) checkIdle() {
 	select {
 	case <-s.draining:
 		if s.streams.Load() == 0 {
-			s.idled.Do(func() { close(s.idle) })
+			s.idleOnce.Do(func() { close(s.idle) })
 		}
 	default:
 	}
 }
 
 // A departure is the time at which a stream ends itself, and the reason.
-type departure struct {
-	at  time.Time // zero: never
-	why guard.Ending
-	end time.Time // when the stream ends even without a response; zero: never
+type scheduledEnd struct {
+	at       time.Time // zero: never
+	reason   guard.Ending
+	deadline time.Time // when the stream ends even without a response; zero: never
 }
 
 // due reports whether the time has come.
-func (d *departure) due(now time.Time) bool { return !d.at.IsZero() && !now.Before(d.at) }
+func (d *scheduledEnd) due(now time.Time) bool { return !d.at.IsZero() && !now.Before(d.at) }
 
 // depart has the stream end itself, because the server drains.
-func (s *stream) depart() {
-	s.lock.take()
-	s.leave.why, s.leave.end = guard.EndedDrained, s.server.drainBy
-	s.leave.at = subscription.Earlier(s.leave.at, s.server.departure())
-	s.lock.leave()
+func (s *stream) scheduleDrain() {
+	s.lock.acquire()
+	s.scheduledEnd.reason, s.scheduledEnd.deadline = guard.EndedDrained, s.server.drainBy
+	s.scheduledEnd.at = subscription.Earlier(s.scheduledEnd.at, s.server.randomEndTime())
+	s.lock.release()
 	s.wake()
 }
 
 // leaves ends the stream if its time has come: not before the first response, and if possible not while a response is
 // unanswered (B.33). It reports whether nothing more must be sent: a stream that only waits for an answer is sent
 // nothing.
-func (s *stream) leaves(now time.Time) bool {
-	if !s.leave.due(now) || !s.satisfied() && (s.leave.end.IsZero() || now.Before(s.leave.end)) {
+func (s *stream) endIfDue(now time.Time) bool {
+	if !s.scheduledEnd.due(now) || !s.satisfied() && (s.scheduledEnd.deadline.IsZero() || now.Before(s.scheduledEnd.deadline)) {
 		return false
 	}
-	until := s.leave.at.Add(s.cfg.AckWait)
+	until := s.scheduledEnd.at.Add(s.cfg.AckWait)
 	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Blocked(now) }) {
-		s.rearm(until, now)
+		s.setTimer(until, now)
 		return true
 	}
-	s.end(s.closeStatus(s.leave.why))
+	s.end(s.closeStatus(s.scheduledEnd.reason))
 	return true
 }
 
 // leaving returns the time of the next look, which is next or earlier.
-func (s *stream) leaving(next, now time.Time) time.Time {
-	if s.leave.due(now) {
-		return subscription.Earlier(next, s.leave.end)
+func (s *stream) nextCheck(next, now time.Time) time.Time {
+	if s.scheduledEnd.due(now) {
+		return subscription.Earlier(next, s.scheduledEnd.deadline)
 	}
-	return subscription.Earlier(next, s.leave.at)
+	return subscription.Earlier(next, s.scheduledEnd.at)
 }
 
 // satisfied reports whether the client was sent a response, or was already up to date with something that it requested
@@ -108,21 +108,21 @@ func (s *stream) closeStatus(why guard.Ending) error {
 
 // closing reports whether a client that has closed its side was answered, or has waited for TENDER_COLD_WAIT. If not, it
 // returns when to look again.
-func (s *stream) closing(next time.Time) (until time.Time, over bool) {
-	if s.closed.IsZero() {
+func (s *stream) answeredAfterClose(next time.Time) (until time.Time, over bool) {
+	if s.clientClosedAt.IsZero() {
 		return next, false
 	}
-	until = s.closed.Add(s.cfg.ColdWait)
-	return subscription.Earlier(next, until), !s.unanswered() || !time.Now().Before(until)
+	until = s.clientClosedAt.Add(s.cfg.ColdWait)
+	return subscription.Earlier(next, until), !s.awaitsFirstResponse() || !time.Now().Before(until)
 }
 
 // left reports whether the client ended the stream, or its connection was lost, and the relay did not cause that by a
 // drain, by the maximum age of a connection or by a limit. gRPC reports a connection that a limit closed as lost.
-func (s *stream) left(err error) bool {
+func (s *stream) clientDisconnected(err error) bool {
 	select {
 	case <-s.server.draining:
 		return false
 	default:
-		return guard.ByClient(err) && !s.leave.due(time.Now()) && !s.account.Rejected()
+		return guard.ByClient(err) && !s.scheduledEnd.due(time.Now()) && !s.account.Rejected()
 	}
 }
