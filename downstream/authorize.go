@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// reauthorize returns the grant that a peer with a kept Node has now.
+// reauthorize returns the grant of a peer with a kept Node under the current rules.
 func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.KeptNode) (grant Grant, err error) {
 	err = s.guard.WithKept(ctx, from, kept, func(n *node) (err error) {
 		grant, err = s.cfg.authorize(from, n)
@@ -29,7 +29,8 @@ func (s identification) checkType(typeURL string) error {
 	return s.grant.Type(typeURL)
 }
 
-// setGrant replaces the client's grant. The error ends the stream.
+// setGrant replaces the grant of the client. It unsubscribes from names that the new grant denies, and subscribes to
+// names that only the previous grant denied. The error ends the stream.
 func (s identification) setGrant(grant Grant) error {
 	s.grant = grant
 	for _, sub := range s.subs {
@@ -43,13 +44,13 @@ func (s identification) setGrant(grant Grant) error {
 	return nil
 }
 
-// limits reports whether names of a type may be denied.
+// restrictsNames reports whether names of the subscription must be checked.
 func (s identification) restrictsNames(sub *subscription.Subscription) bool {
 	return s.grant != nil && (s.grant.RestrictsNames(sub.TypeURL) || len(sub.Denied) > 0)
 }
 
-// restrict removes denied names from a request. On an aggregated stream they are not answered, so that one name does not
-// cost the client everything else; a stream of one type ends (B.36).
+// removeDenied removes denied names from a request. A denied name ends a stream of one type. An aggregated stream
+// continues, and the name is not answered, so that the client keeps all other resources (B.36).
 func (s identification) removeDenied(sub *subscription.Subscription, r *wire.Request) error {
 	if !s.restrictsNames(sub) {
 		return nil
@@ -78,10 +79,10 @@ func (s identification) checkName(sub *subscription.Subscription, text string) e
 	return s.grant.Name(sub.TypeURL, wire.PlainName(text))
 }
 
-// deny records denied names. The error ends the stream.
+// recordDenied records denied names, to subscribe to them when the rules allow them. The error ends the stream.
 func (s identification) recordDenied(sub *subscription.Subscription, names []string) error {
 	for _, text := range names {
-		if _, again := sub.Denied[text]; again {
+		if _, denied := sub.Denied[text]; denied {
 			continue
 		}
 		err := s.checkName(sub, text)
@@ -92,33 +93,33 @@ func (s identification) recordDenied(sub *subscription.Subscription, names []str
 			sub.Denied = make(map[string]struct{})
 		}
 		if s.nameCount() < s.cfg.MaxNames {
-			sub.Denied[strings.Clone(text)] = struct{}{} // it may be a part of a larger string
+			sub.Denied[strings.Clone(text)] = struct{}{} // a part of a larger string would keep all of it in memory
 		}
-		sub.MarkExplicit() // else a subscription without names would be a wildcard
+		sub.MarkExplicit() // otherwise a subscription without names would mean the wildcard
 		s.server.logDeniedName(s.client, err)
 	}
 	return nil
 }
 
-// regrantNames removes names that are denied now from a subscription, and adds those that were denied before.
+// reauthorizeNames removes names from a subscription that are now denied, and adds names that were denied before.
 func (s identification) reauthorizeNames(sub *subscription.Subscription) error {
 	if !s.restrictsNames(sub) {
 		return nil
 	}
 	allowed := func(text string) bool { return s.checkName(sub, text) == nil }
-	var given []string
+	var granted []string
 	maps.DeleteFunc(sub.Denied, func(text string, _ struct{}) bool {
 		if !allowed(text) {
 			return false
 		}
-		given = append(given, text)
+		granted = append(granted, text)
 		return true
 	})
 	if err := s.recordDenied(sub, sub.Revoke(allowed)); err != nil {
 		return err
 	}
-	if len(given) > 0 {
-		sub.Grant(given, time.Now())
+	if len(granted) > 0 {
+		sub.Grant(granted, time.Now())
 	}
 	return nil
 }

@@ -139,7 +139,8 @@ func (s sendOrder) finishCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
 	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) &&
-		!slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.At(p.GenerationFor(sub)).BehindCut() }):
+		!slices.ContainsFunc(s.subs,
+			func(sub *subscription.Subscription) bool { return sub.At(p.GenerationFor(sub)).BehindCut() }):
 		s.barrier.cut = nil
 	default:
 		p.awaitsAnswer = true
@@ -240,7 +241,8 @@ func (s sendOrder) startBatch(p *pass, cds *subscription.Subscription, assignmen
 		last.sentCount, last.floor, last.nonce = 0, min(last.floor, floor), ""
 		return
 	}
-	s.barrier.batches = append(s.barrier.batches, batch{assignments: assignments, floor: floor, deadline: since.Add(s.cfg.AckWait)})
+	s.barrier.batches = append(s.barrier.batches, batch{assignments: assignments, floor: floor,
+		deadline: since.Add(s.cfg.AckWait)})
 }
 
 // settleBatches ends the batches that nothing needs to wait for any more.

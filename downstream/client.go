@@ -13,33 +13,33 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A client is what all subscriptions of a stream or a poll share. It does not change.
+// A client has the properties that all subscriptions of a stream or a poll share. It is immutable.
 type client struct {
 	subscription.Client
 	cfg         *Config
 	node, group string // for logs
-	stream      uint64 // its number
+	stream      uint64 // number of the stream
 }
 
-// log returns a logger with the client's node and group. It is made for each line, as a logger takes half a KiB and most
-// clients log nothing.
+// log returns a logger with the client's node and group. It creates a new logger for each line, because a logger takes
+// half a KiB and most clients log nothing.
 func (c *client) log() *slog.Logger {
 	return c.cfg.Logger.With(slog.String("node", c.node), slog.String("group", c.group))
 }
 
-// debugs reports whether debug lines are logged.
+// debugEnabled reports whether debug lines are logged.
 func (c *client) debugEnabled() bool {
 	return c.cfg.Logger.Enabled(context.Background(), slog.LevelDebug)
 }
 
-// began logs that a stream began, of one type, or of all if typeURL is empty.
+// logStart logs the start of a stream of one type, or of an aggregated stream if typeURL is empty.
 func (c *client) logStart(typeURL string) {
 	if c.debugEnabled() {
-		c.log().Debug("stream began", slog.String("type_url", typeURL), slog.Bool("delta", c.Delta))
+		c.log().Debug("client stream opened", slog.String("type_url", typeURL), slog.Bool("delta", c.Delta))
 	}
 }
 
-// softwareOf returns what the relay needs to know of a client's software.
+// softwareOf returns the client software that a Node names.
 func softwareOf(n *node) subscription.Software {
 	return subscription.Software{
 		Envoy: n.GetUserAgentName() == "envoy",
@@ -48,26 +48,27 @@ func softwareOf(n *node) subscription.Software {
 	}
 }
 
-// withholdDetail replaces the detail of a NACK of Secrets, which may quote them, so that no log, status or trace has it
-// (B.36).
+// redactSecretDetail replaces the detail of a NACK of Secrets, which may quote them. No log, status or trace may
+// contain it (B.36).
 func redactSecretDetail(r *wire.Request) {
 	if wire.IsSecret(r.TypeURL) && r.ErrorMessage != "" {
 		r.ErrorMessage = fmt.Sprintf("%d bytes that may quote a Secret are not shown", len(r.ErrorMessage))
 	}
 }
 
-// logNACK logs that a client rejected a response.
-func (s *Server) logNACK(from *client, r *wire.Request, as *subscription.Refusal) {
+// logNACK logs that a client rejected a response. refusal is nil for a poll.
+func (s *Server) logNACK(from *client, r *wire.Request, refusal *subscription.Refusal) {
 	if !s.nackLog.Allow() {
 		return
 	}
 	log := from.log()
-	if as != nil && as.TraceID != "" {
-		log = log.With(slog.String("trace_id", as.TraceID), slog.String("span_id", as.SpanID))
+	if refusal != nil && refusal.TraceID != "" {
+		log = log.With(slog.String("trace_id", refusal.TraceID), slog.String("span_id", refusal.SpanID))
 	}
 	log.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
 		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
-		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)), s.nackLog.Suppressed())
+		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)),
+		s.nackLog.Suppressed())
 }
 
 // logBadName logs that a client requested an invalid name.
@@ -78,31 +79,34 @@ func (s *Server) logBadName(from *client, typeURL string, b wire.BadName) {
 	}
 }
 
-// logLargeResponse logs a response that cannot be divided and that clients with the default limit of gRPC reject
-// (B.32).
+// logLargeResponse logs a response that exceeds the default message limit of gRPC clients, which then reject it (B.32).
+// Such a response could not be split.
 func (s *Server) logLargeResponse(to *client, typeURL string, body *wire.Body) {
 	if body.Size() > subscription.MaxResponseBytes && s.largeResponseLog.Allow() {
 		to.log().LogAttrs(context.Background(), slog.LevelWarn, "response exceeds the default limit of gRPC clients, 4 MiB",
-			slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()), slog.Int("resources", body.Len()), s.largeResponseLog.Suppressed())
+			slog.String("type_url", typeURL), slog.String("version", body.Version()), slog.Int("bytes", body.Size()),
+			slog.Int("resources", body.Len()), s.largeResponseLog.Suppressed())
 	}
 }
 
-// logDeniedName counts and logs that a client requested a name that it is not authorized for.
+// logDeniedName counts and logs a requested name that the client is not authorized for.
 func (s *Server) logDeniedName(from *client, err error) {
 	s.guard.Counters.Rejected(err)
 	if s.denialLog.Allow() {
-		from.log().LogAttrs(context.Background(), slog.LevelWarn, "client not authorized for a resource name", slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
+		from.log().LogAttrs(context.Background(), slog.LevelWarn, "client not authorized for a resource name",
+			slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
 	}
 }
 
-// logDenied logs that an error ended a stream or a poll, if that is because the client is not authorized.
+// logDenied logs the end of a stream or a poll if the client was not authorized.
 func (s *Server) logDenied(err error) {
 	if _, is := guard.DenialOf(err); is && s.denialLog.Allow() {
-		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client not authorized", slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
+		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client not authorized",
+			slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
 	}
 }
 
-// logSecrets logs which Secrets a client is sent.
+// logSecrets logs the names of the Secrets in a response.
 func (s *Server) logSecrets(to *client, g Grant, names []string) {
 	if g == nil {
 		return

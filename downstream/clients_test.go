@@ -71,7 +71,8 @@ func (c *scriptedClient) ask(r wire.Request) {
 // answer accepts the newest response, or refuses it with words.
 func (c *scriptedClient) answer(words string) {
 	nonces := c.sent()
-	c.ask(wire.Request{Nonce: nonces[len(nonces)-1], Refused: words != "", ErrorCode: int32(codes.InvalidArgument), ErrorMessage: words})
+	c.ask(wire.Request{Nonce: nonces[len(nonces)-1], Refused: words != "", ErrorCode: int32(codes.InvalidArgument),
+		ErrorMessage: words})
 }
 
 // serveScripted serves a client of Delta until the test ends it.
@@ -167,7 +168,8 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		}
 		c.answer("no such filter")
 		wantStates("after a NACK", map[string]string{a: "refused", b: "sent"})
-		if got := stands(); !got.Refused || got.Refusal.Detail != "no such filter" || got.Lag != 200*time.Millisecond || got.Refusal.Version != "2" {
+		if got := stands(); !got.Refused || got.Refusal.Detail != "no such filter" || got.Lag != 200*time.Millisecond ||
+			got.Refusal.Version != "2" {
 			t.Errorf("after a NACK: %+v, refusal %+v; want its words, its version 2, and a lag of 200ms still", got, got.Refusal)
 		}
 		c.answer("")
@@ -191,7 +193,8 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		c.answer("")
 		wantStates("after the refused resource has changed", map[string]string{a: "accepted", b: "accepted"})
 		if got := stands(); got.Refused || got.Refusal == nil {
-			t.Errorf("after an ACK, the client's last word is a refusal: %v; the refusal that is remembered: %+v", got.Refused, got.Refusal)
+			t.Errorf("after an ACK, the client's last word is a refusal: %v; the refusal that is remembered: %+v", got.Refused,
+				got.Refusal)
 		}
 
 		for i := range 16 { // twice as many refusals as are kept
@@ -221,14 +224,16 @@ func TestB30_AStuckClientHoldsUpNoLook(t *testing.T) {
 		server := check.Must(New(Config{Views: oneView{view}}))
 		w.SetConnected(true)
 		for i := range 200 { // of 1 KiB each: more than gRPC takes off a stream's hands
-			w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{benchResource(t, wire.ClusterType, i, "1")}})
+			w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType,
+				Resources: []*wire.Resource{benchResource(t, wire.ClusterType, i, "1")}})
 		}
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
 		c := serveScripted(t, server)
 		c.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
 		time.Sleep(6 * time.Second) // the wait for its answer is over
 		c.reads = make(chan struct{})
-		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{benchResource(t, wire.ClusterType, 0, "2")}})
+		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType,
+			Resources: []*wire.Resource{benchResource(t, wire.ClusterType, 0, "2")}})
 		synctest.Wait()
 		stalled := time.Now()
 		time.Sleep(10 * time.Second)

@@ -19,99 +19,99 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// Config shapes a server. The zero value of each field but Views works.
+// Config configures a server. The zero value of each field except Views works.
 type Config struct {
-	// Views finds the view that serves a node. Required.
+	// Views assigns a node to the view that serves it. Required.
 	Views Views
 
-	// Identifier is the ControlPlane.identifier in responses; it should be unique to the process (R126). Empty means
+	// Identifier is the ControlPlane.identifier in responses. It should be unique to the process (R126). Empty means
 	// "tender".
 	Identifier string
 
-	// AckWait bounds how long a response waits for the answer to the previous one of its type. Zero means 5s.
+	// AckWait is how long a response waits for the ACK or NACK of the previous response of its type. Zero means 5s.
 	AckWait time.Duration
 
-	// SendStall is how long a send may block before the stream is ended. Zero means 60s.
+	// SendStall is how long a send may block before the stream ends. Zero means 60s.
 	SendStall time.Duration
 
-	// ColdWait is how long a stream without a response waits for an unreachable origin, and how long an origin must be
-	// connected before what it does not mention counts as removed. Zero means 10s.
+	// ColdWait is how long a stream that was sent no response waits for an unreachable origin. It is also how long an
+	// origin must be connected before a resource that it did not send counts as removed. Zero means 10s.
 	ColdWait time.Duration
 
 	// FirstRequestTimeout bounds the wait for the first request of a stream. Zero means 10s.
 	FirstRequestTimeout time.Duration
 
-	// ConnectionAge is the age at which the gRPC server tells a client to open no more streams on its connection. The
-	// streams end themselves between a tenth and a bit more than a quarter of it later (B.33). It needs
-	// [guard.Guard.Credentials]. Zero means no maximum.
+	// ConnectionAge is the maximum age of a connection. The gRPC server then sends GOAWAY, and the streams end after
+	// another 10 to 27 percent of it (B.33). It requires [guard.Guard.Credentials]. Zero means no maximum.
 	ConnectionAge time.Duration
 
-	// ResponseBytes is the size from which a response that may be partial is divided. Zero means 1 MiB.
+	// ResponseBytes is the size in bytes above which a response that may be partial is split. Zero means 1 MiB.
 	ResponseBytes int
 
-	// Limits bound connections, streams, frames, Nodes and buffered requests.
+	// Limits limit connections, streams, frames, Nodes and buffered requests.
 	guard.Limits
 
-	// MaxRequestRate bounds the requests a second of a stream that do not answer a response, with bursts of ten times as
-	// many. Further ones are read later. Zero means 100.
+	// MaxRequestRate limits the requests per second of a stream that do not answer a response, with bursts of ten times
+	// that number. The relay delays reading further requests. Zero means 100.
 	MaxRequestRate int
 
-	// MaxNames bounds the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
+	// MaxNames limits the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
 	MaxNames int
 
-	// MaxGlobs bounds the globs of a stream, MaxGroupGlobs those of all clients of a view. Zero means 1,000 and 10,000.
+	// MaxGlobs limits the globs of a stream, MaxGroupGlobs those of all clients of a view. Zero means 1,000 and 10,000.
 	MaxGlobs, MaxGroupGlobs int
 
-	// MaxNameBytes bounds a resource name or type URL. Zero means 4 KiB.
+	// MaxNameBytes limits the length of a resource name or type URL. Zero means 4 KiB.
 	MaxNameBytes int
 
-	// MaxRequestBytes bounds a decompressed request, where GzipRequests accepts compressed ones; the gRPC server bounds
-	// others. Zero means 4 MiB.
+	// MaxRequestBytes limits a request after decompression. It applies if GzipRequests accepts compressed requests; the
+	// gRPC server limits uncompressed requests. Zero means 4 MiB.
 	MaxRequestBytes int
 	GzipRequests    bool
 
-	// MaxTypes bounds the types of a view. Zero means 64.
+	// MaxTypes limits the types of a view. Zero means 64.
 	MaxTypes int
 
-	// FullStateTypes and WildcardTypes are further types with these traits (B.17).
+	// FullStateTypes are additional type URLs whose SotW responses hold the complete set. WildcardTypes are additional
+	// type URLs for which an empty list of names means the wildcard (B.17).
 	FullStateTypes, WildcardTypes []string
 
-	// NoEDSAfterCDS disables sending the endpoints of changed clusters again (B.16).
+	// NoEDSAfterCDS disables resending the endpoints of changed clusters (B.16).
 	NoEDSAfterCDS bool
 
-	// DynamicParameters has the parameters of names and Nodes choose among the variants of a resource (R122). Otherwise
-	// they are ignored.
+	// DynamicParameters selects the variant of a resource by the parameters of its name and of the Node (R122). If false,
+	// parameters are ignored.
 	DynamicParameters bool
 
-	// ContentVersions says that Delta versions are hashes of the content, which no reuse by the origin can confuse
-	// (B.2).
+	// ContentVersions is set if Delta versions are hashes of the content, so that different content never has the same
+	// version (B.2).
 	ContentVersions bool
 
-	// Loads is the origin of load reports. Nil rejects them with UNIMPLEMENTED (R139).
+	// Loads is the origin that receives load reports. Nil rejects streams of load reports with UNIMPLEMENTED (R139).
 	Loads loadreport.Origin
 
-	// SumLoads sums the reports of the clients of a group; otherwise each client has a stream of its own to the origin
+	// SumLoads forwards the sum of the load reports of a group. If false, each client has a separate stream to the origin
 	// (B.29).
 	SumLoads bool
 
-	// Probed returns nil if this relay would serve a client, which a relay below asks by a probe (wire.ProbeHeader), or
-	// else a gRPC status with the reason. Nil serves probes as other streams.
+	// ProbeStatus answers a probe (wire.ProbeHeader) from a relay that considers this one as its origin. It returns nil if
+	// this relay would serve the probing relay, otherwise a gRPC status. Nil serves probes as ordinary streams.
 	ProbeStatus func() error
 
-	// Chain knows the relays above and below this one. Nil without any.
+	// Chain detects cycles of relays. Nil detects none.
 	Chain Chain
 
-	// Authorizer decides which Nodes clients may use, and what they may request. Nil allows everything.
+	// Authorizer decides which Nodes clients may use and which resources they may request. Nil allows everything.
 	Authorizer Authorizer
 
-	// Traces exports spans of deliveries. Nil exports none.
+	// Traces exports a span for each selected delivery. Nil exports none.
 	Traces *Traces
 
-	// Served is called once many streams that began together were served, so that the memory that this took can be given
-	// back. May be nil.
+	// HerdServed is called after a burst of new streams was served. It may return memory to the operating system. Nil does
+	// nothing.
 	HerdServed func()
 
-	// Logger receives the server's log. Nil discards it.
+	// Logger receives the log of the server. Nil discards it.
 	Logger *slog.Logger
 
 	subscriptions subscription.Settings
@@ -151,10 +151,11 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// checkNames rejects a request whose names are too long.
+// checkNameSizes returns an error if the type URL or a name in a request exceeds MaxNameBytes.
 func (c *Config) checkNameSizes(r *wire.Request) error {
 	if len(r.TypeURL) > c.MaxNameBytes {
-		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
+		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument,
+			"type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
 	}
 	for name := range r.InitialVersions {
 		if len(name) > c.MaxNameBytes {
@@ -172,22 +173,24 @@ func (c *Config) checkNameSizes(r *wire.Request) error {
 }
 
 func (c *Config) nameTooLong(name string) error {
-	return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+	return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument,
+		"resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
 }
 
-// limits returns the bounds of a request that is charged to an account.
+// requestLimits returns the limits for decoding a request whose memory is charged to account b.
 func (c *Config) requestLimits(b *guard.Account) wire.Limits {
 	return wire.Limits{
-		MaxBytes: c.MaxRequestBytes, MaxNames: c.MaxNames + maxOverLimit, MaxNameBytes: c.MaxNameBytes, MaxNodeBytes: c.MaxNodeBytes,
+		MaxBytes: c.MaxRequestBytes, MaxNodeBytes: c.MaxNodeBytes,
+		MaxNames: c.MaxNames + maxOverLimit, MaxNameBytes: c.MaxNameBytes,
 		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
 	}
 }
 
-// maxOver bounds the names over a limit that a stream remembers, to subscribe to them once there is room. The client is
-// sent no error for further ones.
+// maxOverLimit is how many names over a limit a stream remembers. It subscribes to them once usage is below the limit.
+// For further names, the client gets no resource error.
 const maxOverLimit = 1000
 
-// requestError returns the error that ends a stream for a request that could not be decoded.
+// requestError returns the error that ends a stream after a request that cannot be decoded.
 func (c *Config) requestError(err error) error {
 	switch _, limit := guard.LimitOf(err); {
 	case limit:
@@ -201,85 +204,86 @@ func (c *Config) requestError(err error) error {
 	}
 }
 
-// Views finds views.
+// Views assigns nodes to views.
 type Views interface {
-	// Join returns the group of a node, and counts the stream as a member until the group's Leave is called. Errors are
-	// gRPC statuses.
+	// Join returns the group of a node. The stream counts as a member of the group until it calls the group's Leave.
+	// Errors are gRPC statuses.
 	Join(n *node, by Caller) (Group, error)
 }
 
-// A Caller is who opened a stream, as far as its Node does not say.
+// A Caller has the properties of a client that its Node does not contain.
 type Caller struct {
-	Peer  string // the identity of the client's certificate, or else its host; empty on a Unix socket
-	Relay bool   // the client is another relay, whatever software its Node names
+	Peer  string // identity in the client certificate, otherwise the host; empty on a Unix socket
+	Relay bool   // whether the client is another relay, regardless of the software in its Node
 }
 
-// A Group is a set of nodes that an origin sends the same resources.
+// A Group is a set of nodes to which the origin sends the same resources.
 type Group struct {
 	View  *cache.View
 	Key   string // for logs and operators
-	Node  *node  // that the origin takes the group for; read-only
-	Leave func() // may be called again
+	Node  *node  // the Node that the relay sends to the origin for the group; read-only
+	Leave func() // idempotent
 
-	// Failure returns why the last request of the group to an origin failed; nil if none has. It must not wait. Nil is
-	// unknown.
+	// Failure returns the error of the group's last failed request to an origin, or nil. It must not block. A nil Failure
+	// means that the error is unknown.
 	Failure func() error
 
-	// Counts is the group's. Nil counts nothing.
+	// Counts counts the responses to all streams of the group. Nil counts nothing.
 	Counts *Counts
 
-	// Observer is of the one stream. Nil observes nothing.
+	// Observer receives the events of the stream that joined, not of the group. Nil observes nothing.
 	Observer Observer
 }
 
-// An Observer is told what the client of one stream does. Its methods must not wait: they are called while the stream is
-// locked. Polls over REST and streams of load reports have none.
+// An Observer receives the NACKs and the disconnect of one client stream. Its methods must not block, because they are
+// called while the stream is locked. REST polls and streams of load reports have no observer.
 type Observer interface {
-	// Refused is called when the client refused a response of a type, the newest or an earlier one.
+	// Refused is called when the client rejected a response of a type: the newest response or an earlier one.
 	Refused(typeURL string, r *subscription.Refusal)
 
-	// Left is called when the client ended the stream, or its connection was lost: not when the relay ended the stream, or
-	// had begun to (B.33).
+	// Disconnected is called when the client ended the stream, or its connection was lost. It is not called if the relay
+	// ended the stream, or had already started to end it (B.33).
 	Disconnected()
 }
 
-// An Authorizer decides which Nodes a client may use, and what it may request (B.36, B.37). Its methods may be called
-// from any goroutine.
+// An Authorizer decides which Nodes a client may use and which resources it may request (B.36, B.37). Its methods may
+// be called from any goroutine.
 type Authorizer interface {
-	// Authorize returns the grant of a peer with a Node, which it must not keep. The error, of [guard.Denies], rejects
-	// the client.
+	// Authorize returns the grant of a peer that uses a Node. It must not retain the Node. An error of [guard.Denies]
+	// rejects the client.
 	Authorize(p guard.Peer, n *node) (Grant, error)
 
-	// Changed returns a channel that is closed once Authorize may return something else than before. Nil if that never
-	// happens.
+	// Changed returns a channel that is closed when the rules change, so that grants must be renewed. Nil means that the
+	// rules never change.
 	Changed() <-chan struct{}
 }
 
-// A Grant is what a client may request. It does not change.
+// A Grant lists what a client may request. It is immutable.
 type Grant interface {
-	// Identity returns the client's identity for logs.
+	// Identity returns the identity of the client for logs.
 	Identity() string
 
-	// Type returns an error, of [guard.Denies], if the client may not request a type.
+	// Type returns an error of [guard.Denies] if the client may not request a type.
 	Type(typeURL string) error
 
-	// RestrictsNames reports whether Name must be called for the names of a type.
+	// RestrictsNames reports whether the names of a type must be checked with Name.
 	RestrictsNames(typeURL string) bool
 
-	// Name returns an error, of [guard.Denies], if the client may not request a name of a type, which may be the
-	// wildcard. Names are canonical and without parameters.
+	// Name returns an error of [guard.Denies] if the client may not request a resource name or the wildcard of a type. The
+	// name is canonical and has no parameters.
 	Name(typeURL, name string) error
 }
 
-// A Chain knows the relays above and below this one. Its methods may be called from any goroutine.
+// A Chain detects cycles of relays. Its methods may be called from any goroutine.
 type Chain interface {
-	// Below counts a stream that comes through relays with these tokens ([wire.RelayHeader]), until leave is called, and
-	// returns the paths to the origins ([wire.ChainHeader]). If one of the relays turns out to be above this one, end is
-	// called once, from any goroutine. The error is FAILED_PRECONDITION if one already is, or the chain is too long.
-	Below(tokens []string, end func(error)) (ways []string, leave func(), err error)
+	// Below registers a client stream that passed through relays with these tokens ([wire.RelayHeader]), until leave is
+	// called. It returns the paths from this relay to the origins ([wire.ChainHeader]). If one of the relays is later
+	// found on such a path, the stream is part of a cycle: end is called once, from any goroutine. The error is
+	// FAILED_PRECONDITION if the cycle exists already or the chain is too long.
+	Below(tokens []string, end func(error)) (paths []string, leave func(), err error)
 }
 
-// authorize returns the grant of a peer with a Node, nil without an Authorizer.
+// authorize returns the grant of a peer that uses a Node. The grant is nil without an Authorizer.
 func (c *Config) authorize(p guard.Peer, n *node) (Grant, error) {
 	if c.Authorizer == nil {
 		return nil, nil
@@ -287,7 +291,7 @@ func (c *Config) authorize(p guard.Peer, n *node) (Grant, error) {
 	return c.Authorizer.Authorize(p, n)
 }
 
-// rulesChanged returns a channel that is closed once grants may have changed.
+// grantsChanged returns a channel that is closed when grants must be renewed. It is nil if grants never change.
 func (c *Config) grantsChanged() <-chan struct{} {
 	if c.Authorizer == nil {
 		return nil
@@ -298,33 +302,33 @@ func (c *Config) grantsChanged() <-chan struct{} {
 // A node is the Node of a client.
 type node = corepb.Node
 
-// A Server serves views to xDS clients. Its methods may be called from any
-// goroutine.
+// A Server serves views to xDS clients. Its methods may be called from any goroutine.
 type Server struct {
 	// Read-only after construction.
 	cfg   Config
 	guard *guard.Guard
 	loads *loadreport.Server
 
-	// Each has its own lock, or is atomic.
-	streams       atomic.Int64  // those that a drain waits for: open streams and held polls
-	accepted      atomic.Uint64 // all streams and polls so far
-	streamNumbers atomic.Uint64 // given to streams
+	// Each is atomic or has its own lock.
+	streams       atomic.Int64  // open streams and held polls; a drain waits for all of them
+	accepted      atomic.Uint64 // total number of streams and polls
+	streamNumbers atomic.Uint64 // the number of the newest stream
 	coalesced     atomic.Int64  // see Stats
 	throttled     atomic.Int64  // see Stats
 	polls         pollHistory
 	arrivals      arrivals
-	registry      sync.Map // open streams by number, *stream
+	registry      sync.Map // open streams, *stream by number
 	queue         queue
 	slots         guard.Slots
 
 	nackLog, badNameLog, largeResponseLog, denialLog guard.LogLimiter
 
-	draining, stopping  chan struct{} // closed to have streams end within a time, and at once
+	draining            chan struct{} // closed when a drain starts: streams end within drainSpread
+	stopping            chan struct{} // closed when the remaining streams must end immediately
 	drainOnce, stopOnce sync.Once
-	drainBy             time.Time // when the last of them do; set before draining is closed
+	drainBy             time.Time // end of the drain; set before draining is closed
 	drainSpread         time.Duration
 
-	idle     chan struct{} // closed once a draining server has no stream and no poll left
+	idle     chan struct{} // closed when a draining server has no stream and no poll
 	idleOnce sync.Once
 }

@@ -11,27 +11,27 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// Counts counts the responses to the streams of one node group and their answers, by type. It is part of the group. The
-// zero value is ready. Its methods may be called from any goroutine.
+// Counts counts the responses to the streams of one node group, and their ACKs and NACKs, by type. The zero value is
+// ready to use. Its methods may be called from any goroutine.
 type Counts struct {
-	types sync.Map // by type URL, *typeCounts
+	types sync.Map // *typeCounts by type URL
 }
 
-// TypeStats counts the responses of one type to the streams of a group, and their answers.
+// TypeStats has the counters of one type for the streams of a group.
 type TypeStats struct {
-	Responses int64 // sent
-	Bytes     int64 // of their bodies, before compression
-	Acks      int64 // of clients
-	Nacks     int64 // of clients
+	Responses int64 // sent responses
+	Bytes     int64 // of response bodies, before compression
+	Acks      int64 // from clients
+	Nacks     int64 // from clients
 
-	// Propagation has, for each response that a change caused and the client accepted, the time from the receipt of the
-	// origin's message, of the oldest change in the response. First responses, and responses to requests, are not
-	// counted.
+	// Propagation has the time from the receipt of the origin's message to the ACK, for each accepted response that a
+	// change caused. It counts from the oldest change in the response. It excludes first responses and responses that a
+	// request caused.
 	Propagation Distribution
 
-	// Fanout has, for each change that was followed, the time from the receipt of the origin's message to the answer of
-	// the last client. GivenUp counts changes that some client did not answer within a minute, Unfollowed those that
-	// were not followed because 16 changes of the type were already.
+	// Fanout has the time from the receipt of the origin's message to the answer of the last client, for each tracked
+	// change. GivenUp counts tracked changes that some client did not answer within a minute. Unfollowed counts changes
+	// that were not tracked because 16 changes of the type were tracked already.
 	Fanout              Distribution
 	GivenUp, Unfollowed int64
 }
@@ -44,7 +44,7 @@ func (s TypeStats) Plus(o TypeStats) TypeStats {
 	}
 }
 
-// Types returns the counters by type URL. Those of types that are not of the protocol are under the empty one.
+// Types returns the counters by type URL. The key of types that the protocol does not define is empty.
 func (c *Counts) Types() map[string]TypeStats {
 	types := make(map[string]TypeStats)
 	c.types.Range(func(typeURL, counts any) bool {
@@ -54,8 +54,8 @@ func (c *Counts) Types() map[string]TypeStats {
 	return types
 }
 
-// tally returns the counters of a type that a stream uses. Types that are not of the protocol share counters: clients
-// may invent types.
+// tally returns the counters that a stream uses for a type; nil for nil Counts. Types that the protocol does not define
+// share counters, because clients can invent types.
 func (c *Counts) tally(typeURL string, stream uint64) *tally {
 	if c == nil {
 		return nil
@@ -63,6 +63,7 @@ func (c *Counts) tally(typeURL string, stream uint64) *tally {
 	return &c.countersOf(typeURL).tallies[stream%tallyCount]
 }
 
+// countersOf returns the counters of a type, and creates them on first use.
 func (c *Counts) countersOf(typeURL string) *typeCounts {
 	if !wire.Known(typeURL) {
 		typeURL = ""
@@ -74,7 +75,7 @@ func (c *Counts) countersOf(typeURL string) *typeCounts {
 	return of.(*typeCounts)
 }
 
-// Followed counts a change whose fan-out is over, and is the [cache.Config.Fanout].
+// Followed counts a change whose fan-out has ended. It is a [cache.Config.Fanout].
 func (c *Counts) Followed(f *fanout.Fanout) {
 	typeURL, _, _ := cache.SplitCollection(f.Key)
 	switch of := c.countersOf(typeURL); {
@@ -87,10 +88,11 @@ func (c *Counts) Followed(f *fanout.Fanout) {
 	}
 }
 
-// tallies is the number of copies of the counters of a type, so that streams that send at the same time rarely write to
-// the same cache line.
+// tallyCount is the number of copies of the counters of a type. Streams are spread over the copies, so that they rarely
+// write to the same cache line.
 const tallyCount = 8
 
+// A typeCounts has the counters of one type.
 type typeCounts struct {
 	tallies [tallyCount]tally
 
@@ -106,7 +108,7 @@ type tally struct {
 	_ [24]byte
 }
 
-// Sent counts a response with a body of so many bytes.
+// Sent counts a response with the size of its body.
 func (t *tally) Sent(bytes int) {
 	if t != nil {
 		t.responses.Add(1)
@@ -114,7 +116,7 @@ func (t *tally) Sent(bytes int) {
 	}
 }
 
-// Answered counts the answer to a response.
+// Answered counts an ACK, or a NACK if refused.
 func (t *tally) Answered(refused bool) {
 	switch {
 	case t == nil:
@@ -125,23 +127,25 @@ func (t *tally) Answered(refused bool) {
 	}
 }
 
-// Propagated counts a change that a client accepted, and the time since its receipt.
+// Propagated counts an accepted change, with the time from its receipt to the ACK.
 func (t *tally) Propagated(took time.Duration) {
 	if t != nil {
 		t.propagation.observe(took)
 	}
 }
 
+// sum returns the sum over all copies.
 func (t *typeCounts) sum() (sum TypeStats) {
 	for i := range t.tallies {
 		at := &t.tallies[i]
-		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load(), at.propagation.snapshot(), Distribution{}, 0, 0})
+		sum = sum.Plus(TypeStats{at.responses.Load(), at.bytes.Load(), at.acks.Load(), at.nacks.Load(),
+			at.propagation.snapshot(), Distribution{}, 0, 0})
 	}
 	sum.Fanout, sum.GivenUp, sum.Unfollowed = t.fanout.snapshot(), t.givenUp.Load(), t.unfollowed.Load()
 	return sum
 }
 
-// Bounds are the upper bounds of the buckets of a Distribution; one more bucket has what is longer.
+// Bounds are the upper bounds of the buckets of a Distribution. An additional last bucket has longer durations.
 var Bounds = [...]time.Duration{
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
@@ -150,7 +154,7 @@ var Bounds = [...]time.Duration{
 
 // A Distribution is a histogram of durations.
 type Distribution struct {
-	Buckets [len(Bounds) + 1]int64 // each without those of the classes before it
+	Buckets [len(Bounds) + 1]int64 // not cumulative
 	Sum     time.Duration
 }
 
@@ -171,13 +175,14 @@ func (d Distribution) Plus(o Distribution) Distribution {
 	return d
 }
 
-// durations counts a Distribution. The zero value is ready. Its methods may be called from any goroutine.
+// A durations is a Distribution that is being counted. The zero value is ready to use. Its methods may be called from
+// any goroutine.
 type durations struct {
 	buckets [len(Bounds) + 1]atomic.Int64
 	sum     atomic.Int64 // nanoseconds
 }
 
-// observe counts a duration. A negative one, after the clock was set back, counts as zero.
+// observe counts a duration. A negative duration, after the clock was set back, counts as zero.
 func (d *durations) observe(took time.Duration) {
 	took = max(took, 0)
 	class := 0
@@ -188,7 +193,7 @@ func (d *durations) observe(took time.Duration) {
 	d.sum.Add(int64(took))
 }
 
-// read returns a copy.
+// snapshot returns the current counts.
 func (d *durations) snapshot() (out Distribution) {
 	for i := range d.buckets {
 		out.Buckets[i] = d.buckets[i].Load()
@@ -199,30 +204,30 @@ func (d *durations) snapshot() (out Distribution) {
 
 // Stats are the counters and gauges of a server.
 type Stats struct {
-	Connections int // open connections of clients
+	Connections int // open client connections
 
-	// Unread is how many bytes of MaxUnreadBytes connections claim for buffered requests.
+	// Unread is the number of bytes of MaxUnreadBytes that connections have claimed for buffered requests.
 	Unread int64
 
-	Streams  int   // open streams, held polls, and streams of load reports
-	Accepted int64 // all of these so far
+	Streams  int   // open streams, held polls and streams of load reports
+	Accepted int64 // total number of streams and polls
 
-	// Turns counts how often a stream was looked at because something that it may want has changed, or was requested;
-	// IdleTurns counts those without a response.
+	// Turns counts the turns of streams: a stream gets a turn after a request or after a change of a resource that it may
+	// need. IdleTurns counts the turns in which no response was sent.
 	Turns, IdleTurns int64
 
-	Waiting int                    // first responses that wait for their turn
-	Ended   map[guard.Ending]int64 // streams, by reason
-	Refused map[guard.Limit]int64  // connections, streams and polls, by limit
+	Waiting int                    // first responses that wait for a turn or a slot
+	Ended   map[guard.Ending]int64 // ended streams by reason
+	Refused map[guard.Limit]int64  // rejected connections, streams and polls by limit
 
-	// Denied counts denied actions. After a denied name or Secret, the stream may go on.
+	// Denied counts denied actions. The stream may continue after a denied name or Secret.
 	Denied map[guard.Denial]int64
 
-	// Coalesced counts changes that reached a stream before an earlier change was sent, or before the client had
-	// answered: one response has all of them.
+	// Coalesced counts changes that reached a stream before an earlier change was sent or answered. One response then has
+	// all of them.
 	Coalesced int64
 
-	// Throttled counts rate-limited requests, which were read later.
+	// Throttled counts requests that were read later because of MaxRequestRate.
 	Throttled int64
 }
 

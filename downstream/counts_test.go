@@ -35,7 +35,8 @@ func TestCounts(t *testing.T) {
 			}
 			now := group.counts.Types()[tt.typeURL]
 			const want = 3 * benchStreams
-			if now.Responses-before.Responses != want || now.Acks-before.Acks != want || now.Nacks != 0 || now.Bytes-before.Bytes < want {
+			if now.Responses-before.Responses != want || now.Acks-before.Acks != want || now.Nacks != 0 ||
+				now.Bytes-before.Bytes < want {
 				t.Errorf("after %d deliveries: %+v, before %+v", want, now, before)
 			}
 			d.clients[0].nack()
@@ -64,7 +65,8 @@ func TestCountsOfUnknownTypes(t *testing.T) {
 			places[at] = true
 		}
 	}
-	if got := c.Types(); len(got) != 1 || got[""] != (TypeStats{Responses: 6 * tallyCount, Bytes: 60 * tallyCount}) || len(places) != tallyCount {
+	if got := c.Types(); len(got) != 1 || got[""] != (TypeStats{Responses: 6 * tallyCount, Bytes: 60 * tallyCount}) ||
+		len(places) != tallyCount {
 		t.Errorf("counted %+v in %d places", got, len(places))
 	}
 	var nobody *Counts

@@ -105,7 +105,8 @@ func MatchNodes(matchers []*matcherpb.NodeMatcher) (NodeMatch, error) {
 }
 
 // compile returns the match of each matcher. An error begins with where the matcher stands, a format of its index.
-func compileAll[M, V any](where string, matchers []M, one func(M) (func(V) bool, error)) (matches []func(V) bool, err error) {
+func compileAll[M, V any](where string, matchers []M, one func(M) (func(V) bool, error)) (matches []func(V) bool,
+	err error) {
 	for i, m := range matchers {
 		match, err := one(m)
 		if err != nil {
@@ -130,10 +131,11 @@ func matchNode(m *matcherpb.NodeMatcher) (func(*node) bool, error) {
 			return nil, fmt.Errorf("node_id: %w", err)
 		}
 	}
-	differs, err := compileAll("node_metadatas[%d].value: ", m.GetNodeMetadatas(), func(s *matcherpb.StructMatcher) (func(*node) bool, error) {
-		match, err := matchValue(s.GetValue())
-		return func(n *node) bool { return !match(valueAt(n.GetMetadata(), s.GetPath())) }, err
-	})
+	differs, err := compileAll("node_metadatas[%d].value: ", m.GetNodeMetadatas(),
+		func(s *matcherpb.StructMatcher) (func(*node) bool, error) {
+			match, err := matchValue(s.GetValue())
+			return func(n *node) bool { return !match(valueAt(n.GetMetadata(), s.GetPath())) }, err
+		})
 	return func(n *node) bool { return id(n.GetId()) && !anyOf(differs)(n) }, err
 }
 

@@ -71,11 +71,13 @@ func (s *stream) scheduleDrain() {
 // unanswered (B.33). It reports whether nothing more must be sent: a stream that only waits for an answer is sent
 // nothing.
 func (s *stream) endIfDue(now time.Time) bool {
-	if !s.scheduledEnd.due(now) || !s.satisfied() && (s.scheduledEnd.deadline.IsZero() || now.Before(s.scheduledEnd.deadline)) {
+	if !s.scheduledEnd.due(now) || !s.satisfied() && (s.scheduledEnd.deadline.IsZero() ||
+		now.Before(s.scheduledEnd.deadline)) {
 		return false
 	}
 	until := s.scheduledEnd.at.Add(s.cfg.AckWait)
-	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Blocked(now) }) {
+	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs,
+		func(sub *subscription.Subscription) bool { return sub.Blocked(now) }) {
 		s.setTimer(until, now)
 		return true
 	}

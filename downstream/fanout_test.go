@@ -84,10 +84,12 @@ func TestB43_FanoutEndsWithTheLastAnswer(t *testing.T) {
 		slow.answer("")
 		slow.answer("")
 		slow.answer("")
-		p.wantEnded("after it has answered for all", "4 streams: 4 accepted in 3.1s", "4 streams: 4 accepted in 3.1s", "4 streams: 4 accepted in 3s")
+		p.wantEnded("after it has answered for all", "4 streams: 4 accepted in 3.1s", "4 streams: 4 accepted in 3.1s",
+			"4 streams: 4 accepted in 3s")
 
 		spread := p.group.counts.Types()[wire.ClusterType]
-		if got := spread.Fanout; got.Count() != 5 || got.Sum != 11400*time.Millisecond || spread.GivenUp+spread.Unfollowed != 0 {
+		if got := spread.Fanout; got.Count() != 5 || got.Sum != 11400*time.Millisecond ||
+			spread.GivenUp+spread.Unfollowed != 0 {
 			t.Errorf("counted were %+v, want 5 that took 11.4s", spread)
 		}
 	})
@@ -111,7 +113,8 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		close(gone.requests)
 		<-done
 		c.answer("")
-		p.wantEnded("after one has left and the other was told of the second change", "2 streams: 1 accepted 1 departed in 100ms")
+		p.wantEnded("after one has left and the other was told of the second change",
+			"2 streams: 1 accepted 1 departed in 100ms")
 		c.answer("")
 		p.wantEnded("after it has answered that too", "2 streams: 1 accepted 1 departed in 100ms")
 
@@ -139,7 +142,8 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		if lines := p.ended(); len(lines) != 1 || lines[0] != "1 streams: 1 accepted in 100ms" {
 			t.Errorf("of the next change, there ended %q", lines)
 		}
-		if got := p.group.counts.Types()[wire.ClusterType]; got.GivenUp != 16 || got.Unfollowed != 2 || got.Fanout.Count() != 4 {
+		if got := p.group.counts.Types()[wire.ClusterType]; got.GivenUp != 16 || got.Unfollowed != 2 ||
+			got.Fanout.Count() != 4 {
 			t.Errorf("counted were %+v, want 16 given up, 2 not followed, and 4 others", got)
 		}
 	})

@@ -243,7 +243,8 @@ func (s sender) transmit(r *wire.Response) error {
 	case err := <-done:
 		return guard.Lost(err)
 	case <-stall.C:
-		s.client.log().Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall), slog.Uint64("unacked_bytes", unacked))
+		s.client.log().Warn("client does not read", slog.Duration("stalled", s.cfg.SendStall),
+			slog.Uint64("unacked_bytes", unacked))
 		return guard.Ended(guard.EndedStalled, codes.Unavailable, "the client has not read for %v", s.cfg.SendStall)
 	case <-ctx.Done():
 		return guard.Lost(status.FromContextError(ctx.Err()).Err())

@@ -50,7 +50,8 @@ func FuzzREST(f *testing.F) {
 		`{"node":{},"type_url":"` + wire.RouteType + `","response_nonce":"7","resource_locators":[{"name":"ü\"","dynamic_parameters":{"params":{"a":"b"}}}]}`,
 		`{"node":{},"error_detail":{"code":3,"message":"no","details":[{"@type":"a/b.C","d":{}},{}]},"new":[[[]]]}`,
 		`{"node":{"extensions":[{"type_descriptor":"x","version":{"version":{"major_number":1}}}],"listening_addresses":[{"pipe":{"path":"@"}}]},"resource_names":["x"]}`,
-		`{"node":{},"resource_names":["` + strings.Repeat("n", 101) + `"]}`, `{"node":{},"resource_names":["*"]}`, `{"node":{"id":"\ud800"}}`,
+		`{"node":{},"resource_names":["` + strings.Repeat("n",
+			101) + `"]}`, `{"node":{},"resource_names":["*"]}`, `{"node":{"id":"\ud800"}}`,
 	} {
 		f.Add(seed)
 	}
@@ -89,12 +90,14 @@ func FuzzREST(f *testing.F) {
 
 // checkRefused checks the answer to a poll that got no response.
 func checkRefused(t *testing.T, body string, reply *httptest.ResponseRecorder) {
-	allowed := []int{http.StatusNotModified, http.StatusBadRequest, http.StatusTooManyRequests, http.StatusRequestEntityTooLarge, http.StatusServiceUnavailable}
+	allowed := []int{http.StatusNotModified, http.StatusBadRequest, http.StatusTooManyRequests,
+		http.StatusRequestEntityTooLarge, http.StatusServiceUnavailable}
 	if !slices.Contains(allowed, reply.Code) {
 		t.Fatalf("%q is answered %d %s", body, reply.Code, reply.Body)
 	}
 	st := new(statuspb.Status)
-	if err := protojson.Unmarshal(reply.Body.Bytes(), st); reply.Code != http.StatusNotModified && (err != nil || st.GetMessage() == "") {
+	if err := protojson.Unmarshal(reply.Body.Bytes(), st); reply.Code != http.StatusNotModified &&
+		(err != nil || st.GetMessage() == "") {
 		t.Fatalf("%q is answered %d %s, want a google.rpc.Status: %v", body, reply.Code, reply.Body, err)
 	}
 }

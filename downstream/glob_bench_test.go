@@ -27,7 +27,8 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	tb.Helper()
 	cfg.Views = oneView{view}
 	server := check.Must(New(cfg))
-	c := &client{cfg: &server.cfg, Client: subscription.Client{Settings: &server.cfg.subscriptions, Watch: view.Watch(), Delta: true}}
+	c := &client{cfg: &server.cfg, Client: subscription.Client{Settings: &server.cfg.subscriptions, Watch: view.Watch(),
+		Delta: true}}
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true,
 		group: Group{View: view, Leave: func() {}}, watch: c.Watch, client: c,
@@ -67,7 +68,8 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			sent, rounds := s.nonces, 0
 			for b.Loop() {
 				rounds++
-				res, err := wire.NewResource(wire.EndpointType, "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/0/a", "", fmt.Append(nil, rounds))
+				res, err := wire.NewResource(wire.EndpointType, "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/0/a",
+					"", fmt.Append(nil, rounds))
 				check.OK(b, err)
 				key := cache.Collection(wire.EndpointType, r.Subscribe[0])
 				w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{res}})

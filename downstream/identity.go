@@ -94,7 +94,8 @@ func (s identification) resolveIdentity(raw guard.RawNode) *identity {
 
 // identify decodes a client's Node, authorizes the client, and joins its group if join returns true. The identity must
 // be dropped, if there is no error.
-func (s *Server) identify(ctx context.Context, from guard.Peer, raw guard.RawNode, join func() bool) (*identity, error) {
+func (s *Server) identify(ctx context.Context, from guard.Peer, raw guard.RawNode, join func() bool) (*identity,
+	error) {
 	ident := &identity{grantsChanged: s.cfg.grantsChanged()}
 	var err error
 	ident.keptNode, err = s.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
@@ -175,10 +176,12 @@ func (s identification) changeIdentity(ident *identity) error {
 	before, parameters := s.group.View, s.dynamicParameters()
 	s.adoptIdentity(ident)
 	if ident.group.View != before {
-		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", ident.id, ident.group.Key)
+		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", ident.id,
+			ident.group.Key)
 	}
 	if !sameParameters(parameters, s.dynamicParameters()) {
-		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again", ident.id)
+		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again",
+			ident.id)
 	}
 	return s.setGrant(ident.grant)
 }

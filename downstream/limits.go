@@ -44,7 +44,8 @@ func (f *limitCheck) addOver(text string, why error) {
 // fit finds the names of a request that are over a limit. The subscription gives up the names in ceases at the same time,
 // and with replaces all that are not in the request. The stream holds so many names and globs. Names that the
 // subscription has are within the limits, and so are names that other clients want of an origin.
-func (c *client) checkLimits(sub *subscription.Subscription, names, ceases []string, replaces bool, held, globs int) (f limitCheck) {
+func (c *client) checkLimits(sub *subscription.Subscription, names, ceases []string, replaces bool, held,
+	globs int) (f limitCheck) {
 	if c.allWithinLimits(names, held) {
 		f.within = names // as nearly always
 		return f
@@ -95,7 +96,8 @@ func (f *limitCheck) addNew(c *client, sub *subscription.Subscription, fresh, ce
 	followed := 0 // of the globs, those that are new to the group
 	var tooMany error
 	if wanted > c.cfg.MaxNames {
-		tooMany = guard.Exceeds(guard.LimitNames, "%d resource names on one stream, at most %d are served", wanted, c.cfg.MaxNames)
+		tooMany = guard.Exceeds(guard.LimitNames, "%d resource names on one stream, at most %d are served", wanted,
+			c.cfg.MaxNames)
 	}
 	for _, text := range fresh {
 		var why error
@@ -134,10 +136,12 @@ func (f *limitCheck) addNew(c *client, sub *subscription.Subscription, fresh, ce
 // originOver returns why a name of a peer is over a bound of its origin.
 func originQuotaError(peer string, bound quota.Exceeded) error {
 	if bound.PerPeer {
-		return guard.Exceeds(guard.LimitOriginNames, "clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
+		return guard.Exceeds(guard.LimitOriginNames,
+			"clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
 			peer, bound.Used, bound.Limit, bound.Total)
 	}
-	return guard.Exceeds(guard.LimitOriginNames, "clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Limit)
+	return guard.Exceeds(guard.LimitOriginNames,
+		"clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Limit)
 }
 
 // globOver returns why a glob is over a limit, on a stream that has others, if followed of these are new to the group.
@@ -147,7 +151,8 @@ func (c *client) checkGlobLimits(typeURL, glob string, others int, followed *int
 	}
 	if more, all := c.Watch.Unfollowed([]string{cache.Collection(typeURL, glob)}); more > 0 {
 		if all+*followed >= c.cfg.MaxGroupGlobs {
-			return guard.Exceeds(guard.LimitGroupGlobs, "more globs in one node group than the %d that are served", c.cfg.MaxGroupGlobs)
+			return guard.Exceeds(guard.LimitGroupGlobs, "more globs in one node group than the %d that are served",
+				c.cfg.MaxGroupGlobs)
 		}
 		*followed++
 	}
@@ -163,7 +168,8 @@ func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(sl
 func (s receiver) dropOverLimit(sub *subscription.Subscription, r *wire.Request) {
 	s.dropSurplusVersions(sub, r)
 	if r.Skipped > 0 {
-		s.recordOverLimit(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames, "%d entries more in one request than are looked at", r.Skipped))
+		s.recordOverLimit(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames,
+			"%d entries more in one request than are looked at", r.Skipped))
 	}
 	for _, text := range r.Unsubscribe {
 		delete(sub.OverLimit, text)
@@ -205,7 +211,8 @@ func (s receiver) dropSurplusVersions(sub *subscription.Subscription, r *wire.Re
 		dropped++
 		return dropped <= surplus
 	})
-	s.recordOverLimit(sub, nil, surplus, guard.Exceeds(guard.LimitNames, "initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
+	s.recordOverLimit(sub, nil, surplus, guard.Exceeds(guard.LimitNames,
+		"initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
 }
 
 // refuseNames records that n names are not served, which may be unknown. It counts and logs the new ones, and has the
@@ -230,7 +237,7 @@ func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string
 		if sub.OverLimit == nil {
 			sub.OverLimit = make(map[string]struct{})
 		}
-		text = strings.Clone(text) // it may be a part of a larger string
+		text = strings.Clone(text) // a part of a larger string would keep all of it in memory
 		sub.OverLimit[text] = struct{}{}
 		if sub.Errors {
 			sub.AddError(text, codes.ResourceExhausted, status.Convert(why).Message())
@@ -246,7 +253,8 @@ func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string
 	if l := &s.server.badNameLog; l.Allow() {
 		limit, _ := guard.LimitOf(why)
 		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
-			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()), slog.Int("refused", n), slog.String("name", first),
+			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()), slog.Int("refused",
+				n), slog.String("name", first),
 			slog.String("err", status.Convert(why).Message()), l.Suppressed())
 	}
 }
@@ -257,7 +265,8 @@ func (s receiver) admitOverLimit() {
 		if len(sub.OverLimit) == 0 || s.nameCount() >= s.cfg.MaxNames {
 			continue
 		}
-		within := s.client.checkLimits(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.nameCount(), s.globCount()).within
+		within := s.client.checkLimits(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.nameCount(),
+			s.globCount()).within
 		for _, text := range within {
 			delete(sub.OverLimit, text)
 		}

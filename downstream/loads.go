@@ -34,7 +34,8 @@ func (s loadService) serve(rpc grpc.ServerStream) error {
 	}
 	defer leave()
 	for _, token := range relayTokens(ctx) {
-		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token) // for the origin, if the stream is passed through
+		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader,
+			token) // for the origin, if the stream is passed through
 	}
 	return s.loads.Serve(ctx, rpc, guard.Expiry(ctx, s.cfg.ConnectionAge))
 }

@@ -28,7 +28,8 @@ func nodeMatchers(t *testing.T, texts ...string) (all []*matcherpb.NodeMatcher) 
 // R141: matchers are OR-ed; what one says of the id and of metadata has all to be so.
 func TestR141_NodeMatchers(t *testing.T) {
 	metadata, err := structpb.NewStruct(map[string]any{
-		"env": "Prod", "weight": 5, "canary": true, "none": nil, "zones": []any{"a", "b"}, "labels": map[string]any{"app": "shop"},
+		"env": "Prod", "weight": 5, "canary": true, "none": nil, "zones": []any{"a",
+			"b"}, "labels": map[string]any{"app": "shop"},
 	})
 	check.OK(t, err)
 	n := &corepb.Node{Id: "edge-17", Metadata: metadata}
@@ -68,7 +69,8 @@ func TestR141_NodeMatchers(t *testing.T) {
 		{[]string{meta("weight", `{"double_match":{"range":{"start":5,"end":6}}}`)}, true},
 		{[]string{meta("zones", `{"list_match":{"one_of":{"string_match":{"exact":"b"}}}}`)}, true},
 		{[]string{meta("zones", `{"list_match":{"one_of":{"string_match":{"exact":"c"}}}}`)}, false},
-		{[]string{meta("env", `{"or_match":{"value_matchers":[{"bool_match":true},{"string_match":{"contains":"ro"}}]}}`)}, true},
+		{[]string{meta("env", `{"or_match":{"value_matchers":[{"bool_match":true},{"string_match":{"contains":"ro"}}]}}`)},
+			true},
 	} {
 		match, err := MatchNodes(nodeMatchers(t, tt.matchers...))
 		if err != nil {

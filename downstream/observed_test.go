@@ -166,7 +166,8 @@ func TestObserverOfEarlierResponses(t *testing.T) {
 		putClusters(t, w, "2", 0)
 		time.Sleep(time.Minute)
 		c.ask(wire.Request{Nonce: "2", Refused: true})
-		if len(by.refused) != 1 || !by.refused[0].HasChange(first, second) || by.refused[0].HasChange(second, view.Generation().Seq) {
+		if len(by.refused) != 1 || !by.refused[0].HasChange(first, second) ||
+			by.refused[0].HasChange(second, view.Generation().Seq) {
 			t.Errorf("observed %+v, want the refusal of (%d, %d]", by.refused, first, second)
 		}
 	})
@@ -258,11 +259,12 @@ func TestEndingsOfTheRelay(t *testing.T) {
 		stop func(*stream)
 		want bool
 	}{
-		"closed":                {nil, func(*stream) {}, true},
-		"lost":                  {guard.Lost(status.Error(codes.Canceled, "")), func(*stream) {}, true},
-		"closed when aged":      {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(-time.Second) }, false},
-		"closed before that":    {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(time.Hour) }, true},
-		"lost when draining":    {guard.Lost(status.Error(codes.Canceled, "")), func(s *stream) { close(s.server.draining) }, false},
+		"closed":             {nil, func(*stream) {}, true},
+		"lost":               {guard.Lost(status.Error(codes.Canceled, "")), func(*stream) {}, true},
+		"closed when aged":   {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(-time.Second) }, false},
+		"closed before that": {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(time.Hour) }, true},
+		"lost when draining": {guard.Lost(status.Error(codes.Canceled, "")),
+			func(s *stream) { close(s.server.draining) }, false},
 		"of the relay's chain":  {status.Error(codes.FailedPrecondition, ""), func(*stream) {}, false},
 		"unavailable, but here": {status.Error(codes.Unavailable, "the relay has stopped"), func(*stream) {}, false},
 		"of a limit":            {guard.Exceeds(guard.LimitNames, ""), func(*stream) {}, false},

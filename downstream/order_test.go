@@ -7,4 +7,6 @@ import (
 )
 
 // TestReadingOrder excepts the types of fields of a server and a stream.
-func TestReadingOrder(t *testing.T) { check.ReadingOrder(t, "pollHistory", "turnState", "queuedRequest") }
+func TestReadingOrder(t *testing.T) {
+	check.ReadingOrder(t, "pollHistory", "turnState", "queuedRequest")
+}

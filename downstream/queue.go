@@ -9,30 +9,31 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A queue holds the streams that may have something to send. A few workers serve them: waking a goroutine of each stream
-// for each delivery would cost half as much as the transport.
+// A queue holds the streams that may have something to send. A few workers serve them. Waking a goroutine per stream
+// for each delivery would cost half as much CPU as the transport.
 //
-// Streams that were sent nothing yet wait in a line of their own. Their first responses are large, and many of them at
+// Streams that were sent no response yet wait in a separate line. Their first responses are large, and many of them at
 // once must not delay changes for the other streams (B.35).
 type queue struct {
 	mu          sync.Mutex
 	served      fifo
 	newcomers   fifo
-	servedTurns int // turns of served streams since the last turn of a new stream
-	workers     int // running ones; they end when the queue is empty
-	maxWorkers  int // workers that may run, set by the first: to read GOMAXPROCS takes a lock of the runtime
+	servedTurns int // turns of served streams since the last turn of a newcomer
+	workers     int // running workers; they exit when the queue is empty
+	maxWorkers  int // set by the first worker, because reading GOMAXPROCS takes a lock of the runtime
 
-	turns, idleTurns int64 // turns so far, and those of them in which nothing was sent
+	turns     int64 // turns that have ended
+	idleTurns int64 // those in which nothing was sent
 
-	runTurn func(*stream) (sent bool) // [stream.takeTurn]
+	runTurn func(*stream) (sent bool) // [stream.takeTurn], which reports whether a response was sent
 }
 
-// patience is how many served streams may have a turn before a new stream has one.
+// turnsPerNewcomer is how many turns served streams get for each turn of a newcomer while both wait.
 const turnsPerNewcomer = 8
 
-// A line is a first-in, first-out queue of streams.
+// A fifo is a first-in, first-out queue of streams.
 type fifo struct {
-	streams []*stream // from next on
+	streams []*stream // waiting streams from index next on; nil before
 	next    int
 }
 
@@ -40,7 +41,7 @@ func (l *fifo) size() int { return len(l.streams) - l.next }
 
 func (l *fifo) push(s *stream) {
 	if len(l.streams) == cap(l.streams) && l.next > len(l.streams)/2 {
-		// Under load the line may never become empty: reuse the room of streams that have left it.
+		// Under load the queue may never become empty, so move the waiting streams to the front.
 		n := copy(l.streams, l.streams[l.next:])
 		clear(l.streams[n:])
 		l.streams, l.next = l.streams[:n], 0
@@ -57,6 +58,7 @@ func (l *fifo) pop() *stream {
 	return s
 }
 
+// push queues a stream, and starts a worker if there are fewer than GOMAXPROCS.
 func (q *queue) push(s *stream) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -74,15 +76,15 @@ func (q *queue) push(s *stream) {
 	}
 }
 
-// pop returns the next stream; nil ends the worker. The worker passes whether it had a turn before, and whether that
-// turn sent anything.
-func (q *queue) pop(had, sent bool) *stream {
+// pop returns the next stream. It returns nil if the queue is empty; the worker must then exit. afterTurn is set if the
+// worker has just ended a turn, and sent if that turn sent a response. One call does both, to take the lock once.
+func (q *queue) pop(afterTurn, sent bool) *stream {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if had {
+	if afterTurn {
 		q.turns++
 	}
-	if had && !sent {
+	if afterTurn && !sent {
 		q.idleTurns++
 	}
 	switch served, newcomers := q.served.size() > 0, q.newcomers.size() > 0; {
@@ -98,20 +100,21 @@ func (q *queue) pop(had, sent bool) *stream {
 	}
 }
 
-// waiting returns the number of new streams in the queue.
+// newcomerCount returns the number of queued streams that were sent no response yet.
 func (q *queue) newcomerCount() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.newcomers.size()
 }
 
-// taken returns the number of turns that have ended, and whether any stream has a turn or waits for one.
+// progress returns the number of turns that have ended, and whether any stream is queued or has a turn.
 func (q *queue) progress() (turns int64, busy bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.turns, q.workers > 0
 }
 
+// work serves streams until the queue is empty.
 func (q *queue) work() {
 	for s := q.pop(false, false); s != nil; {
 		s = q.pop(true, q.runTurn(s))
@@ -119,22 +122,25 @@ func (q *queue) work() {
 }
 
 const (
-	turnIdle    uint32 = iota // nothing to do
-	turnQueued                // waits for a turn
+	// The values of a turnState.
+	turnIdle    uint32 = iota // not queued
+	turnQueued                // in the queue
 	turnRunning               // a goroutine sends what is due
-	turnRepeat                // the same, and the stream was woken since
+	turnRepeat                // the same, and the stream was woken since: it is queued again after the turn
 )
 
-// A turn is the state of a stream in the queue. Only one goroutine at a time looks for what a stream has to send. No
-// goroutine waits for another one to do so.
+// A turnState is the state of a stream in the queue. At most one goroutine at a time runs the turn of a stream, and no
+// goroutine waits for a turn to end.
 type turnState struct{ atomic.Uint32 }
 
-// A lock is a mutex. A holder calls lend before it waits for the client to read; other goroutines then wait on a channel.
+// A lock is a mutex whose holder can lend it: the holder keeps exclusive use while it waits for the client to read,
+// other goroutines that acquire the lock wait on a channel, and peek can still read the guarded state.
 type lock struct {
 	mu   sync.Mutex
-	lent chan struct{} // closed by giveBack; nil if the lock is not lent
+	lent chan struct{} // closed by reclaim; nil if the lock is not lent
 }
 
+// acquire locks mu. It waits while the lock is lent, which may take as long as SendStall.
 func (l *lock) acquire() {
 	l.mu.Lock()
 	for l.lent != nil {
@@ -145,38 +151,42 @@ func (l *lock) acquire() {
 	}
 }
 
+// release unlocks mu after acquire or peek.
 func (l *lock) release() { l.mu.Unlock() }
 
-// lend keeps the lock until giveBack, while peek may still read what it guards. The caller holds the lock.
+// lend unlocks mu, but acquire blocks until reclaim. The caller holds the lock, and may change the guarded state only
+// after reclaim.
 func (l *lock) lend() {
 	l.lent = make(chan struct{})
 	l.mu.Unlock()
 }
 
+// reclaim ends lend. The caller holds the lock again.
 func (l *lock) reclaim() {
 	l.mu.Lock()
 	close(l.lent)
 	l.lent = nil
 }
 
-// peek locks mu without waiting for a stalled send, and reports whether there is one. The caller may read what the lock
-// guards, and must call leave.
+// peek locks mu without waiting for a stalled send, and reports whether there is one. The caller must only read the
+// guarded state, and must call release.
 func (l *lock) peek() (stalled bool) {
 	l.mu.Lock()
 	return l.lent != nil
 }
 
-// wake gives the stream a turn. It may be called from any goroutine.
+// wake requests a turn for the stream. It may be called from any goroutine.
 func (s *stream) wake() { s.requestTurn() }
 
-// changed wakes the stream after a change of a resource that it watches.
+// resourceChanged wakes the stream after a change of a resource that it watches. It counts the change as coalesced if
+// the stream waits for a turn already.
 func (s *stream) resourceChanged() {
 	if !s.requestTurn() {
 		s.server.coalesced.Add(1)
 	}
 }
 
-// turned gives the stream a turn, and reports false if the stream already waits for one.
+// requestTurn requests a turn for the stream. It returns false if a turn was already requested and has not started.
 func (s *stream) requestTurn() bool {
 	for {
 		switch at := s.turn.Load(); {
@@ -191,13 +201,13 @@ func (s *stream) requestTurn() bool {
 	}
 }
 
-// end has run end the stream, with a status.
+// end sets the status with which run returns. The caller holds the lock and has checked that the stream has not ended.
 func (s *stream) end(err error) {
 	s.ended = true
 	s.result <- err
 }
 
-// endFor has run end the stream, with a status, unless it ends already. Any goroutine may call it.
+// endFor ends the stream with a status, unless it has ended. It may be called from any goroutine.
 func (s *stream) endFor(err error) {
 	s.lock.acquire()
 	defer s.lock.release()
@@ -206,17 +216,17 @@ func (s *stream) endFor(err error) {
 	}
 }
 
-// rearm sets the timer for the next look; a zero time is none.
+// setTimer sets the timer to wake the stream at next. It stops the timer if next is zero or [subscription.Forever].
 func (s *stream) setTimer(next, now time.Time) {
 	if s.timerArmed && next.Equal(s.timerAt) && now.Before(next) {
-		return // as nearly always, when all that is to come is the stream's end
+		return // the usual case: only the scheduled end is to come
 	}
 	s.timerAt = next
 	switch {
 	case !next.IsZero() && next != subscription.Forever:
 		wait := time.Until(next)
 		if wait <= 0 {
-			s.wake() // as the timer would, at once
+			s.wake() // the timer would fire immediately
 			return
 		}
 		s.timer.Reset(wait)
@@ -227,8 +237,9 @@ func (s *stream) setTimer(next, now time.Time) {
 	}
 }
 
-// A herd is a burst of new streams, as after a restart of a fleet or of the relay: at least herdStreams, and a quarter of
-// all open streams. It has been served once no stream began and nothing was sent for herdPause.
+// A herd is a burst of new streams, for example after a restart of the relay or of a fleet: at least herdStreams, and
+// at least one in herdFraction of all open streams. It has been served when for herdPause no stream started and no turn
+// ended.
 const (
 	herdStreams  = 500
 	herdFraction = 4
@@ -238,16 +249,16 @@ const (
 // arrivals detects when a herd has been served.
 type arrivals struct {
 	onServed func()                          // called for each herd; may be nil
-	turns    func() (taken int64, busy bool) // of the queue
-	open     func() int64                    // streams
+	turns    func() (ended int64, busy bool) // [queue.progress]
+	open     func() int64                    // number of open streams
 
 	mu         sync.Mutex
-	newStreams int64       // streams that began since the last herd was served
+	newStreams int64       // streams that started since the last herd was served
 	lastTurns  int64       // turns at the last check
-	timer      *time.Timer // runs while there may be a herd
+	timer      *time.Timer // active while a herd may be in progress
 }
 
-// arrived counts a new stream.
+// streamStarted counts a new stream.
 func (a *arrivals) streamStarted() {
 	if a.onServed == nil {
 		return
@@ -263,22 +274,23 @@ func (a *arrivals) streamStarted() {
 	}
 }
 
-// check calls served if a herd has been served.
+// check calls onServed if a herd has been served.
 func (a *arrivals) check() {
 	if a.herdServed() {
 		a.onServed()
 	}
 }
 
+// herdServed reports whether a herd has been served. If a herd is still being served, it schedules the next check.
 func (a *arrivals) herdServed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.newStreams < max(herdStreams, a.open()/herdFraction) {
 		return false
 	}
-	taken, busy := a.turns()
-	if quiet := !busy && taken == a.lastTurns; !quiet {
-		a.lastTurns = taken
+	turns, busy := a.turns()
+	if quiet := !busy && turns == a.lastTurns; !quiet {
+		a.lastTurns = turns
 		a.timer.Reset(herdPause)
 		return false
 	}

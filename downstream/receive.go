@@ -71,7 +71,8 @@ func (s receiver) throttle(wait time.Duration) {
 // Names that the group knows cost little, so a fleet behind one address does not wait. The receiver calls awaitShare
 // without the stream's lock, and done, unless it is nil, once the request was handled.
 func (s receiver) awaitShare(r *wire.Request) (done func()) {
-	if len(r.Subscribe) <= largeRequestNames || s.lastNode.view == nil || s.lastNode.view.Unknown(r.TypeURL, r.Subscribe, largeRequestNames) <= largeRequestNames {
+	if len(r.Subscribe) <= largeRequestNames || s.lastNode.view == nil ||
+		s.lastNode.view.Unknown(r.TypeURL, r.Subscribe, largeRequestNames) <= largeRequestNames {
 		return nil
 	}
 	ctx := s.rpc.Context()
@@ -103,7 +104,8 @@ func (s receiver) accept(r *wire.Request, ident *identity) (more bool, wait time
 		s.handleAnswer(sub, r, now)
 	default:
 		s.queued = append(s.queued, &queuedRequest{*r, ident})
-		if len(s.queued) > maxQueuedRequests || len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > largeRequestNames {
+		if len(s.queued) > maxQueuedRequests ||
+			len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > largeRequestNames {
 			s.handleQueued(now)
 		}
 		s.wake()
@@ -264,9 +266,11 @@ func (s receiver) checkTypeLimit(typeURL string) error {
 	}
 	switch types = max(types, len(s.subs)); {
 	case types >= s.cfg.MaxTypes:
-		return guard.Exceeds(guard.LimitTypes, "type %q is one too many: at most %d types are served", typeURL, s.cfg.MaxTypes)
+		return guard.Exceeds(guard.LimitTypes, "type %q is one too many: at most %d types are served", typeURL,
+			s.cfg.MaxTypes)
 	case quota.Room(s.cfg.MaxTypes, share, types, own) == 0:
-		return guard.Exceeds(guard.LimitTypes, "type %q is one too many for %s: at most %d types that are not of the protocol are served to one peer while there are more than half of %d",
+		return guard.Exceeds(guard.LimitTypes,
+			"type %q is one too many for %s: at most %d types that are not of the protocol are served to one peer while there are more than half of %d",
 			typeURL, peer, share, s.cfg.MaxTypes)
 	default:
 		return nil

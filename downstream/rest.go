@@ -34,7 +34,8 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 		s.guard.Counters.Rejected(err)
 		err = restErrorf(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
 	case !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)):
-		err = restErrorf(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)", guard.LimitFrames)
+		err = restErrorf(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)",
+			guard.LimitFrames)
 		fallthrough
 	default:
 		defer leave()
@@ -95,7 +96,8 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 	}
 	resp, err := p.render(generation, s.cfg.Identifier)
 	if err != nil && s.nackLog.Allow() {
-		p.client.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err), s.nackLog.Suppressed())
+		p.client.log().LogAttrs(ctx, slog.LevelWarn, "poll cannot be answered in json", slog.Any("err", err),
+			s.nackLog.Suppressed())
 	}
 	if resp != nil {
 		p.recordAnswer(generation, resp.sum)

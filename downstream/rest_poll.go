@@ -53,7 +53,8 @@ func (s pollService) newPoll(ident *identity, req restRequest, peer guard.Peer) 
 		cfg:    &s.cfg, node: ident.label, group: ident.group.Key,
 	}
 	sub := &subscription.Poll{
-		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, ident.agent), wire.Unwrapped, false, (*tally)(nil)), // answer counts
+		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, ident.agent), wire.Unwrapped,
+			false, (*tally)(nil)), // answer counts
 	}
 	sub.Watch.SetPeer(s.cfg.PeerName(peer))
 	if s.cfg.DynamicParameters {
@@ -134,7 +135,8 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 
 // sleep waits until the prospect may have changed. The poll is over if it cannot change any more; the error says why
 // there is no answer then.
-func (p *poll) waitForChange(ctx context.Context, server *Server, timer <-chan time.Time, state subscription.PollState) (over bool, err error) {
+func (p *poll) waitForChange(ctx context.Context, server *Server, timer <-chan time.Time,
+	state subscription.PollState) (over bool, err error) {
 	select {
 	case <-p.sub.Watch.C:
 	case <-timer:
@@ -183,8 +185,9 @@ func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, er
 		return nil, nil
 	}
 	resp := &restResponse{
-		sum:    sum,
-		before: slices.Concat([]byte(`{"versionInfo":`), jsonString(sum.Version(g.Type(s.Key).System())), []byte(`,"resources":[`)),
+		sum: sum,
+		before: slices.Concat([]byte(`{"versionInfo":`), jsonString(sum.Version(g.Type(s.Key).System())),
+			[]byte(`,"resources":[`)),
 		after: slices.Concat([]byte(`],"typeUrl":`), jsonString(s.TypeURL),
 			[]byte(`,"controlPlane":{"identifier":`), jsonString(identifier), []byte("}}\n")),
 	}
@@ -291,7 +294,10 @@ func (p *poll) trustsVersion(g *cache.Generation, sum fingerprint.Sum) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := m.last[p.key]
-	return slices.ContainsFunc(last[:], func(a sentSet) bool { return a.sum == sum && a.at >= reverted && a.distrust >= distrust })
+	return slices.ContainsFunc(last[:], func(a sentSet) bool {
+		return a.sum == sum && a.at >= reverted &&
+			a.distrust >= distrust
+	})
 }
 
 // noteAnswer records that the poll is answered with a set. It does so whether or not the set has reverted: a name that

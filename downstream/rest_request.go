@@ -88,7 +88,8 @@ const (
 )
 
 // read reads a poll, and charges for its memory. Errors are refusals, or gRPC statuses.
-func (s pollService) readRequest(w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory) (req restRequest, err error) {
+func (s pollService) readRequest(w http.ResponseWriter, r *http.Request, began time.Time,
+	memory wire.Memory) (req restRequest, err error) {
 	typeURL, err := restType(r)
 	if err != nil {
 		return req, err
@@ -98,7 +99,8 @@ func (s pollService) readRequest(w http.ResponseWriter, r *http.Request, began t
 		return req, err
 	}
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
-		return req, restErrorf(http.StatusUnsupportedMediaType, codes.InvalidArgument, "content-encoding %.20q: bodies of polls are not compressed", coding)
+		return req, restErrorf(http.StatusUnsupportedMediaType, codes.InvalidArgument,
+			"content-encoding %.20q: bodies of polls are not compressed", coding)
 	}
 	req.deadline = began.Add(hold)
 	body, err := wire.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody), maxRESTBody, memory)
@@ -126,9 +128,11 @@ func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
 	case node != nil:
 		return node
 	case s.nesting > maxRESTNesting:
-		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "the body is nested %d times, at most %d are allowed", s.nesting, maxRESTNesting)
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument,
+			"the body is nested %d times, at most %d are allowed", s.nesting, maxRESTNesting)
 	case s.values > most:
-		return restErrorf(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has %d values in JSON, at most %d are allowed", s.values, most)
+		return restErrorf(http.StatusRequestEntityTooLarge, codes.ResourceExhausted,
+			"the body has %d values in JSON, at most %d are allowed", s.values, most)
 	}
 	return memory.Hold(2*len(s.body) + s.values*restValueBytes)
 }
@@ -137,13 +141,16 @@ func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
 func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	msg := new(discoverypb.DiscoveryRequest)
 	if err := unmarshalOptions.Unmarshal(body, msg); err != nil {
-		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s", parseErrorText(err))
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "the body is not a DiscoveryRequest in JSON: %s",
+			parseErrorText(err))
 	}
 	switch {
 	case msg.Node == nil:
-		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, `node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument,
+			`node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
 	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
-		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path, typeURL)
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path,
+			typeURL)
 	}
 	r.nodeLabel, msg.TypeUrl = guard.NodeLabel(msg.Node), typeURL
 	encoded, err := proto.Marshal(msg)
@@ -164,7 +171,8 @@ func holdTime(h http.Header) (time.Duration, error) {
 	}
 	ms, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, restErrorf(http.StatusBadRequest, codes.InvalidArgument, "header %s is %.20q: a whole number of milliseconds is allowed",
+		return 0, restErrorf(http.StatusBadRequest, codes.InvalidArgument,
+			"header %s is %.20q: a whole number of milliseconds is allowed",
 			strings.ToLower(timeoutHeader), text)
 	}
 	const most = uint64((MaxHold + holdMargin) / time.Millisecond)
@@ -174,7 +182,8 @@ func holdTime(h http.Header) (time.Duration, error) {
 // refuseBody returns the refusal for a body that could not be read.
 func bodyError(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return restErrorf(http.StatusRequestEntityTooLarge, codes.ResourceExhausted, "the body has more than %d bytes, as many as allowed", tooLarge.Limit)
+		return restErrorf(http.StatusRequestEntityTooLarge, codes.ResourceExhausted,
+			"the body has more than %d bytes, as many as allowed", tooLarge.Limit)
 	}
 	if _, limit := guard.LimitOf(err); limit {
 		return err
@@ -203,7 +212,8 @@ func (emptyResolver) FindExtensionByName(protoreflect.FullName) (protoreflect.Ex
 	return nil, protoregistry.NotFound
 }
 
-func (emptyResolver) FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+func (emptyResolver) FindExtensionByNumber(protoreflect.FullName,
+	protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
 	return nil, protoregistry.NotFound
 }
 

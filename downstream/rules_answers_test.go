@@ -58,7 +58,8 @@ func (s *slowWorld) accept(back int) {
 
 func (s *slowWorld) refuse(back int) {
 	nonces := s.c.sent()
-	s.c.ask(wire.Request{Nonce: nonces[len(nonces)-1-back], Refused: true, ErrorCode: int32(codes.InvalidArgument), ErrorMessage: "no"})
+	s.c.ask(wire.Request{Nonce: nonces[len(nonces)-1-back], Refused: true, ErrorCode: int32(codes.InvalidArgument),
+		ErrorMessage: "no"})
 }
 
 // expect checks the lag, the accepted version, and the states of Clusters 0, 1 and 2.

@@ -70,7 +70,8 @@ func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *follo
 	c.st.turn.Store(turnRunning) // no worker sends, but look
 	if !hints {
 		c.st.group, c.st.watch = Group{View: v, Leave: func() {}}, v.Watch()
-		c.st.client = &client{cfg: &s.cfg, Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: c.st.watch, Delta: true}}
+		c.st.client = &client{cfg: &s.cfg, Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: c.st.watch,
+			Delta: true}}
 		c.st.lastNode.seen = true
 	}
 	return c
@@ -120,7 +121,8 @@ func (o *world) put(kind cache.Kind, typeURL string, names ...string) {
 		if typeURL == wire.ClusterType {
 			eds := &clusterpb.Cluster_Type{Type: clusterpb.Cluster_EDS}
 			var err error
-			if value, err = proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version, ClusterDiscoveryType: eds}); err != nil {
+			if value, err = proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version,
+				ClusterDiscoveryType: eds}); err != nil {
 				o.t.Fatal(err)
 			}
 		}

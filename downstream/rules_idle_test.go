@@ -66,7 +66,8 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 	}
 	watch := view.Watch()
 	defer watch.Close()
-	named := map[string][]string{wire.ClusterType: nil, wire.EndpointType: make([]string, 100), wire.ListenerType: nil, wire.RouteType: make([]string, 20)}
+	named := map[string][]string{wire.ClusterType: nil, wire.EndpointType: make([]string, 100), wire.ListenerType: nil,
+		wire.RouteType: make([]string, 20)}
 	for typeURL, names := range named {
 		u := wire.Update{TypeURL: typeURL}
 		for i := range names {
@@ -80,7 +81,8 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 	server := check.Must(New(Config{Views: oneView{view}}))
 	streams := make([]*stream, clients)
 	connect := func(i int) {
-		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
+		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, result: make(chan error, 1),
+			timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
 		s.turn.Store(turnQueued) // no worker comes
 		for typeURL, names := range named {
 			s.receives(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names})

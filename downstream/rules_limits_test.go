@@ -52,7 +52,8 @@ func TestB35_RequestsAreReadAtABoundedRate(t *testing.T) {
 				return wire.Request{}, ctx.Err()
 			}
 			read.Add(1)
-			return wire.Request{Delta: true, TypeURL: wire.EndpointType, Node: []byte{}, Subscribe: []string{fmt.Sprint(read.Load())}}, nil
+			return wire.Request{Delta: true, TypeURL: wire.EndpointType, Node: []byte{},
+				Subscribe: []string{fmt.Sprint(read.Load())}}, nil
 		}}
 		go func() { _ = server.serveStream(c, "", true) }()
 		synctest.Wait()
@@ -82,7 +83,8 @@ func TestB35_AnswersAreNotTooManyRequests(t *testing.T) {
 		w.SetConnected(true)
 		put := func(version int) {
 			w.Apply(cache.ByName, wire.Update{
-				TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, 0, fmt.Sprint(version))},
+				TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, 0,
+					fmt.Sprint(version))},
 			})
 		}
 		ctx, cancel := context.WithCancel(t.Context())

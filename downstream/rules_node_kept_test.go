@@ -81,7 +81,8 @@ func connect(t *testing.T, s *Server, host string) credentials.AuthInfo {
 // of the extensions. Streams that have ended keep nothing.
 func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}, Authorizer: &rules{changed: make(chan struct{})}, Limits: guard.Limits{MaxNodeBytes: 256 << 10}})
+	server, err := New(Config{Views: oneView{view}, Authorizer: &rules{changed: make(chan struct{})},
+		Limits: guard.Limits{MaxNodeBytes: 256 << 10}})
 	check.OK(t, err)
 	var streams []*stream
 	joins := func(connection credentials.AuthInfo, encoded []byte) error {
@@ -115,7 +116,8 @@ func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 			n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
 			if err := joins(one, marshalNode(t, n)); err == nil {
 				kept++
-			} else if limit, is := guard.LimitOf(err); !is || limit != guard.LimitNodeBytes || status.Code(err) != codes.ResourceExhausted {
+			} else if limit, is := guard.LimitOf(err); !is || limit != guard.LimitNodeBytes ||
+				status.Code(err) != codes.ResourceExhausted {
 				t.Fatalf("refused with %v, want RESOURCE_EXHAUSTED and the limit", err)
 			}
 		}
@@ -139,7 +141,8 @@ func TestB37_RulesThatChangeWhileARequestWaits(t *testing.T) {
 		a := &rules{changed: make(chan struct{})}
 		server := check.Must(New(Config{Views: oneView{view}, Authorizer: a}))
 		s := &stream{
-			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, marshalNode(t, &node{Id: "a"})), delta: true,
+			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil,
+				marshalNode(t, &node{Id: "a"})), delta: true,
 			result: make(chan error, 1), grantStale: make(chan struct{}, 1), requestLimiter: rate.NewLimiter(rate.Inf, 1),
 		}
 		s.turn.Store(turnQueued) // no worker comes
@@ -167,7 +170,8 @@ func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
 	v := &clusterViews{views: map[string]*cache.View{"": view}}
 	server, err := New(Config{Views: v})
 	check.OK(t, err)
-	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true, result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
+	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true,
+		result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
 	s.turn.Store(turnQueued) // no worker comes
 	ask := func() {
 		s.receives(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: marshalNode(t, &node{Id: "a"})})

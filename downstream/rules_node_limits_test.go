@@ -55,7 +55,8 @@ func withExtensions(n *node, size int) *node {
 	n = proto.CloneOf(n)
 	for before := proto.Size(n); proto.Size(n) < before+size; {
 		for range 100 {
-			n.Extensions = append(n.Extensions, &corepb.Extension{Name: "envoy.filters.http.router", Category: "envoy.filters.http", TypeUrls: []string{"a", "b"}})
+			n.Extensions = append(n.Extensions, &corepb.Extension{Name: "envoy.filters.http.router",
+				Category: "envoy.filters.http", TypeUrls: []string{"a", "b"}})
 		}
 	}
 	return n
@@ -70,9 +71,11 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 		want string // in the error; empty if it is accepted
 	}{
 		{"extensions, and 256 KiB", withExtensions(nodeOfBytes(t, most), 80_000), ""},
-		{"a byte more", nodeOfBytes(t, most+1), "node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"a byte more", nodeOfBytes(t, most+1),
+			"node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"10,000 values", &node{ClientFeatures: make([]string, guard.MaxNodeValues)}, ""},
-		{"a value more", &node{ClientFeatures: make([]string, guard.MaxNodeValues+1)}, "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"a value more", &node{ClientFeatures: make([]string, guard.MaxNodeValues+1)},
+			"node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"1 MiB of extensions", withExtensions(&node{Id: "n"}, 1<<20), "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -82,7 +85,8 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 				switch {
 				case tt.want == "" && err != nil:
 					t.Errorf("%s refuses it: %v", door, err)
-				case tt.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(status.Convert(err).Message(), tt.want)):
+				case tt.want != "" && (status.Code(err) != codes.InvalidArgument ||
+					!strings.Contains(status.Convert(err).Message(), tt.want)):
 					t.Errorf("%s answers %v, want INVALID_ARGUMENT and %q", door, err, tt.want)
 				}
 			}
@@ -102,9 +106,11 @@ func TestB35_ARecordedNodeIsFarBelowTheLimits(t *testing.T) {
 	recorded := stockNode(t)
 	r := &wire.Request{Delta: true}
 	check.OK(t, r.Decode(firstRequest(recorded)))
-	found := check.Must(wire.CountElements((&node{}).ProtoReflect().Descriptor(), r.Node, guard.MaxNodeDepth, wire.Elements{Messages: 1000, Values: 1000}))
+	found := check.Must(wire.CountElements((&node{}).ProtoReflect().Descriptor(), r.Node, guard.MaxNodeDepth,
+		wire.Elements{Messages: 1000, Values: 1000}))
 	if r.NodeBytes != 61_090 || len(r.Node) != 174 || found.Values != 4 {
-		t.Errorf("the Node has %d bytes, %d without its extensions, and %d values, want 61090, 174 and 4", r.NodeBytes, len(r.Node), found.Values)
+		t.Errorf("the Node has %d bytes, %d without its extensions, and %d values, want 61090, 174 and 4", r.NodeBytes,
+			len(r.Node), found.Values)
 	}
 	if 4*r.NodeBytes > 1<<20 || 4*len(r.Node) > 256<<10 || 4*found.Values > guard.MaxNodeValues {
 		t.Error("the limits are less than four times that")

@@ -20,7 +20,8 @@ func newClient(view *cache.View, typeURL string, delta bool) (*client, *subscrip
 	cfg := &Config{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
 	cfg.subscriptions = subscription.Settings{ResponseBytes: cfg.ResponseBytes, AckWait: cfg.AckWait}
 	c := &client{cfg: cfg, Client: subscription.Client{Settings: &cfg.subscriptions, Watch: view.Watch(), Delta: delta}}
-	return c, subscription.New(&c.Client, cfg.subscriptions.TraitsOf(typeURL, subscription.Software{}), wire.Unwrapped, false, nil)
+	return c, subscription.New(&c.Client, cfg.subscriptions.TraitsOf(typeURL, subscription.Software{}), wire.Unwrapped,
+		false, nil)
 }
 
 // A complete set of clusters that waits for content, which was not to be kept, is not
@@ -53,7 +54,8 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 			if r := list(); r != nil {
 				t.Fatal("a set was sent that lacks content")
 			}
-			got, _ := s.sendOrder().dependentLimit(&pass{Turn: subscription.Turn{Newest: view.Generation(), Cut: view.Generation(), Now: time.Now()}})
+			got, _ := s.sendOrder().dependentLimit(&pass{Turn: subscription.Turn{Newest: view.Generation(),
+				Cut: view.Generation(), Now: time.Now()}})
 			return got
 		}
 		if got := limit(); got > before {

@@ -102,7 +102,8 @@ func TestR134_RESTAfterDrain(t *testing.T) {
 	s, _, _ := restServer(t)
 	s.Drain(0)
 	reply := restPoll(t.Context(), s, "30000", `{"node":{},"resource_names":["a"]}`)
-	if reply.Code != http.StatusServiceUnavailable || reply.Header().Get("Connection") != "close" || reply.Header().Get("Retry-After") == "" {
+	if reply.Code != http.StatusServiceUnavailable || reply.Header().Get("Connection") != "close" ||
+		reply.Header().Get("Retry-After") == "" {
 		t.Errorf("status %d with %v, want 503, Retry-After and an end of the connection", reply.Code, reply.Header())
 	}
 }
@@ -149,14 +150,16 @@ func TestB3_PollsOfRejectedEditions(t *testing.T) {
 		watch.Subscribe(wire.RouteType, []string{"a"})
 		watch.SubscribeAll(wire.RouteType)
 		w.TakeDemand()
-		u := wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{check.Must(wire.NewResource(wire.RouteType, "a", "1", []byte("\n\x01a")))}}
+		u := wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{check.Must(wire.NewResource(wire.RouteType,
+			"a", "1", []byte("\n\x01a")))}}
 		w.Apply(cache.ByName, u)
 		w.Apply(cache.Wildcard, u)
 		w.SetPhase(wire.RouteType, cache.Confirmed)
 		version := ""
 		poll := func(when string, want int) {
 			t.Helper()
-			reply := restPoll(t.Context(), server, "0", `{"node":{"id":"n"},"resource_names":["`+names+`"],"version_info":"`+version+`"}`)
+			reply := restPoll(t.Context(), server, "0",
+				`{"node":{"id":"n"},"resource_names":["`+names+`"],"version_info":"`+version+`"}`)
 			if reply.Code != want {
 				t.Errorf("%s, %s: answered %d %s, want %d", name, when, reply.Code, reply.Body, want)
 			}

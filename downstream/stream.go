@@ -16,76 +16,75 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// errOutrun ends a Delta stream for [subscription.ErrOutrun].
+// errOutrun ends a Delta stream that returned [subscription.ErrOutrun].
 var errOutrun = guard.Ended(guard.EndedReturn, codes.Unavailable, "%v", subscription.ErrOutrun)
 
-// A stream serves one client. Its receiver handles answers. A worker handles all other requests in the stream's turn,
-// and sends what is due.
+// A stream serves one client. Its receiver handles requests that only answer a response. A worker handles all other
+// requests in the stream's turn, and sends the responses that are due.
 type stream struct {
 	// Set at creation, read-only afterwards.
 	server  *Server
 	cfg     *Config
 	rpc     grpc.ServerStream
-	account *guard.Account // of its connection; nil if it is not charged
-	typeURL string         // the only one served; empty on an aggregated stream
+	account *guard.Account // of its connection; nil if its memory is not charged
+	typeURL string         // of its only type; empty on an aggregated stream
 	delta   bool
-	number  uint64 // of the server's streams
+	number  uint64 // unique in the server
 
 	turn   turnState
-	served atomic.Bool // some response was sent: sent, for goroutines that do not hold the lock
-	result chan error  // one slot: how the stream ended, for run
+	served atomic.Bool // same as sent, but readable without the lock
+	result chan error  // one slot: the status of a stream that has ended, for wait
 
-	grantStale chan struct{} // one slot: the grant may have to be renewed, for run; nil if grants do not change
+	grantStale chan struct{} // one slot: the grant must be renewed, for wait; nil if grants never change
 
-	requestLimiter *rate.Limiter // of requests; used by the receiver alone
-	lastNode       lastNode      // used by the receiver alone
-	lock           lock          // guards what follows
+	requestLimiter *rate.Limiter // used only by the receiver
+	lastNode       lastNode      // used only by the receiver
+	lock           lock          // guards the following fields
 
 	// Set by the first request.
 	group    Group
-	grant    Grant // nil if the client may have anything
+	grant    Grant // nil if the client may request everything
 	watch    *cache.Watch
-	client   *client // for its subscriptions
+	client   *client // shared by its subscriptions
 	agent    subscription.Software
-	wrap     bool // the client understands wrapped resources
-	ttl      bool // and that resources expire
+	wrap     bool // the client supports Resource messages in SotW responses
+	ttl      bool // the client supports TTLs
 	keptNode *guard.KeptNode
 
-	queued       []*queuedRequest             // to be handled when it is the stream's turn
-	subs         []*subscription.Subscription // in the order of sending
-	lastRevision uint64                       // revision of the last generation that was looked at
+	queued       []*queuedRequest             // requests to be handled in the next turn
+	subs         []*subscription.Subscription // in send order
+	lastRevision uint64                       // revision of the generation that the last flush read
 	nonces       uint64
 	timer        *time.Timer // wakes the stream
-	timerArmed   bool        // the timer may be running
+	timerArmed   bool        // false if the timer is certainly stopped
 
-	timerAt         time.Time         // when it fires, or is to
-	startGeneration *cache.Generation // see beginning
+	timerAt         time.Time         // when the timer fires, if it is armed
+	startGeneration *cache.Generation // see updateStartGeneration
 
-	sent           bool // some response was sent
+	sent           bool // a response was sent
 	startedAt      time.Time
-	requestedAt    time.Time // when something was first asked for, nothing being sent
-	clientClosedAt time.Time // when the client closed its side
-	idle           bool      // at the last look nothing was due and nothing waited
-	ended          bool      // or is about to, by run
+	requestedAt    time.Time // time of the first subscription; only set while no response was sent
+	clientClosedAt time.Time // when the client half-closed the stream; zero if it has not
+	idle           bool      // the last flush left nothing due and nothing pending
+	ended          bool      // the stream has ended, or its result is set
 	scheduledEnd   scheduledEnd
 
-	// How many bytes were sent, and how many of these the client has read for
-	// certain: it answered what came after them.
+	// Bytes sent, and how many of these the client has certainly read, because it answered a later response.
 	bytesSent, bytesRead uint64
 
-	stalledAt subscription.Moment // when the lock was lent the last time
+	stalledAt subscription.Moment // when the current or last send that may block started
 
 	barrier barrier
 }
 
-// unanswered reports whether the client asked for a type, or a glob, and was sent nothing of it.
+// awaitsFirstResponse reports whether the client subscribed to a type or a glob and was sent no response for it.
 func (s *stream) awaitsFirstResponse() bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool {
 		return sub.AwaitsFirstResponse()
 	})
 }
 
-// nameCount returns how many names the stream holds, over all its types.
+// nameCount returns the number of names that the stream keeps, over all types.
 func (s *stream) nameCount() (n int) {
 	for _, sub := range s.subs {
 		n += sub.Size()
@@ -93,8 +92,8 @@ func (s *stream) nameCount() (n int) {
 	return n
 }
 
-// of returns the stream's subscription to a type, nil if it has none. There are so few that a map would be slower and
-// larger.
+// subscription returns the stream's subscription to a type, or nil. It uses no map, because a map of so few types would
+// be slower and larger.
 func (s *stream) subscription(typeURL string) *subscription.Subscription {
 	for _, sub := range s.subs {
 		if sub.TypeURL == typeURL {
@@ -104,8 +103,8 @@ func (s *stream) subscription(typeURL string) *subscription.Subscription {
 	return nil
 }
 
-// fixType sets the type of a request on a stream of one type, which need not have it (R009), and rejects another one.
-// Requests of an aggregated stream must have a type (R010).
+// resolveTypeURL sets the type of a request on a stream of one type, where clients may omit it (R009), and returns an
+// error for another type. Requests on an aggregated stream must have a type (R010).
 func (s *stream) resolveTypeURL(r *wire.Request) error {
 	switch {
 	case s.typeURL == "" && r.TypeURL == "":
@@ -116,7 +115,8 @@ func (s *stream) resolveTypeURL(r *wire.Request) error {
 		r.TypeURL = s.typeURL
 		return nil
 	default:
-		return status.Errorf(codes.InvalidArgument, "type_url is %.256q: this stream serves %q alone; an aggregated one serves any type", r.TypeURL, s.typeURL)
+		return status.Errorf(codes.InvalidArgument,
+			"type_url is %.256q: this stream serves %q alone; an aggregated one serves any type", r.TypeURL, s.typeURL)
 	}
 }
 
@@ -128,16 +128,17 @@ func (s *stream) globCount() (n int) {
 	return n
 }
 
-// A receiver takes the requests of a stream and applies them.
+// A receiver reads and applies the requests of a stream.
 type receiver struct{ *stream }
 
-// An identification finds out whose stream it is, and what that client may have.
+// An identification identifies the client of a stream by its Node, and keeps its grant.
 type identification struct{ *stream }
 
-// A sender sends what is due to the client of a stream.
+// A sender sends the responses that are due.
 type sender struct{ *stream }
 
-// A sendOrder says how far each type may be sent now, so that clients receive nothing before what it refers to (B.11).
+// A sendOrder decides up to which position each type may be sent now, so that a client receives no resource before the
+// resources that it refers to (B.11).
 type sendOrder struct{ *stream }
 
 func (s *stream) receiver() receiver             { return receiver{s} }

@@ -8,52 +8,54 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// Traces exports spans of deliveries. Its fields are read-only once a server has it.
+// Traces exports spans of deliveries. Its fields are read-only once a server uses it.
 type Traces struct {
-	// Every exports one of so many deliveries of a sampled change; zero exports none for being sampled.
+	// Every exports one of every N deliveries of a sampled change. Zero exports no delivery because of sampling.
 	Every int
 
-	// Slow exports deliveries that take at least as long, from the receipt of the change. Zero exports none for that.
+	// Slow exports deliveries that take at least this long from the receipt of the change. Zero exports no delivery
+	// because of its duration.
 	Slow time.Duration
 
-	// Delivered exports a delivery that is over, and returns the span. It may be called from any goroutine, and must not
-	// wait. Refused deliveries are always exported.
+	// Delivered exports a delivery that has ended and returns its span. It must not block, and may be called from any
+	// goroutine. Rejected responses are always exported.
 	Delivered func(Delivery) (traceID, spanID string)
 }
 
-// A Delivery is a response to a client, and its outcome. A response that no message caused counts as caused when it was
-// sent.
+// A Delivery is a response to a client and its outcome. The cause of a response that no change caused is the time when
+// it was sent.
 type Delivery struct {
 	subscription.Exchange
 	Node, Group string
-	Stream      uint64    // its number
-	Began       time.Time // when there was something to send
+	Stream      uint64    // number of the stream
+	Began       time.Time // when the first tracked change in the response became due
 }
 
-// delivered exports a response whose exchange with the client has ended, if it is to be exported, and returns its span;
-// empty if there is none.
+// exportDelivery exports a response with its outcome, if it is rejected, slow or sampled. It returns the span, or empty
+// strings if it exports none.
 func (c *client) exportDelivery(x subscription.Exchange) (traceID, spanID string) {
 	t := c.cfg.Traces
 	if x.Caused.IsZero() {
 		x.Caused = x.Sent
 	}
 	began := x.Sent
-	shown := x.Outcome == fanout.Rejected || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
+	export := x.Outcome == fanout.Rejected || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
 	for l := x.Fanouts; l != nil; l = l.Others {
 		if l.Began.Before(began) {
 			began = l.Began
 		}
 		if l.Span != nil && l.Span.Sampled() && t.Every > 0 && l.Next()%int64(t.Every) == 0 {
-			shown = true
+			export = true
 		}
 	}
-	if !shown {
+	if !export {
 		return "", ""
 	}
 	return t.Delivered(Delivery{x, c.node, c.group, c.stream, began})
 }
 
-// joinFanouts hands the fan-outs that the stream has joined since the last call to their subscriptions.
+// joinFanouts passes the tracked changes that the watch has collected since the last call to the subscriptions that
+// they concern.
 func (s *stream) joinFanouts(now time.Time) {
 	for l := s.watch.TakeFanouts(); l != nil; l = l.Others {
 		typeURL, _, _ := cache.SplitCollection(l.Key)
@@ -66,7 +68,7 @@ func (s *stream) joinFanouts(now time.Time) {
 	}
 }
 
-// leaveFanouts completes all fan-outs of a stream that ends. Its watch must be closed.
+// leaveFanouts ends the tracking of all changes for a stream that ends. The watch must be closed already.
 func (s *stream) leaveFanouts(now time.Time) {
 	s.joinFanouts(now)
 	for _, sub := range s.subs {
