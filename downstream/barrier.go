@@ -9,84 +9,87 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A pass is one look at what is due to the client.
+// A pass is one pass of a flush over the subscriptions of a stream.
 type pass struct {
-	subscription.Turn           // see barrier for its cut
-	next              time.Time // when to look again; zero: when something happens
+	subscription.Turn           // barrier describes the cut
+	next              time.Time // when to flush again; zero: only after an event
 
-	// removalsWait is set while a type that may refer to clusters has changes that were not sent: removals must not
-	// overtake them.
+	// removalsBlocked is set while a type that may refer to clusters has unsent changes. Removals must not overtake them.
 	removalsBlocked bool
 
-	// mayBlock is set if the goroutine that sends may wait for the client to read.
+	// mayBlock is set if the goroutine may wait for the client to read.
 	mayBlock bool
 
-	// answersWait is set if something is due that waits for an answer of the client.
+	// awaitsAnswer is set if something is due that waits for an ACK or NACK.
 	awaitsAnswer bool
 
-	// How far dependent types may be read, and whether all of them wait, once that is known (see barrier).
+	// The result of [sendOrder.dependentLimit], once limitKnown is set: the position up to which dependent types may be
+	// read, and whether none of them may be sent.
 	dependentLimit                cache.Seq
 	dependentsBlocked, limitKnown bool
 }
 
-// wakeAt has the stream look again at a time; a zero time is none.
+// wakeAt schedules another flush at a time. It ignores a zero time.
 func (p *pass) wakeAt(t time.Time) { p.next = subscription.Earlier(p.next, t) }
 
-// moreDue notes that more of a type is due than was sent.
+// moreDue records that a type has unsent changes.
 func (p *pass) moreDue(sub *subscription.Subscription) {
 	p.removalsBlocked = p.removalsBlocked || !sub.LateRemovals
 }
 
-// A barrier keeps a stream from sending dependent types, which refer to clusters, before the clusters and the endpoints
-// that these need (B.11). Nothing waits longer than TENDER_ACK_WAIT for a change of clusters and its endpoints, or longer
-// than TENDER_COLD_WAIT for the first set of clusters, and as long again once the origin has answered for it.
+// A barrier keeps a stream from sending dependent types, which refer to clusters, before these clusters and their
+// endpoints (B.11). It delays them by at most TENDER_ACK_WAIT for a change of clusters and its endpoints. For the first
+// set of clusters it is at most TENDER_COLD_WAIT, and as long again once the origin has answered.
 type barrier struct {
-	coldSince      time.Time // when a dependent type first waited for the first set of clusters, or then the origin answered for it
-	originAnswered bool      // it did
-	unsentSince    time.Time // since when dependent types wait for changed clusters to be sent; zero if they do not
+	// coldSince is when a dependent type first waited for the first set of clusters, or when the origin answered for
+	// that set (originAnswered).
+	coldSince      time.Time
+	originAnswered bool
+
+	unsentSince time.Time // when dependent types started to wait for unsent clusters; zero if none are unsent
 
 	batches []batch // oldest first
 
-	// The client is sent one cut at a time: once it was sent clusters of a generation, the dependent types follow from
-	// that generation too, however often they change meanwhile, and further clusters follow after these. Otherwise types
-	// that change with every change of clusters would wait until these pause. The cut is nil while none is unfinished.
+	// A cut is the generation from which clusters and dependent types are read. Once the client was sent clusters of a
+	// generation, that generation remains the cut until the client was also sent the dependent types. Later clusters
+	// follow after these. Without a cut, types that change together with clusters would wait until the clusters stop
+	// changing. cut is nil if the newest generation is used.
 	cut         *cache.Generation
-	cutDeadline time.Time // when the wait for the cut ends
+	cutDeadline time.Time // when the cut ends, even if not everything was sent
 }
 
-// A batch is the EDS clusters of one response, from when that is sent until their
-// endpoints are.
+// A batch has the EDS clusters of one response, from the time it is sent until the endpoints of these clusters are
+// sent.
 type batch struct {
-	assignments []string  // names of the ClusterLoadAssignments; shared between streams
-	sentCount   int       // of the assignments, how many were sent, in order
-	floor       cache.Seq // position up to which dependent types may be read meanwhile
-	deadline    time.Time // when the wait for the batch ends
+	assignments []string  // names of ClusterLoadAssignments; shared between streams
+	sentCount   int       // number of assignments at the start of the list that were sent
+	floor       cache.Seq // position up to which dependent types may be read while the batch is open
+	deadline    time.Time // when the batch ends, even if endpoints are unsent
 
-	// nonce is that of the response after which all assignments were sent. Until that
-	// is answered, newer endpoints cannot leave, and what is newer still must not
-	// overtake them.
+	// nonce is the nonce of the response with which all assignments were sent. Until its answer, newer endpoints cannot be
+	// sent, and resources that refer to them must not be sent either.
 	nonce string
 }
 
-// maxBatches bounds the batches of a stream. Further clusters join the newest batch.
+// maxBatches limits the batches of a stream. Further clusters are added to the newest batch.
 const maxBatches = 8
 
-// limit returns the position up to which a type may be read, and whether nothing of it may be sent yet: a client that
-// returns would take a part that refers to clusters which it has for all that is new. What a client newly asks for is
-// exempt from the position: the client does not use it yet.
+// readLimit returns the position up to which a type may be read, and whether nothing of the type may be sent yet. A
+// returning client must not be sent a part: it would treat a response that only refers to clusters it holds as
+// complete. Resources that a client newly subscribed to ignore the position, because the client does not use them yet.
 func (s sendOrder) readLimit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
 	if !sub.Dependent || !sub.At(p.GenerationFor(sub)).Behind() {
 		return p.GenerationFor(sub).Seq, false
 	}
-	of := p.GenerationFor(sub)
-	limit, shut := s.dependentLimit(p)
-	limit = min(limit, of.Seq)
-	return limit, shut || limit < of.Seq && sub.ReturningUnserved()
+	end := p.GenerationFor(sub).Seq
+	limit, waits = s.dependentLimit(p)
+	limit = min(limit, end)
+	return limit, waits || limit < end && sub.ReturningUnserved()
 }
 
-// dependentLimit returns the position up to which dependent types may be read, and whether nothing of them may be sent
-// yet. Clusters and endpoints were served earlier in this pass.
-func (s sendOrder) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
+// dependentLimit returns the position up to which dependent types may be read, and whether none of them may be sent
+// yet. It must be called after clusters and endpoints were sent in this pass, and computes the result once per pass.
+func (s sendOrder) dependentLimit(p *pass) (limit cache.Seq, blocked bool) {
 	if p.limitKnown {
 		return p.dependentLimit, p.dependentsBlocked
 	}
@@ -98,7 +101,7 @@ func (s sendOrder) dependentLimit(p *pass) (limit cache.Seq, shut bool) {
 	return p.dependentLimit, p.dependentsBlocked
 }
 
-// cut returns the generation that a pass reads clusters and dependent types from.
+// currentCut returns the generation from which a pass reads clusters and dependent types.
 func (s sendOrder) currentCut(p *pass) *cache.Generation {
 	if s.barrier.cut == nil || !p.Now.Before(s.barrier.cutDeadline) {
 		s.barrier.cut = nil
@@ -107,8 +110,9 @@ func (s sendOrder) currentCut(p *pass) *cache.Generation {
 	return s.barrier.cut
 }
 
-// beginning returns what the stream began with, nil once nothing older is read of any type. A client is sent first what is
-// newest, even of a type of which other clients are sent changes after an interval only.
+// updateStartGeneration returns the generation that the stream started with, or nil once every type is read from a
+// newer one. A new client is sent the newest resources, even of a type whose changes other clients are sent only after
+// a minimum push interval.
 func (s sendOrder) updateStartGeneration(p *pass) *cache.Generation {
 	switch {
 	case !s.sent:
@@ -119,8 +123,9 @@ func (s sendOrder) updateStartGeneration(p *pass) *cache.Generation {
 	return s.startGeneration
 }
 
-// keepCut has dependent types follow the clusters that were just sent, from the same generation. A client that still
-// waits for its first response of a dependent type is sent what is newest: that generation may lack a set.
+// startCut keeps the cut after clusters were sent, so that dependent types follow from the same generation. It starts
+// no cut while the client waits for its first response of a dependent type: that must be from the newest generation,
+// because the cut may lack a complete set.
 func (s sendOrder) startCut(p *pass) {
 	dependents := false
 	for _, sub := range s.subs {
@@ -134,13 +139,11 @@ func (s sendOrder) startCut(p *pass) {
 	}
 }
 
-// holdCut ends the cut if the client was sent all of it, and otherwise has the stream look again.
+// finishCut ends the cut if the client was sent all of it. Otherwise it schedules another flush.
 func (s sendOrder) finishCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
-	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) &&
-		!slices.ContainsFunc(s.subs,
-			func(sub *subscription.Subscription) bool { return sub.At(p.GenerationFor(sub)).BehindCut() }):
+	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) && !s.behindCut(p):
 		s.barrier.cut = nil
 	default:
 		p.awaitsAnswer = true
@@ -148,23 +151,31 @@ func (s sendOrder) finishCut(p *pass) {
 	}
 }
 
-// cutEnded reports whether a cut has ended in a pass, and there is a newer generation.
+// behindCut reports whether the client was not sent all clusters and dependent types of the cut.
+func (s sendOrder) behindCut(p *pass) bool {
+	return slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool {
+		return sub.At(p.GenerationFor(sub)).BehindCut()
+	})
+}
+
+// cutEnded reports whether the cut ended in a pass that did not read the newest generation, so that another pass must
+// follow.
 func (s sendOrder) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
 
-// clustersUnknown reports whether the client asked for all clusters, and too little of the set is known to send it
-// (B.7), or too little of what it may hold.
+// awaitsClusters reports whether the client subscribed to all clusters and the relay cannot send the set yet, because
+// the origin has not answered (B.7) or the client may hold clusters that the set would delete.
 func (s sendOrder) awaitsClusters(p *pass, cds *subscription.Subscription) bool {
 	if !cds.AwaitsWildcard() {
 		return false
 	}
 	if cds.At(p.GenerationFor(cds)).HeldByFreeze() {
-		return true // the client keeps all that it has; the thaw wakes the stream
+		return true // the client keeps its clusters; the thaw wakes the stream
 	}
 	if s.barrier.coldSince.IsZero() {
 		s.barrier.coldSince = p.Now
 	}
 	if !s.barrier.originAnswered && clustersAnswered(p.GenerationFor(cds), cds.Key) {
-		// From now on it takes that long until the set is confirmed.
+		// The set is confirmed within ColdWait after this response.
 		s.barrier.originAnswered, s.barrier.coldSince = true, p.Now.Add(confirmMargin)
 	}
 	until := s.barrier.coldSince.Add(s.cfg.ColdWait)
@@ -175,17 +186,19 @@ func (s sendOrder) awaitsClusters(p *pass, cds *subscription.Subscription) bool 
 	return true
 }
 
-// confirmMargin is how much longer dependent types wait than the set of clusters needs to be confirmed: both count from
-// the same response, and the set comes first.
+// confirmMargin is how much longer dependent types wait than the set of clusters takes to be confirmed. Both waits
+// start at the same response, and the set must be sent first.
 const confirmMargin = time.Second
 
-// clustersAnswered reports whether the origin has answered for the set of clusters. A restored set is settled without that.
+// clustersAnswered reports whether the origin has answered for the set of clusters. A set restored from a snapshot is
+// settled without an answer.
 func clustersAnswered(g *cache.Generation, key string) bool {
 	t := g.Type(key)
 	return t.Phase >= cache.Settled && (!t.Restored || g.WildcardSource(key).Responded)
 }
 
-// clustersSent returns the position up to which clusters were sent, while later ones wait for an answer or for content.
+// clusterLimit returns the position up to which clusters were sent, if further clusters wait for an answer or for
+// content. Otherwise it returns the position of the cut.
 func (s sendOrder) clusterLimit(p *pass, cds *subscription.Subscription) cache.Seq {
 	until := cds.DependentsUnblockedAt(p.Now)
 	if until.IsZero() {
@@ -204,7 +217,8 @@ func (s sendOrder) clusterLimit(p *pass, cds *subscription.Subscription) cache.S
 	return upTo
 }
 
-// endpointsSent returns the position before the first batch with endpoints that were not sent.
+// endpointLimit returns the lowest floor of the batches with unsent endpoints; without such a batch, the position of
+// the cut.
 func (s sendOrder) endpointLimit(p *pass) cache.Seq {
 	s.removeFinishedBatches(p)
 	if len(s.barrier.batches) == 0 || s.subscription(wire.EndpointType) == nil {
@@ -220,9 +234,10 @@ func (s sendOrder) endpointLimit(p *pass) cache.Seq {
 	return limit
 }
 
-// awaitEndpoints begins a batch: a response of clusters has just left, and the clusters before it were sent up to the
-// position floor. A stream without endpoints or dependent types waits for nothing, unless its client returns and is about
-// to ask for these. gRPC asks for clusters because of its routes, not the other way around.
+// startBatch starts a batch after a response with EDS clusters was sent. floor is the position up to which clusters
+// were sent before that response. A stream without endpoints or dependent types needs no batch, unless its client is
+// returning and will subscribe to these types. gRPC clients need none either: they subscribe to clusters because their
+// routes refer to them, so routes do not wait for clusters.
 func (s sendOrder) startBatch(p *pass, cds *subscription.Subscription, assignments []string, floor cache.Seq) {
 	since := s.barrier.unsentSince
 	if s.barrier.unsentSince = (time.Time{}); since.IsZero() {
@@ -245,7 +260,7 @@ func (s sendOrder) startBatch(p *pass, cds *subscription.Subscription, assignmen
 		deadline: since.Add(s.cfg.AckWait)})
 }
 
-// settleBatches ends the batches that nothing needs to wait for any more.
+// removeFinishedBatches removes the batches that dependent types no longer wait for.
 func (s sendOrder) removeFinishedBatches(p *pass) {
 	if len(s.barrier.batches) == 0 {
 		return
@@ -254,7 +269,7 @@ func (s sendOrder) removeFinishedBatches(p *pass) {
 	for _, b := range s.barrier.batches {
 		if !s.batchFinished(p, &b) {
 			open = append(open, b)
-			p.awaitsAnswer = true // answers and requests end it
+			p.awaitsAnswer = true // answers and requests finish a batch
 		}
 	}
 	clear(s.barrier.batches[len(open):])
@@ -263,7 +278,7 @@ func (s sendOrder) removeFinishedBatches(p *pass) {
 	}
 }
 
-// settled reports whether nothing needs to wait for a batch any more.
+// batchFinished reports whether dependent types no longer wait for a batch.
 func (s sendOrder) batchFinished(p *pass, b *batch) bool {
 	cds, eds := s.subscription(wire.ClusterType), s.subscription(wire.EndpointType)
 	switch {
@@ -282,10 +297,9 @@ func (s sendOrder) batchFinished(p *pass, b *batch) bool {
 	return !eds.Blocked(p.Now)
 }
 
-// sentAssignments returns how many of the assignments, from the first on, nothing waits for: those before the first that
-// is due to the client.
+// countSentAssignments returns the number of assignments before the first one that is due to the client.
 func (s sendOrder) countSentAssignments(p *pass, assignments []string) int {
-	const chunk = 64 // the first of many is often not sent
+	const chunk = 64 // the first of many is often unsent
 	for at := 0; at < len(assignments); at += chunk {
 		texts := assignments[at:min(at+chunk, len(assignments))]
 		for i, n := range s.watch.Find(wire.EndpointType, texts) {
@@ -297,13 +311,13 @@ func (s sendOrder) countSentAssignments(p *pass, assignments []string) int {
 	return len(assignments)
 }
 
-// owesAssignment reports whether the client is to be sent an assignment that it needs for a cluster that it was sent.
-// While the client has not answered for the cluster, it may still subscribe to the assignment.
+// assignmentDue reports whether an assignment is due for a cluster that the client was sent. While the client has not
+// answered for the cluster, it may still subscribe to the assignment, so the assignment counts as due.
 func (s sendOrder) assignmentDue(p *pass, text string, n *cache.Name) bool {
 	eds := s.subscription(wire.EndpointType)
-	owes, subscribed := eds.At(p.GenerationFor(eds)).ResourceDue(text, n, p.Now)
+	due, subscribed := eds.At(p.GenerationFor(eds)).ResourceDue(text, n, p.Now)
 	if !subscribed {
 		return s.subscription(wire.ClusterType).Pending()
 	}
-	return owes
+	return due
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// errDrained ends a stream at once.
-var errDrained = errors.New("the server drains")
+// errDrained ends a stream immediately.
+var errDrained = errors.New("the server is draining")
 
-// Drain ends all streams, also new ones, each at a random time within spread. Streams that were served end with OK,
-// which clients take as a reason to connect elsewhere and not as an error; a client that was already up to date counts
-// as served. Others wait for their first response, at most until all others have ended. Held polls are answered within
-// the same time. Drain returns once all streams have ended and their load reports were passed on.
+// Drain ends all streams, including new ones, each at a random time within spread. Streams that were served end with
+// OK, so that clients connect elsewhere without reporting an error; a client that was already up to date counts as
+// served. Other streams wait for their first response, until the end of spread at the latest. Held polls are answered
+// within the same time. Drain returns when all streams have ended and their load reports were forwarded.
 //
-// Drain may be called again meanwhile with a spread of zero, which ends all remaining streams at once.
+// Drain may be called again meanwhile with a spread of zero, which ends the remaining streams immediately.
 func (s *Server) Drain(spread time.Duration) {
 	s.drainOnce.Do(func() {
 		s.drainBy, s.drainSpread = time.Now().Add(spread), spread
@@ -34,10 +34,10 @@ func (s *Server) Drain(spread time.Duration) {
 	s.loads.Wait()
 }
 
-// departure returns a random time at which a stream of a draining server ends.
+// randomEndTime returns a random time within the spread, at which a stream of a draining server ends.
 func (s *Server) randomEndTime() time.Time { return s.drainBy.Add(-rand.N(s.drainSpread + 1)) }
 
-// checkIdle closes idle once a draining server has no stream left. Streams that begin after that end at once.
+// checkIdle closes idle once a draining server has no stream left. Later streams end immediately.
 func (s *Server) checkIdle() {
 	select {
 	case <-s.draining:
@@ -48,17 +48,17 @@ func (s *Server) checkIdle() {
 	}
 }
 
-// A departure is the time at which a stream ends itself, and the reason.
+// A scheduledEnd is the time at which the relay ends a stream, and the reason.
 type scheduledEnd struct {
 	at       time.Time // zero: never
 	reason   guard.Ending
-	deadline time.Time // when the stream ends even without a response; zero: never
+	deadline time.Time // when the stream ends even without a first response; zero: never
 }
 
 // due reports whether the time has come.
 func (d *scheduledEnd) due(now time.Time) bool { return !d.at.IsZero() && !now.Before(d.at) }
 
-// depart has the stream end itself, because the server drains.
+// scheduleDrain schedules the end of the stream, because the server drains.
 func (s *stream) scheduleDrain() {
 	s.lock.acquire()
 	s.scheduledEnd.reason, s.scheduledEnd.deadline = guard.EndedDrained, s.server.drainBy
@@ -67,25 +67,25 @@ func (s *stream) scheduleDrain() {
 	s.wake()
 }
 
-// leaves ends the stream if its time has come: not before the first response, and if possible not while a response is
-// unanswered (B.33). It reports whether nothing more must be sent: a stream that only waits for an answer is sent
-// nothing.
+// endIfDue ends the stream at its scheduled time: not before the first response, and if possible not while a response
+// is unanswered (B.33). It reports whether nothing more may be sent. That is also true while the stream only waits for
+// an answer.
 func (s *stream) endIfDue(now time.Time) bool {
-	if !s.scheduledEnd.due(now) || !s.satisfied() && (s.scheduledEnd.deadline.IsZero() ||
-		now.Before(s.scheduledEnd.deadline)) {
+	end := &s.scheduledEnd
+	mayWait := end.deadline.IsZero() || now.Before(end.deadline)
+	if !end.due(now) || !s.satisfied() && mayWait {
 		return false
 	}
-	until := s.scheduledEnd.at.Add(s.cfg.AckWait)
-	if s.sent && now.Before(until) && slices.ContainsFunc(s.subs,
-		func(sub *subscription.Subscription) bool { return sub.Blocked(now) }) {
+	awaitsAnswer := slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.Blocked(now) })
+	if until := end.at.Add(s.cfg.AckWait); s.sent && now.Before(until) && awaitsAnswer {
 		s.setTimer(until, now)
 		return true
 	}
-	s.end(s.closeStatus(s.scheduledEnd.reason))
+	s.end(s.closeStatus(end.reason))
 	return true
 }
 
-// leaving returns the time of the next look, which is next or earlier.
+// nextCheck returns the earlier of next and the scheduled end.
 func (s *stream) nextCheck(next, now time.Time) time.Time {
 	if s.scheduledEnd.due(now) {
 		return subscription.Earlier(next, s.scheduledEnd.deadline)
@@ -93,14 +93,14 @@ func (s *stream) nextCheck(next, now time.Time) time.Time {
 	return subscription.Earlier(next, s.scheduledEnd.at)
 }
 
-// satisfied reports whether the client was sent a response, or was already up to date with something that it requested
-// (B.3).
+// satisfied reports whether the client was sent a response, or reported that it already holds a wildcard set that is
+// current (B.3).
 func (s *stream) satisfied() bool {
 	return s.sent || slices.ContainsFunc(s.subs, (*subscription.Subscription).HasWildcardSet)
 }
 
-// closeStatus returns the status of a stream that ends itself: OK if the client was served. Otherwise it is an error, so
-// that the client does not take itself for served (R134).
+// closeStatus returns the status of a stream that the relay ends: OK if the client was served. Otherwise it is an
+// error, so that the client does not consider itself served (R134).
 func (s *stream) closeStatus(why guard.Ending) error {
 	if s.satisfied() {
 		return guard.Ended(why, codes.OK, "")
@@ -108,9 +108,9 @@ func (s *stream) closeStatus(why guard.Ending) error {
 	return guard.Ended(why, codes.Unavailable, "the relay is shutting down")
 }
 
-// closing reports whether a client that has closed its side was answered, or has waited for TENDER_COLD_WAIT. If not, it
-// returns when to look again.
-func (s *stream) answeredAfterClose(next time.Time) (until time.Time, over bool) {
+// answeredAfterClose reports whether the client has half-closed the stream and either was answered or has waited for
+// TENDER_COLD_WAIT. Otherwise it returns when to check again.
+func (s *stream) answeredAfterClose(next time.Time) (until time.Time, done bool) {
 	if s.clientClosedAt.IsZero() {
 		return next, false
 	}
@@ -118,8 +118,9 @@ func (s *stream) answeredAfterClose(next time.Time) (until time.Time, over bool)
 	return subscription.Earlier(next, until), !s.awaitsFirstResponse() || !time.Now().Before(until)
 }
 
-// left reports whether the client ended the stream, or its connection was lost, and the relay did not cause that by a
-// drain, by the maximum age of a connection or by a limit. gRPC reports a connection that a limit closed as lost.
+// clientDisconnected reports whether the client ended the stream or its connection was lost, and not because of a
+// drain, the maximum age of the connection, or a limit. gRPC reports a connection that the guard closed for a limit as
+// lost.
 func (s *stream) clientDisconnected(err error) bool {
 	select {
 	case <-s.server.draining:

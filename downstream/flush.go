@@ -15,8 +15,9 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// flush sends what is due to the client now. It returns when to look again if nothing happens before. Without mayBlock
-// it returns errMayBlock before a send that may block; responses before that one were sent.
+// flush sends the responses that are due now. It returns when to flush again if no event occurs before. Without
+// mayBlock it returns errWouldBlock before a send that may block; it has sent the responses before that one. The caller
+// holds the lock.
 func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
 		p := &pass{Turn: subscription.Turn{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
@@ -28,8 +29,8 @@ func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) 
 	}
 }
 
-// flushCut is flush from one cut, in make-before-break order: additions and changes, then the removals that waited for
-// them (B.11).
+// flushCut sends the responses that are due in one cut, in make-before-break order: first additions and updates, then
+// the delayed removals (B.11).
 func (s sender) flushCut(p *pass) (next time.Time, err error) {
 	s.idle = false
 	now := p.Now
@@ -49,24 +50,24 @@ func (s sender) flushCut(p *pass) (next time.Time, err error) {
 	if err := s.flushRemovals(p); err != nil {
 		return time.Time{}, err
 	}
-	followed := p.Newest.Seq
+	passed := p.Newest.Seq
 	for _, sub := range s.subs {
-		followed = min(followed, sub.EndTurn(&p.Turn))
+		passed = min(passed, sub.EndTurn(&p.Turn))
 	}
-	s.watch.PassHints(followed)
+	s.watch.PassHints(passed)
 	s.sendOrder().finishCut(p)
 	err = s.checkCold(p)
 	s.idle = p.next.IsZero() && !p.removalsBlocked && !p.awaitsAnswer
 	return p.next, err
 }
 
-// wakeGlobs has globs that have changed looked at again.
-func (s sender) wakeGlobs(h *cache.Generation) {
+// wakeGlobs marks globs that have changed since the last flush as not idle.
+func (s sender) wakeGlobs(g *cache.Generation) {
 	since := s.lastRevision
-	if s.lastRevision = h.Revision; s.globCount() == 0 {
-		return // as with nearly all
+	if s.lastRevision = g.Revision; s.globCount() == 0 {
+		return // the usual case
 	}
-	for t := range h.ChangedSince(since) {
+	for t := range g.ChangedSince(since) {
 		typeURL, glob, is := cache.SplitCollection(t.URL)
 		if sub := s.subscription(typeURL); is && sub != nil {
 			sub.WakeGlob(glob)
@@ -74,7 +75,7 @@ func (s sender) wakeGlobs(h *cache.Generation) {
 	}
 }
 
-// flushRemovals sends the removals that waited, once no response is due that may refer to what is gone.
+// flushRemovals sends the delayed removals, unless changes are unsent that may still refer to the removed resources.
 func (s sender) flushRemovals(p *pass) error {
 	if p.removalsBlocked {
 		return nil
@@ -93,7 +94,7 @@ func (s sender) flushRemovals(p *pass) error {
 	return nil
 }
 
-// serve sends one type's additions and changes.
+// sendChanges sends the additions and updates of a type or a glob.
 func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 	if s.blocked(p, sub) {
 		s.postpone(p, sub)
@@ -102,8 +103,8 @@ func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 	if s.wouldBlock(p) {
 		return errWouldBlock
 	}
-	limit, ahead := s.sendOrder().readLimit(p, sub)
-	if sub.WaitsForClusters = ahead; ahead {
+	limit, waits := s.sendOrder().readLimit(p, sub)
+	if sub.WaitsForClusters = waits; waits {
 		p.awaitsAnswer = true
 		p.moreDue(sub)
 		return nil
@@ -127,12 +128,12 @@ func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 	}
 	p.awaitsAnswer = p.awaitsAnswer || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
 	if sub.At(p.GenerationFor(sub)).Behind() {
-		p.wakeAt(sub.Deadline()) // the rest follows its answer, or the end of the wait for it
+		p.wakeAt(sub.Deadline()) // more follows after the answer or the ACK timeout
 	}
 	return nil
 }
 
-// postpone leaves a type alone until its newest response is answered.
+// postpone delays changes of a type until its newest response is answered.
 func (s sender) postpone(p *pass, sub *subscription.Subscription) {
 	p.awaitsAnswer = true
 	if sub.At(p.GenerationFor(sub)).Behind() {
@@ -142,17 +143,17 @@ func (s sender) postpone(p *pass, sub *subscription.Subscription) {
 	}
 }
 
-// blocked reports whether a type waits for the answer to its newest response. A client that has closed its side sends
-// no answer.
+// blocked reports whether a type waits for the answer to its newest response. A client that has half-closed the stream
+// sends no answers.
 func (s sender) blocked(p *pass, sub *subscription.Subscription) bool {
 	return s.clientClosedAt.IsZero() && sub.Blocked(p.Now)
 }
 
-// serveRemovals sends the removals of a type that were held back.
+// sendRemovals sends the delayed removals of a type or a glob.
 func (s sender) sendRemovals(p *pass, sub *subscription.Subscription) error {
 	if sub.Blocked(p.Now) {
 		p.awaitsAnswer = p.awaitsAnswer || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
-		return nil // serve has seen to the timer
+		return nil // sendChanges has set the timer
 	}
 	if s.wouldBlock(p) {
 		return errWouldBlock
@@ -162,15 +163,15 @@ func (s sender) sendRemovals(p *pass, sub *subscription.Subscription) error {
 	if r.Body == nil {
 		return nil
 	}
-	p.awaitsAnswer = true // serve looks at the type again after the answer
+	p.awaitsAnswer = true // the answer wakes the stream
 	err := s.send(p, sub, &r)
 	if r.Truncated {
-		p.wakeAt(sub.Deadline()) // or after the wait for it
+		p.wakeAt(sub.Deadline()) // or the ACK timeout does
 	}
 	return err
 }
 
-// send sends a response, and sees to it that endpoints follow the clusters that need them.
+// send sends a response and records it. After a response of clusters, it schedules their endpoints.
 func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
@@ -182,7 +183,7 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 	if err := s.transmit(resp); err != nil {
 		return err
 	}
-	const overhead = 16 // tags and lengths, generously
+	const overhead = 16 // tags and lengths, an upper bound
 	if !s.sent {
 		s.sent = true
 		s.served.Store(true)
@@ -203,8 +204,8 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 	return nil
 }
 
-// resendEndpoints has the endpoints of clusters that were just sent follow: an Envoy warms such a cluster until it is
-// sent them, changed or not (B.16).
+// resendEndpoints schedules the endpoints of clusters that were just sent, even if unchanged. Envoy warms a changed
+// cluster until it receives its endpoints (B.16).
 func (s sender) resendEndpoints(p *pass, names []string) {
 	eds := s.subscription(wire.EndpointType)
 	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
@@ -213,18 +214,18 @@ func (s sender) resendEndpoints(p *pass, names []string) {
 	eds.At(p.GenerationFor(eds)).Resend(names)
 }
 
-// inlineBytes is how many bytes without an ACK a stream may have for a send not to block: what gRPC buffers for a
-// stream. Responses count until they or later ones are answered, even if the relay waits for the answer no longer:
-// otherwise many small ones would fill the buffer.
+// inlineBytes is the number of unanswered bytes of a stream below which a send does not block: gRPC buffers that many.
+// Responses count until they or later ones are answered, even after the ACK timeout. Otherwise many small responses
+// would fill the buffer.
 const inlineBytes = 64 << 10
 
-// mayNotBlock reports whether a send may block in a pass that must not.
+// wouldBlock reports whether a send may block in a pass that must not block.
 func (s sender) wouldBlock(p *pass) bool {
 	return !p.mayBlock && s.bytesSent-s.bytesRead >= inlineBytes
 }
 
-// transmit sends a response. A send that may block, because the client is slow to read, has a time limit, after which the
-// stream ends: a client that cannot be sent anything must not stay stale forever (B.12).
+// transmit sends a response. A send that may block, because the client reads slowly, is limited by SendStall. After
+// that the stream ends, because a client that cannot be sent anything would stay stale (B.12).
 func (s sender) transmit(r *wire.Response) error {
 	unacked := s.bytesSent - s.bytesRead
 	if unacked < inlineBytes {
@@ -235,7 +236,7 @@ func (s sender) transmit(r *wire.Response) error {
 	s.lock.lend()
 	defer s.lock.reclaim()
 	done := make(chan error, 1)
-	// Nobody waits for it but the select below; it ends at the latest when the stream does.
+	// Only the select below waits for this goroutine. It exits at the latest when the stream ends.
 	go func() { done <- s.rpc.SendMsg(r) }()
 	stall := time.NewTimer(s.cfg.SendStall)
 	defer stall.Stop()
@@ -251,19 +252,19 @@ func (s sender) transmit(r *wire.Response) error {
 	}
 }
 
-// cold reports whether nothing can be sent, because the relay has nothing of what the client asked for and no origin of
-// that is connected; and since when.
+// coldSince reports whether nothing can be sent because the cache has no resource that the client subscribed to, and no
+// origin of these resources is connected. It returns since when.
 func (s sender) coldSince(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
 	if s.sent {
 		return since, false
 	}
-	asks := false
+	subscribed := false
 	for _, sub := range s.subs {
 		if sub.At(g).Answerable() {
 			return since, false
 		}
 		for from := range sub.At(g).Sources() {
-			asks = true
+			subscribed = true
 			if from.Connected {
 				return since, false
 			}
@@ -272,8 +273,8 @@ func (s sender) coldSince(g *cache.Generation, now time.Time) (since time.Time, 
 			}
 		}
 	}
-	if !asks {
-		return since, false // the client asked for nothing
+	if !subscribed {
+		return since, false
 	}
 	if s.requestedAt.IsZero() {
 		s.requestedAt = now
@@ -284,8 +285,8 @@ func (s sender) coldSince(g *cache.Generation, now time.Time) (since time.Time, 
 	return since, true
 }
 
-// checkCold ends a stream that is cold for too long, without a response: a client that has another server connects
-// there (B.8).
+// checkCold ends a stream that is cold for longer than ColdWait, without a response. A client that has another server
+// then connects to it (B.8).
 func (s sender) checkCold(p *pass) error {
 	since, cold := s.coldSince(p.Newest, p.Now)
 	if !cold {
@@ -299,21 +300,21 @@ func (s sender) checkCold(p *pass) error {
 	return guard.Ended(guard.EndedCold, codes.Unavailable, "%s", s.group.coldMessage())
 }
 
-// coldText is what a client of the group is told for which there is no configuration: what the origin answered, if it
-// was reached and refused the relay's request, and that it was not otherwise.
+// coldMessage returns the status message for a stream without cached configuration. It contains the error of the
+// origin, if there is one.
 func (g *Group) coldMessage() string {
 	const uncached = "no cached configuration for this subscription"
 	var failure error
 	if g.Failure != nil {
 		failure = g.Failure()
 	}
-	of, is := status.FromError(failure)
+	st, isStatus := status.FromError(failure)
 	switch {
 	case failure == nil:
 		return "control plane unreachable and " + uncached
-	case !is || of.Code() == codes.Unavailable || of.Code() == codes.DeadlineExceeded:
-		return fmt.Sprintf("control plane unreachable and %s: %.256s", uncached, of.Message())
+	case !isStatus || st.Code() == codes.Unavailable || st.Code() == codes.DeadlineExceeded:
+		return fmt.Sprintf("control plane unreachable and %s: %.256s", uncached, st.Message())
 	default:
-		return fmt.Sprintf("control plane rejected the request (%s: %.256s) and %s", of.Code(), of.Message(), uncached)
+		return fmt.Sprintf("control plane rejected the request (%s: %.256s) and %s", st.Code(), st.Message(), uncached)
 	}
 }

@@ -17,28 +17,30 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// nodeSeed seeds the hash by which a repeated Node is recognised (R017).
+// nodeSeed seeds the hash that detects a repeated Node (R017).
 var nodeSeed = maphash.MakeSeed()
 
-// An identity is the client that a request introduces: its Node, its group and its grant. It counts as a member of the
-// group until the stream takes it over or drops it.
+// An identity is the resolved Node of a client, with its group and its grant. It counts as a member of the group until
+// release, or until the stream that adopted it ends.
 type identity struct {
-	err   error // the client is rejected; ends the stream
-	probe bool  // the stream is a probe, which has no group
+	err   error // rejects the client: ends the stream
+	probe bool  // the stream is a probe: it joins no group
 
 	group         Group
 	grant         Grant           // nil without an Authorizer
-	grantsChanged <-chan struct{} // closed once the grant may have to be renewed
+	grantsChanged <-chan struct{} // closed when the grant must be renewed
 	keptNode      *guard.KeptNode
 
-	id, label string
-	agent     subscription.Software
+	id    string // of the Node
+	label string // a short form of the id, for logs
+	agent subscription.Software
 
-	// Features of the client.
+	// Supported client features.
 	wrap, ttl, allClusters bool
 }
 
-// drop leaves the group and releases the Node, unless the stream has taken the identity over.
+// release leaves the group and releases the Node. It must not be called once a stream has adopted the identity. A nil
+// identity has nothing to release.
 func (ident *identity) release() {
 	if ident == nil {
 		return
@@ -49,40 +51,41 @@ func (ident *identity) release() {
 	ident.keptNode.Release()
 }
 
-// An introduction is what the receiver of a stream remembers of the last identity. It is owned by the receiver.
+// A lastNode describes the newest Node of a stream, so that a repeated Node is not resolved again. Only the receiver
+// uses it.
 type lastNode struct {
 	seen  bool
-	sum   uint64      // of the Node
-	view  *cache.View // of the group of the Node; nil without one
-	leave func()      // leaves that group
+	sum   uint64      // hash of the Node
+	view  *cache.View // of the group; nil if the Node was rejected
+	leave func()      // leaves the group
 }
 
-// introduce returns the identity of the client if a request has a new one: the first request does (R016), and a later
-// one with another Node (R018). Else it returns nil. It may take long, so it must be called without a lock, and by a
-// goroutine that serves this client alone (B.35). The request loses its Node.
+// identityIn returns the identity of the client if the request has a new Node: the first request (R016), or a later one
+// with a different Node (R018). Otherwise it returns nil. It removes the Node from the request. It may take long, so
+// the caller must hold no lock, and must be a goroutine that serves only this client (B.35).
 func (s identification) identityIn(r *wire.Request) *identity {
 	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes, Later: s.lastNode.seen}
 	r.Node = nil
 	if r.Err != nil || s.resolveTypeURL(r) != nil || raw.Later && raw.Encoded == nil {
-		return nil // handle reports what is wrong
+		return nil // handle returns the error
 	}
 	sum := maphash.Bytes(nodeSeed, raw.Encoded)
 	if raw.Later && sum == s.lastNode.sum && s.cfg.CheckNode(raw) == nil {
 		return nil
 	}
 	s.lastNode.seen, s.lastNode.sum = true, sum
-	// In a goroutine, awaited below: decoding makes a stack grow, and the receiver would keep the large one.
-	found := make(chan *identity)
-	go func() { found <- s.resolveIdentity(raw) }()
-	return <-found
+	// Resolve it in another goroutine, because decoding grows the stack, and the receiver would keep the large stack.
+	resolved := make(chan *identity)
+	go func() { resolved <- s.resolveIdentity(raw) }()
+	return <-resolved
 }
 
-// identityOf returns the identity of the stream's client by its Node.
+// resolveIdentity resolves the Node of the stream's client, and joins its group unless the stream is a probe.
 func (s identification) resolveIdentity(raw guard.RawNode) *identity {
 	probe := !raw.Later && s.answersProbe()
 	ident, err := s.server.identify(s.rpc.Context(), guard.PeerOf(s.rpc.Context()), raw, func() bool {
 		if s.lastNode.leave != nil && !probe {
-			s.lastNode.leave() // so that a client that was alone in its group makes room for its new one
+			s.lastNode.leave() // first, so that an empty old group makes room for the new group
 		}
 		return !probe
 	})
@@ -92,10 +95,11 @@ func (s identification) resolveIdentity(raw guard.RawNode) *identity {
 	return ident
 }
 
-// identify decodes a client's Node, authorizes the client, and joins its group if join returns true. The identity must
-// be dropped, if there is no error.
-func (s *Server) identify(ctx context.Context, from guard.Peer, raw guard.RawNode, join func() bool) (*identity,
-	error) {
+// identify decodes a client's Node and authorizes the client. It joins the group of the Node if join returns true. If
+// there is no error, the caller must release the identity.
+func (s *Server) identify(
+	ctx context.Context, from guard.Peer, raw guard.RawNode, join func() bool,
+) (*identity, error) {
 	ident := &identity{grantsChanged: s.cfg.grantsChanged()}
 	var err error
 	ident.keptNode, err = s.guard.WithNode(ctx, from, raw, func(n *node) (err error) {
@@ -110,7 +114,7 @@ func (s *Server) identify(ctx context.Context, from guard.Peer, raw guard.RawNod
 	return ident, err
 }
 
-// features reads the client features that the server supports, in all of their spellings (R142).
+// readFeatures reads the client features that the server supports, in all their spellings (R142).
 func (ident *identity) readFeatures(n *node) {
 	for _, f := range n.GetClientFeatures() {
 		switch f {
@@ -124,8 +128,9 @@ func (ident *identity) readFeatures(n *node) {
 	}
 }
 
-// identify applies the identity of a request; nil if it is unchanged. A client that changes its group must not be served
-// from the old one (R018). The error ends the stream.
+// applyIdentity applies the identity of a request to the stream. It does nothing if the identity is nil, because the
+// Node is unchanged. A stream must not continue with a view that its client's new Node does not belong to (R018). The
+// error ends the stream.
 func (s identification) applyIdentity(ident *identity) error {
 	switch {
 	case ident == nil:
@@ -157,39 +162,39 @@ func (s identification) applyIdentity(ident *identity) error {
 	return nil
 }
 
-// take replaces the group, the grant and the Node of the stream by those of an identity.
+// adoptIdentity replaces the group, the grant and the Node of the stream.
 func (s identification) adoptIdentity(ident *identity) {
 	s.keptNode.Release()
 	s.group, s.grant, s.keptNode = ident.group, ident.grant, ident.keptNode
 	select {
-	case <-ident.grantsChanged: // the rules have changed meanwhile, when run may have found no grant to renew
+	case <-ident.grantsChanged: // the rules changed before wait could find a grant to renew
 		select {
 		case s.grantStale <- struct{}{}:
-		default: // it does so anyway
+		default: // a renewal is requested already
 		}
 	default:
 	}
 }
 
-// reidentify applies an identity that differs from the first one. The error ends the stream.
+// changeIdentity applies an identity that differs from the previous one. The error ends the stream.
 func (s identification) changeIdentity(ident *identity) error {
 	before, parameters := s.group.View, s.dynamicParameters()
 	s.adoptIdentity(ident)
 	if ident.group.View != before {
-		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again", ident.id,
-			ident.group.Key)
+		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q now belongs to group %q, connect again",
+			ident.id, ident.group.Key)
 	}
 	if !sameParameters(parameters, s.dynamicParameters()) {
-		return guard.Ended(guard.EndedReturn, codes.Unavailable, "node %q has other dynamic parameters now, connect again",
-			ident.id)
+		return guard.Ended(guard.EndedReturn, codes.Unavailable,
+			"node %q now has other dynamic parameters, connect again", ident.id)
 	}
 	return s.setGrant(ident.grant)
 }
 
-// probes reports whether the stream is a probe, by its first request.
+// answersProbe reports whether the stream is a probe that the server answers. It is called for the first request.
 func (s identification) answersProbe() bool { return s.cfg.ProbeStatus != nil && isProbe(s.rpc) }
 
-// probed answers a relay that asks whether it would be served. The error ends the stream.
+// answerProbe answers the probe of another relay. The error ends the stream.
 func (s identification) answerProbe() error {
 	if err := s.cfg.ProbeStatus(); err != nil {
 		return err
@@ -200,20 +205,20 @@ func (s identification) answerProbe() error {
 	return guard.Ended(guard.EndedByClient, codes.OK, "")
 }
 
-// regrant authorizes the client again, without the lock, after rules have changed.
+// renewGrant authorizes the client again after the rules have changed. The caller must not hold the lock.
 func (s identification) renewGrant() {
 	ctx := s.rpc.Context()
 	for done := false; !done; {
 		kept := s.nodeOfGrant()
 		if kept == nil {
-			return // the stream has ended, or has no identity yet
+			return // the stream has ended, or has no grant
 		}
 		grant, err := s.server.reauthorize(ctx, guard.PeerOf(ctx), kept)
 		done = s.applyGrant(kept, grant, err)
 	}
 }
 
-// granted returns the Node that the grant is for; nil if there is no grant.
+// nodeOfGrant returns the Node that the grant is for; nil if there is no grant.
 func (s identification) nodeOfGrant() *guard.KeptNode {
 	s.lock.acquire()
 	defer s.lock.release()
@@ -223,8 +228,8 @@ func (s identification) nodeOfGrant() *guard.KeptNode {
 	return s.keptNode
 }
 
-// renew replaces the grant of the client with a Node, or ends the stream by err. It reports whether the client still has
-// that Node.
+// applyGrant replaces the grant of the stream, or ends the stream with err. It reports false if the client has changed
+// its Node meanwhile, so that the grant is not for the current Node.
 func (s identification) applyGrant(of *guard.KeptNode, grant Grant, err error) bool {
 	s.lock.acquire()
 	defer s.lock.release()
@@ -245,7 +250,7 @@ func (s identification) applyGrant(of *guard.KeptNode, grant Grant, err error) b
 	return true
 }
 
-// dynamic returns the dynamic parameters of the client's Node, by type URL.
+// dynamicParameters returns the dynamic parameters of the client's Node, by type URL.
 func (s identification) dynamicParameters() map[string]*xdspb.ContextParams {
 	if s.keptNode == nil {
 		return nil
@@ -257,32 +262,33 @@ func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
 	return maps.EqualFunc(a, b, func(a, b *xdspb.ContextParams) bool { return maps.Equal(a.GetParams(), b.GetParams()) })
 }
 
-// isProbe reports whether a stream is the probe of a relay.
+// isProbe reports whether a stream is the probe of another relay.
 func isProbe(rpc grpc.ServerStream) bool {
 	return len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0
 }
 
-// relaysOf returns the tokens of the relays that a stream comes through; none if its client is no relay.
+// relayTokens returns the tokens of the relays that a stream passed through; none if its client is not a relay.
 func relayTokens(ctx context.Context) []string {
 	return metadata.ValueFromIncomingContext(ctx, wire.RelayHeader)
 }
 
-// enterChain counts a stream whose client is a relay, and sends it, in the response header, the relays above. Both
-// relays detect a cycle, and only this stream ends, by end.
+// enterChain registers a stream whose client is a relay, and sends the paths from this relay to the origins in the
+// response header. If the stream is part of a cycle, end is called. Both relays detect a cycle, but only this stream
+// ends.
 func (s *Server) enterChain(rpc grpc.ServerStream, end func(error)) (leave func(), err error) {
 	tokens := relayTokens(rpc.Context())
 	if s.cfg.Chain == nil || len(tokens) == 0 {
 		return func() {}, nil
 	}
-	ways, leave, err := s.cfg.Chain.Below(tokens, end)
+	paths, leave, err := s.cfg.Chain.Below(tokens, end)
 	if err != nil {
 		return nil, err
 	}
 	send := rpc.SendHeader
-	if isProbe(rpc) { // the header of which says more
+	if isProbe(rpc) { // answerProbe sends the header
 		send = rpc.SetHeader
 	}
-	if err := send(metadata.MD{wire.ChainHeader: ways}); err != nil {
+	if err := send(metadata.MD{wire.ChainHeader: paths}); err != nil {
 		leave()
 		return nil, err
 	}

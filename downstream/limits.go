@@ -18,182 +18,194 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A fit says which names of a request are within the limits, and which are over each limit, and why.
+// A limitCheck divides the names of a request into those within the limits and those over a limit.
 type limitCheck struct {
 	within []string
-	over   []overLimit
+	over   []overLimit // one per limit
 }
 
-// An overLimit is what a limit refuses of a request.
+// An overLimit has the names over one limit, with the error of the first of them.
 type overLimit struct {
 	names []string
 	err   error
 }
 
-func (f *limitCheck) addOver(text string, why error) {
-	limit, _ := guard.LimitOf(why)
-	for i := range f.over {
-		if l, _ := guard.LimitOf(f.over[i].err); l == limit {
-			f.over[i].names = append(f.over[i].names, text)
+// addOver adds a name that is over the limit of an error.
+func (k *limitCheck) addOver(text string, err error) {
+	limit, _ := guard.LimitOf(err)
+	for i := range k.over {
+		if l, _ := guard.LimitOf(k.over[i].err); l == limit {
+			k.over[i].names = append(k.over[i].names, text)
 			return
 		}
 	}
-	f.over = append(f.over, overLimit{[]string{text}, why})
+	k.over = append(k.over, overLimit{[]string{text}, err})
 }
 
-// fit finds the names of a request that are over a limit. The subscription gives up the names in ceases at the same time,
-// and with replaces all that are not in the request. The stream holds so many names and globs. Names that the
-// subscription has are within the limits, and so are names that other clients want of an origin.
-func (c *client) checkLimits(sub *subscription.Subscription, names, ceases []string, replaces bool, held,
-	globs int) (f limitCheck) {
-	if c.allWithinLimits(names, held) {
-		f.within = names // as nearly always
-		return f
+// A usage has the number of names that a stream keeps, and the number of globs among them.
+type usage struct{ names, globs int }
+
+// add adds a name n times; n may be negative.
+func (u *usage) add(text string, n int) {
+	if u.names += n; wire.Glob(text) {
+		u.globs += n
 	}
-	has := sub.NamesAndGlobs()
-	if replaces {
-		ceases = slices.Collect(maps.Keys(has))
+}
+
+// checkLimits checks the names that a request adds to a subscription of a stream with a usage. The request also removes
+// the names in unsubscribed, or with replaceAll all names that it does not list. Names that are already subscribed are
+// within the limits. So are names of an origin that other clients are subscribed to.
+func (c *client) checkLimits(
+	sub *subscription.Subscription, names, unsubscribed []string, replaceAll bool, u usage,
+) (k limitCheck) {
+	if c.allWithinLimits(names, u) {
+		k.within = names // the usual case
+		return k
 	}
-	count := func(text string, by int) {
-		if held += by; wire.Glob(text) {
-			globs += by
+	before := sub.NamesAndGlobs()
+	if replaceAll {
+		unsubscribed = slices.Collect(maps.Keys(before))
+	}
+	for _, text := range sortedSet(unsubscribed) {
+		if _, subscribed := before[text]; subscribed {
+			u.add(text, -1)
 		}
 	}
-	for _, text := range sortedSet(ceases) {
-		if _, is := has[text]; is {
-			count(text, -1)
-		}
-	}
-	var fresh []string
+	var added []string
 	for _, text := range sortedSet(names) {
-		_, had := has[text]
-		if !had && !isWildcard(sub, text) {
-			fresh = append(fresh, text)
+		_, subscribed := before[text]
+		if !subscribed && !isWildcard(sub, text) {
+			added = append(added, text)
 			continue
 		}
-		if f.within = append(f.within, text); had && replaces {
-			count(text, 1)
+		if k.within = append(k.within, text); subscribed && replaceAll {
+			u.add(text, 1)
 		}
 	}
-	f.addNew(c, sub, fresh, ceases, held, globs)
-	return f
+	k.addNew(c, sub, added, unsubscribed, u)
+	return k
 }
 
-// fitAll reports whether all names are within the limits whatever the subscription has, as nearly always.
-func (c *client) allWithinLimits(names []string, held int) bool {
-	return held+len(names) <= c.cfg.MaxNames && len(names) <= c.Watch.Room() && !slices.ContainsFunc(names, wire.Glob)
+// allWithinLimits reports whether all names are within the limits, regardless of the names already subscribed.
+func (c *client) allWithinLimits(names []string, u usage) bool {
+	return u.names+len(names) <= c.cfg.MaxNames && len(names) <= c.Watch.Room() &&
+		!slices.ContainsFunc(names, wire.Glob)
 }
 
-// standsForAll reports whether a name stands for all resources of the type.
+// isWildcard reports whether a name means all resources of the type.
 func isWildcard(sub *subscription.Subscription, text string) bool {
 	return text == wire.Wildcard || text == "" && wire.Known(sub.TypeURL)
 }
 
-// add is fit for names that the subscription does not have.
-func (f *limitCheck) addNew(c *client, sub *subscription.Subscription, fresh, ceases []string, held, globs int) {
-	wanted := held + len(fresh)
+// addNew checks names that the subscription does not have.
+func (k *limitCheck) addNew(c *client, sub *subscription.Subscription, added, unsubscribed []string, u usage) {
+	total := u.names + len(added)
 	var plain []string
-	followed := 0 // of the globs, those that are new to the group
+	newGlobs := 0 // checked globs that no other client of the group is subscribed to
 	var tooMany error
-	if wanted > c.cfg.MaxNames {
-		tooMany = guard.Exceeds(guard.LimitNames, "%d resource names on one stream, at most %d are served", wanted,
+	if total > c.cfg.MaxNames {
+		tooMany = guard.Exceeds(guard.LimitNames, "%d resource names on one stream, at most %d are allowed", total,
 			c.cfg.MaxNames)
 	}
-	for _, text := range fresh {
-		var why error
+	for _, text := range added {
+		var err error
 		switch {
-		case held >= c.cfg.MaxNames:
-			why = tooMany
+		case u.names >= c.cfg.MaxNames:
+			err = tooMany
 		case wire.Glob(text):
-			why = c.checkGlobLimits(sub.TypeURL, text, globs, &followed)
+			err = c.checkGlobLimits(sub.TypeURL, text, u.globs, &newGlobs)
 		}
-		if why != nil {
-			f.addOver(text, why)
+		if err != nil {
+			k.addOver(text, err)
 			continue
 		}
-		if held++; wire.Glob(text) {
-			globs++
-			f.within = append(f.within, text)
+		if u.add(text, 1); wire.Glob(text) {
+			k.within = append(k.within, text)
 		} else {
 			plain = append(plain, text)
 		}
 	}
-	over, bound := c.Watch.OverQuota(sub.Key, plain, ceases)
+	over, bound := c.Watch.OverQuota(sub.Key, plain, unsubscribed)
 	if len(over) == 0 {
-		f.within = append(f.within, plain...)
+		k.within = append(k.within, plain...)
 		return
 	}
-	why := originQuotaError(c.Watch.Peer(), bound)
+	err := originQuotaError(c.Watch.Peer(), bound)
 	for _, text := range plain {
-		if _, is := slices.BinarySearch(over, text); is {
-			f.addOver(text, why)
+		if _, isOver := slices.BinarySearch(over, text); isOver {
+			k.addOver(text, err)
 		} else {
-			f.within = append(f.within, text)
+			k.within = append(k.within, text)
 		}
 	}
 }
 
-// originOver returns why a name of a peer is over a bound of its origin.
+// originQuotaError returns the error for a name of a peer that is over the quota of its origin.
 func originQuotaError(peer string, bound quota.Exceeded) error {
 	if bound.PerPeer {
 		return guard.Exceeds(guard.LimitOriginNames,
-			"clients of %s want %d resource names of one origin, at most %d of one peer are served while more than half of %d are wanted",
+			"clients of %s subscribe to %d resource names of one origin, "+
+				"at most %d of one peer are allowed while more than half of %d are in use",
 			peer, bound.Used, bound.Limit, bound.Total)
 	}
 	return guard.Exceeds(guard.LimitOriginNames,
-		"clients want %d resource names of one origin, it is asked for at most %d", bound.Used, bound.Limit)
+		"clients subscribe to %d resource names of one origin, at most %d are allowed", bound.Used, bound.Limit)
 }
 
-// globOver returns why a glob is over a limit, on a stream that has others, if followed of these are new to the group.
-func (c *client) checkGlobLimits(typeURL, glob string, others int, followed *int) error {
+// checkGlobLimits returns an error if a glob is over a limit on a stream that has other globs already. If the glob is
+// new to the group, it counts it in newGlobs.
+func (c *client) checkGlobLimits(typeURL, glob string, others int, newGlobs *int) error {
 	if others >= c.cfg.MaxGlobs {
-		return guard.Exceeds(guard.LimitGlobs, "more globs on one stream than the %d that are served", c.cfg.MaxGlobs)
+		return guard.Exceeds(guard.LimitGlobs, "more than %d globs on one stream", c.cfg.MaxGlobs)
 	}
-	if more, all := c.Watch.Unfollowed([]string{cache.Collection(typeURL, glob)}); more > 0 {
-		if all+*followed >= c.cfg.MaxGroupGlobs {
-			return guard.Exceeds(guard.LimitGroupGlobs, "more globs in one node group than the %d that are served",
-				c.cfg.MaxGroupGlobs)
+	if unfollowed, all := c.Watch.Unfollowed([]string{cache.Collection(typeURL, glob)}); unfollowed > 0 {
+		if all+*newGlobs >= c.cfg.MaxGroupGlobs {
+			return guard.Exceeds(guard.LimitGroupGlobs, "more than %d globs in one node group", c.cfg.MaxGroupGlobs)
 		}
-		*followed++
+		*newGlobs++
 	}
 	return nil
 }
 
-// set returns texts in order, each once.
+// sortedSet returns the distinct texts in order.
 func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
-// limitNames removes the names that are over a limit from a request. No origin is asked for them, and a client that
-// understands resource_errors is sent an error for them. The stream goes on, so that one name does not cost the client
-// all others (B.35).
+// usage returns the current usage of the stream.
+func (s *stream) usage() usage { return usage{s.nameCount(), s.globCount()} }
+
+// dropOverLimit removes the names that are over a limit from a request. The relay does not request them from an origin.
+// A client that understands resource_errors is sent an error for each. The stream continues, so that the client keeps
+// all other resources (B.35).
 func (s receiver) dropOverLimit(sub *subscription.Subscription, r *wire.Request) {
 	s.dropSurplusVersions(sub, r)
 	if r.Skipped > 0 {
 		s.recordOverLimit(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames,
-			"%d entries more in one request than are looked at", r.Skipped))
+			"one request has %d names more than are read", r.Skipped))
 	}
 	for _, text := range r.Unsubscribe {
 		delete(sub.OverLimit, text)
 	}
-	f := s.client.checkLimits(sub, r.Subscribe, r.Unsubscribe, !s.delta, s.nameCount(), s.globCount())
-	r.Subscribe = f.within
-	if !s.delta { // what the client lists no more, it gave up
+	checked := s.client.checkLimits(sub, r.Subscribe, r.Unsubscribe, !s.delta, s.usage())
+	r.Subscribe = checked.within
+	if !s.delta { // a SotW client has unsubscribed from names that it no longer lists
 		listed := make(map[string]struct{})
-		for _, over := range f.over {
+		for _, over := range checked.over {
 			for _, text := range over.names {
 				listed[text] = struct{}{}
 			}
 		}
 		maps.DeleteFunc(sub.OverLimit, func(text string, _ struct{}) bool { _, is := listed[text]; return !is })
 	}
-	for _, over := range f.over {
+	for _, over := range checked.over {
 		for _, text := range over.names {
-			delete(r.InitialVersions, text) // that it is not served does not mean that it is gone
+			delete(r.InitialVersions, text) // the resource is not removed, only not served
 		}
 		s.recordOverLimit(sub, over.names, len(over.names), over.err)
 	}
 }
 
-// limitVersions drops initial_resource_versions that are over the limit: the client is sent more than it needs.
+// dropSurplusVersions removes initial_resource_versions over the limit. The client is then sent resources that it
+// already holds.
 func (s receiver) dropSurplusVersions(sub *subscription.Subscription, r *wire.Request) {
 	if sub.Started() || len(r.InitialVersions) == 0 {
 		return
@@ -212,19 +224,19 @@ func (s receiver) dropSurplusVersions(sub *subscription.Subscription, r *wire.Re
 		return dropped <= surplus
 	})
 	s.recordOverLimit(sub, nil, surplus, guard.Exceeds(guard.LimitNames,
-		"initial_resource_versions of %d resources on one stream, at most %d are looked at", total, s.cfg.MaxNames))
+		"initial_resource_versions of %d resources on one stream, at most %d are read", total, s.cfg.MaxNames))
 }
 
-// refuseNames records that n names are not served, which may be unknown. It counts and logs the new ones, and has the
-// client told.
-func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string, n int, why error) {
+// recordOverLimit records that n names are not served. names may be nil if they are unknown. It counts and logs the new
+// ones, and queues an error for each of them if the client understands resource_errors.
+func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string, n int, err error) {
 	room := maxOverLimit
 	for _, other := range s.subs {
 		room -= len(other.OverLimit)
 	}
 	first := ""
 	for _, text := range names {
-		if _, again := sub.OverLimit[text]; again {
+		if _, recorded := sub.OverLimit[text]; recorded {
 			n--
 			continue
 		}
@@ -240,33 +252,32 @@ func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string
 		text = strings.Clone(text) // a part of a larger string would keep all of it in memory
 		sub.OverLimit[text] = struct{}{}
 		if sub.Errors {
-			sub.AddError(text, codes.ResourceExhausted, status.Convert(why).Message())
+			sub.AddError(text, codes.ResourceExhausted, status.Convert(err).Message())
 		}
 	}
 	if len(names) > 0 {
-		sub.MarkExplicit() // to ask for what is too many is not to ask for everything
+		sub.MarkExplicit() // otherwise a subscription without names would mean the wildcard
 	}
 	if n == 0 {
 		return
 	}
-	s.server.guard.Counters.Rejected(why)
+	s.server.guard.Counters.Rejected(err)
 	if l := &s.server.badNameLog; l.Allow() {
-		limit, _ := guard.LimitOf(why)
+		limit, _ := guard.LimitOf(err)
 		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
-			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()), slog.Int("refused",
-				n), slog.String("name", first),
-			slog.String("err", status.Convert(why).Message()), l.Suppressed())
+			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()),
+			slog.Int("refused", n), slog.String("name", first),
+			slog.String("err", status.Convert(err).Message()), l.Suppressed())
 	}
 }
 
-// admitRefused subscribes to names that were refused, as far as there is room now.
+// admitOverLimit subscribes to recorded names while usage is below the limits again.
 func (s receiver) admitOverLimit() {
 	for _, sub := range s.subs {
 		if len(sub.OverLimit) == 0 || s.nameCount() >= s.cfg.MaxNames {
 			continue
 		}
-		within := s.client.checkLimits(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.nameCount(),
-			s.globCount()).within
+		within := s.client.checkLimits(sub, slices.Sorted(maps.Keys(sub.OverLimit)), nil, false, s.usage()).within
 		for _, text := range within {
 			delete(sub.OverLimit, text)
 		}

@@ -70,7 +70,7 @@ func (s pollService) newPoll(ident *identity, req restRequest, peer guard.Peer) 
 	}
 	p.key = p.newKey(peer)
 	err := p.checkGrant()
-	if over := c.checkLimits(sub.Subscription, req.Subscribe, nil, true, 0, 0).over; err == nil && len(over) > 0 {
+	if over := c.checkLimits(sub.Subscription, req.Subscribe, nil, true, usage{}).over; err == nil && len(over) > 0 {
 		err = over[0].err
 	}
 	if err != nil {

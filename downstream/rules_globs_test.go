@@ -47,7 +47,7 @@ func TestB35_TooManyGlobs(t *testing.T) {
 				c.cfg.MaxGroupGlobs = 9
 				s.ApplyRequest(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
 			}
-			f := c.checkLimits(s, tt.asks, nil, !tt.delta, s.GlobCount()+tt.others, s.GlobCount()+tt.others)
+			f := c.checkLimits(s, tt.asks, nil, !tt.delta, usage{s.GlobCount() + tt.others, s.GlobCount() + tt.others})
 			got := codes.OK
 			for _, over := range f.over {
 				if got = status.Code(guard.Status(over.err)); len(over.names) != 1 {

@@ -77,7 +77,7 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 // what is given up makes room.
 func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 	t.Parallel()
-	const tooMany = "clients want 4 resource names of one origin, it is asked for at most 3 (TENDER_MAX_ORIGIN_NAMES)"
+	const tooMany = "clients subscribe to 4 resource names of one origin, at most 3 are allowed (TENDER_MAX_ORIGIN_NAMES)"
 	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), streamRoute("a", "1"), streamRoute("b", "1"), streamRoute("c", "1"))
 		r := start(t, o, "TENDER_MAX_ORIGIN_NAMES=3", "TENDER_NODE_GROUP_BY=id", operated)

@@ -206,7 +206,7 @@ func TestR113_BadInput(t *testing.T) {
 		{"a null node", `{"node":null}`, 400, "node is missing", nil},
 		{"another type", `{` + node + `,"type_url":"` + streamLDS + `"}`, 400, `type_url \"` + streamLDS + `\": /v3/discovery:clusters serves \"` + streamCDS, nil},
 		{"a long name", `{` + node + `,"resource_names":["` + long + `"]}`, 400, "of 101 bytes, at most 100 are allowed", nil},
-		{"many names", `{` + node + `,"resource_names":["a","b","c","d"]}`, 429, "4 resource names on one stream, at most 3 are served", nil},
+		{"many names", `{` + node + `,"resource_names":["a","b","c","d"]}`, 429, "4 resource names on one stream, at most 3 are allowed", nil},
 		{"a large body", `{` + node + strings.Repeat(" ", 4<<20) + `}`, 413, "more than 4194304 bytes", nil},
 		{"a time that is none", `{` + node + `}`, 400, `header x-envoy-expected-rq-timeout-ms is \"soon\"`, restHold("soon")},
 		{"a time before now", `{` + node + `}`, 400, `is \"-1\": a whole number of milliseconds is allowed`, restHold("-1")},
