@@ -14,30 +14,30 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A StreamStatus is the state of the stream of one client. Held polls and streams of load reports have none.
+// A StreamStatus is the state of one client stream. Held polls and streams of load reports have none.
 type StreamStatus struct {
-	// Number identifies the stream for the lifetime of the server.
+	// Number identifies the stream. It is never reused by the server.
 	Number uint64
 
-	// Address is the client's, "host:port"; empty if it has none.
+	// Address is the address of the client as "host:port"; empty if it has none.
 	Address string
 
-	Group string // of the node; empty before the first request
+	Group string // the client's node group; empty before the first request
 
-	TypeURL string // the only one served; empty on an aggregated stream
+	TypeURL string // empty on an aggregated stream
 	Delta   bool
 	Began   time.Time
 
-	// Sent counts the bytes that were sent, before compression, and Unread those of them
-	// that the client has not answered yet.
+	// Sent is the number of bytes sent, before compression. Unread is the number of bytes in responses that the client has
+	// not answered.
 	Sent, Unread uint64
 
-	// Stalled is since when a send waits for the client to read; zero if none does.
+	// Stalled is when a send started to block because the client does not read; zero if none blocks.
 	Stalled time.Time
 
-	Types []TypeStatus // in the order of sending
+	Types []TypeStatus // in send order
 
-	node  string // as shownOf has encoded it
+	node  string // encoded, without extensions
 	grant Grant
 }
 
@@ -49,19 +49,19 @@ func (s *StreamStatus) Identity() string {
 	return s.grant.Identity()
 }
 
-// Node returns the client's newest Node without its extensions; nil before the first request.
+// Node returns the newest Node of the client without its extensions; nil before the first request.
 func (s *StreamStatus) Node() *corepb.Node {
 	if s.node == "" {
 		return nil
 	}
 	n := new(node)
-	_ = proto.Unmarshal([]byte(s.node), n) // which shownOf has encoded
+	_ = proto.Unmarshal([]byte(s.node), n) // package guard has encoded it
 	return n
 }
 
 // NodeID returns the id of the Node without decoding the rest.
 func (s *StreamStatus) NodeID() string {
-	const id = 1 // the first field, and so encoded first
+	const id = 1 // the first field, encoded first
 	encoded := []byte(s.node)
 	num, _, n := protowire.ConsumeTag(encoded)
 	if num != id {
@@ -76,13 +76,13 @@ type (
 	TypeStatus = subscription.TypeStatus
 	// A ResourceStatus is the state of one resource for a stream.
 	ResourceStatus = subscription.ResourceStatus
-	// A ResourceState says what became of a resource on the way to a client.
+	// A ResourceState says whether a client was sent a resource, and its answer.
 	ResourceState = subscription.ResourceState
-	// A Refusal is a response that a client did not accept.
+	// A Refusal is a NACK.
 	Refusal = subscription.Refusal
 )
 
-// The states of a resource on the way to a client.
+// The values of a ResourceState.
 const (
 	NotSent  = subscription.NotSent
 	Sent     = subscription.Sent
@@ -90,7 +90,7 @@ const (
 	Refused  = subscription.Refused
 )
 
-// openStreams returns the open streams in the order in which they began.
+// openStreams returns the open streams in the order in which they were opened.
 func (s *Server) openStreams() (streams []*stream) {
 	s.registry.Range(func(_, st any) bool {
 		streams = append(streams, st.(*stream))
@@ -100,15 +100,15 @@ func (s *Server) openStreams() (streams []*stream) {
 	return streams
 }
 
-// openStream returns the open stream with a number, nil if there is none.
+// openStream returns the open stream with a number, or nil.
 func (s *Server) openStream(number uint64) *stream {
 	st, _ := s.registry.Load(number)
 	found, _ := st.(*stream)
 	return found
 }
 
-// Clients yields the state of each open stream, at the moment of the yield, in the order in which the streams began. It
-// does not wait for a stalled stream.
+// Clients yields the state of each open stream, in the order in which they were opened. Each state is read when it is
+// yielded. Clients does not wait for a stalled stream.
 func (s *Server) Clients() iter.Seq[StreamStatus] {
 	return func(yield func(StreamStatus) bool) {
 		for _, stream := range s.openStreams() {
@@ -127,8 +127,8 @@ func (s *Server) Client(number uint64) (status StreamStatus, open bool) {
 	return StreamStatus{}, false
 }
 
-// Resources returns the state of each resource that a stream requested: by type in the order of sending, first the
-// resources requested by name, then those of wildcards and globs. A stream that is not open has none.
+// Resources returns the state of each resource that a stream subscribed to, by type in send order: first the resources
+// subscribed by name, then those of wildcards and globs. It returns nil if the stream is not open.
 func (s *Server) Resources(number uint64) []ResourceStatus {
 	if stream := s.openStream(number); stream != nil {
 		return stream.resourceStatuses()
@@ -136,24 +136,25 @@ func (s *Server) Resources(number uint64) []ResourceStatus {
 	return nil
 }
 
-// A Holder is a stream that requested a resource, and the state of the resource for it.
+// A Holder is a stream that subscribed to a resource, with the state of that resource.
 type Holder struct {
 	Stream uint64
-	Group  string // of its node
+	Group  string // the client's node group
 	ResourceStatus
 }
 
-// Holders returns the streams that requested a resource by its name, a wildcard or a glob.
+// Holders returns the open streams that subscribed to a resource by name, wildcard or glob.
 func (s *Server) Holders(typeURL, name string) (holders []Holder) {
 	for _, stream := range s.openStreams() {
-		if r, asked := stream.resourceStatus(typeURL, name); asked {
+		if r, subscribed := stream.resourceStatus(typeURL, name); subscribed {
 			holders = append(holders, r)
 		}
 	}
 	return holders
 }
 
-// status returns the state of the stream, with that of its subscriptions if detailed, and whether it is open.
+// status returns the state of the stream, and whether it is open. With detailed, it includes the state of each
+// subscription.
 func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open bool) {
 	stalled := s.lock.peek()
 	defer s.lock.release()
@@ -183,7 +184,7 @@ func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open
 	return status, true
 }
 
-// resources returns the state of each resource that the client requested.
+// resourceStatuses returns the state of each resource that the client subscribed to.
 func (s *stream) resourceStatuses() (out []ResourceStatus) {
 	s.lock.peek()
 	defer s.lock.release()
@@ -197,8 +198,8 @@ func (s *stream) resourceStatuses() (out []ResourceStatus) {
 	return out
 }
 
-// holds returns the state of one resource, and whether the client requested it.
-func (s *stream) resourceStatus(typeURL, name string) (r Holder, asked bool) {
+// resourceStatus returns the state of one resource, and whether the client subscribed to it.
+func (s *stream) resourceStatus(typeURL, name string) (r Holder, subscribed bool) {
 	s.lock.peek()
 	defer s.lock.release()
 	sub := s.subscription(typeURL)
@@ -206,6 +207,6 @@ func (s *stream) resourceStatus(typeURL, name string) (r Holder, asked bool) {
 		return r, false
 	}
 	r = Holder{Stream: s.number, Group: s.group.Key}
-	r.ResourceStatus, asked = sub.At(s.group.View.Generation()).Resource(name)
-	return r, asked
+	r.ResourceStatus, subscribed = sub.At(s.group.View.Generation()).Resource(name)
+	return r, subscribed
 }

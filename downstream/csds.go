@@ -19,11 +19,12 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// Contents caches the bodies of resources as CSDS shows them: without sensitive fields, and none of Secrets (B.36). It
-// is for one request, in which many clients have the same resources. Nil shows no bodies.
+// Contents caches the bodies of resources in the form that CSDS shows: without sensitive fields, and without bodies of
+// Secrets (B.36). It is used for one request, in which many clients may have the same resources. A nil Contents shows
+// no bodies.
 type Contents map[*wire.Resource]*anypb.Any
 
-// Of returns the body of a resource, nil if it is not shown. A body that cannot be decoded is empty.
+// Of returns the body of a resource, or nil if it is not shown. If the body cannot be decoded, its value is empty.
 func (c Contents) Of(typeURL string, r *wire.Resource) *anypb.Any {
 	if c == nil || wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.ContentDropped() {
 		return nil
@@ -41,21 +42,22 @@ func (c Contents) Of(typeURL string, r *wire.Resource) *anypb.Any {
 
 // ClientConfig returns the status of each resource that a client requested, as CSDS defines it for management servers
 // (R141). The client_scope is "client/" and the number of the stream.
-func (s *Server) ClientConfig(of *StreamStatus, contents Contents) *statuspb.ClientConfig {
-	config := &statuspb.ClientConfig{Node: of.Node(), ClientScope: "client/" + strconv.FormatUint(of.Number, 10)}
-	types := make(map[string]*TypeStatus, len(of.Types))
-	for i := range of.Types {
-		types[of.Types[i].TypeURL] = &of.Types[i]
+func (s *Server) ClientConfig(client *StreamStatus, contents Contents) *statuspb.ClientConfig {
+	config := &statuspb.ClientConfig{Node: client.Node(), ClientScope: "client/" + strconv.FormatUint(client.Number, 10)}
+	types := make(map[string]*TypeStatus, len(client.Types))
+	for i := range client.Types {
+		types[client.Types[i].TypeURL] = &client.Types[i]
 	}
-	for _, r := range s.Resources(of.Number) {
-		if t := types[r.TypeURL]; t != nil { // else the client subscribed to the type meanwhile
-			config.GenericXdsConfigs = append(config.GenericXdsConfigs, configOf(&r, t, of.Delta, contents))
+	for _, r := range s.Resources(client.Number) {
+		if t := types[r.TypeURL]; t != nil { // nil if the client subscribed to the type after the status was read
+			config.GenericXdsConfigs = append(config.GenericXdsConfigs, configOf(&r, t, client.Delta, contents))
 		}
 	}
 	return config
 }
 
-// configOf returns the status of a resource. SotW clients have versions of responses, Delta clients versions of resources.
+// configOf returns the status of a resource. For SotW clients the version is that of the response, for Delta clients
+// that of the resource.
 func configOf(r *ResourceStatus, t *TypeStatus, delta bool, contents Contents) *statuspb.ClientConfig_GenericXdsConfig {
 	out := &statuspb.ClientConfig_GenericXdsConfig{TypeUrl: r.TypeURL, Name: r.Entry.Name.String()}
 	version := ""
@@ -94,9 +96,9 @@ func configOf(r *ResourceStatus, t *TypeStatus, delta bool, contents Contents) *
 // A NodeMatch reports whether a node matches.
 type NodeMatch func(*node) bool
 
-// MatchNodes returns a match of the nodes that any of the matchers matches; without matchers, of all nodes.
+// MatchNodes returns a match of the nodes that match any of the matchers. Without matchers, all nodes match.
 //
-// Errors: an invalid matcher, or one of an unknown kind.
+// Errors: an invalid matcher, or an unsupported kind of matcher.
 //
 // Source: envoy.type.matcher.v3.
 func MatchNodes(matchers []*matcherpb.NodeMatcher) (NodeMatch, error) {
@@ -104,11 +106,12 @@ func MatchNodes(matchers []*matcherpb.NodeMatcher) (NodeMatch, error) {
 	return func(n *node) bool { return len(matches) == 0 || anyOf(matches)(n) }, err
 }
 
-// compile returns the match of each matcher. An error begins with where the matcher stands, a format of its index.
-func compileAll[M, V any](where string, matchers []M, one func(M) (func(V) bool, error)) (matches []func(V) bool,
-	err error) {
+// compileAll returns the match of each matcher. where is a format of the index of a matcher; the text begins its error.
+func compileAll[M, V any](
+	where string, matchers []M, compile func(M) (func(V) bool, error),
+) (matches []func(V) bool, err error) {
 	for i, m := range matchers {
-		match, err := one(m)
+		match, err := compile(m)
 		if err != nil {
 			return nil, fmt.Errorf("%s%w", fmt.Sprintf(where, i), err)
 		}
@@ -117,12 +120,12 @@ func compileAll[M, V any](where string, matchers []M, one func(M) (func(V) bool,
 	return matches, nil
 }
 
-// anyOf returns a match of what any of the matches matches.
+// anyOf returns a match of the values that match any of the matches.
 func anyOf[V any](matches []func(V) bool) func(V) bool {
 	return func(v V) bool { return slices.ContainsFunc(matches, func(match func(V) bool) bool { return match(v) }) }
 }
 
-// matchNode returns a match of nodes whose id and metadata all match.
+// matchNode returns a match of the nodes whose id and metadata match all conditions.
 func matchNode(m *matcherpb.NodeMatcher) (func(*node) bool, error) {
 	id := func(string) bool { return true }
 	if m.GetNodeId() != nil {
@@ -139,7 +142,7 @@ func matchNode(m *matcherpb.NodeMatcher) (func(*node) bool, error) {
 	return func(n *node) bool { return id(n.GetId()) && !anyOf(differs)(n) }, err
 }
 
-// valueAt returns the value at a path, nil if there is none.
+// valueAt returns the value at a path, or nil.
 func valueAt(s *structpb.Struct, path []*matcherpb.StructMatcher_PathSegment) (v *structpb.Value) {
 	for i, segment := range path {
 		if i > 0 {
@@ -152,8 +155,8 @@ func valueAt(s *structpb.Struct, path []*matcherpb.StructMatcher_PathSegment) (v
 	return v
 }
 
-// matchString returns the match of a StringMatcher. Regular expressions match the whole text, in the syntax of RE2, as
-// Envoy's do.
+// matchString returns the match of a StringMatcher. As in Envoy, a regular expression has RE2 syntax and must match the
+// whole text.
 func matchString(m *matcherpb.StringMatcher) (func(string) bool, error) {
 	fold := func(s string) string { return s }
 	if m.GetIgnoreCase() {
@@ -179,7 +182,7 @@ func matchString(m *matcherpb.StringMatcher) (func(string) bool, error) {
 	}
 }
 
-// matchValue returns the match of a ValueMatcher; a missing value is nil.
+// matchValue returns the match of a ValueMatcher. A missing value is nil.
 func matchValue(m *matcherpb.ValueMatcher) (func(*structpb.Value) bool, error) {
 	switch p := m.GetMatchPattern().(type) {
 	case *matcherpb.ValueMatcher_NullMatch_:
@@ -203,11 +206,12 @@ func matchValue(m *matcherpb.ValueMatcher) (func(*structpb.Value) bool, error) {
 		matches, err := compileAll("or_match.value_matchers[%d]: ", p.OrMatch.GetValueMatchers(), matchValue)
 		return anyOf(matches), err
 	default:
-		return nil, fmt.Errorf("match_pattern is %T: want null_match, present_match, bool_match, double_match, string_match, list_match or or_match", p)
+		return nil, fmt.Errorf("match_pattern is %T: want null_match, present_match, bool_match, double_match, "+
+			"string_match, list_match or or_match", p)
 	}
 }
 
-// matchDouble reports whether a number is the exact one, or in the range, which excludes its end.
+// matchDouble reports whether a number is equal to the exact number, or in the range, which excludes its end.
 func matchDouble(m *matcherpb.DoubleMatcher, n float64) bool {
 	if r := m.GetRange(); r != nil {
 		return r.GetStart() <= n && n < r.GetEnd()

@@ -15,7 +15,7 @@ import (
 // loadService serves load reports (R139).
 type loadService struct{ *Server }
 
-// StreamLoadStats serves a stream of load reports.
+// StreamLoadStats implements the gRPC service.
 func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	leave, err := s.enterStream(rpc.Context())
 	if err != nil {
@@ -25,6 +25,7 @@ func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 	return s.streamEnded(s.serve(rpc))
 }
 
+// serve serves a stream of load reports that was counted against the limits.
 func (s loadService) serve(rpc grpc.ServerStream) error {
 	ctx, end := context.WithCancelCause(rpc.Context())
 	defer end(nil)
@@ -34,13 +35,14 @@ func (s loadService) serve(rpc grpc.ServerStream) error {
 	}
 	defer leave()
 	for _, token := range relayTokens(ctx) {
-		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader,
-			token) // for the origin, if the stream is passed through
+		// The stream to the origin has the same header, unless reports are summed.
+		ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token)
 	}
 	return s.loads.Serve(ctx, rpc, guard.Expiry(ctx, s.cfg.ConnectionAge))
 }
 
-// reporter returns the client of a stream of load reports, by its Node. It joins its group if reports are summed.
+// identifyReporter returns the client that a Node in a stream of load reports identifies. It joins the group of the
+// Node if reports are summed.
 func (s loadService) identifyReporter(ctx context.Context, raw guard.RawNode) (*loadreport.Client, error) {
 	from := guard.PeerOf(ctx)
 	ident, err := s.identify(ctx, from, raw, func() bool { return s.cfg.SumLoads })
@@ -48,7 +50,8 @@ func (s loadService) identifyReporter(ctx context.Context, raw guard.RawNode) (*
 		return nil, err
 	}
 	client := &loadreport.Client{
-		Label: ident.label, SendAllClusters: ident.allClusters, Group: ident.group.Key, Node: ident.group.Node, Leave: ident.release,
+		Label: ident.label, SendAllClusters: ident.allClusters,
+		Group: ident.group.Key, Node: ident.group.Node, Leave: ident.release,
 	}
 	if ident.grantsChanged != nil {
 		client.Revoked = func(ctx context.Context) error { return s.awaitRevocation(ctx, from, ident) }
@@ -56,7 +59,7 @@ func (s loadService) identifyReporter(ctx context.Context, raw guard.RawNode) (*
 	return client, nil
 }
 
-// awaitRevocation waits until a client is no longer authorized to be the node that it says it is, and returns why; nil
+// awaitRevocation waits until the client is no longer authorized to use its Node, and returns the error. It returns nil
 // if ctx ends first.
 func (s loadService) awaitRevocation(ctx context.Context, from guard.Peer, ident *identity) (err error) {
 	for rules := ident.grantsChanged; err == nil; {

@@ -7,29 +7,29 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A Change is what a view changed of a type or a collection between two positions.
+// A Change is the change of a type or a collection between two positions of a view.
 type Change = subscription.Change
 
-// An Observed is an open stream that has an observer. Its methods do not wait for a stalled stream. The observer must not
-// call them.
+// An Observed is an open stream with its observer. Its methods do not wait for a stalled stream. The observer must not
+// call them, because its methods are called while the stream is locked.
 type Observed struct {
 	Observer
 	stream *stream
 }
 
-// Observed yields the open streams that have an observer, in the order in which they began. It does not wait for a stalled
-// stream.
+// Observed yields the open streams that have an observer, in the order in which they were opened. It does not wait for
+// a stalled stream.
 func (s *Server) Observed() iter.Seq[Observed] {
 	return func(yield func(Observed) bool) {
 		for _, stream := range s.openStreams() {
-			if by := stream.observer(); by != nil && !yield(Observed{by, stream}) {
+			if o := stream.observer(); o != nil && !yield(Observed{o, stream}) {
 				return
 			}
 		}
 	}
 }
 
-// observer returns who observes the stream; nil if nobody does, or the stream has ended.
+// observer returns the observer of the stream; nil if it has none or the stream has ended.
 func (s *stream) observer() Observer {
 	s.lock.peek()
 	defer s.lock.release()

@@ -16,21 +16,21 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// maxWaiting is how many requests of a stream may wait for its turn, and manyNames how many names one of them may have.
-// If a client sends more, its receiver handles them: a worker would keep the next streams waiting.
+// maxQueuedRequests limits the requests of a stream that wait for its turn, and largeRequestNames the names of one of
+// them. Beyond these limits the receiver handles the queued requests, because a worker would delay the next streams.
 const (
 	maxQueuedRequests = 8
 	largeRequestNames = 1000
 )
 
-// A waiting request is handled in the stream's turn.
+// A queuedRequest is handled in the stream's turn.
 type queuedRequest struct {
 	wire.Request
-	identity *identity // the identity in the request; nil if it has no new one
+	identity *identity // nil if the request has no new Node
 }
 
-// receive takes requests until the client closes its side or the stream ends. All of them are decoded into one value,
-// which holds nothing while no request comes.
+// receive reads requests until the client half-closes the stream or the stream ends. It decodes all requests into one
+// value, which is empty while it waits for the next request.
 func (s receiver) receive() {
 	r := &wire.Request{Delta: s.delta, Limits: s.cfg.requestLimits(s.account)}
 	r.Latest = new(wire.LatestNames)
@@ -39,7 +39,7 @@ func (s receiver) receive() {
 	}
 }
 
-// receiveNext waits for a request and takes it. It reports whether more may come.
+// receiveNext reads and handles one request. It reports whether more may follow.
 func (s receiver) receiveNext(r *wire.Request) (more bool) {
 	if err := s.rpc.RecvMsg(r); err != nil {
 		s.receiveEnded(err)
@@ -57,7 +57,7 @@ func (s receiver) receiveNext(r *wire.Request) (more bool) {
 	return more
 }
 
-// throttle waits before the next request of a client that is over its rate limit.
+// throttle delays the next request of a client that exceeds its rate limit.
 func (s receiver) throttle(wait time.Duration) {
 	s.server.throttled.Add(1)
 	select {
@@ -66,10 +66,10 @@ func (s receiver) throttle(wait time.Duration) {
 	}
 }
 
-// awaitShare waits for its peer's share of time if a request subscribes to more than manyNames names that the
-// client's node group does not know: a client can invent names faster than the relay can subscribe to them (B.35).
-// Names that the group knows cost little, so a fleet behind one address does not wait. The receiver calls awaitShare
-// without the stream's lock, and done, unless it is nil, once the request was handled.
+// awaitShare waits for the CPU share of the client's peer if a request subscribes to more than largeRequestNames names
+// that are new to the client's group. A client can invent names faster than the relay can subscribe to them (B.35).
+// Names that other clients of the group use are cheap, so clients behind one address do not wait. The caller must not
+// hold the lock, and must call done after it has handled the request, unless done is nil.
 func (s receiver) awaitShare(r *wire.Request) (done func()) {
 	if len(r.Subscribe) <= largeRequestNames || s.lastNode.view == nil ||
 		s.lastNode.view.Unknown(r.TypeURL, r.Subscribe, largeRequestNames) <= largeRequestNames {
@@ -83,11 +83,12 @@ func (s receiver) awaitShare(r *wire.Request) (done func()) {
 	return done
 }
 
-// received takes a request and the identity that it introduces. It reports whether more may come, and how long to wait
-// before reading it, if the client is over its rate limit: answers to responses do not count. A request that only
-// answers a response is handled at once. Any other waits for the stream's turn: handling it makes a goroutine's stack
-// grow to 8 KiB for good, and each stream has a receiver. Those that wait are answered together, by the newest of
-// each type (R034).
+// accept handles a request, or queues it. It reports whether more requests may follow, and how long to wait before the
+// next one if the client exceeds its rate limit. Answers to responses do not count towards that limit.
+//
+// A request that only answers a response is handled immediately. Any other request waits for the stream's turn.
+// Handling it would permanently grow the stack of the receiver to 8 KiB, and each stream has a receiver. Queued
+// requests are answered together, by the newest of each type (R034).
 func (s receiver) accept(r *wire.Request, ident *identity) (more bool, wait time.Duration) {
 	s.lock.acquire()
 	defer s.lock.release()
@@ -113,7 +114,7 @@ func (s receiver) accept(r *wire.Request, ident *identity) (more bool, wait time
 	return !s.ended, wait
 }
 
-// receiveEnded takes the end of the client's side.
+// receiveEnded handles the queued requests after the client has half-closed the stream, or after a read error.
 func (s receiver) receiveEnded(err error) {
 	s.lock.acquire()
 	defer s.lock.release()
@@ -122,22 +123,22 @@ func (s receiver) receiveEnded(err error) {
 	s.clientSideClosed(guard.ReceiveStatus(err), now)
 }
 
-// onlyAnswers reports whether a request changes nothing of a subscription, and refuses no response. Then nothing in it
-// needs a check that handle makes, but what the request before it passed.
+// isOnlyAnswer reports whether a request is an ACK that changes no names. Such a request needs none of the checks of
+// handle, because the request with these names has passed them.
 func isOnlyAnswer(sub *subscription.Subscription, r *wire.Request) bool {
 	return sub != nil && r.Err == nil && !r.Refused && len(r.InitialVersions) == 0 && sub.Repeats(r)
 }
 
-// answered handles a request that onlyAnswers.
+// handleAnswer handles a request for which isOnlyAnswer is true.
 func (s receiver) handleAnswer(sub *subscription.Subscription, r *wire.Request, now time.Time) {
 	s.applyRequest(sub, r, now)
 	s.account.Release(r.Size)
-	if s.scheduledEnd.due(now) || !s.idle { // else nothing waits for it, and what changes wakes the stream
+	if s.scheduledEnd.due(now) || !s.idle { // an idle stream waits for no answer
 		s.wake()
 	}
 }
 
-// handleWaiting handles the requests that wait, unless the stream ends.
+// handleQueued handles the queued requests. It drops them if the stream has ended.
 func (s receiver) handleQueued(now time.Time) {
 	for _, r := range s.queued {
 		if s.ended {
@@ -150,7 +151,7 @@ func (s receiver) handleQueued(now time.Time) {
 	s.queued = nil
 }
 
-// handle takes a request, and the identity that it introduces. Its error ends the stream.
+// handle handles a request and the identity from its Node. The error ends the stream.
 func (s receiver) handle(r *wire.Request, ident *identity, now time.Time) error {
 	if r.Err != nil {
 		return s.cfg.requestError(r.Err)
@@ -176,16 +177,16 @@ func (s receiver) handle(r *wire.Request, ident *identity, now time.Time) error 
 	return nil
 }
 
-// update has a subscription take a request whose type and names were checked.
+// applyRequest applies a request whose type and names were checked.
 func (s receiver) applyRequest(sub *subscription.Subscription, r *wire.Request, now time.Time) {
-	read, refused := sub.ApplyRequest(r, now)
+	bytesRead, refused := sub.ApplyRequest(r, now)
 	if refused {
 		s.server.logNACK(s.client, r, sub.Refusal())
-		if by := s.group.Observer; by != nil && sub.SentAny() {
-			by.Refused(sub.TypeURL, sub.Refusal())
+		if o := s.group.Observer; o != nil && sub.SentAny() {
+			o.Refused(sub.TypeURL, sub.Refusal())
 		}
 	}
-	s.bytesRead = max(s.bytesRead, read)
+	s.bytesRead = max(s.bytesRead, bytesRead)
 	if s.client.debugEnabled() {
 		s.client.log().Debug("request handled", slog.String("type_url", sub.TypeURL), slog.Bool("refused", refused),
 			slog.String("subscription", sub.String()))
@@ -193,13 +194,14 @@ func (s receiver) applyRequest(sub *subscription.Subscription, r *wire.Request, 
 	s.admitOverLimit()
 }
 
-// filterNames leaves in a request the names that the client may have. A request that repeats its names stays as it is.
+// filterNames removes the names from a request that the client may not subscribe to. It does not change a request that
+// repeats its names.
 func (s receiver) filterNames(sub *subscription.Subscription, r *wire.Request) error {
 	switch {
 	case sub.Repeats(r):
 		return nil
-	case r.Repeated: // the request before, which has them, was handled before
-		return status.Errorf(codes.Internal, "the names of %s are not known that this request repeats", r.TypeURL)
+	case r.Repeated: // its names were in the previous request, which must have been handled
+		return status.Errorf(codes.Internal, "the request repeats names of %s that the relay does not have", r.TypeURL)
 	}
 	if s.cfg.DynamicParameters {
 		r.Parameterise(s.identification().dynamicParameters()[r.TypeURL].GetParams())
@@ -212,11 +214,11 @@ func (s receiver) filterNames(sub *subscription.Subscription, r *wire.Request) e
 	return nil
 }
 
-// addMisnamed records invalid names: no origin is asked for them, and a client that understands resource_errors is told
-// why (B.23).
+// addMisnamed records invalid names. The relay does not request them from an origin. A client that understands
+// resource_errors is sent an error for each (B.23).
 func (s receiver) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
 	for _, b := range bad {
-		sub.MarkExplicit() // to ask for what cannot be is not to ask for everything
+		sub.MarkExplicit() // otherwise a subscription without names would mean the wildcard
 		s.server.logBadName(s.client, sub.TypeURL, b)
 		if sub.Errors && s.nameCount() < s.cfg.MaxNames {
 			sub.AddMisnamed(b)
@@ -224,7 +226,7 @@ func (s receiver) addMisnamed(sub *subscription.Subscription, bad []wire.BadName
 	}
 }
 
-// subscription returns the stream's subscription to a type, a new one if it has none.
+// ensureSubscription returns the stream's subscription to a type, and creates it if there is none.
 func (s receiver) ensureSubscription(typeURL string) (*subscription.Subscription, error) {
 	if sub := s.subscription(typeURL); sub != nil {
 		return sub, nil
@@ -238,46 +240,46 @@ func (s receiver) ensureSubscription(typeURL string) (*subscription.Subscription
 		if a.Rank != b.Rank {
 			return a.Rank - b.Rank
 		}
-		return -1 // after its equals
+		return -1 // insert after equal ranks
 	})
 	s.subs = slices.Insert(s.subs, at, sub)
 	return sub, nil
 }
 
-// leastTypes is the smallest part of [Config.MaxTypes] that one peer may ask for once half of it is known.
+// minPeerTypes is the minimum number of non-standard types that one peer may use once half of [Config.MaxTypes] are in
+// use.
 const minPeerTypes = 8
 
-// typeOver returns why a type that is new to the stream is over a limit, nil if it is not. The protocol's own types
-// are always served: a client that makes types up must not shut all others out.
+// checkTypeLimit returns an error if a type that is new to the stream exceeds a limit. The types of the protocol are
+// always allowed. A client that invents types must not lock out other clients.
 func (s receiver) checkTypeLimit(typeURL string) error {
-	known, types := s.group.View.HasType(typeURL)
-	if known || wire.Known(typeURL) {
+	inView, types := s.group.View.HasType(typeURL)
+	if inView || wire.Known(typeURL) {
 		return nil
 	}
-	peer, share, own := s.watch.Peer(), max(s.cfg.MaxTypes/10, minPeerTypes), 0
+	peer, share, used := s.watch.Peer(), max(s.cfg.MaxTypes/10, minPeerTypes), 0
 	for _, sub := range s.subs {
 		if !wire.Known(sub.TypeURL) {
-			own++
+			used++
 		}
 	}
-	own = max(own, s.group.View.TypesOf(peer))
+	used = max(used, s.group.View.TypesOf(peer))
 	if peer == "" {
 		share = s.cfg.MaxTypes
 	}
 	switch types = max(types, len(s.subs)); {
 	case types >= s.cfg.MaxTypes:
-		return guard.Exceeds(guard.LimitTypes, "type %q is one too many: at most %d types are served", typeURL,
-			s.cfg.MaxTypes)
-	case quota.Room(s.cfg.MaxTypes, share, types, own) == 0:
+		return guard.Exceeds(guard.LimitTypes, "type %q: at most %d types are allowed", typeURL, s.cfg.MaxTypes)
+	case quota.Room(s.cfg.MaxTypes, share, types, used) == 0:
 		return guard.Exceeds(guard.LimitTypes,
-			"type %q is one too many for %s: at most %d types that are not of the protocol are served to one peer while there are more than half of %d",
+			"type %q: clients of %s may use at most %d non-standard types while more than half of %d types are in use",
 			typeURL, peer, share, s.cfg.MaxTypes)
 	default:
 		return nil
 	}
 }
 
-// wrapOf returns which resources of a type a SotW client gets in their message.
+// wrapOf returns which resources of a type a SotW client receives in a Resource message.
 func (s receiver) wrapOf(typeURL string) wire.Wrap {
 	switch {
 	case s.delta || !s.wrap:
@@ -285,11 +287,12 @@ func (s receiver) wrapOf(typeURL string) wire.Wrap {
 	case wire.Known(typeURL):
 		return wire.WrapDetails
 	default:
-		return wire.WrapAll // only the wrapper has its name
+		return wire.WrapAll // a resource of an unknown type has its name only in the wrapper
 	}
 }
 
-// noMore records that the client's side has ended. A client that only closed it is still answered.
+// clientSideClosed records that the client has half-closed the stream, or ends the stream with a read error. A client
+// that has half-closed the stream is still answered.
 func (s receiver) clientSideClosed(err error, now time.Time) {
 	switch {
 	case s.ended:

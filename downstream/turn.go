@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// takeTurn sends what is due. If a send may have to wait for a slow client, a goroutine of the stream's own does so: other
-// streams must not wait (B.12). It reports whether anything was sent, or may be.
+// takeTurn runs a turn of the stream in a worker. If a send may block, another goroutine continues the turn, so that
+// other streams do not wait (B.12). It reports whether a response was sent or may be sent by that goroutine.
 func (s *stream) takeTurn() (sent bool) {
 	s.turn.Store(turnRunning)
 	all, sent := s.flushTurn(false)
@@ -22,8 +22,8 @@ func (s *stream) takeTurn() (sent bool) {
 	return sent || !all
 }
 
-// endTurn ends a turn in which all was sent, or else leaves it to a goroutine that may wait. Nobody waits for that
-// goroutine: it ends the turn itself, at the latest when the stream ends.
+// endTurn ends a turn if all due responses were sent. Otherwise it continues the turn in a goroutine that may block.
+// That goroutine ends the turn, at the latest when the stream ends; no other goroutine waits for it.
 func (s *stream) endTurn(all bool) {
 	switch {
 	case !all:
@@ -33,24 +33,24 @@ func (s *stream) endTurn(all bool) {
 			free()
 			s.endTurn(all)
 		}()
-	case !s.turn.CompareAndSwap(turnRunning, turnIdle): // something happened meanwhile
+	case !s.turn.CompareAndSwap(turnRunning, turnIdle): // the stream was woken during the turn
 		s.turn.Store(turnQueued)
 		s.server.queue.push(s)
 	}
 }
 
-// errMayBlock ends a flush that may have to wait for the client.
+// errWouldBlock ends a flush before a send that may block.
 var errWouldBlock = errors.New("the client may be slow to read")
 
-// run serves the stream until its client leaves or breaks the protocol, or the server drains. Its error is the stream's
-// status.
+// run serves the stream until the client closes it or violates the protocol, or until the server drains. It returns the
+// status of the stream.
 //
-// The handler of gRPC only waits here. The receiver's goroutine also starts the stream: the handler's stack has gRPC's
-// large frames, and with those of the start it would need 8 KiB for the whole life of the stream, and not 4.
+// The handler goroutine of gRPC only waits. The receiver goroutine also starts the stream. The stack of the handler has
+// large frames of gRPC. With the frames of the start it would need 8 KiB instead of 4 while the stream is open.
 func (s *stream) run() error {
 	var leave func()
 	started := make(chan error, 1)
-	go func() { // ends when the RPC does, which is as soon as run returns
+	go func() { // exits when the RPC ends, which is as soon as run returns
 		err := s.start(&leave)
 		started <- err
 		if err == nil {
@@ -64,38 +64,39 @@ func (s *stream) run() error {
 	return s.wait()
 }
 
-// start begins the stream, or rejects it. What leave is set to must be called once the stream has ended.
+// start registers the stream, or rejects it. If there is no error, the caller must call *leave when the stream has
+// ended.
 func (s *stream) start(leave *func()) error {
-	left, err := s.server.enterStream(s.rpc.Context())
+	leaveServer, err := s.server.enterStream(s.rpc.Context())
 	if err != nil {
 		return err
 	}
 	s.server.arrivals.streamStarted()
 	s.server.registry.Store(s.number, s)
-	out := func() {
+	unregister := func() {
 		s.server.registry.Delete(s.number)
-		left()
+		leaveServer()
 	}
 	leaveChain, err := s.server.enterChain(s.rpc, s.endFor)
 	if err != nil {
-		out()
+		unregister()
 		return err
 	}
 	*leave = func() {
 		leaveChain()
-		out()
+		unregister()
 	}
 	s.begin(time.Now())
 	return nil
 }
 
-// wait waits until the stream ends, and returns its status. It renews the grant of the client meanwhile.
+// wait waits until the stream ends, and returns its status. It renews the client's grant meanwhile.
 func (s *stream) wait() error {
-	draining, regranted := s.server.draining, s.cfg.grantsChanged()
+	draining, grantsChanged := s.server.draining, s.cfg.grantsChanged()
 	for {
 		select {
-		case <-regranted:
-			regranted = s.cfg.grantsChanged()
+		case <-grantsChanged:
+			grantsChanged = s.cfg.grantsChanged()
 			s.identification().renewGrant()
 		case <-s.grantStale:
 			s.identification().renewGrant()
@@ -110,6 +111,7 @@ func (s *stream) wait() error {
 	}
 }
 
+// begin starts the timeout for the first request, and schedules the end of the stream because of ConnectionAge.
 func (s *stream) begin(now time.Time) {
 	s.lock.acquire()
 	defer s.lock.release()
@@ -118,8 +120,8 @@ func (s *stream) begin(now time.Time) {
 	s.timer, s.timerArmed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
-// finish ends the stream and returns its status. If the stream has just ended by itself, that status counts and not that
-// of a drain.
+// finish closes the stream and returns its status. If a drain ends a stream that has just ended for another reason, the
+// status of that reason takes precedence.
 func (s *stream) finish(err error) error {
 	s.lock.acquire()
 	defer s.lock.release()
@@ -129,15 +131,16 @@ func (s *stream) finish(err error) error {
 		}
 	}
 	s.ended = true
-	s.receiver().handleQueued(time.Now()) // gives back what they were charged with
+	s.receiver().handleQueued(time.Now()) // releases their memory
 	s.timer.Stop()
-	if by := s.group.Observer; by != nil && s.clientDisconnected(err) {
-		by.Disconnected()
+	if o := s.group.Observer; o != nil && s.clientDisconnected(err) {
+		o.Disconnected()
 	}
 	s.close()
 	return err
 }
 
+// close releases everything that the stream holds. The caller holds the lock.
 func (s *stream) close() {
 	for _, r := range s.queued {
 		r.identity.release()
@@ -155,12 +158,12 @@ func (s *stream) close() {
 	s.keptNode.Release()
 	s.keptNode = nil
 	if s.client.debugEnabled() {
-		s.client.log().Debug("stream ended", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
+		s.client.log().Debug("client stream closed", slog.Bool("delta", s.delta), slog.Uint64("responses", s.nonces))
 	}
 }
 
-// flushed takes the lock, handles the requests that wait, and sends what is due. It reports whether that was all, and
-// whether anything was sent. Without mayBlock, it stops before a send that may wait for a slow client.
+// flushTurn handles the queued requests and sends the responses that are due. It reports whether it sent all of them,
+// and whether it sent any. Without mayBlock, it stops before a send that may block.
 func (s *stream) flushTurn(mayBlock bool) (all, sent bool) {
 	s.lock.acquire()
 	defer s.lock.release()
@@ -170,7 +173,8 @@ func (s *stream) flushTurn(mayBlock bool) (all, sent bool) {
 	return all, s.nonces != before
 }
 
-// sendDue sends what is due, and sets the timer for the next look. The caller holds the lock.
+// sendDue sends the responses that are due, and sets the timer for the next flush. It reports whether it sent all of
+// them. The caller holds the lock.
 func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
 	case s.ended, s.endIfDue(now):
@@ -185,11 +189,11 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	if errors.Is(err, errWouldBlock) {
 		return false
 	}
-	over := false
+	done := false
 	if err == nil {
-		next, over = s.answeredAfterClose(next)
+		next, done = s.answeredAfterClose(next)
 	}
-	if err != nil || over {
+	if err != nil || done {
 		s.end(err)
 		return true
 	}
@@ -197,23 +201,24 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	return true
 }
 
-// admit waits for a slot if the stream has first responses to send.
+// awaitSlot waits for a slot if the stream has a first response to send. The caller must call free after the send.
 func (s *stream) awaitSlot() (free func()) {
 	s.lock.acquire()
-	first := s.awaitsFirstResponse()
+	awaits := s.awaitsFirstResponse()
 	s.lock.release()
-	if !first {
+	if !awaits {
 		return func() {}
 	}
 	return s.server.slots.Take()
 }
 
-// serve serves a stream of one type, or an aggregated one if typeURL is empty.
+// serveStream serves a stream of one type, or an aggregated stream if typeURL is empty.
 func (s *Server) serveStream(rpc grpc.ServerStream, typeURL string, delta bool) error {
 	err := s.newStream(rpc, typeURL, delta).run()
 	return s.streamEnded(err)
 }
 
+// newStream returns a stream of one type, or an aggregated stream if typeURL is empty.
 func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *stream {
 	st := &stream{
 		server:         s,
@@ -232,7 +237,7 @@ func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *s
 	return st
 }
 
-// enter counts a stream, which must call leave when it ends, or rejects it.
+// enterStream counts a stream against the limits, or rejects it. The caller must call leave when the stream ends.
 func (s *Server) enterStream(ctx context.Context) (leave func(), err error) {
 	end, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOf(ctx)))
 	if err != nil {
@@ -247,7 +252,7 @@ func (s *Server) enterStream(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-// streamEnded counts a stream that ended with an error, and returns the status that the client is sent.
+// streamEnded counts a stream that ended with an error, and returns the status for the client.
 func (s *Server) streamEnded(err error) error {
 	s.guard.Counters.StreamEnded(err)
 	s.logDenied(err)
