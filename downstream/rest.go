@@ -12,15 +12,16 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// REST returns the handler of REST-JSON polls: POST to paths such as /v3/discovery:clusters, with a DiscoveryRequest as the
-// body and a DiscoveryResponse as the reply, both in proto3 canonical JSON (R113).
+// REST returns the handler of REST polls: POST requests to paths such as /v3/discovery:clusters. The body is a
+// DiscoveryRequest, and the response a DiscoveryResponse, both in the canonical JSON mapping of proto3 (R113).
 //
-// Polls are stateless: the answer depends on the node, the type, the names and the version of the request alone. A poll
-// whose version is current is held until something changes, for at most [MaxHold], and then answered 304 (B.27).
+// Polls are stateless: the response depends only on the node, type, names and version of the request. A poll whose
+// version is current is held until a change, for at most [MaxHold], and then answered with 304 (B.27).
 //
 // The body of an error is a google.rpc.Status in JSON.
 func (s *Server) REST() http.Handler { return http.HandlerFunc(pollService{s}.serve) }
 
+// serve answers a poll, and counts it against the limits.
 func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	defer s.checkIdle()
@@ -34,8 +35,8 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 		s.guard.Counters.Rejected(err)
 		err = restErrorf(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
 	case !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)):
-		err = restErrorf(http.StatusTooManyRequests, codes.ResourceExhausted, "this address is rate-limited (%v)",
-			guard.LimitFrames)
+		err = restErrorf(http.StatusTooManyRequests, codes.ResourceExhausted,
+			"this address is rate-limited (%v)", guard.LimitFrames)
 		fallthrough
 	default:
 		defer leave()
@@ -51,7 +52,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	select {
 	case <-s.draining:
-		w.Header().Set("Connection", "close") // the next poll goes elsewhere
+		w.Header().Set("Connection", "close") // so that the next poll goes to another relay
 	default:
 	}
 	code := http.StatusNotModified
@@ -71,8 +72,8 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 		slog.String("node", req.nodeLabel), slog.Int("status", code), slog.Any("err", err))
 }
 
-// answer returns the response to a poll of a peer, nil if the client's version is current. Errors are refusals, or gRPC
-// statuses.
+// answer returns the response to a poll of a peer, or nil if the version that the client reported is current. An error
+// is a restError or a gRPC status.
 func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Peer) (*restResponse, error) {
 	if err := s.cfg.checkNameSizes(&req.Request); err != nil {
 		return nil, err

@@ -26,27 +26,27 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A poll is a request over REST while it waits for its answer: a subscription that
-// is sent one complete set and ends. The names that it asked for stay subscribed upstream for a while, until the client
-// polls again (B.6).
+// A poll is a REST request that is held until its response: a subscription that ends after one complete set. The relay
+// keeps its names subscribed upstream for a while, until the client polls again (B.6).
 type poll struct {
 	sub      *subscription.Poll
 	client   *client
 	view     *cache.View
 	peer     guard.Peer
-	keptNode *guard.KeptNode // the Node, for the rules
-	grant    Grant           // nil if the client may have anything
-	names    []string        // requested
-	deadline time.Time       // when it is answered at the latest
-	bare     bool            // requested content was dropped from the cache, and is requested from the origin again
+	keptNode *guard.KeptNode // to renew the grant
+	grant    Grant           // nil if the client may request everything
+	names    []string        // requested names
+	deadline time.Time       // when the poll must be answered
 
 	key     pollKey
 	history *pollHistory
 
-	draining, grantsChanged <-chan struct{} // nil once they were closed, or never are
+	draining      <-chan struct{} // nil once it was closed
+	grantsChanged <-chan struct{} // nil if grants never change
 }
 
-// newPoll returns the poll of a client.
+// newPoll returns the poll of a client, or an error if a name is denied or over a limit. The caller must close the
+// poll.
 func (s pollService) newPoll(ident *identity, req restRequest, peer guard.Peer) (*poll, error) {
 	c := &client{
 		Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: ident.group.View.Watch()},
@@ -54,19 +54,19 @@ func (s pollService) newPoll(ident *identity, req restRequest, peer guard.Peer) 
 	}
 	sub := &subscription.Poll{
 		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, ident.agent), wire.Unwrapped,
-			false, (*tally)(nil)), // answer counts
+			false, (*tally)(nil)), // answer counts the response
 	}
 	sub.Watch.SetPeer(s.cfg.PeerName(peer))
 	if s.cfg.DynamicParameters {
 		req.Parameterise(ident.keptNode.Parameters[req.TypeURL].GetParams())
 	}
 	for _, b := range req.Canonicalise() {
-		sub.MarkExplicit() // to ask for what cannot be is not to ask for everything
+		sub.MarkExplicit() // otherwise a subscription without names would mean the wildcard
 		s.logBadName(c, sub.TypeURL, b)
 	}
 	p := &poll{
-		sub: sub, client: c, view: ident.group.View, peer: peer, keptNode: ident.keptNode, grant: ident.grant, names: req.Subscribe, deadline: req.deadline,
-		grantsChanged: ident.grantsChanged, history: &s.polls,
+		sub: sub, client: c, view: ident.group.View, peer: peer, keptNode: ident.keptNode, grant: ident.grant,
+		grantsChanged: ident.grantsChanged, names: req.Subscribe, deadline: req.deadline, history: &s.polls,
 	}
 	p.key = p.newKey(peer)
 	err := p.checkGrant()
@@ -81,7 +81,7 @@ func (s pollService) newPoll(ident *identity, req restRequest, peer guard.Peer) 
 	return p, nil
 }
 
-// check returns an error if the client is not authorized for the type or a name.
+// checkGrant returns an error if the client is not authorized for the type or a name.
 func (p *poll) checkGrant() error {
 	if p.grant == nil {
 		return nil
@@ -97,7 +97,7 @@ func (p *poll) checkGrant() error {
 	return nil
 }
 
-// regrant checks the poll against the rules that apply now.
+// renewGrant checks the poll against the current rules.
 func (p *poll) renewGrant(ctx context.Context, server *Server) (err error) {
 	if p.grant, err = server.reauthorize(ctx, p.peer, p.keptNode); err != nil {
 		return err
@@ -110,8 +110,9 @@ func (p *poll) close() {
 	p.sub.Watch.Close()
 }
 
-// await waits until the poll can be answered, but no longer than it may be held. It returns the generation to answer
-// from, or nil if the client's version is current. Errors: there is no answer for now, or ctx has ended.
+// await waits until the poll can be answered, until its deadline at the latest. It returns the generation to answer
+// from, or nil if the version that the client reported is current. Errors: the origin has not answered, the server is
+// draining, the client is no longer authorized, or ctx has ended.
 func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, error) {
 	p.draining = server.draining
 	timer := time.NewTimer(max(time.Until(p.deadline), time.Nanosecond))
@@ -127,16 +128,17 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 			return nil, p.timeoutError(state)
 		}
 		timer.Reset(max(time.Until(subscription.Earlier(p.deadline, again)), time.Nanosecond))
-		if over, err := p.waitForChange(ctx, server, timer.C, state); over || err != nil {
+		if done, err := p.waitForChange(ctx, server, timer.C, state); done || err != nil {
 			return nil, err
 		}
 	}
 }
 
-// sleep waits until the prospect may have changed. The poll is over if it cannot change any more; the error says why
-// there is no answer then.
-func (p *poll) waitForChange(ctx context.Context, server *Server, timer <-chan time.Time,
-	state subscription.PollState) (over bool, err error) {
+// waitForChange waits until the state of the poll may have changed. It reports whether the poll must end, with an error
+// unless the client's version is current.
+func (p *poll) waitForChange(
+	ctx context.Context, server *Server, timer <-chan time.Time, state subscription.PollState,
+) (done bool, err error) {
 	select {
 	case <-p.sub.Watch.C:
 	case <-timer:
@@ -156,28 +158,28 @@ func (p *poll) waitForChange(ctx context.Context, server *Server, timer <-chan t
 	return false, nil
 }
 
-// overdue returns the error of a poll that may be held no longer, nil if its client is up to date.
+// timeoutError returns the error of a poll at its deadline, or nil if the version that the client reported is current.
 func (p *poll) timeoutError(state subscription.PollState) error {
 	switch state {
 	case subscription.Current:
 		return nil
 	case subscription.NoAnswer:
-		return status.Error(codes.Unavailable, "nothing is known yet of what was asked for: the origin has not answered")
+		return status.Error(codes.Unavailable, "no resources are cached yet: the origin has not answered")
 	default:
-		return status.Error(codes.Unavailable, "the set is not complete yet: the origin has not answered for all of it")
+		return status.Error(codes.Unavailable, "the resource set is incomplete: the origin has not answered for all names")
 	}
 }
 
-// A restResponse is a DiscoveryResponse in JSON, in parts that are shared between responses.
+// A restResponse is a DiscoveryResponse in JSON. Its parts are concatenated when it is written.
 type restResponse struct {
 	before, after []byte
-	resources     [][]byte // shared with other responses
-	secrets       []string // the names of those that are Secrets
+	resources     [][]byte // separated by commas; shared between responses
+	secrets       []string // names of the Secrets in the response
 	sum           fingerprint.Sum
 }
 
-// render returns a response with all that was requested and exists (R113), under the version that streams use for the
-// same set; nil if that is a part, and the client has that part already (B.3).
+// render returns a response with all existing resources that the client requested (R113), with the version that streams
+// use for the same set. It returns nil if the client reported that version and holds the set (B.3).
 func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, error) {
 	s := p.sub
 	resources, sum := s.Set(g)
@@ -207,18 +209,20 @@ func (p *poll) render(g *cache.Generation, identifier string) (*restResponse, er
 	return resp, nil
 }
 
-// unrendered returns the error of a poll for a resource that cannot be encoded as JSON. A response must not omit it.
+// encodeError returns the error for a resource that cannot be encoded as JSON. A response must not omit a resource.
 func encodeError(r *wire.Resource, err error) error {
 	if unknown, ok := errors.AsType[*schema.UnknownTypeError](err); ok {
 		return restErrorf(http.StatusNotImplemented, codes.Unimplemented,
-			"resource %q of type %q: the relay does not know type %q, which JSON needs; over gRPC it is served", r.Name, r.TypeURL, unknown.TypeURL)
+			"resource %q of type %q: the relay does not know type %q and cannot encode it as JSON; use gRPC",
+			r.Name, r.TypeURL, unknown.TypeURL)
 	}
-	return restErrorf(http.StatusBadGateway, codes.DataLoss, "%v; this is what the origin sent", err)
+	return restErrorf(http.StatusBadGateway, codes.DataLoss,
+		"the origin sent a resource that cannot be encoded as JSON: %v", err)
 }
 
-// quote returns a text in JSON.
+// jsonString returns a string as JSON.
 func jsonString(text string) []byte {
-	b, _ := json.Marshal(text) // a text never fails
+	b, _ := json.Marshal(text) // a string never fails
 	return b
 }
 
@@ -231,14 +235,14 @@ func (r *restResponse) size() int {
 	return size
 }
 
-// write answers with the response. Write errors are ignored: they mean that the client has left.
+// write writes the response. It ignores errors, which mean that the client has disconnected.
 func (r *restResponse) write(w http.ResponseWriter) {
 	size := r.size()
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(size))
 	w.WriteHeader(http.StatusOK)
 	out := bufio.NewWriterSize(w, min(size, 32<<10))
-	_, _ = out.Write(r.before) // errors stay with out, and mean that the client has left
+	_, _ = out.Write(r.before)
 	for i, resource := range r.resources {
 		if i > 0 {
 			_ = out.WriteByte(',')
@@ -249,33 +253,35 @@ func (r *restResponse) write(w http.ResponseWriter) {
 	_ = out.Flush()
 }
 
-// maxPolls bounds a pollMemory. One that is full forgets all, which costs each client whose set has reverted one more
-// response.
+// maxPollHistory limits the entries of a pollHistory. When it is full, all entries are dropped. Each client whose set
+// has returned to former content is then sent one unnecessary response.
 const maxPollHistory = 10_000
 
-// A pollMemory remembers which polls were answered with which sets. A REST client has no stream that would remember it,
-// and reports the same version in each poll.
+// A pollHistory records which sets polls were answered with. A REST client has no stream that could record them, and
+// reports the same version in each poll.
 type pollHistory struct {
 	mu   sync.Mutex
-	last map[pollKey][4]sentSet // guarded by mu; clients that cannot be told apart may hold different sets
+	last map[pollKey][4]sentSet // guarded by mu; clients with equal keys may hold different sets
 }
 
-// A pollKey identifies the polls of one client for the same names.
+// A pollKey identifies the polls of a client for the same names.
 type pollKey struct {
 	peer, node, typeURL string
 	view                weak.Pointer[cache.View]
-	names               uint64 // a hash of them
+	names               uint64 // hash of the names
 }
 
 var namesSeed = maphash.MakeSeed()
 
-// answered is a set that a poll was answered with, and the position and the distrust of the view at that time.
+// A sentSet is a set that a poll was answered with, and the position and the Distrust revision of the view at that
+// time.
 type sentSet struct {
 	sum      fingerprint.Sum
 	at       cache.Seq
 	distrust uint64
 }
 
+// newKey returns the key of the poll.
 func (p *poll) newKey(peer guard.Peer) pollKey {
 	return pollKey{
 		peer: peer.Host, node: p.client.node, typeURL: p.sub.TypeURL, view: weak.Make(p.view),
@@ -283,8 +289,9 @@ func (p *poll) newKey(peer guard.Peer) pollKey {
 	}
 }
 
-// trusts reports whether the version of a set that the client reports may be trusted (B.3): the set did not return to
-// content that it had before and is no part of a rejected edition, or the client was sent it after that.
+// trustsVersion reports whether the version that the client reported proves that it holds a set (B.3). It does if the
+// set has not returned to former content and was not part of a rejected edition, or if the client was sent the set
+// after that.
 func (p *poll) trustsVersion(g *cache.Generation, sum fingerprint.Sum) bool {
 	reverted, distrust := p.sub.Doubts(g)
 	if reverted == 0 && distrust == 0 {
@@ -300,8 +307,9 @@ func (p *poll) trustsVersion(g *cache.Generation, sum fingerprint.Sum) bool {
 	})
 }
 
-// noteAnswer records that the poll is answered with a set. It does so whether or not the set has reverted: a name that
-// has an entry in each set may be shown next by the one that did.
+// recordAnswer records that the poll is answered with a set, even if the set has not returned to former content. A name
+// may have an entry by name and another one in the wildcard set; the next set may use the other entry, which may have
+// returned to former content.
 func (p *poll) recordAnswer(g *cache.Generation, sum fingerprint.Sum) {
 	m := p.history
 	m.mu.Lock()
@@ -313,7 +321,7 @@ func (p *poll) recordAnswer(g *cache.Generation, sum fingerprint.Sum) {
 	i, at := slices.IndexFunc(last[:], func(a sentSet) bool { return a.sum == sum }), g.Seq
 	if i >= 0 {
 		at = max(at, last[i].at)
-	} else { // it takes the place of the oldest
+	} else { // replace the oldest set
 		i = slices.Index(last[:], slices.MinFunc(last[:], func(a, b sentSet) int { return cmp.Compare(a.at, b.at) }))
 	}
 	last[i] = sentSet{sum, at, p.view.Distrust.Revision()}

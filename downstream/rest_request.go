@@ -24,13 +24,13 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// A pollService serves polls over REST.
+// A pollService serves REST polls.
 type pollService struct{ *Server }
 
-// restPath is the prefix of the path of every poll.
+// restPath is the path prefix of all polls.
 const restPath = "/v3/discovery:"
 
-// restTypes are the types that have a path, by its suffix (R113).
+// restTypes are the type URLs that can be polled, by path suffix (R113).
 var restTypes = map[string]string{
 	"listeners":         wire.ListenerType,
 	"clusters":          wire.ClusterType,
@@ -42,54 +42,56 @@ var restTypes = map[string]string{
 	"extension_configs": wire.ExtensionConfigType,
 }
 
-// restType returns the type of a poll.
+// restType returns the type URL of a poll.
 func restType(r *http.Request) (typeURL string, err error) {
 	name, ok := strings.CutPrefix(r.URL.Path, restPath)
 	if typeURL = restTypes[name]; !ok || typeURL == "" {
 		return "", restErrorf(http.StatusNotFound, codes.NotFound,
-			"no such path %.200q: polls go to %s with one of %s; aggregated and Delta xDS are served over gRPC only",
+			"no such path %.200q: POST to %s with one of %s; aggregated and Delta xDS need gRPC",
 			r.URL.Path, restPath, strings.Join(slices.Sorted(maps.Keys(restTypes)), ", "))
 	}
 	if r.Method != http.MethodPost {
-		return "", restErrorf(http.StatusMethodNotAllowed, codes.Unimplemented, "method %.20q: a poll is a POST", r.Method)
+		return "", restErrorf(http.StatusMethodNotAllowed, codes.Unimplemented, "method %.20q: use POST", r.Method)
 	}
 	return typeURL, nil
 }
 
-// MaxHold is the longest time for which a poll is held.
+// MaxHold is the longest time for which the response to a poll is held.
 const MaxHold = 30 * time.Second
 
 const (
-	// defaultHold is shorter than the second that an Envoy waits by default.
+	// defaultHold is shorter than the default request timeout of Envoy, which is 1s.
 	defaultHold = 800 * time.Millisecond
 
-	// holdMargin is how long before the client's timeout the answer is sent.
+	// holdMargin is how long before the client's timeout the response is sent.
 	holdMargin = 100 * time.Millisecond
 
-	// maxRESTBody bounds the body of a poll, in bytes.
+	// maxRESTBody limits the body of a poll, in bytes.
 	maxRESTBody = 4 << 20
 )
 
-// timeoutHeader has the timeout of an Envoy, in milliseconds.
+// timeoutHeader is the header with Envoy's request timeout, in milliseconds.
 const timeoutHeader = "X-Envoy-Expected-Rq-Timeout-Ms"
 
-// A restRequest is the request of a poll.
+// A restRequest is the decoded request of a poll.
 type restRequest struct {
 	wire.Request
-	nodeLabel string    // of the node, for logs
-	deadline  time.Time // when it is answered at the latest
+	nodeLabel string    // for logs
+	deadline  time.Time // when the poll must be answered
 }
 
-// The bounds of JSON values in a body, names not counted, and how many bytes each takes once it is decoded.
+// Limits of a body: JSON values besides names, and nesting. restValueBytes is the charge for the decoded form of a
+// value.
 const (
 	maxRESTValues  = 10_000
 	maxRESTNesting = guard.MaxNodeDepth
 	restValueBytes = 128
 )
 
-// read reads a poll, and charges for its memory. Errors are refusals, or gRPC statuses.
-func (s pollService) readRequest(w http.ResponseWriter, r *http.Request, began time.Time,
-	memory wire.Memory) (req restRequest, err error) {
+// readRequest reads the request of a poll, and charges its memory. An error is a restError or a gRPC status.
+func (s pollService) readRequest(
+	w http.ResponseWriter, r *http.Request, began time.Time, memory wire.Memory,
+) (req restRequest, err error) {
 	typeURL, err := restType(r)
 	if err != nil {
 		return req, err
@@ -100,7 +102,7 @@ func (s pollService) readRequest(w http.ResponseWriter, r *http.Request, began t
 	}
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
 		return req, restErrorf(http.StatusUnsupportedMediaType, codes.InvalidArgument,
-			"content-encoding %.20q: bodies of polls are not compressed", coding)
+			"content-encoding %.20q: send the body uncompressed", coding)
 	}
 	req.deadline = began.Add(hold)
 	body, err := wire.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody), maxRESTBody, memory)
@@ -119,14 +121,14 @@ func (s pollService) readRequest(w http.ResponseWriter, r *http.Request, began t
 	return req, req.parse(body, typeURL, r.URL.Path)
 }
 
-// checkBody rejects a body whose Node is too large or that has too many values, and charges for what is decoded of it.
+// checkBody rejects a body whose Node is too large or that has too many values. It charges memory for the decoded body.
 func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
-	node := c.CheckNode(guard.RawNode{Size: s.nodeBytes})
+	nodeErr := c.CheckNode(guard.RawNode{Size: s.nodeBytes})
 	switch most := c.MaxNames + maxRESTValues; {
 	case s.nodeValues > maxJSONPerNodeValue*guard.MaxNodeValues:
 		return guard.TooManyValues()
-	case node != nil:
-		return node
+	case nodeErr != nil:
+		return nodeErr
 	case s.nesting > maxRESTNesting:
 		return restErrorf(http.StatusBadRequest, codes.InvalidArgument,
 			"the body is nested %d times, at most %d are allowed", s.nesting, maxRESTNesting)
@@ -137,7 +139,7 @@ func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
 	return memory.Hold(2*len(s.body) + s.values*restValueBytes)
 }
 
-// parse decodes the body of a poll for a type.
+// parse decodes the body of a poll of a type.
 func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	msg := new(discoverypb.DiscoveryRequest)
 	if err := unmarshalOptions.Unmarshal(body, msg); err != nil {
@@ -147,7 +149,7 @@ func (r *restRequest) parse(body []byte, typeURL, path string) error {
 	switch {
 	case msg.Node == nil:
 		return restErrorf(http.StatusBadRequest, codes.InvalidArgument,
-			`node is missing: each poll says whose it is, such as "node": {"id": "my-envoy"}`)
+			`node is missing: each poll needs one, such as "node": {"id": "my-envoy"}`)
 	case msg.TypeUrl != "" && msg.TypeUrl != typeURL:
 		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "type_url %.200q: %s serves %q", msg.TypeUrl, path,
 			typeURL)
@@ -158,12 +160,12 @@ func (r *restRequest) parse(body []byte, typeURL, path string) error {
 		err = r.Decode(encoded)
 	}
 	if err != nil {
-		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "the body cannot be a DiscoveryRequest: %v", err)
+		return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "the body is not a valid DiscoveryRequest: %v", err)
 	}
 	return nil
 }
 
-// holdOf returns how long a poll may be held, by its headers.
+// holdTime returns how long the response to a poll may be held, according to the headers.
 func holdTime(h http.Header) (time.Duration, error) {
 	text := h.Get(timeoutHeader)
 	if text == "" {
@@ -172,32 +174,33 @@ func holdTime(h http.Header) (time.Duration, error) {
 	ms, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return 0, restErrorf(http.StatusBadRequest, codes.InvalidArgument,
-			"header %s is %.20q: a whole number of milliseconds is allowed",
+			"header %s is %.20q: use a whole number of milliseconds",
 			strings.ToLower(timeoutHeader), text)
 	}
 	const most = uint64((MaxHold + holdMargin) / time.Millisecond)
 	return max(time.Duration(min(ms, most))*time.Millisecond-holdMargin, 0), nil
 }
 
-// refuseBody returns the refusal for a body that could not be read.
+// bodyError returns the error for a body that could not be read.
 func bodyError(err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return restErrorf(http.StatusRequestEntityTooLarge, codes.ResourceExhausted,
-			"the body has more than %d bytes, as many as allowed", tooLarge.Limit)
+			"the body has more than %d bytes", tooLarge.Limit)
 	}
 	if _, limit := guard.LimitOf(err); limit {
 		return err
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-		return restErrorf(http.StatusRequestTimeout, codes.DeadlineExceeded, "the body did not come in time")
+		return restErrorf(http.StatusRequestTimeout, codes.DeadlineExceeded, "timeout while reading the body")
 	}
 	return restErrorf(http.StatusBadRequest, codes.InvalidArgument, "read the body: %v", err)
 }
 
-// tolerant reads the JSON of clients that may be newer than the relay.
+// unmarshalOptions accept requests of clients that are newer than the relay.
 var unmarshalOptions = protojson.UnmarshalOptions{DiscardUnknown: true, AllowPartial: true, Resolver: emptyResolver{}}
 
-// unread resolves every type to a message without fields: the relay does not read what is in an Any.
+// An emptyResolver resolves every type to a message without fields, because the relay does not read the content of an
+// Any.
 type emptyResolver struct{}
 
 func (emptyResolver) FindMessageByName(protoreflect.FullName) (protoreflect.MessageType, error) {
@@ -212,19 +215,20 @@ func (emptyResolver) FindExtensionByName(protoreflect.FullName) (protoreflect.Ex
 	return nil, protoregistry.NotFound
 }
 
-func (emptyResolver) FindExtensionByNumber(protoreflect.FullName,
-	protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+func (emptyResolver) FindExtensionByNumber(
+	protoreflect.FullName, protoreflect.FieldNumber,
+) (protoreflect.ExtensionType, error) {
 	return nil, protoregistry.NotFound
 }
 
-// tidy returns the text of a parser's error without the parser's name and in a stable form: protojson varies its
-// blanks.
+// parseErrorText returns the text of an error of protojson in a stable form: without its prefix, and without the
+// non-breaking spaces that protojson adds at random.
 func parseErrorText(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	return strings.TrimPrefix(text, "proto: ")
 }
 
-// A refusal is the error of a poll: the HTTP status, and the google.rpc.Status in its body.
+// A restError is the error of a poll: the HTTP status, and the google.rpc.Status for the body.
 type restError struct {
 	status  int
 	Code    codes.Code `json:"code"`
@@ -233,14 +237,15 @@ type restError struct {
 
 func (r *restError) Error() string { return r.Message }
 
+// restErrorf returns a restError with a formatted message.
 func restErrorf(status int, code codes.Code, format string, args ...any) error {
 	return &restError{status, code, fmt.Sprintf(format, args...)}
 }
 
-// statusClientClosed is the status of a poll whose client closed its side meanwhile; few clients read it.
+// statusClientClosed is the HTTP status of a poll whose client has closed the connection.
 const statusClientClosed = 499
 
-// httpStatus maps gRPC codes to HTTP statuses, as google.rpc.Code defines it.
+// httpStatus maps gRPC codes to HTTP status codes, as google.rpc.Code defines.
 var httpStatus = map[codes.Code]int{
 	codes.Canceled:          statusClientClosed,
 	codes.InvalidArgument:   http.StatusBadRequest,
@@ -252,7 +257,7 @@ var httpStatus = map[codes.Code]int{
 	codes.Unavailable:       http.StatusServiceUnavailable,
 }
 
-// refusalOf returns the refusal that a poll is sent for an error.
+// restErrorOf returns an error as a restError.
 func restErrorOf(err error) *restError {
 	if r, ok := errors.AsType[*restError](err); ok {
 		return r
@@ -265,7 +270,7 @@ func restErrorOf(err error) *restError {
 	return &restError{code, st.Code(), st.Message()}
 }
 
-// writeRefusal answers a poll with an error, and returns the HTTP status.
+// writeRESTError answers a poll with an error, and returns the HTTP status.
 func writeRESTError(w http.ResponseWriter, err error) int {
 	r := restErrorOf(err)
 	switch r.status {
@@ -276,7 +281,7 @@ func writeRESTError(w http.ResponseWriter, err error) int {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(r.status)
-	body, _ := json.Marshal(r)         // a number and a text: never fails
-	_, _ = w.Write(append(body, '\n')) // the client has left
+	body, _ := json.Marshal(r)         // a number and a string: never fails
+	_, _ = w.Write(append(body, '\n')) // an error means that the client has disconnected
 	return r.status
 }

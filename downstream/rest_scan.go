@@ -5,24 +5,24 @@ import (
 	"encoding/json"
 )
 
-// jsonOfNode is the largest number of values in JSON for one value of a Node.
+// maxJSONPerNodeValue is the largest number of JSON values in the encoding of one value of a Node.
 const maxJSONPerNodeValue = 5
 
-// A bodyScan is what a scan finds in a DiscoveryRequest in JSON before it is decoded, which takes many times its size.
-// Names of members count as values. Invalid JSON is no error: the decoder reports it.
+// A bodyScan scans a DiscoveryRequest in JSON before it is decoded, because decoding takes many times the memory of the
+// body. Keys of objects count as values. The scan ignores invalid JSON, which the decoder rejects.
 type bodyScan struct {
 	body   []byte
-	at     int
-	depth  int // brackets that are open
-	nodeAt int // where the Node begins; negative outside of it
+	at     int // index of the next byte
+	depth  int // open brackets
+	nodeAt int // index where the Node starts; negative outside the Node
 
-	nodeBytes, nodeValues int // of the Node; its extensions count as one value
-	values, nesting       int // of the body
+	nodeBytes, nodeValues int // size of the Node; its extensions count as one value
+	values, nesting       int // size of the body
 }
 
-// The kinds of bytes of JSON outside of strings.
+// The kinds of bytes in JSON outside strings.
 const (
-	jsonWord = iota // of a number, true, false or null
+	jsonWord = iota // part of a number, true, false or null
 	jsonSpace
 	jsonQuote
 	jsonOpens
@@ -34,17 +34,17 @@ var jsonBytes = [256]byte{
 	'"': jsonQuote, '{': jsonOpens, '[': jsonOpens, '}': jsonCloses, ']': jsonCloses,
 }
 
-// scanBody scans a body. It blanks the extensions of the Node, which the relay does not read.
+// scanBody scans a body. It overwrites the extensions of the Node, which the relay does not read, with an empty list.
 func scanBody(body []byte) *bodyScan {
 	s := &bodyScan{body: body, nodeAt: -1}
-	for before := byte(jsonSpace); s.at < len(body); {
-		before = s.scanNext(before)
+	for previous := byte(jsonSpace); s.at < len(body); {
+		previous = s.scanNext(previous)
 	}
 	return s
 }
 
-// next scans a string or a byte that follows one of another kind, and returns its kind.
-func (s *bodyScan) scanNext(before byte) (kind byte) {
+// scanNext scans a string or one byte, and returns its kind. It is passed the kind of the previous byte.
+func (s *bodyScan) scanNext(previous byte) (kind byte) {
 	c := s.body[s.at]
 	switch kind = jsonBytes[c]; kind {
 	case jsonQuote:
@@ -58,11 +58,11 @@ func (s *bodyScan) scanNext(before byte) (kind byte) {
 	case jsonCloses:
 		s.depth--
 	case jsonWord:
-		if before != jsonWord {
+		if previous != jsonWord {
 			s.count()
 		}
 	}
-	if s.nodeAt >= 0 && (s.depth < 1 || s.depth == 1 && c == ',') { // what follows is another member, or nothing
+	if s.nodeAt >= 0 && (s.depth < 1 || s.depth == 1 && c == ',') { // the Node ends here
 		s.nodeBytes += s.at - s.nodeAt
 		s.nodeAt = -1
 	}
@@ -70,21 +70,23 @@ func (s *bodyScan) scanNext(before byte) (kind byte) {
 	return kind
 }
 
+// count counts a value.
 func (s *bodyScan) count() {
 	if s.values++; s.nodeAt >= 0 {
 		s.nodeValues++
 	}
 }
 
-// text skips a string. After the key of the Node, the Node begins; after the key of its extensions, they are blanked.
+// scanString skips a string. If it is the key of the Node, it also skips the colon, and the Node starts there. If it is
+// the key of the Node's extensions, it overwrites their list.
 func (s *bodyScan) scanString() {
 	begin := s.at
 	s.at = endOfString(s.body, begin)
-	key, after := s.body[begin:s.at], s.skipSpace()
-	if after == len(s.body) || s.body[after] != ':' {
+	key, next := s.body[begin:s.at], s.skipSpace()
+	if next == len(s.body) || s.body[next] != ':' {
 		return
 	}
-	s.at = after + 1
+	s.at = next + 1
 	switch {
 	case s.depth == 1 && isKey(key, "node"):
 		s.nodeAt = s.at
@@ -94,11 +96,11 @@ func (s *bodyScan) scanString() {
 	}
 }
 
-// blank empties the list that begins here.
+// blankList overwrites the list that starts at s.at with an empty list and spaces, and skips it.
 func (s *bodyScan) blankList() {
 	begin, depth := s.at, 0
 	if begin == len(s.body) || s.body[begin] != '[' {
-		return // invalid, which the decoder reports
+		return // invalid; the decoder rejects it
 	}
 	for at := begin; at < len(s.body); at++ {
 		switch jsonBytes[s.body[at]] {
@@ -119,12 +121,12 @@ func (s *bodyScan) blankList() {
 	}
 }
 
-// afterBlanks returns where the next byte is that is not blank.
+// skipSpace returns the index of the next byte that is not white space.
 func (s *bodyScan) skipSpace() int {
 	return len(s.body) - len(bytes.TrimLeft(s.body[s.at:], " \t\n\r"))
 }
 
-// endOfText returns the end of the string that begins at an index.
+// endOfString returns the index after the string that starts at an index.
 func endOfString(body []byte, at int) int {
 	for at++; at < len(body); at++ {
 		switch body[at] {
@@ -137,7 +139,7 @@ func endOfString(body []byte, at int) int {
 	return len(body)
 }
 
-// isKey reports whether a JSON string is a text.
+// isKey reports whether a quoted JSON string equals text.
 func isKey(quoted []byte, text string) bool {
 	if !bytes.ContainsRune(quoted, '\\') {
 		return len(quoted) == len(text)+2 && string(quoted[1:len(quoted)-1]) == text

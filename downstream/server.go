@@ -21,7 +21,7 @@ import (
 	"github.com/xdstender/tender/downstream/loadreport"
 )
 
-// New returns a server. Errors: a missing Views.
+// New returns a server. It returns an error if Config.Views is nil.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -53,22 +53,21 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Guard returns what bounds the clients of the server. The gRPC server and the HTTP server for polls must use its
-// listeners, credentials and interceptors.
+// Guard returns the guard that limits the clients of the server. The gRPC server and the HTTP server for polls must use
+// its listeners, credentials and interceptors.
 func (s *Server) Guard() *guard.Guard { return s.guard }
 
 // Streams returns the number of open streams and held polls.
 func (s *Server) Streams() int { return int(s.streams.Load()) }
 
-// A service streams resources of one type, or of any type that its clients name
-// if typeURL is empty.
+// A service is the gRPC service of one resource type, or of all types if typeURL is empty.
 type service struct {
 	generated *grpc.ServiceDesc
 	typeURL   string
 }
 
-// services are the gRPC services of a server (R007, R008), with the variants that the protocol defines: virtual hosts
-// and locality endpoints exist in Delta only.
+// services are the gRPC services of a server (R007, R008), with the variants that the protocol defines. VHDS and LEDS
+// have only the Delta variant.
 var services = []service{
 	{&discoverypb.AggregatedDiscoveryService_ServiceDesc, ""},
 	{&clusterpb.ClusterDiscoveryService_ServiceDesc, wire.ClusterType},
@@ -83,7 +82,7 @@ var services = []service{
 	{&routepb.VirtualHostDiscoveryService_ServiceDesc, wire.VirtualHostType},
 }
 
-// Register adds the server's services. The gRPC server must use [wire.Codec].
+// Register registers the services. The gRPC server must use [wire.Codec].
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	for _, sv := range services {
 		r.RegisterService(sv.streamDesc(), s)
@@ -93,7 +92,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	}
 }
 
-// isOwn reports whether a service takes shares of streams itself, see [guard.Config].
+// isStreamService reports whether a service counts its streams and releases its requests itself; see [guard.Config].
 func isStreamService(service any) bool {
 	switch service.(type) {
 	case *Server, loadService:
@@ -103,8 +102,8 @@ func isStreamService(service any) bool {
 	}
 }
 
-// streams returns a description of the service with its streams alone, served by a [*Server]. The Fetch method, which
-// defines REST, is left out: gRPC answers UNIMPLEMENTED.
+// streamDesc returns a description of the service with only its streaming methods, served by a [*Server]. It omits the
+// unary Fetch method, so gRPC responds with UNIMPLEMENTED.
 func (sv service) streamDesc() *grpc.ServiceDesc {
 	desc := &grpc.ServiceDesc{
 		ServiceName: sv.generated.ServiceName,

@@ -100,7 +100,7 @@ func TestB27_Cold(t *testing.T) {
 		c := restPoller(t, start(t, o), false)
 		for _, version := range []string{"", "r1.AAAAAAAAAAAAAAAAAAAAAA", "other"} {
 			for kind, names := range map[string][]string{"clusters": nil, "routes": {"a"}, "listeners": {"a"}} {
-				reply := c.poll(kind, "5000", version, names...).is(http.StatusServiceUnavailable, "nothing is known yet").after(4900 * time.Millisecond)
+				reply := c.poll(kind, "5000", version, names...).is(http.StatusServiceUnavailable, "no resources are cached yet").after(4900 * time.Millisecond)
 				restStatus(t, reply)
 				if reply.header.Get("Retry-After") == "" {
 					t.Error("503 without Retry-After")
@@ -160,7 +160,7 @@ func TestB7_RESTUnansweredName(t *testing.T) {
 		c.poll("listeners", "", partial, "a", "b").unchanged()
 		c.poll("listeners", "", "old", "a", "b").is(http.StatusServiceUnavailable, "not complete")
 		c.poll("routes", "", "old", "a", "b").after(800 * time.Millisecond).has("a")
-		c.poll("routes", "", "old", "b").is(http.StatusServiceUnavailable, "nothing is known yet")
+		c.poll("routes", "", "old", "b").is(http.StatusServiceUnavailable, "no resources are cached yet")
 
 		time.Sleep(10 * time.Second) // since it was asked
 		c.poll("listeners", "", "old", "a", "b").after(0).has("a")
@@ -235,7 +235,7 @@ func TestB17_RESTFullStateByOption(t *testing.T) {
 		o.Put(streamRoute("a", "x"))
 		c.poll("routes", "", "", "a").has("a")
 		c.poll("routes", "", "old", "a", "b").after(0).has("a")
-		c.poll("routes", "", "old", "b").is(http.StatusServiceUnavailable, "nothing is known yet")
+		c.poll("routes", "", "old", "b").is(http.StatusServiceUnavailable, "no resources are cached yet")
 	}, "TENDER_FULL_STATE_TYPES=rds")
 }
 

@@ -209,7 +209,7 @@ func TestR113_BadInput(t *testing.T) {
 		{"many names", `{` + node + `,"resource_names":["a","b","c","d"]}`, 429, "4 resource names on one stream, at most 3 are allowed", nil},
 		{"a large body", `{` + node + strings.Repeat(" ", 4<<20) + `}`, 413, "more than 4194304 bytes", nil},
 		{"a time that is none", `{` + node + `}`, 400, `header x-envoy-expected-rq-timeout-ms is \"soon\"`, restHold("soon")},
-		{"a time before now", `{` + node + `}`, 400, `is \"-1\": a whole number of milliseconds is allowed`, restHold("-1")},
+		{"a time before now", `{` + node + `}`, 400, `is \"-1\": use a whole number of milliseconds`, restHold("-1")},
 	}
 	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
