@@ -50,8 +50,8 @@
 // (B.12). Hints ([cache.Watch]) tell a stream which names have changed. They are limited to a few; a stream without
 // complete hints reads the logs.
 //
-// While the lock of a stream is held, other locks are taken only in rare cases: to join a group, subscribe to names, log
-// a NACK, or add a load report.
+// While the lock of a stream is held, other locks are taken only in rare cases: to join a group, subscribe to names,
+// log a NACK, or add a load report.
 //
 // It is no stable API: programs that embed Tender use package relay.
 package downstream
