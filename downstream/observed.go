@@ -39,9 +39,10 @@ func (s *stream) observer() Observer {
 	return s.group.Observer
 }
 
-// Stands reports whether the client has answered all that it was sent of the types that match, and which of these it
-// refuses: a refusal stands. A client that subscribes to none of them has accepted nothing.
-func (o Observed) Stands(match func(typeURL string) bool) (accepted bool, refused []string) {
+// AckStatus reports whether the client has accepted everything that it was sent of the types that match. It also returns
+// the matching types with a NACK that no later ACK replaced. A client that subscribes to none of the types has accepted
+// nothing.
+func (o Observed) AckStatus(match func(typeURL string) bool) (accepted bool, refused []string) {
 	s := o.stream
 	s.lock.peek()
 	defer s.lock.release()
@@ -49,26 +50,26 @@ func (o Observed) Stands(match func(typeURL string) bool) (accepted bool, refuse
 		return false, nil
 	}
 	g := s.group.View.Generation()
-	of, answered := 0, 0
+	matching, acked := 0, 0
 	for _, sub := range s.subs {
 		if !match(sub.TypeURL) {
 			continue
 		}
-		of++
+		matching++
 		at := sub.At(g)
 		if at.AcceptedAll() {
-			answered++
+			acked++
 		}
 		if at.HasActiveRefusal() {
 			refused = append(refused, sub.TypeURL)
 		}
 	}
-	return of > 0 && of == answered, refused
+	return matching > 0 && matching == acked, refused
 }
 
-// Answer returns what became of changes at the client: the least of NotSent, Sent and Accepted over those that it
-// subscribes to, or Refused if it refused any. It reports false if it subscribes to none of them.
-func (o Observed) Answer(of []Change) (state ResourceState, wants bool) {
+// ChangeState returns the state of changes at the client: Refused if it refused any of them, otherwise the least of
+// NotSent, Sent and Accepted over the changes that it subscribes to. subscribed is false if it subscribes to none.
+func (o Observed) ChangeState(changes []Change) (state ResourceState, subscribed bool) {
 	s := o.stream
 	s.lock.peek()
 	defer s.lock.release()
@@ -76,21 +77,21 @@ func (o Observed) Answer(of []Change) (state ResourceState, wants bool) {
 		return NotSent, false
 	}
 	g := s.group.View.Generation()
-	for i := range of {
-		typeURL, _, _ := cache.SplitCollection(of[i].Key)
+	for i := range changes {
+		typeURL, _, _ := cache.SplitCollection(changes[i].Key)
 		sub := s.subscription(typeURL)
 		if sub == nil {
 			continue
 		}
-		switch is, some := sub.At(g).Answer(&of[i]); {
-		case !some:
-		case is == Refused:
+		switch of, concerned := sub.At(g).Answer(&changes[i]); {
+		case !concerned:
+		case of == Refused:
 			return Refused, true
-		case !wants:
-			state, wants = is, true
+		case !subscribed:
+			state, subscribed = of, true
 		default:
-			state = min(state, is)
+			state = min(state, of)
 		}
 	}
-	return state, wants
+	return state, subscribed
 }

@@ -105,7 +105,7 @@ func TestObserver(t *testing.T) {
 		clusters := func(typeURL string) bool { return typeURL == wire.ClusterType }
 		stands := func(when string, want bool, refused ...string) {
 			t.Helper()
-			if accepted, got := streams[0].Stands(clusters); accepted != want || !slices.Equal(got, refused) {
+			if accepted, got := streams[0].AckStatus(clusters); accepted != want || !slices.Equal(got, refused) {
 				t.Errorf("%s: accepted: %v, refused %q; want %v, %q", when, accepted, got, want, refused)
 			}
 		}
@@ -113,7 +113,7 @@ func TestObserver(t *testing.T) {
 		c.answer("")
 		ignored.answer("")
 		stands("accepted", true)
-		if accepted, _ := streams[0].Stands(func(string) bool { return false }); accepted {
+		if accepted, _ := streams[0].AckStatus(func(string) bool { return false }); accepted {
 			t.Error("a client that subscribes to none of the types has accepted them")
 		}
 
@@ -125,14 +125,14 @@ func TestObserver(t *testing.T) {
 		other := Change{Key: wire.ListenerType, UpTo: edition.UpTo, Names: []string{"x"}}
 		answers := func(when string, want ResourceState, of ...Change) {
 			t.Helper()
-			if got, wants := streams[0].Answer(of); got != want || !wants {
+			if got, wants := streams[0].ChangeState(of); got != want || !wants {
 				t.Errorf("%s: %v (wanted: %v), want %v", when, got, wants, want)
 			}
 		}
 		answers("sent", Sent, edition, before, other)
 		answers("sent", Sent, before, edition)
 		answers("before", Accepted, before, other)
-		if _, wants := streams[0].Answer([]Change{other}); wants {
+		if _, wants := streams[0].ChangeState([]Change{other}); wants {
 			t.Error("a change of listeners is wanted")
 		}
 		c.answer("bad")
@@ -317,10 +317,10 @@ func TestObservedDoesNotWait(t *testing.T) {
 		putClusters(t, w, "3", all...)
 		synctest.Wait()
 		for o := range server.Observed() {
-			if got, _ := o.Answer([]Change{{Key: wire.ClusterType, After: after, UpTo: view.Generation().Seq}}); got > Sent {
+			if got, _ := o.ChangeState([]Change{{Key: wire.ClusterType, After: after, UpTo: view.Generation().Seq}}); got > Sent {
 				t.Errorf("a client that does not read has answered: %v", got)
 			}
-			if accepted, _ := o.Stands(func(string) bool { return true }); accepted {
+			if accepted, _ := o.AckStatus(func(string) bool { return true }); accepted {
 				t.Error("a client that does not read has accepted all")
 			}
 		}

@@ -201,7 +201,7 @@ func TestH04_EmptySetByREST(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, _ *relaytest.Origin, c *restClient) {
 		for range 9 {
-			c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "not complete")
+			c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "is incomplete")
 			c.poll("clusters", "", "").after(0).has()
 			time.Sleep(time.Minute)
 		}

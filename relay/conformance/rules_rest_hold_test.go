@@ -155,10 +155,10 @@ func TestB7_RESTUnansweredName(t *testing.T) {
 		o.Put(relaytest.Listener("a", "r"), streamRoute("a", "x"))
 		r := start(t, o)
 		c := restPoller(t, r, false)
-		c.poll("listeners", "", "old", "a", "b").is(http.StatusServiceUnavailable, "not complete").after(800 * time.Millisecond)
+		c.poll("listeners", "", "old", "a", "b").is(http.StatusServiceUnavailable, "is incomplete").after(800 * time.Millisecond)
 		partial := c.poll("listeners", "", "", "a", "b").after(800 * time.Millisecond).has("a")
 		c.poll("listeners", "", partial, "a", "b").unchanged()
-		c.poll("listeners", "", "old", "a", "b").is(http.StatusServiceUnavailable, "not complete")
+		c.poll("listeners", "", "old", "a", "b").is(http.StatusServiceUnavailable, "is incomplete")
 		c.poll("routes", "", "old", "a", "b").after(800 * time.Millisecond).has("a")
 		c.poll("routes", "", "old", "b").is(http.StatusServiceUnavailable, "no resources are cached yet")
 
@@ -183,7 +183,7 @@ func TestB7_RESTNewNameWithoutOrigin(t *testing.T) {
 		c.poll("listeners", "", "", "a").has("a")
 		o.Stop()
 		for range 100 {
-			c.poll("listeners", "30000", "old", "a", "b").is(http.StatusServiceUnavailable, "not complete").after(29900 * time.Millisecond)
+			c.poll("listeners", "30000", "old", "a", "b").is(http.StatusServiceUnavailable, "is incomplete").after(29900 * time.Millisecond)
 		}
 		c.poll("listeners", "", "", "a", "b").has("a")
 	})
@@ -195,7 +195,7 @@ func TestB7_RESTConfirmed(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
-		c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "not complete")
+		c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "is incomplete")
 		c.poll("clusters", "", "").after(0).has("a")
 		held := c.begin(t.Context(), "clusters", "30000", "old")
 		reply := restAnswer(t, restWithin(held, 15*time.Second))
@@ -343,7 +343,7 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 			reply := restAnswer(t, held)
 			o.Change(func(b *relaytest.Behaviour) { b.Delay = 0 })
 			if tt.kind == "clusters" {
-				reply.is(http.StatusServiceUnavailable, "not complete yet")
+				reply.is(http.StatusServiceUnavailable, "is incomplete")
 			} else {
 				version = reply.has("b")
 			}

@@ -108,7 +108,7 @@ type clientAnswer struct {
 func (c observer) clientAnswers() (all []clientAnswer) {
 	for o := range c.cfg.Observed() {
 		if of, ok := o.Observer.(*Observer); ok {
-			accepted, refused := o.Stands(c.cfg.Waits)
+			accepted, refused := o.AckStatus(c.cfg.Waits)
 			all = append(all, clientAnswer{of.client, accepted, refused})
 		}
 	}
@@ -169,7 +169,7 @@ func (c observer) observe(now time.Time) {
 		if !ok || of.client.Cohort >= stage {
 			continue
 		}
-		state, wants := o.Answer(changes[cohortOf{of.group, of.client.Cohort}])
+		state, wants := o.ChangeState(changes[cohortOf{of.group, of.client.Cohort}])
 		if !wants {
 			continue
 		}
