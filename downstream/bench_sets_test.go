@@ -12,12 +12,12 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// setChanges are the ways in which the complete set of SotW clients of clusters may change.
+// setChanges are variants of changes of the complete set of clusters that SotW clients are sent.
 var setChanges = []struct {
 	name      string
-	replaces  bool // a cluster comes when another one goes, so a union is sent first
-	forms     int  // in which clients are sent the set
-	responses int  // to each client
+	replaces  bool // a cluster is added while another is removed, so the union is sent first
+	forms     int  // number of encodings of the set, by client features
+	responses int  // per client
 }{
 	{"plain", false, 1, 1},
 	{"replacement", true, 1, 2},
@@ -25,7 +25,7 @@ var setChanges = []struct {
 	{"replacement-two-forms", true, 2, 2},
 }
 
-// newSetClients returns clients of all clusters, in a number of forms.
+// newSetClients returns clients that subscribed to all clusters, with a number of different encodings.
 func newSetClients(b testing.TB, resources, clients, forms int) (w *cache.Writer, all []*benchClient) {
 	group := new(countedGroup)
 	view, w := cache.New(cache.Config{Fanout: group.counts.Followed})
@@ -48,7 +48,7 @@ func newSetClients(b testing.TB, resources, clients, forms int) (w *cache.Writer
 	return w, all
 }
 
-// changeSet changes a cluster, or has one go when another one comes. The order of the turns alternates.
+// changeSet changes a cluster, or with replaces adds one and removes another.
 func changeSet(b testing.TB, w *cache.Writer, replaces bool, turn, resources int) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	if !replaces {
@@ -60,8 +60,8 @@ func changeSet(b testing.TB, w *cache.Writer, replaces bool, turn, resources int
 	w.Apply(cache.Wildcard, u)
 }
 
-// BenchmarkSets measures what it costs to find out which complete set SotW clients must be sent, and to make it, as BenchmarkDelivery does:
-// 1,000 clients, one change among 10,000 clusters.
+// BenchmarkSets measures the cost of computing and encoding complete sets, as BenchmarkDelivery does: 1,000 clients,
+// one change among 10,000 clusters.
 func BenchmarkSets(b *testing.B) {
 	const resources, clients = 10_000, 1000
 	for _, bb := range setChanges {
@@ -90,17 +90,18 @@ func BenchmarkSets(b *testing.B) {
 	}
 }
 
-// settle sends the client all that there is for it, and has it answer.
+// settle flushes and answers until nothing is due to the client.
 func (c *benchClient) settle(b testing.TB) {
-	for had := -1; had < c.sent; {
-		had = c.sent
-		if c.flush(b); c.sent > had {
+	for before := -1; before < c.sent; {
+		before = c.sent
+		if c.flush(b); c.sent > before {
 			c.ack(b)
 		}
 	}
 }
 
-// TestSetsAreMadeOncePerForm: clients in the same position share the bytes of a set, also of a union, and each form is made once.
+// TestSetsAreMadeOncePerForm checks that clients at the same position share the bytes of a set or union, and that each
+// encoding is made once.
 func TestSetsAreMadeOncePerForm(t *testing.T) {
 	const resources, clients = 20, 12
 	for _, tt := range setChanges {
@@ -111,9 +112,9 @@ func TestSetsAreMadeOncePerForm(t *testing.T) {
 				for range tt.responses {
 					bodies := make(map[*wire.Body]int)
 					for _, c := range all {
-						had := c.sent
-						if c.flush(t); c.sent != had+1 {
-							t.Fatalf("turn %d: got %d responses, want one", turn, c.sent-had)
+						before := c.sent
+						if c.flush(t); c.sent != before+1 {
+							t.Fatalf("turn %d: got %d responses, want one", turn, c.sent-before)
 						}
 						c.ack(t)
 						bodies[c.last.Body]++

@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A benchClient is a stream without a transport: what it is sent is answered at once.
+// A benchClient is a stream without a transport, whose client answers each response immediately.
 type benchClient struct {
 	grpc.ServerStream
 	st      *stream
@@ -34,19 +34,18 @@ func (c *benchClient) SendMsg(m any) error {
 	return nil
 }
 
-// say handles a request as if it were the stream's turn.
-func (s *stream) say(r *wire.Request, now time.Time) error {
+// handleNow handles a request as a worker does in the stream's turn.
+func (s *stream) handleNow(r *wire.Request, now time.Time) error {
 	return s.receiver().handle(r, s.identification().identityIn(r), now)
 }
 
-// newBenchClient returns a client that subscribed to names of a type, and has what
-// there is.
+// newBenchClient returns a client that subscribed to names of a type and has answered the complete first response.
 func newBenchClient(b testing.TB, s *Server, delta bool, typeURL string, names []string) *benchClient {
 	b.Helper()
 	return newBenchClientOf(b, s, []byte{}, delta, typeURL, names)
 }
 
-// newBenchClientOf is newBenchClient for a Node.
+// newBenchClientOf is newBenchClient for a client with an encoded Node.
 func newBenchClientOf(b testing.TB, s *Server, node []byte, delta bool, typeURL string, names []string) *benchClient {
 	b.Helper()
 	c := &benchClient{typeURL: typeURL}
@@ -54,12 +53,12 @@ func newBenchClientOf(b testing.TB, s *Server, node []byte, delta bool, typeURL 
 		server: s, cfg: &s.cfg, rpc: c, delta: delta,
 		result: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
-	c.st.turn.Store(turnRunning) // no worker sends, but flush
+	c.st.turn.Store(turnRunning) // only flush sends, no worker
 	b.Cleanup(c.st.close)
 	first := &wire.Request{Delta: delta, TypeURL: typeURL, Node: node, Subscribe: names}
-	check.OK(b, c.st.say(first, time.Now()))
-	for had := -1; had < c.sent; c.flush(b) { // a large set comes in parts
-		if had = c.sent; had > 0 {
+	check.OK(b, c.st.handleNow(first, time.Now()))
+	for before := -1; before < c.sent; c.flush(b) { // a large set has several responses
+		if before = c.sent; before > 0 {
 			c.ack(b)
 		}
 	}
@@ -78,20 +77,20 @@ func (c *benchClient) flush(b testing.TB) {
 func (c *benchClient) ack(b testing.TB) {
 	r := wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce}
 	if !r.Delta {
-		r.Version = c.last.Body.Version() // names that it repeats are left out when it is decoded
+		r.Version = c.last.Body.Version() // the decoder omits repeated names
 	}
 	if more, _ := c.st.receiver().accept(&r, c.st.identification().identityIn(&r)); !more {
 		b.Fatal(<-c.st.result)
 	}
 }
 
-// deliveries are the ways in which a client may be sent one change among resources.
+// deliveries are variants of a client that is sent one change of many resources.
 var deliveries = []struct {
 	name    string
 	delta   bool
 	typeURL string
-	named   int // of all; 0 is the wildcard
-	others  int // that change before, and that nobody of the clients wants
+	named   int // subscribed names; 0 is the wildcard
+	others  int // resources that change too, without a subscribed client
 }{
 	{"delta-wildcard", true, wire.ClusterType, 0, 0},
 	{"delta-50-names", true, wire.EndpointType, 50, 0},
@@ -106,24 +105,24 @@ var deliveries = []struct {
 
 const benchStreams = 100
 
-// A delivering has one resource change again and again, and clients that see it.
-type delivering struct {
+// A deliveryBench changes one resource repeatedly, and has the clients that are sent the change.
+type deliveryBench struct {
 	w       *cache.Writer
 	kind    cache.Kind
 	updates [2]wire.Update
-	others  [2]wire.Update // of further resources, the last ones
+	others  [2]wire.Update // of the last resources
 	clients []*benchClient
 	names   []string
-	turn    int
+	changes int
 }
 
-func newDelivering(b testing.TB, delta bool, typeURL string, named, resources, others int) *delivering {
+func newDeliveryBench(b testing.TB, delta bool, typeURL string, named, resources, others int) *deliveryBench {
 	b.Helper()
 	group := new(countedGroup)
 	view, w := cache.New(cache.Config{Fanout: group.counts.Followed})
 	group.view = view
 	server := check.Must(New(Config{Views: group}))
-	d := &delivering{w: w}
+	d := &deliveryBench{w: w}
 	var names []string
 	all := wire.Update{TypeURL: typeURL}
 	for i := range resources {
@@ -132,7 +131,7 @@ func newDelivering(b testing.TB, delta bool, typeURL string, named, resources, o
 	}
 	if named > 0 {
 		d.kind, d.names = cache.ByName, names[:named]
-		watch := view.Watch() // so that the names are asked for
+		watch := view.Watch() // requests the names from the origin
 		b.Cleanup(watch.Close)
 		watch.Subscribe(typeURL, names)
 		w.TakeDemand()
@@ -168,28 +167,27 @@ func benchResource(b testing.TB, typeURL string, i int, version string) *wire.Re
 	return r
 }
 
-// change changes the resource, and the others before it.
-func (d *delivering) change() {
-	d.turn++
-	d.w.Apply(d.kind, d.others[d.turn%2])
-	d.w.Apply(d.kind, d.updates[d.turn%2])
+// change changes the other resources, and then the resource.
+func (d *deliveryBench) change() {
+	d.changes++
+	d.w.Apply(d.kind, d.others[d.changes%2])
+	d.w.Apply(d.kind, d.updates[d.changes%2])
 }
 
-// deliver has every client sent the change, and answer.
-func (d *delivering) deliver(b testing.TB) {
+// deliver sends the change to each client, and has it answered.
+func (d *deliveryBench) deliver(b testing.TB) {
 	for _, c := range d.clients {
 		c.flush(b)
 		c.ack(b)
 	}
 }
 
-// BenchmarkDelivery measures what it costs to find out what clients must be sent, and to
-// take their answers: one change among 10,000 resources, for 100 clients. The transport
-// and the encoding are not in it, nor is what the change itself costs.
+// BenchmarkDelivery measures the cost of computing a response and handling its answer: one change among 10,000
+// resources, for 100 clients. It excludes the transport, the encoding and the change itself.
 func BenchmarkDelivery(b *testing.B) {
 	for _, bb := range deliveries {
 		b.Run(bb.name, func(b *testing.B) {
-			d := newDelivering(b, bb.delta, bb.typeURL, bb.named, 10_000, bb.others)
+			d := newDeliveryBench(b, bb.delta, bb.typeURL, bb.named, 10_000, bb.others)
 			before := d.clients[0].sent
 			b.ReportAllocs()
 			b.ResetTimer()
@@ -210,19 +208,19 @@ func BenchmarkDelivery(b *testing.B) {
 	}
 }
 
-// deliveryAllocations is what it costs to have one more client sent what others are sent
-// too, in allocations: the response around the shared body, and its nonce.
+// deliveryAllocations is the number of allocations for one more client that is sent a shared response: the response
+// around the shared body, and its nonce.
 const deliveryAllocations = 2
 
-// TestSharedDeliveriesAllocateLittle: what another client costs does not grow with the
+// TestSharedDeliveriesAllocateLittle checks that the cost of one more client does not grow with the number of
 // resources.
 func TestSharedDeliveriesAllocateLittle(t *testing.T) {
 	for _, tt := range deliveries {
 		if tt.named > 0 {
-			continue // each of these has a body of its own
+			continue // each client has a separate body
 		}
 		t.Run(tt.name, func(t *testing.T) {
-			d := newDelivering(t, tt.delta, tt.typeURL, tt.named, 500, 0)
+			d := newDeliveryBench(t, tt.delta, tt.typeURL, tt.named, 500, 0)
 			all := d.clients
 			measure := func(clients int) float64 {
 				d.clients = all[:clients]

@@ -22,15 +22,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A scriptedClient is a stream without a transport: the test says what it asks, and sees
-// what it is sent. One that does not read has sends wait until it does.
+// A scriptedClient is a stream without a transport, whose requests the test chooses.
 type scriptedClient struct {
 	grpc.ServerStream
 	ctx      context.Context
 	requests chan wire.Request
 	mu       sync.Mutex
 	nonces   []string      // guarded by mu
-	reads    chan struct{} // nil: at once
+	reads    chan struct{} // if not nil, SendMsg blocks until it receives from or the test closes this channel
 }
 
 func (c *scriptedClient) Context() context.Context { return c.ctx }
@@ -61,21 +60,21 @@ func (c *scriptedClient) sent() []string {
 	return slices.Clone(c.nonces)
 }
 
-// ask sends a request, and waits until all that follows from it is done.
-func (c *scriptedClient) ask(r wire.Request) {
+// request sends a request of clusters, and waits until the server is idle.
+func (c *scriptedClient) request(r wire.Request) {
 	r.Delta, r.TypeURL = true, wire.ClusterType
 	c.requests <- r
 	synctest.Wait()
 }
 
-// answer accepts the newest response, or refuses it with words.
-func (c *scriptedClient) answer(words string) {
+// answer sends an ACK of the newest response, or a NACK if detail is not empty.
+func (c *scriptedClient) answer(detail string) {
 	nonces := c.sent()
-	c.ask(wire.Request{Nonce: nonces[len(nonces)-1], Refused: words != "", ErrorCode: int32(codes.InvalidArgument),
-		ErrorMessage: words})
+	c.request(wire.Request{Nonce: nonces[len(nonces)-1], Refused: detail != "", ErrorCode: int32(codes.InvalidArgument),
+		ErrorMessage: detail})
 }
 
-// serveScripted serves a client of Delta until the test ends it.
+// serveScripted serves an aggregated Delta stream until the end of the test.
 func serveScripted(t *testing.T, server *Server) *scriptedClient {
 	t.Helper()
 	c := &scriptedClient{ctx: t.Context(), requests: make(chan wire.Request)}
@@ -91,8 +90,8 @@ func serveScripted(t *testing.T, server *Server) *scriptedClient {
 	return c
 }
 
-// states returns how the stream stands with its resources, by name.
-func states(server *Server, number uint64) map[string]string {
+// resourceStates returns the state of each resource that a stream subscribed to, by name.
+func resourceStates(server *Server, number uint64) map[string]string {
 	out := make(map[string]string)
 	for _, r := range server.Resources(number) {
 		out[r.Entry.Name.String()] = r.State.String()
@@ -100,9 +99,9 @@ func states(server *Server, number uint64) map[string]string {
 	return out
 }
 
-// TestB30_ClientsAndWhatTheyHave walks one client through what may become of a resource:
-// not sent, sent, accepted, refused, and what of it its status says.
-func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
+// TestB30_ClientAndResourceStatus takes resources of one client through all states: not sent, sent, accepted and
+// refused. It checks the status of the client in each state.
+func TestB30_ClientAndResourceStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		server, err := New(Config{Views: oneView{view}})
@@ -121,7 +120,7 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 
 		c := serveScripted(t, server)
 		number := slices.Collect(server.Clients())[0].Number
-		stands := func() TypeStatus {
+		typeStatus := func() TypeStatus {
 			s, open := server.Client(number)
 			if !open || len(s.Types) != 1 {
 				t.Fatalf("Client(%d) = %+v, %v; want an open stream of one type", number, s, open)
@@ -130,8 +129,8 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		}
 		wantStates := func(when string, want map[string]string) {
 			t.Helper()
-			if diff := cmp.Diff(want, states(server, number)); diff != "" {
-				t.Errorf("%s, resources stand so (-want +got):\n%s", when, diff)
+			if diff := cmp.Diff(want, resourceStates(server, number)); diff != "" {
+				t.Errorf("%s, resource states (-want +got):\n%s", when, diff)
 			}
 		}
 		a, b := benchName(0), benchName(1)
@@ -140,19 +139,20 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 			Id: "n1", Cluster: "shop", Extensions: []*corepb.Extension{{Name: "a.filter"}},
 		})
 		check.OK(t, err)
-		c.ask(wire.Request{Node: n, Subscribe: []string{"*"}})
+		c.request(wire.Request{Node: n, Subscribe: []string{"*"}})
 		s, _ := server.Client(number)
 		if s.NodeID() != "n1" || s.Node().GetCluster() != "shop" || len(s.Node().GetExtensions()) > 0 || !s.Delta {
-			t.Errorf("the stream stands as %+v, want the node n1 of shop without its extensions", s)
+			t.Errorf("stream status is %+v, want node n1 of cluster shop without extensions", s)
 		}
 		wantStates("before the first answer", map[string]string{a: "sent", b: "sent"})
 
-		time.Sleep(time.Second) // of the bubble
-		if got := stands(); !got.Pending || got.Lag != time.Second || got.Accepted != "" {
+		time.Sleep(time.Second)
+		if got := typeStatus(); !got.Pending || got.Lag != time.Second || got.Accepted != "" {
 			t.Errorf("a second after the first response: %+v, want it pending, and a lag of 1s", got)
 		}
 		c.answer("")
-		if got := stands(); got.Pending || got.Lag != 0 || got.Accepted != got.Version || !got.AcceptedAt.Equal(time.Now()) {
+		got := typeStatus()
+		if got.Pending || got.Lag != 0 || got.Accepted != got.Version || !got.AcceptedAt.Equal(time.Now()) {
 			t.Errorf("after its ACK: %+v, want nothing pending, no lag, and the version accepted", got)
 		}
 		wantStates("after the ACK", map[string]string{a: "accepted", b: "accepted"})
@@ -161,43 +161,42 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		wantStates("after a change", map[string]string{a: "sent", b: "accepted"})
 		time.Sleep(100 * time.Millisecond)
 		put("3", 1)
-		wantStates("while the client owes an answer", map[string]string{a: "sent", b: "not_sent"})
+		wantStates("while an answer is pending", map[string]string{a: "sent", b: "not_sent"})
 		time.Sleep(100 * time.Millisecond)
-		if got := stands(); got.Lag != 200*time.Millisecond {
-			t.Errorf("the older of two changes was made 200ms ago, the lag is %v", got.Lag)
+		if got := typeStatus(); got.Lag != 200*time.Millisecond {
+			t.Errorf("lag is %v, want 200ms, the age of the older of two changes", got.Lag)
 		}
 		c.answer("no such filter")
 		wantStates("after a NACK", map[string]string{a: "refused", b: "sent"})
-		if got := stands(); !got.Refused || got.Refusal.Detail != "no such filter" || got.Lag != 200*time.Millisecond ||
+		if got := typeStatus(); !got.Refused || got.Refusal.Detail != "no such filter" || got.Lag != 200*time.Millisecond ||
 			got.Refusal.Version != "2" {
-			t.Errorf("after a NACK: %+v, refusal %+v; want its words, its version 2, and a lag of 200ms still", got, got.Refusal)
+			t.Errorf("after a NACK: %+v, refusal %+v; want its detail, version 2, and a lag of 200ms", got, got.Refusal)
 		}
 		c.answer("")
 		wantStates("after the next ACK", map[string]string{a: "refused", b: "accepted"})
-		if got := stands(); !got.Refused || got.Lag != 0 {
-			t.Errorf("after the ACK of another resource: %+v, want that the refusal stands, and no lag", got)
+		if got := typeStatus(); !got.Refused || got.Lag != 0 {
+			t.Errorf("after the ACK of another resource: %+v, want an active refusal and no lag", got)
 		}
 		put("4", 1)
 		c.answer("nor such a listener")
 		wantStates("after a NACK of the other resource", map[string]string{a: "refused", b: "refused"})
-		if got := stands(); !got.Refused || got.Refusal.Detail != "nor such a listener" {
-			t.Errorf("after two NACKs, the refusal that stands is %+v, want the newer", got.Refusal)
+		if got := typeStatus(); !got.Refused || got.Refusal.Detail != "nor such a listener" {
+			t.Errorf("after two NACKs, the active refusal is %+v, want the newer", got.Refusal)
 		}
 		put("5", 1)
 		c.answer("")
-		wantStates("after the ACK of what was refused last", map[string]string{a: "refused", b: "accepted"})
-		if got := stands(); !got.Refused || got.Refusal.Detail != "no such filter" {
-			t.Errorf("after the ACK of what was refused last, the refusal that stands is %+v, want the older", got.Refusal)
+		wantStates("after the ACK of the resource refused last", map[string]string{a: "refused", b: "accepted"})
+		if got := typeStatus(); !got.Refused || got.Refusal.Detail != "no such filter" {
+			t.Errorf("after the ACK of the resource refused last, the active refusal is %+v, want the older", got.Refusal)
 		}
 		put("6", 0)
 		c.answer("")
 		wantStates("after the refused resource has changed", map[string]string{a: "accepted", b: "accepted"})
-		if got := stands(); got.Refused || got.Refusal == nil {
-			t.Errorf("after an ACK, the client's last word is a refusal: %v; the refusal that is remembered: %+v", got.Refused,
-				got.Refusal)
+		if got := typeStatus(); got.Refused || got.Refusal == nil {
+			t.Errorf("after an ACK, refused is %v and the last refusal %+v, want false and a refusal", got.Refused, got.Refusal)
 		}
 
-		for i := range 16 { // twice as many refusals as are kept
+		for i := range 16 { // more refusals than the server keeps
 			put(fmt.Sprint("a", i), 0)
 			c.answer("no")
 			put(fmt.Sprint("b", i), 1)
@@ -205,10 +204,10 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 		}
 		put("7", 0)
 		c.answer("")
-		wantStates("after many of both", map[string]string{a: "accepted", b: "accepted"})
+		wantStates("after many ACKs and NACKs", map[string]string{a: "accepted", b: "accepted"})
 
 		if got := server.Holders(wire.ClusterType, a); len(got) != 1 || got[0].Stream != number || got[0].State != Accepted {
-			t.Errorf("Holders(%s) = %+v, want the one stream, which accepted it", a, got)
+			t.Errorf("Holders(%s) = %+v, want one stream in state accepted", a, got)
 		}
 		if got := server.Holders(wire.ClusterType, "nothing"); len(got) != 0 {
 			t.Errorf("Holders(nothing) = %+v, want none", got)
@@ -216,21 +215,21 @@ func TestB30_ClientsAndWhatTheyHave(t *testing.T) {
 	})
 }
 
-// TestB30_AStuckClientHoldsUpNoLook holds that to look at a stream waits for no client: that
-// of one that does not read is seen to be stalled.
-func TestB30_AStuckClientHoldsUpNoLook(t *testing.T) {
+// TestB30_StatusDoesNotWaitForStalledClient checks that the status of streams can be read while a send is blocked, and
+// that the blocked stream is reported as stalled.
+func TestB30_StatusDoesNotWaitForStalledClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		server := check.Must(New(Config{Views: oneView{view}}))
 		w.SetConnected(true)
-		for i := range 200 { // of 1 KiB each: more than gRPC takes off a stream's hands
+		for i := range 200 { // of 1 KiB each: more than inlineBytes
 			w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType,
 				Resources: []*wire.Resource{benchResource(t, wire.ClusterType, i, "1")}})
 		}
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
 		c := serveScripted(t, server)
-		c.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
-		time.Sleep(6 * time.Second) // the wait for its answer is over
+		c.request(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
+		time.Sleep(6 * time.Second) // longer than AckWait
 		c.reads = make(chan struct{})
 		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType,
 			Resources: []*wire.Resource{benchResource(t, wire.ClusterType, 0, "2")}})
@@ -239,15 +238,15 @@ func TestB30_AStuckClientHoldsUpNoLook(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for s := range server.Clients() {
 			if !s.Stalled.Equal(stalled) || s.Unread < inlineBytes || s.Types[0].Lag < 10*time.Second {
-				t.Errorf("a client that does not read stands as %+v, want it stalled since %v", s, stalled)
+				t.Errorf("status of a client that does not read is %+v, want stalled since %v", s, stalled)
 			}
 		}
-		check.Equal(t, "resources of a stalled client are seen", len(states(server, 1)), 200)
+		check.Equal(t, "resources of a stalled client", len(resourceStates(server, 1)), 200)
 		close(c.reads)
 		synctest.Wait()
 		c.answer("")
 		if s, _ := server.Client(1); !s.Stalled.IsZero() || s.Unread > 0 {
-			t.Errorf("once it reads, the client stands as %+v", s)
+			t.Errorf("after the client has read, its status is %+v, want not stalled", s)
 		}
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A countedGroup serves one view to every node, and counts.
+// A countedGroup serves one view to every node, and has counters.
 type countedGroup struct {
 	view   *cache.View
 	counts Counts
@@ -18,15 +18,14 @@ func (g *countedGroup) Join(*node, Caller) (Group, error) {
 	return Group{View: g.view, Key: "all", Leave: func() {}, Counts: &g.counts}, nil
 }
 
-// TestCounts holds that each delivery and each answer is counted once, by type, whichever
-// place a stream counts in.
+// TestCounts checks that each response and each answer is counted once, by type, in whichever copy of the counters.
 func TestCounts(t *testing.T) {
 	for _, tt := range deliveries {
 		if tt.named > 100 {
-			continue // as those with fewer names
+			continue // same code as with fewer names
 		}
 		t.Run(tt.name, func(t *testing.T) {
-			d := newDelivering(t, tt.delta, tt.typeURL, tt.named, 100, 0)
+			d := newDeliveryBench(t, tt.delta, tt.typeURL, tt.named, 100, 0)
 			group := d.clients[0].st.cfg.Views.(*countedGroup)
 			before := group.counts.Types()[tt.typeURL]
 			for range 3 {
@@ -47,29 +46,29 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// nack refuses what the client was sent last.
+// nack rejects the newest response.
 func (c *benchClient) nack() {
 	sub := c.st.subscription(c.typeURL)
 	sub.ApplyRequest(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Refused: true}, time.Now())
 }
 
-// TestCountsOfUnknownTypes holds that types that clients make up are counted together, and
-// that streams spread over the places.
+// TestCountsOfUnknownTypes checks that types that clients invent share counters, and that streams use all copies of
+// these.
 func TestCountsOfUnknownTypes(t *testing.T) {
 	var c Counts
-	places := make(map[*tally]bool)
+	copies := make(map[*tally]bool)
 	for stream := range uint64(2 * tallyCount) {
 		for _, typeURL := range []string{"a/b.C", "a/b.D", ""} {
 			at := c.tally(typeURL, stream)
 			at.Sent(10)
-			places[at] = true
+			copies[at] = true
 		}
 	}
 	if got := c.Types(); len(got) != 1 || got[""] != (TypeStats{Responses: 6 * tallyCount, Bytes: 60 * tallyCount}) ||
-		len(places) != tallyCount {
-		t.Errorf("counted %+v in %d places", got, len(places))
+		len(copies) != tallyCount {
+		t.Errorf("got %+v in %d copies, want one sum and %d copies", got, len(copies), tallyCount)
 	}
-	var nobody *Counts
-	nobody.tally("a/b.C", 1).Sent(1)
-	nobody.tally("a/b.C", 1).Answered(true)
+	var none *Counts
+	none.tally("a/b.C", 1).Sent(1)
+	none.tally("a/b.C", 1).Answered(true)
 }

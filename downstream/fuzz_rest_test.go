@@ -66,7 +66,7 @@ func FuzzREST(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		reply := poll(body)
 		if reply.Code != http.StatusOK {
-			checkRefused(t, body, reply)
+			checkError(t, body, reply)
 			return
 		}
 		resp := new(discoverypb.DiscoveryResponse)
@@ -78,7 +78,7 @@ func FuzzREST(f *testing.F) {
 		if err := unmarshalOptions.Unmarshal(read, asked); err != nil {
 			t.Fatalf("%q is answered, but it is no request: %v", body, err)
 		}
-		checkAsked(t, asked, resp)
+		checkResources(t, asked, resp)
 		asked.VersionInfo, asked.ErrorDetail = resp.GetVersionInfo(), nil
 		again, err := protojson.Marshal(asked)
 		check.OK(t, err)
@@ -89,7 +89,7 @@ func FuzzREST(f *testing.F) {
 }
 
 // checkRefused checks the answer to a poll that got no response.
-func checkRefused(t *testing.T, body string, reply *httptest.ResponseRecorder) {
+func checkError(t *testing.T, body string, reply *httptest.ResponseRecorder) {
 	allowed := []int{http.StatusNotModified, http.StatusBadRequest, http.StatusTooManyRequests,
 		http.StatusRequestEntityTooLarge, http.StatusServiceUnavailable}
 	if !slices.Contains(allowed, reply.Code) {
@@ -103,7 +103,7 @@ func checkRefused(t *testing.T, body string, reply *httptest.ResponseRecorder) {
 }
 
 // checkAsked checks that a response has what of the routes a, b and ü" was asked for.
-func checkAsked(t *testing.T, asked *discoverypb.DiscoveryRequest, resp *discoverypb.DiscoveryResponse) {
+func checkResources(t *testing.T, asked *discoverypb.DiscoveryRequest, resp *discoverypb.DiscoveryResponse) {
 	names := asked.GetResourceNames()
 	for _, l := range asked.GetResourceLocators() {
 		names = append(names, l.GetName())

@@ -16,11 +16,11 @@ import (
 )
 
 // A voidClient takes whatever it is sent.
-type voidClient struct{ grpc.ServerStream }
+type discardClient struct{ grpc.ServerStream }
 
-func (voidClient) Context() context.Context { return context.Background() }
+func (discardClient) Context() context.Context { return context.Background() }
 
-func (voidClient) SendMsg(any) error { return nil }
+func (discardClient) SendMsg(any) error { return nil }
 
 // newTestStream returns a stream of Delta to nobody.
 func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
@@ -30,7 +30,7 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	c := &client{cfg: &server.cfg, Client: subscription.Client{Settings: &server.cfg.subscriptions, Watch: view.Watch(),
 		Delta: true}}
 	return &stream{
-		server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true,
+		server: server, cfg: &server.cfg, rpc: discardClient{}, delta: true,
 		group: Group{View: view, Leave: func() {}}, watch: c.Watch, client: c,
 		result: make(chan error, 1), requestLimiter: rate.NewLimiter(rate.Inf, 1), lastNode: lastNode{seen: true},
 	}
@@ -48,7 +48,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			for i := range n {
 				r.Subscribe = append(r.Subscribe, fmt.Sprintf("xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/%d/*", i))
 			}
-			check.OK(b, s.say(r, time.Now()))
+			check.OK(b, s.handleNow(r, time.Now()))
 			for _, glob := range r.Subscribe {
 				w.SetPhase(cache.Collection(wire.EndpointType, glob), cache.Confirmed)
 			}

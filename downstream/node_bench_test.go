@@ -40,10 +40,10 @@ func BenchmarkJoin(b *testing.B) {
 	msg := firstRequest(stockNode(b))
 	b.ReportAllocs()
 	for b.Loop() {
-		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true}
+		s := &stream{server: server, cfg: &server.cfg, rpc: discardClient{}, delta: true}
 		r := &wire.Request{Delta: true}
 		check.OK(b, r.Decode(msg))
-		check.OK(b, s.say(r, time.Now()))
+		check.OK(b, s.handleNow(r, time.Now()))
 		s.close()
 	}
 }

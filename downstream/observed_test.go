@@ -24,24 +24,24 @@ import (
 
 // A recorder observes clients.
 type recorder struct {
-	refused []*Refusal
-	left    int
+	refused     []*Refusal
+	disconnects int
 }
 
 func (r *recorder) Refused(_ string, refusal *Refusal) { r.refused = append(r.refused, refusal) }
 
-func (r *recorder) Disconnected() { r.left++ }
+func (r *recorder) Disconnected() { r.disconnects++ }
 
 // observedView serves one view to every node, and observes all clients but those without an id.
 type observedView struct {
-	view *cache.View
-	by   *recorder
+	view     *cache.View
+	observer *recorder
 }
 
 func (v observedView) Join(n *node, _ Caller) (Group, error) {
 	g := Group{View: v.view, Key: "all", Leave: func() {}}
 	if n.GetId() != "" {
-		g.Observer = v.by
+		g.Observer = v.observer
 	}
 	return g, nil
 }
@@ -72,12 +72,12 @@ const observedNode = "\x0a\x02n1"
 // newObserved returns a server of one view with some clusters, and who observes its clients.
 func newObserved(t *testing.T) (*Server, *cache.View, *cache.Writer, *recorder) {
 	view, w := cache.New(cache.Config{})
-	by := new(recorder)
-	server := check.Must(New(Config{Views: observedView{view, by}}))
+	observer := new(recorder)
+	server := check.Must(New(Config{Views: observedView{view, observer}}))
 	w.SetConnected(true)
 	putClusters(t, w, "1", 0, 1)
 	w.SetPhase(wire.ClusterType, cache.Confirmed)
-	return server, view, w, by
+	return server, view, w, observer
 }
 
 func putClusters(t *testing.T, w *cache.Writer, version string, names ...int) {
@@ -91,15 +91,15 @@ func putClusters(t *testing.T, w *cache.Writer, version string, names ...int) {
 // TestObserver: an observer is told of refusals, and what it may ask of the stream.
 func TestObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, view, w, by := newObserved(t)
+		server, view, w, observer := newObserved(t)
 		c, ignored := serveScripted(t, server), serveScripted(t, server)
 		if got := slices.Collect(server.Observed()); len(got) > 0 {
 			t.Errorf("before their first requests, %d streams are observed", len(got))
 		}
-		c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
-		ignored.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
+		c.request(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
+		ignored.request(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
 		streams := slices.Collect(server.Observed())
-		if len(streams) != 1 || streams[0].Observer != Observer(by) {
+		if len(streams) != 1 || streams[0].Observer != Observer(observer) {
 			t.Fatalf("%d streams are observed, want 1", len(streams))
 		}
 		clusters := func(typeURL string) bool { return typeURL == wire.ClusterType }
@@ -139,25 +139,25 @@ func TestObserver(t *testing.T) {
 		ignored.answer("bad")
 		answers("refused", Refused, before, edition)
 		stands("refused", true, wire.ClusterType)
-		if len(by.refused) != 1 {
-			t.Fatalf("%d refusals were observed, want 1", len(by.refused))
+		if len(observer.refused) != 1 {
+			t.Fatalf("%d refusals were observed, want 1", len(observer.refused))
 		}
-		r := by.refused[0]
+		r := observer.refused[0]
 		if r.Detail != "bad" || !r.HasChange(edition.After, edition.UpTo) || r.HasChange(0, edition.After) {
 			t.Errorf("the refusal %+v is not that of the edition alone", r)
 		}
-		if by.left != 0 {
+		if observer.disconnects != 0 {
 			t.Error("a client left")
 		}
 	})
 }
 
 // TestObserverOfEarlierResponses: the refusal of an earlier response is that of its changes alone.
-func TestObserverOfEarlierResponses(t *testing.T) {
+func TestObserverSeesNACKOfEarlierResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, view, w, by := newObserved(t)
+		server, view, w, observer := newObserved(t)
 		c := serveScripted(t, server)
-		c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
+		c.request(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
 		c.answer("")
 		first := view.Generation().Seq
 		putClusters(t, w, "2", 1)
@@ -165,16 +165,16 @@ func TestObserverOfEarlierResponses(t *testing.T) {
 		second := view.Generation().Seq
 		putClusters(t, w, "2", 0)
 		time.Sleep(time.Minute)
-		c.ask(wire.Request{Nonce: "2", Refused: true})
-		if len(by.refused) != 1 || !by.refused[0].HasChange(first, second) ||
-			by.refused[0].HasChange(second, view.Generation().Seq) {
-			t.Errorf("observed %+v, want the refusal of (%d, %d]", by.refused, first, second)
+		c.request(wire.Request{Nonce: "2", Refused: true})
+		if len(observer.refused) != 1 || !observer.refused[0].HasChange(first, second) ||
+			observer.refused[0].HasChange(second, view.Generation().Seq) {
+			t.Errorf("observed %+v, want the refusal of (%d, %d]", observer.refused, first, second)
 		}
 	})
 }
 
 // TestObserverSeesClientsLeave, and not the streams that the relay ends.
-func TestObserverSeesClientsLeave(t *testing.T) {
+func TestObserverSeesDisconnects(t *testing.T) {
 	clusters := func(more wire.Request) wire.Request {
 		more.Delta, more.TypeURL = true, wire.ClusterType
 		return more
@@ -214,18 +214,18 @@ func TestObserverSeesClientsLeave(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, _, _, by := newObserved(t)
+				server, _, _, observer := newObserved(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				c := &endingClient{scriptedClient: &scriptedClient{ctx: ctx, requests: make(chan wire.Request)}}
 				done := make(chan error, 1)
 				go func() { done <- server.serveStream(c, "", true) }()
-				c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
+				c.request(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
 				c.answer("")
 				tt.end(server, c)
 				err := <-done
-				if by.left != tt.left {
-					t.Errorf("ended with %v: left %d times, want %d", err, by.left, tt.left)
+				if observer.disconnects != tt.left {
+					t.Errorf("ended with %v: left %d times, want %d", err, observer.disconnects, tt.left)
 				}
 				select {
 				case _, open := <-c.requests: // the receiver has closed them or waits
@@ -241,7 +241,7 @@ func TestObserverSeesClientsLeave(t *testing.T) {
 }
 
 // TestEndingsOfTheRelay: no stream that the relay ends counts as one that its client left.
-func TestEndingsOfTheRelay(t *testing.T) {
+func TestClientDisconnected(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	for _, why := range []guard.Ending{
 		guard.EndedDrained, guard.EndedAged, guard.EndedStalled, guard.EndedSilent, guard.EndedCold, guard.EndedRefused, guard.EndedInvalid,
@@ -279,7 +279,7 @@ func TestEndingsOfTheRelay(t *testing.T) {
 }
 
 // TestRejectedConnectionsAreNotLeft: the relay ends them.
-func TestRejectedConnectionsAreNotLeft(t *testing.T) {
+func TestRejectedConnectionIsNoDisconnect(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	s := newTestStream(t, view, Config{Limits: guard.Limits{MaxUnreadBytes: 1}})
 	near, far := net.Pipe()
@@ -303,7 +303,7 @@ func TestObservedDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, view, w, _ := newObserved(t)
 		c := serveScripted(t, server)
-		c.ask(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
+		c.request(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
 		c.answer("")
 		var all []int
 		for i := range 100 {
@@ -331,14 +331,14 @@ func TestObservedDoesNotWait(t *testing.T) {
 
 // TestPollsAreNotObserved.
 func TestPollsAreNotObserved(t *testing.T) {
-	server, view, w, by := newObserved(t)
+	server, view, w, observer := newObserved(t)
 	view.Watch().SubscribeAll(wire.RouteType)
 	w.SetPhase(wire.RouteType, cache.Confirmed)
 	body := `{"node":{"id":"n1"},"resource_names":["*"],"response_nonce":"1","error_detail":{"code":3,"message":"no"}}`
 	if reply := restPoll(t.Context(), server, "0", body); reply.Code != http.StatusOK {
 		t.Fatalf("answered %d %s", reply.Code, reply.Body)
 	}
-	if len(by.refused)+by.left > 0 {
-		t.Errorf("observed %d refusals, left %d times", len(by.refused), by.left)
+	if len(observer.refused)+observer.disconnects > 0 {
+		t.Errorf("observed %d refusals, left %d times", len(observer.refused), observer.disconnects)
 	}
 }

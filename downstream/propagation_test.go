@@ -13,22 +13,22 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A propagating has a view whose changes a test makes, and what they are counted in.
-type propagating struct {
+// A propagationTest has a server of one view, whose changes and counters a test controls.
+type propagationTest struct {
 	*testing.T
-	server *Server
-	view   *cache.View
-	w      *cache.Writer
-	group  *countedGroup
-	over   []*fanout.Fanout // in the order in which they ended
+	server  *Server
+	view    *cache.View
+	w       *cache.Writer
+	group   *countedGroup
+	fanouts []*fanout.Fanout // in the order in which they ended
 }
 
-// newPropagating returns a view of some clusters; what its tests do not name, all follow.
-func newPropagating(t *testing.T) *propagating {
+// newPropagationTest returns a server of a view with three clusters.
+func newPropagationTest(t *testing.T) *propagationTest {
 	t.Helper()
-	p := &propagating{T: t, group: new(countedGroup)}
+	p := &propagationTest{T: t, group: new(countedGroup)}
 	p.view, p.w = cache.New(cache.Config{Fanout: func(f *fanout.Fanout) {
-		p.over = append(p.over, f)
+		p.fanouts = append(p.fanouts, f)
 		p.group.counts.Followed(f)
 	}})
 	p.group.view = p.view
@@ -40,8 +40,8 @@ func newPropagating(t *testing.T) *propagating {
 	return p
 }
 
-// change has the origin say some resources, in a message that was received 100 ms ago.
-func (p *propagating) change(kind cache.Kind, version string, resources ...int) {
+// change applies an update of the origin that was received 100 ms ago.
+func (p *propagationTest) change(kind cache.Kind, version string, resources ...int) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for _, i := range resources {
 		u.Resources = append(u.Resources, benchResource(p, wire.ClusterType, i, version))
@@ -52,41 +52,42 @@ func (p *propagating) change(kind cache.Kind, version string, resources ...int) 
 	synctest.Wait()
 }
 
-// client returns a client that has subscribed and has what there is.
-func (p *propagating) client(names ...string) *scriptedClient {
+// client returns a client that subscribed to names and was sent their resources.
+func (p *propagationTest) client(names ...string) *scriptedClient {
 	c := serveScripted(p.T, p.server)
-	c.ask(wire.Request{Node: []byte{}, Subscribe: names})
+	c.request(wire.Request{Node: []byte{}, Subscribe: names})
 	return c
 }
 
-// took returns of how many responses it was counted how long they took, by the bound of their class.
-func (p *propagating) took() map[time.Duration]int64 {
-	out := make(map[time.Duration]int64)
+// took returns the number of counted responses by the upper bound of their bucket; -1 is the last bucket.
+func (p *propagationTest) took() map[time.Duration]int64 {
+	counted := make(map[time.Duration]int64)
 	spread := p.group.counts.Types()[wire.ClusterType].Propagation
 	for i, n := range spread.Buckets {
 		switch {
 		case n == 0:
 		case i < len(Bounds):
-			out[Bounds[i]] = n
+			counted[Bounds[i]] = n
 		default:
-			out[-1] = n
+			counted[-1] = n
 		}
 	}
-	return out
+	return counted
 }
 
-func (p *propagating) want(when string, want map[time.Duration]int64) {
+// want checks the counted propagation times.
+func (p *propagationTest) want(when string, want map[time.Duration]int64) {
 	p.Helper()
 	if diff := cmp.Diff(want, p.took()); diff != "" {
-		p.Errorf("%s, propagation took (-want +got):\n%s", when, diff)
+		p.Errorf("%s, propagation times (-want +got):\n%s", when, diff)
 	}
 }
 
-// TestB43_PropagationIsFromReceiptToAck: a change counts from when the origin's message came in to
-// the client's ACK; the oldest of several does; and what a client asked for does not.
+// TestB43_PropagationIsFromReceiptToAck checks that propagation is measured from the receipt of the origin's message to
+// the ACK. It counts the oldest of several changes, and no responses to requests.
 func TestB43_PropagationIsFromReceiptToAck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPropagating(t)
+		p := newPropagationTest(t)
 		c := p.client("*")
 		time.Sleep(time.Second)
 		c.answer("")
@@ -98,30 +99,31 @@ func TestB43_PropagationIsFromReceiptToAck(t *testing.T) {
 		p.want("120 ms after a change was received", map[time.Duration]int64{250 * time.Millisecond: 1})
 
 		p.change(cache.Wildcard, "3", 0)
-		p.change(cache.Wildcard, "4", 0, 1) // waits for the answer
+		p.change(cache.Wildcard, "4", 0, 1) // waits for the ACK
 		time.Sleep(time.Second)
-		p.change(cache.Wildcard, "5", 2) // likewise
+		p.change(cache.Wildcard, "5", 2) // also waits
 		c.answer("")
 		time.Sleep(2 * time.Second)
 		c.answer("")
-		p.want("after two responses, of 1.1 s, and of 3.1 s for the oldest change in it", map[time.Duration]int64{
+		p.want("after two responses, with oldest changes of 1.1 s and 3.1 s", map[time.Duration]int64{
 			250 * time.Millisecond: 1, 2500 * time.Millisecond: 1, 5 * time.Second: 1,
 		})
 
 		p.change(cache.Wildcard, "6", 0)
 		c.answer("no")
-		c.ask(wire.Request{Subscribe: []string{"*"}}) // once more: it is sent all
+		c.request(wire.Request{Subscribe: []string{"*"}}) // subscribes again: it is sent all resources
 		c.answer("")
 		if got := p.group.counts.Types()[wire.ClusterType]; got.Propagation.Count() != 3 || got.Acks != 5 || got.Nacks != 1 {
-			t.Errorf("a refusal and what was asked for: %+v, want neither to count", got)
+			t.Errorf("after a NACK and a response to a request: %+v, want neither counted", got)
 		}
 	})
 }
 
-// TestB43_PropagationOfWhatWasFrozenIsFromTheThaw: what an operator holds back is late by their decision, and does not count.
+// TestB43_PropagationOfWhatWasFrozenIsFromTheThaw checks that the time of a freeze does not count, because an operator
+// caused it.
 func TestB43_PropagationOfWhatWasFrozenIsFromTheThaw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPropagating(t)
+		p := newPropagationTest(t)
 		c := p.client("*")
 		c.answer("")
 		p.w.Freeze()
@@ -136,11 +138,11 @@ func TestB43_PropagationOfWhatWasFrozenIsFromTheThaw(t *testing.T) {
 	})
 }
 
-// TestB43_PropagationOfNamesIsOfTheirOwnChanges: to who names resources, changes of others are nothing, however
-// long they have not been looked at; nor is his lag theirs.
+// TestB43_PropagationOfNamesIsOfTheirOwnChanges checks that changes of other resources do not affect the propagation
+// and lag of a client that subscribed to names.
 func TestB43_PropagationOfNamesIsOfTheirOwnChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPropagating(t)
+		p := newPropagationTest(t)
 		c, other := p.client(benchName(7)), p.client(benchName(8))
 		p.w.TakeDemand()
 		p.change(cache.ByName, "1", 7, 8)
@@ -155,12 +157,12 @@ func TestB43_PropagationOfNamesIsOfTheirOwnChanges(t *testing.T) {
 		p.change(cache.ByName, "3", 7)
 		for status := range p.server.Clients() {
 			if lag := status.Types[0].Lag; lag > 100*time.Millisecond {
-				t.Errorf("client %d lags by %v, want at most the 100 ms that its own change took to be applied", status.Number, lag)
+				t.Errorf("lag of client %d is %v, want at most 100ms, the age of its own change", status.Number, lag)
 			}
 		}
 		c.answer("")
 		if before != 0 {
-			t.Errorf("%d first answers were counted", before)
+			t.Errorf("%d first responses were counted, want none", before)
 		}
 		p.want("after two changes", map[time.Duration]int64{100 * time.Millisecond: 1, -1: 1})
 	})

@@ -18,7 +18,7 @@ import (
 )
 
 // A slowWorld is a client of Delta with a wildcard for Clusters, which answers when the test says so.
-type slowWorld struct {
+type slowClientTest struct {
 	t      *testing.T
 	server *Server
 	w      *cache.Writer
@@ -26,22 +26,22 @@ type slowWorld struct {
 	number uint64
 }
 
-func newSlowWorld(t *testing.T) *slowWorld {
+func newSlowClientTest(t *testing.T) *slowClientTest {
 	view, w := cache.New(cache.Config{})
 	server := check.Must(New(Config{Views: oneView{view}, AckWait: 5 * time.Second}))
-	s := &slowWorld{t: t, server: server, w: w}
+	s := &slowClientTest{t: t, server: server, w: w}
 	w.SetConnected(true)
 	s.put("1", 0, 1, 2)
 	w.SetPhase(wire.ClusterType, cache.Confirmed)
 	s.c = serveScripted(t, server)
 	s.number = slices.Collect(server.Clients())[0].Number
-	s.c.ask(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
+	s.c.request(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
 	s.c.answer("")
 	return s
 }
 
 // put changes Clusters, and waits until the client was told if it is to be at once.
-func (s *slowWorld) put(version string, i ...int) {
+func (s *slowClientTest) put(version string, i ...int) {
 	u := wire.Update{TypeURL: wire.ClusterType, SystemVersion: version}
 	for _, i := range i {
 		u.Resources = append(u.Resources, benchResource(s.t, wire.ClusterType, i, version))
@@ -51,19 +51,19 @@ func (s *slowWorld) put(version string, i ...int) {
 }
 
 // accept has the client accept a response, and refuse refuse it, by its place from the end: 0 is the newest.
-func (s *slowWorld) accept(back int) {
+func (s *slowClientTest) accept(back int) {
 	nonces := s.c.sent()
-	s.c.ask(wire.Request{Nonce: nonces[len(nonces)-1-back]})
+	s.c.request(wire.Request{Nonce: nonces[len(nonces)-1-back]})
 }
 
-func (s *slowWorld) refuse(back int) {
+func (s *slowClientTest) refuse(back int) {
 	nonces := s.c.sent()
-	s.c.ask(wire.Request{Nonce: nonces[len(nonces)-1-back], Refused: true, ErrorCode: int32(codes.InvalidArgument),
+	s.c.request(wire.Request{Nonce: nonces[len(nonces)-1-back], Refused: true, ErrorCode: int32(codes.InvalidArgument),
 		ErrorMessage: "no"})
 }
 
 // expect checks the lag, the accepted version, and the states of Clusters 0, 1 and 2.
-func (s *slowWorld) expect(when string, lag time.Duration, accepted string, want ...string) TypeStatus {
+func (s *slowClientTest) expect(when string, lag time.Duration, accepted string, want ...string) TypeStatus {
 	s.t.Helper()
 	status, open := s.server.Client(s.number)
 	if !open {
@@ -73,17 +73,17 @@ func (s *slowWorld) expect(when string, lag time.Duration, accepted string, want
 	if got.Lag != lag || got.Accepted != accepted {
 		s.t.Errorf("%s, the lag is %v and %q is accepted, want %v and %q", when, got.Lag, got.Accepted, lag, accepted)
 	}
-	all := states(s.server, s.number)
+	all := resourceStates(s.server, s.number)
 	if diff := cmp.Diff(want, []string{all[benchName(0)], all[benchName(1)], all[benchName(2)]}); diff != "" {
-		s.t.Errorf("%s, resources stand so (-want +got):\n%s", when, diff)
+		s.t.Errorf("%s, resource states (-want +got):\n%s", when, diff)
 	}
 	return got
 }
 
 // H10: an ACK accepts the response that it names, and those before it, also if newer responses were sent since.
-func TestH10_AnACKAcceptsTheResponseThatItNames(t *testing.T) {
+func TestH10_ACKAcceptsTheResponseOfItsNonce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlowWorld(t)
+		s := newSlowClientTest(t)
 		s.expect("at first", 0, "1", "accepted", "accepted", "accepted")
 		for i := range 3 {
 			s.put(fmt.Sprint(2+i), i)
@@ -115,9 +115,9 @@ func TestH10_AnACKAcceptsTheResponseThatItNames(t *testing.T) {
 }
 
 // H10: a NACK refuses the response that it names, and not what was sent since.
-func TestH10_ANACKRefusesTheResponseThatItNames(t *testing.T) {
+func TestH10_NACKRejectsTheResponseOfItsNonce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlowWorld(t)
+		s := newSlowClientTest(t)
 		for i := range 3 {
 			s.put(fmt.Sprint(2+i), i)
 			time.Sleep(6 * time.Second)
@@ -138,9 +138,9 @@ func TestH10_ANACKRefusesTheResponseThatItNames(t *testing.T) {
 
 // H10: of a client that takes 12 seconds to answer, while something changes each second, the lag is bounded by that and
 // the wait for its answers.
-func TestH10_TheLagOfASlowClientIsBounded(t *testing.T) {
+func TestH10_LagOfSlowClientIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlowWorld(t)
+		s := newSlowClientTest(t)
 		const slow = 12
 		answered := len(s.c.sent())
 		sentAt := make(map[int]int) // second in which a response was seen
@@ -170,10 +170,10 @@ func TestH10_TheLagOfASlowClientIsBounded(t *testing.T) {
 }
 
 // H10: a client that answers nothing costs a bounded number of remembered responses, and its lag is that of the oldest.
-func TestH10_ResponsesWithoutAnAnswerAreBounded(t *testing.T) {
+func TestH10_UnansweredResponsesAreBounded(t *testing.T) {
 	const maxUnaccepted = 16 // as package subscription has it
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlowWorld(t)
+		s := newSlowClientTest(t)
 		began := time.Now()
 		for i := range 3 * maxUnaccepted {
 			s.put(fmt.Sprint(2+i), i%3)

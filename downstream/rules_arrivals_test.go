@@ -13,7 +13,7 @@ import (
 
 // TestAHerdIsServedOnce: who wants to know is told when many streams have come together
 // and have what they came for, once for each herd, and not of the few that come and go.
-func TestAHerdIsServedOnce(t *testing.T) {
+func TestEachHerdIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
 		var open, served, turns atomic.Int64
@@ -72,7 +72,7 @@ func TestAHerdIsServedOnce(t *testing.T) {
 }
 
 // TestAServerCountsArrivals: all streams count, whatever becomes of them.
-func TestAServerCountsArrivals(t *testing.T) {
+func TestServerReportsHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		var served atomic.Int64

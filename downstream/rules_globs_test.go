@@ -62,7 +62,7 @@ func TestB35_TooManyGlobs(t *testing.T) {
 }
 
 // A glob that nobody follows any more counts no longer.
-func TestB35_GlobsThatWereGivenUp(t *testing.T) {
+func TestB35_UnsubscribedGlobsDoNotCount(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	watch := view.Watch()
 	key := cache.Collection(wire.ListenerType, "xdstp://x/envoy.config.listener.v3.Listener/*")

@@ -15,7 +15,7 @@ import (
 
 // B.35: streams that were sent nothing yet have their turns in the order in which they came.
 // They let those that are served pass, but not for ever.
-func TestB35_AHerdWaitsInOrderAndHoldsUpNobody(t *testing.T) {
+func TestB35_NewcomersWaitInOrderBehindServedStreams(t *testing.T) {
 	const newcomers, served = 100, 400
 	q := &queue{workers: runtime.GOMAXPROCS(0)} // none begins
 	names := make(map[*stream]string)
@@ -55,7 +55,7 @@ func TestB35_AHerdWaitsInOrderAndHoldsUpNobody(t *testing.T) {
 
 // B.12: what changes while a client does not answer is counted, and told at once when it
 // does.
-func TestB12_MergedChangesAreCounted(t *testing.T) {
+func TestB12_CoalescedChangesAreCounted(t *testing.T) {
 	const changes = 10
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
@@ -65,7 +65,7 @@ func TestB12_MergedChangesAreCounted(t *testing.T) {
 		s.client.Watch = s.watch
 		s.timer = time.AfterFunc(time.Hour, s.wake)
 		defer s.timer.Stop()
-		s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: []string{benchName(0)}})
+		s.acceptRequest(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: []string{benchName(0)}})
 		synctest.Wait()
 		w.TakeDemand()
 		for i := range 1 + changes {
@@ -77,7 +77,7 @@ func TestB12_MergedChangesAreCounted(t *testing.T) {
 		if got := s.server.Stats().Coalesced; s.nonces != 1 || got != changes {
 			t.Errorf("%d responses were sent and %d changes counted, want 1 and %d", s.nonces, got, changes)
 		}
-		s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: "1"})
+		s.acceptRequest(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: "1"})
 		synctest.Wait()
 		if got := s.server.Stats().Coalesced; s.nonces != 2 || got != changes {
 			t.Errorf("after the answer %d responses were sent and %d changes counted, want 2 and %d", s.nonces, got, changes)

@@ -21,21 +21,21 @@ import (
 
 // A followingClient is an aggregated Delta stream without a transport, and what its client
 // has learnt.
-type followingClient struct {
+type recordingClient struct {
 	grpc.ServerStream
-	t       *rapid.T
-	st      *stream
-	said    []string          // by the responses since the last look
-	holds   map[string]string // content by type and name, or gone
-	unacked map[string]string // nonces by type
+	t         *rapid.T
+	st        *stream
+	received  []string          // by the responses since the last look
+	resources map[string]string // content by type and name, or gone
+	unacked   map[string]string // nonces by type
 }
 
-const gone = "gone"
+const removed = "gone"
 
-func (c *followingClient) Context() context.Context { return context.Background() }
+func (c *recordingClient) Context() context.Context { return context.Background() }
 
 // SendMsg implements grpc.ServerStream.
-func (c *followingClient) SendMsg(m any) error {
+func (c *recordingClient) SendMsg(m any) error {
 	encoded, err := wire.Codec{}.Marshal(m)
 	if err != nil {
 		return err
@@ -45,24 +45,24 @@ func (c *followingClient) SendMsg(m any) error {
 		return err
 	}
 	for _, resource := range r.Resources {
-		c.learn(r.TypeUrl+" "+resource.Name, resource.Version)
+		c.record(r.TypeUrl+" "+resource.Name, resource.Version)
 	}
 	for _, name := range r.RemovedResources {
-		c.learn(r.TypeUrl+" "+name, gone)
+		c.record(r.TypeUrl+" "+name, removed)
 	}
 	c.unacked[r.TypeUrl] = r.Nonce
 	return nil
 }
 
-func (c *followingClient) learn(what, content string) {
-	c.said = append(c.said, what+" "+content)
-	c.holds[what] = content
+func (c *recordingClient) record(what, content string) {
+	c.received = append(c.received, what+" "+content)
+	c.resources[what] = content
 }
 
 // newFollowingClient returns a client of a view. One without hints has to find out by
 // itself what changed.
-func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *followingClient {
-	c := &followingClient{t: t, holds: map[string]string{}, unacked: map[string]string{}}
+func newRecordingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *recordingClient {
+	c := &recordingClient{t: t, resources: map[string]string{}, unacked: map[string]string{}}
 	c.st = &stream{
 		server: s, cfg: &s.cfg, rpc: c, delta: true, startedAt: time.Now(),
 		result: make(chan error, 1), timer: time.NewTimer(time.Hour),
@@ -77,15 +77,15 @@ func newFollowingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *follo
 	return c
 }
 
-func (c *followingClient) request(r wire.Request) {
+func (c *recordingClient) request(r wire.Request) {
 	r.Delta = true
 	if c.st.watch == nil {
 		r.Node = []byte{}
 	}
-	check.OK(c.t, c.st.say(&r, time.Now()))
+	check.OK(c.t, c.st.handleNow(&r, time.Now()))
 }
 
-func (c *followingClient) ack(typeURL string) {
+func (c *recordingClient) ack(typeURL string) {
 	if nonce := c.unacked[typeURL]; nonce != "" {
 		delete(c.unacked, typeURL)
 		c.request(wire.Request{TypeURL: typeURL, Nonce: nonce})
@@ -93,17 +93,17 @@ func (c *followingClient) ack(typeURL string) {
 }
 
 // look has the stream take its turn, and returns what it said, in some order.
-func (c *followingClient) look() []string {
-	c.said = nil
+func (c *recordingClient) flush() []string {
+	c.received = nil
 	if c.st.flushTurn(true); c.st.ended {
 		c.t.Fatal(<-c.st.result)
 	}
-	slices.Sort(c.said)
-	return c.said
+	slices.Sort(c.received)
+	return c.received
 }
 
 // A world is an origin and what it has said.
-type world struct {
+type testOrigin struct {
 	t       *rapid.T
 	w       *cache.Writer
 	changes int
@@ -112,7 +112,7 @@ type world struct {
 var hintedTypes = []string{wire.ClusterType, wire.EndpointType, wire.RouteType}
 
 // put changes resources of a type, as members of it or as named ones.
-func (o *world) put(kind cache.Kind, typeURL string, names ...string) {
+func (o *testOrigin) put(kind cache.Kind, typeURL string, names ...string) {
 	u := wire.Update{TypeURL: typeURL}
 	for _, name := range names {
 		o.changes++
@@ -133,7 +133,7 @@ func (o *world) put(kind cache.Kind, typeURL string, names ...string) {
 	o.w.Apply(kind, u)
 }
 
-func (o *world) remove(kind cache.Kind, typeURL, name string) {
+func (o *testOrigin) remove(kind cache.Kind, typeURL, name string) {
 	o.w.Apply(kind, wire.Update{TypeURL: typeURL, Removed: []string{name}})
 }
 
@@ -141,33 +141,33 @@ func (o *world) remove(kind cache.Kind, typeURL, name string) {
 // about says at each look what one says that looks for itself, whatever the origin says and
 // the client asks for, and whenever it answers; and in the end each has what there is
 // (B.1, B.11, B.12).
-func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
+func TestHintedStreamsSendWhatOthersSend(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	rapid.Check(t, func(t *rapid.T) {
 		view, w := cache.New(cache.Config{})
 		server := check.Must(New(Config{Views: oneView{view}}))
-		o := &world{t: t, w: w}
+		o := &testOrigin{t: t, w: w}
 		w.SetConnected(true)
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
-		hinted, plain := newFollowingClient(t, server, view, true), newFollowingClient(t, server, view, false)
+		hinted, plain := newRecordingClient(t, server, view, true), newRecordingClient(t, server, view, false)
 		defer hinted.st.close()
 		defer plain.st.close()
-		both := func(f func(*followingClient)) {
+		both := func(f func(*recordingClient)) {
 			f(hinted)
 			f(plain)
 			w.TakeDemand()
 		}
 		look := func() (said bool) {
-			got, want := hinted.look(), plain.look()
+			got, want := hinted.flush(), plain.flush()
 			if !slices.Equal(got, want) {
 				t.Fatalf("got %q, want %q", got, want)
 			}
 			return len(got) > 0
 		}
 		if rapid.Bool().Draw(t, "wildcard") {
-			both(func(c *followingClient) { c.request(wire.Request{TypeURL: wire.ClusterType}) })
+			both(func(c *recordingClient) { c.request(wire.Request{TypeURL: wire.ClusterType}) })
 		}
-		both(func(c *followingClient) { c.request(wire.Request{TypeURL: wire.EndpointType, Subscribe: names}) })
+		both(func(c *recordingClient) { c.request(wire.Request{TypeURL: wire.EndpointType, Subscribe: names}) })
 		for _, name := range names { // routes would wait for endpoints that the origin was asked for
 			o.remove(cache.ByName, wire.EndpointType, name)
 		}
@@ -180,15 +180,15 @@ func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
 			}
 			switch rapid.IntRange(0, 11).Draw(t, "step") {
 			case 0:
-				both(func(c *followingClient) { c.request(wire.Request{TypeURL: typeURL, Subscribe: []string{name}}) })
+				both(func(c *recordingClient) { c.request(wire.Request{TypeURL: typeURL, Subscribe: []string{name}}) })
 			case 1:
-				both(func(c *followingClient) { c.request(wire.Request{TypeURL: typeURL, Unsubscribe: []string{name}}) })
+				both(func(c *recordingClient) { c.request(wire.Request{TypeURL: typeURL, Unsubscribe: []string{name}}) })
 			case 2:
 				o.remove(kind, typeURL, name)
 			case 3:
 				o.put(kind, typeURL, names...)
 			case 4, 5:
-				both(func(c *followingClient) { c.ack(typeURL) })
+				both(func(c *recordingClient) { c.ack(typeURL) })
 			case 6, 7:
 				look()
 			default:
@@ -197,18 +197,18 @@ func TestHintedStreamsSayWhatOthersSay(t *testing.T) {
 		}
 		for again := true; again; {
 			for _, typeURL := range hintedTypes {
-				both(func(c *followingClient) { c.ack(typeURL) })
+				both(func(c *recordingClient) { c.ack(typeURL) })
 			}
 			again = look()
 		}
-		for _, c := range []*followingClient{hinted, plain} {
-			c.checkHolds(view.Generation())
+		for _, c := range []*recordingClient{hinted, plain} {
+			c.checkResources(view.Generation())
 		}
 	})
 }
 
 // checkHolds checks that the client has what it named.
-func (c *followingClient) checkHolds(g *cache.Generation) {
+func (c *recordingClient) checkResources(g *cache.Generation) {
 	for _, typeURL := range hintedTypes {
 		sub := c.st.subscription(typeURL)
 		if sub == nil {
@@ -216,8 +216,8 @@ func (c *followingClient) checkHolds(g *cache.Generation) {
 		}
 		for _, n := range sub.Names() {
 			e, _ := g.Type(typeURL).Lookup(n)
-			switch got := c.holds[typeURL+" "+n.String()]; {
-			case e.Present() && got != e.Resource.Version, e != nil && !e.Present() && got != gone:
+			switch got := c.resources[typeURL+" "+n.String()]; {
+			case e.Present() && got != e.Resource.Version, e != nil && !e.Present() && got != removed:
 				c.t.Fatalf("%s %v: the client has %q at the end, the view %v", typeURL, n, got, e)
 			}
 		}

@@ -13,14 +13,14 @@ import (
 )
 
 // receives takes a request as the stream's receiver does.
-func (s *stream) receives(r *wire.Request) (more bool, wait time.Duration) {
+func (s *stream) acceptRequest(r *wire.Request) (more bool, wait time.Duration) {
 	return s.receiver().accept(r, s.identification().identityIn(r))
 }
 
 // TestReceiversHandleAnswersOnly: what asks for something is handled when it is the
 // stream's turn, or the stack of each receiver would grow and stay large; but one who asks
 // for very much holds up no worker, and neither does one who asks very often.
-func TestReceiversHandleAnswersOnly(t *testing.T) {
+func TestReceiversHandleOnlyAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		names, requests int
@@ -41,7 +41,7 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 				names[i] = benchName(i)
 			}
 			for range tt.requests {
-				if more, _ := s.receives(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: names}); !more {
+				if more, _ := s.acceptRequest(&wire.Request{Delta: true, TypeURL: wire.EndpointType, Subscribe: names}); !more {
 					t.Fatalf("the stream ended: %v", <-s.result)
 				}
 			}
@@ -57,7 +57,7 @@ func TestReceiversHandleAnswersOnly(t *testing.T) {
 
 // TestAnIdleClientTakesLittle: a client with two wildcards and 120 names takes no more
 // memory than its names and four subscriptions need, once it has been served.
-func TestAnIdleClientTakesLittle(t *testing.T) {
+func TestIdleClientMemory(t *testing.T) {
 	const clients, most = 1000, 7<<10 + 640 // bytes; 2 KiB are names, 2.7 subscriptions, 0.3 for who asks how it stands; the mean of many, as the heap of the process varies too
 	view, w := cache.New(cache.Config{})
 	w.SetConnected(true)
@@ -81,15 +81,15 @@ func TestAnIdleClientTakesLittle(t *testing.T) {
 	server := check.Must(New(Config{Views: oneView{view}}))
 	streams := make([]*stream, clients)
 	connect := func(i int) {
-		s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}, delta: true, result: make(chan error, 1),
+		s := &stream{server: server, cfg: &server.cfg, rpc: discardClient{}, delta: true, result: make(chan error, 1),
 			timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
 		s.turn.Store(turnQueued) // no worker comes
 		for typeURL, names := range named {
-			s.receives(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names})
+			s.acceptRequest(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names})
 		}
 		for all, sent := false, true; sent || !all; all, sent = s.flushTurn(true) {
 			for _, sub := range s.subs {
-				s.receives(&wire.Request{Delta: true, TypeURL: sub.TypeURL, Nonce: sub.Nonce()})
+				s.acceptRequest(&wire.Request{Delta: true, TypeURL: sub.TypeURL, Nonce: sub.Nonce()})
 			}
 		}
 		if s.ended || len(s.subs) != len(named) || s.awaitsFirstResponse() {

@@ -38,7 +38,7 @@ func (c *eagerClient) RecvMsg(m any) (err error) {
 
 // B.35: requests of a stream are read at a bounded rate, after a number of them at once. Those
 // beyond it stay with the client, and none is lost.
-func TestB35_RequestsAreReadAtABoundedRate(t *testing.T) {
+func TestB35_RequestsAreRateLimited(t *testing.T) {
 	const perSecond, requests = 50, 2000
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
@@ -76,7 +76,7 @@ func TestB35_RequestsAreReadAtABoundedRate(t *testing.T) {
 
 // B.35: answers to responses are not counted, however many: it is the relay that has caused
 // them. The same answer again is a request like any other.
-func TestB35_AnswersAreNotTooManyRequests(t *testing.T) {
+func TestB35_AnswersAreNotRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		server := check.Must(New(Config{Views: oneView{view}, MaxRequestRate: 1}))

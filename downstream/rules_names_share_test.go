@@ -17,7 +17,7 @@ import (
 
 // B.35: a request with many names that the client's group does not know waits until its peer may use the time of others. A request
 // with many names that the group knows does not, and neither does a request with few.
-func TestB35_ManyUnknownNamesWaitForTheirPeersShare(t *testing.T) {
+func TestB35_UnknownNamesWaitForPeerShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		server := check.Must(New(Config{Views: oneView{view}, ColdWait: time.Hour}))

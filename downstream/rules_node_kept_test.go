@@ -22,30 +22,30 @@ import (
 )
 
 // rules are an Authorizer that grants everything until it is told otherwise.
-type rules struct {
-	mu      sync.Mutex
-	changed chan struct{}
-	asked   []string // ids
-	denies  bool
+type testAuthorizer struct {
+	mu         sync.Mutex
+	changed    chan struct{}
+	authorized []string // ids
+	denies     bool
 }
 
-func (a *rules) Authorize(_ guard.Peer, n *node) (Grant, error) {
+func (a *testAuthorizer) Authorize(_ guard.Peer, n *node) (Grant, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked = append(a.asked, n.GetId())
+	a.authorized = append(a.authorized, n.GetId())
 	if a.denies {
 		return nil, guard.Denies(guard.DeniedNode, "no more")
 	}
-	return anything{}, nil
+	return allowAll{}, nil
 }
 
-func (a *rules) Changed() <-chan struct{} {
+func (a *testAuthorizer) Changed() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.changed
 }
 
-func (a *rules) change(denies bool) {
+func (a *testAuthorizer) change(denies bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.denies = denies
@@ -54,12 +54,12 @@ func (a *rules) change(denies bool) {
 }
 
 // anything is a grant of all.
-type anything struct{}
+type allowAll struct{}
 
-func (anything) Identity() string           { return "anybody" }
-func (anything) Type(string) error          { return nil }
-func (anything) RestrictsNames(string) bool { return false }
-func (anything) Name(string, string) error  { return nil }
+func (allowAll) Identity() string           { return "anybody" }
+func (allowAll) Type(string) error          { return nil }
+func (allowAll) RestrictsNames(string) bool { return false }
+func (allowAll) Name(string, string) error  { return nil }
 
 // A tcpConn is a connection that comes from an address.
 type tcpConn struct {
@@ -70,7 +70,7 @@ type tcpConn struct {
 func (c tcpConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
 
 // connect returns what is known of a connection of a host to the streams of a server.
-func connect(t *testing.T, s *Server, host string) credentials.AuthInfo {
+func handshake(t *testing.T, s *Server, host string) credentials.AuthInfo {
 	t.Helper()
 	_, info, err := s.guard.Credentials(insecure.NewCredentials()).ServerHandshake(tcpConn{host: host})
 	check.OK(t, err)
@@ -79,9 +79,9 @@ func connect(t *testing.T, s *Server, host string) credentials.AuthInfo {
 
 // B.35: with rules, 1,000 streams of two connections with a large Node keep that once for each connection, and nothing
 // of the extensions. Streams that have ended keep nothing.
-func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
+func TestB35_StreamsOfOneConnectionShareNodes(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}, Authorizer: &rules{changed: make(chan struct{})},
+	server, err := New(Config{Views: oneView{view}, Authorizer: &testAuthorizer{changed: make(chan struct{})},
 		Limits: guard.Limits{MaxNodeBytes: 256 << 10}})
 	check.OK(t, err)
 	var streams []*stream
@@ -93,13 +93,13 @@ func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 		s.turn.Store(turnRunning) // no worker sends
 		r := &wire.Request{Delta: true}
 		check.OK(t, r.Decode(firstRequest(encoded)))
-		err := s.say(r, time.Now())
+		err := s.handleNow(r, time.Now())
 		if err == nil {
 			streams = append(streams, s)
 		}
 		return err
 	}
-	one, two := connect(t, server, "192.0.2.1"), connect(t, server, "192.0.2.1")
+	one, two := handshake(t, server, "192.0.2.1"), handshake(t, server, "192.0.2.1")
 	before := liveHeap()
 	for range 500 {
 		for _, connection := range []credentials.AuthInfo{one, two} {
@@ -135,10 +135,10 @@ func TestB35_StreamsOfAConnectionShareTheirNode(t *testing.T) {
 }
 
 // B.37: a client whose first request waits for its turn while the rules change is held to the new ones, as is one that is served.
-func TestB37_RulesThatChangeWhileARequestWaits(t *testing.T) {
+func TestB37_RulesChangeWhileRequestIsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
-		a := &rules{changed: make(chan struct{})}
+		a := &testAuthorizer{changed: make(chan struct{})}
 		server := check.Must(New(Config{Views: oneView{view}, Authorizer: a}))
 		s := &stream{
 			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil,
@@ -158,14 +158,14 @@ func TestB37_RulesThatChangeWhileARequestWaits(t *testing.T) {
 		if denial, is := guard.DenialOf(<-ended); !is || denial != guard.DeniedNode {
 			t.Errorf("ended with another error than of the new rules")
 		}
-		if want := "a a"; strings.Join(a.asked, " ") != want {
-			t.Errorf("rules were asked about %q, want %q", a.asked, want)
+		if want := "a a"; strings.Join(a.authorized, " ") != want {
+			t.Errorf("rules were asked about %q, want %q", a.authorized, want)
 		}
 	})
 }
 
 // B.35: a stream that ends while a request waits is in no group, and keeps nothing.
-func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
+func TestB35_StreamEndsBeforeItsTurn(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	v := &clusterViews{views: map[string]*cache.View{"": view}}
 	server, err := New(Config{Views: v})
@@ -174,21 +174,21 @@ func TestB35_AStreamThatEndsBeforeItsTurn(t *testing.T) {
 		result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
 	s.turn.Store(turnQueued) // no worker comes
 	ask := func() {
-		s.receives(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: marshalNode(t, &node{Id: "a"})})
+		s.acceptRequest(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: marshalNode(t, &node{Id: "a"})})
 	}
 	ask()
-	if v.in != 1 || s.queued[0].identity.keptNode == nil {
-		t.Fatalf("%d streams are in a group, want 1", v.in)
+	if v.members != 1 || s.queued[0].identity.keptNode == nil {
+		t.Fatalf("%d streams are in a group, want 1", v.members)
 	}
 	if err := s.finish(errOutrun); err == nil {
 		t.Fatal("it ended without an error")
 	}
-	if v.in != 0 {
-		t.Errorf("%d streams are in a group after the end, want none", v.in)
+	if v.members != 0 {
+		t.Errorf("%d streams are in a group after the end, want none", v.members)
 	}
 	s.lastNode = lastNode{}
 	ask() // comes too late
-	if v.in != 0 {
-		t.Errorf("%d streams are in a group for a request after the end, want none", v.in)
+	if v.members != 0 {
+		t.Errorf("%d streams are in a group for a request after the end, want none", v.members)
 	}
 }

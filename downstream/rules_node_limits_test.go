@@ -63,7 +63,7 @@ func withExtensions(n *node, size int) *node {
 }
 
 // B.35: streams, polls and load reports hold a Node to the same bounds, without its extensions.
-func TestB35_WhatANodeMayHave(t *testing.T) {
+func TestB35_NodeLimits(t *testing.T) {
 	const most = 256 << 10
 	for _, tt := range []struct {
 		name string
@@ -90,19 +90,19 @@ func TestB35_WhatANodeMayHave(t *testing.T) {
 					t.Errorf("%s answers %v, want INVALID_ARGUMENT and %q", door, err, tt.want)
 				}
 			}
-			answers("a stream", introduceEncoded(t, encoded))
-			answers("a load report", reportEncoded(t, encoded))
+			answers("a stream", streamNodeError(t, encoded))
+			answers("a load report", loadReportNodeError(t, encoded))
 			body, err := protojson.Marshal(tt.node)
 			check.OK(t, err)
 			if size := len(body); size <= 1<<20 || tt.want != "" { // in JSON, a Node may be larger
-				answers("a poll", pollOf(t, body))
+				answers("a poll", pollNodeError(t, body))
 			}
 		})
 	}
 }
 
 // B.35: the limits are four times what Envoys were recorded to send, at least.
-func TestB35_ARecordedNodeIsFarBelowTheLimits(t *testing.T) {
+func TestB35_RecordedNodeIsBelowLimits(t *testing.T) {
 	recorded := stockNode(t)
 	r := &wire.Request{Delta: true}
 	check.OK(t, r.Decode(firstRequest(recorded)))
@@ -118,7 +118,7 @@ func TestB35_ARecordedNodeIsFarBelowTheLimits(t *testing.T) {
 }
 
 // introduceEncoded returns what a stream is told of a Node.
-func introduceEncoded(t *testing.T, encoded []byte) error {
+func streamNodeError(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
 	s := newTestStream(t, view, Config{})
@@ -133,7 +133,7 @@ func introduceEncoded(t *testing.T, encoded []byte) error {
 }
 
 // reportEncoded returns what a stream of load reports is told of a Node.
-func reportEncoded(t *testing.T, encoded []byte) error {
+func loadReportNodeError(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
 	server := check.Must(New(Config{Views: oneView{view}, SumLoads: true, Loads: noLoads{}}))
@@ -166,7 +166,7 @@ type noLoads struct{ loadreport.Origin }
 func (noLoads) ReportLoads(ctx context.Context, _ *loadreport.Group) { <-ctx.Done() }
 
 // pollOf returns what a poll is told of a Node in JSON.
-func pollOf(t *testing.T, inJSON []byte) error {
+func pollNodeError(t *testing.T, inJSON []byte) error {
 	t.Helper()
 	s, _, _ := restServer(t)
 	reply := restPoll(t.Context(), s, "1", `{"node":`+string(inJSON)+`,"resource_names":["a"]}`)
@@ -192,14 +192,14 @@ func peerClient(ctx context.Context, host string, connection credentials.AuthInf
 }
 
 // A gate holds up whoever joins with the id "held" until it is opened.
-type gate struct {
+type blockingViews struct {
 	oneView
 	open    chan struct{}
 	joins   atomic.Int64 // with that id, that have begun
 	workers atomic.Int64 // that have come
 }
 
-func (g *gate) Join(n *node, by Caller) (Group, error) {
+func (g *blockingViews) Join(n *node, by Caller) (Group, error) {
 	if strings.Contains(string(debug.Stack()), "(*queue).work") {
 		g.workers.Add(1)
 	}
@@ -212,7 +212,7 @@ func (g *gate) Join(n *node, by Caller) (Group, error) {
 
 // B.35: however long it takes to find out the group of clients, others are served: no worker looks for it, and neither who reads the
 // list of streams nor a new client waits for it. Of the clients of one peer that repeat a Node, few are looked at at a time.
-func TestB35_LookingForAGroupBlocksNoOther(t *testing.T) {
+func TestB35_SlowJoinBlocksNoOtherClient(t *testing.T) {
 	held, neighbour := marshalNode(t, &node{Id: "held"}), marshalNode(t, &node{Id: "neighbour"})
 	few := max(1, runtime.GOMAXPROCS(0)/2)
 	for _, tt := range []struct {
@@ -229,7 +229,7 @@ func TestB35_LookingForAGroupBlocksNoOther(t *testing.T) {
 				view, w := cache.New(cache.Config{})
 				w.SetConnected(true)
 				w.SetPhase(wire.ClusterType, cache.Confirmed)
-				views := &gate{oneView: oneView{view}, open: make(chan struct{})}
+				views := &blockingViews{oneView: oneView{view}, open: make(chan struct{})}
 				server := check.Must(New(Config{Views: views, FirstRequestTimeout: time.Hour}))
 				ctx, cancel := context.WithCancel(t.Context())
 				connect := func(nodes ...[]byte) *eagerClient {

@@ -18,8 +18,8 @@ import (
 // clusterViews has a view for each cluster of nodes, and counts who joins and who is
 // there.
 type clusterViews struct {
-	views     map[string]*cache.View
-	joins, in int
+	views          map[string]*cache.View
+	joins, members int
 }
 
 func (v *clusterViews) Join(n *node, _ Caller) (Group, error) {
@@ -28,14 +28,14 @@ func (v *clusterViews) Join(n *node, _ Caller) (Group, error) {
 	if view == nil {
 		return Group{}, status.Error(codes.ResourceExhausted, "one too many")
 	}
-	v.in++
-	return Group{View: view, Key: n.GetCluster(), Leave: sync.OnceFunc(func() { v.in-- })}, nil
+	v.members++
+	return Group{View: view, Key: n.GetCluster(), Leave: sync.OnceFunc(func() { v.members-- })}, nil
 }
 
 // A Node that is repeated, or left out, is not looked at: nobody joins anything (R017).
 // One that differs is, and the stream is in one group at a time, and in none when it has
 // ended (R018).
-func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
+func TestR017_R018_OnlyChangedNodesAreResolved(t *testing.T) {
 	first := &node{Id: "a", Cluster: "one", ClientFeatures: []string{"x"}}
 	parameters := &node{Id: "a", Cluster: "one", DynamicParameters: map[string]*xdspb.ContextParams{
 		wire.ClusterType: {Params: map[string]string{"shard": "1"}},
@@ -63,7 +63,7 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 			tt.cfg.Views = v
 			server, err := New(tt.cfg)
 			check.OK(t, err)
-			s := &stream{server: server, cfg: &server.cfg, rpc: voidClient{}}
+			s := &stream{server: server, cfg: &server.cfg, rpc: discardClient{}}
 			say := func(n *node) error {
 				r := &wire.Request{TypeURL: wire.ClusterType}
 				if n != nil {
@@ -71,7 +71,7 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 					check.OK(t, err)
 					r.Node, r.NodeBytes = raw, len(raw)
 				}
-				return s.say(r, time.Now())
+				return s.handleNow(r, time.Now())
 			}
 			check.OK(t, say(first))
 			for range 3 {
@@ -82,12 +82,12 @@ func TestR017_R018_ANodeIsLookedAtWhenItDiffers(t *testing.T) {
 			if status.Code(err) != tt.ends {
 				t.Errorf("ended: %v, want %v", err, tt.ends)
 			}
-			if tt.ends == codes.OK && v.in != 1 || v.joins != tt.joins {
-				t.Errorf("%d joins, %d in a group, want %d and 1", v.joins, v.in, tt.joins)
+			if tt.ends == codes.OK && v.members != 1 || v.joins != tt.joins {
+				t.Errorf("%d joins, %d in a group, want %d and 1", v.joins, v.members, tt.joins)
 			}
 			s.close()
-			if v.in != 0 {
-				t.Errorf("%d in a group after the stream ended", v.in)
+			if v.members != 0 {
+				t.Errorf("%d in a group after the stream ended", v.members)
 			}
 		})
 	}

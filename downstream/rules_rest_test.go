@@ -16,13 +16,13 @@ import (
 
 // countedView serves one view and counts who is in it.
 type countedView struct {
-	view *cache.View
-	in   int
+	view    *cache.View
+	members int
 }
 
 func (v *countedView) Join(*node, Caller) (Group, error) {
-	v.in++
-	return Group{View: v.view, Key: "all", Leave: func() { v.in-- }}, nil
+	v.members++
+	return Group{View: v.view, Key: "all", Leave: func() { v.members-- }}, nil
 }
 
 // restServer returns a server of an empty view whose origin is there and says nothing.
@@ -46,7 +46,7 @@ func restPoll(ctx context.Context, s *Server, hold, body string) *httptest.Respo
 
 // B.27: a poll leaves nothing behind, whether it was answered or its client left: no
 // place in the group, no interest, no stream.
-func TestB27_NothingIsLeft(t *testing.T) {
+func TestB27_PollReleasesEverything(t *testing.T) {
 	s, v, w := restServer(t)
 	left, leave := context.WithCancel(t.Context())
 	leave()
@@ -67,8 +67,8 @@ func TestB27_NothingIsLeft(t *testing.T) {
 				t.Errorf("%s: %v is wanted still", name, d)
 			}
 		}
-		if v.in != 0 || s.Streams() != 0 {
-			t.Errorf("%s: %d in the group and %d streams are left, want none", name, v.in, s.Streams())
+		if v.members != 0 || s.Streams() != 0 {
+			t.Errorf("%s: %d in the group and %d streams are left, want none", name, v.members, s.Streams())
 		}
 	}
 }

@@ -56,7 +56,7 @@ func (c *answeringClient) RecvMsg(m any) error {
 // has only those looked at that want it, and nearly each of these is sent something. An
 // answer has nobody looked at, whatever else has changed since the response; but what a
 // client wants and has changed meanwhile waits for it, so that it costs a turn more.
-func TestFewTurnsAreForNothing(t *testing.T) {
+func TestFewTurnsSendNothing(t *testing.T) {
 	for _, tt := range []struct {
 		after time.Duration // with a change each millisecond
 		idle  float64       // of the turns, at most
@@ -126,7 +126,7 @@ func countTurns(t *testing.T, after time.Duration, atMost float64) {
 
 // TestAQueueThatIsNeverEmptyStaysSmall: it keeps its order, and no room for the streams
 // that have left it.
-func TestAQueueThatIsNeverEmptyStaysSmall(t *testing.T) {
+func TestBusyQueueStaysSmall(t *testing.T) {
 	q := queue{workers: runtime.GOMAXPROCS(0)} // none begins
 	all := make([]*stream, 10)
 	for i := range all {

@@ -201,7 +201,7 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 
 // B.35: a stock Envoy's extensions are not kept, and 80 KB of them are no reason to be refused, nor are 256 KiB and 10,000 values. More
 // is refused by streams and polls.
-func TestB35_WhatANodeMayHave(t *testing.T) {
+func TestB35_NodeLimits(t *testing.T) {
 	v := serve(t)
 	list := func(values int) *corepb.Node {
 		l := &structpb.ListValue{}
