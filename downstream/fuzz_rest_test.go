@@ -26,9 +26,8 @@ func (v oneView) Join(*node, Caller) (Group, error) {
 	return Group{View: v.view, Key: "all", Leave: func() {}}, nil
 }
 
-// FuzzREST: whatever the body of a poll is, the answer is a response that has just
-// what was asked for and is current from then on, or an error that says why not; and
-// the relay fails at none.
+// FuzzREST polls with any body. The response has exactly the requested resources, and a poll with its version is
+// answered 304; or the response is an error with a reason. No body crashes the relay.
 func FuzzREST(f *testing.F) {
 	view, w := cache.New(cache.Config{})
 	w.SetConnected(true)
@@ -47,11 +46,13 @@ func FuzzREST(f *testing.F) {
 	for _, seed := range []string{
 		``, `{}`, `null`, `[]`, `{"node":{}}`, `{"node":{"id":"n"},"resource_names":["a"]}`,
 		`{"node":{"id":"n","metadata":{"a":[null,1e309,{"b":"\u0000"}]}},"resourceNames":["*","b","b"],"versionInfo":"v"}`,
-		`{"node":{},"type_url":"` + wire.RouteType + `","response_nonce":"7","resource_locators":[{"name":"ü\"","dynamic_parameters":{"params":{"a":"b"}}}]}`,
+		`{"node":{},"type_url":"` + wire.RouteType + `","response_nonce":"7",` +
+			`"resource_locators":[{"name":"ü\"","dynamic_parameters":{"params":{"a":"b"}}}]}`,
 		`{"node":{},"error_detail":{"code":3,"message":"no","details":[{"@type":"a/b.C","d":{}},{}]},"new":[[[]]]}`,
-		`{"node":{"extensions":[{"type_descriptor":"x","version":{"version":{"major_number":1}}}],"listening_addresses":[{"pipe":{"path":"@"}}]},"resource_names":["x"]}`,
-		`{"node":{},"resource_names":["` + strings.Repeat("n",
-			101) + `"]}`, `{"node":{},"resource_names":["*"]}`, `{"node":{"id":"\ud800"}}`,
+		`{"node":{"extensions":[{"type_descriptor":"x","version":{"version":{"major_number":1}}}],` +
+			`"listening_addresses":[{"pipe":{"path":"@"}}]},"resource_names":["x"]}`,
+		`{"node":{},"resource_names":["` + strings.Repeat("n", 101) + `"]}`,
+		`{"node":{},"resource_names":["*"]}`, `{"node":{"id":"\ud800"}}`,
 	} {
 		f.Add(seed)
 	}
@@ -60,7 +61,7 @@ func FuzzREST(f *testing.F) {
 		r.Header.Set(timeoutHeader, "0")
 		reply := httptest.NewRecorder()
 		server.REST().ServeHTTP(reply, r)
-		w.TakeDemand() // nobody else does, and names that are in it are kept
+		w.TakeDemand() // no upstream session takes it, and it keeps names in memory
 		return reply
 	}
 	f.Fuzz(func(t *testing.T, body string) {
@@ -71,41 +72,41 @@ func FuzzREST(f *testing.F) {
 		}
 		resp := new(discoverypb.DiscoveryResponse)
 		if err := protojson.Unmarshal(reply.Body.Bytes(), resp); err != nil {
-			t.Fatalf("%q is answered %s: %v", body, reply.Body, err)
+			t.Fatalf("response to %q is %s: %v", body, reply.Body, err)
 		}
-		asked, read := new(discoverypb.DiscoveryRequest), []byte(body)
-		scanBody(read) // which does not read extensions either
-		if err := unmarshalOptions.Unmarshal(read, asked); err != nil {
-			t.Fatalf("%q is answered, but it is no request: %v", body, err)
+		req, scanned := new(discoverypb.DiscoveryRequest), []byte(body)
+		scanBody(scanned) // removes extensions
+		if err := unmarshalOptions.Unmarshal(scanned, req); err != nil {
+			t.Fatalf("%q got a response, but is not a request: %v", body, err)
 		}
-		checkResources(t, asked, resp)
-		asked.VersionInfo, asked.ErrorDetail = resp.GetVersionInfo(), nil
-		again, err := protojson.Marshal(asked)
+		checkResources(t, req, resp)
+		req.VersionInfo, req.ErrorDetail = resp.GetVersionInfo(), nil
+		again, err := protojson.Marshal(req)
 		check.OK(t, err)
 		if reply := poll(string(again)); reply.Code != http.StatusNotModified || reply.Body.Len() > 0 {
-			t.Fatalf("%s is answered %d %s, want 304", again, reply.Code, reply.Body)
+			t.Fatalf("response to %s is %d %s, want 304", again, reply.Code, reply.Body)
 		}
 	})
 }
 
-// checkRefused checks the answer to a poll that got no response.
+// checkError checks the error response to a poll.
 func checkError(t *testing.T, body string, reply *httptest.ResponseRecorder) {
 	allowed := []int{http.StatusNotModified, http.StatusBadRequest, http.StatusTooManyRequests,
 		http.StatusRequestEntityTooLarge, http.StatusServiceUnavailable}
 	if !slices.Contains(allowed, reply.Code) {
-		t.Fatalf("%q is answered %d %s", body, reply.Code, reply.Body)
+		t.Fatalf("response to %q is %d %s, want one of %v", body, reply.Code, reply.Body, allowed)
 	}
 	st := new(statuspb.Status)
 	if err := protojson.Unmarshal(reply.Body.Bytes(), st); reply.Code != http.StatusNotModified &&
 		(err != nil || st.GetMessage() == "") {
-		t.Fatalf("%q is answered %d %s, want a google.rpc.Status: %v", body, reply.Code, reply.Body, err)
+		t.Fatalf("response to %q is %d %s, want a google.rpc.Status: %v", body, reply.Code, reply.Body, err)
 	}
 }
 
-// checkAsked checks that a response has what of the routes a, b and ü" was asked for.
-func checkResources(t *testing.T, asked *discoverypb.DiscoveryRequest, resp *discoverypb.DiscoveryResponse) {
-	names := asked.GetResourceNames()
-	for _, l := range asked.GetResourceLocators() {
+// checkResources checks that a response has the requested ones of the routes a, b and ü".
+func checkResources(t *testing.T, req *discoverypb.DiscoveryRequest, resp *discoverypb.DiscoveryResponse) {
+	names := req.GetResourceNames()
+	for _, l := range req.GetResourceLocators() {
 		names = append(names, l.GetName())
 	}
 	want, got := map[string]bool{}, map[string]bool{}
@@ -120,6 +121,6 @@ func checkResources(t *testing.T, asked *discoverypb.DiscoveryRequest, resp *dis
 		got[route.GetName()] = true
 	}
 	if !maps.Equal(got, want) {
-		t.Fatalf("asked for %q, got %v", names, got)
+		t.Fatalf("response to a request of %q has %v, want %v", names, got, want)
 	}
 }

@@ -9,14 +9,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FuzzScanBody: a body that was scanned is the request that it was, but for the extensions of its Node, of which nothing is left. It
-// has no more values, nested no deeper, than were counted.
+// FuzzScanBody checks that a scanned body decodes to the same request, except for the extensions of its Node. The scan
+// must not count fewer values or less nesting than the body has.
 func FuzzScanBody(f *testing.F) {
 	for _, seed := range []string{
-		`{"node":{"id":"n","extensions":[{"name":"a]\"","category":"}"},{}],"cluster":"c"},"resource_names":["extensions",":"]}`,
+		`{"node":{"id":"n","extensions":[{"name":"a]\"","category":"}"},{}],"cluster":"c"},` +
+			`"resource_names":["extensions",":"]}`,
 		`{"\u006eode" : {"\u0065xtensions" : [ [] ] , "metadata":{"extensions":[1,2]}},"extensions":[]}`,
-		`{"node":{"extensions":null}}`, `{"node":{"extensions":[`, `{"x":{"node":{"extensions":[{}]}},"node":[]}`, `["node":{`, `{"node":1}]]`,
-		`{"node":{"id":"n"},"resource_names":["a","b\"]"]}`, `[1,-2.5e3,true,null,[],{}]`, `"\\"`, `[[[`, `{"a" : {"b":[1 , 2]}}x`,
+		`{"node":{"extensions":null}}`, `{"node":{"extensions":[`, `{"x":{"node":{"extensions":[{}]}},"node":[]}`,
+		`["node":{`, `{"node":1}]]`,
+		`{"node":{"id":"n"},"resource_names":["a","b\"]"]}`, `[1,-2.5e3,true,null,[],{}]`, `"\\"`, `[[[`,
+		`{"a" : {"b":[1 , 2]}}x`,
 	} {
 		f.Add(seed)
 	}
@@ -26,27 +29,27 @@ func FuzzScanBody(f *testing.F) {
 		errBefore := unmarshalOptions.Unmarshal([]byte(text), before)
 		s := scanBody(body)
 		if s.nodeBytes < 0 || s.nodeBytes > len(text) || len(body) != len(text) {
-			t.Fatalf("%q has a Node of %d bytes, %d are left of %d", text, s.nodeBytes, len(body), len(text))
+			t.Fatalf("%q: the Node has %d bytes, the scanned body %d of %d", text, s.nodeBytes, len(body), len(text))
 		}
 		if n, deepest := countJSON(body); json.Valid(body) && (n > s.values || deepest > s.nesting) {
-			t.Errorf("%q: %d values, %d deep; counted %d and %d", body, n, deepest, s.values, s.nesting)
+			t.Errorf("%q: counted %d values and %d levels, want at least %d and %d", body, s.values, s.nesting, n, deepest)
 		}
 		if errBefore != nil {
 			return
 		}
 		if err := unmarshalOptions.Unmarshal(body, after); err != nil {
-			t.Fatalf("%q is refused as %q: %v", text, body, err)
+			t.Fatalf("%q is rejected after the scan as %q: %v", text, body, err)
 		}
 		if before.GetNode() != nil {
 			before.Node.Extensions = nil
 		}
 		if !proto.Equal(before, after) {
-			t.Fatalf("%q is %v, want %v", text, after, before)
+			t.Fatalf("%q decodes to %v after the scan, want %v", text, after, before)
 		}
 	})
 }
 
-// countJSON returns how many values a text of JSON has, and how deep they are nested.
+// countJSON returns the number of values in JSON, and their deepest nesting.
 func countJSON(text []byte) (n, deepest int) {
 	depth := 0
 	for d := json.NewDecoder(bytes.NewReader(text)); ; {

@@ -15,20 +15,21 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A voidClient takes whatever it is sent.
+// A discardClient is a stream without a transport that discards responses.
 type discardClient struct{ grpc.ServerStream }
 
 func (discardClient) Context() context.Context { return context.Background() }
 
 func (discardClient) SendMsg(any) error { return nil }
 
-// newTestStream returns a stream of Delta to nobody.
+// newTestStream returns a Delta stream whose client discards responses.
 func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	tb.Helper()
 	cfg.Views = oneView{view}
 	server := check.Must(New(cfg))
-	c := &client{cfg: &server.cfg, Client: subscription.Client{Settings: &server.cfg.subscriptions, Watch: view.Watch(),
-		Delta: true}}
+	c := &client{cfg: &server.cfg, Client: subscription.Client{
+		Settings: &server.cfg.subscriptions, Watch: view.Watch(), Delta: true,
+	}}
 	return &stream{
 		server: server, cfg: &server.cfg, rpc: discardClient{}, delta: true,
 		group: Group{View: view, Leave: func() {}}, watch: c.Watch, client: c,
@@ -36,8 +37,7 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 	}
 }
 
-// BenchmarkFlushAmongGlobs is what it costs to tell a client of one change that follows
-// so many globs.
+// BenchmarkFlushAmongGlobs measures the cost of sending one change to a client with many globs.
 func BenchmarkFlushAmongGlobs(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
@@ -62,14 +62,14 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 					sub.ApplyRequest(&wire.Request{Delta: true, Nonce: sub.Nonce()}, time.Now())
 				}
 			}
-			for range n { // each glob is answered by itself
+			for range n { // each glob has a separate response
 				flush()
 			}
 			sent, rounds := s.nonces, 0
 			for b.Loop() {
 				rounds++
-				res, err := wire.NewResource(wire.EndpointType, "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/0/a",
-					"", fmt.Append(nil, rounds))
+				name := "xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/0/a"
+				res, err := wire.NewResource(wire.EndpointType, name, "", fmt.Append(nil, rounds))
 				check.OK(b, err)
 				key := cache.Collection(wire.EndpointType, r.Subscribe[0])
 				w.Apply(cache.Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{res}})

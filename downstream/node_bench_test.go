@@ -14,12 +14,12 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// stockNode returns the Node of an Envoy 1.40.0 with a bootstrap that says only id and cluster, as it was recorded: 61,090 bytes, of
-// which 60,916 are 516 extensions.
+// stockNode returns the recorded Node of an Envoy 1.40.0 whose bootstrap sets only id and cluster. It has 61,090 bytes,
+// of which 516 extensions take 60,916.
 func stockNode(tb testing.TB) []byte {
 	tb.Helper()
 	f := check.Must(os.Open("testdata/node-envoy-1.40.0.pb.gz"))
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // read only
 	r := check.Must(gzip.NewReader(f))
 	raw := check.Must(io.ReadAll(r))
 	return raw
@@ -33,7 +33,7 @@ func firstRequest(encodedNode []byte) []byte {
 	return protowire.AppendString(msg, wire.ClusterType)
 }
 
-// BenchmarkJoin is what it costs to read the first request of a stock Envoy, and to find out who it is.
+// BenchmarkJoin measures the cost of decoding the first request of a stock Envoy and resolving its Node.
 func BenchmarkJoin(b *testing.B) {
 	view, _ := cache.New(cache.Config{})
 	server := check.Must(New(Config{Views: oneView{view}}))

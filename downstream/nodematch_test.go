@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// nodeMatchers reads matchers, as one gives them to grpcurl.
+// nodeMatchers decodes matchers in JSON.
 func nodeMatchers(t *testing.T, texts ...string) (all []*matcherpb.NodeMatcher) {
 	t.Helper()
 	for _, text := range texts {
@@ -25,11 +25,11 @@ func nodeMatchers(t *testing.T, texts ...string) (all []*matcherpb.NodeMatcher) 
 	return all
 }
 
-// R141: matchers are OR-ed; what one says of the id and of metadata has all to be so.
+// R141: a node matches if any matcher matches. A matcher matches if the id and all metadata match.
 func TestR141_NodeMatchers(t *testing.T) {
 	metadata, err := structpb.NewStruct(map[string]any{
-		"env": "Prod", "weight": 5, "canary": true, "none": nil, "zones": []any{"a",
-			"b"}, "labels": map[string]any{"app": "shop"},
+		"env": "Prod", "weight": 5, "canary": true, "none": nil, "zones": []any{"a", "b"},
+		"labels": map[string]any{"app": "shop"},
 	})
 	check.OK(t, err)
 	n := &corepb.Node{Id: "edge-17", Metadata: metadata}
@@ -53,9 +53,12 @@ func TestR141_NodeMatchers(t *testing.T) {
 		{[]string{`{"node_id":{"suffix":"17"}}`}, true},
 		{[]string{`{"node_id":{"contains":"ge-1"}}`}, true},
 		{[]string{`{"node_id":{"safe_regex":{"regex":"edge-[0-9]+"}}}`}, true},
-		{[]string{`{"node_id":{"safe_regex":{"regex":"edge|x"}}}`}, false}, // of all of the text
+		{[]string{`{"node_id":{"safe_regex":{"regex":"edge|x"}}}`}, false}, // must match the whole text
 		{[]string{`{"node_id":{"exact":"a"}}`, `{"node_id":{"exact":"edge-17"}}`}, true},
-		{[]string{`{"node_id":{"exact":"edge-17"},"node_metadatas":[{"path":[{"key":"env"}],"value":{"string_match":{"exact":"x"}}}]}`}, false},
+		{[]string{
+			`{"node_id":{"exact":"edge-17"},` +
+				`"node_metadatas":[{"path":[{"key":"env"}],"value":{"string_match":{"exact":"x"}}}]}`,
+		}, false},
 		{[]string{meta("env", `{"string_match":{"exact":"Prod"}}`)}, true},
 		{[]string{meta("labels.app", `{"string_match":{"prefix":"sh"}}`)}, true},
 		{[]string{meta("labels.app.x", `{"present_match":true}`)}, false},
@@ -69,8 +72,9 @@ func TestR141_NodeMatchers(t *testing.T) {
 		{[]string{meta("weight", `{"double_match":{"range":{"start":5,"end":6}}}`)}, true},
 		{[]string{meta("zones", `{"list_match":{"one_of":{"string_match":{"exact":"b"}}}}`)}, true},
 		{[]string{meta("zones", `{"list_match":{"one_of":{"string_match":{"exact":"c"}}}}`)}, false},
-		{[]string{meta("env", `{"or_match":{"value_matchers":[{"bool_match":true},{"string_match":{"contains":"ro"}}]}}`)},
-			true},
+		{[]string{
+			meta("env", `{"or_match":{"value_matchers":[{"bool_match":true},{"string_match":{"contains":"ro"}}]}}`),
+		}, true},
 	} {
 		match, err := MatchNodes(nodeMatchers(t, tt.matchers...))
 		if err != nil {
@@ -79,18 +83,20 @@ func TestR141_NodeMatchers(t *testing.T) {
 			t.Errorf("%s matches %t, want %t", tt.matchers, got, tt.want)
 		}
 	}
+	const ofMetadata = "node_matchers[0].node_metadatas[0].value: "
 	for text, want := range map[string]string{
 		`{"node_id":{}}`: "node_matchers[0].node_id: match_pattern is",
-		`{"node_id":{"safe_regex":{"regex":"("}}}`:                         "node_matchers[0].node_id: safe_regex.regex: ",
-		`{"node_metadatas":[{"path":[{"key":"a"}]}]}`:                      "node_matchers[0].node_metadatas[0].value: match_pattern is",
-		meta("a", `{"list_match":{"one_of":{}}}`):                          "node_matchers[0].node_metadatas[0].value: match_pattern is",
-		meta("a", `{"or_match":{"value_matchers":[{"string_match":{}}]}}`): "node_matchers[0].node_metadatas[0].value: or_match.value_matchers[0]: match_pattern is",
+		`{"node_id":{"safe_regex":{"regex":"("}}}`:    "node_matchers[0].node_id: safe_regex.regex: ",
+		`{"node_metadatas":[{"path":[{"key":"a"}]}]}`: ofMetadata + "match_pattern is",
+		meta("a", `{"list_match":{"one_of":{}}}`):     ofMetadata + "match_pattern is",
+		meta("a", `{"or_match":{"value_matchers":[{"string_match":{}}]}}`): ofMetadata +
+			"or_match.value_matchers[0]: match_pattern is",
 	} {
 		if _, err := MatchNodes(nodeMatchers(t, text)); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: error %v, want %s…", text, err, want)
 		}
 	}
 	if match, _ := MatchNodes(nodeMatchers(t, `{"node_id":{"exact":"a"}}`)); match(nil) {
-		t.Error("a client that has not said who it is matches an id")
+		t.Error("a client without a Node matches an id")
 	}
 }

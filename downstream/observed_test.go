@@ -22,7 +22,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A recorder observes clients.
+// A recorder is an Observer that records its calls.
 type recorder struct {
 	refused     []*Refusal
 	disconnects int
@@ -32,7 +32,7 @@ func (r *recorder) Refused(_ string, refusal *Refusal) { r.refused = append(r.re
 
 func (r *recorder) Disconnected() { r.disconnects++ }
 
-// observedView serves one view to every node, and observes all clients but those without an id.
+// observedView serves one view to every node. It observes clients whose Node has an id.
 type observedView struct {
 	view     *cache.View
 	observer *recorder
@@ -46,30 +46,30 @@ func (v observedView) Join(n *node, _ Caller) (Group, error) {
 	return g, nil
 }
 
-// An endingClient is a scripted client that leaves with an error.
+// An endingClient is a scriptedClient whose stream can fail.
 type endingClient struct {
 	*scriptedClient
-	receives, sends error // of the transport; receives once the requests are over
+	recvErr, sendErr error // returned by RecvMsg after the last request, and by SendMsg
 }
 
 func (c *endingClient) RecvMsg(m any) error {
 	err := c.scriptedClient.RecvMsg(m)
-	if errors.Is(err, io.EOF) && c.receives != nil {
-		return c.receives
+	if errors.Is(err, io.EOF) && c.recvErr != nil {
+		return c.recvErr
 	}
 	return err
 }
 
 func (c *endingClient) SendMsg(m any) error {
-	if c.sends != nil {
-		return c.sends
+	if c.sendErr != nil {
+		return c.sendErr
 	}
 	return c.scriptedClient.SendMsg(m)
 }
 
 const observedNode = "\x0a\x02n1"
 
-// newObserved returns a server of one view with some clusters, and who observes its clients.
+// newObserved returns a server of one view with two clusters, and the observer of its clients.
 func newObserved(t *testing.T) (*Server, *cache.View, *cache.Writer, *recorder) {
 	view, w := cache.New(cache.Config{})
 	observer := new(recorder)
@@ -80,6 +80,7 @@ func newObserved(t *testing.T) (*Server, *cache.View, *cache.Writer, *recorder) 
 	return server, view, w, observer
 }
 
+// putClusters applies an update of clusters.
 func putClusters(t *testing.T, w *cache.Writer, version string, names ...int) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for _, i := range names {
@@ -88,13 +89,13 @@ func putClusters(t *testing.T, w *cache.Writer, version string, names ...int) {
 	w.Apply(cache.Wildcard, u)
 }
 
-// TestObserver: an observer is told of refusals, and what it may ask of the stream.
+// TestObserver checks the NACKs that an observer receives, and the queries about its stream.
 func TestObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, view, w, observer := newObserved(t)
 		c, ignored := serveScripted(t, server), serveScripted(t, server)
 		if got := slices.Collect(server.Observed()); len(got) > 0 {
-			t.Errorf("before their first requests, %d streams are observed", len(got))
+			t.Errorf("before their first requests, %d streams are observed, want none", len(got))
 		}
 		c.request(wire.Request{Node: []byte(observedNode), Subscribe: []string{"*"}})
 		ignored.request(wire.Request{Node: []byte{}, Subscribe: []string{"*"}})
@@ -103,18 +104,18 @@ func TestObserver(t *testing.T) {
 			t.Fatalf("%d streams are observed, want 1", len(streams))
 		}
 		clusters := func(typeURL string) bool { return typeURL == wire.ClusterType }
-		stands := func(when string, want bool, refused ...string) {
+		wantAcked := func(when string, want bool, refused ...string) {
 			t.Helper()
 			if accepted, got := streams[0].AckStatus(clusters); accepted != want || !slices.Equal(got, refused) {
-				t.Errorf("%s: accepted: %v, refused %q; want %v, %q", when, accepted, got, want, refused)
+				t.Errorf("%s: AckStatus = %v, %q; want %v, %q", when, accepted, got, want, refused)
 			}
 		}
-		stands("sent", false)
+		wantAcked("sent", false)
 		c.answer("")
 		ignored.answer("")
-		stands("accepted", true)
+		wantAcked("accepted", true)
 		if accepted, _ := streams[0].AckStatus(func(string) bool { return false }); accepted {
-			t.Error("a client that subscribes to none of the types has accepted them")
+			t.Error("AckStatus = true for a client that subscribes to none of the types")
 		}
 
 		edition := Change{Key: wire.ClusterType, After: view.Generation().Seq, Names: []string{benchName(1), benchName(2)}}
@@ -123,36 +124,36 @@ func TestObserver(t *testing.T) {
 		synctest.Wait()
 		before := Change{Key: wire.ClusterType, UpTo: edition.After, Names: []string{benchName(0), benchName(1)}}
 		other := Change{Key: wire.ListenerType, UpTo: edition.UpTo, Names: []string{"x"}}
-		answers := func(when string, want ResourceState, of ...Change) {
+		wantState := func(when string, want ResourceState, changes ...Change) {
 			t.Helper()
-			if got, wants := streams[0].ChangeState(of); got != want || !wants {
-				t.Errorf("%s: %v (wanted: %v), want %v", when, got, wants, want)
+			if got, subscribed := streams[0].ChangeState(changes); got != want || !subscribed {
+				t.Errorf("%s: ChangeState = %v, %v; want %v, true", when, got, subscribed, want)
 			}
 		}
-		answers("sent", Sent, edition, before, other)
-		answers("sent", Sent, before, edition)
-		answers("before", Accepted, before, other)
-		if _, wants := streams[0].ChangeState([]Change{other}); wants {
-			t.Error("a change of listeners is wanted")
+		wantState("sent", Sent, edition, before, other)
+		wantState("sent", Sent, before, edition)
+		wantState("before", Accepted, before, other)
+		if _, subscribed := streams[0].ChangeState([]Change{other}); subscribed {
+			t.Error("ChangeState = subscribed for a change of listeners")
 		}
 		c.answer("bad")
 		ignored.answer("bad")
-		answers("refused", Refused, before, edition)
-		stands("refused", true, wire.ClusterType)
+		wantState("refused", Refused, before, edition)
+		wantAcked("refused", true, wire.ClusterType)
 		if len(observer.refused) != 1 {
 			t.Fatalf("%d refusals were observed, want 1", len(observer.refused))
 		}
 		r := observer.refused[0]
 		if r.Detail != "bad" || !r.HasChange(edition.After, edition.UpTo) || r.HasChange(0, edition.After) {
-			t.Errorf("the refusal %+v is not that of the edition alone", r)
+			t.Errorf("the refusal is %+v, want only changes of the edition", r)
 		}
 		if observer.disconnects != 0 {
-			t.Error("a client left")
+			t.Error("a disconnect was observed, want none")
 		}
 	})
 }
 
-// TestObserverOfEarlierResponses: the refusal of an earlier response is that of its changes alone.
+// TestObserverSeesNACKOfEarlierResponse checks that the NACK of an earlier response refers only to its changes.
 func TestObserverSeesNACKOfEarlierResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, view, w, observer := newObserved(t)
@@ -161,7 +162,7 @@ func TestObserverSeesNACKOfEarlierResponse(t *testing.T) {
 		c.answer("")
 		first := view.Generation().Seq
 		putClusters(t, w, "2", 1)
-		time.Sleep(time.Minute) // it waits for no answer any more
+		time.Sleep(time.Minute) // longer than AckWait
 		second := view.Generation().Seq
 		putClusters(t, w, "2", 0)
 		time.Sleep(time.Minute)
@@ -173,7 +174,7 @@ func TestObserverSeesNACKOfEarlierResponse(t *testing.T) {
 	})
 }
 
-// TestObserverSeesClientsLeave, and not the streams that the relay ends.
+// TestObserverSeesDisconnects checks that streams that the relay ends are not observed as disconnects.
 func TestObserverSeesDisconnects(t *testing.T) {
 	clusters := func(more wire.Request) wire.Request {
 		more.Delta, more.TypeURL = true, wire.ClusterType
@@ -181,27 +182,27 @@ func TestObserverSeesDisconnects(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		end  func(server *Server, c *endingClient)
-		left int
+		want int // disconnects
 	}{
 		"closed": {func(_ *Server, c *endingClient) { close(c.requests) }, 1},
 		"connection lost": {func(_ *Server, c *endingClient) {
-			c.receives = status.Error(codes.Canceled, "context canceled")
+			c.recvErr = status.Error(codes.Canceled, "context canceled")
 			close(c.requests)
 		}, 1},
 		"deadline of the client": {func(_ *Server, c *endingClient) {
-			c.receives = status.Error(codes.DeadlineExceeded, "context deadline exceeded")
+			c.recvErr = status.Error(codes.DeadlineExceeded, "context deadline exceeded")
 			close(c.requests)
 		}, 1},
 		"connection lost on sending": {func(_ *Server, c *endingClient) {
-			c.sends = status.Error(codes.Unavailable, "transport is closing")
+			c.sendErr = status.Error(codes.Unavailable, "transport is closing")
 			c.requests <- clusters(wire.Request{Subscribe: []string{benchName(1)}})
 		}, 1},
 		"response too large": {func(_ *Server, c *endingClient) {
-			c.sends = status.Error(codes.ResourceExhausted, "trying to send message larger than max")
+			c.sendErr = status.Error(codes.ResourceExhausted, "trying to send message larger than max")
 			c.requests <- clusters(wire.Request{Subscribe: []string{benchName(1)}})
 		}, 0},
 		"request too large": {func(_ *Server, c *endingClient) {
-			c.receives = status.Error(codes.ResourceExhausted, "received message larger than max")
+			c.recvErr = status.Error(codes.ResourceExhausted, "received message larger than max")
 			close(c.requests)
 		}, 0},
 		"request malformed": {func(_ *Server, c *endingClient) { c.requests <- wire.Request{Delta: true} }, 0},
@@ -224,11 +225,11 @@ func TestObserverSeesDisconnects(t *testing.T) {
 				c.answer("")
 				tt.end(server, c)
 				err := <-done
-				if observer.disconnects != tt.left {
-					t.Errorf("ended with %v: left %d times, want %d", err, observer.disconnects, tt.left)
+				if observer.disconnects != tt.want {
+					t.Errorf("ended with %v: %d disconnects, want %d", err, observer.disconnects, tt.want)
 				}
 				select {
-				case _, open := <-c.requests: // the receiver has closed them or waits
+				case _, open := <-c.requests: // the test has closed them, or the receiver waits
 					if open {
 						t.Error("a request was not read")
 					}
@@ -240,17 +241,17 @@ func TestObserverSeesDisconnects(t *testing.T) {
 	}
 }
 
-// TestEndingsOfTheRelay: no stream that the relay ends counts as one that its client left.
+// TestClientDisconnected checks that no stream that the relay ends counts as disconnected.
 func TestClientDisconnected(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
-	for _, why := range []guard.Ending{
-		guard.EndedDrained, guard.EndedAged, guard.EndedStalled, guard.EndedSilent, guard.EndedCold, guard.EndedRefused, guard.EndedInvalid,
-		guard.EndedReturn, guard.EndedDenied, guard.EndedChain, guard.EndedOther,
+	for _, reason := range []guard.Ending{
+		guard.EndedDrained, guard.EndedAged, guard.EndedStalled, guard.EndedSilent, guard.EndedCold,
+		guard.EndedRefused, guard.EndedInvalid, guard.EndedReturn, guard.EndedDenied, guard.EndedChain, guard.EndedOther,
 	} {
 		for _, code := range []codes.Code{codes.OK, codes.Unavailable, codes.Canceled} {
 			s := newTestStream(t, view, Config{})
-			if s.clientDisconnected(guard.Ended(why, code, "")) {
-				t.Errorf("a stream that the relay ended (%v, %v) was left", why, code)
+			if s.clientDisconnected(guard.Ended(reason, code, "")) {
+				t.Errorf("clientDisconnected = true for a stream that the relay ended (%v, %v)", reason, code)
 			}
 		}
 	}
@@ -259,26 +260,27 @@ func TestClientDisconnected(t *testing.T) {
 		stop func(*stream)
 		want bool
 	}{
-		"closed":             {nil, func(*stream) {}, true},
-		"lost":               {guard.Lost(status.Error(codes.Canceled, "")), func(*stream) {}, true},
-		"closed when aged":   {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(-time.Second) }, false},
-		"closed before that": {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(time.Hour) }, true},
+		"closed":           {nil, func(*stream) {}, true},
+		"lost":             {guard.Lost(status.Error(codes.Canceled, "")), func(*stream) {}, true},
+		"closed when aged": {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(-time.Second) }, false},
+		"closed before it": {nil, func(s *stream) { s.scheduledEnd.at = time.Now().Add(time.Hour) }, true},
 		"lost when draining": {guard.Lost(status.Error(codes.Canceled, "")),
 			func(s *stream) { close(s.server.draining) }, false},
-		"of the relay's chain":  {status.Error(codes.FailedPrecondition, ""), func(*stream) {}, false},
-		"unavailable, but here": {status.Error(codes.Unavailable, "the relay has stopped"), func(*stream) {}, false},
-		"of a limit":            {guard.Exceeds(guard.LimitNames, ""), func(*stream) {}, false},
-		"denied":                {guard.Denies(guard.DeniedNode, ""), func(*stream) {}, false},
+		"chain of relays":   {status.Error(codes.FailedPrecondition, ""), func(*stream) {}, false},
+		"unavailable relay": {status.Error(codes.Unavailable, "the relay has stopped"), func(*stream) {}, false},
+		"over a limit":      {guard.Exceeds(guard.LimitNames, ""), func(*stream) {}, false},
+		"denied":            {guard.Denies(guard.DeniedNode, ""), func(*stream) {}, false},
 	} {
 		s := newTestStream(t, view, Config{})
 		tt.stop(s)
 		if got := s.clientDisconnected(tt.err); got != tt.want {
-			t.Errorf("%s: left is %v, want %v", name, got, tt.want)
+			t.Errorf("%s: clientDisconnected = %v, want %v", name, got, tt.want)
 		}
 	}
 }
 
-// TestRejectedConnectionsAreNotLeft: the relay ends them.
+// TestRejectedConnectionIsNoDisconnect checks that a connection that the relay closed for a limit does not count as
+// disconnected.
 func TestRejectedConnectionIsNoDisconnect(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	s := newTestStream(t, view, Config{Limits: guard.Limits{MaxUnreadBytes: 1}})
@@ -287,18 +289,18 @@ func TestRejectedConnectionIsNoDisconnect(t *testing.T) {
 	check.OK(t, err)
 	s.account = guard.AccountOf(peer.NewContext(t.Context(), &peer.Peer{AuthInfo: info}))
 	if !s.clientDisconnected(nil) {
-		t.Error("a client that closed its stream has not left")
+		t.Error("clientDisconnected = false for a client that closed its stream")
 	}
-	go func() { // which ends with the connection
+	go func() { // exits when the connection is closed
 		const dataOf1MiB = "\x10\x00\x00\x00\x00\x00\x00\x00\x01"
 		_, _ = far.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + dataOf1MiB))
 	}()
 	if _, err := io.ReadAll(conn); err == nil || s.clientDisconnected(guard.Lost(status.Error(codes.Canceled, ""))) {
-		t.Errorf("a connection that exceeds a limit ended with %v, and its client has left", err)
+		t.Errorf("a connection over a limit ended with %v, want an error and no disconnect", err)
 	}
 }
 
-// TestObservedDoesNotWait for a client that does not read.
+// TestObservedDoesNotWait checks that the queries about a stream do not wait for a client that does not read.
 func TestObservedDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, view, w, _ := newObserved(t)
@@ -317,11 +319,12 @@ func TestObservedDoesNotWait(t *testing.T) {
 		putClusters(t, w, "3", all...)
 		synctest.Wait()
 		for o := range server.Observed() {
-			if got, _ := o.ChangeState([]Change{{Key: wire.ClusterType, After: after, UpTo: view.Generation().Seq}}); got > Sent {
-				t.Errorf("a client that does not read has answered: %v", got)
+			change := Change{Key: wire.ClusterType, After: after, UpTo: view.Generation().Seq}
+			if got, _ := o.ChangeState([]Change{change}); got > Sent {
+				t.Errorf("ChangeState = %v for a client that does not read, want at most sent", got)
 			}
 			if accepted, _ := o.AckStatus(func(string) bool { return true }); accepted {
-				t.Error("a client that does not read has accepted all")
+				t.Error("AckStatus = true for a client that does not read")
 			}
 		}
 		close(c.reads)
@@ -329,16 +332,16 @@ func TestObservedDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestPollsAreNotObserved.
+// TestPollsAreNotObserved checks that a poll with a NACK has no observer.
 func TestPollsAreNotObserved(t *testing.T) {
 	server, view, w, observer := newObserved(t)
 	view.Watch().SubscribeAll(wire.RouteType)
 	w.SetPhase(wire.RouteType, cache.Confirmed)
 	body := `{"node":{"id":"n1"},"resource_names":["*"],"response_nonce":"1","error_detail":{"code":3,"message":"no"}}`
 	if reply := restPoll(t.Context(), server, "0", body); reply.Code != http.StatusOK {
-		t.Fatalf("answered %d %s", reply.Code, reply.Body)
+		t.Fatalf("status %d %s, want 200", reply.Code, reply.Body)
 	}
 	if len(observer.refused)+observer.disconnects > 0 {
-		t.Errorf("observed %d refusals, left %d times", len(observer.refused), observer.disconnects)
+		t.Errorf("observed %d refusals and %d disconnects, want none", len(observer.refused), observer.disconnects)
 	}
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A slowWorld is a client of Delta with a wildcard for Clusters, which answers when the test says so.
+// A slowClientTest has a Delta client that subscribed to all clusters, and answers when the test calls accept or
+// refuse.
 type slowClientTest struct {
 	t      *testing.T
 	server *Server
@@ -40,7 +41,7 @@ func newSlowClientTest(t *testing.T) *slowClientTest {
 	return s
 }
 
-// put changes Clusters, and waits until the client was told if it is to be at once.
+// put changes clusters, and waits until the client was sent the changes that are due.
 func (s *slowClientTest) put(version string, i ...int) {
 	u := wire.Update{TypeURL: wire.ClusterType, SystemVersion: version}
 	for _, i := range i {
@@ -50,24 +51,25 @@ func (s *slowClientTest) put(version string, i ...int) {
 	synctest.Wait()
 }
 
-// accept has the client accept a response, and refuse refuse it, by its place from the end: 0 is the newest.
+// accept sends the ACK of a response: 0 is the newest, 1 the one before, and so on.
 func (s *slowClientTest) accept(back int) {
 	nonces := s.c.sent()
 	s.c.request(wire.Request{Nonce: nonces[len(nonces)-1-back]})
 }
 
+// refuse sends the NACK of a response, with the same index as accept.
 func (s *slowClientTest) refuse(back int) {
 	nonces := s.c.sent()
 	s.c.request(wire.Request{Nonce: nonces[len(nonces)-1-back], Refused: true, ErrorCode: int32(codes.InvalidArgument),
 		ErrorMessage: "no"})
 }
 
-// expect checks the lag, the accepted version, and the states of Clusters 0, 1 and 2.
+// expect checks the lag, the accepted version, and the states of clusters 0, 1 and 2.
 func (s *slowClientTest) expect(when string, lag time.Duration, accepted string, want ...string) TypeStatus {
 	s.t.Helper()
 	status, open := s.server.Client(s.number)
 	if !open {
-		s.t.Fatalf("%s, the stream is not open", when)
+		s.t.Fatalf("%s, the stream is closed", when)
 	}
 	got := status.Types[0]
 	if got.Lag != lag || got.Accepted != accepted {
@@ -80,16 +82,16 @@ func (s *slowClientTest) expect(when string, lag time.Duration, accepted string,
 	return got
 }
 
-// H10: an ACK accepts the response that it names, and those before it, also if newer responses were sent since.
+// H10: an ACK accepts the response of its nonce and those before it, even if newer responses were sent since.
 func TestH10_ACKAcceptsTheResponseOfItsNonce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlowClientTest(t)
 		s.expect("at first", 0, "1", "accepted", "accepted", "accepted")
 		for i := range 3 {
 			s.put(fmt.Sprint(2+i), i)
-			time.Sleep(6 * time.Second) // longer than an answer is waited for
+			time.Sleep(6 * time.Second) // longer than AckWait
 		}
-		s.expect("with three responses out", 18*time.Second, "1", "sent", "sent", "sent")
+		s.expect("with three unanswered responses", 18*time.Second, "1", "sent", "sent", "sent")
 		s.accept(2)
 		s.expect("after the ACK of the oldest", 12*time.Second, "2", "accepted", "sent", "sent")
 		s.accept(2)
@@ -98,7 +100,7 @@ func TestH10_ACKAcceptsTheResponseOfItsNonce(t *testing.T) {
 		s.accept(1)
 		got := s.expect("after the ACK of the next", 7*time.Second, "3", "accepted", "accepted", "sent")
 		if !got.AcceptedAt.Equal(time.Now()) || !got.Pending {
-			t.Errorf("after the ACK of the next, %+v, want it accepted now, and the newest pending", got)
+			t.Errorf("after the ACK of the next, %+v, want accepted now, and the newest pending", got)
 		}
 		s.accept(0)
 		s.expect("after all", 0, "4", "accepted", "accepted", "accepted")
@@ -107,14 +109,14 @@ func TestH10_ACKAcceptsTheResponseOfItsNonce(t *testing.T) {
 			s.put(fmt.Sprint(5+i), i)
 			time.Sleep(6 * time.Second)
 		}
-		s.accept(1) // the client read the one before it, too
-		s.expect("after an ACK that left one out", 6*time.Second, "6", "accepted", "accepted", "sent")
+		s.accept(1) // the client must have read the response before it
+		s.expect("after an ACK that skipped a response", 6*time.Second, "6", "accepted", "accepted", "sent")
 		s.accept(0)
 		s.expect("after all again", 0, "7", "accepted", "accepted", "accepted")
 	})
 }
 
-// H10: a NACK refuses the response that it names, and not what was sent since.
+// H10: a NACK rejects the response of its nonce, and no later response.
 func TestH10_NACKRejectsTheResponseOfItsNonce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlowClientTest(t)
@@ -132,18 +134,18 @@ func TestH10_NACKRejectsTheResponseOfItsNonce(t *testing.T) {
 		s.expect("after the ACK of the newest", 0, "4", "accepted", "refused", "accepted")
 		s.put("5", 1)
 		s.accept(0)
-		s.expect("after the refused one has changed", 0, "5", "accepted", "accepted", "accepted")
+		s.expect("after the refused resource has changed", 0, "5", "accepted", "accepted", "accepted")
 	})
 }
 
-// H10: of a client that takes 12 seconds to answer, while something changes each second, the lag is bounded by that and
-// the wait for its answers.
+// H10: a client answers after 12 seconds, while a resource changes each second. Its lag is limited by these 12 seconds
+// and AckWait.
 func TestH10_LagOfSlowClientIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlowClientTest(t)
 		const slow = 12
 		answered := len(s.c.sent())
-		sentAt := make(map[int]int) // second in which a response was seen
+		sentAt := make(map[int]int) // second in which a response was sent
 		var most time.Duration
 		for second := range 3600 {
 			s.put(fmt.Sprint(second), second%3)
@@ -161,17 +163,18 @@ func TestH10_LagOfSlowClientIsBounded(t *testing.T) {
 			most = max(most, status.Types[0].Lag)
 		}
 		if want := (slow + 6) * time.Second; most > want {
-			t.Errorf("the lag came to %v, want %v at most", most, want)
+			t.Errorf("the largest lag is %v, want at most %v", most, want)
 		}
 		if status, _ := s.server.Client(s.number); status.Unread > 100_000 {
-			t.Errorf("%d bytes count as unread", status.Unread)
+			t.Errorf("%d bytes are unread, want at most 100000", status.Unread)
 		}
 	})
 }
 
-// H10: a client that answers nothing costs a bounded number of remembered responses, and its lag is that of the oldest.
+// H10: a limited number of responses is recorded for a client that answers none. Its lag is that of the oldest
+// response.
 func TestH10_UnansweredResponsesAreBounded(t *testing.T) {
-	const maxUnaccepted = 16 // as package subscription has it
+	const maxUnaccepted = 16 // as in package subscription
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlowClientTest(t)
 		began := time.Now()
@@ -182,7 +185,7 @@ func TestH10_UnansweredResponsesAreBounded(t *testing.T) {
 		s.expect("without an answer", time.Since(began), "1", "sent", "sent", "sent")
 		status, _ := s.server.Client(s.number)
 		if state, want := status.Types[0].State, fmt.Sprintf("unaccepted=%d", maxUnaccepted); !strings.Contains(state, want) {
-			t.Fatalf("the state is %q, want %s responses", state, want)
+			t.Fatalf("the state is %q, want %s", state, want)
 		}
 		s.accept(0)
 		s.expect("after an ACK of the newest", 0, fmt.Sprint(1+3*maxUnaccepted), "accepted", "accepted", "accepted")

@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestAHerdIsServedOnce: who wants to know is told when many streams have come together
-// and have what they came for, once for each herd, and not of the few that come and go.
+// TestEachHerdIsReportedOnce checks that a burst of many streams is reported once when it has been served, and that few
+// new streams are not reported.
 func TestEachHerdIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
@@ -22,7 +22,7 @@ func TestEachHerdIsReportedOnce(t *testing.T) {
 			turns:    func() (int64, bool) { return turns.Load(), busy.Load() },
 			open:     open.Load,
 		}
-		come := func(n int) {
+		start := func(n int) {
 			for range n {
 				open.Add(1)
 				turns.Add(1)
@@ -34,13 +34,13 @@ func TestEachHerdIsReportedOnce(t *testing.T) {
 			do   func()
 			want int64 // herds served so far
 		}{
-			{"few streams", func() { come(herdStreams - 1) }, 0},
-			{"one more", func() { come(1) }, 1},
-			{"some that come later", func() { come(herdStreams / 5) }, 1},
-			{"a herd, not served yet", func() { busy.Store(true); come(20 * herdStreams) }, 1},
+			{"few streams", func() { start(herdStreams - 1) }, 0},
+			{"one more", func() { start(1) }, 1},
+			{"a few later", func() { start(herdStreams / 5) }, 1},
+			{"a herd, not served yet", func() { busy.Store(true); start(20 * herdStreams) }, 1},
 			{"the same, served", func() { busy.Store(false) }, 2},
-			{"less than a fourth of those there are", func() { come(4 * herdStreams) }, 2},
-			{"the rest of that", func() { come(4 * herdStreams) }, 3},
+			{"less than a quarter of the open streams", func() { start(4 * herdStreams) }, 2},
+			{"a quarter of the open streams", func() { start(4 * herdStreams) }, 3},
 		} {
 			step.do()
 			time.Sleep(3 * herdPause)
@@ -49,29 +49,29 @@ func TestEachHerdIsReportedOnce(t *testing.T) {
 				t.Fatalf("%s: %d herds were served, want %d", step.name, got, step.want)
 			}
 		}
-		come(herdStreams)
-		for range 10 { // no pause is long enough
-			come(herdStreams)
+		start(herdStreams)
+		for range 10 { // each pause is shorter than herdPause
+			start(herdStreams)
 			time.Sleep(herdPause - time.Nanosecond)
 		}
 		synctest.Wait()
 		if got := served.Load(); got != 3 {
-			t.Errorf("told %d times while streams came, want not at all", got-3)
+			t.Errorf("reported %d times while streams started, want none", got-3)
 		}
-		time.Sleep(herdPause) // in which nothing is sent
+		time.Sleep(herdPause)
 		synctest.Wait()
 		if got := served.Load(); got != 3 {
-			t.Errorf("told %d times while they were sent something, want not at all", got-3)
+			t.Errorf("reported %d times before the end of herdPause, want none", got-3)
 		}
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if got := served.Load(); got != 4 {
-			t.Errorf("told %d times after they had come, want once", got-3)
+			t.Errorf("reported %d times after herdPause, want once", got-3)
 		}
 	})
 }
 
-// TestAServerCountsArrivals: all streams count, whatever becomes of them.
+// TestServerReportsHerd checks that all streams of a server count, even if they end immediately.
 func TestServerReportsHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
@@ -85,7 +85,7 @@ func TestServerReportsHerd(t *testing.T) {
 		time.Sleep(3 * herdPause)
 		synctest.Wait()
 		if got := served.Load(); got != 1 {
-			t.Errorf("told %d times, want once", got)
+			t.Errorf("reported %d times, want once", got)
 		}
 	})
 }

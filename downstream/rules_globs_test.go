@@ -13,28 +13,28 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// The globs of a stream are bounded, and so are those of its group: who asks for one
-// more is told so before any is asked for. What others follow already costs nothing.
+// B.35: the globs of a stream are limited, and so are those of its group. A glob over a limit is rejected before the
+// relay requests it from an origin. A glob that another client of the group subscribed to does not count for the group.
 func TestB35_TooManyGlobs(t *testing.T) {
 	glob := func(i int) string { return fmt.Sprintf("xdstp://x/envoy.config.listener.v3.Listener/%d/*", i) }
 	for _, tt := range []struct {
 		name       string
 		delta      bool
-		have, asks []string
+		have, adds []string
 		others     int // globs of other types
 		want       codes.Code
 	}{
 		{"as many as allowed", true, []string{glob(1)}, []string{glob(2), glob(3)}, 0, codes.OK},
 		{"one too many", true, []string{glob(1)}, []string{glob(2), glob(3), glob(4)}, 0, codes.ResourceExhausted},
 		{"with those of other types", true, []string{glob(1)}, []string{glob(2), glob(3)}, 1, codes.ResourceExhausted},
-		{"one again", true, []string{glob(1)}, []string{glob(1), glob(2), glob(3)}, 0, codes.OK},
-		{"SotW, others in their place", false, []string{glob(1), glob(2)}, []string{glob(1), glob(3), glob(4)}, 0, codes.OK},
+		{"one already subscribed", true, []string{glob(1)}, []string{glob(1), glob(2), glob(3)}, 0, codes.OK},
+		{"SotW, replaced", false, []string{glob(1), glob(2)}, []string{glob(1), glob(3), glob(4)}, 0, codes.OK},
 		{"SotW, too many", false, []string{glob(1)}, []string{glob(1), glob(2), glob(3), glob(4)}, 0,
 			codes.ResourceExhausted},
-		{"too many of the group", true, nil, []string{glob(1), glob(2), glob(3)}, 0, codes.ResourceExhausted},
-		{"such as others follow", true, nil, []string{glob(8), glob(9)}, 0, codes.OK},
-		{"one of others, one too many", true, nil, []string{glob(1), glob(2), glob(9)}, 0, codes.OK},
-		{"names are none", true, nil, []string{"a", "b", "c", "d", "e"}, 9, codes.OK},
+		{"too many in the group", true, nil, []string{glob(1), glob(2), glob(3)}, 0, codes.ResourceExhausted},
+		{"with other subscribers", true, nil, []string{glob(8), glob(9)}, 0, codes.OK},
+		{"some with other subscribers", true, nil, []string{glob(1), glob(2), glob(9)}, 0, codes.OK},
+		{"names are not globs", true, nil, []string{"a", "b", "c", "d", "e"}, 9, codes.OK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			view, _ := cache.New(cache.Config{})
@@ -47,21 +47,21 @@ func TestB35_TooManyGlobs(t *testing.T) {
 				c.cfg.MaxGroupGlobs = 9
 				s.ApplyRequest(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
 			}
-			f := c.checkLimits(s, tt.asks, nil, !tt.delta, usage{s.GlobCount() + tt.others, s.GlobCount() + tt.others})
+			k := c.checkLimits(s, tt.adds, nil, !tt.delta, usage{s.GlobCount() + tt.others, s.GlobCount() + tt.others})
 			got := codes.OK
-			for _, over := range f.over {
+			for _, over := range k.over {
 				if got = status.Code(guard.Status(over.err)); len(over.names) != 1 {
-					t.Errorf("%q are refused for %v, want one of them", over.names, over.err)
+					t.Errorf("%q are over the limit (%v), want one glob", over.names, over.err)
 				}
 			}
 			if got != tt.want {
-				t.Errorf("refused %v, want %v", f.over, tt.want)
+				t.Errorf("over limits: %v, want %v", k.over, tt.want)
 			}
 		})
 	}
 }
 
-// A glob that nobody follows any more counts no longer.
+// B.35: a glob without subscribers no longer counts.
 func TestB35_UnsubscribedGlobsDoNotCount(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	watch := view.Watch()
@@ -69,10 +69,10 @@ func TestB35_UnsubscribedGlobsDoNotCount(t *testing.T) {
 	a, b := watch.SubscribeAll(key), watch.SubscribeAll(key)
 	watch.UnsubscribeAll(a)
 	if _, followed := watch.Unfollowed(nil); followed != 1 {
-		t.Errorf("%d globs are followed, want 1", followed)
+		t.Errorf("%d globs have subscribers, want 1", followed)
 	}
 	watch.UnsubscribeAll(b)
 	if unfollowed, followed := watch.Unfollowed([]string{key}); unfollowed != 1 || followed != 0 {
-		t.Errorf("%d globs are followed, and %d of one are not: want none, and the one", followed, unfollowed)
+		t.Errorf("%d globs have subscribers and %d do not, want 0 and 1", followed, unfollowed)
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: streams that were sent nothing yet have their turns in the order in which they came.
-// They let those that are served pass, but not for ever.
+// B.35: newcomers get their turns in the order in which they were queued. Served streams get turns before them, but
+// newcomers do not starve.
 func TestB35_NewcomersWaitInOrderBehindServedStreams(t *testing.T) {
 	const newcomers, served = 100, 400
-	q := &queue{workers: runtime.GOMAXPROCS(0)} // none begins
+	q := &queue{workers: runtime.GOMAXPROCS(0)} // so push starts no worker
 	names := make(map[*stream]string)
 	push := func(name string, served bool) {
 		s := new(stream)
@@ -31,7 +31,7 @@ func TestB35_NewcomersWaitInOrderBehindServedStreams(t *testing.T) {
 	for i := range served {
 		push(fmt.Sprint("served ", i), true)
 	}
-	check.Equal(t, "newcomers wait", q.newcomerCount(), newcomers)
+	check.Equal(t, "queued newcomers", q.newcomerCount(), newcomers)
 	var want []string
 	for next := 0; len(want) < newcomers+served; {
 		for range turnsPerNewcomer {
@@ -49,12 +49,11 @@ func TestB35_NewcomersWaitInOrderBehindServedStreams(t *testing.T) {
 		got = append(got, names[s])
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("turns were had in the order %q, want %q", got, want)
+		t.Errorf("turns in the order %q, want %q", got, want)
 	}
 }
 
-// B.12: what changes while a client does not answer is counted, and told at once when it
-// does.
+// B.12: changes while a response is unanswered are counted as coalesced, and sent in one response after the answer.
 func TestB12_CoalescedChangesAreCounted(t *testing.T) {
 	const changes = 10
 	synctest.Test(t, func(t *testing.T) {

@@ -19,18 +19,17 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A followingClient is an aggregated Delta stream without a transport, and what its client
-// has learnt.
+// A recordingClient is an aggregated Delta stream without a transport. It records the resources in responses.
 type recordingClient struct {
 	grpc.ServerStream
 	t         *rapid.T
 	st        *stream
-	received  []string          // by the responses since the last look
-	resources map[string]string // content by type and name, or gone
-	unacked   map[string]string // nonces by type
+	received  []string          // since the last flush: type, name and version
+	resources map[string]string // version by type and name, or removed
+	unacked   map[string]string // nonce by type
 }
 
-const removed = "gone"
+const removed = "removed"
 
 func (c *recordingClient) Context() context.Context { return context.Background() }
 
@@ -54,29 +53,31 @@ func (c *recordingClient) SendMsg(m any) error {
 	return nil
 }
 
-func (c *recordingClient) record(what, content string) {
-	c.received = append(c.received, what+" "+content)
-	c.resources[what] = content
+// record records a resource and its version, or removed.
+func (c *recordingClient) record(resource, version string) {
+	c.received = append(c.received, resource+" "+version)
+	c.resources[resource] = version
 }
 
-// newFollowingClient returns a client of a view. One without hints has to find out by
-// itself what changed.
+// newRecordingClient returns a client of a view. Without hints, the stream reads the logs of the view.
 func newRecordingClient(t *rapid.T, s *Server, v *cache.View, hints bool) *recordingClient {
 	c := &recordingClient{t: t, resources: map[string]string{}, unacked: map[string]string{}}
 	c.st = &stream{
 		server: s, cfg: &s.cfg, rpc: c, delta: true, startedAt: time.Now(),
 		result: make(chan error, 1), timer: time.NewTimer(time.Hour),
 	}
-	c.st.turn.Store(turnRunning) // no worker sends, but look
+	c.st.turn.Store(turnRunning) // only flush sends, no worker
 	if !hints {
 		c.st.group, c.st.watch = Group{View: v, Leave: func() {}}, v.Watch()
-		c.st.client = &client{cfg: &s.cfg, Client: subscription.Client{Settings: &s.cfg.subscriptions, Watch: c.st.watch,
-			Delta: true}}
+		c.st.client = &client{cfg: &s.cfg, Client: subscription.Client{
+			Settings: &s.cfg.subscriptions, Watch: c.st.watch, Delta: true,
+		}}
 		c.st.lastNode.seen = true
 	}
 	return c
 }
 
+// request sends a request, with a Node if it is the first.
 func (c *recordingClient) request(r wire.Request) {
 	r.Delta = true
 	if c.st.watch == nil {
@@ -85,6 +86,7 @@ func (c *recordingClient) request(r wire.Request) {
 	check.OK(c.t, c.st.handleNow(&r, time.Now()))
 }
 
+// ack answers the newest response of a type, unless it was answered.
 func (c *recordingClient) ack(typeURL string) {
 	if nonce := c.unacked[typeURL]; nonce != "" {
 		delete(c.unacked, typeURL)
@@ -92,7 +94,7 @@ func (c *recordingClient) ack(typeURL string) {
 	}
 }
 
-// look has the stream take its turn, and returns what it said, in some order.
+// flush runs a turn of the stream, and returns the received resources in sorted order.
 func (c *recordingClient) flush() []string {
 	c.received = nil
 	if c.st.flushTurn(true); c.st.ended {
@@ -102,7 +104,7 @@ func (c *recordingClient) flush() []string {
 	return c.received
 }
 
-// A world is an origin and what it has said.
+// A testOrigin applies updates to a view.
 type testOrigin struct {
 	t       *rapid.T
 	w       *cache.Writer
@@ -111,7 +113,7 @@ type testOrigin struct {
 
 var hintedTypes = []string{wire.ClusterType, wire.EndpointType, wire.RouteType}
 
-// put changes resources of a type, as members of it or as named ones.
+// put changes resources of a type, of the wildcard set or by name.
 func (o *testOrigin) put(kind cache.Kind, typeURL string, names ...string) {
 	u := wire.Update{TypeURL: typeURL}
 	for _, name := range names {
@@ -120,11 +122,9 @@ func (o *testOrigin) put(kind cache.Kind, typeURL string, names ...string) {
 		value := []byte(version)
 		if typeURL == wire.ClusterType {
 			eds := &clusterpb.Cluster_Type{Type: clusterpb.Cluster_EDS}
-			var err error
-			if value, err = proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version,
-				ClusterDiscoveryType: eds}); err != nil {
-				o.t.Fatal(err)
-			}
+			value = check.Must(proto.Marshal(&clusterpb.Cluster{
+				Name: name, AltStatName: version, ClusterDiscoveryType: eds,
+			}))
 		}
 		r, err := wire.NewResource(typeURL, name, version, value)
 		check.OK(o.t, err)
@@ -137,10 +137,9 @@ func (o *testOrigin) remove(kind cache.Kind, typeURL, name string) {
 	o.w.Apply(kind, wire.Update{TypeURL: typeURL, Removed: []string{name}})
 }
 
-// TestHintedStreamsSayWhatOthersSay: a stream that looks at the names that wake-ups are
-// about says at each look what one says that looks for itself, whatever the origin says and
-// the client asks for, and whenever it answers; and in the end each has what there is
-// (B.1, B.11, B.12).
+// TestHintedStreamsSendWhatOthersSend checks that a stream with hints sends in each turn what a stream without hints
+// sends, for random changes, requests and answers. In the end, each client must have the current resources (B.1, B.11,
+// B.12).
 func TestHintedStreamsSendWhatOthersSend(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -157,7 +156,7 @@ func TestHintedStreamsSendWhatOthersSend(t *testing.T) {
 			f(plain)
 			w.TakeDemand()
 		}
-		look := func() (said bool) {
+		flush := func() (sent bool) {
 			got, want := hinted.flush(), plain.flush()
 			if !slices.Equal(got, want) {
 				t.Fatalf("got %q, want %q", got, want)
@@ -168,7 +167,7 @@ func TestHintedStreamsSendWhatOthersSend(t *testing.T) {
 			both(func(c *recordingClient) { c.request(wire.Request{TypeURL: wire.ClusterType}) })
 		}
 		both(func(c *recordingClient) { c.request(wire.Request{TypeURL: wire.EndpointType, Subscribe: names}) })
-		for _, name := range names { // routes would wait for endpoints that the origin was asked for
+		for _, name := range names { // otherwise routes would wait for endpoints that were requested from the origin
 			o.remove(cache.ByName, wire.EndpointType, name)
 		}
 
@@ -190,25 +189,25 @@ func TestHintedStreamsSendWhatOthersSend(t *testing.T) {
 			case 4, 5:
 				both(func(c *recordingClient) { c.ack(typeURL) })
 			case 6, 7:
-				look()
+				flush()
 			default:
 				o.put(kind, typeURL, name)
 			}
 		}
-		for again := true; again; {
+		for more := true; more; {
 			for _, typeURL := range hintedTypes {
 				both(func(c *recordingClient) { c.ack(typeURL) })
 			}
-			again = look()
+			more = flush()
 		}
 		for _, c := range []*recordingClient{hinted, plain} {
-			c.checkResources(view.Generation())
+			c.checkCurrent(view.Generation())
 		}
 	})
 }
 
-// checkHolds checks that the client has what it named.
-func (c *recordingClient) checkResources(g *cache.Generation) {
+// checkCurrent checks that the client has the current versions of the resources that it subscribed to by name.
+func (c *recordingClient) checkCurrent(g *cache.Generation) {
 	for _, typeURL := range hintedTypes {
 		sub := c.st.subscription(typeURL)
 		if sub == nil {
@@ -218,7 +217,7 @@ func (c *recordingClient) checkResources(g *cache.Generation) {
 			e, _ := g.Type(typeURL).Lookup(n)
 			switch got := c.resources[typeURL+" "+n.String()]; {
 			case e.Present() && got != e.Resource.Version, e != nil && !e.Present() && got != removed:
-				c.t.Fatalf("%s %v: the client has %q at the end, the view %v", typeURL, n, got, e)
+				c.t.Fatalf("%s %v: got %q at the end, want %v", typeURL, n, got, e)
 			}
 		}
 	}

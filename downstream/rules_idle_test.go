@@ -12,30 +12,30 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// receives takes a request as the stream's receiver does.
+// acceptRequest handles a request as the stream's receiver does.
 func (s *stream) acceptRequest(r *wire.Request) (more bool, wait time.Duration) {
 	return s.receiver().accept(r, s.identification().identityIn(r))
 }
 
-// TestReceiversHandleAnswersOnly: what asks for something is handled when it is the
-// stream's turn, or the stack of each receiver would grow and stay large; but one who asks
-// for very much holds up no worker, and neither does one who asks very often.
+// TestReceiversHandleOnlyAnswers checks that requests that are more than answers are handled in the stream's turn.
+// Otherwise the stack of each receiver would grow. Large or frequent requests are handled by the receiver, so that they
+// do not delay a worker.
 func TestReceiversHandleOnlyAnswers(t *testing.T) {
 	for _, tt := range []struct {
 		name            string
 		names, requests int
 		byReceiver      bool
 	}{
-		{"as an Envoy", 100, 1, false},
-		{"as many as may wait", 1, maxQueuedRequests, false},
-		{"with many names", largeRequestNames + 1, 1, true},
-		{"many at once", 1, maxQueuedRequests + 1, true},
+		{"request of an Envoy", 100, 1, false},
+		{"full queue", 1, maxQueuedRequests, false},
+		{"many names", largeRequestNames + 1, 1, true},
+		{"more than the queue holds", 1, maxQueuedRequests + 1, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			view, w := cache.New(cache.Config{})
 			w.SetConnected(true)
 			s := newTestStream(t, view, Config{})
-			s.turn.Store(turnQueued) // no worker comes
+			s.turn.Store(turnQueued) // no worker runs the turn
 			names := make([]string, tt.names)
 			for i := range names {
 				names[i] = benchName(i)
@@ -45,20 +45,21 @@ func TestReceiversHandleOnlyAnswers(t *testing.T) {
 					t.Fatalf("the stream ended: %v", <-s.result)
 				}
 			}
-			check.Equal(t, "the receiver handles it", len(s.subs) > 0, tt.byReceiver)
+			check.Equal(t, "handled by the receiver", len(s.subs) > 0, tt.byReceiver)
 			s.flushTurn(true)
 			if len(s.subs) != 1 || len(s.subs[0].Names()) != tt.names {
 				t.Errorf("after its turn the stream has %d subscriptions, want one of %d names", len(s.subs), tt.names)
 			}
-			check.Equal(t, "requests wait after the turn", len(s.queued), 0)
+			check.Equal(t, "queued requests after the turn", len(s.queued), 0)
 		})
 	}
 }
 
-// TestAnIdleClientTakesLittle: a client with two wildcards and 120 names takes no more
-// memory than its names and four subscriptions need, once it has been served.
+// TestIdleClientMemory limits the memory of an idle client with two wildcards and 120 names. It is the mean of many
+// clients, because the heap of the process varies too.
 func TestIdleClientMemory(t *testing.T) {
-	const clients, most = 1000, 7<<10 + 640 // bytes; 2 KiB are names, 2.7 subscriptions, 0.3 for who asks how it stands; the mean of many, as the heap of the process varies too
+	const clients = 1000
+	const most = 7<<10 + 640 // bytes: 2 KiB for names, 2.7 for subscriptions, 0.3 for queries about the status
 	view, w := cache.New(cache.Config{})
 	w.SetConnected(true)
 	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
@@ -74,7 +75,7 @@ func TestIdleClientMemory(t *testing.T) {
 			names[i] = benchName(i)
 			u.Resources = append(u.Resources, benchResource(t, typeURL, i, "1"))
 		}
-		watch.Subscribe(typeURL, names) // what nobody asked for is not kept
+		watch.Subscribe(typeURL, names) // resources without a subscriber are not kept
 		w.TakeDemand()
 		w.Apply(cache.ByName, u)
 	}
@@ -83,7 +84,7 @@ func TestIdleClientMemory(t *testing.T) {
 	connect := func(i int) {
 		s := &stream{server: server, cfg: &server.cfg, rpc: discardClient{}, delta: true, result: make(chan error, 1),
 			timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
-		s.turn.Store(turnQueued) // no worker comes
+		s.turn.Store(turnQueued) // no worker runs the turn
 		for typeURL, names := range named {
 			s.acceptRequest(&wire.Request{Delta: true, TypeURL: typeURL, Node: []byte{}, Subscribe: names})
 		}
@@ -97,7 +98,7 @@ func TestIdleClientMemory(t *testing.T) {
 		}
 		streams[i] = s
 	}
-	connect(0) // what is there once
+	connect(0) // allocates what is shared
 	before := liveHeap()
 	for i := range streams[1:] {
 		connect(1 + i)
@@ -114,7 +115,7 @@ func TestIdleClientMemory(t *testing.T) {
 func liveHeap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what a pool held
+	runtime.GC() // twice, to empty sync.Pools
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }

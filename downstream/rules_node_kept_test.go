@@ -145,7 +145,7 @@ func TestB37_RulesChangeWhileRequestIsQueued(t *testing.T) {
 				marshalNode(t, &node{Id: "a"})), delta: true,
 			result: make(chan error, 1), grantStale: make(chan struct{}, 1), requestLimiter: rate.NewLimiter(rate.Inf, 1),
 		}
-		s.turn.Store(turnQueued) // no worker comes
+		s.turn.Store(turnQueued) // no worker runs the turn
 		ended := make(chan error)
 		go func() { ended <- s.run() }()
 		synctest.Wait()
@@ -172,7 +172,7 @@ func TestB35_StreamEndsBeforeItsTurn(t *testing.T) {
 	check.OK(t, err)
 	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true,
 		result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
-	s.turn.Store(turnQueued) // no worker comes
+	s.turn.Store(turnQueued) // no worker runs the turn
 	ask := func() {
 		s.acceptRequest(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: marshalNode(t, &node{Id: "a"})})
 	}
