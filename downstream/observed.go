@@ -39,9 +39,9 @@ func (s *stream) observer() Observer {
 	return s.group.Observer
 }
 
-// AckStatus reports whether the client has accepted everything that it was sent of the types that match. It also returns
-// the matching types with a NACK that no later ACK replaced. A client that subscribes to none of the types has accepted
-// nothing.
+// AckStatus reports whether the client has accepted everything that it was sent of the types that match. It also
+// returns the matching types with an active refusal: a NACK that no later response has superseded. A client that
+// subscribes to none of the types has accepted nothing.
 func (o Observed) AckStatus(match func(typeURL string) bool) (accepted bool, refused []string) {
 	s := o.stream
 	s.lock.peek()

@@ -15,8 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// An eagerClient is a Delta stream without a transport, of a client that sends what next
-// returns as fast as it is read, and ends with ctx.
+// An eagerClient is a Delta stream without a transport. Its client sends the requests that next returns as fast as they
+// are read, and ends with ctx.
 type eagerClient struct {
 	grpc.ServerStream
 	ctx  context.Context
@@ -36,8 +36,7 @@ func (c *eagerClient) RecvMsg(m any) (err error) {
 	return err
 }
 
-// B.35: requests of a stream are read at a bounded rate, after a number of them at once. Those
-// beyond it stay with the client, and none is lost.
+// B.35: requests of a stream are read at a limited rate, after a burst. Later requests are delayed, and none is lost.
 func TestB35_RequestsAreRateLimited(t *testing.T) {
 	const perSecond, requests = 50, 2000
 	synctest.Test(t, func(t *testing.T) {
@@ -57,35 +56,33 @@ func TestB35_RequestsAreRateLimited(t *testing.T) {
 		}}
 		go func() { _ = server.serveStream(c, "", true) }()
 		synctest.Wait()
-		if burst := int64(10*perSecond + 1); read.Load() != burst { // it waits after the one that is too many
-			t.Errorf("%d requests were read at once, want %d", read.Load(), burst)
+		if burst := int64(10*perSecond + 1); read.Load() != burst { // with one over the limit
+			t.Errorf("%d requests were read immediately, want %d", read.Load(), burst)
 		}
 		before := read.Load()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		check.Equal(t, "requests were read in 10s", read.Load()-before, 10*perSecond)
+		check.Equal(t, "requests read in 10s", read.Load()-before, 10*perSecond)
 		time.Sleep(time.Hour / 2)
 		synctest.Wait()
 		if got := server.Stats().Throttled; read.Load() != requests || got != requests-10*perSecond {
-			t.Errorf("%d requests were read, %d late, want %d, %d", read.Load(), got, requests, requests-10*perSecond)
+			t.Errorf("%d requests were read, %d delayed, want %d, %d", read.Load(), got, requests, requests-10*perSecond)
 		}
 		cancel()
 		time.Sleep(time.Second)
 	})
 }
 
-// B.35: answers to responses are not counted, however many: it is the relay that has caused
-// them. The same answer again is a request like any other.
+// B.35: answers to responses do not count towards the rate limit, because the relay caused them. A repeated answer
+// does.
 func TestB35_AnswersAreNotRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		server := check.Must(New(Config{Views: oneView{view}, MaxRequestRate: 1}))
 		w.SetConnected(true)
 		put := func(version int) {
-			w.Apply(cache.ByName, wire.Update{
-				TypeURL: wire.EndpointType, Resources: []*wire.Resource{benchResource(t, wire.EndpointType, 0,
-					fmt.Sprint(version))},
-			})
+			changed := benchResource(t, wire.EndpointType, 0, fmt.Sprint(version))
+			w.Apply(cache.ByName, wire.Update{TypeURL: wire.EndpointType, Resources: []*wire.Resource{changed}})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -112,12 +109,12 @@ func TestB35_AnswersAreNotRateLimited(t *testing.T) {
 			put(i + 1)
 		}
 		<-c.sent
-		check.Equal(t, "1000 answers were read within", time.Since(began), 0)
+		check.Equal(t, "time to read 1000 answers", time.Since(began), 0)
 		for range 20 {
 			requests <- last
 		}
 		if took := time.Since(began); took < 10*time.Second {
-			t.Errorf("20 answers to what was answered were read within %v, want 10s of waits", took)
+			t.Errorf("20 repeated answers were read within %v, want at least 10s", took)
 		}
 		cancel()
 		time.Sleep(time.Minute)

@@ -15,8 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: a request with many names that the client's group does not know waits until its peer may use the time of others. A request
-// with many names that the group knows does not, and neither does a request with few.
+// B.35: a request with many names that are new to the client's group waits for the CPU share of its peer. A request
+// with many names that the group uses does not wait, and neither does a request with few names.
 func TestB35_UnknownNamesWaitForPeerShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
@@ -28,16 +28,16 @@ func TestB35_UnknownNamesWaitForPeerShare(t *testing.T) {
 			}
 			return out
 		}
-		known := names("known", largeRequestNames+1)
+		used := names("used", largeRequestNames+1)
 		neighbour := view.Watch()
 		defer neighbour.Close()
-		neighbour.Subscribe(wire.EndpointType, known)
+		neighbour.Subscribe(wire.EndpointType, used)
 
 		ctx, cancel := context.WithCancel(t.Context())
-		var taken []func()
+		var shares []func()
 		for range max(1, runtime.GOMAXPROCS(0)/2) {
 			done := check.Must(server.guard.Turn(ctx, server.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt))
-			taken = append(taken, done)
+			shares = append(shares, done)
 		}
 		requests := make(chan []string)
 		c := &eagerClient{ctx: ctx, next: func() (wire.Request, error) {
@@ -53,19 +53,19 @@ func TestB35_UnknownNamesWaitForPeerShare(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if got := view.Interest()[wire.EndpointType].Names; got != n {
-				t.Errorf("%s: names are watched %d times, want %d", what, got, n)
+				t.Errorf("%s: %d subscriptions to names, want %d", what, got, n)
 			}
 		}
-		requests <- known
-		want("names that the group knows", 2*len(known))
+		requests <- used
+		want("names that the group uses", 2*len(used))
 		requests <- names("few", largeRequestNames)
-		want("few names", 2*len(known)+largeRequestNames)
-		requests <- names("unknown", largeRequestNames+1)
-		want("many unknown names, without a share of time", 2*len(known)+largeRequestNames)
-		for _, done := range taken {
+		want("few names", 2*len(used)+largeRequestNames)
+		requests <- names("new", largeRequestNames+1)
+		want("many new names, without a CPU share", 2*len(used)+largeRequestNames)
+		for _, done := range shares {
 			done()
 		}
-		want("many unknown names, with a share of time", 2*len(known)+largeRequestNames+largeRequestNames+1)
+		want("many new names, with a CPU share", 2*len(used)+largeRequestNames+largeRequestNames+1)
 		cancel()
 		time.Sleep(time.Second)
 	})

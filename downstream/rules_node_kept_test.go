@@ -21,11 +21,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// rules are an Authorizer that grants everything until it is told otherwise.
+// A testAuthorizer is an Authorizer that grants everything until change denies everything.
 type testAuthorizer struct {
 	mu         sync.Mutex
 	changed    chan struct{}
-	authorized []string // ids
+	authorized []string // ids of authorized Nodes
 	denies     bool
 }
 
@@ -45,6 +45,7 @@ func (a *testAuthorizer) Changed() <-chan struct{} {
 	return a.changed
 }
 
+// change changes the rules.
 func (a *testAuthorizer) change(denies bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,7 +54,7 @@ func (a *testAuthorizer) change(denies bool) {
 	a.changed = make(chan struct{})
 }
 
-// anything is a grant of all.
+// allowAll is a Grant that allows everything.
 type allowAll struct{}
 
 func (allowAll) Identity() string           { return "anybody" }
@@ -61,7 +62,7 @@ func (allowAll) Type(string) error          { return nil }
 func (allowAll) RestrictsNames(string) bool { return false }
 func (allowAll) Name(string, string) error  { return nil }
 
-// A tcpConn is a connection that comes from an address.
+// A tcpConn is a connection from an address.
 type tcpConn struct {
 	net.Conn
 	host string
@@ -69,7 +70,7 @@ type tcpConn struct {
 
 func (c tcpConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
 
-// connect returns what is known of a connection of a host to the streams of a server.
+// handshake accepts a connection of a host, and returns its AuthInfo.
 func handshake(t *testing.T, s *Server, host string) credentials.AuthInfo {
 	t.Helper()
 	_, info, err := s.guard.Credentials(insecure.NewCredentials()).ServerHandshake(tcpConn{host: host})
@@ -77,20 +78,20 @@ func handshake(t *testing.T, s *Server, host string) credentials.AuthInfo {
 	return info
 }
 
-// B.35: with rules, 1,000 streams of two connections with a large Node keep that once for each connection, and nothing
-// of the extensions. Streams that have ended keep nothing.
+// B.35: with an Authorizer, 1,000 streams of two connections with a large Node keep it once per connection, without its
+// extensions. Streams that have ended keep nothing.
 func TestB35_StreamsOfOneConnectionShareNodes(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	server, err := New(Config{Views: oneView{view}, Authorizer: &testAuthorizer{changed: make(chan struct{})},
 		Limits: guard.Limits{MaxNodeBytes: 256 << 10}})
 	check.OK(t, err)
 	var streams []*stream
-	joins := func(connection credentials.AuthInfo, encoded []byte) error {
+	join := func(connection credentials.AuthInfo, encoded []byte) error {
 		s := &stream{
 			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", connection, nil), delta: true,
 			result: make(chan error, 1), timer: time.NewTimer(time.Hour),
 		}
-		s.turn.Store(turnRunning) // no worker sends
+		s.turn.Store(turnRunning) // no worker runs the turn
 		r := &wire.Request{Delta: true}
 		check.OK(t, r.Decode(firstRequest(encoded)))
 		err := s.handleNow(r, time.Now())
@@ -103,27 +104,27 @@ func TestB35_StreamsOfOneConnectionShareNodes(t *testing.T) {
 	before := liveHeap()
 	for range 500 {
 		for _, connection := range []credentials.AuthInfo{one, two} {
-			check.OK(t, joins(connection, marshalNode(t, withExtensions(nodeOfBytes(t, 40<<10), 80_000))))
+			check.OK(t, join(connection, marshalNode(t, withExtensions(nodeOfBytes(t, 40<<10), 80_000))))
 		}
 	}
 	if got := liveHeap() - before; got > 1000*4<<10+2*100<<10 {
 		t.Errorf("1000 streams of two connections take %d bytes, want a few KiB each and their Node twice", got)
 	}
-	// Each of these Nodes is another one: the bound of a peer is 16 MiB.
+	// Each of these Nodes is different. The limit of a peer is 16 MiB.
 	fill := func() (kept int) {
 		for i := range 100 {
 			n := nodeOfBytes(t, 240<<10)
 			n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
-			if err := joins(one, marshalNode(t, n)); err == nil {
+			if err := join(one, marshalNode(t, n)); err == nil {
 				kept++
-			} else if limit, is := guard.LimitOf(err); !is || limit != guard.LimitNodeBytes ||
+			} else if limit, ok := guard.LimitOf(err); !ok || limit != guard.LimitNodeBytes ||
 				status.Code(err) != codes.ResourceExhausted {
-				t.Fatalf("refused with %v, want RESOURCE_EXHAUSTED and the limit", err)
+				t.Fatalf("rejected with %v, want RESOURCE_EXHAUSTED and the limit", err)
 			}
 		}
 		return kept
 	}
-	for round, want := range []int{72, 73} { // in the first round, the streams from before have two Nodes
+	for round, want := range []int{72, 73} { // in round 0, the streams from before keep two Nodes
 		if kept := fill(); kept != want {
 			t.Errorf("round %d: %d Nodes are kept, want %d", round, kept, want)
 		}
@@ -134,15 +135,15 @@ func TestB35_StreamsOfOneConnectionShareNodes(t *testing.T) {
 	}
 }
 
-// B.37: a client whose first request waits for its turn while the rules change is held to the new ones, as is one that is served.
+// B.37: new rules also apply to a client whose first request was queued when the rules changed.
 func TestB37_RulesChangeWhileRequestIsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		a := &testAuthorizer{changed: make(chan struct{})}
 		server := check.Must(New(Config{Views: oneView{view}, Authorizer: a}))
 		s := &stream{
-			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil,
-				marshalNode(t, &node{Id: "a"})), delta: true,
+			server: server, cfg: &server.cfg, delta: true,
+			rpc:    peerClient(t.Context(), "192.0.2.1", nil, marshalNode(t, &node{Id: "a"})),
 			result: make(chan error, 1), grantStale: make(chan struct{}, 1), requestLimiter: rate.NewLimiter(rate.Inf, 1),
 		}
 		s.turn.Store(turnQueued) // no worker runs the turn
@@ -150,21 +151,21 @@ func TestB37_RulesChangeWhileRequestIsQueued(t *testing.T) {
 		go func() { ended <- s.run() }()
 		synctest.Wait()
 		if len(s.queued) != 1 {
-			t.Fatalf("%d requests wait, want 1", len(s.queued))
+			t.Fatalf("%d requests are queued, want 1", len(s.queued))
 		}
 		a.change(true)
 		synctest.Wait()
 		s.flushTurn(true)
-		if denial, is := guard.DenialOf(<-ended); !is || denial != guard.DeniedNode {
-			t.Errorf("ended with another error than of the new rules")
+		if denial, ok := guard.DenialOf(<-ended); !ok || denial != guard.DeniedNode {
+			t.Errorf("stream ended with denial %v (%v), want %v", denial, ok, guard.DeniedNode)
 		}
 		if want := "a a"; strings.Join(a.authorized, " ") != want {
-			t.Errorf("rules were asked about %q, want %q", a.authorized, want)
+			t.Errorf("authorized Nodes %q, want %q", a.authorized, want)
 		}
 	})
 }
 
-// B.35: a stream that ends while a request waits is in no group, and keeps nothing.
+// B.35: a stream that ends while a request is queued leaves its group and keeps no Node.
 func TestB35_StreamEndsBeforeItsTurn(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	v := &clusterViews{views: map[string]*cache.View{"": view}}
@@ -173,21 +174,21 @@ func TestB35_StreamEndsBeforeItsTurn(t *testing.T) {
 	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true,
 		result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
 	s.turn.Store(turnQueued) // no worker runs the turn
-	ask := func() {
+	request := func() {
 		s.acceptRequest(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: marshalNode(t, &node{Id: "a"})})
 	}
-	ask()
+	request()
 	if v.members != 1 || s.queued[0].identity.keptNode == nil {
-		t.Fatalf("%d streams are in a group, want 1", v.members)
+		t.Fatalf("%d streams are in a group, want 1 that keeps its Node", v.members)
 	}
 	if err := s.finish(errOutrun); err == nil {
-		t.Fatal("it ended without an error")
+		t.Fatal("the stream ended without an error")
 	}
 	if v.members != 0 {
 		t.Errorf("%d streams are in a group after the end, want none", v.members)
 	}
 	s.lastNode = lastNode{}
-	ask() // comes too late
+	request() // after the end
 	if v.members != 0 {
 		t.Errorf("%d streams are in a group for a request after the end, want none", v.members)
 	}

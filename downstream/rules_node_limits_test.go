@@ -32,14 +32,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// marshalNode returns an encoded Node.
+// marshalNode encodes a Node.
 func marshalNode(tb testing.TB, n *node) []byte {
 	tb.Helper()
 	encoded := check.Must(proto.Marshal(n))
 	return encoded
 }
 
-// nodeOfBytes returns a Node that has so many when it is encoded.
+// nodeOfBytes returns a Node with an encoded size in bytes.
 func nodeOfBytes(tb testing.TB, size int) *node {
 	tb.Helper()
 	n := &node{Id: "n"}
@@ -50,7 +50,7 @@ func nodeOfBytes(tb testing.TB, size int) *node {
 	return n
 }
 
-// withExtensions adds extensions to a Node, in so many bytes at least.
+// withExtensions adds extensions of at least size bytes to a Node.
 func withExtensions(n *node, size int) *node {
 	n = proto.CloneOf(n)
 	for before := proto.Size(n); proto.Size(n) < before+size; {
@@ -62,46 +62,47 @@ func withExtensions(n *node, size int) *node {
 	return n
 }
 
-// B.35: streams, polls and load reports hold a Node to the same bounds, without its extensions.
+// B.35: streams, polls and load reports apply the same limits to a Node, without its extensions.
 func TestB35_NodeLimits(t *testing.T) {
 	const most = 256 << 10
 	for _, tt := range []struct {
 		name string
 		node *node
-		want string // in the error; empty if it is accepted
+		want string // part of the error; empty if the Node is accepted
 	}{
 		{"extensions, and 256 KiB", withExtensions(nodeOfBytes(t, most), 80_000), ""},
 		{"a byte more", nodeOfBytes(t, most+1),
 			"node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"10,000 values", &node{ClientFeatures: make([]string, guard.MaxNodeValues)}, ""},
 		{"a value more", &node{ClientFeatures: make([]string, guard.MaxNodeValues+1)},
-			"node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
+			"node of more than 10000 values, counting list elements and fields of structs at any depth: " +
+				"no more are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"1 MiB of extensions", withExtensions(&node{Id: "n"}, 1<<20), "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			encoded := marshalNode(t, tt.node)
-			answers := func(door string, err error) {
+			wantError := func(service string, err error) {
 				t.Helper()
 				switch {
 				case tt.want == "" && err != nil:
-					t.Errorf("%s refuses it: %v", door, err)
+					t.Errorf("%s: error %v, want none", service, err)
 				case tt.want != "" && (status.Code(err) != codes.InvalidArgument ||
 					!strings.Contains(status.Convert(err).Message(), tt.want)):
-					t.Errorf("%s answers %v, want INVALID_ARGUMENT and %q", door, err, tt.want)
+					t.Errorf("%s: error %v, want INVALID_ARGUMENT and %q", service, err, tt.want)
 				}
 			}
-			answers("a stream", streamNodeError(t, encoded))
-			answers("a load report", loadReportNodeError(t, encoded))
+			wantError("stream", streamNodeError(t, encoded))
+			wantError("load report", loadReportNodeError(t, encoded))
 			body, err := protojson.Marshal(tt.node)
 			check.OK(t, err)
-			if size := len(body); size <= 1<<20 || tt.want != "" { // in JSON, a Node may be larger
-				answers("a poll", pollNodeError(t, body))
+			if size := len(body); size <= 1<<20 || tt.want != "" { // as JSON, a Node may be larger
+				wantError("poll", pollNodeError(t, body))
 			}
 		})
 	}
 }
 
-// B.35: the limits are four times what Envoys were recorded to send, at least.
+// B.35: the limits are at least four times the size of recorded Nodes of Envoy.
 func TestB35_RecordedNodeIsBelowLimits(t *testing.T) {
 	recorded := stockNode(t)
 	r := &wire.Request{Delta: true}
@@ -113,11 +114,11 @@ func TestB35_RecordedNodeIsBelowLimits(t *testing.T) {
 			len(r.Node), found.Values)
 	}
 	if 4*r.NodeBytes > 1<<20 || 4*len(r.Node) > 256<<10 || 4*found.Values > guard.MaxNodeValues {
-		t.Error("the limits are less than four times that")
+		t.Error("the limits are less than four times the size of the recorded Node")
 	}
 }
 
-// introduceEncoded returns what a stream is told of a Node.
+// streamNodeError returns the error of a stream for a Node.
 func streamNodeError(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
@@ -132,7 +133,7 @@ func streamNodeError(t *testing.T, encoded []byte) error {
 	return ident.err
 }
 
-// reportEncoded returns what a stream of load reports is told of a Node.
+// loadReportNodeError returns the error of a stream of load reports for a Node.
 func loadReportNodeError(t *testing.T, encoded []byte) error {
 	t.Helper()
 	view, _ := cache.New(cache.Config{})
@@ -142,7 +143,7 @@ func loadReportNodeError(t *testing.T, encoded []byte) error {
 	return loadService{server}.serve(rpc)
 }
 
-// A loadClient sends a load report, and closes its stream.
+// A loadClient sends one load report, and half-closes its stream.
 type loadClient struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -160,12 +161,12 @@ func (c *loadClient) RecvMsg(m any) (err error) {
 	return err
 }
 
-// noLoads is an origin that takes no load reports.
+// noLoads is an origin that discards load reports.
 type noLoads struct{ loadreport.Origin }
 
 func (noLoads) ReportLoads(ctx context.Context, _ *loadreport.Group) { <-ctx.Done() }
 
-// pollOf returns what a poll is told of a Node in JSON.
+// pollNodeError returns the error of a poll for a Node in JSON.
 func pollNodeError(t *testing.T, inJSON []byte) error {
 	t.Helper()
 	s, _, _ := restServer(t)
@@ -173,11 +174,11 @@ func pollNodeError(t *testing.T, inJSON []byte) error {
 	if reply.Code == http.StatusBadRequest {
 		return status.Error(codes.InvalidArgument, reply.Body.String())
 	}
-	return nil // it was read
+	return nil // the Node was accepted
 }
 
-// A peerClient is an eager one that comes from an address, on a connection, which is nil if it is not charged, and sends
-// a request with each of its Nodes.
+// peerClient returns an eagerClient with the address of a host, that sends a request with each of the encoded Nodes. If
+// connection is nil, its memory is not charged.
 func peerClient(ctx context.Context, host string, connection credentials.AuthInfo, encoded ...[]byte) *eagerClient {
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}, AuthInfo: connection})
 	return &eagerClient{ctx: ctx, sent: make(chan *wire.Response, 10), next: func() (wire.Request, error) {
@@ -191,12 +192,12 @@ func peerClient(ctx context.Context, host string, connection credentials.AuthInf
 	}}
 }
 
-// A gate holds up whoever joins with the id "held" until it is opened.
+// A blockingViews blocks Join for nodes with the id "held" until open is closed.
 type blockingViews struct {
 	oneView
 	open    chan struct{}
-	joins   atomic.Int64 // with that id, that have begun
-	workers atomic.Int64 // that have come
+	joins   atomic.Int64 // started calls for this id
+	workers atomic.Int64 // calls by queue workers
 }
 
 func (g *blockingViews) Join(n *node, by Caller) (Group, error) {
@@ -210,16 +211,16 @@ func (g *blockingViews) Join(n *node, by Caller) (Group, error) {
 	return g.oneView.Join(n, by)
 }
 
-// B.35: however long it takes to find out the group of clients, others are served: no worker looks for it, and neither who reads the
-// list of streams nor a new client waits for it. Of the clients of one peer that repeat a Node, few are looked at at a time.
+// B.35: a slow Join blocks no other client, no worker and no reader of the stream list. For clients of one peer that
+// change their Nodes, the number of concurrent calls is limited.
 func TestB35_SlowJoinBlocksNoOtherClient(t *testing.T) {
 	held, neighbour := marshalNode(t, &node{Id: "held"}), marshalNode(t, &node{Id: "neighbour"})
 	few := max(1, runtime.GOMAXPROCS(0)/2)
 	for _, tt := range []struct {
 		name    string
-		nodes   [][]byte // that each client sends
+		nodes   [][]byte // sent by each client
 		clients int
-		atOnce  int // of these clients, in Join
+		atOnce  int // clients in Join
 	}{
 		{"new clients", [][]byte{held}, 4 * runtime.GOMAXPROCS(0), 4 * runtime.GOMAXPROCS(0)},
 		{"clients that change their Node", [][]byte{neighbour, held}, few + 5, few},
@@ -243,13 +244,13 @@ func TestB35_SlowJoinBlocksNoOtherClient(t *testing.T) {
 				}
 				check.Equal(t, "clients in Join", views.joins.Load(), int64(tt.atOnce))
 				check.Equal(t, "responses to a neighbour that repeats its Node", len(connect(neighbour, neighbour).sent), 1)
-				check.Equal(t, "streams that are seen", len(slices.Collect(server.Clients())), tt.clients+1)
+				check.Equal(t, "listed streams", len(slices.Collect(server.Clients())), tt.clients+1)
 				connect(held)
-				check.Equal(t, "clients in Join, with a new one", views.joins.Load(), int64(tt.atOnce+1))
+				check.Equal(t, "clients in Join, with a new client", views.joins.Load(), int64(tt.atOnce+1))
 				close(views.open)
 				time.Sleep(time.Second)
-				check.Equal(t, "clients in Join, in the end", views.joins.Load(), int64(tt.clients+1))
-				check.Equal(t, "of these by workers", views.workers.Load(), 0)
+				check.Equal(t, "clients in Join after it was unblocked", views.joins.Load(), int64(tt.clients+1))
+				check.Equal(t, "calls of Join by workers", views.workers.Load(), 0)
 				cancel()
 				synctest.Wait()
 			})

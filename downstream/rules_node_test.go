@@ -15,8 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// clusterViews has a view for each cluster of nodes, and counts who joins and who is
-// there.
+// clusterViews has a view for each cluster of nodes. It counts calls of Join and current members.
 type clusterViews struct {
 	views          map[string]*cache.View
 	joins, members int
@@ -26,15 +25,14 @@ func (v *clusterViews) Join(n *node, _ Caller) (Group, error) {
 	v.joins++
 	view := v.views[n.GetCluster()]
 	if view == nil {
-		return Group{}, status.Error(codes.ResourceExhausted, "one too many")
+		return Group{}, status.Error(codes.ResourceExhausted, "too many groups")
 	}
 	v.members++
 	return Group{View: view, Key: n.GetCluster(), Leave: sync.OnceFunc(func() { v.members-- })}, nil
 }
 
-// A Node that is repeated, or left out, is not looked at: nobody joins anything (R017).
-// One that differs is, and the stream is in one group at a time, and in none when it has
-// ended (R018).
+// R017, R018: a repeated or omitted Node is not resolved again, so it joins no group. A different Node is. The stream
+// is a member of one group at a time, and of none after its end.
 func TestR017_R018_OnlyChangedNodesAreResolved(t *testing.T) {
 	first := &node{Id: "a", Cluster: "one", ClientFeatures: []string{"x"}}
 	parameters := &node{Id: "a", Cluster: "one", DynamicParameters: map[string]*xdspb.ContextParams{
@@ -42,17 +40,17 @@ func TestR017_R018_OnlyChangedNodesAreResolved(t *testing.T) {
 	}}
 	for _, tt := range []struct {
 		name  string
-		later *node // nil: none at all
+		later *node // omitted if nil
 		joins int
 		ends  codes.Code
 		cfg   Config
 	}{
 		{"repeated", first, 1, codes.OK, Config{}},
-		{"left out", nil, 1, codes.OK, Config{}},
+		{"omitted", nil, 1, codes.OK, Config{}},
 		{"of the same group", &node{Id: "b", Cluster: "one"}, 2, codes.OK, Config{}},
 		{"of another group", &node{Id: "a", Cluster: "two"}, 2, codes.Unavailable, Config{}},
 		{"of a group without room", &node{Id: "a", Cluster: "three"}, 2, codes.ResourceExhausted, Config{}},
-		{"with parameters that nobody looks at", parameters, 2, codes.OK, Config{}},
+		{"with ignored parameters", parameters, 2, codes.OK, Config{}},
 		{"with other parameters", parameters, 2, codes.Unavailable, Config{DynamicParameters: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -64,7 +62,7 @@ func TestR017_R018_OnlyChangedNodesAreResolved(t *testing.T) {
 			server, err := New(tt.cfg)
 			check.OK(t, err)
 			s := &stream{server: server, cfg: &server.cfg, rpc: discardClient{}}
-			say := func(n *node) error {
+			request := func(n *node) error {
 				r := &wire.Request{TypeURL: wire.ClusterType}
 				if n != nil {
 					raw, err := proto.Marshal(n)
@@ -73,21 +71,21 @@ func TestR017_R018_OnlyChangedNodesAreResolved(t *testing.T) {
 				}
 				return s.handleNow(r, time.Now())
 			}
-			check.OK(t, say(first))
+			check.OK(t, request(first))
 			for range 3 {
-				if err = say(tt.later); err != nil {
+				if err = request(tt.later); err != nil {
 					break
 				}
 			}
 			if status.Code(err) != tt.ends {
-				t.Errorf("ended: %v, want %v", err, tt.ends)
+				t.Errorf("ended with %v, want %v", err, tt.ends)
 			}
 			if tt.ends == codes.OK && v.members != 1 || v.joins != tt.joins {
-				t.Errorf("%d joins, %d in a group, want %d and 1", v.joins, v.members, tt.joins)
+				t.Errorf("%d joins and %d members, want %d and 1", v.joins, v.members, tt.joins)
 			}
 			s.close()
 			if v.members != 0 {
-				t.Errorf("%d in a group after the stream ended", v.members)
+				t.Errorf("%d members after the stream ended, want none", v.members)
 			}
 		})
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// newClient returns a client that is not Envoy, and its subscription to a type.
+// newClient returns a client of unknown software, and its subscription to a type.
 func newClient(view *cache.View, typeURL string, delta bool) (*client, *subscription.Subscription) {
 	cfg := &Config{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
 	cfg.subscriptions = subscription.Settings{ResponseBytes: cfg.ResponseBytes, AckWait: cfg.AckWait}
@@ -24,26 +24,26 @@ func newClient(view *cache.View, typeURL string, delta bool) (*client, *subscrip
 		false, nil)
 }
 
-// A complete set of clusters that waits for content, which was not to be kept, is not
-// overtaken by routes; but it is after the time that an ACK is waited for.
+// B.11: while a complete set of clusters waits for content that was dropped from the cache, routes wait too, for
+// AckWait at most.
 func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		w.SetConnected(true)
 		client, cds := newClient(view, wire.ClusterType, false)
 		s := &stream{cfg: client.cfg, subs: []*subscription.Subscription{cds}}
-		list := func() *wire.Body {
+		nextSet := func() *wire.Body {
 			cds.ApplyRequest(&wire.Request{Subscribe: []string{wire.Wildcard}, NamesSum: 1}, time.Now())
 			w.TakeDemand()
 			g := view.Generation()
 			r, _, _ := cds.Next(&subscription.Turn{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
 			return r.Body
 		}
-		list()
+		nextSet()
 		w.Apply(cache.Wildcard, uncachedClusters(t, "a"))
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
-		if r := list(); r == nil {
-			t.Fatal("the first set was not sent")
+		if r := nextSet(); r == nil {
+			t.Fatal("no first set, want one")
 		}
 		time.Sleep(2 * time.Second)
 		w.Expire(time.Now())
@@ -51,11 +51,11 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 		b := check.Must(wire.NewResource(wire.ClusterType, "b", "1", nil))
 		w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{b}})
 		limit := func() cache.Seq {
-			if r := list(); r != nil {
-				t.Fatal("a set was sent that lacks content")
+			if r := nextSet(); r != nil {
+				t.Fatal("got a set without the dropped content, want none")
 			}
-			got, _ := s.sendOrder().dependentLimit(&pass{Turn: subscription.Turn{Newest: view.Generation(),
-				Cut: view.Generation(), Now: time.Now()}})
+			g := view.Generation()
+			got, _ := s.sendOrder().dependentLimit(&pass{Turn: subscription.Turn{Newest: g, Cut: g, Now: time.Now()}})
 			return got
 		}
 		if got := limit(); got > before {
@@ -64,13 +64,13 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		check.Equal(t, "position up to which routes are read after the wait", limit(), view.Generation().Seq)
 		w.Apply(cache.Wildcard, uncachedClusters(t, "a"))
-		if r := list(); r == nil || r.Len() != 2 {
-			t.Errorf("once the content is there: got %v, want the set of two", r)
+		if r := nextSet(); r == nil || r.Len() != 2 {
+			t.Errorf("after the content was received: got %v, want a set of two", r)
 		}
 	})
 }
 
-// uncachedClusters returns an update with clusters that may not be kept.
+// uncachedClusters returns an update of clusters with do_not_cache.
 func uncachedClusters(t *testing.T, names ...string) wire.Update {
 	t.Helper()
 	resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: wire.ClusterType}

@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// countedView serves one view and counts who is in it.
+// countedView serves one view and counts the members of its group.
 type countedView struct {
 	view    *cache.View
 	members int
@@ -25,7 +25,7 @@ func (v *countedView) Join(*node, Caller) (Group, error) {
 	return Group{View: v.view, Key: "all", Leave: func() { v.members-- }}, nil
 }
 
-// restServer returns a server of an empty view whose origin is there and says nothing.
+// restServer returns a server of an empty view, whose origin is connected and silent.
 func restServer(t *testing.T) (*Server, *countedView, *cache.Writer) {
 	t.Helper()
 	view, w := cache.New(cache.Config{})
@@ -35,7 +35,7 @@ func restServer(t *testing.T) (*Server, *countedView, *cache.Writer) {
 	return s, v, w
 }
 
-// restPoll polls for routes and waits for the answer.
+// restPoll polls for routes, and returns the response. hold is the value of timeoutHeader.
 func restPoll(ctx context.Context, s *Server, hold, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v3/discovery:routes", strings.NewReader(body))
 	r.Header.Set(timeoutHeader, hold)
@@ -44,37 +44,36 @@ func restPoll(ctx context.Context, s *Server, hold, body string) *httptest.Respo
 	return reply
 }
 
-// B.27: a poll leaves nothing behind, whether it was answered or its client left: no
-// place in the group, no interest, no stream.
+// B.27: a poll that was answered or whose client has disconnected leaves its group, unsubscribes, and counts as no
+// stream.
 func TestB27_PollReleasesEverything(t *testing.T) {
 	s, v, w := restServer(t)
-	left, leave := context.WithCancel(t.Context())
-	leave()
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
 	for name, poll := range map[string]func() *httptest.ResponseRecorder{
 		"answered": func() *httptest.ResponseRecorder {
 			return restPoll(t.Context(), s, "0", `{"node":{},"resource_names":["a","*"]}`)
 		},
-		"left": func() *httptest.ResponseRecorder {
-			return restPoll(left, s, "30000", `{"node":{},"resource_names":["a","*"]}`)
+		"disconnected": func() *httptest.ResponseRecorder {
+			return restPoll(canceled, s, "30000", `{"node":{},"resource_names":["a","*"]}`)
 		},
-		"refused": func() *httptest.ResponseRecorder { return restPoll(t.Context(), s, "0", `{}`) },
+		"rejected": func() *httptest.ResponseRecorder { return restPoll(t.Context(), s, "0", `{}`) },
 	} {
 		if reply := poll(); reply.Code == http.StatusOK {
-			t.Errorf("%s: status 200 %s, want none", name, reply.Body)
+			t.Errorf("%s: status 200 %s, want an error", name, reply.Body)
 		}
 		for _, d := range w.TakeDemand() {
 			if d.Wanted {
-				t.Errorf("%s: %v is wanted still", name, d)
+				t.Errorf("%s: still subscribed to %v", name, d)
 			}
 		}
 		if v.members != 0 || s.Streams() != 0 {
-			t.Errorf("%s: %d in the group and %d streams are left, want none", name, v.members, s.Streams())
+			t.Errorf("%s: %d members and %d streams remain, want none", name, v.members, s.Streams())
 		}
 	}
 }
 
-// B.43: a poll is counted as the streams are, and its answer as a delivery, but for one that
-// says that nothing has changed.
+// B.43: a poll counts as a stream, and its response as a response, unless it is 304.
 func TestB43_PollsAreCounted(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	w.SetConnected(true)
@@ -89,27 +88,26 @@ func TestB43_PollsAreCounted(t *testing.T) {
 	version, _, _ = strings.Cut(version, `"`)
 	second := restPoll(t.Context(), s, "0", `{"node":{},"resource_names":["a"],"version_info":"`+version+`"}`)
 	if first.Code != http.StatusOK || second.Code != http.StatusNotModified {
-		t.Fatalf("answered %d %s, then %d; want 200 and 304", first.Code, first.Body, second.Code)
+		t.Fatalf("status %d %s, then %d; want 200 and 304", first.Code, first.Body, second.Code)
 	}
 	got := g.counts.Types()[wire.RouteType]
 	if want := (TypeStats{Responses: 1, Bytes: int64(first.Body.Len())}); got != want || s.Stats().Accepted != 2 {
-		t.Errorf("counted %+v and %d polls, want %+v and 2", got, s.Stats().Accepted, want)
+		t.Errorf("counters are %+v and %d polls, want %+v and 2", got, s.Stats().Accepted, want)
 	}
 }
 
-// R134: a server that drains answers a new poll at once, and ends its connection.
+// R134: a draining server answers a new poll immediately, and closes the connection.
 func TestR134_RESTAfterDrain(t *testing.T) {
 	s, _, _ := restServer(t)
 	s.Drain(0)
 	reply := restPoll(t.Context(), s, "30000", `{"node":{},"resource_names":["a"]}`)
 	if reply.Code != http.StatusServiceUnavailable || reply.Header().Get("Connection") != "close" ||
 		reply.Header().Get("Retry-After") == "" {
-		t.Errorf("status %d with %v, want 503, Retry-After and an end of the connection", reply.Code, reply.Header())
+		t.Errorf("status %d with %v, want 503, Retry-After and Connection: close", reply.Code, reply.Header())
 	}
 }
 
-// B.11: a poll for everything is told the complete set, and keeps no removal in memory
-// while it is held.
+// B.11: a held poll for the wildcard is answered with the complete set, so it keeps no removal in memory.
 func TestB11_RESTNeedsNoRemovals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, v, w := restServer(t)
@@ -123,7 +121,7 @@ func TestB11_RESTNeedsNoRemovals(t *testing.T) {
 		version := v.view.Generation().Type(wire.RouteType).Wildcard.Sum().Version("")
 		w.SetPhase(wire.RouteType, cache.Confirmed)
 		ended := make(chan struct{})
-		go func() { // awaited below
+		go func() { // the test waits for ended
 			defer close(ended)
 			reply := restPoll(t.Context(), s, "30000", `{"node":{},"resource_names":["*"],"version_info":"`+version+`"}`)
 			if reply.Code != http.StatusNotModified {
@@ -133,14 +131,14 @@ func TestB11_RESTNeedsNoRemovals(t *testing.T) {
 		synctest.Wait()
 		w.Trim(time.Now())
 		if set := v.view.Generation().Type(wire.RouteType).Wildcard; set.Floor() != set.Last() {
-			t.Error("the removal is kept")
+			t.Error("the removal is kept in memory")
 		}
 		<-ended
 	})
 }
 
-// TestB3_PollsOfRejectedEditions: a version of what was part of a rejected edition proves nothing until the client was sent
-// it once more.
+// TestB3_PollsOfRejectedEditions checks that a version is not trusted if the set was part of a rejected edition, until
+// the client was sent the set again.
 func TestB3_PollsOfRejectedEditions(t *testing.T) {
 	for name, names := range map[string]string{"wildcard": "*", "name": "a"} {
 		view, w := cache.New(cache.Config{})
@@ -150,8 +148,8 @@ func TestB3_PollsOfRejectedEditions(t *testing.T) {
 		watch.Subscribe(wire.RouteType, []string{"a"})
 		watch.SubscribeAll(wire.RouteType)
 		w.TakeDemand()
-		u := wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{check.Must(wire.NewResource(wire.RouteType,
-			"a", "1", []byte("\n\x01a")))}}
+		route := check.Must(wire.NewResource(wire.RouteType, "a", "1", []byte("\n\x01a")))
+		u := wire.Update{TypeURL: wire.RouteType, Resources: []*wire.Resource{route}}
 		w.Apply(cache.ByName, u)
 		w.Apply(cache.Wildcard, u)
 		w.SetPhase(wire.RouteType, cache.Confirmed)
@@ -161,7 +159,7 @@ func TestB3_PollsOfRejectedEditions(t *testing.T) {
 			reply := restPoll(t.Context(), server, "0",
 				`{"node":{"id":"n"},"resource_names":["`+names+`"],"version_info":"`+version+`"}`)
 			if reply.Code != want {
-				t.Errorf("%s, %s: answered %d %s, want %d", name, when, reply.Code, reply.Body, want)
+				t.Errorf("%s, %s: status %d %s, want %d", name, when, reply.Code, reply.Body, want)
 			}
 			if _, after, ok := strings.Cut(reply.Body.String(), `"versionInfo":"`); ok {
 				version, _, _ = strings.Cut(after, `"`)
@@ -180,14 +178,14 @@ func TestB3_PollsOfRejectedEditions(t *testing.T) {
 		poll("distrusted", http.StatusOK)
 		poll("sent again", http.StatusNotModified)
 		distrust("a")
-		poll("distrusted still", http.StatusNotModified)
+		poll("still distrusted", http.StatusNotModified)
 		distrust("a", "b")
 		poll("another edition", http.StatusOK)
 		view.Distrust.Set(0, nil)
 		poll("an hour later", http.StatusNotModified)
 		if names == "a" {
 			distrust("b")
-			poll("something else", http.StatusNotModified)
+			poll("another resource", http.StatusNotModified)
 		}
 	}
 }

@@ -18,13 +18,12 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// An answeringClient is a Delta stream without a transport, of a client that answers
-// each response.
+// An answeringClient is a Delta stream without a transport, whose client sends an ACK of each response.
 type answeringClient struct {
 	grpc.ServerStream
-	requests chan wire.Request // closed when the client has no more
-	sent     *atomic.Int64     // by all clients
-	after    time.Duration     // how long an answer takes
+	requests chan wire.Request // the test closes it after the last request
+	sent     *atomic.Int64     // responses to all clients
+	after    time.Duration     // delay of an ACK
 }
 
 func (c *answeringClient) Context() context.Context { return context.Background() }
@@ -34,8 +33,7 @@ func (c *answeringClient) SendMsg(m any) error {
 	answer := wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: m.(*wire.Response).Nonce}
 	reply := func() { c.requests <- answer }
 	if c.after == 0 {
-		// Not by a timer: two goroutines of a bubble that have timers fire at once, at the
-		// same time, crash the race detector (Go 1.26).
+		// No timer: if the timers of two goroutines of a bubble fire at the same time, the race detector crashes (Go 1.26).
 		go reply()
 		return nil
 	}
@@ -52,14 +50,13 @@ func (c *answeringClient) RecvMsg(m any) error {
 	return nil
 }
 
-// TestFewTurnsAreForNothing: of many clients that want few of many names each, a change
-// has only those looked at that want it, and nearly each of these is sent something. An
-// answer has nobody looked at, whatever else has changed since the response; but what a
-// client wants and has changed meanwhile waits for it, so that it costs a turn more.
+// TestFewTurnsSendNothing checks that a change gives a turn only to the clients that subscribed to the resource, and
+// that nearly all of these turns send a response. An ACK causes no turn, unless a change is due to the client that
+// waited for the ACK; such a change takes two turns.
 func TestFewTurnsSendNothing(t *testing.T) {
 	for _, tt := range []struct {
-		after time.Duration // with a change each millisecond
-		idle  float64       // of the turns, at most
+		after time.Duration // delay of an ACK, with a change each millisecond
+		idle  float64       // largest fraction of turns in which nothing is sent
 	}{{0, 0.01}, {5500 * time.Microsecond, 0.12}} {
 		t.Run(tt.after.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { countTurns(t, tt.after, tt.idle) })
@@ -67,6 +64,7 @@ func TestFewTurnsSendNothing(t *testing.T) {
 	}
 }
 
+// countTurns has 100 clients with 20 of 1,000 names each, and counts their turns during 2,000 changes.
 func countTurns(t *testing.T, after time.Duration, atMost float64) {
 	const clients, names, each, changes = 100, 1000, 20, 2000
 	random := rand.New(rand.NewPCG(1, 2))
@@ -100,7 +98,7 @@ func countTurns(t *testing.T, after time.Duration, atMost float64) {
 		change(i, 0)
 	}
 	settle := func() {
-		time.Sleep(time.Second) // what is sent after an answer is answered too
+		time.Sleep(time.Second) // responses that were delayed by an ACK are answered too
 		synctest.Wait()
 	}
 	settle()
@@ -109,7 +107,7 @@ func countTurns(t *testing.T, after time.Duration, atMost float64) {
 	before := server.Stats()
 	for i := range changes {
 		change(random.IntN(names), i+1)
-		time.Sleep(time.Millisecond) // all that it wakes is done by then
+		time.Sleep(time.Millisecond) // all turns that the change causes have ended by then
 	}
 	settle()
 	turned := server.Stats()
@@ -121,13 +119,12 @@ func countTurns(t *testing.T, after time.Duration, atMost float64) {
 	if float64(idle) > atMost*float64(turns) {
 		t.Errorf("in %d of %d turns nothing was sent, want at most %.0f%%", idle, turns, 100*atMost)
 	}
-	t.Logf("%d responses, %d turns, %d of them for nothing", got, turns, idle)
+	t.Logf("%d responses, %d turns, %d of them sent nothing", got, turns, idle)
 }
 
-// TestAQueueThatIsNeverEmptyStaysSmall: it keeps its order, and no room for the streams
-// that have left it.
+// TestBusyQueueStaysSmall checks that a queue that is never empty keeps its order, and no memory for removed streams.
 func TestBusyQueueStaysSmall(t *testing.T) {
-	q := queue{workers: runtime.GOMAXPROCS(0)} // none begins
+	q := queue{workers: runtime.GOMAXPROCS(0)} // so push starts no worker
 	all := make([]*stream, 10)
 	for i := range all {
 		all[i] = new(stream)
@@ -136,11 +133,11 @@ func TestBusyQueueStaysSmall(t *testing.T) {
 	for i := range 10_000 {
 		s := q.pop(false, false)
 		if want := all[i%len(all)]; s != want {
-			t.Fatalf("turn %d: got another stream than the one that waited longest", i)
+			t.Fatalf("turn %d: got another stream, want the one that was queued first", i)
 		}
 		q.push(s)
 	}
 	if got := cap(q.newcomers.streams); got > 4*len(all) {
-		t.Errorf("the queue has room for %d streams, of which there are %d", got, len(all))
+		t.Errorf("the queue has capacity for %d streams, want at most %d", got, 4*len(all))
 	}
 }
