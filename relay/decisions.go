@@ -231,7 +231,7 @@ func (d *decisions) logWriting(failed bool, now time.Time) {
 func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
 	for _, o := range g.operated() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
-			if h.Discarded && !h.Broken { // the origin sends broken changes again after a restart
+			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
 				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
 			}
 		}

@@ -410,7 +410,7 @@ func (a *audit) markHeld(v *viewSync) {
 	for _, h := range v.Operate(reconcile.Command{}) {
 		for _, name := range h.Names {
 			of := resource{h.TypeURL, name}
-			held[of] = held[of] || h.Broken
+			held[of] = held[of] || h.Breaking
 		}
 	}
 	wanted := make(map[*auditedSet]func(name string) bool)

@@ -159,7 +159,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for i := range kept {
 		u.Resources = append(u.Resources, benchResource(b, wire.ClusterType, name(i), 0))
-		clusters.members.Keep(name(i))
+		clusters.members.RestoreDiscarded(name(i))
 	}
 	w.Apply(cache.Wildcard, u)
 	var versions [2][]*wire.Resource

@@ -127,7 +127,7 @@ func (v *subscriptions) expireCollection(c *collection, now time.Time) bool {
 	s := c.sub
 	delete(s.collections, c.glob)
 	v.agenda.remove(c)
-	asked := s.withoutWanted(c.Asked())
+	asked := s.withoutWanted(c.Queried())
 	v.group.Drop(c.Set)
 	v.change(&v.byRole[s.namesRole], s, nil, append(asked, c.glob), now)
 	v.assignStreams(s, s.wildcardRole != noStream)

@@ -168,7 +168,7 @@ func (v *responses) versionsAreHashes() bool {
 func (v *responses) noteTargetChange() {
 	v.sourceTarget, v.ignoresVersions = v.target, false
 	for s := range v.sets {
-		s.Changed()
+		s.NoteOriginChange()
 	}
 	v.w.SetTarget("")
 }
@@ -178,7 +178,7 @@ func (v *responses) noteTargetChange() {
 func (v *responses) noteVersionsIgnored(now time.Time) {
 	v.ignoresVersions, v.comparison.dueAt, v.comparison.unfinished = true, time.Time{}, false // it resends all
 	for s := range v.sets {
-		s.Distrust(now)
+		s.NoteVersionsIgnored(now)
 	}
 	for _, s := range v.subs {
 		for _, c := range s.collections {
@@ -195,7 +195,7 @@ func (v *responses) confirmTarget() {
 		return
 	}
 	target := v.cfg.Targets[v.sourceTarget]
-	if v.group.Busy() {
+	if v.group.HasRemovals() {
 		target = "" // pending removals are from another server or an earlier stream
 	}
 	if v.w.Source().Target == target {

@@ -34,7 +34,7 @@ func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now ti
 	set := s.byName
 	if r == s.wildcardRole {
 		set = s.members
-		set.Known()
+		set.SkipQuery()
 	}
 	var missing map[string]struct{}
 	if first := !t.listedAny; first {
@@ -46,7 +46,7 @@ func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now ti
 			v.inferCollectionRemovals(s, t, mentioned, now)
 		}
 	}
-	set.Listed(missing, len(mentioned) == 0)
+	set.RecordList(missing, len(mentioned) == 0)
 	slices.Sort(u.Removed)
 	return u
 }
@@ -61,8 +61,8 @@ func (v *responses) inferCollectionRemovals(
 			continue
 		}
 		missing, _ := c.notListed(t, mentioned)
-		if c.Listed(missing, len(mentioned) == 0); len(mentioned) > 0 {
-			c.Known()
+		if c.RecordList(missing, len(mentioned) == 0); len(mentioned) > 0 {
+			c.SkipQuery()
 		}
 		v.agenda.schedule(c, now)
 	}
@@ -183,7 +183,7 @@ func oversizeError(u wire.Update) error {
 func (v *responses) applyResponse(s *subscription, r role, u wire.Update, now time.Time) {
 	u = v.inferRemovals(s, r, u, now)
 	if s.sweepsOn(r) {
-		s.members.Answered(u, now)
+		s.members.RecordAnswers(u, now)
 	}
 	var c cache.Change
 	switch r {
@@ -223,7 +223,7 @@ func (v *responses) warnMisbehavior(u wire.Update, c cache.Change) {
 func (v *responses) applyToSet(s *set, u wire.Update, now time.Time) cache.Change {
 	c, ignores := s.Take(u, now)
 	if s.Confirmed(now) {
-		v.reports.Stated(cache.ReportedSet{Key: s.key, Kind: s.kind}, u.RemovedNames())
+		v.reports.RecordRemoved(cache.ReportedSet{Key: s.key, Kind: s.kind}, u.RemovedNames())
 	}
 	if ignores {
 		v.noteVersionsIgnored(now)
@@ -289,7 +289,7 @@ func (v *responses) updatePhase(s *set, now time.Time) (next time.Time) {
 // setPhase sets the phase of a wildcard set or a collection in the view.
 func (v *responses) setPhase(key string, p cache.Phase, now time.Time) {
 	if p == cache.Confirmed {
-		v.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
+		v.reports.Evaluate(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
 	v.w.SetPhase(key, p)
 }
@@ -305,13 +305,13 @@ func (v *responses) checkCollection(c *collection, now time.Time) (next time.Tim
 // newReports returns the tracker of resources that returning clients report.
 func (v *responses) newReports(cfg reconcile.Config) *reconcile.Reports {
 	return reconcile.NewReports(v.w, reconcile.ReportsConfig{
-		Config: cfg, Quiet: min(v.cfg.ColdWait, reconcile.ConfirmMax), Again: v.resync,
-		Complete: func(of cache.ReportedSet) (at, asked time.Time) {
+		Config: cfg, AnswerTimeout: min(v.cfg.ColdWait, reconcile.ConfirmMax), Resync: v.resync,
+		CompleteAt: func(of cache.ReportedSet) (at, asked time.Time) {
 			s := v.find(of)
 			if s == nil {
 				return time.Time{}, time.Time{}
 			}
-			if at, ok := s.Complete(); ok {
+			if at, ok := s.CompleteAt(); ok {
 				return at, v.byRole[s.role()].openedAt
 			}
 			return time.Time{}, time.Time{}
@@ -337,7 +337,7 @@ func (v *responses) Keep(discarded []reconcile.Hold) {
 				kept = of.keepIfPresent(name) || kept
 			}
 			if !kept { // clients may report it
-				v.reports.Keep(hold.TypeURL, name)
+				v.reports.RestoreDiscarded(hold.TypeURL, name)
 			}
 			if glob, is := wire.GlobOf(name); is {
 				key := cache.Collection(hold.TypeURL, glob)

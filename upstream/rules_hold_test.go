@@ -12,7 +12,7 @@ import (
 )
 
 // heldLine is part of the log line about pending removals.
-const heldLine = "removal is held back"
+const heldLine = "removals held"
 
 // forgetful is an origin that never reports removals.
 var forgetful = relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}
@@ -43,7 +43,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 					want -= tt.lost
 				}
 				check.Equal(t, "members after 9 minutes", r.view.Generation().Type(clusters).Wildcard.Count(), want)
-				if n := r.log.count("ERROR the origin may have lost"); (n == 1) != tt.held {
+				if n := r.log.count("ERROR removals held"); (n == 1) != tt.held {
 					t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
 				}
 				streams := r.streams()

@@ -156,12 +156,12 @@ func TestB15_KeptResourceIsNoControlQuery(t *testing.T) {
 func TestB15_AlarmIsRepeated(t *testing.T) {
 	losesHalf(t, func(t *testing.T, r *rig) {
 		r.pass(7 * time.Minute)
-		if n := r.log.count("are still held back"); n != 1 {
+		if n := r.log.count("removals still held"); n != 1 {
 			t.Errorf("logged %d times in seven minutes, want once", n)
 		}
 		r.control.Operate(t.Context(), discard)
 		r.pass(time.Hour)
-		if n := r.log.count("are still held back"); n != 1 {
+		if n := r.log.count("removals still held"); n != 1 {
 			t.Errorf("logged %d times although nothing is pending, want once", n)
 		}
 	})

@@ -53,7 +53,7 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 					check.Equal(t, "there 3s after the origin came back", count(), held)
 					r.pass(9 * time.Minute)
 					check.Equal(t, "there after 9 minutes", count(), held)
-					if n := r.log.count("ERROR the origin may have lost"); (n == 1) != tt.held {
+					if n := r.log.count("ERROR removals held"); (n == 1) != tt.held {
 						t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
 					}
 					check.Equal(t, "streams: there is nothing to ask for", r.streams(), 2)
@@ -178,7 +178,7 @@ func TestB15_R132_SotWMissingCollectionMembers(t *testing.T) {
 				check.Equal(t, "members 3s after the origin came back", count(), want)
 				r.pass(time.Hour)
 				check.Equal(t, "members in the end", count(), tt.there-tt.lost)
-				if n := r.log.count("ERROR the origin may have lost"); (n > 0) != tt.held {
+				if n := r.log.count("ERROR removals held"); (n > 0) != tt.held {
 					t.Errorf("%d alarms, want some only if held=%v", n, tt.held)
 				}
 			})

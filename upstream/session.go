@@ -127,7 +127,7 @@ type TargetStatus struct {
 // Status returns the state of the origin.
 func (s *Session) Status() Status {
 	active := s.target()
-	status := Status{Held: int(s.counters.Holding.Load()), Waiting: s.limiter.waitingCount()}
+	status := Status{Held: int(s.counters.HeldNow.Load()), Waiting: s.limiter.waitingCount()}
 	for i, conn := range s.conns {
 		target := TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()}
 		status.Targets = append(status.Targets, target)

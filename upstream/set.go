@@ -89,13 +89,13 @@ func (s *set) Count() (n int) {
 	return n
 }
 
-// Complete implements reconcile.Content.
-func (s *set) Complete() (at time.Time, ok bool) {
+// CompleteAt implements reconcile.Content.
+func (s *set) CompleteAt() (at time.Time, ok bool) {
 	l := &s.view.byRole[s.role()]
 	if !l.open {
 		return time.Time{}, false
 	}
-	return s.Progress.Complete(l.openedAt, s.view.cfg.ColdWait), true
+	return s.Progress.CompleteAt(l.openedAt, s.view.cfg.ColdWait), true
 }
 
 // Apply implements reconcile.Content.
@@ -134,7 +134,7 @@ func (s *set) keepIfPresent(name string) bool {
 	if s.Get(name) == nil {
 		return false
 	}
-	s.Keep(name)
+	s.RestoreDiscarded(name)
 	return true
 }
 
@@ -166,7 +166,7 @@ func (s *subscription) initialRequests(
 		}
 	}
 	if s.sweepsOn(r) {
-		names = append(names, s.members.Asked()...)
+		names = append(names, s.members.Queried()...)
 	}
 	for len(names) > 0 {
 		req.ResourceNamesSubscribe, names = splitBytes(names, maxNamesBytes)

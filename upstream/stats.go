@@ -118,7 +118,8 @@ func (c *counters) snapshot() (s Stats) {
 		s = *counted
 		s.Ended, s.Types = maps.Clone(s.Ended), maps.Clone(s.Types)
 	})
-	s.Held, s.Applied, s.Holding, s.Discarded = c.Held.Load(), c.Applied.Load(), c.Holding.Load(), c.Discarded.Load()
+	s.Held, s.Holding = c.HeldTotal.Load(), c.HeldNow.Load()
+	s.Applied, s.Discarded = c.AppliedTotal.Load(), c.DiscardedTotal.Load()
 	return s
 }
 

@@ -142,7 +142,7 @@ func (s *subscription) needsStream(r role) bool {
 // sweepsOn reports whether members of the wildcard set are being queried by name on the stream of that role. This is
 // the stream without the wildcard.
 func (s *subscription) sweepsOn(r role) bool {
-	return s.members.Asking() && s.wildcardRole.other() == r
+	return s.members.Querying() && s.wildcardRole.other() == r
 }
 
 // reportedVersion returns the version that the relay reports for a cached resource. It is empty if the content was

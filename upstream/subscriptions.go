@@ -38,7 +38,7 @@ func (v *subscriptions) sub(typeURL string) *subscription {
 		s = &subscription{typeURL: typeURL, names: make(map[*cache.Name]struct{})}
 		s.members = v.newSet(s, typeURL, wire.Wildcard, cache.Wildcard)
 		s.byName = v.newSet(s, typeURL, "", cache.ByName)
-		s.byName.Asker = s.members.Set
+		s.byName.QueriesFor = s.members.Set
 		v.subs[typeURL] = s
 	}
 	return s
@@ -271,7 +271,7 @@ func (v *subscriptions) assignStreams(s *subscription, members bool) {
 	if !s.assignStreams(members) {
 		return
 	}
-	s.members.Rest()
+	s.members.ClearUnmentioned()
 	if v.byRole[main].open {
 		v.reopenFor(s)
 	}
@@ -289,17 +289,17 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 		return time.Time{}
 	}
 	on := &v.byRole[s.queryRole()]
-	due, next := s.Due(now)
+	due, next := s.QueryDue(now)
 	if due {
-		names := s.Ask(s.sub.wantedNames(), now)
+		names := s.StartQuery(s.sub.wantedNames(), now)
 		v.log.Info("asking by name for resources that the origin no longer mentions",
 			slog.String("type_url", s.TypeURL), slog.Int("suspects", len(names)))
 		v.change(on, s.sub, names, nil, now)
 	}
-	if !s.Asking() || !on.open {
+	if !s.Querying() || !on.open {
 		return next // no query was sent, so silence means nothing
 	}
-	over, next := s.End(s.sub.wantedNames, now)
+	over, next := s.FinishQuery(s.sub.wantedNames, now)
 	if over {
 		v.endQueries(s, now)
 	}
@@ -309,8 +309,8 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 // endQueries ends the search for missing resources of a set. It unsubscribes from the names that were queried, except
 // those that clients subscribe to.
 func (v *subscriptions) endQueries(s *set, now time.Time) {
-	names := s.sub.withoutWanted(s.Asked())
-	s.Rest()
+	names := s.sub.withoutWanted(s.Queried())
+	s.ClearUnmentioned()
 	v.change(&v.byRole[s.queryRole()], s.sub, nil, names, now)
 }
 

@@ -47,7 +47,7 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 	v.subs, v.keptNames = make(map[string]*subscription), make(map[string][]string)
 	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
 	cfg := reconcile.Config{
-		Hold: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait,
+		HoldTime: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait,
 		Counts: &s.counters.Counts, Logger: log, Check: s.cfg.Check,
 	}
 	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
@@ -81,7 +81,7 @@ func (v *viewSync) run(ctx context.Context) {
 		now := time.Now()
 		next := v.step(ctx, now)
 		v.flushSotW(now)
-		v.control.setHolds(v.group.Busy() || v.reports.Busy(), v.group.Broken())
+		v.control.setHolds(v.group.HasRemovals() || v.reports.HasRemovals(), v.group.BreakingHolds())
 		if !next.IsZero() {
 			timer.Reset(timerDelay(next))
 		}
@@ -154,13 +154,13 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 		at(v.updatePhase(s.members, now))
 		at(v.queryMissing(s.members, now))
 	}
-	v.group.Untrusted = !v.comparison.dueAt.IsZero()
-	if v.group.Look(now) {
+	v.group.ComparisonPending = !v.comparison.dueAt.IsZero()
+	if v.group.StartSecondLooks(now) {
 		v.resync()
 	}
 	at(v.group.Decide(now))
 	v.confirmTarget()
-	at(v.reports.Check(now))
+	at(v.reports.Step(now))
 	at(v.agenda.next())
 	for r := main; r <= auxiliary; r++ {
 		at(v.maintainStream(ctx, r, now))
@@ -271,7 +271,7 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 	case s.wildcardRole == l.role:
 		v.endQueries(s.members, now)
 	case s.sweepsOn(l.role):
-		s.members.Ask(nil, now)
+		s.members.StartQuery(nil, now)
 	}
 	reqs, asked := s.initialRequests(l.role, v.w.Generation(), v.mayResume(l))
 	var reported map[string]string

@@ -61,7 +61,7 @@ func TestB15_OperatorsDecide(t *testing.T) {
 	origin.Clear()
 	put(lost)
 	origin.Restart()
-	r.AwaitLine(mark, "their removal is held back")
+	r.AwaitLine(mark, "removals held: origin may have lost resources")
 	for i, c := range clients {
 		if more := c.Responses()[told[i]:]; len(more) > 0 {
 			t.Errorf("%v was told of what is held back: %v", c, more)

@@ -128,7 +128,7 @@ func TestPages_Findings(t *testing.T) {
 	status := someStatus()
 	status.Validation = &admin.Validation{
 		Counts:   []admin.FindingCount{{Kind: lint.Missing, TypeURL: wire.RouteType, Count: 1}, {Kind: lint.Unknown, TypeURL: wire.RouteType, Count: 2}, {Kind: lint.Held, TypeURL: wire.ClusterType, Count: 1}},
-		Findings: []admin.Finding{{TypeURL: wire.ClusterType, Name: "c", Kind: lint.Held, Detail: "resources that are served name it"}, {Group: "envoy", TypeURL: wire.RouteType, Name: "a&b", Kind: lint.Missing, Detail: "names <x>"}},
+		Findings: []admin.Finding{{TypeURL: wire.ClusterType, Name: "c", Kind: lint.Held, Detail: "served resources name it"}, {Group: "envoy", TypeURL: wire.RouteType, Name: "a&b", Kind: lint.Missing, Detail: "names <x>"}},
 	}
 	p := newPages(t, &standIn{}, func() admin.Status { return status })
 	_, body := get(p, "/")

@@ -45,8 +45,8 @@ type Config struct {
 // reconcile returns the configuration for decisions about removals.
 func (c *Config) reconcile() reconcile.Config {
 	return reconcile.Config{
-		Hold: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
-		Check: c.Check, Whole: true,
+		HoldTime: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
+		Check: c.Check, AllResources: true,
 		Logger: c.Logger.With(slog.String("dir", c.Dir)),
 	}
 }

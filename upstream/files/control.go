@@ -17,7 +17,7 @@ func (v originView) Writer() *cache.Writer { return v.w }
 func (v originView) Keep(discarded []reconcile.Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
-			v.reports.Keep(hold.TypeURL, name)
+			v.reports.RestoreDiscarded(hold.TypeURL, name)
 		}
 	}
 }
@@ -39,13 +39,14 @@ func (f *Origin) Broken() []reconcile.Hold {
 }
 
 // Held returns the number of resources whose removal is pending.
-func (f *Origin) Held() int { return int(f.cfg.counts.Holding.Load()) }
+func (f *Origin) Held() int { return int(f.cfg.counts.HeldNow.Load()) }
 
 // Stats returns the counters of removals; a directory has no others.
 func (f *Origin) Stats() upstream.Stats {
 	c := f.cfg.counts
 	return upstream.Stats{
-		Held: c.Held.Load(), Applied: c.Applied.Load(), Holding: c.Holding.Load(), Discarded: c.Discarded.Load(),
+		Held: c.HeldTotal.Load(), Holding: c.HeldNow.Load(),
+		Applied: c.AppliedTotal.Load(), Discarded: c.DiscardedTotal.Load(),
 	}
 }
 

@@ -138,7 +138,7 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 		select {
 		case <-demand:
 			l.Answer()
-			l.reports.Check(time.Now())
+			l.reports.Step(time.Now())
 		case <-p.outdated:
 		case call := <-control.Calls():
 			call(l)
@@ -148,7 +148,7 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 		case <-trim.C:
 			w.Trim(time.Now())
 			l.Trim()
-			l.reports.Check(time.Now())
+			l.reports.Step(time.Now())
 		case <-ctx.Done():
 			return
 		}
@@ -245,8 +245,8 @@ func (f *Origin) newLocal(w *cache.Writer) *Local {
 	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
 	now := time.Now()
 	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is complete after one read
-		Config: f.cfg.reconcile(), AtOnce: true, Again: func() {},
-		Complete: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
+		Config: f.cfg.reconcile(), AlwaysComplete: true, Resync: func() {},
+		CompleteAt: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
 	})
 	return l
 }

@@ -170,7 +170,7 @@ func TestB28_DeletedDirectoryRemovesNothing(t *testing.T) {
 	m.until("a=1")
 	check.OK(t, os.Rename(dir, dir+".away"))
 	m.log.await(t, slog.LevelWarn, "directory cannot be read")
-	if r := m.log.await(t, slog.LevelError, "held back"); r.attrs["held"] != "1" || r.attrs["hold"] != "1h0m0s" {
+	if r := m.log.await(t, slog.LevelError, "removals held"); r.attrs["held"] != "1" || r.attrs["hold"] != "1h0m0s" {
 		t.Errorf("logged %v", r.attrs)
 	}
 	m.until("a=1")

@@ -78,8 +78,8 @@ func (s *set) Names() iter.Seq[string] { return maps.Keys(s.reader.serving.of(s.
 // Count implements reconcile.Content.
 func (s *set) Count() int { return len(s.reader.serving.of(s.TypeURL).byName) }
 
-// Complete implements reconcile.Content. A directory is always complete.
-func (s *set) Complete() (at time.Time, ok bool) { return time.Time{}, true }
+// CompleteAt implements reconcile.Content. A directory is always complete.
+func (s *set) CompleteAt() (at time.Time, ok bool) { return time.Time{}, true }
 
 // Apply implements reconcile.Content.
 func (s *set) Apply(u wire.Update) (c cache.Change) {
@@ -104,8 +104,8 @@ func (s *set) Apply(u wire.Update) (c cache.Change) {
 // there is no file at all, every removal is suspect. A served type stays, even if it is empty. A set that has not
 // changed keeps its pointer.
 func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty bool, now time.Time) (next time.Time) {
-	was, held := r.serving, r.group.Holding()
-	r.group.Look(now) // which this is
+	was, held := r.serving, r.group.HeldRemovals()
+	r.group.StartSecondLooks(now) // this read is the second look
 	all := maps.Clone(was)
 	maps.Copy(all, found)
 	order, stated := slices.Sorted(maps.Keys(all)), make(map[string][]string)
@@ -115,7 +115,7 @@ func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty
 	}
 	for _, typeURL := range order {
 		s, is := r.set(typeURL), found.of(typeURL)
-		if is == s.content && !r.group.Busy() {
+		if is == s.content && !r.group.HasRemovals() {
 			continue // its missing resources were removed already
 		}
 		s.content = is
@@ -131,7 +131,7 @@ func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty
 			r.serving[typeURL] = before // unchanged: undo the copy that Apply made
 		}
 	}
-	if held > 0 && r.group.Holding() == 0 {
+	if held > 0 && r.group.HeldRemovals() == 0 {
 		r.log.Info("no removals pending", slog.String("dir", r.dir))
 	}
 	return next
@@ -139,7 +139,7 @@ func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty
 
 // publishBroken publishes the pending changes that would break clients.
 func (r *reader) publishBroken() {
-	all := r.group.Broken()
+	all := r.group.BreakingHolds()
 	r.broken.Store(&all)
 }
 
@@ -147,7 +147,7 @@ func (r *reader) publishBroken() {
 func (s *set) inferRemovals(missing, deleted map[string]struct{}, empty bool) (stated []string) {
 	var inferred []string
 	for name := range missing {
-		if _, ok := deleted[name]; ok || empty || s.Suspects(name) {
+		if _, ok := deleted[name]; ok || empty || s.HasRemoval(name) {
 			inferred = append(inferred, name)
 		} else {
 			stated = append(stated, name)

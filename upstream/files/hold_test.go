@@ -33,7 +33,7 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 		check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
 		writeFiles(t, dir, "few.yaml", clusters("x=1", "z")) // which says that y is gone
 		m.until(strings.Join(many(20), " ") + " x=1 z")
-		m.log.await(t, slog.LevelError, "held back")
+		m.log.await(t, slog.LevelError, "removals held")
 		check.Equal(t, "additions and changes came after", time.Since(start), 10*time.Second)
 		time.Sleep(10*time.Minute - time.Nanosecond)
 		check.Equal(t, "clusters just before the hold is over", count(), 22)
@@ -97,16 +97,16 @@ func TestH03_FileHolds(t *testing.T) {
 				if s.doubtful {
 					found = nil
 				}
-				held, applied, holding := counts.Held.Load(), counts.Applied.Load(), r.group.Holding()
+				held, applied, holding := counts.HeldTotal.Load(), counts.AppliedTotal.Load(), r.group.HeldRemovals()
 				r.serveDeleted(found, now)
 				got := fmt.Sprint(r.serving.count())
-				if n := counts.Held.Load() - held; n > 0 {
+				if n := counts.HeldTotal.Load() - held; n > 0 {
 					got += fmt.Sprint(" held ", n)
 				}
-				if n := counts.Applied.Load() - applied; n > 0 {
+				if n := counts.AppliedTotal.Load() - applied; n > 0 {
 					got += fmt.Sprint(" -", n)
 				}
-				if holding > 0 && r.group.Holding() == 0 {
+				if holding > 0 && r.group.HeldRemovals() == 0 {
 					got += " over"
 				}
 				if got != s.want {

@@ -120,7 +120,7 @@ func (l *Local) removeRestored(to sets) {
 // confirm marks a set as complete.
 func (l *Local) confirm(key string) {
 	if now := time.Now(); l.reports != nil && l.w.Generation().Type(key).Phase != cache.Confirmed {
-		l.reports.Confirm(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
+		l.reports.Evaluate(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
 	l.w.SetPhase(key, cache.Confirmed)
 }

@@ -102,7 +102,7 @@ func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 func (r *reader) keptSets() sets {
 	all := make(sets)
 	for _, hold := range r.group.Operate(reconcile.Command{}, time.Now()) {
-		if !hold.Discarded || hold.Broken {
+		if !hold.Discarded || hold.Breaking {
 			continue
 		}
 		set := &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
@@ -185,7 +185,7 @@ func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
 	for _, e := range stored.Entries {
 		if !e.Resource.ContentDropped() && slices.Contains(hold.Names, e.Name) && set.Get(e.Name) == nil {
 			set.Apply(wire.Update{SystemVersion: r.serving.of(hold.TypeURL).version, Resources: []*wire.Resource{e.Resource}})
-			set.Keep(e.Name)
+			set.RestoreDiscarded(e.Name)
 		}
 	}
 }

@@ -10,55 +10,57 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// recheckEvery is how often held changes are checked again although no response has changed what they name:
-// resources may also leave because no client needs them any more.
-const recheckEvery = time.Second
+// recheckInterval is the interval at which held changes are checked again if no response changes what they refer to. A
+// resource may also leave the cache because no client subscribes to it.
+const recheckInterval = time.Second
 
-// Facts are what the bytes of a resource say about its use by clients.
+// Facts describe the content of a resource, for the check of changes that break clients.
 type Facts struct {
-	// Undecodable is why the bytes are no message of their type; empty if they are one.
+	// Undecodable is why the bytes cannot be decoded as a message of their type; empty if they can.
 	Undecodable string
 
-	// Clusters yields the names of the clusters that have to exist for the resource to work. Nil yields none.
+	// Clusters yields the names of the clusters that must exist for the resource to work. Nil yields none.
 	Clusters iter.Seq[string]
 
-	// OnDemand reports that clients fetch clusters when a request needs them: no cluster has to exist before.
+	// OnDemand reports that clients fetch clusters when a request needs them, so that no cluster must exist before.
 	OnDemand bool
 }
 
-// A Checker returns the facts of a resource, which has content. It may be called from any goroutine, and does no I/O.
+// A Checker returns the facts of a resource that has content. Any goroutine may call it. It does no I/O.
 type Checker func(*wire.Resource) Facts
 
 // clusterUsers are the types of resources that may name clusters.
 var clusterUsers = []string{wire.ListenerType, wire.RouteType, wire.VirtualHostType, wire.ExtensionConfigType}
 
-// A usage is what the resources of a group say about clusters.
+// A usage is how the resources of a group use clusters.
 type usage struct {
-	asOf
+	validity
 	named    names // clusters that a resource names
 	onDemand bool  // clients fetch clusters when a request needs them
 }
 
-// An asOf says until when something that was derived from the resources of a group holds.
-type asOf struct {
-	changes int // of the group
+// A validity is how long a value that was derived from the resources of a group is valid: until their next change, but
+// not longer than recheckInterval.
+type validity struct {
+	changes int // Group.clusterChanges when the value was derived
 	until   time.Time
 }
 
-// current reports whether the derived value is still valid.
-func (a asOf) current(g *Group, now time.Time) bool {
-	return a.changes == g.changes && now.Before(a.until)
+func (v validity) valid(g *Group, now time.Time) bool {
+	return v.changes == g.clusterChanges && now.Before(v.until)
 }
 
-// asOf returns the validity of a value that is derived now.
-func (g *Group) asOf(now time.Time) asOf { return asOf{g.changes, now.Add(recheckEvery)} }
+// validity returns the validity of a value that is derived now.
+func (g *Group) validity(now time.Time) validity {
+	return validity{g.clusterChanges, now.Add(recheckInterval)}
+}
 
-// clusterUsage returns the clusters that the resources of a group name.
+// clusterUsage returns how the resources of the group use clusters.
 func (g *Group) clusterUsage(now time.Time) *usage {
-	if g.usage.current(g, now) {
+	if g.usage.valid(g, now) {
 		return &g.usage
 	}
-	g.usage = usage{asOf: g.asOf(now), named: make(names)}
+	g.usage = usage{validity: g.validity(now), named: make(names)}
 	for _, typeURL := range clusterUsers {
 		for s := range g.sets[typeURL] {
 			for name := range s.content.Names() {
@@ -76,11 +78,11 @@ func (u *usage) add(facts Facts) {
 	addNames(u.named, facts.Clusters)
 }
 
-// statesClusters reports whether the origin states the set of clusters, and at least one. Otherwise clients get their
-// clusters from another source.
+// statesClusters reports whether the origin states the whole set of clusters, with at least one. Otherwise clients get
+// their clusters from another source.
 func (g *Group) statesClusters() bool {
 	for s := range g.sets[wire.ClusterType] {
-		if (s.whole == wire.Wildcard || g.cfg.Whole) && s.content.Count() > 0 {
+		if (s.pattern == wire.Wildcard || g.cfg.AllResources) && s.content.Count() > 0 {
 			return true
 		}
 	}
@@ -97,44 +99,44 @@ func (g *Group) hasCluster(name string) bool {
 	return false
 }
 
-// checkable reports whether a resource, nil if there is none, has content to check.
+// checkable reports whether a resource has content to check. r may be nil.
 func checkable(r *wire.Resource) bool {
 	return r != nil && r.HasBody() && r.Refusal == nil && !r.ContentDropped()
 }
 
-// breaks returns why clients cannot use an update of a resource. It returns an empty string if they can, or if the
-// served resource has the same defect.
-func (l look) breaks(update, served *wire.Resource) (why string) {
+// updateBreaks returns why an update of a resource would break clients. It returns an empty string if it would not, or
+// if the served resource has the same defect.
+func (f filter) updateBreaks(update, served *wire.Resource) (reason string) {
 	if !checkable(served) {
 		return ""
 	}
-	g := l.set.group
-	is, was := g.cfg.Check(update), g.cfg.Check(served)
+	g := f.set.group
+	facts, servedFacts := g.cfg.Check(update), g.cfg.Check(served)
 	switch {
-	case was.Undecodable != "":
+	case servedFacts.Undecodable != "":
 		return ""
-	case is.Undecodable != "":
-		return is.Undecodable
-	case is.Clusters == nil || is.OnDemand || !g.statesClusters():
+	case facts.Undecodable != "":
+		return facts.Undecodable
+	case facts.Clusters == nil || facts.OnDemand || !g.statesClusters():
 		return ""
 	}
-	var before names // that the served resource has
-	for name := range is.Clusters {
+	var servedClusters names // computed for the first missing cluster
+	for name := range facts.Clusters {
 		if g.hasCluster(name) {
 			continue
 		}
-		if before == nil {
-			before = make(names)
-			addNames(before, was.Clusters)
+		if servedClusters == nil {
+			servedClusters = make(names)
+			addNames(servedClusters, servedFacts.Clusters)
 		}
-		if _, is := before[name]; !is && !g.clusterUsage(l.now).onDemand {
+		if _, ok := servedClusters[name]; !ok && !g.clusterUsage(f.now).onDemand {
 			return fmt.Sprintf("names cluster %.256q, which does not exist", name)
 		}
 	}
 	return ""
 }
 
-// addNames adds names to a set. Nil yields none.
+// addNames adds names to a set. A nil sequence has no names.
 func addNames(to names, all iter.Seq[string]) {
 	if all == nil {
 		return
@@ -144,118 +146,121 @@ func addNames(to names, all iter.Seq[string]) {
 	}
 }
 
-// breaksByRemoval returns why clients need a resource that is to be removed; empty if they do not.
-func (l look) breaksByRemoval(name string) (why string) {
-	if l.set.TypeURL != wire.ClusterType {
+// removalBreaks returns why the removal of a resource would break clients; empty if it would not.
+func (f filter) removalBreaks(name string) (reason string) {
+	if f.set.TypeURL != wire.ClusterType {
 		return ""
 	}
-	u := l.set.group.clusterUsage(l.now)
+	u := f.set.group.clusterUsage(f.now)
 	if _, named := u.named[name]; !named || u.onDemand {
 		return ""
 	}
-	return "resources that are served name it"
+	return "served resources name it"
 }
 
-// withhold returns an update without the changes that break clients, and records these (B.46).
-func (l look) withhold(u wire.Update) wire.Update {
-	s := l.set
+// holdBreaking returns an update without the changes that would break clients, and records these as held (B.46).
+func (f filter) holdBreaking(u wire.Update) wire.Update {
+	s := f.set
 	if s.group.cfg.Check == nil {
 		return u
 	}
 	before := s.count(breaking)
-	u.Resources = without(u.Resources, l.withholdsUpdate)
-	u.Removed = without(u.Removed, func(name string) bool { return l.withholdsRemoval(name, nil) })
+	u.Resources = without(u.Resources, f.holdsUpdate)
+	u.Removed = without(u.Removed, func(name string) bool { return f.holdsRemoval(name, nil) })
 	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
-		return e.NotFound() && e.Constraints == nil && l.withholdsRemoval(e.Name, e)
+		return e.NotFound() && e.Constraints == nil && f.holdsRemoval(e.Name, e)
 	})
 	if s.count(breaking) > before {
-		s.brokenAlarmAt = l.now.Add(alarmEvery)
-		s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelError, "changes held: clients could not use the result", s.breakingAttrs(s.TypeURL)...)
+		s.breakingAlarmAt = f.now.Add(alarmInterval)
+		s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelError,
+			"changes held: they would break clients", s.breakingAttrs(s.TypeURL)...)
 	}
 	return u
 }
 
-// withholdsUpdate reports whether an update of a resource has to wait, and records it then. Where nothing is served
-// yet, there is nothing to keep.
-func (l look) withholdsUpdate(update *wire.Resource) bool {
-	s := l.set
+// holdsUpdate reports whether an update of a resource must be held, and then records it. The first version of a
+// resource is never held, because there is no earlier one to serve.
+func (f filter) holdsUpdate(update *wire.Resource) bool {
+	s := f.set
 	served := s.content.Get(update.Name)
 	if !checkable(update) || served == nil || served.SameContent(update) {
 		return false
 	}
 	old := s.byName[update.Name]
-	repeated := old.holdsUpdate(update)
-	if repeated && old.state == kept {
-		return true // an operator's decision
+	repeated := old.isBreakingUpdate(update)
+	if repeated && old.state == discarded {
+		return true
 	}
-	why := l.breaks(update, served)
+	reason := f.updateBreaks(update, served)
 	switch {
-	case why != "":
-		l.holdBreaking(update.Name, removal{replacement: update, breakReason: why}, repeated)
+	case reason != "":
+		f.recordBreaking(update.Name, removal{replacement: update, breakReason: reason}, repeated)
 	case repeated:
 		delete(s.byName, update.Name)
 	}
-	return why != ""
+	return reason != ""
 }
 
-// withholdsRemoval is withholdsUpdate for the removal of a resource. The reason is the origin's; nil if it gave none.
-func (l look) withholdsRemoval(name string, reason *wire.ResourceError) bool {
-	s := l.set
+// holdsRemoval reports whether the removal of a resource must be held, and then records it. originError is the error
+// with which the origin stated the removal; nil without one.
+func (f filter) holdsRemoval(name string, originError *wire.ResourceError) bool {
+	s := f.set
 	if s.content.Get(name) == nil {
 		return false
 	}
-	why := l.breaksByRemoval(name)
-	if why != "" {
+	reason := f.removalBreaks(name)
+	if reason != "" {
 		old := s.byName[name]
-		l.holdBreaking(name, removal{breakReason: why, reason: reason}, old.breakReason != "" && old.replacement == nil)
+		repeated := old.breakReason != "" && old.replacement == nil
+		f.recordBreaking(name, removal{breakReason: reason, originError: originError}, repeated)
 	}
-	return why != ""
+	return reason != ""
 }
 
-// holdBreaking records a change that is held since it would break clients. Repeated says that the origin has stated it
+// recordBreaking records a change that would break clients as held. repeated means that the origin has stated it
 // before.
-func (l look) holdBreaking(name string, as removal, repeated bool) {
-	s := l.set
+func (f filter) recordBreaking(name string, change removal, repeated bool) {
+	s := f.set
 	if repeated && s.byName[name].state == breaking {
 		return
 	}
-	as.state, as.stated, as.at = breaking, true, l.now
-	s.record(name, as)
-	s.group.listed = -1
+	change.state, change.explicit, change.breakingSince = breaking, true, f.now
+	s.record(name, change)
+	s.group.breakingCount = -1
 }
 
-// releaseUsable distributes the held changes that clients can use now, and reports whether there were any.
-func (s *Set) releaseUsable(now time.Time) (mended bool) {
-	if s.count(breaking) == 0 || s.checkedAsOf.current(s.group, now) {
+// applyUsable applies the held changes that no longer break clients, and reports whether there were any.
+func (s *Set) applyUsable(now time.Time) (applied bool) {
+	if s.count(breaking) == 0 || s.breakingChecked.valid(s.group, now) {
 		return false
 	}
 	var u wire.Update
-	l := s.look(now)
-	s.takeOut(&u, func(name string, as removal) bool {
+	f := s.newFilter(now)
+	s.moveTo(&u, func(name string, change removal) bool {
 		switch {
-		case as.state != breaking:
+		case change.state != breaking:
 			return false
-		case as.replacement == nil:
-			return l.breaksByRemoval(name) == ""
+		case change.replacement == nil:
+			return f.removalBreaks(name) == ""
 		default:
-			return l.breaks(as.replacement, s.content.Get(name)) == ""
+			return f.updateBreaks(change.replacement, s.content.Get(name)) == ""
 		}
 	})
 	n := len(u.Resources) + len(u.Removed)
 	if n > 0 {
 		s.apply(u)
-		s.group.cfg.Logger.Info("held changes distributed: clients can use the result now",
+		s.group.cfg.Logger.Info("held changes applied: they no longer break clients",
 			slog.String("type_url", s.TypeURL), slog.Int("changes", n))
 	}
-	s.checkedAsOf = s.group.asOf(now)
+	s.breakingChecked = s.group.validity(now)
 	return n > 0
 }
 
-// withheldForeign returns the foreign names whose update is held, so that the served content is that of a previous
+// heldForeign returns the foreign names whose update is held, so that clients still receive the content of a previous
 // origin.
-func (s *Set) withheldForeign() (all names) {
-	for name, as := range s.byName {
-		if _, is := s.foreign[name]; is && as.breakReason != "" {
+func (s *Set) heldForeign() (all names) {
+	for name, change := range s.byName {
+		if _, ok := s.foreign[name]; ok && change.breakReason != "" {
 			put(&all, name, struct{}{})
 		}
 	}

@@ -41,27 +41,27 @@ func checkText(r *wire.Resource) (facts Facts) {
 }
 
 // A house is the sets of an origin that states clusters and routes, of which changes that break clients are held.
-type house struct {
-	clusters, routes *fake
+type checkedGroup struct {
+	clusters, routes *fakeSet
 	group            *Group
 	now              time.Time
 }
 
-func newHouse(clusters ...string) *house {
-	g := NewGroup(Config{Hold: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(slog.DiscardHandler), Check: checkText})
-	h := &house{group: g, now: epoch, clusters: newFakeIn(g, wire.ClusterType, wire.Wildcard), routes: newFakeIn(g, wire.RouteType, "")}
+func newCheckedGroup(clusters ...string) *checkedGroup {
+	g := NewGroup(Config{HoldTime: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(slog.DiscardHandler), Check: checkText})
+	h := &checkedGroup{group: g, now: epoch, clusters: newFakeSetIn(g, wire.ClusterType, wire.Wildcard), routes: newFakeSetIn(g, wire.RouteType, "")}
 	h.clusters.confirmed, h.routes.confirmed = true, true
 	h.cluster(clusters...)
 	return h
 }
 
 // cluster takes a response with clusters; "-name" removes one, and "name=content" has content.
-func (h *house) cluster(items ...string) { h.take(h.clusters, items...) }
+func (h *checkedGroup) cluster(items ...string) { h.take(h.clusters, items...) }
 
 // route takes a response with route configurations, each written "name=clusters", or "-name" for a removal.
-func (h *house) route(items ...string) { h.take(h.routes, items...) }
+func (h *checkedGroup) route(items ...string) { h.take(h.routes, items...) }
 
-func (h *house) take(of *fake, items ...string) {
+func (h *checkedGroup) take(of *fakeSet, items ...string) {
 	u := wire.Update{TypeURL: of.TypeURL}
 	for _, item := range items {
 		if name, removed := strings.CutPrefix(item, "-"); removed {
@@ -76,13 +76,13 @@ func (h *house) take(of *fake, items ...string) {
 }
 
 // want fails the test unless clients are served this and these changes are held.
-func (h *house) want(t *testing.T, when, served string, held ...string) {
+func (h *checkedGroup) wantServed(t *testing.T, when, served string, held ...string) {
 	t.Helper()
 	if got := h.served(); got != served {
 		t.Errorf("%s: served %q, want %q", when, got, served)
 	}
 	var got []string
-	for _, hold := range h.group.Broken() {
+	for _, hold := range h.group.BreakingHolds() {
 		if len(hold.Names) != len(hold.Reasons) || hold.Since.IsZero() {
 			t.Errorf("%s: %d names, %d reasons, since %v", when, len(hold.Names), len(hold.Reasons), hold.Since)
 		}
@@ -95,21 +95,21 @@ func (h *house) want(t *testing.T, when, served string, held ...string) {
 	}
 }
 
-func (h *house) served() string {
+func (h *checkedGroup) served() string {
 	var all []string
-	for _, name := range slices.Sorted(maps.Keys(h.clusters.held)) {
-		all = append(all, strings.TrimSpace(name+" "+contentOf(h.clusters.held[name])))
+	for _, name := range slices.Sorted(maps.Keys(h.clusters.resources)) {
+		all = append(all, strings.TrimSpace(name+" "+contentOf(h.clusters.resources[name])))
 	}
 	all = append(all, "|")
-	for _, name := range slices.Sorted(maps.Keys(h.routes.held)) {
-		all = append(all, name+"="+contentOf(h.routes.held[name]))
+	for _, name := range slices.Sorted(maps.Keys(h.routes.resources)) {
+		all = append(all, name+"="+contentOf(h.routes.resources[name]))
 	}
 	return strings.Join(all, " ")
 }
 
 const (
 	lacksB = `names cluster "b", which does not exist`
-	isUsed = "resources that are served name it"
+	isUsed = "served resources name it"
 )
 
 // TestB46_AMissingClusterHoldsAnUpdate until the cluster is there, the origin takes the update back, or the resource
@@ -117,89 +117,89 @@ const (
 func TestB46_AMissingClusterHoldsAnUpdate(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		then func(h *house)
+		then func(h *checkedGroup)
 		want string
 		held []string
 	}{
-		{"nothing else", func(*house) {}, "a | r=a", []string{"r: " + lacksB}},
-		{"the cluster comes", func(h *house) { h.cluster("b") }, "a b | r=a b", nil},
-		{"another cluster comes", func(h *house) { h.cluster("c") }, "a c | r=a", []string{"r: " + lacksB}},
-		{"the origin repeats it", func(h *house) { h.route("r=a b") }, "a | r=a", []string{"r: " + lacksB}},
-		{"the origin takes it back", func(h *house) { h.route("r=a") }, "a | r=a", nil},
-		{"the origin corrects it", func(h *house) { h.route("r=a a") }, "a | r=a a", nil},
-		{"the route is removed", func(h *house) { h.route("-r"); h.cluster("b") }, "a b |", nil},
-		{"clients fetch clusters on demand", func(h *house) { h.route("s=on-demand") }, "a | r=a b s=on-demand", nil},
-		{"a stream begins", func(h *house) { h.routes.begin(h.now, "r"); h.group.Decide(h.now); h.cluster("b") }, "a b | r=a", nil},
+		{"nothing else", func(*checkedGroup) {}, "a | r=a", []string{"r: " + lacksB}},
+		{"the cluster comes", func(h *checkedGroup) { h.cluster("b") }, "a b | r=a b", nil},
+		{"another cluster comes", func(h *checkedGroup) { h.cluster("c") }, "a c | r=a", []string{"r: " + lacksB}},
+		{"the origin repeats it", func(h *checkedGroup) { h.route("r=a b") }, "a | r=a", []string{"r: " + lacksB}},
+		{"the origin takes it back", func(h *checkedGroup) { h.route("r=a") }, "a | r=a", nil},
+		{"the origin corrects it", func(h *checkedGroup) { h.route("r=a a") }, "a | r=a a", nil},
+		{"the route is removed", func(h *checkedGroup) { h.route("-r"); h.cluster("b") }, "a b |", nil},
+		{"clients fetch clusters on demand", func(h *checkedGroup) { h.route("s=on-demand") }, "a | r=a b s=on-demand", nil},
+		{"a stream begins", func(h *checkedGroup) { h.routes.beginStream(h.now, "r"); h.group.Decide(h.now); h.cluster("b") }, "a b | r=a", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newHouse("a")
+			h := newCheckedGroup("a")
 			h.route("r=a")
 			h.route("r=a b")
 			tt.then(h)
-			h.want(t, tt.name, tt.want, tt.held...)
+			h.wantServed(t, tt.name, tt.want, tt.held...)
 		})
 	}
 }
 
 // TestB46_WhatIsNotHeld: nothing good is served yet, it is no better, or nobody can know.
 func TestB46_WhatIsNotHeld(t *testing.T) {
-	h := newHouse("a")
+	h := newCheckedGroup("a")
 	h.route("r=a b")
-	h.want(t, "the first state of a resource", "a | r=a b")
+	h.wantServed(t, "the first state of a resource", "a | r=a b")
 	h.route("r=b")
-	h.want(t, "the one before names the same missing cluster", "a | r=b")
+	h.wantServed(t, "the one before names the same missing cluster", "a | r=b")
 	h.route("r=b c")
-	h.want(t, "another missing cluster", "a | r=b", `r: names cluster "c", which does not exist`)
-	h = newHouse()
+	h.wantServed(t, "another missing cluster", "a | r=b", `r: names cluster "c", which does not exist`)
+	h = newCheckedGroup()
 	h.route("r=a")
 	h.route("r=b")
-	h.want(t, "an origin that states no clusters", " | r=b"[1:])
+	h.wantServed(t, "an origin that states no clusters", " | r=b"[1:])
 }
 
 // TestB46_UndecodableBytesAreHeld while the resource before can be decoded.
 func TestB46_UndecodableBytesAreHeld(t *testing.T) {
-	h := newHouse("a", "d=?")
+	h := newCheckedGroup("a", "d=?")
 	h.cluster("a=?")
-	h.want(t, "an update", "a d ? |", "a: not of its type")
+	h.wantServed(t, "an update", "a d ? |", "a: not of its type")
 	h.cluster("d=? ?")
-	h.want(t, "undecodable before", "a d ? ? |", "a: not of its type")
+	h.wantServed(t, "undecodable before", "a d ? ? |", "a: not of its type")
 	h.cluster("a=x")
-	h.want(t, "corrected", "a x d ? ? |")
+	h.wantServed(t, "corrected", "a x d ? ? |")
 }
 
 // TestB46_AClusterThatIsNamedStays until nothing that is served names it, whoever has decided on its removal.
 func TestB46_AClusterThatIsNamedStays(t *testing.T) {
-	h := newHouse("a", "b")
+	h := newCheckedGroup("a", "b")
 	h.route("r=a", "s=b")
 	h.cluster("-a")
-	h.want(t, "removed", "a b | r=a s=b", "a: "+isUsed)
+	h.wantServed(t, "removed", "a b | r=a s=b", "a: "+isUsed)
 	h.route("r=c")
-	h.want(t, "the update is held, too", "a b | r=a s=b", "a: "+isUsed, `r: names cluster "c", which does not exist`)
+	h.wantServed(t, "the update is held, too", "a b | r=a s=b", "a: "+isUsed, `r: names cluster "c", which does not exist`)
 	h.cluster("c")
-	h.want(t, "both go on", "b c | r=c s=b")
+	h.wantServed(t, "both go on", "b c | r=c s=b")
 	h.cluster("-b")
 	h.cluster("b")
 	h.route("s=c")
-	h.want(t, "the origin has it again", "b c | r=c s=c")
-	h.clusters.Infer(gone("c"), false)
+	h.wantServed(t, "the origin has it again", "b c | r=c s=c")
+	h.clusters.Infer(seq("c"), false)
 	h.group.Decide(h.now)
-	h.want(t, "a removal that was inferred", "b c | r=c s=c", "c: "+isUsed)
-	since := h.group.Broken()[0].Since
+	h.wantServed(t, "a removal that was inferred", "b c | r=c s=c", "c: "+isUsed)
+	since := h.group.BreakingHolds()[0].Since
 	h.now = h.now.Add(time.Minute)
-	h.clusters.Infer(gone("c"), false) // as the next list does
+	h.clusters.Infer(seq("c"), false) // as the next list does
 	h.group.Decide(h.now)
-	h.want(t, "inferred again", "b c | r=c s=c", "c: "+isUsed)
-	if again := h.group.Broken()[0].Since; again != since {
+	h.wantServed(t, "inferred again", "b c | r=c s=c", "c: "+isUsed)
+	if again := h.group.BreakingHolds()[0].Since; again != since {
 		t.Errorf("inferred again: held since %v, want %v", again, since)
 	}
 	h.route("-r", "-s")
-	h.want(t, "nothing names it", "b |")
+	h.wantServed(t, "nothing names it", "b |")
 }
 
 // TestB46_OperatorsDecide: what they release is served as it is, what they discard waits for another change.
 func TestB46_OperatorsDecide(t *testing.T) {
-	begun := func() *house {
-		h := newHouse("a", "b")
+	begun := func() *checkedGroup {
+		h := newCheckedGroup("a", "b")
 		h.route("r=a")
 		h.route("r=a c")
 		h.cluster("-a")
@@ -207,29 +207,29 @@ func TestB46_OperatorsDecide(t *testing.T) {
 	}
 	h := begun()
 	h.group.Operate(Command{Do: Release}, h.now)
-	h.want(t, "released", "b | r=a c")
+	h.wantServed(t, "released", "b | r=a c")
 	h.route("r=a c")
-	h.want(t, "repeated after that", "b | r=a c")
+	h.wantServed(t, "repeated after that", "b | r=a c")
 
 	h = begun()
 	h.group.Operate(Command{Do: Discard}, h.now)
-	h.want(t, "discarded", "a b | r=a")
+	h.wantServed(t, "discarded", "a b | r=a")
 	h.route("r=a c")
 	h.cluster("c")
-	h.want(t, "repeated after that", "a b c | r=a")
+	h.wantServed(t, "repeated after that", "a b c | r=a")
 	holds := h.group.Operate(Command{}, h.now)
-	if len(holds) != 2 || !holds[0].Broken || !holds[0].Discarded || !holds[1].Broken || !holds[1].Discarded {
+	if len(holds) != 2 || !holds[0].Breaking || !holds[0].Discarded || !holds[1].Breaking || !holds[1].Discarded {
 		t.Errorf("holds %+v, want two that are broken and were discarded", holds)
 	}
 	h.route("r=b")
-	h.want(t, "another update", "a b c | r=b")
+	h.wantServed(t, "another update", "a b c | r=b")
 	h.group.Operate(Command{Do: Release, Discarded: true}, h.now)
-	h.want(t, "released after all", "b c | r=b")
+	h.wantServed(t, "released after all", "b c | r=b")
 }
 
 // TestB46_ARemovedResourceHasNoUpdate: an error that says that the resource does not exist ends the hold of its update.
 func TestB46_ARemovedResourceHasNoUpdate(t *testing.T) {
-	h := newHouse("a")
+	h := newCheckedGroup("a")
 	h.route("r=a")
 	h.route("r=a b")
 	h.routes.Take(wire.Update{TypeURL: wire.RouteType, Errors: []*wire.ResourceError{wire.NewResourceError("r", codes.NotFound, "gone")}}, h.now)
@@ -240,11 +240,11 @@ func TestB46_ARemovedResourceHasNoUpdate(t *testing.T) {
 
 // TestB46_ADiscardedUpdateIsInDoubt on the next stream like anything else: the origin may have removed the resource.
 func TestB46_ADiscardedUpdateIsInDoubt(t *testing.T) {
-	h := newHouse("a")
+	h := newCheckedGroup("a")
 	h.route("r=a")
 	h.route("r=a b")
 	h.group.Operate(Command{Do: Discard}, h.now)
-	h.routes.begin(h.now, "r")
+	h.routes.beginStream(h.now, "r")
 	if h.routes.Covered() {
 		t.Error("the origin counts as having mentioned r on the new stream")
 	}
@@ -252,15 +252,15 @@ func TestB46_ADiscardedUpdateIsInDoubt(t *testing.T) {
 
 // TestB46_EndpointsCheckNothingAgain: while a change is held, responses with endpoints have no other resource checked.
 func TestB46_EndpointsCheckNothingAgain(t *testing.T) {
-	h, checks := newHouse("a"), 0
+	h, checks := newCheckedGroup("a"), 0
 	h.group.cfg.Check = func(r *wire.Resource) Facts {
 		checks++
 		return checkText(r)
 	}
-	endpoints := newFakeIn(h.group, wire.EndpointType, "")
+	endpoints := newFakeSetIn(h.group, wire.EndpointType, "")
 	h.route("r=a")
 	h.cluster("-a")
-	h.want(t, "removed", "a | r=a", "a: "+isUsed)
+	h.wantServed(t, "removed", "a | r=a", "a: "+isUsed)
 	before := checks
 	h.take(endpoints, "e=")
 	h.take(endpoints, "f=")
@@ -268,30 +268,30 @@ func TestB46_EndpointsCheckNothingAgain(t *testing.T) {
 		t.Errorf("new endpoints had %d resources checked, want none", checks-before)
 	}
 	h.route("-r")
-	h.want(t, "nothing names the cluster", " |"[1:])
+	h.wantServed(t, "nothing names the cluster", " |"[1:])
 }
 
 // TestB46_LargeRemovalsAreCountedApart: removals that wait for routes do not make others a large removal.
 func TestB46_LargeRemovalsAreCountedApart(t *testing.T) {
 	names := numbers("c", 100)
-	h := newHouse(names...)
+	h := newCheckedGroup(names...)
 	for _, name := range names[:40] {
 		h.route("r" + name + "=" + name)
 		h.cluster("-" + name)
 	}
-	h.clusters.Infer(gone(names[99]), false)
+	h.clusters.Infer(seq(names[99]), false)
 	h.group.Decide(h.now)
-	if n := len(h.clusters.held); n != 99 || h.group.Holding() > 0 {
-		t.Errorf("%d clusters are served and %d removals are suspect, want 99 and none", n, h.group.Holding())
+	if n := len(h.clusters.resources); n != 99 || h.group.HeldRemovals() > 0 {
+		t.Errorf("%d clusters are served and %d removals are suspect, want 99 and none", n, h.group.HeldRemovals())
 	}
 }
 
 // TestB46_AnotherServersUpdateIsHeld: what stays served is of the server before, and its version means nothing to the
 // new one.
 func TestB46_AnotherServersUpdateIsHeld(t *testing.T) {
-	h := newHouse("a")
+	h := newCheckedGroup("a")
 	h.route("r=a", "s=a")
-	h.routes.Changed()
+	h.routes.NoteOriginChange()
 	h.route("r=b", "s=a a")
 	if got := slices.Sorted(maps.Keys(h.routes.Foreign())); !slices.Equal(got, []string{"r"}) {
 		t.Errorf("of another origin: %q, want r", got)
@@ -307,7 +307,7 @@ func TestB46_AnotherServersUpdateIsHeld(t *testing.T) {
 // cluster, and once the origin's state is consistent, all of it is served.
 func TestB46_HoldingConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := newHouse("a", "b", "c", "d")
+		h := newCheckedGroup("a", "b", "c", "d")
 		clusters, routes := map[string]bool{"a": true, "b": true, "c": true, "d": true}, make(map[string]string)
 		for _, name := range []string{"r", "s"} {
 			routes[name] = "a"
@@ -328,9 +328,9 @@ func TestB46_HoldingConverges(t *testing.T) {
 				routes[r] = of + " " + name.Draw(t, "other")
 				h.route(r + "=" + routes[r])
 			}
-			for r, served := range h.routes.held {
+			for r, served := range h.routes.resources {
 				for _, c := range strings.Fields(contentOf(served)) {
-					if h.clusters.held[c] == nil {
+					if h.clusters.resources[c] == nil {
 						t.Fatalf("step %d: route %s names cluster %s, which is not served: %s", i, r, c, h.served())
 					}
 				}
@@ -349,8 +349,8 @@ func TestB46_HoldingConverges(t *testing.T) {
 		for _, r := range []string{"r", "s"} {
 			want += " " + r + "=" + routes[r]
 		}
-		if got := h.served(); got != want || len(h.group.Broken()) > 0 {
-			t.Fatalf("served %q, want %q; held %v", got, want, h.group.Broken())
+		if got := h.served(); got != want || len(h.group.BreakingHolds()) > 0 {
+			t.Fatalf("served %q, want %q; held %v", got, want, h.group.BreakingHolds())
 		}
 	})
 }

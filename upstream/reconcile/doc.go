@@ -1,27 +1,30 @@
-// Package reconcile decides which removals reach clients: those that the origin intended (B.15). It also holds changes that
-// would break clients (B.46).
+// Package reconcile decides which removals reach clients: those that the origin intended (B.15). It also holds changes
+// that would break clients (B.46).
 //
-// A [Set] has the resources that an origin states as a whole: a wildcard set, the names of a type, a collection, one type of
-// a directory, or the resources that returning clients report. A [Group] has the sets of one view or directory. A resource
-// that stays keeps the resources that it refers to. The steps are the same for each set:
+// A [Set] is the resources that an origin states as a whole: a wildcard set, the names of a type, a collection, one
+// type of a directory, or the resources that reconnecting clients report. A [Group] is the sets of one view or
+// directory. While a resource is held, the resources that it refers to stay. The steps are the same for each set:
 //
-//	Begin      starts a new stream: all resources are unmentioned until the origin mentions them
-//	Take       applies a response, except removals that must wait, which become suspect, and changes that break clients,
-//	           which are held (B.46)
-//	Ask, End   request unmentioned resources by name, which become suspect if they seem to be removed
-//	Infer      makes resources suspect at once that a complete list, or the files of a directory, lack
-//	Decide     removes suspects once the set is complete, or holds them if they are too many
-//	Operate    carries out the decision of an operator; without one, a second look at the origin decides after a deadline
+//	Begin         starts a new stream: all resources are unmentioned until the origin mentions them
+//	Take          applies a response, except removals that must wait, which become suspected, and changes that
+//	              would break clients, which are held (B.46)
+//	StartQuery    requests unmentioned resources by name
+//	FinishQuery   makes the ones without an answer suspected, if the origin answers for another resource
+//	Infer         makes resources suspected that a complete list, or the files of a directory, omit
+//	Decide        applies the suspected removals once the set is complete, or holds them if they are large
+//	Operate       executes the decision of an operator; without one, a second look decides after the hold time
+//
+// A second look is a request for all resources on new streams without initial_resource_versions.
 //
 // # Reading order
 //
-// hold.go, progress.go (is the set complete?), unmentioned.go, removals.go, references.go, set.go, breaking.go,
-// take.go, ask.go, decide.go, group.go, reports.go. A file uses only what stands in files before it.
+// hold.go, progress.go (when is a set complete?), unmentioned.go, removals.go, references.go, set.go, breaking.go,
+// take.go, query.go, decide.go, group.go, reports.go. A file uses only identifiers of files before it.
 //
 // # Concurrency properties
 //
-// A group and its sets belong to one goroutine, and start none. They do no I/O except logging, and do not read the clock:
-// callers pass the time. Any goroutine may read [Counts].
+// A group and its sets belong to one goroutine, and start none. They do no I/O except logging, and do not read the
+// clock: callers pass the time. Any goroutine may read [Counts].
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package reconcile

@@ -9,109 +9,110 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Drop takes out a set.
+// Drop removes a set from the group.
 func (g *Group) Drop(s *Set) {
-	delete(g.busy, s)
-	g.count()
+	delete(g.withRemovals, s)
+	g.updateCounts()
 	if delete(g.sets[s.TypeURL], s); len(g.sets[s.TypeURL]) == 0 {
 		delete(g.sets, s.TypeURL)
 	}
 }
 
-// Close forgets all that is held.
+// Close subtracts the held changes of the group from its Counts. The group must not be used afterwards.
 func (g *Group) Close() {
-	clear(g.busy)
-	g.count()
+	clear(g.withRemovals)
+	g.updateCounts()
 }
 
-// count counts what is held, in the group and in its Counts.
-func (g *Group) count() {
-	n, breaks := 0, 0
-	for s := range g.busy {
-		n += s.count(held)
-		breaks += s.count(breaking)
+// updateCounts updates HeldRemovals, BreakingHolds and Counts.HeldNow.
+func (g *Group) updateCounts() {
+	heldRemovals, breakingChanges := 0, 0
+	for s := range g.withRemovals {
+		heldRemovals += s.count(held)
+		breakingChanges += s.count(breaking)
 	}
-	g.cfg.Counts.Holding.Add(int64(n - g.holding))
-	g.holding = n
-	if breaks != g.listed {
-		g.broken, g.listed = g.listBroken(), breaks
+	g.cfg.Counts.HeldNow.Add(int64(heldRemovals - g.heldRemovals))
+	g.heldRemovals = heldRemovals
+	if breakingChanges != g.breakingCount {
+		g.breakingHolds, g.breakingCount = g.listBreaking(), breakingChanges
 	}
 }
 
-// listBroken returns the changes that are held since they break clients, as they are sent.
-func (g *Group) listBroken() (all []Hold) {
-	sets := g.inOrder()
-	slices.Reverse(sets)
-	for _, s := range sets {
+// listBreaking returns the held changes that would break clients, in the order in which xDS sends types.
+func (g *Group) listBreaking() (all []Hold) {
+	for _, s := range slices.Backward(g.referrersFirst()) {
 		if s.count(breaking) > 0 {
-			all = append(all, slices.DeleteFunc(s.holds(time.Time{}), func(h Hold) bool { return !h.Broken || h.Discarded })...)
+			notHeld := func(h Hold) bool { return !h.Breaking || h.Discarded }
+			all = append(all, slices.DeleteFunc(s.holds(time.Time{}), notHeld)...)
 		}
 	}
 	return all
 }
 
-// Broken returns the changes that are held since they break clients. The slice is never modified.
-func (g *Group) Broken() []Hold { return g.broken }
+// BreakingHolds returns the held changes that would break clients. The slice is never modified.
+func (g *Group) BreakingHolds() []Hold { return g.breakingHolds }
 
-// Busy reports whether there are resources that the origin seems to have removed.
-func (g *Group) Busy() bool { return len(g.busy) > 0 }
+// HasRemovals reports whether changes are pending or were discarded.
+func (g *Group) HasRemovals() bool { return len(g.withRemovals) > 0 }
 
-// Holding returns how many removals are held.
-func (g *Group) Holding() int { return g.holding }
+// HeldRemovals returns the number of held removals, without the changes that would break clients.
+func (g *Group) HeldRemovals() int { return g.heldRemovals }
 
-// inOrder returns the sets with something to decide. What refers to others goes first.
-func (g *Group) inOrder() []*Set {
-	return slices.SortedFunc(maps.Keys(g.busy), func(a, b *Set) int {
-		return cmp.Or(wire.Rank(b.TypeURL)-wire.Rank(a.TypeURL), cmp.Compare(b.TypeURL, a.TypeURL), cmp.Compare(a.whole, b.whole))
+// referrersFirst returns the sets with pending or discarded changes. Resources that refer to others come first: these
+// others can be removed only after them.
+func (g *Group) referrersFirst() []*Set {
+	return slices.SortedFunc(maps.Keys(g.withRemovals), func(a, b *Set) int {
+		return cmp.Or(wire.Rank(b.TypeURL)-wire.Rank(a.TypeURL),
+			cmp.Compare(b.TypeURL, a.TypeURL), cmp.Compare(a.pattern, b.pattern))
 	})
 }
 
-// Look begins second looks at what has been held for long enough, and reports whether there are any: then the
-// origin is to be asked for everything.
-func (g *Group) Look(now time.Time) (look bool) {
-	for s := range g.busy {
-		look = s.startSecondLook(now) || look
+// StartSecondLooks starts the second looks whose hold time is over, and reports whether there are any. The caller then
+// requests all resources from the origin again.
+func (g *Group) StartSecondLooks(now time.Time) (started bool) {
+	for s := range g.withRemovals {
+		started = s.startSecondLook(now) || started
 	}
-	return look
+	return started
 }
 
-// Decide decides what can be decided, and returns when to decide again.
+// Decide makes all decisions that are possible, and returns when to call it again; zero for never.
 func (g *Group) Decide(now time.Time) (next time.Time) {
-	for again := true; again; { // something may have waited for what was removed
-		again = false
-		for _, s := range g.inOrder() {
-			again = s.decide(now) || again
+	for changed := true; changed; { // other removals may have waited for the removed resources
+		changed = false
+		for _, s := range g.referrersFirst() {
+			changed = s.decide(now) || changed
 		}
 	}
-	for s := range g.busy {
-		if at, _ := s.content.Complete(); now.Before(at) {
+	for s := range g.withRemovals {
+		if at, _ := s.content.CompleteAt(); now.Before(at) {
 			next = Earlier(next, at)
 		}
-		next = Earlier(next, s.alarm(now))
+		next = Earlier(next, s.logHeld(now))
 		if len(s.byName) == 0 {
-			delete(g.busy, s)
+			delete(g.withRemovals, s)
 		}
 	}
-	g.count()
+	g.updateCounts()
 	return next
 }
 
-// Operate carries out a command of an operator, and returns the holds that it is about. What is decided is in no doubt
-// any more.
+// Operate executes a command of an operator, and returns the holds to which it applies. The names that it decides count
+// as mentioned.
 func (g *Group) Operate(c Command, now time.Time) (chosen []Hold) {
-	sets := g.inOrder()
+	sets := g.referrersFirst()
 	if c.Do == List {
-		slices.Reverse(sets) // as they are sent
+		slices.Reverse(sets) // the order in which xDS sends types
 	}
 	for _, s := range sets {
-		holds := c.among(s.holds(now))
+		holds := c.matching(s.holds(now))
 		chosen = append(chosen, holds...)
 		if c.Do == List || len(holds) == 0 {
 			continue
 		}
 		for _, h := range holds {
 			for _, name := range h.Names {
-				s.mention(name)
+				s.markMentioned(name)
 			}
 		}
 		if c.Do == Release {

@@ -6,72 +6,79 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// Times without a response after which a set is complete. Delta has no end mark (B.7).
+// Time limits after which a set is settled or complete. Delta responses have no end mark (B.7).
 const (
+	// SettleQuiet is the time without a response after which a set is settled, at the latest after settleMax.
 	SettleQuiet = 150 * time.Millisecond
 	settleMax   = 2 * time.Second
-	ConfirmMax  = 60 * time.Second // or Config.ColdWait without a new name
 
-	// confirmSilence is the time without a response after which an origin confirms the reported content of a snapshot:
-	// an origin without changes sends nothing. A relay without content closes a stream earlier (B.8).
+	// ConfirmMax is the time after the start of a stream after which a set is complete at the latest. Usually it is
+	// complete earlier: after Config.ColdWait without a new name.
+	ConfirmMax = 60 * time.Second
+
+	// confirmSilence is the time without a response after which an origin confirms the content of a snapshot: an origin
+	// without changes sends nothing. A relay without content closes a silent stream earlier (B.8).
 	confirmSilence = 15 * time.Second
 )
 
 // A Progress estimates from the times of responses how much of a set an origin has sent on a stream.
 type Progress struct {
-	first   time.Time // response since the set was asked for; zero if none came
-	last    time.Time // response
-	newName time.Time // response with a name that was not known
-	told    time.Time // when the relay reported the content of a snapshot to the origin; zero if it did not
+	firstResponse time.Time // first response since the subscription; zero without one
+	lastResponse  time.Time
+	lastNewName   time.Time // last response with a new name
+	versionsSent  time.Time // when the relay sent the versions of a snapshot to the origin; zero if it did not
 
-	// complete reports that a SotW origin has sent the whole set. An empty set does not count, because the origin may
+	// listed reports that a SotW origin has listed the whole set. An empty list does not count, because the origin may
 	// have just started.
-	complete bool
+	listed bool
 }
 
-// Complete returns when the set is complete if nothing comes until then, at the latest a minute after
-// the stream began. Quiet is for how long no new name must come.
-func (p *Progress) Complete(began time.Time, quiet time.Duration) time.Time {
+// CompleteAt returns when the set is complete if no response arrives until then: after quiet without a new name, but
+// at the latest ConfirmMax after began, the start of the stream.
+func (p *Progress) CompleteAt(began time.Time, quiet time.Duration) time.Time {
 	switch {
-	case p.complete:
-		return p.first
-	case p.first.IsZero():
+	case p.listed:
+		return p.firstResponse
+	case p.firstResponse.IsZero():
 		return began.Add(ConfirmMax)
 	}
-	return Earlier(p.newName.Add(quiet), began.Add(ConfirmMax))
+	return Earlier(p.lastNewName.Add(quiet), began.Add(ConfirmMax))
 }
 
-// responded records a response. Once no new name has come for as long as quiet, the set is complete: a
-// name that is new later changes nothing about that.
-func (p *Progress) responded(now time.Time, news bool, quiet time.Duration) {
-	if p.first.IsZero() {
-		p.first, p.newName = now, now
+// recordResponse records a response, and whether it contains new names. A set that was complete stays complete: new
+// names that arrive more than quiet after the previous one do not count.
+func (p *Progress) recordResponse(now time.Time, newNames bool, quiet time.Duration) {
+	if p.firstResponse.IsZero() {
+		p.firstResponse, p.lastNewName = now, now
 	}
-	p.last = now
-	if news && now.Before(p.newName.Add(quiet)) {
-		p.newName = now
+	p.lastResponse = now
+	if newNames && now.Before(p.lastNewName.Add(quiet)) {
+		p.lastNewName = now
 	}
 }
 
-// settled returns when the set is settled if no response arrives until then.
-func (p *Progress) settled() time.Time {
-	return Earlier(p.last.Add(SettleQuiet), p.first.Add(settleMax))
+// settledAt returns when the set is settled if no response arrives until then.
+func (p *Progress) settledAt() time.Time {
+	return Earlier(p.lastResponse.Add(SettleQuiet), p.firstResponse.Add(settleMax))
 }
 
-// Settled reports whether there are responses and no further one is expected.
+// Settled reports whether the origin has responded and probably sends no further response.
 func (p *Progress) Settled(now time.Time) bool {
-	return !p.first.IsZero() && !now.Before(p.settled())
+	return !p.firstResponse.IsZero() && !now.Before(p.settledAt())
 }
 
-// Phase returns the phase of the set, given what it was before, and when it will change if nothing comes.
-func (p *Progress) Phase(now time.Time, before cache.Phase, quiet time.Duration) (phase cache.Phase, next time.Time) {
-	settled, complete := p.settled(), p.Complete(p.first, quiet)
-	if p.first.IsZero() {
-		complete = p.told.Add(confirmSilence)
+// Phase returns the phase of the set, given its previous phase. It also returns when the phase changes if no response
+// arrives until then; zero for never.
+func (p *Progress) Phase(
+	now time.Time, before cache.Phase, quiet time.Duration,
+) (phase cache.Phase, next time.Time) {
+	settled, complete := p.settledAt(), p.CompleteAt(p.firstResponse, quiet)
+	if p.firstResponse.IsZero() {
+		complete = p.versionsSent.Add(confirmSilence)
 		settled = complete
 	}
 	switch {
-	case before == cache.Confirmed || p.first.IsZero() && p.told.IsZero():
+	case before == cache.Confirmed || p.firstResponse.IsZero() && p.versionsSent.IsZero():
 		return before, time.Time{}
 	case !now.Before(complete):
 		return cache.Confirmed, time.Time{}
@@ -82,7 +89,7 @@ func (p *Progress) Phase(now time.Time, before cache.Phase, quiet time.Duration)
 	}
 }
 
-// Earlier returns the earlier of two times, of which a zero one is never.
+// Earlier returns the earlier of two times. A zero time means never.
 func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

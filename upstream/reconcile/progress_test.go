@@ -13,7 +13,7 @@ func TestB7_Phases(t *testing.T) {
 	const quiet = 10 * time.Second
 	responses := func(news bool, at ...time.Duration) (p Progress) {
 		for _, d := range at {
-			p.responded(epoch.Add(d), news, quiet)
+			p.recordResponse(epoch.Add(d), news, quiet)
 		}
 		return p
 	}
@@ -21,8 +21,8 @@ func TestB7_Phases(t *testing.T) {
 	for i := range 700 {
 		many = append(many, time.Duration(i)*100*time.Millisecond)
 	}
-	complete, told := responses(true, 0), Progress{told: epoch}
-	complete.complete = true
+	complete, told := responses(true, 0), Progress{versionsSent: epoch}
+	complete.listed = true
 	for _, tt := range []struct {
 		name     string
 		p        Progress
@@ -54,7 +54,7 @@ func TestB7_Phases(t *testing.T) {
 		if phase != tt.want || next != want {
 			t.Errorf("%s: %v until %v, want %v until %v", tt.name, phase, next, tt.want, want)
 		}
-		if at := tt.p.Complete(epoch, quiet).Sub(epoch); at != tt.complete {
+		if at := tt.p.CompleteAt(epoch, quiet).Sub(epoch); at != tt.complete {
 			t.Errorf("%s: complete after %v, want %v", tt.name, at, tt.complete)
 		}
 	}

@@ -6,25 +6,26 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// needers are the types of resources that name those of a type.
-var needers = map[string][]string{
+// referrers maps a type to the types whose resources refer to it by name.
+var referrers = map[string][]string{
 	wire.EndpointType:        {wire.ClusterType},
 	wire.RouteType:           {wire.ListenerType, wire.ScopedRouteType},
 	wire.SecretType:          {wire.ClusterType, wire.ListenerType},
 	wire.ExtensionConfigType: {wire.ListenerType, wire.RouteType},
 }
 
-// references returns those of names that are a string somewhere in resources. A string is preceded by its
-// length, of which it takes one byte or, from 128 on, two.
+// references returns the names to which resources may refer: those that their bytes contain as a protobuf string. It
+// decodes no message, so a string that equals a name by chance counts, too. The length before a string takes one byte
+// or, from 128 on, two; longer names than these can express are ignored.
 func references(in []*wire.Resource, to iter.Seq[string]) names {
-	all, found := make(names), make(names)
+	candidates, found := make(names), make(names)
 	if len(in) == 0 {
 		return found
 	}
 	var lengths [1 << 14]bool
 	for name := range to {
 		if len(name) < len(lengths) {
-			all[name], lengths[len(name)] = struct{}{}, true
+			candidates[name], lengths[len(name)] = struct{}{}, true
 		}
 	}
 	for _, r := range in {
@@ -37,7 +38,7 @@ func references(in []*wire.Resource, to iter.Seq[string]) names {
 			if n >= len(lengths) || !lengths[n] || at+n > len(value) {
 				continue
 			}
-			if _, is := all[string(value[at:at+n])]; is {
+			if _, ok := candidates[string(value[at:at+n])]; ok {
 				found[string(value[at:at+n])] = struct{}{}
 			}
 		}

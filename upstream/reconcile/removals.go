@@ -7,115 +7,115 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// alarmEvery is the interval between log messages about held changes.
-const alarmEvery = 5 * time.Minute
+// alarmInterval is the interval between log messages about held changes.
+const alarmInterval = 5 * time.Minute
 
 // A state is the state of a removal.
 type state int
 
 const (
 	held      state = iota // part of a large removal; until a second look or an operator decides
-	suspected              // undecided until the set is complete and no held resource needs it
-	kept                   // by an operator, until the origin mentions it
-	breaking               // clients could not use the result (TENDER_VALIDATE=hold)
+	suspected              // undecided until the set is complete and no held resource refers to it
+	discarded              // by an operator, until the origin mentions the resource
+	breaking               // would break clients (TENDER_VALIDATE=hold)
 )
 
-// A removal is a resource that an origin seems to have removed, or an update of one that has to wait.
+// A removal is a change of a resource that clients have not received yet: its removal, or an update that replaces it.
 type removal struct {
 	state state
 
-	// replacement takes the place of the resource; nil if nothing does. It is an assignment without endpoints, or a
-	// resource that clients cannot use.
+	// replacement is the content of an update: an assignment without endpoints, or a resource that clients cannot use.
+	// It is nil for a removal.
 	replacement *wire.Resource
 
-	// breakReason is why clients could not use what is served without the resource as it is; empty if they could. At is
-	// since when the change is held for that.
-	breakReason string
-	at          time.Time
+	breakReason   string // why the change would break clients; empty if it would not
+	breakingSince time.Time
 
-	stated     bool                // the origin stated it, it was not inferred
-	reason     *wire.ResourceError // that the origin gave; nil if it gave none
-	inferredIn int                 // the second look that inferred it again, by its number
+	explicit    bool                // the origin stated the change; otherwise it was inferred
+	originError *wire.ResourceError // the error with which the origin stated it; nil without one
+	inferredIn  int                 // number of the last second look that inferred it
 }
 
-// removals are the resources of one set whose removal is pending, by name. The zero value is empty.
+// removals are the pending and the discarded changes of one set. The zero value is empty.
 type removals struct {
 	byName map[string]removal
 
-	unproven bool // some of those that are suspected were inferred without a control
+	alwaysHold bool // hold the suspected removals even if they are few
 
-	since, until, alarmAt time.Time // of those that are held
-	brokenAlarmAt         time.Time // of those that break clients
-	secondLook            bool      // the second look has begun
-	secondLooks           int       // that have
+	heldSince, heldUntil, alarmAt time.Time // of the changes in state held
+	breakingAlarmAt               time.Time // of the changes in state breaking
+
+	secondLook  bool // the second look has started
+	secondLooks int  // second looks that have started
 }
 
-// holdsUpdate reports whether an update was held since clients could not use it.
-func (as removal) holdsUpdate(r *wire.Resource) bool {
-	return as.breakReason != "" && as.replacement != nil && as.replacement.SameContent(r)
+// isBreakingUpdate reports whether r is the update that is held because it would break clients.
+func (c removal) isBreakingUpdate(r *wire.Resource) bool {
+	return c.breakReason != "" && c.replacement != nil && c.replacement.SameContent(r)
 }
 
-// count returns the number of removals in a state.
+// count returns the number of changes in a state.
 func (r *removals) count(in state) (n int) {
-	for _, as := range r.byName {
-		if as.state == in {
+	for _, change := range r.byName {
+		if change.state == in {
 			n++
 		}
 	}
 	return n
 }
 
-// changeState moves all removals in one state to another and returns their number.
+// changeState moves all changes in one state to another and returns their number.
 func (r *removals) changeState(from, to state) (n int) {
-	for name, as := range r.byName {
-		if as.state == from {
-			as.state = to
-			r.byName[name] = as
+	for name, change := range r.byName {
+		if change.state == from {
+			change.state = to
+			r.byName[name] = change
 			n++
 		}
 	}
 	return n
 }
 
-// takeOut moves the removals that are chosen to an update.
-func (r *removals) takeOut(u *wire.Update, chosen func(name string, as removal) bool) {
-	for name, as := range r.byName {
-		if !chosen(name, as) {
+// moveTo moves the changes that chosen selects to an update.
+func (r *removals) moveTo(u *wire.Update, chosen func(name string, change removal) bool) {
+	for name, change := range r.byName {
+		if !chosen(name, change) {
 			continue
 		}
 		delete(r.byName, name)
-		if as.replacement != nil {
-			u.Resources = append(u.Resources, as.replacement)
+		if change.replacement != nil {
+			u.Resources = append(u.Resources, change.replacement)
 		} else {
 			u.Removed = append(u.Removed, name)
 		}
-		if as.reason != nil {
-			u.Errors = append(u.Errors, as.reason)
+		if change.originError != nil {
+			u.Errors = append(u.Errors, change.originError)
 		}
 	}
 }
 
-// recordReason stores the resource error of the origin for a pending removal. It returns whether one is pending.
-func (r *removals) recordReason(e *wire.ResourceError) (waits bool) {
-	as, is := r.byName[e.Name]
-	if waits = is && as.state != kept; waits {
-		as.reason = e
-		r.byName[e.Name] = as
+// recordError stores a resource error of the origin with the pending change of its resource, and reports whether there
+// is one. Clients receive both together.
+func (r *removals) recordError(e *wire.ResourceError) (pending bool) {
+	change, ok := r.byName[e.Name]
+	if pending = ok && change.state != discarded; pending {
+		change.originError = e
+		r.byName[e.Name] = change
 	}
-	return waits
+	return pending
 }
 
-// startHold restarts the hold time of the held removals.
-func (r *removals) startHold(now time.Time, wait time.Duration) {
-	if r.until.IsZero() {
-		r.since, r.alarmAt = now, now.Add(alarmEvery)
+// startHold starts or restarts the hold time of the held changes.
+func (r *removals) startHold(now time.Time, holdTime time.Duration) {
+	if r.heldUntil.IsZero() {
+		r.heldSince, r.alarmAt = now, now.Add(alarmInterval)
 	}
-	r.until, r.secondLook = now.Add(wait), false
+	r.heldUntil, r.secondLook = now.Add(holdTime), false
 }
 
-// startSecondLook starts the second look if the hold time is over. It returns whether it did.
-func (r *removals) startSecondLook(now time.Time) (look bool) {
-	if r.count(held) == 0 || r.secondLook || now.Before(r.until) {
+// startSecondLook starts the second look if the hold time is over, and reports whether it did.
+func (r *removals) startSecondLook(now time.Time) (started bool) {
+	if r.count(held) == 0 || r.secondLook || now.Before(r.heldUntil) {
 		return false
 	}
 	r.secondLook = true
@@ -123,21 +123,22 @@ func (r *removals) startSecondLook(now time.Time) (look bool) {
 	return true
 }
 
-// Suspects reports whether a removal or a held change of a name is recorded.
-func (r *removals) Suspects(name string) bool {
-	_, is := r.byName[name]
-	return is
+// HasRemoval reports whether a change of a resource is pending or was discarded.
+func (r *removals) HasRemoval(name string) bool {
+	_, ok := r.byName[name]
+	return ok
 }
 
 // breakingAttrs returns log attributes of the changes that would break clients: their number, and the first by name.
 func (r *removals) breakingAttrs(typeURL string) []slog.Attr {
-	first, as := "", removal{}
+	first := ""
 	for name, change := range r.byName {
 		if change.state == breaking && (first == "" || name < first) {
-			first, as = name, change
+			first = name
 		}
 	}
 	return []slog.Attr{
-		slog.String("type_url", typeURL), slog.Int("held", r.count(breaking)), slog.String("name", first), slog.String("reason", as.breakReason),
+		slog.String("type_url", typeURL), slog.Int("held", r.count(breaking)),
+		slog.String("name", first), slog.String("reason", r.byName[first].breakReason),
 	}
 }

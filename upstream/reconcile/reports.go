@@ -10,245 +10,248 @@ import (
 )
 
 const (
-	// reportedEvery is the interval between checks whether clients still report held names and whether they have
-	// arrived.
-	reportedEvery = time.Second
+	// reportsInterval is the interval of two checks of held names: whether clients still report them, and whether the
+	// origin has stated them meanwhile.
+	reportsInterval = time.Second
 
-	// keptGrace is how long a name that an operator kept before a restart waits for a client that reports it again.
-	keptGrace = 5 * time.Minute
+	// discardedGrace is how long after a restart a discarded name is kept until a client reports it again.
+	discardedGrace = 5 * time.Minute
 )
 
 // ReportsConfig configures Reports.
 type ReportsConfig struct {
 	Config
 
-	// Quiet is the time after which what was not answered by name is missing.
-	Quiet time.Duration
+	// AnswerTimeout is the time after which a reported name that the origin did not answer counts as missing.
+	AnswerTimeout time.Duration
 
-	// Complete returns when the origin will have stated all of a set, if nothing comes, and since when it can
-	// have been asked; zero if that is open.
-	Complete func(cache.ReportedSet) (at, asked time.Time)
+	// CompleteAt returns when a set is complete if no response arrives until then; zero if that is not known. asked is
+	// when the relay could request it first; zero if it could not yet.
+	CompleteAt func(cache.ReportedSet) (at, asked time.Time)
 
-	// AtOnce reports that members are known at once, so that clients report later what they hold.
-	AtOnce bool
+	// AlwaysComplete means that wildcard sets are complete before clients report, as those of a directory are. Reports
+	// about them are then evaluated after AnswerTimeout.
+	AlwaysComplete bool
 
-	// Again requests all sets from the origin again.
-	Again func()
+	// Resync requests all sets from the origin again.
+	Resync func()
 }
 
-// Reports decides on the removal of resources that reconnecting clients report and that a view has never held. The
-// reports are the last known set of the view (B.7). The loop of the view owns it. Each batch is a separate set: the
-// names that clients still report and that the view lacks.
+// Reports decides on the removal of resources that reconnecting clients report and that a view has never received. The
+// reports are the last known set of the view (B.7). Reports belongs to the loop of the view.
 type Reports struct {
 	*Group
 	cfg       ReportsConfig
 	w         *cache.Writer
 	startedAt time.Time
-	nextCheck time.Time // when to look
-	sets      map[batch]*reportedSet
-
-	batches int // that there were of names
+	nextCheck time.Time // of the held names
+	batches   map[batchKey]*batch
+	lastBatch int // number of the last batch of reports by name
 }
 
 // NewReports returns the Reports of a writer's view.
 func NewReports(w *cache.Writer, cfg ReportsConfig) *Reports {
 	cfg.Reported = true
-	return &Reports{Group: NewGroup(cfg.Config), cfg: cfg, w: w, startedAt: time.Now(), sets: make(map[batch]*reportedSet)}
+	return &Reports{
+		Group: NewGroup(cfg.Config), cfg: cfg, w: w, startedAt: time.Now(), batches: make(map[batchKey]*batch),
+	}
 }
 
-// A batch is what was judged of a set at one time, with a deadline of its own: whoever reports further names
-// later neither prolongs nor shortens it. Of members there is one, since their reports are judged once.
+// A batchKey identifies a batch. Reports by name have a batch per evaluation, since clients may report further names
+// later. Reports about a wildcard set have one batch, number 0, since they are evaluated once.
+type batchKey struct {
+	of     cache.ReportedSet
+	number int
+}
+
+// A batch is the missing names of one evaluation, as the content of a set. Each has its own hold time, which later
+// reports do not change.
 type batch struct {
-	of cache.ReportedSet
-	n  int
-}
-
-// A reportedSet is a batch as the content of a set.
-type reportedSet struct {
 	*Set
-	of    cache.ReportedSet
-	all   *Reports
-	still map[string]struct{} // names that clients still report
+	of       cache.ReportedSet
+	reports  *Reports
+	reported names // names that clients still report
 }
 
 // placeholder stands for a resource of which only the name is known.
 var placeholder = new(wire.Resource)
 
 // Get implements Content.
-func (b *reportedSet) Get(name string) *wire.Resource {
-	_, reported := b.still[name]
-	if reported || b.byName[name].state == kept && time.Since(b.all.startedAt) < keptGrace {
+func (b *batch) Get(name string) *wire.Resource {
+	_, reported := b.reported[name]
+	if reported || b.byName[name].state == discarded && time.Since(b.reports.startedAt) < discardedGrace {
 		return placeholder
 	}
 	return nil
 }
 
-// Names implements Content: nothing needs what is only reported.
-func (b *reportedSet) Names() iter.Seq[string] { return func(func(string) bool) {} }
+// Names implements Content. It yields none: without their content, it is not known what refers to them.
+func (b *batch) Names() iter.Seq[string] { return func(func(string) bool) {} }
 
 // Count implements Content.
-func (b *reportedSet) Count() int { return 0 }
+func (b *batch) Count() int { return 0 }
 
-// Complete implements Content. A batch is judged when the set is complete, and only a second look asks anew.
-func (b *reportedSet) Complete() (at time.Time, ok bool) {
+// CompleteAt implements Content. A batch is created when the set is complete, so only a second look waits.
+func (b *batch) CompleteAt() (at time.Time, ok bool) {
 	if !b.secondLook {
 		return time.Time{}, true
 	}
-	at, _ = b.all.cfg.Complete(b.of)
+	at, _ = b.reports.cfg.CompleteAt(b.of)
 	return at, !at.IsZero()
 }
 
-// Apply implements Content. It does nothing: publish informs clients.
-func (b *reportedSet) Apply(wire.Update) (c cache.Change) { return c }
+// Apply implements Content. It does nothing: publishHeld makes the view send removals to clients.
+func (b *batch) Apply(wire.Update) (c cache.Change) { return c }
 
-// Confirm decides about what was reported of a set up to a time, now that the set is complete. Of members, it
-// has to be called before the view says that they are confirmed.
-func (d *Reports) Confirm(of cache.ReportedSet, upTo, now time.Time) {
-	lacking := d.w.EvaluateReports(of, upTo)
-	for b, s := range d.sets {
-		if b.of == of {
-			maps.DeleteFunc(lacking, func(name string, _ struct{}) bool { return s.Suspects(name) })
+// Evaluate evaluates the reports about a complete set up to a time, and decides on the missing names. For a wildcard
+// set, it must be called before the view sets the phase to confirmed.
+func (r *Reports) Evaluate(of cache.ReportedSet, upTo, now time.Time) {
+	missing := r.w.EvaluateReports(of, upTo)
+	for key, b := range r.batches {
+		if key.of == of {
+			maps.DeleteFunc(missing, func(name string, _ struct{}) bool { return b.HasRemoval(name) })
 		}
 	}
-	if len(lacking) == 0 {
+	if len(missing) == 0 {
 		return
 	}
-	b := batch{of: of}
+	key := batchKey{of: of}
 	if of.Kind == cache.ByName {
-		d.batches++
-		b.n = d.batches
+		r.lastBatch++
+		key.number = r.lastBatch
 	}
-	d.in(b).Infer(maps.Keys(lacking), true)
-	d.decide(now)
+	r.ensureBatch(key).Infer(maps.Keys(missing), true)
+	r.decideAndPublish(now)
 }
 
-func (d *Reports) in(b batch) *reportedSet {
-	s := d.sets[b]
-	if s == nil {
-		typeURL, _, _ := cache.SplitCollection(b.of.Key)
-		s = &reportedSet{of: b.of, all: d}
-		s.Set = d.NewSet(typeURL, "", s)
-		d.sets[b] = s
+// ensureBatch returns a batch, creating it if needed.
+func (r *Reports) ensureBatch(key batchKey) *batch {
+	b := r.batches[key]
+	if b == nil {
+		typeURL, _, _ := cache.SplitCollection(key.of.Key)
+		b = &batch{of: key.of, reports: r}
+		b.Set = r.NewSet(typeURL, "", b)
+		r.batches[key] = b
 	}
-	return s
+	return b
 }
 
-// Stated records that the origin has removed names of a confirmed set.
-func (d *Reports) Stated(of cache.ReportedSet, names iter.Seq[string]) {
-	if len(d.sets) == 0 {
+// RecordRemoved records that the origin has removed names of a confirmed set.
+func (r *Reports) RecordRemoved(of cache.ReportedSet, names iter.Seq[string]) {
+	if len(r.batches) == 0 {
 		return
 	}
-	for b, s := range d.sets {
-		if b.of == of {
+	for key, b := range r.batches {
+		if key.of == of {
 			for name := range names {
-				delete(s.byName, name)
+				delete(b.byName, name)
 			}
 		}
 	}
-	d.count()
-	d.publish(of)
+	r.updateCounts()
+	r.publishHeld(of)
 }
 
-// judge decides about reports that are not judged when a set is confirmed. It returns when it is time for the
-// next.
-func (d *Reports) judge(now time.Time) (next time.Time) {
-	for of, first := range d.w.Reported() {
+// evaluateDue evaluates the reports that are due: those by name, and with AlwaysComplete those about wildcard sets. The
+// caller of Evaluate evaluates the others. It returns when to call it again.
+func (r *Reports) evaluateDue(now time.Time) (next time.Time) {
+	for of, first := range r.w.Reported() {
 		switch {
-		case first.IsZero() || of.Kind == cache.Wildcard && !d.cfg.AtOnce:
+		case first.IsZero() || of.Kind == cache.Wildcard && !r.cfg.AlwaysComplete:
 			continue
-		case of.Kind == cache.Wildcard && d.w.Generation().Type(of.Key).Phase < cache.Confirmed:
-			continue // nothing was read yet
+		case of.Kind == cache.Wildcard && r.w.Generation().Type(of.Key).Phase < cache.Confirmed:
+			continue // the directory was not read yet
 		}
-		_, asked := d.cfg.Complete(of)
+		_, asked := r.cfg.CompleteAt(of)
 		if asked.IsZero() {
 			continue
 		}
-		if due := later(first, asked).Add(d.cfg.Quiet); now.Before(due) {
+		if due := later(first, asked).Add(r.cfg.AnswerTimeout); now.Before(due) {
 			next = Earlier(next, due)
 		} else {
-			d.Confirm(of, now.Add(-d.cfg.Quiet), now)
+			r.Evaluate(of, now.Add(-r.cfg.AnswerTimeout), now)
 		}
 	}
 	return next
 }
 
-// Check runs the decisions that are due and returns the time of the next call.
-func (d *Reports) Check(now time.Time) (next time.Time) {
-	next = d.judge(now)
+// Step performs all evaluations and decisions that are due, and returns when to call it again.
+func (r *Reports) Step(now time.Time) (next time.Time) {
+	next = r.evaluateDue(now)
 	switch {
-	case len(d.sets) == 0:
+	case len(r.batches) == 0:
 		return next
-	case now.Before(d.nextCheck):
-		return Earlier(next, d.nextCheck)
+	case now.Before(r.nextCheck):
+		return Earlier(next, r.nextCheck)
 	}
-	d.nextCheck = now.Add(reportedEvery)
-	for _, s := range d.sets {
-		for name := range s.byName {
-			if d.originAnswered(s.of, name) {
-				s.Mention(name, now)
+	r.nextCheck = now.Add(reportsInterval)
+	for _, b := range r.batches {
+		for name := range b.byName {
+			if r.originAnswered(b.of, name) {
+				b.cancelRemoval(name, now)
 			}
 		}
 	}
-	for _, s := range d.sets {
-		if s.startSecondLook(now) && s.of.Kind == cache.Wildcard { // names are asked for all the time
-			d.cfg.Again()
+	for _, b := range r.batches {
+		if b.startSecondLook(now) && b.of.Kind == cache.Wildcard { // the relay always subscribes to the names
+			r.cfg.Resync()
 		}
-		if s.secondLook && s.Confirmed(now) {
-			s.Infer(maps.Keys(s.byName), false)
+		if b.secondLook && b.Confirmed(now) {
+			b.Infer(maps.Keys(b.byName), false)
 		}
 	}
-	d.decide(now)
-	return Earlier(next, d.nextCheck)
+	r.decideAndPublish(now)
+	return Earlier(next, r.nextCheck)
 }
 
-// decide runs all possible decisions and makes the view withhold the remaining names.
-func (d *Reports) decide(now time.Time) {
-	d.refresh()
-	d.Decide(now)
+// decideAndPublish makes all decisions that are possible, and makes the view withhold the removals of the other names.
+func (r *Reports) decideAndPublish(now time.Time) {
+	r.updateReported()
+	r.Decide(now)
 	published := make(map[cache.ReportedSet]bool)
-	for b, s := range d.sets {
-		if len(s.byName) == 0 {
-			delete(d.sets, b)
-			d.Drop(s.Set)
+	for key, b := range r.batches {
+		if len(b.byName) == 0 {
+			delete(r.batches, key)
+			r.Drop(b.Set)
 		}
-		published[b.of] = true
+		published[key.of] = true
 	}
 	for of := range published {
-		d.publish(of)
+		r.publishHeld(of)
 	}
 }
 
-// refresh updates the names that clients still report.
-func (d *Reports) refresh() {
-	still := make(map[cache.ReportedSet]names)
-	for _, s := range d.sets {
-		if still[s.of] == nil {
-			still[s.of] = d.w.StillReported(s.of)
+// updateReported updates the names that clients still report.
+func (r *Reports) updateReported() {
+	reported := make(map[cache.ReportedSet]names)
+	for _, b := range r.batches {
+		if reported[b.of] == nil {
+			reported[b.of] = r.w.StillReported(b.of)
 		}
-		s.still = still[s.of]
+		b.reported = reported[b.of]
 	}
 }
 
-// publish makes the view withhold the remaining names of a set.
-func (d *Reports) publish(of cache.ReportedSet) {
-	staying := make(names)
-	for b, s := range d.sets {
-		if b.of == of {
-			for name := range s.byName {
-				staying[name] = struct{}{}
+// publishHeld makes the view withhold the removals of the undecided and the discarded names of a set.
+func (r *Reports) publishHeld(of cache.ReportedSet) {
+	withheld := make(names)
+	for key, b := range r.batches {
+		if key.of == of {
+			for name := range b.byName {
+				withheld[name] = struct{}{}
 			}
 		}
 	}
-	d.w.Withhold(of, staying)
+	r.w.Withhold(of, withheld)
 }
 
-// originAnswered reports whether the origin has stated that a reported name exists, or that it does not.
-func (d *Reports) originAnswered(of cache.ReportedSet, name string) bool {
-	t := d.w.Generation().Type(of.Key)
+// originAnswered reports whether the origin has sent a reported name, or that it does not exist.
+func (r *Reports) originAnswered(of cache.ReportedSet, name string) bool {
+	t := r.w.Generation().Type(of.Key)
 	if name == cache.AllNames {
 		return t.Wildcard.Count() > 0
 	}
-	n := d.w.View().Find(of.Key, []string{name})[0]
+	n := r.w.View().Find(of.Key, []string{name})[0]
 	switch {
 	case n == nil:
 		return false
@@ -259,22 +262,22 @@ func (d *Reports) originAnswered(of cache.ReportedSet, name string) bool {
 	return e != nil
 }
 
-// Operate carries out a command of an operator, and returns the holds that it is about.
-func (d *Reports) Operate(c Command, now time.Time) []Hold {
+// Operate executes a command of an operator, and returns the holds to which it applies.
+func (r *Reports) Operate(c Command, now time.Time) []Hold {
 	if c.Do != List {
-		d.refresh()
-		defer d.decide(now)
+		r.updateReported()
+		defer r.decideAndPublish(now)
 	}
-	return d.Group.Operate(c, now)
+	return r.Group.Operate(c, now)
 }
 
-// Keep records that an operator kept a name of a type before a restart.
-func (d *Reports) Keep(typeURL, name string) {
-	b := batch{of: cache.ReportedSet{Key: typeURL, Kind: cache.ByName}}
-	if glob, is := wire.GlobOf(name); is {
-		b.of = cache.ReportedSet{Key: cache.Collection(typeURL, glob), Kind: cache.Wildcard}
+// RestoreDiscarded records that an operator discarded the removal of a name, before a restart of the relay.
+func (r *Reports) RestoreDiscarded(typeURL, name string) {
+	key := batchKey{of: cache.ReportedSet{Key: typeURL, Kind: cache.ByName}}
+	if glob, ok := wire.GlobOf(name); ok {
+		key.of = cache.ReportedSet{Key: cache.Collection(typeURL, glob), Kind: cache.Wildcard}
 	} else if wire.FullState(typeURL) {
-		b.of.Kind = cache.Wildcard
+		key.of.Kind = cache.Wildcard
 	}
-	d.in(b).Keep(name)
+	r.ensureBatch(key).RestoreDiscarded(name)
 }

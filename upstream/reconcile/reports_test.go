@@ -15,14 +15,14 @@ import (
 )
 
 // A reporting is a view that begins with nothing, and what decides about the reports of its clients.
-type reporting struct {
+type reportsRig struct {
 	*Reports
 	t        *testing.T
 	w        *cache.Writer
 	watch    *cache.Watch
 	asked    time.Time // zero if the origin cannot be asked
 	complete time.Time
-	again    int // times that the origin was asked for everything
+	resyncs  int // times that the origin was asked for everything
 }
 
 var (
@@ -31,23 +31,23 @@ var (
 )
 
 // inReporting runs a test in a bubble.
-func inReporting(t *testing.T, test func(r *reporting)) {
+func runReports(t *testing.T, test func(r *reportsRig)) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
-		r := &reporting{t: t, w: w, watch: view.Watch(), asked: time.Now(), complete: time.Now()}
+		r := &reportsRig{t: t, w: w, watch: view.Watch(), asked: time.Now(), complete: time.Now()}
 		r.watch.SubscribeAll(wire.ClusterType)
 		r.Reports = NewReports(w, ReportsConfig{
-			Config:   Config{Hold: time.Hour, Counts: new(Counts), Logger: slog.New(slog.DiscardHandler)},
-			Quiet:    10 * time.Second,
-			Complete: func(cache.ReportedSet) (at, asked time.Time) { return r.complete, r.asked },
-			Again:    func() { r.again++ },
+			Config:        Config{HoldTime: time.Hour, Counts: new(Counts), Logger: slog.New(slog.DiscardHandler)},
+			AnswerTimeout: 10 * time.Second,
+			CompleteAt:    func(cache.ReportedSet) (at, asked time.Time) { return r.complete, r.asked },
+			Resync:        func() { r.resyncs++ },
 		})
 		test(r)
 	})
 }
 
 // has has the origin state resources.
-func (r *reporting) has(of cache.ReportedSet, names ...string) {
+func (r *reportsRig) originStates(of cache.ReportedSet, names ...string) {
 	u := wire.Update{TypeURL: of.Key}
 	for _, name := range names {
 		res, err := wire.NewResource(of.Key, name, "1", protowire.AppendString([]byte{0x0a}, name))
@@ -59,7 +59,7 @@ func (r *reporting) has(of cache.ReportedSet, names ...string) {
 	r.w.Apply(of.Kind, u)
 }
 
-func (r *reporting) report(of cache.ReportedSet, names ...string) *cache.Report {
+func (r *reportsRig) report(of cache.ReportedSet, names ...string) *cache.Report {
 	if of.Kind == cache.ByName {
 		r.watch.Subscribe(of.Key, names)
 		r.w.TakeDemand()
@@ -68,22 +68,22 @@ func (r *reporting) report(of cache.ReportedSet, names ...string) *cache.Report 
 }
 
 // confirm has the set of clusters confirmed.
-func (r *reporting) confirm() {
-	r.Confirm(allClusters, time.Now(), time.Now())
+func (r *reportsRig) confirm() {
+	r.Evaluate(allClusters, time.Now(), time.Now())
 	r.w.SetPhase(wire.ClusterType, cache.Confirmed)
 }
 
 // pass lets time pass, with a check in each second.
-func (r *reporting) pass(d time.Duration) {
+func (r *reportsRig) advance(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(time.Second)
-		r.Check(time.Now())
+		r.Step(time.Now())
 	}
 }
 
 // want fails the test unless there are these holds, and a client that reports names may be told that the others are
 // gone.
-func (r *reporting) want(when string, of *cache.Report, names string, want ...string) {
+func (r *reportsRig) wantHolds(when string, of *cache.Report, names string, want ...string) {
 	r.t.Helper()
 	got, withheld := []string{}, []string{}
 	for _, h := range r.Operate(Command{}, time.Now()) {
@@ -115,37 +115,37 @@ func (r *reporting) want(when string, of *cache.Report, names string, want ...st
 func TestH04_WhatIsReportedIsHeld(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		do   func(r *reporting)
+		do   func(r *reportsRig)
 		want []string
 	}{
-		{"nothing happens", func(r *reporting) { r.pass(time.Hour - time.Second) }, []string{"held b c"}},
-		{"the hold is over", func(r *reporting) { r.pass(time.Hour + time.Second) }, []string{}},
-		{"the origin is being asked", func(r *reporting) {
+		{"nothing happens", func(r *reportsRig) { r.advance(time.Hour - time.Second) }, []string{"held b c"}},
+		{"the hold is over", func(r *reportsRig) { r.advance(time.Hour + time.Second) }, []string{}},
+		{"the origin is being asked", func(r *reportsRig) {
 			r.complete = time.Now().Add(2 * time.Hour)
-			r.pass(time.Hour + time.Minute)
+			r.advance(time.Hour + time.Minute)
 		}, []string{"held b c"}},
-		{"the origin cannot be asked", func(r *reporting) {
+		{"the origin cannot be asked", func(r *reportsRig) {
 			r.complete = time.Time{}
-			r.pass(2 * time.Hour)
+			r.advance(2 * time.Hour)
 		}, []string{"held b c"}},
-		{"one comes", func(r *reporting) { r.has(allClusters, "b"); r.pass(time.Second) }, []string{"held c"}},
-		{"the origin says of one that it is gone", func(r *reporting) { r.Stated(allClusters, gone("b", "a")) }, []string{"held c"}},
-		{"and of names of another set", func(r *reporting) { r.Stated(routeNames, gone("b", "c")) }, []string{"held b c"}},
-		{"released", func(r *reporting) { r.Operate(Command{Do: Release}, time.Now()) }, []string{}},
-		{"discarded", func(r *reporting) { r.Operate(Command{Do: Discard}, time.Now()); r.pass(2 * time.Hour) }, []string{"kept b c"}},
+		{"one comes", func(r *reportsRig) { r.originStates(allClusters, "b"); r.advance(time.Second) }, []string{"held c"}},
+		{"the origin says of one that it is gone", func(r *reportsRig) { r.RecordRemoved(allClusters, seq("b", "a")) }, []string{"held c"}},
+		{"and of names of another set", func(r *reportsRig) { r.RecordRemoved(routeNames, seq("b", "c")) }, []string{"held b c"}},
+		{"released", func(r *reportsRig) { r.Operate(Command{Do: Release}, time.Now()) }, []string{}},
+		{"discarded", func(r *reportsRig) { r.Operate(Command{Do: Discard}, time.Now()); r.advance(2 * time.Hour) }, []string{"kept b c"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inReporting(t, func(r *reporting) {
+			runReports(t, func(r *reportsRig) {
 				client := r.report(allClusters, "a", "b", "c")
-				r.has(allClusters, "a")
+				r.originStates(allClusters, "a")
 				r.complete = time.Time{} // the stream is lost
 				r.confirm()
 				r.complete = time.Now()
-				r.want("confirmed", client, "b c", "held b c")
+				r.wantHolds("confirmed", client, "b c", "held b c")
 				tt.do(r)
-				r.want(tt.name, client, "b c", tt.want...)
-				if over := len(tt.want) == 0; over == r.Busy() {
-					t.Errorf("decided: %t, busy: %t", over, r.Busy())
+				r.wantHolds(tt.name, client, "b c", tt.want...)
+				if over := len(tt.want) == 0; over == r.HasRemovals() {
+					t.Errorf("decided: %t, busy: %t", over, r.HasRemovals())
 				}
 			})
 		})
@@ -156,13 +156,13 @@ func TestH04_WhatIsReportedIsHeld(t *testing.T) {
 // time.
 func TestH04_TheSecondLookAtReports(t *testing.T) {
 	for of, want := range map[cache.ReportedSet]int{allClusters: 1, routeNames: 0} {
-		inReporting(t, func(r *reporting) {
+		runReports(t, func(r *reportsRig) {
 			client := r.report(of, "a", "b")
-			r.Confirm(of, time.Now(), time.Now())
-			r.want("held", client, "a b", "held a b")
-			r.pass(2 * time.Hour)
-			if r.want("over", client, "a b"); r.again != want {
-				t.Errorf("%s: the origin was asked for everything %d times, want %d", of.Key, r.again, want)
+			r.Evaluate(of, time.Now(), time.Now())
+			r.wantHolds("held", client, "a b", "held a b")
+			r.advance(2 * time.Hour)
+			if r.wantHolds("over", client, "a b"); r.resyncs != want {
+				t.Errorf("%s: the origin was asked for everything %d times, want %d", of.Key, r.resyncs, want)
 			}
 		})
 	}
@@ -171,26 +171,26 @@ func TestH04_TheSecondLookAtReports(t *testing.T) {
 // TestH04_NamesAreJudgedInBatches, each when the origin was silent on it for a while, and with a deadline of its own. A
 // name of which the origin says that there is none is no report.
 func TestH04_NamesAreJudgedInBatches(t *testing.T) {
-	inReporting(t, func(r *reporting) {
+	runReports(t, func(r *reportsRig) {
 		first := r.report(routeNames, "a", "b", "c")
-		if next := r.Check(time.Now()); next != time.Now().Add(10*time.Second) {
+		if next := r.Step(time.Now()); next != time.Now().Add(10*time.Second) {
 			t.Errorf("judged in %v, want in 10s", time.Until(next))
 		}
 		r.asked = time.Now().Add(5 * time.Second)
-		if next := r.Check(time.Now()); next != r.asked.Add(10*time.Second) {
+		if next := r.Step(time.Now()); next != r.asked.Add(10*time.Second) {
 			t.Errorf("asked in 5s, and judged in %v, want in 15s", time.Until(next))
 		}
-		r.pass(15 * time.Second)
-		r.want("the first", first, "a b c", "held a b c")
-		r.pass(30 * time.Minute)
+		r.advance(15 * time.Second)
+		r.wantHolds("the first", first, "a b c", "held a b c")
+		r.advance(30 * time.Minute)
 		second := r.report(routeNames, "c", "d", "e")
-		r.pass(10 * time.Second)
-		r.want("the second", second, "d e", "held a b c", "held d e")
+		r.advance(10 * time.Second)
+		r.wantHolds("the second", second, "d e", "held a b c", "held d e")
 		until := time.Now().Add(time.Hour)
-		r.pass(20 * time.Minute)
+		r.advance(20 * time.Minute)
 		r.w.Apply(cache.ByName, wire.Update{TypeURL: wire.RouteType, Removed: []string{"a"}})
-		r.pass(time.Second)
-		r.want("one does not exist", first, "b c", "held b c", "held d e")
+		r.advance(time.Second)
+		r.wantHolds("one does not exist", first, "b c", "held b c", "held d e")
 		for _, h := range r.Operate(Command{}, time.Now()) {
 			if h.Names[0] == "d" && h.Until != until {
 				t.Errorf("the second batch is held until %v, want %v", h.Until, until)
@@ -201,15 +201,15 @@ func TestH04_NamesAreJudgedInBatches(t *testing.T) {
 
 // TestH09_WhatOperatorsHadKept waits for a client that reports it again, for five minutes.
 func TestH09_WhatOperatorsHadKept(t *testing.T) {
-	inReporting(t, func(r *reporting) {
-		r.Keep(wire.ClusterType, "a")
-		r.Keep(wire.ClusterType, "b")
-		r.Keep(wire.ClusterType, "xdstp://one/"+wire.ClusterType+"/of/c")
-		r.want("after the restart", nil, "", "kept a b", "kept xdstp://one/"+wire.ClusterType+"/of/c")
+	runReports(t, func(r *reportsRig) {
+		r.RestoreDiscarded(wire.ClusterType, "a")
+		r.RestoreDiscarded(wire.ClusterType, "b")
+		r.RestoreDiscarded(wire.ClusterType, "xdstp://one/"+wire.ClusterType+"/of/c")
+		r.wantHolds("after the restart", nil, "", "kept a b", "kept xdstp://one/"+wire.ClusterType+"/of/c")
 		client := r.report(allClusters, "a")
 		r.confirm()
-		r.want("confirmed", client, "a", "kept a b", "kept xdstp://one/"+wire.ClusterType+"/of/c")
-		r.pass(keptGrace + time.Second)
-		r.want("five minutes later", client, "a", "kept a")
+		r.wantHolds("confirmed", client, "a", "kept a b", "kept xdstp://one/"+wire.ClusterType+"/of/c")
+		r.advance(discardedGrace + time.Second)
+		r.wantHolds("five minutes later", client, "a", "kept a")
 	})
 }

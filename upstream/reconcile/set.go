@@ -17,12 +17,12 @@ type Content interface {
 	Get(name string) *wire.Resource
 	// Names yields the names of all resources.
 	Names() iter.Seq[string]
-	// Count returns how many resources there are of this origin.
+	// Count returns the number of resources of this origin.
 	Count() int
-	// Complete returns when the set is complete if no response arrives until then. It returns false if no stream
+	// CompleteAt returns when the set is complete if no response arrives until then. It returns false if no stream
 	// carries the set.
-	Complete() (at time.Time, ok bool)
-	// Apply applies the changes of a response. Removals that were held have no type URL and no version.
+	CompleteAt() (at time.Time, ok bool)
+	// Apply applies the changes of a response. Decided removals come without a type URL and a version.
 	Apply(wire.Update) cache.Change
 }
 
@@ -31,30 +31,30 @@ type Set struct {
 	TypeURL  string
 	Progress Progress
 
-	// Asker is the set whose unmentioned names the relay requests on the stream of this one; nil without one. The
-	// removal of such a name is an answer to the request, not a change at the origin.
-	Asker *Set
+	// QueriesFor is the set whose unmentioned names the relay queries on the stream of this one; nil without one. The
+	// removal of such a name answers the query. It is no change at the origin.
+	QueriesFor *Set
 
 	unmentioned
 	removals
 	content Content
 	group   *Group
 
-	// whole is the subscribed name of the whole set: "*" or a glob. It is empty if the relay subscribes to each name,
-	// or if the origin is no xDS server.
-	whole string
+	// pattern is the name that subscribes to the whole set: "*" or a glob. It is empty if the relay subscribes to each
+	// name, or if the origin is no xDS server.
+	pattern string
 
 	hadContent bool  // the set had resources when its stream started
-	fresh      names // if so, new resources until the set is complete
-	added      int   // new resources in the last response of a complete set
+	newNames   names // if so, names that were added before the set is complete
+	lastAdded  int   // resources that the last response added to the complete set
 
-	checkedAsOf asOf // the last check of held changes that break clients
+	breakingChecked validity // of the last check of the changes that would break clients
 }
 
 // Config configures a group.
 type Config struct {
-	// Hold is the hold time of a large removal (B.15).
-	Hold time.Duration
+	// HoldTime is how long a large removal is held (B.15).
+	HoldTime time.Duration
 
 	// HoldExplicit also holds large removals that the origin states in a complete set.
 	HoldExplicit bool
@@ -62,44 +62,46 @@ type Config struct {
 	// ColdWait is the time without a new name after which a set is complete.
 	ColdWait time.Duration
 
-	// Reported says that the sets hold names that reconnecting clients report (Hold.Reported).
+	// Reported means that reconnecting clients report the names of the sets (Hold.Reported).
 	Reported bool
 
-	// Check finds changes that break clients; nil disables the check.
+	// Check finds changes that would break clients; nil disables the check.
 	Check Checker
 
-	// Whole says that each set has all resources of its type, independent of the subscriptions.
-	Whole bool
+	// AllResources means that each set contains all resources of its type, independent of subscriptions.
+	AllResources bool
 
 	Counts *Counts
 	Logger *slog.Logger
 }
 
-// A Group is the sets of a view, or of a directory. A held resource also keeps the resources that it refers to.
+// A Group is the sets of a view, or of a directory. While a resource is held, the resources that it refers to stay.
 type Group struct {
-	// Untrusted says that the content that the relay reported to the origin was not compared yet.
-	Untrusted bool
+	// ComparisonPending means that the origin may be another server than the one whose versions the relay sent. The
+	// content has not been compared yet.
+	ComparisonPending bool
 
-	cfg     Config
-	sets    map[string]map[*Set]struct{} // by type URL
-	busy    map[*Set]struct{}            // sets with pending decisions
-	holding int                          // share of this group in Counts.Holding
-	broken  []Hold                       // changes that break clients; never modified
-	listed  int                          // changes in broken; -1 if others are held now
+	cfg  Config
+	sets map[string]map[*Set]struct{} // by type URL
 
-	changes int   // updates of clusters, and of types that name clusters
-	usage   usage // of clusters
+	withRemovals  map[*Set]struct{} // sets with pending or discarded changes
+	heldRemovals  int               // this group's part of Counts.HeldNow
+	breakingHolds []Hold            // changes that would break clients; replaced, never modified
+	breakingCount int               // number of changes in breakingHolds; -1 if the list is outdated
+
+	clusterChanges int   // updates of clusters, and of types that name clusters
+	usage          usage // of clusters
 }
 
 // NewGroup returns a group without sets.
 func NewGroup(cfg Config) *Group {
-	return &Group{cfg: cfg, sets: make(map[string]map[*Set]struct{}), busy: make(map[*Set]struct{})}
+	return &Group{cfg: cfg, sets: make(map[string]map[*Set]struct{}), withRemovals: make(map[*Set]struct{})}
 }
 
-// NewSet returns a set of resources of a type. whole is the subscribed name of the whole set; empty if the relay
+// NewSet returns a set of resources of a type. pattern is the name that subscribes to the whole set; empty if the relay
 // subscribes to each name.
-func (g *Group) NewSet(typeURL, whole string, content Content) *Set {
-	s := &Set{TypeURL: typeURL, whole: whole, content: content, group: g}
+func (g *Group) NewSet(typeURL, pattern string, content Content) *Set {
+	s := &Set{TypeURL: typeURL, pattern: pattern, content: content, group: g}
 	if g.sets[typeURL] == nil {
 		g.sets[typeURL] = make(map[*Set]struct{})
 	}
@@ -107,33 +109,35 @@ func (g *Group) NewSet(typeURL, whole string, content Content) *Set {
 	return s
 }
 
-// needed returns a function that reports whether a held resource refers to a name of s. With doubtful, resources that
-// may be held later count too: they are served, so the resources that they refer to must be served.
-func (g *Group) needed(s *Set, doubtful bool, now time.Time) func(name string) bool {
+// needed returns a function that reports whether a retained resource refers to a name of s (see retainedResources).
+func (g *Group) needed(s *Set, includePossible bool, now time.Time) func(name string) bool {
 	var found names // computed on the first call, because most responses remove nothing
 	return func(name string) bool {
 		if found == nil {
-			found = references(g.retainedResources(s.TypeURL, doubtful, now), s.content.Names())
+			found = references(g.retainedResources(s.TypeURL, includePossible, now), s.content.Names())
 		}
-		_, is := found[name]
-		return is
+		_, ok := found[name]
+		return ok
 	}
 }
 
-// retainedResources returns the resources that may need those of a type, and that are there although the origin seems
-// to have removed them, or with doubtful, may have.
-func (g *Group) retainedResources(typeURL string, doubtful bool, now time.Time) (resources []*wire.Resource) {
-	for _, needer := range needers[typeURL] {
-		for s := range g.sets[needer] {
-			var staying names
-			if doubtful {
-				doubted, _ := s.doubtful(now)
-				staying = maps.Clone(doubted)
+// retainedResources returns the resources that may refer to those of a type, and whose change is pending or discarded.
+// Clients still receive them, so they must receive what these refer to. With includePossible, it adds the resources
+// that the origin may have removed, because their removal may be held later.
+func (g *Group) retainedResources(
+	typeURL string, includePossible bool, now time.Time,
+) (resources []*wire.Resource) {
+	for _, referrer := range referrers[typeURL] {
+		for s := range g.sets[referrer] {
+			var retained names
+			if includePossible {
+				possible, _ := s.possiblyRemoved(now)
+				retained = maps.Clone(possible)
 			}
 			for name := range s.byName {
-				put(&staying, name, struct{}{})
+				put(&retained, name, struct{}{})
 			}
-			for name := range staying {
+			for name := range retained {
 				if r := s.content.Get(name); r != nil {
 					resources = append(resources, r)
 				}
@@ -143,160 +147,170 @@ func (g *Group) retainedResources(typeURL string, doubtful bool, now time.Time) 
 	return resources
 }
 
-// doubtful returns the members of a set that may be gone, and until when that is not known at the latest. Of an origin
-// that says nothing at all of a set, it may not be known for ever: then nothing waits for it.
-func (s *Set) doubtful(now time.Time) (may names, until time.Time) {
+// possiblyRemoved returns the names that the origin may have removed, because it has not mentioned them on this stream.
+// until is when that is decided at the latest. If the origin sends nothing for the set, there are no such names after
+// ConfirmMax: otherwise other resources would wait for ever.
+func (s *Set) possiblyRemoved(now time.Time) (possible names, until time.Time) {
 	m := &s.unmentioned
-	switch may = m.untold; {
-	case s.whole == "":
+	switch possible = m.withoutVersion; {
+	case s.pattern == "":
 		return nil, time.Time{}
-	case !s.group.Untrusted || len(m.told) == 0:
-	case len(may) == 0:
-		may = m.told
+	case !s.group.ComparisonPending || len(m.withVersion) == 0:
+	case len(possible) == 0:
+		possible = m.withVersion
 	default:
-		may = maps.Clone(may)
-		maps.Copy(may, m.told)
+		possible = maps.Clone(possible)
+		maps.Copy(possible, m.withVersion)
 	}
 	switch until = m.began.Add(ConfirmMax); {
-	case len(may) == 0:
+	case len(possible) == 0:
 		return nil, time.Time{}
-	case s.Asking():
-		return may, m.askedAt.Add(mentionTimeout)
-	case len(m.untold) > 0 && !m.last.IsZero():
-		return may, m.last.Add(2 * mentionTimeout)
+	case s.Querying():
+		return possible, m.queriedAt.Add(mentionTimeout)
+	case len(m.withoutVersion) > 0 && !m.lastMention.IsZero():
+		return possible, m.lastMention.Add(2 * mentionTimeout)
 	case now.Before(until):
-		return may, until
+		return possible, until
 	}
 	return nil, time.Time{}
 }
 
-// Begin resets the set for a new stream. told returns whether the relay reports a name to the origin as an initial
-// resource version; nil reports none. resumed says that the relay does not request the whole set; this restarts a
-// second look. Suspected removals must be confirmed on this stream. silence says that the relay reported the content of
-// a snapshot: then an origin that sends nothing confirms it.
-func (s *Set) Begin(told func(name string) bool, resumed, silence bool, now time.Time) {
-	s.Restart(told, now)
+// Begin resets the set for a new stream, on which suspected removals must be confirmed again.
+//
+// versionSent reports whether the relay sends the version of a name in initial_resource_versions; nil if it sends none.
+// resumed means that the origin sends only the difference; a second look in progress then has to start again.
+// silenceConfirms means that the versions are those of a snapshot: an origin that sends nothing confirms its content.
+func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms bool, now time.Time) {
+	s.Restart(versionSent, now)
 	s.Progress = Progress{}
-	if silence {
-		s.Progress.told = now
+	if silenceConfirms {
+		s.Progress.versionsSent = now
 	}
-	s.hadContent, s.fresh, s.added = s.content.Count() > 0, nil, 0
-	maps.DeleteFunc(s.byName, func(_ string, as removal) bool { return as.state == suspected || as.state == breaking })
-	s.unproven, s.secondLook = false, s.secondLook && !resumed
+	s.hadContent, s.newNames, s.lastAdded = s.content.Count() > 0, nil, 0
+	maps.DeleteFunc(s.byName, func(_ string, change removal) bool {
+		return change.state == suspected || change.state == breaking
+	})
+	s.alwaysHold, s.secondLook = false, s.secondLook && !resumed
 }
 
-// Restart records a request for the whole set, possibly on the same stream. told is as in Begin.
-func (s *Set) Restart(told func(name string) bool, now time.Time) {
+// Restart records a request for the whole set, possibly on the same stream. versionSent is as in Begin.
+func (s *Set) Restart(versionSent func(name string) bool, now time.Time) {
 	s.unmentioned = unmentioned{began: now, foreign: s.foreign}
 	for name := range s.content.Names() {
 		switch {
-		case s.byName[name].state == kept && s.byName[name].breakReason == "":
-		case told != nil && told(name):
-			put(&s.told, name, struct{}{})
+		case s.byName[name].state == discarded && s.byName[name].breakReason == "":
+		case versionSent != nil && versionSent(name):
+			put(&s.withVersion, name, struct{}{})
 		default:
-			put(&s.untold, name, struct{}{})
+			put(&s.withoutVersion, name, struct{}{})
 		}
 	}
 }
 
-// Confirmed reports whether the origin has stated all of the set.
+// Confirmed reports whether the set is complete: the origin has sent all of it.
 func (s *Set) Confirmed(now time.Time) bool {
-	at, ok := s.content.Complete()
+	at, ok := s.content.CompleteAt()
 	return ok && !now.Before(at)
 }
 
-// Listed records that a response lists the whole set. missing are requested names that are absent from it: they are
-// removed. An empty list may instead come from an origin that has just started.
-func (s *Set) Listed(missing names, empty bool) {
-	s.Progress.complete = s.Progress.complete || !empty
+// RecordList records that a response lists the whole set. missing are subscribed names that it omits: their removal is
+// inferred. If the list is empty, the origin may have just started, so that even a small removal is held.
+func (s *Set) RecordList(missing names, empty bool) {
+	s.Progress.listed = s.Progress.listed || !empty
 	s.Infer(maps.Keys(missing), empty)
 }
 
-// Rest drops all unmentioned names, because the relay requests no name of the set any more. A collection keeps its
-// foreign names.
-func (s *Set) Rest() {
+// ClearUnmentioned drops all unmentioned names and the query for them. A collection keeps its foreign names.
+func (s *Set) ClearUnmentioned() {
 	foreign := s.foreign
-	if s.unmentioned = (unmentioned{}); s.whole != wire.Wildcard {
+	if s.unmentioned = (unmentioned{}); s.pattern != wire.Wildcard {
 		s.foreign = foreign
 	}
 }
 
-// Changed records that the connected origin is not the one that stated the content of the set.
-func (s *Set) Changed() {
+// NoteOriginChange records that another origin than the connected one has stated the content of the set.
+func (s *Set) NoteOriginChange() {
 	s.foreign = nil
 	for name := range s.content.Names() {
 		put(&s.foreign, name, struct{}{})
 	}
 }
 
-// A look is the state of a set at one time, for decisions on its removals.
-type look struct {
-	set                 *Set
-	now                 time.Time
-	confirmed           bool
+// A filter decides which changes of a set are applied at one time, and records the others.
+type filter struct {
+	set       *Set
+	now       time.Time
+	confirmed bool
+
+	// needed reports whether a retained resource refers to a name of the set. mayBeNeeded also considers resources that
+	// the origin may have removed.
 	needed, mayBeNeeded func(name string) bool
 }
 
-func (s *Set) look(now time.Time) look {
-	return look{s, now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
+func (s *Set) newFilter(now time.Time) filter {
+	return filter{s, now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
 }
 
-// Mention drops the recorded removal of a resource that exists. If the removal was held, the hold time of the others
-// restarts, because the origin may send more.
-func (s *Set) Mention(name string, now time.Time) {
-	if as, is := s.byName[name]; is && as.state == held {
-		s.startHold(now, s.group.cfg.Hold)
+// cancelRemoval drops the pending or discarded change of a resource that the origin has. If it was held, the hold time
+// of the others restarts, because the origin may send more.
+func (s *Set) cancelRemoval(name string, now time.Time) {
+	if change, ok := s.byName[name]; ok && change.state == held {
+		s.startHold(now, s.group.cfg.HoldTime)
 	}
 	delete(s.byName, name)
 }
 
-// Infer records removals that the origin did not state. unproven means that they must be held.
-func (s *Set) Infer(gone iter.Seq[string], unproven bool) {
-	for name := range gone {
-		delete(s.fresh, name)
+// Infer records removals that the origin did not state. With alwaysHold, they are held even if they are few.
+func (s *Set) Infer(removed iter.Seq[string], alwaysHold bool) {
+	for name := range removed {
+		delete(s.newNames, name)
 		s.suspect(name, removal{}, true)
-		s.unproven = s.unproven || unproven && s.byName[name].state == suspected
+		s.alwaysHold = s.alwaysHold || alwaysHold && s.byName[name].state == suspected
 	}
 }
 
-// Keep records that an operator discarded the removal of a resource.
-func (s *Set) Keep(name string) { s.record(name, removal{state: kept}) }
+// RestoreDiscarded records that an operator discarded the removal of a resource, before a restart of the relay.
+func (s *Set) RestoreDiscarded(name string) { s.record(name, removal{state: discarded}) }
 
-// suspect records a removal. A held removal stays held. A resource that an operator kept stays kept if repeats is true,
-// or if the change equals the discarded one.
-func (s *Set) suspect(name string, as removal, repeats bool) {
-	old, is := s.byName[name]
-	as.state = suspected
-	switch repeats = repeats || as.replacement != nil && old.replacement != nil && as.replacement.SameContent(old.replacement); {
-	case is && old.state == held:
-		as.state, as.stated, as.inferredIn, as.reason = held, as.stated || old.stated, s.secondLooks, old.reason
-	case old.state == kept && repeats:
+// suspect records a change as suspected. A held change stays held. A discarded change stays discarded if repeated is
+// set, or if the new one has the same content.
+func (s *Set) suspect(name string, change removal, repeated bool) {
+	old, ok := s.byName[name]
+	if change.replacement != nil && old.replacement != nil && change.replacement.SameContent(old.replacement) {
+		repeated = true
+	}
+	change.state = suspected
+	switch {
+	case ok && old.state == held:
+		change.state, change.explicit = held, change.explicit || old.explicit
+		change.inferredIn, change.originError = s.secondLooks, old.originError
+	case old.state == discarded && repeated:
 		return
-	case old.state == breaking && old.replacement == nil && as.replacement == nil:
+	case old.state == breaking && old.replacement == nil && change.replacement == nil:
 		return // the removal is held already
 	}
-	s.record(name, as)
+	s.record(name, change)
 }
 
-// record stores the state of a removal and marks the set for a decision.
-func (s *Set) record(name string, as removal) {
-	put(&s.byName, name, as)
-	s.group.busy[s] = struct{}{}
+// record stores a change and marks the set for a decision.
+func (s *Set) record(name string, change removal) {
+	put(&s.byName, name, change)
+	s.group.withRemovals[s] = struct{}{}
 }
 
-// apply applies an update to the content. Clusters and their users invalidate the cluster usage of the group.
-// Endpoints, which change most often, do not.
+// apply applies an update to the content. An update of clusters, or of a type that names clusters, invalidates the
+// cluster usage of the group. Endpoints, which change most often, do not.
 func (s *Set) apply(u wire.Update) cache.Change {
 	if s.TypeURL == wire.ClusterType || slices.Contains(clusterUsers, s.TypeURL) {
-		s.group.changes++
+		s.group.clusterChanges++
 	}
 	return s.content.Apply(u)
 }
 
-// without returns the elements of a slice of which out is false, and leaves the slice as it is.
-func without[E any](all []E, out func(E) bool) []E {
-	if !slices.ContainsFunc(all, out) {
+// without returns the elements of a slice that remove does not select. It does not modify the slice.
+func without[E any](all []E, remove func(E) bool) []E {
+	if !slices.ContainsFunc(all, remove) {
 		return all
 	}
-	return slices.DeleteFunc(slices.Clone(all), out)
+	return slices.DeleteFunc(slices.Clone(all), remove)
 }

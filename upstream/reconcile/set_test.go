@@ -15,22 +15,22 @@ import (
 )
 
 // A fake is a set in memory.
-type fake struct {
+type fakeSet struct {
 	*Set
-	held      map[string]*wire.Resource
+	resources map[string]*wire.Resource
 	confirmed bool
 	applied   wire.Update // the last one
 }
 
-func (f *fake) Get(name string) *wire.Resource { return f.held[name] }
-func (f *fake) Names() iter.Seq[string]        { return maps.Keys(f.held) }
-func (f *fake) Count() int                     { return len(f.held) }
-func (f *fake) Complete() (time.Time, bool)    { return time.Time{}, f.confirmed }
+func (f *fakeSet) Get(name string) *wire.Resource { return f.resources[name] }
+func (f *fakeSet) Names() iter.Seq[string]        { return maps.Keys(f.resources) }
+func (f *fakeSet) Count() int                     { return len(f.resources) }
+func (f *fakeSet) CompleteAt() (time.Time, bool)  { return time.Time{}, f.confirmed }
 
-func (f *fake) Apply(u wire.Update) (c cache.Change) {
+func (f *fakeSet) Apply(u wire.Update) (c cache.Change) {
 	f.applied = u
 	for _, r := range u.Resources {
-		switch old := f.held[r.Name]; {
+		switch old := f.resources[r.Name]; {
 		case strings.HasPrefix(r.Name, "unwanted"):
 			continue
 		case old == nil:
@@ -41,37 +41,37 @@ func (f *fake) Apply(u wire.Update) (c cache.Change) {
 		default:
 			c.Changed++
 		}
-		f.held[r.Name] = r
+		f.resources[r.Name] = r
 	}
 	for _, name := range u.Removed {
-		delete(f.held, name)
+		delete(f.resources, name)
 	}
 	return c
 }
 
 // newFake returns the wildcard set of a type, with names.
-func newFake(typeURL string, log slog.Handler, names ...string) *fake {
-	g := NewGroup(Config{Hold: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(log)})
-	return newFakeIn(g, typeURL, wire.Wildcard, names...)
+func newFakeSet(typeURL string, log slog.Handler, names ...string) *fakeSet {
+	g := NewGroup(Config{HoldTime: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(log)})
+	return newFakeSetIn(g, typeURL, wire.Wildcard, names...)
 }
 
 // newFakeIn returns a set of a type in a group, with names.
-func newFakeIn(g *Group, typeURL, whole string, names ...string) *fake {
-	f := &fake{held: make(map[string]*wire.Resource)}
+func newFakeSetIn(g *Group, typeURL, whole string, names ...string) *fakeSet {
+	f := &fakeSet{resources: make(map[string]*wire.Resource)}
 	f.Set = g.NewSet(typeURL, whole, f)
 	for _, name := range names {
-		f.held[name] = &wire.Resource{Name: name}
+		f.resources[name] = &wire.Resource{Name: name}
 	}
 	return f
 }
 
 // begin begins a stream on which the origin is told that names are held.
-func (f *fake) begin(now time.Time, told ...string) {
+func (f *fakeSet) beginStream(now time.Time, told ...string) {
 	f.Begin(func(name string) bool { return slices.Contains(told, name) }, len(told) > 0, false, now)
 }
 
 // state takes a response, in which "-name" is a removal and "name@version" a resource.
-func (f *fake) state(now time.Time, items ...string) (ignores bool) {
+func (f *fakeSet) respond(now time.Time, items ...string) (ignores bool) {
 	u := wire.Update{TypeURL: f.TypeURL}
 	for _, item := range items {
 		if name, removed := strings.CutPrefix(item, "-"); removed {
@@ -86,7 +86,7 @@ func (f *fake) state(now time.Time, items ...string) (ignores bool) {
 }
 
 // want fails the test unless the group has these holds, each as its names after "held", "suspected" or "kept".
-func (f *fake) want(t *testing.T, when string, now time.Time, want ...string) {
+func (f *fakeSet) wantHolds(t *testing.T, when string, now time.Time, want ...string) {
 	t.Helper()
 	got := []string{}
 	for _, h := range f.group.Operate(Command{}, now) {
@@ -105,7 +105,7 @@ func (f *fake) want(t *testing.T, when string, now time.Time, want ...string) {
 }
 
 // wantNames fails the test unless the set has these names.
-func (f *fake) wantNames(t *testing.T, when, want string) {
+func (f *fakeSet) wantNames(t *testing.T, when, want string) {
 	t.Helper()
 	if got := strings.Join(slices.Sorted(f.Names()), " "); got != want {
 		t.Errorf("%s: names %q, want %q", when, got, want)
@@ -121,7 +121,7 @@ func numbers(prefix string, n int) (names []string) {
 }
 
 // gone yields names.
-func gone(names ...string) iter.Seq[string] {
+func seq(names ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, name := range names {
 			if !yield(name) {
@@ -135,16 +135,16 @@ func gone(names ...string) iter.Seq[string] {
 func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, told := range []bool{false, true} {
-		f := newFake(wire.ClusterType, slog.DiscardHandler, "a")
+		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a")
 		f.confirmed = true
-		f.Infer(gone("a"), true)
+		f.Infer(seq("a"), true)
 		f.group.Decide(now)
 		now = now.Add(time.Hour)
-		if !f.group.Look(now) {
+		if !f.group.StartSecondLooks(now) {
 			t.Fatal("no second look")
 		}
 		f.Begin(func(string) bool { return told }, told, false, now)
-		if look := f.group.Look(now); look != told {
+		if look := f.group.StartSecondLooks(now); look != told {
 			t.Errorf("told what is held: %t: another look: %t", told, look)
 		}
 	}
@@ -164,14 +164,14 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 		{"renamed, and some removed", []string{"d", "e"}, 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(wire.ListenerType, slog.DiscardHandler, "a", "b", "c", "z")
-			f.begin(now)
-			f.state(now, "d", "e", "f", "unwanted")
+			f := newFakeSet(wire.ListenerType, slog.DiscardHandler, "a", "b", "c", "z")
+			f.beginStream(now)
+			f.respond(now, "d", "e", "f", "unwanted")
 			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, now)
-			f.Infer(gone("a", "b", "c", "z"), false)
+			f.Infer(seq("a", "b", "c", "z"), false)
 			f.confirmed = true
 			f.group.Decide(now)
-			if n := f.group.Holding(); n != tt.held {
+			if n := f.group.HeldRemovals(); n != tt.held {
 				t.Errorf("%d removals are held, want %d", n, tt.held)
 			}
 		})
@@ -181,66 +181,66 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 // TestH03_AdditionsCountOnce: those of the stream until the set is confirmed, and those of the last response after
 // that.
 func TestH03_AdditionsCountOnce(t *testing.T) {
-	more := func(f *fake) {
+	more := func(f *fakeSet) {
 		for _, name := range numbers("old", 8) {
-			f.held[name] = &wire.Resource{Name: name}
+			f.resources[name] = &wire.Resource{Name: name}
 		}
 	}
 	for _, tt := range []struct {
 		name string
-		do   func(f *fake)
+		do   func(f *fakeSet)
 		held bool
 	}{
-		{"before it is confirmed", func(f *fake) { more(f); f.state(epoch, "new0", "new1", "new2"); f.confirmed = true }, true},
-		{"in the last response", func(f *fake) { more(f); f.confirmed = true; f.state(epoch, "new0", "new1", "new2") }, true},
-		{"that nobody asked for", func(f *fake) {
-			f.state(epoch, "old3@2", "unwanted0", "unwanted1")
+		{"before it is confirmed", func(f *fakeSet) { more(f); f.respond(epoch, "new0", "new1", "new2"); f.confirmed = true }, true},
+		{"in the last response", func(f *fakeSet) { more(f); f.confirmed = true; f.respond(epoch, "new0", "new1", "new2") }, true},
+		{"that nobody asked for", func(f *fakeSet) {
+			f.respond(epoch, "old3@2", "unwanted0", "unwanted1")
 			f.confirmed = true
-			delete(f.held, "old3")
-			f.held["other"] = f.held["old0"]
+			delete(f.resources, "old3")
+			f.resources["other"] = f.resources["old0"]
 		}, true},
-		{"that were known", func(f *fake) {
-			f.held["other"] = f.held["old0"]
-			f.state(epoch, "other", "old0", "old1")
-			delete(f.held, "old3")
-			f.confirmed = true
-		}, true},
-		{"that are gone too", func(f *fake) {
-			f.state(epoch, "new0", "new1", "new2")
-			f.Infer(gone("new0", "new1", "new2"), false)
+		{"that were known", func(f *fakeSet) {
+			f.resources["other"] = f.resources["old0"]
+			f.respond(epoch, "other", "old0", "old1")
+			delete(f.resources, "old3")
 			f.confirmed = true
 		}, true},
-		{"as many", func(f *fake) { f.confirmed = true; f.state(epoch, "new0", "new1", "new2") }, false},
-		{"before it is confirmed, and later", func(f *fake) {
-			f.state(epoch, "new0", "new1", "new2")
+		{"that are gone too", func(f *fakeSet) {
+			f.respond(epoch, "new0", "new1", "new2")
+			f.Infer(seq("new0", "new1", "new2"), false)
 			f.confirmed = true
-			f.state(epoch)
 		}, true},
-		{"in a response before the last", func(f *fake) {
+		{"as many", func(f *fakeSet) { f.confirmed = true; f.respond(epoch, "new0", "new1", "new2") }, false},
+		{"before it is confirmed, and later", func(f *fakeSet) {
+			f.respond(epoch, "new0", "new1", "new2")
 			f.confirmed = true
-			f.state(epoch, "new0", "new1", "new2")
-			f.state(epoch)
+			f.respond(epoch)
 		}, true},
-		{"of an earlier stream", func(f *fake) { f.state(epoch, "new0", "new1", "new2"); f.begin(epoch); f.confirmed = true }, true},
-		{"in the last response of an earlier stream", func(f *fake) {
+		{"in a response before the last", func(f *fakeSet) {
 			f.confirmed = true
-			f.state(epoch, "new0", "new1", "new2")
-			f.begin(epoch)
+			f.respond(epoch, "new0", "new1", "new2")
+			f.respond(epoch)
 		}, true},
-		{"of the first set", func(f *fake) {
-			f.held = make(map[string]*wire.Resource)
-			f.begin(epoch)
-			f.state(epoch, "old0", "old1", "old2", "old3", "new0", "new1", "new2")
+		{"of an earlier stream", func(f *fakeSet) { f.respond(epoch, "new0", "new1", "new2"); f.beginStream(epoch); f.confirmed = true }, true},
+		{"in the last response of an earlier stream", func(f *fakeSet) {
+			f.confirmed = true
+			f.respond(epoch, "new0", "new1", "new2")
+			f.beginStream(epoch)
+		}, true},
+		{"of the first set", func(f *fakeSet) {
+			f.resources = make(map[string]*wire.Resource)
+			f.beginStream(epoch)
+			f.respond(epoch, "old0", "old1", "old2", "old3", "new0", "new1", "new2")
 			f.confirmed = true
 		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(wire.ListenerType, slog.DiscardHandler, "old0", "old1", "old2", "old3")
-			f.begin(epoch)
+			f := newFakeSet(wire.ListenerType, slog.DiscardHandler, "old0", "old1", "old2", "old3")
+			f.beginStream(epoch)
 			tt.do(f)
-			f.Infer(gone(numbers("old", 8)...), false)
+			f.Infer(seq(numbers("old", 8)...), false)
 			f.group.Decide(epoch)
-			if held := f.group.Holding() > 0; held != tt.held {
+			if held := f.group.HeldRemovals() > 0; held != tt.held {
 				t.Errorf("held: %t, want %t", held, tt.held)
 			}
 		})
@@ -249,38 +249,38 @@ func TestH03_AdditionsCountOnce(t *testing.T) {
 
 // TestH03_WhatIsNewMakesALossNoSmaller: it is part of what there was before the additions.
 func TestH03_WhatIsNewMakesALossNoSmaller(t *testing.T) {
-	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
+	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
 	f.confirmed = true
-	f.state(epoch, numbers("new", 20)...)
-	f.Infer(gone("a", "b", "c"), false)
+	f.respond(epoch, numbers("new", 20)...)
+	f.Infer(seq("a", "b", "c"), false)
 	f.group.Decide(epoch)
-	f.want(t, "three of four", epoch, "held a b c")
+	f.wantHolds(t, "three of four", epoch, "held a b c")
 }
 
 // TestH02_ANewStreamForgetsWhatWasSuspected on the one before, but not what is held.
 func TestH02_ANewStreamForgetsWhatWasSuspected(t *testing.T) {
-	f := newFake(wire.ClusterType, slog.DiscardHandler, numbers("n", 20)...)
+	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 20)...)
 	f.confirmed = true
-	f.Infer(gone(numbers("n", 15)...), false)
+	f.Infer(seq(numbers("n", 15)...), false)
 	f.group.Decide(epoch)
 	f.confirmed = false
-	f.Infer(gone("n15"), true)
-	f.begin(epoch, numbers("n", 20)...)
+	f.Infer(seq("n15"), true)
+	f.beginStream(epoch, numbers("n", 20)...)
 	f.confirmed = true
 	f.group.Decide(epoch)
 	f.wantNames(t, "a new stream", strings.Join(slices.Sorted(slices.Values(numbers("n", 20))), " "))
-	if n := f.group.Holding(); n != 15 {
+	if n := f.group.HeldRemovals(); n != 15 {
 		t.Errorf("%d are held, want 15", n)
 	}
-	f.state(epoch, numbers("n", 15)...)
-	f.want(t, "a new stream", epoch)
+	f.respond(epoch, numbers("n", 15)...)
+	f.wantHolds(t, "a new stream", epoch)
 	f.confirmed = false
-	f.Infer(gone("n15"), true)
-	f.begin(epoch)
+	f.Infer(seq("n15"), true)
+	f.beginStream(epoch)
 	f.confirmed = true
-	f.Infer(gone("n16"), false)
+	f.Infer(seq("n16"), false)
 	f.group.Decide(epoch)
-	f.want(t, "a small loss", epoch)
+	f.wantHolds(t, "a small loss", epoch)
 }
 
 // TestH02_WhatIsConfirmedStaysConfirmed: all of a set was said once no new name has come for a while. One that comes
@@ -292,8 +292,8 @@ func TestH02_WhatIsConfirmedStaysConfirmed(t *testing.T) {
 	for _, tt := range []struct {
 		at, confirmed time.Duration
 	}{{0, quiet}, {5 * time.Second, 15 * time.Second}, {20 * time.Second, 15 * time.Second}} {
-		p.responded(began.Add(tt.at), true, quiet)
-		if got := p.Complete(began, quiet).Sub(began); got != tt.confirmed {
+		p.recordResponse(began.Add(tt.at), true, quiet)
+		if got := p.CompleteAt(began, quiet).Sub(began); got != tt.confirmed {
 			t.Errorf("a new name after %v: the set is confirmed after %v, want %v", tt.at, got, tt.confirmed)
 		}
 	}
@@ -307,13 +307,13 @@ func TestHoldAlarms(t *testing.T) {
 	for i := range 20 {
 		names = append(names, fmt.Sprint(i))
 	}
-	f, began := newFake(wire.ClusterType, slog.NewTextHandler(&log, nil), names...), time.Unix(0, 0)
+	f, began := newFakeSet(wire.ClusterType, slog.NewTextHandler(&log, nil), names...), time.Unix(0, 0)
 	f.confirmed = true
-	f.Infer(gone(names...), false)
+	f.Infer(seq(names...), false)
 	alarms := func(now time.Time) int {
 		log.Reset()
 		f.group.Decide(now)
-		return strings.Count(log.String(), "are still held back")
+		return strings.Count(log.String(), "removals still held")
 	}
 	for minute, want := range []int{0: 0, 4: 0, 5: 1, 6: 0, 9: 0, 10: 1} {
 		if got := alarms(began.Add(time.Duration(minute) * time.Minute)); got != want {

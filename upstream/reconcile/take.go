@@ -8,125 +8,130 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Take applies an update, except for the removals that must wait. ignores reports that the origin ignores the initial
-// resource versions of the relay.
-func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignores bool) {
-	fails := u.Fails(s.whole)
-	l := s.look(now)
-	if c = l.grow(l.withhold(l.screen(u))); !fails {
-		s.Progress.responded(now, c.New > 0, s.group.cfg.ColdWait)
+// Take applies an update, except changes that must wait. ignoresVersions reports that the origin ignores the versions
+// that the relay sent.
+func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersions bool) {
+	fails := u.Fails(s.pattern)
+	f := s.newFilter(now)
+	if c = f.apply(f.holdBreaking(f.deferRemovals(u))); !fails {
+		s.Progress.recordResponse(now, c.New > 0, s.group.cfg.ColdWait)
 	}
-	m, count := &s.unmentioned, s.total()
-	if count+len(m.foreign) == 0 {
+	m, before := &s.unmentioned, s.unmentionedCount()
+	if before+len(m.foreign) == 0 {
 		return c, false
 	}
-	if len(m.told) > 0 && c.Same > 0 && s.whole != "" { // an origin answers for each name that it is asked for
-		ignores = s.Distrust(now)
+	// Resources that are subscribed to by name prove nothing: an origin answers each subscription.
+	if len(m.withVersion) > 0 && c.Same > 0 && s.pattern != "" {
+		ignoresVersions = s.NoteVersionsIgnored(now)
 	}
-	withheld := s.withheldForeign()
-	m.mentions(u)
-	for name := range withheld { // what is served is of the other origin still
+	foreign := s.heldForeign()
+	m.markUpdate(u)
+	for name := range foreign { // clients still receive the content of the previous origin
 		put(&m.foreign, name, struct{}{})
 	}
-	// An origin may say for ever of what it has mentioned that it lives on. That the set as a whole failed
-	// says nothing about its members.
-	if m.total() < count || c.Changed > 0 || m.last.IsZero() && !fails {
-		m.last = now
+	// Only a first mention, a change and the first response count. An origin may send TTL heartbeats for ever, and an
+	// error for the whole set says nothing about its members.
+	if m.unmentionedCount() < before || c.Changed > 0 || m.lastMention.IsZero() && !fails {
+		m.lastMention = now
 	}
-	return c, ignores
+	return c, ignoresVersions
 }
 
-// screen returns an update without the removals that must wait, and records these. Other resources of the update are
-// not suspected any more.
-func (l look) screen(u wire.Update) wire.Update {
-	s := l.set
-	if l.confirmed {
-		s.fresh = nil
+// deferRemovals returns an update without the removals that must wait, and records these as suspected. It cancels the
+// pending removals of other resources in the update.
+func (f filter) deferRemovals(u wire.Update) wire.Update {
+	s := f.set
+	if f.confirmed {
+		s.newNames = nil
 	}
-	u.Resources = l.screenResources(u.Resources)
-	waiting := make(names)
+	u.Resources = f.deferEmptied(u.Resources)
+	deferred := make(names)
 	for name := range u.RemovedNames() {
-		delete(s.fresh, name)
+		delete(s.newNames, name)
 		switch {
 		case s.content.Get(name) == nil:
-		case l.waits(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
-			waiting[name] = struct{}{}
-			s.suspect(name, removal{stated: true}, l.repeats(name))
+		case f.mustWait(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
+			deferred[name] = struct{}{}
+			s.suspect(name, removal{explicit: true}, f.mayRepeat(name))
 		case s.byName[name].replacement != nil && s.byName[name].breakReason != "":
-			delete(s.byName, name) // its held replacement is obsolete
+			delete(s.byName, name) // its held update is obsolete
 		}
 	}
-	u.Removed = without(u.Removed, func(name string) bool { _, waits := waiting[name]; return waits })
+	u.Removed = without(u.Removed, func(name string) bool { _, ok := deferred[name]; return ok })
 	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
-		_, waits := waiting[e.Name]
-		return s.recordReason(e) || waits
+		_, ok := deferred[e.Name]
+		return s.recordError(e) || ok
 	})
 	return u
 }
 
-// screenResources is screen for the resources of an update.
-func (l look) screenResources(resources []*wire.Resource) []*wire.Resource {
-	s := l.set
+// deferEmptied is deferRemovals for the resources of an update. An assignment that loses its last endpoint counts as
+// removed.
+func (f filter) deferEmptied(resources []*wire.Resource) []*wire.Resource {
+	s := f.set
 	var emptied []*wire.Resource
-	for _, res := range resources {
-		if isEmptyAssignment(res) && l.waits(res.Name) && hasEndpoints(s.content.Get(res.Name)) { // what is needed is found by a search
-			emptied = append(emptied, res)
-			s.suspect(res.Name, removal{replacement: res, stated: true}, l.repeats(res.Name))
+	for _, r := range resources {
+		// mustWait after isEmptyAssignment, because it may search all retained resources
+		if isEmptyAssignment(r) && f.mustWait(r.Name) && hasEndpoints(s.content.Get(r.Name)) {
+			emptied = append(emptied, r)
+			s.suspect(r.Name, removal{replacement: r, explicit: true}, f.mayRepeat(r.Name))
 			continue
 		}
-		if as := s.byName[res.Name]; as.breakReason == "" || res.HasBody() && !as.holdsUpdate(res) {
-			s.Mention(res.Name, l.now)
+		if change := s.byName[r.Name]; change.breakReason == "" || r.HasBody() && !change.isBreakingUpdate(r) {
+			s.cancelRemoval(r.Name, f.now)
 		}
 	}
 	if len(emptied) == 0 {
 		return resources
 	}
-	return without(resources, func(res *wire.Resource) bool { return slices.Contains(emptied, res) })
+	return without(resources, func(r *wire.Resource) bool { return slices.Contains(emptied, r) })
 }
 
-// waits reports whether the removal of a name must wait. It waits if the set is incomplete and the name is unmentioned
-// or suspected, if the removal answers a request by name, or if a held resource needs the name.
-func (l look) waits(name string) bool {
-	s := l.set
-	return !l.confirmed && (s.has(name) || s.Suspects(name)) || l.answers(name) || l.needed(name)
+// mustWait reports whether the removal of a name must wait: the set is incomplete and the name is unmentioned or has a
+// pending removal, or the removal answers a query, or a retained resource refers to the name.
+func (f filter) mustWait(name string) bool {
+	s := f.set
+	return !f.confirmed && (s.isUnmentioned(name) || s.HasRemoval(name)) || f.answersQuery(name) || f.needed(name)
 }
 
-// answers reports whether a mention of a name answers a request by name.
-func (l look) answers(name string) bool {
-	s := l.set
-	return s.asks(name) || s.Asker != nil && s.Asker.asks(name)
+// answersQuery reports whether the origin mentions a name because the relay queries it.
+func (f filter) answersQuery(name string) bool {
+	s := f.set
+	return s.isQueried(name) || s.QueriesFor != nil && s.QueriesFor.isQueried(name)
 }
 
-// repeats reports whether a mention of a name may repeat an earlier one, because the relay has requested it again.
-func (l look) repeats(name string) bool { return !l.confirmed || l.answers(name) }
+// mayRepeat reports whether the removal of a name may repeat an earlier one, because the relay has requested the name
+// again.
+func (f filter) mayRepeat(name string) bool { return !f.confirmed || f.answersQuery(name) }
 
 // isEmptyAssignment reports whether a resource is an assignment without endpoints.
 func isEmptyAssignment(r *wire.Resource) bool {
 	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
 }
 
-// hasEndpoints reports whether a resource, nil if there is none, is an assignment with endpoints.
+// hasEndpoints reports whether a resource is an assignment with endpoints. r may be nil.
 func hasEndpoints(r *wire.Resource) bool { return r != nil && r.HasEndpoints() }
 
-// grow applies an update, and counts the resources that it adds to the set.
-func (l look) grow(u wire.Update) cache.Change {
-	s := l.set
+// apply applies an update and records the names that it adds. Additions to a set that had content may be renamed
+// resources, so cache.LargeRemoval considers them.
+func (f filter) apply(u wire.Update) cache.Change {
+	s := f.set
 	var absent []string
-	if !l.confirmed && s.hadContent {
-		for _, res := range u.Resources {
-			if s.content.Get(res.Name) == nil {
-				absent = append(absent, res.Name)
+	if !f.confirmed && s.hadContent {
+		for _, r := range u.Resources {
+			if s.content.Get(r.Name) == nil {
+				absent = append(absent, r.Name)
 			}
 		}
 	}
 	c := s.apply(u)
 	for _, name := range absent {
-		if s.content.Get(name) != nil { // without subscriptions, it is not stored
-			put(&s.fresh, name, struct{}{})
+		if s.content.Get(name) != nil { // the view does not store a resource without a subscription
+			put(&s.newNames, name, struct{}{})
 		}
 	}
-	if l.confirmed {
-		s.added = c.New
+	if f.confirmed {
+		s.lastAdded = c.New
 	}
 	return c
 }

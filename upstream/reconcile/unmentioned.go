@@ -6,98 +6,97 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// mentionTimeout is the time without a new mention after which the relay requests unmentioned resources by name. It is
-// also the time limit for the answer (B.15).
+// mentionTimeout is the time without a new mention after which the relay queries unmentioned resources by name. It is
+// also the time limit for the answers (B.15).
 const mentionTimeout = 15 * time.Second
 
-// names are names of resources.
+// names is a set of resource names.
 type names = map[string]struct{}
 
-// unmentioned are the resources that the set had when the stream started and that the origin has not mentioned since.
-// They may have been removed. An origin that received initial resource versions states removals. From another origin,
-// the relay requests the names (B.15). Resources that an operator kept are excluded.
+// unmentioned are the resources that the set contained when the stream started and that the origin has not mentioned
+// since. They may have been removed. An origin that received their versions states removals; from another origin, the
+// relay queries the names (B.15). Resources whose removal an operator discarded are excluded.
 type unmentioned struct {
-	began  time.Time
-	told   names     // reported to the origin as initial resource versions
-	untold names     // not reported
-	last   time.Time // last response with a first mention since began; zero without one
+	began          time.Time // start of the stream, or of the last Restart
+	withVersion    names     // sent to the origin in initial_resource_versions
+	withoutVersion names     // not sent, so that the origin does not state their removal
+	lastMention    time.Time // last response since began with a first mention; zero without one
 
 	// foreign are names that a previous origin has stated and the connected one has not, on any stream.
 	foreign names
 
-	// State of the request by name.
-	askedAt         time.Time // zero if it is not
-	asked           []string  // with the control
-	suspects        names     // of these, those that were unmentioned
-	unanswered      names     // of these, those that the origin has not answered for
-	control         string    // a resource that is known to exist; empty without one
-	controlWanted   bool      // a client had already requested the control
-	controlAnswered bool      // the origin has sent the control, or has stated a removal
+	// State of the query by name.
+	queriedAt         time.Time // zero if there is no query
+	queried           []string  // the targets, and the control
+	targets           names     // unmentioned names when the query started
+	unanswered        names     // targets for which the origin has not answered
+	control           string    // a resource that the origin is known to have; empty without one
+	controlSubscribed bool      // a client subscribes to the control by name, so that the origin may not resend it
+	controlAnswered   bool      // the origin has sent the control, or has stated a removal
 }
 
-// total returns the number of unmentioned names.
-func (m *unmentioned) total() int { return len(m.told) + len(m.untold) }
+// unmentionedCount returns the number of unmentioned names.
+func (m *unmentioned) unmentionedCount() int { return len(m.withVersion) + len(m.withoutVersion) }
 
-// Asking reports whether the relay is asking the origin for names.
-func (m *unmentioned) Asking() bool { return !m.askedAt.IsZero() }
+// Querying reports whether the relay is querying names of the set.
+func (m *unmentioned) Querying() bool { return !m.queriedAt.IsZero() }
 
-// Asked returns the names that the relay is asking the origin for.
-func (m *unmentioned) Asked() []string { return m.asked }
+// Queried returns the names of the current query, including the control.
+func (m *unmentioned) Queried() []string { return m.queried }
 
 // Covered reports whether the origin has mentioned all resources of the set.
-func (m *unmentioned) Covered() bool { return m.total() == 0 }
+func (m *unmentioned) Covered() bool { return m.unmentionedCount() == 0 }
 
-// Foreign returns the names that only a previous origin has stated. Their versions have no meaning to the connected
-// one.
+// Foreign returns the names that only a previous origin has stated. Their versions mean nothing to the connected one.
 func (m *unmentioned) Foreign() names { return m.foreign }
 
-// Known records that a list has confirmed all resources of the set.
-func (m *unmentioned) Known() { m.untold = nil }
+// SkipQuery drops the names that a query would request: a complete list shows which of them exist.
+func (m *unmentioned) SkipQuery() { m.withoutVersion = nil }
 
-// Distrust records that the origin ignores the resources that the relay reported to it. It returns false, and changes
-// nothing, later than ConfirmMax after the start of the set: then a resend has another reason.
-func (m *unmentioned) Distrust(now time.Time) (first bool) {
+// NoteVersionsIgnored records that the origin ignores the versions that the relay sent, so that it does not state
+// removals. Later than ConfirmMax after the start of the set, it changes nothing and returns false: then a resend has
+// another reason.
+func (m *unmentioned) NoteVersionsIgnored(now time.Time) (noted bool) {
 	if now.Sub(m.began) > ConfirmMax {
 		return false
 	}
-	for name := range m.told {
-		put(&m.untold, name, struct{}{})
+	for name := range m.withVersion {
+		put(&m.withoutVersion, name, struct{}{})
 	}
-	m.told = nil
+	m.withVersion = nil
 	return true
 }
 
-// has reports whether a name is unmentioned.
-func (m *unmentioned) has(name string) bool {
-	_, told := m.told[name]
-	_, untold := m.untold[name]
-	return told || untold
+func (m *unmentioned) isUnmentioned(name string) bool {
+	_, with := m.withVersion[name]
+	_, without := m.withoutVersion[name]
+	return with || without
 }
 
-// asks reports whether the relay is asking the origin for a name.
-func (m *unmentioned) asks(name string) bool {
-	_, asked := m.suspects[name]
-	return asked
+// isQueried reports whether a name is a target of the current query.
+func (m *unmentioned) isQueried(name string) bool {
+	_, queried := m.targets[name]
+	return queried
 }
 
-// mention records that the origin has mentioned a name.
-func (m *unmentioned) mention(name string) {
-	delete(m.told, name)
-	delete(m.untold, name)
+// markMentioned records that the origin has mentioned a name.
+func (m *unmentioned) markMentioned(name string) {
+	delete(m.withVersion, name)
+	delete(m.withoutVersion, name)
 	delete(m.unanswered, name)
 	delete(m.foreign, name)
 }
 
-// mentions records that the origin has mentioned all names of an update.
-func (m *unmentioned) mentions(u wire.Update) {
+// markUpdate records that the origin has mentioned all names and aliases of an update.
+func (m *unmentioned) markUpdate(u wire.Update) {
 	for _, r := range u.Resources {
-		m.mention(r.Name)
+		m.markMentioned(r.Name)
 		for _, alias := range r.Aliases {
-			m.mention(alias)
+			m.markMentioned(alias)
 		}
 	}
 	for name := range u.RemovedNames() {
-		m.mention(name)
+		m.markMentioned(name)
 	}
 }
 

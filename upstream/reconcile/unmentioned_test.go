@@ -30,17 +30,17 @@ func TestB15_AResendIgnoresWhatWasTold(t *testing.T) {
 		{"changed", wire.Wildcard, true, 0, "a@2", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFakeIn(newFake(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, tt.whole, "a", "b")
+			f := newFakeSetIn(newFakeSet(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, tt.whole, "a", "b")
 			told := []string{"a", "b"}
 			if !tt.told {
 				told = nil
 			}
-			f.begin(epoch, told...)
-			if got := f.state(epoch.Add(tt.after), tt.item); got != tt.want {
+			f.beginStream(epoch, told...)
+			if got := f.respond(epoch.Add(tt.after), tt.item); got != tt.want {
 				t.Errorf("the origin ignores what it was told: %t, want %t", got, tt.want)
 			}
 			now := epoch.Add(time.Hour)
-			if due, _ := f.Due(now); due != (tt.want || !tt.told && tt.whole != "") {
+			if due, _ := f.QueryDue(now); due != (tt.want || !tt.told && tt.whole != "") {
 				t.Errorf("b is to be asked for: %t", due)
 			}
 		})
@@ -50,11 +50,11 @@ func TestB15_AResendIgnoresWhatWasTold(t *testing.T) {
 // TestB15_DistrustIsOfFirstAnswers: much later it says nothing of what the origin was told.
 func TestB15_DistrustIsOfFirstAnswers(t *testing.T) {
 	for _, after := range []time.Duration{ConfirmMax, ConfirmMax + 1} {
-		f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b")
-		f.begin(epoch, "a", "b")
-		f.state(epoch, "a@2")
-		f.Distrust(epoch.Add(after))
-		if due, _ := f.Due(epoch.Add(time.Hour)); due != (after <= ConfirmMax) {
+		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
+		f.beginStream(epoch, "a", "b")
+		f.respond(epoch, "a@2")
+		f.NoteVersionsIgnored(epoch.Add(after))
+		if due, _ := f.QueryDue(epoch.Add(time.Hour)); due != (after <= ConfirmMax) {
 			t.Errorf("after %v: b is to be asked for: %t", after, due)
 		}
 	}
@@ -63,38 +63,38 @@ func TestB15_DistrustIsOfFirstAnswers(t *testing.T) {
 // TestB15_WhatIsAskedFor: what an origin has not mentioned, under no name, 15s after it has last said something new.
 // That the set as a whole failed, or that resources live on, is nothing new.
 func TestB15_WhatIsAskedFor(t *testing.T) {
-	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "alias", "b", "c", "d")
-	f.begin(epoch)
+	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "alias", "b", "c", "d")
+	f.beginStream(epoch)
 	wantDue := func(when string, now time.Time, due bool, next time.Time) {
 		t.Helper()
-		if d, n := f.Due(now); d != due || n != next {
+		if d, n := f.QueryDue(now); d != due || n != next {
 			t.Errorf("%s: due %t, next %v; want %t and %v", when, d, n, due, next)
 		}
 	}
 	failed := wire.Update{TypeURL: wire.ClusterType, Errors: []*wire.ResourceError{wire.NewResourceError(wire.Wildcard, codes.Internal, "failed")}}
 	f.Take(failed, epoch)
 	wantDue("failed", epoch, false, epoch.Add(ConfirmMax))
-	if !f.Progress.first.IsZero() {
+	if !f.Progress.firstResponse.IsZero() {
 		t.Error("the error of the set is taken for an answer")
 	}
 	now := epoch.Add(time.Second)
-	f.state(now)
+	f.respond(now)
 	wantDue("an empty response", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
 	f.Take(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{{Name: "a", Aliases: []string{"alias"}}}}, now)
 	wantDue("a was mentioned", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
-	f.state(now, "a")
+	f.respond(now, "a")
 	wantDue("a again", now, false, now.Add(mentionTimeout-time.Second))
-	f.state(now, "a@2")
+	f.respond(now, "a@2")
 	wantDue("a has changed", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
-	f.state(now, "d")
-	f.state(now.Add(-time.Second), "d")
+	f.respond(now, "d")
+	f.respond(now.Add(-time.Second), "d")
 	wantDue("d was mentioned, as it is held", now, false, now.Add(mentionTimeout))
 	now = now.Add(mentionTimeout)
 	wantDue("after 15s", now, true, now)
-	if names := f.Ask(nil, now); !slices.Equal(names, []string{"b", "c", names[len(names)-1]}) {
+	if names := f.StartQuery(nil, now); !slices.Equal(names, []string{"b", "c", names[len(names)-1]}) {
 		t.Errorf("asked for %q, want b, c and a control", names)
 	}
 	wantDue("asked for", now, false, time.Time{})
@@ -103,11 +103,11 @@ func TestB15_WhatIsAskedFor(t *testing.T) {
 // TestB15_AskedForOnceMore: a wildcard that is asked for anew may lack what went meanwhile, whatever the origin was
 // told.
 func TestB15_AskedForOnceMore(t *testing.T) {
-	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b")
-	f.begin(epoch, "a", "b")
+	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
+	f.beginStream(epoch, "a", "b")
 	f.Restart(nil, epoch)
-	f.state(epoch, "a@2")
-	if due, _ := f.Due(epoch.Add(mentionTimeout)); !due {
+	f.respond(epoch, "a@2")
+	if due, _ := f.QueryDue(epoch.Add(mentionTimeout)); !due {
 		t.Error("b is not asked for")
 	}
 }
@@ -140,37 +140,37 @@ func TestB15_WhatSilenceProves(t *testing.T) {
 		{name: "no control", lacks: true, held: "held a b", left: "a b"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(wire.ClusterType, slog.DiscardHandler, append(numbers("n", 100), "a", "b", "control")...)
-			f.begin(epoch)
-			f.state(epoch, append(numbers("n", 100), "control")...)
+			f := newFakeSet(wire.ClusterType, slog.DiscardHandler, append(numbers("n", 100), "a", "b", "control")...)
+			f.beginStream(epoch)
+			f.respond(epoch, append(numbers("n", 100), "control")...)
 			if tt.lacks {
-				f.held = map[string]*wire.Resource{"a": f.held["a"], "b": f.held["b"]}
+				f.resources = map[string]*wire.Resource{"a": f.resources["a"], "b": f.resources["b"]}
 			} else { // so that it is the control
-				f.Infer(gone(numbers("n", 100)...), false)
+				f.Infer(seq(numbers("n", 100)...), false)
 			}
 			now := epoch.Add(mentionTimeout)
-			f.Ask(tt.wanted, now)
+			f.StartQuery(tt.wanted, now)
 			for _, name := range numbers("n", 100) {
-				f.Mention(name, now)
+				f.cancelRemoval(name, now)
 			}
-			f.Answered(tt.answers, now)
+			f.RecordAnswers(tt.answers, now)
 			wanted := func() map[string]struct{} { return tt.wanted }
-			if over, next := f.End(wanted, now.Add(mentionTimeout-1)); over || next != now.Add(mentionTimeout) {
+			if over, next := f.FinishQuery(wanted, now.Add(mentionTimeout-1)); over || next != now.Add(mentionTimeout) {
 				t.Errorf("over %t, next %v before 15s have passed", over, next)
 			}
-			if over, _ := f.End(wanted, now.Add(mentionTimeout)); !over {
+			if over, _ := f.FinishQuery(wanted, now.Add(mentionTimeout)); !over {
 				t.Error("not over after 15s")
 			}
-			f.Rest()
+			f.ClearUnmentioned()
 			f.confirmed = true
 			f.group.Decide(now)
 			if tt.held == "" {
-				f.want(t, "over", now)
+				f.wantHolds(t, "over", now)
 			} else {
-				f.want(t, "over", now, tt.held)
+				f.wantHolds(t, "over", now, tt.held)
 			}
 			for _, name := range append(numbers("n", 100), "control") {
-				delete(f.held, name)
+				delete(f.resources, name)
 			}
 			f.wantNames(t, "over", tt.left)
 		})
@@ -181,11 +181,11 @@ func TestB15_WhatSilenceProves(t *testing.T) {
 // name.
 func TestB15_TheControl(t *testing.T) {
 	for range 20 { // in a random order
-		f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "wanted", "control", "suspected")
-		f.begin(epoch)
-		f.state(epoch, "wanted", "control", "suspected")
-		f.Infer(gone("suspected"), false)
-		if names := f.Ask(map[string]struct{}{"wanted": {}}, epoch); !slices.Equal(names, []string{"a", "control"}) {
+		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "wanted", "control", "suspected")
+		f.beginStream(epoch)
+		f.respond(epoch, "wanted", "control", "suspected")
+		f.Infer(seq("suspected"), false)
+		if names := f.StartQuery(map[string]struct{}{"wanted": {}}, epoch); !slices.Equal(names, []string{"a", "control"}) {
 			t.Fatalf("asked for %q, want a and the control", names)
 		}
 	}
@@ -193,77 +193,77 @@ func TestB15_TheControl(t *testing.T) {
 
 // TestB15_OnlyWhatIsAskedForIsAnswered: what else comes on that stream is of another set.
 func TestB15_OnlyWhatIsAskedForIsAnswered(t *testing.T) {
-	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
-	f.begin(epoch)
-	f.state(epoch, "b", "c")
-	f.Infer(gone("c"), false)
-	f.Ask(nil, epoch)
-	f.Answered(wire.Update{Resources: []*wire.Resource{{Name: "c"}}, Removed: []string{"b"}}, epoch)
-	f.want(t, "answers for others", epoch, "suspected c")
-	f.Infer(gone("a"), false)
-	f.Answered(wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, epoch)
-	f.want(t, "a is there", epoch, "suspected c")
-	if over, _ := f.End(nil, epoch); over {
+	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
+	f.beginStream(epoch)
+	f.respond(epoch, "b", "c")
+	f.Infer(seq("c"), false)
+	f.StartQuery(nil, epoch)
+	f.RecordAnswers(wire.Update{Resources: []*wire.Resource{{Name: "c"}}, Removed: []string{"b"}}, epoch)
+	f.wantHolds(t, "answers for others", epoch, "suspected c")
+	f.Infer(seq("a"), false)
+	f.RecordAnswers(wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, epoch)
+	f.wantHolds(t, "a is there", epoch, "suspected c")
+	if over, _ := f.FinishQuery(nil, epoch); over {
 		t.Error("over, but d is not answered for")
 	}
 }
 
 // TestB15_ANewStreamIsAskedAgain for what the origin has not answered for.
 func TestB15_ANewStreamIsAskedAgain(t *testing.T) {
-	f := newFake(wire.ClusterType, slog.DiscardHandler, "a", "b", "control")
-	f.begin(epoch)
-	f.state(epoch, "control")
-	f.Ask(nil, epoch)
-	f.Answered(wire.Update{Resources: []*wire.Resource{{Name: "a"}, {Name: "control"}}}, epoch)
+	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "control")
+	f.beginStream(epoch)
+	f.respond(epoch, "control")
+	f.StartQuery(nil, epoch)
+	f.RecordAnswers(wire.Update{Resources: []*wire.Resource{{Name: "a"}, {Name: "control"}}}, epoch)
 	now := epoch.Add(mentionTimeout / 2)
-	if names := f.Ask(nil, now); !slices.Equal(names, []string{"b", "control"}) {
+	if names := f.StartQuery(nil, now); !slices.Equal(names, []string{"b", "control"}) {
 		t.Errorf("asked for %q on the new stream, want b and control", names)
 	}
-	if over, next := f.End(nil, epoch.Add(mentionTimeout)); over || next != now.Add(mentionTimeout) {
+	if over, next := f.FinishQuery(nil, epoch.Add(mentionTimeout)); over || next != now.Add(mentionTimeout) {
 		t.Errorf("over %t, next %v; want 15s on the new stream", over, next)
 	}
-	f.End(func() map[string]struct{} { return nil }, now.Add(mentionTimeout))
-	f.want(t, "the control did not answer again", now)
+	f.FinishQuery(func() map[string]struct{} { return nil }, now.Add(mentionTimeout))
+	f.wantHolds(t, "the control did not answer again", now)
 }
 
 // TestB15_MembersOfACollectionAreNotGoneBySilence, but if the origin says nothing at all of it, they are asked for.
 func TestB15_MembersOfACollectionAreNotGoneBySilence(t *testing.T) {
-	f := newFakeIn(newFake(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, "xdstp://a/*", "a", "b", "c")
-	f.begin(epoch)
-	delete(f.untold, "c")
+	f := newFakeSetIn(newFakeSet(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, "xdstp://a/*", "a", "b", "c")
+	f.beginStream(epoch)
+	delete(f.withoutVersion, "c")
 	now := epoch.Add(mentionTimeout)
-	if due, next := f.Due(now); !due || next != now {
+	if due, next := f.QueryDue(now); !due || next != now {
 		t.Errorf("due %t, next %v", due, next)
 	}
-	f.state(now, "c@2")
-	if due, next := f.Due(now); due || next != now.Add(mentionTimeout) {
+	f.respond(now, "c@2")
+	if due, next := f.QueryDue(now); due || next != now.Add(mentionTimeout) {
 		t.Errorf("another member came: due %t, next %v", due, next)
 	}
 	now = now.Add(mentionTimeout)
-	if names := f.Ask(nil, now); !slices.Equal(names, []string{"a", "b"}) {
+	if names := f.StartQuery(nil, now); !slices.Equal(names, []string{"a", "b"}) {
 		t.Errorf("asked for %q, want a and b without a control", names)
 	}
-	if over, _ := f.End(nil, now.Add(mentionTimeout)); !over {
+	if over, _ := f.FinishQuery(nil, now.Add(mentionTimeout)); !over {
 		t.Error("not over after 15s")
 	}
-	f.want(t, "silence", now)
+	f.wantHolds(t, "silence", now)
 }
 
 // TestB15_AnotherOrigin: its versions mean nothing for what it has not mentioned, also after a new stream; of a
 // wildcard, until all was asked for.
 func TestB15_AnotherOrigin(t *testing.T) {
 	for whole, want := range map[string]int{wire.Wildcard: 0, "xdstp://a/*": 1} {
-		f := newFakeIn(newFake(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, whole, "a", "b", "c")
-		f.Changed()
-		f.begin(epoch)
-		f.state(epoch, "a", "-b")
+		f := newFakeSetIn(newFakeSet(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, whole, "a", "b", "c")
+		f.NoteOriginChange()
+		f.beginStream(epoch)
+		f.respond(epoch, "a", "-b")
 		if n := len(f.Foreign()); n != 1 {
 			t.Errorf("%s: %d names are of another origin, want c", whole, n)
 		}
-		f.state(epoch, "b@2")
-		f.Changed()
-		f.Rest()
-		f.state(epoch, "a", "b")
+		f.respond(epoch, "b@2")
+		f.NoteOriginChange()
+		f.ClearUnmentioned()
+		f.respond(epoch, "a", "b")
 		if n := len(f.Foreign()); n != want {
 			t.Errorf("%s: %d names are of another origin in the end, want %d", whole, n, want)
 		}
