@@ -306,7 +306,7 @@ func (v *responses) checkCollection(c *collection, now time.Time) (next time.Tim
 func (v *responses) newReports(cfg reconcile.Config) *reconcile.Reports {
 	return reconcile.NewReports(v.w, reconcile.ReportsConfig{
 		Config: cfg, AnswerTimeout: min(v.cfg.ColdWait, reconcile.ConfirmMax), Resync: v.resync,
-		CompleteAt: func(of cache.ReportedSet) (at, asked time.Time) {
+		CompleteAt: func(of cache.ReportedSet) (at, requestedAt time.Time) {
 			s := v.find(of)
 			if s == nil {
 				return time.Time{}, time.Time{}

@@ -246,7 +246,7 @@ func (f *Origin) newLocal(w *cache.Writer) *Local {
 	now := time.Now()
 	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is complete after one read
 		Config: f.cfg.reconcile(), AlwaysComplete: true, Resync: func() {},
-		CompleteAt: func(cache.ReportedSet) (at, asked time.Time) { return now, now },
+		CompleteAt: func(cache.ReportedSet) (at, requestedAt time.Time) { return now, now },
 	})
 	return l
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// text returns a resource whose content is a text: the names of clusters, "?" for bytes that cannot be decoded, and
-// "on-demand".
-func text(typeURL, name, content string) *wire.Resource {
+// textResource returns a resource whose content is words: the names of clusters, "?" for bytes that cannot be decoded,
+// and "on-demand".
+func textResource(typeURL, name, content string) *wire.Resource {
 	r, err := wire.NewResource(typeURL, name, content, append([]byte{0x0a, byte(len(name))}, name+content...))
 	if err != nil {
 		panic(err)
@@ -24,9 +24,10 @@ func text(typeURL, name, content string) *wire.Resource {
 	return r
 }
 
-// contentOf is text read back.
+// contentOf returns the words of a textResource.
 func contentOf(r *wire.Resource) string { return string(r.Value()[2+len(r.Name):]) }
 
+// checkText is the Checker of textResource.
 func checkText(r *wire.Resource) (facts Facts) {
 	words := strings.Fields(contentOf(r))
 	if slices.Contains(words, "?") {
@@ -40,7 +41,7 @@ func checkText(r *wire.Resource) (facts Facts) {
 	return facts
 }
 
-// A house is the sets of an origin that states clusters and routes, of which changes that break clients are held.
+// A checkedGroup is the sets of an origin that states clusters and routes. Changes that would break clients are held.
 type checkedGroup struct {
 	clusters, routes *fakeSet
 	group            *Group
@@ -48,17 +49,23 @@ type checkedGroup struct {
 }
 
 func newCheckedGroup(clusters ...string) *checkedGroup {
-	g := NewGroup(Config{HoldTime: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(slog.DiscardHandler), Check: checkText})
-	h := &checkedGroup{group: g, now: epoch, clusters: newFakeSetIn(g, wire.ClusterType, wire.Wildcard), routes: newFakeSetIn(g, wire.RouteType, "")}
+	g := NewGroup(Config{
+		HoldTime: time.Hour, ColdWait: 10 * time.Second, Check: checkText,
+		Counts: new(Counts), Logger: slog.New(slog.DiscardHandler),
+	})
+	h := &checkedGroup{
+		group: g, now: epoch,
+		clusters: newFakeSetIn(g, wire.ClusterType, wire.Wildcard), routes: newFakeSetIn(g, wire.RouteType, ""),
+	}
 	h.clusters.confirmed, h.routes.confirmed = true, true
 	h.cluster(clusters...)
 	return h
 }
 
-// cluster takes a response with clusters; "-name" removes one, and "name=content" has content.
+// cluster applies a response with clusters, each written "name", "name=content", or "-name" for a removal.
 func (h *checkedGroup) cluster(items ...string) { h.take(h.clusters, items...) }
 
-// route takes a response with route configurations, each written "name=clusters", or "-name" for a removal.
+// route applies a response with route configurations, each written "name=clusters", or "-name" for a removal.
 func (h *checkedGroup) route(items ...string) { h.take(h.routes, items...) }
 
 func (h *checkedGroup) take(of *fakeSet, items ...string) {
@@ -69,13 +76,13 @@ func (h *checkedGroup) take(of *fakeSet, items ...string) {
 			continue
 		}
 		name, content, _ := strings.Cut(item, "=")
-		u.Resources = append(u.Resources, text(of.TypeURL, name, content))
+		u.Resources = append(u.Resources, textResource(of.TypeURL, name, content))
 	}
 	of.Take(u, h.now)
 	h.group.Decide(h.now)
 }
 
-// want fails the test unless clients are served this and these changes are held.
+// wantServed fails the test unless the group serves these resources, and holds these changes.
 func (h *checkedGroup) wantServed(t *testing.T, when, served string, held ...string) {
 	t.Helper()
 	if got := h.served(); got != served {
@@ -95,6 +102,7 @@ func (h *checkedGroup) wantServed(t *testing.T, when, served string, held ...str
 	}
 }
 
+// served returns the served resources, such as "a b | r=a": clusters before the bar, routes after it.
 func (h *checkedGroup) served() string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(h.clusters.resources)) {
@@ -108,28 +116,32 @@ func (h *checkedGroup) served() string {
 }
 
 const (
-	lacksB = `names cluster "b", which does not exist`
-	isUsed = "served resources name it"
+	missingB = `names cluster "b", which does not exist`
+	inUse    = "served resources name it"
 )
 
-// TestB46_AMissingClusterHoldsAnUpdate until the cluster is there, the origin takes the update back, or the resource
-// goes.
-func TestB46_AMissingClusterHoldsAnUpdate(t *testing.T) {
+// TestB46_UpdateNamesMissingCluster checks that such an update is held until the cluster exists, the origin replaces
+// the update, or the resource is removed.
+func TestB46_UpdateNamesMissingCluster(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		then func(h *checkedGroup)
 		want string
 		held []string
 	}{
-		{"nothing else", func(*checkedGroup) {}, "a | r=a", []string{"r: " + lacksB}},
-		{"the cluster comes", func(h *checkedGroup) { h.cluster("b") }, "a b | r=a b", nil},
-		{"another cluster comes", func(h *checkedGroup) { h.cluster("c") }, "a c | r=a", []string{"r: " + lacksB}},
-		{"the origin repeats it", func(h *checkedGroup) { h.route("r=a b") }, "a | r=a", []string{"r: " + lacksB}},
-		{"the origin takes it back", func(h *checkedGroup) { h.route("r=a") }, "a | r=a", nil},
-		{"the origin corrects it", func(h *checkedGroup) { h.route("r=a a") }, "a | r=a a", nil},
+		{"no further response", func(*checkedGroup) {}, "a | r=a", []string{"r: " + missingB}},
+		{"the cluster is added", func(h *checkedGroup) { h.cluster("b") }, "a b | r=a b", nil},
+		{"another cluster is added", func(h *checkedGroup) { h.cluster("c") }, "a c | r=a", []string{"r: " + missingB}},
+		{"the origin repeats the update", func(h *checkedGroup) { h.route("r=a b") }, "a | r=a", []string{"r: " + missingB}},
+		{"the origin reverts the update", func(h *checkedGroup) { h.route("r=a") }, "a | r=a", nil},
+		{"the origin corrects the update", func(h *checkedGroup) { h.route("r=a a") }, "a | r=a a", nil},
 		{"the route is removed", func(h *checkedGroup) { h.route("-r"); h.cluster("b") }, "a b |", nil},
 		{"clients fetch clusters on demand", func(h *checkedGroup) { h.route("s=on-demand") }, "a | r=a b s=on-demand", nil},
-		{"a stream begins", func(h *checkedGroup) { h.routes.beginStream(h.now, "r"); h.group.Decide(h.now); h.cluster("b") }, "a b | r=a", nil},
+		{"a new stream starts", func(h *checkedGroup) {
+			h.routes.beginStream(h.now, "r")
+			h.group.Decide(h.now)
+			h.cluster("b")
+		}, "a b | r=a", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := newCheckedGroup("a")
@@ -141,117 +153,123 @@ func TestB46_AMissingClusterHoldsAnUpdate(t *testing.T) {
 	}
 }
 
-// TestB46_WhatIsNotHeld: nothing good is served yet, it is no better, or nobody can know.
-func TestB46_WhatIsNotHeld(t *testing.T) {
+// TestB46_UpdateIsNotHeld checks updates that are served although a cluster is missing: the first version of a
+// resource, an update of a resource with the same defect, and an update from an origin that states no clusters.
+func TestB46_UpdateIsNotHeld(t *testing.T) {
 	h := newCheckedGroup("a")
 	h.route("r=a b")
-	h.wantServed(t, "the first state of a resource", "a | r=a b")
+	h.wantServed(t, "first version of the resource", "a | r=a b")
 	h.route("r=b")
-	h.wantServed(t, "the one before names the same missing cluster", "a | r=b")
+	h.wantServed(t, "the served version names the same missing cluster", "a | r=b")
 	h.route("r=b c")
 	h.wantServed(t, "another missing cluster", "a | r=b", `r: names cluster "c", which does not exist`)
 	h = newCheckedGroup()
 	h.route("r=a")
 	h.route("r=b")
-	h.wantServed(t, "an origin that states no clusters", " | r=b"[1:])
+	h.wantServed(t, "origin without clusters", " | r=b"[1:])
 }
 
-// TestB46_UndecodableBytesAreHeld while the resource before can be decoded.
-func TestB46_UndecodableBytesAreHeld(t *testing.T) {
+// TestB46_UndecodableUpdateIsHeld checks that it is held if the served version can be decoded.
+func TestB46_UndecodableUpdateIsHeld(t *testing.T) {
 	h := newCheckedGroup("a", "d=?")
 	h.cluster("a=?")
-	h.wantServed(t, "an update", "a d ? |", "a: not of its type")
+	h.wantServed(t, "decodable version is served", "a d ? |", "a: not of its type")
 	h.cluster("d=? ?")
-	h.wantServed(t, "undecodable before", "a d ? ? |", "a: not of its type")
+	h.wantServed(t, "served version is undecodable, too", "a d ? ? |", "a: not of its type")
 	h.cluster("a=x")
 	h.wantServed(t, "corrected", "a x d ? ? |")
 }
 
-// TestB46_AClusterThatIsNamedStays until nothing that is served names it, whoever has decided on its removal.
-func TestB46_AClusterThatIsNamedStays(t *testing.T) {
+// TestB46_NamedClusterStays checks that an explicit or inferred removal of a cluster is held while a served resource
+// names the cluster.
+func TestB46_NamedClusterStays(t *testing.T) {
 	h := newCheckedGroup("a", "b")
 	h.route("r=a", "s=b")
 	h.cluster("-a")
-	h.wantServed(t, "removed", "a b | r=a s=b", "a: "+isUsed)
+	h.wantServed(t, "removed", "a b | r=a s=b", "a: "+inUse)
 	h.route("r=c")
-	h.wantServed(t, "the update is held, too", "a b | r=a s=b", "a: "+isUsed, `r: names cluster "c", which does not exist`)
+	h.wantServed(t, "route update is held, too", "a b | r=a s=b",
+		"a: "+inUse, `r: names cluster "c", which does not exist`)
 	h.cluster("c")
-	h.wantServed(t, "both go on", "b c | r=c s=b")
+	h.wantServed(t, "both are applied", "b c | r=c s=b")
 	h.cluster("-b")
 	h.cluster("b")
 	h.route("s=c")
-	h.wantServed(t, "the origin has it again", "b c | r=c s=c")
+	h.wantServed(t, "origin adds the cluster again", "b c | r=c s=c")
 	h.clusters.Infer(seq("c"), false)
 	h.group.Decide(h.now)
-	h.wantServed(t, "a removal that was inferred", "b c | r=c s=c", "c: "+isUsed)
+	h.wantServed(t, "inferred removal", "b c | r=c s=c", "c: "+inUse)
 	since := h.group.BreakingHolds()[0].Since
 	h.now = h.now.Add(time.Minute)
-	h.clusters.Infer(seq("c"), false) // as the next list does
+	h.clusters.Infer(seq("c"), false) // as the next list of a SotW origin does
 	h.group.Decide(h.now)
-	h.wantServed(t, "inferred again", "b c | r=c s=c", "c: "+isUsed)
+	h.wantServed(t, "inferred again", "b c | r=c s=c", "c: "+inUse)
 	if again := h.group.BreakingHolds()[0].Since; again != since {
 		t.Errorf("inferred again: held since %v, want %v", again, since)
 	}
 	h.route("-r", "-s")
-	h.wantServed(t, "nothing names it", "b |")
+	h.wantServed(t, "no route names the cluster", "b |")
 }
 
-// TestB46_OperatorsDecide: what they release is served as it is, what they discard waits for another change.
-func TestB46_OperatorsDecide(t *testing.T) {
-	begun := func() *checkedGroup {
+// TestB46_OperatorDecision checks that released changes are served, and that discarded ones stay discarded until the
+// origin sends another change.
+func TestB46_OperatorDecision(t *testing.T) {
+	withHolds := func() *checkedGroup {
 		h := newCheckedGroup("a", "b")
 		h.route("r=a")
 		h.route("r=a c")
 		h.cluster("-a")
 		return h
 	}
-	h := begun()
+	h := withHolds()
 	h.group.Operate(Command{Do: Release}, h.now)
 	h.wantServed(t, "released", "b | r=a c")
 	h.route("r=a c")
-	h.wantServed(t, "repeated after that", "b | r=a c")
+	h.wantServed(t, "origin repeats the change", "b | r=a c")
 
-	h = begun()
+	h = withHolds()
 	h.group.Operate(Command{Do: Discard}, h.now)
 	h.wantServed(t, "discarded", "a b | r=a")
 	h.route("r=a c")
 	h.cluster("c")
-	h.wantServed(t, "repeated after that", "a b c | r=a")
+	h.wantServed(t, "origin repeats the change", "a b c | r=a")
 	holds := h.group.Operate(Command{}, h.now)
 	if len(holds) != 2 || !holds[0].Breaking || !holds[0].Discarded || !holds[1].Breaking || !holds[1].Discarded {
-		t.Errorf("holds %+v, want two that are broken and were discarded", holds)
+		t.Errorf("holds %+v, want two that are breaking and discarded", holds)
 	}
 	h.route("r=b")
 	h.wantServed(t, "another update", "a b c | r=b")
 	h.group.Operate(Command{Do: Release, Discarded: true}, h.now)
-	h.wantServed(t, "released after all", "b c | r=b")
+	h.wantServed(t, "discarded change released", "b c | r=b")
 }
 
-// TestB46_ARemovedResourceHasNoUpdate: an error that says that the resource does not exist ends the hold of its update.
-func TestB46_ARemovedResourceHasNoUpdate(t *testing.T) {
+// TestB46_RemovalEndsHeldUpdate checks that a NotFound error of a resource is applied although an update is held.
+func TestB46_RemovalEndsHeldUpdate(t *testing.T) {
 	h := newCheckedGroup("a")
 	h.route("r=a")
 	h.route("r=a b")
-	h.routes.Take(wire.Update{TypeURL: wire.RouteType, Errors: []*wire.ResourceError{wire.NewResourceError("r", codes.NotFound, "gone")}}, h.now)
+	notFound := wire.NewResourceError("r", codes.NotFound, "removed")
+	h.routes.Take(wire.Update{TypeURL: wire.RouteType, Errors: []*wire.ResourceError{notFound}}, h.now)
 	if n := len(h.routes.applied.Errors); n != 1 {
-		t.Errorf("%d errors were applied, want that of r", n)
+		t.Errorf("%d errors applied, want that of r", n)
 	}
 }
 
-// TestB46_ADiscardedUpdateIsInDoubt on the next stream like anything else: the origin may have removed the resource.
-func TestB46_ADiscardedUpdateIsInDoubt(t *testing.T) {
+// TestB46_DiscardedUpdateIsUnmentioned checks that a resource with a discarded update is unmentioned on a new stream:
+// the origin may have removed the resource.
+func TestB46_DiscardedUpdateIsUnmentioned(t *testing.T) {
 	h := newCheckedGroup("a")
 	h.route("r=a")
 	h.route("r=a b")
 	h.group.Operate(Command{Do: Discard}, h.now)
 	h.routes.beginStream(h.now, "r")
 	if h.routes.Covered() {
-		t.Error("the origin counts as having mentioned r on the new stream")
+		t.Error("r counts as mentioned on the new stream")
 	}
 }
 
-// TestB46_EndpointsCheckNothingAgain: while a change is held, responses with endpoints have no other resource checked.
-func TestB46_EndpointsCheckNothingAgain(t *testing.T) {
+// TestB46_EndpointsCauseNoCheck checks that endpoints, which change often, cause no check of held changes.
+func TestB46_EndpointsCauseNoCheck(t *testing.T) {
 	h, checks := newCheckedGroup("a"), 0
 	h.group.cfg.Check = func(r *wire.Resource) Facts {
 		checks++
@@ -260,19 +278,19 @@ func TestB46_EndpointsCheckNothingAgain(t *testing.T) {
 	endpoints := newFakeSetIn(h.group, wire.EndpointType, "")
 	h.route("r=a")
 	h.cluster("-a")
-	h.wantServed(t, "removed", "a | r=a", "a: "+isUsed)
+	h.wantServed(t, "removed", "a | r=a", "a: "+inUse)
 	before := checks
 	h.take(endpoints, "e=")
 	h.take(endpoints, "f=")
 	if checks != before {
-		t.Errorf("new endpoints had %d resources checked, want none", checks-before)
+		t.Errorf("endpoints caused %d checks of resources, want none", checks-before)
 	}
 	h.route("-r")
-	h.wantServed(t, "nothing names the cluster", " |"[1:])
+	h.wantServed(t, "no route names the cluster", " |"[1:])
 }
 
-// TestB46_LargeRemovalsAreCountedApart: removals that wait for routes do not make others a large removal.
-func TestB46_LargeRemovalsAreCountedApart(t *testing.T) {
+// TestB46_BreakingRemovalsAreNotLarge checks that held removals of named clusters do not count towards a large removal.
+func TestB46_BreakingRemovalsAreNotLarge(t *testing.T) {
 	names := numbers("c", 100)
 	h := newCheckedGroup(names...)
 	for _, name := range names[:40] {
@@ -282,29 +300,29 @@ func TestB46_LargeRemovalsAreCountedApart(t *testing.T) {
 	h.clusters.Infer(seq(names[99]), false)
 	h.group.Decide(h.now)
 	if n := len(h.clusters.resources); n != 99 || h.group.HeldRemovals() > 0 {
-		t.Errorf("%d clusters are served and %d removals are suspect, want 99 and none", n, h.group.HeldRemovals())
+		t.Errorf("%d clusters served and %d removals held, want 99 and none", n, h.group.HeldRemovals())
 	}
 }
 
-// TestB46_AnotherServersUpdateIsHeld: what stays served is of the server before, and its version means nothing to the
-// new one.
-func TestB46_AnotherServersUpdateIsHeld(t *testing.T) {
+// TestB46_HeldUpdateOfAnotherOrigin checks that the served resource counts as foreign while its update is held: its
+// version means nothing to the connected origin.
+func TestB46_HeldUpdateOfAnotherOrigin(t *testing.T) {
 	h := newCheckedGroup("a")
 	h.route("r=a", "s=a")
 	h.routes.NoteOriginChange()
 	h.route("r=b", "s=a a")
 	if got := slices.Sorted(maps.Keys(h.routes.Foreign())); !slices.Equal(got, []string{"r"}) {
-		t.Errorf("of another origin: %q, want r", got)
+		t.Errorf("foreign names %q, want r", got)
 	}
 	h.cluster("b")
 	h.route("r=b b")
 	if n := len(h.routes.Foreign()); n > 0 {
-		t.Errorf("%d resources are of another origin, want none", n)
+		t.Errorf("%d foreign names, want none", n)
 	}
 }
 
-// TestB46_HoldingConverges: whatever an origin sends in whatever order, no resource that worked ever names a missing
-// cluster, and once the origin's state is consistent, all of it is served.
+// TestB46_HoldingConverges sends random responses. No served route may name a missing cluster. Once the state of the
+// origin is consistent, the group must serve all of it.
 func TestB46_HoldingConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newCheckedGroup("a", "b", "c", "d")
@@ -337,7 +355,7 @@ func TestB46_HoldingConverges(t *testing.T) {
 			}
 			h.now = h.now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "ms")) * time.Millisecond)
 		}
-		for _, content := range routes { // the origin becomes consistent
+		for _, content := range routes { // make the state of the origin consistent
 			for _, c := range strings.Fields(content) {
 				if !clusters[c] {
 					clusters[c] = true

@@ -7,13 +7,14 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// TestB7_Phases: a set is settled after 150 ms without a response, or 2s, and confirmed after TENDER_COLD_WAIT without
-// a new name, or a minute, or a complete list, or 15s of silence on what a snapshot holds.
+// TestB7_Phases checks when the phase of a set changes. A set is settled after 150 ms without a response, or after 2s.
+// It is confirmed after TENDER_COLD_WAIT without a new name, after a minute, by a complete list, or after 15s without a
+// response about the content of a snapshot.
 func TestB7_Phases(t *testing.T) {
 	const quiet = 10 * time.Second
-	responses := func(news bool, at ...time.Duration) (p Progress) {
+	responses := func(newNames bool, at ...time.Duration) (p Progress) {
 		for _, d := range at {
-			p.recordResponse(epoch.Add(d), news, quiet)
+			p.recordResponse(epoch.Add(d), newNames, quiet)
 		}
 		return p
 	}
@@ -21,8 +22,8 @@ func TestB7_Phases(t *testing.T) {
 	for i := range 700 {
 		many = append(many, time.Duration(i)*100*time.Millisecond)
 	}
-	complete, told := responses(true, 0), Progress{versionsSent: epoch}
-	complete.listed = true
+	listed, restored := responses(true, 0), Progress{versionsSent: epoch}
+	listed.listed = true
 	for _, tt := range []struct {
 		name     string
 		p        Progress
@@ -32,19 +33,23 @@ func TestB7_Phases(t *testing.T) {
 		next     time.Duration // after epoch; zero is never
 		complete time.Duration // of a stream that began at epoch
 	}{
-		{"nothing came", Progress{}, time.Hour, cache.Unknown, cache.Unknown, 0, ConfirmMax},
-		{"just now", responses(true, 0), 0, cache.Unknown, cache.Unknown, SettleQuiet, quiet},
+		{"no response", Progress{}, time.Hour, cache.Unknown, cache.Unknown, 0, ConfirmMax},
+		{"response just now", responses(true, 0), 0, cache.Unknown, cache.Unknown, SettleQuiet, quiet},
 		{"settled", responses(true, 0), SettleQuiet, cache.Unknown, cache.Settled, quiet, quiet},
-		{"another response", responses(true, 0, time.Second), time.Second, cache.Unknown, cache.Unknown, time.Second + SettleQuiet, time.Second + quiet},
+		{"another response", responses(true, 0, time.Second), time.Second, cache.Unknown,
+			cache.Unknown, time.Second + SettleQuiet, time.Second + quiet},
 		{"no new name", responses(false, 0, time.Second), 2 * time.Second, cache.Unknown, cache.Settled, quiet, quiet},
-		{"without end", responses(true, many[:20]...), settleMax, cache.Unknown, cache.Settled, 1900*time.Millisecond + quiet, 1900*time.Millisecond + quiet},
+		{"continuous responses", responses(true, many[:20]...), settleMax, cache.Unknown,
+			cache.Settled, 1900*time.Millisecond + quiet, 1900*time.Millisecond + quiet},
 		{"confirmed", responses(true, 0), quiet, cache.Settled, cache.Confirmed, 0, quiet},
-		{"new names without end", responses(true, many...), ConfirmMax, cache.Settled, cache.Confirmed, 0, ConfirmMax},
-		{"a list", complete, 0, cache.Unknown, cache.Confirmed, 0, 0},
+		{"continuous new names", responses(true, many...), ConfirmMax, cache.Settled, cache.Confirmed, 0, ConfirmMax},
+		{"complete list", listed, 0, cache.Unknown, cache.Confirmed, 0, 0},
 		{"confirmed already", responses(true, 0), 0, cache.Confirmed, cache.Confirmed, 0, quiet},
-		{"told", told, confirmSilence - 1, cache.Settled, cache.Settled, confirmSilence, ConfirmMax},
-		{"told what is not known", told, confirmSilence - 1, cache.Unknown, cache.Unknown, confirmSilence, ConfirmMax},
-		{"told, and silent", told, confirmSilence, cache.Settled, cache.Confirmed, 0, ConfirmMax},
+		{"versions of a snapshot sent", restored, confirmSilence - 1, cache.Settled,
+			cache.Settled, confirmSilence, ConfirmMax},
+		{"versions sent, phase unknown", restored, confirmSilence - 1, cache.Unknown,
+			cache.Unknown, confirmSilence, ConfirmMax},
+		{"versions sent, no response for 15s", restored, confirmSilence, cache.Settled, cache.Confirmed, 0, ConfirmMax},
 	} {
 		phase, next := tt.p.Phase(epoch.Add(tt.after), tt.before, quiet)
 		want := time.Time{}
@@ -59,7 +64,13 @@ func TestB7_Phases(t *testing.T) {
 		}
 	}
 	p := responses(true, 0)
-	if p.Settled(epoch.Add(SettleQuiet-1)) || !p.Settled(epoch.Add(SettleQuiet)) || told.Settled(epoch.Add(time.Hour)) {
-		t.Error("settled too early, too late, or without a response")
+	if p.Settled(epoch.Add(SettleQuiet - 1)) {
+		t.Error("settled before SettleQuiet")
+	}
+	if !p.Settled(epoch.Add(SettleQuiet)) {
+		t.Error("not settled after SettleQuiet")
+	}
+	if restored.Settled(epoch.Add(time.Hour)) {
+		t.Error("settled without a response")
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 var epoch = time.Unix(1000, 0)
 
-// heldFake has the removals of all names of a set held, since they were inferred without a control.
+// newHeldSet returns a set whose removals are all held, because they were inferred without a control.
 func newHeldSet(names ...string) *fakeSet {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, names...)
 	f.confirmed = true
@@ -25,9 +25,9 @@ func newHeldSet(names ...string) *fakeSet {
 	return f
 }
 
-// TestB15_TheSecondLookDecidesEachName: a removal that the origin stated is carried out unless the origin mentions the
-// resource, one that was inferred only if it is inferred again.
-func TestB15_TheSecondLookDecidesEachName(t *testing.T) {
+// TestB15_SecondLookDecidesEachName checks that the second look applies an explicit removal unless the origin mentions
+// the resource, and an inferred one only if it is inferred again.
+func TestB15_SecondLookDecidesEachName(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "again", "answered", "new", "once", "stated", "stated again")
 	f.beginStream(epoch)
 	f.respond(epoch, "-stated")
@@ -39,17 +39,17 @@ func TestB15_TheSecondLookDecidesEachName(t *testing.T) {
 	f.confirmed = true
 	f.group.Decide(epoch)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "large", epoch, "held again answered once stated stated again")
+	f.wantHolds(t, "large removal", epoch, "held again answered once stated stated again")
 	if now := epoch.Add(time.Hour - 1); f.group.StartSecondLooks(now) {
-		t.Error("a second look before the hold is over")
+		t.Error("second look before the end of the hold time")
 	}
 	now := epoch.Add(time.Hour)
 	if !f.group.StartSecondLooks(now) || f.group.StartSecondLooks(now) {
-		t.Error("want one second look")
+		t.Error("want exactly one second look")
 	}
 	for _, h := range f.group.Operate(Command{}, now) {
 		if !h.Until.IsZero() || h.Since != epoch {
-			t.Errorf("hold %+v while the second look is under way, want Since and no Until", h)
+			t.Errorf("hold %+v during the second look, want Since and no Until", h)
 		}
 	}
 	f.beginStream(now)
@@ -60,24 +60,25 @@ func TestB15_TheSecondLookDecidesEachName(t *testing.T) {
 	f.wantHolds(t, "after the second look", now, "held new once")
 }
 
-// TestB15_NothingIsDueWhileTheSecondLookIsUnderWay: the loop of the view would not rest.
-func TestB15_NothingIsDueWhileTheSecondLookIsUnderWay(t *testing.T) {
+// TestB15_NoDecisionDueDuringSecondLook checks that Decide returns no time in the past during a second look: the loop
+// of the view would spin.
+func TestB15_NoDecisionDueDuringSecondLook(t *testing.T) {
 	f := newHeldSet("a")
 	now := epoch.Add(2 * time.Hour)
 	f.group.StartSecondLooks(now)
 	if next := f.group.Decide(now); !next.After(now) {
-		t.Errorf("to decide again at %v, want after %v", next, now)
+		t.Errorf("next decision at %v, want after %v", next, now)
 	}
 }
 
-// TestB15_WhenToLookAgain: when the hold is over, or the next alarm is due.
-func TestB15_WhenToLookAgain(t *testing.T) {
+// TestB15_NextDecision checks that the next decision is due at the end of the hold time, or at the next log message.
+func TestB15_NextDecision(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
 	f.group.cfg.HoldTime, f.confirmed = 7*time.Minute, true
 	f.Infer(seq("a", "b"), true)
 	for _, tt := range []struct{ at, next time.Duration }{{0, alarmInterval}, {alarmInterval, 7 * time.Minute}} {
 		if next := f.group.Decide(epoch.Add(tt.at)); next != epoch.Add(tt.next) {
-			t.Errorf("after %v: again %v after the hold began, want %v", tt.at, next.Sub(epoch), tt.next)
+			t.Errorf("decided after %v: next decision %v after the start of the hold, want %v", tt.at, next.Sub(epoch), tt.next)
 		}
 	}
 	now := epoch.Add(7 * time.Minute)
@@ -92,21 +93,22 @@ func TestB15_WhenToLookAgain(t *testing.T) {
 	f.Infer(seq("c"), true)
 	f.group.Decide(now)
 	if h := f.group.Operate(Command{}, now); len(h) != 1 || h[0].Since != now || h[0].Until != now.Add(7*time.Minute) {
-		t.Errorf("holds %+v, want one that begins", h)
+		t.Errorf("holds %+v, want one that starts now", h)
 	}
 }
 
-// TestB15_ANewStreamIsNoSecondLook before the hold is over, whatever the origin is told.
-func TestB15_ANewStreamIsNoSecondLook(t *testing.T) {
+// TestB15_NewStreamIsNoSecondLook checks that a new stream before the end of the hold time decides nothing.
+func TestB15_NewStreamIsNoSecondLook(t *testing.T) {
 	f := newHeldSet("a")
 	f.beginStream(epoch)
 	f.Infer(seq("a"), false)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "a new stream", epoch, "held a")
+	f.wantHolds(t, "new stream", epoch, "held a")
 }
 
-// TestB15_AnInterruptedLookProvesNothing: what it inferred has to be inferred once more.
-func TestB15_AnInterruptedLookProvesNothing(t *testing.T) {
+// TestB15_InterruptedSecondLook checks that the next second look must infer again the removals that an interrupted one
+// inferred.
+func TestB15_InterruptedSecondLook(t *testing.T) {
 	f := newHeldSet("a", "b")
 	now := epoch.Add(time.Hour)
 	f.group.StartSecondLooks(now)
@@ -114,11 +116,12 @@ func TestB15_AnInterruptedLookProvesNothing(t *testing.T) {
 	f.beginStream(now, "a", "b")
 	f.group.StartSecondLooks(now)
 	f.group.Decide(now)
-	f.wantNames(t, "after the next look", "a b")
+	f.wantNames(t, "after the next second look", "a b")
 }
 
-// TestB15_AMentionBeginsTheHoldAnew for the others: the origin may be about to load. Since when they are held stays.
-func TestB15_AMentionBeginsTheHoldAnew(t *testing.T) {
+// TestB15_MentionRestartsHoldTime checks that the mention of a held name restarts the hold time of the others, because
+// the origin may still be loading. It does not change the start of the hold.
+func TestB15_MentionRestartsHoldTime(t *testing.T) {
 	f := newHeldSet("a", "b", "c")
 	wantHold := func(since, until time.Time) {
 		t.Helper()
@@ -135,56 +138,60 @@ func TestB15_AMentionBeginsTheHoldAnew(t *testing.T) {
 	f.respond(now, "b@2")
 	wantHold(epoch, now.Add(time.Hour))
 	if !f.group.StartSecondLooks(now.Add(time.Hour)) {
-		t.Error("no second look after the hold that began anew")
+		t.Error("no second look after the restarted hold time")
 	}
 	f.respond(now, "c@2")
 	f.group.Decide(now)
 	if f.group.StartSecondLooks(now.Add(2 * time.Hour)) {
-		t.Error("a second look at nothing")
+		t.Error("second look without held removals")
 	}
 	f.Infer(seq("a"), true)
 	f.group.Decide(now)
 	wantHold(now, now.Add(time.Hour))
 }
 
-// TestB15_WithoutAControlSilenceProvesNothing: not one removal is carried out at once, nor is it forgotten that there
-// was no control if more is inferred. A later loss is judged by itself.
-func TestB15_WithoutAControlSilenceProvesNothing(t *testing.T) {
+// TestB15_InferredWithoutControl checks that even a single removal that was inferred without a control is held, also if
+// others are inferred with a control. It does not affect later removals.
+func TestB15_InferredWithoutControl(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 100)...)
 	f.confirmed = true
 	f.Infer(seq(), true)
 	f.Infer(seq("n0"), false)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "nothing was inferred without a control", epoch)
+	f.wantHolds(t, "none inferred without a control", epoch)
 	f.Infer(seq("n1"), true)
 	f.Infer(seq("n2"), false)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "one of two without a control", epoch, "held n1 n2")
+	f.wantHolds(t, "one of two inferred without a control", epoch, "held n1 n2")
 	f.respond(epoch, "n1@2", "n2@2")
 	f.Infer(seq("n3"), false)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "later", epoch)
+	f.wantHolds(t, "later removal", epoch)
 	f.RestoreDiscarded("n4")
 	f.Infer(seq("n4"), true)
 	f.Infer(seq("n5"), false)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "what was kept", epoch, "kept n4")
+	f.wantHolds(t, "discarded name inferred without a control", epoch, "discarded n4")
 }
 
-// TestB7_ANewStreamStatesTheSetAnew: what came on the one before completes nothing.
-func TestB7_ANewStreamStatesTheSetAnew(t *testing.T) {
+// TestB7_NewStreamResetsProgress checks that the responses of an earlier stream do not complete a set.
+func TestB7_NewStreamResetsProgress(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler)
 	f.beginStream(epoch)
 	f.respond(epoch, "a")
 	f.RecordList(nil, false)
 	f.beginStream(epoch)
-	if at := f.Progress.CompleteAt(epoch, time.Second); f.Progress.Settled(epoch.Add(time.Hour)) || at != epoch.Add(ConfirmMax) {
-		t.Errorf("the set is settled, or complete at %v", at)
+	if f.Progress.Settled(epoch.Add(time.Hour)) {
+		t.Error("set settled without a response on the new stream")
+	}
+	if at := f.Progress.CompleteAt(epoch, time.Second); at != epoch.Add(ConfirmMax) {
+		t.Errorf("set complete at %v, want %v", at, epoch.Add(ConfirmMax))
 	}
 }
 
-// TestB15_NothingIsDecidedWhileNamesAreAsked: a large loss that is answered in parts would seem small.
-func TestB15_NothingIsDecidedWhileNamesAreAsked(t *testing.T) {
+// TestB15_NoDecisionDuringQuery checks that nothing is decided before the end of a query: a large removal that the
+// origin answers in parts would otherwise seem small.
+func TestB15_NoDecisionDuringQuery(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 100)...)
 	named := newFakeSetIn(f.group, wire.ClusterType, "")
 	named.QueriesFor = f.Set
@@ -193,33 +200,37 @@ func TestB15_NothingIsDecidedWhileNamesAreAsked(t *testing.T) {
 	f.respond(epoch, append(numbers("n", 88), "-n0")...) // n88 to n99 are not mentioned
 	now := epoch.Add(mentionTimeout)
 	if due, _ := f.QueryDue(now); !due {
-		t.Fatal("nothing is to be asked for")
+		t.Fatal("no query is due")
 	}
-	names := f.StartQuery(nil, now)
-	f.RecordAnswers(wire.Update{Removed: names[:6]}, now)
+	queried := f.StartQuery(nil, now)
+	f.RecordAnswers(wire.Update{Removed: queried[:6]}, now)
 	f.group.Decide(now)
-	f.wantHolds(t, "half of the answers", now, "suspected "+strings.Join(names[:6], " "))
-	f.RecordAnswers(wire.Update{Removed: names[6:12]}, now)
-	if over, _ := f.FinishQuery(func() map[string]struct{} { return nil }, now); !over {
-		t.Fatal("not over when all was answered")
+	f.wantHolds(t, "half of the answers", now, "suspected "+strings.Join(queried[:6], " "))
+	f.RecordAnswers(wire.Update{Removed: queried[6:12]}, now)
+	if finished, _ := f.FinishQuery(func() map[string]struct{} { return nil }, now); !finished {
+		t.Fatal("query not finished after all answers")
 	}
 	f.ClearUnmentioned()
 	f.group.Decide(now)
-	f.wantHolds(t, "all answers", now, "held "+strings.Join(names[:12], " "))
+	f.wantHolds(t, "all answers", now, "held "+strings.Join(queried[:12], " "))
 }
 
-// TestH02_TheReasonOfARemovalWaitsWithIt: clients are told both or none.
-func TestH02_TheReasonOfARemovalWaitsWithIt(t *testing.T) {
+// TestH02_ErrorWaitsWithRemoval checks that the error with which the origin states a removal is applied together with
+// the removal.
+func TestH02_ErrorWaitsWithRemoval(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 9)...)
 	f.beginStream(epoch)
 	removal := func(name string) wire.Update {
-		return wire.Update{TypeURL: wire.ClusterType, Removed: []string{name}, Errors: []*wire.ResourceError{wire.NewResourceError(name, codes.NotFound, "gone")}}
+		notFound := wire.NewResourceError(name, codes.NotFound, "removed")
+		return wire.Update{
+			TypeURL: wire.ClusterType, Removed: []string{name}, Errors: []*wire.ResourceError{notFound},
+		}
 	}
 	take := func(u wire.Update, want int) {
 		t.Helper()
 		f.Take(u, epoch)
 		if len(f.applied.Removed) != want || len(f.applied.Errors) != want {
-			t.Errorf("%v and %v are applied, want %d", f.applied.Removed, f.applied.Errors, want)
+			t.Errorf("applied removals %v and errors %v, want %d of each", f.applied.Removed, f.applied.Errors, want)
 		}
 	}
 	take(removal("n0"), 0)
@@ -228,11 +239,13 @@ func TestH02_TheReasonOfARemovalWaitsWithIt(t *testing.T) {
 	f.confirmed = true
 	f.group.Decide(epoch)
 	f.wantNames(t, "confirmed", "n1 n2 n3 n4 n5 n6 n7 n8")
-	if reasons := f.applied.Errors; len(reasons) != 1 || reasons[0].Name != "n0" {
-		t.Errorf("reasons %v, want that of n0", reasons)
+	if errs := f.applied.Errors; len(errs) != 1 || errs[0].Name != "n0" {
+		t.Errorf("errors %v, want that of n0", errs)
 	}
 	f.RestoreDiscarded("n1")
-	take(wire.Update{TypeURL: wire.ClusterType, Errors: removal("n1").Errors, Removed: []string{"unknown"}}, 1)
+	take(wire.Update{
+		TypeURL: wire.ClusterType, Errors: removal("n1").Errors, Removed: []string{"unknown"},
+	}, 1)
 	f.beginStream(epoch)
 	f.confirmed = false
 	f.Restart(nil, epoch)
@@ -240,38 +253,39 @@ func TestH02_TheReasonOfARemovalWaitsWithIt(t *testing.T) {
 	take(removal("n1"), 0)
 }
 
-// TestH02_ASecondRemovalWaitsToo until the set is confirmed, though the first one has mentioned the resource.
-func TestH02_ASecondRemovalWaitsToo(t *testing.T) {
+// TestH02_RepeatedRemovalWaits checks that a repeated removal waits until the set is confirmed, although the first one
+// has mentioned the resource.
+func TestH02_RepeatedRemovalWaits(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
 	f.beginStream(epoch, "a", "b", "c")
 	f.respond(epoch, "-a")
 	f.respond(epoch, "-a")
-	f.wantHolds(t, "said twice", epoch, "suspected a")
-	f.wantNames(t, "said twice", "a b c")
+	f.wantHolds(t, "removal repeated", epoch, "suspected a")
+	f.wantNames(t, "removal repeated", "a b c")
 }
 
-// TestH02_AStatedRemovalOfWhatWasKept is a new one on an established stream, and repeats what the operator decided on
-// otherwise.
-func TestH02_AStatedRemovalOfWhatWasKept(t *testing.T) {
+// TestH02_ExplicitRemovalOfDiscarded checks that an explicit removal is a new one on an established stream. On a new
+// stream it repeats the removal that the operator discarded.
+func TestH02_ExplicitRemovalOfDiscarded(t *testing.T) {
 	f := newHeldSet("a", "b", "c")
 	f.group.cfg.HoldExplicit = true
 	f.group.Operate(Command{Do: Discard}, epoch)
-	f.wantHolds(t, "discarded", epoch, "kept a b c")
+	f.wantHolds(t, "discarded", epoch, "discarded a b c")
 	f.beginStream(epoch)
 	f.confirmed = false
 	f.respond(epoch, "-a")
-	f.wantHolds(t, "on a new stream", epoch, "kept a b c")
+	f.wantHolds(t, "new stream", epoch, "discarded a b c")
 	f.confirmed = true
 	f.respond(epoch, "-b")
 	f.group.Decide(epoch)
-	f.wantHolds(t, "on an established stream", epoch, "kept a c")
-	f.wantNames(t, "on an established stream", "a c")
+	f.wantHolds(t, "established stream", epoch, "discarded a c")
+	f.wantNames(t, "established stream", "a c")
 	f.group.Operate(Command{Do: Release, Discarded: true}, epoch)
 	f.wantNames(t, "released", "")
 	f.wantHolds(t, "released", epoch)
 }
 
-// TestH02_RemovalsOfDataAreNotHeld on an established stream, whatever TENDER_HOLD_EXPLICIT_REMOVALS says.
+// TestH02_RemovalsOfDataAreNotHeld checks that TENDER_HOLD_EXPLICIT_REMOVALS does not hold removals of endpoints.
 func TestH02_RemovalsOfDataAreNotHeld(t *testing.T) {
 	for typeURL, want := range map[string]string{wire.EndpointType: "", wire.RouteType: "a"} {
 		f := newFakeSet(typeURL, slog.DiscardHandler, "a")
@@ -281,8 +295,9 @@ func TestH02_RemovalsOfDataAreNotHeld(t *testing.T) {
 	}
 }
 
-// TestH02_AnAnswerAboutWhatWasKept comes after the operator has decided, and repeats what that was about.
-func TestH02_AnAnswerAboutWhatWasKept(t *testing.T) {
+// TestH02_AnswerAboutDiscarded checks that an answer to a query, after the operator has discarded the removal, repeats
+// that removal.
+func TestH02_AnswerAboutDiscarded(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
 	f.beginStream(epoch)
 	f.confirmed = true
@@ -291,21 +306,21 @@ func TestH02_AnAnswerAboutWhatWasKept(t *testing.T) {
 	f.StartQuery(nil, now)
 	f.Infer(seq("a"), true)
 	f.group.Operate(Command{Do: Discard}, now)
-	if over, _ := f.FinishQuery(func() map[string]struct{} { return nil }, now); !over {
-		t.Error("the origin is asked for what was discarded")
+	if finished, _ := f.FinishQuery(func() map[string]struct{} { return nil }, now); !finished {
+		t.Error("the query of a discarded name is not finished")
 	}
 	f.RecordAnswers(wire.Update{Removed: []string{"a"}}, now)
 	f.respond(now, "-a")
-	f.wantHolds(t, "answered", now, "kept a")
+	f.wantHolds(t, "after the answer", now, "discarded a")
 }
 
-// TestH02_WhatIsSaidAgainOfWhatIsHeld: that it was stated stays, and the content that takes its place is the last.
-func TestH02_WhatIsSaidAgainOfWhatIsHeld(t *testing.T) {
+// TestH02_RepeatedHeldRemoval checks that a held removal that is repeated stays explicit, and keeps its error.
+func TestH02_RepeatedHeldRemoval(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
 	f.beginStream(epoch)
 	f.respond(epoch, "-a")
 	f.Infer(seq("b", "c"), true)
-	f.recordError(wire.NewResourceError("a", codes.NotFound, "gone"))
+	f.recordError(wire.NewResourceError("a", codes.NotFound, "removed"))
 	f.confirmed = true
 	f.group.Decide(epoch)
 	f.Infer(seq("a"), false)
@@ -316,62 +331,65 @@ func TestH02_WhatIsSaidAgainOfWhatIsHeld(t *testing.T) {
 	f.suspect("c", removal{}, true)
 	f.group.Decide(now)
 	f.wantNames(t, "after the second look", "")
-	if reasons := f.applied.Errors; len(reasons) != 1 {
-		t.Errorf("reasons %v, want that of a", reasons)
+	if errs := f.applied.Errors; len(errs) != 1 {
+		t.Errorf("errors %v, want that of a", errs)
 	}
 }
 
-// TestH02_TheSameEmptyAssignmentAgain repeats what the operator decided on, another one does not.
-func TestH02_TheSameEmptyAssignmentAgain(t *testing.T) {
+// TestH02_RepeatedEmptyAssignment checks that the empty assignment that an operator discarded stays discarded, and that
+// another one becomes suspected.
+func TestH02_RepeatedEmptyAssignment(t *testing.T) {
 	f := newFakeSet(wire.EndpointType, slog.DiscardHandler, "a")
 	empty, other := assignment(t, "a", 0), assignment(t, "a", 0)
 	other.Digest[0]++
 	f.suspect("a", removal{replacement: empty}, false)
 	f.discard()
 	for _, tt := range []struct {
-		as   removal
-		want string
-	}{{removal{replacement: empty}, "kept a"}, {removal{replacement: other}, "suspected a"}} {
-		f.suspect("a", tt.as, false)
-		f.wantHolds(t, "said again", epoch, tt.want)
+		change removal
+		want   string
+	}{{removal{replacement: empty}, "discarded a"}, {removal{replacement: other}, "suspected a"}} {
+		f.suspect("a", tt.change, false)
+		f.wantHolds(t, "assignment repeated", epoch, tt.want)
 	}
 	f.group.Operate(Command{Do: Release}, epoch)
 	if f.wantHolds(t, "released", epoch); f.resources["a"] != other {
-		t.Error("the empty assignment is not served")
+		t.Error("the other empty assignment is not served")
 	}
 	f.RestoreDiscarded("a")
 	f.suspect("a", removal{replacement: empty}, false)
-	f.wantHolds(t, "kept without content", epoch, "suspected a")
+	f.wantHolds(t, "discarded without a replacement", epoch, "suspected a")
 	f.discard()
 	f.suspect("a", removal{}, false)
-	f.wantHolds(t, "and removed", epoch, "suspected a")
+	f.wantHolds(t, "removed", epoch, "suspected a")
 }
 
-// TestH09_WhatWasKeptIsShownAtOnce, and is not in doubt on the next stream.
-func TestH09_WhatWasKeptIsShownAtOnce(t *testing.T) {
+// TestH09_RestoredDiscarded checks that a restored decision is listed at once, and that its resource is not unmentioned
+// on the next stream.
+func TestH09_RestoredDiscarded(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
 	f.RestoreDiscarded("a")
-	f.wantHolds(t, "kept", epoch, "kept a")
+	f.wantHolds(t, "restored", epoch, "discarded a")
 	f.beginStream(epoch)
 	f.respond(epoch, "b")
 	if !f.Covered() {
-		t.Error("a is unmentioned")
+		t.Error("a is unmentioned, want mentioned")
 	}
 	f.beginStream(epoch, "a", "b")
 	if f.Covered() {
-		t.Error("b is mentioned on a new stream")
+		t.Error("b is mentioned on a new stream, want unmentioned")
 	}
 	f.respond(epoch, "b@2")
 	if !f.Covered() {
-		t.Error("b is unmentioned")
+		t.Error("b is unmentioned, want mentioned")
 	}
 }
 
-// assignment returns an assignment with endpoints, or without.
+// assignment returns a ClusterLoadAssignment with a number of endpoints.
 func assignment(t *testing.T, name string, endpoints int) *wire.Resource {
 	t.Helper()
+	locality := []*endpointpb.LocalityLbEndpoints{{LbEndpoints: []*endpointpb.LbEndpoint{{}}}}
 	value, err := proto.Marshal(&endpointpb.ClusterLoadAssignment{
-		ClusterName: name, Endpoints: slices.Repeat([]*endpointpb.LocalityLbEndpoints{{LbEndpoints: []*endpointpb.LbEndpoint{{}}}}, endpoints),
+		ClusterName: name, Endpoints: slices.Repeat(locality, endpoints),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -383,9 +401,9 @@ func assignment(t *testing.T, name string, endpoints int) *wire.Resource {
 	return r
 }
 
-// TestH02_AnEmptiedAssignmentIsObeyedOnceMentioned: the origin has stated its endpoints on the same stream, or it lives
-// for a while, or there were none.
-func TestH02_AnEmptiedAssignmentIsObeyedOnceMentioned(t *testing.T) {
+// TestH02_EmptiedAssignment checks that an assignment that loses its endpoints is suspected. It is applied at once if
+// the origin has stated the endpoints on the same stream, if it has a TTL, or if there were no endpoints.
+func TestH02_EmptiedAssignment(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		mentioned bool
@@ -396,9 +414,9 @@ func TestH02_AnEmptiedAssignmentIsObeyedOnceMentioned(t *testing.T) {
 	}{
 		{"not mentioned", false, 1, 0, false, []string{"suspected a"}},
 		{"mentioned", true, 1, 0, false, []string{}},
-		{"there were none", false, 0, 0, false, []string{}},
-		{"that lives for a while", false, 1, time.Minute, false, []string{}},
-		{"of which no content is held", false, 1, 0, true, []string{}},
+		{"no endpoints before", false, 0, 0, false, []string{}},
+		{"with a TTL", false, 1, time.Minute, false, []string{}},
+		{"content dropped", false, 1, 0, true, []string{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFakeSet(wire.EndpointType, slog.DiscardHandler, "a")
@@ -418,12 +436,12 @@ func TestH02_AnEmptiedAssignmentIsObeyedOnceMentioned(t *testing.T) {
 			take(empty)
 			f.wantHolds(t, "emptied", epoch, tt.want...)
 			if suspected := len(tt.want) > 0; (f.resources["a"] == empty) == suspected {
-				t.Errorf("suspected: %t, and the empty one is served: %t", suspected, !suspected)
+				t.Errorf("suspected: %t, but the empty assignment is served: %t", suspected, !suspected)
 			}
 			f.confirmed = true
 			f.group.Decide(epoch)
 			if f.resources["a"] != empty {
-				t.Error("once the set is confirmed, the empty one is not served")
+				t.Error("set confirmed, but the empty assignment is not served")
 			}
 		})
 	}

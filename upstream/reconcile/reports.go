@@ -25,9 +25,9 @@ type ReportsConfig struct {
 	// AnswerTimeout is the time after which a reported name that the origin did not answer counts as missing.
 	AnswerTimeout time.Duration
 
-	// CompleteAt returns when a set is complete if no response arrives until then; zero if that is not known. asked is
-	// when the relay could request it first; zero if it could not yet.
-	CompleteAt func(cache.ReportedSet) (at, asked time.Time)
+	// CompleteAt returns when a set is complete if no response arrives until then; zero if that is not known.
+	// requestedAt is when the relay requested the set on the current stream; zero without a stream.
+	CompleteAt func(cache.ReportedSet) (at, requestedAt time.Time)
 
 	// AlwaysComplete means that wildcard sets are complete before clients report, as those of a directory are. Reports
 	// about them are then evaluated after AnswerTimeout.
@@ -162,11 +162,11 @@ func (r *Reports) evaluateDue(now time.Time) (next time.Time) {
 		case of.Kind == cache.Wildcard && r.w.Generation().Type(of.Key).Phase < cache.Confirmed:
 			continue // the directory was not read yet
 		}
-		_, asked := r.cfg.CompleteAt(of)
-		if asked.IsZero() {
+		_, requestedAt := r.cfg.CompleteAt(of)
+		if requestedAt.IsZero() {
 			continue
 		}
-		if due := later(first, asked).Add(r.cfg.AnswerTimeout); now.Before(due) {
+		if due := later(first, requestedAt).Add(r.cfg.AnswerTimeout); now.Before(due) {
 			next = Earlier(next, due)
 		} else {
 			r.Evaluate(of, now.Add(-r.cfg.AnswerTimeout), now)

@@ -14,15 +14,15 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A reporting is a view that begins with nothing, and what decides about the reports of its clients.
+// A reportsRig is a view without content, with the Reports of its clients.
 type reportsRig struct {
 	*Reports
-	t        *testing.T
-	w        *cache.Writer
-	watch    *cache.Watch
-	asked    time.Time // zero if the origin cannot be asked
-	complete time.Time
-	resyncs  int // times that the origin was asked for everything
+	t           *testing.T
+	w           *cache.Writer
+	watch       *cache.Watch
+	requestedAt time.Time // zero if the relay cannot request the set
+	complete    time.Time
+	resyncs     int // calls of Resync
 }
 
 var (
@@ -30,23 +30,23 @@ var (
 	routeNames  = cache.ReportedSet{Key: wire.RouteType, Kind: cache.ByName}
 )
 
-// inReporting runs a test in a bubble.
+// runReports runs a test in a synctest bubble.
 func runReports(t *testing.T, test func(r *reportsRig)) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
-		r := &reportsRig{t: t, w: w, watch: view.Watch(), asked: time.Now(), complete: time.Now()}
+		r := &reportsRig{t: t, w: w, watch: view.Watch(), requestedAt: time.Now(), complete: time.Now()}
 		r.watch.SubscribeAll(wire.ClusterType)
 		r.Reports = NewReports(w, ReportsConfig{
 			Config:        Config{HoldTime: time.Hour, Counts: new(Counts), Logger: slog.New(slog.DiscardHandler)},
 			AnswerTimeout: 10 * time.Second,
-			CompleteAt:    func(cache.ReportedSet) (at, asked time.Time) { return r.complete, r.asked },
+			CompleteAt:    func(cache.ReportedSet) (at, requestedAt time.Time) { return r.complete, r.requestedAt },
 			Resync:        func() { r.resyncs++ },
 		})
 		test(r)
 	})
 }
 
-// has has the origin state resources.
+// originStates applies a response with resources.
 func (r *reportsRig) originStates(of cache.ReportedSet, names ...string) {
 	u := wire.Update{TypeURL: of.Key}
 	for _, name := range names {
@@ -59,6 +59,7 @@ func (r *reportsRig) originStates(of cache.ReportedSet, names ...string) {
 	r.w.Apply(of.Kind, u)
 }
 
+// report reports names as a returning client. By name, the client also subscribes to them.
 func (r *reportsRig) report(of cache.ReportedSet, names ...string) *cache.Report {
 	if of.Kind == cache.ByName {
 		r.watch.Subscribe(of.Key, names)
@@ -67,13 +68,13 @@ func (r *reportsRig) report(of cache.ReportedSet, names ...string) *cache.Report
 	return r.watch.Report(of.Key, of.Kind, names, len(names))
 }
 
-// confirm has the set of clusters confirmed.
+// confirm evaluates the reports about clusters, and confirms the wildcard set.
 func (r *reportsRig) confirm() {
 	r.Evaluate(allClusters, time.Now(), time.Now())
 	r.w.SetPhase(wire.ClusterType, cache.Confirmed)
 }
 
-// pass lets time pass, with a check in each second.
+// advance calls Step every second for a duration.
 func (r *reportsRig) advance(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(time.Second)
@@ -81,135 +82,145 @@ func (r *reportsRig) advance(d time.Duration) {
 	}
 }
 
-// want fails the test unless there are these holds, and a client that reports names may be told that the others are
-// gone.
-func (r *reportsRig) wantHolds(when string, of *cache.Report, names string, want ...string) {
+// wantHolds fails the test unless there are these holds, and the view withholds exactly their names from a client that
+// reports names.
+func (r *reportsRig) wantHolds(when string, report *cache.Report, names string, want ...string) {
 	r.t.Helper()
 	got, withheld := []string{}, []string{}
 	for _, h := range r.Operate(Command{}, time.Now()) {
-		as := "held "
+		state := "held "
 		switch {
 		case h.Unconfirmed:
-			as = "suspected "
+			state = "suspected "
 		case h.Discarded:
-			as = "kept "
+			state = "discarded "
 		}
 		if !h.Reported {
-			r.t.Errorf("%s: hold %+v is of no report", when, h)
+			r.t.Errorf("%s: hold %+v, want Reported", when, h)
 		}
-		got = append(got, as+strings.Join(h.Names, " "))
+		got = append(got, state+strings.Join(h.Names, " "))
 		withheld = append(withheld, h.Names...)
 	}
 	if slices.Sort(got); !slices.Equal(got, want) {
 		r.t.Errorf("%s: holds %q, want %q", when, got, want)
 	}
-	told := of.Removable(strings.Fields(names))
+	removable := report.Removable(strings.Fields(names))
 	for _, name := range strings.Fields(names) {
-		if slices.Contains(told, name) == slices.Contains(withheld, name) {
-			r.t.Errorf("%s: told that %q are gone, and held is %q", when, told, withheld)
+		if slices.Contains(removable, name) == slices.Contains(withheld, name) {
+			r.t.Errorf("%s: removable %q and held %q, want each name in exactly one", when, removable, withheld)
 		}
 	}
 }
 
-// TestH04_WhatIsReportedIsHeld until the second look, an operator or the origin decides.
-func TestH04_WhatIsReportedIsHeld(t *testing.T) {
+// TestH04_ReportedNamesAreHeld checks that reported names that the set lacks are held until the second look, an
+// operator or the origin decides.
+func TestH04_ReportedNamesAreHeld(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		do   func(r *reportsRig)
 		want []string
 	}{
-		{"nothing happens", func(r *reportsRig) { r.advance(time.Hour - time.Second) }, []string{"held b c"}},
-		{"the hold is over", func(r *reportsRig) { r.advance(time.Hour + time.Second) }, []string{}},
-		{"the origin is being asked", func(r *reportsRig) {
+		{"before the end of the hold time", func(r *reportsRig) { r.advance(time.Hour - time.Second) }, []string{"held b c"}},
+		{"after the hold time", func(r *reportsRig) { r.advance(time.Hour + time.Second) }, []string{}},
+		{"second look not complete", func(r *reportsRig) {
 			r.complete = time.Now().Add(2 * time.Hour)
 			r.advance(time.Hour + time.Minute)
 		}, []string{"held b c"}},
-		{"the origin cannot be asked", func(r *reportsRig) {
+		{"second look without a stream", func(r *reportsRig) {
 			r.complete = time.Time{}
 			r.advance(2 * time.Hour)
 		}, []string{"held b c"}},
-		{"one comes", func(r *reportsRig) { r.originStates(allClusters, "b"); r.advance(time.Second) }, []string{"held c"}},
-		{"the origin says of one that it is gone", func(r *reportsRig) { r.RecordRemoved(allClusters, seq("b", "a")) }, []string{"held c"}},
-		{"and of names of another set", func(r *reportsRig) { r.RecordRemoved(routeNames, seq("b", "c")) }, []string{"held b c"}},
+		{"origin sends one", func(r *reportsRig) {
+			r.originStates(allClusters, "b")
+			r.advance(time.Second)
+		}, []string{"held c"}},
+		{"origin removes one", func(r *reportsRig) { r.RecordRemoved(allClusters, seq("b", "a")) }, []string{"held c"}},
+		{"origin removes names of another set", func(r *reportsRig) {
+			r.RecordRemoved(routeNames, seq("b", "c"))
+		}, []string{"held b c"}},
 		{"released", func(r *reportsRig) { r.Operate(Command{Do: Release}, time.Now()) }, []string{}},
-		{"discarded", func(r *reportsRig) { r.Operate(Command{Do: Discard}, time.Now()); r.advance(2 * time.Hour) }, []string{"kept b c"}},
+		{"discarded", func(r *reportsRig) {
+			r.Operate(Command{Do: Discard}, time.Now())
+			r.advance(2 * time.Hour)
+		}, []string{"discarded b c"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			runReports(t, func(r *reportsRig) {
 				client := r.report(allClusters, "a", "b", "c")
 				r.originStates(allClusters, "a")
-				r.complete = time.Time{} // the stream is lost
+				r.complete = time.Time{} // the stream is closed
 				r.confirm()
 				r.complete = time.Now()
 				r.wantHolds("confirmed", client, "b c", "held b c")
 				tt.do(r)
 				r.wantHolds(tt.name, client, "b c", tt.want...)
-				if over := len(tt.want) == 0; over == r.HasRemovals() {
-					t.Errorf("decided: %t, busy: %t", over, r.HasRemovals())
+				if decided := len(tt.want) == 0; decided == r.HasRemovals() {
+					t.Errorf("decided: %t, HasRemovals: %t", decided, r.HasRemovals())
 				}
 			})
 		})
 	}
 }
 
-// TestH04_TheSecondLookAtReports asks the origin for everything once, but for names, which it is asked for all the
-// time.
-func TestH04_TheSecondLookAtReports(t *testing.T) {
+// TestH04_SecondLookOfReports checks that the second look of a wildcard set requests all sets once. That of names does
+// not, because the relay subscribes to them anyway.
+func TestH04_SecondLookOfReports(t *testing.T) {
 	for of, want := range map[cache.ReportedSet]int{allClusters: 1, routeNames: 0} {
 		runReports(t, func(r *reportsRig) {
 			client := r.report(of, "a", "b")
 			r.Evaluate(of, time.Now(), time.Now())
 			r.wantHolds("held", client, "a b", "held a b")
 			r.advance(2 * time.Hour)
-			if r.wantHolds("over", client, "a b"); r.resyncs != want {
-				t.Errorf("%s: the origin was asked for everything %d times, want %d", of.Key, r.resyncs, want)
+			if r.wantHolds("decided", client, "a b"); r.resyncs != want {
+				t.Errorf("%s: %d calls of Resync, want %d", of.Key, r.resyncs, want)
 			}
 		})
 	}
 }
 
-// TestH04_NamesAreJudgedInBatches, each when the origin was silent on it for a while, and with a deadline of its own. A
-// name of which the origin says that there is none is no report.
-func TestH04_NamesAreJudgedInBatches(t *testing.T) {
+// TestH04_NamesAreEvaluatedInBatches checks that reports by name are evaluated after AnswerTimeout, in batches with
+// their own hold times. A name that the origin removes is no longer held.
+func TestH04_NamesAreEvaluatedInBatches(t *testing.T) {
 	runReports(t, func(r *reportsRig) {
 		first := r.report(routeNames, "a", "b", "c")
 		if next := r.Step(time.Now()); next != time.Now().Add(10*time.Second) {
-			t.Errorf("judged in %v, want in 10s", time.Until(next))
+			t.Errorf("evaluated in %v, want in 10s", time.Until(next))
 		}
-		r.asked = time.Now().Add(5 * time.Second)
-		if next := r.Step(time.Now()); next != r.asked.Add(10*time.Second) {
-			t.Errorf("asked in 5s, and judged in %v, want in 15s", time.Until(next))
+		r.requestedAt = time.Now().Add(5 * time.Second)
+		if next := r.Step(time.Now()); next != r.requestedAt.Add(10*time.Second) {
+			t.Errorf("requested in 5s, evaluated in %v, want in 15s", time.Until(next))
 		}
 		r.advance(15 * time.Second)
-		r.wantHolds("the first", first, "a b c", "held a b c")
+		r.wantHolds("first batch", first, "a b c", "held a b c")
 		r.advance(30 * time.Minute)
 		second := r.report(routeNames, "c", "d", "e")
 		r.advance(10 * time.Second)
-		r.wantHolds("the second", second, "d e", "held a b c", "held d e")
+		r.wantHolds("second batch", second, "d e", "held a b c", "held d e")
 		until := time.Now().Add(time.Hour)
 		r.advance(20 * time.Minute)
 		r.w.Apply(cache.ByName, wire.Update{TypeURL: wire.RouteType, Removed: []string{"a"}})
 		r.advance(time.Second)
-		r.wantHolds("one does not exist", first, "b c", "held b c", "held d e")
+		r.wantHolds("origin removes one", first, "b c", "held b c", "held d e")
 		for _, h := range r.Operate(Command{}, time.Now()) {
 			if h.Names[0] == "d" && h.Until != until {
-				t.Errorf("the second batch is held until %v, want %v", h.Until, until)
+				t.Errorf("second batch held until %v, want %v", h.Until, until)
 			}
 		}
 	})
 }
 
-// TestH09_WhatOperatorsHadKept waits for a client that reports it again, for five minutes.
-func TestH09_WhatOperatorsHadKept(t *testing.T) {
+// TestH09_RestoredDiscardedOfReports checks that a discarded name is kept for five minutes after a restart, and longer
+// if a client reports it again.
+func TestH09_RestoredDiscardedOfReports(t *testing.T) {
 	runReports(t, func(r *reportsRig) {
 		r.RestoreDiscarded(wire.ClusterType, "a")
 		r.RestoreDiscarded(wire.ClusterType, "b")
 		r.RestoreDiscarded(wire.ClusterType, "xdstp://one/"+wire.ClusterType+"/of/c")
-		r.wantHolds("after the restart", nil, "", "kept a b", "kept xdstp://one/"+wire.ClusterType+"/of/c")
+		r.wantHolds("after the restart", nil, "", "discarded a b", "discarded xdstp://one/"+wire.ClusterType+"/of/c")
 		client := r.report(allClusters, "a")
 		r.confirm()
-		r.wantHolds("confirmed", client, "a", "kept a b", "kept xdstp://one/"+wire.ClusterType+"/of/c")
+		r.wantHolds("confirmed", client, "a", "discarded a b", "discarded xdstp://one/"+wire.ClusterType+"/of/c")
 		r.advance(discardedGrace + time.Second)
-		r.wantHolds("five minutes later", client, "a", "kept a")
+		r.wantHolds("five minutes later", client, "a", "discarded a")
 	})
 }

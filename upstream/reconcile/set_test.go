@@ -14,12 +14,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A fake is a set in memory.
+// A fakeSet is a set with its content in memory. It does not store resources whose names begin with "unwanted", as a
+// view does without a subscription.
 type fakeSet struct {
 	*Set
 	resources map[string]*wire.Resource
 	confirmed bool
-	applied   wire.Update // the last one
+	applied   wire.Update // last update
 }
 
 func (f *fakeSet) Get(name string) *wire.Resource { return f.resources[name] }
@@ -49,29 +50,33 @@ func (f *fakeSet) Apply(u wire.Update) (c cache.Change) {
 	return c
 }
 
-// newFake returns the wildcard set of a type, with names.
+// newFakeSet returns a wildcard set in a new group.
 func newFakeSet(typeURL string, log slog.Handler, names ...string) *fakeSet {
-	g := NewGroup(Config{HoldTime: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(log)})
-	return newFakeSetIn(g, typeURL, wire.Wildcard, names...)
+	return newFakeSetIn(newTestGroup(log), typeURL, wire.Wildcard, names...)
 }
 
-// newFakeIn returns a set of a type in a group, with names.
-func newFakeSetIn(g *Group, typeURL, whole string, names ...string) *fakeSet {
+// newTestGroup returns a group with a hold time of an hour.
+func newTestGroup(log slog.Handler) *Group {
+	return NewGroup(Config{HoldTime: time.Hour, ColdWait: 10 * time.Second, Counts: new(Counts), Logger: slog.New(log)})
+}
+
+// newFakeSetIn returns a set in a group.
+func newFakeSetIn(g *Group, typeURL, pattern string, names ...string) *fakeSet {
 	f := &fakeSet{resources: make(map[string]*wire.Resource)}
-	f.Set = g.NewSet(typeURL, whole, f)
+	f.Set = g.NewSet(typeURL, pattern, f)
 	for _, name := range names {
 		f.resources[name] = &wire.Resource{Name: name}
 	}
 	return f
 }
 
-// begin begins a stream on which the origin is told that names are held.
-func (f *fakeSet) beginStream(now time.Time, told ...string) {
-	f.Begin(func(name string) bool { return slices.Contains(told, name) }, len(told) > 0, false, now)
+// beginStream starts a stream on which the relay sends the versions of the given names.
+func (f *fakeSet) beginStream(now time.Time, versions ...string) {
+	f.Begin(func(name string) bool { return slices.Contains(versions, name) }, len(versions) > 0, false, now)
 }
 
-// state takes a response, in which "-name" is a removal and "name@version" a resource.
-func (f *fakeSet) respond(now time.Time, items ...string) (ignores bool) {
+// respond applies a response, in which "-name" is a removal and "name@version" a resource.
+func (f *fakeSet) respond(now time.Time, items ...string) (ignoresVersions bool) {
 	u := wire.Update{TypeURL: f.TypeURL}
 	for _, item := range items {
 		if name, removed := strings.CutPrefix(item, "-"); removed {
@@ -81,23 +86,24 @@ func (f *fakeSet) respond(now time.Time, items ...string) (ignores bool) {
 		name, version, _ := strings.Cut(item, "@")
 		u.Resources = append(u.Resources, &wire.Resource{Name: name, OriginVersion: version})
 	}
-	_, ignores = f.Take(u, now)
-	return ignores
+	_, ignoresVersions = f.Take(u, now)
+	return ignoresVersions
 }
 
-// want fails the test unless the group has these holds, each as its names after "held", "suspected" or "kept".
+// wantHolds fails the test unless the group has these holds, each as its names after "held", "suspected" or
+// "discarded".
 func (f *fakeSet) wantHolds(t *testing.T, when string, now time.Time, want ...string) {
 	t.Helper()
 	got := []string{}
 	for _, h := range f.group.Operate(Command{}, now) {
-		as := "held"
+		state := "held"
 		switch {
 		case h.Unconfirmed:
-			as = "suspected"
+			state = "suspected"
 		case h.Discarded:
-			as = "kept"
+			state = "discarded"
 		}
-		got = append(got, as+" "+strings.Join(h.Names, " "))
+		got = append(got, state+" "+strings.Join(h.Names, " "))
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: holds %q, want %q", when, got, want)
@@ -112,7 +118,7 @@ func (f *fakeSet) wantNames(t *testing.T, when, want string) {
 	}
 }
 
-// numbers returns names with a prefix.
+// numbers returns n names: the prefix with the numbers from 0.
 func numbers(prefix string, n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprint(prefix, i))
@@ -120,21 +126,14 @@ func numbers(prefix string, n int) (names []string) {
 	return names
 }
 
-// gone yields names.
-func seq(names ...string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, name := range names {
-			if !yield(name) {
-				return
-			}
-		}
-	}
-}
+// seq yields names.
+func seq(names ...string) iter.Seq[string] { return slices.Values(names) }
 
-// TestH02_AnInterruptedLookBeginsAnew: on a stream that says what is held, silence does not confirm that it is gone.
-func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
+// TestH02_InterruptedSecondLook checks that a second look starts again on a stream that resumes from versions: there,
+// silence does not confirm a removal.
+func TestH02_InterruptedSecondLook(t *testing.T) {
 	now := time.Unix(1000, 0)
-	for _, told := range []bool{false, true} {
+	for _, resumed := range []bool{false, true} {
 		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a")
 		f.confirmed = true
 		f.Infer(seq("a"), true)
@@ -143,21 +142,21 @@ func TestH02_AnInterruptedLookBeginsAnew(t *testing.T) {
 		if !f.group.StartSecondLooks(now) {
 			t.Fatal("no second look")
 		}
-		f.Begin(func(string) bool { return told }, told, false, now)
-		if look := f.group.StartSecondLooks(now); look != told {
-			t.Errorf("told what is held: %t: another look: %t", told, look)
+		f.Begin(func(string) bool { return resumed }, resumed, false, now)
+		if started := f.group.StartSecondLooks(now); started != resumed {
+			t.Errorf("resumed %t: started another second look: %t", resumed, started)
 		}
 	}
 }
 
-// TestH03_AdditionsThatAreGoneAgain: new listeners count against removals, since they may be the old ones under other
-// names, but not if they were removed too.
-func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
+// TestH03_RemovedAdditions checks that new listeners offset removals, since they may be renamed ones, unless they were
+// removed, too.
+func TestH03_RemovedAdditions(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, tt := range []struct {
-		name string
-		gone []string // of the new ones
-		held int
+		name    string
+		removed []string // of the new ones
+		held    int
 	}{
 		{"renamed", nil, 0},
 		{"renamed, and removed", []string{"d", "e", "f"}, 4},
@@ -167,21 +166,21 @@ func TestH03_AdditionsThatAreGoneAgain(t *testing.T) {
 			f := newFakeSet(wire.ListenerType, slog.DiscardHandler, "a", "b", "c", "z")
 			f.beginStream(now)
 			f.respond(now, "d", "e", "f", "unwanted")
-			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.gone}, now)
+			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.removed}, now)
 			f.Infer(seq("a", "b", "c", "z"), false)
 			f.confirmed = true
 			f.group.Decide(now)
 			if n := f.group.HeldRemovals(); n != tt.held {
-				t.Errorf("%d removals are held, want %d", n, tt.held)
+				t.Errorf("%d removals held, want %d", n, tt.held)
 			}
 		})
 	}
 }
 
-// TestH03_AdditionsCountOnce: those of the stream until the set is confirmed, and those of the last response after
-// that.
+// TestH03_AdditionsCountOnce checks which additions offset removals: those of the stream until the set is confirmed,
+// and those of the last response after that.
 func TestH03_AdditionsCountOnce(t *testing.T) {
-	more := func(f *fakeSet) {
+	grow := func(f *fakeSet) {
 		for _, name := range numbers("old", 8) {
 			f.resources[name] = &wire.Resource{Name: name}
 		}
@@ -191,27 +190,35 @@ func TestH03_AdditionsCountOnce(t *testing.T) {
 		do   func(f *fakeSet)
 		held bool
 	}{
-		{"before it is confirmed", func(f *fakeSet) { more(f); f.respond(epoch, "new0", "new1", "new2"); f.confirmed = true }, true},
-		{"in the last response", func(f *fakeSet) { more(f); f.confirmed = true; f.respond(epoch, "new0", "new1", "new2") }, true},
-		{"that nobody asked for", func(f *fakeSet) {
+		{"before the set is confirmed", func(f *fakeSet) {
+			grow(f)
+			f.respond(epoch, "new0", "new1", "new2")
+			f.confirmed = true
+		}, true},
+		{"in the last response", func(f *fakeSet) {
+			grow(f)
+			f.confirmed = true
+			f.respond(epoch, "new0", "new1", "new2")
+		}, true},
+		{"without a subscription", func(f *fakeSet) {
 			f.respond(epoch, "old3@2", "unwanted0", "unwanted1")
 			f.confirmed = true
 			delete(f.resources, "old3")
 			f.resources["other"] = f.resources["old0"]
 		}, true},
-		{"that were known", func(f *fakeSet) {
+		{"of cached resources", func(f *fakeSet) {
 			f.resources["other"] = f.resources["old0"]
 			f.respond(epoch, "other", "old0", "old1")
 			delete(f.resources, "old3")
 			f.confirmed = true
 		}, true},
-		{"that are gone too", func(f *fakeSet) {
+		{"that are removed, too", func(f *fakeSet) {
 			f.respond(epoch, "new0", "new1", "new2")
 			f.Infer(seq("new0", "new1", "new2"), false)
 			f.confirmed = true
 		}, true},
-		{"as many", func(f *fakeSet) { f.confirmed = true; f.respond(epoch, "new0", "new1", "new2") }, false},
-		{"before it is confirmed, and later", func(f *fakeSet) {
+		{"as many as removals", func(f *fakeSet) { f.confirmed = true; f.respond(epoch, "new0", "new1", "new2") }, false},
+		{"before the set is confirmed, with a later response", func(f *fakeSet) {
 			f.respond(epoch, "new0", "new1", "new2")
 			f.confirmed = true
 			f.respond(epoch)
@@ -221,13 +228,17 @@ func TestH03_AdditionsCountOnce(t *testing.T) {
 			f.respond(epoch, "new0", "new1", "new2")
 			f.respond(epoch)
 		}, true},
-		{"of an earlier stream", func(f *fakeSet) { f.respond(epoch, "new0", "new1", "new2"); f.beginStream(epoch); f.confirmed = true }, true},
+		{"of an earlier stream", func(f *fakeSet) {
+			f.respond(epoch, "new0", "new1", "new2")
+			f.beginStream(epoch)
+			f.confirmed = true
+		}, true},
 		{"in the last response of an earlier stream", func(f *fakeSet) {
 			f.confirmed = true
 			f.respond(epoch, "new0", "new1", "new2")
 			f.beginStream(epoch)
 		}, true},
-		{"of the first set", func(f *fakeSet) {
+		{"of a set without content", func(f *fakeSet) {
 			f.resources = make(map[string]*wire.Resource)
 			f.beginStream(epoch)
 			f.respond(epoch, "old0", "old1", "old2", "old3", "new0", "new1", "new2")
@@ -247,18 +258,18 @@ func TestH03_AdditionsCountOnce(t *testing.T) {
 	}
 }
 
-// TestH03_WhatIsNewMakesALossNoSmaller: it is part of what there was before the additions.
-func TestH03_WhatIsNewMakesALossNoSmaller(t *testing.T) {
+// TestH03_LargeRemovalIgnoresAdditions checks that removals are compared with the size of the set before the additions.
+func TestH03_LargeRemovalIgnoresAdditions(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
 	f.confirmed = true
 	f.respond(epoch, numbers("new", 20)...)
 	f.Infer(seq("a", "b", "c"), false)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "three of four", epoch, "held a b c")
+	f.wantHolds(t, "three of four removed", epoch, "held a b c")
 }
 
-// TestH02_ANewStreamForgetsWhatWasSuspected on the one before, but not what is held.
-func TestH02_ANewStreamForgetsWhatWasSuspected(t *testing.T) {
+// TestH02_NewStreamDropsSuspects checks that a new stream drops the suspected removals and keeps the held ones.
+func TestH02_NewStreamDropsSuspects(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 20)...)
 	f.confirmed = true
 	f.Infer(seq(numbers("n", 15)...), false)
@@ -268,39 +279,38 @@ func TestH02_ANewStreamForgetsWhatWasSuspected(t *testing.T) {
 	f.beginStream(epoch, numbers("n", 20)...)
 	f.confirmed = true
 	f.group.Decide(epoch)
-	f.wantNames(t, "a new stream", strings.Join(slices.Sorted(slices.Values(numbers("n", 20))), " "))
+	f.wantNames(t, "new stream", strings.Join(slices.Sorted(slices.Values(numbers("n", 20))), " "))
 	if n := f.group.HeldRemovals(); n != 15 {
-		t.Errorf("%d are held, want 15", n)
+		t.Errorf("%d removals held, want 15", n)
 	}
 	f.respond(epoch, numbers("n", 15)...)
-	f.wantHolds(t, "a new stream", epoch)
+	f.wantHolds(t, "held names mentioned", epoch)
 	f.confirmed = false
 	f.Infer(seq("n15"), true)
 	f.beginStream(epoch)
 	f.confirmed = true
 	f.Infer(seq("n16"), false)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "a small loss", epoch)
+	f.wantHolds(t, "small removal", epoch)
 }
 
-// TestH02_WhatIsConfirmedStaysConfirmed: all of a set was said once no new name has come for a while. One that comes
-// later is a change, and makes no removal on the same stream wait.
-func TestH02_WhatIsConfirmedStaysConfirmed(t *testing.T) {
+// TestH02_CompleteSetStaysComplete checks that a new name in a complete set does not make it incomplete, so that no
+// removal on the same stream must wait again.
+func TestH02_CompleteSetStaysComplete(t *testing.T) {
 	const quiet = 10 * time.Second
 	began := time.Unix(1000, 0)
 	var p Progress
 	for _, tt := range []struct {
-		at, confirmed time.Duration
+		at, complete time.Duration
 	}{{0, quiet}, {5 * time.Second, 15 * time.Second}, {20 * time.Second, 15 * time.Second}} {
 		p.recordResponse(began.Add(tt.at), true, quiet)
-		if got := p.CompleteAt(began, quiet).Sub(began); got != tt.confirmed {
-			t.Errorf("a new name after %v: the set is confirmed after %v, want %v", tt.at, got, tt.confirmed)
+		if got := p.CompleteAt(began, quiet).Sub(began); got != tt.complete {
+			t.Errorf("a new name after %v: set complete after %v, want %v", tt.at, got, tt.complete)
 		}
 	}
 }
 
-// TestHoldAlarms: that something is held back is said once more every five minutes, and not
-// of what was discarded.
+// TestHoldAlarms checks that held removals are logged every five minutes, and discarded ones are not.
 func TestHoldAlarms(t *testing.T) {
 	var log strings.Builder
 	var names []string

@@ -11,261 +11,271 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB15_AResendIgnoresWhatWasTold, if it is among the first answers and of a set that is stated as a whole: an origin
-// answers for each name that it is asked for, and much later, a resend has another reason.
-func TestB15_AResendIgnoresWhatWasTold(t *testing.T) {
+// TestB15_ResendShowsIgnoredVersions checks that a resend of an unchanged resource within a minute shows that the
+// origin ignores versions. Later, a resend has another reason. A set of names proves nothing, because an origin answers
+// each subscription.
+func TestB15_ResendShowsIgnoredVersions(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		whole string
-		told  bool
-		after time.Duration
-		item  string
-		want  bool
+		name     string
+		pattern  string
+		versions bool // the relay sends the versions
+		after    time.Duration
+		item     string
+		want     bool
 	}{
 		{"at once", wire.Wildcard, true, 0, "a", true},
 		{"within a minute", wire.Wildcard, true, ConfirmMax, "a", true},
 		{"later", wire.Wildcard, true, ConfirmMax + 1, "a", false},
-		{"not told", wire.Wildcard, false, 0, "a", false},
+		{"versions not sent", wire.Wildcard, false, 0, "a", false},
 		{"by name", "", true, 0, "a", false},
 		{"changed", wire.Wildcard, true, 0, "a@2", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFakeSetIn(newFakeSet(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, tt.whole, "a", "b")
-			told := []string{"a", "b"}
-			if !tt.told {
-				told = nil
+			f := newFakeSetIn(newTestGroup(slog.DiscardHandler), wire.ClusterType, tt.pattern, "a", "b")
+			versions := []string{"a", "b"}
+			if !tt.versions {
+				versions = nil
 			}
-			f.beginStream(epoch, told...)
+			f.beginStream(epoch, versions...)
 			if got := f.respond(epoch.Add(tt.after), tt.item); got != tt.want {
-				t.Errorf("the origin ignores what it was told: %t, want %t", got, tt.want)
+				t.Errorf("origin ignores versions: %t, want %t", got, tt.want)
 			}
 			now := epoch.Add(time.Hour)
-			if due, _ := f.QueryDue(now); due != (tt.want || !tt.told && tt.whole != "") {
-				t.Errorf("b is to be asked for: %t", due)
+			want := tt.want || !tt.versions && tt.pattern != ""
+			if due, _ := f.QueryDue(now); due != want {
+				t.Errorf("query of b due: %t, want %t", due, want)
 			}
 		})
 	}
 }
 
-// TestB15_DistrustIsOfFirstAnswers: much later it says nothing of what the origin was told.
-func TestB15_DistrustIsOfFirstAnswers(t *testing.T) {
+// TestB15_VersionsIgnoredInFirstMinute checks that NoteVersionsIgnored has no effect later than a minute after the
+// start of the stream.
+func TestB15_VersionsIgnoredInFirstMinute(t *testing.T) {
 	for _, after := range []time.Duration{ConfirmMax, ConfirmMax + 1} {
 		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
 		f.beginStream(epoch, "a", "b")
 		f.respond(epoch, "a@2")
 		f.NoteVersionsIgnored(epoch.Add(after))
-		if due, _ := f.QueryDue(epoch.Add(time.Hour)); due != (after <= ConfirmMax) {
-			t.Errorf("after %v: b is to be asked for: %t", after, due)
+		want := after <= ConfirmMax
+		if due, _ := f.QueryDue(epoch.Add(time.Hour)); due != want {
+			t.Errorf("after %v: query of b due: %t, want %t", after, due, want)
 		}
 	}
 }
 
-// TestB15_WhatIsAskedFor: what an origin has not mentioned, under no name, 15s after it has last said something new.
-// That the set as a whole failed, or that resources live on, is nothing new.
-func TestB15_WhatIsAskedFor(t *testing.T) {
+// TestB15_QueryOfUnmentioned checks that a query for the resources that the origin has not mentioned, under any name,
+// is due 15s after the last first mention or change. An error for the whole set and a resend do not count.
+func TestB15_QueryOfUnmentioned(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "alias", "b", "c", "d")
 	f.beginStream(epoch)
 	wantDue := func(when string, now time.Time, due bool, next time.Time) {
 		t.Helper()
 		if d, n := f.QueryDue(now); d != due || n != next {
-			t.Errorf("%s: due %t, next %v; want %t and %v", when, d, n, due, next)
+			t.Errorf("%s: query due %t, next %v; want %t and %v", when, d, n, due, next)
 		}
 	}
-	failed := wire.Update{TypeURL: wire.ClusterType, Errors: []*wire.ResourceError{wire.NewResourceError(wire.Wildcard, codes.Internal, "failed")}}
-	f.Take(failed, epoch)
-	wantDue("failed", epoch, false, epoch.Add(ConfirmMax))
+	failed := wire.NewResourceError(wire.Wildcard, codes.Internal, "failed")
+	f.Take(wire.Update{TypeURL: wire.ClusterType, Errors: []*wire.ResourceError{failed}}, epoch)
+	wantDue("error for the whole set", epoch, false, epoch.Add(ConfirmMax))
 	if !f.Progress.firstResponse.IsZero() {
-		t.Error("the error of the set is taken for an answer")
+		t.Error("an error for the whole set counts as a response")
 	}
 	now := epoch.Add(time.Second)
 	f.respond(now)
-	wantDue("an empty response", now, false, now.Add(mentionTimeout))
+	wantDue("empty response", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
-	f.Take(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{{Name: "a", Aliases: []string{"alias"}}}}, now)
-	wantDue("a was mentioned", now, false, now.Add(mentionTimeout))
+	aliased := &wire.Resource{Name: "a", Aliases: []string{"alias"}}
+	f.Take(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{aliased}}, now)
+	wantDue("a mentioned", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
 	f.respond(now, "a")
-	wantDue("a again", now, false, now.Add(mentionTimeout-time.Second))
+	wantDue("a resent", now, false, now.Add(mentionTimeout-time.Second))
 	f.respond(now, "a@2")
-	wantDue("a has changed", now, false, now.Add(mentionTimeout))
+	wantDue("a changed", now, false, now.Add(mentionTimeout))
 	now = now.Add(time.Second)
 	f.respond(now, "d")
 	f.respond(now.Add(-time.Second), "d")
-	wantDue("d was mentioned, as it is held", now, false, now.Add(mentionTimeout))
+	wantDue("d mentioned, unchanged", now, false, now.Add(mentionTimeout))
 	now = now.Add(mentionTimeout)
 	wantDue("after 15s", now, true, now)
-	if names := f.StartQuery(nil, now); !slices.Equal(names, []string{"b", "c", names[len(names)-1]}) {
-		t.Errorf("asked for %q, want b, c and a control", names)
+	if queried := f.StartQuery(nil, now); !slices.Equal(queried, []string{"b", "c", queried[len(queried)-1]}) {
+		t.Errorf("queried %q, want b, c and a control", queried)
 	}
-	wantDue("asked for", now, false, time.Time{})
+	wantDue("query started", now, false, time.Time{})
 }
 
-// TestB15_AskedForOnceMore: a wildcard that is asked for anew may lack what went meanwhile, whatever the origin was
-// told.
-func TestB15_AskedForOnceMore(t *testing.T) {
+// TestB15_QueryAfterRestart checks that a new request for the wildcard on the same stream causes a query: the origin
+// does not state removals that it made meanwhile.
+func TestB15_QueryAfterRestart(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
 	f.beginStream(epoch, "a", "b")
 	f.Restart(nil, epoch)
 	f.respond(epoch, "a@2")
 	if due, _ := f.QueryDue(epoch.Add(mentionTimeout)); !due {
-		t.Error("b is not asked for")
+		t.Error("no query of b is due")
 	}
 }
 
-// TestB15_WhatSilenceProves: a name is gone if the origin is silent on it for 15s and answers for the control, or for
-// another of them, but not if a client had asked for it before. Without a control, it may be gone.
-func TestB15_WhatSilenceProves(t *testing.T) {
+// TestB15_SilenceOnQuery checks that a queried name is removed if the origin does not answer for it within 15s, but
+// answers for the control or states another removal. A name to which a client subscribes stays. Without a control, the
+// removal is held.
+func TestB15_SilenceOnQuery(t *testing.T) {
 	for _, tt := range []struct {
-		name    string
-		wanted  map[string]struct{}
-		answers wire.Update
-		lacks   bool // a resource that could be the control
-		held    string
-		left    string
+		name       string
+		subscribed names
+		answers    wire.Update
+		noControl  bool     // no resource can be the control
+		held       []string // as for wantHolds
+		served     string   // of a and b
 	}{
-		{name: "silent on the control", left: "a b"},
-		{name: "the control", answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}},
-		{name: "the control, and a member", answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}, {Name: "n0"}}}},
-		{name: "another one is gone", answers: wire.Update{Removed: []string{"a"}}},
-		{name: "another one is there", answers: wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, left: "a b"},
+		{name: "no answer", served: "a b"},
+		{name: "control answered", answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}},
 		{
-			name: "a client asked for one", wanted: map[string]struct{}{"a": {}},
-			answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}, left: "a",
+			name:    "control and a member answered",
+			answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}, {Name: "n0"}}},
 		},
-		{name: "a client asked for the control", wanted: map[string]struct{}{"control": {}}, held: "held a b", left: "a b"},
+		{name: "removal of another stated", answers: wire.Update{Removed: []string{"a"}}},
+		{name: "another answered", answers: wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, served: "a b"},
 		{
-			name: "it is answered all the same", wanted: map[string]struct{}{"control": {}},
+			name: "client subscribes to one", subscribed: names{"a": {}},
+			answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}}, served: "a",
+		},
+		{
+			name: "client subscribes to the control", subscribed: names{"control": {}},
+			held: []string{"held a b"}, served: "a b",
+		},
+		{
+			name: "client subscribes to the control, which is answered", subscribed: names{"control": {}},
 			answers: wire.Update{Resources: []*wire.Resource{{Name: "control"}}},
 		},
-		{name: "no control", lacks: true, held: "held a b", left: "a b"},
+		{name: "no control", noControl: true, held: []string{"held a b"}, served: "a b"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFakeSet(wire.ClusterType, slog.DiscardHandler, append(numbers("n", 100), "a", "b", "control")...)
 			f.beginStream(epoch)
 			f.respond(epoch, append(numbers("n", 100), "control")...)
-			if tt.lacks {
+			if tt.noControl {
 				f.resources = map[string]*wire.Resource{"a": f.resources["a"], "b": f.resources["b"]}
-			} else { // so that it is the control
+			} else { // so that only control can be the control
 				f.Infer(seq(numbers("n", 100)...), false)
 			}
 			now := epoch.Add(mentionTimeout)
-			f.StartQuery(tt.wanted, now)
+			f.StartQuery(tt.subscribed, now)
 			for _, name := range numbers("n", 100) {
 				f.cancelRemoval(name, now)
 			}
 			f.RecordAnswers(tt.answers, now)
-			wanted := func() map[string]struct{} { return tt.wanted }
-			if over, next := f.FinishQuery(wanted, now.Add(mentionTimeout-1)); over || next != now.Add(mentionTimeout) {
-				t.Errorf("over %t, next %v before 15s have passed", over, next)
+			subscribed := func() names { return tt.subscribed }
+			deadline := now.Add(mentionTimeout)
+			if finished, next := f.FinishQuery(subscribed, deadline.Add(-1)); finished || next != deadline {
+				t.Errorf("finished %t, next %v; want false and %v", finished, next, deadline)
 			}
-			if over, _ := f.FinishQuery(wanted, now.Add(mentionTimeout)); !over {
-				t.Error("not over after 15s")
+			if finished, _ := f.FinishQuery(subscribed, deadline); !finished {
+				t.Error("query not finished after 15s")
 			}
 			f.ClearUnmentioned()
 			f.confirmed = true
 			f.group.Decide(now)
-			if tt.held == "" {
-				f.wantHolds(t, "over", now)
-			} else {
-				f.wantHolds(t, "over", now, tt.held)
-			}
+			f.wantHolds(t, "finished", now, tt.held...)
 			for _, name := range append(numbers("n", 100), "control") {
 				delete(f.resources, name)
 			}
-			f.wantNames(t, "over", tt.left)
+			f.wantNames(t, "finished", tt.served)
 		})
 	}
 }
 
-// TestB15_TheControl is a member that no client asked for by name, if there is one: some origins answer only once for a
-// name.
-func TestB15_TheControl(t *testing.T) {
+// TestB15_ControlIsNotSubscribed checks that the control is a resource without a subscription by name, if there is one:
+// some origins answer only once for a name.
+func TestB15_ControlIsNotSubscribed(t *testing.T) {
 	for range 20 { // in a random order
-		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "wanted", "control", "suspected")
+		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "subscribed", "control", "suspected")
 		f.beginStream(epoch)
-		f.respond(epoch, "wanted", "control", "suspected")
+		f.respond(epoch, "subscribed", "control", "suspected")
 		f.Infer(seq("suspected"), false)
-		if names := f.StartQuery(map[string]struct{}{"wanted": {}}, epoch); !slices.Equal(names, []string{"a", "control"}) {
-			t.Fatalf("asked for %q, want a and the control", names)
+		if queried := f.StartQuery(names{"subscribed": {}}, epoch); !slices.Equal(queried, []string{"a", "control"}) {
+			t.Fatalf("queried %q, want a and the control", queried)
 		}
 	}
 }
 
-// TestB15_OnlyWhatIsAskedForIsAnswered: what else comes on that stream is of another set.
-func TestB15_OnlyWhatIsAskedForIsAnswered(t *testing.T) {
+// TestB15_AnswersOfOtherNames checks that RecordAnswers ignores names that are not queried: they belong to another set.
+func TestB15_AnswersOfOtherNames(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
 	f.beginStream(epoch)
 	f.respond(epoch, "b", "c")
 	f.Infer(seq("c"), false)
 	f.StartQuery(nil, epoch)
 	f.RecordAnswers(wire.Update{Resources: []*wire.Resource{{Name: "c"}}, Removed: []string{"b"}}, epoch)
-	f.wantHolds(t, "answers for others", epoch, "suspected c")
+	f.wantHolds(t, "other names answered", epoch, "suspected c")
 	f.Infer(seq("a"), false)
 	f.RecordAnswers(wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, epoch)
-	f.wantHolds(t, "a is there", epoch, "suspected c")
-	if over, _ := f.FinishQuery(nil, epoch); over {
-		t.Error("over, but d is not answered for")
+	f.wantHolds(t, "a answered", epoch, "suspected c")
+	if finished, _ := f.FinishQuery(nil, epoch); finished {
+		t.Error("query finished without an answer for d")
 	}
 }
 
-// TestB15_ANewStreamIsAskedAgain for what the origin has not answered for.
-func TestB15_ANewStreamIsAskedAgain(t *testing.T) {
+// TestB15_QueryOnNewStream checks that a query on a new stream repeats the unanswered names.
+func TestB15_QueryOnNewStream(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "control")
 	f.beginStream(epoch)
 	f.respond(epoch, "control")
 	f.StartQuery(nil, epoch)
 	f.RecordAnswers(wire.Update{Resources: []*wire.Resource{{Name: "a"}, {Name: "control"}}}, epoch)
 	now := epoch.Add(mentionTimeout / 2)
-	if names := f.StartQuery(nil, now); !slices.Equal(names, []string{"b", "control"}) {
-		t.Errorf("asked for %q on the new stream, want b and control", names)
+	if queried := f.StartQuery(nil, now); !slices.Equal(queried, []string{"b", "control"}) {
+		t.Errorf("queried %q on the new stream, want b and control", queried)
 	}
-	if over, next := f.FinishQuery(nil, epoch.Add(mentionTimeout)); over || next != now.Add(mentionTimeout) {
-		t.Errorf("over %t, next %v; want 15s on the new stream", over, next)
+	if finished, next := f.FinishQuery(nil, epoch.Add(mentionTimeout)); finished || next != now.Add(mentionTimeout) {
+		t.Errorf("finished %t, next %v; want 15s on the new stream", finished, next)
 	}
-	f.FinishQuery(func() map[string]struct{} { return nil }, now.Add(mentionTimeout))
-	f.wantHolds(t, "the control did not answer again", now)
+	f.FinishQuery(func() names { return nil }, now.Add(mentionTimeout))
+	f.wantHolds(t, "control not answered on the new stream", now)
 }
 
-// TestB15_MembersOfACollectionAreNotGoneBySilence, but if the origin says nothing at all of it, they are asked for.
-func TestB15_MembersOfACollectionAreNotGoneBySilence(t *testing.T) {
-	f := newFakeSetIn(newFakeSet(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, "xdstp://a/*", "a", "b", "c")
+// TestB15_SilenceOnCollection checks that unmentioned members of a collection are queried, also without any response,
+// and that silence does not remove them.
+func TestB15_SilenceOnCollection(t *testing.T) {
+	f := newFakeSetIn(newTestGroup(slog.DiscardHandler), wire.ClusterType, "xdstp://a/*", "a", "b", "c")
 	f.beginStream(epoch)
 	delete(f.withoutVersion, "c")
 	now := epoch.Add(mentionTimeout)
 	if due, next := f.QueryDue(now); !due || next != now {
-		t.Errorf("due %t, next %v", due, next)
+		t.Errorf("query due %t, next %v; want true and %v", due, next, now)
 	}
 	f.respond(now, "c@2")
 	if due, next := f.QueryDue(now); due || next != now.Add(mentionTimeout) {
-		t.Errorf("another member came: due %t, next %v", due, next)
+		t.Errorf("another member mentioned: query due %t, next %v; want false and %v", due, next, now.Add(mentionTimeout))
 	}
 	now = now.Add(mentionTimeout)
-	if names := f.StartQuery(nil, now); !slices.Equal(names, []string{"a", "b"}) {
-		t.Errorf("asked for %q, want a and b without a control", names)
+	if queried := f.StartQuery(nil, now); !slices.Equal(queried, []string{"a", "b"}) {
+		t.Errorf("queried %q, want a and b without a control", queried)
 	}
-	if over, _ := f.FinishQuery(nil, now.Add(mentionTimeout)); !over {
-		t.Error("not over after 15s")
+	if finished, _ := f.FinishQuery(nil, now.Add(mentionTimeout)); !finished {
+		t.Error("query not finished after 15s")
 	}
-	f.wantHolds(t, "silence", now)
+	f.wantHolds(t, "no answer", now)
 }
 
-// TestB15_AnotherOrigin: its versions mean nothing for what it has not mentioned, also after a new stream; of a
-// wildcard, until all was asked for.
+// TestB15_AnotherOrigin checks that names are foreign until the connected origin mentions them, also on a new stream.
+// Those of a wildcard set are foreign until its query ends.
 func TestB15_AnotherOrigin(t *testing.T) {
-	for whole, want := range map[string]int{wire.Wildcard: 0, "xdstp://a/*": 1} {
-		f := newFakeSetIn(newFakeSet(wire.ClusterType, slog.DiscardHandler).group, wire.ClusterType, whole, "a", "b", "c")
+	for pattern, want := range map[string]int{wire.Wildcard: 0, "xdstp://a/*": 1} {
+		f := newFakeSetIn(newTestGroup(slog.DiscardHandler), wire.ClusterType, pattern, "a", "b", "c")
 		f.NoteOriginChange()
 		f.beginStream(epoch)
 		f.respond(epoch, "a", "-b")
 		if n := len(f.Foreign()); n != 1 {
-			t.Errorf("%s: %d names are of another origin, want c", whole, n)
+			t.Errorf("%s: %d foreign names, want c", pattern, n)
 		}
 		f.respond(epoch, "b@2")
 		f.NoteOriginChange()
 		f.ClearUnmentioned()
 		f.respond(epoch, "a", "b")
 		if n := len(f.Foreign()); n != want {
-			t.Errorf("%s: %d names are of another origin in the end, want %d", whole, n, want)
+			t.Errorf("%s: %d foreign names after the query, want %d", pattern, n, want)
 		}
 	}
 }
