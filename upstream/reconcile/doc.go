@@ -18,8 +18,13 @@
 //
 // # Reading order
 //
-// hold.go, progress.go (when is a set complete?), unmentioned.go, removals.go, references.go, set.go, breaking.go,
-// take.go, query.go, decide.go, group.go, reports.go. A file uses only identifiers of files before it.
+//	state       hold.go progress.go unmentioned.go removals.go references.go
+//	a set       set.go breaking.go take.go query.go decide.go
+//	all sets    group.go
+//	reports     reports.go
+//
+// A file uses only what earlier files declare. The exception is the check of changes that break clients: set.go has
+// its configuration and its cached results.
 //
 // # Concurrency properties
 //
