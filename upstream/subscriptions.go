@@ -292,7 +292,7 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 	due, next := s.QueryDue(now)
 	if due {
 		names := s.StartQuery(s.sub.wantedNames(), now)
-		v.log.Info("asking by name for resources that the origin no longer mentions",
+		v.log.Info("querying unmentioned resources by name",
 			slog.String("type_url", s.TypeURL), slog.Int("suspects", len(names)))
 		v.change(on, s.sub, names, nil, now)
 	}

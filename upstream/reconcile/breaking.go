@@ -39,8 +39,8 @@ type usage struct {
 	onDemand bool  // clients fetch clusters when a request needs them
 }
 
-// A validity is how long a value that was derived from the resources of a group is valid: until their next change, but
-// not longer than recheckInterval.
+// A validity is how long a value is valid that was derived from the resources of a group. It ends with their next
+// change, at the latest after recheckInterval.
 type validity struct {
 	changes int // Group.clusterChanges when the value was derived
 	until   time.Time
@@ -201,8 +201,8 @@ func (f filter) holdsUpdate(update *wire.Resource) bool {
 	return reason != ""
 }
 
-// holdsRemoval reports whether the removal of a resource must be held, and then records it. originError is the error
-// with which the origin stated the removal; nil without one.
+// holdsRemoval reports whether the removal of a resource must be held, and then records it. The error is the one with
+// which the origin stated the removal; nil without one.
 func (f filter) holdsRemoval(name string, originError *wire.ResourceError) bool {
 	s := f.set
 	if s.content.Get(name) == nil {

@@ -153,8 +153,8 @@ func TestB46_UpdateNamesMissingCluster(t *testing.T) {
 	}
 }
 
-// TestB46_UpdateIsNotHeld checks updates that are served although a cluster is missing: the first version of a
-// resource, an update of a resource with the same defect, and an update from an origin that states no clusters.
+// TestB46_UpdateIsNotHeld checks updates that are served although a cluster is missing. They are the first version of a
+// resource, an update of a resource with the same defect, and one from an origin that states no clusters.
 func TestB46_UpdateIsNotHeld(t *testing.T) {
 	h := newCheckedGroup("a")
 	h.route("r=a b")

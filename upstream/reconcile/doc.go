@@ -1,9 +1,9 @@
 // Package reconcile decides which removals reach clients: those that the origin intended (B.15). It also holds changes
 // that would break clients (B.46).
 //
-// A [Set] is the resources that an origin states as a whole: a wildcard set, the names of a type, a collection, one
-// type of a directory, or the resources that reconnecting clients report. A [Group] is the sets of one view or
-// directory. While a resource is held, the resources that it refers to stay. The steps are the same for each set:
+// A [Set] is the resources that an origin states as a whole: a wildcard set, the names of a type, a collection, or one
+// type of a directory. The resources that reconnecting clients report are sets, too. A [Group] is the sets of one view
+// or directory. While a resource is held, the resources that it refers to stay. The steps are the same for each set:
 //
 //	Begin         starts a new stream: all resources are unmentioned until the origin mentions them
 //	Take          applies a response, except removals that must wait, which become suspected, and changes that

@@ -32,9 +32,9 @@ func newReferencing(t *testing.T, resumed bool) (listeners, routes *fakeSet) {
 	return listeners, routes
 }
 
-// TestH03_PossiblyRemovedKeepsReferences checks how long a listener that may have been removed keeps its route: until
-// the origin mentions it, while it is queried, twice 15s after the last first mention, or a minute without a response.
-// If the relay has sent its version, it counts only while the comparison of another server is pending.
+// TestH03_PossiblyRemovedKeepsReferences checks how long an unmentioned listener keeps its route: during its query,
+// twice 15s after the last first mention, or a minute without a response. If the relay has sent the version of the
+// listener, it keeps the route only while a comparison is pending.
 func TestH03_PossiblyRemovedKeepsReferences(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

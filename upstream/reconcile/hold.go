@@ -25,7 +25,7 @@ type Hold struct {
 	Unconfirmed bool
 
 	// Reported reports that the view never received the resources: reconnecting clients report them, and keep them until
-	// the decision. [cache.AllNames] stands for all resources of a client that reports the version of a set, not names.
+	// the decision. If a client reports the version of a set, [cache.AllNames] stands for all its resources.
 	Reported bool
 
 	// Discarded reports that an operator discarded the changes: the resources stay until the origin mentions them.

@@ -33,8 +33,8 @@ type Progress struct {
 	listed bool
 }
 
-// CompleteAt returns when the set is complete if no response arrives until then: after quiet without a new name, but
-// at the latest ConfirmMax after began, the start of the stream.
+// CompleteAt returns when the set is complete if no response arrives until then. This is after the time quiet without
+// a new name, but at the latest ConfirmMax after the stream began.
 func (p *Progress) CompleteAt(began time.Time, quiet time.Duration) time.Time {
 	switch {
 	case p.listed:

@@ -8,8 +8,8 @@ import (
 )
 
 // TestB7_Phases checks when the phase of a set changes. A set is settled after 150 ms without a response, or after 2s.
-// It is confirmed after TENDER_COLD_WAIT without a new name, after a minute, by a complete list, or after 15s without a
-// response about the content of a snapshot.
+// It is confirmed after TENDER_COLD_WAIT without a new name, after a minute, or by a complete list. The content of a
+// snapshot is confirmed after 15s without a response.
 func TestB7_Phases(t *testing.T) {
 	const quiet = 10 * time.Second
 	responses := func(newNames bool, at ...time.Duration) (p Progress) {

@@ -30,8 +30,8 @@ func (s *Set) QueryDue(now time.Time) (due bool, next time.Time) {
 // names.
 //
 // For a wildcard set, the names include a control: a resource that the origin is known to have. If the origin answers
-// for the control only, the other names do not exist. Names to which clients subscribe (subscribed) are avoided as the
-// control, because go-control-plane does not send a resource again to a stream that is subscribed to it.
+// for the control only, the other names do not exist. The control is not one of the names to which clients subscribe
+// (subscribed), if possible. go-control-plane does not send a resource again to a stream that is subscribed to it.
 func (s *Set) StartQuery(subscribed names, now time.Time) []string {
 	m := &s.unmentioned
 	if !s.Querying() {

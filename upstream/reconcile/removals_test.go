@@ -26,7 +26,7 @@ func newHeldSet(names ...string) *fakeSet {
 }
 
 // TestB15_SecondLookDecidesEachName checks that the second look applies an explicit removal unless the origin mentions
-// the resource, and an inferred one only if it is inferred again.
+// the resource. It applies an inferred removal only if it is inferred again.
 func TestB15_SecondLookDecidesEachName(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "again", "answered", "new", "once", "stated", "stated again")
 	f.beginStream(epoch)

@@ -25,8 +25,8 @@ type ReportsConfig struct {
 	// AnswerTimeout is the time after which a reported name that the origin did not answer counts as missing.
 	AnswerTimeout time.Duration
 
-	// CompleteAt returns when a set is complete if no response arrives until then; zero if that is not known.
-	// requestedAt is when the relay requested the set on the current stream; zero without a stream.
+	// CompleteAt returns when a set is complete if no response arrives until then, and when the relay requested the set
+	// on the current stream. Both are zero without a stream.
 	CompleteAt func(cache.ReportedSet) (at, requestedAt time.Time)
 
 	// AlwaysComplete means that wildcard sets are complete before clients report, as those of a directory are. Reports

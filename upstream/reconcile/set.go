@@ -98,8 +98,8 @@ func NewGroup(cfg Config) *Group {
 	return &Group{cfg: cfg, sets: make(map[string]map[*Set]struct{}), withRemovals: make(map[*Set]struct{})}
 }
 
-// NewSet returns a set of resources of a type. pattern is the name that subscribes to the whole set; empty if the relay
-// subscribes to each name.
+// NewSet returns a set of resources of a type. The pattern is the name that subscribes to the whole set. It is empty if
+// the relay subscribes to each name.
 func (g *Group) NewSet(typeURL, pattern string, content Content) *Set {
 	s := &Set{TypeURL: typeURL, pattern: pattern, content: content, group: g}
 	if g.sets[typeURL] == nil {
@@ -148,8 +148,8 @@ func (g *Group) retainedResources(
 }
 
 // possiblyRemoved returns the names that the origin may have removed, because it has not mentioned them on this stream.
-// until is when that is decided at the latest. If the origin sends nothing for the set, there are no such names after
-// ConfirmMax: otherwise other resources would wait for ever.
+// It also returns when their removal is decided at the latest. If the origin sends nothing for the set, there are no
+// such names after ConfirmMax: otherwise other resources would wait for ever.
 func (s *Set) possiblyRemoved(now time.Time) (possible names, until time.Time) {
 	m := &s.unmentioned
 	switch possible = m.withoutVersion; {
@@ -177,9 +177,10 @@ func (s *Set) possiblyRemoved(now time.Time) (possible names, until time.Time) {
 
 // Begin resets the set for a new stream, on which suspected removals must be confirmed again.
 //
-// versionSent reports whether the relay sends the version of a name in initial_resource_versions; nil if it sends none.
-// resumed means that the origin sends only the difference; a second look in progress then has to start again.
-// silenceConfirms means that the versions are those of a snapshot: an origin that sends nothing confirms its content.
+// The function versionSent reports whether the relay sends the version of a name in initial_resource_versions. It is
+// nil if the relay sends none. If resumed is set, the origin sends only the difference, so that a second look in
+// progress has to start again. If silenceConfirms is set, the versions are those of a snapshot, and an origin that
+// sends nothing confirms its content.
 func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms bool, now time.Time) {
 	s.Restart(versionSent, now)
 	s.Progress = Progress{}

@@ -294,8 +294,8 @@ func TestH02_NewStreamDropsSuspects(t *testing.T) {
 	f.wantHolds(t, "small removal", epoch)
 }
 
-// TestH02_CompleteSetStaysComplete checks that a new name in a complete set does not make it incomplete, so that no
-// removal on the same stream must wait again.
+// TestH02_CompleteSetStaysComplete checks that a new name in a complete set does not make it incomplete. Otherwise
+// removals on the same stream would have to wait again.
 func TestH02_CompleteSetStaysComplete(t *testing.T) {
 	const quiet = 10 * time.Second
 	began := time.Unix(1000, 0)

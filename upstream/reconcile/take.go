@@ -87,8 +87,8 @@ func (f filter) deferEmptied(resources []*wire.Resource) []*wire.Resource {
 	return without(resources, func(r *wire.Resource) bool { return slices.Contains(emptied, r) })
 }
 
-// mustWait reports whether the removal of a name must wait: the set is incomplete and the name is unmentioned or has a
-// pending removal, or the removal answers a query, or a retained resource refers to the name.
+// mustWait reports whether the removal of a name must wait. In an incomplete set, it must if the name is unmentioned or
+// has a pending removal. In any set, it must if it answers a query, or if a retained resource refers to the name.
 func (f filter) mustWait(name string) bool {
 	s := f.set
 	return !f.confirmed && (s.isUnmentioned(name) || s.HasRemoval(name)) || f.answersQuery(name) || f.needed(name)

@@ -64,8 +64,8 @@ func TestB15_VersionsIgnoredInFirstMinute(t *testing.T) {
 	}
 }
 
-// TestB15_QueryOfUnmentioned checks that a query for the resources that the origin has not mentioned, under any name,
-// is due 15s after the last first mention or change. An error for the whole set and a resend do not count.
+// TestB15_QueryOfUnmentioned checks that a query for unmentioned resources is due 15s after the last first mention or
+// change. An alias is a mention. An error for the whole set and a resend do not count.
 func TestB15_QueryOfUnmentioned(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "alias", "b", "c", "d")
 	f.beginStream(epoch)
@@ -105,7 +105,7 @@ func TestB15_QueryOfUnmentioned(t *testing.T) {
 	wantDue("query started", now, false, time.Time{})
 }
 
-// TestB15_QueryAfterRestart checks that a new request for the wildcard on the same stream causes a query: the origin
+// TestB15_QueryAfterRestart checks that a new request for the wildcard on the same stream causes a query. The origin
 // does not state removals that it made meanwhile.
 func TestB15_QueryAfterRestart(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
@@ -117,9 +117,9 @@ func TestB15_QueryAfterRestart(t *testing.T) {
 	}
 }
 
-// TestB15_SilenceOnQuery checks that a queried name is removed if the origin does not answer for it within 15s, but
-// answers for the control or states another removal. A name to which a client subscribes stays. Without a control, the
-// removal is held.
+// TestB15_SilenceOnQuery checks that a queried name without an answer is removed after 15s, if the origin answers for
+// the control or states another removal. A name to which a client subscribes stays. Without a control, the removal is
+// held.
 func TestB15_SilenceOnQuery(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
