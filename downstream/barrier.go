@@ -75,8 +75,9 @@ type batch struct {
 const maxBatches = 8
 
 // readLimit returns the position up to which a type may be read, and whether nothing of the type may be sent yet. A
-// returning client must not be sent a part: it would treat a response that only refers to clusters it holds as
-// complete. Resources that a client newly subscribed to ignore the position, because the client does not use them yet.
+// returning client must not be sent only the resources whose clusters it already holds, because it would take these for
+// the complete set. Resources that a client newly subscribed to ignore the position, because the client does not use
+// them yet.
 func (s sendOrder) readLimit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
 	if !sub.Dependent || !sub.At(p.GenerationFor(sub)).Behind() {
 		return p.GenerationFor(sub).Seq, false

@@ -100,7 +100,7 @@ func (s *Server) logDeniedName(from *client, err error) {
 
 // logDenied logs the end of a stream or a poll if the client was not authorized.
 func (s *Server) logDenied(err error) {
-	if _, is := guard.DenialOf(err); is && s.denialLog.Allow() {
+	if _, ok := guard.DenialOf(err); ok && s.denialLog.Allow() {
 		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client not authorized",
 			slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
 	}

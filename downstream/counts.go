@@ -68,23 +68,23 @@ func (c *Counts) countersOf(typeURL string) *typeCounts {
 	if !wire.Known(typeURL) {
 		typeURL = ""
 	}
-	of, ok := c.types.Load(typeURL)
+	counters, ok := c.types.Load(typeURL)
 	if !ok {
-		of, _ = c.types.LoadOrStore(typeURL, new(typeCounts))
+		counters, _ = c.types.LoadOrStore(typeURL, new(typeCounts))
 	}
-	return of.(*typeCounts)
+	return counters.(*typeCounts)
 }
 
 // Followed counts a change whose fan-out has ended. It is a [cache.Config.Fanout].
 func (c *Counts) Followed(f *fanout.Fanout) {
 	typeURL, _, _ := cache.SplitCollection(f.Key)
-	switch of := c.countersOf(typeURL); {
+	switch counters := c.countersOf(typeURL); {
 	case f.Unfollowed:
-		of.unfollowed.Add(1)
+		counters.unfollowed.Add(1)
 	case f.Unanswered() > 0:
-		of.givenUp.Add(1)
+		counters.givenUp.Add(1)
 	case f.Count(fanout.Accepted)+f.Count(fanout.Rejected) > 0:
-		of.fanout.observe(f.Took())
+		counters.fanout.observe(f.Took())
 	}
 }
 

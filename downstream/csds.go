@@ -29,7 +29,7 @@ func (c Contents) Of(typeURL string, r *wire.Resource) *anypb.Any {
 	if c == nil || wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.ContentDropped() {
 		return nil
 	}
-	if shown, have := c[r]; have {
+	if shown, ok := c[r]; ok {
 		return shown
 	}
 	shown := &anypb.Any{TypeUrl: r.TypeURL}
@@ -186,19 +186,19 @@ func matchString(m *matcherpb.StringMatcher) (func(string) bool, error) {
 func matchValue(m *matcherpb.ValueMatcher) (func(*structpb.Value) bool, error) {
 	switch p := m.GetMatchPattern().(type) {
 	case *matcherpb.ValueMatcher_NullMatch_:
-		return func(v *structpb.Value) bool { _, is := v.GetKind().(*structpb.Value_NullValue); return is }, nil
+		return func(v *structpb.Value) bool { _, ok := v.GetKind().(*structpb.Value_NullValue); return ok }, nil
 	case *matcherpb.ValueMatcher_PresentMatch:
 		return func(v *structpb.Value) bool { return (v != nil) == p.PresentMatch }, nil
 	case *matcherpb.ValueMatcher_BoolMatch:
 		return func(v *structpb.Value) bool { return v.AsInterface() == any(p.BoolMatch) }, nil
 	case *matcherpb.ValueMatcher_DoubleMatch:
 		return func(v *structpb.Value) bool {
-			n, is := v.GetKind().(*structpb.Value_NumberValue)
-			return is && matchDouble(p.DoubleMatch, n.NumberValue)
+			n, ok := v.GetKind().(*structpb.Value_NumberValue)
+			return ok && matchDouble(p.DoubleMatch, n.NumberValue)
 		}, nil
 	case *matcherpb.ValueMatcher_StringMatch:
 		match, err := matchString(p.StringMatch)
-		return func(v *structpb.Value) bool { s, is := v.AsInterface().(string); return is && match(s) }, err
+		return func(v *structpb.Value) bool { s, ok := v.AsInterface().(string); return ok && match(s) }, err
 	case *matcherpb.ValueMatcher_ListMatch:
 		match, err := matchValue(p.ListMatch.GetOneOf())
 		return func(v *structpb.Value) bool { return slices.ContainsFunc(v.GetListValue().GetValues(), match) }, err
@@ -216,6 +216,6 @@ func matchDouble(m *matcherpb.DoubleMatcher, n float64) bool {
 	if r := m.GetRange(); r != nil {
 		return r.GetStart() <= n && n < r.GetEnd()
 	}
-	exact, is := m.GetMatchPattern().(*matcherpb.DoubleMatcher_Exact)
-	return is && exact.Exact == n
+	exact, ok := m.GetMatchPattern().(*matcherpb.DoubleMatcher_Exact)
+	return ok && exact.Exact == n
 }

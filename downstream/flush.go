@@ -68,8 +68,8 @@ func (s sender) wakeGlobs(g *cache.Generation) {
 		return // the usual case
 	}
 	for t := range g.ChangedSince(since) {
-		typeURL, glob, is := cache.SplitCollection(t.URL)
-		if sub := s.subscription(typeURL); is && sub != nil {
+		typeURL, glob, ok := cache.SplitCollection(t.URL)
+		if sub := s.subscription(typeURL); ok && sub != nil {
 			sub.WakeGlob(glob)
 		}
 	}
@@ -114,7 +114,7 @@ func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 		return errOutrun
 	}
 	p.wakeAt(until)
-	if of := p.GenerationFor(sub); limit < of.Seq && sub.At(of).Behind() {
+	if g := p.GenerationFor(sub); limit < g.Seq && sub.At(g).Behind() {
 		p.moreDue(sub)
 	}
 	if r.Body == nil {

@@ -96,7 +96,7 @@ func (s identification) resolveIdentity(raw guard.RawNode) *identity {
 }
 
 // identify decodes a client's Node and authorizes the client. It joins the group of the Node if join returns true. If
-// there is no error, the caller must release the identity.
+// there is no error, the caller must release the identity, or adopt it for a stream.
 func (s *Server) identify(
 	ctx context.Context, from guard.Peer, raw guard.RawNode, join func() bool,
 ) (*identity, error) {
@@ -230,13 +230,13 @@ func (s identification) nodeOfGrant() *guard.KeptNode {
 
 // applyGrant replaces the grant of the stream, or ends the stream with err. It reports false if the client has changed
 // its Node meanwhile, so that the grant is not for the current Node.
-func (s identification) applyGrant(of *guard.KeptNode, grant Grant, err error) bool {
+func (s identification) applyGrant(kept *guard.KeptNode, grant Grant, err error) bool {
 	s.lock.acquire()
 	defer s.lock.release()
 	switch {
 	case s.ended:
 		return true
-	case s.keptNode != of:
+	case s.keptNode != kept:
 		return false
 	}
 	if err == nil {

@@ -54,7 +54,7 @@ func (u *usage) add(text string, n int) {
 
 // checkLimits checks the names that a request adds to a subscription of a stream with a usage. The request also removes
 // the names in unsubscribed, or with replaceAll all names that it does not list. Names that are already subscribed are
-// within the limits. So are names of an origin that other clients are subscribed to.
+// within the limits. Names with other subscribers do not count against the quota of their origin.
 func (c *client) checkLimits(
 	sub *subscription.Subscription, names, unsubscribed []string, replaceAll bool, u usage,
 ) (k limitCheck) {
@@ -194,7 +194,7 @@ func (s receiver) dropOverLimit(sub *subscription.Subscription, r *wire.Request)
 				listed[text] = struct{}{}
 			}
 		}
-		maps.DeleteFunc(sub.OverLimit, func(text string, _ struct{}) bool { _, is := listed[text]; return !is })
+		maps.DeleteFunc(sub.OverLimit, func(text string, _ struct{}) bool { _, ok := listed[text]; return !ok })
 	}
 	for _, over := range checked.over {
 		for _, text := range over.names {

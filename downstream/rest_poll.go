@@ -302,8 +302,7 @@ func (p *poll) trustsVersion(g *cache.Generation, sum fingerprint.Sum) bool {
 	defer m.mu.Unlock()
 	last := m.last[p.key]
 	return slices.ContainsFunc(last[:], func(a sentSet) bool {
-		return a.sum == sum && a.at >= reverted &&
-			a.distrust >= distrust
+		return a.sum == sum && a.at >= reverted && a.distrust >= distrust
 	})
 }
 

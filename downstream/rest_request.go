@@ -124,7 +124,7 @@ func (s pollService) readRequest(
 // checkBody rejects a body whose Node is too large or that has too many values. It charges memory for the decoded body.
 func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
 	nodeErr := c.CheckNode(guard.RawNode{Size: s.nodeBytes})
-	switch most := c.MaxNames + maxRESTValues; {
+	switch maxValues := c.MaxNames + maxRESTValues; {
 	case s.nodeValues > maxJSONPerNodeValue*guard.MaxNodeValues:
 		return guard.TooManyValues()
 	case nodeErr != nil:
@@ -132,9 +132,9 @@ func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
 	case s.nesting > maxRESTNesting:
 		return restErrorf(http.StatusBadRequest, codes.InvalidArgument,
 			"the body is nested %d times, at most %d are allowed", s.nesting, maxRESTNesting)
-	case s.values > most:
+	case s.values > maxValues:
 		return restErrorf(http.StatusRequestEntityTooLarge, codes.ResourceExhausted,
-			"the body has %d values in JSON, at most %d are allowed", s.values, most)
+			"the body has %d values in JSON, at most %d are allowed", s.values, maxValues)
 	}
 	return memory.Hold(2*len(s.body) + s.values*restValueBytes)
 }
@@ -177,8 +177,8 @@ func holdTime(h http.Header) (time.Duration, error) {
 			"header %s is %.20q: use a whole number of milliseconds",
 			strings.ToLower(timeoutHeader), text)
 	}
-	const most = uint64((MaxHold + holdMargin) / time.Millisecond)
-	return max(time.Duration(min(ms, most))*time.Millisecond-holdMargin, 0), nil
+	const maxMillis = uint64((MaxHold + holdMargin) / time.Millisecond)
+	return max(time.Duration(min(ms, maxMillis))*time.Millisecond-holdMargin, 0), nil
 }
 
 // bodyError returns the error for a body that could not be read.

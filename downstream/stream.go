@@ -16,10 +16,10 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// errOutrun ends a Delta stream that returned [subscription.ErrOutrun].
+// errOutrun ends a Delta stream after [subscription.ErrOutrun].
 var errOutrun = guard.Ended(guard.EndedReturn, codes.Unavailable, "%v", subscription.ErrOutrun)
 
-// A stream serves one client. Its receiver handles requests that only answer a response. A worker handles all other
+// A stream serves one client. Its receiver handles requests that only answer a response. A worker handles other
 // requests in the stream's turn, and sends the responses that are due.
 type stream struct {
 	// Set at creation, read-only afterwards.
@@ -56,7 +56,7 @@ type stream struct {
 	lastRevision uint64                       // revision of the generation that the last flush read
 	nonces       uint64
 	timer        *time.Timer // wakes the stream
-	timerArmed   bool        // false if the timer is certainly stopped
+	timerArmed   bool        // the timer may be running
 
 	timerAt         time.Time         // when the timer fires, if it is armed
 	startGeneration *cache.Generation // see updateStartGeneration
