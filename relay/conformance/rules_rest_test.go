@@ -257,7 +257,7 @@ func TestR116_OtherPaths(t *testing.T) {
 			"/" + strings.Repeat("x", 10000),
 		} {
 			reply := c.post(path, body)
-			restStatus(t, reply.is(http.StatusNotFound, "aggregated and Delta xDS are served over gRPC only"))
+			restStatus(t, reply.is(http.StatusNotFound, "aggregated and Delta xDS need gRPC"))
 			if len(reply.body) > 1000 {
 				t.Errorf("%.20s…: an error of %d bytes", path, len(reply.body))
 			}
