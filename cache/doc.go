@@ -78,5 +78,5 @@
 // are stored before the generation is, so a reader of a generation has its hints, and perhaps those of the next one. A
 // watch keeps a few hints at most. If there are more changes, it drops them, and the stream reads the logs.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package cache

@@ -53,5 +53,5 @@
 // While the lock of a stream is held, other locks are taken only in rare cases: to join a group, subscribe to names,
 // log a NACK, or add a load report.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package downstream

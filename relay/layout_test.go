@@ -123,7 +123,7 @@ func TestPackageDocs(t *testing.T) {
 }
 
 // unstable is how the doc of a package ends whose API may change.
-const unstable = " It is no stable API: programs that embed Tender use package relay."
+const unstable = " The package is not a stable API: programs that embed Tender use package relay."
 
 // TestOnlyPackageRelayIsStable holds that every other package that has an API says that it may change: of
 // packages that can be imported, which those of bench cannot, being a module of their own.

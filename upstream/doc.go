@@ -33,5 +33,5 @@
 // Each stream has a goroutine that receives and decodes, and one that sends. So the loop does not block on an
 // origin that does not read. All of these goroutines have ended when Sync returns.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package upstream

@@ -4,7 +4,7 @@
 // before (envoy#12592). So it is sent such a resource although its version is equal, and the removal of one that the
 // view does not have (B.3).
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package distrust
 
 import (

@@ -4,7 +4,7 @@
 // off when its client has answered, or when there was nothing to send. That costs the writer a few nanoseconds for
 // each stream. A [Tracker] limits how many changes are followed at the same time.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package fanout
 
 import (

@@ -5,7 +5,7 @@
 // costs one subtraction and one addition, whatever the size of the set. No order, clock, counter or host enters: all
 // replicas of a relay, and a relay after a restart, give one set the same version.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package fingerprint
 
 import (

@@ -11,5 +11,5 @@
 // One goroutine makes new versions; any number of goroutines may read those that it has published. A version is a
 // value: copying it is cheap, and a change returns or stores the next one.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package immutable

@@ -1,6 +1,6 @@
 // Package intern keeps one copy of equal resources. Node groups of one origin mostly receive the same bytes.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package intern
 
 import (

@@ -9,5 +9,5 @@
 //
 // All methods may be called from any goroutine.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package quota

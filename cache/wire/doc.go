@@ -22,5 +22,5 @@
 // A Resource and a complete Body are immutable and can be shared between goroutines.
 // A Body that is being built and a Request belong to one goroutine.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package wire

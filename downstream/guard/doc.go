@@ -40,5 +40,5 @@
 // nodes.mu is taken. Nothing blocks while one is held. The package starts no goroutine. Pauses end with the connection,
 // the poll's context or the drain.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package guard

@@ -20,5 +20,5 @@
 // groups.mu guards the set of groups, Group.mu the sum of one. groups.mu is taken first if both are. Nothing blocks
 // while one is held.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package loadreport

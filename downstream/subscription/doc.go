@@ -42,5 +42,5 @@
 //	next.go           the calls of a stream in each turn, and of REST polls
 //	status.go         status for operators, and for rollouts
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package subscription

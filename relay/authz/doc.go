@@ -32,5 +32,5 @@
 //
 // A [Policy] and a [Grant] are immutable. The package does no I/O and starts no goroutine.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package authz

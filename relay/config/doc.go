@@ -2,5 +2,5 @@
 // their defaults, what is allowed and what they mean (table.go), their values (values.go), and the files that they
 // name.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package config

@@ -9,7 +9,7 @@
 // loopback. Only the mesh and the clients are made for the demo, and the clients
 // share connections, as thousands of Envoys would not.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package demo
 
 import (

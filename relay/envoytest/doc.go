@@ -13,5 +13,5 @@
 // [relaytest.Patience] at most. When a test fails, what each process has written and the configuration of each Envoy are
 // part of the output.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package envoytest

@@ -5,5 +5,5 @@
 // earlier generation only the resources that differ in the next one. A [Store] has all lines, and drops the oldest
 // generations of any line beyond a number of bytes. A [Target] is a generation of a line to return to.
 //
-// Its methods may be called from any goroutine. It is no stable API: programs that embed Tender use package relay.
+// Its methods may be called from any goroutine. The package is not a stable API: programs that embed Tender use package relay.
 package generations

@@ -10,5 +10,5 @@
 // the view only wakes it. The methods of a Journal may be called from any goroutine. They hold its lock for no longer
 // than it takes to read the changes of one resource.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package history

@@ -1,6 +1,6 @@
 // Package humanize formats durations, sizes and names for the commands and the status page.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package humanize
 
 import (

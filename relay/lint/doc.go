@@ -19,5 +19,5 @@
 // Inspect may be called from any goroutine. A [Linter] works on the goroutine that calls Run; its other methods may be
 // called from any goroutine.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package lint

@@ -1,7 +1,7 @@
 // Package operator lists the clients of a relay, its resources and the clients that have them, and the history of
 // resources, for the admin API and by gRPC (CSDS).
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package operator
 
 import (

@@ -20,5 +20,5 @@
 //
 // Calls that may fail the test (those with a context, and Apply) must be made in the goroutine of the test, like Fatalf.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package relaytest

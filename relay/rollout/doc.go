@@ -14,5 +14,5 @@
 // [Controller] drives them for one origin: each [Part] pins and shows editions in a view, and an [Observer] follows
 // each stream. [Status] is the state for operators.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package rollout

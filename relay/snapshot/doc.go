@@ -9,5 +9,5 @@
 //
 // One goroutine at a time may write a file of a [Dir]. Stats may be called from any goroutine.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package snapshot

@@ -18,5 +18,5 @@
 //
 // Several readers may read at the same time; each takes its own reading.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package telemetry

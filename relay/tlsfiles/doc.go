@@ -12,5 +12,5 @@
 // do not affect existing connections. After the files were opened, only [Watch.Run] reads them. Credentials and Status
 // may be used from any goroutine.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package tlsfiles

@@ -22,5 +22,5 @@
 // One of the running syncs, or Follow, owns the reader. It reads for all views and publishes the result. Each view
 // belongs to the loop of its sync.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package files

@@ -8,5 +8,5 @@
 // Run sends on its own goroutine, so a slow origin blocks only Run. It starts one receiver and waits for it. All
 // goroutines of Open end with the RPC.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package loadreport

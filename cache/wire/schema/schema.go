@@ -7,7 +7,7 @@
 // a function first needs them: importing this package costs a program 130 KB of
 // its file and nothing at start. No generated Envoy package is linked in.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package schema
 
 import (

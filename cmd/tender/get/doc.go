@@ -3,5 +3,5 @@
 // A stream (stream.go) receives responses, a collection (collect.go) applies them, and a printer
 // (print.go) prints resources or changes of them. With --lint, lint.go follows references and prints findings.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package get

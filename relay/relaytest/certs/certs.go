@@ -1,6 +1,6 @@
 // Package certs makes the certificates of tests with TLS.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package certs
 
 import (

@@ -1,7 +1,7 @@
 // Package check has assertions for tests. It imports no other package of the module, so that the tests of each can use
 // it.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package check
 
 // A T is a test: a [testing.TB], or one that stands in for it.

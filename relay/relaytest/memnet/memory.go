@@ -1,6 +1,6 @@
 // Package memnet is a network in memory, for tests in a testing/synctest bubble.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package memnet
 
 import (

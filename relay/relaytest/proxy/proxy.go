@@ -1,6 +1,6 @@
 // Package proxy has a TCP proxy that injects faults between peers, and servers that answer in place of an origin.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package proxy
 
 import (

@@ -1,6 +1,6 @@
 // Package wait lets a test wait for a state of a peer, without polling and without sleeping.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package wait
 
 import (
