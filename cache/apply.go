@@ -7,13 +7,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Apply records a response of the origin. In the set of names it ignores resources that the session did not subscribe
-// to (R096), in the wildcard set removals of unknown names (R069). A resource with unchanged content causes no
-// response to clients, whatever its version (R040), unless its TTL changes.
+// Apply applies a response of the origin to a set. In the set of names it ignores resources that the session did not
+// subscribe to (R096), and in the wildcard set removals of unknown names (R069). A resource with unchanged content
+// causes no response to clients even if its version changes (R040), unless its TTL changes.
 func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	resources := w.view.prepare(u)
 	ed := w.begin(u.TypeURL)
-	of := response{setEdit: ed.of(kind)}
+	of := response{setEdit: ed.editSet(kind)}
 	of.set.system = u.SystemVersion
 	ed.recordResponse(u.ControlPlane)
 	if slices.ContainsFunc(resources, func(r received) bool { return r.Constraints != nil }) {
@@ -36,15 +36,15 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 		of.removeVariant(v)
 	}
 	for _, e := range u.Errors {
-		of.fail(e)
+		of.recordError(e)
 	}
 	of.compact()
 	w.publish(ed)
 	return ed.change
 }
 
-// prepare interns the resources of an update and derives their leaves and deadlines. It leaves out resources without
-// a body, unless they are heartbeats or answers that an alias stands for no resource.
+// prepare interns the resources of an update and derives their leaves and deadlines. It leaves out resources without a
+// body, except heartbeats and responses that an alias names no resource.
 func (v *View) prepare(u wire.Update) []received {
 	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
 	for _, r := range u.Resources {
@@ -67,8 +67,8 @@ func (v *View) prepare(u wire.Update) []received {
 	return out
 }
 
-// A response of the origin that is applied to a set. Its methods find the names that a part of the response is about;
-// those of setEdit change the entries.
+// A response of the origin that is applied to a set. Its methods find the names to which a part of the response
+// applies; the methods of setEdit change the entries.
 type response struct {
 	setEdit
 
@@ -82,7 +82,7 @@ func (re response) add(r received) {
 		return
 	}
 	if re.kind == Wildcard {
-		if !r.Variant().Matches(nil) { // a wildcard has no parameters
+		if !r.Variant().Matches(nil) { // a wildcard subscription has no parameters
 			re.change.Ignored++
 			return
 		}
@@ -90,14 +90,14 @@ func (re response) add(r received) {
 		re.putVariant(re.w.view.index.name(re.index, r.Name), r)
 		return
 	}
-	known := false
+	accepted := false
 	for text := range subscribableNames(r.Resource) {
 		for _, n := range re.subscribedAs(text, r.Variant()) {
-			known = true
+			accepted = true
 			re.putVariant(n, r)
 		}
 	}
-	if re.addUnlisted(r) || known {
+	if re.addUnlisted(r) || accepted {
 		re.change.Seen++
 	} else {
 		re.change.Ignored++
@@ -118,8 +118,8 @@ func subscribableNames(r *wire.Resource) func(func(string) bool) {
 	}
 }
 
-// putVariant puts a resource under a name. Of several variants in one response that match the parameters of the name,
-// the first counts.
+// putVariant puts a resource under a name. If several variants in one response match the parameters of the name, it
+// uses the first.
 func (re response) putVariant(n *Name, r received) {
 	if re.kind == ByName {
 		re.answered(n)
@@ -135,30 +135,32 @@ func (re response) putVariant(n *Name, r received) {
 	re.put(n, r)
 }
 
-// addUnlisted puts new content under those aliases of the resource that it no longer lists: some origins list only
-// the alias that was last requested. The next subscriber to such an alias causes a new request.
-func (re response) addUnlisted(r received) (known bool) {
-	for _, n := range slices.Clone(re.ledger.aliases[re.typ.URL][r.Name]) {
+// addUnlisted puts new content under those aliases of the resource that the response does not list: some origins list
+// only the alias that was last requested. The next subscriber to such an alias causes a new request. It reports whether
+// there are such aliases.
+func (re response) addUnlisted(r received) (any bool) {
+	for _, n := range slices.Clone(re.branch.aliases[re.typ.URL][r.Name]) {
 		old := re.set.Get(n)
-		if slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name || !old.Present() || old.Resource.Name != r.Name {
+		listed := slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name
+		if listed || !old.Present() || old.Resource.Name != r.Name {
 			continue
 		}
-		known = true
+		any = true
 		if old.Resource.Digest != r.Digest {
 			re.put(n, r)
 			n.stale = true
 		}
 	}
-	return known
+	return any
 }
 
 // heartbeat renews the TTL of a resource, if it has the version of the heartbeat (R106).
 func (re response) heartbeat(r received) {
-	held := re.heldUnder(r.Name)
-	if len(held) == 0 && re.kind == Wildcard {
+	names := re.namesOf(r.Name)
+	if len(names) == 0 && re.kind == Wildcard {
 		re.refetchMissing(nil)
 	}
-	for _, n := range held {
+	for _, n := range names {
 		old := re.set.Get(n)
 		switch {
 		case old.Present() && old.Resource.Key() == r.Key() && old.Resource.OriginVersion == r.OriginVersion:
@@ -176,27 +178,27 @@ func (re response) heartbeat(r received) {
 	}
 }
 
-// heldUnder returns the names under which the set may have a resource.
-func (re response) heldUnder(resource string) []*Name {
+// namesOf returns the names under which the set may have a resource.
+func (re response) namesOf(resource string) []*Name {
 	var names []*Name
 	if n := re.index.names[resource]; n != nil && (re.kind == Wildcard || re.accepts(n)) {
 		names = append(names, n)
 	}
 	if re.kind == ByName {
-		names = append(names, re.ledger.aliases[re.typ.URL][resource]...)
+		names = append(names, re.branch.aliases[re.typ.URL][resource]...)
 	}
 	return names
 }
 
-// refetchMissing requests a name again, or the whole wildcard set if n is nil: the origin sends heartbeats for a
-// resource, so it assumes that the relay has it, and would never send its content.
+// refetchMissing requests a name again, or the whole wildcard set if n is nil. An origin that sends heartbeats for a
+// resource assumes that the relay has received it, and would never send its content.
 func (re response) refetchMissing(n *Name) {
 	last := re.w.refetchedAt[re.typ.URL]
 	if n != nil {
 		last = n.Asked()
 	}
 	switch {
-	case re.now.Sub(last) < refetchEvery:
+	case re.now.Sub(last) < refetchInterval:
 		return
 	case n == nil && len(re.index.wildcards) > 0:
 		re.index.refetch, re.w.refetchedAt[re.typ.URL] = true, re.now
@@ -224,36 +226,36 @@ func (re response) remove(text string, failing bool) {
 	re.removeResource(text)
 	for _, n := range names {
 		if seq, failed := was[n]; failed && re.set.Get(n).seq() == seq {
-			re.announceAbsence(n)
+			re.resendAbsence(n)
 		}
 		re.index.release(n)
 	}
 }
 
 // removeResource records that a resource does not exist. Variants are removed by their constraints instead (R121),
-// unless text has the parameters of one name.
+// unless text includes the parameters of a name.
 func (re response) removeResource(text string) {
 	if re.kind == Wildcard {
 		re.removeFromWildcard(re.index.names[text])
 		return
 	}
-	// Subscribers by an alias have the same resource.
-	for _, alias := range slices.Clone(re.ledger.aliases[re.typ.URL][text]) {
+	// Subscribers to an alias receive the same resource.
+	for _, alias := range slices.Clone(re.branch.aliases[re.typ.URL][text]) {
 		if e := re.set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
 			re.putAbsent(alias, e)
 			re.unalias(e)
 		}
 	}
 	for _, n := range re.subscribedAs(text, wire.Variant{}) {
-		if e := re.set.Get(n); !e.Present() || n.text == text && !variesAs(e, text) {
+		if e := re.set.Get(n); !e.Present() || n.text == text && !removedByConstraints(e, text) {
 			re.putAbsent(n, e)
 		}
 	}
 }
 
-// variesAs reports whether an entry is a variant of a resource with a plain name. Variants are removed by their
-// constraints.
-func variesAs(e *Entry, text string) bool {
+// removedByConstraints reports whether an entry is a variant of a resource and text is the plain name. A removal of the
+// plain name does not remove variants, which are removed by their constraints.
+func removedByConstraints(e *Entry, text string) bool {
 	return wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil
 }
 
@@ -263,27 +265,27 @@ func (re response) removeVariant(v wire.Variant) {
 	matches := func(e *Entry) bool {
 		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
 	}
-	own := re.index.names[v.Name]
+	n := re.index.names[v.Name]
 	if re.kind == Wildcard {
-		if own != nil && matches(re.set.Get(own)) {
-			re.removeFromWildcard(own)
+		if n != nil && matches(re.set.Get(n)) {
+			re.removeFromWildcard(n)
 		}
 		return
 	}
-	for _, n := range slices.Clone(re.ledger.aliases[re.typ.URL][v.Name]) {
-		if e := re.set.Get(n); matches(e) {
-			re.putAbsent(n, e)
+	for _, alias := range slices.Clone(re.branch.aliases[re.typ.URL][v.Name]) {
+		if e := re.set.Get(alias); matches(e) {
+			re.putAbsent(alias, e)
 			re.unalias(e)
 		}
 	}
-	if own != nil && matches(re.set.Get(own)) {
-		re.putAbsent(own, re.set.Get(own))
+	if n != nil && matches(re.set.Get(n)) {
+		re.putAbsent(n, re.set.Get(n))
 	}
 }
 
-// fail records the error of a resource, also under its aliases. The content stays, unless the error is NOT_FOUND
-// (R123).
-func (re response) fail(err *wire.ResourceError) {
+// recordError records the error of a resource, also under its aliases. The content is kept, unless the error is
+// NOT_FOUND (R123).
+func (re response) recordError(err *wire.ResourceError) {
 	names := re.affectedNames(err.Variant)
 	if len(names) == 0 {
 		re.change.Ignored++
@@ -317,13 +319,13 @@ func (re response) reject(r *wire.Resource) {
 	}
 }
 
-// affectedNames returns the names that stand for a variant of a resource, aliases included.
+// affectedNames returns the names of a variant of a resource, including aliases.
 func (re response) affectedNames(v wire.Variant) []*Name {
 	if re.kind == Wildcard {
 		return []*Name{re.w.view.index.name(re.index, v.Name)}
 	}
 	names := slices.Clone(re.subscribedAs(v.Name, v))
-	for _, n := range re.ledger.aliases[re.typ.URL][v.Name] {
+	for _, n := range re.branch.aliases[re.typ.URL][v.Name] {
 		if re.accepts(n) && wire.PlainName(n.text) != v.Name {
 			names = append(names, n)
 		}
@@ -331,13 +333,13 @@ func (re response) affectedNames(v wire.Variant) []*Name {
 	return names
 }
 
-// Copy copies the state of names from another view: whether they exist, their content, deadline and error. The names
-// are those of the other view, and key is a type or collection. The state of the other view's source must have been
-// recorded before (SetSource).
+// Copy copies the state of names from another view: whether they exist, their content, deadline and error. names are
+// Names of the other view, and key is a type or collection. The caller must record the state of the other view's source
+// first (SetSource).
 func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	t := from.Type(key)
 	ed := w.begin(key)
-	to := copying{ed.of(kind), from, t}
+	to := setCopier{ed.editSet(kind), from, t}
 	to.set.system = t.System()
 	for _, n := range names {
 		if source := t.set(kind).Get(n); source != nil {
@@ -352,8 +354,8 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	w.publish(ed)
 }
 
-// entry copies an entry, whose name may be another view's.
-func (to copying) entry(e *Entry) {
+// entry copies an entry, whose Name may belong to another view.
+func (to setCopier) entry(e *Entry) {
 	n := to.index.names[e.Name.text]
 	switch {
 	case to.kind == ByName && !to.accepts(n):
@@ -375,7 +377,7 @@ func (to copying) entry(e *Entry) {
 }
 
 // absence records that a resource does not exist, unless that is recorded already.
-func (to copying) absence(n *Name) {
+func (to setCopier) absence(n *Name) {
 	old := to.set.Get(n)
 	if old != nil && !old.Present() && !old.Expired && old.epoch == to.epoch() {
 		return
@@ -384,14 +386,14 @@ func (to copying) absence(n *Name) {
 	to.unalias(old)
 }
 
-// error copies the error of a resource; a nil entry is none.
-func (to copying) error(name string, e *Entry) {
+// error copies the error of a resource; a nil entry means that there is none.
+func (to setCopier) error(name string, e *Entry) {
 	n := to.index.names[name]
 	switch {
 	case e != nil && n != nil && to.typ.Errors(to.kind).Get(n) != nil && to.typ.Errors(to.kind).Get(n).Err.Same(e.Err):
-		// It is recorded already.
+		// The error is recorded already.
 	case e != nil:
-		response{setEdit: to.setEdit}.fail(e.Err)
+		response{setEdit: to.setEdit}.recordError(e.Err)
 	case n != nil:
 		to.clearError(n)
 		to.index.release(n)

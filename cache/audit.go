@@ -10,34 +10,38 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// auditPiece is how many entries or names an audit checks before it pauses, and while it holds the lock of the index;
-// auditBytes is how many bytes of resources. Either takes some tens of microseconds.
+// An audit pauses after auditBatch entries or names, or after auditBytes bytes of resources. It checks at most
+// auditBatch names while it holds the lock of the index. Either limit is reached after some tens of microseconds.
 const (
-	auditPiece = 64
+	auditBatch = 64
 	auditBytes = 64 << 10
 )
 
 // A Fault is an inconsistency in the state of a view. No origin and no client can cause one: it is a defect of the
 // relay, or damaged memory.
 type Fault struct {
-	Key  string // type URL or collection
-	Part string // of the type: "members" (the wildcard set), "named" (the set of names), errors of either, or "interest"
-	Name string // empty if it is about the part as a whole
-	What string // the inconsistency: one of a few texts
+	Key     string // type URL or collection
+	Part    string // "members" (the wildcard set), "named" (the set of names), errors of either, or "interest"
+	Name    string // of the resource; empty for a fault of the whole part
+	Problem string // description of the inconsistency, a constant text
 }
 
-// partInterest is the Fault.Part of the index of interest.
+// partInterest is the Fault.Part for subscriptions in the index.
 const partInterest = "interest"
 
-// Audit recomputes the state that the view updates incrementally, and yields the differences (B.43): the totals of
-// each set from its entries, the leaf of each resource from its bytes, the items of each entry in the table and the
-// logs, and the watchers, entries and demand of each name. It changes nothing, and any number of goroutines may audit
-// a view while others read and write it.
+// Audit recomputes the state that the view updates incrementally, and yields the differences (B.43):
 //
-// Sets are immutable, so each is checked as it was at one time. Its generation stays in memory until then. After each
-// piece of work, pace is called, which may wait; the audit ends if it returns false.
+//   - the totals of each set, from its entries;
+//   - the leaf of each resource, from its bytes;
+//   - the items of each entry in the table and the logs;
+//   - the watchers, entries and demand of each name.
 //
-// Source: xds-relay#167, which asks for such a check.
+// It changes nothing. Any number of goroutines may audit a view while others read and write it.
+//
+// Sets are immutable, so an audit checks one consistent version of each. That version stays in memory until the set
+// is checked. Audit calls pace after each batch. pace may block; the audit ends if it returns false.
+//
+// Source: xds-relay#167, which requests such a check.
 func (v *View) Audit(pace func() bool) iter.Seq[Fault] {
 	return func(yield func(Fault) bool) {
 		a := &audit{view: v, pace: pace, yield: yield}
@@ -64,21 +68,21 @@ type audit struct {
 	pace  func() bool
 	yield func(Fault) bool
 
-	key, part      string  // what is being checked
+	key, part      string  // of the set that is being checked
 	entries, bytes int     // checked since the last pause
 	found          []Fault // not yielded yet
 }
 
-// check records a fault, if there is one.
-func (a *audit) check(faulty bool, name, what string) {
+// record records a fault of a name, or of the whole part if the name is empty. It does nothing unless faulty is true.
+func (a *audit) record(faulty bool, name, problem string) {
 	if faulty {
-		a.found = append(a.found, Fault{a.key, a.part, name, what})
+		a.found = append(a.found, Fault{a.key, a.part, name, problem})
 	}
 }
 
-// checked counts work, yields faults, pauses after each piece of work, and reports whether to continue. The caller
-// holds no lock.
-func (a *audit) checked(entries, bytes int) bool {
+// advance adds to the work since the last pause, yields the recorded faults, and pauses after each batch. It reports
+// whether to continue. The caller must hold no lock, because pace may block.
+func (a *audit) advance(entries, bytes int) bool {
 	for _, f := range a.found {
 		if !a.yield(f) {
 			return false
@@ -86,7 +90,7 @@ func (a *audit) checked(entries, bytes int) bool {
 	}
 	a.found = a.found[:0]
 	a.entries, a.bytes = a.entries+entries, a.bytes+bytes
-	if a.entries < auditPiece && a.bytes < auditBytes {
+	if a.entries < auditBatch && a.bytes < auditBytes {
 		return true
 	}
 	a.entries, a.bytes = 0, 0
@@ -115,110 +119,113 @@ func (a *audit) set(s *Set) bool {
 	var derived totals
 	for id, e := range s.table.All() {
 		derived.replace(nil, e)
-		what, size := s.faultAt(id, e), 0
-		a.check(what != "", e.Name.text, what)
+		problem, size := s.entryFault(id, e), 0
+		a.record(problem != "", e.Name.text, problem)
 		if e.Present() {
 			size = e.Resource.Size()
 			intact := e.Resource.Intact()
-			a.check(!intact, e.Name.text, "its bytes are not those that the origin sent")
-			a.check(intact && a.view.cfg.VersionSource.Leaf(resourceType(a.key), e.Resource) != e.Leaf,
-				e.Name.text, "it adds to the version what its content does not say")
+			a.record(!intact, e.Name.text, "content does not match its digest")
+			a.record(intact && a.view.cfg.VersionSource.Leaf(resourceType(a.key), e.Resource) != e.Leaf,
+				e.Name.text, "leaf of the version does not match the content")
 		}
-		if !a.checked(1, size) {
+		if !a.advance(1, size) {
 			return false
 		}
 	}
-	a.check(s.sum != derived.sum, "", "the version is not that of the resources")
+	a.record(s.sum != derived.sum, "", "version does not match the resources")
 	derived.sum = s.sum
-	a.check(s.totals != derived, "", "the totals are not those of the resources")
-	a.check(s.floor > s.last, "", "it forgot a removal that was not made yet")
-	a.check(s.lastRemoval > s.last, "", "its last removal came after its last change")
-	sorted := slices.IsSortedFunc(s.log, func(a, b immutable.Change[*Name, Seq]) int { return cmp.Or(cmp.Compare(a.At, b.At), -1) })
-	a.check(!sorted, "", "the log is not in order")
-	a.check(sorted && len(s.log) > 0 && s.log[len(s.log)-1].At > s.last, "", "the log goes beyond the last change")
-	return a.checked(len(s.log)/auditPiece, 0)
+	a.record(s.totals != derived, "", "totals do not match the resources")
+	a.record(s.floor > s.last, "", "floor is after the last change")
+	a.record(s.lastRemoval > s.last, "", "last removal is after the last change")
+	sorted := slices.IsSortedFunc(s.log, func(a, b immutable.Change[*Name, Seq]) int {
+		return cmp.Or(cmp.Compare(a.At, b.At), -1)
+	})
+	a.record(!sorted, "", "log is not sorted")
+	a.record(sorted && len(s.log) > 0 && s.log[len(s.log)-1].At > s.last, "", "log has items after the last change")
+	return a.advance(len(s.log)/auditBatch, 0)
 }
 
-// faultAt returns what is wrong with the entry of an id in the table; empty if nothing is.
-func (s *Set) faultAt(id uint32, e *Entry) string {
+// entryFault returns the problem with the entry at an id of the table; empty if there is none.
+func (s *Set) entryFault(id uint32, e *Entry) string {
 	switch renewed := e.Renewed(); {
 	case e.Name.id != id:
-		return "it stands in the place of another name"
+		return "entry is stored under the id of another name"
 	case !s.log.Has(e.Name, e.Seq):
-		return "the log does not have its last change"
+		return "last change is missing from the log"
 	case renewed > 0 && !s.renewals.Has(e.Name, renewed):
-		return "the log does not have its last renewal"
+		return "last renewal is missing from the log"
 	case !e.Present() && e.Seq > s.lastRemoval:
-		return "it was removed after the set's last removal"
+		return "removal is after the last removal of the set"
 	case e.Present() && e.Name.text != e.Resource.Name && !s.aliased:
-		return "it is an alias, and the set knows none"
+		return "entry is an alias, but the set is not marked as aliased"
 	case e.Expires() && !s.limited:
-		return "it expires, and the set knows nothing that does"
+		return "entry has a TTL, but the set is not marked as limited"
 	}
 	return ""
 }
 
-// interest checks the watchers, entries and demand of the names of a type. It locks the index for each piece.
+// interest checks the watchers, entries and demand of the names of a type. It holds the lock of the index during each
+// batch.
 func (a *audit) interest(key string) bool {
 	x := &a.view.index
 	x.mu.Lock()
 	t := x.types[key]
 	if t == nil {
 		x.mu.Unlock()
-		return true // forgotten since
+		return true // the type was removed after Audit listed it
 	}
-	a.check(len(t.names)+len(t.freeIDs) != int(t.ids), "", "the number of names is wrong")
-	a.check(len(t.wildcards) > 0 && !t.tracked && !t.queued, "", "streams want the members, and the origin was not told")
+	a.record(len(t.names)+len(t.freeIDs) != int(t.ids), "", "number of names does not match the allocated ids")
+	a.record(len(t.wildcards) > 0 && !t.tracked && !t.queued, "", "wildcard has subscribers, but no upstream subscription")
 	for i, wc := range t.wildcards {
-		a.check(wc.at != i || x.watches[wc.watch.id] != wc.watch, "", "a stream that has ended wants the members")
+		a.record(wc.at != i || x.watches[wc.watch.id] != wc.watch, "", "wildcard has the subscription of a closed watch")
 	}
-	next, stop := iter.Pull(maps.Values(t.names)) // may be continued after additions and removals
+	next, stop := iter.Pull(maps.Values(t.names)) // an iterator over a map stays valid after additions and removals
 	x.mu.Unlock()
 	defer stop()
 	for more := true; more; {
 		x.mu.Lock()
-		for i := 0; more && i < auditPiece; i++ {
+		for i := 0; more && i < auditBatch; i++ {
 			var n *Name
 			if n, more = next(); more && x.types[key] == t {
-				what := a.view.faultOf(t, n)
-				a.check(what != "", n.text, what)
+				problem := a.view.nameFault(t, n)
+				a.record(problem != "", n.text, problem)
 			}
 		}
 		x.mu.Unlock()
-		if !a.checked(auditPiece, 0) {
+		if !a.advance(auditBatch, 0) {
 			return false
 		}
 	}
 	return true
 }
 
-// faultOf returns what is wrong with a name in the index; empty if nothing is. The index is locked, so the
-// generations do not change.
-func (v *View) faultOf(t *indexType, n *Name) string {
+// nameFault returns the problem with a name in the index; empty if there is none. The index must be locked, so that
+// the generations do not change.
+func (v *View) nameFault(t *indexType, n *Name) string {
 	typ := v.head.Load().Type(t.url)
-	held := v.holds(t.url, n)
+	entries := v.countEntries(t.url, n)
 	switch {
 	case t.names[n.text] != n:
-		return "the index has another in its place"
-	case n.entries != held:
-		return "the number of its entries is wrong"
-	case !v.index.watched(n):
-		return "a stream that has ended watches it, or one watches it twice"
+		return "index has another Name of the same text"
+	case n.entries != entries:
+		return "number of entries does not match the sets"
+	case !v.index.watchersOpen(n):
+		return "watchers contain a closed watch or a duplicate"
 	case n.tracked || n.queued:
 	case n.watchers != nil:
-		return "streams want it, and the origin was not told"
-	case held == 0:
-		return "nobody needs it, and it was not forgotten"
+		return "name has subscribers, but no upstream subscription"
+	case entries == 0:
+		return "unused name was not removed"
 	}
-	if !v.reached(typ, t, n) {
-		return "changes of the resource do not reach it"
+	if !v.reachesName(typ, t, n) {
+		return "alias or variant is missing from the index"
 	}
 	return ""
 }
 
-// reached reports whether changes of a resource reach a name that is not its own: the ledger has the name as an
-// alias, or the index has it as a name with parameters. The index is locked.
-func (v *View) reached(typ *Type, t *indexType, n *Name) bool {
+// reachesName reports whether changes of a resource are applied to a name that differs from the name of the resource.
+// An alias must be in the branch, and a name with parameters in the index. The index must be locked.
+func (v *View) reachesName(typ *Type, t *indexType, n *Name) bool {
 	if e := typ.ByName.Get(n); e.Present() && e.Resource.Name != n.text {
 		views := v.writers[n.source].served
 		at := slices.IndexFunc(views, func(s *served) bool { return s.view == v })
@@ -230,8 +237,8 @@ func (v *View) reached(typ *Type, t *indexType, n *Name) bool {
 	return plain == n.text || slices.Contains(t.variants[plain], n)
 }
 
-// watched reports whether the watchers of a name are open watches, each once. The index is locked.
-func (x *index) watched(n *Name) bool {
+// watchersOpen reports whether the watchers of a name are open watches without duplicates. The index must be locked.
+func (x *index) watchersOpen(n *Name) bool {
 	if n.watchers == nil {
 		return true
 	}

@@ -20,7 +20,7 @@ func onwards() bool { return true }
 // findings returns what an audit says, a line each.
 func findings(faults iter.Seq[Fault]) (lines []string) {
 	for f := range faults {
-		lines = append(lines, strings.TrimPrefix(fmt.Sprintf("%s %s: %s", f.Part, f.Name, f.What), " "))
+		lines = append(lines, strings.TrimPrefix(fmt.Sprintf("%s %s: %s", f.Part, f.Name, f.Problem), " "))
 	}
 	slices.Sort(lines)
 	return lines
@@ -113,61 +113,61 @@ func (o *origin) swap(text string, f func(e *Entry)) {
 var plants = []planted{
 	{"a byte of what all streams send", func(o *origin) {
 		o.typ().Wildcard.Get(o.name("b")).Resource.Value()[0] ^= 1
-	}, []string{"members b: its bytes are not those that the origin sent"}},
+	}, []string{"members b: content does not match its digest"}},
 	{"a sum that missed a change", func(o *origin) {
 		o.tamper(func(s *Set) { s.sum = s.sum.Add(sum(0, 1)) })
-	}, []string{"members : the version is not that of the resources"}},
+	}, []string{"members : version does not match the resources"}},
 	{"a leaf of other content", func(o *origin) {
 		o.swap("b", func(e *Entry) { e.Leaf = e.Leaf.Add(sum(1, 0)) })
-	}, []string{"members : the version is not that of the resources", "members b: it adds to the version what its content does not say"}},
+	}, []string{"members : version does not match the resources", "members b: leaf of the version does not match the content"}},
 	{"an entry that was lost", func(o *origin) {
 		n := o.name("b")
 		o.tamper(func(s *Set) { s.table = s.table.Set(new(immutable.Edit), n.id, nil) })
 	}, []string{
-		"interest b: the number of its entries is wrong",
-		"members : the totals are not those of the resources",
-		"members : the version is not that of the resources",
+		"interest b: number of entries does not match the sets",
+		"members : totals do not match the resources",
+		"members : version does not match the resources",
 	}},
 	{"an entry in the place of another", func(o *origin) {
 		n, e := o.name("b"), o.typ().Wildcard.Get(o.name("a"))
 		o.tamper(func(s *Set) { s.table = s.table.Set(new(immutable.Edit), n.id, e) })
 	}, []string{
-		"interest b: the number of its entries is wrong",
-		"members : the version is not that of the resources",
-		"members a: it stands in the place of another name",
+		"interest b: number of entries does not match the sets",
+		"members : version does not match the resources",
+		"members a: entry is stored under the id of another name",
 	}},
 	{"a change that the log missed", func(o *origin) {
 		o.tamper(func(s *Set) { s.log = slices.Delete(slices.Clone(s.log), 1, 2) })
-	}, []string{"members b: the log does not have its last change"}},
+	}, []string{"members b: last change is missing from the log"}},
 	{"a log out of order", func(o *origin) {
 		o.tamper(func(s *Set) {
 			s.log = slices.Clone(s.log)
 			s.log[0], s.log[1] = s.log[1], s.log[0]
 		})
 	}, []string{
-		"members : the log is not in order",
-		"members a: the log does not have its last change",
-		"members b: the log does not have its last change",
+		"members : log is not sorted",
+		"members a: last change is missing from the log",
+		"members b: last change is missing from the log",
 	}},
 	{"a change after the last", func(o *origin) {
 		o.tamper(func(s *Set) { s.last-- })
-	}, []string{"members : the log goes beyond the last change"}},
+	}, []string{"members : log has items after the last change"}},
 	{"counts", func(o *origin) {
 		o.tamper(func(s *Set) {
 			s.count, s.live, s.ttls, s.contentDropped = s.count+1, s.live-1, s.ttls+1, s.contentDropped+1
 		})
-	}, []string{"members : the totals are not those of the resources"}},
+	}, []string{"members : totals do not match the resources"}},
 	{"an alias that was lost", func(o *origin) {
 		o.want(o.view.Watch(), "z")
 		o.put(ByName, "d", "", "content 3", "z")
 		delete(o.aliases[acme], "d")
-	}, []string{"interest z: changes of the resource do not reach it"}},
+	}, []string{"interest z: alias or variant is missing from the index"}},
 	{"a demand that was lost", func(o *origin) {
 		o.name("c").tracked = false
-	}, []string{"interest c: streams want it, and the origin was not told"}},
+	}, []string{"interest c: name has subscribers, but no upstream subscription"}},
 	{"a count of entries", func(o *origin) {
 		o.name("c").entries++
-	}, []string{"interest c: the number of its entries is wrong"}},
+	}, []string{"interest c: number of entries does not match the sets"}},
 }
 
 // filled3 returns an origin with three members, and one stream that follows them and has
@@ -194,7 +194,7 @@ func TestB43_PlantedFaultsAreFound(t *testing.T) {
 	}
 	o, _ := filled3(t)
 	o.name("b").watchers = &watchers{ids: []uint32{0, 0}, names: 1}
-	if got, want := findings(o.view.Audit(onwards)), "interest b: a stream that has ended watches it, or one watches it twice"; !slices.Contains(got, want) {
+	if got, want := findings(o.view.Audit(onwards)), "interest b: watchers contain a closed watch or a duplicate"; !slices.Contains(got, want) {
 		t.Errorf("a watch that is there twice: got %q, want among it %q", got, want)
 	}
 }
@@ -224,7 +224,7 @@ func TestB43_AnAuditPausesAndEnds(t *testing.T) {
 	}) {
 		t.Error("found something")
 	}
-	if min := 3 * 1000 / auditPiece; pauses < min {
+	if min := 3 * 1000 / auditBatch; pauses < min {
 		t.Errorf("got %d pauses, want at least %d", pauses, min)
 	}
 	for stop := range pauses {

@@ -51,8 +51,8 @@ func TestI13_OffCostsNothing(t *testing.T) {
 	w := o.view.Watch()
 	o.want(w, "a")
 	w.SubscribeAll(acme)
-	if len(o.view.views) != 1 || o.closed() || len(o.ledgers) != 1 {
-		t.Errorf("without cohorts there are %d views and %d ledgers, closed %t", len(o.view.views), len(o.ledgers), o.closed())
+	if len(o.view.views) != 1 || o.closed() || len(o.branches) != 1 {
+		t.Errorf("without cohorts there are %d views and %d ledgers, closed %t", len(o.view.views), len(o.branches), o.closed())
 	}
 	for _, kind := range kinds {
 		var updates [2]wire.Update

@@ -356,7 +356,7 @@ func TestI1_EditionsAtAnyTime(t *testing.T) {
 			waits.showWaiting(cohort, waits.Generation())
 		}
 		for _, o := range h.origins {
-			o.Expire(time.Now().Add(2 * uncachedLife)) // what an edition had that may not be kept
+			o.Expire(time.Now().Add(2 * uncachedTTL)) // what an edition had that may not be kept
 		}
 		for cohort, v := range waits.view.views {
 			if got, want := sight(v.Generation()), sight(plain.view.Generation()); !maps.Equal(got, want) {

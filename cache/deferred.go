@@ -9,12 +9,12 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// intervals defers changes of a view so that readers are sent those of a type at most once in an interval (B.45). All
-// of its fields are guarded by index.mu, and so are those of what it defers.
+// intervals defers changes of a view, so that readers are sent the changes of a type at most once in an interval
+// (B.45). Its fields and those of its waitingTypes are guarded by index.mu.
 //
-// It defers types, not clients: the readers of a view share its positions, so each of them is woken once, when the
-// interval ends. A change waits for the interval of its own type. A type that refers to clusters also waits while
-// clusters wait, and removals wait while a type that may refer to the resources waits (B.11).
+// It defers types, not clients: the readers of a view share positions, so each of them is woken once, when the interval
+// ends. A change waits for the interval of its type. A type that refers to clusters also waits while clusters wait, and
+// removals wait while a type that may refer to the resources waits (B.11).
 type intervals struct {
 	view *View
 	of   func(typeURL string) time.Duration
@@ -24,7 +24,7 @@ type intervals struct {
 	timer   *time.Timer // ends the earliest wait; nil before the first
 }
 
-// A waitingType is a deferred type, with the end of its wait.
+// A waitingType is a deferred type whose changes wait until a time.
 type waitingType struct {
 	deferredType
 	until   time.Time
@@ -36,7 +36,7 @@ func newIntervals(v *View) *intervals {
 	return &intervals{view: v, of: v.cfg.PushInterval, sent: make(map[string]time.Time)}
 }
 
-// An admission is the decision when readers are sent an edit that is being published.
+// An admission is the decision on when readers are sent an edit that is being published.
 type admission struct {
 	waits    *waitingType // the wait that the edit joins; nil if readers are sent it now
 	clusters *waitingType // the wait of clusters that delays the edit's removals of endpoints; nil if none does
@@ -66,8 +66,8 @@ func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
 	return a
 }
 
-// cannotWait reports whether an edit must be sent at once: it has first state, for which clients may be waiting, or
-// content that expires.
+// cannotWait reports whether an edit must be sent at once: it contains first state, for which clients may be waiting,
+// or content that expires.
 func (ed *edit) cannotWait(old *Type) bool {
 	t := ed.typ
 	if t.Phase != old.Phase || t.Restored != old.Restored || t.Covered != old.Covered ||
@@ -86,18 +86,19 @@ func (ed *edit) cannotWait(old *Type) bool {
 	})
 }
 
-// endsWait reports whether first state of a type ends the wait of another type, to whose resources it may refer.
+// endsWait reports whether first state of one type ends the wait of another type: the resources of one may refer to
+// those of the other.
 func endsWait(first, waiting string) bool {
 	return first == waiting || involvesClusters(first) && involvesClusters(waiting)
 }
 
-// involvesClusters reports whether the type is that of clusters, or refers to clusters.
+// involvesClusters reports whether resources of the type are clusters or refer to clusters.
 func involvesClusters(typeURL string) bool {
 	return typeURL == wire.ClusterType || wire.RefersToClusters(typeURL)
 }
 
-// until returns when a change of a type may be sent, and whether it has to wait. It waits for the interval of its own
-// type, and for all waiting types that must be sent before it, even if their intervals are over.
+// until returns when a change of a type may be sent, and whether it has to wait. It waits for the interval of its type,
+// and for all waiting types that must be sent before it, even if their intervals are over.
 func (p *intervals) until(typeURL string, removes bool, now time.Time) (until time.Time, waits bool) {
 	if at, sent := p.sent[typeURL]; sent {
 		until = at.Add(p.of(typeURL))
@@ -111,7 +112,7 @@ func (p *intervals) until(typeURL string, removes bool, now time.Time) (until ti
 	return until, waits
 }
 
-// waitsFor reports whether a change of a type, with removals or without, waits while another type does.
+// waitsFor reports whether a change of a type, with or without removals, waits while another type waits.
 func waitsFor(typeURL string, removes bool, waiting string) bool {
 	return waiting == wire.ClusterType && wire.RefersToClusters(typeURL) || removes && wire.RemovedAfter(typeURL, waiting)
 }
@@ -147,8 +148,8 @@ func (p *intervals) wait(typeURL string, old *Generation, until time.Time, remov
 	return w
 }
 
-// align delays the end of each wait until the waits on which it depends have ended. It terminates, since it sets no
-// time that is later than the latest one before.
+// align delays the end of each wait until the waits on which it depends have ended. It terminates, because it never
+// sets a time later than the latest existing one.
 func (p *intervals) align() {
 	for moved := true; moved; {
 		moved = false
@@ -198,7 +199,7 @@ func (p *intervals) endDue() {
 	generation.deferred = p.deferred()
 	p.view.head.Store(&generation)
 	var wakes []*Watch
-	for watch := range x.in(ended) {
+	for watch := range x.openWatches(ended) {
 		wakes = append(wakes, watch)
 	}
 	p.arm()
@@ -216,8 +217,8 @@ func (p *intervals) endAll(g *Generation) {
 	}
 }
 
-// subscribed adds a watch that has subscribed to a type to the watches of its wait, if the type waits: until then the
-// watch reads an older generation. It drops the hints of the watch, which has none for the changes since then.
+// subscribed handles the subscription of a watch to a type. If the type waits, the watch reads an older generation
+// until the wait ends, and is woken then. Its hints are dropped, because it has none for the changes that wait.
 func (p *intervals) subscribed(w *Watch, key string) {
 	if p == nil || len(p.waiting) == 0 {
 		return
@@ -227,8 +228,8 @@ func (p *intervals) subscribed(w *Watch, key string) {
 		return
 	}
 	if of.wakes.add(w.id); w.call != nil {
-		lost := &hint{seq: p.view.head.Load().Seq, n: maxHints}
-		w.hint(lost, lost)
+		dropped := &hint{seq: p.view.head.Load().Seq, n: maxHints}
+		w.hint(dropped, dropped)
 	}
 }
 
@@ -244,7 +245,7 @@ func (p *intervals) deferred() []deferredType {
 	return out
 }
 
-// A watchSet is a set of watches, one bit for each id. The id of a closed watch may be reused: then another watch is
+// A watchSet is a set of watches, with one bit for each id. If the id of a closed watch is reused, another watch is
 // woken unnecessarily.
 type watchSet []uint64
 
@@ -264,8 +265,8 @@ func (s *watchSet) addAll(of watchSet) {
 	}
 }
 
-// in yields the watches of a set that are open.
-func (x *index) in(s watchSet) iter.Seq[*Watch] {
+// openWatches yields the watches of a set that are open.
+func (x *index) openWatches(s watchSet) iter.Seq[*Watch] {
 	return func(yield func(*Watch) bool) {
 		for i, word := range s {
 			for ; word != 0; word &= word - 1 {

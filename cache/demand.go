@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Asked records that the origin was asked for names in one request; with a zero time, that there is no request for
-// them.
+// Asked records that names were sent to the origin in one request. A zero time means that there is no request for them.
 func (w *Writer) Asked(names []*Name, at time.Time) {
 	var q *originRequest
 	if !at.IsZero() {
@@ -22,8 +21,8 @@ func (w *Writer) Asked(names []*Name, at time.Time) {
 // Demand returns a channel that receives when TakeDemand may return something.
 func (w *Writer) Demand() <-chan struct{} { return w.view.index.sources[w.source].demandReady }
 
-// TakeDemand returns the changes of demand since the last call. The session then subscribes to a name that is wanted:
-// until Forget, the name stays in the index and Apply accepts its resource.
+// TakeDemand returns the changes of demand since the last call. The session must subscribe to names that are wanted:
+// until Forget, they stay in the index, and Apply accepts their resources.
 func (w *Writer) TakeDemand() []Demand {
 	taken, unused := w.view.index.takeDemand(w)
 	for _, key := range unused {
@@ -34,8 +33,8 @@ func (w *Writer) TakeDemand() []Demand {
 	return taken
 }
 
-// takeDemand is TakeDemand, but does not forget idle types and collections that a generation has: it returns them as
-// unused.
+// takeDemand is TakeDemand, except that it does not remove idle types and collections that are part of a generation. It
+// returns them as unused.
 func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,7 +63,7 @@ func (x *index) takeDemand(w *Writer) (taken []Demand, unused []string) {
 	return taken, unused
 }
 
-// take fills in the present demand for a type or name, and clears that it is queued.
+// take sets the fields of d to the present demand for its type or name, which is then no longer queued.
 func (x *index) take(d *Demand) {
 	if n := d.Name; n != nil {
 		d.Wanted, d.Refetch = n.watchers != nil, n.refetch && n.tracked
@@ -80,8 +79,8 @@ func (x *index) take(d *Demand) {
 	}
 }
 
-// Forget removes names that have lingered, with their entries in the set of names. It returns those that it kept
-// because a stream subscribes to them again.
+// Forget ends the subscription to names that have lingered, and removes their entries from the set of names. It returns
+// the names that it kept because a stream subscribes to them again.
 func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 	ed := w.begin(typeURL)
 	for _, n := range names {
@@ -90,7 +89,7 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 			continue
 		}
 		n.tracked, n.stale = false, false
-		n.asked.Store(nil) // the wildcard set may still have it
+		n.asked.Store(nil) // the Name may stay in the index for an entry in the wildcard set
 		for s := range ed.edits() {
 			s.forgetName(n)
 		}
@@ -101,8 +100,8 @@ func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {
 	return kept
 }
 
-// ForgetWildcard empties the wildcard set of a type and reports whether it did: not if a stream subscribes to it
-// again.
+// ForgetWildcard empties the wildcard set of a type, unless a stream subscribes to it again. It reports whether it
+// emptied the set.
 func (w *Writer) ForgetWildcard(typeURL string) bool {
 	ed := w.begin(typeURL)
 	forget := len(ed.index.wildcards) == 0
@@ -120,8 +119,8 @@ func (w *Writer) ForgetWildcard(typeURL string) bool {
 	return forget
 }
 
-// forgetType removes a type or collection that is idle, and the type of the collection if that becomes idle: clients
-// may invent any number.
+// forgetType removes a type or collection that is idle, and the type of the collection if that becomes idle. Otherwise
+// clients could fill the memory with types and collections of their choice.
 func (ed *edit) forgetType() {
 	x := &ed.w.view.index
 	for t := ed.index; t != nil && x.idle(t, ed.gen); {
@@ -131,13 +130,13 @@ func (ed *edit) forgetType() {
 			if s.gen.types.get(key) != nil {
 				s.gen.types.drop(key)
 			}
-			delete(s.ledger.aliases, key)
+			delete(s.branch.aliases, key)
 		}
 		delete(ed.w.refetchedAt, key)
 	}
 }
 
-// InterestStats count the subscriptions of streams to a type.
+// InterestStats counts the subscriptions of streams to a type.
 type InterestStats struct {
 	Wildcards int // wildcard subscriptions, also to collections
 	Names     int // subscriptions to names: a name with two subscribers counts twice
@@ -165,14 +164,14 @@ func (v *View) Interest() map[string]InterestStats {
 	return stats
 }
 
-// An Unanswered name is one for which the origin has not answered, and to which a stream subscribes.
+// An Unanswered name is a name to which a stream subscribes, and for which the origin has not responded.
 type Unanswered struct {
 	Type string // or the collection, see Collection
 	Name *Name
 }
 
-// Unanswered returns the names to which streams subscribe and for which the view has neither a resource, nor an
-// error, nor the answer that they do not exist.
+// Unanswered returns the names to which streams subscribe and for which the view has received neither a resource, nor
+// an error, nor a removal.
 func (v *View) Unanswered() (names []Unanswered) {
 	g := v.Generation()
 	x := &v.index
@@ -198,7 +197,7 @@ func (x *index) forget(t *indexType) (of *indexType) {
 	x.dropReports(t, ByName)
 	delete(x.reported, t)
 	delete(x.types, t.url)
-	if typeURL, _, is := SplitCollection(t.url); is {
+	if typeURL, _, isCollection := SplitCollection(t.url); isCollection {
 		x.collections--
 		of = x.types[typeURL]
 		of.collections--

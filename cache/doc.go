@@ -3,53 +3,54 @@
 // A [View] has one writer for each origin, the upstream session, and any number of readers, the
 // downstream streams. Every response of the origin makes a new immutable [Generation];
 // a reader that holds one sees a consistent cut over all types and takes no lock.
-// A stream's progress is a position in the generation's logs, or a sequence for
+// The progress of a stream is a position in the generation's logs, or a position for
 // each name: never a queue, never a copy (B.1).
 //
-//	origin ── Writer.Apply ──▶ Generation{Seq, Type…} ──▶ Set{table, log} ◀── streams read what lies after their position
-//	                      └──▶ index: watchers of what changed ──▶ Watch: wake-up, hints
+//	origin ── Writer.Apply ──▶ Generation{Seq, Type…} ──▶ Set{table, log} ◀── streams read newer changes
+//	                      └──▶ index: watchers of the changed names ──▶ Watch: wake-up, hints
 //
 // # The two sets of a type
 //
-// Of each type a view keeps two sets: Wildcard, the resources that the origin chose for a
-// wildcard subscription, and ByName, those that were subscribed to by name. They never
-// mix, so a resource that was only ever subscribed to by name cannot leak into a wildcard
-// client's set, or be removed from it (B.5). [Type.Lookup] is how a stream that
-// subscribed to a name sees both.
+// A view keeps two sets of each type. Wildcard has the resources that the origin selected for a wildcard
+// subscription. ByName has the resources that were subscribed to by name. The sets are never merged, so a resource
+// that was subscribed to by name only cannot appear in the set of a wildcard client (B.5). [Type.Lookup] combines
+// both sets for a stream that subscribed to a name.
 //
 // # From a response to a generation
 //
-// [Writer.Apply] begins an edit: the next version of one type in a generation in the making. Three types do the work:
+// [Writer.Apply] begins an edit: the next version of one type, in a generation that is not published yet. Three types
+// do the work:
 //
-//   - response finds the names that each part of the origin's response is for;
-//   - setEdit changes one entry of one set: put, keep, putTombstone, putAbsent, putError, clearError, handleDeadline;
-//   - copying makes names as another generation has them, for shared views and for thawing.
+//   - response finds the names to which each part of the origin's response applies;
+//   - setEdit changes one entry of one set: put, putTombstone, putAbsent, putError, clearError, handleDeadline;
+//   - setCopier copies the state of names from another generation, for shared views and for thawing.
 //
 // Publish passes the edit through the gate (closed while the writer is frozen), stores the generation and wakes the
 // watches of what changed.
 //
 // # Reading order
 //
-// These packages know nothing of views, and can be read each by itself: immutable (tables and logs), fingerprint (versions
-// of sets), quota (limits by peer), intern (equal resources), distrust, and fanout (how long a change takes to reach clients).
+// These packages do not depend on views, and each can be read by itself: immutable (tables and logs), fingerprint
+// (versions of sets), quota (limits by peer), intern (equal resources), distrust (resources to send in spite of an
+// equal version), and fanout (how long a change takes to reach clients).
 //
-// Each file uses only what the files before it define:
+// Each file uses only identifiers of the files before it:
 //
 //	entry.go            names, and the entry of a name in a set
 //	set.go              sets, and which removals are large
 //	generation.go       types, and generations that share them
-//	trace.go            which change of an origin caused a position
+//	trace.go            the cause of each position: a message of the origin
 //	index.go            subscriptions of all streams, by type and name
 //	deferred.go         intervals between two pushes of a type
 //	watch.go            subscriptions of one stream, wake-ups, hints
-//	edit.go             the next version of a type, in the making
+//	edit.go             edits: the next version of a type
 //	put.go              a resource, an error or a removal for a name
 //	gate.go             the newest state, and the states that readers see
 //	pass.go             which names of an edit pass the gate
 //	edition.go          editions: states that readers may be shown
 //	waiting.go          counts of changes that wait for Show
 //	publish.go          an edit becomes a generation, and wakes streams
-//	reports.go          resources that returning clients have
+//	reports.go          reports of returning clients about their resources
 //	evaluate.go         which removals are withheld because of reports
 //	expire.go           timers: TTLs, tombstones, reports
 //	writer.go           writers
@@ -62,8 +63,8 @@
 //	snapshot_format.go  their encoding
 //	audit.go            consistency check of a view
 //
-// All files know the types View, Watch and Writer. A writer embeds types that do one job each, and an edit reuses the
-// memory of its publisher.
+// All files use the types View, Watch and Writer. A writer embeds types that do one job each, an edit reuses the
+// memory of its publisher, and the index holds the reports about a type.
 //
 // # Concurrency properties
 //

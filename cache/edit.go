@@ -15,14 +15,17 @@ import (
 // change is of one entry, through the setEdit of one of the two sets.
 type edit struct {
 	w      *Writer
-	ledger *ledger
-	served []*edit // of an edit of latest behind a closed gate: the edits of what readers see, by view; nil where there is none yet
+	branch *branch
 	now    time.Time
-	gen    *Generation // the new generation, which only the edit has
+	gen    *Generation // the new generation, not published yet
 	typ    *Type       // of gen
 	index  *indexType
 	txn    *txn
 	change Change
+
+	// served has the edits of the generations that readers see, by view, if this is an edit of latest behind a closed
+	// gate; nil for a view without an edit so far.
+	served []*edit
 
 	changed []*Name // names with subscribers whose entries changed
 
@@ -37,11 +40,11 @@ type setEdit struct {
 	set  *Set
 }
 
-// of returns the edit of one of the type's sets.
-func (ed *edit) of(kind Kind) setEdit { return setEdit{ed, kind, ed.typ.set(kind)} }
+// editSet returns the edit of one of the type's sets.
+func (ed *edit) editSet(kind Kind) setEdit { return setEdit{ed, kind, ed.typ.set(kind)} }
 
-// edits yields the edit and, if the gate is closed, the edits of what readers see. Changes that the origin did not
-// cause are made in all of them.
+// edits yields the edit and, if the gate is closed, the edits of the generations that readers see. Changes that the
+// origin did not cause are made in all of them.
 func (ed *edit) edits() iter.Seq[*edit] {
 	return func(yield func(*edit) bool) {
 		if !yield(ed) || !ed.w.closed() {
@@ -57,14 +60,14 @@ func (ed *edit) edits() iter.Seq[*edit] {
 	}
 }
 
-// servedEdit returns the edit of what the readers of a view see, for an edit of latest. It begins one if there is
-// none.
+// servedEdit returns, for an edit of latest, the edit of the generation that the readers of a view see. It begins one
+// if there is none.
 func (ed *edit) servedEdit(i int) *edit {
 	if ed.served == nil {
 		ed.served = make([]*edit, len(ed.w.served))
 	}
 	if ed.served[i] == nil {
-		ed.served[i] = ed.w.beginLocked(ed.typ.URL, ed.w.served[i].ledger)
+		ed.served[i] = ed.w.beginLocked(ed.typ.URL, ed.w.served[i].branch)
 	}
 	return ed.served[i]
 }
@@ -75,7 +78,7 @@ func (ed *edit) next() Seq {
 	return ed.gen.Seq
 }
 
-// epoch returns the number of the connection on which the origin is sending.
+// epoch returns the number of the open connection to the origin.
 func (ed *edit) epoch() uint32 { return ed.gen.sources[ed.w.source].epoch }
 
 // recordResponse records that the origin has sent a response, and its control_plane.identifier.
@@ -84,17 +87,17 @@ func (ed *edit) recordResponse(identifier string) {
 	if from.Responded == from.Connected && (identifier == "" || identifier == from.Identifier) {
 		return
 	}
-	from = ed.gen.ownSource(ed.w.source)
+	from = ed.gen.mutableSource(ed.w.source)
 	from.Responded = from.Connected
 	if identifier != "" {
 		from.Identifier = identifier
 	}
 }
 
-// accepts reports whether the session subscribes to a name at this source.
+// accepts reports whether the session of this source subscribes to a name.
 func (ed *edit) accepts(n *Name) bool { return n != nil && n.tracked && n.source == ed.w.source }
 
-// answered records that the origin has answered for a name. A snapshot is no answer.
+// answered records that the origin has responded for a name. A snapshot is no response.
 func (ed *edit) answered(n *Name) {
 	if ed.w.restoring {
 		return
@@ -119,7 +122,7 @@ func (ed *edit) subscribedAs(text string, v wire.Variant) []*Name {
 	return asked
 }
 
-// errors returns the errors of the resources of one of the type's sets, for writing.
+// errors returns the errors of the resources of one of the type's sets. The caller may change the set.
 func (ed *edit) errors(of Kind) *Set {
 	if !ed.errorsCopied {
 		errors := *cmp.Or(ed.typ.errors, noErrors)
@@ -129,7 +132,7 @@ func (ed *edit) errors(of Kind) *Set {
 }
 
 // alias records that the set of names has a resource under another name. The index is locked.
-func (l *ledger) alias(typeURL string, n *Name, resource string) {
+func (l *branch) alias(typeURL string, n *Name, resource string) {
 	of := l.aliases[typeURL]
 	if of == nil {
 		of = make(map[string][]*Name)
@@ -149,13 +152,13 @@ func (ed *edit) unalias(old *Entry) {
 	if r == nil || r.Name == old.Name.text {
 		return
 	}
-	of := ed.ledger.aliases[ed.typ.URL]
-	left := slices.DeleteFunc(of[r.Name], func(n *Name) bool { return n == old.Name })
-	if len(left) == 0 {
+	of := ed.branch.aliases[ed.typ.URL]
+	remaining := slices.DeleteFunc(of[r.Name], func(n *Name) bool { return n == old.Name })
+	if len(remaining) == 0 {
 		delete(of, r.Name)
 		return
 	}
-	of[r.Name] = left
+	of[r.Name] = remaining
 }
 
 // dropEntry removes the entry of a name from a set without a tombstone.
@@ -186,15 +189,15 @@ func (ed setEdit) compact() {
 }
 
 const (
-	// unresolvedLife is how long the answer that an alias stands for no resource is served without asking the origin
+	// unresolvedTTL is how long the response that an alias names no resource is served before the alias is requested
 	// again (B.20).
-	unresolvedLife = 5 * time.Second
+	unresolvedTTL = 5 * time.Second
 
-	// uncachedLife is how long content with do_not_cache is kept, for the streams that wait for it (B.25).
-	uncachedLife = time.Second
+	// uncachedTTL is how long content with do_not_cache is kept for the streams that wait for it (B.25).
+	uncachedTTL = time.Second
 
-	// refetchEvery limits how often the origin is asked for a resource for which it sends only heartbeats.
-	refetchEvery = time.Second
+	// refetchInterval limits how often the origin is asked for a resource for which it sends only heartbeats.
+	refetchInterval = time.Second
 )
 
 // dueAt returns when the timer of an entry that is not published yet must fire; zero is never.
@@ -208,12 +211,12 @@ func (e *Entry) dueAt(now time.Time) (due time.Time) {
 	switch r := e.Resource; {
 	case r.ContentDropped():
 	case r.Unresolved():
-		due = now.Add(unresolvedLife)
+		due = now.Add(unresolvedTTL)
 	case r.DoNotCache:
-		by(now.Add(uncachedLife))
+		by(now.Add(uncachedTTL))
 	}
-	if e.yields {
-		by(e.timer.yields)
+	if e.shadowed {
+		by(e.timer.shadowedUntil)
 	}
 	return due
 }
@@ -249,15 +252,15 @@ func (ed setEdit) queueTimer(e *Entry) {
 // resources with long TTLs that are added and removed would fill the heap.
 func (ed *edit) schedule(d deadline) {
 	const slack = 64
-	of := ed.ledger
-	if len(of.due) > 2*of.kept+slack {
+	of := ed.branch
+	if len(of.due) > 2*of.dueAfterCompaction+slack {
 		of.due = slices.DeleteFunc(of.due, func(d deadline) bool {
 			t := ed.gen.Type(d.key)
 			e := t.set(d.kind).Get(d.name)
 			return !e.hasQueuedTimer(d.at)
 		})
 		heap.Init(&of.due)
-		of.kept = len(of.due)
+		of.dueAfterCompaction = len(of.due)
 	}
 	heap.Push(&of.due, d)
 }
@@ -274,43 +277,48 @@ type received struct {
 // begin locks the index and begins an edit of latest. publish ends it.
 func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeURL) }
 
-// beginOn is begin for the generation of a ledger.
-func (w *Writer) beginOn(of *ledger, typeURL string) *edit {
+// beginOn is begin for the generation of a branch.
+func (w *Writer) beginOn(of *branch, typeURL string) *edit {
 	w.view.index.mu.Lock()
 	w.wakes = w.wakes[:0]
 	return w.beginLocked(typeURL, of)
 }
 
 // beginLocked is beginOn while the index is locked.
-func (w *Writer) beginLocked(typeURL string, of *ledger) *edit {
+func (w *Writer) beginLocked(typeURL string, of *branch) *edit {
 	x := &w.view.index
 	old := of.generation()
 	generation := *old
 	generation.Revision++
 	typ := *old.Type(typeURL)
 	index := x.ensureType(typeURL)
-	typ.URL, typ.source, typ.era, typ.revision, typ.shared = typeURL, index.source, index.era, generation.Revision, new(memo)
+	typ.URL, typ.source, typ.era = typeURL, index.source, index.era
+	typ.revision, typ.shared = generation.Revision, new(memo)
 	generation.types.put(&typ)
-	ed := &edit{w: w, ledger: of, now: time.Now(), gen: &generation, typ: &typ, index: index, txn: &txn{recording: of == w.latest && w.closed()}}
+	ed := &edit{
+		w: w, branch: of, now: time.Now(), gen: &generation, typ: &typ, index: index,
+		txn: &txn{recording: of == w.latest && w.closed()},
+	}
 	ed.changed, w.publisher.changed = w.publisher.changed[:0], nil
 	return ed
 }
 
-// A ledger is the state that a writer needs beside a generation to make the next one.
-type ledger struct {
-	view       *View                  // of which it makes the generations; nil for latest behind a closed gate
-	gen        *Generation            // the newest generation; nil if that is view's
-	tombstones map[string][]tombstone // by type URL or collection, oldest first
-	due        deadlines
-	kept       int // length of due after outdated items were last dropped
+// A branch is one series of generations that a writer makes: those of a view, or those of latest behind a closed gate.
+// It holds the state that the writer needs in addition to the newest generation to make the next one.
+type branch struct {
+	view               *View                  // nil for latest behind a closed gate
+	gen                *Generation            // the newest generation; nil if it is the generation of view
+	tombstones         map[string][]tombstone // by type URL or collection, oldest first
+	due                deadlines
+	dueAfterCompaction int // length of due after outdated items were last dropped
 
-	// aliases has the other names under which the set of names has a resource, by type URL and resource name. Guarded
-	// by index.mu.
+	// aliases has the other names under which the set of names stores a resource, by type URL and resource name.
+	// Guarded by index.mu.
 	aliases map[string]map[string][]*Name
 }
 
-func newLedger(view *View) ledger {
-	return ledger{view: view, tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
+func newBranch(view *View) branch {
+	return branch{view: view, tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
 }
 
 // A tombstone is a removal from the wildcard set that some streams may not have sent yet.
@@ -321,4 +329,4 @@ type tombstone struct {
 }
 
 // closed reports whether the gate is closed: latest is another generation than those that readers see.
-func (w *Writer) closed() bool { return w.latest != &w.ledger }
+func (w *Writer) closed() bool { return w.latest != &w.branch }

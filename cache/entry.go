@@ -36,15 +36,15 @@ type Entry struct {
 	// Expired reports that the resource was removed because its TTL ended.
 	Expired bool
 
-	// yields is set only in the set of names: an entry of the same name in the wildcard set takes precedence. If the
-	// resource exists, it yields for yieldFor at most (mayBeOlder).
-	yields bool
+	// shadowed is set only in the set of names: an entry of the same name in the wildcard set takes precedence. An entry
+	// with a resource is shadowed for maxShadowed at most (see mayBeOlder).
+	shadowed bool
 
-	epoch uint32 // number of the upstream connection on which the origin reported that the resource does not exist
+	epoch uint32 // of a removal: number of the upstream connection on which the origin sent it
 
 	created      Seq // when the resource was last created
 	replacedSeq  Seq // Seq of the entry that this removal replaced
-	visibleSince Seq // when subscribers to the name began to see this content, in whichever set
+	visibleSince Seq // when subscribers to the name began to see this content, in either set
 
 	formerLeaf fingerprint.Sum // summand of the entry before the change at Seq
 	formerSeq  Seq             // Seq of that entry; noSeq if it is unknown
@@ -56,20 +56,20 @@ type Entry struct {
 	past       *past     // nil if the content never changed
 }
 
-// A lifetime says until when a resource and its content are valid. It is immutable.
+// A lifetime is the time until which a resource and its content are valid. It is immutable.
 type lifetime struct {
-	deadline       time.Time // when the resource expires unless the origin renews it; zero is never
+	deadline       time.Time // when the resource expires unless the origin renews it; zero means never
 	renewed        Seq       // when the deadline was last renewed without a change of content
 	contentDropped time.Time // when the content was dropped; zero if it was not
 }
 
-var endless lifetime
+var noLifetime lifetime
 
 // lifetime returns the lifetime of the resource, never nil.
-func (e *Entry) lifetime() *lifetime { return cmp.Or(e.ttl, &endless) }
+func (e *Entry) lifetime() *lifetime { return cmp.Or(e.ttl, &noLifetime) }
 
-// ownLifetime returns a copy of the lifetime that may be changed until the entry is published.
-func (e *Entry) ownLifetime() *lifetime {
+// mutableLifetime returns a copy of the lifetime that may be changed until the entry is published.
+func (e *Entry) mutableLifetime() *lifetime {
 	l := *e.lifetime()
 	e.ttl = &l
 	return e.ttl
@@ -78,11 +78,11 @@ func (e *Entry) ownLifetime() *lifetime {
 // setDeadline sets the deadline of an entry that is not published yet.
 func (e *Entry) setDeadline(deadline time.Time) {
 	if !deadline.IsZero() || e.ttl != nil {
-		e.ownLifetime().deadline = deadline
+		e.mutableLifetime().deadline = deadline
 	}
 }
 
-// maxEquivalent is how many versions of the same content an entry has beside its present one (B.2: four in all).
+// maxEquivalent is the maximum number of other versions of the same content that an entry keeps (B.2: four in all).
 const maxEquivalent = 3
 
 // Present reports whether the resource exists.
@@ -96,8 +96,8 @@ func (e *Entry) seq() Seq {
 	return e.Seq
 }
 
-// shows reports whether r differs from the entry in its version at most.
-func (e *Entry) shows(r *wire.Resource) bool {
+// hasContentOf reports whether the entry has a resource that equals r, except perhaps for the version and the TTL.
+func (e *Entry) hasContentOf(r *wire.Resource) bool {
 	return e.Present() && e.Resource.Name == r.Name && e.Resource.SameContent(r)
 }
 
@@ -108,7 +108,7 @@ func (e *Entry) Created() Seq { return e.created }
 // ContentDroppedAt returns when the content of the resource was dropped; zero if it was not.
 func (e *Entry) ContentDroppedAt() time.Time { return e.lifetime().contentDropped }
 
-// Deadline returns when the resource expires unless the origin renews it; the zero time is never.
+// Deadline returns when the resource expires unless the origin renews it; zero means never.
 func (e *Entry) Deadline() time.Time { return e.lifetime().deadline }
 
 // Expires reports whether the resource has a deadline.
@@ -137,7 +137,7 @@ func (e *Entry) summand() fingerprint.Sum {
 // not ok if the name changed more than once since, or if the change is unknown.
 func (e *Entry) SumSince(p Seq, sum fingerprint.Sum) (_ fingerprint.Sum, ok bool) {
 	switch {
-	case e == nil || e.yields:
+	case e == nil || e.shadowed:
 		return sum, false
 	case e.Seq <= p:
 		return sum, true
@@ -186,33 +186,33 @@ func (e *Entry) otherVersions() []string {
 	return *e.equivalent
 }
 
-// RevertMemory is how long a view remembers that a resource or a set returned to earlier content. A client may have
-// applied a part of the content between, sent a NACK, and still report the version of the content that is served
-// again (envoy#12592).
+// RevertMemory is how long a view records that a resource or a set was reverted to earlier content. A client may have
+// applied a part of the later content, sent a NACK, and still report the version of the earlier content, which is now
+// served again (envoy#12592).
 const RevertMemory = time.Hour
 
 const (
-	// maxFormer is how many former contents of a resource are remembered. A return to an older one is not detected.
+	// maxFormer is how many former contents of a resource are recorded. A revert to an older one is not detected.
 	maxFormer = 10
 
-	// maxFormerSums is how many former states of a wildcard set are remembered.
+	// maxFormerSums is how many former states of a wildcard set are recorded.
 	maxFormerSums = 256
 
-	// maxRecentRemovals is how many removals of a type are remembered, for RevertMemory at most.
+	// maxRecentRemovals is how many removals of a type are recorded, for RevertMemory at most.
 	maxRecentRemovals = 1024
 )
 
-// A past has the contents of a resource before the present one. It is immutable, and nil for a resource that never
-// changed.
+// A past records the contents of a resource before the present one. It is immutable, and nil for a resource that
+// never changed.
 type past struct {
 	former   [maxFormer]uint32 // marks, the newest first; 0 is none
-	reverted time.Time         // when the resource returned to its present content; zero if it has never had that before
+	reverted time.Time         // when the resource was reverted to its present content; zero if that content is new
 }
 
 // absentMark is the mark of a resource that does not exist.
 const absentMark = 2
 
-// mark returns a short hash of the content. A collision costs a response that was not needed.
+// mark returns a short hash of the content. A collision causes an unnecessary response.
 func (e *Entry) mark() uint32 {
 	if !e.Present() {
 		return absentMark
@@ -243,8 +243,8 @@ func (e *Entry) recordPast(old *Entry) {
 	e.past = p
 }
 
-// Reverted returns when the resource returned to its present content; zero if it never did, or longer ago than
-// RevertMemory.
+// Reverted returns when the resource was reverted to its present content; zero if it never was, or if that is longer
+// ago than RevertMemory.
 func (e *Entry) Reverted() time.Time {
 	if e.past == nil {
 		return time.Time{}
@@ -260,12 +260,12 @@ func recent(at time.Time) time.Time {
 	return at
 }
 
-// A timer says when the writer must next act on an entry: to expire it, to drop its content, or to end that it
-// yields. All versions of the entry share it, and it is owned by the writer.
+// A timer fires when the writer must act on an entry: expire it, drop its content, or stop shadowing it. All versions
+// of the entry share one timer, which the writer owns.
 type timer struct {
-	due    time.Time // zero is never
-	queued time.Time // when the ledger's heap has the entry: not after due
-	yields time.Time // until when the entry yields to the wildcard set, if it does
+	due           time.Time // zero means never
+	queued        time.Time // time of the entry's item in the heap of the branch; not after due
+	shadowedUntil time.Time // valid if the entry is shadowed
 }
 
 // A deadline is an item of a heap of timers.
@@ -276,7 +276,8 @@ type deadline struct {
 	name *Name
 }
 
-// deadlines is a heap, the earliest first. Items of removed or changed entries stay in it: timerStands tells.
+// deadlines is a heap, the earliest first. Items of removed or changed entries stay in it; hasQueuedTimer detects
+// them.
 type deadlines []deadline
 
 func (d deadlines) Len() int { return len(d) }
@@ -307,33 +308,32 @@ type Name struct {
 	id     uint32 // of the name in the tables of the type; may be reused after the release
 	source int    // number of the source that answers for the name
 
-	// Atomic. asked is the request by which the origin was asked for the name on the open connection; nil if it was
-	// not.
+	// Atomic. asked is the request for the name on the open upstream connection; nil if there was none.
 	asked atomic.Pointer[originRequest]
 
-	// Owned by the writer of the source. askedAt is the position of the view when the origin was last asked.
+	// Owned by the writer of the source. askedAt is the position of the view when the name was last requested.
 	askedAt Seq
 
 	// Guarded by index.mu.
 	watchers  *watchers    // nil if no stream subscribes to the name
 	moving    bool         // used by startMove
 	chargedTo *quota.Share // of the subscribed peer that is charged for the name; nil if none is
-	entries   int          // in the sets of the type, in what readers see and in latest behind closed gates
-	queued    bool         // source.demand has the name
-	tracked   bool         // the session subscribes to the name at the origin, or lingers
-	stale     bool         // the answer of the origin is no longer valid: the next subscriber causes a new request
-	refetch   bool         // the origin is to be asked again
-	released  bool         // the index no longer has the name: a new subscription to the text gets another Name
-	restored  bool         // tracked since a snapshot was restored, and the origin has not answered yet
+	entries   int          // number of entries in the sets of all views, and in latest behind closed gates
+	queued    bool         // source.demand contains the name
+	tracked   bool         // the session has an upstream subscription to the name, perhaps a lingering one
+	stale     bool         // the origin's response is no longer valid: the next subscriber causes a new request
+	refetch   bool         // the session must request the name again
+	released  bool         // removed from the index: a new subscription to the text gets another Name
+	restored  bool         // tracked since a snapshot was restored, without a response of the origin yet
 }
 
 // String returns the text of the name.
 func (n *Name) String() string { return n.text }
 
-// Compare orders names by their ids: a fixed order, without a meaning, that is cheap.
+// Compare orders names by their ids. The order is arbitrary but stable, and cheap to compute.
 func (n *Name) Compare(o *Name) int { return int(int64(n.id) - int64(o.id)) }
 
-// Asked returns when the origin was asked for the name on the open connection; zero if it was not.
+// Asked returns when the name was requested on the open upstream connection; zero if it was not.
 func (n *Name) Asked() time.Time {
 	if q := n.asked.Load(); q != nil {
 		return q.at
@@ -341,13 +341,13 @@ func (n *Name) Asked() time.Time {
 	return time.Time{}
 }
 
-// An originRequest is a request by which an origin was asked for names.
+// An originRequest is one request to an origin, for one or more names.
 type originRequest struct {
 	at       time.Time                 // set at creation
-	answered atomic.Pointer[time.Time] // when the origin first answered for one of the names; nil if it has not
+	answered atomic.Pointer[time.Time] // when the origin first responded for one of the names; nil if it has not
 }
 
-// answered records that the origin answered for the name.
+// answered records that the origin responded for the name.
 func (n *Name) answered(now time.Time) {
 	if q := n.asked.Load(); q != nil && q.answered.Load() == nil {
 		at := now // a copy, so that only the first answer allocates
@@ -355,8 +355,8 @@ func (n *Name) answered(now time.Time) {
 	}
 }
 
-// RequestAnswered returns when the origin first answered for any name of the request for this one, on the open
-// connection; zero if it has not.
+// RequestAnswered returns when the origin first responded for any name in the request that contained this one, on the
+// open connection; zero if it has not.
 func (n *Name) RequestAnswered() time.Time {
 	if q := n.asked.Load(); q != nil {
 		if at := q.answered.Load(); at != nil {

@@ -6,39 +6,39 @@ import (
 	"time"
 )
 
-// reporting returns the reports about a set.
-func (x *index) reporting(of ReportedSet) *reporting {
+// reportsAbout returns the reports about a set.
+func (x *index) reportsAbout(of ReportedSet) *setReports {
 	if t := x.types[of.Key]; t != nil {
-		return &t.reporting[of.Kind]
+		return &t.reports[of.Kind]
 	}
-	return new(reporting)
+	return new(setReports)
 }
 
-// AwaitReports makes the view accept reports until a time even if the wildcard set is confirmed before. It is for
-// sources that confirm sets at once, and for those whose reports another view evaluates (DelegateReports).
-func (j reportEvaluator) AwaitReports(until time.Time) {
-	x := &j.w.view.index
+// AwaitReports makes the view accept reports until a time, even if the wildcard set is confirmed earlier. It is called
+// for sources that confirm sets at once, and for sources whose reports another view evaluates (DelegateReports).
+func (ev reportEvaluator) AwaitReports(until time.Time) {
+	x := &ev.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.sources[j.w.source].reportsUntil = until
+	x.sources[ev.w.source].reportsUntil = until
 }
 
 // A reportEvaluator decides, for the source of a writer, which removals clients that reported resources are sent.
 type reportEvaluator struct{ w *Writer }
 
-// Reported returns the sets of the source that have reports, with the time of the first report that is not evaluated
-// yet; zero if all are evaluated.
-func (j reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
-	x := &j.w.view.index
+// Reported returns the sets of the source about which there are reports, with the time of the first report that is not
+// evaluated yet; zero if all are evaluated.
+func (ev reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
+	x := &ev.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
-		for kind, of := range t.reporting {
-			if of.empty() || !j.answersFor(t, Kind(kind)) {
+		for kind, of := range t.reports {
+			if of.empty() || !ev.answersFor(t, Kind(kind)) {
 				continue
 			}
 			var first time.Time
-			for _, r := range of.reports {
+			for _, r := range of.bySum {
 				if !r.evaluated && (first.IsZero() || r.at.Before(first)) {
 					first = r.at
 				}
@@ -52,65 +52,59 @@ func (j reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
 	return sets
 }
 
-// answersFor reports whether the source of the writer answers for a set. The index must be locked.
-func (j reportEvaluator) answersFor(t *indexType, kind Kind) bool {
+// answersFor reports whether the reported set belongs to the source of the writer. The index must be locked.
+func (ev reportEvaluator) answersFor(t *indexType, kind Kind) bool {
 	if kind == Wildcard {
-		return t.source == j.w.source
+		return t.source == ev.w.source
 	}
-	for _, r := range t.reporting[kind].reports {
+	for _, r := range t.reports[kind].bySum {
 		if n := t.names[r.names[0]]; n != nil {
-			return n.source == j.w.source
+			return n.source == ev.w.source
 		}
 	}
-	return t.source == j.w.source
+	return t.source == ev.w.source
 }
 
 // EvaluateReports evaluates the reports about a set that were made up to a time and are not evaluated yet. A report is
 // large if so many of its names are missing from the set that the origin may have lost its state. EvaluateReports
 // returns the missing names of the large reports. Until Withhold, their removal is withheld from the clients of these
-// reports. Each report is evaluated separately, so a client that reports wrong resources delays no removal for others.
-// The view accepts no further reports about a wildcard set.
-func (j reportEvaluator) EvaluateReports(of ReportedSet, upTo time.Time) (lacking map[string]struct{}) {
-	generation := j.w.Generation()
-	var judged []string
-	defer func() { j.recheckCohorts(of, judged) }()
-	ed := j.w.beginOn(&j.w.ledger, of.Key)
-	defer j.w.publish(ed)
+// reports. Each report is evaluated separately, so that a client that reports wrong resources delays no removal for
+// others. The view accepts no further reports about a wildcard set.
+func (ev reportEvaluator) EvaluateReports(of ReportedSet, upTo time.Time) (missing map[string]struct{}) {
+	generation := ev.w.Generation()
+	var evaluated []string
+	defer func() { ev.recheckCohorts(of, evaluated) }()
+	ed := ev.w.beginOn(&ev.w.branch, of.Key)
+	defer ev.w.publish(ed)
 	t := ed.index
 	t.lastKnown = t.lastKnown || of.Kind == Wildcard
-	reporting := &t.reporting[of.Kind]
-	lacking = make(map[string]struct{})
-	for sum, r := range reporting.reports {
+	reporting := &t.reports[of.Kind]
+	missing = make(map[string]struct{})
+	for sum, r := range reporting.bySum {
 		if r.evaluated || r.at.After(upTo) {
 			continue
 		}
-		missing := t.evaluate(generation, r)
+		names := t.evaluate(generation, r)
 		ed.recheckReported(of.Kind, r.names)
-		judged = append(judged, r.names...)
-		for _, name := range missing {
-			lacking[name] = struct{}{}
+		evaluated = append(evaluated, r.names...)
+		for _, name := range names {
+			missing[name] = struct{}{}
 		}
 		if !r.large {
-			j.w.view.index.dropReport(reporting, sum)
+			ev.w.view.index.dropReport(reporting, sum)
 		}
 	}
-	if len(lacking) > 0 {
-		held := maps.Clone(lacking)
-		maps.Copy(held, reporting.held)
-		reporting.held = held
+	if len(missing) > 0 {
+		held := maps.Clone(missing)
+		maps.Copy(held, reporting.withheld)
+		reporting.withheld = held
 	}
-	j.w.view.index.forgetReports(t)
-	return lacking
-}
-
-// has reports whether a set has the resource of a name. The index must be locked.
-func (t *indexType) has(set *Set, name string) bool {
-	n := t.names[name]
-	return n != nil && set.Get(n).Present()
+	ev.w.view.index.forgetReports(t)
+	return missing
 }
 
 // evaluate evaluates a report, and returns its missing names if it is large. The index must be locked.
-func (t *indexType) evaluate(generation *Generation, r *Report) (lacking []string) {
+func (t *indexType) evaluate(generation *Generation, r *Report) (missing []string) {
 	missing, added := t.compareReported(generation, r.kind, r.names)
 	r.evaluated = true
 	if r.large = t.large(r.kind, len(missing), r.size, added); !r.large {
@@ -120,48 +114,48 @@ func (t *indexType) evaluate(generation *Generation, r *Report) (lacking []strin
 }
 
 // dropReport removes a report.
-func (x *index) dropReport(of *reporting, sum reportSum) {
-	if r := of.reports[sum]; r.clients == 0 {
-		x.namesLeft -= len(r.names)
+func (x *index) dropReport(of *setReports, sum reportSum) {
+	if r := of.bySum[sum]; r.clients == 0 {
+		x.unclaimedNames -= len(r.names)
 	}
-	delete(of.reports, sum)
+	delete(of.bySum, sum)
 }
 
 // dropReports removes all reports about a set. The index must be locked.
 func (x *index) dropReports(t *indexType, kind Kind) {
-	for sum := range t.reporting[kind].reports {
-		x.dropReport(&t.reporting[kind], sum)
+	for sum := range t.reports[kind].bySum {
+		x.dropReport(&t.reports[kind], sum)
 	}
-	t.reporting[kind] = reporting{}
+	t.reports[kind] = setReports{}
 }
 
 // Withhold sets the names of a set whose removal is withheld from the clients with a large report.
-func (j reportEvaluator) Withhold(of ReportedSet, names map[string]struct{}) {
-	x := &j.w.view.index
+func (ev reportEvaluator) Withhold(of ReportedSet, names map[string]struct{}) {
+	x := &ev.w.view.index
 	x.mu.Lock()
-	now := x.reporting(of)
-	same := now.empty() || maps.Equal(now.held, names)
+	now := x.reportsAbout(of)
+	same := now.empty() || maps.Equal(now.withheld, names)
 	x.mu.Unlock()
 	if same {
 		return
 	}
-	ed := j.w.beginOn(&j.w.ledger, of.Key)
-	were := slices.Collect(maps.Keys(now.held))
+	ed := ev.w.beginOn(&ev.w.branch, of.Key)
+	were := slices.Collect(maps.Keys(now.withheld))
 	ed.recheckReported(of.Kind, were)
-	now.held = names
-	j.w.publish(ed)
-	j.recheckCohorts(of, were)
+	now.withheld = names
+	ev.w.publish(ed)
+	ev.recheckCohorts(of, were)
 }
 
 // recheckCohorts is recheckReported for the clients of all cohorts. It does not include the rest.
-func (j reportEvaluator) recheckCohorts(of ReportedSet, names []string) {
-	for _, s := range j.w.served[:len(j.w.served)-1] {
+func (ev reportEvaluator) recheckCohorts(of ReportedSet, names []string) {
+	for _, s := range ev.w.served[:len(ev.w.served)-1] {
 		if len(names) == 0 {
 			return
 		}
-		ed := j.w.beginOn(s.ledger, of.Key)
+		ed := ev.w.beginOn(s.branch, of.Key)
 		ed.recheckReported(of.Kind, names)
-		j.w.publish(ed)
+		ev.w.publish(ed)
 	}
 }
 
@@ -175,13 +169,14 @@ func (ed *edit) recheckReported(kind Kind, names []string) {
 	}
 }
 
-// StillReported returns the names of all large reports about a set, including those whose clients have left recently.
-func (j reportEvaluator) StillReported(of ReportedSet) map[string]struct{} {
-	x := &j.w.view.index
+// StillReported returns the names of all large reports about a set, including those whose clients have disconnected
+// recently.
+func (ev reportEvaluator) StillReported(of ReportedSet) map[string]struct{} {
+	x := &ev.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names := make(map[string]struct{})
-	for _, r := range x.reporting(of).reports {
+	for _, r := range x.reportsAbout(of).bySum {
 		for _, name := range r.names {
 			if r.large {
 				names[name] = struct{}{}
@@ -192,15 +187,15 @@ func (j reportEvaluator) StillReported(of ReportedSet) map[string]struct{} {
 }
 
 // trimReports removes reports that have been without a client for reportLinger.
-func (j reportEvaluator) trimReports(now time.Time) {
-	x := &j.w.view.index
+func (ev reportEvaluator) trimReports(now time.Time) {
+	x := &ev.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
-		for kind := range t.reporting {
-			of := &t.reporting[kind]
-			for sum, r := range of.reports {
-				if r.clients == 0 && now.Sub(r.left) >= reportLinger {
+		for kind := range t.reports {
+			of := &t.reports[kind]
+			for sum, r := range of.bySum {
+				if r.clients == 0 && now.Sub(r.closedAt) >= reportLinger {
 					x.dropReport(of, sum)
 				}
 			}
@@ -211,45 +206,45 @@ func (j reportEvaluator) trimReports(now time.Time) {
 
 // forgetReports removes a type from index.reported if there are no reports about it and nothing is withheld.
 func (x *index) forgetReports(t *indexType) {
-	if t.reporting[Wildcard].empty() && t.reporting[ByName].empty() {
+	if t.reports[Wildcard].empty() && t.reports[ByName].empty() {
 		delete(x.reported, t)
 	}
 }
 
 // DelegateReports makes the view of another watch evaluate the reports about a set, and wakes the clients to check
 // again which removals they may be sent.
-func (j reportEvaluator) DelegateReports(of ReportedSet, to *Watch) {
-	fresh := j.undelegated(of)
+func (ev reportEvaluator) DelegateReports(of ReportedSet, to *Watch) {
+	fresh := ev.undelegated(of)
 	vias := make([]*Report, len(fresh))
 	for i, r := range fresh {
 		vias[i] = to.Report(of.Key, of.Kind, r.names, r.size)
 	}
 	var names []string
-	defer func() { j.recheckCohorts(of, names) }()
-	ed := j.w.beginOn(&j.w.ledger, of.Key)
-	defer j.w.publish(ed)
-	reporting := &ed.index.reporting[of.Kind]
+	defer func() { ev.recheckCohorts(of, names) }()
+	ed := ev.w.beginOn(&ev.w.branch, of.Key)
+	defer ev.w.publish(ed)
+	reporting := &ed.index.reports[of.Kind]
 	for i, r := range fresh {
 		if r.evaluated, r.delegated, r.delegate = true, true, vias[i]; r.clients > 0 {
 			continue
 		}
 		defer r.delegate.Close()
-		if reporting.reports[r.sum] == r {
-			j.w.view.index.dropReport(reporting, r.sum)
+		if reporting.bySum[r.sum] == r {
+			ev.w.view.index.dropReport(reporting, r.sum)
 		}
 	}
-	for _, r := range reporting.reports {
+	for _, r := range reporting.bySum {
 		ed.recheckReported(of.Kind, r.names)
 		names = append(names, r.names...)
 	}
 }
 
 // undelegated returns the reports about a set that are not delegated yet.
-func (j reportEvaluator) undelegated(of ReportedSet) (fresh []*Report) {
-	x := &j.w.view.index
+func (ev reportEvaluator) undelegated(of ReportedSet) (fresh []*Report) {
+	x := &ev.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, r := range x.reporting(of).reports {
+	for _, r := range x.reportsAbout(of).bySum {
 		if !r.delegated {
 			fresh = append(fresh, r)
 		}
@@ -257,11 +252,11 @@ func (j reportEvaluator) undelegated(of ReportedSet) (fresh []*Report) {
 	return fresh
 }
 
-// withholds reports whether removals from a wildcard set are withheld because of reports. A snapshot of the set is
-// not complete then.
+// withholds reports whether removals from a wildcard set are withheld because of reports, so that a snapshot of the set
+// is not complete.
 func (v *View) withholds(key string) bool {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return len(x.reporting(ReportedSet{key, Wildcard}).held) > 0
+	return len(x.reportsAbout(ReportedSet{key, Wildcard}).withheld) > 0
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Trim drops tombstones that all wildcard streams were sent, or that are too old, and other outdated state. The owner
-// of the writer calls it periodically.
+// Trim drops outdated state, such as tombstones that are too old or that all wildcard streams were sent. The owner of
+// the writer calls it periodically.
 func (w *Writer) Trim(now time.Time) {
 	w.fanouts.EndOld(now)
 	w.trimReports(now)
@@ -14,7 +14,7 @@ func (w *Writer) Trim(now time.Time) {
 	for _, s := range w.served {
 		for key, tombs := range s.tombstones {
 			if passed := s.view.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
-				w.trim(s.ledger, key, passed, now)
+				w.trim(s.branch, key, passed, now)
 			}
 		}
 	}
@@ -36,14 +36,14 @@ func (v *View) passed(key string) Seq {
 	return passed
 }
 
-// passed reports whether a tombstone may be dropped: all wildcard streams were sent the removal, or it is older than
-// a time.
+// passed reports whether a tombstone may be dropped: all wildcard streams were sent the removal, or it is from before
+// the time old.
 func (tomb *tombstone) passed(passed Seq, old time.Time) bool {
 	return tomb.seq <= passed || tomb.at.Before(old)
 }
 
 // trim drops the tombstones of a type that may be dropped.
-func (w *Writer) trim(of *ledger, key string, passed Seq, now time.Time) {
+func (w *Writer) trim(of *branch, key string, passed Seq, now time.Time) {
 	ed := w.beginOn(of, key)
 	set, tombs := &ed.typ.Wildcard, of.tombstones[key]
 	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
@@ -65,7 +65,7 @@ func (w *Writer) trim(of *ledger, key string, passed Seq, now time.Time) {
 // trimRestored confirms restored names for which the origin has sent no response for restoredQuiet.
 func (w *Writer) trimRestored(now time.Time) {
 	x, from := &w.view.index, w.Source()
-	if !from.Connected || now.Sub(from.Since) < restoredQuiet {
+	if !from.Connected || now.Sub(from.Since) < restoredTimeout {
 		return
 	}
 	x.mu.Lock()
@@ -85,13 +85,13 @@ func (w *Writer) trimRestored(now time.Time) {
 }
 
 // Expire processes the timers that are due. It removes resources whose TTL ended, whether or not the origin is
-// connected (R107). It drops content that may not be cached, and responses that an alias resolves to no resource. It
-// returns when to call it again; zero if there are no timers.
+// connected (R107). It drops content that may not be cached, and responses that an alias names no resource. It returns
+// the time of the next call; zero if there are no timers.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
-	for _, l := range w.ledgers {
+	for _, l := range w.branches {
 		w.expire(l, now)
 	}
-	for _, l := range w.ledgers {
+	for _, l := range w.branches {
 		if len(l.due) > 0 && (next.IsZero() || l.due[0].at.Before(next)) {
 			next = l.due[0].at
 		}
@@ -100,25 +100,25 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 	return next
 }
 
-// expire is Expire for the generation of a ledger.
-func (w *Writer) expire(of *ledger, now time.Time) {
+// expire is Expire for the generation of a branch.
+func (w *Writer) expire(of *branch, now time.Time) {
 	generation := of.generation()
 	for len(of.due) > 0 && !now.Before(of.due[0].at) {
 		key := of.due[0].key
 		if generation.Type(key) == noType {
-			heap.Pop(&of.due) // the type or collection was forgotten
+			heap.Pop(&of.due) // the type or collection was removed
 			continue
 		}
 		ed := w.beginOn(of, key)
 		ed.now, ed.txn.recording = now, w.closed()
 		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
 			d := heap.Pop(&of.due).(deadline)
-			ed.of(d.kind).handleDeadline(d)
+			ed.editSet(d.kind).handleDeadline(d)
 		}
 		ed.typ.ByName.compact()
 		ed.typ.Wildcard.compact()
 		for _, s := range w.served {
-			if s.ledger == of && w.closed() { // otherwise passEdit does that
+			if s.branch == of && w.closed() { // otherwise passEdit calls withhold
 				w.withhold(s, ed, w.Generation().Type(key), ed.txn.touched)
 			}
 		}
@@ -129,8 +129,8 @@ func (w *Writer) expire(of *ledger, now time.Time) {
 // clearWildcard empties the wildcard set.
 func (ed *edit) clearWildcard() {
 	for e := range ed.typ.Wildcard.Since(0) {
-		if named := ed.yieldingEntry(e.Name); named != nil && e.Present() {
-			ed.endYield(named)
+		if named := ed.shadowedEntry(e.Name); named != nil && e.Present() {
+			ed.unshadow(named)
 		}
 		ed.txn.touch(e.Name)
 		e.Name.entries--
@@ -141,7 +141,7 @@ func (ed *edit) clearWildcard() {
 	ed.typ.Phase, ed.typ.Restored, ed.typ.Covered, ed.typ.era = Unknown, false, false, ed.index.era
 	ed.index.lastKnown = false
 	ed.w.view.index.dropReports(ed.index, Wildcard)
-	delete(ed.ledger.tombstones, ed.typ.URL)
+	delete(ed.branch.tombstones, ed.typ.URL)
 }
 
 // handleDeadline processes a deadline, unless it is outdated.
@@ -156,11 +156,11 @@ func (ed setEdit) handleDeadline(d deadline) {
 		ed.queueTimer(e)
 	case e.Expires() && !ed.now.Before(e.Deadline()):
 		ed.expireEntry(e)
-	case e.yields && !ed.now.Before(e.timer.yields):
-		ed.yieldTimedOut(e)
+	case e.shadowed && !ed.now.Before(e.timer.shadowedUntil):
+		ed.shadowTimedOut(e)
 	case (r.DoNotCache || r.Unresolved()) && !r.ContentDropped():
 		dropped := *e
-		dropped.Resource, dropped.ownLifetime().contentDropped = r.DropContent(), ed.now
+		dropped.Resource, dropped.mutableLifetime().contentDropped = r.DropContent(), ed.now
 		ed.set.contentDroppedAt = ed.now
 		ed.setTimer(&dropped)
 		ed.set.put(ed.txn, &dropped)
@@ -174,9 +174,9 @@ func (ed setEdit) expireEntry(e *Entry) {
 		ed.putTombstone(e)
 		return
 	}
-	yielding := *e
-	yielding.yields = true
-	ed.putAbsent(e.Name, &yielding)
+	shadowed := *e
+	shadowed.shadowed = true
+	ed.putAbsent(e.Name, &shadowed)
 	expired := *ed.set.Get(e.Name)
 	expired.Expired = true
 	ed.set.put(ed.txn, &expired)

@@ -95,7 +95,7 @@ func (o *origin) random(step string, kind Kind, name, version string, watch *Wat
 	case "uncached":
 		o.putUncached(kind, name, version, name+version)
 	case "expire":
-		for _, after := range []time.Duration{2 * uncachedLife, 2 * yieldFor, time.Hour, 2 * time.Hour} {
+		for _, after := range []time.Duration{2 * uncachedTTL, 2 * maxShadowed, time.Hour, 2 * time.Hour} {
 			o.Expire(time.Now().Add(after))
 		}
 	}
@@ -163,13 +163,13 @@ func (o *origin) check() {
 	for key, index := range o.view.index.types {
 		served, entries := map[*Name]int{}, map[*Name]int{}
 		for _, v := range o.view.views {
-			for e := range o.own(v.Generation().Type(key)) {
+			for e := range o.writtenEntries(v.Generation().Type(key)) {
 				served[e.Name]++
 				entries[e.Name]++
 			}
 		}
 		if o.closed() {
-			for e := range o.own(o.Generation().Type(key)) {
+			for e := range o.writtenEntries(o.Generation().Type(key)) {
 				entries[e.Name]++
 			}
 		}

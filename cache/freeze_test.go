@@ -206,12 +206,12 @@ func TestFreeze_TwoStreamsThatDisagree(t *testing.T) {
 			}
 			o.Freeze()
 			for range 3 {
-				time.Sleep(yieldFor)
+				time.Sleep(maxShadowed)
 				o.Expire(time.Now())
 			}
 			o.shows(steps+", frozen", map[string]string{"a": want})
 			o.Thaw()
-			time.Sleep(yieldFor)
+			time.Sleep(maxShadowed)
 			o.Expire(time.Now())
 			o.shows(steps+", thawed", map[string]string{"a": "2"})
 		})

@@ -9,18 +9,19 @@ import (
 	"github.com/xdstender/tender/cache/immutable"
 )
 
-// A gate controls which changes of a writer's source readers see. The writer always edits the newest state (latest).
-// Each view has the state that its readers see (served). While the gate is open, both are the generation of the view.
-// While it is closed, latest is a separate generation, and the gate decides which names of an edit pass to which view.
-// With cohorts it is always closed.
+// A gate controls which changes of a writer's source are visible to readers. The writer always edits the newest state
+// (latest). Each view has the state that its readers see (served). While the gate is open, both are the generation of
+// the view. While it is closed, latest is a separate generation, and the gate decides which names of an edit pass to
+// which view. With cohorts, the gate is always closed.
 //
-// A gate belongs to the writer's goroutine. Other goroutines may read latest if they hold index.mu.
+// "The rest" are the clients in no cohort. A gate belongs to the writer's goroutine. Other goroutines may read latest
+// while they hold index.mu.
 type gate struct {
 	w           *Writer
-	latest      *ledger   // the writer's own ledger while the gate is open
+	latest      *branch   // &w.branch while the gate is open
 	served      []*served // by cohort; that of the rest last
-	ledgers     []*ledger // those of served, and latest if it is a separate one
-	frozenSince time.Time // when the writer was frozen, so that no change passes; zero if it is not frozen
+	branches    []*branch // those of served, and latest if it is separate
+	frozenSince time.Time // when the writer was frozen; zero if it is not frozen
 	rolledBack  time.Time // when readers were rolled back to an earlier generation (RollBack); zero if they are not
 
 	restoring bool // a snapshot is being restored: all of it passes, since it is the last good state
@@ -28,43 +29,51 @@ type gate struct {
 
 // A served is the state of a writer's source that the readers of one view see.
 type served struct {
-	*ledger
+	*branch
 
 	// withheld has the names whose state differs from that in latest. The value is true if only Show ends the
 	// difference, false if a thaw does.
 	withheld map[*Name]bool
 	waiting  int // number of withheld names that wait for Show
 
-	takenBack map[takenBack]struct{} // since ShowAs
+	withdrawn map[withdrawnChange]struct{} // changes withdrawn since the last ShowAs; see editions.recordWithdrawn
+}
+
+// A withdrawnChange is a change of the preceding edition that the next edition does not have: the resource has the
+// state of the rest again.
+type withdrawnChange struct {
+	key, text string
+	kind      Kind
 }
 
 func newGate(w *Writer) gate {
-	g := gate{w: w, latest: &w.ledger}
+	g := gate{w: w, latest: &w.branch}
 	for _, v := range w.view.views {
-		of := &w.ledger
+		b := &w.branch
 		if v != w.view {
-			l := newLedger(v)
-			of = &l
+			created := newBranch(v)
+			b = &created
 		}
-		g.served, g.ledgers = append(g.served, &served{ledger: of, withheld: make(map[*Name]bool)}), append(g.ledgers, of)
+		g.served = append(g.served, &served{branch: b, withheld: make(map[*Name]bool)})
+		g.branches = append(g.branches, b)
 	}
 	if w.view.cfg.Cohorts > 0 {
-		latest, generation := newLedger(nil), *w.view.head.Load()
+		latest, generation := newBranch(nil), *w.view.head.Load()
 		latest.gen = &generation
-		g.latest, g.ledgers = &latest, append(g.ledgers, &latest)
+		g.latest, g.branches = &latest, append(g.branches, &latest)
 	}
 	return g
 }
 
-// rest returns the state that clients outside the cohorts see: that of the writer's own view.
-func (g *gate) rest() *served { return g.served[len(g.served)-1] }
+// servedToRest returns the state that the rest sees: that of the writer's view.
+func (g *gate) servedToRest() *served { return g.served[len(g.served)-1] }
 
-// generation returns the newest generation of a ledger.
-func (l *ledger) generation() *Generation {
-	if l.gen != nil {
-		return l.gen
+// generation returns the newest generation of a branch.
+func (b *branch) generation() *Generation {
+	if b.gen != nil {
+		return b.gen
 	}
-	return l.view.Generation()
+	return b.view.Generation()
 }
 
 // Generation returns the newest generation that the writer edits (latest). Readers see the generation of the view.
@@ -73,34 +82,34 @@ func (g *gate) Generation() *Generation { return g.latest.generation() }
 // Frozen reports whether the writer is frozen.
 func (g *gate) Frozen() bool { return !g.frozenSince.IsZero() }
 
-// thaws reports whether Thaw has an effect: the writer is frozen or rolled back.
-func (g *gate) thaws() bool { return g.Frozen() || !g.rolledBack.IsZero() }
+// canThaw reports whether Thaw has an effect: the writer is frozen or rolled back.
+func (g *gate) canThaw() bool { return g.Frozen() || !g.rolledBack.IsZero() }
 
-// stages reports whether changes of some types wait for Show: there are cohorts, or readers are rolled back.
-func (g *gate) stages() bool { return g.w.view.cfg.Cohorts > 0 || !g.rolledBack.IsZero() }
+// staging reports whether changes of some types wait for Show: there are cohorts, or readers are rolled back.
+func (g *gate) staging() bool { return g.w.view.cfg.Cohorts > 0 || !g.rolledBack.IsZero() }
 
-// branch returns a ledger with a copy of a generation, which can be edited independently of the original. The copy's
+// fork returns a branch with a copy of a generation, which can be edited independently of the original. The copy's
 // state of other sources is never updated, and must not be read.
-func (l *ledger) branch(of *Generation) *ledger {
-	c := newLedger(nil)
-	for key, names := range l.aliases {
+func (b *branch) fork(original *Generation) *branch {
+	c := newBranch(nil)
+	for key, names := range b.aliases {
 		c.aliases[key] = make(map[string][]*Name)
-		for resource, of := range names {
-			c.aliases[key][resource] = slices.Clone(of)
+		for resource, aliases := range names {
+			c.aliases[key][resource] = slices.Clone(aliases)
 		}
 	}
-	generation := *of
+	generation := *original
 	generation.types, generation.deferred = types{}, nil
-	for t := range of.types.since(0) {
-		generation.types.put(c.branchType(t))
+	for t := range original.types.since(0) {
+		generation.types.put(c.forkType(t))
 	}
 	heap.Init(&c.due)
-	c.gen, c.kept = &generation, len(c.due)
+	c.gen, c.dueAfterCompaction = &generation, len(c.due)
 	return &c
 }
 
-// branchType returns a copy of a type, which can be edited independently of the original.
-func (l *ledger) branchType(t *Type) *Type {
+// forkType returns a copy of a type, which can be edited independently of the original.
+func (b *branch) forkType(t *Type) *Type {
 	c := *t
 	c.shared = nil
 	sets := []*Set{&c.Wildcard, &c.ByName}
@@ -109,30 +118,30 @@ func (l *ledger) branchType(t *Type) *Type {
 		c.errors = &errors
 		sets = append(sets, &errors[Wildcard], &errors[ByName])
 	}
-	for _, s := range sets { // the original appends to the same arrays
+	for _, s := range sets { // otherwise both would append to the same arrays
 		s.log, s.renewals, s.recentRemovals = s.log.Clip(), s.renewals.Clip(), slices.Clip(s.recentRemovals)
 	}
-	// The copy has timers of its own: a deadline that changes in it does not change in the original.
+	// Copy the timers, so that a new deadline in the copy does not change the original.
 	by := new(immutable.Edit)
 	for _, kind := range kinds {
 		for e := range t.set(kind).Since(0) {
 			if e.timer == nil {
 				continue
 			}
-			entry, alarm := *e, *e.timer
-			entry.timer = &alarm
+			entry, timer := *e, *e.timer
+			entry.timer = &timer
 			set := c.set(kind)
 			set.table = set.table.Set(by, e.Name.id, &entry)
-			if !alarm.queued.IsZero() {
-				l.due = append(l.due, deadline{alarm.queued, t.URL, kind, e.Name})
+			if !timer.queued.IsZero() {
+				b.due = append(b.due, deadline{timer.queued, t.URL, kind, e.Name})
 			}
 		}
 	}
 	return &c
 }
 
-// own yields the entries of a type that the writer edits, errors included.
-func (g *gate) own(t *Type) iter.Seq[*Entry] {
+// writtenEntries yields the entries of a type that belong to the source of the writer, including errors.
+func (g *gate) writtenEntries(t *Type) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
 		for _, kind := range kinds {
 			for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
@@ -146,7 +155,7 @@ func (g *gate) own(t *Type) iter.Seq[*Entry] {
 	}
 }
 
-// writes reports whether the writer edits the entry of a name in one of a type's sets.
+// writes reports whether the entry of a name in one of a type's sets belongs to the source of the writer.
 func (g *gate) writes(kind Kind, t *Type, n *Name) bool {
 	if kind == Wildcard {
 		return t.source == g.w.source
@@ -154,16 +163,16 @@ func (g *gate) writes(kind Kind, t *Type, n *Name) bool {
 	return n.source == g.w.source
 }
 
-// holds returns the number of entries of a name in the generations of all views, and in latest behind closed gates.
-// The index must be locked.
-func (v *View) holds(key string, n *Name) (entries int) {
+// countEntries returns the number of entries of a name in the generations of all views, and in latest behind closed
+// gates. The index must be locked.
+func (v *View) countEntries(key string, n *Name) (entries int) {
 	for _, kind := range kinds {
 		for _, of := range v.views {
-			entries += of.Generation().Type(key).holds(kind, n)
+			entries += of.Generation().Type(key).countEntries(kind, n)
 		}
 		for _, w := range v.writers {
 			if t := w.Generation().Type(key); w.closed() && w.writes(kind, t, n) {
-				entries += t.holds(kind, n)
+				entries += t.countEntries(kind, n)
 			}
 		}
 	}

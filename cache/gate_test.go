@@ -39,7 +39,7 @@ func TestH13_GateShowsAnyHead(t *testing.T) {
 		{o.Generation(), []string{"a", "c"}, "a3  c2 new1 n2", 0},
 	} {
 		at := o.view.Generation().Seq
-		o.show(o.rest(), func(string, *Name) *Generation { return step.head })
+		o.show(o.servedToRest(), func(string, *Name) *Generation { return step.head })
 		wantTold(t, o.typ().Wildcard.Since(at), step.told...)
 		var got []string
 		for _, name := range []string{"a", "b", "c", "new"} {
@@ -125,7 +125,7 @@ func TestH13_DemandPassesTheGate(t *testing.T) {
 		o := newCold(t)
 		o.want(o.view.Watch(), "late")
 		o.remove(ByName, "n")
-		time.Sleep(2 * refetchEvery)
+		time.Sleep(2 * refetchInterval)
 		select {
 		case <-o.Demand():
 		default:

@@ -29,8 +29,8 @@ func SplitCollection(key string) (typeURL, glob string, is bool) {
 	return strings.Cut(key, wire.Separator)
 }
 
-// types has a generation's types and collections, of which clients may invent thousands, and the order in which they
-// last changed.
+// types contains the types and collections of a generation, and the order in which they last changed. Clients can
+// create thousands of collections.
 type types struct {
 	byKey immutable.Map[Type]
 	log   immutable.Log[string, uint64] // by revision
@@ -78,9 +78,9 @@ type Generation struct {
 	types         types
 	sources       []Source
 	route         func(typeURL, name string) int
-	originChanges uint64 // how often a source has connected or disconnected
+	originChanges uint64 // number of times that a source has connected or disconnected
 
-	deferred []deferredType // see Sendable; nil mostly
+	deferred []deferredType // see Sendable; usually nil
 }
 
 // A Source is the connection state of one of a view's origins.
@@ -94,29 +94,31 @@ type Source struct {
 	// Responded reports whether the origin has sent a response on the open stream.
 	Responded bool
 
-	// Lost is when the connection was lost; zero if it never was. Of several streams in a row on which the origin
-	// sent no response, only the end of the first counts.
+	// Lost is when the connection was lost; zero if it never was. If several streams in a row end without a response,
+	// it is the end of the first.
 	Lost time.Time
 
 	// Restored is when the snapshot was taken from which the source was restored; zero if there was none.
 	Restored         time.Time
 	lastStreamSilent bool // the last stream ended without a response of the origin
 
-	// Reused reports that the origin gave different content the same version: its versions then do not prove what a
-	// client has (B.2).
+	// Reused reports that the origin gave different content the same version. An equal version then does not prove that
+	// a client has the same content (B.2).
 	Reused bool
 
-	// Identifier is the control_plane.identifier that the origin gave last.
+	// Identifier is the control_plane.identifier of the origin's last response.
 	Identifier string
 
 	// Target is the address of the origin that sent all resources in their present versions; empty if there are
 	// several, or it is unknown.
 	Target string
 
-	// Frozen is since when changes of the origin are withheld from readers; zero if they are not (Writer.Freeze).
+	// Frozen is the time since which changes of the origin are withheld from readers; zero if they are not
+	// (Writer.Freeze).
 	Frozen time.Time
 
-	// RolledBack is since when readers are shown an earlier generation; zero if they are not (Writer.RollBack).
+	// RolledBack is the time since which readers are shown an earlier generation; zero if they are not
+	// (Writer.RollBack).
 	RolledBack time.Time
 
 	epoch uint32 // counts the upstream connections
@@ -144,8 +146,8 @@ func (s *Source) Stale(now time.Time) time.Duration {
 // Source returns a source by its number.
 func (g *Generation) Source(source int) *Source { return &g.sources[source] }
 
-// ownSource returns a source of a generation that is not published yet, for writing.
-func (g *Generation) ownSource(source int) *Source {
+// mutableSource returns a source of a generation that is not published yet. The caller may change the source.
+func (g *Generation) mutableSource(source int) *Source {
 	g.sources = slices.Clone(g.sources)
 	return &g.sources[source]
 }
@@ -159,14 +161,14 @@ func (g *Generation) First() *Source { return &g.sources[0] }
 // From returns the source that answers for a name.
 func (g *Generation) From(n *Name) *Source { return &g.sources[n.source] }
 
-// A Phase is how complete the wildcard set of a type is known to be (B.7).
+// A Phase is the confirmed completeness of the wildcard set of a type (B.7).
 type Phase int
 
 // The phases of a wildcard subscription, in order.
 const (
 	// Unknown: the origin has not responded. Clients get no response.
 	Unknown Phase = iota
-	// Settled: the first answer seems complete. Clients that report no resources get responses.
+	// Settled: the first response seems complete. Clients that report no resources get responses.
 	Settled
 	// Confirmed: the set is complete. Only now may the relay send removals to clients that reported resources.
 	Confirmed
@@ -185,8 +187,8 @@ type Type struct {
 	// not confirmed it yet (B.42).
 	Restored bool
 
-	// Covered reports that the set is Restored and that the origin has sent each of its resources again: none of the
-	// last known set is missing.
+	// Covered reports that the set is Restored, and that the origin has sent each of its resources since: no resource of
+	// the last known set is missing.
 	Covered bool
 
 	errors   *[2]Set // errors of the resources of each set, by Kind; nil if there never were any
@@ -223,8 +225,8 @@ func (g *Generation) Type(typeURL string) *Type {
 	return noType
 }
 
-// ChangedSince returns the types and collections that changed after a revision, in the order of their last change. So
-// a reader of many types need not compare each.
+// ChangedSince returns the types and collections that changed after a revision, in the order of their last change. A
+// reader of many types calls it instead of comparing each type.
 func (g *Generation) ChangedSince(revision uint64) iter.Seq[*Type] { return g.types.since(revision) }
 
 // Types returns the number of types and collections.
@@ -258,7 +260,8 @@ func (t *Type) SumsByName() bool {
 // Lookup returns the entry that a subscriber to the name n sees, and when that last changed (B.5):
 //
 //   - the entry of the set of names, even if the resource does not exist;
-//   - the entry of the wildcard set, if the origin sent nothing by name, or never had the resource there, or it expired;
+//   - the entry of the wildcard set, if the set of names has no entry, or a shadowed one: of a resource that never
+//     existed there, that expired, or that may be older;
 //   - nil, if the origin has not responded.
 //
 // The origin sends the two sets on two streams, either of which may lag, so a reader follows one of them. A resource
@@ -266,21 +269,21 @@ func (t *Type) SumsByName() bool {
 func (t *Type) Lookup(n *Name) (*Entry, Seq) {
 	member, named := t.wildcardEntry(n), t.ByName.Get(n)
 	switch {
-	case named.Present() && !named.yields:
+	case named.Present() && !named.shadowed:
 		return sendable(named, member), named.visibleSince
-	case member.Present() && (named == nil || named.yields):
+	case member.Present() && (named == nil || named.shadowed):
 		return member, changed(member, named)
 	case named != nil && !named.Present():
 		return named, named.Seq // newer than the entry of the wildcard set, which took precedence and was removed
 	default:
-		return nil, 0 // a tombstone of the wildcard set does not answer a subscription to the name
+		return nil, 0 // a tombstone of the wildcard set is no response to a subscription to the name
 	}
 }
 
 // sendable returns the named entry. If its content was dropped and the entry of the wildcard set has the same
 // content, it returns that.
 func sendable(named, member *Entry) *Entry {
-	if named.Resource.ContentDropped() && member.shows(named.Resource) && !member.Resource.ContentDropped() {
+	if named.Resource.ContentDropped() && member.hasContentOf(named.Resource) && !member.Resource.ContentDropped() {
 		return member
 	}
 	return named
@@ -337,9 +340,9 @@ type memoized struct {
 	value any
 }
 
-// Shared returns the value that another reader of this very version of a type made under the same key, or else makes
-// it. Others that want it meanwhile wait for it. It is kept until there are MaxShared newer ones. A value must not be
-// modified. The key has a type of its own, so that to look for a value needs no memory.
+// Shared returns the value that another reader of the same version of a type made under the same key, or calls make.
+// Concurrent callers with the same key wait for that call. A value is kept until there are MaxShared newer ones, and
+// must not be modified. K is a type parameter so that a lookup does not allocate.
 func Shared[K comparable](t *Type, of Sharing, key K, make func() any) any {
 	if t.shared == nil {
 		return make()
@@ -349,7 +352,7 @@ func Shared[K comparable](t *Type, of Sharing, key K, make func() any) any {
 	return m.value
 }
 
-// find returns what is kept under a key, which may not be made yet.
+// find returns the memoized value of a key, whose make may not have been called yet. It adds one if there is none.
 func find[K comparable](m *memo, of Sharing, key K) *memoized {
 	for {
 		var kept []*memoized
@@ -357,9 +360,9 @@ func find[K comparable](m *memo, of Sharing, key K) *memoized {
 		if old != nil {
 			kept = *old
 		}
-		for _, is := range kept {
-			if k, same := is.key.(K); same && k == key {
-				return is
+		for _, candidate := range kept {
+			if k, ok := candidate.key.(K); ok && k == key {
+				return candidate
 			}
 		}
 		added := &memoized{key: key}
@@ -370,8 +373,8 @@ func find[K comparable](m *memo, of Sharing, key K) *memoized {
 	}
 }
 
-// has reports whether subscribers to a name, which may be nil, see a resource.
-func (t *Type) has(n *Name) bool {
+// exists reports whether subscribers to a name, which may be nil, see a resource.
+func (t *Type) exists(n *Name) bool {
 	if n == nil {
 		return false
 	}
@@ -390,8 +393,8 @@ const (
 
 var kinds = [...]Kind{Wildcard, ByName}
 
-// holds returns how many entries a name has in the set of a kind and in that of its errors.
-func (t *Type) holds(kind Kind, n *Name) (entries int) {
+// countEntries returns the number of entries of a name in one of the sets and in the errors of that set.
+func (t *Type) countEntries(kind Kind, n *Name) (entries int) {
 	for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
 		if set.Get(n) != nil {
 			entries++
@@ -400,15 +403,15 @@ func (t *Type) holds(kind Kind, n *Name) (entries int) {
 	return entries
 }
 
-// A deferredType is a type whose changes wait until the minimum push interval of the type has passed. Meanwhile readers
-// are sent an older generation of it.
+// A deferredType is a type whose changes wait for the minimum push interval of the type. Until then readers are sent
+// an older generation of it.
 type deferredType struct {
 	typeURL string
 	from    *Generation // the last one before the first change that waits
 }
 
 // Sendable returns the generation from which clients are sent a type or a collection: g itself, or an older one while
-// changes of the type wait for its minimum push interval. A reader may take other types from g in the same look.
+// changes of the type wait for its minimum push interval. A reader may send other types from g itself.
 func (g *Generation) Sendable(key string) *Generation {
 	if len(g.deferred) == 0 {
 		return g

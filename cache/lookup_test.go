@@ -266,13 +266,13 @@ func TestB5_NamedEntryEventuallyTakesPrecedence(t *testing.T) {
 				t.Errorf("got %q, next at %v, want %q", contentOf(e), next, want)
 			}
 		}
-		expire(yieldFor-time.Nanosecond, "1")
+		expire(maxShadowed-time.Nanosecond, "1")
 		_, before := o.typ().Lookup(n)
 		expire(time.Nanosecond, "2")
 		if _, seq := o.typ().Lookup(n); seq <= before || !awake(watch) {
 			t.Errorf("believed at %d after %d, and nobody was told", seq, before)
 		}
-		expire(time.Minute-yieldFor, "1")
+		expire(time.Minute-maxShadowed, "1")
 	})
 }
 

@@ -6,5 +6,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// All files know the three types at the centre, and an edit reuses the memory of its publisher.
-func TestReadingOrder(t *testing.T) { check.ReadingOrder(t, "View", "Watch", "Writer", "publisher") }
+// All files use the types View, Watch and Writer. An edit reuses the memory of its publisher, and the index holds the
+// reports about a type.
+func TestReadingOrder(t *testing.T) {
+	check.ReadingOrder(t, "View", "Watch", "Writer", "publisher", "setReports")
+}

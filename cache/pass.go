@@ -8,23 +8,23 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// passEdit stores an edit, and returns the edits of the generations that readers see. It omits views to which no
-// change passes. The slice is valid until the next call.
+// passEdit stores an edit, and returns the edits of the generations that readers see, without views to which no change
+// passes. The slice is valid until the next call.
 func (g *gate) passEdit(ed *edit) []*edit {
 	w := g.w
 	w.passed = w.passed[:0]
-	if ed.ledger != g.latest || !g.w.closed() {
+	if ed.branch != g.latest || !g.w.closed() {
 		w.passed = append(w.passed, ed)
 		return w.passed
 	}
-	for _, tomb := range ed.ledger.tombstones[ed.typ.URL] { // no reader needs the tombstones of latest
+	for _, tomb := range ed.branch.tombstones[ed.typ.URL] { // no reader needs the tombstones of latest
 		if e := ed.typ.Wildcard.Get(tomb.name); e != nil && !e.Present() {
 			ed.typ.Wildcard.drop(ed.txn, e)
 			tomb.name.entries--
 		}
 	}
-	delete(ed.ledger.tombstones, ed.typ.URL)
-	ed.ledger.gen = ed.gen
+	delete(ed.branch.tombstones, ed.typ.URL)
+	ed.branch.gen = ed.gen
 	for i := range g.served {
 		if s := g.passTo(i, ed); s != nil {
 			w.passed = append(w.passed, s)
@@ -33,21 +33,22 @@ func (g *gate) passEdit(ed *edit) []*edit {
 	return w.passed
 }
 
-// passTo returns the edit of one view's generation that follows from an edit of latest; nil if no change passes.
+// passTo returns the edit of one view's generation with the changes of an edit of latest that pass the gate; nil if
+// none passes.
 func (g *gate) passTo(i int, ed *edit) *edit {
 	w, s := g.w, g.served[i]
 	names, shown := ed.txn.touched, s.view.Generation()
-	began, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
-	if !began && shown.sources[w.source] == g.asServed(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
-		as := &edit{w: w, ledger: s.ledger, gen: shown, typ: typ, index: ed.index}
-		if !g.passesAny(as, ed, names) { // the usual case for changes that wait
-			g.withhold(s, as, ed.typ, names)
+	begun, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
+	if !begun && shown.sources[w.source] == g.servedSource(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
+		unchanged := &edit{w: w, branch: s.branch, gen: shown, typ: typ, index: ed.index}
+		if !g.passesAny(unchanged, ed, names) { // the usual case for changes that wait
+			g.withhold(s, unchanged, ed.typ, names)
 			return nil
 		}
 	}
 	to := ed.servedEdit(i)
 	g.passNames(s, to, ed, append(names[:len(names):len(names)], to.txn.touched...))
-	*to.gen.ownSource(w.source) = g.asServed(s, shown, ed.gen)
+	*to.gen.mutableSource(w.source) = g.servedSource(s, shown, ed.gen)
 	return to
 }
 
@@ -64,11 +65,11 @@ func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
 	}
 	g.withhold(s, ed, t, names)
 	for _, kind := range kinds {
-		of, is := ed.of(kind), t.set(kind)
-		if of.set.system == "" || of.set.sum == is.sum {
-			of.set.system = is.system
+		to, newest := ed.editSet(kind), t.set(kind)
+		if to.set.system == "" || to.set.sum == newest.sum {
+			to.set.system = newest.system
 		}
-		of.compact()
+		to.compact()
 	}
 }
 
@@ -77,7 +78,7 @@ func (g *gate) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
 	for _, n := range names {
 		for _, kind := range kinds {
 			if g.writes(kind, t, n) {
-				copying{ed.of(kind), latest, t}.pass(n)
+				setCopier{ed.editSet(kind), latest, t}.pass(n)
 			}
 		}
 	}
@@ -93,41 +94,42 @@ func (s *served) withheldOf(t *indexType) (names []*Name) {
 	return names
 }
 
-// completes reports whether the wildcard set of a type is known to be more complete in latest than in what readers see.
+// completes reports whether the wildcard set of a type is more complete in latest than in the generation that readers
+// see.
 func (g *gate) completes(served, t *Type) bool {
 	return t.Phase > served.Phase || t.Phase == served.Phase && t.Covered && !served.Covered && !g.Frozen()
 }
 
-// asServed returns the state of the writer's source that readers see. Target is empty if it has changed while changes
-// are withheld: the resources that readers have may come from another address.
-func (g *gate) asServed(s *served, shown, latest *Generation) Source {
-	was, is := shown.sources[g.w.source], latest.sources[g.w.source]
+// servedSource returns the state of the writer's source that readers see. Target is empty if it has changed while
+// changes are withheld: the resources that readers have may come from another address.
+func (g *gate) servedSource(s *served, shown, latest *Generation) Source {
+	old, source := shown.sources[g.w.source], latest.sources[g.w.source]
 	if g.Frozen() { // otherwise Frozen is that of the view from which the writer copies
-		is.Frozen = g.frozenSince
+		source.Frozen = g.frozenSince
 	}
 	if !g.rolledBack.IsZero() {
-		is.RolledBack = g.rolledBack
+		source.RolledBack = g.rolledBack
 	}
-	if is.Target != was.Target && (g.Frozen() || len(s.withheld) > 0) {
-		is.Target = ""
+	if source.Target != old.Target && (g.Frozen() || len(s.withheld) > 0) {
+		source.Target = ""
 	}
-	return is
+	return source
 }
 
 // setSource records the state of the source in all generations. The index must be locked.
 func (g *gate) setSource(as Source, reconnected bool) {
 	w := g.w
 	latest := *g.Generation()
-	*latest.ownSource(w.source) = as
+	*latest.mutableSource(w.source) = as
 	if reconnected {
 		latest.originChanges++
 	}
 	for _, s := range g.served {
-		if s.ledger == g.latest {
+		if s.branch == g.latest {
 			continue
 		}
 		generation := *s.view.Generation()
-		*generation.ownSource(w.source) = g.asServed(s, &generation, &latest)
+		*generation.mutableSource(w.source) = g.servedSource(s, &generation, &latest)
 		if reconnected {
 			generation.originChanges++
 			s.view.intervals.endAll(&generation)
@@ -150,27 +152,27 @@ type passage int
 const (
 	passNothing passage = iota
 	passAll
-	passAnswer   // the first response for a name whose readers see the entry of the wildcard set
+	passAnswer   // the first response for a name whose readers see an equal entry of the wildcard set
 	passVersion  // version and deadline: the content is equal
 	passDeadline // only the deadline: the content differs
 )
 
 // passes returns the part of a name's state in latest that passes the gate.
-func (to copying) passes(n *Name) passage {
-	seen, is := to.set.Get(n), to.t.set(to.kind).Get(n)
+func (to setCopier) passes(n *Name) passage {
+	shown, newest := to.set.Get(n), to.t.set(to.kind).Get(n)
 	switch {
 	case to.w.restoring:
 		return passAnswer
-	case !to.w.Frozen() && !to.waits(seen, is), to.admits(n, is):
+	case !to.w.Frozen() && !to.waits(shown, newest), to.admits(n, newest):
 		return passAll
-	case to.unchangedByAnswer(n, is):
+	case to.unchangedByAnswer(n, newest):
 		return passAnswer
-	case !seen.Present() || !is.Present():
+	case !shown.Present() || !newest.Present():
 		return passNothing
-	case seen.Resource.Key() == is.Resource.Key() && to.w.view.cfg.VersionSource.Same(seen.Resource, is.Resource) &&
-		to.typ.Errors(to.kind).Get(n) == nil:
+	case shown.Resource.Key() == newest.Resource.Key() && to.typ.Errors(to.kind).Get(n) == nil &&
+		to.w.view.cfg.VersionSource.Same(shown.Resource, newest.Resource):
 		return passVersion
-	case !seen.Deadline().Equal(is.Deadline()):
+	case !shown.Deadline().Equal(newest.Deadline()):
 		return passDeadline
 	default:
 		return passNothing
@@ -178,55 +180,56 @@ func (to copying) passes(n *Name) passage {
 }
 
 // pass applies the part of a name's state in latest that passes the gate.
-func (to copying) pass(n *Name) {
-	switch is := to.t.set(to.kind).Get(n); to.passes(n) {
+func (to setCopier) pass(n *Name) {
+	switch newest := to.t.set(to.kind).Get(n); to.passes(n) {
 	case passAll:
 		to.show(n)
 	case passAnswer:
 		to.showThawed(n)
 	case passVersion:
-		to.entry(is)
+		to.entry(newest)
 	case passDeadline:
 		renewed := *to.set.Get(n)
-		to.renew(&renewed, is.Deadline())
+		to.renew(&renewed, newest.Deadline())
 		to.setTimer(&renewed)
 		to.set.put(to.txn, &renewed)
 	}
 }
 
-// passesAny reports whether any change of names in an edit of latest passes. It does not change the edit of what
-// readers see.
+// passesAny reports whether any change of names in an edit of latest passes to the edit of the generation that readers
+// see. It changes neither edit.
 func (g *gate) passesAny(served, latest *edit, names []*Name) bool {
 	return slices.ContainsFunc(names, func(n *Name) bool {
 		return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
-			return g.writes(kind, latest.typ, n) && copying{served.of(kind), latest.gen, latest.typ}.passes(n) != passNothing
+			to := setCopier{served.editSet(kind), latest.gen, latest.typ}
+			return g.writes(kind, latest.typ, n) && to.passes(n) != passNothing
 		})
 	})
 }
 
-// unchangedByAnswer reports whether the first response for a name changes nothing for its readers: they see an entry of
-// the wildcard set with the same content.
-func (to copying) unchangedByAnswer(n *Name, is *Entry) bool {
-	if to.kind == Wildcard || is == nil || to.set.Get(n) != nil ||
+// unchangedByAnswer reports whether the first response for a name changes nothing for its readers, because they see an
+// entry of the wildcard set with the same content.
+func (to setCopier) unchangedByAnswer(n *Name, newest *Entry) bool {
+	if to.kind == Wildcard || newest == nil || to.set.Get(n) != nil ||
 		to.typ.Errors(ByName).Get(n) != nil || to.t.Errors(ByName).Get(n) != nil {
 		return false
 	}
 	seen, _ := to.typ.Lookup(n)
-	return seen.Present() && (!is.Present() || seen.shows(is.Resource))
+	return seen.Present() && (!newest.Present() || seen.hasContentOf(newest.Resource))
 }
 
 // waits reports whether the change of an entry that readers see waits until Show.
-func (to copying) waits(seen, is *Entry) bool {
-	return to.typ.hasLastGood(to.kind) && to.w.changeWaits(resourceType(to.typ.URL), seen.Present() && !is.Present())
+func (to setCopier) waits(shown, newest *Entry) bool {
+	return to.typ.hasLastGood(to.kind) && to.w.changeWaits(resourceType(to.typ.URL), shown.Present() && !newest.Present())
 }
 
-// hasLastGood reports whether a set of the type is a last known good state, and not an incomplete first one.
+// hasLastGood reports whether a set of the type is a last good state. It is false for an incomplete first state.
 func (t *Type) hasLastGood(kind Kind) bool {
 	return kind == ByName || t.Phase == Confirmed || t.Restored
 }
 
-// differenceWaits reports whether only Show, and not a thaw, ends the difference between the state of a name that
-// readers see and latest.
+// differenceWaits reports whether the difference between the state of a name that readers see and latest remains after
+// a thaw, until Show.
 func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
 	if !g.changeWaits(resourceType(cmp.Or(served.URL, latest.URL)), !latest.present(n)) {
 		return false
@@ -238,23 +241,23 @@ func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
 
 // changeWaits reports whether a change of a type, or a removal, waits until Show.
 func (g *gate) changeWaits(typeURL string, removal bool) bool {
-	return g.stages() && (g.w.view.cfg.Waits(typeURL) || removal && removalWaits(typeURL))
+	return g.staging() && (g.w.view.cfg.Waits(typeURL) || removal && removalWaits(typeURL))
 }
 
 // admits reports whether a name passes the closed gate because readers see no state of it, or only state that may not
-// be cached. The entry is that of latest; nil is none.
-func (to copying) admits(n *Name, is *Entry) bool {
+// be cached. newest is the entry in latest, nil if there is none.
+func (to setCopier) admits(n *Name, newest *Entry) bool {
 	if to.kind == Wildcard {
 		return to.admitsWildcard(to.set.Get(n))
 	}
 	named, failing, err := to.set.Get(n), to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
 	fails := err != nil && !err.Err.NotFound()
 	switch seen, _ := to.typ.Lookup(n); {
-	case named.Present(): // seen is the entry of the wildcard set while the named one yields
+	case named.Present(): // ignore seen, which is the entry of the wildcard set while the named one is shadowed
 		return !cacheable(named)
 	case seen == nil:
 		return !failing && named == nil
-	case is != nil && !is.Present() && !failing && !fails:
+	case newest != nil && !newest.Present() && !failing && !fails:
 		return true // the origin reports again that the resource does not exist
 	default:
 		return seen.Expired || !cacheable(seen)
@@ -262,7 +265,7 @@ func (to copying) admits(n *Name, is *Entry) bool {
 }
 
 // admitsWildcard is admits for an entry of the wildcard set that readers see.
-func (to copying) admitsWildcard(seen *Entry) bool {
+func (to setCopier) admitsWildcard(seen *Entry) bool {
 	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
 }
 
@@ -271,12 +274,12 @@ func cacheable(e *Entry) bool {
 	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
 }
 
-// A target returns the generation from which readers are to see the state of a name. A nil name stands for the state
-// of the type as a whole.
+// A target returns the generation whose state of a name is to be shown to readers. A nil name stands for the state of
+// the type that belongs to no name.
 type target func(key string, n *Name) *Generation
 
-// target returns the target that shows the changes that wait as they are in a generation. All other changes are shown
-// as in latest; while the writer is frozen, they are not shown.
+// target returns a target that shows the waiting changes as they are in a given generation. It shows all other changes
+// as in latest, or while the writer is frozen, not at all.
 func (g *gate) target(s *served, waiting *Generation) target {
 	latest := g.Generation()
 	return func(key string, n *Name) *Generation {
@@ -291,19 +294,20 @@ func (g *gate) target(s *served, waiting *Generation) target {
 			return passes
 		}
 		// Only removals of this type wait, so waiting decides whether the resource exists. Its content passes.
-		is, was, goes := waiting.Type(key).present(n), s.generation().Type(key).present(n), !latest.Type(key).present(n)
+		exists, removed := waiting.Type(key).present(n), !latest.Type(key).present(n)
+		existed := s.generation().Type(key).present(n)
 		switch {
-		case is != was && (g.Frozen() || goes): // while frozen, a cluster that is shown now needs its endpoints
+		case exists != existed && (g.Frozen() || removed): // while frozen, a cluster that is shown now needs its endpoints
 			return waiting
-		case is && goes: // keep the state that readers see, which may be newer than that in waiting
+		case exists && removed: // keep the state that readers see, which may be newer than that in waiting
 			return s.generation()
 		}
 		return passes
 	}
 }
 
-// removalWaits reports whether removals are the only changes of a type that wait: served clusters refer to its
-// resources.
+// removalWaits reports whether removals of a type wait although its other changes may pass, because served clusters
+// refer to its resources.
 func removalWaits(typeURL string) bool {
 	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || wire.IsSecret(typeURL)
 }
@@ -311,8 +315,8 @@ func removalWaits(typeURL string) bool {
 // present reports whether a resource of a name exists in either set.
 func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
 
-// showsOther reports whether readers would see another state of a name if they were shown that of a generation. In a
-// set for which the generation has no state of the name, they keep what they see.
+// showsOther reports whether showing a generation would change the state of a name that readers see. In a set for which
+// the generation has no state of the name, readers keep the present state.
 func (g *gate) showsOther(key string, shown *Type, from *Generation, n *Name) bool {
 	t := from.Type(key)
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
@@ -327,7 +331,7 @@ func (g *gate) differ(s *served, to target) map[string][]*Name {
 		key := latest.URL
 		names, shown := make(map[*Name]struct{}), served.Type(key)
 		for _, of := range []*Type{shown, latest, to(key, nil).Type(key)} {
-			for e := range g.own(of) {
+			for e := range g.writtenEntries(of) {
 				if g.showsOther(key, shown, to(key, e.Name), e.Name) {
 					names[e.Name] = struct{}{}
 				}
@@ -340,8 +344,8 @@ func (g *gate) differ(s *served, to target) map[string][]*Name {
 	return differ
 }
 
-// states reports whether one of the type's sets has state of a name. If it has none, readers keep the first state
-// that they were sent.
+// states reports whether one of the type's sets has state of a name. If it has none, readers keep the first state that
+// they were sent.
 func (t *Type) states(kind Kind, n *Name) bool {
 	if kind == Wildcard {
 		return t.hasLastGood(Wildcard)
@@ -349,16 +353,16 @@ func (t *Type) states(kind Kind, n *Name) bool {
 	return t.ByName.Get(n) != nil || t.Errors(ByName).Get(n) != nil
 }
 
-// showThawed is show, but also removes a resource that the source reported as absent on an earlier connection only: on
-// the next one, the relay would not request it. Without a connection it does so only if changes wait for Show, since
-// an edition is shown as a whole.
-func (to copying) showThawed(n *Name) {
+// showThawed is show, and also removes a resource that the source reported as absent on an earlier connection only: on
+// the next connection, the relay would not request it. Without a connection, it removes the resource only if changes
+// wait for Show, since an edition is shown completely.
+func (to setCopier) showThawed(n *Name) {
 	old, e := to.set.Get(n), to.t.set(to.kind).Get(n)
-	shown := !old.Present() || to.from.From(n).Connected || to.w.stages()
+	shown := !old.Present() || to.from.From(n).Connected || to.w.staging()
 	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && shown {
 		to.putAbsent(n, old)
 		to.unalias(old)
-		if !old.Present() { // the origin reported it on the connection of e, not on the present one
+		if !old.Present() { // the origin reported the absence on the connection of e, not on the present one
 			absent := *to.set.Get(n)
 			absent.epoch, absent.Expired = e.epoch, e.Expired
 			to.set.put(to.txn, &absent)
@@ -367,13 +371,13 @@ func (to copying) showThawed(n *Name) {
 	to.show(n)
 }
 
-// show makes readers see the whole state of a name.
-func (to copying) show(n *Name) {
-	was, is, err := to.set.Get(n).seq(), to.t.set(to.kind).Get(n), to.t.Errors(to.kind).Get(n)
-	recovered := err == nil && to.typ.Errors(to.kind).Get(n) != nil && !is.Present()
+// show copies the state of a name, including its error.
+func (to setCopier) show(n *Name) {
+	oldSeq, newest, err := to.set.Get(n).seq(), to.t.set(to.kind).Get(n), to.t.Errors(to.kind).Get(n)
+	recovered := err == nil && to.typ.Errors(to.kind).Get(n) != nil && !newest.Present()
 	switch {
-	case is != nil:
-		to.entry(is)
+	case newest != nil:
+		to.entry(newest)
 	case to.kind == Wildcard:
 		to.removeFromWildcard(n)
 	}
@@ -381,8 +385,8 @@ func (to copying) show(n *Name) {
 		to.error(n.text, err)
 		return
 	}
-	if to.clearError(n); to.set.Get(n).seq() == was {
-		to.announceAbsence(n)
+	if to.clearError(n); to.set.Get(n).seq() == oldSeq {
+		to.resendAbsence(n)
 	}
 }
 
@@ -393,7 +397,8 @@ func inOrder[T any](of map[string]T) []string {
 	})
 }
 
-// withhold records which names of a type differ between the edit of what readers see and latest.
+// withhold records which names of a type differ between the generation that readers see, of which ed is an edit, and
+// latest.
 func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
 	for _, n := range names {
 		if s.withheld[n] {
@@ -409,7 +414,7 @@ func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
 			s.waiting++
 		}
 	}
-	if s == g.rest() {
+	if s == g.servedToRest() {
 		g.w.view.index.sources[g.w.source].withheld.Store(int64(len(s.withheld)))
 	}
 }
@@ -424,15 +429,16 @@ func (g *gate) agreesOn(kind Kind, served, t *Type, n *Name) bool {
 	if !g.writes(kind, t, n) {
 		return true
 	}
-	seen, is := served.set(kind).Get(n), t.set(kind).Get(n)
-	shown, err := served.Errors(kind).Get(n), t.Errors(kind).Get(n)
+	shown, newest := served.set(kind).Get(n), t.set(kind).Get(n)
+	shownErr, err := served.Errors(kind).Get(n), t.Errors(kind).Get(n)
 	switch {
-	case seen.Present() != is.Present(), kind == ByName && (seen == nil) != (is == nil), (shown == nil) != (err == nil):
+	case shown.Present() != newest.Present(), kind == ByName && (shown == nil) != (newest == nil),
+		(shownErr == nil) != (err == nil):
 		return false
-	case is.Present() && (seen.Resource.Key() != is.Resource.Key() ||
-		!g.w.view.cfg.VersionSource.Same(seen.Resource, is.Resource)):
+	case newest.Present() && (shown.Resource.Key() != newest.Resource.Key() ||
+		!g.w.view.cfg.VersionSource.Same(shown.Resource, newest.Resource)):
 		return false
 	default:
-		return err == nil || err.Err.Same(shown.Err)
+		return err == nil || err.Err.Same(shownErr.Err)
 	}
 }

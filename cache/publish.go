@@ -10,8 +10,8 @@ import (
 // the goroutine of the writer.
 type publisher struct {
 	w       *Writer        // set at creation
-	cause   Cause          // of the next changes
-	fanouts fanout.Tracker // of changes that are followed
+	cause   Cause          // of subsequent changes
+	fanouts fanout.Tracker // measures the fan-out of changes
 
 	// Reused by each edit.
 	wakes   []*Watch
@@ -19,25 +19,25 @@ type publisher struct {
 	passed  []*edit
 }
 
-// SetCause sets the cause of the next changes of the writer. Changes that a closed gate withholds are caused by the
-// thaw.
+// SetCause sets the cause of the next changes of the writer. If a closed gate withholds a change, its cause is the
+// thaw instead.
 func (p *publisher) SetCause(c Cause) { p.cause = c }
 
-// publish stores the new generation: for the readers of each view, as far as it passes the gate. It unlocks the index
-// and then wakes the streams that the change concerns.
+// publish stores an edit, and the generations of all views to which it passes the gate. It unlocks the index and then
+// wakes the streams that the change concerns.
 func (p *publisher) publish(edited *edit) {
 	x := &p.w.view.index
 	var follow []*fanout.Fanout
-	began := false
+	firstServed := false
 	for _, ed := range p.w.passEdit(edited) {
-		f, first := p.publishTo(ed.ledger.view, ed)
-		began = began || first
+		f, first := p.publishTo(ed.branch.view, ed)
+		firstServed = firstServed || first
 		if f != nil {
 			follow = append(follow, f)
 		}
 	}
 	p.reuse(edited.changed)
-	waits := p.w.view.cfg.Cohorts > 0 && edited.ledger == p.w.latest
+	waits := p.w.view.cfg.Cohorts > 0 && edited.branch == p.w.latest
 	if waits {
 		if p.w.compareEdit(edited) && p.cause.Trace != nil {
 			p.cause.Trace.Waits(edited.now)
@@ -54,8 +54,8 @@ func (p *publisher) publish(edited *edit) {
 	for _, f := range follow {
 		f.Release()
 	}
-	if began {
-		p.w.view.cfg.Began()
+	if firstServed {
+		p.w.view.cfg.FirstServed()
 	}
 }
 
@@ -69,9 +69,9 @@ func (p *publisher) reuse(changed []*Name) {
 	}
 }
 
-// publishTo publishes an edit to the readers of a view, and notes the watches to wake. It returns the fan-out of the
-// change, and whether clients of the type get responses for the first time. The index must be locked.
-func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, began bool) {
+// publishTo publishes an edit to the readers of a view, and adds the watches to wake to p.wakes. It returns the fan-out
+// of the change, and whether clients of the type get responses for the first time. The index must be locked.
+func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, first bool) {
 	x, old, from := &view.index, view.head.Load(), len(p.wakes)
 	if ed.change.Changed+ed.change.Removed > 0 {
 		ed.typ.changed = ed.now
@@ -86,23 +86,23 @@ func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, began boo
 	if ed.wildcardChanged {
 		for _, wc := range ed.index.wildcards {
 			if wc.watch.view == view {
-				p.noteWake(ed, wc.watch)
+				p.addWake(ed, wc.watch)
 			}
 		}
 	}
 	f = p.followEdit(ed, cause, p.wakes[from:])
 	admission.apply(p.w, ed, from)
-	began = view.cfg.Began != nil && ed.typ.serves() && !old.Type(ed.typ.URL).serves()
+	first = view.cfg.FirstServed != nil && ed.typ.serves() && !old.Type(ed.typ.URL).serves()
 	for _, o := range x.observers {
 		if o.view == view {
 			p.wakes = append(p.wakes, o)
 		}
 	}
 	view.head.Store(ed.gen)
-	return f, began
+	return f, first
 }
 
-// hint adds hints to those watches of the changed names that read the edited view, and notes to wake them.
+// hint adds hints to those watches of the changed names that read the edited view, and adds them to p.wakes.
 func (p *publisher) hint(ed *edit) {
 	if len(ed.changed) == 0 {
 		return
@@ -126,23 +126,23 @@ func (p *publisher) hint(ed *edit) {
 	clear(ed.changed)
 }
 
-// hintAt adds a hint to those watches that read the edited view, and notes to wake them.
+// hintAt adds a hint to those watches that read the edited view, and adds them to p.wakes.
 func (p *publisher) hintAt(ed *edit, s *watchers, h, lost *hint) {
 	for _, id := range s.ids {
 		watch := p.w.view.index.watches[id]
-		if watch.view != ed.ledger.view {
+		if watch.view != ed.branch.view {
 			continue
 		}
-		if p.noteWake(ed, watch); watch.call != nil {
+		if p.addWake(ed, watch); watch.call != nil {
 			watch.hint(h, lost)
 		}
 	}
 }
 
-// noteWake adds a watch to those that publish wakes, once for each edit.
-func (p *publisher) noteWake(ed *edit, watch *Watch) {
-	if watch.noted != ed.gen.Revision {
-		watch.noted = ed.gen.Revision
+// addWake adds a watch to p.wakes, once for each edit.
+func (p *publisher) addWake(ed *edit, watch *Watch) {
+	if watch.wokenFor != ed.gen.Revision {
+		watch.wokenFor = ed.gen.Revision
 		p.wakes = append(p.wakes, watch)
 	}
 }
@@ -172,7 +172,7 @@ func (p *publisher) followEdit(ed *edit, cause Cause, wakes []*Watch) *fanout.Fa
 	return f
 }
 
-// apply has the watches from an index on in the writer's wakes wait with the edit, or adds those that waited until now.
+// apply defers the wake-ups of w.wakes[from:] if the edit waits. It adds the watches whose wait the edit ends.
 func (a *admission) apply(w *Writer, ed *edit, from int) {
 	for _, watch := range w.wakes[from:] {
 		if a.waits != nil {
@@ -186,7 +186,7 @@ func (a *admission) apply(w *Writer, ed *edit, from int) {
 		clear(w.wakes[from:])
 		w.wakes = w.wakes[:from]
 	}
-	for watch := range w.view.index.in(a.ended) {
-		w.noteWake(ed, watch)
+	for watch := range w.view.index.openWatches(a.ended) {
+		w.addWake(ed, watch)
 	}
 }

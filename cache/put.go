@@ -10,9 +10,9 @@ import (
 // put stores a resource under a name.
 func (ed setEdit) put(n *Name, r received) {
 	old := ed.set.Get(n)
-	// The key is compared, too: an alias may come to stand for another resource with the same bytes.
+	// Compare the key, too: an alias may begin to name another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
-	failed := !r.failing && ed.clearError(n) // then clients must be sent the resource again
+	failed := !r.failing && ed.clearError(n) // clients that were sent the error must be sent the resource again
 	if same && !failed && ed.w.view.cfg.VersionSource.Same(old.Resource, r.Resource) {
 		ed.putSameContent(old, r)
 		return
@@ -20,12 +20,12 @@ func (ed setEdit) put(n *Name, r received) {
 	e := &Entry{Name: n, Seq: ed.next(), Resource: r.Resource, Leaf: r.leaf}
 	e.setDeadline(r.deadline)
 	e.visibleSince, e.created = e.Seq, e.Seq
-	if seen, since := ed.typ.Lookup(n); !failed && seen.shows(r.Resource) {
+	if seen, since := ed.typ.Lookup(n); !failed && seen.hasContentOf(r.Resource) {
 		e.visibleSince = since
 		ed.inherit(e, seen)
 	}
 	ed.replace(n, old, e)
-	ed.setYield(e, old, r.copied)
+	ed.setShadowed(e, old, r.copied)
 	if same {
 		ed.checkReuse(n, old.Resource, r.Resource)
 	}
@@ -37,17 +37,16 @@ func (ed setEdit) put(n *Name, r received) {
 		ed.set.recallPast(e)
 	}
 	ed.set.put(ed.txn, e)
-	ed.endYieldIfSame(e)
+	ed.unshadowIfSame(e)
 	ed.unalias(old)
 	if n.text != r.Name {
 		ed.set.aliased = true
-		ed.ledger.alias(ed.typ.URL, n, r.Name)
+		ed.branch.alias(ed.typ.URL, n, r.Name)
 	}
 	ed.markChanged(n)
 }
 
-// replace counts an entry that replaces an older one, and copies what it inherits: when the resource was created, and
-// the timer.
+// replace counts an entry that replaces an older one, and copies the creation position and the timer to it.
 func (ed *edit) replace(n *Name, old, e *Entry) {
 	ed.change.Changed++
 	if old == nil {
@@ -60,8 +59,8 @@ func (ed *edit) replace(n *Name, old, e *Entry) {
 	}
 }
 
-// putSameContent stores a resource with unchanged content: its version or its deadline may be new, or the content had
-// been dropped.
+// putSameContent stores a resource with unchanged content. Its version or its deadline may have changed, or the content
+// may have been dropped before.
 func (ed setEdit) putSameContent(old *Entry, r received) {
 	updated, changed := *old, false
 	switch {
@@ -90,116 +89,115 @@ func (ed setEdit) putSameContent(old *Entry, r received) {
 func (ed *edit) checkReuse(n *Name, old, r *wire.Resource) {
 	if v := r.OriginVersion; v != "" && v == old.OriginVersion && r.Digest != old.Digest {
 		ed.change.Reused = append(ed.change.Reused, n.text)
-		ed.gen.ownSource(ed.w.source).Reused = true
+		ed.gen.mutableSource(ed.w.source).Reused = true
 	}
 }
 
 // renew sets a new deadline of an entry that is not published yet.
 func (ed setEdit) renew(e *Entry, deadline time.Time) {
-	l := e.ownLifetime()
+	l := e.mutableLifetime()
 	l.deadline, l.renewed = deadline, ed.next()
 	ed.change.Renewed++
 	ed.markChanged(e.Name)
 }
 
-// inherit prepares an entry that replaces another one, with equal content, for the same readers. They get no
-// response, so they may have the content under a version of the other entry. They must be sent the new deadline;
-// whether they have read renewals of the other entry is unknown.
+// inherit prepares an entry for readers who saw another entry with equal content. They are sent no response, so they
+// may have the content under a version of the other entry. They must be sent the new deadline, because they may not
+// have read the renewals of the other entry.
 func (ed *edit) inherit(e, seen *Entry) {
 	e.addVersionsOf(seen)
 	if !e.Deadline().Equal(seen.Deadline()) || seen.Renewed() > 0 {
-		e.ownLifetime().renewed = ed.next()
+		e.mutableLifetime().renewed = ed.next()
 		ed.change.Renewed++
 	}
 }
 
-// yieldFor is how long a named entry yields to the wildcard set at most. Then readers see it even if the two differ.
-const yieldFor = 5 * time.Second
+// maxShadowed is the longest time for which the wildcard set shadows a named entry. After that, readers see the named
+// entry even if the two differ.
+const maxShadowed = 5 * time.Second
 
-// mayBeOlder reports whether a resource that was received by name may be older than the entry of the wildcard set
-// that readers see. The origin sends the two on two streams, which may be at different states, and the protocol does
-// not tell which is newer. A response is only known to be no older than what was received before its request. So if
-// the entry of the wildcard set has changed since the origin was asked for the name, readers follow the wildcard set
-// until both streams have the same content. From then on they follow the stream of the name, which has all changes in
-// order.
+// mayBeOlder reports whether a resource that was received by name may be older than the entry of the wildcard set that
+// readers see. The origin sends the two on two streams, and the protocol does not define which is newer. A response is
+// only guaranteed to be no older than the resources that were received before its request. So if the entry of the
+// wildcard set has changed since the name was requested, it shadows the named entry until both have the same content.
+// From then on, readers see the named entry, whose stream has all changes in order.
 func (ed *edit) mayBeOlder(n *Name, old *Entry, r *wire.Resource) bool {
 	member := ed.typ.wildcardEntry(n)
-	if member.shows(r) {
+	if member.hasContentOf(r) {
 		return false
 	}
 	if old.Present() {
-		return old.yields
+		return old.shadowed
 	}
-	return (old == nil || old.yields) && member.seq() > n.askedAt
+	return (old == nil || old.shadowed) && member.seq() > n.askedAt
 }
 
-// setYield makes a named entry that is not published yet yield to the wildcard set if it may be older.
-func (ed setEdit) setYield(e, old, copied *Entry) {
+// setShadowed marks a named entry that is not published yet as shadowed if it may be older than the wildcard set.
+func (ed setEdit) setShadowed(e, old, copied *Entry) {
 	switch {
 	case ed.kind == Wildcard:
 		return
 	case copied != nil && copied.Name == e.Name: // copied from latest, whose positions cannot be compared
-		e.yields = copied.yields && (!old.Present() || old.yields)
+		e.shadowed = copied.shadowed && (!old.Present() || old.shadowed)
 	default:
-		e.yields = ed.mayBeOlder(e.Name, old, e.Resource)
+		e.shadowed = ed.mayBeOlder(e.Name, old, e.Resource)
 	}
-	if e.yields && old != nil { // when readers began to see the wildcard set, because the named resource expired
+	if e.shadowed && old != nil { // when readers began to see the wildcard set, because the named resource expired
 		e.replacedSeq, e.visibleSince = old.replacedSeq, old.visibleSince
 	}
-	if !e.yields || old.Present() {
-		return // an older one that yielded has set until when
+	if !e.shadowed || old.Present() {
+		return // a shadowed older entry has set the time already
 	}
 	if e.timer == nil {
 		e.timer = new(timer)
 	}
-	e.timer.yields = ed.now.Add(yieldFor)
+	e.timer.shadowedUntil = ed.now.Add(maxShadowed)
 }
 
-// yieldingEntry returns the named entry of a name if it yields to the wildcard set, else nil.
-func (ed *edit) yieldingEntry(n *Name) *Entry {
-	if e := ed.typ.ByName.Get(n); e != nil && e.yields && n.source == ed.typ.source {
+// shadowedEntry returns the named entry of a name if it is shadowed, else nil.
+func (ed *edit) shadowedEntry(n *Name) *Entry {
+	if e := ed.typ.ByName.Get(n); e != nil && e.shadowed && n.source == ed.typ.source {
 		return e
 	}
 	return nil
 }
 
-// endYieldIfSame makes readers of a name follow the named entry, if it yields to an entry of the wildcard set that
-// now has the same content.
-func (ed setEdit) endYieldIfSame(member *Entry) {
-	named := ed.yieldingEntry(member.Name)
-	if ed.kind == ByName || !named.shows(member.Resource) {
+// unshadowIfSame ends the shadowing of a named entry by an entry of the wildcard set that now has the same content.
+func (ed setEdit) unshadowIfSame(member *Entry) {
+	named := ed.shadowedEntry(member.Name)
+	if ed.kind == ByName || !named.hasContentOf(member.Resource) {
 		return
 	}
-	followed := *named
-	followed.yields, followed.visibleSince = false, member.visibleSince
-	ed.inherit(&followed, member)
-	ed.of(ByName).setTimer(&followed)
-	ed.typ.ByName.put(ed.txn, &followed)
+	unshadowed := *named
+	unshadowed.shadowed, unshadowed.visibleSince = false, member.visibleSince
+	ed.inherit(&unshadowed, member)
+	ed.editSet(ByName).setTimer(&unshadowed)
+	ed.typ.ByName.put(ed.txn, &unshadowed)
 }
 
-// yieldTimedOut makes readers follow a named entry that has yielded for yieldFor. Behind a closed gate the entry
-// continues to yield, because the end of the time is no change that passes.
-func (ed *edit) yieldTimedOut(named *Entry) {
-	if ed.w.Frozen() && ed.ledger != ed.w.latest && ed.typ.wildcardEntry(named.Name).Present() {
-		named.timer.yields = ed.now.Add(yieldFor)
-		ed.of(ByName).setTimer(named)
+// shadowTimedOut handles a named entry that has been shadowed for maxShadowed: readers see it from now on. In the
+// generation of a frozen view the entry stays shadowed, because a change of precedence does not pass the gate.
+func (ed *edit) shadowTimedOut(named *Entry) {
+	if ed.w.Frozen() && ed.branch != ed.w.latest && ed.typ.wildcardEntry(named.Name).Present() {
+		named.timer.shadowedUntil = ed.now.Add(maxShadowed)
+		ed.editSet(ByName).setTimer(named)
 		return
 	}
-	ed.endYield(named)
+	ed.unshadow(named)
 }
 
-// endYield makes a named entry take precedence over the wildcard set. It gets a position of its own, because the
+// unshadow makes a named entry take precedence over the wildcard set. The entry gets a new position, because the
 // tombstone in the wildcard set may be dropped before readers see it.
-func (ed *edit) endYield(named *Entry) {
-	followed := *named
-	followed.Seq, followed.yields = ed.next(), !named.Present()
-	followed.visibleSince = followed.Seq
+func (ed *edit) unshadow(named *Entry) {
+	unshadowed := *named
+	unshadowed.Seq, unshadowed.shadowed = ed.next(), !named.Present()
+	unshadowed.visibleSince = unshadowed.Seq
 	if named.Present() {
-		ed.of(ByName).setTimer(&followed)
+		ed.editSet(ByName).setTimer(&unshadowed)
 	}
-	ed.typ.ByName.put(ed.txn, &followed)
+	ed.typ.ByName.put(ed.txn, &unshadowed)
 	ed.typ.ByName.compact()
-	ed.of(ByName).markChanged(followed.Name)
+	ed.editSet(ByName).markChanged(unshadowed.Name)
 }
 
 // showWildcardEntry prepares the entry of the wildcard set for readers who saw another entry of the name with the
@@ -207,7 +205,7 @@ func (ed *edit) endYield(named *Entry) {
 func (ed *edit) showWildcardEntry(n *Name, seen *Entry) {
 	member := ed.typ.Wildcard.Get(n)
 	if member == seen {
-		return // they see it already
+		return // readers see this entry already
 	}
 	shown := *member
 	ed.inherit(&shown, seen)
@@ -228,27 +226,27 @@ func (ed setEdit) putError(n *Name, err *wire.ResourceError) {
 		n.entries++
 	case old.Err.Denied() == err.Denied():
 		e.created = old.created
-	case old.Err.Denied() && ed.set.Get(n).Present(): // clients that were sent the denial need the last good content again
-		ed.announceAgain(n)
+	case old.Err.Denied() && ed.set.Get(n).Present(): // clients that removed the resource need its last good content again
+		ed.resendEntry(n)
 	}
 	set.put(ed.txn, e)
 	ed.markChanged(n)
 }
 
-// announceAgain gives the entry of a name, if there is one, a new position: clients are sent it although it has not
-// changed.
-func (ed setEdit) announceAgain(n *Name) {
+// resendEntry gives the entry of a name, if there is one, a new position, so that it is sent to clients although it has
+// not changed.
+func (ed setEdit) resendEntry(n *Name) {
 	e := ed.set.Get(n)
 	if e == nil {
 		return
 	}
-	announced := *e
-	announced.Seq = ed.next()
-	announced.visibleSince = announced.Seq
+	resent := *e
+	resent.Seq = ed.next()
+	resent.visibleSince = resent.Seq
 	if ed.kind == Wildcard && !e.Present() {
-		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, announced.Seq, ed.now})
+		ed.branch.tombstones[ed.typ.URL] = append(ed.branch.tombstones[ed.typ.URL], tombstone{n, resent.Seq, ed.now})
 	}
-	ed.set.put(ed.txn, &announced)
+	ed.set.put(ed.txn, &resent)
 	ed.markChanged(n)
 }
 
@@ -270,7 +268,7 @@ func (ed *edit) clearErrors() {
 	}
 }
 
-// wholeName returns the name that stands for the whole wildcard set of a type, or of a collection.
+// wholeName returns the name under which an error of a whole wildcard set or collection is stored.
 func wholeName(key string) string {
 	_, glob, _ := SplitCollection(key)
 	return cmp.Or(glob, wire.Wildcard)
@@ -286,14 +284,14 @@ func (t *Type) hasWholeError() bool {
 	return false
 }
 
-// clearWholeError removes the error of the wildcard set as a whole, because the origin has sent resources.
+// clearWholeError removes the error of the wildcard set as a whole.
 func (ed *edit) clearWholeError() {
-	if n := ed.index.names[wholeName(ed.typ.URL)]; n != nil && ed.of(Wildcard).clearError(n) {
+	if n := ed.index.names[wholeName(ed.typ.URL)]; n != nil && ed.editSet(Wildcard).clearError(n) {
 		ed.index.release(n)
 	}
 }
 
-// removeFromWildcard replaces the entry of a name in the wildcard set by a tombstone. A nil name has none.
+// removeFromWildcard replaces the entry of a name in the wildcard set by a tombstone. It does nothing for a nil name.
 func (ed setEdit) removeFromWildcard(n *Name) {
 	if n == nil {
 		return
@@ -307,32 +305,33 @@ func (ed setEdit) removeFromWildcard(n *Name) {
 func (ed setEdit) putTombstone(old *Entry) {
 	e := ed.newTombstone(old)
 	ed.set.put(ed.txn, e)
-	if remembersRemovals(ed.typ.URL) {
-		ed.set.rememberRemoval(e)
+	if recordsRemovals(ed.typ.URL) {
+		ed.set.recordRemoval(e)
 	}
-	ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{e.Name, e.Seq, time.Now()})
+	ed.branch.tombstones[ed.typ.URL] = append(ed.branch.tombstones[ed.typ.URL], tombstone{e.Name, e.Seq, time.Now()})
 	ed.change.Removed++
 	ed.markChanged(e.Name)
-	// A named resource that exists may be older than this removal, and continues to yield.
-	if named := ed.yieldingEntry(old.Name); named != nil && !named.Present() {
-		ed.endYield(named)
+	// A named resource that exists may be older than this removal, and stays shadowed.
+	if named := ed.shadowedEntry(old.Name); named != nil && !named.Present() {
+		ed.unshadow(named)
 	}
 }
 
-// putAbsent records that a resource does not exist. If that was recorded on an earlier connection, the entry gets no
-// new position: only clients that have not been sent the removal are sent it now.
+// putAbsent records that a resource does not exist. An entry from an earlier connection that is absent already keeps
+// its position: only clients that have not been sent the removal are sent it now.
 func (ed setEdit) putAbsent(n *Name, old *Entry) {
 	ed.answered(n)
 	n.stale = false
 	switch {
 	case old == nil:
 		n.entries++
-		ed.set.put(ed.txn, &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch(), yields: true})
+		ed.set.put(ed.txn, &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch(), shadowed: true})
 	case old.Present():
 		ed.change.Removed++
 		e := ed.newTombstone(old)
-		e.Prior, e.yields = priorOf(old.Resource), old.yields
-		if seen, since := ed.typ.Lookup(n); e.yields && seen.Present() && ed.typ.wildcardEntry(n).shows(seen.Resource) {
+		e.Prior, e.shadowed = priorOf(old.Resource), old.shadowed
+		seen, since := ed.typ.Lookup(n)
+		if e.shadowed && seen.Present() && ed.typ.wildcardEntry(n).hasContentOf(seen.Resource) {
 			e.visibleSince = since
 			ed.showWildcardEntry(n, seen)
 		}
@@ -345,23 +344,25 @@ func (ed setEdit) putAbsent(n *Name, old *Entry) {
 	ed.markChanged(n)
 }
 
-// announceAbsence records that a resource does not exist, at a new position: clients that were sent an error for it
-// must be sent the removal.
-func (ed setEdit) announceAbsence(n *Name) {
+// resendAbsence records that a resource does not exist, at a new position, so that clients that were sent an error for
+// it are sent the removal.
+func (ed setEdit) resendAbsence(n *Name) {
 	e := &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch()}
 	e.visibleSince, e.created = e.Seq, e.Seq
 	if ed.set.Get(n) == nil {
 		n.entries++
 	}
 	if ed.kind == Wildcard {
-		ed.ledger.tombstones[ed.typ.URL] = append(ed.ledger.tombstones[ed.typ.URL], tombstone{n, e.Seq, ed.now})
+		ed.branch.tombstones[ed.typ.URL] = append(ed.branch.tombstones[ed.typ.URL], tombstone{n, e.Seq, ed.now})
 	}
 	ed.set.put(ed.txn, e)
 	ed.markChanged(n)
 }
 
 func (ed *edit) newTombstone(old *Entry) *Entry {
-	e := &Entry{Name: old.Name, Seq: ed.next(), created: old.created, replacedSeq: old.Seq, epoch: ed.epoch(), Leaf: old.Leaf}
+	e := &Entry{
+		Name: old.Name, Seq: ed.next(), created: old.created, replacedSeq: old.Seq, epoch: ed.epoch(), Leaf: old.Leaf,
+	}
 	e.visibleSince = e.Seq
 	if t := resourceType(ed.typ.URL); t == wire.ClusterType || t == wire.EndpointType || old.Resource.Constraints != nil {
 		e.Prior = priorOf(old.Resource)
@@ -369,7 +370,7 @@ func (ed *edit) newTombstone(old *Entry) *Entry {
 	return e
 }
 
-// priorOf returns what Entry.Prior keeps of a removed resource.
+// priorOf returns the value of Entry.Prior for a removed resource: without content that may not be cached.
 func priorOf(r *wire.Resource) *wire.Resource {
 	if r.DoNotCache && !r.ContentDropped() {
 		return r.DropContent()
@@ -377,17 +378,17 @@ func priorOf(r *wire.Resource) *wire.Resource {
 	return r
 }
 
-// forgetName removes the entries of a name from the set of names.
+// forgetName removes the entry of a name and its error from the set of names.
 func (ed *edit) forgetName(n *Name) {
 	ed.txn.touch(n)
 	ed.w.view.index.dropRestored(n)
 	ed.dropEntry(&ed.typ.ByName, n)
-	ed.of(ByName).clearError(n)
+	ed.editSet(ByName).clearError(n)
 	ed.index.release(n)
 }
 
-// copying edits a set by copying entries from a type in another generation.
-type copying struct {
+// A setCopier edits a set by copying entries from another generation of the type.
+type setCopier struct {
 	setEdit
 	from *Generation
 	t    *Type // of from

@@ -7,8 +7,8 @@ import (
 )
 
 // A view that starts empty has no last known set except the resources that returning clients report (B.7). The index
-// keeps the reports until the set is confirmed. Then the session compares them with the set, and decides which
-// removals are withheld from these clients.
+// keeps the reports until the set is confirmed. Then the session compares them with the set, and decides which removals
+// are withheld from these clients.
 
 // AllNames is the only name in the report of a SotW client, which reports a version and no names.
 const AllNames = "*"
@@ -17,11 +17,11 @@ const (
 	// reportLinger is how long a report is kept after its last client has disconnected, since the client may reconnect.
 	reportLinger = 5 * time.Minute
 
-	// maxLeftNames limits the names in all reports of a view whose clients have disconnected.
-	maxLeftNames = 100_000
+	// maxUnclaimedNames limits the number of names in all reports of a view whose clients have disconnected.
+	maxUnclaimedNames = 100_000
 )
 
-// A Report has the resources of a set that returning clients reported. Clients with equal reports share one. Its
+// A Report is the list of resources of a set that returning clients reported. Clients with equal reports share one. Its
 // methods may be called from any goroutine, and for a nil Report, which withholds nothing.
 type Report struct {
 	// Set at creation.
@@ -35,7 +35,7 @@ type Report struct {
 
 	// Guarded by index.mu.
 	clients   int
-	left      time.Time // when the last client closed it
+	closedAt  time.Time // when the last client closed it
 	evaluated bool
 	large     bool    // so many of its names are missing from the set that the origin may have lost its state
 	delegated bool    // another view evaluates it
@@ -59,20 +59,20 @@ func sumOfReport(names []string, size int) (sum reportSum) {
 	return sum
 }
 
-// reporting has the reports about one set of a type. Nearly always there are none. Guarded by index.mu.
-type reporting struct {
-	reports map[reportSum]*Report
-	held    map[string]struct{} // names whose removal is withheld
+// setReports has the reports about one set of a type, usually none. Guarded by index.mu.
+type setReports struct {
+	bySum    map[reportSum]*Report
+	withheld map[string]struct{} // names whose removal is withheld
 }
 
-func (of *reporting) empty() bool { return len(of.reports)+len(of.held) == 0 }
+func (of *setReports) empty() bool { return len(of.bySum)+len(of.withheld) == 0 }
 
-// Report records the resources that a returning client has: the names of those that may have been removed, and the
-// number of all. For the wildcard set, the names are those to which the client did not subscribe by name, or
-// [AllNames]. For the set of names, they are those that the view has never received. The caller closes the report.
+// Report records the resources that a returning client has. names are those that may have been removed, and size is the
+// number of all. For the wildcard set, names are those to which the client did not subscribe by name, or [AllNames].
+// For the set of names, they are those that the view has never received. The caller closes the report.
 //
 // It returns nil if no removal can be withheld: there are too few names, or the wildcard set was confirmed or restored
-// and the removals of few of the client's resources are withheld already.
+// and removals of only few of the client's resources are withheld.
 func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report {
 	x := &w.view.index
 	x.mu.Lock()
@@ -86,11 +86,11 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 		x.mu.Unlock()
 		return nil
 	}
-	r := t.report(kind, names, size)
+	r := t.ensureReport(kind, names, size)
 	if r.view == nil {
 		r.view, r.typ, r.evaluated, r.large = w.view, t, late, late
 	} else if r.clients == 0 {
-		x.namesLeft -= len(r.names)
+		x.unclaimedNames -= len(r.names)
 	}
 	r.clients++
 	x.reported[t] = struct{}{}
@@ -99,8 +99,7 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	return r
 }
 
-// hasLastKnown reports whether the view itself has the last known wildcard set of a type, so that it needs no
-// reports.
+// hasLastKnown reports whether the view has the last known wildcard set of a type, so that it needs no reports.
 func (x *index) hasLastKnown(t *indexType) bool {
 	from := x.sources[t.source]
 	return t.lastKnown && !time.Now().Before(from.reportsUntil)
@@ -118,43 +117,44 @@ func (t *indexType) mayWithhold(g *Generation, kind Kind, names []string, size i
 	}
 }
 
-// report returns the report with the same resources, a new one without a view if there is none.
-func (t *indexType) report(kind Kind, names []string, size int) *Report {
-	of, sum := &t.reporting[kind], sumOfReport(names, size)
-	r := of.reports[sum]
+// ensureReport returns the report with the same resources, or a new one without a view if there is none.
+func (t *indexType) ensureReport(kind Kind, names []string, size int) *Report {
+	of, sum := &t.reports[kind], sumOfReport(names, size)
+	r := of.bySum[sum]
 	if r == nil {
 		r = &Report{kind: kind, sum: sum, names: names, size: size, at: time.Now()}
-		if of.reports == nil {
-			of.reports = make(map[reportSum]*Report)
+		if of.bySum == nil {
+			of.bySum = make(map[reportSum]*Report)
 		}
-		of.reports[sum] = r
+		of.bySum[sum] = r
 	}
 	return r
 }
 
-// large reports whether the numbers of missing and of added resources look like an origin that lost its state. A
-// single missing resource that was subscribed to by name does not.
+// large reports whether so many resources are missing, compared with the added ones, that the origin may have lost its
+// state. A single missing resource that was subscribed to by name is not large.
 func (t *indexType) large(kind Kind, missing, size, added int) bool {
 	return (kind == Wildcard || missing > 1) && LargeRemoval(resourceType(t.url), missing, size, added)
 }
 
-// joins reports whether so many removals of a client's resources are withheld already that they are large.
+// joins reports whether the removals that are withheld from other clients already include so many of the client's
+// resources that they are large for this client, too.
 func (t *indexType) joins(g *Generation, names []string, size int) bool {
-	of := &t.reporting[Wildcard]
-	if len(of.held) == 0 {
+	of := &t.reports[Wildcard]
+	if len(of.withheld) == 0 {
 		return false
 	}
 	if slices.Contains(names, AllNames) {
 		return true
 	}
 	missing, added := t.compareReported(g, Wildcard, names)
-	held := 0
+	withheld := 0
 	for _, name := range missing {
-		if _, is := of.held[name]; is {
-			held++
+		if _, is := of.withheld[name]; is {
+			withheld++
 		}
 	}
-	return t.large(Wildcard, held, size, added)
+	return t.large(Wildcard, withheld, size, added)
 }
 
 // Close ends the report of one client.
@@ -167,23 +167,23 @@ func (r *Report) Close() {
 	defer func() { via.Close() }() // when the index is unlocked
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	of := &r.typ.reporting[r.kind]
-	if r.clients--; r.clients > 0 || of.reports[r.sum] != r {
+	of := &r.typ.reports[r.kind]
+	if r.clients--; r.clients > 0 || of.bySum[r.sum] != r {
 		return
 	}
 	if r.delegated {
-		delete(of.reports, r.sum)
+		delete(of.bySum, r.sum)
 		via = r.delegate
 		return
 	}
-	if r.left = time.Now(); x.namesLeft+len(r.names) > maxLeftNames {
-		delete(of.reports, r.sum)
+	if r.closedAt = time.Now(); x.unclaimedNames+len(r.names) > maxUnclaimedNames {
+		delete(of.bySum, r.sum)
 		return
 	}
-	x.namesLeft += len(r.names)
+	x.unclaimedNames += len(r.names)
 }
 
-// Removable returns those names whose removal the client may be sent.
+// Removable returns the names whose removal may be sent to the client.
 func (r *Report) Removable(names []string) []string {
 	if r == nil || len(names) == 0 {
 		return names
@@ -196,14 +196,14 @@ func (r *Report) Removable(names []string) []string {
 		return via.Removable(names)
 	}
 	defer x.mu.Unlock()
-	of := &r.typ.reporting[r.kind]
+	of := &r.typ.reports[r.kind]
 	switch {
 	case !r.evaluated && (r.kind == ByName || !x.hasLastKnown(r.typ)):
 		return nil
 	case !r.large:
 		return names
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.held[name]; return held })
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.withheld[name]; return held })
 }
 
 // WithholdsAll reports whether a client that reported [AllNames] must not be sent an empty set.
@@ -219,7 +219,7 @@ func (r *Report) WithholdsAll() bool {
 		return via.WithholdsAll()
 	}
 	defer x.mu.Unlock()
-	return r.large && len(r.typ.reporting[r.kind].held) > 0
+	return r.large && len(r.typ.reports[r.kind].withheld) > 0
 }
 
 // A ReportedSet identifies a set about which there are reports.
@@ -228,8 +228,8 @@ type ReportedSet struct {
 	Kind Kind
 }
 
-// compareReported returns the reported names that a set does not have, and the number of its resources that were not reported.
-// The index must be locked.
+// compareReported returns the reported names that are missing from a set, and the number of resources in the set that
+// were not reported. The index must be locked.
 func (t *indexType) compareReported(g *Generation, kind Kind, names []string) (missing []string, added int) {
 	typ := g.Type(t.url)
 	if kind == ByName {
@@ -256,11 +256,17 @@ func (t *indexType) compareReported(g *Generation, kind Kind, names []string) (m
 	for _, name := range names {
 		_, known := removed[name]
 		switch {
-		case t.has(set, name):
+		case t.isPresent(set, name):
 			present++
 		case !known: // otherwise the origin has removed it
 			missing = append(missing, name)
 		}
 	}
 	return missing, max(set.Count()-present, 0)
+}
+
+// isPresent reports whether a set has the resource of a name. The index must be locked.
+func (t *indexType) isPresent(set *Set, name string) bool {
+	n := t.names[name]
+	return n != nil && set.Get(n).Present()
 }

@@ -80,7 +80,7 @@ func TestH04_ReportsOutliveTheirClientsForAWhile(t *testing.T) {
 		for range 3 {
 			report(watch, "a", "b").Close()
 		}
-		report(watch, manyNames(maxLeftNames-1)...).Close()
+		report(watch, manyNames(maxUnclaimedNames-1)...).Close()
 		if got := len(w.EvaluateReports(reportedClusters, time.Now())); got != 2 {
 			t.Errorf("%d names are lacking, want those of the one report that there is room for", got)
 		}
@@ -100,8 +100,8 @@ func TestH04_ReportsOutliveTheirClientsForAWhile(t *testing.T) {
 		w.Trim(time.Now())
 		w.Withhold(reportedClusters, nil)
 		w.Trim(time.Now())
-		if x := &w.view.index; len(w.StillReported(reportedClusters)) > 0 || len(x.reported) > 0 || x.namesLeft != 0 {
-			t.Errorf("%d sets with reports and %d names of who has left, want none", len(x.reported), x.namesLeft)
+		if x := &w.view.index; len(w.StillReported(reportedClusters)) > 0 || len(x.reported) > 0 || x.unclaimedNames != 0 {
+			t.Errorf("%d sets with reports and %d names of who has left, want none", len(x.reported), x.unclaimedNames)
 		}
 	})
 }
@@ -120,8 +120,8 @@ func TestH04_ForgottenMembersAreNoLastKnownSet(t *testing.T) {
 	if !w.ForgetWildcard(wire.ClusterType) {
 		t.Fatal("the members are wanted")
 	}
-	if x := &w.view.index; x.namesLeft != 0 {
-		t.Errorf("%d names of who has left, want none", x.namesLeft)
+	if x := &w.view.index; x.unclaimedNames != 0 {
+		t.Errorf("%d names of who has left, want none", x.unclaimedNames)
 	}
 	watch.SubscribeAll(wire.ClusterType)
 	if r := report(watch, "a", "b"); r == nil {

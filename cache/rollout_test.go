@@ -218,7 +218,7 @@ func TestI1_RolloutsAtAnyTime(t *testing.T) {
 			t.Fatalf("shown latest, %+v", h.told)
 		}
 		for _, o := range []*origin{h.waits, h.plain} {
-			o.Expire(time.Now().Add(2 * uncachedLife)) // what an edition had that may not be kept
+			o.Expire(time.Now().Add(2 * uncachedTTL)) // what an edition had that may not be kept
 		}
 		h.waits.check()
 		for cohort, v := range h.waits.view.views {

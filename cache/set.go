@@ -10,11 +10,11 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A txn is one series of changes to the sets of a type. It must not be used after a reader has got one of them.
+// A txn is one series of changes to the sets of a type. It must not be used after one of the sets was published.
 type txn struct {
 	edit      immutable.Edit
 	recording bool
-	touched   []*Name // names whose entries were put or dropped, if recording; some more than once
+	touched   []*Name // names whose entries were put or dropped, if recording; may contain duplicates
 }
 
 func (x *txn) touch(n *Name) {
@@ -26,15 +26,16 @@ func (x *txn) touch(n *Name) {
 // A setLog has the names of a set in the order in which their entries changed.
 type setLog = immutable.Log[*Name, Seq]
 
-// A Set is one of a type's two sets: its entries, and the log of the order in which they last changed. Reading the
-// changes since a position costs the number of changes, not that of resources. A published set is immutable.
+// A Set is one of a type's two sets: its entries, and the log of the order in which they last changed. The cost of
+// reading the changes since a position depends on the number of changes, not of resources. A published set is
+// immutable.
 type Set struct {
 	table    immutable.Table[Entry] // by the ids of names
 	log      setLog                 // of changes
 	renewals setLog                 // of renewed times to live
 	totals
 
-	aliased  bool // some entry has, or had, a resource of another name
+	aliased  bool // some entry contains, or contained, a resource of another name
 	limited  bool // some entry has, or had, a TTL
 	unsteady bool // the summand of some entry changed without a change of its Seq
 
@@ -91,7 +92,7 @@ func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
 	}
 }
 
-// ChangedSince returns an upper bound of the number of entries that changed after p.
+// ChangedSince returns an upper bound for the number of entries that changed after p.
 func (s *Set) ChangedSince(p Seq) int { return len(s.log) - s.log.After(p) }
 
 // Count returns the number of resources present.
@@ -171,7 +172,7 @@ func (s *Set) put(by *txn, e *Entry) {
 // recordFormer records the summand of the entry that an entry replaces, for SumSince.
 func (s *Set) recordFormer(old, e *Entry) {
 	switch {
-	case old.yields:
+	case old.shadowed:
 		return // readers may have seen another one
 	case old.Seq != e.Seq:
 		e.formerLeaf, e.formerSeq = old.summand(), old.Seq
@@ -236,12 +237,12 @@ func (s *Set) compact() {
 type setHistory struct {
 	recentRemovals []pastRemoval // the newest last
 	former         []uint32      // marks of the sums that readers saw before, the newest last
-	reverted       time.Time     // when the set returned to its present sum; zero if it has never had that before
-	revertedAt     Seq           // of the generation in which it returned
+	reverted       time.Time     // when the set was reverted to its present sum; zero if that sum is new
+	revertedAt     Seq           // of the generation in which it was reverted
 }
 
-// Reverted returns the position at which the set returned to its present content; zero if it never did, or longer ago
-// than RevertMemory.
+// Reverted returns the position at which the set was reverted to its present content; zero if it never was, or if that
+// is longer ago than RevertMemory.
 func (s *setHistory) Reverted() Seq {
 	if recent(s.reverted).IsZero() {
 		return 0
@@ -249,8 +250,8 @@ func (s *setHistory) Reverted() Seq {
 	return s.revertedAt
 }
 
-// Showed reports whether a version is that of the set, now or in one of the recorded former states.
-func (s *Set) Showed(version string) bool {
+// HadVersion reports whether a version is the version of the set, now or in one of the recorded former states.
+func (s *Set) HadVersion(version string) bool {
 	sum, ok := fingerprint.Parse(version)
 	return ok && (sum == s.sum || slices.Contains(s.former, sum.Mark()))
 }
@@ -278,22 +279,23 @@ type pastRemoval struct {
 	at   time.Time
 }
 
-// remembersRemovals reports whether removals from the wildcard set of a type are recorded: Envoy subscribes to these
+// recordsRemovals reports whether removals from the wildcard set of a type are recorded: Envoy subscribes to these
 // types by wildcard, and may have applied a resource that it never reported.
-func remembersRemovals(key string) bool {
+func recordsRemovals(key string) bool {
 	return key == wire.ListenerType || key == wire.ClusterType || key == wire.ScopedRouteType
 }
 
-// rememberRemoval records a removal from the wildcard set.
-func (s *setHistory) rememberRemoval(tomb *Entry) {
+// recordRemoval records a removal from the wildcard set.
+func (s *setHistory) recordRemoval(tomb *Entry) {
 	now := time.Now()
-	for len(s.recentRemovals) >= maxRecentRemovals || len(s.recentRemovals) > 0 && now.Sub(s.recentRemovals[0].at) > RevertMemory {
+	outdated := func() bool { return now.Sub(s.recentRemovals[0].at) > RevertMemory }
+	for len(s.recentRemovals) >= maxRecentRemovals || len(s.recentRemovals) > 0 && outdated() {
 		s.recentRemovals = s.recentRemovals[1:]
 	}
 	s.recentRemovals = append(s.recentRemovals, pastRemoval{tomb.Name.text, tomb.past, now})
 }
 
-// recallPast sets the past of an entry that is not published yet, if a resource of that name was removed before.
+// recallPast sets the past of an entry that is not published yet from the recorded removal of its name, if any.
 func (s *setHistory) recallPast(e *Entry) {
 	for _, b := range slices.Backward(s.recentRemovals) {
 		if b.name == e.Name.text {
@@ -331,20 +333,21 @@ const (
 	largeFraction = 0.1
 )
 
-// LargeRemoval reports whether removals from a set of a type look like an origin that lost its state: all resources,
-// or more than half, or more than ten and more than a tenth. The set had some number of resources, and others were
-// added in the same response.
+// LargeRemoval reports whether the removals from a set of a type are so many that the origin may have lost its state:
+// all resources, or more than half, or more than ten and more than a tenth. size is the number of resources before the
+// response, and added the number of resources that the same response added.
 //
 // Added listeners and scoped routes are subtracted from the removals: if the removal of a listener were held, Envoy
 // would reject its renamed successor on the same address. For types whose removals are data, no number is large.
-func LargeRemoval(typeURL string, removed, had, added int) bool {
+func LargeRemoval(typeURL string, removed, size, added int) bool {
 	switch {
 	case RemovalsAreData(typeURL):
 		return false
 	case typeURL == wire.ListenerType || typeURL == wire.ScopedRouteType:
 		removed -= added
 	}
-	return removed > 0 && (removed >= had || 2*removed > had || removed > largeNames && float64(removed) > largeFraction*float64(had))
+	many := removed > largeNames && float64(removed) > largeFraction*float64(size)
+	return removed > 0 && (removed >= size || 2*removed > size || many)
 }
 
 // RemovalsAreData reports whether resources of a type are regularly added and removed, as endpoints are. Unknown

@@ -6,91 +6,85 @@ import (
 	"time"
 )
 
-// Show shows the readers of a cohort's view the waiting changes as they are in an edition. All other state stays as it is, also
-// changes that would pass, if the writer is frozen. It shows nothing if an earlier process made the edition.
+// Show shows the readers of a cohort's view the waiting changes as they are in an edition. All other state remains
+// unchanged; if the writer is frozen, that includes changes that would pass otherwise. Show has no effect if an earlier
+// process made the edition.
 func (p editions) Show(cohort int, e *Edition) {
 	w := p.w
 	if e.of != nil {
-		w.noteTakenBack(w.served[cohort], w.showWaiting(cohort, e.of))
+		w.recordWithdrawn(w.served[cohort], w.showWaiting(cohort, e.of))
 	}
 }
 
-// ShowAs is Show for the state that the readers of another cohort's view are served. Resources that earlier editions had taken
-// back are sent once more: a client that rejected a response may still have their content from before that edition.
+// ShowAs is Show for the state that the readers of another cohort's view are served. Resources whose change an earlier
+// edition had withdrawn are sent again: a client that rejected a response may still have the withdrawn content.
 func (p editions) ShowAs(cohort, of int) {
 	w := p.w
-	w.announceTakenBack(w.served[cohort], w.showWaiting(cohort, w.served[of].generation()))
+	w.resendWithdrawn(w.served[cohort], w.showWaiting(cohort, w.served[of].generation()))
 }
 
-// showWaiting shows a cohort the waiting changes as they are in a generation. It returns the names that differed, by type URL or
-// collection.
+// showWaiting shows a cohort the waiting changes as they are in a generation. It returns the names that differed, by
+// type URL or collection.
 func (p editions) showWaiting(cohort int, of *Generation) (differ map[string][]*Name) {
 	w := p.w
 	s := w.served[cohort]
-	of, made := w.refresh(of)
+	of, created := w.refresh(of)
 	differ = w.show(s, w.target(s, of))
-	w.releaseNames(made)
-	if s == w.rest() {
+	w.releaseNames(created)
+	if s == w.servedToRest() {
 		w.compareAll()
 	}
 	w.reportWaiting()
 	return differ
 }
 
-// A takenBack is a name in a set of a type whose change by the preceding edition an edition has reverted to the state of the
-// rest.
-type takenBack struct {
-	key, text string
-	kind      Kind
-}
-
-// noteTakenBack records the changes that an edition reverted when it was shown, given the names that it changed. A promotion
-// clears the record.
-func (p editions) noteTakenBack(s *served, changed map[string][]*Name) {
+// recordWithdrawn records the changes that were withdrawn when an edition was shown, given the names that it changed. A
+// promotion clears the record.
+func (p editions) recordWithdrawn(s *served, changed map[string][]*Name) {
 	w := p.w
-	if s == w.rest() {
+	if s == w.servedToRest() {
 		for _, s := range w.served {
-			s.takenBack = nil
+			s.withdrawn = nil
 		}
 		return
 	}
 	for key, names := range changed {
-		shown, rest := s.generation().Type(key), w.rest().generation().Type(key)
+		shown, rest := s.generation().Type(key), w.servedToRest().generation().Type(key)
 		for _, n := range names {
 			for _, kind := range kinds {
 				if shown.set(kind).Get(n) == nil || !w.agrees(shown, rest, n) {
 					continue
 				}
-				if s.takenBack == nil {
-					s.takenBack = make(map[takenBack]struct{})
+				if s.withdrawn == nil {
+					s.withdrawn = make(map[withdrawnChange]struct{})
 				}
-				s.takenBack[takenBack{key, n.text, kind}] = struct{}{}
+				s.withdrawn[withdrawnChange{key, n.text, kind}] = struct{}{}
 			}
 		}
 	}
 }
 
-// announceTakenBack gives the recorded names a new position, so that they are sent again, except those that have just changed.
-func (p editions) announceTakenBack(s *served, changed map[string][]*Name) {
+// resendWithdrawn resends the recorded resources, except those that have just changed.
+func (p editions) resendWithdrawn(s *served, changed map[string][]*Name) {
 	w := p.w
-	for t := range s.takenBack {
+	for t := range s.withdrawn {
 		if !slices.ContainsFunc(changed[t.key], func(n *Name) bool { return n.text == t.text }) {
-			w.announce(s, t)
+			w.resend(s, t)
 		}
 	}
-	s.takenBack = nil
+	s.withdrawn = nil
 }
 
-// announce makes streams send a resource, or its removal, although it has not changed.
-func (p editions) announce(s *served, t takenBack) {
+// resend gives a resource, or its removal, a new position, so that streams send it although it has not changed.
+func (p editions) resend(s *served, t withdrawnChange) {
 	w := p.w
-	ed := w.beginOn(s.ledger, t.key)
-	n, to := w.view.index.name(ed.index, t.text), ed.of(t.kind)
+	ed := w.beginOn(s.branch, t.key)
+	n, to := w.view.index.name(ed.index, t.text), ed.editSet(t.kind)
 	switch {
 	case to.set.Get(n) != nil:
-		to.announceAgain(n)
-	case t.kind == Wildcard && ed.typ.hasLastGood(Wildcard): // the removal was forgotten
-		to.announceAbsence(n)
+		to.resendEntry(n)
+	case t.kind == Wildcard && ed.typ.hasLastGood(Wildcard): // the tombstone was dropped
+		to.resendAbsence(n)
 	default:
 		ed.index.release(n)
 	}
@@ -98,17 +92,18 @@ func (p editions) announce(s *served, t takenBack) {
 	w.publish(ed)
 }
 
-// Freeze closes the gate: until Thaw, readers see the present state. Generation continues to follow the source. Freeze copies the
-// state of the writer except the resources. Of the changes until Thaw, only the last one of each name is kept. Freeze has no effect
-// on a frozen writer.
+// Freeze closes the gate: until Thaw, readers see the present state. The writer's Generation continues to change.
+// Freeze copies the state of the writer except the resources. Of the changes until Thaw, only the last one of each name
+// is kept. Freeze has no effect on a frozen writer.
 //
 // The following changes pass a closed gate:
 //
-//   - first state: the first response for a name, also that it does not exist, and new members until their set is confirmed;
-//   - uncacheable state: content that may not be kept (R125), and the response that an alias stands for no resource (B.20), since
-//     clients make the relay request these again;
-//   - TTLs, which clients measure themselves: a resource expires when the source says so, and after its removal at the time that
-//     the source gave last (R107);
+//   - first state: the first response for a name, even that it does not exist, and new members until their set is
+//     confirmed;
+//   - uncacheable state: content that may not be cached (R125), and the response that an alias names no resource
+//     (B.20), since clients make the relay request these again;
+//   - TTLs, which clients measure themselves: a resource expires after the TTL of the source, even if the source has
+//     removed it meanwhile (R107);
 //   - the connection state of the source;
 //   - the removal of names without subscribers.
 func (g *gate) Freeze() {
@@ -129,27 +124,28 @@ func (g *gate) close() {
 		return
 	}
 	of := g.w.view.Generation()
-	g.latest = g.w.branch(of)
-	g.ledgers = append(g.ledgers, g.latest)
+	g.latest = g.w.fork(of)
+	g.branches = append(g.branches, g.latest)
 	for t := range of.types.since(0) {
-		for e := range g.own(t) {
+		for e := range g.writtenEntries(t) {
 			e.Name.entries++
 		}
 	}
 }
 
-// RollBack shows readers an edition of an earlier generation (PinFormer) until Thaw. Meanwhile changes of the types for which
-// Config.Waits is true wait, as with cohorts, and so do removals of endpoints and Secrets. All other changes pass. RollBack ends a
-// freeze. Source.RolledBack is since. The edition is nil if the view was restored from a snapshot of the earlier generation.
+// RollBack shows readers an edition of an earlier generation (PinFormer) until Thaw. Until then, changes of the types
+// for which Config.Waits is true wait, as with cohorts, and so do removals of endpoints and Secrets. All other changes
+// pass. RollBack ends a freeze, and sets Source.RolledBack to since. The edition is nil if the view was restored from a
+// snapshot of the earlier generation.
 //
-// A returning client is served the same as others, even if it had newer resources from another relay: unlike a freeze, a rollback
-// removes these.
+// A returning client is served the same state as others, even if it received newer resources from another relay: unlike
+// a freeze, a rollback removes these.
 func (g *gate) RollBack(e *Edition, since time.Time) {
 	x := &g.w.view.index
 	x.mu.Lock()
 	var wakes []*Watch
 	if g.Frozen() {
-		wakes = x.all(nil) // some state could not be sent while the source was frozen
+		wakes = x.appendWatches(nil) // some state could not be sent while the source was frozen
 	}
 	g.close()
 	g.frozenSince, g.rolledBack = time.Time{}, since
@@ -163,10 +159,10 @@ func (g *gate) RollBack(e *Edition, since time.Time) {
 	}
 }
 
-// Thaw ends Freeze and RollBack: it shows readers latest, except changes that wait for a cohort, and opens the gate. Readers see
-// the last state of each name, however often it has changed. Thaw has no effect if the gate is neither frozen nor rolled back.
+// Thaw ends Freeze and RollBack: it shows readers latest, except changes that wait for a cohort, and opens the gate.
+// Readers see only the last state of each name. Thaw has no effect if the writer is neither frozen nor rolled back.
 func (g *gate) Thaw() {
-	if !g.thaws() {
+	if !g.canThaw() {
 		return
 	}
 	g.frozenSince, g.rolledBack = time.Time{}, time.Time{}
@@ -180,8 +176,8 @@ func (g *gate) Thaw() {
 	g.w.reportWaiting()
 }
 
-// open ends a freeze. Without cohorts it makes latest and served one generation again. It wakes all readers, since some state could
-// not be sent before (Source.Frozen), even if nothing has changed.
+// open ends a freeze. Without cohorts, it merges latest and served into one generation. It wakes all readers even if no
+// resource has changed, since some state could not be sent before (Source.Frozen).
 func (g *gate) open() {
 	w, x := g.w, &g.w.view.index
 	x.mu.Lock()
@@ -189,7 +185,7 @@ func (g *gate) open() {
 	if w.view.cfg.Cohorts == 0 {
 		*g = newGate(w)
 		for t := range latest.types.since(0) {
-			for e := range g.own(t) {
+			for e := range g.writtenEntries(t) {
 				e.Name.entries--
 				x.types[t.URL].release(e.Name)
 			}
@@ -197,7 +193,7 @@ func (g *gate) open() {
 		x.sources[w.source].withheld.Store(0)
 	}
 	g.setSource(latest.sources[w.source], false)
-	wakes := x.all(nil)
+	wakes := x.appendWatches(nil)
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()
@@ -207,7 +203,7 @@ func (g *gate) open() {
 // passWithheld shows readers the withheld changes that pass now.
 func (g *gate) passWithheld(s *served) {
 	for t := range g.Generation().types.since(0) {
-		ed := g.w.beginOn(s.ledger, t.URL)
+		ed := g.w.beginOn(s.branch, t.URL)
 		names := s.withheldOf(ed.index)
 		g.passFrom(ed, g.Generation(), t, names)
 		g.withhold(s, ed, t, names)
@@ -215,9 +211,10 @@ func (g *gate) passWithheld(s *served) {
 	}
 }
 
-// show shows the readers of a view the state of each name of the writer's source in its target. Additions and changes come first,
-// in the order in which types are sent, then removals in reverse order, so that no resource refers to a removed one (B.11). The
-// last type is changed in one generation. It returns the names that differed, by type URL or collection.
+// show shows the readers of a view the state of each name of the writer's source in its target. Additions and changes
+// are shown first, in the order in which types are sent, then removals in reverse order, so that no resource refers to
+// a removed one (B.11). The last type is changed in one generation. It returns the names that differed, by type URL or
+// collection.
 func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
 	differ = g.differ(s, to)
 	order := inOrder(differ)
@@ -231,20 +228,20 @@ func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
 	return differ
 }
 
-// showFrom shows readers the state of a name in its target, which is from, except state that passes, which is that of latest.
-func (to copying) showFrom(latest *Generation, n *Name) {
+// showFrom shows readers the state of a name in its target, to.from. State that passes the gate is taken from latest.
+func (to setCopier) showFrom(latest *Generation, n *Name) {
 	if to.from == latest || to.t.states(to.kind, n) {
 		to.showThawed(n)
 	}
 	if to.from != latest {
-		copying{to.setEdit, latest, latest.Type(to.typ.URL)}.pass(n) // TTLs and first responses
+		setCopier{to.setEdit, latest, latest.Type(to.typ.URL)}.pass(n) // TTLs and first responses
 	}
 }
 
-// showType shows the readers of a view the state of names of a type in their targets: of those that are present there, of those
-// that are absent, or both.
+// showType shows the readers of a view the state of names of a type in their targets: of the names that are present
+// there, of those that are absent, or of both.
 func (g *gate) showType(s *served, key string, target target, names []*Name, present, absent bool) {
-	ed := g.w.beginOn(s.ledger, key)
+	ed := g.w.beginOn(s.branch, key)
 	of := target(key, nil).Type(key)
 	var shown []*Name
 	if present {
@@ -258,7 +255,7 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 		shown = names // present names were shown before
 	}
 	for _, kind := range kinds {
-		to := ed.of(kind)
+		to := ed.editSet(kind)
 		to.set.system = of.set(kind).system
 		to.compact()
 	}
@@ -266,7 +263,8 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 	g.w.publish(ed)
 }
 
-// showNames shows the names of a type that are present in their targets, or those that are not. It returns those that it has shown.
+// showNames shows the names of a type that are present in their targets, or with present false, those that are absent.
+// It returns the names that it has shown.
 func (g *gate) showNames(ed *edit, target target, names []*Name, present bool) (shown []*Name) {
 	key, latest := ed.typ.URL, g.Generation()
 	of := target(key, nil).Type(key)
@@ -282,7 +280,7 @@ func (g *gate) showNames(ed *edit, target target, names []*Name, present bool) (
 				continue
 			}
 			shown = append(shown, n)
-			copying{ed.of(kind), from, t}.showFrom(latest, n)
+			setCopier{ed.editSet(kind), from, t}.showFrom(latest, n)
 		}
 	}
 	return shown

@@ -47,30 +47,30 @@ type TypeSnapshot struct {
 	Wildcard, ByName SetSnapshot
 
 	// Absent are names whose resource readers saw as absent, of types whose changes wait. They are stored with cohorts
-	// or while readers are rolled back. If the origin adds the resource while no relay runs, that is a change and not a
-	// first response.
+	// and while readers are rolled back. With them, a resource that the origin adds while no relay runs counts as a
+	// change, which waits, and not as a first response, which passes.
 	Absent []string
 }
 
 // maxAbsent limits the absent names of a snapshot, since clients may subscribe to any name.
 const maxAbsent = 10_000
 
-// A SetSnapshot is the part of a snapshot that belongs to one of a type's sets.
+// A SetSnapshot is one of a type's sets in a snapshot.
 type SetSnapshot struct {
 	System  string // system_version_info of the origin
 	Limited bool   // some resource has, or had, a TTL
 	Entries []EntrySnapshot
 }
 
-// An EntrySnapshot is a resource, with the name under which the set has it.
+// An EntrySnapshot is a resource, with the name under which the set stores it.
 type EntrySnapshot struct {
-	Name     string
-	Resource *wire.Resource
-	Deadline time.Time // when it expires; zero is never
-	Further  []string  // other versions of the same content
+	Name          string
+	Resource      *wire.Resource
+	Deadline      time.Time // when it expires; zero means never
+	OtherVersions []string  // other versions of the same content
 }
 
-// OmittedContent counts, by type URL, the resources that a snapshot has without their content because they may be
+// OmittedContent counts, by type URL, the resources of which a snapshot does not have the content because it may be
 // sensitive.
 type OmittedContent map[string]int
 
@@ -81,17 +81,19 @@ func (w *Writer) SnapshotRevision() (revision uint64, target string) {
 	return g.Revision, g.sources[w.source].Target
 }
 
-// Snapshot returns the state of the writer's source that readers of the writer's view see: with cohorts, that of the
-// rest. It does not have changes that a closed gate withholds. Any goroutine may call it.
+// Snapshot returns the state of the writer's source that readers of the writer's view see: with cohorts, the state of
+// the rest. It does not include changes that a closed gate withholds. Any goroutine may call it.
 //
-// Secrets are left out. Of a resource that may not be cached or is denied, and of one that may be sensitive unless
-// sensitive is true, it has all but the content: the set stays complete, and no client is sent a part of it (B.36,
-// R125). Absent resources are included only for the gate (TypeSnapshot.Absent), since the origin must confirm an
-// absence after a restart (B.7).
+// The snapshot has no Secrets. It omits the content of resources that may not be cached or are denied, and unless
+// sensitive is true, of resources that may be sensitive. It has their names and versions, so that the set stays
+// complete and no client is sent a part of it (B.36, R125). Absent resources are included only for the gate
+// (TypeSnapshot.Absent), since the origin must confirm an absence after a restart (B.7).
 func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
-	s := &Snapshot{Target: from.Target, Identifier: from.Identifier, Reused: from.Reused, RolledBack: from.RolledBack, of: g}
+	s := &Snapshot{
+		Target: from.Target, Identifier: from.Identifier, Reused: from.Reused, RolledBack: from.RolledBack, of: g,
+	}
 	p := snapshotter{source: w.source, sensitive: sensitive, now: time.Now(), omitted: make(OmittedContent)}
 	if w.view.cfg.Cohorts > 0 || !from.RolledBack.IsZero() { // as gate.stages, which only the writer may call
 		p.waits = w.view.cfg.Waits
@@ -115,12 +117,12 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 
 // A snapshotter takes a snapshot of one source.
 type snapshotter struct {
-	source    int
-	sensitive bool
-	now       time.Time
-	omitted   OmittedContent
-	waits     func(typeURL string) bool // whether changes of a type wait for Show; nil if none do
-	absents   int                       // number of names that absent has returned
+	source      int
+	sensitive   bool
+	now         time.Time
+	omitted     OmittedContent
+	waits       func(typeURL string) bool // whether changes of a type wait for Show; nil if none do
+	absentCount int                       // number of names that absent has returned
 }
 
 func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
@@ -132,15 +134,15 @@ func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
 			Name: e.Name.text, Resource: p.storable(t, kind, e),
-			Deadline: rebaseTime(e.Deadline(), p.now), Further: e.otherVersions(),
+			Deadline: rebaseTime(e.Deadline(), p.now), OtherVersions: e.otherVersions(),
 		})
 	}
 	return out
 }
 
-// absent returns the names of a type whose resource readers see as absent, if changes of the type wait: up to
-// maxAbsent over all types. It omits expired resources, whose return does not wait, and resources with another error
-// than NOT_FOUND, since errors are not stored.
+// absent returns the names of a type whose resource readers see as absent, if changes of the type wait. It returns at
+// most maxAbsent names for all types together. It omits expired resources, whose return does not wait, and resources
+// with another error than NOT_FOUND, since errors are not stored.
 func (p *snapshotter) absent(t *Type) (names []string) {
 	if p.waits == nil || !p.waits(resourceType(t.URL)) {
 		return nil
@@ -151,17 +153,18 @@ func (p *snapshotter) absent(t *Type) (names []string) {
 		if seen != e || e.Present() || e.Expired || e.Name.source != p.source || failure != nil && !failure.Err.NotFound() {
 			continue
 		}
-		if p.absents == maxAbsent {
+		if p.absentCount == maxAbsent {
 			break
 		}
-		p.absents++
+		p.absentCount++
 		names = append(names, e.Name.text)
 	}
 	return names
 }
 
-// rebaseTime returns t relative to now; zero stays zero. A stored time gets a reading of the monotonic clock. A time of
-// this process gets the wall time that corresponds to it now, since the clock may have been set in the meantime.
+// rebaseTime returns t relative to now; zero stays zero. A stored time gets a monotonic clock reading. A time of this
+// process gets the wall time that corresponds to its monotonic clock reading, because the clock may have been set
+// since.
 func rebaseTime(t, now time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -189,10 +192,10 @@ func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 // Restore adds the state in a snapshot to the views of all cohorts and of the rest, and returns the number of
 // resources. The caller must call it before any stream subscribes.
 //
-// The resources are served at once, but the set is not complete for clients that may have more: it is Settled, and
-// also Restored if it was complete, until the origin confirms it. TakeDemand returns the restored names and wildcard
-// sets as demand that has just ceased. Restore leaves out expired resources, as [Writer.Expire] does, and resources
-// for which another source answers now.
+// The resources are served at once. The phase of a wildcard set is Settled until the origin confirms it, and the set is
+// Restored if it was complete. TakeDemand returns the restored names and wildcard sets as if their last subscriber had
+// just unsubscribed. Restore leaves out expired resources, and resources that Config.Route now assigns to another
+// source.
 func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 	w.restoring = true
 	for _, t := range s.Types {
@@ -214,7 +217,7 @@ func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (resto
 	ed := w.begin(t.Key)
 	ed.now = now
 	if (t.Complete || t.Settled) && ed.index.source == w.source {
-		members := ed.of(Wildcard)
+		members := ed.editSet(Wildcard)
 		for _, e := range t.Wildcard.Entries {
 			members.restoreEntry(w.view.index.name(ed.index, e.Name), e)
 		}
@@ -224,7 +227,7 @@ func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (resto
 		ed.index.tracked, ed.index.restored, ed.index.lastKnown = true, true, t.Complete
 		w.view.index.queueDemand(ed.index, nil)
 	}
-	named := ed.of(ByName)
+	named := ed.editSet(ByName)
 	for _, e := range t.ByName.Entries {
 		if n := ed.restoreName(e.Name); n != nil {
 			named.restoreEntry(n, e)
@@ -233,7 +236,7 @@ func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (resto
 	}
 	for _, name := range absent {
 		if n := ed.restoreName(name); n != nil && named.set.Get(n) == nil {
-			named.putAbsent(n, nil) // clients are not sent it until the origin confirms it on a connection
+			named.putAbsent(n, nil) // clients are not sent the removal until the origin confirms it on a connection
 		}
 	}
 	named.restoreSet(t.ByName)
@@ -241,8 +244,8 @@ func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (resto
 	return restored
 }
 
-// restoreName makes the session track a name as if its last subscriber had just left. It returns nil if another source
-// answers for the name.
+// restoreName makes the session track a name as if its last subscriber had just unsubscribed. It returns nil if the
+// name belongs to another source.
 func (ed *edit) restoreName(text string) *Name {
 	x, source := &ed.w.view.index, ed.w.source
 	n := x.name(ed.index, text)
@@ -259,7 +262,7 @@ func (ed *edit) restoreName(text string) *Name {
 	return n
 }
 
-// restoreSet restores the state of a set as a whole.
+// restoreSet restores the fields of a set that belong to no entry.
 func (ed setEdit) restoreSet(s SetSnapshot) {
 	ed.set.system, ed.set.limited, ed.set.contentDroppedAt = s.System, ed.set.limited || s.Limited, ed.now
 }
@@ -276,16 +279,16 @@ func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 		deadline = longest
 	}
 	ed.put(n, received{Resource: r, leaf: cfg.VersionSource.Leaf(resourceType(ed.typ.URL), r), deadline: deadline})
-	held := *ed.set.Get(n)
+	restored := *ed.set.Get(n)
 	if r.ContentDropped() {
-		held.ownLifetime().contentDropped = ed.now
+		restored.mutableLifetime().contentDropped = ed.now
 	}
-	for _, v := range e.Further {
-		if !held.HasVersion(v) {
-			held.addVersion(v)
+	for _, v := range e.OtherVersions {
+		if !restored.HasVersion(v) {
+			restored.addVersion(v)
 		}
 	}
-	ed.set.put(ed.txn, &held)
+	ed.set.put(ed.txn, &restored)
 }
 
 // A GenerationSnapshot is a generation of a source that readers saw. The last one is the generation of the snapshot,
@@ -297,8 +300,8 @@ type GenerationSnapshot struct {
 	Formers                 []Former  // resources that differ in the generation after, in their state in this one
 }
 
-// Storable reports whether a former resource may be stored with its content. A former without content is useless: the
-// relay requests missing content from the origin, which no longer has the former one.
+// Storable reports whether a former resource may be stored with its content. A former without content cannot be served:
+// the relay requests missing content from the origin, which no longer has the former one.
 func (f *Former) Storable(sensitive bool) bool {
 	r := f.Resource
 	return r == nil || !r.ContentDropped() && !r.DoNotCache && r.Intact() && (sensitive || !r.MayBeSensitive())

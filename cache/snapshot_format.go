@@ -21,14 +21,14 @@ var (
 	// ErrSnapshotForeign: the data is not a snapshot.
 	ErrSnapshotForeign = errors.New("not a snapshot")
 	// ErrSnapshotVersion: the snapshot has another version of the format.
-	ErrSnapshotVersion = errors.New("snapshot of another version")
+	ErrSnapshotVersion = errors.New("unsupported snapshot version")
 	// ErrSnapshotDamaged: the snapshot is damaged or truncated.
-	ErrSnapshotDamaged = errors.New("snapshot is damaged or cut off")
+	ErrSnapshotDamaged = errors.New("snapshot is damaged or truncated")
 )
 
 // A snapshot is stored as a magic text, the version of the format in four bytes (big endian), a series of protobuf
-// fields, and the SHA-256 of all these. The first field is the header. Then each type has a field, followed by those of
-// its entries; each earlier generation has a field, followed by those of its formers.
+// fields, and the SHA-256 of all these. The first field is the header. Each type is a field, followed by the fields of
+// its entries. Each earlier generation is a field, followed by the fields of its formers.
 const (
 	snapshotMagic   = "tender snapshot\n"
 	snapshotVersion = 1
@@ -48,16 +48,16 @@ const (
 	fieldGeneration protowire.Number = 6 // relays before 2026-11-25 ignore it and fieldFormer
 	fieldFormer     protowire.Number = 7 // a former resource of the preceding generation
 
-	headerOrigin     protowire.Number = 1
-	headerTarget     protowire.Number = 2 // repeated
-	headerGroup      protowire.Number = 3
-	headerNode       protowire.Number = 4
-	headerOptions    protowire.Number = 5
-	headerCreated    protowire.Number = 6 // Unix seconds
-	headerHeld       protowire.Number = 7 // Snapshot.Target
-	headerIdentifier protowire.Number = 8
-	headerReused     protowire.Number = 9
-	headerRolledBack protowire.Number = 10 // Unix nanoseconds; omitted unless readers are rolled back
+	headerOrigin       protowire.Number = 1
+	headerTarget       protowire.Number = 2 // repeated
+	headerGroup        protowire.Number = 3
+	headerNode         protowire.Number = 4
+	headerOptions      protowire.Number = 5
+	headerCreated      protowire.Number = 6 // Unix seconds
+	headerSourceTarget protowire.Number = 7 // Snapshot.Target
+	headerIdentifier   protowire.Number = 8
+	headerReused       protowire.Number = 9
+	headerRolledBack   protowire.Number = 10 // Unix nanoseconds; omitted unless readers are rolled back
 
 	typeKey            protowire.Number = 1
 	typeComplete       protowire.Number = 2
@@ -67,10 +67,10 @@ const (
 	typeNamedLimited   protowire.Number = 6
 	typeSettled        protowire.Number = 7 // relays before 2026-11-23 ignore it, and the members with it
 
-	entryName     protowire.Number = 1
-	entryResource protowire.Number = 2
-	entryDeadline protowire.Number = 3 // Unix nanoseconds
-	entryFurther  protowire.Number = 4 // repeated
+	entryName         protowire.Number = 1
+	entryResource     protowire.Number = 2
+	entryDeadline     protowire.Number = 3 // Unix nanoseconds
+	entryOtherVersion protowire.Number = 4 // repeated
 )
 
 // Encode writes the snapshot in the format that [DecodeSnapshot] reads, with one call of Write for each field.
@@ -133,7 +133,7 @@ func (s *Snapshot) appendHeader(b []byte) []byte {
 	b = appendText(b, headerNode, string(s.Node))
 	b = appendText(b, headerOptions, s.Options)
 	b = appendNumber(b, headerCreated, uint64(s.Created.Unix()))
-	b = appendText(b, headerHeld, s.Target)
+	b = appendText(b, headerSourceTarget, s.Target)
 	b = appendText(b, headerIdentifier, s.Identifier)
 	if !s.RolledBack.IsZero() {
 		b = appendNumber(b, headerRolledBack, uint64(s.RolledBack.UnixNano()))
@@ -157,8 +157,8 @@ func (e *EntrySnapshot) append(b []byte) []byte {
 	if !e.Deadline.IsZero() {
 		b = appendNumber(b, entryDeadline, uint64(e.Deadline.UnixNano()))
 	}
-	for _, v := range e.Further {
-		b = appendText(b, entryFurther, v)
+	for _, v := range e.OtherVersions {
+		b = appendText(b, entryOtherVersion, v)
 	}
 	return b
 }
@@ -186,11 +186,11 @@ func DecodeSnapshot(b []byte) (*Snapshot, error) {
 		return nil, fmt.Errorf("%w: %d bytes", ErrSnapshotDamaged, len(b))
 	}
 	if v := binary.BigEndian.Uint32(b[len(snapshotMagic):]); v != snapshotVersion {
-		return nil, fmt.Errorf("%w: %d, this is %d", ErrSnapshotVersion, v, snapshotVersion)
+		return nil, fmt.Errorf("%w: %d; this relay supports %d", ErrSnapshotVersion, v, snapshotVersion)
 	}
 	content, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
 	if got := sha256.Sum256(content); !bytes.Equal(got[:], sum) {
-		return nil, fmt.Errorf("%w: the checksum of its %d bytes is wrong", ErrSnapshotDamaged, len(b))
+		return nil, fmt.Errorf("%w: checksum mismatch, %d bytes", ErrSnapshotDamaged, len(b))
 	}
 	s := new(Snapshot)
 	if err := eachField(content[snapshotPreamble:], s.readField); err != nil {
@@ -239,7 +239,7 @@ func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
 		return s.readGeneration(num, val)
 	case fieldMember, fieldNamed, fieldAbsent:
 		if len(s.Types) == 0 {
-			return fmt.Errorf("%w: an entry without a type", ErrSnapshotDamaged)
+			return fmt.Errorf("%w: entry without a type", ErrSnapshotDamaged)
 		}
 		t := &s.Types[len(s.Types)-1]
 		if num == fieldAbsent {
@@ -255,7 +255,7 @@ func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
 			return err
 		}
 		if e.Resource == nil {
-			return fmt.Errorf("%w: an entry without a resource", ErrSnapshotDamaged)
+			return fmt.Errorf("%w: entry without a resource", ErrSnapshotDamaged)
 		}
 		set.Entries = append(set.Entries, e)
 	}
@@ -278,7 +278,7 @@ func (s *Snapshot) readHeader(num protowire.Number, val []byte, v uint64) (err e
 		return readText(&s.Options, val)
 	case headerCreated:
 		s.Created = time.Unix(int64(v), 0)
-	case headerHeld:
+	case headerSourceTarget:
 		return readText(&s.Target, val)
 	case headerIdentifier:
 		return readText(&s.Identifier, val)
@@ -320,10 +320,10 @@ func (e *EntrySnapshot) read(num protowire.Number, val []byte, v uint64) (err er
 		}
 	case entryDeadline:
 		e.Deadline = time.Unix(0, int64(v))
-	case entryFurther:
+	case entryOtherVersion:
 		var version string
 		err = readText(&version, val)
-		e.Further = append(e.Further, version)
+		e.OtherVersions = append(e.OtherVersions, version)
 	}
 	return err
 }
@@ -394,7 +394,7 @@ func (s *Snapshot) readGeneration(num protowire.Number, val []byte) error {
 		return eachField(val, s.Generations[len(s.Generations)-1].read)
 	}
 	if len(s.Generations) == 0 {
-		return fmt.Errorf("%w: a former resource without a generation", ErrSnapshotDamaged)
+		return fmt.Errorf("%w: former resource without a generation", ErrSnapshotDamaged)
 	}
 	var f Former
 	if err := eachField(val, f.read); err != nil {

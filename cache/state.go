@@ -12,8 +12,8 @@ import (
 )
 
 // A State is the configuration that readers of a view receive from one source, limited to the types for which
-// Config.Waits is true: no endpoints and no Secrets. It is immutable, and made from an immutable generation, so it
-// costs writers nothing.
+// Config.Waits is true: no endpoints and no Secrets. It is immutable and made from an immutable generation, without
+// blocking writers.
 type State struct {
 	view   *View
 	source int
@@ -29,13 +29,12 @@ type setKey struct {
 
 // A Step is the difference between two states of a source.
 type Step struct {
-	// Formers are the resources that differ, in their former state. They do not include first state: the first response
-	// for a name, and members of a set that was not confirmed yet. Nor do they include content that may not be kept
-	// (R125).
+	// Formers are the resources that differ, in their former state. They do not include first state (the first response
+	// for a name, and members of a set that was not confirmed yet), nor content that may not be cached (R125).
 	Formers                 []Former
 	Added, Changed, Removed int // of Formers
 
-	// Broken reports that a wildcard set was dropped, so the changes of its source in the meantime are unknown.
+	// Broken reports that a wildcard set was dropped between the states, so that the changes of its source are unknown.
 	Broken bool
 }
 
@@ -90,13 +89,13 @@ func (s *State) Next(to *Generation) (*State, Step) {
 	c := comparer{State: next, formers: make(map[formerKey]Former)}
 	for t := range to.types.since(s.of.Revision) {
 		if s.view.cfg.Waits(resourceType(t.URL)) {
-			c.typ(s.of.Type(t.URL), t)
+			c.compareType(s.of.Type(t.URL), t)
 		}
 	}
 	maps.DeleteFunc(next.sums, func(key setKey, _ fingerprint.Sum) bool {
-		gone := to.types.get(key.key) == nil
-		c.broken = c.broken || gone && key.kind == Wildcard && s.of.Type(key.key).Wildcard.count > 0
-		return gone
+		dropped := to.types.get(key.key) == nil
+		c.broken = c.broken || dropped && key.kind == Wildcard && s.of.Type(key.key).Wildcard.count > 0
+		return dropped
 	})
 	return next, c.step()
 }
@@ -120,11 +119,11 @@ type comparer struct {
 	*State  // the later one
 	formers map[formerKey]Former
 	broken  bool
-	is      map[formerKey]bool // the formers that are present in the later state
+	present map[formerKey]bool // the formers that are present in the later state
 }
 
-// typ compares two versions of a type.
-func (c *comparer) typ(was, is *Type) {
+// compareType compares two versions of a type.
+func (c *comparer) compareType(was, is *Type) {
 	for _, kind := range kinds {
 		forgotten := kind == Wildcard && was.era != is.era && was.Wildcard.count > 0
 		c.broken = c.broken || forgotten
@@ -135,30 +134,30 @@ func (c *comparer) typ(was, is *Type) {
 			}
 			c.sums[at] = c.sums[at].Sub(before.summand()).Add(after.summand())
 			if !forgotten && was.hasLastGood(kind) {
-				c.pair(at, before, after)
+				c.comparePair(at, before, after)
 			}
 		}
 	}
 }
 
-// pair records the difference of two entries of one name, either of which may be nil.
-func (c *comparer) pair(at setKey, before, after *Entry) {
+// comparePair records the difference of two entries of one name, either of which may be nil.
+func (c *comparer) comparePair(at setKey, before, after *Entry) {
 	if before.Present() == after.Present() &&
 		(!before.Present() || c.view.cfg.VersionSource.Same(before.Resource, after.Resource)) {
 		return
 	}
 	id := formerKey{at, nameOf(before, after).text}
 	if after.Present() {
-		if c.is == nil {
-			c.is = make(map[formerKey]bool)
+		if c.present == nil {
+			c.present = make(map[formerKey]bool)
 		}
-		c.is[id] = true
+		c.present[id] = true
 	}
-	known, again := c.formers[id]
+	recorded, repeated := c.formers[id]
 	switch {
 	case at.kind == ByName && (before == nil || after == nil), !cacheable(before):
 		return // the first response for the name, or the last unsubscription from it
-	case again && known.Resource != nil: // the name was removed and created again
+	case repeated && recorded.Resource != nil: // the name was removed and created again
 		return
 	}
 	f := Former{Key: at.key, Kind: at.kind, Name: id.name}
@@ -173,7 +172,7 @@ func (c *comparer) step() Step {
 	s := Step{Broken: c.broken}
 	for _, id := range slices.SortedFunc(maps.Keys(c.formers), formerKey.compare) {
 		f := c.formers[id]
-		switch is := c.is[id]; {
+		switch is := c.present[id]; {
 		case f.Resource == nil && is:
 			s.Added++
 		case f.Resource != nil && is:

@@ -9,17 +9,17 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 )
 
-// A Cause is why a writer changes its view: as a rule a message of the origin. The zero value stands for a change
-// that the writer makes by itself.
+// A Cause is the reason for a change of a view, usually a message of the origin. The zero value stands for a change
+// that no message caused.
 type Cause struct {
-	// Received is when the message was received, before it was decoded. Zero stands for the time of the change.
+	// Received is when the message was received, before it was decoded. Zero means the time of the change.
 	Received time.Time
 
 	// Trace records the processing of the message; nil records nothing.
 	Trace Trace
 }
 
-// receivedBy returns the cause with the time of the change if it has none.
+// receivedBy returns the cause, with the time of the change if Received is zero.
 func (c Cause) receivedBy(changed time.Time) Cause {
 	if c.Received.IsZero() {
 		c.Received = changed
@@ -27,7 +27,7 @@ func (c Cause) receivedBy(changed time.Time) Cause {
 	return c
 }
 
-// applied records a change, and returns the span of its fan-out, if that is followed.
+// applied reports a change to the trace, and returns the span of its fan-out; nil if the fan-out is not measured.
 func (c Cause) applied(ed *edit, f *fanout.Fanout) fanout.Span {
 	if c.Trace == nil {
 		return nil
@@ -43,7 +43,7 @@ func (c Cause) applied(ed *edit, f *fanout.Fanout) fanout.Span {
 // the view is locked: they must not wait.
 type Trace interface {
 	// Applied is called for a change before readers see it. It returns the span of the fan-out of the change; nil if
-	// that is not followed.
+	// the fan-out is not measured.
 	Applied(a Application) fanout.Span
 
 	// Waits is called for a change that is withheld from readers: at least one resource waits for an edition to be
@@ -60,7 +60,7 @@ type Application struct {
 	Followed bool // by a fanout.Fanout
 }
 
-// A Change counts what a response of an origin has changed.
+// A Change counts the changes that a response of an origin caused.
 type Change struct {
 	Seen    int      // resources that the set accepted, changed or not
 	Changed int      // resources new or with other content
@@ -76,16 +76,16 @@ type Change struct {
 	Ambiguous []string
 }
 
-// maxCauses is how many changes of a view have their cause recorded.
+// maxCauses is the number of changes of a view whose cause is recorded.
 const maxCauses = 256
 
-// A timeline has the causes of the newest changes of a view. The zero value is empty.
+// A timeline records the causes of the newest changes of a view. The zero value is empty.
 type timeline struct {
 	mu      sync.Mutex
-	changes []causedChange // in order, the newest last; up to twice the number that is kept; guarded by mu
+	changes []causedChange // in order, the newest last; at most 2*maxCauses; guarded by mu
 }
 
-// A causedChange is the cause of the change at a position. The cause has a time.
+// A causedChange is the cause of the change at a position. Its Received is not zero.
 type causedChange struct {
 	seq   Seq
 	cause Cause
@@ -101,9 +101,9 @@ func (l *timeline) record(p Seq, cause Cause) {
 	l.changes = append(l.changes, causedChange{p, cause})
 }
 
-// of returns the cause of the first change at p or after it, the zero cause if there is none. For a change that is no
-// longer recorded, it returns the cause of the oldest that is.
-func (l *timeline) of(p Seq) Cause {
+// causeAt returns the cause of the first change at p or after it; the zero cause if there is none. If that change is no
+// longer recorded, it returns the cause of the oldest recorded one.
+func (l *timeline) causeAt(p Seq) Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	newest := l.changes[max(len(l.changes)-maxCauses, 0):]

@@ -14,7 +14,7 @@ import (
 
 // Config configures the views of a node group. The zero value is valid.
 type Config struct {
-	// VersionSource says what SotW versions are made from.
+	// VersionSource selects the values from which SotW versions are made.
 	VersionSource fingerprint.Source
 
 	// Interner shares equal resources with other node groups; nil shares nothing.
@@ -24,44 +24,43 @@ type Config struct {
 	// means 130s, twice the longest time for which a stream may delay one.
 	TombstoneAge time.Duration
 
-	// Sources is the number of origins of the view, each with a writer of its own; at most MaxSources. Zero means
-	// one.
+	// Sources is the number of origins of the view, at most MaxSources. Each has one writer. Zero means one.
 	Sources int
 
-	// Quotas limit, by source, the names that streams subscribe to. Nil limits none.
+	// Quotas limit, by source, the names that streams subscribe to. Nil means no limit.
 	Quotas []quota.Names
 
-	// Route returns the source that answers for a name of a type, or, for an empty name, for its wildcard set. It
-	// must be a pure function. Nil means source 0.
+	// Route returns the source of a name of a type, or for an empty name, of its wildcard set. It must be a pure
+	// function. Nil means source 0.
 	Route func(typeURL, name string) int
 
-	// Cohorts is the number of views in addition to that of NewRouted, for clients that get changes earlier
-	// (Writer.Show). Waits reports whether changes of a type wait for Show. Without cohorts, changes wait only during
-	// Writer.RollBack. A nil function reports false.
+	// Cohorts is the number of views in addition to that of NewRouted, for clients that are sent changes earlier
+	// (Writer.Show). Waits reports whether changes of a type wait for Show; nil reports false. Without cohorts, changes
+	// wait only during Writer.RollBack.
 	Cohorts int
 	Waits   func(typeURL string) bool
 
-	// PushInterval returns the minimum time between two changes of a type that readers are sent; zero sends changes
-	// at once. Nil sends all types at once.
+	// PushInterval returns the minimum time between two changes of a type that readers are sent. Zero, or a nil
+	// function, sends changes at once.
 	PushInterval func(typeURL string) time.Duration
 
-	// Waiting is called by the writer of a source when the difference between its latest state and the state that the
-	// rest is served changes. It must not block. Nil is not called.
+	// Waiting, if not nil, is called by the writer of a source when the difference between its latest state and the
+	// state that the rest is served changes. It must not block.
 	Waiting func(source int, now Waiting)
 
-	// Fanout is called when the fan-out of a change has ended, or if the change is not followed. It is called from any
-	// goroutine and must not block. Nil follows no change.
+	// Fanout, if not nil, is called when the fan-out of a change has ended, or if the fan-out is not measured. It is
+	// called from any goroutine and must not block. If it is nil, no fan-out is measured.
 	Fanout func(*fanout.Fanout)
 
-	// Began is called when clients of a type get responses for the first time: the wildcard set has settled, or the
-	// origin has answered for a name. It must not block. Nil is not called.
-	Began func()
+	// FirstServed, if not nil, is called when clients of a type get responses for the first time: the wildcard set has
+	// settled, or the origin has responded for a name. It must not block.
+	FirstServed func()
 }
 
 const defaultTombstoneAge = 130 * time.Second
 
-// A View is the state that one cohort of a node group is served. It comes from one or several origins. Each view of a
-// group has positions of its own. Any goroutine may call its methods.
+// A View is the state that one cohort of a node group is served. It comes from one or several origins. Positions of one
+// view are not valid in another view, even of the same group. Any goroutine may call its methods.
 type View struct {
 	*shared
 	head      atomic.Pointer[Generation]
@@ -77,7 +76,7 @@ type shared struct {
 	cfg     Config
 	index   index
 	writers []*Writer // by source; set at creation
-	views   []*View   // by cohort; that of the rest, the clients in no cohort, last; set at creation
+	views   []*View   // by cohort; that of the rest last; set at creation
 }
 
 // New returns an empty view of one source, and its writer.
@@ -87,8 +86,8 @@ func New(cfg Config) (*View, *Writer) {
 	return v, writers[0]
 }
 
-// NewRouted returns an empty view, and a writer for each source, which writes only the state that is routed to its
-// source.
+// NewRouted returns an empty view, and a writer for each source. A writer changes only state that Config.Route assigns
+// to its source.
 func NewRouted(cfg Config) (*View, []*Writer) {
 	if cfg.TombstoneAge == 0 {
 		cfg.TombstoneAge = defaultTombstoneAge
@@ -107,7 +106,10 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		panic("cache: too many sources")
 	}
 	v := &View{shared: &shared{cfg: cfg, index: index{
-		types: make(map[string]*indexType), reported: make(map[*indexType]struct{}), typesOpenedBy: make(map[string]int), route: cfg.Route,
+		types:         make(map[string]*indexType),
+		reported:      make(map[*indexType]struct{}),
+		typesOpenedBy: make(map[string]int),
+		route:         cfg.Route,
 	}}}
 	for range cfg.Cohorts {
 		v.views = append(v.views, &View{shared: v.shared})
@@ -144,7 +146,7 @@ func (v *View) Cohorts() int { return v.cfg.Cohorts }
 // Generation returns the newest version of the view.
 func (v *View) Generation() *Generation { return v.head.Load() }
 
-// Unknown returns the number of names of a type that are not in the index. It stops counting at most + 1.
+// Unknown returns how many of the names of a type are not in the index. It stops counting at most + 1.
 func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
 	x := &v.index
 	x.mu.Lock()
@@ -226,6 +228,6 @@ func (v *View) Stale(now time.Time) bool {
 	return false
 }
 
-// Cause returns the cause of the first change at p or after it, with its time; the zero cause if there is none yet.
-// It is exact for the last 256 changes of the view. For older changes it returns the cause of a later one.
-func (v *View) Cause(p Seq) Cause { return v.timeline.of(p) }
+// Cause returns the cause of the first change at p or after it; the zero cause if there is none yet. Its Received is
+// not zero. It is exact for the last 256 changes of the view. For an older change it returns the cause of a later one.
+func (v *View) Cause(p Seq) Cause { return v.timeline.causeAt(p) }

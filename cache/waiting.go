@@ -10,13 +10,14 @@ import (
 
 // Waiting counts the differences between latest of a source, the state that the rest is served, and an edition.
 type Waiting struct {
-	// Names is the number of names that wait: the rest is served another state of them than latest.
+	// Names is the number of waiting names: those whose state in latest differs from the state that the rest is served.
 	Names int
 
-	// Edited is the number of resources of the edition whose content in latest differs.
+	// Edited is the number of resources that the edition changes and whose content in latest differs from the edition.
 	Edited int
 
-	// Behind is the number of waiting names whose state in latest differs from the edition; Names if there is none.
+	// Behind is the number of waiting names whose state in latest differs from the edition. It equals Names if there is
+	// no edition.
 	Behind int
 
 	Changed time.Time // when a waiting name last changed
@@ -26,27 +27,27 @@ type Waiting struct {
 type comparison struct {
 	w *Writer // set at creation
 
-	edition *Edition              // nil if there is none
-	edited  map[compared]struct{} // see Waiting.Edited
-	behind  map[compared]struct{} // see Waiting.Behind
-	changed time.Time             // see Waiting.Changed
-	last    Waiting               // with which Config.Waiting was last called
+	edition *Edition                // nil if there is none
+	edited  map[resourceID]struct{} // see Waiting.Edited
+	behind  map[resourceID]struct{} // see Waiting.Behind
+	changed time.Time               // see Waiting.Changed
+	last    Waiting                 // with which Config.Waiting was last called
 }
 
-// A compared resource is identified by texts, because its Name may be released and created again while an edition is
+// A resourceID identifies a resource by texts, because its Name may be released and created again while an edition is
 // open.
-type compared struct{ key, name string }
+type resourceID struct{ key, name string }
 
-// Compare sets the edition with which Waiting compares latest; nil is none.
+// Compare sets the edition with which Waiting compares latest; nil means none.
 func (c *comparison) Compare(e *Edition) {
 	x := &c.w.view.index
 	x.mu.Lock()
 	latest := c.w.Generation()
-	c.edition, c.edited, c.behind = e, make(map[compared]struct{}), make(map[compared]struct{})
+	c.edition, c.edited, c.behind = e, make(map[resourceID]struct{}), make(map[resourceID]struct{})
 	if e != nil {
 		for key, names := range e.Changes {
 			for text := range names {
-				c.compare(latest.Type(key), compared{key, text}, x.types[key].find(text))
+				c.compare(latest.Type(key), resourceID{key, text}, x.types[key].find(text))
 			}
 		}
 	}
@@ -68,18 +69,18 @@ func (c *comparison) compareAll() {
 			continue
 		}
 		for _, of := range []*Type{t, c.edition.of.Type(t.URL)} {
-			for e := range c.w.own(of) {
+			for e := range c.w.writtenEntries(of) {
 				if !e.Name.released {
-					c.compare(t, compared{t.URL, e.Name.text}, e.Name)
+					c.compare(t, resourceID{t.URL, e.Name.text}, e.Name)
 				}
 			}
 		}
 	}
 }
 
-// compare compares one resource in latest with the edition. The name is nil if the index has none. The index must be
+// compare compares one resource in latest with the edition. n is nil if the name is not in the index. The index must be
 // locked.
-func (c *comparison) compare(latest *Type, id compared, n *Name) {
+func (c *comparison) compare(latest *Type, id resourceID, n *Name) {
 	if c.edition == nil {
 		return
 	}
@@ -96,13 +97,13 @@ func (c *comparison) compare(latest *Type, id compared, n *Name) {
 	setMember(c.behind, id, c.edition.of != nil && (edited || same && c.isBehind(latest, n)))
 }
 
-// isBehind reports whether a name of a type would still wait after the rest was shown the edition. If the edition has
-// no state of a name, the rest keeps the state that it sees.
+// isBehind reports whether a name of a type would still wait after the edition was shown to the rest. If the edition
+// has no state of a name, the rest keeps the state that it sees.
 func (c *comparison) isBehind(latest *Type, n *Name) bool {
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
 		of := c.edition.of.Type(latest.URL)
 		if !of.states(kind, n) || kind == Wildcard && of.era != latest.era {
-			if of = c.w.rest().generation().Type(latest.URL); !of.hasLastGood(kind) {
+			if of = c.w.servedToRest().generation().Type(latest.URL); !of.hasLastGood(kind) {
 				return false
 			}
 		}
@@ -110,25 +111,27 @@ func (c *comparison) isBehind(latest *Type, n *Name) bool {
 	})
 }
 
-// name returns the Name of a resource when the edition was made; nil if the edition does not change it, or if an
-// earlier process made the edition.
-func (e *Edition) name(id compared) *Name {
+// name returns the Name that a resource had when the edition was made; nil if the edition does not change the resource,
+// or if an earlier process made the edition.
+func (e *Edition) name(id resourceID) *Name {
 	names := e.names[id.key]
-	at, found := slices.BinarySearchFunc(names, id.name, func(n *Name, text string) int { return strings.Compare(n.text, text) })
+	at, found := slices.BinarySearchFunc(names, id.name, func(n *Name, text string) int {
+		return strings.Compare(n.text, text)
+	})
 	if !found {
 		return nil
 	}
 	return names[at]
 }
 
-// forgottenIn reports whether a resource that the edition changes was forgotten since, because no client subscribed to it.
-// Then a resource of that name in latest is not compared with the edition. Was is the Name when the edition was made,
-// n the present one; nil is none.
-func (e *Edition) forgottenIn(latest *Type, id compared, was, n *Name) bool {
+// forgottenIn reports whether a resource that the edition changes was released since, because no client subscribed to
+// it. A resource of that name in latest is then not compared with the edition. was is the Name when the edition was
+// made, n the present one; either may be nil.
+func (e *Edition) forgottenIn(latest *Type, id resourceID, was, n *Name) bool {
 	if was == nil { // an earlier process made the edition
 		return !latest.states(Wildcard, n) && (n == nil || !latest.present(n) && !latest.states(ByName, n))
 	}
-	for _, t := range []*Type{e.of.Type(id.key), e.was.Type(id.key)} {
+	for _, t := range []*Type{e.of.Type(id.key), e.served.Type(id.key)} {
 		if t.Wildcard.Get(was).Present() {
 			return t.era != latest.era
 		}
@@ -136,8 +139,8 @@ func (e *Edition) forgottenIn(latest *Type, id compared, was, n *Name) bool {
 	return n != was || !latest.states(ByName, n)
 }
 
-// setMember adds a resource to a set, or removes it.
-func setMember(in map[compared]struct{}, id compared, is bool) {
+// setMember adds a resource to a set or removes it from the set.
+func setMember(in map[resourceID]struct{}, id resourceID, is bool) {
 	if is {
 		in[id] = struct{}{}
 	} else {
@@ -149,17 +152,17 @@ func setMember(in map[compared]struct{}, id compared, is bool) {
 // any of them waits. The index must be locked.
 func (c *comparison) compareEdit(ed *edit) (waits bool) {
 	for _, n := range ed.txn.touched {
-		if c.w.rest().withheld[n] {
+		if c.w.servedToRest().withheld[n] {
 			c.changed, waits = ed.now, true
 		}
-		c.compare(ed.typ, compared{ed.typ.URL, n.text}, n)
+		c.compare(ed.typ, resourceID{ed.typ.URL, n.text}, n)
 	}
 	return waits
 }
 
 // reportWaiting calls Config.Waiting if the counts have changed.
 func (c *comparison) reportWaiting() {
-	names := c.w.rest().waiting
+	names := c.w.servedToRest().waiting
 	now := Waiting{Names: names, Edited: len(c.edited), Behind: len(c.behind), Changed: c.changed}
 	if c.edition == nil {
 		now.Behind = names
@@ -177,22 +180,22 @@ func (c *comparison) reportSettled() {
 	}
 }
 
-// RetainsUnused reports whether resources without subscribers must be kept: returning clients must get the state from
-// before, and no changes that are withheld from the rest.
-func (w *Writer) RetainsUnused() bool { return w.Frozen() || w.rest().waiting > 0 }
+// RetainsUnused reports whether resources without subscribers must be kept. Otherwise returning clients would be sent
+// the newest state, with changes that are withheld from the rest.
+func (w *Writer) RetainsUnused() bool { return w.Frozen() || w.servedToRest().waiting > 0 }
 
-// Withholds reports whether the rest does not see the newest state of a name.
+// Withholds reports whether the newest state of a name is withheld from the rest.
 func (w *Writer) Withholds(n *Name) bool {
-	_, is := w.rest().withheld[n]
-	return is
+	_, withheld := w.servedToRest().withheld[n]
+	return withheld
 }
 
-// WithholdsWildcard reports whether the rest does not see the newest state of any resource of a wildcard set.
+// WithholdsWildcard reports whether the newest state of any resource of a wildcard set is withheld from the rest.
 func (w *Writer) WithholdsWildcard(key string) bool {
-	if len(w.rest().withheld) == 0 {
+	if len(w.servedToRest().withheld) == 0 {
 		return false
 	}
-	for _, g := range []*Generation{w.rest().generation(), w.Generation()} {
+	for _, g := range []*Generation{w.servedToRest().generation(), w.Generation()} {
 		for e := range g.Type(key).Wildcard.Since(0) {
 			if w.Withholds(e.Name) {
 				return true
@@ -202,8 +205,8 @@ func (w *Writer) WithholdsWildcard(key string) bool {
 	return false
 }
 
-// Settled reports whether latest of a source is complete: the source is connected, has confirmed the wildcard sets
-// and collections that were restored from a snapshot, and has answered for the restored names. A source without
+// Settled reports whether latest of a source is complete: the source is connected, has confirmed the wildcard sets and
+// collections that were restored from a snapshot, and has responded for the restored names. A source without
 // subscriptions and state is settled.
 func (v *View) Settled(source int) bool {
 	x := &v.index
@@ -239,6 +242,6 @@ func (x *index) uses(source int) bool {
 	return false
 }
 
-// restoredQuiet is the time after which a connected origin has confirmed a restored name even without a response: an
-// origin need not send a resource that the relay reported and that has not changed.
-const restoredQuiet = 15 * time.Second
+// restoredTimeout is the time after which a restored name counts as confirmed even without a response of the connected
+// origin: an origin need not send a resource that the relay reported and that has not changed.
+const restoredTimeout = 15 * time.Second

@@ -11,16 +11,16 @@ import (
 	"github.com/xdstender/tender/cache/quota"
 )
 
-// A Watch has the subscriptions of one stream. C receives after a resource that the stream subscribes to has changed.
-// A wake-up may be late or unneeded, but none is lost. A Watch belongs to one goroutine; any goroutine may receive
+// A Watch holds the subscriptions of one stream. C receives after a resource that the stream subscribes to has changed.
+// A wake-up may be late or unnecessary, but none is missed. A Watch belongs to one goroutine; any goroutine may receive
 // from C.
 type Watch struct {
-	C chan struct{} // nil if the watch calls a function instead
+	C chan struct{} // nil for a watch of WatchFunc
 
 	// Set at creation.
 	view *View
 	id   uint32
-	call func() // wakes the stream; nil if C does
+	call func() // wakes the stream; nil if C is used
 
 	// Atomic, and used only with call.
 	hints   atomic.Pointer[hint]
@@ -31,15 +31,15 @@ type Watch struct {
 	peer   string         // empty if unknown
 	shares []*quota.Share // of the peer, by source
 
-	noted uint64 // revision of the newest generation for which the stream was woken; guarded by index.mu
+	wokenFor uint64 // revision of the newest generation for which the stream was woken; guarded by index.mu
 }
 
 // Watch registers a stream. The caller closes the watch when the stream ends.
 func (v *View) Watch() *Watch { return v.register(&Watch{C: make(chan struct{}, 1), view: v}) }
 
-// WatchFunc is Watch for a stream that is woken by a function instead of C. A writer calls it, so it must not wait,
-// and it may be called once more after Close. Such a watch has hints, which the stream must drop from time to time
-// (PassHints).
+// WatchFunc is Watch for a stream that is woken by a function instead of C. Writers call the function, so it must not
+// block. It may be called once more after Close. Such a watch collects hints, which the stream must drop from time to
+// time (PassHints).
 func (v *View) WatchFunc(wake func()) *Watch { return v.register(&Watch{call: wake, view: v}) }
 
 // Observe registers a watch that is woken by each new generation of the view and subscribes to nothing.
@@ -87,7 +87,7 @@ func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	t.wildcards = append(t.wildcards, wc)
 	w.view.intervals.subscribed(w, typeURL)
 	if len(t.wildcards) == 1 {
-		x.countFollowed(t, 1)
+		x.addSubscribedCollections(t, 1)
 		x.queueDemandFor(w, t, nil)
 	}
 	return wc
@@ -104,26 +104,27 @@ func (w *Watch) UnsubscribeAll(wc *WildcardWatch) {
 	t.wildcards[wc.at].at = wc.at
 	t.wildcards = slices.Delete(t.wildcards, last, last+1)
 	if last == 0 {
-		x.countFollowed(t, -1)
+		x.addSubscribedCollections(t, -1)
 		x.queueDemand(t, nil)
 	}
 }
 
-// Unfollowed returns how many of the collections have no subscriber, and how many collections of the view have one.
-func (w *Watch) Unfollowed(keys []string) (unfollowed, followed int) {
+// CountUnsubscribed returns the number of the given collections without a subscriber, and the number of collections of
+// the view with one.
+func (w *Watch) CountUnsubscribed(keys []string) (unsubscribed, subscribed int) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, key := range keys {
 		if t := x.types[key]; t == nil || len(t.wildcards) == 0 {
-			unfollowed++
+			unsubscribed++
 		}
 	}
-	return unfollowed, x.followed
+	return unsubscribed, x.subscribedCollections
 }
 
-// Subscribe subscribes to names of a type, and returns their Names in the same order. The stream may be subscribed to
-// some already.
+// Subscribe subscribes to names of a type, and returns their Names in the same order. The stream may already be
+// subscribed to some of them.
 func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	if len(names) == 0 {
 		return nil
@@ -136,7 +137,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	for i, text := range names {
 		n := t.names[text]
 		if n == nil {
-			n = x.name(t, strings.Clone(text)) // it may be a part of a larger string
+			n = x.name(t, strings.Clone(text)) // text may be part of a larger string, which must not stay in memory
 		}
 		out[i] = n
 	}
@@ -160,7 +161,7 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 }
 
 // Refetch requests a name again from the origin, or the wildcard set of the type if n is nil, because dropped content
-// is needed (R125). It has no effect if the origin was asked after the content was dropped.
+// is needed (R125). It has no effect if the last request was made after the content was dropped.
 func (w *Watch) Refetch(typeURL string, n *Name, dropped time.Time) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -179,7 +180,7 @@ func (w *Watch) Refetch(typeURL string, n *Name, dropped time.Time) {
 // before reports whether the last request was made before content was dropped. A zero time is no request.
 func before(asked, dropped time.Time) bool { return asked.IsZero() || asked.Before(dropped) }
 
-// RefetchStale requests again from the origin those of the stream's names for which its answer is no longer valid.
+// RefetchStale requests those of the stream's names again for which the origin's response is no longer valid.
 func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	if len(names) == 0 {
 		return
@@ -196,7 +197,7 @@ func (w *Watch) RefetchStale(typeURL string, names []*Name) {
 	}
 }
 
-// View returns the view that the watch is of.
+// View returns the view of the watch.
 func (w *Watch) View() *View { return w.view }
 
 // Generation returns the newest version of the view.
@@ -235,7 +236,7 @@ func (w *Watch) Unsubscribe(typeURL string, names []*Name) {
 	}
 }
 
-// SetSubscriber sets the subscriber of later Demand; nil, which is the default, is none.
+// SetSubscriber sets the subscriber that later Demand names; nil, the default, means that it is unknown.
 func (w *Watch) SetSubscriber(by *Subscriber) { w.by = by }
 
 func (w *Watch) wake() {
@@ -245,15 +246,15 @@ func (w *Watch) wake() {
 	}
 	select {
 	case w.C <- struct{}{}:
-	default: // awake already
+	default: // a wake-up is pending
 	}
 }
 
 // maxHints limits the hints of a watch: a stream with a slow client must not use more memory than others (B.12).
 const maxHints = 8
 
-// A hint is a changed name of a stream, so that the stream need not check all of its names. The hints of a watch are
-// a list, newest first. Hints are immutable, and streams share them.
+// A hint is a changed name of a stream, so that the stream need not check all of its names. The hints of a watch form
+// a linked list, newest first. Hints are immutable, and streams share them.
 type hint struct {
 	key   string // of the type
 	name  *Name  // nil: this and all older hints were dropped
@@ -262,17 +263,18 @@ type hint struct {
 	n     int // length of the list, this hint included
 }
 
-// hint adds a hint to a watch, or replaces all hints by lost if there are too many, or if h is lost. The index is
-// locked, and the generation of the change is not published yet: a reader of that generation finds the hint.
-func (w *Watch) hint(h, lost *hint) {
+// hint adds a hint to a watch. It replaces all hints by dropped if there are too many, or if h is dropped. It must be
+// called while the index is locked and before the generation of the change is published, so that each reader of that
+// generation finds the hint.
+func (w *Watch) hint(h, dropped *hint) {
 	for {
 		top, next := w.hints.Load(), h
 		switch {
 		case top == nil:
-		case top == lost:
+		case top == dropped:
 			return
-		case top.n >= maxHints, h == lost:
-			next = lost
+		case top.n >= maxHints, h == dropped:
+			next = dropped
 		default:
 			next = &hint{key: h.key, name: h.name, seq: h.seq, older: top, n: top.n + 1}
 		}
@@ -282,8 +284,9 @@ func (w *Watch) hint(h, lost *hint) {
 	}
 }
 
-// Hinted appends the names of the stream, of one type, that changed after p up to the generation that the caller has
-// loaded before, some perhaps twice. It returns false if the hints were dropped, and the logs must be read.
+// Hinted appends the names of the stream, of one type, that changed after p and up to the generation that the caller
+// loaded before. The result may contain duplicates. It returns false if the hints were dropped: the stream must read
+// the logs.
 func (w *Watch) Hinted(typeURL string, p Seq, names []*Name) (_ []*Name, known bool) {
 	if w.call == nil {
 		return nil, false
@@ -315,12 +318,12 @@ func (w *Watch) FirstHint(typeURL string, p, upTo Seq) Seq {
 // ones. One goroutine at a time may call it.
 func (w *Watch) PassHints(p Seq) {
 	if top := w.hints.Load(); top != nil && top.seq <= p {
-		w.hints.CompareAndSwap(top, nil) // or there is a newer one now
+		w.hints.CompareAndSwap(top, nil) // fails if a newer hint was added, which is kept
 	}
 }
 
-// SetPeer sets the peer that is charged for the names of the watch, before it subscribes to any. Without a peer only
-// the totals of the quotas limit them.
+// SetPeer sets the peer that is charged for the names of the watch. It must be called before the watch subscribes to
+// any. Without a peer, only the total limits of the quotas apply.
 func (w *Watch) SetPeer(peer string) {
 	w.peer = peer
 	w.shares = w.view.index.sharesOf(peer)
@@ -329,7 +332,7 @@ func (w *Watch) SetPeer(peer string) {
 // Peer returns the peer that is charged for the names of the watch.
 func (w *Watch) Peer() string { return w.peer }
 
-// Room returns how many more names the peer may subscribe to, whatever their origin.
+// Room returns the number of further names that the peer may subscribe to, at any origin.
 func (w *Watch) Room() int {
 	room := math.MaxInt
 	for _, s := range w.shares {
@@ -340,15 +343,15 @@ func (w *Watch) Room() int {
 	return room
 }
 
-// OverQuota returns, in order, the names that exceed a quota if the watch subscribes to the names in begins and
-// unsubscribes from those in ceases, and the limit that is exceeded. A name with another subscriber does not count. A
-// resource that the view has exceeds no quota: names that do not exist must not take it from anybody. Nothing is
-// reserved, so concurrent requests may exceed a limit together.
-func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []string, why quota.Exceeded) {
-	if len(begins) <= w.Room() {
-		return nil, quota.Exceeded{} // as nearly always
+// OverQuota returns, in order, the names that would exceed a quota if the watch subscribed and unsubscribed as given,
+// and the limit that they exceed. A name with another subscriber does not count. A name of an existing resource exceeds
+// no quota, so that subscriptions to names that do not exist cannot block others. Nothing is reserved, so concurrent
+// requests may exceed a limit together.
+func (w *Watch) OverQuota(typeURL string, subscribe, unsubscribe []string) (over []string, why quota.Exceeded) {
+	if len(subscribe) <= w.Room() {
+		return nil, quota.Exceeded{} // the usual case
 	}
-	begins, ceases = sortedSet(begins), sortedSet(ceases)
+	subscribe, unsubscribe = sortedSet(subscribe), sortedSet(unsubscribe)
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -356,50 +359,50 @@ func (w *Watch) OverQuota(typeURL string, begins, ceases []string) (over []strin
 	for _, share := range w.shares {
 		more[share] = new(demanded)
 	}
-	t, held := x.types[typeURL], w.view.Generation().Type(typeURL)
-	for _, text := range ceases {
-		if _, stays := slices.BinarySearch(begins, text); !stays {
-			w.cease(more, t.find(text))
+	t, state := x.types[typeURL], w.view.Generation().Type(typeURL)
+	for _, text := range unsubscribe {
+		if _, kept := slices.BinarySearch(subscribe, text); !kept {
+			w.countUnsubscribe(more, t.find(text))
 		}
 	}
-	for _, text := range begins {
+	for _, text := range subscribe {
 		n := t.find(text)
 		share := w.shares[x.route(typeURL, text)]
 		if share == nil || n != nil && n.watchers != nil {
 			continue
 		}
 		by := more[share]
-		if by.all >= 0 && share.RoomAfter(by.all, by.own) == 0 && !held.has(n) {
-			over, why = append(over, text), share.Exceeded(by.all, by.own)
+		if by.total >= 0 && share.RoomAfter(by.total, by.peer) == 0 && !state.exists(n) {
+			over, why = append(over, text), share.Exceeded(by.total, by.peer)
 		}
-		by.all, by.own = by.all+1, by.own+1
+		by.total, by.peer = by.total+1, by.peer+1
 	}
-	why.Used++ // as it would be
+	why.Used++ // including the first name that exceeds the limit
 	return over, why
 }
 
-// demanded is by how much the numbers of names would grow: of all peers, and of the charged one.
-type demanded struct{ all, own int }
+// demanded is the number of names that a request would add: for all peers together, and for the charged peer.
+type demanded struct{ total, peer int }
 
-// cease counts that the watch unsubscribes from a name, which may be nil.
-func (w *Watch) cease(more map[*quota.Share]*demanded, n *Name) {
-	if n == nil || !n.watchers.has(w.id) {
+// countUnsubscribe subtracts a name from which the watch unsubscribes; n may be nil.
+func (w *Watch) countUnsubscribe(more map[*quota.Share]*demanded, n *Name) {
+	if n == nil || !n.watchers.contains(w.id) {
 		return
 	}
 	by := more[w.shares[n.source]]
 	if n.chargedTo == w.shares[n.source] {
-		by.own--
+		by.peer--
 	}
 	if len(n.watchers.ids) == 1 {
-		by.all--
+		by.total--
 	}
 }
 
-// sortedSet returns texts in order, each once.
+// sortedSet returns the texts sorted and without duplicates.
 func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
-// TakeFanouts returns the fan-outs that the stream has joined since the last call: at least those of all generations
-// that were loaded before. The stream must call Done for each.
+// TakeFanouts returns the fan-outs that the stream has joined since the last call, including those of all generations
+// that it loaded before this call. The stream must call Done for each.
 func (w *Watch) TakeFanouts() *fanout.List {
 	if w.fanouts.Load() == nil {
 		return nil

@@ -4,35 +4,37 @@ import (
 	"time"
 )
 
-// A Writer changes the state of one source of a view. Unless its comment says otherwise, a method must be called by
-// the one goroutine that owns the writer. A method that changes anything publishes a new generation and wakes the
-// streams that the change concerns.
+// A Writer changes the state of one source of a view. Unless its comment says otherwise, a method may be called only by
+// the goroutine that owns the writer. A method that changes state publishes a new generation and wakes the streams that
+// the change concerns.
 //
-// The embedded types each do one job of the writer: see their comments.
+// Each embedded type does one job of the writer; see its comment.
 type Writer struct {
 	view   *View // set at creation; with cohorts, the view of the rest
 	source int   // set at creation
-	ledger       // for the generation that the readers of view see
+	branch       // for the generation that the readers of view see
 	gate
 	editions
 	publisher
 	comparison
 	reportEvaluator
 
-	refetchedAt map[string]time.Time // when the whole wildcard set was last requested because of a heartbeat, by type URL or collection
-	asked       []*Name              // reused by subscribedAs
+	// refetchedAt is when the whole wildcard set was last requested because of a heartbeat, by type URL or collection.
+	refetchedAt map[string]time.Time
+	asked       []*Name // reused by subscribedAs
 }
 
 func newWriter(v *View, source int) *Writer {
-	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), ledger: newLedger(v)}
-	w.editions, w.publisher, w.comparison, w.reportEvaluator = editions{w}, publisher{w: w}, comparison{w: w}, reportEvaluator{w}
+	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), branch: newBranch(v)}
+	w.editions, w.publisher = editions{w}, publisher{w: w}
+	w.comparison, w.reportEvaluator = comparison{w: w}, reportEvaluator{w}
 	return w
 }
 
 // View returns the view of the writer.
 func (w *Writer) View() *View { return w.view }
 
-// Owns reports whether the source has the wildcard set of a type.
+// Owns reports whether the wildcard set of a type belongs to the source.
 func (w *Writer) Owns(typeURL string) bool { return w.view.cfg.Route(typeURL, "") == w.source }
 
 // Source returns the state of the source.
@@ -46,8 +48,8 @@ func (w *Writer) SetTarget(target string) {
 	w.SetSource(from)
 }
 
-// SetConnected records whether the stream to the origin is open. A resource that did not exist on an earlier
-// connection is unknown until the origin reports it again (B.7).
+// SetConnected records whether the stream to the origin is open. A resource that was absent on an earlier connection is
+// unknown until the origin reports it again (B.7).
 func (w *Writer) SetConnected(up bool) {
 	from := w.Source()
 	if from.Connected == up {
@@ -65,19 +67,19 @@ func (w *Writer) SetConnected(up bool) {
 	w.SetSource(from)
 }
 
-// SetSource records the state of the source, such as that of the view from which the writer copies. It has the
-// effects of SetConnected.
+// SetSource records the state of the source, such as the state of the view from which the writer copies. It includes
+// the effects of SetConnected.
 func (w *Writer) SetSource(as Source) {
 	x := &w.view.index
 	x.mu.Lock()
 	var wakes []*Watch
 	old := w.Source()
-	turned := as.epoch != old.epoch || as.Connected != old.Connected
-	if turned {
+	reconnected := as.epoch != old.epoch || as.Connected != old.Connected
+	if reconnected {
 		x.clearAsked(w.source)
-		wakes = x.all(nil)
+		wakes = x.appendWatches(nil)
 	}
-	w.setSource(as, turned)
+	w.setSource(as, reconnected)
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()
@@ -85,7 +87,8 @@ func (w *Writer) SetSource(as Source) {
 	w.reportSettled()
 }
 
-// clearAsked records that a source has no outstanding requests: its connection has changed. The index must be locked.
+// clearAsked clears the requests of a source, because they were sent on an earlier connection. The index must be
+// locked.
 func (x *index) clearAsked(source int) {
 	for _, t := range x.types {
 		for _, n := range t.names {

@@ -101,7 +101,7 @@ func (a *auditor) audit(v auditable, known map[cache.Fault]struct{}, pace func()
 		if lines++; lines <= auditLines {
 			a.log.Error("cached state is inconsistent; restart the relay and report this",
 				slog.String("group", v.group), slog.String("type_url", f.Key), slog.String("part", f.Part),
-				slog.String("name", f.Name), slog.String("fault", f.What))
+				slog.String("name", f.Name), slog.String("fault", f.Problem))
 		}
 	}
 	if more := lines - auditLines; more > 0 {

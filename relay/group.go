@@ -137,7 +137,7 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 		tracer:   tracer,
 		router:   newRouter(cfg),
 		log:      log,
-		cached:   cache.Config{Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), Began: saved.soon},
+		cached:   cache.Config{Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), FirstServed: saved.soon},
 		started:  make(chan struct{}),
 		crowded:  rate.Sometimes{First: 1, Interval: time.Minute},
 		byKey:    make(map[string]*group),

@@ -124,7 +124,7 @@ func (s sets) heldByFreeze() bool {
 		return false
 	}
 	if s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
-		return !s.t.Wildcard.Showed(s.initialVersion)
+		return !s.t.Wildcard.HadVersion(s.initialVersion)
 	}
 	return !s.sum().SameVersion(s.initialVersion)
 }
