@@ -92,7 +92,7 @@ func (re response) add(r received) {
 	}
 	accepted := false
 	for text := range subscribableNames(r.Resource) {
-		for _, n := range re.subscribedAs(text, r.Variant()) {
+		for _, n := range re.subscribedNames(text, r.Variant()) {
 			accepted = true
 			re.putVariant(n, r)
 		}
@@ -122,7 +122,7 @@ func subscribableNames(r *wire.Resource) func(func(string) bool) {
 // uses the first.
 func (re response) putVariant(n *Name, r received) {
 	if re.kind == ByName {
-		re.answered(n)
+		re.recordResponseFor(n)
 	}
 	if re.firsts != nil {
 		first, taken := re.firsts[n]
@@ -181,7 +181,7 @@ func (re response) heartbeat(r received) {
 // namesOf returns the names under which the set may have a resource.
 func (re response) namesOf(resource string) []*Name {
 	var names []*Name
-	if n := re.index.names[resource]; n != nil && (re.kind == Wildcard || re.accepts(n)) {
+	if n := re.index.names[resource]; n != nil && (re.kind == Wildcard || re.isSubscribed(n)) {
 		names = append(names, n)
 	}
 	if re.kind == ByName {
@@ -246,7 +246,7 @@ func (re response) removeResource(text string) {
 			re.unalias(e)
 		}
 	}
-	for _, n := range re.subscribedAs(text, wire.Variant{}) {
+	for _, n := range re.subscribedNames(text, wire.Variant{}) {
 		if e := re.set.Get(n); !e.Present() || n.text == text && !removedByConstraints(e, text) {
 			re.putAbsent(n, e)
 		}
@@ -298,7 +298,7 @@ func (re response) recordError(err *wire.ResourceError) {
 	}
 	for _, n := range names {
 		if re.kind == ByName {
-			re.answered(n)
+			re.recordResponseFor(n)
 		}
 		re.putError(n, err)
 	}
@@ -324,9 +324,9 @@ func (re response) affectedNames(v wire.Variant) []*Name {
 	if re.kind == Wildcard {
 		return []*Name{re.w.view.index.name(re.index, v.Name)}
 	}
-	names := slices.Clone(re.subscribedAs(v.Name, v))
+	names := slices.Clone(re.subscribedNames(v.Name, v))
 	for _, n := range re.branch.aliases[re.typ.URL][v.Name] {
-		if re.accepts(n) && wire.PlainName(n.text) != v.Name {
+		if re.isSubscribed(n) && wire.PlainName(n.text) != v.Name {
 			names = append(names, n)
 		}
 	}
@@ -343,9 +343,9 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	to.set.system = t.System()
 	for _, n := range names {
 		if source := t.set(kind).Get(n); source != nil {
-			to.entry(source)
+			to.copyEntry(source)
 		}
-		to.error(n.text, t.Errors(kind).Get(n))
+		to.copyError(n.text, t.Errors(kind).Get(n))
 	}
 	if kind == Wildcard && !t.hasWholeError() {
 		ed.clearWholeError()
@@ -354,11 +354,11 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 	w.publish(ed)
 }
 
-// entry copies an entry, whose Name may belong to another view.
-func (to setCopier) entry(e *Entry) {
+// copyEntry copies an entry, whose Name may belong to another view.
+func (to setCopier) copyEntry(e *Entry) {
 	n := to.index.names[e.Name.text]
 	switch {
-	case to.kind == ByName && !to.accepts(n):
+	case to.kind == ByName && !to.isSubscribed(n):
 	case to.kind == Wildcard && e.Present() && n == nil:
 		n = to.w.view.index.name(to.index, e.Name.text)
 		fallthrough
@@ -372,12 +372,12 @@ func (to setCopier) entry(e *Entry) {
 			to.expireEntry(old)
 		}
 	case to.from.Absent(e):
-		to.absence(n)
+		to.copyAbsence(n)
 	}
 }
 
-// absence records that a resource does not exist, unless that is recorded already.
-func (to setCopier) absence(n *Name) {
+// copyAbsence records that a resource does not exist, unless that is recorded already.
+func (to setCopier) copyAbsence(n *Name) {
 	old := to.set.Get(n)
 	if old != nil && !old.Present() && !old.Expired && old.epoch == to.epoch() {
 		return
@@ -386,8 +386,8 @@ func (to setCopier) absence(n *Name) {
 	to.unalias(old)
 }
 
-// error copies the error of a resource; a nil entry means that there is none.
-func (to setCopier) error(name string, e *Entry) {
+// copyError copies the error of a resource; a nil entry means that there is none.
+func (to setCopier) copyError(name string, e *Entry) {
 	n := to.index.names[name]
 	switch {
 	case e != nil && n != nil && to.typ.Errors(to.kind).Get(n) != nil && to.typ.Errors(to.kind).Get(n).Err.Same(e.Err):

@@ -6,7 +6,7 @@
 // The progress of a stream is a position in the generation's logs, or a position for
 // each name: never a queue, never a copy (B.1).
 //
-//	origin ── Writer.Apply ──▶ Generation{Seq, Type…} ──▶ Set{table, log} ◀── streams read newer changes
+//	origin ── Writer.Apply ──▶ Generation{Seq, Type…} ──▶ Set{table, log} ◀── streams read changes after their position
 //	                      └──▶ index: watchers of the changed names ──▶ Watch: wake-up, hints
 //
 // # The two sets of a type

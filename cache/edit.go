@@ -94,11 +94,11 @@ func (ed *edit) recordResponse(identifier string) {
 	}
 }
 
-// accepts reports whether the session of this source subscribes to a name.
-func (ed *edit) accepts(n *Name) bool { return n != nil && n.tracked && n.source == ed.w.source }
+// isSubscribed reports whether the session of this source subscribes to a name.
+func (ed *edit) isSubscribed(n *Name) bool { return n != nil && n.tracked && n.source == ed.w.source }
 
-// answered records that the origin has responded for a name. A snapshot is no response.
-func (ed *edit) answered(n *Name) {
+// recordResponseFor records that the origin has responded for a name. A snapshot is no response.
+func (ed *edit) recordResponseFor(n *Name) {
 	if ed.w.restoring {
 		return
 	}
@@ -106,20 +106,20 @@ func (ed *edit) answered(n *Name) {
 	ed.w.view.index.dropRestored(n)
 }
 
-// subscribedAs returns the names by which the session subscribes to a variant of a resource: those with parameters
+// subscribedNames returns the names by which the session subscribes to a variant of a resource: those with parameters
 // that the variant matches. The slice is valid until the next call.
-func (ed *edit) subscribedAs(text string, v wire.Variant) []*Name {
-	asked := ed.w.asked[:0]
-	if n := ed.index.names[text]; ed.accepts(n) && v.Matches(nil) {
-		asked = append(asked, n)
+func (ed *edit) subscribedNames(text string, v wire.Variant) []*Name {
+	names := ed.w.scratchNames[:0]
+	if n := ed.index.names[text]; ed.isSubscribed(n) && v.Matches(nil) {
+		names = append(names, n)
 	}
 	for _, n := range ed.index.variants[text] {
-		if _, parameters := wire.SplitParameters(n.text); ed.accepts(n) && v.Matches(parameters) {
-			asked = append(asked, n)
+		if _, parameters := wire.SplitParameters(n.text); ed.isSubscribed(n) && v.Matches(parameters) {
+			names = append(names, n)
 		}
 	}
-	ed.w.asked = asked
-	return asked
+	ed.w.scratchNames = names
+	return names
 }
 
 // errors returns the errors of the resources of one of the type's sets. The caller may change the set.

@@ -98,7 +98,7 @@ type editions struct{ w *Writer }
 // Pin makes an edition of all waiting changes.
 func (p editions) Pin() *Edition {
 	w := p.w
-	return w.pin(w.target(w.servedToRest(), w.Generation()))
+	return w.pin(w.targetOf(w.servedToRest(), w.Generation()))
 }
 
 // PinThawed makes an edition of the changes that Thaw would show the rest. The edition is empty if the writer is
@@ -109,19 +109,19 @@ func (p editions) PinThawed() *Edition {
 		return p.PinServed()
 	}
 	latest := w.Generation()
-	return w.keepThawed(w.pin(func(string, *Name) *Generation { return latest }))
+	return w.dropWaiting(w.pin(func(string, *Name) *Generation { return latest }))
 }
 
 // PinThawedAs is PinThawed for a source that applies its changes only after the thaw. resources is their state after
 // the thaw.
 func (p editions) PinThawedAs(resources []Former) *Edition {
 	w := p.w
-	return w.keepThawed(w.PinFormer(resources))
+	return w.dropWaiting(w.PinFormer(resources))
 }
 
-// keepThawed drops from a new edition the changes that Thaw does not show, because they wait for Show. If only the
+// dropWaiting drops from a new edition the changes that Thaw does not show, because they wait for Show. If only the
 // entry of a name in the wildcard set passes, as first state, it keeps that entry.
-func (p editions) keepThawed(e *Edition) *Edition {
+func (p editions) dropWaiting(e *Edition) *Edition {
 	w := p.w
 	thawed, of := w.gate, *e.of
 	thawed.frozenSince, thawed.rolledBack = time.Time{}, time.Time{}
@@ -151,7 +151,7 @@ func (p editions) keepThawed(e *Edition) *Edition {
 func (p editions) pin(to target) *Edition {
 	w := p.w
 	s := w.servedToRest()
-	e := &Edition{of: w.Generation(), served: s.generation(), names: w.differ(s, to)}
+	e := &Edition{of: w.Generation(), served: s.generation(), names: w.differingNames(s, to)}
 	e.describe()
 	return e
 }

@@ -125,8 +125,8 @@ func (e *Entry) HasVersion(version string) bool {
 // Versions returns the number of versions under which clients may have this content.
 func (e *Entry) Versions() int { return 1 + len(e.otherVersions()) }
 
-// summand returns the summand of the entry in the fingerprint of its set: zero if the resource does not exist.
-func (e *Entry) summand() fingerprint.Sum {
+// leaf returns the summand of the entry in the fingerprint of its set: zero if the resource does not exist.
+func (e *Entry) leaf() fingerprint.Sum {
 	if !e.Present() {
 		return fingerprint.Sum{}
 	}
@@ -142,7 +142,7 @@ func (e *Entry) SumSince(p Seq, sum fingerprint.Sum) (_ fingerprint.Sum, ok bool
 	case e.Seq <= p:
 		return sum, true
 	default:
-		return sum.Sub(e.formerLeaf).Add(e.summand()), e.formerSeq <= p
+		return sum.Sub(e.formerLeaf).Add(e.leaf()), e.formerSeq <= p
 	}
 }
 

@@ -99,7 +99,7 @@ func (ev reportEvaluator) EvaluateReports(of ReportedSet, upTo time.Time) (missi
 		maps.Copy(held, reporting.withheld)
 		reporting.withheld = held
 	}
-	ev.w.view.index.forgetReports(t)
+	ev.w.view.index.trimReported(t)
 	return missing
 }
 
@@ -200,12 +200,12 @@ func (ev reportEvaluator) trimReports(now time.Time) {
 				}
 			}
 		}
-		x.forgetReports(t)
+		x.trimReported(t)
 	}
 }
 
-// forgetReports removes a type from index.reported if there are no reports about it and nothing is withheld.
-func (x *index) forgetReports(t *indexType) {
+// trimReported removes a type from index.reported if there are no reports about it and nothing is withheld.
+func (x *index) trimReported(t *indexType) {
 	if t.reports[Wildcard].empty() && t.reports[ByName].empty() {
 		delete(x.reported, t)
 	}

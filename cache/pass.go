@@ -187,7 +187,7 @@ func (to setCopier) pass(n *Name) {
 	case passAnswer:
 		to.showThawed(n)
 	case passVersion:
-		to.entry(newest)
+		to.copyEntry(newest)
 	case passDeadline:
 		renewed := *to.set.Get(n)
 		to.renew(&renewed, newest.Deadline())
@@ -278,9 +278,9 @@ func cacheable(e *Entry) bool {
 // the type that belongs to no name.
 type target func(key string, n *Name) *Generation
 
-// target returns a target that shows the waiting changes as they are in a given generation. It shows all other changes
-// as in latest, or while the writer is frozen, not at all.
-func (g *gate) target(s *served, waiting *Generation) target {
+// targetOf returns a target that shows the waiting changes as they are in a given generation. It shows all other
+// changes as in latest, or while the writer is frozen, not at all.
+func (g *gate) targetOf(s *served, waiting *Generation) target {
 	latest := g.Generation()
 	return func(key string, n *Name) *Generation {
 		passes, typeURL := latest, resourceType(key)
@@ -324,8 +324,9 @@ func (g *gate) showsOther(key string, shown *Type, from *Generation, n *Name) bo
 	})
 }
 
-// differ returns, by type URL or collection, the names whose state differs between their target and what readers see.
-func (g *gate) differ(s *served, to target) map[string][]*Name {
+// differingNames returns, by type URL or collection, the names whose state differs between their target and what
+// readers see.
+func (g *gate) differingNames(s *served, to target) map[string][]*Name {
 	differ, served := make(map[string][]*Name), s.generation()
 	for latest := range g.Generation().types.since(0) {
 		key := latest.URL
@@ -377,12 +378,12 @@ func (to setCopier) show(n *Name) {
 	recovered := err == nil && to.typ.Errors(to.kind).Get(n) != nil && !newest.Present()
 	switch {
 	case newest != nil:
-		to.entry(newest)
+		to.copyEntry(newest)
 	case to.kind == Wildcard:
 		to.removeFromWildcard(n)
 	}
 	if !recovered {
-		to.error(n.text, err)
+		to.copyError(n.text, err)
 		return
 	}
 	if to.clearError(n); to.set.Get(n).seq() == oldSeq {

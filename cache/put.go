@@ -320,7 +320,7 @@ func (ed setEdit) putTombstone(old *Entry) {
 // putAbsent records that a resource does not exist. An entry from an earlier connection that is absent already keeps
 // its position: only clients that have not been sent the removal are sent it now.
 func (ed setEdit) putAbsent(n *Name, old *Entry) {
-	ed.answered(n)
+	ed.recordResponseFor(n)
 	n.stale = false
 	switch {
 	case old == nil:

@@ -175,11 +175,11 @@ func (s *Set) recordFormer(old, e *Entry) {
 	case old.shadowed:
 		return // readers may have seen another one
 	case old.Seq != e.Seq:
-		e.formerLeaf, e.formerSeq = old.summand(), old.Seq
+		e.formerLeaf, e.formerSeq = old.leaf(), old.Seq
 		return
 	}
 	e.formerLeaf, e.formerSeq = old.formerLeaf, old.formerSeq
-	s.unsteady = s.unsteady || old.summand() != e.summand()
+	s.unsteady = s.unsteady || old.leaf() != e.leaf()
 }
 
 // drop removes an entry. If it is a tombstone that readers at earlier positions have not seen, the caller raises the

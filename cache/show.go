@@ -29,7 +29,7 @@ func (p editions) showWaiting(cohort int, of *Generation) (differ map[string][]*
 	w := p.w
 	s := w.served[cohort]
 	of, created := w.refresh(of)
-	differ = w.show(s, w.target(s, of))
+	differ = w.show(s, w.targetOf(s, of))
 	w.releaseNames(created)
 	if s == w.servedToRest() {
 		w.compareAll()
@@ -167,7 +167,7 @@ func (g *gate) Thaw() {
 	}
 	g.frozenSince, g.rolledBack = time.Time{}, time.Time{}
 	for _, s := range g.served {
-		g.show(s, g.target(s, s.generation()))
+		g.show(s, g.targetOf(s, s.generation()))
 		if g.w.view.cfg.Cohorts > 0 {
 			g.passWithheld(s)
 		}
@@ -216,7 +216,7 @@ func (g *gate) passWithheld(s *served) {
 // a removed one (B.11). The last type is changed in one generation. It returns the names that differed, by type URL or
 // collection.
 func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
-	differ = g.differ(s, to)
+	differ = g.differingNames(s, to)
 	order := inOrder(differ)
 	last := len(order) - 1
 	for i, key := range order {

@@ -132,7 +132,7 @@ func (c *comparer) compareType(was, is *Type) {
 			if n := nameOf(before, after); kind == Wildcard && is.source != c.source || kind == ByName && n.source != c.source {
 				continue
 			}
-			c.sums[at] = c.sums[at].Sub(before.summand()).Add(after.summand())
+			c.sums[at] = c.sums[at].Sub(before.leaf()).Add(after.leaf())
 			if !forgotten && was.hasLastGood(kind) {
 				c.comparePair(at, before, after)
 			}

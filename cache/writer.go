@@ -20,8 +20,8 @@ type Writer struct {
 	reportEvaluator
 
 	// refetchedAt is when the whole wildcard set was last requested because of a heartbeat, by type URL or collection.
-	refetchedAt map[string]time.Time
-	asked       []*Name // reused by subscribedAs
+	refetchedAt  map[string]time.Time
+	scratchNames []*Name // reused by subscribedAs
 }
 
 func newWriter(v *View, source int) *Writer {

@@ -25,7 +25,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	case *Message:
 		return mem.BufferSlice{mem.SliceBuffer(m.Bytes)}, nil
 	default:
-		return generated().Marshal(v)
+		return protoCodec().Marshal(v)
 	}
 }
 
@@ -42,11 +42,11 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 		m.Bytes = data.Materialize()
 		return nil
 	default:
-		return generated().Unmarshal(data, v)
+		return protoCodec().Unmarshal(data, v)
 	}
 }
 
-// requestBuffers allocates buffers of more than 32 KiB in exactly the size of the request: the default pool would return
+// requestBuffers allocates buffers of more than 32 KiB in the exact size of the request. The default pool would return
 // buffers of 1 MiB, up to 32 times the size that the client was charged for.
 type requestBuffers struct{ mem.BufferPool }
 
@@ -69,7 +69,7 @@ func (p requestBuffers) Put(b *[]byte) {
 // Name implements encoding.CodecV2: the encoding is protobuf.
 func (Codec) Name() string { return "proto" }
 
-// Framed returns the size of a message of so many bytes with its gRPC frame.
+// Framed returns the size of a message including its gRPC frame, in bytes.
 func Framed(message int) int { return message + 5 }
 
-func generated() encoding.CodecV2 { return encoding.GetCodecV2("proto") }
+func protoCodec() encoding.CodecV2 { return encoding.GetCodecV2("proto") }

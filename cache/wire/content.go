@@ -30,9 +30,10 @@ func (r *Resource) JSON() ([]byte, error) {
 // documentation, sensitive fields are redacted, and a message of an unknown type is replaced by
 // its size and digest. A Secret must not be displayed even in this form (B.36).
 //
-// Errors: the resource is malformed.
+// It fails only for a malformed resource.
 func (r *Resource) RedactedJSON() ([]byte, error) {
-	encoded, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}.Marshal(r.TypeURL, r.Value())
+	options := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}
+	encoded, err := options.Marshal(r.TypeURL, r.Value())
 	if err != nil {
 		return nil, fmt.Errorf("resource %q of type %q: %w", r.Name, r.TypeURL, err)
 	}
@@ -70,20 +71,20 @@ func (r *Resource) HasEndpoints() bool {
 	}
 	f := fieldReader{msg: r.Value()}
 	for f.next() {
-		if !f.is(2) {
+		if !f.isBytes(2) {
 			continue
 		}
-		locality := fieldReader{msg: f.val}
+		locality := fieldReader{msg: f.value}
 		for locality.next() {
 			if num := locality.num; num == 2 || num == 7 || num == 8 {
 				return true
 			}
 		}
-		if locality.bad {
+		if locality.malformed {
 			return true
 		}
 	}
-	return f.bad // a malformed resource may have endpoints
+	return f.malformed // a malformed resource may have endpoints
 }
 
 // edsName returns the name of the ClusterLoadAssignment of an encoded Cluster. It returns
@@ -96,15 +97,15 @@ func edsName(cluster []byte, name string) string {
 	f := fieldReader{msg: cluster}
 	for f.next() {
 		switch {
-		case f.isNumber(2):
-			isEDS = f.number() == eds
-		case f.is(38):
+		case f.isVarint(2):
+			isEDS = f.varint() == eds
+		case f.isBytes(38):
 			isEDS = false
-		case f.is(3):
-			config.merge(f.val)
+		case f.isBytes(3):
+			config.merge(f.value)
 		}
 	}
-	if f.bad || !isEDS || config.malformed || config.elsewhere {
+	if f.malformed || !isEDS || config.malformed || config.elsewhere {
 		return ""
 	}
 	return cmp.Or(config.service, name)
@@ -123,8 +124,8 @@ func (c *edsConfig) merge(msg []byte) {
 	f := fieldReader{msg: msg}
 	for f.next() {
 		switch {
-		case f.is(1):
-			for source := (fieldReader{msg: f.val}); source.next(); {
+		case f.isBytes(1):
+			for source := (fieldReader{msg: f.value}); source.next(); {
 				switch source.num {
 				case 1, 2, 8:
 					c.elsewhere = true
@@ -132,10 +133,10 @@ func (c *edsConfig) merge(msg []byte) {
 					c.elsewhere = false
 				}
 			}
-		case f.is(2):
-			c.service = string(f.val)
-			c.malformed = c.malformed || !utf8.Valid(f.val)
+		case f.isBytes(2):
+			c.service = string(f.value)
+			c.malformed = c.malformed || !utf8.Valid(f.value)
 		}
 	}
-	c.malformed = c.malformed || f.bad
+	c.malformed = c.malformed || f.malformed
 }

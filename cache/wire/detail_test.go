@@ -12,7 +12,7 @@ func TestB36_WhatClientsQuoteIsNotKept(t *testing.T) {
 		`cannot read {"inline_string": "hush"}`:                                                                                       `cannot read  … (25 more bytes omitted: they may contain secrets)`,
 		"bad key -----BEGIN PRIVATE KEY-----\nhush\n-----":                                                                            "bad key  … (38 more bytes omitted: they may contain secrets)",
 	} {
-		if got := withoutDump(message); got != want {
+		if got := cutDump(message); got != want {
 			t.Errorf("withoutDump(%q) = %q, want %q", message, got, want)
 		}
 	}

@@ -3,7 +3,7 @@
 // The relay decodes the envelope of a response (type URL, nonce, resource names and
 // versions). It does not decode the resources, except where a SotW resource holds the
 // only copy of its name. A [Resource] keeps the bytes of the origin's field, so clients
-// receive exactly what the origin sent, unknown fields included (R004, R127).
+// receive the same bytes, including unknown fields (R004, R127).
 //
 // Responses to clients share these bytes. A Delta response is a sequence of protobuf
 // fields, and encoded protobuf fields can be concatenated: a [Body] is the shared part

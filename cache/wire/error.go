@@ -46,15 +46,14 @@ func (e *ResourceError) NotFound() bool { return e.Code == codes.NotFound }
 // Same reports whether e and o are equal, so that a client that received o does not need e.
 func (e *ResourceError) Same(o *ResourceError) bool { return string(e.encoded) == string(o.encoded) }
 
-// dumps are the texts that precede a quoted resource in an error message: Envoy quotes a resource that
-// fails validation as protobuf text, and one that it cannot parse as JSON.
-var dumps = []string{"): ", "{", "-----BEGIN "}
+// dumpPrefixes are the texts that precede a quoted resource in an error message: Envoy quotes a resource that
+// fails validation as protobuf text, and a resource that it cannot parse as JSON.
+var dumpPrefixes = []string{"): ", "{", "-----BEGIN "}
 
-// withoutDump cuts an error message of a NACK before the resource that it quotes, which may contain
-// private keys (B.36).
-func withoutDump(message string) string {
+// cutDump cuts the error message of a NACK before a quoted resource, which may contain private keys (B.36).
+func cutDump(message string) string {
 	end := len(message)
-	for _, dump := range dumps {
+	for _, dump := range dumpPrefixes {
 		if i := strings.Index(message, dump); i >= 0 {
 			end = min(end, i+len(dump)-len(strings.TrimPrefix(dump, ")")))
 		}

@@ -1,3 +1,3 @@
 package wire
 
-var WithoutDump = withoutDump // for tests outside of the package
+var WithoutDump = cutDump // for tests outside of the package

@@ -15,81 +15,82 @@ import (
 //		…
 //	}
 type fieldReader struct {
-	msg []byte
-	at  int // offset of the field that next reads
-	bad bool
+	msg       []byte
+	offset    int // offset of the field that next reads
+	malformed bool
 
 	// The field that next has read.
-	from int
-	num  protowire.Number
-	typ  protowire.Type
-	val  []byte // its value, without the length prefix
+	start int // its offset
+	num   protowire.Number
+	typ   protowire.Type
+	value []byte // its value, without the length prefix
 
-	chunk     string // see chunkText
-	chunkFrom int
+	chunk      string // see chunkText
+	chunkStart int
 }
 
-// next reads the next field. It returns false at the end of the message and, with bad set, where the message is malformed.
+// next reads the next field. It returns false at the end of the message. If the message is malformed, it sets malformed
+// and returns false.
 func (f *fieldReader) next() bool {
-	if f.at >= len(f.msg) {
+	if f.offset >= len(f.msg) {
 		return false
 	}
 	var n int
-	f.num, f.typ, f.val, n = consumeField(f.msg[f.at:])
+	f.num, f.typ, f.value, n = consumeField(f.msg[f.offset:])
 	if n < 0 {
-		f.bad = true
+		f.malformed = true
 		return false
 	}
-	f.from, f.at = f.at, f.at+n
+	f.start, f.offset = f.offset, f.offset+n
 	return true
 }
 
 // raw returns the whole field.
-func (f *fieldReader) raw() []byte { return f.msg[f.from:f.at] }
+func (f *fieldReader) raw() []byte { return f.msg[f.start:f.offset] }
 
-// run extends the current length-delimited field by the fields that follow it directly with the same number. It returns
-// the number of fields added; raw then returns all of them.
+// run extends the current length-delimited field by the directly following fields of the same number. It returns the
+// number of added fields; raw then returns the bytes of all of them.
 func (f *fieldReader) run() (more int) {
-	tag := f.msg[f.from]
-	for tag < 0x80 && f.at < len(f.msg) && f.msg[f.at] == tag {
-		rest := f.msg[f.at+1:]
+	tag := f.msg[f.start]
+	for tag < 0x80 && f.offset < len(f.msg) && f.msg[f.offset] == tag {
+		rest := f.msg[f.offset+1:]
 		if len(rest) > 0 && int(rest[0]) < min(len(rest), 0x80) { // the usual case
-			f.at += 2 + int(rest[0])
+			f.offset += 2 + int(rest[0])
 			more++
 			continue
 		}
 		size, n := protowire.ConsumeVarint(rest)
-		if n < 0 || size > uint64(len(f.msg)-f.at-1-n) {
+		if n < 0 || size > uint64(len(f.msg)-f.offset-1-n) {
 			break // next reports that it is malformed
 		}
-		f.at += 1 + n + int(size)
+		f.offset += 1 + n + int(size)
 		more++
 	}
 	return more
 }
 
-// is reports whether the field has this number and is length-delimited: a string, bytes or a message.
-func (f *fieldReader) is(num protowire.Number) bool {
+// isBytes reports whether the field has this number and is length-delimited: a string, bytes or a message.
+func (f *fieldReader) isBytes(num protowire.Number) bool {
 	return f.num == num && f.typ == protowire.BytesType
 }
 
-// isNumber reports whether the field has this number and is a varint: an integer, a bool or an enum.
-func (f *fieldReader) isNumber(num protowire.Number) bool {
+// isVarint reports whether the field has this number and is a varint: an integer, a bool or an enum.
+func (f *fieldReader) isVarint(num protowire.Number) bool {
 	return f.num == num && f.typ == protowire.VarintType
 }
 
-// number returns the value of a field for which isNumber is true.
-func (f *fieldReader) number() uint64 {
-	v, _ := protowire.ConsumeVarint(f.val)
+// varint returns the value of a field for which isNumber is true.
+func (f *fieldReader) varint() uint64 {
+	v, _ := protowire.ConsumeVarint(f.value)
 	return v
 }
 
-// err returns an error with the position at which the message is malformed, nil if it is well formed.
-func (f *fieldReader) err(what string) error {
-	if !f.bad {
+// err returns an error with the position at which the message is malformed; nil if it is well formed.
+func (f *fieldReader) err(part string) error {
+	if !f.malformed {
 		return nil
 	}
-	return fmt.Errorf("%w: %s at byte %d of %d", ErrMalformed, what, f.at, len(f.msg))
+	return fmt.Errorf("%w: %s at byte %d of %d", ErrMalformed, part, f.offset, len(f.msg))
 }
 
 // wellFormed reports whether msg is a sequence of complete fields.
@@ -97,7 +98,7 @@ func wellFormed(msg []byte) bool {
 	f := fieldReader{msg: msg}
 	for f.next() {
 	}
-	return !f.bad
+	return !f.malformed
 }
 
 // stringField returns the last value of a string field of a message.
@@ -105,11 +106,11 @@ func stringField(msg []byte, want protowire.Number) (s string, ok bool) {
 	var val []byte
 	f := fieldReader{msg: msg}
 	for f.next() {
-		if f.is(want) {
-			val, ok = f.val, true
+		if f.isBytes(want) {
+			val, ok = f.value, true
 		}
 	}
-	if f.bad {
+	if f.malformed {
 		return "", false
 	}
 	return string(val), ok
@@ -119,7 +120,8 @@ func stringField(msg []byte, want protowire.Number) (s string, ok bool) {
 // value without the length prefix, and the size of the whole field, which is negative
 // if b is malformed.
 func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byte, n int) {
-	if len(b) > 1 && b[0] < 0x80 && b[0]>>3 > 0 && b[0]&7 == byte(protowire.BytesType) && b[1] < 0x80 && int(b[1]) <= len(b)-2 {
+	short := len(b) > 1 && b[0] < 0x80 && b[0]>>3 > 0 && b[0]&7 == byte(protowire.BytesType) && b[1] < 0x80
+	if short && int(b[1]) <= len(b)-2 {
 		n = 2 + int(b[1])
 		return protowire.Number(b[0] >> 3), protowire.BytesType, b[2:n:n], n // the usual case
 	}
@@ -128,7 +130,7 @@ func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byt
 		return 0, 0, nil, tag
 	}
 	if num > protowire.MaxValidNumber {
-		return 0, 0, nil, -1 // ConsumeTag accepts such a number, the generated decoders do not
+		return 0, 0, nil, -1 // the generated decoders reject such a number, but ConsumeTag does not
 	}
 	if typ == protowire.BytesType {
 		val, n = protowire.ConsumeBytes(b[tag:])
@@ -143,27 +145,27 @@ func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byt
 
 // text returns the value of a string field. Protobuf strings are UTF-8, and clients
 // reject messages with other strings. Errors are sent to peers, so they quote a limited part of the text.
-func text(val []byte, what string) (string, error) {
+func text(val []byte, field string) (string, error) {
 	if !utf8.Valid(val) {
-		return "", fmt.Errorf("%w: %s %.256q is not UTF-8", ErrMalformed, what, val)
+		return "", fmt.Errorf("%w: %s %.256q is not UTF-8", ErrMalformed, field, val)
 	}
 	return string(val), nil
 }
 
-// textChunk is how much of a message becomes one string in chunkText, in bytes.
+// textChunk is the size of the strings that chunkText allocates, in bytes.
 const textChunk = 1 << 10
 
-// chunkText is text for one of many short fields that follow each other: their strings are parts of one, of at most
-// textChunk, or as long as the field.
-func (f *fieldReader) chunkText(what string) (string, error) {
-	if !utf8.Valid(f.val) {
-		return text(f.val, what)
+// chunkText is text for one of many short fields that follow each other. It allocates one string for several fields:
+// textChunk bytes of the message, or the whole field if it is longer.
+func (f *fieldReader) chunkText(field string) (string, error) {
+	if !utf8.Valid(f.value) {
+		return text(f.value, field)
 	}
-	from := f.at - len(f.val)
-	if f.at > f.chunkFrom+len(f.chunk) {
-		f.chunk, f.chunkFrom = string(f.msg[from:max(f.at, min(from+textChunk, len(f.msg)))]), from
+	from := f.offset - len(f.value)
+	if f.offset > f.chunkStart+len(f.chunk) {
+		f.chunk, f.chunkStart = string(f.msg[from:max(f.offset, min(from+textChunk, len(f.msg)))]), from
 	}
-	return f.chunk[from-f.chunkFrom : f.at-f.chunkFrom], nil
+	return f.chunk[from-f.chunkStart : f.offset-f.chunkStart], nil
 }
 
 func appendBytes[T ~string | ~[]byte](b []byte, num protowire.Number, v T) []byte {
@@ -198,8 +200,8 @@ type Elements struct {
 	Values int
 }
 
-// CountElements counts the elements of an encoded message of a type without decoding it. Unknown fields and the contents
-// of an Any are not counted. It stops once there are more than most of either kind. Errors: [ErrMalformed], also if
+// CountElements counts the elements of an encoded message of a type without decoding it. It does not count unknown
+// fields and the contents of an Any, and stops at more than most of either kind. Errors: [ErrMalformed], also if
 // messages are nested more than depth levels deep.
 func CountElements(md protoreflect.MessageDescriptor, msg []byte, depth int, most Elements) (n Elements, err error) {
 	err = n.count(md, msg, depth, &most)
@@ -224,7 +226,7 @@ func (n *Elements) count(md protoreflect.MessageDescriptor, msg []byte, depth in
 		}
 		seen |= bit
 		if inner := known.Message(); inner != nil && f.typ == protowire.BytesType {
-			if err := n.count(inner, f.val, depth-1, most); err != nil {
+			if err := n.count(inner, f.value, depth-1, most); err != nil {
 				return err
 			}
 		}

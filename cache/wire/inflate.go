@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// ErrTooLarge means that a message exceeds its limit once it is decompressed.
+// ErrTooLarge means that a message exceeds its limit after decompression.
 var ErrTooLarge = errors.New("message too large once decompressed")
 
 // gzipMagic is the prefix of gzip streams. No protobuf message begins with it: it would be a field of an undefined wire
@@ -18,7 +18,7 @@ const gzipMagic = "\x1f\x8b"
 // Compressed reports whether a message is compressed with gzip.
 func Compressed(msg []byte) bool { return bytes.HasPrefix(msg, []byte(gzipMagic)) }
 
-// Inflate returns the decompressed message, which may have at most so many bytes. A message that is not compressed is
+// Inflate returns the decompressed message, which may have at most most bytes. A message that is not compressed is
 // returned unchanged. Memory is charged before it is allocated. Errors: [ErrTooLarge], [ErrMalformed], those of memory.
 func Inflate(msg []byte, most int, memory Memory) ([]byte, error) {
 	if !Compressed(msg) {
@@ -34,7 +34,7 @@ func Inflate(msg []byte, most int, memory Memory) ([]byte, error) {
 // firstBuffer is the size of the first buffer of ReadAll, in bytes.
 const firstBuffer = 4 << 10
 
-// ReadAll reads until EOF, at most so many bytes. Memory is charged before it is allocated.
+// ReadAll reads until EOF, at most most bytes. Memory is charged before it is allocated.
 // Errors: [ErrTooLarge], [ErrMalformed], those of memory.
 func ReadAll(r io.Reader, most int, memory Memory) (all []byte, err error) {
 	for {
@@ -59,6 +59,6 @@ func ReadAll(r io.Reader, most int, memory Memory) (all []byte, err error) {
 
 // Memory is a limit on memory.
 type Memory interface {
-	// Hold charges so many bytes, or returns an error that says why they may not be allocated.
+	// Hold charges the bytes, or returns an error that explains why they may not be allocated.
 	Hold(bytes int) error
 }

@@ -5,22 +5,22 @@ import "slices"
 // manyNames is the smallest number of names for which [LatestNames] keeps a hash: fewer names are cheap to decode.
 const manyNames = 32
 
-// LatestNames holds a hash of the names in the latest SotW request of a stream for each type, so that repeated names need
-// not be decoded again: Envoy repeats all names in each ACK. Only the goroutine that receives the requests may use it.
-type LatestNames struct{ types []namesOfType }
+// LatestNames holds a hash of the names in the latest SotW request of a stream for each type, so that repeated names
+// are not decoded again: Envoy repeats all names in each ACK. Only the goroutine that receives the requests may use it.
+type LatestNames struct{ types []typeNames }
 
-type namesOfType struct {
+type typeNames struct {
 	typeURL string
 	sum     uint64
 }
 
 // repeats reports whether a request for a type has the same names as the previous one, and keeps their hash.
 func (l *LatestNames) repeats(typeURL []byte, names int, sum uint64) bool {
-	at := slices.IndexFunc(l.types, func(n namesOfType) bool { return n.typeURL == string(typeURL) })
+	at := slices.IndexFunc(l.types, func(n typeNames) bool { return n.typeURL == string(typeURL) })
 	many := names >= manyNames
 	switch {
 	case at < 0 && many:
-		l.types = append(l.types, namesOfType{string(typeURL), sum})
+		l.types = append(l.types, typeNames{string(typeURL), sum})
 	case at >= 0 && many:
 		repeated := l.types[at].sum == sum
 		l.types[at].sum = sum

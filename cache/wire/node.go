@@ -16,11 +16,11 @@ const nodeExtensions = 9
 func appendNode(to, node []byte) ([]byte, error) {
 	f := fieldReader{msg: node}
 	for f.next() {
-		if !f.is(nodeExtensions) {
+		if !f.isBytes(nodeExtensions) {
 			to = append(to, f.raw()...)
 		}
 	}
-	if f.bad {
+	if f.malformed {
 		return to, fmt.Errorf("node is not an envoy.config.core.v3.Node: %w", ErrMalformed)
 	}
 	return to, nil
@@ -32,19 +32,19 @@ func TakeNode(msg []byte, field protowire.Number) (node []byte, size int, rest [
 	f := fieldReader{msg: msg}
 	for f.next() {
 		switch {
-		case f.is(field):
+		case f.isBytes(field):
 			if node == nil {
-				node, rest = []byte{}, slices.Clone(msg[:f.from])
+				node, rest = []byte{}, slices.Clone(msg[:f.start])
 			}
-			if node, err = appendNode(node, f.val); err != nil {
+			if node, err = appendNode(node, f.value); err != nil {
 				return nil, 0, nil, err
 			}
-			size += len(f.val)
+			size += len(f.value)
 		case node != nil:
 			rest = append(rest, f.raw()...)
 		}
 	}
-	if f.bad {
+	if f.malformed {
 		return nil, 0, nil, f.err("message")
 	}
 	if node == nil {
@@ -53,7 +53,7 @@ func TakeNode(msg []byte, field protowire.Number) (node []byte, size int, rest [
 	return node, size, rest, nil
 }
 
-// Shorten cuts a text after so many bytes and adds an ellipsis. A text that is not longer is returned unchanged.
+// Shorten cuts a text to a number of bytes and adds an ellipsis. A text that is not longer is returned unchanged.
 func Shorten(text string, bytes int) string {
 	if len(text) <= bytes {
 		return text

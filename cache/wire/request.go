@@ -39,14 +39,14 @@ type Limits struct {
 	Memory Memory
 }
 
-// A Request has the fields of a DiscoveryRequest or DeltaDiscoveryRequest that the relay uses. Set Delta, and the limits
-// if any, before it is received.
+// A Request has the fields of a DiscoveryRequest or DeltaDiscoveryRequest that the relay uses. The caller sets Delta
+// and the limits before it receives a message.
 type Request struct {
 	Limits
 
 	Delta bool
 
-	// Size is the number of bytes that the request is charged: the size of its gRPC frame, and what Memory was charged.
+	// Size is the number of bytes charged for the request: the size of its gRPC frame plus the bytes charged to Memory.
 	// [Codec] sets it.
 	Size int
 
@@ -60,7 +60,7 @@ type Request struct {
 	NodeBytes int
 
 	// Subscribe has the names to subscribe to (Delta), or all names of the subscription (SotW). It may contain
-	// duplicates. Many names are parts of larger strings: clone what is kept.
+	// duplicates. Names may be parts of larger strings: clone a name before storing it.
 	Subscribe   []string
 	Unsubscribe []string // Delta
 
@@ -91,7 +91,7 @@ type Request struct {
 // Clear resets r to its state before a message was received: Delta and the limits remain.
 func (r *Request) Clear() {
 	limits, delta := r.Limits, r.Delta
-	*r = Request{} // a literal with fields would be copied from the stack of every stream's receiver
+	*r = Request{} // a literal with fields would need space on the stack of the receiving goroutine of each stream
 	r.Limits, r.Delta = limits, delta
 }
 

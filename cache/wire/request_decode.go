@@ -62,10 +62,11 @@ func (r *Request) Decode(msg []byte) error {
 	size := r.Size
 	r.Clear()
 	r.Size = size
-	found := scan(fields, msg)
+	found := countFields(fields, msg)
 	r.NamesSum = found.sum
-	r.Repeated = !r.Delta && r.Latest != nil && r.Latest.repeats(found.typeURL, found.of[fieldSubscribe]+found.of[fieldSubscribeLocator], found.sum)
-	if err := r.reserve(&found.of, len(msg)); err != nil {
+	names := found.count[fieldSubscribe] + found.count[fieldSubscribeLocator]
+	r.Repeated = !r.Delta && r.Latest != nil && r.Latest.repeats(found.typeURL, names, found.sum)
+	if err := r.reserve(&found.count, len(msg)); err != nil {
 		return err
 	}
 	f := fieldReader{msg: msg}
@@ -73,19 +74,19 @@ func (r *Request) Decode(msg []byte) error {
 		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
 			continue
 		}
-		if err := r.read(&f, fields[f.num]); err != nil {
+		if err := r.readField(&f, fields[f.num]); err != nil {
 			return fmt.Errorf("%w: %w", ErrRequest, err)
 		}
 	}
-	if f.bad {
-		return fmt.Errorf("%w at byte %d of %d", ErrRequest, f.at, len(msg))
+	if f.malformed {
+		return fmt.Errorf("%w at byte %d of %d", ErrRequest, f.offset, len(msg))
 	}
 	return nil
 }
 
 // fieldCounts counts the fields of an encoded request up to the first malformed one.
 type fieldCounts struct {
-	of      [fieldError + 1]int
+	count   [fieldError + 1]int
 	sum     uint64 // hash of the names to subscribe to, zero if there are none
 	typeURL []byte
 }
@@ -93,53 +94,53 @@ type fieldCounts struct {
 // sumFactor makes the hash depend on the order of the names. It is odd, so multiplication loses no information.
 const sumFactor = 0x9e3779b97f4a7c15
 
-// scan counts the fields of a message before memory is allocated for them. It hashes nothing in a request without names,
-// such as a Delta ACK.
-func scan(fields []requestField, msg []byte) (found fieldCounts) {
+// countFields counts the fields of a message before memory is allocated for them. It hashes nothing in a request
+// without names, such as a Delta ACK.
+func countFields(fields []requestField, msg []byte) (found fieldCounts) {
 	for f := (fieldReader{msg: msg}); f.next(); {
 		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
 			continue
 		}
 		field := fields[f.num]
-		found.of[field]++
+		found.count[field]++
 		switch field {
 		case fieldSubscribe, fieldSubscribeLocator:
-			found.of[field] += f.run()
+			found.count[field] += f.run()
 			found.sum = found.sum*sumFactor + maphash.Bytes(namesSeed, f.raw())
 		case fieldTypeURL:
-			found.typeURL = f.val
+			found.typeURL = f.value
 		}
 	}
 	return found
 }
 
-// few is how long a list may be for which nothing is done in advance.
-const few = 16
+// smallList is the maximum length of a list for which no memory is allocated in advance.
+const smallList = 16
 
-// The memory of an entry of a list or of a map in addition to its text, in bytes.
+// The memory of one entry of a list or of a map, in addition to its text, in bytes.
 const (
 	entryBytes   = 16
 	versionBytes = 80
 )
 
-// reserve charges and allocates memory for the lists of a request whose message has so many bytes.
+// reserve charges and allocates memory for the lists of a request. size is the size of its message in bytes.
 func (r *Request) reserve(count *[fieldError + 1]int, size int) error {
 	subscribed, versions := count[fieldSubscribe]+count[fieldSubscribeLocator], count[fieldInitialVersions]
 	unsubscribed := count[fieldUnsubscribe] + count[fieldUnsubscribeLocator]
 	if r.Repeated {
 		subscribed = 0
 	}
-	if r.MaxNames > 0 {
-		subscribed, unsubscribed, versions = min(subscribed, r.MaxNames), min(unsubscribed, r.MaxNames), min(versions, r.MaxNames)
+	if most := r.MaxNames; most > 0 {
+		subscribed, unsubscribed, versions = min(subscribed, most), min(unsubscribed, most), min(versions, most)
 	}
 	// The message is charged already. The overhead of most names is less than half of their text.
 	if err := r.Hold(entryBytes*(subscribed+unsubscribed) + versionBytes*versions - size/2); err != nil {
 		return err
 	}
-	if subscribed > few {
+	if subscribed > smallList {
 		r.Subscribe = slices.Grow(r.Subscribe, subscribed)
 	}
-	if unsubscribed > few {
+	if unsubscribed > smallList {
 		r.Unsubscribe = slices.Grow(r.Unsubscribe, unsubscribed)
 	}
 	if versions > 0 {
@@ -149,7 +150,7 @@ func (r *Request) reserve(count *[fieldError + 1]int, size int) error {
 	return nil
 }
 
-// skips reports whether a list with so many entries is full, and counts the entry as skipped.
+// skips reports whether a list with that number of entries is full. If it is, skips counts one skipped entry.
 func (r *Request) skips(entries int) bool {
 	if r.MaxNames == 0 || entries < r.MaxNames {
 		return false
@@ -158,16 +159,18 @@ func (r *Request) skips(entries int) bool {
 	return true
 }
 
-// read decodes a field. It skips repeated names.
-func (r *Request) read(f *fieldReader, field requestField) error {
+// readField decodes a field. It skips repeated names.
+func (r *Request) readField(f *fieldReader, field requestField) error {
 	if r.Repeated && (field == fieldSubscribe || field == fieldSubscribeLocator) {
 		f.run()
 		return nil
 	}
-	if field == fieldSubscribe && cap(r.Subscribe) > few || field == fieldUnsubscribe && cap(r.Unsubscribe) > few {
+	many := field == fieldSubscribe && cap(r.Subscribe) > smallList ||
+		field == fieldUnsubscribe && cap(r.Unsubscribe) > smallList
+	if many {
 		return r.addChunkName(f, field)
 	}
-	return r.set(field, f.val)
+	return r.setField(field, f.value)
 }
 
 // addChunkName reads one of many names into a list.
@@ -184,7 +187,7 @@ func (r *Request) addChunkName(f *fieldReader, field requestField) error {
 	return err
 }
 
-func (r *Request) set(f requestField, val []byte) (err error) {
+func (r *Request) setField(f requestField, val []byte) (err error) {
 	switch f {
 	case fieldNode:
 		err = r.addNode(val)
@@ -234,9 +237,9 @@ func (r *Request) addName(to *[]string, locator bool, val []byte) (err error) {
 	return err
 }
 
-// typeURLOf returns a type URL. Those that the protocol defines are not allocated.
+// typeURLOf returns a type URL. It allocates no string for those that the protocol defines.
 func typeURLOf(val []byte) (string, error) {
-	if r, known := rank[string(val)]; known {
+	if r, known := ranks[string(val)]; known {
 		return sendOrder[r], nil
 	}
 	return text(val, "type URL")
@@ -265,14 +268,14 @@ func (r *Request) setError(status []byte) error {
 	f := fieldReader{msg: status}
 	for f.next() {
 		switch {
-		case f.isNumber(1):
-			r.ErrorCode = int32(f.number())
-		case f.is(2):
-			message, err := text(f.val, "error message")
+		case f.isVarint(1):
+			r.ErrorCode = int32(f.varint())
+		case f.isBytes(2):
+			message, err := text(f.value, "error message")
 			if err != nil {
 				return err
 			}
-			r.ErrorMessage = withoutDump(message)
+			r.ErrorMessage = cutDump(message)
 		}
 	}
 	return f.err("error detail")
@@ -292,10 +295,10 @@ func (r *Request) locator(val []byte) (string, error) {
 	parameters := make(map[string]string)
 	f := fieldReader{msg: val}
 	for f.next() {
-		if !f.is(2) {
+		if !f.isBytes(2) {
 			continue
 		}
-		key, value, err := mapEntry(f.val, "dynamic parameter")
+		key, value, err := mapEntry(f.value, "dynamic parameter")
 		if err != nil {
 			return "", err
 		}
@@ -307,20 +310,20 @@ func (r *Request) locator(val []byte) (string, error) {
 }
 
 // mapEntry reads an entry of a map from strings to strings: key=1, value=2.
-func mapEntry(entry []byte, what string) (key, value string, err error) {
+func mapEntry(entry []byte, field string) (key, value string, err error) {
 	var raw [3][]byte // by field number
 	f := fieldReader{msg: entry}
 	for f.next() {
 		if f.typ == protowire.BytesType && int(f.num) < len(raw) {
-			raw[f.num] = f.val
+			raw[f.num] = f.value
 		}
 	}
-	if f.bad {
-		return "", "", f.err(what)
+	if f.malformed {
+		return "", "", f.err(field)
 	}
-	if key, err = text(raw[1], what); err != nil {
+	if key, err = text(raw[1], field); err != nil {
 		return "", "", err
 	}
-	value, err = text(raw[2], what)
+	value, err = text(raw[2], field)
 	return key, value, err
 }

@@ -82,8 +82,8 @@ type Resource struct {
 	substitute     bool       // the body has another type than the response
 	contentDropped bool       // field and body were dropped
 
-	sensitivity atomic.Int32           // what MayBeSensitive found
-	json        atomic.Pointer[[]byte] // what JSON returned
+	sensitivity atomic.Int32           // result of MayBeSensitive
+	json        atomic.Pointer[[]byte] // result of JSON
 }
 
 // HasBody reports whether the resource has content. A resource without content is a
@@ -94,7 +94,7 @@ func (r *Resource) HasBody() bool { return r.body != nil || r.contentDropped && 
 // client already has (R106). It may repeat the aliases of the resource.
 func (r *Resource) Heartbeat() bool { return !r.HasBody() && r.TTL > 0 }
 
-// Unresolved reports whether the message says that the aliases name no resource (R095).
+// Unresolved reports whether the message means that the aliases name no resource (R095).
 func (r *Resource) Unresolved() bool { return !r.HasBody() && r.TTL == 0 && len(r.Aliases) > 0 }
 
 // ContentDropped reports whether the content was dropped: the name, version and digest of the resource
@@ -159,8 +159,8 @@ func (r *Resource) Value() (value []byte) {
 		return nil
 	}
 	for f := (fieldReader{msg: r.any()}); f.next(); {
-		if f.is(anyValue) {
-			value = f.val
+		if f.isBytes(anyValue) {
+			value = f.value
 		}
 	}
 	return value
@@ -196,9 +196,9 @@ func digest(typeURL string, value []byte) (d Digest) {
 	return d
 }
 
-// nested decodes messages that become a field of a response. Clients decode them one
+// nestedOptions decodes messages that become a field of a response. Clients decode them one
 // level deeper, and reject the response if they exceed the recursion limit there.
-var nested = proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
+var nestedOptions = proto.UnmarshalOptions{RecursionLimit: protowire.DefaultRecursionLimit - 1}
 
 // Variant returns the name and the constraints of the resource.
 func (r *Resource) Variant() Variant { return Variant{r.Name, r.Constraints} }
@@ -207,12 +207,12 @@ func parseAny(any []byte) (typeURL string, value []byte, err error) {
 	f := fieldReader{msg: any}
 	for f.next() {
 		switch {
-		case f.is(anyTypeURL):
-			if typeURL, err = text(f.val, "type URL"); err != nil {
+		case f.isBytes(anyTypeURL):
+			if typeURL, err = text(f.value, "type URL"); err != nil {
 				return "", nil, err
 			}
-		case f.is(anyValue):
-			value = f.val
+		case f.isBytes(anyValue):
+			value = f.value
 		}
 	}
 	return typeURL, value, f.err("body")

@@ -11,10 +11,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// resource parses one Resource message and copies its bytes, so that a resource does
-// not keep the whole response in memory. With nameInside, a resource without a name
+// parseResource parses one Resource message and copies its bytes, so that a resource
+// does not keep the whole response in memory. With nameInside, a resource without a name
 // gets the name in its body (SotW).
-func (d Decoder) resource(typeURL string, msg []byte, nameInside bool) (*Resource, error) {
+func (d Decoder) parseResource(typeURL string, msg []byte, nameInside bool) (*Resource, error) {
 	r, p := &Resource{}, wrapperParser{}
 	if err := p.parse(r, msg); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (p *wrapperParser) parse(r *Resource, msg []byte) error {
 			return err
 		}
 	}
-	if f.bad {
+	if f.malformed {
 		return f.err("resource")
 	}
 	if len(p.rest) > 0 {
@@ -96,21 +96,21 @@ func (p *wrapperParser) parse(r *Resource, msg []byte) error {
 
 func (p *wrapperParser) field(r *Resource, f *fieldReader) (err error) {
 	switch {
-	case f.is(resourceBody):
+	case f.isBytes(resourceBody):
 		return p.addBody(f)
-	case f.is(resourceName):
-		r.Name, err = text(f.val, "resource name")
+	case f.isBytes(resourceName):
+		r.Name, err = text(f.value, "resource name")
 		return err
-	case f.is(resourceVersion):
-		r.OriginVersion, err = text(f.val, "resource version")
+	case f.isBytes(resourceVersion):
+		r.OriginVersion, err = text(f.value, "resource version")
 		return err
-	case f.is(resourceAliases):
+	case f.isBytes(resourceAliases):
 		return p.addAlias(r, f)
-	case f.is(resourceTTL):
+	case f.isBytes(resourceTTL):
 		p.checked = append(p.checked, f.raw()...)
 		return nil
 	}
-	p.fullName = p.fullName || f.is(resourceFull)
+	p.fullName = p.fullName || f.isBytes(resourceFull)
 	p.checked = append(p.checked, f.raw()...)
 	p.rest = append(p.rest, f.raw()...)
 	return nil
@@ -121,19 +121,19 @@ func (p *wrapperParser) field(r *Resource, f *fieldReader) (err error) {
 func (p *wrapperParser) addBody(f *fieldReader) error {
 	p.bodies++
 	if p.bodies == 1 {
-		p.at, p.body = span{f.from, len(f.raw())}, f.val
+		p.at, p.body = span{f.start, len(f.raw())}, f.value
 		return nil
 	}
-	if !wellFormed(p.body) || !wellFormed(f.val) {
+	if !wellFormed(p.body) || !wellFormed(f.value) {
 		return fmt.Errorf("%w: one of several bodies is incomplete", ErrMalformed)
 	}
-	p.body = slices.Concat(p.body, f.val)
+	p.body = slices.Concat(p.body, f.value)
 	return nil
 }
 
 // addAlias reads an alias. Clients subscribe to its canonical form (B.23).
 func (p *wrapperParser) addAlias(r *Resource, f *fieldReader) error {
-	name, err := text(f.val, "resource name")
+	name, err := text(f.value, "resource name")
 	if err != nil {
 		return err
 	}
@@ -155,12 +155,12 @@ func (p *wrapperParser) rewrite(r *Resource, msg []byte) []byte {
 	f := fieldReader{msg: msg}
 	for f.next() {
 		switch {
-		case f.is(resourceTTL), f.is(resourceFull) && p.named, f.is(resourceBody) && p.bodies > 1:
+		case f.isBytes(resourceTTL), f.isBytes(resourceFull) && p.named, f.isBytes(resourceBody) && p.bodies > 1:
 			continue
-		case f.is(resourceAliases):
+		case f.isBytes(resourceAliases):
 			out, aliases = appendBytes(out, resourceAliases, aliases[0]), aliases[1:]
 			continue
-		case f.is(resourceBody):
+		case f.isBytes(resourceBody):
 			p.at.at = len(out)
 		}
 		out = append(out, f.raw()...)
@@ -173,15 +173,14 @@ func (p *wrapperParser) rewrite(r *Resource, msg []byte) []byte {
 	return out
 }
 
-// checkedFields decodes the rare fields with the generated decoder, and rejects what a
-// client's decoder would reject: if the relay relayed such bytes, every client would
-// close its stream.
+// checkedFields decodes the rare fields with the generated decoder, and returns an error if that fails. If the relay
+// forwarded such bytes, the decoders of all clients would fail, and the clients would close their streams.
 func (p *wrapperParser) checkedFields(r *Resource) error {
 	if len(p.checked) == 0 {
 		return nil
 	}
 	w := new(discoverypb.Resource)
-	if err := nested.Unmarshal(p.checked, w); err != nil {
+	if err := nestedOptions.Unmarshal(p.checked, w); err != nil {
 		return fmt.Errorf("%w: resource: %w", ErrMalformed, err)
 	}
 	r.TTL, p.rewritten = max(w.GetTtl().AsDuration(), 0), p.rewritten || w.GetTtl() != nil
@@ -198,9 +197,9 @@ func (p *wrapperParser) checkedFields(r *Resource) error {
 	return nil
 }
 
-// layOut copies the message to a new buffer as a field of a response. If the version or the name that clients
-// receive differs from the origin's, it is appended: the last value of a scalar field counts. The resource_name of
-// a resource without variants becomes a plain name, since not every client supports resource_name.
+// layOut copies the message to a new buffer as a field of a response. If the version or the name that clients receive
+// differs from the origin's, it is appended, because decoders use the last value of a scalar field. The resource_name
+// of a resource without variants becomes a plain name, since not every client supports resource_name.
 func (p *wrapperParser) layOut(r *Resource, msg []byte, originName string) {
 	var sent []byte
 	if r.Version != r.OriginVersion {
@@ -233,8 +232,7 @@ func (r *Resource) setField(field []byte, body span) {
 	}
 }
 
-// appendFullName appends a ResourceName as a field: name=1,
-// dynamic_parameter_constraints=2.
+// appendFullName appends a ResourceName as a field: name=1, dynamic_parameter_constraints=2.
 func appendFullName(b []byte, num protowire.Number, v Variant) []byte {
 	return appendBytes(b, num, appendBytes(appendString(nil, 1, v.Name), 2, v.Constraints))
 }
@@ -293,7 +291,7 @@ func NewResource(typeURL, name, version string, value []byte, aliases ...string)
 	for _, a := range aliases {
 		msg = appendBytes(msg, resourceAliases, a)
 	}
-	return Decoder{}.resource(typeURL, msg, false)
+	return Decoder{}.parseResource(typeURL, msg, false)
 }
 
 // maySubstitute reports whether the resource may be sent in a response of the type although

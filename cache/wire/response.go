@@ -18,7 +18,7 @@ type Body struct {
 	size    int
 	count   int // resources and removals
 
-	room [2]mem.Buffer // first backing array of pieces, enough for a response with one resource
+	firstPieces [2]mem.Buffer // first backing array of pieces, enough for a response with one resource
 }
 
 // NewDeltaBody returns an empty body of a DeltaDiscoveryResponse.
@@ -44,7 +44,7 @@ func NewSotWBody(typeURL, version string, wrap Wrap) *Body {
 
 func newBody(delta bool, typeURL, version string) *Body {
 	b := &Body{delta: delta, version: version}
-	b.pieces = b.room[:0]
+	b.pieces = b.firstPieces[:0]
 	const overhead = 8 // upper bound of tags and lengths
 	header := make([]byte, 0, len(version)+len(typeURL)+overhead)
 	header = appendString(header, responseSystemVersion, version)
@@ -52,8 +52,8 @@ func newBody(delta bool, typeURL, version string) *Body {
 	return b
 }
 
-// Add adds a resource, with its remaining TTL if that is not zero. A resource without
-// content is not added to a SotW body (R111).
+// Add adds a resource, with its remaining TTL if ttl is not zero. It adds no resource
+// without content to a SotW body (R111).
 func (b *Body) Add(r *Resource, ttl time.Duration) {
 	switch {
 	case b.delta:
@@ -138,8 +138,8 @@ func (b *Body) Size() int { return b.size }
 // Len returns the number of resources, removals and errors in the body.
 func (b *Body) Len() int { return b.count }
 
-// Join copies the pieces into one buffer. This pays for a body that is sent many times,
-// since the cost of a send grows with the number of pieces.
+// Join copies the pieces into one buffer. It is useful for a body that is sent many
+// times, since the cost of a send grows with the number of pieces.
 func (b *Body) Join() *Body {
 	if len(b.pieces) > 1 {
 		b.pieces = mem.BufferSlice{mem.SliceBuffer(b.pieces.Materialize())}
@@ -155,7 +155,7 @@ func (b *Body) addBuffer(piece mem.Buffer) {
 	b.size += piece.Len()
 }
 
-// Grow reserves space for so many more resources.
+// Grow reserves space for further resources.
 func (b *Body) Grow(resources int) { b.pieces = slices.Grow(b.pieces, resources) }
 
 // A Response is one message to one stream: a shared body and the fields that differ

@@ -10,7 +10,7 @@ import (
 
 // Fields of a stored resource.
 const (
-	storedField         protowire.Number = 1 // what Field returns; the other fields are not part of that
+	storedField         protowire.Number = 1 // Resource.Field, which does not include the fields below
 	storedOriginVersion protowire.Number = 2
 	storedTTL           protowire.Number = 3 // nanoseconds
 	storedWrapper       protowire.Number = 4
@@ -68,11 +68,11 @@ func ReadStored(b []byte) (*Resource, error) {
 	var s stored
 	f := fieldReader{msg: b}
 	for f.next() {
-		if err := s.set(r, &f); err != nil {
+		if err := s.readField(r, &f); err != nil {
 			return nil, err
 		}
 	}
-	if f.bad {
+	if f.malformed {
 		return nil, f.err("stored resource")
 	}
 	return s.finish(r)
@@ -87,50 +87,50 @@ type stored struct {
 	named         bool // there is a storedName, which only a resource whose content was dropped has
 }
 
-// set reads one field.
-func (s *stored) set(r *Resource, f *fieldReader) (err error) {
+// readField reads one field.
+func (s *stored) readField(r *Resource, f *fieldReader) (err error) {
 	switch {
-	case f.is(storedField):
-		s.field = f.val
-	case f.is(storedOriginVersion):
-		s.originVersion, err = text(f.val, "resource version")
-	case f.isNumber(storedTTL):
-		s.ttl = max(time.Duration(f.number()), 0)
-	case f.is(storedWrapper):
-		return s.wrapper.set(f.val)
+	case f.isBytes(storedField):
+		s.field = f.value
+	case f.isBytes(storedOriginVersion):
+		s.originVersion, err = text(f.value, "resource version")
+	case f.isVarint(storedTTL):
+		s.ttl = max(time.Duration(f.varint()), 0)
+	case f.isBytes(storedWrapper):
+		return s.wrapper.read(f.value)
 	default:
-		return s.setDropped(r, f)
+		return s.readDroppedField(r, f)
 	}
 	return err
 }
 
-// setDropped reads a field that only a resource whose content was dropped has.
-func (s *stored) setDropped(r *Resource, f *fieldReader) (err error) {
+// readDroppedField reads a field that only a resource whose content was dropped has.
+func (s *stored) readDroppedField(r *Resource, f *fieldReader) (err error) {
 	switch {
-	case f.is(storedName):
+	case f.isBytes(storedName):
 		s.named = true
-		r.Name, err = text(f.val, "resource name")
-	case f.is(storedVersion):
-		r.Version, err = text(f.val, "resource version")
-	case f.is(storedAlias):
+		r.Name, err = text(f.value, "resource name")
+	case f.isBytes(storedVersion):
+		r.Version, err = text(f.value, "resource version")
+	case f.isBytes(storedAlias):
 		var alias string
-		alias, err = text(f.val, "resource name")
+		alias, err = text(f.value, "resource name")
 		r.Aliases = append(r.Aliases, alias)
-	case f.is(storedTypeURL):
-		r.TypeURL, err = text(f.val, "type URL")
-	case f.is(storedDigest):
-		return r.Digest.set(f.val)
-	case f.is(storedConstraints):
-		r.Constraints = append([]byte{}, f.val...)
-	case f.is(storedEDSName):
-		r.EDSName, err = text(f.val, "name of endpoints")
-	case f.isNumber(storedDoNotCache):
-		r.DoNotCache = f.number() != 0
+	case f.isBytes(storedTypeURL):
+		r.TypeURL, err = text(f.value, "type URL")
+	case f.isBytes(storedDigest):
+		return r.Digest.read(f.value)
+	case f.isBytes(storedConstraints):
+		r.Constraints = append([]byte{}, f.value...)
+	case f.isBytes(storedEDSName):
+		r.EDSName, err = text(f.value, "name of endpoints")
+	case f.isVarint(storedDoNotCache):
+		r.DoNotCache = f.varint() != 0
 	}
 	return err
 }
 
-func (d *Digest) set(val []byte) error {
+func (d *Digest) read(val []byte) error {
 	if len(val) != len(d) {
 		return fmt.Errorf("%w: the digest has %d bytes instead of 32", ErrMalformed, len(val))
 	}
@@ -160,7 +160,7 @@ func (s *stored) finish(r *Resource) (*Resource, error) {
 	return r, nil
 }
 
-// resourceOf returns the resource of which Field returned these bytes.
+// resourceOf returns the resource whose Field returned these bytes.
 func resourceOf(field []byte) (*Resource, error) {
 	num, typ, msg, n := consumeField(field)
 	if n != len(field) || num != responseResources || typ != protowire.BytesType {
@@ -173,7 +173,7 @@ func resourceOf(field []byte) (*Resource, error) {
 	if p.bodies != 1 {
 		return nil, fmt.Errorf("%w: the stored resource has %d bodies instead of 1", ErrMalformed, p.bodies)
 	}
-	r.Version = r.OriginVersion // which is the version that clients receive
+	r.Version = r.OriginVersion // the bytes contain the version that clients receive
 	p.at.at += len(field) - len(msg)
 	r.setField(slices.Clone(field), p.at)
 	return r, nil

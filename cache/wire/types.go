@@ -30,7 +30,7 @@ var sendOrder = [...]string{
 	ListenerType, ScopedRouteType, RouteType, VirtualHostType,
 }
 
-var rank = func() map[string]int {
+var ranks = func() map[string]int {
 	ranks := make(map[string]int, len(sendOrder))
 	for i, typeURL := range sendOrder {
 		ranks[typeURL] = i
@@ -41,7 +41,7 @@ var rank = func() map[string]int {
 // Rank returns the position of a type in the order in which types are sent:
 // clusters first, unknown types last (B.11).
 func Rank(typeURL string) int {
-	if r, ok := rank[typeURL]; ok {
+	if r, ok := ranks[typeURL]; ok {
 		return r
 	}
 	return len(sendOrder)
@@ -60,7 +60,8 @@ func RefersToClusters(typeURL string) bool {
 // RemovedAfter reports whether removals of one type are sent after changes of another type, because the changed
 // resources may have referred to the removed ones (B.11). Removals of endpoints are never delayed in this way.
 func RemovedAfter(removed, changed string) bool {
-	return RefersToClusters(changed) && (removed == ClusterType || RefersToClusters(removed) && Rank(changed) < Rank(removed))
+	return RefersToClusters(changed) &&
+		(removed == ClusterType || RefersToClusters(removed) && Rank(changed) < Rank(removed))
 }
 
 // IsEndpoints reports whether resources of the type are endpoints of clusters.
@@ -69,7 +70,7 @@ func IsEndpoints(typeURL string) bool { return typeURL == EndpointType || typeUR
 // Known reports whether the protocol defines the type. Resources of known types
 // always have a name; the name of other resources may be empty (B.22).
 func Known(typeURL string) bool {
-	_, ok := rank[typeURL]
+	_, ok := ranks[typeURL]
 	return ok
 }
 

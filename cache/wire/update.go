@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Field numbers of envoy.service.discovery.v3.DeltaDiscoveryResponse, and of
-// the fields that a DiscoveryResponse shares with it.
+// Field numbers of envoy.service.discovery.v3.DeltaDiscoveryResponse, and of the fields that a DiscoveryResponse shares
+// with it.
 const (
 	responseSystemVersion protowire.Number = 1 // SotW: version_info
 	responseTypeURL       protowire.Number = 4
@@ -42,7 +42,7 @@ type Update struct {
 	// Errors are the origin's errors for single resources.
 	Errors []*ResourceError
 
-	// Complete reports that Resources is everything that the subscription matches. Only
+	// Complete reports that Resources contains all resources of the subscription. Only
 	// a SotW response can be complete. The decoders do not set it, since it depends on
 	// the subscription.
 	Complete bool
@@ -53,19 +53,18 @@ type Update struct {
 // If decoding fails, the update still has the type URL and the nonce, if msg had
 // them, so that the response can be rejected with a NACK.
 //
-// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
-// [ErrXDSTP].
+// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch], [ErrXDSTP].
 func (d Decoder) Decode(msg []byte) (Update, error) { return d.decode(msg, false) }
 
 // decode decodes a Delta or a SotW response.
 func (d Decoder) decode(msg []byte, sotw bool) (u Update, err error) {
-	what, set := "update", (*Update).set
+	message, set := "update", (*Update).setField
 	if sotw {
-		what, set = "response", (*Update).setSotW
+		message, set = "response", (*Update).setSotWField
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("decode %s: %w", what, err)
+			err = fmt.Errorf("decode %s: %w", message, err)
 		}
 	}()
 	u, resources, err := envelope(msg, set)
@@ -77,16 +76,17 @@ func (d Decoder) decode(msg []byte, sotw bool) (u Update, err error) {
 	}
 	for _, raw := range resources {
 		if sotw {
-			if raw, err = wrapped(u.TypeURL, raw); err != nil {
+			if raw, err = unwrapResource(u.TypeURL, raw); err != nil {
 				return u, err
 			}
 		}
-		r, err := d.resource(u.TypeURL, raw, sotw)
+		r, err := d.parseResource(u.TypeURL, raw, sotw)
 		if err != nil {
 			return u, err
 		}
 		if d.MaxResourceBytes > 0 && len(raw) > d.MaxResourceBytes {
-			r.Refusal = NewResourceError(r.Name, codes.Internal, fmt.Sprintf("the resource has %d bytes; at most %d are allowed", len(raw), d.MaxResourceBytes))
+			message := fmt.Sprintf("the resource has %d bytes; at most %d are allowed", len(raw), d.MaxResourceBytes)
+			r.Refusal = NewResourceError(r.Name, codes.Internal, message)
 		}
 		u.Resources = append(u.Resources, r)
 	}
@@ -144,20 +144,20 @@ func envelope(msg []byte, set func(*Update, protowire.Number, []byte) error) (u 
 		switch {
 		case f.typ != protowire.BytesType:
 		case f.num == responseResources:
-			resources = append(resources, f.val)
+			resources = append(resources, f.value)
 		default:
-			if setErr := set(&u, f.num, f.val); err == nil {
+			if setErr := set(&u, f.num, f.value); err == nil {
 				err = setErr
 			}
 		}
 	}
-	if f.bad {
+	if f.malformed {
 		return u, nil, f.err("response")
 	}
 	return u, resources, err
 }
 
-func (u *Update) set(num protowire.Number, val []byte) (err error) {
+func (u *Update) setField(num protowire.Number, val []byte) (err error) {
 	switch num {
 	case responseSystemVersion:
 		u.SystemVersion, err = text(val, "system version")
@@ -196,27 +196,26 @@ func (u *Update) set(num protowire.Number, val []byte) (err error) {
 // If decoding fails, the update still has the type URL and the nonce, if msg had
 // them, so that the response can be rejected with a NACK.
 //
-// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch],
-// [ErrXDSTP].
+// Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch], [ErrXDSTP].
 func (d Decoder) DecodeSotW(msg []byte) (Update, error) { return d.decode(msg, true) }
 
-// setSotW sets a field of a DiscoveryResponse.
-func (u *Update) setSotW(num protowire.Number, val []byte) error {
+// setSotWField sets a field of a DiscoveryResponse.
+func (u *Update) setSotWField(num protowire.Number, val []byte) error {
 	switch num {
 	case responseSystemVersion, responseTypeURL, responseNonce: // the same in both variants
-		return u.set(num, val)
+		return u.setField(num, val)
 	case sotwControlPlane:
-		return u.set(responseControlPlane, val)
+		return u.setField(responseControlPlane, val)
 	case sotwErrors:
-		return u.set(responseErrors, val)
+		return u.setField(responseErrors, val)
 	default:
 		return nil
 	}
 }
 
-// wrapped returns the Resource message in an Any of a DiscoveryResponse. A resource that is not wrapped is wrapped in a
-// new message.
-func wrapped(responseType string, body []byte) ([]byte, error) {
+// unwrapResource returns the Resource message in an Any of a DiscoveryResponse. If the Any contains the resource
+// itself, it returns a new Resource message with that body.
+func unwrapResource(responseType string, body []byte) ([]byte, error) {
 	typeURL, value, err := parseAny(body)
 	switch {
 	case err != nil:
@@ -226,7 +225,8 @@ func wrapped(responseType string, body []byte) ([]byte, error) {
 	case typeURL != responseType:
 		return nil, fmt.Errorf("%w: %q in a response of type %q", ErrTypeMismatch, typeURL, responseType)
 	case !hasOwnName(typeURL):
-		return nil, fmt.Errorf("%w: resources of type %q do not contain their name, so in SotW responses the origin must wrap them in %q",
+		return nil, fmt.Errorf(
+			"%w: resources of type %q do not contain their name, so in SotW responses the origin must wrap them in %q",
 			ErrUnnamed, typeURL, resourceWrapper)
 	}
 	return appendBytes(nil, resourceBody, body), nil
@@ -258,7 +258,7 @@ func (u *Update) Fails(name string) bool {
 // legacy form of the wildcard.
 func (u *Update) addError(val []byte) error {
 	var m discoverypb.ResourceError
-	if err := nested.Unmarshal(val, &m); err != nil {
+	if err := nestedOptions.Unmarshal(val, &m); err != nil {
 		return fmt.Errorf("%w: resource error: %w", ErrMalformed, err)
 	}
 	full := m.GetResourceName()
@@ -282,11 +282,11 @@ func (u *Update) addError(val []byte) error {
 	return nil
 }
 
-// addRemovedName reads an entry of removed_resource_names. An entry without
-// constraints is equivalent to an entry of removed_resources.
+// addRemovedName reads an entry of removed_resource_names. An entry without constraints is equivalent to an entry of
+// removed_resources.
 func (u *Update) addRemovedName(val []byte) error {
 	var m discoverypb.ResourceName
-	if err := nested.Unmarshal(val, &m); err != nil {
+	if err := nestedOptions.Unmarshal(val, &m); err != nil {
 		return fmt.Errorf("%w: removed resource name: %w", ErrMalformed, err)
 	}
 	name, err := CanonicalName(m.GetName())

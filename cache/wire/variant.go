@@ -38,13 +38,14 @@ func (v Variant) Matches(parameters map[string]string) bool {
 
 func satisfied(c *discoverypb.DynamicParameterConstraints, parameters map[string]string) bool {
 	satisfies := func(c *discoverypb.DynamicParameterConstraints) bool { return satisfied(c, parameters) }
+	violates := func(c *discoverypb.DynamicParameterConstraints) bool { return !satisfied(c, parameters) }
 	switch t := c.GetType().(type) {
 	case *discoverypb.DynamicParameterConstraints_Constraint:
 		return satisfiedOne(t.Constraint, parameters)
 	case *discoverypb.DynamicParameterConstraints_OrConstraints:
 		return slices.ContainsFunc(t.OrConstraints.GetConstraints(), satisfies)
 	case *discoverypb.DynamicParameterConstraints_AndConstraints:
-		return !slices.ContainsFunc(t.AndConstraints.GetConstraints(), func(c *discoverypb.DynamicParameterConstraints) bool { return !satisfies(c) })
+		return !slices.ContainsFunc(t.AndConstraints.GetConstraints(), violates)
 	case *discoverypb.DynamicParameterConstraints_NotConstraints:
 		return !satisfied(t.NotConstraints, parameters)
 	default:
@@ -53,12 +54,12 @@ func satisfied(c *discoverypb.DynamicParameterConstraints, parameters map[string
 }
 
 func satisfiedOne(c *discoverypb.DynamicParameterConstraints_SingleConstraint, parameters map[string]string) bool {
-	value, has := parameters[c.GetKey()]
+	value, ok := parameters[c.GetKey()]
 	switch c.GetConstraintType().(type) {
 	case *discoverypb.DynamicParameterConstraints_SingleConstraint_Value:
-		return has && value == c.GetValue()
+		return ok && value == c.GetValue()
 	case *discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_:
-		return has
+		return ok
 	default:
 		return false // an unknown kind of constraint
 	}
@@ -84,8 +85,8 @@ func WithParameters(name string, parameters map[string]string) string {
 
 // SplitParameters returns the arguments from which WithParameters made the text.
 func SplitParameters(text string) (name string, parameters map[string]string) {
-	name, encoded, has := strings.Cut(text, Separator)
-	if !has {
+	name, encoded, found := strings.Cut(text, Separator)
+	if !found {
 		return name, nil
 	}
 	values, _ := url.ParseQuery(encoded) // encoded by WithParameters
