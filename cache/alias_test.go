@@ -15,13 +15,13 @@ import (
 func TestR092_Aliases(t *testing.T) {
 	o := newOrigin(t, Config{})
 	byAlias, byName, byBoth, apart := o.view.Watch(), o.view.Watch(), o.view.Watch(), o.view.Watch()
-	o.want(byAlias, "alias")
-	o.want(byName, "real")
-	o.want(byBoth, "real", "alias")
-	o.want(apart, "further")
+	o.subscribe(byAlias, "alias")
+	o.subscribe(byName, "real")
+	o.subscribe(byBoth, "real", "alias")
+	o.subscribe(apart, "further")
 	woken := func(when string, want ...bool) {
 		t.Helper()
-		if got := []bool{awake(byAlias), awake(byName), awake(byBoth), awake(apart)}; !slices.Equal(got, want) {
+		if got := []bool{woken(byAlias), woken(byName), woken(byBoth), woken(apart)}; !slices.Equal(got, want) {
 			t.Errorf("%s: got woken %t, want %t", when, got, want)
 		}
 	}
@@ -33,7 +33,7 @@ func TestR092_Aliases(t *testing.T) {
 		}
 	}
 	if o.typ().ByName.Aliased() {
-		t.Error("got aliased before there was an alias")
+		t.Error("set is aliased before any alias was added")
 	}
 	if change := o.put(ByName, "real", "1", "x", "alias", "unwanted"); change.Seen != 1 || change.Ignored != 0 {
 		t.Errorf("got %+v, want one resource seen", change)
@@ -41,8 +41,8 @@ func TestR092_Aliases(t *testing.T) {
 	woken("put", true, true, true, false)
 	holds("put", "alias", "x")
 	holds("put", "real", "x")
-	if !o.typ().ByName.Aliased() || o.knows("unwanted") {
-		t.Errorf("got aliased %t, unwanted alias known %t; want true, false", o.typ().ByName.Aliased(), o.knows("unwanted"))
+	if !o.typ().ByName.Aliased() || o.hasName("unwanted") {
+		t.Errorf("got aliased %t, unsubscribed alias in the index %t; want true, false", o.typ().ByName.Aliased(), o.hasName("unwanted"))
 	}
 	o.put(ByName, "real", "2", "y", "alias", "alias", "real")
 	holds("changed", "alias", "y")
@@ -61,40 +61,40 @@ func TestR092_Aliases(t *testing.T) {
 	holds("removed again", "alias", "-")
 	o.put(ByName, "real", "4", "z", "alias")
 	woken("back again", true, true, true, false)
-	o.remove(ByName, "alias") // the origin calls it by the name that was asked for
+	o.remove(ByName, "alias") // the origin may use the requested name, an alias
 	woken("alias removed", true, false, true, false)
 	holds("alias removed", "alias", "-")
 	holds("alias removed", "real", "z")
 }
 
-// TestR092_AliasMoves: an alias that comes to stand for another resource is news,
-// even if the bytes are the same; and the first one's removal does not touch it.
+// TestR092_AliasMoves: if an alias begins to name another resource, that is a change even if the bytes are equal. The
+// removal of the first resource does not affect the alias any more.
 func TestR092_AliasMoves(t *testing.T) {
-	o, watch := watched(t)
-	n := o.want(watch, "alias")[0]
+	o, watch := newSubscribed(t)
+	n := o.subscribe(watch, "alias")[0]
 	o.put(ByName, "one", "1", "same", "alias")
-	awake(watch)
+	woken(watch)
 	o.put(ByName, "two", "1", "same", "alias")
-	if e, _ := o.typ().Lookup(n); !awake(watch) || e.Resource.Name != "two" {
-		t.Errorf("moved: got resource %q, want two, and the stream woken", e.Resource.Name)
+	if e, _ := o.typ().Lookup(n); !woken(watch) || e.Resource.Name != "two" {
+		t.Errorf("moved: alias names resource %q, want two and a wake-up", e.Resource.Name)
 	}
 	o.remove(ByName, "one")
 	if e, _ := o.typ().Lookup(n); !e.Present() {
-		t.Error("the alias went with a resource that it stands for no longer")
+		t.Error("alias removed with a resource that it no longer names")
 	}
 	o.remove(ByName, "two")
 	if e, _ := o.typ().Lookup(n); e.Present() {
-		t.Error("the alias stayed without its resource")
+		t.Error("alias still present after the removal of its resource")
 	}
 }
 
-// TestR092_AliasesAreForgotten: VHDS has Envoys ask for one alias after another;
-// nothing of them may stay.
+// TestR092_AliasesAreForgotten: with VHDS, Envoy subscribes to one alias after another. No state of unused aliases may
+// remain.
 func TestR092_AliasesAreForgotten(t *testing.T) {
-	o, watch := watched(t)
+	o, watch := newSubscribed(t)
 	for i := range 100 {
 		host := "host" + fmt.Sprint(i)
-		names := o.want(watch, "real/"+host)
+		names := o.subscribe(watch, "real/"+host)
 		if i%2 == 0 {
 			o.put(ByName, "real", "1", "x", "real/"+host)
 		} else {
@@ -115,7 +115,7 @@ func TestR092_AliasesAreForgotten(t *testing.T) {
 
 func TestR095_UnresolvedAliasIsPassedOn(t *testing.T) {
 	o := newOrigin(t, Config{})
-	n := o.want(o.view.Watch(), "alias")[0]
+	n := o.subscribe(o.view.Watch(), "alias")[0]
 	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
 		decoded(t, acme, &discoverypb.Resource{Name: "x", Version: "1", Aliases: []string{"alias"}}),
 	}})
@@ -129,13 +129,12 @@ func TestR095_UnresolvedAliasIsPassedOn(t *testing.T) {
 	}
 }
 
-// TestB20_UnresolvedAliasesExpire: for 5s nobody need ask again what an alias means that
-// means nothing. Then whoever comes asks, and the same answer is no news to those who
-// have it.
+// TestB20_UnresolvedAliasesExpire: the response that an alias names no resource is served for 5s. After that, the next
+// subscriber causes a new request, and an equal response is no change for earlier subscribers.
 func TestB20_UnresolvedAliasesExpire(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch, next := o.view.Watch(), o.view.Watch()
-	n := o.want(watch, "alias")[0]
+	n := o.subscribe(watch, "alias")[0]
 	answer := func() {
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
 			decoded(t, acme, &discoverypb.Resource{Name: "alias", Aliases: []string{"alias"}}),
@@ -152,32 +151,32 @@ func TestB20_UnresolvedAliasesExpire(t *testing.T) {
 		}
 		next.Unsubscribe(acme, []*Name{n})
 		if again != want {
-			t.Errorf("%s: asked again %t, want %t", when, again, want)
+			t.Errorf("%s: requested again %t, want %t", when, again, want)
 		}
 	}
 	later := o.Expire(time.Now())
 	if left := time.Until(later); left < 4*time.Second || left > 5*time.Second {
-		t.Errorf("to be looked at in %v, want 5s", left)
+		t.Errorf("expires in %v, want 5s", left)
 	}
 	asks("within 5s", false)
 	o.Expire(later)
 	if e, _ := o.typ().Lookup(n); !e.Resource.ContentDropped() || !e.Resource.Unresolved() {
-		t.Errorf("after 5s: got %+v, want it given up", e)
+		t.Errorf("after 5s: got %+v, want its content dropped", e)
 	}
 	asks("after 5s", true)
-	asks("once more before there is an answer", false)
+	asks("before a response", false)
 	answer()
 	if e, seq := o.typ().Lookup(n); seq != told || e.Resource.ContentDropped() {
-		t.Errorf("the same answer is news at %d, after %d", seq, told)
+		t.Errorf("equal response changed the position from %[2]d to %[1]d", seq, told)
 	}
-	asks("answered", false)
+	asks("after the response", false)
 }
 
-// TestB20_UnlistedAliases: an origin that lists only the alias that it was asked for
-// last changes the resource for all who have it.
+// TestB20_UnlistedAliases: if an origin lists only the last requested alias, a change of the resource also applies to
+// the other aliases.
 func TestB20_UnlistedAliases(t *testing.T) {
-	o, watch := watched(t)
-	names := o.want(watch, "one", "two", "three")
+	o, watch := newSubscribed(t)
+	names := o.subscribe(watch, "one", "two", "three")
 	holds := func(when string, want ...string) {
 		t.Helper()
 		for i, n := range names {
@@ -190,7 +189,7 @@ func TestB20_UnlistedAliases(t *testing.T) {
 	o.put(ByName, "real", "1", "x", "two")
 	holds("asked for", "x", "x", "")
 	if e, _ := o.typ().Lookup(names[0]); !slices.Equal(e.Resource.Aliases, []string{"one"}) {
-		t.Errorf("one: got aliases %q, want its own", e.Resource.Aliases)
+		t.Errorf("one: got aliases %q, want only one", e.Resource.Aliases)
 	}
 	if c := o.put(ByName, "real", "2", "y", "two"); c.Seen != 1 || c.Ignored != 0 {
 		t.Errorf("changed: got %+v, want one resource seen", c)

@@ -15,9 +15,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-func onwards() bool { return true }
+func proceed() bool { return true }
 
-// findings returns what an audit says, a line each.
+// findings returns the faults that an audit finds, sorted, one line each.
 func findings(faults iter.Seq[Fault]) (lines []string) {
 	for f := range faults {
 		lines = append(lines, strings.TrimPrefix(fmt.Sprintf("%s %s: %s", f.Part, f.Name, f.Problem), " "))
@@ -26,12 +26,11 @@ func findings(faults iter.Seq[Fault]) (lines []string) {
 	return lines
 }
 
-// TestB43_AuditOfIntactViewFindsNothing: whatever an origin says and clients want, an audit after any step
-// of it finds nothing.
+// TestB43_AuditOfIntactViewFindsNothing: an audit finds no fault after any sequence of responses and subscriptions.
 func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 	texts := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
-		o, watch := watched(t)
+		o, watch := newSubscribed(t)
 		var all *WildcardWatch
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			text := rapid.SampledFrom(texts).Draw(t, "name")
@@ -50,7 +49,7 @@ func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 			case "want":
 				watch.Subscribe(acme, []string{text})
 			case "ignore":
-				if o.knows(text) {
+				if o.hasName(text) {
 					watch.Unsubscribe(acme, []*Name{o.name(text)})
 				}
 			case "forget":
@@ -76,21 +75,21 @@ func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 			default:
 				o.TakeDemand()
 			}
-			if found := findings(o.view.Audit(onwards)); len(found) > 0 {
+			if found := findings(o.view.Audit(proceed)); len(found) > 0 {
 				t.Fatalf("after %s of %s, step %d: %q", step, text, i, found)
 			}
 		}
 	})
 }
 
-// A planted fault is done to a view behind its writer's back.
-type planted struct {
-	what  string
-	plant func(o *origin)
+// A damage is a fault that a test causes in a view, without its writer.
+type damage struct {
+	name  string
+	apply func(o *origin)
 	want  []string // findings
 }
 
-// tamper replaces the members by what f makes of them, as no writer would.
+// tamper replaces the wildcard set by a copy that f has changed.
 func (o *origin) tamper(f func(s *Set)) {
 	o.view.index.mu.Lock()
 	defer o.view.index.mu.Unlock()
@@ -100,7 +99,7 @@ func (o *origin) tamper(f func(s *Set)) {
 	o.view.head.Store(&generation)
 }
 
-// swap replaces the entry of a name by what f makes of it.
+// swap replaces the entry of a name by a copy that f has changed.
 func (o *origin) swap(text string, f func(e *Entry)) {
 	n := o.name(text)
 	o.tamper(func(s *Set) {
@@ -110,7 +109,7 @@ func (o *origin) swap(text string, f func(e *Entry)) {
 	})
 }
 
-var plants = []planted{
+var damages = []damage{
 	{"a byte of what all streams send", func(o *origin) {
 		o.typ().Wildcard.Get(o.name("b")).Resource.Value()[0] ^= 1
 	}, []string{"members b: content does not match its digest"}},
@@ -158,7 +157,7 @@ var plants = []planted{
 		})
 	}, []string{"members : totals do not match the resources"}},
 	{"an alias that was lost", func(o *origin) {
-		o.want(o.view.Watch(), "z")
+		o.subscribe(o.view.Watch(), "z")
 		o.put(ByName, "d", "", "content 3", "z")
 		delete(o.aliases[acme], "d")
 	}, []string{"interest z: alias or variant is missing from the index"}},
@@ -170,12 +169,12 @@ var plants = []planted{
 	}, []string{"interest c: number of entries does not match the sets"}},
 }
 
-// filled3 returns an origin with three members, and one stream that follows them and has
-// named the third.
-func filled3(t tester) (*origin, *Watch) {
-	o, watch := watched(t)
+// newThreeMembers returns an origin with three resources in the wildcard set, and a stream that subscribes to the
+// wildcard and to the third name.
+func newThreeMembers(t tester) (*origin, *Watch) {
+	o, watch := newSubscribed(t)
 	watch.SubscribeAll(acme)
-	o.want(watch, "c")
+	o.subscribe(watch, "c")
 	for i, text := range []string{"a", "b", "c"} {
 		o.put(Wildcard, text, "", fmt.Sprint("content ", i))
 	}
@@ -183,25 +182,25 @@ func filled3(t tester) (*origin, *Watch) {
 	return o, watch
 }
 
-// TestB43_PlantedFaultsAreFound, each by what it is.
+// TestB43_PlantedFaultsAreFound: an audit finds each kind of damage.
 func TestB43_PlantedFaultsAreFound(t *testing.T) {
-	for _, p := range plants {
-		o, _ := filled3(t)
-		p.plant(o)
-		if got := findings(o.view.Audit(onwards)); !slices.Equal(got, p.want) {
-			t.Errorf("%s:\n got %q\nwant %q", p.what, got, p.want)
+	for _, p := range damages {
+		o, _ := newThreeMembers(t)
+		p.apply(o)
+		if got := findings(o.view.Audit(proceed)); !slices.Equal(got, p.want) {
+			t.Errorf("%s:\n got %q\nwant %q", p.name, got, p.want)
 		}
 	}
-	o, _ := filled3(t)
+	o, _ := newThreeMembers(t)
 	o.name("b").watchers = &watchers{ids: []uint32{0, 0}, names: 1}
-	if got, want := findings(o.view.Audit(onwards)), "interest b: watchers contain a closed watch or a duplicate"; !slices.Contains(got, want) {
+	if got, want := findings(o.view.Audit(proceed)), "interest b: watchers contain a closed watch or a duplicate"; !slices.Contains(got, want) {
 		t.Errorf("a watch that is there twice: got %q, want among it %q", got, want)
 	}
 }
 
-// TestB43_DamagedContentIsNotStored: a restarted relay asks the origin for content that was damaged.
+// TestB43_DamagedContentIsNotStored: a snapshot omits damaged content, so that a restarted relay requests it again.
 func TestB43_DamagedContentIsNotStored(t *testing.T) {
-	o, _ := filled3(t)
+	o, _ := newThreeMembers(t)
 	o.SetPhase(acme, Confirmed)
 	o.typ().Wildcard.Get(o.name("b")).Resource.Value()[0] ^= 1
 	s, _ := o.Snapshot(true)
@@ -212,10 +211,10 @@ func TestB43_DamagedContentIsNotStored(t *testing.T) {
 	}
 }
 
-// TestB43_AnAuditPausesAndEnds: it pauses after every piece, holds no lock then, and ends
-// when it is told to.
+// TestB43_AnAuditPausesAndEnds: an audit pauses after each batch without holding a lock, and ends when pace returns
+// false.
 func TestB43_AnAuditPausesAndEnds(t *testing.T) {
-	o, _, _ := filled(t, 1000)
+	o, _, _ := newFilled(t, 1000)
 	pauses := 0
 	for range o.view.Audit(func() bool {
 		pauses++
@@ -241,7 +240,7 @@ func TestB43_AnAuditPausesAndEnds(t *testing.T) {
 	}
 }
 
-// BenchmarkAudit is the cost of a resource of 1 KiB that somebody named.
+// BenchmarkAudit measures the audit of resources of 1 KiB in the wildcard set.
 func BenchmarkAudit(b *testing.B) {
 	const n = 10_000
 	o, content := newOrigin(b, Config{}), strings.Repeat("x", 1024)
@@ -252,7 +251,7 @@ func BenchmarkAudit(b *testing.B) {
 	o.Apply(Wildcard, u)
 	b.ReportAllocs()
 	for b.Loop() {
-		for f := range o.view.Audit(onwards) {
+		for f := range o.view.Audit(proceed) {
 			b.Fatal(f)
 		}
 	}

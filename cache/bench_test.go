@@ -7,8 +7,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// filled returns an origin with n members, each also named by one stream.
-func filled(tb tester, n int) (*origin, *Watch, []*Name) {
+// newFilled returns an origin with n resources in the wildcard set, and a stream that subscribes to each of them by
+// name.
+func newFilled(tb tester, n int) (*origin, *Watch, []*Name) {
 	tb.Helper()
 	o := newOrigin(tb, Config{})
 	watch := o.view.Watch()
@@ -26,9 +27,9 @@ func filled(tb tester, n int) (*origin, *Watch, []*Name) {
 	return o, watch, names
 }
 
-// TestReadsDoNotAllocate guards the path that every stream takes at every wake-up.
+// TestReadsDoNotAllocate covers the reads of every stream after every wake-up.
 func TestReadsDoNotAllocate(t *testing.T) {
-	o, _, names := filled(t, 10_000)
+	o, _, names := newFilled(t, 10_000)
 	tail := o.typ().Wildcard.Last() - 10
 	var found, seqs int
 	one := sum(1, 2)
@@ -60,7 +61,7 @@ func TestReadsDoNotAllocate(t *testing.T) {
 	for what, read := range reads {
 		want := 0.0
 		if what == "SameVersion" {
-			want = 2 // the version that it compares with; streams ask once a type
+			want = 2 // to parse the version; streams do it once for each type
 		}
 		if got := testing.AllocsPerRun(100, read); got > want {
 			t.Errorf("%s: got %v allocations, want at most %v", what, got, want)
@@ -75,7 +76,7 @@ func BenchmarkApply(b *testing.B) {
 	const streams = 1000
 	for _, n := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("resources=%d/streams=%d", n, streams), func(b *testing.B) {
-			o, _, _ := filled(b, n)
+			o, _, _ := newFilled(b, n)
 			var watches []*Watch
 			for range streams {
 				w := o.view.Watch()
@@ -98,7 +99,7 @@ func BenchmarkApply(b *testing.B) {
 			}
 			b.ReportMetric(float64(wakes)/float64(applies), "wakes/op")
 			for i, w := range watches {
-				if !awake(w) {
+				if !woken(w) {
 					b.Fatalf("stream %d was not woken", i)
 				}
 			}
@@ -106,9 +107,9 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkApplyNamed is a response with 100 changes of what was asked for by name.
+// BenchmarkApplyNamed measures a response with 100 changes of resources that were subscribed to by name.
 func BenchmarkApplyNamed(b *testing.B) {
-	o, _, _ := filled(b, 10_000)
+	o, _, _ := newFilled(b, 10_000)
 	updates := make([]wire.Update, 2)
 	for i := range updates {
 		updates[i].TypeURL = acme
@@ -127,7 +128,7 @@ func BenchmarkApplyNamed(b *testing.B) {
 }
 
 func BenchmarkSinceTail(b *testing.B) {
-	o, _, _ := filled(b, 10_000)
+	o, _, _ := newFilled(b, 10_000)
 	members := &o.typ().Wildcard
 	tail := members.Last() - 1
 	read := 0
@@ -145,7 +146,7 @@ func BenchmarkSinceTail(b *testing.B) {
 func BenchmarkLookup(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("resources=%d", n), func(b *testing.B) {
-			o, _, names := filled(b, n)
+			o, _, names := newFilled(b, n)
 			typ := o.typ()
 			i := 0
 			b.ReportAllocs()

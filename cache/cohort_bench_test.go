@@ -8,8 +8,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// editionsOf are so many resources in two versions.
-func editionsOf(tb tester, n int) (updates [2]wire.Update) {
+// twoVersions returns two updates with n resources each, in two versions.
+func twoVersions(tb tester, n int) (updates [2]wire.Update) {
 	for i := range updates {
 		updates[i].TypeURL = wire.ClusterType
 		for j := range n {
@@ -20,8 +20,8 @@ func editionsOf(tb tester, n int) (updates [2]wire.Update) {
 	return updates
 }
 
-// heapInUse returns how many bytes are in use.
-func heapInUse() int64 {
+// heapBytes returns the number of heap bytes in use after a garbage collection.
+func heapBytes() int64 {
 	var stats runtime.MemStats
 	runtime.GC()
 	runtime.GC()
@@ -29,7 +29,8 @@ func heapInUse() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-// openEdition returns an origin of which all resources changed, and the edition of it, which the first cohort is shown.
+// openEdition returns an origin of which all resources changed, and an edition of these changes that the first cohort
+// is shown.
 func openEdition(tb tester, cohorts int, updates [2]wire.Update) (*origin, *Edition) {
 	o := newOrigin(tb, Config{Cohorts: cohorts, Waits: func(string) bool { return true }})
 	o.Apply(Wildcard, updates[0])
@@ -44,15 +45,15 @@ func openEdition(tb tester, cohorts int, updates [2]wire.Update) (*origin, *Edit
 	return o, e
 }
 
-// TestI13_OffCostsNothing: a node group has one view, whose writer has no other generation beside it, and a change allocates no more than
-// before there were cohorts (16 times, as counted then).
+// TestI13_NoCostWithoutCohorts: without cohorts, a node group has one view, whose writer has one branch, and a change
+// allocates at most 16 times, as before cohorts were added.
 func TestI13_OffCostsNothing(t *testing.T) {
 	o := newOrigin(t, Config{})
 	w := o.view.Watch()
-	o.want(w, "a")
+	o.subscribe(w, "a")
 	w.SubscribeAll(acme)
 	if len(o.view.views) != 1 || o.closed() || len(o.branches) != 1 {
-		t.Errorf("without cohorts there are %d views and %d ledgers, closed %t", len(o.view.views), len(o.branches), o.closed())
+		t.Errorf("without cohorts: %d views, %d branches, gate closed %t", len(o.view.views), len(o.branches), o.closed())
 	}
 	for _, kind := range kinds {
 		var updates [2]wire.Update
@@ -66,33 +67,34 @@ func TestI13_OffCostsNothing(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAnEdition: of 10,000 resources that all changed, with two stages, each cohort takes at most half a KiB for each name, and
-// all of it less than 16 MiB beside the resources.
+// TestMemoryOfAnEdition: with 10,000 changed resources and two stages, each cohort takes at most 512 bytes for each
+// name, and all cohorts together take less than 16 MiB in addition to the resources.
 func TestMemoryOfAnEdition(t *testing.T) {
 	const names, stages = 10_000, 2
-	updates := editionsOf(t, names)
-	before := heapInUse()
+	updates := twoVersions(t, names)
+	before := heapBytes()
 	plain, _ := openEdition(t, 0, updates)
-	without := heapInUse() - before
+	without := heapBytes() - before
 	runtime.KeepAlive(plain)
-	before = heapInUse()
+	before = heapBytes()
 	o, e := openEdition(t, stages, updates)
-	with := heapInUse() - before
+	with := heapBytes() - before
 	runtime.KeepAlive(e)
 	runtime.KeepAlive(o)
 	runtime.KeepAlive(updates)
-	t.Logf("%d bytes without cohorts, %d with %d of them: %d for each name and cohort", without, with, stages, (with-without)/(names*stages))
+	t.Logf("%d bytes without cohorts, %d with %d cohorts: %d bytes for each name and cohort", without, with, stages, (with-without)/(names*stages))
 	if with >= 16<<20 || with-without > names*stages*512 {
-		t.Errorf("an edition of %d names and %d stages takes %d bytes, without cohorts it is %d", names, stages, with, without)
+		t.Errorf("edition of %d names, %d stages: %d bytes, without cohorts %d", names, stages, with, without)
 	}
 }
 
-// BenchmarkApplyWithCohorts is a change of one resource of 10,000, of a type that waits or passes, while nothing else waits.
+// BenchmarkApplyWithCohorts measures a change of one resource of 10,000, of a type whose changes wait or pass, while no
+// other change waits.
 func BenchmarkApplyWithCohorts(b *testing.B) {
 	for _, cohorts := range []int{0, 2} {
 		for _, waits := range []bool{true, false} {
 			b.Run(fmt.Sprintf("cohorts=%d/waits=%t", cohorts, waits), func(b *testing.B) {
-				updates := editionsOf(b, 10_000)
+				updates := twoVersions(b, 10_000)
 				o := newOrigin(b, Config{Cohorts: cohorts, Waits: func(string) bool { return waits }})
 				o.Apply(Wildcard, updates[0])
 				o.SetPhase(wire.ClusterType, Confirmed)

@@ -7,8 +7,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// BenchmarkApplyAmongCollections is a change of one resource beside collections that
-// clients follow: of the type itself, and in one of them.
+// BenchmarkApplyAmongCollections measures a change of one resource of a type, or of a collection of the type, while
+// clients subscribe to collections.
 func BenchmarkApplyAmongCollections(b *testing.B) {
 	for _, globs := range []int{100, 1000, 10_000} {
 		o := newOrigin(b, Config{})

@@ -19,11 +19,11 @@ const (
 // shopKey is a collection.
 var shopKey = Collection(acme, shop+"*")
 
-// known returns how many types and collections a view keeps, and how many its head has.
-func known(v *View) (kept, inHead int) { return len(v.index.types), v.Generation().Types() }
+// typeCounts returns the number of types and collections in the index, and in the generation.
+func typeCounts(v *View) (kept, inHead int) { return len(v.index.types), v.Generation().Types() }
 
-// A collection is forgotten once nobody follows it, and so is a type that the protocol does not know: however the demand changed since it
-// was taken last, and whether or not anybody had noticed it.
+// TestR132_UnusedCollectionsAreRemoved: a collection without subscribers is removed, and so is a type that the protocol
+// does not define, whatever demand is queued for it.
 func TestR132_ACollectionIsForgotten(t *testing.T) {
 	tests := []struct {
 		name string
@@ -43,7 +43,7 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			o.remove(Wildcard, shop+"a")
 			w.UnsubscribeAll(wc)
 			if d := o.TakeDemand(); len(d) != 1 || d[0].Wanted || !o.ForgetWildcard(shopKey) {
-				o.Errorf("demand: got %v, want the collection given up, and it forgotten", d)
+				o.Errorf("demand: got %v, want the end of the collection, and the collection removed", d)
 			}
 		}},
 		{"given up twice", func(o *origin, w *Watch) {
@@ -51,9 +51,9 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			o.TakeDemand()
 			w.UnsubscribeAll(wc)
 			o.TakeDemand()
-			w.UnsubscribeAll(w.SubscribeAll(shopKey)) // while it lingers, and ends to
+			w.UnsubscribeAll(w.SubscribeAll(shopKey)) // a subscription begins and ends while the collection lingers
 			if !o.ForgetWildcard(shopKey) {
-				o.Errorf("not forgotten, though nobody follows it")
+				o.Errorf("collection without subscribers was not removed")
 			}
 			if d := o.TakeDemand(); len(d) != 0 {
 				o.Errorf("demand: got %v, want none", d)
@@ -66,7 +66,7 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 			o.TakeDemand()
 			wc = w.SubscribeAll(shopKey)
 			if o.ForgetWildcard(shopKey) {
-				o.Errorf("forgotten under a stream")
+				o.Errorf("collection was removed although a stream subscribes to it")
 			}
 			if d := o.TakeDemand(); len(d) != 1 || !d[0].Wanted {
 				o.Errorf("demand: got %v, want the collection", d)
@@ -93,47 +93,48 @@ func TestR132_ACollectionIsForgotten(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			o, w := watched(t)
+			o, w := newSubscribed(t)
 			tt.do(o, w)
-			kept, inHead := known(o.view)
+			kept, inHead := typeCounts(o.view)
 			if _, types := o.view.HasType(acme); kept != 0 || types != 0 || inHead != 0 || o.view.index.collections != 0 {
-				t.Errorf("%d types and collections are kept, of which %d count, %d in the head; want none", kept, types, inHead)
+				t.Errorf("%d types and collections in the index, %d types, %d in the generation; want none", kept, types, inHead)
 			}
-			o.Expire(time.Now().Add(time.Hour)) // of what may be left in the heap
+			o.Expire(time.Now().Add(time.Hour)) // processes deadlines that are left in the heap
 			o.Trim(time.Now().Add(time.Hour))
-			if again, _ := known(o.view); again != kept {
-				t.Errorf("%d types and collections after an hour, want %d", again, kept)
+			if again, _ := typeCounts(o.view); again != kept {
+				t.Errorf("after an hour: %d types and collections, want %d", again, kept)
 			}
 		})
 	}
 }
 
-// However many globs of a type there are, the type counts, and they do not.
+// TestB35_GlobsCountAsTheirType: a limit on types counts the type once, and not its globs.
 func TestB35_GlobsCountAsTheirType(t *testing.T) {
-	o, w := watched(t)
+	o, w := newSubscribed(t)
 	for _, glob := range []string{"a/*", "b/*", "c/*"} {
 		w.SubscribeAll(Collection(acme, "xdstp://one/acme.Thing/"+glob))
 	}
 	w.SubscribeAll(Collection(other, "xdstp://one/acme.Other/*"))
 	if hasAcme, types := o.view.HasType(acme); !hasAcme || types != 2 {
-		t.Errorf("the type is known: %t; %d types, want 2", hasAcme, types)
+		t.Errorf("type in the index: %t; %d types, want 2", hasAcme, types)
 	}
 }
 
-// A resource adds the same to a version by name, as a member of all, and of a glob.
+// TestB2_GlobMembersHaveTheSameLeaf: a resource has the same leaf in the set of names, in the wildcard set and in a
+// collection.
 func TestB2_AMemberOfAGlobIsNoOtherResource(t *testing.T) {
-	o, w := watched(t)
+	o, w := newSubscribed(t)
 	w.SubscribeAll(shopKey)
-	o.want(w, shop+"a")
+	o.subscribe(w, shop+"a")
 	r := o.resource(shop+"a", "1", "content")
 	o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{r}})
 	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
 	if glob, named := o.view.Generation().Type(shopKey).Wildcard.Sum(), o.typ().ByName.Sum(); glob != named || glob == (fingerprint.Sum{}) {
-		t.Errorf("sums: %v as a member, %v by name, want equal ones", glob, named)
+		t.Errorf("sums: %v of the collection, %v of the set of names, want equal sums", glob, named)
 	}
 }
 
-// Clusters and endpoints that are gone keep what they were, in a glob too (B.11).
+// TestB11_GlobsKeepPriorClusters: removed clusters and endpoints keep their last content, also in a collection (B.11).
 func TestB11_AGlobRemembersClusters(t *testing.T) {
 	for _, typeURL := range []string{wire.ClusterType, wire.EndpointType, acme} {
 		o := newOrigin(t, Config{})
@@ -144,15 +145,15 @@ func TestB11_AGlobRemembersClusters(t *testing.T) {
 		o.Apply(Wildcard, wire.Update{TypeURL: key, Removed: []string{shop + "a"}})
 		for e := range o.view.Generation().Type(key).Wildcard.Since(0) {
 			if keeps := e.Prior != nil; keeps != (typeURL != acme) {
-				t.Errorf("%s: keeps what it was: %t", typeURL, keeps)
+				t.Errorf("%s: has a prior resource: %t", typeURL, keeps)
 			}
 		}
 	}
 }
 
-// twoOrigins is a view whose names of one authority have an origin of their own, the
-// second; the first has all else.
-func twoOrigins(t *testing.T) (first, second *origin) {
+// newTwoOrigins returns the origins of one view. The second answers for the names of one authority, the first for all
+// others.
+func newTwoOrigins(t *testing.T) (first, second *origin) {
 	v, writers := NewRouted(Config{Sources: 2, Route: func(_, name string) int {
 		if strings.HasPrefix(name, "xdstp://two/") {
 			return 1
@@ -167,15 +168,15 @@ func twoOrigins(t *testing.T) (first, second *origin) {
 	return origins[0], origins[1]
 }
 
-// What one origin says of a name that another one answers for reaches nobody who named
-// it: not as a member, not as gone, not as what is wrong, nor as an alias (R129).
+// TestR129_OriginsAnswerOnlyForTheirResources: a response of an origin for a name of another origin does not reach
+// subscribers of the name: neither as a resource, nor as a removal, an error or an alias (R129).
 func TestR129_OriginsAnswerOnlyForTheirResources(t *testing.T) {
-	first, second := twoOrigins(t)
+	first, second := newTwoOrigins(t)
 	w := first.view.Watch()
 	n := w.Subscribe(acme, []string{mall + "a"})[0]
 	w.SubscribeAll(acme)
 	if d := first.TakeDemand(); len(d) != 1 || d[0].Name != nil {
-		t.Errorf("demand of the first: %v, want the members", d)
+		t.Errorf("demand of the first: %v, want the wildcard", d)
 	}
 	if d := second.TakeDemand(); len(d) != 1 || d[0].Name != n {
 		t.Errorf("demand of the second: %v, want the name", d)
@@ -183,7 +184,7 @@ func TestR129_OriginsAnswerOnlyForTheirResources(t *testing.T) {
 	see := func(want string) {
 		t.Helper()
 		if e, _ := first.typ().Lookup(n); contentOf(e) != want {
-			t.Errorf("who named it sees %q, want %q", contentOf(e), want)
+			t.Errorf("subscriber to the name sees %q, want %q", contentOf(e), want)
 		}
 	}
 	first.put(Wildcard, mall+"a", "1", "stranger")
@@ -192,7 +193,7 @@ func TestR129_OriginsAnswerOnlyForTheirResources(t *testing.T) {
 	first.remove(ByName, mall+"a")
 	see("")
 	if got := contentOf(first.typ().Wildcard.Get(n)); got != "stranger" {
-		t.Errorf("who follows all sees %q, want the first origin's", got)
+		t.Errorf("wildcard set has %q, want the content of the first origin", got)
 	}
 	second.put(ByName, mall+"a", "1", "own")
 	see("own")
@@ -200,27 +201,27 @@ func TestR129_OriginsAnswerOnlyForTheirResources(t *testing.T) {
 	first.remove(ByName, mall+"a")
 	see("own")
 	_, before := first.typ().Lookup(n)
-	first.remove(Wildcard, mall+"a") // uncovers nothing: nobody saw it
+	first.remove(Wildcard, mall+"a") // has no effect on the name
 	see("own")
 	if _, since := first.typ().Lookup(n); since != before {
-		t.Errorf("it is news since %d, want %d", since, before)
+		t.Errorf("visible since %d, want %d", since, before)
 	}
 	denied := wire.NewResourceError(mall+"a", codes.PermissionDenied, "")
 	second.Apply(ByName, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{denied}})
 	first.remove(ByName, mall+"a")
 	if first.typ().Errors(ByName).Get(n) == nil {
-		t.Error("the first origin cleared what the second said is wrong")
+		t.Error("first origin cleared an error of the second origin")
 	}
 	second.remove(ByName, mall+"a")
 	see("-")
 	if first.typ().Errors(ByName).Get(n) != nil {
-		t.Error("the second origin did not clear what it said is wrong")
+		t.Error("second origin did not clear its error")
 	}
 }
 
-// Each origin is there, or is not, by itself.
+// TestB40_OriginsAreIndependent: each origin has its own connection state.
 func TestB40_OriginsAreIndependent(t *testing.T) {
-	first, second := twoOrigins(t)
+	first, second := newTwoOrigins(t)
 	w := first.view.Watch()
 	names := w.Subscribe(acme, []string{"a", mall + "a"})
 	first.TakeDemand()
@@ -236,7 +237,7 @@ func TestB40_OriginsAreIndependent(t *testing.T) {
 		for i, want := range []bool{wantFirst, wantSecond} {
 			e, _ := g.Type(acme).Lookup(names[i])
 			if from := g.From(names[i]); from.Connected != want || g.Absent(e) != want || names[i].Asked().IsZero() == want {
-				t.Errorf("%s: %v: connected %t, absent %t, asked at %v; want %t", what, names[i], from.Connected, g.Absent(e), names[i].Asked(), want)
+				t.Errorf("%s: %v: connected %t, absent %t, requested at %v; want %t", what, names[i], from.Connected, g.Absent(e), names[i].Asked(), want)
 			}
 		}
 	}
@@ -244,7 +245,7 @@ func TestB40_OriginsAreIndependent(t *testing.T) {
 	second.SetConnected(false)
 	check("the second down", true, false)
 	if g := first.view.Generation(); g.WildcardSource(acme).Connected != true || g.WildcardSource(Collection(acme, mall+"*")).Connected {
-		t.Error("members: want the first origin up for the type, and the second down for the glob")
+		t.Error("want the wildcard of the type at the first origin, connected, and the glob at the second, disconnected")
 	}
 	first.SetConnected(false)
 	check("both down", false, false)

@@ -8,7 +8,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A copier is a view that keeps what another one says of names.
+// A copier is a view that copies the state of names from another view.
 type copier struct {
 	*origin
 	from *origin
@@ -18,8 +18,8 @@ func newCopier(t *testing.T) *copier {
 	return &copier{origin: newOrigin(t, Config{}), from: newOrigin(t, Config{})}
 }
 
-// take copies what is known of names now.
-func (c *copier) take(texts ...string) {
+// copy copies the present state of names.
+func (c *copier) copy(texts ...string) {
 	c.Helper()
 	g := c.from.view.Generation()
 	c.SetSource(*g.First())
@@ -30,54 +30,54 @@ func (c *copier) take(texts ...string) {
 	c.Copy(ByName, g, acme, names)
 }
 
-// TestB7_ACopyIsAsSureAsTheOther: what the other view does not know for certain any
-// more, the copy does not, even if it saw nothing of the connection between.
+// TestB7_CopiesKeepUncertainty: if the other view does not know whether a resource exists, the copy does not know it
+// either, even if it missed the connection in between.
 func TestB7_ACopyIsAsSureAsTheOther(t *testing.T) {
 	c := newCopier(t)
 	own, other := c.view.Watch(), c.from.view.Watch()
-	n := c.want(own, "a")[0]
-	c.from.want(other, "a")
+	n := c.subscribe(own, "a")[0]
+	c.from.subscribe(other, "a")
 	absent := func() bool { e, _ := c.typ().Lookup(n); return c.view.Generation().Absent(e) }
 	c.from.remove(ByName, "a")
-	c.take("a")
+	c.copy("a")
 	if !absent() {
-		t.Fatal("not absent, as the other view says")
+		t.Fatal("not absent, although the other view has it as absent")
 	}
-	awake(own)
+	woken(own)
 	c.from.SetConnected(false)
-	c.from.SetConnected(true) // before the copy has looked
-	c.take("a")
+	c.from.SetConnected(true) // before the next copy
+	c.copy("a")
 	if absent() {
-		t.Error("absent still, though the origin has to say so again")
+		t.Error("still absent, although the origin has not reported it on the new connection")
 	}
-	if !awake(own) {
-		t.Error("nobody was woken by the new connection")
+	if !woken(own) {
+		t.Error("new connection caused no wake-up")
 	}
 	c.from.remove(ByName, "a")
-	c.take("a")
-	if !absent() || !awake(own) {
-		t.Error("absent again: want it said, and the stream woken")
+	c.copy("a")
+	if !absent() || !woken(own) {
+		t.Error("absent again: want the absence copied, and a wake-up")
 	}
-	c.take("a")
-	if awake(own) {
-		t.Error("the stream was woken by what it knew")
+	c.copy("a")
+	if woken(own) {
+		t.Error("unchanged state caused a wake-up")
 	}
 	c.from.put(ByName, "a", "1", "content")
-	c.take("a")
-	if e, _ := c.typ().Lookup(n); contentOf(e) != "content" || !awake(own) {
-		t.Errorf("got %q, want the content, and the stream woken", contentOf(e))
+	c.copy("a")
+	if e, _ := c.typ().Lookup(n); contentOf(e) != "content" || !woken(own) {
+		t.Errorf("got %q, want the content and a wake-up", contentOf(e))
 	}
 }
 
-// TestR069_CopiesIgnoreUnwantedNames: a name that nobody wants of the copy is none of it.
+// TestR069_CopiesIgnoreUnwantedNames: a name without a subscription in the copy is not copied.
 func TestR069_CopiesIgnoreUnwantedNames(t *testing.T) {
 	c := newCopier(t)
-	c.want(c.view.Watch(), "a")
-	c.from.want(c.from.view.Watch(), "a", "b")
+	c.subscribe(c.view.Watch(), "a")
+	c.from.subscribe(c.from.view.Watch(), "a", "b")
 	c.from.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{c.resource("a", "1", "x"), c.resource("b", "1", "y")},
 		Errors: []*wire.ResourceError{wire.NewResourceError("b", codes.PermissionDenied, "")}})
-	c.take("a", "b")
-	if c.knows("b") || c.typ().ByName.Count() != 1 {
-		t.Errorf("the copy holds %q", told(c.typ().ByName.Since(0)))
+	c.copy("a", "b")
+	if c.hasName("b") || c.typ().ByName.Count() != 1 {
+		t.Errorf("copy has %q", changedNames(c.typ().ByName.Since(0)))
 	}
 }

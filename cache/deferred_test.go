@@ -9,7 +9,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// intervalOrigin is an origin whose wildcard set is confirmed and whose first change has just been sent, in a bubble.
+// intervalOrigin returns an origin whose wildcard set is confirmed and whose first change has just been sent. It must
+// be called in a synctest bubble.
 func intervalOrigin(t *testing.T, typeURL string, intervals map[string]time.Duration) *origin {
 	t.Helper()
 	o := newOrigin(t, Config{PushInterval: func(typeURL string) time.Duration { return intervals[typeURL] }})
@@ -20,7 +21,7 @@ func intervalOrigin(t *testing.T, typeURL string, intervals map[string]time.Dura
 	return o
 }
 
-// sendable returns the version of a resource that clients are sent.
+// sendable returns the version of a resource that would be sent to clients now.
 func (o *origin) sendable(name string) string {
 	o.Helper()
 	if e := o.view.Generation().Sendable(o.typeURL).Type(o.typeURL).Wildcard.Get(o.name(name)); e.Present() {
@@ -36,14 +37,14 @@ func (o *origin) expectSendable(name, want string) {
 	}
 }
 
-// pass lets time pass, and all that happens in it happen.
-func pass(d time.Duration) {
+// sleep advances the time of the bubble, and waits until all goroutines are idle.
+func sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// TestB45_ChangesOfAnIntervalAreOneWakeUp: after a change was sent, further ones wait until the interval of their type
-// has passed, and then wake each watch once. Later ones are sent at once.
+// TestB45_ChangesOfAnIntervalAreOneWakeUp: further changes wait until the interval of their type has passed, and then
+// wake each watch once. Later changes are sent at once.
 func TestB45_ChangesOfAnIntervalAreOneWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second})
@@ -51,18 +52,18 @@ func TestB45_ChangesOfAnIntervalAreOneWakeUp(t *testing.T) {
 		w := o.view.WatchFunc(func() { wakes.Add(1) })
 		w.SubscribeAll(acme)
 		for _, version := range []string{"3", "4", "5"} {
-			pass(200 * time.Millisecond)
+			sleep(200 * time.Millisecond)
 			o.put(Wildcard, "a", version, version)
 			o.expectSendable("a", "2")
 		}
-		if pass(399 * time.Millisecond); wakes.Load() != 0 {
+		if sleep(399 * time.Millisecond); wakes.Load() != 0 {
 			t.Errorf("the watch was woken %d times within the interval, want 0", wakes.Load())
 		}
-		if pass(time.Millisecond); wakes.Load() != 1 {
+		if sleep(time.Millisecond); wakes.Load() != 1 {
 			t.Errorf("the watch was woken %d times at the end of the interval, want 1", wakes.Load())
 		}
 		o.expectSendable("a", "5")
-		pass(time.Second)
+		sleep(time.Second)
 		o.put(Wildcard, "a", "6", "6")
 		if o.expectSendable("a", "6"); wakes.Load() != 2 {
 			t.Errorf("a change after the interval woke the watch %d times, want once", wakes.Load()-1)
@@ -70,7 +71,8 @@ func TestB45_ChangesOfAnIntervalAreOneWakeUp(t *testing.T) {
 	})
 }
 
-// TestB45_ChangesThatCannotWait: first state, resources that expire, and a new connection end the wait of a type at once.
+// TestB45_ChangesThatCannotWait: first state, resources that expire, and a new connection end the wait of a type at
+// once.
 func TestB45_ChangesThatCannotWait(t *testing.T) {
 	for what, happens := range map[string]func(o *origin){
 		"a phase":         func(o *origin) { o.SetPhase(acme, Settled) },
@@ -86,46 +88,46 @@ func TestB45_ChangesThatCannotWait(t *testing.T) {
 				o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second})
 				members, named := o.view.Watch(), o.view.Watch()
 				members.SubscribeAll(acme)
-				o.want(named, "named")
+				o.subscribe(named, "named")
 				o.put(Wildcard, "a", "3", "3")
-				if o.expectSendable("a", "2"); awake(members) {
+				if o.expectSendable("a", "2"); woken(members) {
 					t.Error("a change woke the watch within the interval")
 				}
 				happens(o)
-				if o.expectSendable("a", "3"); !awake(members) {
+				if o.expectSendable("a", "3"); !woken(members) {
 					t.Error("the end of the wait woke no watch")
 				}
-				pass(time.Minute) // in which the timer finds nothing
+				sleep(time.Minute) // the timer fires without an effect
 			})
 		})
 	}
 }
 
-// TestB45_SubscribersOfATypeThatWaits are woken when its wait ends, and read the logs then: they got no hints at changes
-// that were made before they subscribed.
+// TestB45_SubscribersOfATypeThatWaits are woken when its wait ends, and then read the logs: they have no hints for
+// changes from before their subscription.
 func TestB45_SubscribersOfATypeThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second})
-		o.want(o.view.Watch(), "named")
+		o.subscribe(o.view.Watch(), "named")
 		o.put(ByName, "named", "1", "1")
-		pass(time.Minute)
+		sleep(time.Minute)
 		o.put(ByName, "named", "2", "2")
 		o.put(ByName, "named", "3", "3")
 		var wakes atomic.Int64
 		late := o.view.WatchFunc(func() { wakes.Add(1) })
-		o.want(late, "named")
+		o.subscribe(late, "named")
 		read := o.view.Generation().Sendable(acme)
-		if pass(time.Second); wakes.Load() != 1 {
+		if sleep(time.Second); wakes.Load() != 1 {
 			t.Errorf("a watch that subscribed within the interval was woken %d times, want 1", wakes.Load())
 		}
 		if hinted, known := late.Hinted(acme, read.Seq, nil); known {
-			t.Errorf("its hints %v pass for complete", hinted)
+			t.Errorf("hints %v are reported as complete", hinted)
 		}
 	})
 }
 
-// TestB45_WaitsFollowReferences: what refers to clusters waits while clusters do, and removals wait while a type does
-// that may refer to what is removed. Endpoints wait for nothing.
+// TestB45_WaitsFollowReferences: types that refer to clusters wait while clusters wait. Removals wait while a type
+// waits that may refer to the removed resources. Endpoints do not wait.
 func TestB45_WaitsFollowReferences(t *testing.T) {
 	at := func(g *Generation, typeURL string) bool { return g.Sendable(typeURL) != g }
 	for _, c := range []struct {
@@ -160,10 +162,10 @@ func TestB45_WaitsFollowReferences(t *testing.T) {
 					o.put(Wildcard, "a", "2", "2")
 					c.change(o)
 					if got := at(o.view.Generation(), typeURL); got != want {
-						t.Errorf("it waits: %t, want %t", got, want)
+						t.Errorf("waits: %t, want %t", got, want)
 					}
-					if pass(time.Second); at(o.view.Generation(), typeURL) {
-						t.Error("it waits after the interval")
+					if sleep(time.Second); at(o.view.Generation(), typeURL) {
+						t.Error("still waits after the interval")
 					}
 				})
 			})
@@ -171,32 +173,32 @@ func TestB45_WaitsFollowReferences(t *testing.T) {
 	}
 }
 
-// TestB45_AtTheEndOfAWait: a route that changes when the time of clusters has come, and their wait has not ended yet, does
-// not overtake them.
+// TestB45_AtTheEndOfAWait: the interval of clusters is over, but their wait has not ended yet. A route that changes
+// then is not sent before them.
 func TestB45_AtTheEndOfAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := intervalOrigin(t, wire.ClusterType, map[string]time.Duration{wire.ClusterType: time.Second})
 		o.put(Wildcard, "a", "3", "3")
 		o.view.intervals.timer.Stop()
 		o.view.intervals.timer = time.AfterFunc(time.Hour, func() {}) // no wait ends by itself
-		pass(time.Second)
+		sleep(time.Second)
 		o.typeURL = wire.RouteType
 		o.put(Wildcard, "r", "1", "1")
 		o.SetPhase(wire.RouteType, Confirmed)
 		o.typeURL = wire.ClusterType
 		o.put(Wildcard, "a", "4", "4")
-		pass(time.Second)
+		sleep(time.Second)
 		o.typeURL = wire.RouteType
 		o.put(Wildcard, "r", "2", "2")
 		if o.expectSendable("r", "1"); o.view.Generation().Sendable(wire.ClusterType) == o.view.Generation() {
-			t.Error("clusters do not wait, so this shows nothing")
+			t.Error("test setup: clusters do not wait")
 		}
 		o.view.intervals.timer.Stop()
 	})
 }
 
-// TestB45_WaitsEndTogether: if a removal of clusters has to wait for listeners, and listeners that waited before change
-// meanwhile, neither overtakes the other, and all ends with the longest interval.
+// TestB45_WaitsEndTogether: a removal of clusters waits for listeners, and listeners that waited before change again.
+// Neither is sent before the other, and all waits end with the longest interval.
 func TestB45_WaitsEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := intervalOrigin(t, wire.ClusterType, map[string]time.Duration{
@@ -215,31 +217,32 @@ func TestB45_WaitsEndTogether(t *testing.T) {
 		o.typeURL = wire.ClusterType
 		o.remove(Wildcard, "a")
 		for range 29 {
-			pass(100 * time.Millisecond)
+			sleep(100 * time.Millisecond)
 			for _, typeURL := range []string{wire.ClusterType, wire.ListenerType, wire.RouteType} {
 				if g := o.view.Generation(); g.Sendable(typeURL) == g {
 					t.Fatalf("%s does not wait", typeURL)
 				}
 			}
 		}
-		if pass(100 * time.Millisecond); len(o.view.Generation().deferred) > 0 {
-			t.Error("something waits after the longest interval")
+		if sleep(100 * time.Millisecond); len(o.view.Generation().deferred) > 0 {
+			t.Error("a type still waits after the longest interval")
 		}
 	})
 }
 
-// TestB45_GenerationsDoNotKeepEachOther: a generation from which clients are sent what waits keeps no older one.
+// TestB45_GenerationsDoNotKeepEachOther: a generation from which deferred types are sent keeps no older generation in
+// memory.
 func TestB45_GenerationsDoNotKeepEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := intervalOrigin(t, acme, map[string]time.Duration{acme: time.Second, other: 1500 * time.Millisecond})
 		for range 10 {
 			for _, typeURL := range []string{acme, other} {
-				pass(100 * time.Millisecond)
+				sleep(100 * time.Millisecond)
 				o.typeURL = typeURL
 				o.put(Wildcard, "a", "x"+time.Now().String(), "x")
 				for _, d := range o.view.Generation().deferred {
 					if d.from.deferred != nil {
-						t.Fatal("a generation keeps another one")
+						t.Fatal("generation keeps an older one")
 					}
 				}
 			}

@@ -13,13 +13,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestR105_TTLChanges: to send a resource again changes how long it lives, either way,
-// and ends that it does. None of it changes anything else.
+// TestR105_TTLChanges: a resource that is sent again may extend, shorten or remove its TTL. Its other state does not
+// change.
 func TestR105_TTLChanges(t *testing.T) {
 	tests := []struct {
 		what string
-		ttls []time.Duration // given 10 s apart, zero is none
-		ends time.Duration   // after the first; zero is never
+		ttls []time.Duration // of responses 10 s apart; zero means no TTL
+		ends time.Duration   // after the first response; zero means never
 	}{
 		{"lengthened", []time.Duration{30 * time.Second, time.Minute}, 70 * time.Second},
 		{"shortened", []time.Duration{time.Minute, 15 * time.Second}, 25 * time.Second},
@@ -35,108 +35,108 @@ func TestR105_TTLChanges(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.what, func(t *testing.T) {
-			inTime(t, func(t *testing.T, o *timed, kind Kind) {
+			withClock(t, func(t *testing.T, o *timedOrigin, kind Kind) {
 				began := time.Now()
 				for i, ttl := range tt.ttls {
 					if i > 0 {
-						o.pass(10 * time.Second)
+						o.sleep(10 * time.Second)
 					}
 					before := o.typ()
 					version := before.Wildcard.Sum().Add(before.ByName.Sum())
-					change := o.give(kind, "a", "1", "x", ttl)
+					change := o.putTTL(kind, "a", "1", "x", ttl)
 					o.Expire(time.Now())
 					if i == 0 {
 						continue
 					}
 					after := o.typ()
 					if change.Changed != 0 || after.Last() != before.Last() || after.Wildcard.Sum().Add(after.ByName.Sum()) != version {
-						t.Errorf("step %d: another TTL is another content: %+v", i, change)
+						t.Errorf("step %d: another TTL counted as another content: %+v", i, change)
 					}
 					if told := ttl != tt.ttls[i-1] || ttl > 0; (change.Renewed == 1) != told {
 						t.Errorf("step %d: got %d renewals, want %t", i, change.Renewed, told)
 					}
 				}
 				if tt.ends == 0 {
-					o.pass(24 * time.Hour)
-					o.wantShown("for ever", kind, "a", "x")
+					o.sleep(24 * time.Hour)
+					o.wantVisible("for ever", kind, "a", "x")
 					return
 				}
-				o.pass(tt.ends - time.Since(began) - 1)
-				o.wantShown("before its time", kind, "a", "x")
-				o.pass(1)
-				o.wantShown("at its time", kind, "a", "-")
+				o.sleep(tt.ends - time.Since(began) - 1)
+				o.wantVisible("before its time", kind, "a", "x")
+				o.sleep(1)
+				o.wantVisible("at its time", kind, "a", "-")
 			})
 		})
 	}
 }
 
-// TestR106_Heartbeat: it moves the deadline of the version that it names, and nothing
-// else; that it came is in the renewals.
+// TestR106_Heartbeat: a heartbeat extends the deadline of the version that it has, is recorded in the renewals, and
+// changes nothing else.
 func TestR106_Heartbeat(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
-		o.give(kind, "a", "1", "x", time.Minute)
+	withClock(t, func(t *testing.T, o *timedOrigin, kind Kind) {
+		o.putTTL(kind, "a", "1", "x", time.Minute)
 		for range 5 {
-			o.pass(40 * time.Second)
-			awake(o.watch)
+			o.sleep(40 * time.Second)
+			woken(o.watch)
 			before := o.typ()
-			change := o.beat(kind, "a", "1", time.Minute)
+			change := o.heartbeat(kind, "a", "1", time.Minute)
 			if change.Renewed != 1 || change.Seen != 1 || change.Changed != 0 || change.Removed != 0 {
 				t.Errorf("got %+v, want one renewal", change)
 			}
 			after := o.typ()
 			if after.Last() != before.Last() || after.Wildcard.Sum() != before.Wildcard.Sum() {
-				t.Error("a heartbeat changed something")
+				t.Error("heartbeat changed the resource")
 			}
-			if !awake(o.watch) {
-				t.Error("a heartbeat woke nobody: it has to be passed on")
+			if !woken(o.watch) {
+				t.Error("heartbeat caused no wake-up")
 			}
 			set := []*Set{&after.Wildcard, &after.ByName}[kind]
-			wantTold(t, set.RenewedSince(set.Renewed()-1), "a")
-			wantTold(t, set.RenewedSince(set.Renewed()))
+			wantLog(t, set.RenewedSince(set.Renewed()-1), "a")
+			wantLog(t, set.RenewedSince(set.Renewed()))
 		}
-		o.pass(time.Minute - 1)
-		o.wantShown("after the last heartbeat", kind, "a", "x")
-		o.pass(1)
-		o.wantShown("after the last heartbeat", kind, "a", "-")
+		o.sleep(time.Minute - 1)
+		o.wantVisible("after the last heartbeat", kind, "a", "x")
+		o.sleep(1)
+		o.wantVisible("after the last heartbeat", kind, "a", "-")
 	})
 }
 
-// TestR106_HeartbeatOfAnotherVersionIsIgnored: it says nothing of what is here.
+// TestR106_HeartbeatOfAnotherVersionIsIgnored: it does not apply to the cached content.
 func TestR106_HeartbeatOfAnotherVersionIsIgnored(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
-		o.give(kind, "a", "2", "x", time.Minute)
-		o.give(kind, "b", "1", "y", 0)
-		awake(o.watch)
+	withClock(t, func(t *testing.T, o *timedOrigin, kind Kind) {
+		o.putTTL(kind, "a", "2", "x", time.Minute)
+		o.putTTL(kind, "b", "1", "y", 0)
+		woken(o.watch)
 		seq := o.view.Generation().Seq
 		for _, version := range []string{"1", "3", ""} {
-			if change := o.beat(kind, "a", version, time.Hour); change.Renewed != 0 {
+			if change := o.heartbeat(kind, "a", version, time.Hour); change.Renewed != 0 {
 				t.Errorf("version %q: got %+v, want no renewal", version, change)
 			}
 		}
-		if awake(o.watch) || o.view.Generation().Seq != seq || len(o.TakeDemand()) != 0 {
-			t.Error("a heartbeat of another version did something")
+		if woken(o.watch) || o.view.Generation().Seq != seq || len(o.TakeDemand()) != 0 {
+			t.Error("heartbeat of another version had an effect")
 		}
-		if o.beat(kind, "b", "1", 30*time.Second); o.shown(kind, "b") != "y" { // it had no TTL
-			t.Error("a heartbeat took a resource away")
+		if o.heartbeat(kind, "b", "1", 30*time.Second); o.visible(kind, "b") != "y" { // it had no TTL
+			t.Error("heartbeat removed a resource")
 		}
-		o.pass(time.Minute)
-		o.wantShown("its own TTL holds", kind, "a", "-")
-		o.wantShown("given a TTL by a heartbeat", kind, "b", "-")
+		o.sleep(time.Minute)
+		o.wantVisible("its own TTL holds", kind, "a", "-")
+		o.wantVisible("given a TTL by a heartbeat", kind, "b", "-")
 	})
 }
 
-// TestR106_HeartbeatOfMissingResource: the origin is asked for what it believes to be
-// here, at most once a second, and only if somebody wants it.
+// TestR106_HeartbeatOfMissingResource: the relay requests the resource from the origin, at most once a second, and only
+// if a client subscribes to it.
 func TestR106_HeartbeatOfMissingResource(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
-		o.give(kind, "a", "1", "x", time.Second)
-		o.pass(2 * time.Second)
-		o.wantShown("its time is up", kind, "a", "-")
+	withClock(t, func(t *testing.T, o *timedOrigin, kind Kind) {
+		o.putTTL(kind, "a", "1", "x", time.Second)
+		o.sleep(2 * time.Second)
+		o.wantVisible("its time is up", kind, "a", "-")
 		o.Asked([]*Name{o.name("a")}, time.Now().Add(-time.Minute))
 		again := func() (got []string) {
 			for _, d := range o.TakeDemand() {
 				if !d.Wanted || !d.Refetch {
-					t.Errorf("got the demand %+v, want one to ask again", d)
+					t.Errorf("got the demand %+v, want one new request", d)
 				}
 				if got = append(got, "*"); d.Name != nil {
 					got[len(got)-1] = d.Name.String()
@@ -146,50 +146,49 @@ func TestR106_HeartbeatOfMissingResource(t *testing.T) {
 			return got
 		}
 		want := []string{[...]string{"*", "a"}[kind]}
-		o.beat(kind, "a", "1", time.Second)
+		o.heartbeat(kind, "a", "1", time.Second)
 		select {
 		case <-o.Demand():
 		default:
-			t.Error("the session was not told that there is something to ask for")
+			t.Error("session was not notified of the demand")
 		}
 		if got := again(); !slices.Equal(got, want) {
-			t.Errorf("got asked for %q, want %q", got, want)
+			t.Errorf("requested %q, want %q", got, want)
 		}
-		o.pass(time.Second - 1)
-		o.beat(kind, "a", "1", time.Second)
+		o.sleep(time.Second - 1)
+		o.heartbeat(kind, "a", "1", time.Second)
 		if got := again(); len(got) != 0 {
-			t.Errorf("within a second: got asked for %q again", got)
+			t.Errorf("within a second: requested %q again", got)
 		}
-		o.pass(1)
-		o.beat(kind, "a", "1", time.Second)
+		o.sleep(1)
+		o.heartbeat(kind, "a", "1", time.Second)
 		if got := again(); !slices.Equal(got, want) {
-			t.Errorf("after a second: got asked for %q, want %q", got, want)
+			t.Errorf("after a second: requested %q, want %q", got, want)
 		}
-		o.pass(time.Minute)
+		o.sleep(time.Minute)
 		o.Trim(time.Now().Add(time.Hour))
-		o.beat(kind, "never", "1", time.Second) // nobody named it; among the members, any may be
+		o.heartbeat(kind, "never", "1", time.Second) // without a subscriber by name; the wildcard set may contain it
 		if got := again(); len(got) != 1-int(kind) {
-			t.Errorf("of a name that is not known: got asked for %q", got)
+			t.Errorf("heartbeat of an unknown name: requested %q", got)
 		}
-		o.give(kind, "a", "1", "x", time.Minute)
-		o.wantShown("back", kind, "a", "x")
+		o.putTTL(kind, "a", "1", "x", time.Minute)
+		o.wantVisible("back", kind, "a", "x")
 	})
 	o := newOrigin(t, Config{})
-	timed := &timed{origin: o}
+	timed := &timedOrigin{origin: o}
 	for _, kind := range []Kind{Wildcard, ByName} {
-		if timed.beat(kind, "a", "1", time.Second); len(o.TakeDemand()) != 0 {
-			t.Error("the origin is asked for what nobody wants")
+		if timed.heartbeat(kind, "a", "1", time.Second); len(o.TakeDemand()) != 0 {
+			t.Error("requested a resource without subscribers")
 		}
 	}
 }
 
-// TestR106_HeartbeatOfAVariant: of several resources of one name it is for the one with
-// its constraints.
+// TestR106_HeartbeatOfAVariant: it applies to the variant with its constraints.
 func TestR106_HeartbeatOfAVariant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newTimed(t)
+		o := newTimedOrigin(t)
 		prod, test := wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "test"})
-		o.want(o.watch, prod, test)
+		o.subscribe(o.watch, prod, test)
 		variant := func(env, content string) *wire.Resource {
 			r := &discoverypb.Resource{
 				ResourceName: &discoverypb.ResourceName{Name: "a", DynamicParameterConstraints: &discoverypb.DynamicParameterConstraints{
@@ -206,26 +205,26 @@ func TestR106_HeartbeatOfAVariant(t *testing.T) {
 			return decoded(t, acme, r)
 		}
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("prod", "x"), variant("test", "y")}})
-		o.wantShown("given", ByName, prod, "x")
-		o.wantShown("given", ByName, test, "y")
-		o.pass(30 * time.Second)
+		o.wantVisible("given", ByName, prod, "x")
+		o.wantVisible("given", ByName, test, "y")
+		o.sleep(30 * time.Second)
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("test", "")}})
-		o.beat(ByName, "a", "1", time.Hour) // of none in particular
-		o.pass(30 * time.Second)
-		o.wantShown("without a heartbeat", ByName, prod, "-")
-		o.wantShown("with one", ByName, test, "y")
-		o.pass(30 * time.Second)
-		o.wantShown("with one", ByName, test, "-")
+		o.heartbeat(ByName, "a", "1", time.Hour) // without constraints, which matches no variant
+		o.sleep(30 * time.Second)
+		o.wantVisible("without a heartbeat", ByName, prod, "-")
+		o.wantVisible("with one", ByName, test, "y")
+		o.sleep(30 * time.Second)
+		o.wantVisible("with one", ByName, test, "-")
 	})
 }
 
-// TestR108_Life: what is left, and never nothing.
+// TestR108_RemainingTTL: the remaining TTL is sent, and it is never zero.
 func TestR108_Life(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &timed{origin: newOrigin(t, Config{})}
-		o.want(o.view.Watch(), "a", "b")
-		o.give(ByName, "a", "1", "x", time.Minute)
-		o.give(ByName, "b", "1", "x", 0)
+		o := &timedOrigin{origin: newOrigin(t, Config{})}
+		o.subscribe(o.view.Watch(), "a", "b")
+		o.putTTL(ByName, "a", "1", "x", time.Minute)
+		o.putTTL(ByName, "b", "1", "x", 0)
 		a, _ := o.typ().Lookup(o.name("a"))
 		b, _ := o.typ().Lookup(o.name("b"))
 		now := time.Now()
@@ -242,44 +241,43 @@ func TestR108_Life(t *testing.T) {
 	})
 }
 
-// TestC31_LimitedForEver: that a set once held what expires is not forgotten.
+// TestC31_LimitedForEver: a set that has ever had a resource with a TTL stays limited.
 func TestC31_LimitedForEver(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
+	withClock(t, func(t *testing.T, o *timedOrigin, kind Kind) {
 		set := func() *Set {
 			typ := o.typ()
 			return []*Set{&typ.Wildcard, &typ.ByName}[kind]
 		}
-		o.give(kind, "a", "1", "x", 0)
+		o.putTTL(kind, "a", "1", "x", 0)
 		if set().Limited() {
 			t.Error("limited before any TTL")
 		}
-		o.give(kind, "a", "1", "x", time.Second)
-		o.pass(time.Second)
-		o.give(kind, "a", "1", "x", 0)
+		o.putTTL(kind, "a", "1", "x", time.Second)
+		o.sleep(time.Second)
+		o.putTTL(kind, "a", "1", "x", 0)
 		if !set().Limited() || set().TTLs() != 0 {
 			t.Errorf("got limited %t and %d TTLs, want true and 0", set().Limited(), set().TTLs())
 		}
 	})
 }
 
-// TestRenewalsAreForgotten: the log of renewals does not grow with the heartbeats, nor
-// the heap of deadlines.
+// TestRenewalsAreForgotten: neither the log of renewals nor the heap of deadlines grows with heartbeats.
 func TestRenewalsAreForgotten(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
-		o.give(kind, "a", "1", "x", time.Minute)
-		o.give(kind, "b", "1", "x", time.Minute)
+	withClock(t, func(t *testing.T, o *timedOrigin, kind Kind) {
+		o.putTTL(kind, "a", "1", "x", time.Minute)
+		o.putTTL(kind, "b", "1", "x", time.Minute)
 		for i := range 5000 {
-			o.pass(time.Second)
-			o.beat(kind, []string{"a", "b"}[i%2], "1", time.Minute)
+			o.sleep(time.Second)
+			o.heartbeat(kind, []string{"a", "b"}[i%2], "1", time.Minute)
 		}
 		typ := o.typ()
 		set := []*Set{&typ.Wildcard, &typ.ByName}[kind]
 		if n := len(set.renewals); n > 200 {
-			t.Errorf("got %d places in the log of renewals, want at most 200", n)
+			t.Errorf("%d items in the log of renewals, want at most 200", n)
 		}
 		if n := len(o.due); n > 2 {
 			t.Errorf("got %d deadlines, want at most 2", n)
 		}
-		wantTold(t, set.RenewedSince(0), "a", "b")
+		wantLog(t, set.RenewedSince(0), "a", "b")
 	})
 }

@@ -10,9 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestD4_ExpiryModel holds both sets to a model in which every resource has content, a
-// version and a deadline, and the renewals to what a reader at any position must be
-// told.
+// TestD4_ExpiryModel compares both sets with a model in which each resource has content, a version and a deadline, and
+// compares the renewals with those that a reader at any position must be sent.
 func TestD4_ExpiryModel(t *testing.T) {
 	type held struct {
 		version, content string
@@ -35,11 +34,11 @@ func TestD4_ExpiryModel(t *testing.T) {
 		}), 1, 60).Draw(rt, "steps")
 		var failures []string
 		synctest.Test(t, func(t *testing.T) {
-			o := newTimed(t)
+			o := newTimedOrigin(t)
 			o.watch.SubscribeAll(acme)
-			o.want(o.watch, "a", "b")
+			o.subscribe(o.watch, "a", "b")
 			model := [2]map[string]held{{}, {}}
-			told := [2]map[string]time.Time{{}, {}} // what a reader knows of deadlines
+			told := [2]map[string]time.Time{{}, {}} // the deadlines that a reader was sent
 			var at [2]Seq
 			for i, s := range steps {
 				ttl := time.Duration(s.ttl) * time.Second
@@ -49,13 +48,13 @@ func TestD4_ExpiryModel(t *testing.T) {
 				}
 				switch s.what {
 				case "give": // the version is the content
-					o.give(s.kind, s.name, s.version, s.version, ttl)
+					o.putTTL(s.kind, s.name, s.version, s.version, ttl)
 					model[s.kind][s.name] = held{s.version, s.version, deadline}
 				case "beat":
 					if ttl == 0 {
 						continue
 					}
-					o.beat(s.kind, s.name, s.version, ttl)
+					o.heartbeat(s.kind, s.name, s.version, ttl)
 					if h, ok := model[s.kind][s.name]; ok && h.version == s.version {
 						h.deadline = deadline
 						model[s.kind][s.name] = h
@@ -64,7 +63,7 @@ func TestD4_ExpiryModel(t *testing.T) {
 					o.remove(s.kind, s.name)
 					delete(model[s.kind], s.name)
 				case "pass":
-					o.pass(ttl + time.Millisecond)
+					o.sleep(ttl + time.Millisecond)
 				}
 				for kind := range model {
 					maps.DeleteFunc(model[kind], func(_ string, h held) bool { return !h.deadline.IsZero() && !time.Now().Before(h.deadline) })
@@ -84,11 +83,11 @@ func TestD4_ExpiryModel(t *testing.T) {
 						e := set.Get(o.name(name))
 						switch {
 						case e.Present() != there:
-							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is there: %t, want %t", i, s, kind, name, e.Present(), there))
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s present: %t, want %t", i, s, kind, name, e.Present(), there))
 						case there && (contentOf(e) != h.content || !e.Deadline().Equal(h.deadline)):
 							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is %q until %v, want %+v", i, s, kind, name, contentOf(e), e.Deadline(), h))
 						case there && !told[kind][name].Equal(h.deadline):
-							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: a reader has the deadline %v of %s, want %v", i, s, kind, told[kind][name], name, h.deadline))
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: reader was sent the deadline %v of %s, want %v", i, s, kind, told[kind][name], name, h.deadline))
 						}
 					}
 				}
@@ -100,40 +99,40 @@ func TestD4_ExpiryModel(t *testing.T) {
 	})
 }
 
-// TestR107_CopiesKeepTheirTime: what a view takes from another lives for as long as it
-// does there, and what has expired there is not copied as absent.
+// TestR107_CopiesKeepTheirTime: a copied resource has the deadline of the original. A resource that has expired in the
+// original is not copied as absent.
 func TestR107_CopiesKeepTheirTime(t *testing.T) {
-	inTime(t, func(t *testing.T, from *timed, kind Kind) {
-		to := &timed{origin: newOrigin(t, Config{})}
+	withClock(t, func(t *testing.T, from *timedOrigin, kind Kind) {
+		to := &timedOrigin{origin: newOrigin(t, Config{})}
 		to.watch = to.view.Watch()
-		to.want(to.watch, "a")
+		to.subscribe(to.watch, "a")
 		follow := func() { to.Copy(kind, from.view.Generation(), acme, []*Name{from.name("a")}) }
 		follow()
-		to.wantShown("nothing is known", kind, "a", "")
-		from.give(kind, "a", "1", "x", time.Minute)
-		from.pass(40 * time.Second)
+		to.wantVisible("nothing is known", kind, "a", "")
+		from.putTTL(kind, "a", "1", "x", time.Minute)
+		from.sleep(40 * time.Second)
 		follow()
 		e := []*Set{&to.typ().Wildcard, &to.typ().ByName}[kind].Get(to.name("a"))
 		if got := e.RemainingTTL(time.Now()); got != 20*time.Second {
-			t.Errorf("copied: got %v to live, want 20s", got)
+			t.Errorf("copied: expires in %v, want 20s", got)
 		}
-		awake(to.watch)
-		from.beat(kind, "a", "1", time.Minute)
+		woken(to.watch)
+		from.heartbeat(kind, "a", "1", time.Minute)
 		follow()
-		to.pass(time.Minute - 1)
-		to.wantShown("renewed", kind, "a", "x")
-		to.pass(1)
-		to.wantShown("expired", kind, "a", "-")
-		from.pass(0)
+		to.sleep(time.Minute - 1)
+		to.wantVisible("renewed", kind, "a", "x")
+		to.sleep(1)
+		to.wantVisible("expired", kind, "a", "-")
+		from.sleep(0)
 		seq := to.view.Generation().Seq
 		if follow(); to.view.Generation().Seq != seq {
-			t.Error("to expire there was news here, where it had")
+			t.Error("expiry of the original changed the copy, which had expired")
 		}
-		from.give(kind, "a", "1", "x", time.Hour)
+		from.putTTL(kind, "a", "1", "x", time.Hour)
 		follow()
-		to.wantShown("back", kind, "a", "x")
-		from.pass(time.Hour)
+		to.wantVisible("back", kind, "a", "x")
+		from.sleep(time.Hour)
 		follow()
-		to.wantShown("expired there first", kind, "a", "-")
+		to.wantVisible("expired there first", kind, "a", "-")
 	})
 }

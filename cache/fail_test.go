@@ -8,16 +8,16 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// fail has the origin say that a resource fails.
+// fail has the origin send an error for a resource.
 func (o *origin) fail(k Kind, name string, code codes.Code, message string) Change {
 	o.Helper()
 	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Errors: []*wire.ResourceError{wire.NewResourceError(name, code, message)}})
 }
 
-// failure returns what is wrong with a resource, "" if nothing is.
-func (o *origin) failure(k Kind, name string) string {
+// errorText returns the message of the error of a resource, "" if there is none.
+func (o *origin) errorText(k Kind, name string) string {
 	o.Helper()
-	if !o.knows(name) {
+	if !o.hasName(name) {
 		return ""
 	}
 	if e := o.typ().Errors(k).Get(o.name(name)); e != nil {
@@ -26,13 +26,13 @@ func (o *origin) failure(k Kind, name string) string {
 	return ""
 }
 
-// TestR124_Errors: an error is recorded for one set, once, and is over with the
-// resource, which is news again, or with its removal.
+// TestR124_Errors: an error is recorded once, for one set. It is cleared when the resource is sent again, which counts
+// as a change, and by a removal.
 func TestR124_Errors(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o, watch := watched(t)
+		o, watch := newSubscribed(t)
 		if kind == ByName {
-			o.want(watch, "a")
+			o.subscribe(watch, "a")
 		} else {
 			watch.SubscribeAll(acme)
 		}
@@ -43,23 +43,23 @@ func TestR124_Errors(t *testing.T) {
 				return &typ.Wildcard
 			}
 		}
-		wants := func(when, failure, content string, woken bool) {
+		wants := func(when, failure, content string, wake bool) {
 			t.Helper()
-			if got := o.failure(kind, "a"); got != failure {
+			if got := o.errorText(kind, "a"); got != failure {
 				t.Errorf("%d, %s: got failure %q, want %q", kind, when, got, failure)
 			}
-			if got := o.failure(1-kind, "a"); got != "" {
+			if got := o.errorText(1-kind, "a"); got != "" {
 				t.Errorf("%d, %s: the other set got failure %q", kind, when, got)
 			}
 			if got := contentOf(set().Get(o.name("a"))); got != content {
 				t.Errorf("%d, %s: got content %q, want %q", kind, when, got, content)
 			}
-			if got := awake(watch); got != woken {
-				t.Errorf("%d, %s: woken %t, want %t", kind, when, got, woken)
+			if got := woken(watch); got != wake {
+				t.Errorf("%d, %s: woken %t, want %t", kind, when, got, wake)
 			}
 		}
 		o.put(kind, "a", "1", "x")
-		awake(watch)
+		woken(watch)
 		before := set().Last()
 		o.fail(kind, "a", codes.Internal, "first")
 		wants("failed", "Internal first", "x", true)
@@ -68,43 +68,43 @@ func TestR124_Errors(t *testing.T) {
 		o.fail(kind, "a", codes.Internal, "second")
 		wants("failed otherwise", "Internal second", "x", true)
 		if got := set().Last(); got != before {
-			t.Errorf("%d: an error moved the log of the resources from %d to %d", kind, before, got)
+			t.Errorf("%d: error changed the position of the log from %d to %d", kind, before, got)
 		}
 		o.put(kind, "a", "1", "x")
 		wants("the same resource", "", "x", true)
-		wantTold(t, set().Since(before), "a")
+		wantLog(t, set().Since(before), "a")
 		o.fail(kind, "a", codes.NotFound, "gone")
 		wants("not found", "NotFound gone", "-", true)
 		o.fail(kind, "a", codes.Internal, "third")
-		awake(watch)
+		woken(watch)
 		before = o.view.Generation().Seq
 		o.remove(kind, "a")
 		wants("removed what failed", "", "-", true)
-		wantTold(t, set().Since(before), "-a") // to those who were told that it fails
+		wantLog(t, set().Since(before), "-a") // for clients that were sent the error
 		before = o.view.Generation().Seq
 		o.remove(kind, "a")
-		wantTold(t, set().Since(before))
+		wantLog(t, set().Since(before))
 	}
 }
 
-// TestR124_ReasonOfARemoval: a removal and an error of the same resource in one
-// response are both recorded, however often they come.
+// TestR124_ReasonOfARemoval: a removal and an error of the same resource in one response are both recorded. Repeating
+// them changes nothing.
 func TestR124_ReasonOfARemoval(t *testing.T) {
-	o, _ := watched(t, "a")
+	o, _ := newSubscribed(t, "a")
 	u := wire.Update{TypeURL: acme, Removed: []string{"a"}, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.NotFound, "why")}}
 	o.Apply(ByName, u)
 	before := o.typ().Failed()
 	o.Apply(ByName, u)
-	if got := o.failure(ByName, "a"); got != "NotFound why" || o.typ().Failed() != before {
-		t.Errorf("got failure %q, and again news: %t", got, o.typ().Failed() != before)
+	if got := o.errorText(ByName, "a"); got != "NotFound why" || o.typ().Failed() != before {
+		t.Errorf("got failure %q, repeated response counts as a change: %t", got, o.typ().Failed() != before)
 	}
 }
 
-// TestR137_PermittedAgain: what was denied, and now only fails, is news to those from
-// whom it was kept.
+// TestR137_PermittedAgain: if PERMISSION_DENIED is replaced by another error, the resource is sent again to clients
+// that removed it.
 func TestR137_PermittedAgain(t *testing.T) {
 	o := newOrigin(t, Config{})
-	n := o.want(o.view.Watch(), "a")[0]
+	n := o.subscribe(o.view.Watch(), "a")[0]
 	o.put(ByName, "a", "1", "x")
 	denied := o.view.Generation().Seq
 	o.fail(ByName, "a", codes.PermissionDenied, "no")
@@ -119,36 +119,35 @@ func TestR137_PermittedAgain(t *testing.T) {
 	}
 }
 
-// TestR123_ErrorWithoutSubscription: an error of a name that nobody asked for leaves nothing.
+// TestR123_ErrorWithoutSubscription: an error for a name without a subscription leaves no state.
 func TestR123_ErrorWithoutSubscription(t *testing.T) {
 	o := newOrigin(t, Config{})
-	if c := o.fail(ByName, "a", codes.Internal, ""); c.Ignored != 1 || o.knows("a") {
-		t.Errorf("got %+v, and the name is known: %t", c, o.knows("a"))
+	if c := o.fail(ByName, "a", codes.Internal, ""); c.Ignored != 1 || o.hasName("a") {
+		t.Errorf("got %+v, name in the index: %t", c, o.hasName("a"))
 	}
 }
 
-// TestR092_ErrorsReachAliases: what is wrong with a resource, those know who asked for
-// it by an alias.
+// TestR092_ErrorsReachAliases: the error of a resource is recorded for its aliases, too.
 func TestR092_ErrorsReachAliases(t *testing.T) {
-	o, watch := watched(t, "alias")
+	o, watch := newSubscribed(t, "alias")
 	o.put(ByName, "real", "1", "x", "alias")
-	awake(watch)
+	woken(watch)
 	o.fail(ByName, "real", codes.Internal, "")
-	if got := o.failure(ByName, "alias"); got != "Internal " || !awake(watch) {
+	if got := o.errorText(ByName, "alias"); got != "Internal " || !woken(watch) {
 		t.Errorf("got failure %q", got)
 	}
 	o.put(ByName, "real", "1", "x", "alias")
-	if got := o.failure(ByName, "alias"); got != "" {
-		t.Errorf("back: got failure %q", got)
+	if got := o.errorText(ByName, "alias"); got != "" {
+		t.Errorf("recovered: got failure %q", got)
 	}
 	o.fail(ByName, "real", codes.Internal, "")
 	o.remove(ByName, "real")
-	if got := o.failure(ByName, "alias"); got != "" {
+	if got := o.errorText(ByName, "alias"); got != "" {
 		t.Errorf("removed: got failure %q", got)
 	}
 }
 
-// TestR123_ErrorOfTheWildcard: it is over when members come.
+// TestR123_ErrorOfTheWildcard: it is cleared when resources are sent.
 func TestR123_ErrorOfTheWildcard(t *testing.T) {
 	for _, key := range []string{acme, Collection(acme, "xdstp://a/acme.Thing/*")} {
 		o := newOrigin(t, Config{})
@@ -159,16 +158,16 @@ func TestR123_ErrorOfTheWildcard(t *testing.T) {
 			t.Errorf("%q: got no error", key)
 		}
 		o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{newResource(t, acme, "a", "1", "x")}})
-		if o.typ().hasWholeError() || o.knows(wholeName(key)) {
-			t.Errorf("%q: there is an error still, or its name is known: %t", key, o.knows(wholeName(key)))
+		if o.typ().hasWholeError() || o.hasName(wholeName(key)) {
+			t.Errorf("%q: error was not cleared, name in the index: %t", key, o.hasName(wholeName(key)))
 		}
 	}
 }
 
-// TestR124_ErrorsAreForgotten: nothing is left of errors that nobody can be told of.
+// TestR124_ErrorsAreForgotten: errors without subscribers leave no state.
 func TestR124_ErrorsAreForgotten(t *testing.T) {
-	o, watch := watched(t)
-	names := o.want(watch, "a")
+	o, watch := newSubscribed(t)
+	names := o.subscribe(watch, "a")
 	wildcard := watch.SubscribeAll(acme)
 	o.fail(ByName, "a", codes.Internal, "")
 	o.fail(Wildcard, "b", codes.Internal, "")
@@ -177,32 +176,31 @@ func TestR124_ErrorsAreForgotten(t *testing.T) {
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
 	o.Forget(acme, names)
-	if o.knows("a") {
-		t.Error("a name that failed was not forgotten")
+	if o.hasName("a") {
+		t.Error("failed name was not released")
 	}
 	watch.UnsubscribeAll(wildcard)
 	o.ForgetWildcard(acme)
 	for _, name := range []string{"b", "c"} {
-		if o.knows(name) {
-			t.Errorf("member %s that failed was not forgotten", name)
+		if o.hasName(name) {
+			t.Errorf("failed member %s was not released", name)
 		}
 	}
 	for _, kind := range [...]Kind{Wildcard, ByName} {
 		if n := o.typ().Errors(kind).live; n != 0 {
-			t.Errorf("%d errors are left", n)
+			t.Errorf("%d errors remain", n)
 		}
 	}
 }
 
-// TestR124_ErrorsAreCopied: a view that takes part in another has its errors, and not
-// those that are over.
+// TestR124_ErrorsAreCopied: a view that copies from another copies its errors, and the end of errors.
 func TestR124_ErrorsAreCopied(t *testing.T) {
 	from, to := newOrigin(t, Config{}), newOrigin(t, Config{})
-	n := from.want(from.view.Watch(), "a")
-	to.want(to.view.Watch(), "a")
+	n := from.subscribe(from.view.Watch(), "a")
+	to.subscribe(to.view.Watch(), "a")
 	copied := func() string {
 		to.Copy(ByName, from.view.Generation(), acme, n)
-		return to.failure(ByName, "a")
+		return to.errorText(ByName, "a")
 	}
 	from.put(ByName, "a", "1", "x")
 	from.fail(ByName, "a", codes.Internal, "")
@@ -211,11 +209,11 @@ func TestR124_ErrorsAreCopied(t *testing.T) {
 	}
 	before := to.view.Generation().Seq
 	if got := copied(); got != "Internal " || to.view.Generation().Seq != before {
-		t.Errorf("once more: got %q, and news: %t", got, to.view.Generation().Seq != before)
+		t.Errorf("repeated: got %q, counts as a change: %t", got, to.view.Generation().Seq != before)
 	}
 	from.put(ByName, "a", "1", "x")
 	if got := copied(); got != "" {
-		t.Errorf("back: got %q", got)
+		t.Errorf("recovered: got %q", got)
 	}
 	from.fail(ByName, "a", codes.Internal, "")
 	copied()

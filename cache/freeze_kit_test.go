@@ -14,44 +14,44 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A cold origin has been frozen: readers follow the members, which were a, b and c at
-// version 1 and are confirmed, and name n, which is there, and gone, which is not.
-type cold struct {
+// A frozenOrigin has been frozen. Its wildcard set is confirmed and has a, b and c of version 1. A stream subscribes to
+// the wildcard and to the names n, which exists, and gone, which does not.
+type frozenOrigin struct {
 	*origin
-	watch *Watch
-	at    Seq // where readers stand
+	watch    *Watch
+	frozenAt Seq // position of the readers
 }
 
-func newCold(t tester) *cold {
-	o := newFollowed(t, Config{})
+func newFrozenOrigin(t tester) *frozenOrigin {
+	o := newConfirmedOrigin(t, Config{})
 	o.Freeze()
 	return o
 }
 
-// newFollowed is newCold without the freeze, for a view with a configuration.
-func newFollowed(t tester, cfg Config) *cold {
-	o := &cold{origin: newOrigin(t, cfg)}
+// newConfirmedOrigin returns the origin of newFrozenOrigin without the freeze, for a view with a configuration.
+func newConfirmedOrigin(t tester, cfg Config) *frozenOrigin {
+	o := &frozenOrigin{origin: newOrigin(t, cfg)}
 	o.watch = o.view.Watch()
 	o.watch.SubscribeAll(acme)
-	o.want(o.watch, "n", "gone")
+	o.subscribe(o.watch, "n", "gone")
 	for _, name := range []string{"a", "b", "c"} {
 		o.put(Wildcard, name, "1", name+"1")
 	}
 	o.put(ByName, "n", "1", "n1")
 	o.remove(ByName, "gone")
 	o.SetPhase(acme, Confirmed)
-	o.at = o.view.Generation().Seq
-	awake(o.watch)
+	o.frozenAt = o.view.Generation().Seq
+	woken(o.watch)
 	return o
 }
 
-// shows fails the test unless readers see these resources, each as its content, "-" if
-// there is none, "" if nothing is known.
-func (o *cold) shows(when string, want map[string]string) {
+// wantVisible fails the test unless readers see these contents by name: "-" if a resource is absent, "" if there is no
+// entry.
+func (o *frozenOrigin) wantVisible(when string, want map[string]string) {
 	o.Helper()
 	for name, content := range want {
 		got := ""
-		if o.knows(name) {
+		if o.hasName(name) {
 			e, _ := o.typ().Lookup(o.name(name))
 			got = contentOf(e)
 		}
@@ -61,8 +61,8 @@ func (o *cold) shows(when string, want map[string]string) {
 	}
 }
 
-// random has an origin do one thing.
-func (o *origin) random(step string, kind Kind, name, version string, watch *Watch, wants map[string][]*Name) {
+// randomStep applies one step of a random test to an origin.
+func (o *origin) randomStep(step string, kind Kind, name, version string, watch *Watch, wants map[string][]*Name) {
 	switch step {
 	case "put":
 		o.put(kind, name, version, name+version)
@@ -93,7 +93,7 @@ func (o *origin) random(step string, kind Kind, name, version string, watch *Wat
 			Name: name, Version: version, Ttl: durationpb.New(time.Minute), Resource: &anypb.Any{TypeUrl: typeURL, Value: []byte(name + version)},
 		})}})
 	case "uncached":
-		o.putUncached(kind, name, version, name+version)
+		o.putUncacheable(kind, name, version, name+version)
 	case "expire":
 		for _, after := range []time.Duration{2 * uncachedTTL, 2 * maxShadowed, time.Hour, 2 * time.Hour} {
 			o.Expire(time.Now().Add(after))
@@ -101,12 +101,12 @@ func (o *origin) random(step string, kind Kind, name, version string, watch *Wat
 	}
 }
 
-// passing is what of that a freeze does not keep: what is to expire, or has, and what may not be kept, also if it is a member
-// that readers see by name.
-func passing(g *Generation) map[string]bool { return passingOf(g.Type(acme)) }
+// exempt returns the keys of visible that a freeze does not keep: resources that expire or have expired, and content
+// that may not be cached, also if it is visible by name through the wildcard set.
+func exempt(g *Generation) map[string]bool { return exemptOf(g.Type(acme)) }
 
-// passingOf is passing for a type.
-func passingOf(t *Type) map[string]bool {
+// exemptOf is exempt for a type.
+func exemptOf(t *Type) map[string]bool {
 	out := map[string]bool{}
 	add := func(what string, e *Entry) {
 		out[what+" "+e.Name.String()], out["error of "+what+" "+e.Name.String()] = true, true
@@ -127,11 +127,11 @@ func passingOf(t *Type) map[string]bool {
 	return out
 }
 
-// sight is what readers see in a head: of members and of the named, content and errors.
-func sight(g *Generation) map[string]string { return sightOf(g.Type(acme)) }
+// visible returns the contents and errors that readers see in a generation, by set and name.
+func visible(g *Generation) map[string]string { return visibleIn(g.Type(acme)) }
 
-// sightOf is sight for a type.
-func sightOf(t *Type) map[string]string {
+// visibleIn is visible for a type.
+func visibleIn(t *Type) map[string]string {
 	out := map[string]string{}
 	for kind, what := range map[Kind]string{Wildcard: "member ", ByName: "named "} {
 		for e := range t.set(kind).Since(0) {
@@ -146,19 +146,19 @@ func sightOf(t *Type) map[string]string {
 	return out
 }
 
-// kept is what of that a freeze must keep: all but that a member, of which others are yet to
-// come, has an error instead.
-func kept(g *Generation) map[string]string {
-	out := sight(g)
+// mustKeep returns the part of visible that a freeze must keep: without errors of members while the wildcard set is not
+// confirmed.
+func mustKeep(g *Generation) map[string]string {
+	out := visible(g)
 	if g.Type(acme).Phase < Confirmed {
 		maps.DeleteFunc(out, func(key, _ string) bool { return strings.HasPrefix(key, "error of member ") })
 	}
 	return out
 }
 
-// check fails the test unless each name's entries are counted right: those that readers see, and, of a closed gate, those
-// that the writer sees.
-func (o *origin) check() {
+// checkEntries fails the test unless Name.entries is correct for each name: it counts the entries that readers see, and
+// behind a closed gate, those of latest.
+func (o *origin) checkEntries() {
 	o.Helper()
 	for key, index := range o.view.index.types {
 		served, entries := map[*Name]int{}, map[*Name]int{}
@@ -197,7 +197,7 @@ func (o *origin) check() {
 	}
 }
 
-// contents returns the content of the resources of a type that readers see in each of its sets, by name.
+// contents returns the contents that readers see in each set of a type, by name.
 func contents(t *Type) map[string][2]string {
 	out := make(map[string][2]string)
 	for _, kind := range kinds {
@@ -212,9 +212,9 @@ func contents(t *Type) map[string][2]string {
 	return out
 }
 
-// thaws thaws the origin, and fails the test unless PinThawed says of each resource that changes for readers what it
-// was and what it is.
-func (o *origin) thaws() {
+// checkThaw thaws the origin, and fails the test unless PinThawed has the state before and after the thaw of each
+// resource that changes for readers.
+func (o *origin) checkThaw() {
 	o.Helper()
 	was, said := o.view.Generation(), make(map[string]map[string]Difference)
 	for d := range o.PinThawed().Diff() {

@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestH13_FreezeAtAnyTime: whatever an origin says and clients want, while it is frozen nothing
-// that readers saw becomes something else, and once it is thawed they see what those of an origin
-// do that never was frozen. Names are counted right throughout.
+// TestH13_FreezeAtAnyTime: while an origin is frozen, random steps change nothing that readers saw. After the thaw,
+// readers see the same state as those of an origin that was never frozen. The entries of names are counted correctly at
+// all times.
 func TestH13_FreezeAtAnyTime(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -45,17 +45,17 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 				}
 				frozen.Freeze()
 			case "thaw":
-				frozen.thaws()
+				frozen.checkThaw()
 			default:
 				both(func(o *origin, c *client) {
-					if step == "members" { // those who follow them leave, and return
+					if step == "members" { // the wildcard stream unsubscribes and subscribes again
 						c.watch.UnsubscribeAll(c.all)
 						o.TakeDemand()
 						o.ForgetWildcard(acme)
 						c.all = c.watch.SubscribeAll(acme)
 						o.TakeDemand()
 					}
-					o.random(step, kind, name, version, c.watch, c.wants)
+					o.randomStep(step, kind, name, version, c.watch, c.wants)
 				})
 			}
 			switch step {
@@ -65,45 +65,44 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 			case "members":
 				maps.DeleteFunc(before, func(key, _ string) bool { return strings.Contains(key, "member ") })
 			}
-			frozen.check()
+			frozen.checkEntries()
 			if !frozen.Frozen() {
 				continue
 			}
 			for key, want := range before {
-				if got := sight(frozen.view.Generation())[key]; got != want && !passing(frozen.view.Generation())[key] {
+				if got := visible(frozen.view.Generation())[key]; got != want && !exempt(frozen.view.Generation())[key] {
 					t.Fatalf("after %s of %s, readers see %q of %s, want %q", step, name, got, key, want)
 				}
 			}
-			maps.Copy(before, kept(frozen.view.Generation())) // also of what has come since
-			maps.DeleteFunc(before, func(key, _ string) bool { return passing(frozen.view.Generation())[key] })
+			maps.Copy(before, mustKeep(frozen.view.Generation())) // including first state that has passed since
+			maps.DeleteFunc(before, func(key, _ string) bool { return exempt(frozen.view.Generation())[key] })
 		}
-		frozen.thaws()
-		frozen.check()
-		got, want := sight(frozen.view.Generation()), sight(plain.view.Generation())
+		frozen.checkThaw()
+		frozen.checkEntries()
+		got, want := visible(frozen.view.Generation()), visible(plain.view.Generation())
 		for key := range want {
 			if got[key] != want[key] {
-				t.Fatalf("thawed, readers see %q of %s, those of an origin that was not frozen %q", got[key], key, want[key])
+				t.Fatalf("thawed: readers see %q of %s, want %[3]q, as without a freeze", got[key], key, want[key])
 			}
 		}
 		if got, want := frozen.typ().Wildcard.Sum(), plain.typ().Wildcard.Sum(); got != want {
-			t.Fatalf("thawed, the version is %v, that of an origin that was not frozen %v", got, want)
+			t.Fatalf("thawed: version %v, want %v, as without a freeze", got, want)
 		}
 	})
 }
 
-// TestFreeze_HeadsAreImmutable: readers go through heads while the writer is frozen and
-// thawed; latest shares memory with what they see. The race detector would
-// find what is written to both.
+// TestFreeze_GenerationsAreImmutable: readers read generations while the writer is frozen and thawed, and latest shares
+// memory with them. The race detector finds writes to shared memory.
 func TestFreeze_HeadsAreImmutable(t *testing.T) {
-	o := newCold(t)
+	o := newFrozenOrigin(t)
 	done, over := make(chan struct{}), make(chan struct{})
-	go func() { // ends when done is closed, awaited below
+	go func() { // ends when done is closed
 		defer close(over)
 		for {
 			g := o.view.Generation()
-			first, again := sight(g), sight(g)
+			first, again := visible(g), visible(g)
 			if !maps.Equal(first, again) {
-				t.Errorf("one head shows %v, and then %v", first, again)
+				t.Errorf("one generation has %v, and then %v", first, again)
 				return
 			}
 			select {

@@ -13,11 +13,11 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestFreeze_MergedDifference: readers see what there was, also those that come anew, and are
-// not woken; thawed, they are told of each name once what it is now, and nothing of what
-// changed back, or came and went.
+// TestFreeze_MergedDifference: during a freeze, readers see the earlier state and are not woken, even if they subscribe
+// anew. The thaw shows the last state of each changed name once, and nothing for names that were changed back, or added
+// and removed.
 func TestFreeze_MergedDifference(t *testing.T) {
-	o := newCold(t)
+	o := newFrozenOrigin(t)
 	before := o.view.Generation().Type(acme).Wildcard.Sum()
 	for v := 2; v <= 4; v++ {
 		o.put(Wildcard, "a", fmt.Sprint(v), fmt.Sprint("a", v))
@@ -28,59 +28,58 @@ func TestFreeze_MergedDifference(t *testing.T) {
 	}
 	o.put(Wildcard, "c", "1", "c1")
 	o.remove(Wildcard, "b", "passing")
-	if awake(o.watch) {
-		t.Error("readers were woken")
+	if woken(o.watch) {
+		t.Error("readers were woken during the freeze")
 	}
-	o.shows("frozen", map[string]string{"a": "a1", "b": "b1", "c": "c1", "n": "n1", "new": ""})
+	o.wantVisible("frozen", map[string]string{"a": "a1", "b": "b1", "c": "c1", "n": "n1", "new": ""})
 	if o.typ().Wildcard.Sum() != before {
-		t.Error("the version of the set is another, want what it was")
+		t.Error("version of the set changed during the freeze")
 	}
 	if got := contentOf(o.Generation().Type(acme).Wildcard.Get(o.name("a"))); got != "a4" {
 		t.Errorf("the writer sees %q of a, want a4", got)
 	}
 	if n := o.view.Withheld(0); n != 4 {
-		t.Errorf("something is withheld of %d names, want 4: a, b, n and new", n)
+		t.Errorf("%d names are withheld, want 4: a, b, n and new", n)
 	}
-	if o.knows("passing") {
-		t.Error("a name that came and went is still known")
+	if o.hasName("passing") {
+		t.Error("name of a resource that was added and removed is still in the index")
 	}
 	if o.view.Generation().First().Frozen.IsZero() {
-		t.Error("the source does not say that it is frozen")
+		t.Error("Frozen is not set in the source")
 	}
 
 	o.Thaw()
-	if !awake(o.watch) {
-		t.Error("readers were not woken")
+	if !woken(o.watch) {
+		t.Error("thaw did not wake the readers")
 	}
-	wantTold(t, o.typ().Wildcard.Since(o.at), "new", "a", "-b")
-	wantTold(t, o.typ().ByName.Since(o.at), "n")
-	o.shows("thawed", map[string]string{"a": "a4", "b": "", "c": "c1", "n": "n4"})
+	wantLog(t, o.typ().Wildcard.Since(o.frozenAt), "new", "a", "-b")
+	wantLog(t, o.typ().ByName.Since(o.frozenAt), "n")
+	o.wantVisible("thawed", map[string]string{"a": "a4", "b": "", "c": "c1", "n": "n4"})
 	if !o.view.Generation().First().Frozen.IsZero() || o.view.Withheld(0) != 0 || o.Frozen() {
 		t.Error("still frozen")
 	}
 	o.put(Wildcard, "a", "5", "a5")
-	o.shows("after that", map[string]string{"a": "a5"})
+	o.wantVisible("after that", map[string]string{"a": "a5"})
 }
 
-// TestFreeze_Nothing: what changed back is not told, and to freeze and thaw twice is no
-// different.
+// TestFreeze_RevertedChanges: changes that were changed back are not sent. A second freeze or thaw has no effect.
 func TestFreeze_Nothing(t *testing.T) {
-	o := newCold(t)
+	o := newFrozenOrigin(t)
 	o.Freeze()
 	o.put(Wildcard, "a", "2", "a2")
 	o.put(Wildcard, "a", "1", "a1")
 	o.Thaw()
 	o.Thaw()
-	if !awake(o.watch) {
-		t.Error("readers were not woken: there may be something to tell without a change")
+	if !woken(o.watch) {
+		t.Error("thaw did not wake the readers, which it must even without a change")
 	}
-	wantTold(t, o.typ().Wildcard.Since(o.at))
+	wantLog(t, o.typ().Wildcard.Since(o.frozenAt))
 }
 
-// TestFreeze_OrderOfTypes: what is new comes in the order of types, what is gone goes in
-// reverse (B.11).
+// TestFreeze_OrderOfTypes: a thaw shows additions in the order in which types are sent, and removals in reverse order
+// (B.11).
 func TestFreeze_OrderOfTypes(t *testing.T) {
-	o, watch := watched(t)
+	o, watch := newSubscribed(t)
 	types := []string{wire.ListenerType, wire.ClusterType}
 	for _, o.typeURL = range types {
 		watch.SubscribeAll(o.typeURL)
@@ -101,38 +100,38 @@ func TestFreeze_OrderOfTypes(t *testing.T) {
 		seqs = append(seqs, o.typ().Wildcard.Get(o.name(at.name)).Seq)
 	}
 	if !slices.IsSorted(seqs) {
-		t.Errorf("positions %v of a cluster, a listener, the listener that goes and the cluster that goes; want them in that order", seqs)
+		t.Errorf("positions %v of an added cluster, an added listener, a removed listener and a removed cluster; want them in that order", seqs)
 	}
 }
 
-// TestFreeze_Unknown: what the view did not know is shown when it comes, once, and then
-// is frozen like the rest: a proxy that comes with a name of its own must not starve.
+// TestFreeze_FirstStatePasses: the first state of a name is shown once and frozen then, so that a proxy with a new name
+// is served.
 func TestFreeze_Unknown(t *testing.T) {
-	o := newCold(t)
+	o := newFrozenOrigin(t)
 	late := o.view.Watch()
-	o.want(late, "late", "missing", "failing", "n")
+	o.subscribe(late, "late", "missing", "failing", "n")
 	o.put(ByName, "late", "1", "late1")
 	o.remove(ByName, "missing")
 	o.fail(ByName, "failing", codes.Internal, "no")
-	if !awake(late) {
-		t.Error("a reader was not woken for what it asked for first")
+	if !woken(late) {
+		t.Error("first response did not wake the reader")
 	}
-	if got := o.failure(ByName, "failing"); got != "Internal no" {
-		t.Errorf("the first answer is an error: readers see %q", got)
+	if got := o.errorText(ByName, "failing"); got != "Internal no" {
+		t.Errorf("first response is an error: readers see %q", got)
 	}
 	want := map[string]string{"late": "late1", "missing": "-", "n": "n1"}
-	o.shows("the first answer", want)
+	o.wantVisible("the first answer", want)
 	o.put(ByName, "late", "2", "late2")
 	o.put(ByName, "missing", "1", "here")
 	o.put(ByName, "failing", "1", "here")
-	if awake(late) {
-		t.Error("a reader was woken for the second answer")
+	if woken(late) {
+		t.Error("second response woke a reader")
 	}
-	o.shows("the second answer", want)
+	o.wantVisible("the second answer", want)
 	o.Thaw()
-	o.shows("thawed", map[string]string{"late": "late2", "missing": "here", "failing": "here"})
-	if got := o.failure(ByName, "failing"); got != "" {
-		t.Errorf("thawed, readers see the error %q, want none", got)
+	o.wantVisible("thawed", map[string]string{"late": "late2", "missing": "here", "failing": "here"})
+	if got := o.errorText(ByName, "failing"); got != "" {
+		t.Errorf("thawed: readers see the error %q, want none", got)
 	}
 
 	o.Freeze()
@@ -148,7 +147,7 @@ func TestFreeze_Unknown(t *testing.T) {
 		}
 		o.put(Wildcard, fmt.Sprint("m", o.Generation().Seq), "1", "")
 		if step.phase == Confirmed && step.want == 3 {
-			step.want = 2 // confirmed before it came
+			step.want = 2 // the set was confirmed before the resource was added
 		}
 		if n := o.typ().Wildcard.Count(); n != step.want {
 			t.Errorf("%v: readers see %d members, want %d", step.phase, n, step.want)
@@ -156,25 +155,25 @@ func TestFreeze_Unknown(t *testing.T) {
 	}
 }
 
-// TestFreeze_HoldsBeforeASetIsConfirmed: what readers were shown is frozen at once, also of a set
-// of which not all is known; what they were not shown comes once.
+// TestFreeze_HoldsBeforeASetIsConfirmed: resources that readers were shown are frozen at once, even in an unconfirmed
+// set. Other resources are shown once.
 func TestFreeze_HoldsBeforeASetIsConfirmed(t *testing.T) {
 	for _, phase := range []Phase{Unknown, Settled} {
-		o, watch := watched(t)
+		o, watch := newSubscribed(t)
 		watch.SubscribeAll(acme)
 		o.put(Wildcard, "a", "1", "a1")
 		o.put(Wildcard, "b", "1", "b1")
 		o.SetPhase(acme, phase)
 		o.Freeze()
-		awake(watch)
+		woken(watch)
 		o.put(Wildcard, "a", "2", "a2")
 		o.remove(Wildcard, "b")
-		if awake(watch) {
-			t.Errorf("%v: readers were woken by changes of what they were shown", phase)
+		if woken(watch) {
+			t.Errorf("%v: changes of visible resources woke the readers", phase)
 		}
 		o.put(Wildcard, "c", "1", "c1")
-		if !awake(watch) {
-			t.Errorf("%v: readers were not woken by what is new", phase)
+		if !woken(watch) {
+			t.Errorf("%v: new resources did not wake the readers", phase)
 		}
 		o.put(Wildcard, "c", "2", "c2")
 		o.remove(Wildcard, "c")
@@ -190,52 +189,52 @@ func TestFreeze_HoldsBeforeASetIsConfirmed(t *testing.T) {
 			t.Errorf("%v: readers see %d members, want %d", phase, n, len(want))
 		}
 		o.Thaw()
-		wantTold(t, o.typ().Wildcard.Since(0), "a", "d", "-b", "-c")
+		wantLog(t, o.typ().Wildcard.Since(0), "a", "d", "-b", "-c")
 	}
 }
 
-// TestFreeze_TwoStreamsThatDisagree: whoever sees a member, since what the origin says by name may
-// be older, goes on with it; whoever sees nothing, since the member went, is shown what there is.
+// TestFreeze_DivergingStreams: a reader that sees a member, because the named resource may be older, keeps seeing it. A
+// reader that sees no resource, because the member was removed, is shown the named one.
 func TestFreeze_TwoStreamsThatDisagree(t *testing.T) {
 	for steps, want := range map[string]string{"MN": "1", "MNm": "2"} {
 		synctest.Test(t, func(t *testing.T) {
-			o := &cold{origin: newOrigin(t, Config{})}
-			o.want(o.view.Watch(), "a")
+			o := &frozenOrigin{origin: newOrigin(t, Config{})}
+			o.subscribe(o.view.Watch(), "a")
 			for i, step := range steps {
-				play(o.origin, step, fmt.Sprint(i+1))
+				playStep(o.origin, step, fmt.Sprint(i+1))
 			}
 			o.Freeze()
 			for range 3 {
 				time.Sleep(maxShadowed)
 				o.Expire(time.Now())
 			}
-			o.shows(steps+", frozen", map[string]string{"a": want})
+			o.wantVisible(steps+", frozen", map[string]string{"a": want})
 			o.Thaw()
 			time.Sleep(maxShadowed)
 			o.Expire(time.Now())
-			o.shows(steps+", thawed", map[string]string{"a": "2"})
+			o.wantVisible(steps+", thawed", map[string]string{"a": "2"})
 		})
 	}
 }
 
-// TestFreeze_MemberNamed: a reader that first names a member sees the frozen one, as
-// those who follow the members do.
+// TestFreeze_MemberNamed: a reader that first subscribes to the name of a member sees the frozen member, as wildcard
+// readers do.
 func TestFreeze_MemberNamed(t *testing.T) {
-	o := newCold(t)
-	o.want(o.view.Watch(), "a")
+	o := newFrozenOrigin(t)
+	o.subscribe(o.view.Watch(), "a")
 	o.put(Wildcard, "a", "2", "a2")
 	o.put(ByName, "a", "2", "a2")
-	o.shows("frozen", map[string]string{"a": "a1"})
+	o.wantVisible("frozen", map[string]string{"a": "a1"})
 	o.Thaw()
-	o.shows("thawed", map[string]string{"a": "a2"})
+	o.wantVisible("thawed", map[string]string{"a": "a2"})
 }
 
-// TestFreeze_TTLs: how long a resource lives is not frozen. It lives for as long as the
-// origin says of its name, and dies at its time if the origin has removed it (R107).
+// TestFreeze_TTLs: TTLs are not frozen. A resource expires after the last TTL that the origin sent, even if the origin
+// has removed it (R107).
 func TestFreeze_TTLs(t *testing.T) {
-	inTime(t, func(t *testing.T, o *timed, kind Kind) {
-		o.give(kind, "a", "1", "a1", time.Minute)
-		o.give(kind, "b", "1", "b1", time.Minute)
+	withClock(t, func(t *testing.T, o *timedOrigin, kind Kind) {
+		o.putTTL(kind, "a", "1", "a1", time.Minute)
+		o.putTTL(kind, "b", "1", "b1", time.Minute)
 		o.SetPhase(acme, Confirmed)
 		o.Freeze()
 		tick := func(d time.Duration, want string) {
@@ -252,42 +251,41 @@ func TestFreeze_TTLs(t *testing.T) {
 		}
 		before := o.view.Generation().Seq
 		tick(50*time.Second, "a1 b1")
-		o.give(kind, "a", "1", "a1", time.Minute) // said anew
+		o.putTTL(kind, "a", "1", "a1", time.Minute) // sent again
 		if e := o.typ().set(kind).Get(o.name("a")); e.Renewed() <= before {
-			t.Error("readers are not told that a lives on")
+			t.Error("new deadline of a is not sent to readers")
 		}
 		o.remove(kind, "b")
 		tick(5*time.Second, "a1 b1")
 		tick(6*time.Second, "a1 -")
-		o.give(kind, "a", "2", "a2", time.Minute) // another content lives as long
+		o.putTTL(kind, "a", "2", "a2", time.Minute) // other content with the same TTL
 		tick(50*time.Second, "a1 -")
 		tick(11*time.Second, "- -")
 		if e := o.Generation().Type(acme).set(kind).Get(o.name("a")); e.Present() {
-			t.Error("the writer still sees what has expired")
+			t.Error("expired resource is still present in latest")
 		}
-		o.give(kind, "a", "3", "a3", 0)
+		o.putTTL(kind, "a", "3", "a3", 0)
 		o.Thaw()
 		tick(time.Hour, "a3 -")
 	})
 }
 
-// TestFreeze_Uncached: what may not be kept cannot be frozen: whoever asks for it gets what
-// it is now (R125).
+// TestFreeze_Uncached: content that may not be cached is not frozen. Each subscriber gets the newest content (R125).
 func TestFreeze_Uncached(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		synctest.Test(t, func(t *testing.T) {
-			o, watch := watched(t)
+			o, watch := newSubscribed(t)
 			watch.SubscribeAll(acme)
-			o.want(watch, "a")
-			o.putUncached(kind, "a", "1", "a1")
+			o.subscribe(watch, "a")
+			o.putUncacheable(kind, "a", "1", "a1")
 			o.SetPhase(acme, Confirmed)
 			o.Freeze()
 			time.Sleep(2 * time.Second)
 			o.Expire(time.Now())
 			if e := o.typ().set(kind).Get(o.name("a")); !e.Resource.ContentDropped() {
-				t.Error("content that may not be kept was kept")
+				t.Error("uncacheable content was kept")
 			}
-			o.putUncached(kind, "a", "2", "a2")
+			o.putUncacheable(kind, "a", "2", "a2")
 			if got := contentOf(o.typ().set(kind).Get(o.name("a"))); got != "a2" {
 				t.Errorf("readers see %q, want a2", got)
 			}
@@ -295,7 +293,7 @@ func TestFreeze_Uncached(t *testing.T) {
 			o.Expire(time.Now())
 			for what, g := range map[string]*Generation{"readers": o.view.Generation(), "the writer": o.Generation()} {
 				if !g.Type(acme).set(kind).Get(o.name("a")).Resource.ContentDropped() {
-					t.Errorf("%s: content that may not be kept was kept", what)
+					t.Errorf("%s: uncacheable content was kept", what)
 				}
 			}
 			o.Thaw()
@@ -303,36 +301,36 @@ func TestFreeze_Uncached(t *testing.T) {
 	}
 }
 
-// TestFreeze_Reconnect: how the origin stands is not frozen, and what it says once more
-// counts as said now (B.7).
+// TestFreeze_Reconnect: the connection state of the origin is not frozen, and state that it repeats belongs to the new
+// connection (B.7).
 func TestFreeze_Reconnect(t *testing.T) {
-	o := newCold(t)
+	o := newFrozenOrigin(t)
 	gone := func() bool { e, _ := o.typ().Lookup(o.name("gone")); return o.view.Generation().Absent(e) }
 	o.SetConnected(false)
 	if o.view.Generation().First().Connected || o.Generation().First().Connected {
-		t.Error("the origin still counts as connected")
+		t.Error("origin is still shown as connected")
 	}
 	o.remove(ByName, "n")
 	o.SetConnected(true)
 	if gone() {
-		t.Error("an absence of an earlier connection counts")
+		t.Error("absence from an earlier connection is valid")
 	}
 	o.remove(ByName, "gone")
 	if !gone() {
-		t.Error("an absence that was said again does not count")
+		t.Error("repeated absence is not valid")
 	}
 	if o.view.Generation().First().Frozen.IsZero() {
-		t.Error("the source no longer says that it is frozen")
+		t.Error("Frozen is no longer set in the source")
 	}
-	o.shows("frozen", map[string]string{"n": "n1"})
+	o.wantVisible("frozen", map[string]string{"n": "n1"})
 	o.Thaw()
-	o.shows("thawed", map[string]string{"n": "-"})
+	o.wantVisible("thawed", map[string]string{"n": "-"})
 	if e, _ := o.typ().Lookup(o.name("n")); !o.view.Generation().Absent(e) {
-		t.Error("what was removed during the freeze is not told, since the origin was lost after that")
+		t.Error("removal during the freeze is not shown because the origin disconnected later")
 	}
 }
 
-// TestFreeze_OneSource: of several origins only one is frozen.
+// TestFreeze_OneSource: with several origins, a freeze affects only one.
 func TestFreeze_OneSource(t *testing.T) {
 	view, writers := NewRouted(Config{Sources: 2, Route: func(typeURL, name string) int {
 		if typeURL == other || strings.HasPrefix(name, "two") {
@@ -369,31 +367,30 @@ func TestFreeze_OneSource(t *testing.T) {
 		return out
 	}
 	if got := sees(); got != "1122" {
-		t.Errorf("frozen, readers see %s, want 1122", got)
+		t.Errorf("frozen: readers see %s, want 1122", got)
 	}
 	if g := view.Generation(); g.WildcardSource(acme).Frozen.IsZero() || !g.WildcardSource(other).Frozen.IsZero() {
 		t.Error("want the first source frozen, and the second not")
 	}
 	origins[0].put(Wildcard, "two passes", "1", "")
 	origins[0].remove(Wildcard, "two passes")
-	if origins[0].knows("two passes") {
-		t.Error("a member that came and went, whose name another source answers for, is still known")
+	if origins[0].hasName("two passes") {
+		t.Error("name of a removed member that belongs to another source is still in the index")
 	}
 	put("3")
 	at := view.Generation().Seq
 	origins[0].Thaw()
 	if got := sees(); got != "3333" {
-		t.Errorf("thawed, readers see %s, want 3333", got)
+		t.Errorf("thawed: readers see %s, want 3333", got)
 	}
-	wantTold(t, view.Generation().Type(other).Wildcard.Since(at))
-	wantTold(t, view.Generation().Type(acme).ByName.Since(at), "one")
+	wantLog(t, view.Generation().Type(other).Wildcard.Since(at))
+	wantLog(t, view.Generation().Type(acme).ByName.Since(at), "one")
 }
 
-// TestFreeze_Collection: a collection that nobody follows any more is forgotten, also one
-// that came during the freeze.
+// TestFreeze_Collection: a collection without subscribers is removed, even if it was added during the freeze.
 func TestFreeze_Collection(t *testing.T) {
 	for _, before := range []bool{true, false} {
-		o, watch := watched(t)
+		o, watch := newSubscribed(t)
 		if !before {
 			o.Freeze()
 		}
@@ -414,20 +411,20 @@ func TestFreeze_Collection(t *testing.T) {
 		watch.UnsubscribeAll(wc)
 		o.TakeDemand()
 		if !o.ForgetWildcard(shopKey) {
-			t.Error("not forgotten, though nobody follows it")
+			t.Error("collection without subscribers was not removed")
 		}
-		if kept, inHead := known(o.view); kept != 0 || inHead != 0 || o.Generation().Types() != 0 {
-			t.Errorf("%d types are known, %d and %d in the heads, want none", kept, inHead, o.Generation().Types())
+		if kept, inHead := typeCounts(o.view); kept != 0 || inHead != 0 || o.Generation().Types() != 0 {
+			t.Errorf("%d types in the index, %d and %d in the generations, want none", kept, inHead, o.Generation().Types())
 		}
 		if n := o.view.Withheld(0); n != 0 {
-			t.Errorf("%d names are withheld of what nobody follows, want 0", n)
+			t.Errorf("%d names of unused collections are withheld, want 0", n)
 		}
 		o.Thaw()
 	}
 }
 
-// TestFreeze_OneTypeIsShownAtOnce: readers see additions and removals of the last type in one generation: nothing of another type
-// must come between them.
+// TestFreeze_OneTypeIsShownAtOnce: a thaw shows additions and removals of the last type in one generation, so that no
+// change of another type is sent between them.
 func TestFreeze_OneTypeIsShownAtOnce(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.put(Wildcard, "old", "1", "old")
@@ -437,6 +434,6 @@ func TestFreeze_OneTypeIsShownAtOnce(t *testing.T) {
 	o.remove(Wildcard, "old")
 	at := o.view.Generation().Revision
 	if o.Thaw(); o.view.Generation().Revision != at+1 {
-		t.Errorf("the thaw has made %d generations, want 1", o.view.Generation().Revision-at)
+		t.Errorf("thaw published %d generations, want 1", o.view.Generation().Revision-at)
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestH13_GateShowsAnyHead: behind a closed gate, readers can be shown any head: a newer one (a promotion), an older one (a
-// rollback, an undo), and they learn just the difference. The writer goes on with what its source says.
+// TestH13_GateShowsAnyGeneration: behind a closed gate, readers can be shown any generation: a newer one (a promotion)
+// or an older one (a rollback, an undo). They are sent the difference only, and latest continues to follow the source.
 func TestH13_GateShowsAnyHead(t *testing.T) {
-	o := newCold(t)
+	o := newFrozenOrigin(t)
 	before := o.Generation()
 	o.Freeze()
 	o.put(Wildcard, "a", "2", "a2")
@@ -28,7 +28,7 @@ func TestH13_GateShowsAnyHead(t *testing.T) {
 	o.put(Wildcard, "c", "2", "c2")
 	for i, step := range []struct {
 		head     *Generation
-		told     []string // of members
+		told     []string // expected log of the wildcard set
 		want     string   // a, b, c, new, n
 		withheld int
 	}{
@@ -40,11 +40,11 @@ func TestH13_GateShowsAnyHead(t *testing.T) {
 	} {
 		at := o.view.Generation().Seq
 		o.show(o.servedToRest(), func(string, *Name) *Generation { return step.head })
-		wantTold(t, o.typ().Wildcard.Since(at), step.told...)
+		wantLog(t, o.typ().Wildcard.Since(at), step.told...)
 		var got []string
 		for _, name := range []string{"a", "b", "c", "new"} {
 			content := ""
-			if o.knows(name) {
+			if o.hasName(name) {
 				content = strings.Trim(contentOf(o.typ().Wildcard.Get(o.name(name))), "-")
 			}
 			got = append(got, content)
@@ -54,21 +54,21 @@ func TestH13_GateShowsAnyHead(t *testing.T) {
 			t.Errorf("step %d: readers see %q, and %d names are withheld; want %q and %d", i, got, o.view.Withheld(0), step.want, step.withheld)
 		}
 		if got := contentOf(o.Generation().Type(acme).Wildcard.Get(o.name("a"))); got != "a3" {
-			t.Errorf("step %d: the writer sees %q of a, want a3", i, got)
+			t.Errorf("step %d: latest has %q of a, want a3", i, got)
 		}
-		o.check()
+		o.checkEntries()
 	}
 	at := o.view.Generation().Seq
 	o.Thaw()
-	wantTold(t, o.typ().Wildcard.Since(at))
+	wantLog(t, o.typ().Wildcard.Since(at))
 	o.put(Wildcard, "a", "4", "a4")
-	o.shows("thawed", map[string]string{"a": "a4"})
+	o.wantVisible("thawed", map[string]string{"a": "a4"})
 }
 
-// TestH13_SourceState: readers see at once how the source stands, but no address at which all that they see has its
-// versions once that changes, until the gate is open; nor that it is not frozen.
+// TestH13_SourceState: readers see the connection state of the source at once. They see no target after it has changed
+// until the gate is open, and they see that the source is frozen.
 func TestH13_SourceState(t *testing.T) {
-	o := newCold(t)
+	o := newFrozenOrigin(t)
 	o.Thaw()
 	o.SetTarget("first")
 	o.Freeze()
@@ -76,16 +76,16 @@ func TestH13_SourceState(t *testing.T) {
 		t.Helper()
 		s, latest := o.view.Generation().First(), o.Generation().First()
 		if s.Target != target || latest.Target != own || s.Connected != connected || s.Frozen.IsZero() == frozen {
-			t.Errorf("%s: readers see %+v, the writer %+v; want the targets %q and %q, connected %t, frozen %t", when, *s, *latest, target, own, connected, frozen)
+			t.Errorf("%s: readers see %+v, latest has %+v; want the targets %q and %q, connected %t, frozen %t", when, *s, *latest, target, own, connected, frozen)
 		}
 	}
 	o.put(Wildcard, "a", "2", "a2")
 	stands("frozen", "first", "first", true, true)
 	turns := o.view.Generation().OriginChanges()
-	o.SetSource(Source{Target: "first"}) // as another view has it, which is not frozen
+	o.SetSource(Source{Target: "first"}) // copied from a view that is not frozen
 	stands("lost", "first", "first", false, true)
 	if o.view.Generation().OriginChanges() == turns {
-		t.Error("readers do not see that the origin was lost")
+		t.Error("readers do not see that the origin disconnected")
 	}
 	o.SetConnected(true)
 	o.SetTarget("second")
@@ -97,14 +97,14 @@ func TestH13_SourceState(t *testing.T) {
 	stands("thawed", "second", "second", true, false)
 }
 
-// TestH13_SystemVersion: people are shown the origin's version of what readers see (R091).
+// TestH13_SystemVersion: the displayed system version belongs to the resources that readers see (R091).
 func TestH13_SystemVersion(t *testing.T) {
-	o := newCold(t)
+	o := newFrozenOrigin(t)
 	say := func(version, content, want string) {
 		t.Helper()
 		o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: version, Resources: []*wire.Resource{o.resource("a", content, content)}})
 		if got := o.typ().Wildcard.System(); got != want {
-			t.Errorf("after the origin's version %s, readers see %q, want %q", version, got, want)
+			t.Errorf("origin's version %s: readers see %q, want %q", version, got, want)
 		}
 	}
 	o.Thaw()
@@ -115,15 +115,16 @@ func TestH13_SystemVersion(t *testing.T) {
 	say("s4", "a2", "s3")
 	o.Thaw()
 	if got := o.typ().Wildcard.System(); got != "s4" {
-		t.Errorf("thawed, readers see the version %q, want s4", got)
+		t.Errorf("thawed: readers see the version %q, want s4", got)
 	}
 }
 
-// TestH13_DemandPassesTheGate: what the writer finds that it lacks is asked for, also if something passes with it (R106).
+// TestH13_DemandPassesTheGate: a resource that is missing in latest is requested, also if another change passes with it
+// (R106).
 func TestH13_DemandPassesTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newCold(t)
-		o.want(o.view.Watch(), "late")
+		o := newFrozenOrigin(t)
+		o.subscribe(o.view.Watch(), "late")
 		o.remove(ByName, "n")
 		time.Sleep(2 * refetchInterval)
 		select {
@@ -132,24 +133,24 @@ func TestH13_DemandPassesTheGate(t *testing.T) {
 		}
 		heartbeat := decoded(t, acme, &discoverypb.Resource{Name: "n", Version: "1", Ttl: durationpb.New(time.Minute)})
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{heartbeat, o.resource("late", "1", "late1")}})
-		o.shows("frozen", map[string]string{"late": "late1", "n": "n1"})
+		o.wantVisible("frozen", map[string]string{"late": "late1", "n": "n1"})
 		select {
 		case <-o.Demand():
 		default:
-			t.Error("the origin is not asked for what it believes to be here")
+			t.Error("resource of the heartbeat is not requested")
 		}
 	})
 }
 
-// TestH13_ExpiredByName: what came by name, was withheld and has expired is gone once the gate is open: a reader who sees a
-// member instead is told when that goes.
+// TestH13_ExpiredByName: a named resource was withheld and has expired. After the gate is opened, a reader that sees a
+// member instead is sent the removal of that member.
 func TestH13_ExpiredByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &timed{origin: newOrigin(t, Config{})}
+		o := &timedOrigin{origin: newOrigin(t, Config{})}
 		o.put(Wildcard, "a", "1", "a1")
 		o.Freeze()
-		o.want(o.view.Watch(), "a")
-		o.give(ByName, "a", "2", "a2", time.Minute)
+		o.subscribe(o.view.Watch(), "a")
+		o.putTTL(ByName, "a", "2", "a2", time.Minute)
 		time.Sleep(2 * time.Minute)
 		o.Expire(time.Now())
 		o.Thaw()
@@ -158,17 +159,18 @@ func TestH13_ExpiredByName(t *testing.T) {
 			t.Errorf("readers see %q, want the member a1", got)
 		}
 		o.remove(Wildcard, "a")
-		o.SetConnected(false) // what has expired is gone whatever became of the connection (R107)
+		o.SetConnected(false) // an expired resource is absent on any connection (R107)
 		if e, _ = o.typ().Lookup(o.name("a")); e == nil || e.Present() || !o.view.Generation().Absent(e) {
-			t.Errorf("the member is gone: readers see %q, want to be told that there is none", contentOf(e))
+			t.Errorf("member removed: readers see %q, want it absent", contentOf(e))
 		}
 	})
 }
 
-// TestH13_TheSetAsAWhole: that a set as a whole is well again is told when it is confirmed, or else when the gate is opened.
+// TestH13_ErrorOfTheWholeSet: the end of an error of the whole wildcard set is shown when the set is confirmed, or when
+// the gate is opened.
 func TestH13_TheSetAsAWhole(t *testing.T) {
 	for _, restored := range []bool{true, false} {
-		o := newCold(t)
+		o := newFrozenOrigin(t)
 		if restored {
 			snapshot, _ := o.Snapshot(true)
 			o.origin = newOrigin(t, Config{})
@@ -178,14 +180,14 @@ func TestH13_TheSetAsAWhole(t *testing.T) {
 		o.Thaw()
 		o.Freeze()
 		o.put(Wildcard, "a", "2", "a2")
-		if got := o.failure(Wildcard, wire.Wildcard); got != "Internal no" {
-			t.Errorf("restored %t, frozen: readers see the error %q of the set, want what there was", restored, got)
+		if got := o.errorText(Wildcard, wire.Wildcard); got != "Internal no" {
+			t.Errorf("restored %t, frozen: readers see the error %q of the set, want the earlier one", restored, got)
 		}
 		if o.SetPhase(acme, Confirmed); !restored {
 			o.Thaw()
 		}
 		if n := o.view.Find(acme, []string{wire.Wildcard})[0]; n != nil {
-			t.Errorf("restored %t: the set as a whole is still known: error %q, entry %v", restored, o.failure(Wildcard, wire.Wildcard), o.typ().Wildcard.Get(n))
+			t.Errorf("restored %t: state of the whole set remains: error %q, entry %v", restored, o.errorText(Wildcard, wire.Wildcard), o.typ().Wildcard.Get(n))
 		}
 	}
 }

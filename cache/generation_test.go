@@ -50,12 +50,11 @@ func TestSharedByKey(t *testing.T) {
 		t.Errorf("after %d newer ones: got value %d, want %d, made again", MaxShared, got, 6+MaxShared)
 	}
 	if a, b := get(noType, 1, SharedSets), get(noType, 1, SharedSets); a == b {
-		t.Error("a type that is not there keeps values")
+		t.Error("missing type stores values")
 	}
 }
 
-// TestSharedConcurrently: whatever readers do at once, each gets a value of its
-// own key, which is made once.
+// TestSharedConcurrently: concurrent readers each get the value of their own key, which is made once.
 func TestSharedConcurrently(t *testing.T) {
 	type value struct{ key int }
 	o := newOrigin(t, Config{})
@@ -63,7 +62,7 @@ func TestSharedConcurrently(t *testing.T) {
 	typ := o.typ()
 	var made atomic.Int64
 	var wg sync.WaitGroup
-	for i := range 16 { // the Wait below joins them
+	for i := range 16 { // joined by Wait below
 		wg.Go(func() {
 			for j := range 500 {
 				key := (i + j) % MaxShared

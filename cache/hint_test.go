@@ -14,14 +14,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestHintsNameWhatTheLogsHave: whatever an origin says, of the names that a stream
-// watches the hints name those that the logs have after the stream's position, or say that
-// they do not know; which they may only after many.
+// TestHintsMatchLogs: after any sequence of responses, the hints of a stream have the names that the logs have after
+// its position, or report that they are incomplete, which they may only after many changes.
 func TestHintsNameWhatTheLogsHave(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		w := o.view.WatchFunc(func() {})
-		watched := o.want(w, "a", "b", "c", "d")
+		watched := o.subscribe(w, "a", "b", "c", "d")
 		texts := rapid.SampledFrom([]string{"a", "b", "c", "d", "unwatched"})
 		p, said := Seq(0), 0
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
@@ -30,15 +29,15 @@ func TestHintsNameWhatTheLogsHave(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
 			case 0:
 				o.remove(kind, text)
-				said++ // it may end an error, too
+				said++ // may also clear an error
 			case 1:
-				said++ // it may replace a resource
+				said++ // may also remove a resource
 				o.Apply(kind, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError(text, 7, fmt.Sprint(i))}})
 			case 2:
 				o.Trim(time.Now().Add(time.Hour))
 			case 3:
 				o.ForgetWildcard(acme)
-				said += 3 // it may say something of each
+				said += 3 // may clear the error of each name
 			case 4: // of another type
 				o.Apply(kind, wire.Update{TypeURL: other, Resources: []*wire.Resource{newResource(t, other, text, "", fmt.Sprint(i))}})
 			case 5, 6:
@@ -57,7 +56,7 @@ func checkHints(t *rapid.T, o *origin, w *Watch, watched []*Name, p Seq, few boo
 	hinted, known := w.Hinted(acme, p, nil)
 	if !known {
 		if few {
-			t.Fatalf("nothing is known of what was said after %d, though it was little", p)
+			t.Fatalf("hints after %d are incomplete after few changes", p)
 		}
 		return
 	}
@@ -67,48 +66,48 @@ func checkHints(t *rapid.T, o *origin, w *Watch, watched []*Name, p Seq, few boo
 	for _, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
 		for e := range set.Since(p) {
 			if slices.Contains(watched, e.Name) && !slices.Contains(hinted, e.Name) {
-				t.Fatalf("after %d got hints at %v, want one at %v, of which something was said at %d", p, hinted, e.Name, e.Seq)
+				t.Fatalf("after %d: got hints for %v, want one for %v, which changed at %d", p, hinted, e.Name, e.Seq)
 			}
 		}
 	}
 }
 
-// TestHintsAreOfAHead: a hint stays until a head was read that has what it is about.
+// TestHintsAreKeptUntilRead: a hint stays until the reader has processed the generation of its change.
 func TestHintsAreOfAHead(t *testing.T) {
 	o := newOrigin(t, Config{})
 	w := o.view.WatchFunc(func() {})
-	a := o.want(w, "a")[0]
+	a := o.subscribe(w, "a")[0]
 	o.put(ByName, "a", "", "x")
 	before := o.view.Generation().Seq
 	o.put(ByName, "a", "", "y")
 	w.PassHints(before)
 	if got, known := w.Hinted(acme, before, nil); !known || len(got) != 1 || got[0] != a {
-		t.Errorf("after the first head: got %v, %t, want the hint at the second change", got, known)
+		t.Errorf("after the first generation: got %v, %t, want the hint at the second change", got, known)
 	}
 	w.PassHints(o.view.Generation().Seq)
 	if got, known := w.Hinted(acme, 0, nil); !known || len(got) != 0 {
-		t.Errorf("after the second head: got %v, %t, want no hint", got, known)
+		t.Errorf("after the second generation: got %v, %t, want no hint", got, known)
 	}
 }
 
-// TestHintsAreOnlyForFunctions: who receives from a channel reads the logs.
+// TestHintsNeedWatchFunc: a watch with a channel has no hints.
 func TestHintsAreOnlyForFunctions(t *testing.T) {
-	o, w := watched(t, "a")
+	o, w := newSubscribed(t, "a")
 	o.put(ByName, "a", "", "x")
 	if got, known := w.Hinted(acme, 0, nil); known {
-		t.Errorf("got %v, want that it does not know", got)
+		t.Errorf("got %v, want incomplete hints", got)
 	}
 }
 
-// TestNoHintIsLost: streams that look at nothing but what they are told of know at each
-// head that they see what it has, while the origin says little and much as fast as it can.
+// TestNoHintIsLost: streams that read only hinted names have the state of each generation that they process, while the
+// origin sends few and many changes as fast as it can.
 func TestNoHintIsLost(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const streams, names, rounds = 50, 40, 150
 	o := newOrigin(t, Config{})
 	var ready, done sync.WaitGroup
-	for i := range streams { // done joins them
+	for i := range streams { // joined by done
 		ready.Add(1)
 		done.Go(func() {
 			if err := followHints(ctx, o.view, ready.Done, i, names); err != nil {
@@ -136,7 +135,7 @@ func TestNoHintIsLost(t *testing.T) {
 	done.Wait()
 }
 
-// followHints is one stream of TestNoHintIsLost.
+// followHints runs one stream of TestNoHintIsLost.
 func followHints(ctx context.Context, v *View, ready func(), i, names int) error {
 	woken := make(chan struct{}, 1)
 	w := v.WatchFunc(func() {
@@ -179,7 +178,7 @@ func followHints(ctx context.Context, v *View, ready func(), i, names int) error
 		}
 		p = g.Seq
 		w.PassHints(p)
-		if i%10 == 0 { // it looks at heads that it was not woken for yet
+		if i%10 == 0 { // read generations before the wake-up
 			runtime.Gosched()
 			continue
 		}
@@ -188,5 +187,5 @@ func followHints(ctx context.Context, v *View, ready func(), i, names int) error
 		case <-ctx.Done():
 		}
 	}
-	return fmt.Errorf("has %v when the time is up", held)
+	return fmt.Errorf("has %v at the timeout", held)
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// demandOf makes demand readable: "+a" a name that is wanted, "-*" members that
-// are not any more.
-func demandOf(demand []Demand) []string {
+// demandText describes demand: "+a" for a name that is wanted, "-*" for a wildcard that is no longer wanted.
+func demandText(demand []Demand) []string {
 	var out []string
 	for _, d := range demand {
 		s := "-"
@@ -45,8 +44,8 @@ func TestB6_Demand(t *testing.T) {
 			poked = true
 		default:
 		}
-		if got := demandOf(o.TakeDemand()); !slices.Equal(got, want) || !poked && len(want) > 0 {
-			t.Errorf("%s: got %q, poked %t; want %q", when, got, poked, want)
+		if got := demandText(o.TakeDemand()); !slices.Equal(got, want) || !poked && len(want) > 0 {
+			t.Errorf("%s: got %q, notified %t; want %q", when, got, poked, want)
 		}
 	}
 	take("nothing happened")
@@ -69,8 +68,8 @@ func TestB6_Demand(t *testing.T) {
 	c := two.Subscribe(acme, []string{"c"})
 	two.Unsubscribe(acme, c)
 	take("came and went")
-	if o.knows("c") {
-		t.Error("a name that came and went is still known")
+	if o.hasName("c") {
+		t.Error("name with an ended subscription is still in the index")
 	}
 	wc := one.SubscribeAll(acme)
 	take("first wildcard", "+*")
@@ -87,8 +86,8 @@ func TestB6_Demand(t *testing.T) {
 	take("another type", "+* of "+other, "+a of "+other)
 }
 
-// TestB6_DemandIsConsistent: whatever streams do between two looks of the session,
-// what it knows after a look is what streams want.
+// TestB6_DemandIsConsistent: after each TakeDemand, the demand that the session received equals the subscriptions of
+// the streams.
 func TestB6_DemandIsConsistent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
@@ -98,7 +97,7 @@ func TestB6_DemandIsConsistent(t *testing.T) {
 		for i := range subscribed {
 			subscribed[i] = map[string]*Name{}
 		}
-		wanted := map[string]*Name{} // as the session sees it
+		wanted := map[string]*Name{} // according to the demand
 		all := false
 		for range rapid.IntRange(0, 60).Draw(t, "steps") {
 			i := rapid.IntRange(0, len(watches)-1).Draw(t, "watch")
@@ -107,7 +106,7 @@ func TestB6_DemandIsConsistent(t *testing.T) {
 			case 0:
 				n := watches[i].Subscribe(acme, []string{name})[0]
 				if old := subscribed[i][name]; old != nil && old != n {
-					t.Fatalf("%s is two names", name)
+					t.Fatalf("%s has two Names", name)
 				}
 				subscribed[i][name] = n
 			case 1:
@@ -144,19 +143,19 @@ func TestB6_DemandIsConsistent(t *testing.T) {
 				for i := range watches {
 					for name, n := range subscribed[i] {
 						if wanted[name] != n {
-							t.Fatalf("a stream wants %s, the session does not know", name)
+							t.Fatalf("%s has subscribers, but no demand", name)
 						}
 					}
 				}
 				if got := wildcards[0] != nil || wildcards[1] != nil || wildcards[2] != nil; got != all {
-					t.Fatalf("streams want the members %t, the session thinks %t", got, all)
+					t.Fatalf("wildcard has subscribers: %t, demand: %t", got, all)
 				}
 			}
 		}
 	})
 }
 
-// TestWakesWatchers is the table of who is woken by what.
+// TestWakesWatchers lists which streams each change wakes.
 func TestWakesWatchers(t *testing.T) {
 	type fixture struct {
 		*origin
@@ -191,21 +190,21 @@ func TestWakesWatchers(t *testing.T) {
 			f.watches = append(f.watches, f.view.Watch())
 		}
 		f.watches[0].SubscribeAll(acme)
-		f.want(f.watches[1], "a")
-		f.want(f.watches[2], "b")
+		f.subscribe(f.watches[1], "a")
+		f.subscribe(f.watches[2], "b")
 		f.watches[3].SubscribeAll(acme)
-		f.want(f.watches[3], "a")
+		f.subscribe(f.watches[3], "a")
 		f.watches[4].SubscribeAll(other)
 		f.put(Wildcard, "a", "1", "x")
 		f.put(ByName, "a", "1", "x")
 		for _, w := range f.watches {
-			awake(w)
+			woken(w)
 		}
 		test.do(f)
 		var got []bool
 		for _, w := range f.watches {
-			got = append(got, awake(w))
-			if awake(w) {
+			got = append(got, woken(w))
+			if woken(w) {
 				t.Errorf("%s: a stream was woken twice", test.what)
 			}
 		}
@@ -215,13 +214,13 @@ func TestWakesWatchers(t *testing.T) {
 	}
 }
 
-// TestWatchIDsAreReused: what comes in the place of a stream that left gets
-// nothing of its wake-ups.
+// TestWatchIDsAreReused: a new stream that reuses the id of a closed watch is not woken for the subscriptions of the
+// closed one.
 func TestWatchIDsAreReused(t *testing.T) {
-	o, old := watched(t)
+	o, old := newSubscribed(t)
 	stays := o.view.Watch()
-	names := o.want(old, "a")
-	o.want(stays, "a")
+	names := o.subscribe(old, "a")
+	o.subscribe(stays, "a")
 	old.Unsubscribe(acme, names)
 	old.Close()
 	next := o.view.Watch()
@@ -229,53 +228,53 @@ func TestWatchIDsAreReused(t *testing.T) {
 		t.Errorf("got id %d, want the free one %d", next.id, old.id)
 	}
 	o.put(ByName, "a", "1", "x")
-	if awake(next) || awake(old) || !awake(stays) {
-		t.Error("only the stream that stays watches the name")
+	if woken(next) || woken(old) || !woken(stays) {
+		t.Error("want only the open watch subscribed to the name")
 	}
 	o.SetConnected(false)
-	if !awake(next) || awake(old) {
-		t.Error("the stream that came must be told of the connection, the one that left must not")
+	if !woken(next) || woken(old) {
+		t.Error("want a wake-up of the new watch and none of the closed one")
 	}
 }
 
 func TestUnsubscribeTwiceIsHarmless(t *testing.T) {
 	o := newOrigin(t, Config{})
 	one, two := o.view.Watch(), o.view.Watch()
-	names := o.want(one, "a")
-	o.want(two, "a")
+	names := o.subscribe(one, "a")
+	o.subscribe(two, "a")
 	one.Unsubscribe(acme, names)
 	one.Unsubscribe(acme, names)
 	o.put(ByName, "a", "1", "x")
-	if awake(one) || !awake(two) {
-		t.Error("the second call must not end another stream's watch")
+	if woken(one) || !woken(two) {
+		t.Error("second call ended the subscription of another stream")
 	}
 	two.Unsubscribe(acme, names)
 	o.TakeDemand()
 	o.Forget(acme, names)
-	one.Unsubscribe(acme, names) // of a name that is gone
-	if o.knows("a") {
-		t.Error("a name was brought back by being unsubscribed")
+	one.Unsubscribe(acme, names) // of a released name
+	if o.hasName("a") {
+		t.Error("unsubscribing added a released name to the index")
 	}
-	a, b := o.want(one, "new")[0], o.want(one, "newer")[0]
+	a, b := o.subscribe(one, "new")[0], o.subscribe(one, "newer")[0]
 	if a.id == b.id {
 		t.Errorf("one id %d was given to two names", a.id)
 	}
 }
 
-// TestNamesAreFreed: a name is known as long as a stream, the session or a set
-// holds it. Its id then goes to another, which no head confuses with it.
+// TestNamesAreFreed: a name stays in the index while a stream, the session or a set uses it. Its id is then reused, and
+// lookups in any generation distinguish the two Names.
 func TestNamesAreFreed(t *testing.T) {
-	o, watch := watched(t)
-	first := o.want(watch, "first")
+	o, watch := newSubscribed(t)
+	first := o.subscribe(watch, "first")
 	o.put(ByName, "first", "1", "x")
 	old := o.view.Generation()
 	watch.Unsubscribe(acme, first)
 	o.TakeDemand()
 	o.Forget(acme, first)
-	if o.knows("first") {
-		t.Fatal("nobody holds the name, but it is known")
+	if o.hasName("first") {
+		t.Fatal("unused name is still in the index")
 	}
-	second := o.want(watch, "second")
+	second := o.subscribe(watch, "second")
 	if second[0].id != first[0].id || second[0] == first[0] {
 		t.Fatalf("got id %d, want the free one %d under another name", second[0].id, first[0].id)
 	}
@@ -298,31 +297,31 @@ func TestNamesAreFreed(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", test.what, got, test.want)
 		}
 	}
-	wantTold(t, old.Type(acme).ByName.Since(0), "first")
-	wantTold(t, now.Type(acme).ByName.Since(0), "second")
-	// The first name comes back, as another Name.
-	third := o.want(watch, "first")
+	wantLog(t, old.Type(acme).ByName.Since(0), "first")
+	wantLog(t, now.Type(acme).ByName.Since(0), "second")
+	// The text is subscribed to again, and gets another Name.
+	third := o.subscribe(watch, "first")
 	if third[0] == first[0] || third[0].id == second[0].id {
-		t.Error("a name that came back must be a new one with an id of its own")
+		t.Error("want a new Name with another id")
 	}
 	o.put(ByName, "first", "1", "z")
 	if got := contentOf(o.typ().ByName.Get(first[0])); got != "" {
-		t.Errorf("the old name on the newest head: got %q, want nothing", got)
+		t.Errorf("released Name in the newest generation: got %q, want no entry", got)
 	}
 }
 
-// TestNamesAreHeldExactly plays random holders against a count of who holds a
-// name; after all have let go, no name is left, and no id was given out twice.
+// TestNamesAreHeldExactly applies random subscriptions and compares the names in the index with the names in use. At
+// the end, no name is left, and each id was released once.
 func TestNamesAreHeldExactly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		o, watch := watched(t)
+		o, watch := newSubscribed(t)
 		held := map[string]*Name{}
 		texts := []string{"a", "b", "c", "d"}
 		for range rapid.IntRange(0, 80).Draw(t, "steps") {
 			text := rapid.SampledFrom(texts).Draw(t, "name")
 			switch rapid.IntRange(0, 6).Draw(t, "step") {
 			case 0:
-				held[text] = o.want(watch, text)[0]
+				held[text] = o.subscribe(watch, text)[0]
 			case 1:
 				if n := held[text]; n != nil {
 					watch.Unsubscribe(acme, []*Name{n})
@@ -348,21 +347,21 @@ func TestNamesAreHeldExactly(t *testing.T) {
 			}
 			for text, n := range held {
 				if o.name(text) != n {
-					t.Fatalf("%s is not the name that its stream holds", text)
+					t.Fatalf("%s has another Name than its stream", text)
 				}
 			}
 		}
-		o.letGo(watch, texts)
+		o.unsubscribeAll(watch, texts)
 		if n := o.typ().Wildcard.live; n != 0 {
-			t.Fatalf("everything was removed: got %d entries of members, want 0", n)
+			t.Fatalf("after all removals: %d entries in the wildcard set, want 0", n)
 		}
 		if x := o.view.index.types[acme]; x != nil && (len(x.names) != 0 || len(x.freeIDs) != int(x.ids)) {
-			t.Fatalf("nobody holds anything: got %d names, %d of %d ids free", len(x.names), len(x.freeIDs), x.ids)
+			t.Fatalf("without subscriptions: %d names, %d of %d ids free", len(x.names), len(x.freeIDs), x.ids)
 		}
 	})
 }
 
-// namesOrNil returns the names of a type that there may not be.
+// namesOrNil returns the names of a type, which may be nil.
 func (t *indexType) namesOrNil() map[string]*Name {
 	if t == nil {
 		return nil
@@ -370,8 +369,8 @@ func (t *indexType) namesOrNil() map[string]*Name {
 	return t.names
 }
 
-// letGo makes everybody let go of names.
-func (o *origin) letGo(watch *Watch, texts []string) {
+// unsubscribeAll ends all subscriptions to names.
+func (o *origin) unsubscribeAll(watch *Watch, texts []string) {
 	for _, text := range texts {
 		if n := o.view.Find(acme, []string{text})[0]; n != nil {
 			watch.Unsubscribe(acme, []*Name{n})

@@ -10,12 +10,12 @@ import (
 	"github.com/xdstender/tender/cache/intern"
 )
 
-// TestInternedViewsShare: two node groups hold the bytes that both got once.
+// TestInternedViewsShare: two node groups share the bytes of equal resources.
 func TestInternedViewsShare(t *testing.T) {
 	in := new(intern.Pool)
 	one, two := newOrigin(t, Config{Interner: in}), newOrigin(t, Config{Interner: in})
 	for _, o := range []*origin{one, two} {
-		o.want(o.view.Watch(), "a")
+		o.subscribe(o.view.Watch(), "a")
 		o.put(Wildcard, "a", "1", "x")
 		o.put(ByName, "a", "1", "x")
 	}
@@ -23,7 +23,7 @@ func TestInternedViewsShare(t *testing.T) {
 	for _, set := range []*Set{&one.typ().ByName, &two.typ().Wildcard, &two.typ().ByName} {
 		for e := range set.Since(0) {
 			if e.Resource != want {
-				t.Error("two views hold equal resources twice")
+				t.Error("two views do not share equal resources")
 			}
 		}
 	}
@@ -32,8 +32,7 @@ func TestInternedViewsShare(t *testing.T) {
 	}
 }
 
-// collect runs garbage collections, and the cleanups after them, until done; it
-// gives up after a number that is far more than enough.
+// collect runs garbage collections until done returns true for their cleanups. It gives up after a large number.
 func collect(t *testing.T, done func() bool) {
 	t.Helper()
 	for range 50 {
@@ -49,7 +48,7 @@ func collect(t *testing.T, done func() bool) {
 			t.Fatal("no cleanup ran after a garbage collection")
 		}
 	}
-	t.Error("what nobody uses was not freed")
+	t.Error("unused resource was not freed")
 }
 
 func TestInternedResourcesAreFreed(t *testing.T) {
@@ -62,16 +61,16 @@ func TestInternedResourcesAreFreed(t *testing.T) {
 	last := weak.Make(o.typ().Wildcard.Get(o.name("a")).Resource)
 	collect(t, func() bool { return in.Len() == 2 })
 	if last.Value() == nil {
-		t.Error("a resource that a head holds was freed")
+		t.Error("resource of a generation was freed")
 	}
 	o.remove(Wildcard, "a")
 	o.Trim(time.Now())
 	collect(t, func() bool { return in.Len() == 1 })
 	if got := in.Intern(newResource(t, acme, "kept", "1", "x")); got != kept {
-		t.Error("a resource that is in use was forgotten")
+		t.Error("resource in use was removed from the pool")
 	}
 	if got := in.Intern(newResource(t, acme, "a", "", "99")); contentOf(&Entry{Resource: got}) != "99" {
-		t.Error("a resource came back as another one")
+		t.Error("interning again returned another resource")
 	}
 	runtime.KeepAlive(kept)
 	runtime.KeepAlive(o)

@@ -22,7 +22,7 @@ const (
 	other = "type.googleapis.com/acme.Other"
 )
 
-// A tester is what a test and a property's check have in common.
+// A tester is the part of testing.TB that rapid.T has, too.
 type tester interface {
 	Helper()
 	Fatal(args ...any)
@@ -30,7 +30,7 @@ type tester interface {
 	Errorf(format string, args ...any)
 }
 
-// An origin feeds a view as an upstream session does.
+// An origin writes to a view as an upstream session does.
 type origin struct {
 	tester
 	*Writer
@@ -44,7 +44,7 @@ func newOrigin(t tester, cfg Config) *origin {
 	return &origin{tester: t, Writer: w, view: v, typeURL: acme}
 }
 
-// resource makes a resource of the origin's type.
+// resource returns a resource of the origin's type.
 func (o *origin) resource(name, version, content string, aliases ...string) *wire.Resource {
 	o.Helper()
 	return newResource(o, resourceType(o.typeURL), name, version, content, aliases...)
@@ -62,8 +62,8 @@ func (o *origin) remove(k Kind, names ...string) Change {
 	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Removed: names})
 }
 
-// want has a stream name resources, and the session take notice.
-func (o *origin) want(w *Watch, names ...string) []*Name {
+// subscribe subscribes a stream to names. The session takes the demand.
+func (o *origin) subscribe(w *Watch, names ...string) []*Name {
 	o.Helper()
 	out := w.Subscribe(o.typeURL, names)
 	o.TakeDemand()
@@ -72,7 +72,7 @@ func (o *origin) want(w *Watch, names ...string) []*Name {
 
 func (o *origin) typ() *Type { return o.view.Generation().Type(o.typeURL) }
 
-// name returns the name of a text that the view must know.
+// name returns the Name of a text, which must be in the index.
 func (o *origin) name(text string) *Name {
 	o.Helper()
 	n := o.view.Find(o.typeURL, []string{text})[0]
@@ -82,8 +82,8 @@ func (o *origin) name(text string) *Name {
 	return n
 }
 
-// hasLastKnown reports whether the view knows a name.
-func (o *origin) knows(text string) bool { return o.view.Find(o.typeURL, []string{text})[0] != nil }
+// hasName reports whether the index has a name.
+func (o *origin) hasName(text string) bool { return o.view.Find(o.typeURL, []string{text})[0] != nil }
 
 func newResource(t tester, typeURL, name, version, content string, aliases ...string) *wire.Resource {
 	t.Helper()
@@ -94,8 +94,7 @@ func newResource(t tester, typeURL, name, version, content string, aliases ...st
 	return r
 }
 
-// decoded returns a resource as it comes from the wire, with fields that
-// newResource cannot set.
+// decoded returns a resource that is decoded from its encoding, with fields that newResource cannot set.
 func decoded(t tester, typeURL string, r *discoverypb.Resource) *wire.Resource {
 	t.Helper()
 	msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL, Resources: []*discoverypb.Resource{r}})
@@ -118,8 +117,8 @@ func expiring(t tester, name, version, content string) *wire.Resource {
 	})
 }
 
-// awake reports whether a watch was woken, and lets it sleep again.
-func awake(w *Watch) bool {
+// woken reports whether a watch was woken, and clears the wake-up.
+func woken(w *Watch) bool {
 	select {
 	case <-w.C:
 		return true
@@ -128,8 +127,8 @@ func awake(w *Watch) bool {
 	}
 }
 
-// told returns what a log says: each name, with "-" before it if it is gone.
-func told(entries iter.Seq[*Entry]) []string {
+// changedNames returns the names in a log, with the prefix "-" for absent resources.
+func changedNames(entries iter.Seq[*Entry]) []string {
 	var out []string
 	for e := range entries {
 		if e.Present() {
@@ -141,15 +140,14 @@ func told(entries iter.Seq[*Entry]) []string {
 	return out
 }
 
-func wantTold(t tester, entries iter.Seq[*Entry], want ...string) {
+func wantLog(t tester, entries iter.Seq[*Entry], want ...string) {
 	t.Helper()
-	if got := told(entries); !slices.Equal(got, want) {
+	if got := changedNames(entries); !slices.Equal(got, want) {
 		t.Errorf("log: got %q, want %q", got, want)
 	}
 }
 
-// contentOf returns the content of an entry, for messages: "" for nil, "-" for
-// one that is absent.
+// contentOf returns the content of an entry for messages: "" for nil, "-" for an absent resource.
 func contentOf(e *Entry) string {
 	switch {
 	case e == nil:
@@ -169,15 +167,15 @@ func wantChange(t *testing.T, got, want Change) {
 	}
 }
 
-// watched returns an origin, and a watch of its view that has subscribed to names.
-func watched(t tester, names ...string) (*origin, *Watch) {
+// newSubscribed returns an origin, and a watch that subscribes to names.
+func newSubscribed(t tester, names ...string) (*origin, *Watch) {
 	o := newOrigin(t, Config{})
 	watch := o.view.Watch()
-	o.want(watch, names...)
+	o.subscribe(watch, names...)
 	return o, watch
 }
 
-// sum returns a sum with some number as its two words.
+// sum returns a fingerprint with these two words.
 func sum(hi, lo uint64) fingerprint.Sum {
 	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, hi), lo)
 	s, _ := fingerprint.Parse("r1." + base64.RawURLEncoding.EncodeToString(b))

@@ -6,7 +6,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestH03_Large is the one threshold.
+// TestH03_Large tests the threshold for large removals.
 func TestH03_Large(t *testing.T) {
 	for _, tt := range []struct {
 		typeURL             string
@@ -33,7 +33,7 @@ func TestH03_Large(t *testing.T) {
 		{wire.SecretType, 1, 1, 0, true},
 	} {
 		if got := LargeRemoval(tt.typeURL, tt.removed, tt.had, tt.added); got != tt.want {
-			t.Errorf("%d of %d %s with %d new ones: large is %t, want %t", tt.removed, tt.had, tt.typeURL, tt.added, got, tt.want)
+			t.Errorf("%d of %d %s removed, %d added: large is %t, want %t", tt.removed, tt.had, tt.typeURL, tt.added, got, tt.want)
 		}
 	}
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A step of an origin that speaks of one name in both sets.
+// A step of an origin that sends one name in both sets.
 const (
 	memberPut  = 'M' // the member changes
 	memberGone = 'm' // the member is removed
 	namedPut   = 'N' // the named resource changes
-	namedGone  = 'n' // the named resource is removed, or said not to exist
-	nameAsked  = '?' // the origin is asked for the name, on the stream of the named
+	namedGone  = 'n' // the named resource is removed, or reported as absent
+	nameAsked  = '?' // the name is requested, on the stream for names
 )
 
-// play performs a step; every put brings new content.
-func play(o *origin, step rune, content string) {
+// playStep performs a step; every put brings new content.
+func playStep(o *origin, step rune, content string) {
 	switch step {
 	case memberPut:
 		o.put(Wildcard, "a", "", content)
@@ -36,35 +36,34 @@ func play(o *origin, step rune, content string) {
 	}
 }
 
-// TestB5_Lookup says what a stream that named a resource sees after the origin has
-// spoken. Content is the number of the step; "-" is a resource that does not
-// exist.
+// TestB5_Lookup lists what a subscriber to a name sees after a sequence of steps. The content is the number of the
+// step; "-" is an absent resource.
 func TestB5_Lookup(t *testing.T) {
 	tests := []struct {
 		steps string
 		want  string
-		news  bool // whether the last step is news to one who saw the others
+		news  bool // whether a reader that has processed the other steps must be sent the last one
 	}{
 		{"", "", false},
 		{"M", "1", true},
 		{"N", "1", true},
 		{"n", "-", true},
 		{"m", "", false},
-		{"Mm", "", false}, // nothing was said of the name
+		{"Mm", "", false}, // no response for the name
 		{"Nn", "-", true},
 		{"nN", "2", true},
 		{"MM", "2", true},
 		{"NN", "2", true},
-		{"MN", "1", false}, // the name may have been answered before the member changed
-		{"M?N", "3", true}, // it was not
+		{"MN", "1", false}, // the response for the name may be older than the member
+		{"M?N", "3", true}, // it is newer
 		{"M?MN", "3", false},
 		{"?M?N", "4", true},
-		{"NM", "1", false}, // what was asked for by name is answered by name
+		{"NM", "1", false}, // the response by name takes precedence
 		{"NMN", "3", true},
 		{"NMNM", "3", false},
 		{"MNN", "1", false},
 		{"MNM", "3", true},
-		{"Mn", "1", false}, // the name is a member all the same
+		{"Mn", "1", false}, // the member exists
 		{"nM", "2", true},
 		{"nMN", "2", false},
 		{"nM?N", "4", true},
@@ -72,10 +71,10 @@ func TestB5_Lookup(t *testing.T) {
 		{"nMm", "-", true},
 		{"Mnm", "-", true},
 		{"NMm", "1", false},
-		{"NMn", "-", true}, // it was there by name, and is gone
+		{"NMn", "-", true}, // removed by name after it existed there
 		{"NMnM", "-", false},
 		{"NMnN", "4", true},
-		{"MNm", "", false}, // what is older than the member says nothing, now that that is gone
+		{"MNm", "", false}, // the named resource may be older than the removal of the member
 		{"MNmM", "4", true},
 		{"MNn", "1", false},
 		{"MNnm", "-", true},
@@ -88,26 +87,25 @@ func TestB5_Lookup(t *testing.T) {
 	}
 	for _, test := range tests {
 		o := newOrigin(t, Config{})
-		n := o.want(o.view.Watch(), "a")[0]
+		n := o.subscribe(o.view.Watch(), "a")[0]
 		before := Seq(0)
 		for i, step := range test.steps {
 			_, before = o.typ().Lookup(n)
-			play(o, step, string(rune('1'+i)))
+			playStep(o, step, string(rune('1'+i)))
 		}
 		e, seq := o.typ().Lookup(n)
 		if got := contentOf(e); got != test.want {
 			t.Errorf("%q: got %q, want %q", test.steps, got, test.want)
 		}
 		if got := seq > before; got != test.news {
-			t.Errorf("%q: got news %t at %d after %d, want %t", test.steps, got, seq, before, test.news)
+			t.Errorf("%q: changed: %t, at %d after %d, want %t", test.steps, got, seq, before, test.news)
 		}
 	}
 }
 
-// TestB5_NoReaderMissesAFallback goes through all conversations of up to four
-// steps, with a reader that looks at some moments and not at others, and with the
-// cache forgetting removals as soon as it may. A reader keeps, as streams do, only
-// the sequence of what it was told; at its last look it must know what is so.
+// TestB5_NoReaderMissesAFallback runs all sequences of up to four steps, with a reader that reads after some steps
+// only, and with tombstones that are dropped as early as possible. Like a stream, the reader keeps only the position of
+// the last state. After its last read, it must have the present state.
 func TestB5_NoReaderMissesAFallback(t *testing.T) {
 	const most = 4
 	var steps []string
@@ -123,15 +121,15 @@ func TestB5_NoReaderMissesAFallback(t *testing.T) {
 	for _, conversation := range steps {
 		for looks := range 1 << (len(conversation) - 1) {
 			for _, trim := range []bool{false, true} {
-				missed(t, conversation, looks, trim)
+				checkReader(t, conversation, looks, trim)
 			}
 		}
 	}
 }
 
-func missed(t *testing.T, conversation string, looks int, trim bool) {
+func checkReader(t *testing.T, conversation string, looks int, trim bool) {
 	o := newOrigin(t, Config{})
-	n := o.want(o.view.Watch(), "a")[0]
+	n := o.subscribe(o.view.Watch(), "a")[0]
 	var (
 		said   twoStreams
 		held   string
@@ -140,8 +138,8 @@ func missed(t *testing.T, conversation string, looks int, trim bool) {
 	)
 	for i, step := range conversation {
 		content := string(rune('1' + i))
-		play(o, step, content)
-		said.play(step, content)
+		playStep(o, step, content)
+		said.step(step, content)
 		if trim {
 			o.Trim(time.Now())
 			said.changed = said.changed && said.member != ""
@@ -153,19 +151,19 @@ func missed(t *testing.T, conversation string, looks int, trim bool) {
 			held, sent = contentOf(e), seq
 		}
 	}
-	if want := said.seen(); want != "" && held != want {
-		t.Errorf("%q, looks %b, forgetting %t: the reader holds %q, want %q", conversation, looks, trim, held, want)
+	if want := said.visible(); want != "" && held != want {
+		t.Errorf("%q, reads %b, trimming %t: the reader has %q, want %q", conversation, looks, trim, held, want)
 	}
 }
 
-// twoStreams is what an origin has said of a name on its two streams.
+// twoStreams is the state that an origin has sent for a name on its two streams.
 type twoStreams struct {
-	member, named string // "-" is gone, "" is nothing
-	doubtful      bool   // what was said by name may be older than the member
-	changed       bool   // the member did, since the name was asked for
+	member, named string // "-" is absent, "" is no response
+	mayBeOlder    bool   // the named resource may be older than the member
+	changed       bool   // the member changed after the last request for the name
 }
 
-func (s *twoStreams) play(step rune, content string) {
+func (s *twoStreams) step(step rune, content string) {
 	switch step {
 	case memberPut:
 		s.member, s.changed = content, true
@@ -173,38 +171,37 @@ func (s *twoStreams) play(step rune, content string) {
 		s.changed = s.changed || s.member != ""
 		s.member = ""
 	case namedPut:
-		if s.named == "" || s.named == "-" && s.doubtful {
-			s.doubtful = s.changed
+		if s.named == "" || s.named == "-" && s.mayBeOlder {
+			s.mayBeOlder = s.changed
 		}
 		s.named = content
 	case namedGone:
-		s.doubtful = s.doubtful || s.named == ""
+		s.mayBeOlder = s.mayBeOlder || s.named == ""
 		s.named = "-"
 	case nameAsked:
 		s.changed = false
 	}
 }
 
-// seen is what whoever named the name is to know; "" is what was told before.
-func (s *twoStreams) seen() string {
+// visible returns the content that subscribers to the name must see; "" means that it is unchanged.
+func (s *twoStreams) visible() string {
 	switch {
-	case s.member != "" && (s.named == "" || s.doubtful):
+	case s.member != "" && (s.named == "" || s.mayBeOlder):
 		return s.member
-	case s.doubtful && s.named != "-":
+	case s.mayBeOlder && s.named != "-":
 		return ""
 	default:
 		return s.named
 	}
 }
 
-// TestB5_NoGenerationIsSentTwice has an origin speak of one name on two streams, either of which lags
-// and skips generations as it likes: who names the name is told no generation that is
-// older than one that it was told, and in the end the newest.
+// TestB5_NoGenerationIsSentTwice: an origin sends one name on two streams, each of which may lag and skip generations.
+// A subscriber to the name is sent no generation older than one that it was sent, and at the end the newest.
 func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		o := newOrigin(r, Config{})
-		n := o.want(o.view.Watch(), "a")[0]
-		history := rapid.SliceOfN(rapid.Bool(), 1, 12).Draw(r, "is there") // or it is gone
+		n := o.subscribe(o.view.Watch(), "a")[0]
+		history := rapid.SliceOfN(rapid.Bool(), 1, 12).Draw(r, "present") // false means absent
 		history[0] = true
 		at := map[Kind]int{Wildcard: -1, ByName: -1}
 		say := func(kind Kind, generation int) {
@@ -219,13 +216,13 @@ func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 		for last := len(history) - 1; at[Wildcard] < last || at[ByName] < last; {
 			switch kind := Kind(rapid.IntRange(0, 2).Draw(r, "who speaks")); {
 			case kind > ByName && asked < 0:
-				play(o, nameAsked, "")
+				playStep(o, nameAsked, "")
 				asked = max(at[Wildcard], 0)
 			case kind > ByName, kind == ByName && asked < 0, at[kind] == last:
 			default:
 				from := at[kind] + 1
 				if kind == ByName && at[kind] < 0 {
-					from = asked // the answer is not older than the question
+					from = asked // the response is not older than the request
 				}
 				say(kind, rapid.IntRange(from, last).Draw(r, "generation"))
 			}
@@ -238,29 +235,29 @@ func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 			}
 			generation, _ := strconv.Atoi(contentOf(e))
 			if generation <= told {
-				r.Fatalf("told of generation %d after %d; the members are at %d, the named at %d", generation, told, at[Wildcard], at[ByName])
+				r.Fatalf("sent generation %d after %d; the wildcard set is at %d, the set of names at %d", generation, told, at[Wildcard], at[ByName])
 			}
 			told = generation
 		}
 		e, _ := o.typ().Lookup(n)
 		if last := len(history) - 1; history[last] && contentOf(e) != strconv.Itoa(last) || !history[last] && e.Present() {
-			r.Fatalf("in the end %q is seen, want generation %d, which is there: %t", contentOf(e), last, history[last])
+			r.Fatalf("at the end readers see %q, want generation %d, present: %t", contentOf(e), last, history[last])
 		}
 	})
 }
 
-// TestB5_NamedEntryEventuallyTakesPrecedence: where the two streams never come to say the same, what
-// was asked for by name is answered by name, a little later; and what expires meanwhile still does.
+// TestB5_NamedEntryEventuallyTakesPrecedence: if the two streams never have the same content, subscribers see the named
+// resource after maxShadowed. Resources that expire in the meantime are removed.
 func TestB5_NamedEntryEventuallyTakesPrecedence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o, watch := watched(t)
-		n := o.want(watch, "a")[0]
+		o, watch := newSubscribed(t)
+		n := o.subscribe(watch, "a")[0]
 		o.put(Wildcard, "a", "", "1")
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
 		expire := func(in time.Duration, want string) {
 			t.Helper()
 			time.Sleep(in)
-			awake(watch)
+			woken(watch)
 			next := o.Expire(time.Now())
 			if e, _ := o.typ().Lookup(n); contentOf(e) != want {
 				t.Errorf("got %q, next at %v, want %q", contentOf(e), next, want)
@@ -269,31 +266,31 @@ func TestB5_NamedEntryEventuallyTakesPrecedence(t *testing.T) {
 		expire(maxShadowed-time.Nanosecond, "1")
 		_, before := o.typ().Lookup(n)
 		expire(time.Nanosecond, "2")
-		if _, seq := o.typ().Lookup(n); seq <= before || !awake(watch) {
-			t.Errorf("believed at %d after %d, and nobody was told", seq, before)
+		if _, seq := o.typ().Lookup(n); seq <= before || !woken(watch) {
+			t.Errorf("unshadowed at %d after %d, without a wake-up", seq, before)
 		}
 		expire(time.Minute-maxShadowed, "1")
 	})
 }
 
-// TestB5_EqualContentKeepsDeadlines: a resource that was in doubt until the member was the same
-// goes when its time is up.
+// TestB5_EqualContentKeepsDeadlines: a named resource that was shadowed until the member had the same content expires
+// after its TTL.
 func TestB5_EqualContentKeepsDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOrigin(t, Config{})
-		n := o.want(o.view.Watch(), "a")[0]
+		n := o.subscribe(o.view.Watch(), "a")[0]
 		o.put(Wildcard, "a", "", "1")
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
 		o.put(Wildcard, "a", "", "2")
 		o.put(Wildcard, "a", "", "3")
 		if e, _ := o.typ().Lookup(n); contentOf(e) != "2" {
-			t.Errorf("both streams said 2, and %q is seen", contentOf(e))
+			t.Errorf("both streams sent 2, and readers see %q", contentOf(e))
 		}
 		for next := o.Expire(time.Now()); !next.IsZero(); next = o.Expire(time.Now()) {
 			time.Sleep(time.Until(next))
 		}
 		if e, _ := o.typ().Lookup(n); contentOf(e) != "3" {
-			t.Errorf("a minute later %q is seen, want the member", contentOf(e))
+			t.Errorf("a minute later readers see %q, want the member", contentOf(e))
 		}
 	})
 }
@@ -301,26 +298,26 @@ func TestB5_EqualContentKeepsDeadlines(t *testing.T) {
 func TestB5_ForgottenWildcardShowsNamedEntries(t *testing.T) {
 	tests := []struct{ steps, want string }{{"NM", "1"}, {"nM", "-"}, {"MN", "2"}, {"Mn", "-"}}
 	for _, test := range tests {
-		o, watch := watched(t)
-		n := o.want(watch, "a")[0]
+		o, watch := newSubscribed(t)
+		n := o.subscribe(watch, "a")[0]
 		for i, step := range test.steps {
-			play(o, step, string(rune('1'+i)))
+			playStep(o, step, string(rune('1'+i)))
 		}
 		held, sent := o.typ().Lookup(n)
 		same := contentOf(held) == test.want
-		awake(watch)
+		woken(watch)
 		o.ForgetWildcard(acme)
 		e, seq := o.typ().Lookup(n)
-		if contentOf(e) != test.want || !same && (seq <= sent || !awake(watch)) {
+		if contentOf(e) != test.want || !same && (seq <= sent || !woken(watch)) {
 			t.Errorf("%q: got %q at %d after %d, want %q", test.steps, contentOf(e), seq, sent, test.want)
 		}
 	}
 }
 
-// TestB5_SetsDoNotMix: what was named is no member, and the other way round.
+// TestB5_SetsDoNotMix: a named resource is no member, and a member is no named resource.
 func TestB5_SetsDoNotMix(t *testing.T) {
 	o := newOrigin(t, Config{})
-	n := o.want(o.view.Watch(), "a")[0]
+	n := o.subscribe(o.view.Watch(), "a")[0]
 	o.put(ByName, "a", "1", "x")
 	o.put(Wildcard, "b", "1", "x")
 	if typ := o.typ(); typ.Wildcard.Get(n) != nil || typ.Wildcard.Count() != 1 || typ.ByName.Count() != 1 {
@@ -338,10 +335,10 @@ func TestB5_SetsDoNotMix(t *testing.T) {
 	}
 }
 
-// TestB5_UncoveringDoesNotPileUp: a member that comes and goes over a resource
-// that was named leaves no more in the log of the named than other changes do.
+// TestB5_ShadowingDoesNotGrowTheLog: a member that is added and removed repeatedly while it shadows a named resource
+// does not grow the log of the set of names.
 func TestB5_UncoveringDoesNotPileUp(t *testing.T) {
-	o, _ := watched(t, "a")
+	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
 	for range 500 {
 		o.put(Wildcard, "a", "1", "x")

@@ -13,46 +13,44 @@ import (
 )
 
 const (
-	racers  = 1000 // streams of TestNoWakeUpIsLost
-	changes = 300  // of its writer
-	members = 10
-	final   = "final"
+	raceStreams = 1000 // streams of TestNoWakeUpIsLost
+	raceChanges = 300  // of its writer
+	members     = 10
+	final       = "final"
 )
 
-// TestNoWakeUpIsLost: streams come at any moment of a busy writer, in the three
-// kinds that there are, and each must come to see how things end. A stream whose
-// wake-up was lost would wait for ever.
+// TestNoWakeUpIsLost: streams of all three kinds subscribe at any time of a busy writer, and each must read the final
+// state. A stream that misses a wake-up would wait until the timeout.
 func TestNoWakeUpIsLost(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	o := newOrigin(t, Config{})
 	var streams sync.WaitGroup
-	for i := range racers { // the Wait below joins them
+	for i := range raceStreams { // joined by Wait below
 		streams.Go(func() {
 			jitter(i)
-			if err := race(ctx, o.view, i); err != nil {
+			if err := raceWildcard(ctx, o.view, i); err != nil {
 				t.Errorf("stream %d: %v", i, err)
 			}
 		})
 	}
 	done := make(chan struct{})
-	go func() { // ends with the streams, which end at the latest with ctx
+	go func() { // ends with the streams, which end with ctx at the latest
 		streams.Wait()
 		close(done)
 	}()
-	o.race(done)
+	o.runRace(done)
 }
 
-// jitter lets others run for a while that differs from one to the next.
+// jitter yields to other goroutines for a varying time.
 func jitter(i int) {
 	for range (i*7 + rand.IntN(20)) % 50 {
 		runtime.Gosched()
 	}
 }
 
-// race is the origin of the race: it changes things, then brings them to their
-// end, and answers those that come late.
-func (o *origin) race(done <-chan struct{}) {
+// runRace is the origin of the race: it makes changes, then the final change, and responds to late subscribers.
+func (o *origin) runRace(done <-chan struct{}) {
 	asked := map[string]bool{}
 	answer := func(content string) {
 		u := wire.Update{TypeURL: acme}
@@ -66,7 +64,7 @@ func (o *origin) race(done <-chan struct{}) {
 		}
 		o.Apply(ByName, u)
 	}
-	for i := range changes {
+	for i := range raceChanges {
 		o.put(Wildcard, fmt.Sprint("m", rand.IntN(members)), "", fmt.Sprint(i))
 		switch i % 7 {
 		case 0:
@@ -94,11 +92,10 @@ func (o *origin) race(done <-chan struct{}) {
 	}
 }
 
-// race is one stream: it registers, and then reads and waits as streams do, until
-// it has seen the end.
-func race(ctx context.Context, v *View, i int) error {
+// raceWildcard runs one stream: it subscribes, and then reads and waits until it has read the final state.
+func raceWildcard(ctx context.Context, v *View, i int) error {
 	text := fmt.Sprint("n", i%50)
-	if i%5 == 0 { // one that changes its mind
+	if i%5 == 0 { // a stream that unsubscribes and subscribes again
 		w := v.Watch()
 		w.UnsubscribeAll(w.SubscribeAll(acme))
 		w.Unsubscribe(acme, w.Subscribe(acme, []string{text}))
@@ -155,9 +152,8 @@ func raceNamed(ctx context.Context, v *View, w *Watch, text string) error {
 	}
 }
 
-// TestRegisteringRacesWithPublishing: a stream that registers while a change is
-// published either finds it in the head, or is woken. Each round tries another
-// moment.
+// TestRegisteringRacesWithPublishing: a stream that registers while a change is published either finds it in the
+// generation, or is woken. Each round uses another delay.
 func TestRegisteringRacesWithPublishing(t *testing.T) {
 	const rounds = 20_000
 	type registered struct {
@@ -167,7 +163,7 @@ func TestRegisteringRacesWithPublishing(t *testing.T) {
 	}
 	o := newOrigin(t, Config{})
 	starts, results := make(chan int), make(chan registered)
-	go func() { // ends when starts is closed, below
+	go func() { // ends when starts is closed
 		for spins := range starts {
 			for range spins {
 				o.view.HasType(acme)
@@ -186,8 +182,8 @@ func TestRegisteringRacesWithPublishing(t *testing.T) {
 		starts <- rand.IntN(20)
 		o.Apply(Wildcard, updates[i%2])
 		r := <-results
-		if want := o.view.Generation().Seq; r.seen < want && !awake(r.watch) {
-			t.Fatalf("round %d: a stream saw the head of %d, not of %d, and was not woken", i, r.seen, want)
+		if want := o.view.Generation().Seq; r.seen < want && !woken(r.watch) {
+			t.Fatalf("round %d: stream read the generation of %d, not of %d, and was not woken", i, r.seen, want)
 		}
 		r.watch.UnsubscribeAll(r.wc)
 		r.watch.Close()

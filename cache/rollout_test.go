@@ -13,11 +13,12 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// rolled are the types of a rolloutHistory: acme waits, and so does a collection of it; of endpoints, only removals wait; others pass.
-var rolled = []string{acme, shopKey, wire.EndpointType, other}
+// rolloutTypes are the types of a rolloutHistory. Changes of acme and of a collection of it wait, only removals of
+// endpoints wait, and all changes of other types pass.
+var rolloutTypes = []string{acme, shopKey, wire.EndpointType, other}
 
-// A rolloutHistory is an origin with two cohorts, with commands of operators between its changes, beside the same origin without
-// cohorts.
+// A rolloutHistory applies random steps to an origin with two cohorts, with operator commands in between, and to an
+// origin without cohorts.
 type rolloutHistory struct {
 	waits, plain *origin
 	watches      []*Watch
@@ -26,7 +27,7 @@ type rolloutHistory struct {
 
 	told     Waiting
 	editions []*Edition
-	seen     []map[string]string // by cohort: what its readers see of what waits, and must not change
+	seen     []map[string]string // by cohort: visible state of waiting types, which must not change
 }
 
 func newRolloutHistory(t tester) *rolloutHistory {
@@ -37,13 +38,13 @@ func newRolloutHistory(t tester) *rolloutHistory {
 	})
 	for _, o := range []*origin{h.waits, h.plain} {
 		w, all := o.view.Watch(), make(map[string]*WildcardWatch)
-		for _, key := range rolled {
+		for _, key := range rolloutTypes {
 			all[key] = w.SubscribeAll(key)
 		}
 		o.TakeDemand()
 		h.watches, h.all = append(h.watches, w), append(h.all, all)
 		wants := make(map[string]map[string][]*Name)
-		for _, key := range rolled {
+		for _, key := range rolloutTypes {
 			wants[key] = make(map[string][]*Name)
 		}
 		h.wants = append(h.wants, wants)
@@ -53,16 +54,16 @@ func newRolloutHistory(t tester) *rolloutHistory {
 	return h
 }
 
-// drawn is what an origin does.
-type drawn struct {
+// A randomStep is a step of an origin.
+type randomStep struct {
 	key, step, name, version string
 	kind                     Kind
 }
 
-// happens has both origins do the same.
-func (h *rolloutHistory) happens(t *rapid.T) drawn {
-	d := drawn{
-		key:     rapid.SampledFrom(rolled).Draw(t, "key"),
+// originStep applies a random step to both origins.
+func (h *rolloutHistory) originStep(t *rapid.T) randomStep {
+	d := randomStep{
+		key:     rapid.SampledFrom(rolloutTypes).Draw(t, "key"),
 		name:    rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"),
 		kind:    rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind"),
 		version: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version"),
@@ -75,7 +76,7 @@ func (h *rolloutHistory) happens(t *rapid.T) drawn {
 	for i, o := range []*origin{h.waits, h.plain} {
 		o.typeURL = d.key
 		switch {
-		case d.step == "members": // those who follow them leave, and return
+		case d.step == "members": // the wildcard stream unsubscribes and subscribes again
 			h.watches[i].UnsubscribeAll(h.all[i][d.key])
 			o.TakeDemand()
 			o.ForgetWildcard(d.key)
@@ -86,20 +87,20 @@ func (h *rolloutHistory) happens(t *rapid.T) drawn {
 		case d.key == shopKey && slices.Contains([]string{"alias", "want", "forget", "uncached", "lives"}, d.step):
 		case d.key != acme && d.step == "uncached":
 		default:
-			o.random(d.step, d.kind, d.name, d.version, h.watches[i], h.wants[i][d.key])
+			o.randomStep(d.step, d.kind, d.name, d.version, h.watches[i], h.wants[i][d.key])
 		}
 	}
 	return d
 }
 
-// forgets reports whether what happened has readers forget what they see under a key of seenOf.
-func (d drawn) forgets(key string) bool {
+// drops reports whether readers lose the state under a key of visibleTo in a step.
+func (d randomStep) drops(key string) bool {
 	of, what, _ := strings.Cut(key, "|")
 	return of == d.key && (d.step == "forget" && strings.HasSuffix(what, "named "+d.name) || d.step == "members" && strings.Contains(what, "member "))
 }
 
-// operates has an operator do something, and returns the cohort to which something was shown; -1 if to none.
-func (h *rolloutHistory) operates(t *rapid.T) (shown int) {
+// operatorStep applies a random command, and returns the cohort that was shown a generation; -1 if none was.
+func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 	o := h.waits
 	cohort, edition := rapid.IntRange(0, 2).Draw(t, "cohort"), rapid.SampledFrom(h.editions).Draw(t, "edition")
 	switch rapid.SampledFrom([]string{"pin", "pin", "served", "show", "show", "as", "compare", "freeze", "thaw", "snapshot"}).Draw(t, "command") {
@@ -107,7 +108,7 @@ func (h *rolloutHistory) operates(t *rapid.T) (shown int) {
 		e := o.Pin()
 		o.Compare(e)
 		if h.told.Edited+h.told.Behind != 0 {
-			t.Fatalf("latest stands to what was just cut of it as %+v", h.told)
+			t.Fatalf("latest differs from an edition that was just made of it: %+v", h.told)
 		}
 		h.editions = append(h.editions, e)
 	case "served":
@@ -116,7 +117,7 @@ func (h *rolloutHistory) operates(t *rapid.T) (shown int) {
 		o.Show(cohort, edition)
 		at := o.view.Cohort(cohort).Generation().Seq
 		if o.Show(cohort, edition); o.view.Cohort(cohort).Generation().Seq != at {
-			t.Fatal("readers who see an edition are shown changes by the same edition")
+			t.Fatal("showing the same edition again caused changes")
 		}
 		return cohort
 	case "as":
@@ -128,37 +129,38 @@ func (h *rolloutHistory) operates(t *rapid.T) (shown int) {
 	case "freeze":
 		o.Freeze()
 	case "thaw":
-		o.thaws()
+		o.checkThaw()
 	case "snapshot":
-		h.restores(t)
+		h.checkRestore(t)
 	}
 	return -1
 }
 
-// seenOf is what readers of a cohort see of types of which something waits.
-func (h *rolloutHistory) seenOf(cohort int) (seen map[string]string, passing map[string]bool) {
+// visibleTo returns the state that readers of a cohort see of waiting types, and the keys that may change.
+func (h *rolloutHistory) visibleTo(cohort int) (seen map[string]string, passing map[string]bool) {
 	seen, passing = map[string]string{}, map[string]bool{}
 	g := h.waits.view.Cohort(cohort).Generation()
 	for _, key := range []string{acme, shopKey} {
 		t := g.Type(key)
-		for what, content := range sightOf(t) {
+		for what, content := range visibleIn(t) {
 			seen[key+"|"+what] = content
 			passing[key+"|"+what] = t.Phase < Confirmed && strings.Contains(what, "member ")
 		}
-		for what := range passingOf(t) { // also an error that has passed, which is not seen any more
+		for what := range exemptOf(t) { // includes errors that have passed and are no longer visible
 			passing[key+"|"+what] = true
 		}
 	}
 	return seen, passing
 }
 
-// holds fails the test unless readers see no change of what waits but the one that they were shown.
-func (h *rolloutHistory) holds(t *rapid.T, shown int, d drawn) {
+// checkVisible fails the test unless the visible state of waiting types changed only for the cohort that was shown a
+// generation.
+func (h *rolloutHistory) checkVisible(t *rapid.T, shown int, d randomStep) {
 	for cohort := range h.seen {
-		seen, passing := h.seenOf(cohort)
+		seen, passing := h.visibleTo(cohort)
 		for key, want := range h.seen[cohort] {
-			if got := seen[key]; shown != cohort && got != want && !passing[key] && !d.forgets(key) {
-				t.Fatalf("after %+v, cohort %d sees %q of %s, want %q", d, cohort, got, key, want)
+			if got := seen[key]; shown != cohort && got != want && !passing[key] && !d.drops(key) {
+				t.Fatalf("after %+v: cohort %d sees %q of %s, want %q", d, cohort, got, key, want)
 			}
 		}
 		maps.DeleteFunc(seen, func(key, _ string) bool { return passing[key] })
@@ -166,8 +168,8 @@ func (h *rolloutHistory) holds(t *rapid.T, shown int, d drawn) {
 	}
 }
 
-// counts fails the test unless Waiting says how many names wait.
-func (h *rolloutHistory) counts(t *rapid.T) {
+// checkWaiting fails the test unless Waiting has the number of names that wait.
+func (h *rolloutHistory) checkWaiting(t *rapid.T) {
 	o, names := h.waits, 0
 	served, latest := o.view.Generation(), o.Generation()
 	for key, index := range o.view.index.types {
@@ -178,81 +180,81 @@ func (h *rolloutHistory) counts(t *rapid.T) {
 		}
 	}
 	if h.told.Names != names || o.edition == nil && h.told.Behind != names {
-		t.Fatalf("%+v is told, and %d names wait", h.told, names)
+		t.Fatalf("Waiting is %+v, but %d names wait", h.told, names)
 	}
 }
 
-// allSeen returns what readers see in a generation: members, named and errors of all types.
-func allSeen(g *Generation) map[string]string {
+// allVisible returns the state that readers see in a generation, of all types.
+func allVisible(g *Generation) map[string]string {
 	out := map[string]string{}
-	for _, key := range rolled {
-		for what, content := range sightOf(g.Type(key)) {
+	for _, key := range rolloutTypes {
+		for what, content := range visibleIn(g.Type(key)) {
 			out[key+"|"+what] = content
 		}
 	}
 	return out
 }
 
-// TestI1_RolloutsAtAnyTime: whatever an origin says, clients want and operators do, readers see of a waiting type what they were
-// shown, but for first and uncacheable state; Waiting counts right; to show an edition again changes nothing. Shown
-// latest, all see what those of an origin without cohorts do.
+// TestI1_RolloutsAtAnyTime applies random steps and commands. Readers see the state of waiting types that they were
+// shown, except first and uncacheable state, and Waiting is correct. Showing an edition again changes nothing. After
+// latest was shown, all views equal one without cohorts.
 func TestI1_RolloutsAtAnyTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newRolloutHistory(t)
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			shown, d := -1, drawn{}
+			shown, d := -1, randomStep{}
 			if rapid.IntRange(0, 2).Draw(t, "operator") == 0 {
-				shown = h.operates(t)
+				shown = h.operatorStep(t)
 			} else {
-				d = h.happens(t)
+				d = h.originStep(t)
 			}
-			h.waits.check()
-			h.counts(t)
-			h.holds(t, shown, d)
+			h.waits.checkEntries()
+			h.checkWaiting(t)
+			h.checkVisible(t, shown, d)
 		}
 		h.waits.Thaw()
 		for cohort := range h.waits.view.views {
 			h.waits.Show(cohort, h.waits.Pin())
 		}
 		if h.told.Names != 0 {
-			t.Fatalf("shown latest, %+v", h.told)
+			t.Fatalf("shown latest: %+v", h.told)
 		}
 		for _, o := range []*origin{h.waits, h.plain} {
-			o.Expire(time.Now().Add(2 * uncachedTTL)) // what an edition had that may not be kept
+			o.Expire(time.Now().Add(2 * uncachedTTL)) // drops uncacheable content of editions
 		}
-		h.waits.check()
+		h.waits.checkEntries()
 		for cohort, v := range h.waits.view.views {
-			if got, want := allSeen(v.Generation()), allSeen(h.plain.view.Generation()); !maps.Equal(got, want) {
-				t.Fatalf("shown latest, cohort %d sees\n%v, without cohorts that is\n%v", cohort, got, want)
+			if got, want := allVisible(v.Generation()), allVisible(h.plain.view.Generation()); !maps.Equal(got, want) {
+				t.Fatalf("shown latest: cohort %d sees\n%v, want, as without cohorts,\n%v", cohort, got, want)
 			}
-			for _, key := range rolled {
+			for _, key := range rolloutTypes {
 				if got, want := v.Generation().Type(key).Wildcard.Sum(), h.plain.view.Generation().Type(key).Wildcard.Sum(); got != want {
-					t.Fatalf("shown latest, the version of %s of cohort %d is %v, without cohorts it is %v", key, cohort, got, want)
+					t.Fatalf("shown latest: version of %s in cohort %d is %v, want %v, as without cohorts", key, cohort, got, want)
 				}
 			}
 		}
 	})
 }
 
-// restores fails the test unless a snapshot gives another process what the rest sees, as far as snapshots hold it, and that to all
-// cohorts and to latest.
-func (h *rolloutHistory) restores(t *rapid.T) {
-	again, _ := restarted(t, h.waits)
-	want := presence(h.waits.view.Generation(), true)
+// checkRestore fails the test unless another process restores the stored part of the rest's state from a snapshot, for
+// all cohorts and latest.
+func (h *rolloutHistory) checkRestore(t *rapid.T) {
+	again, _ := restart(t, h.waits)
+	want := describeResources(h.waits.view.Generation(), true)
 	for cohort, v := range again.view.views {
-		if got := presence(v.Generation(), false); got != want {
-			t.Fatalf("restored, cohort %d sees\n%s\nwant\n%s", cohort, got, want)
+		if got := describeResources(v.Generation(), false); got != want {
+			t.Fatalf("restored: cohort %d sees\n%s\nwant\n%s", cohort, got, want)
 		}
 	}
-	if got := presence(again.Generation(), false); got != want {
-		t.Fatalf("restored, latest has\n%s\nwant\n%s", got, want)
+	if got := describeResources(again.Generation(), false); got != want {
+		t.Fatalf("restored: latest has\n%s\nwant\n%s", got, want)
 	}
 }
 
-// presence describes the resources of a generation; if it is stored, as a snapshot keeps them.
-func presence(g *Generation, stored bool) string {
+// describeResources describes the resources of a generation; if stored is true, as a snapshot stores them.
+func describeResources(g *Generation, stored bool) string {
 	var lines []string
-	for _, key := range rolled {
+	for _, key := range rolloutTypes {
 		t := g.Type(key)
 		for kind, set := range []*Set{&t.Wildcard, &t.ByName} {
 			if stored && kind == int(Wildcard) && t.Phase < Settled {

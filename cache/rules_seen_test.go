@@ -2,11 +2,10 @@ package cache
 
 import "testing"
 
-// TestR040_EqualContentInOtherSetIsNoChange: that the other set of a type comes to hold, or is
-// left to show, the same content is no change for those who named the resource;
-// whenever they look, what they hold is what there is. It goes through all
-// conversations of up to five steps over two contents, with readers that skip
-// some looks; they may be told of a change that was taken back meanwhile.
+// TestR040_EqualContentInOtherSetIsNoChange: if the other set of a type gets the same content, or shows it instead,
+// that is no change for subscribers to the name, and their content is always the present one. The test runs all
+// sequences of up to five steps with two contents and with readers that skip some reads. Readers may be sent a change
+// that was undone in the meantime.
 func TestR040_EqualContentInOtherSetIsNoChange(t *testing.T) {
 	const most = 5
 	steps := []struct {
@@ -20,7 +19,7 @@ func TestR040_EqualContentInOtherSetIsNoChange(t *testing.T) {
 	for conversation := range total {
 		for _, looks := range []int{0b11111, 0b10101, 0b10010, 0b10000} {
 			o := newOrigin(t, Config{})
-			n := o.want(o.view.Watch(), "a")[0]
+			n := o.subscribe(o.view.Watch(), "a")[0]
 			held, sent, said := "", Seq(0), ""
 			for i, rest := 0, conversation; i < most; i, rest = i+1, rest/len(steps) {
 				step := steps[rest%len(steps)]
@@ -37,11 +36,11 @@ func TestR040_EqualContentInOtherSetIsNoChange(t *testing.T) {
 				is := contentOf(e)
 				switch {
 				case e == nil:
-					held = "" // nobody has said what became of it
+					held = "" // no state is visible
 				case looks == 0b11111 && seq > sent && is == held:
-					t.Fatalf("%s, looks %b: %q is told again", said, looks, is)
+					t.Fatalf("%s, reads %b: %q is sent again", said, looks, is)
 				case seq <= sent && is != held:
-					t.Fatalf("%s, looks %b: the reader holds %q and is not told of %q", said, looks, held, is)
+					t.Fatalf("%s, reads %b: the reader has %q and is not sent %q", said, looks, held, is)
 				default:
 					held, sent = is, max(sent, seq)
 				}

@@ -6,8 +6,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// B.35: a type that the protocol does not know is forgotten once nobody asks for it and nothing of it is held, however it was asked
-// for, and is no more charged to the peer that was the first to ask. Types of the protocol stay, and so does what is held.
+// TestB35_UnusedTypesAreForgotten: a type that the protocol does not define is removed when it has no subscribers and
+// no state, and the peer that was the first to subscribe is no longer charged. Types of the protocol stay.
 func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 	subscribe := func(o *origin, w *Watch, typeURL string) (leave func()) {
 		names := w.Subscribe(typeURL, []string{"a"})
@@ -94,15 +94,15 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 		{"of the protocol", wire.ClusterType, 1, func(o *origin, w *Watch) { follow(o, w, wire.ClusterType)() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o, w := watched(t)
+			o, w := newSubscribed(t)
 			w.SetPeer("peer")
 			tt.do(o, w)
 			known, types := o.view.HasType(tt.typeURL)
 			if own := o.view.TypesOf("peer"); known != (tt.kept > 0) || types != tt.kept || tt.kept == 0 && (own != 0 || len(o.view.index.typesOpenedBy) != 0) {
-				t.Errorf("known: %t, %d types, of which the peer is charged for %d; want %d", known, types, own, tt.kept)
+				t.Errorf("in the index: %t, %d types, peer charged for %d; want %d", known, types, own, tt.kept)
 			}
 			if inHead := o.view.Generation().Types() + o.Generation().Types(); tt.kept == 0 && inHead != 0 {
-				t.Errorf("the heads have %d types, want none", inHead)
+				t.Errorf("generations have %d types, want none", inHead)
 			}
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A setModel is a set without any cleverness.
+// A setModel is a simple model of a set.
 type setModel map[*Name]*Entry
 
 func (m setModel) since(p Seq) []*Entry {
@@ -26,7 +26,7 @@ func (m setModel) since(p Seq) []*Entry {
 	return out
 }
 
-// check compares a set with the model, at every position.
+// check compares a set with the model at every position.
 func (m setModel) check(t *rapid.T, s *Set, names []*Name, last Seq) {
 	var sum fingerprint.Sum
 	count, ttls := 0, 0
@@ -57,7 +57,7 @@ func (m setModel) check(t *rapid.T, s *Set, names []*Name, last Seq) {
 		}
 		align := s.Align(p)
 		if align > p || s.Align(align) != align || !slices.Equal(m.since(align), want) {
-			t.Fatalf("Align(%d): got %d, from which there is another thing to read", p, align)
+			t.Fatalf("Align(%d): got %d, after which other changes are read", p, align)
 		}
 		if p > 0 && s.Align(p-1) > align {
 			t.Fatalf("Align(%d) is %d, Align(%d) is %d", p-1, s.Align(p-1), p, align)
@@ -65,8 +65,7 @@ func (m setModel) check(t *rapid.T, s *Set, names []*Name, last Seq) {
 	}
 }
 
-// TestB1_LogIsOrderedByLastChange holds sets, compacted or not, to a model; old
-// versions of the set must not change when it goes on.
+// TestB1_LogIsOrderedByLastChange compares sets, compacted or not, with a model. Old versions of a set must not change.
 func TestB1_LogIsOrderedByLastChange(t *testing.T) {
 	contents := []*wire.Resource{
 		newResource(t, acme, "r", "1", "one"), newResource(t, acme, "r", "2", "two"), expiring(t, "r", "3", "three"),
@@ -108,7 +107,7 @@ func TestB1_LogIsOrderedByLastChange(t *testing.T) {
 			}
 			set.compact()
 			if len(set.log) > 2*set.live+64 {
-				t.Fatalf("a log of %d for %d entries was not compacted", len(set.log), set.live)
+				t.Fatalf("log of %d items for %d entries was not compacted", len(set.log), set.live)
 			}
 			clone := setModel{}
 			for n, e := range model {

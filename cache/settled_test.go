@@ -8,25 +8,26 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// restarted is an origin with a cohort in a process that began with a snapshot of o, and how often Waiting was called.
-func restarted(t tester, o *origin) (again *origin, calls *int) {
+// restart returns an origin with a cohort whose view is restored from a snapshot of o, and the number of calls of
+// Waiting.
+func restart(t tester, o *origin) (again *origin, calls *int) {
 	s, _ := o.Snapshot(true)
 	calls = new(int)
 	cfg := o.view.cfg
 	cfg.Waiting = func(int, Waiting) { *calls++ }
 	v, w := New(cfg)
-	w.Restore(stored(t, s), time.Now())
+	w.Restore(roundTrip(t, s), time.Now())
 	return &origin{tester: t, Writer: w, view: v, typeURL: o.typeURL}, calls
 }
 
-// TestASourceIsSettled once it is connected and has confirmed what it said to an earlier process; each time, Waiting is called.
+// TestASourceIsSettled when it is connected and has confirmed its restored state. Waiting is called each time.
 func TestASourceIsSettled(t *testing.T) {
-	o, _ := rolling(t)
+	o, _ := newRollout(t)
 	settled := func(when string, want bool) {
 		t.Helper()
 		for cohort, v := range o.view.views {
 			if got := v.Settled(0); got != want {
-				t.Errorf("%s: cohort %d says that the source is settled: %v, want %v", when, cohort, got, want)
+				t.Errorf("%s: cohort %d: Settled is %v, want %v", when, cohort, got, want)
 			}
 		}
 	}
@@ -39,16 +40,16 @@ func TestASourceIsSettled(t *testing.T) {
 	o.TakeDemand()
 	o.SetConnected(true)
 	settled("wanted: what comes is first state", true)
-	o.confirmed(acme, "a")
+	o.confirm(acme, "a")
 	settled("confirmed", true)
 
 	var calls *int
-	o, calls = restarted(t, o)
+	o, calls = restart(t, o)
 	told := func(when string, want bool, do func()) {
 		t.Helper()
 		before := *calls
 		if do(); *calls == before {
-			t.Errorf("%s: nobody is told", when)
+			t.Errorf("%s: Waiting is not called", when)
 		}
 		settled(when, want)
 	}
@@ -58,72 +59,72 @@ func TestASourceIsSettled(t *testing.T) {
 	told("lost", false, func() { o.SetConnected(false) })
 }
 
-// TestASourceIsSettledOnceItAnsweredForNames that were restored: or has been silent for long enough, as it may be on what it was told
-// is held.
+// TestASourceIsSettledAfterResponsesForNames that were restored, or after it was silent for restoredTimeout: an origin
+// need not send resources that the relay reported.
 func TestASourceIsSettledOnceItAnsweredForNames(t *testing.T) {
 	for _, answers := range []int{0, 1, 2} {
 		synctest.Test(t, func(t *testing.T) {
-			o, _ := rolling(t)
-			names := o.want(o.view.Watch(), "a", "b")
+			o, _ := newRollout(t)
+			names := o.subscribe(o.view.Watch(), "a", "b")
 			for _, n := range names {
 				o.put(ByName, n.String(), "1", n.String()+"1")
 			}
-			o, calls := restarted(t, o)
+			o, calls := restart(t, o)
 			o.TakeDemand()
 			o.SetConnected(true)
 			for _, answer := range []func(){func() { o.put(ByName, "a", "1", "a1") }, func() { o.remove(ByName, "b") }}[:answers] {
 				answer()
 			}
 			if got := o.view.Settled(0); got != (answers == 2) {
-				t.Errorf("%d of 2 names answered: settled %v", answers, got)
+				t.Errorf("%d of 2 responses: settled %v", answers, got)
 			}
 			time.Sleep(10 * time.Second)
 			if o.Trim(time.Now()); o.view.Settled(0) != (answers == 2) {
-				t.Errorf("%d of 2 names answered, 10s later: settled %v", answers, o.view.Settled(0))
+				t.Errorf("%d of 2 responses, 10s later: settled %v", answers, o.view.Settled(0))
 			}
 			time.Sleep(10 * time.Second)
 			before := *calls
 			if o.Trim(time.Now()); !o.view.Settled(0) {
-				t.Errorf("%d of 2 names answered, 20s later: not settled", answers)
+				t.Errorf("%d of 2 responses, 20s later: not settled", answers)
 			}
 			if told := *calls > before; told != (answers < 2) {
-				t.Errorf("%d of 2 names answered, 20s later: told %v", answers, told)
+				t.Errorf("%d of 2 responses, 20s later: Waiting called: %v", answers, told)
 			}
 		})
 	}
-	o, _ := rolling(t)
-	o.want(o.view.Watch(), "a")
+	o, _ := newRollout(t)
+	o.subscribe(o.view.Watch(), "a")
 	o.put(ByName, "a", "1", "a1")
-	o, _ = restarted(t, o)
+	o, _ = restart(t, o)
 	o.SetConnected(true)
 	n := o.name("a")
 	o.TakeDemand()
 	o.Forget(acme, []*Name{n})
 	if !o.view.Settled(0) {
-		t.Error("an answer is waited for that nobody wants")
+		t.Error("source waits for a response without subscribers")
 	}
 }
 
-// TestB42_I10_RestoredStateIsLastGood: all cohorts and latest begin with it, and what the origin then says else waits, also in its first
-// answers for names.
+// TestB42_I10_RestoredStateIsLastGood: all cohorts and latest start with the restored state. Differing state that the
+// origin sends then waits, including first responses for names.
 func TestB42_I10_RestoredStateIsLastGood(t *testing.T) {
-	o, _ := rolling(t)
-	o.confirmed(acme, "a", "b", "both")
-	o.want(o.view.Watch(), "n", "m", "both")
+	o, _ := newRollout(t)
+	o.confirm(acme, "a", "b", "both")
+	o.subscribe(o.view.Watch(), "n", "m", "both")
 	for _, name := range []string{"n", "m", "both"} {
 		o.put(ByName, name, "1", name+"1")
 	}
-	o.confirmed(wire.EndpointType, "e")
+	o.confirm(wire.EndpointType, "e")
 	o.typeURL = acme
-	o.put(Wildcard, "a", "2", "a2") // is not promoted
+	o.put(Wildcard, "a", "2", "a2") // not promoted
 	o.put(ByName, "n", "2", "n2")
 	o.ShowAs(canaries, rest)
-	o, _ = restarted(t, o)
+	o, _ = restart(t, o)
 	now := Waiting{}
 	o.view.cfg.Waiting = func(_ int, w Waiting) { now = w }
 	sees := func(when string, cohort int, want string) {
 		t.Helper()
-		o.sees(cohort, acme, "a1", "b1", "both1")
+		o.wantMembers(cohort, acme, "a1", "b1", "both1")
 		if got := contentOf(o.view.Cohort(cohort).Generation().Type(acme).ByName.Get(o.name("n"))); got != want {
 			t.Errorf("%s: cohort %d sees %q of n, want %s", when, cohort, got, want)
 		}
@@ -131,7 +132,7 @@ func TestB42_I10_RestoredStateIsLastGood(t *testing.T) {
 	for cohort, v := range o.view.views {
 		sees("restored", cohort, "n1")
 		if typ := v.Generation().Type(acme); !typ.Restored || typ.Phase != Settled {
-			t.Errorf("cohort %d sees a set that is %v, restored %v", cohort, typ.Phase, typ.Restored)
+			t.Errorf("cohort %d: phase %v, restored %v", cohort, typ.Phase, typ.Restored)
 		}
 	}
 	if o.reportWaiting(); now.Names != 0 {
@@ -146,7 +147,7 @@ func TestB42_I10_RestoredStateIsLastGood(t *testing.T) {
 	for cohort, v := range o.view.views {
 		sees("the origin is back", cohort, "n1")
 		if !v.Generation().Type(acme).Covered {
-			t.Errorf("cohort %d does not see that the last known set is there", cohort)
+			t.Errorf("cohort %d: Covered is not set", cohort)
 		}
 	}
 	o.SetPhase(acme, Confirmed)
@@ -154,26 +155,27 @@ func TestB42_I10_RestoredStateIsLastGood(t *testing.T) {
 	for cohort, v := range o.view.views {
 		sees("confirmed", cohort, "n1")
 		if typ := v.Generation().Type(acme); typ.Restored || typ.Covered || typ.Phase != Confirmed {
-			t.Errorf("confirmed, cohort %d sees %v, restored %v, covered %v", cohort, typ.Phase, typ.Restored, typ.Covered)
+			t.Errorf("confirmed: cohort %d has phase %v, restored %v, covered %v", cohort, typ.Phase, typ.Restored, typ.Covered)
 		}
 	}
 	if now.Names != 4 {
-		t.Errorf("the origin is back: %+v, want 4 names", now)
+		t.Errorf("reconnected: %+v, want 4 names", now)
 	}
 	o.typeURL = wire.EndpointType
 	o.put(Wildcard, "e", "2", "e2")
-	o.sees(rest, wire.EndpointType, "e2")
+	o.wantMembers(rest, wire.EndpointType, "e2")
 	o.Show(rest, o.Pin())
-	o.sees(rest, acme, "a2", "both1")
-	o.check()
+	o.wantMembers(rest, acme, "a2", "both1")
+	o.checkEntries()
 }
 
-// TestB42_SnapshotsHaveTheStateOfTheRest: of a frozen origin, that is all as it was; of another one, what passes as it is.
+// TestB42_SnapshotsHaveTheStateOfTheRest: for a frozen origin, all state from before the freeze; for another one, the
+// newest state of passing changes.
 func TestB42_SnapshotsHaveTheStateOfTheRest(t *testing.T) {
 	for _, frozen := range []bool{true, false} {
-		o, _ := rolling(t)
-		o.confirmed(wire.ClusterType, "c")
-		o.confirmed(wire.EndpointType, "e")
+		o, _ := newRollout(t)
+		o.confirm(wire.ClusterType, "c")
+		o.confirm(wire.EndpointType, "e")
 		if frozen {
 			o.Freeze()
 		}
@@ -182,36 +184,37 @@ func TestB42_SnapshotsHaveTheStateOfTheRest(t *testing.T) {
 			o.put(Wildcard, of.name, "2", of.name+"2")
 		}
 		o.Show(canaries, o.Pin())
-		again, _ := restarted(t, o)
+		again, _ := restart(t, o)
 		endpoints := "e2"
 		if frozen {
 			endpoints = "e1"
 		}
 		for _, cohort := range []int{canaries, rest} {
-			again.sees(cohort, wire.ClusterType, "c1")
-			again.sees(cohort, wire.EndpointType, endpoints)
+			again.wantMembers(cohort, wire.ClusterType, "c1")
+			again.wantMembers(cohort, wire.EndpointType, endpoints)
 		}
 		o.Show(rest, o.Pin())
-		if again, _ = restarted(t, o); frozen {
-			again.sees(rest, wire.EndpointType, "e1")
+		if again, _ = restart(t, o); frozen {
+			again.wantMembers(rest, wire.EndpointType, "e1")
 		}
-		again.sees(rest, wire.ClusterType, "c2")
+		again.wantMembers(rest, wire.ClusterType, "c2")
 	}
 }
 
-// TestH04_EvaluatedReportsWakeCohorts: clients of all views check again which removals they may be sent.
+// TestH04_EvaluatedReportsWakeCohorts: an evaluation wakes clients of all views, to check again which removals they may
+// be sent.
 func TestH04_EvaluatedReportsWakeCohorts(t *testing.T) {
 	for _, cohort := range []int{canaries, rest} {
-		o, _ := rolling(t)
+		o, _ := newRollout(t)
 		watch := o.view.Cohort(cohort).Watch()
 		watch.SubscribeAll(wire.ClusterType)
 		r := report(watch, "a", "gone", "lost")
-		o.confirmed(wire.ClusterType, "a")
+		o.confirm(wire.ClusterType, "a")
 		woken := func(when string, do func()) {
 			t.Helper()
-			awake(watch)
-			if do(); !awake(watch) {
-				t.Errorf("%s: the client of cohort %d is not woken", when, cohort)
+			woken(watch)
+			if do(); !woken(watch) {
+				t.Errorf("%s: client of cohort %d is not woken", when, cohort)
 			}
 		}
 		woken("judged", func() { o.EvaluateReports(reportedClusters, time.Now()) })

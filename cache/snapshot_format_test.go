@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// seal makes a file of a series of fields, whose checksum is right.
-func seal(version uint32, fields []byte) []byte {
+// sealSnapshot makes a file of a series of fields, whose checksum is right.
+func sealSnapshot(version uint32, fields []byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte(snapshotMagic), version)
 	b = append(b, fields...)
 	sum := sha256.Sum256(b)
@@ -32,15 +32,15 @@ func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
 		{"another file", []byte("#!/bin/sh\nexit 1\n"), ErrSnapshotForeign},
 		{"only the beginning", []byte(snapshotMagic[:5]), ErrSnapshotDamaged},
 		{"zeroes", make([]byte, 4096), ErrSnapshotForeign},
-		{"a newer version", seal(snapshotVersion+1, nil), ErrSnapshotVersion},
-		{"an older version", seal(0, nil), ErrSnapshotVersion},
-		{"an entry before its type", seal(snapshotVersion, entry), ErrSnapshotDamaged},
-		{"an absent name before its type", seal(snapshotVersion, appendText(nil, fieldAbsent, "a")), ErrSnapshotDamaged},
-		{"an absent name that is not UTF-8", seal(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
-		{"an entry of nothing", seal(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)), ErrSnapshotDamaged},
-		{"a field that is cut off", seal(snapshotVersion, []byte{10, 9}), ErrSnapshotDamaged},
-		{"a bad tag", seal(snapshotVersion, []byte{0}), ErrSnapshotDamaged},
-		{"text that is not UTF-8", seal(snapshotVersion, appendText(nil, fieldHeader, string(appendText(nil, headerGroup, "\xff")))), ErrSnapshotDamaged},
+		{"a newer version", sealSnapshot(snapshotVersion+1, nil), ErrSnapshotVersion},
+		{"an older version", sealSnapshot(0, nil), ErrSnapshotVersion},
+		{"an entry before its type", sealSnapshot(snapshotVersion, entry), ErrSnapshotDamaged},
+		{"an absent name before its type", sealSnapshot(snapshotVersion, appendText(nil, fieldAbsent, "a")), ErrSnapshotDamaged},
+		{"an absent name that is not UTF-8", sealSnapshot(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
+		{"an entry of nothing", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)), ErrSnapshotDamaged},
+		{"a field that is cut off", sealSnapshot(snapshotVersion, []byte{10, 9}), ErrSnapshotDamaged},
+		{"a bad tag", sealSnapshot(snapshotVersion, []byte{0}), ErrSnapshotDamaged},
+		{"text that is not UTF-8", sealSnapshot(snapshotVersion, appendText(nil, fieldHeader, string(appendText(nil, headerGroup, "\xff")))), ErrSnapshotDamaged},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -53,11 +53,11 @@ func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
 
 // TestB42_FieldsOfAnotherReleaseAreSkipped: a field that is added makes no new version.
 func TestB42_FieldsOfAnotherReleaseAreSkipped(t *testing.T) {
-	b := encoded(t, aSnapshot(t))
+	b := encodeSnapshot(t, smallSnapshot(t))
 	fields := slices.Clone(b[snapshotPreamble : len(b)-sha256.Size])
 	fields = appendText(fields, 99, "later")
 	fields = protowire.AppendFixed64(protowire.AppendTag(fields, 98, protowire.Fixed64Type), 1)
-	s, err := DecodeSnapshot(seal(snapshotVersion, fields))
+	s, err := DecodeSnapshot(sealSnapshot(snapshotVersion, fields))
 	if err != nil || len(s.Types) != 1 {
 		t.Errorf("DecodeSnapshot = %+v, %v, want it without the fields", s, err)
 	}
@@ -65,21 +65,21 @@ func TestB42_FieldsOfAnotherReleaseAreSkipped(t *testing.T) {
 
 var errFull = errors.New("no space left on device")
 
-// full fails once it has taken so many bytes.
-type full int
+// fullWriter fails once it has taken so many bytes.
+type fullWriter int
 
-func (f *full) Write(b []byte) (int, error) {
+func (f *fullWriter) Write(b []byte) (int, error) {
 	if len(b) > int(*f) {
 		return int(*f), errFull
 	}
-	*f -= full(len(b))
+	*f -= fullWriter(len(b))
 	return len(b), nil
 }
 
 func TestB42_EncodeReturnsWriteErrors(t *testing.T) {
-	s := aSnapshot(t)
-	for n := range encoded(t, s) {
-		f := full(n)
+	s := smallSnapshot(t)
+	for n := range encodeSnapshot(t, s) {
+		f := fullWriter(n)
 		if err := s.Encode(&f); !errors.Is(err, errFull) {
 			t.Fatalf("after %d bytes Encode = %v, want %v", n, err, errFull)
 		}
@@ -89,14 +89,14 @@ func TestB42_EncodeReturnsWriteErrors(t *testing.T) {
 // FuzzDecodeSnapshot gives the reader fields under a checksum that is right: it must not
 // fail otherwise than by an error, and a view must take what it returns.
 func FuzzDecodeSnapshot(f *testing.F) {
-	b := encoded(f, aSnapshot(f))
+	b := encodeSnapshot(f, smallSnapshot(f))
 	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
-	s, _ := clusterOrigin(f).Snapshot(false)
+	s, _ := newClusterOrigin(f).Snapshot(false)
 	s.Types[0].Absent = []string{"a", "b"}
-	b = encoded(f, s)
+	b = encodeSnapshot(f, s)
 	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
 	f.Fuzz(func(t *testing.T, fields []byte) {
-		s, err := DecodeSnapshot(seal(snapshotVersion, fields))
+		s, err := DecodeSnapshot(sealSnapshot(snapshotVersion, fields))
 		if err != nil {
 			t.Skip("not a snapshot")
 		}
@@ -105,7 +105,7 @@ func FuzzDecodeSnapshot(f *testing.F) {
 			w.Restore(s, time.Unix(1_700_000_000, 0))
 			v.Generation()
 		}
-		if again := stored(t, s); !bytes.Equal(encoded(t, again), encoded(t, s)) {
+		if again := roundTrip(t, s); !bytes.Equal(encodeSnapshot(t, again), encodeSnapshot(t, s)) {
 			t.Errorf("what was read of %x is written as something else", fields)
 		}
 	})

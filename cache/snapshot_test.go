@@ -21,32 +21,32 @@ import (
 // that may be sensitive.
 const aCluster = "\n\x01c"
 
-// reborn returns an origin of another process, whose view was restored from a snapshot of
+// restart returns an origin of another process, whose view was restored from a snapshot of
 // o's at some time, and has no connection.
-func (o *origin) reborn(sensitive bool, at time.Time) *origin {
+func (o *origin) restart(sensitive bool, at time.Time) *origin {
 	o.Helper()
 	s, _ := o.Snapshot(sensitive)
-	return o.fresh(stored(o, s), at)
+	return o.restoreFrom(roundTrip(o, s), at)
 }
 
-// fresh returns an origin of another process that begins with a snapshot.
-func (o *origin) fresh(s *Snapshot, at time.Time) *origin {
+// restoreFrom returns an origin of another process that begins with a snapshot.
+func (o *origin) restoreFrom(s *Snapshot, at time.Time) *origin {
 	v, w := New(o.view.cfg)
 	w.Restore(s, at)
 	return &origin{tester: o.tester, Writer: w, view: v, typeURL: o.typeURL}
 }
 
-// stored returns a snapshot as it is read after it was written.
-func stored(t tester, s *Snapshot) *Snapshot {
+// roundTrip returns a snapshot as it is read after it was written.
+func roundTrip(t tester, s *Snapshot) *Snapshot {
 	t.Helper()
-	read, err := DecodeSnapshot(encoded(t, s))
+	read, err := DecodeSnapshot(encodeSnapshot(t, s))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return read
 }
 
-func encoded(t tester, s *Snapshot) []byte {
+func encodeSnapshot(t tester, s *Snapshot) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	if err := s.Encode(&b); err != nil {
@@ -55,8 +55,8 @@ func encoded(t tester, s *Snapshot) []byte {
 	return b.Bytes()
 }
 
-// clusterOrigin is an origin of clusters, whose members are all known.
-func clusterOrigin(t tester) *origin {
+// newClusterOrigin is an origin of clusters, whose members are all known.
+func newClusterOrigin(t tester) *origin {
 	o := newOrigin(t, Config{})
 	o.typeURL = wire.ClusterType
 	o.SetPhase(o.typeURL, Confirmed)
@@ -76,7 +76,7 @@ func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
 		o.put(Wildcard, "a", "1", aCluster)
 		o.SetPhase(o.typeURL, tt.was)
 		for range 2 { // and so again
-			if o = o.reborn(false, time.Now()); o.typ().Phase != tt.want || o.typ().Restored != tt.restored || o.typ().Wildcard.Count() != tt.members {
+			if o = o.restart(false, time.Now()); o.typ().Phase != tt.want || o.typ().Restored != tt.restored || o.typ().Wildcard.Count() != tt.members {
 				t.Errorf("%v is restored as %v, Restored %v, with %d members; want %v, %v, %d",
 					tt.was, o.typ().Phase, o.typ().Restored, o.typ().Wildcard.Count(), tt.want, tt.restored, tt.members)
 			}
@@ -86,16 +86,16 @@ func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
 
 // TestR026_VersionsAreTheSameAfterARestart, also those that clients have of the same content.
 func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
-	o := clusterOrigin(t)
+	o := newClusterOrigin(t)
 	o.put(Wildcard, "a", "1", aCluster)
 	o.put(Wildcard, "a", "2", aCluster) // the same content
 	o.put(Wildcard, "b", "", aCluster)
 	was := &o.typ().Wildcard
-	is := &o.reborn(false, time.Now()).typ().Wildcard
+	is := &o.restart(false, time.Now()).typ().Wildcard
 	if is.Sum() != was.Sum() || is.Count() != 2 {
 		t.Errorf("after the restart %d members with the sum %v, want 2 with %v", is.Count(), is.Sum(), was.Sum())
 	}
-	wantTold(t, is.Since(0), "a", "b")
+	wantLog(t, is.Since(0), "a", "b")
 	for e := range is.Since(0) {
 		old := was.Get(o.name(e.Name.String()))
 		if e.Resource.Version != old.Resource.Version || !bytes.Equal(e.Resource.Field(), old.Resource.Field()) {
@@ -110,8 +110,8 @@ func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
 // TestB42_RestoredIsStaleSinceTheSnapshot, until the origin is there, and since that was lost
 // if it is again.
 func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
-	s := aSnapshot(t)
-	o := newOrigin(t, Config{}).fresh(s, s.Created.Add(time.Minute))
+	s := smallSnapshot(t)
+	o := newOrigin(t, Config{}).restoreFrom(s, s.Created.Add(time.Minute))
 	from := func() *Source { return o.view.Generation().First() }
 	if got := from().Stale(s.Created.Add(time.Hour)); got != time.Hour {
 		t.Errorf("an hour after the snapshot, what was restored is stale for %v", got)
@@ -131,18 +131,18 @@ func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
 
 // TestB42_AnEmptySetIsRestoredAsSuch: it is known that there is nothing.
 func TestB42_AnEmptySetIsRestoredAsSuch(t *testing.T) {
-	if typ := clusterOrigin(t).reborn(false, time.Now()).typ(); !typ.Restored || typ.Phase != Settled {
+	if typ := newClusterOrigin(t).restart(false, time.Now()).typ(); !typ.Restored || typ.Phase != Settled {
 		t.Errorf("restored %v, %v, want a settled set", typ.Restored, typ.Phase)
 	}
 }
 
 // TestB7_AbsenceIsUnknownAfterARestart: its absence has to be said again.
 func TestB7_AbsenceIsUnknownAfterARestart(t *testing.T) {
-	o, _ := watched(t, "a", "b")
+	o, _ := newSubscribed(t, "a", "b")
 	o.put(ByName, "a", "1", "x")
 	o.remove(ByName, "a")
 	o.remove(ByName, "b")
-	again := o.reborn(true, time.Now())
+	again := o.restart(true, time.Now())
 	for _, name := range []string{"a", "b"} {
 		if n := again.view.Watch().Subscribe(acme, []string{name})[0]; again.typ().ByName.Get(n) != nil {
 			t.Errorf("%s is known after the restart", name)
@@ -150,11 +150,11 @@ func TestB7_AbsenceIsUnknownAfterARestart(t *testing.T) {
 	}
 }
 
-// absentOrigin is an origin of routes with a cohort, of which a watch names resources.
-func absentOrigin(t tester, waits string, names ...string) *origin {
-	o := cohorts(t, waits)
+// newAbsentOrigin is an origin of routes with a cohort, of which a watch names resources.
+func newAbsentOrigin(t tester, waits string, names ...string) *origin {
+	o := newCohort(t, waits)
 	o.typeURL = wire.RouteType
-	o.want(o.view.Watch(), names...)
+	o.subscribe(o.view.Watch(), names...)
 	return o
 }
 
@@ -162,7 +162,7 @@ func absentOrigin(t tester, waits string, names ...string) *origin {
 // also as an error.
 func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
 	notFound := wire.NewResourceError("failed", codes.NotFound, "there is none")
-	o := absentOrigin(t, wire.RouteType, "added", "gone", "never", "failed", "denied", "unknown")
+	o := newAbsentOrigin(t, wire.RouteType, "added", "gone", "never", "failed", "denied", "unknown")
 	o.put(ByName, "gone", "1", "x")
 	o.remove(ByName, "added", "never")
 	o.Apply(ByName, wire.Update{TypeURL: o.typeURL, Errors: []*wire.ResourceError{notFound, wire.NewResourceError("denied", codes.PermissionDenied, "no")}})
@@ -174,13 +174,13 @@ func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
 	if len(s.Types) != 1 || !slices.Equal(s.Types[0].Absent, want) {
 		t.Fatalf("the snapshot has %+v, want the absent names %q", s.Types, want)
 	}
-	again := o.reborn(true, time.Now())
+	again := o.restart(true, time.Now())
 	for _, d := range again.TakeDemand() {
 		if d.Wanted || !slices.Contains(want, d.Name.String()) {
 			t.Errorf("demand %+v, want the absent names as such that nobody wants", d)
 		}
 	}
-	n := again.want(again.view.Watch(), "added")[0]
+	n := again.subscribe(again.view.Watch(), "added")[0]
 	again.SetConnected(true)
 	if e, _ := again.typ().Lookup(n); e == nil || e.Present() || again.view.Generation().Absent(e) || again.view.Settled(0) {
 		t.Errorf("%+v, settled %v: want an absence that the origin has not confirmed", e, again.view.Settled(0))
@@ -204,22 +204,22 @@ func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
 	if !again.view.Settled(0) {
 		t.Error("the origin has answered for all, and is not settled")
 	}
-	again.check()
+	again.checkEntries()
 }
 
 // TestI10_AbsenceIsNotStored of types that do not wait, without rollouts, nor of more names than are allowed.
 func TestI10_AbsenceIsNotStored(t *testing.T) {
-	o := absentOrigin(t, wire.RouteType, "a")
+	o := newAbsentOrigin(t, wire.RouteType, "a")
 	o.remove(ByName, "a")
 	with, _ := o.Snapshot(true)
 	o.view.cfg.Cohorts = 0
 	if s, _ := o.Snapshot(true); len(s.Types) != 0 {
 		t.Errorf("without rollouts, the snapshot has %+v", s.Types)
 	}
-	if again := o.fresh(with, time.Now()); again.knows("a") {
+	if again := o.restoreFrom(with, time.Now()); again.hasName("a") {
 		t.Error("without rollouts, an absence was restored")
 	}
-	o = absentOrigin(t, wire.ClusterType, "a")
+	o = newAbsentOrigin(t, wire.ClusterType, "a")
 	o.remove(ByName, "a")
 	if s, _ := o.Snapshot(true); len(s.Types) != 0 {
 		t.Errorf("of a type that does not wait, the snapshot has %+v", s.Types)
@@ -228,7 +228,7 @@ func TestI10_AbsenceIsNotStored(t *testing.T) {
 	for i := range maxAbsent + 1 {
 		names = append(names, fmt.Sprint(i))
 	}
-	o = absentOrigin(t, wire.RouteType, names...)
+	o = newAbsentOrigin(t, wire.RouteType, names...)
 	o.remove(ByName, names...)
 	if s, _ := o.Snapshot(true); !slices.Equal(s.Types[0].Absent, names[:maxAbsent]) {
 		t.Errorf("of %d absent names, %d are stored", len(names), len(s.Types[0].Absent))
@@ -237,10 +237,10 @@ func TestI10_AbsenceIsNotStored(t *testing.T) {
 
 // TestB42_RestoredNamesAreTrackedUntilForgotten: they linger, though nobody asked for them.
 func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
-	o, _ := watched(t, "alias", "b")
+	o, _ := newSubscribed(t, "alias", "b")
 	o.put(ByName, "a", "1", "x", "alias")
 	o.put(ByName, "b", "1", "y")
-	again := o.reborn(true, time.Now())
+	again := o.restart(true, time.Now())
 	<-again.Demand()
 	var names []*Name
 	for _, d := range again.TakeDemand() {
@@ -257,7 +257,7 @@ func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 		t.Errorf("%+v: what the origin says of a restored alias is ignored", c)
 	}
 	again.Forget(acme, names)
-	if again.knows("alias") || again.knows("b") {
+	if again.hasName("alias") || again.hasName("b") {
 		t.Error("forgotten names are still known")
 	}
 }
@@ -265,7 +265,7 @@ func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 // TestB42_WildcardSetsAreRestoredAsCeasedDemand, or that is there if a client was faster.
 func TestB42_WildcardSetsAreRestoredAsCeasedDemand(t *testing.T) {
 	for _, wanted := range []bool{false, true} {
-		again := clusterOrigin(t).reborn(false, time.Now())
+		again := newClusterOrigin(t).restart(false, time.Now())
 		if wanted {
 			again.view.Watch().SubscribeAll(again.typeURL)
 		}
@@ -285,7 +285,7 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 	const hush = "hush-hush"
 	o := newOrigin(t, Config{})
 	o.typeURL = wire.SecretType
-	o.want(o.view.Watch(), "key-"+hush)
+	o.subscribe(o.view.Watch(), "key-"+hush)
 	o.put(ByName, "key-"+hush, "1", hush)
 	o.typeURL = acme // an unknown type
 	o.put(Wildcard, "opaque", "1", hush)
@@ -296,27 +296,27 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 		Resource: &anypb.Any{TypeUrl: acme, Value: []byte(hush)},
 	})}})
 	s, withheld := o.Snapshot(false)
-	if b := encoded(t, s); bytes.Contains(b, []byte(hush)) {
+	if b := encodeSnapshot(t, s); bytes.Contains(b, []byte(hush)) {
 		t.Errorf("a secret is stored: %q", b)
 	}
 	if len(withheld) != 1 || withheld[acme] != 2 {
 		t.Errorf("withheld %v, want 2 of %s", withheld, acme)
 	}
-	again := o.fresh(stored(t, s), time.Now())
+	again := o.restoreFrom(roundTrip(t, s), time.Now())
 	if m := &again.typ().Wildcard; m.Count() != 3 || m.ContentDropped() != 3 || m.Sum() != o.typ().Wildcard.Sum() {
 		t.Errorf("%d members, %d of them without content, want 3 and 3, and the sum as it was", m.Count(), m.ContentDropped())
 	}
 	s, withheld = o.Snapshot(true)
-	if b := encoded(t, s); bytes.Count(b, []byte(hush)) != 2 || len(withheld) != 0 {
+	if b := encodeSnapshot(t, s); bytes.Count(b, []byte(hush)) != 2 || len(withheld) != 0 {
 		t.Errorf("with sensitive on: %d contents, want 2; withheld %v: %q", bytes.Count(b, []byte(hush)), withheld, b)
 	}
 }
 
 // TestB42_OmittedContentIsRequestedAgain, and is no news if it is what it was.
 func TestB42_OmittedContentIsRequestedAgain(t *testing.T) {
-	o, _ := watched(t, "a")
+	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
-	again := o.reborn(false, time.Now())
+	again := o.restart(false, time.Now())
 	again.TakeDemand()
 	again.SetConnected(true)
 	w := again.view.Watch()
@@ -328,7 +328,7 @@ func TestB42_OmittedContentIsRequestedAgain(t *testing.T) {
 	if c := again.put(ByName, "a", "1", "x"); c.Changed != 0 || again.typ().ByName.Get(n).Seq != was.Seq {
 		t.Errorf("%+v: the same content is news", c)
 	}
-	if !awake(w) || again.typ().ByName.Get(n).Resource.ContentDropped() {
+	if !woken(w) || again.typ().ByName.Get(n).Resource.ContentDropped() {
 		t.Error("nobody was told that the content is here")
 	}
 }
@@ -336,10 +336,10 @@ func TestB42_OmittedContentIsRequestedAgain(t *testing.T) {
 // TestB42_DeniedResourcesAreNotServedAfterARestart: the error is not stored, and must not turn
 // into the resource.
 func TestB42_DeniedResourcesAreNotServedAfterARestart(t *testing.T) {
-	o, _ := watched(t, "a")
+	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
 	o.Apply(ByName, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.PermissionDenied, "no")}})
-	if e := o.reborn(true, time.Now()).typ().ByName; e.ContentDropped() != 1 {
+	if e := o.restart(true, time.Now()).typ().ByName; e.ContentDropped() != 1 {
 		t.Errorf("%d resources without content, want 1", e.ContentDropped())
 	}
 }
@@ -358,12 +358,12 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 		{"an hour before it was stored", start.Add(-time.Hour), time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o, _ := watched(t, "a")
+			o, _ := newSubscribed(t, "a")
 			for _, kind := range []Kind{Wildcard, ByName} {
 				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
 			}
 			o.SetPhase(acme, Confirmed)
-			again := o.reborn(true, tt.at)
+			again := o.restart(true, tt.at)
 			typ, n := again.typ(), again.name("a")
 			for kind, e := range map[string]*Entry{"member": typ.Wildcard.Get(n), "named": typ.ByName.Get(n)} {
 				if left := e.Deadline().Sub(tt.at); e.Present() != (tt.left > 0) || e.Present() && (left-tt.left).Abs() > 5*time.Second {
@@ -382,7 +382,7 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 
 // TestB42_NamesOfOtherSourcesAreNotRestored: routes may have changed.
 func TestB42_NamesOfOtherSourcesAreNotRestored(t *testing.T) {
-	o, _ := watched(t, "a")
+	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
 	o.put(Wildcard, "m", "1", "x")
 	o.SetPhase(acme, Confirmed)
@@ -399,14 +399,14 @@ func TestB42_NamesOfOtherSourcesAreNotRestored(t *testing.T) {
 // TestB42_CollectionsAreRestored with their globs.
 func TestB42_CollectionsAreRestored(t *testing.T) {
 	key := Collection(acme, "xdstp://a/acme.Thing/*")
-	o, w := watched(t)
+	o, w := newSubscribed(t)
 	w.SubscribeAll(key)
 	o.TakeDemand()
 	o.typeURL = acme
 	r := o.resource("xdstp://a/acme.Thing/x", "1", "x")
 	o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
 	o.SetPhase(key, Confirmed)
-	again := o.reborn(true, time.Now())
+	again := o.restart(true, time.Now())
 	if typ := again.view.Generation().Type(key); !typ.Restored || typ.Wildcard.Count() != 1 {
 		t.Fatalf("restored %v with %d members, want 1", typ.Restored, typ.Wildcard.Count())
 	}
@@ -424,7 +424,7 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		o.typeURL = rapid.SampledFrom([]string{acme, wire.ClusterType}).Draw(t, "type")
-		o.want(o.view.Watch(), "a", "b", "c", "alias")
+		o.subscribe(o.view.Watch(), "a", "b", "c", "alias")
 		for range rapid.IntRange(0, 12).Draw(t, "updates") {
 			kind := Kind(rapid.IntRange(0, 1).Draw(t, "kind"))
 			name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
@@ -445,8 +445,8 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 			o.Apply(kind, wire.Update{TypeURL: o.typeURL, SystemVersion: "s", Resources: []*wire.Resource{decoded(t, o.typeURL, r)}})
 		}
 		o.SetPhase(o.typeURL, Confirmed)
-		again := o.reborn(true, time.Now())
-		if got, want := shown(again), shown(o); got != want {
+		again := o.restart(true, time.Now())
+		if got, want := describeView(again), describeView(o); got != want {
 			t.Errorf("after the restart:\n%s\nwant\n%s", got, want)
 		}
 		for kind, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
@@ -466,8 +466,8 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 	})
 }
 
-// shown describes what a view holds of the origin's type.
-func shown(o *origin) string {
+// describeView describes what a view holds of the origin's type.
+func describeView(o *origin) string {
 	var lines []string
 	for kind, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
 		lines = append(lines, fmt.Sprintf("%d: %d %v %s %d %v", kind, set.Count(), set.Sum(), set.System(), set.TTLs(), set.Limited()))
@@ -482,9 +482,9 @@ func shown(o *origin) string {
 	return strings.Join(lines, "\n")
 }
 
-// aSnapshot is a small one that has something of everything.
-func aSnapshot(t tester) *Snapshot {
-	o, _ := watched(t, "a", "n")
+// smallSnapshot is a small one that has something of everything.
+func smallSnapshot(t tester) *Snapshot {
+	o, _ := newSubscribed(t, "a", "n")
 	o.put(Wildcard, "m", "1", "x")
 	o.put(Wildcard, "m", "2", "x")
 	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "7", Resources: []*wire.Resource{expiring(t, "n", "1", "y"), o.resource("a", "", "z")}})
@@ -499,19 +499,19 @@ func aSnapshot(t tester) *Snapshot {
 }
 
 func TestB42_AHeaderIsReadAsItWasWritten(t *testing.T) {
-	s := aSnapshot(t)
-	got := stored(t, s)
+	s := smallSnapshot(t)
+	got := roundTrip(t, s)
 	if fmt.Sprintf("%+v", got.Header) != fmt.Sprintf("%+v", s.Header) || got.Target != s.Target || len(got.Types) != len(s.Types) {
 		t.Errorf("got %+v, want %+v", got, s)
 	}
-	if again := encoded(t, got); !bytes.Equal(again, encoded(t, s)) {
+	if again := encodeSnapshot(t, got); !bytes.Equal(again, encodeSnapshot(t, s)) {
 		t.Error("what was read is written as something else")
 	}
 }
 
 // TestB42_EveryTruncationAndFlippedByteIsRefused, whole: there is never half a view.
 func TestB42_EveryTruncationAndFlippedByteIsRefused(t *testing.T) {
-	b := encoded(t, aSnapshot(t))
+	b := encodeSnapshot(t, smallSnapshot(t))
 	for n := range b {
 		if s, err := DecodeSnapshot(b[:n]); err == nil || s != nil {
 			t.Fatalf("the first %d of %d bytes were read", n, len(b))

@@ -57,9 +57,9 @@ func TestB1_TypesAreVersions(t *testing.T) {
 // A reader learns of the types of which something changed, of whatever kind the change
 // was; of nothing else.
 func TestB1_ChangedSince(t *testing.T) {
-	o, watch := watched(t)
+	o, watch := newSubscribed(t)
 	watch.SubscribeAll(shopKey)
-	o.want(watch, "a")
+	o.subscribe(watch, "a")
 	o.put(Wildcard, "m", "1", "x")
 	o.SetPhase(shopKey, Settled)
 	for _, tt := range []struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// uncached returns a resource that may not be kept.
-func uncached(t tester, name, version, content string) *wire.Resource {
+// uncacheable returns a resource that may not be kept.
+func uncacheable(t tester, name, version, content string) *wire.Resource {
 	t.Helper()
 	return decoded(t, acme, &discoverypb.Resource{
 		Name: name, Version: version, CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
@@ -24,10 +24,10 @@ func uncached(t tester, name, version, content string) *wire.Resource {
 	})
 }
 
-// putUncached has the origin send a resource that may not be kept.
-func (o *origin) putUncached(k Kind, name, version, content string) Change {
+// putUncacheable has the origin send a resource that may not be kept.
+func (o *origin) putUncacheable(k Kind, name, version, content string) Change {
 	o.Helper()
-	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Resources: []*wire.Resource{uncached(o, name, version, content)}})
+	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Resources: []*wire.Resource{uncacheable(o, name, version, content)}})
 }
 
 // TestR125_NothingKeepsContent: 1s after content came that may not be kept, nothing holds
@@ -45,10 +45,10 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o := newOrigin(t, Config{Interner: new(intern.Pool)})
 			watch := o.view.Watch()
-			o.want(watch, "a")
+			o.subscribe(watch, "a")
 			watch.SubscribeAll(acme)
 			field := func() weak.Pointer[byte] {
-				o.putUncached(tt.kind, "a", "1", string(bytes.Repeat([]byte("x"), 4096)))
+				o.putUncacheable(tt.kind, "a", "1", string(bytes.Repeat([]byte("x"), 4096)))
 				e, _ := o.typ().Lookup(o.name("a"))
 				Shared(o.typ(), SharedSets, "set", func() any {
 					b := wire.NewDeltaBody(acme, "")
@@ -89,23 +89,23 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 // for those who did not.
 func TestR125_ContentAgain(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o, watch := watched(t)
-		n := o.want(watch, "a")[0]
+		o, watch := newSubscribed(t)
+		n := o.subscribe(watch, "a")[0]
 		watch.SubscribeAll(acme)
-		o.putUncached(kind, "a", "1", "x")
+		o.putUncacheable(kind, "a", "1", "x")
 		_, told := o.typ().Lookup(n)
 		o.Expire(time.Now().Add(time.Second))
 		if o.typ().Wildcard.ContentDropped()+o.typ().ByName.ContentDropped() != 1 {
 			t.Errorf("%d: got %d and %d resources without content, want one", kind, o.typ().Wildcard.ContentDropped(), o.typ().ByName.ContentDropped())
 		}
-		awake(watch)
-		o.putUncached(kind, "a", "1", "x")
+		woken(watch)
+		o.putUncacheable(kind, "a", "1", "x")
 		e, seq := o.typ().Lookup(n)
-		if seq != told || contentOf(e) != "x" || !awake(watch) {
+		if seq != told || contentOf(e) != "x" || !woken(watch) {
 			t.Errorf("%d: again: got %q at %d, want x at %d, and the stream woken", kind, contentOf(e), seq, told)
 		}
 		o.Expire(time.Now().Add(time.Second))
-		o.putUncached(kind, "a", "2", "y")
+		o.putUncacheable(kind, "a", "2", "y")
 		if e, seq := o.typ().Lookup(n); seq == told || contentOf(e) != "y" {
 			t.Errorf("%d: changed: got %q at %d", kind, contentOf(e), seq)
 		}
@@ -115,14 +115,14 @@ func TestR125_ContentAgain(t *testing.T) {
 // TestR125_SentFromEitherSet: of a member and a named resource of the same content, the
 // one is shown that can be sent.
 func TestR125_SentFromEitherSet(t *testing.T) {
-	o, watch := watched(t)
-	n := o.want(watch, "a")[0]
+	o, watch := newSubscribed(t)
+	n := o.subscribe(watch, "a")[0]
 	watch.SubscribeAll(acme)
-	o.putUncached(ByName, "a", "1", "x")
-	o.putUncached(Wildcard, "a", "1", "x")
+	o.putUncacheable(ByName, "a", "1", "x")
+	o.putUncacheable(Wildcard, "a", "1", "x")
 	_, told := o.typ().Lookup(n)
 	o.Expire(time.Now().Add(time.Second))
-	o.putUncached(ByName, "a", "1", "x")
+	o.putUncacheable(ByName, "a", "1", "x")
 	if e, seq := o.typ().Lookup(n); contentOf(e) != "x" || seq != told {
 		t.Errorf("got %q at %d, want x at %d", contentOf(e), seq, told)
 	}
@@ -131,8 +131,8 @@ func TestR125_SentFromEitherSet(t *testing.T) {
 // TestB25_OriginIsAskedAgain: the origin is asked once more for what was given up, once for all
 // who need it, and again only if it was given up again.
 func TestB25_OriginIsAskedAgain(t *testing.T) {
-	o, watch := watched(t)
-	n := o.want(watch, "a")[0]
+	o, watch := newSubscribed(t)
+	n := o.subscribe(watch, "a")[0]
 	watch.SubscribeAll(acme)
 	o.TakeDemand()
 	o.Asked([]*Name{n}, time.Now())
@@ -166,9 +166,9 @@ func TestB25_OriginIsAskedAgain(t *testing.T) {
 // TestR125_LapsedNames: whoever subscribes to what may not be kept has the origin asked;
 // who does so again, too, but only if it may not be kept.
 func TestR125_LapsedNames(t *testing.T) {
-	o, watch := watched(t)
-	names := o.want(watch, "a", "b")
-	o.putUncached(ByName, "a", "1", "x")
+	o, watch := newSubscribed(t)
+	names := o.subscribe(watch, "a", "b")
+	o.putUncacheable(ByName, "a", "1", "x")
 	o.put(ByName, "b", "1", "x")
 	taken := func() (again []string) {
 		for _, d := range o.TakeDemand() {
@@ -182,7 +182,7 @@ func TestR125_LapsedNames(t *testing.T) {
 	if got := taken(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("named again: asked for %q, want a", got)
 	}
-	o.putUncached(ByName, "a", "1", "x")
+	o.putUncacheable(ByName, "a", "1", "x")
 	o.view.Watch().Subscribe(acme, []string{"a", "b"})
 	if got := taken(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("another stream: asked for %q, want a", got)

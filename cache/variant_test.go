@@ -42,9 +42,9 @@ func withEnv(name, env string) string {
 	return wire.WithParameters(name, map[string]string{"env": env})
 }
 
-// content returns the content that one who named a text is shown; "" for none, "?" if
+// contentFor returns the content that one who named a text is shown; "" for none, "?" if
 // the origin has not said.
-func (o *origin) content(text string) string {
+func (o *origin) contentFor(text string) string {
 	o.Helper()
 	switch e, _ := o.typ().Lookup(o.name(text)); {
 	case e == nil:
@@ -61,20 +61,20 @@ func (o *origin) content(text string) string {
 func TestR121_RemovalOfNameKeepsVariants(t *testing.T) {
 	o := newOrigin(t, Config{})
 	prod, test := withEnv("a", "prod"), withEnv("a", "test")
-	o.want(o.view.Watch(), prod, test)
+	o.subscribe(o.view.Watch(), prod, test)
 	o.Apply(ByName, wire.Update{
 		TypeURL:   acme,
 		Resources: []*wire.Resource{variantOf(t, "a", "for prod", "prod")},
 		Removed:   []string{"a"},
 	})
-	if got := o.content(prod); got != "for prod" {
+	if got := o.contentFor(prod); got != "for prod" {
 		t.Errorf("with env=prod: %q, want the variant for prod", got)
 	}
-	if got := o.content(test); got != "" {
+	if got := o.contentFor(test); got != "" {
 		t.Errorf("with env=test: %q, want none", got)
 	}
 	o.remove(ByName, "a")
-	if got := o.content(prod); got != "for prod" {
+	if got := o.contentFor(prod); got != "for prod" {
 		t.Errorf("with env=prod, after the name was removed once more: %q, want the variant for prod", got)
 	}
 }
@@ -84,16 +84,16 @@ func TestR121_RemovalOfNameKeepsVariants(t *testing.T) {
 func TestR121_RemovalOfNameRemovesUnconstrained(t *testing.T) {
 	o := newOrigin(t, Config{})
 	prod := withEnv("a", "prod")
-	o.want(o.view.Watch(), "a", prod)
+	o.subscribe(o.view.Watch(), "a", prod)
 	o.put(ByName, "a", "1", "for all")
 	for _, text := range []string{"a", prod} {
-		if got := o.content(text); got != "for all" {
+		if got := o.contentFor(text); got != "for all" {
 			t.Errorf("%q: %q, want the resource", text, got)
 		}
 	}
 	o.remove(ByName, "a")
 	for _, text := range []string{"a", prod} {
-		if got := o.content(text); got != "" {
+		if got := o.contentFor(text); got != "" {
 			t.Errorf("%q, after the removal: %q, want none", text, got)
 		}
 	}
@@ -104,7 +104,7 @@ func TestR121_RemovalOfNameRemovesUnconstrained(t *testing.T) {
 func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
-			o, _ := watched(t, "a")
+			o, _ := newSubscribed(t, "a")
 			u := wire.Update{TypeURL: acme, Resources: []*wire.Resource{variantOf(t, "a", "first", ""), o.resource("a", "2", "second")}}
 			for i := range 3 {
 				c := o.Apply(kind, u)
@@ -114,7 +114,7 @@ func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
 				if !slices.Equal(c.Ambiguous, []string{"a"}) {
 					t.Errorf("update %d: ambiguous %q, want a", i, c.Ambiguous)
 				}
-				if got := o.content("a"); got != "first" {
+				if got := o.contentFor("a"); got != "first" {
 					t.Errorf("update %d: %q, want the first", i, got)
 				}
 			}
@@ -125,13 +125,13 @@ func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
 // A member that is a variant goes by its constraints, and those who follow the
 // wildcard are woken; the removal is forgotten like any other.
 func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
-	o, w := watched(t)
+	o, w := newSubscribed(t)
 	wildcard := w.SubscribeAll(acme)
 	r := variantOf(t, "a", "first", "")
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
-	awake(w)
+	woken(w)
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, RemovedVariants: []wire.Variant{r.Variant()}})
-	if !awake(w) {
+	if !woken(w) {
 		t.Error("nobody was woken")
 	}
 	if n := o.typ().Wildcard.Count(); n != 0 {
@@ -139,7 +139,7 @@ func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
 	}
 	wildcard.Passed(o.view.Generation().Seq)
 	o.Trim(time.Now())
-	if o.knows("a") {
+	if o.hasName("a") {
 		t.Error("the name is known still, after all have passed its removal")
 	}
 }
@@ -147,7 +147,7 @@ func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
 // What comes and goes does not fill the list of what will expire for as long as it was
 // to live (D.4, 11).
 func TestR107_WhatComesAndGoesIsNotAwaited(t *testing.T) {
-	o, _ := watched(t, "b")
+	o, _ := newSubscribed(t, "b")
 	r := expiring(t, "a", "1", "x")
 	for range 10_000 {
 		o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
@@ -162,7 +162,7 @@ func TestR107_WhatComesAndGoesIsNotAwaited(t *testing.T) {
 		t.Errorf("%d deadlines are kept for one resource, want at most 200", n)
 	}
 	o.Expire(time.Now().Add(time.Hour))
-	if got := o.content("b"); got != "" {
+	if got := o.contentFor("b"); got != "" {
 		t.Errorf("what is to expire is %q an hour later, want none", got)
 	}
 }

@@ -44,25 +44,25 @@ func TestB2_LeafIsAsWritten(t *testing.T) {
 }
 
 func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
-	o, watch := watched(t)
+	o, watch := newSubscribed(t)
 	watch.SubscribeAll(acme)
 	apply := func(system string) *Type {
 		o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: system, Resources: []*wire.Resource{o.resource("a", "1", "x")}})
 		return o.typ()
 	}
 	before, seq := apply("1"), o.view.Generation().Seq
-	awake(watch)
+	woken(watch)
 	after := apply("2~beta")
 	if after.System() != "2~beta" || before.System() != "1" {
 		t.Errorf("system version: got %q and %q", before.System(), after.System())
 	}
-	if after.Wildcard.Sum() != before.Wildcard.Sum() || o.view.Generation().Seq != seq || awake(watch) {
+	if after.Wildcard.Sum() != before.Wildcard.Sum() || o.view.Generation().Seq != seq || woken(watch) {
 		t.Error("another system version changed what a client is told")
 	}
 }
 
 func TestTypeSystemIsOfTheSetThatChangedLast(t *testing.T) {
-	o, _ := watched(t, "n")
+	o, _ := newSubscribed(t, "n")
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: "m1", Resources: []*wire.Resource{o.resource("a", "1", "x")}})
 	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "n1", Resources: []*wire.Resource{o.resource("n", "1", "x")}})
 	if got := o.typ().System(); got != "n1" {
@@ -93,9 +93,9 @@ func drawSet(t *rapid.T, label string) map[string]string {
 	return rapid.MapOfN(rapid.StringMatching("[a-f]{1,2}"), rapid.StringMatching("[x-z]"), 0, 6).Draw(t, label)
 }
 
-// feed brings an origin's members to a set by some way of its own: batches,
+// feedSet brings an origin's members to a set by some way of its own: batches,
 // order, resends, detours.
-func feed(t *rapid.T, o *origin, want map[string]string) {
+func feedSet(t *rapid.T, o *origin, want map[string]string) {
 	detour := drawSet(t, "detour")
 	version := func(content string) string {
 		if o.view.cfg.VersionSource == fingerprint.FromOrigin {
@@ -135,8 +135,8 @@ func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
 		if rapid.Bool().Draw(t, "equal") {
 			b = a
 		}
-		feed(t, one, a)
-		feed(t, two, b)
+		feedSet(t, one, a)
+		feedSet(t, two, b)
 		got := one.typ().Wildcard.Sum().Version("") == two.typ().Wildcard.Sum().Version("")
 		if want := maps.Equal(a, b); got != want {
 			t.Fatalf("%v and %v: got equal versions %t, want %t", a, b, got, want)

@@ -17,7 +17,7 @@ func TestWatchersOfNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		texts := []string{"a", "b", "c", "d", "e", "f"}
-		all := o.want(o.view.Watch(), texts...) // keeps the names
+		all := o.subscribe(o.view.Watch(), texts...) // keeps the names
 		watches := []*Watch{o.view.Watch(), o.view.Watch(), o.view.Watch(), o.view.Watch()}
 		model := make(map[*Name]map[uint32]bool)
 		for _, n := range all {
@@ -68,7 +68,7 @@ func TestNamesOfOneRequestShareTheirWatchers(t *testing.T) {
 	var watches []*Watch
 	for range 3 {
 		watches = append(watches, o.view.Watch())
-		names = o.want(watches[len(watches)-1], "a", "b", "c")
+		names = o.subscribe(watches[len(watches)-1], "a", "b", "c")
 	}
 	watches[1].Unsubscribe(acme, names)
 	if s := names[0].watchers; s != names[1].watchers || s != names[2].watchers || len(s.ids) != 2 {
@@ -84,7 +84,7 @@ func bulk(tb tester, names, streams int, wake func()) (o *origin, updates [2]wir
 		texts[i] = fmt.Sprintf("resource-%05d", i)
 	}
 	for range streams {
-		o.want(o.view.WatchFunc(wake), texts...)
+		o.subscribe(o.view.WatchFunc(wake), texts...)
 	}
 	for i := range updates {
 		updates[i].TypeURL = acme

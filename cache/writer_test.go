@@ -24,16 +24,16 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 	}
 	for _, kind := range []Kind{Wildcard, ByName} {
 		for _, test := range tests {
-			o, watch := watched(t)
+			o, watch := newSubscribed(t)
 			watch.SubscribeAll(acme)
-			o.want(watch, "a")
+			o.subscribe(watch, "a")
 			wantChange(t, o.put(kind, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
-			if !awake(watch) {
+			if !woken(watch) {
 				t.Errorf("kind %d, %s: a new resource woke nobody", kind, test.what)
 			}
 			before := o.view.Generation()
 			wantChange(t, o.put(kind, "a", test.version, "x"), test.want)
-			if awake(watch) {
+			if woken(watch) {
 				t.Errorf("kind %d, %s: a resend woke a stream", kind, test.what)
 			}
 			after := o.view.Generation()
@@ -53,44 +53,44 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 
 func TestR069_UnknownRemovalIgnored(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o, watch := watched(t)
+		o, watch := newSubscribed(t)
 		watch.SubscribeAll(acme)
-		o.want(watch, "a")
+		o.subscribe(watch, "a")
 		o.put(Wildcard, "a", "1", "x")
-		awake(watch)
+		woken(watch)
 		before := o.view.Generation()
 		wantChange(t, o.remove(kind, "nope", "never"), Change{})
 		after := o.view.Generation()
-		if awake(watch) || after.Seq != before.Seq || after.Type(acme).Wildcard.Sum() != before.Type(acme).Wildcard.Sum() || o.knows("nope") {
+		if woken(watch) || after.Seq != before.Seq || after.Type(acme).Wildcard.Sum() != before.Type(acme).Wildcard.Sum() || o.hasName("nope") {
 			t.Errorf("kind %d: the removal of an unknown name did something", kind)
 		}
 	}
 }
 
 func TestR096_UnwantedIsIgnored(t *testing.T) {
-	o, watch := watched(t)
+	o, watch := newSubscribed(t)
 	unwanted := func(when string) {
 		t.Helper()
 		seq := o.view.Generation().Seq
 		wantChange(t, o.put(ByName, "a", "1", "x"), Change{Seen: 0, Ignored: 1})
 		wantChange(t, o.remove(ByName, "a"), Change{})
-		if awake(watch) || o.view.Generation().Seq != seq || o.typ().ByName.Count() != 0 || len(told(o.typ().ByName.Since(0))) != 0 {
+		if woken(watch) || o.view.Generation().Seq != seq || o.typ().ByName.Count() != 0 || len(changedNames(o.typ().ByName.Since(0))) != 0 {
 			t.Errorf("%s: an unwanted resource did something", when)
 		}
 	}
 	unwanted("never subscribed")
-	if o.knows("a") {
+	if o.hasName("a") {
 		t.Error("an unwanted resource left its name behind")
 	}
 	names := watch.Subscribe(acme, []string{"a"})
 	unwanted("not yet asked for")
 	o.TakeDemand()
 	wantChange(t, o.put(ByName, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
-	awake(watch)
+	woken(watch)
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
 	wantChange(t, o.put(ByName, "a", "2", "y"), Change{Seen: 1, Changed: 1}) // it lingers (B.6)
-	if awake(watch) {
+	if woken(watch) {
 		t.Error("a stream that unsubscribed was woken")
 	}
 	o.Forget(acme, names)
@@ -116,7 +116,7 @@ func TestB2_VersionReuse(t *testing.T) {
 	}
 	for _, test := range tests {
 		for _, kind := range []Kind{Wildcard, ByName} {
-			o, _ := watched(t, "a", "b")
+			o, _ := newSubscribed(t, "a", "b")
 			var got []string
 			for _, p := range test.puts {
 				got = append(got, o.put(kind, p.name, p.version, p.content).Reused...)
@@ -131,7 +131,7 @@ func TestB2_VersionReuse(t *testing.T) {
 // TestB2_ReuseNeedsOneResource: an alias that comes to stand for another resource
 // says nothing about versions.
 func TestB2_ReuseNeedsOneResource(t *testing.T) {
-	o, _ := watched(t, "alias")
+	o, _ := newSubscribed(t, "alias")
 	o.put(ByName, "x", "1", "x", "alias")
 	change := o.put(ByName, "y", "1", "y", "alias")
 	if len(change.Reused) != 0 || o.view.Generation().WildcardSource(acme).Reused {
@@ -142,20 +142,20 @@ func TestB2_ReuseNeedsOneResource(t *testing.T) {
 // TestC36_EqualVersionDoesNotHideContent: content that differs is news, whatever
 // its version says.
 func TestC36_EqualVersionDoesNotHideContent(t *testing.T) {
-	o, watch := watched(t)
+	o, watch := newSubscribed(t)
 	watch.SubscribeAll(acme)
 	o.put(Wildcard, "a", "1", "x")
-	awake(watch)
+	woken(watch)
 	seq := o.view.Generation().Seq
 	o.put(Wildcard, "a", "1", "y")
-	if got := told(o.typ().Wildcard.Since(seq)); !awake(watch) || !slices.Equal(got, []string{"a"}) {
+	if got := changedNames(o.typ().Wildcard.Since(seq)); !woken(watch) || !slices.Equal(got, []string{"a"}) {
 		t.Errorf("other content under one version: got %q in the log, want a", got)
 	}
 }
 
 func TestB7_AbsenceMustBeReportedOnThisConnection(t *testing.T) {
-	o, watch := watched(t)
-	n := o.want(watch, "a")[0]
+	o, watch := newSubscribed(t)
+	n := o.subscribe(watch, "a")[0]
 	absent := func(when string, want bool) {
 		t.Helper()
 		g := o.view.Generation()
@@ -166,7 +166,7 @@ func TestB7_AbsenceMustBeReportedOnThisConnection(t *testing.T) {
 	}
 	woken := func(when string) {
 		t.Helper()
-		if !awake(watch) {
+		if !woken(watch) {
 			t.Errorf("%s: the stream was not woken", when)
 		}
 	}
@@ -198,17 +198,17 @@ func TestB7_AbsenceMustBeReportedOnThisConnection(t *testing.T) {
 }
 
 func TestSetConnectedTwiceIsNoChange(t *testing.T) {
-	o, watch := watched(t)
+	o, watch := newSubscribed(t)
 	generation := o.view.Generation()
 	o.SetConnected(true)
-	if awake(watch) || o.view.Generation() != generation {
+	if woken(watch) || o.view.Generation() != generation {
 		t.Error("connected, as before: something changed")
 	}
 }
 
 func TestAskedEndsWithTheConnection(t *testing.T) {
 	o := newOrigin(t, Config{})
-	n := o.want(o.view.Watch(), "a")
+	n := o.subscribe(o.view.Watch(), "a")
 	if at := n[0].Asked(); !at.IsZero() {
 		t.Errorf("not asked: got %v, want zero", at)
 	}
@@ -227,18 +227,18 @@ func TestSetPhaseWakesWildcards(t *testing.T) {
 	o := newOrigin(t, Config{})
 	all, named := o.view.Watch(), o.view.Watch()
 	all.SubscribeAll(acme)
-	o.want(named, "a")
+	o.subscribe(named, "a")
 	if got := o.typ().Phase; got != Unknown || got.String() != "unknown" {
 		t.Errorf("at first: got %v, want unknown", got)
 	}
 	for _, p := range []Phase{Settled, Confirmed} {
 		o.SetPhase(acme, p)
-		if got := o.typ().Phase; got != p || !awake(all) || awake(named) {
+		if got := o.typ().Phase; got != p || !woken(all) || woken(named) {
 			t.Errorf("got phase %v, want %v, and only the wildcard woken", got, p)
 		}
 		generation := o.view.Generation()
 		o.SetPhase(acme, p)
-		if awake(all) || o.view.Generation() != generation {
+		if woken(all) || o.view.Generation() != generation {
 			t.Errorf("%v again: something changed", p)
 		}
 	}
@@ -246,11 +246,11 @@ func TestSetPhaseWakesWildcards(t *testing.T) {
 
 func TestR106_HeartbeatIsNoUpdate(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o, watch := watched(t)
+		o, watch := newSubscribed(t)
 		watch.SubscribeAll(acme)
-		o.want(watch, "a", "unknown")
+		o.subscribe(watch, "a", "unknown")
 		o.put(kind, "a", "1", "x")
-		awake(watch)
+		woken(watch)
 		before := o.view.Generation()
 		u := wire.Update{TypeURL: acme}
 		for _, name := range []string{"a", "unknown", "unwanted"} {
@@ -259,7 +259,7 @@ func TestR106_HeartbeatIsNoUpdate(t *testing.T) {
 		wantChange(t, o.Apply(kind, u), Change{})
 		after := o.view.Generation()
 		e, _ := after.Type(acme).Lookup(o.name("a"))
-		if awake(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.WildcardSource(acme).Reused || o.knows("unwanted") {
+		if woken(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.WildcardSource(acme).Reused || o.hasName("unwanted") {
 			t.Errorf("kind %d: a heartbeat changed something, the content is %q", kind, contentOf(e))
 		}
 	}
@@ -279,7 +279,7 @@ func TestB11_PriorIsKeptWhereItIsNeeded(t *testing.T) {
 	for _, test := range tests {
 		o := newOrigin(t, Config{})
 		o.typeURL = test.typeURL
-		o.want(o.view.Watch(), "a")
+		o.subscribe(o.view.Watch(), "a")
 		o.put(test.kind, "a", "1", "x")
 		set := func() *Set {
 			if test.kind == Wildcard {
@@ -297,15 +297,15 @@ func TestB11_PriorIsKeptWhereItIsNeeded(t *testing.T) {
 }
 
 func TestB6_ForgetDropsUnusedNames(t *testing.T) {
-	o, watch := watched(t)
-	names := o.want(watch, "a", "b", "c")
+	o, watch := newSubscribed(t)
+	names := o.subscribe(watch, "a", "b", "c")
 	for _, name := range []string{"a", "b"} {
 		o.put(ByName, name, "1", "x")
 	}
 	o.remove(ByName, "c")
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
-	if !o.knows("a") || !o.knows("c") || o.typ().ByName.Count() != 2 {
+	if !o.hasName("a") || !o.hasName("c") || o.typ().ByName.Count() != 2 {
 		t.Fatal("names must linger until they are forgotten")
 	}
 	watch.Subscribe(acme, []string{"b"}) // wanted again, and the session does not know
@@ -313,11 +313,11 @@ func TestB6_ForgetDropsUnusedNames(t *testing.T) {
 	if kept := o.Forget(acme, names); !slices.Equal(kept, names[1:2]) {
 		t.Errorf("got kept %v, want b", kept)
 	}
-	if o.knows("a") || o.knows("c") || !o.knows("b") || o.typ().ByName.Count() != 1 {
+	if o.hasName("a") || o.hasName("c") || !o.hasName("b") || o.typ().ByName.Count() != 1 {
 		t.Errorf("got %d resources, want only b's", o.typ().ByName.Count())
 	}
-	wantTold(t, o.typ().ByName.Since(0), "b")
-	wantTold(t, old.ByName.Since(0), "a", "b", "-c")
+	wantLog(t, o.typ().ByName.Since(0), "b")
+	wantLog(t, old.ByName.Since(0), "a", "b", "-c")
 	if e, _ := o.typ().Lookup(names[0]); e != nil {
 		t.Errorf("a forgotten name: got %q, want nothing", contentOf(e))
 	}
@@ -331,7 +331,7 @@ func TestB6_ForgetDropsUnusedNames(t *testing.T) {
 func TestB6_ForgetMembers(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch, named := o.view.Watch(), o.view.Watch()
-	o.want(named, "a")
+	o.subscribe(named, "a")
 	wc := watch.SubscribeAll(acme)
 	o.put(Wildcard, "a", "1", "x")
 	o.put(Wildcard, "b", "1", "x")
@@ -353,14 +353,14 @@ func TestB6_ForgetMembers(t *testing.T) {
 	if s := &o.typ().Wildcard; s.Count() != 0 || s.Sum() != (fingerprint.Sum{}) || s.Floor() != seq || o.typ().Phase != Unknown || s.ChangedSince(0) != 0 {
 		t.Errorf("got %d resources, floor %d, phase %v; want 0, %d, unknown", s.Count(), s.Floor(), o.typ().Phase, seq)
 	}
-	if o.knows("b") || o.knows("c") || !o.knows("a") {
+	if o.hasName("b") || o.hasName("c") || !o.hasName("a") {
 		t.Error("the names of the members must go, but for the one that a stream named")
 	}
-	wantTold(t, old.Wildcard.Since(0), "a", "b", "-c")
+	wantLog(t, old.Wildcard.Since(0), "a", "b", "-c")
 	o.put(Wildcard, "b", "1", "x")
-	wantTold(t, o.typ().Wildcard.Since(seq), "b")
+	wantLog(t, o.typ().Wildcard.Since(seq), "b")
 	o.Trim(time.Now().Add(time.Hour)) // the tombstones went as well
-	wantTold(t, o.typ().Wildcard.Since(0), "b")
+	wantLog(t, o.typ().Wildcard.Since(0), "b")
 }
 
 func TestB11_TrimWaitsForWildcardStreams(t *testing.T) {
@@ -380,14 +380,14 @@ func TestB11_TrimWaitsForWildcardStreams(t *testing.T) {
 			if got := o.typ().Wildcard.Floor(); got != floor {
 				t.Errorf("%s: got floor %d, want %d", when, got, floor)
 			}
-			wantTold(t, o.typ().Wildcard.Since(0), want...)
+			wantLog(t, o.typ().Wildcard.Since(0), want...)
 		}
 		check("nobody has passed", 0, "c", "-a", "-b")
 		fast.Passed(second)
 		check("one has passed", 0, "c", "-a", "-b")
 		slow.Passed(first)
 		check("both have passed the first", first, "c", "-b")
-		if o.knows("a") || !o.knows("b") {
+		if o.hasName("a") || !o.hasName("b") {
 			t.Error("the name of a forgotten removal must go, that of the other one stay")
 		}
 		slow.Passed(second - 1)
@@ -414,10 +414,10 @@ func TestB11_TrimByAge(t *testing.T) {
 			o.remove(Wildcard, "b")
 			time.Sleep(want - time.Second)
 			o.Trim(time.Now())
-			wantTold(t, o.typ().Wildcard.Since(0), "-a", "-b")
+			wantLog(t, o.typ().Wildcard.Since(0), "-a", "-b")
 			time.Sleep(time.Nanosecond)
 			o.Trim(time.Now())
-			wantTold(t, o.typ().Wildcard.Since(0), "-b")
+			wantLog(t, o.typ().Wildcard.Since(0), "-b")
 			if got := o.typ().Wildcard.Floor(); got != removed {
 				t.Errorf("got floor %d, want %d", got, removed)
 			}
@@ -438,7 +438,7 @@ func TestB11_TrimKeepsRecreatedResources(t *testing.T) {
 	}
 	o.remove(Wildcard, "a")
 	o.Trim(time.Now())
-	if got := o.typ().Wildcard.Floor(); got != 4 || o.typ().Wildcard.live != 0 || o.knows("a") {
+	if got := o.typ().Wildcard.Floor(); got != 4 || o.typ().Wildcard.live != 0 || o.hasName("a") {
 		t.Errorf("went again: got floor %d, %d entries, want 4 and none", got, o.typ().Wildcard.live)
 	}
 	if len(o.tombstones[acme]) != 0 {
@@ -447,7 +447,7 @@ func TestB11_TrimKeepsRecreatedResources(t *testing.T) {
 }
 
 func TestB1_LogsDoNotGrowWithChanges(t *testing.T) {
-	o, _ := watched(t, "a")
+	o, _ := newSubscribed(t, "a")
 	for i := range 500 {
 		o.put(Wildcard, "a", "", fmt.Sprint(i))
 		o.put(ByName, "a", "", fmt.Sprint(i))
