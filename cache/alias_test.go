@@ -113,7 +113,7 @@ func TestR092_AliasesAreForgotten(t *testing.T) {
 	}
 }
 
-func TestR095_UnresolvedAliasIsPassedOn(t *testing.T) {
+func TestR095_UnresolvedAliasIsForwarded(t *testing.T) {
 	o := newOrigin(t, Config{})
 	n := o.subscribe(o.view.Watch(), "alias")[0]
 	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{

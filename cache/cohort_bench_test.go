@@ -47,7 +47,7 @@ func openEdition(tb tester, cohorts int, updates [2]wire.Update) (*origin, *Edit
 
 // TestI13_NoCostWithoutCohorts: without cohorts, a node group has one view, whose writer has one branch, and a change
 // allocates at most 16 times, as before cohorts were added.
-func TestI13_OffCostsNothing(t *testing.T) {
+func TestI13_NoCostWithoutCohorts(t *testing.T) {
 	o := newOrigin(t, Config{})
 	w := o.view.Watch()
 	o.subscribe(w, "a")

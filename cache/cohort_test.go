@@ -123,7 +123,7 @@ func TestEditionsAreCompared(t *testing.T) {
 }
 
 // TestLargeEditions: an edition is large if its removals from one set are large.
-func TestEditionsThatRemoveMuch(t *testing.T) {
+func TestLargeEditions(t *testing.T) {
 	for removed, large := range []bool{false, false, false, true, true} {
 		o := newCohort(t, wire.ClusterType)
 		o.typeURL = wire.ClusterType

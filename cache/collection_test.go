@@ -24,7 +24,7 @@ func typeCounts(v *View) (kept, inHead int) { return len(v.index.types), v.Gener
 
 // TestR132_UnusedCollectionsAreRemoved: a collection without subscribers is removed, and so is a type that the protocol
 // does not define, whatever demand is queued for it.
-func TestR132_ACollectionIsForgotten(t *testing.T) {
+func TestR132_UnusedCollectionsAreRemoved(t *testing.T) {
 	tests := []struct {
 		name string
 		do   func(o *origin, w *Watch)
@@ -122,7 +122,7 @@ func TestB35_GlobsCountAsTheirType(t *testing.T) {
 
 // TestB2_GlobMembersHaveTheSameLeaf: a resource has the same leaf in the set of names, in the wildcard set and in a
 // collection.
-func TestB2_AMemberOfAGlobIsNoOtherResource(t *testing.T) {
+func TestB2_GlobMembersHaveTheSameLeaf(t *testing.T) {
 	o, w := newSubscribed(t)
 	w.SubscribeAll(shopKey)
 	o.subscribe(w, shop+"a")
@@ -135,7 +135,7 @@ func TestB2_AMemberOfAGlobIsNoOtherResource(t *testing.T) {
 }
 
 // TestB11_GlobsKeepPriorClusters: removed clusters and endpoints keep their last content, also in a collection (B.11).
-func TestB11_AGlobRemembersClusters(t *testing.T) {
+func TestB11_GlobsKeepPriorClusters(t *testing.T) {
 	for _, typeURL := range []string{wire.ClusterType, wire.EndpointType, acme} {
 		o := newOrigin(t, Config{})
 		o.typeURL = typeURL

@@ -32,7 +32,7 @@ func (c *copier) copy(texts ...string) {
 
 // TestB7_CopiesKeepUncertainty: if the other view does not know whether a resource exists, the copy does not know it
 // either, even if it missed the connection in between.
-func TestB7_ACopyIsAsSureAsTheOther(t *testing.T) {
+func TestB7_CopiesKeepUncertainty(t *testing.T) {
 	c := newCopier(t)
 	own, other := c.view.Watch(), c.from.view.Watch()
 	n := c.subscribe(own, "a")[0]

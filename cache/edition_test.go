@@ -42,7 +42,7 @@ func (o *origin) confirm(typeURL string, names ...string) {
 }
 
 // TestEditionDiff: Diff yields changes in the order in which types are sent, then by name.
-func TestAnEditionSaysWhatItChanges(t *testing.T) {
+func TestEditionDiff(t *testing.T) {
 	o, _ := newRollout(t)
 	o.confirm(acme, "l")
 	o.confirm(wire.ClusterType, "b", "same", "gone")
@@ -79,7 +79,7 @@ func TestAnEditionSaysWhatItChanges(t *testing.T) {
 }
 
 // TestEditionDiffUsesTheSetThatDiffers, even if subscribers to the name see the other set.
-func TestAnEditionSaysInWhichSetAResourceDiffers(t *testing.T) {
+func TestEditionDiffUsesTheSetThatDiffers(t *testing.T) {
 	o, _ := newRollout(t)
 	o.confirm(acme, "a")
 	o.subscribe(o.view.Watch(), "a")
@@ -93,7 +93,7 @@ func TestAnEditionSaysInWhichSetAResourceDiffers(t *testing.T) {
 }
 
 // TestServedStateCanBeShownAgain, which is an undo.
-func TestWhatIsServedCanBeShownAgain(t *testing.T) {
+func TestServedStateCanBeShownAgain(t *testing.T) {
 	o, now := newRollout(t)
 	o.confirm(acme, "a", "b")
 	o.put(Wildcard, "a", "2", "a2")
@@ -161,7 +161,7 @@ func TestI13_CommandsActOnAFrozenOrigin(t *testing.T) {
 
 // TestForgottenResourcesAreNotEdited: a name or a wildcard set without subscribers does not count as edited, nor does
 // its state after clients subscribe to it again.
-func TestWhatIsForgottenIsNoEdit(t *testing.T) {
+func TestForgottenResourcesAreNotEdited(t *testing.T) {
 	for _, cohort := range []int{canaries, rest} {
 		o, now := newRollout(t)
 		o.confirm(wire.ClusterType, "c")
@@ -203,7 +203,7 @@ func TestWhatIsForgottenIsNoEdit(t *testing.T) {
 
 // TestI11_EditionOfRemovedEndpointsIsEdited by an origin that adds the endpoints again, although other changes of
 // endpoints do not wait.
-func TestI11_AnEditionOfRemovedAssignmentsIsEdited(t *testing.T) {
+func TestI11_EditionOfRemovedEndpointsIsEdited(t *testing.T) {
 	for _, version := range []string{"1", "2"} {
 		o, now := newRollout(t)
 		o.confirm(wire.EndpointType, "e", "f", "g")
@@ -223,7 +223,7 @@ func TestI11_AnEditionOfRemovedAssignmentsIsEdited(t *testing.T) {
 
 // TestEditionKeepsReleasedResources: a resource that was added and removed is in its edition, even after its name was
 // released.
-func TestAResourceThatCameAndWentIsInItsEdition(t *testing.T) {
+func TestEditionKeepsReleasedResources(t *testing.T) {
 	o, now := newRollout(t)
 	o.confirm(wire.ClusterType, "a")
 	o.put(Wildcard, "b", "1", "b1")
@@ -255,7 +255,7 @@ func TestAResourceThatCameAndWentIsInItsEdition(t *testing.T) {
 
 // TestR107_EditionsDoNotExtendTTLs: a resource that has expired when its edition is shown is absent. A resource that
 // the origin has renewed is present.
-func TestR107_AnEditionDoesNotProlongLives(t *testing.T) {
+func TestR107_EditionsDoNotExtendTTLs(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		synctest.Test(t, func(t *testing.T) {
 			r, _ := newRollout(t)
@@ -295,7 +295,7 @@ func TestR107_AnEditionDoesNotProlongLives(t *testing.T) {
 
 // TestVisibleFirstResponsesDoNotWait: the first response for a name passes if its content equals the entry of the
 // wildcard set that clients see, or if the resource does not exist. Other first responses wait.
-func TestFirstAnswersThatAreSeenDoNotWait(t *testing.T) {
+func TestVisibleFirstResponsesDoNotWait(t *testing.T) {
 	o, now := newRollout(t)
 	o.confirm(acme, "a", "b", "c")
 	o.subscribe(o.view.Watch(), "a", "b", "c")
@@ -321,7 +321,7 @@ func TestFirstAnswersThatAreSeenDoNotWait(t *testing.T) {
 }
 
 // TestEditionFromBeforeTheSetWasConfirmed does not change the members of the set, which passed as first state.
-func TestAnEditionFromBeforeTheSetWasConfirmed(t *testing.T) {
+func TestEditionFromBeforeTheSetWasConfirmed(t *testing.T) {
 	o, now := newRollout(t)
 	o.typeURL = acme
 	o.put(Wildcard, "a", "1", "a1")
@@ -372,7 +372,7 @@ func TestEditionsSurviveReconnects(t *testing.T) {
 
 // TestI1_ErrorsShownAgainWait: an edition has an error of a resource that was released since. After it is shown, the
 // state of the origin waits.
-func TestI1_AnErrorThatIsShownAgainWaits(t *testing.T) {
+func TestI1_ErrorsShownAgainWait(t *testing.T) {
 	o, told := newRollout(t)
 	o.confirm(acme, "a")
 	o.fail(Wildcard, "b", codes.Internal, "no b")
@@ -392,7 +392,7 @@ func TestI1_AnErrorThatIsShownAgainWaits(t *testing.T) {
 
 // TestI1_EditionShownAgainChangesNothing: a member that was added after the edition was made, and that passed as first
 // state, does not cause a named resource of that edition to be shown again.
-func TestI1_AnEditionShownAgainChangesNothing(t *testing.T) {
+func TestI1_EditionShownAgainChangesNothing(t *testing.T) {
 	o, _ := newRollout(t)
 	o.typeURL = acme
 	watch := o.view.Watch()
@@ -410,7 +410,7 @@ func TestI1_AnEditionShownAgainChangesNothing(t *testing.T) {
 
 // TestI1_DiffOfAThawHasFirstState: a member that passes at a thaw is in its diff, although an error of the same name
 // waits.
-func TestI1_TheDiffOfAThawHasFirstState(t *testing.T) {
+func TestI1_DiffOfAThawHasFirstState(t *testing.T) {
 	o, _ := newRollout(t)
 	o.typeURL = acme
 	o.put(Wildcard, "a", "1", "a1")
@@ -423,7 +423,7 @@ func TestI1_TheDiffOfAThawHasFirstState(t *testing.T) {
 
 // TestI1_DiffWithoutAThawIsEmpty: without a freeze, the diff of a thaw is empty, even if a removal of endpoints waits
 // that another resource has replaced.
-func TestI1_TheDiffOfNoThawIsEmpty(t *testing.T) {
+func TestI1_DiffWithoutAThawIsEmpty(t *testing.T) {
 	o, _ := newRollout(t)
 	o.typeURL = wire.EndpointType
 	o.SetPhase(o.typeURL, Confirmed)
@@ -439,7 +439,7 @@ func TestI1_TheDiffOfNoThawIsEmpty(t *testing.T) {
 
 // TestI1_ErrorsOfUncacheableContentStay: in each edition, content that may not be cached has the state of latest, and
 // so has its error. Showing an edition from before the error changes nothing.
-func TestI1_AnErrorOfUncacheableContentStays(t *testing.T) {
+func TestI1_ErrorsOfUncacheableContentStay(t *testing.T) {
 	o, _ := newRollout(t)
 	o.typeURL = acme
 	o.subscribe(o.view.Watch(), "b")
@@ -459,7 +459,7 @@ func TestI1_AnErrorOfUncacheableContentStays(t *testing.T) {
 
 // TestI1_DiffOfAThawHasOnlyMembers: if a member passes at a thaw, the diff does not have the state by name, which
 // waits.
-func TestI1_TheDiffOfAThawHasMembersAlone(t *testing.T) {
+func TestI1_DiffOfAThawHasOnlyMembers(t *testing.T) {
 	o, _ := newRollout(t)
 	o.typeURL = acme
 	o.put(Wildcard, "c", "1", "c1")
@@ -472,7 +472,7 @@ func TestI1_TheDiffOfAThawHasMembersAlone(t *testing.T) {
 
 // TestI1_MembersDoNotShowNamedResources: the content of a member may not be cached. Changes of the named resource still
 // wait, so that showing an edition again changes nothing.
-func TestI1_AMemberIsNoReasonToShowANamedResource(t *testing.T) {
+func TestI1_MembersDoNotShowNamedResources(t *testing.T) {
 	o, _ := newRollout(t)
 	o.typeURL = acme
 	o.subscribe(o.view.Watch(), "c")
@@ -490,7 +490,7 @@ func TestI1_AMemberIsNoReasonToShowANamedResource(t *testing.T) {
 
 // TestI1_ExpiredResourcesHaveTheNewestState: an edition in which a resource had expired shows the newest state of the
 // resource, which has passed already. Showing it again changes nothing.
-func TestI1_AnExpiredResourceHasTheNewestState(t *testing.T) {
+func TestI1_ExpiredResourcesHaveTheNewestState(t *testing.T) {
 	o, _ := newRollout(t)
 	o.typeURL = acme
 	watch := o.view.Watch()
@@ -507,7 +507,7 @@ func TestI1_AnExpiredResourceHasTheNewestState(t *testing.T) {
 
 // TestI1_DiffOfAThawHasRemovedEndpoints: it has the removal of a member of an unconfirmed set, although the removal by
 // name waits.
-func TestI1_TheDiffOfAThawHasRemovedEndpoints(t *testing.T) {
+func TestI1_DiffOfAThawHasRemovedEndpoints(t *testing.T) {
 	o, _ := newRollout(t)
 	o.typeURL = wire.EndpointType
 	o.put(Wildcard, "b", "1", "b1")

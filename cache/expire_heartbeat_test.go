@@ -219,7 +219,7 @@ func TestR106_HeartbeatOfAVariant(t *testing.T) {
 }
 
 // TestR108_RemainingTTL: the remaining TTL is sent, and it is never zero.
-func TestR108_Life(t *testing.T) {
+func TestR108_RemainingTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &timedOrigin{origin: newOrigin(t, Config{})}
 		o.subscribe(o.view.Watch(), "a", "b")

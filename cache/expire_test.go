@@ -241,7 +241,7 @@ func TestR107_NewSubscriberCausesRequest(t *testing.T) {
 }
 
 // TestR107_HeartbeatsOfOtherSourcesAreIgnored: a heartbeat is valid only from the origin of the name.
-func TestR107_OtherSourcesHaveNoSay(t *testing.T) {
+func TestR107_HeartbeatsOfOtherSourcesAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, writers := NewRouted(Config{Sources: 2, Route: func(_, name string) int { return len(name) % 2 }})
 		for _, w := range writers {

@@ -93,7 +93,7 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 
 // TestFreeze_GenerationsAreImmutable: readers read generations while the writer is frozen and thawed, and latest shares
 // memory with them. The race detector finds writes to shared memory.
-func TestFreeze_HeadsAreImmutable(t *testing.T) {
+func TestFreeze_GenerationsAreImmutable(t *testing.T) {
 	o := newFrozenOrigin(t)
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() { // ends when done is closed

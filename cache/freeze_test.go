@@ -63,7 +63,7 @@ func TestFreeze_MergedDifference(t *testing.T) {
 }
 
 // TestFreeze_RevertedChanges: changes that were changed back are not sent. A second freeze or thaw has no effect.
-func TestFreeze_Nothing(t *testing.T) {
+func TestFreeze_RevertedChanges(t *testing.T) {
 	o := newFrozenOrigin(t)
 	o.Freeze()
 	o.put(Wildcard, "a", "2", "a2")
@@ -106,7 +106,7 @@ func TestFreeze_OrderOfTypes(t *testing.T) {
 
 // TestFreeze_FirstStatePasses: the first state of a name is shown once and frozen then, so that a proxy with a new name
 // is served.
-func TestFreeze_Unknown(t *testing.T) {
+func TestFreeze_FirstStatePasses(t *testing.T) {
 	o := newFrozenOrigin(t)
 	late := o.view.Watch()
 	o.subscribe(late, "late", "missing", "failing", "n")
@@ -195,7 +195,7 @@ func TestFreeze_HoldsBeforeASetIsConfirmed(t *testing.T) {
 
 // TestFreeze_DivergingStreams: a reader that sees a member, because the named resource may be older, keeps seeing it. A
 // reader that sees no resource, because the member was removed, is shown the named one.
-func TestFreeze_TwoStreamsThatDisagree(t *testing.T) {
+func TestFreeze_DivergingStreams(t *testing.T) {
 	for steps, want := range map[string]string{"MN": "1", "MNm": "2"} {
 		synctest.Test(t, func(t *testing.T) {
 			o := &frozenOrigin{origin: newOrigin(t, Config{})}

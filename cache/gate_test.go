@@ -15,7 +15,7 @@ import (
 
 // TestH13_GateShowsAnyGeneration: behind a closed gate, readers can be shown any generation: a newer one (a promotion)
 // or an older one (a rollback, an undo). They are sent the difference only, and latest continues to follow the source.
-func TestH13_GateShowsAnyHead(t *testing.T) {
+func TestH13_GateShowsAnyGeneration(t *testing.T) {
 	o := newFrozenOrigin(t)
 	before := o.Generation()
 	o.Freeze()
@@ -168,7 +168,7 @@ func TestH13_ExpiredByName(t *testing.T) {
 
 // TestH13_ErrorOfTheWholeSet: the end of an error of the whole wildcard set is shown when the set is confirmed, or when
 // the gate is opened.
-func TestH13_TheSetAsAWhole(t *testing.T) {
+func TestH13_ErrorOfTheWholeSet(t *testing.T) {
 	for _, restored := range []bool{true, false} {
 		o := newFrozenOrigin(t)
 		if restored {

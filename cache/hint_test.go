@@ -16,7 +16,7 @@ import (
 
 // TestHintsMatchLogs: after any sequence of responses, the hints of a stream have the names that the logs have after
 // its position, or report that they are incomplete, which they may only after many changes.
-func TestHintsNameWhatTheLogsHave(t *testing.T) {
+func TestHintsMatchLogs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		w := o.view.WatchFunc(func() {})
@@ -73,7 +73,7 @@ func checkHints(t *rapid.T, o *origin, w *Watch, watched []*Name, p Seq, few boo
 }
 
 // TestHintsAreKeptUntilRead: a hint stays until the reader has processed the generation of its change.
-func TestHintsAreOfAHead(t *testing.T) {
+func TestHintsAreKeptUntilRead(t *testing.T) {
 	o := newOrigin(t, Config{})
 	w := o.view.WatchFunc(func() {})
 	a := o.subscribe(w, "a")[0]
@@ -91,7 +91,7 @@ func TestHintsAreOfAHead(t *testing.T) {
 }
 
 // TestHintsNeedWatchFunc: a watch with a channel has no hints.
-func TestHintsAreOnlyForFunctions(t *testing.T) {
+func TestHintsNeedWatchFunc(t *testing.T) {
 	o, w := newSubscribed(t, "a")
 	o.put(ByName, "a", "", "x")
 	if got, known := w.Hinted(acme, 0, nil); known {

@@ -337,7 +337,7 @@ func TestB5_SetsDoNotMix(t *testing.T) {
 
 // TestB5_ShadowingDoesNotGrowTheLog: a member that is added and removed repeatedly while it shadows a named resource
 // does not grow the log of the set of names.
-func TestB5_UncoveringDoesNotPileUp(t *testing.T) {
+func TestB5_ShadowingDoesNotGrowTheLog(t *testing.T) {
 	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
 	for range 500 {

@@ -187,7 +187,7 @@ func TestH09_RollbackInASnapshot(t *testing.T) {
 
 // TestStateOmitsFirstState: a step does not include first responses, members of an unconfirmed set, uncacheable
 // content, and names without subscribers. A dropped wildcard set makes it Broken.
-func TestStateLeavesFirstStateOut(t *testing.T) {
+func TestStateOmitsFirstState(t *testing.T) {
 	o := newOrigin(t, rollbackConfig())
 	w := o.view.Watch()
 	all := w.SubscribeAll(acme)

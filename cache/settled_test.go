@@ -61,7 +61,7 @@ func TestASourceIsSettled(t *testing.T) {
 
 // TestASourceIsSettledAfterResponsesForNames that were restored, or after it was silent for restoredTimeout: an origin
 // need not send resources that the relay reported.
-func TestASourceIsSettledOnceItAnsweredForNames(t *testing.T) {
+func TestASourceIsSettledAfterResponsesForNames(t *testing.T) {
 	for _, answers := range []int{0, 1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			o, _ := newRollout(t)

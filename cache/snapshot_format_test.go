@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// sealSnapshot makes a file of a series of fields, whose checksum is right.
+// sealSnapshot returns a snapshot file with these fields and a valid checksum.
 func sealSnapshot(version uint32, fields []byte) []byte {
 	b := binary.BigEndian.AppendUint32([]byte(snapshotMagic), version)
 	b = append(b, fields...)
@@ -20,7 +20,7 @@ func sealSnapshot(version uint32, fields []byte) []byte {
 	return append(b, sum[:]...)
 }
 
-// TestB42_InvalidSnapshotsAreRejected: the reason is in the log.
+// TestB42_InvalidSnapshotsAreRejected, each with an error that gives the reason.
 func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
 	entry := appendText(nil, fieldMember, "")
 	tests := []struct {
@@ -51,7 +51,7 @@ func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
 	}
 }
 
-// TestB42_FieldsOfAnotherReleaseAreSkipped: a field that is added makes no new version.
+// TestB42_FieldsOfAnotherReleaseAreSkipped: a new field needs no new version of the format.
 func TestB42_FieldsOfAnotherReleaseAreSkipped(t *testing.T) {
 	b := encodeSnapshot(t, smallSnapshot(t))
 	fields := slices.Clone(b[snapshotPreamble : len(b)-sha256.Size])
@@ -59,13 +59,13 @@ func TestB42_FieldsOfAnotherReleaseAreSkipped(t *testing.T) {
 	fields = protowire.AppendFixed64(protowire.AppendTag(fields, 98, protowire.Fixed64Type), 1)
 	s, err := DecodeSnapshot(sealSnapshot(snapshotVersion, fields))
 	if err != nil || len(s.Types) != 1 {
-		t.Errorf("DecodeSnapshot = %+v, %v, want it without the fields", s, err)
+		t.Errorf("DecodeSnapshot = %+v, %v, want the snapshot without the unknown fields", s, err)
 	}
 }
 
 var errFull = errors.New("no space left on device")
 
-// fullWriter fails once it has taken so many bytes.
+// fullWriter fails after this number of bytes.
 type fullWriter int
 
 func (f *fullWriter) Write(b []byte) (int, error) {
@@ -86,8 +86,8 @@ func TestB42_EncodeReturnsWriteErrors(t *testing.T) {
 	}
 }
 
-// FuzzDecodeSnapshot gives the reader fields under a checksum that is right: it must not
-// fail otherwise than by an error, and a view must take what it returns.
+// FuzzDecodeSnapshot decodes fields with a valid checksum. DecodeSnapshot must return a snapshot or an error, and a
+// view must accept each snapshot.
 func FuzzDecodeSnapshot(f *testing.F) {
 	b := encodeSnapshot(f, smallSnapshot(f))
 	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
@@ -106,7 +106,7 @@ func FuzzDecodeSnapshot(f *testing.F) {
 			v.Generation()
 		}
 		if again := roundTrip(t, s); !bytes.Equal(encodeSnapshot(t, again), encodeSnapshot(t, s)) {
-			t.Errorf("what was read of %x is written as something else", fields)
+			t.Errorf("encoding of the snapshot decoded from %x differs", fields)
 		}
 	})
 }

@@ -17,26 +17,25 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// aCluster is the encoded Cluster{name: "c"}: of an embedded type, with nothing in it
-// that may be sensitive.
+// aCluster is the encoded Cluster{name: "c"}: its type is embedded, and it contains no sensitive fields.
 const aCluster = "\n\x01c"
 
-// restart returns an origin of another process, whose view was restored from a snapshot of
-// o's at some time, and has no connection.
+// restart returns an origin of another process, without a connection, whose view is restored from a snapshot of o at
+// some time.
 func (o *origin) restart(sensitive bool, at time.Time) *origin {
 	o.Helper()
 	s, _ := o.Snapshot(sensitive)
 	return o.restoreFrom(roundTrip(o, s), at)
 }
 
-// restoreFrom returns an origin of another process that begins with a snapshot.
+// restoreFrom returns an origin of another process whose view is restored from a snapshot.
 func (o *origin) restoreFrom(s *Snapshot, at time.Time) *origin {
 	v, w := New(o.view.cfg)
 	w.Restore(s, at)
 	return &origin{tester: o.tester, Writer: w, view: v, typeURL: o.typeURL}
 }
 
-// roundTrip returns a snapshot as it is read after it was written.
+// roundTrip encodes and decodes a snapshot.
 func roundTrip(t tester, s *Snapshot) *Snapshot {
 	t.Helper()
 	read, err := DecodeSnapshot(encodeSnapshot(t, s))
@@ -55,7 +54,7 @@ func encodeSnapshot(t tester, s *Snapshot) []byte {
 	return b.Bytes()
 }
 
-// newClusterOrigin is an origin of clusters, whose members are all known.
+// newClusterOrigin returns an origin of clusters whose wildcard set is confirmed.
 func newClusterOrigin(t tester) *origin {
 	o := newOrigin(t, Config{})
 	o.typeURL = wire.ClusterType
@@ -63,8 +62,8 @@ func newClusterOrigin(t tester) *origin {
 	return o
 }
 
-// TestB42_H12_ConfirmationStateIsRestored: a set that was confirmed is settled and Restored, one that was
-// settled is settled alone, and one that was neither is unknown and empty.
+// TestB42_H12_ConfirmationStateIsRestored: a confirmed set is restored as settled and Restored, a settled one as
+// settled, and an unknown one as unknown and empty.
 func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
 	for _, tt := range []struct {
 		was, want Phase
@@ -75,7 +74,7 @@ func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
 		o.typeURL = wire.ClusterType
 		o.put(Wildcard, "a", "1", aCluster)
 		o.SetPhase(o.typeURL, tt.was)
-		for range 2 { // and so again
+		for range 2 { // restoring a restored view gives the same
 			if o = o.restart(false, time.Now()); o.typ().Phase != tt.want || o.typ().Restored != tt.restored || o.typ().Wildcard.Count() != tt.members {
 				t.Errorf("%v is restored as %v, Restored %v, with %d members; want %v, %v, %d",
 					tt.was, o.typ().Phase, o.typ().Restored, o.typ().Wildcard.Count(), tt.want, tt.restored, tt.members)
@@ -84,16 +83,16 @@ func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
 	}
 }
 
-// TestR026_VersionsAreTheSameAfterARestart, also those that clients have of the same content.
+// TestR026_VersionsAreTheSameAfterARestart, including other versions of the same content that clients may have.
 func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
 	o := newClusterOrigin(t)
 	o.put(Wildcard, "a", "1", aCluster)
-	o.put(Wildcard, "a", "2", aCluster) // the same content
+	o.put(Wildcard, "a", "2", aCluster) // another version, same content
 	o.put(Wildcard, "b", "", aCluster)
 	was := &o.typ().Wildcard
 	is := &o.restart(false, time.Now()).typ().Wildcard
 	if is.Sum() != was.Sum() || is.Count() != 2 {
-		t.Errorf("after the restart %d members with the sum %v, want 2 with %v", is.Count(), is.Sum(), was.Sum())
+		t.Errorf("after the restart: %d resources with the sum %v, want 2 with %v", is.Count(), is.Sum(), was.Sum())
 	}
 	wantLog(t, is.Since(0), "a", "b")
 	for e := range is.Since(0) {
@@ -102,41 +101,41 @@ func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
 			t.Errorf("%s: %s %x, want %s %x", e.Name, e.Resource.Version, e.Resource.Field(), old.Resource.Version, old.Resource.Field())
 		}
 		if e.Name.String() == "a" && (!e.HasVersion("1") || !e.HasVersion("2")) {
-			t.Error("one of the versions of a is not known any more")
+			t.Error("a version of a is missing")
 		}
 	}
 }
 
-// TestB42_RestoredIsStaleSinceTheSnapshot, until the origin is there, and since that was lost
-// if it is again.
+// TestB42_RestoredIsStaleSinceTheSnapshot: a restored view is stale since the snapshot until the origin connects, and
+// then since the connection was lost.
 func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
 	s := smallSnapshot(t)
 	o := newOrigin(t, Config{}).restoreFrom(s, s.Created.Add(time.Minute))
 	from := func() *Source { return o.view.Generation().First() }
 	if got := from().Stale(s.Created.Add(time.Hour)); got != time.Hour {
-		t.Errorf("an hour after the snapshot, what was restored is stale for %v", got)
+		t.Errorf("an hour after the snapshot: stale for %v", got)
 	}
 	o.SetConnected(true)
 	if got := from().Stale(s.Created.Add(time.Hour)); got != 0 {
-		t.Errorf("with the origin there, what was restored is stale for %v", got)
+		t.Errorf("connected: stale for %v", got)
 	}
 	o.SetConnected(false)
 	if got, want := from().Stale(from().Lost.Add(time.Second)), time.Second; got != want {
-		t.Errorf("a second after the origin was lost, it is stale for %v", got)
+		t.Errorf("a second after the disconnect: stale for %v", got)
 	}
 	if got := newOrigin(t, Config{}).view.Generation().First().Stale(time.Now()); got > time.Second {
-		t.Errorf("an origin that is there: stale for %v", got)
+		t.Errorf("reconnected: stale for %v", got)
 	}
 }
 
-// TestB42_AnEmptySetIsRestoredAsSuch: it is known that there is nothing.
+// TestB42_AnEmptySetIsRestoredAsSuch: a confirmed empty set is restored as a settled set.
 func TestB42_AnEmptySetIsRestoredAsSuch(t *testing.T) {
 	if typ := newClusterOrigin(t).restart(false, time.Now()).typ(); !typ.Restored || typ.Phase != Settled {
 		t.Errorf("restored %v, %v, want a settled set", typ.Restored, typ.Phase)
 	}
 }
 
-// TestB7_AbsenceIsUnknownAfterARestart: its absence has to be said again.
+// TestB7_AbsenceIsUnknownAfterARestart: the origin must report an absence again.
 func TestB7_AbsenceIsUnknownAfterARestart(t *testing.T) {
 	o, _ := newSubscribed(t, "a", "b")
 	o.put(ByName, "a", "1", "x")
@@ -145,12 +144,12 @@ func TestB7_AbsenceIsUnknownAfterARestart(t *testing.T) {
 	again := o.restart(true, time.Now())
 	for _, name := range []string{"a", "b"} {
 		if n := again.view.Watch().Subscribe(acme, []string{name})[0]; again.typ().ByName.Get(n) != nil {
-			t.Errorf("%s is known after the restart", name)
+			t.Errorf("%s is in the index after the restart", name)
 		}
 	}
 }
 
-// newAbsentOrigin is an origin of routes with a cohort, of which a watch names resources.
+// newAbsentOrigin returns an origin of routes with a cohort. A watch subscribes to names whose resources are absent.
 func newAbsentOrigin(t tester, waits string, names ...string) *origin {
 	o := newCohort(t, waits)
 	o.typeURL = wire.RouteType
@@ -158,8 +157,8 @@ func newAbsentOrigin(t tester, waits string, names ...string) *origin {
 	return o
 }
 
-// TestI10_AbsenceIsRestoredForTheGate: what the origin adds afterwards is a change, which waits. A repeated absence is none,
-// also as an error.
+// TestI10_AbsenceIsRestoredForTheGate: a resource that the origin adds after the restart is a change, which waits. A
+// repeated absence, also as an error, is no change.
 func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
 	notFound := wire.NewResourceError("failed", codes.NotFound, "there is none")
 	o := newAbsentOrigin(t, wire.RouteType, "added", "gone", "never", "failed", "denied", "unknown")
@@ -177,7 +176,7 @@ func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
 	again := o.restart(true, time.Now())
 	for _, d := range again.TakeDemand() {
 		if d.Wanted || !slices.Contains(want, d.Name.String()) {
-			t.Errorf("demand %+v, want the absent names as such that nobody wants", d)
+			t.Errorf("demand %+v, want the absent names, not wanted", d)
 		}
 	}
 	n := again.subscribe(again.view.Watch(), "added")[0]
@@ -189,40 +188,40 @@ func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
 	again.remove(ByName, "never", "gone")
 	again.Apply(ByName, wire.Update{TypeURL: again.typeURL, Errors: []*wire.ResourceError{notFound}})
 	if got := again.Pin().Changes[wire.RouteType]; len(got) != 1 || got["added"] == (wire.Digest{}) {
-		t.Errorf("the origin has added one, and the edition changes %v", got)
+		t.Errorf("a resource was added, but the edition changes %v", got)
 	}
 	for cohort := range 2 {
 		g := again.view.Cohort(cohort).Generation()
 		typ := g.Type(wire.RouteType)
 		if e, _ := typ.Lookup(n); e.Present() {
-			t.Errorf("cohort %d was shown what was added", cohort)
+			t.Errorf("cohort %d was shown the added resource", cohort)
 		}
 		if e, _ := typ.Lookup(again.name("never")); !g.Absent(e) {
-			t.Errorf("cohort %d does not know that the origin has confirmed an absence", cohort)
+			t.Errorf("confirmed absence is not visible in cohort %d", cohort)
 		}
 	}
 	if !again.view.Settled(0) {
-		t.Error("the origin has answered for all, and is not settled")
+		t.Error("not settled after responses for all names")
 	}
 	again.checkEntries()
 }
 
-// TestI10_AbsenceIsNotStored of types that do not wait, without rollouts, nor of more names than are allowed.
+// TestI10_AbsenceIsNotStored for types that do not wait, without rollouts, and for more than maxAbsent names.
 func TestI10_AbsenceIsNotStored(t *testing.T) {
 	o := newAbsentOrigin(t, wire.RouteType, "a")
 	o.remove(ByName, "a")
 	with, _ := o.Snapshot(true)
 	o.view.cfg.Cohorts = 0
 	if s, _ := o.Snapshot(true); len(s.Types) != 0 {
-		t.Errorf("without rollouts, the snapshot has %+v", s.Types)
+		t.Errorf("without rollouts: snapshot has %+v", s.Types)
 	}
 	if again := o.restoreFrom(with, time.Now()); again.hasName("a") {
-		t.Error("without rollouts, an absence was restored")
+		t.Error("without rollouts: absence was restored")
 	}
 	o = newAbsentOrigin(t, wire.ClusterType, "a")
 	o.remove(ByName, "a")
 	if s, _ := o.Snapshot(true); len(s.Types) != 0 {
-		t.Errorf("of a type that does not wait, the snapshot has %+v", s.Types)
+		t.Errorf("type that does not wait: snapshot has %+v", s.Types)
 	}
 	var names []string
 	for i := range maxAbsent + 1 {
@@ -231,11 +230,11 @@ func TestI10_AbsenceIsNotStored(t *testing.T) {
 	o = newAbsentOrigin(t, wire.RouteType, names...)
 	o.remove(ByName, names...)
 	if s, _ := o.Snapshot(true); !slices.Equal(s.Types[0].Absent, names[:maxAbsent]) {
-		t.Errorf("of %d absent names, %d are stored", len(names), len(s.Types[0].Absent))
+		t.Errorf("%d absent names, %d of them stored", len(names), len(s.Types[0].Absent))
 	}
 }
 
-// TestB42_RestoredNamesAreTrackedUntilForgotten: they linger, though nobody asked for them.
+// TestB42_RestoredNamesAreTrackedUntilForgotten: restored names linger without a subscriber.
 func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 	o, _ := newSubscribed(t, "alias", "b")
 	o.put(ByName, "a", "1", "x", "alias")
@@ -245,7 +244,7 @@ func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 	var names []*Name
 	for _, d := range again.TakeDemand() {
 		if d.Wanted || d.Name == nil {
-			t.Errorf("demand %+v, want names that nobody wants", d)
+			t.Errorf("demand %+v, want the names, not wanted", d)
 		}
 		names = append(names, d.Name)
 	}
@@ -254,15 +253,15 @@ func TestB42_RestoredNamesAreTrackedUntilForgotten(t *testing.T) {
 	}
 	again.SetConnected(true)
 	if c := again.put(ByName, "a", "2", "z", "alias"); c.Changed != 1 {
-		t.Errorf("%+v: what the origin says of a restored alias is ignored", c)
+		t.Errorf("%+v: resource of a restored alias was ignored", c)
 	}
 	again.Forget(acme, names)
 	if again.hasName("alias") || again.hasName("b") {
-		t.Error("forgotten names are still known")
+		t.Error("forgotten names are still in the index")
 	}
 }
 
-// TestB42_WildcardSetsAreRestoredAsCeasedDemand, or that is there if a client was faster.
+// TestB42_WildcardSetsAreRestoredAsCeasedDemand: as not wanted, or as wanted if a client has subscribed before.
 func TestB42_WildcardSetsAreRestoredAsCeasedDemand(t *testing.T) {
 	for _, wanted := range []bool{false, true} {
 		again := newClusterOrigin(t).restart(false, time.Now())
@@ -271,16 +270,16 @@ func TestB42_WildcardSetsAreRestoredAsCeasedDemand(t *testing.T) {
 		}
 		got := again.TakeDemand()
 		if len(got) != 1 || got[0] != (Demand{TypeURL: again.typeURL, Wanted: wanted, Restored: true}) {
-			t.Errorf("demand %+v, want the members as restored, wanted %v", got, wanted)
+			t.Errorf("demand %+v, want the wildcard as restored, wanted %v", got, wanted)
 		}
 		if got := again.TakeDemand(); len(got) != 0 {
-			t.Errorf("demand %+v a second time", got)
+			t.Errorf("second demand: %+v", got)
 		}
 	}
 }
 
-// TestB36_SecretsAreNotStored, not even their names, nor what may not be kept or what may
-// be sensitive: of these it is known what there is, so that no set lacks them unnoticed.
+// TestB36_SecretsAreNotStored: a snapshot has no Secrets, not even their names. Of content that may not be cached or
+// may be sensitive, it has the names and versions, so that sets stay complete.
 func TestB36_SecretsAreNotStored(t *testing.T) {
 	const hush = "hush-hush"
 	o := newOrigin(t, Config{})
@@ -297,22 +296,22 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 	})}})
 	s, withheld := o.Snapshot(false)
 	if b := encodeSnapshot(t, s); bytes.Contains(b, []byte(hush)) {
-		t.Errorf("a secret is stored: %q", b)
+		t.Errorf("snapshot contains a secret: %q", b)
 	}
 	if len(withheld) != 1 || withheld[acme] != 2 {
-		t.Errorf("withheld %v, want 2 of %s", withheld, acme)
+		t.Errorf("omitted %v, want 2 of %s", withheld, acme)
 	}
 	again := o.restoreFrom(roundTrip(t, s), time.Now())
 	if m := &again.typ().Wildcard; m.Count() != 3 || m.ContentDropped() != 3 || m.Sum() != o.typ().Wildcard.Sum() {
-		t.Errorf("%d members, %d of them without content, want 3 and 3, and the sum as it was", m.Count(), m.ContentDropped())
+		t.Errorf("%d resources, %d of them without content, want 3 and 3, and an equal sum", m.Count(), m.ContentDropped())
 	}
 	s, withheld = o.Snapshot(true)
 	if b := encodeSnapshot(t, s); bytes.Count(b, []byte(hush)) != 2 || len(withheld) != 0 {
-		t.Errorf("with sensitive on: %d contents, want 2; withheld %v: %q", bytes.Count(b, []byte(hush)), withheld, b)
+		t.Errorf("with sensitive content: %d contents, want 2; omitted %v: %q", bytes.Count(b, []byte(hush)), withheld, b)
 	}
 }
 
-// TestB42_OmittedContentIsRequestedAgain, and is no news if it is what it was.
+// TestB42_OmittedContentIsRequestedAgain: receiving the same content is no change.
 func TestB42_OmittedContentIsRequestedAgain(t *testing.T) {
 	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
@@ -322,19 +321,19 @@ func TestB42_OmittedContentIsRequestedAgain(t *testing.T) {
 	w := again.view.Watch()
 	n := w.Subscribe(acme, []string{"a"})[0]
 	if got := again.TakeDemand(); len(got) != 1 || !got[0].Refetch {
-		t.Errorf("demand %+v, want the name to be asked for again", got)
+		t.Errorf("demand %+v, want a new request for the name", got)
 	}
 	was := again.typ().ByName.Get(n)
 	if c := again.put(ByName, "a", "1", "x"); c.Changed != 0 || again.typ().ByName.Get(n).Seq != was.Seq {
-		t.Errorf("%+v: the same content is news", c)
+		t.Errorf("%+v: equal content counts as a change", c)
 	}
 	if !woken(w) || again.typ().ByName.Get(n).Resource.ContentDropped() {
-		t.Error("nobody was told that the content is here")
+		t.Error("received content caused no wake-up")
 	}
 }
 
-// TestB42_DeniedResourcesAreNotServedAfterARestart: the error is not stored, and must not turn
-// into the resource.
+// TestB42_DeniedResourcesAreNotServedAfterARestart: the error is not stored, and the resource must not be served
+// instead.
 func TestB42_DeniedResourcesAreNotServedAfterARestart(t *testing.T) {
 	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
@@ -344,14 +343,13 @@ func TestB42_DeniedResourcesAreNotServedAfterARestart(t *testing.T) {
 	}
 }
 
-// TestB18_DeadlinesAreRestored: resources do not live longer for a restart, nor for a
-// clock that was set back.
+// TestB18_DeadlinesAreRestored: neither a restart nor a clock that is set back extends a TTL.
 func TestB18_DeadlinesAreRestored(t *testing.T) {
 	start := time.Now()
 	for _, tt := range []struct {
 		name string
 		at   time.Time
-		left time.Duration // 0 if it is gone
+		left time.Duration // 0 means expired
 	}{
 		{"before it expires", start.Add(20 * time.Second), 40 * time.Second},
 		{"after it has expired", start.Add(2 * time.Minute), 0},
@@ -371,16 +369,16 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 				}
 			}
 			if e, _ := typ.Lookup(n); tt.left == 0 && !again.view.Generation().Absent(e) {
-				t.Error("what has expired is not known to be absent (R107)")
+				t.Error("expired resource is not absent (R107)")
 			}
 			if !typ.Wildcard.Limited() || !typ.ByName.Limited() {
-				t.Error("it is forgotten that resources were to expire (C31)")
+				t.Error("set is not limited (C31)")
 			}
 		})
 	}
 }
 
-// TestB42_NamesOfOtherSourcesAreNotRestored: routes may have changed.
+// TestB42_NamesOfOtherSourcesAreNotRestored: Config.Route may have changed.
 func TestB42_NamesOfOtherSourcesAreNotRestored(t *testing.T) {
 	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
@@ -392,7 +390,7 @@ func TestB42_NamesOfOtherSourcesAreNotRestored(t *testing.T) {
 		t.Errorf("%d resources restored, want 0", n)
 	}
 	if taken, _ := writers[0].Snapshot(true); len(taken.Types) != 0 {
-		t.Errorf("a snapshot of the other source has %+v", taken.Types)
+		t.Errorf("snapshot of the other source has %+v", taken.Types)
 	}
 }
 
@@ -414,12 +412,12 @@ func TestB42_CollectionsAreRestored(t *testing.T) {
 		t.Errorf("demand %+v, want the collection", got)
 	}
 	if !again.ForgetWildcard(key) {
-		t.Error("it cannot be given up")
+		t.Error("ForgetWildcard failed")
 	}
 }
 
-// TestB42_RestoreGivesTheSameView holds, for whatever an origin has said, that a view
-// shows the same before and after, as far as it is stored.
+// TestB42_RestoreGivesTheSameView: after random steps, a restored view equals the view of the snapshot, except for
+// state that is not stored.
 func TestB42_RestoreGivesTheSameView(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
@@ -458,7 +456,7 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 				}
 				for _, v := range e.otherVersions() {
 					if e.Present() && !again.typ().set(Kind(kind)).Get(again.name(e.Name.String())).HasVersion(v) {
-						t.Errorf("it is forgotten that %s is %s, too", e.Name, v)
+						t.Errorf("version missing: %s has also version %s", e.Name, v)
 					}
 				}
 			}
@@ -466,7 +464,7 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 	})
 }
 
-// describeView describes what a view holds of the origin's type.
+// describeView describes the state of the origin's type in its view.
 func describeView(o *origin) string {
 	var lines []string
 	for kind, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
@@ -482,7 +480,7 @@ func describeView(o *origin) string {
 	return strings.Join(lines, "\n")
 }
 
-// smallSnapshot is a small one that has something of everything.
+// smallSnapshot returns a small snapshot with every kind of field.
 func smallSnapshot(t tester) *Snapshot {
 	o, _ := newSubscribed(t, "a", "n")
 	o.put(Wildcard, "m", "1", "x")
@@ -505,26 +503,26 @@ func TestB42_AHeaderIsReadAsItWasWritten(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, s)
 	}
 	if again := encodeSnapshot(t, got); !bytes.Equal(again, encodeSnapshot(t, s)) {
-		t.Error("what was read is written as something else")
+		t.Error("encoding of the decoded snapshot differs")
 	}
 }
 
-// TestB42_EveryTruncationAndFlippedByteIsRefused, whole: there is never half a view.
-func TestB42_EveryTruncationAndFlippedByteIsRefused(t *testing.T) {
+// TestB42_EveryTruncationAndFlippedByteIsRejected: no damaged snapshot is decoded, not even in part.
+func TestB42_EveryTruncationAndFlippedByteIsRejected(t *testing.T) {
 	b := encodeSnapshot(t, smallSnapshot(t))
 	for n := range b {
 		if s, err := DecodeSnapshot(b[:n]); err == nil || s != nil {
-			t.Fatalf("the first %d of %d bytes were read", n, len(b))
+			t.Fatalf("first %d of %d bytes were accepted", n, len(b))
 		}
 		for _, flip := range []byte{1, 0x80, 0xff} {
 			bad := slices.Clone(b)
 			bad[n] ^= flip
 			if s, err := DecodeSnapshot(bad); err == nil || s != nil {
-				t.Fatalf("with byte %d flipped by %#x it was read", n, flip)
+				t.Fatalf("snapshot with byte %d flipped by %#x was accepted", n, flip)
 			}
 		}
 	}
 	if _, err := DecodeSnapshot(append(slices.Clone(b), 0)); err == nil {
-		t.Error("with a byte after its end it was read")
+		t.Error("snapshot with an additional byte was accepted")
 	}
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB2_HashedVersionsAreTrusted: an origin whose versions are hashes of the
-// content says by an equal version that nothing changed, whatever its bytes; one
-// whose versions are not believed has changed what has other bytes.
+// TestB2_HashedVersionsAreTrusted: if the versions of an origin are hashes of the content, an equal version means equal
+// content. If its versions are not trusted, different bytes are a change.
 func TestB2_HashedVersionsAreTrusted(t *testing.T) {
 	for _, tt := range []struct {
 		source  fingerprint.Source

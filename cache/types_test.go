@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB1_TypesAreVersions: every version of the types knows what changed since any earlier one, and no more, and keeps no long log of
-// types that changed again or were dropped.
+// TestB1_TypesAreVersions: each version of types yields the changes since any earlier version and no others, and the
+// log does not keep types that changed again or were dropped.
 func TestB1_TypesAreVersions(t *testing.T) {
 	type version struct {
 		types
@@ -54,8 +54,7 @@ func TestB1_TypesAreVersions(t *testing.T) {
 	}
 }
 
-// A reader learns of the types of which something changed, of whatever kind the change
-// was; of nothing else.
+// TestB1_ChangedSince: ChangedSince yields the types that changed, for each kind of change, and no others.
 func TestB1_ChangedSince(t *testing.T) {
 	o, watch := newSubscribed(t)
 	watch.SubscribeAll(shopKey)

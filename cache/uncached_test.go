@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// uncacheable returns a resource that may not be kept.
+// uncacheable returns a resource that may not be cached.
 func uncacheable(t tester, name, version, content string) *wire.Resource {
 	t.Helper()
 	return decoded(t, acme, &discoverypb.Resource{
@@ -24,15 +24,14 @@ func uncacheable(t tester, name, version, content string) *wire.Resource {
 	})
 }
 
-// putUncacheable has the origin send a resource that may not be kept.
+// putUncacheable has the origin send a resource that may not be cached.
 func (o *origin) putUncacheable(k Kind, name, version, content string) Change {
 	o.Helper()
 	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Resources: []*wire.Resource{uncacheable(o, name, version, content)}})
 }
 
-// TestR125_NothingKeepsContent: 1s after content came that may not be kept, nothing holds
-// its bytes: not the view, not what readers have made of it, not the interner, and not
-// what is remembered of a resource that is gone.
+// TestR125_NothingKeepsContent: uncachedTTL after it was received, no reference to uncacheable content remains: not in
+// the view, in shared values of readers, in the interner, or in a removed entry.
 func TestR125_NothingKeepsContent(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -59,11 +58,11 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 			}()
 			runtime.GC()
 			if field.Value() == nil {
-				t.Fatal("the content is gone before its time")
+				t.Fatal("content was dropped too early")
 			}
 			next := o.Expire(time.Now())
 			if left := time.Until(next); left <= 0 || left > time.Second {
-				t.Errorf("to be looked at in %v, want 1s at the most", left)
+				t.Errorf("next deadline in %v, want at most 1s", left)
 			}
 			if tt.remove {
 				o.remove(tt.kind, "a")
@@ -71,22 +70,22 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 			o.Expire(next)
 			runtime.GC()
 			if field.Value() != nil {
-				t.Error("something holds the content still")
+				t.Error("content is still referenced")
 			}
 			if tt.remove {
 				return
 			}
 			e, _ := o.typ().Lookup(o.name("a"))
 			if !e.Present() || !e.Resource.ContentDropped() || e.Resource.Version != "1" || e.Resource.Field() != nil || !e.Resource.HasBody() {
-				t.Errorf("got %+v, want what it is called and what it was", e.Resource)
+				t.Errorf("got %+v, want its name and version", e.Resource)
 			}
 			runtime.KeepAlive(o)
 		})
 	}
 }
 
-// TestR125_ContentAgain: the same content is no news to those who had it, and is there
-// for those who did not.
+// TestR125_ContentAgain: equal content that is received again is no change, and is available to streams that wait for
+// it.
 func TestR125_ContentAgain(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		o, watch := newSubscribed(t)
@@ -102,7 +101,7 @@ func TestR125_ContentAgain(t *testing.T) {
 		o.putUncacheable(kind, "a", "1", "x")
 		e, seq := o.typ().Lookup(n)
 		if seq != told || contentOf(e) != "x" || !woken(watch) {
-			t.Errorf("%d: again: got %q at %d, want x at %d, and the stream woken", kind, contentOf(e), seq, told)
+			t.Errorf("%d: received again: got %q at %d, want x at %d and a wake-up", kind, contentOf(e), seq, told)
 		}
 		o.Expire(time.Now().Add(time.Second))
 		o.putUncacheable(kind, "a", "2", "y")
@@ -112,8 +111,8 @@ func TestR125_ContentAgain(t *testing.T) {
 	}
 }
 
-// TestR125_SentFromEitherSet: of a member and a named resource of the same content, the
-// one is shown that can be sent.
+// TestR125_SentFromEitherSet: if a member and a named resource have equal content, readers see the one whose content
+// was not dropped.
 func TestR125_SentFromEitherSet(t *testing.T) {
 	o, watch := newSubscribed(t)
 	n := o.subscribe(watch, "a")[0]
@@ -128,8 +127,8 @@ func TestR125_SentFromEitherSet(t *testing.T) {
 	}
 }
 
-// TestB25_OriginIsAskedAgain: the origin is asked once more for what was given up, once for all
-// who need it, and again only if it was given up again.
+// TestB25_OriginIsAskedAgain: dropped content is requested once for all streams that need it, and again only after it
+// was dropped again.
 func TestB25_OriginIsAskedAgain(t *testing.T) {
 	o, watch := newSubscribed(t)
 	n := o.subscribe(watch, "a")[0]
@@ -150,7 +149,7 @@ func TestB25_OriginIsAskedAgain(t *testing.T) {
 	for _, name := range []*Name{n, nil} {
 		first := time.Now().Add(time.Millisecond)
 		if got := asks(name, first); got != 1 {
-			t.Errorf("%v: asked %d times for what was given up, want once", name, got)
+			t.Errorf("%v: requested dropped content %d times, want once", name, got)
 		}
 		if name != nil {
 			o.Asked([]*Name{n}, first)
@@ -158,14 +157,14 @@ func TestB25_OriginIsAskedAgain(t *testing.T) {
 			first = time.Now().Add(-time.Hour)
 		}
 		if got := asks(name, first); got != 0 {
-			t.Errorf("%v: asked %d times though it was asked since", name, got)
+			t.Errorf("%v: requested %d times although it was requested since", name, got)
 		}
 	}
 }
 
-// TestR125_LapsedNames: whoever subscribes to what may not be kept has the origin asked;
-// who does so again, too, but only if it may not be kept.
-func TestR125_LapsedNames(t *testing.T) {
+// TestR125_UncacheableNamesAreRequestedAgain: each new subscription to uncacheable content causes a request. A
+// subscription to cacheable content does not.
+func TestR125_UncacheableNamesAreRequestedAgain(t *testing.T) {
 	o, watch := newSubscribed(t)
 	names := o.subscribe(watch, "a", "b")
 	o.putUncacheable(ByName, "a", "1", "x")
@@ -180,16 +179,16 @@ func TestR125_LapsedNames(t *testing.T) {
 	}
 	watch.RefetchStale(acme, names)
 	if got := taken(); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("named again: asked for %q, want a", got)
+		t.Errorf("second subscription: requested %q, want a", got)
 	}
 	o.putUncacheable(ByName, "a", "1", "x")
 	o.view.Watch().Subscribe(acme, []string{"a", "b"})
 	if got := taken(); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("another stream: asked for %q, want a", got)
+		t.Errorf("another stream: requested %q, want a", got)
 	}
 	o.put(ByName, "a", "2", "y")
 	o.view.Watch().Subscribe(acme, []string{"a", "b"})
 	if got := taken(); len(got) != 0 {
-		t.Errorf("what may be kept: asked for %q", got)
+		t.Errorf("cacheable content: requested %q", got)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// variantOf returns a resource for those who have env with that value, or, for an empty
-// one, for those who have no env.
+// variantOf returns a variant of a resource for clients with this value of env, or for an empty value, for clients
+// without env.
 func variantOf(t tester, name, content, env string) *wire.Resource {
 	t.Helper()
 	single := &discoverypb.DynamicParameterConstraints_SingleConstraint{
@@ -42,8 +42,8 @@ func withEnv(name, env string) string {
 	return wire.WithParameters(name, map[string]string{"env": env})
 }
 
-// contentFor returns the content that one who named a text is shown; "" for none, "?" if
-// the origin has not said.
+// contentFor returns the content that a subscriber to a text sees: "" if the resource is absent, "?" without a
+// response.
 func (o *origin) contentFor(text string) string {
 	o.Helper()
 	switch e, _ := o.typ().Lookup(o.name(text)); {
@@ -56,8 +56,8 @@ func (o *origin) contentFor(text string) string {
 	}
 }
 
-// The removal of a name is no removal of its variants, which go by their constraints;
-// it says that there is none for those who were shown none.
+// TestR121_RemovalOfNameKeepsVariants: the removal of a name does not remove its variants, which are removed by their
+// constraints. It is a removal for clients that were sent no variant.
 func TestR121_RemovalOfNameKeepsVariants(t *testing.T) {
 	o := newOrigin(t, Config{})
 	prod, test := withEnv("a", "prod"), withEnv("a", "test")
@@ -75,12 +75,12 @@ func TestR121_RemovalOfNameKeepsVariants(t *testing.T) {
 	}
 	o.remove(ByName, "a")
 	if got := o.contentFor(prod); got != "for prod" {
-		t.Errorf("with env=prod, after the name was removed once more: %q, want the variant for prod", got)
+		t.Errorf("with env=prod, after a second removal of the name: %q, want the variant for prod", got)
 	}
 }
 
-// A resource without constraints goes by its name for all who were shown it, whatever
-// their parameters.
+// TestR121_RemovalOfNameRemovesUnconstrained: the removal of a name removes a resource without constraints for all
+// clients, whatever their parameters.
 func TestR121_RemovalOfNameRemovesUnconstrained(t *testing.T) {
 	o := newOrigin(t, Config{})
 	prod := withEnv("a", "prod")
@@ -99,8 +99,8 @@ func TestR121_RemovalOfNameRemovesUnconstrained(t *testing.T) {
 	}
 }
 
-// Of several variants for the same parameters the first of an update counts, also if
-// it is not news; an update that is repeated changes nothing.
+// TestR122_TheFirstOfSeveralVariantsCounts: if several variants in an update match the same parameters, the first is
+// used, even if it has not changed. Repeating the update changes nothing.
 func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
 	}
 }
 
-// A member that is a variant goes by its constraints, and those who follow the
-// wildcard are woken; the removal is forgotten like any other.
+// TestR121_AMemberIsRemovedByItsConstraints: a variant in the wildcard set is removed by its constraints, which wakes
+// wildcard streams. Its tombstone is dropped like any other.
 func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
 	o, w := newSubscribed(t)
 	wildcard := w.SubscribeAll(acme)
@@ -132,21 +132,21 @@ func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
 	woken(w)
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, RemovedVariants: []wire.Variant{r.Variant()}})
 	if !woken(w) {
-		t.Error("nobody was woken")
+		t.Error("no wake-up")
 	}
 	if n := o.typ().Wildcard.Count(); n != 0 {
-		t.Errorf("%d members, want none", n)
+		t.Errorf("%d resources in the wildcard set, want none", n)
 	}
 	wildcard.Passed(o.view.Generation().Seq)
 	o.Trim(time.Now())
 	if o.hasName("a") {
-		t.Error("the name is known still, after all have passed its removal")
+		t.Error("name is still in the index after its tombstone was dropped")
 	}
 }
 
-// What comes and goes does not fill the list of what will expire for as long as it was
-// to live (D.4, 11).
-func TestR107_WhatComesAndGoesIsNotAwaited(t *testing.T) {
+// TestR107_RemovedResourcesLeaveNoDeadlines: resources that are added and removed do not grow the heap of deadlines for
+// as long as their TTLs (D.4, 11).
+func TestR107_RemovedResourcesLeaveNoDeadlines(t *testing.T) {
 	o, _ := newSubscribed(t, "b")
 	r := expiring(t, "a", "1", "x")
 	for range 10_000 {
@@ -159,10 +159,10 @@ func TestR107_WhatComesAndGoesIsNotAwaited(t *testing.T) {
 		o.remove(Wildcard, "a")
 	}
 	if n := len(o.due); n > 200 {
-		t.Errorf("%d deadlines are kept for one resource, want at most 200", n)
+		t.Errorf("%d deadlines for one resource, want at most 200", n)
 	}
 	o.Expire(time.Now().Add(time.Hour))
 	if got := o.contentFor("b"); got != "" {
-		t.Errorf("what is to expire is %q an hour later, want none", got)
+		t.Errorf("an hour later: %q, want the resource expired", got)
 	}
 }

@@ -26,12 +26,11 @@ func TestB2_EmptySet(t *testing.T) {
 	o.put(Wildcard, "a", "1", "x")
 	o.remove(Wildcard, "a")
 	if got := o.typ().Wildcard.Sum().Version(""); got != emptyVersion {
-		t.Errorf("set that was emptied: got %q, want %q", got, emptyVersion)
+		t.Errorf("set after all removals: got %q, want %q", got, emptyVersion)
 	}
 }
 
-// TestB2_LeafIsAsWritten holds the version to the formula, byte for byte: other
-// replicas may run another release.
+// TestB2_LeafIsAsWritten compares the version with the formula, byte for byte: other replicas may run another release.
 func TestB2_LeafIsAsWritten(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.put(Wildcard, "a", "1", "x")
@@ -57,20 +56,20 @@ func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
 		t.Errorf("system version: got %q and %q", before.System(), after.System())
 	}
 	if after.Wildcard.Sum() != before.Wildcard.Sum() || o.view.Generation().Seq != seq || woken(watch) {
-		t.Error("another system version changed what a client is told")
+		t.Error("new system version changed the generation of readers")
 	}
 }
 
-func TestTypeSystemIsOfTheSetThatChangedLast(t *testing.T) {
+func TestSystemVersionOfTheNewestSet(t *testing.T) {
 	o, _ := newSubscribed(t, "n")
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: "m1", Resources: []*wire.Resource{o.resource("a", "1", "x")}})
 	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "n1", Resources: []*wire.Resource{o.resource("n", "1", "x")}})
 	if got := o.typ().System(); got != "n1" {
-		t.Errorf("the named changed last: got %q, want n1", got)
+		t.Errorf("set of names changed last: got %q, want n1", got)
 	}
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: "m2", Resources: []*wire.Resource{o.resource("a", "2", "y")}})
 	if got := o.typ().System(); got != "m2" {
-		t.Errorf("the members changed last: got %q, want m2", got)
+		t.Errorf("wildcard set changed last: got %q, want m2", got)
 	}
 }
 
@@ -80,11 +79,11 @@ func TestB2_TTLsAndHeartbeatsDoNotEnter(t *testing.T) {
 	plain := o.typ().Wildcard.Sum()
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
 	if s := &o.typ().Wildcard; s.Sum() != plain || s.TTLs() != 1 || s.Count() != 1 {
-		t.Errorf("with a TTL: got version %v, %d TTLs, %d resources; want %v, 1, 1", s.Sum(), s.TTLs(), s.Count(), plain)
+		t.Errorf("with a TTL: version %v, %d TTLs, %d resources; want %v, 1, 1", s.Sum(), s.TTLs(), s.Count(), plain)
 	}
 	o.put(Wildcard, "a", "2", "x")
 	if s := &o.typ().Wildcard; s.Sum() != plain || s.TTLs() != 0 {
-		t.Errorf("without it again: got version %v, %d TTLs; want %v, 0", s.Sum(), s.TTLs(), plain)
+		t.Errorf("after the TTL was removed: version %v, %d TTLs; want %v, 0", s.Sum(), s.TTLs(), plain)
 	}
 }
 
@@ -93,13 +92,13 @@ func drawSet(t *rapid.T, label string) map[string]string {
 	return rapid.MapOfN(rapid.StringMatching("[a-f]{1,2}"), rapid.StringMatching("[x-z]"), 0, 6).Draw(t, label)
 }
 
-// feedSet brings an origin's members to a set by some way of its own: batches,
-// order, resends, detours.
+// feedSet brings the wildcard set of an origin to a given content in a random way: batches, order, repetitions,
+// intermediate states.
 func feedSet(t *rapid.T, o *origin, want map[string]string) {
 	detour := drawSet(t, "detour")
 	version := func(content string) string {
 		if o.view.cfg.VersionSource == fingerprint.FromOrigin {
-			return "v" + content // there, versions are hashes of content
+			return "v" + content // for Hashed, versions are hashes of the content
 		}
 		return rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "version")
 	}
@@ -125,8 +124,8 @@ func feedSet(t *rapid.T, o *origin, want map[string]string) {
 	send()
 }
 
-// TestB2_EqualSetsHaveEqualVersions is the equivalence: two views that got there
-// in different ways have the same version if and only if they hold the same.
+// TestB2_EqualSetsHaveEqualVersions: two views that received their resources in different ways have equal versions if
+// and only if their resources are equal.
 func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		source := rapid.SampledFrom([]fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin}).Draw(t, "source")
@@ -144,8 +143,8 @@ func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
 	})
 }
 
-// TestR026_OriginVersionsAgree: a replica that saw a version pass agrees with one
-// that came later, also if versions are the origin's own.
+// TestR026_OriginVersionsAgree: a replica that received two versions of a resource has the same version as a replica
+// that received only the last, also if versions are the origin's.
 func TestR026_OriginVersionsAgree(t *testing.T) {
 	for _, source := range []fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin} {
 		early, late := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source})
@@ -157,7 +156,7 @@ func TestR026_OriginVersionsAgree(t *testing.T) {
 		}
 		early.remove(Wildcard, "a")
 		if got := early.typ().Wildcard.Sum(); got != (fingerprint.Sum{}) {
-			t.Errorf("source %d: got %v of nothing, want zero", source, got)
+			t.Errorf("source %d: empty set: got %v, want zero", source, got)
 		}
 	}
 }
@@ -187,7 +186,7 @@ func TestB2_FromOrigin(t *testing.T) {
 	}
 }
 
-// TestB2_WithoutBody: an unresolved alias is in no SotW set.
+// TestB2_WithoutBody: an unresolved alias does not contribute to the SotW version.
 func TestB2_WithoutBody(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
@@ -207,7 +206,7 @@ func TestR023_AChangeChangesTheVersion(t *testing.T) {
 	look := func(after string) {
 		sum := o.typ().Wildcard.Sum()
 		if before, twice := seen[sum]; twice {
-			t.Errorf("after %s: the version is that after %s", after, before)
+			t.Errorf("version after %s equals the version after %s", after, before)
 		}
 		seen[sum] = after
 	}
@@ -222,7 +221,7 @@ func TestR023_AChangeChangesTheVersion(t *testing.T) {
 	o.remove(Wildcard, "r100")
 	o.put(Wildcard, "r50", "2", "x")
 	if got := seen[o.typ().Wildcard.Sum()]; got != "the beginning" {
-		t.Errorf("with the content of the beginning: got the version after %q", got)
+		t.Errorf("with the original content: got the version after %q", got)
 	}
 }
 
@@ -234,9 +233,9 @@ func TestR024_VersionsAreSeparatePerType(t *testing.T) {
 	o.put(Wildcard, "a", "1", "x")
 	o.put(Wildcard, "a", "2", "y")
 	if after := o.view.Generation().Type(acme); after != before {
-		t.Error("a change of one type made a new version of another")
+		t.Error("change of one type changed the version of another")
 	}
 	if got := o.typ().Wildcard.Sum(); got == before.Wildcard.Sum() {
-		t.Error("two types have one version")
+		t.Error("two types have equal versions")
 	}
 }

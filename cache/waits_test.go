@@ -8,14 +8,14 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 )
 
-// A tracedCause records what it is told.
+// A tracedCause records the calls of Waits.
 type tracedCause struct{ waits []time.Time }
 
 func (c *tracedCause) Applied(Application) fanout.Span { return nil }
 
 func (c *tracedCause) Waits(at time.Time) { c.waits = append(c.waits, at) }
 
-// TestTracesOfChangesThatWait: the trace of a message is told if some of what it changed waits, and when.
+// TestTracesOfChangesThatWait: Waits is called for the trace of a message if some of its changes wait.
 func TestTracesOfChangesThatWait(t *testing.T) {
 	var now Waiting
 	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == acme }, Waiting: func(_ int, w Waiting) { now = w }})
@@ -28,21 +28,21 @@ func TestTracesOfChangesThatWait(t *testing.T) {
 		return cause.waits
 	}
 	if waits := put("a", "a1"); waits != nil {
-		t.Errorf("the first state waits since %v", waits)
+		t.Errorf("first state waits since %v", waits)
 	}
 	o.SetPhase(acme, Confirmed)
 	if waits := put("a", "a2"); !slices.Equal(waits, []time.Time{now.Changed}) {
-		t.Errorf("a change waits since %v, want %v", waits, now.Changed)
+		t.Errorf("change waits since %v, want %v", waits, now.Changed)
 	}
 	if waits := put("b", "b1"); !slices.Equal(waits, []time.Time{now.Changed}) {
-		t.Errorf("another change waits since %v, want %v", waits, now.Changed)
+		t.Errorf("second change waits since %v, want %v", waits, now.Changed)
 	}
 	if waits := put("a", "a1"); waits != nil {
-		t.Errorf("a change back to what is served waits since %v", waits)
+		t.Errorf("change back to the served state waits since %v", waits)
 	}
-	o.put(Wildcard, "c", "1", "c1") // which nothing traces
+	o.put(Wildcard, "c", "1", "c1") // without a trace
 	o.typeURL = "passes"
 	if waits := put("d", "d1"); waits != nil {
-		t.Errorf("a change of a type that passes waits since %v", waits)
+		t.Errorf("change of a passing type waits since %v", waits)
 	}
 }

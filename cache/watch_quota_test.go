@@ -12,10 +12,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB35_QuotasCountWhatIsWanted has streams of two views begin and cease to want names at random.
-// An origin's quota counts each name once for each view in which anybody wants it, but not
-// what one view has from the other, and says just when names would be too many. In each view, one of the peers that want a name
-// is charged for it.
+// TestB35_QuotasCountWhatIsWanted subscribes and unsubscribes streams of two views at random. The quota of an origin
+// counts each name once for each view with a subscriber, but not names that one view copies from the other. OverQuota
+// returns names exactly if a limit would be exceeded. In each view, one of the subscribed peers is charged for a name.
 func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 	const most = 6
 	sources := func(_, name string) int { return max(0, strings.Index("xyz", name[:min(1, len(name))])) }
@@ -28,7 +27,7 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			watches[i].SetPeer(peer)
 		}
 		wants := []map[string]bool{{}, {}, {}}
-		// wanted returns how many names watches want of each source.
+		// wanted returns the number of subscribed names by source.
 		wanted := func(by ...map[string]bool) (n [3]int) {
 			all := make(map[string]bool)
 			for _, names := range by {
@@ -60,11 +59,11 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			tooMany := more(0)+more(2) > max(0, most-first.Used()) || more(1) > max(0, most-second.Used())
 			over, why := watches[i].OverQuota(acme, begins, ceases)
 			if exceeds := len(over) > 0; exceeds != tooMany || exceeds && (why.PerPeer || why.Used <= most || why.Limit != most) {
-				t.Fatalf("watches want %v; if %d began with %q and ceased with %q: over %q (%+v), want some: %t", wants, i, begins, ceases, over, why, tooMany)
+				t.Fatalf("subscribed %v; if %d subscribes to %q and unsubscribes from %q: over %q (%+v), want some: %t", wants, i, begins, ceases, over, why, tooMany)
 			}
 			begins = slices.DeleteFunc(begins, func(name string) bool { return slices.Contains(over, name) })
 			if more, _ := watches[i].OverQuota(acme, begins, ceases); len(more) > 0 {
-				t.Fatalf("watches want %v; if %d began with %q and ceased with %q, without %q: over is %q", wants, i, begins, ceases, over, more)
+				t.Fatalf("subscribed %v; if %d subscribes to %q and unsubscribes from %q, without %q: over is %q", wants, i, begins, ceases, over, more)
 			}
 			for _, name := range over {
 				if !had[name] {
@@ -77,10 +76,10 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			wants[i] = has
 			inGroup, inShared := wanted(wants[0], wants[1]), wanted(wants[2])
 			if got, want := first.Used(), inGroup[0]+inShared[0]+inShared[2]; got != want {
-				t.Fatalf("watches want %v: %d are counted of the first origin, want %d", wants, got, want)
+				t.Fatalf("subscribed %v: quota of the first origin counts %d, want %d", wants, got, want)
 			}
 			if got, want := second.Used(), inGroup[1]+inShared[1]; got != want {
-				t.Fatalf("watches want %v: %d are counted of the second origin, want %d", wants, got, want)
+				t.Fatalf("subscribed %v: quota of the second origin counts %d, want %d", wants, got, want)
 			}
 			charged := 0
 			for _, of := range []quota.Names{first, second} {
@@ -88,29 +87,30 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 					used := usedBy(of, peer)
 					charged += used
 					if used < 0 || used > inGroup[0]+inGroup[1]+inGroup[2] {
-						t.Fatalf("watches want %v: %q is charged for %d", wants, peer, used)
+						t.Fatalf("subscribed %v: %q is charged for %d", wants, peer, used)
 					}
 				}
 			}
 			if want := inGroup[0] + inGroup[1] + inGroup[2]; charged != want {
-				t.Fatalf("watches want %v: peers are charged for %d names, want %d", wants, charged, want)
+				t.Fatalf("subscribed %v: peers are charged for %d names, want %d", wants, charged, want)
 			}
 			if got, want := watches[0].Room(), max(0, most-max(first.Used(), second.Used())); got != want {
-				t.Fatalf("watches want %v: room for %d more, want %d", wants, got, want)
+				t.Fatalf("subscribed %v: room for %d more, want %d", wants, got, want)
 			}
 		}
 	})
 }
 
-// usedBy returns how many names a peer is charged for.
+// usedBy returns the number of names that a peer is charged for.
 func usedBy(names quota.Names, peer string) int {
 	share := names.Open(peer)
 	defer share.Close()
 	return share.Used()
 }
 
-// B.35: once half of the names are wanted, a peer may want no more than its share: another peer may want others, and who wants what
-// the view holds is not refused. What a peer wants no more is given back, unless another wants it, who is charged for it then.
+// TestB35_NamesOfAPeer: when half of the quota is used, a peer may not exceed its share, so that other peers can
+// subscribe to other names. Existing resources are not refused. When a peer unsubscribes, it is no longer charged, and
+// another subscriber is charged instead.
 func TestB35_NamesOfAPeer(t *testing.T) {
 	names := quota.NewNames(quota.NewPool(20, 4))
 	view, w := NewRouted(Config{Quotas: []quota.Names{names}})
@@ -133,21 +133,21 @@ func TestB35_NamesOfAPeer(t *testing.T) {
 
 	over, why := greedy.OverQuota(acme, texts("g", 15), nil)
 	if len(over) != 5 || !why.PerPeer || why.Limit != 4 || why.Total != 20 || why.Used != 15 {
-		t.Errorf("of 15 names of one peer %q are too many (%+v), want 5 of them, by its share of 4", over, why)
+		t.Errorf("15 names of one peer: over quota %q (%+v), want 5 of them, by its share of 4", over, why)
 	}
 	all := greedy.Subscribe(acme, texts("g", 10))
 	if over, _ := also.OverQuota(acme, []string{"gz", "ga", "held"}, nil); !slices.Equal(over, []string{"gz"}) {
-		t.Errorf("the same peer may not want %q, want only what nobody wants and nobody holds", over)
+		t.Errorf("same peer: over quota %q, want only the name without subscribers and without a resource", over)
 	}
 	if over, _ := other.OverQuota(acme, texts("o", 5), nil); len(over) != 1 {
-		t.Errorf("of 5 names of another peer %q are too many, want 1", over)
+		t.Errorf("5 names of another peer: over quota %q, want 1", over)
 	}
 	other.Subscribe(acme, texts("g", 3))
 	greedy.Unsubscribe(acme, all)
 	if g, o := usedBy(names, "greedy"), usedBy(names, "other"); g != 0 || o != 3 || names.Used() != 3 {
-		t.Errorf("the peers are charged for %d and %d of %d names, want none and 3", g, o, names.Used())
+		t.Errorf("peers are charged for %d and %d of %d names, want none and 3", g, o, names.Used())
 	}
 	if room := also.Room(); room != 7 {
-		t.Errorf("there is room for %d names, want what is left of half", room)
+		t.Errorf("room for %d names, want the remainder of half", room)
 	}
 }

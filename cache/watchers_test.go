@@ -11,19 +11,19 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestWatchersOfNames: whatever streams subscribe to and unsubscribe from, each name has its watches, once and in order, and names share
-// them without one changing for another.
+// TestWatchersOfNames: after any sequence of subscriptions, each name has its watches, sorted and without duplicates,
+// and names that share a set of watches do not affect each other.
 func TestWatchersOfNames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		texts := []string{"a", "b", "c", "d", "e", "f"}
-		all := o.subscribe(o.view.Watch(), texts...) // keeps the names
+		all := o.subscribe(o.view.Watch(), texts...) // keeps the names in the index
 		watches := []*Watch{o.view.Watch(), o.view.Watch(), o.view.Watch(), o.view.Watch()}
 		model := make(map[*Name]map[uint32]bool)
 		for _, n := range all {
 			model[n] = map[uint32]bool{0: true}
 		}
-		lists := rapid.SliceOfN(rapid.SampledFrom(texts), 1, 8) // names may repeat
+		lists := rapid.SliceOfN(rapid.SampledFrom(texts), 1, 8) // may contain duplicates
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			w, list := rapid.SampledFrom(watches).Draw(t, "watch"), lists.Draw(t, "names")
 			if rapid.Bool().Draw(t, "subscribe") {
@@ -48,20 +48,20 @@ func checkWatchers(t *rapid.T, o *origin, model map[*Name]map[uint32]bool) {
 		sets[n.watchers]++
 		sum += len(ids)
 		if want := slices.Sorted(maps.Keys(ids)); !slices.Equal(n.watchers.ids, want) || n.moving || n.watchers.moving != 0 || n.watchers.moved != nil {
-			t.Fatalf("%s has the watches %v (%+v), want %v", n, n.watchers.ids, *n.watchers, want)
+			t.Fatalf("%s: watches %v (%+v), want %v", n, n.watchers.ids, *n.watchers, want)
 		}
 	}
 	for s, names := range sets {
 		if s.names != names {
-			t.Fatalf("%v counts %d names, want %d", s.ids, s.names, names)
+			t.Fatalf("set %v: %d names, want %d", s.ids, s.names, names)
 		}
 	}
 	if got := o.view.index.types[acme].watched; got != sum {
-		t.Fatalf("the type counts %d watches of names, want %d", got, sum)
+		t.Fatalf("type: %d watches of names, want %d", got, sum)
 	}
 }
 
-// TestNamesOfOneRequestShareTheirWatchers: so what they cost does not grow with the product of names and streams.
+// TestNamesOfOneRequestShareTheirWatchers: so their cost does not grow with the product of names and streams.
 func TestNamesOfOneRequestShareTheirWatchers(t *testing.T) {
 	o := newOrigin(t, Config{})
 	var names []*Name
@@ -72,11 +72,11 @@ func TestNamesOfOneRequestShareTheirWatchers(t *testing.T) {
 	}
 	watches[1].Unsubscribe(acme, names)
 	if s := names[0].watchers; s != names[1].watchers || s != names[2].watchers || len(s.ids) != 2 {
-		t.Errorf("the names have the watches %v, %v and %v, want one list of two", s.ids, names[1].watchers.ids, names[2].watchers.ids)
+		t.Errorf("watches of the names: %v, %v and %v, want one shared list of two", s.ids, names[1].watchers.ids, names[2].watchers.ids)
 	}
 }
 
-// bulk returns an origin, two responses that change so many names, and a number of streams that subscribe to all of them.
+// bulk returns an origin, two responses that change all names, and streams that subscribe to all of them.
 func bulk(tb tester, names, streams int, wake func()) (o *origin, updates [2]wire.Update) {
 	o = newOrigin(tb, Config{})
 	texts := make([]string, names)
@@ -95,7 +95,8 @@ func bulk(tb tester, names, streams int, wake func()) (o *origin, updates [2]wir
 	return o, updates
 }
 
-// TestAStreamIsWokenOnceForAResponse: however many of its names the response changes, also if it has the wildcard too.
+// TestAStreamIsWokenOnceForAResponse, however many of its names the response changes, also if it subscribes to the
+// wildcard.
 func TestAStreamIsWokenOnceForAResponse(t *testing.T) {
 	for _, names := range []int{1, maxHints, maxHints + 1, 100} {
 		wakes := 0
@@ -110,12 +111,12 @@ func TestAStreamIsWokenOnceForAResponse(t *testing.T) {
 		}
 		o.Apply(Wildcard, updates[0])
 		if wakes != 30 {
-			t.Errorf("%d names: after a response to the wildcard too, 10 streams were woken %d times, want 30", names, wakes)
+			t.Errorf("%d names: after a response for the wildcard set, 10 streams were woken %d times, want 30", names, wakes)
 		}
 	}
 }
 
-// BenchmarkApplyBulk is a response that changes all names to which all streams subscribe.
+// BenchmarkApplyBulk measures a response that changes all names to which all streams subscribe.
 func BenchmarkApplyBulk(b *testing.B) {
 	for _, size := range []struct{ names, streams int }{{100, 1000}, {1000, 1000}, {1000, 5000}} {
 		b.Run(fmt.Sprintf("names=%d/streams=%d", size.names, size.streams), func(b *testing.B) {
@@ -137,7 +138,7 @@ func BenchmarkApplyBulk(b *testing.B) {
 	}
 }
 
-// BenchmarkSubscribe is a stream that subscribes to names as all others do, and leaves.
+// BenchmarkSubscribe measures a stream that subscribes to the names of other streams and unsubscribes.
 func BenchmarkSubscribe(b *testing.B) {
 	for _, names := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("names=%d/streams=5000", names), func(b *testing.B) {

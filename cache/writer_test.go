@@ -29,12 +29,12 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 			o.subscribe(watch, "a")
 			wantChange(t, o.put(kind, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
 			if !woken(watch) {
-				t.Errorf("kind %d, %s: a new resource woke nobody", kind, test.what)
+				t.Errorf("kind %d, %s: new resource caused no wake-up", kind, test.what)
 			}
 			before := o.view.Generation()
 			wantChange(t, o.put(kind, "a", test.version, "x"), test.want)
 			if woken(watch) {
-				t.Errorf("kind %d, %s: a resend woke a stream", kind, test.what)
+				t.Errorf("kind %d, %s: repeated resource caused a wake-up", kind, test.what)
 			}
 			after := o.view.Generation()
 			if after.Seq != before.Seq || after.WildcardSource(acme).Reused {
@@ -42,7 +42,7 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 			}
 			e, seq := after.Type(acme).Lookup(o.name("a"))
 			if old, _ := before.Type(acme).Lookup(o.name("a")); seq != old.Seq || !old.HasVersion("1") {
-				t.Errorf("kind %d, %s: got the change at %d, want %d", kind, test.what, seq, old.Seq)
+				t.Errorf("kind %d, %s: changed at %d, want %d", kind, test.what, seq, old.Seq)
 			}
 			if version := o.resource("a", test.version, "x").Version; !e.HasVersion("1") || !e.HasVersion(version) || e.Resource.Version != version {
 				t.Errorf("kind %d, %s: the entry must satisfy both versions and carry the new one, has %q", kind, test.what, e.Resource.Version)
@@ -62,7 +62,7 @@ func TestR069_UnknownRemovalIgnored(t *testing.T) {
 		wantChange(t, o.remove(kind, "nope", "never"), Change{})
 		after := o.view.Generation()
 		if woken(watch) || after.Seq != before.Seq || after.Type(acme).Wildcard.Sum() != before.Type(acme).Wildcard.Sum() || o.hasName("nope") {
-			t.Errorf("kind %d: the removal of an unknown name did something", kind)
+			t.Errorf("kind %d: removal of an unknown name had an effect", kind)
 		}
 	}
 }
@@ -75,12 +75,12 @@ func TestR096_UnwantedIsIgnored(t *testing.T) {
 		wantChange(t, o.put(ByName, "a", "1", "x"), Change{Seen: 0, Ignored: 1})
 		wantChange(t, o.remove(ByName, "a"), Change{})
 		if woken(watch) || o.view.Generation().Seq != seq || o.typ().ByName.Count() != 0 || len(changedNames(o.typ().ByName.Since(0))) != 0 {
-			t.Errorf("%s: an unwanted resource did something", when)
+			t.Errorf("%s: resource without a subscription had an effect", when)
 		}
 	}
 	unwanted("never subscribed")
 	if o.hasName("a") {
-		t.Error("an unwanted resource left its name behind")
+		t.Error("resource without a subscription left its name in the index")
 	}
 	names := watch.Subscribe(acme, []string{"a"})
 	unwanted("not yet asked for")
@@ -89,9 +89,9 @@ func TestR096_UnwantedIsIgnored(t *testing.T) {
 	woken(watch)
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
-	wantChange(t, o.put(ByName, "a", "2", "y"), Change{Seen: 1, Changed: 1}) // it lingers (B.6)
+	wantChange(t, o.put(ByName, "a", "2", "y"), Change{Seen: 1, Changed: 1}) // the upstream subscription lingers (B.6)
 	if woken(watch) {
-		t.Error("a stream that unsubscribed was woken")
+		t.Error("unsubscribed stream was woken")
 	}
 	o.Forget(acme, names)
 	unwanted("forgotten")
@@ -128,8 +128,7 @@ func TestB2_VersionReuse(t *testing.T) {
 	}
 }
 
-// TestB2_ReuseNeedsOneResource: an alias that comes to stand for another resource
-// says nothing about versions.
+// TestB2_ReuseNeedsOneResource: an alias that begins to name another resource does not count as reuse of a version.
 func TestB2_ReuseNeedsOneResource(t *testing.T) {
 	o, _ := newSubscribed(t, "alias")
 	o.put(ByName, "x", "1", "x", "alias")
@@ -139,8 +138,7 @@ func TestB2_ReuseNeedsOneResource(t *testing.T) {
 	}
 }
 
-// TestC36_EqualVersionDoesNotHideContent: content that differs is news, whatever
-// its version says.
+// TestC36_EqualVersionDoesNotHideContent: different content is a change even if the version is equal.
 func TestC36_EqualVersionDoesNotHideContent(t *testing.T) {
 	o, watch := newSubscribed(t)
 	watch.SubscribeAll(acme)
@@ -167,7 +165,7 @@ func TestB7_AbsenceMustBeReportedOnThisConnection(t *testing.T) {
 	woken := func(when string) {
 		t.Helper()
 		if !woken(watch) {
-			t.Errorf("%s: the stream was not woken", when)
+			t.Errorf("%s: no wake-up", when)
 		}
 	}
 	absent("nothing said", false)
@@ -185,7 +183,7 @@ func TestB7_AbsenceMustBeReportedOnThisConnection(t *testing.T) {
 	woken("said again")
 	absent("said again", true)
 	if _, again := o.typ().Lookup(n); again != seq {
-		t.Errorf("said again: got the change at %d, want %d: a stream that was told knows it", again, seq)
+		t.Errorf("reported again: changed at %d, want %d, since streams were sent the removal", again, seq)
 	}
 	o.put(ByName, "a", "1", "x")
 	woken("there after all")
@@ -202,7 +200,7 @@ func TestSetConnectedTwiceIsNoChange(t *testing.T) {
 	generation := o.view.Generation()
 	o.SetConnected(true)
 	if woken(watch) || o.view.Generation() != generation {
-		t.Error("connected, as before: something changed")
+		t.Error("second SetConnected changed the generation")
 	}
 }
 
@@ -210,12 +208,12 @@ func TestAskedEndsWithTheConnection(t *testing.T) {
 	o := newOrigin(t, Config{})
 	n := o.subscribe(o.view.Watch(), "a")
 	if at := n[0].Asked(); !at.IsZero() {
-		t.Errorf("not asked: got %v, want zero", at)
+		t.Errorf("not requested: got %v, want zero", at)
 	}
 	at := time.Unix(1234, 5678)
 	o.Asked(n, at)
 	if got := n[0].Asked(); !got.Equal(at) {
-		t.Errorf("asked: got %v, want %v", got, at)
+		t.Errorf("requested: got %v, want %v", got, at)
 	}
 	o.SetConnected(false)
 	if at := n[0].Asked(); !at.IsZero() {
@@ -234,12 +232,12 @@ func TestSetPhaseWakesWildcards(t *testing.T) {
 	for _, p := range []Phase{Settled, Confirmed} {
 		o.SetPhase(acme, p)
 		if got := o.typ().Phase; got != p || !woken(all) || woken(named) {
-			t.Errorf("got phase %v, want %v, and only the wildcard woken", got, p)
+			t.Errorf("got phase %v, want %v, and only the wildcard stream woken", got, p)
 		}
 		generation := o.view.Generation()
 		o.SetPhase(acme, p)
 		if woken(all) || o.view.Generation() != generation {
-			t.Errorf("%v again: something changed", p)
+			t.Errorf("second SetPhase(%v) changed the generation", p)
 		}
 	}
 }
@@ -260,7 +258,7 @@ func TestR106_HeartbeatIsNoUpdate(t *testing.T) {
 		after := o.view.Generation()
 		e, _ := after.Type(acme).Lookup(o.name("a"))
 		if woken(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.WildcardSource(acme).Reused || o.hasName("unwanted") {
-			t.Errorf("kind %d: a heartbeat changed something, the content is %q", kind, contentOf(e))
+			t.Errorf("kind %d: heartbeat changed the entry, content %q", kind, contentOf(e))
 		}
 	}
 }
@@ -306,9 +304,9 @@ func TestB6_ForgetDropsUnusedNames(t *testing.T) {
 	watch.Unsubscribe(acme, names)
 	o.TakeDemand()
 	if !o.hasName("a") || !o.hasName("c") || o.typ().ByName.Count() != 2 {
-		t.Fatal("names must linger until they are forgotten")
+		t.Fatal("names were removed before Forget")
 	}
-	watch.Subscribe(acme, []string{"b"}) // wanted again, and the session does not know
+	watch.Subscribe(acme, []string{"b"}) // subscribed again, but the session has not taken the demand
 	old := o.typ()
 	if kept := o.Forget(acme, names); !slices.Equal(kept, names[1:2]) {
 		t.Errorf("got kept %v, want b", kept)
@@ -319,9 +317,9 @@ func TestB6_ForgetDropsUnusedNames(t *testing.T) {
 	wantLog(t, o.typ().ByName.Since(0), "b")
 	wantLog(t, old.ByName.Since(0), "a", "b", "-c")
 	if e, _ := o.typ().Lookup(names[0]); e != nil {
-		t.Errorf("a forgotten name: got %q, want nothing", contentOf(e))
+		t.Errorf("forgotten name: got %q, want no entry", contentOf(e))
 	}
-	// What is kept is in demand, and goes on being accepted.
+	// A kept name is in demand, and its resources are still accepted.
 	if d := o.TakeDemand(); len(d) != 1 || d[0].Name != names[1] || !d[0].Wanted {
 		t.Errorf("got demand %v, want b", d)
 	}
@@ -339,12 +337,12 @@ func TestB6_ForgetMembers(t *testing.T) {
 	o.remove(Wildcard, "c")
 	o.SetPhase(acme, Confirmed)
 	if o.ForgetWildcard(acme) || o.typ().Wildcard.Count() != 2 || o.typ().Phase != Confirmed {
-		t.Fatal("members that a stream wants were forgotten")
+		t.Fatal("wildcard set with a subscriber was dropped")
 	}
 	watch.UnsubscribeAll(wc)
 	old := o.typ()
 	if !o.ForgetWildcard(acme) {
-		t.Fatal("members that nobody wants were kept")
+		t.Fatal("wildcard set without subscribers was not dropped")
 	}
 	if n := len(o.tombstones[acme]); n != 0 {
 		t.Errorf("got %d tombstones, want 0", n)
@@ -354,12 +352,12 @@ func TestB6_ForgetMembers(t *testing.T) {
 		t.Errorf("got %d resources, floor %d, phase %v; want 0, %d, unknown", s.Count(), s.Floor(), o.typ().Phase, seq)
 	}
 	if o.hasName("b") || o.hasName("c") || !o.hasName("a") {
-		t.Error("the names of the members must go, but for the one that a stream named")
+		t.Error("want only the name with a subscriber in the index")
 	}
 	wantLog(t, old.Wildcard.Since(0), "a", "b", "-c")
 	o.put(Wildcard, "b", "1", "x")
 	wantLog(t, o.typ().Wildcard.Since(seq), "b")
-	o.Trim(time.Now().Add(time.Hour)) // the tombstones went as well
+	o.Trim(time.Now().Add(time.Hour)) // no tombstones are left
 	wantLog(t, o.typ().Wildcard.Since(0), "b")
 }
 
@@ -388,7 +386,7 @@ func TestB11_TrimWaitsForWildcardStreams(t *testing.T) {
 		slow.Passed(first)
 		check("both have passed the first", first, "c", "-b")
 		if o.hasName("a") || !o.hasName("b") {
-			t.Error("the name of a forgotten removal must go, that of the other one stay")
+			t.Error("want the name of the dropped tombstone released, and the other one kept")
 		}
 		slow.Passed(second - 1)
 		check("one position before the second", first, "c", "-b")
@@ -405,7 +403,7 @@ func TestB11_TrimByAge(t *testing.T) {
 			if age == 0 {
 				want = 130 * time.Second
 			}
-			o.view.Watch().SubscribeAll(acme) // and never reads
+			o.view.Watch().SubscribeAll(acme) // a stream that never reads
 			o.put(Wildcard, "a", "1", "x")
 			o.put(Wildcard, "b", "1", "x")
 			o.remove(Wildcard, "a")
@@ -425,8 +423,8 @@ func TestB11_TrimByAge(t *testing.T) {
 	}
 }
 
-// TestB11_TrimKeepsRecreatedResources: a tombstone that a resource has replaced says
-// nothing any more, and forgetting it outruns nobody.
+// TestB11_TrimKeepsRecreatedResources: the tombstone of a resource that was created again is dropped without raising
+// the floor.
 func TestB11_TrimKeepsRecreatedResources(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.put(Wildcard, "a", "1", "x")
@@ -434,12 +432,12 @@ func TestB11_TrimKeepsRecreatedResources(t *testing.T) {
 	o.put(Wildcard, "a", "1", "x")
 	o.Trim(time.Now())
 	if got := o.typ().Wildcard.Floor(); got != 0 || o.typ().Wildcard.Count() != 1 {
-		t.Errorf("came back: got floor %d and %d resources, want 0 and 1", got, o.typ().Wildcard.Count())
+		t.Errorf("created again: floor %d and %d resources, want 0 and 1", got, o.typ().Wildcard.Count())
 	}
 	o.remove(Wildcard, "a")
 	o.Trim(time.Now())
 	if got := o.typ().Wildcard.Floor(); got != 4 || o.typ().Wildcard.live != 0 || o.hasName("a") {
-		t.Errorf("went again: got floor %d, %d entries, want 4 and none", got, o.typ().Wildcard.live)
+		t.Errorf("removed again: floor %d, %d entries, want 4 and none", got, o.typ().Wildcard.live)
 	}
 	if len(o.tombstones[acme]) != 0 {
 		t.Errorf("got %d tombstones, want 0", len(o.tombstones[acme]))
@@ -457,7 +455,7 @@ func TestB1_LogsDoNotGrowWithChanges(t *testing.T) {
 	}
 }
 
-func TestHeadOfNothing(t *testing.T) {
+func TestEmptyGeneration(t *testing.T) {
 	v, w := New(Config{})
 	g := v.Generation()
 	typ := g.Type("nobody knows it")
@@ -465,10 +463,10 @@ func TestHeadOfNothing(t *testing.T) {
 		t.Errorf("got %+v and %+v", g, typ)
 	}
 	if e, seq := typ.Lookup(&Name{text: "a"}); e != nil || seq != 0 {
-		t.Errorf("got %v at %d, want nothing", e, seq)
+		t.Errorf("got %v at %d, want no entry", e, seq)
 	}
 	if known, types := v.HasType(acme); known || types != 0 {
-		t.Errorf("got known %t and %d types, want none", known, types)
+		t.Errorf("in the index: %t, %d types, want none", known, types)
 	}
 	if got := v.Find(acme, []string{"a", "b"}); len(got) != 2 || got[0] != nil || got[1] != nil {
 		t.Errorf("got names %v, want two times nil", got)
@@ -479,6 +477,6 @@ func TestHeadOfNothing(t *testing.T) {
 		t.Errorf("got origin %q and %d types, want cp-1 and 1", g.WildcardSource(acme).Identifier, g.Types())
 	}
 	if known, types := v.HasType(acme); !known || types != 1 {
-		t.Errorf("got known %t and %d types, want one", known, types)
+		t.Errorf("in the index: %t, %d types, want one", known, types)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 var errFull = errors.New("full")
 
-// A purse is memory of so many bytes.
+// A purse is a limit on memory, in bytes.
 type purse int
 
 func (p *purse) Hold(bytes int) error {
@@ -41,7 +41,8 @@ func compressed(t testing.TB, text []byte) []byte {
 	return b.Bytes()
 }
 
-// B.32: a compressed request is read as if it were none, if that is allowed; it is charged for what it becomes, and bounded.
+// TestB32_CompressedRequestsAreCharged: a compressed request is decoded if that is allowed. Its decompressed size is
+// charged and limited.
 func TestB32_CompressedRequestsAreCharged(t *testing.T) {
 	msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.ClusterType, ResponseNonce: strings.Repeat("n", 100_000)})
 	if err != nil {
@@ -65,23 +66,23 @@ func TestB32_CompressedRequestsAreCharged(t *testing.T) {
 			tt.limits.Memory = &room
 			r := wire.Request{Delta: true, Limits: tt.limits}
 			if err := (wire.Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(sent)}, &r); err != nil || !errors.Is(r.Err, tt.err) {
-				t.Fatalf("read: %v, %v, want %v", err, r.Err, tt.err)
+				t.Fatalf("Unmarshal: %v, %v, want %v", err, r.Err, tt.err)
 			}
 			if charged := int(tt.room - room); r.Size != wire.Framed(len(sent))+charged {
-				t.Errorf("charged with %d bytes, want the %d that came and the %d held", r.Size, wire.Framed(len(sent)), charged)
+				t.Errorf("charged %d bytes, want %d received and %d held", r.Size, wire.Framed(len(sent)), charged)
 			}
 			if tt.err == nil && (len(r.Nonce) != 100_000 || r.Size < len(msg)) {
-				t.Errorf("a nonce of %d bytes, charged with %d", len(r.Nonce), r.Size)
+				t.Errorf("a nonce of %d bytes, charged %d", len(r.Nonce), r.Size)
 			}
 		})
 	}
 	broken := compressed(t, msg)
 	if _, err := wire.Inflate(broken[:len(broken)/2], 1<<20, new(purse)); err == nil {
-		t.Error("half a message was decompressed")
+		t.Error("truncated message was decompressed")
 	}
 }
 
-// B.35: what names take beside their text is charged before memory is taken for it.
+// TestB35_EntriesAreCharged: the memory of list entries is charged before it is allocated.
 func TestB35_EntriesAreCharged(t *testing.T) {
 	var msg []byte
 	for range 10_000 {
@@ -93,12 +94,12 @@ func TestB35_EntriesAreCharged(t *testing.T) {
 	}{{10_000*16 - 10_000, nil}, {10_000*16 - 10_000 - 1, errFull}} {
 		r := wire.Request{Delta: true, Limits: wire.Limits{Memory: &tt.room}}
 		if err := r.Decode(msg); !errors.Is(err, tt.err) || err != nil && cap(r.Subscribe) > 0 {
-			t.Errorf("decoded: %v, room for %d names; want %v", err, cap(r.Subscribe), tt.err)
+			t.Errorf("Decode: %v, capacity for %d names; want %v", err, cap(r.Subscribe), tt.err)
 		}
 	}
 }
 
-// TestCountElements counts what is built of a message.
+// TestCountElements compares the counts with the decoded message.
 func TestCountElements(t *testing.T) {
 	md := new(endpointpb.ClusterStats).ProtoReflect().Descriptor()
 	stats := &endpointpb.ClusterStats{ClusterName: "a", UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{{}, {LoadMetricStats: []*endpointpb.EndpointLoadMetricStats{{}, {}}}}}
@@ -111,7 +112,7 @@ func TestCountElements(t *testing.T) {
 			t.Errorf("%d messages, %v; want %d", n.Messages, err, want)
 		}
 	}
-	twice := append(slices.Clone(msg), msg...) // of which the name comes again
+	twice := append(slices.Clone(msg), msg...) // repeats the name
 	for most, want := range map[int]int{100: 9, 9: 9, 3: 4} {
 		if n, err := wire.CountElements(md, twice, 10, wire.Elements{Messages: 100, Values: most}); n.Values != want || err != nil {
 			t.Errorf("%d values, %v; want %d", n.Values, err, want)
@@ -119,9 +120,9 @@ func TestCountElements(t *testing.T) {
 	}
 	plenty := wire.Elements{Messages: 100, Values: 100}
 	if _, err := wire.CountElements(md, msg[:len(msg)-1], 10, plenty); !errors.Is(err, wire.ErrMalformed) {
-		t.Errorf("half a message: %v, want %v", err, wire.ErrMalformed)
+		t.Errorf("truncated message: %v, want %v", err, wire.ErrMalformed)
 	}
 	if _, err := wire.CountElements(md, msg, 2, plenty); !errors.Is(err, wire.ErrMalformed) {
-		t.Errorf("three nested messages where two are allowed: %v, want %v", err, wire.ErrMalformed)
+		t.Errorf("three nested messages, two allowed: %v, want %v", err, wire.ErrMalformed)
 	}
 }

@@ -21,9 +21,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// allocsPerMarshal is what Codec.Marshal of a response costs, however many
-// resources its body holds: the tail, the list of pieces, and the tail's place in
-// it.
+// allocsPerMarshal is the maximum number of allocations of Codec.Marshal for a response, independent of the number of
+// resources: the tail, the list of pieces, and the buffer of the tail.
 const allocsPerMarshal = 3
 
 func TestMarshalAllocations(t *testing.T) {
@@ -62,9 +61,9 @@ func bodyOf(tb testing.TB, delta bool, n, size int) *wire.Body {
 	return body
 }
 
-// TestSharedPiecesStayAsTheyAre marshals one body in many goroutines, and frees
-// what came out as gRPC does; under -race a write to a piece shows.
-func TestSharedPiecesStayAsTheyAre(t *testing.T) {
+// TestSharedPiecesAreNotModified marshals one body in many goroutines and frees the results as gRPC does. The race
+// detector finds writes to a piece.
+func TestSharedPiecesAreNotModified(t *testing.T) {
 	for _, joined := range []bool{true, false} {
 		u := decode(t, marshal(t, richUpdate()))
 		body := wire.NewDeltaBody(u.TypeURL, u.SystemVersion)
@@ -78,7 +77,7 @@ func TestSharedPiecesStayAsTheyAre(t *testing.T) {
 		}
 		want := send(t, &wire.Response{Body: body})
 		var wg sync.WaitGroup
-		for i := range 8 { // Wait below joins them
+		for i := range 8 { // joined by Wait below
 			wg.Go(func() {
 				for j := range 50 {
 					checkStream(t, body, fmt.Sprintf("%d-%d", i, j))
@@ -87,14 +86,14 @@ func TestSharedPiecesStayAsTheyAre(t *testing.T) {
 		}
 		wg.Wait()
 		if got := send(t, &wire.Response{Body: body}); !bytes.Equal(got, want) {
-			t.Errorf("joined %t: the body has changed: got %q, want %q", joined, got, want)
+			t.Errorf("joined %t: body was modified: got %q, want %q", joined, got, want)
 		}
 		var after []byte
 		for _, r := range u.Resources {
 			after = append(after, r.Field()...)
 		}
 		if !bytes.Equal(after, fields) {
-			t.Errorf("joined %t: the resources have changed: got %q, want %q", joined, after, fields)
+			t.Errorf("joined %t: resources were modified: got %q, want %q", joined, after, fields)
 		}
 	}
 }
@@ -118,10 +117,9 @@ func checkStream(t *testing.T, body *wire.Body, nonce string) {
 	buf.Free()
 }
 
-// TestStreamsDoNotMeet: what one stream was given does not change when the next
-// one gets the same body.
-func TestStreamsDoNotMeet(t *testing.T) {
-	for n := range 9 { // so that some list of pieces has room behind it
+// TestStreamsDoNotShareTails: the buffers of one stream do not change when another stream sends the same body.
+func TestStreamsDoNotShareTails(t *testing.T) {
+	for n := range 9 { // so that some list of pieces has spare capacity
 		body := bodyOf(t, true, n, 10)
 		var sent []mem.BufferSlice
 		nonces := []string{"one", "two"}
@@ -142,7 +140,7 @@ func TestStreamsDoNotMeet(t *testing.T) {
 	}
 }
 
-func TestCodecMovesOtherMessagesAsUsual(t *testing.T) {
+func TestCodecDelegatesOtherMessages(t *testing.T) {
 	codec := wire.Codec{}
 	if codec.Name() != "proto" {
 		t.Errorf("Name: got %q, want proto", codec.Name())
@@ -182,8 +180,7 @@ func TestCodecMovesOtherMessagesAsUsual(t *testing.T) {
 	}
 }
 
-// TestCodecReadsPieces: a message may arrive in any number of buffers, and none
-// of their memory is kept.
+// TestCodecReadsPieces: a message may arrive in several buffers, and a request keeps no reference to them.
 func TestCodecReadsPieces(t *testing.T) {
 	encoded := marshal(t, richDeltaRequest())
 	for size := 1; size <= len(encoded); size += 7 {
@@ -215,7 +212,7 @@ func TestCodecReadsPieces(t *testing.T) {
 	}
 }
 
-// TestCodecInGRPC lets a generated client talk to a server that uses the codec.
+// TestCodecInGRPC connects a generated client to a server with the codec.
 func TestCodecInGRPC(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -237,7 +234,7 @@ func TestCodecInGRPC(t *testing.T) {
 		want.Resources[1].Version = got.GetResources()[1].GetVersion() // the origin gave none
 		wantMessage(t, "response", got, want)
 	}
-	// A request that cannot be read ends its stream.
+	// A malformed request ends its stream.
 	bad := &discoverypb.DeltaDiscoveryRequest{}
 	bad.ProtoReflect().SetUnknown(bytesField(2, notUTF8))
 	if err := stream.Send(bad); err != nil {
@@ -248,8 +245,8 @@ func TestCodecInGRPC(t *testing.T) {
 	}
 }
 
-// serveCodec serves an update to every stream that asks, and returns a
-// connection to it. The test's cleanup ends both.
+// serveCodec starts a server that sends an update for each request, and returns a connection to it. The cleanup of the
+// test closes both.
 func serveCodec(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	u := decode(t, marshal(t, richUpdate()))

@@ -2,9 +2,8 @@ package wire
 
 import "testing"
 
-// TestB36_WhatClientsQuoteIsNotKept holds that of a NACK's message stays what says the reason,
-// and not the resource that Envoy quotes after it.
-func TestB36_WhatClientsQuoteIsNotKept(t *testing.T) {
+// TestB36_QuotedResourcesAreCut: the error message of a NACK is kept up to the resource that Envoy quotes.
+func TestB36_QuotedResourcesAreCut(t *testing.T) {
 	for message, want := range map[string]string{
 		"": "",
 		"Error adding/updating listener(s) a: no filter chain":                                                                        "Error adding/updating listener(s) a: no filter chain",
@@ -13,7 +12,7 @@ func TestB36_WhatClientsQuoteIsNotKept(t *testing.T) {
 		"bad key -----BEGIN PRIVATE KEY-----\nhush\n-----":                                                                            "bad key  … (38 more bytes omitted: they may contain secrets)",
 	} {
 		if got := cutDump(message); got != want {
-			t.Errorf("withoutDump(%q) = %q, want %q", message, got, want)
+			t.Errorf("cutDump(%q) = %q, want %q", message, got, want)
 		}
 	}
 }

@@ -24,15 +24,14 @@ func failing(name string, code codes.Code, message string) *discoverypb.Resource
 	}
 }
 
-// failingUpdate returns an encoded response that holds these errors alone.
+// failingUpdate returns an encoded response that contains only errors.
 func failingUpdate(tb testing.TB, errs ...*discoverypb.ResourceError) []byte {
 	tb.Helper()
 	return marshal(tb, &discoverypb.DeltaDiscoveryResponse{TypeUrl: acme, Nonce: "nonce-1", ResourceErrors: errs})
 }
 
-// TestR123_ErrorsAreRead: an entry of resource_errors is read and passed on as it
-// came, in both variants; its name in canonical form, and the empty one as that of
-// the wildcard, which it stands for.
+// TestR123_ErrorsAreRead: in both variants, an entry of resource_errors is decoded and forwarded unchanged, except that
+// its name becomes canonical and an empty name becomes the wildcard.
 func TestR123_ErrorsAreRead(t *testing.T) {
 	unknown := failing("new", codes.Internal, "field 77 is not known here")
 	unknown.ProtoReflect().SetUnknown(bytesField(77, "new"))
@@ -74,16 +73,16 @@ func TestR123_ErrorsAreRead(t *testing.T) {
 			}
 			for _, got := range [][]*discoverypb.ResourceError{delta.GetResourceErrors(), sotw.GetResourceErrors()} {
 				if diff := cmp.Diff([]*discoverypb.ResourceError{tt.want}, got, protocmp.Transform()); diff != "" {
-					t.Errorf("passed on (-want +got):\n%s", diff)
+					t.Errorf("forwarded (-want +got):\n%s", diff)
 				}
 			}
 		})
 	}
 }
 
-// TestR123_MalformedErrorsAreRefused: one that names nothing, one of what is in the
-// response, and one that is no message.
-func TestR123_MalformedErrorsAreRefused(t *testing.T) {
+// TestR123_MalformedErrorsAreRejected: errors without a name, errors of resources in the same response, and malformed
+// messages.
+func TestR123_MalformedErrorsAreRejected(t *testing.T) {
 	nameless := failingUpdate(t, &discoverypb.ResourceError{ErrorDetail: &statuspb.Status{Message: "whose?"}})
 	tests := []struct {
 		name string
@@ -100,15 +99,14 @@ func TestR123_MalformedErrorsAreRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			u, err := wire.Decoder{}.Decode(tt.msg)
 			if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
-				t.Fatalf("got error %v, want %v that has %q", err, tt.want, tt.text)
+				t.Fatalf("got error %v, want %v with %q", err, tt.want, tt.text)
 			}
 			wantRefusable(t, u, acme)
 		})
 	}
 }
 
-// TestR137_TransientErrors: clients drop a resource that they have for two codes
-// alone.
+// TestR137_TransientErrors: clients remove a resource for two codes only.
 func TestR137_TransientErrors(t *testing.T) {
 	for code := codes.OK; code <= codes.Unauthenticated; code++ {
 		e := wire.NewResourceError("a", code, "")
@@ -124,15 +122,15 @@ func TestR137_TransientErrors(t *testing.T) {
 	}
 }
 
-// TestR123_NotFoundIsGone: what is removed and what is not found does not exist;
-// what fails otherwise may.
-func TestR123_NotFoundIsGone(t *testing.T) {
+// TestR123_NotFoundIsARemoval: removed resources and resources with NOT_FOUND do not exist. Resources with other errors
+// may exist.
+func TestR123_NotFoundIsARemoval(t *testing.T) {
 	u := decode(t, join(
 		marshal(t, &discoverypb.DeltaDiscoveryResponse{TypeUrl: acme, RemovedResources: []string{"removed"}}),
 		failingUpdate(t, failing("missing", codes.NotFound, ""), failing("denied", codes.PermissionDenied, "")),
 	))
 	if got, want := slices.Collect(u.RemovedNames()), []string{"removed", "missing"}; !slices.Equal(got, want) {
-		t.Errorf("gone: got %q, want %q", got, want)
+		t.Errorf("removed: got %q, want %q", got, want)
 	}
 	for name, want := range map[string]bool{"removed": false, "missing": true, "denied": true} {
 		if got := u.Fails(name); got != want {

@@ -17,8 +17,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// FuzzDecodeRequest holds the request reader to the generated decoder, for both
-// requests.
+// FuzzDecodeRequest compares the request decoder with the generated decoder, for both requests.
 func FuzzDecodeRequest(f *testing.F) {
 	for _, seed := range requestSeeds(f) {
 		f.Add(seed, true)
@@ -61,8 +60,8 @@ func richNode() *corepb.Node {
 	}
 }
 
-// manyNames returns the names of a request of either kind, so long that they are read into shared strings or are too long
-// for that, with a field of another number between them.
+// manyNames returns the names of a request of either variant, with a field of another number between them. Depending on
+// size, they are decoded into shared strings or are too long for that.
 func manyNames(n, size int) (msg []byte) {
 	for i := range n {
 		msg = append(msg, bytesField(3, strings.Repeat(string(rune('a'+i%26)), 1+(i*size)%(2*size)))...)
@@ -89,11 +88,11 @@ func requestSeeds(tb testing.TB) [][]byte {
 		bytesField(3, notUTF8), bytesField(4, notUTF8), bytesField(5, notUTF8), bytesField(6, notUTF8),
 		{0x18, 0x01, 0x1b, 0x1c, 0x20, 0x02},
 		manyNames(2000, 7), manyNames(40, 100), manyNames(20, 3000),
-		{0xf8, 0xff, 0xff, 0xff, 0x1f, 0x01}, // a field number that protobuf does not have
+		{0xf8, 0xff, 0xff, 0xff, 0x1f, 0x01}, // an invalid field number
 	}
 }
 
-// oracle is what the generated decoder makes of either request.
+// An oracle is a request that the generated decoder has decoded.
 type oracle struct {
 	typeURL, nonce, version string
 	node                    *corepb.Node
@@ -121,8 +120,7 @@ func oracleOf(msg []byte, delta bool) (o oracle, err error) {
 	}, err
 }
 
-// names returns plain names and those of locators, sorted: on the wire the two
-// lists may mix.
+// names returns plain names and those of locators, sorted: the fields may be mixed in a message.
 func names(plain []string, locators []*discoverypb.ResourceLocator) []string {
 	out := slices.Clone(plain)
 	for _, l := range locators {
@@ -138,7 +136,7 @@ func checkRequest(t *testing.T, msg []byte, delta bool) {
 	input := bytes.Clone(msg)
 	err := got.Decode(input)
 	for i := range input {
-		input[i] ^= 0xff // what was decoded must not change with it
+		input[i] ^= 0xff // the request must not share memory with the input
 	}
 	if err != nil && !errors.Is(err, wire.ErrRequest) {
 		t.Fatalf("Decode(%q): error %v does not wrap ErrRequest", msg, err)
@@ -160,12 +158,11 @@ func checkRequest(t *testing.T, msg []byte, delta bool) {
 	checkNode(t, msg, got, want)
 	again := wire.Request{Delta: delta}
 	if err := again.Decode(msg); err != nil || again.NamesSum != got.NamesSum {
-		t.Errorf("Decode(%q) again: got sum %d, %v, want %d", msg, again.NamesSum, err, got.NamesSum)
+		t.Errorf("second Decode(%q): got sum %d, %v, want %d", msg, again.NamesSum, err, got.NamesSum)
 	}
 }
 
-// checkStrings says that no string of an accepted request can spoil a message
-// that repeats it.
+// checkStrings checks that a message which repeats a string of an accepted request is valid.
 func checkStrings(t *testing.T, msg []byte, r wire.Request) {
 	t.Helper()
 	all := slices.Concat([]string{r.TypeURL, r.Nonce, r.Version, r.ErrorMessage}, r.Subscribe, r.Unsubscribe)

@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// FuzzResponse builds bodies from a script and expects the generated decoder to
-// find what was put in. The script is read as steps, see steps.
+// FuzzResponse builds bodies from a script (see steps), and compares the output of the generated decoder with the
+// script.
 func FuzzResponse(f *testing.F) {
 	script := []byte("\x00\x01a\x01v\x05value\x00\x04\x01b\x00\x00\x02al\x01\x04gone\x02\x07\x1a\x01c\x0a\x02v9")
 	for _, join := range []bool{true, false} {
@@ -26,7 +26,7 @@ func FuzzResponse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte, typeURL, version, nonce, controlPlane string, join bool) {
 		for _, s := range []string{typeURL, version, nonce, controlPlane} {
 			if !utf8.ValidString(s) {
-				t.Skip("the relay only has strings that it decoded")
+				t.Skip("the relay sends only strings that it has decoded")
 			}
 		}
 		b := newBuilder(typeURL, version)
@@ -56,12 +56,11 @@ func checkResponse(t *testing.T, r *wire.Response, want proto.Message) {
 	wantMessage(t, "response", got, want)
 	own := len(send(t, &wire.Response{Body: emptyLike(want), Nonce: r.Nonce, ControlPlane: r.ControlPlane}))
 	if r.Body.Size()+own != len(sent) {
-		t.Errorf("Size: got %d, sent %d of which %d are the stream's own", r.Body.Size(), len(sent), own)
+		t.Errorf("Size: got %d, sent %d %d of them in the tail", r.Body.Size(), len(sent), own)
 	}
 }
 
-// checkWrapped compares what the wrappers hold, since a map or a repeated field
-// may be laid out in many ways.
+// checkWrapped compares the decoded wrappers, since the order of map entries and fields is not defined.
 func checkWrapped(t *testing.T, r *wire.Response, want *discoverypb.DiscoveryResponse) {
 	t.Helper()
 	got := new(discoverypb.DiscoveryResponse)
@@ -88,8 +87,8 @@ func emptyLike(m proto.Message) *wire.Body {
 	return wire.NewSotWBody("", "", wire.Unwrapped)
 }
 
-// builder builds the same response six times: both variants, and SotW with
-// wrappers, by this package and as generated messages.
+// A builder builds the same response six times: Delta, SotW and wrapped SotW, each by this package and as a generated
+// message.
 type builder struct {
 	typeURL                       string
 	deltaBody, sotwBody, wrapBody *wire.Body
@@ -117,8 +116,7 @@ func (b *builder) finish(nonce, controlPlane string) {
 	}
 }
 
-// run follows the script: a byte that says what to do, then strings with their
-// length in one byte.
+// run executes the script: a byte for the step, then strings with a length of one byte.
 func (b *builder) run(t *testing.T, script []byte) {
 	t.Helper()
 	s := steps(script)
@@ -137,7 +135,7 @@ func (b *builder) run(t *testing.T, script []byte) {
 	}
 }
 
-// made adds a resource of our own.
+// made adds a resource of NewResource.
 func (b *builder) made(t *testing.T, name, version, value string, aliases []string) {
 	t.Helper()
 	r, err := wire.NewResource(b.typeURL, name, version, []byte(value), aliases...)

@@ -14,12 +14,11 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// wrapperType is the type of the message that a SotW origin may put around a
-// resource.
+// wrapperType is the type of the message in which a SotW origin may wrap a resource.
 const wrapperType = "type.googleapis.com/envoy.service.discovery.v3.Resource"
 
-// FuzzDecodeSotW holds the decoder of SotW responses to the generated one, and
-// what is relayed to what a client's generated decoder makes of it.
+// FuzzDecodeSotW compares the decoder of SotW responses with the generated decoder, and the relayed responses with the
+// output of a client's generated decoder.
 func FuzzDecodeSotW(f *testing.F) {
 	for _, seed := range sotwSeeds() {
 		f.Add(seed)
@@ -67,7 +66,7 @@ func named(name string) []byte { return bytesField(1, name) }
 // wrap returns an Any that holds a Resource message.
 func wrap(resource []byte) []byte { return anyOf(wrapperType, resource) }
 
-// checkSotW decodes msg with d and with the generated decoder, and compares.
+// checkSotW decodes msg with d and with the generated decoder, and compares the results.
 func checkSotW(t *testing.T, d wire.Decoder, msg []byte) {
 	t.Helper()
 	in := new(discoverypb.DiscoveryResponse)
@@ -75,7 +74,7 @@ func checkSotW(t *testing.T, d wire.Decoder, msg []byte) {
 	input := bytes.Clone(msg)
 	got, err := d.DecodeSotW(input)
 	for i := range input {
-		input[i] ^= 0xff // what was decoded must not change with it
+		input[i] ^= 0xff // the update must not share memory with the input
 	}
 	if err != nil && !knownError(err) {
 		t.Fatalf("DecodeSotW(%q): got an undocumented error: %v", msg, err)
@@ -87,7 +86,7 @@ func checkSotW(t *testing.T, d wire.Decoder, msg []byte) {
 		return
 	}
 	want, found := asUpdate(in)
-	// Where a wrapper is malformed, what else is wrong with it may be found first.
+	// For a malformed wrapper, the decoders may report different errors.
 	if !fits(err, found) && (err == nil || !slices.Contains(found, wire.ErrMalformed)) {
 		t.Fatalf("DecodeSotW(%q): got error %v, want one of %v", msg, err, found)
 	}
@@ -104,8 +103,7 @@ func checkSotW(t *testing.T, d wire.Decoder, msg []byte) {
 	checkRelayed(t, got, want)
 }
 
-// asUpdate returns what a Delta origin would have said, and an error for each thing
-// that the protocol forbids.
+// asUpdate returns the equivalent response of a Delta origin, and an error for each violation of the protocol.
 func asUpdate(in *discoverypb.DiscoveryResponse) (out *discoverypb.DeltaDiscoveryResponse, found []error) {
 	out = &discoverypb.DeltaDiscoveryResponse{
 		SystemVersionInfo: in.GetVersionInfo(), TypeUrl: in.GetTypeUrl(), Nonce: in.GetNonce(), ControlPlane: in.GetControlPlane(),
@@ -143,7 +141,7 @@ func asResource(typeURL string, body *anypb.Any) (*discoverypb.Resource, error) 
 	case !named:
 		return nil, wire.ErrUnnamed
 	}
-	// A message with a string as field 1 is all that matters of the type.
+	// Decode with any message type that has a string in field 1.
 	own := new(wrapperspb.StringValue)
 	if proto.Unmarshal(r.GetResource().GetValue(), own) != nil {
 		return nil, wire.ErrMalformed

@@ -17,8 +17,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// FuzzDecodeUpdate holds the decoder to the generated one, and what is relayed
-// to what a client's generated decoder makes of it.
+// FuzzDecodeUpdate compares the decoder with the generated decoder, and the relayed responses with the output of a
+// client's generated decoder.
 func FuzzDecodeUpdate(f *testing.F) {
 	for _, seed := range updateSeeds(f) {
 		f.Add(seed)
@@ -36,7 +36,7 @@ func updateSeeds(tb testing.TB) [][]byte {
 	group := join(protowire.AppendTag(nil, 77, protowire.StartGroupType), unknown,
 		protowire.AppendTag(nil, 77, protowire.EndGroupType))
 	tooLarge := protowire.AppendVarint(protowire.AppendVarint(nil, uint64(protowire.MaxValidNumber+1)<<3), 1)
-	// A name for those only whose env is prod: SingleConstraint has key=1 and value=2.
+	// A name for clients with env=prod: SingleConstraint has key=1 and value=2.
 	constrained := bytesField(1, join(bytesField(1, "env"), bytesField(2, "prod")))
 	onlyProd := join(bytesField(1, "a"), bytesField(2, constrained))
 	variant := join(resourceOf("1", "", body), bytesField(8, onlyProd))
@@ -86,7 +86,7 @@ func updateSeeds(tb testing.TB) [][]byte {
 	}
 }
 
-// checkUpdate decodes msg with d and with the generated decoder, and compares.
+// checkUpdate decodes msg with d and with the generated decoder, and compares the results.
 func checkUpdate(t *testing.T, d wire.Decoder, msg []byte) {
 	t.Helper()
 	want := new(discoverypb.DeltaDiscoveryResponse)
@@ -94,7 +94,7 @@ func checkUpdate(t *testing.T, d wire.Decoder, msg []byte) {
 	input := bytes.Clone(msg)
 	got, err := d.Decode(input)
 	for i := range input {
-		input[i] ^= 0xff // what was decoded must not change with it
+		input[i] ^= 0xff // the update must not share memory with the input
 	}
 	if err != nil && !knownError(err) {
 		t.Fatalf("Decode(%q): got an undocumented error: %v", msg, err)
@@ -126,7 +126,7 @@ func knownError(err error) bool {
 		func(known error) bool { return errors.Is(err, known) })
 }
 
-// fits reports whether err is one of those found, or none if none was.
+// fits reports whether err is one of the found errors, or nil if there is none.
 func fits(err error, found []error) bool {
 	if len(found) == 0 || err == nil {
 		return len(found) == 0 && err == nil
@@ -134,9 +134,8 @@ func fits(err error, found []error) bool {
 	return slices.ContainsFunc(found, func(fault error) bool { return errors.Is(err, fault) })
 }
 
-// faults gives a valid message the form that it has within the relay, with
-// canonical names each in one place, and returns an error for each thing in it that
-// the protocol forbids.
+// faults converts a valid message to the form that the relay uses, with one canonical name for each resource, and
+// returns an error for each violation of the protocol.
 func faults(u *discoverypb.DeltaDiscoveryResponse) (found []error) {
 	if u.GetTypeUrl() == "" {
 		found = append(found, wire.ErrMalformed)
@@ -168,7 +167,7 @@ func faults(u *discoverypb.DeltaDiscoveryResponse) (found []error) {
 	return append(found, duplicates(u)...)
 }
 
-// respell puts a name in canonical form, or returns the error for one that has none.
+// respell replaces a name by its canonical form, and returns the error if it has none.
 func respell(name *string) []error {
 	canonical, err := wire.CanonicalName(*name)
 	if err != nil {
@@ -207,11 +206,10 @@ func resourceFaults(typeURL string, r *discoverypb.Resource) (found []error) {
 	return found
 }
 
-// redirectType is that of a resource that says under which name another one is found.
+// redirectType is the type of a redirect to another name.
 const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
 
-// constraints returns those of a name as bytes that equal ones have in common; nil
-// if there are none.
+// constraints returns the deterministic encoding of the constraints of a name; nil if there are none.
 func constraints(full *discoverypb.ResourceName) []byte {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(full.GetDynamicParameterConstraints())
 	if err != nil {
@@ -223,17 +221,15 @@ func constraints(full *discoverypb.ResourceName) []byte {
 	return b
 }
 
-// variantOf returns which variant of its name a resource is, of a message that
-// faults has seen; nil if it is the only one.
+// variantOf returns the constraints of a resource in a message that faults has converted; nil if it has no variants.
 func variantOf(r *discoverypb.Resource) []byte {
 	if r.GetResourceName().GetName() == "" {
-		return nil // says nothing
+		return nil // empty constraints
 	}
 	return constraints(r.GetResourceName())
 }
 
-// duplicates returns an error if a message that resourceFaults has seen says two
-// things of one resource.
+// duplicates returns an error if a message that resourceFaults has converted contains a resource twice.
 func duplicates(u *discoverypb.DeltaDiscoveryResponse) []error {
 	seen := map[string]bool{}
 	twice := func(name string, variant []byte) bool {
@@ -275,7 +271,7 @@ func checkEnvelope(t *testing.T, msg []byte, got wire.Update, want *discoverypb.
 	if id := want.GetControlPlane().GetIdentifier(); got.ControlPlane != id {
 		t.Errorf("Decode(%q): got control plane %q, want %q", msg, got.ControlPlane, id)
 	}
-	// The names in the one field may stand between those in the other.
+	// The names of the two fields may be mixed.
 	if removed := want.GetRemovedResources(); !slices.Equal(slices.Sorted(slices.Values(got.Removed)), slices.Sorted(slices.Values(removed))) {
 		t.Errorf("Decode(%q): got removed %q, want %q", msg, got.Removed, removed)
 	}
@@ -326,12 +322,12 @@ func checkResource(t *testing.T, d wire.Decoder, got *wire.Resource, want *disco
 	}
 }
 
-// asTold returns a resource that resourceFaults has seen as clients are told it.
+// asSent returns the resource that clients are sent, for an origin's resource that resourceFaults has converted.
 func asTold(r *wire.Resource, origin *discoverypb.Resource) *discoverypb.Resource {
 	told := proto.CloneOf(origin)
 	told.Version = r.Version
 	if r.Constraints != nil {
-		told.Name = "" // in resource_name
+		told.Name = "" // the name is in resource_name
 	}
 	if told.Ttl = nil; r.TTL > 0 {
 		told.Ttl = durationpb.New(r.TTL)
@@ -339,7 +335,7 @@ func asTold(r *wire.Resource, origin *discoverypb.Resource) *discoverypb.Resourc
 	return told
 }
 
-// checkRelayed compares what clients get with what the origin sent.
+// checkRelayed compares the resources that clients receive with those of the origin.
 func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscoveryResponse) {
 	t.Helper()
 	delta, sotw := checkRelay(t, got)
@@ -356,8 +352,7 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 	}
 }
 
-// checkRelay sends the update on, in both variants; a client's decoder must
-// accept it, and find all resources.
+// checkRelay sends the update in both variants. A client's decoder must accept it and find all resources.
 func checkRelay(t *testing.T, u wire.Update) (*discoverypb.DeltaDiscoveryResponse, *discoverypb.DiscoveryResponse) {
 	t.Helper()
 	body, full := wire.NewDeltaBody(u.TypeURL, u.SystemVersion), wire.NewSotWBody(u.TypeURL, "v", wire.Unwrapped)

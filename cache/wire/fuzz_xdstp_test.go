@@ -9,8 +9,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// FuzzCanonicalName holds that a canonical name is canonical, and that names have
-// one canonical form if and only if they have the same parts.
+// FuzzCanonicalName: the canonical form of a canonical name is the name itself, and two names have the same canonical
+// form if and only if they have equal parts.
 func FuzzCanonicalName(f *testing.F) {
 	for _, tt := range globs {
 		f.Add(tt.name, tt.glob)
@@ -24,7 +24,7 @@ func FuzzCanonicalName(f *testing.F) {
 		pa, oka := parts(a)
 		pb, okb := parts(b)
 		if oka && okb && ca != "" && cb != "" && (ca == cb) != pa.equal(pb) {
-			t.Errorf("CanonicalName(%q) = %q and CanonicalName(%q) = %q, and their parts are %+v and %+v", a, ca, b, cb, pa, pb)
+			t.Errorf("CanonicalName(%q) = %q and CanonicalName(%q) = %q, with the parts %+v and %+v", a, ca, b, cb, pa, pb)
 		}
 	})
 }
@@ -40,7 +40,7 @@ func checkName(t *testing.T, name string) string {
 		return ""
 	}
 	if again, err := wire.CanonicalName(canonical); err != nil || again != canonical {
-		t.Fatalf("CanonicalName(%q) = %q, and of that %q, %v", name, canonical, again, err)
+		t.Fatalf("CanonicalName(%q) = %q, whose canonical form is %q, %v", name, canonical, again, err)
 	}
 	authority, ok := wire.Authority(canonical)
 	if p, isXDSTP := parts(canonical); ok != isXDSTP || unescape(authority) != p.authority {
@@ -50,8 +50,8 @@ func checkName(t *testing.T, name string) string {
 	return canonical
 }
 
-// checkGlob holds that a name and its collection agree in all but the last path
-// segment, and that the collection is canonical and a member of none.
+// checkGlob checks that a name and its collection have equal parts except the last path segment, and that the
+// collection is canonical and a member of no collection.
 func checkGlob(t *testing.T, name string) {
 	t.Helper()
 	glob, ok := wire.GlobOf(name)
@@ -71,7 +71,7 @@ func checkGlob(t *testing.T, name string) {
 	}
 }
 
-// A nameParts is a name taken apart in the plainest way: no check, no order.
+// nameParts are the parts of a name, split without checks and sorting.
 type nameParts struct {
 	authority, resourceType, id string
 	context                     map[string]string
@@ -98,7 +98,7 @@ func parts(name string) (p nameParts, ok bool) {
 	return p, true
 }
 
-// unescape undoes percent escapes and leaves what is none.
+// unescape decodes valid percent escapes and keeps invalid ones.
 func unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

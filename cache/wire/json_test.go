@@ -26,10 +26,10 @@ func TestResourceJSON(t *testing.T) {
 	}
 	again, err := r.JSON()
 	if err != nil || &again[0] != &got[0] {
-		t.Errorf("the second JSON() = %s, %v: made anew, want what the first one made", again, err)
+		t.Errorf("second JSON() = %s, %v: encoded again, want the result of the first", again, err)
 	}
 	if allocs := testing.AllocsPerRun(100, func() { _, _ = r.JSON() }); allocs != 0 {
-		t.Errorf("JSON() allocates %v times, want 0 once it is made", allocs)
+		t.Errorf("JSON() allocates %v times after the first call, want 0", allocs)
 	}
 }
 
@@ -42,7 +42,7 @@ func TestResourceJSONErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // an error is not kept for a result
+	for range 2 { // errors are not stored as results
 		_, err := strange.JSON()
 		if unknown, ok := errors.AsType[*schema.UnknownTypeError](err); !ok || unknown.TypeURL != "type.googleapis.com/acme.Thing" {
 			t.Errorf("JSON() of an unknown type = %v, want an UnknownTypeError", err)

@@ -15,8 +15,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// B.35: of a Node that is too large nothing is kept, in how many parts ever it comes, and its size is told.
-func TestB35_ANodeThatIsTooLargeIsNotKept(t *testing.T) {
+// TestB35_LargeNodesAreNotKept: a Node that exceeds the limit, in any number of fields, is not kept, but its size is
+// reported.
+func TestB35_LargeNodesAreNotKept(t *testing.T) {
 	half := marshal(t, &corepb.Node{Id: strings.Repeat("x", 600)})
 	for _, tt := range []struct {
 		name  string
@@ -33,13 +34,13 @@ func TestB35_ANodeThatIsTooLargeIsNotKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.Node == nil || len(r.Node) != tt.kept || r.NodeBytes != tt.parts*len(half) {
-				t.Errorf("%d of %d bytes are kept, want %d of %d", len(r.Node), r.NodeBytes, tt.kept, tt.parts*len(half))
+				t.Errorf("kept %d of %d bytes, want %d of %d", len(r.Node), r.NodeBytes, tt.kept, tt.parts*len(half))
 			}
 		})
 	}
 }
 
-// B.35: extensions are skipped, wherever they stand among the fields of a Node.
+// TestB35_ExtensionsAreSkipped at any position in a Node.
 func TestB35_ExtensionsAreSkipped(t *testing.T) {
 	many := &corepb.Node{}
 	for range 1000 {
@@ -53,11 +54,11 @@ func TestB35_ExtensionsAreSkipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(r.Node, rest) || r.NodeBytes != len(all) {
-		t.Errorf("%d bytes are kept of %d, want %d of %d", len(r.Node), r.NodeBytes, len(rest), len(all))
+		t.Errorf("kept %d of %d bytes, want %d of %d", len(r.Node), r.NodeBytes, len(rest), len(all))
 	}
 }
 
-// nodeOf returns a Node that is encoded as these bytes.
+// nodeOf decodes a Node.
 func nodeOf(t *testing.T, encoded []byte) *corepb.Node {
 	t.Helper()
 	n := new(corepb.Node)
@@ -65,7 +66,7 @@ func nodeOf(t *testing.T, encoded []byte) *corepb.Node {
 	return n
 }
 
-// TestTakeNode: a message and its Node are told apart, wherever the Node stands.
+// TestTakeNode: TakeNode separates a message from its Node at any position.
 func TestTakeNode(t *testing.T) {
 	report := &loadpb.LoadStatsRequest{ClusterStats: []*endpointpb.ClusterStats{{ClusterName: "a"}, {ClusterName: "b"}}}
 	stats, node := marshal(t, report), bytesField(1, marshal(t, richNode()))

@@ -25,8 +25,8 @@ func decodeRequest(tb testing.TB, m proto.Message) wire.Request {
 	return r
 }
 
-// TestRequestOrder: a name in both lists is for the caller to judge, a name listed
-// twice stays, and order is that of the message (B.22).
+// TestRequestOrder: decoded lists have the order of the message. Duplicates, and names in both lists, are kept for the
+// caller (B.22).
 func TestRequestOrder(t *testing.T) {
 	r := decodeRequest(t, &discoverypb.DeltaDiscoveryRequest{
 		ResourceNamesSubscribe: []string{"b", "a", "b", wire.Wildcard}, ResourceNamesUnsubscribe: []string{wire.Wildcard, "a"},
@@ -162,7 +162,7 @@ func TestNamesSum(t *testing.T) {
 		"locator parameter": {ResourceNames: []string{"a", "b"}, ResourceLocators: []*discoverypb.ResourceLocator{{}}},
 	} {
 		if got := sum(m); got == base {
-			t.Errorf("%s: got the sum of other names", name)
+			t.Errorf("%s: equal sums for different names", name)
 		}
 	}
 	if sum(names()) != sum(&discoverypb.DiscoveryRequest{TypeUrl: acme}) {
@@ -170,8 +170,8 @@ func TestNamesSum(t *testing.T) {
 	}
 }
 
-// B.35: a request that lists more names than allowed is refused before memory is taken for
-// them: the smallest ones have two bytes each, and become a string, or a map.
+// TestB35_ManyNamesTakeNoMemory: names beyond the limit are skipped before memory is allocated for them. The smallest
+// have two encoded bytes, and would become a string or a map entry.
 func TestB35_ManyNamesTakeNoMemory(t *testing.T) {
 	const most, listed = 1000, 1_000_000
 	for _, tt := range []struct {
@@ -197,7 +197,7 @@ func TestB35_ManyNamesTakeNoMemory(t *testing.T) {
 				t.Errorf("Decode of %d names = %v, keeps %d and skips %d, want %d skipped", listed, err, kept, r.Skipped, want)
 			}
 			if used > 10*most {
-				t.Errorf("Decode of %d names took memory %v times, want %d at most", listed, used, 10*most)
+				t.Errorf("Decode of %d names: %v allocations, want at most %d", listed, used, 10*most)
 			}
 			if err = r.Decode(msg[:most*len(one)]); err != nil || r.Skipped > 0 {
 				t.Errorf("Decode of %d names = %v, skips %d, want none", most, err, r.Skipped)
@@ -206,8 +206,9 @@ func TestB35_ManyNamesTakeNoMemory(t *testing.T) {
 	}
 }
 
-// R036: the names of a SotW request are left out if the one before of its type had the same, and only then.
-func TestR036_RepeatedNamesAreLeftOut(t *testing.T) {
+// TestR036_RepeatedNamesAreSkipped: the names of a SotW request are skipped if the previous request of the type had the
+// same names, and only then.
+func TestR036_RepeatedNamesAreSkipped(t *testing.T) {
 	many := func(first, n int) (names []string) {
 		for i := range n {
 			names = append(names, fmt.Sprint("name-", first+i))
@@ -225,12 +226,12 @@ func TestR036_RepeatedNamesAreLeftOut(t *testing.T) {
 		{wire.EndpointType, many(0, 100), true},
 		{wire.RouteType, many(0, 100), false}, // another type
 		{wire.EndpointType, many(1, 100), false},
-		{wire.EndpointType, many(0, 100), false}, // as before the one before
+		{wire.EndpointType, many(0, 100), false}, // equal to an earlier request, but not to the previous one
 		{wire.EndpointType, many(0, 3), false},
-		{wire.EndpointType, many(0, 3), false}, // few are decoded
+		{wire.EndpointType, many(0, 3), false}, // short lists are decoded
 		{wire.EndpointType, many(0, 100), false},
 		{wire.EndpointType, nil, false},
-		{wire.EndpointType, many(0, 100), false}, // after none
+		{wire.EndpointType, many(0, 100), false}, // after a request without a stored hash
 		{wire.RouteType, many(0, 100), true},
 	} {
 		msg := marshal(t, &discoverypb.DiscoveryRequest{TypeUrl: tt.typeURL, ResourceNames: tt.names, ResponseNonce: "1"})

@@ -36,7 +36,7 @@ func TestR004_BytesAreIdentical(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			// Neither the layout of the Any nor that of the Resource is the usual one.
+			// Both the Any and the Resource have an unusual field order.
 			body := join(bytesField(2, tt.value), bytesField(1, acme))
 			origin := join(bytesField(3, "a"), bytesField(2, body), bytesField(1, "v"), bytesField(4, "alias"))
 			r := decodeOne(t, acme, origin)
@@ -83,10 +83,10 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 			wantMessage(t, "SotW", relaySotW(t, wire.ClusterType, r).GetResources()[0], want.GetResource())
 			wantMessage(t, "wrapped SotW", relayWrapped(t, wire.ClusterType, r)[0], want)
 			if !bytes.Contains(r.Field(), unknown) {
-				t.Errorf("Field %q has lost %q", r.Field(), unknown)
+				t.Errorf("Field %q does not contain %q", r.Field(), unknown)
 			}
 			if !bytes.Contains(marshal(t, got), unknown) {
-				t.Errorf("a client that writes %v again has lost %q", got, unknown)
+				t.Errorf("re-encoding %v in a client lost %q", got, unknown)
 			}
 		})
 	}
@@ -139,10 +139,10 @@ func TestDigest(t *testing.T) {
 	if got := r.ContentVersion(); len(got) != len("h1.")+22 {
 		t.Errorf("ContentVersion: got %q, want h1. and 22 characters", got)
 	}
-	// The layout of the Any is not its content.
+	// The field order of the Any is not part of its content.
 	other := decodeOne(t, acme, resourceOf("2", "b", join(bytesField(2, "old"), bytesField(2, "content"), bytesField(1, acme))))
 	if other.Digest != r.Digest {
-		t.Errorf("same content, laid out otherwise: got %x, want %x", other.Digest, r.Digest)
+		t.Errorf("same content, other field order: got %x, want %x", other.Digest, r.Digest)
 	}
 	if none := decodeOne(t, acme, bytesField(3, "a")); none.Digest != (wire.Digest{}) {
 		t.Errorf("no body: got digest %x, want zero", none.Digest)
@@ -194,7 +194,7 @@ func TestB16_EDSName(t *testing.T) {
 		return cluster(eds, &clusterpb.Cluster_EdsClusterConfig{EdsConfig: source, ServiceName: "cla/shop"})
 	}
 	self := from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Self{Self: &corepb.SelfConfigSource{}}})
-	path := join(cluster(eds, nil), bytesField(3, bytesField(1, bytesField(1, "/eds")))) // deprecated, and in use
+	path := join(cluster(eds, nil), bytesField(3, bytesField(1, bytesField(1, "/eds")))) // deprecated, but still used
 	tests := []struct {
 		name  string
 		value []byte
@@ -307,7 +307,7 @@ func TestResourceWithoutBody(t *testing.T) {
 	}
 }
 
-func TestBodyCannotGrowIntoItsResource(t *testing.T) {
+func TestAppendToBodyDoesNotModifyField(t *testing.T) {
 	r := decodeOne(t, acme, resourceOf("1", "a", anyOf(acme, []byte("v"))))
 	want := bytes.Clone(r.Field())
 	_ = append(r.Body(), 'X')

@@ -13,8 +13,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// The types that have a name of their own are read; of all others, and where more
-// is to be said, the Resource message around them is.
+// TestSotWNames: the name is read from the resource for types that contain it, and from the Resource message otherwise.
 func TestSotWNames(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -54,7 +53,7 @@ func TestSotWNames(t *testing.T) {
 			wantRefusable(t, u, tt.typeURL)
 			if tt.wantErr != nil {
 				if !errors.Is(err, tt.wantErr) || !strings.Contains(err.Error(), tt.says) {
-					t.Errorf("DecodeSotW: got error %v, want %v that says %q", err, tt.wantErr, tt.says)
+					t.Errorf("DecodeSotW: got error %v, want %v with %q", err, tt.wantErr, tt.says)
 				}
 				return
 			}
@@ -65,8 +64,8 @@ func TestSotWNames(t *testing.T) {
 	}
 }
 
-// All that a Resource message says is kept, as if it had come in Delta; of what
-// comes without one, the bytes are, and the version is made from them.
+// TestSotWKeepsTheWrapper: a wrapped resource is decoded as in a Delta response. Of a resource without a wrapper, the
+// bytes are kept, and the version is made from them.
 func TestSotWKeepsTheWrapper(t *testing.T) {
 	rich := marshal(t, &discoverypb.Resource{
 		Name: "a", Version: "7", Aliases: []string{"b", "c"}, Ttl: durationpb.New(1), Metadata: &corepb.Metadata{},

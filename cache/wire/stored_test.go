@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// storable returns resources of every kind, decoded as from an origin.
+// storable returns decoded resources of every kind.
 func storable(t testing.TB) map[string]*wire.Resource {
 	t.Helper()
 	cluster, err := proto.Marshal(&clusterpb.Cluster{
@@ -57,7 +57,7 @@ func storable(t testing.TB) map[string]*wire.Resource {
 	return out
 }
 
-// wantEqual fails unless two resources are the same to every reader.
+// wantEqual fails the test unless two resources are equal.
 func wantEqual(t testing.TB, got, want *wire.Resource) {
 	t.Helper()
 	same := got.Name == want.Name && got.Version == want.Version && got.OriginVersion == want.OriginVersion &&
@@ -71,7 +71,7 @@ func wantEqual(t testing.TB, got, want *wire.Resource) {
 	}
 }
 
-// TestB42_AResourceIsReadAsItWasStored, and shares no memory with what it was read from.
+// TestB42_AResourceIsReadAsItWasStored: ReadStored returns an equal resource, which shares no memory with the input.
 func TestB42_AResourceIsReadAsItWasStored(t *testing.T) {
 	for name, r := range storable(t) {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestB42_AResourceIsReadAsItWasStored(t *testing.T) {
 	}
 }
 
-func TestB42_WhatNoResourceIsStoredAsIsRefused(t *testing.T) {
+func TestB42_InvalidStoredResourcesAreRejected(t *testing.T) {
 	all := storable(t)
 	plain, given := all["plain"].AppendStored(nil), all["plain, given up"].AppendStored(nil)
 	tests := []struct {
@@ -114,7 +114,7 @@ func TestB42_WhatNoResourceIsStoredAsIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzReadStored holds that what can be read is stored, and read, as the same.
+// FuzzReadStored: each resource that can be decoded is encoded and decoded as an equal one.
 func FuzzReadStored(f *testing.F) {
 	for _, r := range storable(f) {
 		f.Add(r.AppendStored(nil))
@@ -122,11 +122,11 @@ func FuzzReadStored(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := wire.ReadStored(b)
 		if err != nil {
-			t.Skip("no stored resource")
+			t.Skip("not a stored resource")
 		}
 		again, err := wire.ReadStored(r.AppendStored(nil))
 		if err != nil {
-			t.Fatalf("what was read of %x cannot be read again: %v", b, err)
+			t.Fatalf("resource decoded from %x cannot be decoded again: %v", b, err)
 		}
 		wantEqual(t, again, r)
 	})

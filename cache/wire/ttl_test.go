@@ -21,9 +21,9 @@ func ttlOf(tb testing.TB, d *durationpb.Duration) []byte {
 	return bytesField(6, marshal(tb, d))
 }
 
-// TestR104_TTLIsKeptApart: what all clients share of a resource has no TTL, wherever
-// the origin put it; each client is told its own, or none.
-func TestR104_TTLIsKeptApart(t *testing.T) {
+// TestR104_SharedBytesHaveNoTTL: the shared bytes of a resource have no TTL, at any position in the origin's message.
+// Each client is sent its remaining TTL, or none.
+func TestR104_SharedBytesHaveNoTTL(t *testing.T) {
 	body := anyOf(acme, []byte("content"))
 	plain := resourceOf("1", "a", body)
 	minute := ttlOf(t, durationpb.New(time.Minute))
@@ -65,8 +65,7 @@ func TestR104_TTLIsKeptApart(t *testing.T) {
 	}
 }
 
-// TestR106_Heartbeat: one is known by its TTL and that it has no content, and what is
-// said of an alias by the lack of both.
+// TestR106_Heartbeat: a heartbeat has a TTL and no content. An unresolved alias has neither.
 func TestR106_Heartbeat(t *testing.T) {
 	ttl := ttlOf(t, durationpb.New(time.Second))
 	alias := bytesField(4, "b")
@@ -103,8 +102,8 @@ func TestR106_Heartbeat(t *testing.T) {
 	}
 }
 
-// TestR106_HeartbeatOfContentVersion: a heartbeat has the version that clients were
-// told, be it one that the origin never gave.
+// TestR106_HeartbeatOfContentVersion: a heartbeat has the version that clients received, even if it was made from the
+// content.
 func TestR106_HeartbeatOfContentVersion(t *testing.T) {
 	r := decodeOne(t, acme, resourceOf("", "a", anyOf(acme, []byte("x"))))
 	b := wire.NewDeltaBody(acme, "")
@@ -116,8 +115,7 @@ func TestR106_HeartbeatOfContentVersion(t *testing.T) {
 	}
 }
 
-// TestR111_SotWHasNoHeartbeats: a resource without content is in no SotW response,
-// however it is wrapped.
+// TestR111_SotWHasNoHeartbeats: no SotW response contains a resource without content, in any wrapping.
 func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 	ttl := ttlOf(t, durationpb.New(time.Second))
 	for _, msg := range [][]byte{join(bytesField(1, "1"), bytesField(3, "a"), ttl), join(bytesField(3, "a"), bytesField(4, "b"))} {
@@ -134,9 +132,9 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 	}
 }
 
-// TestB19_R110_OnlyWhatTellsIsWrapped: a Resource message is in a SotW response only
-// where it says something, and to clients that understand it.
-func TestB19_R110_OnlyWhatTellsIsWrapped(t *testing.T) {
+// TestB19_R110_OnlyInformativeWrappersAreSent: SotW clients are sent a Resource message only if it has fields that they
+// need, and if they support it.
+func TestB19_R110_OnlyInformativeWrappersAreSent(t *testing.T) {
 	body := &anypb.Any{TypeUrl: acme, Value: []byte("content")}
 	constraints := &discoverypb.DynamicParameterConstraints{
 		Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
@@ -147,7 +145,7 @@ func TestB19_R110_OnlyWhatTellsIsWrapped(t *testing.T) {
 	tests := map[string]struct {
 		resource *discoverypb.Resource
 		left     time.Duration
-		telling  bool // wrapped for all who understand it
+		telling  bool // wrapped for all clients that support it
 	}{
 		"nothing to tell": {&discoverypb.Resource{Name: "a", Version: "1", Resource: body}, 0, false},
 		"aliases":         {&discoverypb.Resource{Name: "a", Version: "1", Resource: body, Aliases: []string{"b"}}, 0, false},
@@ -194,9 +192,9 @@ func TestB19_R110_OnlyWhatTellsIsWrapped(t *testing.T) {
 	}
 }
 
-// TestR127_WrapperIsPassedOn: what the Resource message holds beside the content,
-// known or not, is in what clients get of it, with a TTL or without.
-func TestR127_WrapperIsPassedOn(t *testing.T) {
+// TestR127_WrapperIsForwarded: clients receive all fields of the Resource message, known or unknown, with and without a
+// TTL.
+func TestR127_WrapperIsForwarded(t *testing.T) {
 	rich := richUpdate().GetResources()[0]
 	unknown := protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), []byte("kept"))
 	rich.ProtoReflect().SetUnknown(unknown)
@@ -221,9 +219,8 @@ func TestR127_WrapperIsPassedOn(t *testing.T) {
 	}
 }
 
-// TestR104_SharedFieldIsNotTouched: to tell one client a TTL changes nothing of what
-// the others share.
-func TestR104_SharedFieldIsNotTouched(t *testing.T) {
+// TestR104_SharedFieldIsNotModified: sending a TTL to one client does not modify the bytes that other clients share.
+func TestR104_SharedFieldIsNotModified(t *testing.T) {
 	r := decodeOne(t, acme, join(resourceOf("1", "a", anyOf(acme, []byte("x"))), ttlOf(t, durationpb.New(time.Minute))))
 	before := bytes.Clone(r.Field())
 	for _, left := range []time.Duration{time.Hour, time.Second} {

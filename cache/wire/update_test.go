@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-func TestR062_DuplicateNamesAreRefused(t *testing.T) {
+func TestR062_DuplicateNamesAreRejected(t *testing.T) {
 	a, b := resourceOf("1", "a", anyOf(acme, []byte("a"))), resourceOf("1", "b", anyOf(acme, []byte("b")))
 	removed := func(names ...string) (out []byte) {
 		for _, n := range names {
@@ -26,7 +26,7 @@ func TestR062_DuplicateNamesAreRefused(t *testing.T) {
 	tests := []struct {
 		name string
 		msg  []byte
-		want string // the name that the error tells, "" for none
+		want string // the name in the error, "" for no error
 	}{
 		{"distinct", join(updateOf(acme, a, b), removed("c", "d")), ""},
 		{"resource twice", updateOf(acme, a, b, a), `"a"`},
@@ -48,7 +48,7 @@ func TestR062_DuplicateNamesAreRefused(t *testing.T) {
 				return
 			}
 			if !errors.Is(err, wire.ErrDuplicate) || !strings.Contains(err.Error(), tt.want) {
-				t.Fatalf("Decode: got error %v, want ErrDuplicate that names %s", err, tt.want)
+				t.Fatalf("Decode: got error %v, want ErrDuplicate with the name %s", err, tt.want)
 			}
 			wantRefusable(t, u, acme)
 		})
@@ -76,7 +76,7 @@ func TestR063_TypeMismatch(t *testing.T) {
 			}
 			wantRefusable(t, u, tt.response)
 			if err != nil && (!strings.Contains(err.Error(), tt.any) || !strings.Contains(err.Error(), `"shop"`)) {
-				t.Errorf("error %q does not tell type %q and name shop", err, tt.any)
+				t.Errorf("error %q does not contain type %q and name shop", err, tt.any)
 			}
 		})
 	}
@@ -90,7 +90,7 @@ func TestB22_EmptyNames(t *testing.T) {
 	for _, typeURL := range known {
 		u, err := wire.Decoder{}.Decode(updateOf(typeURL, resourceOf("1", "", anyOf(typeURL, nil))))
 		if !errors.Is(err, wire.ErrUnnamed) || !strings.Contains(err.Error(), typeURL) {
-			t.Errorf("%s: got error %v, want ErrUnnamed that names the type", typeURL, err)
+			t.Errorf("%s: got error %v, want ErrUnnamed with the type", typeURL, err)
 		}
 		wantRefusable(t, u, typeURL)
 		if _, err := wire.NewResource(typeURL, "", "1", nil); !errors.Is(err, wire.ErrUnnamed) {
@@ -102,12 +102,12 @@ func TestB22_EmptyNames(t *testing.T) {
 	}
 	unnamed := resourceOf("1", "", anyOf(acme, nil))
 	if _, err := (wire.Decoder{}).Decode(updateOf(acme, unnamed, unnamed)); !errors.Is(err, wire.ErrDuplicate) {
-		t.Errorf("two without a name: got error %v, want ErrDuplicate: there is one slot", err)
+		t.Errorf("two without a name: got error %v, want ErrDuplicate", err)
 	}
 }
 
-// A resource that is larger than allowed is decoded like the others, and says why its content
-// is not to be taken; one of the size that is allowed does not.
+// TestB9_LargeResources: a resource larger than the limit is decoded and has a Refusal. A resource of exactly the limit
+// has none.
 func TestB9_LargeResources(t *testing.T) {
 	fits := resourceOf("1", "fits", anyOf(wire.ClusterType, make([]byte, 1000)))
 	large := resourceOf("1", "large", anyOf(wire.ClusterType, make([]byte, 1000)))
@@ -116,18 +116,18 @@ func TestB9_LargeResources(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(u.Resources) != 2 || u.Resources[0].Refusal != nil || u.Resources[1].Name != "large" {
-		t.Fatalf("decoded %+v, want two resources, of which the first fits", u.Resources)
+		t.Fatalf("decoded %+v, want two resources, the first without a Refusal", u.Resources)
 	}
 	want := fmt.Sprintf("the resource has %d bytes; at most %d are allowed", len(large), len(fits))
 	if e := u.Resources[1].Refusal; e == nil || e.Name != "large" || e.Code != codes.Internal || e.Message != want {
-		t.Errorf("the large one has %+v, want INTERNAL: %s", e, want)
+		t.Errorf("large resource: Refusal %+v, want INTERNAL: %s", e, want)
 	}
 	if refused := slices.Collect(u.Refusals()); len(refused) != 1 || refused[0] != u.Resources[1] {
-		t.Errorf("refused: %v, want the large one", refused)
+		t.Errorf("Refusals: %v, want the large resource", refused)
 	}
 }
 
-func TestNotUTF8IsRefused(t *testing.T) {
+func TestNotUTF8IsRejected(t *testing.T) {
 	res := func(body []byte) []byte { return updateOf(acme, body) }
 	body := anyOf(acme, nil)
 	tests := map[string][]byte{
@@ -145,7 +145,7 @@ func TestNotUTF8IsRefused(t *testing.T) {
 	for name, msg := range tests {
 		t.Run(name, func(t *testing.T) {
 			if err := proto.Unmarshal(msg, new(discoverypb.DeltaDiscoveryResponse)); err == nil {
-				t.Fatal("the generated decoder accepts the input of this test")
+				t.Fatal("test setup: the generated decoder accepts the input")
 			}
 			u, err := wire.Decoder{}.Decode(msg)
 			if !errors.Is(err, wire.ErrMalformed) {
@@ -166,13 +166,13 @@ func TestNotUTF8IsRefused(t *testing.T) {
 			t.Errorf("got %+v, %v, want ErrMalformed and no type URL", u, err)
 		}
 	})
-	// Bytes are not strings: a value may be anything.
+	// Bytes need not be UTF-8: a value is not checked.
 	if r := decodeOne(t, acme, resourceOf("1", "a", anyOf(acme, []byte(notUTF8)))); string(r.Value()) != notUTF8 {
 		t.Errorf("value: got %q, want %q", r.Value(), notUTF8)
 	}
 }
 
-// wantRefusable says that the update can be refused by name (Decoder.Decode).
+// wantRefusable checks that the update can be rejected with a NACK (Decoder.Decode).
 func wantRefusable(t *testing.T, u wire.Update, typeURL string) {
 	t.Helper()
 	if u.TypeURL != typeURL || u.Nonce != "nonce-1" {
@@ -203,7 +203,7 @@ func TestMalformedUpdateKeepsTypeAndNonce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			msg := updateOf(acme, resourceOf("1", "good", body), resource)
 			if err := proto.Unmarshal(msg, new(discoverypb.DeltaDiscoveryResponse)); err == nil {
-				t.Fatal("the generated decoder accepts the input of this test")
+				t.Fatal("test setup: the generated decoder accepts the input")
 			}
 			u, err := wire.Decoder{}.Decode(msg)
 			if !errors.Is(err, wire.ErrMalformed) {
@@ -221,8 +221,8 @@ func TestMalformedUpdateKeepsTypeAndNonce(t *testing.T) {
 	}
 }
 
-// TestTruncatedUpdate cuts a message at every byte: as a whole, and each of its
-// resources, bodies and wrappers inside intact surroundings.
+// TestTruncatedUpdate truncates a message at every byte: the whole message, and each of its resources, bodies and
+// wrappers inside a complete message.
 func TestTruncatedUpdate(t *testing.T) {
 	for _, u := range []*discoverypb.DeltaDiscoveryResponse{richUpdate(), clusterUpdate(t)} {
 		whole := marshal(t, u)
@@ -244,7 +244,7 @@ func TestTruncatedUpdate(t *testing.T) {
 	}
 }
 
-// checkTruncated expects the generated decoder's verdict.
+// checkTruncated compares the error with that of the generated decoder.
 func checkTruncated(t *testing.T, msg []byte) {
 	t.Helper()
 	checkUpdate(t, wire.Decoder{}, msg)
@@ -254,10 +254,10 @@ func checkTruncated(t *testing.T, msg []byte) {
 	}
 }
 
-// TestDeepNesting looks for a resource, an error or a removal that is just not too deep
-// for us, and too deep for a client that finds it inside a response.
+// TestDeepNesting searches for a resource, an error or a removal that the decoder accepts, but that is nested too
+// deeply for a client that receives it in a response.
 func TestDeepNesting(t *testing.T) {
-	const notConstraints = 4 // DynamicParameterConstraints, a message that holds itself
+	const notConstraints = 4 // DynamicParameterConstraints, a recursive message
 	var nested []byte
 	for depth := range protowire.DefaultRecursionLimit + 1 {
 		if depth > protowire.DefaultRecursionLimit-8 {
@@ -269,7 +269,7 @@ func TestDeepNesting(t *testing.T) {
 	}
 }
 
-// prepend returns inner as a field, without a copy for each of many levels.
+// prepend returns inner as a field. It avoids a copy for each of many levels.
 func prepend(num protowire.Number, inner []byte) []byte {
 	head := protowire.AppendVarint(protowire.AppendTag(nil, num, protowire.BytesType), uint64(len(inner)))
 	return slices.Insert(inner, 0, head...)

@@ -20,7 +20,7 @@ import (
 // acme is a type that the protocol does not define.
 const acme = "type.googleapis.com/acme.v1.Foo"
 
-// notUTF8 is what no protobuf string may hold.
+// notUTF8 is not valid in a protobuf string.
 const notUTF8 = "a\xffb"
 
 func marshal(tb testing.TB, m proto.Message) []byte {
@@ -73,7 +73,7 @@ func decode(tb testing.TB, msg []byte) wire.Update {
 	return u
 }
 
-// decodeOne decodes an update that holds a single resource.
+// decodeOne decodes an update with a single resource.
 func decodeOne(tb testing.TB, typeURL string, resource []byte) *wire.Resource {
 	tb.Helper()
 	u := decode(tb, updateOf(typeURL, resource))
@@ -83,7 +83,7 @@ func decodeOne(tb testing.TB, typeURL string, resource []byte) *wire.Resource {
 	return u.Resources[0]
 }
 
-// send marshals a response as the server does and returns the bytes that leave.
+// send marshals a response as the server does and returns the encoded bytes.
 func send(tb testing.TB, r *wire.Response) []byte {
 	tb.Helper()
 	buf, err := wire.Codec{}.Marshal(r)

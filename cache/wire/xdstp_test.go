@@ -42,8 +42,8 @@ func TestR128_CanonicalNames(t *testing.T) {
 	}
 }
 
-// TestB23_EscapeSets holds which visible characters each part of a name escapes,
-// and that all else that Envoy escapes is escaped.
+// TestB23_EscapeSets tests which printable characters each part of a name escapes, and that all other characters that
+// Envoy escapes are escaped.
 func TestB23_EscapeSets(t *testing.T) {
 	const visible = " !\"#$%&'()*+,-./0189:;<=>?@AZ[\\]^_`az{|}"
 	everywhere := map[byte]string{'~': "%7E", 0x00: "%00", 0x1f: "%1F", 0x7f: "%7F", 0x80: "%80", 0xff: "%FF"}
@@ -108,10 +108,10 @@ func wantMalformed(t *testing.T, name, reason string) {
 	t.Helper()
 	got, err := wire.CanonicalName(name)
 	if !errors.Is(err, wire.ErrXDSTP) || got != "" {
-		t.Fatalf("CanonicalName(%q) = %q, %v, want nothing and ErrXDSTP", name, got, err)
+		t.Fatalf("CanonicalName(%q) = %q, %v, want no name and ErrXDSTP", name, got, err)
 	}
 	if !strings.Contains(err.Error(), reason) {
-		t.Errorf("CanonicalName(%q): error %q, want it to say %q", name, err, reason)
+		t.Errorf("CanonicalName(%q): error %q, want %q in it", name, err, reason)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestR129_CanonicalAuthority(t *testing.T) {
 	}
 }
 
-// globs are canonical names and the collection that each is a member of.
+// globs are canonical names and their collections.
 var globs = []struct{ name, glob string }{
 	{"xdstp://a/t/foo/bar", "xdstp://a/t/foo/*"},
 	{"xdstp://a/t/foo/a/b", "xdstp://a/t/foo/a/*"},
@@ -172,8 +172,8 @@ var globs = []struct{ name, glob string }{
 	{"*", ""},
 }
 
-// TestX22_GlobIsOneLevel holds that a collection has the names of one path level,
-// where go-control-plane takes every name that begins alike.
+// TestX22_GlobIsOneLevel: a collection contains the names of one path level. In go-control-plane, it contains every
+// name with the prefix.
 func TestX22_GlobIsOneLevel(t *testing.T) {
 	for _, tt := range globs {
 		if got, ok := wire.GlobOf(tt.name); got != tt.glob || ok != (tt.glob != "") {
@@ -188,14 +188,13 @@ func TestR132_Glob(t *testing.T) {
 			t.Errorf("Glob(%q) = %t, want %t", tt.name, !want, want)
 		}
 		if tt.glob != "" && !wire.Glob(tt.glob) {
-			t.Errorf("Glob(%q) = false, and it is the collection of %q", tt.glob, tt.name)
+			t.Errorf("Glob(%q) = false, want true: it is the collection of %q", tt.glob, tt.name)
 		}
 	}
-	wantCanonical(t, xdstpCDS+"shop/%2A", xdstpCDS+"shop/*") // one name, however it is spelled
+	wantCanonical(t, xdstpCDS+"shop/%2A", xdstpCDS+"shop/*") // two spellings of one name
 }
 
-// TestR131_ContextIsPartOfTheCollection holds that a collection has only names
-// with the very same context parameters.
+// TestR131_ContextIsPartOfTheCollection: a collection contains only names with equal context parameters.
 func TestR131_ContextIsPartOfTheCollection(t *testing.T) {
 	tests := []struct {
 		name, glob string
@@ -224,7 +223,7 @@ func TestR131_ContextIsPartOfTheCollection(t *testing.T) {
 	}
 }
 
-func TestPlainNamesCostNothing(t *testing.T) {
+func TestPlainNamesDoNotAllocate(t *testing.T) {
 	for _, name := range []string{"outbound|80||shop.svc.cluster.local", "xdstp", ""} {
 		got := testing.AllocsPerRun(100, func() {
 			if canonical, err := wire.CanonicalName(name); err != nil || canonical != name {

@@ -17,9 +17,9 @@ import (
 
 const xdstpFoo = "xdstp://a/acme.v1.Foo/shop"
 
-// TestR128_AnswersAreCanonical holds that clients are told the canonical spelling
-// of what the origin calls otherwise, and nothing else is changed.
-func TestR128_AnswersAreCanonical(t *testing.T) {
+// TestR128_ResponsesAreCanonical: names of the origin are sent to clients in canonical form, and other fields are
+// unchanged.
+func TestR128_ResponsesAreCanonical(t *testing.T) {
 	origin := richUpdate()
 	shop := origin.Resources[0]
 	shop.Name = xdstpFoo + "?b=2&a=1"
@@ -41,8 +41,7 @@ func TestR128_AnswersAreCanonical(t *testing.T) {
 	wantMessage(t, "wrapped SotW", relayWrapped(t, acme, r)[0], shop)
 }
 
-// TestR128_CanonicalBytesAreKept holds that a resource whose names are canonical
-// already is the origin's, byte for byte.
+// TestR128_CanonicalBytesAreKept: a resource with canonical names is sent byte for byte as the origin sent it.
 func TestR128_CanonicalBytesAreKept(t *testing.T) {
 	body := join(bytesField(2, "v"), bytesField(1, acme))
 	for _, name := range []string{xdstpFoo + "?a=1&b=2", "xdstp:" + "no?b=2&a=1", "shop?b=2&a=1"} {
@@ -53,8 +52,7 @@ func TestR128_CanonicalBytesAreKept(t *testing.T) {
 	}
 }
 
-// TestR128_SpellingIsNoContent holds that an origin that changes the spelling of
-// a name has not changed the resource.
+// TestR128_SpellingIsNoContent: another spelling of a name is no change of the resource.
 func TestR128_SpellingIsNoContent(t *testing.T) {
 	resource := func(query string) *wire.Resource {
 		return decodeOne(t, acme, marshal(t, &discoverypb.Resource{
@@ -71,7 +69,7 @@ func TestR128_SpellingIsNoContent(t *testing.T) {
 	}
 }
 
-// TestR062_DuplicateSpellings holds that duplicates are judged by canonical names.
+// TestR062_DuplicateSpellings: duplicates are found by canonical names.
 func TestR062_DuplicateSpellings(t *testing.T) {
 	a, b := xdstpFoo+"?a=1&b=2", xdstpFoo+"?b=2&a=1"
 	first, second := resourceOf("1", a, anyOf(acme, nil)), resourceOf("1", b, anyOf(acme, nil))
@@ -84,15 +82,14 @@ func TestR062_DuplicateSpellings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			u, err := wire.Decoder{}.Decode(msg)
 			if !errors.Is(err, wire.ErrDuplicate) || !strings.Contains(err.Error(), a) {
-				t.Fatalf("Decode: got error %v, want ErrDuplicate that names %s", err, a)
+				t.Fatalf("Decode: got error %v, want ErrDuplicate with the name %s", err, a)
 			}
 			wantRefusable(t, u, acme)
 		})
 	}
 }
 
-// TestB23_OriginWithMalformedNames holds that a name without a canonical form
-// makes the response one to be refused.
+// TestB23_OriginWithMalformedNames: a response that contains a name without a canonical form is rejected.
 func TestB23_OriginWithMalformedNames(t *testing.T) {
 	good := resourceOf("1", "a", anyOf(acme, nil))
 	for _, name := range []string{xdstpFoo + "?a=1&a=2", xdstpFoo + "%", "xdstp://a", xdstpFoo + "#alt=b"} {
@@ -106,7 +103,7 @@ func TestB23_OriginWithMalformedNames(t *testing.T) {
 			t.Run(what+" "+name, func(t *testing.T) {
 				u, err := wire.Decoder{}.Decode(msg)
 				if !errors.Is(err, wire.ErrXDSTP) || !strings.Contains(err.Error(), name) {
-					t.Fatalf("Decode: got error %v, want ErrXDSTP that names %s", err, name)
+					t.Fatalf("Decode: got error %v, want ErrXDSTP with the name %s", err, name)
 				}
 				wantRefusable(t, u, acme)
 			})
@@ -120,9 +117,9 @@ func TestB23_OriginWithMalformedNames(t *testing.T) {
 	}
 }
 
-// TestR133_WhatStandsInForAResource holds that under an xdstp name there may be a
-// redirect or a list of resources, and that SotW clients are told its name.
-func TestR133_WhatStandsInForAResource(t *testing.T) {
+// TestR133_SubstituteTypes: a resource with an xdstp name may be a redirect or a collection, and SotW clients are sent
+// its name.
+func TestR133_SubstituteTypes(t *testing.T) {
 	const redirect = "type.googleapis.com/xds.core.v3.ResourceLocator"
 	for _, tt := range []struct {
 		name, typeURL string
@@ -154,8 +151,7 @@ func TestR133_WhatStandsInForAResource(t *testing.T) {
 	}
 }
 
-// TestB23_CanonicalRequests holds which names of a request are left, and how they are
-// spelled.
+// TestB23_CanonicalRequests: Canonicalise replaces names by their canonical form and removes malformed ones.
 func TestB23_CanonicalRequests(t *testing.T) {
 	const bad, spelled, canonical = xdstpFoo + "?a=1&a=2", xdstpFoo + "?b=2&a=1", xdstpFoo + "?a=1&b=2"
 	parameters := wire.Separator + "k=v"
@@ -166,7 +162,7 @@ func TestB23_CanonicalRequests(t *testing.T) {
 	}
 	refused := r.Canonicalise()
 	if len(refused) != 2 || refused[0].Name != bad || refused[1].Name != bad || !errors.Is(refused[0].Err, wire.ErrXDSTP) {
-		t.Errorf("refused %v, want the malformed name twice", refused)
+		t.Errorf("invalid names %v, want the malformed name twice", refused)
 	}
 	if want := []string{"plain", canonical, canonical + parameters}; !slices.Equal(r.Subscribe, want) {
 		t.Errorf("subscribe: got %q, want %q", r.Subscribe, want)
