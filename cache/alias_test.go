@@ -14,18 +14,18 @@ import (
 
 func TestR092_Aliases(t *testing.T) {
 	o := newOrigin(t, Config{})
-	byAlias, byName, byBoth, apart := o.view.Watch(), o.view.Watch(), o.view.Watch(), o.view.Watch()
+	byAlias, byName, byBoth, unrelated := o.view.Watch(), o.view.Watch(), o.view.Watch(), o.view.Watch()
 	o.subscribe(byAlias, "alias")
 	o.subscribe(byName, "real")
 	o.subscribe(byBoth, "real", "alias")
-	o.subscribe(apart, "further")
+	o.subscribe(unrelated, "further")
 	woken := func(when string, want ...bool) {
 		t.Helper()
-		if got := []bool{woken(byAlias), woken(byName), woken(byBoth), woken(apart)}; !slices.Equal(got, want) {
+		if got := []bool{woken(byAlias), woken(byName), woken(byBoth), woken(unrelated)}; !slices.Equal(got, want) {
 			t.Errorf("%s: got woken %t, want %t", when, got, want)
 		}
 	}
-	holds := func(when, name, want string) {
+	wantContent := func(when, name, want string) {
 		t.Helper()
 		e, _ := o.typ().Lookup(o.name(name))
 		if got := contentOf(e); got != want || e.Present() && e.Resource.Name != "real" || e != nil && e.Prior != nil && e.Prior.Name != "real" {
@@ -39,32 +39,32 @@ func TestR092_Aliases(t *testing.T) {
 		t.Errorf("got %+v, want one resource seen", change)
 	}
 	woken("put", true, true, true, false)
-	holds("put", "alias", "x")
-	holds("put", "real", "x")
+	wantContent("put", "alias", "x")
+	wantContent("put", "real", "x")
 	if !o.typ().ByName.Aliased() || o.hasName("unwanted") {
 		t.Errorf("got aliased %t, unsubscribed alias in the index %t; want true, false", o.typ().ByName.Aliased(), o.hasName("unwanted"))
 	}
 	o.put(ByName, "real", "2", "y", "alias", "alias", "real")
-	holds("changed", "alias", "y")
-	holds("changed", "real", "y")
+	wantContent("changed", "alias", "y")
+	wantContent("changed", "real", "y")
 	woken("changed", true, true, true, false)
 	o.remove(ByName, "real")
 	woken("removed", true, true, true, false)
-	holds("removed", "alias", "-")
-	holds("removed", "real", "-")
+	wantContent("removed", "alias", "-")
+	wantContent("removed", "real", "-")
 	if o.typ().ByName.Count() != 0 || o.typ().ByName.Sum() != (fingerprint.Sum{}) {
 		t.Errorf("removed: got %d resources, want 0", o.typ().ByName.Count())
 	}
 	o.put(ByName, "real", "3", "z", "alias")
-	holds("back", "alias", "z")
+	wantContent("added again", "alias", "z")
 	o.remove(ByName, "real")
-	holds("removed again", "alias", "-")
+	wantContent("removed again", "alias", "-")
 	o.put(ByName, "real", "4", "z", "alias")
-	woken("back again", true, true, true, false)
+	woken("added a third time", true, true, true, false)
 	o.remove(ByName, "alias") // the origin may use the requested name, an alias
 	woken("alias removed", true, false, true, false)
-	holds("alias removed", "alias", "-")
-	holds("alias removed", "real", "z")
+	wantContent("alias removed", "alias", "-")
+	wantContent("alias removed", "real", "z")
 }
 
 // TestR092_AliasMoves: if an alias begins to name another resource, that is a change even if the bytes are equal. The
@@ -135,41 +135,41 @@ func TestB20_UnresolvedAliasesExpire(t *testing.T) {
 	o := newOrigin(t, Config{})
 	watch, next := o.view.Watch(), o.view.Watch()
 	n := o.subscribe(watch, "alias")[0]
-	answer := func() {
+	respond := func() {
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
 			decoded(t, acme, &discoverypb.Resource{Name: "alias", Aliases: []string{"alias"}}),
 		}})
 	}
-	answer()
-	_, told := o.typ().Lookup(n)
-	asks := func(when string, want bool) {
+	respond()
+	_, sent := o.typ().Lookup(n)
+	wantRequest := func(when string, want bool) {
 		t.Helper()
 		next.Subscribe(acme, []string{"alias"})
-		again := false
+		requested := false
 		for _, d := range o.TakeDemand() {
-			again = again || d.Refetch
+			requested = requested || d.Refetch
 		}
 		next.Unsubscribe(acme, []*Name{n})
-		if again != want {
-			t.Errorf("%s: requested again %t, want %t", when, again, want)
+		if requested != want {
+			t.Errorf("%s: requested again %t, want %t", when, requested, want)
 		}
 	}
 	later := o.Expire(time.Now())
 	if left := time.Until(later); left < 4*time.Second || left > 5*time.Second {
 		t.Errorf("expires in %v, want 5s", left)
 	}
-	asks("within 5s", false)
+	wantRequest("within 5s", false)
 	o.Expire(later)
 	if e, _ := o.typ().Lookup(n); !e.Resource.ContentDropped() || !e.Resource.Unresolved() {
 		t.Errorf("after 5s: got %+v, want its content dropped", e)
 	}
-	asks("after 5s", true)
-	asks("before a response", false)
-	answer()
-	if e, seq := o.typ().Lookup(n); seq != told || e.Resource.ContentDropped() {
-		t.Errorf("equal response changed the position from %[2]d to %[1]d", seq, told)
+	wantRequest("after 5s", true)
+	wantRequest("before a response", false)
+	respond()
+	if e, seq := o.typ().Lookup(n); seq != sent || e.Resource.ContentDropped() {
+		t.Errorf("equal response changed the position from %[2]d to %[1]d", seq, sent)
 	}
-	asks("after the response", false)
+	wantRequest("after the response", false)
 }
 
 // TestB20_UnlistedAliases: if an origin lists only the last requested alias, a change of the resource also applies to
@@ -177,7 +177,7 @@ func TestB20_UnresolvedAliasesExpire(t *testing.T) {
 func TestB20_UnlistedAliases(t *testing.T) {
 	o, watch := newSubscribed(t)
 	names := o.subscribe(watch, "one", "two", "three")
-	holds := func(when string, want ...string) {
+	wantContents := func(when string, want ...string) {
 		t.Helper()
 		for i, n := range names {
 			if e, _ := o.typ().Lookup(n); contentOf(e) != want[i] {
@@ -187,22 +187,22 @@ func TestB20_UnlistedAliases(t *testing.T) {
 	}
 	o.put(ByName, "real", "1", "x", "one")
 	o.put(ByName, "real", "1", "x", "two")
-	holds("asked for", "x", "x", "")
+	wantContents("added", "x", "x", "")
 	if e, _ := o.typ().Lookup(names[0]); !slices.Equal(e.Resource.Aliases, []string{"one"}) {
 		t.Errorf("one: got aliases %q, want only one", e.Resource.Aliases)
 	}
 	if c := o.put(ByName, "real", "2", "y", "two"); c.Seen != 1 || c.Ignored != 0 {
 		t.Errorf("changed: got %+v, want one resource seen", c)
 	}
-	holds("changed", "y", "y", "")
+	wantContents("changed", "y", "y", "")
 	if c := o.put(ByName, "real", "3", "z"); c.Seen != 1 || c.Ignored != 0 {
 		t.Errorf("no alias: got %+v, want one resource seen", c)
 	}
-	holds("no alias", "z", "z", "")
+	wantContents("no alias", "z", "z", "")
 	o.put(ByName, "other", "1", "o", "one")
 	o.put(ByName, "real", "4", "w")
-	holds("one moved", "o", "w", "")
+	wantContents("one moved", "o", "w", "")
 	o.remove(ByName, "two")
 	o.put(ByName, "real", "5", "v")
-	holds("two is said to be gone", "o", "-", "")
+	wantContents("two removed", "o", "-", "")
 }

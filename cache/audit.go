@@ -202,7 +202,7 @@ func (a *audit) interest(key string) bool {
 // nameFault returns the problem with a name in the index; empty if there is none. The index must be locked, so that
 // the generations do not change.
 func (v *View) nameFault(t *indexType, n *Name) string {
-	typ := v.head.Load().Type(t.url)
+	typ := v.current.Load().Type(t.url)
 	entries := v.countEntries(t.url, n)
 	switch {
 	case t.names[n.text] != n:

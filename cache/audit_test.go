@@ -96,7 +96,7 @@ func (o *origin) tamper(f func(s *Set)) {
 	generation, typ := *o.view.Generation(), *o.typ()
 	f(&typ.Wildcard)
 	generation.types.put(&typ)
-	o.view.head.Store(&generation)
+	o.view.current.Store(&generation)
 }
 
 // swap replaces the entry of a name by a copy that f has changed.
@@ -110,16 +110,16 @@ func (o *origin) swap(text string, f func(e *Entry)) {
 }
 
 var damages = []damage{
-	{"a byte of what all streams send", func(o *origin) {
+	{"modified byte of shared content", func(o *origin) {
 		o.typ().Wildcard.Get(o.name("b")).Resource.Value()[0] ^= 1
 	}, []string{"members b: content does not match its digest"}},
-	{"a sum that missed a change", func(o *origin) {
+	{"wrong sum", func(o *origin) {
 		o.tamper(func(s *Set) { s.sum = s.sum.Add(sum(0, 1)) })
 	}, []string{"members : version does not match the resources"}},
-	{"a leaf of other content", func(o *origin) {
+	{"leaf of other content", func(o *origin) {
 		o.swap("b", func(e *Entry) { e.Leaf = e.Leaf.Add(sum(1, 0)) })
 	}, []string{"members : version does not match the resources", "members b: leaf of the version does not match the content"}},
-	{"an entry that was lost", func(o *origin) {
+	{"missing entry", func(o *origin) {
 		n := o.name("b")
 		o.tamper(func(s *Set) { s.table = s.table.Set(new(immutable.Edit), n.id, nil) })
 	}, []string{
@@ -127,7 +127,7 @@ var damages = []damage{
 		"members : totals do not match the resources",
 		"members : version does not match the resources",
 	}},
-	{"an entry in the place of another", func(o *origin) {
+	{"entry under another id", func(o *origin) {
 		n, e := o.name("b"), o.typ().Wildcard.Get(o.name("a"))
 		o.tamper(func(s *Set) { s.table = s.table.Set(new(immutable.Edit), n.id, e) })
 	}, []string{
@@ -135,10 +135,10 @@ var damages = []damage{
 		"members : version does not match the resources",
 		"members a: entry is stored under the id of another name",
 	}},
-	{"a change that the log missed", func(o *origin) {
+	{"change missing from the log", func(o *origin) {
 		o.tamper(func(s *Set) { s.log = slices.Delete(slices.Clone(s.log), 1, 2) })
 	}, []string{"members b: last change is missing from the log"}},
-	{"a log out of order", func(o *origin) {
+	{"unsorted log", func(o *origin) {
 		o.tamper(func(s *Set) {
 			s.log = slices.Clone(s.log)
 			s.log[0], s.log[1] = s.log[1], s.log[0]
@@ -148,23 +148,23 @@ var damages = []damage{
 		"members a: last change is missing from the log",
 		"members b: last change is missing from the log",
 	}},
-	{"a change after the last", func(o *origin) {
+	{"last change too early", func(o *origin) {
 		o.tamper(func(s *Set) { s.last-- })
 	}, []string{"members : log has items after the last change"}},
-	{"counts", func(o *origin) {
+	{"wrong totals", func(o *origin) {
 		o.tamper(func(s *Set) {
 			s.count, s.live, s.ttls, s.contentDropped = s.count+1, s.live-1, s.ttls+1, s.contentDropped+1
 		})
 	}, []string{"members : totals do not match the resources"}},
-	{"an alias that was lost", func(o *origin) {
+	{"missing alias", func(o *origin) {
 		o.subscribe(o.view.Watch(), "z")
 		o.put(ByName, "d", "", "content 3", "z")
 		delete(o.aliases[acme], "d")
 	}, []string{"interest z: alias or variant is missing from the index"}},
-	{"a demand that was lost", func(o *origin) {
+	{"missing upstream subscription", func(o *origin) {
 		o.name("c").tracked = false
 	}, []string{"interest c: name has subscribers, but no upstream subscription"}},
-	{"a count of entries", func(o *origin) {
+	{"wrong number of entries", func(o *origin) {
 		o.name("c").entries++
 	}, []string{"interest c: number of entries does not match the sets"}},
 }
@@ -194,7 +194,7 @@ func TestB43_PlantedFaultsAreFound(t *testing.T) {
 	o, _ := newThreeMembers(t)
 	o.name("b").watchers = &watchers{ids: []uint32{0, 0}, names: 1}
 	if got, want := findings(o.view.Audit(proceed)), "interest b: watchers contain a closed watch or a duplicate"; !slices.Contains(got, want) {
-		t.Errorf("a watch that is there twice: got %q, want among it %q", got, want)
+		t.Errorf("duplicate watch: got %q, want %q among the findings", got, want)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestB43_AnAuditPausesAndEnds(t *testing.T) {
 		o.put(Wildcard, "new", "", fmt.Sprint(pauses)) // which takes the lock
 		return true
 	}) {
-		t.Error("found something")
+		t.Error("unexpected fault")
 	}
 	if min := 3 * 1000 / auditBatch; pauses < min {
 		t.Errorf("got %d pauses, want at least %d", pauses, min)
@@ -229,14 +229,14 @@ func TestB43_AnAuditPausesAndEnds(t *testing.T) {
 	for stop := range pauses {
 		left := stop
 		for range o.view.Audit(func() bool { left--; return left >= 0 }) {
-			t.Error("found something")
+			t.Error("unexpected fault")
 		}
 		if left != -1 {
-			t.Fatalf("told to end at pause %d: paused %d times more", stop, -1-left)
+			t.Fatalf("pace returned false at pause %d: audit paused %d more times", stop, -1-left)
 		}
 	}
 	if typ := o.view.index.types[acme]; typ.names["new"] == nil {
-		t.Error("the audit kept the writer out")
+		t.Error("audit blocked the writer")
 	}
 }
 

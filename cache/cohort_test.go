@@ -334,9 +334,9 @@ func TestI1_EditionsAtAnyTime(t *testing.T) {
 				shown = rapid.IntRange(canaries, rest).Draw(t, "cohort")
 				waits.showWaiting(shown, rapid.SampledFrom(editions).Draw(t, "edition"))
 			default:
-				forgets := h.step(t)
+				drops := h.step(t)
 				for _, seen := range before {
-					maps.DeleteFunc(seen, func(key, _ string) bool { return forgets(key) })
+					maps.DeleteFunc(seen, func(key, _ string) bool { return drops(key) })
 				}
 			}
 			waits.checkEntries()
@@ -391,7 +391,7 @@ func newCohortHistory(origins ...*origin) *cohortHistory {
 }
 
 // step applies a random step. It returns which keys of visible are dropped by it, because readers unsubscribed.
-func (h *cohortHistory) step(t *rapid.T) (forgets func(key string) bool) {
+func (h *cohortHistory) step(t *rapid.T) (drops func(key string) bool) {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
 	kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 	version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")

@@ -29,13 +29,13 @@ func TestR132_UnusedCollectionsAreRemoved(t *testing.T) {
 		name string
 		do   func(o *origin, w *Watch)
 	}{
-		{"came and went unnoticed", func(o *origin, w *Watch) {
+		{"subscribed and unsubscribed before TakeDemand", func(o *origin, w *Watch) {
 			w.UnsubscribeAll(w.SubscribeAll(shopKey))
 			if d := o.TakeDemand(); len(d) != 0 {
 				o.Errorf("demand: got %v, want none", d)
 			}
 		}},
-		{"given up", func(o *origin, w *Watch) {
+		{"unsubscribed", func(o *origin, w *Watch) {
 			wc := w.SubscribeAll(shopKey)
 			o.TakeDemand()
 			o.typeURL = shopKey
@@ -46,7 +46,7 @@ func TestR132_UnusedCollectionsAreRemoved(t *testing.T) {
 				o.Errorf("demand: got %v, want the end of the collection, and the collection removed", d)
 			}
 		}},
-		{"given up twice", func(o *origin, w *Watch) {
+		{"unsubscribed twice", func(o *origin, w *Watch) {
 			wc := w.SubscribeAll(shopKey)
 			o.TakeDemand()
 			w.UnsubscribeAll(wc)
@@ -59,7 +59,7 @@ func TestR132_UnusedCollectionsAreRemoved(t *testing.T) {
 				o.Errorf("demand: got %v, want none", d)
 			}
 		}},
-		{"wanted again in time", func(o *origin, w *Watch) {
+		{"subscribed again before ForgetWildcard", func(o *origin, w *Watch) {
 			wc := w.SubscribeAll(shopKey)
 			o.TakeDemand()
 			w.UnsubscribeAll(wc)
@@ -75,7 +75,7 @@ func TestR132_UnusedCollectionsAreRemoved(t *testing.T) {
 			o.TakeDemand()
 			o.ForgetWildcard(shopKey)
 		}},
-		{"wanted again too late", func(o *origin, w *Watch) {
+		{"subscribed again after ForgetWildcard", func(o *origin, w *Watch) {
 			wc := w.SubscribeAll(shopKey)
 			o.TakeDemand()
 			w.UnsubscribeAll(wc)
@@ -241,12 +241,12 @@ func TestB40_OriginsAreIndependent(t *testing.T) {
 			}
 		}
 	}
-	check("both up", true, true)
+	check("both connected", true, true)
 	second.SetConnected(false)
-	check("the second down", true, false)
+	check("second disconnected", true, false)
 	if g := first.view.Generation(); g.WildcardSource(acme).Connected != true || g.WildcardSource(Collection(acme, mall+"*")).Connected {
 		t.Error("want the wildcard of the type at the first origin, connected, and the glob at the second, disconnected")
 	}
 	first.SetConnected(false)
-	check("both down", false, false)
+	check("both disconnected", false, false)
 }

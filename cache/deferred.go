@@ -195,9 +195,9 @@ func (p *intervals) endDue() {
 	x.mu.Lock()
 	now := time.Now()
 	ended := p.end(now, func(w *waitingType) bool { return !w.until.After(now) })
-	generation := *p.view.head.Load()
+	generation := *p.view.current.Load()
 	generation.deferred = p.deferred()
-	p.view.head.Store(&generation)
+	p.view.current.Store(&generation)
 	var wakes []*Watch
 	for watch := range x.openWatches(ended) {
 		wakes = append(wakes, watch)
@@ -228,7 +228,7 @@ func (p *intervals) subscribed(w *Watch, key string) {
 		return
 	}
 	if of.wakes.add(w.id); w.call != nil {
-		dropped := &hint{seq: p.view.head.Load().Seq, n: maxHints}
+		dropped := &hint{seq: p.view.current.Load().Seq, n: maxHints}
 		w.hint(dropped, dropped)
 	}
 }

@@ -373,7 +373,7 @@ func TestEditionsSurviveReconnects(t *testing.T) {
 // TestI1_ErrorsShownAgainWait: an edition has an error of a resource that was released since. After it is shown, the
 // state of the origin waits.
 func TestI1_ErrorsShownAgainWait(t *testing.T) {
-	o, told := newRollout(t)
+	o, waiting := newRollout(t)
 	o.confirm(acme, "a")
 	o.fail(Wildcard, "b", codes.Internal, "no b")
 	edition := o.Pin()
@@ -385,8 +385,8 @@ func TestI1_ErrorsShownAgainWait(t *testing.T) {
 	if got := o.errorText(Wildcard, "b"); got != "Internal no b" {
 		t.Errorf("rest sees the error %q of b, want the error of the edition", got)
 	}
-	if told.Names != 1 {
-		t.Errorf("%d names wait, want b", told.Names)
+	if waiting.Names != 1 {
+		t.Errorf("%d names wait, want b", waiting.Names)
 	}
 }
 

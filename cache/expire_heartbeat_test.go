@@ -23,10 +23,10 @@ func TestR105_TTLChanges(t *testing.T) {
 	}{
 		{"lengthened", []time.Duration{30 * time.Second, time.Minute}, 70 * time.Second},
 		{"shortened", []time.Duration{time.Minute, 15 * time.Second}, 25 * time.Second},
-		{"the same again", []time.Duration{30 * time.Second, 30 * time.Second, 30 * time.Second}, 50 * time.Second},
+		{"same TTL", []time.Duration{30 * time.Second, 30 * time.Second, 30 * time.Second}, 50 * time.Second},
 		{"removed", []time.Duration{30 * time.Second, 0}, 0},
-		{"given later", []time.Duration{0, 30 * time.Second}, 40 * time.Second},
-		{"removed, and given back at once", []time.Duration{time.Minute, 0, 30 * time.Second}, 50 * time.Second},
+		{"TTL added later", []time.Duration{0, 30 * time.Second}, 40 * time.Second},
+		{"removed and added again", []time.Duration{time.Minute, 0, 30 * time.Second}, 50 * time.Second},
 		{
 			"removed, and given back when the first time is over",
 			[]time.Duration{15 * time.Second, 0, 0, 0, 30 * time.Second}, 70 * time.Second,
@@ -52,19 +52,19 @@ func TestR105_TTLChanges(t *testing.T) {
 					if change.Changed != 0 || after.Last() != before.Last() || after.Wildcard.Sum().Add(after.ByName.Sum()) != version {
 						t.Errorf("step %d: another TTL counted as another content: %+v", i, change)
 					}
-					if told := ttl != tt.ttls[i-1] || ttl > 0; (change.Renewed == 1) != told {
-						t.Errorf("step %d: got %d renewals, want %t", i, change.Renewed, told)
+					if renewed := ttl != tt.ttls[i-1] || ttl > 0; (change.Renewed == 1) != renewed {
+						t.Errorf("step %d: got %d renewals, want %t", i, change.Renewed, renewed)
 					}
 				}
 				if tt.ends == 0 {
 					o.sleep(24 * time.Hour)
-					o.wantVisible("for ever", kind, "a", "x")
+					o.wantVisible("without a TTL", kind, "a", "x")
 					return
 				}
 				o.sleep(tt.ends - time.Since(began) - 1)
-				o.wantVisible("before its time", kind, "a", "x")
+				o.wantVisible("before the deadline", kind, "a", "x")
 				o.sleep(1)
-				o.wantVisible("at its time", kind, "a", "-")
+				o.wantVisible("at the deadline", kind, "a", "-")
 			})
 		})
 	}
@@ -120,8 +120,8 @@ func TestR106_HeartbeatOfAnotherVersionIsIgnored(t *testing.T) {
 			t.Error("heartbeat removed a resource")
 		}
 		o.sleep(time.Minute)
-		o.wantVisible("its own TTL holds", kind, "a", "-")
-		o.wantVisible("given a TTL by a heartbeat", kind, "b", "-")
+		o.wantVisible("own TTL applies", kind, "a", "-")
+		o.wantVisible("TTL added by a heartbeat", kind, "b", "-")
 	})
 }
 
@@ -131,7 +131,7 @@ func TestR106_HeartbeatOfMissingResource(t *testing.T) {
 	withClock(t, func(t *testing.T, o *timedOrigin, kind Kind) {
 		o.putTTL(kind, "a", "1", "x", time.Second)
 		o.sleep(2 * time.Second)
-		o.wantVisible("its time is up", kind, "a", "-")
+		o.wantVisible("expired", kind, "a", "-")
 		o.Asked([]*Name{o.name("a")}, time.Now().Add(-time.Minute))
 		again := func() (got []string) {
 			for _, d := range o.TakeDemand() {
@@ -172,7 +172,7 @@ func TestR106_HeartbeatOfMissingResource(t *testing.T) {
 			t.Errorf("heartbeat of an unknown name: requested %q", got)
 		}
 		o.putTTL(kind, "a", "1", "x", time.Minute)
-		o.wantVisible("back", kind, "a", "x")
+		o.wantVisible("added again", kind, "a", "x")
 	})
 	o := newOrigin(t, Config{})
 	timed := &timedOrigin{origin: o}
@@ -205,16 +205,16 @@ func TestR106_HeartbeatOfAVariant(t *testing.T) {
 			return decoded(t, acme, r)
 		}
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("prod", "x"), variant("test", "y")}})
-		o.wantVisible("given", ByName, prod, "x")
-		o.wantVisible("given", ByName, test, "y")
+		o.wantVisible("added", ByName, prod, "x")
+		o.wantVisible("added", ByName, test, "y")
 		o.sleep(30 * time.Second)
 		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("test", "")}})
 		o.heartbeat(ByName, "a", "1", time.Hour) // without constraints, which matches no variant
 		o.sleep(30 * time.Second)
 		o.wantVisible("without a heartbeat", ByName, prod, "-")
-		o.wantVisible("with one", ByName, test, "y")
+		o.wantVisible("with a heartbeat", ByName, test, "y")
 		o.sleep(30 * time.Second)
-		o.wantVisible("with one", ByName, test, "-")
+		o.wantVisible("with a heartbeat", ByName, test, "-")
 	})
 }
 

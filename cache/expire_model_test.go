@@ -38,7 +38,7 @@ func TestD4_ExpiryModel(t *testing.T) {
 			o.watch.SubscribeAll(acme)
 			o.subscribe(o.watch, "a", "b")
 			model := [2]map[string]held{{}, {}}
-			told := [2]map[string]time.Time{{}, {}} // the deadlines that a reader was sent
+			sent := [2]map[string]time.Time{{}, {}} // the deadlines that a reader was sent
 			var at [2]Seq
 			for i, s := range steps {
 				ttl := time.Duration(s.ttl) * time.Second
@@ -72,22 +72,22 @@ func TestD4_ExpiryModel(t *testing.T) {
 				typ := o.typ()
 				for kind, set := range []*Set{&typ.Wildcard, &typ.ByName} {
 					for e := range set.Since(at[kind]) {
-						told[kind][e.Name.String()] = e.Deadline()
+						sent[kind][e.Name.String()] = e.Deadline()
 					}
 					for e := range set.RenewedSince(at[kind]) {
-						told[kind][e.Name.String()] = e.Deadline()
+						sent[kind][e.Name.String()] = e.Deadline()
 					}
 					at[kind] = o.view.Generation().Seq
 					for _, name := range []string{"a", "b"} {
-						h, there := model[kind][name]
+						h, present := model[kind][name]
 						e := set.Get(o.name(name))
 						switch {
-						case e.Present() != there:
-							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s present: %t, want %t", i, s, kind, name, e.Present(), there))
-						case there && (contentOf(e) != h.content || !e.Deadline().Equal(h.deadline)):
+						case e.Present() != present:
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s present: %t, want %t", i, s, kind, name, e.Present(), present))
+						case present && (contentOf(e) != h.content || !e.Deadline().Equal(h.deadline)):
 							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is %q until %v, want %+v", i, s, kind, name, contentOf(e), e.Deadline(), h))
-						case there && !told[kind][name].Equal(h.deadline):
-							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: reader was sent the deadline %v of %s, want %v", i, s, kind, told[kind][name], name, h.deadline))
+						case present && !sent[kind][name].Equal(h.deadline):
+							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: reader was sent the deadline %v of %s, want %v", i, s, kind, sent[kind][name], name, h.deadline))
 						}
 					}
 				}
@@ -108,7 +108,7 @@ func TestR107_CopiesKeepTheirTime(t *testing.T) {
 		to.subscribe(to.watch, "a")
 		follow := func() { to.Copy(kind, from.view.Generation(), acme, []*Name{from.name("a")}) }
 		follow()
-		to.wantVisible("nothing is known", kind, "a", "")
+		to.wantVisible("no entry", kind, "a", "")
 		from.putTTL(kind, "a", "1", "x", time.Minute)
 		from.sleep(40 * time.Second)
 		follow()
@@ -130,9 +130,9 @@ func TestR107_CopiesKeepTheirTime(t *testing.T) {
 		}
 		from.putTTL(kind, "a", "1", "x", time.Hour)
 		follow()
-		to.wantVisible("back", kind, "a", "x")
+		to.wantVisible("added again", kind, "a", "x")
 		from.sleep(time.Hour)
 		follow()
-		to.wantVisible("expired there first", kind, "a", "-")
+		to.wantVisible("expired in the original first", kind, "a", "-")
 	})
 }

@@ -102,12 +102,12 @@ func TestR107_Expires(t *testing.T) {
 			o.SetConnected(up)
 			woken(o.watch)
 			o.sleep(time.Minute - 1)
-			o.wantVisible("before its time", kind, "a", "x")
+			o.wantVisible("before the deadline", kind, "a", "x")
 			if woken(o.watch) {
 				t.Error("wake-up before the expiry")
 			}
 			o.sleep(1)
-			o.wantVisible("at its time", kind, "a", "-")
+			o.wantVisible("at the deadline", kind, "a", "-")
 			o.wantVisible("without a TTL", kind, "b", "y")
 			if !woken(o.watch) {
 				t.Error("expiry caused no wake-up")
@@ -144,7 +144,7 @@ func TestR107_RemovedBeforeItsTime(t *testing.T) {
 		}
 		o.putTTL(kind, "a", "2", "y", 0)
 		o.sleep(time.Hour)
-		o.wantVisible("back for good", kind, "a", "y")
+		o.wantVisible("added again without a TTL", kind, "a", "y")
 	})
 }
 
@@ -191,7 +191,7 @@ func TestR107_Aliases(t *testing.T) {
 		}
 		o.putTTL(ByName, "real", "1", "x", 0, "alias", "further")
 		o.sleep(time.Hour)
-		o.wantVisible("back", ByName, "alias", "x")
+		o.wantVisible("added again", ByName, "alias", "x")
 	})
 }
 
@@ -206,25 +206,25 @@ func TestR107_NewSubscriberCausesRequest(t *testing.T) {
 		o.putTTL(ByName, "a", "1", "x", time.Minute)
 		o.subscribe(second, "a")
 		o.sleep(time.Minute)
-		for who, w := range map[string]*Watch{"a newcomer": o.view.Watch(), "one who asked before": first} {
+		for subscriber, w := range map[string]*Watch{"new stream": o.view.Watch(), "earlier subscriber": first} {
 			w.Subscribe(acme, []string{"a"})
 			if !n.Asked().IsZero() {
-				t.Errorf("%s: response from before the expiry still counts", who)
+				t.Errorf("%s: response from before the expiry still counts", subscriber)
 			}
 			if got := o.TakeDemand(); len(got) != 1 || got[0].Name != n || !got[0].Wanted || !got[0].Refetch {
-				t.Errorf("%s: got the demand %+v, want a new request for a", who, got)
+				t.Errorf("%s: got the demand %+v, want a new request for a", subscriber, got)
 			}
 			o.Asked([]*Name{n}, time.Now())
 			w.Subscribe(acme, []string{"a"})
 			second.Subscribe(acme, []string{"a"})
 			if got := o.TakeDemand(); len(got) != 0 {
-				t.Errorf("%s: got the demand %+v once more", who, got)
+				t.Errorf("%s: got a second demand %+v", subscriber, got)
 			}
 			o.sleep(time.Minute)
 			o.putTTL(ByName, "a", "1", "x", time.Minute)
 			o.view.Watch().Subscribe(acme, []string{"a"})
 			if got := o.TakeDemand(); len(got) != 0 {
-				t.Errorf("%s: present again: demand %+v", who, got)
+				t.Errorf("%s: present again: demand %+v", subscriber, got)
 			}
 			o.sleep(time.Minute)
 		}
@@ -253,7 +253,7 @@ func TestR107_HeartbeatsOfOtherSourcesAreIgnored(t *testing.T) {
 		own.putTTL(ByName, "a", "1", "x", time.Minute)
 		foreign.heartbeat(ByName, "a", "1", time.Hour)
 		own.sleep(time.Minute)
-		own.wantVisible("its origin's TTL is over", ByName, "a", "-")
+		own.wantVisible("TTL of its origin ended", ByName, "a", "-")
 		foreign.heartbeat(ByName, "a", "1", time.Hour)
 		if got := append(foreign.TakeDemand(), own.TakeDemand()...); len(got) != 0 {
 			t.Errorf("heartbeat of the other origin caused the demand %+v", got)
@@ -272,22 +272,22 @@ func TestR105_OtherSetHasItsOwnDeadline(t *testing.T) {
 		life     time.Duration
 		versions int
 	}{
-		{"named after a member", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", short); o.putTTL(ByName, "a", "1", "x", long) }, true, long, 1},
-		{"in another version", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", short); o.putTTL(ByName, "a", "2", "x", long) }, true, long, 2},
-		{"member after the named", func(o *timedOrigin) { o.putTTL(ByName, "a", "1", "x", short); o.putTTL(Wildcard, "a", "2", "x", 0) }, false, short, 1},
+		{"named resource after the member", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", short); o.putTTL(ByName, "a", "1", "x", long) }, true, long, 1},
+		{"another version", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", short); o.putTTL(ByName, "a", "2", "x", long) }, true, long, 2},
+		{"member after the named resource", func(o *timedOrigin) { o.putTTL(ByName, "a", "1", "x", short); o.putTTL(Wildcard, "a", "2", "x", 0) }, false, short, 1},
 		{"a renewal that may not be read", func(o *timedOrigin) {
 			o.putTTL(Wildcard, "a", "1", "x", long)
 			o.putTTL(Wildcard, "a", "1", "x", short)
 			o.putTTL(ByName, "a", "1", "x", short)
 		}, true, short, 1},
-		{"equal times", func(o *timedOrigin) { o.putTTL(ByName, "a", "1", "x", short); o.putTTL(Wildcard, "a", "1", "x", short) }, false, short, 1},
-		{"none has a time", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", 0); o.putTTL(ByName, "a", "2", "x", 0) }, false, 0, 2},
+		{"equal deadlines", func(o *timedOrigin) { o.putTTL(ByName, "a", "1", "x", short); o.putTTL(Wildcard, "a", "1", "x", short) }, false, short, 1},
+		{"no deadlines", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", 0); o.putTTL(ByName, "a", "2", "x", 0) }, false, 0, 2},
 		{"the member expires", func(o *timedOrigin) {
 			o.putTTL(ByName, "a", "1", "x", long)
 			o.putTTL(Wildcard, "a", "2", "x", short)
 			o.sleep(short)
 		}, false, long - short, 1},
-		{"the named expires", func(o *timedOrigin) {
+		{"the named resource expires", func(o *timedOrigin) {
 			o.putTTL(Wildcard, "a", "1", "x", long)
 			o.putTTL(ByName, "a", "2", "x", short)
 			o.sleep(short)
@@ -322,11 +322,11 @@ func TestR107_ReplacementOfExpiredIsSent(t *testing.T) {
 		o.putTTL(Wildcard, "a", "1", "y", 0)
 		o.remove(ByName, "a")
 		o.putTTL(ByName, "a", "1", "x", time.Minute)
-		told := o.view.Generation().Seq
+		expired := o.view.Generation().Seq
 		o.sleep(time.Minute)
 		o.putTTL(ByName, "a", "1", "x", 0) // may be older than the entry of the wildcard set
-		if e, since := o.typ().Lookup(o.name("a")); contentOf(e) != "y" || since <= told {
-			t.Errorf("readers see %q since %d, want y since the expiry, after %d", contentOf(e), since, told)
+		if e, since := o.typ().Lookup(o.name("a")); contentOf(e) != "y" || since <= expired {
+			t.Errorf("readers see %q since %d, want y since the expiry, after %d", contentOf(e), since, expired)
 		}
 	})
 }

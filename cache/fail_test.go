@@ -64,9 +64,9 @@ func TestR124_Errors(t *testing.T) {
 		o.fail(kind, "a", codes.Internal, "first")
 		wants("failed", "Internal first", "x", true)
 		o.fail(kind, "a", codes.Internal, "first")
-		wants("failed in the same way", "Internal first", "x", false)
+		wants("same error", "Internal first", "x", false)
 		o.fail(kind, "a", codes.Internal, "second")
-		wants("failed otherwise", "Internal second", "x", true)
+		wants("another error", "Internal second", "x", true)
 		if got := set().Last(); got != before {
 			t.Errorf("%d: error changed the position of the log from %d to %d", kind, before, got)
 		}
@@ -79,7 +79,7 @@ func TestR124_Errors(t *testing.T) {
 		woken(watch)
 		before = o.view.Generation().Seq
 		o.remove(kind, "a")
-		wants("removed what failed", "", "-", true)
+		wants("removed after an error", "", "-", true)
 		wantLog(t, set().Since(before), "-a") // for clients that were sent the error
 		before = o.view.Generation().Seq
 		o.remove(kind, "a")

@@ -175,20 +175,20 @@ func (o *origin) checkEntries() {
 		}
 		for text, n := range index.names {
 			if n.entries != entries[n] {
-				o.Fatalf("%s counts %d entries, want %d", text, n.entries, entries[n])
+				o.Fatalf("%s: entries is %d, want %d", text, n.entries, entries[n])
 			}
 			if entries[n] == 0 && n.watchers == nil && !n.tracked && !n.queued {
-				o.Fatalf("%s is not forgotten, and nobody needs it", text)
+				o.Fatalf("unused name %s was not released", text)
 			}
 		}
 		for n := range served {
 			if index.names[n.text] != n {
-				o.Fatalf("%s is forgotten, and readers see it", n.text)
+				o.Fatalf("%s was released, but readers see it", n.text)
 			}
 		}
 	}
 	if o.closed() && len(o.latest.tombstones) > 0 {
-		o.Fatalf("the writer remembers removals that nobody has to be told: %v", o.latest.tombstones)
+		o.Fatalf("latest has tombstones, which no reader needs: %v", o.latest.tombstones)
 	}
 	for cohort, v := range o.view.views {
 		for f := range v.Audit(func() bool { return true }) {
@@ -216,37 +216,37 @@ func contents(t *Type) map[string][2]string {
 // resource that changes for readers.
 func (o *origin) checkThaw() {
 	o.Helper()
-	was, said := o.view.Generation(), make(map[string]map[string]Difference)
+	before, diff := o.view.Generation(), make(map[string]map[string]Difference)
 	for d := range o.PinThawed().Diff() {
-		if said[d.Key] == nil {
-			said[d.Key] = make(map[string]Difference)
+		if diff[d.Key] == nil {
+			diff[d.Key] = make(map[string]Difference)
 		}
-		said[d.Key][d.Name] = d
+		diff[d.Key][d.Name] = d
 	}
-	if o.view.Generation() != was {
+	if o.view.Generation() != before {
 		o.Fatal("PinThawed changes what readers see")
 	}
 	o.Thaw()
-	is := o.view.Generation()
-	for t := range is.types.since(0) {
-		before, after := contents(was.Type(t.URL)), contents(t)
-		names := maps.Clone(before)
-		maps.Copy(names, after)
+	after := o.view.Generation()
+	for t := range after.types.since(0) {
+		oldContents, newContents := contents(before.Type(t.URL)), contents(t)
+		names := maps.Clone(oldContents)
+		maps.Copy(names, newContents)
 		for name := range names {
-			if _, any := said[t.URL][name]; before[name] != after[name] && !any {
-				o.Fatalf("the thaw changes %q of %s from %q to %q, and PinThawed says nothing of it",
-					name, t.URL, before[name], after[name])
+			if _, any := diff[t.URL][name]; oldContents[name] != newContents[name] && !any {
+				o.Fatalf("the thaw changes %q of %s from %q to %q, but the diff of PinThawed does not have it",
+					name, t.URL, oldContents[name], newContents[name])
 			}
 		}
-		for name, d := range said[t.URL] {
-			for r, seen := range map[*wire.Resource][2]string{d.Was: before[name], d.Is: after[name]} {
+		for name, d := range diff[t.URL] {
+			for r, seen := range map[*wire.Resource][2]string{d.Was: oldContents[name], d.Is: newContents[name]} {
 				if r != nil && !slices.Contains(seen[:], string(r.Value())) {
-					o.Fatalf("the thaw changes %q of %s from %q to %q, and PinThawed says %v, then %v",
-						name, t.URL, before[name], after[name], d.Was, d.Is)
+					o.Fatalf("the thaw changes %q of %s from %q to %q, but the diff of PinThawed has %v, then %v",
+						name, t.URL, oldContents[name], newContents[name], d.Was, d.Is)
 				}
 			}
-			if d.Is == nil && after[name][Wildcard] != "" && after[name][ByName] != "" {
-				o.Fatalf("PinThawed says that %q of %s is removed, and readers see %q", name, t.URL, after[name])
+			if d.Is == nil && newContents[name][Wildcard] != "" && newContents[name][ByName] != "" {
+				o.Fatalf("diff of PinThawed removes %q of %s, but readers see %q", name, t.URL, newContents[name])
 			}
 		}
 	}

@@ -120,14 +120,14 @@ func TestFreeze_FirstStatePasses(t *testing.T) {
 		t.Errorf("first response is an error: readers see %q", got)
 	}
 	want := map[string]string{"late": "late1", "missing": "-", "n": "n1"}
-	o.wantVisible("the first answer", want)
+	o.wantVisible("first response", want)
 	o.put(ByName, "late", "2", "late2")
 	o.put(ByName, "missing", "1", "here")
 	o.put(ByName, "failing", "1", "here")
 	if woken(late) {
 		t.Error("second response woke a reader")
 	}
-	o.wantVisible("the second answer", want)
+	o.wantVisible("second response", want)
 	o.Thaw()
 	o.wantVisible("thawed", map[string]string{"late": "late2", "missing": "here", "failing": "here"})
 	if got := o.errorText(ByName, "failing"); got != "" {
@@ -305,18 +305,18 @@ func TestFreeze_Uncached(t *testing.T) {
 // connection (B.7).
 func TestFreeze_Reconnect(t *testing.T) {
 	o := newFrozenOrigin(t)
-	gone := func() bool { e, _ := o.typ().Lookup(o.name("gone")); return o.view.Generation().Absent(e) }
+	absent := func() bool { e, _ := o.typ().Lookup(o.name("gone")); return o.view.Generation().Absent(e) }
 	o.SetConnected(false)
 	if o.view.Generation().First().Connected || o.Generation().First().Connected {
 		t.Error("origin is still shown as connected")
 	}
 	o.remove(ByName, "n")
 	o.SetConnected(true)
-	if gone() {
+	if absent() {
 		t.Error("absence from an earlier connection is valid")
 	}
 	o.remove(ByName, "gone")
-	if !gone() {
+	if !absent() {
 		t.Error("repeated absence is not valid")
 	}
 	if o.view.Generation().First().Frozen.IsZero() {

@@ -58,7 +58,7 @@ func newGate(w *Writer) gate {
 		g.branches = append(g.branches, b)
 	}
 	if w.view.cfg.Cohorts > 0 {
-		latest, generation := newBranch(nil), *w.view.head.Load()
+		latest, generation := newBranch(nil), *w.view.current.Load()
 		latest.gen = &generation
 		g.latest, g.branches = &latest, append(g.branches, &latest)
 	}

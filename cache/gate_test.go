@@ -27,10 +27,10 @@ func TestH13_GateShowsAnyGeneration(t *testing.T) {
 	o.put(Wildcard, "a", "3", "a3")
 	o.put(Wildcard, "c", "2", "c2")
 	for i, step := range []struct {
-		head     *Generation
-		told     []string // expected log of the wildcard set
-		want     string   // a, b, c, new, n
-		withheld int
+		generation *Generation
+		log        []string // expected log of the wildcard set
+		want       string   // a, b, c, new, n
+		withheld   int
 	}{
 		{edition, []string{"a", "new", "-b"}, "a2  c1 new1 n2", 2},
 		{edition, nil, "a2  c1 new1 n2", 2},
@@ -39,8 +39,8 @@ func TestH13_GateShowsAnyGeneration(t *testing.T) {
 		{o.Generation(), []string{"a", "c"}, "a3  c2 new1 n2", 0},
 	} {
 		at := o.view.Generation().Seq
-		o.show(o.servedToRest(), func(string, *Name) *Generation { return step.head })
-		wantLog(t, o.typ().Wildcard.Since(at), step.told...)
+		o.show(o.servedToRest(), func(string, *Name) *Generation { return step.generation })
+		wantLog(t, o.typ().Wildcard.Since(at), step.log...)
 		var got []string
 		for _, name := range []string{"a", "b", "c", "new"} {
 			content := ""
@@ -100,7 +100,7 @@ func TestH13_SourceState(t *testing.T) {
 // TestH13_SystemVersion: the displayed system version belongs to the resources that readers see (R091).
 func TestH13_SystemVersion(t *testing.T) {
 	o := newFrozenOrigin(t)
-	say := func(version, content, want string) {
+	put := func(version, content, want string) {
 		t.Helper()
 		o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: version, Resources: []*wire.Resource{o.resource("a", content, content)}})
 		if got := o.typ().Wildcard.System(); got != want {
@@ -108,11 +108,11 @@ func TestH13_SystemVersion(t *testing.T) {
 		}
 	}
 	o.Thaw()
-	say("s1", "a1", "s1")
+	put("s1", "a1", "s1")
 	o.Freeze()
-	say("s2", "a2", "s1")
-	say("s3", "a1", "s3")
-	say("s4", "a2", "s3")
+	put("s2", "a2", "s1")
+	put("s3", "a1", "s3")
+	put("s4", "a2", "s3")
 	o.Thaw()
 	if got := o.typ().Wildcard.System(); got != "s4" {
 		t.Errorf("thawed: readers see the version %q, want s4", got)

@@ -25,8 +25,8 @@ func TestSharedByKey(t *testing.T) {
 		{"same key", key{1}, SharedSets, 1},
 		{"other key", key{2}, SharedSets, 2},
 		{"first key again", key{1}, SharedSets, 1},
-		{"first key, of something else", key{1}, SharedChanges, 3},
-		{"key of another type", 1, SharedChanges, 4},
+		{"first key, other kind", key{1}, SharedChanges, 3},
+		{"key of another Go type", 1, SharedChanges, 4},
 	}
 	for _, tt := range tests {
 		if got := get(typ, tt.key, tt.of); got != tt.want {

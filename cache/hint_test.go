@@ -22,33 +22,33 @@ func TestHintsMatchLogs(t *testing.T) {
 		w := o.view.WatchFunc(func() {})
 		watched := o.subscribe(w, "a", "b", "c", "d")
 		texts := rapid.SampledFrom([]string{"a", "b", "c", "d", "unwatched"})
-		p, said := Seq(0), 0
+		p, changes := Seq(0), 0
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			text, kind := texts.Draw(t, "name"), Kind(rapid.IntRange(0, 1).Draw(t, "kind"))
-			said++
+			changes++
 			switch rapid.IntRange(0, 9).Draw(t, "step") {
 			case 0:
 				o.remove(kind, text)
-				said++ // may also clear an error
+				changes++ // may also clear an error
 			case 1:
-				said++ // may also remove a resource
+				changes++ // may also remove a resource
 				o.Apply(kind, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError(text, 7, fmt.Sprint(i))}})
 			case 2:
 				o.Trim(time.Now().Add(time.Hour))
 			case 3:
 				o.ForgetWildcard(acme)
-				said += 3 // may clear the error of each name
+				changes += 3 // may clear the error of each name
 			case 4: // of another type
 				o.Apply(kind, wire.Update{TypeURL: other, Resources: []*wire.Resource{newResource(t, other, text, "", fmt.Sprint(i))}})
 			case 5, 6:
-				checkHints(t, o, w, watched, p, said <= maxHints)
-				p, said = o.view.Generation().Seq, 0
+				checkHints(t, o, w, watched, p, changes <= maxHints)
+				p, changes = o.view.Generation().Seq, 0
 				w.PassHints(p)
 			default:
 				o.put(kind, text, "", fmt.Sprint("content ", i/3))
 			}
 		}
-		checkHints(t, o, w, watched, p, said <= maxHints)
+		checkHints(t, o, w, watched, p, changes <= maxHints)
 	})
 }
 

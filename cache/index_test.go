@@ -48,7 +48,7 @@ func TestB6_Demand(t *testing.T) {
 			t.Errorf("%s: got %q, notified %t; want %q", when, got, poked, want)
 		}
 	}
-	take("nothing happened")
+	take("no subscription")
 	a := one.Subscribe(acme, []string{"a", "b", "a"})
 	if a[0] != a[2] || a[0] == a[1] || a[0].String() != "a" {
 		t.Errorf("got names %v, want a, b, a", a)
@@ -57,17 +57,17 @@ func TestB6_Demand(t *testing.T) {
 	if again := two.Subscribe(acme, []string{"b"}); again[0] != a[1] {
 		t.Error("two streams got two names for one text")
 	}
-	take("a name that is there")
+	take("second subscriber to a name")
 	one.Unsubscribe(acme, a)
-	take("one of two left", "-a")
+	take("one of two unsubscribed", "-a")
 	one.Subscribe(acme, []string{"a"})
-	take("back while it lingers", "+a")
+	take("subscribed again while lingering", "+a")
 	two.Unsubscribe(acme, a[1:2])
 	two.Subscribe(acme, []string{"b"})
-	take("gone and back", "+b")
+	take("unsubscribed and subscribed again", "+b")
 	c := two.Subscribe(acme, []string{"c"})
 	two.Unsubscribe(acme, c)
-	take("came and went")
+	take("subscribed and unsubscribed")
 	if o.hasName("c") {
 		t.Error("name with an ended subscription is still in the index")
 	}
@@ -76,11 +76,11 @@ func TestB6_Demand(t *testing.T) {
 	second := two.SubscribeAll(acme)
 	take("second wildcard")
 	one.UnsubscribeAll(wc)
-	take("one of two wildcards left")
+	take("one of two wildcard streams unsubscribed")
 	two.UnsubscribeAll(second)
-	take("last wildcard left", "-*")
+	take("last wildcard stream unsubscribed", "-*")
 	two.UnsubscribeAll(two.SubscribeAll(acme))
-	take("wildcard came and went", "-*")
+	take("wildcard subscribed and unsubscribed", "-*")
 	one.SubscribeAll(other)
 	one.Subscribe(other, []string{"a"})
 	take("another type", "+* of "+other, "+a of "+other)
@@ -167,15 +167,15 @@ func TestWakesWatchers(t *testing.T) {
 		do   func(f *fixture)
 		want []bool
 	}{
-		{"member new", func(f *fixture) { f.put(Wildcard, "c", "1", "x") }, []bool{true, false, false, true, false, false}},
-		{"member that is named too", func(f *fixture) { f.put(Wildcard, "a", "2", "y") }, []bool{true, true, false, true, false, false}},
+		{"new member", func(f *fixture) { f.put(Wildcard, "c", "1", "x") }, []bool{true, false, false, true, false, false}},
+		{"member with a subscriber by name", func(f *fixture) { f.put(Wildcard, "a", "2", "y") }, []bool{true, true, false, true, false, false}},
 		{"named", func(f *fixture) { f.put(ByName, "a", "2", "y") }, []bool{false, true, false, true, false, false}},
-		{"other named", func(f *fixture) { f.put(ByName, "b", "1", "x") }, []bool{false, false, true, false, false, false}},
-		{"named nobody wants", func(f *fixture) { f.put(ByName, "c", "1", "x") }, none},
+		{"another name", func(f *fixture) { f.put(ByName, "b", "1", "x") }, []bool{false, false, true, false, false, false}},
+		{"name without subscribers", func(f *fixture) { f.put(ByName, "c", "1", "x") }, none},
 		{"member removed", func(f *fixture) { f.remove(Wildcard, "a") }, []bool{true, true, false, true, false, false}},
-		{"named removed", func(f *fixture) { f.remove(ByName, "a") }, []bool{false, true, false, true, false, false}},
-		{"named does not exist", func(f *fixture) { f.remove(ByName, "b") }, []bool{false, false, true, false, false, false}},
-		{"nothing changed", func(f *fixture) { f.put(Wildcard, "a", "1", "x") }, none},
+		{"name removed", func(f *fixture) { f.remove(ByName, "a") }, []bool{false, true, false, true, false, false}},
+		{"name reported as absent", func(f *fixture) { f.remove(ByName, "b") }, []bool{false, false, true, false, false, false}},
+		{"unchanged", func(f *fixture) { f.put(Wildcard, "a", "1", "x") }, none},
 		{"only the version", func(f *fixture) { f.put(ByName, "a", "9", "x") }, none},
 		{"empty", func(f *fixture) { f.Apply(Wildcard, wire.Update{TypeURL: acme}) }, none},
 		{"other type", func(f *fixture) { f.typeURL = other; f.put(Wildcard, "a", "1", "x") }, []bool{false, false, false, false, true, false}},
@@ -281,18 +281,18 @@ func TestNamesAreFreed(t *testing.T) {
 	o.put(ByName, "second", "1", "y")
 	now := o.view.Generation()
 	tests := []struct {
-		what string
-		head *Generation
-		name *Name
-		want string
+		what       string
+		generation *Generation
+		name       *Name
+		want       string
 	}{
-		{"old name, old head", old, first[0], "x"},
-		{"new name, old head", old, second[0], ""},
-		{"old name, new head", now, first[0], ""},
-		{"new name, new head", now, second[0], "y"},
+		{"old name, old generation", old, first[0], "x"},
+		{"new name, old generation", old, second[0], ""},
+		{"old name, new generation", now, first[0], ""},
+		{"new name, new generation", now, second[0], "y"},
 	}
 	for _, test := range tests {
-		named := &test.head.Type(acme).ByName
+		named := &test.generation.Type(acme).ByName
 		if got := contentOf(named.Get(test.name)); got != test.want {
 			t.Errorf("%s: got %q, want %q", test.what, got, test.want)
 		}

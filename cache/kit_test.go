@@ -77,7 +77,7 @@ func (o *origin) name(text string) *Name {
 	o.Helper()
 	n := o.view.Find(o.typeURL, []string{text})[0]
 	if n == nil {
-		o.Fatalf("the view does not know the name %q", text)
+		o.Fatalf("name %q is not in the index", text)
 	}
 	return n
 }

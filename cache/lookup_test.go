@@ -40,9 +40,9 @@ func playStep(o *origin, step rune, content string) {
 // step; "-" is an absent resource.
 func TestB5_Lookup(t *testing.T) {
 	tests := []struct {
-		steps string
-		want  string
-		news  bool // whether a reader that has processed the other steps must be sent the last one
+		steps   string
+		want    string
+		changed bool // whether a reader that has processed the other steps must be sent the last one
 	}{
 		{"", "", false},
 		{"M", "1", true},
@@ -97,8 +97,8 @@ func TestB5_Lookup(t *testing.T) {
 		if got := contentOf(e); got != test.want {
 			t.Errorf("%q: got %q, want %q", test.steps, got, test.want)
 		}
-		if got := seq > before; got != test.news {
-			t.Errorf("%q: changed: %t, at %d after %d, want %t", test.steps, got, seq, before, test.news)
+		if got := seq > before; got != test.changed {
+			t.Errorf("%q: changed: %t, at %d after %d, want %t", test.steps, got, seq, before, test.changed)
 		}
 	}
 }
@@ -131,18 +131,18 @@ func checkReader(t *testing.T, conversation string, looks int, trim bool) {
 	o := newOrigin(t, Config{})
 	n := o.subscribe(o.view.Watch(), "a")[0]
 	var (
-		said   twoStreams
-		held   string
-		sent   Seq
-		before = len(conversation) - 1
+		streams twoStreams
+		held    string
+		sent    Seq
+		before  = len(conversation) - 1
 	)
 	for i, step := range conversation {
 		content := string(rune('1' + i))
 		playStep(o, step, content)
-		said.step(step, content)
+		streams.step(step, content)
 		if trim {
 			o.Trim(time.Now())
-			said.changed = said.changed && said.member != ""
+			streams.changed = streams.changed && streams.member != ""
 		}
 		if i < before && looks>>i&1 == 0 {
 			continue
@@ -151,7 +151,7 @@ func checkReader(t *testing.T, conversation string, looks int, trim bool) {
 			held, sent = contentOf(e), seq
 		}
 	}
-	if want := said.visible(); want != "" && held != want {
+	if want := streams.visible(); want != "" && held != want {
 		t.Errorf("%q, reads %b, trimming %t: the reader has %q, want %q", conversation, looks, trim, held, want)
 	}
 }
@@ -204,7 +204,7 @@ func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 		history := rapid.SliceOfN(rapid.Bool(), 1, 12).Draw(r, "present") // false means absent
 		history[0] = true
 		at := map[Kind]int{Wildcard: -1, ByName: -1}
-		say := func(kind Kind, generation int) {
+		send := func(kind Kind, generation int) {
 			at[kind] = generation
 			if history[generation] {
 				o.put(kind, "a", "", strconv.Itoa(generation))
@@ -212,19 +212,19 @@ func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 				o.remove(kind, "a")
 			}
 		}
-		told, sent, asked := -1, Seq(0), -1
+		newest, sent, requested := -1, Seq(0), -1
 		for last := len(history) - 1; at[Wildcard] < last || at[ByName] < last; {
-			switch kind := Kind(rapid.IntRange(0, 2).Draw(r, "who speaks")); {
-			case kind > ByName && asked < 0:
+			switch kind := Kind(rapid.IntRange(0, 2).Draw(r, "stream")); {
+			case kind > ByName && requested < 0:
 				playStep(o, nameAsked, "")
-				asked = max(at[Wildcard], 0)
-			case kind > ByName, kind == ByName && asked < 0, at[kind] == last:
+				requested = max(at[Wildcard], 0)
+			case kind > ByName, kind == ByName && requested < 0, at[kind] == last:
 			default:
 				from := at[kind] + 1
 				if kind == ByName && at[kind] < 0 {
-					from = asked // the response is not older than the request
+					from = requested // the response is not older than the request
 				}
-				say(kind, rapid.IntRange(from, last).Draw(r, "generation"))
+				send(kind, rapid.IntRange(from, last).Draw(r, "generation"))
 			}
 			e, seq := o.typ().Lookup(n)
 			if e == nil || seq <= sent {
@@ -234,10 +234,10 @@ func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 				continue
 			}
 			generation, _ := strconv.Atoi(contentOf(e))
-			if generation <= told {
-				r.Fatalf("sent generation %d after %d; the wildcard set is at %d, the set of names at %d", generation, told, at[Wildcard], at[ByName])
+			if generation <= newest {
+				r.Fatalf("sent generation %d after %d; the wildcard set is at %d, the set of names at %d", generation, newest, at[Wildcard], at[ByName])
 			}
-			told = generation
+			newest = generation
 		}
 		e, _ := o.typ().Lookup(n)
 		if last := len(history) - 1; history[last] && contentOf(e) != strconv.Itoa(last) || !history[last] && e.Present() {

@@ -134,13 +134,13 @@ func (g *gate) setSource(as Source, reconnected bool) {
 			generation.originChanges++
 			s.view.intervals.endAll(&generation)
 		}
-		s.view.head.Store(&generation)
+		s.view.current.Store(&generation)
 	}
 	if g.latest.gen == nil {
 		if reconnected {
 			w.view.intervals.endAll(&latest)
 		}
-		w.view.head.Store(&latest)
+		w.view.current.Store(&latest)
 	} else {
 		g.latest.gen = &latest
 	}

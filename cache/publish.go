@@ -72,7 +72,7 @@ func (p *publisher) reuse(changed []*Name) {
 // publishTo publishes an edit to the readers of a view, and adds the watches to wake to p.wakes. It returns the fan-out
 // of the change, and whether clients of the type get responses for the first time. The index must be locked.
 func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, first bool) {
-	x, old, from := &view.index, view.head.Load(), len(p.wakes)
+	x, old, from := &view.index, view.current.Load(), len(p.wakes)
 	if ed.change.Changed+ed.change.Removed > 0 {
 		ed.typ.changed = ed.now
 	}
@@ -98,7 +98,7 @@ func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, first boo
 			p.wakes = append(p.wakes, o)
 		}
 	}
-	view.head.Store(ed.gen)
+	view.current.Store(ed.gen)
 	return f, first
 }
 

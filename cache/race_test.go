@@ -51,15 +51,15 @@ func jitter(i int) {
 
 // runRace is the origin of the race: it makes changes, then the final change, and responds to late subscribers.
 func (o *origin) runRace(done <-chan struct{}) {
-	asked := map[string]bool{}
+	requested := map[string]bool{}
 	answer := func(content string) {
 		u := wire.Update{TypeURL: acme}
 		for _, d := range o.TakeDemand() {
 			if d.Name != nil {
-				asked[d.Name.String()] = true
+				requested[d.Name.String()] = true
 			}
 		}
-		for name := range asked {
+		for name := range requested {
 			u.Resources = append(u.Resources, o.resource(name, "", content))
 		}
 		o.Apply(ByName, u)

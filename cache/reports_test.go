@@ -44,8 +44,8 @@ func TestH04_EachReportIsEvaluatedSeparately(t *testing.T) {
 		t.Error("clients with equal reports have two reports")
 	}
 	w.Apply(Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{newResource(t, wire.ClusterType, "a", "1", "a"), newResource(t, wire.ClusterType, "b", "1", "b")}})
-	if told := most.Removable([]string{"gone"}); len(told) > 0 {
-		t.Errorf("before the evaluation: removable %q", told)
+	if removable := most.Removable([]string{"gone"}); len(removable) > 0 {
+		t.Errorf("before the evaluation: removable %q", removable)
 	}
 	if got := slices.Sorted(maps.Keys(w.EvaluateReports(reportedClusters, time.Now()))); !slices.Equal(got, []string{"gone", "lost"}) {
 		t.Errorf("missing %q, want gone and lost", got)
@@ -53,12 +53,12 @@ func TestH04_EachReportIsEvaluatedSeparately(t *testing.T) {
 	w.SetPhase(wire.ClusterType, Confirmed)
 	check := func(when string, r *Report, want ...string) {
 		t.Helper()
-		if told := r.Removable([]string{"gone", "lost", "other"}); !slices.Equal(told, want) {
-			t.Errorf("%s: removable %q, want %q", when, told, want)
+		if removable := r.Removable([]string{"gone", "lost", "other"}); !slices.Equal(removable, want) {
+			t.Errorf("%s: removable %q, want %q", when, removable, want)
 		}
 	}
-	check("few are lacking", few, "gone", "lost", "other")
-	check("most are lacking", most, "other")
+	check("few are missing", few, "gone", "lost", "other")
+	check("most are missing", most, "other")
 	if all.WithholdsAll() {
 		t.Error("the set is withheld although it is not empty")
 	}
@@ -70,7 +70,7 @@ func TestH04_EachReportIsEvaluatedSeparately(t *testing.T) {
 		t.Error("later report accepted, although none of its removals is withheld")
 	}
 	w.Withhold(reportedClusters, map[string]struct{}{"lost": {}})
-	check("one was released", most, "gone", "other")
+	check("one removal was released", most, "gone", "other")
 }
 
 // TestH04_ReportsOutliveTheirClientsForAWhile: a report is kept for reportLinger after its client has disconnected,

@@ -179,7 +179,7 @@ func TestH09_RollbackInASnapshot(t *testing.T) {
 	o.SetPhase(acme, Confirmed)
 	o.wantVisible("restored", map[string]string{"a": "a1", "b": "b1", "n": "n1", "gone": "-", "new": ""})
 	o.RollBack(o.PinFormer(read.Generations[1].Formers), time.Now())
-	o.wantVisible("rolled back to what followed it", map[string]string{"a": "a2", "new": "new1"})
+	o.wantVisible("rolled back to the next generation", map[string]string{"a": "a2", "new": "new1"})
 	o.Thaw()
 	o.wantVisible("thawed", map[string]string{"a": "a2", "new": "new1", "gone": "gone1"})
 	o.checkEntries()
@@ -398,8 +398,8 @@ func (h *rollbackHistory) checkUnchanged(t *rapid.T, step, name string) {
 	first := h.back.typ().Phase < Confirmed
 	for key, content := range h.kept {
 		member := strings.Contains(key, "member ")
-		forgotten := step == "forget" && strings.HasSuffix(key, "named "+name) || step == "members" && member
-		if got := seen[key]; got != content && !passes[key] && !forgotten && (!first || !member) {
+		dropped := step == "forget" && strings.HasSuffix(key, "named "+name) || step == "members" && member
+		if got := seen[key]; got != content && !passes[key] && !dropped && (!first || !member) {
 			t.Fatalf("after %s of %s, readers see %q of %s, want %q", step, name, got, key, content)
 		}
 	}

@@ -25,7 +25,7 @@ type rolloutHistory struct {
 	all          []map[string]*WildcardWatch
 	wants        []map[string]map[string][]*Name // by type and name
 
-	told     Waiting
+	waiting  Waiting
 	editions []*Edition
 	seen     []map[string]string // by cohort: visible state of waiting types, which must not change
 }
@@ -34,7 +34,7 @@ func newRolloutHistory(t tester) *rolloutHistory {
 	h := &rolloutHistory{plain: newOrigin(t, Config{})}
 	h.waits = newOrigin(t, Config{
 		Cohorts: 2, Waits: func(typeURL string) bool { return typeURL == acme },
-		Waiting: func(_ int, w Waiting) { h.told = w },
+		Waiting: func(_ int, w Waiting) { h.waiting = w },
 	})
 	for _, o := range []*origin{h.waits, h.plain} {
 		w, all := o.view.Watch(), make(map[string]*WildcardWatch)
@@ -107,8 +107,8 @@ func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 	case "pin":
 		e := o.Pin()
 		o.Compare(e)
-		if h.told.Edited+h.told.Behind != 0 {
-			t.Fatalf("latest differs from an edition that was just made of it: %+v", h.told)
+		if h.waiting.Edited+h.waiting.Behind != 0 {
+			t.Fatalf("latest differs from an edition that was just made of it: %+v", h.waiting)
 		}
 		h.editions = append(h.editions, e)
 	case "served":
@@ -179,8 +179,8 @@ func (h *rolloutHistory) checkWaiting(t *rapid.T) {
 			}
 		}
 	}
-	if h.told.Names != names || o.edition == nil && h.told.Behind != names {
-		t.Fatalf("Waiting is %+v, but %d names wait", h.told, names)
+	if h.waiting.Names != names || o.edition == nil && h.waiting.Behind != names {
+		t.Fatalf("Waiting is %+v, but %d names wait", h.waiting, names)
 	}
 }
 
@@ -216,8 +216,8 @@ func TestI1_RolloutsAtAnyTime(t *testing.T) {
 		for cohort := range h.waits.view.views {
 			h.waits.Show(cohort, h.waits.Pin())
 		}
-		if h.told.Names != 0 {
-			t.Fatalf("shown latest: %+v", h.told)
+		if h.waiting.Names != 0 {
+			t.Fatalf("shown latest: %+v", h.waiting)
 		}
 		for _, o := range []*origin{h.waits, h.plain} {
 			o.Expire(time.Now().Add(2 * uncachedTTL)) // drops uncacheable content of editions

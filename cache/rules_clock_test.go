@@ -13,15 +13,15 @@ import (
 // reading.
 func withClockSet(t *testing.T, at time.Time, by time.Duration) time.Time {
 	t.Helper()
-	was := at
+	old := at
 	fields := (*struct {
 		wall uint64 // with a monotonic reading, seconds from bit 30 on
 		ext  int64
 		loc  *time.Location
 	})(unsafe.Pointer(&at))
 	fields.wall += uint64(by/time.Second) << 30
-	if at.Sub(was) != 0 || !at.Round(0).Equal(was.Round(0).Add(by)) {
-		t.Fatalf("%v became %v: time.Time has another layout than this test expects", was, at)
+	if at.Sub(old) != 0 || !at.Round(0).Equal(old.Round(0).Add(by)) {
+		t.Fatalf("%v became %v: time.Time has another layout than this test expects", old, at)
 	}
 	return at
 }

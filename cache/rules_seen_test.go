@@ -16,33 +16,33 @@ func TestR040_EqualContentInOtherSetIsNoChange(t *testing.T) {
 	for range most {
 		total *= len(steps)
 	}
-	for conversation := range total {
-		for _, looks := range []int{0b11111, 0b10101, 0b10010, 0b10000} {
+	for sequence := range total {
+		for _, reads := range []int{0b11111, 0b10101, 0b10010, 0b10000} {
 			o := newOrigin(t, Config{})
 			n := o.subscribe(o.view.Watch(), "a")[0]
-			held, sent, said := "", Seq(0), ""
-			for i, rest := 0, conversation; i < most; i, rest = i+1, rest/len(steps) {
-				step := steps[rest%len(steps)]
-				said += [...]string{"M", "N"}[step.kind] + step.content
+			held, sent, done := "", Seq(0), ""
+			for i, left := 0, sequence; i < most; i, left = i+1, left/len(steps) {
+				step := steps[left%len(steps)]
+				done += [...]string{"M", "N"}[step.kind] + step.content
 				if step.content == "" {
 					o.remove(step.kind, "a")
 				} else {
 					o.put(step.kind, "a", "", step.content)
 				}
-				if looks>>i&1 == 0 {
+				if reads>>i&1 == 0 {
 					continue
 				}
 				e, seq := o.typ().Lookup(n)
-				is := contentOf(e)
+				present := contentOf(e)
 				switch {
 				case e == nil:
 					held = "" // no state is visible
-				case looks == 0b11111 && seq > sent && is == held:
-					t.Fatalf("%s, reads %b: %q is sent again", said, looks, is)
-				case seq <= sent && is != held:
-					t.Fatalf("%s, reads %b: the reader has %q and is not sent %q", said, looks, held, is)
+				case reads == 0b11111 && seq > sent && present == held:
+					t.Fatalf("%s, reads %b: %q is sent again", done, reads, present)
+				case seq <= sent && present != held:
+					t.Fatalf("%s, reads %b: the reader has %q and is not sent %q", done, reads, held, present)
 				default:
-					held, sent = is, max(sent, seq)
+					held, sent = present, max(sent, seq)
 				}
 			}
 		}

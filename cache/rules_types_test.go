@@ -7,7 +7,7 @@ import (
 )
 
 // TestB35_UnusedTypesAreForgotten: a type that the protocol does not define is removed when it has no subscribers and
-// no state, and the peer that was the first to subscribe is no longer charged. Types of the protocol stay.
+// no state, and the peer that was the first to subscribe is no longer charged. Types type of the protocol stay.
 func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 	subscribe := func(o *origin, w *Watch, typeURL string) (leave func()) {
 		names := w.Subscribe(typeURL, []string{"a"})
@@ -35,7 +35,7 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 	}{
 		{"names", acme, 0, func(o *origin, w *Watch) { subscribe(o, w, acme)() }},
 		{"members", acme, 0, func(o *origin, w *Watch) { follow(o, w, acme)() }},
-		{"members that there are none of", acme, 0, func(o *origin, w *Watch) {
+		{"empty wildcard set", acme, 0, func(o *origin, w *Watch) {
 			leave := follow(o, w, acme)
 			o.SetPhase(acme, Confirmed)
 			leave()
@@ -53,7 +53,7 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 			members()
 			names()
 		}},
-		{"what there was", acme, 0, func(o *origin, w *Watch) {
+		{"removed resources", acme, 0, func(o *origin, w *Watch) {
 			names, members := subscribe(o, w, acme), follow(o, w, acme)
 			for _, kind := range kinds {
 				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(o, acme, "a", "1", "")}})
@@ -69,12 +69,12 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 			members()
 			o.Thaw()
 		}},
-		{"unnoticed", acme, 0, func(o *origin, w *Watch) {
+		{"before TakeDemand", acme, 0, func(o *origin, w *Watch) {
 			w.UnsubscribeAll(w.SubscribeAll(acme))
 			w.Unsubscribe(acme, w.Subscribe(acme, []string{"a"}))
 			o.TakeDemand()
 		}},
-		{"unnoticed, of what was there", acme, 0, func(o *origin, w *Watch) {
+		{"removed resources, before TakeDemand", acme, 0, func(o *origin, w *Watch) {
 			members := w.SubscribeAll(acme)
 			o.TakeDemand()
 			o.SetPhase(acme, Confirmed)
@@ -85,13 +85,13 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 			w.Unsubscribe(acme, again)
 			o.TakeDemand()
 		}},
-		{"nothing of it was asked for", acme, 0, func(_ *origin, w *Watch) { w.Unsubscribe(acme, w.Subscribe(acme, nil)) }},
-		{"still asked for", acme, 1, func(o *origin, w *Watch) {
+		{"empty subscription", acme, 0, func(_ *origin, w *Watch) { w.Unsubscribe(acme, w.Subscribe(acme, nil)) }},
+		{"still subscribed", acme, 1, func(o *origin, w *Watch) {
 			leave := follow(o, w, acme)
 			subscribe(o, o.view.Watch(), acme)
 			leave()
 		}},
-		{"of the protocol", wire.ClusterType, 1, func(o *origin, w *Watch) { follow(o, w, wire.ClusterType)() }},
+		{"type of the protocol", wire.ClusterType, 1, func(o *origin, w *Watch) { follow(o, w, wire.ClusterType)() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o, w := newSubscribed(t)

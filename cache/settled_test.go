@@ -31,21 +31,21 @@ func TestASourceIsSettled(t *testing.T) {
 			}
 		}
 	}
-	settled("nothing is wanted", true)
+	settled("no subscription", true)
 	o.SetConnected(false)
-	settled("nothing is wanted, and it is lost", true)
+	settled("no subscription, disconnected", true)
 	watch := o.view.Watch()
 	watch.SubscribeAll(acme)
-	settled("wanted, and lost", false)
+	settled("subscribed, disconnected", false)
 	o.TakeDemand()
 	o.SetConnected(true)
-	settled("wanted: what comes is first state", true)
+	settled("subscribed: resources are first state", true)
 	o.confirm(acme, "a")
 	settled("confirmed", true)
 
 	var calls *int
 	o, calls = restart(t, o)
-	told := func(when string, want bool, do func()) {
+	wantCall := func(when string, want bool, do func()) {
 		t.Helper()
 		before := *calls
 		if do(); *calls == before {
@@ -54,15 +54,15 @@ func TestASourceIsSettled(t *testing.T) {
 		settled(when, want)
 	}
 	settled("restored", false)
-	told("connected", false, func() { o.SetConnected(true) })
-	told("confirmed", true, func() { o.SetPhase(acme, Confirmed) })
-	told("lost", false, func() { o.SetConnected(false) })
+	wantCall("connected", false, func() { o.SetConnected(true) })
+	wantCall("confirmed", true, func() { o.SetPhase(acme, Confirmed) })
+	wantCall("disconnected", false, func() { o.SetConnected(false) })
 }
 
 // TestASourceIsSettledAfterResponsesForNames that were restored, or after it was silent for restoredTimeout: an origin
 // need not send resources that the relay reported.
 func TestASourceIsSettledAfterResponsesForNames(t *testing.T) {
-	for _, answers := range []int{0, 1, 2} {
+	for _, responses := range []int{0, 1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			o, _ := newRollout(t)
 			names := o.subscribe(o.view.Watch(), "a", "b")
@@ -72,23 +72,23 @@ func TestASourceIsSettledAfterResponsesForNames(t *testing.T) {
 			o, calls := restart(t, o)
 			o.TakeDemand()
 			o.SetConnected(true)
-			for _, answer := range []func(){func() { o.put(ByName, "a", "1", "a1") }, func() { o.remove(ByName, "b") }}[:answers] {
+			for _, answer := range []func(){func() { o.put(ByName, "a", "1", "a1") }, func() { o.remove(ByName, "b") }}[:responses] {
 				answer()
 			}
-			if got := o.view.Settled(0); got != (answers == 2) {
-				t.Errorf("%d of 2 responses: settled %v", answers, got)
+			if got := o.view.Settled(0); got != (responses == 2) {
+				t.Errorf("%d of 2 responses: settled %v", responses, got)
 			}
 			time.Sleep(10 * time.Second)
-			if o.Trim(time.Now()); o.view.Settled(0) != (answers == 2) {
-				t.Errorf("%d of 2 responses, 10s later: settled %v", answers, o.view.Settled(0))
+			if o.Trim(time.Now()); o.view.Settled(0) != (responses == 2) {
+				t.Errorf("%d of 2 responses, 10s later: settled %v", responses, o.view.Settled(0))
 			}
 			time.Sleep(10 * time.Second)
 			before := *calls
 			if o.Trim(time.Now()); !o.view.Settled(0) {
-				t.Errorf("%d of 2 responses, 20s later: not settled", answers)
+				t.Errorf("%d of 2 responses, 20s later: not settled", responses)
 			}
-			if told := *calls > before; told != (answers < 2) {
-				t.Errorf("%d of 2 responses, 20s later: Waiting called: %v", answers, told)
+			if called := *calls > before; called != (responses < 2) {
+				t.Errorf("%d of 2 responses, 20s later: Waiting called: %v", responses, called)
 			}
 		})
 	}
@@ -217,7 +217,7 @@ func TestH04_EvaluatedReportsWakeCohorts(t *testing.T) {
 				t.Errorf("%s: client of cohort %d is not woken", when, cohort)
 			}
 		}
-		woken("judged", func() { o.EvaluateReports(reportedClusters, time.Now()) })
+		woken("evaluated", func() { o.EvaluateReports(reportedClusters, time.Now()) })
 		woken("withheld", func() { o.Withhold(reportedClusters, map[string]struct{}{"gone": {}}) })
 		of := newOrigin(t, Config{})
 		woken("delegated", func() { o.DelegateReports(reportedClusters, of.view.Watch()) })

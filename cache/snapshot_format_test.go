@@ -30,15 +30,15 @@ func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
 	}{
 		{"empty", nil, ErrSnapshotForeign},
 		{"another file", []byte("#!/bin/sh\nexit 1\n"), ErrSnapshotForeign},
-		{"only the beginning", []byte(snapshotMagic[:5]), ErrSnapshotDamaged},
+		{"truncated magic", []byte(snapshotMagic[:5]), ErrSnapshotDamaged},
 		{"zeroes", make([]byte, 4096), ErrSnapshotForeign},
 		{"a newer version", sealSnapshot(snapshotVersion+1, nil), ErrSnapshotVersion},
 		{"an older version", sealSnapshot(0, nil), ErrSnapshotVersion},
 		{"an entry before its type", sealSnapshot(snapshotVersion, entry), ErrSnapshotDamaged},
 		{"an absent name before its type", sealSnapshot(snapshotVersion, appendText(nil, fieldAbsent, "a")), ErrSnapshotDamaged},
 		{"an absent name that is not UTF-8", sealSnapshot(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
-		{"an entry of nothing", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)), ErrSnapshotDamaged},
-		{"a field that is cut off", sealSnapshot(snapshotVersion, []byte{10, 9}), ErrSnapshotDamaged},
+		{"entry without a resource", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)), ErrSnapshotDamaged},
+		{"truncated field", sealSnapshot(snapshotVersion, []byte{10, 9}), ErrSnapshotDamaged},
 		{"a bad tag", sealSnapshot(snapshotVersion, []byte{0}), ErrSnapshotDamaged},
 		{"text that is not UTF-8", sealSnapshot(snapshotVersion, appendText(nil, fieldHeader, string(appendText(nil, headerGroup, "\xff")))), ErrSnapshotDamaged},
 	}

@@ -353,7 +353,7 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 	}{
 		{"before it expires", start.Add(20 * time.Second), 40 * time.Second},
 		{"after it has expired", start.Add(2 * time.Minute), 0},
-		{"an hour before it was stored", start.Add(-time.Hour), time.Minute},
+		{"clock set back by an hour", start.Add(-time.Hour), time.Minute},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o, _ := newSubscribed(t, "a")

@@ -74,8 +74,8 @@ func TestB1_ChangedSince(t *testing.T) {
 			o.Apply(Wildcard, wire.Update{TypeURL: shopKey})
 			o.put(ByName, "a", "3", "z")
 		}, []string{shopKey, acme}},
-		{"the connection", func() { o.SetConnected(false) }, nil},
-		{"a look for removals", func() {
+		{"connection", func() { o.SetConnected(false) }, nil},
+		{"trim", func() {
 			o.remove(Wildcard, "m")
 			o.Trim(time.Now())
 		}, []string{acme}},

@@ -92,7 +92,7 @@ func TestR125_ContentAgain(t *testing.T) {
 		n := o.subscribe(watch, "a")[0]
 		watch.SubscribeAll(acme)
 		o.putUncacheable(kind, "a", "1", "x")
-		_, told := o.typ().Lookup(n)
+		_, sent := o.typ().Lookup(n)
 		o.Expire(time.Now().Add(time.Second))
 		if o.typ().Wildcard.ContentDropped()+o.typ().ByName.ContentDropped() != 1 {
 			t.Errorf("%d: got %d and %d resources without content, want one", kind, o.typ().Wildcard.ContentDropped(), o.typ().ByName.ContentDropped())
@@ -100,12 +100,12 @@ func TestR125_ContentAgain(t *testing.T) {
 		woken(watch)
 		o.putUncacheable(kind, "a", "1", "x")
 		e, seq := o.typ().Lookup(n)
-		if seq != told || contentOf(e) != "x" || !woken(watch) {
-			t.Errorf("%d: received again: got %q at %d, want x at %d and a wake-up", kind, contentOf(e), seq, told)
+		if seq != sent || contentOf(e) != "x" || !woken(watch) {
+			t.Errorf("%d: received again: got %q at %d, want x at %d and a wake-up", kind, contentOf(e), seq, sent)
 		}
 		o.Expire(time.Now().Add(time.Second))
 		o.putUncacheable(kind, "a", "2", "y")
-		if e, seq := o.typ().Lookup(n); seq == told || contentOf(e) != "y" {
+		if e, seq := o.typ().Lookup(n); seq == sent || contentOf(e) != "y" {
 			t.Errorf("%d: changed: got %q at %d", kind, contentOf(e), seq)
 		}
 	}
@@ -119,11 +119,11 @@ func TestR125_SentFromEitherSet(t *testing.T) {
 	watch.SubscribeAll(acme)
 	o.putUncacheable(ByName, "a", "1", "x")
 	o.putUncacheable(Wildcard, "a", "1", "x")
-	_, told := o.typ().Lookup(n)
+	_, sent := o.typ().Lookup(n)
 	o.Expire(time.Now().Add(time.Second))
 	o.putUncacheable(ByName, "a", "1", "x")
-	if e, seq := o.typ().Lookup(n); contentOf(e) != "x" || seq != told {
-		t.Errorf("got %q at %d, want x at %d", contentOf(e), seq, told)
+	if e, seq := o.typ().Lookup(n); contentOf(e) != "x" || seq != sent {
+		t.Errorf("got %q at %d, want x at %d", contentOf(e), seq, sent)
 	}
 }
 
@@ -135,20 +135,20 @@ func TestB25_OriginIsAskedAgain(t *testing.T) {
 	watch.SubscribeAll(acme)
 	o.TakeDemand()
 	o.Asked([]*Name{n}, time.Now())
-	asks := func(name *Name, givenUp time.Time) (again int) {
+	requests := func(name *Name, dropped time.Time) (requested int) {
 		for range 3 {
-			watch.Refetch(acme, name, givenUp)
+			watch.Refetch(acme, name, dropped)
 		}
 		for _, d := range o.TakeDemand() {
 			if d.Refetch && d.Name == name {
-				again++
+				requested++
 			}
 		}
-		return again
+		return requested
 	}
 	for _, name := range []*Name{n, nil} {
 		first := time.Now().Add(time.Millisecond)
-		if got := asks(name, first); got != 1 {
+		if got := requests(name, first); got != 1 {
 			t.Errorf("%v: requested dropped content %d times, want once", name, got)
 		}
 		if name != nil {
@@ -156,7 +156,7 @@ func TestB25_OriginIsAskedAgain(t *testing.T) {
 		} else {
 			first = time.Now().Add(-time.Hour)
 		}
-		if got := asks(name, first); got != 0 {
+		if got := requests(name, first); got != 0 {
 			t.Errorf("%v: requested %d times although it was requested since", name, got)
 		}
 	}

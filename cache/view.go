@@ -63,7 +63,7 @@ const defaultTombstoneAge = 130 * time.Second
 // view are not valid in another view, even of the same group. Any goroutine may call its methods.
 type View struct {
 	*shared
-	head      atomic.Pointer[Generation]
+	current   atomic.Pointer[Generation]
 	timeline  timeline
 	intervals *intervals // nil if none is configured
 
@@ -129,7 +129,7 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 		if cfg.PushInterval != nil {
 			of.intervals = newIntervals(of)
 		}
-		of.head.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
+		of.current.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
 	}
 	for _, w := range writers {
 		w.gate = newGate(w)
@@ -144,7 +144,7 @@ func (v *View) Cohort(cohort int) *View { return v.views[cohort] }
 func (v *View) Cohorts() int { return v.cfg.Cohorts }
 
 // Generation returns the newest version of the view.
-func (v *View) Generation() *Generation { return v.head.Load() }
+func (v *View) Generation() *Generation { return v.current.Load() }
 
 // Unknown returns how many of the names of a type are not in the index. It stops counting at most + 1.
 func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {

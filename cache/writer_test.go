@@ -83,7 +83,7 @@ func TestR096_UnwantedIsIgnored(t *testing.T) {
 		t.Error("resource without a subscription left its name in the index")
 	}
 	names := watch.Subscribe(acme, []string{"a"})
-	unwanted("not yet asked for")
+	unwanted("before the subscription")
 	o.TakeDemand()
 	wantChange(t, o.put(ByName, "a", "1", "x"), Change{Seen: 1, Changed: 1, New: 1})
 	woken(watch)
@@ -112,7 +112,7 @@ func TestB2_VersionReuse(t *testing.T) {
 		{"content without versions", []put{{"a", "", "x"}, {"a", "", "y"}}, nil},
 		{"two resources with one version", []put{{"a", "1", "x"}, {"b", "1", "y"}}, nil},
 		{"one content under one version", []put{{"a", "1", "x"}, {"a", "1", "x"}}, nil},
-		{"C36: a counter that began anew", []put{{"a", "1", "x"}, {"a", "2", "y"}, {"a", "1", "z"}, {"a", "1", "y"}}, []string{"a"}},
+		{"C36: a counter that was reset", []put{{"a", "1", "x"}, {"a", "2", "y"}, {"a", "1", "z"}, {"a", "1", "y"}}, []string{"a"}},
 	}
 	for _, test := range tests {
 		for _, kind := range []Kind{Wildcard, ByName} {
@@ -168,28 +168,28 @@ func TestB7_AbsenceMustBeReportedOnThisConnection(t *testing.T) {
 			t.Errorf("%s: no wake-up", when)
 		}
 	}
-	absent("nothing said", false)
+	absent("no response", false)
 	wantChange(t, o.remove(ByName, "a"), Change{})
-	woken("said")
-	absent("said", true)
+	woken("removed")
+	absent("removed", true)
 	_, seq := o.typ().Lookup(n)
 	o.SetConnected(false)
 	woken("disconnected")
 	absent("disconnected", false)
 	o.SetConnected(true)
-	woken("connected again")
-	absent("connected again", false)
+	woken("reconnected")
+	absent("reconnected", false)
 	o.remove(ByName, "a")
-	woken("said again")
-	absent("said again", true)
+	woken("removal reported again")
+	absent("removal reported again", true)
 	if _, again := o.typ().Lookup(n); again != seq {
 		t.Errorf("reported again: changed at %d, want %d, since streams were sent the removal", again, seq)
 	}
 	o.put(ByName, "a", "1", "x")
-	woken("there after all")
-	absent("there after all", false)
+	woken("added")
+	absent("added", false)
 	o.remove(ByName, "a")
-	absent("removed", true)
+	absent("removed after that", true)
 	if g := o.view.Generation(); g.Absent(nil) {
 		t.Error("nil: got absent, want unknown")
 	}
@@ -285,11 +285,11 @@ func TestB11_PriorIsKeptWhereItIsNeeded(t *testing.T) {
 			}
 			return &o.typ().ByName
 		}
-		there := set().Get(o.name("a"))
+		present := set().Get(o.name("a"))
 		o.remove(test.kind, "a")
-		gone := set().Get(o.name("a"))
-		if gone.Present() || (gone.Prior == there.Resource) != test.want || gone.Leaf != there.Leaf {
-			t.Errorf("%s, kind %d: got prior %v, want it kept %t", test.typeURL, test.kind, gone.Prior, test.want)
+		removed := set().Get(o.name("a"))
+		if removed.Present() || (removed.Prior == present.Resource) != test.want || removed.Leaf != present.Leaf {
+			t.Errorf("%s, kind %d: got prior %v, want it kept %t", test.typeURL, test.kind, removed.Prior, test.want)
 		}
 	}
 }
@@ -380,18 +380,18 @@ func TestB11_TrimWaitsForWildcardStreams(t *testing.T) {
 			}
 			wantLog(t, o.typ().Wildcard.Since(0), want...)
 		}
-		check("nobody has passed", 0, "c", "-a", "-b")
+		check("no stream has passed", 0, "c", "-a", "-b")
 		fast.Passed(second)
-		check("one has passed", 0, "c", "-a", "-b")
+		check("one stream has passed", 0, "c", "-a", "-b")
 		slow.Passed(first)
-		check("both have passed the first", first, "c", "-b")
+		check("both streams have passed the first", first, "c", "-b")
 		if o.hasName("a") || !o.hasName("b") {
 			t.Error("want the name of the dropped tombstone released, and the other one kept")
 		}
 		slow.Passed(second - 1)
 		check("one position before the second", first, "c", "-b")
 		slow.watch.UnsubscribeAll(slow)
-		check("the slow one has left", second, "c")
+		check("slow stream unsubscribed", second, "c")
 	})
 }
 
@@ -458,7 +458,7 @@ func TestB1_LogsDoNotGrowWithChanges(t *testing.T) {
 func TestEmptyGeneration(t *testing.T) {
 	v, w := New(Config{})
 	g := v.Generation()
-	typ := g.Type("nobody knows it")
+	typ := g.Type("unknown type")
 	if w.View() != v || g.Seq != 0 || g.WildcardSource(acme).Connected || g.Types() != 0 || typ == nil || typ.Last() != 0 || typ.System() != "" || typ.Phase != Unknown {
 		t.Errorf("got %+v and %+v", g, typ)
 	}

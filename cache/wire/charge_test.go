@@ -56,9 +56,9 @@ func TestB32_CompressedRequestsAreCharged(t *testing.T) {
 	}{
 		{"not allowed", wire.Limits{MaxBytes: 1 << 20}, 1 << 20, wire.ErrRequest},
 		{"allowed", wire.Limits{MaxBytes: 1 << 20, Gzip: true}, 1 << 20, nil},
-		{"as large as may be", wire.Limits{MaxBytes: len(msg), Gzip: true}, 1 << 20, nil},
+		{"at the limit", wire.Limits{MaxBytes: len(msg), Gzip: true}, 1 << 20, nil},
 		{"too large", wire.Limits{MaxBytes: len(msg) - 1, Gzip: true}, 1 << 20, wire.ErrTooLarge},
-		{"no room", wire.Limits{MaxBytes: 1 << 20, Gzip: true}, 90_000, errFull},
+		{"not enough memory", wire.Limits{MaxBytes: 1 << 20, Gzip: true}, 90_000, errFull},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := compressed(t, msg)

@@ -41,7 +41,7 @@ func TestR123_ErrorsAreRead(t *testing.T) {
 		want *discoverypb.ResourceError
 	}{
 		{"plain", failing("a", codes.PermissionDenied, "no"), failing("a", codes.PermissionDenied, "no")},
-		{"fields that nobody knows", unknown, unknown},
+		{"unknown fields", unknown, unknown},
 		{"another spelling", failing(xdstpFoo+"?b=2&a=1", codes.NotFound, ""), failing(xdstpFoo+"?a=1&b=2", codes.NotFound, "")},
 		{"the wildcard", failing("*", codes.Unavailable, ""), failing("*", codes.Unavailable, "")},
 		{"the legacy wildcard", failing("", codes.Unavailable, ""), failing("*", codes.Unavailable, "")},
@@ -90,10 +90,10 @@ func TestR123_MalformedErrorsAreRejected(t *testing.T) {
 		want error
 		text string
 	}{
-		{"nameless", nameless, wire.ErrUnnamed, "whose?"},
-		{"a resource too", join(updateOf(acme, resourceOf("1", "a", anyOf(acme, nil))), failingUpdate(t, failing("a", codes.Internal, ""))), wire.ErrDuplicate, `"a"`},
-		{"no such name", failingUpdate(t, failing(xdstpFoo+"?a=1&a=2", codes.Internal, "")), wire.ErrXDSTP, xdstpFoo},
-		{"no message", join(updateOf(acme), bytesField(9, "\x08")), wire.ErrMalformed, "resource error"},
+		{"no name", nameless, wire.ErrUnnamed, "whose?"},
+		{"error and resource", join(updateOf(acme, resourceOf("1", "a", anyOf(acme, nil))), failingUpdate(t, failing("a", codes.Internal, ""))), wire.ErrDuplicate, `"a"`},
+		{"malformed name", failingUpdate(t, failing(xdstpFoo+"?a=1&a=2", codes.Internal, "")), wire.ErrXDSTP, xdstpFoo},
+		{"malformed message", join(updateOf(acme), bytesField(9, "\x08")), wire.ErrMalformed, "resource error"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

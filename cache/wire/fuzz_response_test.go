@@ -166,7 +166,7 @@ func (b *builder) decoded(t *testing.T, msg []byte) {
 	if found := resourceFaults(b.typeURL, want); len(found) > 0 {
 		t.Fatalf("Decode of %q: got no error, want one of %v", msg, found)
 	}
-	b.add(t, u.Resources[0], asTold(u.Resources[0], want))
+	b.add(t, u.Resources[0], asSent(u.Resources[0], want))
 }
 
 func (b *builder) add(t *testing.T, r *wire.Resource, want *discoverypb.Resource) {

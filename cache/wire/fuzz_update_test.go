@@ -323,16 +323,16 @@ func checkResource(t *testing.T, d wire.Decoder, got *wire.Resource, want *disco
 }
 
 // asSent returns the resource that clients are sent, for an origin's resource that resourceFaults has converted.
-func asTold(r *wire.Resource, origin *discoverypb.Resource) *discoverypb.Resource {
-	told := proto.CloneOf(origin)
-	told.Version = r.Version
+func asSent(r *wire.Resource, origin *discoverypb.Resource) *discoverypb.Resource {
+	sent := proto.CloneOf(origin)
+	sent.Version = r.Version
 	if r.Constraints != nil {
-		told.Name = "" // the name is in resource_name
+		sent.Name = "" // the name is in resource_name
 	}
-	if told.Ttl = nil; r.TTL > 0 {
-		told.Ttl = durationpb.New(r.TTL)
+	if sent.Ttl = nil; r.TTL > 0 {
+		sent.Ttl = durationpb.New(r.TTL)
 	}
-	return told
+	return sent
 }
 
 // checkRelayed compares the resources that clients receive with those of the origin.
@@ -342,7 +342,7 @@ func checkRelayed(t *testing.T, got wire.Update, want *discoverypb.DeltaDiscover
 	wrapped := relayWrapped(t, got.TypeURL, got.Resources...)
 	next := 0
 	for i, r := range got.Resources {
-		origin := asTold(r, want.GetResources()[i])
+		origin := asSent(r, want.GetResources()[i])
 		wantMessage(t, "Delta resource", delta.GetResources()[i], origin)
 		if r.HasBody() {
 			wantMessage(t, "SotW resource", sotw.GetResources()[next], origin.GetResource())
@@ -385,15 +385,15 @@ func checkRelay(t *testing.T, u wire.Update) (*discoverypb.DeltaDiscoveryRespons
 		t.Fatalf("relayed set: got %d resources, Len %d, want %d", len(sotw.GetResources()), full.Len(), bodies)
 	}
 	for i, e := range u.Errors {
-		for _, told := range []*discoverypb.ResourceError{delta.GetResourceErrors()[i], sotw.GetResourceErrors()[i]} {
-			if !isVariant(e.Variant, told.GetResourceName()) || int32(e.Code) != told.GetErrorDetail().GetCode() {
-				t.Errorf("relayed error of %q: got %v", e.Name, told)
+		for _, sent := range []*discoverypb.ResourceError{delta.GetResourceErrors()[i], sotw.GetResourceErrors()[i]} {
+			if !isVariant(e.Variant, sent.GetResourceName()) || int32(e.Code) != sent.GetErrorDetail().GetCode() {
+				t.Errorf("relayed error of %q: got %v", e.Name, sent)
 			}
 		}
 	}
 	for i, r := range u.Resources {
 		in := delta.GetResources()[i]
-		if told := cmp.Or(in.GetName(), in.GetResourceName().GetName()); told != r.Name || in.GetVersion() != r.Version || !bytes.Equal(in.GetResource().GetValue(), r.Value()) {
+		if sent := cmp.Or(in.GetName(), in.GetResourceName().GetName()); sent != r.Name || in.GetVersion() != r.Version || !bytes.Equal(in.GetResource().GetValue(), r.Value()) {
 			t.Errorf("relayed resource %q version %q: got %v", r.Name, r.Version, in)
 		}
 	}

@@ -80,7 +80,7 @@ func TestTakeNode(t *testing.T) {
 		{"none", stats, 0},
 		{"first", join(node, stats), 1},
 		{"last", join(stats, node), 1},
-		{"in parts", join(node, stats, node), 2},
+		{"several fields", join(node, stats, node), 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, size, rest, err := wire.TakeNode(tt.msg, 1)

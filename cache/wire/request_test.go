@@ -61,7 +61,7 @@ func TestR029_RefusedByErrorDetailOnly(t *testing.T) {
 	}{
 		{"ACK", nil, false},
 		{"NACK", &statuspb.Status{Code: 3, Message: "bad listener"}, true},
-		{"NACK that says nothing", &statuspb.Status{}, true},
+		{"NACK with an empty status", &statuspb.Status{}, true},
 	}
 	for _, tt := range tests {
 		for _, m := range []proto.Message{
@@ -92,7 +92,7 @@ func TestRequestInvalidUTF8(t *testing.T) {
 		{"type URL", true, bytesField(2, notUTF8)},
 		{"subscribe", true, bytesField(3, notUTF8)},
 		{"unsubscribe", true, bytesField(4, notUTF8)},
-		{"initial version's name", true, bytesField(5, bad)},
+		{"name of an initial version", true, bytesField(5, bad)},
 		{"initial version", true, bytesField(5, bytesField(2, notUTF8))},
 		{"nonce", true, bytesField(6, notUTF8)},
 		{"error message", true, bytesField(7, bytesField(2, notUTF8))},

@@ -105,13 +105,13 @@ func TestR090_EmptyVersionGetsContentVersion(t *testing.T) {
 	}{
 		{"none", join(bytesField(3, "a"), bytesField(2, body)), false, "", content},
 		{"empty", resourceOf("", "a", body), false, "", content},
-		{"the origin's", resourceOf("v7", "a", body), false, "v7", "v7"},
-		{"the origin's, but not wanted", resourceOf("v7", "a", body), true, "v7", content},
-		{"none, content versions", resourceOf("", "a", body), true, "", content},
-		{"the origin's is that of the content", resourceOf(content, "a", body), true, content, content},
-		{"no body, so no content", bytesField(3, "a"), false, "", ""},
+		{"origin's version", resourceOf("v7", "a", body), false, "v7", "v7"},
+		{"origin's version, content versions", resourceOf("v7", "a", body), true, "v7", content},
+		{"no version, content versions", resourceOf("", "a", body), true, "", content},
+		{"origin's version equals the content version", resourceOf(content, "a", body), true, content, content},
+		{"no body", bytesField(3, "a"), false, "", ""},
 		{"heartbeat", join(bytesField(3, "a"), bytesField(1, "v7")), true, "v7", "v7"},
-		{"the last of several", join(bytesField(1, "v1"), resourceOf("v2", "a", body)), false, "v2", "v2"},
+		{"last of several", join(bytesField(1, "v1"), resourceOf("v2", "a", body)), false, "v2", "v2"},
 		{"several, the last empty", join(bytesField(1, "v1"), resourceOf("", "a", body)), false, "", content},
 	}
 	for _, tt := range tests {
@@ -211,19 +211,19 @@ func TestB16_EDSName(t *testing.T) {
 		{"EDS by a stream of its own", from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_ApiConfigSource{
 			ApiConfigSource: &corepb.ApiConfigSource{ApiType: corepb.ApiConfigSource_GRPC},
 		}}), ""},
-		{"the last source counts", join(path, full), "cla/shop"},
+		{"last source wins", join(path, full), "cla/shop"},
 		{"the last source is a file", join(full, path), ""},
 		{"garbage in eds_config", join(full, bytesField(3, bytesField(1, "\xff\xff"))), "cla/shop"},
 		{"static", cluster(static, nil), ""},
 		{"static with a stray eds_cluster_config", cluster(static, service), ""},
-		{"the last type counts", join(full, cluster(static, nil)), ""},
+		{"last type wins", join(full, cluster(static, nil)), ""},
 		{"a custom type replaces EDS", join(full, marshal(t, &clusterpb.Cluster{
 			ClusterDiscoveryType: &clusterpb.Cluster_ClusterType{ClusterType: &clusterpb.Cluster_CustomClusterType{Name: "x"}},
 		})), ""},
 		{"empty", nil, ""},
 		{"garbage", []byte("\xff\xff\xff\xff"), ""},
 		{"truncated", full[:len(full)-1], ""},
-		{"garbage behind", join(full, []byte{0xff}), ""},
+		{"garbage after the message", join(full, []byte{0xff}), ""},
 		{"garbage in eds_cluster_config", join(cluster(eds, nil), bytesField(3, "\x12\x40")), ""},
 		{"service_name is not UTF-8", join(cluster(eds, nil), bytesField(3, bytesField(2, notUTF8))), ""},
 	}

@@ -21,7 +21,7 @@ func TestSotWNames(t *testing.T) {
 		resource []byte
 		want     string
 		wantErr  error
-		says     string
+		text     string
 	}{
 		{"cluster", wire.ClusterType, anyOf(wire.ClusterType, named("a")), "a", nil, ""},
 		{"endpoints", wire.EndpointType, anyOf(wire.EndpointType, named("a")), "a", nil, ""},
@@ -32,7 +32,7 @@ func TestSotWNames(t *testing.T) {
 		{"secret", wire.SecretType, anyOf(wire.SecretType, named("a")), "a", nil, ""},
 		{"runtime", wire.RuntimeType, anyOf(wire.RuntimeType, named("a")), "a", nil, ""},
 		{"extension", wire.ExtensionConfigType, anyOf(wire.ExtensionConfigType, named("a")), "a", nil, ""},
-		{"the last name counts", wire.ClusterType, anyOf(wire.ClusterType, join(named("x"), named("a"))), "a", nil, ""},
+		{"last name wins", wire.ClusterType, anyOf(wire.ClusterType, join(named("x"), named("a"))), "a", nil, ""},
 		{"wrapped", wire.ClusterType, wrap(resourceOf("1", "other", anyOf(wire.ClusterType, named("a")))), "other", nil, ""},
 		{"wrapped without a name", wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ClusterType, named("a")))), "a", nil, ""},
 		{"unknown type, wrapped", acme, wrap(resourceOf("1", "a", anyOf(acme, nil))), "a", nil, ""},
@@ -41,8 +41,8 @@ func TestSotWNames(t *testing.T) {
 		{"an endpoint", wire.LocalityEndpoint, anyOf(wire.LocalityEndpoint, named("a")), "", wire.ErrUnnamed, "must wrap them"},
 		{"unknown type", acme, anyOf(acme, named("a")), "", wire.ErrUnnamed, acme},
 		{"no name", wire.ClusterType, anyOf(wire.ClusterType, nil), "", wire.ErrUnnamed, wire.ClusterType},
-		{"no name in either", wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ClusterType, nil))), "", wire.ErrUnnamed, wire.ClusterType},
-		{"a name that is no text", wire.ClusterType, anyOf(wire.ClusterType, named(notUTF8)), "", wire.ErrMalformed, "UTF-8"},
+		{"no name in resource and wrapper", wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ClusterType, nil))), "", wire.ErrUnnamed, wire.ClusterType},
+		{"name is not UTF-8", wire.ClusterType, anyOf(wire.ClusterType, named(notUTF8)), "", wire.ErrMalformed, "UTF-8"},
 		{"malformed", wire.ClusterType, anyOf(wire.ClusterType, join(named("a"), []byte("\xff"))), "", wire.ErrMalformed, wire.ClusterType},
 		{"another type", wire.ClusterType, anyOf(wire.ListenerType, named("a")), "", wire.ErrTypeMismatch, wire.ListenerType},
 		{"another type, wrapped", wire.ClusterType, wrap(resourceOf("1", "a", anyOf(wire.ListenerType, nil))), "", wire.ErrTypeMismatch, wire.ListenerType},
@@ -52,8 +52,8 @@ func TestSotWNames(t *testing.T) {
 			u, err := wire.Decoder{}.DecodeSotW(updateOf(tt.typeURL, tt.resource))
 			wantRefusable(t, u, tt.typeURL)
 			if tt.wantErr != nil {
-				if !errors.Is(err, tt.wantErr) || !strings.Contains(err.Error(), tt.says) {
-					t.Errorf("DecodeSotW: got error %v, want %v with %q", err, tt.wantErr, tt.says)
+				if !errors.Is(err, tt.wantErr) || !strings.Contains(err.Error(), tt.text) {
+					t.Errorf("DecodeSotW: got error %v, want %v with %q", err, tt.wantErr, tt.text)
 				}
 				return
 			}

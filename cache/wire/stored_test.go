@@ -94,12 +94,12 @@ func TestB42_InvalidStoredResourcesAreRejected(t *testing.T) {
 		b    []byte
 		want error
 	}{
-		{"nothing", nil, wire.ErrMalformed},
+		{"empty", nil, wire.ErrMalformed},
 		{"truncated", plain[:len(plain)/2], wire.ErrMalformed},
-		{"both with content and without", slices.Concat(plain, given), wire.ErrMalformed},
-		{"content that is no field", []byte{10, 2, 8, 1}, wire.ErrMalformed},
+		{"content and dropped content", slices.Concat(plain, given), wire.ErrMalformed},
+		{"content is not a field", []byte{10, 2, 8, 1}, wire.ErrMalformed},
 		{"content without a body", []byte{10, 2, 18, 0}, wire.ErrMalformed},
-		{"given up, without a type", []byte{42, 1, 'c'}, wire.ErrMalformed},
+		{"dropped content without a type", []byte{42, 1, 'c'}, wire.ErrMalformed},
 		{"a name that is not UTF-8", []byte{42, 1, 0xff}, wire.ErrMalformed},
 		{"a short digest", []byte{74, 1, 1}, wire.ErrMalformed},
 		{"a short digest of the wrapper", []byte{34, 1, 1}, wire.ErrMalformed},

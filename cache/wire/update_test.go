@@ -34,7 +34,7 @@ func TestR062_DuplicateNamesAreRejected(t *testing.T) {
 		{"removed twice", join(updateOf(acme, a), removed("c", "d", "c")), `"c"`},
 		{"in both lists", join(updateOf(acme, a, b), removed("b")), `"b"`},
 		{"in both lists, removed first on the wire", join(removed("b"), updateOf(acme, a, b)), `"b"`},
-		{"an alias is no name", updateOf(acme, a, join(b, bytesField(4, "a"))), ""},
+		{"alias equals another name", updateOf(acme, a, join(b, bytesField(4, "a"))), ""},
 		{"case matters", join(updateOf(acme, a), removed("A")), ""},
 		{"heartbeat and content", updateOf(acme, a, bytesField(3, "a")), `"a"`},
 	}
@@ -64,7 +64,7 @@ func TestR063_TypeMismatch(t *testing.T) {
 		{"same", wire.ClusterType, wire.ClusterType, nil},
 		{"other known type", wire.ClusterType, wire.ListenerType, wire.ErrTypeMismatch},
 		{"unknown type", wire.ClusterType, acme, wire.ErrTypeMismatch},
-		{"known in unknown", acme, wire.ClusterType, wire.ErrTypeMismatch},
+		{"known type in unknown", acme, wire.ClusterType, wire.ErrTypeMismatch},
 		{"no type", wire.ClusterType, "", wire.ErrTypeMismatch},
 		{"other prefix", wire.ClusterType, "example.com/envoy.config.cluster.v3.Cluster", wire.ErrTypeMismatch},
 	}
@@ -271,8 +271,8 @@ func TestDeepNesting(t *testing.T) {
 
 // prepend returns inner as a field. It avoids a copy for each of many levels.
 func prepend(num protowire.Number, inner []byte) []byte {
-	head := protowire.AppendVarint(protowire.AppendTag(nil, num, protowire.BytesType), uint64(len(inner)))
-	return slices.Insert(inner, 0, head...)
+	prefix := protowire.AppendVarint(protowire.AppendTag(nil, num, protowire.BytesType), uint64(len(inner)))
+	return slices.Insert(inner, 0, prefix...)
 }
 
 func TestRank(t *testing.T) {

@@ -29,13 +29,13 @@ func TestR128_CanonicalNames(t *testing.T) {
 		{"needless escapes", "xdstp://%61%2eexample/envoy.config.cluster.v3.Cluster/sh%6Fp?%61=%31", xdstpCDS + "shop?a=1"},
 		{"lower-case escapes", xdstpCDS + "a%3ab", xdstpCDS + "a%3Ab"},
 		{"an escaped slash is a slash in an id", xdstpCDS + "a%2Fb", xdstpCDS + "a/b"},
-		{"and not in an authority", "xdstp://a%2fb/t/c", "xdstp://a%2Fb/t/c"},
+		{"an escaped slash stays escaped in an authority", "xdstp://a%2fb/t/c", "xdstp://a%2Fb/t/c"},
 		{"a plus sign is no space", xdstpCDS + "a+b?c=d+e", xdstpCDS + "a+b?c=d+e"},
 		{"no authority", "xdstp:///t/a", "xdstp:///t/a"},
 		{"empty path segments", "xdstp://a/t//b/", "xdstp://a/t//b/"},
 		{"not xdstp", "shop%2fweb?b=2&a=1#x", "shop%2fweb?b=2&a=1#x"},
 		{"another scheme", "xdstp:/a/t/b%2f", "xdstp:/a/t/b%2f"},
-		{"no name at all", "", ""},
+		{"empty name", "", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { wantCanonical(t, tt.spelling, tt.want) })
@@ -81,7 +81,7 @@ func escapeOf(c byte) string {
 
 func TestB23_MalformedNames(t *testing.T) {
 	tests := []struct{ name, spelling, reason string }{
-		{"nothing behind the scheme", "xdstp://", "no resource type"},
+		{"scheme only", "xdstp://", "no resource type"},
 		{"authority only", "xdstp://a", "no resource type"},
 		{"type missing", "xdstp://a//id", "no resource type"},
 		{"id missing", "xdstp://a/t", "no id"},
