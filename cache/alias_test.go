@@ -9,7 +9,6 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/xdstender/tender/cache/fingerprint"
-	"github.com/xdstender/tender/cache/wire"
 )
 
 func TestR092_Aliases(t *testing.T) {
@@ -28,7 +27,8 @@ func TestR092_Aliases(t *testing.T) {
 	wantContent := func(when, name, want string) {
 		t.Helper()
 		e, _ := o.typ().Lookup(o.name(name))
-		if got := contentOf(e); got != want || e.Present() && e.Resource.Name != "real" || e != nil && e.Prior != nil && e.Prior.Name != "real" {
+		if got := contentOf(e); got != want || e.Present() && e.Resource.Name != "real" ||
+			e != nil && e.Prior != nil && e.Prior.Name != "real" {
 			t.Errorf("%s: %s: got %q, want %q", when, name, got, want)
 		}
 	}
@@ -42,7 +42,8 @@ func TestR092_Aliases(t *testing.T) {
 	wantContent("put", "alias", "x")
 	wantContent("put", "real", "x")
 	if !o.typ().ByName.Aliased() || o.hasName("unwanted") {
-		t.Errorf("got aliased %t, unsubscribed alias in the index %t; want true, false", o.typ().ByName.Aliased(), o.hasName("unwanted"))
+		t.Errorf("got aliased %t, unsubscribed alias in the index %t; want true, false", o.typ().ByName.Aliased(),
+			o.hasName("unwanted"))
 	}
 	o.put(ByName, "real", "2", "y", "alias", "alias", "real")
 	wantContent("changed", "alias", "y")
@@ -116,9 +117,8 @@ func TestR092_AliasesAreForgotten(t *testing.T) {
 func TestR095_UnresolvedAliasIsForwarded(t *testing.T) {
 	o := newOrigin(t, Config{})
 	n := o.subscribe(o.view.Watch(), "alias")[0]
-	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
-		decoded(t, acme, &discoverypb.Resource{Name: "x", Version: "1", Aliases: []string{"alias"}}),
-	}})
+	o.Apply(ByName,
+		updateOf(acme, decoded(t, acme, &discoverypb.Resource{Name: "x", Version: "1", Aliases: []string{"alias"}})))
 	e, _ := o.typ().Lookup(n)
 	if !e.Present() || e.Resource.HasBody() {
 		t.Fatalf("got %+v, want a resource without a body", e)
@@ -136,9 +136,7 @@ func TestB20_UnresolvedAliasesExpire(t *testing.T) {
 	watch, next := o.view.Watch(), o.view.Watch()
 	n := o.subscribe(watch, "alias")[0]
 	respond := func() {
-		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
-			decoded(t, acme, &discoverypb.Resource{Name: "alias", Aliases: []string{"alias"}}),
-		}})
+		o.Apply(ByName, updateOf(acme, decoded(t, acme, &discoverypb.Resource{Name: "alias", Aliases: []string{"alias"}})))
 	}
 	respond()
 	_, sent := o.typ().Lookup(n)

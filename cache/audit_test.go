@@ -41,11 +41,12 @@ func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 			case "put":
 				o.put(kind, text, "", fmt.Sprint(i%7), rapid.SampledFrom(texts).Draw(t, "alias"))
 			case "expiring":
-				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, text, "1", fmt.Sprint(i%7))}})
+				o.Apply(kind, updateOf(acme, expiring(t, text, "1", fmt.Sprint(i%7))))
 			case "remove":
 				o.remove(kind, text)
 			case "fail":
-				o.fail(kind, text, rapid.SampledFrom([]codes.Code{codes.NotFound, codes.PermissionDenied, codes.Internal}).Draw(t, "code"), "no")
+				o.fail(kind, text,
+					rapid.SampledFrom([]codes.Code{codes.NotFound, codes.PermissionDenied, codes.Internal}).Draw(t, "code"), "no")
 			case "want":
 				watch.Subscribe(acme, []string{text})
 			case "ignore":
@@ -118,7 +119,10 @@ var damages = []damage{
 	}, []string{"members : version does not match the resources"}},
 	{"leaf of other content", func(o *origin) {
 		o.swap("b", func(e *Entry) { e.Leaf = e.Leaf.Add(sum(1, 0)) })
-	}, []string{"members : version does not match the resources", "members b: leaf of the version does not match the content"}},
+	}, []string{
+		"members : version does not match the resources",
+		"members b: leaf of the version does not match the content",
+	}},
 	{"missing entry", func(o *origin) {
 		n := o.name("b")
 		o.tamper(func(s *Set) { s.table = s.table.Set(new(immutable.Edit), n.id, nil) })
@@ -193,7 +197,8 @@ func TestB43_PlantedFaultsAreFound(t *testing.T) {
 	}
 	o, _ := newThreeMembers(t)
 	o.name("b").watchers = &watchers{ids: []uint32{0, 0}, names: 1}
-	if got, want := findings(o.view.Audit(proceed)), "interest b: watchers contain a closed watch or a duplicate"; !slices.Contains(got, want) {
+	want := "interest b: watchers contain a closed watch or a duplicate"
+	if got := findings(o.view.Audit(proceed)); !slices.Contains(got, want) {
 		t.Errorf("duplicate watch: got %q, want %q among the findings", got, want)
 	}
 }

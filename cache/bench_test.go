@@ -86,7 +86,7 @@ func BenchmarkApply(b *testing.B) {
 			updates := make([]wire.Update, 2)
 			for i := range updates {
 				name := fmt.Sprintf("resource-%05d", n/2)
-				updates[i] = wire.Update{TypeURL: acme, Resources: []*wire.Resource{o.resource(name, fmt.Sprint(i+2), fmt.Sprint(i))}}
+				updates[i] = updateOf(acme, o.resource(name, fmt.Sprint(i+2), fmt.Sprint(i)))
 			}
 			wakes, applies := 0, 0
 			b.ReportAllocs()
@@ -114,7 +114,8 @@ func BenchmarkApplyNamed(b *testing.B) {
 	for i := range updates {
 		updates[i].TypeURL = acme
 		for j := range 100 {
-			updates[i].Resources = append(updates[i].Resources, o.resource(fmt.Sprintf("resource-%05d", 7*j), fmt.Sprint(i+2), fmt.Sprint(i)))
+			updates[i].Resources = append(updates[i].Resources,
+				o.resource(fmt.Sprintf("resource-%05d", 7*j), fmt.Sprint(i+2), fmt.Sprint(i)))
 		}
 	}
 	applies := 0

@@ -14,7 +14,8 @@ func twoVersions(tb tester, n int) (updates [2]wire.Update) {
 		updates[i].TypeURL = wire.ClusterType
 		for j := range n {
 			content := fmt.Sprintf("cluster %05d in version %d", j, i)
-			updates[i].Resources = append(updates[i].Resources, newResource(tb, wire.ClusterType, fmt.Sprintf("cluster-%05d", j), fmt.Sprint(i), content))
+			updates[i].Resources = append(updates[i].Resources,
+				newResource(tb, wire.ClusterType, fmt.Sprintf("cluster-%05d", j), fmt.Sprint(i), content))
 		}
 	}
 	return updates
@@ -58,7 +59,7 @@ func TestI13_NoCostWithoutCohorts(t *testing.T) {
 	for _, kind := range kinds {
 		var updates [2]wire.Update
 		for i, content := range []string{"x", "y"} {
-			updates[i] = wire.Update{TypeURL: acme, Resources: []*wire.Resource{o.resource("a", content, content)}}
+			updates[i] = updateOf(acme, o.resource("a", content, content))
 		}
 		turn := 0
 		if got := testing.AllocsPerRun(200, func() { turn++; o.Apply(kind, updates[turn%2]) }); got > 16 {
@@ -82,7 +83,8 @@ func TestMemoryOfAnEdition(t *testing.T) {
 	runtime.KeepAlive(e)
 	runtime.KeepAlive(o)
 	runtime.KeepAlive(updates)
-	t.Logf("%d bytes without cohorts, %d with %d cohorts: %d bytes for each name and cohort", without, with, stages, (with-without)/(names*stages))
+	t.Logf("%d bytes without cohorts, %d with %d cohorts: %d bytes for each name and cohort", without, with, stages,
+		(with-without)/(names*stages))
 	if with >= 16<<20 || with-without > names*stages*512 {
 		t.Errorf("edition of %d names, %d stages: %d bytes, without cohorts %d", names, stages, with, without)
 	}

@@ -61,7 +61,8 @@ func TestI1_WaitingChangesAreShownToOneCohort(t *testing.T) {
 	o.showWaiting(canaries, edition)
 	o.showWaiting(rest, edition) // a promotion
 	o.wantMembers(rest, acme, "a2", "c1")
-	if a, b := o.view.Generation().Type(acme).Wildcard.Sum(), o.view.Cohort(canaries).Generation().Type(acme).Wildcard.Sum(); a != b {
+	a := o.view.Generation().Type(acme).Wildcard.Sum()
+	if b := o.view.Cohort(canaries).Generation().Type(acme).Wildcard.Sum(); a != b {
 		t.Errorf("cohorts that are shown one edition have the versions %v and %v", a, b) // I8
 	}
 	o.showWaiting(rest, good) // an undo
@@ -72,7 +73,11 @@ func TestI1_WaitingChangesAreShownToOneCohort(t *testing.T) {
 // TestEditionsAreCompared: Waiting counts the differences between latest, the rest and an edition.
 func TestEditionsAreCompared(t *testing.T) {
 	var now Waiting
-	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL != acme }, Waiting: func(_ int, w Waiting) { now = w }})
+	o := newOrigin(t, Config{
+		Cohorts: 1,
+		Waits:   func(typeURL string) bool { return typeURL != acme },
+		Waiting: func(_ int, w Waiting) { now = w },
+	})
 	o.typeURL = wire.ClusterType
 	waiting := func(when string, names, edited, behind int) {
 		t.Helper()
@@ -384,7 +389,8 @@ func newCohortHistory(origins ...*origin) *cohortHistory {
 	h := &cohortHistory{origins: origins}
 	for _, o := range origins {
 		w := o.view.Watch()
-		h.watches, h.all, h.wants = append(h.watches, w), append(h.all, w.SubscribeAll(acme)), append(h.wants, map[string][]*Name{})
+		h.watches, h.all = append(h.watches, w), append(h.all, w.SubscribeAll(acme))
+		h.wants = append(h.wants, map[string][]*Name{})
 		o.TakeDemand()
 	}
 	return h
@@ -395,7 +401,8 @@ func (h *cohortHistory) step(t *rapid.T) (drops func(key string) bool) {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
 	kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 	version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
-	step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "trim",
+	step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm",
+		"reconnect", "trim",
 		"lives", "uncached", "expire", "members"}).Draw(t, "step")
 	for i, o := range h.origins {
 		if step == "members" { // the wildcard stream unsubscribes and subscribes again
@@ -408,7 +415,8 @@ func (h *cohortHistory) step(t *rapid.T) (drops func(key string) bool) {
 		o.randomStep(step, kind, name, version, h.watches[i], h.wants[i])
 	}
 	return func(key string) bool {
-		return step == "forget" && strings.HasSuffix(key, "named "+name) || step == "members" && strings.Contains(key, "member ")
+		return step == "forget" && strings.HasSuffix(key, "named "+name) ||
+			step == "members" && strings.Contains(key, "member ")
 	}
 }
 

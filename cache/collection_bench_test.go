@@ -3,8 +3,6 @@ package cache
 import (
 	"fmt"
 	"testing"
-
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // BenchmarkApplyAmongCollections measures a change of one resource of a type, or of a collection of the type, while
@@ -26,7 +24,7 @@ func BenchmarkApplyAmongCollections(b *testing.B) {
 				b.ReportAllocs()
 				for i := range b.N {
 					r := newResource(o, acme, "xdstp://one/acme.Thing/0/a", fmt.Sprint(i), fmt.Sprint(i))
-					o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
+					o.Apply(Wildcard, updateOf(key, r))
 				}
 			})
 		}

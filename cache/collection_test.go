@@ -39,7 +39,7 @@ func TestR132_UnusedCollectionsAreRemoved(t *testing.T) {
 			wc := w.SubscribeAll(shopKey)
 			o.TakeDemand()
 			o.typeURL = shopKey
-			o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{newResource(o, acme, shop+"a", "1", "")}})
+			o.Apply(Wildcard, updateOf(shopKey, newResource(o, acme, shop+"a", "1", "")))
 			o.remove(Wildcard, shop+"a")
 			w.UnsubscribeAll(wc)
 			if d := o.TakeDemand(); len(d) != 1 || d[0].Wanted || !o.ForgetWildcard(shopKey) {
@@ -127,9 +127,10 @@ func TestB2_GlobMembersHaveTheSameLeaf(t *testing.T) {
 	w.SubscribeAll(shopKey)
 	o.subscribe(w, shop+"a")
 	r := o.resource(shop+"a", "1", "content")
-	o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{r}})
-	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
-	if glob, named := o.view.Generation().Type(shopKey).Wildcard.Sum(), o.typ().ByName.Sum(); glob != named || glob == (fingerprint.Sum{}) {
+	o.Apply(Wildcard, updateOf(shopKey, r))
+	o.Apply(ByName, updateOf(acme, r))
+	glob, named := o.view.Generation().Type(shopKey).Wildcard.Sum(), o.typ().ByName.Sum()
+	if glob != named || glob == (fingerprint.Sum{}) {
 		t.Errorf("sums: %v of the collection, %v of the set of names, want equal sums", glob, named)
 	}
 }
@@ -141,7 +142,7 @@ func TestB11_GlobsKeepPriorClusters(t *testing.T) {
 		o.typeURL = typeURL
 		key := Collection(typeURL, shop+"*")
 		o.view.Watch().SubscribeAll(key)
-		o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{o.resource(shop+"a", "1", "")}})
+		o.Apply(Wildcard, updateOf(key, o.resource(shop+"a", "1", "")))
 		o.Apply(Wildcard, wire.Update{TypeURL: key, Removed: []string{shop + "a"}})
 		for e := range o.view.Generation().Type(key).Wildcard.Since(0) {
 			if keeps := e.Prior != nil; keeps != (typeURL != acme) {
@@ -237,14 +238,16 @@ func TestB40_OriginsAreIndependent(t *testing.T) {
 		for i, want := range []bool{wantFirst, wantSecond} {
 			e, _ := g.Type(acme).Lookup(names[i])
 			if from := g.From(names[i]); from.Connected != want || g.Absent(e) != want || names[i].Asked().IsZero() == want {
-				t.Errorf("%s: %v: connected %t, absent %t, requested at %v; want %t", what, names[i], from.Connected, g.Absent(e), names[i].Asked(), want)
+				t.Errorf("%s: %v: connected %t, absent %t, requested at %v; want %t", what, names[i], from.Connected, g.Absent(e),
+					names[i].Asked(), want)
 			}
 		}
 	}
 	check("both connected", true, true)
 	second.SetConnected(false)
 	check("second disconnected", true, false)
-	if g := first.view.Generation(); g.WildcardSource(acme).Connected != true || g.WildcardSource(Collection(acme, mall+"*")).Connected {
+	if g := first.view.Generation(); g.WildcardSource(acme).Connected != true ||
+		g.WildcardSource(Collection(acme, mall+"*")).Connected {
 		t.Error("want the wildcard of the type at the first origin, connected, and the glob at the second, disconnected")
 	}
 	first.SetConnected(false)

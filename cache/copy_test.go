@@ -74,8 +74,9 @@ func TestR069_CopiesIgnoreUnwantedNames(t *testing.T) {
 	c := newCopier(t)
 	c.subscribe(c.view.Watch(), "a")
 	c.from.subscribe(c.from.view.Watch(), "a", "b")
-	c.from.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{c.resource("a", "1", "x"), c.resource("b", "1", "y")},
-		Errors: []*wire.ResourceError{wire.NewResourceError("b", codes.PermissionDenied, "")}})
+	u := updateOf(acme, c.resource("a", "1", "x"), c.resource("b", "1", "y"))
+	u.Errors = []*wire.ResourceError{wire.NewResourceError("b", codes.PermissionDenied, "")}
+	c.from.Apply(ByName, u)
 	c.copy("a", "b")
 	if c.hasName("b") || c.typ().ByName.Count() != 1 {
 		t.Errorf("copy has %q", changedNames(c.typ().ByName.Since(0)))

@@ -79,7 +79,7 @@ func TestB45_ChangesThatCannotWait(t *testing.T) {
 		"a first answer":  func(o *origin) { o.put(ByName, "named", "1", "1") },
 		"a first absence": func(o *origin) { o.remove(ByName, "named") },
 		"a time to live": func(o *origin) {
-			o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(o, "b", "1", "1")}})
+			o.Apply(Wildcard, updateOf(acme, expiring(o, "b", "1", "1")))
 		},
 		"a new connection": func(o *origin) { o.SetConnected(false) },
 	} {

@@ -19,7 +19,9 @@ func newRollout(t tester) (*origin, *Waiting) {
 	now := new(Waiting)
 	waits := []string{acme, wire.ClusterType, wire.ListenerType}
 	o := newOrigin(t, Config{
-		Cohorts: 1, Waits: func(typeURL string) bool { return slices.Contains(waits, typeURL) }, Waiting: func(_ int, w Waiting) { *now = w },
+		Cohorts: 1,
+		Waits:   func(typeURL string) bool { return slices.Contains(waits, typeURL) },
+		Waiting: func(_ int, w Waiting) { *now = w },
 	})
 	return o, now
 }
@@ -69,7 +71,8 @@ func TestEditionDiff(t *testing.T) {
 		break // stopping early must be possible
 	}
 	last := wire.Rank(acme) - wire.Rank(wire.ClusterType)
-	want := []string{fmt.Sprint(0, "b", "b1", ">", "b2"), fmt.Sprint(0, "c", "", ">", "c1"), fmt.Sprint(0, "gone", "gone1", ">", ""), fmt.Sprint(last, "l", "l1", ">", "l2")}
+	want := []string{fmt.Sprint(0, "b", "b1", ">", "b2"), fmt.Sprint(0, "c", "", ">", "c1"),
+		fmt.Sprint(0, "gone", "gone1", ">", ""), fmt.Sprint(last, "l", "l1", ">", "l2")}
 	if !slices.Equal(got, want) {
 		t.Errorf("diff:\n%q, want\n%q", got, want)
 	}
@@ -194,7 +197,8 @@ func TestForgottenResourcesAreNotEdited(t *testing.T) {
 		o.Show(cohort, e)
 		o.wantMembers(cohort, wire.ClusterType, "c1", "f1")
 		wantWaiting(t, "shown", now, 0, 0, 0)
-		if got, _ := o.view.Cohort(cohort).Generation().Type(acme).Lookup(o.view.Find(acme, []string{"n"})[0]); contentOf(got) != "n3" {
+		n := o.view.FindName(acme, "n")
+		if got, _ := o.view.Cohort(cohort).Generation().Type(acme).Lookup(n); contentOf(got) != "n3" {
 			t.Errorf("cohort %d sees %q of a name that was released and created again, want n3", cohort, contentOf(got))
 		}
 		o.checkEntries()

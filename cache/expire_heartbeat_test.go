@@ -31,7 +31,8 @@ func TestR105_TTLChanges(t *testing.T) {
 			"removed, and given back when the first time is over",
 			[]time.Duration{15 * time.Second, 0, 0, 0, 30 * time.Second}, 70 * time.Second,
 		},
-		{"shortened and lengthened", []time.Duration{time.Hour, 20 * time.Second, time.Hour, 20 * time.Second}, 50 * time.Second},
+		{"shortened and lengthened", []time.Duration{time.Hour, 20 * time.Second, time.Hour, 20 * time.Second},
+			50 * time.Second},
 	}
 	for _, tt := range tests {
 		t.Run(tt.what, func(t *testing.T) {
@@ -49,7 +50,8 @@ func TestR105_TTLChanges(t *testing.T) {
 						continue
 					}
 					after := o.typ()
-					if change.Changed != 0 || after.Last() != before.Last() || after.Wildcard.Sum().Add(after.ByName.Sum()) != version {
+					if change.Changed != 0 || after.Last() != before.Last() ||
+						after.Wildcard.Sum().Add(after.ByName.Sum()) != version {
 						t.Errorf("step %d: another TTL counted as another content: %+v", i, change)
 					}
 					if renewed := ttl != tt.ttls[i-1] || ttl > 0; (change.Renewed == 1) != renewed {
@@ -187,28 +189,23 @@ func TestR106_HeartbeatOfMissingResource(t *testing.T) {
 func TestR106_HeartbeatOfAVariant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newTimedOrigin(t)
-		prod, test := wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "test"})
+		prod, test := withEnv("a", "prod"), withEnv("a", "test")
 		o.subscribe(o.watch, prod, test)
 		variant := func(env, content string) *wire.Resource {
 			r := &discoverypb.Resource{
-				ResourceName: &discoverypb.ResourceName{Name: "a", DynamicParameterConstraints: &discoverypb.DynamicParameterConstraints{
-					Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
-						Key:            "env",
-						ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: env},
-					}},
-				}},
-				Version: "1", Ttl: durationpb.New(time.Minute),
+				ResourceName: &discoverypb.ResourceName{Name: "a", DynamicParameterConstraints: envConstraints(env)},
+				Version:      "1", Ttl: durationpb.New(time.Minute),
 			}
 			if content != "" {
 				r.Resource = &anypb.Any{TypeUrl: acme, Value: []byte(content)}
 			}
 			return decoded(t, acme, r)
 		}
-		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("prod", "x"), variant("test", "y")}})
+		o.Apply(ByName, updateOf(acme, variant("prod", "x"), variant("test", "y")))
 		o.wantVisible("added", ByName, prod, "x")
 		o.wantVisible("added", ByName, test, "y")
 		o.sleep(30 * time.Second)
-		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant("test", "")}})
+		o.Apply(ByName, updateOf(acme, variant("test", "")))
 		o.heartbeat(ByName, "a", "1", time.Hour) // without constraints, which matches no variant
 		o.sleep(30 * time.Second)
 		o.wantVisible("without a heartbeat", ByName, prod, "-")

@@ -66,7 +66,8 @@ func TestD4_ExpiryModel(t *testing.T) {
 					o.sleep(ttl + time.Millisecond)
 				}
 				for kind := range model {
-					maps.DeleteFunc(model[kind], func(_ string, h held) bool { return !h.deadline.IsZero() && !time.Now().Before(h.deadline) })
+					maps.DeleteFunc(model[kind],
+						func(_ string, h held) bool { return !h.deadline.IsZero() && !time.Now().Before(h.deadline) })
 				}
 				o.Expire(time.Now())
 				typ := o.typ()
@@ -83,11 +84,16 @@ func TestD4_ExpiryModel(t *testing.T) {
 						e := set.Get(o.name(name))
 						switch {
 						case e.Present() != present:
-							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s present: %t, want %t", i, s, kind, name, e.Present(), present))
+							failures = append(failures,
+								fmt.Sprintf("step %d %+v: set %d: %s present: %t, want %t", i, s, kind, name, e.Present(), present))
 						case present && (contentOf(e) != h.content || !e.Deadline().Equal(h.deadline)):
-							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: %s is %q until %v, want %+v", i, s, kind, name, contentOf(e), e.Deadline(), h))
+							failures = append(failures,
+								fmt.Sprintf("step %d %+v: set %d: %s is %q until %v, want %+v", i, s, kind, name,
+									contentOf(e), e.Deadline(), h))
 						case present && !sent[kind][name].Equal(h.deadline):
-							failures = append(failures, fmt.Sprintf("step %d %+v: set %d: reader was sent the deadline %v of %s, want %v", i, s, kind, sent[kind][name], name, h.deadline))
+							failures = append(failures,
+								fmt.Sprintf("step %d %+v: set %d: reader was sent the deadline %v of %s, want %v", i, s, kind,
+									sent[kind][name], name, h.deadline))
 						}
 					}
 				}

@@ -10,8 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
-
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // A timedOrigin sends resources with TTLs, in a synctest bubble.
@@ -45,18 +43,19 @@ func withClock(t *testing.T, test func(t *testing.T, o *timedOrigin, kind Kind))
 // putTTL has the origin send a resource with a TTL; zero means none.
 func (o *timedOrigin) putTTL(kind Kind, name, version, content string, ttl time.Duration, aliases ...string) Change {
 	o.Helper()
-	r := &discoverypb.Resource{Name: name, Version: version, Aliases: aliases, Resource: &anypb.Any{TypeUrl: acme, Value: []byte(content)}}
+	r := &discoverypb.Resource{Name: name, Version: version, Aliases: aliases,
+		Resource: &anypb.Any{TypeUrl: acme, Value: []byte(content)}}
 	if ttl > 0 {
 		r.Ttl = durationpb.New(ttl)
 	}
-	return o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(o, acme, r)}})
+	return o.Apply(kind, updateOf(acme, decoded(o, acme, r)))
 }
 
 // heartbeat has the origin send a heartbeat.
 func (o *timedOrigin) heartbeat(kind Kind, name, version string, ttl time.Duration) Change {
 	o.Helper()
 	r := &discoverypb.Resource{Name: name, Version: version, Ttl: durationpb.New(ttl)}
-	return o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(o, acme, r)}})
+	return o.Apply(kind, updateOf(acme, decoded(o, acme, r)))
 }
 
 // sleep advances the time, and calls Expire whenever it is due.
@@ -272,16 +271,31 @@ func TestR105_OtherSetHasItsOwnDeadline(t *testing.T) {
 		life     time.Duration
 		versions int
 	}{
-		{"named resource after the member", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", short); o.putTTL(ByName, "a", "1", "x", long) }, true, long, 1},
-		{"another version", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", short); o.putTTL(ByName, "a", "2", "x", long) }, true, long, 2},
-		{"member after the named resource", func(o *timedOrigin) { o.putTTL(ByName, "a", "1", "x", short); o.putTTL(Wildcard, "a", "2", "x", 0) }, false, short, 1},
+		{"named resource after the member", func(o *timedOrigin) {
+			o.putTTL(Wildcard, "a", "1", "x", short)
+			o.putTTL(ByName, "a", "1", "x", long)
+		}, true, long, 1},
+		{"another version", func(o *timedOrigin) {
+			o.putTTL(Wildcard, "a", "1", "x", short)
+			o.putTTL(ByName, "a", "2", "x", long)
+		}, true, long, 2},
+		{"member after the named resource", func(o *timedOrigin) {
+			o.putTTL(ByName, "a", "1", "x", short)
+			o.putTTL(Wildcard, "a", "2", "x", 0)
+		}, false, short, 1},
 		{"a renewal that may not be read", func(o *timedOrigin) {
 			o.putTTL(Wildcard, "a", "1", "x", long)
 			o.putTTL(Wildcard, "a", "1", "x", short)
 			o.putTTL(ByName, "a", "1", "x", short)
 		}, true, short, 1},
-		{"equal deadlines", func(o *timedOrigin) { o.putTTL(ByName, "a", "1", "x", short); o.putTTL(Wildcard, "a", "1", "x", short) }, false, short, 1},
-		{"no deadlines", func(o *timedOrigin) { o.putTTL(Wildcard, "a", "1", "x", 0); o.putTTL(ByName, "a", "2", "x", 0) }, false, 0, 2},
+		{"equal deadlines", func(o *timedOrigin) {
+			o.putTTL(ByName, "a", "1", "x", short)
+			o.putTTL(Wildcard, "a", "1", "x", short)
+		}, false, short, 1},
+		{"no deadlines", func(o *timedOrigin) {
+			o.putTTL(Wildcard, "a", "1", "x", 0)
+			o.putTTL(ByName, "a", "2", "x", 0)
+		}, false, 0, 2},
 		{"the member expires", func(o *timedOrigin) {
 			o.putTTL(ByName, "a", "1", "x", long)
 			o.putTTL(Wildcard, "a", "2", "x", short)

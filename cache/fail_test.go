@@ -11,7 +11,8 @@ import (
 // fail has the origin send an error for a resource.
 func (o *origin) fail(k Kind, name string, code codes.Code, message string) Change {
 	o.Helper()
-	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Errors: []*wire.ResourceError{wire.NewResourceError(name, code, message)}})
+	return o.Apply(k,
+		wire.Update{TypeURL: o.typeURL, Errors: []*wire.ResourceError{wire.NewResourceError(name, code, message)}})
 }
 
 // errorText returns the message of the error of a resource, "" if there is none.
@@ -91,7 +92,8 @@ func TestR124_Errors(t *testing.T) {
 // them changes nothing.
 func TestR124_ReasonOfARemoval(t *testing.T) {
 	o, _ := newSubscribed(t, "a")
-	u := wire.Update{TypeURL: acme, Removed: []string{"a"}, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.NotFound, "why")}}
+	u := wire.Update{TypeURL: acme, Removed: []string{"a"},
+		Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.NotFound, "why")}}
 	o.Apply(ByName, u)
 	before := o.typ().Failed()
 	o.Apply(ByName, u)
@@ -157,7 +159,7 @@ func TestR123_ErrorOfTheWildcard(t *testing.T) {
 		if !o.typ().hasWholeError() {
 			t.Errorf("%q: got no error", key)
 		}
-		o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{newResource(t, acme, "a", "1", "x")}})
+		o.Apply(Wildcard, updateOf(key, newResource(t, acme, "a", "1", "x")))
 		if o.typ().hasWholeError() || o.hasName(wholeName(key)) {
 			t.Errorf("%q: error was not cleared, name in the index: %t", key, o.hasName(wholeName(key)))
 		}

@@ -89,9 +89,10 @@ func (o *origin) randomStep(step string, kind Kind, name, version string, watch 
 		o.Trim(time.Now().Add(time.Hour))
 	case "lives":
 		typeURL := resourceType(o.typeURL)
-		o.Apply(kind, wire.Update{TypeURL: o.typeURL, Resources: []*wire.Resource{decoded(o, typeURL, &discoverypb.Resource{
-			Name: name, Version: version, Ttl: durationpb.New(time.Minute), Resource: &anypb.Any{TypeUrl: typeURL, Value: []byte(name + version)},
-		})}})
+		o.Apply(kind, updateOf(o.typeURL, decoded(o, typeURL, &discoverypb.Resource{
+			Name: name, Version: version, Ttl: durationpb.New(time.Minute),
+			Resource: &anypb.Any{TypeUrl: typeURL, Value: []byte(name + version)},
+		})))
 	case "uncached":
 		o.putUncacheable(kind, name, version, name+version)
 	case "expire":

@@ -36,7 +36,8 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 			name := rapid.SampledFrom(names).Draw(t, "name")
 			kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 			version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
-			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm", "reconnect", "freeze", "thaw", "trim",
+			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm",
+				"reconnect", "freeze", "thaw", "trim",
 				"lives", "uncached", "expire", "members"}).Draw(t, "step")
 			switch step {
 			case "freeze":

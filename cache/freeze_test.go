@@ -100,7 +100,7 @@ func TestFreeze_OrderOfTypes(t *testing.T) {
 		seqs = append(seqs, o.typ().Wildcard.Get(o.name(at.name)).Seq)
 	}
 	if !slices.IsSorted(seqs) {
-		t.Errorf("positions %v of an added cluster, an added listener, a removed listener and a removed cluster; want them in that order", seqs)
+		t.Errorf("added cluster, added listener, removed listener, removed cluster: positions %v are not in order", seqs)
 	}
 }
 
@@ -353,7 +353,7 @@ func TestFreeze_OneSource(t *testing.T) {
 			o.TakeDemand()
 			o.put(Wildcard, "m", version, version)
 			name := [...]string{"one", "two"}[i]
-			o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, name, version, version)}})
+			o.Apply(ByName, updateOf(acme, newResource(t, acme, name, version, version)))
 		}
 	}
 	put("1")
@@ -398,7 +398,7 @@ func TestFreeze_Collection(t *testing.T) {
 		wc := watch.SubscribeAll(shopKey)
 		o.TakeDemand()
 		put := func(name string) {
-			o.Apply(Wildcard, wire.Update{TypeURL: shopKey, Resources: []*wire.Resource{newResource(o, acme, shop+name, "1", "")}})
+			o.Apply(Wildcard, updateOf(shopKey, newResource(o, acme, shop+name, "1", "")))
 		}
 		put("a")
 		o.SetPhase(shopKey, Confirmed)

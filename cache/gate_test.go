@@ -51,7 +51,8 @@ func TestH13_GateShowsAnyGeneration(t *testing.T) {
 		}
 		got = append(got, contentOf(o.typ().ByName.Get(o.name("n"))))
 		if got := strings.Join(got, " "); got != step.want || o.view.Withheld(0) != step.withheld {
-			t.Errorf("step %d: readers see %q, and %d names are withheld; want %q and %d", i, got, o.view.Withheld(0), step.want, step.withheld)
+			t.Errorf("step %d: readers see %q, and %d names are withheld; want %q and %d", i, got, o.view.Withheld(0),
+				step.want, step.withheld)
 		}
 		if got := contentOf(o.Generation().Type(acme).Wildcard.Get(o.name("a"))); got != "a3" {
 			t.Errorf("step %d: latest has %q of a, want a3", i, got)
@@ -76,7 +77,8 @@ func TestH13_SourceState(t *testing.T) {
 		t.Helper()
 		s, latest := o.view.Generation().First(), o.Generation().First()
 		if s.Target != target || latest.Target != own || s.Connected != connected || s.Frozen.IsZero() == frozen {
-			t.Errorf("%s: readers see %+v, latest has %+v; want the targets %q and %q, connected %t, frozen %t", when, *s, *latest, target, own, connected, frozen)
+			t.Errorf("%s: readers see %+v, latest has %+v; want the targets %q and %q, connected %t, frozen %t", when, *s,
+				*latest, target, own, connected, frozen)
 		}
 	}
 	o.put(Wildcard, "a", "2", "a2")
@@ -102,7 +104,8 @@ func TestH13_SystemVersion(t *testing.T) {
 	o := newFrozenOrigin(t)
 	put := func(version, content, want string) {
 		t.Helper()
-		o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: version, Resources: []*wire.Resource{o.resource("a", content, content)}})
+		o.Apply(Wildcard,
+			wire.Update{TypeURL: acme, SystemVersion: version, Resources: []*wire.Resource{o.resource("a", content, content)}})
 		if got := o.typ().Wildcard.System(); got != want {
 			t.Errorf("origin's version %s: readers see %q, want %q", version, got, want)
 		}
@@ -132,7 +135,7 @@ func TestH13_DemandPassesTheGate(t *testing.T) {
 		default:
 		}
 		heartbeat := decoded(t, acme, &discoverypb.Resource{Name: "n", Version: "1", Ttl: durationpb.New(time.Minute)})
-		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{heartbeat, o.resource("late", "1", "late1")}})
+		o.Apply(ByName, updateOf(acme, heartbeat, o.resource("late", "1", "late1")))
 		o.wantVisible("frozen", map[string]string{"late": "late1", "n": "n1"})
 		select {
 		case <-o.Demand():
@@ -187,7 +190,8 @@ func TestH13_ErrorOfTheWholeSet(t *testing.T) {
 			o.Thaw()
 		}
 		if n := o.view.Find(acme, []string{wire.Wildcard})[0]; n != nil {
-			t.Errorf("restored %t: state of the whole set remains: error %q, entry %v", restored, o.errorText(Wildcard, wire.Wildcard), o.typ().Wildcard.Get(n))
+			t.Errorf("restored %t: state of the whole set remains: error %q, entry %v", restored,
+				o.errorText(Wildcard, wire.Wildcard), o.typ().Wildcard.Get(n))
 		}
 	}
 }

@@ -32,14 +32,15 @@ func TestHintsMatchLogs(t *testing.T) {
 				changes++ // may also clear an error
 			case 1:
 				changes++ // may also remove a resource
-				o.Apply(kind, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError(text, 7, fmt.Sprint(i))}})
+				o.Apply(kind,
+					wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError(text, 7, fmt.Sprint(i))}})
 			case 2:
 				o.Trim(time.Now().Add(time.Hour))
 			case 3:
 				o.ForgetWildcard(acme)
 				changes += 3 // may clear the error of each name
 			case 4: // of another type
-				o.Apply(kind, wire.Update{TypeURL: other, Resources: []*wire.Resource{newResource(t, other, text, "", fmt.Sprint(i))}})
+				o.Apply(kind, updateOf(other, newResource(t, other, text, "", fmt.Sprint(i))))
 			case 5, 6:
 				checkHints(t, o, w, watched, p, changes <= maxHints)
 				p, changes = o.view.Generation().Seq, 0

@@ -168,17 +168,22 @@ func TestWakesWatchers(t *testing.T) {
 		want []bool
 	}{
 		{"new member", func(f *fixture) { f.put(Wildcard, "c", "1", "x") }, []bool{true, false, false, true, false, false}},
-		{"member with a subscriber by name", func(f *fixture) { f.put(Wildcard, "a", "2", "y") }, []bool{true, true, false, true, false, false}},
+		{"member with a subscriber by name", func(f *fixture) { f.put(Wildcard, "a", "2", "y") },
+			[]bool{true, true, false, true, false, false}},
 		{"named", func(f *fixture) { f.put(ByName, "a", "2", "y") }, []bool{false, true, false, true, false, false}},
 		{"another name", func(f *fixture) { f.put(ByName, "b", "1", "x") }, []bool{false, false, true, false, false, false}},
 		{"name without subscribers", func(f *fixture) { f.put(ByName, "c", "1", "x") }, none},
 		{"member removed", func(f *fixture) { f.remove(Wildcard, "a") }, []bool{true, true, false, true, false, false}},
 		{"name removed", func(f *fixture) { f.remove(ByName, "a") }, []bool{false, true, false, true, false, false}},
-		{"name reported as absent", func(f *fixture) { f.remove(ByName, "b") }, []bool{false, false, true, false, false, false}},
+		{"name reported as absent", func(f *fixture) { f.remove(ByName, "b") },
+			[]bool{false, false, true, false, false, false}},
 		{"unchanged", func(f *fixture) { f.put(Wildcard, "a", "1", "x") }, none},
 		{"only the version", func(f *fixture) { f.put(ByName, "a", "9", "x") }, none},
 		{"empty", func(f *fixture) { f.Apply(Wildcard, wire.Update{TypeURL: acme}) }, none},
-		{"other type", func(f *fixture) { f.typeURL = other; f.put(Wildcard, "a", "1", "x") }, []bool{false, false, false, false, true, false}},
+		{"other type", func(f *fixture) {
+			f.typeURL = other
+			f.put(Wildcard, "a", "1", "x")
+		}, []bool{false, false, false, false, true, false}},
 		{"phase", func(f *fixture) { f.SetPhase(acme, Settled) }, []bool{true, false, false, true, false, false}},
 		{"connection", func(f *fixture) { f.SetConnected(false) }, everyone},
 		{"trim", func(f *fixture) { f.remove(Wildcard, "z"); f.Trim(time.Now().Add(time.Hour)) }, none},

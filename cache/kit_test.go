@@ -53,7 +53,12 @@ func (o *origin) resource(name, version, content string, aliases ...string) *wir
 // put has the origin send one resource.
 func (o *origin) put(k Kind, name, version, content string, aliases ...string) Change {
 	o.Helper()
-	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Resources: []*wire.Resource{o.resource(name, version, content, aliases...)}})
+	return o.Apply(k, updateOf(o.typeURL, o.resource(name, version, content, aliases...)))
+}
+
+// updateOf returns a response with these resources.
+func updateOf(typeURL string, resources ...*wire.Resource) wire.Update {
+	return wire.Update{TypeURL: typeURL, Resources: resources}
 }
 
 // remove has the origin remove names.

@@ -33,7 +33,8 @@ func TestH03_Large(t *testing.T) {
 		{wire.SecretType, 1, 1, 0, true},
 	} {
 		if got := LargeRemoval(tt.typeURL, tt.removed, tt.had, tt.added); got != tt.want {
-			t.Errorf("%d of %d %s removed, %d added: large is %t, want %t", tt.removed, tt.had, tt.typeURL, tt.added, got, tt.want)
+			t.Errorf("%d of %d %s removed, %d added: large is %t, want %t", tt.removed, tt.had, tt.typeURL, tt.added, got,
+				tt.want)
 		}
 	}
 }

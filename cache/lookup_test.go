@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
-
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // A step of an origin that sends one name in both sets.
@@ -235,7 +233,8 @@ func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 			}
 			generation, _ := strconv.Atoi(contentOf(e))
 			if generation <= newest {
-				r.Fatalf("sent generation %d after %d; the wildcard set is at %d, the set of names at %d", generation, newest, at[Wildcard], at[ByName])
+				r.Fatalf("sent generation %d after %d; the wildcard set is at %d, the set of names at %d", generation, newest,
+					at[Wildcard], at[ByName])
 			}
 			newest = generation
 		}
@@ -253,7 +252,7 @@ func TestB5_NamedEntryEventuallyTakesPrecedence(t *testing.T) {
 		o, watch := newSubscribed(t)
 		n := o.subscribe(watch, "a")[0]
 		o.put(Wildcard, "a", "", "1")
-		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
+		o.Apply(ByName, updateOf(acme, expiring(t, "a", "", "2")))
 		expire := func(in time.Duration, want string) {
 			t.Helper()
 			time.Sleep(in)
@@ -280,7 +279,7 @@ func TestB5_EqualContentKeepsDeadlines(t *testing.T) {
 		o := newOrigin(t, Config{})
 		n := o.subscribe(o.view.Watch(), "a")[0]
 		o.put(Wildcard, "a", "", "1")
-		o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "", "2")}})
+		o.Apply(ByName, updateOf(acme, expiring(t, "a", "", "2")))
 		o.put(Wildcard, "a", "", "2")
 		o.put(Wildcard, "a", "", "3")
 		if e, _ := o.typ().Lookup(n); contentOf(e) != "2" {
@@ -331,7 +330,8 @@ func TestB5_SetsDoNotMix(t *testing.T) {
 	o.put(ByName, "a", "1", "x")
 	o.remove(Wildcard, "a", "b")
 	if typ := o.typ(); typ.Wildcard.Count() != 0 || typ.ByName.Count() != 1 {
-		t.Errorf("removed among the members: got %d members and %d named, want 0 and 1", typ.Wildcard.Count(), typ.ByName.Count())
+		t.Errorf("removed among the members: got %d members and %d named, want 0 and 1", typ.Wildcard.Count(),
+			typ.ByName.Count())
 	}
 }
 

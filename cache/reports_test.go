@@ -43,11 +43,13 @@ func TestH04_EachReportIsEvaluatedSeparately(t *testing.T) {
 	if twice != most {
 		t.Error("clients with equal reports have two reports")
 	}
-	w.Apply(Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{newResource(t, wire.ClusterType, "a", "1", "a"), newResource(t, wire.ClusterType, "b", "1", "b")}})
+	a, b := newResource(t, wire.ClusterType, "a", "1", "a"), newResource(t, wire.ClusterType, "b", "1", "b")
+	w.Apply(Wildcard, updateOf(wire.ClusterType, a, b))
 	if removable := most.Removable([]string{"gone"}); len(removable) > 0 {
 		t.Errorf("before the evaluation: removable %q", removable)
 	}
-	if got := slices.Sorted(maps.Keys(w.EvaluateReports(reportedClusters, time.Now()))); !slices.Equal(got, []string{"gone", "lost"}) {
+	got := slices.Sorted(maps.Keys(w.EvaluateReports(reportedClusters, time.Now())))
+	if !slices.Equal(got, []string{"gone", "lost"}) {
 		t.Errorf("missing %q, want gone and lost", got)
 	}
 	w.SetPhase(wire.ClusterType, Confirmed)

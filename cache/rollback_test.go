@@ -45,7 +45,8 @@ func TestH13_RollbackShowsAnEarlierState(t *testing.T) {
 	o.put(ByName, "gone", "1", "gone1")
 	step := o.next(&state)
 	if step.Added != 2 || step.Changed != 2 || step.Removed != 1 || step.Broken {
-		t.Errorf("step has %d added, %d changed, %d removed, broken %t; want 2, 2, 1 and false", step.Added, step.Changed, step.Removed, step.Broken)
+		t.Errorf("step has %d added, %d changed, %d removed, broken %t; want 2, 2, 1 and false", step.Added, step.Changed,
+			step.Removed, step.Broken)
 	}
 	e := o.PinFormer(step.Formers)
 	if len(e.Changes[acme]) != 5 {
@@ -71,7 +72,8 @@ func TestH13_RollbackShowsAnEarlierState(t *testing.T) {
 	}
 	o.checkEntries()
 	o.Thaw()
-	o.wantVisible("thawed", map[string]string{"a": "a3", "b": "", "c": "c2", "n": "n2", "gone": "gone1", "new": "new1", "late": "late1"})
+	o.wantVisible("thawed",
+		map[string]string{"a": "a3", "b": "", "c": "c2", "n": "n2", "gone": "gone1", "new": "new1", "late": "late1"})
 	if is := o.view.Generation().First(); !is.RolledBack.IsZero() || o.view.Withheld(0) != 0 {
 		t.Errorf("thawed: source %+v, %d names withheld", is, o.view.Withheld(0))
 	}
@@ -144,7 +146,9 @@ func TestH09_RollbackInASnapshot(t *testing.T) {
 		t.Errorf("snapshot is rolled back since %v, want %v", s.RolledBack, since)
 	}
 	s.Generations = []GenerationSnapshot{
-		{Digest: first, Since: since.Add(-time.Minute), Formers: step.Formers}, {Digest: "2", Since: since.Add(-time.Second), Added: 1, Changed: 1, Formers: back.Formers}, {Digest: first, Since: since},
+		{Digest: first, Since: since.Add(-time.Minute), Formers: step.Formers},
+		{Digest: "2", Since: since.Add(-time.Second), Added: 1, Changed: 1, Formers: back.Formers},
+		{Digest: first, Since: since},
 	}
 	var file bytes.Buffer
 	if err := s.Encode(&file); err != nil {
@@ -321,9 +325,11 @@ func (h *rollbackHistory) step(t *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
 	kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 	version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
-	step := rapid.SampledFrom([]string{"put", "put", "put", "put", "remove", "want", "want", "forget", "confirm", "reconnect", "back", "back", "thaw",
+	step := rapid.SampledFrom([]string{"put", "put", "put", "put", "remove", "want", "want", "forget", "confirm",
+		"reconnect", "back", "back", "thaw",
 		"trim", "uncached", "expire", "members"}).Draw(t, "step")
-	was := pastGeneration{seen: visible(h.back.view.Generation()), passes: exempt(h.back.view.Generation()), lastGood: h.back.typ().hasLastGood(Wildcard)}
+	was := pastGeneration{seen: visible(h.back.view.Generation()), passes: exempt(h.back.view.Generation()),
+		lastGood: h.back.typ().hasLastGood(Wildcard)}
 	switch step {
 	case "back":
 		if len(h.past) > 0 {
@@ -338,7 +344,8 @@ func (h *rollbackHistory) step(t *rapid.T) {
 		}
 	}
 	for i := range h.past {
-		h.past[i].lastGood = h.past[i].lastGood && step != "members" // the wildcard set starts again, with its members as first state
+		// the wildcard set starts again, with its members as first state
+		h.past[i].lastGood = h.past[i].lastGood && step != "members"
 	}
 	h.checkUnchanged(t, step, name)
 	next, changed := h.state.Next(h.back.view.Generation())
@@ -375,7 +382,8 @@ func (h *rollbackHistory) rollBack(t *rapid.T, to int) {
 		key := [...]string{"member ", "named "}[f.Kind] + f.Name
 		got, is := seen[key]
 		want, was := of.seen[key]
-		first := f.Kind == ByName && (!is || !was) || f.Kind == Wildcard && (!of.lastGood || !h.back.typ().hasLastGood(Wildcard))
+		first := f.Kind == ByName && (!is || !was) ||
+			f.Kind == Wildcard && (!of.lastGood || !h.back.typ().hasLastGood(Wildcard))
 		if got != want && !first && !passes[key] && !of.passes[key] {
 			t.Fatalf("rolled back: readers see %q of %s, want %q", got, key, want)
 		}

@@ -67,7 +67,8 @@ func (h *rolloutHistory) originStep(t *rapid.T) randomStep {
 		name:    rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"),
 		kind:    rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind"),
 		version: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version"),
-		step: rapid.SampledFrom([]string{"put", "put", "put", "put", "alias", "remove", "remove", "fail", "want", "want", "forget", "confirm", "confirm",
+		step: rapid.SampledFrom([]string{"put", "put", "put", "put", "alias", "remove", "remove", "fail", "want", "want",
+			"forget", "confirm", "confirm",
 			"reconnect", "lost", "trim", "lives", "uncached", "expire", "members"}).Draw(t, "step"),
 	}
 	if d.key == shopKey {
@@ -96,14 +97,17 @@ func (h *rolloutHistory) originStep(t *rapid.T) randomStep {
 // drops reports whether readers lose the state under a key of visibleTo in a step.
 func (d randomStep) drops(key string) bool {
 	of, what, _ := strings.Cut(key, "|")
-	return of == d.key && (d.step == "forget" && strings.HasSuffix(what, "named "+d.name) || d.step == "members" && strings.Contains(what, "member "))
+	return of == d.key &&
+		(d.step == "forget" && strings.HasSuffix(what, "named "+d.name) ||
+			d.step == "members" && strings.Contains(what, "member "))
 }
 
 // operatorStep applies a random command, and returns the cohort that was shown a generation; -1 if none was.
 func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 	o := h.waits
 	cohort, edition := rapid.IntRange(0, 2).Draw(t, "cohort"), rapid.SampledFrom(h.editions).Draw(t, "edition")
-	switch rapid.SampledFrom([]string{"pin", "pin", "served", "show", "show", "as", "compare", "freeze", "thaw", "snapshot"}).Draw(t, "command") {
+	commands := []string{"pin", "pin", "served", "show", "show", "as", "compare", "freeze", "thaw", "snapshot"}
+	switch rapid.SampledFrom(commands).Draw(t, "command") {
 	case "pin":
 		e := o.Pin()
 		o.Compare(e)
@@ -228,7 +232,8 @@ func TestI1_RolloutsAtAnyTime(t *testing.T) {
 				t.Fatalf("shown latest: cohort %d sees\n%v, want, as without cohorts,\n%v", cohort, got, want)
 			}
 			for _, key := range rolloutTypes {
-				if got, want := v.Generation().Type(key).Wildcard.Sum(), h.plain.view.Generation().Type(key).Wildcard.Sum(); got != want {
+				want := h.plain.view.Generation().Type(key).Wildcard.Sum()
+				if got := v.Generation().Type(key).Wildcard.Sum(); got != want {
 					t.Fatalf("shown latest: version of %s in cohort %d is %v, want %v, as without cohorts", key, cohort, got, want)
 				}
 			}

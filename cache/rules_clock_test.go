@@ -6,7 +6,6 @@ import (
 	"unsafe"
 
 	"github.com/xdstender/tender/cache/fanout"
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // withClockSet returns a time with a wall clock that is set by some whole seconds, and an unchanged monotonic clock
@@ -66,14 +65,15 @@ func TestH14_HowLongAFanoutTook(t *testing.T) {
 func TestH14_RestoredTimes(t *testing.T) {
 	o, _ := newSubscribed(t, "a")
 	for _, kind := range []Kind{Wildcard, ByName} {
-		o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
+		o.Apply(kind, updateOf(acme, expiring(t, "a", "1", "x")))
 	}
 	o.SetPhase(acme, Confirmed)
 	taken, _ := o.Snapshot(true)
 	now := time.Now()
 	taken.Created = now.Add(-time.Minute)
 	again := o.restoreFrom(roundTrip(t, taken), now)
-	if got := again.view.Generation().First().Stale(withClockSet(t, now.Add(time.Minute), -time.Hour)); (got - 2*time.Minute).Abs() > 2*time.Second {
+	got := again.view.Generation().First().Stale(withClockSet(t, now.Add(time.Minute), -time.Hour))
+	if (got - 2*time.Minute).Abs() > 2*time.Second {
 		t.Errorf("stale for %v, want 2m", got)
 	}
 	n := again.name("a")
@@ -91,13 +91,14 @@ func TestH14_RestoredTimes(t *testing.T) {
 // was received.
 func TestH14_StoredTimes(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x"), o.resource("b", "1", "x")}})
+	o.Apply(Wildcard, updateOf(acme, expiring(t, "a", "1", "x"), o.resource("b", "1", "x")))
 	o.SetPhase(acme, Confirmed)
 	e := o.typ().Wildcard.Get(o.name("a"))
 	e.ttl = &lifetime{deadline: withClockSet(t, e.Deadline(), -24*time.Hour)}
 	s, _ := o.Snapshot(true)
 	for _, got := range roundTrip(t, s).Types[0].Wildcard.Entries {
-		if left := time.Until(got.Deadline); got.Name == "a" && (left <= 0 || left > time.Minute) || got.Name == "b" && !got.Deadline.IsZero() {
+		if left := time.Until(got.Deadline); got.Name == "a" && (left <= 0 || left > time.Minute) ||
+			got.Name == "b" && !got.Deadline.IsZero() {
 			t.Errorf("%s expires at %v, in %v; want a in a minute, and b never", got.Name, got.Deadline, left)
 		}
 	}

@@ -56,7 +56,7 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 		{"removed resources", acme, 0, func(o *origin, w *Watch) {
 			names, members := subscribe(o, w, acme), follow(o, w, acme)
 			for _, kind := range kinds {
-				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(o, acme, "a", "1", "")}})
+				o.Apply(kind, updateOf(acme, newResource(o, acme, "a", "1", "")))
 			}
 			names()
 			members()
@@ -64,7 +64,7 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 		{"while frozen", acme, 0, func(o *origin, w *Watch) {
 			names, members := subscribe(o, w, acme), follow(o, w, acme)
 			o.Freeze()
-			o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(o, acme, "a", "1", "")}})
+			o.Apply(ByName, updateOf(acme, newResource(o, acme, "a", "1", "")))
 			names()
 			members()
 			o.Thaw()
@@ -98,7 +98,8 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 			w.SetPeer("peer")
 			tt.do(o, w)
 			known, types := o.view.HasType(tt.typeURL)
-			if own := o.view.TypesOf("peer"); known != (tt.kept > 0) || types != tt.kept || tt.kept == 0 && (own != 0 || len(o.view.index.typesOpenedBy) != 0) {
+			if own := o.view.TypesOf("peer"); known != (tt.kept > 0) || types != tt.kept ||
+				tt.kept == 0 && (own != 0 || len(o.view.index.typesOpenedBy) != 0) {
 				t.Errorf("in the index: %t, %d types, peer charged for %d; want %d", known, types, own, tt.kept)
 			}
 			if inHead := o.view.Generation().Types() + o.Generation().Types(); tt.kept == 0 && inHead != 0 {

@@ -40,7 +40,8 @@ func (m setModel) check(t *rapid.T, s *Set, names []*Name, last Seq) {
 		}
 	}
 	if s.Count() != count || s.TTLs() != ttls || s.Sum() != sum || s.live != len(m) {
-		t.Fatalf("got count %d, ttls %d, sum %v, live %d; want %d, %d, %v, %d", s.Count(), s.TTLs(), s.Sum(), s.live, count, ttls, sum, len(m))
+		t.Fatalf("got count %d, ttls %d, sum %v, live %d; want %d, %d, %v, %d", s.Count(), s.TTLs(), s.Sum(), s.live, count,
+			ttls, sum, len(m))
 	}
 	for _, n := range names {
 		if got := s.Get(n); got != m[n] {
@@ -137,6 +138,7 @@ func TestB2_EntryRemembersFourVersions(t *testing.T) {
 	o.put(Wildcard, "a", "7", "changed")
 	e := o.typ().Wildcard.Get(o.name("a"))
 	if e.HasVersion("6") || !e.HasVersion("7") {
-		t.Errorf("after a change of content: got %t for the old version and %t for the new one, want false and true", e.HasVersion("6"), e.HasVersion("7"))
+		t.Errorf("after a change of content: got %t for the old version and %t for the new one, want false and true",
+			e.HasVersion("6"), e.HasVersion("7"))
 	}
 }

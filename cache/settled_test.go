@@ -72,8 +72,11 @@ func TestASourceIsSettledAfterResponsesForNames(t *testing.T) {
 			o, calls := restart(t, o)
 			o.TakeDemand()
 			o.SetConnected(true)
-			for _, answer := range []func(){func() { o.put(ByName, "a", "1", "a1") }, func() { o.remove(ByName, "b") }}[:responses] {
-				answer()
+			for _, respond := range []func(){
+				func() { o.put(ByName, "a", "1", "a1") },
+				func() { o.remove(ByName, "b") },
+			}[:responses] {
+				respond()
 			}
 			if got := o.view.Settled(0); got != (responses == 2) {
 				t.Errorf("%d of 2 responses: settled %v", responses, got)

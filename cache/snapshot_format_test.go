@@ -35,12 +35,17 @@ func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
 		{"a newer version", sealSnapshot(snapshotVersion+1, nil), ErrSnapshotVersion},
 		{"an older version", sealSnapshot(0, nil), ErrSnapshotVersion},
 		{"an entry before its type", sealSnapshot(snapshotVersion, entry), ErrSnapshotDamaged},
-		{"an absent name before its type", sealSnapshot(snapshotVersion, appendText(nil, fieldAbsent, "a")), ErrSnapshotDamaged},
-		{"an absent name that is not UTF-8", sealSnapshot(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
-		{"entry without a resource", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)), ErrSnapshotDamaged},
+		{"an absent name before its type", sealSnapshot(snapshotVersion, appendText(nil, fieldAbsent, "a")),
+			ErrSnapshotDamaged},
+		{"an absent name that is not UTF-8",
+			sealSnapshot(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
+		{"entry without a resource", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)),
+			ErrSnapshotDamaged},
 		{"truncated field", sealSnapshot(snapshotVersion, []byte{10, 9}), ErrSnapshotDamaged},
 		{"a bad tag", sealSnapshot(snapshotVersion, []byte{0}), ErrSnapshotDamaged},
-		{"text that is not UTF-8", sealSnapshot(snapshotVersion, appendText(nil, fieldHeader, string(appendText(nil, headerGroup, "\xff")))), ErrSnapshotDamaged},
+		{"text that is not UTF-8",
+			sealSnapshot(snapshotVersion,
+				appendText(nil, fieldHeader, string(appendText(nil, headerGroup, "\xff")))), ErrSnapshotDamaged},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -75,7 +75,8 @@ func TestB42_H12_ConfirmationStateIsRestored(t *testing.T) {
 		o.put(Wildcard, "a", "1", aCluster)
 		o.SetPhase(o.typeURL, tt.was)
 		for range 2 { // restoring a restored view gives the same
-			if o = o.restart(false, time.Now()); o.typ().Phase != tt.want || o.typ().Restored != tt.restored || o.typ().Wildcard.Count() != tt.members {
+			if o = o.restart(false, time.Now()); o.typ().Phase != tt.want || o.typ().Restored != tt.restored ||
+				o.typ().Wildcard.Count() != tt.members {
 				t.Errorf("%v is restored as %v, Restored %v, with %d members; want %v, %v, %d",
 					tt.was, o.typ().Phase, o.typ().Restored, o.typ().Wildcard.Count(), tt.want, tt.restored, tt.members)
 			}
@@ -98,7 +99,8 @@ func TestR026_VersionsAreTheSameAfterARestart(t *testing.T) {
 	for e := range is.Since(0) {
 		old := was.Get(o.name(e.Name.String()))
 		if e.Resource.Version != old.Resource.Version || !bytes.Equal(e.Resource.Field(), old.Resource.Field()) {
-			t.Errorf("%s: %s %x, want %s %x", e.Name, e.Resource.Version, e.Resource.Field(), old.Resource.Version, old.Resource.Field())
+			t.Errorf("%s: %s %x, want %s %x", e.Name, e.Resource.Version, e.Resource.Field(), old.Resource.Version,
+				old.Resource.Field())
 		}
 		if e.Name.String() == "a" && (!e.HasVersion("1") || !e.HasVersion("2")) {
 			t.Error("a version of a is missing")
@@ -164,7 +166,9 @@ func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
 	o := newAbsentOrigin(t, wire.RouteType, "added", "gone", "never", "failed", "denied", "unknown")
 	o.put(ByName, "gone", "1", "x")
 	o.remove(ByName, "added", "never")
-	o.Apply(ByName, wire.Update{TypeURL: o.typeURL, Errors: []*wire.ResourceError{notFound, wire.NewResourceError("denied", codes.PermissionDenied, "no")}})
+	o.Apply(ByName,
+		wire.Update{TypeURL: o.typeURL,
+			Errors: []*wire.ResourceError{notFound, wire.NewResourceError("denied", codes.PermissionDenied, "no")}})
 	o.remove(ByName, "gone")
 	o.Show(rest, o.Pin())
 	o.Show(canaries, o.Pin())
@@ -181,7 +185,8 @@ func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
 	}
 	n := again.subscribe(again.view.Watch(), "added")[0]
 	again.SetConnected(true)
-	if e, _ := again.typ().Lookup(n); e == nil || e.Present() || again.view.Generation().Absent(e) || again.view.Settled(0) {
+	if e, _ := again.typ().Lookup(n); e == nil || e.Present() || again.view.Generation().Absent(e) ||
+		again.view.Settled(0) {
 		t.Errorf("%+v, settled %v: want an absence that the origin has not confirmed", e, again.view.Settled(0))
 	}
 	again.put(ByName, "added", "1", "x")
@@ -290,10 +295,10 @@ func TestB36_SecretsAreNotStored(t *testing.T) {
 	o.put(Wildcard, "opaque", "1", hush)
 	o.put(Wildcard, "other", "1", hush+"!")
 	o.SetPhase(acme, Confirmed)
-	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{decoded(t, acme, &discoverypb.Resource{
+	o.Apply(Wildcard, updateOf(acme, decoded(t, acme, &discoverypb.Resource{
 		Name: "fleeting", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
 		Resource: &anypb.Any{TypeUrl: acme, Value: []byte(hush)},
-	})}})
+	})))
 	s, withheld := o.Snapshot(false)
 	if b := encodeSnapshot(t, s); bytes.Contains(b, []byte(hush)) {
 		t.Errorf("snapshot contains a secret: %q", b)
@@ -337,7 +342,8 @@ func TestB42_OmittedContentIsRequestedAgain(t *testing.T) {
 func TestB42_DeniedResourcesAreNotServedAfterARestart(t *testing.T) {
 	o, _ := newSubscribed(t, "a")
 	o.put(ByName, "a", "1", "x")
-	o.Apply(ByName, wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.PermissionDenied, "no")}})
+	o.Apply(ByName,
+		wire.Update{TypeURL: acme, Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.PermissionDenied, "no")}})
 	if e := o.restart(true, time.Now()).typ().ByName; e.ContentDropped() != 1 {
 		t.Errorf("%d resources without content, want 1", e.ContentDropped())
 	}
@@ -358,13 +364,14 @@ func TestB18_DeadlinesAreRestored(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			o, _ := newSubscribed(t, "a")
 			for _, kind := range []Kind{Wildcard, ByName} {
-				o.Apply(kind, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
+				o.Apply(kind, updateOf(acme, expiring(t, "a", "1", "x")))
 			}
 			o.SetPhase(acme, Confirmed)
 			again := o.restart(true, tt.at)
 			typ, n := again.typ(), again.name("a")
 			for kind, e := range map[string]*Entry{"member": typ.Wildcard.Get(n), "named": typ.ByName.Get(n)} {
-				if left := e.Deadline().Sub(tt.at); e.Present() != (tt.left > 0) || e.Present() && (left-tt.left).Abs() > 5*time.Second {
+				if left := e.Deadline().Sub(tt.at); e.Present() != (tt.left > 0) ||
+					e.Present() && (left-tt.left).Abs() > 5*time.Second {
 					t.Errorf("%s: present %v for %v, want %v", kind, e.Present(), left, tt.left)
 				}
 			}
@@ -386,7 +393,8 @@ func TestB42_NamesOfOtherSourcesAreNotRestored(t *testing.T) {
 	o.SetPhase(acme, Confirmed)
 	s, _ := o.Snapshot(true)
 	v, writers := NewRouted(Config{Sources: 2, Route: func(string, string) int { return 1 }})
-	if n := writers[0].Restore(s, time.Now()); n != 0 || v.Generation().Type(acme).ByName.Count()+v.Generation().Type(acme).Wildcard.Count() != 0 {
+	if n := writers[0].Restore(s, time.Now()); n != 0 ||
+		v.Generation().Type(acme).ByName.Count()+v.Generation().Type(acme).Wildcard.Count() != 0 {
 		t.Errorf("%d resources restored, want 0", n)
 	}
 	if taken, _ := writers[0].Snapshot(true); len(taken.Types) != 0 {
@@ -402,7 +410,7 @@ func TestB42_CollectionsAreRestored(t *testing.T) {
 	o.TakeDemand()
 	o.typeURL = acme
 	r := o.resource("xdstp://a/acme.Thing/x", "1", "x")
-	o.Apply(Wildcard, wire.Update{TypeURL: key, Resources: []*wire.Resource{r}})
+	o.Apply(Wildcard, updateOf(key, r))
 	o.SetPhase(key, Confirmed)
 	again := o.restart(true, time.Now())
 	if typ := again.view.Generation().Type(key); !typ.Restored || typ.Wildcard.Count() != 1 {
@@ -432,7 +440,8 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 			}
 			r := &discoverypb.Resource{
 				Name: name, Version: rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "version"),
-				Resource: &anypb.Any{TypeUrl: o.typeURL, Value: []byte(rapid.SampledFrom([]string{"", aCluster, "y"}).Draw(t, "content"))},
+				Resource: &anypb.Any{TypeUrl: o.typeURL,
+					Value: []byte(rapid.SampledFrom([]string{"", aCluster, "y"}).Draw(t, "content"))},
 			}
 			if rapid.Bool().Draw(t, "aliased") {
 				r.Aliases = []string{"alias"}
@@ -440,7 +449,8 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 			if rapid.Bool().Draw(t, "limited") {
 				r.Ttl = durationpb.New(time.Hour)
 			}
-			o.Apply(kind, wire.Update{TypeURL: o.typeURL, SystemVersion: "s", Resources: []*wire.Resource{decoded(t, o.typeURL, r)}})
+			o.Apply(kind,
+				wire.Update{TypeURL: o.typeURL, SystemVersion: "s", Resources: []*wire.Resource{decoded(t, o.typeURL, r)}})
 		}
 		o.SetPhase(o.typeURL, Confirmed)
 		again := o.restart(true, time.Now())
@@ -450,7 +460,8 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 		for kind, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
 			for e := range set.Since(0) {
 				if e.Present() && !e.Deadline().IsZero() {
-					if off := again.typ().set(Kind(kind)).Get(again.name(e.Name.String())).Deadline().Sub(e.Deadline()).Abs(); off > time.Minute {
+					restored := again.typ().set(Kind(kind)).Get(again.name(e.Name.String()))
+					if off := restored.Deadline().Sub(e.Deadline()).Abs(); off > time.Minute {
 						t.Errorf("the deadline of %s is off by %v", e.Name, off)
 					}
 				}
@@ -468,7 +479,8 @@ func TestB42_RestoreGivesTheSameView(t *testing.T) {
 func describeView(o *origin) string {
 	var lines []string
 	for kind, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
-		lines = append(lines, fmt.Sprintf("%d: %d %v %s %d %v", kind, set.Count(), set.Sum(), set.System(), set.TTLs(), set.Limited()))
+		lines = append(lines,
+			fmt.Sprintf("%d: %d %v %s %d %v", kind, set.Count(), set.Sum(), set.System(), set.TTLs(), set.Limited()))
 		for e := range set.Since(0) {
 			if !e.Present() {
 				continue
@@ -485,7 +497,9 @@ func smallSnapshot(t tester) *Snapshot {
 	o, _ := newSubscribed(t, "a", "n")
 	o.put(Wildcard, "m", "1", "x")
 	o.put(Wildcard, "m", "2", "x")
-	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "7", Resources: []*wire.Resource{expiring(t, "n", "1", "y"), o.resource("a", "", "z")}})
+	o.Apply(ByName,
+		wire.Update{TypeURL: acme, SystemVersion: "7",
+			Resources: []*wire.Resource{expiring(t, "n", "1", "y"), o.resource("a", "", "z")}})
 	o.SetPhase(acme, Confirmed)
 	o.SetTarget("dns:///origin:1")
 	s, _ := o.Snapshot(true)
@@ -499,7 +513,8 @@ func smallSnapshot(t tester) *Snapshot {
 func TestB42_AHeaderIsReadAsItWasWritten(t *testing.T) {
 	s := smallSnapshot(t)
 	got := roundTrip(t, s)
-	if fmt.Sprintf("%+v", got.Header) != fmt.Sprintf("%+v", s.Header) || got.Target != s.Target || len(got.Types) != len(s.Types) {
+	if fmt.Sprintf("%+v", got.Header) != fmt.Sprintf("%+v", s.Header) || got.Target != s.Target ||
+		len(got.Types) != len(s.Types) {
 		t.Errorf("got %+v, want %+v", got, s)
 	}
 	if again := encodeSnapshot(t, got); !bytes.Equal(again, encodeSnapshot(t, s)) {

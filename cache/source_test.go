@@ -30,7 +30,8 @@ func TestB2_HashedVersionsAreTrusted(t *testing.T) {
 		apply("one order of fields")
 		c := apply("another order of fields")
 		if c.Changed != tt.changed || view.Generation().WildcardSource("type.googleapis.com/acme.Foo").Reused != tt.reused {
-			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed, view.Generation().WildcardSource("type.googleapis.com/acme.Foo").Reused, tt.changed, tt.reused)
+			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed,
+				view.Generation().WildcardSource("type.googleapis.com/acme.Foo").Reused, tt.changed, tt.reused)
 		}
 	}
 }

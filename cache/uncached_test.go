@@ -27,7 +27,7 @@ func uncacheable(t tester, name, version, content string) *wire.Resource {
 // putUncacheable has the origin send a resource that may not be cached.
 func (o *origin) putUncacheable(k Kind, name, version, content string) Change {
 	o.Helper()
-	return o.Apply(k, wire.Update{TypeURL: o.typeURL, Resources: []*wire.Resource{uncacheable(o, name, version, content)}})
+	return o.Apply(k, updateOf(o.typeURL, uncacheable(o, name, version, content)))
 }
 
 // TestR125_NothingKeepsContent: uncachedTTL after it was received, no reference to uncacheable content remains: not in
@@ -38,7 +38,8 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 		kind   Kind
 		remove bool
 	}{
-		{"named", ByName, false}, {"member", Wildcard, false}, {"named, removed", ByName, true}, {"member, removed", Wildcard, true},
+		{"named", ByName, false}, {"member", Wildcard, false}, {"named, removed", ByName, true}, {"member, removed",
+			Wildcard, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -76,7 +77,8 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 				return
 			}
 			e, _ := o.typ().Lookup(o.name("a"))
-			if !e.Present() || !e.Resource.ContentDropped() || e.Resource.Version != "1" || e.Resource.Field() != nil || !e.Resource.HasBody() {
+			if !e.Present() || !e.Resource.ContentDropped() || e.Resource.Version != "1" || e.Resource.Field() != nil ||
+				!e.Resource.HasBody() {
 				t.Errorf("got %+v, want its name and version", e.Resource)
 			}
 			runtime.KeepAlive(o)
@@ -95,7 +97,8 @@ func TestR125_ContentAgain(t *testing.T) {
 		_, sent := o.typ().Lookup(n)
 		o.Expire(time.Now().Add(time.Second))
 		if o.typ().Wildcard.ContentDropped()+o.typ().ByName.ContentDropped() != 1 {
-			t.Errorf("%d: got %d and %d resources without content, want one", kind, o.typ().Wildcard.ContentDropped(), o.typ().ByName.ContentDropped())
+			t.Errorf("%d: got %d and %d resources without content, want one", kind, o.typ().Wildcard.ContentDropped(),
+				o.typ().ByName.ContentDropped())
 		}
 		woken(watch)
 		o.putUncacheable(kind, "a", "1", "x")

@@ -12,10 +12,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// variantOf returns a variant of a resource for clients with this value of env, or for an empty value, for clients
+// envConstraints returns constraints that clients with this value of env satisfy, or for an empty value, clients
 // without env.
-func variantOf(t tester, name, content, env string) *wire.Resource {
-	t.Helper()
+func envConstraints(env string) *discoverypb.DynamicParameterConstraints {
 	single := &discoverypb.DynamicParameterConstraints_SingleConstraint{
 		Key:            "env",
 		ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: env},
@@ -26,13 +25,19 @@ func variantOf(t tester, name, content, env string) *wire.Resource {
 	c := &discoverypb.DynamicParameterConstraints{
 		Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: single},
 	}
-	if env == "" {
-		c = &discoverypb.DynamicParameterConstraints{
-			Type: &discoverypb.DynamicParameterConstraints_NotConstraints{NotConstraints: c},
-		}
+	if env != "" {
+		return c
 	}
+	return &discoverypb.DynamicParameterConstraints{
+		Type: &discoverypb.DynamicParameterConstraints_NotConstraints{NotConstraints: c},
+	}
+}
+
+// variantOf returns a variant of a resource with envConstraints.
+func variantOf(t tester, name, content, env string) *wire.Resource {
+	t.Helper()
 	return decoded(t, acme, &discoverypb.Resource{
-		ResourceName: &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: c},
+		ResourceName: &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: envConstraints(env)},
 		Version:      content,
 		Resource:     &anypb.Any{TypeUrl: acme, Value: []byte(content)},
 	})
@@ -105,7 +110,7 @@ func TestR122_TheFirstOfSeveralVariantsCounts(t *testing.T) {
 	for _, kind := range []Kind{Wildcard, ByName} {
 		t.Run(fmt.Sprint(kind), func(t *testing.T) {
 			o, _ := newSubscribed(t, "a")
-			u := wire.Update{TypeURL: acme, Resources: []*wire.Resource{variantOf(t, "a", "first", ""), o.resource("a", "2", "second")}}
+			u := updateOf(acme, variantOf(t, "a", "first", ""), o.resource("a", "2", "second"))
 			for i := range 3 {
 				c := o.Apply(kind, u)
 				if i > 0 && c.Changed != 0 {
@@ -128,7 +133,7 @@ func TestR121_AMemberIsRemovedByItsConstraints(t *testing.T) {
 	o, w := newSubscribed(t)
 	wildcard := w.SubscribeAll(acme)
 	r := variantOf(t, "a", "first", "")
-	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+	o.Apply(Wildcard, updateOf(acme, r))
 	woken(w)
 	o.Apply(Wildcard, wire.Update{TypeURL: acme, RemovedVariants: []wire.Variant{r.Variant()}})
 	if !woken(w) {
@@ -150,12 +155,12 @@ func TestR107_RemovedResourcesLeaveNoDeadlines(t *testing.T) {
 	o, _ := newSubscribed(t, "b")
 	r := expiring(t, "a", "1", "x")
 	for range 10_000 {
-		o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+		o.Apply(Wildcard, updateOf(acme, r))
 		o.remove(Wildcard, "a")
 	}
-	o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "b", "1", "x")}})
+	o.Apply(ByName, updateOf(acme, expiring(t, "b", "1", "x")))
 	for range 200 {
-		o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}})
+		o.Apply(Wildcard, updateOf(acme, r))
 		o.remove(Wildcard, "a")
 	}
 	if n := len(o.due); n > 200 {

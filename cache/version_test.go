@@ -46,7 +46,8 @@ func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
 	o, watch := newSubscribed(t)
 	watch.SubscribeAll(acme)
 	apply := func(system string) *Type {
-		o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: system, Resources: []*wire.Resource{o.resource("a", "1", "x")}})
+		o.Apply(Wildcard,
+			wire.Update{TypeURL: acme, SystemVersion: system, Resources: []*wire.Resource{o.resource("a", "1", "x")}})
 		return o.typ()
 	}
 	before, seq := apply("1"), o.view.Generation().Seq
@@ -62,12 +63,15 @@ func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
 
 func TestSystemVersionOfTheNewestSet(t *testing.T) {
 	o, _ := newSubscribed(t, "n")
-	o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: "m1", Resources: []*wire.Resource{o.resource("a", "1", "x")}})
-	o.Apply(ByName, wire.Update{TypeURL: acme, SystemVersion: "n1", Resources: []*wire.Resource{o.resource("n", "1", "x")}})
+	o.Apply(Wildcard,
+		wire.Update{TypeURL: acme, SystemVersion: "m1", Resources: []*wire.Resource{o.resource("a", "1", "x")}})
+	o.Apply(ByName,
+		wire.Update{TypeURL: acme, SystemVersion: "n1", Resources: []*wire.Resource{o.resource("n", "1", "x")}})
 	if got := o.typ().System(); got != "n1" {
 		t.Errorf("set of names changed last: got %q, want n1", got)
 	}
-	o.Apply(Wildcard, wire.Update{TypeURL: acme, SystemVersion: "m2", Resources: []*wire.Resource{o.resource("a", "2", "y")}})
+	o.Apply(Wildcard,
+		wire.Update{TypeURL: acme, SystemVersion: "m2", Resources: []*wire.Resource{o.resource("a", "2", "y")}})
 	if got := o.typ().System(); got != "m2" {
 		t.Errorf("wildcard set changed last: got %q, want m2", got)
 	}
@@ -77,7 +81,7 @@ func TestB2_TTLsAndHeartbeatsDoNotEnter(t *testing.T) {
 	o := newOrigin(t, Config{})
 	o.put(Wildcard, "a", "1", "x")
 	plain := o.typ().Wildcard.Sum()
-	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{expiring(t, "a", "1", "x")}})
+	o.Apply(Wildcard, updateOf(acme, expiring(t, "a", "1", "x")))
 	if s := &o.typ().Wildcard; s.Sum() != plain || s.TTLs() != 1 || s.Count() != 1 {
 		t.Errorf("with a TTL: version %v, %d TTLs, %d resources; want %v, 1, 1", s.Sum(), s.TTLs(), s.Count(), plain)
 	}
@@ -129,7 +133,8 @@ func feedSet(t *rapid.T, o *origin, want map[string]string) {
 func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		source := rapid.SampledFrom([]fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin}).Draw(t, "source")
-		one, two := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source, Interner: new(intern.Pool)})
+		one, two := newOrigin(t, Config{VersionSource: source}), newOrigin(t,
+			Config{VersionSource: source, Interner: new(intern.Pool)})
 		a, b := drawSet(t, "a"), drawSet(t, "b")
 		if rapid.Bool().Draw(t, "equal") {
 			b = a
@@ -172,12 +177,18 @@ func TestB2_FromOrigin(t *testing.T) {
 		a, b string
 		same bool
 	}{
-		{"content decides, not the version", v(fingerprint.FromContent, "1", "x"), v(fingerprint.FromContent, "2", "x"), true},
-		{"content decides, under one version", v(fingerprint.FromContent, "1", "x"), v(fingerprint.FromContent, "1", "y"), false},
-		{"the origin's version decides, not the content", v(fingerprint.FromOrigin, "1", "x"), v(fingerprint.FromOrigin, "1", "y"), true},
-		{"the origin's version decides, for one content", v(fingerprint.FromOrigin, "1", "x"), v(fingerprint.FromOrigin, "2", "x"), false},
-		{"without a version the content decides", v(fingerprint.FromOrigin, "", "x"), v(fingerprint.FromOrigin, "", "y"), false},
-		{"without a version both sources agree", v(fingerprint.FromOrigin, "", "x"), v(fingerprint.FromContent, "", "x"), true},
+		{"content decides, not the version", v(fingerprint.FromContent, "1", "x"), v(fingerprint.FromContent, "2", "x"),
+			true},
+		{"content decides, under one version", v(fingerprint.FromContent, "1", "x"), v(fingerprint.FromContent, "1", "y"),
+			false},
+		{"the origin's version decides, not the content", v(fingerprint.FromOrigin, "1", "x"),
+			v(fingerprint.FromOrigin, "1", "y"), true},
+		{"the origin's version decides, for one content", v(fingerprint.FromOrigin, "1", "x"),
+			v(fingerprint.FromOrigin, "2", "x"), false},
+		{"without a version the content decides", v(fingerprint.FromOrigin, "", "x"), v(fingerprint.FromOrigin, "", "y"),
+			false},
+		{"without a version both sources agree", v(fingerprint.FromOrigin, "", "x"), v(fingerprint.FromContent, "", "x"),
+			true},
 	}
 	for _, test := range tests {
 		if got := test.a == test.b; got != test.same {
@@ -189,9 +200,8 @@ func TestB2_FromOrigin(t *testing.T) {
 // TestB2_WithoutBody: an unresolved alias does not contribute to the SotW version.
 func TestB2_WithoutBody(t *testing.T) {
 	o := newOrigin(t, Config{})
-	o.Apply(Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
-		decoded(t, acme, &discoverypb.Resource{Name: "a", Version: "1", Aliases: []string{"b"}}),
-	}})
+	o.Apply(Wildcard,
+		updateOf(acme, decoded(t, acme, &discoverypb.Resource{Name: "a", Version: "1", Aliases: []string{"b"}})))
 	if got := o.typ().Wildcard.Sum(); got != (fingerprint.Sum{}) {
 		t.Errorf("got %v, want zero", got)
 	}

@@ -18,7 +18,9 @@ func (c *tracedCause) Waits(at time.Time) { c.waits = append(c.waits, at) }
 // TestTracesOfChangesThatWait: Waits is called for the trace of a message if some of its changes wait.
 func TestTracesOfChangesThatWait(t *testing.T) {
 	var now Waiting
-	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == acme }, Waiting: func(_ int, w Waiting) { now = w }})
+	o := newOrigin(t,
+		Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == acme },
+			Waiting: func(_ int, w Waiting) { now = w }})
 	o.SetConnected(true)
 	put := func(name, content string) (waits []time.Time) {
 		cause := new(tracedCause)

@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache/quota"
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // TestB35_QuotasCountWhatIsWanted subscribes and unsubscribes streams of two views at random. The quota of an origin
@@ -19,8 +18,10 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 	const most = 6
 	sources := func(_, name string) int { return max(0, strings.Index("xyz", name[:min(1, len(name))])) }
 	rapid.Check(t, func(t *rapid.T) {
-		first, second := quota.NewNames(quota.NewPool(most, quota.Tenth(most))), quota.NewNames(quota.NewPool(most, quota.Tenth(most)))
-		group, _ := NewRouted(Config{Sources: 3, Route: sources, Quotas: []quota.Names{first, second, first.CountedElsewhere()}})
+		first := quota.NewNames(quota.NewPool(most, quota.Tenth(most)))
+		second := quota.NewNames(quota.NewPool(most, quota.Tenth(most)))
+		group, _ := NewRouted(Config{Sources: 3, Route: sources,
+			Quotas: []quota.Names{first, second, first.CountedElsewhere()}})
 		shared, _ := NewRouted(Config{Sources: 3, Route: sources, Quotas: []quota.Names{first, second, first}})
 		watches := []*Watch{group.Watch(), group.Watch(), shared.Watch()}
 		for i, peer := range []string{"one", rapid.SampledFrom([]string{"one", "two"}).Draw(t, "peer")} {
@@ -38,7 +39,8 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			}
 			return n
 		}
-		names := rapid.SliceOfN(rapid.SampledFrom([]string{"x1", "x2", "x3", "x4", "x5", "y1", "y2", "y3", "z1", "z2", "z3"}), 0, 6)
+		names := rapid.SliceOfN(rapid.SampledFrom([]string{"x1", "x2", "x3", "x4", "x5", "y1", "y2", "y3", "z1", "z2",
+			"z3"}), 0, 6)
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
 			i := rapid.IntRange(0, len(watches)-1).Draw(t, "watch")
 			begins, ceases := names.Draw(t, "begins"), names.Draw(t, "ceases")
@@ -58,12 +60,15 @@ func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
 			more := func(source int) int { return after[source] - before[source] }
 			tooMany := more(0)+more(2) > max(0, most-first.Used()) || more(1) > max(0, most-second.Used())
 			over, why := watches[i].OverQuota(acme, begins, ceases)
-			if exceeds := len(over) > 0; exceeds != tooMany || exceeds && (why.PerPeer || why.Used <= most || why.Limit != most) {
-				t.Fatalf("subscribed %v; if %d subscribes to %q and unsubscribes from %q: over %q (%+v), want some: %t", wants, i, begins, ceases, over, why, tooMany)
+			if exceeds := len(over) > 0; exceeds != tooMany ||
+				exceeds && (why.PerPeer || why.Used <= most || why.Limit != most) {
+				t.Fatalf("subscribed %v; if %d subscribes to %q and unsubscribes from %q: over %q (%+v), want some: %t", wants, i,
+					begins, ceases, over, why, tooMany)
 			}
 			begins = slices.DeleteFunc(begins, func(name string) bool { return slices.Contains(over, name) })
 			if more, _ := watches[i].OverQuota(acme, begins, ceases); len(more) > 0 {
-				t.Fatalf("subscribed %v; if %d subscribes to %q and unsubscribes from %q, without %q: over is %q", wants, i, begins, ceases, over, more)
+				t.Fatalf("subscribed %v; if %d subscribes to %q and unsubscribes from %q, without %q: over is %q", wants, i,
+					begins, ceases, over, more)
 			}
 			for _, name := range over {
 				if !had[name] {
@@ -128,7 +133,7 @@ func TestB35_NamesOfAPeer(t *testing.T) {
 	greedy, also, other := watch("greedy"), watch("greedy"), watch("other")
 	held := other.Subscribe(acme, []string{"held"})
 	w[0].TakeDemand()
-	w[0].Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{newResource(t, acme, "held", "1", "content")}})
+	w[0].Apply(ByName, updateOf(acme, newResource(t, acme, "held", "1", "content")))
 	other.Unsubscribe(acme, held)
 
 	over, why := greedy.OverQuota(acme, texts("g", 15), nil)

@@ -47,7 +47,8 @@ func checkWatchers(t *rapid.T, o *origin, model map[*Name]map[uint32]bool) {
 	for n, ids := range model {
 		sets[n.watchers]++
 		sum += len(ids)
-		if want := slices.Sorted(maps.Keys(ids)); !slices.Equal(n.watchers.ids, want) || n.moving || n.watchers.moving != 0 || n.watchers.moved != nil {
+		if want := slices.Sorted(maps.Keys(ids)); !slices.Equal(n.watchers.ids, want) || n.moving ||
+			n.watchers.moving != 0 || n.watchers.moved != nil {
 			t.Fatalf("%s: watches %v (%+v), want %v", n, n.watchers.ids, *n.watchers, want)
 		}
 	}
@@ -72,7 +73,8 @@ func TestNamesOfOneRequestShareTheirWatchers(t *testing.T) {
 	}
 	watches[1].Unsubscribe(acme, names)
 	if s := names[0].watchers; s != names[1].watchers || s != names[2].watchers || len(s.ids) != 2 {
-		t.Errorf("watches of the names: %v, %v and %v, want one shared list of two", s.ids, names[1].watchers.ids, names[2].watchers.ids)
+		t.Errorf("watches of the names: %v, %v and %v, want one shared list of two", s.ids, names[1].watchers.ids,
+			names[2].watchers.ids)
 	}
 }
 

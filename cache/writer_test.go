@@ -38,14 +38,17 @@ func TestR040_SameContentChangesNothing(t *testing.T) {
 			}
 			after := o.view.Generation()
 			if after.Seq != before.Seq || after.WildcardSource(acme).Reused {
-				t.Errorf("kind %d, %s: got seq %d and reused %t, want %d and false", kind, test.what, after.Seq, after.WildcardSource(acme).Reused, before.Seq)
+				t.Errorf("kind %d, %s: got seq %d and reused %t, want %d and false", kind, test.what, after.Seq,
+					after.WildcardSource(acme).Reused, before.Seq)
 			}
 			e, seq := after.Type(acme).Lookup(o.name("a"))
 			if old, _ := before.Type(acme).Lookup(o.name("a")); seq != old.Seq || !old.HasVersion("1") {
 				t.Errorf("kind %d, %s: changed at %d, want %d", kind, test.what, seq, old.Seq)
 			}
-			if version := o.resource("a", test.version, "x").Version; !e.HasVersion("1") || !e.HasVersion(version) || e.Resource.Version != version {
-				t.Errorf("kind %d, %s: the entry must satisfy both versions and carry the new one, has %q", kind, test.what, e.Resource.Version)
+			if version := o.resource("a", test.version, "x").Version; !e.HasVersion("1") || !e.HasVersion(version) ||
+				e.Resource.Version != version {
+				t.Errorf("kind %d, %s: the entry must satisfy both versions and carry the new one, has %q", kind, test.what,
+					e.Resource.Version)
 			}
 		}
 	}
@@ -61,7 +64,8 @@ func TestR069_UnknownRemovalIgnored(t *testing.T) {
 		before := o.view.Generation()
 		wantChange(t, o.remove(kind, "nope", "never"), Change{})
 		after := o.view.Generation()
-		if woken(watch) || after.Seq != before.Seq || after.Type(acme).Wildcard.Sum() != before.Type(acme).Wildcard.Sum() || o.hasName("nope") {
+		if woken(watch) || after.Seq != before.Seq || after.Type(acme).Wildcard.Sum() != before.Type(acme).Wildcard.Sum() ||
+			o.hasName("nope") {
 			t.Errorf("kind %d: removal of an unknown name had an effect", kind)
 		}
 	}
@@ -74,7 +78,8 @@ func TestR096_UnwantedIsIgnored(t *testing.T) {
 		seq := o.view.Generation().Seq
 		wantChange(t, o.put(ByName, "a", "1", "x"), Change{Seen: 0, Ignored: 1})
 		wantChange(t, o.remove(ByName, "a"), Change{})
-		if woken(watch) || o.view.Generation().Seq != seq || o.typ().ByName.Count() != 0 || len(changedNames(o.typ().ByName.Since(0))) != 0 {
+		if woken(watch) || o.view.Generation().Seq != seq || o.typ().ByName.Count() != 0 ||
+			len(changedNames(o.typ().ByName.Since(0))) != 0 {
 			t.Errorf("%s: resource without a subscription had an effect", when)
 		}
 	}
@@ -95,9 +100,8 @@ func TestR096_UnwantedIsIgnored(t *testing.T) {
 	}
 	o.Forget(acme, names)
 	unwanted("forgotten")
-	wantChange(t, o.Apply(ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{
-		o.resource("b", "1", "x"), o.resource("c", "1", "x", "d"),
-	}}), Change{Ignored: 2})
+	wantChange(t, o.Apply(ByName, updateOf(acme, o.resource("b", "1", "x"), o.resource("c", "1", "x", "d"))),
+		Change{Ignored: 2})
 }
 
 func TestB2_VersionReuse(t *testing.T) {
@@ -112,7 +116,8 @@ func TestB2_VersionReuse(t *testing.T) {
 		{"content without versions", []put{{"a", "", "x"}, {"a", "", "y"}}, nil},
 		{"two resources with one version", []put{{"a", "1", "x"}, {"b", "1", "y"}}, nil},
 		{"one content under one version", []put{{"a", "1", "x"}, {"a", "1", "x"}}, nil},
-		{"C36: a counter that was reset", []put{{"a", "1", "x"}, {"a", "2", "y"}, {"a", "1", "z"}, {"a", "1", "y"}}, []string{"a"}},
+		{"C36: a counter that was reset", []put{{"a", "1", "x"}, {"a", "2", "y"}, {"a", "1", "z"}, {"a", "1", "y"}},
+			[]string{"a"}},
 	}
 	for _, test := range tests {
 		for _, kind := range []Kind{Wildcard, ByName} {
@@ -122,7 +127,8 @@ func TestB2_VersionReuse(t *testing.T) {
 				got = append(got, o.put(kind, p.name, p.version, p.content).Reused...)
 			}
 			if !slices.Equal(got, test.want) || o.view.Generation().WildcardSource(acme).Reused != (len(test.want) > 0) {
-				t.Errorf("%s, kind %d: got %q and %t, want %q", test.what, kind, got, o.view.Generation().WildcardSource(acme).Reused, test.want)
+				t.Errorf("%s, kind %d: got %q and %t, want %q", test.what, kind, got,
+					o.view.Generation().WildcardSource(acme).Reused, test.want)
 			}
 		}
 	}
@@ -257,7 +263,8 @@ func TestR106_HeartbeatIsNoUpdate(t *testing.T) {
 		wantChange(t, o.Apply(kind, u), Change{})
 		after := o.view.Generation()
 		e, _ := after.Type(acme).Lookup(o.name("a"))
-		if woken(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.WildcardSource(acme).Reused || o.hasName("unwanted") {
+		if woken(watch) || after.Seq != before.Seq || contentOf(e) != "x" || after.WildcardSource(acme).Reused ||
+			o.hasName("unwanted") {
 			t.Errorf("kind %d: heartbeat changed the entry, content %q", kind, contentOf(e))
 		}
 	}
@@ -348,7 +355,8 @@ func TestB6_ForgetMembers(t *testing.T) {
 		t.Errorf("got %d tombstones, want 0", n)
 	}
 	seq := o.view.Generation().Seq
-	if s := &o.typ().Wildcard; s.Count() != 0 || s.Sum() != (fingerprint.Sum{}) || s.Floor() != seq || o.typ().Phase != Unknown || s.ChangedSince(0) != 0 {
+	if s := &o.typ().Wildcard; s.Count() != 0 || s.Sum() != (fingerprint.Sum{}) || s.Floor() != seq ||
+		o.typ().Phase != Unknown || s.ChangedSince(0) != 0 {
 		t.Errorf("got %d resources, floor %d, phase %v; want 0, %d, unknown", s.Count(), s.Floor(), o.typ().Phase, seq)
 	}
 	if o.hasName("b") || o.hasName("c") || !o.hasName("a") {
@@ -459,7 +467,8 @@ func TestEmptyGeneration(t *testing.T) {
 	v, w := New(Config{})
 	g := v.Generation()
 	typ := g.Type("unknown type")
-	if w.View() != v || g.Seq != 0 || g.WildcardSource(acme).Connected || g.Types() != 0 || typ == nil || typ.Last() != 0 || typ.System() != "" || typ.Phase != Unknown {
+	if w.View() != v || g.Seq != 0 || g.WildcardSource(acme).Connected || g.Types() != 0 || typ == nil ||
+		typ.Last() != 0 || typ.System() != "" || typ.Phase != Unknown {
 		t.Errorf("got %+v and %+v", g, typ)
 	}
 	if e, seq := typ.Lookup(&Name{text: "a"}); e != nil || seq != 0 {

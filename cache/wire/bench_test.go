@@ -113,7 +113,8 @@ func BenchmarkDecodeLargeRequest(b *testing.B) {
 	for i := range names {
 		names[i] = fmt.Sprint("invented-", i)
 	}
-	encoded, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.EndpointType, ResourceNamesSubscribe: names})
+	encoded, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.EndpointType,
+		ResourceNamesSubscribe: names})
 	if err != nil {
 		b.Fatal(err)
 	}

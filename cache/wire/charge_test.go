@@ -44,7 +44,8 @@ func compressed(t testing.TB, text []byte) []byte {
 // TestB32_CompressedRequestsAreCharged: a compressed request is decoded if that is allowed. Its decompressed size is
 // charged and limited.
 func TestB32_CompressedRequestsAreCharged(t *testing.T) {
-	msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.ClusterType, ResponseNonce: strings.Repeat("n", 100_000)})
+	msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.ClusterType,
+		ResponseNonce: strings.Repeat("n", 100_000)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,8 @@ func TestB32_CompressedRequestsAreCharged(t *testing.T) {
 			room := tt.room
 			tt.limits.Memory = &room
 			r := wire.Request{Delta: true, Limits: tt.limits}
-			if err := (wire.Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(sent)}, &r); err != nil || !errors.Is(r.Err, tt.err) {
+			if err := (wire.Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(sent)}, &r); err != nil ||
+				!errors.Is(r.Err, tt.err) {
 				t.Fatalf("Unmarshal: %v, %v, want %v", err, r.Err, tt.err)
 			}
 			if charged := int(tt.room - room); r.Size != wire.Framed(len(sent))+charged {
@@ -102,19 +104,23 @@ func TestB35_EntriesAreCharged(t *testing.T) {
 // TestCountElements compares the counts with the decoded message.
 func TestCountElements(t *testing.T) {
 	md := new(endpointpb.ClusterStats).ProtoReflect().Descriptor()
-	stats := &endpointpb.ClusterStats{ClusterName: "a", UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{{}, {LoadMetricStats: []*endpointpb.EndpointLoadMetricStats{{}, {}}}}}
+	stats := &endpointpb.ClusterStats{ClusterName: "a",
+		UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{{},
+			{LoadMetricStats: []*endpointpb.EndpointLoadMetricStats{{}, {}}}}}
 	msg, err := proto.Marshal(stats)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for most, want := range map[int]int{100: 5, 5: 5, 3: 4} {
-		if n, err := wire.CountElements(md, msg, 10, wire.Elements{Messages: most, Values: 100}); n.Messages != want || err != nil {
+		if n, err := wire.CountElements(md, msg, 10, wire.Elements{Messages: most, Values: 100}); n.Messages != want ||
+			err != nil {
 			t.Errorf("%d messages, %v; want %d", n.Messages, err, want)
 		}
 	}
 	twice := append(slices.Clone(msg), msg...) // repeats the name
 	for most, want := range map[int]int{100: 9, 9: 9, 3: 4} {
-		if n, err := wire.CountElements(md, twice, 10, wire.Elements{Messages: 100, Values: most}); n.Values != want || err != nil {
+		if n, err := wire.CountElements(md, twice, 10, wire.Elements{Messages: 100, Values: most}); n.Values != want ||
+			err != nil {
 			t.Errorf("%d values, %v; want %d", n.Values, err, want)
 		}
 	}

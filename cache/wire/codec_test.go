@@ -37,7 +37,8 @@ func TestMarshalAllocations(t *testing.T) {
 					}
 				})
 				if got > allocsPerMarshal {
-					t.Errorf("%d resources, delta %t, control plane %q: got %v allocations, want at most %v", n, delta, controlPlane, got, allocsPerMarshal)
+					t.Errorf("%d resources, delta %t, control plane %q: got %v allocations, want at most %v", n, delta, controlPlane,
+						got, allocsPerMarshal)
 				}
 			}
 		}
@@ -110,7 +111,8 @@ func checkStream(t *testing.T, body *wire.Body, nonce string) {
 	if err := (wire.Codec{}).Unmarshal(buf, out); err != nil {
 		t.Error(err)
 	}
-	if out.GetNonce() != nonce || out.GetControlPlane().GetIdentifier() != "cp-"+nonce || len(out.GetResources()) != body.Len() {
+	if out.GetNonce() != nonce || out.GetControlPlane().GetIdentifier() != "cp-"+nonce ||
+		len(out.GetResources()) != body.Len() {
 		t.Errorf("stream %s: got %v", nonce, out)
 	}
 	buf.Free()
@@ -196,7 +198,8 @@ func TestCodecReadsPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 		clear(msg)
-		if req.Nonce != "nonce-1" || len(req.Subscribe) != 5 || len(req.InitialVersions) != 3 || !bytes.Equal(raw.Bytes, encoded) {
+		if req.Nonce != "nonce-1" || len(req.Subscribe) != 5 || len(req.InitialVersions) != 3 ||
+			!bytes.Equal(raw.Bytes, encoded) {
 			t.Errorf("buffers of %d bytes: got %+v", size, req)
 		}
 		node := new(corepb.Node)
@@ -263,7 +266,8 @@ func serveCodec(t *testing.T) *grpc.ClientConn {
 			if err := errors.Join(stream.RecvMsg(req), req.Err); err != nil {
 				return err
 			}
-			if err := stream.SendMsg(&wire.Response{Body: body, Nonce: "re " + req.Nonce, ControlPlane: u.ControlPlane}); err != nil {
+			r := &wire.Response{Body: body, Nonce: "re " + req.Nonce, ControlPlane: u.ControlPlane}
+			if err := stream.SendMsg(r); err != nil {
 				return err
 			}
 		}

@@ -37,20 +37,27 @@ func TestR122_ConstraintsSelectAVariant(t *testing.T) {
 	single := func(c *discoverypb.DynamicParameterConstraints_SingleConstraint) *constraints {
 		return &constraints{Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: c}}
 	}
-	prod := single(&discoverypb.DynamicParameterConstraints_SingleConstraint{Key: "env", ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: "prod"}})
-	zone := single(&discoverypb.DynamicParameterConstraints_SingleConstraint{Key: "zone", ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_{}})
+	prod := envConstraints("prod")
+	zone := single(&discoverypb.DynamicParameterConstraints_SingleConstraint{
+		Key:            "zone",
+		ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_{},
+	})
 	both := &discoverypb.DynamicParameterConstraints_ConstraintList{Constraints: []*constraints{prod, zone}}
-	names := []string{wire.WithParameters("a", nil), wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("a", map[string]string{"env": "prod", "zone": "z"})}
+	names := []string{wire.WithParameters("a", nil), wire.WithParameters("a", map[string]string{"env": "prod"}),
+		wire.WithParameters("a", map[string]string{"env": "prod", "zone": "z"})}
 	for what, tt := range map[string]struct {
 		c    *constraints
 		want [3]bool // of names
 	}{
-		"none":         {nil, [3]bool{true, true, true}},
-		"a value":      {prod, [3]bool{false, true, true}},
-		"a key":        {zone, [3]bool{false, false, true}},
-		"either":       {&constraints{Type: &discoverypb.DynamicParameterConstraints_OrConstraints{OrConstraints: both}}, [3]bool{false, true, true}},
-		"both":         {&constraints{Type: &discoverypb.DynamicParameterConstraints_AndConstraints{AndConstraints: both}}, [3]bool{false, false, true}},
-		"not":          {&constraints{Type: &discoverypb.DynamicParameterConstraints_NotConstraints{NotConstraints: zone}}, [3]bool{true, true, false}},
+		"none":    {nil, [3]bool{true, true, true}},
+		"a value": {prod, [3]bool{false, true, true}},
+		"a key":   {zone, [3]bool{false, false, true}},
+		"either": {&constraints{Type: &discoverypb.DynamicParameterConstraints_OrConstraints{OrConstraints: both}},
+			[3]bool{false, true, true}},
+		"both": {&constraints{Type: &discoverypb.DynamicParameterConstraints_AndConstraints{AndConstraints: both}},
+			[3]bool{false, false, true}},
+		"not": {&constraints{Type: &discoverypb.DynamicParameterConstraints_NotConstraints{NotConstraints: zone}},
+			[3]bool{true, true, false}},
 		"unknown kind": {single(&discoverypb.DynamicParameterConstraints_SingleConstraint{Key: "env"}), [3]bool{}},
 	} {
 		full := marshal(t, &discoverypb.ResourceName{Name: "a", DynamicParameterConstraints: tt.c})

@@ -42,7 +42,8 @@ func TestR123_ErrorsAreRead(t *testing.T) {
 	}{
 		{"plain", failing("a", codes.PermissionDenied, "no"), failing("a", codes.PermissionDenied, "no")},
 		{"unknown fields", unknown, unknown},
-		{"another spelling", failing(xdstpFoo+"?b=2&a=1", codes.NotFound, ""), failing(xdstpFoo+"?a=1&b=2", codes.NotFound, "")},
+		{"another spelling", failing(xdstpFoo+"?b=2&a=1", codes.NotFound, ""),
+			failing(xdstpFoo+"?a=1&b=2", codes.NotFound, "")},
 		{"the wildcard", failing("*", codes.Unavailable, ""), failing("*", codes.Unavailable, "")},
 		{"the legacy wildcard", failing("", codes.Unavailable, ""), failing("*", codes.Unavailable, "")},
 	}
@@ -53,7 +54,8 @@ func TestR123_ErrorsAreRead(t *testing.T) {
 				t.Fatalf("got %d errors, want 1", len(u.Errors))
 			}
 			e := u.Errors[0]
-			if e.Name != tt.want.GetResourceName().GetName() || e.Code != codes.Code(tt.want.GetErrorDetail().GetCode()) || e.Message != tt.want.GetErrorDetail().GetMessage() {
+			if e.Name != tt.want.GetResourceName().GetName() || e.Code != codes.Code(tt.want.GetErrorDetail().GetCode()) ||
+				e.Message != tt.want.GetErrorDetail().GetMessage() {
 				t.Errorf("got %q %v %q, want %v", e.Name, e.Code, e.Message, tt.want)
 			}
 			var delta discoverypb.DeltaDiscoveryResponse
@@ -91,7 +93,9 @@ func TestR123_MalformedErrorsAreRejected(t *testing.T) {
 		text string
 	}{
 		{"no name", nameless, wire.ErrUnnamed, "whose?"},
-		{"error and resource", join(updateOf(acme, resourceOf("1", "a", anyOf(acme, nil))), failingUpdate(t, failing("a", codes.Internal, ""))), wire.ErrDuplicate, `"a"`},
+		{"error and resource",
+			join(updateOf(acme, resourceOf("1", "a", anyOf(acme, nil))),
+				failingUpdate(t, failing("a", codes.Internal, ""))), wire.ErrDuplicate, `"a"`},
 		{"malformed name", failingUpdate(t, failing(xdstpFoo+"?a=1&a=2", codes.Internal, "")), wire.ErrXDSTP, xdstpFoo},
 		{"malformed message", join(updateOf(acme), bytesField(9, "\x08")), wire.ErrMalformed, "resource error"},
 	}

@@ -28,11 +28,12 @@ func FuzzDecodeRequest(f *testing.F) {
 
 func richDeltaRequest() *discoverypb.DeltaDiscoveryRequest {
 	return &discoverypb.DeltaDiscoveryRequest{
-		Node:                        richNode(),
-		TypeUrl:                     wire.EndpointType,
-		ResourceNamesSubscribe:      []string{"a", "b", "a"},
-		ResourceNamesUnsubscribe:    []string{"c", wire.Wildcard},
-		ResourceLocatorsSubscribe:   []*discoverypb.ResourceLocator{{Name: "d", DynamicParameters: map[string]string{"k": "v"}}, {}},
+		Node:                     richNode(),
+		TypeUrl:                  wire.EndpointType,
+		ResourceNamesSubscribe:   []string{"a", "b", "a"},
+		ResourceNamesUnsubscribe: []string{"c", wire.Wildcard},
+		ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{{Name: "d",
+			DynamicParameters: map[string]string{"k": "v"}}, {}},
 		ResourceLocatorsUnsubscribe: []*discoverypb.ResourceLocator{{Name: "e"}},
 		InitialResourceVersions:     map[string]string{"a": "1", "b": "", "": "2"},
 		ResponseNonce:               "nonce-1",
@@ -83,7 +84,8 @@ func requestSeeds(tb testing.TB) [][]byte {
 		join(bytesField(1, node), bytesField(1, ""), bytesField(1, node)),
 		join(bytesField(2, node), bytesField(2, node)),
 		join(bytesField(5, "\x0a\x01a\x12\x01v"), bytesField(5, "\x12\x01w"), bytesField(5, "\x0a\x01a\x0a\x01b\x08\x01")),
-		join(bytesField(6, "\x08\x03"), bytesField(6, "\x12\x01m\x10\x01"), bytesField(7, "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")),
+		join(bytesField(6, "\x08\x03"), bytesField(6, "\x12\x01m\x10\x01"),
+			bytesField(7, "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")),
 		join(bytesField(7, "\x0a\x01a"), bytesField(8, "\x0a\x01a\x0a\x01b"), bytesField(9, "\x0a")),
 		bytesField(3, notUTF8), bytesField(4, notUTF8), bytesField(5, notUTF8), bytesField(6, notUTF8),
 		{0x18, 0x01, 0x1b, 0x1c, 0x20, 0x02},
@@ -182,7 +184,8 @@ func checkScalars(t *testing.T, msg []byte, got wire.Request, want oracle) {
 		t.Errorf("Decode(%q): got type %q nonce %q version %q, want %q %q %q", msg,
 			got.TypeURL, got.Nonce, got.Version, want.typeURL, want.nonce, want.version)
 	}
-	if got.Refused != (want.status != nil) || got.ErrorCode != want.status.GetCode() || got.ErrorMessage != wire.WithoutDump(want.status.GetMessage()) {
+	if got.Refused != (want.status != nil) || got.ErrorCode != want.status.GetCode() ||
+		got.ErrorMessage != wire.WithoutDump(want.status.GetMessage()) {
 		t.Errorf("Decode(%q): got refused %t code %d message %q, want %v", msg,
 			got.Refused, got.ErrorCode, got.ErrorMessage, want.status)
 	}

@@ -41,7 +41,8 @@ func sotwSeeds() [][]byte {
 		updateOf(wire.ClusterType, body, wrap(resourceOf("1", "b", anyOf(wire.ClusterType, b)))),
 		updateOf(wire.ClusterType, wrap(resourceOf("1", "", body))),
 		updateOf(wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ListenerType, a)))),
-		updateOf(wire.ClusterType, wrap(join(bytesField(2, bytesField(1, wire.ClusterType)), bytesField(2, bytesField(2, a))))),
+		updateOf(wire.ClusterType,
+			wrap(join(bytesField(2, bytesField(1, wire.ClusterType)), bytesField(2, bytesField(2, a))))),
 		updateOf(wire.ClusterType, wrap(join(bytesField(3, "a"), bytesField(6, bytesField(1, ""))))), // a heartbeat
 		updateOf(wire.ClusterType, anyOf(wire.ListenerType, a)),
 		updateOf(wire.ClusterType, anyOf(wire.ClusterType, nil)),
@@ -52,9 +53,11 @@ func sotwSeeds() [][]byte {
 		updateOf(wire.LocalityEndpoint, anyOf(wire.LocalityEndpoint, a)),
 		updateOf(acme, anyOf(acme, a)),
 		updateOf(acme, wrap(resourceOf("1", "", anyOf(acme, a)))),
-		updateOf(acme, wrap(join(resourceOf("1", "a", anyOf(acme, a)), bytesField(4, "alias"), bytesField(6, "\x08\x05"), unknown))),
+		updateOf(acme,
+			wrap(join(resourceOf("1", "a", anyOf(acme, a)), bytesField(4, "alias"), bytesField(6, "\x08\x05"), unknown))),
 		updateOf(acme, wrap(join(resourceOf("1", "a", anyOf(acme, a)), bytesField(6, "\x08")))), // malformed ttl
-		join(updateOf(acme), bytesField(6, bytesField(1, "plane")), protowire.AppendTag(nil, 3, protowire.VarintType), []byte{1}),
+		join(updateOf(acme), bytesField(6, bytesField(1, "plane")), protowire.AppendTag(nil, 3, protowire.VarintType),
+			[]byte{1}),
 		join(updateOf(acme), bytesField(6, bytesField(1, notUTF8))),
 		join(updateOf(acme), bytesField(7, unknown)),
 	}
@@ -106,7 +109,8 @@ func checkSotW(t *testing.T, d wire.Decoder, msg []byte) {
 // asUpdate returns the equivalent response of a Delta origin, and an error for each violation of the protocol.
 func asUpdate(in *discoverypb.DiscoveryResponse) (out *discoverypb.DeltaDiscoveryResponse, found []error) {
 	out = &discoverypb.DeltaDiscoveryResponse{
-		SystemVersionInfo: in.GetVersionInfo(), TypeUrl: in.GetTypeUrl(), Nonce: in.GetNonce(), ControlPlane: in.GetControlPlane(),
+		SystemVersionInfo: in.GetVersionInfo(), TypeUrl: in.GetTypeUrl(), Nonce: in.GetNonce(),
+		ControlPlane:   in.GetControlPlane(),
 		ResourceErrors: in.GetResourceErrors(),
 	}
 	for _, body := range in.GetResources() {

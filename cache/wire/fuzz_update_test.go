@@ -44,13 +44,18 @@ func updateSeeds(tb testing.TB) [][]byte {
 		nil,
 		marshal(tb, rich),
 		marshal(tb, clusterUpdate(tb)),
-		marshal(tb, &discoverypb.DeltaDiscoveryResponse{TypeUrl: wire.EndpointType, Nonce: "n", RemovedResources: []string{"a"}}),
+		marshal(tb,
+			&discoverypb.DeltaDiscoveryResponse{TypeUrl: wire.EndpointType, Nonce: "n", RemovedResources: []string{"a"}}),
 		updateOf(acme, resourceOf("1", "a", body), resourceOf("1", "a", body)),
 		updateOf(acme, resourceOf("1", "a", anyOf(wire.ClusterType, nil))),
 		updateOf(wire.ClusterType, resourceOf("1", "", anyOf(wire.ClusterType, nil))),
 		updateOf(acme, join(bytesField(2, bytesField(1, acme)), bytesField(3, "split"), bytesField(2, bytesField(2, "v")))),
-		updateOf(acme, join(bytesField(2, anyOf(acme, []byte("u"))), bytesField(3, "a"), bytesField(2, ""), bytesField(2, bytesField(2, "v")))),
-		updateOf(acme, join(bytesField(2, bytesField(1, acme)), bytesField(4, "al"), unknown, bytesField(3, "a"), bytesField(2, join(bytesField(2, "v"), unknown)), bytesField(1, "1"))),
+		updateOf(acme,
+			join(bytesField(2, anyOf(acme, []byte("u"))), bytesField(3, "a"), bytesField(2, ""),
+				bytesField(2, bytesField(2, "v")))),
+		updateOf(acme,
+			join(bytesField(2, bytesField(1, acme)), bytesField(4, "al"), unknown, bytesField(3, "a"),
+				bytesField(2, join(bytesField(2, "v"), unknown)), bytesField(1, "1"))),
 		updateOf(acme, join(bytesField(3, "first"), bytesField(3, "last"), bytesField(1, "v"), bytesField(1, ""))),
 		updateOf(acme, join(unknown, group, resourceOf("", "a", join(body, unknown, group)), group)),
 		updateOf(acme, join(bytesField(3, "varint body"), protowire.AppendTag(nil, 2, protowire.VarintType), []byte{7})),
@@ -62,11 +67,13 @@ func updateSeeds(tb testing.TB) [][]byte {
 		join(updateOf(acme), bytesField(7, bytesField(1, notUTF8))),
 		join(updateOf(acme), bytesField(7, bytesField(1, "one")), bytesField(7, unknown), bytesField(7, "")),
 		join(updateOf(acme), unknown, group),
-		join(updateOf(acme, join(resourceOf("1", xdstpFoo+"?b=2&a=1", body), bytesField(4, xdstpFoo+"?b"))), bytesField(6, xdstpFoo+"?")),
+		join(updateOf(acme, join(resourceOf("1", xdstpFoo+"?b=2&a=1", body), bytesField(4, xdstpFoo+"?b"))),
+			bytesField(6, xdstpFoo+"?")),
 		updateOf(acme, join(bytesField(3, xdstpFoo+"#"), resourceOf("1", xdstpFoo+"?b=2&a=1", body))),
 		updateOf(acme, resourceOf("1", xdstpFoo+"?b=2&a=1", body), resourceOf("1", xdstpFoo+"?a=1&b=2", body)),
 		join(updateOf(acme), bytesField(6, xdstpFoo+"#")),
-		join(updateOf(acme), bytesField(9, join(bytesField(1, bytesField(1, xdstpFoo+"?")), bytesField(2, bytesField(2, "why"))))),
+		join(updateOf(acme),
+			bytesField(9, join(bytesField(1, bytesField(1, xdstpFoo+"?")), bytesField(2, bytesField(2, "why"))))),
 		join(updateOf(acme), bytesField(9, bytesField(1, "")), bytesField(9, bytesField(2, bytesField(2, "nameless")))),
 		join(updateOf(acme, resourceOf("1", "a", body)), bytesField(9, bytesField(1, bytesField(1, "a")))),
 		updateOf(acme, join(bytesField(8, bytesField(1, "a")), bytesField(2, body))),
@@ -74,7 +81,8 @@ func updateSeeds(tb testing.TB) [][]byte {
 		updateOf(acme, variant, variant),
 		updateOf(acme, join(resourceOf("1", "a", body), bytesField(8, bytesField(1, "a")))), // both names
 		updateOf(acme, join(resourceOf("1", "a", body), bytesField(8, bytesField(2, constrained)))),
-		join(updateOf(acme), bytesField(8, bytesField(1, "a")), bytesField(6, "b"), bytesField(8, onlyProd), bytesField(6, "a")),
+		join(updateOf(acme), bytesField(8, bytesField(1, "a")), bytesField(6, "b"), bytesField(8, onlyProd),
+			bytesField(6, "a")),
 		join(updateOf(acme), bytesField(6, "b"), bytesField(8, onlyProd), bytesField(8, bytesField(1, xdstpFoo+"?"))),
 		join(updateOf(acme), bytesField(8, onlyProd), bytesField(8, onlyProd)),
 		join(updateOf(acme, variant), bytesField(8, onlyProd)),
@@ -82,7 +90,8 @@ func updateSeeds(tb testing.TB) [][]byte {
 		join(updateOf(acme), bytesField(9, bytesField(1, onlyProd))),
 		updateOf(acme, resourceOf("1", xdstpFoo, anyOf(redirectType, nil)), resourceOf("1", "a", anyOf(redirectType, nil))),
 		updateOf(acme, resourceOf("1", xdstpFoo, anyOf(acme+"Collection", nil))),
-		updateOf(acme, resourceOf("1", "a", body), resourceOf("1", "a", body), resourceOf("1", "b", anyOf(wire.ClusterType, nil))),
+		updateOf(acme, resourceOf("1", "a", body), resourceOf("1", "a", body),
+			resourceOf("1", "b", anyOf(wire.ClusterType, nil))),
 	}
 }
 
@@ -122,7 +131,8 @@ func checkUpdate(t *testing.T, d wire.Decoder, msg []byte) {
 }
 
 func knownError(err error) bool {
-	return slices.ContainsFunc([]error{wire.ErrMalformed, wire.ErrUnnamed, wire.ErrDuplicate, wire.ErrTypeMismatch, wire.ErrXDSTP},
+	return slices.ContainsFunc([]error{wire.ErrMalformed, wire.ErrUnnamed, wire.ErrDuplicate, wire.ErrTypeMismatch,
+		wire.ErrXDSTP},
 		func(known error) bool { return errors.Is(err, known) })
 }
 
@@ -188,7 +198,8 @@ func resourceFaults(typeURL string, r *discoverypb.Resource) (found []error) {
 		r.Name = full.GetName()
 		r.ResourceName = nil
 		if c := constraints(full); c != nil {
-			r.ResourceName = &discoverypb.ResourceName{Name: r.GetName(), DynamicParameterConstraints: full.GetDynamicParameterConstraints()}
+			r.ResourceName = &discoverypb.ResourceName{Name: r.GetName(),
+				DynamicParameterConstraints: full.GetDynamicParameterConstraints()}
 		}
 	}
 	found = append(found, respell(&r.Name)...)
@@ -260,7 +271,8 @@ func duplicates(u *discoverypb.DeltaDiscoveryResponse) []error {
 func checkEnvelope(t *testing.T, msg []byte, got wire.Update, want *discoverypb.DeltaDiscoveryResponse, accepted bool) {
 	t.Helper()
 	if got.TypeURL != want.GetTypeUrl() || got.Nonce != want.GetNonce() {
-		t.Errorf("Decode(%q): got type %q nonce %q, want %q %q", msg, got.TypeURL, got.Nonce, want.GetTypeUrl(), want.GetNonce())
+		t.Errorf("Decode(%q): got type %q nonce %q, want %q %q", msg, got.TypeURL, got.Nonce, want.GetTypeUrl(),
+			want.GetNonce())
 	}
 	if !accepted {
 		return
@@ -272,7 +284,8 @@ func checkEnvelope(t *testing.T, msg []byte, got wire.Update, want *discoverypb.
 		t.Errorf("Decode(%q): got control plane %q, want %q", msg, got.ControlPlane, id)
 	}
 	// The names of the two fields may be mixed.
-	if removed := want.GetRemovedResources(); !slices.Equal(slices.Sorted(slices.Values(got.Removed)), slices.Sorted(slices.Values(removed))) {
+	if removed := want.GetRemovedResources(); !slices.Equal(slices.Sorted(slices.Values(got.Removed)),
+		slices.Sorted(slices.Values(removed))) {
 		t.Errorf("Decode(%q): got removed %q, want %q", msg, got.Removed, removed)
 	}
 	if !slices.EqualFunc(got.RemovedVariants, want.GetRemovedResourceNames(), isVariant) {
@@ -283,7 +296,8 @@ func checkEnvelope(t *testing.T, msg []byte, got wire.Update, want *discoverypb.
 	}
 	for i, e := range got.Errors {
 		w := want.GetResourceErrors()[i]
-		if !isVariant(e.Variant, w.GetResourceName()) || int32(e.Code) != w.GetErrorDetail().GetCode() || e.Message != w.GetErrorDetail().GetMessage() {
+		if !isVariant(e.Variant, w.GetResourceName()) || int32(e.Code) != w.GetErrorDetail().GetCode() ||
+			e.Message != w.GetErrorDetail().GetMessage() {
 			t.Errorf("Decode(%q): got error of %q: %d %q, want %v", msg, e.Name, e.Code, e.Message, w)
 		}
 	}
@@ -295,7 +309,8 @@ func isVariant(got wire.Variant, want *discoverypb.ResourceName) bool {
 
 func checkResource(t *testing.T, d wire.Decoder, got *wire.Resource, want *discoverypb.Resource) {
 	t.Helper()
-	if got.Name != want.GetName() || got.OriginVersion != want.GetVersion() || !slices.Equal(got.Aliases, want.GetAliases()) {
+	if got.Name != want.GetName() || got.OriginVersion != want.GetVersion() ||
+		!slices.Equal(got.Aliases, want.GetAliases()) {
 		t.Errorf("resource %v:\n got name %q version %q aliases %q", want, got.Name, got.OriginVersion, got.Aliases)
 	}
 	if !bytes.Equal(got.Constraints, variantOf(want)) {
@@ -393,7 +408,8 @@ func checkRelay(t *testing.T, u wire.Update) (*discoverypb.DeltaDiscoveryRespons
 	}
 	for i, r := range u.Resources {
 		in := delta.GetResources()[i]
-		if sent := cmp.Or(in.GetName(), in.GetResourceName().GetName()); sent != r.Name || in.GetVersion() != r.Version || !bytes.Equal(in.GetResource().GetValue(), r.Value()) {
+		if sent := cmp.Or(in.GetName(), in.GetResourceName().GetName()); sent != r.Name || in.GetVersion() != r.Version ||
+			!bytes.Equal(in.GetResource().GetValue(), r.Value()) {
 			t.Errorf("relayed resource %q version %q: got %v", r.Name, r.Version, in)
 		}
 	}

@@ -78,7 +78,8 @@ type nameParts struct {
 }
 
 func (p nameParts) equal(o nameParts) bool {
-	return p.authority == o.authority && p.resourceType == o.resourceType && p.id == o.id && maps.Equal(p.context, o.context)
+	return p.authority == o.authority && p.resourceType == o.resourceType && p.id == o.id &&
+		maps.Equal(p.context, o.context)
 }
 
 func parts(name string) (p nameParts, ok bool) {

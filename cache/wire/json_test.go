@@ -44,7 +44,8 @@ func TestResourceJSONErrors(t *testing.T) {
 	}
 	for range 2 { // errors are not stored as results
 		_, err := strange.JSON()
-		if unknown, ok := errors.AsType[*schema.UnknownTypeError](err); !ok || unknown.TypeURL != "type.googleapis.com/acme.Thing" {
+		if unknown, ok := errors.AsType[*schema.UnknownTypeError](err); !ok ||
+			unknown.TypeURL != "type.googleapis.com/acme.Thing" {
 			t.Errorf("JSON() of an unknown type = %v, want an UnknownTypeError", err)
 		}
 		if _, err = broken.JSON(); err == nil || !strings.Contains(err.Error(), `resource "b" of type "`+ClusterType) {

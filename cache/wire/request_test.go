@@ -29,7 +29,8 @@ func decodeRequest(tb testing.TB, m proto.Message) wire.Request {
 // caller (B.22).
 func TestRequestOrder(t *testing.T) {
 	r := decodeRequest(t, &discoverypb.DeltaDiscoveryRequest{
-		ResourceNamesSubscribe: []string{"b", "a", "b", wire.Wildcard}, ResourceNamesUnsubscribe: []string{wire.Wildcard, "a"},
+		ResourceNamesSubscribe:   []string{"b", "a", "b", wire.Wildcard},
+		ResourceNamesUnsubscribe: []string{wire.Wildcard, "a"},
 	})
 	if want := []string{"b", "a", "b", "*"}; !slices.Equal(r.Subscribe, want) {
 		t.Errorf("Subscribe: got %q, want %q", r.Subscribe, want)
@@ -42,7 +43,8 @@ func TestRequestOrder(t *testing.T) {
 func TestR120_LocatorsAreNames(t *testing.T) {
 	locator := &discoverypb.ResourceLocator{Name: "b", DynamicParameters: map[string]string{"env": "prod"}}
 	for _, m := range []proto.Message{
-		&discoverypb.DiscoveryRequest{ResourceNames: []string{"a"}, ResourceLocators: []*discoverypb.ResourceLocator{locator}},
+		&discoverypb.DiscoveryRequest{ResourceNames: []string{"a"},
+			ResourceLocators: []*discoverypb.ResourceLocator{locator}},
 		&discoverypb.DeltaDiscoveryRequest{
 			ResourceNamesSubscribe: []string{"a"}, ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{locator},
 		},
@@ -247,7 +249,8 @@ func TestR036_RepeatedNamesAreSkipped(t *testing.T) {
 		if tt.leftOut {
 			want = nil
 		}
-		if r.Repeated != tt.leftOut || !slices.Equal(r.Subscribe, want) || r.NamesSum != all.NamesSum || r.Nonce != "1" || r.TypeURL != tt.typeURL {
+		if r.Repeated != tt.leftOut || !slices.Equal(r.Subscribe, want) || r.NamesSum != all.NamesSum || r.Nonce != "1" ||
+			r.TypeURL != tt.typeURL {
 			t.Errorf("request %d: %d names, repeated: %t; want %d", i, len(r.Subscribe), r.Repeated, len(want))
 		}
 	}

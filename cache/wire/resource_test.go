@@ -60,7 +60,8 @@ func TestR004_BytesAreIdentical(t *testing.T) {
 
 func TestR127_UnknownFieldsSurvive(t *testing.T) {
 	const number = 4242
-	unknown := join(bytesField(number, "from the future"), protowire.AppendTag(nil, number, protowire.VarintType), []byte{42})
+	unknown := join(bytesField(number, "from the future"), protowire.AppendTag(nil, number, protowire.VarintType),
+		[]byte{42})
 	value := marshal(t, edsCluster("a", ""))
 	body := anyOf(wire.ClusterType, value)
 	meta := marshal(t, &corepb.Metadata{FilterMetadata: map[string]*structpb.Struct{"acme": {}}})
@@ -140,7 +141,8 @@ func TestDigest(t *testing.T) {
 		t.Errorf("ContentVersion: got %q, want h1. and 22 characters", got)
 	}
 	// The field order of the Any is not part of its content.
-	other := decodeOne(t, acme, resourceOf("2", "b", join(bytesField(2, "old"), bytesField(2, "content"), bytesField(1, acme))))
+	other := decodeOne(t, acme,
+		resourceOf("2", "b", join(bytesField(2, "old"), bytesField(2, "content"), bytesField(1, acme))))
 	if other.Digest != r.Digest {
 		t.Errorf("same content, other field order: got %x, want %x", other.Digest, r.Digest)
 	}
@@ -185,8 +187,9 @@ func TestB16_EDSName(t *testing.T) {
 			Name: "shop", ClusterDiscoveryType: &clusterpb.Cluster_Type{Type: kind}, EdsClusterConfig: config,
 		})
 	}
+	ads := &corepb.ConfigSource_Ads{Ads: &corepb.AggregatedConfigSource{}}
 	service := &clusterpb.Cluster_EdsClusterConfig{
-		EdsConfig:   &corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Ads{Ads: &corepb.AggregatedConfigSource{}}},
+		EdsConfig:   &corepb.ConfigSource{ConfigSourceSpecifier: ads},
 		ServiceName: "cla/shop",
 	}
 	full := cluster(eds, service)
@@ -201,7 +204,8 @@ func TestB16_EDSName(t *testing.T) {
 		want  string
 	}{
 		{"EDS with service_name", full, "cla/shop"},
-		{"EDS without service_name", cluster(eds, &clusterpb.Cluster_EdsClusterConfig{EdsConfig: service.GetEdsConfig()}), "shop"},
+		{"EDS without service_name", cluster(eds, &clusterpb.Cluster_EdsClusterConfig{EdsConfig: service.GetEdsConfig()}),
+			"shop"},
 		{"EDS without eds_cluster_config", cluster(eds, nil), "shop"},
 		{"EDS by self", self, "cla/shop"},
 		{"EDS from a file", path, ""},

@@ -34,18 +34,24 @@ func TestSotWNames(t *testing.T) {
 		{"extension", wire.ExtensionConfigType, anyOf(wire.ExtensionConfigType, named("a")), "a", nil, ""},
 		{"last name wins", wire.ClusterType, anyOf(wire.ClusterType, join(named("x"), named("a"))), "a", nil, ""},
 		{"wrapped", wire.ClusterType, wrap(resourceOf("1", "other", anyOf(wire.ClusterType, named("a")))), "other", nil, ""},
-		{"wrapped without a name", wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ClusterType, named("a")))), "a", nil, ""},
+		{"wrapped without a name", wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ClusterType, named("a")))), "a",
+			nil, ""},
 		{"unknown type, wrapped", acme, wrap(resourceOf("1", "a", anyOf(acme, nil))), "a", nil, ""},
 		{"unknown type, wrapped without a name", acme, wrap(resourceOf("1", "", anyOf(acme, named("a")))), "", nil, ""},
-		{"an endpoint, wrapped", wire.LocalityEndpoint, wrap(resourceOf("1", "a", anyOf(wire.LocalityEndpoint, nil))), "a", nil, ""},
-		{"an endpoint", wire.LocalityEndpoint, anyOf(wire.LocalityEndpoint, named("a")), "", wire.ErrUnnamed, "must wrap them"},
+		{"an endpoint, wrapped", wire.LocalityEndpoint, wrap(resourceOf("1", "a", anyOf(wire.LocalityEndpoint, nil))), "a",
+			nil, ""},
+		{"an endpoint", wire.LocalityEndpoint, anyOf(wire.LocalityEndpoint, named("a")), "", wire.ErrUnnamed,
+			"must wrap them"},
 		{"unknown type", acme, anyOf(acme, named("a")), "", wire.ErrUnnamed, acme},
 		{"no name", wire.ClusterType, anyOf(wire.ClusterType, nil), "", wire.ErrUnnamed, wire.ClusterType},
-		{"no name in resource and wrapper", wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ClusterType, nil))), "", wire.ErrUnnamed, wire.ClusterType},
+		{"no name in resource and wrapper", wire.ClusterType, wrap(resourceOf("1", "", anyOf(wire.ClusterType, nil))), "",
+			wire.ErrUnnamed, wire.ClusterType},
 		{"name is not UTF-8", wire.ClusterType, anyOf(wire.ClusterType, named(notUTF8)), "", wire.ErrMalformed, "UTF-8"},
-		{"malformed", wire.ClusterType, anyOf(wire.ClusterType, join(named("a"), []byte("\xff"))), "", wire.ErrMalformed, wire.ClusterType},
+		{"malformed", wire.ClusterType, anyOf(wire.ClusterType, join(named("a"), []byte("\xff"))), "", wire.ErrMalformed,
+			wire.ClusterType},
 		{"another type", wire.ClusterType, anyOf(wire.ListenerType, named("a")), "", wire.ErrTypeMismatch, wire.ListenerType},
-		{"another type, wrapped", wire.ClusterType, wrap(resourceOf("1", "a", anyOf(wire.ListenerType, nil))), "", wire.ErrTypeMismatch, wire.ListenerType},
+		{"another type, wrapped", wire.ClusterType, wrap(resourceOf("1", "a", anyOf(wire.ListenerType, nil))), "",
+			wire.ErrTypeMismatch, wire.ListenerType},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -76,7 +82,8 @@ func TestSotWKeepsTheWrapper(t *testing.T) {
 		t.Fatal(err)
 	}
 	same := decodeOne(t, acme, rich)
-	if got := u.Resources[0]; !bytes.Equal(got.Field(), same.Field()) || !got.SameContent(same) || got.TTL == 0 || got.OriginVersion != "7" {
+	if got := u.Resources[0]; !bytes.Equal(got.Field(), same.Field()) || !got.SameContent(same) || got.TTL == 0 ||
+		got.OriginVersion != "7" {
 		t.Errorf("wrapped: got field %q, want %q as in Delta", got.Field(), same.Field())
 	}
 

@@ -27,23 +27,22 @@ func storable(t testing.TB) map[string]*wire.Resource {
 		t.Fatal(err)
 	}
 	body := &anypb.Any{TypeUrl: wire.ClusterType, Value: cluster}
-	constraints := &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_Constraint{
-		Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
-			Key: "k", ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: "v"},
-		},
-	}}
+	constraints := envConstraints("prod")
 	out := make(map[string]*wire.Resource)
 	for name, r := range map[string]*discoverypb.Resource{
-		"plain":        {Name: "c", Version: "1", Resource: body},
-		"no version":   {Name: "c", Resource: body},
-		"aliases, TTL": {Name: "c", Version: "1", Aliases: []string{"a", "b"}, Ttl: durationpb.New(time.Minute), Resource: body},
-		"not to keep":  {Name: "c", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true}, Resource: body},
-		"xdstp":        {Name: "xdstp://a/envoy.config.cluster.v3.Cluster/c?b=2&a=1", Version: "1", Resource: body},
+		"plain":      {Name: "c", Version: "1", Resource: body},
+		"no version": {Name: "c", Resource: body},
+		"aliases, TTL": {Name: "c", Version: "1", Aliases: []string{"a", "b"}, Ttl: durationpb.New(time.Minute),
+			Resource: body},
+		"not to keep": {Name: "c", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
+			Resource: body},
+		"xdstp": {Name: "xdstp://a/envoy.config.cluster.v3.Cluster/c?b=2&a=1", Version: "1", Resource: body},
 		"a variant": {ResourceName: &discoverypb.ResourceName{Name: "c", DynamicParameterConstraints: constraints},
 			Version: "1", Resource: body},
 		"a full name": {ResourceName: &discoverypb.ResourceName{Name: "c"}, Resource: body},
 	} {
-		msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryResponse{TypeUrl: wire.ClusterType, Resources: []*discoverypb.Resource{r}})
+		msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryResponse{TypeUrl: wire.ClusterType,
+			Resources: []*discoverypb.Resource{r}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +64,8 @@ func wantEqual(t testing.TB, got, want *wire.Resource) {
 		got.EDSName == want.EDSName && got.TTL == want.TTL && got.DoNotCache == want.DoNotCache &&
 		bytes.Equal(got.Constraints, want.Constraints) && (got.Constraints == nil) == (want.Constraints == nil) &&
 		got.SameContent(want) && got.ContentDropped() == want.ContentDropped() && got.HasBody() == want.HasBody() &&
-		bytes.Equal(got.Field(), want.Field()) && bytes.Equal(got.Body(), want.Body()) && bytes.Equal(got.Value(), want.Value())
+		bytes.Equal(got.Field(), want.Field()) && bytes.Equal(got.Body(), want.Body()) &&
+		bytes.Equal(got.Value(), want.Value())
 	if !same {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
@@ -103,7 +103,8 @@ func TestB42_InvalidStoredResourcesAreRejected(t *testing.T) {
 		{"a name that is not UTF-8", []byte{42, 1, 0xff}, wire.ErrMalformed},
 		{"a short digest", []byte{74, 1, 1}, wire.ErrMalformed},
 		{"a short digest of the wrapper", []byte{34, 1, 1}, wire.ErrMalformed},
-		{"a cluster without a name", append([]byte{42, 0, 66, byte(len(wire.ClusterType))}, wire.ClusterType...), wire.ErrUnnamed},
+		{"a cluster without a name", append([]byte{42, 0, 66, byte(len(wire.ClusterType))}, wire.ClusterType...),
+			wire.ErrUnnamed},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

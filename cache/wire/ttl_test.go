@@ -31,11 +31,12 @@ func TestR104_SharedBytesHaveNoTTL(t *testing.T) {
 		msg  []byte
 		want time.Duration
 	}{
-		"none":               {plain, 0},
-		"first":              {join(minute, plain), time.Minute},
-		"last":               {join(plain, minute), time.Minute},
-		"between":            {join(bytesField(1, "1"), minute, bytesField(2, body), bytesField(3, "a")), time.Minute},
-		"in parts that add":  {join(ttlOf(t, &durationpb.Duration{Seconds: 1}), plain, ttlOf(t, &durationpb.Duration{Nanos: 5e8})), 1500 * time.Millisecond},
+		"none":    {plain, 0},
+		"first":   {join(minute, plain), time.Minute},
+		"last":    {join(plain, minute), time.Minute},
+		"between": {join(bytesField(1, "1"), minute, bytesField(2, body), bytesField(3, "a")), time.Minute},
+		"in parts that add": {join(ttlOf(t, &durationpb.Duration{Seconds: 1}), plain,
+			ttlOf(t, &durationpb.Duration{Nanos: 5e8})), 1500 * time.Millisecond},
 		"zero":               {join(plain, ttlOf(t, &durationpb.Duration{})), 0},
 		"negative":           {join(plain, ttlOf(t, durationpb.New(-time.Second))), 0},
 		"more than there is": {join(plain, ttlOf(t, &durationpb.Duration{Seconds: 1 << 40})), 1<<63 - 1},
@@ -84,7 +85,8 @@ func TestR106_Heartbeat(t *testing.T) {
 	for name, tt := range tests {
 		r := decodeOne(t, acme, tt.msg)
 		if r.Heartbeat() != tt.heartbeat || r.Unresolved() != tt.unresolved {
-			t.Errorf("%s: got heartbeat %t and unresolved %t, want %t and %t", name, r.Heartbeat(), r.Unresolved(), tt.heartbeat, tt.unresolved)
+			t.Errorf("%s: got heartbeat %t and unresolved %t, want %t and %t", name, r.Heartbeat(), r.Unresolved(),
+				tt.heartbeat, tt.unresolved)
 		}
 	}
 
@@ -118,7 +120,8 @@ func TestR106_HeartbeatOfContentVersion(t *testing.T) {
 // TestR111_SotWHasNoHeartbeats: no SotW response contains a resource without content, in any wrapping.
 func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 	ttl := ttlOf(t, durationpb.New(time.Second))
-	for _, msg := range [][]byte{join(bytesField(1, "1"), bytesField(3, "a"), ttl), join(bytesField(3, "a"), bytesField(4, "b"))} {
+	for _, msg := range [][]byte{join(bytesField(1, "1"), bytesField(3, "a"), ttl),
+		join(bytesField(3, "a"), bytesField(4, "b"))} {
 		r := decodeOne(t, acme, msg)
 		for _, wrap := range []wire.Wrap{wire.Unwrapped, wire.WrapDetails, wire.WrapAll} {
 			b := wire.NewSotWBody(acme, "v", wrap)
@@ -136,12 +139,7 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 // need, and if they support it.
 func TestB19_R110_OnlyInformativeWrappersAreSent(t *testing.T) {
 	body := &anypb.Any{TypeUrl: acme, Value: []byte("content")}
-	constraints := &discoverypb.DynamicParameterConstraints{
-		Type: &discoverypb.DynamicParameterConstraints_Constraint{Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
-			Key:            "env",
-			ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: "prod"},
-		}},
-	}
+	constraints := envConstraints("prod")
 	tests := map[string]struct {
 		resource *discoverypb.Resource
 		left     time.Duration
@@ -149,13 +147,16 @@ func TestB19_R110_OnlyInformativeWrappersAreSent(t *testing.T) {
 	}{
 		"nothing to tell": {&discoverypb.Resource{Name: "a", Version: "1", Resource: body}, 0, false},
 		"aliases":         {&discoverypb.Resource{Name: "a", Version: "1", Resource: body, Aliases: []string{"b"}}, 0, false},
-		"metadata":        {&discoverypb.Resource{Name: "a", Version: "1", Resource: body, Metadata: &corepb.Metadata{}}, 0, false},
+		"metadata": {&discoverypb.Resource{Name: "a", Version: "1", Resource: body, Metadata: &corepb.Metadata{}}, 0,
+			false},
 		"a TTL that is not for the client": {
 			&discoverypb.Resource{Name: "a", Version: "1", Resource: body, Ttl: durationpb.New(time.Minute)}, 0, false,
 		},
-		"a TTL": {&discoverypb.Resource{Name: "a", Version: "1", Resource: body, Ttl: durationpb.New(time.Minute)}, time.Second, true},
+		"a TTL": {&discoverypb.Resource{Name: "a", Version: "1", Resource: body, Ttl: durationpb.New(time.Minute)},
+			time.Second, true},
 		"do_not_cache": {
-			&discoverypb.Resource{Name: "a", Version: "1", Resource: body, CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true}},
+			&discoverypb.Resource{Name: "a", Version: "1", Resource: body,
+				CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true}},
 			0, true,
 		},
 		"constraints": {&discoverypb.Resource{
@@ -165,7 +166,8 @@ func TestB19_R110_OnlyInformativeWrappersAreSent(t *testing.T) {
 	}
 	for name, tt := range tests {
 		r := decodeOne(t, acme, marshal(t, tt.resource))
-		for wrap, wrapped := range map[wire.Wrap]bool{wire.Unwrapped: false, wire.WrapDetails: tt.telling, wire.WrapAll: true} {
+		wraps := map[wire.Wrap]bool{wire.Unwrapped: false, wire.WrapDetails: tt.telling, wire.WrapAll: true}
+		for wrap, wrapped := range wraps {
 			b := wire.NewSotWBody(acme, "v", wrap)
 			b.Add(r, tt.left)
 			res := new(discoverypb.DiscoveryResponse)

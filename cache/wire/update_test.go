@@ -139,8 +139,9 @@ func TestNotUTF8IsRejected(t *testing.T) {
 		"resource version":                 res(resourceOf(notUTF8, "a", body)),
 		"alias":                            res(join(resourceOf("1", "a", body), bytesField(4, notUTF8))),
 		"body type URL":                    res(resourceOf("1", "a", join(bytesField(1, notUTF8), bytesField(1, acme)))),
-		"metadata key":                     res(join(resourceOf("1", "a", body), bytesField(9, bytesField(1, bytesField(1, notUTF8))))),
-		"resource_name":                    res(join(resourceOf("1", "a", body), bytesField(8, bytesField(1, notUTF8)))),
+		"metadata key": res(join(resourceOf("1", "a", body),
+			bytesField(9, bytesField(1, bytesField(1, notUTF8))))),
+		"resource_name": res(join(resourceOf("1", "a", body), bytesField(8, bytesField(1, notUTF8)))),
 	}
 	for name, msg := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +213,8 @@ func TestMalformedUpdateKeepsTypeAndNonce(t *testing.T) {
 			wantRefusable(t, u, acme)
 		})
 	}
-	for typeURL, msg := range map[string][]byte{"": bytesField(5, "nonce-1"), acme: join(updateOf(acme), bytesField(7, "\x0a\x05"))} {
+	for typeURL, msg := range map[string][]byte{"": bytesField(5, "nonce-1"),
+		acme: join(updateOf(acme), bytesField(7, "\x0a\x05"))} {
 		u, err := wire.Decoder{}.Decode(msg)
 		if !errors.Is(err, wire.ErrMalformed) {
 			t.Errorf("no type URL, or a malformed control plane: got error %v, want ErrMalformed", err)
@@ -263,7 +265,8 @@ func TestDeepNesting(t *testing.T) {
 		if depth > protowire.DefaultRecursionLimit-8 {
 			checkTruncated(t, updateOf(acme, join(bytesField(3, "deep"), bytesField(8, bytesField(2, nested)))))
 			checkTruncated(t, join(updateOf(acme), bytesField(8, join(bytesField(1, "deep"), bytesField(2, nested)))))
-			checkTruncated(t, join(updateOf(acme), bytesField(9, bytesField(1, join(bytesField(1, "deep"), bytesField(2, nested))))))
+			checkTruncated(t,
+				join(updateOf(acme), bytesField(9, bytesField(1, join(bytesField(1, "deep"), bytesField(2, nested))))))
 		}
 		nested = prepend(notConstraints, nested)
 	}
@@ -277,7 +280,8 @@ func prepend(num protowire.Number, inner []byte) []byte {
 
 func TestRank(t *testing.T) {
 	order := []string{ // B.11
-		wire.ClusterType, wire.EndpointType, wire.LocalityEndpoint, wire.SecretType, wire.ExtensionConfigType, wire.RuntimeType,
+		wire.ClusterType, wire.EndpointType, wire.LocalityEndpoint, wire.SecretType, wire.ExtensionConfigType,
+		wire.RuntimeType,
 		wire.ListenerType, wire.ScopedRouteType, wire.RouteType, wire.VirtualHostType, acme,
 	}
 	for i := 1; i < len(order); i++ {

@@ -94,8 +94,7 @@ func send(tb testing.TB, r *wire.Response) []byte {
 	return buf.Materialize()
 }
 
-// relayDelta sends resources in a DeltaDiscoveryResponse and decodes it as a
-// client does.
+// relayDelta sends resources in a DeltaDiscoveryResponse and decodes it as a client does.
 func relayDelta(tb testing.TB, typeURL string, resources ...*wire.Resource) *discoverypb.DeltaDiscoveryResponse {
 	tb.Helper()
 	body := wire.NewDeltaBody(typeURL, "system-1")
@@ -211,4 +210,14 @@ func edsCluster(name, service string) *clusterpb.Cluster {
 		ClusterDiscoveryType: &clusterpb.Cluster_Type{Type: clusterpb.Cluster_EDS},
 		EdsClusterConfig:     &clusterpb.Cluster_EdsClusterConfig{ServiceName: service},
 	}
+}
+
+// envConstraints returns constraints that clients with this value of env satisfy.
+func envConstraints(env string) *discoverypb.DynamicParameterConstraints {
+	return &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_Constraint{
+		Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
+			Key:            "env",
+			ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Value{Value: env},
+		},
+	}}
 }

@@ -142,7 +142,8 @@ func TestR129_Authority(t *testing.T) {
 }
 
 func TestR129_CanonicalAuthority(t *testing.T) {
-	for authority, want := range map[string]string{"a.example": "a.example", "%61:80": "a:80", "a%2fb": "a%2Fb", "": "", "*": "*"} {
+	tests := map[string]string{"a.example": "a.example", "%61:80": "a:80", "a%2fb": "a%2Fb", "": "", "*": "*"}
+	for authority, want := range tests {
 		if got, err := wire.CanonicalAuthority(authority); err != nil || got != want {
 			t.Errorf("CanonicalAuthority(%q) = %q, %v, want %q", authority, got, err, want)
 		}

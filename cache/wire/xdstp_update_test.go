@@ -112,7 +112,8 @@ func TestB23_OriginWithMalformedNames(t *testing.T) {
 			t.Errorf("NewResource(%q): got error %v, want ErrXDSTP", name, err)
 		}
 	}
-	if u := decode(t, updateOf(acme, resourceOf("1", "shop#x?a=1&a=2", anyOf(acme, nil)))); u.Resources[0].Name != "shop#x?a=1&a=2" {
+	u := decode(t, updateOf(acme, resourceOf("1", "shop#x?a=1&a=2", anyOf(acme, nil))))
+	if u.Resources[0].Name != "shop#x?a=1&a=2" {
 		t.Errorf("plain name: got %q", u.Resources[0].Name)
 	}
 }
