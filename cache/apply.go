@@ -217,15 +217,15 @@ func (re response) remove(text string, failing bool) {
 		return
 	}
 	names := re.affectedNames(wire.Variant{Name: text})
-	was := make(map[*Name]Seq)
+	oldSeqs := make(map[*Name]Seq)
 	for _, n := range names {
 		if old := re.set.Get(n); re.clearError(n) && !old.Present() {
-			was[n] = old.seq()
+			oldSeqs[n] = old.seq()
 		}
 	}
 	re.removeResource(text)
 	for _, n := range names {
-		if seq, failed := was[n]; failed && re.set.Get(n).seq() == seq {
+		if seq, failed := oldSeqs[n]; failed && re.set.Get(n).seq() == seq {
 			re.resendAbsence(n)
 		}
 		re.index.release(n)

@@ -16,9 +16,9 @@ import (
 // ends. A change waits for the interval of its type. A type that refers to clusters also waits while clusters wait, and
 // removals wait while a type that may refer to the resources waits (B.11).
 type intervals struct {
-	view *View
-	of   func(typeURL string) time.Duration
-	sent map[string]time.Time // when readers were last shown a change, by type URL
+	view     *View
+	interval func(typeURL string) time.Duration
+	sent     map[string]time.Time // when readers were last shown a change, by type URL
 
 	waiting []*waitingType
 	timer   *time.Timer // ends the earliest wait; nil before the first
@@ -33,7 +33,7 @@ type waitingType struct {
 }
 
 func newIntervals(v *View) *intervals {
-	return &intervals{view: v, of: v.cfg.PushInterval, sent: make(map[string]time.Time)}
+	return &intervals{view: v, interval: v.cfg.PushInterval, sent: make(map[string]time.Time)}
 }
 
 // An admission is the decision on when readers are sent an edit that is being published.
@@ -56,7 +56,7 @@ func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
 		a.ended = p.end(ed.now, func(w *waitingType) bool { return endsWait(typeURL, w.typeURL) })
 	case waits && changes || p.find(typeURL) != nil:
 		a.waits = p.wait(typeURL, old, until, ed.change.Removed > 0)
-	case changes && p.of(typeURL) > 0:
+	case changes && p.interval(typeURL) > 0:
 		p.sent[typeURL] = ed.now
 	}
 	if ed.change.Removed > 0 && wire.IsEndpoints(typeURL) {
@@ -75,8 +75,8 @@ func (ed *edit) cannotWait(old *Type) bool {
 		return true
 	}
 	for _, kind := range kinds {
-		set, was := t.set(kind), old.set(kind)
-		if set.TTLs()+was.TTLs()+set.ContentDropped()+was.ContentDropped() > 0 {
+		set, oldSet := t.set(kind), old.set(kind)
+		if set.TTLs()+oldSet.TTLs()+set.ContentDropped()+oldSet.ContentDropped() > 0 {
 			return true
 		}
 	}
@@ -101,7 +101,7 @@ func involvesClusters(typeURL string) bool {
 // and for all waiting types that must be sent before it, even if their intervals are over.
 func (p *intervals) until(typeURL string, removes bool, now time.Time) (until time.Time, waits bool) {
 	if at, sent := p.sent[typeURL]; sent {
-		until = at.Add(p.of(typeURL))
+		until = at.Add(p.interval(typeURL))
 	}
 	waits = until.After(now)
 	for _, w := range p.waiting {
@@ -223,11 +223,11 @@ func (p *intervals) subscribed(w *Watch, key string) {
 	if p == nil || len(p.waiting) == 0 {
 		return
 	}
-	of := p.find(resourceType(key))
-	if of == nil {
+	waiting := p.find(resourceType(key))
+	if waiting == nil {
 		return
 	}
-	if of.wakes.add(w.id); w.call != nil {
+	if waiting.wakes.add(w.id); w.call != nil {
 		dropped := &hint{seq: p.view.current.Load().Seq, n: maxHints}
 		w.hint(dropped, dropped)
 	}

@@ -156,10 +156,10 @@ func (v *View) Interest() map[string]InterestStats {
 	stats := make(map[string]InterestStats)
 	for key, t := range x.types {
 		typeURL, _, _ := SplitCollection(key)
-		of := stats[typeURL]
-		of.Wildcards += len(t.wildcards)
-		of.Names += t.watched
-		stats[typeURL] = of
+		count := stats[typeURL]
+		count.Wildcards += len(t.wildcards)
+		count.Names += t.watched
+		stats[typeURL] = count
 	}
 	return stats
 }
@@ -192,20 +192,20 @@ func (v *View) Unanswered() (names []Unanswered) {
 }
 
 // forget removes an idle type or collection. For a collection it returns the type, which may have become idle.
-func (x *index) forget(t *indexType) (of *indexType) {
+func (x *index) forget(t *indexType) (base *indexType) {
 	x.dropReports(t, Wildcard)
 	x.dropReports(t, ByName)
 	delete(x.reported, t)
 	delete(x.types, t.url)
 	if typeURL, _, isCollection := SplitCollection(t.url); isCollection {
 		x.collections--
-		of = x.types[typeURL]
-		of.collections--
+		base = x.types[typeURL]
+		base.collections--
 	}
 	if t.openedBy != "" {
 		if x.typesOpenedBy[t.openedBy]--; x.typesOpenedBy[t.openedBy] == 0 {
 			delete(x.typesOpenedBy, t.openedBy)
 		}
 	}
-	return of
+	return base
 }

@@ -132,14 +132,14 @@ func (ed *edit) errors(of Kind) *Set {
 }
 
 // alias records that the set of names has a resource under another name. The index is locked.
-func (l *branch) alias(typeURL string, n *Name, resource string) {
-	of := l.aliases[typeURL]
-	if of == nil {
-		of = make(map[string][]*Name)
-		l.aliases[typeURL] = of
+func (b *branch) alias(typeURL string, n *Name, resource string) {
+	byResource := b.aliases[typeURL]
+	if byResource == nil {
+		byResource = make(map[string][]*Name)
+		b.aliases[typeURL] = byResource
 	}
-	if !slices.Contains(of[resource], n) {
-		of[resource] = append(of[resource], n)
+	if !slices.Contains(byResource[resource], n) {
+		byResource[resource] = append(byResource[resource], n)
 	}
 }
 
@@ -152,13 +152,13 @@ func (ed *edit) unalias(old *Entry) {
 	if r == nil || r.Name == old.Name.text {
 		return
 	}
-	of := ed.branch.aliases[ed.typ.URL]
-	remaining := slices.DeleteFunc(of[r.Name], func(n *Name) bool { return n == old.Name })
+	byResource := ed.branch.aliases[ed.typ.URL]
+	remaining := slices.DeleteFunc(byResource[r.Name], func(n *Name) bool { return n == old.Name })
 	if len(remaining) == 0 {
-		delete(of, r.Name)
+		delete(byResource, r.Name)
 		return
 	}
-	of[r.Name] = remaining
+	byResource[r.Name] = remaining
 }
 
 // dropEntry removes the entry of a name from a set without a tombstone.
@@ -252,17 +252,17 @@ func (ed setEdit) queueTimer(e *Entry) {
 // resources with long TTLs that are added and removed would fill the heap.
 func (ed *edit) schedule(d deadline) {
 	const slack = 64
-	of := ed.branch
-	if len(of.due) > 2*of.dueAfterCompaction+slack {
-		of.due = slices.DeleteFunc(of.due, func(d deadline) bool {
+	b := ed.branch
+	if len(b.due) > 2*b.dueAfterCompaction+slack {
+		b.due = slices.DeleteFunc(b.due, func(d deadline) bool {
 			t := ed.gen.Type(d.key)
 			e := t.set(d.kind).Get(d.name)
 			return !e.hasQueuedTimer(d.at)
 		})
-		heap.Init(&of.due)
-		of.dueAfterCompaction = len(of.due)
+		heap.Init(&b.due)
+		b.dueAfterCompaction = len(b.due)
 	}
-	heap.Push(&of.due, d)
+	heap.Push(&b.due, d)
 }
 
 // A received resource, with values that are derived from it before the index is locked.
@@ -278,16 +278,16 @@ type received struct {
 func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeURL) }
 
 // beginOn is begin for the generation of a branch.
-func (w *Writer) beginOn(of *branch, typeURL string) *edit {
+func (w *Writer) beginOn(b *branch, typeURL string) *edit {
 	w.view.index.mu.Lock()
 	w.wakes = w.wakes[:0]
-	return w.beginLocked(typeURL, of)
+	return w.beginLocked(typeURL, b)
 }
 
 // beginLocked is beginOn while the index is locked.
-func (w *Writer) beginLocked(typeURL string, of *branch) *edit {
+func (w *Writer) beginLocked(typeURL string, b *branch) *edit {
 	x := &w.view.index
-	old := of.generation()
+	old := b.generation()
 	generation := *old
 	generation.Revision++
 	typ := *old.Type(typeURL)
@@ -296,8 +296,8 @@ func (w *Writer) beginLocked(typeURL string, of *branch) *edit {
 	typ.revision, typ.shared = generation.Revision, new(memo)
 	generation.types.put(&typ)
 	ed := &edit{
-		w: w, branch: of, now: time.Now(), gen: &generation, typ: &typ, index: index,
-		txn: &txn{recording: of == w.latest && w.closed()},
+		w: w, branch: b, now: time.Now(), gen: &generation, typ: &typ, index: index,
+		txn: &txn{recording: b == w.latest && w.closed()},
 	}
 	ed.changed, w.publisher.changed = w.publisher.changed[:0], nil
 	return ed

@@ -13,9 +13,9 @@ import (
 
 // An Edition is a generation of latest that may be shown to cohorts, with its changes for the rest. It is immutable.
 type Edition struct {
-	of     *Generation        // the generation of the edition; nil if an earlier process made the edition
-	served *Generation        // the generation that the rest was served when the edition was made
-	names  map[string][]*Name // of Changes, ordered by their texts
+	generation *Generation        // the generation of the edition; nil if an earlier process made the edition
+	served     *Generation        // the generation that the rest was served when the edition was made
+	names      map[string][]*Name // of Changes, ordered by their texts
 
 	// Changes has the content in the edition of the resources that differ from those that the rest was served, by type URL
 	// or collection and name. The digest of a removed resource is zero.
@@ -39,7 +39,7 @@ func (e *Edition) Diff() iter.Seq[Difference] {
 	return func(yield func(Difference) bool) {
 		for _, key := range inOrder(e.names) {
 			for _, n := range e.names[key] {
-				was, is := differing(n, e.served.Type(key), e.of.Type(key))
+				was, is := differing(n, e.served.Type(key), e.generation.Type(key))
 				if !yield(Difference{key, n.text, was, is}) {
 					return
 				}
@@ -50,18 +50,18 @@ func (e *Edition) Diff() iter.Seq[Difference] {
 
 // differing returns the resources of a name in two states of a type, as subscribers to the name see them. If these are
 // equal, it returns the resources of the set in which they differ.
-func differing(n *Name, a, b *Type) (was, is *wire.Resource) {
+func differing(n *Name, a, b *Type) (former, present *wire.Resource) {
 	for _, kind := range kinds {
 		before, after := a.set(kind).Get(n), b.set(kind).Get(n)
 		if before.Present() != after.Present() || before.Present() && !before.Resource.SameContent(after.Resource) {
-			was, is = resourceOf(before), resourceOf(after)
+			former, present = resourceOf(before), resourceOf(after)
 		}
 	}
 	before, after := a.resource(n), b.resource(n)
-	if was == nil && is == nil || before == nil || after == nil || !before.SameContent(after) {
+	if former == nil && present == nil || before == nil || after == nil || !before.SameContent(after) {
 		return before, after
 	}
-	return was, is
+	return former, present
 }
 
 func resourceOf(e *Entry) *wire.Resource {
@@ -123,11 +123,11 @@ func (p editions) PinThawedAs(resources []Former) *Edition {
 // entry of a name in the wildcard set passes, as first state, it keeps that entry.
 func (p editions) dropWaiting(e *Edition) *Edition {
 	w := p.w
-	thawed, of := w.gate, *e.of
+	thawed, of := w.gate, *e.generation
 	thawed.frozenSince, thawed.rolledBack = time.Time{}, time.Time{}
-	of.types.log = e.of.types.log.Clip()
+	of.types.log = e.generation.types.log.Clip()
 	for key, names := range e.names {
-		served, pinned := e.served.Type(key), e.of.Type(key)
+		served, pinned := e.served.Type(key), e.generation.Type(key)
 		c := refreshedType{w: w, original: pinned, refreshed: pinned, by: new(txn)}
 		e.names[key] = slices.DeleteFunc(names, func(n *Name) bool {
 			if !thawed.differenceWaits(served, pinned, n) {
@@ -141,7 +141,7 @@ func (p editions) dropWaiting(e *Edition) *Edition {
 			of.types.put(c.refreshed)
 		}
 	}
-	e.of = &of
+	e.generation = &of
 	maps.DeleteFunc(e.names, func(_ string, names []*Name) bool { return len(names) == 0 })
 	e.describe()
 	return e
@@ -151,7 +151,7 @@ func (p editions) dropWaiting(e *Edition) *Edition {
 func (p editions) pin(to target) *Edition {
 	w := p.w
 	s := w.servedToRest()
-	e := &Edition{of: w.Generation(), served: s.generation(), names: w.differingNames(s, to)}
+	e := &Edition{generation: w.Generation(), served: s.generation(), names: w.differingNames(s, to)}
 	e.describe()
 	return e
 }
@@ -161,7 +161,7 @@ func (e *Edition) describe() {
 	e.Changes = make(map[string]map[string]wire.Digest, len(e.names))
 	for key, names := range e.names {
 		slices.SortFunc(names, func(a, b *Name) int { return strings.Compare(a.text, b.text) })
-		t, served := e.of.Type(key), e.served.Type(key)
+		t, served := e.generation.Type(key), e.served.Type(key)
 		changes := make(map[string]wire.Digest, len(names))
 		removed, added := 0, 0
 		for _, n := range names {
@@ -182,7 +182,7 @@ func (e *Edition) describe() {
 
 // Reversed returns the edition that undoes the edition after it was shown to the rest.
 func (e *Edition) Reversed() *Edition {
-	reversed := &Edition{of: e.served, served: e.of, names: e.names}
+	reversed := &Edition{generation: e.served, served: e.generation, names: e.names}
 	reversed.describe()
 	return reversed
 }
@@ -192,7 +192,7 @@ func (e *Edition) Reversed() *Edition {
 func (p editions) PinServed() *Edition {
 	w := p.w
 	g := w.servedToRest().generation()
-	return &Edition{of: g, served: g, Changes: make(map[string]map[string]wire.Digest)}
+	return &Edition{generation: g, served: g, Changes: make(map[string]map[string]wire.Digest)}
 }
 
 // A createdName is a Name that was created for an edition because the former Name of that text was released.
@@ -203,13 +203,13 @@ type createdName struct {
 
 // refresh returns a generation as it would be shown now, and the names that were created for it. It leaves out wildcard
 // sets that were dropped since, because the origin may have removed their resources, and resources whose TTL has ended.
-func (p editions) refresh(of *Generation) (_ *Generation, names []createdName) {
+func (p editions) refresh(original *Generation) (_ *Generation, names []createdName) {
 	w := p.w
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	now, refreshed := time.Now(), of
-	for t := range of.types.since(0) {
+	now, refreshed := time.Now(), original
+	for t := range original.types.since(0) {
 		if !w.changeWaits(resourceType(t.URL), true) {
 			continue
 		}
@@ -218,12 +218,12 @@ func (p editions) refresh(of *Generation) (_ *Generation, names []createdName) {
 		if c.applyLifetimes(); c.refreshed == t {
 			continue
 		}
-		if refreshed == of {
-			copied := *of
-			copied.types.log = of.types.log.Clip()
+		if refreshed == original {
+			copied := *original
+			copied.types.log = original.types.log.Clip()
 			refreshed = &copied
 		}
-		c.refreshed.revision = of.Revision + 1
+		c.refreshed.revision = original.Revision + 1
 		refreshed.types.put(c.refreshed)
 		names = append(names, c.created...)
 	}
@@ -268,8 +268,8 @@ func (c *refreshedType) dropForgotten(index *indexType) {
 		return
 	}
 	if index == nil || index.era != c.original.era {
-		is := c.writable()
-		is.Wildcard, is.Phase, is.Restored = Set{}, Unknown, false
+		t := c.writable()
+		t.Wildcard, t.Phase, t.Restored = Set{}, Unknown, false
 		return
 	}
 	c.renewNames(index, func(t *Type) *Set { return &t.Wildcard })
@@ -345,7 +345,7 @@ func (p editions) PinFormer(formers []Former) *Edition {
 	served := w.servedToRest().generation()
 	of := *served
 	of.types.log = served.types.log.Clip()
-	e := &Edition{of: &of, served: served, names: make(map[string][]*Name)}
+	e := &Edition{generation: &of, served: served, names: make(map[string][]*Name)}
 	restoring := make(map[string]*pinnedType)
 	for _, f := range formers {
 		index := x.types[f.Key]

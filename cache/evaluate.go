@@ -7,9 +7,9 @@ import (
 )
 
 // reportsAbout returns the reports about a set.
-func (x *index) reportsAbout(of ReportedSet) *setReports {
-	if t := x.types[of.Key]; t != nil {
-		return &t.reports[of.Kind]
+func (x *index) reportsAbout(set ReportedSet) *setReports {
+	if t := x.types[set.Key]; t != nil {
+		return &t.reports[set.Kind]
 	}
 	return new(setReports)
 }
@@ -34,7 +34,7 @@ func (ev reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
 	defer x.mu.Unlock()
 	for t := range x.reported {
 		for kind, of := range t.reports {
-			if of.empty() || !ev.answersFor(t, Kind(kind)) {
+			if of.empty() || !ev.ownsReported(t, Kind(kind)) {
 				continue
 			}
 			var first time.Time
@@ -52,8 +52,8 @@ func (ev reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
 	return sets
 }
 
-// answersFor reports whether the reported set belongs to the source of the writer. The index must be locked.
-func (ev reportEvaluator) answersFor(t *indexType, kind Kind) bool {
+// ownsReported reports whether the reported set belongs to the source of the writer. The index must be locked.
+func (ev reportEvaluator) ownsReported(t *indexType, kind Kind) bool {
 	if kind == Wildcard {
 		return t.source == ev.w.source
 	}
@@ -70,22 +70,22 @@ func (ev reportEvaluator) answersFor(t *indexType, kind Kind) bool {
 // returns the missing names of the large reports. Until Withhold, their removal is withheld from the clients of these
 // reports. Each report is evaluated separately, so that a client that reports wrong resources delays no removal for
 // others. The view accepts no further reports about a wildcard set.
-func (ev reportEvaluator) EvaluateReports(of ReportedSet, upTo time.Time) (missing map[string]struct{}) {
+func (ev reportEvaluator) EvaluateReports(set ReportedSet, upTo time.Time) (missing map[string]struct{}) {
 	generation := ev.w.Generation()
 	var evaluated []string
-	defer func() { ev.recheckCohorts(of, evaluated) }()
-	ed := ev.w.beginOn(&ev.w.branch, of.Key)
+	defer func() { ev.recheckCohorts(set, evaluated) }()
+	ed := ev.w.beginOn(&ev.w.branch, set.Key)
 	defer ev.w.publish(ed)
 	t := ed.index
-	t.lastKnown = t.lastKnown || of.Kind == Wildcard
-	reporting := &t.reports[of.Kind]
+	t.lastKnown = t.lastKnown || set.Kind == Wildcard
+	reporting := &t.reports[set.Kind]
 	missing = make(map[string]struct{})
 	for sum, r := range reporting.bySum {
 		if r.evaluated || r.at.After(upTo) {
 			continue
 		}
 		names := t.evaluate(generation, r)
-		ed.recheckReported(of.Kind, r.names)
+		ed.recheckReported(set.Kind, r.names)
 		evaluated = append(evaluated, r.names...)
 		for _, name := range names {
 			missing[name] = struct{}{}
@@ -95,9 +95,9 @@ func (ev reportEvaluator) EvaluateReports(of ReportedSet, upTo time.Time) (missi
 		}
 	}
 	if len(missing) > 0 {
-		held := maps.Clone(missing)
-		maps.Copy(held, reporting.withheld)
-		reporting.withheld = held
+		withheld := maps.Clone(missing)
+		maps.Copy(withheld, reporting.withheld)
+		reporting.withheld = withheld
 	}
 	ev.w.view.index.trimReported(t)
 	return missing
@@ -130,31 +130,31 @@ func (x *index) dropReports(t *indexType, kind Kind) {
 }
 
 // Withhold sets the names of a set whose removal is withheld from the clients with a large report.
-func (ev reportEvaluator) Withhold(of ReportedSet, names map[string]struct{}) {
+func (ev reportEvaluator) Withhold(set ReportedSet, names map[string]struct{}) {
 	x := &ev.w.view.index
 	x.mu.Lock()
-	now := x.reportsAbout(of)
+	now := x.reportsAbout(set)
 	same := now.empty() || maps.Equal(now.withheld, names)
 	x.mu.Unlock()
 	if same {
 		return
 	}
-	ed := ev.w.beginOn(&ev.w.branch, of.Key)
+	ed := ev.w.beginOn(&ev.w.branch, set.Key)
 	were := slices.Collect(maps.Keys(now.withheld))
-	ed.recheckReported(of.Kind, were)
+	ed.recheckReported(set.Kind, were)
 	now.withheld = names
 	ev.w.publish(ed)
-	ev.recheckCohorts(of, were)
+	ev.recheckCohorts(set, were)
 }
 
 // recheckCohorts is recheckReported for the clients of all cohorts. It does not include the rest.
-func (ev reportEvaluator) recheckCohorts(of ReportedSet, names []string) {
+func (ev reportEvaluator) recheckCohorts(set ReportedSet, names []string) {
 	for _, s := range ev.w.served[:len(ev.w.served)-1] {
 		if len(names) == 0 {
 			return
 		}
-		ed := ev.w.beginOn(s.branch, of.Key)
-		ed.recheckReported(of.Kind, names)
+		ed := ev.w.beginOn(s.branch, set.Key)
+		ed.recheckReported(set.Kind, names)
 		ev.w.publish(ed)
 	}
 }
@@ -171,12 +171,12 @@ func (ed *edit) recheckReported(kind Kind, names []string) {
 
 // StillReported returns the names of all large reports about a set, including those whose clients have disconnected
 // recently.
-func (ev reportEvaluator) StillReported(of ReportedSet) map[string]struct{} {
+func (ev reportEvaluator) StillReported(set ReportedSet) map[string]struct{} {
 	x := &ev.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names := make(map[string]struct{})
-	for _, r := range x.reportsAbout(of).bySum {
+	for _, r := range x.reportsAbout(set).bySum {
 		for _, name := range r.names {
 			if r.large {
 				names[name] = struct{}{}
@@ -213,17 +213,17 @@ func (x *index) trimReported(t *indexType) {
 
 // DelegateReports makes the view of another watch evaluate the reports about a set, and wakes the clients to check
 // again which removals they may be sent.
-func (ev reportEvaluator) DelegateReports(of ReportedSet, to *Watch) {
-	fresh := ev.undelegated(of)
+func (ev reportEvaluator) DelegateReports(set ReportedSet, to *Watch) {
+	fresh := ev.undelegated(set)
 	vias := make([]*Report, len(fresh))
 	for i, r := range fresh {
-		vias[i] = to.Report(of.Key, of.Kind, r.names, r.size)
+		vias[i] = to.Report(set.Key, set.Kind, r.names, r.size)
 	}
 	var names []string
-	defer func() { ev.recheckCohorts(of, names) }()
-	ed := ev.w.beginOn(&ev.w.branch, of.Key)
+	defer func() { ev.recheckCohorts(set, names) }()
+	ed := ev.w.beginOn(&ev.w.branch, set.Key)
 	defer ev.w.publish(ed)
-	reporting := &ed.index.reports[of.Kind]
+	reporting := &ed.index.reports[set.Kind]
 	for i, r := range fresh {
 		if r.evaluated, r.delegated, r.delegate = true, true, vias[i]; r.clients > 0 {
 			continue
@@ -234,17 +234,17 @@ func (ev reportEvaluator) DelegateReports(of ReportedSet, to *Watch) {
 		}
 	}
 	for _, r := range reporting.bySum {
-		ed.recheckReported(of.Kind, r.names)
+		ed.recheckReported(set.Kind, r.names)
 		names = append(names, r.names...)
 	}
 }
 
 // undelegated returns the reports about a set that are not delegated yet.
-func (ev reportEvaluator) undelegated(of ReportedSet) (fresh []*Report) {
+func (ev reportEvaluator) undelegated(set ReportedSet) (fresh []*Report) {
 	x := &ev.w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, r := range x.reportsAbout(of).bySum {
+	for _, r := range x.reportsAbout(set).bySum {
 		if !r.delegated {
 			fresh = append(fresh, r)
 		}

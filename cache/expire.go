@@ -43,9 +43,9 @@ func (tomb *tombstone) passed(passed Seq, old time.Time) bool {
 }
 
 // trim drops the tombstones of a type that may be dropped.
-func (w *Writer) trim(of *branch, key string, passed Seq, now time.Time) {
-	ed := w.beginOn(of, key)
-	set, tombs := &ed.typ.Wildcard, of.tombstones[key]
+func (w *Writer) trim(b *branch, key string, passed Seq, now time.Time) {
+	ed := w.beginOn(b, key)
+	set, tombs := &ed.typ.Wildcard, b.tombstones[key]
 	for old := now.Add(-w.view.cfg.TombstoneAge); len(tombs) > 0 && tombs[0].passed(passed, old); tombs = tombs[1:] {
 		tomb := tombs[0]
 		if e := set.Get(tomb.name); e != nil && e.Seq == tomb.seq {
@@ -55,8 +55,8 @@ func (w *Writer) trim(of *branch, key string, passed Seq, now time.Time) {
 			ed.index.release(tomb.name)
 		}
 	}
-	if of.tombstones[key] = tombs; len(tombs) == 0 {
-		delete(of.tombstones, key)
+	if b.tombstones[key] = tombs; len(tombs) == 0 {
+		delete(b.tombstones, key)
 	}
 	set.compact()
 	w.publish(ed)
@@ -101,24 +101,24 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 }
 
 // expire is Expire for the generation of a branch.
-func (w *Writer) expire(of *branch, now time.Time) {
-	generation := of.generation()
-	for len(of.due) > 0 && !now.Before(of.due[0].at) {
-		key := of.due[0].key
+func (w *Writer) expire(b *branch, now time.Time) {
+	generation := b.generation()
+	for len(b.due) > 0 && !now.Before(b.due[0].at) {
+		key := b.due[0].key
 		if generation.Type(key) == noType {
-			heap.Pop(&of.due) // the type or collection was removed
+			heap.Pop(&b.due) // the type or collection was removed
 			continue
 		}
-		ed := w.beginOn(of, key)
+		ed := w.beginOn(b, key)
 		ed.now, ed.txn.recording = now, w.closed()
-		for len(of.due) > 0 && of.due[0].key == key && !now.Before(of.due[0].at) {
-			d := heap.Pop(&of.due).(deadline)
+		for len(b.due) > 0 && b.due[0].key == key && !now.Before(b.due[0].at) {
+			d := heap.Pop(&b.due).(deadline)
 			ed.editSet(d.kind).handleDeadline(d)
 		}
 		ed.typ.ByName.compact()
 		ed.typ.Wildcard.compact()
 		for _, s := range w.served {
-			if s.branch == of && w.closed() { // otherwise passEdit calls withhold
+			if s.branch == b && w.closed() { // otherwise passEdit calls withhold
 				w.withhold(s, ed, w.Generation().Type(key), ed.txn.touched)
 			}
 		}

@@ -25,7 +25,7 @@ func resourceType(key string) string {
 }
 
 // SplitCollection returns the type URL and the glob of a collection; for a type URL, the type URL and an empty glob.
-func SplitCollection(key string) (typeURL, glob string, is bool) {
+func SplitCollection(key string) (typeURL, glob string, ok bool) {
 	return strings.Cut(key, wire.Separator)
 }
 

@@ -117,10 +117,10 @@ func (g *gate) servedSource(s *served, shown, latest *Generation) Source {
 }
 
 // setSource records the state of the source in all generations. The index must be locked.
-func (g *gate) setSource(as Source, reconnected bool) {
+func (g *gate) setSource(state Source, reconnected bool) {
 	w := g.w
 	latest := *g.Generation()
-	*latest.mutableSource(w.source) = as
+	*latest.mutableSource(w.source) = state
 	if reconnected {
 		latest.originChanges++
 	}
@@ -152,9 +152,9 @@ type passage int
 const (
 	passNothing passage = iota
 	passAll
-	passAnswer   // the first response for a name whose readers see an equal entry of the wildcard set
-	passVersion  // version and deadline: the content is equal
-	passDeadline // only the deadline: the content differs
+	passFirstResponse // the first response for a name whose readers see an equal entry of the wildcard set
+	passVersion       // version and deadline: the content is equal
+	passDeadline      // only the deadline: the content differs
 )
 
 // passes returns the part of a name's state in latest that passes the gate.
@@ -162,11 +162,11 @@ func (to setCopier) passes(n *Name) passage {
 	shown, newest := to.set.Get(n), to.t.set(to.kind).Get(n)
 	switch {
 	case to.w.restoring:
-		return passAnswer
+		return passFirstResponse
 	case !to.w.Frozen() && !to.waits(shown, newest), to.admits(n, newest):
 		return passAll
-	case to.unchangedByAnswer(n, newest):
-		return passAnswer
+	case to.unchangedByFirstResponse(n, newest):
+		return passFirstResponse
 	case !shown.Present() || !newest.Present():
 		return passNothing
 	case shown.Resource.Key() == newest.Resource.Key() && to.typ.Errors(to.kind).Get(n) == nil &&
@@ -184,7 +184,7 @@ func (to setCopier) pass(n *Name) {
 	switch newest := to.t.set(to.kind).Get(n); to.passes(n) {
 	case passAll:
 		to.show(n)
-	case passAnswer:
+	case passFirstResponse:
 		to.showThawed(n)
 	case passVersion:
 		to.copyEntry(newest)
@@ -207,9 +207,9 @@ func (g *gate) passesAny(served, latest *edit, names []*Name) bool {
 	})
 }
 
-// unchangedByAnswer reports whether the first response for a name changes nothing for its readers, because they see an
-// entry of the wildcard set with the same content.
-func (to setCopier) unchangedByAnswer(n *Name, newest *Entry) bool {
+// unchangedByFirstResponse reports whether the first response for a name changes nothing for its readers, because they
+// see an entry of the wildcard set with the same content.
+func (to setCopier) unchangedByFirstResponse(n *Name, newest *Entry) bool {
 	if to.kind == Wildcard || newest == nil || to.set.Get(n) != nil ||
 		to.typ.Errors(ByName).Get(n) != nil || to.t.Errors(ByName).Get(n) != nil {
 		return false

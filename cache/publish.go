@@ -110,14 +110,14 @@ func (p *publisher) hint(ed *edit) {
 	for _, n := range ed.changed {
 		n.watchers.changed++
 	}
-	lost := &hint{seq: ed.gen.Seq, n: maxHints}
+	dropped := &hint{seq: ed.gen.Seq, n: maxHints}
 	for _, n := range ed.changed {
 		switch s := n.watchers; {
 		case s.changed > maxHints: // too many hints for any of these watches: no need to try each name
-			p.hintAt(ed, s, lost, lost)
+			p.hintAt(ed, s, dropped, dropped)
 			s.changed = 0
 		case s.changed > 0:
-			p.hintAt(ed, s, &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}, lost)
+			p.hintAt(ed, s, &hint{key: ed.typ.URL, name: n, seq: ed.gen.Seq, n: 1}, dropped)
 		}
 	}
 	for _, n := range ed.changed {
@@ -127,14 +127,14 @@ func (p *publisher) hint(ed *edit) {
 }
 
 // hintAt adds a hint to those watches that read the edited view, and adds them to p.wakes.
-func (p *publisher) hintAt(ed *edit, s *watchers, h, lost *hint) {
+func (p *publisher) hintAt(ed *edit, s *watchers, h, dropped *hint) {
 	for _, id := range s.ids {
 		watch := p.w.view.index.watches[id]
 		if watch.view != ed.branch.view {
 			continue
 		}
 		if p.addWake(ed, watch); watch.call != nil {
-			watch.hint(h, lost)
+			watch.hint(h, dropped)
 		}
 	}
 }

@@ -113,7 +113,7 @@ func (t *indexType) mayWithhold(g *Generation, kind Kind, names []string, size i
 	case kind == ByName:
 		return t.large(kind, len(names), size, 0)
 	default:
-		return !late || t.joins(g, names, size)
+		return !late || t.joinsWithheld(g, names, size)
 	}
 }
 
@@ -137,9 +137,9 @@ func (t *indexType) large(kind Kind, missing, size, added int) bool {
 	return (kind == Wildcard || missing > 1) && LargeRemoval(resourceType(t.url), missing, size, added)
 }
 
-// joins reports whether the removals that are withheld from other clients already include so many of the client's
-// resources that they are large for this client, too.
-func (t *indexType) joins(g *Generation, names []string, size int) bool {
+// joinsWithheld reports whether the removals that are withheld from other clients already include so many of the
+// client's resources that they are large for this client, too.
+func (t *indexType) joinsWithheld(g *Generation, names []string, size int) bool {
 	of := &t.reports[Wildcard]
 	if len(of.withheld) == 0 {
 		return false
@@ -150,7 +150,7 @@ func (t *indexType) joins(g *Generation, names []string, size int) bool {
 	missing, added := t.compareReported(g, Wildcard, names)
 	withheld := 0
 	for _, name := range missing {
-		if _, is := of.withheld[name]; is {
+		if _, found := of.withheld[name]; found {
 			withheld++
 		}
 	}
@@ -203,7 +203,10 @@ func (r *Report) Removable(names []string) []string {
 	case !r.large:
 		return names
 	}
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, held := of.withheld[name]; return held })
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		_, withheld := of.withheld[name]
+		return withheld
+	})
 }
 
 // WithholdsAll reports whether a client that reported [AllNames] must not be sent an empty set.

@@ -261,13 +261,13 @@ func (s *setHistory) recordSum(before, now fingerprint.Sum, at Seq) {
 	if now == before {
 		return
 	}
-	was, is := before.Mark(), now.Mark()
+	oldMark, newMark := before.Mark(), now.Mark()
 	if len(s.former) >= 2*maxFormerSums {
 		s.former = slices.Clone(s.former[len(s.former)-maxFormerSums+1:])
 	}
-	s.former = append(s.former, was)
+	s.former = append(s.former, oldMark)
 	s.reverted = time.Time{}
-	if slices.Contains(s.former[max(len(s.former)-maxFormerSums, 0):], is) {
+	if slices.Contains(s.former[max(len(s.former)-maxFormerSums, 0):], newMark) {
 		s.reverted, s.revertedAt = time.Now(), at
 	}
 }

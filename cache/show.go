@@ -11,8 +11,8 @@ import (
 // process made the edition.
 func (p editions) Show(cohort int, e *Edition) {
 	w := p.w
-	if e.of != nil {
-		w.recordWithdrawn(w.served[cohort], w.showWaiting(cohort, e.of))
+	if e.generation != nil {
+		w.recordWithdrawn(w.served[cohort], w.showWaiting(cohort, e.generation))
 	}
 }
 
@@ -25,11 +25,11 @@ func (p editions) ShowAs(cohort, of int) {
 
 // showWaiting shows a cohort the waiting changes as they are in a generation. It returns the names that differed, by
 // type URL or collection.
-func (p editions) showWaiting(cohort int, of *Generation) (differ map[string][]*Name) {
+func (p editions) showWaiting(cohort int, generation *Generation) (differ map[string][]*Name) {
 	w := p.w
 	s := w.served[cohort]
-	of, created := w.refresh(of)
-	differ = w.show(s, w.targetOf(s, of))
+	generation, created := w.refresh(generation)
+	differ = w.show(s, w.targetOf(s, generation))
 	w.releaseNames(created)
 	if s == w.servedToRest() {
 		w.compareAll()
@@ -123,10 +123,10 @@ func (g *gate) close() {
 	if g.w.closed() {
 		return
 	}
-	of := g.w.view.Generation()
-	g.latest = g.w.fork(of)
+	original := g.w.view.Generation()
+	g.latest = g.w.fork(original)
 	g.branches = append(g.branches, g.latest)
-	for t := range of.types.since(0) {
+	for t := range original.types.since(0) {
 		for e := range g.writtenEntries(t) {
 			e.Name.entries++
 		}
@@ -267,10 +267,10 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 // It returns the names that it has shown.
 func (g *gate) showNames(ed *edit, target target, names []*Name, present bool) (shown []*Name) {
 	key, latest := ed.typ.URL, g.Generation()
-	of := target(key, nil).Type(key)
+	to := target(key, nil).Type(key)
 	for _, kind := range kinds {
 		slices.SortFunc(names, func(a, b *Name) int {
-			return cmp.Or(cmp.Compare(of.set(kind).Get(a).seq(), of.set(kind).Get(b).seq()), a.Compare(b))
+			return cmp.Or(cmp.Compare(to.set(kind).Get(a).seq(), to.set(kind).Get(b).seq()), a.Compare(b))
 		})
 		for _, n := range names {
 			from := target(key, n)

@@ -23,11 +23,11 @@ type Snapshot struct {
 	// Generations are the generation of the snapshot and those before it, oldest first. Writer.Snapshot returns none.
 	Generations []GenerationSnapshot
 
-	of *Generation
+	generation *Generation
 }
 
 // Of returns the generation from which the snapshot was taken; nil if it was decoded.
-func (s *Snapshot) Of() *Generation { return s.of }
+func (s *Snapshot) Of() *Generation { return s.generation }
 
 // A Header identifies the state in a snapshot. A view may restore the snapshot only if the header matches.
 type Header struct {
@@ -92,7 +92,7 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
 	s := &Snapshot{
-		Target: from.Target, Identifier: from.Identifier, Reused: from.Reused, RolledBack: from.RolledBack, of: g,
+		Target: from.Target, Identifier: from.Identifier, Reused: from.Reused, RolledBack: from.RolledBack, generation: g,
 	}
 	p := snapshotter{source: w.source, sensitive: sensitive, now: time.Now(), omitted: make(OmittedContent)}
 	if w.view.cfg.Cohorts > 0 || !from.RolledBack.IsZero() { // as gate.stages, which only the writer may call
@@ -102,14 +102,14 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 		if wire.IsSecret(resourceType(t.URL)) {
 			continue
 		}
-		of := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName), Absent: p.absent(t)}
+		snapshot := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName), Absent: p.absent(t)}
 		if t.source == w.source && t.Phase >= Settled {
 			complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
-			of.Complete, of.Wildcard = complete, p.set(t, Wildcard)
-			of.Settled = !of.Complete
+			snapshot.Complete, snapshot.Wildcard = complete, p.set(t, Wildcard)
+			snapshot.Settled = !snapshot.Complete
 		}
-		if of.Complete || of.Settled || len(of.ByName.Entries)+len(of.Absent) > 0 {
-			s.Types = append(s.Types, of)
+		if snapshot.Complete || snapshot.Settled || len(snapshot.ByName.Entries)+len(snapshot.Absent) > 0 {
+			s.Types = append(s.Types, snapshot)
 		}
 	}
 	return s, p.omitted

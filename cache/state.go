@@ -15,10 +15,10 @@ import (
 // Config.Waits is true: no endpoints and no Secrets. It is immutable and made from an immutable generation, without
 // blocking writers.
 type State struct {
-	view   *View
-	source int
-	of     *Generation
-	sums   map[setKey]fingerprint.Sum // of the resources present
+	view       *View
+	source     int
+	generation *Generation
+	sums       map[setKey]fingerprint.Sum // of the resources present
 }
 
 // A setKey names one of the sets of a type or collection.
@@ -41,7 +41,7 @@ type Step struct {
 // NewState returns the state of a source in the newest generation of the view.
 func (v *View) NewState(source int) *State {
 	empty := &Generation{sources: make([]Source, len(v.index.sources))}
-	s, _ := (&State{view: v, source: source, of: empty}).Next(v.Generation())
+	s, _ := (&State{view: v, source: source, generation: empty}).Next(v.Generation())
 	return s
 }
 
@@ -67,7 +67,7 @@ func (s *State) Digest() string {
 }
 
 // Of returns the generation from which the state was made.
-func (s *State) Of() *Generation { return s.of }
+func (s *State) Of() *Generation { return s.generation }
 
 // Changed reports whether a type of the state changed in a generation of the view after a revision.
 func (s *State) Changed(after uint64, to *Generation) bool {
@@ -82,19 +82,19 @@ func (s *State) Changed(after uint64, to *Generation) bool {
 // Next returns the state of the source in a later generation of the view, and the difference. Its cost is proportional
 // to the number of changes.
 func (s *State) Next(to *Generation) (*State, Step) {
-	next := &State{view: s.view, source: s.source, of: to, sums: maps.Clone(s.sums)}
+	next := &State{view: s.view, source: s.source, generation: to, sums: maps.Clone(s.sums)}
 	if next.sums == nil {
 		next.sums = make(map[setKey]fingerprint.Sum)
 	}
 	c := comparer{State: next, formers: make(map[formerKey]Former)}
-	for t := range to.types.since(s.of.Revision) {
+	for t := range to.types.since(s.generation.Revision) {
 		if s.view.cfg.Waits(resourceType(t.URL)) {
-			c.compareType(s.of.Type(t.URL), t)
+			c.compareType(s.generation.Type(t.URL), t)
 		}
 	}
 	maps.DeleteFunc(next.sums, func(key setKey, _ fingerprint.Sum) bool {
 		dropped := to.types.get(key.key) == nil
-		c.broken = c.broken || dropped && key.kind == Wildcard && s.of.Type(key.key).Wildcard.count > 0
+		c.broken = c.broken || dropped && key.kind == Wildcard && s.generation.Type(key.key).Wildcard.count > 0
 		return dropped
 	})
 	return next, c.step()
@@ -123,17 +123,18 @@ type comparer struct {
 }
 
 // compareType compares two versions of a type.
-func (c *comparer) compareType(was, is *Type) {
+func (c *comparer) compareType(old, updated *Type) {
 	for _, kind := range kinds {
-		forgotten := kind == Wildcard && was.era != is.era && was.Wildcard.count > 0
+		forgotten := kind == Wildcard && old.era != updated.era && old.Wildcard.count > 0
 		c.broken = c.broken || forgotten
-		at := setKey{is.URL, kind}
-		for before, after := range differences(was.set(kind), is.set(kind)) {
-			if n := nameOf(before, after); kind == Wildcard && is.source != c.source || kind == ByName && n.source != c.source {
+		at := setKey{updated.URL, kind}
+		for before, after := range differences(old.set(kind), updated.set(kind)) {
+			n := nameOf(before, after)
+			if kind == Wildcard && updated.source != c.source || kind == ByName && n.source != c.source {
 				continue
 			}
 			c.sums[at] = c.sums[at].Sub(before.leaf()).Add(after.leaf())
-			if !forgotten && was.hasLastGood(kind) {
+			if !forgotten && old.hasLastGood(kind) {
 				c.comparePair(at, before, after)
 			}
 		}
@@ -172,10 +173,10 @@ func (c *comparer) step() Step {
 	s := Step{Broken: c.broken}
 	for _, id := range slices.SortedFunc(maps.Keys(c.formers), formerKey.compare) {
 		f := c.formers[id]
-		switch is := c.present[id]; {
-		case f.Resource == nil && is:
+		switch present := c.present[id]; {
+		case f.Resource == nil && present:
 			s.Added++
-		case f.Resource != nil && is:
+		case f.Resource != nil && present:
 			s.Changed++
 		case f.Resource != nil:
 			s.Removed++
@@ -193,9 +194,9 @@ func nameOf(before, after *Entry) *Name {
 }
 
 // differences yields pairs of entries of the same name that differ between two sets. One entry of a pair may be nil.
-func differences(was, is *Set) iter.Seq2[*Entry, *Entry] {
+func differences(old, updated *Set) iter.Seq2[*Entry, *Entry] {
 	return func(yield func(*Entry, *Entry) bool) {
-		for before, after := range was.table.Differences(is.table) {
+		for before, after := range old.table.Differences(updated.table) {
 			if before != nil && after != nil && before.Name != after.Name { // the id was reused
 				if !yield(before, nil) || !yield(nil, after) {
 					return

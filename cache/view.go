@@ -219,9 +219,9 @@ func (v *View) TypesOf(peer string) int {
 // state yet.
 func (v *View) Stale(now time.Time) bool {
 	g := v.Generation()
-	lost := slices.ContainsFunc(g.sources, func(s Source) bool { return s.Stale(now) > 0 })
+	disconnected := slices.ContainsFunc(g.sources, func(s Source) bool { return s.Stale(now) > 0 })
 	for t := range g.ChangedSince(0) {
-		if t.Wildcard.Count()+t.ByName.Count() > 0 && (lost || t.Restored) {
+		if t.Wildcard.Count()+t.ByName.Count() > 0 && (disconnected || t.Restored) {
 			return true
 		}
 	}

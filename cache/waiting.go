@@ -59,7 +59,7 @@ func (c *comparison) Compare(e *Edition) {
 // compareAll compares all names, including those that the edition does not change.
 func (c *comparison) compareAll() {
 	latest := c.w.Generation()
-	if c.edition == nil || c.edition.of == nil {
+	if c.edition == nil || c.edition.generation == nil {
 		return
 	}
 	c.w.view.index.mu.Lock()
@@ -68,7 +68,7 @@ func (c *comparison) compareAll() {
 		if !c.w.changeWaits(resourceType(t.URL), true) {
 			continue
 		}
-		for _, of := range []*Type{t, c.edition.of.Type(t.URL)} {
+		for _, of := range []*Type{t, c.edition.generation.Type(t.URL)} {
 			for e := range c.w.writtenEntries(of) {
 				if !e.Name.released {
 					c.compare(t, resourceID{t.URL, e.Name.text}, e.Name)
@@ -85,23 +85,23 @@ func (c *comparison) compare(latest *Type, id resourceID, n *Name) {
 		return
 	}
 	content, changes := c.edition.Changes[id.key][id.name]
-	was := c.edition.name(id)
-	if changes && c.edition.forgottenIn(latest, id, was, n) {
+	pinned := c.edition.name(id)
+	if changes && c.edition.forgottenIn(latest, id, pinned, n) {
 		delete(c.edited, id)
 		delete(c.behind, id)
 		return
 	}
 	edited := changes && content != latest.content(n) && c.w.changeWaits(resourceType(id.key), content == wire.Digest{})
-	same := n != nil && (was == nil || was == n) && c.w.changeWaits(resourceType(id.key), !latest.present(n))
+	same := n != nil && (pinned == nil || pinned == n) && c.w.changeWaits(resourceType(id.key), !latest.present(n))
 	setMember(c.edited, id, edited)
-	setMember(c.behind, id, c.edition.of != nil && (edited || same && c.isBehind(latest, n)))
+	setMember(c.behind, id, c.edition.generation != nil && (edited || same && c.isBehind(latest, n)))
 }
 
 // isBehind reports whether a name of a type would still wait after the edition was shown to the rest. If the edition
 // has no state of a name, the rest keeps the state that it sees.
 func (c *comparison) isBehind(latest *Type, n *Name) bool {
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
-		of := c.edition.of.Type(latest.URL)
+		of := c.edition.generation.Type(latest.URL)
 		if !of.states(kind, n) || kind == Wildcard && of.era != latest.era {
 			if of = c.w.servedToRest().generation().Type(latest.URL); !of.hasLastGood(kind) {
 				return false
@@ -127,21 +127,21 @@ func (e *Edition) name(id resourceID) *Name {
 // forgottenIn reports whether a resource that the edition changes was released since, because no client subscribed to
 // it. A resource of that name in latest is then not compared with the edition. was is the Name when the edition was
 // made, n the present one; either may be nil.
-func (e *Edition) forgottenIn(latest *Type, id resourceID, was, n *Name) bool {
-	if was == nil { // an earlier process made the edition
+func (e *Edition) forgottenIn(latest *Type, id resourceID, pinned, n *Name) bool {
+	if pinned == nil { // an earlier process made the edition
 		return !latest.states(Wildcard, n) && (n == nil || !latest.present(n) && !latest.states(ByName, n))
 	}
-	for _, t := range []*Type{e.of.Type(id.key), e.served.Type(id.key)} {
-		if t.Wildcard.Get(was).Present() {
+	for _, t := range []*Type{e.generation.Type(id.key), e.served.Type(id.key)} {
+		if t.Wildcard.Get(pinned).Present() {
 			return t.era != latest.era
 		}
 	}
-	return n != was || !latest.states(ByName, n)
+	return n != pinned || !latest.states(ByName, n)
 }
 
 // setMember adds a resource to a set or removes it from the set.
-func setMember(in map[resourceID]struct{}, id resourceID, is bool) {
-	if is {
+func setMember(in map[resourceID]struct{}, id resourceID, present bool) {
+	if present {
 		in[id] = struct{}{}
 	} else {
 		delete(in, id)

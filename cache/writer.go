@@ -69,17 +69,17 @@ func (w *Writer) SetConnected(up bool) {
 
 // SetSource records the state of the source, such as the state of the view from which the writer copies. It includes
 // the effects of SetConnected.
-func (w *Writer) SetSource(as Source) {
+func (w *Writer) SetSource(state Source) {
 	x := &w.view.index
 	x.mu.Lock()
 	var wakes []*Watch
 	old := w.Source()
-	reconnected := as.epoch != old.epoch || as.Connected != old.Connected
+	reconnected := state.epoch != old.epoch || state.Connected != old.Connected
 	if reconnected {
 		x.clearAsked(w.source)
 		wakes = x.appendWatches(nil)
 	}
-	w.setSource(as, reconnected)
+	w.setSource(state, reconnected)
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()
