@@ -35,8 +35,8 @@ func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			text := rapid.SampledFrom(texts).Draw(t, "name")
 			kind := Kind(rapid.IntRange(0, 1).Draw(t, "kind"))
-			step := rapid.SampledFrom([]string{"put", "put", "put", "expiring", "remove", "fail", "want", "ignore", "forget",
-				"all", "connect", "trim", "later", "demand"}).Draw(t, "step")
+			step := rapid.SampledFrom([]string{"put", "put", "put", "expiring", "remove", "fail", "subscribe", "unsubscribe",
+				"forget", "wildcard", "reconnect", "trim", "expire", "take demand"}).Draw(t, "step")
 			switch step {
 			case "put":
 				o.put(kind, text, "", fmt.Sprint(i%7), rapid.SampledFrom(texts).Draw(t, "alias"))
@@ -47,9 +47,9 @@ func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 			case "fail":
 				o.fail(kind, text,
 					rapid.SampledFrom([]codes.Code{codes.NotFound, codes.PermissionDenied, codes.Internal}).Draw(t, "code"), "no")
-			case "want":
+			case "subscribe":
 				watch.Subscribe(acme, []string{text})
-			case "ignore":
+			case "unsubscribe":
 				if o.hasName(text) {
 					watch.Unsubscribe(acme, []*Name{o.name(text)})
 				}
@@ -58,7 +58,7 @@ func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 				if n := o.view.index.types[acme].namesOrNil()[text]; n != nil && n.tracked {
 					o.Forget(acme, []*Name{n})
 				}
-			case "all":
+			case "wildcard":
 				if all == nil {
 					all = watch.SubscribeAll(acme)
 				} else {
@@ -66,14 +66,14 @@ func TestB43_AuditOfIntactViewFindsNothing(t *testing.T) {
 					all = nil
 					o.ForgetWildcard(acme)
 				}
-			case "connect":
+			case "reconnect":
 				o.SetConnected(false)
 				o.SetConnected(true)
 			case "trim":
 				o.Trim(time.Now().Add(time.Hour))
-			case "later":
+			case "expire":
 				o.Expire(time.Now().Add(2 * time.Minute))
-			default:
+			case "take demand":
 				o.TakeDemand()
 			}
 			if found := findings(o.view.Audit(proceed)); len(found) > 0 {

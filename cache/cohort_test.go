@@ -309,11 +309,11 @@ func TestCohortsSeeTheTargetOfVersions(t *testing.T) {
 // without cohorts.
 func TestI4_PassingTypesAtAnyTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		waits, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return false }}), newOrigin(t, Config{})
-		h := newCohortHistory(waits, plain)
+		staged, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return false }}), newOrigin(t, Config{})
+		h := newCohortHistory(staged, plain)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			h.step(t)
-			for cohort, v := range waits.view.views {
+			for cohort, v := range staged.view.views {
 				if got, want := visible(v.Generation()), visible(plain.view.Generation()); !maps.Equal(got, want) {
 					t.Fatalf("cohort %d sees\n%v, want, as without cohorts,\n%v", cohort, got, want)
 				}
@@ -326,26 +326,26 @@ func TestI4_PassingTypesAtAnyTime(t *testing.T) {
 // state. After latest was shown, a view equals one without cohorts.
 func TestI1_EditionsAtAnyTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		waits, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return true }}), newOrigin(t, Config{})
-		h := newCohortHistory(waits, plain)
-		editions := []*Generation{waits.Generation()}
-		before := make([]map[string]string, len(waits.view.views))
+		staged, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return true }}), newOrigin(t, Config{})
+		h := newCohortHistory(staged, plain)
+		editions := []*Generation{staged.Generation()}
+		before := make([]map[string]string, len(staged.view.views))
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			var shown = -1
 			switch rapid.IntRange(0, 7).Draw(t, "operator") {
 			case 0:
-				editions = append(editions, waits.Generation())
+				editions = append(editions, staged.Generation())
 			case 1:
 				shown = rapid.IntRange(canaries, rest).Draw(t, "cohort")
-				waits.showWaiting(shown, rapid.SampledFrom(editions).Draw(t, "edition"))
+				staged.showWaiting(shown, rapid.SampledFrom(editions).Draw(t, "edition"))
 			default:
 				drops := h.step(t)
 				for _, seen := range before {
 					maps.DeleteFunc(seen, func(key, _ string) bool { return drops(key) })
 				}
 			}
-			waits.checkEntries()
-			for cohort, v := range waits.view.views {
+			staged.checkEntries()
+			for cohort, v := range staged.view.views {
 				if shown != cohort {
 					for key, want := range before[cohort] {
 						if got := visible(v.Generation())[key]; got != want && !exempt(v.Generation())[key] {
@@ -360,13 +360,13 @@ func TestI1_EditionsAtAnyTime(t *testing.T) {
 				})
 			}
 		}
-		for cohort := range waits.view.views {
-			waits.showWaiting(cohort, waits.Generation())
+		for cohort := range staged.view.views {
+			staged.showWaiting(cohort, staged.Generation())
 		}
 		for _, o := range h.origins {
 			o.Expire(time.Now().Add(2 * uncachedTTL)) // drops uncacheable content of editions
 		}
-		for cohort, v := range waits.view.views {
+		for cohort, v := range staged.view.views {
 			if got, want := visible(v.Generation()), visible(plain.view.Generation()); !maps.Equal(got, want) {
 				t.Fatalf("shown latest, cohort %d sees\n%v, want, as without cohorts,\n%v", cohort, got, want)
 			}
@@ -379,10 +379,10 @@ func TestI1_EditionsAtAnyTime(t *testing.T) {
 
 // A cohortHistory applies the same random steps to several origins.
 type cohortHistory struct {
-	origins []*origin
-	watches []*Watch
-	all     []*WildcardWatch
-	wants   []map[string][]*Name
+	origins    []*origin
+	watches    []*Watch
+	all        []*WildcardWatch
+	subscribed []map[string][]*Name
 }
 
 func newCohortHistory(origins ...*origin) *cohortHistory {
@@ -390,7 +390,7 @@ func newCohortHistory(origins ...*origin) *cohortHistory {
 	for _, o := range origins {
 		w := o.view.Watch()
 		h.watches, h.all = append(h.watches, w), append(h.all, w.SubscribeAll(acme))
-		h.wants = append(h.wants, map[string][]*Name{})
+		h.subscribed = append(h.subscribed, map[string][]*Name{})
 		o.TakeDemand()
 	}
 	return h
@@ -401,22 +401,20 @@ func (h *cohortHistory) step(t *rapid.T) (drops func(key string) bool) {
 	name := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name")
 	kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 	version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
-	step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm",
-		"reconnect", "trim",
-		"lives", "uncached", "expire", "members"}).Draw(t, "step")
+	step := rapid.SampledFrom([]string{
+		"put", "put", "put", "put alias", "remove", "fail", "subscribe", "unsubscribe", "confirm", "reconnect",
+		"trim", "put TTL", "put uncacheable", "expire", "resubscribe wildcard",
+	}).Draw(t, "step")
 	for i, o := range h.origins {
-		if step == "members" { // the wildcard stream unsubscribes and subscribes again
-			h.watches[i].UnsubscribeAll(h.all[i])
-			o.TakeDemand()
-			o.ForgetWildcard(acme)
-			h.all[i] = h.watches[i].SubscribeAll(acme)
-			o.TakeDemand()
+		if step == "resubscribe wildcard" {
+			h.all[i] = o.resubscribeAll(h.watches[i], h.all[i], acme)
+			continue
 		}
-		o.randomStep(step, kind, name, version, h.watches[i], h.wants[i])
+		o.randomStep(step, kind, name, version, h.watches[i], h.subscribed[i])
 	}
 	return func(key string) bool {
-		return step == "forget" && strings.HasSuffix(key, "named "+name) ||
-			step == "members" && strings.Contains(key, "member ")
+		return step == "unsubscribe" && strings.HasSuffix(key, "named "+name) ||
+			step == "resubscribe wildcard" && strings.Contains(key, "member ")
 	}
 }
 

@@ -403,7 +403,7 @@ func TestI1_EditionShownAgainChangesNothing(t *testing.T) {
 	o.subscribe(watch, "a")
 	o.put(ByName, "a", "1", "a1")
 	edition := o.Pin()
-	o.randomStep("lives", ByName, "a", "1", watch, nil)
+	o.randomStep("put TTL", ByName, "a", "1", watch, nil)
 	o.put(Wildcard, "a", "1", "a1")
 	o.Show(canaries, edition)
 	at := o.view.Cohort(canaries).Generation().Revision
@@ -499,7 +499,7 @@ func TestI1_ExpiredResourcesHaveTheNewestState(t *testing.T) {
 	o.typeURL = acme
 	watch := o.view.Watch()
 	o.subscribe(watch, "b")
-	o.randomStep("lives", ByName, "b", "1", watch, nil)
+	o.randomStep("put TTL", ByName, "b", "1", watch, nil)
 	o.randomStep("expire", ByName, "b", "1", watch, nil)
 	edition := o.Pin()
 	o.put(ByName, "b", "1", "b1")

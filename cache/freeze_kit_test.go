@@ -62,24 +62,24 @@ func (o *frozenOrigin) wantVisible(when string, want map[string]string) {
 }
 
 // randomStep applies one step of a random test to an origin.
-func (o *origin) randomStep(step string, kind Kind, name, version string, watch *Watch, wants map[string][]*Name) {
+func (o *origin) randomStep(step string, kind Kind, name, version string, watch *Watch, subscribed map[string][]*Name) {
 	switch step {
 	case "put":
 		o.put(kind, name, version, name+version)
-	case "alias":
+	case "put alias":
 		o.put(ByName, "real", version, "real"+version, name)
 	case "remove":
 		o.remove(kind, name)
 	case "fail":
 		o.fail(kind, name, codes.Internal, version)
-	case "want":
-		wants[name] = watch.Subscribe(o.typeURL, []string{name})
+	case "subscribe":
+		subscribed[name] = watch.Subscribe(o.typeURL, []string{name})
 		o.TakeDemand()
-	case "forget":
-		watch.Unsubscribe(o.typeURL, wants[name])
+	case "unsubscribe":
+		watch.Unsubscribe(o.typeURL, subscribed[name])
 		o.TakeDemand()
-		o.Forget(o.typeURL, wants[name])
-		delete(wants, name)
+		o.Forget(o.typeURL, subscribed[name])
+		delete(subscribed, name)
 	case "confirm":
 		o.SetPhase(o.typeURL, Confirmed)
 	case "reconnect":
@@ -87,19 +87,31 @@ func (o *origin) randomStep(step string, kind Kind, name, version string, watch 
 		o.SetConnected(true)
 	case "trim":
 		o.Trim(time.Now().Add(time.Hour))
-	case "lives":
+	case "put TTL":
 		typeURL := resourceType(o.typeURL)
 		o.Apply(kind, updateOf(o.typeURL, decoded(o, typeURL, &discoverypb.Resource{
 			Name: name, Version: version, Ttl: durationpb.New(time.Minute),
 			Resource: &anypb.Any{TypeUrl: typeURL, Value: []byte(name + version)},
 		})))
-	case "uncached":
+	case "put uncacheable":
 		o.putUncacheable(kind, name, version, name+version)
 	case "expire":
 		for _, after := range []time.Duration{2 * uncachedTTL, 2 * maxShadowed, time.Hour, 2 * time.Hour} {
 			o.Expire(time.Now().Add(after))
 		}
+	default:
+		o.Fatalf("unknown step %q", step)
 	}
+}
+
+// resubscribeAll ends the only wildcard subscription to a type, so that its wildcard set is dropped, and begins another.
+func (o *origin) resubscribeAll(w *Watch, all *WildcardWatch, typeURL string) *WildcardWatch {
+	w.UnsubscribeAll(all)
+	o.TakeDemand()
+	o.ForgetWildcard(typeURL)
+	all = w.SubscribeAll(typeURL)
+	o.TakeDemand()
+	return all
 }
 
 // exempt returns the keys of visible that a freeze does not keep: resources that expire or have expired, and content

@@ -36,9 +36,10 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 			name := rapid.SampledFrom(names).Draw(t, "name")
 			kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 			version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
-			step := rapid.SampledFrom([]string{"put", "put", "put", "alias", "remove", "fail", "want", "forget", "confirm",
-				"reconnect", "freeze", "thaw", "trim",
-				"lives", "uncached", "expire", "members"}).Draw(t, "step")
+			step := rapid.SampledFrom([]string{
+				"put", "put", "put", "put alias", "remove", "fail", "subscribe", "unsubscribe", "confirm", "reconnect",
+				"freeze", "thaw", "trim", "put TTL", "put uncacheable", "expire", "resubscribe wildcard",
+			}).Draw(t, "step")
 			switch step {
 			case "freeze":
 				if !frozen.Frozen() {
@@ -49,21 +50,18 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 				frozen.checkThaw()
 			default:
 				both(func(o *origin, c *client) {
-					if step == "members" { // the wildcard stream unsubscribes and subscribes again
-						c.watch.UnsubscribeAll(c.all)
-						o.TakeDemand()
-						o.ForgetWildcard(acme)
-						c.all = c.watch.SubscribeAll(acme)
-						o.TakeDemand()
+					if step == "resubscribe wildcard" {
+						c.all = o.resubscribeAll(c.watch, c.all, acme)
+						return
 					}
 					o.randomStep(step, kind, name, version, c.watch, c.wants)
 				})
 			}
 			switch step {
-			case "forget":
+			case "unsubscribe":
 				delete(before, "named "+name)
 				delete(before, "error of named "+name)
-			case "members":
+			case "resubscribe wildcard":
 				maps.DeleteFunc(before, func(key, _ string) bool { return strings.Contains(key, "member ") })
 			}
 			frozen.checkEntries()
@@ -96,14 +94,14 @@ func TestH13_FreezeAtAnyTime(t *testing.T) {
 // memory with them. The race detector finds writes to shared memory.
 func TestFreeze_GenerationsAreImmutable(t *testing.T) {
 	o := newFrozenOrigin(t)
-	done, over := make(chan struct{}), make(chan struct{})
+	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // ends when done is closed
-		defer close(over)
+		defer close(stopped)
 		for {
 			g := o.view.Generation()
-			first, again := visible(g), visible(g)
-			if !maps.Equal(first, again) {
-				t.Errorf("one generation has %v, and then %v", first, again)
+			first, second := visible(g), visible(g)
+			if !maps.Equal(first, second) {
+				t.Errorf("one generation has %v, and then %v", first, second)
 				return
 			}
 			select {
@@ -127,5 +125,5 @@ func TestFreeze_GenerationsAreImmutable(t *testing.T) {
 		}
 	}
 	close(done)
-	<-over
+	<-stopped
 }

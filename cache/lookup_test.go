@@ -11,11 +11,11 @@ import (
 
 // A step of an origin that sends one name in both sets.
 const (
-	memberPut  = 'M' // the member changes
-	memberGone = 'm' // the member is removed
-	namedPut   = 'N' // the named resource changes
-	namedGone  = 'n' // the named resource is removed, or reported as absent
-	nameAsked  = '?' // the name is requested, on the stream for names
+	memberPut     = 'M' // the member changes
+	memberRemoved = 'm' // the member is removed
+	namedPut      = 'N' // the named resource changes
+	namedRemoved  = 'n' // the named resource is removed, or reported as absent
+	nameRequested = '?' // the name is requested, on the stream for names
 )
 
 // playStep performs a step; every put brings new content.
@@ -23,13 +23,13 @@ func playStep(o *origin, step rune, content string) {
 	switch step {
 	case memberPut:
 		o.put(Wildcard, "a", "", content)
-	case memberGone:
+	case memberRemoved:
 		o.remove(Wildcard, "a")
 	case namedPut:
 		o.put(ByName, "a", "", content)
-	case namedGone:
+	case namedRemoved:
 		o.remove(ByName, "a")
-	case nameAsked:
+	case nameRequested:
 		o.Asked([]*Name{o.name("a")}, time.Now())
 	}
 }
@@ -116,25 +116,25 @@ func TestB5_NoReaderMissesAFallback(t *testing.T) {
 		}
 		steps, last = append(steps, next...), next
 	}
-	for _, conversation := range steps {
-		for looks := range 1 << (len(conversation) - 1) {
+	for _, sequence := range steps {
+		for reads := range 1 << (len(sequence) - 1) {
 			for _, trim := range []bool{false, true} {
-				checkReader(t, conversation, looks, trim)
+				checkReader(t, sequence, reads, trim)
 			}
 		}
 	}
 }
 
-func checkReader(t *testing.T, conversation string, looks int, trim bool) {
+func checkReader(t *testing.T, sequence string, reads int, trim bool) {
 	o := newOrigin(t, Config{})
 	n := o.subscribe(o.view.Watch(), "a")[0]
 	var (
 		streams twoStreams
 		held    string
 		sent    Seq
-		before  = len(conversation) - 1
+		before  = len(sequence) - 1
 	)
-	for i, step := range conversation {
+	for i, step := range sequence {
 		content := string(rune('1' + i))
 		playStep(o, step, content)
 		streams.step(step, content)
@@ -142,7 +142,7 @@ func checkReader(t *testing.T, conversation string, looks int, trim bool) {
 			o.Trim(time.Now())
 			streams.changed = streams.changed && streams.member != ""
 		}
-		if i < before && looks>>i&1 == 0 {
+		if i < before && reads>>i&1 == 0 {
 			continue
 		}
 		if e, seq := o.typ().Lookup(n); e != nil && seq > sent {
@@ -150,7 +150,7 @@ func checkReader(t *testing.T, conversation string, looks int, trim bool) {
 		}
 	}
 	if want := streams.visible(); want != "" && held != want {
-		t.Errorf("%q, reads %b, trimming %t: the reader has %q, want %q", conversation, looks, trim, held, want)
+		t.Errorf("%q, reads %b, trimming %t: the reader has %q, want %q", sequence, reads, trim, held, want)
 	}
 }
 
@@ -165,7 +165,7 @@ func (s *twoStreams) step(step rune, content string) {
 	switch step {
 	case memberPut:
 		s.member, s.changed = content, true
-	case memberGone:
+	case memberRemoved:
 		s.changed = s.changed || s.member != ""
 		s.member = ""
 	case namedPut:
@@ -173,10 +173,10 @@ func (s *twoStreams) step(step rune, content string) {
 			s.mayBeOlder = s.changed
 		}
 		s.named = content
-	case namedGone:
+	case namedRemoved:
 		s.mayBeOlder = s.mayBeOlder || s.named == ""
 		s.named = "-"
-	case nameAsked:
+	case nameRequested:
 		s.changed = false
 	}
 }
@@ -214,7 +214,7 @@ func TestB5_NoGenerationIsSentTwice(t *testing.T) {
 		for last := len(history) - 1; at[Wildcard] < last || at[ByName] < last; {
 			switch kind := Kind(rapid.IntRange(0, 2).Draw(r, "stream")); {
 			case kind > ByName && requested < 0:
-				playStep(o, nameAsked, "")
+				playStep(o, nameRequested, "")
 				requested = max(at[Wildcard], 0)
 			case kind > ByName, kind == ByName && requested < 0, at[kind] == last:
 			default:

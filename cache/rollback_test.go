@@ -270,17 +270,17 @@ func TestH13_RollbackAtAnyTime(t *testing.T) {
 		h := newRollbackHistory(t)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			h.step(t)
-			h.back.checkEntries()
+			h.origin.checkEntries()
 		}
-		h.back.checkThaw()
-		h.back.checkEntries()
-		got, want := visible(h.back.view.Generation()), visible(h.plain.view.Generation())
+		h.origin.checkThaw()
+		h.origin.checkEntries()
+		got, want := visible(h.origin.view.Generation()), visible(h.plain.view.Generation())
 		for key := range want {
 			if got[key] != want[key] {
 				t.Fatalf("thawed: readers see %q of %s, want %[3]q, as without a rollback", got[key], key, want[key])
 			}
 		}
-		if got, want := h.back.typ().Wildcard.Sum(), h.plain.typ().Wildcard.Sum(); got != want {
+		if got, want := h.origin.typ().Wildcard.Sum(), h.plain.typ().Wildcard.Sum(); got != want {
 			t.Fatalf("thawed: version %v, want %v, as without a rollback", got, want)
 		}
 	})
@@ -288,10 +288,10 @@ func TestH13_RollbackAtAnyTime(t *testing.T) {
 
 // A rollbackHistory applies the same steps to an origin that is rolled back from time to time, and to one that is not.
 type rollbackHistory struct {
-	back, plain *origin
-	watches     map[*origin]*Watch
-	wants       map[*origin]map[string][]*Name
-	all         map[*origin]*WildcardWatch
+	origin, plain *origin
+	watches       map[*origin]*Watch
+	subscribed    map[*origin]map[string][]*Name
+	all           map[*origin]*WildcardWatch
 
 	state *State
 	past  []pastGeneration
@@ -308,15 +308,15 @@ type pastGeneration struct {
 
 func newRollbackHistory(t tester) *rollbackHistory {
 	h := &rollbackHistory{
-		back: newOrigin(t, rollbackConfig()), plain: newOrigin(t, rollbackConfig()),
-		watches: map[*origin]*Watch{}, wants: map[*origin]map[string][]*Name{}, all: map[*origin]*WildcardWatch{},
+		origin: newOrigin(t, rollbackConfig()), plain: newOrigin(t, rollbackConfig()),
+		watches: map[*origin]*Watch{}, subscribed: map[*origin]map[string][]*Name{}, all: map[*origin]*WildcardWatch{},
 	}
-	for _, o := range []*origin{h.back, h.plain} {
-		h.watches[o], h.wants[o] = o.view.Watch(), map[string][]*Name{}
+	for _, o := range []*origin{h.origin, h.plain} {
+		h.watches[o], h.subscribed[o] = o.view.Watch(), map[string][]*Name{}
 		h.all[o] = h.watches[o].SubscribeAll(acme)
 		o.TakeDemand()
 	}
-	h.state = h.back.view.NewState(0)
+	h.state = h.origin.view.NewState(0)
 	return h
 }
 
@@ -325,48 +325,45 @@ func (h *rollbackHistory) step(t *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
 	kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 	version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
-	step := rapid.SampledFrom([]string{"put", "put", "put", "put", "remove", "want", "want", "forget", "confirm",
-		"reconnect", "back", "back", "thaw",
-		"trim", "uncached", "expire", "members"}).Draw(t, "step")
-	was := pastGeneration{seen: visible(h.back.view.Generation()), passes: exempt(h.back.view.Generation()),
-		lastGood: h.back.typ().hasLastGood(Wildcard)}
+	step := rapid.SampledFrom([]string{
+		"put", "put", "put", "put", "remove", "subscribe", "subscribe", "unsubscribe", "confirm", "reconnect",
+		"roll back", "roll back", "thaw", "trim", "put uncacheable", "expire", "resubscribe wildcard",
+	}).Draw(t, "step")
+	before := pastGeneration{seen: visible(h.origin.view.Generation()), passes: exempt(h.origin.view.Generation()),
+		lastGood: h.origin.typ().hasLastGood(Wildcard)}
 	switch step {
-	case "back":
+	case "roll back":
 		if len(h.past) > 0 {
 			h.rollBack(t, rapid.IntRange(0, len(h.past)-1).Draw(t, "to"))
 		}
 	case "thaw":
-		h.back.checkThaw()
+		h.origin.checkThaw()
 		h.kept = nil
 	default:
-		for _, o := range []*origin{h.back, h.plain} {
+		for _, o := range []*origin{h.origin, h.plain} {
 			h.applyStep(o, step, kind, name, version)
 		}
 	}
 	for i := range h.past {
 		// the wildcard set starts again, with its members as first state
-		h.past[i].lastGood = h.past[i].lastGood && step != "members"
+		h.past[i].lastGood = h.past[i].lastGood && step != "resubscribe wildcard"
 	}
 	h.checkUnchanged(t, step, name)
-	next, changed := h.state.Next(h.back.view.Generation())
+	next, changed := h.state.Next(h.origin.view.Generation())
 	if h.state = next; changed.Broken {
 		h.past = nil
 	} else if len(changed.Formers) > 0 {
-		was.formers = changed.Formers
-		h.past = append(h.past, was)
+		before.formers = changed.Formers
+		h.past = append(h.past, before)
 	}
 }
 
 func (h *rollbackHistory) applyStep(o *origin, step string, kind Kind, name, version string) {
-	if step == "members" { // the wildcard stream unsubscribes and subscribes again
-		h.watches[o].UnsubscribeAll(h.all[o])
-		o.TakeDemand()
-		o.ForgetWildcard(acme)
-		h.all[o] = h.watches[o].SubscribeAll(acme)
-		o.TakeDemand()
+	if step == "resubscribe wildcard" {
+		h.all[o] = o.resubscribeAll(h.watches[o], h.all[o], acme)
 		return
 	}
-	o.randomStep(step, kind, name, version, h.watches[o], h.wants[o])
+	o.randomStep(step, kind, name, version, h.watches[o], h.subscribed[o])
 }
 
 // rollBack returns to one of the past generations.
@@ -375,16 +372,16 @@ func (h *rollbackHistory) rollBack(t *rapid.T, to int) {
 	for _, p := range slices.Backward(h.past[to:]) {
 		formers = append(formers, p.formers...)
 	}
-	h.back.RollBack(h.back.PinFormer(formers), time.Now())
-	seen, passes := visible(h.back.view.Generation()), exempt(h.back.view.Generation())
-	of := h.past[to]
+	h.origin.RollBack(h.origin.PinFormer(formers), time.Now())
+	seen, passes := visible(h.origin.view.Generation()), exempt(h.origin.view.Generation())
+	past := h.past[to]
 	for _, f := range formers {
 		key := [...]string{"member ", "named "}[f.Kind] + f.Name
-		got, is := seen[key]
-		want, was := of.seen[key]
-		first := f.Kind == ByName && (!is || !was) ||
-			f.Kind == Wildcard && (!of.lastGood || !h.back.typ().hasLastGood(Wildcard))
-		if got != want && !first && !passes[key] && !of.passes[key] {
+		got, present := seen[key]
+		want, existed := past.seen[key]
+		first := f.Kind == ByName && (!present || !existed) ||
+			f.Kind == Wildcard && (!past.lastGood || !h.origin.typ().hasLastGood(Wildcard))
+		if got != want && !first && !passes[key] && !past.passes[key] {
 			t.Fatalf("rolled back: readers see %q of %s, want %q", got, key, want)
 		}
 	}
@@ -402,11 +399,11 @@ func (h *rollbackHistory) checkUnchanged(t *rapid.T, step, name string) {
 	if h.kept == nil {
 		return
 	}
-	seen, passes := visible(h.back.view.Generation()), exempt(h.back.view.Generation())
-	first := h.back.typ().Phase < Confirmed
+	seen, passes := visible(h.origin.view.Generation()), exempt(h.origin.view.Generation())
+	first := h.origin.typ().Phase < Confirmed
 	for key, content := range h.kept {
 		member := strings.Contains(key, "member ")
-		dropped := step == "forget" && strings.HasSuffix(key, "named "+name) || step == "members" && member
+		dropped := step == "unsubscribe" && strings.HasSuffix(key, "named "+name) || step == "resubscribe wildcard" && member
 		if got := seen[key]; got != content && !passes[key] && !dropped && (!first || !member) {
 			t.Fatalf("after %s of %s, readers see %q of %s, want %q", step, name, got, key, content)
 		}

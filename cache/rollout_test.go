@@ -20,10 +20,10 @@ var rolloutTypes = []string{acme, shopKey, wire.EndpointType, other}
 // A rolloutHistory applies random steps to an origin with two cohorts, with operator commands in between, and to an
 // origin without cohorts.
 type rolloutHistory struct {
-	waits, plain *origin
-	watches      []*Watch
-	all          []map[string]*WildcardWatch
-	wants        []map[string]map[string][]*Name // by type and name
+	staged, plain *origin
+	watches       []*Watch
+	all           []map[string]*WildcardWatch
+	subscribed    []map[string]map[string][]*Name // by type and name
 
 	waiting  Waiting
 	editions []*Edition
@@ -32,11 +32,11 @@ type rolloutHistory struct {
 
 func newRolloutHistory(t tester) *rolloutHistory {
 	h := &rolloutHistory{plain: newOrigin(t, Config{})}
-	h.waits = newOrigin(t, Config{
+	h.staged = newOrigin(t, Config{
 		Cohorts: 2, Waits: func(typeURL string) bool { return typeURL == acme },
 		Waiting: func(_ int, w Waiting) { h.waiting = w },
 	})
-	for _, o := range []*origin{h.waits, h.plain} {
+	for _, o := range []*origin{h.staged, h.plain} {
 		w, all := o.view.Watch(), make(map[string]*WildcardWatch)
 		for _, key := range rolloutTypes {
 			all[key] = w.SubscribeAll(key)
@@ -47,12 +47,15 @@ func newRolloutHistory(t tester) *rolloutHistory {
 		for _, key := range rolloutTypes {
 			wants[key] = make(map[string][]*Name)
 		}
-		h.wants = append(h.wants, wants)
+		h.subscribed = append(h.subscribed, wants)
 	}
-	h.editions = []*Edition{h.waits.Pin(), {Changes: map[string]map[string]wire.Digest{acme: {"a": {1}}}}}
+	h.editions = []*Edition{h.staged.Pin(), {Changes: map[string]map[string]wire.Digest{acme: {"a": {1}}}}}
 	h.seen = make([]map[string]string, 3)
 	return h
 }
+
+// namedSteps are the random steps that do not apply to collections.
+var namedSteps = []string{"put alias", "subscribe", "unsubscribe", "put uncacheable", "put TTL"}
 
 // A randomStep is a step of an origin.
 type randomStep struct {
@@ -67,28 +70,26 @@ func (h *rolloutHistory) originStep(t *rapid.T) randomStep {
 		name:    rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"),
 		kind:    rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind"),
 		version: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version"),
-		step: rapid.SampledFrom([]string{"put", "put", "put", "put", "alias", "remove", "remove", "fail", "want", "want",
-			"forget", "confirm", "confirm",
-			"reconnect", "lost", "trim", "lives", "uncached", "expire", "members"}).Draw(t, "step"),
+		step: rapid.SampledFrom([]string{
+			"put", "put", "put", "put", "put alias", "remove", "remove", "fail", "subscribe", "subscribe",
+			"unsubscribe", "confirm", "confirm", "reconnect", "disconnect", "trim", "put TTL", "put uncacheable",
+			"expire", "resubscribe wildcard",
+		}).Draw(t, "step"),
 	}
 	if d.key == shopKey {
 		d.name, d.kind = shop+d.name, Wildcard
 	}
-	for i, o := range []*origin{h.waits, h.plain} {
+	for i, o := range []*origin{h.staged, h.plain} {
 		o.typeURL = d.key
 		switch {
-		case d.step == "members": // the wildcard stream unsubscribes and subscribes again
-			h.watches[i].UnsubscribeAll(h.all[i][d.key])
-			o.TakeDemand()
-			o.ForgetWildcard(d.key)
-			h.all[i][d.key] = h.watches[i].SubscribeAll(d.key)
-			o.TakeDemand()
-		case d.step == "lost":
+		case d.step == "resubscribe wildcard":
+			h.all[i][d.key] = o.resubscribeAll(h.watches[i], h.all[i][d.key], d.key)
+		case d.step == "disconnect":
 			o.SetConnected(false)
-		case d.key == shopKey && slices.Contains([]string{"alias", "want", "forget", "uncached", "lives"}, d.step):
-		case d.key != acme && d.step == "uncached":
+		case d.key == shopKey && slices.Contains(namedSteps, d.step):
+		case d.key != acme && d.step == "put uncacheable":
 		default:
-			o.randomStep(d.step, d.kind, d.name, d.version, h.watches[i], h.wants[i][d.key])
+			o.randomStep(d.step, d.kind, d.name, d.version, h.watches[i], h.subscribed[i][d.key])
 		}
 	}
 	return d
@@ -98,13 +99,13 @@ func (h *rolloutHistory) originStep(t *rapid.T) randomStep {
 func (d randomStep) drops(key string) bool {
 	of, what, _ := strings.Cut(key, "|")
 	return of == d.key &&
-		(d.step == "forget" && strings.HasSuffix(what, "named "+d.name) ||
-			d.step == "members" && strings.Contains(what, "member "))
+		(d.step == "unsubscribe" && strings.HasSuffix(what, "named "+d.name) ||
+			d.step == "resubscribe wildcard" && strings.Contains(what, "member "))
 }
 
 // operatorStep applies a random command, and returns the cohort that was shown a generation; -1 if none was.
 func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
-	o := h.waits
+	o := h.staged
 	cohort, edition := rapid.IntRange(0, 2).Draw(t, "cohort"), rapid.SampledFrom(h.editions).Draw(t, "edition")
 	commands := []string{"pin", "pin", "served", "show", "show", "as", "compare", "freeze", "thaw", "snapshot"}
 	switch rapid.SampledFrom(commands).Draw(t, "command") {
@@ -143,7 +144,7 @@ func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 // visibleTo returns the state that readers of a cohort see of waiting types, and the keys that may change.
 func (h *rolloutHistory) visibleTo(cohort int) (seen map[string]string, passing map[string]bool) {
 	seen, passing = map[string]string{}, map[string]bool{}
-	g := h.waits.view.Cohort(cohort).Generation()
+	g := h.staged.view.Cohort(cohort).Generation()
 	for _, key := range []string{acme, shopKey} {
 		t := g.Type(key)
 		for what, content := range visibleIn(t) {
@@ -174,7 +175,7 @@ func (h *rolloutHistory) checkVisible(t *rapid.T, shown int, d randomStep) {
 
 // checkWaiting fails the test unless Waiting has the number of names that wait.
 func (h *rolloutHistory) checkWaiting(t *rapid.T) {
-	o, names := h.waits, 0
+	o, names := h.staged, 0
 	served, latest := o.view.Generation(), o.Generation()
 	for key, index := range o.view.index.types {
 		for _, n := range index.names {
@@ -212,22 +213,22 @@ func TestI1_RolloutsAtAnyTime(t *testing.T) {
 			} else {
 				d = h.originStep(t)
 			}
-			h.waits.checkEntries()
+			h.staged.checkEntries()
 			h.checkWaiting(t)
 			h.checkVisible(t, shown, d)
 		}
-		h.waits.Thaw()
-		for cohort := range h.waits.view.views {
-			h.waits.Show(cohort, h.waits.Pin())
+		h.staged.Thaw()
+		for cohort := range h.staged.view.views {
+			h.staged.Show(cohort, h.staged.Pin())
 		}
 		if h.waiting.Names != 0 {
 			t.Fatalf("shown latest: %+v", h.waiting)
 		}
-		for _, o := range []*origin{h.waits, h.plain} {
+		for _, o := range []*origin{h.staged, h.plain} {
 			o.Expire(time.Now().Add(2 * uncachedTTL)) // drops uncacheable content of editions
 		}
-		h.waits.checkEntries()
-		for cohort, v := range h.waits.view.views {
+		h.staged.checkEntries()
+		for cohort, v := range h.staged.view.views {
 			if got, want := allVisible(v.Generation()), allVisible(h.plain.view.Generation()); !maps.Equal(got, want) {
 				t.Fatalf("shown latest: cohort %d sees\n%v, want, as without cohorts,\n%v", cohort, got, want)
 			}
@@ -244,8 +245,8 @@ func TestI1_RolloutsAtAnyTime(t *testing.T) {
 // checkRestore fails the test unless another process restores the stored part of the rest's state from a snapshot, for
 // all cohorts and latest.
 func (h *rolloutHistory) checkRestore(t *rapid.T) {
-	again, _ := restart(t, h.waits)
-	want := describeResources(h.waits.view.Generation(), true)
+	again, _ := restart(t, h.staged)
+	want := describeResources(h.staged.view.Generation(), true)
 	for cohort, v := range again.view.views {
 		if got := describeResources(v.Generation(), false); got != want {
 			t.Fatalf("restored: cohort %d sees\n%s\nwant\n%s", cohort, got, want)
