@@ -25,7 +25,7 @@ func TestD4_ExpiryModel(t *testing.T) {
 		}
 		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 			return step{
-				what:    rapid.SampledFrom([]string{"give", "give", "beat", "beat", "pass", "remove"}).Draw(t, "what"),
+				what:    rapid.SampledFrom([]string{"put", "put", "heartbeat", "heartbeat", "sleep", "remove"}).Draw(t, "what"),
 				name:    rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"),
 				version: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version"),
 				kind:    Kind(rapid.IntRange(0, 1).Draw(t, "kind")),
@@ -47,10 +47,10 @@ func TestD4_ExpiryModel(t *testing.T) {
 					deadline = time.Now().Add(ttl)
 				}
 				switch s.what {
-				case "give": // the version is the content
+				case "put": // the version is the content
 					o.putTTL(s.kind, s.name, s.version, s.version, ttl)
 					model[s.kind][s.name] = held{s.version, s.version, deadline}
-				case "beat":
+				case "heartbeat":
 					if ttl == 0 {
 						continue
 					}
@@ -62,7 +62,7 @@ func TestD4_ExpiryModel(t *testing.T) {
 				case "remove":
 					o.remove(s.kind, s.name)
 					delete(model[s.kind], s.name)
-				case "pass":
+				case "sleep":
 					o.sleep(ttl + time.Millisecond)
 				}
 				for kind := range model {

@@ -356,7 +356,7 @@ func TestR105_NamedReadersSeeTheDeadline(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 			return step{
-				what:    rapid.SampledFrom([]string{"give", "give", "beat", "pass", "remove", "look", "look"}).Draw(t, "what"),
+				what:    rapid.SampledFrom([]string{"put", "put", "heartbeat", "sleep", "remove", "read", "read"}).Draw(t, "what"),
 				content: rapid.SampledFrom([]string{"x", "x", "y"}).Draw(t, "content"),
 				kind:    Kind(rapid.IntRange(0, 1).Draw(t, "kind")),
 				ttl:     rapid.IntRange(0, 3).Draw(t, "ttl"),
@@ -371,18 +371,18 @@ func TestR105_NamedReadersSeeTheDeadline(t *testing.T) {
 			for i, s := range steps {
 				ttl := time.Duration(s.ttl) * time.Second
 				switch s.what {
-				case "give":
+				case "put":
 					o.putTTL(s.kind, "a", s.content, s.content, ttl)
-				case "beat":
+				case "heartbeat":
 					if ttl > 0 {
 						o.heartbeat(s.kind, "a", s.content, ttl)
 					}
-				case "pass":
+				case "sleep":
 					o.sleep(ttl)
 				case "remove":
 					o.remove(s.kind, "a")
 				}
-				if o.Expire(time.Now()); s.what != "look" {
+				if o.Expire(time.Now()); s.what != "read" {
 					continue
 				}
 				typ := o.typ()

@@ -104,7 +104,8 @@ func (o *origin) randomStep(step string, kind Kind, name, version string, watch 
 	}
 }
 
-// resubscribeAll ends the only wildcard subscription to a type, so that its wildcard set is dropped, and begins another.
+// resubscribeAll ends the only wildcard subscription to a type, so that its wildcard set is dropped, and begins
+// another.
 func (o *origin) resubscribeAll(w *Watch, all *WildcardWatch, typeURL string) *WildcardWatch {
 	w.UnsubscribeAll(all)
 	o.TakeDemand()

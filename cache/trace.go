@@ -57,7 +57,7 @@ type Application struct {
 	Ready    time.Time // when readers can see it
 	Type     *Type     // after the change
 	Change   Change
-	Followed bool // by a fanout.Fanout
+	Followed bool // whether a fanout.Fanout measures its fan-out
 }
 
 // A Change counts the changes that a response of an origin caused.
