@@ -33,12 +33,12 @@ func (ev reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
-		for kind, of := range t.reports {
-			if of.empty() || !ev.ownsReported(t, Kind(kind)) {
+		for kind, reports := range t.reports {
+			if reports.empty() || !ev.ownsReported(t, Kind(kind)) {
 				continue
 			}
 			var first time.Time
-			for _, r := range of.bySum {
+			for _, r := range reports.bySum {
 				if !r.evaluated && (first.IsZero() || r.at.Before(first)) {
 					first = r.at
 				}
@@ -78,9 +78,9 @@ func (ev reportEvaluator) EvaluateReports(set ReportedSet, upTo time.Time) (miss
 	defer ev.w.publish(ed)
 	t := ed.index
 	t.lastKnown = t.lastKnown || set.Kind == Wildcard
-	reporting := &t.reports[set.Kind]
+	reports := &t.reports[set.Kind]
 	missing = make(map[string]struct{})
-	for sum, r := range reporting.bySum {
+	for sum, r := range reports.bySum {
 		if r.evaluated || r.at.After(upTo) {
 			continue
 		}
@@ -91,13 +91,13 @@ func (ev reportEvaluator) EvaluateReports(set ReportedSet, upTo time.Time) (miss
 			missing[name] = struct{}{}
 		}
 		if !r.large {
-			ev.w.view.index.dropReport(reporting, sum)
+			ev.w.view.index.dropReport(reports, sum)
 		}
 	}
 	if len(missing) > 0 {
 		withheld := maps.Clone(missing)
-		maps.Copy(withheld, reporting.withheld)
-		reporting.withheld = withheld
+		maps.Copy(withheld, reports.withheld)
+		reports.withheld = withheld
 	}
 	ev.w.view.index.trimReported(t)
 	return missing
@@ -114,11 +114,11 @@ func (t *indexType) evaluate(generation *Generation, r *Report) (missing []strin
 }
 
 // dropReport removes a report.
-func (x *index) dropReport(of *setReports, sum reportSum) {
-	if r := of.bySum[sum]; r.clients == 0 {
+func (x *index) dropReport(reports *setReports, sum reportSum) {
+	if r := reports.bySum[sum]; r.clients == 0 {
 		x.unclaimedNames -= len(r.names)
 	}
-	delete(of.bySum, sum)
+	delete(reports.bySum, sum)
 }
 
 // dropReports removes all reports about a set. The index must be locked.
@@ -133,18 +133,18 @@ func (x *index) dropReports(t *indexType, kind Kind) {
 func (ev reportEvaluator) Withhold(set ReportedSet, names map[string]struct{}) {
 	x := &ev.w.view.index
 	x.mu.Lock()
-	now := x.reportsAbout(set)
-	same := now.empty() || maps.Equal(now.withheld, names)
+	reports := x.reportsAbout(set)
+	same := reports.empty() || maps.Equal(reports.withheld, names)
 	x.mu.Unlock()
 	if same {
 		return
 	}
 	ed := ev.w.beginOn(&ev.w.branch, set.Key)
-	were := slices.Collect(maps.Keys(now.withheld))
-	ed.recheckReported(set.Kind, were)
-	now.withheld = names
+	released := slices.Collect(maps.Keys(reports.withheld))
+	ed.recheckReported(set.Kind, released)
+	reports.withheld = names
 	ev.w.publish(ed)
-	ev.recheckCohorts(set, were)
+	ev.recheckCohorts(set, released)
 }
 
 // recheckCohorts is recheckReported for the clients of all cohorts. It does not include the rest.
@@ -193,10 +193,10 @@ func (ev reportEvaluator) trimReports(now time.Time) {
 	defer x.mu.Unlock()
 	for t := range x.reported {
 		for kind := range t.reports {
-			of := &t.reports[kind]
-			for sum, r := range of.bySum {
+			reports := &t.reports[kind]
+			for sum, r := range reports.bySum {
 				if r.clients == 0 && now.Sub(r.closedAt) >= reportLinger {
-					x.dropReport(of, sum)
+					x.dropReport(reports, sum)
 				}
 			}
 		}
@@ -215,25 +215,25 @@ func (x *index) trimReported(t *indexType) {
 // again which removals they may be sent.
 func (ev reportEvaluator) DelegateReports(set ReportedSet, to *Watch) {
 	fresh := ev.undelegated(set)
-	vias := make([]*Report, len(fresh))
+	delegates := make([]*Report, len(fresh))
 	for i, r := range fresh {
-		vias[i] = to.Report(set.Key, set.Kind, r.names, r.size)
+		delegates[i] = to.Report(set.Key, set.Kind, r.names, r.size)
 	}
 	var names []string
 	defer func() { ev.recheckCohorts(set, names) }()
 	ed := ev.w.beginOn(&ev.w.branch, set.Key)
 	defer ev.w.publish(ed)
-	reporting := &ed.index.reports[set.Kind]
+	reports := &ed.index.reports[set.Kind]
 	for i, r := range fresh {
-		if r.evaluated, r.delegated, r.delegate = true, true, vias[i]; r.clients > 0 {
+		if r.evaluated, r.delegated, r.delegate = true, true, delegates[i]; r.clients > 0 {
 			continue
 		}
 		defer r.delegate.Close()
-		if reporting.bySum[r.sum] == r {
-			ev.w.view.index.dropReport(reporting, r.sum)
+		if reports.bySum[r.sum] == r {
+			ev.w.view.index.dropReport(reports, r.sum)
 		}
 	}
-	for _, r := range reporting.bySum {
+	for _, r := range reports.bySum {
 		ed.recheckReported(set.Kind, r.names)
 		names = append(names, r.names...)
 	}

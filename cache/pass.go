@@ -250,14 +250,14 @@ func (to setCopier) admits(n *Name, newest *Entry) bool {
 	if to.kind == Wildcard {
 		return to.admitsWildcard(to.set.Get(n))
 	}
-	named, failing, err := to.set.Get(n), to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
-	fails := err != nil && !err.Err.NotFound()
+	named, shownFails, err := to.set.Get(n), to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
+	newestFails := err != nil && !err.Err.NotFound()
 	switch seen, _ := to.typ.Lookup(n); {
 	case named.Present(): // ignore seen, which is the entry of the wildcard set while the named one is shadowed
 		return !cacheable(named)
 	case seen == nil:
-		return !failing && named == nil
-	case newest != nil && !newest.Present() && !failing && !fails:
+		return !shownFails && named == nil
+	case newest != nil && !newest.Present() && !shownFails && !newestFails:
 		return true // the origin reports again that the resource does not exist
 	default:
 		return seen.Expired || !cacheable(seen)

@@ -65,7 +65,7 @@ type setReports struct {
 	withheld map[string]struct{} // names whose removal is withheld
 }
 
-func (of *setReports) empty() bool { return len(of.bySum)+len(of.withheld) == 0 }
+func (r *setReports) empty() bool { return len(r.bySum)+len(r.withheld) == 0 }
 
 // Report records the resources that a returning client has. names are those that may have been removed, and size is the
 // number of all. For the wildcard set, names are those to which the client did not subscribe by name, or [AllNames].
@@ -77,9 +77,9 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	x := &w.view.index
 	x.mu.Lock()
 	t := x.ensureType(key)
-	from := t.source
+	source := t.source
 	if kind == ByName {
-		from = x.name(t, names[0]).source
+		source = x.name(t, names[0]).source
 	}
 	late := kind == Wildcard && x.hasLastKnown(t)
 	if !t.mayWithhold(w.view.Generation(), kind, names, size, late) {
@@ -95,14 +95,14 @@ func (w *Watch) Report(key string, kind Kind, names []string, size int) *Report 
 	r.clients++
 	x.reported[t] = struct{}{}
 	x.mu.Unlock()
-	x.notifySources(1 << from)
+	x.notifySources(1 << source)
 	return r
 }
 
 // hasLastKnown reports whether the view has the last known wildcard set of a type, so that it needs no reports.
 func (x *index) hasLastKnown(t *indexType) bool {
-	from := x.sources[t.source]
-	return t.lastKnown && !time.Now().Before(from.reportsUntil)
+	source := x.sources[t.source]
+	return t.lastKnown && !time.Now().Before(source.reportsUntil)
 }
 
 // mayWithhold reports whether any removal can be withheld because of a report.
@@ -119,14 +119,14 @@ func (t *indexType) mayWithhold(g *Generation, kind Kind, names []string, size i
 
 // ensureReport returns the report with the same resources, or a new one without a view if there is none.
 func (t *indexType) ensureReport(kind Kind, names []string, size int) *Report {
-	of, sum := &t.reports[kind], sumOfReport(names, size)
-	r := of.bySum[sum]
+	reports, sum := &t.reports[kind], sumOfReport(names, size)
+	r := reports.bySum[sum]
 	if r == nil {
 		r = &Report{kind: kind, sum: sum, names: names, size: size, at: time.Now()}
-		if of.bySum == nil {
-			of.bySum = make(map[reportSum]*Report)
+		if reports.bySum == nil {
+			reports.bySum = make(map[reportSum]*Report)
 		}
-		of.bySum[sum] = r
+		reports.bySum[sum] = r
 	}
 	return r
 }
@@ -140,8 +140,8 @@ func (t *indexType) large(kind Kind, missing, size, added int) bool {
 // joinsWithheld reports whether the removals that are withheld from other clients already include so many of the
 // client's resources that they are large for this client, too.
 func (t *indexType) joinsWithheld(g *Generation, names []string, size int) bool {
-	of := &t.reports[Wildcard]
-	if len(of.withheld) == 0 {
+	reports := &t.reports[Wildcard]
+	if len(reports.withheld) == 0 {
 		return false
 	}
 	if slices.Contains(names, AllNames) {
@@ -150,7 +150,7 @@ func (t *indexType) joinsWithheld(g *Generation, names []string, size int) bool 
 	missing, added := t.compareReported(g, Wildcard, names)
 	withheld := 0
 	for _, name := range missing {
-		if _, found := of.withheld[name]; found {
+		if _, found := reports.withheld[name]; found {
 			withheld++
 		}
 	}
@@ -163,21 +163,21 @@ func (r *Report) Close() {
 		return
 	}
 	x := &r.view.index
-	var via *Report
-	defer func() { via.Close() }() // when the index is unlocked
+	var delegate *Report
+	defer func() { delegate.Close() }() // when the index is unlocked
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	of := &r.typ.reports[r.kind]
-	if r.clients--; r.clients > 0 || of.bySum[r.sum] != r {
+	reports := &r.typ.reports[r.kind]
+	if r.clients--; r.clients > 0 || reports.bySum[r.sum] != r {
 		return
 	}
 	if r.delegated {
-		delete(of.bySum, r.sum)
-		via = r.delegate
+		delete(reports.bySum, r.sum)
+		delegate = r.delegate
 		return
 	}
 	if r.closedAt = time.Now(); x.unclaimedNames+len(r.names) > maxUnclaimedNames {
-		delete(of.bySum, r.sum)
+		delete(reports.bySum, r.sum)
 		return
 	}
 	x.unclaimedNames += len(r.names)
@@ -191,12 +191,12 @@ func (r *Report) Removable(names []string) []string {
 	x := &r.view.index
 	x.mu.Lock()
 	if r.delegated {
-		via := r.delegate
+		delegate := r.delegate
 		x.mu.Unlock()
-		return via.Removable(names)
+		return delegate.Removable(names)
 	}
 	defer x.mu.Unlock()
-	of := &r.typ.reports[r.kind]
+	reports := &r.typ.reports[r.kind]
 	switch {
 	case !r.evaluated && (r.kind == ByName || !x.hasLastKnown(r.typ)):
 		return nil
@@ -204,7 +204,7 @@ func (r *Report) Removable(names []string) []string {
 		return names
 	}
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		_, withheld := of.withheld[name]
+		_, withheld := reports.withheld[name]
 		return withheld
 	})
 }
@@ -217,9 +217,9 @@ func (r *Report) WithholdsAll() bool {
 	x := &r.view.index
 	x.mu.Lock()
 	if r.delegated {
-		via := r.delegate
+		delegate := r.delegate
 		x.mu.Unlock()
-		return via.WithholdsAll()
+		return delegate.WithholdsAll()
 	}
 	defer x.mu.Unlock()
 	return r.large && len(r.typ.reports[r.kind].withheld) > 0

@@ -43,28 +43,28 @@ func (w *Writer) Source() Source { return w.Generation().sources[w.source] }
 // SetTarget records the address of the origin that sent all resources in their present versions; empty if there are
 // several.
 func (w *Writer) SetTarget(target string) {
-	from := w.Source()
-	from.Target = target
-	w.SetSource(from)
+	source := w.Source()
+	source.Target = target
+	w.SetSource(source)
 }
 
 // SetConnected records whether the stream to the origin is open. A resource that was absent on an earlier connection is
 // unknown until the origin reports it again (B.7).
 func (w *Writer) SetConnected(up bool) {
-	from := w.Source()
-	if from.Connected == up {
+	source := w.Source()
+	if source.Connected == up {
 		return
 	}
-	from.Connected, from.Since = up, time.Now()
+	source.Connected, source.Since = up, time.Now()
 	if up {
-		from.epoch++
+		source.epoch++
 	} else {
-		if from.Responded || !from.lastStreamSilent {
-			from.Lost = from.Since
+		if source.Responded || !source.lastStreamSilent {
+			source.Lost = source.Since
 		}
-		from.Responded, from.lastStreamSilent = false, !from.Responded
+		source.Responded, source.lastStreamSilent = false, !source.Responded
 	}
-	w.SetSource(from)
+	w.SetSource(source)
 }
 
 // SetSource records the state of the source, such as the state of the view from which the writer copies. It includes
