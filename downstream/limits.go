@@ -158,7 +158,7 @@ func (c *client) checkGlobLimits(typeURL, glob string, others int, newGlobs *int
 	if others >= c.cfg.MaxGlobs {
 		return guard.Exceeds(guard.LimitGlobs, "more than %d globs on one stream", c.cfg.MaxGlobs)
 	}
-	if unfollowed, all := c.Watch.Unfollowed([]string{cache.Collection(typeURL, glob)}); unfollowed > 0 {
+	if unfollowed, all := c.Watch.CountUnsubscribed([]string{cache.Collection(typeURL, glob)}); unfollowed > 0 {
 		if all+*newGlobs >= c.cfg.MaxGroupGlobs {
 			return guard.Exceeds(guard.LimitGroupGlobs, "more than %d globs in one node group", c.cfg.MaxGroupGlobs)
 		}

@@ -68,11 +68,11 @@ func TestB35_UnsubscribedGlobsDoNotCount(t *testing.T) {
 	key := cache.Collection(wire.ListenerType, "xdstp://x/envoy.config.listener.v3.Listener/*")
 	a, b := watch.SubscribeAll(key), watch.SubscribeAll(key)
 	watch.UnsubscribeAll(a)
-	if _, followed := watch.Unfollowed(nil); followed != 1 {
+	if _, followed := watch.CountUnsubscribed(nil); followed != 1 {
 		t.Errorf("%d globs have subscribers, want 1", followed)
 	}
 	watch.UnsubscribeAll(b)
-	if unfollowed, followed := watch.Unfollowed([]string{key}); unfollowed != 1 || followed != 0 {
+	if unfollowed, followed := watch.CountUnsubscribed([]string{key}); unfollowed != 1 || followed != 0 {
 		t.Errorf("%d globs have subscribers and %d do not, want 0 and 1", followed, unfollowed)
 	}
 }
