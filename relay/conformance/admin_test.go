@@ -112,7 +112,7 @@ func TestB8_StatusAndProbes(t *testing.T) {
 
 // A relay that drains says so for as long as it does.
 func TestB8_DrainIsNotReady(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, operated)
 		watch, err := healthpb.NewHealthClient(r.Conn()).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 		if err != nil {

@@ -280,7 +280,7 @@ func TestH18_GoControlPlane(t *testing.T) {
 	t.Parallel()
 	planeBubble(t, nil, func(t *testing.T, _ *relaytest.ControlPlane, r *running) {
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
-		c.Send(streamDelta(relaytest.EnvoyNode("client"), streamEDS, []string{"c0", "gone"}, silentHolds("c0", "gone")))
+		c.Send(streamDelta(relaytest.EnvoyNode("client"), typeEDS, []string{"c0", "gone"}, silentHolds("c0", "gone")))
 		for _, step := range []struct {
 			wait time.Duration
 			want int

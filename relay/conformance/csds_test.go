@@ -88,7 +88,7 @@ func exactly(id string) []*matcherpb.NodeMatcher {
 // does with its origin; a NACK is an error of the resources in that response.
 func TestR141_BothViews(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a"))
 		o.Fail(relaytest.EndpointType, "denied", codes.PermissionDenied, "not yours")
 		r := start(t, o, operated)
@@ -127,7 +127,7 @@ func TestR141_BothViews(t *testing.T) {
 // A name that the origin says nothing of is REQUESTED, and TIMEOUT once it has had its time.
 func TestR141_WaitsForTheOrigin(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		r := start(t, o, operated)
 		c := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("n")})
@@ -145,7 +145,7 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 	t.Parallel()
 	const key = "-----BEGIN PRIVATE KEY-----"
 	inline := &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: key}}
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(&tlspb.Secret{Name: "s", Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{Secret: inline}}})
 		o.Put(clusterWithKey(t, "c", inline))
 		r := start(t, o, operated)
@@ -172,7 +172,7 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 // a stream sends as many as it takes.
 func TestB30_CSDSIsBounded(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.StaticCluster(strings.Repeat("b", 3<<20)), relaytest.StaticCluster("a"))
 		r := start(t, o, operated)
 		for i := range 2 {

@@ -59,7 +59,7 @@ func oneAfterOther(r *running, options ...relaytest.ClientOptions) (clients []*r
 
 // B.30: a NACK whose error has the code 0 is a NACK, and is shown with its message and the code UNKNOWN.
 func TestB30_ANACKWithoutACode(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, operated)
 		c := r.Client(relaytest.ClientOptions{})
@@ -76,7 +76,7 @@ func TestB30_ANACKWithoutACode(t *testing.T) {
 
 // B.30: operators see who lacks what for how long, who refuses what, and who has a resource.
 func TestB30_TheFleetByJSON(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		r := start(t, o, operated)
 		clients := oneAfterOther(r,
@@ -159,7 +159,7 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 // nothing.
 func TestB30_HistoryByJSON(t *testing.T) {
 	for _, env := range []string{"TENDER_HISTORY=2", "TENDER_HISTORY=off"} {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			o.Put(relaytest.Cluster("a"))
 			r := start(t, o, operated, env)
 			c := r.Client(relaytest.ClientOptions{AutoAck: true})
@@ -202,7 +202,7 @@ func TestB30_HistoryByJSON(t *testing.T) {
 // B.36: of a Secret, operators see neither its body, nor what a client said of it.
 func TestB36_SecretsAreNotShown(t *testing.T) {
 	const key = "correct horse battery staple"
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(&tlspb.Secret{Name: "s", Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{
 			Secret: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: key}},
 		}}})

@@ -50,7 +50,7 @@ func startMuted(t testing.TB, o *relaytest.Origin, env ...string) *running {
 }
 
 // below runs another relay, whose origin is this one, until the test ends.
-func (r *running) below(env ...string) *running {
+func (r *running) downstreamRelay(env ...string) *running {
 	r.t.Helper()
 	return startRelay(r.t, relaytest.RelayOptions{Above: r.Relay}, append(env, "TENDER_NODE_ID=tender/below")...)
 }

@@ -25,7 +25,7 @@ func TestD4_PollsConverge(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []uint64{2, 5, 15, 23, 26, 27} { // each of which has found a fault
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) { pollsConverge(t, o, rand.New(rand.NewPCG(seed, 27))) })
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) { pollsConverge(t, o, rand.New(rand.NewPCG(seed, 27))) })
 		})
 	}
 }
@@ -60,7 +60,7 @@ type pollClient struct {
 }
 
 func pollTypeURL(kind string) string {
-	return map[string]string{"clusters": streamCDS, "routes": streamRDS}[kind]
+	return map[string]string{"clusters": typeCDS, "routes": typeRDS}[kind]
 }
 
 // pollName returns the name of what is called x or dir/* here.
@@ -77,7 +77,7 @@ func pollResource(t *testing.T, kind, name string, rev int) *discoverypb.Resourc
 	if kind == "clusters" {
 		r.Resource = xdstpPack(t, relaytest.Cluster(r.Name, fmt.Sprint("service-", rev)))
 	} else {
-		r.Resource = xdstpPack(t, streamRoute(r.Name, fmt.Sprint("domain-", rev)))
+		r.Resource = xdstpPack(t, domainRoute(r.Name, fmt.Sprint("domain-", rev)))
 	}
 	switch name {
 	case "b":
@@ -202,7 +202,7 @@ func (w *pollScene) take(c *pollClient, reply restReply) {
 	resp := reply.response()
 	set, had := make(map[string]relaytest.Digest), c.has
 	for _, r := range resp.GetResources() {
-		set[restName(w.t, r)] = relaytest.DigestOf(r)
+		set[resourceName(w.t, r)] = relaytest.DigestOf(r)
 	}
 	for _, name := range []string{"a", "d"} {
 		if _, lost := had[name]; lost && set[name] == (relaytest.Digest{}) && c.kind == "clusters" {

@@ -189,7 +189,7 @@ func (sc *scene) run(s script) {
 	interval := "TENDER_MIN_PUSH_INTERVAL=" + s.interval
 	sc.relay = start(sc, sc.origin, "TENDER_COLD_WAIT=10m", interval)
 	for range s.relays - 1 {
-		sc.relay = sc.relay.below("TENDER_COLD_WAIT=10m", interval)
+		sc.relay = sc.relay.downstreamRelay("TENDER_COLD_WAIT=10m", interval)
 	}
 	for group := range sc.contents {
 		sc.put(group, acmeType, "always")

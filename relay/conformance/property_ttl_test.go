@@ -108,7 +108,7 @@ func (w *expiryWorld) run(steps []step) {
 	w.origin = relaytest.NewOrigin(&w.scene, relaytest.OriginOptions{Memory: true})
 	w.relay = start(&w.scene, w.origin, "TENDER_COLD_WAIT=10m", "TENDER_MASS_DELETE_HOLD=20s")
 	w.sure = time.Now().Add(unsure)
-	w.origin.Put(sendThing(sendAcme, "always", "there")) // a stream must not stay silent
+	w.origin.Put(opaque(acmeThing, "always", "there")) // a stream must not stay silent
 	for i, k := range w.all() {
 		w.give(k, expiryTTLs[i%len(expiryTTLs)])
 	}
@@ -146,7 +146,7 @@ func (w *expiryWorld) join(v relaytest.Variant, ttl, all bool) {
 		},
 	})
 	w.actors = append(w.actors, a)
-	a.want(sendAcme, "always")
+	a.want(acmeThing, "always")
 	for _, typeURL := range expiryTypes {
 		if all {
 			a.wantAll(typeURL)
@@ -185,7 +185,7 @@ func (w *expiryWorld) last(k expiryKey, at time.Time) (last expirySaid) {
 }
 
 func (w *expiryWorld) give(k expiryKey, ttl time.Duration) {
-	body := sendThing(k.typeURL, k.name, fmt.Sprint(w.counter))
+	body := opaque(k.typeURL, k.name, fmt.Sprint(w.counter))
 	w.counter++
 	r := &discoverypb.Resource{Name: k.name, Version: fmt.Sprint("v", w.counter), Resource: body}
 	if ttl > 0 {
@@ -380,7 +380,7 @@ func (a *expiryActor) alive() map[expiryKey]relaytest.Entry {
 	for typeURL, entries := range a.State() {
 		for n, entry := range entries {
 			k := expiryKey{typeURL, n}
-			if deadline, ends := deadlines[k]; typeURL != sendAcme && (!ends || time.Now().Before(deadline)) {
+			if deadline, ends := deadlines[k]; typeURL != acmeThing && (!ends || time.Now().Before(deadline)) {
 				alive[k] = entry
 			}
 		}

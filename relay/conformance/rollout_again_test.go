@@ -14,7 +14,7 @@ import (
 func TestI6_ARejectedEditionIsServedOnce(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		canary := w.client(v, "canary", w.refuses("lds l@2"))
+		canary := w.client(v, "canary", w.rejecting("lds l@2"))
 		other := w.clients(v, "other")[0]
 		listeners := func() (n int) {
 			for _, r := range canary.Responses() {
@@ -27,11 +27,11 @@ func TestI6_ARejectedEditionIsServedOnce(t *testing.T) {
 		alternate := func(times int) {
 			for range times {
 				w.change("lds l@1")
-				w.pass(4 * time.Second)
-				w.stands(rollout.Current, 0)
+				w.sleep(4 * time.Second)
+				w.expectPhase(rollout.Current, 0)
 				w.change("lds l@2")
-				w.pass(4 * time.Second)
-				s := w.stands(rollout.Halted, 0)
+				w.sleep(4 * time.Second)
+				s := w.expectPhase(rollout.Halted, 0)
 				if want := "1 client refused it, at most 0 may: canary refused " + relaytest.ListenerType + ": l is not valid"; s.Halted.Reason != want {
 					w.t.Errorf("it is halted by %q, want %q", s.Halted.Reason, want)
 				}
@@ -42,36 +42,36 @@ func TestI6_ARejectedEditionIsServedOnce(t *testing.T) {
 			if n := listeners(); n != served {
 				w.t.Errorf("%s, the canary was served the rejected listener %d times, want %d", when, n, served)
 			}
-			w.have("lds l@1", canary, other)
+			w.expectResources("lds l@1", canary, other)
 		}
 		w.change("lds l@2")
-		w.pass(4 * time.Second)
+		w.sleep(4 * time.Second)
 		was("after a refusal", 1)
 		alternate(3)
 		was("after the origin came back to it", 1)
 		w.restartRelay(canary, other)
-		w.pass(time.Minute) // until the sets are confirmed again
+		w.sleep(time.Minute) // until the sets are confirmed again
 		alternate(2)
 		was("after a restart", 1)
-		w.commands("resume", admin.RolloutScope{})
-		w.pass(4 * time.Second)
+		w.command("resume", admin.RolloutScope{})
+		w.sleep(4 * time.Second)
 		was("when it was resumed", 2)
 		alternate(1)
 		was("after it was refused again", 2)
 		w.change("lds l@1")
-		w.pass(time.Hour + time.Minute)
+		w.sleep(time.Hour + time.Minute)
 		w.change("lds l@2")
-		w.pass(4 * time.Second)
+		w.sleep(4 * time.Second)
 		was("an hour later", 3)
 		w.change("lds l@1")
-		w.pass(4 * time.Second)
+		w.sleep(4 * time.Second)
 		w.change("lds l@2")
-		w.commands("promote", admin.RolloutScope{All: true})
+		w.command("promote", admin.RolloutScope{All: true})
 		w.change("lds l@1")
-		w.pass(4 * time.Second)
-		w.commands("promote", admin.RolloutScope{All: true})
+		w.sleep(4 * time.Second)
+		w.command("promote", admin.RolloutScope{All: true})
 		w.change("lds l@2")
-		w.pass(4 * time.Second)
+		w.sleep(4 * time.Second)
 		if s := w.rollout(); s.Halted != nil && listeners() < 5 {
 			w.t.Errorf("what an operator has promoted is rejected without being served: %s", s.Halted.Reason)
 		}

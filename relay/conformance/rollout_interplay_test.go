@@ -27,43 +27,43 @@ func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
 		}
 		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
 		w.settle()
-		w.have("cds a@1 b@1"+many, canary, other)
+		w.expectResources("cds a@1 b@1"+many, canary, other)
 		w.origin.Stop()
 		w.change("cds a@2")
 		w.origin.Apply(func(tx *relaytest.Tx) {
 			for i := range 30 {
-				tx.Remove(orderTypes["cds"], fmt.Sprintf("m%02d", i))
+				tx.Remove(typeURLs["cds"], fmt.Sprintf("m%02d", i))
 			}
 		})
 		w.origin.Restart()
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		if holds := get[admin.Holds](w.t, w.relay, "/api/v1/holds").Holds; len(holds) != 1 || holds[0].Count != 30 {
 			w.t.Errorf("holds %+v, want 30 clusters", holds)
 		}
-		s := w.stands(rollout.Rolling, 1)
+		s := w.expectPhase(rollout.Rolling, 1)
 		if s.Resources != 1 || s.Large || s.Waiting != 1 {
 			w.t.Errorf("the edition %+v, want one resource", s)
 		}
-		w.differs("", "~cds a")
-		w.have("cds a@2 b@1"+many, canary)
-		w.have("cds a@1 b@1"+many, other)
+		w.expectDiff("", "~cds a")
+		w.expectResources("cds a@2 b@1"+many, canary)
+		w.expectResources("cds a@1 b@1"+many, other)
 
 		operate[admin.HoldScope, admin.Holds](w.t, w.relay, "release", admin.HoldScope{All: true})
-		w.pass(time.Minute)
-		if s := w.stands(rollout.Rolling, 1); s.Resources != 1 || s.Waiting != 31 {
+		w.sleep(time.Minute)
+		if s := w.expectPhase(rollout.Rolling, 1); s.Resources != 1 || s.Waiting != 31 {
 			w.t.Errorf("with what was released: %+v, want that it waits for the next edition", s)
 		}
-		w.have("cds a@2 b@1"+many, canary)
-		w.have("cds a@1 b@1"+many, other)
-		w.pass(20 * time.Minute)
-		w.have("cds a@2 b@1"+many, canary, other)
-		w.stands(rollout.Held, 0)
-		w.differs("", removed...)
-		w.commands("promote", admin.RolloutScope{})
-		w.have("cds a@2 b@1", canary)
-		w.have("cds a@2 b@1"+many, other)
-		w.pass(20 * time.Minute)
-		w.have("cds a@2 b@1", other)
+		w.expectResources("cds a@2 b@1"+many, canary)
+		w.expectResources("cds a@1 b@1"+many, other)
+		w.sleep(20 * time.Minute)
+		w.expectResources("cds a@2 b@1"+many, canary, other)
+		w.expectPhase(rollout.Held, 0)
+		w.expectDiff("", removed...)
+		w.command("promote", admin.RolloutScope{})
+		w.expectResources("cds a@2 b@1", canary)
+		w.expectResources("cds a@2 b@1"+many, other)
+		w.sleep(20 * time.Minute)
+		w.expectResources("cds a@2 b@1", other)
 	}, "TENDER_MASS_DELETE_HOLD=1h")
 }
 
@@ -101,40 +101,40 @@ func TestHistoryFollowsTheLastGood(t *testing.T) {
 				}
 			}
 		}
-		w.client(v, "canary", w.refuses("lds l@2"))
+		w.client(v, "canary", w.rejecting("lds l@2"))
 		w.clients(v, "other")
 		began := time.Now()
 		w.change("cds a@2", "cds c@1", "eds a@2")
-		w.pass(time.Minute)
-		w.stands(rollout.Rolling, 1)
+		w.sleep(time.Minute)
+		w.expectPhase(rollout.Rolling, 1)
 		w.recorded(began, "eds", "a", "changed")
 		w.recorded(began, "cds", "a")
 		w.recorded(began, "cds", "c")
 		audit()
-		w.pass(20 * time.Minute)
+		w.sleep(20 * time.Minute)
 		w.recorded(began, "cds", "c", "added")
 		if c := w.recorded(began, "cds", "a", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-1\n+alt_stat_name: revision-2\n") || c.BytesBefore == 0 {
 			w.t.Errorf("what was promoted is recorded as %+v", c)
 		}
 
 		w.change("lds l@2", "cds a@3")
-		w.pass(time.Minute)
-		w.stands(rollout.Halted, 0)
+		w.sleep(time.Minute)
+		w.expectPhase(rollout.Halted, 0)
 		w.recorded(began, "lds", "l")
 		w.recorded(began, "cds", "a", "changed")
 		audit()
 		w.change("lds l@1", "cds a@2")
-		w.pass(time.Minute)
-		w.stands(rollout.Current, 0)
+		w.sleep(time.Minute)
+		w.expectPhase(rollout.Current, 0)
 		w.recorded(began, "lds", "l")
 		w.recorded(began, "cds", "a", "changed")
 
-		w.commands("undo", admin.RolloutScope{})
+		w.command("undo", admin.RolloutScope{})
 		w.recorded(began, "cds", "c", "removed", "added")
 		if c := w.recorded(began, "cds", "a", "changed", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-2\n+alt_stat_name: revision-1\n") {
 			w.t.Errorf("what was undone is recorded as %+v", c)
 		}
-		w.commands("promote", admin.RolloutScope{All: true})
+		w.command("promote", admin.RolloutScope{All: true})
 		w.recorded(began, "cds", "c", "added", "removed", "added")
 		w.recorded(began, "eds", "a", "changed")
 	}, "TENDER_HISTORY=10")
@@ -173,18 +173,18 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 		refusesCommand(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
 		expect("resume", http.StatusBadRequest, "only promote has it")
 		w.change("cds a@2")
-		w.pass(4 * time.Second)
-		edition := "edition=" + w.stands(rollout.Rolling, 1).Edition
-		w.commands("abort", admin.RolloutScope{Why: admin.Why{Reason: "errors", User: "alice"}})
+		w.sleep(4 * time.Second)
+		edition := "edition=" + w.expectPhase(rollout.Rolling, 1).Edition
+		w.command("abort", admin.RolloutScope{Why: admin.Why{Reason: "errors", User: "alice"}})
 		expect("abort", http.StatusOK, edition, `by="alice`, "reason=errors")
-		w.commands("resume", admin.RolloutScope{Why: admin.Why{User: "bob"}})
+		w.command("resume", admin.RolloutScope{Why: admin.Why{User: "bob"}})
 		expect("resume", http.StatusOK, edition, `by="bob`)
-		w.pass(4 * time.Second)
-		w.commands("promote", admin.RolloutScope{Why: admin.Why{User: "bob"}})
+		w.sleep(4 * time.Second)
+		w.command("promote", admin.RolloutScope{Why: admin.Why{User: "bob"}})
 		expect("promote", http.StatusOK, edition, `by="bob`, "all=false")
-		w.commands("promote", admin.RolloutScope{Why: admin.Why{User: "bob"}, All: true})
+		w.command("promote", admin.RolloutScope{Why: admin.Why{User: "bob"}, All: true})
 		expect("promote", http.StatusOK, edition, `by="bob`, "all=true")
-		w.commands("undo", admin.RolloutScope{Why: admin.Why{Reason: "resets", User: "carol"}})
+		w.command("undo", admin.RolloutScope{Why: admin.Why{Reason: "resets", User: "carol"}})
 		expect("undo", http.StatusOK, edition, `by="carol`, "reason=resets")
 		refusesCommand(w.t, w.relay, "undo", admin.RolloutScope{}, http.StatusConflict, "there is no promotion to undo")
 		expect("undo", http.StatusConflict)

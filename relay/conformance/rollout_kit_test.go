@@ -11,10 +11,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A rolloutWorld is an orderWorld whose relay distributes changes in stages, and keeps snapshots: canary has a change for ten
+// A rolloutWorld is an world whose relay distributes changes in stages, and keeps snapshots: canary has a change for ten
 // minutes, then second for ten more, then everybody.
 type rolloutWorld struct {
-	*orderWorld
+	*world
 	env     []string
 	restart func() *running // runs the relay
 }
@@ -24,9 +24,9 @@ const rolloutStages = "TENDER_ROLLOUT=id=canary* 10m, id=second* 10m"
 // rolloutBubble runs f in a world with what an origin has from the start, for both variants.
 func rolloutBubble(t *testing.T, f func(w *rolloutWorld, v relaytest.Variant), env ...string) {
 	t.Helper()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		env := append(slices.Clone(env), rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR="+filepath.Join(t.TempDir(), "snapshots"))
-		orderBubble(t, env, func(w *orderWorld) {
+		worldBubble(t, env, func(w *world) {
 			world := &rolloutWorld{w, env, func() *running { return start(w.t, w.origin, env...) }}
 			world.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds routes@1")
 			f(world, v)
@@ -74,19 +74,19 @@ func (w *rolloutWorld) clients(v relaytest.Variant, nodes ...string) (all []*rol
 		all = append(all, w.client(v, node, nil))
 	}
 	w.settle()
-	w.have("cds a@1 b@1", all...)
+	w.expectResources("cds a@1 b@1", all...)
 	return all
 }
 
 // have fails the test unless each client has just these resources of a type: "cds a@1 b@2".
-func (w *rolloutWorld) have(want string, all ...*rolloutClient) {
+func (w *rolloutWorld) expectResources(want string, all ...*rolloutClient) {
 	w.t.Helper()
 	short, rest, _ := strings.Cut(want, " ")
 	for _, c := range all {
 		var got []string
 		state := c.State()
-		for _, name := range state.Names(orderTypes[short]) {
-			got = append(got, name+"@"+w.revs[state.Digest(orderTypes[short], name)])
+		for _, name := range state.Names(typeURLs[short]) {
+			got = append(got, name+"@"+w.revs[state.Digest(typeURLs[short], name)])
 		}
 		if !slices.Equal(got, strings.Fields(rest)) {
 			w.t.Fatalf("%s has %s %q, want %q", c.node, short, got, rest)
@@ -95,12 +95,12 @@ func (w *rolloutWorld) have(want string, all ...*rolloutClient) {
 }
 
 // refuses returns a client's Reject for responses that hold some content: "lds l@2".
-func (w *rolloutWorld) refuses(what string) func(*relaytest.Response) error {
+func (w *rolloutWorld) rejecting(what string) func(*relaytest.Response) error {
 	c := w.parse(what)
 	digest := relaytest.DigestOf(w.message(c.short, c.name, c.rev))
 	return func(r *relaytest.Response) error {
 		for _, res := range r.Resources {
-			if r.TypeURL == orderTypes[c.short] && res.Digest == digest {
+			if r.TypeURL == typeURLs[c.short] && res.Digest == digest {
 				return fmt.Errorf("%s is not valid", res.Name)
 			}
 		}

@@ -10,20 +10,20 @@ import (
 )
 
 // follows returns a client that is told times to live and has all clusters, on whatever form that takes.
-func (w *rolloutWorld) follows(v relaytest.Variant, node string) *orderClient {
+func (w *rolloutWorld) syncedClient(v relaytest.Variant, node string) *worldClient {
 	n := relaytest.WithFeatures(relaytest.EnvoyNode(node), relaytest.FeatureTTL, relaytest.FeatureWrapper)
 	return w.dial(relaytest.ClientOptions{Variant: v, Node: n}).subscribe("cds", "*")
 }
 
 // hear fails the test unless each client is told just this.
-func hear(want string, all ...*orderClient) {
+func expectAndAckAll(want string, all ...*worldClient) {
 	for _, c := range all {
 		c.w.t.Helper()
 		if want == "" {
-			c.hears()
+			c.expectAndAck()
 			continue
 		}
-		c.hears(want)
+		c.expectAndAck(want)
 	}
 }
 
@@ -32,48 +32,48 @@ func hear(want string, all ...*orderClient) {
 func TestHeartbeatsNeverWait(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(world *rolloutWorld, v relaytest.Variant) {
-		w := &ttlWorld{world.orderWorld}
+		w := &ttlWorld{world.world}
 		form := ttlForm{v, "cds", "*"}
-		w.give("cds t@1 1m")
-		canary, other := world.follows(v, "canary"), world.follows(v, "other")
-		w.pass(20 * time.Second)
-		for _, c := range []*orderClient{canary, other} {
-			c.skip()
+		w.set("cds t@1 1m")
+		canary, other := world.syncedClient(v, "canary"), world.syncedClient(v, "other")
+		w.sleep(20 * time.Second)
+		for _, c := range []*worldClient{canary, other} {
+			c.ackPending()
 		}
-		beats := func(what, t, clusters string, all ...*orderClient) {
+		beats := func(what, t, clusters string, all ...*worldClient) {
 			w.t.Helper()
-			w.pass(time.Second)
-			w.beat("cds", "t")
+			w.sleep(time.Second)
+			w.heartbeat("cds", "t")
 			w.t.Log(what)
-			hear(form.beat("t", t+"(1m0s)", clusters), all...)
+			expectAndAckAll(form.heartbeat("t", t+"(1m0s)", clusters), all...)
 		}
 		beats("current", "t@1", "a@1 b@1 t@1(1m0s)", canary, other)
-		world.stands(rollout.Current, 0)
+		world.expectPhase(rollout.Current, 0)
 		w.change("cds a@2")
 		beats("gathering", "t@1", "a@1 b@1 t@1(1m0s)", canary, other)
-		w.pass(3 * time.Second)
-		hear(form.response("a@2", "a@2 b@1 t@1(59s)"), canary)
-		w.beat("cds", "t")
-		hear(form.beat("t", "t@1(1m0s)", "a@2 b@1 t@1(1m0s)"), canary)
-		hear(form.beat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), other)
-		world.stands(rollout.Rolling, 1)
-		w.give("cds t@2 1m") // waits for the next edition
-		hear("", canary)
-		w.pass(50 * time.Second)
-		w.beat("cds", "t")
-		hear(form.beat("t", "t@1(1m0s)", "a@2 b@1 t@1(1m0s)"), canary)
-		hear(form.beat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), other)
-		world.commands("abort", admin.RolloutScope{})
-		world.stands(rollout.Halted, 0)
-		w.pass(40 * time.Second)
-		canary.skip()
-		w.beat("cds", "t")
-		hear(form.beat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), canary, other)
-		w.pass(59 * time.Second)
-		hear("", canary, other)
-		w.pass(time.Second)
-		for _, c := range []*orderClient{canary, other} {
-			c.hears(form.removal("t", "a@1 b@1")...)
+		w.sleep(3 * time.Second)
+		expectAndAckAll(form.response("a@2", "a@2 b@1 t@1(59s)"), canary)
+		w.heartbeat("cds", "t")
+		expectAndAckAll(form.heartbeat("t", "t@1(1m0s)", "a@2 b@1 t@1(1m0s)"), canary)
+		expectAndAckAll(form.heartbeat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), other)
+		world.expectPhase(rollout.Rolling, 1)
+		w.set("cds t@2 1m") // waits for the next edition
+		expectAndAckAll("", canary)
+		w.sleep(50 * time.Second)
+		w.heartbeat("cds", "t")
+		expectAndAckAll(form.heartbeat("t", "t@1(1m0s)", "a@2 b@1 t@1(1m0s)"), canary)
+		expectAndAckAll(form.heartbeat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), other)
+		world.command("abort", admin.RolloutScope{})
+		world.expectPhase(rollout.Halted, 0)
+		w.sleep(40 * time.Second)
+		canary.ackPending()
+		w.heartbeat("cds", "t")
+		expectAndAckAll(form.heartbeat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), canary, other)
+		w.sleep(59 * time.Second)
+		expectAndAckAll("", canary, other)
+		w.sleep(time.Second)
+		for _, c := range []*worldClient{canary, other} {
+			c.expectAndAck(form.removal("t", "a@1 b@1")...)
 		}
 	})
 }
@@ -85,32 +85,32 @@ func TestExpiryIsNoEdition(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		w.change("cds t@1 1h")
 		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
-		w.pass(time.Hour - time.Minute)
-		w.have("cds a@1 b@1 t@1", canary, other)
-		w.pass(time.Minute)
-		w.have("cds a@1 b@1", canary, other)
-		w.pass(5 * time.Second)
-		if o := w.stands(rollout.Current, 0).Outcomes; o != (rollout.Outcomes{}) {
+		w.sleep(time.Hour - time.Minute)
+		w.expectResources("cds a@1 b@1 t@1", canary, other)
+		w.sleep(time.Minute)
+		w.expectResources("cds a@1 b@1", canary, other)
+		w.sleep(5 * time.Second)
+		if o := w.expectPhase(rollout.Current, 0).Outcomes; o != (rollout.Outcomes{}) {
 			w.t.Errorf("outcomes %+v, want that nothing was rolled out", o)
 		}
 		w.change("cds u@1 5m")
-		w.pass(3 * time.Second)
-		w.have("cds a@1 b@1 u@1", canary)
-		w.have("cds a@1 b@1", other)
-		w.pass(5 * time.Minute)
-		w.have("cds a@1 b@1", canary, other)
-		w.pass(time.Hour)
-		w.have("cds a@1 b@1", canary, other)
-		w.stands(rollout.Current, 0)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@1 b@1 u@1", canary)
+		w.expectResources("cds a@1 b@1", other)
+		w.sleep(5 * time.Minute)
+		w.expectResources("cds a@1 b@1", canary, other)
+		w.sleep(time.Hour)
+		w.expectResources("cds a@1 b@1", canary, other)
+		w.expectPhase(rollout.Current, 0)
 
 		w.change("rds t@1 1m")
 		for _, c := range []*rolloutClient{canary, other} {
 			c.Subscribe(relaytest.RouteType, "routes", "t")
 		}
-		w.pass(2 * time.Minute)
+		w.sleep(2 * time.Minute)
 		w.change("rds t@2") // in the place of which there is nothing
-		w.have("rds routes@1 t@2", canary, other)
-		w.stands(rollout.Current, 0)
+		w.expectResources("rds routes@1 t@2", canary, other)
+		w.expectPhase(rollout.Current, 0)
 	})
 }
 
@@ -126,28 +126,28 @@ func TestWhatMayNotBeKeptNeverWaits(t *testing.T) {
 			c.Subscribe(relaytest.RouteType, "routes", "n")
 		}
 		w.settle()
-		w.have("cds a@1 b@1 n@1", all...)
-		w.have("rds n@1 routes@1", all...)
+		w.expectResources("cds a@1 b@1 n@1", all...)
+		w.expectResources("rds n@1 routes@1", all...)
 		w.uncached("cds n@2")
 		w.uncached("rds n@2")
-		w.have("cds a@1 b@1 n@2", all...)
-		w.have("rds n@2 routes@1", all...)
-		w.pass(5 * time.Second)
-		w.stands(rollout.Current, 0)
+		w.expectResources("cds a@1 b@1 n@2", all...)
+		w.expectResources("rds n@2 routes@1", all...)
+		w.sleep(5 * time.Second)
+		w.expectPhase(rollout.Current, 0)
 		w.change("cds a@2")
-		w.pass(3 * time.Second)
+		w.sleep(3 * time.Second)
 		w.uncached("cds n@3")
-		w.have("cds a@2 b@1 n@3", all[0])
-		w.have("cds a@1 b@1 n@3", all[1])
-		w.pass(21 * time.Minute)
-		w.have("cds a@2 b@1 n@3", all...)
+		w.expectResources("cds a@2 b@1 n@3", all[0])
+		w.expectResources("cds a@1 b@1 n@3", all[1])
+		w.sleep(21 * time.Minute)
+		w.expectResources("cds a@2 b@1 n@3", all...)
 
 		w.uncached("cds b@2") // which was kept, and has a last good
-		w.pass(3 * time.Second)
-		w.have("cds a@2 b@2 n@3", all[0])
-		w.have("cds a@2 b@1 n@3", all[1])
-		w.pass(21 * time.Minute)
-		w.have("cds a@2 b@2 n@3", all...)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@2 b@2 n@3", all[0])
+		w.expectResources("cds a@2 b@1 n@3", all[1])
+		w.sleep(21 * time.Minute)
+		w.expectResources("cds a@2 b@2 n@3", all...)
 	})
 }
 

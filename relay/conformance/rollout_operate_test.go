@@ -25,7 +25,7 @@ func (w *rolloutWorld) rollout() *rollout.Status {
 }
 
 // stands fails the test unless the rollout is in a state, of which stage.
-func (w *rolloutWorld) stands(phase rollout.Phase, stage int) *rollout.Status {
+func (w *rolloutWorld) expectPhase(phase rollout.Phase, stage int) *rollout.Status {
 	w.t.Helper()
 	s := w.rollout()
 	if s.Phase != phase || s.Stage != stage {
@@ -38,13 +38,13 @@ func (w *rolloutWorld) stands(phase rollout.Phase, stage int) *rollout.Status {
 }
 
 // commands carries out a command, and waits until its clients have what it changes.
-func (w *rolloutWorld) commands(name string, args admin.RolloutScope) *rollout.Status {
+func (w *rolloutWorld) command(name string, args admin.RolloutScope) *rollout.Status {
 	w.t.Helper()
 	answer := operate[admin.RolloutScope, admin.Rollouts](w.t, w.relay, "rollout/"+name, args)
 	if len(answer.Rollouts) != 1 {
 		w.t.Fatalf("%s %+v: %+v, want the one rollout", name, args, answer)
 	}
-	w.pass(time.Second)
+	w.sleep(time.Second)
 	return answer.Rollouts[0]
 }
 
@@ -57,12 +57,12 @@ func refusesCommand(t testing.TB, r *running, name string, args any, code int, w
 }
 
 // differs fails the test unless a rollout changes just this: "~cds a", "+cds c", "-cds b".
-func (w *rolloutWorld) differs(query string, want ...string) admin.RolloutDiff {
+func (w *rolloutWorld) expectDiff(query string, want ...string) admin.RolloutDiff {
 	w.t.Helper()
 	d := get[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollout/diff?"+query)
 	var got []string
 	for _, c := range d.Changes {
-		got = append(got, map[string]string{"added": "+", "changed": "~", "removed": "-"}[c.Change]+orderShort(c.TypeURL)+" "+c.Name)
+		got = append(got, map[string]string{"added": "+", "changed": "~", "removed": "-"}[c.Change]+shortName(c.TypeURL)+" "+c.Name)
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || d.Total != len(want) {
 		w.t.Errorf("the rollout changes %q, %d in all, want %q", got, d.Total, want)
@@ -77,9 +77,9 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		t := w.t
 		all := w.clients(v, "canary", "second", "other")
 		canary, second, other := all[0], all[1], all[2]
-		w.pass(time.Minute)
-		w.stands(rollout.Current, 0)
-		w.differs("")
+		w.sleep(time.Minute)
+		w.expectPhase(rollout.Current, 0)
+		w.expectDiff("")
 		for command, words := range map[string]string{
 			"promote": "no rollout is open: the state is current", "abort": "no rollout is open: the state is current",
 			"resume": "the rollout is not halted: the state is current", "undo": "there is no promotion to undo",
@@ -90,58 +90,58 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 
 		changed := []string{"~cds a", "+cds c", "~lds l"}
 		w.change("cds a@2", "cds c@1", "lds l@2", "eds a@2")
-		w.pass(time.Second)
-		if s := w.stands(rollout.Gathering, 0); s.Waiting != 3 || s.Until.IsZero() {
+		w.sleep(time.Second)
+		if s := w.expectPhase(rollout.Gathering, 0); s.Waiting != 3 || s.Until.IsZero() {
 			t.Errorf("gathering: %+v, want three resources that wait, and when the next step is due", s)
 		}
-		w.differs("", changed...)
-		w.pass(3 * time.Second)
-		s := w.stands(rollout.Rolling, 1)
-		w.have("cds a@2 b@1 c@1", canary)
-		w.have("cds a@1 b@1", second, other)
+		w.expectDiff("", changed...)
+		w.sleep(3 * time.Second)
+		s := w.expectPhase(rollout.Rolling, 1)
+		w.expectResources("cds a@2 b@1 c@1", canary)
+		w.expectResources("cds a@1 b@1", second, other)
 		if c := s.Cohorts[0]; s.Resources != 3 || s.Edition == "" || c.Served != s.Edition || c.Clients != 1 || c.Wanting != 1 || c.Accepted != 1 || s.Cohorts[1].Served != "" || len(s.Cohorts) != 3 {
 			t.Errorf("stage 1: %+v, want that one client accepted", s)
 		}
-		w.differs("", changed...)
-		w.differs("type=lds", "~lds l")
-		d := w.differs("type=cds&name=a", "~cds a")
+		w.expectDiff("", changed...)
+		w.expectDiff("type=lds", "~lds l")
+		d := w.expectDiff("type=cds&name=a", "~cds a")
 		before, after := d.Bodies[d.Changes[0].Before.SHA256], d.Bodies[d.Changes[0].After.SHA256]
 		if !strings.Contains(string(before), `"a"`) || !strings.Contains(string(after), `"a"`) || string(before) == string(after) {
 			t.Errorf("cluster a was %s and is %s", before, after)
 		}
 
-		if s := w.commands("promote", admin.RolloutScope{Why: admin.Why{User: "alice"}}); s.Stage != 2 {
+		if s := w.command("promote", admin.RolloutScope{Why: admin.Why{User: "alice"}}); s.Stage != 2 {
 			t.Errorf("promote answers %+v, want stage 2", s)
 		}
-		w.have("lds l@2", canary, second)
-		w.have("lds l@1", other)
-		if s := w.commands("abort", admin.RolloutScope{Why: admin.Why{Reason: "errors", User: "alice"}}); s.Halted == nil || !strings.HasPrefix(s.Halted.Reason, "abort by alice") || !strings.HasSuffix(s.Halted.Reason, ": errors") {
+		w.expectResources("lds l@2", canary, second)
+		w.expectResources("lds l@1", other)
+		if s := w.command("abort", admin.RolloutScope{Why: admin.Why{Reason: "errors", User: "alice"}}); s.Halted == nil || !strings.HasPrefix(s.Halted.Reason, "abort by alice") || !strings.HasSuffix(s.Halted.Reason, ": errors") {
 			t.Errorf("abort answers %+v, want who rejected it and why", s)
 		}
-		w.stands(rollout.Halted, 0)
-		w.have("cds a@1 b@1", all...)
-		w.have("lds l@1", all...)
-		w.have("eds a@2 b@1", all...)
-		w.differs("", changed...)
+		w.expectPhase(rollout.Halted, 0)
+		w.expectResources("cds a@1 b@1", all...)
+		w.expectResources("lds l@1", all...)
+		w.expectResources("eds a@2 b@1", all...)
+		w.expectDiff("", changed...)
 
 		w.restartRelay(all...)
-		w.pass(time.Minute)
-		w.stands(rollout.Halted, 0)
-		w.differs("", changed...)
+		w.sleep(time.Minute)
+		w.expectPhase(rollout.Halted, 0)
+		w.expectDiff("", changed...)
 
-		w.commands("resume", admin.RolloutScope{Origin: "default"})
-		w.pass(4 * time.Second)
-		w.stands(rollout.Rolling, 1)
-		w.commands("promote", admin.RolloutScope{All: true})
-		w.stands(rollout.Current, 0)
-		w.have("cds a@2 b@1 c@1", all...)
-		w.commands("undo", admin.RolloutScope{Why: admin.Why{Reason: "resets"}})
-		if o := w.stands(rollout.Halted, 0).Outcomes; o != (rollout.Outcomes{Promoted: 1, Halted: 1, Undone: 1}) {
+		w.command("resume", admin.RolloutScope{Origin: "default"})
+		w.sleep(4 * time.Second)
+		w.expectPhase(rollout.Rolling, 1)
+		w.command("promote", admin.RolloutScope{All: true})
+		w.expectPhase(rollout.Current, 0)
+		w.expectResources("cds a@2 b@1 c@1", all...)
+		w.command("undo", admin.RolloutScope{Why: admin.Why{Reason: "resets"}})
+		if o := w.expectPhase(rollout.Halted, 0).Outcomes; o != (rollout.Outcomes{Promoted: 1, Halted: 1, Undone: 1}) {
 			t.Errorf("outcomes since the restart %+v, want one promotion, which was undone", o)
 		}
-		w.have("cds a@1 b@1", all...)
-		w.have("lds l@1", all...)
-		w.differs("", changed...)
+		w.expectResources("cds a@1 b@1", all...)
+		w.expectResources("lds l@1", all...)
+		w.expectDiff("", changed...)
 	})
 }
 
@@ -185,9 +185,9 @@ func TestI13_OffStartsNothing(t *testing.T) {
 		if on {
 			env, want = append(env, rolloutStages, "TENDER_DELTA_VERSIONS=content", "TENDER_SNAPSHOT_DIR="+filepath.Join(t.TempDir(), "snapshots")), 1
 		}
-		orderBubble(t, env, func(w *orderWorld) {
+		worldBubble(t, env, func(w *world) {
 			w.change("cds a@1", "eds a@1", "eds b@1", "rds routes@1")
-			c := &rolloutClient{w: &rolloutWorld{orderWorld: w}, node: "canary"}
+			c := &rolloutClient{w: &rolloutWorld{world: w}, node: "canary"}
 			c.Client = w.relay.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode(c.node), AutoAck: true})
 			c.follow()
 			if got := goroutines(controller); got != want {
@@ -200,7 +200,7 @@ func TestI13_OffStartsNothing(t *testing.T) {
 // TestRolloutCommandsWithoutRollouts says that they are off.
 func TestRolloutCommandsWithoutRollouts(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, []string{operated}, func(w *orderWorld) {
+	worldBubble(t, []string{operated}, func(w *world) {
 		t := w.t
 		for _, path := range []string{"rollouts", "rollouts?origin=x", "rollout/diff"} {
 			if code, text := ask(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
@@ -220,15 +220,15 @@ func TestRolloutCommandsWithoutRollouts(t *testing.T) {
 func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 	t.Parallel()
 	env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
-	originsBubble(t, "type:lds=west", env, func(first, west *orderWorld) {
-		t, both := first.t, &rolloutWorld{orderWorld: first, env: env}
+	originsBubble(t, "type:lds=west", env, func(first, west *world) {
+		t, both := first.t, &rolloutWorld{world: first, env: env}
 		first.change("cds a@1", "eds a@1", "eds b@1", "rds routes@1")
 		west.change("lds l@1")
 		canary := both.client(relaytest.Delta, "canary", nil)
-		first.pass(time.Minute)
+		first.sleep(time.Minute)
 		stands := func(want string) {
 			t.Helper()
-			first.pass(3 * time.Second)
+			first.sleep(3 * time.Second)
 			var got []string
 			for _, s := range get[admin.Rollouts](t, first.relay, "/api/v1/rollouts").Rollouts {
 				got = append(got, fmt.Sprintf("%s %v", s.Origin, s.Phase))
@@ -251,18 +251,18 @@ func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 		refusesCommand(t, first.relay, "abort", admin.RolloutScope{}, http.StatusConflict, `origin \"default\": no rollout is open: the state is current\norigin \"west\": no`)
 		west.change("lds l@2")
 		stands("[default current west rolling]")
-		both.have("lds l@2", canary)
-		both.differs("", "~lds l")
-		both.differs("origin=default")
+		both.expectResources("lds l@2", canary)
+		both.expectDiff("", "~lds l")
+		both.expectDiff("origin=default")
 		refusesCommand(t, first.relay, "abort", admin.RolloutScope{Origin: "default"}, http.StatusConflict, "no rollout is open: the state is current")
 		carriedOut("abort", admin.RolloutScope{}, "[west]")
 		stands("[default current west halted]")
-		both.have("lds l@1", canary)
+		both.expectResources("lds l@1", canary)
 		first.change("cds a@2")
 		stands("[default rolling west halted]")
 		carriedOut("promote", admin.RolloutScope{All: true}, "[default west]")
 		stands("[default current west current]")
-		both.have("lds l@2", canary)
+		both.expectResources("lds l@2", canary)
 		carriedOut("undo", admin.RolloutScope{Origin: "west"}, "[west]")
 		stands("[default current west halted]")
 	})

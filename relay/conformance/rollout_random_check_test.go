@@ -13,7 +13,7 @@ import (
 
 // pause has time pass, and looks at what clients have.
 func (h *rolloutHistory) pause(d time.Duration) {
-	h.w.pass(d)
+	h.w.sleep(d)
 	h.notTooSoon()
 	h.takenBack()
 	if d >= time.Minute { // all is answered
@@ -27,8 +27,8 @@ func (h *rolloutHistory) notTooSoon() {
 	for _, c := range h.clients {
 		state := c.State()
 		for _, short := range waitingTypes {
-			for _, name := range state.Names(orderTypes[short]) {
-				digest := state.Digest(orderTypes[short], name)
+			for _, name := range state.Names(typeURLs[short]) {
+				digest := state.Digest(typeURLs[short], name)
 				text := short + " " + name + "@" + h.w.revs[digest]
 				if h.bad[digest] && !h.tainted && c.stage > 0 {
 					h.Fatalf("%s has %s, which canaries refuse", c.node, text)
@@ -48,7 +48,7 @@ func (h *rolloutHistory) takenBack() {
 	if len(before) == 0 || h.tainted {
 		return
 	}
-	h.w.pass(time.Second)
+	h.w.sleep(time.Second)
 	for _, text := range h.haveBad() {
 		if slices.Contains(before, text) {
 			h.Fatalf("%s, which another canary has refused", text)
@@ -61,8 +61,8 @@ func (h *rolloutHistory) haveBad() (all []string) {
 	for _, c := range h.clients {
 		state := c.State()
 		for _, short := range waitingTypes {
-			for _, name := range state.Names(orderTypes[short]) {
-				if digest := state.Digest(orderTypes[short], name); h.bad[digest] && !h.replicas[c.at].frozen {
+			for _, name := range state.Names(typeURLs[short]) {
+				if digest := state.Digest(typeURLs[short], name); h.bad[digest] && !h.replicas[c.at].frozen {
 					all = append(all, fmt.Sprintf("%s has %s %s@%s", c.node, short, name, h.w.revs[digest]))
 				}
 			}
@@ -94,8 +94,8 @@ func (h *rolloutHistory) whole() {
 			h.Fatalf("%s has %s, which the origin never had at one time: it had\n%s", c.node, got, h.cuts)
 		}
 		state := c.State()
-		for _, name := range state.Names(orderTypes["cds"]) {
-			if !slices.Contains(state.Names(orderTypes["eds"]), name) {
+		for _, name := range state.Names(typeURLs["cds"]) {
+			if !slices.Contains(state.Names(typeURLs["eds"]), name) {
 				h.Fatalf("%s has the cluster %s without its endpoints", c.node, name)
 			}
 		}
@@ -126,7 +126,7 @@ func (h *rolloutHistory) endpoints(cluster string) {
 	}
 	for _, c := range h.clients {
 		state := c.State()
-		if got, want := h.w.revs[state.Digest(orderTypes["eds"], cluster)], h.has["eds"][cluster]; !h.replicas[c.at].frozen && got != strconv.Itoa(want) {
+		if got, want := h.w.revs[state.Digest(typeURLs["eds"], cluster)], h.has["eds"][cluster]; !h.replicas[c.at].frozen && got != strconv.Itoa(want) {
 			h.Fatalf("%s has the endpoints %s@%s, want those that the origin has just given, @%d", c.node, cluster, got, want)
 		}
 	}
@@ -137,7 +137,7 @@ func (h *rolloutHistory) end() {
 	for i := range h.replicas {
 		h.command("thaw", i)
 	}
-	h.w.pass(time.Minute)
+	h.w.sleep(time.Minute)
 	var all []string
 	for _, short := range append(waitingTypes, "eds") {
 		for _, name := range slices.Sorted(maps.Keys(h.has[short])) {

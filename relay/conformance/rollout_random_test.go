@@ -76,7 +76,7 @@ func drawRolloutStep(t *rapid.T) rolloutStep {
 // A rolloutHistory is an origin, two replicas and nine clients: of each stage one that stays at each replica, and one that moves.
 type rolloutHistory struct {
 	scene
-	w        *orderWorld
+	w        *world
 	replicas [2]*rolloutReplica
 	clients  []*randomClient
 
@@ -129,7 +129,7 @@ func (h *rolloutHistory) run(steps []rolloutStep) {
 // begin has all clients have the first state of the origin, which is the last good.
 func (h *rolloutHistory) begin() {
 	origin := relaytest.NewOrigin(&h.scene, relaytest.OriginOptions{Memory: true})
-	h.w = &orderWorld{t: &h.scene, origin: origin, revs: make(map[relaytest.Digest]string)}
+	h.w = &world{t: &h.scene, origin: origin, revs: make(map[relaytest.Digest]string)}
 	h.has = map[string]map[string]int{"cds": {}, "eds": {}, "lds": {}, "rds": {}}
 	h.began = make(map[string]time.Time)
 	h.change(h.next("cds a"), h.next("cds b"), h.next("cds c"), h.next("eds a"), h.next("eds b"), h.next("eds c"), h.next("lds l"), h.next("lds m"), h.next("rds routes"))
@@ -147,7 +147,7 @@ func (h *rolloutHistory) begin() {
 		}
 	}
 	slices.SortStableFunc(h.clients, func(a, b *randomClient) int { return strings.Compare(a.node[len(a.node)-1:], b.node[len(b.node)-1:]) })
-	h.w.pass(time.Minute)
+	h.w.sleep(time.Minute)
 	for _, c := range h.clients {
 		if got, want := h.sees(c, waitingTypes...), h.cuts[0]; got != want {
 			h.Fatalf("%s begins with %s, want %s", c.node, got, want)
@@ -171,7 +171,7 @@ func (h *rolloutHistory) join(node string, stage, at int, v relaytest.Variant, r
 	if !refuses {
 		reject = nil
 	}
-	c := &rolloutClient{w: &rolloutWorld{orderWorld: h.w}, node: node}
+	c := &rolloutClient{w: &rolloutWorld{world: h.w}, node: node}
 	c.Client = h.replicas[at].Client(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(node), AutoAck: true, Reject: reject})
 	c.Subscribe(relaytest.ClusterType)
 	c.Subscribe(relaytest.EndpointType, "a", "b", "c")
@@ -239,8 +239,8 @@ func (h *rolloutHistory) sees(c *randomClient, shorts ...string) string {
 	var all []string
 	state := c.State()
 	for _, short := range shorts {
-		for _, name := range state.Names(orderTypes[short]) {
-			all = append(all, fmt.Sprintf("%s %s@%s", short, name, h.w.revs[state.Digest(orderTypes[short], name)]))
+		for _, name := range state.Names(typeURLs[short]) {
+			all = append(all, fmt.Sprintf("%s %s@%s", short, name, h.w.revs[state.Digest(typeURLs[short], name)]))
 		}
 	}
 	return strings.Join(all, ", ")
@@ -272,7 +272,7 @@ func (h *rolloutHistory) step(s rolloutStep) {
 		}
 	case "origin":
 		h.w.origin.Stop()
-		h.w.pass(s.pause)
+		h.w.sleep(s.pause)
 		h.w.origin.Restart()
 		h.connects()
 	case "restart":
@@ -281,7 +281,7 @@ func (h *rolloutHistory) step(s rolloutStep) {
 	case "down":
 		h.replicas[s.replica].Stop()
 		h.change(h.next("cds "+cluster), h.next("lds m"))
-		h.w.pass(s.pause)
+		h.w.sleep(s.pause)
 		h.up(s.replica)
 	case "move":
 		c := h.clients[len(h.clients)-1-s.client]

@@ -34,7 +34,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 	}
 	have := func(c *relaytest.Client, names ...string) {
 		t.Helper()
-		c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(streamCDS), names) })
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(typeCDS), names) })
 	}
 	stands := func(phase rollout.Phase) {
 		t.Helper()
@@ -49,7 +49,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 			}
 			return nil
 		}})
-		c.Subscribe(streamCDS)
+		c.Subscribe(typeCDS)
 		have(c, "a", "b", "c", "d")
 		clients = append(clients, c)
 	}
@@ -59,7 +59,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 	stands(rollout.Rolling)
 	have(other, "a", "b", "c", "d")
 	late := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode("late"), AutoAck: true})
-	late.Subscribe(streamCDS)
+	late.Subscribe(typeCDS)
 	have(late, "a", "b", "c", "d")
 	operate[admin.RolloutScope, admin.Rollouts](t, r, "rollout/promote", admin.RolloutScope{})
 	have(other, "a", "c", "d", "e")
@@ -89,10 +89,10 @@ func TestI10_SharedNamesRollOut(t *testing.T) {
 		canary := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("canary-1"), AutoAck: true})
 		other := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other"), AutoAck: true})
 		put := func(rev int) {
-			w.origin.Apply(func(tx *relaytest.Tx) { tx.Set(orderTypes["cds"], sharedCluster, w.message("cds", "x", rev), "") })
+			w.origin.Apply(func(tx *relaytest.Tx) { tx.Set(typeURLs["cds"], sharedCluster, w.message("cds", "x", rev), "") })
 			synctest.Wait()
 		}
-		revOf := func(c *orderClient, want string) {
+		revOf := func(c *worldClient, want string) {
 			w.t.Helper()
 			var got string
 			for _, r := range c.Responses() {
@@ -112,25 +112,25 @@ func TestI10_SharedNamesRollOut(t *testing.T) {
 		w.settle()
 		revOf(canary, "1")
 		put(2)
-		w.pass(3 * time.Second)
+		w.sleep(3 * time.Second)
 		revOf(canary, "2")
 		revOf(other, "1")
 		other.Close()
-		w.pass(3 * time.Second)
+		w.sleep(3 * time.Second)
 		late := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other-2"), AutoAck: true}).subscribe("cds", sharedCluster)
 		revOf(late, "1")
-		w.pass(5 * time.Second)
+		w.sleep(5 * time.Second)
 
 		w.restartRelay()
-		w.pass(5 * time.Second)
+		w.sleep(5 * time.Second)
 		late = w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other-3"), AutoAck: true}).subscribe("cds", sharedCluster)
 		revOf(late, "1")
 		canary.Reconnect(w.relay.Conn())
-		w.pass(time.Minute)
-		w.stands(rollout.Rolling, 1)
+		w.sleep(time.Minute)
+		w.expectPhase(rollout.Rolling, 1)
 		revOf(late, "1")
 		revOf(canary, "2")
-		w.pass(20 * time.Minute)
+		w.sleep(20 * time.Minute)
 		revOf(late, "2")
 	})
 }
@@ -147,22 +147,22 @@ func TestI10_WhatWasAbsentWaitsAfterARestart(t *testing.T) {
 		w.settle() // until the snapshot is written
 		for range 2 {
 			w.restartRelay(all...)
-			w.pass(time.Minute)
-			w.stands(rollout.Current, 0)
+			w.sleep(time.Minute)
+			w.expectPhase(rollout.Current, 0)
 		}
 		w.relay.Stop()
 		w.change("rds late@1")
 		w.restartRelay(all...)
-		w.pass(time.Minute)
-		w.stands(rollout.Rolling, 1)
+		w.sleep(time.Minute)
+		w.expectPhase(rollout.Rolling, 1)
 		newcomer := w.client(v, "another", nil)
 		newcomer.Subscribe(relaytest.RouteType, "routes", "late")
 		w.settle()
-		w.have("rds late@1 routes@1", all[0])
-		w.have("rds routes@1", all[1], newcomer)
-		w.pass(20 * time.Minute)
-		w.have("rds late@1 routes@1", append(all, newcomer)...)
-		w.stands(rollout.Current, 0)
+		w.expectResources("rds late@1 routes@1", all[0])
+		w.expectResources("rds routes@1", all[1], newcomer)
+		w.sleep(20 * time.Minute)
+		w.expectResources("rds late@1 routes@1", append(all, newcomer)...)
+		w.expectPhase(rollout.Current, 0)
 	})
 }
 
@@ -174,14 +174,14 @@ func TestI3_RoutesFollowClustersAfterARestart(t *testing.T) {
 		canary := w.clients(v, "canary")[0]
 		w.change("cds a@2", "rds routes@2")
 		w.settle()
-		w.have("rds routes@2", canary)
+		w.expectResources("rds routes@2", canary)
 		sent := len(canary.Responses())
 		w.relay.Stop()
 		w.origin.Stop()
 		w.restartRelay(canary)
-		w.pass(5 * time.Second)
+		w.sleep(5 * time.Second)
 		w.origin.Restart()
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		clusters := false
 		for _, r := range canary.Responses()[sent:] {
 			clusters = clusters || r.TypeURL == relaytest.ClusterType

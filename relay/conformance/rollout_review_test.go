@@ -22,9 +22,9 @@ func TestI1_AnOriginThatFlapsReachesNobody(t *testing.T) {
 		before := len(all[0].Responses())
 		for i := range 60 {
 			w.change(fmt.Sprint("lds l@", 2-i%2))
-			w.pass(time.Second)
+			w.sleep(time.Second)
 		}
-		w.have("lds l@1", all...)
+		w.expectResources("lds l@1", all...)
 		if n := len(all[0].Responses()) - before; n > 0 {
 			t.Errorf("the canary was sent %d responses by an origin that flaps", n)
 		}
@@ -40,27 +40,27 @@ func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
 			rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 				var reject func(*relaytest.Response) error
 				if refuse {
-					reject = w.refuses("lds l@2")
+					reject = w.rejecting("lds l@2")
 				}
 				canary := w.client(v, "canary", reject)
 				all := append(w.clients(v, "second", "other"), canary)
 				w.change("cds a@2")
-				w.pass(21 * time.Minute)
-				w.have("cds a@2 b@1", all...)
+				w.sleep(21 * time.Minute)
+				w.expectResources("cds a@2 b@1", all...)
 				w.change("lds l@2")
-				w.pass(5 * time.Second)
-				w.commands("undo", admin.RolloutScope{Why: admin.Why{Reason: "a is bad"}})
-				w.stands(rollout.Halted, 0)
-				w.have("cds a@1 b@1", all...)
-				w.have("lds l@1", all...)
-				w.pass(10 * time.Second) // until snapshots have it
+				w.sleep(5 * time.Second)
+				w.command("undo", admin.RolloutScope{Why: admin.Why{Reason: "a is bad"}})
+				w.expectPhase(rollout.Halted, 0)
+				w.expectResources("cds a@1 b@1", all...)
+				w.expectResources("lds l@1", all...)
+				w.sleep(10 * time.Second) // until snapshots have it
 				w.restartRelay(all...)
-				w.pass(time.Hour)
-				if s := w.stands(rollout.Halted, 0); s.Halted.Reason != "undo by pipe: a is bad" {
+				w.sleep(time.Hour)
+				if s := w.expectPhase(rollout.Halted, 0); s.Halted.Reason != "undo by pipe: a is bad" {
 					t.Errorf("after the restart it is halted by %q", s.Halted.Reason)
 				}
-				w.have("cds a@1 b@1", all...)
-				w.have("lds l@1", all...)
+				w.expectResources("cds a@1 b@1", all...)
+				w.expectResources("lds l@1", all...)
 			})
 		})
 	}
@@ -70,16 +70,16 @@ func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
 func TestI6_AnEditionIsRefusedTwice(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		canary := w.client(v, "canary", w.refuses("cds a@2"))
+		canary := w.client(v, "canary", w.rejecting("cds a@2"))
 		w.clients(v, "other")
 		w.change("cds a@2", "cds b@2")
-		w.pass(3 * time.Second)
+		w.sleep(3 * time.Second)
 		for range 2 {
 			before := len(canary.Responses())
-			w.commands("resume", admin.RolloutScope{})
-			w.pass(5 * time.Second)
-			w.stands(rollout.Halted, 0)
-			w.have("cds a@1 b@1", canary)
+			w.command("resume", admin.RolloutScope{})
+			w.sleep(5 * time.Second)
+			w.expectPhase(rollout.Halted, 0)
+			w.expectResources("cds a@1 b@1", canary)
 			if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2, 2}) {
 				t.Errorf("was sent %v clusters, want two that it refuses, and two as they were", sent)
 			}
@@ -99,19 +99,19 @@ func TestI13_EverybodyIsPromotedWhileFrozen(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "second", "other")
 		w.change("cds a@2")
-		w.pass(5 * time.Second)
+		w.sleep(5 * time.Second)
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
 		w.change("cds b@2", "eds a@2")
-		w.pass(time.Hour)
-		w.have("cds a@1 b@1", all[1:]...)
-		w.commands("promote", admin.RolloutScope{All: true})
-		w.have("cds a@2 b@2", all...)
-		w.have("eds a@1 b@1", all...)
+		w.sleep(time.Hour)
+		w.expectResources("cds a@1 b@1", all[1:]...)
+		w.command("promote", admin.RolloutScope{All: true})
+		w.expectResources("cds a@2 b@2", all...)
+		w.expectResources("eds a@1 b@1", all...)
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
-		w.pass(5 * time.Second)
-		w.stands(rollout.Current, 0)
-		w.have("cds a@2 b@2", all...)
-		w.have("eds a@2 b@1", all...)
+		w.sleep(5 * time.Second)
+		w.expectPhase(rollout.Current, 0)
+		w.expectResources("cds a@2 b@2", all...)
+		w.expectResources("eds a@2 b@1", all...)
 	})
 }
 
@@ -121,9 +121,9 @@ func TestI10_AKilledRelayKnowsWhatWasUndone(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")
 		w.change("cds a@2")
-		w.pass(21 * time.Minute)
-		w.have("cds a@2 b@1", all...)
-		w.commands("undo", admin.RolloutScope{})
+		w.sleep(21 * time.Minute)
+		w.expectResources("cds a@2 b@1", all...)
+		w.command("undo", admin.RolloutScope{})
 		at := slices.IndexFunc(w.env, func(setting string) bool { return strings.HasPrefix(setting, "TENDER_SNAPSHOT_DIR=") })
 		_, dir, _ := strings.Cut(w.env[at], "=")
 		if err := os.CopyFS(dir+"-then", os.DirFS(dir)); err != nil {
@@ -131,8 +131,8 @@ func TestI10_AKilledRelayKnowsWhatWasUndone(t *testing.T) {
 		}
 		w.env[at] += "-then"
 		w.restartRelay(all...)
-		w.pass(time.Hour)
-		w.stands(rollout.Halted, 0)
-		w.have("cds a@1 b@1", all...)
+		w.sleep(time.Hour)
+		w.expectPhase(rollout.Halted, 0)
+		w.expectResources("cds a@1 b@1", all...)
 	})
 }

@@ -15,20 +15,20 @@ func TestI14_RollbackIsAnUndo(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "second", "other")
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		for _, change := range []string{"cds a@2", "cds b@2"} {
 			w.change(change)
-			w.commands("promote", admin.RolloutScope{All: true})
-			w.pass(time.Minute)
+			w.command("promote", admin.RolloutScope{All: true})
+			w.sleep(time.Minute)
 		}
-		w.have("cds a@2 b@2", all...)
+		w.expectResources("cds a@2 b@2", all...)
 		known := generationsOf(w.t, w.relay)
 		if len(known) != 3 {
 			w.t.Fatalf("generations: %+v, want three", known)
 		}
 		rollsBack(w.t, w.relay, known[2].Generation)
-		w.pass(time.Second)
-		w.have("cds a@1 b@1", all...)
+		w.sleep(time.Second)
+		w.expectResources("cds a@1 b@1", all...)
 		status := func(when string, phase rollout.Phase, frozen bool) {
 			w.t.Helper()
 			o := statusOf(w.t, w.relay).Origins[0]
@@ -38,15 +38,15 @@ func TestI14_RollbackIsAnUndo(t *testing.T) {
 		}
 		status("rolled back", rollout.Halted, true)
 		w.restartRelay(all...)
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		status("restarted", rollout.Halted, true)
-		w.have("cds a@1 b@1", all...)
+		w.expectResources("cds a@1 b@1", all...)
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		status("thawed", rollout.Halted, false)
-		w.have("cds a@1 b@1", all...)
+		w.expectResources("cds a@1 b@1", all...)
 		w.change("cds b@3")
-		w.commands("promote", admin.RolloutScope{All: true})
-		w.have("cds a@2 b@3", all...)
+		w.command("promote", admin.RolloutScope{All: true})
+		w.expectResources("cds a@2 b@3", all...)
 	})
 }

@@ -18,23 +18,23 @@ import (
 // TestOriginsRollOutAlone: a halt of one origin does not stop the other.
 func TestOriginsRollOutAlone(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
-		originsBubble(t, "type:lds=west", env, func(first, west *orderWorld) {
-			w := &rolloutWorld{orderWorld: first, env: env}
+		originsBubble(t, "type:lds=west", env, func(first, west *world) {
+			w := &rolloutWorld{world: first, env: env}
 			first.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "rds routes@1")
 			west.change("lds l@1")
-			canary := w.client(v, "canary", w.refuses("lds l@2"))
+			canary := w.client(v, "canary", w.rejecting("lds l@2"))
 			other := w.clients(v, "other")[0]
 			west.change("lds l@2")
 			first.change("cds a@2")
-			w.pass(5 * time.Second)
-			w.have("lds l@1", canary, other)
-			w.have("cds a@2 b@1", canary)
-			w.have("cds a@1 b@1", other)
-			w.pass(21 * time.Minute)
-			w.have("cds a@2 b@1", canary, other)
-			w.have("lds l@1", canary, other)
+			w.sleep(5 * time.Second)
+			w.expectResources("lds l@1", canary, other)
+			w.expectResources("cds a@2 b@1", canary)
+			w.expectResources("cds a@1 b@1", other)
+			w.sleep(21 * time.Minute)
+			w.expectResources("cds a@2 b@1", canary, other)
+			w.expectResources("lds l@1", canary, other)
 		})
 	})
 }
@@ -51,20 +51,20 @@ func TestNodeGroupsRollOutTogether(t *testing.T) {
 			c.Subscribe(relaytest.ClusterType)
 			return c
 		}
-		one, two := group("one", "canary-1", w.refuses("cds a@3")), group("two", "canary-2", nil)
+		one, two := group("one", "canary-1", w.rejecting("cds a@3")), group("two", "canary-2", nil)
 		rest := []*rolloutClient{group("one", "other-1", nil), group("two", "other-2", nil)}
 		both := []*rolloutClient{one, two}
 		w.settle()
 		w.change("cds a@2")
-		w.pass(3 * time.Second)
-		w.have("cds a@2 b@1", both...)
-		w.have("cds a@1 b@1", rest...)
-		w.pass(21 * time.Minute)
-		w.have("cds a@2 b@1", append(rest, both...)...)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@2 b@1", both...)
+		w.expectResources("cds a@1 b@1", rest...)
+		w.sleep(21 * time.Minute)
+		w.expectResources("cds a@2 b@1", append(rest, both...)...)
 		w.change("cds a@3")
-		w.pass(4 * time.Second)
-		w.stands(rollout.Halted, 0)
-		w.have("cds a@2 b@1", append(rest, both...)...)
+		w.sleep(4 * time.Second)
+		w.expectPhase(rollout.Halted, 0)
+		w.expectResources("cds a@2 b@1", append(rest, both...)...)
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
@@ -86,28 +86,28 @@ func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
 		w.settle()
 		w.change("cds a@2")
 		allow := w.origin.Refuse(func(n *corepb.Node) bool { return n.GetCluster() == "two" }, status.New(codes.PermissionDenied, "not you"))
-		w.pass(5 * time.Second)
-		w.have("cds a@1 b@1", canary, refused)
-		w.pass(30 * time.Second)
-		w.stands(rollout.Rolling, 1)
-		w.have("cds a@2 b@1", canary)
-		w.have("cds a@1 b@1", other, refused, others)
-		w.pass(21 * time.Minute)
-		w.stands(rollout.Current, 0)
-		w.have("cds a@2 b@1", canary, other)
-		w.have("cds a@1 b@1", refused, others)
+		w.sleep(5 * time.Second)
+		w.expectResources("cds a@1 b@1", canary, refused)
+		w.sleep(30 * time.Second)
+		w.expectPhase(rollout.Rolling, 1)
+		w.expectResources("cds a@2 b@1", canary)
+		w.expectResources("cds a@1 b@1", other, refused, others)
+		w.sleep(21 * time.Minute)
+		w.expectPhase(rollout.Current, 0)
+		w.expectResources("cds a@2 b@1", canary, other)
+		w.expectResources("cds a@1 b@1", refused, others)
 
 		w.change("cds b@2", "cds a@3") // as one edition, though the other group has waited for long
-		w.pass(time.Second)
+		w.sleep(time.Second)
 		w.change("cds a@4")
-		w.pass(time.Second)
-		w.have("cds a@2 b@1", canary)
-		w.pass(2 * time.Second)
-		w.have("cds a@4 b@2", canary)
-		w.have("cds a@2 b@1", other)
-		w.pass(21 * time.Minute)
-		w.have("cds a@4 b@2", canary, other)
-		w.have("cds a@1 b@1", refused, others)
+		w.sleep(time.Second)
+		w.expectResources("cds a@2 b@1", canary)
+		w.sleep(2 * time.Second)
+		w.expectResources("cds a@4 b@2", canary)
+		w.expectResources("cds a@2 b@1", other)
+		w.sleep(21 * time.Minute)
+		w.expectResources("cds a@4 b@2", canary, other)
+		w.expectResources("cds a@1 b@1", refused, others)
 		if s := w.rollout(); !strings.Contains(s.For, "some node groups") || s.Waiting == 0 {
 			t.Errorf("the status %+v does not say what waits", s)
 		}
@@ -116,12 +116,12 @@ func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
 		}
 
 		allow()
-		w.pass(2 * time.Minute)
-		w.stands(rollout.Rolling, 1)
-		w.have("cds a@4 b@2", canary, other, refused)
-		w.have("cds a@1 b@1", others)
-		w.pass(21 * time.Minute)
-		w.have("cds a@4 b@2", others)
+		w.sleep(2 * time.Minute)
+		w.expectPhase(rollout.Rolling, 1)
+		w.expectResources("cds a@4 b@2", canary, other, refused)
+		w.expectResources("cds a@1 b@1", others)
+		w.sleep(21 * time.Minute)
+		w.expectResources("cds a@4 b@2", others)
 		if s := w.rollout(); s.For != "" {
 			t.Errorf("it waits for %s, although all groups are back", s.For)
 		}
@@ -136,20 +136,20 @@ func TestRolloutOfManyRemovalsIsHeld(t *testing.T) {
 			w.change("cds c@1", "cds d@1")
 			all := []*rolloutClient{w.client(v, "canary", nil), w.client(v, "other", nil)}
 			w.settle()
-			w.have("cds a@1 b@1 c@1 d@1", all...)
+			w.expectResources("cds a@1 b@1 c@1 d@1", all...)
 			w.change("cds -b", "cds -c", "cds -d", "eds a@2")
-			w.pass(2 * time.Minute) // in which the set may be asked for once more
-			w.have("cds a@1 b@1 c@1 d@1", all...)
-			w.have("eds a@2 b@1", all...)
-			w.stands(rollout.Held, 0)
+			w.sleep(2 * time.Minute) // in which the set may be asked for once more
+			w.expectResources("cds a@1 b@1 c@1 d@1", all...)
+			w.expectResources("eds a@2 b@1", all...)
+			w.expectPhase(rollout.Held, 0)
 			if promote {
-				w.commands("promote", admin.RolloutScope{})
+				w.command("promote", admin.RolloutScope{})
 			} else {
-				w.pass(9 * time.Minute)
+				w.sleep(9 * time.Minute)
 			}
-			w.stands(rollout.Rolling, 1)
-			w.have("cds a@1", all[0])
-			w.have("cds a@1 b@1 c@1 d@1", all[1])
+			w.expectPhase(rollout.Rolling, 1)
+			w.expectResources("cds a@1", all[0])
+			w.expectResources("cds a@1 b@1 c@1 d@1", all[1])
 		}, "TENDER_MASS_DELETE_HOLD=10m", "TENDER_HOLD_EXPLICIT_REMOVALS=off")
 	}
 }
@@ -160,22 +160,22 @@ func TestI13_FrozenRolloutsStandStill(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "second", "other")
 		w.change("cds a@2")
-		w.pass(5 * time.Minute)
-		w.stands(rollout.Rolling, 1)
+		w.sleep(5 * time.Minute)
+		w.expectPhase(rollout.Rolling, 1)
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
 		w.change("cds b@2")
-		w.pass(2 * time.Hour)
-		w.have("cds a@2 b@1", all[0])
-		w.have("cds a@1 b@1", all[1:]...)
-		w.commands("promote", admin.RolloutScope{})
-		w.have("cds a@2 b@1", all[:2]...)
-		w.pass(2 * time.Hour)
-		w.have("cds a@1 b@1", all[2])
+		w.sleep(2 * time.Hour)
+		w.expectResources("cds a@2 b@1", all[0])
+		w.expectResources("cds a@1 b@1", all[1:]...)
+		w.command("promote", admin.RolloutScope{})
+		w.expectResources("cds a@2 b@1", all[:2]...)
+		w.sleep(2 * time.Hour)
+		w.expectResources("cds a@1 b@1", all[2])
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
-		w.pass(11 * time.Minute)
-		w.have("cds a@2 b@1", all[2])
-		w.pass(25 * time.Minute)
-		w.have("cds a@2 b@2", all...)
+		w.sleep(11 * time.Minute)
+		w.expectResources("cds a@2 b@1", all[2])
+		w.sleep(25 * time.Minute)
+		w.expectResources("cds a@2 b@2", all...)
 	})
 }
 
@@ -185,18 +185,18 @@ func TestRolloutGoesOnWithoutItsOrigin(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")
 		w.change("cds a@2")
-		w.pass(5 * time.Second)
+		w.sleep(5 * time.Second)
 		w.change("cds b@2") // for the next edition
 		w.origin.Stop()
-		w.pass(22 * time.Minute)
-		w.have("cds a@2 b@1", all...)
-		w.pass(time.Hour)
-		w.have("cds a@2 b@1", all...)
-		w.stands(rollout.Gathering, 0)
+		w.sleep(22 * time.Minute)
+		w.expectResources("cds a@2 b@1", all...)
+		w.sleep(time.Hour)
+		w.expectResources("cds a@2 b@1", all...)
+		w.expectPhase(rollout.Gathering, 0)
 		w.origin.Restart()
-		w.pass(time.Minute)
-		w.have("cds a@2 b@2", all[0])
-		w.have("cds a@2 b@1", all[1])
+		w.sleep(time.Minute)
+		w.expectResources("cds a@2 b@2", all[0])
+		w.expectResources("cds a@2 b@1", all[1])
 	})
 }
 
@@ -224,13 +224,13 @@ func TestColdRolloutSaysWhatIsNotConfirmed(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		w.origin.Stop()
 		w.client(v, "canary", nil)
-		w.pass(time.Second)
-		if s := w.stands(rollout.Current, 0); !s.Cold || !strings.Contains(s.For, "has not confirmed") {
+		w.sleep(time.Second)
+		if s := w.expectPhase(rollout.Current, 0); !s.Cold || !strings.Contains(s.For, "has not confirmed") {
 			w.t.Errorf("the origin is down, and the status is %+v", s)
 		}
 		w.origin.Restart()
-		w.pass(time.Minute)
-		if s := w.stands(rollout.Current, 0); s.For != "" {
+		w.sleep(time.Minute)
+		if s := w.expectPhase(rollout.Current, 0); s.For != "" {
 			w.t.Errorf("the origin has confirmed all, and it waits for %s", s.For)
 		}
 	})

@@ -37,21 +37,21 @@ func TestI14_CanariesThatLeaveHalt(t *testing.T) {
 			rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 				canaries, others := w.manyClients(v)
 				w.change("cds a@2")
-				w.pass(10 * time.Second)
-				w.have("cds a@2 b@1", canaries...)
+				w.sleep(10 * time.Second)
+				w.expectResources("cds a@2 b@1", canaries...)
 				for i := range 3 {
 					canaries[i].Close()
 					if everywhere {
 						others[i].Close()
 					}
 				}
-				w.pass(5 * time.Second)
+				w.sleep(5 * time.Second)
 				want := "cds a@1 b@1"
 				if everywhere {
 					want = "cds a@2 b@1"
 				}
-				w.have(want, canaries[3:]...)
-				w.have("cds a@1 b@1", others[3:]...)
+				w.expectResources(want, canaries[3:]...)
+				w.expectResources("cds a@1 b@1", others[3:]...)
 			})
 		})
 	}
@@ -63,15 +63,15 @@ func TestI14_OneCanaryThatCrashLoopsHalts(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary-1", "canary-2", "other")
 		w.change("cds a@2")
-		w.pass(10 * time.Second)
+		w.sleep(10 * time.Second)
 		for range 3 {
-			w.have("cds a@2 b@1", all[1])
+			w.expectResources("cds a@2 b@1", all[1])
 			all[0].Close()
-			w.pass(5 * time.Second)
+			w.sleep(5 * time.Second)
 			all[0].Reconnect(w.relay.Conn())
-			w.pass(5 * time.Second)
+			w.sleep(5 * time.Second)
 		}
-		w.have("cds a@1 b@1", all...)
+		w.expectResources("cds a@1 b@1", all...)
 	})
 }
 
@@ -87,13 +87,13 @@ func TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing(t *testing.T) {
 		})
 		all := w.clients(v, "canary", "other")
 		w.change("lds l@2", "cds a@2")
-		w.pass(10 * time.Second)
+		w.sleep(10 * time.Second)
 		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it refuses everything") })
-		w.pass(30 * time.Second)
-		w.have("lds l@2", all[0])
-		w.have("cds a@2 b@1", all[0], refuses)
-		w.pass(20 * time.Minute)
-		w.have("lds l@2", all...)
+		w.sleep(30 * time.Second)
+		w.expectResources("lds l@2", all[0])
+		w.expectResources("cds a@2 b@1", all[0], refuses)
+		w.sleep(20 * time.Minute)
+		w.expectResources("lds l@2", all...)
 	})
 }
 
@@ -105,14 +105,14 @@ func TestI14_AnInventedCanaryAloneHaltsNothing(t *testing.T) {
 		other := w.clients(v, "other")[0]
 		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it refuses everything") })
 		w.change("cds a@2")
-		w.pass(20*time.Minute + time.Second)
-		w.have("cds a@1 b@1", other)
-		w.stands(rollout.Rolling, 1)
-		w.pass(time.Minute)
-		w.stands(rollout.Rolling, 2)
-		w.pass(20 * time.Minute)
-		w.have("cds a@2 b@1", other)
-		if s := w.stands(rollout.Current, 0); !s.Unobserved {
+		w.sleep(20*time.Minute + time.Second)
+		w.expectResources("cds a@1 b@1", other)
+		w.expectPhase(rollout.Rolling, 1)
+		w.sleep(time.Minute)
+		w.expectPhase(rollout.Rolling, 2)
+		w.sleep(20 * time.Minute)
+		w.expectResources("cds a@2 b@1", other)
+		if s := w.expectPhase(rollout.Current, 0); !s.Unobserved {
 			w.t.Error("the edition is called observed, and no client that counts has accepted it")
 		}
 	})
@@ -126,7 +126,7 @@ func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
 		t.Run(fmt.Sprintf("away %v", away), func(t *testing.T) {
 			rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 				all := w.clients(v, "canary", "other")
-				connect := func() *rolloutClient { return w.connect(w.relay, v, "second", w.refuses("cds a@2")) }
+				connect := func() *rolloutClient { return w.connect(w.relay, v, "second", w.rejecting("cds a@2")) }
 				var late *rolloutClient
 				if !away {
 					late = connect()
@@ -134,16 +134,16 @@ func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
 					late.follow()
 				}
 				w.change("cds a@2")
-				w.pass(time.Minute)
-				w.have("cds a@2 b@1", all[0])
+				w.sleep(time.Minute)
+				w.expectResources("cds a@2 b@1", all[0])
 				if away {
 					late = connect()
 					late.follow()
 				}
 				late.Resume()
-				w.pass(10 * time.Minute)
-				w.have("cds a@1 b@1", append(all, late)...)
-				if s := w.stands(rollout.Halted, 0); len(s.Refusals) != 1 || s.Refusals[0].Node != "second" {
+				w.sleep(10 * time.Minute)
+				w.expectResources("cds a@1 b@1", append(all, late)...)
+				if s := w.expectPhase(rollout.Halted, 0); len(s.Refusals) != 1 || s.Refusals[0].Node != "second" {
 					w.t.Errorf("refusals %+v, want that of the client", s.Refusals)
 				}
 			})
@@ -156,19 +156,19 @@ func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
 func TestI14_ARefusalAfterARestartHalts(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		canary, other := w.client(v, "canary", w.refuses("cds a@2")), w.client(v, "other", nil)
+		canary, other := w.client(v, "canary", w.rejecting("cds a@2")), w.client(v, "other", nil)
 		w.settle()
 		w.relay.Stop()
 		w.change("cds a@2")
 		w.relay = w.restart()
-		w.pass(10 * time.Second)
+		w.sleep(10 * time.Second)
 		canary.Reconnect(w.relay.Conn())
 		other.Reconnect(w.relay.Conn())
-		w.pass(time.Minute)
-		if s := w.stands(rollout.Halted, 0); len(s.Refusals) != 1 {
+		w.sleep(time.Minute)
+		if s := w.expectPhase(rollout.Halted, 0); len(s.Refusals) != 1 {
 			w.t.Errorf("refusals %+v, want that of the canary", s.Refusals)
 		}
-		w.have("cds a@1 b@1", canary, other)
+		w.expectResources("cds a@1 b@1", canary, other)
 	})
 }
 
@@ -185,21 +185,21 @@ func TestI12_TheCheckDecides(t *testing.T) {
 		all := w.clients(v, "canary", "other")
 		answer.Store(http.StatusTeapot)
 		w.change("cds a@2")
-		w.pass(time.Hour)
-		w.have("cds a@1 b@1", all...)
+		w.sleep(time.Hour)
+		w.expectResources("cds a@1 b@1", all...)
 		answer.Store(http.StatusNoContent)
-		w.pass(20 * time.Second)
-		w.have("cds a@2 b@1", all[0])
+		w.sleep(20 * time.Second)
+		w.expectResources("cds a@2 b@1", all[0])
 		answer.Store(http.StatusTeapot)
-		w.pass(time.Hour)
-		w.have("cds a@1 b@1", all[1])
-		w.have("cds a@2 b@1", all[0])
+		w.sleep(time.Hour)
+		w.expectResources("cds a@1 b@1", all[1])
+		w.expectResources("cds a@2 b@1", all[0])
 		answer.Store(http.StatusConflict)
-		w.pass(20 * time.Second)
-		w.have("cds a@1 b@1", all...)
+		w.sleep(20 * time.Second)
+		w.expectResources("cds a@1 b@1", all...)
 		answer.Store(http.StatusOK)
 		w.change("cds a@3")
-		w.pass(21 * time.Minute)
-		w.have("cds a@3 b@1", all...)
+		w.sleep(21 * time.Minute)
+		w.expectResources("cds a@3 b@1", all...)
 	}, "TENDER_ROLLOUT_CHECK="+check.URL)
 }

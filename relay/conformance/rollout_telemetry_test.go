@@ -56,7 +56,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		r := w.traced()
-		refuses := w.client(v, "canary", w.refuses("lds l@2"))
+		refuses := w.client(v, "canary", w.rejecting("lds l@2"))
 		w.clients(v, "second", "other")
 		w.metrics("at first", map[string]float64{
 			"tender_rollout_state default current": 1, "tender_rollout_stage default": 0, "tender_rollout_age_seconds default": 0, "tender_rollout_cold default": 1,
@@ -66,12 +66,12 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		r.spans.Reset()
 		w.change("cds a@2")
 		w.change("eds a@2") // does not wait
-		w.pass(time.Second)
+		w.sleep(time.Second)
 		w.metrics("gathering", map[string]float64{
 			"tender_rollout_state default gathering":                     1,
 			"tender_view_withheld user_agent_name=envoy default rollout": 1, "tender_view_withheld user_agent_name=envoy default frozen": 0,
 		})
-		w.pass(2 * time.Second)
+		w.sleep(2 * time.Second)
 		w.metrics("stage 1", map[string]float64{
 			"tender_rollout_state default rolling": 1, "tender_rollout_stage default": 1,
 			"tender_rollout_answers 1 default accepted": 1, "tender_rollout_answers 1 default refused": 0, "tender_rollout_answers 1 default unanswered": 0, "tender_rollout_answers 2 default accepted": 0,
@@ -79,7 +79,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		if age := metricsOf(w.t, w.relay)["tender_rollout_age_seconds default"]; age < 2.9 || age > 3 { // it is looked at every 50 ms
 			w.t.Errorf("the oldest change waits for %v s, want 3", age)
 		}
-		w.pass(20 * time.Minute)
+		w.sleep(20 * time.Minute)
 		w.metrics("promoted", map[string]float64{
 			"tender_rollout_state default current": 1, "tender_rollouts_total default promoted": 1, "tender_rollout_cold default": 0,
 			"tender_view_withheld user_agent_name=envoy default rollout": 0, "tender_rollout_age_seconds default": 0,
@@ -96,8 +96,8 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 
 		w.change("lds l@2")
 		w.change("cds b@2")
-		w.pass(3 * time.Second)
-		w.have("lds l@1", refuses)
+		w.sleep(3 * time.Second)
+		w.expectResources("lds l@1", refuses)
 		w.metrics("halted", map[string]float64{
 			"tender_rollout_state default halted": 1, "tender_rollouts_total default halted": 1,
 			"tender_view_withheld user_agent_name=envoy default halted": 2, "tender_view_withheld user_agent_name=envoy default rollout": 0,

@@ -22,20 +22,20 @@ func TestI1_AChangeReachesOneCohortAfterTheOther(t *testing.T) {
 		all := w.clients(v, "canary", "second", "other")
 		canary, second, other := all[0], all[1], all[2]
 		w.change("cds a@2", "cds c@1", "lds l@2", "eds a@2")
-		w.have("eds a@2 b@1", all...)
-		w.have("cds a@1 b@1", all...)
-		w.pass(2 * time.Second)
-		w.have("cds a@2 b@1 c@1", canary)
-		w.have("lds l@2", canary)
-		w.have("cds a@1 b@1", second, other)
-		w.pass(10 * time.Minute)
-		w.have("cds a@2 b@1 c@1", canary, second)
-		w.have("lds l@1", other)
+		w.expectResources("eds a@2 b@1", all...)
+		w.expectResources("cds a@1 b@1", all...)
+		w.sleep(2 * time.Second)
+		w.expectResources("cds a@2 b@1 c@1", canary)
+		w.expectResources("lds l@2", canary)
+		w.expectResources("cds a@1 b@1", second, other)
+		w.sleep(10 * time.Minute)
+		w.expectResources("cds a@2 b@1 c@1", canary, second)
+		w.expectResources("lds l@1", other)
 		w.change("eds b@2")
-		w.have("eds a@2 b@2", all...)
-		w.pass(10 * time.Minute)
-		w.have("cds a@2 b@1 c@1", all...)
-		w.have("lds l@2", all...)
+		w.expectResources("eds a@2 b@2", all...)
+		w.sleep(10 * time.Minute)
+		w.expectResources("cds a@2 b@1 c@1", all...)
+		w.expectResources("lds l@2", all...)
 	})
 }
 
@@ -46,21 +46,21 @@ func TestI2_AnEditionIsWhole(t *testing.T) {
 		all := w.clients(v, "canary", "second", "other")
 		has := func(rev string, clients ...*rolloutClient) {
 			t.Helper()
-			w.have("cds a@"+rev+" b@1", clients...)
-			w.have("lds l@"+rev, clients...)
-			w.have("rds routes@"+rev, clients...)
+			w.expectResources("cds a@"+rev+" b@1", clients...)
+			w.expectResources("lds l@"+rev, clients...)
+			w.expectResources("rds routes@"+rev, clients...)
 		}
 		for _, change := range []string{"cds a@2", "lds l@2", "rds routes@2"} {
 			has("1", all...)
 			w.change(change)
-			w.pass(1900 * time.Millisecond)
+			w.sleep(1900 * time.Millisecond)
 		}
 		has("1", all...)
-		w.pass(time.Second)
+		w.sleep(time.Second)
 		for reached := range all {
 			has("2", all[:reached+1]...)
 			has("1", all[reached+1:]...)
-			w.pass(10 * time.Minute)
+			w.sleep(10 * time.Minute)
 		}
 	})
 }
@@ -72,17 +72,17 @@ func TestI4_RemovedEndpointsStayAsTheyWereServed(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "second", "other")
 		w.change("cds b@2")
-		w.pass(3 * time.Second)
-		w.have("cds a@1 b@2", all[0])
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@1 b@2", all[0])
 		w.change("eds a@2")
-		w.have("eds a@2 b@1", all...)
+		w.expectResources("eds a@2 b@1", all...)
 		w.change("eds -a")
 		for range 2 {
-			w.have("eds a@2 b@1", all...)
-			w.pass(10 * time.Minute)
+			w.expectResources("eds a@2 b@1", all...)
+			w.sleep(10 * time.Minute)
 		}
-		w.have("cds a@1 b@2", all...)
-		w.have("eds a@2 b@1", all[2])
+		w.expectResources("cds a@1 b@2", all...)
+		w.expectResources("eds a@2 b@1", all[2])
 	})
 }
 
@@ -91,24 +91,24 @@ func TestI4_RemovedEndpointsStayAsTheyWereServed(t *testing.T) {
 func TestI6_ARefusalHaltsAndRollsBack(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		canary := w.client(v, "canary", w.refuses("lds l@2"))
+		canary := w.client(v, "canary", w.rejecting("lds l@2"))
 		rest := w.clients(v, "second", "other")
 		w.change("cds a@2", "cds c@1", "lds l@2")
-		w.pass(3 * time.Second)
-		w.have("cds a@1 b@1", append(rest, canary)...)
-		w.have("lds l@1", append(rest, canary)...)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@1 b@1", append(rest, canary)...)
+		w.expectResources("lds l@1", append(rest, canary)...)
 		w.change("cds b@2", "eds a@2")
-		w.pass(time.Hour)
-		w.have("eds a@2 b@1", append(rest, canary)...)
-		w.have("cds a@1 b@1", append(rest, canary)...)
+		w.sleep(time.Hour)
+		w.expectResources("eds a@2 b@1", append(rest, canary)...)
+		w.expectResources("cds a@1 b@1", append(rest, canary)...)
 		w.change("lds l@3")
-		w.pass(5 * time.Second)
-		w.have("lds l@3", canary)
-		w.have("cds a@2 b@2 c@1", canary)
-		w.have("lds l@1", rest...)
-		w.pass(20 * time.Minute)
-		w.have("lds l@3", append(rest, canary)...)
-		w.have("cds a@2 b@2 c@1", append(rest, canary)...)
+		w.sleep(5 * time.Second)
+		w.expectResources("lds l@3", canary)
+		w.expectResources("cds a@2 b@2 c@1", canary)
+		w.expectResources("lds l@1", rest...)
+		w.sleep(20 * time.Minute)
+		w.expectResources("lds l@3", append(rest, canary)...)
+		w.expectResources("cds a@2 b@2 c@1", append(rest, canary)...)
 	})
 }
 
@@ -116,19 +116,19 @@ func TestI6_ARefusalHaltsAndRollsBack(t *testing.T) {
 func TestI10_ARestartedRelayStaysHalted(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		canary := w.client(v, "canary", w.refuses("lds l@2"))
+		canary := w.client(v, "canary", w.rejecting("lds l@2"))
 		other := w.clients(v, "other")[0]
 		w.change("cds a@2", "lds l@2")
-		w.pass(10 * time.Second)
+		w.sleep(10 * time.Second)
 		w.restartRelay(canary, other)
-		late := w.client(v, "canary-2", w.refuses("lds l@2"))
-		w.pass(time.Hour)
-		w.have("lds l@1", canary, other, late)
-		w.have("cds a@1 b@1", canary, other, late)
+		late := w.client(v, "canary-2", w.rejecting("lds l@2"))
+		w.sleep(time.Hour)
+		w.expectResources("lds l@1", canary, other, late)
+		w.expectResources("cds a@1 b@1", canary, other, late)
 		w.change("lds l@3")
-		w.pass(5 * time.Second)
-		w.have("lds l@3", canary, late)
-		w.have("lds l@1", other)
+		w.sleep(5 * time.Second)
+		w.expectResources("lds l@3", canary, late)
+		w.expectResources("lds l@1", other)
 	})
 }
 
@@ -137,17 +137,17 @@ func TestI10_ARestartedRelayBeginsWithTheFirstStage(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "second", "other")
-		w.pass(10 * time.Second)
+		w.sleep(10 * time.Second)
 		w.change("cds a@2", "eds a@2")
-		w.pass(15 * time.Minute)
-		w.have("cds a@2 b@1", all[:2]...)
+		w.sleep(15 * time.Minute)
+		w.expectResources("cds a@2 b@1", all[:2]...)
 		w.restartRelay(all...)
-		w.pass(time.Minute) // until the sets are confirmed again
-		w.have("eds a@2 b@1", all...)
-		w.have("cds a@2 b@1", all[0])
-		w.have("cds a@1 b@1", all[2])
-		w.pass(21 * time.Minute)
-		w.have("cds a@2 b@1", all...)
+		w.sleep(time.Minute) // until the sets are confirmed again
+		w.expectResources("eds a@2 b@1", all...)
+		w.expectResources("cds a@2 b@1", all[0])
+		w.expectResources("cds a@1 b@1", all[2])
+		w.sleep(21 * time.Minute)
+		w.expectResources("cds a@2 b@1", all...)
 	})
 }
 
@@ -157,8 +157,8 @@ func TestI10_APromotionIsWrittenSoon(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")
 		w.change("cds a@2")
-		w.pass(2*time.Second + 20*time.Minute + time.Second)
-		w.have("cds a@2 b@1", all...)
+		w.sleep(2*time.Second + 20*time.Minute + time.Second)
+		w.expectResources("cds a@2 b@1", all...)
 		at := slices.IndexFunc(w.env, func(v string) bool { return strings.HasPrefix(v, "TENDER_SNAPSHOT_DIR=") })
 		dir, left := strings.TrimPrefix(w.env[at], "TENDER_SNAPSHOT_DIR="), w.t.TempDir()
 		if err := os.CopyFS(left, os.DirFS(dir)); err != nil {
@@ -166,7 +166,7 @@ func TestI10_APromotionIsWrittenSoon(t *testing.T) {
 		}
 		env := slices.Clone(w.env)
 		env[at] = "TENDER_SNAPSHOT_DIR=" + left
-		w.have("cds a@2 b@1", w.clientAt(start(w.t, w.origin, env...), v, "other-2", nil))
+		w.expectResources("cds a@2 b@1", w.clientAt(start(w.t, w.origin, env...), v, "other-2", nil))
 	})
 }
 
@@ -175,12 +175,12 @@ func TestI10_APromotionIsWrittenSoon(t *testing.T) {
 func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		canary, second := w.client(v, "canary", w.refuses("cds a@2")), w.client(v, "second", nil)
+		canary, second := w.client(v, "canary", w.rejecting("cds a@2")), w.client(v, "second", nil)
 		w.settle()
 		before := len(canary.Responses())
 		w.change("cds a@2", "cds b@2")
-		w.pass(3 * time.Second)
-		w.have("cds a@1 b@1", canary)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@1 b@1", canary)
 		if got := clustersIn(canary.Responses()[before:]); !slices.Equal(got, []int{2, 2}) {
 			t.Errorf("was sent %v clusters, want two that it refuses, and two as they were", got)
 		}
@@ -189,13 +189,13 @@ func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
 		w.restartRelay()
 		canary.returns("after a restart", 2)
 		second.returns("after a restart")
-		w.pass(2 * time.Hour)
+		w.sleep(2 * time.Hour)
 		canary.returns("still halted", 2)
 		w.change("cds a@1", "cds b@1") // nothing is left of it
-		w.pass(59 * time.Minute)
+		w.sleep(59 * time.Minute)
 		w.restartRelay()
 		canary.returns("within the hour", 2)
-		w.pass(2 * time.Minute)
+		w.sleep(2 * time.Minute)
 		canary.returns("an hour later")
 	})
 }
@@ -204,25 +204,25 @@ func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
 func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		canary, other := w.client(v, "canary", w.refuses("cds a@2")), w.client(v, "other", nil)
+		canary, other := w.client(v, "canary", w.rejecting("cds a@2")), w.client(v, "other", nil)
 		w.settle()
 		w.change("cds a@2", "cds b@2")
-		w.pass(3 * time.Second)
+		w.sleep(3 * time.Second)
 		w.change("cds a@3", "cds b@1")
-		w.pass(3 * time.Second)
-		w.have("cds a@3 b@1", canary)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@3 b@1", canary)
 		w.change("cds a@1")
-		w.pass(3 * time.Second)
+		w.sleep(3 * time.Second)
 		w.restartRelay()
 		canary.returns("superseded", 2)
 		other.returns("superseded")
 
-		w.pass(2 * time.Hour)
+		w.sleep(2 * time.Hour)
 		w.change("cds a@4", "cds b@4")
-		w.pass(30 * time.Minute)
-		w.have("cds a@4 b@4", canary, other)
-		w.commands("undo", admin.RolloutScope{})
-		w.have("cds a@1 b@1", canary, other)
+		w.sleep(30 * time.Minute)
+		w.expectResources("cds a@4 b@4", canary, other)
+		w.command("undo", admin.RolloutScope{})
+		w.expectResources("cds a@1 b@1", canary, other)
 		w.restartRelay()
 		canary.returns("undone", 2)
 		other.returns("undone", 2)
@@ -234,22 +234,22 @@ func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
 func TestI6_WhatAnEditionTookBackIsSentAgain(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		clusters, listeners := w.client(v, "canary-1", w.refuses("cds a@2")), w.client(v, "canary-2", w.refuses("lds l@2"))
+		clusters, listeners := w.client(v, "canary-1", w.rejecting("cds a@2")), w.client(v, "canary-2", w.rejecting("lds l@2"))
 		other := w.client(v, "other", nil)
 		w.settle()
 		for _, waits := range []time.Duration{3 * time.Second, 90 * time.Minute} {
 			w.change("cds b@2", "cds c@1", "eds c@1", "lds m@1")
-			w.pass(3 * time.Second)
-			w.have("cds a@1 b@2 c@1", clusters, listeners)
-			w.have("lds l@1 m@1", clusters, listeners)
+			w.sleep(3 * time.Second)
+			w.expectResources("cds a@1 b@2 c@1", clusters, listeners)
+			w.expectResources("lds l@1 m@1", clusters, listeners)
 			w.change("cds a@2", "cds b@1", "cds -c", "eds -c", "lds l@2", "lds -m")
-			w.pass(waits)
-			w.have("cds a@1 b@1", clusters, listeners, other)
-			w.have("lds l@1", clusters, listeners, other)
-			w.stands(rollout.Halted, 0)
+			w.sleep(waits)
+			w.expectResources("cds a@1 b@1", clusters, listeners, other)
+			w.expectResources("lds l@1", clusters, listeners, other)
+			w.expectPhase(rollout.Halted, 0)
 			before := len(clusters.Responses()) + len(listeners.Responses())
 			w.change("cds a@1", "lds l@1")
-			w.pass(time.Hour)
+			w.sleep(time.Hour)
 			if after := len(clusters.Responses()) + len(listeners.Responses()); after != before {
 				t.Errorf("were sent %d responses, but have the last good", after-before)
 			}
@@ -262,7 +262,7 @@ func (c *rolloutClient) returns(when string, clusters ...int) {
 	c.w.t.Helper()
 	before := len(c.Responses())
 	c.Reconnect(c.w.relay.Conn())
-	c.w.pass(5 * time.Second)
+	c.w.sleep(5 * time.Second)
 	if got := clustersIn(c.Responses()[before:]); !slices.Equal(got, clusters) {
 		c.w.t.Errorf("%s: %s came back under its versions and was sent %v clusters, want %v", when, c.node, got, clusters)
 	}
@@ -284,7 +284,7 @@ func TestLabelsOfCanariesAreNoOddNodes(t *testing.T) {
 	for stages, warns := range map[string]bool{"metadata.canary=true 10m": false, "id=canary* 10m": true} {
 		t.Run(stages, func(t *testing.T) {
 			env := []string{"TENDER_ROLLOUT=" + stages, "TENDER_DELTA_VERSIONS=content", "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
-			orderBubble(t, env, func(w *orderWorld) {
+			worldBubble(t, env, func(w *world) {
 				w.change("cds a@1")
 				for _, canary := range []string{"true", "false"} {
 					node := relaytest.EnvoyNode("edge")
@@ -306,10 +306,10 @@ func TestRolloutIsReverted(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")
 		w.change("cds a@2", "cds c@1")
-		w.pass(time.Minute)
-		w.have("cds a@2 b@1 c@1", all[0])
+		w.sleep(time.Minute)
+		w.expectResources("cds a@2 b@1 c@1", all[0])
 		w.change("cds a@1", "cds -c")
-		w.pass(time.Second)
-		w.have("cds a@1 b@1", all...)
+		w.sleep(time.Second)
+		w.expectResources("cds a@1 b@1", all...)
 	})
 }

@@ -14,11 +14,11 @@ import (
 // changes in stages.
 func rolloutTiers(t *testing.T, f func(w *rolloutWorld, upper *running, v relaytest.Variant)) {
 	t.Helper()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
-		orderBubble(t, nil, func(w *orderWorld) {
+		worldBubble(t, nil, func(w *world) {
 			upper := w.relay
-			world := &rolloutWorld{w, env, func() *running { return upper.below(env...) }}
+			world := &rolloutWorld{w, env, func() *running { return upper.downstreamRelay(env...) }}
 			world.relay = world.restart()
 			world.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds routes@1")
 			f(world, upper, v)
@@ -31,42 +31,42 @@ func rolloutTiers(t *testing.T, f func(w *rolloutWorld, upper *running, v relayt
 func TestI1_TheLowestTierRollsOut(t *testing.T) {
 	t.Parallel()
 	rolloutTiers(t, func(w *rolloutWorld, upper *running, v relaytest.Variant) {
-		canary := w.client(v, "canary", w.refuses("lds l@3"))
+		canary := w.client(v, "canary", w.rejecting("lds l@3"))
 		second, other := w.client(v, "second", nil), w.client(v, "other", nil)
 		all, above := []*rolloutClient{canary, second, other}, w.clientAt(upper, v, "canary-above", nil)
-		w.pass(time.Minute) // the sets of the upper relay are confirmed, then those of the lower one
+		w.sleep(time.Minute) // the sets of the upper relay are confirmed, then those of the lower one
 		w.change("cds a@2", "lds l@2", "eds a@2")
-		w.have("cds a@2 b@1", above)
-		w.have("eds a@2 b@1", append(all, above)...)
-		w.pass(3 * time.Second)
-		w.have("cds a@2 b@1", canary)
-		w.have("cds a@1 b@1", second, other)
-		w.pass(20 * time.Minute)
-		w.have("cds a@2 b@1", all...)
+		w.expectResources("cds a@2 b@1", above)
+		w.expectResources("eds a@2 b@1", append(all, above)...)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@2 b@1", canary)
+		w.expectResources("cds a@1 b@1", second, other)
+		w.sleep(20 * time.Minute)
+		w.expectResources("cds a@2 b@1", all...)
 
 		w.change("lds l@3", "cds b@3")
-		w.have("lds l@3", above)
-		w.pass(5 * time.Second)
+		w.expectResources("lds l@3", above)
+		w.sleep(5 * time.Second)
 		halted := func() {
 			w.t.Helper()
-			w.stands(rollout.Halted, 0)
-			w.have("lds l@2", all...)
-			w.have("cds a@2 b@1", all...)
+			w.expectPhase(rollout.Halted, 0)
+			w.expectResources("lds l@2", all...)
+			w.expectResources("cds a@2 b@1", all...)
 		}
 		halted()
 		w.origin.Stop()
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		w.origin.Restart()
-		w.pass(2 * time.Minute)
+		w.sleep(2 * time.Minute)
 		halted()
 		w.restartRelay(all...)
-		w.pass(time.Hour)
+		w.sleep(time.Hour)
 		halted()
 		w.change("lds l@4", "eds b@2")
-		w.have("eds a@2 b@2", all...)
-		w.pass(5 * time.Second)
-		w.have("lds l@4", canary)
-		w.have("lds l@2", second, other)
+		w.expectResources("eds a@2 b@2", all...)
+		w.sleep(5 * time.Second)
+		w.expectResources("lds l@4", canary)
+		w.expectResources("lds l@2", second, other)
 	})
 }
 
@@ -81,20 +81,20 @@ func TestRolloutAboveRelaysWarns(t *testing.T) {
 		}
 		var behind []*rolloutClient
 		for _, node := range []string{"one", "two"} {
-			behind = append(behind, w.clientAt(w.relay.below(), v, node, nil))
+			behind = append(behind, w.clientAt(w.relay.downstreamRelay(), v, node, nil))
 		}
 		w.settle()
-		w.have("cds a@1 b@1", behind...)
+		w.expectResources("cds a@1 b@1", behind...)
 		if n := strings.Count(w.relay.Log.String(), warning); n != 1 {
 			w.t.Errorf("warns %d times of relays, want once", n)
 		}
 		w.change("cds a@2", "eds a@2")
-		w.have("eds a@2 b@1", append(behind, proxy)...)
-		w.pass(3 * time.Second)
-		w.have("cds a@2 b@1", proxy)
-		w.have("cds a@1 b@1", behind...)
-		w.pass(10 * time.Minute)
-		w.have("cds a@2 b@1", behind...)
+		w.expectResources("eds a@2 b@1", append(behind, proxy)...)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@2 b@1", proxy)
+		w.expectResources("cds a@1 b@1", behind...)
+		w.sleep(10 * time.Minute)
+		w.expectResources("cds a@2 b@1", behind...)
 	}, "TENDER_ROLLOUT=100% 10m")
 }
 
@@ -102,23 +102,23 @@ func TestRolloutAboveRelaysWarns(t *testing.T) {
 func TestRolloutToARegionFirst(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		eu, us := w.relay.below(`TENDER_NODE_METADATA={"region":"eu"}`), w.relay.below(`TENDER_NODE_METADATA={"region":"us"}`)
+		eu, us := w.relay.downstreamRelay(`TENDER_NODE_METADATA={"region":"eu"}`), w.relay.downstreamRelay(`TENDER_NODE_METADATA={"region":"us"}`)
 		first := []*rolloutClient{w.clientAt(eu, v, "eu-1", nil), w.clientAt(eu, v, "eu-2", nil)}
 		rest := []*rolloutClient{w.clientAt(us, v, "us-1", nil), w.client(v, "proxy", nil)}
 		w.settle()
 		w.change("cds a@2", "lds l@2", "eds a@2")
-		w.have("eds a@2 b@1", append(first, rest...)...)
-		w.pass(3 * time.Second)
-		w.have("cds a@2 b@1", first...)
-		w.have("lds l@2", first...)
-		w.have("cds a@1 b@1", rest...)
-		w.pass(time.Second)
-		if c := w.stands(rollout.Rolling, 1).Cohorts[0]; c.Wanting != 1 || c.Accepted != 1 {
+		w.expectResources("eds a@2 b@1", append(first, rest...)...)
+		w.sleep(3 * time.Second)
+		w.expectResources("cds a@2 b@1", first...)
+		w.expectResources("lds l@2", first...)
+		w.expectResources("cds a@1 b@1", rest...)
+		w.sleep(time.Second)
+		if c := w.expectPhase(rollout.Rolling, 1).Cohorts[0]; c.Wanting != 1 || c.Accepted != 1 {
 			w.t.Errorf("stage 1: %+v, want that the relay accepted", c)
 		}
-		w.pass(10 * time.Minute)
-		w.have("lds l@2", rest...)
-		if s := w.stands(rollout.Current, 0); s.Unobserved {
+		w.sleep(10 * time.Minute)
+		w.expectResources("lds l@2", rest...)
+		if s := w.expectPhase(rollout.Current, 0); s.Unobserved {
 			w.t.Error("the edition is called unobserved, and a relay accepted it")
 		}
 	}, "TENDER_ROLLOUT=metadata.region=eu 10m")

@@ -52,11 +52,11 @@ func (c lossyConn) Close() error {
 // tell it or not; one that has nothing to say is not taken for gone.
 func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
 	for _, changing := range []bool{false, true} {
-		streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 			o.Put(relaytest.Cluster("a"))
 			r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
 			stays := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-			stays.Subscribe(streamCDS)
+			stays.Subscribe(typeCDS)
 			var cut atomic.Bool
 			plain := r.DialOptions
 			r.DialOptions = append(r.DialOptions, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -66,7 +66,7 @@ func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
 			}))
 			gone := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 			r.DialOptions = plain
-			gone.Subscribe(streamCDS)
+			gone.Subscribe(typeCDS)
 			gone.Recv(t.Context())
 			time.Sleep(10 * time.Minute)
 			if n := r.Streams(); n != 2 {
@@ -90,7 +90,7 @@ func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
 
 // B.34: a client that pings every 10 s, with or without streams, is not sent away for it.
 func TestB34_ClientsMayPing(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o)
 		r.DialOptions = append(r.DialOptions, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true}))
@@ -98,9 +98,9 @@ func TestB34_ClientsMayPing(t *testing.T) {
 		conn.Connect()
 		time.Sleep(10 * time.Minute)
 		c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
-		c.Subscribe(streamCDS)
+		c.Subscribe(typeCDS)
 		c.Recv(t.Context())
-		streamQuiet(t, c, 10*time.Minute)
+		expectQuiet(t, c, 10*time.Minute)
 	})
 }
 
@@ -129,7 +129,7 @@ func TestB34_TheKernelGivesUpClients(t *testing.T) {
 	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Options: relay.Options{Listeners: []net.Listener{kept}}})
 	o.Put(relaytest.Cluster("a"))
 	c := r.Client(relaytest.ClientOptions{})
-	c.Subscribe(streamCDS)
+	c.Subscribe(typeCDS)
 	c.Recv(t.Context()) // so that gRPC has set up the connection
 	raw, err := (<-kept.accepted).(syscall.Conn).SyscallConn()
 	if err != nil {

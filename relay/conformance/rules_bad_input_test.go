@@ -54,7 +54,7 @@ func (m wireMessage) as(like proto.Message) (msg []byte, ok bool) {
 		case pair[0] == "":
 			msg = append(msg, pair[1]...)
 		case f != nil:
-			msg = append(msg, streamField(f.Number(), pair[1])...)
+			msg = append(msg, stringField(f.Number(), pair[1])...)
 		default:
 			return nil, false
 		}
@@ -64,11 +64,11 @@ func (m wireMessage) as(like proto.Message) (msg []byte, ok bool) {
 
 // badRequest and badAnswer are messages about clusters: of a client, and of an origin.
 func badRequest(fields ...string) wireMessage {
-	return append(wireMessage{"type_url", streamCDS}, fields...)
+	return append(wireMessage{"type_url", typeCDS}, fields...)
 }
 
 func badAnswer(fields ...string) wireMessage {
-	return append(wireMessage{"type_url", streamCDS, "nonce", "bad"}, fields...)
+	return append(wireMessage{"type_url", typeCDS, "nonce", "bad"}, fields...)
 }
 
 // badPart is a message inside another one.
@@ -84,7 +84,7 @@ func badResource(pairs ...string) string { return badPart(&discoverypb.Resource{
 
 // badCluster is a resource that is in order, but for its name.
 func badCluster(name string) string {
-	return badResource("name", name, "version", "2", "resource", badAny(streamCDS))
+	return badResource("name", name, "version", "2", "resource", badAny(typeCDS))
 }
 
 func badAny(typeURL string) string {
@@ -147,7 +147,7 @@ var badRequests = []badInput{
 
 // badOfOneType are requests on a stream of clusters.
 var badOfOneType = []badInput{
-	{"type_url: another", wireMessage{"type_url", streamLDS}, codes.InvalidArgument, `type_url is "` + streamLDS + `": this stream serves "` + streamCDS + `" alone`},
+	{"type_url: another", wireMessage{"type_url", typeLDS}, codes.InvalidArgument, `type_url is "` + typeLDS + `": this stream serves "` + typeCDS + `" alone`},
 	{"type_url: not UTF-8", wireMessage{"type_url", "\xff"}, codes.InvalidArgument, `type URL "\xff" is not UTF-8`},
 	{"names: too long", wireMessage{"resource_names", strings.Repeat("n", badLong)}, codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
 }
@@ -193,9 +193,9 @@ var badResponses = []badInput{
 
 	{"resources: twice the same name", badAnswer("resources", badCluster("b"), "resources", badCluster("b")), codes.InvalidArgument, `duplicate resource name "b"`},
 	{"resources: twice the same long name", badAnswer("resources", badCluster(strings.Repeat("n", 100_000)), "resources", badCluster(strings.Repeat("n", 100_000))), codes.InvalidArgument, `duplicate resource name "nnn`},
-	{"resources: no name", badAnswer("resources", badCluster("b"), "resources", badCluster("")), codes.InvalidArgument, `resource without a name, type "` + streamCDS + `"`},
+	{"resources: no name", badAnswer("resources", badCluster("b"), "resources", badCluster("")), codes.InvalidArgument, `resource without a name, type "` + typeCDS + `"`},
 	{"resources: two names", badAnswer("resources", badResource("name", "b", "resource_name", badPart(&discoverypb.ResourceName{}, "name", "c"))), codes.InvalidArgument, `resource with both name "b" and resource_name "c"`},
-	{"resources: another type", badAnswer("resources", badResource("name", "b", "resource", badAny(streamLDS))), codes.InvalidArgument, `resource of another type: "` + streamLDS + `" in a response of type "` + streamCDS + `", name "b"`},
+	{"resources: another type", badAnswer("resources", badResource("name", "b", "resource", badAny(typeLDS))), codes.InvalidArgument, `resource of another type: "` + typeLDS + `" in a response of type "` + typeCDS + `", name "b"`},
 	{"resources: rubbish", badAnswer("resources", badCluster("b"), "resources", "\xff"), codes.InvalidArgument, "malformed message: resource at byte 0 of 1"},
 	{"resources: rubbish in the body", badAnswer("resources", badResource("name", "b", "resource", "\xff")), codes.InvalidArgument, "malformed message: body at byte 0 of 1"},
 	{"resources: name not UTF-8", badAnswer("resources", badCluster("\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
@@ -230,7 +230,7 @@ func TestInput_Bad(t *testing.T) {
 		play func(badInput, *testing.T)
 	}{
 		{"aggregated stream", badRequests, func(row badInput, t *testing.T) { row.onStream(t, "") }},
-		{"stream of one type", badOfOneType, func(row badInput, t *testing.T) { row.onStream(t, streamCDS) }},
+		{"stream of one type", badOfOneType, func(row badInput, t *testing.T) { row.onStream(t, typeCDS) }},
 		{"call", badCalls, badInput.asCall},
 		{"origin", badResponses, badInput.fromOrigin},
 		{"file", badFiles, badInput.inFile},
@@ -263,14 +263,14 @@ func (row badInput) check(t *testing.T, code codes.Code, said string) {
 func bystanders(t *testing.T, o *relaytest.Origin, r *running, conn *grpc.ClientConn) (served func()) {
 	t.Helper()
 	change := 0
-	put := func() { o.Put(streamRoute("other", strconv.Itoa(change))) }
+	put := func() { o.Put(domainRoute("other", strconv.Itoa(change))) }
 	put()
 	var clients []*relaytest.Client
 	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
 		for _, conn := range []*grpc.ClientConn{conn, r.Conn()} {
 			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-			c.Subscribe(streamRDS, "other")
-			streamTake(t, c, streamRDS, "other")
+			c.Subscribe(typeRDS, "other")
+			recvAndAck(t, c, typeRDS, "other")
 			clients = append(clients, c)
 		}
 	}
@@ -279,7 +279,7 @@ func bystanders(t *testing.T, o *relaytest.Origin, r *running, conn *grpc.Client
 		change++
 		put()
 		for _, c := range clients {
-			streamTake(t, c, streamRDS, "other")
+			recvAndAck(t, c, typeRDS, "other")
 		}
 	}
 }
@@ -294,28 +294,28 @@ func (row badInput) onStream(t *testing.T, typeURL string) {
 		}
 	}()
 	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
-		like := streamRequest(v, "", "")
+		like := newRequest(v, "", "")
 		bad, ok := row.input.(wireMessage).in(v).as(like)
 		if !ok {
 			continue
 		}
 		sent = true
 		t.Run(v.String(), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o, badLimits...)
 				conn := r.Conn()
 				served := bystanders(t, o, r, conn)
 				for _, begun := range []bool{false, true} {
-					rpc := streamRaw(t, conn, v.Method(typeURL))
+					rpc := rawStream(t, conn, v.Method(typeURL))
 					if begun {
-						badExchange(t, rpc, v, streamCDS)
+						badExchange(t, rpc, v, typeCDS)
 					}
 					if err := rpc.SendMsg(bad); err != nil {
 						t.Fatal(err)
 					}
 					if row.code == codes.OK {
-						badExchange(t, rpc, v, streamCDS)
+						badExchange(t, rpc, v, typeCDS)
 						row.check(t, codes.OK, r.Log.String())
 					} else {
 						st := status.Convert(badEnd(rpc))
@@ -343,7 +343,7 @@ func (m wireMessage) in(v relaytest.Variant) wireMessage {
 // badExchange asks for clusters by name, and reads until they come.
 func badExchange(t *testing.T, rpc grpc.ClientStream, v relaytest.Variant, typeURL string) {
 	t.Helper()
-	good, err := proto.Marshal(streamRequest(v, typeURL, "", "a"))
+	good, err := proto.Marshal(newRequest(v, typeURL, "", "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +410,7 @@ func (row badInput) fromOrigin(t *testing.T) {
 	if !ok {
 		t.Fatal("an origin has no such fields")
 	}
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		good := relaytest.Cluster("a")
 		o.Put(good)
 		r := start(t, o, badLimits...)
@@ -418,7 +418,7 @@ func (row badInput) fromOrigin(t *testing.T) {
 		var clients []*relaytest.Client
 		join := func(v relaytest.Variant) {
 			c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-			c.Subscribe(streamCDS, "*")
+			c.Subscribe(typeCDS, "*")
 			clients = append(clients, c)
 		}
 		join(relaytest.SotW)
@@ -438,7 +438,7 @@ func (row badInput) fromOrigin(t *testing.T) {
 		join(relaytest.Delta)
 		synctest.Wait()
 		for i, c := range clients {
-			if n := len(c.Responses()); n != 1 || c.State().Digest(streamCDS, "a") != relaytest.DigestOf(good) || len(c.State()[streamCDS]) != 1 {
+			if n := len(c.Responses()); n != 1 || c.State().Digest(typeCDS, "a") != relaytest.DigestOf(good) || len(c.State()[typeCDS]) != 1 {
 				t.Errorf("client %d was sent %v, want the one cluster, once", i, c.Responses())
 			}
 		}

@@ -74,7 +74,7 @@ func (row badInput) asReport(t *testing.T) {
 		r := start(t, o, append(badLimits, "TENDER_LRS=aggregate")...)
 		good := r.reports(loadNode("good"))
 		st := loads.stream(t, 0)
-		st.ask(t, 10*time.Second)
+		st.requestReports(t, 10*time.Second)
 
 		rpc := loadRaw(t, r)
 		for _, m := range [][]byte{mustMarshal(t, &lrspb.LoadStatsRequest{Node: loadNode("bad")}), row.input.(badReport).encode(t)} {
@@ -83,14 +83,14 @@ func (row badInput) asReport(t *testing.T) {
 			}
 		}
 		if row.code == codes.OK {
-			loadPass(time.Second)
+			sleepAndWait(time.Second)
 			row.check(t, codes.OK, r.Log.String())
 		} else {
 			told := status.Convert(badEnd(rpc))
 			row.check(t, told.Code(), told.Message())
 		}
 		good.report(meteredLoad("one", 1.5))
-		loadPass(10 * time.Second)
+		sleepAndWait(10 * time.Second)
 		reports := st.requests()
 		for _, stats := range reports[len(reports)-1].GetClusterStats() {
 			if stats.GetClusterName() == "bad" {
@@ -113,7 +113,7 @@ func (row badInput) asReport(t *testing.T) {
 // badAsks are what an origin may ask a group for. CANCELLED ends its stream, and
 // another one is opened; OK is borne, and 1 s is what clients are asked for.
 var badAsks = []badInput{
-	{"clusters: not UTF-8", badAsk(&lrspb.LoadStatsResponse{}, streamField(1, "\xff")), codes.Canceled, "load report stream closed"},
+	{"clusters: not UTF-8", badAsk(&lrspb.LoadStatsResponse{}, stringField(1, "\xff")), codes.Canceled, "load report stream closed"},
 	{"load_reporting_interval: none", badAsk(&lrspb.LoadStatsResponse{}, nil), codes.OK, "interval=0s interval_used=1s"},
 	{"load_reporting_interval: negative", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: -5}}, nil), codes.OK, "interval=-5s interval_used=1s"},
 	{"load_reporting_interval: no duration", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: 5, Nanos: -1}}, nil), codes.OK, "origin requests load reports too often"},
@@ -134,18 +134,18 @@ func (row badInput) fromLoadOrigin(t *testing.T) {
 		r := start(t, o, "TENDER_LRS=aggregate")
 		p := r.reports(loadNode("good"))
 		st := loads.stream(t, 0)
-		st.say(t, row.input.(*lrspb.LoadStatsResponse))
-		loadPass(5 * time.Second)
+		st.send(t, row.input.(*lrspb.LoadStatsResponse))
+		sleepAndWait(5 * time.Second)
 		code, want := codes.OK, "1s all"
-		if loads.count() == 2 {
+		if loads.streamCount() == 2 {
 			code, want = codes.Canceled, "" // not asked for anything
 			st = loads.stream(t, 1)
 		}
 		row.check(t, code, r.Log.String())
-		loadWant(t, "asked of the client", p.asked(), want)
-		st.ask(t, 10*time.Second)
+		expectEqual(t, "asked of the client", p.requestedReports(), want)
+		st.requestReports(t, 10*time.Second)
 		p.report(load("one", "z", 1, 0))
-		loadPass(10 * time.Second)
+		sleepAndWait(10 * time.Second)
 		got, _ := st.last()
 		if !strings.HasPrefix(got, "one z:1+0 -1 in ") {
 			t.Errorf("the origin was told %q, want the load of one", got)

@@ -85,7 +85,7 @@ func chainPlay(t *testing.T, relays int, b relaytest.Behaviour, v relaytest.Vari
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: b})
 		w := &chainWorld{t: t, origin: o, relay: start(t, o)}
 		for range relays - 1 {
-			w.relay = w.relay.below()
+			w.relay = w.relay.downstreamRelay()
 		}
 		w.event("the origin has a world", func() { o.Put(chainResources("1")...) })
 		w.client = w.relay.Client(relaytest.ClientOptions{Variant: v})
@@ -173,7 +173,7 @@ func chainDescribe(run []*relaytest.Response) string {
 	slices.Sort(resources)
 	slices.Sort(removed)
 	last := run[len(run)-1]
-	return fmt.Sprintf("%s version=%q\n    %s\n    removed=%v", orderShort(last.TypeURL), last.Version, strings.Join(resources, "\n    "), removed)
+	return fmt.Sprintf("%s version=%q\n    %s\n    removed=%v", shortName(last.TypeURL), last.Version, strings.Join(resources, "\n    "), removed)
 }
 
 // restart has the origin return, and waits until a relay is connected to it: that is at some moment of the next 2 s (B.8).
@@ -186,11 +186,11 @@ func (w *chainWorld) restart(what string) {
 }
 
 func (w *chainWorld) subscribe(typeURL string, names ...string) {
-	w.event(fmt.Sprintf("subscribe %s %q", orderShort(typeURL), names), func() { w.client.Subscribe(typeURL, names...) })
+	w.event(fmt.Sprintf("subscribe %s %q", shortName(typeURL), names), func() { w.client.Subscribe(typeURL, names...) })
 }
 
 func (w *chainWorld) unsubscribe(typeURL string, names ...string) {
-	w.event(fmt.Sprintf("unsubscribe %s %q", orderShort(typeURL), names), func() { w.client.Unsubscribe(typeURL, names...) })
+	w.event(fmt.Sprintf("unsubscribe %s %q", shortName(typeURL), names), func() { w.client.Unsubscribe(typeURL, names...) })
 }
 
 func (w *chainWorld) put(what string, msgs ...proto.Message) {
@@ -208,12 +208,12 @@ func (w *chainWorld) reconnect() {
 // all subscribes as an Envoy does, and waits until every relay is sure of what it
 // has.
 func (w *chainWorld) all() {
-	w.subscribe(streamCDS)
+	w.subscribe(typeCDS)
 	w.pass(12 * time.Second)
-	w.subscribe(streamEDS, "a", "b")
-	w.subscribe(streamLDS)
+	w.subscribe(typeEDS, "a", "b")
+	w.subscribe(typeLDS)
 	w.pass(12 * time.Second)
-	w.subscribe(streamRDS, "route")
+	w.subscribe(typeRDS, "route")
 	w.subscribe(acmeType, "thing")
 	w.pass(2 * time.Minute)
 }
@@ -221,26 +221,26 @@ func (w *chainWorld) all() {
 // chainSubscriptions takes wildcards and names, and gives them up again.
 func chainSubscriptions(w *chainWorld) {
 	w.all()
-	w.subscribe(streamEDS, "missing")
+	w.subscribe(typeEDS, "missing")
 	w.pass(time.Minute)
 	w.put("missing", relaytest.Endpoints("missing", "127.0.0.1:1"))
-	w.remove(streamEDS, "missing")
+	w.remove(typeEDS, "missing")
 	w.put("missing", relaytest.Endpoints("missing", "127.0.0.1:2"))
-	w.subscribe(streamEDS, "c")
-	w.subscribe(streamEDS, "a") // again
-	w.unsubscribe(streamEDS, "a")
+	w.subscribe(typeEDS, "c")
+	w.subscribe(typeEDS, "a") // again
+	w.unsubscribe(typeEDS, "a")
 	w.put("a unheard", relaytest.Endpoints("a", "127.0.0.1:2"))
-	w.subscribe(streamEDS, "a")
-	w.subscribe(streamCDS, "*", "c", "also missing")
+	w.subscribe(typeEDS, "a")
+	w.subscribe(typeCDS, "*", "c", "also missing")
 	w.pass(time.Minute)
-	w.unsubscribe(streamCDS, "*")
+	w.unsubscribe(typeCDS, "*")
 	w.put("b unheard", relaytest.Cluster("b", "elsewhere"))
 	w.put("c", relaytest.StaticCluster("c", "127.0.0.1:2"))
-	w.subscribe(streamCDS, "*")
+	w.subscribe(typeCDS, "*")
 	w.pass(time.Minute)
-	w.unsubscribe(streamRDS, "route")
-	w.subscribe(streamRDS, "other")
-	w.unsubscribe(streamEDS, "a", "b", "c", "missing")
+	w.unsubscribe(typeRDS, "route")
+	w.subscribe(typeRDS, "other")
+	w.unsubscribe(typeEDS, "a", "b", "c", "missing")
 	w.put("all anew", chainResources("2")...)
 	w.pass(time.Hour)
 }
@@ -250,10 +250,10 @@ func chainChanges(w *chainWorld) {
 	w.all()
 	w.put("nothing new", chainResources("1")...)
 	w.put("all anew", chainResources("2")...)
-	w.remove(streamCDS, "c")
-	w.remove(streamLDS, "api")
-	w.remove(streamRDS, "route")
-	w.remove(streamEDS, "a")
+	w.remove(typeCDS, "c")
+	w.remove(typeLDS, "api")
+	w.remove(typeRDS, "route")
+	w.remove(typeEDS, "a")
 	w.put("what was gone", chainResources("2")...)
 	w.refuse = true
 	w.put("a bad cluster", relaytest.Cluster("a", "bad"))
@@ -262,7 +262,7 @@ func chainChanges(w *chainWorld) {
 	w.event("swap", func() {
 		w.origin.Apply(func(tx *relaytest.Tx) {
 			tx.Put(relaytest.StaticCluster("d", "127.0.0.1:1"))
-			tx.Remove(streamCDS, "c")
+			tx.Remove(typeCDS, "c")
 			tx.Put(relaytest.Route("route", []string{"*"}, "d"))
 		})
 	})
@@ -280,25 +280,25 @@ func chainReturns(w *chainWorld) {
 	w.pass(time.Minute)
 	w.client.Close()
 	w.put("unheard", relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("b", "127.0.0.1:2"))
-	w.remove(streamCDS, "c")
-	w.remove(streamLDS, "api")
+	w.remove(typeCDS, "c")
+	w.remove(typeLDS, "api")
 	w.reconnect()
 	w.pass(time.Minute)
 	w.put("heard", relaytest.Cluster("d", "2"))
-	w.remove(streamCDS, "d")
+	w.remove(typeCDS, "d")
 	w.event("another client", func() {
 		w.client = w.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode("another")})
 	})
-	w.subscribe(streamCDS)
-	w.subscribe(streamLDS, "web", "missing")
+	w.subscribe(typeCDS)
+	w.subscribe(typeLDS, "web", "missing")
 	w.pass(time.Minute)
 	w.event("a client of another kind", func() {
 		w.client = w.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc")})
 	})
-	w.subscribe(streamLDS, "web")
-	w.subscribe(streamRDS, "route")
-	w.subscribe(streamCDS, "a")
-	w.subscribe(streamEDS, "a")
+	w.subscribe(typeLDS, "web")
+	w.subscribe(typeRDS, "route")
+	w.subscribe(typeCDS, "a")
+	w.subscribe(typeEDS, "a")
 	w.pass(time.Minute)
 }
 
@@ -308,10 +308,10 @@ func chainOriginLost(w *chainWorld) {
 	w.event("the origin dies", w.origin.Stop)
 	w.pass(time.Minute)
 	w.reconnect()
-	w.subscribe(streamEDS, "c") // asked for by nobody until now
+	w.subscribe(typeEDS, "c") // asked for by nobody until now
 	w.pass(time.Minute)
 	w.origin.Put(relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("a", "127.0.0.1:2"))
-	w.origin.Remove(streamCDS, "c")
+	w.origin.Remove(typeCDS, "c")
 	w.restart("the origin returns")
 	w.pass(10 * time.Minute)
 	w.restart("the origin returns as it was")
@@ -325,15 +325,15 @@ func chainOriginLost(w *chainWorld) {
 // origin is there, however long it was away.
 func TestB8_AColdChainGivesUp(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)
 		o.Stop()
 		const coldWait, backoff = 10 * time.Second, 2 * time.Second
-		last := start(t, o).below()
+		last := start(t, o).downstreamRelay()
 		c := last.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS)
+		c.Subscribe(typeCDS)
 		began := time.Now()
-		streamEnd(t, c, codes.Unavailable)
+		expectStatus(t, c, codes.Unavailable)
 		if took := time.Since(began); took < coldWait || took > 2*coldWait+backoff {
 			t.Errorf("gave up after %v, want 10s to 22s", took)
 		}
@@ -347,7 +347,7 @@ func TestB8_AColdChainGivesUp(t *testing.T) {
 		o.Restart()
 		began = time.Now()
 		c.Reconnect(last.Conn())
-		streamTake(t, c, streamCDS, "a", "b", "c")
+		recvAndAck(t, c, typeCDS, "a", "b", "c")
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("served %v after the origin was there, want 5s at most", took)
 		}

@@ -73,23 +73,23 @@ func (c *circleClient) ways(t *testing.T) (ways [][]string) {
 // for its group, or opens that anew: a client could have the origin refuse the group, and so every client of it.
 func TestB41_ClientsLeaveTheUpstreamStreamAlone(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)
 		r := start(t, o)
 		envoy := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-		envoy.Subscribe(streamCDS)
+		envoy.Subscribe(typeCDS)
 		envoy.Recv(t.Context())
 		time.Sleep(20 * time.Second)
 		before := o.State().Open()[0]
 		sent := len(envoy.Responses())
 
 		liar := r.through(v, "0123", before.Header.Get(wire.RelayHeader)[0][:8])
-		liar.Subscribe(streamCDS)
+		liar.Subscribe(typeCDS)
 		liar.Recv(t.Context())
 		node := relaytest.EnvoyNode("client")
 		node.Metadata, _ = structpb.NewStruct(map[string]any{"xds_relay": map[string]any{"via": []any{"a", "b", "tender/test"}}})
 		other := r.Client(relaytest.ClientOptions{Variant: v, Node: node, AutoAck: true})
-		other.Subscribe(streamCDS)
+		other.Subscribe(typeCDS)
 		other.Recv(t.Context())
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -110,12 +110,12 @@ func TestB41_ClientsLeaveTheUpstreamStreamAlone(t *testing.T) {
 // no relays are told nothing of relays, and relays nothing but tokens.
 func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)
 		top := start(t, o)
-		below := top.below()
+		below := top.downstreamRelay()
 		envoy := below.through(v)
-		envoy.Subscribe(streamCDS)
+		envoy.Subscribe(typeCDS)
 		if resp := envoy.Recv(t.Context()); len(resp.Resources) != 3 || resp.ControlPlane != "" && strings.Contains(resp.ControlPlane, "tender/test") {
 			t.Errorf("a client was sent %v by %q, want three clusters, and nothing of the relay above", resp.Names(), resp.ControlPlane)
 		}
@@ -123,7 +123,7 @@ func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 			t.Errorf("a client that is no relay was shown the ways %q", ways)
 		}
 		relay := below.through(v, "f00d")
-		relay.Subscribe(streamCDS)
+		relay.Subscribe(typeCDS)
 		relay.Recv(t.Context())
 		ways := relay.ways(t)
 		if len(ways) != 1 || len(ways[0]) != 2 || ways[0][0] == ways[0][1] {
@@ -142,7 +142,7 @@ func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 			{"what is no token", []string{"", ",", strings.Repeat("x", 1000)}, ""},
 		} {
 			c := below.through(v, tt.tokens...)
-			c.Subscribe(streamCDS)
+			c.Subscribe(typeCDS)
 			if tt.says == "" {
 				c.Recv(t.Context())
 				continue
@@ -156,7 +156,7 @@ func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 		}
 		o.Put(relaytest.Cluster("d"))
 		for _, c := range []*circleClient{envoy, relay} {
-			c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a", "b", "c", "d") })
+			c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a", "b", "c", "d") })
 		}
 	})
 }
@@ -164,18 +164,18 @@ func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 // B.41: where a relay learns that a client of it is above it, that stream of the client ends, and no other.
 func TestB41_ALaterCircleEndsTheStreamThatClosesIt(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)
 		top := start(t, o)
 		seer := top.through(v, "f00d")
-		seer.Subscribe(streamCDS)
+		seer.Subscribe(typeCDS)
 		seer.Recv(t.Context())
 		above := seer.ways(t)[0][0]
 
-		below := top.below() // which has no stream to the origin until a client comes
+		below := top.downstreamRelay() // which has no stream to the origin until a client comes
 		same, other := below.through(v, "a", above), below.through(v, "b")
 		for _, c := range []*circleClient{same, other} {
-			c.Subscribe(streamCDS)
+			c.Subscribe(typeCDS)
 		}
 		if err := same.WaitEnd(t.Context()); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("the client that is above ended with %v, want FAILED_PRECONDITION", err)
@@ -201,10 +201,10 @@ func TestB41_LoadReportsInACircle(t *testing.T) {
 		if len(tokens) != 3 || !slices.Equal(tokens[:2], []string{"a", "b"}) {
 			t.Fatalf("came through %q, want a, b and this relay", tokens)
 		}
-		first.leave()
+		first.disconnect()
 		report("a", tokens[2]).expectEnd(codes.FailedPrecondition)
 		report("a", "b", "c", "d", "e").expectEnd(codes.FailedPrecondition)
-		if n := loads.count(); n != 1 {
+		if n := loads.streamCount(); n != 1 {
 			t.Errorf("the origin had %d streams, want the first alone", n)
 		}
 		if got := r.Stats().Ended[guard.EndedChain]; got != 2 {
@@ -225,7 +225,7 @@ func TestB41_TwoRelaysOfEachOther(t *testing.T) {
 	link.Forward(b.Addrs()[0].String())
 	for _, r := range []*running{a, b} {
 		c := r.Client(relaytest.ClientOptions{})
-		c.Subscribe(streamCDS)
+		c.Subscribe(typeCDS)
 		if err := c.WaitEnd(t.Context()); status.Code(err) != codes.Unavailable {
 			t.Errorf("ended with %v, want %v", err, codes.Unavailable)
 		}
@@ -239,7 +239,7 @@ func TestB41_TwoRelaysOfEachOther(t *testing.T) {
 	for i, r := range []*running{a, b} {
 		r.Log.Await(t, marks[i], "response applied")
 		c := r.Client(relaytest.ClientOptions{})
-		c.Subscribe(streamCDS)
-		streamTake(t, c, streamCDS, "a", "b", "c")
+		c.Subscribe(typeCDS)
+		recvAndAck(t, c, typeCDS, "a", "b", "c")
 	}
 }

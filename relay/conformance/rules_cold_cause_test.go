@@ -31,7 +31,7 @@ func TestB8_ColdClientsAreToldTheCause(t *testing.T) {
 				}
 				r := start(t, o, "TENDER_COLD_WAIT=1s")
 				c := r.Client(relaytest.ClientOptions{})
-				c.Subscribe(streamCDS)
+				c.Subscribe(typeCDS)
 				if err := c.WaitEnd(t.Context()); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), tt.want) {
 					t.Errorf("the stream ended with %v, want %v: %s", err, codes.Unavailable, tt.want)
 				}

@@ -64,7 +64,7 @@ func heldNames(t testing.TB, r *running) (waiting, discarded int) {
 }
 
 // coldOrder has an operator decide about everything.
-func (w *orderWorld) coldOrder(command string, discarded bool) {
+func (w *world) coldOrder(command string, discarded bool) {
 	w.t.Helper()
 	if h := operate[admin.HoldScope, admin.Holds](w.t, w.relay, command, admin.HoldScope{All: true, Discarded: discarded}); len(h.Holds) == 0 {
 		w.t.Fatalf("%s: nothing was there", command)
@@ -86,8 +86,8 @@ func TestH04_DirectoryThatIsNotThereYet(t *testing.T) {
 	for name := range strings.FieldsSeq(coldNames(0, 10)) {
 		holds[name] = "of another relay"
 	}
-	c.Send(streamDelta(relaytest.EnvoyNode("client"), streamCDS, nil, holds))
-	c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(streamCDS), []string{"n000"}) })
+	c.Send(streamDelta(relaytest.EnvoyNode("client"), typeCDS, nil, holds))
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(typeCDS), []string{"n000"}) })
 	wantHeld(t, r, "the directory is read", 9, 0)
 	removed := func() (n int) {
 		for _, resp := range c.Responses() {
@@ -114,9 +114,9 @@ func TestH04_HoldsSurviveARestart(t *testing.T) {
 		restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 			r.o.Put(relaytest.Listener("l", "r")) // so that there is something to store
 			names := map[relaytest.Variant]int{relaytest.Delta: 10, relaytest.SotW: 1}[v]
-			w := &orderWorld{t: t, origin: r.o, relay: r.running, revs: make(map[relaytest.Digest]string)}
-			w.ready(v).returns(v, "cds", "", coldNames(0, 10))
-			w.pass(20 * time.Second)
+			w := &world{t: t, origin: r.o, relay: r.running, revs: make(map[relaytest.Digest]string)}
+			w.autoClient(v).subscribeHolding(v, "cds", "", coldNames(0, 10))
+			w.sleep(20 * time.Second)
 			wantHeld(t, r.running, "at first", names, 0)
 			if discarded {
 				w.coldOrder("discard", false)
@@ -124,8 +124,8 @@ func TestH04_HoldsSurviveARestart(t *testing.T) {
 			r.stop()
 			r.start()
 			w.relay = r.running
-			c := w.ready(v).returns(v, "cds", "", coldNames(0, 10))
-			w.pass(9 * time.Minute)
+			c := w.autoClient(v).subscribeHolding(v, "cds", "", coldNames(0, 10))
+			w.sleep(9 * time.Minute)
 			c.expect()
 			if discarded {
 				wantHeld(t, r.running, "after a restart", 0, names)
@@ -145,17 +145,17 @@ func TestH04_RestoredSetThatTheOriginHasSaidAgain(t *testing.T) {
 		r := &restarting{t: t, o: o, env: []string{operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}}
 		r.start()
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-		r.has(r.following(relaytest.SotW, streamCDS), streamCDS, "a", "b")
+		r.expectResources(r.following(relaytest.SotW, typeCDS), typeCDS, "a", "b")
 		r.stop()
 		o.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 		r.start()
-		w := &orderWorld{t: t, origin: o, relay: r.running, revs: make(map[relaytest.Digest]string)}
-		c := w.ready(relaytest.SotW).returns(relaytest.SotW, "cds", "", "")
-		s := w.accept()
-		w.say(s, "cds a@2", "cds c@2")
-		w.pass(5 * time.Second)
+		w := &world{t: t, origin: o, relay: r.running, revs: make(map[relaytest.Digest]string)}
+		c := w.autoClient(relaytest.SotW).subscribeHolding(relaytest.SotW, "cds", "", "")
+		s := w.acceptStream()
+		w.send(s, "cds a@2", "cds c@2")
+		w.sleep(5 * time.Second)
 		c.expect()
-		w.say(s, "cds b@2") // long after the first answer: it settles at once (B.7)
+		w.send(s, "cds b@2") // long after the first answer: it settles at once (B.7)
 		c.expect("cds {a@2 b@2 c@2}")
 	})
 }
@@ -168,13 +168,13 @@ func TestH04_GoControlPlane(t *testing.T) {
 			memory := new(memnet.Network)
 			o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
 			r := startRelay(t, o.RelayOptions(), operated)
-			w := &orderWorld{t: t, relay: r}
+			w := &world{t: t, relay: r}
 			c := w.dial(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode("tender/test")})
 			versions := make(map[string]string)
 			for name := range strings.FieldsSeq(coldNames(0, 40)) {
 				versions[name] = "of another time"
 			}
-			c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: streamCDS, InitialResourceVersions: versions})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: typeCDS, InitialResourceVersions: versions})
 			o.Follow(c, relaytest.ClusterType)
 			time.Sleep(time.Minute)
 			wantHeld(t, r, "the set is complete", 40, 0)
@@ -201,11 +201,11 @@ func TestH04_EmptySetByREST(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, _ *relaytest.Origin, c *restClient) {
 		for range 9 {
-			c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "is incomplete")
-			c.poll("clusters", "", "").after(0).has()
+			c.poll("clusters", "", "old").expectStatus(http.StatusServiceUnavailable, "not complete")
+			c.poll("clusters", "", "").expectDuration(0).expectNames()
 			time.Sleep(time.Minute)
 		}
 		time.Sleep(2 * time.Minute) // with a second look at the origin
-		c.poll("clusters", "", "old").has()
+		c.poll("clusters", "", "old").expectNames()
 	})
 }

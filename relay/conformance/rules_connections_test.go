@@ -45,7 +45,7 @@ func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 		{"request", []byte("POST /v3/discovery:clusters HTTP/1.1\r\nHost: relay\r\n\r\n")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				r := start(t, o, "TENDER_FIRST_REQUEST_TIMEOUT=3s")
 				check := streamOther(t, o, r.Conn())
 				for _, dial := range []func(context.Context) (net.Conn, error){r.Listener.Dial, r.DialREST} {
@@ -149,7 +149,7 @@ func awaitConnections(t *testing.T, r *running, n int) {
 
 // B.34: half a frame is not waited for longer than a client that is gone: pings find neither.
 func TestB34_HalfAFrame(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
 		check := streamOther(t, o, r.Conn())
 		conn, err := r.Listener.Dial(t.Context())

@@ -16,7 +16,7 @@ func clusterFile(t *testing.T, dir, name string, clusters ...string) {
 	t.Helper()
 	text := "resources:\n"
 	for _, c := range clusters {
-		text += "- {'@type': " + streamCDS + ", name: " + c + "}\n"
+		text += "- {'@type': " + typeCDS + ", name: " + c + "}\n"
 	}
 	badWrite(t, dir, name, text)
 }
@@ -26,8 +26,8 @@ func sees(t *testing.T, r *running, names ...string) {
 	t.Helper()
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-		c.Subscribe(streamCDS)
-		c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(streamCDS), names) })
+		c.Subscribe(typeCDS)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(typeCDS), names) })
 		c.Close()
 	}
 }
@@ -38,7 +38,7 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 	t.Parallel()
 	dir, env := t.TempDir(), []string{operated, "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
 	clusterFile(t, dir, "a.yaml", "a", "b")
-	badWrite(t, dir, "l.yaml", "resources: [{'@type': "+streamLDS+", name: l}]\n")
+	badWrite(t, dir, "l.yaml", "resources: [{'@type': "+typeLDS+", name: l}]\n")
 	r := startFiles(t, dir, env...)
 	sees(t, r, "a", "b")
 	operate[admin.FreezeScope, admin.Freezes](t, r, "freeze", admin.FreezeScope{})
@@ -54,18 +54,18 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 		r = startFiles(t, dir, env...)
 		sees(t, r, "a", "b")
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
-		c.Subscribe(streamLDS)
-		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamLDS, "l") })
+		c.Subscribe(typeLDS)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeLDS, "l") })
 	}
 	clusterFile(t, dir, "a.yaml", "b", "c")
 	awaitStatus(t, r, "good again", func(s admin.Status) bool { return s.Origins[0].Directory.BadCount == 0 })
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})
-	c.Subscribe(streamCDS)
-	c.Subscribe(streamLDS)
-	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a", "b") && s.Has(streamLDS, "l") })
+	c.Subscribe(typeCDS)
+	c.Subscribe(typeLDS)
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a", "b") && s.Has(typeLDS, "l") })
 	operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{})
 	c.WaitState(t.Context(), func(s relaytest.State) bool {
-		return slices.Equal(s.Names(streamCDS), []string{"b", "c"}) && len(s.Names(streamLDS)) == 0
+		return slices.Equal(s.Names(typeCDS), []string{"b", "c"}) && len(s.Names(typeLDS)) == 0
 	})
 	r.Stop()
 	r = startFiles(t, dir, env...)

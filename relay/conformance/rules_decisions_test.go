@@ -46,8 +46,8 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-		c := r.following(v, streamCDS)
-		r.has(c, streamCDS, "a", "b")
+		c := r.following(v, typeCDS)
+		r.expectResources(c, typeCDS, "a", "b")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		began := time.Now()
@@ -55,11 +55,11 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 		if f := answer.Origins[0]; !f.Frozen || f.Freeze == nil || !f.Freeze.SurvivesRestart || answer.Warning != "" {
 			t.Errorf("freeze: %+v, want one that survives a restart", answer)
 		}
-		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, "a"); tx.Put(relaytest.Cluster("c")) })
+		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, "a"); tx.Put(relaytest.Cluster("c")) })
 		for range 2 {
 			time.Sleep(time.Hour)
 			r.stop()
-			r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, "b"); tx.Put(relaytest.Cluster("d")) })
+			r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, "b"); tx.Put(relaytest.Cluster("d")) })
 			r.start()
 			f := r.frozen()
 			if f == nil || !strings.HasPrefix(f.By, "alice") || f.Reason != "bad routes" || !f.Since.Equal(began) || !f.Until.IsZero() || !f.SurvivesRestart {
@@ -69,13 +69,13 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 			if n := sent(c, time.Hour); n != 0 || c.Ended() {
 				t.Errorf("who came back was sent %d responses (stream ended: %v): %v", n, c.Ended(), c.Responses())
 			}
-			r.has(r.following(v, streamCDS), streamCDS, "a", "b")
+			r.expectResources(r.following(v, typeCDS), typeCDS, "a", "b")
 			if view := statusOf(t, r.running).Views[0]; !view.FrozenAt.Equal(began) || view.Withheld != 4 {
 				t.Errorf("the view is frozen since %v and withholds %d names, want since %v and 4", view.FrozenAt, view.Withheld, began)
 			}
 		}
 		r.thaws()
-		r.has(c, streamCDS, "c", "d")
+		r.expectResources(c, typeCDS, "c", "d")
 		if f := r.frozen(); f != nil {
 			t.Errorf("thawed: %+v, want no freeze", f)
 		}
@@ -95,8 +95,8 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 		t.Run(restarts, func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("a"))
-				c := r.following(v, streamCDS)
-				r.has(c, streamCDS, "a")
+				c := r.following(v, typeCDS)
+				r.expectResources(c, typeCDS, "a")
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				began := time.Now()
@@ -117,10 +117,10 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 					}
 					time.Sleep(time.Until(began.Add(2*time.Hour - time.Second)))
 					synctest.Wait()
-					r.has(c, streamCDS, "a")
+					r.expectResources(c, typeCDS, "a")
 					time.Sleep(2 * time.Second)
 				}
-				r.has(c, streamCDS, "a", "b")
+				r.expectResources(c, typeCDS, "a", "b")
 				if f := r.frozen(); f != nil {
 					t.Errorf("at the end: %+v, want no freeze", f)
 				}
@@ -154,7 +154,7 @@ func TestH09_LaterFreezeCounts(t *testing.T) {
 // TestH09_WithoutADirectory the relay says that a freeze does not survive.
 func TestH09_WithoutADirectory(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, []string{operated}, func(w *orderWorld) {
+	worldBubble(t, []string{operated}, func(w *world) {
 		f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
 		if !strings.Contains(f.Warning, "TENDER_SNAPSHOT_DIR is not set") || !f.Origins[0].Frozen || f.Origins[0].Freeze.SurvivesRestart {
 			t.Errorf("freeze: %+v, want that it does not survive", f)
@@ -171,7 +171,7 @@ func TestH09_UnknownFormat(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
-		r.has(r.following(v, streamCDS), streamCDS, "a")
+		r.expectResources(r.following(v, typeCDS), typeCDS, "a")
 		r.freezes(admin.FreezeScope{})
 		r.stop()
 		const later = `{"format": 2, "frosts": ["default"]}`
@@ -222,13 +222,13 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 			all = append(all, name(i))
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { put(tx, all...) })
-		c := r.following(v, streamCDS)
-		r.has(c, streamCDS, all...)
+		c := r.following(v, typeCDS)
+		r.expectResources(c, typeCDS, all...)
 		time.Sleep(10 * time.Second)
 		r.o.Stop()
 		r.o.Apply(func(tx *relaytest.Tx) {
 			for _, n := range all[1:] {
-				tx.Remove(streamCDS, n)
+				tx.Remove(typeCDS, n)
 			}
 		})
 		r.o.Restart()
@@ -256,9 +256,9 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 		if n := kept(); n != 38 {
 			t.Errorf("%d clusters kept, want 38: of one the origin has spoken", n)
 		}
-		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, name(1)) })
+		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, name(1)) })
 		rest := slices.Concat(all[:1], all[2:])
-		r.has(c, streamCDS, rest...)
+		r.expectResources(c, typeCDS, rest...)
 		time.Sleep(time.Minute) // until it is written that one of them is kept no more
 		for range 2 {
 			r.stop()
@@ -266,13 +266,13 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 			c.Reconnect(r.Conn())
 			time.Sleep(time.Hour)
 			synctest.Wait()
-			r.has(c, streamCDS, rest...)
+			r.expectResources(c, typeCDS, rest...)
 			if n := kept(); n != 38 {
 				t.Errorf("after a restart %d clusters are kept, want 38", n)
 			}
 		}
 		operate[admin.HoldScope, admin.Holds](t, r.running, "release", admin.HoldScope{All: true, Discarded: true})
-		r.has(c, streamCDS, all[:1]...)
+		r.expectResources(c, typeCDS, all[:1]...)
 		r.stop()
 		r.start()
 		if n := kept(); n != 0 {

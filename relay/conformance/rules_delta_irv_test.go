@@ -15,8 +15,8 @@ import (
 // effect: nothing is removed for them, and nothing left out.
 func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		types := []string{relaytest.ClusterType, relaytest.RouteType, sendAcme}
-		o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, types, "a", "b")
+		types := []string{relaytest.ClusterType, relaytest.RouteType, acmeThing}
+		o := originWith(t, relaytest.OriginOptions{Memory: true}, types, "a", "b")
 		c := start(t, o).Client(relaytest.ClientOptions{})
 		for _, typeURL := range types {
 			versions := make(map[string]string)
@@ -25,15 +25,15 @@ func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
 			}
 			versions["phantom"] = "1"
 			c.Subscribe(typeURL, "a")
-			streamTake(t, c, typeURL, "a")
+			recvAndAck(t, c, typeURL, "a")
 			for _, names := range [][]string{{"b"}, {"a"}, nil} {
 				c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: versions})
 				if names != nil {
-					streamTake(t, c, typeURL, names...)
+					recvAndAck(t, c, typeURL, names...)
 				}
 			}
 			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions})
-			streamTake(t, c, typeURL) // a and b are its own by name, and nothing else is there
+			recvAndAck(t, c, typeURL) // a and b are its own by name, and nothing else is there
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -46,23 +46,23 @@ func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
 // R084: what a client said that it holds counts no more once it asks again.
 func TestR084_NamedAgainWhateverItSaidItHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := sendOrigin(t, relaytest.OriginOptions{Memory: true}, []string{sendAcme}, "a", "b")
+		o := originWith(t, relaytest.OriginOptions{Memory: true}, []string{acmeThing}, "a", "b")
 		r := start(t, o)
 		versions := make(map[string]string)
-		for name, e := range o.Resources()[sendAcme] {
+		for name, e := range o.Resources()[acmeThing] {
 			versions[name] = e.Version
 		}
 		for _, again := range []string{"a", "*"} {
 			c := r.Client(relaytest.ClientOptions{})
 			for _, names := range [][]string{{"*"}, {again}} { // before anything was answered
-				c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: sendAcme,
+				c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: acmeThing,
 					ResourceNamesSubscribe: names, InitialResourceVersions: versions})
 			}
 			want := []string{"a", "b"}
 			if again == "a" {
 				want = []string{"a"}
 			}
-			streamTake(t, c, sendAcme, want...)
+			recvAndAck(t, c, acmeThing, want...)
 		}
 	})
 }
@@ -71,8 +71,8 @@ func TestR084_NamedAgainWhateverItSaidItHolds(t *testing.T) {
 // same in every relay, and good for what a client says it holds.
 func TestR090_VersionsOfOurOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		types := []string{relaytest.ClusterType, relaytest.RouteType, sendAcme}
-		o := sendOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{EmptyVersions: true}}, types, "a", "b")
+		types := []string{relaytest.ClusterType, relaytest.RouteType, acmeThing}
+		o := originWith(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{EmptyVersions: true}}, types, "a", "b")
 		var states []relaytest.State
 		for range 2 {
 			r := start(t, o)
@@ -109,29 +109,29 @@ func TestR090_VersionsOfOurOwn(t *testing.T) {
 // The origin's version of a type is shown and decides nothing.
 func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		types := []string{relaytest.ClusterType, relaytest.EndpointType, sendAcme}
-		o := sendOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{SystemVersion: "one"}}, types, "a", "b")
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		types := []string{relaytest.ClusterType, relaytest.EndpointType, acmeThing}
+		o := originWith(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{SystemVersion: "one"}}, types, "a", "b")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
 		for _, typeURL := range types {
-			if typeURL == sendAcme {
+			if typeURL == acmeThing {
 				c.Subscribe(typeURL, "a", "b") // by wildcard, a change would come with the rest (B.17)
 			} else {
 				c.Subscribe(typeURL, "*")
 			}
-			streamTake(t, c, typeURL, "a", "b")
+			recvAndAck(t, c, typeURL, "a", "b")
 		}
-		sendWatchSentinel(t, o, c)
+		watchSentinel(t, o, c)
 		for _, system := range []string{"two", "", "one"} {
 			o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = system })
 			for _, typeURL := range types {
-				o.Put(sendThing(typeURL, "a", "first"))
+				o.Put(opaque(typeURL, "a", "first"))
 			}
-			sendQuiet(t, o, c, "version "+system)
+			expectNoneInFlight(t, o, c, "version "+system)
 		}
 		// The same version and other content is news.
 		for _, typeURL := range types {
-			c.Fence(t.Context(), typeURL, "a", func() { o.Put(sendThing(typeURL, "a", "second")) })
+			c.Fence(t.Context(), typeURL, "a", func() { o.Put(opaque(typeURL, "a", "second")) })
 		}
 	})
 }
@@ -140,8 +140,8 @@ func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 // and what it has given up meanwhile is not sent behind its back.
 func TestC18_PhantomNamesAreOrdinary(t *testing.T) {
 	t.Parallel()
-	for _, typeURL := range []string{relaytest.ClusterType, sendAcme} {
-		o := sendOrigin(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
+	for _, typeURL := range []string{relaytest.ClusterType, acmeThing} {
+		o := originWith(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{})
 		// As Envoy does it: the wildcard and what it thinks it has, at once.
@@ -153,16 +153,16 @@ func TestC18_PhantomNamesAreOrdinary(t *testing.T) {
 			removed = removed || slices.Equal(resp.Removed, []string{"phantom"})
 			c.Ack(resp)
 		}
-		c.Fence(t.Context(), typeURL, "phantom", func() { o.Put(sendThing(typeURL, "phantom", "first")) })
+		c.Fence(t.Context(), typeURL, "phantom", func() { o.Put(opaque(typeURL, "phantom", "first")) })
 		c.Unsubscribe(typeURL, "*")
-		sendSync(t, o, c)
+		awaitRequestsRead(t, o, c)
 
-		o.Put(sendThing(typeURL, "b", "second"))
+		o.Put(opaque(typeURL, "b", "second"))
 		held := c.Recv(t.Context())
-		o.Put(sendThing(typeURL, "phantom", "second"))
-		sendSeen(t, r, typeURL, "phantom", "second")
+		o.Put(opaque(typeURL, "phantom", "second"))
+		awaitApplied(t, r, typeURL, "phantom", "second")
 		c.Unsubscribe(typeURL, "phantom")
 		c.Ack(held)
-		c.Fence(t.Context(), typeURL, "b", func() { o.Put(sendThing(typeURL, "b", "third")) })
+		c.Fence(t.Context(), typeURL, "b", func() { o.Put(opaque(typeURL, "b", "third")) })
 	}
 }

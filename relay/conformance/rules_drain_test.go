@@ -24,7 +24,7 @@ import (
 // streams, to which the same is done, are those of the transcript B8_R134_cold-relays-give-up.)
 func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o)
@@ -33,12 +33,12 @@ func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
 		answered, owing, wants, waits, silent := client(), client(), client(), client(), client()
 		served := []*relaytest.Client{answered, owing, wants}
 		for _, c := range served {
-			c.Subscribe(streamCDS)
-			streamHas(t, c.Recv(t.Context()), streamCDS, "a")
+			c.Subscribe(typeCDS)
+			expectNames(t, c.Recv(t.Context()), typeCDS, "a")
 		}
 		answered.Ack(answered.Responses()[0])
-		wants.Subscribe(streamRDS, "missing")
-		waits.Subscribe(streamRDS, "missing")
+		wants.Subscribe(typeRDS, "missing")
+		waits.Subscribe(typeRDS, "missing")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		began := time.Now()
@@ -52,7 +52,7 @@ func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
 			}
 		}
 		for _, c := range []*relaytest.Client{waits, silent} {
-			if streamEnd(t, c, codes.Unavailable); len(c.Responses()) > 0 {
+			if expectStatus(t, c, codes.Unavailable); len(c.Responses()) > 0 {
 				t.Errorf("%v got %v, want nothing", c, c.Responses())
 			}
 		}
@@ -63,7 +63,7 @@ func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
 // only its own.
 func TestB33_ABlockedClientDelaysTheEndNoLonger(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const drain = 20 * time.Second
 		put := func(i int) {
 			o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, 200<<10)), fmt.Sprint(i))
@@ -95,7 +95,7 @@ func TestB33_ABlockedClientDelaysTheEndNoLonger(t *testing.T) {
 			t.Errorf("the other client's stream went on for %v", took)
 		}
 		blocked.Resume()
-		streamEnd(t, blocked, codes.Unavailable)
+		expectStatus(t, blocked, codes.Unavailable)
 	})
 }
 
@@ -125,8 +125,8 @@ func drainEnds(t *testing.T, began time.Time, step time.Duration, clients ...*re
 func drainServed(t *testing.T, conn *grpc.ClientConn, v relaytest.Variant) *relaytest.Client {
 	t.Helper()
 	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
-	c.Subscribe(streamCDS)
-	streamHas(t, c.Recv(t.Context()), streamCDS, "a")
+	c.Subscribe(typeCDS)
+	expectNames(t, c.Recv(t.Context()), typeCDS, "a")
 	return c
 }
 
@@ -136,18 +136,18 @@ func drainServed(t *testing.T, conn *grpc.ClientConn, v relaytest.Variant) *rela
 // not.
 func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const clients, accepts, last = 40, 5 * time.Second, 35 * time.Second
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_ACK_WAIT=30s")
 		conn := r.Conn()
 		unserved := r.Client(relaytest.ClientOptions{Variant: v})
-		unserved.Subscribe(streamRDS, "missing")
+		unserved.Subscribe(typeRDS, "missing")
 		var owing, served []*relaytest.Client
 		for range clients / 4 {
 			c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v})
-			c.Subscribe(streamCDS)
+			c.Subscribe(typeCDS)
 			c.Recv(t.Context())
 			owing = append(owing, c)
 		}
@@ -206,7 +206,7 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 // with OK, each at a moment of its own, in a drain and when their connection is old.
 func TestB33_WhoHadAllWasServed(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const clients = 20
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_CONNECTION_AGE=30m")
@@ -247,12 +247,12 @@ func TestB33_WhoHadAllWasServed(t *testing.T) {
 // B.33: a relay that drains, and is hurried, ends what is left at once.
 func TestB33_ADrainCanBeHurried(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		for _, after := range []time.Duration{2 * time.Second, 6 * time.Second} { // while it accepts clients, and then
 			r := start(t, o, "TENDER_DRAIN=1h")
 			c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-			c.Subscribe(streamCDS)
+			c.Subscribe(typeCDS)
 			c.Recv(t.Context())
 			began := time.Now()
 			time.AfterFunc(after, r.StopNow)
@@ -272,7 +272,7 @@ func TestB33_ADrainCanBeHurried(t *testing.T) {
 // streams come on a new connection.
 func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const least, most = 33 * time.Minute, 38 * time.Minute
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_CONNECTION_AGE=30m")

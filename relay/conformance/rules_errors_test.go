@@ -29,11 +29,11 @@ func completeFor(v relaytest.Variant, short, names string) bool {
 }
 
 // errorCases runs a test for each variant and each type.
-func errorCases(t *testing.T, f func(w *orderWorld, v relaytest.Variant, short string)) {
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+func errorCases(t *testing.T, f func(w *world, v relaytest.Variant, short string)) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		for _, short := range errorTypes {
 			t.Run(short, func(t *testing.T) {
-				orderBubble(t, nil, func(w *orderWorld) { f(w, v, short) })
+				worldBubble(t, nil, func(w *world) { f(w, v, short) })
 			})
 		}
 	})
@@ -45,8 +45,8 @@ func tp3(v relaytest.Variant) relaytest.ClientOptions {
 }
 
 // ackAll accepts what was heard last.
-func (c *orderClient) ackAll() {
-	for _, r := range c.read {
+func (c *worldClient) ackAll() {
+	for _, r := range c.batch {
 		c.Ack(r)
 	}
 	synctest.Wait()
@@ -59,17 +59,17 @@ func TestD4_ErrorsConverge(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			orderBubble(t, nil, func(w *orderWorld) { errorsConverge(w, rand.New(rand.NewPCG(seed, 39))) })
+			worldBubble(t, nil, func(w *world) { errorsConverge(w, rand.New(rand.NewPCG(seed, 39))) })
 		})
 	}
 }
 
-func errorsConverge(w *orderWorld, rng *rand.Rand) {
+func errorsConverge(w *world, rng *rand.Rand) {
 	short := errorTypes[rng.IntN(len(errorTypes))]
 	names := []string{"a", "b", "c", "d"}
 	failing := []string{"NotFound", "PermissionDenied", "Unavailable", "Internal"}
 	last := make(map[string]string)
-	var clients []*orderClient
+	var clients []*worldClient
 	var variants []relaytest.Variant
 	var whole []bool // whether responses hold the complete set
 	join := func() {
@@ -78,7 +78,7 @@ func errorsConverge(w *orderWorld, rng *rand.Rand) {
 		if rng.IntN(2) == 0 {
 			want = "*"
 		}
-		clients, variants = append(clients, w.ready(v).subscribe(short, want)), append(variants, v)
+		clients, variants = append(clients, w.autoClient(v).subscribe(short, want)), append(variants, v)
 		whole = append(whole, completeFor(v, short, want))
 	}
 	join()
@@ -100,15 +100,15 @@ func errorsConverge(w *orderWorld, rng *rand.Rand) {
 			w.change(short + " " + last[name])
 		}
 		if rng.IntN(3) == 0 {
-			w.pass(time.Duration(rng.IntN(8)) * time.Second)
+			w.sleep(time.Duration(rng.IntN(8)) * time.Second)
 		}
 	}
-	w.pass(time.Hour) // removals that are held back come to an end
+	w.sleep(time.Hour) // removals that are held back come to an end
 	before := make([]int, len(clients))
 	for i, c := range clients {
 		before[i] = len(c.Responses())
 	}
-	w.pass(time.Hour)
+	w.sleep(time.Hour)
 	for i, c := range clients {
 		if n := len(c.Responses()) - before[i]; n != 0 {
 			w.t.Errorf("%s: %v was sent %d responses without a change", short, c.Client, n)
@@ -116,7 +116,7 @@ func errorsConverge(w *orderWorld, rng *rand.Rand) {
 		has := errorsOf(c)
 		for _, name := range names {
 			want, failed := strings.CutPrefix(last[name], "!")
-			_, have := c.State()[orderTypes[short]][name]
+			_, have := c.State()[typeURLs[short]][name]
 			_, code, _ := strings.Cut(want, ":")
 			got, told := has[name]
 			told = told && (failed || got != codes.NotFound) // which is as good as to be told that it is gone
@@ -135,7 +135,7 @@ func errorsConverge(w *orderWorld, rng *rand.Rand) {
 }
 
 // errorsOf returns the errors that a client was told and that nothing has ended.
-func errorsOf(c *orderClient) map[string]codes.Code {
+func errorsOf(c *worldClient) map[string]codes.Code {
 	left := make(map[string]codes.Code)
 	for _, r := range c.Responses() {
 		for _, name := range append(r.Names(), r.Removed...) {
@@ -151,16 +151,16 @@ func errorsOf(c *orderClient) map[string]codes.Code {
 // What a client was told of counts as its names do: it cannot make up as many as it likes.
 func TestB35_NamesThatCannotBeAreCounted(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, []string{"TENDER_MAX_NAMES=10"}, func(w *orderWorld) {
+	worldBubble(t, []string{"TENDER_MAX_NAMES=10"}, func(w *world) {
 		c := w.dial(tp3(relaytest.Delta))
 		for i := range 11 {
 			c.expect()
 			c.subscribe("rds", fmt.Sprintf("xdstp://authority/envoy.config.route.v3.RouteConfiguration/a?x=%d&x=", i))
-			if heard := len(c.heard()); heard != min(10-i, 1) {
+			if heard := len(c.received()); heard != min(10-i, 1) {
 				w.t.Errorf("%d responses tell of name %d, want 1 for each of the first ten", heard, i)
 			}
 			c.ackAll()
 		}
-		streamQuiet(w.t, c.Client, time.Minute)
+		expectQuiet(w.t, c.Client, time.Minute)
 	})
 }

@@ -21,11 +21,11 @@ import (
 // until they are mended, whether or not a client is there.
 func TestH11_BadFilesAreVisible(t *testing.T) {
 	t.Parallel()
-	cluster := func(name string) string { return "- {'@type': " + streamCDS + ", name: " + name + "}\n" }
+	cluster := func(name string) string { return "- {'@type': " + typeCDS + ", name: " + name + "}\n" }
 	dir := t.TempDir()
 	badWrite(t, dir, "a.yaml", cluster("a"))
 	for _, name := range []string{"b", "c", "d", "e"} {
-		badWrite(t, dir, name+".yaml", cluster(name)+"- {'@type': "+streamCDS+", nome: x}\n")
+		badWrite(t, dir, name+".yaml", cluster(name)+"- {'@type': "+typeCDS+", nome: x}\n")
 	}
 	r := startFiles(t, dir, operated)
 	bad := func(n int) func(admin.Status) bool {
@@ -52,14 +52,14 @@ func TestH11_BadFilesAreVisible(t *testing.T) {
 	}
 	awaitStatus(t, r, "no bad file", bad(0))
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})
-	c.Subscribe(streamCDS)
-	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a", "b", "c", "d", "e") })
+	c.Subscribe(typeCDS)
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a", "b", "c", "d", "e") })
 	badWrite(t, dir, "b.yaml", "nonsense: [\n")
 	s = awaitStatus(t, r, "one bad file", bad(1))
 	if f := s.Origins[0].Directory.Bad[0]; f.File != "b.yaml" || f.LastGood != 1 {
 		t.Errorf("the bad file is %+v, want b.yaml with the one resource that it had", f)
 	}
-	if got := c.State().Names(streamCDS); len(got) != 5 {
+	if got := c.State().Names(typeCDS); len(got) != 5 {
 		t.Errorf("the client has %q, want all five", got)
 	}
 }
@@ -74,11 +74,11 @@ type badFile struct {
 // says what is wrong.
 var badFiles = []badInput{
 	{"YAML: syntax", badFile{name: "bad.yaml", content: "resources:\n- a: [\n"}, codes.OK, "bad.yaml:2: did not find expected node content"},
-	{"YAML: unknown field", badFile{name: "bad.yaml", content: "- {'@type': " + streamCDS + ", name: c, nome: d}\n"}, codes.OK, `bad.yaml:1: unknown field \"nome\"`},
+	{"YAML: unknown field", badFile{name: "bad.yaml", content: "- {'@type': " + typeCDS + ", name: c, nome: d}\n"}, codes.OK, `bad.yaml:1: unknown field \"nome\"`},
 	{"YAML: unknown type", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/acme.Foo}\n"}, codes.OK, `bad.yaml:1: unknown type \"type.googleapis.com/acme.Foo\"`},
-	{"YAML: no name", badFile{name: "bad.yaml", content: "- {'@type': " + streamCDS + "}\n"}, codes.OK, `bad.yaml:1: resources[0]: no name in a resource of type \"` + streamCDS},
-	{"YAML: a name twice", badFile{name: "bad.yaml", content: strings.Repeat("- {'@type': "+streamCDS+", name: c}\n", 2)}, codes.OK, `bad.yaml:2: resources[1]: name \"c\" is a duplicate of resources[0]`},
-	{"YAML: another type than it says", badFile{name: "bad.yaml", content: "type_url: t\nresources:\n- {'@type': " + streamCDS + ", name: c}\n"}, codes.OK, `bad.yaml:3: resources[0]: type \"` + streamCDS + `\" in a response of type \"t\"`},
+	{"YAML: no name", badFile{name: "bad.yaml", content: "- {'@type': " + typeCDS + "}\n"}, codes.OK, `bad.yaml:1: resources[0]: no name in a resource of type \"` + typeCDS},
+	{"YAML: a name twice", badFile{name: "bad.yaml", content: strings.Repeat("- {'@type': "+typeCDS+", name: c}\n", 2)}, codes.OK, `bad.yaml:2: resources[1]: name \"c\" is a duplicate of resources[0]`},
+	{"YAML: another type than it says", badFile{name: "bad.yaml", content: "type_url: t\nresources:\n- {'@type': " + typeCDS + ", name: c}\n"}, codes.OK, `bad.yaml:3: resources[0]: type \"` + typeCDS + `\" in a response of type \"t\"`},
 	{"YAML: a wrapper around nothing", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: c}\n"}, codes.OK, "bad.yaml:1: resources[0]: the wrapper has no resource"},
 	{"YAML: two documents", badFile{name: "bad.yaml", content: "resources: []\n---\nresources: []\n"}, codes.OK, "bad.yaml: document 2 in one file"},
 	{"JSON: cut short", badFile{name: "bad.json", content: "{\n \"resources\": ["}, codes.OK, "bad.json:2: unexpected EOF"},
@@ -91,10 +91,10 @@ var badFiles = []badInput{
 
 // goodFiles hold the cluster a in each format.
 var goodFiles = map[string]string{
-	".yaml":  "- {'@type': " + streamCDS + ", name: a}\n",
-	".json":  `{"resources": [{"@type": "` + streamCDS + `", "name": "a"}]}`,
-	".txtpb": "resources { [" + streamCDS + `] { name: "a" } }`,
-	".pb":    badPart(&discoverypb.DiscoveryResponse{}, "resources", badPart(&anypb.Any{}, "type_url", streamCDS, "value", "\x0a\x01a")),
+	".yaml":  "- {'@type': " + typeCDS + ", name: a}\n",
+	".json":  `{"resources": [{"@type": "` + typeCDS + `", "name": "a"}]}`,
+	".txtpb": "resources { [" + typeCDS + `] { name: "a" } }`,
+	".pb":    badPart(&discoverypb.DiscoveryResponse{}, "resources", badPart(&anypb.Any{}, "type_url", typeCDS, "value", "\x0a\x01a")),
 }
 
 // inFile has a file go bad under a relay of a file origin. Its log tells, what the file
@@ -102,25 +102,25 @@ var goodFiles = map[string]string{
 func (row badInput) inFile(t *testing.T) {
 	dir, file := t.TempDir(), row.input.(badFile)
 	badWrite(t, dir, file.name, goodFiles[filepath.Ext(file.name)])
-	badWrite(t, dir, "other.yaml", "- {'@type': "+streamCDS+", name: other, alt_stat_name: before}\n")
+	badWrite(t, dir, "other.yaml", "- {'@type': "+typeCDS+", name: other, alt_stat_name: before}\n")
 	r := startFiles(t, dir)
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})
-	c.Subscribe(streamCDS, "*")
-	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a", "other") })
+	c.Subscribe(typeCDS, "*")
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a", "other") })
 	before := c.State()
 	if file.place == nil {
 		badWrite(t, dir, file.name, file.content)
 	} else if err := errors.Join(os.Remove(filepath.Join(dir, file.name)), file.place(filepath.Join(dir, file.name))); err != nil {
 		t.Fatal(err)
 	}
-	badWrite(t, dir, "other.yaml", "- {'@type': "+streamCDS+", name: other, alt_stat_name: after}\n")
+	badWrite(t, dir, "other.yaml", "- {'@type': "+typeCDS+", name: other, alt_stat_name: after}\n")
 	late := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
-	late.Subscribe(streamCDS, "*")
+	late.Subscribe(typeCDS, "*")
 	for _, c := range []*relaytest.Client{c, late} {
 		c.WaitState(t.Context(), func(s relaytest.State) bool {
-			return len(s[streamCDS]) == 2 && s.Digest(streamCDS, "other") != before.Digest(streamCDS, "other")
+			return len(s[typeCDS]) == 2 && s.Digest(typeCDS, "other") != before.Digest(typeCDS, "other")
 		})
-		if c.State().Digest(streamCDS, "a") != before.Digest(streamCDS, "a") {
+		if c.State().Digest(typeCDS, "a") != before.Digest(typeCDS, "a") {
 			t.Errorf("%v has not the cluster that the file held while it was good", c)
 		}
 	}

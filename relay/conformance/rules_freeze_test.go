@@ -59,12 +59,12 @@ func post(t testing.TB, r *running, command string, args any) (code int, text st
 // that come find what there was; thawed, each is told the difference, in the order of types.
 func TestFreeze_Clients(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, []string{operated}, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, []string{operated}, func(w *world) {
 			w.change("cds a@1", "cds b@1", "lds l@1")
-			c := w.ready(v).subscribe("cds", "").subscribe("lds", "")
+			c := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
 			w.settle()
-			c.expect(orderForm(v, "cds a@1 b@1"), orderForm(v, "lds l@1"))
+			c.expect(formatFor(v, "cds a@1 b@1"), formatFor(v, "lds l@1"))
 			if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{}); !f.Origins[0].Frozen || f.Origins[0].Views == 0 {
 				t.Errorf("freeze: %+v, want the origin and its views frozen", f)
 			}
@@ -73,9 +73,9 @@ func TestFreeze_Clients(t *testing.T) {
 			w.change("cds a@3")
 			w.settle()
 			c.expect()
-			late := w.ready(v).subscribe("cds", "")
+			late := w.autoClient(v).subscribe("cds", "")
 			w.settle()
-			late.expect(orderForm(v, "cds a@1 b@1"))
+			late.expect(formatFor(v, "cds a@1 b@1"))
 			view := statusOf(w.t, w.relay).Views[0]
 			if view.FrozenAt.IsZero() || view.Withheld != 4 {
 				t.Errorf("frozen at %v, %d names withheld; want a time, and 4", view.FrozenAt, view.Withheld)
@@ -93,7 +93,7 @@ func TestFreeze_Clients(t *testing.T) {
 			if v == relaytest.Delta {
 				c.expect("cds a@3 c@2", "lds l@2", "cds -b")
 			} else {
-				c.expect(orderForm(v, "cds a@3 b@1 c@2"), orderForm(v, "lds l@2"), orderForm(v, "cds a@3 c@2"))
+				c.expect(formatFor(v, "cds a@3 b@1 c@2"), formatFor(v, "lds l@2"), formatFor(v, "cds a@3 c@2"))
 			}
 		})
 	})
@@ -104,7 +104,7 @@ func TestFreeze_Clients(t *testing.T) {
 // back to a group that all had left find what there was.
 func TestFreeze_NewGroup(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster", operated}, func(w *orderWorld) {
+	worldBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster", operated}, func(w *world) {
 		w.change("cds a@1")
 		node := func(cluster string) relaytest.ClientOptions {
 			opts := relaytest.ClientOptions{AutoAck: true, Variant: relaytest.Delta}
@@ -126,7 +126,7 @@ func TestFreeze_NewGroup(t *testing.T) {
 		old.expect()
 		fresh.expect()
 		old.Close()
-		w.pass(48 * time.Hour)
+		w.sleep(48 * time.Hour)
 		old = w.dial(node("old")).subscribe("cds", "")
 		w.settle()
 		old.expect("cds a@1")
@@ -138,9 +138,9 @@ func TestFreeze_NewGroup(t *testing.T) {
 }
 
 // orderFrozen freezes one relay of two. Of the clusters, "a" is there, and "gone" was removed before.
-func orderFrozen(t *testing.T, f func(w *orderWorld, other *running)) {
+func orderFrozen(t *testing.T, f func(w *world, other *running)) {
 	t.Helper()
-	orderBubble(t, []string{operated}, func(w *orderWorld) {
+	worldBubble(t, []string{operated}, func(w *world) {
 		other := start(w.t, w.origin, "TENDER_NODE_ID=tender/other")
 		w.change("cds a@1", "cds gone@1", "lds l@1", "rds r@1")
 		for _, r := range []*running{w.relay, other} {
@@ -162,8 +162,8 @@ func orderFrozen(t *testing.T, f func(w *orderWorld, other *running)) {
 // nothing is served what was frozen. Thawed, all have the same.
 func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderFrozen(t, func(w *orderWorld, other *running) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		orderFrozen(t, func(w *world, other *running) {
 			w.change("cds young@1", "cds gone@2", "lds young@1", "rds r@2")
 			w.settle()
 			c := w.dialAt(other, relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -171,18 +171,18 @@ func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
 			w.settle()
 			before := c.State()
 			c.Reconnect(w.relay.Conn())
-			w.pass(3 * time.Hour)
+			w.sleep(3 * time.Hour)
 			for _, short := range []string{"cds", "lds"} {
-				if diff := cmp.Diff(before[orderTypes[short]], c.State()[orderTypes[short]]); diff != "" {
+				if diff := cmp.Diff(before[typeURLs[short]], c.State()[typeURLs[short]]); diff != "" {
 					w.t.Errorf("%s: a client that came to a frozen relay (-had +has):\n%s", short, diff)
 				}
 			}
 			if now := c.State().Digest(relaytest.RouteType, "r"); v == relaytest.SotW && now != before.Digest(relaytest.RouteType, "r") {
 				w.t.Error("its clusters stayed, and a route went back")
 			}
-			late := w.ready(v).subscribe("cds", "").subscribe("lds", "")
+			late := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
 			w.settle()
-			late.expect(orderForm(v, "cds a@1"), orderForm(v, "lds l@1"))
+			late.expect(formatFor(v, "cds a@1"), formatFor(v, "lds l@1"))
 			operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
 			w.change("cds a@2", "lds l@2")
 			w.settle()
@@ -198,16 +198,16 @@ func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
 // TestB7_FrozenKeepsNames: so it is for what clients ask for by name. Of who does not hold it, the name is absent.
 func TestB7_FrozenKeepsNames(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderFrozen(t, func(w *orderWorld, _ *running) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		orderFrozen(t, func(w *world, _ *running) {
 			w.change("cds gone@2")
 			w.settle()
-			c := w.envoy(v).returns(v, "cds", "a gone", "gone")
-			late := w.ready(v).subscribe("cds", "a gone")
-			w.pass(3 * time.Hour)
-			late.expect(orderForm(v, "cds a@1 -gone"))
+			c := w.manualClient(v).subscribeHolding(v, "cds", "a gone", "gone")
+			late := w.autoClient(v).subscribe("cds", "a gone")
+			w.sleep(3 * time.Hour)
+			late.expect(formatFor(v, "cds a@1 -gone"))
 			if v == relaytest.Delta {
-				c.hears("cds a@1")
+				c.expectAndAck("cds a@1")
 			}
 			c.expect()
 			operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
@@ -223,20 +223,20 @@ func TestB7_FrozenKeepsNames(t *testing.T) {
 // and is served what was frozen. So is one that holds an empty set.
 func TestB7_FrozenServesItsOwn(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, []string{operated}, func(w *orderWorld) {
+	worldBubble(t, []string{operated}, func(w *world) {
 		w.change("cds a@1", "cds b@1")
-		c := w.ready(relaytest.SotW).subscribe("cds", "")
+		c := w.autoClient(relaytest.SotW).subscribe("cds", "")
 		w.settle()
 		c.Close()
 		w.change("cds a@2", "cds -b")
 		w.settle()
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
 		w.change("cds young@1")
-		c.skip()
+		c.ackPending()
 		c.Reconnect(w.relay.Conn())
 		w.settle()
 		c.expect("cds {a@2}")
-		empty := w.envoy(relaytest.SotW)
+		empty := w.manualClient(relaytest.SotW)
 		empty.Send(&discoverypb.DiscoveryRequest{
 			Node: relaytest.EnvoyNode("empty"), TypeUrl: relaytest.ClusterType, ResourceNames: []string{"a", "b"}, VersionInfo: "r1.AAAAAAAAAAAAAAAAAAAAAA",
 		})
@@ -247,21 +247,21 @@ func TestB7_FrozenServesItsOwn(t *testing.T) {
 // TestB7_FrozenKeepsWhatPollsHave: so it is for polls, which are told that nothing has changed.
 func TestB7_FrozenKeepsWhatPollsHave(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, operated)
 		c := restPoller(t, r, false)
 		o.Put(relaytest.Cluster("a"))
-		shown := c.poll("clusters", "", "").has("a")
+		shown := c.poll("clusters", "", "").expectNames("a")
 		time.Sleep(time.Minute) // until that is confirmed
 		o.Put(relaytest.Cluster("b"))
-		frozen := c.poll("clusters", "", shown).has("a", "b")
+		frozen := c.poll("clusters", "", shown).expectNames("a", "b")
 		operate[admin.FreezeScope, admin.Freezes](t, r, "freeze", admin.FreezeScope{})
-		c.poll("clusters", "", frozen).unchanged()
-		c.poll("clusters", "", "r1.of-another-set").unchanged()
-		c.poll("clusters", "", shown).has("a", "b")
-		c.poll("clusters", "", "").has("a", "b")
+		c.poll("clusters", "", frozen).expectNotModified()
+		c.poll("clusters", "", "r1.of-another-set").expectNotModified()
+		c.poll("clusters", "", shown).expectNames("a", "b")
+		c.poll("clusters", "", "").expectNames("a", "b")
 		operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{})
-		c.poll("clusters", "", "r1.of-another-set").has("a", "b")
+		c.poll("clusters", "", "r1.of-another-set").expectNames("a", "b")
 	})
 }
 
@@ -269,18 +269,18 @@ func TestB7_FrozenKeepsWhatPollsHave(t *testing.T) {
 // to be since the freeze. The removal waits for the thaw.
 func TestFreeze_Returning(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, []string{operated}, func(w *orderWorld) {
+	worldBubble(t, []string{operated}, func(w *world) {
 		w.change("cds a@1")
-		w.ready(relaytest.Delta).subscribe("cds", "")
+		w.autoClient(relaytest.Delta).subscribe("cds", "")
 		w.settle()
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
 		w.change("cds young@1")
-		c := w.envoy(relaytest.Delta).returns(relaytest.Delta, "cds", "", "a young old")
-		c.hears("cds a@1")
-		w.pass(3 * time.Minute)
+		c := w.manualClient(relaytest.Delta).subscribeHolding(relaytest.Delta, "cds", "", "a young old")
+		c.expectAndAck("cds a@1")
+		w.sleep(3 * time.Minute)
 		c.expect()
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
-		c.hears("cds young@1")
-		c.hears("cds -old")
+		c.expectAndAck("cds young@1")
+		c.expectAndAck("cds -old")
 	})
 }

@@ -21,7 +21,7 @@ import (
 func TestC09_EachFullSetIsComplete(t *testing.T) {
 	t.Parallel()
 	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType} {
-		t.Run(orderShort(typeURL), func(t *testing.T) {
+		t.Run(shortName(typeURL), func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				silent := rapid.Bool().Draw(rt, "silent on missing")
 				steps := rapid.SliceOfN(rapid.Custom(drawFullStep), 5, 30).Draw(rt, "steps")

@@ -24,8 +24,8 @@ func (r *restarting) node(v relaytest.Variant, id string) *relaytest.Client {
 func (r *restarting) left(v relaytest.Variant, id string, clusters ...string) {
 	r.t.Helper()
 	c := r.node(v, id)
-	c.Subscribe(streamCDS)
-	r.has(c, streamCDS, clusters...)
+	c.Subscribe(typeCDS)
+	r.expectResources(c, typeCDS, clusters...)
 	time.Sleep(30 * time.Second) // the set is complete
 	c.Close()
 	synctest.Wait()
@@ -40,17 +40,17 @@ func TestB35_SnapshotsOutliveEviction(t *testing.T) {
 	for _, when := range []string{"at once", "later", "after a restart"} {
 		t.Run(when, func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
-				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), streamRoute(shared, "1"))
+				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), domainRoute(shared, "1"))
 				stays := r.node(v, "stays")
-				stays.Subscribe(streamCDS)
-				r.has(stays, streamCDS, "a", "b")
+				stays.Subscribe(typeCDS)
+				r.expectResources(stays, typeCDS, "a", "b")
 				c := r.node(v, "one")
-				c.Subscribe(streamRDS, shared)
-				r.has(c, streamRDS, shared)
+				c.Subscribe(typeRDS, shared)
+				r.expectResources(c, typeRDS, shared)
 				c.Close()
 				r.left(v, "one", "a", "b")
 				evicts := r.node(v, "two")
-				evicts.Subscribe(streamRDS, "none")
+				evicts.Subscribe(typeRDS, "none")
 				synctest.Wait()
 				if when != "at once" {
 					time.Sleep(time.Minute)
@@ -63,14 +63,14 @@ func TestB35_SnapshotsOutliveEviction(t *testing.T) {
 				}
 				synctest.Wait()
 				back := r.node(v, "one")
-				back.Subscribe(streamCDS)
-				r.has(back, streamCDS, "a", "b")
-				back.Subscribe(streamRDS, shared)
-				r.has(back, streamRDS, shared)
+				back.Subscribe(typeCDS)
+				r.expectResources(back, typeCDS, "a", "b")
+				back.Subscribe(typeRDS, shared)
+				r.expectResources(back, typeRDS, shared)
 				r.o.Restart()
 				time.Sleep(time.Minute)
 				r.o.Put(relaytest.Cluster("b", "changed"), relaytest.Cluster("c"))
-				r.has(back, streamCDS, "a", "b", "c")
+				r.expectResources(back, typeCDS, "a", "b", "c")
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if n := len(r.paths()); n > 3 {
@@ -128,7 +128,7 @@ func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
 				r.left(v, "one", names...)
 				tt.makes(r)
 				c := r.node(v, "two")
-				c.Subscribe(streamCDS)
+				c.Subscribe(typeCDS)
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if evicted := tt.name == ""; evicted == c.Ended() {

@@ -16,16 +16,16 @@ import (
 
 // orderWarm returns a client that holds the EDS clusters a and b, with endpoints
 // asked for by name or, if names is "*", by wildcard.
-func orderWarm(w *orderWorld, opts relaytest.ClientOptions, names string) *orderClient {
+func orderWarm(w *world, opts relaytest.ClientOptions, names string) *worldClient {
 	w.t.Helper()
 	w.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds r@1")
 	c := w.dial(opts).subscribe("cds", "")
 	w.settle()
-	c.hears(orderForm(opts.Variant, "cds a@1 b@1"))
+	c.expectAndAck(formatFor(opts.Variant, "cds a@1 b@1"))
 	c.subscribe("eds", names)
 	w.settle()
-	c.heard()
-	for _, r := range c.read {
+	c.received()
+	for _, r := range c.batch {
 		c.Ack(r)
 	}
 	c.expect()
@@ -38,8 +38,8 @@ func orderWarm(w *orderWorld, opts relaytest.ClientOptions, names string) *order
 func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
 	t.Parallel()
 	const pushes, slow = 100, time.Second
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, nil, func(w *world) {
 			c := orderWarm(w, relaytest.ClientOptions{Variant: v}, "a b")
 			same := w.message("cds", "a", 1)
 			var said []string
@@ -48,16 +48,16 @@ func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
 					tx.Set(relaytest.ClusterType, "a", same, fmt.Sprint("another version ", i))
 					tx.Set(relaytest.ClusterType, "b", w.message("cds", "b", i+2), "")
 				})
-				w.pass(slow / 10)
-				said = append(said, c.heard()...)
+				w.sleep(slow / 10)
+				said = append(said, c.received()...)
 				if i%10 == 9 {
 					c.ack("cds")
-					said = append(said, c.heard()...)
+					said = append(said, c.received()...)
 					c.ack("eds")
 				}
 			}
-			w.pass(time.Minute)
-			said = append(said, c.heard()...)
+			w.sleep(time.Minute)
+			said = append(said, c.received()...)
 			last := fmt.Sprint("b@", pushes+1)
 			if n := pushes / 10; len(said) > 2*(n+1) || !slices.ContainsFunc(said, func(r string) bool { return strings.Contains(r, last) }) {
 				t.Errorf("%d pushes to an Envoy that answered %d times made %d responses: %q", pushes, n, len(said), said)
@@ -85,7 +85,7 @@ func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 			}
 		})
 	}
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		put(o, 0)
 		r := startMuted(t, o)
 		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
@@ -129,12 +129,12 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 		for _, pending := range []bool{false, true} {
 			for _, refusal := range []string{"", "refused"} {
 				t.Run(fmt.Sprintf("nonce %s, pending %v, %s", nonce, pending, refusal), func(t *testing.T) {
-					streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-						o.Put(streamRoute("a", "1"), streamRoute("b", "1"))
+					originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+						o.Put(domainRoute("a", "1"), domainRoute("b", "1"))
 						c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-						c.Subscribe(streamRDS, "a")
-						older := streamTake(t, c, streamRDS, "a")
-						o.Put(streamRoute("a", "2"))
+						c.Subscribe(typeRDS, "a")
+						older := recvAndAck(t, c, typeRDS, "a")
+						o.Put(domainRoute("a", "2"))
 						newest := c.Recv(t.Context())
 						if !pending {
 							c.Ack(newest)
@@ -142,7 +142,7 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 						nonces := map[string]string{"newest": newest.Nonce, "older": older.Nonce, "of another stream": "4711"}
 						c.Send(c34Request(v, nonces[nonce], refusal))
 						time.Sleep(3 * time.Second)
-						streamHas(t, streamNext(t, c), streamRDS, "b")
+						expectNames(t, nextResponse(t, c), typeRDS, "b")
 					})
 				})
 			}
@@ -152,7 +152,7 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 
 // c34Request adds the route b to a, in an answer or what looks like one.
 func c34Request(v relaytest.Variant, nonce, refusal string) proto.Message {
-	req := streamAnswer(v, &relaytest.Response{TypeURL: streamRDS, Nonce: nonce}, "", refusal, "a", "b")
+	req := streamAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: nonce}, "", refusal, "a", "b")
 	if delta, ok := req.(*discoverypb.DeltaDiscoveryRequest); ok {
 		delta.ResourceNamesSubscribe = []string{"b"}
 	}

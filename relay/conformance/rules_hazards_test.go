@@ -29,17 +29,17 @@ func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 		endpoints.content.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:9"))
 		ask := func(s side, typeURL string) string {
 			s.client.Subscribe(typeURL, "a")
-			return streamTake(t, s.client, typeURL, "a").Version
+			return recvAndAck(t, s.client, typeURL, "a").Version
 		}
-		before := ask(endpoints, streamEDS)
-		first := ask(clusters, streamCDS)
+		before := ask(endpoints, typeEDS)
+		first := ask(clusters, typeCDS)
 		clusters.content.Put(relaytest.Cluster("a", "other"), relaytest.Endpoints("a", "127.0.0.1:10"))
-		if v := streamTake(t, clusters.client, streamCDS, "a").Version; v == first {
+		if v := recvAndAck(t, clusters.client, typeCDS, "a").Version; v == first {
 			t.Errorf("version %q stands for two sets", v)
 		}
-		streamQuiet(t, endpoints.client, time.Minute)
-		endpoints.client.Unsubscribe(streamEDS, "a")
-		if after := ask(endpoints, streamEDS); after != before {
+		expectQuiet(t, endpoints.client, time.Minute)
+		endpoints.client.Unsubscribe(typeEDS, "a")
+		if after := ask(endpoints, typeEDS); after != before {
 			t.Errorf("version %q became %q by a change at the other origin", before, after)
 		}
 	}
@@ -47,13 +47,13 @@ func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 		return relaytest.ClientOptions{Variant: relaytest.SotW, Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })}
 	}
 	t.Run("two relays", func(t *testing.T) {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			p := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 			apart(t, side{o.Content, start(t, o).Client(sotw("one"))}, side{p.Content, start(t, p).Client(sotw("one"))})
 		})
 	})
 	t.Run("two views", func(t *testing.T) {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			two := o.For(func(n *corepb.Node) bool { return n.GetCluster() == "two" })
 			r := start(t, o, "TENDER_NODE_GROUP_BY=cluster")
 			apart(t, side{o.Content, r.Client(sotw("one"))}, side{two, r.Client(sotw("two"))})
@@ -69,9 +69,9 @@ func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, relay := range []string{"warm", "cold"} {
 		t.Run(relay, func(t *testing.T) {
-			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+			originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 				o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
-				types := []string{streamEDS, relaytest.SecretType, streamRDS, streamCDS, streamLDS}
+				types := []string{typeEDS, relaytest.SecretType, typeRDS, typeCDS, typeLDS}
 				for _, typeURL := range types {
 					for _, name := range []string{"a", "b"} {
 						o.Set(typeURL, name, relaytest.Opaque(typeURL, name, nil), "1")
@@ -90,22 +90,22 @@ func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 					before := r.Client(relaytest.ClientOptions{Variant: v})
 					for _, typeURL := range types {
 						before.Subscribe(typeURL, "a")
-						held[typeURL] = streamTake(t, before, typeURL, "a").Version
+						held[typeURL] = recvAndAck(t, before, typeURL, "a").Version
 					}
 					before.Close()
 				}
 				c := r.Client(relaytest.ClientOptions{Variant: v})
-				for _, typeURL := range []string{streamEDS, relaytest.SecretType} {
+				for _, typeURL := range []string{typeEDS, relaytest.SecretType} {
 					ask(c, typeURL, "a", "missing")
-					c.Ack(oddWant(t, c, orderShort(typeURL), "a"))
+					c.Ack(oddWant(t, c, shortName(typeURL), "a"))
 				}
-				for _, typeURL := range []string{streamEDS, relaytest.SecretType} {
+				for _, typeURL := range []string{typeEDS, relaytest.SecretType} {
 					o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", []byte("changed")), "2")
-					c.Ack(oddWant(t, c, orderShort(typeURL)+" changed", "a"))
+					c.Ack(oddWant(t, c, shortName(typeURL)+" changed", "a"))
 				}
-				ask(c, streamRDS, "b", "missing")
+				ask(c, typeRDS, "b", "missing")
 				c.Ack(oddWant(t, c, "routes", "b"))
-				ask(c, streamLDS, "b") // and no clusters
+				ask(c, typeLDS, "b") // and no clusters
 				c.Ack(oddWant(t, c, "listeners", "b"))
 			})
 		})
@@ -117,19 +117,19 @@ func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 // other clients, and for the origin.
 func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(relaytest.Cluster("a"), streamRoute("r", "0"))
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"), domainRoute("r", "0"))
 		r := start(t, o)
 		other := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-		other.Subscribe(streamRDS, "r")
+		other.Subscribe(typeRDS, "r")
 		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, "*")
-		streamTake(t, c, streamCDS, "a")
-		c.Subscribe(streamRDS, "r")
+		c.Subscribe(typeCDS, "*")
+		recvAndAck(t, c, typeCDS, "a")
+		c.Subscribe(typeRDS, "r")
 		const refusals = 50
 		for i := range refusals {
 			resp := c.Recv(t.Context())
-			streamHas(t, resp, streamRDS, "r")
+			expectNames(t, resp, typeRDS, "r")
 			c.Send(streamAnswer(v, resp, "", "not this one", "r"))
 			synctest.Wait()
 			if i == 0 && r.Log.Count("nonce="+resp.Nonce+" code=13 detail=\"not this one\"") != 1 {
@@ -138,19 +138,19 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 			if c.TryRecv() != nil {
 				t.Fatal("what was refused was sent again")
 			}
-			o.Put(streamRoute("r", fmt.Sprint(i+1)))
+			o.Put(domainRoute("r", fmt.Sprint(i+1)))
 		}
 		if n := r.Log.Count("client refused a response"); n < 1 || n > refusals/2 {
 			t.Errorf("%d of %d refusals at once were logged", n, refusals)
 		}
 		synctest.Wait()
-		if got, want := other.State().Digest(streamRDS, "r"), o.Resources().Digest(streamRDS, "r"); got != want {
+		if got, want := other.State().Digest(typeRDS, "r"), o.Resources().Digest(typeRDS, "r"); got != want {
 			t.Errorf("the other client has %v, want %v", got, want)
 		}
-		streamTake(t, c, streamRDS, "r") // the last change
+		recvAndAck(t, c, typeRDS, "r") // the last change
 		o.Put(relaytest.Cluster("a", "changed"))
-		streamTake(t, c, streamCDS, "a")
-		if n := o.State().Type(streamRDS).NACKs; n != 0 {
+		recvAndAck(t, c, typeCDS, "a")
+		if n := o.State().Type(typeRDS).NACKs; n != 0 {
 			t.Errorf("%d refusals reached the origin", n)
 		}
 	})
@@ -160,18 +160,18 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 // types, and no stream shares its counter.
 func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(streamRoute("r", "0"), relaytest.Endpoints("e", "127.0.0.1:1"))
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(domainRoute("r", "0"), relaytest.Endpoints("e", "127.0.0.1:1"))
 		r := start(t, o)
 		for range 2 {
 			c := r.Client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(streamRDS, "r")
-			streamTake(t, c, streamRDS, "r")
-			c.Subscribe(streamEDS, "e")
-			streamTake(t, c, streamEDS, "e")
+			c.Subscribe(typeRDS, "r")
+			recvAndAck(t, c, typeRDS, "r")
+			c.Subscribe(typeEDS, "e")
+			recvAndAck(t, c, typeEDS, "e")
 			for i := range 5 {
-				o.Put(streamRoute("r", c.String()+fmt.Sprint(i)))
-				streamTake(t, c, streamRDS, "r")
+				o.Put(domainRoute("r", c.String()+fmt.Sprint(i)))
+				recvAndAck(t, c, typeRDS, "r")
 			}
 			for i, resp := range c.Responses() {
 				if resp.Nonce != strconv.Itoa(i+1) {
@@ -187,51 +187,51 @@ func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
 // unanswered, and its answer counts.
 func TestB14_ALateRefusalIsOfItsOwnResponse(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(streamRoute("a", "1"))
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(domainRoute("a", "1"))
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(streamRDS, "a")
-		first := streamTake(t, c, streamRDS, "a")
-		o.Put(streamRoute("a", "2"))
+		c.Subscribe(typeRDS, "a")
+		first := recvAndAck(t, c, typeRDS, "a")
+		o.Put(domainRoute("a", "2"))
 		second := c.Recv(t.Context())
-		c.Send(&discoverypb.DiscoveryRequest{TypeUrl: streamRDS, ResponseNonce: first.Nonce, ResourceNames: []string{"a"},
+		c.Send(&discoverypb.DiscoveryRequest{TypeUrl: typeRDS, ResponseNonce: first.Nonce, ResourceNames: []string{"a"},
 			ErrorDetail: status.New(codes.Internal, "too late").Proto()})
-		o.Put(streamRoute("a", "3"))
-		streamQuiet(t, c, 2*time.Second)
+		o.Put(domainRoute("a", "3"))
+		expectQuiet(t, c, 2*time.Second)
 		if r.Log.Count("nonce="+first.Nonce+" code=13") != 1 || r.Log.Count("client refused a response") != 1 {
 			t.Error("the refusal was not recorded for the first response alone")
 		}
 		c.Ack(second)
-		streamHas(t, streamNext(t, c), streamRDS, "a")
+		expectNames(t, nextResponse(t, c), typeRDS, "a")
 	})
 }
 
 // SotW: a name twice in a list counts once, and so does *.
 func TestB22_NameTwiceInASotWList(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(streamRoute("a", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(domainRoute("a", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 		ask := func(typeURL, nonce string, names ...string) {
-			c.Send(streamSotW(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names}))
+			c.Send(withNode(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names}))
 		}
-		ask(streamRDS, "", "a", "a")
+		ask(typeRDS, "", "a", "a")
 		first := c.Recv(t.Context())
-		streamHas(t, first, streamRDS, "a")
-		ask(streamRDS, first.Nonce, "a")
-		streamQuiet(t, c, time.Minute)
-		ask(streamRDS, first.Nonce)
+		expectNames(t, first, typeRDS, "a")
+		ask(typeRDS, first.Nonce, "a")
+		expectQuiet(t, c, time.Minute)
+		ask(typeRDS, first.Nonce)
 		synctest.Wait()
-		o.Put(streamRoute("a", "2"))
-		streamQuiet(t, c, time.Minute)
+		o.Put(domainRoute("a", "2"))
+		expectQuiet(t, c, time.Minute)
 
-		ask(streamCDS, "", "*", "a", "*", "a")
+		ask(typeCDS, "", "*", "a", "*", "a")
 		all := c.Recv(t.Context())
-		streamHas(t, all, streamCDS, "a", "b")
-		ask(streamCDS, all.Nonce, "*")
-		streamQuiet(t, c, time.Minute)
+		expectNames(t, all, typeCDS, "a", "b")
+		ask(typeCDS, all.Nonce, "*")
+		expectQuiet(t, c, time.Minute)
 		o.Put(relaytest.Cluster("b", "2"))
-		streamTake(t, c, streamCDS, "a", "b")
+		recvAndAck(t, c, typeCDS, "a", "b")
 	})
 }

@@ -23,9 +23,9 @@ func TestC23_AHerdIsServed(t *testing.T) {
 	}
 	r := startMuted(t, o)
 	stays := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
-	stays.Subscribe(streamEDS, "e")
+	stays.Subscribe(typeEDS, "e")
 	o.Put(relaytest.Endpoints("e"))
-	stays.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamEDS, "e") })
+	stays.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeEDS, "e") })
 	var conns []*grpc.ClientConn
 	for range connections {
 		conn := r.Conn()
@@ -53,7 +53,7 @@ func TestC23_AHerdIsServed(t *testing.T) {
 	}
 	o.Put(relaytest.Endpoints("e", "127.0.0.1:1"))
 	want := relaytest.DigestOf(relaytest.Endpoints("e", "127.0.0.1:1"))
-	stays.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(streamEDS, "e") == want })
+	stays.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(typeEDS, "e") == want })
 	if err := herd.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -13,21 +13,21 @@ func TestB45_Polls(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
-		version := c.poll("clusters", "", "").has("a")
+		version := c.poll("clusters", "", "").expectNames("a")
 		time.Sleep(time.Minute)
 		o.Put(relaytest.Cluster("b"))
 		streamSettle()
-		version = c.poll("clusters", "", version).after(0).has("a", "b")
-		held := c.begin(t.Context(), "clusters", "30000", version)
+		version = c.poll("clusters", "", version).expectDuration(0).expectNames("a", "b")
+		held := c.pollAsync(t.Context(), "clusters", "30000", version)
 		for _, name := range []string{"c", "d"} {
-			restHeld(t, held, 100*time.Millisecond)
+			expectHeld(t, held, 100*time.Millisecond)
 			o.Put(relaytest.Cluster(name))
 		}
 		streamSettle()
-		c.poll("clusters", "", "").has("a", "b") // as the others
-		restHeld(t, held, 799*time.Millisecond)
+		c.poll("clusters", "", "").expectNames("a", "b") // as the others
+		expectHeld(t, held, 799*time.Millisecond)
 		time.Sleep(time.Millisecond)
-		restAnswer(t, held).after(time.Second).has("a", "b", "c", "d")
+		expectAnswered(t, held).expectDuration(time.Second).expectNames("a", "b", "c", "d")
 	}, "TENDER_MIN_PUSH_INTERVAL=cds=1s")
 }
 
@@ -37,15 +37,15 @@ func TestB45_ReplicasDoNotTakeBack(t *testing.T) {
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		replica := restPoller(t, start(t, o), false)
 		o.Put(relaytest.Cluster("a"))
-		c.poll("clusters", "", "").has("a")
-		replica.poll("clusters", "", "").has("a")
+		c.poll("clusters", "", "").expectNames("a")
+		replica.poll("clusters", "", "").expectNames("a")
 		time.Sleep(time.Minute)
 		for _, name := range []string{"b", "c"} {
 			o.Put(relaytest.Cluster(name))
 			streamSettle()
 		}
-		newest := replica.poll("clusters", "", "").has("a", "b", "c")
-		c.poll("clusters", "", "").has("a", "b")
-		c.poll("clusters", "100", newest).unchanged()
+		newest := replica.poll("clusters", "", "").expectNames("a", "b", "c")
+		c.poll("clusters", "", "").expectNames("a", "b")
+		c.poll("clusters", "100", newest).expectNotModified()
 	}, "TENDER_MIN_PUSH_INTERVAL=cds=1s")
 }

@@ -28,23 +28,23 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 	}{
 		{guard.LimitStreams, "1", codes.ResourceExhausted, func(*relaytest.Client) {}},
 		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, InitialResourceVersions: map[string]string{strings.Repeat("n", 65): "1"}})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS, InitialResourceVersions: map[string]string{strings.Repeat("n", 65): "1"}})
 		}},
 		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS, ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{
 				{Name: "a", DynamicParameters: map[string]string{"k": strings.Repeat("v", 65)}},
 			}})
 		}},
 		{guard.LimitNodeBytes, "1KiB", codes.InvalidArgument, func(c *relaytest.Client) {
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, Node: &corepb.Node{Id: strings.Repeat("n", 1<<10)}})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS, Node: &corepb.Node{Id: strings.Repeat("n", 1<<10)}})
 		}},
-		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 65)) }},
-		{guard.LimitRequest, "4KiB", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamRDS, strings.Repeat("n", 4<<10)) }},
+		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) { c.Subscribe(typeRDS, strings.Repeat("n", 65)) }},
+		{guard.LimitRequest, "4KiB", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(typeRDS, strings.Repeat("n", 4<<10)) }},
 		{guard.LimitTypes, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamAcmeType, "a") }},
-		{guard.LimitGroups, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamCDS) }},
+		{guard.LimitGroups, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(typeCDS) }},
 	} {
 		t.Run(tt.limit.String(), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
 				env := []string{tt.limit.String() + "=" + tt.value}
 				if tt.limit == guard.LimitGroups {
@@ -52,8 +52,8 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 				}
 				r := start(t, o, env...)
 				stays := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
-				stays.Subscribe(streamCDS)
-				streamHas(t, stays.Recv(t.Context()), streamCDS, "a")
+				stays.Subscribe(typeCDS)
+				expectNames(t, stays.Recv(t.Context()), typeCDS, "a")
 				c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, Node: relaytest.EnvoyNode("other"), AutoAck: true})
 				tt.ask(c)
 				err := c.WaitEnd(t.Context())
@@ -66,7 +66,7 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 					t.Errorf("counted: %+v, want 1 refused for the limit, and 1 stream", s)
 				}
 				o.Put(relaytest.Cluster("a", "changed"))
-				streamHas(t, stays.Recv(t.Context()), streamCDS, "a")
+				expectNames(t, stays.Recv(t.Context()), typeCDS, "a")
 			})
 		})
 	}
@@ -77,18 +77,18 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 // what is given up makes room.
 func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 	t.Parallel()
-	const tooMany = "clients subscribe to 4 resource names of one origin, at most 3 are allowed (TENDER_MAX_ORIGIN_NAMES)"
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(relaytest.Cluster("a"), streamRoute("a", "1"), streamRoute("b", "1"), streamRoute("c", "1"))
+	const tooMany = "clients want 4 resource names of one origin, it is asked for at most 3 (TENDER_MAX_ORIGIN_NAMES)"
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(relaytest.Cluster("a"), domainRoute("a", "1"), domainRoute("b", "1"), domainRoute("c", "1"))
 		r := start(t, o, "TENDER_MAX_ORIGIN_NAMES=3", "TENDER_NODE_GROUP_BY=id", operated)
 		client := func(id string) *relaytest.Client {
 			return r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
 		}
 		one, two := client("one"), client("client")
-		one.Subscribe(streamRDS, "a", "b")
-		streamHas(t, one.Recv(t.Context()), streamRDS, "a", "b")
-		two.Subscribe(streamRDS, "a") // in a group of its own
-		streamHas(t, two.Recv(t.Context()), streamRDS, "a")
+		one.Subscribe(typeRDS, "a", "b")
+		expectNames(t, one.Recv(t.Context()), typeRDS, "a", "b")
+		two.Subscribe(typeRDS, "a") // in a group of its own
+		expectNames(t, two.Recv(t.Context()), typeRDS, "a")
 		wanted := func(want int) {
 			t.Helper()
 			synctest.Wait()
@@ -99,30 +99,30 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 		wanted(3)
 
 		refused := client("client")
-		refused.Subscribe(streamRDS, "b")
-		streamQuiet(t, refused, time.Second)
+		refused.Subscribe(typeRDS, "b")
+		expectQuiet(t, refused, time.Second)
 		poll := restPoller(t, r, false)
-		poll.poll("routes", "", "", "b").is(http.StatusTooManyRequests, tooMany)
-		poll.poll("routes", "", "", "a").has("a")
+		poll.poll("routes", "", "", "b").expectStatus(http.StatusTooManyRequests, tooMany)
+		poll.poll("routes", "", "", "a").expectNames("a")
 		all := client("client")
-		all.Subscribe(streamCDS)
-		streamHas(t, all.Recv(t.Context()), streamCDS, "a")
+		all.Subscribe(typeCDS)
+		expectNames(t, all.Recv(t.Context()), typeCDS, "a")
 		wanted(3)
 
-		swap := streamRequest(v, streamRDS, "", "b")
+		swap := newRequest(v, typeRDS, "", "b")
 		if delta, ok := swap.(*discoverypb.DeltaDiscoveryRequest); ok {
 			delta.ResourceNamesUnsubscribe = []string{"a"}
 		}
 		two.Send(swap)
-		streamHas(t, two.Recv(t.Context()), streamRDS, "b")
+		expectNames(t, two.Recv(t.Context()), typeRDS, "b")
 		wanted(3)
 		two.Close()
 		wanted(2)
-		all.Subscribe(streamRDS, "c")
-		streamHas(t, all.Recv(t.Context()), streamRDS, "c")
+		all.Subscribe(typeRDS, "c")
+		expectNames(t, all.Recv(t.Context()), typeRDS, "c")
 		wanted(3)
-		o.Put(streamRoute("a", "2"))
-		streamHas(t, one.Recv(t.Context()), streamRDS, "a")
+		o.Put(domainRoute("a", "2"))
+		expectNames(t, one.Recv(t.Context()), typeRDS, "a")
 		if n := r.Stats().Refused[guard.LimitOriginNames]; n != 2 {
 			t.Errorf("%d refusals are counted, want 2", n)
 		}
@@ -134,25 +134,25 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 func TestB35_SharedNamesCountOnce(t *testing.T) {
 	t.Parallel()
 	const dir = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/"
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(streamRoute(dir+"a", "1"), streamRoute(dir+"b", "1"))
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(domainRoute(dir+"a", "1"), domainRoute(dir+"b", "1"))
 		r := start(t, o, "TENDER_MAX_ORIGIN_NAMES=2", "TENDER_NODE_GROUP_BY=id", operated)
 		for _, id := range []string{"one", "two", "three"} {
 			c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
-			c.Subscribe(streamRDS, dir+"a")
-			streamHas(t, c.Recv(t.Context()), streamRDS, dir+"a")
+			c.Subscribe(typeRDS, dir+"a")
+			expectNames(t, c.Recv(t.Context()), typeRDS, dir+"a")
 		}
 		synctest.Wait()
 		if got := metricsOf(t, r)["tender_origin_names default"]; got != 1 {
 			t.Errorf("%v names are said to be wanted of the origin, want 1", got)
 		}
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("one")})
-		c.Subscribe(streamRDS, dir+"b", dir+"c")
+		c.Subscribe(typeRDS, dir+"b", dir+"c")
 		want := []string{dir + "b"}
 		if v == relaytest.Delta {
 			want = append(want, "-"+dir+"c")
 		}
-		streamHas(t, c.Recv(t.Context()), streamRDS, want...)
-		streamQuiet(t, c, time.Minute)
+		expectNames(t, c.Recv(t.Context()), typeRDS, want...)
+		expectQuiet(t, c, time.Minute)
 	})
 }

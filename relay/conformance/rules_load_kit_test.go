@@ -34,8 +34,8 @@ type loadOrigin struct {
 
 	mu      sync.Mutex
 	streams []*loadStream // guarded by mu
-	refuses error         // guarded by mu; what new streams end with at once
-	deaf    bool          // guarded by mu; new streams are read but once
+	reject  error         // guarded by mu; what new streams end with at once
+	paused  bool          // guarded by mu; new streams are read but once
 }
 
 // A loadStream is one stream, at either end of which a test sits.
@@ -43,19 +43,19 @@ type loadStream struct {
 	end    chan error  // of an origin's stream: the test ends it
 	header metadata.MD // of the request
 
-	mu     sync.Mutex
-	got    []*lrspb.LoadStatsRequest // guarded by mu
-	at     []time.Time               // guarded by mu; when
-	closed bool                      // guarded by mu; the peer has ended its side
-	send   func(*lrspb.LoadStatsResponse) error
+	mu        sync.Mutex
+	requested []*lrspb.LoadStatsRequest // guarded by mu
+	at        []time.Time               // guarded by mu; when
+	closed    bool                      // guarded by mu; the peer has ended its side
+	sendMsg   func(*lrspb.LoadStatsResponse) error
 }
 
 func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	header, _ := metadata.FromIncomingContext(rpc.Context())
-	st := &loadStream{end: make(chan error, 1), header: header, send: rpc.Send}
+	st := &loadStream{end: make(chan error, 1), header: header, sendMsg: rpc.Send}
 	o.mu.Lock()
 	o.streams = append(o.streams, st)
-	refuses, deaf := o.refuses, o.deaf
+	refuses, deaf := o.reject, o.paused
 	o.mu.Unlock()
 	if refuses != nil {
 		return refuses
@@ -71,7 +71,7 @@ func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 				st.mu.Unlock()
 				return
 			}
-			st.got, st.at = append(st.got, r), append(st.at, time.Now())
+			st.requested, st.at = append(st.requested, r), append(st.at, time.Now())
 			st.mu.Unlock()
 			if deaf {
 				<-rpc.Context().Done()
@@ -86,19 +86,19 @@ func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 	}
 }
 
-func (o *loadOrigin) refuse(err error) {
+func (o *loadOrigin) rejectStreams(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.refuses = err
+	o.reject = err
 }
 
-func (o *loadOrigin) deafen(deaf bool) {
+func (o *loadOrigin) pauseReading(deaf bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.deaf = deaf
+	o.paused = deaf
 }
 
-func (o *loadOrigin) count() int {
+func (o *loadOrigin) streamCount() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.streams)
@@ -119,10 +119,10 @@ func (o *loadOrigin) stream(t testing.TB, n int) *loadStream {
 func (s *loadStream) requests() []*lrspb.LoadStatsRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.got)
+	return slices.Clone(s.requested)
 }
 
-func (s *loadStream) over() bool {
+func (s *loadStream) ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
@@ -133,23 +133,23 @@ func (s *loadStream) last() (string, time.Time) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.got) < 2 {
+	if len(s.requested) < 2 {
 		return "nothing", time.Time{}
 	}
-	return showLoad(s.got[len(s.got)-1]), s.at[len(s.at)-1]
+	return showLoad(s.requested[len(s.requested)-1]), s.at[len(s.at)-1]
 }
 
 // ask has the origin ask for all clusters, or for those of these names.
-func (s *loadStream) ask(t testing.TB, interval time.Duration, clusters ...string) {
+func (s *loadStream) requestReports(t testing.TB, interval time.Duration, clusters ...string) {
 	t.Helper()
-	s.say(t, &lrspb.LoadStatsResponse{
+	s.send(t, &lrspb.LoadStatsResponse{
 		SendAllClusters: len(clusters) == 0, Clusters: clusters, LoadReportingInterval: durationpb.New(interval),
 	})
 }
 
-func (s *loadStream) say(t testing.TB, r *lrspb.LoadStatsResponse) {
+func (s *loadStream) send(t testing.TB, r *lrspb.LoadStatsResponse) {
 	t.Helper()
-	if err := s.send(r); err != nil {
+	if err := s.sendMsg(r); err != nil {
 		t.Fatalf("send to the relay: %v", err)
 	}
 	synctest.Wait()
@@ -189,9 +189,9 @@ type loadPeer struct {
 	rpc    lrspb.LoadReportingService_StreamLoadStatsClient
 	cancel context.CancelFunc
 
-	mu   sync.Mutex
-	asks []*lrspb.LoadStatsResponse // guarded by mu
-	end  error                      // guarded by mu; how the stream ended; nil: not yet
+	mu        sync.Mutex
+	responses []*lrspb.LoadStatsResponse // guarded by mu
+	end       error                      // guarded by mu; how the stream ended; nil: not yet
 }
 
 // loadNode returns the node of a client that can be asked for all clusters.
@@ -222,7 +222,7 @@ func (r *running) reports(n *corepb.Node, header ...metadata.MD) *loadPeer {
 				p.mu.Unlock()
 				return
 			}
-			p.asks = append(p.asks, ask)
+			p.responses = append(p.responses, ask)
 			p.mu.Unlock()
 		}
 	}()
@@ -250,19 +250,19 @@ func (p *loadPeer) report(stats ...*endpointpb.ClusterStats) {
 }
 
 // leave ends the stream as a client does that goes away.
-func (p *loadPeer) leave() {
+func (p *loadPeer) disconnect() {
 	p.cancel()
 	synctest.Wait()
 }
 
 // asked shows all that the client was asked for so far, each as the interval and
 // the clusters.
-func (p *loadPeer) asked() string {
+func (p *loadPeer) requestedReports() string {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []string
-	for _, ask := range p.asks {
+	for _, ask := range p.responses {
 		clusters := strings.Join(ask.GetClusters(), "+")
 		if ask.GetSendAllClusters() {
 			clusters += "all"
@@ -284,14 +284,14 @@ func loadBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin, loads *l
 	})
 }
 
-// loadPass lets d pass, and then everything come to rest.
-func loadPass(d time.Duration) {
+// sleepAndWait lets d pass, and then everything come to rest.
+func sleepAndWait(d time.Duration) {
 	time.Sleep(d) // of the bubble
 	synctest.Wait()
 }
 
-// loadWant fails the test if got is not want.
-func loadWant(t testing.TB, what, got, want string) {
+// expectEqual fails the test if got is not want.
+func expectEqual(t testing.TB, what, got, want string) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s:\n got %s\nwant %s", what, got, want)

@@ -30,7 +30,7 @@ func TestR139_LoadReportingIsOffByDefault(t *testing.T) {
 			r := start(t, o, env...)
 			p := r.reports(loadNode("a"))
 			p.expectEnd(codes.Unimplemented)
-			if n := loads.count(); n != 0 {
+			if n := loads.streamCount(); n != 0 {
 				t.Errorf("the origin had %d streams of load reports", n)
 			}
 		})
@@ -46,11 +46,11 @@ func TestR139_LoadReportsShareAddressAndConnection(t *testing.T) {
 			o.Put(relaytest.Cluster("a"))
 			r := start(t, o, "TENDER_LRS="+mode)
 			c := r.Client(relaytest.ClientOptions{Node: loadNode("a")})
-			c.Subscribe(streamCDS)
-			streamTake(t, c, streamCDS, "a")
+			c.Subscribe(typeCDS)
+			recvAndAck(t, c, typeCDS, "a")
 			p := r.reports(loadNode("a"))
-			loads.stream(t, 0).ask(t, 10*time.Second)
-			loadWant(t, mode+": asked", p.asked(), "10s all")
+			loads.stream(t, 0).requestReports(t, 10*time.Second)
+			expectEqual(t, mode+": asked", p.requestedReports(), "10s all")
 			if n := o.State().Connections; n != 1 {
 				t.Errorf("%s: %d connections to the origin, want 1", mode, n)
 			}
@@ -100,7 +100,7 @@ func TestB29_PassthroughTouchesNothing(t *testing.T) {
 			st := loads.stream(t, i)
 			ask := &lrspb.LoadStatsResponse{Clusters: []string{"a", "b"}, LoadReportingInterval: durationpb.New(time.Millisecond)}
 			ask.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 7777, protowire.BytesType), []byte("unknown")))
-			st.say(t, ask)
+			st.send(t, ask)
 			var got []byte
 			if err := rpc.RecvMsg(&got); err != nil {
 				t.Fatal(err)
@@ -127,8 +127,8 @@ func TestB29_PassthroughEnds(t *testing.T) {
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, "TENDER_LRS=passthrough")
 		a, b, c, d := r.reports(loadNode("a")), r.reports(loadNode("b")), r.reports(loadNode("c")), r.reports(loadNode("d"))
-		a.leave()
-		if !loads.stream(t, 0).over() || loads.stream(t, 1).over() {
+		a.disconnect()
+		if !loads.stream(t, 0).ended() || loads.stream(t, 1).ended() {
 			t.Error("a left, and its stream to the origin and no other should have ended")
 		}
 		if err := b.rpc.CloseSend(); err != nil {
@@ -140,13 +140,13 @@ func TestB29_PassthroughEnds(t *testing.T) {
 		d.expectEnd()
 		o.Stop()
 		d.expectEnd(codes.Unavailable)
-		loadPass(time.Second)
+		sleepAndWait(time.Second)
 		r.reports(loadNode("e")).expectEnd(codes.Unavailable)
 		o.Restart()
-		loadPass(10 * time.Second)
+		sleepAndWait(10 * time.Second)
 		e := r.reports(loadNode("e"))
-		loads.stream(t, 4).ask(t, time.Second)
-		loadWant(t, "asked after the origin's return", e.asked(), "1s all")
+		loads.stream(t, 4).requestReports(t, time.Second)
+		expectEqual(t, "asked after the origin's return", e.requestedReports(), "1s all")
 	})
 }
 
@@ -161,10 +161,10 @@ func TestR139_FirstRequestCarriesNode(t *testing.T) {
 			nameless.report(load("a", "z", 1, 1))
 			nameless.expectEnd(codes.InvalidArgument)
 			silent := r.reports(nil)
-			loadPass(3*time.Second - time.Millisecond)
+			sleepAndWait(3*time.Second - time.Millisecond)
 			silent.expectEnd()
 			r.reports(loadNode("one too many")).expectEnd(codes.ResourceExhausted)
-			loadPass(time.Millisecond)
+			sleepAndWait(time.Millisecond)
 			silent.expectEnd(codes.DeadlineExceeded)
 			rpc := loadRaw(t, r)
 			if err := rpc.SendMsg([]byte("\xff")); err != nil {
@@ -173,7 +173,7 @@ func TestR139_FirstRequestCarriesNode(t *testing.T) {
 			if err := rpc.RecvMsg(new([]byte)); status.Code(err) != codes.InvalidArgument {
 				t.Errorf("%s: rubbish: %v, want InvalidArgument", mode, err)
 			}
-			if n := loads.count(); n != 0 {
+			if n := loads.streamCount(); n != 0 {
 				t.Errorf("%s: the origin had %d streams of load reports", mode, n)
 			}
 			r.reports(loadNode("good")).expectEnd()
@@ -188,11 +188,11 @@ func TestB29_EndpointsInReports(t *testing.T) {
 		r := start(t, o, "TENDER_LRS=aggregate")
 		a := r.reports(loadNode("a"))
 		st := loads.stream(t, 0)
-		st.ask(t, time.Second)
+		st.requestReports(t, time.Second)
 		a.report(endpointLoad("one"))
-		st.say(t, &lrspb.LoadStatsResponse{SendAllClusters: true, ReportEndpointGranularity: true})
+		st.send(t, &lrspb.LoadStatsResponse{SendAllClusters: true, ReportEndpointGranularity: true})
 		a.report(endpointLoad("two"))
-		loadPass(time.Second)
+		sleepAndWait(time.Second)
 		got := st.requests()
 		var endpoints []string
 		for _, c := range got[len(got)-1].GetClusterStats() {
@@ -200,7 +200,7 @@ func TestB29_EndpointsInReports(t *testing.T) {
 				endpoints = append(endpoints, c.GetClusterName()+" "+e.GetAddress().GetPipe().GetPath())
 			}
 		}
-		loadWant(t, "endpoints", fmt.Sprint(endpoints), "[two /run/backend]")
+		expectEqual(t, "endpoints", fmt.Sprint(endpoints), "[two /run/backend]")
 	})
 }
 
@@ -220,11 +220,11 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 		r := start(t, o, "TENDER_LRS=aggregate")
 		a := r.reports(loadNode("a"))
 		loads.stream(t, 0).end <- nil
-		loads.deafen(true)
-		loadPass(2 * time.Second)
+		loads.pauseReading(true)
+		sleepAndWait(2 * time.Second)
 		st := loads.stream(t, 1)
-		st.ask(t, 10*time.Second)
-		loads.deafen(false)
+		st.requestReports(t, 10*time.Second)
+		loads.pauseReading(false)
 		var filler []*endpointpb.ClusterStats
 		for i := range 40 {
 			filler = append(filler, &endpointpb.ClusterStats{ClusterName: fmt.Sprint(i, strings.Repeat("x", 4<<10))})
@@ -232,16 +232,16 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 		// The first ones fill what is between the relay and the origin, until one waits, and
 		// its stream ends before the next one is due.
 		last := 0
-		for ; loads.count() == 2; last++ {
+		for ; loads.streamCount() == 2; last++ {
 			if last == 10 {
 				t.Fatalf("%d reports were sent to an origin that does not read", last)
 			}
 			a.report(append(filler, load("one", "z", 1<<last, 0))...)
-			loadPass(10 * time.Second)
+			sleepAndWait(10 * time.Second)
 		}
 		st = loads.stream(t, 2)
-		st.ask(t, 10*time.Second)
-		loadPass(10 * time.Second)
+		st.requestReports(t, 10*time.Second)
+		sleepAndWait(10 * time.Second)
 		got, _ := st.last()
 		if want := fmt.Sprintf(", one z:%d+0 -2 in 30s", 3<<last>>2); !strings.HasSuffix(got, want) {
 			t.Errorf("first report on the next stream: …%s, want …%s, what the last two had", got[max(0, len(got)-100):], want)
@@ -259,15 +259,15 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 		a := r.reports(loadNode("a"))
 		ends := func(want time.Duration) {
 			t.Helper()
-			n := loads.count()
+			n := loads.streamCount()
 			st := loads.stream(t, n-1)
 			st.end <- status.Error(codes.Unavailable, "go away")
-			loadPass(want * 8 / 10)
-			if got := loads.count(); got != n {
+			sleepAndWait(want * 8 / 10)
+			if got := loads.streamCount(); got != n {
 				t.Errorf("opened again within %v", want*8/10)
 			}
-			loadPass(want*4/10 + time.Millisecond)
-			if got := loads.count(); got != n+1 {
+			sleepAndWait(want*4/10 + time.Millisecond)
+			if got := loads.streamCount(); got != n+1 {
 				t.Errorf("not opened again within %v", want*12/10)
 			}
 		}
@@ -277,27 +277,27 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 			wait = wait * 16 / 10
 		}
 		st := loads.stream(t, 5)
-		st.ask(t, 10*time.Second)
+		st.requestReports(t, 10*time.Second)
 		st.end <- nil
-		loadPass(500 * time.Millisecond)
-		if n := loads.count(); n != 7 {
+		sleepAndWait(500 * time.Millisecond)
+		if n := loads.streamCount(); n != 7 {
 			t.Fatalf("%d streams half a second after a good one, want 7", n)
 		}
 		ends(time.Second)
 
-		loads.refuse(status.Error(codes.Unimplemented, "no load reports here"))
+		loads.rejectStreams(status.Error(codes.Unimplemented, "no load reports here"))
 		loads.stream(t, 7).end <- status.Error(codes.Unimplemented, "no more")
-		loadPass(59 * time.Minute)
-		if n := loads.count() - 8; n < 59/6 || n > 59/4+1 {
+		sleepAndWait(59 * time.Minute)
+		if n := loads.streamCount() - 8; n < 59/6 || n > 59/4+1 {
 			t.Errorf("tried %d times in an hour, want about 12", n)
 		}
 		if n := r.Log.Count("origin does not accept load reports"); n != 1 {
 			t.Errorf("logged %d times that the origin takes no load reports, want once", n)
 		}
-		loads.refuse(nil)
-		loadPass(6 * time.Minute)
-		loads.stream(t, loads.count()-1).ask(t, 20*time.Second)
-		loadWant(t, "asked, once the origin takes reports", a.asked(), "10s all, 20s all")
+		loads.rejectStreams(nil)
+		sleepAndWait(6 * time.Minute)
+		loads.stream(t, loads.streamCount()-1).requestReports(t, 20*time.Second)
+		expectEqual(t, "asked, once the origin takes reports", a.requestedReports(), "10s all, 20s all")
 		a.expectEnd()
 	})
 }
@@ -311,9 +311,9 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 			r := start(t, o, "TENDER_LRS="+mode, "TENDER_NODE_GROUP_BY=id")
 			a, b := r.reports(loadNode("a")), r.reports(loadNode("b"))
 			st := loads.stream(t, 0)
-			st.ask(t, 10*time.Second)
+			st.requestReports(t, 10*time.Second)
 			a.report(load("one", "z", 1, 0))
-			loadPass(2 * time.Second)
+			sleepAndWait(2 * time.Second)
 			if mode == "aggregate" { // the last report takes its time
 				o.Freeze(true)
 				time.AfterFunc(500*time.Millisecond, func() { o.Freeze(false) })
@@ -322,7 +322,7 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 			r.Stop()
 			got := st.requests() // as of the moment when the relay has ended
 			want := map[string]string{"passthrough": "one z:1+0 -1 in 1h0m0s", "aggregate": "one z:1+0 -1 in 2s"}[mode]
-			loadWant(t, mode+": last report", showLoad(got[len(got)-1]), want)
+			expectEqual(t, mode+": last report", showLoad(got[len(got)-1]), want)
 			a.expectEnd(codes.OK)
 			b.expectEnd(codes.Unavailable)
 			if d := time.Since(began); d > time.Second {
@@ -345,10 +345,10 @@ func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {
 		a := r.reports(loadNode("a"))
 		st := loads.stream(t, 0)
 		for i := range 10 {
-			st.ask(t, time.Hour, fmt.Sprint(i, strings.Repeat("x", 20<<10)))
+			st.requestReports(t, time.Hour, fmt.Sprint(i, strings.Repeat("x", 20<<10)))
 		}
-		loadPass(30 * time.Second)
-		if n := strings.Count(a.asked(), "1h0m0s"); n != 10 {
+		sleepAndWait(30 * time.Second)
+		if n := strings.Count(a.requestedReports(), "1h0m0s"); n != 10 {
 			t.Errorf("the other was asked %d times, want 10", n)
 		}
 		if n := r.Streams(); n != 1 {

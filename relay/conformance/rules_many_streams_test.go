@@ -32,7 +32,7 @@ func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relayt
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, req := range []proto.Message{manyFirst(v), streamRequest(v, streamEDS, "", endpoints)} {
+	for _, req := range []proto.Message{manyFirst(v), newRequest(v, typeEDS, "", endpoints)} {
 		if err := rpc.SendMsg(req); err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +42,7 @@ func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relayt
 
 // manyFirst is the first request of a stream: for all clusters.
 func manyFirst(v relaytest.Variant) proto.Message {
-	clusters, node := streamRequest(v, streamCDS, "", "*"), relaytest.EnvoyNode("many")
+	clusters, node := newRequest(v, typeCDS, "", "*"), relaytest.EnvoyNode("many")
 	switch req := clusters.(type) {
 	case *discoverypb.DiscoveryRequest:
 		req.Node = node
@@ -85,7 +85,7 @@ func (s manyStream) take(t *testing.T, typeURL string, names ...string) {
 	if s.variant == relaytest.Delta {
 		names = nil
 	}
-	if err := s.SendMsg(streamRequest(s.variant, typeURL, got.GetNonce(), names...)); err != nil {
+	if err := s.SendMsg(newRequest(s.variant, typeURL, got.GetNonce(), names...)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -108,11 +108,11 @@ func TestC12_NothingIsLeftOfEndedStreams(t *testing.T) {
 		rounds, streams = 10, 400
 		most            = 50 // bytes for each
 	)
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("e0"))
 		r := startMuted(t, o)
 		stays := r.Client(relaytest.ClientOptions{AutoAck: true}) // and its view with it
-		stays.Subscribe(streamCDS, "*")
+		stays.Subscribe(typeCDS, "*")
 		round := func() {
 			conn, err := grpc.NewClient(r.Target, r.DialOptions...)
 			if err != nil {
@@ -173,13 +173,13 @@ func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 		goroutines  = 3        // a stream: two of the relay's, and one of the client's own
 		most        = 14 << 10 // bytes of memory a stream, at both ends
 	)
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		for i := range 10 {
 			o.Put(relaytest.Endpoints(fmt.Sprint("e", i)))
 		}
 		r := startMuted(t, o)
-		r.Client(relaytest.ClientOptions{AutoAck: true}).Subscribe(streamCDS, "*")
+		r.Client(relaytest.ClientOptions{AutoAck: true}).Subscribe(typeCDS, "*")
 		time.Sleep(10 * time.Second) // the relay takes what the origin said for complete
 		var conns []*grpc.ClientConn
 		for range peers {
@@ -191,8 +191,8 @@ func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 				for range n {
 					endpoints := fmt.Sprint("e", len(streams)%10)
 					s := manyOpen(t.Context(), t, conn, relaytest.Variant(len(streams)%2), endpoints)
-					s.take(t, streamCDS, "*")
-					s.take(t, streamEDS, endpoints)
+					s.take(t, typeCDS, "*")
+					s.take(t, typeEDS, endpoints)
 					streams = append(streams, s)
 				}
 			}
@@ -210,16 +210,16 @@ func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 		}
 		o.Put(relaytest.Cluster("a", "changed"), relaytest.Endpoints("e1", "127.0.0.1:1"))
 		for i, s := range streams {
-			s.take(t, streamCDS, "*")
+			s.take(t, typeCDS, "*")
 			if i%10 == 1 {
-				s.take(t, streamEDS, "e1")
+				s.take(t, typeEDS, "e1")
 			}
 		}
 		if n := r.Streams(); n != peers*each+1 {
 			t.Errorf("%d streams are open, want %d", n, peers*each+1)
 		}
-		if s := o.State(); s.OpenConnections != 1 || s.Type(streamCDS).Requests > 10 {
-			t.Errorf("the origin has %d connections and got %d requests for clusters", s.OpenConnections, s.Type(streamCDS).Requests)
+		if s := o.State(); s.OpenConnections != 1 || s.Type(typeCDS).Requests > 10 {
+			t.Errorf("the origin has %d connections and got %d requests for clusters", s.OpenConnections, s.Type(typeCDS).Requests)
 		}
 	})
 }

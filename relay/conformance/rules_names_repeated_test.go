@@ -12,7 +12,7 @@ import (
 // and gives them up again.
 func TestR036_RepeatedNames(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		names := make([]string, 101)
 		for i := range names {
 			names[i] = fmt.Sprintf("e%03d", i)

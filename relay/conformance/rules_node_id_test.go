@@ -32,16 +32,16 @@ func TestB4_AnIDForEachGroup(t *testing.T) {
 		{"tender/{cluster}", "cluster,id", func(n *corepb.Node) { n.Id = "id-2" }, []string{"id-1", "id-2", "tender/own"}},
 	} {
 		t.Run(tc.id+" by "+tc.by, func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o, "TENDER_NODE_ID="+tc.id, "TENDER_NODE_CLUSTER=own", "TENDER_NODE_GROUP_BY="+tc.by)
 				for _, change := range []func(*corepb.Node){nil, tc.change} {
 					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
-					c.Subscribe(streamCDS, "*")
-					streamTake(t, c, streamCDS, "a")
+					c.Subscribe(typeCDS, "*")
+					recvAndAck(t, c, typeCDS, "a")
 				}
 				c := r.Client(relaytest.ClientOptions{Node: streamNode(nil)})
-				c.Subscribe(streamCDS, "xdstp://one/envoy.config.cluster.v3.Cluster/none")
+				c.Subscribe(typeCDS, "xdstp://one/envoy.config.cluster.v3.Cluster/none")
 				c.Recv(t.Context())
 				var got []string
 				for _, s := range o.State().Streams {

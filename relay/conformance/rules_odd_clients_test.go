@@ -48,13 +48,13 @@ func oddWant(t *testing.T, c *relaytest.Client, what string, names ...string) *r
 // B.22: some clients give up all names of a type by listing only an empty one. It
 // is no name of a known type, and a list that holds it is still a list.
 func TestB22_EmptyNameGivesUpAll(t *testing.T) {
-	for _, typ := range []string{streamCDS, streamRDS} {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-			put := func(v string) { o.Put(relaytest.StaticCluster("a", "127.0.0.1:"+v), streamRoute("a", v)) }
+	for _, typ := range []string{typeCDS, typeRDS} {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			put := func(v string) { o.Put(relaytest.StaticCluster("a", "127.0.0.1:"+v), domainRoute("a", v)) }
 			put("1")
 			c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 			c.Subscribe(typ, "a")
-			r := streamTake(t, c, typ, "a")
+			r := recvAndAck(t, c, typ, "a")
 			c.Send(&discoverypb.DiscoveryRequest{TypeUrl: typ, ResponseNonce: r.Nonce, ResourceNames: []string{""}})
 			synctest.Wait()
 			put("2")
@@ -70,31 +70,31 @@ func TestB22_EmptyNameGivesUpAll(t *testing.T) {
 // B.13: a request without a nonce is spontaneous: what it newly asks for does not
 // wait for the answer to an earlier response.
 func TestB13_SpontaneousRequestIsAnsweredAtOnce(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(streamRoute("a", "1"), streamRoute("b", "1"))
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(domainRoute("a", "1"), domainRoute("b", "1"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamRDS, "a")
+		c.Subscribe(typeRDS, "a")
 		oddWant(t, c, "first, not ACKed", "a")
 		names := []string{"b"}
 		if v == relaytest.SotW {
 			names = []string{"a", "b"}
 		}
-		c.Send(streamRequest(v, streamRDS, "", names...))
+		c.Send(newRequest(v, typeRDS, "", names...))
 		oddWant(t, c, "asked for before the ACK", "b")
 	})
 }
 
 // R028: a SotW client that ACKs by the version alone has ACKed.
 func TestR028_VersionAloneIsAnAck(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(streamRoute("a", "1"))
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(domainRoute("a", "1"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(streamRDS, "a")
+		c.Subscribe(typeRDS, "a")
 		r := oddWant(t, c, "first", "a")
 		for i := range 3 {
-			c.Send(&discoverypb.DiscoveryRequest{TypeUrl: streamRDS, VersionInfo: r.Version, ResourceNames: []string{"a"}})
+			c.Send(&discoverypb.DiscoveryRequest{TypeUrl: typeRDS, VersionInfo: r.Version, ResourceNames: []string{"a"}})
 			synctest.Wait()
-			o.Put(streamRoute("a", fmt.Sprint("changed ", i)))
+			o.Put(domainRoute("a", fmt.Sprint("changed ", i)))
 			r = oddWant(t, c, "changed", "a")
 		}
 	})
@@ -103,12 +103,12 @@ func TestR028_VersionAloneIsAnAck(t *testing.T) {
 // A client that closes its side is answered before the stream ends with OK, even
 // by a relay that has yet to ask the origin: tools that send one request do that.
 func TestHalfClosedStreamsAreAnswered(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o)
 		for _, relay := range []string{"cold", "warm"} {
 			c := r.Client(relaytest.ClientOptions{Variant: v})
-			c.Subscribe(streamCDS, "*")
+			c.Subscribe(typeCDS, "*")
 			c.CloseSend()
 			if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) || len(c.Responses()) != 1 {
 				t.Errorf("%s: ended with %v after %v, want one response and OK", relay, err, c.Responses())

@@ -15,18 +15,18 @@ import (
 
 // behavesAsEnvoy answers as an Envoy until nothing more comes, and returns what came: it asks
 // for the endpoints of new clusters, and then accepts the response.
-func (c *orderClient) behavesAsEnvoy(asked ...string) (all []string) {
+func (c *worldClient) behavesAsEnvoy(asked ...string) (all []string) {
 	c.w.t.Helper()
 	for {
-		got := c.heard()
+		got := c.received()
 		if len(got) == 0 {
-			c.w.pass(100 * time.Millisecond) // in which the relay asks the origin
-			if got = c.heard(); len(got) == 0 {
+			c.w.sleep(100 * time.Millisecond) // in which the relay asks the origin
+			if got = c.received(); len(got) == 0 {
 				return all
 			}
 		}
 		all = append(all, got...)
-		for _, r := range c.read {
+		for _, r := range c.batch {
 			if r.TypeURL == relaytest.ClusterType {
 				for _, name := range r.Names() {
 					if !slices.Contains(asked, name) {
@@ -41,10 +41,10 @@ func (c *orderClient) behavesAsEnvoy(asked ...string) (all []string) {
 }
 
 // orderConfigured returns an Envoy that uses the EDS cluster a, listener l and route r.
-func orderConfigured(w *orderWorld, v relaytest.Variant) *orderClient {
+func orderConfigured(w *world, v relaytest.Variant) *worldClient {
 	w.t.Helper()
 	w.change("cds a@1", "eds a@1", "lds l@1", "rds r@1")
-	c := w.envoy(v).subscribe("cds", "")
+	c := w.manualClient(v).subscribe("cds", "")
 	w.settle()
 	c.behavesAsEnvoy()
 	c.subscribe("lds", "")
@@ -53,7 +53,7 @@ func orderConfigured(w *orderWorld, v relaytest.Variant) *orderClient {
 	c.subscribe("rds", "r")
 	w.settle()
 	c.behavesAsEnvoy("a")
-	w.pass(time.Minute)
+	w.sleep(time.Minute)
 	c.expect()
 	return c
 }
@@ -76,14 +76,14 @@ func checkOrder(t *testing.T, got []string, want ...string) {
 // origin changes at once arrive in this order, though endpoints wait for the answer to
 // those that were resent.
 func TestH06_ChangeOfAllTypesArrivesInOrder(t *testing.T) {
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, nil, func(w *world) {
 			c := orderConfigured(w, v)
 			for rev := 2; rev < 20; rev++ {
 				var changes, want []string
 				for _, what := range []string{"cds a", "eds a", "lds l", "rds r"} {
 					changes = append(changes, fmt.Sprintf("%s@%d", what, rev))
-					want = append(want, orderForm(v, fmt.Sprintf("%s@%d", what, rev)))
+					want = append(want, formatFor(v, fmt.Sprintf("%s@%d", what, rev)))
 				}
 				w.change(changes...)
 				checkOrder(t, c.behavesAsEnvoy("a"), want...)
@@ -95,8 +95,8 @@ func TestH06_ChangeOfAllTypesArrivesInOrder(t *testing.T) {
 // TestH06_RoutesWaitForEndpointsOfNewClusters: a listener and a route that came with a new
 // cluster are sent once the client has asked for its endpoints and was sent them.
 func TestH06_RoutesWaitForEndpointsOfNewClusters(t *testing.T) {
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, nil, func(w *world) {
 			c := orderConfigured(w, v)
 			for rev := 2; rev < 10; rev++ {
 				name := fmt.Sprint("new-", rev)
@@ -107,8 +107,8 @@ func TestH06_RoutesWaitForEndpointsOfNewClusters(t *testing.T) {
 				if clusters < 0 || !strings.HasPrefix(got[clusters], "cds") {
 					t.Fatalf("got %q, want the new cluster first", got)
 				}
-				checkOrder(t, got, got[clusters], orderForm(v, "eds "+name+"@1"),
-					orderForm(v, fmt.Sprint("lds l@", rev)), orderForm(v, fmt.Sprint("rds r@", rev)))
+				checkOrder(t, got, got[clusters], formatFor(v, "eds "+name+"@1"),
+					formatFor(v, fmt.Sprint("lds l@", rev)), formatFor(v, fmt.Sprint("rds r@", rev)))
 			}
 		})
 	})
@@ -117,13 +117,13 @@ func TestH06_RoutesWaitForEndpointsOfNewClusters(t *testing.T) {
 // TestH06_ChangesFasterThanAnswers: while the origin changes all types faster than the client answers, routes go on to
 // arrive, each after the clusters and endpoints that came with it.
 func TestH06_ChangesFasterThanAnswers(t *testing.T) {
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, nil, func(w *world) {
 			c := orderConfigured(w, v)
 			newest, routes := map[string]int{}, 0
 			for rev := 2; rev < 60; rev++ {
 				w.change(fmt.Sprint("cds a@", rev), fmt.Sprint("eds a@", rev), fmt.Sprint("lds l@", rev), fmt.Sprint("rds r@", rev))
-				for _, got := range c.heard() {
+				for _, got := range c.received() {
 					short, rest, _ := strings.Cut(got, " ")
 					_, at, _ := strings.Cut(rest, "@")
 					n, err := strconv.Atoi(strings.Trim(at, "{}"))
@@ -138,10 +138,10 @@ func TestH06_ChangesFasterThanAnswers(t *testing.T) {
 						}
 					}
 				}
-				for _, r := range c.read {
+				for _, r := range c.batch {
 					c.Ack(r) // once the next change is on its way
 				}
-				w.pass(10 * time.Millisecond)
+				w.sleep(10 * time.Millisecond)
 			}
 			if routes < 5 {
 				t.Errorf("%d responses with routes came while the origin changed 58 times", routes)
@@ -152,8 +152,8 @@ func TestH06_ChangesFasterThanAnswers(t *testing.T) {
 
 // TestH06_EndpointsFromAFile: nothing waits for endpoints that come from elsewhere.
 func TestH06_EndpointsFromAFile(t *testing.T) {
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, nil, func(w *world) {
 			c := orderConfigured(w, v)
 			file := relaytest.Cluster("file")
 			file.GetEdsClusterConfig().EdsConfig = &corepb.ConfigSource{
@@ -163,7 +163,7 @@ func TestH06_EndpointsFromAFile(t *testing.T) {
 			}
 			w.origin.Put(file)
 			w.change("rds r@2")
-			if got, want := c.heard(), orderForm(v, "rds r@2"); len(got) != 2 || got[1] != want {
+			if got, want := c.received(), formatFor(v, "rds r@2"); len(got) != 2 || got[1] != want {
 				t.Errorf("got %q, want the cluster and %q at once", got, want)
 			}
 		})
@@ -173,12 +173,12 @@ func TestH06_EndpointsFromAFile(t *testing.T) {
 // TestB16_ByServiceName: the endpoints of a cluster are those of its EDS service
 // name, where it has one.
 func TestB16_ByServiceName(t *testing.T) {
-	orderBubble(t, nil, func(w *orderWorld) {
+	worldBubble(t, nil, func(w *world) {
 		w.origin.Put(relaytest.Cluster("shop", "shop.svc"), relaytest.StaticCluster("static", "127.0.0.1:1"))
 		w.change("eds shop.svc@1", "eds shop@1", "eds static@1")
-		c := w.ready(relaytest.Delta).subscribe("cds", "").subscribe("eds", "shop shop.svc static")
+		c := w.autoClient(relaytest.Delta).subscribe("cds", "").subscribe("eds", "shop shop.svc static")
 		w.settle()
-		c.heard()
+		c.received()
 		changed := relaytest.Cluster("shop", "shop.svc")
 		changed.AltStatName = "changed"
 		w.origin.Put(changed)
@@ -190,7 +190,7 @@ func TestB16_ByServiceName(t *testing.T) {
 
 // TestH06_ControlPlane: the order holds with go-control-plane as the origin, over sockets.
 func TestH06_ControlPlane(t *testing.T) {
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		t.Parallel()
 		o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"),
 			relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))

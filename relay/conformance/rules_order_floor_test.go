@@ -98,7 +98,7 @@ func (f *orderFloor) apply(add []string, remove ...string) {
 // ever. A Delta stream that was not told of one that is forgotten is ended, and
 // learns of it when it says what it holds; a SotW stream gets the set.
 func TestB11_StreamBehindTheLogIsEnded(t *testing.T) {
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newOrderFloor(t)
 			f.apply([]string{"a", "b"})

@@ -20,8 +20,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// orderTypes are the types by the names that people call them.
-var orderTypes = map[string]string{
+// typeURLs are the types by the names that people call them.
+var typeURLs = map[string]string{
 	"cds":  relaytest.ClusterType,
 	"eds":  relaytest.EndpointType,
 	"leds": relaytest.LocalityEndpointType,
@@ -35,8 +35,8 @@ var orderTypes = map[string]string{
 	"acme": "type.googleapis.com/acme.Thing",
 }
 
-func orderShort(typeURL string) string {
-	for short, url := range orderTypes {
+func shortName(typeURL string) string {
+	for short, url := range typeURLs {
 		if url == typeURL {
 			return short
 		}
@@ -44,9 +44,9 @@ func orderShort(typeURL string) string {
 	return typeURL
 }
 
-// orderMake returns a resource in one of its revisions, which differ in content.
+// newResource returns a resource in one of its revisions, which differ in content.
 // A route leads to the cluster that is named after "=>".
-func orderMake(short, name string, rev int) proto.Message {
+func newResource(short, name string, rev int) proto.Message {
 	switch short {
 	case "cds":
 		c := relaytest.Cluster(name)
@@ -61,37 +61,37 @@ func orderMake(short, name string, rev int) proto.Message {
 	case "rds":
 		return relaytest.Route(name, []string{"*"}, fmt.Sprint("cluster-", rev))
 	default:
-		return relaytest.Opaque(orderTypes[short], name, []byte{byte(rev)})
+		return relaytest.Opaque(typeURLs[short], name, []byte{byte(rev)})
 	}
 }
 
-// An orderWorld is an origin, a relay and clients in a synctest bubble: hours pass
+// An world is an origin, a relay and clients in a synctest bubble: hours pass
 // at once, and what was not said by the time that all is quiet is not said.
 //
 // Resources are written "cds web@2": type, name, revision; "vhds rc/web@2=rc/a.example"
 // has an alias, and "vhds rc/b.example?" is one that means nothing. A response is written
 // "cds web@2 -old" in Delta and "cds {web@2}" in SotW, names sorted; "!web:Unavailable" is
 // an error, "web@2(30s)" has what is left of a TTL, and "web~(30s)" is a heartbeat.
-type orderWorld struct {
+type world struct {
 	t      testing.TB
 	origin *relaytest.Origin
 	relay  *running
 	revs   map[relaytest.Digest]string // by content
 }
 
-// orderBubble runs f in a world, whose relay is configured by env.
-func orderBubble(t *testing.T, env []string, f func(w *orderWorld)) {
+// worldBubble runs f in a world, whose relay is configured by env.
+func worldBubble(t *testing.T, env []string, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		w := &orderWorld{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
+		w := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
 		w.relay = start(t, o, env...)
 		f(w)
 	})
 }
 
-// An orderChange is what an origin says of one name.
-type orderChange struct {
+// An parsedChange is what an origin says of one name.
+type parsedChange struct {
 	short, name string
 	rev         int
 	aliases     []string
@@ -103,7 +103,7 @@ type orderChange struct {
 
 // parse reads "cds web@2", "cds web@2=alias", "cds web@2 1m" (its TTL), "cds web?", "cds -web" or
 // "cds !web:Unavailable".
-func (w *orderWorld) parse(change string) (c orderChange) {
+func (w *world) parse(change string) (c parsedChange) {
 	w.t.Helper()
 	short, rest, _ := strings.Cut(change, " ")
 	c.short = short
@@ -137,7 +137,7 @@ func (w *orderWorld) parse(change string) (c orderChange) {
 	at := strings.LastIndex(rest, "@") // a name may have all else
 	name, parts := rest[:max(at, 0)], strings.Split(rest[at+1:], "=")
 	rev, err := strconv.Atoi(parts[0])
-	if err != nil || orderTypes[short] == "" {
+	if err != nil || typeURLs[short] == "" {
 		w.t.Fatalf("change %q: not of the form %q", change, "cds web@2")
 	}
 	c.name, c.rev, c.aliases = name, rev, parts[1:]
@@ -145,7 +145,7 @@ func (w *orderWorld) parse(change string) (c orderChange) {
 }
 
 // resource returns the message of a change that gives one.
-func (w *orderWorld) resource(c orderChange) *discoverypb.Resource {
+func (w *world) resource(c parsedChange) *discoverypb.Resource {
 	w.t.Helper()
 	if c.unresolved {
 		return &discoverypb.Resource{Name: c.name, Aliases: []string{c.name}}
@@ -166,30 +166,30 @@ func (w *orderWorld) resource(c orderChange) *discoverypb.Resource {
 }
 
 // message returns a resource, and remembers its revision.
-func (w *orderWorld) message(short, name string, rev int) proto.Message {
-	m := orderMake(short, name, rev)
+func (w *world) message(short, name string, rev int) proto.Message {
+	m := newResource(short, name, rev)
 	w.revs[relaytest.DigestOf(m)] = strconv.Itoa(rev)
 	return m
 }
 
-// orderWhy is what origins say beside a code.
-const orderWhy = "because"
+// errorDetail is what origins say beside a code.
+const errorDetail = "because"
 
 // change has the origin make changes at once, one response a type, and waits
 // until all is quiet.
-func (w *orderWorld) change(changes ...string) {
+func (w *world) change(changes ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
 		for _, text := range changes {
 			switch c := w.parse(text); {
 			case c.remove:
-				tx.Remove(orderTypes[c.short], c.name)
+				tx.Remove(typeURLs[c.short], c.name)
 			case c.code != codes.OK:
-				tx.Fail(orderTypes[c.short], c.name, c.code, orderWhy)
+				tx.Fail(typeURLs[c.short], c.name, c.code, errorDetail)
 			case c.unresolved || len(c.aliases) > 0 || c.ttl > 0:
-				tx.SetRaw(orderTypes[c.short], w.resource(c))
+				tx.SetRaw(typeURLs[c.short], w.resource(c))
 			default:
-				tx.Set(orderTypes[c.short], c.name, w.message(c.short, c.name, c.rev), "")
+				tx.Set(typeURLs[c.short], c.name, w.message(c.short, c.name, c.rev), "")
 			}
 		}
 	})
@@ -197,58 +197,58 @@ func (w *orderWorld) change(changes ...string) {
 }
 
 // pass lets time pass.
-func (w *orderWorld) pass(d time.Duration) {
+func (w *world) sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
 // settle waits until the relay takes what the origin said for complete.
-func (w *orderWorld) settle() { w.pass(10 * time.Second) }
+func (w *world) settle() { w.sleep(10 * time.Second) }
 
-// An orderClient is a client by hand.
-type orderClient struct {
+// An worldClient is a client by hand.
+type worldClient struct {
 	*relaytest.Client
-	w    *orderWorld
-	last map[string]*relaytest.Response // by type URL
-	read []*relaytest.Response          // by the last heard
+	w     *world
+	last  map[string]*relaytest.Response // by type URL
+	batch []*relaytest.Response          // by the last heard
 }
 
-func (w *orderWorld) envoy(v relaytest.Variant) *orderClient {
+func (w *world) manualClient(v relaytest.Variant) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v})
 }
 
-// ready returns an Envoy that accepts everything at once.
-func (w *orderWorld) ready(v relaytest.Variant) *orderClient {
+// autoClient returns an Envoy that accepts everything at once.
+func (w *world) autoClient(v relaytest.Variant) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, AutoAck: true})
 }
 
-func (w *orderWorld) dial(opts relaytest.ClientOptions) *orderClient { return w.dialAt(w.relay, opts) }
+func (w *world) dial(opts relaytest.ClientOptions) *worldClient { return w.dialAt(w.relay, opts) }
 
 // dialAt is dial of another relay.
-func (w *orderWorld) dialAt(r *running, opts relaytest.ClientOptions) *orderClient {
-	return &orderClient{Client: r.Client(opts), w: w, last: make(map[string]*relaytest.Response)}
+func (w *world) dialAt(r *running, opts relaytest.ClientOptions) *worldClient {
+	return &worldClient{Client: r.Client(opts), w: w, last: make(map[string]*relaytest.Response)}
 }
 
 // subscribe subscribes to names separated by spaces; to none, the legacy wildcard.
-func (c *orderClient) subscribe(short, names string) *orderClient {
-	c.Subscribe(orderTypes[short], strings.Fields(names)...)
+func (c *worldClient) subscribe(short, names string) *worldClient {
+	c.Subscribe(typeURLs[short], strings.Fields(names)...)
 	synctest.Wait()
 	return c
 }
 
 // heard returns what came since the last time, once all is quiet.
-func (c *orderClient) heard() []string {
+func (c *worldClient) received() []string {
 	synctest.Wait()
 	out := []string{}
-	c.read = nil
+	c.batch = nil
 	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
-		c.last[r.TypeURL], c.read = r, append(c.read, r)
+		c.last[r.TypeURL], c.batch = r, append(c.batch, r)
 		out = append(out, c.w.describe(r))
 	}
 	return out
 }
 
-func (w *orderWorld) describe(r *relaytest.Response) string {
+func (w *world) describe(r *relaytest.Response) string {
 	var parts []string
 	for _, res := range r.Resources {
 		rev, ok := w.revs[res.Digest]
@@ -279,14 +279,14 @@ func (w *orderWorld) describe(r *relaytest.Response) string {
 	if r.SotW() {
 		text = "{" + text + "}"
 	}
-	return strings.TrimSpace(orderShort(r.TypeURL) + " " + text)
+	return strings.TrimSpace(shortName(r.TypeURL) + " " + text)
 }
 
 // expect fails the test unless just these responses came since the last time. The
 // stream of a client that is to hear nothing is open still.
-func (c *orderClient) expect(want ...string) {
+func (c *worldClient) expect(want ...string) {
 	c.w.t.Helper()
-	if got := c.heard(); !slices.Equal(got, want) {
+	if got := c.received(); !slices.Equal(got, want) {
 		c.w.t.Fatalf("%v: got responses (-want +got):\n%s", c.Client, cmp.Diff(append([]string{}, want...), got))
 	}
 	if len(want) == 0 && c.Ended() {
@@ -295,7 +295,7 @@ func (c *orderClient) expect(want ...string) {
 }
 
 // skip accepts what came since the last time.
-func (c *orderClient) skip() {
+func (c *worldClient) ackPending() {
 	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
 		c.last[r.TypeURL] = r
 		c.Ack(r)
@@ -304,10 +304,10 @@ func (c *orderClient) skip() {
 }
 
 // ack accepts the last responses of types.
-func (c *orderClient) ack(shorts ...string) {
+func (c *worldClient) ack(shorts ...string) {
 	c.w.t.Helper()
 	for _, short := range shorts {
-		r := c.last[orderTypes[short]]
+		r := c.last[typeURLs[short]]
 		if r == nil {
 			c.w.t.Fatalf("%v: no response of %s to accept", c.Client, short)
 		}
@@ -316,17 +316,17 @@ func (c *orderClient) ack(shorts ...string) {
 	synctest.Wait()
 }
 
-func (c *orderClient) nack(short string) {
+func (c *worldClient) nack(short string) {
 	c.w.t.Helper()
-	c.Nack(c.last[orderTypes[short]], "refused")
+	c.Nack(c.last[typeURLs[short]], "refused")
 	synctest.Wait()
 }
 
 // hears is expect, and then accepts all that came.
-func (c *orderClient) hears(want ...string) {
+func (c *worldClient) expectAndAck(want ...string) {
 	c.w.t.Helper()
 	c.expect(want...)
-	for _, r := range c.read {
+	for _, r := range c.batch {
 		c.Ack(r)
 	}
 	synctest.Wait()
@@ -334,16 +334,16 @@ func (c *orderClient) hears(want ...string) {
 
 // takes fails the test unless just these changes came since the last time, in whatever
 // responses, and accepts them.
-func (w *orderWorld) takes(c *orderClient, want ...string) {
+func (w *world) expectChanges(c *worldClient, want ...string) {
 	w.t.Helper()
 	var got []string
-	for responses := c.heard(); len(responses) > 0; responses = c.heard() {
+	for responses := c.received(); len(responses) > 0; responses = c.received() {
 		for i, response := range responses {
 			short, rest, _ := strings.Cut(response, " ")
 			for _, part := range strings.Fields(strings.Trim(rest, "{}")) {
 				got = append(got, short+" "+part)
 			}
-			c.Ack(c.read[i])
+			c.Ack(c.batch[i])
 		}
 	}
 	want = slices.DeleteFunc(want, func(s string) bool {
@@ -357,16 +357,16 @@ func (w *orderWorld) takes(c *orderClient, want ...string) {
 	}
 }
 
-// orderVariants runs a test for both variants.
-func orderVariants(t *testing.T, f func(t *testing.T, v relaytest.Variant)) {
+// eachVariant runs a test for both variants.
+func eachVariant(t *testing.T, f func(t *testing.T, v relaytest.Variant)) {
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		t.Run(v.String(), func(t *testing.T) { f(t, v) })
 	}
 }
 
-// orderForm writes a response as the variant does: of "cds a@1=alias -b", SotW says
+// formatFor writes a response as the variant does: of "cds a@1=alias -b", SotW says
 // "cds {a@1}".
-func orderForm(v relaytest.Variant, response string) string {
+func formatFor(v relaytest.Variant, response string) string {
 	if v == relaytest.Delta {
 		return response
 	}
@@ -387,10 +387,10 @@ func orderForm(v relaytest.Variant, response string) string {
 
 // returns makes the first request of a client that holds resources already: names
 // separated by spaces, none for the legacy wildcard; held as "a b".
-func (c *orderClient) returns(v relaytest.Variant, short, names, held string) *orderClient {
+func (c *worldClient) subscribeHolding(v relaytest.Variant, short, names, held string) *worldClient {
 	var req proto.Message = &discoverypb.DiscoveryRequest{
 		Node:          relaytest.EnvoyNode("returning"),
-		TypeUrl:       orderTypes[short],
+		TypeUrl:       typeURLs[short],
 		VersionInfo:   "r1.of-another-set",
 		ResourceNames: strings.Fields(names),
 	}
@@ -401,7 +401,7 @@ func (c *orderClient) returns(v relaytest.Variant, short, names, held string) *o
 		}
 		req = &discoverypb.DeltaDiscoveryRequest{
 			Node:                    relaytest.EnvoyNode("returning"),
-			TypeUrl:                 orderTypes[short],
+			TypeUrl:                 typeURLs[short],
 			ResourceNamesSubscribe:  strings.Fields(names),
 			InitialResourceVersions: versions,
 		}
@@ -412,12 +412,12 @@ func (c *orderClient) returns(v relaytest.Variant, short, names, held string) *o
 }
 
 // manual leaves the next streams to the origin to the test.
-func (w *orderWorld) manual() {
+func (w *world) manualOrigin() {
 	w.origin.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 }
 
 // accept returns the stream to the origin that is open.
-func (w *orderWorld) accept() *relaytest.OriginStream {
+func (w *world) acceptStream() *relaytest.OriginStream {
 	w.t.Helper()
 	for {
 		if s := w.origin.Accept(w.t.Context()); !s.State().Ended {
@@ -427,26 +427,26 @@ func (w *orderWorld) accept() *relaytest.OriginStream {
 }
 
 // say sends one response on a stream of the origin and waits until all is quiet.
-func (w *orderWorld) say(s *relaytest.OriginStream, changes ...string) {
+func (w *world) send(s *relaytest.OriginStream, changes ...string) {
 	w.t.Helper()
 	s.Send(w.response(changes...))
 	synctest.Wait()
 }
 
 // response returns a Delta response with changes of one type.
-func (w *orderWorld) response(changes ...string) *discoverypb.DeltaDiscoveryResponse {
+func (w *world) response(changes ...string) *discoverypb.DeltaDiscoveryResponse {
 	w.t.Helper()
 	resp := &discoverypb.DeltaDiscoveryResponse{}
 	for _, text := range changes {
 		c := w.parse(text)
-		resp.TypeUrl = orderTypes[c.short]
+		resp.TypeUrl = typeURLs[c.short]
 		switch {
 		case c.remove:
 			resp.RemovedResources = append(resp.RemovedResources, c.name)
 		case c.code != codes.OK:
 			resp.ResourceErrors = append(resp.ResourceErrors, &discoverypb.ResourceError{
 				ResourceName: &discoverypb.ResourceName{Name: c.name},
-				ErrorDetail:  status.New(c.code, orderWhy).Proto(),
+				ErrorDetail:  status.New(c.code, errorDetail).Proto(),
 			})
 		default:
 			resp.Resources = append(resp.Resources, w.resource(c))
@@ -456,19 +456,19 @@ func (w *orderWorld) response(changes ...string) *discoverypb.DeltaDiscoveryResp
 }
 
 // stop takes the origin down.
-func (w *orderWorld) stop() {
+func (w *world) stop() {
 	w.origin.Stop()
 	synctest.Wait()
 }
 
 // restart brings the origin back, and waits until the relay has found it.
-func (w *orderWorld) restart() {
+func (w *world) restart() {
 	w.origin.Restart()
-	w.pass(time.Minute)
+	w.sleep(time.Minute)
 }
 
 // resumed returns what the relay said last that it holds, when a stream to the origin began.
-func (w *orderWorld) resumed() map[string]string {
+func (w *world) initialVersions() map[string]string {
 	for _, st := range slices.Backward(w.origin.State().Streams) {
 		if len(st.Requests) > 0 && len(st.Requests[0].Message.GetInitialResourceVersions()) > 0 {
 			return st.Requests[0].Message.GetInitialResourceVersions()
@@ -478,12 +478,12 @@ func (w *orderWorld) resumed() map[string]string {
 }
 
 // endsUnserved fails the test unless the stream ends UNAVAILABLE without a response.
-func (c *orderClient) endsUnserved() {
+func (c *worldClient) expectUnavailable() {
 	c.w.t.Helper()
 	if err := c.WaitEnd(c.w.t.Context()); status.Code(err) != codes.Unavailable {
 		c.w.t.Fatalf("%v: stream ended with %v, want UNAVAILABLE", c.Client, err)
 	}
-	if got := c.heard(); len(got) > 0 {
+	if got := c.received(); len(got) > 0 {
 		c.w.t.Fatalf("%v: got %q before the end, want nothing", c.Client, got)
 	}
 }

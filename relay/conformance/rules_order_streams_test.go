@@ -14,10 +14,10 @@ import (
 // that lead to it. It has the clients of one group: Envoys, and a gRPC client that names a
 // cluster.
 type streamsScript struct {
-	*orderWorld
+	*world
 	streams []*relaytest.OriginStream
-	envoys  []*orderClient
-	heardBy map[*orderClient][]string // all resources that came, in order
+	envoys  []*worldClient
+	heardBy map[*worldClient][]string // all resources that came, in order
 	gen     int
 }
 
@@ -46,14 +46,14 @@ func (s *streamsScript) say(o *relaytest.OriginStream) {
 	for _, of := range []struct{ short, name string }{
 		{"cds", "only"}, {"cds", s.cluster()}, {"eds", s.cluster()}, {"lds", "l"}, {"rds", "r"},
 	} {
-		t := o.State().Types[orderTypes[of.short]]
+		t := o.State().Types[typeURLs[of.short]]
 		if t == nil {
 			continue
 		}
 		if _, named := t.Names[of.name]; !named && (!t.Wildcard || of.name == "only") {
 			continue
 		}
-		s.orderWorld.say(o, fmt.Sprintf("%s %s@%d", of.short, of.name, s.gen))
+		s.world.send(o, fmt.Sprintf("%s %s@%d", of.short, of.name, s.gen))
 		s.listen()
 	}
 }
@@ -62,7 +62,7 @@ func (s *streamsScript) say(o *relaytest.OriginStream) {
 func (s *streamsScript) listen() {
 	s.t.Helper()
 	for _, c := range s.envoys {
-		for _, text := range c.heard() {
+		for _, text := range c.received() {
 			short, rest, _ := strings.Cut(strings.NewReplacer("{", "", "}", "").Replace(text), " ")
 			for resource := range strings.FieldsSeq(rest) {
 				s.heardBy[c] = append(s.heardBy[c], short+" "+resource)
@@ -72,7 +72,7 @@ func (s *streamsScript) listen() {
 			}
 		}
 	}
-	s.pass(time.Second)
+	s.sleep(time.Second)
 }
 
 // generation has the origin change everything at once. Of its streams the last one speaks
@@ -106,19 +106,19 @@ func (s *streamsScript) generation(reversed bool) {
 func TestH05_RoutesArriveAfterTheirClusters(t *testing.T) {
 	for _, reversed := range []bool{false, true} {
 		t.Run(fmt.Sprint("reversed=", reversed), func(t *testing.T) {
-			orderBubble(t, []string{"TENDER_NODE_GROUP_BY=none"}, func(w *orderWorld) {
-				w.manual()
-				s := &streamsScript{orderWorld: w, heardBy: make(map[*orderClient][]string), gen: 1}
+			worldBubble(t, []string{"TENDER_NODE_GROUP_BY=none"}, func(w *world) {
+				w.manualOrigin()
+				s := &streamsScript{world: w, heardBy: make(map[*worldClient][]string), gen: 1}
 				node := relaytest.GRPCNode("g")
 				node.ClientFeatures = nil // which would make a group of its own (R143)
 				grpc := w.dial(relaytest.ClientOptions{Node: node, AutoAck: true}).subscribe("cds", "only")
-				w.pass(time.Second)
+				w.sleep(time.Second)
 				s.say(s.open()[0])
 				grpc.expect("cds only@1")
 				for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-					s.envoys = append(s.envoys, w.ready(v).subscribe("cds", "").subscribe("lds", "").subscribe("rds", "r"))
+					s.envoys = append(s.envoys, w.autoClient(v).subscribe("cds", "").subscribe("lds", "").subscribe("rds", "r"))
 				}
-				w.pass(time.Second)
+				w.sleep(time.Second)
 				for _, o := range s.open() {
 					s.say(o)
 				}

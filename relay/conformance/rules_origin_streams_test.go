@@ -23,13 +23,13 @@ func openStreams(o *relaytest.Origin) (opened, open int) {
 // group that waits is seen in the status, and served when it is its turn.
 func TestB35_OriginStreamsUnderChurn(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		const groups, rate, ofGroups, shared = 60, 30, 2 * 4, 2 * 4
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=4", fmt.Sprint("TENDER_ORIGIN_STREAM_RATE=", rate), operated)
 		client := func(id string) *relaytest.Client {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(id)})
-			c.Subscribe(streamCDS)
+			c.Subscribe(typeCDS)
 			return c
 		}
 		for i := range groups {
@@ -46,7 +46,7 @@ func TestB35_OriginStreamsUnderChurn(t *testing.T) {
 		if n := statusOf(t, r).Origins[0].StreamsWaiting; n == 0 {
 			t.Error("no stream is said to wait")
 		}
-		last.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a") })
+		last.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a") })
 		time.Sleep(time.Hour)
 		if n := statusOf(t, r).Origins[0].StreamsWaiting; n != 0 {
 			t.Errorf("%d streams are said to wait, want none", n)
@@ -58,13 +58,13 @@ func TestB35_OriginStreamsUnderChurn(t *testing.T) {
 // within three seconds: connections return within one, streams within two more.
 func TestB35_AllGroupsReturnAtOnce(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		const groups = 60
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		r := startMuted(t, o, "TENDER_NODE_GROUP_BY=id", fmt.Sprint("TENDER_MAX_GROUPS=", groups))
 		for i := range groups {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint("node-", i))})
-			c.Subscribe(streamCDS, "*", "a")
+			c.Subscribe(typeCDS, "*", "a")
 		}
 		for range 4 {
 			time.Sleep(time.Minute)

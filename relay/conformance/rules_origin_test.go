@@ -18,7 +18,7 @@ import (
 func TestR032_SlowClientsDoNotDelayTheAck(t *testing.T) {
 	t.Parallel()
 	const slow, updates = 90, 20
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("web"))
 		r := startMuted(t, o, "TENDER_ACK_WAIT=1s", "TENDER_SEND_TIMEOUT=1h")
 		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))

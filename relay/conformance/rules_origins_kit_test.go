@@ -12,12 +12,12 @@ import (
 // originsBubble runs f with a relay of two origins, of which the further one, west,
 // has what the routes give it ("type:eds=west;authority:west=west"). Both worlds are
 // the same but for the origin that their changes are made at.
-func originsBubble(t *testing.T, routes string, env []string, f func(first, west *orderWorld)) {
+func originsBubble(t *testing.T, routes string, env []string, f func(first, west *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		further := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "west"})
-		first := &orderWorld{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
+		first := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
 		first.relay = startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {further}}}, append(env, "TENDER_ROUTES="+routes)...)
 		west := *first
 		west.origin = further
@@ -27,7 +27,7 @@ func originsBubble(t *testing.T, routes string, env []string, f func(first, west
 
 // asked fails the test unless just these names of types ("cds *") are subscribed at the
 // origin.
-func (w *orderWorld) asked(want ...string) {
+func (w *world) expectSubscribed(want ...string) {
 	w.t.Helper()
 	got := []string{}
 	state := w.origin.State()
@@ -39,7 +39,7 @@ func (w *orderWorld) asked(want ...string) {
 	}
 	for typeURL := range maps.Keys(types) {
 		for _, name := range state.Names(typeURL) {
-			got = append(got, orderShort(typeURL)+" "+name)
+			got = append(got, shortName(typeURL)+" "+name)
 		}
 	}
 	slices.Sort(got)

@@ -35,21 +35,21 @@ func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 		{"authority:west=west", []string{"acme plain", "acme " + eastX, "acme " + noneX}, []string{"acme " + westX}},
 		{"authority:*=west", []string{"acme plain"}, []string{"acme " + westX, "acme " + eastX, "acme " + noneX}},
 		{"authority:*=west;authority:east=default", []string{"acme plain", "acme " + eastX}, []string{"acme " + westX, "acme " + noneX}},
-		{"type:" + orderTypes["acme"] + "=west;authority:east=default", []string{"acme " + eastX}, []string{"acme plain", "acme " + westX, "acme " + noneX}},
-		{"type:" + orderTypes["acme"] + "=west;authority:*=default", []string{"acme " + westX, "acme " + eastX, "acme " + noneX}, []string{"acme plain"}},
+		{"type:" + typeURLs["acme"] + "=west;authority:east=default", []string{"acme " + eastX}, []string{"acme plain", "acme " + westX, "acme " + noneX}},
+		{"type:" + typeURLs["acme"] + "=west;authority:*=default", []string{"acme " + westX, "acme " + eastX, "acme " + noneX}, []string{"acme plain"}},
 		{"type:cds=west", []string{"acme plain", "acme " + westX, "acme " + eastX, "acme " + noneX}, nil},
 	} {
 		t.Run(tt.routes, func(t *testing.T) {
-			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-				originsBubble(t, tt.routes, nil, func(first, west *orderWorld) {
+			eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+				originsBubble(t, tt.routes, nil, func(first, west *world) {
 					for _, name := range []string{"plain", westX, eastX, noneX} {
 						first.change("acme " + name + "@1")
 						west.change("acme " + name + "@2")
 					}
 					c := xdstpClient(first, v).subscribe("acme", "plain "+westX+" "+eastX+" "+noneX)
 					first.settle()
-					first.asked(tt.first...)
-					west.asked(tt.west...)
+					first.expectSubscribed(tt.first...)
+					west.expectSubscribed(tt.west...)
 					var want []string
 					for _, asked := range tt.first {
 						want = append(want, asked+"@1")
@@ -57,7 +57,7 @@ func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 					for _, asked := range tt.west {
 						want = append(want, asked+"@2")
 					}
-					first.takes(c, want...)
+					first.expectChanges(c, want...)
 				})
 			})
 		})
@@ -68,17 +68,17 @@ func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 // type from another, and both types have one order on the stream.
 func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 	t.Parallel()
-	originsBubble(t, "type:eds=west", nil, func(first, west *orderWorld) {
+	originsBubble(t, "type:eds=west", nil, func(first, west *world) {
 		first.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "first-7" })
 		west.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "west-9" })
 		first.change("cds a@1", "cds b@1", "eds a@9")
 		west.change("eds a@1", "eds b@1", "cds a@9")
-		c := first.envoy(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
-		d := first.envoy(relaytest.Delta).subscribe("cds", "").subscribe("eds", "a b")
+		c := first.manualClient(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
+		d := first.manualClient(relaytest.Delta).subscribe("cds", "").subscribe("eds", "a b")
 		first.settle()
-		first.takes(c, "cds a@1", "cds b@1", "eds a@1", "eds b@1")
-		first.takes(d, "cds a@1", "cds b@1", "eds a@1", "eds b@1")
-		cds, eds := c.last[orderTypes["cds"]], c.last[orderTypes["eds"]]
+		first.expectChanges(c, "cds a@1", "cds b@1", "eds a@1", "eds b@1")
+		first.expectChanges(d, "cds a@1", "cds b@1", "eds a@1", "eds b@1")
+		cds, eds := c.last[typeURLs["cds"]], c.last[typeURLs["eds"]]
 		for _, tt := range []struct {
 			response *relaytest.Response
 			system   string
@@ -87,26 +87,26 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 				t.Errorf("%v: want a version that begins with %q", r, tt.system)
 			}
 		}
-		first.asked("cds *")
-		west.asked("eds a", "eds b")
+		first.expectSubscribed("cds *")
+		west.expectSubscribed("eds a", "eds b")
 
 		west.change("eds a@2")
-		first.takes(c, "eds a@2")
-		first.takes(d, "eds a@2")
-		first.pass(time.Hour)
+		first.expectChanges(c, "eds a@2")
+		first.expectChanges(d, "eds a@2")
+		first.sleep(time.Hour)
 		c.expect()
-		later := first.envoy(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
-		first.takes(later, "cds a@1", "cds b@1", "eds a@2", "eds b@1")
-		if got := later.last[orderTypes["cds"]].Version; got != cds.Version {
+		later := first.manualClient(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
+		first.expectChanges(later, "cds a@1", "cds b@1", "eds a@2", "eds b@1")
+		if got := later.last[typeURLs["cds"]].Version; got != cds.Version {
 			t.Errorf("the clusters' version is %q, was %q: no cluster changed", got, cds.Version)
 		}
-		if got := later.last[orderTypes["eds"]].Version; got == eds.Version {
+		if got := later.last[typeURLs["eds"]].Version; got == eds.Version {
 			t.Errorf("the endpoints' version is %q, as it was: they changed", got)
 		}
 		// The order of types on a stream does not depend on whose they are.
 		west.change("eds a@3")
 		first.change("cds a@2")
-		if got := d.heard(); !slices.Equal(got, []string{"eds a@3", "cds a@2"}) && !slices.Equal(got, []string{"cds a@2", "eds a@3"}) {
+		if got := d.received(); !slices.Equal(got, []string{"eds a@3", "cds a@2"}) && !slices.Equal(got, []string{"cds a@2", "eds a@3"}) {
 			t.Errorf("got %q, want both", got)
 		}
 	})
@@ -117,10 +117,10 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 // wanted of it.
 func TestR014_OneConnectionToEachOrigin(t *testing.T) {
 	t.Parallel()
-	originsBubble(t, "type:eds=west;authority:west=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *orderWorld) {
+	originsBubble(t, "type:eds=west;authority:west=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *world) {
 		first.change("cds a@1", "acme "+eastX+"@1")
 		west.change("eds a@1", "acme "+westX+"@1")
-		client := func(cluster string, v relaytest.Variant, wants ...string) *orderClient {
+		client := func(cluster string, v relaytest.Variant, wants ...string) *worldClient {
 			node := relaytest.EnvoyNode("n")
 			node.Cluster = cluster
 			c := first.dial(relaytest.ClientOptions{Variant: v, Node: node})
@@ -135,7 +135,7 @@ func TestR014_OneConnectionToEachOrigin(t *testing.T) {
 			client("green", v, "acme", eastX)
 		}
 		first.settle()
-		clusters := func(w *orderWorld) (out []string) {
+		clusters := func(w *world) (out []string) {
 			for _, s := range w.origin.State().Streams {
 				out = append(out, s.Node.GetCluster())
 			}
@@ -148,7 +148,7 @@ func TestR014_OneConnectionToEachOrigin(t *testing.T) {
 		if got := clusters(west); !slices.Equal(got, []string{"red", "tender"}) {
 			t.Errorf("the other one has streams of %q, want one of the group that has endpoints, and one for names of all", got)
 		}
-		for _, w := range []*orderWorld{first, west} {
+		for _, w := range []*world{first, west} {
 			if n := w.origin.State().Connections; n != 1 {
 				t.Errorf("%d connections, want 1", n)
 			}
@@ -194,7 +194,7 @@ func TestB40_OriginsFailOverByThemselves(t *testing.T) {
 // reached, whatever becomes of the others, and not because another can.
 func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 	t.Parallel()
-	originsBubble(t, "type:eds=west", nil, func(first, west *orderWorld) {
+	originsBubble(t, "type:eds=west", nil, func(first, west *world) {
 		status := func() healthpb.HealthCheckResponse_ServingStatus {
 			resp, err := healthpb.NewHealthClient(first.relay.Conn()).Check(first.t.Context(), &healthpb.HealthCheckRequest{})
 			if err != nil {
@@ -203,7 +203,7 @@ func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 			return resp.GetStatus()
 		}
 		west.stop()
-		first.pass(time.Minute)
+		first.sleep(time.Minute)
 		if got := status(); got != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("with the first origin alone: %v, want SERVING", got)
 		}
@@ -216,7 +216,7 @@ func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {west}}}, "TENDER_ROUTES=type:eds=west")
 		c := r.Client(relaytest.ClientOptions{})
 		c.Subscribe(relaytest.EndpointType, "a")
-		streamTake(t, c, relaytest.EndpointType, "a") // served, but not advertised
+		recvAndAck(t, c, relaytest.EndpointType, "a") // served, but not advertised
 		resp, err := healthpb.NewHealthClient(r.Conn()).Check(t.Context(), &healthpb.HealthCheckRequest{})
 		if err != nil || resp.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
 			t.Errorf("with the other origin alone: %v, %v, want NOT_SERVING", resp, err)
@@ -228,7 +228,7 @@ func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 // stays apart.
 func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
 	t.Parallel()
-	originsBubble(t, "type:eds=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *orderWorld) {
+	originsBubble(t, "type:eds=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *world) {
 		for i, cluster := range []string{"red", "blue"} {
 			of := func(n *corepb.Node) bool { return n.GetCluster() == cluster }
 			first.origin.For(of).Put(first.message("cds", "of-"+cluster, i+1))
@@ -240,7 +240,7 @@ func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
 			c := first.dial(relaytest.ClientOptions{Node: node}).subscribe("cds", "").subscribe("eds", "a")
 			first.settle()
 			number := string(rune('1' + i))
-			first.takes(c, "cds of-"+cluster+"@"+number, "eds a@"+number)
+			first.expectChanges(c, "cds of-"+cluster+"@"+number, "eds a@"+number)
 		}
 	})
 }
@@ -256,13 +256,13 @@ func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
 			name := fmt.Sprintf("o%d", i)
 			other := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: name})
 			names = append(names, "xdstp://"+name+"/acme.Thing/x")
-			other.Put(relaytest.Opaque(orderTypes["acme"], names[i], nil))
+			other.Put(relaytest.Opaque(typeURLs["acme"], names[i], nil))
 			further[name], routes = []*relaytest.Origin{other}, append(routes, "authority:"+name+"="+name)
 		}
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: further}, "TENDER_ROUTES="+strings.Join(routes, ";"))
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
-		c.Subscribe(orderTypes["acme"], names...)
-		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(orderTypes["acme"], names...) })
+		c.Subscribe(typeURLs["acme"], names...)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeURLs["acme"], names...) })
 	})
 }
 

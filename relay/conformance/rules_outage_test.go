@@ -48,7 +48,7 @@ var outageParts = []struct {
 // the network may do to sockets is in package faults.
 func TestB8_B15_C29_R068_R112_TenHoursWithoutOrigin(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(chainResources("1")...)
 		r := start(t, o)
 		early := outageClients(r, "early")
@@ -94,9 +94,9 @@ func outageLasts(hours float64) {
 func outageClients(r *running, id string) (clients []*relaytest.Client) {
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint(id, " ", v))})
-		c.Subscribe(streamCDS)
-		c.Subscribe(streamEDS, "a", "b")
-		c.Subscribe(streamLDS)
+		c.Subscribe(typeCDS)
+		c.Subscribe(typeEDS, "a", "b")
+		c.Subscribe(typeLDS)
 		clients = append(clients, c)
 	}
 	return clients
@@ -107,7 +107,7 @@ func outageClients(r *running, id string) (clients []*relaytest.Client) {
 func outageServed(t *testing.T, c *relaytest.Client) {
 	t.Helper()
 	s := c.State()
-	if c.Ended() || len(s[streamCDS]) != 3 || len(s[streamEDS]) != 2 || len(s[streamLDS]) != 2 {
+	if c.Ended() || len(s[typeCDS]) != 3 || len(s[typeEDS]) != 2 || len(s[typeLDS]) != 2 {
 		t.Errorf("%v: ended: %v; has %v", c, c.Ended(), s)
 	}
 	for _, resp := range c.Responses() {

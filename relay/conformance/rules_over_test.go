@@ -30,10 +30,10 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 		{guard.LimitGroupGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
 	} {
 		t.Run(tt.limit.String(), func(t *testing.T) {
-			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+			originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 				o.Put(relaytest.Endpoints("e"))
 				for _, name := range []string{"a", "b", "c", globs + "1/x", globs + "2/x"} {
-					o.Put(streamRoute(name, "1"))
+					o.Put(domainRoute(name, "1"))
 				}
 				r := start(t, o, fmt.Sprintf("%v=%d", tt.limit, tt.value))
 				over := tt.names[len(tt.names)-1]
@@ -45,10 +45,10 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 					opts.AutoAck = true
 					c := r.Client(opts)
 					if tt.limit == guard.LimitNames {
-						c.Subscribe(streamEDS, "e")
+						c.Subscribe(typeEDS, "e")
 					}
-					c.Subscribe(streamRDS, tt.names...)
-					c.Subscribe(streamLDS, "*")
+					c.Subscribe(typeRDS, tt.names...)
+					c.Subscribe(typeLDS, "*")
 					time.Sleep(time.Minute)
 					synctest.Wait()
 					told := 0
@@ -65,12 +65,12 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 					if want := map[string]int{"grpc": 1}[node]; told != want {
 						t.Errorf("%s: told of %d errors, want %d", node, told, want)
 					}
-					if has := c.State().Names(streamRDS); len(has) != 2 {
+					if has := c.State().Names(typeRDS); len(has) != 2 {
 						t.Errorf("%s: was sent %q, want the first two", node, has)
 					}
 					o.Put(relaytest.Listener("l", fmt.Sprint(node)))
 					synctest.Wait()
-					if c.Ended() || !c.State().Has(streamLDS, "l") {
+					if c.Ended() || !c.State().Has(typeLDS, "l") {
 						t.Errorf("%s: the rest of the stream does not go on: %v", node, c.State())
 					}
 					c.Close()
@@ -90,31 +90,31 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 // H15: what was refused is served once there is room.
 func TestH15_RefusedNamesAreServedOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, name := range []string{"a", "b", "c"} {
-			o.Put(streamRoute(name, "1"))
+			o.Put(domainRoute(name, "1"))
 			o.Put(relaytest.Endpoints(name))
 		}
 		c := start(t, o, "TENDER_MAX_NAMES=3").Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-		c.Subscribe(streamEDS, "a", "b")
-		c.Subscribe(streamRDS, "a", "b", "c")
+		c.Subscribe(typeEDS, "a", "b")
+		c.Subscribe(typeRDS, "a", "b", "c")
 		has := func(when string, want ...string) {
 			t.Helper()
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if got := c.State().Names(streamRDS); !slices.Equal(got, want) {
+			if got := c.State().Names(typeRDS); !slices.Equal(got, want) {
 				t.Errorf("%s: the client has %q, want %q", when, got, want)
 			}
 		}
 		has("two over the limit", "a")
-		c.Unsubscribe(streamEDS, "a")
+		c.Unsubscribe(typeEDS, "a")
 		has("room for one", "a", "b")
-		c.Unsubscribe(streamRDS, "c")
-		c.Unsubscribe(streamEDS, "b")
+		c.Unsubscribe(typeRDS, "c")
+		c.Unsubscribe(typeEDS, "b")
 		has("the last one is not wanted any more", "a", "b")
-		o.Put(streamRoute("b", "2"))
+		o.Put(domainRoute("b", "2"))
 		has("a change", "a", "b")
-		if got := o.State().Names(streamRDS); !slices.Equal(got, []string{"a", "b"}) {
+		if got := o.State().Names(typeRDS); !slices.Equal(got, []string{"a", "b"}) {
 			t.Errorf("the origin is asked for %q, want a and b", got)
 		}
 	})
@@ -124,7 +124,7 @@ func TestH15_RefusedNamesAreServedOnceThereIsRoom(t *testing.T) {
 // by a complete set without it.
 func TestH15_NothingIsRemovedForALimit(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, name := range []string{"a", "b", "c"} {
 			o.Put(relaytest.Cluster(name))
 		}
@@ -135,9 +135,9 @@ func TestH15_NothingIsRemovedForALimit(t *testing.T) {
 		names := []string{"a", "b", "c"}
 		if v == relaytest.Delta {
 			names = append(names, "*")
-			c.Send(streamDelta(relaytest.EnvoyNode("client"), streamCDS, names, silentHolds("c", "a")))
+			c.Send(streamDelta(relaytest.EnvoyNode("client"), typeCDS, names, silentHolds("c", "a")))
 		} else {
-			c.Send(streamReturning(streamCDS, "of another relay", names...))
+			c.Send(streamReturning(typeCDS, "of another relay", names...))
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -157,18 +157,18 @@ func TestH15_NothingIsRemovedForALimit(t *testing.T) {
 // H15: of what a client says that it holds, no more is looked at than is allowed: it is sent the rest.
 func TestH15_MoreIsHeldThanIsLookedAt(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		names := sendNames(20)
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		names := numberedNames(20)
 		holds := make(map[string]string)
 		for _, name := range names {
-			o.Set(streamCDS, name, relaytest.Cluster(name), "1")
+			o.Set(typeCDS, name, relaytest.Cluster(name), "1")
 			holds[name] = "1"
 		}
 		c := start(t, o, "TENDER_MAX_NAMES=12").Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
-		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: streamCDS, InitialResourceVersions: holds})
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: typeCDS, InitialResourceVersions: holds})
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := len(c.State()[streamCDS]); got != 8 || c.Ended() {
+		if got := len(c.State()[typeCDS]); got != 8 || c.Ended() {
 			t.Errorf("the client was sent %d clusters, want the 8 over the limit", got)
 		}
 	})
@@ -203,12 +203,12 @@ func TestH15_RemovalsAreSplit(t *testing.T) {
 			t.Errorf("%s: told of %d removals, want each of %d once", what, len(removed), len(names))
 		}
 	}
-	for _, typeURL := range []string{streamCDS, streamLDS} {
-		t.Run(orderShort(typeURL), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	for _, typeURL := range []string{typeCDS, typeLDS} {
+		t.Run(shortName(typeURL), func(t *testing.T) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Apply(func(tx *relaytest.Tx) {
 					for _, name := range append(names, "stays") {
-						tx.Put(sendThing(typeURL, name, "1"))
+						tx.Put(opaque(typeURL, name, "1"))
 					}
 				})
 				r := startMuted(t, o, "TENDER_MASS_DELETE_HOLD=1s", "TENDER_ACK_WAIT=10m")

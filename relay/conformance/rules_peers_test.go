@@ -64,13 +64,13 @@ func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 	client := func(host, cluster string) *relaytest.Client {
 		r.DialOptions = append(dial[:len(dial):len(dial)], from(host))
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
-		c.Subscribe(streamCDS)
+		c.Subscribe(typeCDS)
 		return c
 	}
 	served := func(host, cluster string) *relaytest.Client {
 		t.Helper()
 		c := client(host, cluster)
-		streamHas(t, c.Recv(t.Context()), streamCDS, "a")
+		expectNames(t, c.Recv(t.Context()), typeCDS, "a")
 		return c
 	}
 	refused := func(host, cluster string) {

@@ -35,7 +35,7 @@ func quirkHears(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relayt
 		left := quirkWait(v) + oddSoon - time.Since(began)
 		r, _ := oddNext(c, max(left, 0))
 		if r == nil {
-			t.Fatalf("%v was not sent %s %s within %v", c, orderShort(typeURL), name, time.Since(began))
+			t.Fatalf("%v was not sent %s %s within %v", c, shortName(typeURL), name, time.Since(began))
 		}
 		if r.TypeURL == typeURL && slices.ContainsFunc(r.Resources, func(res relaytest.Resource) bool { return res.Name == name && res.Digest == want }) {
 			return r
@@ -55,28 +55,28 @@ func quirkAck(v relaytest.Variant, typeURL, nonce, version string, names, more [
 // another: it is no answer, what it asks for with it is sent, and changes come.
 func TestQuirk_NonceOfAnotherType(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		put := func(mark string) {
-			o.Put(relaytest.Endpoints("a", "127.0.0.1:"+mark), relaytest.Endpoints("b", "127.0.0.1:"+mark), streamRoute("a", mark), streamRoute("b", mark))
+			o.Put(relaytest.Endpoints("a", "127.0.0.1:"+mark), relaytest.Endpoints("b", "127.0.0.1:"+mark), domainRoute("a", mark), domainRoute("b", mark))
 		}
 		put("0")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		for _, typeURL := range []string{streamEDS, streamRDS} {
-			c.Send(streamRequest(v, typeURL, "", "a"))
+		for _, typeURL := range []string{typeEDS, typeRDS} {
+			c.Send(newRequest(v, typeURL, "", "a"))
 		}
-		eds, rds := quirkHears(t, o, c, v, streamEDS, "a"), c.Recv(t.Context())
-		streamHas(t, rds, streamRDS, "a")
+		eds, rds := quirkHears(t, o, c, v, typeEDS, "a"), c.Recv(t.Context())
+		expectNames(t, rds, typeRDS, "a")
 		crossed := func(more ...string) {
-			c.Send(quirkAck(v, streamEDS, rds.Nonce, eds.Version, []string{"a"}, more))
-			c.Send(quirkAck(v, streamRDS, eds.Nonce, rds.Version, []string{"a"}, more))
+			c.Send(quirkAck(v, typeEDS, rds.Nonce, eds.Version, []string{"a"}, more))
+			c.Send(quirkAck(v, typeRDS, eds.Nonce, rds.Version, []string{"a"}, more))
 		}
 		crossed()
 		put("1")
-		streamQuiet(t, c, 2*time.Second) // neither was answered
+		expectQuiet(t, c, 2*time.Second) // neither was answered
 		for i := range 3 {
 			// The two in the order in which they come: of both, the newest.
-			quirkHears(t, o, c, v, streamEDS, "a")
-			eds, rds = quirkNewest(c, streamEDS), quirkNewest(c, streamRDS)
+			quirkHears(t, o, c, v, typeEDS, "a")
+			eds, rds = quirkNewest(c, typeEDS), quirkNewest(c, typeRDS)
 			crossed()
 			synctest.Wait()
 			put(fmt.Sprint(i + 2))
@@ -85,7 +85,7 @@ func TestQuirk_NonceOfAnotherType(t *testing.T) {
 		for c.TryRecv() != nil {
 			continue // what is there already
 		}
-		for _, typeURL := range []string{streamEDS, streamRDS} {
+		for _, typeURL := range []string{typeEDS, typeRDS} {
 			quirkConverges(t, o, c, v, typeURL, "a", "b")
 		}
 	})
@@ -117,7 +117,7 @@ func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v re
 	}
 	for _, name := range names {
 		if got[name] != o.Resources().Digest(typeURL, name) {
-			t.Errorf("%v was last sent %s %s as %v, the origin has %v", c, orderShort(typeURL), name, got[name], o.Resources().Digest(typeURL, name))
+			t.Errorf("%v was last sent %s %s as %v, the origin has %v", c, shortName(typeURL), name, got[name], o.Resources().Digest(typeURL, name))
 		}
 	}
 }
@@ -126,16 +126,16 @@ func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v re
 // that it asks for meanwhile are not lost.
 func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const roundTrip, trips = 50 * time.Millisecond, 260
-		o.Put(streamRoute("busy", "0"), streamRoute("b0", "0"), streamRoute("b1", "0"), streamRoute("b2", "0"))
+		o.Put(domainRoute("busy", "0"), domainRoute("b0", "0"), domainRoute("b1", "0"), domainRoute("b2", "0"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Send(streamRequest(v, streamRDS, "", "busy"))
-		behind := streamNext(t, c)
+		c.Send(newRequest(v, typeRDS, "", "busy"))
+		behind := nextResponse(t, c)
 		newest, names := behind, []string{"busy"}
 		asked := make(map[string]time.Duration)
 		for began, i := time.Now(), 0; i < trips; i++ {
-			o.Put(streamRoute("busy", fmt.Sprint(i+1)))
+			o.Put(domainRoute("busy", fmt.Sprint(i+1)))
 			time.Sleep(roundTrip)
 			synctest.Wait()
 			var more []string
@@ -150,11 +150,11 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 					}
 				}
 				behind, newest = newest, r
-				c.Send(quirkAck(v, streamRDS, behind.Nonce, behind.Version, names, more))
+				c.Send(quirkAck(v, typeRDS, behind.Nonce, behind.Version, names, more))
 				names, more = append(names, more...), nil
 			}
 			if more != nil {
-				c.Send(quirkAck(v, streamRDS, behind.Nonce, behind.Version, names, more))
+				c.Send(quirkAck(v, typeRDS, behind.Nonce, behind.Version, names, more))
 				names = append(names, more...)
 			}
 		}
@@ -169,12 +169,12 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 // what is given up is in none.
 func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const roundTrip, trips = 50 * time.Millisecond, 40
 		b := func(i int) string { return fmt.Sprintf("b%02d", i) }
 		put := func(mark int, names ...string) {
 			for _, name := range names {
-				o.Put(streamRoute(name, fmt.Sprint(mark)))
+				o.Put(domainRoute(name, fmt.Sprint(mark)))
 			}
 			time.Sleep(roundTrip)
 			synctest.Wait()
@@ -184,36 +184,36 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 			put(0, b(i))
 		}
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Send(streamRequest(v, streamRDS, "", "busy"))
-		read, names := streamNext(t, c), []string{"busy"}
+		c.Send(newRequest(v, typeRDS, "", "busy"))
+		read, names := nextResponse(t, c), []string{"busy"}
 		for i := range trips {
 			put(i+1, "busy") // waits for the answer, and so comes with it
 			if i > 1 {
 				put(i+1, b(i-2)) // which was given up
 			}
-			c.Send(quirkAck(v, streamRDS, read.Nonce, read.Version, names, nil))
-			crossed := streamNext(t, c)
+			c.Send(quirkAck(v, typeRDS, read.Nonce, read.Version, names, nil))
+			crossed := nextResponse(t, c)
 			if v == relaytest.SotW && i > 0 {
-				streamHas(t, crossed, streamRDS, b(i-1), "busy")
+				expectNames(t, crossed, typeRDS, b(i-1), "busy")
 			} else {
-				streamHas(t, crossed, streamRDS, "busy")
+				expectNames(t, crossed, typeRDS, "busy")
 			}
 			// The client has not read that when it changes its names.
 			names = []string{"busy", b(i)}
 			if v == relaytest.SotW {
-				c.Send(quirkAck(v, streamRDS, read.Nonce, read.Version, names, nil))
-				streamQuiet(t, c, roundTrip)
+				c.Send(quirkAck(v, typeRDS, read.Nonce, read.Version, names, nil))
+				expectQuiet(t, c, roundTrip)
 				read = crossed
 				continue
 			}
-			change := &discoverypb.DeltaDiscoveryRequest{TypeUrl: streamRDS, ResourceNamesSubscribe: names[1:]}
+			change := &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS, ResourceNamesSubscribe: names[1:]}
 			if i > 0 {
 				change.ResourceNamesUnsubscribe = []string{b(i - 1)}
 			}
 			c.Send(change)
 			time.Sleep(roundTrip)
-			read = streamNext(t, c) // Delta answers a request that is no ACK at once
-			streamHas(t, read, streamRDS, b(i))
+			read = nextResponse(t, c) // Delta answers a request that is no ACK at once
+			expectNames(t, read, typeRDS, b(i))
 			c.Ack(crossed)
 		}
 	})
@@ -223,21 +223,21 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 // Each change comes, and each name that it adds.
 func TestC02_OlderNoncesForEver(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(streamRoute("a", "0"))
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(domainRoute("a", "0"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamRDS, "a")
-		good := streamTake(t, c, streamRDS, "a")
+		c.Subscribe(typeRDS, "a")
+		good := recvAndAck(t, c, typeRDS, "a")
 		names := []string{"a"}
 		for i := range 5 {
-			o.Put(streamRoute("a", fmt.Sprint(i+1)))
-			quirkHears(t, o, c, v, streamRDS, "a")
+			o.Put(domainRoute("a", fmt.Sprint(i+1)))
+			quirkHears(t, o, c, v, typeRDS, "a")
 			added := fmt.Sprint("added", i)
-			o.Put(streamRoute(added, "0"))
-			c.Send(quirkAck(v, streamRDS, good.Nonce, good.Version, names, []string{added}))
+			o.Put(domainRoute(added, "0"))
+			c.Send(quirkAck(v, typeRDS, good.Nonce, good.Version, names, []string{added}))
 			names = append(names, added)
-			quirkHears(t, o, c, v, streamRDS, added)
-			c.Send(quirkAck(v, streamRDS, good.Nonce, good.Version, names, nil))
+			quirkHears(t, o, c, v, typeRDS, added)
+			c.Send(quirkAck(v, typeRDS, good.Nonce, good.Version, names, nil))
 		}
 	})
 }
@@ -246,30 +246,30 @@ func TestC02_OlderNoncesForEver(t *testing.T) {
 // not even where the new stream has given the same; and what it asks for is sent.
 func TestC03_NoncesOfTheStreamBefore(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, name := range []string{"a", "b", "c", "d"} {
-			o.Put(streamRoute(name, "0"))
+			o.Put(domainRoute(name, "0"))
 		}
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamRDS, "a")
-		streamTake(t, c, streamRDS, "a")
-		o.Put(streamRoute("a", "1"))
-		old := streamTake(t, c, streamRDS, "a")
+		c.Subscribe(typeRDS, "a")
+		recvAndAck(t, c, typeRDS, "a")
+		o.Put(domainRoute("a", "1"))
+		old := recvAndAck(t, c, typeRDS, "a")
 		c.Close()
 
 		for _, wrong := range []string{old.Nonce, "1", "3"} { // "1" and "3" are given here too, early and late
 			c := r.Client(relaytest.ClientOptions{Variant: v})
-			c.Send(quirkAck(v, streamRDS, wrong, old.Version, nil, []string{"a"}))
-			streamHas(t, streamNext(t, c), streamRDS, "a")
+			c.Send(quirkAck(v, typeRDS, wrong, old.Version, nil, []string{"a"}))
+			expectNames(t, nextResponse(t, c), typeRDS, "a")
 			names := []string{"a"}
 			for i, added := range []string{"b", "c", "d"} {
-				c.Send(quirkAck(v, streamRDS, wrong, old.Version, names, []string{added}))
+				c.Send(quirkAck(v, typeRDS, wrong, old.Version, names, []string{added}))
 				names = append(names, added)
-				quirkHears(t, o, c, v, streamRDS, added)
-				c.Send(quirkAck(v, streamRDS, wrong, old.Version, names, nil))
-				o.Put(streamRoute("a", fmt.Sprint(wrong, i)))
-				quirkHears(t, o, c, v, streamRDS, "a")
+				quirkHears(t, o, c, v, typeRDS, added)
+				c.Send(quirkAck(v, typeRDS, wrong, old.Version, names, nil))
+				o.Put(domainRoute("a", fmt.Sprint(wrong, i)))
+				quirkHears(t, o, c, v, typeRDS, "a")
 			}
 			c.Close()
 		}

@@ -47,7 +47,7 @@ func refusing(t *testing.T, address string) (o *relaytest.Origin, code *atomic.U
 // answered it, in either variant, or has kept its stream open for 15s without a word.
 func TestH08_WithoutClients(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Change(func(b *relaytest.Behaviour) { b.SotW = v == relaytest.SotW })
 		r := start(t, o, operated)
 		synctest.Wait()
@@ -77,7 +77,7 @@ func TestH08_WithoutClients(t *testing.T) {
 // there; one that is lost later changes nothing.
 func TestH08_OriginDown(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Stop()
 		r := start(t, o, operated)
 		time.Sleep(10 * time.Minute)
@@ -101,7 +101,7 @@ func TestH08_OriginDown(t *testing.T) {
 // TENDER_COLD_WAIT, one that refuses it for good.
 func TestH08_FurtherOriginDown(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, first *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, first *relaytest.Origin) {
 		o, code := refusing(t, "x")
 		further := map[string][]*relaytest.Origin{"x": {o}}
 		env := []string{operated, "TENDER_ROUTES=type:lds=x", "TENDER_COLD_WAIT=20s"}
@@ -182,10 +182,10 @@ func TestH08_RefusedStaysUnready(t *testing.T) {
 // streams. Once it is, the relay below is, and no node group is made for its question.
 func TestH08_BelowARelayThatIsNotReady(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Stop()
 		above := start(t, o, operated, "TENDER_COLD_WAIT=5m")
-		r := above.below(operated)
+		r := above.downstreamRelay(operated)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		isReady(t, above, "above", false)
@@ -208,7 +208,7 @@ func TestH08_Restored(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
-		r.has(r.following(v, streamCDS), streamCDS, "a")
+		r.expectResources(r.following(v, typeCDS), typeCDS, "a")
 		r.stop()
 		r.o.Stop()
 		r.start()

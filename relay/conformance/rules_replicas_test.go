@@ -13,8 +13,8 @@ import (
 // replicaTypes are asked for by name, but for those that it is true of: these are asked
 // for as a whole.
 var replicaTypes = map[string]bool{
-	streamCDS: true, streamLDS: true, relaytest.ScopedRouteType: true, streamAcmeType: true,
-	streamEDS: false, streamRDS: false, relaytest.VirtualHostType: false, relaytest.RuntimeType: false,
+	typeCDS: true, typeLDS: true, relaytest.ScopedRouteType: true, streamAcmeType: true,
+	typeEDS: false, typeRDS: false, relaytest.VirtualHostType: false, relaytest.RuntimeType: false,
 	relaytest.ExtensionConfigType: false, relaytest.LocalityEndpointType: false,
 }
 
@@ -23,9 +23,9 @@ var replicaTypes = map[string]bool{
 // endpoints that it names.
 func replicaResends(v relaytest.Variant, typeURL string) bool {
 	if v == relaytest.Delta {
-		return typeURL == streamEDS
+		return typeURL == typeEDS
 	}
-	return typeURL != streamCDS && typeURL != streamLDS
+	return typeURL != typeCDS && typeURL != typeLDS
 }
 
 // TestB2_B3_ReplicasAgree: two relays of one origin, of which one has seen more, say the same
@@ -33,7 +33,7 @@ func replicaResends(v relaytest.Variant, typeURL string) bool {
 // nothing that it has, but for B.3's exceptions.
 func TestB2_B3_ReplicasAgree(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		put := func(typeURL, name, content string) {
 			o.Set(typeURL, name, relaytest.Opaque(typeURL, name, []byte(content)), content)
 		}
@@ -102,15 +102,15 @@ func TestB2_B3_ReplicasAgree(t *testing.T) {
 
 		sent := len(mover.Responses())
 		mover.Close()
-		put(streamCDS, "a", "3")
-		o.Remove(streamCDS, "b")
+		put(typeCDS, "a", "3")
+		o.Remove(typeCDS, "b")
 		settle() // else the client may come between the two, and is told twice
 		mover.Reconnect(first.Conn())
 		settle()
 		agree("after what changed on the way")
 		changed := 0
 		for _, resp := range mover.Responses()[sent:] {
-			if resp.TypeURL == streamCDS {
+			if resp.TypeURL == typeCDS {
 				changed += len(resp.Resources) + len(resp.Removed)
 			}
 		}

@@ -21,8 +21,8 @@ func streamSettle() { synctest.Wait() }
 func TestR114_Unchanged(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
-		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), streamRoute("a", "x"))
-		c.poll("clusters", "", "").has("a", "b")
+		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), domainRoute("a", "x"))
+		c.poll("clusters", "", "").expectNames("a", "b")
 		time.Sleep(time.Minute) // until that is confirmed
 		for _, tc := range []struct {
 			kind  string
@@ -35,9 +35,9 @@ func TestR114_Unchanged(t *testing.T) {
 			{"routes", []string{"x"}, nil},
 			{"routes", nil, nil},
 		} {
-			version := c.poll(tc.kind, "", "", tc.names...).has(tc.want...)
-			c.poll(tc.kind, "", version, tc.names...).unchanged()
-			c.poll(tc.kind, "", "v1", tc.names...).after(0).has(tc.want...)
+			version := c.poll(tc.kind, "", "", tc.names...).expectNames(tc.want...)
+			c.poll(tc.kind, "", version, tc.names...).expectNotModified()
+			c.poll(tc.kind, "", "v1", tc.names...).expectDuration(0).expectNames(tc.want...)
 		}
 	})
 }
@@ -47,24 +47,24 @@ func TestR114_Unchanged(t *testing.T) {
 func TestR115_HeldUntilChange(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
-		o.Put(streamRoute("a", "1"), streamRoute("b", "1"), streamRoute("c", "1"))
-		version := c.poll("routes", "", "", "a", "b").has("a", "b")
-		held := c.begin(t.Context(), "routes", "30000", version, "b", "a")
-		restHeld(t, held, 5*time.Second)
-		o.Put(streamRoute("c", "2"), relaytest.Cluster("a")) // not asked for
-		o.Put(streamRoute("a", "1"))                         // no change
-		restHeld(t, held, 5*time.Second)
-		o.Put(streamRoute("a", "2"))
-		reply := restAnswer(t, held).after(10 * time.Second)
-		changed := reply.has("a", "b") // all that it asked for, changed or not
+		o.Put(domainRoute("a", "1"), domainRoute("b", "1"), domainRoute("c", "1"))
+		version := c.poll("routes", "", "", "a", "b").expectNames("a", "b")
+		held := c.pollAsync(t.Context(), "routes", "30000", version, "b", "a")
+		expectHeld(t, held, 5*time.Second)
+		o.Put(domainRoute("c", "2"), relaytest.Cluster("a")) // not asked for
+		o.Put(domainRoute("a", "1"))                         // no change
+		expectHeld(t, held, 5*time.Second)
+		o.Put(domainRoute("a", "2"))
+		reply := expectAnswered(t, held).expectDuration(10 * time.Second)
+		changed := reply.expectNames("a", "b") // all that it asked for, changed or not
 		if changed == version {
 			t.Error("a route changed, and the version did not")
 		}
 
-		held = c.begin(t.Context(), "routes", "30000", changed, "a", "b")
-		restHeld(t, held, time.Second)
-		o.Remove(streamRDS, "b")
-		restAnswer(t, held).has("a")
+		held = c.pollAsync(t.Context(), "routes", "30000", changed, "a", "b")
+		expectHeld(t, held, time.Second)
+		o.Remove(typeRDS, "b")
+		expectAnswered(t, held).expectNames("a")
 	})
 }
 
@@ -74,7 +74,7 @@ func TestB27_HoldLimit(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
-		version := c.poll("clusters", "", "").has("a")
+		version := c.poll("clusters", "", "").expectNames("a")
 		for ms, want := range map[string]time.Duration{
 			"":                     800 * time.Millisecond,
 			"0":                    0,
@@ -85,7 +85,7 @@ func TestB27_HoldLimit(t *testing.T) {
 			"3600000":              30 * time.Second,
 			"18446744073709551615": 30 * time.Second,
 		} {
-			c.poll("clusters", ms, version).unchanged().after(want)
+			c.poll("clusters", ms, version).expectNotModified().expectDuration(want)
 		}
 	})
 }
@@ -94,23 +94,23 @@ func TestB27_HoldLimit(t *testing.T) {
 // comes meanwhile is the answer.
 func TestB27_Cold(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"), streamRoute("a", "x"))
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), domainRoute("a", "x"))
 		o.Stop()
 		c := restPoller(t, start(t, o), false)
 		for _, version := range []string{"", "r1.AAAAAAAAAAAAAAAAAAAAAA", "other"} {
 			for kind, names := range map[string][]string{"clusters": nil, "routes": {"a"}, "listeners": {"a"}} {
-				reply := c.poll(kind, "5000", version, names...).is(http.StatusServiceUnavailable, "no resources are cached yet").after(4900 * time.Millisecond)
+				reply := c.poll(kind, "5000", version, names...).expectStatus(http.StatusServiceUnavailable, "nothing is known yet").expectDuration(4900 * time.Millisecond)
 				restStatus(t, reply)
 				if reply.header.Get("Retry-After") == "" {
 					t.Error("503 without Retry-After")
 				}
 			}
 		}
-		held := c.begin(t.Context(), "clusters", "30000", "")
-		restHeld(t, held, time.Second)
+		held := c.pollAsync(t.Context(), "clusters", "30000", "")
+		expectHeld(t, held, time.Second)
 		o.Restart()
-		restAnswer(t, restWithin(held, 29*time.Second)).has("a")
+		expectAnswered(t, restWithin(held, 29*time.Second)).expectNames("a")
 	})
 }
 
@@ -130,17 +130,17 @@ func restWithin(held <-chan restReply, d time.Duration) <-chan restReply {
 func TestB8_RESTWithoutOrigin(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
-		o.Put(relaytest.Cluster("a"), streamRoute("a", "x"))
-		clusters, routes := c.poll("clusters", "", "").has("a"), c.poll("routes", "", "", "a", "x").has("a")
-		missing := c.poll("routes", "", "", "x").has()
+		o.Put(relaytest.Cluster("a"), domainRoute("a", "x"))
+		clusters, routes := c.poll("clusters", "", "").expectNames("a"), c.poll("routes", "", "", "a", "x").expectNames("a")
+		missing := c.poll("routes", "", "", "x").expectNames()
 		o.Stop()
 		for range 20 {
 			time.Sleep(time.Minute)
-			c.poll("clusters", "", "").after(0).has("a")
-			c.poll("routes", "", "", "a").after(0).has("a")
-			c.poll("clusters", "", clusters).unchanged()
-			c.poll("routes", "", routes, "a", "x").unchanged()
-			c.poll("routes", "", missing, "x").unchanged()
+			c.poll("clusters", "", "").expectDuration(0).expectNames("a")
+			c.poll("routes", "", "", "a").expectDuration(0).expectNames("a")
+			c.poll("clusters", "", clusters).expectNotModified()
+			c.poll("routes", "", routes, "a", "x").expectNotModified()
+			c.poll("routes", "", missing, "x").expectNotModified()
 		}
 	})
 }
@@ -150,27 +150,27 @@ func TestB8_RESTWithoutOrigin(t *testing.T) {
 // without state is, at the hold limit; and of other types, both are.
 func TestB7_RESTUnansweredName(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
-		o.Put(relaytest.Listener("a", "r"), streamRoute("a", "x"))
+		o.Put(relaytest.Listener("a", "r"), domainRoute("a", "x"))
 		r := start(t, o)
 		c := restPoller(t, r, false)
-		c.poll("listeners", "", "old", "a", "b").is(http.StatusServiceUnavailable, "is incomplete").after(800 * time.Millisecond)
-		partial := c.poll("listeners", "", "", "a", "b").after(800 * time.Millisecond).has("a")
-		c.poll("listeners", "", partial, "a", "b").unchanged()
-		c.poll("listeners", "", "old", "a", "b").is(http.StatusServiceUnavailable, "is incomplete")
-		c.poll("routes", "", "old", "a", "b").after(800 * time.Millisecond).has("a")
-		c.poll("routes", "", "old", "b").is(http.StatusServiceUnavailable, "no resources are cached yet")
+		c.poll("listeners", "", "old", "a", "b").expectStatus(http.StatusServiceUnavailable, "not complete").expectDuration(800 * time.Millisecond)
+		partial := c.poll("listeners", "", "", "a", "b").expectDuration(800 * time.Millisecond).expectNames("a")
+		c.poll("listeners", "", partial, "a", "b").expectNotModified()
+		c.poll("listeners", "", "old", "a", "b").expectStatus(http.StatusServiceUnavailable, "not complete")
+		c.poll("routes", "", "old", "a", "b").expectDuration(800 * time.Millisecond).expectNames("a")
+		c.poll("routes", "", "old", "b").expectStatus(http.StatusServiceUnavailable, "nothing is known yet")
 
 		time.Sleep(10 * time.Second) // since it was asked
-		c.poll("listeners", "", "old", "a", "b").after(0).has("a")
-		c.poll("listeners", "", "", "a", "b").after(0).has("a")
-		c.poll("routes", "", "old", "a", "b").after(0).has("a")
+		c.poll("listeners", "", "old", "a", "b").expectDuration(0).expectNames("a")
+		c.poll("listeners", "", "", "a", "b").expectDuration(0).expectNames("a")
+		c.poll("routes", "", "old", "a", "b").expectDuration(0).expectNames("a")
 
-		held := c.begin(t.Context(), "listeners", "30000", partial, "a", "b")
-		restHeld(t, held, 5*time.Second)
+		held := c.pollAsync(t.Context(), "listeners", "30000", partial, "a", "b")
+		expectHeld(t, held, 5*time.Second)
 		o.Put(relaytest.Listener("b", "r"))
-		restAnswer(t, held).has("a", "b")
+		expectAnswered(t, held).expectNames("a", "b")
 	})
 }
 
@@ -180,12 +180,12 @@ func TestB7_RESTNewNameWithoutOrigin(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Listener("a", "r"))
-		c.poll("listeners", "", "", "a").has("a")
+		c.poll("listeners", "", "", "a").expectNames("a")
 		o.Stop()
 		for range 100 {
-			c.poll("listeners", "30000", "old", "a", "b").is(http.StatusServiceUnavailable, "is incomplete").after(29900 * time.Millisecond)
+			c.poll("listeners", "30000", "old", "a", "b").expectStatus(http.StatusServiceUnavailable, "not complete").expectDuration(29900 * time.Millisecond)
 		}
-		c.poll("listeners", "", "", "a", "b").has("a")
+		c.poll("listeners", "", "", "a", "b").expectNames("a")
 	})
 }
 
@@ -195,11 +195,11 @@ func TestB7_RESTConfirmed(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
-		c.poll("clusters", "", "old").is(http.StatusServiceUnavailable, "is incomplete")
-		c.poll("clusters", "", "").after(0).has("a")
-		held := c.begin(t.Context(), "clusters", "30000", "old")
-		reply := restAnswer(t, restWithin(held, 15*time.Second))
-		if reply.has("a"); reply.took > 10*time.Second || reply.took < 8*time.Second {
+		c.poll("clusters", "", "old").expectStatus(http.StatusServiceUnavailable, "not complete")
+		c.poll("clusters", "", "").expectDuration(0).expectNames("a")
+		held := c.pollAsync(t.Context(), "clusters", "30000", "old")
+		reply := expectAnswered(t, restWithin(held, 15*time.Second))
+		if reply.expectNames("a"); reply.took > 10*time.Second || reply.took < 8*time.Second {
 			t.Errorf("answered after %v, want when the set is confirmed", reply.took)
 		}
 	})
@@ -212,17 +212,17 @@ func TestB7_RESTCurrentNeedsNoConfirmation(t *testing.T) {
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "1"))
-		version := c.poll("clusters", "", "").has("a")
-		held := c.begin(t.Context(), "clusters", "30000", version)
-		restHeld(t, held, time.Second)
+		version := c.poll("clusters", "", "").expectNames("a")
+		held := c.pollAsync(t.Context(), "clusters", "30000", version)
+		expectHeld(t, held, time.Second)
 		o.Put(relaytest.Cluster("b"))
-		restAnswer(t, held).after(time.Second).has("a", "b")
+		expectAnswered(t, held).expectDuration(time.Second).expectNames("a", "b")
 
-		version = c.poll("listeners", "", "", "a", "x").has("a")
-		held = c.begin(t.Context(), "listeners", "30000", version, "a", "x")
-		restHeld(t, held, time.Second)
+		version = c.poll("listeners", "", "", "a", "x").expectNames("a")
+		held = c.pollAsync(t.Context(), "listeners", "30000", version, "a", "x")
+		expectHeld(t, held, time.Second)
 		o.Put(relaytest.Listener("a", "2"))
-		restAnswer(t, held).after(time.Second).has("a")
+		expectAnswered(t, held).expectDuration(time.Second).expectNames("a")
 	})
 }
 
@@ -232,10 +232,10 @@ func TestB17_RESTFullStateByOption(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
-		o.Put(streamRoute("a", "x"))
-		c.poll("routes", "", "", "a").has("a")
-		c.poll("routes", "", "old", "a", "b").after(0).has("a")
-		c.poll("routes", "", "old", "b").is(http.StatusServiceUnavailable, "no resources are cached yet")
+		o.Put(domainRoute("a", "x"))
+		c.poll("routes", "", "", "a").expectNames("a")
+		c.poll("routes", "", "old", "a", "b").expectDuration(0).expectNames("a")
+		c.poll("routes", "", "old", "b").expectStatus(http.StatusServiceUnavailable, "nothing is known yet")
 	}, "TENDER_FULL_STATE_TYPES=rds")
 }
 
@@ -243,19 +243,19 @@ func TestB17_RESTFullStateByOption(t *testing.T) {
 // client that leaves makes room.
 func TestB35_RESTMaxStreams(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_MAX_STREAMS=2")
 		c := restPoller(t, r, false)
-		version := c.poll("clusters", "", "").has("a")
+		version := c.poll("clusters", "", "").expectNames("a")
 		ctx, leave := context.WithCancel(t.Context())
 		for range 2 {
-			restHeld(t, c.begin(ctx, "clusters", "30000", version), 0)
+			expectHeld(t, c.pollAsync(ctx, "clusters", "30000", version), 0)
 		}
 		if n := r.Streams(); n != 2 {
 			t.Errorf("%d streams are open, want the 2 polls", n)
 		}
-		reply := c.poll("clusters", "", "").is(http.StatusServiceUnavailable, "2 streams and polls are open, as many as allowed")
+		reply := c.poll("clusters", "", "").expectStatus(http.StatusServiceUnavailable, "2 streams and polls are open, as many as allowed")
 		restStatus(t, reply)
 		if reply.header.Get("Retry-After") == "" {
 			t.Error("503 without Retry-After")
@@ -265,7 +265,7 @@ func TestB35_RESTMaxStreams(t *testing.T) {
 		if n := r.Streams(); n != 0 {
 			t.Errorf("%d streams are open after the clients have left, want none", n)
 		}
-		c.poll("clusters", "", "").has("a")
+		c.poll("clusters", "", "").expectNames("a")
 	})
 }
 
@@ -276,23 +276,23 @@ func TestR134_RESTDrain(t *testing.T) {
 	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o)
 				c := restPoller(t, r, http2)
-				version := c.poll("clusters", "", "").has("a")
-				current := c.begin(t.Context(), "clusters", "30000", version)
-				cold := c.begin(t.Context(), "routes", "30000", "", "x")
-				restHeld(t, current, time.Second)
-				restHeld(t, cold, 0)
+				version := c.poll("clusters", "", "").expectNames("a")
+				current := c.pollAsync(t.Context(), "clusters", "30000", version)
+				cold := c.pollAsync(t.Context(), "routes", "30000", "", "x")
+				expectHeld(t, current, time.Second)
+				expectHeld(t, cold, 0)
 				began := time.Now()
 				r.Stop()
 				if took := time.Since(began); took > 2*time.Second {
 					t.Errorf("it took %v to stop", took)
 				}
-				restAnswer(t, current).after(time.Second).unchanged()
-				restStatus(t, restAnswer(t, cold).after(time.Second).is(http.StatusServiceUnavailable, "shutting down"))
+				expectAnswered(t, current).expectDuration(time.Second).expectNotModified()
+				restStatus(t, expectAnswered(t, cold).expectDuration(time.Second).expectStatus(http.StatusServiceUnavailable, "shutting down"))
 			})
 		})
 	}
@@ -308,14 +308,14 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 		kind, typeURL string
 		names         []string
 	}{
-		{"clusters", streamCDS, []string{"a", "b"}},
-		{"clusters", streamCDS, nil},
-		{"routes", streamRDS, []string{"a", "b"}},
-		{"routes", streamRDS, []string{"*"}},
+		{"clusters", typeCDS, []string{"a", "b"}},
+		{"clusters", typeCDS, nil},
+		{"routes", typeRDS, []string{"a", "b"}},
+		{"routes", typeRDS, []string{"*"}},
 	} {
 		restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 			thing := func(name, text string) *discoverypb.Resource {
-				m := streamRoute(name, text)
+				m := domainRoute(name, text)
 				if tt.kind == "clusters" {
 					m = relaytest.Cluster(name, text)
 				}
@@ -324,31 +324,31 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 			}
 			o.SetRaw(tt.typeURL, thing("a", "first"))
 			o.SetRaw(tt.typeURL, thing("b", "first"))
-			version := c.poll(tt.kind, "20000", "", tt.names...).has("a", "b")
+			version := c.poll(tt.kind, "20000", "", tt.names...).expectNames("a", "b")
 			time.Sleep(time.Minute)
 			hold := func() <-chan restReply {
-				held := c.begin(t.Context(), tt.kind, "30000", version, tt.names...)
-				restHeld(t, held, 5*time.Second)
+				held := c.pollAsync(t.Context(), tt.kind, "30000", version, tt.names...)
+				expectHeld(t, held, 5*time.Second)
 				return held
 			}
 			held := hold()
 			o.SetRaw(tt.typeURL, thing("b", "second"))
-			version = restAnswer(t, restWithin(held, time.Second)).has("a", "b")
+			version = expectAnswered(t, restWithin(held, time.Second)).expectNames("a", "b")
 
 			held = hold()
 			o.Change(func(b *relaytest.Behaviour) { b.Delay = time.Hour }) // which is how long its answers take
 			o.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: tt.typeURL, Resources: []*discoverypb.Resource{thing("b", "third")}})
 			o.SetRaw(tt.typeURL, thing("b", "third"))
 			time.Sleep(time.Minute)
-			reply := restAnswer(t, held)
+			reply := expectAnswered(t, held)
 			o.Change(func(b *relaytest.Behaviour) { b.Delay = 0 })
 			if tt.kind == "clusters" {
-				reply.is(http.StatusServiceUnavailable, "is incomplete")
+				reply.expectStatus(http.StatusServiceUnavailable, "not complete yet")
 			} else {
-				version = reply.has("b")
+				version = reply.expectNames("b")
 			}
 			time.Sleep(2 * time.Hour)
-			c.poll(tt.kind, "20000", version, tt.names...).has("a", "b")
+			c.poll(tt.kind, "20000", version, tt.names...).expectNames("a", "b")
 		})
 	}
 }
@@ -359,21 +359,21 @@ func TestR137_RESTDenied(t *testing.T) {
 	t.Parallel()
 	for _, names := range [][]string{{"a", "b"}, {"*"}} {
 		restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
-			o.Put(streamRoute("a", "1"), streamRoute("b", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))
-			clusters := c.poll("clusters", "20000", "", names...).has("a", "b")
-			c.poll("routes", "20000", "", names...).has("a", "b")
+			o.Put(domainRoute("a", "1"), domainRoute("b", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))
+			clusters := c.poll("clusters", "20000", "", names...).expectNames("a", "b")
+			c.poll("routes", "20000", "", names...).expectNames("a", "b")
 			time.Sleep(time.Minute)
 			o.Apply(func(tx *relaytest.Tx) {
-				tx.Fail(streamCDS, "b", codes.PermissionDenied, orderWhy)
-				tx.Fail(streamRDS, "b", codes.PermissionDenied, orderWhy)
+				tx.Fail(typeCDS, "b", codes.PermissionDenied, errorDetail)
+				tx.Fail(typeRDS, "b", codes.PermissionDenied, errorDetail)
 			})
 			time.Sleep(time.Second)
-			c.poll("clusters", "", clusters, names...).unchanged()
+			c.poll("clusters", "", clusters, names...).expectNotModified()
 			for _, kind := range []string{"clusters", "routes"} {
-				c.poll(kind, "", "", names...).has("a")
+				c.poll(kind, "", "", names...).expectNames("a")
 			}
-			version := c.poll("routes", "", "", "a").has("a")
-			if got := c.poll("routes", "", "", names...).has("a"); got != version {
+			version := c.poll("routes", "", "", "a").expectNames("a")
+			if got := c.poll("routes", "", "", names...).expectNames("a"); got != version {
 				t.Errorf("%q: version %q, want %q, that of a alone", names, got, version)
 			}
 		})

@@ -43,7 +43,7 @@ func restPoller(t *testing.T, r *running, http2 bool) *restClient {
 // polls it.
 func restBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin, c *restClient), env ...string) {
 	t.Helper()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		f(t, o, restPoller(t, start(t, o, env...), false))
 	})
 }
@@ -97,7 +97,7 @@ func (c *restClient) poll(kind, hold, version string, names ...string) restReply
 
 // begin polls and does not wait: the answer comes on the channel, nothing if the
 // poll fails.
-func (c *restClient) begin(ctx context.Context, kind, hold, version string, names ...string) <-chan restReply {
+func (c *restClient) pollAsync(ctx context.Context, kind, hold, version string, names ...string) <-chan restReply {
 	c.t.Helper()
 	answered, body := make(chan restReply, 1), restBody(c.t, version, names...)
 	// Ends with ctx, or with the relay.
@@ -132,7 +132,7 @@ func restBody(t *testing.T, version string, names ...string) string {
 
 // is checks the status of a reply, and that its message has a text. One without a
 // response has no body, or a google.rpc.Status.
-func (r restReply) is(status int, text string) restReply {
+func (r restReply) expectStatus(status int, text string) restReply {
 	r.t.Helper()
 	if r.status != status || !strings.Contains(r.body, text) {
 		r.t.Fatalf("got status %d, body %.500s, want status %d and %q", r.status, r.body, status, text)
@@ -141,16 +141,16 @@ func (r restReply) is(status int, text string) restReply {
 }
 
 // unchanged checks that the reply is a 304 with no body.
-func (r restReply) unchanged() restReply {
+func (r restReply) expectNotModified() restReply {
 	r.t.Helper()
-	if r.is(http.StatusNotModified, "").body != "" {
+	if r.expectStatus(http.StatusNotModified, "").body != "" {
 		r.t.Fatalf("304 with the body %.500q, want none", r.body)
 	}
 	return r
 }
 
 // after checks how long the poll took, in a bubble.
-func (r restReply) after(want time.Duration) restReply {
+func (r restReply) expectDuration(want time.Duration) restReply {
 	r.t.Helper()
 	if r.took != want {
 		r.t.Fatalf("answered after %v, want %v: status %d, %.500s", r.took, want, r.status, r.body)
@@ -162,18 +162,18 @@ func (r restReply) after(want time.Duration) restReply {
 func (r restReply) response() *discoverypb.DiscoveryResponse {
 	r.t.Helper()
 	resp := new(discoverypb.DiscoveryResponse)
-	if err := protojson.Unmarshal([]byte(r.is(http.StatusOK, "").body), resp); err != nil {
+	if err := protojson.Unmarshal([]byte(r.expectStatus(http.StatusOK, "").body), resp); err != nil {
 		r.t.Fatalf("%v in %.500s", err, r.body)
 	}
 	return resp
 }
 
 // has checks which resources a reply holds, and returns its version.
-func (r restReply) has(names ...string) (version string) {
+func (r restReply) expectNames(names ...string) (version string) {
 	r.t.Helper()
 	resp, got := r.response(), []string{}
 	for _, resource := range resp.GetResources() {
-		got = append(got, restName(r.t, resource))
+		got = append(got, resourceName(r.t, resource))
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, append([]string{}, names...)) {
@@ -182,9 +182,9 @@ func (r restReply) has(names ...string) (version string) {
 	return resp.GetVersionInfo()
 }
 
-// restName returns the name that a resource carries: field 1, whatever it is
+// resourceName returns the name that a resource carries: field 1, whatever it is
 // called.
-func restName(t *testing.T, resource *anypb.Any) string {
+func resourceName(t *testing.T, resource *anypb.Any) string {
 	t.Helper()
 	m, err := resource.UnmarshalNew()
 	if err != nil {
@@ -193,8 +193,8 @@ func restName(t *testing.T, resource *anypb.Any) string {
 	return m.ProtoReflect().Get(m.ProtoReflect().Descriptor().Fields().ByNumber(1)).String()
 }
 
-// restAnswer returns the reply to a poll that was begun, which must have come.
-func restAnswer(t *testing.T, answered <-chan restReply) restReply {
+// expectAnswered returns the reply to a poll that was begun, which must have come.
+func expectAnswered(t *testing.T, answered <-chan restReply) restReply {
 	t.Helper()
 	synctest.Wait()
 	select {
@@ -209,8 +209,8 @@ func restAnswer(t *testing.T, answered <-chan restReply) restReply {
 	panic("not reached")
 }
 
-// restHeld lets time pass in a bubble and checks that a poll is held still.
-func restHeld(t *testing.T, answered <-chan restReply, d time.Duration) {
+// expectHeld lets time pass in a bubble and checks that a poll is held still.
+func expectHeld(t *testing.T, answered <-chan restReply, d time.Duration) {
 	t.Helper()
 	time.Sleep(d) // of the bubble: no time at all
 	synctest.Wait()

@@ -30,7 +30,7 @@ func TestREST_Addresses(t *testing.T) {
 		r.DialREST = func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, addr.Network(), addr.String())
 		}
-		restPoller(t, r, false).poll("clusters", "20000", "").has("a")
+		restPoller(t, r, false).poll("clusters", "20000", "").expectNames("a")
 	}
 }
 
@@ -59,7 +59,7 @@ func TestREST_AddressInUse(t *testing.T) {
 // B.35: a poll whose body does not come is not waited for, and one that is held after
 // it came is not taken for one.
 func TestB35_RESTSlowBody(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_FIRST_REQUEST_TIMEOUT=3s")
 		conn, err := r.DialREST(t.Context())
@@ -81,9 +81,9 @@ func TestB35_RESTSlowBody(t *testing.T) {
 		}
 		for _, http2 := range []bool{false, true} {
 			c := restPoller(t, r, http2)
-			version := c.poll("clusters", "", "").has("a")
+			version := c.poll("clusters", "", "").expectNames("a")
 			for range 3 {
-				c.poll("clusters", "30100", version).unchanged().after(30 * time.Second)
+				c.poll("clusters", "30100", version).expectNotModified().expectDuration(30 * time.Second)
 			}
 		}
 	})
@@ -91,7 +91,7 @@ func TestB35_RESTSlowBody(t *testing.T) {
 
 // B.12: a client that does not read its answer is cut off.
 func TestB12_RESTStall(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.StaticCluster(strings.Repeat("a", 2*(64<<10))))
 		r := start(t, o, "TENDER_SEND_TIMEOUT=5s")
 		conn, err := r.DialREST(t.Context())

@@ -92,18 +92,18 @@ func TestR113_EveryType(t *testing.T) {
 // client may go from the one to the other.
 func TestR113_VersionOfStreams(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "2026-11" })
-		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), streamRoute("a", "x"), streamRoute("b", "x"), relaytest.Listener("a", "r"))
+		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), domainRoute("a", "x"), domainRoute("b", "x"), relaytest.Listener("a", "r"))
 		r := start(t, o)
 		poller := restPoller(t, r, false)
 		for _, tc := range []struct {
 			kind, typeURL string
 			names         []string
 		}{
-			{"clusters", streamCDS, nil},
-			{"listeners", streamLDS, []string{"a"}},
-			{"routes", streamRDS, []string{"a", "b"}},
+			{"clusters", typeCDS, nil},
+			{"listeners", typeLDS, []string{"a"}},
+			{"routes", typeRDS, []string{"a", "b"}},
 		} {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 			c.Subscribe(tc.typeURL, tc.names...)
@@ -111,11 +111,11 @@ func TestR113_VersionOfStreams(t *testing.T) {
 			if !strings.HasPrefix(want.Version, "2026-11~") {
 				t.Fatalf("%s: a stream has version %q", tc.kind, want.Version)
 			}
-			if got := poller.poll(tc.kind, "", "", tc.names...).has(want.Names()...); got != want.Version {
+			if got := poller.poll(tc.kind, "", "", tc.names...).expectNames(want.Names()...); got != want.Version {
 				t.Errorf("%s: version %q, a stream has %q", tc.kind, got, want.Version)
 			}
 			other := "another" + want.Version[strings.Index(want.Version, "~"):]
-			poller.poll(tc.kind, "0", other, tc.names...).unchanged() // what people read does not count (B.2)
+			poller.poll(tc.kind, "0", other, tc.names...).expectNotModified() // what people read does not count (B.2)
 		}
 	})
 }
@@ -144,12 +144,12 @@ func TestR113_Names(t *testing.T) {
 	}
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		for _, name := range all {
-			o.Put(relaytest.Cluster(name), streamRoute(name, "x"), relaytest.Endpoints(name, "10.0.0.1:80"))
+			o.Put(relaytest.Cluster(name), domainRoute(name, "x"), relaytest.Endpoints(name, "10.0.0.1:80"))
 		}
 		for _, tt := range tests {
 			t.Log(tt.name)
 			body := `{"node":{"id":"client"}` + tt.fields + "}"
-			c.post("/v3/discovery:"+tt.kind, body, restHold("20000")...).has(tt.want...)
+			c.post("/v3/discovery:"+tt.kind, body, restHold("20000")...).expectNames(tt.want...)
 		}
 	}, "TENDER_WILDCARD_TYPES=eds")
 }
@@ -167,7 +167,7 @@ func TestR113_ReadsWhatItCan(t *testing.T) {
 				"extensions":[{"name":"x","category":"c","type_urls":["a.B"],"version":{"version":{"patch":1}}}],"client_features":["f"],"listening_addresses":[{}]}}`,
 			"an Any of an unknown type": `{"node":{"id":"n"},"error_detail":{"code":3,"details":[{"@type":"x/acme.Thing","a":{"b":1}},{"@type":"x/google.protobuf.Duration","value":"1s"}]}}`,
 			"a nonce":                   `{"node":{"id":"n"},"response_nonce":"77"}`,
-			"its own type":              `{"node":{"id":"n"},"type_url":"` + streamCDS + `"}`,
+			"its own type":              `{"node":{"id":"n"},"type_url":"` + typeCDS + `"}`,
 			"an empty node":             `{"node":{}}`,
 		} {
 			for _, contentType := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain; charset=utf-16"} {
@@ -204,19 +204,19 @@ func TestR113_BadInput(t *testing.T) {
 		{"protobuf", "\x12\x03\x0a\x01n", 400, "not a DiscoveryRequest in JSON", nil},
 		{"no node", `{}`, 400, "node is missing", nil},
 		{"a null node", `{"node":null}`, 400, "node is missing", nil},
-		{"another type", `{` + node + `,"type_url":"` + streamLDS + `"}`, 400, `type_url \"` + streamLDS + `\": /v3/discovery:clusters serves \"` + streamCDS, nil},
+		{"another type", `{` + node + `,"type_url":"` + typeLDS + `"}`, 400, `type_url \"` + typeLDS + `\": /v3/discovery:clusters serves \"` + typeCDS, nil},
 		{"a long name", `{` + node + `,"resource_names":["` + long + `"]}`, 400, "of 101 bytes, at most 100 are allowed", nil},
 		{"many names", `{` + node + `,"resource_names":["a","b","c","d"]}`, 429, "4 resource names on one stream, at most 3 are allowed", nil},
 		{"a large body", `{` + node + strings.Repeat(" ", 4<<20) + `}`, 413, "more than 4194304 bytes", nil},
 		{"a time that is none", `{` + node + `}`, 400, `header x-envoy-expected-rq-timeout-ms is \"soon\"`, restHold("soon")},
 		{"a time before now", `{` + node + `}`, 400, `is \"-1\": use a whole number of milliseconds`, restHold("-1")},
 	}
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_MAX_NAME_BYTES=100B", "TENDER_MAX_NAMES=3")
 		c, other := restPoller(t, r, false), restPoller(t, r, true)
-		version := other.poll("clusters", "", "").has("a")
-		held := other.begin(t.Context(), "clusters", "30000", version)
+		version := other.poll("clusters", "", "").expectNames("a")
+		held := other.pollAsync(t.Context(), "clusters", "30000", version)
 		for _, tt := range tests {
 			reply := c.post("/v3/discovery:clusters", tt.body, tt.header...)
 			if reply.status != tt.status || !strings.Contains(reply.body, tt.message) {
@@ -224,9 +224,9 @@ func TestR113_BadInput(t *testing.T) {
 			}
 			restStatus(t, reply)
 		}
-		restHeld(t, held, 0)
+		expectHeld(t, held, 0)
 		o.Put(relaytest.Cluster("b"))
-		restAnswer(t, held).has("a", "b")
+		expectAnswered(t, held).expectNames("a", "b")
 	})
 }
 
@@ -257,7 +257,7 @@ func TestR116_OtherPaths(t *testing.T) {
 			"/" + strings.Repeat("x", 10000),
 		} {
 			reply := c.post(path, body)
-			restStatus(t, reply.is(http.StatusNotFound, "aggregated and Delta xDS need gRPC"))
+			restStatus(t, reply.expectStatus(http.StatusNotFound, "aggregated and Delta xDS are served over gRPC only"))
 			if len(reply.body) > 1000 {
 				t.Errorf("%.20s…: an error of %d bytes", path, len(reply.body))
 			}
@@ -267,7 +267,7 @@ func TestR116_OtherPaths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			restStatus(t, reply.is(http.StatusMethodNotAllowed, method))
+			restStatus(t, reply.expectStatus(http.StatusMethodNotAllowed, method))
 			if got := reply.header.Get("Allow"); got != http.MethodPost {
 				t.Errorf("%s: allowed is %q, want POST", method, got)
 			}
@@ -279,26 +279,26 @@ func TestR116_OtherPaths(t *testing.T) {
 // response rather than a wrong one, and only for those who ask for it.
 func TestR113_UnknownTypes(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		strange := &listenerpb.Listener{Name: "strange", ApiListener: &listenerpb.ApiListener{
 			ApiListener: relaytest.Opaque("type.googleapis.com/acme.Filter", "f", []byte("x")),
 		}}
 		o.Put(strange, relaytest.Listener("a", "route"))
 		r := start(t, o)
 		c := restPoller(t, r, false)
-		restStatus(t, c.poll("listeners", "", "").is(http.StatusNotImplemented,
-			`resource \"strange\" of type \"`+streamLDS+`\": the relay does not know type \"type.googleapis.com/acme.Filter\"`))
-		c.poll("listeners", "", "", "a").has("a")
+		restStatus(t, c.poll("listeners", "", "").expectStatus(http.StatusNotImplemented,
+			`resource \"strange\" of type \"`+typeLDS+`\": the relay does not know type \"type.googleapis.com/acme.Filter\"`))
+		c.poll("listeners", "", "", "a").expectNames("a")
 		for range 100 {
-			c.poll("listeners", "", "", "strange").is(http.StatusNotImplemented, "acme.Filter")
+			c.poll("listeners", "", "", "strange").expectStatus(http.StatusNotImplemented, "acme.Filter")
 		}
 		if n := r.Log.Count("poll cannot be answered in json"); n == 0 || n > 50 {
 			t.Errorf("101 such polls made %d lines of log, want a few", n)
 		}
 
-		o.SetRaw(streamLDS, &discoverypb.Resource{Name: "broken", Version: "1", Resource: &anypb.Any{TypeUrl: streamLDS, Value: []byte{0xff}}})
-		restStatus(t, c.poll("listeners", "20000", "", "broken").is(http.StatusBadGateway, `resource \"broken\"`))
-		c.poll("listeners", "", "", "a").has("a")
+		o.SetRaw(typeLDS, &discoverypb.Resource{Name: "broken", Version: "1", Resource: &anypb.Any{TypeUrl: typeLDS, Value: []byte{0xff}}})
+		restStatus(t, c.poll("listeners", "20000", "", "broken").expectStatus(http.StatusBadGateway, `resource \"broken\"`))
+		c.poll("listeners", "", "", "a").expectNames("a")
 	})
 }
 
@@ -309,7 +309,7 @@ func TestR052_RESTGroups(t *testing.T) {
 		o.Put(relaytest.Cluster("a"))
 		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "west" }).Put(relaytest.Cluster("w"))
 		for cluster, want := range map[string]string{"east": "a", "west": "w"} {
-			c.post("/v3/discovery:clusters", `{"node":{"id":"n","cluster":"`+cluster+`"}}`, restHold("20000")...).has(want)
+			c.post("/v3/discovery:clusters", `{"node":{"id":"n","cluster":"`+cluster+`"}}`, restHold("20000")...).expectNames(want)
 		}
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
@@ -318,11 +318,11 @@ func TestR052_RESTGroups(t *testing.T) {
 // changes nothing.
 func TestR029_RESTRefusal(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o)
 		c := restPoller(t, r, false)
-		c.post("/v3/discovery:clusters", `{"node":{"id":"n"},"error_detail":{"code":3,"message":"bad cluster"}}`).has("a")
+		c.post("/v3/discovery:clusters", `{"node":{"id":"n"},"error_detail":{"code":3,"message":"bad cluster"}}`).expectNames("a")
 		if n := r.Log.Count(`detail="bad cluster"`); n != 1 {
 			t.Errorf("the refusal is logged %d times, want once", n)
 		}
@@ -334,16 +334,16 @@ func TestR029_RESTRefusal(t *testing.T) {
 func TestB6_RESTNamesLinger(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
-		o.Put(streamRoute("a", "x"))
-		first := c.poll("routes", "", "", "a").has("a")
-		o.Put(streamRoute("a", "y"))
+		o.Put(domainRoute("a", "x"))
+		first := c.poll("routes", "", "", "a").expectNames("a")
+		o.Put(domainRoute("a", "y"))
 		streamSettle()
-		reply := c.poll("routes", "", first, "a").after(0)
-		if second := reply.has("a"); second == first {
+		reply := c.poll("routes", "", first, "a").expectDuration(0)
+		if second := reply.expectNames("a"); second == first {
 			t.Error("the route changed, and its version did not")
 		}
-		if s := o.State(); !slices.Equal(s.Names(streamRDS), []string{"a"}) {
-			t.Errorf("the origin was asked for %q, want a to linger", s.Names(streamRDS))
+		if s := o.State(); !slices.Equal(s.Names(typeRDS), []string{"a"}) {
+			t.Errorf("the origin was asked for %q, want a to linger", s.Names(typeRDS))
 		}
 	})
 }

@@ -34,7 +34,7 @@ type restarting struct {
 // snapshots, and a clock of its own.
 func restartBubble(t *testing.T, f func(t *testing.T, r *restarting, v relaytest.Variant), env ...string) {
 	t.Helper()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := &restarting{t: t, o: o, dir: filepath.Join(t.TempDir(), "snapshots")}
 		r.env = append([]string{"TENDER_SNAPSHOT_DIR=" + r.dir}, env...)
 		r.start()
@@ -63,7 +63,7 @@ func (r *restarting) following(v relaytest.Variant, types ...string) *relaytest.
 }
 
 // has waits until a client has just these resources of a type.
-func (r *restarting) has(c *relaytest.Client, typeURL string, names ...string) {
+func (r *restarting) expectResources(c *relaytest.Client, typeURL string, names ...string) {
 	r.t.Helper()
 	c.WaitState(r.t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(typeURL), names) })
 }
@@ -84,12 +84,12 @@ func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 		t.Run(fmt.Sprintf("origin dead %v", dead), func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Listener("l", "x"), relaytest.Route("x", []string{"*"}, "a"))
-				c := r.following(v, streamCDS, streamLDS)
-				r.has(c, streamCDS, "a", "b")
-				r.has(c, streamLDS, "l")
+				c := r.following(v, typeCDS, typeLDS)
+				r.expectResources(c, typeCDS, "a", "b")
+				r.expectResources(c, typeLDS, "l")
 				if v == relaytest.Delta {
-					c.Subscribe(streamRDS, "x")
-					r.has(c, streamRDS, "x")
+					c.Subscribe(typeRDS, "x")
+					r.expectResources(c, typeRDS, "x")
 				}
 				r.stop()
 				if dead {
@@ -105,9 +105,9 @@ func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 				}
 				before := len(c.Responses())
 				r.o.Put(relaytest.Cluster("b", "changed"), relaytest.Cluster("c"))
-				r.has(c, streamCDS, "a", "b", "c")
+				r.expectResources(c, typeCDS, "a", "b", "c")
 				for _, resp := range c.Responses()[before:] {
-					if v == relaytest.Delta && slices.Contains(resp.Names(), "a") || resp.TypeURL != streamCDS {
+					if v == relaytest.Delta && slices.Contains(resp.Names(), "a") || resp.TypeURL != typeCDS {
 						t.Errorf("sent %v, want only what changed", resp)
 					}
 				}
@@ -122,9 +122,9 @@ func TestB8_NewcomersAreServedFromASnapshot(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
-		c := r.following(v, streamCDS)
-		c.Subscribe(streamEDS, "a", "missing")
-		r.has(c, streamEDS, "a")
+		c := r.following(v, typeCDS)
+		c.Subscribe(typeEDS, "a", "missing")
+		r.expectResources(c, typeEDS, "a")
 		r.stop()
 		r.o.Stop()
 		r.start()
@@ -133,10 +133,10 @@ func TestB8_NewcomersAreServedFromASnapshot(t *testing.T) {
 		if err != nil || health.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("health %v, %v, want SERVING", health, err)
 		}
-		c = r.following(v, streamCDS)
-		c.Subscribe(streamEDS, "a", "missing")
-		r.has(c, streamCDS, "a", "b")
-		r.has(c, streamEDS, "a")
+		c = r.following(v, typeCDS)
+		c.Subscribe(typeEDS, "a", "missing")
+		r.expectResources(c, typeCDS, "a", "b")
+		r.expectResources(c, typeEDS, "a")
 		if waited := time.Since(began); waited > time.Second {
 			t.Errorf("served after %v, want at once", waited)
 		}
@@ -155,25 +155,25 @@ func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Listener("l", "x"))
-		r.has(r.following(v, streamCDS, streamLDS), streamCDS, "a", "b")
+		r.expectResources(r.following(v, typeCDS, typeLDS), typeCDS, "a", "b")
 		r.stop()
 		r.o.Put(relaytest.Cluster("c"), relaytest.Listener("m", "x"))
 		other := start(t, r.o) // a replica, which knows of c and m
 		c := relaytest.NewClient(t, other.Conn(), relaytest.ClientOptions{Variant: v, AutoAck: true})
-		c.Subscribe(streamCDS)
-		c.Subscribe(streamLDS)
-		r.has(c, streamCDS, "a", "b", "c")
-		r.has(c, streamLDS, "l", "m")
+		c.Subscribe(typeCDS)
+		c.Subscribe(typeLDS)
+		r.expectResources(c, typeCDS, "a", "b", "c")
+		r.expectResources(c, typeLDS, "l", "m")
 		r.o.Stop()
 		r.start()
 		c.Reconnect(r.Conn())
 		if n := sent(c, time.Hour); n != 0 {
 			t.Errorf("sent %d responses by a relay that knows less, want none: %v", n, c.Responses())
 		}
-		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, "b"); tx.Put(relaytest.Cluster("d")) })
+		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, "b"); tx.Put(relaytest.Cluster("d")) })
 		r.o.Restart()
-		r.has(c, streamCDS, "a", "c", "d")
-		r.has(c, streamLDS, "l", "m")
+		r.expectResources(c, typeCDS, "a", "c", "d")
+		r.expectResources(c, typeLDS, "l", "m")
 	})
 }
 
@@ -183,22 +183,22 @@ func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-		c := r.following(v, streamCDS)
-		r.has(c, streamCDS, "a", "b")
+		c := r.following(v, typeCDS)
+		r.expectResources(c, typeCDS, "a", "b")
 		time.Sleep(10 * time.Second)
-		r.o.Remove(streamCDS, "b")
-		r.has(c, streamCDS, "a")
-		late := r.following(v, streamCDS)
-		r.has(late, streamCDS, "a")
+		r.o.Remove(typeCDS, "b")
+		r.expectResources(c, typeCDS, "a")
+		late := r.following(v, typeCDS)
+		r.expectResources(late, typeCDS, "a")
 		r.o.Put(relaytest.Cluster("b"))
-		r.has(late, streamCDS, "a", "b")
+		r.expectResources(late, typeCDS, "a", "b")
 		late.Close()
-		r.o.Remove(streamCDS, "b")
-		r.has(c, streamCDS, "a")
+		r.o.Remove(typeCDS, "b")
+		r.expectResources(c, typeCDS, "a")
 		r.stop()
 		r.start()
 		late.Reconnect(r.Conn())
-		r.has(late, streamCDS, "a")
+		r.expectResources(late, typeCDS, "a")
 	})
 }
 
@@ -221,15 +221,15 @@ func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 				r.o.Put(relaytest.Cluster("public"), private)
 				r.o.Apply(func(tx *relaytest.Tx) {
 					tx.Set(relaytest.SecretType, "key", relaytest.Opaque(relaytest.SecretType, "key", []byte("secret "+hush)), "1")
-					tx.SetRaw(streamEDS, &discoverypb.Resource{
+					tx.SetRaw(typeEDS, &discoverypb.Resource{
 						Name: "fleeting", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
-						Resource: relaytest.Opaque(streamEDS, "fleeting", []byte("fleeting "+hush)),
+						Resource: relaytest.Opaque(typeEDS, "fleeting", []byte("fleeting "+hush)),
 					})
 				})
-				c := r.following(v, streamCDS)
-				c.Subscribe(streamEDS, "fleeting")
+				c := r.following(v, typeCDS)
+				c.Subscribe(typeEDS, "fleeting")
 				c.Subscribe(relaytest.SecretType, "key")
-				r.has(c, streamCDS, "private", "public")
+				r.expectResources(c, typeCDS, "private", "public")
 				r.stop()
 				stored := r.files()
 				for content, want := range map[string]bool{"secret " + hush: false, "fleeting " + hush: false, hush: sensitive == "on", "public": true} {
@@ -239,15 +239,15 @@ func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 				}
 				r.o.Stop()
 				r.start()
-				c = r.following(v, streamCDS)
+				c = r.following(v, typeCDS)
 				n := sent(c, 5*time.Second)
-				switch names := c.State().Names(streamCDS); {
+				switch names := c.State().Names(typeCDS); {
 				case sensitive == "on" && len(names) != 2, sensitive == "off" && v == relaytest.SotW && n > 0,
 					sensitive == "off" && v == relaytest.Delta && !slices.Equal(names, []string{"public"}):
 					t.Errorf("without the origin the client has %q after %d responses", names, n)
 				}
 				r.o.Restart()
-				r.has(c, streamCDS, "private", "public")
+				r.expectResources(c, typeCDS, "private", "public")
 			}, "TENDER_SNAPSHOT_SENSITIVE="+sensitive)
 		})
 	}
@@ -298,7 +298,7 @@ func TestB42_AMismatchIsAColdStart(t *testing.T) {
 		t.Run(env, func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("a"))
-				r.has(r.following(v, streamCDS), streamCDS, "a")
+				r.expectResources(r.following(v, typeCDS), typeCDS, "a")
 				r.stop()
 				r.o.Stop()
 				r.env = append(r.env, env)
@@ -307,7 +307,7 @@ func TestB42_AMismatchIsAColdStart(t *testing.T) {
 				if s := r.SnapshotStats(); s.Restored != 0 || s.Rejected["mismatch"] != 1 {
 					t.Errorf("stats %+v, want one mismatch", s)
 				}
-				streamEnd(t, r.following(v, streamCDS), codes.Unavailable)
+				expectStatus(t, r.following(v, typeCDS), codes.Unavailable)
 			})
 		})
 	}
@@ -319,7 +319,7 @@ func TestB42_ChangesAreWrittenNowAndThen(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
-		r.has(r.following(v, streamCDS), streamCDS, "a")
+		r.expectResources(r.following(v, typeCDS), typeCDS, "a")
 		time.Sleep(15 * time.Second)
 		r.o.Put(relaytest.Cluster("canary"))
 		time.Sleep(7 * time.Second)
@@ -344,8 +344,8 @@ func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
-		c := r.following(v, streamCDS)
-		r.has(c, streamCDS, "a")
+		c := r.following(v, typeCDS)
+		r.expectResources(c, typeCDS, "a")
 		r.stop()
 		r.start()
 		r.files()
@@ -367,23 +367,23 @@ func TestB42_NamesThatGroupsShareAreRestored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.o.Apply(func(tx *relaytest.Tx) { tx.Set(streamEDS, name, &anypb.Any{TypeUrl: streamEDS, Value: b}, "1") })
+		r.o.Apply(func(tx *relaytest.Tx) { tx.Set(typeEDS, name, &anypb.Any{TypeUrl: typeEDS, Value: b}, "1") })
 		c := r.following(v)
-		c.Subscribe(streamEDS, name)
+		c.Subscribe(typeEDS, name)
 		synctest.Wait()
 		if len(c.Responses()) != 1 {
 			t.Fatalf("responses %v, want one", c.Responses())
 		}
 		r.o.Put(relaytest.Cluster("a"))
-		c.Subscribe(streamCDS)
-		r.has(c, streamCDS, "a")
+		c.Subscribe(typeCDS)
+		r.expectResources(c, typeCDS, "a")
 		r.stop()
 		r.o.Stop()
 		r.start()
 		c = r.following(v)
-		c.Subscribe(streamEDS, name)
+		c.Subscribe(typeEDS, name)
 		synctest.Wait()
-		if got := c.Responses(); len(got) != 1 || got[0].TypeURL != streamEDS {
+		if got := c.Responses(); len(got) != 1 || got[0].TypeURL != typeEDS {
 			t.Errorf("responses %v, want the endpoints", got)
 		}
 	})

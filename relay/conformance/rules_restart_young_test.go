@@ -43,10 +43,10 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 		t.Run(map[bool]string{false: "told to stop", true: "dies"}[dies], func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
-				c := r.following(v, streamCDS)
-				c.Subscribe(streamEDS, "a")
-				r.has(c, streamCDS, "a", "b")
-				r.has(c, streamEDS, "a")
+				c := r.following(v, typeCDS)
+				c.Subscribe(typeEDS, "a")
+				r.expectResources(c, typeCDS, "a", "b")
+				r.expectResources(c, typeEDS, "a")
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if phase := r.phase(); phase != "settled" {
@@ -58,31 +58,31 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 					r.dir, r.env[0] = crashed, "TENDER_SNAPSHOT_DIR="+crashed
 				}
 				r.o.Stop()
-				r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(streamCDS, "b"); tx.Put(relaytest.Cluster("c")) })
+				r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, "b"); tx.Put(relaytest.Cluster("c")) })
 				r.start()
 				if phase := r.phase(); phase != "settled" {
 					t.Errorf("the phase is %q after the restart, want settled", phase)
 				}
-				late := r.following(v, streamCDS)
-				late.Subscribe(streamEDS, "a")
-				r.has(late, streamCDS, "a", "b")
-				r.has(late, streamEDS, "a")
+				late := r.following(v, typeCDS)
+				late.Subscribe(typeEDS, "a")
+				r.expectResources(late, typeCDS, "a", "b")
+				r.expectResources(late, typeEDS, "a")
 				before := len(c.Responses())
 				c.Reconnect(r.Conn())
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				for _, resp := range c.Responses()[before:] {
-					if resp.TypeURL == streamCDS { // endpoints are sent to whoever returns (B.3)
+					if resp.TypeURL == typeCDS { // endpoints are sent to whoever returns (B.3)
 						t.Errorf("who came back was sent %v", resp)
 					}
 				}
 				if c.Ended() {
 					t.Error("the stream of who came back has ended")
 				}
-				r.has(c, streamCDS, "a", "b")
+				r.expectResources(c, typeCDS, "a", "b")
 				r.o.Restart()
 				for _, c := range []*relaytest.Client{c, late} {
-					r.has(c, streamCDS, "a", "c")
+					r.expectResources(c, typeCDS, "a", "c")
 				}
 				time.Sleep(20 * time.Second)
 				synctest.Wait()
@@ -102,8 +102,8 @@ func TestH12_WrittenSoon(t *testing.T) {
 		time.Sleep(time.Hour) // the relay runs for long already when its first client comes
 		r.o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		c := r.following(v)
-		c.Subscribe(streamEDS, "a")
-		r.has(c, streamEDS, "a")
+		c.Subscribe(typeEDS, "a")
+		r.expectResources(c, typeEDS, "a")
 		at := func(within time.Duration, want int64) {
 			t.Helper()
 			time.Sleep(within)
@@ -115,8 +115,8 @@ func TestH12_WrittenSoon(t *testing.T) {
 		at(500*time.Millisecond, 1) // which no set has
 		time.Sleep(time.Minute)
 		written := r.SnapshotStats().Written
-		c.Subscribe(streamCDS)
-		r.has(c, streamCDS, "a")
+		c.Subscribe(typeCDS)
+		r.expectResources(c, typeCDS, "a")
 		at(500*time.Millisecond, written+1)
 		time.Sleep(time.Minute)
 		written = r.SnapshotStats().Written
@@ -133,7 +133,7 @@ func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
-		r.has(r.following(v, streamCDS), streamCDS, "a")
+		r.expectResources(r.following(v, typeCDS), typeCDS, "a")
 		time.Sleep(time.Minute)
 		r.o.Put(relaytest.Cluster("b"))
 		synctest.Wait()
@@ -146,7 +146,7 @@ func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
 		r.o.Put(relaytest.Cluster("c"))
 		r.start()
 		time.Sleep(time.Minute)
-		r.has(r.following(v, streamCDS), streamCDS, "a", "b")
+		r.expectResources(r.following(v, typeCDS), typeCDS, "a", "b")
 	}, operated)
 }
 
@@ -169,10 +169,10 @@ func TestH12_OldDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.start()
-		c := r.following(v, streamCDS)
-		c.Subscribe(streamEDS, "a")
-		r.has(c, streamCDS, "a", "b")
-		r.has(c, streamEDS, "a")
+		c := r.following(v, typeCDS)
+		c.Subscribe(typeEDS, "a")
+		r.expectResources(c, typeCDS, "a", "b")
+		r.expectResources(c, typeEDS, "a")
 		if s := r.SnapshotStats(); s.Restored != 1 || s.Rejected["version"] != 0 {
 			t.Errorf("stats %+v, want one view restored", s)
 		}

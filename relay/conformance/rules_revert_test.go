@@ -31,14 +31,14 @@ func newRevertWorld(t *testing.T, o *relaytest.Origin, v relaytest.Variant) *rev
 	for _, id := range []string{"tender/one", "tender/two"} {
 		r := start(t, o, "TENDER_NODE_ID="+id)
 		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, "*")
-		resp := streamTake(t, c, streamCDS, "x", "y")
+		c.Subscribe(typeCDS, "*")
+		resp := recvAndAck(t, c, typeCDS, "x", "y")
 		w.set = resp.Version
 		for _, got := range resp.Resources {
 			w.names[got.Name] = got.Version
 		}
 		c.Close()
-		r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true}).Subscribe(streamCDS, "*")
+		r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true}).Subscribe(typeCDS, "*")
 		w.relays = append(w.relays, r)
 	}
 	w.settle()
@@ -63,9 +63,9 @@ func (w *revertWorld) returns(when string, want ...string) {
 	for i, r := range w.relays {
 		c := r.Client(relaytest.ClientOptions{Variant: w.v})
 		if w.v == relaytest.Delta {
-			c.Send(streamDelta(relaytest.EnvoyNode("client"), streamCDS, nil, maps.Clone(w.names)))
+			c.Send(streamDelta(relaytest.EnvoyNode("client"), typeCDS, nil, maps.Clone(w.names)))
 		} else {
-			c.Send(streamReturning(streamCDS, w.set))
+			c.Send(streamReturning(typeCDS, w.set))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -96,7 +96,7 @@ func (w *revertWorld) wholeIn(changed ...string) []string {
 // TestB3_RevertedContentIsSentAgain: for an hour after a resource or a set returned to former content, the version of
 // that content proves nothing: the client may have applied a part of what came between (envoy#12592).
 func TestB3_RevertedContentIsSentAgain(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
 		w.returns("unchanged")
 		w.put(relaytest.Cluster("x", "bad"))
@@ -112,9 +112,9 @@ func TestB3_RevertedContentIsSentAgain(t *testing.T) {
 
 // TestB3_RemovedAndBackIsSentAgain: the same of a resource that was gone, however long.
 func TestB3_RemovedAndBackIsSentAgain(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
-		o.Remove(streamCDS, "x")
+		o.Remove(typeCDS, "x")
 		time.Sleep(30 * time.Minute) // the tombstone goes
 		w.put(relaytest.Cluster("x"))
 		w.returns("reverted", w.wholeIn("x")...)
@@ -126,10 +126,10 @@ func TestB3_RemovedAndBackIsSentAgain(t *testing.T) {
 // TestB3_AddedAndGoneIsRemoved: a Delta client may have applied a resource that it does not report, so it is told that
 // the resource is gone; of SotW the whole set says so.
 func TestB3_AddedAndGoneIsRemoved(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
 		w.put(relaytest.Cluster("z"))
-		o.Remove(streamCDS, "z")
+		o.Remove(typeCDS, "z")
 		time.Sleep(10 * time.Minute) // the tombstone goes
 		w.returns("gone again", w.wholeIn("-z")...)
 		time.Sleep(time.Hour)
@@ -139,14 +139,14 @@ func TestB3_AddedAndGoneIsRemoved(t *testing.T) {
 
 // TestB3_OtherContentsAreTrusted: content that was never there before is trusted, whatever changed before it.
 func TestB3_OtherContentsAreTrusted(t *testing.T) {
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
 		w.put(relaytest.Cluster("x", "second"))
 		w.put(relaytest.Cluster("x"))
 		w.put(relaytest.Cluster("x", "third"))
 		c := w.relays[0].Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, "*")
-		resp := streamTake(t, c, streamCDS, "x", "y")
+		c.Subscribe(typeCDS, "*")
+		resp := recvAndAck(t, c, typeCDS, "x", "y")
 		w.set = resp.Version
 		for _, got := range resp.Resources {
 			w.names[got.Name] = got.Version
@@ -157,23 +157,23 @@ func TestB3_OtherContentsAreTrusted(t *testing.T) {
 
 // TestB3_RevertedNamesAreSentAgain: the rule holds for what a Delta client names, too.
 func TestB3_RevertedNamesAreSentAgain(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(streamRoute("r", "one"), streamRoute("other", "one"))
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(domainRoute("r", "one"), domainRoute("other", "one"))
 		r := start(t, o)
 		stays := r.Client(relaytest.ClientOptions{AutoAck: true})
-		stays.Subscribe(streamRDS, "r", "other")
+		stays.Subscribe(typeRDS, "r", "other")
 		resp := stays.Recv(t.Context())
 		known := make(map[string]string)
 		for _, got := range resp.Resources {
 			known[got.Name] = got.Version
 		}
-		o.Put(streamRoute("r", "bad"), streamRoute("other", "bad"))
+		o.Put(domainRoute("r", "bad"), domainRoute("other", "bad"))
 		time.Sleep(time.Minute)
-		o.Put(streamRoute("r", "one"), streamRoute("other", "two"))
+		o.Put(domainRoute("r", "one"), domainRoute("other", "two"))
 		time.Sleep(time.Minute)
 		c := r.Client(relaytest.ClientOptions{})
-		c.Send(streamDelta(relaytest.EnvoyNode("client"), streamRDS, []string{"other", "r"}, known))
-		streamTake(t, c, streamRDS, "other", "r")
+		c.Send(streamDelta(relaytest.EnvoyNode("client"), typeRDS, []string{"other", "r"}, known))
+		recvAndAck(t, c, typeRDS, "other", "r")
 	})
 }
 
@@ -187,23 +187,23 @@ func TestB3_PollsAreSentARevertedSetOnce(t *testing.T) {
 			put   func(what string)
 		}{
 			{"clusters", nil, func(what string) { o.Put(relaytest.Cluster("x", what)) }},
-			{"routes", []string{"x"}, func(what string) { o.Put(streamRoute("x", what)) }},
+			{"routes", []string{"x"}, func(what string) { o.Put(domainRoute("x", what)) }},
 		} {
 			tc.put("good")
-			version := c.poll(tc.kind, "30000", "", tc.names...).has("x")
+			version := c.poll(tc.kind, "30000", "", tc.names...).expectNames("x")
 			tc.put("bad")
-			c.poll(tc.kind, "30000", version, tc.names...).has("x") // which it refuses
+			c.poll(tc.kind, "30000", version, tc.names...).expectNames("x") // which it refuses
 			tc.put("good")
 			time.Sleep(time.Second)
-			if got := c.poll(tc.kind, "5000", version, tc.names...).has("x"); got != version {
+			if got := c.poll(tc.kind, "5000", version, tc.names...).expectNames("x"); got != version {
 				t.Errorf("%s: version %q, want %q", tc.kind, got, version)
 			}
-			c.poll(tc.kind, "5000", version, tc.names...).unchanged()
+			c.poll(tc.kind, "5000", version, tc.names...).expectNotModified()
 			tc.put("bad")
-			c.poll(tc.kind, "5000", version, tc.names...).has("x")
+			c.poll(tc.kind, "5000", version, tc.names...).expectNames("x")
 			tc.put("good")
 			time.Sleep(time.Second)
-			c.poll(tc.kind, "5000", version, tc.names...).is(http.StatusOK, version)
+			c.poll(tc.kind, "5000", version, tc.names...).expectStatus(http.StatusOK, version)
 		}
 	})
 }

@@ -60,10 +60,10 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 		if answer := rollsBack(t, r.running, "1m"); !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Freeze.SurvivesRestart {
 			t.Errorf("rollback: %+v, want a warning that it does not survive a restart", answer)
 		}
-		r.has(c, streamCDS, "a", "b")
+		r.expectResources(c, typeCDS, "a", "b")
 		r.o.Put(relaytest.Cluster("later"))
 		time.Sleep(time.Hour)
-		r.has(c, streamCDS, "a", "b")
+		r.expectResources(c, typeCDS, "a", "b")
 		if f := r.frozen(); f == nil || f.SurvivesRestart {
 			t.Errorf("status: %+v, want a rollback that does not survive a restart", f)
 		}
@@ -84,8 +84,8 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 		r.start()
 		c.Reconnect(r.Conn())
 		time.Sleep(time.Minute)
-		r.has(c, streamCDS, "a", "b")
-		if c.State().Digest(streamCDS, "a") != good {
+		r.expectResources(c, typeCDS, "a", "b")
+		if c.State().Digest(typeCDS, "a") != good {
 			t.Error("after a restart, the client has the content that was rolled back")
 		}
 	}, operated)
@@ -100,16 +100,16 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 	}
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
-		c := r.following(v, streamCDS)
-		r.has(c, streamCDS, "a")
+		c := r.following(v, typeCDS)
+		r.expectResources(c, typeCDS, "a")
 		time.Sleep(time.Minute)
 		r.o.Put(relaytest.Cluster("b"))
-		r.has(c, streamCDS, "a", "b")
+		r.expectResources(c, typeCDS, "a", "b")
 		time.Sleep(30 * time.Second)
 		if answer := rollsBack(t, r.running, "1m"); answer.Warning != "" {
 			t.Errorf("rollback: %+v, want one that survives a restart", answer)
 		}
-		r.has(c, streamCDS, "a")
+		r.expectResources(c, typeCDS, "a")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 
@@ -119,12 +119,12 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 		if !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Frozen {
 			t.Errorf("thaw: %+v, want a warning that it does not survive a restart", answer)
 		}
-		r.has(c, streamCDS, "a", "b")
+		r.expectResources(c, typeCDS, "a", "b")
 		for _, name := range []string{"c", "d"} {
 			time.Sleep(time.Minute)
 			r.o.Put(relaytest.Cluster(name))
 		}
-		r.has(c, streamCDS, "a", "b", "c", "d")
+		r.expectResources(c, typeCDS, "a", "b", "c", "d")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := r.Log.Count("operators' decisions not written"); n != 1 {
@@ -148,7 +148,7 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 		}
 		c.Reconnect(r.Conn())
 		time.Sleep(time.Minute)
-		r.has(c, streamCDS, "a", "b", "c", "d")
+		r.expectResources(c, typeCDS, "a", "b", "c", "d")
 		restored := generationsOf(t, r.running)
 		if len(restored) != len(known) {
 			t.Fatalf("after a restart, %d generations, want %d: %+v", len(restored), len(known), restored)
@@ -161,6 +161,6 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 		if answer := rollsBack(t, r.running, known[2].Generation); answer.Warning != "" {
 			t.Errorf("rollback after a restart: %+v", answer)
 		}
-		r.has(c, streamCDS, "a", "b")
+		r.expectResources(c, typeCDS, "a", "b")
 	}, operated)
 }

@@ -16,16 +16,16 @@ import (
 func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 	t.Parallel()
 	const interval = 10 * time.Second
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"))
 		r := start(t, o, operated, "TENDER_MIN_PUSH_INTERVAL=cds=10s,lds=10s")
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-		c.Subscribe(streamCDS)
-		c.Subscribe(streamLDS)
+		c.Subscribe(typeCDS)
+		c.Subscribe(typeLDS)
 		has := func(when, cluster, listener string) {
 			t.Helper()
 			s := c.State()
-			if s.Digest(streamCDS, "a") != relaytest.DigestOf(relaytest.Cluster("a", cluster)) || s.Digest(streamLDS, "l") != relaytest.DigestOf(relaytest.Listener("l", listener)) {
+			if s.Digest(typeCDS, "a") != relaytest.DigestOf(relaytest.Cluster("a", cluster)) || s.Digest(typeLDS, "l") != relaytest.DigestOf(relaytest.Listener("l", listener)) {
 				t.Errorf("%s: the client has not the cluster of %q and the listener of %q", when, cluster, listener)
 			}
 		}
@@ -80,15 +80,15 @@ func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	const interval = 10 * time.Second
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, []string{operated, "TENDER_MIN_PUSH_INTERVAL=cds=10s"}, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, []string{operated, "TENDER_MIN_PUSH_INTERVAL=cds=10s"}, func(w *world) {
 			w.change("cds a@1", "cds b@1", "lds l@1")
-			c := w.ready(v).subscribe("cds", "").subscribe("lds", "")
-			w.pass(time.Minute)
+			c := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
+			w.sleep(time.Minute)
 			good := generationsOf(w.t, w.relay)[0].Generation
 			w.change("cds a@2", "cds c@1", "cds -b", "lds l@2", "lds new@2")
-			w.pass(time.Minute)
-			c.skip()
+			w.sleep(time.Minute)
+			c.ackPending()
 
 			back := func() { rollsBack(w.t, w.relay, good) }
 			thaw := func() { operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}) }
@@ -96,17 +96,17 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 			sent := func(now []string, after time.Duration, then ...string) {
 				w.t.Helper()
 				c.expect(now...)
-				w.pass(after - time.Millisecond)
+				w.sleep(after - time.Millisecond)
 				c.expect()
-				w.pass(2 * time.Millisecond)
+				w.sleep(2 * time.Millisecond)
 				c.expect(then...)
-				w.pass(interval)
+				w.sleep(interval)
 				c.expect()
 			}
 			exact := func() {
 				w.t.Helper()
-				late := w.ready(v).subscribe("cds", "").subscribe("lds", "")
-				w.pass(time.Second)
+				late := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
+				w.sleep(time.Second)
 				for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
 					diff := cmp.Diff(late.State()[typeURL], c.State()[typeURL])
 					if diff != "" || len(c.State()[typeURL]) == 0 {
@@ -123,16 +123,16 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 			sent(either([]string{"cds a@1 b@1", "lds l@1 -new"}, []string{"cds {a@1 b@1 c@1}", "lds {l@1}"}),
 				interval, either([]string{"cds -c"}, []string{"cds {a@1 b@1}"})...)
 			exact()
-			w.pass(time.Minute)
+			w.sleep(time.Minute)
 			thaw()
 			sent(either([]string{"cds a@2 c@1", "lds l@2 new@2"}, []string{"cds {a@2 b@1 c@1}", "lds {l@2 new@2}"}),
 				interval, either([]string{"cds -b"}, []string{"cds {a@2 c@1}"})...)
 			exact()
 
-			w.pass(time.Minute)
+			w.sleep(time.Minute)
 			w.change("cds a@3")
-			c.expect(orderForm(v, either([]string{"cds a@3"}, []string{"cds a@3 c@1"})[0]))
-			w.pass(3 * time.Second)
+			c.expect(formatFor(v, either([]string{"cds a@3"}, []string{"cds a@3 c@1"})[0]))
+			w.sleep(3 * time.Second)
 			w.change("cds a@4", "cds -c", "lds l@4", "lds -new")
 			back()
 			sent(nil, interval-3*time.Second, either(
@@ -140,12 +140,12 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 				[]string{"cds {a@1 b@1 c@1}", "lds {l@1}", "cds {a@1 b@1}"},
 			)...)
 			exact()
-			w.pass(time.Minute)
+			w.sleep(time.Minute)
 			thaw()
-			c.expect(orderForm(v, either([]string{"cds a@4"}, []string{"cds a@4 b@1"})[0]), orderForm(v, "lds l@4"))
-			w.pass(3 * time.Second)
+			c.expect(formatFor(v, either([]string{"cds a@4"}, []string{"cds a@4 b@1"})[0]), formatFor(v, "lds l@4"))
+			w.sleep(3 * time.Second)
 			back()
-			sent(nil, interval-3*time.Second, orderForm(v, "cds a@1 b@1"), orderForm(v, "lds l@1"))
+			sent(nil, interval-3*time.Second, formatFor(v, "cds a@1 b@1"), formatFor(v, "lds l@1"))
 			exact()
 		})
 	})

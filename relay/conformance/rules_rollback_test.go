@@ -39,15 +39,15 @@ func rollsBack(t testing.TB, r *running, to string) admin.Rollbacks {
 // then but endpoints. Those that come find it, too. Thawed, each is told the difference to what the origin has.
 func TestRollback_Clients(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, []string{operated}, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, []string{operated}, func(w *world) {
 			w.change("cds a@1", "cds b@1", "lds l@1", "eds e@1")
-			c := w.ready(v).subscribe("cds", "").subscribe("lds", "").subscribe("eds", "e")
-			w.pass(20 * time.Second)
-			c.skip()
+			c := w.autoClient(v).subscribe("cds", "").subscribe("lds", "").subscribe("eds", "e")
+			w.sleep(20 * time.Second)
+			c.ackPending()
 			w.change("cds a@2", "cds c@1", "lds l@2", "cds -b")
 			w.settle()
-			c.skip()
+			c.ackPending()
 			known := generationsOf(w.t, w.relay)
 			if len(known) != 2 || known[0].Added != 1 || known[0].Changed != 2 || known[0].Removed != 1 || !known[0].Until.IsZero() {
 				w.t.Fatalf("generations: %+v, want two, the newest with a new resource, two changed and one removed", known)
@@ -70,20 +70,20 @@ func TestRollback_Clients(t *testing.T) {
 			if v == relaytest.Delta {
 				c.expect("cds a@1 b@1", "lds l@1", "cds -c")
 			} else {
-				c.expect(orderForm(v, "cds a@1 b@1 c@1"), orderForm(v, "lds l@1"), orderForm(v, "cds a@1 b@1"))
+				c.expect(formatFor(v, "cds a@1 b@1 c@1"), formatFor(v, "lds l@1"), formatFor(v, "cds a@1 b@1"))
 			}
 			if now := generationsOf(w.t, w.relay); now[0].Generation != known[1].Generation || len(now) != 3 {
 				w.t.Errorf("rolled back, the generations are %+v, want the newest to be %s", now, known[1].Generation)
 			}
 			w.change("cds a@3", "lds l@3", "eds e@2")
 			w.settle()
-			c.expect(orderForm(v, "eds e@2"))
-			late := w.ready(v).subscribe("cds", "").subscribe("lds", "")
+			c.expect(formatFor(v, "eds e@2"))
+			late := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
 			w.settle()
 			if v == relaytest.Delta { // it may have c, and have refused all that it was sent with it
 				late.expect("cds a@1 b@1", "cds -c", "lds l@1")
 			} else {
-				late.expect(orderForm(v, "cds a@1 b@1"), orderForm(v, "lds l@1"))
+				late.expect(formatFor(v, "cds a@1 b@1"), formatFor(v, "lds l@1"))
 			}
 			if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}); f.Origins[0].Withheld != 4 || f.Origins[0].Frozen {
 				w.t.Errorf("thaw: %+v, want it thawed, and 4 names that were withheld", f)
@@ -92,7 +92,7 @@ func TestRollback_Clients(t *testing.T) {
 			if v == relaytest.Delta {
 				c.expect("cds a@3 c@1", "lds l@3", "cds -b")
 			} else {
-				c.expect(orderForm(v, "cds a@3 b@1 c@1"), orderForm(v, "lds l@3"), orderForm(v, "cds a@3 c@1"))
+				c.expect(formatFor(v, "cds a@3 b@1 c@1"), formatFor(v, "lds l@3"), formatFor(v, "cds a@3 c@1"))
 			}
 		})
 	})
@@ -102,14 +102,14 @@ func TestRollback_Clients(t *testing.T) {
 // does not have is taken from it. What a client reports of what was rolled back is not believed.
 func TestRollback_ReturningClients(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, []string{operated}, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, []string{operated}, func(w *world) {
 			other := start(w.t, w.origin, "TENDER_NODE_ID=tender/other", operated)
 			w.change("cds a@1", "cds b@1", "lds l@1")
-			first := w.ready(v).subscribe("cds", "").subscribe("lds", "")
+			first := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
 			c := w.dialAt(other, relaytest.ClientOptions{Variant: v, AutoAck: true})
 			c.subscribe("cds", "").subscribe("lds", "")
-			w.pass(20 * time.Second)
+			w.sleep(20 * time.Second)
 			w.change("cds young@1", "cds a@2", "lds young@1")
 			w.settle()
 			here, there := generationsOf(w.t, w.relay), generationsOf(w.t, other)
@@ -143,12 +143,12 @@ func TestRollback_ReturningClients(t *testing.T) {
 func (r *restarting) turnsBad(v relaytest.Variant) (c *relaytest.Client, good relaytest.Digest) {
 	r.t.Helper()
 	r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
-	c = r.following(v, streamCDS)
-	r.has(c, streamCDS, "a", "b")
-	good = c.State().Digest(streamCDS, "a")
+	c = r.following(v, typeCDS)
+	r.expectResources(c, typeCDS, "a", "b")
+	good = c.State().Digest(typeCDS, "a")
 	time.Sleep(time.Minute)
 	r.o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a", "bad"), relaytest.Cluster("c")) })
-	r.has(c, streamCDS, "a", "b", "c")
+	r.expectResources(c, typeCDS, "a", "b", "c")
 	time.Sleep(30 * time.Second)
 	synctest.Wait()
 	return c, good
@@ -167,7 +167,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 				if answer := rollsBack(t, r.running, "1m"); answer.Warning != "" || !answer.Origins[0].Freeze.SurvivesRestart {
 					t.Errorf("rollback: %+v, want one that survives a restart", answer)
 				}
-				r.has(c, streamCDS, "a", "b")
+				r.expectResources(c, typeCDS, "a", "b")
 				for range 2 {
 					time.Sleep(time.Hour)
 					r.stop()
@@ -178,7 +178,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 					}
 					r.o.Apply(func(tx *relaytest.Tx) {
 						for _, name := range []string{"a", "b", "c"} {
-							tx.Remove(streamCDS, name)
+							tx.Remove(typeCDS, name)
 						}
 					})
 					r.start()
@@ -187,12 +187,12 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 						t.Fatalf("after a restart: %+v, want a rollback by alice of %v", f, began)
 					}
 					c.Reconnect(r.Conn())
-					late := r.following(v, streamCDS)
+					late := r.following(v, typeCDS)
 					time.Sleep(3 * time.Hour)
 					synctest.Wait()
 					for _, client := range []*relaytest.Client{c, late} {
-						r.has(client, streamCDS, "a", "b")
-						if client.State().Digest(streamCDS, "a") != good {
+						r.expectResources(client, typeCDS, "a", "b")
+						if client.State().Digest(typeCDS, "a") != good {
 							t.Error("after a restart, a client has the content that was rolled back")
 						}
 					}
@@ -200,9 +200,9 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 				r.o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a", "fixed"), relaytest.Cluster("b")) })
 				time.Sleep(time.Minute)
 				r.thaws()
-				r.has(c, streamCDS, "a", "b")
+				r.expectResources(c, typeCDS, "a", "b")
 				synctest.Wait()
-				if c.State().Digest(streamCDS, "a") == good {
+				if c.State().Digest(typeCDS, "a") == good {
 					t.Error("thawed, a client has the earlier content")
 				}
 				if known := generationsOf(t, r.running); len(known) < 3 {
@@ -232,15 +232,15 @@ func snapshotFiles(t testing.TB, dir string) map[string][]byte {
 // TestRollback_Refused: what cannot be is refused, and says why.
 func TestRollback_Refused(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, []string{operated, "TENDER_MAX_GENERATION_BYTES=1KiB"}, func(w *orderWorld) {
+	worldBubble(t, []string{operated, "TENDER_MAX_GENERATION_BYTES=1KiB"}, func(w *world) {
 		off := start(w.t, w.origin, "TENDER_NODE_ID=tender/off", operated, "TENDER_MAX_GENERATION_BYTES=0")
-		c := w.ready(relaytest.Delta).subscribe("cds", "")
-		w.pass(20 * time.Second)
+		c := w.autoClient(relaytest.Delta).subscribe("cds", "")
+		w.sleep(20 * time.Second)
 		for rev := 1; rev < 9; rev++ {
 			w.change(map[bool]string{true: "cds a@1", false: "cds a@2"}[rev%2 == 1])
 			w.settle()
 		}
-		c.skip()
+		c.ackPending()
 		for _, no := range []struct {
 			r    *running
 			args admin.RollbackScope
@@ -262,7 +262,7 @@ func TestRollback_Refused(t *testing.T) {
 		c.expect()
 		rollsBack(w.t, w.relay, "12s")
 		w.settle()
-		c.hears("cds a@1")
+		c.expectAndAck("cds a@1")
 		if code, text := post(w.t, w.relay, "freeze", admin.FreezeScope{}); code != http.StatusConflict || !strings.Contains(text, "tender thaw") {
 			w.t.Errorf("freeze of a relay that is rolled back: %d %s, want 409", code, text)
 		}

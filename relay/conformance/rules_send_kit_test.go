@@ -13,77 +13,77 @@ import (
 // the sentinel, made last, is the last response: it shows that nothing else was
 // sent.
 const (
-	sendAcme     = "type.googleapis.com/acme.Thing"
-	sendSentinel = "type.googleapis.com/acme.Sentinel"
+	acmeThing    = "type.googleapis.com/acme.Thing"
+	sentinelType = "type.googleapis.com/acme.Sentinel"
 )
 
 // wildcardTypes are those whose first empty request is a wildcard, one for each
 // way in which SotW responses are made.
-var wildcardTypes = []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType, sendAcme}
+var wildcardTypes = []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType, acmeThing}
 
-// sendOrigin starts an origin that has a resource of each name and type.
-func sendOrigin(t *testing.T, opts relaytest.OriginOptions, types []string, names ...string) *relaytest.Origin {
+// originWith starts an origin that has a resource of each name and type.
+func originWith(t *testing.T, opts relaytest.OriginOptions, types []string, names ...string) *relaytest.Origin {
 	t.Helper()
 	o := relaytest.NewOrigin(t, opts)
 	o.Apply(func(tx *relaytest.Tx) {
 		for _, typeURL := range types {
 			for _, name := range names {
-				tx.Put(sendThing(typeURL, name, "first"))
+				tx.Put(opaque(typeURL, name, "first"))
 			}
 		}
 	})
 	return o
 }
 
-// sendThing returns a resource of any type: nothing here looks inside.
-func sendThing(typeURL, name, text string) *anypb.Any {
+// opaque returns a resource of any type: nothing here looks inside.
+func opaque(typeURL, name, text string) *anypb.Any {
 	return relaytest.Opaque(typeURL, name, []byte(text))
 }
 
-// sendWatchSentinel subscribes a client to the sentinel of an origin.
-func sendWatchSentinel(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
+// watchSentinel subscribes a client to the sentinel of an origin.
+func watchSentinel(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	t.Helper()
-	o.Put(sendThing(sendSentinel, "sentinel", "begin"))
-	c.Subscribe(sendSentinel, "sentinel")
-	streamTake(t, c, sendSentinel, "sentinel")
+	o.Put(opaque(sentinelType, "sentinel", "begin"))
+	c.Subscribe(sentinelType, "sentinel")
+	recvAndAck(t, c, sentinelType, "sentinel")
 }
 
-// sendQuiet shows that nothing is on its way to a client that watches the
+// expectNoneInFlight shows that nothing is on its way to a client that watches the
 // sentinel. What marks the change; it must not have been used before.
-func sendQuiet(t *testing.T, o *relaytest.Origin, c *relaytest.Client, what string) {
+func expectNoneInFlight(t *testing.T, o *relaytest.Origin, c *relaytest.Client, what string) {
 	t.Helper()
-	c.Fence(t.Context(), sendSentinel, "sentinel", func() { o.Put(sendThing(sendSentinel, "sentinel", what)) })
+	c.Fence(t.Context(), sentinelType, "sentinel", func() { o.Put(opaque(sentinelType, "sentinel", what)) })
 }
 
-// sendSeen waits until the relay has applied a change: another client, that
+// awaitApplied waits until the relay has applied a change: another client, that
 // wants nothing else, has received it.
-func sendSeen(t *testing.T, r *running, typeURL, name, text string) {
+func awaitApplied(t *testing.T, r *running, typeURL, name, text string) {
 	t.Helper()
-	sendHas(t, r, typeURL, []string{name}, name, text)
+	awaitAppliedAs(t, r, typeURL, []string{name}, name, text)
 }
 
-// sendHas is sendSeen by another way of asking.
-func sendHas(t *testing.T, r *running, typeURL string, form []string, name, text string) {
+// awaitAppliedAs is awaitApplied by another way of asking.
+func awaitAppliedAs(t *testing.T, r *running, typeURL string, form []string, name, text string) {
 	t.Helper()
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})
 	defer c.Close()
 	c.Subscribe(typeURL, form...)
-	want := relaytest.DigestOf(sendThing(typeURL, name, text))
+	want := relaytest.DigestOf(opaque(typeURL, name, text))
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(typeURL, name) == want })
 }
 
-// sendSync returns when the relay has taken all that the client has sent: it has
+// awaitRequestsRead returns when the relay has taken all that the client has sent: it has
 // answered what was sent last.
-func sendSync(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
+func awaitRequestsRead(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	t.Helper()
-	o.Put(sendThing(sendSentinel, "sync", "sync"))
-	c.Subscribe(sendSentinel, "sync")
-	streamTake(t, c, sendSentinel, "sync")
-	c.Unsubscribe(sendSentinel, "sync")
+	o.Put(opaque(sentinelType, "sync", "sync"))
+	c.Subscribe(sentinelType, "sync")
+	recvAndAck(t, c, sentinelType, "sync")
+	c.Unsubscribe(sentinelType, "sync")
 }
 
-// sendNames returns n names in order.
-func sendNames(n int) []string {
+// numberedNames returns n names in order.
+func numberedNames(n int) []string {
 	var names []string
 	for i := range n {
 		names = append(names, fmt.Sprintf("name-%03d", i))

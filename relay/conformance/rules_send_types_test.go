@@ -25,7 +25,7 @@ func TestB17_Types(t *testing.T) {
 		{relaytest.ClusterType, true, true, true},
 		{relaytest.ScopedRouteType, true, true, true},
 		{relaytest.VirtualHostType, true, false, false},
-		{sendAcme, true, false, false},
+		{acmeThing, true, false, false},
 		{relaytest.RouteType, false, false, false},
 		{relaytest.EndpointType, false, false, false},
 		{relaytest.SecretType, false, false, true},
@@ -37,10 +37,10 @@ func TestB17_Types(t *testing.T) {
 	for _, test := range tests {
 		types = append(types, test.typeURL)
 	}
-	o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "b")
+	o := originWith(t, relaytest.OriginOptions{}, types, "a", "b")
 	r := start(t, o)
 	for _, node := range []string{"envoy", "grpc"} {
-		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 			for _, test := range tests {
 				opts := relaytest.ClientOptions{Variant: v}
 				if node == "grpc" {
@@ -49,21 +49,21 @@ func TestB17_Types(t *testing.T) {
 				c := r.Client(opts)
 				c.Subscribe(test.typeURL)
 				if test.legacy {
-					streamTake(t, c, test.typeURL, "a", "b")
+					recvAndAck(t, c, test.typeURL, "a", "b")
 				}
-				sendWatchSentinel(t, o, c)
+				watchSentinel(t, o, c)
 
 				c = r.Client(opts)
 				c.Subscribe(test.typeURL, "a", "b")
 				for !c.State().Has(test.typeURL, "a", "b") {
 					c.Ack(c.Recv(t.Context()))
 				}
-				o.Put(sendThing(test.typeURL, "b", node+v.String()))
+				o.Put(opaque(test.typeURL, "b", node+v.String()))
 				want := []string{"b"}
 				if v == relaytest.SotW && (test.full || test.envoy && node == "envoy") {
 					want = []string{"a", "b"}
 				}
-				streamTake(t, c, test.typeURL, want...)
+				recvAndAck(t, c, test.typeURL, want...)
 				c.Close()
 			}
 		})
@@ -84,20 +84,20 @@ func TestB17_LargeGroupIsSentOnce(t *testing.T) {
 
 	c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 	c.Subscribe(relaytest.SecretType, "a", "b", "c")
-	streamTake(t, c, relaytest.SecretType, "a", "b", "c")
-	sendWatchSentinel(t, o, c)
-	o.Put(sendThing(relaytest.SecretType, "b", "small"))
-	streamTake(t, c, relaytest.SecretType, "a", "b", "c")
-	sendQuiet(t, o, c, "all there")
+	recvAndAck(t, c, relaytest.SecretType, "a", "b", "c")
+	watchSentinel(t, o, c)
+	o.Put(opaque(relaytest.SecretType, "b", "small"))
+	recvAndAck(t, c, relaytest.SecretType, "a", "b", "c")
+	expectNoneInFlight(t, o, c, "all there")
 }
 
 // B.21: any type is served; its bytes, and what is in its envelope that nobody
 // here knows, arrive as they were sent.
 func TestB21_UnknownTypes(t *testing.T) {
 	t.Parallel()
-	types := []string{sendAcme, "type.googleapis.com/istio.networking.nds.v1.NameTable", "envoy.api.v2.Cluster", "x"}
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		o := sendOrigin(t, relaytest.OriginOptions{}, types, "a", "with space", "日本", "a/b?c=d", "xdstp:no")
+	types := []string{acmeThing, "type.googleapis.com/istio.networking.nds.v1.NameTable", "envoy.api.v2.Cluster", "x"}
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		o := originWith(t, relaytest.OriginOptions{}, types, "a", "with space", "日本", "a/b?c=d", "xdstp:no")
 		r := start(t, o)
 		for _, node := range []string{"envoy", "grpc"} { // gRPC gets them wrapped
 			opts := relaytest.ClientOptions{Variant: v, AutoAck: true}
@@ -127,7 +127,7 @@ func TestB22_EmptyNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	sotw := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-	for _, typeURL := range []string{sendAcme, relaytest.ClusterType} {
+	for _, typeURL := range []string{acmeThing, relaytest.ClusterType} {
 		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: typeURL}); err != nil {
 			t.Fatal(err)
 		}
@@ -139,11 +139,11 @@ func TestB22_EmptyNames(t *testing.T) {
 	}
 	unnamed := func(typeURL, text string) *discoverypb.DeltaDiscoveryResponse {
 		return &discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL, Resources: []*discoverypb.Resource{
-			{Version: text, Resource: sendThing(typeURL, "in the body", text)}}}
+			{Version: text, Resource: opaque(typeURL, "in the body", text)}}}
 	}
 	for _, text := range []string{"first", "second"} {
-		nonce := origin.Send(unnamed(sendAcme, text))
-		origin.ExpectRequest(t.Context(), &discoverypb.DeltaDiscoveryRequest{TypeUrl: sendAcme, ResponseNonce: nonce})
+		nonce := origin.Send(unnamed(acmeThing, text))
+		origin.ExpectRequest(t.Context(), &discoverypb.DeltaDiscoveryRequest{TypeUrl: acmeThing, ResponseNonce: nonce})
 		resp, err := rpc.Recv()
 		if err != nil {
 			t.Fatal(err)
@@ -151,10 +151,10 @@ func TestB22_EmptyNames(t *testing.T) {
 		if got := resp.GetResources(); len(got) != 1 || got[0].GetName() != "" || got[0].GetVersion() != text {
 			t.Errorf("got %v, want one resource without a name", resp)
 		}
-		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: sendAcme, ResponseNonce: resp.GetNonce()}); err != nil {
+		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: acmeThing, ResponseNonce: resp.GetNonce()}); err != nil {
 			t.Fatal(err)
 		}
-		streamTake(t, sotw, sendAcme, "in the body")
+		recvAndAck(t, sotw, acmeThing, "in the body")
 	}
 	nonce := origin.Send(unnamed(relaytest.ClusterType, "first"))
 	if req := origin.Recv(t.Context()); req.GetResponseNonce() != nonce || req.GetErrorDetail() == nil {
@@ -190,7 +190,7 @@ func TestB1_LargeSetInChunks(t *testing.T) {
 				got[name]++
 			}
 			if responses == 1 {
-				sendSync(t, o, c) // the next one is not sent before this one is answered
+				awaitRequestsRead(t, o, c) // the next one is not sent before this one is answered
 			}
 			c.Ack(resp)
 		}

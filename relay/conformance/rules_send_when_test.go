@@ -14,9 +14,9 @@ import (
 func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
 	t.Parallel()
 	const connections, streams = 10, 100
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		put := func(text string) {
-			o.Put(sendThing(relaytest.ClusterType, "b", text), sendThing(relaytest.EndpointType, "a", text))
+			o.Put(opaque(relaytest.ClusterType, "b", text), opaque(relaytest.EndpointType, "a", text))
 		}
 		put("first")
 		r := startMuted(t, o)
@@ -57,9 +57,9 @@ func TestR043_RequestedResourcesAreSupplied(t *testing.T) {
 	for i := range 200 {
 		names = append(names, fmt.Sprintf("name-%03d", i))
 	}
-	types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.RouteType, relaytest.SecretType, sendAcme}
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		o := sendOrigin(t, relaytest.OriginOptions{}, types, names...)
+	types := []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.RouteType, relaytest.SecretType, acmeThing}
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		o := originWith(t, relaytest.OriginOptions{}, types, names...)
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 		for _, typeURL := range types {
 			c.Subscribe(typeURL, names[:150]...)

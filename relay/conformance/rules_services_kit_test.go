@@ -12,21 +12,21 @@ import (
 )
 
 // stream opens a stream of one type of an Envoy.
-func (w *orderWorld) stream(v relaytest.Variant, short string) *orderClient {
-	return w.dial(relaytest.ClientOptions{Variant: v, TypeURL: orderTypes[short]})
+func (w *world) stream(v relaytest.Variant, short string) *worldClient {
+	return w.dial(relaytest.ClientOptions{Variant: v, TypeURL: typeURLs[short]})
 }
 
 // servicesEach runs a test in a world of its own for each stream of one type that
 // the protocol has: most types have both variants.
-func servicesEach(t *testing.T, f func(w *orderWorld, v relaytest.Variant, short string)) {
+func servicesEach(t *testing.T, f func(w *world, v relaytest.Variant, short string)) {
 	t.Helper()
-	for _, short := range slices.Sorted(maps.Keys(orderTypes)) {
+	for _, short := range slices.Sorted(maps.Keys(typeURLs)) {
 		for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
-			if v.Method(orderTypes[short]) == "" {
+			if v.Method(typeURLs[short]) == "" {
 				continue
 			}
 			t.Run(short+"/"+v.String(), func(t *testing.T) {
-				orderBubble(t, nil, func(w *orderWorld) { f(w, v, short) })
+				worldBubble(t, nil, func(w *world) { f(w, v, short) })
 			})
 		}
 	}

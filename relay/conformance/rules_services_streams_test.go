@@ -17,10 +17,10 @@ func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
 	legacy := []string{"cds", "lds", "srds", "vhds"}
 	full := []string{"cds", "lds", "srds"}
 	grouped := []string{"sds", "rtds", "ecds"} // for Envoy
-	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1")
 		for i, node := range []string{"envoy", "grpc"} {
-			opts := relaytest.ClientOptions{Variant: v, TypeURL: orderTypes[short]}
+			opts := relaytest.ClientOptions{Variant: v, TypeURL: typeURLs[short]}
 			whole := slices.Contains(full, short)
 			if node == "grpc" {
 				opts.Node = relaytest.GRPCNode(node)
@@ -28,20 +28,20 @@ func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
 				whole = whole || slices.Contains(grouped, short)
 			}
 			empty, named := w.dial(opts).subscribe(short, ""), w.dial(opts).subscribe(short, "a b")
-			w.pass(time.Second)
+			w.sleep(time.Second)
 			a := fmt.Sprint(" a@", i+1)
-			named.hears(orderForm(v, short+a+" b@1"))
+			named.expectAndAck(formatFor(v, short+a+" b@1"))
 			if slices.Contains(legacy, short) {
-				empty.hears(orderForm(v, short+a+" b@1"))
+				empty.expectAndAck(formatFor(v, short+a+" b@1"))
 			} else {
 				empty.expect()
 			}
 			a = fmt.Sprint(" a@", i+2)
 			w.change(short + a)
 			if v == relaytest.SotW && whole {
-				named.hears(orderForm(v, short+a+" b@1"))
+				named.expectAndAck(formatFor(v, short+a+" b@1"))
 			} else {
-				named.hears(orderForm(v, short+a))
+				named.expectAndAck(formatFor(v, short+a))
 			}
 			empty.Close()
 		}
@@ -52,12 +52,12 @@ func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
 // the request that carries it is answered.
 func TestC03_ANonceOfADeadStream(t *testing.T) {
 	t.Parallel()
-	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
 		w.change(short + " a@1")
 		c := w.stream(v, short)
-		c.Send(streamRequest(v, orderTypes[short], "77", "a"))
-		w.pass(time.Second)
-		c.hears(orderForm(v, short+" a@1"))
+		c.Send(newRequest(v, typeURLs[short], "77", "a"))
+		w.sleep(time.Second)
+		c.expectAndAck(formatFor(v, short+" a@1"))
 	})
 }
 
@@ -67,8 +67,8 @@ func TestC03_ANonceOfADeadStream(t *testing.T) {
 func TestB35_AStreamForEachCluster(t *testing.T) {
 	t.Parallel()
 	const clusters = 300
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, []string{"TENDER_LINGER=1s"}, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, []string{"TENDER_LINGER=1s"}, func(w *world) {
 			var names, changes []string
 			for i := range clusters {
 				names = append(names, fmt.Sprintf("c%03d", i))
@@ -78,30 +78,30 @@ func TestB35_AStreamForEachCluster(t *testing.T) {
 			conn := w.relay.Conn()
 			var streams []*relaytest.LightClient
 			for _, name := range names {
-				c := relaytest.NewLightClient(w.t, conn, relaytest.LightOptions{Variant: v, TypeURL: orderTypes["eds"]})
-				c.Subscribe(orderTypes["eds"], name)
+				c := relaytest.NewLightClient(w.t, conn, relaytest.LightOptions{Variant: v, TypeURL: typeURLs["eds"]})
+				c.Subscribe(typeURLs["eds"], name)
 				streams = append(streams, c)
 			}
-			w.pass(time.Second)
+			w.sleep(time.Second)
 			w.change("eds c007@2")
 			for i, c := range streams {
 				responses := 1
 				if i == 7 {
 					responses = 2
 				}
-				if got := c.Counts(); !c.State().Has(orderTypes["eds"], names[i]) || got.Responses != responses {
-					t.Errorf("the stream of %s has %v after %d responses", names[i], c.State().Names(orderTypes["eds"]), got.Responses)
+				if got := c.Counts(); !c.State().Has(typeURLs["eds"], names[i]) || got.Responses != responses {
+					t.Errorf("the stream of %s has %v after %d responses", names[i], c.State().Names(typeURLs["eds"]), got.Responses)
 				}
 			}
-			if s := w.origin.State(); len(s.Streams) != 1 || !s.Subscribed(orderTypes["eds"], names...) {
-				t.Errorf("the origin sees %d streams that want %v", len(s.Streams), s.Names(orderTypes["eds"]))
+			if s := w.origin.State(); len(s.Streams) != 1 || !s.Subscribed(typeURLs["eds"], names...) {
+				t.Errorf("the origin sees %d streams that want %v", len(s.Streams), s.Names(typeURLs["eds"]))
 			}
 			for _, c := range streams[1:] {
 				c.Close()
 			}
-			w.pass(time.Minute)
-			if s := w.origin.State(); !s.Subscribed(orderTypes["eds"], names[0]) {
-				t.Errorf("the relay still subscribes to %v, want %s alone", s.Names(orderTypes["eds"]), names[0])
+			w.sleep(time.Minute)
+			if s := w.origin.State(); !s.Subscribed(typeURLs["eds"], names[0]) {
+				t.Errorf("the relay still subscribes to %v, want %s alone", s.Names(typeURLs["eds"]), names[0])
 			}
 		})
 	})

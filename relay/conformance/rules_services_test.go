@@ -17,15 +17,15 @@ import (
 // type a stream. Within a variant the versions are the same too (R026).
 func TestR006_TheFourVariantsServeTheSameContent(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, nil, func(w *orderWorld) {
+	worldBubble(t, nil, func(w *world) {
 		var changes []string
 		for i := range 10 {
 			changes = append(changes, fmt.Sprintf("cds c%d@1", i), fmt.Sprintf("eds c%d@1", i))
 		}
 		w.change(changes...)
-		clusters, endpoints := orderTypes["cds"], orderTypes["eds"]
+		clusters, endpoints := typeURLs["cds"], typeURLs["eds"]
 		for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
-			both := w.ready(v).subscribe("cds", "").subscribe("eds", "c3 c4")
+			both := w.autoClient(v).subscribe("cds", "").subscribe("eds", "c3 c4")
 			cds := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: clusters, AutoAck: true}).subscribe("cds", "")
 			eds := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: endpoints, AutoAck: true}).subscribe("eds", "c3 c4")
 			w.settle()
@@ -46,13 +46,13 @@ func TestR006_TheFourVariantsServeTheSameContent(t *testing.T) {
 // one type serves it: what there is, and what changes.
 func TestR007_EachServiceStreamsItsType(t *testing.T) {
 	t.Parallel()
-	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
 		w.change("cds a@1", "acme a@1", short+" a@2")
 		c := w.stream(v, short).subscribe(short, "a")
 		w.settle()
-		c.hears(orderForm(v, short+" a@2"))
+		c.expectAndAck(formatFor(v, short+" a@2"))
 		w.change(short + " a@3")
-		c.hears(orderForm(v, short+" a@3"))
+		c.expectAndAck(formatFor(v, short+" a@3"))
 	})
 }
 
@@ -61,7 +61,7 @@ func TestR007_EachServiceStreamsItsType(t *testing.T) {
 // misspells it.
 func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, nil, func(w *orderWorld) {
+	worldBubble(t, nil, func(w *world) {
 		conn := w.relay.Conn()
 		for _, method := range []string{
 			"/envoy.service.route.v3.VirtualHostDiscoveryService/StreamVirtualHosts",
@@ -87,33 +87,33 @@ func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
 // or a change of its names. The responses say the type.
 func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
 	t.Parallel()
-	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1")
-		c := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: orderTypes[short], ImplicitType: true})
+		c := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: typeURLs[short], ImplicitType: true})
 		c.subscribe(short, "a")
 		w.settle()
-		c.hears(orderForm(v, short+" a@1"))
+		c.expectAndAck(formatFor(v, short+" a@1"))
 		w.change(short + " a@2")
-		c.expect(orderForm(v, short+" a@2"))
+		c.expect(formatFor(v, short+" a@2"))
 		c.nack(short)
 		c.expect()
 		w.change(short + " a@3") // and the refusal was taken for an answer
-		c.hears(orderForm(v, short+" a@3"))
-		c.Unsubscribe(orderTypes[short], "a")
+		c.expectAndAck(formatFor(v, short+" a@3"))
+		c.Unsubscribe(typeURLs[short], "a")
 		c.subscribe(short, "b")
 		w.settle()
-		if !slices.Contains(c.heard(), orderForm(v, short+" b@1")) {
+		if !slices.Contains(c.received(), formatFor(v, short+" b@1")) {
 			w.t.Errorf("%v: what it asked for later did not come", c)
 		}
 	})
 	t.Run("wildcard", func(t *testing.T) {
-		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-			orderBubble(t, nil, func(w *orderWorld) {
+		eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+			worldBubble(t, nil, func(w *world) {
 				w.change("cds a@1", "cds b@1")
-				c := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: orderTypes["cds"], ImplicitType: true})
+				c := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: typeURLs["cds"], ImplicitType: true})
 				c.subscribe("cds", "")
 				w.settle()
-				c.hears(orderForm(v, "cds a@1 b@1"))
+				c.expectAndAck(formatFor(v, "cds a@1 b@1"))
 			})
 		})
 	})
@@ -123,31 +123,31 @@ func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
 // without touching other streams of the same connection.
 func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
 	t.Parallel()
-	servicesEach(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
 		t := w.t
 		w.change(short+" a@1", "acme a@1")
 		conn := w.relay.Conn()
 		open := func() *relaytest.Client {
-			return relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, TypeURL: orderTypes[short]})
+			return relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, TypeURL: typeURLs[short]})
 		}
 		other := open()
-		other.Subscribe(orderTypes[short], "a")
-		streamTake(t, other, orderTypes[short], "a")
+		other.Subscribe(typeURLs[short], "a")
+		recvAndAck(t, other, typeURLs[short], "a")
 		for _, served := range []bool{false, true} {
 			c := open()
 			if served {
-				c.Subscribe(orderTypes[short], "a")
-				streamTake(t, c, orderTypes[short], "a")
+				c.Subscribe(typeURLs[short], "a")
+				recvAndAck(t, c, typeURLs[short], "a")
 			}
-			c.Subscribe(orderTypes["acme"], "a")
+			c.Subscribe(typeURLs["acme"], "a")
 			err := c.WaitEnd(t.Context())
 			text := status.Convert(err).Message()
-			if status.Code(err) != codes.InvalidArgument || !strings.Contains(text, orderTypes[short]) || !strings.Contains(text, orderTypes["acme"]) {
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(text, typeURLs[short]) || !strings.Contains(text, typeURLs["acme"]) {
 				t.Errorf("served=%v: ended: %v, want %v that names both types", served, err, codes.InvalidArgument)
 			}
 		}
 		w.change(short + " a@2")
-		streamTake(t, other, orderTypes[short], "a")
+		recvAndAck(t, other, typeURLs[short], "a")
 	})
 }
 
@@ -155,7 +155,7 @@ func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
 // name of the method.
 func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
 	t.Parallel()
-	orderBubble(t, nil, func(w *orderWorld) {
+	worldBubble(t, nil, func(w *world) {
 		conn := w.relay.Conn()
 		for _, method := range []string{
 			"/envoy.service.discovery.v2.AggregatedDiscoveryService/StreamAggregatedResources",
@@ -182,21 +182,21 @@ func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
 func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
 	t.Parallel()
 	const v2 = "type.googleapis.com/envoy.api.v2.Cluster"
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Set(v2, "a", relaytest.Opaque(v2, "a", []byte{0, 255}), "1")
 		o.Set(v2, "b", relaytest.Opaque(v2, "b", nil), "1")
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(v2, "a", "b")
-		streamTake(t, c, v2, "a", "b")
+		recvAndAck(t, c, v2, "a", "b")
 		if !c.State().SameContent(o.Resources(), v2) {
 			t.Errorf("the client has %v, want what the origin has", c.State()[v2])
 		}
 		o.Set(v2, "b", relaytest.Opaque(v2, "b", []byte("new")), "2")
-		streamTake(t, c, v2, "b") // a full-state type would come with a
+		recvAndAck(t, c, v2, "b") // a full-state type would come with a
 
-		clusters := r.Client(relaytest.ClientOptions{Variant: v, TypeURL: streamCDS})
+		clusters := r.Client(relaytest.ClientOptions{Variant: v, TypeURL: typeCDS})
 		clusters.Subscribe(v2)
-		streamEnd(t, clusters, codes.InvalidArgument)
+		expectStatus(t, clusters, codes.InvalidArgument)
 	})
 }

@@ -43,12 +43,12 @@ var sizeForms = []struct {
 	typeURL string
 	named   bool
 }{
-	{relaytest.Delta, streamCDS, false},
-	{relaytest.Delta, streamCDS, true},
-	{relaytest.Delta, streamEDS, false},
-	{relaytest.Delta, streamEDS, true},
-	{relaytest.SotW, streamEDS, true},
-	{relaytest.SotW, streamEDS, false},
+	{relaytest.Delta, typeCDS, false},
+	{relaytest.Delta, typeCDS, true},
+	{relaytest.Delta, typeEDS, false},
+	{relaytest.Delta, typeEDS, true},
+	{relaytest.SotW, typeEDS, true},
+	{relaytest.SotW, typeEDS, false},
 	{relaytest.SotW, streamAcmeType, true},
 }
 
@@ -58,8 +58,8 @@ var sizeForms = []struct {
 func TestB32_LargeSetsComeInParts(t *testing.T) {
 	t.Parallel()
 	for _, form := range sizeForms {
-		t.Run(fmt.Sprintf("%v %s named=%v", form.variant, orderShort(form.typeURL), form.named), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		t.Run(fmt.Sprintf("%v %s named=%v", form.variant, shortName(form.typeURL), form.named), func(t *testing.T) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				names := sizeNames()
 				o.Apply(func(tx *relaytest.Tx) {
 					for _, name := range names {
@@ -138,8 +138,8 @@ func sizeParts(t *testing.T, c *relaytest.Client) (parts [][]string) {
 func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 	t.Parallel()
 	for _, form := range sizeForms {
-		t.Run(fmt.Sprintf("%v %s named=%v", form.variant, orderShort(form.typeURL), form.named), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		t.Run(fmt.Sprintf("%v %s named=%v", form.variant, shortName(form.typeURL), form.named), func(t *testing.T) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				names := []string{"a", "b", "c", "d", "e"}
 				o.Apply(func(tx *relaytest.Tx) {
 					for _, name := range names {
@@ -177,8 +177,8 @@ func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 // take, at a bounded rate.
 func TestB32_AFullSetIsNotCut(t *testing.T) {
 	t.Parallel()
-	for _, typeURL := range []string{streamCDS, streamLDS, relaytest.ScopedRouteType} {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	for _, typeURL := range []string{typeCDS, typeLDS, relaytest.ScopedRouteType} {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			names := []string{"a", "b", "c", "d"}
 			put := func(name string, rev int) {
 				o.Put(relaytest.Opaque(typeURL, name, fmt.Append(make([]byte, 1<<20), rev)))
@@ -196,13 +196,13 @@ func TestB32_AFullSetIsNotCut(t *testing.T) {
 				synctest.Wait()
 			}
 			if n := len(c.Responses()); n != 10 {
-				t.Errorf("%s: %d responses, want 10", orderShort(typeURL), n)
+				t.Errorf("%s: %d responses, want 10", shortName(typeURL), n)
 			}
 			for _, resp := range c.Responses() {
-				streamHas(t, resp, typeURL, names...)
+				expectNames(t, resp, typeURL, names...)
 			}
 			if n := r.Log.Count("response exceeds the default limit of gRPC clients"); n < 1 || n > 5 {
-				t.Errorf("%s: %d lines of log tell of 10 large responses, want a few", orderShort(typeURL), n)
+				t.Errorf("%s: %d lines of log tell of 10 large responses, want a few", shortName(typeURL), n)
 			}
 		})
 	}
@@ -214,19 +214,19 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 	t.Parallel()
 	const held = 50_000
 	for _, named := range []bool{false, true} {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			at := func(i int) string {
 				return fmt.Sprintf("a-resource-with-a-name-as-long-as-names-of-clusters-in-large-meshes-are/%05d", i)
 			}
 			o.Apply(func(tx *relaytest.Tx) {
 				for i := range held + 5 {
 					if i >= 5 { // these are gone
-						tx.Set(streamRDS, at(i), relaytest.Opaque(streamRDS, at(i), []byte("x")), fmt.Sprintf("version-%016d", i))
+						tx.Set(typeRDS, at(i), relaytest.Opaque(typeRDS, at(i), []byte("x")), fmt.Sprintf("version-%016d", i))
 					}
 				}
 			})
 			r := startMuted(t, o)
-			req := &discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("returning"), TypeUrl: streamRDS, InitialResourceVersions: make(map[string]string)}
+			req := &discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("returning"), TypeUrl: typeRDS, InitialResourceVersions: make(map[string]string)}
 			for i := range held {
 				req.InitialResourceVersions[at(i)] = fmt.Sprintf("version-%016d", i)
 				if i >= 5 && i < 10 {
@@ -266,7 +266,7 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 // servers take: it asks for everything, and its clients are told the difference alone.
 func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		at := func(i int) string { return fmt.Sprintf("%05d%s", i, strings.Repeat("x", 980)) }
 		o.Apply(func(tx *relaytest.Tx) {
 			for i := range 3600 {
@@ -278,7 +278,7 @@ func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 			r.DialOptions = append(r.DialOptions, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 			c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-			c.Subscribe(streamCDS, "*")
+			c.Subscribe(typeCDS, "*")
 			clients = append(clients, c)
 		}
 		time.Sleep(time.Minute)
@@ -286,7 +286,7 @@ func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 		before := []int{len(clients[0].Responses()), len(clients[1].Responses())}
 		o.Stop()
 		o.Put(relaytest.Cluster(at(1), "changed"))
-		o.Remove(streamCDS, at(2))
+		o.Remove(typeCDS, at(2))
 		o.Restart()
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
@@ -294,8 +294,8 @@ func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 			t.Errorf("the first request has %d versions in %d bytes, want none", len(req.GetInitialResourceVersions()), proto.Size(req))
 		}
 		for i, c := range clients {
-			if !c.State().SameContent(o.Resources(), streamCDS) {
-				t.Errorf("%v has %d clusters, want the origin's %d", c, len(c.State()[streamCDS]), len(o.Resources()[streamCDS]))
+			if !c.State().SameContent(o.Resources(), typeCDS) {
+				t.Errorf("%v has %d clusters, want the origin's %d", c, len(c.State()[typeCDS]), len(o.Resources()[typeCDS]))
 			}
 			for _, resp := range c.Responses()[before[i]:] {
 				if !resp.SotW() && len(resp.Resources)+len(resp.Removed) > 1 {

@@ -14,11 +14,11 @@ import (
 // in metrics, too, which an alert is about.
 func TestH10_TheMetricOfASlowClient(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, operated, "TENDER_ACK_WAIT=5s")
 		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, "*")
+		c.Subscribe(typeCDS, "*")
 		const slow, every = 12 * time.Second, 3 * time.Second
 		var unanswered []*relaytest.Response
 		var most float64

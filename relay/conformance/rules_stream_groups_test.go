@@ -97,13 +97,13 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 		}, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o, "TENDER_NODE_GROUP_BY="+tc.by)
 				for _, change := range []func(*corepb.Node){nil, tc.change} {
 					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
-					c.Subscribe(streamCDS, "*")
-					streamTake(t, c, streamCDS, "a")
+					c.Subscribe(typeCDS, "*")
+					recvAndAck(t, c, typeCDS, "a")
 				}
 				if n := len(o.State().Streams); n != tc.groups {
 					t.Errorf("%d groups, want %d", n, tc.groups)
@@ -127,11 +127,11 @@ func TestB4_GroupsCannotBeForged(t *testing.T) {
 		{"id", &corepb.Node{Id: `"x"`}, &corepb.Node{Id: "x"}},
 		{"id", &corepb.Node{Id: `a,b`}, &corepb.Node{Id: `"a,b"`}},
 	} {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			r := start(t, o, "TENDER_NODE_GROUP_BY="+tc.by)
 			for _, node := range []*corepb.Node{tc.a, tc.b} {
 				c := r.Client(relaytest.ClientOptions{Node: node})
-				c.Subscribe(streamCDS, "*")
+				c.Subscribe(typeCDS, "*")
 				c.Recv(t.Context())
 			}
 			if n := len(o.State().Streams); n != 2 {
@@ -227,11 +227,11 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.by, func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
 				c := start(t, o, append(own, "TENDER_NODE_GROUP_BY="+tc.by)...).Client(relaytest.ClientOptions{Node: streamNode(tc.change)})
-				c.Subscribe(streamCDS, "*")
-				streamTake(t, c, streamCDS, "a")
+				c.Subscribe(typeCDS, "*")
+				recvAndAck(t, c, typeCDS, "a")
 				n := o.State().Last().Node
 				if !tc.check(n) {
 					t.Errorf("by %s: the origin sees %v", tc.by, n)
@@ -248,11 +248,11 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 	t.Parallel()
 	seen := func(t *testing.T, by string, nodes ...*corepb.Node) (shown []*corepb.Node) {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			r := start(t, o, "TENDER_NODE_GROUP_BY="+by)
 			for _, n := range nodes {
 				c := r.Client(relaytest.ClientOptions{Node: n})
-				c.Subscribe(streamCDS, "*")
+				c.Subscribe(typeCDS, "*")
 				c.Recv(t.Context())
 			}
 			for _, s := range o.State().Streams {
@@ -307,12 +307,12 @@ func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 		{"metadata.env", "", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewStringValue("x") }},
 		{"locality.zone", "", func(n *corepb.Node) { n.Locality.Zone = "z2" }},
 	} {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			r := start(t, o, "TENDER_NODE_GROUP_BY="+tc.by)
 			for range 3 {
 				for _, change := range []func(*corepb.Node){nil, tc.change} {
 					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
-					c.Subscribe(streamCDS, "*")
+					c.Subscribe(typeCDS, "*")
 					c.Recv(t.Context())
 				}
 			}
@@ -339,11 +339,11 @@ func TestB4_OtherProxyType(t *testing.T) {
 		{"router~192.0.2.1~relay.tender~tender.svc.cluster.local", "envoy-1", 0},
 		{"tender", "sidecar~10.0.0.1~x.y~y.svc.cluster.local", 0},
 	} {
-		streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			r := start(t, o, "TENDER_NODE_ID="+tc.own)
 			for range 2 {
 				c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Id = tc.id })})
-				c.Subscribe(streamCDS, "*")
+				c.Subscribe(typeCDS, "*")
 				c.Recv(t.Context())
 			}
 			if got := r.Log.Count("another Istio proxy type"); got != tc.want {
@@ -383,12 +383,12 @@ func TestR143_FeaturesMakeGroups(t *testing.T) {
 		{"features that only Tender looks at", envoy("xds.config.resource-in-sotw"), envoy("envoy.lrs.supports_send_all_clusters"), 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+			originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o)
 				for _, n := range []*corepb.Node{tc.a, tc.b} {
 					c := r.Client(relaytest.ClientOptions{Variant: v, Node: n})
-					c.Subscribe(streamCDS, "*")
+					c.Subscribe(typeCDS, "*")
 					c.Ack(c.Recv(t.Context()))
 				}
 				if n := len(o.State().Streams); n != tc.groups {
@@ -411,13 +411,13 @@ func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 		{"envoy.lb.does_not_support_overprovisioning", "envoy.config.require-any-fields-contain-struct"},
 	}
 	want := [][]string{own, append(slices.Clone(own), clients[1][0]), append(slices.Clone(own), clients[3][1], clients[3][0])}
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, "TENDER_NODE_GROUP_BY=none")
 		for _, features := range clients {
 			n := relaytest.EnvoyNode("n")
 			n.ClientFeatures = features
 			c := r.Client(relaytest.ClientOptions{Node: n})
-			c.Subscribe(streamCDS, "*")
+			c.Subscribe(typeCDS, "*")
 			c.Recv(t.Context())
 		}
 		var got [][]string
@@ -433,7 +433,7 @@ func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 // B.4: operators are told of node groups that have the same configuration. A group with nothing does not count, and endpoints
 // make no difference.
 func TestB4_EqualGroupsAreShown(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Route("r", []string{"*"}, "a"), relaytest.Endpoints("a", "127.0.0.1:80"))
 		r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster")
 		group := func(name string) *relaytest.Client {
@@ -450,11 +450,11 @@ func TestB4_EqualGroupsAreShown(t *testing.T) {
 		third := group("third")
 		third.Subscribe(relaytest.EndpointType, "a")
 		wants("nothing but endpoints", 0)
-		group("first").Subscribe(streamCDS)
+		group("first").Subscribe(typeCDS)
 		wants("one", 0)
-		group("second").Subscribe(streamCDS)
+		group("second").Subscribe(typeCDS)
 		wants("two", 2)
-		third.Subscribe(streamCDS)
+		third.Subscribe(typeCDS)
 		wants("three", 3)
 		third.Subscribe(relaytest.RouteType, "r")
 		wants("one has more", 2)

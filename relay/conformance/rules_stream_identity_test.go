@@ -16,24 +16,24 @@ import (
 // else. Who is above the relay is nobody's business (B.38).
 func TestR126_B38_TheIdentifierTellsWhoServes(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.SetControlPlane("the-origin")
-		o.Put(relaytest.Cluster("a"), streamRoute("r", "1"))
+		o.Put(relaytest.Cluster("a"), domainRoute("r", "1"))
 		var seen []string
 		for _, r := range []*running{start(t, o), start(t, o)} {
 			for range 2 {
 				c := r.Client(relaytest.ClientOptions{Variant: v})
-				c.Subscribe(streamCDS, "*")
-				first := streamTake(t, c, streamCDS, "a").ControlPlane
-				c.Subscribe(streamRDS, "r")
-				if id := streamTake(t, c, streamRDS, "r").ControlPlane; id != first {
+				c.Subscribe(typeCDS, "*")
+				first := recvAndAck(t, c, typeCDS, "a").ControlPlane
+				c.Subscribe(typeRDS, "r")
+				if id := recvAndAck(t, c, typeRDS, "r").ControlPlane; id != first {
 					t.Errorf("the second type says %q, the first %q", id, first)
 				}
 				if !strings.HasPrefix(first, "tender/test#") || strings.Contains(first, "the-origin") {
 					t.Errorf("identifier %q", first)
 				}
-				o.Put(streamRoute("r", fmt.Sprint(len(seen))))
-				if id := streamTake(t, c, streamRDS, "r").ControlPlane; id != "" {
+				o.Put(domainRoute("r", fmt.Sprint(len(seen))))
+				if id := recvAndAck(t, c, typeRDS, "r").ControlPlane; id != "" {
 					t.Errorf("a later response says %q", id)
 				}
 				seen = append(seen, first)
@@ -54,7 +54,7 @@ func TestR127_UnknownFieldsOfAResourceSurvive(t *testing.T) {
 	unknown = protowire.AppendString(unknown, "what the future brings")
 	resource := &discoverypb.Resource{Name: "a", Version: "1", Resource: relaytest.Opaque(streamAcmeType, "a", nil)}
 	resource.ProtoReflect().SetUnknown(unknown)
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.SetRaw(streamAcmeType, resource)
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_NODE_GROUP_BY=none")
@@ -63,12 +63,12 @@ func TestR127_UnknownFieldsOfAResourceSurvive(t *testing.T) {
 			node.ClientFeatures = []string{feature}
 			c := r.Client(relaytest.ClientOptions{Variant: v, Node: node})
 			c.Subscribe(streamAcmeType)
-			got := firstResource(t, streamTake(t, c, streamAcmeType, "a"))
+			got := firstResource(t, recvAndAck(t, c, streamAcmeType, "a"))
 			if wants := v == relaytest.Delta || feature != ""; wants && !slices.Equal(got.ProtoReflect().GetUnknown(), unknown) || wants != (got != nil) {
 				t.Errorf("feature %q: got %v", feature, got)
 			}
-			c.Subscribe(streamCDS) // a known type is never wrapped without need
-			if got := firstResource(t, streamTake(t, c, streamCDS, "a")); v == relaytest.SotW && got != nil {
+			c.Subscribe(typeCDS) // a known type is never wrapped without need
+			if got := firstResource(t, recvAndAck(t, c, typeCDS, "a")); v == relaytest.SotW && got != nil {
 				t.Errorf("feature %q: a cluster came wrapped: %v", feature, got)
 			}
 			c.Close()

@@ -20,16 +20,16 @@ import (
 // another one does wrong. The returned function checks it.
 func streamOther(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func() {
 	t.Helper()
-	o.Put(streamRoute("other", "0"))
+	o.Put(domainRoute("other", "0"))
 	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{})
-	c.Subscribe(streamRDS, "other")
-	streamTake(t, c, streamRDS, "other")
+	c.Subscribe(typeRDS, "other")
+	recvAndAck(t, c, typeRDS, "other")
 	n := 0
 	return func() {
 		t.Helper()
 		n++
-		o.Put(streamRoute("other", fmt.Sprint(n)))
-		streamTake(t, c, streamRDS, "other")
+		o.Put(domainRoute("other", fmt.Sprint(n)))
+		recvAndAck(t, c, typeRDS, "other")
 	}
 }
 
@@ -37,31 +37,31 @@ func streamOther(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func(
 // hear of them; the longest that are allowed are served.
 func TestInput_NamesAreBounded(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, "TENDER_MAX_NAME_BYTES=100B")
 		check := streamOther(t, o, r.Conn())
 		longest, tooLong := strings.Repeat("n", 100), strings.Repeat("n", 101)
-		o.Put(streamRoute(longest, "x"))
+		o.Put(domainRoute(longest, "x"))
 		for _, tc := range []struct {
 			typeURL, name string
 			code          codes.Code
 		}{
-			{streamRDS, longest, codes.OK},
-			{streamRDS, tooLong, codes.InvalidArgument},
+			{typeRDS, longest, codes.OK},
+			{typeRDS, tooLong, codes.InvalidArgument},
 			{"type.googleapis.com/" + tooLong, "a", codes.InvalidArgument},
 		} {
 			c := r.Client(relaytest.ClientOptions{Variant: v})
 			c.Subscribe(tc.typeURL, tc.name)
 			if tc.code == codes.OK {
-				streamTake(t, c, tc.typeURL, tc.name)
+				recvAndAck(t, c, tc.typeURL, tc.name)
 			} else {
-				streamEnd(t, c, tc.code)
+				expectStatus(t, c, tc.code)
 			}
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if s := o.State(); !s.Subscribed(streamRDS, longest, "other") || len(s.Names(streamCDS)) > 0 {
-			t.Errorf("the origin was asked for %.200q", s.Names(streamRDS))
+		if s := o.State(); !s.Subscribed(typeRDS, longest, "other") || len(s.Names(typeCDS)) > 0 {
+			t.Errorf("the origin was asked for %.200q", s.Names(typeRDS))
 		}
 		check()
 	})
@@ -72,7 +72,7 @@ func TestInput_NamesAreBounded(t *testing.T) {
 // client could shut out all others.
 func TestInput_TooManyTypes(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, "TENDER_MAX_TYPES=3")
 		check := streamOther(t, o, r.Conn()) // the first type
 		typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/acme.T", i) }
@@ -81,16 +81,16 @@ func TestInput_TooManyTypes(t *testing.T) {
 			o.Set(typeURL(i), "a", relaytest.Opaque(typeURL(i), "a", nil), "1")
 			c.Subscribe(typeURL(i), "a")
 			if i < 2 {
-				streamTake(t, c, typeURL(i), "a")
+				recvAndAck(t, c, typeURL(i), "a")
 			}
 		}
-		streamEnd(t, c, codes.ResourceExhausted)
+		expectStatus(t, c, codes.ResourceExhausted)
 		c = r.Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(typeURL(1), "a")
-		streamTake(t, c, typeURL(1), "a")
+		recvAndAck(t, c, typeURL(1), "a")
 		o.Put(relaytest.Cluster("a"))
-		c.Subscribe(streamCDS, "*")
-		streamTake(t, c, streamCDS, "a")
+		c.Subscribe(typeCDS, "*")
+		recvAndAck(t, c, typeCDS, "a")
 		check()
 	})
 }
@@ -98,11 +98,11 @@ func TestInput_TooManyTypes(t *testing.T) {
 // Fields that nobody knows yet are no error in a request.
 func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(streamRoute("a", "x"))
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(domainRoute("a", "x"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		unknown := protowire.AppendVarint(protowire.AppendTag(streamField(4242, "later"), 4243, protowire.VarintType), 1)
-		req := streamRequest(v, streamRDS, "", "a")
+		unknown := protowire.AppendVarint(protowire.AppendTag(stringField(4242, "later"), 4243, protowire.VarintType), 1)
+		req := newRequest(v, typeRDS, "", "a")
 		req.ProtoReflect().SetUnknown(unknown)
 		node := proto.CloneOf(relaytest.EnvoyNode("n"))
 		node.ProtoReflect().SetUnknown(unknown)
@@ -113,7 +113,7 @@ func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 			req.Node = node
 		}
 		c.Send(req)
-		streamTake(t, c, streamRDS, "a")
+		recvAndAck(t, c, typeRDS, "a")
 	})
 }
 
@@ -121,14 +121,14 @@ func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 // read.
 func TestInput_LongRefusalsAreCut(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(streamRoute("a", "x"))
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(domainRoute("a", "x"))
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamRDS, "a")
+		c.Subscribe(typeRDS, "a")
 		resp := c.Recv(t.Context())
 		before := len(r.Log.String())
-		c.Send(streamAnswer(v, &relaytest.Response{TypeURL: streamRDS, Nonce: strings.Repeat("7", 1<<20)}, "", strings.Repeat("word", 1<<20), "a"))
+		c.Send(streamAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: strings.Repeat("7", 1<<20)}, "", strings.Repeat("word", 1<<20), "a"))
 		c.Send(streamAnswer(v, resp, "", strings.Repeat("word", 1<<20), "a"))
 		synctest.Wait()
 		if r.Log.Count("client refused a response") != 2 || r.Log.Count(strings.Repeat("word", 100)) < 2 {

@@ -19,31 +19,31 @@ import (
 
 // Short names of what these tests ask for.
 const (
-	streamCDS = relaytest.ClusterType
-	streamEDS = relaytest.EndpointType
-	streamLDS = relaytest.ListenerType
-	streamRDS = relaytest.RouteType
+	typeCDS = relaytest.ClusterType
+	typeEDS = relaytest.EndpointType
+	typeLDS = relaytest.ListenerType
+	typeRDS = relaytest.RouteType
 )
 
-// streamBubble runs a test with an origin in memory, where hours pass at once.
-func streamBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin)) {
+// originBubble runs a test with an origin in memory, where hours pass at once.
+func originBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})) })
 }
 
-// streamEach does so for each variant of the protocol.
-func streamEach(t *testing.T, f func(t *testing.T, o *relaytest.Origin, v relaytest.Variant)) {
+// originBubbles does so for each variant of the protocol.
+func originBubbles(t *testing.T, f func(t *testing.T, o *relaytest.Origin, v relaytest.Variant)) {
 	t.Helper()
 	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
 		t.Run(v.String(), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) { f(t, o, v) })
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) { f(t, o, v) })
 		})
 	}
 }
 
-// streamQuiet fails the test if the client is sent anything within d, or its stream
+// expectQuiet fails the test if the client is sent anything within d, or its stream
 // ends, in a bubble.
-func streamQuiet(t testing.TB, c *relaytest.Client, d time.Duration) {
+func expectQuiet(t testing.TB, c *relaytest.Client, d time.Duration) {
 	t.Helper()
 	time.Sleep(d) // of the bubble: no time at all
 	synctest.Wait()
@@ -55,8 +55,8 @@ func streamQuiet(t testing.TB, c *relaytest.Client, d time.Duration) {
 	}
 }
 
-// streamNext returns what the client is sent at once, in a bubble.
-func streamNext(t *testing.T, c *relaytest.Client) *relaytest.Response {
+// nextResponse returns what the client is sent at once, in a bubble.
+func nextResponse(t *testing.T, c *relaytest.Client) *relaytest.Response {
 	t.Helper()
 	synctest.Wait()
 	r := c.TryRecv()
@@ -66,17 +66,17 @@ func streamNext(t *testing.T, c *relaytest.Client) *relaytest.Response {
 	return r
 }
 
-// streamTake receives a response, accepts it, and checks which resources it has.
-func streamTake(t testing.TB, c *relaytest.Client, typeURL string, names ...string) *relaytest.Response {
+// recvAndAck receives a response, accepts it, and checks which resources it has.
+func recvAndAck(t testing.TB, c *relaytest.Client, typeURL string, names ...string) *relaytest.Response {
 	t.Helper()
 	r := c.Recv(t.Context())
-	streamHas(t, r, typeURL, names...)
+	expectNames(t, r, typeURL, names...)
 	c.Ack(r)
 	return r
 }
 
-// streamHas checks that a response has a type and exactly these resources. A name with "-" before it is a removed one.
-func streamHas(t testing.TB, r *relaytest.Response, typeURL string, want ...string) {
+// expectNames checks that a response has a type and exactly these resources. A name with "-" before it is a removed one.
+func expectNames(t testing.TB, r *relaytest.Response, typeURL string, want ...string) {
 	t.Helper()
 	got := r.Names()
 	for _, name := range r.Removed {
@@ -87,42 +87,42 @@ func streamHas(t testing.TB, r *relaytest.Response, typeURL string, want ...stri
 	}
 }
 
-// streamEnd waits until the client's stream has ended, and checks its status.
-func streamEnd(t *testing.T, c *relaytest.Client, want codes.Code) {
+// expectStatus waits until the client's stream has ended, and checks its status.
+func expectStatus(t *testing.T, c *relaytest.Client, want codes.Code) {
 	t.Helper()
 	if err := c.WaitEnd(t.Context()); status.Code(err) != want {
 		t.Fatalf("%v ended: %v, want %v", c, err, want)
 	}
 }
 
-// streamRoute is a route under which nothing but its one domain differs.
-func streamRoute(name, domain string) proto.Message {
+// domainRoute is a route under which nothing but its one domain differs.
+func domainRoute(name, domain string) proto.Message {
 	return relaytest.Route(name, []string{domain}, "cluster")
 }
 
-// streamRequest is a request of a type by hand. A SotW one lists names as they
+// newRequest is a request of a type by hand. A SotW one lists names as they
 // are, a Delta one subscribes to them.
-func streamRequest(v relaytest.Variant, typeURL, nonce string, names ...string) proto.Message {
+func newRequest(v relaytest.Variant, typeURL, nonce string, names ...string) proto.Message {
 	if v == relaytest.SotW {
 		return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names}
 	}
 	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNamesSubscribe: names}
 }
 
-// streamSotW is a SotW request with the Node of a client.
-func streamSotW(r *discoverypb.DiscoveryRequest) *discoverypb.DiscoveryRequest {
+// withNode is a SotW request with the Node of a client.
+func withNode(r *discoverypb.DiscoveryRequest) *discoverypb.DiscoveryRequest {
 	r.Node = relaytest.EnvoyNode("client")
 	return r
 }
 
-// streamField is an encoded field of bytes.
-func streamField(num protowire.Number, value string) []byte {
+// stringField is an encoded field of bytes.
+func stringField(num protowire.Number, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, num, protowire.BytesType), value)
 }
 
-// streamRaw opens a stream on which messages are bytes. It lives as long as there is
+// rawStream opens a stream on which messages are bytes. It lives as long as there is
 // patience.
-func streamRaw(t *testing.T, conn *grpc.ClientConn, method string) grpc.ClientStream {
+func rawStream(t *testing.T, conn *grpc.ClientConn, method string) grpc.ClientStream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
 	t.Cleanup(cancel)

@@ -16,18 +16,18 @@ import (
 func TestR022_NoncesAreUniqueOnAStream(t *testing.T) {
 	t.Parallel()
 	const changes = 500
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(streamRoute("r", "0"), relaytest.Endpoints("e", "127.0.0.1:1"))
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Put(domainRoute("r", "0"), relaytest.Endpoints("e", "127.0.0.1:1"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamRDS, "r")
-		streamTake(t, c, streamRDS, "r")
-		c.Subscribe(streamEDS, "e")
-		streamTake(t, c, streamEDS, "e")
+		c.Subscribe(typeRDS, "r")
+		recvAndAck(t, c, typeRDS, "r")
+		c.Subscribe(typeEDS, "e")
+		recvAndAck(t, c, typeEDS, "e")
 		for i := range changes {
-			o.Put(streamRoute("r", fmt.Sprint(i+1)))
-			streamTake(t, c, streamRDS, "r")
+			o.Put(domainRoute("r", fmt.Sprint(i+1)))
+			recvAndAck(t, c, typeRDS, "r")
 			o.Put(relaytest.Endpoints("e", fmt.Sprint("127.0.0.1:", i+2)))
-			streamTake(t, c, streamEDS, "e")
+			recvAndAck(t, c, typeEDS, "e")
 		}
 		seen := make(map[string]bool)
 		for _, r := range c.Responses() {

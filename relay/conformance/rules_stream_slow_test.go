@@ -90,7 +90,7 @@ func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, payload := range []int{500, 20 << 10, 100 << 10} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {
-			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+			originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 				put := func(i int) {
 					o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, payload)), fmt.Sprint(i))
 				}
@@ -106,7 +106,7 @@ func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
 				other.Subscribe(streamAcmeType)
 				for i := range 400<<10/payload + 1 { // more than the transport takes
 					put(i + 1)
-					streamHas(t, other.Recv(t.Context()), streamAcmeType, "a")
+					expectNames(t, other.Recv(t.Context()), streamAcmeType, "a")
 					time.Sleep(1100 * time.Millisecond) // past the ACK wait
 				}
 				time.Sleep(30 * time.Second)
@@ -118,9 +118,9 @@ func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
 					t.Errorf("streams that ended, by why: %v, want one as stalled", got)
 				}
 				put(-1)
-				streamHas(t, other.Recv(t.Context()), streamAcmeType, "a")
+				expectNames(t, other.Recv(t.Context()), streamAcmeType, "a")
 				c.Resume()
-				streamEnd(t, c, codes.Unavailable)
+				expectStatus(t, c, codes.Unavailable)
 			})
 		})
 	}
@@ -129,7 +129,7 @@ func TestC27_AClientThatNeverReadsIsEnded(t *testing.T) {
 // A client that is slow, and reads within the limit, is not ended.
 func TestC27_ASlowClientIsNotEnded(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		put := func(i int) {
 			o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, 100<<10)), fmt.Sprint(i))
 		}

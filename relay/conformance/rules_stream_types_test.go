@@ -29,15 +29,15 @@ const streamAcmeType = "type.googleapis.com/acme.Foo"
 // origin is told that all is well.
 func TestR003_PayloadsAreNotValidated(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		bad := &clusterpb.Cluster{Name: "bad", ConnectTimeout: durationpb.New(-time.Second)}
 		if bad.Validate() == nil {
 			t.Fatal("the cluster is valid, so it shows nothing")
 		}
 		o.Put(bad)
-		o.Set(streamCDS, "rubbish", &anypb.Any{TypeUrl: streamCDS, Value: []byte{0xff, 0xff}}, "1")
+		o.Set(typeCDS, "rubbish", &anypb.Any{TypeUrl: typeCDS, Value: []byte{0xff, 0xff}}, "1")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, "*")
+		c.Subscribe(typeCDS, "*")
 		var got [][]byte // the client cannot read a name out of rubbish
 		for _, res := range c.Recv(t.Context()).Resources {
 			got = append(got, res.Body.GetValue())
@@ -50,8 +50,8 @@ func TestR003_PayloadsAreNotValidated(t *testing.T) {
 		if want := [][]byte{valid, {0xff, 0xff}}; !slices.EqualFunc(got, want, bytes.Equal) {
 			t.Errorf("got % x, want % x", got, want)
 		}
-		o.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(streamCDS).ACKs == 1 })
-		if n := o.State().Type(streamCDS).NACKs; n != 0 {
+		o.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(typeCDS).ACKs == 1 })
+		if n := o.State().Type(typeCDS).NACKs; n != 0 {
 			t.Errorf("the relay refused %d responses", n)
 		}
 	})
@@ -66,19 +66,19 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 	odd = protowire.AppendTag(odd, 1, protowire.BytesType)
 	odd = protowire.AppendString(odd, "odd")
 	odd = append(odd, 0x20, 0x81, 0x80, 0x00) // field 4, a varint in more bytes than it needs
-	want := &anypb.Any{TypeUrl: streamCDS, Value: odd}
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Set(streamCDS, "odd", want, "1")
+	want := &anypb.Any{TypeUrl: typeCDS, Value: odd}
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		o.Set(typeCDS, "odd", want, "1")
 		r := start(t, o)
 		for _, names := range [][]string{{"*"}, {"odd"}} {
 			for how, opts := range map[string]relaytest.ClientOptions{
 				"aggregated": {},
-				"alone":      {TypeURL: streamCDS},
+				"alone":      {TypeURL: typeCDS},
 				"wrapped":    {Node: relaytest.GRPCNode("g")}, // in SotW too
 			} {
 				opts.Variant = v
 				c := r.Client(opts)
-				c.Subscribe(streamCDS, names...)
+				c.Subscribe(typeCDS, names...)
 				got := c.Recv(t.Context()).Resources[0].Body
 				if !slices.Equal(got.GetValue(), odd) {
 					t.Errorf("%s, subscribed to %v: got % x, want % x", how, names, got.GetValue(), odd)
@@ -103,12 +103,12 @@ func TestR014_OneConnectionToTheOrigin(t *testing.T) {
 			node := relaytest.EnvoyNode("n")
 			node.Cluster = fmt.Sprint("group", i%groups)
 			c := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: relaytest.Variant(i / groups % 2), Node: node})
-			c.Subscribe(streamCDS, "*")
+			c.Subscribe(typeCDS, "*")
 			clients = append(clients, c)
 		}
 	}
 	for _, c := range clients {
-		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a") })
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a") })
 	}
 	s := o.State()
 	if s.Connections != 1 || len(s.Streams) != groups {
@@ -120,17 +120,17 @@ func TestR014_OneConnectionToTheOrigin(t *testing.T) {
 // grouped nor answered anew.
 func TestR017_ARepeatedNodeChangesNothing(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v, NodeAlways: true})
-		c.Subscribe(streamCDS, "*")
-		streamTake(t, c, streamCDS, "a")
-		c.Subscribe(streamEDS, "a")
-		streamTake(t, c, streamEDS, "a")
-		streamQuiet(t, c, time.Minute)
+		c.Subscribe(typeCDS, "*")
+		recvAndAck(t, c, typeCDS, "a")
+		c.Subscribe(typeEDS, "a")
+		recvAndAck(t, c, typeEDS, "a")
+		expectQuiet(t, c, time.Minute)
 		for i := range 5 {
 			o.Put(relaytest.Endpoints("a", fmt.Sprint("127.0.0.1:", i+2)))
-			streamTake(t, c, streamEDS, "a")
+			recvAndAck(t, c, typeEDS, "a")
 		}
 		if n := len(o.State().Streams); n != 1 {
 			t.Errorf("the origin saw %d streams, want 1", n)
@@ -151,7 +151,7 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 		{"extensions", func(n *corepb.Node) { n.Extensions = []*corepb.Extension{{Name: "more"}} }, false},
 		{"id", func(n *corepb.Node) { n.Id = "renamed" }, false},
 		{"dynamic parameters", func(n *corepb.Node) {
-			n.DynamicParameters = map[string]*xdscorepb.ContextParams{streamCDS: {Params: map[string]string{"shard": "1"}}}
+			n.DynamicParameters = map[string]*xdscorepb.ContextParams{typeCDS: {Params: map[string]string{"shard": "1"}}}
 		}, false},
 		{"a feature", func(n *corepb.Node) { n.ClientFeatures = []string{"a.b"} }, false},
 		{"metadata beside the key", func(n *corepb.Node) {
@@ -167,7 +167,7 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 		{"cluster", func(n *corepb.Node) { n.Cluster = "b" }, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+			originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 				before := streamNode(nil)
 				after := streamNode(tc.change)
 				r := start(t, o, "TENDER_NODE_GROUP_BY=cluster,metadata.deep.tier")
@@ -177,23 +177,23 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 				}).Put(relaytest.Cluster("second"))
 				o.Put(relaytest.Cluster("first"))
 				c := r.Client(relaytest.ClientOptions{Variant: v, Node: before})
-				c.Subscribe(streamCDS, "*")
-				first := streamTake(t, c, streamCDS, "first")
+				c.Subscribe(typeCDS, "*")
+				first := recvAndAck(t, c, typeCDS, "first")
 
 				for range 2 {
 					streamSay(c, v, first, after)
 				}
 				if !tc.ends {
-					streamQuiet(t, c, time.Minute)
+					expectQuiet(t, c, time.Minute)
 					o.Put(relaytest.Cluster("first", "changed"))
-					streamTake(t, c, streamCDS, "first")
+					recvAndAck(t, c, typeCDS, "first")
 					return
 				}
-				streamEnd(t, c, codes.Unavailable)
+				expectStatus(t, c, codes.Unavailable)
 				proto.Reset(before)
 				proto.Merge(before, after)
 				c.Reconnect(r.Conn())
-				streamHas(t, c.Recv(t.Context()), streamCDS, "second")
+				expectNames(t, c.Recv(t.Context()), typeCDS, "second")
 			})
 		})
 	}
@@ -203,7 +203,7 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 // that group would end; a client that was alone in its group makes room by leaving it.
 func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "three" }).Put(relaytest.Cluster("third"))
 		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2")
@@ -213,15 +213,15 @@ func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 		ask := func(cluster string) (*relaytest.Client, *corepb.Node) {
 			n := node(cluster)
 			c := r.Client(relaytest.ClientOptions{Variant: v, Node: n})
-			c.Subscribe(streamCDS, "*")
+			c.Subscribe(typeCDS, "*")
 			return c, n
 		}
 		one, _ := ask("one")
 		stays, _ := ask("one")
 		alone, of := ask("two")
-		first := streamTake(t, one, streamCDS, "a")
-		streamTake(t, stays, streamCDS, "a")
-		last := streamTake(t, alone, streamCDS, "a")
+		first := recvAndAck(t, one, typeCDS, "a")
+		recvAndAck(t, stays, typeCDS, "a")
+		last := recvAndAck(t, alone, typeCDS, "a")
 
 		refused, _ := ask("three")
 		want := status.Convert(refused.WaitEnd(t.Context()))
@@ -232,19 +232,19 @@ func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 		}
 
 		streamSay(alone, v, last, node("three"))
-		streamEnd(t, alone, codes.Unavailable)
+		expectStatus(t, alone, codes.Unavailable)
 		proto.Reset(of)
 		proto.Merge(of, node("three"))
 		alone.Reconnect(r.Conn())
-		streamHas(t, alone.Recv(t.Context()), streamCDS, "third")
+		expectNames(t, alone.Recv(t.Context()), typeCDS, "third")
 		o.Put(relaytest.Cluster("a", "changed"))
-		streamTake(t, stays, streamCDS, "a") // whom nobody has put out
+		recvAndAck(t, stays, typeCDS, "a") // whom nobody has put out
 	})
 }
 
 // streamSay sends a request that changes nothing, with a node.
 func streamSay(c *relaytest.Client, v relaytest.Variant, last *relaytest.Response, n *corepb.Node) {
-	switch req := streamRequest(v, streamCDS, last.Nonce, "*").(type) {
+	switch req := newRequest(v, typeCDS, last.Nonce, "*").(type) {
 	case *discoverypb.DiscoveryRequest:
 		req.Node, req.VersionInfo = n, last.Version
 		c.Send(req)

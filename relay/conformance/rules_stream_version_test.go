@@ -20,22 +20,22 @@ const streamConfirm = 2 * time.Minute
 // (B.2); without one, ours stands alone.
 func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(streamCDS, "*")
-		if v := streamTake(t, c, streamCDS, "a").Version; !strings.HasPrefix(v, "r1.") {
+		c.Subscribe(typeCDS, "*")
+		if v := recvAndAck(t, c, typeCDS, "a").Version; !strings.HasPrefix(v, "r1.") {
 			t.Errorf("version %q, want r1.…", v)
 		}
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "build~7" })
 		o.Put(relaytest.Cluster("a", "2"))
-		if v := streamTake(t, c, streamCDS, "a").Version; !strings.HasPrefix(v, "build~7~r1.") {
+		if v := recvAndAck(t, c, typeCDS, "a").Version; !strings.HasPrefix(v, "build~7~r1.") {
 			t.Errorf("version %q, want build~7~r1.…", v)
 		}
 		delta := r.Client(relaytest.ClientOptions{})
-		delta.Subscribe(streamCDS, "*")
-		if v := streamTake(t, delta, streamCDS, "a").Version; v != "build~7" {
+		delta.Subscribe(typeCDS, "*")
+		if v := recvAndAck(t, delta, typeCDS, "a").Version; v != "build~7" {
 			t.Errorf("system_version_info %q, want the origin's", v)
 		}
 		time.Sleep(streamConfirm)
@@ -43,9 +43,9 @@ func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 		// that a client that returns would be sent.
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "build~8" })
 		o.Put(relaytest.Cluster("a", "2"))
-		streamQuiet(t, c, time.Minute)
+		expectQuiet(t, c, time.Minute)
 		c.Reconnect(r.Conn())
-		streamQuiet(t, c, time.Minute)
+		expectQuiet(t, c, time.Minute)
 	})
 }
 
@@ -53,17 +53,17 @@ func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 // same, and so does one that was started again, whatever the origin numbers.
 func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("b"), relaytest.Cluster("a"), streamRoute("r", "1"))
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("b"), relaytest.Cluster("a"), domainRoute("r", "1"))
 		ask := func(r *running) (clusters, named, route string) {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-			c.Subscribe(streamCDS, "*")
-			clusters = streamTake(t, c, streamCDS, "a", "b").Version
-			c.Subscribe(streamRDS, "r")
-			route = streamTake(t, c, streamRDS, "r").Version
+			c.Subscribe(typeCDS, "*")
+			clusters = recvAndAck(t, c, typeCDS, "a", "b").Version
+			c.Subscribe(typeRDS, "r")
+			route = recvAndAck(t, c, typeRDS, "r").Version
 			one := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-			one.Subscribe(streamCDS, "a")
-			named = streamTake(t, one, streamCDS, "a").Version
+			one.Subscribe(typeCDS, "a")
+			named = recvAndAck(t, one, typeCDS, "a").Version
 			return clusters, named, route
 		}
 		first, second := start(t, o), start(t, o, "TENDER_NODE_ID=tender/other")
@@ -71,10 +71,10 @@ func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
 		// The other one has seen other content before.
 		o.Put(relaytest.Cluster("a", "for a while"))
 		c := second.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(streamCDS, "*")
-		streamTake(t, c, streamCDS, "a", "b")
-		o.Set(streamCDS, "a", relaytest.Cluster("a"), "another-number")
-		streamTake(t, c, streamCDS, "a", "b")
+		c.Subscribe(typeCDS, "*")
+		recvAndAck(t, c, typeCDS, "a", "b")
+		o.Set(typeCDS, "a", relaytest.Cluster("a"), "another-number")
+		recvAndAck(t, c, typeCDS, "a", "b")
 		first.Stop()
 		third := start(t, o)
 		for i, r := range []*running{second, third} {
@@ -87,7 +87,7 @@ func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
 
 // streamReturning is the first request of a SotW client that comes back.
 func streamReturning(typeURL, version string, names ...string) *discoverypb.DiscoveryRequest {
-	return streamSotW(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: version, ResourceNames: names})
+	return withNode(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: version, ResourceNames: names})
 }
 
 // A SotW client that returns is sent nothing only where it cannot be asking for
@@ -95,20 +95,20 @@ func streamReturning(typeURL, version string, names ...string) *discoverypb.Disc
 // no resource that expires (B.3).
 func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"), streamRoute("a", "a"), relaytest.Endpoints("a", "127.0.0.1:1"))
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"), domainRoute("a", "a"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", nil), "1")
 		o.Set(relaytest.ScopedRouteType, "a", relaytest.Opaque(relaytest.ScopedRouteType, "a", nil), "1")
 		r := start(t, o)
 		versions := make(map[string]string)
 		scout := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		for _, typeURL := range []string{streamCDS, streamEDS, streamLDS, streamRDS, streamAcmeType, relaytest.ScopedRouteType} {
+		for _, typeURL := range []string{typeCDS, typeEDS, typeLDS, typeRDS, streamAcmeType, relaytest.ScopedRouteType} {
 			name := "*"
-			if typeURL == streamEDS || typeURL == streamRDS {
+			if typeURL == typeEDS || typeURL == typeRDS {
 				name = "a"
 			}
 			scout.Subscribe(typeURL, name)
-			versions[typeURL] = streamTake(t, scout, typeURL, "a").Version
+			versions[typeURL] = recvAndAck(t, scout, typeURL, "a").Version
 		}
 		time.Sleep(streamConfirm)
 		for _, tc := range []struct {
@@ -116,45 +116,45 @@ func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
 			names            []string
 			spared           bool
 		}{
-			{streamCDS, versions[streamCDS], nil, true},
-			{streamCDS, versions[streamCDS], []string{"*"}, true},
-			{streamLDS, versions[streamLDS], nil, true},
-			{streamCDS, "build-9~" + versions[streamCDS], nil, true},
-			{streamCDS, "", nil, false},
-			{streamCDS, versions[streamCDS] + "x", nil, false},
-			{streamCDS, versions[streamCDS] + "~", nil, false},
-			{streamCDS, versions[streamLDS], nil, false},
-			{streamCDS, versions[streamCDS], []string{"a"}, false},
-			{streamCDS, versions[streamCDS], []string{"*", "a"}, false},
-			{streamLDS, versions[streamLDS], []string{"a"}, false},
-			{streamEDS, versions[streamEDS], []string{"a"}, false},
-			{streamRDS, versions[streamRDS], []string{"a"}, false},
+			{typeCDS, versions[typeCDS], nil, true},
+			{typeCDS, versions[typeCDS], []string{"*"}, true},
+			{typeLDS, versions[typeLDS], nil, true},
+			{typeCDS, "build-9~" + versions[typeCDS], nil, true},
+			{typeCDS, "", nil, false},
+			{typeCDS, versions[typeCDS] + "x", nil, false},
+			{typeCDS, versions[typeCDS] + "~", nil, false},
+			{typeCDS, versions[typeLDS], nil, false},
+			{typeCDS, versions[typeCDS], []string{"a"}, false},
+			{typeCDS, versions[typeCDS], []string{"*", "a"}, false},
+			{typeLDS, versions[typeLDS], []string{"a"}, false},
+			{typeEDS, versions[typeEDS], []string{"a"}, false},
+			{typeRDS, versions[typeRDS], []string{"a"}, false},
 			{streamAcmeType, versions[streamAcmeType], nil, false},
 			{relaytest.ScopedRouteType, versions[relaytest.ScopedRouteType], nil, false},
 		} {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 			c.Send(streamReturning(tc.typeURL, tc.version, tc.names...))
 			if tc.spared {
-				streamQuiet(t, c, time.Minute)
+				expectQuiet(t, c, time.Minute)
 			} else {
-				streamTake(t, c, tc.typeURL, "a")
+				recvAndAck(t, c, tc.typeURL, "a")
 			}
 			c.Close()
 		}
 		// What changes afterwards reaches a client that was spared.
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Send(streamReturning(streamCDS, versions[streamCDS]))
-		streamQuiet(t, c, time.Minute)
+		c.Send(streamReturning(typeCDS, versions[typeCDS]))
+		expectQuiet(t, c, time.Minute)
 		o.Put(relaytest.Cluster("b"))
-		streamTake(t, c, streamCDS, "a", "b")
-		streamTake(t, scout, streamCDS, "a", "b")
+		recvAndAck(t, c, typeCDS, "a", "b")
+		recvAndAck(t, scout, typeCDS, "a", "b")
 
-		o.SetRaw(streamLDS, &discoverypb.Resource{Name: "t", Version: "1", Ttl: durationpb.New(time.Hour),
-			Resource: relaytest.Opaque(streamLDS, "t", nil)})
-		expiring := streamTake(t, scout, streamLDS, "a", "t").Version
+		o.SetRaw(typeLDS, &discoverypb.Resource{Name: "t", Version: "1", Ttl: durationpb.New(time.Hour),
+			Resource: relaytest.Opaque(typeLDS, "t", nil)})
+		expiring := recvAndAck(t, scout, typeLDS, "a", "t").Version
 		c = r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Send(streamReturning(streamLDS, expiring))
-		streamTake(t, c, streamLDS, "a", "t")
+		c.Send(streamReturning(typeLDS, expiring))
+		recvAndAck(t, c, typeLDS, "a", "t")
 	})
 }
 
@@ -167,9 +167,9 @@ func streamDelta(n *corepb.Node, typeURL string, names []string, known map[strin
 // endpoints and Secrets that it names, unless it is a relay (B.3).
 func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		secret := relaytest.Opaque(relaytest.SecretType, "a", nil)
-		for _, typeURL := range []string{streamCDS, streamEDS, streamRDS, relaytest.SecretType, streamAcmeType} {
+		for _, typeURL := range []string{typeCDS, typeEDS, typeRDS, relaytest.SecretType, streamAcmeType} {
 			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", secret.GetValue()), "v1")
 		}
 		r := start(t, o)
@@ -181,21 +181,21 @@ func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 			version string
 			spared  bool
 		}{
-			{envoy, streamCDS, "", "v1", true},
-			{envoy, streamCDS, "*", "v1", true},
-			{envoy, streamCDS, "a", "v1", true},
-			{envoy, streamRDS, "a", "v1", true},
+			{envoy, typeCDS, "", "v1", true},
+			{envoy, typeCDS, "*", "v1", true},
+			{envoy, typeCDS, "a", "v1", true},
+			{envoy, typeRDS, "a", "v1", true},
 			{envoy, streamAcmeType, "", "v1", true},
 			{envoy, streamAcmeType, "a", "v1", true},
-			{envoy, streamEDS, "*", "v1", true},
-			{envoy, streamEDS, "a", "v1", false},
+			{envoy, typeEDS, "*", "v1", true},
+			{envoy, typeEDS, "a", "v1", false},
 			{envoy, relaytest.SecretType, "a", "v1", false},
-			{below, streamEDS, "a", "v1", true},
+			{below, typeEDS, "a", "v1", true},
 			{below, relaytest.SecretType, "a", "v1", true},
-			{below, streamEDS, "a", "v0", false},
-			{envoy, streamCDS, "", "v0", false},
-			{envoy, streamCDS, "", "", false},
-			{envoy, streamRDS, "a", "v0", false},
+			{below, typeEDS, "a", "v0", false},
+			{envoy, typeCDS, "", "v0", false},
+			{envoy, typeCDS, "", "", false},
+			{envoy, typeRDS, "a", "v0", false},
 		} {
 			var names []string
 			if tc.name != "" {
@@ -204,9 +204,9 @@ func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 			c := r.Client(relaytest.ClientOptions{})
 			c.Send(streamDelta(tc.node, tc.typeURL, names, map[string]string{"a": tc.version}))
 			if tc.spared {
-				streamQuiet(t, c, streamConfirm)
+				expectQuiet(t, c, streamConfirm)
 			} else {
-				streamTake(t, c, tc.typeURL, "a")
+				recvAndAck(t, c, tc.typeURL, "a")
 			}
 			c.Close()
 		}
@@ -218,23 +218,23 @@ func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 // worthless, and is said once (B.2).
 func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
 	t.Parallel()
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Set(streamCDS, "a", relaytest.Cluster("a"), "v1")
-		o.Set(streamCDS, "b", relaytest.Cluster("b"), "v1")
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Set(typeCDS, "a", relaytest.Cluster("a"), "v1")
+		o.Set(typeCDS, "b", relaytest.Cluster("b"), "v1")
 		r := start(t, o)
 		watcher := r.Client(relaytest.ClientOptions{})
-		watcher.Subscribe(streamCDS, "*")
-		streamTake(t, watcher, streamCDS, "a", "b")
+		watcher.Subscribe(typeCDS, "*")
+		recvAndAck(t, watcher, typeCDS, "a", "b")
 		spared := func(version string) bool {
 			c := r.Client(relaytest.ClientOptions{})
 			defer c.Close()
-			c.Send(streamDelta(relaytest.EnvoyNode("e"), streamCDS, []string{"*"}, map[string]string{"a": version, "b": "v1"}))
+			c.Send(streamDelta(relaytest.EnvoyNode("e"), typeCDS, []string{"*"}, map[string]string{"a": version, "b": "v1"}))
 			time.Sleep(streamConfirm)
 			return c.TryRecv() == nil
 		}
 		for i := 2; i <= 5; i++ {
-			o.Set(streamCDS, "a", relaytest.Cluster("a"), fmt.Sprint("v", i))
-			streamQuiet(t, watcher, time.Second)
+			o.Set(typeCDS, "a", relaytest.Cluster("a"), fmt.Sprint("v", i))
+			expectQuiet(t, watcher, time.Second)
 		}
 		for version, want := range map[string]bool{"v1": false, "v2": true, "v3": true, "v4": true, "v5": true, "v6": false} {
 			if got := spared(version); got != want {
@@ -243,8 +243,8 @@ func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
 		}
 		before := r.Log.Count("level=WARN")
 		for i := range 3 {
-			o.Set(streamCDS, "b", relaytest.Cluster("b", fmt.Sprint(i)), "v1")
-			streamTake(t, watcher, streamCDS, "b")
+			o.Set(typeCDS, "b", relaytest.Cluster("b", fmt.Sprint(i)), "v1")
+			recvAndAck(t, watcher, typeCDS, "b")
 		}
 		if got := r.Log.Count("level=WARN") - before; got != 1 {
 			t.Errorf("the reuse of a version was said %d times, want once", got)
@@ -268,23 +268,23 @@ func TestB2_VersionsOfContentInDelta(t *testing.T) {
 		{"configured", "TENDER_DELTA_VERSIONS=content", relaytest.Behaviour{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Change(func(b *relaytest.Behaviour) { *b = tc.behaviour })
-				o.Set(streamCDS, "a", relaytest.Cluster("a"), "1")
+				o.Set(typeCDS, "a", relaytest.Cluster("a"), "1")
 				r := start(t, o, tc.env)
 				c := r.Client(relaytest.ClientOptions{})
-				c.Subscribe(streamCDS, "*")
-				v := streamTake(t, c, streamCDS, "a").Resources[0].Version
+				c.Subscribe(typeCDS, "*")
+				v := recvAndAck(t, c, typeCDS, "a").Resources[0].Version
 				if len(v) != len("h1.")+22 || !strings.HasPrefix(v, "h1.") {
 					t.Errorf("version %q, want h1. and 22 characters", v)
 				}
 				time.Sleep(streamConfirm)
 				c.Reconnect(r.Conn())
-				streamQuiet(t, c, time.Minute)
+				expectQuiet(t, c, time.Minute)
 				c.Close()
-				o.Set(streamCDS, "a", relaytest.Cluster("a", "other"), "1")
+				o.Set(typeCDS, "a", relaytest.Cluster("a", "other"), "1")
 				c.Reconnect(r.Conn())
-				streamTake(t, c, streamCDS, "a")
+				recvAndAck(t, c, typeCDS, "a")
 			})
 		})
 	}
@@ -295,35 +295,35 @@ func TestB2_VersionsOfContentInDelta(t *testing.T) {
 // another.
 func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
 	t.Parallel()
-	streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion, b.IgnoreIRV = "1", true })
-		o.Set(streamCDS, "a", relaytest.Cluster("a", "old"), "1")
+		o.Set(typeCDS, "a", relaytest.Cluster("a", "old"), "1")
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(streamCDS, "*")
-		old := streamTake(t, c, streamCDS, "a")
+		c.Subscribe(typeCDS, "*")
+		old := recvAndAck(t, c, typeCDS, "a")
 		away := r.Client(relaytest.ClientOptions{Variant: v})
-		away.Subscribe(streamCDS, "*")
-		streamTake(t, away, streamCDS, "a")
+		away.Subscribe(typeCDS, "*")
+		recvAndAck(t, away, typeCDS, "a")
 		away.Close()
 
 		o.Stop()
 		o.Clear()
-		o.Set(streamCDS, "a", relaytest.Cluster("a", "new"), "1")
+		o.Set(typeCDS, "a", relaytest.Cluster("a", "new"), "1")
 		o.Restart()
-		got := streamTake(t, c, streamCDS, "a")
+		got := recvAndAck(t, c, typeCDS, "a")
 		if v == relaytest.SotW && got.Version == old.Version {
 			t.Errorf("version %q stands for two contents", got.Version)
 		}
 		away.Reconnect(r.Conn())
-		streamTake(t, away, streamCDS, "a")
+		recvAndAck(t, away, typeCDS, "a")
 		if v == relaytest.SotW { // another replica, which has never seen the old content
 			away.Reconnect(start(t, o).Conn())
-			streamQuiet(t, away, streamConfirm)
+			expectQuiet(t, away, streamConfirm)
 			c.Close()
 			c = start(t, o).Client(relaytest.ClientOptions{Variant: v})
-			c.Send(streamReturning(streamCDS, old.Version))
-			streamTake(t, c, streamCDS, "a")
+			c.Send(streamReturning(typeCDS, old.Version))
+			recvAndAck(t, c, typeCDS, "a")
 		}
 	})
 }

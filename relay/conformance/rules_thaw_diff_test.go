@@ -25,14 +25,14 @@ func thawDiff(t testing.TB, r *running) (changes []string) {
 		t.Errorf("the diff has %d of %d changes", len(diff.Changes), diff.Total)
 	}
 	for _, c := range diff.Changes {
-		changes = append(changes, orderShort(c.TypeURL)+" "+c.Name+" "+c.Change)
+		changes = append(changes, shortName(c.TypeURL)+" "+c.Name+" "+c.Change)
 	}
 	return changes
 }
 
 // changesBetween returns the differences of two states of a client, as thawDiff writes them.
 func changesBetween(was, is relaytest.State) (changes []string) {
-	for short, typeURL := range orderTypes {
+	for short, typeURL := range typeURLs {
 		before, after := was.Names(typeURL), is.Names(typeURL)
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(before, after)))) {
 			switch {
@@ -52,13 +52,13 @@ func changesBetween(was, is relaytest.State) (changes []string) {
 // receive by the thaw. A dry run changes nothing, and a freeze has none.
 func TestH13_AThawShowsItsChanges(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		for _, rollback := range []bool{false, true} {
 			t.Run(map[bool]string{false: "freeze", true: "rollback"}[rollback], func(t *testing.T) {
-				orderBubble(t, []string{operated}, func(w *orderWorld) {
+				worldBubble(t, []string{operated}, func(w *world) {
 					w.change("cds a@1", "cds b@1", "lds l@1", "eds e@1")
-					c := w.ready(v).subscribe("cds", "").subscribe("lds", "").subscribe("eds", "e")
-					w.pass(time.Minute)
+					c := w.autoClient(v).subscribe("cds", "").subscribe("lds", "").subscribe("eds", "e")
+					w.sleep(time.Minute)
 					if changes := thawDiff(w.t, w.relay); len(changes) != 0 {
 						w.t.Errorf("the diff of a thaw without a freeze is %q", changes)
 					}
@@ -73,7 +73,7 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 					w.settle()
 					w.change("cds a@3", "cds c@2", "cds -b", "eds e@2")
 					w.settle()
-					c.skip()
+					c.ackPending()
 
 					was := c.State()
 					changes := thawDiff(w.t, w.relay)
@@ -114,18 +114,18 @@ func TestI14_AThawShowsWhatItSendsAtOnce(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
 		w.change("cds a@2", "eds a@2")
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		if changes := thawDiff(w.t, w.relay); !slices.Equal(changes, []string{"eds a changed"}) {
 			w.t.Errorf("the diff is %q, want the endpoints alone", changes)
 		}
-		w.have("cds a@1 b@1", all...)
-		w.have("eds a@1 b@1", all...)
+		w.expectResources("cds a@1 b@1", all...)
+		w.expectResources("eds a@1 b@1", all...)
 		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
-		w.pass(time.Second)
-		w.have("eds a@2 b@1", all...)
-		w.have("cds a@1 b@1", all[1:]...)
+		w.sleep(time.Second)
+		w.expectResources("eds a@2 b@1", all...)
+		w.expectResources("cds a@1 b@1", all[1:]...)
 	})
 }

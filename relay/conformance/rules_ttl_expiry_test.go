@@ -21,23 +21,23 @@ func TestR107_ExpiryIsRemoval(t *testing.T) {
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		for _, up := range []bool{true, false} {
 			ttlBubble(t, nil, func(w *ttlWorld) {
-				ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
-				w.give(f.short+" a@1 1m", f.short+" b@1")
-				ttl.skip()
-				plain.skip()
-				w.pass(20 * time.Second)
+				ttl, plain := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names), w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+				w.set(f.short+" a@1 1m", f.short+" b@1")
+				ttl.ackPending()
+				plain.ackPending()
+				w.sleep(20 * time.Second)
 				if !up {
 					w.stop()
 				}
-				w.pass(40*time.Second - 1)
-				ttl.hears()
-				plain.hears()
-				w.pass(1)
-				ttl.hears(f.removal("a", "b@1")...)
-				plain.hears(f.removal("a", "b@1")...)
-				w.pass(2 * time.Minute)
-				ttl.hears()
-				plain.hears()
+				w.sleep(40*time.Second - 1)
+				ttl.expectAndAck()
+				plain.expectAndAck()
+				w.sleep(1)
+				ttl.expectAndAck(f.removal("a", "b@1")...)
+				plain.expectAndAck(f.removal("a", "b@1")...)
+				w.sleep(2 * time.Minute)
+				ttl.expectAndAck()
+				plain.expectAndAck()
 			})
 		}
 	})
@@ -49,17 +49,17 @@ func TestR107_ComesBack(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
-			w.give(f.short + " b@1")
-			ttl.skip()
-			plain.skip()
+			ttl, plain := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names), w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+			w.set(f.short + " b@1")
+			ttl.ackPending()
+			plain.ackPending()
 			for _, rev := range []string{"1", "1", "2", "2"} {
-				w.give(f.short + " a@" + rev + " 1m")
-				ttl.hears(f.response("a@"+rev+"(1m0s)", "a@"+rev+"(1m0s) b@1"))
-				plain.hears(f.response("a@"+rev, "a@"+rev+" b@1"))
-				w.pass(time.Minute)
-				ttl.hears(f.removal("a", "b@1")...)
-				plain.hears(f.removal("a", "b@1")...)
+				w.set(f.short + " a@" + rev + " 1m")
+				ttl.expectAndAck(f.response("a@"+rev+"(1m0s)", "a@"+rev+"(1m0s) b@1"))
+				plain.expectAndAck(f.response("a@"+rev, "a@"+rev+" b@1"))
+				w.sleep(time.Minute)
+				ttl.expectAndAck(f.removal("a", "b@1")...)
+				plain.expectAndAck(f.removal("a", "b@1")...)
 			}
 		})
 	})
@@ -70,18 +70,18 @@ func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			first := w.follow(f.variant, ttlEnvoy, f.short, f.names)
-			w.give(f.short+" a@1 1m", f.short+" b@1 2m")
-			first.hears(f.response("a@1(1m0s) b@1(2m0s)", "a@1(1m0s) b@1(2m0s)"))
+			first := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names)
+			w.set(f.short+" a@1 1m", f.short+" b@1 2m")
+			first.expectAndAck(f.response("a@1(1m0s) b@1(2m0s)", "a@1(1m0s) b@1(2m0s)"))
 			for passed := 15 * time.Second; passed < time.Minute; passed += 15 * time.Second {
-				w.pass(15 * time.Second)
+				w.sleep(15 * time.Second)
 				want := fmt.Sprintf("a@1(%v) b@1(%v)", time.Minute-passed, 2*time.Minute-passed)
 				late := w.client(f.variant, ttlEnvoy, f.short, f.names)
-				late.hears(f.response(want, want))
+				late.expectAndAck(f.response(want, want))
 				again := w.client(f.variant, ttlEnvoy, f.short, f.names) // at the same position as the one before
-				again.hears(f.response(want, want))
+				again.expectAndAck(f.response(want, want))
 			}
-			first.hears()
+			first.expectAndAck()
 		})
 	})
 }
@@ -96,15 +96,15 @@ func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.short+" "+tt.names, func(t *testing.T) {
 			ttlBubble(t, nil, func(w *ttlWorld) {
-				w.follow(relaytest.Delta, plainEnvoy, tt.short, tt.names)
-				w.give(tt.short+" a@1 1h", tt.short+" b@1")
-				ttl, plain := w.follow(relaytest.Delta, ttlEnvoy, tt.short, tt.names), w.follow(relaytest.Delta, plainEnvoy, tt.short, tt.names)
-				w.pass(30*time.Minute - 20*time.Second)
+				w.syncedClient(relaytest.Delta, plainEnvoy, tt.short, tt.names)
+				w.set(tt.short+" a@1 1h", tt.short+" b@1")
+				ttl, plain := w.syncedClient(relaytest.Delta, ttlEnvoy, tt.short, tt.names), w.syncedClient(relaytest.Delta, plainEnvoy, tt.short, tt.names)
+				w.sleep(30*time.Minute - 20*time.Second)
 				ttl.Reconnect(w.relay.Conn())
 				plain.Reconnect(w.relay.Conn())
 				w.settle()
-				ttl.hears(tt.short + " a@1(30m0s)")
-				plain.hears()
+				ttl.expectAndAck(tt.short + " a@1(30m0s)")
+				plain.expectAndAck()
 			})
 		})
 	}
@@ -120,28 +120,28 @@ func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 		want   string // at a client with TTLs
 		plain  string // at one without; "" is nothing
 	}{
-		{"a TTL in the set", func(w *ttlWorld) { w.give("cds a@1 1h") }, "cds {a@1(1h0m0s) b@1}", "cds {a@1 b@1}"},
-		{"one that was removed", func(w *ttlWorld) { w.give("cds a@1 1m"); w.give("cds a@1") }, "cds {a@1 b@1}", ""},
-		{"gone and back", func(w *ttlWorld) { w.give("cds a@1 1m"); w.pass(time.Minute); w.give("cds a@1") }, "cds {a@1 b@1}", "cds {a@1 b@1}"},
+		{"a TTL in the set", func(w *ttlWorld) { w.set("cds a@1 1h") }, "cds {a@1(1h0m0s) b@1}", "cds {a@1 b@1}"},
+		{"one that was removed", func(w *ttlWorld) { w.set("cds a@1 1m"); w.set("cds a@1") }, "cds {a@1 b@1}", ""},
+		{"gone and back", func(w *ttlWorld) { w.set("cds a@1 1m"); w.sleep(time.Minute); w.set("cds a@1") }, "cds {a@1 b@1}", "cds {a@1 b@1}"},
 		{"none ever", func(*ttlWorld) {}, "", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.what, func(t *testing.T) {
 			ttlBubble(t, nil, func(w *ttlWorld) {
-				w.follow(relaytest.SotW, plainEnvoy, "cds", "")
-				w.give("cds a@1", "cds b@1")
-				ttl, plain := w.follow(relaytest.SotW, ttlEnvoy, "cds", ""), w.follow(relaytest.SotW, plainEnvoy, "cds", "")
+				w.syncedClient(relaytest.SotW, plainEnvoy, "cds", "")
+				w.set("cds a@1", "cds b@1")
+				ttl, plain := w.syncedClient(relaytest.SotW, ttlEnvoy, "cds", ""), w.syncedClient(relaytest.SotW, plainEnvoy, "cds", "")
 				ttl.Close()
 				plain.Close()
 				tt.change(w)
 				ttl.Reconnect(w.relay.Conn())
 				plain.Reconnect(w.relay.Conn())
 				synctest.Wait()
-				for c, want := range map[*orderClient]string{ttl: tt.want, plain: tt.plain} {
+				for c, want := range map[*worldClient]string{ttl: tt.want, plain: tt.plain} {
 					if want == "" {
-						c.hears()
+						c.expectAndAck()
 					} else {
-						c.hears(want)
+						c.expectAndAck(want)
 					}
 				}
 			})
@@ -159,12 +159,12 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 				t.Run(fmt.Sprintf("%v/%s/origin has it=%t", v, short, has), func(t *testing.T) {
 					f := ttlForm{v, short, "a"}
 					ttlBubble(t, nil, func(w *ttlWorld) {
-						first := w.follow(v, ttlEnvoy, short, "a")
-						w.give(short + " a@1 1m")
-						w.pass(time.Minute)
-						first.skip()
+						first := w.syncedClient(v, ttlEnvoy, short, "a")
+						w.set(short + " a@1 1m")
+						w.sleep(time.Minute)
+						first.ackPending()
 						asked := func() (n int) {
-							for _, r := range w.origin.State().Requests(orderTypes[short]) {
+							for _, r := range w.origin.State().Requests(typeURLs[short]) {
 								if slices.Contains(r.Message.GetResourceNamesSubscribe(), "a") {
 									n++
 								}
@@ -173,22 +173,22 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 						}
 						before := asked()
 						if !has {
-							w.origin.Remove(orderTypes[short], "a")
+							w.origin.Remove(typeURLs[short], "a")
 							synctest.Wait()
-							first.skip()
+							first.ackPending()
 						}
 						late := w.client(v, ttlEnvoy, short, "a")
-						w.pass(20 * time.Millisecond)
+						w.sleep(20 * time.Millisecond)
 						switch {
 						case has:
-							late.hears(f.response("a@1(1m0s)", "a@1(1m0s)"))
+							late.expectAndAck(f.response("a@1(1m0s)", "a@1(1m0s)"))
 							if n := asked() - before; n != 1 {
 								t.Errorf("the origin was asked %d times more, want once", n)
 							}
 						case asked() != before:
 							t.Error("the origin has said that there is none, and was asked again")
 						default:
-							late.hears(f.removal("a", "")...)
+							late.expectAndAck(f.removal("a", "")...)
 						}
 					})
 				})
@@ -207,19 +207,19 @@ func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
 			t.Run(fmt.Sprintf("%v/%s", v, short), func(t *testing.T) {
 				f := ttlForm{v, short, "a"}
 				ttlBubble(t, []string{"TENDER_COLD_WAIT=10s"}, func(w *ttlWorld) {
-					holds := w.follow(v, plainEnvoy, short, "a")
-					w.give(short+" a@1 1m", short+" b@1")
-					holds.skip()
+					holds := w.syncedClient(v, plainEnvoy, short, "a")
+					w.set(short+" a@1 1m", short+" b@1")
+					holds.ackPending()
 					holds.Close()
 					w.stop()
-					w.pass(time.Minute)
+					w.sleep(time.Minute)
 					newcomer := w.client(v, plainEnvoy, short, "a")
 					holds.Reconnect(w.relay.Conn())
-					w.pass(5 * time.Second)
-					holds.hears(f.removal("a", "")...)
-					newcomer.hears()
-					w.pass(20 * time.Second)
-					if got := newcomer.heard(); len(got) > 0 {
+					w.sleep(5 * time.Second)
+					holds.expectAndAck(f.removal("a", "")...)
+					newcomer.expectAndAck()
+					w.sleep(20 * time.Second)
+					if got := newcomer.received(); len(got) > 0 {
 						t.Errorf("the newcomer got %q, want nothing", got)
 					}
 					if err := newcomer.WaitEnd(w.t.Context()); err == nil {
@@ -240,29 +240,29 @@ func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 			ttlBubble(t, nil, func(w *ttlWorld) {
 				a, b := prefix+"a", prefix+"b"
 				f := ttlForm{relaytest.SotW, "cds", a + " " + b}
-				first := w.follow(f.variant, plainEnvoy, f.short, f.names)
-				w.give("cds "+a+"@1 1m", "cds "+b+"@1")
-				w.pass(time.Minute)
-				first.skip()
+				first := w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+				w.set("cds "+a+"@1 1m", "cds "+b+"@1")
+				w.sleep(time.Minute)
+				first.ackPending()
 				w.origin.Change(func(b *relaytest.Behaviour) { b.Delay, b.SilentOnMissing = 2*time.Second, true })
 				if !has {
 					w.origin.Clear() // and says nothing of it
 				}
 				late := w.client(f.variant, plainEnvoy, f.short, f.names)
-				w.pass(time.Millisecond)
+				w.sleep(time.Millisecond)
 				_, other := w.resource("cds " + b + "@2") // wakes the client's stream
 				w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: []*discoverypb.Resource{other}})
-				w.pass(1900 * time.Millisecond)
-				late.hears()
+				w.sleep(1900 * time.Millisecond)
+				late.expectAndAck()
 				if has {
-					w.pass(200 * time.Millisecond)
-					late.hears(fmt.Sprintf("cds {%s@1 %s@2}", a, b))
+					w.sleep(200 * time.Millisecond)
+					late.expectAndAck(fmt.Sprintf("cds {%s@1 %s@2}", a, b))
 					return
 				}
-				w.pass(8 * time.Second)
-				late.hears()
-				w.pass(200 * time.Millisecond)
-				late.hears(fmt.Sprintf("cds {%s@2}", b))
+				w.sleep(8 * time.Second)
+				late.expectAndAck()
+				w.sleep(200 * time.Millisecond)
+				late.expectAndAck(fmt.Sprintf("cds {%s@2}", b))
 			})
 		}
 	}
@@ -275,22 +275,22 @@ func TestB7_R108_RenewedBeforeTheSetIsConfirmed(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "acme"} {
 		t.Run(short, func(t *testing.T) {
-			orderBubble(t, []string{"TENDER_COLD_WAIT=10m"}, func(world *orderWorld) {
+			worldBubble(t, []string{"TENDER_COLD_WAIT=10m"}, func(world *world) {
 				w := &ttlWorld{world}
-				w.give(short+" a@1 20s", short+" b@1")
-				c := w.follow(relaytest.SotW, ttlEnvoy, short, "*")
-				w.beat(short, "a")
-				c.skip()
+				w.set(short+" a@1 20s", short+" b@1")
+				c := w.syncedClient(relaytest.SotW, ttlEnvoy, short, "*")
+				w.heartbeat(short, "a")
+				c.ackPending()
 				c.Reconnect(w.relay.Conn())
 				for range 4 {
-					w.pass(12 * time.Second)
-					w.beat(short, "a")
-					c.hears()
+					w.sleep(12 * time.Second)
+					w.heartbeat(short, "a")
+					c.expectAndAck()
 				}
-				w.pass(2 * time.Second)
-				c.hears(short + " {a@1(18s) b@1}")
-				w.beat(short, "a")
-				c.hears(ttlForm{relaytest.SotW, short, "*"}.beat("a", "a@1(20s)", "a@1(20s) b@1"))
+				w.sleep(2 * time.Second)
+				c.expectAndAck(short + " {a@1(18s) b@1}")
+				w.heartbeat(short, "a")
+				c.expectAndAck(ttlForm{relaytest.SotW, short, "*"}.heartbeat("a", "a@1(20s)", "a@1(20s) b@1"))
 			})
 		})
 	}
@@ -302,12 +302,12 @@ func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
-			w.give(f.short+" a@1 1m", f.short+" b@1")
-			w.pass(2 * time.Minute)
-			c.skip()
-			w.beat(f.short, "a")
-			w.pass(100 * time.Millisecond)
+			c := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names)
+			w.set(f.short+" a@1 1m", f.short+" b@1")
+			w.sleep(2 * time.Minute)
+			c.ackPending()
+			w.heartbeat(f.short, "a")
+			w.sleep(100 * time.Millisecond)
 			got := c.TryRecv()
 			if got == nil || got.Resource("a") == nil || got.Resource("a").Body == nil || got.Resource("a").TTL != time.Minute {
 				t.Errorf("the origin believes that the relay has a: got %v", got)
@@ -323,19 +323,19 @@ func TestR112_WithoutTTLAllStays(t *testing.T) {
 		{relaytest.Delta, "cds", "*"}, {relaytest.SotW, "lds", "a b"}, {relaytest.Delta, "rds", "a b"}, {relaytest.SotW, "acme", "*"},
 	} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
-			w.give(f.short+" a@1", f.short+" b@1")
-			c.skip()
+			c := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names)
+			w.set(f.short+" a@1", f.short+" b@1")
+			c.ackPending()
 			w.stop()
 			for range 4 {
-				w.pass(15 * time.Minute)
-				c.hears()
+				w.sleep(15 * time.Minute)
+				c.expectAndAck()
 				late := w.client(f.variant, ttlEnvoy, f.short, f.names)
-				late.hears(f.response("a@1 b@1", "a@1 b@1"))
+				late.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
 			}
 			w.origin.Restart()
-			w.pass(time.Hour)
-			c.hears()
+			w.sleep(time.Hour)
+			c.expectAndAck()
 		})
 	}
 }
@@ -346,21 +346,21 @@ func TestR107_ChainNeverLengthens(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			below := w.relay.below()
-			follow := func(r *running) *orderClient {
+			below := w.relay.downstreamRelay()
+			follow := func(r *running) *worldClient {
 				c := w.dialAt(r, relaytest.ClientOptions{Variant: f.variant, Node: ttlEnvoy}).subscribe(f.short, f.names)
 				w.settle()
-				c.skip()
+				c.ackPending()
 				return c
 			}
-			clients := []*orderClient{follow(w.relay), follow(below)}
-			w.give(f.short+" a@1 1m", f.short+" b@1")
+			clients := []*worldClient{follow(w.relay), follow(below)}
+			w.set(f.short+" a@1 1m", f.short+" b@1")
 			for _, c := range clients {
-				c.hears(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
+				c.expectAndAck(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
 			}
 			deadline := time.Now().Add(time.Minute)
 			for range 3 {
-				w.pass(25 * time.Second)
+				w.sleep(25 * time.Second)
 				late := follow(below)
 				for _, r := range late.Responses() {
 					if a := r.Resource("a"); a != nil && r.At.Add(a.TTL) != deadline {
@@ -368,20 +368,20 @@ func TestR107_ChainNeverLengthens(t *testing.T) {
 					}
 				}
 				late.Close()
-				w.beat(f.short, "a")
+				w.heartbeat(f.short, "a")
 				deadline = time.Now().Add(time.Minute)
 				for _, c := range clients {
-					c.hears(f.beat("a", "a@1(1m0s)", "a@1(1m0s) b@1"))
+					c.expectAndAck(f.heartbeat("a", "a@1(1m0s)", "a@1(1m0s) b@1"))
 				}
 			}
 			w.stop()
-			w.pass(time.Until(deadline) - 1)
+			w.sleep(time.Until(deadline) - 1)
 			for _, c := range clients {
-				c.hears()
+				c.expectAndAck()
 			}
-			w.pass(1)
+			w.sleep(1)
 			for _, c := range clients {
-				c.hears(f.removal("a", "b@1")...)
+				c.expectAndAck(f.removal("a", "b@1")...)
 			}
 		})
 	})

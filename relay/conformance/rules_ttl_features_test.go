@@ -31,21 +31,21 @@ func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
 	}
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			clients := make(map[string]*orderClient)
+			clients := make(map[string]*worldClient)
 			for name, node := range nodes {
-				clients[name] = w.follow(f.variant, relaytest.WithFeatures(relaytest.EnvoyNode(name), node.features...), f.short, f.names)
+				clients[name] = w.syncedClient(f.variant, relaytest.WithFeatures(relaytest.EnvoyNode(name), node.features...), f.short, f.names)
 			}
-			w.give(f.short+" a@1 1m", f.short+" b@1")
+			w.set(f.short+" a@1 1m", f.short+" b@1")
 			for name, c := range clients {
 				told := map[relaytest.Variant]bool{relaytest.Delta: nodes[name].delta, relaytest.SotW: nodes[name].sotw}[f.variant]
 				if told {
-					c.hears(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
+					c.expectAndAck(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
 				} else {
-					c.hears(f.response("a@1 b@1", "a@1 b@1"))
+					c.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
 				}
 				// Resources of unknown types are wrapped for whoever understands (B.19).
 				wraps := slices.Contains(nodes[name].features, relaytest.FeatureWrapper) && f.variant == relaytest.SotW
-				for _, res := range c.read[0].Resources {
+				for _, res := range c.batch[0].Resources {
 					if want := wraps && (f.short == "acme" || res.TTL > 0); res.Wrapped != want {
 						t.Errorf("%s: %s is wrapped: %t, want %t", name, res.Name, res.Wrapped, want)
 					}
@@ -74,18 +74,18 @@ func TestR142_SpellingsOfFeatures(t *testing.T) {
 			ttlBubble(t, nil, func(w *ttlWorld) {
 				n := relaytest.EnvoyNode("client")
 				n.ClientFeatures = []string{"something.else", tt.wrap, tt.ttl}
-				delta := w.follow(relaytest.Delta, n, "cds", "*")
-				sotw := w.follow(relaytest.SotW, n, "cds", "*")
-				w.give("cds a@1 1m")
+				delta := w.syncedClient(relaytest.Delta, n, "cds", "*")
+				sotw := w.syncedClient(relaytest.SotW, n, "cds", "*")
+				w.set("cds a@1 1m")
 				if tt.delta {
-					delta.hears("cds a@1(1m0s)")
+					delta.expectAndAck("cds a@1(1m0s)")
 				} else {
-					delta.hears("cds a@1")
+					delta.expectAndAck("cds a@1")
 				}
 				if tt.sotw {
-					sotw.hears("cds {a@1(1m0s)}")
+					sotw.expectAndAck("cds {a@1(1m0s)}")
 				} else {
-					sotw.hears("cds {a@1}")
+					sotw.expectAndAck("cds {a@1}")
 				}
 			})
 		})
@@ -98,7 +98,7 @@ func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		wraps := relaytest.WithFeatures(relaytest.EnvoyNode("wraps"), relaytest.FeatureWrapper)
-		wrapped := func(c *orderClient) (names []string) {
+		wrapped := func(c *worldClient) (names []string) {
 			t.Helper()
 			r := c.Recv(w.t.Context())
 			c.Ack(r)
@@ -122,7 +122,7 @@ func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
 		})
 		for _, tt := range []struct {
 			name  string
-			c     *orderClient
+			c     *worldClient
 			short string
 			want  []string
 		}{
@@ -166,7 +166,7 @@ func TestB31_RelayUnderstandsTTLs(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string][]string{"clients without": nil, "clients with": {relaytest.FeatureTTL, relaytest.FeatureWrapper}} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			w.follow(relaytest.SotW, relaytest.WithFeatures(relaytest.EnvoyNode("client"), n...), "cds", "")
+			w.syncedClient(relaytest.SotW, relaytest.WithFeatures(relaytest.EnvoyNode("client"), n...), "cds", "")
 			got := w.origin.State().Last().Node.GetClientFeatures()
 			for _, want := range []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"} {
 				if !slices.Contains(got, want) {
@@ -186,11 +186,11 @@ func TestR104_ClientsSideBySide(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			keep := w.follow(f.variant, plainEnvoy, f.short, f.names)
-			w.give(f.short+" a@1 1h", f.short+" b@1")
-			keep.hears(f.response("a@1 b@1", "a@1 b@1"))
+			keep := w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+			w.set(f.short+" a@1 1h", f.short+" b@1")
+			keep.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
 			for i := range 3 {
-				w.pass(10 * time.Minute)
+				w.sleep(10 * time.Minute)
 				left := (time.Hour - time.Duration(i+1)*10*time.Minute).String()
 				for _, n := range []string{"ttl", "plain", "ttl"} {
 					node, want := plainEnvoy, "a@1 b@1"
@@ -199,10 +199,10 @@ func TestR104_ClientsSideBySide(t *testing.T) {
 					}
 					c := w.client(f.variant, node, f.short, f.names)
 					synctest.Wait()
-					c.hears(f.response(want, want))
+					c.expectAndAck(f.response(want, want))
 					c.Close()
 				}
-				keep.hears()
+				keep.expectAndAck()
 			}
 		})
 	})

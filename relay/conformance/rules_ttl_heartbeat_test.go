@@ -20,28 +20,28 @@ func TestR105_TTLChanges(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
-			w.give(f.short+" a@1", f.short+" b@1")
-			ttl.hears(f.response("a@1 b@1", "a@1 b@1"))
-			plain.hears(f.response("a@1 b@1", "a@1 b@1"))
-			version := ttl.read[0].Version
+			ttl, plain := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names), w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+			w.set(f.short+" a@1", f.short+" b@1")
+			ttl.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
+			plain.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
+			version := ttl.batch[0].Version
 			for _, given := range []string{"1m", "1m", "2h", "10m"} {
-				w.pass(7 * time.Second)
-				w.give(f.short + " a@1 " + given)
+				w.sleep(7 * time.Second)
+				w.set(f.short + " a@1 " + given)
 				d, _ := time.ParseDuration(given)
 				full := "a@1(" + d.String() + ")"
-				ttl.hears(f.beat("a", full, full+" b@1"))
-				plain.hears()
+				ttl.expectAndAck(f.heartbeat("a", full, full+" b@1"))
+				plain.expectAndAck()
 			}
-			w.pass(time.Minute)
-			w.give(f.short + " a@1")
-			ttl.hears(f.response("a@1", "a@1 b@1")) // without a TTL a heartbeat would say nothing
-			if got := ttl.read[0].Version; f.variant == relaytest.SotW && got != version {
+			w.sleep(time.Minute)
+			w.set(f.short + " a@1")
+			ttl.expectAndAck(f.response("a@1", "a@1 b@1")) // without a TTL a heartbeat would say nothing
+			if got := ttl.batch[0].Version; f.variant == relaytest.SotW && got != version {
 				t.Errorf("the version is %q now and was %q: a TTL is no part of it", got, version)
 			}
-			w.pass(2 * time.Hour)
-			ttl.hears()
-			plain.hears()
+			w.sleep(2 * time.Hour)
+			ttl.expectAndAck()
+			plain.expectAndAck()
 		})
 	})
 }
@@ -53,20 +53,20 @@ func TestR106_B18_HeartbeatOnlyMovesTheTimer(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			ttl, plain := w.follow(f.variant, ttlEnvoy, f.short, f.names), w.follow(f.variant, plainEnvoy, f.short, f.names)
-			w.give(f.short+" a@1 1m", f.short+" b@1 1h")
-			ttl.hears(f.response("a@1(1m0s) b@1(1h0m0s)", "a@1(1m0s) b@1(1h0m0s)"))
-			plain.hears(f.response("a@1 b@1", "a@1 b@1"))
-			before := ttl.read[0]
+			ttl, plain := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names), w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+			w.set(f.short+" a@1 1m", f.short+" b@1 1h")
+			ttl.expectAndAck(f.response("a@1(1m0s) b@1(1h0m0s)", "a@1(1m0s) b@1(1h0m0s)"))
+			plain.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
+			before := ttl.batch[0]
 			left := time.Hour
 			for range 5 {
-				w.pass(40 * time.Second)
+				w.sleep(40 * time.Second)
 				left -= 40 * time.Second
-				w.beat(f.short, "a")
+				w.heartbeat(f.short, "a")
 				all := fmt.Sprintf("a@1(1m0s) b@1(%v)", left)
-				ttl.hears(f.beat("a", "a@1(1m0s)", all))
-				plain.hears()
-				got := ttl.read[0]
+				ttl.expectAndAck(f.heartbeat("a", "a@1(1m0s)", all))
+				plain.expectAndAck()
+				got := ttl.batch[0]
 				if f.variant == relaytest.SotW && got.Version != before.Version {
 					t.Errorf("a heartbeat has the version %q, the set %q", got.Version, before.Version)
 				}
@@ -74,9 +74,9 @@ func TestR106_B18_HeartbeatOnlyMovesTheTimer(t *testing.T) {
 					t.Errorf("a heartbeat is of version %q, the resource was of %q", a.Version, before.Resource("a").Version)
 				}
 			}
-			w.pass(time.Minute)
-			ttl.hears(f.removal("a", fmt.Sprintf("b@1(%v)", left-time.Minute))...)
-			plain.hears(f.removal("a", "b@1")...)
+			w.sleep(time.Minute)
+			ttl.expectAndAck(f.removal("a", fmt.Sprintf("b@1(%v)", left-time.Minute))...)
+			plain.expectAndAck(f.removal("a", "b@1")...)
 		})
 	})
 }
@@ -86,14 +86,14 @@ func TestR106_HeartbeatForLateSubscriber(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			w.follow(f.variant, plainEnvoy, f.short, f.names)
-			w.give(f.short+" a@1 1m", f.short+" b@1")
-			w.pass(30 * time.Second)
+			w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+			w.set(f.short+" a@1 1m", f.short+" b@1")
+			w.sleep(30 * time.Second)
 			late := w.client(f.variant, ttlEnvoy, f.short, f.names)
-			late.hears(f.response("a@1(30s) b@1", "a@1(30s) b@1"))
-			w.pass(10 * time.Second)
-			w.beat(f.short, "a")
-			late.hears(f.beat("a", "a@1(1m0s)", "a@1(1m0s) b@1"))
+			late.expectAndAck(f.response("a@1(30s) b@1", "a@1(30s) b@1"))
+			w.sleep(10 * time.Second)
+			w.heartbeat(f.short, "a")
+			late.expectAndAck(f.heartbeat("a", "a@1(1m0s)", "a@1(1m0s) b@1"))
 		})
 	})
 }
@@ -104,19 +104,19 @@ func TestR109_SlowClientGetsTheResource(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, []string{"TENDER_ACK_WAIT=1m"}, func(w *ttlWorld) {
-			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
-			w.give(f.short+" a@1 1m", f.short+" b@1")
+			c := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names)
+			w.set(f.short+" a@1 1m", f.short+" b@1")
 			c.expect(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
-			w.give(f.short + " a@2 1m")
-			w.pass(10 * time.Second)
-			w.beat(f.short, "a")
-			w.beat(f.short, "a")
-			w.pass(10 * time.Second)
+			w.set(f.short + " a@2 1m")
+			w.sleep(10 * time.Second)
+			w.heartbeat(f.short, "a")
+			w.heartbeat(f.short, "a")
+			w.sleep(10 * time.Second)
 			c.expect()
 			c.ack(f.short)
-			c.hears(f.response("a@2(50s)", "a@2(50s) b@1"))
-			w.beat(f.short, "a")
-			c.hears(f.beat("a", "a@2(1m0s)", "a@2(1m0s) b@1"))
+			c.expectAndAck(f.response("a@2(50s)", "a@2(50s) b@1"))
+			w.heartbeat(f.short, "a")
+			c.expectAndAck(f.heartbeat("a", "a@2(1m0s)", "a@2(1m0s) b@1"))
 		})
 	})
 }
@@ -126,17 +126,17 @@ func TestR109_SlowClientGetsTheResource(t *testing.T) {
 func TestR109_AnotherVersionOfTheSame(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
-		c := w.follow(relaytest.Delta, ttlEnvoy, "cds", "*")
+		c := w.syncedClient(relaytest.Delta, ttlEnvoy, "cds", "*")
 		typeURL, r := w.resource("cds a@1 1m")
 		w.origin.SetRaw(typeURL, r)
-		c.hears("cds a@1(1m0s)")
+		c.expectAndAck("cds a@1(1m0s)")
 		r.Version = "another"
 		w.origin.SetRaw(typeURL, r)
 		synctest.Wait()
-		c.skip()
-		w.pass(time.Second)
-		w.beat("cds", "a")
-		c.hears("cds a@1(1m0s)")
+		c.ackPending()
+		w.sleep(time.Second)
+		w.heartbeat("cds", "a")
+		c.expectAndAck("cds a@1(1m0s)")
 	})
 }
 
@@ -145,22 +145,22 @@ func TestR109_AnotherVersionOfTheSame(t *testing.T) {
 func TestR106_WhatIsNoHeartbeat(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
-		c, sotw := w.follow(relaytest.Delta, ttlEnvoy, "eds", "a"), w.follow(relaytest.SotW, ttlEnvoy, "eds", "a")
-		w.give("eds a@1 1m")
-		c.hears("eds a@1(1m0s)")
-		sotw.hears("eds {a@1(1m0s)}")
-		w.pass(10 * time.Second)
+		c, sotw := w.syncedClient(relaytest.Delta, ttlEnvoy, "eds", "a"), w.syncedClient(relaytest.SotW, ttlEnvoy, "eds", "a")
+		w.set("eds a@1 1m")
+		c.expectAndAck("eds a@1(1m0s)")
+		sotw.expectAndAck("eds {a@1(1m0s)}")
+		w.sleep(10 * time.Second)
 		for _, version := range []string{"v0", "v2", ""} {
 			w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{
 				TypeUrl:   relaytest.EndpointType,
 				Resources: []*discoverypb.Resource{{Name: "a", Version: version, Ttl: durationpb.New(time.Hour)}},
 			})
 		}
-		c.hears()
-		sotw.hears()
-		w.pass(50 * time.Second)
-		c.hears("eds -a")
-		sotw.hears()
+		c.expectAndAck()
+		sotw.expectAndAck()
+		w.sleep(50 * time.Second)
+		c.expectAndAck("eds -a")
+		sotw.expectAndAck()
 	})
 }
 
@@ -174,7 +174,7 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 				continue // nobody has Secrets so (B.36)
 			}
 			ttlBubble(t, nil, func(w *ttlWorld) {
-				c := w.follow(relaytest.SotW, ttlEnvoy, short, names)
+				c := w.syncedClient(relaytest.SotW, ttlEnvoy, short, names)
 				minute := durationpb.New(time.Minute)
 				for _, r := range []*discoverypb.Resource{
 					{Name: "a", Version: "v1", Ttl: minute},
@@ -182,11 +182,11 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 					{Name: "a", Version: "v1", Aliases: []string{"a"}},
 					{Name: "b", Version: "v1", Aliases: []string{"b"}, Ttl: minute},
 				} {
-					w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: orderTypes[short], Resources: []*discoverypb.Resource{r}})
+					w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURLs[short], Resources: []*discoverypb.Resource{r}})
 					synctest.Wait()
 				}
-				w.give(short+" a@1 1m", short+" b@1 1m")
-				w.beat(short, "a", "b")
+				w.set(short+" a@1 1m", short+" b@1 1m")
+				w.heartbeat(short, "a", "b")
 				w.settle()
 				seen := make(map[string]bool)
 				for _, r := range c.Responses() {
@@ -210,11 +210,11 @@ func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			c := w.follow(f.variant, ttlEnvoy, f.short, f.names)
-			w.give(f.short+" a@1 2h", f.short+" b@1")
-			c.hears(f.response("a@1(2h0m0s) b@1", "a@1(2h0m0s) b@1"))
-			w.pass(2*time.Hour - 1)
-			c.hears()
+			c := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names)
+			w.set(f.short+" a@1 2h", f.short+" b@1")
+			c.expectAndAck(f.response("a@1(2h0m0s) b@1", "a@1(2h0m0s) b@1"))
+			w.sleep(2*time.Hour - 1)
+			c.expectAndAck()
 		})
 	})
 }
@@ -239,8 +239,8 @@ func TestB32_RenewalsAreCut(t *testing.T) {
 				for i := range resources {
 					name := fmt.Sprintf("r%02d", i)
 					all = append(all, name)
-					tx.SetRaw(sendAcme, &discoverypb.Resource{
-						Name: name, Version: "1", Ttl: durationpb.New(time.Minute), Resource: relaytest.Opaque(sendAcme, name, make([]byte, size)),
+					tx.SetRaw(acmeThing, &discoverypb.Resource{
+						Name: name, Version: "1", Ttl: durationpb.New(time.Minute), Resource: relaytest.Opaque(acmeThing, name, make([]byte, size)),
 					})
 				}
 			}
@@ -248,11 +248,11 @@ func TestB32_RenewalsAreCut(t *testing.T) {
 			if names == nil {
 				names = all
 			}
-			c.Subscribe(sendAcme, names...)
+			c.Subscribe(acmeThing, names...)
 			w.settle()
 			before := len(c.Responses())
-			w.origin.Heartbeat(sendAcme, all...)
-			w.pass(time.Second)
+			w.origin.Heartbeat(acmeThing, all...)
+			w.sleep(time.Second)
 			var told []string
 			for _, r := range c.Responses()[before:] {
 				bytes := 0

@@ -12,17 +12,17 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A ttlWorld is an orderWorld whose resources may expire.
-type ttlWorld struct{ *orderWorld }
+// A ttlWorld is an world whose resources may expire.
+type ttlWorld struct{ *world }
 
 // ttlBubble runs f in a world in which the relay knows all types already.
 func ttlBubble(t *testing.T, env []string, f func(w *ttlWorld)) {
 	t.Helper()
-	orderBubble(t, env, func(w *orderWorld) { f(&ttlWorld{w}) })
+	worldBubble(t, env, func(w *world) { f(&ttlWorld{w}) })
 }
 
 // give has the origin set resources at once. The version is that of the revision.
-func (w *ttlWorld) give(resources ...string) {
+func (w *ttlWorld) set(resources ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
 		for _, text := range resources {
@@ -35,12 +35,12 @@ func (w *ttlWorld) give(resources ...string) {
 // resource returns what "cds a@1 1m" means.
 func (w *ttlWorld) resource(text string) (typeURL string, r *discoverypb.Resource) {
 	c := w.parse(text)
-	return orderTypes[c.short], w.orderWorld.resource(c)
+	return typeURLs[c.short], w.world.resource(c)
 }
 
 // beat has the origin say that resources live on.
-func (w *ttlWorld) beat(short string, names ...string) {
-	w.origin.Heartbeat(orderTypes[short], names...)
+func (w *ttlWorld) heartbeat(short string, names ...string) {
+	w.origin.Heartbeat(typeURLs[short], names...)
 	synctest.Wait()
 }
 
@@ -51,15 +51,15 @@ var (
 )
 
 // client returns a client by hand that has subscribed.
-func (w *ttlWorld) client(v relaytest.Variant, n *corepb.Node, short, names string) *orderClient {
+func (w *ttlWorld) client(v relaytest.Variant, n *corepb.Node, short, names string) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, Node: n}).subscribe(short, names)
 }
 
 // follow returns a client that has subscribed, and has accepted all that there is.
-func (w *ttlWorld) follow(v relaytest.Variant, n *corepb.Node, short, names string) *orderClient {
+func (w *ttlWorld) syncedClient(v relaytest.Variant, n *corepb.Node, short, names string) *worldClient {
 	c := w.client(v, n, short, names)
 	w.settle()
-	c.skip()
+	c.ackPending()
 	return c
 }
 
@@ -87,7 +87,7 @@ func ttlForms(t *testing.T, f func(t *testing.T, form ttlForm)) {
 
 // whole reports whether a response of the form holds all that the client asked for: because absence is removal, or
 // for Envoys, which drop what a response leaves out (B.17).
-func (f ttlForm) whole() bool {
+func (f ttlForm) fullSet() bool {
 	return f.variant == relaytest.SotW && f.short == "sds" || completeFor(f.variant, f.short, f.names)
 }
 
@@ -95,7 +95,7 @@ func (f ttlForm) whole() bool {
 // then all.
 func (f ttlForm) response(changed, all string) string {
 	switch {
-	case f.whole():
+	case f.fullSet():
 		changed = all
 	case f.variant == relaytest.Delta:
 		return f.short + " " + changed
@@ -117,7 +117,7 @@ func (f ttlForm) removal(gone, left string) []string {
 }
 
 // beat is what the form is told when a resource lives on.
-func (f ttlForm) beat(name, full, all string) string {
+func (f ttlForm) heartbeat(name, full, all string) string {
 	if f.variant == relaytest.Delta {
 		return f.short + " " + name + "~" + full[strings.IndexByte(full, '('):]
 	}

@@ -14,14 +14,14 @@ import (
 )
 
 // uncached has the origin set resources whose content may not be cached, and waits until all is quiet.
-func (w *orderWorld) uncached(changes ...string) {
+func (w *world) uncached(changes ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
 		for _, text := range changes {
 			c := w.parse(text)
 			r := w.resource(c)
 			r.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
-			tx.SetRaw(orderTypes[c.short], r)
+			tx.SetRaw(typeURLs[c.short], r)
 		}
 	})
 	synctest.Wait()
@@ -31,41 +31,41 @@ func (w *orderWorld) uncached(changes ...string) {
 // and clients that have it are sent nothing then.
 func TestR125_ContentIsAskedForAgain(t *testing.T) {
 	t.Parallel()
-	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	errorCases(t, func(w *world, v relaytest.Variant, short string) {
 		w.uncached(short + " a@1")
-		c := w.envoy(v).subscribe(short, "a")
-		w.pass(time.Second)
-		c.hears(orderForm(v, short+" a@1"))
+		c := w.manualClient(v).subscribe(short, "a")
+		w.sleep(time.Second)
+		c.expectAndAck(formatFor(v, short+" a@1"))
 		for again := 2; again < 5; again++ {
-			w.pass(time.Minute)
-			next := w.envoy(v).subscribe(short, "a")
-			w.pass(100 * time.Millisecond)
-			next.hears(orderForm(v, short+" a@1"))
+			w.sleep(time.Minute)
+			next := w.manualClient(v).subscribe(short, "a")
+			w.sleep(100 * time.Millisecond)
+			next.expectAndAck(formatFor(v, short+" a@1"))
 			if n := w.asksFor(short, "a"); n != again {
 				w.t.Fatalf("the origin was asked %d times, want %d", n, again)
 			}
 			c.expect()
 		}
 		w.uncached(short + " a@2")
-		c.hears(orderForm(v, short+" a@2"))
+		c.expectAndAck(formatFor(v, short+" a@2"))
 	})
 }
 
 // However many come at once, the origin is asked once for them.
 func TestR125_ManyAskOnce(t *testing.T) {
 	t.Parallel()
-	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	errorCases(t, func(w *world, v relaytest.Variant, short string) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 200 * time.Millisecond })
 		w.uncached(short + " a@1")
-		w.ready(v).subscribe(short, "a")
-		w.pass(time.Minute)
-		var clients []*orderClient
+		w.autoClient(v).subscribe(short, "a")
+		w.sleep(time.Minute)
+		var clients []*worldClient
 		for range 20 {
-			clients = append(clients, w.envoy(v).subscribe(short, "a"))
+			clients = append(clients, w.manualClient(v).subscribe(short, "a"))
 		}
-		w.pass(time.Second)
+		w.sleep(time.Second)
 		for _, c := range clients {
-			c.hears(orderForm(v, short+" a@1"))
+			c.expectAndAck(formatFor(v, short+" a@1"))
 		}
 		if n := w.asksFor(short, "a"); n > 3 {
 			w.t.Errorf("the origin was asked %d times for 21 clients, want 2, or 3", n)
@@ -76,20 +76,20 @@ func TestR125_ManyAskOnce(t *testing.T) {
 // Among the members of a wildcard, too; the origin is asked for all of them.
 func TestR125_Members(t *testing.T) {
 	t.Parallel()
-	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	errorCases(t, func(w *world, v relaytest.Variant, short string) {
 		w.uncached(short + " a@1")
 		w.change(short + " b@1")
 		form := "*"
 		if short == "cds" || short == "lds" || short == "acme" {
 			form = "" // the legacy one
 		}
-		c := w.envoy(v).subscribe(short, form)
+		c := w.manualClient(v).subscribe(short, form)
 		w.settle()
-		c.hears(orderForm(v, short+" a@1 b@1"))
+		c.expectAndAck(formatFor(v, short+" a@1 b@1"))
 		for range 3 {
-			w.pass(time.Minute)
-			next := w.envoy(v).subscribe(short, form)
-			w.pass(time.Second)
+			w.sleep(time.Minute)
+			next := w.manualClient(v).subscribe(short, form)
+			w.sleep(time.Second)
 			state := next.takeAll()
 			if !slices.Equal(state, []string{"a", "b"}) {
 				w.t.Fatalf("who came later was given %q, want a and b", state)
@@ -98,31 +98,31 @@ func TestR125_Members(t *testing.T) {
 			c.expect()
 		}
 		w.uncached(short + " a@2")
-		w.pass(100 * time.Millisecond)
+		w.sleep(100 * time.Millisecond)
 		if completeFor(v, short, form) {
-			c.hears(short + " {a@2 b@1}")
+			c.expectAndAck(short + " {a@2 b@1}")
 		} else {
-			c.hears(orderForm(v, short+" a@2"))
+			c.expectAndAck(formatFor(v, short+" a@2"))
 		}
-		w.pass(time.Minute)
+		w.sleep(time.Minute)
 		w.change(short + " b@2")
-		w.pass(100 * time.Millisecond)
+		w.sleep(100 * time.Millisecond)
 		if completeFor(v, short, form) {
-			c.hears(short + " {a@2 b@2}") // which needs the content of a
+			c.expectAndAck(short + " {a@2 b@2}") // which needs the content of a
 		} else {
-			c.hears(orderForm(v, short+" b@2"))
+			c.expectAndAck(formatFor(v, short+" b@2"))
 		}
-		w.pass(time.Hour)
+		w.sleep(time.Hour)
 		c.expect()
-		if n := len(w.origin.State().Requests(orderTypes[short])); n > 60 {
+		if n := len(w.origin.State().Requests(typeURLs[short])); n > 60 {
 			w.t.Errorf("the origin was sent %d requests", n)
 		}
 	})
 }
 
 // takeAll accepts all that comes and returns the names that the client has then.
-func (c *orderClient) takeAll() (names []string) {
-	for len(c.heard()) > 0 {
+func (c *worldClient) takeAll() (names []string) {
+	for len(c.received()) > 0 {
 		c.ackAll()
 	}
 	for _, entries := range c.State() {
@@ -138,69 +138,69 @@ func (c *orderClient) takeAll() (names []string) {
 func TestB25_OriginDown(t *testing.T) {
 	t.Parallel()
 	for _, short := range errorTypes {
-		down := func(t *testing.T, f func(w *orderWorld)) {
+		down := func(t *testing.T, f func(w *world)) {
 			t.Helper()
-			orderBubble(t, []string{"TENDER_NODE_GROUP_BY=none"}, func(w *orderWorld) {
+			worldBubble(t, []string{"TENDER_NODE_GROUP_BY=none"}, func(w *world) {
 				w.uncached(short + " a@1")
 				w.change(short + " b@1")
-				w.ready(relaytest.Delta).subscribe(short, "a b")
-				w.ready(relaytest.SotW).subscribe(short, "a b")
-				w.pass(time.Minute)
+				w.autoClient(relaytest.Delta).subscribe(short, "a b")
+				w.autoClient(relaytest.SotW).subscribe(short, "a b")
+				w.sleep(time.Minute)
 				w.stop()
-				w.pass(time.Minute)
+				w.sleep(time.Minute)
 				f(w)
 			})
 		}
-		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+		eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 			t.Run(short, func(t *testing.T) {
 				// Nothing can be answered, so the client is sent away.
-				down(t, func(w *orderWorld) {
-					c := w.envoy(v).subscribe(short, "a")
-					w.pass(11 * time.Second)
-					c.endsUnserved()
+				down(t, func(w *world) {
+					c := w.manualClient(v).subscribe(short, "a")
+					w.sleep(11 * time.Second)
+					c.expectUnavailable()
 				})
 				// What can be is, and the rest follows.
-				down(t, func(w *orderWorld) {
-					c := w.envoy(v).subscribe(short, "a b")
-					w.pass(11 * time.Second)
-					c.hears(orderForm(v, short+" b@1"))
-					w.pass(time.Hour)
+				down(t, func(w *world) {
+					c := w.manualClient(v).subscribe(short, "a b")
+					w.sleep(11 * time.Second)
+					c.expectAndAck(formatFor(v, short+" b@1"))
+					w.sleep(time.Hour)
 					c.expect()
 					w.restart()
 					if complete(v, short) {
-						c.hears(short + " {a@1 b@1}")
+						c.expectAndAck(short + " {a@1 b@1}")
 					} else {
-						c.hears(orderForm(v, short+" a@1"))
+						c.expectAndAck(formatFor(v, short+" a@1"))
 					}
 				})
 			})
 		})
 		if complete(relaytest.SotW, short) {
 			// A client that may hold it is not told that it is gone.
-			down(t, func(w *orderWorld) {
-				c := w.envoy(relaytest.SotW).returns(relaytest.SotW, short, "a b", "")
-				w.pass(time.Hour)
+			down(t, func(w *world) {
+				c := w.manualClient(relaytest.SotW).subscribeHolding(relaytest.SotW, short, "a b", "")
+				w.sleep(time.Hour)
 				c.expect()
 				w.restart()
-				c.hears(short + " {a@1 b@1}")
+				c.expectAndAck(short + " {a@1 b@1}")
 			})
 			// Nor is a complete set given that lacks a member.
-			down(t, func(w *orderWorld) {
+			down(t, func(w *world) {
 				w.restart()
-				w.ready(relaytest.SotW).subscribe(short, "*")
-				w.pass(time.Minute)
+				w.autoClient(relaytest.SotW).subscribe(short, "*")
+				w.sleep(time.Minute)
 				w.stop()
-				w.pass(time.Minute)
-				c := w.envoy(relaytest.SotW).subscribe(short, "*")
-				w.pass(11 * time.Second)
-				c.endsUnserved()
+				w.sleep(time.Minute)
+				c := w.manualClient(relaytest.SotW).subscribe(short, "*")
+				w.sleep(11 * time.Second)
+				c.expectUnavailable()
 			})
 		} else {
-			down(t, func(w *orderWorld) {
+			down(t, func(w *world) {
 				c := w.dial(relaytest.ClientOptions{Node: &corepb.Node{UserAgentName: "gRPC C-core"}}).subscribe(short, "a b")
-				c.hears(short + " b@1")
-				w.pass(11 * time.Second)
-				c.hears(short + " !a:Unavailable")
+				c.expectAndAck(short + " b@1")
+				w.sleep(11 * time.Second)
+				c.expectAndAck(short + " !a:Unavailable")
 			})
 		}
 	}
@@ -210,29 +210,29 @@ func TestB25_OriginDown(t *testing.T) {
 // asked again, once; so do many.
 func TestB25_SlowClients(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		for _, short := range errorTypes {
 			for _, name := range []string{"a", "*"} {
-				orderBubble(t, []string{"TENDER_ACK_WAIT=1m"}, func(w *orderWorld) {
+				worldBubble(t, []string{"TENDER_ACK_WAIT=1m"}, func(w *world) {
 					w.uncached(short + " a@1")
-					var clients []*orderClient
+					var clients []*worldClient
 					for range 10 {
-						clients = append(clients, w.envoy(v).subscribe(short, name))
+						clients = append(clients, w.manualClient(v).subscribe(short, name))
 					}
 					w.settle()
 					for _, c := range clients {
-						c.expect(orderForm(v, short+" a@1")) // and does not answer
+						c.expect(formatFor(v, short+" a@1")) // and does not answer
 					}
 					asked := w.asksFor(short, name)
 					w.uncached(short + " a@2")
-					w.pass(10 * time.Second)
+					w.sleep(10 * time.Second)
 					for _, c := range clients {
 						c.expect()
 						c.ack(short)
 					}
-					w.pass(100 * time.Millisecond)
+					w.sleep(100 * time.Millisecond)
 					for _, c := range clients {
-						c.hears(orderForm(v, short+" a@2"))
+						c.expectAndAck(formatFor(v, short+" a@2"))
 					}
 					if n := w.asksFor(short, name) - asked; n < 1 || n > 2 {
 						t.Errorf("%s %s: the origin was asked %d times more for ten clients, want once, or twice", short, name, n)
@@ -246,22 +246,22 @@ func TestB25_SlowClients(t *testing.T) {
 // An origin that does not answer is not asked over and over.
 func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		for _, short := range errorTypes {
 			for _, name := range []string{"a", "*"} {
-				orderBubble(t, nil, func(w *orderWorld) {
+				worldBubble(t, nil, func(w *world) {
 					w.uncached(short + " a@1")
-					w.ready(v).subscribe(short, name)
+					w.autoClient(v).subscribe(short, name)
 					w.settle()
 					w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 24 * time.Hour })
-					before := len(w.origin.State().Requests(orderTypes[short]))
+					before := len(w.origin.State().Requests(typeURLs[short]))
 					for range 5 {
-						c := w.envoy(v).subscribe(short, name).subscribe("sds", "nothing")
-						w.pass(time.Minute)
+						c := w.manualClient(v).subscribe(short, name).subscribe("sds", "nothing")
+						w.sleep(time.Minute)
 						c.subscribe("ecds", "nothing")
-						w.pass(time.Minute)
+						w.sleep(time.Minute)
 					}
-					if n := len(w.origin.State().Requests(orderTypes[short])) - before; n > 12 {
+					if n := len(w.origin.State().Requests(typeURLs[short])) - before; n > 12 {
 						t.Errorf("%s %s: the origin was sent %d requests for five clients", short, name, n)
 					}
 				})
@@ -273,33 +273,33 @@ func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 // A resource may become one that may be cached, and back.
 func TestR125_CacheableAndBack(t *testing.T) {
 	t.Parallel()
-	errorCases(t, func(w *orderWorld, v relaytest.Variant, short string) {
+	errorCases(t, func(w *world, v relaytest.Variant, short string) {
 		w.uncached(short + " a@1")
-		c := w.envoy(v).subscribe(short, "a")
-		w.pass(time.Minute)
-		c.hears(orderForm(v, short+" a@1"))
+		c := w.manualClient(v).subscribe(short, "a")
+		w.sleep(time.Minute)
+		c.expectAndAck(formatFor(v, short+" a@1"))
 		w.change(short + " a@2=alias") // an alias, for the same version
-		c.hears(orderForm(v, short+" a@2=alias"))
-		w.pass(time.Minute)
+		c.expectAndAck(formatFor(v, short+" a@2=alias"))
+		w.sleep(time.Minute)
 		asked := w.asksFor(short, "a")
-		w.envoy(v).subscribe(short, "a").hears(orderForm(v, short+" a@2=alias"))
+		w.manualClient(v).subscribe(short, "a").expectAndAck(formatFor(v, short+" a@2=alias"))
 		if n := w.asksFor(short, "a"); n != asked {
 			w.t.Errorf("the origin was asked %d times for what may be kept", n-asked)
 		}
 		w.uncached(short + " a@3")
-		c.hears(orderForm(v, short+" a@3"))
-		w.pass(time.Minute)
-		next := w.envoy(v).subscribe(short, "a")
-		w.pass(time.Second)
-		next.hears(orderForm(v, short+" a@3"))
+		c.expectAndAck(formatFor(v, short+" a@3"))
+		w.sleep(time.Minute)
+		next := w.manualClient(v).subscribe(short, "a")
+		w.sleep(time.Second)
+		next.expectAndAck(formatFor(v, short+" a@3"))
 		if n := w.asksFor(short, "a"); n != asked+1 {
 			w.t.Errorf("the origin was asked %d times for what may not be kept, want once", n-asked)
 		}
 		w.change(short + " -a")
-		w.pass(time.Minute)
-		last := w.envoy(v).subscribe(short, "a")
+		w.sleep(time.Minute)
+		last := w.manualClient(v).subscribe(short, "a")
 		if v == relaytest.Delta {
-			last.hears(short + " -a")
+			last.expectAndAck(short + " -a")
 		}
 	})
 }
@@ -310,7 +310,7 @@ func TestB19_UncachedInSotW(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "rds"} {
 		for _, feature := range []string{"xds.config.resource-in-sotw", ""} {
-			orderBubble(t, nil, func(w *orderWorld) {
+			worldBubble(t, nil, func(w *world) {
 				w.uncached(short + " a@1")
 				w.change(short + " b@1")
 				node := relaytest.EnvoyNode("e")
@@ -318,10 +318,10 @@ func TestB19_UncachedInSotW(t *testing.T) {
 					node.ClientFeatures = []string{feature}
 				}
 				c := w.dial(relaytest.ClientOptions{Variant: relaytest.SotW, Node: node}).subscribe(short, "a b")
-				w.pass(time.Second)
-				c.hears(short + " {a@1 b@1}")
+				w.sleep(time.Second)
+				c.expectAndAck(short + " {a@1 b@1}")
 				wrapped := 0
-				for _, body := range c.read[0].Message.(*discoverypb.DiscoveryResponse).GetResources() {
+				for _, body := range c.batch[0].Message.(*discoverypb.DiscoveryResponse).GetResources() {
 					r := new(discoverypb.Resource)
 					if body.MessageIs(r) {
 						wrapped++

@@ -31,7 +31,7 @@ func holdEach(t *testing.T, f func(w *holdWorld)) {
 	t.Parallel()
 	for _, origin := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		t.Run("origin="+origin.String(), func(t *testing.T) {
-			streamEach(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+			originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 				o.Change(func(b *relaytest.Behaviour) { b.SotW = origin == relaytest.SotW })
 				o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
 				w := &holdWorld{t: t, o: o, r: start(t, o, operated, holdBroken)}
@@ -178,7 +178,7 @@ func TestB46_FilesAreHeld(t *testing.T) {
 	badWrite(t, dir, "r.yaml", route("a"))
 	r := startFiles(t, dir, operated, holdBroken)
 	c := routed(r, relaytest.ClientOptions{})
-	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(streamCDS, "a") && s.Has(relaytest.RouteType, "r") })
+	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a") && s.Has(relaytest.RouteType, "r") })
 	before := c.State().Digest(relaytest.RouteType, "r")
 	badWrite(t, dir, "r.yaml", route("b"))
 	awaitStatus(t, r, "held_change r", func(s admin.Status) bool { return holdsChange(s, "r") })
@@ -187,7 +187,7 @@ func TestB46_FilesAreHeld(t *testing.T) {
 	}
 	clusterFile(t, dir, "a.yaml", "a", "b")
 	c.WaitState(t.Context(), func(s relaytest.State) bool {
-		return s.Has(streamCDS, "a", "b") && s.Digest(relaytest.RouteType, "r") != before
+		return s.Has(typeCDS, "a", "b") && s.Digest(relaytest.RouteType, "r") != before
 	})
 	awaitStatus(t, r, "nothing held", func(s admin.Status) bool { return !holdsChange(s, "r") })
 }
@@ -205,20 +205,20 @@ func TestB46_HeldChangesBeginNoRollout(t *testing.T) {
 			}
 		}
 		w.change("cds cluster-1@1") // to which the route leads
-		w.pass(time.Hour)
-		w.stands(rollout.Current, 0)
+		w.sleep(time.Hour)
+		w.expectPhase(rollout.Current, 0)
 		w.change("rds routes@2")
-		w.pass(time.Hour)
-		w.stands(rollout.Current, 0)
+		w.sleep(time.Hour)
+		w.expectPhase(rollout.Current, 0)
 		has("the cluster is missing", canary, 1)
 		w.change("cds cluster-2@1")
-		w.pass(time.Minute)
-		if s := w.stands(rollout.Rolling, 1); s.Resources != 2 {
+		w.sleep(time.Minute)
+		if s := w.expectPhase(rollout.Rolling, 1); s.Resources != 2 {
 			w.t.Errorf("the edition has %d resources, want the cluster and the route", s.Resources)
 		}
 		has("the first stage", canary, 2)
 		has("the first stage", other, 1)
-		w.pass(time.Hour)
+		w.sleep(time.Hour)
 		has("promoted", other, 2)
 	}, holdBroken)
 }

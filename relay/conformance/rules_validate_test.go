@@ -49,7 +49,7 @@ func routed(r *running, opts relaytest.ClientOptions) *relaytest.Client {
 func TestB46_FindingsOnlyWarn(t *testing.T) {
 	for _, variant := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		t.Run(variant.String(), func(t *testing.T) {
-			streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
 				r := start(t, o, operated)
 				c := routed(r, relaytest.ClientOptions{Variant: variant})
@@ -80,7 +80,7 @@ func TestB46_FindingsOnlyWarn(t *testing.T) {
 
 // TENDER_VALIDATE=off checks nothing.
 func TestB46_ValidationIsOff(t *testing.T) {
-	streamBubble(t, func(t *testing.T, o *relaytest.Origin) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Route("r", []string{"*"}, "b"))
 		r := start(t, o, operated, "TENDER_VALIDATE=off")
 		c := routed(r, relaytest.ClientOptions{})

@@ -310,18 +310,18 @@ func TestR120_NamesAndLocators(t *testing.T) {
 func TestR120_BothListsAreOne(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{"TENDER_DYNAMIC_PARAMETERS=off", "TENDER_DYNAMIC_PARAMETERS=on"} {
-		orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-			orderBubble(t, []string{env}, func(w *orderWorld) {
+		eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+			worldBubble(t, []string{env}, func(w *world) {
 				w.change("eds a@1", "eds b@1", "eds c@1")
-				c := w.envoy(v)
+				c := w.manualClient(v)
 				c.Send(bothLists(v, "", []string{"a"}, []string{"b", "c"}))
-				w.pass(time.Second)
-				c.expect(orderForm(v, "eds a@1 b@1 c@1"))
-				c.Send(bothLists(v, c.read[0].Nonce, []string{"c"}, []string{"a"}))
+				w.sleep(time.Second)
+				c.expect(formatFor(v, "eds a@1 b@1 c@1"))
+				c.Send(bothLists(v, c.batch[0].Nonce, []string{"c"}, []string{"a"}))
 				w.change("eds b@2")
 				c.expect()
 				w.change("eds a@2", "eds c@2")
-				c.expect(orderForm(v, "eds a@2 c@2"))
+				c.expect(formatFor(v, "eds a@2 c@2"))
 			})
 		})
 	}

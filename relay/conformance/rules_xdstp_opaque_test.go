@@ -43,11 +43,11 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 			&anypb.Any{TypeUrl: relaytest.LocalityEndpointType, Value: xdstpField(4242, []byte("unknown"))}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
+			eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 				if v == relaytest.SotW && tt.typeURL == relaytest.LocalityEndpointType {
 					t.Skip("endpoints of localities come by Delta only")
 				}
-				orderBubble(t, nil, func(w *orderWorld) {
+				worldBubble(t, nil, func(w *world) {
 					w.origin.Set(tt.typeURL, tt.resource, tt.body, "1")
 					c := xdstpClient(w, v)
 					if tt.ask == "" {
@@ -55,11 +55,11 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 					}
 					c.Subscribe(tt.typeURL, tt.ask)
 					w.settle()
-					responses := c.heard()
-					if len(responses) != 1 || len(c.read[0].Resources) != 1 {
+					responses := c.received()
+					if len(responses) != 1 || len(c.batch[0].Resources) != 1 {
 						t.Fatalf("got %q, want one resource", responses)
 					}
-					if got := c.read[0].Resources[0].Body; got.GetTypeUrl() != tt.body.GetTypeUrl() || string(got.GetValue()) != string(tt.body.GetValue()) {
+					if got := c.batch[0].Resources[0].Body; got.GetTypeUrl() != tt.body.GetTypeUrl() || string(got.GetValue()) != string(tt.body.GetValue()) {
 						t.Errorf("got %v, want %v", got, tt.body)
 					}
 					if !w.origin.State().Subscribed(tt.typeURL, tt.ask) {
@@ -83,9 +83,9 @@ func TestR063_OtherTypesAreNoRedirects(t *testing.T) {
 		"plain":    redirect,
 		shop + "x": {TypeUrl: relaytest.ClusterType, Value: redirect.GetValue()},
 	} {
-		orderBubble(t, nil, func(w *orderWorld) {
+		worldBubble(t, nil, func(w *world) {
 			w.origin.Set(relaytest.ListenerType, name, body, "1")
-			w.envoy(relaytest.Delta).subscribe("lds", name)
+			w.manualClient(relaytest.Delta).subscribe("lds", name)
 			w.settle()
 			if s := w.origin.State().Type(relaytest.ListenerType); s.NACKs != 1 {
 				t.Errorf("%s of type %s: %d responses were refused, want 1", name, body.GetTypeUrl(), s.NACKs)

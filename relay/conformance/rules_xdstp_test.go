@@ -30,14 +30,14 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 		errors bool
 	}{{"envoy", relaytest.EnvoyNode("n"), false}, {"grpc", relaytest.GRPCNode("n"), true}} {
 		t.Run(tt.name, func(t *testing.T) {
-			orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-				orderBubble(t, nil, func(w *orderWorld) {
+			eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+				worldBubble(t, nil, func(w *world) {
 					w.change("acme "+shop+"x@1", "acme plain@1", "cds plain@1", "cds other@1")
 					for _, short := range []string{"acme", "cds"} { // which have a legacy wildcard
 						for _, name := range malformed {
 							c := w.dial(relaytest.ClientOptions{Variant: v, Node: tt.node})
-							c.Subscribe(orderTypes[short], name)
-							w.pass(time.Minute)
+							c.Subscribe(typeURLs[short], name)
+							w.sleep(time.Minute)
 							var told []relaytest.ResourceError
 							for r := c.TryRecv(); r != nil; r = c.TryRecv() {
 								told = append(told, r.Errors...)
@@ -48,17 +48,17 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 							if tt.errors != (len(told) == 1) || tt.errors && (told[0].Name != name || told[0].Code != codes.Unavailable) {
 								t.Errorf("%s %q: told %v", short, name, told)
 							}
-							w.pass(time.Minute)
+							w.sleep(time.Minute)
 							if r := c.TryRecv(); r != nil {
 								t.Errorf("%s %q: told once more: %v", short, name, r)
 							}
 							c.subscribe(short, "plain") // its stream lives
-							w.pass(time.Second)
-							c.hears(orderForm(v, short+" plain@1"))
+							w.sleep(time.Second)
+							c.expectAndAck(formatFor(v, short+" plain@1"))
 						}
 					}
 					for _, short := range []string{"acme", "cds"} {
-						if !w.origin.State().Subscribed(orderTypes[short], "plain") {
+						if !w.origin.State().Subscribed(typeURLs[short], "plain") {
 							t.Errorf("the origin was asked for something else:\n%v", w.origin.State())
 						}
 					}
@@ -69,7 +69,7 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 }
 
 // xdstpClient returns a client by hand that is told the names of what it gets.
-func xdstpClient(w *orderWorld, v relaytest.Variant) *orderClient {
+func xdstpClient(w *world, v relaytest.Variant) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, Node: wrapNode()})
 }
 
@@ -85,8 +85,8 @@ func wrapNode() *corepb.Node {
 func TestB16_EndpointsOfAGlobFollowTheirCluster(t *testing.T) {
 	t.Parallel()
 	const dir = "xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/dir/"
-	orderVariants(t, func(t *testing.T, v relaytest.Variant) {
-		orderBubble(t, nil, func(w *orderWorld) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, nil, func(w *world) {
 			w.change("eds "+dir+"a@1", "eds "+dir+"b@1")
 			cluster := func(stat string) {
 				c := relaytest.Cluster("c", dir+"a")
@@ -97,13 +97,13 @@ func TestB16_EndpointsOfAGlobFollowTheirCluster(t *testing.T) {
 			cluster("1")
 			c := w.dial(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: wrapNode()}).subscribe("eds", dir+"*")
 			w.settle()
-			c.expect(orderForm(v, "eds "+dir+"a@1 "+dir+"b@1"))
+			c.expect(formatFor(v, "eds "+dir+"a@1 "+dir+"b@1"))
 			c.subscribe("cds", "")
 			w.settle()
-			c.expect(orderForm(v, "cds c@?"), orderForm(v, "eds "+dir+"a@1"))
+			c.expect(formatFor(v, "cds c@?"), formatFor(v, "eds "+dir+"a@1"))
 			cluster("2")
-			c.expect(orderForm(v, "cds c@?"), orderForm(v, "eds "+dir+"a@1"))
-			w.pass(time.Hour)
+			c.expect(formatFor(v, "cds c@?"), formatFor(v, "eds "+dir+"a@1"))
+			w.sleep(time.Hour)
 			c.expect()
 		})
 	})

@@ -30,11 +30,11 @@ type playedLoad struct {
 	ended   map[string]bool
 }
 
-// playLoad is orderBubble of an origin that takes load reports.
-func playLoad(t *testing.T, env []string, f func(w *orderWorld, l *playedLoad)) {
+// playLoad is worldBubble of an origin that takes load reports.
+func playLoad(t *testing.T, env []string, f func(w *world, l *playedLoad)) {
 	t.Helper()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
-		w := &orderWorld{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
+		w := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
 		w.relay = start(t, o, env...)
 		f(w, &playedLoad{origin: loads, peers: make(map[string]*loadPeer), asked: make(map[string]int), ended: make(map[string]bool)})
 	})
@@ -44,7 +44,7 @@ func playLoad(t *testing.T, env []string, f func(w *orderWorld, l *playedLoad)) 
 func (l *playedLoad) said(t testing.TB) (lines []string) {
 	for _, name := range l.names {
 		p := l.peers[name]
-		for _, ask := range strings.Split(p.asked(), ", ")[l.asked[name]:] {
+		for _, ask := range strings.Split(p.requestedReports(), ", ")[l.asked[name]:] {
 			if ask != "" {
 				lines = append(lines, name+" < "+ask)
 				l.asked[name]++
@@ -55,7 +55,7 @@ func (l *playedLoad) said(t testing.TB) (lines []string) {
 			lines = append(lines, name+" reports no more: "+code.String())
 		}
 	}
-	for n := range l.origin.count() {
+	for n := range l.origin.streamCount() {
 		if n == len(l.streams) {
 			l.streams = append(l.streams, 0)
 		}
@@ -77,9 +77,9 @@ func (l *playedLoad) ask(t testing.TB, what string) {
 	t.Helper()
 	cluster, rest, _ := strings.Cut(what, " for ")
 	words := strings.Fields(rest)
-	for n := l.origin.count() - 1; n >= 0; n-- {
+	for n := l.origin.streamCount() - 1; n >= 0; n-- {
 		if st := l.origin.stream(t, n); st.requests()[0].GetNode().GetCluster() == cluster {
-			st.ask(t, check.Must(time.ParseDuration(words[0])), words[1:]...)
+			st.requestReports(t, check.Must(time.ParseDuration(words[0])), words[1:]...)
 			return
 		}
 	}
@@ -108,7 +108,7 @@ func (l *playedLoad) peer(r *running, name, what string) bool {
 		}
 		l.peers[name].report(stats...)
 	case "stops":
-		l.peers[name].leave()
+		l.peers[name].disconnect()
 		l.ended[name] = true
 	default:
 		return false

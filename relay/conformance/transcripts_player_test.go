@@ -27,7 +27,7 @@ import (
 
 // A player plays one case of a scene.
 type player struct {
-	w        *orderWorld
+	w        *world
 	origins  map[string]*playedOrigin
 	clients  map[string]*playedClient
 	order    []*playedClient                    // as they connected
@@ -42,13 +42,13 @@ type player struct {
 
 // A playedOrigin is an origin of a scene.
 type playedOrigin struct {
-	*orderWorld
+	*world
 	listed map[int]int // requests, by stream
 }
 
 // A playedClient is a client of a scene.
 type playedClient struct {
-	*orderClient
+	*worldClient
 	name       string
 	opts       relaytest.ClientOptions
 	versions   bool // its responses are written with the number of their version, and whether resources are wrapped
@@ -61,7 +61,7 @@ type playedClient struct {
 // playerBubble runs f with a relay of one origin or, with TENDER_ROUTES, two.
 func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	t.Helper()
-	run := func(w, west *orderWorld, load *playedLoad) {
+	run := func(w, west *world, load *playedLoad) {
 		p := &player{
 			w: w, load: load, origins: make(map[string]*playedOrigin), clients: make(map[string]*playedClient),
 			contents: make(map[string]*relaytest.Content), streams: make(map[string]*relaytest.OriginStream), versions: make(map[string]int),
@@ -74,11 +74,11 @@ func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	}
 	const routes = "TENDER_ROUTES="
 	if i := slices.IndexFunc(env, func(set string) bool { return strings.HasPrefix(set, routes) }); i >= 0 {
-		originsBubble(t, env[i][len(routes):], slices.Delete(slices.Clone(env), i, i+1), func(first, west *orderWorld) { run(first, west, nil) })
+		originsBubble(t, env[i][len(routes):], slices.Delete(slices.Clone(env), i, i+1), func(first, west *world) { run(first, west, nil) })
 	} else if slices.ContainsFunc(env, func(set string) bool { return strings.HasPrefix(set, "TENDER_LRS=") }) {
-		playLoad(t, env, func(w *orderWorld, l *playedLoad) { run(w, nil, l) })
+		playLoad(t, env, func(w *world, l *playedLoad) { run(w, nil, l) })
 	} else {
-		orderBubble(t, env, func(w *orderWorld) { run(w, nil, nil) })
+		worldBubble(t, env, func(w *world) { run(w, nil, nil) })
 	}
 }
 
@@ -93,7 +93,7 @@ func (p *player) results() []string {
 			for _, response := range p.responses(c) {
 				lines = append(lines, c.name+" < "+response)
 			}
-			c.unanswered = append(c.unanswered, c.read...)
+			c.unanswered = append(c.unanswered, c.batch...)
 			quiet = !c.react() && quiet
 		}
 	}
@@ -115,13 +115,13 @@ func (p *player) results() []string {
 
 // responses returns the responses to a client since the last event, as they are to be written.
 func (p *player) responses(c *playedClient) []string {
-	responses := c.heard()
+	responses := c.received()
 	parts := make(map[string][]string)
 	switch p.form {
 	case "states":
 		for typeURL, entries := range c.State() {
 			for name, entry := range entries {
-				parts[orderShort(typeURL)] = append(parts[orderShort(typeURL)], name+"@"+p.w.revs[entry.Digest])
+				parts[shortName(typeURL)] = append(parts[shortName(typeURL)], name+"@"+p.w.revs[entry.Digest])
 			}
 		}
 	case "merged":
@@ -130,7 +130,7 @@ func (p *player) responses(c *playedClient) []string {
 			parts[short] = append(parts[short], strings.Fields(strings.Trim(rest, "{}"))...)
 		}
 	default:
-		for i, r := range c.read {
+		for i, r := range c.batch {
 			responses[i] = shortenRanges(responses[i]) + ownMessages(r)
 			if c.versions {
 				responses[i] += p.numberVersion(r)
@@ -168,7 +168,7 @@ func (p *player) numberVersion(r *relaytest.Response) string {
 // ownMessages returns the messages of errors that are not the origin's.
 func ownMessages(r *relaytest.Response) (messages string) {
 	for _, e := range r.Errors {
-		if e.Message != orderWhy {
+		if e.Message != errorDetail {
 			messages += " (" + e.Message + ")"
 		}
 	}
@@ -178,10 +178,10 @@ func ownMessages(r *relaytest.Response) (messages string) {
 // react has a client with auto-eds subscribe to the endpoints of new clusters, and then ACK. It reports whether there
 // was a response.
 func (c *playedClient) react() bool {
-	if c.endpoints == nil || len(c.read) == 0 {
+	if c.endpoints == nil || len(c.batch) == 0 {
 		return false
 	}
-	for _, r := range c.read {
+	for _, r := range c.batch {
 		for _, name := range r.Names() {
 			if r.TypeURL == relaytest.ClusterType && !c.endpoints[name] {
 				c.endpoints[name] = true
@@ -206,7 +206,7 @@ func (p *player) happen(event string) {
 	who, what, _ := strings.Cut(event, " ")
 	switch who {
 	case "wait":
-		p.w.pass(check.Must(time.ParseDuration(what)))
+		p.w.sleep(check.Must(time.ParseDuration(what)))
 	case "repeat": // "3: origin cds a@#; wait 1s", where # counts from 1
 		times, events, _ := strings.Cut(what, ": ")
 		for i := range check.Must(strconv.Atoi(times)) {
@@ -227,7 +227,7 @@ func (p *player) happen(event string) {
 		p.operator(what)
 	default:
 		if s := p.streams[who]; s != nil {
-			p.w.say(s, expandChanges(strings.TrimPrefix(what, "sends "))...)
+			p.w.send(s, expandChanges(strings.TrimPrefix(what, "sends "))...)
 			return
 		}
 		for name := range strings.SplitSeq(who, "+") {
@@ -239,8 +239,8 @@ func (p *player) happen(event string) {
 // mute makes the origin one that takes streams, says nothing on them, and ends each
 // after a while: so does a relay that knows nothing itself, and a proxy before a
 // control plane that is gone.
-func (w *orderWorld) mute(after time.Duration) {
-	w.manual()
+func (w *world) mute(after time.Duration) {
+	w.manualOrigin()
 	for range w.origin.State().Streams {
 		w.origin.Accept(w.t.Context()) // from before
 	}
@@ -278,10 +278,10 @@ func oddSleep(ctx context.Context, d time.Duration) bool {
 // typeURL returns the type URL of a short name; none is the empty one.
 func (p *player) typeURL(short string) string {
 	p.w.t.Helper()
-	if orderTypes[short] == "" && short != "none" {
+	if typeURLs[short] == "" && short != "none" {
 		p.w.t.Fatalf("%q is no type", short)
 	}
-	return orderTypes[short]
+	return typeURLs[short]
 }
 
 // playedBehaviours change how an origin behaves.
@@ -311,7 +311,7 @@ func (p *player) origin(who, what string) {
 		o.stop()
 	case "starts":
 		o.origin.Restart()
-		o.pass(0)
+		o.sleep(0)
 	case "delays":
 		d := check.Must(time.ParseDuration(rest))
 		o.origin.Change(func(b *relaytest.Behaviour) { b.Delay = d })
@@ -328,7 +328,7 @@ func (p *player) origin(who, what string) {
 	case "closes":
 		o.mute(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
 	case "accepts":
-		p.streams[rest] = o.accept()
+		p.streams[rest] = o.acceptStream()
 	case "sends":
 		o.origin.Inject(o.response(expandChanges(rest)...))
 	case "heartbeats":
@@ -371,7 +371,7 @@ func (p *player) list(o *playedOrigin, what, types string) (lines []string) {
 		byType := make(map[string]string)
 		for _, s := range state.Streams {
 			for _, r := range s.Requests[o.listed[s.ID]:] {
-				byType[orderShort(r.TypeURL())] += describeRequest(r)
+				byType[shortName(r.TypeURL())] += describeRequest(r)
 				o.listed[s.ID]++
 			}
 		}
@@ -379,7 +379,7 @@ func (p *player) list(o *playedOrigin, what, types string) (lines []string) {
 			lines = append(lines, short+byType[short])
 		}
 	case "initial": // versions
-		lines = []string{"initial versions of " + strings.Join(slices.Sorted(maps.Keys(o.resumed())), " ")}
+		lines = []string{"initial versions of " + strings.Join(slices.Sorted(maps.Keys(o.initialVersions())), " ")}
 	case "streams":
 		line := fmt.Sprintf("%d of %d streams open, %d connections", len(state.Open()), len(state.Streams), state.Connections)
 		if slices.ContainsFunc(state.Open(), func(st *relaytest.StreamState) bool { return st.SotW }) {
@@ -402,7 +402,7 @@ func shortsOf(s *relaytest.OriginState) []string {
 	seen := make(map[string]bool)
 	for _, stream := range s.Streams {
 		for typeURL := range stream.Types {
-			seen[orderShort(typeURL)] = true
+			seen[shortName(typeURL)] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(seen))
@@ -558,7 +558,7 @@ func (p *player) connect(name string, options []string) {
 	id, stream, _ := strings.Cut(name, "/")
 	short, _, _ := strings.Cut(stream, "/")
 	c := &playedClient{name: name}
-	opts, relay := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(id), TypeURL: orderTypes[short]}, p.w.relay
+	opts, relay := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(id), TypeURL: typeURLs[short]}, p.w.relay
 	switch {
 	case strings.HasPrefix(id, "grpc"):
 		opts.Node = relaytest.GRPCNode(id)
@@ -591,14 +591,14 @@ func (p *player) connect(name string, options []string) {
 			c.versions = true
 		case "below":
 			if p.below == nil {
-				p.below = p.w.relay.below()
+				p.below = p.w.relay.downstreamRelay()
 			}
 			relay = p.below
 		default:
 			p.w.t.Fatalf("%s connects: option %q: not understood", name, option)
 		}
 	}
-	c.opts, c.orderClient = opts, p.w.dialAt(relay, opts)
+	c.opts, c.worldClient = opts, p.w.dialAt(relay, opts)
 	p.clients[name], p.order = c, append(p.order, c)
 }
 

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the transcripts")
 // tests these rules, as a test of that name would.
 //
 // A line that begins with ">" is an event; the indented lines below it are what comes of it before the next one. Lines
-// are read as orderWorld has it: "envoy < cds web@1 -old" is a response to the client envoy, with revision 1 of the
+// are read as world has it: "envoy < cds web@1 -old" is a response to the client envoy, with revision 1 of the
 // cluster web and the removal of old. Errors of the relay's own have their message. A line of four dashes ends a scene;
 // each has a relay of its own.
 //
