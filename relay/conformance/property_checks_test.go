@@ -9,12 +9,12 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// settled is how long it may take until the relay is sure of everything: two
-// sweeps and the hold of a deletion between them.
+// settled is the longest time until the relay has confirmed all its sets: two sweeps with a held-back removal
+// between them.
 const settled = 20 * time.Minute
 
 func (sc *scene) check() {
-	refused := false
+	nacked := false
 	for _, a := range sc.clients {
 		a.resume()
 	}
@@ -22,16 +22,16 @@ func (sc *scene) check() {
 	synctest.Wait()
 	for _, a := range sc.clients {
 		a.mu.Lock()
-		a.refuse = false
-		skip := a.refused
-		a.refused = false
+		a.nackNext = false
+		skip := a.nacked
+		a.nacked = false
 		a.mu.Unlock()
-		if refused = refused || skip; !skip {
-			sc.converged(a)
+		if nacked = nacked || skip; !skip {
+			sc.checkConverged(a)
 		}
 	}
-	if refused {
-		// What was refused is not sent again: something new is.
+	if nacked {
+		// NACKed content is not sent again, so set new content.
 		for g, c := range sc.contents {
 			for typeURL, names := range c.Resources() {
 				for n := range names {
@@ -50,47 +50,46 @@ func (sc *scene) check() {
 		time.Sleep(settled)
 		synctest.Wait()
 		for _, a := range sc.clients {
-			sc.converged(a)
+			sc.checkConverged(a)
 		}
 	}
-	sc.quiet()
-	sc.history()
-	sc.upstream()
+	sc.checkQuiet()
+	sc.checkHistory()
+	sc.checkUpstream()
 }
 
-// converged holds a client's state to the origin's (1, 8, 10).
-func (sc *scene) converged(a *actor) {
+// checkConverged compares a client's state with the origin's (rules 1, 8, 10).
+func (sc *scene) checkConverged(a *actor) {
 	got := a.State()
 	for _, typeURL := range sceneTypes {
-		full := a.variant == relaytest.Delta && !sc.partial || fullState(typeURL)
-		origin := sc.visible(a, typeURL)
+		full := a.variant == relaytest.Delta && !sc.sotwOrigin || fullState(typeURL)
+		origin := sc.originResources(a, typeURL)
 		for n, want := range origin {
-			wanted := a.wants[typeURL][n] || a.wants[typeURL][globOf(n)]
+			wanted := a.subscribed[typeURL][n] || a.subscribed[typeURL][wildcardOf(n)]
 			if have, ok := got[typeURL][n]; wanted && (!ok || have.Digest != want.Digest) {
-				sc.Errorf("%v: %s %s is %v, the origin has %v", a, typeURL, n, have, want)
+				sc.Errorf("%v: %s %s is %v, want %v as at the origin", a, typeURL, n, have, want)
 			}
 		}
 		for n := range got[typeURL] {
 			_, there := origin[n]
-			named := a.wants[typeURL][n]
-			// Of globs nothing is inferred from what is missing.
-			if never := sc.silent && named || (sc.silent || sc.partial) && isShared(n); !there && full && !never {
-				sc.Errorf("%v: has %s %s, which the origin has not", a, typeURL, n)
+			named := a.subscribed[typeURL][n]
+			// A glob's response that lacks a name does not imply a removal.
+			if never := sc.noRemovals && named || (sc.noRemovals || sc.sotwOrigin) && isShared(n); !there && full && !never {
+				sc.Errorf("%v: has %s %s, which does not exist at the origin", a, typeURL, n)
 			}
-			if !named && !a.wants[typeURL][globOf(n)] {
-				sc.Errorf("%v: has %s %s, which it does not want", a, typeURL, n)
+			if !named && !a.subscribed[typeURL][wildcardOf(n)] {
+				sc.Errorf("%v: has %s %s without a subscription", a, typeURL, n)
 			}
 		}
 	}
 }
 
-// visible returns what there is of a type for a client: of its group, and what groups
-// share.
-func (sc *scene) visible(a *actor, typeURL string) map[string]relaytest.Entry {
+// originResources returns the origin's resources of a type for a client's group, including shared ones.
+func (sc *scene) originResources(a *actor, typeURL string) map[string]relaytest.Entry {
 	all := map[string]relaytest.Entry{}
 	for group, content := range sc.contents {
 		for n, e := range content.Resources()[typeURL] {
-			if group == home(a.group, n) {
+			if group == contentGroup(a.group, n) {
 				all[n] = e
 			}
 		}
@@ -98,8 +97,8 @@ func (sc *scene) visible(a *actor, typeURL string) map[string]relaytest.Entry {
 	return all
 }
 
-// quiet shows that nothing is sent while nothing happens (3).
-func (sc *scene) quiet() {
+// checkQuiet checks that nothing is sent without changes (rule 3).
+func (sc *scene) checkQuiet() {
 	before := make([]int, len(sc.clients))
 	for i, a := range sc.clients {
 		before[i] = len(a.Responses())
@@ -108,50 +107,50 @@ func (sc *scene) quiet() {
 	synctest.Wait()
 	for i, a := range sc.clients {
 		if sent := a.Responses()[before[i]:]; len(sent) > 0 {
-			sc.Errorf("%v: sent without need: %v", a, sent)
+			sc.Errorf("%v: got unexpected responses: %v", a, sent)
 		}
 	}
 }
 
-// history looks at all that was ever sent (2, 5, 7, 8, 10).
-func (sc *scene) history() {
+// checkHistory checks all responses (rules 2, 5, 7, 8, 10).
+func (sc *scene) checkHistory() {
 	v := versions{contents: map[string]string{}, versions: map[string]string{}}
 	for _, a := range sc.clients {
-		had := map[string][]string{} // by type: the last full set
-		seen := map[string]bool{}    // type URL and name
+		last := map[string][]string{} // by type: the last complete set
+		seen := map[string]bool{}     // type URL and name
 		for _, r := range a.Responses() {
 			for _, n := range r.Removed {
-				if seen[r.TypeURL+"/"+n] { // else it was told that there is none
-					sc.lost(a, r.TypeURL, n)
+				if seen[r.TypeURL+"/"+n] { // otherwise it reports a name that does not exist
+					sc.checkLost(a, r.TypeURL, n)
 				}
 			}
 			if r.SotW() && fullState(r.TypeURL) {
 				sc.sameVersion(v, r)
-				for _, n := range had[r.TypeURL] {
-					if !slices.Contains(r.Names(), n) && !a.left[r.TypeURL+"/"+n] && !a.left[r.TypeURL+"/"+globOf(n)] {
-						sc.lost(a, r.TypeURL, n)
+				for _, n := range last[r.TypeURL] {
+					if !slices.Contains(r.Names(), n) && !a.unsubscribed[r.TypeURL+"/"+n] && !a.unsubscribed[r.TypeURL+"/"+wildcardOf(n)] {
+						sc.checkLost(a, r.TypeURL, n)
 					}
 				}
-				had[r.TypeURL] = r.Names()
+				last[r.TypeURL] = r.Names()
 			}
 			for _, res := range r.Resources {
 				seen[r.TypeURL+"/"+res.Name] = true
 				if group, put := sc.owner[res.Digest]; !put || group != a.group && !sc.shared[res.Digest] {
-					sc.Errorf("%v: was sent %s %s, which its origin never had: %v", a, r.TypeURL, res.Name, res.Digest)
+					sc.Errorf("%v: got %s %s, which its origin never had: %v", a, r.TypeURL, res.Name, res.Digest)
 				}
 			}
 		}
-		if a.guard {
-			sc.order(a)
+		if a.ordered {
+			sc.checkOrder(a)
 		}
 	}
 }
 
-// order holds what a guard was sent to the order between types (7).
-func (sc *scene) order(a *actor) {
+// checkOrder checks the order between types at an ordered client (rule 7).
+func (sc *scene) checkOrder(a *actor) {
 	clusters := map[string]relaytest.Digest{}
 	warming := map[string]bool{}
-	revisions := map[string]int{} // of assignments that were sent
+	revisions := map[string]int{} // by name, of the endpoints sent so far
 	for _, r := range a.Responses() {
 		for _, res := range r.Resources {
 			switch r.TypeURL {
@@ -166,36 +165,35 @@ func (sc *scene) order(a *actor) {
 				revisions[res.Name] = sc.scaled[res.Digest].n
 			case relaytest.RouteType:
 				needs, scaled := sc.scaled[res.Digest]
-				if has := revisions[needs.name]; scaled && has > 0 && has < needs.n {
-					sc.Errorf("%v: route %s needs revision %d of endpoints %s, it was sent %d", a, res.Name, needs.n, needs.name, has)
+				if sent := revisions[needs.name]; scaled && sent > 0 && sent < needs.n {
+					sc.Errorf("%v: route %s needs revision %d of endpoints %s, got %d before it", a, res.Name, needs.n, needs.name, sent)
 				}
 			}
 			if to := sc.routed[res.Digest]; to != "" && clusters[to] == (relaytest.Digest{}) {
-				sc.Errorf("%v: route %s names cluster %s, which it was not sent", a, res.Name, to)
+				sc.Errorf("%v: route %s arrived before its cluster %s", a, res.Name, to)
 			}
 		}
 	}
 	for n := range warming {
-		sc.Errorf("%v: cluster %s changed, and no endpoints followed", a, n)
+		sc.Errorf("%v: cluster %s changed, and its endpoints were not sent after it", a, n)
 	}
 }
 
-// lost is told of each resource that a client lost.
-func (sc *scene) lost(a *actor, typeURL, n string) {
-	key, group := typeURL+"/"+n, home(a.group, n)
+// checkLost checks that the origin removed a resource that a client lost.
+func (sc *scene) checkLost(a *actor, typeURL, n string) {
+	key, group := typeURL+"/"+n, contentGroup(a.group, n)
 	if sc.existed[group][key] && !sc.removed[group][key] {
 		sc.Errorf("%v: lost %s %s, which the origin never removed", a, typeURL, n)
 	}
 }
 
-// versions is which sets had which version_info, both ways.
+// versions maps sets to their version_info and back.
 type versions struct {
 	contents map[string]string // by version
 	versions map[string]string // by content
 }
 
-// sameVersion checks that of two equal sets the versions are equal, and of two
-// different ones different, whoever was sent them.
+// sameVersion checks that equal sets have equal versions and different sets different ones, across all clients.
 func (sc *scene) sameVersion(v versions, r *relaytest.Response) {
 	_, version, marked := strings.Cut(r.Version, "~")
 	if !marked {
@@ -211,10 +209,12 @@ func (sc *scene) sameVersion(v versions, r *relaytest.Response) {
 	v.contents[version], v.versions[is] = is, version
 }
 
+// fullState reports whether a SotW response of a type holds the complete set, so that absence means removal.
 func fullState(typeURL string) bool {
 	return typeURL == relaytest.ClusterType || typeURL == relaytest.ListenerType
 }
 
+// content formats a response's names and digests.
 func content(r *relaytest.Response) string {
 	var parts []string
 	for _, res := range r.Resources {
@@ -224,41 +224,41 @@ func content(r *relaytest.Response) string {
 	return strings.Join(parts, " ")
 }
 
-// upstream holds the relay to its duties as a client of the origin (9).
-func (sc *scene) upstream() {
+// checkUpstream checks the relay as a client of the origin (rule 9).
+func (sc *scene) checkUpstream() {
 	state := sc.origin.State()
 	for _, typeURL := range sceneTypes {
 		for _, st := range state.Open() {
 			if n := st.Type(typeURL).Unanswered(); n != 0 {
-				sc.Errorf("%d responses of %s were not answered", n, typeURL)
+				sc.Errorf("%d responses of %s got no ACK or NACK", n, typeURL)
 			}
 		}
 		wanted := map[string]bool{}
 		for _, a := range sc.clients {
-			for n := range a.wants[typeURL] {
+			for n := range a.subscribed[typeURL] {
 				wanted[n] = true
 			}
 		}
 		for n := range wanted {
 			if !slices.Contains(state.Names(typeURL), n) {
-				sc.Errorf("%s %s is wanted and not subscribed at the origin: %v", typeURL, n, state.Names(typeURL))
+				sc.Errorf("%s %s is not subscribed at the origin, which has %v", typeURL, n, state.Names(typeURL))
 			}
 		}
 		for _, n := range state.Names(typeURL) {
 			if !wanted[n] {
-				sc.Errorf("%s %s is subscribed at the origin, and nobody wanted it for an hour", typeURL, n)
+				sc.Errorf("%s %s is subscribed at the origin an hour after its last client unsubscribed", typeURL, n)
 			}
 		}
 	}
 }
 
-// leave ends all clients; after the longest linger nothing is subscribed any more.
-func (sc *scene) leave() {
+// closeClients closes all clients, and checks that all subscriptions end after the linger.
+func (sc *scene) closeClients() {
 	for _, a := range sc.clients {
 		a.Close()
-		a.wants = nil
+		a.subscribed = nil
 	}
-	time.Sleep(time.Hour) // of each relay a quarter
+	time.Sleep(time.Hour) // a quarter of an hour per relay
 	synctest.Wait()
 	for _, typeURL := range sceneTypes {
 		if names := sc.origin.State().Names(typeURL); len(names) > 0 {

@@ -17,53 +17,53 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestD4_PollsConverge: whatever the origin does, and while it comes and goes, those who
-// poll end with what it has, two sets have one version only if they are one, nobody is
-// sent what he has, but once where it reverted, and of clusters, which an Envoy drops if a set lacks them, nobody who
-// has them is told a set without those that the origin always had (D.4, 1, 2, 3 and 5).
+// TestD4_PollsConverge checks polling clients while the origin changes and restarts at random (D.4, rules 1, 2, 3
+// and 5). They end with the resources of the origin, and a version stands for one set.
+// A client is not sent a set that it has, except once after the set changed back. A client never loses a cluster
+// that the origin always had: Envoy drops clusters that a set lacks.
 func TestD4_PollsConverge(t *testing.T) {
 	t.Parallel()
-	for _, seed := range []uint64{2, 5, 15, 23, 26, 27} { // each of which has found a fault
+	for _, seed := range []uint64{2, 5, 15, 23, 26, 27} { // each of these has found a bug
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			originBubble(t, func(t *testing.T, o *relaytest.Origin) { pollsConverge(t, o, rand.New(rand.NewPCG(seed, 27))) })
 		})
 	}
 }
 
-// Names of pollScene: the content of d may not be kept, b has an alias, and the last one
-// belongs to a glob. Of a and d there always is something.
+// Names in a pollScene: d must not be cached, b has an alias, and x belongs to a glob. The origin always has a and
+// d.
 var (
-	pollDir   = map[string]string{"clusters": "xdstp://one/envoy.config.cluster.v3.Cluster/dir/", "routes": "xdstp://one/envoy.config.route.v3.RouteConfiguration/dir/"}
-	pollNames = []string{"a", "b", "c", "d", "x"}
-	pollAsks  = [][]string{{"a", "b", "d"}, {"*"}, {"alias", "c", "d"}, {"a", "d", "dir/*"}, {"*", "d"}, {"x", "d", "none"}}
+	pollDir           = map[string]string{"clusters": "xdstp://one/envoy.config.cluster.v3.Cluster/dir/", "routes": "xdstp://one/envoy.config.route.v3.RouteConfiguration/dir/"}
+	pollNames         = []string{"a", "b", "c", "d", "x"}
+	pollSubscriptions = [][]string{{"a", "b", "d"}, {"*"}, {"alias", "c", "d"}, {"a", "d", "dir/*"}, {"*", "d"}, {"x", "d", "none"}}
 )
 
-// A pollScene is the clients that poll, and all that they were told.
+// A pollScene is a set of polling clients and the sets that they received.
 type pollScene struct {
 	t     *testing.T
 	relay *running
-	mu    sync.Mutex        // guards what follows, and what clients hold
-	told  map[string]string // sets by version
+	mu    sync.Mutex        // guards the fields below, and the state of clients
+	sets  map[string]string // sets by version
 
-	history map[string][]int // by kind and name: the revisions that the origin had, 0 if there was none
-	reverts map[string]int   // by kind and name: how often the origin returned to one of them
+	history map[string][]int // by kind and name: revisions at the origin; 0 means absent
+	reverts map[string]int   // by kind and name: how often the origin returned to an earlier revision
 }
 
-// A pollClient is one that polls for ever, as an Envoy does.
+// A pollClient polls in a loop, as an Envoy does.
 type pollClient struct {
-	kind    string
-	asks    []string
-	version string
-	has     map[string]relaytest.Digest // by name
-	reverts int                         // how often what it asked for had reverted when it was answered last
-	ended   chan struct{}
+	kind      string
+	names     []string
+	version   string
+	resources map[string]relaytest.Digest // by name
+	reverts   int                         // reverts of its resources at its last response
+	ended     chan struct{}
 }
 
 func pollTypeURL(kind string) string {
 	return map[string]string{"clusters": typeCDS, "routes": typeRDS}[kind]
 }
 
-// pollName returns the name of what is called x or dir/* here.
+// pollName returns the resource name of a short name: x and dir/* belong to the glob.
 func pollName(kind, name string) string {
 	name = strings.TrimPrefix(name, "dir/")
 	if name == "x" || name == "*" {
@@ -90,7 +90,7 @@ func pollResource(t *testing.T, kind, name string, rev int) *discoverypb.Resourc
 
 func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 	o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing, b.EmptyVersions = rng.IntN(2) == 0, rng.IntN(3) == 0 })
-	w := &pollScene{t: t, relay: start(t, o, "TENDER_LINGER=30s", "TENDER_WILDCARD_LINGER=30s"), told: make(map[string]string),
+	w := &pollScene{t: t, relay: start(t, o, "TENDER_LINGER=30s", "TENDER_WILDCARD_LINGER=30s"), sets: make(map[string]string),
 		history: make(map[string][]int), reverts: make(map[string]int)}
 	kinds := []string{"clusters", "routes"}
 	revs := make(map[string]int)
@@ -111,7 +111,7 @@ func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 		switch rng.IntN(8) {
 		case 0, 1:
 			if len(clients) < 8 {
-				clients = append(clients, w.poll(ctx, kind, pollAsks[rng.IntN(len(pollAsks))]))
+				clients = append(clients, w.startPolling(ctx, kind, pollSubscriptions[rng.IntN(len(pollSubscriptions))]))
 			}
 		case 2, 3, 4:
 			put(kind, name)
@@ -139,24 +139,24 @@ func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 	}
 }
 
-// poll has a new client poll until ctx ends.
-func (w *pollScene) poll(ctx context.Context, kind string, asks []string) *pollClient {
-	c := &pollClient{kind: kind, has: make(map[string]relaytest.Digest), ended: make(chan struct{})}
-	for _, name := range asks {
+// startPolling starts a client that polls until ctx ends.
+func (w *pollScene) startPolling(ctx context.Context, kind string, names []string) *pollClient {
+	c := &pollClient{kind: kind, resources: make(map[string]relaytest.Digest), ended: make(chan struct{})}
+	for _, name := range names {
 		if name != "*" {
 			name = pollName(kind, name)
 		}
-		c.asks = append(c.asks, name)
+		c.names = append(c.names, name)
 	}
 	rest := restPoller(w.t, w.relay, false)
-	go func() { // awaited by the scene
+	go func() { // pollsConverge waits for its end
 		defer close(c.ended)
 		for ctx.Err() == nil {
-			reply, err := rest.send(ctx, http.MethodPost, "/v3/discovery:"+kind, restBody(w.t, c.version, c.asks...), restHold("2000")...)
+			reply, err := rest.send(ctx, http.MethodPost, "/v3/discovery:"+kind, restBody(w.t, c.version, c.names...), restHold("2000")...)
 			switch {
 			case err != nil:
 			case reply.status == http.StatusOK:
-				w.take(c, reply)
+				w.apply(c, reply)
 			case reply.status != http.StatusNotModified:
 				time.Sleep(time.Second)
 			}
@@ -165,76 +165,75 @@ func (w *pollScene) poll(ctx context.Context, kind string, asks []string) *pollC
 	return c
 }
 
-// changed notes that the origin is about to have another revision of something.
+// changed records the next revision of a resource before the origin sends it; 0 means removed.
 func (w *pollScene) changed(kindAndName string, rev int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	had := w.history[kindAndName]
-	if had == nil {
-		had = []int{0}
+	revs := w.history[kindAndName]
+	if revs == nil {
+		revs = []int{0}
 	}
-	if had[len(had)-1] != rev && slices.Contains(had, rev) {
+	if revs[len(revs)-1] != rev && slices.Contains(revs, rev) {
 		w.reverts[kindAndName]++
 	}
-	w.history[kindAndName] = append(had, rev)
+	w.history[kindAndName] = append(revs, rev)
 }
 
-// reverted returns how often the origin returned to what it had before, of what a client asked for.
+// reverted returns how often resources of a client returned to an earlier revision.
 func (w *pollScene) reverted(c *pollClient) (n int) {
 	for _, name := range pollNames {
-		if c.wants(name) {
+		if c.subscribes(name) {
 			n += w.reverts[c.kind+name]
 		}
 	}
 	return n
 }
 
-// wants reports whether the client asked for a resource, by whatever name.
-func (c *pollClient) wants(name string) bool {
-	return slices.Contains(c.asks, pollName(c.kind, name)) || slices.Contains(c.asks, "*") ||
-		name == "b" && slices.Contains(c.asks, "alias") || name == "x" && slices.Contains(c.asks, pollDir[c.kind]+"*")
+// subscribes reports whether the client subscribes to a resource, by name, alias, glob or wildcard.
+func (c *pollClient) subscribes(name string) bool {
+	return slices.Contains(c.names, pollName(c.kind, name)) || slices.Contains(c.names, "*") ||
+		name == "b" && slices.Contains(c.names, "alias") || name == "x" && slices.Contains(c.names, pollDir[c.kind]+"*")
 }
 
-// take has a client take a response.
-func (w *pollScene) take(c *pollClient, reply restReply) {
+// apply applies a response to a client, and checks it.
+func (w *pollScene) apply(c *pollClient, reply restReply) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	resp := reply.response()
-	set, had := make(map[string]relaytest.Digest), c.has
+	set, last := make(map[string]relaytest.Digest), c.resources
 	for _, r := range resp.GetResources() {
 		set[resourceName(w.t, r)] = relaytest.DigestOf(r)
 	}
 	for _, name := range []string{"a", "d"} {
-		if _, lost := had[name]; lost && set[name] == (relaytest.Digest{}) && c.kind == "clusters" {
-			w.t.Errorf("%s %q: %s was lost", c.kind, c.asks, name)
+		if _, lost := last[name]; lost && set[name] == (relaytest.Digest{}) && c.kind == "clusters" {
+			w.t.Errorf("%s %q: %s was lost", c.kind, c.names, name)
 		}
 	}
-	text := fmt.Sprint(set) // in the order of names
-	if before, ok := w.told[c.kind+resp.GetVersionInfo()]; ok && before != text {
-		w.t.Errorf("%s %q: version %s is that of %s, and of %s", c.kind, c.asks, resp.GetVersionInfo(), before, text)
+	text := fmt.Sprint(set) // sorted by name
+	if before, ok := w.sets[c.kind+resp.GetVersionInfo()]; ok && before != text {
+		w.t.Errorf("%s %q: version %s stands for both %s and %s", c.kind, c.names, resp.GetVersionInfo(), before, text)
 	}
-	// A set that reverted is sent once more (B.3).
+	// A set that changed back is sent once more (B.3).
 	reverts := w.reverted(c)
 	if c.version == resp.GetVersionInfo() && c.reverts == reverts {
-		w.t.Errorf("%s %q: told version %s again, and nothing had reverted: %s", c.kind, c.asks, c.version, text)
+		w.t.Errorf("%s %q: got version %s again without a revert: %s", c.kind, c.names, c.version, text)
 	}
 	c.reverts = reverts
-	w.told[c.kind+resp.GetVersionInfo()] = text
-	c.version, c.has = resp.GetVersionInfo(), set
+	w.sets[c.kind+resp.GetVersionInfo()] = text
+	c.version, c.resources = resp.GetVersionInfo(), set
 }
 
-// check fails the test unless a client has all that it asked for and that there is, and
-// nothing else.
+// check fails the test unless the client has exactly the origin's resources that it subscribes to.
 func (w *pollScene) check(c *pollClient, revs map[string]int) {
 	want := make(map[string]relaytest.Digest)
 	for _, name := range pollNames {
-		rev, is := revs[c.kind+name]
+		rev, present := revs[c.kind+name]
 		r := pollResource(w.t, c.kind, name, rev)
-		if is && c.wants(name) {
+		if present && c.subscribes(name) {
 			want[r.Name] = relaytest.DigestOf(r.Resource)
 		}
 	}
-	if fmt.Sprint(c.has) != fmt.Sprint(want) {
-		w.t.Errorf("%s %q: ended with %v, want %v", c.kind, c.asks, c.has, want)
+	if fmt.Sprint(c.resources) != fmt.Sprint(want) {
+		w.t.Errorf("%s %q: ended with %v, want %v", c.kind, c.names, c.resources, want)
 	}
 }

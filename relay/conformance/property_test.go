@@ -18,28 +18,24 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestD4_Invariants runs random interleavings of changes at the origin, of
-// subscriptions, refusals, reconnects and stalls of clients, and of deaths of the
-// origin, against a model, and holds the relay, or two in a row (B.41), to what must
-// be true of each:
+// TestD4_Invariants checks invariants with random sequences of origin changes and restarts, and of client
+// subscriptions, NACKs, reconnects and stalls. The relay runs alone or in a chain of two (B.41).
 //
-//  1. convergence: each client ends with the origin's set, restricted to its group
-//     and its subscription, in both variants;
-//  2. no invented deletion: what a client loses, the origin had removed;
-//  3. no resend: nothing is sent in an hour in which nothing happens;
-//  4. uniqueness: checked by the clients on every response;
-//  5. versions: equal sets have equal version_info, and different ones different;
-//  7. order: a route never arrives before the cluster that it names, not even when
-//     changes are merged, nor before the endpoints that the origin gave before it, and a
-//     changed EDS cluster is followed by its endpoints;
-//  8. isolation: nothing of one group ever reaches another;
-//  9. upstream exactness: every response is answered once, and what is subscribed
-//     at the origin is what clients want, plus what lingers;
-//  10. byte identity: whatever a client is sent, its origin has sent so.
+//  1. Convergence: each client ends with the origin's resources for its group and subscriptions, in both variants.
+//  2. No invented removal: a resource that a client loses was removed by the origin.
+//  3. No resend: nothing is sent in an hour without changes.
+//  4. Uniqueness: relaytest.Client checks it on every response.
+//  5. Versions: equal sets have equal version_info, different sets have different ones.
+//  7. Order: a route arrives after the cluster that it names, even if changes are merged, and after the
+//     endpoints that the origin set before it. A changed EDS cluster is followed by its endpoints.
+//  8. Isolation: a client receives no resource of another group.
+//  9. Upstream: each response of the origin is answered once. The subscriptions at the origin are those of
+//     the clients, plus those that linger.
 //
-// What a stalled client costs (11) is a test of its own: TestC11. Some names are xdstp,
-// which both groups share (R130), and a glob stands for these;
-// of some resources the content may not be kept (R125).
+// 10. Byte identity: each resource is sent as the origin sent it.
+//
+// TestC11 checks the cost of a stalled client (11). Some names are xdstp names, which both groups share (R130) and
+// a glob matches. Some resources must not be cached (R125).
 func TestD4_Invariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -75,7 +71,7 @@ type script struct {
 	steps     []step
 }
 
-// A step is one thing that happens; which of its numbers count depends on what.
+// A step is one event. Which of its numbers are used depends on what.
 type step struct {
 	what            string
 	client, typ, at int
@@ -105,46 +101,45 @@ var sceneTypes = []string{
 	relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType, acmeType,
 }
 
-// sceneIntervals are minimum push intervals that end at different times. None is more likely.
+// sceneIntervals are values of TENDER_MIN_PUSH_INTERVAL; "off" is more likely.
 var sceneIntervals = []string{"off", "off", "off", "cds=1s", "*=1s", "cds=2s,lds=1s,rds=3s,eds=500ms", "lds=3s,rds=1s"}
 
-// A scene is one run of a script. It stands in for the test, so that a failure
-// can be shrunk.
+// A scene is one run of a script. It stands in for the test, so that rapid can shrink a failure.
 type scene struct {
 	testing.TB
 
 	mu       sync.Mutex
 	failures []string
 
-	origin   *relaytest.Origin
-	contents [2]*relaytest.Content // by group
-	relay    *running
-	clients  []*actor
-	silent   bool                        // the origin may never say that a name is gone
-	partial  bool                        // it never says so of types that are not of full state
-	existed  [2]map[string]bool          // type URL and name, by group
-	removed  [2]map[string]bool          // likewise
-	routed   map[relaytest.Digest]string // routes to the cluster that they name
-	scaled   map[relaytest.Digest]revision
-	owner    map[relaytest.Digest]int  // all that was ever put, by group
-	shared   map[relaytest.Digest]bool // of that, what both groups may have
-	counter  int
-	out      io.Writer // of the relay's log; nil discards it
+	origin     *relaytest.Origin
+	contents   [2]*relaytest.Content // by group
+	relay      *running
+	clients    []*actor
+	noRemovals bool                        // the origin may omit removals
+	sotwOrigin bool                        // the origin omits removals of types that are not complete sets
+	existed    [2]map[string]bool          // set at some time: type URL and name, by group
+	removed    [2]map[string]bool          // removed at some time: type URL and name, by group
+	routed     map[relaytest.Digest]string // routes to the cluster that they name
+	scaled     map[relaytest.Digest]revision
+	owner      map[relaytest.Digest]int  // the group of each resource that was ever set
+	shared     map[relaytest.Digest]bool // resources that both groups may receive
+	counter    int
+	out        io.Writer // of the relay's log; nil discards it
 }
 
-// An actor is a client, and what the scene knows of it.
+// An actor is a client, and its expected state.
 type actor struct {
 	*relaytest.Client
-	variant relaytest.Variant
-	group   int
-	wants   map[string]map[string]bool
-	left    map[string]bool // type URL and name that it gave up at some time
-	paused  bool
-	guard   bool // it knew the clusters before it asked for routes
+	variant      relaytest.Variant
+	group        int
+	subscribed   map[string]map[string]bool
+	unsubscribed map[string]bool // type URL and name, of subscriptions that it ended
+	paused       bool
+	ordered      bool // it subscribed to clusters before routes
 
-	mu      sync.Mutex
-	refuse  bool // the next response
-	refused bool // some response since the last change of everything
+	mu       sync.Mutex
+	nackNext bool // NACK the next response
+	nacked   bool // it sent a NACK since the last check
 }
 
 func (sc *scene) Errorf(format string, args ...any) {
@@ -167,7 +162,7 @@ func (sc *scene) Output() io.Writer {
 	return io.Discard
 }
 
-// errStop is how Fatalf leaves the scene.
+// errStop is what Fatalf panics with.
 var errStop = errors.New("stop")
 
 func (sc *scene) run(s script) {
@@ -177,15 +172,15 @@ func (sc *scene) run(s script) {
 			panic(r)
 		}
 	}()
-	sc.silent = !s.behaviour.SotW && s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
-	sc.partial = s.behaviour.SotW
+	sc.noRemovals = !s.behaviour.SotW && s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
+	sc.sotwOrigin = s.behaviour.SotW
 	sc.origin = relaytest.NewOrigin(sc, relaytest.OriginOptions{Memory: true, Behaviour: s.behaviour})
 	sc.contents[0] = sc.origin.Content
 	sc.contents[1] = sc.origin.For(func(n *corepb.Node) bool { return n.GetUserAgentName() != "envoy" })
 	sc.existed, sc.removed = [2]map[string]bool{{}, {}}, [2]map[string]bool{{}, {}}
 	sc.scaled = map[relaytest.Digest]revision{}
 	sc.routed, sc.owner, sc.shared = map[relaytest.Digest]string{}, map[relaytest.Digest]int{}, map[relaytest.Digest]bool{}
-	// These clients do not come back by themselves, as real ones would.
+	// No cold timeout, since these clients do not reconnect on their own.
 	interval := "TENDER_MIN_PUSH_INTERVAL=" + s.interval
 	sc.relay = start(sc, sc.origin, "TENDER_COLD_WAIT=10m", interval)
 	for range s.relays - 1 {
@@ -197,17 +192,17 @@ func (sc *scene) run(s script) {
 	for i := range 4 {
 		sc.join(relaytest.Variant(i%2), i/2)
 	}
-	sc.guards()
-	sc.guardsServed()
+	sc.joinOrdered()
+	sc.waitOrdered()
 	for _, st := range s.steps {
 		sc.step(st)
 	}
 	sc.check()
-	sc.leave()
+	sc.closeClients()
 }
 
 func (sc *scene) join(v relaytest.Variant, group int) {
-	a := &actor{variant: v, group: group, wants: map[string]map[string]bool{}, left: map[string]bool{}}
+	a := &actor{variant: v, group: group, subscribed: map[string]map[string]bool{}, unsubscribed: map[string]bool{}}
 	node := relaytest.EnvoyNode(fmt.Sprintf("envoy-%d", len(sc.clients)))
 	if group == 1 {
 		node = relaytest.GRPCNode(fmt.Sprintf("grpc-%d", len(sc.clients)))
@@ -217,20 +212,20 @@ func (sc *scene) join(v relaytest.Variant, group int) {
 		Reject: func(*relaytest.Response) error {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if a.refuse {
-				a.refuse, a.refused = false, true
+			if a.nackNext {
+				a.nackNext, a.nacked = false, true
 				return errors.New("not to my liking")
 			}
 			return nil
 		},
 	})
 	sc.clients = append(sc.clients, a)
-	a.want(acmeType, "always") // a stream must not stay silent
+	a.subscribe(acmeType, "always") // a first response needs a resource
 }
 
-// guards joins two clients that subscribe as an Envoy does, routes after clusters,
-// and that no step touches: no route may reach them before its cluster.
-func (sc *scene) guards() {
+// joinOrdered adds two clients that subscribe as an Envoy does, clusters before routes. No step changes their
+// subscriptions, so a route must not reach them before its cluster.
+func (sc *scene) joinOrdered() {
 	for n := range 3 {
 		sc.swap(0, n)
 		sc.scale(0, n)
@@ -238,35 +233,35 @@ func (sc *scene) guards() {
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		sc.join(v, 0)
 		a := sc.clients[len(sc.clients)-1]
-		a.guard = true
-		a.want(relaytest.ClusterType, "*")
+		a.ordered = true
+		a.subscribe(relaytest.ClusterType, "*")
 		a.WaitState(sc.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) >= 6 })
 		for n := range 3 {
-			a.want(relaytest.RouteType, fmt.Sprintf("swap%d", n))
-			a.want(relaytest.RouteType, fmt.Sprintf("scaled%d", n))
-			a.want(relaytest.EndpointType, warmName(n))
+			a.subscribe(relaytest.RouteType, fmt.Sprintf("swap%d", n))
+			a.subscribe(relaytest.RouteType, fmt.Sprintf("scaled%d", n))
+			a.subscribe(relaytest.EndpointType, warmName(n))
 		}
 	}
 }
 
-// guardsServed waits until the guards were sent their routes. What a client newly asks for does not wait until the client
-// has answered for clusters (B.11), so a first route may arrive before a cluster that changed meanwhile.
-func (sc *scene) guardsServed() {
+// waitOrdered waits until the ordered clients have their routes. A first response for a new subscription does not
+// wait for the ACK of clusters (B.11), so it may precede a changed cluster.
+func (sc *scene) waitOrdered() {
 	for _, a := range sc.clients {
-		if a.guard {
+		if a.ordered {
 			a.WaitState(sc.Context(), func(s relaytest.State) bool { return len(s[relaytest.RouteType]) >= 6 })
 		}
 	}
 }
 
-// sharer is the group whose content has the shared names: the origin is asked for them
-// by a node of the relay's own, which is no Envoy.
+// sharer is the group that has the shared names. The relay subscribes to them with its own node, which is no
+// Envoy.
 const sharer = 1
 
 func name(i int) string { return fmt.Sprintf("n%d", i) }
 
-// sceneName returns the name of a type that a number stands for: an old-style one, a shared
-// one, or, for 7, the glob of the shared ones.
+// sceneName returns the name for a number: five plain names, two shared ones, and for 7 the glob of the shared
+// ones.
 func sceneName(typeURL string, i int) string {
 	if i < 5 {
 		return name(i)
@@ -276,26 +271,26 @@ func sceneName(typeURL string, i int) string {
 
 func isShared(name string) bool { return strings.HasPrefix(name, "xdstp:") }
 
-// isUncached reports whether the content of a name may not be kept (R125).
+// isUncached reports whether a resource must not be cached (R125).
 func isUncached(name string) bool { return name == "n4" || strings.HasSuffix(name, "/d/b") }
 
-// home returns in which group's content a name is that clients of a group ask for.
-func home(group int, name string) int {
+// contentGroup returns the group whose content has a name that a client of group subscribes to.
+func contentGroup(group int, name string) int {
 	if isShared(name) {
 		return sharer
 	}
 	return group
 }
 
-// globOf returns the wildcard or the glob that a name is a member of.
-func globOf(name string) string {
+// wildcardOf returns the glob or wildcard that a name belongs to.
+func wildcardOf(name string) string {
 	if glob, ok := wire.GlobOf(name); ok {
 		return glob
 	}
 	return "*"
 }
 
-// resource returns a new version of a resource of a group.
+// resource returns a resource of a group with new content.
 func (sc *scene) resource(group int, typeURL, name string) proto.Message {
 	sc.counter++
 	mark := fmt.Sprintf("g%d-%d", group, sc.counter)
@@ -318,7 +313,7 @@ func (sc *scene) put(group int, typeURL, name string) {
 }
 
 func (sc *scene) set(group int, typeURL, name string, msg proto.Message) {
-	group = home(group, name)
+	group = contentGroup(group, name)
 	sc.existed[group][typeURL+"/"+name] = true
 	sc.owner[relaytest.DigestOf(msg)] = group
 	if isShared(name) {
@@ -332,7 +327,7 @@ func (sc *scene) set(group int, typeURL, name string, msg proto.Message) {
 	})
 }
 
-// warm changes an EDS cluster, whose endpoints stay as they are.
+// warm changes an EDS cluster and leaves its endpoints.
 func (sc *scene) warm(group, n int) {
 	sc.counter++
 	c := relaytest.Cluster(warmName(n))
@@ -340,11 +335,11 @@ func (sc *scene) warm(group, n int) {
 	sc.set(group, relaytest.ClusterType, warmName(n), c)
 }
 
-// scale changes an EDS cluster, its endpoints and a route that needs these, in this order,
-// while no guard reads what it is sent.
+// scale changes an EDS cluster, its endpoints and a route that needs these endpoints, in this order. The ordered
+// clients do not read meanwhile.
 func (sc *scene) scale(group, n int) {
 	for _, a := range sc.clients {
-		if a.guard {
+		if a.ordered {
 			a.Pause()
 			defer a.Resume()
 		}
@@ -359,23 +354,23 @@ func (sc *scene) scale(group, n int) {
 	sc.set(group, relaytest.RouteType, fmt.Sprintf("scaled%d", n%3), to)
 }
 
-// A revision is one of an assignment, or of the route that needs it.
+// A revision is that of endpoints, or the one that a route needs.
 type revision struct {
-	name string // of the assignment
+	name string // of the endpoints
 	n    int
 }
 
 func warmName(n int) string { return fmt.Sprintf("warm%d", n%3) }
 
 func (sc *scene) remove(group int, typeURL, name string) {
-	group = home(group, name)
+	group = contentGroup(group, name)
 	sc.removed[group][typeURL+"/"+name] = true
 	sc.contents[group].Remove(typeURL, name)
 }
 
 func (sc *scene) step(st step) {
 	a, typeURL := sc.clients[st.client], sceneTypes[st.typ]
-	n, content := sceneName(typeURL, st.at), sceneName(typeURL, min(st.at, 6)) // a glob is no resource
+	n, content := sceneName(typeURL, st.at), sceneName(typeURL, min(st.at, 6)) // a glob is not a resource
 	group := st.n % 2
 	switch st.what {
 	case "put":
@@ -389,16 +384,16 @@ func (sc *scene) step(st step) {
 	case "scale":
 		sc.scale(0, st.n)
 	case "subscribe":
-		a.want(typeURL, n)
+		a.subscribe(typeURL, n)
 	case "wildcard":
 		if a.group == 0 && typeURL == relaytest.RouteType {
-			return // wanted by name too: two streams to the origin have no order between them (B.5)
+			return // subscribed by name too: two streams to the origin have no order between them (B.5)
 		}
-		a.want(typeURL, "*")
+		a.subscribe(typeURL, "*")
 	case "unsubscribe":
-		a.leave(typeURL, n)
+		a.unsubscribe(typeURL, n)
 	case "unwildcard":
-		a.leave(typeURL, "*")
+		a.unsubscribe(typeURL, "*")
 	case "reconnect":
 		a.resume()
 		a.Reconnect(sc.relay.Conn())
@@ -409,7 +404,7 @@ func (sc *scene) step(st step) {
 		a.resume()
 	case "refuse":
 		a.mu.Lock()
-		a.refuse = true
+		a.nackNext = true
 		a.mu.Unlock()
 	case "restart":
 		sc.origin.Restart()
@@ -426,7 +421,7 @@ func (sc *scene) step(st step) {
 	}
 }
 
-// swap moves a route from one cluster to a new one, as a careful origin does.
+// swap points a route to a new cluster and removes the old one, in the order that keeps traffic flowing.
 func (sc *scene) swap(group, n int) {
 	route := fmt.Sprintf("swap%d", n%3)
 	sc.counter++
@@ -446,20 +441,20 @@ func (sc *scene) swap(group, n int) {
 	}
 }
 
-func (a *actor) want(typeURL, n string) {
-	if a.wants[typeURL] == nil {
-		a.wants[typeURL] = map[string]bool{}
+func (a *actor) subscribe(typeURL, n string) {
+	if a.subscribed[typeURL] == nil {
+		a.subscribed[typeURL] = map[string]bool{}
 	}
-	a.wants[typeURL][n] = true
+	a.subscribed[typeURL][n] = true
 	a.Subscribe(typeURL, n)
 }
 
-func (a *actor) leave(typeURL, n string) {
-	if !a.wants[typeURL][n] {
+func (a *actor) unsubscribe(typeURL, n string) {
+	if !a.subscribed[typeURL][n] {
 		return
 	}
-	delete(a.wants[typeURL], n)
-	a.left[typeURL+"/"+n] = true
+	delete(a.subscribed[typeURL], n)
+	a.unsubscribed[typeURL+"/"+n] = true
 	a.Unsubscribe(typeURL, n)
 }
 

@@ -16,27 +16,25 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestD4_Expiry is TestD4_Invariants for resources that expire: random interleavings of
-// what an origin says, heartbeats among it, of silence, and of what clients do, some of
-// which understand TTLs. It holds the relay to this:
+// TestD4_Expiry checks rules of TTLs with random sequences of origin changes, heartbeats, outages and client
+// actions. Some clients support TTLs.
 //
-//  1. convergence: while the origin says that all it has lives on, each client ends with
-//     just that, and nothing of it expires on its side;
-//  2. no invented deletion: what a client loses, or its own timer takes, the origin had
-//     removed or left without a word for its time;
-//  3. once the origin falls silent, nothing outlives its time at any client that can be
-//     told; what has no TTL stays, and nothing else is sent;
-//  4. a heartbeat is for what lives at the client, in the version that it has.
+//  1. Convergence: while the origin renews all its resources, each client ends with exactly those that it
+//     subscribed to, and none of them expires at the client.
+//  2. No invented removal: a resource that a client loses was removed by the origin or not renewed in time.
+//  3. When the origin is silent, every resource with a TTL expires at each client that can be sent removals.
+//     Resources without a TTL stay, and nothing else is sent.
+//  4. A heartbeat is only sent for a version that the client has and that has not expired.
 //
-// That TTLs, wrappers and heartbeats reach only who understands them, and never without
-// content in SotW, is checked by the clients on every response.
+// relaytest.Client checks every response for TTLs, wrappers and heartbeats that the client does not support, and
+// SotW responses for resources without content.
 func TestD4_Expiry(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawExpiryStep), 10, 60).Draw(rt, "steps")
 		var failures []string
 		synctest.Test(t, func(t *testing.T) {
-			w := &expiryWorld{scene: scene{TB: t}, has: make(map[expiryKey][]expirySaid)}
+			w := &expiryWorld{scene: scene{TB: t}, events: make(map[expiryKey][]originEvent)}
 			defer func() { failures = w.failures }()
 			w.run(steps)
 		})
@@ -61,41 +59,40 @@ func drawExpiryStep(t *rapid.T) step {
 
 var expiryTypes = []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.SecretType, acmeType}
 
-// expiryTTLs are those that resources are given; zero is none.
+// expiryTTLs are the TTLs of resources; zero means none.
 var expiryTTLs = []time.Duration{0, 20 * time.Second, time.Minute, 3 * time.Minute}
 
 const longestTTL = 3 * time.Minute
 
-// unsure is within how long after it is connected the relay knows its sets for certain: with this TENDER_COLD_WAIT,
-// they are confirmed after a minute (B.7).
-const unsure = 70 * time.Second
+// confirmTime is the time after a connection until all sets are confirmed with this TENDER_COLD_WAIT (B.7).
+const confirmTime = 70 * time.Second
 
 type expiryKey struct{ typeURL, name string }
 
-// An expirySaid is what the origin said of a resource, and when.
-type expirySaid struct {
-	at      time.Time
-	ttl     time.Duration
-	removed bool
-	unheard bool // the relay may not have heard it
+// An originEvent is one change or heartbeat of a resource at the origin.
+type originEvent struct {
+	at          time.Time
+	ttl         time.Duration
+	removed     bool
+	maybeMissed bool // sent during an outage, so the relay may have missed it
 }
 
-// An expiryWorld is a scene whose resources expire.
+// An expiryWorld is a scene whose resources have TTLs.
 type expiryWorld struct {
 	scene
-	actors []*expiryActor
-	has    map[expiryKey][]expirySaid
-	stable time.Time // when the relay has found the origin again
-	sure   time.Time // when it knows all of its sets for certain
+	actors      []*expiryActor
+	events      map[expiryKey][]originEvent
+	connectedAt time.Time // when the relay has reconnected to the origin
+	confirmedAt time.Time // when all of its sets are confirmed
 }
 
-// An expiryActor is a client with timers.
+// An expiryActor is a client with TTL timers.
 type expiryActor struct {
 	*actor
 	ttl  bool
-	slow bool // at some time, to read or to be told
+	slow bool // was slow to read, or had to wait for a response
 
-	refusals map[*relaytest.Response]bool // guarded by actor.mu
+	nacks map[*relaytest.Response]bool // guarded by actor.mu
 }
 
 func (w *expiryWorld) run(steps []step) {
@@ -107,10 +104,10 @@ func (w *expiryWorld) run(steps []step) {
 	}()
 	w.origin = relaytest.NewOrigin(&w.scene, relaytest.OriginOptions{Memory: true})
 	w.relay = start(&w.scene, w.origin, "TENDER_COLD_WAIT=10m", "TENDER_MASS_DELETE_HOLD=20s")
-	w.sure = time.Now().Add(unsure)
-	w.origin.Put(opaque(acmeThing, "always", "there")) // a stream must not stay silent
+	w.confirmedAt = time.Now().Add(confirmTime)
+	w.origin.Put(opaque(acmeThing, "always", "there")) // a first response needs a resource
 	for i, k := range w.all() {
-		w.give(k, expiryTTLs[i%len(expiryTTLs)])
+		w.setTTL(k, expiryTTLs[i%len(expiryTTLs)])
 	}
 	for i := range 8 {
 		w.join(relaytest.Variant(i%2), i%4 < 2, i < 4)
@@ -119,15 +116,15 @@ func (w *expiryWorld) run(steps []step) {
 		w.step(st)
 	}
 	w.check()
-	w.silence()
-	w.history()
+	w.checkSilence()
+	w.checkHistory()
 }
 
-// join adds a client that follows all, or the first name of each type.
+// join adds a client that subscribes to all names, or to the first name of each type.
 func (w *expiryWorld) join(v relaytest.Variant, ttl, all bool) {
 	a := &expiryActor{
-		actor: &actor{variant: v, wants: map[string]map[string]bool{}, left: map[string]bool{}},
-		ttl:   ttl, refusals: make(map[*relaytest.Response]bool),
+		actor: &actor{variant: v, subscribed: map[string]map[string]bool{}, unsubscribed: map[string]bool{}},
+		ttl:   ttl, nacks: make(map[*relaytest.Response]bool),
 	}
 	node := relaytest.EnvoyNode(fmt.Sprintf("envoy-%d", len(w.actors)))
 	if ttl {
@@ -138,45 +135,45 @@ func (w *expiryWorld) join(v relaytest.Variant, ttl, all bool) {
 		Reject: func(r *relaytest.Response) error {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if !a.refuse || len(r.Removed) > 0 || r.SotW() && fullState(r.TypeURL) { // a removal is not said again
+			if !a.nackNext || len(r.Removed) > 0 || r.SotW() && fullState(r.TypeURL) { // a NACKed removal is not repeated
 				return nil
 			}
-			a.refuse, a.refused, a.refusals[r] = false, true, true
+			a.nackNext, a.nacked, a.nacks[r] = false, true, true
 			return errors.New("not to my liking")
 		},
 	})
 	w.actors = append(w.actors, a)
-	a.want(acmeThing, "always")
+	a.subscribe(acmeThing, "always")
 	for _, typeURL := range expiryTypes {
 		if all {
 			a.wantAll(typeURL)
 		} else {
-			a.want(typeURL, name(0))
+			a.subscribe(typeURL, name(0))
 		}
 	}
 }
 
-// wantAll subscribes to all of a type: Secrets have to be named (B.36).
+// wantAll subscribes to all resources of a type. Secrets have no wildcard (B.36).
 func (a *actor) wantAll(typeURL string) {
 	if typeURL != relaytest.SecretType {
-		a.want(typeURL, "*")
+		a.subscribe(typeURL, "*")
 		return
 	}
 	for i := range 3 {
-		a.want(typeURL, name(i))
+		a.subscribe(typeURL, name(i))
 	}
 }
 
-// say notes that the origin says something now.
-func (w *expiryWorld) say(k expiryKey, s expirySaid) {
+// record adds an event of the origin to the history.
+func (w *expiryWorld) record(k expiryKey, s originEvent) {
 	s.at = time.Now()
-	s.unheard = !s.at.After(w.stable)
-	w.has[k] = append(w.has[k], s)
+	s.maybeMissed = !s.at.After(w.connectedAt)
+	w.events[k] = append(w.events[k], s)
 }
 
-// last returns what the origin had said last at a time.
-func (w *expiryWorld) last(k expiryKey, at time.Time) (last expirySaid) {
-	for _, s := range w.has[k] {
+// last returns the last event of a resource up to a time.
+func (w *expiryWorld) last(k expiryKey, at time.Time) (last originEvent) {
+	for _, s := range w.events[k] {
 		if !s.at.After(at) {
 			last = s
 		}
@@ -184,20 +181,20 @@ func (w *expiryWorld) last(k expiryKey, at time.Time) (last expirySaid) {
 	return last
 }
 
-func (w *expiryWorld) give(k expiryKey, ttl time.Duration) {
+func (w *expiryWorld) setTTL(k expiryKey, ttl time.Duration) {
 	body := opaque(k.typeURL, k.name, fmt.Sprint(w.counter))
 	w.counter++
 	r := &discoverypb.Resource{Name: k.name, Version: fmt.Sprint("v", w.counter), Resource: body}
 	if ttl > 0 {
 		r.Ttl = durationpb.New(ttl)
 	}
-	w.say(k, expirySaid{ttl: ttl})
+	w.record(k, originEvent{ttl: ttl})
 	w.origin.SetRaw(k.typeURL, r)
 }
 
-func (w *expiryWorld) beat(k expiryKey) {
+func (w *expiryWorld) renew(k expiryKey) {
 	if ttl := w.last(k, time.Now()).ttl; ttl > 0 && w.present(k) {
-		w.say(k, expirySaid{ttl: ttl})
+		w.record(k, originEvent{ttl: ttl})
 		w.origin.Heartbeat(k.typeURL, k.name)
 	}
 }
@@ -206,28 +203,28 @@ func (w *expiryWorld) step(st step) {
 	a, k := w.actors[st.client], expiryKey{expiryTypes[st.typ], name(st.at)}
 	switch st.what {
 	case "give":
-		w.give(k, expiryTTLs[st.n%len(expiryTTLs)])
+		w.setTTL(k, expiryTTLs[st.n%len(expiryTTLs)])
 	case "beat":
-		w.beat(k)
+		w.renew(k)
 	case "remove":
-		w.say(k, expirySaid{removed: true})
+		w.record(k, originEvent{removed: true})
 		w.origin.Remove(k.typeURL, k.name)
 	case "subscribe":
-		a.want(k.typeURL, k.name)
+		a.subscribe(k.typeURL, k.name)
 	case "wildcard":
 		a.wantAll(k.typeURL)
 	case "unsubscribe":
-		a.leave(k.typeURL, k.name)
+		a.unsubscribe(k.typeURL, k.name)
 	case "unwildcard":
-		a.leave(k.typeURL, "*")
+		a.unsubscribe(k.typeURL, "*")
 	case "reconnect":
 		a.resume()
-		// A complete set waits until the relay knows all of it (B.7).
-		a.slow = a.slow || a.variant == relaytest.SotW && time.Now().Before(w.sure)
+		// A complete set is sent when it is confirmed (B.7).
+		a.slow = a.slow || a.variant == relaytest.SotW && time.Now().Before(w.confirmedAt)
 		a.Reconnect(w.relay.Conn())
 	case "refuse":
 		a.mu.Lock()
-		a.refuse = true
+		a.nackNext = true
 		a.mu.Unlock()
 	case "pause":
 		a.paused, a.slow = true, true
@@ -235,87 +232,85 @@ func (w *expiryWorld) step(st step) {
 	case "resume":
 		a.resume()
 	case "restart":
-		w.away(0)
+		w.returnAfter(0)
 	case "away":
 		w.origin.Stop()
-		w.away(time.Duration(st.n) * time.Second / 10)
+		w.returnAfter(time.Duration(st.n) * time.Second / 10)
 	case "pass":
 		time.Sleep(time.Duration(st.n) * 30 * time.Millisecond)
 	case "check":
 		w.check()
 	case "silence":
-		w.silence()
+		w.checkSilence()
 	}
 	synctest.Wait()
 }
 
-// away has the origin return after some time.
-func (w *expiryWorld) away(d time.Duration) {
-	early := time.Now().Before(w.sure)
+// returnAfter restarts the origin after d.
+func (w *expiryWorld) returnAfter(d time.Duration) {
+	early := time.Now().Before(w.confirmedAt)
 	time.Sleep(d)
 	w.origin.Restart()
-	if w.stable = time.Now().Add(time.Minute); early {
-		w.sure = time.Now().Add(unsure)
+	if w.connectedAt = time.Now().Add(time.Minute); early {
+		w.confirmedAt = time.Now().Add(confirmTime)
 	}
 }
 
-// check has all live on for a while, and holds what clients have to what the origin has
-// (1).
+// check renews all resources for some minutes, and then compares the clients with the origin (rule 1).
 func (w *expiryWorld) check() {
 	for _, a := range w.actors {
 		a.resume()
 	}
-	w.live(4 * time.Minute) // removals that are held back end
-	if w.refused() {
-		// What was refused is not sent again: something new is.
+	w.live(4 * time.Minute) // held-back removals are released
+	if w.anyNacked() {
+		// NACKed content is not sent again, so set new content.
 		for _, k := range w.all() {
 			if w.present(k) {
-				w.give(k, w.last(k, time.Now()).ttl)
+				w.setTTL(k, w.last(k, time.Now()).ttl)
 			}
 		}
-		w.live(4 * time.Minute) // removals that are held back end
+		w.live(4 * time.Minute) // held-back removals are released
 	}
 	origin := w.origin.Resources()
 	for _, a := range w.actors {
 		got := a.alive()
 		for _, k := range w.all() {
 			want, there := origin[k.typeURL][k.name]
-			have, has := got[k]
-			wanted := a.wants[k.typeURL][k.name] || a.wants[k.typeURL]["*"]
+			have, present := got[k]
+			wanted := a.subscribed[k.typeURL][k.name] || a.subscribed[k.typeURL]["*"]
 			switch full := a.variant == relaytest.Delta || fullState(k.typeURL); {
-			case there && wanted && (!has || have.Digest != want.Digest):
-				w.Errorf("%v: %v is %v (there: %t), the origin has %v", a, k, have, has, want)
-			case !there && has && full:
-				w.Errorf("%v: has %v, which the origin has not", a, k)
+			case there && wanted && (!present || have.Digest != want.Digest):
+				w.Errorf("%v: %v is %v (present: %t), want %v as at the origin", a, k, have, present, want)
+			case !there && present && full:
+				w.Errorf("%v: has %v, which does not exist at the origin", a, k)
 			}
 		}
 	}
 }
 
-// refused reports whether a client refused something since it was asked last.
-func (w *expiryWorld) refused() (some bool) {
+// anyNacked reports whether a client has sent a NACK since the last call.
+func (w *expiryWorld) anyNacked() (some bool) {
 	for _, a := range w.actors {
 		a.mu.Lock()
-		some = some || a.refused
-		a.refuse, a.refused = false, false
+		some = some || a.nacked
+		a.nackNext, a.nacked = false, false
 		a.mu.Unlock()
 	}
 	return some
 }
 
-// live lets time pass in which the origin says that all it has lives on, well within the
-// shortest TTL.
+// live lets d pass while the origin renews all resources within the shortest TTL.
 func (w *expiryWorld) live(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(15 * time.Second) {
 		synctest.Wait()
 		for _, k := range w.all() {
-			w.beat(k)
+			w.renew(k)
 		}
 	}
 	synctest.Wait()
 }
 
-// all returns all resources that there ever are.
+// all returns the keys of all resources of the test.
 func (w *expiryWorld) all() (keys []expiryKey) {
 	for _, typeURL := range expiryTypes {
 		for i := range 3 {
@@ -330,21 +325,21 @@ func (w *expiryWorld) present(k expiryKey) bool {
 	return there
 }
 
-// silence lets everything expire that can, and nothing else happen (3).
-func (w *expiryWorld) silence() {
+// checkSilence lets all TTLs expire, and checks that nothing else happens (rule 3).
+func (w *expiryWorld) checkSilence() {
 	for _, a := range w.actors {
 		a.resume()
 	}
-	time.Sleep(4 * time.Minute) // what was going on comes to rest
+	time.Sleep(4 * time.Minute) // until pending changes are delivered
 	time.Sleep(longestTTL)
 	synctest.Wait()
 	before := make([]int, len(w.actors))
 	for i, a := range w.actors {
 		before[i] = len(a.Responses())
-		told := a.variant == relaytest.Delta
+		hasRemovals := a.variant == relaytest.Delta
 		for k := range a.alive() {
-			if w.last(k, time.Now()).ttl > 0 && (a.ttl || told || fullState(k.typeURL)) && !w.doubtful(a) {
-				w.Errorf("%v: %v lives on", a, k)
+			if w.last(k, time.Now()).ttl > 0 && (a.ttl || hasRemovals || fullState(k.typeURL)) && !w.doubtful(a) {
+				w.Errorf("%v: %v has not expired", a, k)
 			}
 		}
 	}
@@ -352,19 +347,19 @@ func (w *expiryWorld) silence() {
 	synctest.Wait()
 	for i, a := range w.actors {
 		if sent := a.Responses()[before[i]:]; len(sent) > 0 {
-			w.Errorf("%v: sent without need: %v", a, sent)
+			w.Errorf("%v: got unexpected responses: %v", a, sent)
 		}
 	}
 }
 
-// doubtful reports whether a client may have what it refused to lose.
+// doubtful reports whether the client has sent a NACK, so that its resources may differ from those of the relay.
 func (w *expiryWorld) doubtful(a *expiryActor) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.refusals) > 0
+	return len(a.nacks) > 0
 }
 
-// alive returns what the client has and what did not expire on its side.
+// alive returns the client's resources that have not expired by its own timers.
 func (a *expiryActor) alive() map[expiryKey]relaytest.Entry {
 	deadlines := make(map[expiryKey]time.Time)
 	for _, r := range a.accepted() {
@@ -388,67 +383,66 @@ func (a *expiryActor) alive() map[expiryKey]relaytest.Entry {
 	return alive
 }
 
-// accepted returns the responses that the client did not refuse.
+// accepted returns the responses that the client ACKed.
 func (a *expiryActor) accepted() []*relaytest.Response {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.DeleteFunc(a.Responses(), func(r *relaytest.Response) bool { return a.refusals[r] })
+	return slices.DeleteFunc(a.Responses(), func(r *relaytest.Response) bool { return a.nacks[r] })
 }
 
-// history looks at all that was ever sent (2, 4).
-func (w *expiryWorld) history() {
+// checkHistory checks all responses (rules 2 and 4).
+func (w *expiryWorld) checkHistory() {
 	for _, a := range w.actors {
 		if w.doubtful(a) {
 			continue
 		}
-		had := make(map[expiryKey]time.Time) // until when; zero is without end
+		expiries := make(map[expiryKey]time.Time) // when it expires; zero means never
 		for _, r := range a.accepted() {
 			named := r.Names()
 			for _, res := range r.Resources {
 				k := expiryKey{r.TypeURL, res.Name}
-				ends, has := had[k]
+				ends, present := expiries[k]
 				if !ends.IsZero() && ends.Before(r.At) {
-					w.lostInTime(a, k, ends)
+					w.checkExpired(a, k, ends)
 					if res.Heartbeat() && !a.slow {
-						w.Errorf("%v: a heartbeat at %v for %v, which had expired at %v", a, r.At, k, ends)
+						w.Errorf("%v: got a heartbeat at %v for %v, which expired at %v", a, r.At, k, ends)
 					}
 				}
-				if res.Heartbeat() && !has {
-					w.Errorf("%v: a heartbeat for %v, which it has not", a, k)
+				if res.Heartbeat() && !present {
+					w.Errorf("%v: got a heartbeat for %v, which it does not have", a, k)
 				}
-				if had[k] = (time.Time{}); res.TTL > 0 {
-					had[k] = r.At.Add(res.TTL)
+				if expiries[k] = (time.Time{}); res.TTL > 0 {
+					expiries[k] = r.At.Add(res.TTL)
 				}
 			}
-			for k := range had {
-				gone := k.typeURL == r.TypeURL && (slices.Contains(r.Removed, k.name) ||
+			for k := range expiries {
+				removed := k.typeURL == r.TypeURL && (slices.Contains(r.Removed, k.name) ||
 					r.SotW() && fullState(r.TypeURL) && !slices.Contains(named, k.name))
-				if gone {
-					w.lostInTime(a, k, r.At)
-					delete(had, k)
+				if removed {
+					w.checkExpired(a, k, r.At)
+					delete(expiries, k)
 				}
 			}
 		}
-		for k, ends := range had {
+		for k, ends := range expiries {
 			if !ends.IsZero() && ends.Before(time.Now()) {
-				w.lostInTime(a, k, ends)
+				w.checkExpired(a, k, ends)
 			}
 		}
 	}
 }
 
-// lostInTime checks that what a client lost was removed, or left without a word for its
-// time. A client that was slow, had to wait for a set, or gave it up, may have missed the word. One that
-// came at the very moment may have come too late.
-func (w *expiryWorld) lostInTime(a *expiryActor, k expiryKey, at time.Time) {
-	if a.slow || a.left[k.typeURL+"/"+k.name] || a.left[k.typeURL+"/*"] {
+// checkExpired checks that a resource that a client lost was removed by the origin or not renewed in time. It skips
+// clients that were slow, waited for a set or unsubscribed: they may have missed a heartbeat.
+func (w *expiryWorld) checkExpired(a *expiryActor, k expiryKey, at time.Time) {
+	if a.slow || a.unsubscribed[k.typeURL+"/"+k.name] || a.unsubscribed[k.typeURL+"/*"] {
 		return
 	}
-	const late = 30 * time.Second // a removal may be, and the resource be given again meanwhile
-	if slices.ContainsFunc(w.has[k], func(s expirySaid) bool { return s.removed && !s.at.After(at) && at.Sub(s.at) <= late }) {
+	const late = 30 * time.Second // a removal may be sent late, and the resource set again meanwhile
+	if slices.ContainsFunc(w.events[k], func(s originEvent) bool { return s.removed && !s.at.After(at) && at.Sub(s.at) <= late }) {
 		return
 	}
-	if said := w.last(k, at.Add(-1)); !said.unheard && !said.removed && (said.ttl == 0 || at.Before(said.at.Add(said.ttl))) {
-		w.Errorf("%v: lost %v at %v, of which the origin had said at %v that it lives for %v (0 is for ever)", a, k, at, said.at, said.ttl)
+	if last := w.last(k, at.Add(-1)); !last.maybeMissed && !last.removed && (last.ttl == 0 || at.Before(last.at.Add(last.ttl))) {
+		w.Errorf("%v: lost %v at %v, which the origin sent at %v with a TTL of %v (0 means none)", a, k, at, last.at, last.ttl)
 	}
 }

@@ -26,27 +26,24 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A badInput is something that a peer must not say.
+// A badInput is input that a peer must not send, with the expected reaction.
 type badInput struct {
 	what  string
-	input any // as the surface takes it
+	input any // a wireMessage, badCall, badFile or badReport, as the surface takes it
 
-	// What the peer is told: the status of its stream, or of a refusal. OK is for
-	// what the protocol has the relay bear.
+	// The status of the peer's stream or of the NACK. OK means that the relay tolerates the input.
 	code codes.Code
 
-	// A part of the words that come with the code; of the log, where there is nobody
-	// to tell.
-	says string
+	// Part of the status message, or of the log where no peer is notified.
+	message string
 }
 
-// A wireMessage is a message as it is on the wire: the name of a field, its bytes, the
-// next name, and so on. A field "" stands for bytes that are no field.
+// A wireMessage is an encoded message: field name, field bytes, next field name, and so on. The name "" stands for
+// bytes that are not a valid field.
 type wireMessage []string
 
-// as encodes the message as one of a type. It reports false if the type lacks a
-// field.
-func (m wireMessage) as(like proto.Message) (msg []byte, ok bool) {
+// encode encodes m as a message of like's type. It reports false if the type lacks a field.
+func (m wireMessage) encode(like proto.Message) (msg []byte, ok bool) {
 	known := like.ProtoReflect().Descriptor().Fields()
 	for pair := range slices.Chunk(m, 2) {
 		f := known.ByName(protoreflect.Name(pair[0]))
@@ -62,18 +59,18 @@ func (m wireMessage) as(like proto.Message) (msg []byte, ok bool) {
 	return msg, true
 }
 
-// badRequest and badAnswer are messages about clusters: of a client, and of an origin.
+// badRequest and badResponse return a client's request and an origin's response for clusters.
 func badRequest(fields ...string) wireMessage {
 	return append(wireMessage{"type_url", typeCDS}, fields...)
 }
 
-func badAnswer(fields ...string) wireMessage {
+func badResponse(fields ...string) wireMessage {
 	return append(wireMessage{"type_url", typeCDS, "nonce", "bad"}, fields...)
 }
 
-// badPart is a message inside another one.
+// badPart encodes a nested message.
 func badPart(like proto.Message, pairs ...string) string {
-	msg, ok := wireMessage(pairs).as(like)
+	msg, ok := wireMessage(pairs).encode(like)
 	if !ok {
 		panic("no such field: " + strings.Join(pairs, " "))
 	}
@@ -82,7 +79,7 @@ func badPart(like proto.Message, pairs ...string) string {
 
 func badResource(pairs ...string) string { return badPart(&discoverypb.Resource{}, pairs...) }
 
-// badCluster is a resource that is in order, but for its name.
+// badCluster is a valid cluster resource except for its name.
 func badCluster(name string) string {
 	return badResource("name", name, "version", "2", "resource", badAny(typeCDS))
 }
@@ -91,18 +88,18 @@ func badAny(typeURL string) string {
 	return badPart(&anypb.Any{}, "type_url", typeURL)
 }
 
-// Limits that the rows of the table are over.
+// badLimits are the limits that rows of the tables exceed.
 var badLimits = []string{
 	"TENDER_MAX_NAME_BYTES=100B", "TENDER_MAX_NAMES=3", "TENDER_MAX_REQUEST_BYTES=4KiB", "TENDER_MAX_ORIGIN_RESPONSE_BYTES=1MiB",
 }
 
 const (
-	badCut  = "\x0a\x7f" // a field that is cut off
-	badLong = 101        // bytes of a name that is too long
+	badCut  = "\x0a\x7f" // a truncated field
+	badLong = 101        // bytes of a name that exceeds the limit
 )
 
-// badRequests are requests on a stream, by names that both variants' fields have, or
-// those of one: a row is sent in the variants that have all of its fields.
+// badRequests are requests on a stream. Field names are those of both variants or of one; a row is sent in every
+// variant that has all of its fields.
 var badRequests = []badInput{
 	{"nothing", wireMessage{}, codes.InvalidArgument, "type_url is empty: on an aggregated stream each request names its type"},
 	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.InvalidArgument, "malformed request at byte 0 of 100"},
@@ -145,27 +142,25 @@ var badRequests = []badInput{
 	{"response_nonce: made up, in a refusal", badRequest("response_nonce", "4711", "error_detail", "\x12\x02no"), codes.OK, ""},
 }
 
-// badOfOneType are requests on a stream of clusters.
+// badOfOneType are requests on a stream for clusters only.
 var badOfOneType = []badInput{
 	{"type_url: another", wireMessage{"type_url", typeLDS}, codes.InvalidArgument, `type_url is "` + typeLDS + `": this stream serves "` + typeCDS + `" alone`},
 	{"type_url: not UTF-8", wireMessage{"type_url", "\xff"}, codes.InvalidArgument, `type URL "\xff" is not UTF-8`},
 	{"names: too long", wireMessage{"resource_names", strings.Repeat("n", badLong)}, codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
 }
 
-// A badCall is a call as HTTP/2 has it: the body of a message, and headers in pairs
-// that differ from those of gRPC.
+// A badCall is a raw gRPC call: the framed body, and headers in pairs that replace the valid ones.
 type badCall struct {
 	frame   []byte
 	headers []string
 }
 
-// badFrame is a message of a call: a flag that says whether it is compressed, its
-// length, its bytes.
+// badFrame returns a gRPC frame: compression flag, length, message.
 func badFrame(compressed byte, length int, msg string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{compressed}, uint32(length)), msg...)
 }
 
-// badCalls are calls that gRPC itself refuses.
+// badCalls are calls that grpc-go itself rejects.
 var badCalls = []badInput{
 	{"compression: unknown", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "acme"}}, codes.Unimplemented, `Decompressor is not installed for grpc-encoding "acme"`},
 	{"compression: not what it says", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "gzip"}}, codes.Unimplemented, "compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)"},
@@ -175,53 +170,51 @@ var badCalls = []badInput{
 	{"content type: another", badCall{nil, []string{"Content-Type", "text/plain"}}, codes.InvalidArgument, `invalid gRPC request content-type "text/plain"`},
 }
 
-// badResponses are what an origin may answer. Refused, with INVALID_ARGUMENT, it goes
-// on; where there is nothing to refuse by, its stream is ended, and another one opened:
-// CANCELLED, and the words are in the log.
+// badResponses are responses of an origin. INVALID_ARGUMENT means a NACK on a stream that stays open. CANCELLED
+// means that the response cannot be NACKed: the relay logs the reason, and replaces the stream.
 var badResponses = []badInput{
 	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.Canceled, "malformed message: response at byte 0 of 100"},
-	{"more bytes than allowed", badAnswer("resources", strings.Repeat("\xff", 1<<20)), codes.Canceled, "larger than max ("},
-	{"a field that is cut off", badAnswer("", badCut), codes.InvalidArgument, "malformed message: response at byte 58 of 60"},
+	{"more bytes than allowed", badResponse("resources", strings.Repeat("\xff", 1<<20)), codes.Canceled, "larger than max ("},
+	{"a field that is cut off", badResponse("", badCut), codes.InvalidArgument, "malformed message: response at byte 58 of 60"},
 	{"type_url: none", wireMessage{"nonce", "bad", "resources", badCluster("a")}, codes.Canceled, "malformed message: no type URL"},
 	{"type_url: not UTF-8", wireMessage{"type_url", "\xff", "nonce", "bad"}, codes.Canceled, `type URL \"\\xff\" is not UTF-8`},
 	{"nonce: none", badRequest("removed_resources", "b"), codes.OK, ""},
 	{"nonce: none, and a fault", badRequest("resources", badCluster("")), codes.Canceled, "resource without a name"},
 	{"nonce: not UTF-8", badRequest("nonce", "\xff"), codes.Canceled, `nonce \"\\xff\" is not UTF-8`},
-	{"system_version_info: not UTF-8", badAnswer("system_version_info", "\xff"), codes.InvalidArgument, `system version "\xff" is not UTF-8`},
-	{"control_plane: rubbish", badAnswer("control_plane", "\xff"), codes.InvalidArgument, "malformed message: control plane"},
-	{"control_plane: not UTF-8", badAnswer("control_plane", "\x0a\x01\xff"), codes.InvalidArgument, `control plane "\xff" is not UTF-8`},
+	{"system_version_info: not UTF-8", badResponse("system_version_info", "\xff"), codes.InvalidArgument, `system version "\xff" is not UTF-8`},
+	{"control_plane: rubbish", badResponse("control_plane", "\xff"), codes.InvalidArgument, "malformed message: control plane"},
+	{"control_plane: not UTF-8", badResponse("control_plane", "\x0a\x01\xff"), codes.InvalidArgument, `control plane "\xff" is not UTF-8`},
 
-	{"resources: twice the same name", badAnswer("resources", badCluster("b"), "resources", badCluster("b")), codes.InvalidArgument, `duplicate resource name "b"`},
-	{"resources: twice the same long name", badAnswer("resources", badCluster(strings.Repeat("n", 100_000)), "resources", badCluster(strings.Repeat("n", 100_000))), codes.InvalidArgument, `duplicate resource name "nnn`},
-	{"resources: no name", badAnswer("resources", badCluster("b"), "resources", badCluster("")), codes.InvalidArgument, `resource without a name, type "` + typeCDS + `"`},
-	{"resources: two names", badAnswer("resources", badResource("name", "b", "resource_name", badPart(&discoverypb.ResourceName{}, "name", "c"))), codes.InvalidArgument, `resource with both name "b" and resource_name "c"`},
-	{"resources: another type", badAnswer("resources", badResource("name", "b", "resource", badAny(typeLDS))), codes.InvalidArgument, `resource of another type: "` + typeLDS + `" in a response of type "` + typeCDS + `", name "b"`},
-	{"resources: rubbish", badAnswer("resources", badCluster("b"), "resources", "\xff"), codes.InvalidArgument, "malformed message: resource at byte 0 of 1"},
-	{"resources: rubbish in the body", badAnswer("resources", badResource("name", "b", "resource", "\xff")), codes.InvalidArgument, "malformed message: body at byte 0 of 1"},
-	{"resources: name not UTF-8", badAnswer("resources", badCluster("\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"resources: long name not UTF-8", badAnswer("resources", badCluster(strings.Repeat("\xff", 100_000))), codes.InvalidArgument, "is not UTF-8"},
-	{"resources: version not UTF-8", badAnswer("resources", badResource("name", "b", "version", "\xff")), codes.InvalidArgument, `resource version "\xff" is not UTF-8`},
-	{"resources: alias not UTF-8", badAnswer("resources", badResource("name", "b", "aliases", "\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"resources: rubbish for a TTL", badAnswer("resources", badResource("name", "b", "ttl", "\xff")), codes.InvalidArgument, "malformed message: resource"},
-	{"resources: xdstp with a directive", badAnswer("resources", badCluster("xdstp://x/a.B/c#d")), codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B/c#d": it has a directive`},
-	{"resources: long xdstp", badAnswer("resources", badCluster("xdstp://"+strings.Repeat("n", 100_000))), codes.InvalidArgument, "it has no resource type"},
-	{"resources: alias xdstp without a type", badAnswer("resources", badResource("name", "b", "aliases", "xdstp://x")), codes.InvalidArgument, `malformed xdstp name "xdstp://x": it has no resource type`},
+	{"resources: twice the same name", badResponse("resources", badCluster("b"), "resources", badCluster("b")), codes.InvalidArgument, `duplicate resource name "b"`},
+	{"resources: twice the same long name", badResponse("resources", badCluster(strings.Repeat("n", 100_000)), "resources", badCluster(strings.Repeat("n", 100_000))), codes.InvalidArgument, `duplicate resource name "nnn`},
+	{"resources: no name", badResponse("resources", badCluster("b"), "resources", badCluster("")), codes.InvalidArgument, `resource without a name, type "` + typeCDS + `"`},
+	{"resources: two names", badResponse("resources", badResource("name", "b", "resource_name", badPart(&discoverypb.ResourceName{}, "name", "c"))), codes.InvalidArgument, `resource with both name "b" and resource_name "c"`},
+	{"resources: another type", badResponse("resources", badResource("name", "b", "resource", badAny(typeLDS))), codes.InvalidArgument, `resource of another type: "` + typeLDS + `" in a response of type "` + typeCDS + `", name "b"`},
+	{"resources: rubbish", badResponse("resources", badCluster("b"), "resources", "\xff"), codes.InvalidArgument, "malformed message: resource at byte 0 of 1"},
+	{"resources: rubbish in the body", badResponse("resources", badResource("name", "b", "resource", "\xff")), codes.InvalidArgument, "malformed message: body at byte 0 of 1"},
+	{"resources: name not UTF-8", badResponse("resources", badCluster("\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
+	{"resources: long name not UTF-8", badResponse("resources", badCluster(strings.Repeat("\xff", 100_000))), codes.InvalidArgument, "is not UTF-8"},
+	{"resources: version not UTF-8", badResponse("resources", badResource("name", "b", "version", "\xff")), codes.InvalidArgument, `resource version "\xff" is not UTF-8`},
+	{"resources: alias not UTF-8", badResponse("resources", badResource("name", "b", "aliases", "\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
+	{"resources: rubbish for a TTL", badResponse("resources", badResource("name", "b", "ttl", "\xff")), codes.InvalidArgument, "malformed message: resource"},
+	{"resources: xdstp with a directive", badResponse("resources", badCluster("xdstp://x/a.B/c#d")), codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B/c#d": it has a directive`},
+	{"resources: long xdstp", badResponse("resources", badCluster("xdstp://"+strings.Repeat("n", 100_000))), codes.InvalidArgument, "it has no resource type"},
+	{"resources: alias xdstp without a type", badResponse("resources", badResource("name", "b", "aliases", "xdstp://x")), codes.InvalidArgument, `malformed xdstp name "xdstp://x": it has no resource type`},
 
-	{"removed_resources: also a resource", badAnswer("resources", badCluster("b"), "removed_resources", "a", "removed_resources", "b"), codes.InvalidArgument, `duplicate resource name "b", in removed_resources`},
-	{"removed_resources: twice", badAnswer("removed_resources", "a", "removed_resources", "a"), codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
-	{"removed_resources: no name", badAnswer("removed_resources", ""), codes.OK, ""},
-	{"removed_resources: not UTF-8", badAnswer("removed_resources", "\xff"), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"removed_resources: xdstp without an id", badAnswer("removed_resources", "xdstp://x/a.B"), codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B": it has no id`},
-	{"removed_resource_names: rubbish", badAnswer("removed_resource_names", "\xff"), codes.InvalidArgument, "malformed message: removed resource name"},
-	{"removed_resource_names: also in removed_resources", badAnswer("removed_resources", "a", "removed_resource_names", badPart(&discoverypb.ResourceName{}, "name", "a")), codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
-	{"resource_errors: rubbish", badAnswer("resource_errors", "\xff"), codes.InvalidArgument, "malformed message: resource error"},
-	{"resource_errors: no name", badAnswer("resources", badCluster("b"), "resource_errors", ""), codes.InvalidArgument, "resource without a name, in resource_errors"},
-	{"resource_errors: also a resource", badAnswer("resources", badCluster("a"), "resource_errors", badPart(&discoverypb.ResourceError{}, "resource_name", badPart(&discoverypb.ResourceName{}, "name", "a"))), codes.InvalidArgument, `duplicate resource name "a", in resource_errors`},
+	{"removed_resources: also a resource", badResponse("resources", badCluster("b"), "removed_resources", "a", "removed_resources", "b"), codes.InvalidArgument, `duplicate resource name "b", in removed_resources`},
+	{"removed_resources: twice", badResponse("removed_resources", "a", "removed_resources", "a"), codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
+	{"removed_resources: no name", badResponse("removed_resources", ""), codes.OK, ""},
+	{"removed_resources: not UTF-8", badResponse("removed_resources", "\xff"), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
+	{"removed_resources: xdstp without an id", badResponse("removed_resources", "xdstp://x/a.B"), codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B": it has no id`},
+	{"removed_resource_names: rubbish", badResponse("removed_resource_names", "\xff"), codes.InvalidArgument, "malformed message: removed resource name"},
+	{"removed_resource_names: also in removed_resources", badResponse("removed_resources", "a", "removed_resource_names", badPart(&discoverypb.ResourceName{}, "name", "a")), codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
+	{"resource_errors: rubbish", badResponse("resource_errors", "\xff"), codes.InvalidArgument, "malformed message: resource error"},
+	{"resource_errors: no name", badResponse("resources", badCluster("b"), "resource_errors", ""), codes.InvalidArgument, "resource without a name, in resource_errors"},
+	{"resource_errors: also a resource", badResponse("resources", badCluster("a"), "resource_errors", badPart(&discoverypb.ResourceError{}, "resource_name", badPart(&discoverypb.ResourceName{}, "name", "a"))), codes.InvalidArgument, `duplicate resource name "a", in resource_errors`},
 }
 
-// Bad input on every surface is refused with an error that says what and why, and
-// touches nobody but who sent it. Polls have such a table in TestR113_BadInput,
-// variables in TestBadValues.
+// Each surface rejects bad input with an error that names the field and the reason, and no other client is
+// affected. TestR113_BadInput does this for polls, TestBadValues for variables.
 func TestInput_Bad(t *testing.T) {
 	t.Parallel()
 	for _, surface := range []struct {
@@ -235,7 +228,7 @@ func TestInput_Bad(t *testing.T) {
 		{"origin", badResponses, badInput.fromOrigin},
 		{"file", badFiles, badInput.inFile},
 		{"load reports", badReports, badInput.asReport},
-		{"origin of load reports", badAsks, badInput.fromLoadOrigin},
+		{"origin of load reports", badLoadRequests, badInput.fromLoadOrigin},
 	} {
 		t.Run(surface.name, func(t *testing.T) {
 			for _, row := range surface.rows {
@@ -245,22 +238,22 @@ func TestInput_Bad(t *testing.T) {
 	}
 }
 
-// check fails the test unless the peer was told what the row says, in words that are
-// not many, however much it said.
-func (row badInput) check(t *testing.T, code codes.Code, said string) {
+// check fails the test unless the peer got the code and message of the row. The message has a limited size,
+// however large the input.
+func (row badInput) check(t *testing.T, code codes.Code, message string) {
 	t.Helper()
 	const most = 2048
-	if len(said) > most && code == codes.InvalidArgument {
-		t.Errorf("%d bytes of words, want at most %d", len(said), most)
+	if len(message) > most && code == codes.InvalidArgument {
+		t.Errorf("got a message of %d bytes, want at most %d", len(message), most)
 	}
-	if code != row.code || !strings.Contains(said, row.says) {
-		t.Errorf("got %v, %s\nwant %v, …%s…", code, said, row.code, row.says)
+	if code != row.code || !strings.Contains(message, row.message) {
+		t.Errorf("got %v, %s\nwant %v, …%s…", code, message, row.code, row.message)
 	}
 }
 
-// bystanders returns clients that are served, of both variants, on a connection and
-// beside it. The returned function checks that a change reaches them.
-func bystanders(t *testing.T, o *relaytest.Origin, r *running, conn *grpc.ClientConn) (served func()) {
+// otherClients returns served clients of both variants, on conn and on connections of their own. The returned
+// function checks that a change reaches each.
+func otherClients(t *testing.T, o *relaytest.Origin, r *running, conn *grpc.ClientConn) (served func()) {
 	t.Helper()
 	change := 0
 	put := func() { o.Put(domainRoute("other", strconv.Itoa(change))) }
@@ -284,8 +277,7 @@ func bystanders(t *testing.T, o *relaytest.Origin, r *running, conn *grpc.Client
 	}
 }
 
-// onStream sends the row as the first request of a stream, and as one of a client that
-// is served.
+// onStream sends the row as the first request of a stream, and as a later request of a stream that is served.
 func (row badInput) onStream(t *testing.T, typeURL string) {
 	sent := false
 	defer func() {
@@ -295,7 +287,7 @@ func (row badInput) onStream(t *testing.T, typeURL string) {
 	}()
 	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
 		like := newRequest(v, "", "")
-		bad, ok := row.input.(wireMessage).in(v).as(like)
+		bad, ok := row.input.(wireMessage).in(v).encode(like)
 		if !ok {
 			continue
 		}
@@ -305,20 +297,20 @@ func (row badInput) onStream(t *testing.T, typeURL string) {
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o, badLimits...)
 				conn := r.Conn()
-				served := bystanders(t, o, r, conn)
+				served := otherClients(t, o, r, conn)
 				for _, begun := range []bool{false, true} {
 					rpc := rawStream(t, conn, v.Method(typeURL))
 					if begun {
-						badExchange(t, rpc, v, typeCDS)
+						subscribeAndRecv(t, rpc, v, typeCDS)
 					}
 					if err := rpc.SendMsg(bad); err != nil {
 						t.Fatal(err)
 					}
 					if row.code == codes.OK {
-						badExchange(t, rpc, v, typeCDS)
+						subscribeAndRecv(t, rpc, v, typeCDS)
 						row.check(t, codes.OK, r.Log.String())
 					} else {
-						st := status.Convert(badEnd(rpc))
+						st := status.Convert(readToEnd(rpc))
 						row.check(t, st.Code(), st.Message())
 					}
 					served()
@@ -328,7 +320,7 @@ func (row badInput) onStream(t *testing.T, typeURL string) {
 	}
 }
 
-// in renames the fields that have another name in a variant.
+// in replaces field names that differ in a variant.
 func (m wireMessage) in(v relaytest.Variant) wireMessage {
 	renamed := slices.Clone(m)
 	for i := 0; i < len(m) && v == relaytest.Delta; i += 2 {
@@ -340,8 +332,8 @@ func (m wireMessage) in(v relaytest.Variant) wireMessage {
 	return renamed
 }
 
-// badExchange asks for clusters by name, and reads until they come.
-func badExchange(t *testing.T, rpc grpc.ClientStream, v relaytest.Variant, typeURL string) {
+// subscribeAndRecv subscribes to the cluster a and waits for a response.
+func subscribeAndRecv(t *testing.T, rpc grpc.ClientStream, v relaytest.Variant, typeURL string) {
 	t.Helper()
 	good, err := proto.Marshal(newRequest(v, typeURL, "", "a"))
 	if err != nil {
@@ -352,12 +344,12 @@ func badExchange(t *testing.T, rpc grpc.ClientStream, v relaytest.Variant, typeU
 	}
 	var got []byte
 	if err := rpc.RecvMsg(&got); err != nil {
-		t.Fatalf("a good request: %v", err)
+		t.Fatalf("no response to a valid request: %v", err)
 	}
 }
 
-// badEnd reads until the stream ends.
-func badEnd(rpc grpc.ClientStream) error {
+// readToEnd reads until the stream ends, and returns its status.
+func readToEnd(rpc grpc.ClientStream) error {
 	for {
 		var got []byte
 		if err := rpc.RecvMsg(&got); err != nil {
@@ -366,12 +358,12 @@ func badEnd(rpc grpc.ClientStream) error {
 	}
 }
 
-// asCall makes the call of the row beside a client's streams.
+// asCall makes the row's call while other clients are served.
 func (row badInput) asCall(t *testing.T) {
 	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 		r := start(t, o, badLimits...)
-		served := bystanders(t, o, r, r.Conn())
+		served := otherClients(t, o, r, r.Conn())
 		call := row.input.(badCall)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.Target+v.Method(""), bytes.NewReader(call.frame))
 		if err != nil {
@@ -386,35 +378,34 @@ func (row badInput) asCall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil { // the trailers come after it
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil { // trailers follow the body
 			t.Fatal(err)
 		}
-		_ = resp.Body.Close() // it was read to its end
-		told := resp.Trailer
+		_ = resp.Body.Close() // the body was read completely
+		header := resp.Trailer
 		if resp.Header.Get("Grpc-Status") != "" {
-			told = resp.Header
+			header = resp.Header
 		}
-		code, err := strconv.Atoi(told.Get("Grpc-Status"))
+		code, err := strconv.Atoi(header.Get("Grpc-Status"))
 		if err != nil {
-			t.Fatalf("no status in %v", told)
+			t.Fatalf("no Grpc-Status in %v", header)
 		}
-		row.check(t, codes.Code(code), told.Get("Grpc-Message"))
+		row.check(t, codes.Code(code), header.Get("Grpc-Message"))
 		served()
 	}
 }
 
-// fromOrigin has an origin say what the row says, to a relay whose clients have the
-// cluster a.
+// fromOrigin has the origin send the row's response to a relay whose clients have the cluster a.
 func (row badInput) fromOrigin(t *testing.T) {
-	bad, ok := row.input.(wireMessage).as(&discoverypb.DeltaDiscoveryResponse{})
+	bad, ok := row.input.(wireMessage).encode(&discoverypb.DeltaDiscoveryResponse{})
 	if !ok {
-		t.Fatal("an origin has no such fields")
+		t.Fatal("DeltaDiscoveryResponse lacks a field of the row")
 	}
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		good := relaytest.Cluster("a")
 		o.Put(good)
 		r := start(t, o, badLimits...)
-		served := bystanders(t, o, r, r.Conn())
+		served := otherClients(t, o, r, r.Conn())
 		var clients []*relaytest.Client
 		join := func(v relaytest.Variant) {
 			c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -428,26 +419,27 @@ func (row badInput) fromOrigin(t *testing.T) {
 		s := o.Accept(t.Context())
 		s.SendBytes(bad)
 		synctest.Wait()
-		code, said := badTaken(s), r.Log.String()
+		code, message := reactionTo(s), r.Log.String()
 		if code == codes.InvalidArgument {
-			said = s.State().Requests[len(s.State().Requests)-1].Message.GetErrorDetail().GetMessage()
+			message = s.State().Requests[len(s.State().Requests)-1].Message.GetErrorDetail().GetMessage()
 		}
-		row.check(t, code, said)
-		time.Sleep(time.Minute) // the time to come back
+		row.check(t, code, message)
+		time.Sleep(time.Minute) // until the relay has reconnected
 		join(relaytest.SotW)
 		join(relaytest.Delta)
 		synctest.Wait()
 		for i, c := range clients {
 			if n := len(c.Responses()); n != 1 || c.State().Digest(typeCDS, "a") != relaytest.DigestOf(good) || len(c.State()[typeCDS]) != 1 {
-				t.Errorf("client %d was sent %v, want the one cluster, once", i, c.Responses())
+				t.Errorf("client %d got %v, want one response with the cluster a", i, c.Responses())
 			}
 		}
 		served()
 	})
 }
 
-// badTaken returns how the relay took what was said on a stream last.
-func badTaken(s *relaytest.OriginStream) codes.Code {
+// reactionTo returns the relay's reaction to the last response: CANCELLED if it ended the stream, the code of its
+// NACK, or OK.
+func reactionTo(s *relaytest.OriginStream) codes.Code {
 	st := s.State()
 	last := st.Requests[len(st.Requests)-1].Message
 	switch {

@@ -16,14 +16,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A badReport is a client's message on a stream of load reports: how it differs from a
-// good report, or its bytes.
+// A badReport is a client's load report: a change to a valid report, or raw bytes.
 type badReport struct {
 	change func(stats *endpointpb.ClusterStats, l *endpointpb.UpstreamLocalityStats)
 	bytes  string
 }
 
-// badReports are what a client may send that reports load to a relay that sums it up.
+// badReports are reports to a relay that sums up the load of its clients.
 var badReports = []badInput{
 	{"rubbish", badReport{bytes: "\xff"}, codes.InvalidArgument, "load report: "},
 	{"more bytes than allowed", badReport{bytes: badPart(&lrspb.LoadStatsRequest{}, "node", badPart(&endpointpb.ClusterStats{}, "cluster_name", string(make([]byte, 4096))))}, codes.ResourceExhausted, "larger than max ("},
@@ -44,7 +43,7 @@ var badReports = []badInput{
 	}}, codes.OK, "cluster=one metric=cpu_utilization"},
 }
 
-// meteredLoad is the load of a cluster in which metrics have a value.
+// meteredLoad returns a cluster's load whose metrics all have one value.
 func meteredLoad(cluster string, value float64) *endpointpb.ClusterStats {
 	stats := load(cluster, "z", 1, 0)
 	l := stats.GetUpstreamLocalityStats()[0]
@@ -67,8 +66,8 @@ func (b badReport) encode(t *testing.T) []byte {
 	return msg
 }
 
-// asReport sends the row beside a client whose load is good: that is what the origin
-// hears of.
+// asReport sends the row while another client reports valid load, and checks that the origin receives only the
+// valid load.
 func (row badInput) asReport(t *testing.T) {
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, append(badLimits, "TENDER_LRS=aggregate")...)
@@ -86,7 +85,7 @@ func (row badInput) asReport(t *testing.T) {
 			sleepAndWait(time.Second)
 			row.check(t, codes.OK, r.Log.String())
 		} else {
-			told := status.Convert(badEnd(rpc))
+			told := status.Convert(readToEnd(rpc))
 			row.check(t, told.Code(), told.Message())
 		}
 		good.report(meteredLoad("one", 1.5))
@@ -94,41 +93,40 @@ func (row badInput) asReport(t *testing.T) {
 		reports := st.requests()
 		for _, stats := range reports[len(reports)-1].GetClusterStats() {
 			if stats.GetClusterName() == "bad" {
-				t.Errorf("the origin was told of load that was refused: %v", stats)
+				t.Errorf("the origin got the rejected load: %v", stats)
 			}
 			if stats.GetClusterName() != "one" {
 				continue
 			}
 			l := stats.GetUpstreamLocalityStats()[0]
 			if m, cpu := l.GetLoadMetricStats()[0].GetTotalMetricValue(), l.GetCpuUtilization().GetTotalMetricValue(); m != 1.5 || cpu != 1.5 {
-				t.Errorf("the origin was told of %v and %v, want 1.5 each", m, cpu)
+				t.Errorf("the origin got %v and %v, want 1.5 each", m, cpu)
 			}
 			good.expectEnd()
 			return
 		}
-		t.Errorf("the origin was not told of the good load: %v", reports)
+		t.Errorf("the origin did not get the valid load: %v", reports)
 	})
 }
 
-// badAsks are what an origin may ask a group for. CANCELLED ends its stream, and
-// another one is opened; OK is borne, and 1 s is what clients are asked for.
-var badAsks = []badInput{
-	{"clusters: not UTF-8", badAsk(&lrspb.LoadStatsResponse{}, stringField(1, "\xff")), codes.Canceled, "load report stream closed"},
-	{"load_reporting_interval: none", badAsk(&lrspb.LoadStatsResponse{}, nil), codes.OK, "interval=0s interval_used=1s"},
-	{"load_reporting_interval: negative", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: -5}}, nil), codes.OK, "interval=-5s interval_used=1s"},
-	{"load_reporting_interval: no duration", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: 5, Nanos: -1}}, nil), codes.OK, "origin requests load reports too often"},
-	{"load_reporting_interval: tiny", badAsk(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Nanos: 1}}, nil), codes.OK, "interval=1ns interval_used=1s"},
+// badLoadRequests are requests of an origin for load reports. CANCELLED means that the relay replaces the stream. OK means
+// that it tolerates the message; it then requests reports from clients every second.
+var badLoadRequests = []badInput{
+	{"clusters: not UTF-8", badLoadRequest(&lrspb.LoadStatsResponse{}, stringField(1, "\xff")), codes.Canceled, "load report stream closed"},
+	{"load_reporting_interval: none", badLoadRequest(&lrspb.LoadStatsResponse{}, nil), codes.OK, "interval=0s interval_used=1s"},
+	{"load_reporting_interval: negative", badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: -5}}, nil), codes.OK, "interval=-5s interval_used=1s"},
+	{"load_reporting_interval: no duration", badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: 5, Nanos: -1}}, nil), codes.OK, "origin requests load reports too often"},
+	{"load_reporting_interval: tiny", badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Nanos: 1}}, nil), codes.OK, "interval=1ns interval_used=1s"},
 }
 
-// badAsk returns what an origin asks for all clusters with, and behind it a field as
-// it is on the wire.
-func badAsk(ask *lrspb.LoadStatsResponse, field []byte) *lrspb.LoadStatsResponse {
+// badLoadRequest returns a request for the load of all clusters, with an encoded field appended.
+func badLoadRequest(ask *lrspb.LoadStatsResponse, field []byte) *lrspb.LoadStatsResponse {
 	ask.SendAllClusters = true
 	ask.ProtoReflect().SetUnknown(field)
 	return ask
 }
 
-// fromLoadOrigin has an origin ask for what the row says. The client's stream goes on.
+// fromLoadOrigin has the origin send the row's request. The client's stream stays open.
 func (row badInput) fromLoadOrigin(t *testing.T) {
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, "TENDER_LRS=aggregate")
@@ -138,7 +136,7 @@ func (row badInput) fromLoadOrigin(t *testing.T) {
 		sleepAndWait(5 * time.Second)
 		code, want := codes.OK, "1s all"
 		if loads.streamCount() == 2 {
-			code, want = codes.Canceled, "" // not asked for anything
+			code, want = codes.Canceled, "" // clients are not asked for reports
 			st = loads.stream(t, 1)
 		}
 		row.check(t, code, r.Log.String())
@@ -148,7 +146,7 @@ func (row badInput) fromLoadOrigin(t *testing.T) {
 		sleepAndWait(10 * time.Second)
 		got, _ := st.last()
 		if !strings.HasPrefix(got, "one z:1+0 -1 in ") {
-			t.Errorf("the origin was told %q, want the load of one", got)
+			t.Errorf("the origin got %q, want the load of one", got)
 		}
 		p.expectEnd()
 	})

@@ -16,25 +16,23 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A relay may have another relay as its origin (B.41). To its clients the second
-// is no other than the first: they are told the same resources and removals in the
-// same order, under the same versions. Only this differs:
+// A relay may have another relay as its origin (B.41). Clients of the lower relay receive the same resources and
+// removals in the same order and with the same versions as clients of the upper one. The differences are:
 //
 //   - Nonces: each relay counts the responses of its own streams (B.13).
-//   - control_plane.identifier: it tells which relay serves (R126).
-//   - Responses: what happens at the same moment is told in one or in more, as it
-//     comes (B.12). Full sets are compared one by one.
-//   - Moments: each relay waits 150 ms until it takes the first set of a type for
-//     complete (B.7), so times are compared by chainTick.
-//   - Patience with an origin that was never there: each relay begins to wait for
-//     the one above it when that one begins, and ends later (B.8). That is
+//   - control_plane.identifier names the relay that serves (R126).
+//   - Responses: simultaneous changes are sent in one response or in several (B.12). Complete sets are compared
+//     one by one.
+//   - Times: each relay adds up to 150 ms until the first set of a type settles (B.7). Times are compared with
+//     the precision of chainTick.
+//   - Unreachable origin: a lower relay ends cold streams later than the relay above it (B.8), see
 //     TestB8_AColdChainGivesUp.
 
-// chainTick is how exact times are. None of the times after which something happens ends just after a multiple of it: not the
-// 5 s until a set is confirmed (B.7), not the 15 s of a sweep (B.18).
+// chainTick is the precision of compared times. No timeout of the relay ends just after a multiple of it: neither
+// the 5 s until a set is confirmed (B.7), nor the 15 s of a sweep (B.18).
 const chainTick = 4 * time.Second
 
-// chainOrigins are the origins of these tests, each with a manner of its own.
+// chainOrigins are origins with different behaviour.
 var chainOrigins = map[string]relaytest.Behaviour{
 	"by the rules":         {SystemVersion: "7"},
 	"silent on missing":    {SilentOnMissing: true},
@@ -42,7 +40,7 @@ var chainOrigins = map[string]relaytest.Behaviour{
 	"ignores what is held": {IgnoreIRV: true},
 }
 
-// B.41: the same conversations with one relay and with two in a row.
+// A client's conversation with two relays in a chain equals its conversation with one (B.41).
 func TestB41_AChainIsOneRelay(t *testing.T) {
 	t.Parallel()
 	for _, conversation := range []struct {
@@ -57,10 +55,10 @@ func TestB41_AChainIsOneRelay(t *testing.T) {
 		for name, behaviour := range chainOrigins {
 			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 				t.Run(fmt.Sprint(conversation.name, "/", name, "/", v), func(t *testing.T) {
-					one := chainPlay(t, 1, behaviour, v, conversation.run)
-					two := chainPlay(t, 2, behaviour, v, conversation.run)
+					one := playChain(t, 1, behaviour, v, conversation.run)
+					two := playChain(t, 2, behaviour, v, conversation.run)
 					if diff := cmp.Diff(one, two); diff != "" {
-						t.Errorf("a chain of two says otherwise (-one +two):\n%s", diff)
+						t.Errorf("a chain of two relays differs (-one +two):\n%s", diff)
 					}
 				})
 			}
@@ -68,37 +66,38 @@ func TestB41_AChainIsOneRelay(t *testing.T) {
 	}
 }
 
-// A chainWorld is an origin, relays in a row, and a client of the last of them.
+// A chainWorld is an origin, a chain of relays, and a client of the lowest one.
 type chainWorld struct {
 	t      *testing.T
 	origin *relaytest.Origin
-	relay  *running // the last
+	relay  *running // the lowest
 	client *relaytest.Client
-	refuse bool // the next response
-	said   []string
+	// NACK the next response.
+	nackNext bool
+	// Events and responses, as text.
+	log []string
 }
 
-// chainPlay has a conversation over some relays, and returns what happened and
-// what the client was told.
-func chainPlay(t *testing.T, relays int, b relaytest.Behaviour, v relaytest.Variant, run func(w *chainWorld)) (said []string) {
+// playChain runs a conversation over a chain of relays, and returns its events and responses.
+func playChain(t *testing.T, relays int, b relaytest.Behaviour, v relaytest.Variant, run func(w *chainWorld)) (log []string) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: b})
 		w := &chainWorld{t: t, origin: o, relay: start(t, o)}
 		for range relays - 1 {
 			w.relay = w.relay.downstreamRelay()
 		}
-		w.event("the origin has a world", func() { o.Put(chainResources("1")...) })
+		w.event("the origin has resources", func() { o.Put(chainResources("1")...) })
 		w.client = w.relay.Client(relaytest.ClientOptions{Variant: v})
 		run(w)
 		if len(w.client.Responses()) == 0 {
-			t.Error("the client was told nothing")
+			t.Error("the client got no response")
 		}
-		said = w.said
+		log = w.log
 	})
-	return said
+	return log
 }
 
-// chainResources are some of each type; what differs in mark differs in content.
+// chainResources returns resources of each type; mark changes their content.
 func chainResources(mark string) []proto.Message {
 	return []proto.Message{
 		relaytest.Cluster("a", mark), relaytest.Cluster("b"), relaytest.StaticCluster("c", "127.0.0.1:"+mark),
@@ -109,19 +108,17 @@ func chainResources(mark string) []proto.Message {
 	}
 }
 
-// event has something happen, and notes all that the client is told before
-// anything else happens.
+// event runs happens, and logs the responses that it causes.
 func (w *chainWorld) event(what string, happens func()) {
-	w.said = append(w.said, "> "+what)
+	w.log = append(w.log, "> "+what)
 	happens()
-	w.listen(time.Now())
+	w.drain(time.Now())
 }
 
-// pass notes what the client is told in a time, and after how much of it: by ticks
-// in the first minute, and later by minutes.
-func (w *chainWorld) pass(d time.Duration) {
-	w.said = append(w.said, fmt.Sprint("> ", d, " pass"))
-	for began := time.Now(); time.Since(began) < d; w.listen(began) {
+// wait lets d pass, and logs responses with their times: by chainTick in the first minute, then by minutes.
+func (w *chainWorld) wait(d time.Duration) {
+	w.log = append(w.log, fmt.Sprint("> ", d, " pass"))
+	for began := time.Now(); time.Since(began) < d; w.drain(began) {
 		if time.Since(began) < time.Minute {
 			time.Sleep(chainTick)
 		} else {
@@ -130,12 +127,12 @@ func (w *chainWorld) pass(d time.Duration) {
 	}
 }
 
-// listen takes all that there is, answers it, and notes it.
-func (w *chainWorld) listen(since time.Time) {
-	var run []*relaytest.Response // of one type, partial
+// drain answers and logs the available responses.
+func (w *chainWorld) drain(since time.Time) {
+	var run []*relaytest.Response // successive partial responses of one type
 	note := func() {
 		if len(run) > 0 {
-			w.said = append(w.said, fmt.Sprintf("  after %v: %s", time.Since(since).Round(chainTick), chainDescribe(run)))
+			w.log = append(w.log, fmt.Sprintf("  after %v: %s", time.Since(since).Round(chainTick), chainDescribe(run)))
 		}
 		run = nil
 	}
@@ -150,18 +147,17 @@ func (w *chainWorld) listen(since time.Time) {
 			note()
 		}
 		run = append(run, r)
-		if w.refuse {
+		if w.nackNext {
 			w.client.Nack(r, "refused")
 		} else {
 			w.client.Ack(r)
 		}
-		w.refuse = false
+		w.nackNext = false
 		synctest.Wait()
 	}
 }
 
-// chainDescribe prints what responses of one type say, without their nonces and
-// their control plane.
+// chainDescribe formats successive responses of one type, without nonces and control_plane.
 func chainDescribe(run []*relaytest.Response) string {
 	var resources, removed []string
 	for _, r := range run {
@@ -176,7 +172,7 @@ func chainDescribe(run []*relaytest.Response) string {
 	return fmt.Sprintf("%s version=%q\n    %s\n    removed=%v", shortName(last.TypeURL), last.Version, strings.Join(resources, "\n    "), removed)
 }
 
-// restart has the origin return, and waits until a relay is connected to it: that is at some moment of the next 2 s (B.8).
+// restart restarts the origin and waits until a relay has reconnected, which takes up to 2 s (B.8).
 func (w *chainWorld) restart(what string) {
 	before := len(w.origin.State().Streams)
 	w.event(what, func() {
@@ -205,49 +201,48 @@ func (w *chainWorld) reconnect() {
 	w.event("reconnect", func() { w.client.Reconnect(w.relay.Conn()) })
 }
 
-// all subscribes as an Envoy does, and waits until every relay is sure of what it
-// has.
-func (w *chainWorld) all() {
+// subscribeAll subscribes as an Envoy does, and waits until each relay has confirmed its sets.
+func (w *chainWorld) subscribeAll() {
 	w.subscribe(typeCDS)
-	w.pass(12 * time.Second)
+	w.wait(12 * time.Second)
 	w.subscribe(typeEDS, "a", "b")
 	w.subscribe(typeLDS)
-	w.pass(12 * time.Second)
+	w.wait(12 * time.Second)
 	w.subscribe(typeRDS, "route")
 	w.subscribe(acmeType, "thing")
-	w.pass(2 * time.Minute)
+	w.wait(2 * time.Minute)
 }
 
-// chainSubscriptions takes wildcards and names, and gives them up again.
+// chainSubscriptions adds and ends wildcard and named subscriptions.
 func chainSubscriptions(w *chainWorld) {
-	w.all()
+	w.subscribeAll()
 	w.subscribe(typeEDS, "missing")
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 	w.put("missing", relaytest.Endpoints("missing", "127.0.0.1:1"))
 	w.remove(typeEDS, "missing")
 	w.put("missing", relaytest.Endpoints("missing", "127.0.0.1:2"))
 	w.subscribe(typeEDS, "c")
-	w.subscribe(typeEDS, "a") // again
+	w.subscribe(typeEDS, "a") // already subscribed
 	w.unsubscribe(typeEDS, "a")
 	w.put("a unheard", relaytest.Endpoints("a", "127.0.0.1:2"))
 	w.subscribe(typeEDS, "a")
 	w.subscribe(typeCDS, "*", "c", "also missing")
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 	w.unsubscribe(typeCDS, "*")
 	w.put("b unheard", relaytest.Cluster("b", "elsewhere"))
 	w.put("c", relaytest.StaticCluster("c", "127.0.0.1:2"))
 	w.subscribe(typeCDS, "*")
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 	w.unsubscribe(typeRDS, "route")
 	w.subscribe(typeRDS, "other")
 	w.unsubscribe(typeEDS, "a", "b", "c", "missing")
 	w.put("all anew", chainResources("2")...)
-	w.pass(time.Hour)
+	w.wait(time.Hour)
 }
 
-// chainChanges makes changes of all kinds, of which one is refused.
+// chainChanges makes all kinds of changes, one of which the client NACKs.
 func chainChanges(w *chainWorld) {
-	w.all()
+	w.subscribeAll()
 	w.put("nothing new", chainResources("1")...)
 	w.put("all anew", chainResources("2")...)
 	w.remove(typeCDS, "c")
@@ -255,9 +250,9 @@ func chainChanges(w *chainWorld) {
 	w.remove(typeRDS, "route")
 	w.remove(typeEDS, "a")
 	w.put("what was gone", chainResources("2")...)
-	w.refuse = true
+	w.nackNext = true
 	w.put("a bad cluster", relaytest.Cluster("a", "bad"))
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 	w.put("the good one", relaytest.Cluster("a", "2"))
 	w.event("swap", func() {
 		w.origin.Apply(func(tx *relaytest.Tx) {
@@ -270,20 +265,20 @@ func chainChanges(w *chainWorld) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "8~beta" })
 		w.origin.Put(relaytest.Cluster("e"), relaytest.Endpoints("a", "127.0.0.1:3"))
 	})
-	w.pass(time.Hour)
+	w.wait(time.Hour)
 }
 
-// chainReturns has the client return with what it knows: nothing changed, or much.
+// chainReturns has the client reconnect, without changes and after many.
 func chainReturns(w *chainWorld) {
-	w.all()
+	w.subscribeAll()
 	w.reconnect()
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 	w.client.Close()
 	w.put("unheard", relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("b", "127.0.0.1:2"))
 	w.remove(typeCDS, "c")
 	w.remove(typeLDS, "api")
 	w.reconnect()
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 	w.put("heard", relaytest.Cluster("d", "2"))
 	w.remove(typeCDS, "d")
 	w.event("another client", func() {
@@ -291,7 +286,7 @@ func chainReturns(w *chainWorld) {
 	})
 	w.subscribe(typeCDS)
 	w.subscribe(typeLDS, "web", "missing")
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 	w.event("a client of another kind", func() {
 		w.client = w.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc")})
 	})
@@ -299,30 +294,29 @@ func chainReturns(w *chainWorld) {
 	w.subscribe(typeRDS, "route")
 	w.subscribe(typeCDS, "a")
 	w.subscribe(typeEDS, "a")
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 }
 
-// chainOriginLost takes the origin away, and brings it back with something else.
+// chainOriginLost stops the origin, and restarts it with other resources.
 func chainOriginLost(w *chainWorld) {
-	w.all()
+	w.subscribeAll()
 	w.event("the origin dies", w.origin.Stop)
-	w.pass(time.Minute)
+	w.wait(time.Minute)
 	w.reconnect()
-	w.subscribe(typeEDS, "c") // asked for by nobody until now
-	w.pass(time.Minute)
+	w.subscribe(typeEDS, "c") // a name that was not subscribed to before
+	w.wait(time.Minute)
 	w.origin.Put(relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("a", "127.0.0.1:2"))
 	w.origin.Remove(typeCDS, "c")
 	w.restart("the origin returns")
-	w.pass(10 * time.Minute)
+	w.wait(10 * time.Minute)
 	w.restart("the origin returns as it was")
-	w.pass(10 * time.Minute)
+	w.wait(10 * time.Minute)
 	w.put("all anew", chainResources("2")...)
-	w.pass(time.Hour)
+	w.wait(time.Hour)
 }
 
-// B.8: a chain whose origin is not there ends a client's stream without having said
-// anything, each relay after the one above it; and serves within seconds once the
-// origin is there, however long it was away.
+// While the origin of a chain is unreachable, a client's stream ends without a response, first at the upper relay.
+// When the origin is up, the chain serves within seconds, however long the outage was (B.8).
 func TestB8_AColdChainGivesUp(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -335,13 +329,13 @@ func TestB8_AColdChainGivesUp(t *testing.T) {
 		began := time.Now()
 		expectStatus(t, c, codes.Unavailable)
 		if took := time.Since(began); took < coldWait || took > 2*coldWait+backoff {
-			t.Errorf("gave up after %v, want 10s to 22s", took)
+			t.Errorf("stream ended after %v, want 10s to 22s", took)
 		}
 		if said := c.Responses(); len(said) > 0 {
-			t.Errorf("was told %v before", said)
+			t.Errorf("got %v before the end, want no response", said)
 		}
 		if got := last.Stats().Ended[guard.EndedCold]; got != 1 {
-			t.Errorf("counted %d streams for which nothing was known, want 1", got)
+			t.Errorf("counted %d streams ended as cold, want 1", got)
 		}
 		time.Sleep(10 * time.Minute)
 		o.Restart()
@@ -349,7 +343,7 @@ func TestB8_AColdChainGivesUp(t *testing.T) {
 		c.Reconnect(last.Conn())
 		recvAndAck(t, c, typeCDS, "a", "b", "c")
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("served %v after the origin was there, want 5s at most", took)
+			t.Errorf("served %v after the origin restarted, want 5s at most", took)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// What the origin does not say again is gone when its time is up, for all clients,
-// with the origin there or not, and not a moment before.
+// A resource whose TTL the origin does not renew is removed from every client exactly when the TTL ends, even
+// while the origin is down.
 func TestR107_ExpiryIsRemoval(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -43,8 +43,8 @@ func TestR107_ExpiryIsRemoval(t *testing.T) {
 	})
 }
 
-// A resource that expired and comes back is sent to all who want it, whatever they
-// were sent before.
+// An expired resource that the origin sends again reaches every subscriber, even if its content and version are
+// unchanged.
 func TestR107_ComesBack(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -65,7 +65,7 @@ func TestR107_ComesBack(t *testing.T) {
 	})
 }
 
-// Who comes when part of the time is over is told the rest of it.
+// A client that subscribes later receives the remaining TTL.
 func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -78,7 +78,7 @@ func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
 				want := fmt.Sprintf("a@1(%v) b@1(%v)", time.Minute-passed, 2*time.Minute-passed)
 				late := w.client(f.variant, ttlEnvoy, f.short, f.names)
 				late.expectAndAck(f.response(want, want))
-				again := w.client(f.variant, ttlEnvoy, f.short, f.names) // at the same position as the one before
+				again := w.client(f.variant, ttlEnvoy, f.short, f.names) // same resources as the client before
 				again.expectAndAck(f.response(want, want))
 			}
 			first.expectAndAck()
@@ -86,8 +86,8 @@ func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
 	})
 }
 
-// Nothing has to be asked for again while it lives: a client that returns is told what
-// is left, although it holds the very version (C31); others are not sent it again.
+// A reconnecting Delta client is sent the resources that have a TTL, with the remaining time, even if its versions
+// are current (C31): they may have expired at the client. A client without TTL support is sent nothing.
 func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -110,20 +110,20 @@ func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
 	}
 }
 
-// A complete set that holds what expires, or may have lost some, is sent although the
-// client's version is that of the set.
+// A client's matching version_info does not suppress a complete set that has TTLs. Nor does it if resources may
+// have expired at the client while it was disconnected.
 func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		what   string
 		change func(w *ttlWorld)
-		want   string // at a client with TTLs
-		plain  string // at one without; "" is nothing
+		want   string // for the client with TTL support
+		plain  string // for the client without; "" means no response
 	}{
 		{"a TTL in the set", func(w *ttlWorld) { w.set("cds a@1 1h") }, "cds {a@1(1h0m0s) b@1}", "cds {a@1 b@1}"},
-		{"one that was removed", func(w *ttlWorld) { w.set("cds a@1 1m"); w.set("cds a@1") }, "cds {a@1 b@1}", ""},
-		{"gone and back", func(w *ttlWorld) { w.set("cds a@1 1m"); w.sleep(time.Minute); w.set("cds a@1") }, "cds {a@1 b@1}", "cds {a@1 b@1}"},
-		{"none ever", func(*ttlWorld) {}, "", ""},
+		{"a TTL that was removed", func(w *ttlWorld) { w.set("cds a@1 1m"); w.set("cds a@1") }, "cds {a@1 b@1}", ""},
+		{"expired and set again", func(w *ttlWorld) { w.set("cds a@1 1m"); w.sleep(time.Minute); w.set("cds a@1") }, "cds {a@1 b@1}", "cds {a@1 b@1}"},
+		{"no TTL at any time", func(*ttlWorld) {}, "", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.what, func(t *testing.T) {
@@ -149,21 +149,21 @@ func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 	}
 }
 
-// Whoever asks for a name that has expired has the origin asked again, and waits for
-// what it says.
+// A new subscription to an expired name makes the relay subscribe to it at the origin again. The client waits for
+// the origin's response.
 func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "eds", "acme"} {
 		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-			for _, has := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%v/%s/origin has it=%t", v, short, has), func(t *testing.T) {
+			for _, served := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v/%s/origin serves it=%t", v, short, served), func(t *testing.T) {
 					f := ttlForm{v, short, "a"}
 					ttlBubble(t, nil, func(w *ttlWorld) {
 						first := w.syncedClient(v, ttlEnvoy, short, "a")
 						w.set(short + " a@1 1m")
 						w.sleep(time.Minute)
 						first.ackPending()
-						asked := func() (n int) {
+						subscriptions := func() (n int) {
 							for _, r := range w.origin.State().Requests(typeURLs[short]) {
 								if slices.Contains(r.Message.GetResourceNamesSubscribe(), "a") {
 									n++
@@ -171,8 +171,8 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 							}
 							return n
 						}
-						before := asked()
-						if !has {
+						before := subscriptions()
+						if !served {
 							w.origin.Remove(typeURLs[short], "a")
 							synctest.Wait()
 							first.ackPending()
@@ -180,13 +180,13 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 						late := w.client(v, ttlEnvoy, short, "a")
 						w.sleep(20 * time.Millisecond)
 						switch {
-						case has:
+						case served:
 							late.expectAndAck(f.response("a@1(1m0s)", "a@1(1m0s)"))
-							if n := asked() - before; n != 1 {
-								t.Errorf("the origin was asked %d times more, want once", n)
+							if n := subscriptions() - before; n != 1 {
+								t.Errorf("the origin got %d more subscriptions, want 1", n)
 							}
-						case asked() != before:
-							t.Error("the origin has said that there is none, and was asked again")
+						case subscriptions() != before:
+							t.Error("the origin removed the resource and got another subscription")
 						default:
 							late.expectAndAck(f.removal("a", "")...)
 						}
@@ -197,9 +197,9 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 	}
 }
 
-// To a newcomer, what has expired is unknown and not gone, while the origin is asked or
-// cannot be: its stream ends as cold, so that it goes where there is an origin. One who
-// holds it is told.
+// While the origin is down, a new client's stream for an expired resource ends as for any resource that is not
+// cached. An expired resource is not known to be removed. A reconnecting client that holds the resource is sent
+// the removal.
 func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"lds", "eds"} {
@@ -207,23 +207,23 @@ func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
 			t.Run(fmt.Sprintf("%v/%s", v, short), func(t *testing.T) {
 				f := ttlForm{v, short, "a"}
 				ttlBubble(t, []string{"TENDER_COLD_WAIT=10s"}, func(w *ttlWorld) {
-					holds := w.syncedClient(v, plainEnvoy, short, "a")
+					returning := w.syncedClient(v, plainEnvoy, short, "a")
 					w.set(short+" a@1 1m", short+" b@1")
-					holds.ackPending()
-					holds.Close()
+					returning.ackPending()
+					returning.Close()
 					w.stop()
 					w.sleep(time.Minute)
-					newcomer := w.client(v, plainEnvoy, short, "a")
-					holds.Reconnect(w.relay.Conn())
+					newClient := w.client(v, plainEnvoy, short, "a")
+					returning.Reconnect(w.relay.Conn())
 					w.sleep(5 * time.Second)
-					holds.expectAndAck(f.removal("a", "")...)
-					newcomer.expectAndAck()
+					returning.expectAndAck(f.removal("a", "")...)
+					newClient.expectAndAck()
 					w.sleep(20 * time.Second)
-					if got := newcomer.received(); len(got) > 0 {
-						t.Errorf("the newcomer got %q, want nothing", got)
+					if got := newClient.received(); len(got) > 0 {
+						t.Errorf("the new client got %q, want no response", got)
 					}
-					if err := newcomer.WaitEnd(w.t.Context()); err == nil {
-						t.Error("the newcomer's stream ended in peace")
+					if err := newClient.WaitEnd(w.t.Context()); err == nil {
+						t.Error("the new client's stream ended with OK, want an error")
 					}
 				})
 			})
@@ -231,12 +231,12 @@ func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
 	}
 }
 
-// The first complete set waits for what the origin says of a name that has expired, as
-// it does for one that was never asked for, and no longer.
+// The first complete set waits for the origin's response to an expired name, as for a name that was never
+// subscribed to, for at most 10 seconds.
 func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 	t.Parallel()
 	for _, prefix := range []string{"", "xdstp://example.com/envoy.config.cluster.v3.Cluster/"} {
-		for _, has := range []bool{true, false} {
+		for _, served := range []bool{true, false} {
 			ttlBubble(t, nil, func(w *ttlWorld) {
 				a, b := prefix+"a", prefix+"b"
 				f := ttlForm{relaytest.SotW, "cds", a + " " + b}
@@ -245,8 +245,8 @@ func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 				w.sleep(time.Minute)
 				first.ackPending()
 				w.origin.Change(func(b *relaytest.Behaviour) { b.Delay, b.SilentOnMissing = 2*time.Second, true })
-				if !has {
-					w.origin.Clear() // and says nothing of it
+				if !served {
+					w.origin.Clear() // without sending a removal
 				}
 				late := w.client(f.variant, plainEnvoy, f.short, f.names)
 				w.sleep(time.Millisecond)
@@ -254,7 +254,7 @@ func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 				w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: []*discoverypb.Resource{other}})
 				w.sleep(1900 * time.Millisecond)
 				late.expectAndAck()
-				if has {
+				if served {
 					w.sleep(200 * time.Millisecond)
 					late.expectAndAck(fmt.Sprintf("cds {%s@1 %s@2}", a, b))
 					return
@@ -268,9 +268,10 @@ func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 	}
 }
 
-// A SotW client that reports a version is not answered before the set is confirmed, a minute after the relay was
-// connected at the latest. Until then no heartbeat reaches it, so what it holds may expire there; then it is sent all
-// with what is left.
+// A returning SotW client is not answered before the set is confirmed, one minute after the relay connected at the
+// latest.
+// Until then it receives no heartbeats, so its resources may expire. The answer therefore holds the complete set
+// with the remaining TTLs.
 func TestB7_R108_RenewedBeforeTheSetIsConfirmed(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "acme"} {
@@ -296,8 +297,7 @@ func TestB7_R108_RenewedBeforeTheSetIsConfirmed(t *testing.T) {
 	}
 }
 
-// A relay that has been silent for longer than a heartbeat took is asked for what it
-// believes to be here.
+// A heartbeat for a resource that has expired at the relay makes the relay fetch the resource again.
 func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -310,13 +310,13 @@ func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {
 			w.sleep(100 * time.Millisecond)
 			got := c.TryRecv()
 			if got == nil || got.Resource("a") == nil || got.Resource("a").Body == nil || got.Resource("a").TTL != time.Minute {
-				t.Errorf("the origin believes that the relay has a: got %v", got)
+				t.Errorf("after a heartbeat for the expired resource a: got %v, want a with its content and a TTL of 1m", got)
 			}
 		})
 	})
 }
 
-// Without TTLs everything stays, however long the origin is away.
+// Resources without a TTL are kept for as long as the origin is down.
 func TestR112_WithoutTTLAllStays(t *testing.T) {
 	t.Parallel()
 	for _, f := range []ttlForm{
@@ -340,20 +340,19 @@ func TestR112_WithoutTTLAllStays(t *testing.T) {
 	}
 }
 
-// Through relays in a row, no client is ever told a longer time than the origin gave,
-// and heartbeats get through.
+// A chain of relays never extends a TTL, and passes heartbeats on.
 func TestR107_ChainNeverLengthens(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			below := w.relay.downstreamRelay()
-			follow := func(r *running) *worldClient {
+			lower := w.relay.downstreamRelay()
+			subscribe := func(r *running) *worldClient {
 				c := w.dialAt(r, relaytest.ClientOptions{Variant: f.variant, Node: ttlEnvoy}).subscribe(f.short, f.names)
 				w.settle()
 				c.ackPending()
 				return c
 			}
-			clients := []*worldClient{follow(w.relay), follow(below)}
+			clients := []*worldClient{subscribe(w.relay), subscribe(lower)}
 			w.set(f.short+" a@1 1m", f.short+" b@1")
 			for _, c := range clients {
 				c.expectAndAck(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
@@ -361,10 +360,10 @@ func TestR107_ChainNeverLengthens(t *testing.T) {
 			deadline := time.Now().Add(time.Minute)
 			for range 3 {
 				w.sleep(25 * time.Second)
-				late := follow(below)
+				late := subscribe(lower)
 				for _, r := range late.Responses() {
 					if a := r.Resource("a"); a != nil && r.At.Add(a.TTL) != deadline {
-						t.Errorf("told %v to live at %v, want until %v", a.TTL, r.At, deadline)
+						t.Errorf("got a TTL of %v at %v, want one that ends at %v", a.TTL, r.At, deadline)
 					}
 				}
 				late.Close()
@@ -387,7 +386,7 @@ func TestR107_ChainNeverLengthens(t *testing.T) {
 	})
 }
 
-// A file lives for as long as it is there, whatever it says.
+// A TTL in a file is ignored: the resource stays for as long as the file exists.
 func TestR107_FilesDoNotExpire(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -15,8 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TTLs are for clients that say that they understand them. In SotW that takes two
-// features: the TTL stands in a wrapper.
+// Only clients that announce TTL support receive TTLs. A SotW client needs wrapper support as well, since the TTL
+// is a field of the wrapper.
 func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
 	t.Parallel()
 	nodes := map[string]struct {
@@ -37,13 +37,13 @@ func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
 			}
 			w.set(f.short+" a@1 1m", f.short+" b@1")
 			for name, c := range clients {
-				told := map[relaytest.Variant]bool{relaytest.Delta: nodes[name].delta, relaytest.SotW: nodes[name].sotw}[f.variant]
-				if told {
+				hasTTL := map[relaytest.Variant]bool{relaytest.Delta: nodes[name].delta, relaytest.SotW: nodes[name].sotw}[f.variant]
+				if hasTTL {
 					c.expectAndAck(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
 				} else {
 					c.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
 				}
-				// Resources of unknown types are wrapped for whoever understands (B.19).
+				// Resources of unknown types are wrapped for every client with wrapper support (B.19).
 				wraps := slices.Contains(nodes[name].features, relaytest.FeatureWrapper) && f.variant == relaytest.SotW
 				for _, res := range c.batch[0].Resources {
 					if want := wraps && (f.short == "acme" || res.TTL > 0); res.Wrapped != want {
@@ -55,7 +55,7 @@ func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
 	})
 }
 
-// Whoever wrote the feature down, each spelling of it counts, and no other (X19).
+// Every spelling of a client feature that is in use is accepted, and no other (X19).
 func TestR142_SpellingsOfFeatures(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -92,8 +92,8 @@ func TestR142_SpellingsOfFeatures(t *testing.T) {
 	}
 }
 
-// Only what tells the client something is wrapped; and what tells something is wrapped
-// only for clients that understand it.
+// A resource is wrapped in SotW only if the wrapper has information for the client, and only for clients with
+// wrapper support.
 func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
@@ -126,11 +126,11 @@ func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
 			short string
 			want  []string
 		}{
-			{"nobody asked for wrappers", w.client(relaytest.SotW, plainEnvoy, "cds", ""), "cds", nil},
+			{"no wrapper support", w.client(relaytest.SotW, plainEnvoy, "cds", ""), "cds", nil},
 			{"wrappers without TTLs", w.client(relaytest.SotW, wraps, "cds", ""), "cds", nil},
 			{"wrappers with TTLs", w.client(relaytest.SotW, ttlEnvoy, "cds", ""), "cds", []string{"expires"}},
 			{"an unknown type", w.client(relaytest.SotW, wraps, "acme", "*"), "acme", []string{"aliased", "expires", "plain"}},
-			{"an unknown type, nobody asked", w.client(relaytest.SotW, plainEnvoy, "acme", "*"), "acme", nil},
+			{"an unknown type, no wrapper support", w.client(relaytest.SotW, plainEnvoy, "acme", "*"), "acme", nil},
 		} {
 			if got := wrapped(tt.c); !slices.Equal(slices.Sorted(slices.Values(got)), tt.want) {
 				t.Errorf("%s: got %q wrapped, want %q", tt.name, got, tt.want)
@@ -139,8 +139,7 @@ func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
 	})
 }
 
-// What the origin put into the Resource message that nobody here knows, and what it
-// says in metadata, reaches clients that are sent that message.
+// Metadata and unknown fields of an origin's Resource message reach the clients that are sent Resource messages.
 func TestR127_UnknownFieldsSurvive(t *testing.T) {
 	t.Parallel()
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
@@ -161,7 +160,7 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 	}
 }
 
-// The relay tells the origin what it understands itself, whatever its clients do.
+// The relay announces its own features to the origin, whatever its clients support.
 func TestB31_RelayUnderstandsTTLs(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string][]string{"clients without": nil, "clients with": {relaytest.FeatureTTL, relaytest.FeatureWrapper}} {
@@ -170,18 +169,17 @@ func TestB31_RelayUnderstandsTTLs(t *testing.T) {
 			got := w.origin.State().Last().Node.GetClientFeatures()
 			for _, want := range []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"} {
 				if !slices.Contains(got, want) {
-					t.Errorf("%s: the origin is told of the features %q, want %s", name, got, want)
+					t.Errorf("%s: the relay announced the features %q, want %s", name, got, want)
 				}
 			}
 			if slices.Sort(got); len(slices.Compact(got)) != len(got) {
-				t.Errorf("%s: a feature is told twice: %q", name, got)
+				t.Errorf("%s: the relay announced a feature twice: %q", name, got)
 			}
 		})
 	}
 }
 
-// Clients with TTLs and without share a view: what one is told changes nothing for the
-// other, in whatever order they come and go.
+// Clients with and without TTL support share a view. Responses to one kind do not depend on the other.
 func TestR104_ClientsSideBySide(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -191,11 +189,11 @@ func TestR104_ClientsSideBySide(t *testing.T) {
 			keep.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
 			for i := range 3 {
 				w.sleep(10 * time.Minute)
-				left := (time.Hour - time.Duration(i+1)*10*time.Minute).String()
+				remaining := (time.Hour - time.Duration(i+1)*10*time.Minute).String()
 				for _, n := range []string{"ttl", "plain", "ttl"} {
 					node, want := plainEnvoy, "a@1 b@1"
 					if n == "ttl" {
-						node, want = ttlEnvoy, "a@1("+left+") b@1"
+						node, want = ttlEnvoy, "a@1("+remaining+") b@1"
 					}
 					c := w.client(f.variant, node, f.short, f.names)
 					synctest.Wait()

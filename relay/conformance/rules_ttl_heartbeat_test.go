@@ -14,8 +14,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A TTL changes when the resource is sent again with another one, and goes when it is
-// sent without: for the relay, and for its clients.
+// The origin changes a TTL by sending the resource with another one, and ends it by sending the resource without.
+// The relay and its clients follow.
 func TestR105_TTLChanges(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -35,9 +35,9 @@ func TestR105_TTLChanges(t *testing.T) {
 			}
 			w.sleep(time.Minute)
 			w.set(f.short + " a@1")
-			ttl.expectAndAck(f.response("a@1", "a@1 b@1")) // without a TTL a heartbeat would say nothing
+			ttl.expectAndAck(f.response("a@1", "a@1 b@1")) // a heartbeat without a TTL has no effect
 			if got := ttl.batch[0].Version; f.variant == relaytest.SotW && got != version {
-				t.Errorf("the version is %q now and was %q: a TTL is no part of it", got, version)
+				t.Errorf("the version changed from %[2]q to %[1]q with the TTL only", got, version)
 			}
 			w.sleep(2 * time.Hour)
 			ttl.expectAndAck()
@@ -46,9 +46,8 @@ func TestR105_TTLChanges(t *testing.T) {
 	})
 }
 
-// A heartbeat moves the timer of those who have one and is nothing else: no version
-// changes, and nobody else hears of it. In SotW it is the resource itself, in a
-// response of the same version (R111).
+// A heartbeat only renews the TTL. It changes no version and reaches only clients with TTL support. In SotW it is
+// the complete resource in a response of the same version (R111).
 func TestR106_B18_HeartbeatOnlyMovesTheTimer(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -58,30 +57,30 @@ func TestR106_B18_HeartbeatOnlyMovesTheTimer(t *testing.T) {
 			ttl.expectAndAck(f.response("a@1(1m0s) b@1(1h0m0s)", "a@1(1m0s) b@1(1h0m0s)"))
 			plain.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
 			before := ttl.batch[0]
-			left := time.Hour
+			remaining := time.Hour
 			for range 5 {
 				w.sleep(40 * time.Second)
-				left -= 40 * time.Second
+				remaining -= 40 * time.Second
 				w.heartbeat(f.short, "a")
-				all := fmt.Sprintf("a@1(1m0s) b@1(%v)", left)
+				all := fmt.Sprintf("a@1(1m0s) b@1(%v)", remaining)
 				ttl.expectAndAck(f.heartbeat("a", "a@1(1m0s)", all))
 				plain.expectAndAck()
 				got := ttl.batch[0]
 				if f.variant == relaytest.SotW && got.Version != before.Version {
-					t.Errorf("a heartbeat has the version %q, the set %q", got.Version, before.Version)
+					t.Errorf("the heartbeat response has version %q, want %q of the set", got.Version, before.Version)
 				}
 				if a := got.Resource("a"); a.Version != before.Resource("a").Version {
-					t.Errorf("a heartbeat is of version %q, the resource was of %q", a.Version, before.Resource("a").Version)
+					t.Errorf("the heartbeat has version %q, want %q of the resource", a.Version, before.Resource("a").Version)
 				}
 			}
 			w.sleep(time.Minute)
-			ttl.expectAndAck(f.removal("a", fmt.Sprintf("b@1(%v)", left-time.Minute))...)
+			ttl.expectAndAck(f.removal("a", fmt.Sprintf("b@1(%v)", remaining-time.Minute))...)
 			plain.expectAndAck(f.removal("a", "b@1")...)
 		})
 	})
 }
 
-// A late subscriber hears of a heartbeat as of any other.
+// A client that subscribed later receives heartbeats too.
 func TestR106_HeartbeatForLateSubscriber(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -98,8 +97,8 @@ func TestR106_HeartbeatForLateSubscriber(t *testing.T) {
 	})
 }
 
-// A response that was merged while the client was slow holds the resource as it is, with
-// what is left of its time, and no heartbeat beside it.
+// If a resource changes and is renewed while a response is unacknowledged, the next response holds the resource
+// with the remaining TTL and no heartbeat.
 func TestR109_SlowClientGetsTheResource(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -121,8 +120,8 @@ func TestR109_SlowClientGetsTheResource(t *testing.T) {
 	})
 }
 
-// A version that the origin gives the same content is told to nobody; so nobody is sent
-// a heartbeat for it.
+// If the origin sends the same content under another version, clients keep the older version. A heartbeat of the
+// new version is then sent as the complete resource.
 func TestR109_AnotherVersionOfTheSame(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
@@ -140,8 +139,7 @@ func TestR109_AnotherVersionOfTheSame(t *testing.T) {
 	})
 }
 
-// What the origin repeats in full is passed on as a heartbeat, and what it says of
-// another version as nothing.
+// A heartbeat whose version is not that of the cached resource has no effect, and is not passed on.
 func TestR106_WhatIsNoHeartbeat(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
@@ -164,14 +162,13 @@ func TestR106_WhatIsNoHeartbeat(t *testing.T) {
 	})
 }
 
-// TestR111_SotWHasNoHeartbeats is TestR106 for an odd origin: nothing without content
-// ever reaches SotW, whatever it is. (Every client of these tests looks for that.)
+// A SotW client never receives a resource without content, whatever the origin sends.
 func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "eds", "sds", "acme", "vhds"} {
 		for _, names := range []string{"*", "a b"} {
 			if short == "sds" && names == "*" {
-				continue // nobody has Secrets so (B.36)
+				continue // a Secret wildcard is not subscribed to at the origin (B.36)
 			}
 			ttlBubble(t, nil, func(w *ttlWorld) {
 				c := w.syncedClient(relaytest.SotW, ttlEnvoy, short, names)
@@ -192,7 +189,7 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 				for _, r := range c.Responses() {
 					for _, res := range r.Resources {
 						if seen[res.Name] = true; res.Body == nil {
-							t.Errorf("%s %s: %v holds a resource without content", short, names, r)
+							t.Errorf("%s %s: %v contains a resource without content", short, names, r)
 						}
 					}
 				}
@@ -204,8 +201,7 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 	}
 }
 
-// The relay says of itself that nothing lives on: without heartbeats of the origin
-// there are none.
+// The relay sends no heartbeats unless the origin does.
 func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
@@ -219,7 +215,7 @@ func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
 	})
 }
 
-// Many resources that live on together are told in responses of bounded size.
+// Heartbeats for many resources are split into responses of limited size.
 func TestB32_RenewalsAreCut(t *testing.T) {
 	t.Parallel()
 	const resources, size = 30, 200_000
@@ -253,21 +249,21 @@ func TestB32_RenewalsAreCut(t *testing.T) {
 			before := len(c.Responses())
 			w.origin.Heartbeat(acmeThing, all...)
 			w.sleep(time.Second)
-			var told []string
+			var renewed []string
 			for _, r := range c.Responses()[before:] {
 				bytes := 0
 				for _, res := range r.Resources {
 					if bytes += len(res.Body.GetValue()); res.TTL != time.Minute {
-						t.Errorf("%s has %v to live, want 1m", res.Name, res.TTL)
+						t.Errorf("%s has a TTL of %v, want 1m", res.Name, res.TTL)
 					}
 				}
 				if bytes > 3_500_000 {
-					t.Errorf("a response of %d bytes", bytes)
+					t.Errorf("got a response of %d bytes, want at most 3500000", bytes)
 				}
-				told = append(told, r.Names()...)
+				renewed = append(renewed, r.Names()...)
 			}
-			if slices.Sort(told); !slices.Equal(told, all) {
-				t.Errorf("got told of %d resources %q, want each of %d once", len(told), told, len(all))
+			if slices.Sort(renewed); !slices.Equal(renewed, all) {
+				t.Errorf("got heartbeats for %d resources %q, want each of %d once", len(renewed), renewed, len(all))
 			}
 		})
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A ttlWorld is an world whose resources may expire.
+// A ttlWorld is a world whose resources may have TTLs.
 type ttlWorld struct{ *world }
 
-// ttlBubble runs f in a world in which the relay knows all types already.
+// ttlBubble runs f in a ttlWorld. env configures its relay.
 func ttlBubble(t *testing.T, env []string, f func(w *ttlWorld)) {
 	t.Helper()
 	worldBubble(t, env, func(w *world) { f(&ttlWorld{w}) })
 }
 
-// give has the origin set resources at once. The version is that of the revision.
+// set has the origin set resources in one response per type. A resource's version is its revision.
 func (w *ttlWorld) set(resources ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
@@ -32,30 +32,30 @@ func (w *ttlWorld) set(resources ...string) {
 	synctest.Wait()
 }
 
-// resource returns what "cds a@1 1m" means.
+// resource parses text, such as "cds a@1 1m".
 func (w *ttlWorld) resource(text string) (typeURL string, r *discoverypb.Resource) {
 	c := w.parse(text)
 	return typeURLs[c.short], w.world.resource(c)
 }
 
-// beat has the origin say that resources live on.
+// heartbeat has the origin renew the TTLs of resources.
 func (w *ttlWorld) heartbeat(short string, names ...string) {
 	w.origin.Heartbeat(typeURLs[short], names...)
 	synctest.Wait()
 }
 
-// Clients by what they understand.
+// Nodes of clients with and without TTL support.
 var (
 	ttlEnvoy   = relaytest.WithFeatures(relaytest.EnvoyNode("ttl"), relaytest.FeatureTTL, relaytest.FeatureWrapper)
 	plainEnvoy = relaytest.EnvoyNode("plain")
 )
 
-// client returns a client by hand that has subscribed.
+// client returns a subscribed client that ACKs only when the test does.
 func (w *ttlWorld) client(v relaytest.Variant, n *corepb.Node, short, names string) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, Node: n}).subscribe(short, names)
 }
 
-// follow returns a client that has subscribed, and has accepted all that there is.
+// syncedClient returns a subscribed client that has received and ACKed the current resources.
 func (w *ttlWorld) syncedClient(v relaytest.Variant, n *corepb.Node, short, names string) *worldClient {
 	c := w.client(v, n, short, names)
 	w.settle()
@@ -63,19 +63,19 @@ func (w *ttlWorld) syncedClient(v relaytest.Variant, n *corepb.Node, short, name
 	return c
 }
 
-// A ttlForm is a way of asking for the resources a and b of a type.
+// A ttlForm is one way to subscribe to the resources a and b of a type.
 type ttlForm struct {
 	variant relaytest.Variant
 	short   string
-	names   string // as for subscribe
+	names   string // as in worldClient.subscribe
 }
 
-// ttlForms are all ways that differ in how they are answered.
+// ttlForms runs a test for each form that the relay answers differently.
 func ttlForms(t *testing.T, f func(t *testing.T, form ttlForm)) {
 	for _, short := range []string{"cds", "lds", "eds", "rds", "sds", "acme"} {
 		for _, names := range []string{"*", "a b"} {
 			if short == "sds" && names == "*" {
-				continue // nobody has Secrets so (B.36)
+				continue // a Secret wildcard is not subscribed to at the origin (B.36)
 			}
 			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 				form := ttlForm{v, short, names}
@@ -85,14 +85,13 @@ func ttlForms(t *testing.T, f func(t *testing.T, form ttlForm)) {
 	}
 }
 
-// whole reports whether a response of the form holds all that the client asked for: because absence is removal, or
-// for Envoys, which drop what a response leaves out (B.17).
+// fullSet reports whether each response of the form holds all subscribed resources. It does where absence means
+// removal, and for Envoy's Secrets, which Envoy drops if a response lacks them (B.17).
 func (f ttlForm) fullSet() bool {
 	return f.variant == relaytest.SotW && f.short == "sds" || completeFor(f.variant, f.short, f.names)
 }
 
-// response is how a response is written in which only changed is due, of a set that is
-// then all.
+// response formats the expected response when only changed is due and all is the complete set.
 func (f ttlForm) response(changed, all string) string {
 	switch {
 	case f.fullSet():
@@ -103,20 +102,20 @@ func (f ttlForm) response(changed, all string) string {
 	return f.short + " {" + changed + "}"
 }
 
-// removal is what the form is told when a resource goes and these are left; nothing
+// removal formats the expected responses when a resource is removed and remaining stay subscribed. It returns none
 // where SotW has no removals.
-func (f ttlForm) removal(gone, left string) []string {
+func (f ttlForm) removal(removed, remaining string) []string {
 	switch {
 	case f.variant == relaytest.Delta:
-		return []string{f.short + " -" + gone}
+		return []string{f.short + " -" + removed}
 	case completeFor(f.variant, f.short, f.names):
-		return []string{f.short + " {" + left + "}"}
+		return []string{f.short + " {" + remaining + "}"}
 	default:
 		return nil
 	}
 }
 
-// beat is what the form is told when a resource lives on.
+// heartbeat formats the expected response to a renewed TTL.
 func (f ttlForm) heartbeat(name, full, all string) string {
 	if f.variant == relaytest.Delta {
 		return f.short + " " + name + "~" + full[strings.IndexByte(full, '('):]

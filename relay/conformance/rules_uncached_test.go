@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// uncached has the origin set resources whose content may not be cached, and waits until all is quiet.
+// uncached has the origin set resources that must not be cached, and waits until all goroutines are idle.
 func (w *world) uncached(changes ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
@@ -27,8 +27,8 @@ func (w *world) uncached(changes ...string) {
 	synctest.Wait()
 }
 
-// Content that may not be cached is sent to clients that wait for it. For a later client the origin is asked once more,
-// and clients that have it are sent nothing then.
+// Content that must not be cached is sent to the clients that wait for it. A later client makes the relay fetch it
+// from the origin again; clients that hold it are sent nothing then.
 func TestR125_ContentIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	errorCases(t, func(w *world, v relaytest.Variant, short string) {
@@ -41,8 +41,8 @@ func TestR125_ContentIsAskedForAgain(t *testing.T) {
 			next := w.manualClient(v).subscribe(short, "a")
 			w.sleep(100 * time.Millisecond)
 			next.expectAndAck(formatFor(v, short+" a@1"))
-			if n := w.asksFor(short, "a"); n != again {
-				w.t.Fatalf("the origin was asked %d times, want %d", n, again)
+			if n := w.subscriptions(short, "a"); n != again {
+				w.t.Fatalf("the origin got %d subscriptions, want %d", n, again)
 			}
 			c.expect()
 		}
@@ -51,7 +51,7 @@ func TestR125_ContentIsAskedForAgain(t *testing.T) {
 	})
 }
 
-// However many come at once, the origin is asked once for them.
+// Concurrent subscriptions to an uncached resource are combined into one subscription at the origin.
 func TestR125_ManyAskOnce(t *testing.T) {
 	t.Parallel()
 	errorCases(t, func(w *world, v relaytest.Variant, short string) {
@@ -67,13 +67,14 @@ func TestR125_ManyAskOnce(t *testing.T) {
 		for _, c := range clients {
 			c.expectAndAck(formatFor(v, short+" a@1"))
 		}
-		if n := w.asksFor(short, "a"); n > 3 {
-			w.t.Errorf("the origin was asked %d times for 21 clients, want 2, or 3", n)
+		if n := w.subscriptions(short, "a"); n > 3 {
+			w.t.Errorf("the origin got %d subscriptions for 21 clients, want 2 or 3", n)
 		}
 	})
 }
 
-// Among the members of a wildcard, too; the origin is asked for all of them.
+// A later wildcard client makes the relay fetch uncached members from the origin again. The relay subscribes to
+// them by name, in a limited number of requests.
 func TestR125_Members(t *testing.T) {
 	t.Parallel()
 	errorCases(t, func(w *world, v relaytest.Variant, short string) {
@@ -81,7 +82,7 @@ func TestR125_Members(t *testing.T) {
 		w.change(short + " b@1")
 		form := "*"
 		if short == "cds" || short == "lds" || short == "acme" {
-			form = "" // the legacy one
+			form = "" // legacy wildcard
 		}
 		c := w.manualClient(v).subscribe(short, form)
 		w.settle()
@@ -90,9 +91,9 @@ func TestR125_Members(t *testing.T) {
 			w.sleep(time.Minute)
 			next := w.manualClient(v).subscribe(short, form)
 			w.sleep(time.Second)
-			state := next.takeAll()
+			state := next.receiveAll()
 			if !slices.Equal(state, []string{"a", "b"}) {
-				w.t.Fatalf("who came later was given %q, want a and b", state)
+				w.t.Fatalf("a later client got %q, want a and b", state)
 			}
 			next.expect()
 			c.expect()
@@ -108,20 +109,20 @@ func TestR125_Members(t *testing.T) {
 		w.change(short + " b@2")
 		w.sleep(100 * time.Millisecond)
 		if completeFor(v, short, form) {
-			c.expectAndAck(short + " {a@2 b@2}") // which needs the content of a
+			c.expectAndAck(short + " {a@2 b@2}") // the complete set needs the content of a
 		} else {
 			c.expectAndAck(formatFor(v, short+" b@2"))
 		}
 		w.sleep(time.Hour)
 		c.expect()
 		if n := len(w.origin.State().Requests(typeURLs[short])); n > 60 {
-			w.t.Errorf("the origin was sent %d requests", n)
+			w.t.Errorf("the origin got %d requests, want at most 60", n)
 		}
 	})
 }
 
-// takeAll accepts all that comes and returns the names that the client has then.
-func (c *worldClient) takeAll() (names []string) {
+// receiveAll ACKs responses until there are no more, and returns the client's resource names.
+func (c *worldClient) receiveAll() (names []string) {
 	for len(c.received()) > 0 {
 		c.ackAll()
 	}
@@ -134,7 +135,7 @@ func (c *worldClient) takeAll() (names []string) {
 	return names
 }
 
-// While the origin is down, nobody is given what it would say: not what it said once.
+// While the origin is down, a new subscription is never answered with old content of an uncached resource.
 func TestB25_OriginDown(t *testing.T) {
 	t.Parallel()
 	for _, short := range errorTypes {
@@ -153,13 +154,13 @@ func TestB25_OriginDown(t *testing.T) {
 		}
 		eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 			t.Run(short, func(t *testing.T) {
-				// Nothing can be answered, so the client is sent away.
+				// No resource can be served, so the stream ends with UNAVAILABLE.
 				down(t, func(w *world) {
 					c := w.manualClient(v).subscribe(short, "a")
 					w.sleep(11 * time.Second)
 					c.expectUnavailable()
 				})
-				// What can be is, and the rest follows.
+				// The cached resource is served at once, the other one when the origin returns.
 				down(t, func(w *world) {
 					c := w.manualClient(v).subscribe(short, "a b")
 					w.sleep(11 * time.Second)
@@ -176,7 +177,7 @@ func TestB25_OriginDown(t *testing.T) {
 			})
 		})
 		if complete(relaytest.SotW, short) {
-			// A client that may hold it is not told that it is gone.
+			// A returning client that may hold the resource is sent no removal.
 			down(t, func(w *world) {
 				c := w.manualClient(relaytest.SotW).subscribeHolding(relaytest.SotW, short, "a b", "")
 				w.sleep(time.Hour)
@@ -184,7 +185,7 @@ func TestB25_OriginDown(t *testing.T) {
 				w.restart()
 				c.expectAndAck(short + " {a@1 b@1}")
 			})
-			// Nor is a complete set given that lacks a member.
+			// A complete set that lacks a member is not sent either.
 			down(t, func(w *world) {
 				w.restart()
 				w.autoClient(relaytest.SotW).subscribe(short, "*")
@@ -206,8 +207,8 @@ func TestB25_OriginDown(t *testing.T) {
 	}
 }
 
-// A client that is too slow to be sent content before it is given up has the origin
-// asked again, once; so do many.
+// Uncached content that changes while a client has an unacknowledged response is fetched again after its ACK, once
+// for all such clients.
 func TestB25_SlowClients(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -221,9 +222,9 @@ func TestB25_SlowClients(t *testing.T) {
 					}
 					w.settle()
 					for _, c := range clients {
-						c.expect(formatFor(v, short+" a@1")) // and does not answer
+						c.expect(formatFor(v, short+" a@1")) // no ACK
 					}
-					asked := w.asksFor(short, name)
+					asked := w.subscriptions(short, name)
 					w.uncached(short + " a@2")
 					w.sleep(10 * time.Second)
 					for _, c := range clients {
@@ -234,8 +235,8 @@ func TestB25_SlowClients(t *testing.T) {
 					for _, c := range clients {
 						c.expectAndAck(formatFor(v, short+" a@2"))
 					}
-					if n := w.asksFor(short, name) - asked; n < 1 || n > 2 {
-						t.Errorf("%s %s: the origin was asked %d times more for ten clients, want once, or twice", short, name, n)
+					if n := w.subscriptions(short, name) - asked; n < 1 || n > 2 {
+						t.Errorf("%s %s: the origin got %d more subscriptions for ten clients, want 1 or 2", short, name, n)
 					}
 				})
 			}
@@ -243,7 +244,7 @@ func TestB25_SlowClients(t *testing.T) {
 	})
 }
 
-// An origin that does not answer is not asked over and over.
+// The relay does not repeat a request for uncached content while the origin does not respond.
 func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -262,7 +263,7 @@ func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 						w.sleep(time.Minute)
 					}
 					if n := len(w.origin.State().Requests(typeURLs[short])) - before; n > 12 {
-						t.Errorf("%s %s: the origin was sent %d requests for five clients", short, name, n)
+						t.Errorf("%s %s: the origin got %d requests for five clients, want at most 12", short, name, n)
 					}
 				})
 			}
@@ -270,7 +271,7 @@ func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A resource may become one that may be cached, and back.
+// A resource may change between cacheable and uncached.
 func TestR125_CacheableAndBack(t *testing.T) {
 	t.Parallel()
 	errorCases(t, func(w *world, v relaytest.Variant, short string) {
@@ -278,13 +279,13 @@ func TestR125_CacheableAndBack(t *testing.T) {
 		c := w.manualClient(v).subscribe(short, "a")
 		w.sleep(time.Minute)
 		c.expectAndAck(formatFor(v, short+" a@1"))
-		w.change(short + " a@2=alias") // an alias, for the same version
+		w.change(short + " a@2=alias") // the alias gives a new version for the same revision
 		c.expectAndAck(formatFor(v, short+" a@2=alias"))
 		w.sleep(time.Minute)
-		asked := w.asksFor(short, "a")
+		asked := w.subscriptions(short, "a")
 		w.manualClient(v).subscribe(short, "a").expectAndAck(formatFor(v, short+" a@2=alias"))
-		if n := w.asksFor(short, "a"); n != asked {
-			w.t.Errorf("the origin was asked %d times for what may be kept", n-asked)
+		if n := w.subscriptions(short, "a"); n != asked {
+			w.t.Errorf("the origin got %d subscriptions for a cached resource, want none", n-asked)
 		}
 		w.uncached(short + " a@3")
 		c.expectAndAck(formatFor(v, short+" a@3"))
@@ -292,8 +293,8 @@ func TestR125_CacheableAndBack(t *testing.T) {
 		next := w.manualClient(v).subscribe(short, "a")
 		w.sleep(time.Second)
 		next.expectAndAck(formatFor(v, short+" a@3"))
-		if n := w.asksFor(short, "a"); n != asked+1 {
-			w.t.Errorf("the origin was asked %d times for what may not be kept, want once", n-asked)
+		if n := w.subscriptions(short, "a"); n != asked+1 {
+			w.t.Errorf("the origin got %d subscriptions for an uncached resource, want 1", n-asked)
 		}
 		w.change(short + " -a")
 		w.sleep(time.Minute)
@@ -304,8 +305,8 @@ func TestR125_CacheableAndBack(t *testing.T) {
 	})
 }
 
-// A SotW client that understands it is told that a resource may not be kept, by the
-// message around it; others get the resource as it is (B.19).
+// A SotW client with wrapper support receives cache_control in the Resource wrapper. Other clients receive the
+// plain resource (B.19).
 func TestB19_UncachedInSotW(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "rds"} {
@@ -326,7 +327,7 @@ func TestB19_UncachedInSotW(t *testing.T) {
 					if body.MessageIs(r) {
 						wrapped++
 						if err := proto.Unmarshal(body.GetValue(), r); err != nil || r.GetName() != "a" || !r.GetCacheControl().GetDoNotCache() {
-							t.Errorf("%s: wrapped is %v (%v), want a with its cache control", short, r, err)
+							t.Errorf("%s: the wrapped resource is %v (%v), want a with do_not_cache", short, r, err)
 						}
 					}
 				}

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Constraints of variants.
+// envIs returns a constraint that the parameter env equals value.
 func envIs(value string) *discoverypb.DynamicParameterConstraints {
 	return &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_Constraint{
 		Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
@@ -28,6 +28,7 @@ func envIs(value string) *discoverypb.DynamicParameterConstraints {
 	}}
 }
 
+// without returns a constraint that a parameter is absent.
 func without(key string) *discoverypb.DynamicParameterConstraints {
 	return &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_NotConstraints{
 		NotConstraints: &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_Constraint{
@@ -39,10 +40,11 @@ func without(key string) *discoverypb.DynamicParameterConstraints {
 	}}
 }
 
+// variant returns a version of a resource that applies to clients whose parameters meet c.
 func variant(name, version string, c *discoverypb.DynamicParameterConstraints, addr string) *discoverypb.Resource {
 	body, err := anypb.New(relaytest.Endpoints(name, addr))
 	if err != nil {
-		panic(err) // of a message that no test changes
+		panic(err) // cannot happen: the message is valid
 	}
 	return &discoverypb.Resource{
 		ResourceName: &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: c},
@@ -55,12 +57,14 @@ func fullName(name string, c *discoverypb.DynamicParameterConstraints) *discover
 	return &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: c}
 }
 
-// A variantClient is a Delta client that says parameters.
+// A variantClient is a Delta client that sends dynamic parameters.
 type variantClient struct {
 	t   *testing.T
 	rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 }
 
+// variantClient opens a stream and subscribes to one endpoint resource, with parameters by locator, or without by
+// name.
 func (r *running) variantClient(t *testing.T, n *corepb.Node, name string, parameters map[string]string) *variantClient {
 	t.Helper()
 	rpc, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.Conn()).DeltaAggregatedResources(t.Context())
@@ -85,7 +89,7 @@ func (c *variantClient) send(req *discoverypb.DeltaDiscoveryRequest) {
 	}
 }
 
-// next returns the next response, which it ACKs.
+// next receives and ACKs the next response.
 func (c *variantClient) next() *discoverypb.DeltaDiscoveryResponse {
 	c.t.Helper()
 	resp, err := c.rpc.Recv()
@@ -96,14 +100,14 @@ func (c *variantClient) next() *discoverypb.DeltaDiscoveryResponse {
 	return resp
 }
 
-// want fails unless the next response holds just that.
-func (c *variantClient) want(resources []*discoverypb.Resource, gone ...*discoverypb.ResourceName) {
+// want fails the test unless the next response holds exactly these resources and removals.
+func (c *variantClient) want(resources []*discoverypb.Resource, removed ...*discoverypb.ResourceName) {
 	c.t.Helper()
 	got := c.next()
 	if diff := cmp.Diff(resources, got.GetResources(), protocmp.Transform()); diff != "" {
 		c.t.Errorf("resources (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(gone, got.GetRemovedResourceNames(), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(removed, got.GetRemovedResourceNames(), protocmp.Transform()); diff != "" {
 		c.t.Errorf("removed_resource_names (-want +got):\n%s", diff)
 	}
 	if removed := got.GetRemovedResources(); len(removed) > 0 {
@@ -111,8 +115,8 @@ func (c *variantClient) want(resources []*discoverypb.Resource, gone ...*discove
 	}
 }
 
-// asked returns the locators and names that the origin is asked for next.
-func asked(t *testing.T, s *relaytest.OriginStream) (*discoverypb.DeltaDiscoveryRequest, []*discoverypb.ResourceLocator) {
+// nextSubscription returns the next request to the origin that subscribes to resources, and its locators.
+func nextSubscription(t *testing.T, s *relaytest.OriginStream) (*discoverypb.DeltaDiscoveryRequest, []*discoverypb.ResourceLocator) {
 	t.Helper()
 	for {
 		req := s.Recv(t.Context())
@@ -122,29 +126,30 @@ func asked(t *testing.T, s *relaytest.OriginStream) (*discoverypb.DeltaDiscovery
 	}
 }
 
+// variantsRelay starts a relay with dynamic parameters enabled, whose origin's streams are scripted by the test.
 func variantsRelay(t *testing.T, env ...string) (*running, *relaytest.Origin) {
 	t.Helper()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{Manual: true}})
 	return start(t, o, append([]string{"TENDER_DYNAMIC_PARAMETERS=on"}, env...)...), o
 }
 
-// Each client is sent the variant that its parameters match, with the constraints on
-// the wire; the origin is asked with the parameters of each.
+// Each client receives the variant that matches its parameters, with its constraints. The relay subscribes at the
+// origin with the parameters of each client.
 func TestR122_EachClientItsVariant(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
 	prod := r.variantClient(t, relaytest.EnvoyNode("p"), "a", map[string]string{"env": "prod"})
 	s := o.Accept(t.Context())
-	if _, got := asked(t, s); len(got) != 1 || got[0].GetName() != "a" || got[0].GetDynamicParameters()["env"] != "prod" {
-		t.Fatalf("the origin is asked for %v, want a with env=prod", got)
+	if _, got := nextSubscription(t, s); len(got) != 1 || got[0].GetName() != "a" || got[0].GetDynamicParameters()["env"] != "prod" {
+		t.Fatalf("the origin got a subscription to %v, want a with env=prod", got)
 	}
 	test := r.variantClient(t, relaytest.EnvoyNode("t"), "a", map[string]string{"env": "test"})
-	if _, got := asked(t, s); len(got) != 1 || got[0].GetDynamicParameters()["env"] != "test" {
-		t.Fatalf("the origin is asked for %v, want a with env=test", got)
+	if _, got := nextSubscription(t, s); len(got) != 1 || got[0].GetDynamicParameters()["env"] != "test" {
+		t.Fatalf("the origin got a subscription to %v, want a with env=test", got)
 	}
 	plain := r.variantClient(t, relaytest.EnvoyNode("n"), "a", nil)
-	if req, _ := asked(t, s); !slices.Equal(req.GetResourceNamesSubscribe(), []string{"a"}) {
-		t.Fatalf("the origin is asked for %v, want a", req)
+	if req, _ := nextSubscription(t, s); !slices.Equal(req.GetResourceNamesSubscribe(), []string{"a"}) {
+		t.Fatalf("the origin got the request %v, want a subscription to a", req)
 	}
 
 	forProd, forTest, others := variant("a", "1", envIs("prod"), "10.0.0.1:1"), variant("a", "1", envIs("test"), "10.0.0.2:1"), variant("a", "1", without("env"), "10.0.0.3:1")
@@ -153,7 +158,7 @@ func TestR122_EachClientItsVariant(t *testing.T) {
 	test.want([]*discoverypb.Resource{forTest})
 	plain.want([]*discoverypb.Resource{others})
 
-	// One changes, and only those who see it are told.
+	// A change of one variant is sent only to the clients that match it.
 	changed := variant("a", "2", envIs("test"), "10.0.0.9:1")
 	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{changed}})
 	test.want([]*discoverypb.Resource{changed})
@@ -162,13 +167,13 @@ func TestR122_EachClientItsVariant(t *testing.T) {
 	prod.want([]*discoverypb.Resource{again})
 }
 
-// A variant that is replaced by two goes and they come in one response.
+// When two variants replace one, a client receives the removal and the additions in one response.
 func TestR122_ASplitShowsNothingBetween(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
 	c := r.variantClient(t, relaytest.EnvoyNode("p"), "a", map[string]string{"env": "prod"})
 	s := o.Accept(t.Context())
-	asked(t, s)
+	nextSubscription(t, s)
 	all := &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_OrConstraints{
 		OrConstraints: &discoverypb.DynamicParameterConstraints_ConstraintList{
 			Constraints: []*discoverypb.DynamicParameterConstraints{envIs("prod"), envIs("test")},
@@ -186,15 +191,15 @@ func TestR122_ASplitShowsNothingBetween(t *testing.T) {
 	c.want([]*discoverypb.Resource{forProd}, fullName("a", all))
 }
 
-// A variant goes by its constraints, and only for those who were shown it.
+// A removal names the constraints of the variant, and is sent only to clients that received the variant.
 func TestR121_AVariantIsRemovedByItsConstraints(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
 	prod := r.variantClient(t, relaytest.EnvoyNode("p"), "a", map[string]string{"env": "prod"})
 	s := o.Accept(t.Context())
-	asked(t, s)
+	nextSubscription(t, s)
 	test := r.variantClient(t, relaytest.EnvoyNode("t"), "a", map[string]string{"env": "test"})
-	asked(t, s)
+	nextSubscription(t, s)
 	forProd, forTest := variant("a", "1", envIs("prod"), "10.0.0.1:1"), variant("a", "1", envIs("test"), "10.0.0.2:1")
 	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{forProd, forTest}})
 	prod.want([]*discoverypb.Resource{forProd})
@@ -206,14 +211,14 @@ func TestR121_AVariantIsRemovedByItsConstraints(t *testing.T) {
 	test.want([]*discoverypb.Resource{changed})
 }
 
-// A client that follows the wildcard has no parameters: it is sent the variant for such
-// clients, and told by its constraints when that is gone.
+// A wildcard client has no parameters. It receives the variant for clients without parameters, and a removal with
+// that variant's constraints.
 func TestR121_VariantsAmongTheMembers(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
 	c := r.variantClient(t, relaytest.EnvoyNode("w"), "*", nil)
 	s := o.Accept(t.Context())
-	asked(t, s)
+	nextSubscription(t, s)
 	others := variant("a", "1", without("env"), "10.0.0.3:1")
 	s.Send(&discoverypb.DeltaDiscoveryResponse{
 		TypeUrl:   relaytest.EndpointType,
@@ -227,28 +232,28 @@ func TestR121_VariantsAmongTheMembers(t *testing.T) {
 	c.want(nil, fullName("a", without("env")))
 }
 
-// A resource has a name or a resource_name, and not both.
+// A resource with both name and resource_name is rejected.
 func TestR121_BothNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
 	r.variantClient(t, relaytest.EnvoyNode("p"), "a", map[string]string{"env": "prod"})
 	s := o.Accept(t.Context())
-	asked(t, s)
+	nextSubscription(t, s)
 	both := variant("a", "1", envIs("prod"), "10.0.0.1:1")
 	both.Name = "b"
 	nonce := s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{both}})
 	for {
 		if req := s.Recv(t.Context()); req.GetResponseNonce() == nonce {
 			if got := status.FromProto(req.GetErrorDetail()); got.Code() != codes.InvalidArgument {
-				t.Errorf("answered %v, want a NACK with %v", req, codes.InvalidArgument)
+				t.Errorf("got %v, want a NACK with %v", req, codes.InvalidArgument)
 			}
 			return
 		}
 	}
 }
 
-// B.24: where a name comes without parameters, those of the Node for the type count,
-// and a Node that comes with others ends the stream.
+// A subscription by name uses the dynamic parameters of the Node for the type. A request whose Node has other
+// parameters ends the stream.
 func TestB24_ParametersOfTheNode(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
@@ -256,8 +261,8 @@ func TestB24_ParametersOfTheNode(t *testing.T) {
 	n.DynamicParameters = map[string]*xdspb.ContextParams{relaytest.EndpointType: {Params: map[string]string{"env": "prod"}}}
 	c := r.variantClient(t, n, "a", nil)
 	s := o.Accept(t.Context())
-	if _, got := asked(t, s); len(got) != 1 || got[0].GetDynamicParameters()["env"] != "prod" {
-		t.Fatalf("the origin is asked for %v, want a with env=prod", got)
+	if _, got := nextSubscription(t, s); len(got) != 1 || got[0].GetDynamicParameters()["env"] != "prod" {
+		t.Fatalf("the origin got a subscription to %v, want a with env=prod", got)
 	}
 	forProd := variant("a", "1", envIs("prod"), "10.0.0.1:1")
 	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{forProd}})
@@ -270,8 +275,8 @@ func TestB24_ParametersOfTheNode(t *testing.T) {
 	}
 }
 
-// A request may say some names as names and some as locators (R120). Without the
-// switch, parameters are not looked at.
+// A request may contain names and locators. Without TENDER_DYNAMIC_PARAMETERS, the relay ignores the parameters of
+// locators.
 func TestR120_NamesAndLocators(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -281,7 +286,7 @@ func TestR120_NamesAndLocators(t *testing.T) {
 		c := r.variantClient(t, relaytest.EnvoyNode("l"), "a", nil)
 		with := map[string]string{"env": "prod"}
 		if env == "TENDER_DYNAMIC_PARAMETERS=on" {
-			with = nil // to go without is to be asked for by name
+			with = nil // a locator without parameters equals a name
 		}
 		c.send(&discoverypb.DeltaDiscoveryRequest{
 			TypeUrl:                   relaytest.EndpointType,
@@ -299,14 +304,14 @@ func TestR120_NamesAndLocators(t *testing.T) {
 		}
 		for _, req := range o.State().Requests(relaytest.EndpointType) {
 			if got := req.Message.GetResourceLocatorsSubscribe(); len(got) > 0 {
-				t.Errorf("%s: the origin was asked for %v", env, got)
+				t.Errorf("%s: the origin got a subscription with the locators %v, want only names", env, got)
 			}
 		}
 	}
 }
 
-// TestR120_BothListsAreOne: what a client wants is in both lists of a request; in SotW a
-// name is given up by leaving it out of both, in Delta by either.
+// The names of a request are the union of its names and locators. In SotW a client unsubscribes by omitting a name
+// from both lists, in Delta by either list.
 func TestR120_BothListsAreOne(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{"TENDER_DYNAMIC_PARAMETERS=off", "TENDER_DYNAMIC_PARAMETERS=on"} {
@@ -327,8 +332,8 @@ func TestR120_BothListsAreOne(t *testing.T) {
 	}
 }
 
-// bothLists is a request for names and locators: to begin with for all that they say, as
-// an answer for nothing else.
+// bothLists returns a first request that subscribes to names and located if nonce is empty. Otherwise it returns
+// an ACK that ends the subscription to b.
 func bothLists(v relaytest.Variant, nonce string, names, located []string) proto.Message {
 	locators := func(names ...string) (out []*discoverypb.ResourceLocator) {
 		for _, name := range names {
@@ -347,7 +352,7 @@ func bothLists(v relaytest.Variant, nonce string, names, located []string) proto
 	}
 }
 
-// A SotW client that understands it is sent the constraints in the Resource message.
+// A SotW client with wrapper support receives the constraints in the Resource wrapper.
 func TestR122_WrappedInSotW(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
@@ -364,7 +369,7 @@ func TestR122_WrappedInSotW(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := o.Accept(t.Context())
-	asked(t, s)
+	nextSubscription(t, s)
 	forProd := variant("a", "1", envIs("prod"), "10.0.0.1:1")
 	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{forProd}})
 	resp, err := rpc.Recv()
@@ -373,6 +378,6 @@ func TestR122_WrappedInSotW(t *testing.T) {
 	}
 	got := new(discoverypb.Resource)
 	if len(resp.GetResources()) != 1 || resp.GetResources()[0].UnmarshalTo(got) != nil || !proto.Equal(got, forProd) {
-		t.Errorf("got %v, want %v in its message", resp, forProd)
+		t.Errorf("got %v, want %v in a Resource wrapper", resp, forProd)
 	}
 }

@@ -30,7 +30,7 @@ func (w *world) onDemand() {
 }
 
 // asked returns how often the origin was asked for a name.
-func (w *world) asksFor(short, name string) (n int) {
+func (w *world) subscriptions(short, name string) (n int) {
 	for _, r := range w.origin.State().Requests(typeURLs[short]) {
 		if slices.Contains(r.Message.GetResourceNamesSubscribe(), name) {
 			n++
@@ -58,7 +58,7 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				}
 				plain := w.manualClient(relaytest.SotW).subscribe(short, "real other")
 				w.sleep(time.Second)
-				plain.takeAll()
+				plain.receiveAll()
 				if got, want := c.last[typeURLs[short]].Version, plain.last[typeURLs[short]].Version; got != want {
 					t.Errorf("%s %q: got version %q, and %q for the same set by other names", short, names, got, want)
 				}
@@ -102,19 +102,19 @@ func TestR095_UnknownHosts(t *testing.T) {
 		w.sleep(3 * time.Second)
 		second := w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope")
 		second.expectAndAck("vhds rc/nope?")
-		if n := w.asksFor("vhds", "rc/nope"); n != 1 {
+		if n := w.subscriptions("vhds", "rc/nope"); n != 1 {
 			t.Errorf("the origin was asked %d times within 5s, want once", n)
 		}
 		w.sleep(time.Hour)
 		first.expect()
 		second.expect()
-		if n := w.asksFor("vhds", "rc/nope"); n != 1 {
+		if n := w.subscriptions("vhds", "rc/nope"); n != 1 {
 			t.Errorf("the origin was asked %d times though nobody asked again, want once", n)
 		}
 		third := w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope")
 		w.sleep(time.Second)
 		third.expectAndAck("vhds rc/nope?")
-		if n := w.asksFor("vhds", "rc/nope"); n != 2 {
+		if n := w.subscriptions("vhds", "rc/nope"); n != 2 {
 			t.Errorf("the origin was asked %d times, want again after 5s", n)
 		}
 		w.sleep(time.Minute)
@@ -123,7 +123,7 @@ func TestR095_UnknownHosts(t *testing.T) {
 		first.Send(again)
 		w.sleep(time.Second)
 		first.expectAndAck("vhds rc/nope?")
-		if n := w.asksFor("vhds", "rc/nope"); n != 3 {
+		if n := w.subscriptions("vhds", "rc/nope"); n != 3 {
 			t.Errorf("the origin was asked %d times, want again for one who has asked before", n)
 		}
 
@@ -133,7 +133,7 @@ func TestR095_UnknownHosts(t *testing.T) {
 			c.expectAndAck("vhds rc/new@1=rc/nope")
 		}
 		w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope").expectAndAck("vhds rc/new@1=rc/nope")
-		if n := w.asksFor("vhds", "rc/nope"); n != 3 {
+		if n := w.subscriptions("vhds", "rc/nope"); n != 3 {
 			t.Errorf("the origin was asked %d times, want no more", n)
 		}
 	})
