@@ -12,36 +12,36 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestMain has properties checked by 50 histories each, unless -rapid.checks says otherwise: the race
-// detector makes one of virtual hours half a second, and each run takes others.
+// TestMain runs property tests with 50 random sequences, unless -rapid.checks is given: with the race detector, a
+// sequence takes half a second.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
 	if !given {
 		if err := flag.Set("rapid.checks", "50"); err != nil {
-			panic(err) // there is this flag
+			panic(err) // the flag exists
 		}
 	}
 	os.Exit(m.Run())
 }
 
-// operated gives a relay an admin address. Such a relay keeps a record every few seconds, also of virtual hours.
+// operated gives a relay an admin address. Such a relay also records its state every few seconds of virtual time.
 const operated = "TENDER_ADMIN_LISTEN=127.0.0.1:0"
 
-// running is a relay with helpers of these tests.
+// A running is a relay with helpers for these tests.
 type running struct {
 	*relaytest.Relay
 	t testing.TB
 }
 
-// start runs a relay of an origin with further variables until the test ends.
+// start runs a relay of an origin, with further environment variables, until the test ends.
 func start(t testing.TB, o *relaytest.Origin, env ...string) *running {
 	t.Helper()
 	return startRelay(t, o.RelayOptions(), env...)
 }
 
-// startMuted is start of a relay that logs nothing, for tests in which a log would take much memory.
+// startMuted is start without a log, for tests in which the log would use much memory.
 func startMuted(t testing.TB, o *relaytest.Origin, env ...string) *running {
 	t.Helper()
 	opts := o.RelayOptions()
@@ -49,26 +49,26 @@ func startMuted(t testing.TB, o *relaytest.Origin, env ...string) *running {
 	return startRelay(t, opts, env...)
 }
 
-// below runs another relay, whose origin is this one, until the test ends.
+// downstreamRelay runs another relay, whose origin is r, until the test ends.
 func (r *running) downstreamRelay(env ...string) *running {
 	r.t.Helper()
 	return startRelay(r.t, relaytest.RelayOptions{Above: r.Relay}, append(env, "TENDER_NODE_ID=tender/below")...)
 }
 
-// startFiles runs a relay of a directory until the test ends.
+// startFiles runs a relay that serves a directory, until the test ends.
 func startFiles(t testing.TB, dir string, env ...string) *running {
 	t.Helper()
 	return startRelay(t, relaytest.RelayOptions{Target: "file://" + dir}, env...)
 }
 
-// startRelay is relaytest.StartRelay with defaults for tests that take virtual hours and have no TLS.
+// startRelay is relaytest.StartRelay with defaults for tests of many virtual hours without TLS.
 func startRelay(t testing.TB, opts relaytest.RelayOptions, env ...string) *running {
 	t.Helper()
 	opts.Env = slices.Concat(env, opts.Env, []string{"TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_CONNECTION_AGE=off", "TENDER_SECRETS=loopback"})
 	return &running{Relay: relaytest.StartRelay(t, opts), t: t}
 }
 
-// noLeaks fails the test if it leaves goroutines behind. It is called first, so that it looks last.
+// noLeaks fails the test if goroutines remain after it. Call it first, so that its cleanup runs last.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()

@@ -11,17 +11,17 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A rolloutWorld is an world whose relay distributes changes in stages, and keeps snapshots: canary has a change for ten
-// minutes, then second for ten more, then everybody.
+// A rolloutWorld is a world whose relay uses staged rollouts and snapshots. Nodes canary* get a change first,
+// second* ten minutes later, and all others after ten more.
 type rolloutWorld struct {
 	*world
 	env     []string
-	restart func() *running // runs the relay
+	restart func() *running // starts the relay again
 }
 
 const rolloutStages = "TENDER_ROLLOUT=id=canary* 10m, id=second* 10m"
 
-// rolloutBubble runs f in a world with what an origin has from the start, for both variants.
+// rolloutBubble runs f in a rolloutWorld with initial resources, for both variants.
 func rolloutBubble(t *testing.T, f func(w *rolloutWorld, v relaytest.Variant), env ...string) {
 	t.Helper()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -34,32 +34,32 @@ func rolloutBubble(t *testing.T, f func(w *rolloutWorld, v relaytest.Variant), e
 	})
 }
 
-// A rolloutClient is a client that follows clusters, listeners, endpoints and a route.
+// A rolloutClient is a client that subscribes to clusters, listeners, endpoints and a route.
 type rolloutClient struct {
 	*relaytest.Client
 	w    *rolloutWorld
 	node string
 }
 
-// client returns a client that accepts all but what reject returns an error for; nil rejects nothing.
+// client returns a subscribed client. It NACKs a response if reject returns an error; a nil reject ACKs all.
 func (w *rolloutWorld) client(v relaytest.Variant, node string, reject func(*relaytest.Response) error) *rolloutClient {
 	return w.clientAt(w.relay, v, node, reject)
 }
 
-// clientAt is client of another relay.
+// clientAt is client for another relay.
 func (w *rolloutWorld) clientAt(r *running, v relaytest.Variant, node string, reject func(*relaytest.Response) error) *rolloutClient {
 	c := w.connect(r, v, node, reject)
 	c.follow()
 	return c
 }
 
-// connect returns a client that subscribes to nothing yet.
+// connect returns a client without subscriptions.
 func (w *rolloutWorld) connect(r *running, v relaytest.Variant, node string, reject func(*relaytest.Response) error) *rolloutClient {
 	options := relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(node), AutoAck: true, Reject: reject}
 	return &rolloutClient{w: w, node: node, Client: r.Client(options)}
 }
 
-// follow has a client subscribe to what all of them do.
+// follow subscribes to the resources of a rolloutClient.
 func (c *rolloutClient) follow() {
 	c.Subscribe(relaytest.ClusterType)
 	c.Subscribe(relaytest.EndpointType, "a", "b")
@@ -68,7 +68,7 @@ func (c *rolloutClient) follow() {
 	synctest.Wait()
 }
 
-// clients returns clients of nodes, which accept everything, once they have what the origin had.
+// clients returns clients of the nodes, which ACK everything and have the initial resources.
 func (w *rolloutWorld) clients(v relaytest.Variant, nodes ...string) (all []*rolloutClient) {
 	for _, node := range nodes {
 		all = append(all, w.client(v, node, nil))
@@ -78,7 +78,7 @@ func (w *rolloutWorld) clients(v relaytest.Variant, nodes ...string) (all []*rol
 	return all
 }
 
-// have fails the test unless each client has just these resources of a type: "cds a@1 b@2".
+// expectResources fails the test unless each client has exactly these resources of a type, such as "cds a@1 b@2".
 func (w *rolloutWorld) expectResources(want string, all ...*rolloutClient) {
 	w.t.Helper()
 	short, rest, _ := strings.Cut(want, " ")
@@ -94,7 +94,7 @@ func (w *rolloutWorld) expectResources(want string, all ...*rolloutClient) {
 	}
 }
 
-// refuses returns a client's Reject for responses that hold some content: "lds l@2".
+// rejecting returns a reject function for responses that contain a resource, such as "lds l@2".
 func (w *rolloutWorld) rejecting(what string) func(*relaytest.Response) error {
 	c := w.parse(what)
 	digest := relaytest.DigestOf(w.message(c.short, c.name, c.rev))
@@ -108,7 +108,7 @@ func (w *rolloutWorld) rejecting(what string) func(*relaytest.Response) error {
 	}
 }
 
-// restartRelay ends the relay, begins another one with the same directory, and has clients return to it.
+// restartRelay replaces the relay by one with the same snapshot directory, and reconnects clients to it.
 func (w *rolloutWorld) restartRelay(all ...*rolloutClient) {
 	w.t.Helper()
 	w.relay.Stop()

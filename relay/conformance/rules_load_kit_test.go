@@ -24,29 +24,28 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// sendsAll is the client feature of those that can be asked for all clusters.
+// sendsAll is the feature of clients that accept send_all_clusters.
 const sendsAll = "envoy.lrs.supports_send_all_clusters"
 
-// A loadOrigin is an origin's load reporting service. It records what it is sent,
-// and says what the test has it say.
+// A loadOrigin is an origin's load reporting service. It records requests and sends responses of the test.
 type loadOrigin struct {
 	lrspb.UnimplementedLoadReportingServiceServer
 
 	mu      sync.Mutex
 	streams []*loadStream // guarded by mu
-	reject  error         // guarded by mu; what new streams end with at once
-	paused  bool          // guarded by mu; new streams are read but once
+	reject  error         // guarded by mu; status of new streams, if any
+	paused  bool          // guarded by mu; new streams read only one message
 }
 
-// A loadStream is one stream, at either end of which a test sits.
+// A loadStream is one stream of the origin.
 type loadStream struct {
-	end    chan error  // of an origin's stream: the test ends it
+	end    chan error  // status that the test ends the stream with
 	header metadata.MD // of the request
 
 	mu        sync.Mutex
 	requested []*lrspb.LoadStatsRequest // guarded by mu
-	at        []time.Time               // guarded by mu; when
-	closed    bool                      // guarded by mu; the peer has ended its side
+	at        []time.Time               // guarded by mu; times of requested
+	closed    bool                      // guarded by mu; the relay has ended its side
 	sendMsg   func(*lrspb.LoadStatsResponse) error
 }
 
@@ -55,14 +54,14 @@ func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 	st := &loadStream{end: make(chan error, 1), header: header, sendMsg: rpc.Send}
 	o.mu.Lock()
 	o.streams = append(o.streams, st)
-	refuses, deaf := o.reject, o.paused
+	reject, paused := o.reject, o.paused
 	o.mu.Unlock()
-	if refuses != nil {
-		return refuses
+	if reject != nil {
+		return reject
 	}
-	left := make(chan struct{})
-	go func() { // ends with the stream
-		defer close(left)
+	done := make(chan struct{})
+	go func() { // returns when the stream ends
+		defer close(done)
 		for {
 			r, err := rpc.Recv()
 			st.mu.Lock()
@@ -73,29 +72,31 @@ func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 			}
 			st.requested, st.at = append(st.requested, r), append(st.at, time.Now())
 			st.mu.Unlock()
-			if deaf {
+			if paused {
 				<-rpc.Context().Done()
 			}
 		}
 	}()
 	select {
-	case <-left:
+	case <-done:
 		return nil
 	case err := <-st.end:
 		return err
 	}
 }
 
+// rejectStreams ends new streams with err, or accepts them if err is nil.
 func (o *loadOrigin) rejectStreams(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.reject = err
 }
 
-func (o *loadOrigin) pauseReading(deaf bool) {
+// pauseReading determines whether new streams stop reading after one message.
+func (o *loadOrigin) pauseReading(paused bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.paused = deaf
+	o.paused = paused
 }
 
 func (o *loadOrigin) streamCount() int {
@@ -104,14 +105,14 @@ func (o *loadOrigin) streamCount() int {
 	return len(o.streams)
 }
 
-// stream returns the n-th stream, from 0, once all has come to rest.
+// stream returns the n-th stream, from 0, once all goroutines are idle.
 func (o *loadOrigin) stream(t testing.TB, n int) *loadStream {
 	t.Helper()
 	synctest.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if n >= len(o.streams) {
-		t.Fatalf("the origin has had %d streams of load reports, want %d", len(o.streams), n+1)
+		t.Fatalf("the origin had %d streams of load reports, want at least %d", len(o.streams), n+1)
 	}
 	return o.streams[n]
 }
@@ -128,7 +129,7 @@ func (s *loadStream) ended() bool {
 	return s.closed
 }
 
-// last returns the newest report, as show does, and when it came.
+// last returns the latest report, as showLoad formats it, and its time.
 func (s *loadStream) last() (string, time.Time) {
 	synctest.Wait()
 	s.mu.Lock()
@@ -139,7 +140,7 @@ func (s *loadStream) last() (string, time.Time) {
 	return showLoad(s.requested[len(s.requested)-1]), s.at[len(s.at)-1]
 }
 
-// ask has the origin ask for all clusters, or for those of these names.
+// requestReports has the origin request the load of the clusters, or of all clusters if there are none.
 func (s *loadStream) requestReports(t testing.TB, interval time.Duration, clusters ...string) {
 	t.Helper()
 	s.send(t, &lrspb.LoadStatsResponse{
@@ -155,9 +156,8 @@ func (s *loadStream) send(t testing.TB, r *lrspb.LoadStatsResponse) {
 	synctest.Wait()
 }
 
-// showLoad shows a report: for each locality, the cluster and the sub-zone, how many
-// requests were issued and how many are in progress, and of a cluster, those that
-// were dropped; and over which time.
+// showLoad formats a report as clusters with "sub-zone:issued+in progress" for each locality, "-dropped", and the
+// interval.
 func showLoad(r *lrspb.LoadStatsRequest) string {
 	var out []string
 	for _, c := range r.GetClusterStats() {
@@ -173,7 +173,7 @@ func showLoad(r *lrspb.LoadStatsRequest) string {
 	return strings.Join(out, ", ")
 }
 
-// load is a report on one locality of a cluster, over a time that nobody believes.
+// load returns a cluster's load with one locality. Its interval is wrong, as a client's may be.
 func load(cluster, subZone string, issued, inProgress uint64) *endpointpb.ClusterStats {
 	return &endpointpb.ClusterStats{
 		ClusterName: cluster, LoadReportInterval: durationpb.New(time.Hour), TotalDroppedRequests: 1,
@@ -191,18 +191,18 @@ type loadPeer struct {
 
 	mu        sync.Mutex
 	responses []*lrspb.LoadStatsResponse // guarded by mu
-	end       error                      // guarded by mu; how the stream ended; nil: not yet
+	end       error                      // guarded by mu; status of the stream, nil while it is open
 }
 
-// loadNode returns the node of a client that can be asked for all clusters.
+// loadNode returns the node of a client that accepts send_all_clusters.
 func loadNode(id string) *corepb.Node {
 	n := relaytest.EnvoyNode(id)
 	n.ClientFeatures = []string{sendsAll}
 	return n
 }
 
-// reports opens a stream of load reports on a connection of its own. A node is sent
-// at once, and the header with the request.
+// reports opens a stream of load reports on a new connection, with the headers. If n is not nil, it sends the
+// first request.
 func (r *running) reports(n *corepb.Node, header ...metadata.MD) *loadPeer {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(r.t.Context(), metadata.Join(header...)))
@@ -212,17 +212,17 @@ func (r *running) reports(n *corepb.Node, header ...metadata.MD) *loadPeer {
 	}
 	p := &loadPeer{t: r.t, rpc: rpc, cancel: cancel}
 	received := make(chan struct{})
-	go func() { // ends with the stream, before the test does
+	go func() { // returns when the stream ends, before the test does
 		defer close(received)
 		for {
-			ask, err := rpc.Recv()
+			response, err := rpc.Recv()
 			p.mu.Lock()
 			if err != nil {
 				p.end = err
 				p.mu.Unlock()
 				return
 			}
-			p.responses = append(p.responses, ask)
+			p.responses = append(p.responses, response)
 			p.mu.Unlock()
 		}
 	}()
@@ -238,7 +238,7 @@ func (r *running) reports(n *corepb.Node, header ...metadata.MD) *loadPeer {
 
 func (p *loadPeer) send(r *lrspb.LoadStatsRequest) {
 	p.t.Helper()
-	if err := p.rpc.Send(r); err != nil && !errors.Is(err, io.EOF) { // why it has ended, expectEnd tells
+	if err := p.rpc.Send(r); err != nil && !errors.Is(err, io.EOF) { // expectEnd checks the status
 		p.t.Fatalf("send load report: %v", err)
 	}
 	synctest.Wait()
@@ -249,30 +249,29 @@ func (p *loadPeer) report(stats ...*endpointpb.ClusterStats) {
 	p.send(&lrspb.LoadStatsRequest{ClusterStats: stats})
 }
 
-// leave ends the stream as a client does that goes away.
+// disconnect cancels the stream.
 func (p *loadPeer) disconnect() {
 	p.cancel()
 	synctest.Wait()
 }
 
-// asked shows all that the client was asked for so far, each as the interval and
-// the clusters.
+// requestedReports formats all responses so far, each as the interval and the clusters.
 func (p *loadPeer) requestedReports() string {
 	synctest.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []string
-	for _, ask := range p.responses {
-		clusters := strings.Join(ask.GetClusters(), "+")
-		if ask.GetSendAllClusters() {
+	for _, response := range p.responses {
+		clusters := strings.Join(response.GetClusters(), "+")
+		if response.GetSendAllClusters() {
 			clusters += "all"
 		}
-		out = append(out, fmt.Sprintf("%v %s", ask.GetLoadReportingInterval().AsDuration(), clusters))
+		out = append(out, fmt.Sprintf("%v %s", response.GetLoadReportingInterval().AsDuration(), clusters))
 	}
 	return strings.Join(out, ", ")
 }
 
-// loadBubble runs a test with an origin that takes load reports, in memory.
+// loadBubble runs a test with an origin that accepts load reports, in a bubble.
 func loadBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin, loads *loadOrigin)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -284,7 +283,7 @@ func loadBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin, loads *l
 	})
 }
 
-// sleepAndWait lets d pass, and then everything come to rest.
+// sleepAndWait lets virtual time pass, and waits until all goroutines are idle.
 func sleepAndWait(d time.Duration) {
 	time.Sleep(d) // of the bubble
 	synctest.Wait()
@@ -298,8 +297,7 @@ func expectEqual(t testing.TB, what, got, want string) {
 	}
 }
 
-// expectEnd fails the test unless the stream has ended with this code, or, for
-// nothing, goes on.
+// expectEnd fails the test unless the stream has ended with this code, or is open if there is none.
 func (p *loadPeer) expectEnd(want ...codes.Code) {
 	p.t.Helper()
 	got := []codes.Code{}
@@ -311,7 +309,7 @@ func (p *loadPeer) expectEnd(want ...codes.Code) {
 	}
 }
 
-// code returns how the stream ended, if it has.
+// code returns the status code of the stream if it has ended.
 func (p *loadPeer) code() (code codes.Code, ended bool) {
 	synctest.Wait()
 	p.mu.Lock()

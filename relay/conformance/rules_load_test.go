@@ -21,8 +21,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// R139: load reporting is off unless it is switched on, and clients are told so:
-// UNIMPLEMENTED. The origin hears nothing of it.
+// R139: load reporting is off by default. Clients get UNIMPLEMENTED, and the relay opens no stream of load reports
+// to the origin.
 func TestR139_LoadReportingIsOffByDefault(t *testing.T) {
 	t.Parallel()
 	for _, env := range [][]string{nil, {"TENDER_LRS=off"}} {
@@ -37,8 +37,8 @@ func TestR139_LoadReportingIsOffByDefault(t *testing.T) {
 	}
 }
 
-// R139: load reports are taken on the address of ADS, and on the connection of ADS
-// they go to the origin, whichever way they go.
+// R139: the relay accepts load reports on the address of ADS, and sends them to the origin on the connection of
+// ADS.
 func TestR139_LoadReportsShareAddressAndConnection(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"passthrough", "aggregate"} {
@@ -69,7 +69,7 @@ func loadRaw(t *testing.T, r *running) grpc.ClientStream {
 	return rpc
 }
 
-// mustMarshal returns m as bytes, and behind them a field that no program knows.
+// mustMarshal encodes m with an unknown field appended.
 func mustMarshal(t *testing.T, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.Marshal(m)
@@ -79,9 +79,8 @@ func mustMarshal(t *testing.T, m proto.Message) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, 7777, protowire.BytesType), []byte("unknown"))
 }
 
-// B.29, B.41: passed through, each client has a stream of its own to the origin, and what
-// either says is passed on as it is, the Node included, but that it says which relays it came
-// through.
+// B.29, B.41: in passthrough mode each client has its own stream to the origin, and all messages are passed on
+// unchanged. The relay only adds headers that name the relays on the way.
 func TestB29_PassthroughTouchesNothing(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
@@ -98,14 +97,14 @@ func TestB29_PassthroughTouchesNothing(t *testing.T) {
 				}
 			}
 			st := loads.stream(t, i)
-			ask := &lrspb.LoadStatsResponse{Clusters: []string{"a", "b"}, LoadReportingInterval: durationpb.New(time.Millisecond)}
-			ask.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 7777, protowire.BytesType), []byte("unknown")))
-			st.send(t, ask)
+			request := &lrspb.LoadStatsResponse{Clusters: []string{"a", "b"}, LoadReportingInterval: durationpb.New(time.Millisecond)}
+			request.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 7777, protowire.BytesType), []byte("unknown")))
+			st.send(t, request)
 			var got []byte
 			if err := rpc.RecvMsg(&got); err != nil {
 				t.Fatal(err)
 			}
-			if want, _ := proto.Marshal(ask); !bytes.Equal(got, want) {
+			if want, _ := proto.Marshal(request); !bytes.Equal(got, want) {
 				t.Errorf("client %d was sent %x, want %x", i, got, want)
 			}
 			for n, m := range st.requests() {
@@ -120,8 +119,8 @@ func TestB29_PassthroughTouchesNothing(t *testing.T) {
 	})
 }
 
-// B.29: passed through, either end of the two streams ends both: the origin's
-// status is the client's, the client's end is the origin's.
+// B.29: in passthrough mode the end of either stream ends both. The client gets the origin's status, and the
+// origin sees the client's end.
 func TestB29_PassthroughEnds(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
@@ -129,12 +128,12 @@ func TestB29_PassthroughEnds(t *testing.T) {
 		a, b, c, d := r.reports(loadNode("a")), r.reports(loadNode("b")), r.reports(loadNode("c")), r.reports(loadNode("d"))
 		a.disconnect()
 		if !loads.stream(t, 0).ended() || loads.stream(t, 1).ended() {
-			t.Error("a left, and its stream to the origin and no other should have ended")
+			t.Error("client a disconnected: want exactly its stream to the origin ended")
 		}
 		if err := b.rpc.CloseSend(); err != nil {
 			t.Fatal(err)
 		}
-		b.expectEnd(codes.OK) // the origin ended it, as it saw that the client is done
+		b.expectEnd(codes.OK) // the origin ended it when the client had closed its side
 		loads.stream(t, 2).end <- status.Error(codes.ResourceExhausted, "too many")
 		c.expectEnd(codes.ResourceExhausted)
 		d.expectEnd()
@@ -146,12 +145,12 @@ func TestB29_PassthroughEnds(t *testing.T) {
 		sleepAndWait(10 * time.Second)
 		e := r.reports(loadNode("e"))
 		loads.stream(t, 4).requestReports(t, time.Second)
-		expectEqual(t, "asked after the origin's return", e.requestedReports(), "1s all")
+		expectEqual(t, "requested after the origin's restart", e.requestedReports(), "1s all")
 	})
 }
 
-// The first request of a stream has the Node; a stream that is silent, has none or
-// holds something else ends, in either mode.
+// The first request must have a Node. A stream that sends none in time, a request without Node, or an invalid
+// message ends, in both modes.
 func TestR139_FirstRequestCarriesNode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"passthrough", "aggregate"} {
@@ -171,7 +170,7 @@ func TestR139_FirstRequestCarriesNode(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := rpc.RecvMsg(new([]byte)); status.Code(err) != codes.InvalidArgument {
-				t.Errorf("%s: rubbish: %v, want InvalidArgument", mode, err)
+				t.Errorf("%s: after an invalid message: %v, want InvalidArgument", mode, err)
 			}
 			if n := loads.streamCount(); n != 0 {
 				t.Errorf("%s: the origin had %d streams of load reports", mode, n)
@@ -181,7 +180,7 @@ func TestR139_FirstRequestCarriesNode(t *testing.T) {
 	}
 }
 
-// B.29: endpoints are in reports from when the origin asks for them, also between two reports.
+// B.29: endpoint loads are passed on once the origin requests them, even between two reports.
 func TestB29_EndpointsInReports(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
@@ -212,8 +211,8 @@ func endpointLoad(cluster string) *endpointpb.ClusterStats {
 	return c
 }
 
-// B.29: an origin that does not read has 5 s to take a report. What could not be
-// sent is in the first report on the next stream.
+// B.29: a send of a report to the origin times out after 5 s. The first report on the next stream contains the
+// load of reports that were not sent.
 func TestB29_OriginThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
@@ -229,12 +228,11 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 		for i := range 40 {
 			filler = append(filler, &endpointpb.ClusterStats{ClusterName: fmt.Sprint(i, strings.Repeat("x", 4<<10))})
 		}
-		// The first ones fill what is between the relay and the origin, until one waits, and
-		// its stream ends before the next one is due.
+		// Reports fill the buffers until one blocks, and its stream ends before the next report is due.
 		last := 0
 		for ; loads.streamCount() == 2; last++ {
 			if last == 10 {
-				t.Fatalf("%d reports were sent to an origin that does not read", last)
+				t.Fatalf("sent %d reports to an origin that does not read", last)
 			}
 			a.report(append(filler, load("one", "z", 1<<last, 0))...)
 			sleepAndWait(10 * time.Second)
@@ -244,14 +242,14 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 		sleepAndWait(10 * time.Second)
 		got, _ := st.last()
 		if want := fmt.Sprintf(", one z:%d+0 -2 in 30s", 3<<last>>2); !strings.HasSuffix(got, want) {
-			t.Errorf("first report on the next stream: …%s, want …%s, what the last two had", got[max(0, len(got)-100):], want)
+			t.Errorf("first report on the next stream: got …%s, want …%s, the load of the last two", got[max(0, len(got)-100):], want)
 		}
 	})
 }
 
-// R135, for load reports: a stream that the origin ends unanswered is opened again
-// after 1, 1.6, 2.56 … s (±20 %), one that had an answer within half a second. An
-// origin that does not know the service is left alone for minutes, and named once.
+// R135: after a stream of load reports that the origin ended without a response, the next one is opened after 1,
+// 1.6, 2.56 … s (±20 %), else within half a second. If the origin does not implement the service, the relay
+// retries every few minutes and logs it once.
 func TestR135_LoadReportsBackOff(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
@@ -264,11 +262,11 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 			st.end <- status.Error(codes.Unavailable, "go away")
 			sleepAndWait(want * 8 / 10)
 			if got := loads.streamCount(); got != n {
-				t.Errorf("opened again within %v", want*8/10)
+				t.Errorf("reopened within %v", want*8/10)
 			}
 			sleepAndWait(want*4/10 + time.Millisecond)
 			if got := loads.streamCount(); got != n+1 {
-				t.Errorf("not opened again within %v", want*12/10)
+				t.Errorf("not reopened within %v", want*12/10)
 			}
 		}
 		wait := time.Second
@@ -281,7 +279,7 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 		st.end <- nil
 		sleepAndWait(500 * time.Millisecond)
 		if n := loads.streamCount(); n != 7 {
-			t.Fatalf("%d streams half a second after a good one, want 7", n)
+			t.Fatalf("%d streams half a second after one with a response, want 7", n)
 		}
 		ends(time.Second)
 
@@ -289,21 +287,21 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 		loads.stream(t, 7).end <- status.Error(codes.Unimplemented, "no more")
 		sleepAndWait(59 * time.Minute)
 		if n := loads.streamCount() - 8; n < 59/6 || n > 59/4+1 {
-			t.Errorf("tried %d times in an hour, want about 12", n)
+			t.Errorf("opened %d streams in an hour, want about 12", n)
 		}
 		if n := r.Log.Count("origin does not accept load reports"); n != 1 {
-			t.Errorf("logged %d times that the origin takes no load reports, want once", n)
+			t.Errorf("logged %d times that the origin does not accept load reports, want once", n)
 		}
 		loads.rejectStreams(nil)
 		sleepAndWait(6 * time.Minute)
 		loads.stream(t, loads.streamCount()-1).requestReports(t, 20*time.Second)
-		expectEqual(t, "asked, once the origin takes reports", a.requestedReports(), "10s all, 20s all")
+		expectEqual(t, "requested once the origin accepts reports", a.requestedReports(), "10s all, 20s all")
 		a.expectEnd()
 	})
 }
 
-// R134: when the relay drains, streams of load reports end as others do: those of
-// clients that were answered with OK. What was reported is passed on before.
+// R134: when the relay drains, streams of load reports end like other streams: with OK for clients that got a
+// response. Reported load is passed on before.
 func TestR134_LoadReportsDrain(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"passthrough", "aggregate"} {
@@ -314,32 +312,31 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 			st.requestReports(t, 10*time.Second)
 			a.report(load("one", "z", 1, 0))
 			sleepAndWait(2 * time.Second)
-			if mode == "aggregate" { // the last report takes its time
+			if mode == "aggregate" { // the last report is delayed
 				o.Freeze(true)
 				time.AfterFunc(500*time.Millisecond, func() { o.Freeze(false) })
 			}
 			began := time.Now()
 			r.Stop()
-			got := st.requests() // as of the moment when the relay has ended
+			got := st.requests() // when the relay has stopped
 			want := map[string]string{"passthrough": "one z:1+0 -1 in 1h0m0s", "aggregate": "one z:1+0 -1 in 2s"}[mode]
 			expectEqual(t, mode+": last report", showLoad(got[len(got)-1]), want)
 			a.expectEnd(codes.OK)
 			b.expectEnd(codes.Unavailable)
 			if d := time.Since(began); d > time.Second {
-				t.Errorf("%s: draining took %v", mode, d)
+				t.Errorf("%s: draining took %v, want at most 1s", mode, d)
 			}
 		})
 	}
 }
 
-// A client that does not read what it is asked for is cut off, and costs the others
-// nothing.
+// A stream whose client does not read the origin's requests ends. Other clients are not affected.
 func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, "TENDER_LRS=aggregate", "TENDER_SEND_TIMEOUT=30s")
-		deaf := loadRaw(t, r)
-		if err := deaf.SendMsg(mustMarshal(t, &lrspb.LoadStatsRequest{Node: loadNode("deaf")})); err != nil {
+		stalled := loadRaw(t, r)
+		if err := stalled.SendMsg(mustMarshal(t, &lrspb.LoadStatsRequest{Node: loadNode("deaf")})); err != nil {
 			t.Fatal(err)
 		}
 		a := r.reports(loadNode("a"))
@@ -349,17 +346,17 @@ func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {
 		}
 		sleepAndWait(30 * time.Second)
 		if n := strings.Count(a.requestedReports(), "1h0m0s"); n != 10 {
-			t.Errorf("the other was asked %d times, want 10", n)
+			t.Errorf("the other client got %d requests, want 10", n)
 		}
 		if n := r.Streams(); n != 1 {
-			t.Errorf("%d streams are left, want that of the other", n)
+			t.Errorf("%d streams are open, want that of the other client", n)
 		}
 		n, err := 0, error(nil)
 		for ; err == nil; n++ {
-			err = deaf.RecvMsg(new([]byte))
+			err = stalled.RecvMsg(new([]byte))
 		}
 		if status.Code(err) != codes.Unavailable || n > 9 {
-			t.Errorf("who did not read got %d messages and %v, want fewer than 10 and Unavailable", n, err)
+			t.Errorf("the client that did not read got %d messages and %v, want fewer than 10 and Unavailable", n, err)
 		}
 		synctest.Wait()
 	})

@@ -13,14 +13,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// behavesAsEnvoy answers as an Envoy until nothing more comes, and returns what came: it asks
-// for the endpoints of new clusters, and then accepts the response.
-func (c *worldClient) behavesAsEnvoy(asked ...string) (all []string) {
+// actAsEnvoy acts as an Envoy until no response is due: it subscribes to the endpoints of new clusters and ACKs.
+// It returns the responses. subscribed are the names whose endpoints the client has subscribed to.
+func (c *worldClient) actAsEnvoy(subscribed ...string) (all []string) {
 	c.w.t.Helper()
 	for {
 		got := c.received()
 		if len(got) == 0 {
-			c.w.sleep(100 * time.Millisecond) // in which the relay asks the origin
+			c.w.sleep(100 * time.Millisecond) // until the relay has the endpoints from the origin
 			if got = c.received(); len(got) == 0 {
 				return all
 			}
@@ -29,8 +29,8 @@ func (c *worldClient) behavesAsEnvoy(asked ...string) (all []string) {
 		for _, r := range c.batch {
 			if r.TypeURL == relaytest.ClusterType {
 				for _, name := range r.Names() {
-					if !slices.Contains(asked, name) {
-						asked = append(asked, name)
+					if !slices.Contains(subscribed, name) {
+						subscribed = append(subscribed, name)
 						c.Subscribe(relaytest.EndpointType, name)
 					}
 				}
@@ -40,26 +40,25 @@ func (c *worldClient) behavesAsEnvoy(asked ...string) (all []string) {
 	}
 }
 
-// orderConfigured returns an Envoy that uses the EDS cluster a, listener l and route r.
-func orderConfigured(w *world, v relaytest.Variant) *worldClient {
+// configuredEnvoy returns an Envoy that has the EDS cluster a, listener l and route r.
+func configuredEnvoy(w *world, v relaytest.Variant) *worldClient {
 	w.t.Helper()
 	w.change("cds a@1", "eds a@1", "lds l@1", "rds r@1")
 	c := w.manualClient(v).subscribe("cds", "")
 	w.settle()
-	c.behavesAsEnvoy()
+	c.actAsEnvoy()
 	c.subscribe("lds", "")
 	w.settle()
-	c.behavesAsEnvoy("a")
+	c.actAsEnvoy("a")
 	c.subscribe("rds", "r")
 	w.settle()
-	c.behavesAsEnvoy("a")
+	c.actAsEnvoy("a")
 	w.sleep(time.Minute)
 	c.expect()
 	return c
 }
 
-// checkOrder fails the test unless the responses came in this order, each the first with
-// its text, and what is left is not one of them again.
+// checkOrder fails the test unless the responses contain want in this order.
 func checkOrder(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	at := -1
@@ -72,13 +71,12 @@ func checkOrder(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// TestH06_ChangeOfAllTypesArrivesInOrder: clusters, endpoints, listeners and routes that the
-// origin changes at once arrive in this order, though endpoints wait for the answer to
-// those that were resent.
+// Clusters, endpoints, listeners and routes that the origin changes at once arrive in this order, even though
+// endpoints wait for the ACK of resent ones.
 func TestH06_ChangeOfAllTypesArrivesInOrder(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		worldBubble(t, nil, func(w *world) {
-			c := orderConfigured(w, v)
+			c := configuredEnvoy(w, v)
 			for rev := 2; rev < 20; rev++ {
 				var changes, want []string
 				for _, what := range []string{"cds a", "eds a", "lds l", "rds r"} {
@@ -86,23 +84,23 @@ func TestH06_ChangeOfAllTypesArrivesInOrder(t *testing.T) {
 					want = append(want, formatFor(v, fmt.Sprintf("%s@%d", what, rev)))
 				}
 				w.change(changes...)
-				checkOrder(t, c.behavesAsEnvoy("a"), want...)
+				checkOrder(t, c.actAsEnvoy("a"), want...)
 			}
 		})
 	})
 }
 
-// TestH06_RoutesWaitForEndpointsOfNewClusters: a listener and a route that came with a new
-// cluster are sent once the client has asked for its endpoints and was sent them.
+// A listener and a route that depend on a new cluster are sent after the client has subscribed to the cluster's
+// endpoints and received them.
 func TestH06_RoutesWaitForEndpointsOfNewClusters(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		worldBubble(t, nil, func(w *world) {
-			c := orderConfigured(w, v)
+			c := configuredEnvoy(w, v)
 			for rev := 2; rev < 10; rev++ {
 				name := fmt.Sprint("new-", rev)
 				w.change("cds -new-"+fmt.Sprint(rev-1), "cds "+name+"@1", "eds "+name+"@1",
 					fmt.Sprint("lds l@", rev), fmt.Sprint("rds r@", rev))
-				got := c.behavesAsEnvoy("a", fmt.Sprint("new-", rev-1))
+				got := c.actAsEnvoy("a", fmt.Sprint("new-", rev-1))
 				clusters := slices.IndexFunc(got, func(r string) bool { return strings.Contains(r, name+"@1") })
 				if clusters < 0 || !strings.HasPrefix(got[clusters], "cds") {
 					t.Fatalf("got %q, want the new cluster first", got)
@@ -114,12 +112,12 @@ func TestH06_RoutesWaitForEndpointsOfNewClusters(t *testing.T) {
 	})
 }
 
-// TestH06_ChangesFasterThanAnswers: while the origin changes all types faster than the client answers, routes go on to
-// arrive, each after the clusters and endpoints that came with it.
+// While the origin changes all types faster than the client answers, routes still arrive, each after its clusters
+// and endpoints.
 func TestH06_ChangesFasterThanAnswers(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		worldBubble(t, nil, func(w *world) {
-			c := orderConfigured(w, v)
+			c := configuredEnvoy(w, v)
 			newest, routes := map[string]int{}, 0
 			for rev := 2; rev < 60; rev++ {
 				w.change(fmt.Sprint("cds a@", rev), fmt.Sprint("eds a@", rev), fmt.Sprint("lds l@", rev), fmt.Sprint("rds r@", rev))
@@ -134,27 +132,27 @@ func TestH06_ChangesFasterThanAnswers(t *testing.T) {
 					if short == "rds" {
 						routes++
 						if newest["cds"] < n || newest["eds"] < n {
-							t.Fatalf("routes %d came after clusters %d and endpoints %d", n, newest["cds"], newest["eds"])
+							t.Fatalf("routes of revision %d arrived with clusters of revision %d and endpoints of revision %d", n, newest["cds"], newest["eds"])
 						}
 					}
 				}
 				for _, r := range c.batch {
-					c.Ack(r) // once the next change is on its way
+					c.Ack(r) // after the next change
 				}
 				w.sleep(10 * time.Millisecond)
 			}
 			if routes < 5 {
-				t.Errorf("%d responses with routes came while the origin changed 58 times", routes)
+				t.Errorf("got %d responses with routes during 58 changes, want at least 5", routes)
 			}
 		})
 	})
 }
 
-// TestH06_EndpointsFromAFile: nothing waits for endpoints that come from elsewhere.
+// Routes do not wait for endpoints that the client reads from a file.
 func TestH06_EndpointsFromAFile(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		worldBubble(t, nil, func(w *world) {
-			c := orderConfigured(w, v)
+			c := configuredEnvoy(w, v)
 			file := relaytest.Cluster("file")
 			file.GetEdsClusterConfig().EdsConfig = &corepb.ConfigSource{
 				ConfigSourceSpecifier: &corepb.ConfigSource_PathConfigSource{
@@ -170,8 +168,7 @@ func TestH06_EndpointsFromAFile(t *testing.T) {
 	})
 }
 
-// TestB16_ByServiceName: the endpoints of a cluster are those of its EDS service
-// name, where it has one.
+// The endpoints of a cluster are those of its EDS service name, if it has one.
 func TestB16_ByServiceName(t *testing.T) {
 	worldBubble(t, nil, func(w *world) {
 		w.origin.Put(relaytest.Cluster("shop", "shop.svc"), relaytest.StaticCluster("static", "127.0.0.1:1"))
@@ -188,7 +185,7 @@ func TestB16_ByServiceName(t *testing.T) {
 	})
 }
 
-// TestH06_ControlPlane: the order holds with go-control-plane as the origin, over sockets.
+// The order also holds with go-control-plane as the origin, over TCP.
 func TestH06_ControlPlane(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		t.Parallel()
@@ -196,7 +193,7 @@ func TestH06_ControlPlane(t *testing.T) {
 			relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
 		c := startRelay(t, o.RelayOptions()).Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(relaytest.ClusterType)
-		seen := make(map[string]bool) // type URL and name of what the client was sent
+		seen := make(map[string]bool) // type URL and name of received resources
 		envoy := func(until string) {
 			for !seen[until] {
 				r := c.Recv(t.Context())

@@ -22,20 +22,19 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
-// oneView serves one view to everybody.
+// oneView serves one view to all clients.
 type oneView struct{ *cache.View }
 
 func (v oneView) Join(*corepb.Node, downstream.Caller) (downstream.Group, error) {
 	return downstream.Group{View: v.View, Key: "all", Leave: func() {}}, nil
 }
 
-// orderFloor is a server of a view that the test writes to itself, and whose
-// removals are forgotten after 1s, long before the server gives up waiting for a
-// client.
+// An orderFloor is a server whose view the test writes. It drops tombstones after 1s, long before the ACK timeout.
 type orderFloor struct {
-	t  *testing.T
-	w  *cache.Writer
-	to func() *grpc.ClientConn
+	t *testing.T
+	w *cache.Writer
+	// Connects to the server.
+	dial func() *grpc.ClientConn
 }
 
 func newOrderFloor(t *testing.T) *orderFloor {
@@ -48,7 +47,7 @@ func newOrderFloor(t *testing.T) *orderFloor {
 	server.Register(g)
 	l := memnet.Listen(1 << 20)
 	ended := make(chan error)
-	go func() { ended <- g.Serve(l) }() // awaited below
+	go func() { ended <- g.Serve(l) }() // the cleanup waits for it
 	t.Cleanup(func() {
 		g.Stop()
 		if err := <-ended; err != nil {
@@ -68,7 +67,7 @@ func newOrderFloor(t *testing.T) *orderFloor {
 	return &orderFloor{t, w, dial}
 }
 
-// apply has the origin add clusters, and remove some.
+// apply writes a response of the origin with added and removed clusters to the view.
 func (f *orderFloor) apply(add []string, remove ...string) {
 	f.t.Helper()
 	resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Nonce: "n", RemovedResources: remove}
@@ -94,15 +93,14 @@ func (f *orderFloor) apply(add []string, remove ...string) {
 	synctest.Wait()
 }
 
-// TestB11_StreamBehindTheLogIsEnded: a removal is remembered for a time, not for
-// ever. A Delta stream that was not told of one that is forgotten is ended, and
-// learns of it when it says what it holds; a SotW stream gets the set.
+// The tombstone of a removal expires. A Delta stream that has not sent the removal by then ends, and the client
+// learns of it when it reconnects with its versions. A SotW stream sends the complete set.
 func TestB11_StreamBehindTheLogIsEnded(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newOrderFloor(t)
 			f.apply([]string{"a", "b"})
-			c := relaytest.NewClient(t, f.to(), relaytest.ClientOptions{Variant: v})
+			c := relaytest.NewClient(t, f.dial(), relaytest.ClientOptions{Variant: v})
 			c.Subscribe(relaytest.ClusterType)
 			c.Ack(c.Recv(t.Context()))
 			f.apply([]string{"c"})
@@ -112,39 +110,38 @@ func TestB11_StreamBehindTheLogIsEnded(t *testing.T) {
 			members := func() *cache.Set { return &f.w.View().Generation().Type(relaytest.ClusterType).Wildcard }
 			f.w.Trim(time.Now())
 			if members().Floor() != 0 {
-				t.Fatal("a removal that a stream was not told of was forgotten at once")
+				t.Fatal("a tombstone that a stream still needs was dropped")
 			}
 			time.Sleep(2 * time.Second)
 			f.w.Trim(time.Now())
 			if members().Floor() == 0 {
-				t.Fatal("an old removal was not forgotten")
+				t.Fatal("an expired tombstone was not dropped")
 			}
 			c.Ack(slow)
 			if v == relaytest.SotW {
 				if got := c.Recv(t.Context()).Names(); len(got) != 2 {
-					t.Fatalf("set after a forgotten removal: got %q, want b and c", got)
+					t.Fatalf("after a dropped tombstone: got the set %q, want b and c", got)
 				}
 				return
 			}
 			if err := c.WaitEnd(t.Context()); status.Code(err) != codes.Unavailable {
 				t.Fatalf("stream ended with %v, want UNAVAILABLE", err)
 			}
-			c.Reconnect(f.to())
+			c.Reconnect(f.dial())
 			c.Ack(c.Recv(t.Context()))
 			if !c.State().Has(relaytest.ClusterType, "b", "c") {
-				t.Errorf("after coming back the client has %v, want b and c", c.State())
+				t.Errorf("after reconnecting the client has %v, want b and c", c.State())
 			}
 		})
 	})
 }
 
-// TestB11_TombstonesGo: a removal is forgotten as soon as every wildcard stream was
-// told, and one that the next stream cannot know of costs it nothing.
+// A tombstone is dropped once every wildcard stream has sent the removal. New streams are not affected.
 func TestB11_TombstonesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newOrderFloor(t)
 		f.apply([]string{"a", "b"})
-		c := relaytest.NewClient(t, f.to(), relaytest.ClientOptions{AutoAck: true})
+		c := relaytest.NewClient(t, f.dial(), relaytest.ClientOptions{AutoAck: true})
 		c.Subscribe(relaytest.ClusterType)
 		c.Recv(t.Context())
 		f.apply(nil, "a")
@@ -155,12 +152,12 @@ func TestB11_TombstonesGo(t *testing.T) {
 		f.w.Trim(time.Now())
 		floor := f.w.View().Generation().Type(relaytest.ClusterType).Wildcard.Floor()
 		if floor == 0 || f.w.View().Find(relaytest.ClusterType, []string{"a"})[0] != nil {
-			t.Error("a removal that all were told of is still there")
+			t.Error("a tombstone that all streams have sent was not dropped")
 		}
-		late := relaytest.NewClient(t, f.to(), relaytest.ClientOptions{AutoAck: true})
+		late := relaytest.NewClient(t, f.dial(), relaytest.ClientOptions{AutoAck: true})
 		late.Subscribe(relaytest.ClusterType)
 		if r := late.Recv(t.Context()); len(r.Names()) != 1 || len(r.Removed) != 0 {
-			t.Errorf("a new client got %v, want b alone", r)
+			t.Errorf("a new client got %v, want only b", r)
 		}
 		f.apply([]string{"d"})
 		c.Recv(t.Context())

@@ -20,7 +20,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// typeURLs are the types by the names that people call them.
+// typeURLs maps the short names of types to type URLs.
 var typeURLs = map[string]string{
 	"cds":  relaytest.ClusterType,
 	"eds":  relaytest.EndpointType,
@@ -44,8 +44,8 @@ func shortName(typeURL string) string {
 	return typeURL
 }
 
-// newResource returns a resource in one of its revisions, which differ in content.
-// A route leads to the cluster that is named after "=>".
+// newResource returns a resource whose content depends on rev. A route of revision n names the cluster
+// "cluster-n".
 func newResource(short, name string, rev int) proto.Message {
 	switch short {
 	case "cds":
@@ -65,21 +65,22 @@ func newResource(short, name string, rev int) proto.Message {
 	}
 }
 
-// An world is an origin, a relay and clients in a synctest bubble: hours pass
-// at once, and what was not said by the time that all is quiet is not said.
+// A world is an origin, a relay and clients in a synctest bubble. Virtual hours pass at once, and a response that
+// has not arrived when all goroutines are idle was not sent.
 //
-// Resources are written "cds web@2": type, name, revision; "vhds rc/web@2=rc/a.example"
-// has an alias, and "vhds rc/b.example?" is one that means nothing. A response is written
-// "cds web@2 -old" in Delta and "cds {web@2}" in SotW, names sorted; "!web:Unavailable" is
-// an error, "web@2(30s)" has what is left of a TTL, and "web~(30s)" is a heartbeat.
+// Resources are written "cds web@2": type, name, revision. "vhds rc/web@2=rc/a.example" has an alias, and "vhds
+// rc/b.example?" is an alias without a resource.
+//
+// A response is written "cds web@2 -old" in Delta and "cds {web@2}" in SotW, names sorted. "!web:Unavailable" is
+// an error, "web@2(30s)" has the remaining TTL, and "web~(30s)" is a heartbeat.
 type world struct {
 	t      testing.TB
 	origin *relaytest.Origin
 	relay  *running
-	revs   map[relaytest.Digest]string // by content
+	revs   map[relaytest.Digest]string // revisions by content
 }
 
-// worldBubble runs f in a world, whose relay is configured by env.
+// worldBubble runs f in a world. env configures its relay.
 func worldBubble(t *testing.T, env []string, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,14 +91,14 @@ func worldBubble(t *testing.T, env []string, f func(w *world)) {
 	})
 }
 
-// An parsedChange is what an origin says of one name.
+// A parsedChange is the origin's change of one resource.
 type parsedChange struct {
 	short, name string
 	rev         int
 	aliases     []string
 	remove      bool
 	unresolved  bool
-	code        codes.Code // of an error, if it is not OK
+	code        codes.Code // of an error; OK otherwise
 	ttl         time.Duration
 }
 
@@ -123,7 +124,7 @@ func (w *world) parse(change string) (c parsedChange) {
 			}
 		}
 		if c.code == codes.OK {
-			w.t.Fatalf("change %q: no such code", change)
+			w.t.Fatalf("change %q: unknown status code", change)
 		}
 		return c
 	}
@@ -134,7 +135,7 @@ func (w *world) parse(change string) (c parsedChange) {
 		}
 		rest = text
 	}
-	at := strings.LastIndex(rest, "@") // a name may have all else
+	at := strings.LastIndex(rest, "@") // a name may contain any other character
 	name, parts := rest[:max(at, 0)], strings.Split(rest[at+1:], "=")
 	rev, err := strconv.Atoi(parts[0])
 	if err != nil || typeURLs[short] == "" {
@@ -144,7 +145,7 @@ func (w *world) parse(change string) (c parsedChange) {
 	return c
 }
 
-// resource returns the message of a change that gives one.
+// resource returns the resource of a change that sets one.
 func (w *world) resource(c parsedChange) *discoverypb.Resource {
 	w.t.Helper()
 	if c.unresolved {
@@ -165,18 +166,17 @@ func (w *world) resource(c parsedChange) *discoverypb.Resource {
 	return r
 }
 
-// message returns a resource, and remembers its revision.
+// message returns a resource, and records its revision.
 func (w *world) message(short, name string, rev int) proto.Message {
 	m := newResource(short, name, rev)
 	w.revs[relaytest.DigestOf(m)] = strconv.Itoa(rev)
 	return m
 }
 
-// errorDetail is what origins say beside a code.
+// errorDetail is the message of resource errors.
 const errorDetail = "because"
 
-// change has the origin make changes at once, one response a type, and waits
-// until all is quiet.
+// change has the origin make changes, in one response per type, and waits until all goroutines are idle.
 func (w *world) change(changes ...string) {
 	w.t.Helper()
 	w.origin.Apply(func(tx *relaytest.Tx) {
@@ -196,47 +196,50 @@ func (w *world) change(changes ...string) {
 	synctest.Wait()
 }
 
-// pass lets time pass.
+// sleep lets virtual time pass, and waits until all goroutines are idle.
 func (w *world) sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// settle waits until the relay takes what the origin said for complete.
+// settle waits until the relay considers its sets complete.
 func (w *world) settle() { w.sleep(10 * time.Second) }
 
-// An worldClient is a client by hand.
+// A worldClient is a client that records its responses. It ACKs when the test does, unless its options say
+// otherwise.
 type worldClient struct {
 	*relaytest.Client
 	w     *world
 	last  map[string]*relaytest.Response // by type URL
-	batch []*relaytest.Response          // by the last heard
+	batch []*relaytest.Response          // returned by the last call of received
 }
 
+// manualClient returns an Envoy that ACKs when the test does.
 func (w *world) manualClient(v relaytest.Variant) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v})
 }
 
-// autoClient returns an Envoy that accepts everything at once.
+// autoClient returns an Envoy that ACKs every response at once.
 func (w *world) autoClient(v relaytest.Variant) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, AutoAck: true})
 }
 
+// dial connects a client to the relay.
 func (w *world) dial(opts relaytest.ClientOptions) *worldClient { return w.dialAt(w.relay, opts) }
 
-// dialAt is dial of another relay.
+// dialAt connects a client to the relay r.
 func (w *world) dialAt(r *running, opts relaytest.ClientOptions) *worldClient {
 	return &worldClient{Client: r.Client(opts), w: w, last: make(map[string]*relaytest.Response)}
 }
 
-// subscribe subscribes to names separated by spaces; to none, the legacy wildcard.
+// subscribe subscribes to space-separated names, or to the legacy wildcard if there are none.
 func (c *worldClient) subscribe(short, names string) *worldClient {
 	c.Subscribe(typeURLs[short], strings.Fields(names)...)
 	synctest.Wait()
 	return c
 }
 
-// heard returns what came since the last time, once all is quiet.
+// received waits until all goroutines are idle, and returns the responses since the last call.
 func (c *worldClient) received() []string {
 	synctest.Wait()
 	out := []string{}
@@ -248,6 +251,7 @@ func (c *worldClient) received() []string {
 	return out
 }
 
+// describe formats a response, see world.
 func (w *world) describe(r *relaytest.Response) string {
 	var parts []string
 	for _, res := range r.Resources {
@@ -282,19 +286,19 @@ func (w *world) describe(r *relaytest.Response) string {
 	return strings.TrimSpace(shortName(r.TypeURL) + " " + text)
 }
 
-// expect fails the test unless just these responses came since the last time. The
-// stream of a client that is to hear nothing is open still.
+// expect fails the test unless exactly these responses arrived since the last call. If want is empty, the stream
+// must still be open.
 func (c *worldClient) expect(want ...string) {
 	c.w.t.Helper()
 	if got := c.received(); !slices.Equal(got, want) {
 		c.w.t.Fatalf("%v: got responses (-want +got):\n%s", c.Client, cmp.Diff(append([]string{}, want...), got))
 	}
 	if len(want) == 0 && c.Ended() {
-		c.w.t.Fatalf("%v: its stream has ended, want it open and quiet", c.Client)
+		c.w.t.Fatalf("%v: stream ended, want it open", c.Client)
 	}
 }
 
-// skip accepts what came since the last time.
+// ackPending ACKs the responses since the last call.
 func (c *worldClient) ackPending() {
 	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
 		c.last[r.TypeURL] = r
@@ -303,26 +307,27 @@ func (c *worldClient) ackPending() {
 	}
 }
 
-// ack accepts the last responses of types.
+// ack ACKs the last response of each type.
 func (c *worldClient) ack(shorts ...string) {
 	c.w.t.Helper()
 	for _, short := range shorts {
 		r := c.last[typeURLs[short]]
 		if r == nil {
-			c.w.t.Fatalf("%v: no response of %s to accept", c.Client, short)
+			c.w.t.Fatalf("%v: no response of %s to ACK", c.Client, short)
 		}
 		c.Ack(r)
 	}
 	synctest.Wait()
 }
 
+// nack NACKs the last response of a type.
 func (c *worldClient) nack(short string) {
 	c.w.t.Helper()
 	c.Nack(c.last[typeURLs[short]], "refused")
 	synctest.Wait()
 }
 
-// hears is expect, and then accepts all that came.
+// expectAndAck is expect followed by ACKs of the responses.
 func (c *worldClient) expectAndAck(want ...string) {
 	c.w.t.Helper()
 	c.expect(want...)
@@ -332,8 +337,7 @@ func (c *worldClient) expectAndAck(want ...string) {
 	synctest.Wait()
 }
 
-// takes fails the test unless just these changes came since the last time, in whatever
-// responses, and accepts them.
+// expectChanges fails the test unless exactly these changes arrived, in any number of responses, and ACKs them.
 func (w *world) expectChanges(c *worldClient, want ...string) {
 	w.t.Helper()
 	var got []string
@@ -347,10 +351,10 @@ func (w *world) expectChanges(c *worldClient, want ...string) {
 		}
 	}
 	want = slices.DeleteFunc(want, func(s string) bool {
-		return strings.Contains(s, " -") && strings.HasPrefix(c.String(), "sotw") // which cannot say so
+		return strings.Contains(s, " -") && strings.HasPrefix(c.String(), "sotw") // SotW has no removals for most types
 	})
 	slices.Sort(got)
-	got = slices.Compact(got) // endpoints may follow their cluster (B.16)
+	got = slices.Compact(got) // endpoints may be resent after their cluster (B.16)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		w.t.Fatalf("%v: got %q, want %q", c.Client, got, want)
@@ -364,8 +368,7 @@ func eachVariant(t *testing.T, f func(t *testing.T, v relaytest.Variant)) {
 	}
 }
 
-// formatFor writes a response as the variant does: of "cds a@1=alias -b", SotW says
-// "cds {a@1}".
+// formatFor converts a Delta response to the variant's form: "cds a@1=alias -b" becomes "cds {a@1}" in SotW.
 func formatFor(v relaytest.Variant, response string) string {
 	if v == relaytest.Delta {
 		return response
@@ -376,7 +379,7 @@ func formatFor(v relaytest.Variant, response string) string {
 		if strings.HasPrefix(p, "!") {
 			continue
 		}
-		at := strings.LastIndex(p, "@") // a name may have all else
+		at := strings.LastIndex(p, "@") // a name may contain any other character
 		rev, _, _ := strings.Cut(p[max(at, 0):], "=")
 		if at >= 0 {
 			kept[i] = p[:at] + rev
@@ -385,8 +388,8 @@ func formatFor(v relaytest.Variant, response string) string {
 	return short + " {" + strings.Join(kept, " ") + "}"
 }
 
-// returns makes the first request of a client that holds resources already: names
-// separated by spaces, none for the legacy wildcard; held as "a b".
+// subscribeHolding sends the first request of a reconnecting client. names are space-separated, none for the
+// legacy wildcard; held are the names that the client has.
 func (c *worldClient) subscribeHolding(v relaytest.Variant, short, names, held string) *worldClient {
 	var req proto.Message = &discoverypb.DiscoveryRequest{
 		Node:          relaytest.EnvoyNode("returning"),
@@ -411,12 +414,12 @@ func (c *worldClient) subscribeHolding(v relaytest.Variant, short, names, held s
 	return c
 }
 
-// manual leaves the next streams to the origin to the test.
+// manualOrigin lets the test script the origin's next streams.
 func (w *world) manualOrigin() {
 	w.origin.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 }
 
-// accept returns the stream to the origin that is open.
+// acceptStream returns the open stream to the origin.
 func (w *world) acceptStream() *relaytest.OriginStream {
 	w.t.Helper()
 	for {
@@ -426,7 +429,7 @@ func (w *world) acceptStream() *relaytest.OriginStream {
 	}
 }
 
-// say sends one response on a stream of the origin and waits until all is quiet.
+// send sends one response on a stream of the origin, and waits until all goroutines are idle.
 func (w *world) send(s *relaytest.OriginStream, changes ...string) {
 	w.t.Helper()
 	s.Send(w.response(changes...))
@@ -455,19 +458,19 @@ func (w *world) response(changes ...string) *discoverypb.DeltaDiscoveryResponse 
 	return resp
 }
 
-// stop takes the origin down.
+// stop stops the origin.
 func (w *world) stop() {
 	w.origin.Stop()
 	synctest.Wait()
 }
 
-// restart brings the origin back, and waits until the relay has found it.
+// restart restarts the origin, and waits until the relay has reconnected.
 func (w *world) restart() {
 	w.origin.Restart()
 	w.sleep(time.Minute)
 }
 
-// resumed returns what the relay said last that it holds, when a stream to the origin began.
+// initialVersions returns the initial_resource_versions of the relay's latest stream to the origin that sent some.
 func (w *world) initialVersions() map[string]string {
 	for _, st := range slices.Backward(w.origin.State().Streams) {
 		if len(st.Requests) > 0 && len(st.Requests[0].Message.GetInitialResourceVersions()) > 0 {
@@ -477,7 +480,7 @@ func (w *world) initialVersions() map[string]string {
 	return nil
 }
 
-// endsUnserved fails the test unless the stream ends UNAVAILABLE without a response.
+// expectUnavailable fails the test unless the stream ends with UNAVAILABLE and without a response.
 func (c *worldClient) expectUnavailable() {
 	c.w.t.Helper()
 	if err := c.WaitEnd(c.w.t.Context()); status.Code(err) != codes.Unavailable {

@@ -9,9 +9,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// originsBubble runs f with a relay of two origins, of which the further one, west,
-// has what the routes give it ("type:eds=west;authority:west=west"). Both worlds are
-// the same but for the origin that their changes are made at.
+// originsBubble runs f with a relay of two origins. TENDER_ROUTES assigns resources to the second origin, west,
+// such as "type:eds=west;authority:west=west". The two worlds share the relay; changes go to the world's origin.
 func originsBubble(t *testing.T, routes string, env []string, f func(first, west *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -25,8 +24,7 @@ func originsBubble(t *testing.T, routes string, env []string, f func(first, west
 	})
 }
 
-// asked fails the test unless just these names of types ("cds *") are subscribed at the
-// origin.
+// expectSubscribed fails the test unless exactly these subscriptions, such as "cds *", exist at the origin.
 func (w *world) expectSubscribed(want ...string) {
 	w.t.Helper()
 	got := []string{}
@@ -45,11 +43,11 @@ func (w *world) expectSubscribed(want ...string) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		w.t.Errorf("the origin is asked for %q, want %q\n%v", got, want, state)
+		w.t.Errorf("subscriptions at the origin are %q, want %q\n%v", got, want, state)
 	}
 }
 
-// xdstpSet returns the complete set in SotW, and what changed in Delta.
+// xdstpSet returns the complete set in SotW, and the changes in Delta.
 func xdstpSet(v relaytest.Variant, set, changed string) string {
 	if v == relaytest.SotW {
 		return set

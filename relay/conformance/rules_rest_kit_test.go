@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A restClient polls a relay, on connections of its own.
+// A restClient polls a relay on its own connections.
 type restClient struct {
 	t    *testing.T
 	http *http.Client
@@ -39,8 +39,7 @@ func restPoller(t *testing.T, r *running, http2 bool) *restClient {
 	return &restClient{t: t, http: &http.Client{Transport: transport}}
 }
 
-// restBubble runs a test with an origin and a relay in memory, and a client that
-// polls it.
+// restBubble runs a test in a bubble with an origin, a relay and a client that polls it.
 func restBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin, c *restClient), env ...string) {
 	t.Helper()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -48,7 +47,7 @@ func restBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin, c *restC
 	})
 }
 
-// A restReply is the answer to a poll, and after how long it came.
+// A restReply is the reply to a poll, and its latency.
 type restReply struct {
 	t      *testing.T
 	status int
@@ -57,7 +56,7 @@ type restReply struct {
 	took   time.Duration
 }
 
-// send sends any request, with headers in pairs.
+// send sends a request. headers are pairs of name and value.
 func (c *restClient) send(ctx context.Context, method, path, body string, headers ...string) (restReply, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://relay"+path, strings.NewReader(body))
 	if err != nil {
@@ -78,7 +77,7 @@ func (c *restClient) send(ctx context.Context, method, path, body string, header
 	return restReply{c.t, resp.StatusCode, resp.Header, string(got), time.Since(began)}, err
 }
 
-// post sends a body to a path and waits for the answer.
+// post sends a POST request and waits for the reply.
 func (c *restClient) post(path, body string, headers ...string) restReply {
 	c.t.Helper()
 	reply, err := c.send(c.t.Context(), http.MethodPost, path, body, headers...)
@@ -88,19 +87,19 @@ func (c *restClient) post(path, body string, headers ...string) restReply {
 	return reply
 }
 
-// poll polls as an Envoy does, and waits for the answer. A hold of "" leaves it to
-// the relay how long that may take.
+// poll polls as an Envoy does, and waits for the reply. hold is the client's timeout in milliseconds; "" means
+// that of the relay.
 func (c *restClient) poll(kind, hold, version string, names ...string) restReply {
 	c.t.Helper()
 	return c.post("/v3/discovery:"+kind, restBody(c.t, version, names...), restHold(hold)...)
 }
 
-// begin polls and does not wait: the answer comes on the channel, nothing if the
-// poll fails.
+// pollAsync polls without waiting. The reply arrives on the channel, which is closed without one if the poll
+// fails.
 func (c *restClient) pollAsync(ctx context.Context, kind, hold, version string, names ...string) <-chan restReply {
 	c.t.Helper()
 	answered, body := make(chan restReply, 1), restBody(c.t, version, names...)
-	// Ends with ctx, or with the relay.
+	// Returns when ctx or the relay ends.
 	go func() {
 		defer close(answered)
 		if reply, err := c.send(ctx, http.MethodPost, "/v3/discovery:"+kind, body, restHold(hold)...); err == nil {
@@ -110,7 +109,7 @@ func (c *restClient) pollAsync(ctx context.Context, kind, hold, version string, 
 	return answered
 }
 
-// restHold returns the header by which an Envoy says how long it waits.
+// restHold returns the header in which Envoy announces its timeout.
 func restHold(ms string) []string {
 	if ms == "" {
 		return nil
@@ -118,7 +117,7 @@ func restHold(ms string) []string {
 	return []string{"x-envoy-expected-rq-timeout-ms", ms}
 }
 
-// restBody is what an Envoy sends.
+// restBody returns the JSON body of Envoy's poll.
 func restBody(t *testing.T, version string, names ...string) string {
 	t.Helper()
 	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(&discoverypb.DiscoveryRequest{
@@ -130,8 +129,7 @@ func restBody(t *testing.T, version string, names ...string) string {
 	return string(b)
 }
 
-// is checks the status of a reply, and that its message has a text. One without a
-// response has no body, or a google.rpc.Status.
+// expectStatus fails the test unless the reply has the status and its body contains text.
 func (r restReply) expectStatus(status int, text string) restReply {
 	r.t.Helper()
 	if r.status != status || !strings.Contains(r.body, text) {
@@ -140,20 +138,20 @@ func (r restReply) expectStatus(status int, text string) restReply {
 	return r
 }
 
-// unchanged checks that the reply is a 304 with no body.
+// expectNotModified fails the test unless the reply is a 304 without a body.
 func (r restReply) expectNotModified() restReply {
 	r.t.Helper()
 	if r.expectStatus(http.StatusNotModified, "").body != "" {
-		r.t.Fatalf("304 with the body %.500q, want none", r.body)
+		r.t.Fatalf("got a 304 with the body %.500q, want none", r.body)
 	}
 	return r
 }
 
-// after checks how long the poll took, in a bubble.
+// expectDuration fails the test unless the poll took exactly this virtual time.
 func (r restReply) expectDuration(want time.Duration) restReply {
 	r.t.Helper()
 	if r.took != want {
-		r.t.Fatalf("answered after %v, want %v: status %d, %.500s", r.took, want, r.status, r.body)
+		r.t.Fatalf("got the reply after %v, want %v: status %d, %.500s", r.took, want, r.status, r.body)
 	}
 	return r
 }
@@ -168,7 +166,7 @@ func (r restReply) response() *discoverypb.DiscoveryResponse {
 	return resp
 }
 
-// has checks which resources a reply holds, and returns its version.
+// expectNames fails the test unless the reply has exactly these resources. It returns the version.
 func (r restReply) expectNames(names ...string) (version string) {
 	r.t.Helper()
 	resp, got := r.response(), []string{}
@@ -182,8 +180,7 @@ func (r restReply) expectNames(names ...string) (version string) {
 	return resp.GetVersionInfo()
 }
 
-// resourceName returns the name that a resource carries: field 1, whatever it is
-// called.
+// resourceName returns a resource's name, which is field 1 of every xDS type.
 func resourceName(t *testing.T, resource *anypb.Any) string {
 	t.Helper()
 	m, err := resource.UnmarshalNew()
@@ -193,7 +190,7 @@ func resourceName(t *testing.T, resource *anypb.Any) string {
 	return m.ProtoReflect().Get(m.ProtoReflect().Descriptor().Fields().ByNumber(1)).String()
 }
 
-// expectAnswered returns the reply to a poll that was begun, which must have come.
+// expectAnswered returns the reply to a poll that must have ended by now.
 func expectAnswered(t *testing.T, answered <-chan restReply) restReply {
 	t.Helper()
 	synctest.Wait()
@@ -204,15 +201,15 @@ func expectAnswered(t *testing.T, answered <-chan restReply) restReply {
 		}
 		t.Fatal("the poll failed")
 	default:
-		t.Fatal("the poll is still held, want an answer")
+		t.Fatal("the poll is still held, want a reply")
 	}
 	panic("not reached")
 }
 
-// expectHeld lets time pass in a bubble and checks that a poll is held still.
+// expectHeld lets virtual time pass, and fails the test unless the poll is still held.
 func expectHeld(t *testing.T, answered <-chan restReply, d time.Duration) {
 	t.Helper()
-	time.Sleep(d) // of the bubble: no time at all
+	time.Sleep(d) // virtual time
 	synctest.Wait()
 	select {
 	case reply := <-answered:

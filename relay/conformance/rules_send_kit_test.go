@@ -9,16 +9,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Types that only these tests know. Unknown types are sent last, so a change of
-// the sentinel, made last, is the last response: it shows that nothing else was
-// sent.
+// Types that the relay does not know. Their resources are sent last, so the sentinel's last change arrives after
+// all other responses.
 const (
 	acmeThing    = "type.googleapis.com/acme.Thing"
 	sentinelType = "type.googleapis.com/acme.Sentinel"
 )
 
-// wildcardTypes are those whose first empty request is a wildcard, one for each
-// way in which SotW responses are made.
+// wildcardTypes are types with a legacy wildcard, one for each way in which the relay builds SotW responses.
 var wildcardTypes = []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType, acmeThing}
 
 // originWith starts an origin that has a resource of each name and type.
@@ -35,12 +33,12 @@ func originWith(t *testing.T, opts relaytest.OriginOptions, types []string, name
 	return o
 }
 
-// opaque returns a resource of any type: nothing here looks inside.
+// opaque returns a resource of any type; its content need not be valid.
 func opaque(typeURL, name, text string) *anypb.Any {
 	return relaytest.Opaque(typeURL, name, []byte(text))
 }
 
-// watchSentinel subscribes a client to the sentinel of an origin.
+// watchSentinel subscribes a client to the origin's sentinel.
 func watchSentinel(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	t.Helper()
 	o.Put(opaque(sentinelType, "sentinel", "begin"))
@@ -48,21 +46,20 @@ func watchSentinel(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	recvAndAck(t, c, sentinelType, "sentinel")
 }
 
-// expectNoneInFlight shows that nothing is on its way to a client that watches the
-// sentinel. What marks the change; it must not have been used before.
-func expectNoneInFlight(t *testing.T, o *relaytest.Origin, c *relaytest.Client, what string) {
+// expectNoneInFlight fails the test if responses are in flight to a client that watches the sentinel. mark is the
+// sentinel's next content, and must be new.
+func expectNoneInFlight(t *testing.T, o *relaytest.Origin, c *relaytest.Client, mark string) {
 	t.Helper()
-	c.Fence(t.Context(), sentinelType, "sentinel", func() { o.Put(opaque(sentinelType, "sentinel", what)) })
+	c.Fence(t.Context(), sentinelType, "sentinel", func() { o.Put(opaque(sentinelType, "sentinel", mark)) })
 }
 
-// awaitApplied waits until the relay has applied a change: another client, that
-// wants nothing else, has received it.
+// awaitApplied waits until the relay has applied a change: another client has received it.
 func awaitApplied(t *testing.T, r *running, typeURL, name, text string) {
 	t.Helper()
 	awaitAppliedAs(t, r, typeURL, []string{name}, name, text)
 }
 
-// awaitAppliedAs is awaitApplied by another way of asking.
+// awaitAppliedAs is awaitApplied with another form of subscription.
 func awaitAppliedAs(t *testing.T, r *running, typeURL string, form []string, name, text string) {
 	t.Helper()
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})
@@ -72,8 +69,7 @@ func awaitAppliedAs(t *testing.T, r *running, typeURL string, form []string, nam
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(typeURL, name) == want })
 }
 
-// awaitRequestsRead returns when the relay has taken all that the client has sent: it has
-// answered what was sent last.
+// awaitRequestsRead waits until the relay has processed the client's requests: it has answered the last one.
 func awaitRequestsRead(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	t.Helper()
 	o.Put(opaque(sentinelType, "sync", "sync"))
@@ -82,7 +78,7 @@ func awaitRequestsRead(t *testing.T, o *relaytest.Origin, c *relaytest.Client) {
 	c.Unsubscribe(sentinelType, "sync")
 }
 
-// numberedNames returns n names in order.
+// numberedNames returns n sorted names.
 func numberedNames(n int) []string {
 	var names []string
 	for i := range n {

@@ -11,13 +11,12 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// stream opens a stream of one type of an Envoy.
+// stream connects an Envoy to the service of one type.
 func (w *world) stream(v relaytest.Variant, short string) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, TypeURL: typeURLs[short]})
 }
 
-// servicesEach runs a test in a world of its own for each stream of one type that
-// the protocol has: most types have both variants.
+// servicesEach runs a test for each single-type stream of the protocol, each in a new world.
 func servicesEach(t *testing.T, f func(w *world, v relaytest.Variant, short string)) {
 	t.Helper()
 	for _, short := range slices.Sorted(maps.Keys(typeURLs)) {
@@ -32,8 +31,7 @@ func servicesEach(t *testing.T, f func(w *world, v relaytest.Variant, short stri
 	}
 }
 
-// servicesCall calls a method, whatever its kind, and returns how that ends if
-// nothing is asked.
+// servicesCall calls a method of any kind without a request, and returns the resulting error.
 func servicesCall(t testing.TB, conn *grpc.ClientConn, method string) error {
 	t.Helper()
 	desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}

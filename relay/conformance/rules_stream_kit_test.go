@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Short names of what these tests ask for.
+// Short names of type URLs.
 const (
 	typeCDS = relaytest.ClusterType
 	typeEDS = relaytest.EndpointType
@@ -25,13 +25,13 @@ const (
 	typeRDS = relaytest.RouteType
 )
 
-// originBubble runs a test with an origin in memory, where hours pass at once.
+// originBubble runs a test with an origin in a synctest bubble.
 func originBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})) })
 }
 
-// originBubbles does so for each variant of the protocol.
+// originBubbles runs a test for each variant, with an origin in a synctest bubble.
 func originBubbles(t *testing.T, f func(t *testing.T, o *relaytest.Origin, v relaytest.Variant)) {
 	t.Helper()
 	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
@@ -41,32 +41,31 @@ func originBubbles(t *testing.T, f func(t *testing.T, o *relaytest.Origin, v rel
 	}
 }
 
-// expectQuiet fails the test if the client is sent anything within d, or its stream
-// ends, in a bubble.
+// expectQuiet fails the test if the client gets a response within virtual time d, or its stream ends.
 func expectQuiet(t testing.TB, c *relaytest.Client, d time.Duration) {
 	t.Helper()
-	time.Sleep(d) // of the bubble: no time at all
+	time.Sleep(d) // virtual time
 	synctest.Wait()
 	if r := c.TryRecv(); r != nil {
-		t.Fatalf("%v was sent %v, want nothing for %v", c, r, d)
+		t.Fatalf("%v got %v, want no response for %v", c, r, d)
 	}
 	if c.Ended() {
-		t.Fatalf("%v: its stream has ended, want it open and quiet for %v", c, d)
+		t.Fatalf("%v: stream ended, want it open for %v", c, d)
 	}
 }
 
-// nextResponse returns what the client is sent at once, in a bubble.
+// nextResponse returns a response that is due at once, in a bubble.
 func nextResponse(t *testing.T, c *relaytest.Client) *relaytest.Response {
 	t.Helper()
 	synctest.Wait()
 	r := c.TryRecv()
 	if r == nil {
-		t.Fatalf("%v was sent nothing, want a response at once", c)
+		t.Fatalf("%v got no response, want one at once", c)
 	}
 	return r
 }
 
-// recvAndAck receives a response, accepts it, and checks which resources it has.
+// recvAndAck receives a response, checks its type and names, and ACKs it.
 func recvAndAck(t testing.TB, c *relaytest.Client, typeURL string, names ...string) *relaytest.Response {
 	t.Helper()
 	r := c.Recv(t.Context())
@@ -75,7 +74,7 @@ func recvAndAck(t testing.TB, c *relaytest.Client, typeURL string, names ...stri
 	return r
 }
 
-// expectNames checks that a response has a type and exactly these resources. A name with "-" before it is a removed one.
+// expectNames fails the test unless a response has the type and exactly these names. "-name" is a removal.
 func expectNames(t testing.TB, r *relaytest.Response, typeURL string, want ...string) {
 	t.Helper()
 	got := r.Names()
@@ -87,7 +86,7 @@ func expectNames(t testing.TB, r *relaytest.Response, typeURL string, want ...st
 	}
 }
 
-// expectStatus waits until the client's stream has ended, and checks its status.
+// expectStatus waits until the client's stream ends, and checks its status.
 func expectStatus(t *testing.T, c *relaytest.Client, want codes.Code) {
 	t.Helper()
 	if err := c.WaitEnd(t.Context()); status.Code(err) != want {
@@ -95,13 +94,12 @@ func expectStatus(t *testing.T, c *relaytest.Client, want codes.Code) {
 	}
 }
 
-// domainRoute is a route under which nothing but its one domain differs.
+// domainRoute returns a route whose content depends only on its domain.
 func domainRoute(name, domain string) proto.Message {
 	return relaytest.Route(name, []string{domain}, "cluster")
 }
 
-// newRequest is a request of a type by hand. A SotW one lists names as they
-// are, a Delta one subscribes to them.
+// newRequest returns a request for names: resource_names in SotW, resource_names_subscribe in Delta.
 func newRequest(v relaytest.Variant, typeURL, nonce string, names ...string) proto.Message {
 	if v == relaytest.SotW {
 		return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names}
@@ -109,19 +107,18 @@ func newRequest(v relaytest.Variant, typeURL, nonce string, names ...string) pro
 	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNamesSubscribe: names}
 }
 
-// withNode is a SotW request with the Node of a client.
+// withNode adds a Node to a SotW request.
 func withNode(r *discoverypb.DiscoveryRequest) *discoverypb.DiscoveryRequest {
 	r.Node = relaytest.EnvoyNode("client")
 	return r
 }
 
-// stringField is an encoded field of bytes.
+// stringField encodes a length-delimited field.
 func stringField(num protowire.Number, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, num, protowire.BytesType), value)
 }
 
-// rawStream opens a stream on which messages are bytes. It lives as long as there is
-// patience.
+// rawStream opens a stream that sends and receives encoded messages. It ends after relaytest.Patience.
 func rawStream(t *testing.T, conn *grpc.ClientConn, method string) grpc.ClientStream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
