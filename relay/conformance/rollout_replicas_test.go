@@ -90,7 +90,7 @@ func TestI8_AFrozenReplicaTakesNothingAway(t *testing.T) {
 		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
 		there := []*rolloutClient{w.clientAt(replica, v, "canary-2", nil), w.clientAt(replica, v, "other-2", nil)}
 		w.settle()
-		operate[admin.FreezeScope, admin.Freezes](w.t, replica, "freeze", admin.FreezeScope{})
+		replica.freeze(admin.FreezeScope{})
 		w.change("cds c@1", "eds c@1")
 		w.sleep(5 * time.Second)
 		w.expectResources("cds a@1 b@1 c@1", canary)
@@ -98,7 +98,7 @@ func TestI8_AFrozenReplicaTakesNothingAway(t *testing.T) {
 		w.sleep(time.Hour)
 		w.expectResources("cds a@1 b@1 c@1", canary, other)
 		w.expectResources("cds a@1 b@1", there...)
-		operate[admin.FreezeScope, admin.Freezes](w.t, replica, "thaw", admin.FreezeScope{})
+		replica.thaw()
 		w.sleep(5 * time.Second)
 		w.expectResources("cds a@1 b@1 c@1", canary, there[0])
 		w.expectResources("cds a@1 b@1", there[1])

@@ -41,7 +41,7 @@ func TestI14_RollbackIsAnUndo(t *testing.T) {
 		w.sleep(time.Minute)
 		status("restarted", rollout.Halted, true)
 		w.expectResources("cds a@1 b@1", all...)
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.relay.thaw()
 		w.sleep(time.Minute)
 		status("thawed", rollout.Halted, false)
 		w.expectResources("cds a@1 b@1", all...)

@@ -21,7 +21,7 @@ func TestI5_AClusterShownWhileFrozenHasEndpoints(t *testing.T) {
 		}
 		w.sleep(time.Second)
 		w.expectResources("cds a@1", all...)
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.relay.freeze(admin.FreezeScope{})
 		w.change("eds b@2", "cds b@2")
 		seen := len(all[2].Responses())
 		w.command("undo", admin.RolloutScope{})
@@ -36,7 +36,7 @@ func TestI5_AClusterShownWhileFrozenHasEndpoints(t *testing.T) {
 		all := w.clients(v, "canary", "second", "other")
 		w.change("cds -b", "eds -b")
 		w.command("promote", admin.RolloutScope{All: true})
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.relay.freeze(admin.FreezeScope{})
 		w.change("eds b@2", "cds b@2")
 		w.command("promote", admin.RolloutScope{All: true})
 		w.expectResources("cds a@1 b@2", all...)

@@ -41,7 +41,7 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 	badWrite(t, dir, "l.yaml", "resources: [{'@type': "+typeLDS+", name: l}]\n")
 	r := startFiles(t, dir, env...)
 	sees(t, r, "a", "b")
-	operate[admin.FreezeScope, admin.Freezes](t, r, "freeze", admin.FreezeScope{})
+	r.freeze(admin.FreezeScope{})
 	clusterFile(t, dir, "a.yaml", "b", "c")
 	if err := os.Remove(filepath.Join(dir, "l.yaml")); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 	c.Subscribe(typeCDS)
 	c.Subscribe(typeLDS)
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a", "b") && s.Has(typeLDS, "l") })
-	operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{})
+	r.thaw()
 	c.WaitState(t.Context(), func(s relaytest.State) bool {
 		return slices.Equal(s.Names(typeCDS), []string{"b", "c"}) && len(s.Names(typeLDS)) == 0
 	})

@@ -18,17 +18,6 @@ import (
 // decisionsFile is the file of operators' decisions in the directory of snapshots.
 const decisionsFile = "decisions.json"
 
-// freezes has the relay freeze all origins.
-func (r *restarting) freezes(args admin.FreezeScope) admin.Freezes {
-	r.t.Helper()
-	return operate[admin.FreezeScope, admin.Freezes](r.t, r.running, "freeze", args)
-}
-
-func (r *restarting) thaws() admin.Freezes {
-	r.t.Helper()
-	return operate[admin.FreezeScope, admin.Freezes](r.t, r.running, "thaw", admin.FreezeScope{})
-}
-
 // frozen returns what the status says of the freeze of the first origin.
 func (r *restarting) frozen() *admin.Freezing {
 	r.t.Helper()
@@ -51,7 +40,7 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		began := time.Now()
-		answer := r.freezes(admin.FreezeScope{Why: admin.Why{Reason: "bad routes", User: "alice"}})
+		answer := r.freeze(admin.FreezeScope{Why: admin.Why{Reason: "bad routes", User: "alice"}})
 		if f := answer.Origins[0]; !f.Frozen || f.Freeze == nil || !f.Freeze.SurvivesRestart || answer.Warning != "" {
 			t.Errorf("freeze: %+v, want one that survives a restart", answer)
 		}
@@ -74,7 +63,7 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 				t.Errorf("the view is frozen since %v and withholds %d names, want since %v and 4", view.FrozenAt, view.Withheld, began)
 			}
 		}
-		r.thaws()
+		r.thaw()
 		r.expectResources(c, typeCDS, "c", "d")
 		if f := r.frozen(); f != nil {
 			t.Errorf("thawed: %+v, want no freeze", f)
@@ -100,7 +89,7 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				began := time.Now()
-				r.freezes(admin.FreezeScope{ForSeconds: 7200})
+				r.freeze(admin.FreezeScope{ForSeconds: 7200})
 				r.o.Put(relaytest.Cluster("b"))
 				time.Sleep(time.Hour)
 				if restarts != "never" {
@@ -135,15 +124,15 @@ func TestH09_LaterFreezeCounts(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		began := time.Now()
-		r.freezes(admin.FreezeScope{ForSeconds: 60, Why: admin.Why{Reason: "first"}})
+		r.freeze(admin.FreezeScope{ForSeconds: 60, Why: admin.Why{Reason: "first"}})
 		time.Sleep(30 * time.Second)
-		r.freezes(admin.FreezeScope{ForSeconds: 3600, Why: admin.Why{Reason: "second"}})
+		r.freeze(admin.FreezeScope{ForSeconds: 3600, Why: admin.Why{Reason: "second"}})
 		time.Sleep(time.Minute)
 		if f := r.frozen(); f == nil || f.Reason != "second" || !f.Since.Equal(began) || !f.Until.Equal(began.Add(30*time.Second+time.Hour)) {
 			t.Errorf("the second freeze is %+v, want it since the first, and for an hour", f)
 		}
-		r.thaws()
-		r.freezes(admin.FreezeScope{})
+		r.thaw()
+		r.freeze(admin.FreezeScope{})
 		time.Sleep(24 * time.Hour)
 		if f := r.frozen(); f == nil || !f.Until.IsZero() {
 			t.Errorf("the third freeze is %+v, want one that does not end", f)
@@ -155,11 +144,11 @@ func TestH09_LaterFreezeCounts(t *testing.T) {
 func TestH09_WithoutADirectory(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated}, func(w *world) {
-		f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		f := w.relay.freeze(admin.FreezeScope{})
 		if !strings.Contains(f.Warning, "TENDER_SNAPSHOT_DIR is not set") || !f.Origins[0].Frozen || f.Origins[0].Freeze.SurvivesRestart {
 			t.Errorf("freeze: %+v, want that it does not survive", f)
 		}
-		if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}); f.Warning != "" || f.Origins[0].Frozen {
+		if f := w.relay.thaw(); f.Warning != "" || f.Origins[0].Frozen {
 			t.Errorf("thaw: %+v, want no freeze and no warning", f)
 		}
 	})
@@ -172,7 +161,7 @@ func TestH09_UnknownFormat(t *testing.T) {
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
 		r.expectResources(r.following(v, typeCDS), typeCDS, "a")
-		r.freezes(admin.FreezeScope{})
+		r.freeze(admin.FreezeScope{})
 		r.stop()
 		const later = `{"format": 2, "frosts": ["default"]}`
 		path := filepath.Join(r.dir, decisionsFile)
@@ -188,7 +177,7 @@ func TestH09_UnknownFormat(t *testing.T) {
 		if text, err := os.ReadFile(path); err != nil || string(text) != later {
 			t.Errorf("without a new decision the file has %q, %v", text, err)
 		}
-		r.freezes(admin.FreezeScope{})
+		r.freeze(admin.FreezeScope{})
 		kept, err := filepath.Glob(path + ".unread-*")
 		if err != nil || len(kept) != 1 {
 			t.Fatalf("files %q, %v, want the one that could not be read", kept, err)

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -13,16 +12,16 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// errorTypes are types of each kind of SotW response: complete sets and not.
+// errorTypes are types with and without complete SotW sets.
 var errorTypes = []string{"cds", "lds", "eds", "rds", "acme"}
 
-// complete reports whether a SotW response of a type holds the client's whole set.
+// complete reports whether SotW responses of a type hold the complete set for any subscription.
 func complete(v relaytest.Variant, short string) bool {
 	return v == relaytest.SotW && (short == "cds" || short == "lds")
 }
 
-// completeFor is complete for a client that asked for names, as subscribe has them: of an unknown type, the set is
-// complete if it asked for all (B.17).
+// completeFor reports whether responses hold the complete set for a subscription to names. For unknown types they
+// do if it is a wildcard (B.17).
 func completeFor(v relaytest.Variant, short, names string) bool {
 	all := names == "" || strings.HasPrefix(names, "*")
 	return complete(v, short) || v == relaytest.SotW && short == "acme" && all
@@ -39,22 +38,13 @@ func errorCases(t *testing.T, f func(w *world, v relaytest.Variant, short string
 	})
 }
 
-// tp3 returns the options of a client that is known to understand resource_errors.
+// tp3 returns the options of a gRPC client, which supports resource_errors.
 func tp3(v relaytest.Variant) relaytest.ClientOptions {
 	return relaytest.ClientOptions{Variant: v, Node: relaytest.GRPCNode("grpc")}
 }
 
-// ackAll accepts what was heard last.
-func (c *worldClient) ackAll() {
-	for _, r := range c.batch {
-		c.Ack(r)
-	}
-	synctest.Wait()
-}
-
-// Whatever happens in whatever order, clients end with the errors that the origin has
-// said, a name is never in two lists of a response (the clients check that), and
-// nothing is said over and over.
+// After random changes, each client ends with the origin's errors, and gets no response without a change. Clients
+// check that a name is in only one list of a response.
 func TestD4_ErrorsConverge(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(40) {
@@ -103,7 +93,7 @@ func errorsConverge(w *world, rng *rand.Rand) {
 			w.sleep(time.Duration(rng.IntN(8)) * time.Second)
 		}
 	}
-	w.sleep(time.Hour) // removals that are held back come to an end
+	w.sleep(time.Hour) // until held-back removals are released
 	before := make([]int, len(clients))
 	for i, c := range clients {
 		before[i] = len(c.Responses())
@@ -111,22 +101,22 @@ func errorsConverge(w *world, rng *rand.Rand) {
 	w.sleep(time.Hour)
 	for i, c := range clients {
 		if n := len(c.Responses()) - before[i]; n != 0 {
-			w.t.Errorf("%s: %v was sent %d responses without a change", short, c.Client, n)
+			w.t.Errorf("%s: %v got %d responses without a change", short, c.Client, n)
 		}
 		has := errorsOf(c)
 		for _, name := range names {
 			want, failed := strings.CutPrefix(last[name], "!")
 			_, have := c.State()[typeURLs[short]][name]
 			_, code, _ := strings.Cut(want, ":")
-			got, told := has[name]
-			told = told && (failed || got != codes.NotFound) // which is as good as to be told that it is gone
+			got, reported := has[name]
+			reported = reported && (failed || got != codes.NotFound) // NOT_FOUND is equivalent to a removal
 			switch {
-			case !failed && told && (last[name] != "" || variants[i] == relaytest.Delta): // SotW cannot say that a failing one is gone
-				w.t.Errorf("%s: %v was left with error %v of %q, want none", short, c.Client, got, name)
-			case failed && !told && (!whole[i] || !have):
-				w.t.Errorf("%s: %v was not told that %q fails with %s", short, c.Client, name, code)
-			case failed && told && got.String() != code:
-				w.t.Errorf("%s: %v was left with error %v of %q, want %s", short, c.Client, got, name, code)
+			case !failed && reported && (last[name] != "" || variants[i] == relaytest.Delta): // SotW does not report the removal of a failed resource
+				w.t.Errorf("%s: %v has the error %v of %q, want none", short, c.Client, got, name)
+			case failed && !reported && (!whole[i] || !have):
+				w.t.Errorf("%s: %v did not get the error of %q, want %s", short, c.Client, name, code)
+			case failed && reported && got.String() != code:
+				w.t.Errorf("%s: %v has the error %v of %q, want %s", short, c.Client, got, name, code)
 			case !failed && have != (last[name] != "") && variants[i] == relaytest.Delta:
 				w.t.Errorf("%s: %v has %q: %t, want %t", short, c.Client, name, have, last[name] != "")
 			}
@@ -134,21 +124,21 @@ func errorsConverge(w *world, rng *rand.Rand) {
 	}
 }
 
-// errorsOf returns the errors that a client was told and that nothing has ended.
+// errorsOf returns the errors that a client got and that no later response has ended.
 func errorsOf(c *worldClient) map[string]codes.Code {
-	left := make(map[string]codes.Code)
+	errs := make(map[string]codes.Code)
 	for _, r := range c.Responses() {
 		for _, name := range append(r.Names(), r.Removed...) {
-			delete(left, name)
+			delete(errs, name)
 		}
 		for _, e := range r.Errors {
-			left[e.Name] = e.Code
+			errs[e.Name] = e.Code
 		}
 	}
-	return left
+	return errs
 }
 
-// What a client was told of counts as its names do: it cannot make up as many as it likes.
+// Names that a client got only errors for count towards TENDER_MAX_NAMES.
 func TestB35_NamesThatCannotBeAreCounted(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{"TENDER_MAX_NAMES=10"}, func(w *world) {
@@ -156,10 +146,10 @@ func TestB35_NamesThatCannotBeAreCounted(t *testing.T) {
 		for i := range 11 {
 			c.expect()
 			c.subscribe("rds", fmt.Sprintf("xdstp://authority/envoy.config.route.v3.RouteConfiguration/a?x=%d&x=", i))
-			if heard := len(c.received()); heard != min(10-i, 1) {
-				w.t.Errorf("%d responses tell of name %d, want 1 for each of the first ten", heard, i)
+			if n := len(c.received()); n != min(10-i, 1) {
+				w.t.Errorf("got %d responses for name %d, want 1 for each of the first ten", n, i)
 			}
-			c.ackAll()
+			c.ackBatch()
 		}
 		expectQuiet(w.t, c.Client, time.Minute)
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// operate has a relay carry out a command.
+// operate runs an operator's command on a relay, and returns the decoded result.
 func operate[A, R any](t testing.TB, r *running, command string, args A) (answer R) {
 	t.Helper()
 	code, text := post(t, r, command, args)
@@ -27,7 +27,19 @@ func operate[A, R any](t testing.TB, r *running, command string, args A) (answer
 	return answer
 }
 
-// post returns what a relay answers to a command.
+// freeze runs the command freeze on a relay.
+func (r *running) freeze(args admin.FreezeScope) admin.Freezes {
+	r.t.Helper()
+	return operate[admin.FreezeScope, admin.Freezes](r.t, r, "freeze", args)
+}
+
+// thaw runs the command thaw on all origins of a relay.
+func (r *running) thaw() admin.Freezes {
+	r.t.Helper()
+	return operate[admin.FreezeScope, admin.Freezes](r.t, r, "thaw", admin.FreezeScope{})
+}
+
+// post sends an operator's command to a relay.
 func post(t testing.TB, r *running, command string, args any) (code int, text string) {
 	t.Helper()
 	body, err := json.Marshal(args)
@@ -55,8 +67,8 @@ func post(t testing.TB, r *running, command string, args any) (code int, text st
 	return resp.StatusCode, string(answer)
 }
 
-// TestFreeze_Clients: clients of a frozen relay are told nothing of what changes, and those
-// that come find what there was; thawed, each is told the difference, in the order of types.
+// Clients of a frozen relay receive no changes, and new clients receive the frozen resources. After the thaw, each
+// client receives the differences, in the order of types.
 func TestFreeze_Clients(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -65,7 +77,7 @@ func TestFreeze_Clients(t *testing.T) {
 			c := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
 			w.settle()
 			c.expect(formatFor(v, "cds a@1 b@1"), formatFor(v, "lds l@1"))
-			if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{}); !f.Origins[0].Frozen || f.Origins[0].Views == 0 {
+			if f := w.relay.freeze(admin.FreezeScope{}); !f.Origins[0].Frozen || f.Origins[0].Views == 0 {
 				t.Errorf("freeze: %+v, want the origin and its views frozen", f)
 			}
 			w.change("lds l@2")
@@ -78,16 +90,16 @@ func TestFreeze_Clients(t *testing.T) {
 			late.expect(formatFor(v, "cds a@1 b@1"))
 			view := statusOf(w.t, w.relay).Views[0]
 			if view.FrozenAt.IsZero() || view.Withheld != 4 {
-				t.Errorf("frozen at %v, %d names withheld; want a time, and 4", view.FrozenAt, view.Withheld)
+				t.Errorf("frozen at %v with %d withheld names, want a time and 4 names", view.FrozenAt, view.Withheld)
 			}
 			if frozen := metricsOf(w.t, w.relay)["tender_origin_frozen default"]; frozen != 1 {
 				t.Errorf("tender_origin_frozen = %v, want 1", frozen)
 			}
-			if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}); f.Origins[0].Frozen || f.Origins[0].Withheld != 4 {
-				t.Errorf("thaw: %+v, want it thawed, and 4 names that were withheld", f)
+			if f := w.relay.thaw(); f.Origins[0].Frozen || f.Origins[0].Withheld != 4 {
+				t.Errorf("thaw: %+v, want it thawed with 4 withheld names", f)
 			}
 			if frozen, ok := metricsOf(w.t, w.relay)["tender_origin_frozen default"]; !ok || frozen != 0 {
-				t.Errorf("thawed, tender_origin_frozen = %v (there is one: %t), want 0", frozen, ok)
+				t.Errorf("after the thaw, tender_origin_frozen = %v (present: %t), want 0", frozen, ok)
 			}
 			w.settle()
 			if v == relaytest.Delta {
@@ -99,9 +111,8 @@ func TestFreeze_Clients(t *testing.T) {
 	})
 }
 
-// TestFreeze_NewGroup: a group whose first client comes while the relay is frozen has
-// nothing that could be kept: it is told what there is, and no change of that. Those who come
-// back to a group that all had left find what there was.
+// A group that is new while the relay is frozen has no state to freeze: its first client receives the current
+// resources, and later no changes. A group whose clients have all disconnected stays frozen.
 func TestFreeze_NewGroup(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{"TENDER_NODE_GROUP_BY=cluster", operated}, func(w *world) {
@@ -115,7 +126,7 @@ func TestFreeze_NewGroup(t *testing.T) {
 		old := w.dial(node("old")).subscribe("cds", "")
 		w.settle()
 		old.expect("cds a@1")
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{Origin: "default"})
+		w.relay.freeze(admin.FreezeScope{Origin: "default"})
 		w.change("cds a@2")
 		w.settle()
 		fresh := w.dial(node("new")).subscribe("cds", "")
@@ -130,15 +141,16 @@ func TestFreeze_NewGroup(t *testing.T) {
 		old = w.dial(node("old")).subscribe("cds", "")
 		w.settle()
 		old.expect("cds a@1")
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.relay.thaw()
 		w.settle()
 		old.expect("cds a@3")
 		fresh.expect("cds a@3")
 	})
 }
 
-// orderFrozen freezes one relay of two. Of the clusters, "a" is there, and "gone" was removed before.
-func orderFrozen(t *testing.T, f func(w *world, other *running)) {
+// frozenBubble runs f with a frozen relay and another relay of the same origin. The cluster a exists, and the
+// cluster gone was removed before the freeze.
+func frozenBubble(t *testing.T, f func(w *world, other *running)) {
 	t.Helper()
 	worldBubble(t, []string{operated}, func(w *world) {
 		other := start(w.t, w.origin, "TENDER_NODE_ID=tender/other")
@@ -152,18 +164,18 @@ func orderFrozen(t *testing.T, f func(w *world, other *running)) {
 		w.settle()
 		w.change("cds -gone")
 		w.settle()
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.relay.freeze(admin.FreezeScope{})
 		f(w, other)
 	})
 }
 
-// TestB7_FrozenKeepsWhatClientsHave: a client comes to a frozen relay from one that is not. What came to be since the
-// freeze it keeps, also what had been removed before, and what waits for clusters waits with them. A client that has
-// nothing is served what was frozen. Thawed, all have the same.
+// A client that moves from another relay to a frozen one keeps newer resources, including ones that the frozen
+// relay knows as removed, and routes that wait for clusters. A new client receives the frozen resources. After the
+// thaw, all clients have the same resources.
 func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
-		orderFrozen(t, func(w *world, other *running) {
+		frozenBubble(t, func(w *world, other *running) {
 			w.change("cds young@1", "cds gone@2", "lds young@1", "rds r@2")
 			w.settle()
 			c := w.dialAt(other, relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -174,32 +186,33 @@ func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
 			w.sleep(3 * time.Hour)
 			for _, short := range []string{"cds", "lds"} {
 				if diff := cmp.Diff(before[typeURLs[short]], c.State()[typeURLs[short]]); diff != "" {
-					w.t.Errorf("%s: a client that came to a frozen relay (-had +has):\n%s", short, diff)
+					w.t.Errorf("%s: resources before and after moving to a frozen relay (-before +after):\n%s", short, diff)
 				}
 			}
 			if now := c.State().Digest(relaytest.RouteType, "r"); v == relaytest.SotW && now != before.Digest(relaytest.RouteType, "r") {
-				w.t.Error("its clusters stayed, and a route went back")
+				w.t.Error("the route changed after moving to a frozen relay")
 			}
 			late := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
 			w.settle()
 			late.expect(formatFor(v, "cds a@1"), formatFor(v, "lds l@1"))
-			operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+			w.relay.thaw()
 			w.change("cds a@2", "lds l@2")
 			w.settle()
 			for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
 				if diff := cmp.Diff(late.State()[typeURL], c.State()[typeURL]); diff != "" || len(c.State()[typeURL]) < 2 {
-					w.t.Errorf("thawed, the clients differ (-late +moved):\n%s", diff)
+					w.t.Errorf("after the thaw, clients differ (-late +moved):\n%s", diff)
 				}
 			}
 		})
 	})
 }
 
-// TestB7_FrozenKeepsNames: so it is for what clients ask for by name. Of who does not hold it, the name is absent.
+// The same holds for resources subscribed to by name. A client that does not have the removed resource receives
+// its removal.
 func TestB7_FrozenKeepsNames(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
-		orderFrozen(t, func(w *world, _ *running) {
+		frozenBubble(t, func(w *world, _ *running) {
 			w.change("cds gone@2")
 			w.settle()
 			c := w.manualClient(v).subscribeHolding(v, "cds", "a gone", "gone")
@@ -210,7 +223,7 @@ func TestB7_FrozenKeepsNames(t *testing.T) {
 				c.expectAndAck("cds a@1")
 			}
 			c.expect()
-			operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+			w.relay.thaw()
 			w.settle()
 			want := map[relaytest.Variant]string{relaytest.Delta: "cds gone@2", relaytest.SotW: "cds {a@1 gone@2}"}[v]
 			c.expect(want)
@@ -219,8 +232,8 @@ func TestB7_FrozenKeepsNames(t *testing.T) {
 	})
 }
 
-// TestB7_FrozenServesItsOwn: a client whose version clients of the frozen relay have seen has nothing from elsewhere,
-// and is served what was frozen. So is one that holds an empty set.
+// A SotW client that reports a version of the frozen relay, or an empty set, has no newer resources, and receives
+// the frozen ones.
 func TestB7_FrozenServesItsOwn(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated}, func(w *world) {
@@ -230,7 +243,7 @@ func TestB7_FrozenServesItsOwn(t *testing.T) {
 		c.Close()
 		w.change("cds a@2", "cds -b")
 		w.settle()
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.relay.freeze(admin.FreezeScope{})
 		w.change("cds young@1")
 		c.ackPending()
 		c.Reconnect(w.relay.Conn())
@@ -244,42 +257,42 @@ func TestB7_FrozenServesItsOwn(t *testing.T) {
 	})
 }
 
-// TestB7_FrozenKeepsWhatPollsHave: so it is for polls, which are told that nothing has changed.
+// A polling client with an unknown version gets a 304 while the relay is frozen, since its resources may be newer.
 func TestB7_FrozenKeepsWhatPollsHave(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, operated)
 		c := restPoller(t, r, false)
 		o.Put(relaytest.Cluster("a"))
-		shown := c.poll("clusters", "", "").expectNames("a")
-		time.Sleep(time.Minute) // until that is confirmed
+		first := c.poll("clusters", "", "").expectNames("a")
+		time.Sleep(time.Minute) // until the sets are confirmed
 		o.Put(relaytest.Cluster("b"))
-		frozen := c.poll("clusters", "", shown).expectNames("a", "b")
-		operate[admin.FreezeScope, admin.Freezes](t, r, "freeze", admin.FreezeScope{})
+		frozen := c.poll("clusters", "", first).expectNames("a", "b")
+		r.freeze(admin.FreezeScope{})
 		c.poll("clusters", "", frozen).expectNotModified()
 		c.poll("clusters", "", "r1.of-another-set").expectNotModified()
-		c.poll("clusters", "", shown).expectNames("a", "b")
+		c.poll("clusters", "", first).expectNames("a", "b")
 		c.poll("clusters", "", "").expectNames("a", "b")
-		operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{})
+		r.thaw()
 		c.poll("clusters", "", "r1.of-another-set").expectNames("a", "b")
 	})
 }
 
-// TestFreeze_Returning: what a returning client holds, and a frozen view has not, may have come
-// to be since the freeze. The removal waits for the thaw.
+// A returning client may hold resources that were added after the freeze. Removals of resources that the frozen
+// view lacks wait for the thaw.
 func TestFreeze_Returning(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated}, func(w *world) {
 		w.change("cds a@1")
 		w.autoClient(relaytest.Delta).subscribe("cds", "")
 		w.settle()
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.relay.freeze(admin.FreezeScope{})
 		w.change("cds young@1")
 		c := w.manualClient(relaytest.Delta).subscribeHolding(relaytest.Delta, "cds", "", "a young old")
 		c.expectAndAck("cds a@1")
 		w.sleep(3 * time.Minute)
 		c.expect()
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.relay.thaw()
 		c.expectAndAck("cds young@1")
 		c.expectAndAck("cds -old")
 	})

@@ -103,7 +103,7 @@ func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
 		makes func(r *restarting)
 	}{
 		{"frozen", func(r *restarting) {
-			operate[admin.FreezeScope, admin.Freezes](r.t, r.running, "freeze", admin.FreezeScope{})
+			r.running.freeze(admin.FreezeScope{})
 		}},
 		{"stale", func(r *restarting) { r.o.Stop(); synctest.Wait() }},
 		{"restored", func(r *restarting) {

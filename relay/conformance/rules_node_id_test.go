@@ -36,11 +36,11 @@ func TestB4_AnIDForEachGroup(t *testing.T) {
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o, "TENDER_NODE_ID="+tc.id, "TENDER_NODE_CLUSTER=own", "TENDER_NODE_GROUP_BY="+tc.by)
 				for _, change := range []func(*corepb.Node){nil, tc.change} {
-					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
+					c := r.Client(relaytest.ClientOptions{Node: groupedNode(change)})
 					c.Subscribe(typeCDS, "*")
 					recvAndAck(t, c, typeCDS, "a")
 				}
-				c := r.Client(relaytest.ClientOptions{Node: streamNode(nil)})
+				c := r.Client(relaytest.ClientOptions{Node: groupedNode(nil)})
 				c.Subscribe(typeCDS, "xdstp://one/envoy.config.cluster.v3.Cluster/none")
 				c.Recv(t.Context())
 				var got []string

@@ -307,6 +307,14 @@ func (c *worldClient) ackPending() {
 	}
 }
 
+// ackBatch ACKs the responses that the last call of received returned.
+func (c *worldClient) ackBatch() {
+	for _, r := range c.batch {
+		c.Ack(r)
+	}
+	synctest.Wait()
+}
+
 // ack ACKs the last response of each type.
 func (c *worldClient) ack(shorts ...string) {
 	c.w.t.Helper()
@@ -331,10 +339,7 @@ func (c *worldClient) nack(short string) {
 func (c *worldClient) expectAndAck(want ...string) {
 	c.w.t.Helper()
 	c.expect(want...)
-	for _, r := range c.batch {
-		c.Ack(r)
-	}
-	synctest.Wait()
+	c.ackBatch()
 }
 
 // expectChanges fails the test unless exactly these changes arrived, in any number of responses, and ACKs them.

@@ -63,7 +63,7 @@ func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 	dial := r.DialOptions
 	client := func(host, cluster string) *relaytest.Client {
 		r.DialOptions = append(dial[:len(dial):len(dial)], from(host))
-		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: streamNode(func(n *corepb.Node) { n.Cluster = cluster })})
+		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: groupedNode(func(n *corepb.Node) { n.Cluster = cluster })})
 		c.Subscribe(typeCDS)
 		return c
 	}

@@ -137,7 +137,7 @@ func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.o.Put(relaytest.Cluster("b"))
 		synctest.Wait()
-		r.freezes(admin.FreezeScope{})
+		r.freeze(admin.FreezeScope{})
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
 		crashed := r.copySnapshots()

@@ -115,7 +115,7 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 
 		fill(t, 16)
 		defer fill(t, ^uint64(0))
-		answer := r.thaws()
+		answer := r.thaw()
 		if !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Frozen {
 			t.Errorf("thaw: %+v, want a warning that it does not survive a restart", answer)
 		}

@@ -55,7 +55,7 @@ func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 		change("later", "later")
 		pass(interval)
 		has("a change waits for the thaw", "good", "good")
-		operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{})
+		r.thaw()
 		pass(interval)
 		has("thawed", "later", "later")
 		change("last", "last")
@@ -91,7 +91,7 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 			c.ackPending()
 
 			back := func() { rollsBack(w.t, w.relay, good) }
-			thaw := func() { operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}) }
+			thaw := func() { w.relay.thaw() }
 			// sent expects responses now, none until just before some time has passed, and others then.
 			sent := func(now []string, after time.Duration, then ...string) {
 				w.t.Helper()

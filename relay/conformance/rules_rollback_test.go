@@ -85,7 +85,7 @@ func TestRollback_Clients(t *testing.T) {
 			} else {
 				late.expect(formatFor(v, "cds a@1 b@1"), formatFor(v, "lds l@1"))
 			}
-			if f := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{}); f.Origins[0].Withheld != 4 || f.Origins[0].Frozen {
+			if f := w.relay.thaw(); f.Origins[0].Withheld != 4 || f.Origins[0].Frozen {
 				w.t.Errorf("thaw: %+v, want it thawed, and 4 names that were withheld", f)
 			}
 			w.settle()
@@ -199,7 +199,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 				}
 				r.o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a", "fixed"), relaytest.Cluster("b")) })
 				time.Sleep(time.Minute)
-				r.thaws()
+				r.thaw()
 				r.expectResources(c, typeCDS, "a", "b")
 				synctest.Wait()
 				if c.State().Digest(typeCDS, "a") == good {

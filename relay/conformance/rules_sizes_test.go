@@ -15,12 +15,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// sizeHard is what no response exceeds that can be cut, with some bytes for what is not
-// resources.
-const sizeHard = 3_500_000 + 200
+// maxResponseBytes is the largest size of a response that can be split, plus some bytes for fields other than resources.
+const maxResponseBytes = 3_500_000 + 200
 
-// sizeNames returns the names of a set of 11 MiB: most resources have 8 KiB, two have
-// 3 MiB, so that one of these does not fit behind many of those.
+// sizeNames returns the names of a set of 11 MiB. Most resources have 8 KiB, two have 3 MiB and therefore do not
+// fit behind many small ones.
 func sizeNames() (names []string) {
 	for i := range 700 {
 		names = append(names, fmt.Sprintf("thing-%03d", i))
@@ -28,8 +27,8 @@ func sizeNames() (names []string) {
 	return names
 }
 
-// sizeThing returns such a resource in one of its revisions.
-func sizeThing(typeURL, name string, rev int) proto.Message {
+// sizedResource returns a resource of the set in a revision.
+func sizedResource(typeURL, name string, rev int) proto.Message {
 	size := 8 << 10
 	if strings.HasSuffix(name, "99") && name < "thing-200" {
 		size = 3 << 20
@@ -37,7 +36,7 @@ func sizeThing(typeURL, name string, rev int) proto.Message {
 	return relaytest.Opaque(typeURL, name, fmt.Append(make([]byte, size), rev))
 }
 
-// sizeForms are the ways to ask for a large set that is sent in parts.
+// sizeForms are the subscriptions to a large set that the relay splits.
 var sizeForms = []struct {
 	variant relaytest.Variant
 	typeURL string
@@ -52,9 +51,8 @@ var sizeForms = []struct {
 	{relaytest.SotW, streamAcmeType, true},
 }
 
-// B.32: a large set comes in responses that fit what clients take by default, one
-// after the answer to another, and as few as can be; nothing is missing, nothing comes
-// twice, and where much of it goes while much else changes, what goes comes last.
+// B.32: a large set is split into as few responses as possible, none larger than a client's default limit, each
+// sent after the ACK of the previous one. Each resource is sent once, and removals are sent after changes.
 func TestB32_LargeSetsComeInParts(t *testing.T) {
 	t.Parallel()
 	for _, form := range sizeForms {
@@ -63,7 +61,7 @@ func TestB32_LargeSetsComeInParts(t *testing.T) {
 				names := sizeNames()
 				o.Apply(func(tx *relaytest.Tx) {
 					for _, name := range names {
-						tx.Put(sizeThing(form.typeURL, name, 1))
+						tx.Put(sizedResource(form.typeURL, name, 1))
 					}
 				})
 				c := startMuted(t, o, "TENDER_ACK_WAIT=10m").Client(relaytest.ClientOptions{Variant: form.variant})
@@ -73,9 +71,9 @@ func TestB32_LargeSetsComeInParts(t *testing.T) {
 				}
 				c.Subscribe(form.typeURL, ask...)
 				time.Sleep(10 * time.Second)
-				first := sizeParts(t, c)
+				first := recvParts(t, c)
 				if got := slices.Concat(first...); len(got) != len(names) {
-					t.Errorf("%d resources came, want each of %d once", len(got), len(names))
+					t.Errorf("got %d resources, want each of %d once", len(got), len(names))
 				}
 				o.Apply(func(tx *relaytest.Tx) {
 					for i, name := range names {
@@ -83,41 +81,40 @@ func TestB32_LargeSetsComeInParts(t *testing.T) {
 						case 0:
 							tx.Remove(form.typeURL, name)
 						case 1:
-							tx.Put(sizeThing(form.typeURL, name, 2))
+							tx.Put(sizedResource(form.typeURL, name, 2))
 						}
 					}
 				})
-				changes := slices.Concat(sizeParts(t, c)...)
-				wantChanged, wantGone := 233, 234
+				changes := slices.Concat(recvParts(t, c)...)
+				wantChanged, wantRemoved := 233, 234
 				if form.variant == relaytest.SotW {
-					wantGone = 0
+					wantRemoved = 0
 				}
-				gone := slices.IndexFunc(changes, func(name string) bool { return strings.HasPrefix(name, "-") })
-				if gone < 0 {
-					gone = len(changes)
+				removed := slices.IndexFunc(changes, func(name string) bool { return strings.HasPrefix(name, "-") })
+				if removed < 0 {
+					removed = len(changes)
 				}
-				if gone != wantChanged || len(changes)-gone != wantGone {
-					t.Errorf("%d resources came, and then %d names of what is gone or changed, want %d and then %d",
-						gone, len(changes)-gone, wantChanged, wantGone)
+				if removed != wantChanged || len(changes)-removed != wantRemoved {
+					t.Errorf("got %d resources and then %d names, want %d changes and then %d removals",
+						removed, len(changes)-removed, wantChanged, wantRemoved)
 				}
 			})
 		})
 	}
 }
 
-// sizeParts receives all that is there for a client, part by part, and returns the names
-// in each; what is gone has a "-" before it. It checks the sizes, and that each part
-// waits for the answer to the one before.
-func sizeParts(t *testing.T, c *relaytest.Client) (parts [][]string) {
+// recvParts receives a set in parts, and returns the names in each part, with a "-" before removals. It checks the
+// sizes, and that each part is sent after the ACK of the previous one.
+func recvParts(t *testing.T, c *relaytest.Client) (parts [][]string) {
 	t.Helper()
 	const most = 40
 	synctest.Wait()
 	for r := c.TryRecv(); r != nil; r = c.TryRecv() {
-		if size := proto.Size(r.Message); size > sizeHard {
-			t.Errorf("a response of %d bytes, want at most %d", size, sizeHard)
+		if size := proto.Size(r.Message); size > maxResponseBytes {
+			t.Errorf("got a response of %d bytes, want at most %d", size, maxResponseBytes)
 		}
 		if more := c.TryRecv(); more != nil {
-			t.Fatalf("%d resources came before the response with %d was answered", len(more.Resources), len(r.Resources))
+			t.Fatalf("got a response of %d resources before the ACK of one with %d", len(more.Resources), len(r.Resources))
 		}
 		part := r.Names()
 		for _, name := range r.Removed {
@@ -128,13 +125,13 @@ func sizeParts(t *testing.T, c *relaytest.Client) (parts [][]string) {
 		synctest.Wait()
 	}
 	if len(parts) < 2 || len(parts) > most {
-		t.Errorf("%d responses, want from 2 to %d", len(parts), most)
+		t.Errorf("got %d responses, want from 2 to %d", len(parts), most)
 	}
 	return parts
 }
 
-// B.32: no resource is split. One that is larger than a response may be comes alone,
-// and the log tells; those beside it come in responses of the usual size.
+// B.32: resources are not split. One that is larger than a response's limit is sent alone, and the relay logs it.
+// The other resources are sent in responses within the limit.
 func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 	t.Parallel()
 	for _, form := range sizeForms {
@@ -161,20 +158,20 @@ func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 					t.Errorf("the client has %q, want %q", c.State().Names(form.typeURL), names)
 				}
 				for _, resp := range c.Responses() {
-					if size := proto.Size(resp.Message); size > sizeHard && len(resp.Resources) > 1 {
-						t.Errorf("a response of %d bytes has %d resources, want one", size, len(resp.Resources))
+					if size := proto.Size(resp.Message); size > maxResponseBytes && len(resp.Resources) > 1 {
+						t.Errorf("a response of %d bytes has %d resources, want 1", size, len(resp.Resources))
 					}
 				}
 				if n := r.Log.Count("response exceeds the default limit of gRPC clients"); n != 1 {
-					t.Errorf("%d lines of log tell of the large response, want 1", n)
+					t.Errorf("logged the large response %d times, want once", n)
 				}
 			})
 		})
 	}
 }
 
-// B.32: a complete SotW set cannot be cut. The log tells of one that many clients do not
-// take, at a bounded rate.
+// B.32: a complete SotW set is not split. The relay logs, at a limited rate, sets that exceed the default limit of
+// clients.
 func TestB32_AFullSetIsNotCut(t *testing.T) {
 	t.Parallel()
 	for _, typeURL := range []string{typeCDS, typeLDS, relaytest.ScopedRouteType} {
@@ -196,20 +193,19 @@ func TestB32_AFullSetIsNotCut(t *testing.T) {
 				synctest.Wait()
 			}
 			if n := len(c.Responses()); n != 10 {
-				t.Errorf("%s: %d responses, want 10", shortName(typeURL), n)
+				t.Errorf("%s: got %d responses, want 10", shortName(typeURL), n)
 			}
 			for _, resp := range c.Responses() {
 				expectNames(t, resp, typeURL, names...)
 			}
 			if n := r.Log.Count("response exceeds the default limit of gRPC clients"); n < 1 || n > 5 {
-				t.Errorf("%s: %d lines of log tell of 10 large responses, want a few", shortName(typeURL), n)
+				t.Errorf("%s: logged 10 large responses %d times, want 1 to 5", shortName(typeURL), n)
 			}
 		})
 	}
 }
 
-// A client that holds 50,000 resources says so in a request of several MiB when it
-// returns, and is told the difference and nothing else.
+// A client that reconnects with 50,000 resources, in a request of several MiB, receives only the differences.
 func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 	t.Parallel()
 	const held = 50_000
@@ -220,7 +216,7 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 			}
 			o.Apply(func(tx *relaytest.Tx) {
 				for i := range held + 5 {
-					if i >= 5 { // these are gone
+					if i >= 5 { // the others were removed
 						tx.Set(typeRDS, at(i), relaytest.Opaque(typeRDS, at(i), []byte("x")), fmt.Sprintf("version-%016d", i))
 					}
 				}
@@ -239,31 +235,31 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 				req.ResourceNamesSubscribe = []string{"*"}
 			}
 			if size := proto.Size(req); size < 5<<20 {
-				t.Fatalf("a request of %d bytes, want more than gRPC servers take by default", size)
+				t.Fatalf("the request has %d bytes, want more than the default limit of gRPC servers", size)
 			}
 			c := r.Client(relaytest.ClientOptions{})
 			c.Send(req)
-			var came, gone []string
+			var got, removed []string
 			for range 20 {
 				time.Sleep(time.Second)
 				synctest.Wait()
 				for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
-					came, gone = append(came, resp.Names()...), append(gone, resp.Removed...)
+					got, removed = append(got, resp.Names()...), append(removed, resp.Removed...)
 					c.Ack(resp)
 				}
 			}
-			slices.Sort(came)
-			slices.Sort(gone)
+			slices.Sort(got)
+			slices.Sort(removed)
 			want := []string{at(5), at(6), at(7), at(8), at(9), at(held), at(held + 1), at(held + 2), at(held + 3), at(held + 4)}
-			if !slices.Equal(came, want) || !slices.Equal(gone, []string{at(0), at(1), at(2), at(3), at(4)}) {
-				t.Errorf("named=%v: told of %.200q, and that %.200q are gone; want the 5 that changed, the 5 that are new, and the 5 that are gone", named, came, gone)
+			if !slices.Equal(got, want) || !slices.Equal(removed, []string{at(0), at(1), at(2), at(3), at(4)}) {
+				t.Errorf("named=%v: got %.200q and the removals %.200q; want 5 changed, 5 new and 5 removed resources", named, got, removed)
 			}
 		})
 	}
 }
 
-// What the relay itself holds is not told to its origin where that would be more than
-// servers take: it asks for everything, and its clients are told the difference alone.
+// The relay omits initial_resource_versions in a request to the origin that would exceed a server's default limit.
+// The origin then sends everything; clients still receive only the differences.
 func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -299,11 +295,11 @@ func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 			}
 			for _, resp := range c.Responses()[before[i]:] {
 				if !resp.SotW() && len(resp.Resources)+len(resp.Removed) > 1 {
-					t.Errorf("%v was told of %d clusters and %d removals at once, want what changed", c, len(resp.Resources), len(resp.Removed))
+					t.Errorf("%v got a response of %d clusters and %d removals, want only the changes", c, len(resp.Resources), len(resp.Removed))
 				}
 			}
 			if n := len(c.Responses()) - before[i]; n > 2 {
-				t.Errorf("%v got %d responses, want one for each change", c, n)
+				t.Errorf("%v got %d responses, want one per change", c, n)
 			}
 		}
 	})

@@ -16,8 +16,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// streamNode is a node with everything that may make a group.
-func streamNode(change func(*corepb.Node)) *corepb.Node {
+// groupedNode returns a node with all fields that may determine its group.
+func groupedNode(change func(*corepb.Node)) *corepb.Node {
 	n := relaytest.EnvoyNode("id-1")
 	n.Locality = &corepb.Locality{Region: "r1", Zone: "z1", SubZone: "s1"}
 	n.Metadata, _ = structpb.NewStruct(map[string]any{
@@ -29,11 +29,10 @@ func streamNode(change func(*corepb.Node)) *corepb.Node {
 	return n
 }
 
-func streamMetadata(n *corepb.Node) map[string]any { return n.GetMetadata().AsMap() }
+func metadataOf(n *corepb.Node) map[string]any { return n.GetMetadata().AsMap() }
 
-// A group is the nodes that agree in the configured fields and in the client
-// features that change content (R143), whatever else they say; the origin sees
-// those fields, and for the rest the relay's own node.
+// Nodes form a group if they have equal configured fields and equal client features that change content (R143).
+// The origin receives these fields, and otherwise the relay's own node.
 func TestB4_WhatMakesAGroup(t *testing.T) {
 	t.Parallel()
 	overprovisioning := func(n *corepb.Node) {
@@ -41,7 +40,7 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name, by string
-		change   func(*corepb.Node) // of the second node
+		change   func(*corepb.Node) // changes the second node
 		groups   int
 	}{
 		{"the same", "user_agent_name", nil, 1},
@@ -90,7 +89,7 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 		{"a feature that changes content, by none", "none", overprovisioning, 2},
 		{"another feature", "user_agent_name", func(n *corepb.Node) { n.ClientFeatures = []string{"x"} }, 1},
 		{"all of it", "id,cluster,user_agent_name,user_agent_version,locality.region,metadata.env", nil, 1},
-		// What a client may write into one field must not look like two.
+		// A field's content must not look like two fields.
 		{"forged fields", "cluster,id", func(n *corepb.Node) { n.Cluster, n.Id = "edge,id=id-1", "" }, 2},
 		{"forged feature", "user_agent_name", func(n *corepb.Node) {
 			n.UserAgentName = "envoy,envoy.lb.does_not_support_overprovisioning"
@@ -101,7 +100,7 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o, "TENDER_NODE_GROUP_BY="+tc.by)
 				for _, change := range []func(*corepb.Node){nil, tc.change} {
-					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
+					c := r.Client(relaytest.ClientOptions{Node: groupedNode(change)})
 					c.Subscribe(typeCDS, "*")
 					recvAndAck(t, c, typeCDS, "a")
 				}
@@ -113,8 +112,8 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 	}
 }
 
-// No two groups have the same key, whatever clients write into their nodes:
-// what the second of such clients got would be what the first one asked for.
+// Different nodes have different group keys, whatever the clients write into their nodes. Otherwise a client could
+// receive another client's configuration.
 func TestB4_GroupsCannotBeForged(t *testing.T) {
 	t.Parallel()
 	const feature = "envoy.lb.does_not_support_overprovisioning"
@@ -135,14 +134,14 @@ func TestB4_GroupsCannotBeForged(t *testing.T) {
 				c.Recv(t.Context())
 			}
 			if n := len(o.State().Streams); n != 2 {
-				t.Errorf("by %s: %v and %v are %d groups, want 2", tc.by, tc.a, tc.b, n)
+				t.Errorf("by %s: %v and %v make %d groups, want 2", tc.by, tc.a, tc.b, n)
 			}
 		})
 	}
 }
 
-// The origin is shown the relay's own node, with the fields of the group's key
-// from the client's: never the rest of the first client's.
+// The origin receives the relay's own node with the fields of the group key replaced, and no other field of a
+// client.
 func TestB4_WhatTheOriginSees(t *testing.T) {
 	t.Parallel()
 	own := []string{
@@ -177,44 +176,43 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 			return n.GetLocality().GetZone() == "z1" && n.GetLocality().GetRegion() == "ro"
 		}},
 		{"metadata.env", nil, func(n *corepb.Node) bool {
-			m := streamMetadata(n)
+			m := metadataOf(n)
 			return m["env"] == "prod" && m["mine"] == 1.0 && m["list"] == nil
 		}},
 		{"metadata.deep.tier", nil, func(n *corepb.Node) bool {
-			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			deep, _ := metadataOf(n)["deep"].(map[string]any)
 			return deep["tier"] == 1.0 && deep["own"] == true && deep["other"] == nil
 		}},
 		{"metadata.deep", nil, func(n *corepb.Node) bool {
-			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			deep, _ := metadataOf(n)["deep"].(map[string]any)
 			return deep["tier"] == 1.0 && deep["other"] == "x" && deep["own"] == nil
 		}},
 		{"metadata.list", nil, func(n *corepb.Node) bool {
-			list, _ := streamMetadata(n)["list"].([]any)
+			list, _ := metadataOf(n)["list"].([]any)
 			return len(list) == 1 && list[0] == "a"
 		}},
 		{"metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, func(n *corepb.Node) bool {
-			env, has := streamMetadata(n)["env"]
-			return has && env == nil
+			env, present := metadataOf(n)["env"]
+			return present && env == nil
 		}},
 		{"metadata.deep.tier,metadata.deep", nil, func(n *corepb.Node) bool {
-			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			deep, _ := metadataOf(n)["deep"].(map[string]any)
 			return deep["tier"] == 1.0 && deep["other"] == "x"
 		}},
 		{"metadata.mine.part", func(n *corepb.Node) {
 			n.Metadata.Fields["mine"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"part": structpb.NewBoolValue(true)}})
-		}, func(n *corepb.Node) bool { // where the relay has no object
-			mine, _ := streamMetadata(n)["mine"].(map[string]any)
+		}, func(n *corepb.Node) bool { // replaces a field that is no object in the relay's metadata
+			mine, _ := metadataOf(n)["mine"].(map[string]any)
 			return mine["part"] == true
 		}},
-		// A field of the key that the client does not have is not the relay's own
-		// either.
+		// A field of the key that the client lacks is removed from the relay's metadata, too.
 		{"metadata.env", func(n *corepb.Node) { n.Metadata = nil }, func(n *corepb.Node) bool {
-			m := streamMetadata(n)
-			_, has := m["env"]
-			return !has && m["mine"] == 1.0
+			m := metadataOf(n)
+			_, present := m["env"]
+			return !present && m["mine"] == 1.0
 		}},
 		{"metadata.deep.own", nil, func(n *corepb.Node) bool {
-			deep, _ := streamMetadata(n)["deep"].(map[string]any)
+			deep, _ := metadataOf(n)["deep"].(map[string]any)
 			return deep["own"] == nil
 		}},
 		{"locality.zone", func(n *corepb.Node) { n.Locality = nil }, func(n *corepb.Node) bool {
@@ -229,22 +227,22 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 		t.Run(tc.by, func(t *testing.T) {
 			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
-				c := start(t, o, append(own, "TENDER_NODE_GROUP_BY="+tc.by)...).Client(relaytest.ClientOptions{Node: streamNode(tc.change)})
+				c := start(t, o, append(own, "TENDER_NODE_GROUP_BY="+tc.by)...).Client(relaytest.ClientOptions{Node: groupedNode(tc.change)})
 				c.Subscribe(typeCDS, "*")
 				recvAndAck(t, c, typeCDS, "a")
 				n := o.State().Last().Node
 				if !tc.check(n) {
-					t.Errorf("by %s: the origin sees %v", tc.by, n)
+					t.Errorf("by %s: the origin got the node %v", tc.by, n)
 				}
 				if f := n.GetClientFeatures(); slices.Contains(f, "own.secret") || !slices.Contains(f, "xds.config.supports-resource-ttl") {
-					t.Errorf("by %s: the origin sees the features %v", tc.by, f)
+					t.Errorf("by %s: the origin got the features %v", tc.by, f)
 				}
 			})
 		})
 	}
 }
 
-// What the origin sees of a group does not depend on which client came first.
+// The node that the origin receives for a group does not depend on which client was first.
 func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 	t.Parallel()
 	seen := func(t *testing.T, by string, nodes ...*corepb.Node) (shown []*corepb.Node) {
@@ -262,17 +260,17 @@ func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 		slices.SortFunc(shown, func(a, b *corepb.Node) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		return shown
 	}
-	one := streamNode(nil)
+	one := groupedNode(nil)
 	for _, tc := range []struct{ by, name string }{
 		{"user_agent_name", "default"}, {"locality.region", "region"}, {"user_agent_version", "version"}, {"metadata.env", "metadata"},
 		{"metadata.deep", "object"},
 	} {
-		two := streamNode(func(n *corepb.Node) {
+		two := groupedNode(func(n *corepb.Node) {
 			n.Id, n.Cluster, n.Locality.Zone = "id-2", "c2", "z2"
 			n.Metadata.Fields["x"] = structpb.NewStringValue("y")
 			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "1.2.3"}
 		})
-		// Nor on what is in its node beside the key, where no field has a name for it.
+		// It does not depend on unknown fields of the first client's node either.
 		three := proto.CloneOf(one)
 		version := three.GetUserAgentBuildVersion()
 		for _, m := range []proto.Message{
@@ -281,21 +279,21 @@ func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 			m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 4242, protowire.VarintType), 1))
 		}
 		if a, b := seen(t, tc.by, one, three), seen(t, tc.by, three, one); len(a) != 1 || len(b) != 1 || !proto.Equal(a[0], b[0]) {
-			t.Errorf("by %s: the origin sees %v or %v of unknown fields, as who comes first", tc.by, a, b)
+			t.Errorf("by %s: the origin got %v or %v with unknown fields, depending on the first client", tc.by, a, b)
 		}
 		a, b := seen(t, tc.by, one, two), seen(t, tc.by, two, one)
 		if len(a) != len(b) || !slices.EqualFunc(a, b, func(x, y *corepb.Node) bool { return proto.Equal(x, y) }) {
-			t.Errorf("by %s: the origin sees %v or %v, as who comes first", tc.by, a, b)
+			t.Errorf("by %s: the origin got %v or %v, depending on the first client", tc.by, a, b)
 		}
 	}
 }
 
-// Once for each group it is said that its clients differ in what the origin may
-// look at; not of fields that make the group.
+// The relay logs once per group that its clients differ in fields that the origin may use, other than those of the
+// group key.
 func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		by, fields string // fields that the warning names; "" for no warning
+		by, fields string // fields that the warning names; "" means no warning
 		change     func(*corepb.Node)
 	}{
 		{"user_agent_name", "", func(n *corepb.Node) { n.Id = "id-2" }},
@@ -311,7 +309,7 @@ func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 			r := start(t, o, "TENDER_NODE_GROUP_BY="+tc.by)
 			for range 3 {
 				for _, change := range []func(*corepb.Node){nil, tc.change} {
-					c := r.Client(relaytest.ClientOptions{Node: streamNode(change)})
+					c := r.Client(relaytest.ClientOptions{Node: groupedNode(change)})
 					c.Subscribe(typeCDS, "*")
 					c.Recv(t.Context())
 				}
@@ -327,8 +325,8 @@ func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
 	}
 }
 
-// B.4: a client whose Istio proxy type is not that of the relay is logged once for its group, as istiod sends each type its
-// own configuration. IDs in another form have no type.
+// B.4: a client whose Istio proxy type differs from the relay's is logged once per group, since istiod's
+// configuration depends on the type. IDs of other forms have no type.
 func TestB4_OtherProxyType(t *testing.T) {
 	for _, tc := range []struct {
 		own, id string
@@ -342,7 +340,7 @@ func TestB4_OtherProxyType(t *testing.T) {
 		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			r := start(t, o, "TENDER_NODE_ID="+tc.own)
 			for range 2 {
-				c := r.Client(relaytest.ClientOptions{Node: streamNode(func(n *corepb.Node) { n.Id = tc.id })})
+				c := r.Client(relaytest.ClientOptions{Node: groupedNode(func(n *corepb.Node) { n.Id = tc.id })})
 				c.Subscribe(typeCDS, "*")
 				c.Recv(t.Context())
 			}
@@ -353,8 +351,8 @@ func TestB4_OtherProxyType(t *testing.T) {
 	}
 }
 
-// By default an Envoy and a gRPC client of one cluster never share a group, and the
-// features that change content tell groups apart in whatever order they come.
+// By default Envoys and gRPC clients of a cluster are different groups. Client features that change content
+// determine the group, in any order.
 func TestR143_FeaturesMakeGroups(t *testing.T) {
 	t.Parallel()
 	const (
@@ -399,8 +397,8 @@ func TestR143_FeaturesMakeGroups(t *testing.T) {
 	}
 }
 
-// The origin is told the relay's own features and those of the group, never what
-// all clients can take together.
+// The origin receives the relay's own client features and those of the group, not the features that all clients
+// have in common.
 func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 	t.Parallel()
 	own := []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
@@ -425,19 +423,19 @@ func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 			got = append(got, s.Node.GetClientFeatures())
 		}
 		if !slices.EqualFunc(got, want, func(a, b []string) bool { return slices.Equal(a, b) }) {
-			t.Errorf("the origin is told %q, want %q", got, want)
+			t.Errorf("the origin got the features %q, want %q", got, want)
 		}
 	})
 }
 
-// B.4: operators are told of node groups that have the same configuration. A group with nothing does not count, and endpoints
-// make no difference.
+// B.4: the status reports node groups with equal configuration. Groups without configuration are not counted, and
+// endpoints are not compared.
 func TestB4_EqualGroupsAreShown(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Route("r", []string{"*"}, "a"), relaytest.Endpoints("a", "127.0.0.1:80"))
 		r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster")
 		group := func(name string) *relaytest.Client {
-			return r.Client(relaytest.ClientOptions{AutoAck: true, Node: streamNode(func(n *corepb.Node) { n.Cluster = name })})
+			return r.Client(relaytest.ClientOptions{AutoAck: true, Node: groupedNode(func(n *corepb.Node) { n.Cluster = name })})
 		}
 		wants := func(when string, n int) {
 			t.Helper()

@@ -168,11 +168,11 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-				before := streamNode(nil)
-				after := streamNode(tc.change)
+				before := groupedNode(nil)
+				after := groupedNode(tc.change)
 				r := start(t, o, "TENDER_NODE_GROUP_BY=cluster,metadata.deep.tier")
 				o.For(func(n *corepb.Node) bool {
-					deep, _ := streamMetadata(n)["deep"].(map[string]any)
+					deep, _ := metadataOf(n)["deep"].(map[string]any)
 					return n.GetCluster() != "edge" || deep["tier"] != 1.0 || slices.Contains(n.GetClientFeatures(), noOver)
 				}).Put(relaytest.Cluster("second"))
 				o.Put(relaytest.Cluster("first"))
@@ -208,7 +208,7 @@ func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "three" }).Put(relaytest.Cluster("third"))
 		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_GROUPS=2")
 		node := func(cluster string) *corepb.Node {
-			return streamNode(func(n *corepb.Node) { n.Cluster = cluster })
+			return groupedNode(func(n *corepb.Node) { n.Cluster = cluster })
 		}
 		ask := func(cluster string) (*relaytest.Client, *corepb.Node) {
 			n := node(cluster)

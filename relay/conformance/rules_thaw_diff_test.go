@@ -68,7 +68,7 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 						w.settle()
 						rollsBack(w.t, w.relay, good)
 					} else {
-						operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+						w.relay.freeze(admin.FreezeScope{})
 					}
 					w.settle()
 					w.change("cds a@3", "cds c@2", "cds -b", "eds e@2")
@@ -87,7 +87,7 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 						w.t.Errorf("the diff of one resource is %+v, want its content before and after", one)
 					}
 
-					answer := operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+					answer := w.relay.thaw()
 					if answer.Diff != nil || answer.DryRun {
 						w.t.Errorf("thaw: %+v, want no dry run", answer)
 					}
@@ -115,7 +115,7 @@ func TestI14_AThawShowsWhatItSendsAtOnce(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")
 		w.sleep(time.Minute)
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "freeze", admin.FreezeScope{})
+		w.relay.freeze(admin.FreezeScope{})
 		w.change("cds a@2", "eds a@2")
 		w.sleep(time.Minute)
 		if changes := thawDiff(w.t, w.relay); !slices.Equal(changes, []string{"eds a changed"}) {
@@ -123,7 +123,7 @@ func TestI14_AThawShowsWhatItSendsAtOnce(t *testing.T) {
 		}
 		w.expectResources("cds a@1 b@1", all...)
 		w.expectResources("eds a@1 b@1", all...)
-		operate[admin.FreezeScope, admin.Freezes](w.t, w.relay, "thaw", admin.FreezeScope{})
+		w.relay.thaw()
 		w.sleep(time.Second)
 		w.expectResources("eds a@2 b@1", all...)
 		w.expectResources("cds a@1 b@1", all[1:]...)

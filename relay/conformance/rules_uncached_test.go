@@ -124,7 +124,7 @@ func TestR125_Members(t *testing.T) {
 // receiveAll ACKs responses until there are no more, and returns the client's resource names.
 func (c *worldClient) receiveAll() (names []string) {
 	for len(c.received()) > 0 {
-		c.ackAll()
+		c.ackBatch()
 	}
 	for _, entries := range c.State() {
 		for name := range entries {

@@ -15,10 +15,10 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// holdBroken has a relay hold changes that break clients.
+// holdBroken makes a relay hold changes that break clients.
 const holdBroken = "TENDER_VALIDATE=hold"
 
-// A holdWorld is a relay that holds changes, and a client that subscribes as an Envoy does.
+// A holdWorld has a relay that holds changes, and a client with an Envoy's subscriptions.
 type holdWorld struct {
 	t *testing.T
 	o *relaytest.Origin
@@ -26,7 +26,7 @@ type holdWorld struct {
 	c *relaytest.Client
 }
 
-// holdEach runs a test for each variant that the client and the origin may speak. Routes lead to a cluster at first.
+// holdEach runs a test for each variant of the client and of the origin. The initial route names the cluster a.
 func holdEach(t *testing.T, f func(w *holdWorld)) {
 	t.Parallel()
 	for _, origin := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
@@ -36,138 +36,138 @@ func holdEach(t *testing.T, f func(w *holdWorld)) {
 				o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
 				w := &holdWorld{t: t, o: o, r: start(t, o, operated, holdBroken)}
 				w.c = routed(w.r, relaytest.ClientOptions{Variant: v})
-				w.wants("at first", "a", "a")
+				w.expectState("at first", "a", "a")
 				f(w)
 			})
 		})
 	}
 }
 
-// wants waits, and fails the test unless the client has these clusters, separated by spaces, and a route to this one, and
-// the relay reports these findings.
-func (w *holdWorld) wants(when, clusters, route string, findings ...string) {
+// expectState waits, and fails the test unless the client has these clusters, separated by spaces, and a route to
+// this cluster, and the relay reports these findings.
+func (w *holdWorld) expectState(when, clusters, route string, findings ...string) {
 	w.t.Helper()
-	time.Sleep(20 * time.Second) // in a bubble
+	time.Sleep(20 * time.Second) // virtual time
 	synctest.Wait()
 	s := w.c.State()
 	if got := strings.Join(s.Names(relaytest.ClusterType), " "); got != clusters {
 		w.t.Errorf("%s: the client has the clusters %q, want %q", when, got, clusters)
 	}
 	if s.Digest(relaytest.RouteType, "r") != relaytest.DigestOf(relaytest.Route("r", []string{"*"}, route)) {
-		w.t.Errorf("%s: the client does not have the route to %s", when, route)
+		w.t.Errorf("%s: the client's route does not name %s", when, route)
 	}
 	if got := findingsOf(w.t, w.r); !slices.Equal(got, findings) {
 		w.t.Errorf("%s: findings %q, want %q", when, got, findings)
 	}
 }
 
-// holdsChange reports whether the status says that a change of a resource is held.
+// holdsChange reports whether the status has a held change of a resource.
 func holdsChange(s admin.Status, name string) bool {
 	return slices.ContainsFunc(s.Validation.Findings, func(f admin.Finding) bool { return f.Kind == lint.Held && f.Name == name })
 }
 
-// routeTo has the origin change where the route leads to.
+// routeTo makes the origin's route name another cluster.
 func (w *holdWorld) routeTo(cluster string) { w.o.Put(relaytest.Route("r", []string{"*"}, cluster)) }
 
-// holds returns the holds of the relay.
+// holds returns the relay's held changes.
 func (w *holdWorld) holds() []admin.Hold {
 	w.t.Helper()
 	return get[admin.Holds](w.t, w.r, "/api/v1/holds").Holds
 }
 
-// TestB46_ClientsKeepTheLastGood: while a route names a cluster that does not exist, clients keep the route before; while a
-// route names a cluster, clients keep the cluster. Both go on as soon as they can.
+// A route that names a missing cluster, and the removal of a cluster that a route names, are held: clients keep
+// the previous resources. Each is released once its references are valid.
 func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		w.routeTo("b")
-		w.wants("a route to nowhere", "a", "a", "held_change r")
+		w.expectState("a route to nowhere", "a", "a", "held_change r")
 		held := w.holds()
 		if len(held) != 1 || !held[0].Broken || held[0].Names[0] != "r" || held[0].Reasons[0] != `names cluster "b", which does not exist` {
 			w.t.Errorf("holds %+v, want the update of r", held)
 		}
 		if _, text := ask(w.t, w.r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="held_change",type="rds"} 1`) {
-			w.t.Error("/metrics lacks the held change")
+			w.t.Error("/metrics does not count the held change")
 		}
 		for _, view := range operate[admin.Scope, admin.Audits](w.t, w.r, "audit", admin.Scope{}).Views {
 			for _, of := range view.Types {
 				for _, d := range of.Differences {
 					if !d.Held {
-						w.t.Errorf("audit: %+v, want only differences that are held", d)
+						w.t.Errorf("audit: %+v, want only held differences", d)
 					}
 				}
 			}
 		}
 		w.o.Put(relaytest.Cluster("b"))
-		w.wants("the cluster comes", "a b", "b")
+		w.expectState("the cluster comes", "a b", "b")
 		w.o.Remove(relaytest.ClusterType, "b")
-		w.wants("a cluster that is named is removed", "a b", "b", "held_change b")
+		w.expectState("a cluster that is named is removed", "a b", "b", "held_change b")
 		w.routeTo("a")
-		w.wants("the route leads elsewhere", "a", "a")
+		w.expectState("the route leads elsewhere", "a", "a")
 	})
 }
 
-// TestB46_UndecodableUpdatesAreHeld while the cluster before can be decoded.
+// An undecodable update is held if the previous resource can be decoded.
 func TestB46_UndecodableUpdatesAreHeld(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		before := w.c.State().Digest(relaytest.ClusterType, "a")
-		rubbish := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte{0x0a, 1, 'a', 0x22, 1, 0xff}} // connect_timeout is cut off
-		w.o.Set(relaytest.ClusterType, "a", rubbish, "rubbish")
-		w.wants("rubbish", "a", "a", "held_change a")
+		undecodable := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte{0x0a, 1, 'a', 0x22, 1, 0xff}} // connect_timeout is truncated
+		w.o.Set(relaytest.ClusterType, "a", undecodable, "rubbish")
+		w.expectState("rubbish", "a", "a", "held_change a")
 		if w.c.State().Digest(relaytest.ClusterType, "a") != before {
-			w.t.Error("the client has other bytes than before")
+			w.t.Error("the client's cluster changed")
 		}
 		w.o.Put(relaytest.Cluster("a", "elsewhere"))
-		w.wants("corrected", "a", "a")
+		w.expectState("corrected", "a", "a")
 		if w.c.State().Digest(relaytest.ClusterType, "a") == before {
-			w.t.Error("the client still has the cluster of before")
+			w.t.Error("the client did not get the valid cluster")
 		}
 	})
 }
 
-// TestB46_ReleaseAndDiscard: an operator has clients receive what is held, or keep what they have.
+// An operator releases held changes to clients, or discards them.
 func TestB46_ReleaseAndDiscard(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		w.routeTo("b")
-		w.wants("a route to nowhere", "a", "a", "held_change r")
+		w.expectState("a route to nowhere", "a", "a", "held_change r")
 		operate[admin.HoldScope, admin.Holds](w.t, w.r, "discard", admin.HoldScope{All: true})
-		w.wants("discarded", "a", "a")
+		w.expectState("discarded", "a", "a")
 		if held := w.holds(); len(held) != 1 || !held[0].Broken || !held[0].Discarded {
-			w.t.Errorf("holds %+v, want one that was discarded", held)
+			w.t.Errorf("holds %+v, want one discarded change", held)
 		}
 		w.routeTo("c")
-		w.wants("another one", "a", "a", "held_change r")
+		w.expectState("another one", "a", "a", "held_change r")
 		operate[admin.HoldScope, admin.Holds](w.t, w.r, "release", admin.HoldScope{All: true})
-		w.wants("released", "a", "c", "missing_reference r")
+		w.expectState("released", "a", "c", "missing_reference r")
 		w.routeTo("a")
-		w.wants("corrected", "a", "a")
+		w.expectState("corrected", "a", "a")
 	})
 }
 
-// TestB46_HoldingSurvivesARestart: the snapshot has the last good state, and the change is held again when the origin sends it.
+// A snapshot contains the last good state, and the relay holds the change again when the origin resends it.
 func TestB46_HoldingSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
-		for _, other := range []string{"v", "w", "x", "y", "z"} { // so that one removal is not a large part
+		for _, other := range []string{"v", "w", "x", "y", "z"} { // so that one removal is no mass deletion
 			r.o.Put(relaytest.Cluster(other))
 		}
 		w := &holdWorld{t: t, o: r.o, r: r.running, c: routed(r.running, relaytest.ClientOptions{Variant: v})}
-		w.wants("at first", "a v w x y z", "a")
+		w.expectState("at first", "a v w x y z", "a")
 		w.routeTo("b")
 		w.o.Remove(relaytest.ClusterType, "a")
-		w.wants("broken", "a v w x y z", "a", "held_change a", "held_change r")
+		w.expectState("broken", "a v w x y z", "a", "held_change a", "held_change r")
 		for range 2 {
 			r.stop()
 			r.start()
 			w.r, w.c = r.running, routed(r.running, relaytest.ClientOptions{Variant: v})
-			w.wants("after a restart", "a v w x y z", "a", "held_change a", "held_change r")
+			w.expectState("after a restart", "a v w x y z", "a", "held_change a", "held_change r")
 		}
 		w.o.Put(relaytest.Cluster("b"))
-		w.wants("mended", "b v w x y z", "b")
+		w.expectState("mended", "b v w x y z", "b")
 	}, operated, holdBroken)
 }
 
-// TestB46_FilesAreHeld: of a directory, clients keep the last good state too.
+// Broken changes in a directory of files are held, too.
 func TestB46_FilesAreHeld(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -183,7 +183,7 @@ func TestB46_FilesAreHeld(t *testing.T) {
 	badWrite(t, dir, "r.yaml", route("b"))
 	awaitStatus(t, r, "held_change r", func(s admin.Status) bool { return holdsChange(s, "r") })
 	if c.State().Digest(relaytest.RouteType, "r") != before {
-		t.Error("the client has another route than before")
+		t.Error("the client's route changed")
 	}
 	clusterFile(t, dir, "a.yaml", "a", "b")
 	c.WaitState(t.Context(), func(s relaytest.State) bool {
@@ -192,33 +192,33 @@ func TestB46_FilesAreHeld(t *testing.T) {
 	awaitStatus(t, r, "nothing held", func(s admin.Status) bool { return !holdsChange(s, "r") })
 }
 
-// TestB46_HeldChangesBeginNoRollout: a rollout is of changes that clients can use. Once a held change goes on, it goes through the
-// stages, in the edition of what it waited for.
+// A held change does not start a rollout. Once released, it is rolled out in stages, in the edition of the
+// resource that it waited for.
 func TestB46_HeldChangesBeginNoRollout(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
-		has := func(when string, c *rolloutClient, rev int) {
+		expectRoute := func(when string, c *rolloutClient, rev int) {
 			w.t.Helper()
 			if c.State().Digest(relaytest.RouteType, "routes") != relaytest.DigestOf(w.message("rds", "routes", rev)) {
-				w.t.Errorf("%s: %s does not have the route of revision %d", when, c.node, rev)
+				w.t.Errorf("%s: %s does not have revision %d of the route", when, c.node, rev)
 			}
 		}
-		w.change("cds cluster-1@1") // to which the route leads
+		w.change("cds cluster-1@1") // the cluster of the initial route
 		w.sleep(time.Hour)
 		w.expectPhase(rollout.Current, 0)
 		w.change("rds routes@2")
 		w.sleep(time.Hour)
 		w.expectPhase(rollout.Current, 0)
-		has("the cluster is missing", canary, 1)
+		expectRoute("the cluster is missing", canary, 1)
 		w.change("cds cluster-2@1")
 		w.sleep(time.Minute)
 		if s := w.expectPhase(rollout.Rolling, 1); s.Resources != 2 {
-			w.t.Errorf("the edition has %d resources, want the cluster and the route", s.Resources)
+			w.t.Errorf("the edition has %d resources, want 2, the cluster and the route", s.Resources)
 		}
-		has("the first stage", canary, 2)
-		has("the first stage", other, 1)
+		expectRoute("the first stage", canary, 2)
+		expectRoute("the first stage", other, 1)
 		w.sleep(time.Hour)
-		has("promoted", other, 2)
+		expectRoute("promoted", other, 2)
 	}, holdBroken)
 }

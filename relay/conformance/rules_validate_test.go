@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// findingsOf returns what a relay reports, as "kind name".
+// findingsOf returns the relay's findings as "kind name".
 func findingsOf(t *testing.T, r *running) (all []string) {
 	t.Helper()
 	s := statusOf(t, r)
@@ -27,14 +27,14 @@ func findingsOf(t *testing.T, r *running) (all []string) {
 // awaitFindings waits until a relay reports exactly these findings, in a bubble.
 func awaitFindings(t *testing.T, r *running, want ...string) {
 	t.Helper()
-	time.Sleep(10 * time.Second) // more than a look takes, and than a reference has to settle
+	time.Sleep(10 * time.Second) // longer than a validation takes, and than a reference may be missing
 	synctest.Wait()
 	if got := findingsOf(t, r); strings.Join(got, "; ") != strings.Join(want, "; ") {
 		t.Errorf("findings %q, want %q", got, want)
 	}
 }
 
-// routed has a client subscribe as an Envoy does: to all clusters and listeners, and to a route configuration.
+// routed returns a client with an Envoy's subscriptions: all clusters and listeners, and a route configuration.
 func routed(r *running, opts relaytest.ClientOptions) *relaytest.Client {
 	opts.AutoAck = true
 	c := r.Client(opts)
@@ -44,8 +44,8 @@ func routed(r *running, opts relaytest.ClientOptions) *relaytest.Client {
 	return c
 }
 
-// B.46: with TENDER_VALIDATE=warn, findings are in the status and the metrics, and clients are served the bytes of the
-// origin all the same.
+// B.46: with TENDER_VALIDATE=warn, the status and metrics report findings. Clients receive the origin's resources
+// unchanged.
 func TestB46_FindingsOnlyWarn(t *testing.T) {
 	for _, variant := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		t.Run(variant.String(), func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestB46_FindingsOnlyWarn(t *testing.T) {
 					t.Errorf("validation: %+v", s.Validation)
 				}
 				if _, text := ask(t, r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="missing_reference",type="rds"} 1`) {
-					t.Error("/metrics lacks the finding")
+					t.Error("/metrics does not count the finding")
 				}
 
 				o.Put(relaytest.Cluster("b"))
@@ -78,7 +78,7 @@ func TestB46_FindingsOnlyWarn(t *testing.T) {
 	}
 }
 
-// TENDER_VALIDATE=off checks nothing.
+// TENDER_VALIDATE=off validates nothing.
 func TestB46_ValidationIsOff(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Route("r", []string{"*"}, "b"))

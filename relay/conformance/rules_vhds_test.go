@@ -11,8 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// vhdsBubble runs f in a world whose origin has virtual hosts on demand: its wildcard
-// has rc/base alone, and for a host that it does not know it says so.
+// vhdsBubble runs f in a world whose origin serves virtual hosts on demand, see onDemand.
 func vhdsBubble(t *testing.T, f func(w *world)) {
 	t.Helper()
 	worldBubble(t, nil, func(w *world) {
@@ -22,14 +21,14 @@ func vhdsBubble(t *testing.T, f func(w *world)) {
 	})
 }
 
-// onDemand has the origin's wildcard of virtual hosts hold rc/base alone, and the origin
-// say of hosts that it does not know that they mean nothing.
+// onDemand makes the origin serve virtual hosts on demand. Its wildcard contains only rc/base, and it reports
+// unknown hosts as aliases without a resource.
 func (w *world) onDemand() {
 	host := func(typeURL, name string) bool { return typeURL == relaytest.VirtualHostType && name != "rc/base" }
 	w.origin.Change(func(b *relaytest.Behaviour) { b.NamedOnly, b.Unresolved = host, host })
 }
 
-// asked returns how often the origin was asked for a name.
+// subscriptions returns how often the relay has subscribed to a name at the origin.
 func (w *world) subscriptions(short, name string) (n int) {
 	for _, r := range w.origin.State().Requests(typeURLs[short]) {
 		if slices.Contains(r.Message.GetResourceNamesSubscribe(), name) {
@@ -39,8 +38,8 @@ func (w *world) subscriptions(short, name string) (n int) {
 	return n
 }
 
-// In SotW aliases count too: a resource is in a response once, however often it was
-// asked for, and nothing is said again for it.
+// A SotW client may subscribe to a resource by several aliases. A response contains it once, and further aliases
+// cause no response.
 func TestR092_AliasesInSotW(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "lds", "rds", "eds", "acme"} {
@@ -51,16 +50,16 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				c := w.manualClient(relaytest.SotW).subscribe(short, names+" other")
 				w.settle()
 				for len(c.received()) > 0 {
-					c.ackAll()
+					c.ackBatch()
 				}
 				if got, want := c.w.describe(c.last[typeURLs[short]]), short+" {other@1 real@1}"; whole && got != want {
-					t.Errorf("%s %q: was told %q, want %q", short, names, got, want)
+					t.Errorf("%s %q: got %q, want %q", short, names, got, want)
 				}
 				plain := w.manualClient(relaytest.SotW).subscribe(short, "real other")
 				w.sleep(time.Second)
 				plain.receiveAll()
 				if got, want := c.last[typeURLs[short]].Version, plain.last[typeURLs[short]].Version; got != want {
-					t.Errorf("%s %q: got version %q, and %q for the same set by other names", short, names, got, want)
+					t.Errorf("%s %q: got version %q, want %q as for the same set by other names", short, names, got, want)
 				}
 				w.sleep(time.Hour)
 				c.expect()
@@ -78,21 +77,21 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				if !strings.HasPrefix(names, "*") {
 					c.expectAndAck(want)
 				}
-				// A wildcard beside names comes on two streams, without an order between them.
+				// A wildcard and names use two origin streams, whose order is not defined.
 				w.sleep(time.Hour)
 				for len(c.received()) > 0 {
-					c.ackAll()
+					c.ackBatch()
 				}
 				if got := c.w.describe(c.last[typeURLs[short]]); got != want {
-					t.Errorf("%s %q: was told %q last, want %q", short, names, got, want)
+					t.Errorf("%s %q: last response %q, want %q", short, names, got, want)
 				}
 			})
 		}
 	}
 }
 
-// That a host means nothing is passed on as the origin says it, to who asks within 5s
-// too, and then the origin is asked again when somebody asks (B.20).
+// The origin's report of an unknown host is passed on, and answers new subscriptions for 5s. Afterwards a new
+// subscription makes the relay subscribe at the origin again (B.20).
 func TestR095_UnknownHosts(t *testing.T) {
 	t.Parallel()
 	vhdsBubble(t, func(w *world) {
@@ -103,38 +102,38 @@ func TestR095_UnknownHosts(t *testing.T) {
 		second := w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope")
 		second.expectAndAck("vhds rc/nope?")
 		if n := w.subscriptions("vhds", "rc/nope"); n != 1 {
-			t.Errorf("the origin was asked %d times within 5s, want once", n)
+			t.Errorf("the origin got %d subscriptions within 5s, want 1", n)
 		}
 		w.sleep(time.Hour)
 		first.expect()
 		second.expect()
 		if n := w.subscriptions("vhds", "rc/nope"); n != 1 {
-			t.Errorf("the origin was asked %d times though nobody asked again, want once", n)
+			t.Errorf("the origin got %d subscriptions without a new client, want 1", n)
 		}
 		third := w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope")
 		w.sleep(time.Second)
 		third.expectAndAck("vhds rc/nope?")
 		if n := w.subscriptions("vhds", "rc/nope"); n != 2 {
-			t.Errorf("the origin was asked %d times, want again after 5s", n)
+			t.Errorf("the origin got %d subscriptions, want another after 5s", n)
 		}
 		w.sleep(time.Minute)
-		first.expect() // it has been told that before
-		again := &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURLs["vhds"], ResourceNamesSubscribe: []string{"rc/nope"}}
-		first.Send(again)
+		first.expect() // it already has this report
+		repeated := &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURLs["vhds"], ResourceNamesSubscribe: []string{"rc/nope"}}
+		first.Send(repeated)
 		w.sleep(time.Second)
 		first.expectAndAck("vhds rc/nope?")
 		if n := w.subscriptions("vhds", "rc/nope"); n != 3 {
-			t.Errorf("the origin was asked %d times, want again for one who has asked before", n)
+			t.Errorf("the origin got %d subscriptions, want another for a repeated subscription", n)
 		}
 
-		// Once it means something, all are told.
+		// When the host exists, all clients receive it.
 		w.change("vhds rc/new@1=rc/nope")
 		for _, c := range []*worldClient{first, second, third} {
 			c.expectAndAck("vhds rc/new@1=rc/nope")
 		}
 		w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope").expectAndAck("vhds rc/new@1=rc/nope")
 		if n := w.subscriptions("vhds", "rc/nope"); n != 3 {
-			t.Errorf("the origin was asked %d times, want no more", n)
+			t.Errorf("the origin got %d subscriptions, want no more", n)
 		}
 	})
 }

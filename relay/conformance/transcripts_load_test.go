@@ -12,42 +12,42 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A playedLoad is what a scene with TENDER_LRS has of load reports.
+// A playedLoad handles the load reports of a scene with TENDER_LRS.
 //
-//	> a opens reports              (also: …, by name: it cannot be asked for all clusters; …, of cluster far)
-//	> a reports one z:1+5, two z:2+0 (the requests issued and in progress in the locality z of each cluster)
+//	> a opens reports              (also: …, by name: without send_all_clusters; …, of cluster far)
+//	> a reports one z:1+5, two z:2+0 (issued and in-progress requests in the locality z of each cluster)
 //	> a stops reporting
-//	> origin asks edge for 10s one two (the newest stream of a node's cluster; no names: all clusters)
+//	> origin asks edge for 10s one two (on the newest stream of a node's cluster; no names: all clusters)
 //
-// "a < 10s one+two" reads: the client is asked for these clusters, and "origin < edge one z:1+5 -0 in 10s": the origin
-// is sent this report, as showLoad has it.
+// "a < 10s one+two" means that the client got a request for the load of these clusters. "origin < edge one z:1+5
+// -0 in 10s" means that the origin got this report, see showLoad.
 type playedLoad struct {
 	origin  *loadOrigin
-	streams []int // requests that were said, of each stream of the origin
+	streams []int // requests already written, by stream of the origin
 	peers   map[string]*loadPeer
-	names   []string // of peers, as they came
-	asked   map[string]int
+	names   []string // of peers, in the order of connection
+	written map[string]int
 	ended   map[string]bool
 }
 
-// playLoad is worldBubble of an origin that takes load reports.
+// playLoad is worldBubble with an origin that accepts load reports.
 func playLoad(t *testing.T, env []string, f func(w *world, l *playedLoad)) {
 	t.Helper()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		w := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
 		w.relay = start(t, o, env...)
-		f(w, &playedLoad{origin: loads, peers: make(map[string]*loadPeer), asked: make(map[string]int), ended: make(map[string]bool)})
+		f(w, &playedLoad{origin: loads, peers: make(map[string]*loadPeer), written: make(map[string]int), ended: make(map[string]bool)})
 	})
 }
 
-// said returns what was said on streams of load reports since the last time.
-func (l *playedLoad) said(t testing.TB) (lines []string) {
+// events returns the messages on streams of load reports since the last call.
+func (l *playedLoad) events(t testing.TB) (lines []string) {
 	for _, name := range l.names {
 		p := l.peers[name]
-		for _, ask := range strings.Split(p.requestedReports(), ", ")[l.asked[name]:] {
-			if ask != "" {
-				lines = append(lines, name+" < "+ask)
-				l.asked[name]++
+		for _, request := range strings.Split(p.requestedReports(), ", ")[l.written[name]:] {
+			if request != "" {
+				lines = append(lines, name+" < "+request)
+				l.written[name]++
 			}
 		}
 		if code, ended := p.code(); ended && !l.ended[name] {
@@ -72,8 +72,8 @@ func (l *playedLoad) said(t testing.TB) (lines []string) {
 	return lines
 }
 
-// ask has the origin ask on the newest stream of a node's cluster: "edge for 10s one two".
-func (l *playedLoad) ask(t testing.TB, what string) {
+// request has the origin request reports on the newest stream of a node's cluster, such as "edge for 10s one two".
+func (l *playedLoad) request(t testing.TB, what string) {
 	t.Helper()
 	cluster, rest, _ := strings.Cut(what, " for ")
 	words := strings.Fields(rest)
@@ -83,10 +83,11 @@ func (l *playedLoad) ask(t testing.TB, what string) {
 			return
 		}
 	}
-	t.Fatalf("origin asks %s: there is no such stream", what)
+	t.Fatalf("origin asks %s: no stream of this cluster", what)
 }
 
-// peer has a client do something on its stream of load reports. It reports false if that is not about load reports.
+// peer plays an event of a client's stream of load reports. It reports false if the event is not about load
+// reports.
 func (l *playedLoad) peer(r *running, name, what string) bool {
 	switch does, rest, _ := strings.Cut(what, " "); does {
 	case "opens":

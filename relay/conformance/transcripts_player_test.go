@@ -30,20 +30,20 @@ type player struct {
 	w        *world
 	origins  map[string]*playedOrigin
 	clients  map[string]*playedClient
-	order    []*playedClient                    // as they connected
-	below    *running                           // a relay whose origin is the other one
+	order    []*playedClient                    // in the order of connection
+	lower    *running                           // a relay whose origin is the first relay
 	contents map[string]*relaytest.Content      // by cluster or feature of the node
-	streams  map[string]*relaytest.OriginStream // that an origin accepted by name
-	versions map[string]int                     // of responses, numbered
-	form     string                             // how responses are written: "responses", "merged" or "states"
-	notes    []string                           // to write before the responses
+	streams  map[string]*relaytest.OriginStream // accepted by name from a manual origin
+	versions map[string]int                     // number of each version, by version
+	form     string                             // form of responses: "responses", "merged" or "states"
+	notes    []string                           // lines to write before the responses
 	load     *playedLoad                        // nil without TENDER_LRS
 }
 
 // A playedOrigin is an origin of a scene.
 type playedOrigin struct {
 	*world
-	listed map[int]int // requests, by stream
+	listed map[int]int // number of requests already written, by stream
 }
 
 // A playedClient is a client of a scene.
@@ -51,14 +51,14 @@ type playedClient struct {
 	*worldClient
 	name       string
 	opts       relaytest.ClientOptions
-	versions   bool // its responses are written with the number of their version, and whether resources are wrapped
+	versions   bool // write the number of each response's version, and whether resources are wrapped
 	unanswered []*relaytest.Response
-	closed     bool            // and written
-	states     []string        // as written last
-	endpoints  map[string]bool // the clusters whose endpoints it subscribed to by itself; nil: it does not
+	closed     bool            // the end was written
+	states     []string        // as last written
+	endpoints  map[string]bool // clusters whose endpoints auto-eds subscribed to; nil without auto-eds
 }
 
-// playerBubble runs f with a relay of one origin or, with TENDER_ROUTES, two.
+// playerBubble runs f with a relay of one origin, or of two with TENDER_ROUTES.
 func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	t.Helper()
 	run := func(w, west *world, load *playedLoad) {
@@ -82,7 +82,7 @@ func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	}
 }
 
-// results returns what to write below an event: notes, responses since the last event, and closed streams.
+// results returns the lines to write below an event: notes, responses since the last event, and ended streams.
 func (p *player) results() []string {
 	synctest.Wait()
 	lines := p.notes
@@ -108,12 +108,12 @@ func (p *player) results() []string {
 		}
 	}
 	if p.load != nil {
-		lines = append(lines, p.load.said(p.w.t)...)
+		lines = append(lines, p.load.events(p.w.t)...)
 	}
 	return lines
 }
 
-// responses returns the responses to a client since the last event, as they are to be written.
+// responses returns the lines for a client's responses since the last event.
 func (p *player) responses(c *playedClient) []string {
 	responses := c.received()
 	parts := make(map[string][]string)
@@ -153,7 +153,7 @@ func (p *player) responses(c *playedClient) []string {
 	return lines
 }
 
-// numberVersion returns the number of the version of a response, in the order in which versions came.
+// numberVersion returns the number of a response's version, in the order of first use.
 func (p *player) numberVersion(r *relaytest.Response) string {
 	if p.versions[r.Version] == 0 {
 		p.versions[r.Version] = len(p.versions) + 1
@@ -165,7 +165,7 @@ func (p *player) numberVersion(r *relaytest.Response) string {
 	return text
 }
 
-// ownMessages returns the messages of errors that are not the origin's.
+// ownMessages returns the messages of errors that the relay itself reports.
 func ownMessages(r *relaytest.Response) (messages string) {
 	for _, e := range r.Errors {
 		if e.Message != errorDetail {
@@ -175,7 +175,7 @@ func ownMessages(r *relaytest.Response) (messages string) {
 	return messages
 }
 
-// react has a client with auto-eds subscribe to the endpoints of new clusters, and then ACK. It reports whether there
+// react subscribes an auto-eds client to the endpoints of new clusters, and then ACKs. It reports whether there
 // was a response.
 func (c *playedClient) react() bool {
 	if c.endpoints == nil || len(c.batch) == 0 {
@@ -189,19 +189,20 @@ func (c *playedClient) react() bool {
 			}
 		}
 	}
-	c.acceptAll()
+	c.ackUnanswered()
 	return true
 }
 
-// acceptAll ACKs all responses that have no answer.
-func (c *playedClient) acceptAll() {
+// ackUnanswered ACKs all unanswered responses.
+func (c *playedClient) ackUnanswered() {
 	for _, r := range c.unanswered {
 		c.Ack(r)
 	}
 	c.unanswered = nil
 }
 
-func (p *player) happen(event string) {
+// play plays an event.
+func (p *player) play(event string) {
 	p.w.t.Helper()
 	who, what, _ := strings.Cut(event, " ")
 	switch who {
@@ -211,12 +212,12 @@ func (p *player) happen(event string) {
 		times, events, _ := strings.Cut(what, ": ")
 		for i := range check.Must(strconv.Atoi(times)) {
 			for event := range strings.SplitSeq(events, "; ") {
-				p.happen(strings.ReplaceAll(event, "#", strconv.Itoa(i+1)))
+				p.play(strings.ReplaceAll(event, "#", strconv.Itoa(i+1)))
 				p.notes = p.results()
 			}
 		}
 	case "relay":
-		p.w.relay.Stop() // variables are not events
+		p.w.relay.Stop() // "relay stops"; environment variables are not events
 	case "write":
 		p.form = what
 	case "log":
@@ -236,27 +237,26 @@ func (p *player) happen(event string) {
 	}
 }
 
-// mute makes the origin one that takes streams, says nothing on them, and ends each
-// after a while: so does a relay that knows nothing itself, and a proxy before a
-// control plane that is gone.
-func (w *world) mute(after time.Duration) {
+// closeStreams makes the origin end each stream after a while without a response, as a proxy does whose control
+// plane is down.
+func (w *world) closeStreams(after time.Duration) {
 	w.manualOrigin()
 	for range w.origin.State().Streams {
-		w.origin.Accept(w.t.Context()) // from before
+		w.origin.Accept(w.t.Context()) // streams opened before the call
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	// Ended by the cleanup.
+	// The cleanup stops it.
 	go func() {
 		defer close(ended)
 		for known := len(w.origin.State().Streams); ; known++ {
 			for len(w.origin.State().Streams) == known {
-				if !oddSleep(ctx, 10*time.Millisecond) {
+				if !sleepUntil(ctx, 10*time.Millisecond) {
 					return
 				}
 			}
 			s := w.origin.Accept(ctx)
-			if !oddSleep(ctx, after) {
+			if !sleepUntil(ctx, after) {
 				return
 			}
 			s.Close(status.New(codes.Unavailable, "nothing is known here"))
@@ -265,8 +265,8 @@ func (w *world) mute(after time.Duration) {
 	w.t.Cleanup(func() { cancel(); <-ended })
 }
 
-// oddSleep lets time pass in a bubble, and reports whether ctx has not ended.
-func oddSleep(ctx context.Context, d time.Duration) bool {
+// sleepUntil lets virtual time pass. It reports false if ctx ended.
+func sleepUntil(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
 		return true
@@ -275,16 +275,16 @@ func oddSleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// typeURL returns the type URL of a short name; none is the empty one.
+// typeURL returns the type URL of a short name; "none" stands for the empty one.
 func (p *player) typeURL(short string) string {
 	p.w.t.Helper()
 	if typeURLs[short] == "" && short != "none" {
-		p.w.t.Fatalf("%q is no type", short)
+		p.w.t.Fatalf("%q is not the short name of a type", short)
 	}
 	return typeURLs[short]
 }
 
-// playedBehaviours change how an origin behaves.
+// playedBehaviours are the events that change an origin's behaviour.
 var playedBehaviours = map[string]func(b *relaytest.Behaviour){
 	"behaves normally":           func(b *relaytest.Behaviour) { *b = relaytest.Behaviour{} },
 	"is manual":                  func(b *relaytest.Behaviour) { b.Manual = true },
@@ -297,6 +297,7 @@ var playedBehaviours = map[string]func(b *relaytest.Behaviour){
 	"duplicates responses":       func(b *relaytest.Behaviour) { b.Duplicate = true },
 }
 
+// origin plays an event of an origin.
 func (p *player) origin(who, what string) {
 	p.w.t.Helper()
 	o := p.origins[who]
@@ -326,7 +327,7 @@ func (p *player) origin(who, what string) {
 		}
 		o.origin.Change(func(b *relaytest.Behaviour) { b.Unresolved = func(_, name string) bool { return "no "+name == rest } })
 	case "closes":
-		o.mute(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
+		o.closeStreams(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
 	case "accepts":
 		p.streams[rest] = o.acceptStream()
 	case "sends":
@@ -344,7 +345,7 @@ func (p *player) origin(who, what string) {
 		c := o.parse(more)
 		p.contents[word].Set(p.typeURL(c.short), c.name, o.message(c.short, c.name, c.rev), "")
 	case "asks":
-		p.load.ask(p.w.t, rest)
+		p.load.request(p.w.t, rest)
 	case "lists":
 		for _, line := range p.list(o, word, more) {
 			p.notes = append(p.notes, who+": "+line)
@@ -354,7 +355,7 @@ func (p *player) origin(who, what string) {
 	}
 }
 
-// list returns what an origin is asked for.
+// list returns what an origin has received: subscriptions, requests, initial versions, streams or nodes.
 func (p *player) list(o *playedOrigin, what, types string) (lines []string) {
 	p.w.t.Helper()
 	state := o.origin.State()
@@ -392,12 +393,12 @@ func (p *player) list(o *playedOrigin, what, types string) (lines []string) {
 		}
 		slices.Sort(lines)
 	default:
-		p.w.t.Fatalf("origin lists %s: not understood", what)
+		p.w.t.Fatalf("origin lists %s: unknown list", what)
 	}
 	return lines
 }
 
-// shortsOf returns the short names of all types that an origin was asked for.
+// shortsOf returns the short names of all types that the relay has requested.
 func shortsOf(s *relaytest.OriginState) []string {
 	seen := make(map[string]bool)
 	for _, stream := range s.Streams {
@@ -408,8 +409,7 @@ func shortsOf(s *relaytest.OriginState) []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// describeSubscriptions returns the names that were subscribed of a type: "a×2" was requested twice, and "(a)" is no
-// longer subscribed.
+// describeSubscriptions formats the names of a type. "a×2" was subscribed twice, "(a)" is no longer subscribed.
 func describeSubscriptions(s *relaytest.OriginState, typeURL string) (text string) {
 	subscribed := s.Names(typeURL)
 	times := make(map[string]int)
@@ -421,7 +421,7 @@ func describeSubscriptions(s *relaytest.OriginState, typeURL string) (text strin
 			}
 		}
 	}
-	slices.Sort(names[len(subscribed):]) // their order may vary
+	slices.Sort(names[len(subscribed):]) // ended subscriptions, in varying order
 	for _, name := range names {
 		word := name
 		if times[name] > 1 {
@@ -438,7 +438,7 @@ func describeSubscriptions(s *relaytest.OriginState, typeURL string) (text strin
 	return text
 }
 
-// describeNode returns the node of a stream, and what it asks for of a type.
+// describeNode formats the node of a stream, and its subscriptions to a type.
 func describeNode(st *relaytest.StreamState, typeURL string) string {
 	names := slices.Sorted(maps.Keys(st.Type(typeURL).Names))
 	if st.Type(typeURL).Wildcard {
@@ -449,7 +449,7 @@ func describeNode(st *relaytest.StreamState, typeURL string) string {
 		st.Node.GetId(), st.Node.GetCluster(), strings.Join(names, " "), strings.Join(features, " ")))
 }
 
-// describeRequest returns what the relay asks for and gives up, and how it answers.
+// describeRequest formats subscriptions, unsubscriptions, and whether the request is an ACK or a NACK.
 func describeRequest(r relaytest.Request) (text string) {
 	for _, name := range slices.Sorted(slices.Values(r.Message.GetResourceNamesSubscribe())) {
 		text += " +" + name
@@ -466,6 +466,7 @@ func describeRequest(r relaytest.Request) (text string) {
 	return text
 }
 
+// operator plays a command of an operator.
 func (p *player) operator(what string) {
 	p.w.t.Helper()
 	switch what {
@@ -479,10 +480,11 @@ func (p *player) operator(what string) {
 		waiting, discarded := heldNames(p.w.t, p.w.relay)
 		p.notes = append(p.notes, fmt.Sprintf("removals: %d wait, %d were discarded", waiting, discarded))
 	default:
-		p.w.t.Fatalf("operator %q: not understood", what)
+		p.w.t.Fatalf("operator %q: unknown command", what)
 	}
 }
 
+// client plays an event of a client.
 func (p *player) client(name, what string) {
 	p.w.t.Helper()
 	c := p.clients[name]
@@ -494,7 +496,7 @@ func (p *player) client(name, what string) {
 	case p.load != nil && p.load.peer(p.w.relay, name, what):
 		return
 	case c == nil:
-		p.w.t.Fatalf("%s %s: there is no client of this name", name, what)
+		p.w.t.Fatalf("%s %s: no client of this name", name, what)
 	}
 	types, names, _ := strings.Cut(rest, " ")
 	switch verb {
@@ -512,7 +514,7 @@ func (p *player) client(name, what string) {
 		c.closed = true
 	case "acks":
 		if types == "" {
-			c.acceptAll()
+			c.ackUnanswered()
 			return
 		}
 		fallthrough
@@ -523,7 +525,7 @@ func (p *player) client(name, what string) {
 	}
 }
 
-// request has a client make a request of a type.
+// request plays a request that does not depend on earlier responses.
 func (p *player) request(c *playedClient, verb, typeURL, short, names string) {
 	p.w.t.Helper()
 	switch verb {
@@ -539,12 +541,12 @@ func (p *player) request(c *playedClient, verb, typeURL, short, names string) {
 	case "nacks":
 		c.nack(short)
 	default:
-		p.w.t.Fatalf("%s %s: not understood", c.name, verb)
+		p.w.t.Fatalf("%s %s: unknown event", c.name, verb)
 	}
 	c.unanswered = slices.DeleteFunc(c.unanswered, func(r *relaytest.Response) bool { return r.TypeURL == typeURL })
 }
 
-// noteEndpoints remembers the endpoints that a client with auto-eds asks for.
+// noteEndpoints records endpoints that an auto-eds client subscribed to explicitly.
 func (c *playedClient) noteEndpoints(short, names string) {
 	for name := range strings.FieldsSeq(names) {
 		if c.endpoints != nil && short == "eds" {
@@ -553,6 +555,7 @@ func (c *playedClient) noteEndpoints(short, names string) {
 	}
 }
 
+// connect connects a client with options.
 func (p *player) connect(name string, options []string) {
 	p.w.t.Helper()
 	id, stream, _ := strings.Cut(name, "/")
@@ -590,19 +593,20 @@ func (p *player) connect(name string, options []string) {
 		case "versions":
 			c.versions = true
 		case "below":
-			if p.below == nil {
-				p.below = p.w.relay.downstreamRelay()
+			if p.lower == nil {
+				p.lower = p.w.relay.downstreamRelay()
 			}
-			relay = p.below
+			relay = p.lower
 		default:
-			p.w.t.Fatalf("%s connects: option %q: not understood", name, option)
+			p.w.t.Fatalf("%s connects: unknown option %q", name, option)
 		}
 	}
 	c.opts, c.worldClient = opts, p.w.dialAt(relay, opts)
 	p.clients[name], p.order = c, append(p.order, c)
 }
 
-// send sends any request: "cds a -b, nonce=@1". One of a returning client is "cds a b, holding c d@1", without options.
+// send sends an arbitrary request such as "cds a -b, nonce=@1". A returning client's request is "cds a b, holding
+// c d@1".
 func (p *player) send(c *playedClient, what string, returning bool) {
 	p.w.t.Helper()
 	asks, options, _ := strings.Cut(what, ", ")
@@ -634,13 +638,13 @@ func (p *player) send(c *playedClient, what string, returning bool) {
 			delta.ErrorDetail = status.New(codes.Unknown, value).Proto()
 			sotw.ErrorDetail = delta.ErrorDetail
 		default:
-			p.w.t.Fatalf("request %q: option %q: not understood", what, option)
+			p.w.t.Fatalf("request %q: unknown option %q", what, option)
 		}
 	}
 	c.Send(map[relaytest.Variant]proto.Message{relaytest.Delta: delta, relaytest.SotW: sotw}[c.opts.Variant])
 }
 
-// heldVersions returns the initial versions of "a b@1": of a, one that no origin sends.
+// heldVersions returns the initial versions of "a b@1": an unknown version for a, and v1 for b.
 func heldVersions(held string) map[string]string {
 	versions := make(map[string]string)
 	for word := range strings.FieldsSeq(expandNames(held)) {
@@ -650,8 +654,8 @@ func heldVersions(held string) map[string]string {
 	return versions
 }
 
-// earlier returns a field of an earlier response: of "@2", the second one of its type, of "@cds:2", of another type, and
-// of "other@2", of another client.
+// earlier returns a field of an earlier response: "@2" is the second one of the type, "@cds:2" that of another
+// type, and "other@2" that of another client.
 func (p *player) earlier(c *playedClient, typeURL, text string, field func(*relaytest.Response) string) string {
 	p.w.t.Helper()
 	of, number, ok := strings.Cut(text, "@")
@@ -667,7 +671,7 @@ func (p *player) earlier(c *playedClient, typeURL, text string, field func(*rela
 	responses := slices.DeleteFunc(slices.Clone(c.Responses()), func(r *relaytest.Response) bool { return r.TypeURL != typeURL })
 	n := check.Must(strconv.Atoi(number))
 	if n > len(responses) {
-		p.w.t.Fatalf("%v: %s: only %d responses", c.Client, text, len(responses))
+		p.w.t.Fatalf("%v: %s: got only %d responses", c.Client, text, len(responses))
 	}
 	return field(responses[n-1])
 }
@@ -675,7 +679,7 @@ func (p *player) earlier(c *playedClient, typeURL, text string, field func(*rela
 // numbered matches a range of numbers in a name, such as "web{1..9}".
 var numbered = regexp.MustCompile(`\{(\d+)\.\.(\d+)\}`)
 
-// expandWord returns the words that a word with a range of numbers stands for. All numbers are as wide as the last one.
+// expandWord expands a word with a range of numbers. The numbers have the width of the range's end.
 func expandWord(word string) (words []string) {
 	at := numbered.FindStringSubmatchIndex(word)
 	if at == nil {
@@ -706,10 +710,10 @@ func expandChanges(text string) (changes []string) {
 	return changes
 }
 
-// countedWord matches a resource with a number in its name, in a response.
+// countedWord matches a resource in a response whose name contains a number.
 var countedWord = regexp.MustCompile(`^((?:[^@]*[^@\d])?)(\d+)((?:[@~].*)?)$`)
 
-// shortenRanges writes three or more resources that differ in consecutive numbers alone as one, as expandWord reads it.
+// shortenRanges writes three or more resources with consecutive numbers as one range, the inverse of expandWord.
 func shortenRanges(response string) string {
 	words := strings.Fields(response)
 	var out []string

@@ -12,30 +12,30 @@ import (
 
 var update = flag.Bool("update", false, "write the transcripts")
 
-// TestTranscripts plays the conversations under testdata/transcripts and compares the responses of the relay with those
-// that are written there; -update writes them, and the review is the diff. A file whose name begins with codes (R124_…)
-// tests these rules, as a test of that name would.
+// TestTranscripts plays the conversations under testdata/transcripts and compares the relay's responses with the
+// recorded ones. -update records them; review the diff. A file whose name begins with codes (R124_…) tests these
+// rules, as a test of that name would.
 //
-// A line that begins with ">" is an event; the indented lines below it are what comes of it before the next one. Lines
-// are read as world has it: "envoy < cds web@1 -old" is a response to the client envoy, with revision 1 of the
-// cluster web and the removal of old. Errors of the relay's own have their message. A line of four dashes ends a scene;
-// each has a relay of its own.
+// A line that begins with ">" is an event; the indented lines below it are its results. The notation is that of
+// world: "envoy < cds web@1 -old" is a response to the client envoy with revision 1 of the cluster web and the
+// removal of old. Errors that the relay itself reports are written with their message. A line of four dashes ends
+// a scene; each scene has a new relay.
 //
 // For the scene:
 //
-//	> for V = delta, sotw               (plays it once for each value of V; "" is empty; one value: V is short for it)
+//	> for V = delta, sotw               (plays the scene once per value of V; "" is empty; one value: V abbreviates it)
 //	> relay TENDER_ACK_WAIT=1s          (variables of the relay; with TENDER_ROUTES there is a second origin, west)
 //	> relay stops
 //	> wait 5s
 //	> repeat 3: origin cds a@#; wait 1s
-//	> write merged                      (the responses of an event as one of each type, where their order and number vary)
-//	> write states                      (what clients have after each event; "write responses" ends both)
-//	> log text                          (writes how often the relay has logged this)
+//	> write merged                      (merges the responses of an event by type, where order and number vary)
+//	> write states                      (writes the clients' resources after each event; "write responses" ends both)
+//	> log text                          (writes how often the relay has logged this message)
 //	> operator freezes                  (also: thaws, releases, discards, releases what was discarded, lists removals)
 //
-// Where cases differ, the values that a line is of precede it, such as "[sotw cds lds]".
+// Where results differ between values, the values of a line precede it, such as "[sotw cds lds]".
 //
-// For clients; names that begin with grpc are of gRPC clients, those with tender of relays, and others of Envoys:
+// For clients: names that begin with grpc are gRPC clients, those with tender are relays, all others are Envoys.
 //
 //	> envoy connects delta              (or sotw; options follow)
 //	  auto-ack, auto-nack               (answers each response at once)
@@ -48,27 +48,29 @@ var update = flag.Bool("update", false, "write the transcripts")
 //	> envoy/eds/2 connects delta        (a stream of one type of the same Envoy)
 //	> envoy subscribes cds a b{1..9}    (no names: the legacy wildcard; also: unsubscribes)
 //	> a+b subscribes cds+lds a          (each of these clients, to each of these types)
-//	> envoy returns to cds a b, holding a c@1   (the first request of a client that holds an unknown version of a, and v1 of c)
+//	> envoy returns to cds a b, holding a c@1
+//	                                    (first request of a client that holds an unknown version of a, and v1 of c)
 //	> envoy acks cds+eds                (the last responses; no types: all unanswered ones; also: nacks)
-//	> envoy sends cds a -b, nonce=@2 version=@2 error=text   (any request; @2 is the second response of its type, @rds:2
-//	                                    that of another type, and other@2 that of another client; none is no type)
+//	> envoy sends cds a -b, nonce=@2 version=@2 error=text
+//	                                    (any request; @2 is the second response of its type, @rds:2 that of another
+//	                                    type, other@2 that of another client; the type none is empty)
 //	> envoy closes its stream           (also: half-closes, reconnects)
 //
 // For origins:
 //
-//	> origin cds web@1, eds -web        (changes, all at once; names may have ranges)
+//	> origin cds web@1, eds -web        (simultaneous changes; names may have ranges)
 //	> origin for red cds a@1            (a resource for nodes of this cluster, or with this client feature)
 //	> origin forbids caching of cds a@1
 //	> origin heartbeats cds a
-//	> origin sends cds a@1, cds -b      (one response of one type, beside those that the origin sends by itself)
-//	> origin accepts s                  (a stream of a manual origin, for "s sends cds a@1")
-//	> origin lists subscriptions cds    (writes the names that are subscribed; no types: all)
+//	> origin sends cds a@1, cds -b      (an additional response of one type)
+//	> origin accepts s                  (names a stream of a manual origin, for "s sends cds a@1")
+//	> origin lists subscriptions cds    (writes the subscribed names; no types: all)
 //	> origin lists requests             (writes those since the last time)
 //	> origin lists nodes cds            (writes the nodes of open streams; also: streams, initial versions)
 //	> origin stops                      (also: starts)
 //	> origin delays 2s                  (each response)
 //	> origin closes streams after 5s    (without a response)
-//	> origin omits a                    (from wildcards: names that begin so)
+//	> origin omits a                    (names with this prefix, from wildcards)
 //	> origin has no a                   (this alias has no resource; also: has virtual hosts on demand)
 //	> origin is manual                  (sends nothing by itself on the next streams; also: playedBehaviours)
 func TestTranscripts(t *testing.T) {
@@ -89,16 +91,16 @@ const sceneEnd = "----"
 
 // A playedScene is a part of a transcript that is played once for each of its cases.
 type playedScene struct {
-	lines      []string // without results
+	lines      []string // script without results
 	variables  []string
 	values     [][]string     // by variable
-	occurrence *regexp.Regexp // of a variable in an event; nil without variables
+	occurrence *regexp.Regexp // of a variable in an event; nil if there are none
 }
 
-// A playedCase has a value for each variable of a scene.
+// A playedCase has one value for each variable of a scene.
 type playedCase []string
 
-// playScene plays a scene, and returns it with the results.
+// playScene plays a scene in all its cases, and returns the script with the results.
 func playScene(t *testing.T, script []string) string {
 	t.Helper()
 	s := &playedScene{lines: script}
@@ -135,11 +137,11 @@ func playScene(t *testing.T, script []string) string {
 	return out.String()
 }
 
-// playCase returns the results after each line.
+// playCase plays one case, and returns the results of each line.
 func (s *playedScene) playCase(t *testing.T, c playedCase) [][]string {
 	t.Helper()
 	var env []string
-	events := make([]string, len(s.lines)) // empty where nothing happens
+	events := make([]string, len(s.lines)) // empty for lines without an event
 	for i, line := range s.lines {
 		event, ok := strings.CutPrefix(line, "> ")
 		if !ok || strings.HasPrefix(event, "for ") {
@@ -162,7 +164,7 @@ func (s *playedScene) playCase(t *testing.T, c playedCase) [][]string {
 			if event == "" {
 				continue
 			}
-			p.happen(event)
+			p.play(event)
 			for _, line := range p.results() {
 				results[i] = append(results[i], s.generalize(line, c))
 			}
@@ -171,11 +173,10 @@ func (s *playedScene) playCase(t *testing.T, c playedCase) [][]string {
 	return results
 }
 
-// wordValue matches the values that are told apart from other text: types, names of clients, codes.
+// wordValue matches the values that generalize can find in text: types, names of clients, codes.
 var wordValue = regexp.MustCompile(`^[a-zA-Z]{3,}$`)
 
-// generalize writes variables in place of their values, so that cases that differ in nothing else are alike, and long
-// names have short ones.
+// generalize replaces values by their variables, so that equal results of several cases become the same text.
 func (s *playedScene) generalize(line string, c playedCase) string {
 	for i, value := range c {
 		if len(s.values[i]) == 1 {
@@ -187,9 +188,9 @@ func (s *playedScene) generalize(line string, c playedCase) string {
 	return line
 }
 
-// merge returns the results after one line in all cases: once where they agree, and else with labels.
+// merge combines the results of a line in all cases: written once if they agree, otherwise with labels.
 func (s *playedScene) merge(cases []playedCase, results [][]string) (lines []string) {
-	var texts []string // different ones, in order
+	var texts []string // distinct results, in order
 	of := make(map[string][]playedCase)
 	for i, c := range cases {
 		text := strings.Join(results[i], "\n")
@@ -211,7 +212,7 @@ func (s *playedScene) merge(cases []playedCase, results [][]string) (lines []str
 	return lines
 }
 
-// labels tells cases from the others by the values of variables. One label stands for all combinations of its values.
+// labels returns labels that select the cases. A label stands for all combinations of its values.
 func (s *playedScene) labels(cases []playedCase) []string {
 	var words []string
 	combinations, first := 1, -1
