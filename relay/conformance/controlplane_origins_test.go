@@ -8,17 +8,16 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// xdstpWest is an authority's name of endpoints.
+// xdstpWest is a name of endpoints in the authority west.
 const xdstpWest = "xdstp://west/envoy.config.endpoint.v3.ClusterLoadAssignment/c0"
 
-// TestInterop_TwoGoControlPlanes follows two real control planes over sockets, one of
-// which has the endpoints and an authority: through changes, while one of them is
-// dead, and after its return with something else.
+// A relay uses two real control planes over TCP. One of them has the endpoints and an authority. The test changes
+// resources, stops one control plane, and restarts it with other resources.
 func TestInterop_TwoGoControlPlanes(t *testing.T) {
 	noLeaks(t)
 	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots} {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			t.Parallel() // mostly waits
 			first := relaytest.NewControlPlane(t, kind, nil, append(planeWorld(), relaytest.Cluster("named", xdstpWest))...)
 			west := relaytest.NewControlPlane(t, kind, nil, relaytest.Cluster("of the west"), westEndpoints("1000"), relaytest.Endpoints(xdstpWest, "127.0.0.2:1000"))
 			r := startRelay(t, first.RelayOptions(), "TENDER_ORIGINS=west="+west.Target(), "TENDER_ROUTES=type:eds=west;authority:west=west")
@@ -38,7 +37,7 @@ func TestInterop_TwoGoControlPlanes(t *testing.T) {
 			west.Stop()
 			first.Put(relaytest.Cluster("c5"))
 			first.Remove(relaytest.ListenerType, "l1")
-			s.converge() // endpoints as they were
+			s.converge() // endpoints are unchanged
 			for _, c := range s.clients {
 				c.Reconnect(r.Conn())
 			}
@@ -46,7 +45,7 @@ func TestInterop_TwoGoControlPlanes(t *testing.T) {
 			first.Stop()
 			west.Edit([]proto.Message{westEndpoints("3000")}, nil)
 			west.Restart()
-			s.converge() // of the first, what it said last
+			s.converge() // the first one's last resources
 			first.Edit([]proto.Message{relaytest.Cluster("c6")}, nil)
 			first.Restart()
 			s.converge()
@@ -56,13 +55,13 @@ func TestInterop_TwoGoControlPlanes(t *testing.T) {
 
 func westEndpoints(port string) proto.Message { return relaytest.Endpoints("c0", "127.0.0.1:"+port) }
 
-// twoPlanes are clients of two control planes.
+// twoPlanes has clients of two control planes.
 type twoPlanes struct {
 	first, west *relaytest.ControlPlane
 	clients     []*relaytest.Client
 }
 
-// converge waits until all clients have of each type what its control plane has.
+// converge waits until all clients have the resources of each type's control plane.
 func (s *twoPlanes) converge() {
 	for _, c := range s.clients {
 		s.first.Follow(c, relaytest.ClusterType)

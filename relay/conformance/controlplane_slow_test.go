@@ -16,11 +16,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
-// These are the cases in which go-control-plane's silence has to be waited out:
-// they run on a clock of their own, over memory.
+// In these tests, go-control-plane does not respond to missing names, so they use virtual time and connections in
+// memory.
 
-// planeBubble runs f for each kind of control plane in a bubble, below a relay
-// that is configured by env.
+// planeBubble runs f in a bubble for each kind of control plane, with a relay.
 func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *relaytest.ControlPlane, r *running)) {
 	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots, relaytest.ADSSnapshots} {
 		t.Run(kind, func(t *testing.T) {
@@ -34,8 +33,8 @@ func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *relaytest.C
 	}
 }
 
-// TestInterop_GoControlPlaneSilence: a SotW client that names clusters that do
-// not all exist is answered within 10s, and later at once.
+// A SotW client that subscribes to clusters of which some do not exist gets a response within 10s. Later clients
+// get one at once.
 func TestInterop_GoControlPlaneSilence(t *testing.T) {
 	planeBubble(t, nil, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
 		client := func() *relaytest.Client {
@@ -45,30 +44,29 @@ func TestInterop_GoControlPlaneSilence(t *testing.T) {
 		c.Subscribe(relaytest.ClusterType, "c0", "ghost")
 		o.Follow(c, relaytest.ClusterType, "c0", "ghost")
 		if waited := time.Since(began); waited < 9*time.Second || waited > 11*time.Second {
-			t.Errorf("answered after %v, want 10s", waited)
+			t.Errorf("got a response after %v, want 10s", waited)
 		}
-		again := client()
-		again.Subscribe(relaytest.ClusterType, "c0", "ghost")
+		later := client()
+		later.Subscribe(relaytest.ClusterType, "c0", "ghost")
 		synctest.Wait()
-		if resp := again.TryRecv(); resp == nil || !slices.Equal(resp.Names(), []string{"c0"}) {
+		if resp := later.TryRecv(); resp == nil || !slices.Equal(resp.Names(), []string{"c0"}) {
 			t.Errorf("a later client got %v at once, want c0", resp)
 		}
 		o.Put(relaytest.Cluster("ghost"))
 		o.Follow(c, relaytest.ClusterType, "c0", "ghost")
 		o.Remove(relaytest.ClusterType, "ghost")
 		o.Follow(c, relaytest.ClusterType, "c0", "ghost")
-		o.Follow(again, relaytest.ClusterType, "c0", "ghost")
+		o.Follow(later, relaytest.ClusterType, "c0", "ghost")
 	})
 }
 
-// TestInterop_GoControlPlaneSweep: what was removed while the control plane was
-// away is found out although the relay does not say what it holds, and so is
-// told nothing of it: by asking for it, on which go-control-plane is silent.
+// With TENDER_RESYNC=full, the relay sends no versions, so go-control-plane reports no removals from its outage.
+// The relay detects them by subscribing to the names, for which go-control-plane sends nothing.
 func TestInterop_GoControlPlaneSweep(t *testing.T) {
 	planeBubble(t, []string{"TENDER_RESYNC=full"}, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
 		p := newPlaneClients(o, r)
 		p.converge()
-		time.Sleep(time.Minute) // the members are known by then
+		time.Sleep(time.Minute) // until the sets are confirmed
 
 		o.Stop()
 		o.Edit(nil, map[string][]string{relaytest.ClusterType: {"c3", "c4"}, relaytest.ListenerType: {"l1"}})
@@ -80,9 +78,8 @@ func TestInterop_GoControlPlaneSweep(t *testing.T) {
 	})
 }
 
-// TestInterop_GoControlPlaneSweepAllNamed is the same where clients have named
-// all that is left: go-control-plane does not say it again, so that its silence
-// proves nothing at once, and the removal is held back like one of many.
+// If all remaining clusters are subscribed to by name, go-control-plane does not resend them. A missing response
+// then does not prove a removal, which is held back like a mass deletion.
 func TestInterop_GoControlPlaneSweepAllNamed(t *testing.T) {
 	planeBubble(t, []string{"TENDER_RESYNC=full"}, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
 		all, named := r.Client(relaytest.ClientOptions{AutoAck: true}), r.Client(relaytest.ClientOptions{AutoAck: true})
@@ -97,7 +94,7 @@ func TestInterop_GoControlPlaneSweepAllNamed(t *testing.T) {
 		o.Restart()
 		time.Sleep(10 * time.Minute)
 		if got := all.State(); !got.Has(relaytest.ClusterType, "c0", "c1", "c2", "c3", "c4") {
-			t.Errorf("without proof the client has %v, want all that it had", got.Names(relaytest.ClusterType))
+			t.Errorf("before the hold ends the client has %v, want all clusters", got.Names(relaytest.ClusterType))
 		}
 		time.Sleep(2 * time.Minute)
 		o.Follow(all, relaytest.ClusterType)
@@ -105,8 +102,7 @@ func TestInterop_GoControlPlaneSweepAllNamed(t *testing.T) {
 	})
 }
 
-// TestInterop_GoControlPlaneEarlyRestart is the same for a control plane that
-// dies before the relay could be sure of having seen everything.
+// A control plane restarts before the relay has confirmed its sets. Clients still converge.
 func TestInterop_GoControlPlaneEarlyRestart(t *testing.T) {
 	planeBubble(t, nil, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
 		p := newPlaneClients(o, r)
@@ -117,14 +113,13 @@ func TestInterop_GoControlPlaneEarlyRestart(t *testing.T) {
 		time.Sleep(35 * time.Second)
 		p.converge()
 		if strings.Contains(r.Log.String(), "sends no response") {
-			t.Error("the origin is called silent, although it was told what is held, and nothing of that changed")
+			t.Error("the relay logged a missing response, although it sent current versions")
 		}
 	})
 }
 
-// TestInterop_GoControlPlaneQuietStreams: an origin that has nothing to say to
-// what the relay holds, and ends its streams every hour, as many do, is not taken
-// for one that fails: the relay returns at once, however often.
+// An origin ends its streams every hour, and sends nothing because the relay is up to date. The relay does not
+// back off, but reconnects at once.
 func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
 	planeBubble(t, []string{"TENDER_CONNECTION_AGE=off"}, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
 		c := r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.GRPCNode("grpc")})
@@ -138,13 +133,12 @@ func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if got, want := c.State(), o.State(relaytest.ClusterType, "c0"); !got.SameContent(want, relaytest.ClusterType) {
-			t.Errorf("2s after the return of the origin the client has %v, want %v", got, want)
+			t.Errorf("2s after the restart of the origin the client has %v, want %v", got, want)
 		}
 	})
 }
 
-// TestInterop_GoControlPlaneSotWReturns: what a control plane that speaks SotW does
-// not list when it returns is gone at once, and held back if it is a mass.
+// Resources that a restarted SotW control plane does not list are removed at once, or held back if there are many.
 func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 	for _, kind := range []string{relaytest.LinearSotW, relaytest.SnapshotsSotW} {
 		for _, tt := range []struct {
@@ -158,11 +152,11 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					memory := new(memnet.Network)
 					o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
-					gone := make(map[string][]string)
+					removed := make(map[string][]string)
 					for i := range tt.lost {
 						name := fmt.Sprintf("lost%d", i)
 						o.Edit([]proto.Message{relaytest.Cluster(name)}, nil)
-						gone[relaytest.ClusterType] = append(gone[relaytest.ClusterType], name)
+						removed[relaytest.ClusterType] = append(removed[relaytest.ClusterType], name)
 					}
 					o.Push()
 					before := slices.Sorted(maps.Keys(o.World[relaytest.ClusterType]))
@@ -175,13 +169,13 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 						clients = append(clients, c)
 					}
 					o.Stop()
-					o.Edit(nil, gone)
+					o.Edit(nil, removed)
 					o.Restart()
 					time.Sleep(tt.min)
 					synctest.Wait()
 					for _, c := range clients {
 						if tt.min > 0 && !c.State().Has(relaytest.ClusterType, before...) {
-							t.Errorf("%v has %v after %v, want all that it had", c, c.State().Names(relaytest.ClusterType), tt.min)
+							t.Errorf("%v has %v after %v, want all clusters", c, c.State().Names(relaytest.ClusterType), tt.min)
 						}
 					}
 					time.Sleep(tt.max - tt.min)
@@ -194,18 +188,18 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 	}
 }
 
-// TestH02_GoControlPlaneMassDeletion: large removals are held back for the time that the configuration says, whether
-// go-control-plane states them in its first answers or the relay infers them.
+// Mass deletions are held back for the configured time, whether go-control-plane sends them in its first responses
+// or the relay infers them.
 func TestH02_GoControlPlaneMassDeletion(t *testing.T) {
 	const min, max = 10 * time.Minute, 13 * time.Minute
 	for _, resync := range []string{"trust_versions", "full"} {
 		t.Run(resync, func(t *testing.T) {
 			planeBubble(t, []string{"TENDER_RESYNC=" + resync}, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
-				gone := make(map[string][]string)
+				removed := make(map[string][]string)
 				for i := range 30 {
 					name := fmt.Sprintf("mass%d", i)
 					o.Edit([]proto.Message{relaytest.Cluster(name)}, nil)
-					gone[relaytest.ClusterType] = append(gone[relaytest.ClusterType], name)
+					removed[relaytest.ClusterType] = append(removed[relaytest.ClusterType], name)
 				}
 				o.Push()
 				before := slices.Sorted(maps.Keys(o.World[relaytest.ClusterType]))
@@ -215,12 +209,12 @@ func TestH02_GoControlPlaneMassDeletion(t *testing.T) {
 				time.Sleep(time.Minute)
 
 				o.Stop()
-				o.Edit(nil, gone)
+				o.Edit(nil, removed)
 				o.Restart()
 				time.Sleep(min)
 				synctest.Wait()
 				if !c.State().Has(relaytest.ClusterType, before...) {
-					t.Errorf("%v after the restart the client has %v, want all that it had", min, c.State().Names(relaytest.ClusterType))
+					t.Errorf("%v after the restart the client has %v, want all clusters", min, c.State().Names(relaytest.ClusterType))
 				}
 				time.Sleep(max - min)
 				o.Follow(c, relaytest.ClusterType)
@@ -229,9 +223,8 @@ func TestH02_GoControlPlaneMassDeletion(t *testing.T) {
 	}
 }
 
-// TestInterop_GoControlPlaneAfterARestart: clients of a relay that starts again with a
-// snapshot are sent nothing but what is new, be the control plane there or not, and so are
-// served those that come while it is dead.
+// After a relay restarts with a snapshot, reconnecting clients receive only changes, whether the control plane is
+// up or not. New clients are served while it is down.
 func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	planeBubble(t, nil, func(t *testing.T, o *relaytest.ControlPlane, first *running) {
@@ -244,7 +237,7 @@ func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 			o.Follow(c, relaytest.ClusterType)
 			o.Follow(c, relaytest.ListenerType)
 		}
-		time.Sleep(10 * time.Second) // until the sets are known to be complete
+		time.Sleep(10 * time.Second) // until the sets are complete
 		r.Stop()
 		o.Stop()
 		r = startRelay(t, o.RelayOptions(), env)
@@ -255,14 +248,14 @@ func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if n := len(c.Responses()) - before; n != 0 || c.Ended() {
-				t.Errorf("%v was sent %d responses (stream ended: %v): %v", c, n, c.Ended(), c.Responses()[before:])
+				t.Errorf("%v got %d responses (stream ended: %v): %v", c, n, c.Ended(), c.Responses()[before:])
 			}
 		}
 		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-			newcomer := p.wildcards(v, "newcomer")
-			o.Follow(newcomer, relaytest.ClusterType)
-			o.Follow(newcomer, relaytest.ListenerType)
-			clients = append(clients, newcomer)
+			newClient := p.wildcards(v, "newcomer")
+			o.Follow(newClient, relaytest.ClusterType)
+			o.Follow(newClient, relaytest.ListenerType)
+			clients = append(clients, newClient)
 		}
 		o.Restart()
 		o.Put(relaytest.Cluster("c1", "elsewhere"))
@@ -274,13 +267,13 @@ func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 	})
 }
 
-// TestH18_GoControlPlane: go-control-plane says nothing of a name that it never gave to the relay, and a removal to a
-// client that holds it.
+// go-control-plane sends no removal for a name that it never sent to the relay. The relay sends the removal to a
+// client that holds the resource.
 func TestH18_GoControlPlane(t *testing.T) {
 	t.Parallel()
 	planeBubble(t, nil, func(t *testing.T, _ *relaytest.ControlPlane, r *running) {
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
-		c.Send(streamDelta(relaytest.EnvoyNode("client"), typeEDS, []string{"c0", "gone"}, silentHolds("c0", "gone")))
+		c.Send(returningDelta(relaytest.EnvoyNode("client"), typeEDS, []string{"c0", "gone"}, unknownVersions("c0", "gone")))
 		for _, step := range []struct {
 			wait time.Duration
 			want int
@@ -292,7 +285,7 @@ func TestH18_GoControlPlane(t *testing.T) {
 				removed = append(removed, resp.Removed...)
 			}
 			if len(removed) != step.want {
-				t.Errorf("told that %q are gone, want %d", removed, step.want)
+				t.Errorf("got the removals %q, want %d", removed, step.want)
 			}
 		}
 	})

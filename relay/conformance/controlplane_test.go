@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// planeWorld is what the control planes of these tests begin with.
+// planeWorld returns the initial resources of the control planes.
 func planeWorld() (msgs []proto.Message) {
 	for i := range 5 {
 		name := fmt.Sprintf("c%d", i)
@@ -23,15 +23,15 @@ func planeWorld() (msgs []proto.Message) {
 		relaytest.Route("r0", []string{"*"}, "c0"), relaytest.Route("r1", []string{"*"}, "c1"))
 }
 
-// planeClients are those below the relay, each of its own kind.
+// planeClients are clients of a relay with different subscriptions.
 type planeClients struct {
 	o *relaytest.ControlPlane
 	r *running
 
 	envoys []*relaytest.Client // wildcard CDS and LDS, named EDS and RDS; Delta and SotW
 	plain  []*relaytest.Client // wildcard CDS and LDS only
-	grpcs  []*relaytest.Client // all by name, in a group of their own
-	named  []*relaytest.Client // CDS by name, in the group of the wildcards
+	grpcs  []*relaytest.Client // all types by name, in another group
+	named  []*relaytest.Client // CDS by name, in the group of the wildcard clients
 }
 
 func newPlaneClients(o *relaytest.ControlPlane, r *running) *planeClients {
@@ -68,9 +68,8 @@ func (p *planeClients) envoy(v relaytest.Variant) *relaytest.Client {
 	return c
 }
 
-// converge waits until all clients have what the control plane has. What a SotW
-// client was told of endpoints and routes that are gone is its own affair: the
-// scenario removes none that it subscribes to.
+// converge waits until all clients have the control plane's resources. SotW clients keep removed endpoints and
+// routes, so tests remove none that clients subscribe to.
 func (p *planeClients) converge() {
 	p.r.t.Helper()
 	for _, c := range append(p.envoys, p.plain...) {
@@ -92,13 +91,13 @@ func (p *planeClients) converge() {
 	}
 }
 
-// fence shows that nothing else is on its way to the wildcard clients.
+// fence fails the test if other responses are in flight to wildcard clients.
 func (p *planeClients) fence(edsService string) {
 	p.r.t.Helper()
 	p.fenceBy(edsService, (*relaytest.Client).Fence)
 }
 
-// fenceBy is fence by one of the ways to fence a client.
+// fenceBy is fence with the client's method to use.
 func (p *planeClients) fenceBy(edsService string, fence func(*relaytest.Client, context.Context, string, string, func()) *relaytest.Response) {
 	p.r.t.Helper()
 	p.converge()
@@ -114,19 +113,19 @@ func (p *planeClients) fenceBy(edsService string, fence func(*relaytest.Client, 
 	p.converge()
 }
 
-// TestInterop_GoControlPlaneLinear follows go-control-plane's linear caches, one
-// for each type, through changes, silence on missing names, deaths and returns.
+// A relay uses go-control-plane's linear caches, one per type: changes, missing names without a response, restarts
+// and reconnects.
 func TestInterop_GoControlPlaneLinear(t *testing.T) {
 	noLeaks(t)
 	planeScenario(t, relaytest.LinearCaches)
 }
 
-// TestInterop_GoControlPlaneSnapshot does the same with its snapshot cache.
+// A relay uses go-control-plane's snapshot caches in the same way.
 func TestInterop_GoControlPlaneSnapshot(t *testing.T) {
 	noLeaks(t)
 	for _, kind := range []string{relaytest.Snapshots, relaytest.ADSSnapshots} {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			t.Parallel() // mostly waits
 			planeScenario(t, kind)
 		})
 		t.Run(kind+", late", func(t *testing.T) {
@@ -136,13 +135,12 @@ func TestInterop_GoControlPlaneSnapshot(t *testing.T) {
 	}
 }
 
-// TestInterop_GoControlPlaneSotW does the same with both where they do not
-// implement Delta.
+// A relay uses control planes of both kinds that only implement SotW.
 func TestInterop_GoControlPlaneSotW(t *testing.T) {
 	noLeaks(t)
 	for _, kind := range []string{relaytest.LinearSotW, relaytest.SnapshotsSotW} {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			t.Parallel() // mostly waits
 			planeScenario(t, kind)
 		})
 	}
@@ -165,7 +163,7 @@ func planeScenario(t *testing.T, kind string) {
 	planeReturns(p)
 }
 
-// planeChanges adds, changes and removes.
+// planeChanges adds, changes and removes resources.
 func planeChanges(p *planeClients) {
 	p.r.t.Helper()
 	p.o.Put(relaytest.Cluster("c5"), relaytest.Endpoints("c5", "127.0.0.1:1000"))
@@ -175,17 +173,17 @@ func planeChanges(p *planeClients) {
 	p.o.Remove(relaytest.ListenerType, "l1")
 	p.o.Remove(relaytest.ClusterType, "c3", "c2")
 	p.converge()
-	p.o.Put(relaytest.Cluster("c2"), relaytest.Listener("l1", "r1")) // what was there before
+	p.o.Put(relaytest.Cluster("c2"), relaytest.Listener("l1", "r1")) // with the same content as before the removal
 	p.converge()
 	p.fence("changes")
 }
 
-// planeNames asks for what is not there, on which go-control-plane is silent, and
-// gives names up and takes them again.
+// planeNames subscribes to missing names, for which go-control-plane sends nothing, and ends and renews
+// subscriptions.
 func planeNames(p *planeClients) {
 	o, ctx := p.o, p.r.t.Context()
 	p.r.t.Helper()
-	o.Put(relaytest.Endpoints("late", "127.0.0.1:3000")) // subscribed all the while
+	o.Put(relaytest.Endpoints("late", "127.0.0.1:3000")) // subscribed to before
 	p.converge()
 
 	c := p.r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.GRPCNode("missing")})
@@ -207,7 +205,7 @@ func planeNames(p *planeClients) {
 		c.Subscribe(relaytest.ClusterType, "c1")
 	}
 	p.converge()
-	for _, c := range p.envoys { // unchanged, and sent again all the same
+	for _, c := range p.envoys { // resent after a new subscription, although unchanged
 		c.Unsubscribe(relaytest.EndpointType, "c2")
 		c.WaitState(ctx, func(s relaytest.State) bool { _, has := s[relaytest.EndpointType]["c2"]; return !has })
 		c.Subscribe(relaytest.EndpointType, "c2")
@@ -215,28 +213,28 @@ func planeNames(p *planeClients) {
 	p.fence("names")
 }
 
-// planeConfirmed waits until the relay is sure of the members: what a client
-// claims to hold beside them is then removed.
+// planeConfirmed waits until the relay has confirmed its sets: it then removes unknown resources of a reconnecting
+// client.
 func planeConfirmed(p *planeClients) {
 	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
 		c := p.r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("probe")})
-		holds := map[string]string{"never was": "1"}
+		versions := map[string]string{"never was": "1"}
 		for name := range p.o.World[typeURL] {
-			holds[name] = "of another relay"
+			versions[name] = "of another relay"
 		}
-		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("probe"), TypeUrl: typeURL, InitialResourceVersions: holds})
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("probe"), TypeUrl: typeURL, InitialResourceVersions: versions})
 		for removed := false; !removed; {
 			resp := c.Recv(p.r.t.Context())
-			removed = slices.Contains(resp.Removed, "never was") // beside what was removed within the hour (B.3)
+			removed = slices.Contains(resp.Removed, "never was") // among the removals of the last hour (B.3)
 			if len(resp.Removed) > 0 && !removed {
-				p.r.t.Fatalf("removals that the origin did not make: %v", resp)
+				p.r.t.Fatalf("got removals that the origin did not send: %v", resp)
 			}
 		}
 	}
 }
 
-// planeRestarts kills the control plane and has it return: the same, which nobody
-// is told, and changed, deletions included.
+// planeRestarts restarts the control plane, first unchanged, for which clients receive nothing, and then with
+// changes and removals.
 func planeRestarts(p *planeClients) {
 	o := p.o
 	p.r.t.Helper()
@@ -252,43 +250,41 @@ func planeRestarts(p *planeClients) {
 	p.fence("changed")
 }
 
-// planeReturns has clients return with what they know, and new ones come, while
-// the control plane is dead and after it.
+// planeReturns reconnects clients, and connects new ones, while the control plane is down and after its restart.
 func planeReturns(p *planeClients) {
 	o := p.o
 	p.r.t.Helper()
-	returning := func() {
+	reconnectAll := func() {
 		for _, c := range append(append(p.plain, p.envoys...), append(p.grpcs, p.named...)...) {
 			c.Reconnect(p.r.Conn())
 		}
 	}
-	returning()
+	reconnectAll()
 	p.fenceBy("returned", (*relaytest.Client).FenceReturned)
 	o.Stop()
-	returning()
-	p.envoys = append(p.envoys, p.envoy(relaytest.Delta), p.envoy(relaytest.SotW)) // served from what the relay knows
+	reconnectAll()
+	p.envoys = append(p.envoys, p.envoy(relaytest.Delta), p.envoy(relaytest.SotW)) // served from the cache
 	p.converge()
 	o.Restart()
 	o.AwaitRequest("the relay's return", relaytest.Opening(relaytest.ClusterType))
 	p.fenceBy("returned while it was dead", (*relaytest.Client).FenceReturned)
 }
 
-// planeLate has the snapshot appear only after clients have asked: until then
-// there is silence, and no client is told that there is nothing.
+// planeLate sets the snapshot after clients have subscribed. Before that, no client receives an empty set.
 func planeLate(t *testing.T, kind string) {
 	o := relaytest.NewControlPlane(t, kind, nil)
 	r := startRelay(t, o.RelayOptions())
 	p := newPlaneClients(o, r)
-	asked := make(map[string]bool)
+	seen := make(map[string]bool)
 	o.AwaitRequest("a request of each type", func(r *discoverypb.DeltaDiscoveryRequest) bool {
-		asked[r.GetTypeUrl()] = true
-		return len(asked) == len(o.World)
+		seen[r.GetTypeUrl()] = true
+		return len(seen) == len(o.World)
 	})
 	o.Edit(planeWorld(), nil)
 	o.Push()
 	for _, c := range append(append(p.plain, p.envoys...), p.grpcs...) {
 		if first := c.Recv(t.Context()); len(first.Resources) == 0 || len(first.Removed) > 0 {
-			t.Errorf("%v: the first response is %v, want resources", c, first)
+			t.Errorf("%v: the first response is %v, want resources and no removals", c, first)
 		}
 	}
 	p.converge()

@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// TestRemovalsAreHeldBeforeTheGate: removals that the origin may not have meant are in no edition until they are released, and do not
-// stop one of other changes. Released, they are the next one.
+// Held-back removals are in no edition until they are released, and do not delay an edition of other changes. Once
+// released, they are in the next edition.
 func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -38,11 +38,11 @@ func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
 		w.origin.Restart()
 		w.sleep(time.Minute)
 		if holds := get[admin.Holds](w.t, w.relay, "/api/v1/holds").Holds; len(holds) != 1 || holds[0].Count != 30 {
-			w.t.Errorf("holds %+v, want 30 clusters", holds)
+			w.t.Errorf("got the holds %+v, want 30 clusters", holds)
 		}
 		s := w.expectPhase(rollout.Rolling, 1)
 		if s.Resources != 1 || s.Large || s.Waiting != 1 {
-			w.t.Errorf("the edition %+v, want one resource", s)
+			w.t.Errorf("got the edition %+v, want one resource", s)
 		}
 		w.expectDiff("", "~cds a")
 		w.expectResources("cds a@2 b@1"+many, canary)
@@ -51,7 +51,7 @@ func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
 		operate[admin.HoldScope, admin.Holds](w.t, w.relay, "release", admin.HoldScope{All: true})
 		w.sleep(time.Minute)
 		if s := w.expectPhase(rollout.Rolling, 1); s.Resources != 1 || s.Waiting != 31 {
-			w.t.Errorf("with what was released: %+v, want that it waits for the next edition", s)
+			w.t.Errorf("after the release: got %+v, want 31 changes that wait for the next edition", s)
 		}
 		w.expectResources("cds a@2 b@1"+many, canary)
 		w.expectResources("cds a@1 b@1"+many, other)
@@ -67,8 +67,9 @@ func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
 	}, "TENDER_MASS_DELETE_HOLD=1h")
 }
 
-// recorded fails the test unless the history of a resource since a time is just this, the newest change first.
-func (w *rolloutWorld) recorded(since time.Time, short, name string, want ...string) (changes []admin.Change) {
+// expectHistory fails the test unless the history of a resource since a time has exactly these changes, newest
+// first.
+func (w *rolloutWorld) expectHistory(since time.Time, short, name string, want ...string) (changes []admin.Change) {
 	w.t.Helper()
 	path := fmt.Sprintf("/api/v1/history?type=%s&name=%s", short, name)
 	if code, _ := ask(w.t, w.relay.DialAdmin, path); code != http.StatusNotFound {
@@ -86,8 +87,8 @@ func (w *rolloutWorld) recorded(since time.Time, short, name string, want ...str
 	return changes
 }
 
-// TestHistoryFollowsTheLastGood: of what waits or is rejected it has nothing, of what is promoted one change, and of what is undone
-// the way back. Endpoints are in it at once. The audit compares what the origin has with latest, so nothing that waits is a difference.
+// The history records one change when an edition is promoted, its reversal when it is undone, and none for waiting
+// or rejected changes. Endpoint changes are recorded at once. An audit reports no difference for waiting changes.
 func TestHistoryFollowsTheLastGood(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -107,40 +108,40 @@ func TestHistoryFollowsTheLastGood(t *testing.T) {
 		w.change("cds a@2", "cds c@1", "eds a@2")
 		w.sleep(time.Minute)
 		w.expectPhase(rollout.Rolling, 1)
-		w.recorded(began, "eds", "a", "changed")
-		w.recorded(began, "cds", "a")
-		w.recorded(began, "cds", "c")
+		w.expectHistory(began, "eds", "a", "changed")
+		w.expectHistory(began, "cds", "a")
+		w.expectHistory(began, "cds", "c")
 		audit()
 		w.sleep(20 * time.Minute)
-		w.recorded(began, "cds", "c", "added")
-		if c := w.recorded(began, "cds", "a", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-1\n+alt_stat_name: revision-2\n") || c.BytesBefore == 0 {
-			w.t.Errorf("what was promoted is recorded as %+v", c)
+		w.expectHistory(began, "cds", "c", "added")
+		if c := w.expectHistory(began, "cds", "a", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-1\n+alt_stat_name: revision-2\n") || c.BytesBefore == 0 {
+			w.t.Errorf("the history has the promoted change %+v", c)
 		}
 
 		w.change("lds l@2", "cds a@3")
 		w.sleep(time.Minute)
 		w.expectPhase(rollout.Halted, 0)
-		w.recorded(began, "lds", "l")
-		w.recorded(began, "cds", "a", "changed")
+		w.expectHistory(began, "lds", "l")
+		w.expectHistory(began, "cds", "a", "changed")
 		audit()
 		w.change("lds l@1", "cds a@2")
 		w.sleep(time.Minute)
 		w.expectPhase(rollout.Current, 0)
-		w.recorded(began, "lds", "l")
-		w.recorded(began, "cds", "a", "changed")
+		w.expectHistory(began, "lds", "l")
+		w.expectHistory(began, "cds", "a", "changed")
 
 		w.command("undo", admin.RolloutScope{})
-		w.recorded(began, "cds", "c", "removed", "added")
-		if c := w.recorded(began, "cds", "a", "changed", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-2\n+alt_stat_name: revision-1\n") {
-			w.t.Errorf("what was undone is recorded as %+v", c)
+		w.expectHistory(began, "cds", "c", "removed", "added")
+		if c := w.expectHistory(began, "cds", "a", "changed", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-2\n+alt_stat_name: revision-1\n") {
+			w.t.Errorf("the history has the undone change %+v", c)
 		}
 		w.command("promote", admin.RolloutScope{All: true})
-		w.recorded(began, "cds", "c", "added", "removed", "added")
-		w.recorded(began, "eds", "a", "changed")
+		w.expectHistory(began, "cds", "c", "added", "removed", "added")
+		w.expectHistory(began, "eds", "a", "changed")
 	}, "TENDER_HISTORY=10")
 }
 
-// TestRolloutCommandsAreLogged with who sent them, what became of them and, of those that were carried out, what they were about.
+// Rollout commands are logged with the operator and the result, and executed ones with their edition.
 func TestRolloutCommandsAreLogged(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -157,7 +158,7 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 			}
 			logged = len(log)
 			if len(found) == 0 || !strings.Contains(found[len(found)-1], fmt.Sprintf("command=rollout/%s operator=", command)) || !strings.Contains(found[len(found)-1], fmt.Sprint("code=", code)) {
-				w.t.Fatalf("%s: the log has %q, want who sent it, and code %d", command, found, code)
+				w.t.Fatalf("%s: the log has %q, want the operator and code %d", command, found, code)
 			}
 			for _, word := range words {
 				if !strings.Contains(strings.Join(found, ""), word) {
@@ -165,12 +166,12 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 				}
 			}
 			if executed := strings.Contains(found[0], "rollout command executed"); executed != (code == http.StatusOK) {
-				w.t.Errorf("%s: logged as executed: %v; status %d", command, executed, code)
+				w.t.Errorf("%s: logged as executed: %v, status code %d", command, executed, code)
 			}
 		}
-		refusesCommand(w.t, w.relay, "abort", admin.RolloutScope{Why: admin.Why{Reason: "early"}}, http.StatusConflict, "no rollout is open")
+		expectRejected(w.t, w.relay, "abort", admin.RolloutScope{Why: admin.Why{Reason: "early"}}, http.StatusConflict, "no rollout is open")
 		expect("abort", http.StatusConflict, `err="no rollout is open: the state is current"`)
-		refusesCommand(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
+		expectRejected(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
 		expect("resume", http.StatusBadRequest, "only promote has it")
 		w.change("cds a@2")
 		w.sleep(4 * time.Second)
@@ -186,7 +187,7 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 		expect("promote", http.StatusOK, edition, `by="bob`, "all=true")
 		w.command("undo", admin.RolloutScope{Why: admin.Why{Reason: "resets", User: "carol"}})
 		expect("undo", http.StatusOK, edition, `by="carol`, "reason=resets")
-		refusesCommand(w.t, w.relay, "undo", admin.RolloutScope{}, http.StatusConflict, "there is no promotion to undo")
+		expectRejected(w.t, w.relay, "undo", admin.RolloutScope{}, http.StatusConflict, "there is no promotion to undo")
 		expect("undo", http.StatusConflict)
 	})
 }

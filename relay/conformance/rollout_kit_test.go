@@ -70,11 +70,17 @@ func (c *rolloutClient) follow() {
 
 // clients returns clients of the nodes, which ACK everything and have the initial resources.
 func (w *rolloutWorld) clients(v relaytest.Variant, nodes ...string) (all []*rolloutClient) {
+	all = w.clientsOf(v, nodes...)
+	w.expectResources("cds a@1 b@1", all...)
+	return all
+}
+
+// clientsOf returns clients of the nodes, which ACK everything, once the sets are confirmed.
+func (w *rolloutWorld) clientsOf(v relaytest.Variant, nodes ...string) (all []*rolloutClient) {
 	for _, node := range nodes {
 		all = append(all, w.client(v, node, nil))
 	}
 	w.settle()
-	w.expectResources("cds a@1 b@1", all...)
 	return all
 }
 

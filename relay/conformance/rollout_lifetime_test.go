@@ -9,13 +9,13 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// follows returns a client that is told times to live and has all clusters, on whatever form that takes.
+// syncedClient returns a client that supports TTLs and has the wildcard of clusters.
 func (w *rolloutWorld) syncedClient(v relaytest.Variant, node string) *worldClient {
 	n := relaytest.WithFeatures(relaytest.EnvoyNode(node), relaytest.FeatureTTL, relaytest.FeatureWrapper)
 	return w.dial(relaytest.ClientOptions{Variant: v, Node: n}).subscribe("cds", "*")
 }
 
-// hear fails the test unless each client is told just this.
+// expectAndAckAll is expectAndAck for several clients; "" means no response.
 func expectAndAckAll(want string, all ...*worldClient) {
 	for _, c := range all {
 		c.w.t.Helper()
@@ -27,8 +27,8 @@ func expectAndAckAll(want string, all ...*worldClient) {
 	}
 }
 
-// TestHeartbeatsNeverWait: in no phase of a rollout, also if the resource itself has changed and waits. What nobody says lives on expires
-// for all, at its time, and is no edition.
+// Heartbeats are sent in every phase of a rollout, even for a resource whose change is waiting. An expired
+// resource is removed from all clients when its TTL ends, without an edition.
 func TestHeartbeatsNeverWait(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(world *rolloutWorld, v relaytest.Variant) {
@@ -40,24 +40,24 @@ func TestHeartbeatsNeverWait(t *testing.T) {
 		for _, c := range []*worldClient{canary, other} {
 			c.ackPending()
 		}
-		beats := func(what, t, clusters string, all ...*worldClient) {
+		expectHeartbeat := func(what, t, clusters string, all ...*worldClient) {
 			w.t.Helper()
 			w.sleep(time.Second)
 			w.heartbeat("cds", "t")
 			w.t.Log(what)
 			expectAndAckAll(form.heartbeat("t", t+"(1m0s)", clusters), all...)
 		}
-		beats("current", "t@1", "a@1 b@1 t@1(1m0s)", canary, other)
+		expectHeartbeat("current", "t@1", "a@1 b@1 t@1(1m0s)", canary, other)
 		world.expectPhase(rollout.Current, 0)
 		w.change("cds a@2")
-		beats("gathering", "t@1", "a@1 b@1 t@1(1m0s)", canary, other)
+		expectHeartbeat("gathering", "t@1", "a@1 b@1 t@1(1m0s)", canary, other)
 		w.sleep(3 * time.Second)
 		expectAndAckAll(form.response("a@2", "a@2 b@1 t@1(59s)"), canary)
 		w.heartbeat("cds", "t")
 		expectAndAckAll(form.heartbeat("t", "t@1(1m0s)", "a@2 b@1 t@1(1m0s)"), canary)
 		expectAndAckAll(form.heartbeat("t", "t@1(1m0s)", "a@1 b@1 t@1(1m0s)"), other)
 		world.expectPhase(rollout.Rolling, 1)
-		w.set("cds t@2 1m") // waits for the next edition
+		w.set("cds t@2 1m") // is in the next edition
 		expectAndAckAll("", canary)
 		w.sleep(50 * time.Second)
 		w.heartbeat("cds", "t")
@@ -78,8 +78,8 @@ func TestHeartbeatsNeverWait(t *testing.T) {
 	})
 }
 
-// TestExpiryIsNoEdition: what nobody says lives on is gone at its time for those who have it, whatever the phase, and never comes to those
-// who do not have it yet.
+// An expired resource is removed from the clients that have it when its TTL ends, in any phase. It never reaches
+// the other clients.
 func TestExpiryIsNoEdition(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -91,7 +91,7 @@ func TestExpiryIsNoEdition(t *testing.T) {
 		w.expectResources("cds a@1 b@1", canary, other)
 		w.sleep(5 * time.Second)
 		if o := w.expectPhase(rollout.Current, 0).Outcomes; o != (rollout.Outcomes{}) {
-			w.t.Errorf("outcomes %+v, want that nothing was rolled out", o)
+			w.t.Errorf("got the outcomes %+v, want none", o)
 		}
 		w.change("cds u@1 5m")
 		w.sleep(3 * time.Second)
@@ -108,14 +108,13 @@ func TestExpiryIsNoEdition(t *testing.T) {
 			c.Subscribe(relaytest.RouteType, "routes", "t")
 		}
 		w.sleep(2 * time.Minute)
-		w.change("rds t@2") // in the place of which there is nothing
+		w.change("rds t@2") // replaces no resource
 		w.expectResources("rds routes@1 t@2", canary, other)
 		w.expectPhase(rollout.Current, 0)
 	})
 }
 
-// TestWhatMayNotBeKeptNeverWaits: the relay has no last good of content that it may not keep (do_not_cache), so its changes reach all
-// clients at once.
+// Content that must not be cached has no last good state, so its changes reach all clients at once.
 func TestWhatMayNotBeKeptNeverWaits(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -142,20 +141,11 @@ func TestWhatMayNotBeKeptNeverWaits(t *testing.T) {
 		w.sleep(21 * time.Minute)
 		w.expectResources("cds a@2 b@1 n@3", all...)
 
-		w.uncached("cds b@2") // which was kept, and has a last good
+		w.uncached("cds b@2") // was cached, so it has a last good state
 		w.sleep(3 * time.Second)
 		w.expectResources("cds a@2 b@2 n@3", all[0])
 		w.expectResources("cds a@2 b@1 n@3", all[1])
 		w.sleep(21 * time.Minute)
 		w.expectResources("cds a@2 b@2 n@3", all...)
 	})
-}
-
-// clientsOf returns clients of nodes once the sets are confirmed.
-func (w *rolloutWorld) clientsOf(v relaytest.Variant, nodes ...string) (all []*rolloutClient) {
-	for _, node := range nodes {
-		all = append(all, w.client(v, node, nil))
-	}
-	w.settle()
-	return all
 }

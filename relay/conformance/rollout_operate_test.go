@@ -14,17 +14,17 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// rollout returns how the rollout of the one origin stands.
+// rollout returns the rollout of the only origin.
 func (w *rolloutWorld) rollout() *rollout.Status {
 	w.t.Helper()
 	all := get[admin.Rollouts](w.t, w.relay, "/api/v1/rollouts")
 	if len(all.Rollouts) != 1 || all.Rollouts[0].Origin != "default" {
-		w.t.Fatalf("rollouts %+v, want that of the one origin", all)
+		w.t.Fatalf("got the rollouts %+v, want that of the only origin", all)
 	}
 	return all.Rollouts[0]
 }
 
-// stands fails the test unless the rollout is in a state, of which stage.
+// expectPhase fails the test unless the rollout is in this phase and stage. It returns the rollout.
 func (w *rolloutWorld) expectPhase(phase rollout.Phase, stage int) *rollout.Status {
 	w.t.Helper()
 	s := w.rollout()
@@ -32,31 +32,31 @@ func (w *rolloutWorld) expectPhase(phase rollout.Phase, stage int) *rollout.Stat
 		w.t.Fatalf("the rollout is %v at stage %d, want %v at %d: %+v", s.Phase, s.Stage, phase, stage, s)
 	}
 	if of := statusOf(w.t, w.relay).Origins[0].Rollout; of == nil || of.Phase != phase {
-		w.t.Errorf("the status of the origin has the rollout %+v, want that it is %v", of, phase)
+		w.t.Errorf("the status of the origin has the rollout %+v, want the phase %v", of, phase)
 	}
 	return s
 }
 
-// commands carries out a command, and waits until its clients have what it changes.
+// command runs a command, and waits until clients have its changes.
 func (w *rolloutWorld) command(name string, args admin.RolloutScope) *rollout.Status {
 	w.t.Helper()
 	answer := operate[admin.RolloutScope, admin.Rollouts](w.t, w.relay, "rollout/"+name, args)
 	if len(answer.Rollouts) != 1 {
-		w.t.Fatalf("%s %+v: %+v, want the one rollout", name, args, answer)
+		w.t.Fatalf("%s %+v: got %+v, want one rollout", name, args, answer)
 	}
 	w.sleep(time.Second)
 	return answer.Rollouts[0]
 }
 
-// refusesCommand fails the test unless a command is refused.
-func refusesCommand(t testing.TB, r *running, name string, args any, code int, words string) {
+// expectRejected fails the test unless a command is rejected with this code and message.
+func expectRejected(t testing.TB, r *running, name string, args any, code int, words string) {
 	t.Helper()
 	if got, text := post(t, r, "rollout/"+name, args); got != code || !strings.Contains(text, words) {
-		t.Errorf("%s %+v: %d %s, want %d, %s", name, args, got, text, code, words)
+		t.Errorf("%s %+v: got %d %s, want %d, %s", name, args, got, text, code, words)
 	}
 }
 
-// differs fails the test unless a rollout changes just this: "~cds a", "+cds c", "-cds b".
+// expectDiff fails the test unless a rollout has exactly these changes, such as "~cds a", "+cds c", "-cds b".
 func (w *rolloutWorld) expectDiff(query string, want ...string) admin.RolloutDiff {
 	w.t.Helper()
 	d := get[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollout/diff?"+query)
@@ -65,12 +65,12 @@ func (w *rolloutWorld) expectDiff(query string, want ...string) admin.RolloutDif
 		got = append(got, map[string]string{"added": "+", "changed": "~", "removed": "-"}[c.Change]+shortName(c.TypeURL)+" "+c.Name)
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || d.Total != len(want) {
-		w.t.Errorf("the rollout changes %q, %d in all, want %q", got, d.Total, want)
+		w.t.Errorf("the rollout has the changes %q, %d in total, want %q", got, d.Total, want)
 	}
 	return d
 }
 
-// TestRolloutIsDirectedByOperators follows an edition through all commands.
+// Operators move an edition through all stages by commands.
 func TestRolloutIsDirectedByOperators(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -84,15 +84,15 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 			"promote": "no rollout is open: the state is current", "abort": "no rollout is open: the state is current",
 			"resume": "the rollout is not halted: the state is current", "undo": "there is no promotion to undo",
 		} {
-			refusesCommand(w.t, w.relay, command, admin.RolloutScope{}, http.StatusConflict, words)
+			expectRejected(w.t, w.relay, command, admin.RolloutScope{}, http.StatusConflict, words)
 		}
-		refusesCommand(w.t, w.relay, "promote", admin.RolloutScope{All: true}, http.StatusConflict, "no rollout is open: clients are served the latest state of the origin")
+		expectRejected(w.t, w.relay, "promote", admin.RolloutScope{All: true}, http.StatusConflict, "no rollout is open: clients are served the latest state of the origin")
 
 		changed := []string{"~cds a", "+cds c", "~lds l"}
 		w.change("cds a@2", "cds c@1", "lds l@2", "eds a@2")
 		w.sleep(time.Second)
 		if s := w.expectPhase(rollout.Gathering, 0); s.Waiting != 3 || s.Until.IsZero() {
-			t.Errorf("gathering: %+v, want three resources that wait, and when the next step is due", s)
+			t.Errorf("gathering: got %+v, want three waiting resources, and the time of the next step", s)
 		}
 		w.expectDiff("", changed...)
 		w.sleep(3 * time.Second)
@@ -100,23 +100,23 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		w.expectResources("cds a@2 b@1 c@1", canary)
 		w.expectResources("cds a@1 b@1", second, other)
 		if c := s.Cohorts[0]; s.Resources != 3 || s.Edition == "" || c.Served != s.Edition || c.Clients != 1 || c.Wanting != 1 || c.Accepted != 1 || s.Cohorts[1].Served != "" || len(s.Cohorts) != 3 {
-			t.Errorf("stage 1: %+v, want that one client accepted", s)
+			t.Errorf("stage 1: got %+v, want one client that accepted it", s)
 		}
 		w.expectDiff("", changed...)
 		w.expectDiff("type=lds", "~lds l")
 		d := w.expectDiff("type=cds&name=a", "~cds a")
 		before, after := d.Bodies[d.Changes[0].Before.SHA256], d.Bodies[d.Changes[0].After.SHA256]
 		if !strings.Contains(string(before), `"a"`) || !strings.Contains(string(after), `"a"`) || string(before) == string(after) {
-			t.Errorf("cluster a was %s and is %s", before, after)
+			t.Errorf("the diff of cluster a is from %s to %s", before, after)
 		}
 
 		if s := w.command("promote", admin.RolloutScope{Why: admin.Why{User: "alice"}}); s.Stage != 2 {
-			t.Errorf("promote answers %+v, want stage 2", s)
+			t.Errorf("promote: got %+v, want stage 2", s)
 		}
 		w.expectResources("lds l@2", canary, second)
 		w.expectResources("lds l@1", other)
 		if s := w.command("abort", admin.RolloutScope{Why: admin.Why{Reason: "errors", User: "alice"}}); s.Halted == nil || !strings.HasPrefix(s.Halted.Reason, "abort by alice") || !strings.HasSuffix(s.Halted.Reason, ": errors") {
-			t.Errorf("abort answers %+v, want who rejected it and why", s)
+			t.Errorf("abort: got %+v, want the operator and the reason", s)
 		}
 		w.expectPhase(rollout.Halted, 0)
 		w.expectResources("cds a@1 b@1", all...)
@@ -137,7 +137,7 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		w.expectResources("cds a@2 b@1 c@1", all...)
 		w.command("undo", admin.RolloutScope{Why: admin.Why{Reason: "resets"}})
 		if o := w.expectPhase(rollout.Halted, 0).Outcomes; o != (rollout.Outcomes{Promoted: 1, Halted: 1, Undone: 1}) {
-			t.Errorf("outcomes since the restart %+v, want one promotion, which was undone", o)
+			t.Errorf("outcomes since the restart are %+v, want one promotion that was undone", o)
 		}
 		w.expectResources("cds a@1 b@1", all...)
 		w.expectResources("lds l@1", all...)
@@ -145,7 +145,7 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 	})
 }
 
-// TestRolloutCommandsAreChecked: arguments that a command does not have, and origins that there are not.
+// Commands with unknown arguments or an unknown origin are rejected.
 func TestRolloutCommandsAreChecked(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, _ relaytest.Variant) {
@@ -162,18 +162,18 @@ func TestRolloutCommandsAreChecked(t *testing.T) {
 			{"undo", admin.RolloutScope{Why: admin.Why{Reason: "two\nlines"}}, http.StatusBadRequest, "reason: want at most"},
 			{"undo", map[string]string{"orign": "x"}, http.StatusBadRequest, `unknown field \"orign\"`},
 		} {
-			refusesCommand(w.t, w.relay, tt.command, tt.args, tt.code, tt.words)
+			expectRejected(w.t, w.relay, tt.command, tt.args, tt.code, tt.words)
 		}
 		for _, path := range []string{"rollouts?origin=x", "rollout/diff?origin=x", "rollout/diff?type=cds&name=nobody"} {
 			if code, text := ask(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound {
-				t.Errorf("GET %s: %d %s, want 404", path, code, text)
+				t.Errorf("GET %s: got %d %s, want 404", path, code, text)
 			}
 		}
 	})
 }
 
-// TestI13_OffStartsNothing: without TENDER_ROLLOUT no goroutine is of a rollout, with it one for each origin. It is not parallel to others,
-// whose goroutines it would see.
+// Without TENDER_ROLLOUT no rollout goroutine runs; with it, one per origin. The test is not parallel, since it
+// would count goroutines of other tests.
 func TestI13_OffStartsNothing(t *testing.T) {
 	goroutines := func(what string) int {
 		stacks := make([]byte, 4<<20)
@@ -191,32 +191,32 @@ func TestI13_OffStartsNothing(t *testing.T) {
 			c.Client = w.relay.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode(c.node), AutoAck: true})
 			c.follow()
 			if got := goroutines(controller); got != want {
-				w.t.Errorf("rollouts are on: %t; %d goroutines run a controller, want %d", on, got, want)
+				w.t.Errorf("rollouts enabled: %t; %d goroutines run a controller, want %d", on, got, want)
 			}
 		})
 	}
 }
 
-// TestRolloutCommandsWithoutRollouts says that they are off.
+// Without TENDER_ROLLOUT, commands report that rollouts are off.
 func TestRolloutCommandsWithoutRollouts(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated}, func(w *world) {
 		t := w.t
 		for _, path := range []string{"rollouts", "rollouts?origin=x", "rollout/diff"} {
 			if code, text := ask(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
-				t.Errorf("GET %s: %d %s, want 404: TENDER_ROLLOUT is off", path, code, text)
+				t.Errorf("GET %s: got %d %s, want 404: TENDER_ROLLOUT is off", path, code, text)
 			}
 		}
 		for _, command := range []string{"promote", "abort", "resume", "undo"} {
-			refusesCommand(w.t, w.relay, command, admin.RolloutScope{}, http.StatusNotFound, "TENDER_ROLLOUT is off")
+			expectRejected(w.t, w.relay, command, admin.RolloutScope{}, http.StatusNotFound, "TENDER_ROLLOUT is off")
 		}
 		if of := statusOf(w.t, w.relay).Origins[0].Rollout; of != nil {
-			t.Errorf("the status has the rollout %+v", of)
+			t.Errorf("the status has the rollout %+v, want none", of)
 		}
 	})
 }
 
-// TestRolloutCommandsOfSeveralOrigins: without an origin, a command is for those in whose state it can be.
+// A command without an origin applies to all origins whose phase permits it.
 func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 	t.Parallel()
 	env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
@@ -234,7 +234,7 @@ func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 				got = append(got, fmt.Sprintf("%s %v", s.Origin, s.Phase))
 			}
 			if fmt.Sprint(got) != want {
-				t.Fatalf("the rollouts are %q, want %s", got, want)
+				t.Fatalf("got the rollouts %q, want %s", got, want)
 			}
 		}
 		carriedOut := func(command string, args admin.RolloutScope, want string) {
@@ -244,17 +244,17 @@ func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 				got = append(got, s.Origin)
 			}
 			if fmt.Sprint(got) != want {
-				t.Errorf("%s %+v is carried out for %q, want %s", command, args, got, want)
+				t.Errorf("%s %+v was executed for %q, want %s", command, args, got, want)
 			}
 		}
 		stands("[default current west current]")
-		refusesCommand(t, first.relay, "abort", admin.RolloutScope{}, http.StatusConflict, `origin \"default\": no rollout is open: the state is current\norigin \"west\": no`)
+		expectRejected(t, first.relay, "abort", admin.RolloutScope{}, http.StatusConflict, `origin \"default\": no rollout is open: the state is current\norigin \"west\": no`)
 		west.change("lds l@2")
 		stands("[default current west rolling]")
 		both.expectResources("lds l@2", canary)
 		both.expectDiff("", "~lds l")
 		both.expectDiff("origin=default")
-		refusesCommand(t, first.relay, "abort", admin.RolloutScope{Origin: "default"}, http.StatusConflict, "no rollout is open: the state is current")
+		expectRejected(t, first.relay, "abort", admin.RolloutScope{Origin: "default"}, http.StatusConflict, "no rollout is open: the state is current")
 		carriedOut("abort", admin.RolloutScope{}, "[west]")
 		stands("[default current west halted]")
 		both.expectResources("lds l@1", canary)

@@ -11,19 +11,20 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// pause has time pass, and looks at what clients have.
+// pause lets virtual time pass, and checks the clients' resources.
 func (h *rolloutHistory) pause(d time.Duration) {
 	h.w.sleep(d)
-	h.notTooSoon()
-	h.takenBack()
-	if d >= time.Minute { // all is answered
-		h.whole()
-		h.alike()
+	h.checkStages()
+	h.checkRolledBack()
+	if d >= time.Minute { // all responses are answered
+		h.checkComplete()
+		h.checkEqual()
 	}
 }
 
-// notTooSoon holds I1: a client has nothing that could not have reached its stage yet, and behind the canaries nothing that they refuse.
-func (h *rolloutHistory) notTooSoon() {
+// checkStages checks I1: a client has only changes that may have reached its stage, and only canaries have
+// rejected content.
+func (h *rolloutHistory) checkStages() {
 	for _, c := range h.clients {
 		state := c.State()
 		for _, short := range waitingTypes {
@@ -31,33 +32,33 @@ func (h *rolloutHistory) notTooSoon() {
 				digest := state.Digest(typeURLs[short], name)
 				text := short + " " + name + "@" + h.w.revs[digest]
 				if h.bad[digest] && !h.tainted && c.stage > 0 {
-					h.Fatalf("%s has %s, which canaries refuse", c.node, text)
+					h.Fatalf("%s has %s, which canaries reject", c.node, text)
 				}
-				reached := h.began[text].Add(time.Duration(c.stage) * randomStage)
-				if !h.began[text].Before(h.promoted) && c.stage > 0 && time.Now().Before(reached) {
-					h.Fatalf("%s has %s after %v, before the stages ahead of its own have lasted", c.node, text, time.Since(h.began[text]))
+				reached := h.firstSeen[text].Add(time.Duration(c.stage) * randomStage)
+				if !h.firstSeen[text].Before(h.promotedAt) && c.stage > 0 && time.Now().Before(reached) {
+					h.Fatalf("%s has %s after %v, before the end of the earlier stages", c.node, text, time.Since(h.firstSeen[text]))
 				}
 			}
 		}
 	}
 }
 
-// takenBack holds that a canary which accepts what is bad has it for as long only as the answer of one that refuses it takes.
-func (h *rolloutHistory) takenBack() {
-	before := h.haveBad()
+// checkRolledBack checks that a canary loses rejected content as soon as another canary has sent the NACK.
+func (h *rolloutHistory) checkRolledBack() {
+	before := h.clientsWithBad()
 	if len(before) == 0 || h.tainted {
 		return
 	}
 	h.w.sleep(time.Second)
-	for _, text := range h.haveBad() {
+	for _, text := range h.clientsWithBad() {
 		if slices.Contains(before, text) {
-			h.Fatalf("%s, which another canary has refused", text)
+			h.Fatalf("%s, which another canary has rejected", text)
 		}
 	}
 }
 
-// haveBad returns which clients of replicas that are not frozen have what, of what canaries refuse.
-func (h *rolloutHistory) haveBad() (all []string) {
+// clientsWithBad returns clients with rejected content, at relays that are not frozen.
+func (h *rolloutHistory) clientsWithBad() (all []string) {
 	for _, c := range h.clients {
 		state := c.State()
 		for _, short := range waitingTypes {
@@ -71,27 +72,27 @@ func (h *rolloutHistory) haveBad() (all []string) {
 	return all
 }
 
-// longestBackoff is within what a relay has connected to an origin that is back, and has subscribed.
+// longestBackoff is the longest time until a relay has reconnected to a restarted origin and subscribed.
 const longestBackoff = 40 * time.Second
 
 var clusterC = regexp.MustCompile(`cds c@\d+, `)
 
-// accepting returns the clients but for canaries that may refuse the last good, as an operator promoted it all the same.
+// accepting returns all clients, without canaries if an operator may have promoted content that they reject.
 func (h *rolloutHistory) accepting() []*randomClient {
 	return slices.DeleteFunc(slices.Clone(h.clients), func(c *randomClient) bool { return h.tainted && c.stage == 0 })
 }
 
-// whole holds I2 and I5: a client has of types that wait what the origin had at one time, beside a cluster whose removal may have been
-// held back, and the endpoints of its clusters.
-func (h *rolloutHistory) whole() {
+// checkComplete checks I2 and I5. A client's waiting types have a state that the origin had at one time, apart
+// from a cluster whose removal may be held back. Its clusters have endpoints.
+func (h *rolloutHistory) checkComplete() {
 	for _, c := range h.accepting() {
-		if h.replicas[c.at].frozen { // a SotW client that came since keeps sets that it has (B.7)
+		if h.replicas[c.at].frozen { // SotW clients that connected later keep newer sets (B.7)
 			continue
 		}
-		got := h.sees(c, waitingTypes...)
-		had := slices.Contains(h.cuts, got) || h.held && slices.Contains(h.cuts, clusterC.ReplaceAllString(got, ""))
-		if !had {
-			h.Fatalf("%s has %s, which the origin never had at one time: it had\n%s", c.node, got, h.cuts)
+		got := h.clientState(c, waitingTypes...)
+		valid := slices.Contains(h.states, got) || h.removalHeld && slices.Contains(h.states, clusterC.ReplaceAllString(got, ""))
+		if !valid {
+			h.Fatalf("%s has %s, which is no state of the origin:\n%s", c.node, got, h.states)
 		}
 		state := c.State()
 		for _, name := range state.Names(typeURLs["cds"]) {
@@ -102,8 +103,9 @@ func (h *rolloutHistory) whole() {
 	}
 }
 
-// alike holds I8: at the same replica, clients of a stage have the same, but at a frozen one, which takes nothing away from who comes.
-func (h *rolloutHistory) alike() {
+// checkEqual checks I8: clients of one stage and replica have the same resources. Clients of frozen replicas may
+// have newer ones.
+func (h *rolloutHistory) checkEqual() {
 	type place struct{ at, stage int }
 	first := make(map[place]*randomClient)
 	for _, c := range h.accepting() {
@@ -112,35 +114,35 @@ func (h *rolloutHistory) alike() {
 		case h.replicas[c.at].frozen:
 		case of == nil:
 			first[place{c.at, c.stage}] = c
-		case h.sees(of, waitingTypes...) != h.sees(c, waitingTypes...):
-			h.Fatalf("at replica %d, %s has %s, and %s has %s", c.at, of.node, h.sees(of, waitingTypes...), c.node, h.sees(c, waitingTypes...))
+		case h.clientState(of, waitingTypes...) != h.clientState(c, waitingTypes...):
+			h.Fatalf("at replica %d, %s has %s, and %s has %s", c.at, of.node, h.clientState(of, waitingTypes...), c.node, h.clientState(c, waitingTypes...))
 		}
 	}
 }
 
-// endpoints holds I4: those of a cluster that the origin has just changed have reached all clients of replicas that are not frozen. A
-// replica may not have connected to the origin again yet.
-func (h *rolloutHistory) endpoints(cluster string) {
-	if time.Since(h.connected) < longestBackoff {
+// checkEndpoints checks I4: a change of a cluster's endpoints has reached all clients of replicas that are not
+// frozen. It does nothing while a replica may not have reconnected to the origin.
+func (h *rolloutHistory) checkEndpoints(cluster string) {
+	if time.Since(h.connectedAt) < longestBackoff {
 		return
 	}
 	for _, c := range h.clients {
 		state := c.State()
-		if got, want := h.w.revs[state.Digest(typeURLs["eds"], cluster)], h.has["eds"][cluster]; !h.replicas[c.at].frozen && got != strconv.Itoa(want) {
-			h.Fatalf("%s has the endpoints %s@%s, want those that the origin has just given, @%d", c.node, cluster, got, want)
+		if got, want := h.w.revs[state.Digest(typeURLs["eds"], cluster)], h.originRevs["eds"][cluster]; !h.replicas[c.at].frozen && got != strconv.Itoa(want) {
+			h.Fatalf("%s has the endpoints %s@%s, want @%d as at the origin", c.node, cluster, got, want)
 		}
 	}
 }
 
-// end holds I9: once nothing keeps them back any more, changes of all names are everywhere in time.
-func (h *rolloutHistory) end() {
+// finish checks I9: when no operator's command holds them back, changes of all names reach all clients in time.
+func (h *rolloutHistory) finish() {
 	for i := range h.replicas {
 		h.command("thaw", i)
 	}
 	h.w.sleep(time.Minute)
 	var all []string
 	for _, short := range append(waitingTypes, "eds") {
-		for _, name := range slices.Sorted(maps.Keys(h.has[short])) {
+		for _, name := range slices.Sorted(maps.Keys(h.originRevs[short])) {
 			all = append(all, h.next(short+" "+name))
 		}
 	}
@@ -150,11 +152,11 @@ func (h *rolloutHistory) end() {
 	}
 	h.pause(3*2*randomStage + 35*time.Second)
 	for _, c := range h.clients {
-		if got, want := h.sees(c, waitingTypes...), h.had(waitingTypes...); got != want {
-			h.Fatalf("in the end %s has %s, want %s", c.node, got, want)
+		if got, want := h.clientState(c, waitingTypes...), h.originState(waitingTypes...); got != want {
+			h.Fatalf("at the end %s has %s, want %s", c.node, got, want)
 		}
 	}
-	for cluster := range h.has["eds"] {
-		h.endpoints(cluster)
+	for cluster := range h.originRevs["eds"] {
+		h.checkEndpoints(cluster)
 	}
 }

@@ -18,19 +18,20 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// randomStage is how long each of the two stages of a rolloutHistory lasts: that of canary*, and that of second*.
+// randomStage is the duration of the stages canary* and second* of a rolloutHistory.
 const randomStage = time.Minute
 
-// TestI_RolloutInvariants has two replicas distribute the changes of an origin in stages, in random histories of changes, of operators, of
-// restarts, and of clients that move between the replicas. It holds them to this:
+// TestI_RolloutInvariants runs two replicas with staged rollouts through random sequences of changes, operator
+// commands, restarts, and clients that move between the replicas. It checks:
 //
-//   - I1: no client is served a change before the stages ahead of its own have lasted, unless an operator promoted it, and what canaries
-//     refuse reaches nobody else, also when a relay has restarted (I10), or for unrelated changes (I11);
-//   - I2, I6: once all is answered, what a client has of types that wait is what the origin had at one time;
-//   - I4: changes of endpoints are served at once, unless the replica is frozen (I13);
-//   - I5: who has a cluster has its endpoints;
-//   - I8: at the same replica, clients of a stage have the same;
-//   - I9: what no operator keeps back is everywhere in time.
+//   - I1: a change reaches a client only after the earlier stages have ended, unless an operator promoted it.
+//     Content that canaries reject reaches no other client, also after a restart (I10), and despite unrelated
+//     changes (I11).
+//   - I2, I6: when all responses are answered, a client's waiting types have a state that the origin had.
+//   - I4: endpoint changes are sent at once, unless the replica is frozen (I13).
+//   - I5: a client that has a cluster has its endpoints.
+//   - I8: clients of one stage and replica have the same resources.
+//   - I9: a change that no operator holds back reaches all clients in time.
 func TestI_RolloutInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -47,11 +48,11 @@ func TestI_RolloutInvariants(t *testing.T) {
 	})
 }
 
-// A rolloutStep is what happens, and how long it is quiet then.
+// A rolloutStep is an event and the pause after it.
 type rolloutStep struct {
 	what    string
 	replica int
-	client  int // of those that move
+	client  int // index of a client that moves
 	name    int
 	pause   time.Duration
 }
@@ -73,42 +74,43 @@ func drawRolloutStep(t *rapid.T) rolloutStep {
 	}
 }
 
-// A rolloutHistory is an origin, two replicas and nine clients: of each stage one that stays at each replica, and one that moves.
+// A rolloutHistory is an origin, two replicas and nine clients: in each stage one per replica that stays, and one
+// that moves.
 type rolloutHistory struct {
 	scene
 	w        *world
 	replicas [2]*rolloutReplica
 	clients  []*randomClient
 
-	has      map[string]map[string]int // by type and name, the revision that the origin has
-	cuts     []string                  // what it had of types that wait, oldest first
-	began    map[string]time.Time      // when the origin first had what it has of a name: "cds a@2"
-	promoted time.Time                 // when an operator has promoted something last
-	rev      int
-	tainted  bool // an operator may have promoted what canaries refuse
+	originRevs map[string]map[string]int // revisions at the origin, by type and name
+	states     []string                  // states of the waiting types, oldest first
+	firstSeen  map[string]time.Time      // first time of a resource at the origin, by change such as "cds a@2"
+	promotedAt time.Time                 // last promotion by an operator
+	rev        int
+	tainted    bool // an operator may have promoted rejected content
 
-	connected time.Time // when a replica has connected to the origin last
-	held      bool      // a removal may have been held back, as it came soon after or while the origin was away (H02)
+	connectedAt time.Time // last connection of a replica to the origin
+	removalHeld bool      // a removal may be held back, since it was soon after an outage or during one (H02)
 
 	mu  sync.Mutex
-	bad map[relaytest.Digest]bool // guarded by mu; what canaries refuse
+	bad map[relaytest.Digest]bool // guarded by mu; content that canaries reject
 }
 
-// A rolloutReplica is one of the relays. It has snapshots of its own.
+// A rolloutReplica is one of the relays, with its own snapshots.
 type rolloutReplica struct {
 	*running
 	env    []string
 	frozen bool
 }
 
-// A randomClient is a client, which is connected to one of the replicas.
+// A randomClient is a client that is connected to one of the replicas.
 type randomClient struct {
 	*rolloutClient
 	stage int
 	at    int
 }
 
-// waitingTypes are those whose changes wait.
+// waitingTypes are the types whose changes are rolled out in stages.
 var waitingTypes = []string{"cds", "lds", "rds"}
 
 func (h *rolloutHistory) run(steps []rolloutStep) {
@@ -123,15 +125,15 @@ func (h *rolloutHistory) run(steps []rolloutStep) {
 		h.step(s)
 		h.pause(s.pause)
 	}
-	h.end()
+	h.finish()
 }
 
-// begin has all clients have the first state of the origin, which is the last good.
+// begin starts the replicas, and waits until all clients have the initial resources as the last good state.
 func (h *rolloutHistory) begin() {
 	origin := relaytest.NewOrigin(&h.scene, relaytest.OriginOptions{Memory: true})
 	h.w = &world{t: &h.scene, origin: origin, revs: make(map[relaytest.Digest]string)}
-	h.has = map[string]map[string]int{"cds": {}, "eds": {}, "lds": {}, "rds": {}}
-	h.began = make(map[string]time.Time)
+	h.originRevs = map[string]map[string]int{"cds": {}, "eds": {}, "lds": {}, "rds": {}}
+	h.firstSeen = make(map[string]time.Time)
 	h.change(h.next("cds a"), h.next("cds b"), h.next("cds c"), h.next("eds a"), h.next("eds b"), h.next("eds c"), h.next("lds l"), h.next("lds m"), h.next("rds routes"))
 	for i := range h.replicas {
 		stages := fmt.Sprintf("TENDER_ROLLOUT=id=canary* %v, id=second* %[1]v", randomStage)
@@ -139,7 +141,7 @@ func (h *rolloutHistory) begin() {
 			stages, "TENDER_DELTA_VERSIONS=content", operated, fmt.Sprint("TENDER_NODE_ID=tender/", i),
 			"TENDER_SNAPSHOT_DIR=" + filepath.Join(h.TempDir(), "snapshots"),
 		}}
-		h.up(i)
+		h.startReplica(i)
 	}
 	for stage, name := range []string{"canary", "second", "other"} {
 		for at := range 3 {
@@ -149,15 +151,16 @@ func (h *rolloutHistory) begin() {
 	slices.SortStableFunc(h.clients, func(a, b *randomClient) int { return strings.Compare(a.node[len(a.node)-1:], b.node[len(b.node)-1:]) })
 	h.w.sleep(time.Minute)
 	for _, c := range h.clients {
-		if got, want := h.sees(c, waitingTypes...), h.cuts[0]; got != want {
-			h.Fatalf("%s begins with %s, want %s", c.node, got, want)
+		if got, want := h.clientState(c, waitingTypes...), h.states[0]; got != want {
+			h.Fatalf("%s starts with %s, want %s", c.node, got, want)
 		}
 	}
-	h.promoted = time.Now()
+	h.promotedAt = time.Now()
 }
 
-// join adds a client, which refuses what is bad if it is a canary that stays: so there is also evidence for what is bad.
-func (h *rolloutHistory) join(node string, stage, at int, v relaytest.Variant, refuses bool) {
+// join adds a client. If rejects is set, it NACKs bad content; only canaries that stay do, so that a NACK is
+// always possible.
+func (h *rolloutHistory) join(node string, stage, at int, v relaytest.Variant, rejects bool) {
 	reject := func(r *relaytest.Response) error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -168,7 +171,7 @@ func (h *rolloutHistory) join(node string, stage, at int, v relaytest.Variant, r
 		}
 		return nil
 	}
-	if !refuses {
+	if !rejects {
 		reject = nil
 	}
 	c := &rolloutClient{w: &rolloutWorld{world: h.w}, node: node}
@@ -180,11 +183,11 @@ func (h *rolloutHistory) join(node string, stage, at int, v relaytest.Variant, r
 	h.clients = append(h.clients, &randomClient{c, stage, at})
 }
 
-// up runs a replica, to which its clients return.
-func (h *rolloutHistory) up(i int) {
+// startReplica starts a replica, and reconnects its clients.
+func (h *rolloutHistory) startReplica(i int) {
 	r := h.replicas[i]
 	r.running = start(&h.scene, h.w.origin, r.env...)
-	h.connects()
+	h.recordConnect()
 	synctest.Wait()
 	for _, c := range h.clients {
 		if c.at == i {
@@ -193,49 +196,49 @@ func (h *rolloutHistory) up(i int) {
 	}
 }
 
-// connects records that a replica connects to the origin. What that has removed may be held back.
-func (h *rolloutHistory) connects() {
-	_, has := h.has["cds"]["c"]
-	h.connected, h.held = time.Now(), h.held || !has
+// connects records that a replica connects to the origin, after which removals may be held back.
+func (h *rolloutHistory) recordConnect() {
+	_, present := h.originRevs["cds"]["c"]
+	h.connectedAt, h.removalHeld = time.Now(), h.removalHeld || !present
 }
 
-// next returns a change of a name to content that it never had.
+// next returns a change of a name to new content.
 func (h *rolloutHistory) next(name string) string {
 	h.rev++
 	return fmt.Sprintf("%s@%d", name, h.rev)
 }
 
-// change has the origin change what it has, at once.
+// change applies simultaneous changes at the origin.
 func (h *rolloutHistory) change(changes ...string) {
 	for _, text := range changes {
 		c := h.w.parse(text)
 		if c.remove {
-			h.held = h.held || time.Since(h.connected) < 30*time.Second
-			delete(h.has[c.short], c.name)
+			h.removalHeld = h.removalHeld || time.Since(h.connectedAt) < 30*time.Second
+			delete(h.originRevs[c.short], c.name)
 			continue
 		}
-		h.has[c.short][c.name] = c.rev
-		if _, had := h.began[text]; !had {
-			h.began[text] = time.Now()
+		h.originRevs[c.short][c.name] = c.rev
+		if _, seen := h.firstSeen[text]; !seen {
+			h.firstSeen[text] = time.Now()
 		}
 	}
-	h.cuts = append(h.cuts, h.had(waitingTypes...))
+	h.states = append(h.states, h.originState(waitingTypes...))
 	h.w.change(changes...)
 }
 
-// had returns what the origin has of types.
-func (h *rolloutHistory) had(shorts ...string) string {
+// originState formats the origin's resources of types.
+func (h *rolloutHistory) originState(shorts ...string) string {
 	var all []string
 	for _, short := range shorts {
-		for _, name := range slices.Sorted(maps.Keys(h.has[short])) {
-			all = append(all, fmt.Sprintf("%s %s@%d", short, name, h.has[short][name]))
+		for _, name := range slices.Sorted(maps.Keys(h.originRevs[short])) {
+			all = append(all, fmt.Sprintf("%s %s@%d", short, name, h.originRevs[short][name]))
 		}
 	}
 	return strings.Join(all, ", ")
 }
 
-// sees returns what a client has of types.
-func (h *rolloutHistory) sees(c *randomClient, shorts ...string) string {
+// clientState formats a client's resources of types.
+func (h *rolloutHistory) clientState(c *randomClient, shorts ...string) string {
 	var all []string
 	state := c.State()
 	for _, short := range shorts {
@@ -246,7 +249,7 @@ func (h *rolloutHistory) sees(c *randomClient, shorts ...string) string {
 	return strings.Join(all, ", ")
 }
 
-// step has happen what a step says; what is not possible does not happen.
+// step plays a step; impossible steps have no effect.
 func (h *rolloutHistory) step(s rolloutStep) {
 	switch cluster := []string{"a", "b"}[s.name]; s.what {
 	case "cluster":
@@ -257,15 +260,15 @@ func (h *rolloutHistory) step(s rolloutStep) {
 		h.change(h.next("rds routes"))
 	case "endpoints":
 		h.change(h.next("eds " + cluster))
-		h.endpoints(cluster)
-	case "swap": // of several types at once
+		h.checkEndpoints(cluster)
+	case "swap": // changes several types at once
 		h.change(h.next("cds "+cluster), h.next("lds l"), h.next("rds routes"), h.next("eds "+cluster))
 	case "back":
-		h.back(s)
+		h.revert(s)
 	case "bad":
 		h.spoil([]string{"cds " + cluster, "lds l"}[s.client%2])
 	case "toggle":
-		if _, has := h.has["cds"]["c"]; has {
+		if _, present := h.originRevs["cds"]["c"]; present {
 			h.change("cds -c", "eds -c")
 		} else {
 			h.change(h.next("cds c"), h.next("eds c"))
@@ -274,15 +277,15 @@ func (h *rolloutHistory) step(s rolloutStep) {
 		h.w.origin.Stop()
 		h.w.sleep(s.pause)
 		h.w.origin.Restart()
-		h.connects()
+		h.recordConnect()
 	case "restart":
 		h.replicas[s.replica].Stop()
-		h.up(s.replica)
+		h.startReplica(s.replica)
 	case "down":
 		h.replicas[s.replica].Stop()
 		h.change(h.next("cds "+cluster), h.next("lds m"))
 		h.w.sleep(s.pause)
-		h.up(s.replica)
+		h.startReplica(s.replica)
 	case "move":
 		c := h.clients[len(h.clients)-1-s.client]
 		c.at = 1 - c.at
@@ -292,20 +295,20 @@ func (h *rolloutHistory) step(s rolloutStep) {
 	}
 }
 
-// back has the origin have something again that it had before.
-func (h *rolloutHistory) back(s rolloutStep) {
-	var had []string
-	for text := range h.began {
-		if c := h.w.parse(text); (c.short == "cds" || c.short == "lds") && c.name != "c" && h.has[c.short][c.name] != c.rev {
-			had = append(had, text)
+// revert changes a resource back to earlier content.
+func (h *rolloutHistory) revert(s rolloutStep) {
+	var earlier []string
+	for text := range h.firstSeen {
+		if c := h.w.parse(text); (c.short == "cds" || c.short == "lds") && c.name != "c" && h.originRevs[c.short][c.name] != c.rev {
+			earlier = append(earlier, text)
 		}
 	}
-	if slices.Sort(had); len(had) > 0 {
-		h.change(had[(3*s.client+s.name)%len(had)])
+	if slices.Sort(earlier); len(earlier) > 0 {
+		h.change(earlier[(3*s.client+s.name)%len(earlier)])
 	}
 }
 
-// spoil has the origin give a name content that canaries refuse.
+// spoil changes a resource to content that canaries reject.
 func (h *rolloutHistory) spoil(name string) {
 	text := h.next(name)
 	c := h.w.parse(text)
@@ -315,7 +318,7 @@ func (h *rolloutHistory) spoil(name string) {
 	h.change(text)
 }
 
-// command has an operator command a replica, which may refuse it.
+// command sends a command to a replica, which may reject it.
 func (h *rolloutHistory) command(what string, replica int) {
 	r := h.replicas[replica]
 	switch what {
@@ -323,7 +326,7 @@ func (h *rolloutHistory) command(what string, replica int) {
 		post(&h.scene, r.running, what, admin.FreezeScope{})
 		r.frozen = what == "freeze"
 	case "promote", "all":
-		h.promoted, h.tainted = time.Now(), h.tainted || len(h.bad) > 0
+		h.promotedAt, h.tainted = time.Now(), h.tainted || len(h.bad) > 0
 		post(&h.scene, r.running, "rollout/promote", admin.RolloutScope{All: what == "all"})
 	default:
 		post(&h.scene, r.running, "rollout/"+what, admin.RolloutScope{})

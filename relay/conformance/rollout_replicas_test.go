@@ -14,15 +14,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// replica runs another relay of the origin, with snapshots of its own.
+// replica starts another relay of the origin, with its own snapshots.
 func (w *rolloutWorld) replica() *running {
 	w.t.Helper()
 	env := []string{"TENDER_NODE_ID=tender/2", "TENDER_SNAPSHOT_DIR=" + filepath.Join(w.t.TempDir(), "snapshots")}
 	return start(w.t, w.origin, append(env, w.env...)...)
 }
 
-// TestI8_ClientsMoveBetweenReplicas: in each phase, a client that moves has what those of its cohort have there, under the same versions,
-// and is not sent clusters and listeners that it has (B.3), unless it was served what was rejected.
+// In each phase, a client that moves to another replica has the same resources and versions as clients of its
+// cohort there. It is not resent clusters and listeners (B.3), unless it had rejected ones.
 func TestI8_ClientsMoveBetweenReplicas(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -44,11 +44,11 @@ func TestI8_ClientsMoveBetweenReplicas(t *testing.T) {
 					c.Reconnect(relays[to].Conn())
 					synctest.Wait()
 					if diff := cmp.Diff(stay[3*to+cohort].State(), c.State()); diff != "" {
-						w.t.Fatalf("%s, move %d: %s has other state than who stays (-stays +moves):\n%s", when, i+1, c.node, diff)
+						w.t.Fatalf("%s, move %d: %s differs from a client that stayed (-stayed +moved):\n%s", when, i+1, c.node, diff)
 					}
 					for _, r := range c.Responses()[before:] {
 						if (r.TypeURL == relaytest.ClusterType || r.TypeURL == relaytest.ListenerType) && cohort >= distrusted {
-							w.t.Errorf("%s, move %d: %s is sent again what it has: %v", when, i+1, c.node, r)
+							w.t.Errorf("%s, move %d: %s got resources that it has: %v", when, i+1, c.node, r)
 						}
 					}
 				}
@@ -81,8 +81,8 @@ func TestI8_ClientsMoveBetweenReplicas(t *testing.T) {
 	})
 }
 
-// TestI8_AFrozenReplicaTakesNothingAway: a canary with what is withheld from others keeps it at a replica that is frozen since before, and is
-// served the edition there after the thaw.
+// A canary keeps the edition when it moves to a replica that was frozen before, and is served the edition there
+// after the thaw.
 func TestI8_AFrozenReplicaTakesNothingAway(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -107,8 +107,8 @@ func TestI8_AFrozenReplicaTakesNothingAway(t *testing.T) {
 	})
 }
 
-// TestI10_CollectionsOfARestoredRelay: the members of a collection wait as other clusters do, and a relay that restarts meanwhile serves the
-// last good of the collection to the rest and the edition to canaries.
+// Members of a collection are rolled out like other clusters. A relay that restarts meanwhile serves the
+// collection's last good state to other cohorts, and the edition to canaries.
 func TestI10_CollectionsOfARestoredRelay(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -138,7 +138,7 @@ func TestI10_CollectionsOfARestoredRelay(t *testing.T) {
 	})
 }
 
-// TestI9_AnOriginThatAlwaysChanges: each change is everywhere within three times the stages and 30 s.
+// If the origin changes all the time, each change reaches all clients within three times the stages plus 30 s.
 func TestI9_AnOriginThatAlwaysChanges(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -151,14 +151,14 @@ func TestI9_AnOriginThatAlwaysChanges(t *testing.T) {
 			w.sleep(every)
 			is, err := strconv.Atoi(w.revs[all[2].State().Digest(relaytest.ClusterType, "a")])
 			if err != nil || is < seen {
-				w.t.Fatalf("the rest has revision %d after %d: %v", is, seen, err)
+				w.t.Fatalf("the last cohort has revision %d after %d: %v", is, seen, err)
 			}
 			if seen = is; is < rev && time.Since(at(is+1)) > bound {
-				w.t.Fatalf("after %v the rest has revision %d: the change after it has waited for %v, want at most %v", time.Since(began), is, time.Since(at(is+1)), bound)
+				w.t.Fatalf("after %v the last cohort has revision %d: the next change has waited for %v, want at most %v", time.Since(began), is, time.Since(at(is+1)), bound)
 			}
 		}
 		if seen < 2 {
-			w.t.Error("nothing was promoted")
+			w.t.Error("no edition was promoted")
 		}
 	}, "TENDER_LOG_LEVEL=warn")
 }

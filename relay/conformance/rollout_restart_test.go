@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// TestI10_ADirectoryRollsOut as a control plane does, also what was changed or removed while the relay did not run, and a
-// rejected edition stays rejected. Events of files need real time.
+// A directory of files is rolled out like a control plane, including changes and removals while the relay is
+// stopped. A rejected edition stays rejected. File events need real time.
 func TestI10_ADirectoryRollsOut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 		clients = append(clients, c)
 	}
 	canary, other := clients[0], clients[1]
-	restart("a", "c", "d", "e") // b is in no file any more
+	restart("a", "c", "d", "e") // b is in no file
 	have(canary, "a", "c", "d", "e")
 	stands(rollout.Rolling)
 	have(other, "a", "b", "c", "d")
@@ -73,7 +73,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 		stands(rollout.Halted)
 	}
 	if !refused {
-		t.Error("the canary was not sent what it refuses")
+		t.Error("the canary did not get the content that it rejects")
 	}
 	restart("a", "c", "d", "e", "good")
 	have(canary, "a", "c", "d", "e", "good")
@@ -82,7 +82,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 
 const sharedCluster = "xdstp://one/envoy.config.cluster.v3.Cluster/x"
 
-// TestI10_SharedNamesRollOut: what groups share waits too, and a restarted relay serves the last good of it to those who return.
+// Shared names are rolled out, too. A restarted relay serves their last good state to reconnecting clients.
 func TestI10_SharedNamesRollOut(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -103,7 +103,7 @@ func TestI10_SharedNamesRollOut(t *testing.T) {
 				}
 			}
 			if got != want {
-				w.t.Fatalf("x is at revision %q, want %q", got, want)
+				w.t.Fatalf("got revision %q of x, want %q", got, want)
 			}
 		}
 		put(1)
@@ -135,8 +135,8 @@ func TestI10_SharedNamesRollOut(t *testing.T) {
 	})
 }
 
-// TestI10_WhatWasAbsentWaitsAfterARestart: a route that clients ask for and that the origin adds while no relay runs is a change, not
-// a first answer. That there still is no such route is none.
+// A route that clients subscribe to, and that the origin adds while the relay is stopped, is a change and not a
+// first response. A route that is still missing is no change.
 func TestI10_WhatWasAbsentWaitsAfterARestart(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -166,8 +166,8 @@ func TestI10_WhatWasAbsentWaitsAfterARestart(t *testing.T) {
 	})
 }
 
-// TestI3_RoutesFollowClustersAfterARestart: a client that has what its cohort was served is sent the clusters of the last good before
-// the routes, also if the origin answers late: a restored set is no answer of the origin.
+// After a restart, a client receives the last good clusters before routes, even if the origin responds late: a
+// restored set is no response of the origin.
 func TestI3_RoutesFollowClustersAfterARestart(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -186,11 +186,11 @@ func TestI3_RoutesFollowClustersAfterARestart(t *testing.T) {
 		for _, r := range canary.Responses()[sent:] {
 			clusters = clusters || r.TypeURL == relaytest.ClusterType
 			if r.TypeURL == relaytest.RouteType && !clusters {
-				t.Fatalf("%v was sent %v before clusters", v, r)
+				t.Fatalf("%v got %v before clusters", v, r)
 			}
 		}
 		if !clusters {
-			t.Fatal("the canary was not sent the last good")
+			t.Fatal("the canary did not get the last good state")
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// TestI1_AnOriginThatFlapsReachesNobody: content that returns to the last good each second is never cut, and canaries do not flap.
+// Content that returns to the last good state every second is in no edition, and reaches no client.
 func TestI1_AnOriginThatFlapsReachesNobody(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -26,12 +26,12 @@ func TestI1_AnOriginThatFlapsReachesNobody(t *testing.T) {
 		}
 		w.expectResources("lds l@1", all...)
 		if n := len(all[0].Responses()) - before; n > 0 {
-			t.Errorf("the canary was sent %d responses by an origin that flaps", n)
+			t.Errorf("the canary got %d responses of an origin that flaps", n)
 		}
 	})
 }
 
-// TestI6_UndoWhileAnEditionIsOpen: all are served what there was before the promotion, also after a restart.
+// An undo while an edition is open returns all clients to the state before the promotion, also after a restart.
 func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
 	t.Parallel()
 	for what, refuse := range map[string]bool{"rolling": false, "halted": true} {
@@ -53,11 +53,11 @@ func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
 				w.expectPhase(rollout.Halted, 0)
 				w.expectResources("cds a@1 b@1", all...)
 				w.expectResources("lds l@1", all...)
-				w.sleep(10 * time.Second) // until snapshots have it
+				w.sleep(10 * time.Second) // until snapshots contain it
 				w.restartRelay(all...)
 				w.sleep(time.Hour)
 				if s := w.expectPhase(rollout.Halted, 0); s.Halted.Reason != "undo by pipe: a is bad" {
-					t.Errorf("after the restart it is halted by %q", s.Halted.Reason)
+					t.Errorf("after the restart the rollout is halted by %q", s.Halted.Reason)
 				}
 				w.expectResources("cds a@1 b@1", all...)
 				w.expectResources("lds l@1", all...)
@@ -66,7 +66,8 @@ func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
 	}
 }
 
-// TestI6_AnEditionIsRefusedTwice: once by itself, and again when it was resumed: the client is sent all of the last good both times.
+// A client that rejects an edition twice, the second time after a resume, is sent the complete last good state
+// both times.
 func TestI6_AnEditionIsRefusedTwice(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -81,19 +82,19 @@ func TestI6_AnEditionIsRefusedTwice(t *testing.T) {
 			w.expectPhase(rollout.Halted, 0)
 			w.expectResources("cds a@1 b@1", canary)
 			if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2, 2}) {
-				t.Errorf("was sent %v clusters, want two that it refuses, and two as they were", sent)
+				t.Errorf("got %v clusters, want the two that it rejects, and the two last good ones", sent)
 			}
 			before = len(canary.Responses())
 			canary.Reconnect(w.relay.Conn())
 			synctest.Wait()
 			if sent := clustersIn(canary.Responses()[before:]); !slices.Equal(sent, []int{2}) {
-				t.Errorf("when it came back under its old versions, it was sent %v clusters, want both", sent)
+				t.Errorf("after reconnecting with its old versions, it got %v clusters, want both", sent)
 			}
 		}
 	})
 }
 
-// TestI13_EverybodyIsPromotedWhileFrozen: an explicit command acts, and the thaw changes nothing more.
+// The command promote takes effect while the relay is frozen, and the thaw changes nothing more.
 func TestI13_EverybodyIsPromotedWhileFrozen(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -115,7 +116,8 @@ func TestI13_EverybodyIsPromotedWhileFrozen(t *testing.T) {
 	})
 }
 
-// TestI10_AKilledRelayKnowsWhatWasUndone: the snapshots of before would have what was undone as the last good.
+// A relay that is killed after an undo does not restore undone content as the last good state from older
+// snapshots.
 func TestI10_AKilledRelayKnowsWhatWasUndone(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {

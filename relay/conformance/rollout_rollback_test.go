@@ -9,8 +9,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// TestI14_RollbackIsAnUndo: with rollouts, a rollback serves all cohorts an earlier generation, however many promotions ago that was. What
-// it took back is rejected, also after the thaw and a restart, until the origin changes it.
+// With rollouts, a rollback serves an earlier generation to all cohorts, across any number of promotions. The
+// content that it removed counts as rejected until the origin changes it, also after a thaw and a restart.
 func TestI14_RollbackIsAnUndo(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -24,9 +24,9 @@ func TestI14_RollbackIsAnUndo(t *testing.T) {
 		w.expectResources("cds a@2 b@2", all...)
 		known := generationsOf(w.t, w.relay)
 		if len(known) != 3 {
-			w.t.Fatalf("generations: %+v, want three", known)
+			w.t.Fatalf("got the generations %+v, want three", known)
 		}
-		rollsBack(w.t, w.relay, known[2].Generation)
+		w.relay.rollback(known[2].Generation)
 		w.sleep(time.Second)
 		w.expectResources("cds a@1 b@1", all...)
 		status := func(when string, phase rollout.Phase, frozen bool) {

@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// TestOriginsRollOutAlone: a halt of one origin does not stop the other.
+// A halted rollout of one origin does not stop that of another.
 func TestOriginsRollOutAlone(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -39,7 +39,7 @@ func TestOriginsRollOutAlone(t *testing.T) {
 	})
 }
 
-// TestNodeGroupsRollOutTogether: one edition is for all groups, and a NACK in one halts it in all.
+// One edition is for all node groups, and a NACK in one group halts it for all.
 func TestNodeGroupsRollOutTogether(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -68,8 +68,8 @@ func TestNodeGroupsRollOutTogether(t *testing.T) {
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// TestI11_ARefusedNodeGroupStopsNoRollout of the others, though changes of its own wait: it is left out of editions after 30 s, and has
-// one once it is back.
+// A node group that the origin rejects does not stop the rollout of other groups. It is left out of editions after
+// 30 s; its own changes wait until it is back.
 func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -97,7 +97,7 @@ func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
 		w.expectResources("cds a@2 b@1", canary, other)
 		w.expectResources("cds a@1 b@1", refused, others)
 
-		w.change("cds b@2", "cds a@3") // as one edition, though the other group has waited for long
+		w.change("cds b@2", "cds a@3") // one edition, although the other group has waited for long
 		w.sleep(time.Second)
 		w.change("cds a@4")
 		w.sleep(time.Second)
@@ -109,10 +109,10 @@ func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
 		w.expectResources("cds a@4 b@2", canary, other)
 		w.expectResources("cds a@1 b@1", refused, others)
 		if s := w.rollout(); !strings.Contains(s.For, "some node groups") || s.Waiting == 0 {
-			t.Errorf("the status %+v does not say what waits", s)
+			t.Errorf("the status %+v lacks the waiting group", s)
 		}
 		if o := statusOf(w.t, w.relay).Origins[0].Rollout.Outcomes; o.Promoted != 2 || o.Reverted != 0 {
-			t.Errorf("outcomes are %+v, want two promotions and no reversion", o)
+			t.Errorf("got the outcomes %+v, want two promotions and no revert", o)
 		}
 
 		allow()
@@ -123,12 +123,12 @@ func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
 		w.sleep(21 * time.Minute)
 		w.expectResources("cds a@4 b@2", others)
 		if s := w.rollout(); s.For != "" {
-			t.Errorf("it waits for %s, although all groups are back", s.For)
+			t.Errorf("the rollout waits for %s, although all groups are back", s.For)
 		}
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// TestRolloutOfManyRemovalsIsHeld until the hold is over or it is promoted; endpoints pass meanwhile.
+// A rollout with many removals is held until the hold ends or it is promoted. Endpoint changes are not held.
 func TestRolloutOfManyRemovalsIsHeld(t *testing.T) {
 	t.Parallel()
 	for _, promote := range []bool{false, true} {
@@ -138,7 +138,7 @@ func TestRolloutOfManyRemovalsIsHeld(t *testing.T) {
 			w.settle()
 			w.expectResources("cds a@1 b@1 c@1 d@1", all...)
 			w.change("cds -b", "cds -c", "cds -d", "eds a@2")
-			w.sleep(2 * time.Minute) // in which the set may be asked for once more
+			w.sleep(2 * time.Minute) // until the set was verified
 			w.expectResources("cds a@1 b@1 c@1 d@1", all...)
 			w.expectResources("eds a@2 b@1", all...)
 			w.expectPhase(rollout.Held, 0)
@@ -154,7 +154,7 @@ func TestRolloutOfManyRemovalsIsHeld(t *testing.T) {
 	}
 }
 
-// TestI13_FrozenRolloutsStandStill: clocks stop and nothing moves, but commands are carried out.
+// While the relay is frozen, stages do not end and no change is rolled out, but commands are executed.
 func TestI13_FrozenRolloutsStandStill(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -179,14 +179,14 @@ func TestI13_FrozenRolloutsStandStill(t *testing.T) {
 	})
 }
 
-// TestRolloutGoesOnWithoutItsOrigin, which is complete; none is cut until the origin is back.
+// An open rollout continues while the origin is down. A new edition waits for the origin.
 func TestRolloutGoesOnWithoutItsOrigin(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")
 		w.change("cds a@2")
 		w.sleep(5 * time.Second)
-		w.change("cds b@2") // for the next edition
+		w.change("cds b@2") // in the next edition
 		w.origin.Stop()
 		w.sleep(22 * time.Minute)
 		w.expectResources("cds a@2 b@1", all...)
@@ -200,25 +200,27 @@ func TestRolloutGoesOnWithoutItsOrigin(t *testing.T) {
 	})
 }
 
-// TestColdRolloutServesLatest and says so.
+// After a start without a snapshot, the relay serves the origin's latest state to all clients, and the status
+// reports it.
 func TestColdRolloutServesLatest(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		w.clients(v, "canary", "other")
 		if s := w.rollout(); !s.Cold {
-			w.t.Errorf("the status %+v does not say that nothing was restored", s)
+			w.t.Errorf("the status %+v does not report that no state was restored", s)
 		} else if s.For != "" {
-			w.t.Errorf("it waits for %s, although the origin has confirmed everything", s.For)
+			w.t.Errorf("the rollout waits for %s, although all sets are confirmed", s.For)
 		}
 		w.settle()
 		w.restartRelay()
 		if s := w.rollout(); s.Cold {
-			w.t.Errorf("the status %+v says that nothing was restored", s)
+			w.t.Errorf("the status %+v reports that no state was restored", s)
 		}
 	})
 }
 
-// TestColdRolloutSaysWhatIsNotConfirmed: without a last good, what the origin has sent may be a part of what it has.
+// Without a last good state, the status reports sets that the origin has not confirmed, since they may be
+// incomplete.
 func TestColdRolloutSaysWhatIsNotConfirmed(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -226,12 +228,12 @@ func TestColdRolloutSaysWhatIsNotConfirmed(t *testing.T) {
 		w.client(v, "canary", nil)
 		w.sleep(time.Second)
 		if s := w.expectPhase(rollout.Current, 0); !s.Cold || !strings.Contains(s.For, "has not confirmed") {
-			w.t.Errorf("the origin is down, and the status is %+v", s)
+			w.t.Errorf("while the origin is down, the status is %+v", s)
 		}
 		w.origin.Restart()
 		w.sleep(time.Minute)
 		if s := w.expectPhase(rollout.Current, 0); s.For != "" {
-			w.t.Errorf("the origin has confirmed all, and it waits for %s", s.For)
+			w.t.Errorf("the rollout waits for %s, although all sets are confirmed", s.For)
 		}
 	})
 }

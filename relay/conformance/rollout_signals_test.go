@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// manyClients returns six canaries and six others.
+// manyClients returns six canaries and six clients of other stages.
 func (w *rolloutWorld) manyClients(v relaytest.Variant) (canaries, others []*rolloutClient) {
 	var nodes []string
 	for i := range 6 {
@@ -29,7 +29,7 @@ func (w *rolloutWorld) manyClients(v relaytest.Variant) (canaries, others []*rol
 	return canaries, others
 }
 
-// TestI14_CanariesThatLeaveHalt the edition, and clients of all cohorts that leave do not.
+// An edition is halted if canaries disconnect, but not if clients of all cohorts do.
 func TestI14_CanariesThatLeaveHalt(t *testing.T) {
 	t.Parallel()
 	for _, everywhere := range []bool{false, true} {
@@ -57,7 +57,7 @@ func TestI14_CanariesThatLeaveHalt(t *testing.T) {
 	}
 }
 
-// TestI14_OneCanaryThatCrashLoopsHalts if no other client does.
+// An edition is halted if a single canary keeps reconnecting and no other client does.
 func TestI14_OneCanaryThatCrashLoopsHalts(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -75,7 +75,8 @@ func TestI14_OneCanaryThatCrashLoopsHalts(t *testing.T) {
 	})
 }
 
-// TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing: a client with an invented Node, and one that refused the type before.
+// A client that has never ACKed the last good state cannot halt an edition: neither one with a forged Node, nor
+// one that NACKed the type before.
 func TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -97,8 +98,8 @@ func TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing(t *testing.T) {
 	})
 }
 
-// TestI14_AnInventedCanaryAloneHaltsNothing: a stage has no client but one with an invented Node, which accepts nothing. It waits as long
-// again, and is unobserved.
+// If the only client of a stage has a forged Node and ACKs nothing, the stage is extended once by its duration,
+// and the edition counts as unobserved.
 func TestI14_AnInventedCanaryAloneHaltsNothing(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -113,13 +114,13 @@ func TestI14_AnInventedCanaryAloneHaltsNothing(t *testing.T) {
 		w.sleep(20 * time.Minute)
 		w.expectResources("cds a@2 b@1", other)
 		if s := w.expectPhase(rollout.Current, 0); !s.Unobserved {
-			w.t.Error("the edition is called observed, and no client that counts has accepted it")
+			w.t.Error("the edition is reported as observed, although no known client has ACKed it")
 		}
 	})
 }
 
-// TestI14_WhoAnsweredLateIsKnown: a client that had a response unanswered when the edition was cut, or was away then, and has accepted the
-// last good by the time its cohort is served the edition, halts that.
+// A client that had an unanswered response when the edition began, or was disconnected, can halt it if it ACKs the
+// last good state before its cohort gets the edition.
 func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, away := range []bool{false, true} {
@@ -130,7 +131,7 @@ func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
 				var late *rolloutClient
 				if !away {
 					late = connect()
-					late.Pause() // it reads nothing
+					late.Pause() // stops reading
 					late.follow()
 				}
 				w.change("cds a@2")
@@ -144,15 +145,15 @@ func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
 				w.sleep(10 * time.Minute)
 				w.expectResources("cds a@1 b@1", append(all, late)...)
 				if s := w.expectPhase(rollout.Halted, 0); len(s.Refusals) != 1 || s.Refusals[0].Node != "second" {
-					w.t.Errorf("refusals %+v, want that of the client", s.Refusals)
+					w.t.Errorf("got the refusals %+v, want that of the client", s.Refusals)
 				}
 			})
 		})
 	}
 }
 
-// TestI14_ARefusalAfterARestartHalts: clients that return within seconds of a relay's restart have accepted the last good by the time they
-// are served an edition.
+// Clients that reconnect within seconds of a relay's restart have ACKed the last good state before they get an
+// edition, so they can halt it.
 func TestI14_ARefusalAfterARestartHalts(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -166,20 +167,21 @@ func TestI14_ARefusalAfterARestartHalts(t *testing.T) {
 		other.Reconnect(w.relay.Conn())
 		w.sleep(time.Minute)
 		if s := w.expectPhase(rollout.Halted, 0); len(s.Refusals) != 1 {
-			w.t.Errorf("refusals %+v, want that of the canary", s.Refusals)
+			w.t.Errorf("got the refusals %+v, want that of the canary", s.Refusals)
 		}
 		w.expectResources("cds a@1 b@1", canary, other)
 	})
 }
 
-// TestI12_TheCheckDecides: what it does not answer goes no further, what it refuses is rolled back, and what it allows is promoted.
+// The external check decides: an edition waits while the check fails to answer, is rolled back if it rejects it,
+// and is promoted if it allows it.
 func TestI12_TheCheckDecides(t *testing.T) {
 	t.Parallel()
 	var answer atomic.Int32
 	check := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 		http.Error(rw, "the budget is spent", int(answer.Load()))
 	}))
-	check.Config.SetKeepAlivesEnabled(false) // a connection that waits would stop the time of the bubble
+	check.Config.SetKeepAlivesEnabled(false) // an idle connection would stop virtual time
 	t.Cleanup(check.Close)
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")

@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// traced restarts the relay as one whose spans are kept.
+// traced restarts the relay with recorded spans.
 func (w *rolloutWorld) traced() *tracedRelay {
 	w.relay.Stop()
 	r := startTraced(w.t, w.origin, w.env...)
@@ -21,7 +21,7 @@ func (w *rolloutWorld) traced() *tracedRelay {
 	return r
 }
 
-// metrics fails the test unless the relay has these metrics of rollouts, by name and the values of labels.
+// metrics fails the test unless the relay has these rollout metrics, by name and label values.
 func (w *rolloutWorld) metrics(when string, want map[string]float64) {
 	w.t.Helper()
 	got := metricsOf(w.t, w.relay)
@@ -32,7 +32,8 @@ func (w *rolloutWorld) metrics(when string, want map[string]float64) {
 	}
 }
 
-// messagesOf returns the changes of the messages that an edition is linked to, which must say that they wait.
+// messagesOf returns the types of the received responses that an edition's span links to. They must be marked as
+// waiting.
 func messagesOf(t testing.TB, r *tracedRelay, edition tracetest.SpanStub) (types []string) {
 	t.Helper()
 	for _, l := range edition.Links {
@@ -44,14 +45,14 @@ func messagesOf(t testing.TB, r *tracedRelay, edition tracetest.SpanStub) (types
 				url := attributes(s, "type_url")
 				types = append(types, url[strings.LastIndex(url, ".")+1:])
 			} else if s.Name != "rollout" {
-				t.Errorf("the edition is linked to %+v, want a message that waits", s)
+				t.Errorf("the edition links to %+v, want a waiting response", s)
 			}
 		}
 	}
 	return types
 }
 
-// B.43: the metrics of rollouts, and the trace of each edition, of one that is promoted and one that is halted.
+// B.43: a promoted and a halted edition each have metrics and a trace.
 func TestB43_TelemetryOfRollouts(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -65,7 +66,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		})
 		r.spans.Reset()
 		w.change("cds a@2")
-		w.change("eds a@2") // does not wait
+		w.change("eds a@2") // is not rolled out in stages
 		w.sleep(time.Second)
 		w.metrics("gathering", map[string]float64{
 			"tender_rollout_state default gathering":                     1,
@@ -76,8 +77,8 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 			"tender_rollout_state default rolling": 1, "tender_rollout_stage default": 1,
 			"tender_rollout_answers 1 default accepted": 1, "tender_rollout_answers 1 default refused": 0, "tender_rollout_answers 1 default unanswered": 0, "tender_rollout_answers 2 default accepted": 0,
 		})
-		if age := metricsOf(w.t, w.relay)["tender_rollout_age_seconds default"]; age < 2.9 || age > 3 { // it is looked at every 50 ms
-			w.t.Errorf("the oldest change waits for %v s, want 3", age)
+		if age := metricsOf(w.t, w.relay)["tender_rollout_age_seconds default"]; age < 2.9 || age > 3 { // updated every 50 ms
+			w.t.Errorf("the oldest change has waited for %v s, want 3", age)
 		}
 		w.sleep(20 * time.Minute)
 		w.metrics("promoted", map[string]float64{
@@ -91,7 +92,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 			w.t.Errorf("the promoted edition has the span %+v", good)
 		}
 		if got := messagesOf(w.t, r, good); !slices.Equal(got, []string{"Cluster"}) {
-			w.t.Errorf("the promoted edition is linked to messages with %q", got)
+			w.t.Errorf("the promoted edition links to responses of %q", got)
 		}
 
 		w.change("lds l@2")
@@ -103,7 +104,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 			"tender_view_withheld user_agent_name=envoy default halted": 2, "tender_view_withheld user_agent_name=envoy default rollout": 0,
 		})
 		if at := metricsOf(w.t, w.relay)["tender_rollout_halted_time_seconds default"]; time.Since(time.Unix(int64(at), 0)) > 3*time.Second {
-			w.t.Errorf("the rollout halted at %v, and it is %d", at, time.Now().Unix())
+			w.t.Errorf("the rollout was halted at %v, want the current time %d", at, time.Now().Unix())
 		}
 		bad := r.await("rollout", 2)[1]
 		if got := attributes(bad, "resources", "messages", "stages", "outcome"); got != "resources=2 messages=2 stages=1 outcome=halted" ||
@@ -111,7 +112,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 			w.t.Errorf("the halted edition has the span %+v", bad)
 		}
 		if got := messagesOf(w.t, r, bad); !slices.Equal(got, []string{"Listener", "Cluster"}) {
-			w.t.Errorf("the halted edition is linked to messages with %q", got)
+			w.t.Errorf("the halted edition links to responses of %q", got)
 		}
 	})
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// TestI1_AChangeReachesOneCohortAfterTheOther: two seconds after the last change the canaries, and the rest when all stages are
-// over. Endpoints reach all at once (I4).
+// A change reaches canaries two seconds after the last change, and each further cohort when the stage before it
+// ends. Endpoint changes reach all clients at once (I4).
 func TestI1_AChangeReachesOneCohortAfterTheOther(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -39,34 +39,34 @@ func TestI1_AChangeReachesOneCohortAfterTheOther(t *testing.T) {
 	})
 }
 
-// TestI2_AnEditionIsWhole: what the origin changes of several types, in messages that follow each other, reaches each cohort as one.
+// Successive changes of several types reach each cohort together.
 func TestI2_AnEditionIsWhole(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "second", "other")
-		has := func(rev string, clients ...*rolloutClient) {
+		expectRevision := func(rev string, clients ...*rolloutClient) {
 			t.Helper()
 			w.expectResources("cds a@"+rev+" b@1", clients...)
 			w.expectResources("lds l@"+rev, clients...)
 			w.expectResources("rds routes@"+rev, clients...)
 		}
 		for _, change := range []string{"cds a@2", "lds l@2", "rds routes@2"} {
-			has("1", all...)
+			expectRevision("1", all...)
 			w.change(change)
 			w.sleep(1900 * time.Millisecond)
 		}
-		has("1", all...)
+		expectRevision("1", all...)
 		w.sleep(time.Second)
 		for reached := range all {
-			has("2", all[:reached+1]...)
-			has("1", all[reached+1:]...)
+			expectRevision("2", all[:reached+1]...)
+			expectRevision("1", all[reached+1:]...)
 			w.sleep(10 * time.Minute)
 		}
 	})
 }
 
-// TestI4_RemovedEndpointsStayAsTheyWereServed: endpoints that the origin changes and then removes, while an edition from before that
-// goes from stage to stage, stay as they were last.
+// Endpoints that the origin changes and removes during a rollout of an earlier edition keep their last content
+// until then.
 func TestI4_RemovedEndpointsStayAsTheyWereServed(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -86,8 +86,8 @@ func TestI4_RemovedEndpointsStayAsTheyWereServed(t *testing.T) {
 	})
 }
 
-// TestI6_ARefusalHaltsAndRollsBack: the canaries have the last good again, nobody else ever had the edition, and unrelated changes
-// begin no other rollout (I11); a change of what was rejected does.
+// A NACK of a canary halts the edition and returns canaries to the last good state. Other clients never get it,
+// and unrelated changes start no rollout (I11); a change of the rejected resource does.
 func TestI6_ARefusalHaltsAndRollsBack(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -112,7 +112,8 @@ func TestI6_ARefusalHaltsAndRollsBack(t *testing.T) {
 	})
 }
 
-// TestI10_ARestartedRelayStaysHalted: it serves the last good, and the rejected edition to nobody.
+// After a restart, a halted rollout stays halted: the relay serves the last good state, and the rejected edition
+// to no client.
 func TestI10_ARestartedRelayStaysHalted(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -132,7 +133,7 @@ func TestI10_ARestartedRelayStaysHalted(t *testing.T) {
 	})
 }
 
-// TestI10_ARestartedRelayBeginsWithTheFirstStage: what was not promoted is not served to the rest.
+// After a restart, an edition that was not promoted begins again with the first stage.
 func TestI10_ARestartedRelayBeginsWithTheFirstStage(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -142,7 +143,7 @@ func TestI10_ARestartedRelayBeginsWithTheFirstStage(t *testing.T) {
 		w.sleep(15 * time.Minute)
 		w.expectResources("cds a@2 b@1", all[:2]...)
 		w.restartRelay(all...)
-		w.sleep(time.Minute) // until the sets are confirmed again
+		w.sleep(time.Minute) // until the sets are confirmed
 		w.expectResources("eds a@2 b@1", all...)
 		w.expectResources("cds a@2 b@1", all[0])
 		w.expectResources("cds a@1 b@1", all[2])
@@ -151,7 +152,7 @@ func TestI10_ARestartedRelayBeginsWithTheFirstStage(t *testing.T) {
 	})
 }
 
-// TestI10_APromotionIsWrittenSoon: a relay that is killed a second after a promotion serves what was promoted.
+// A relay that is killed a second after a promotion serves the promoted state after its restart.
 func TestI10_APromotionIsWrittenSoon(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -160,18 +161,18 @@ func TestI10_APromotionIsWrittenSoon(t *testing.T) {
 		w.sleep(2*time.Second + 20*time.Minute + time.Second)
 		w.expectResources("cds a@2 b@1", all...)
 		at := slices.IndexFunc(w.env, func(v string) bool { return strings.HasPrefix(v, "TENDER_SNAPSHOT_DIR=") })
-		dir, left := strings.TrimPrefix(w.env[at], "TENDER_SNAPSHOT_DIR="), w.t.TempDir()
-		if err := os.CopyFS(left, os.DirFS(dir)); err != nil {
+		dir, copied := strings.TrimPrefix(w.env[at], "TENDER_SNAPSHOT_DIR="), w.t.TempDir()
+		if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
 			t.Fatal(err)
 		}
 		env := slices.Clone(w.env)
-		env[at] = "TENDER_SNAPSHOT_DIR=" + left
+		env[at] = "TENDER_SNAPSHOT_DIR=" + copied
 		w.expectResources("cds a@2 b@1", w.clientAt(start(w.t, w.origin, env...), v, "other-2", nil))
 	})
 }
 
-// TestI6_AHalfAppliedUpdateIsUndone: a client that refused an update, may have applied part of it, and comes back under its old
-// version is sent all of the last good, also by a relay that has restarted since. Who was not served the edition is not.
+// A client that NACKed an update may have applied a part of it. If it reconnects with its old version, it is sent
+// the complete last good state, also after a restart of the relay. Clients that did not get the edition are not.
 func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -182,25 +183,26 @@ func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
 		w.sleep(3 * time.Second)
 		w.expectResources("cds a@1 b@1", canary)
 		if got := clustersIn(canary.Responses()[before:]); !slices.Equal(got, []int{2, 2}) {
-			t.Errorf("was sent %v clusters, want two that it refuses, and two as they were", got)
+			t.Errorf("got %v clusters, want the two that it rejects, and the two last good ones", got)
 		}
-		canary.returns("halted", 2)
-		second.returns("halted")
+		canary.reconnectExpecting("halted", 2)
+		second.reconnectExpecting("halted")
 		w.restartRelay()
-		canary.returns("after a restart", 2)
-		second.returns("after a restart")
+		canary.reconnectExpecting("after a restart", 2)
+		second.reconnectExpecting("after a restart")
 		w.sleep(2 * time.Hour)
-		canary.returns("still halted", 2)
-		w.change("cds a@1", "cds b@1") // nothing is left of it
+		canary.reconnectExpecting("still halted", 2)
+		w.change("cds a@1", "cds b@1") // back to the initial content
 		w.sleep(59 * time.Minute)
 		w.restartRelay()
-		canary.returns("within the hour", 2)
+		canary.reconnectExpecting("within the hour", 2)
 		w.sleep(2 * time.Minute)
-		canary.returns("an hour later")
+		canary.reconnectExpecting("an hour later")
 	})
 }
 
-// TestI6_WhatWasTakenBackIsSentAgain after a restart too: to who was served a superseded edition, and to everybody after undo.
+// After a restart, the last good state is resent to clients that got a superseded edition, and to all clients
+// after an undo.
 func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -214,8 +216,8 @@ func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
 		w.change("cds a@1")
 		w.sleep(3 * time.Second)
 		w.restartRelay()
-		canary.returns("superseded", 2)
-		other.returns("superseded")
+		canary.reconnectExpecting("superseded", 2)
+		other.reconnectExpecting("superseded")
 
 		w.sleep(2 * time.Hour)
 		w.change("cds a@4", "cds b@4")
@@ -224,26 +226,26 @@ func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
 		w.command("undo", admin.RolloutScope{})
 		w.expectResources("cds a@1 b@1", canary, other)
 		w.restartRelay()
-		canary.returns("undone", 2)
-		other.returns("undone", 2)
+		canary.reconnectExpecting("undone", 2)
+		other.reconnectExpecting("undone", 2)
 	}, "TENDER_ROLLOUT_REFUSALS=1")
 }
 
-// TestI6_WhatAnEditionTookBackIsSentAgain to who refused that edition: what it was sent in the edition before is not the last good, and
-// the edition returned that in the response that was refused.
+// A client that NACKed an edition is resent the last good state, even if that edition only reverted the one
+// before: the client had the earlier edition.
 func TestI6_WhatAnEditionTookBackIsSentAgain(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		clusters, listeners := w.client(v, "canary-1", w.rejecting("cds a@2")), w.client(v, "canary-2", w.rejecting("lds l@2"))
 		other := w.client(v, "other", nil)
 		w.settle()
-		for _, waits := range []time.Duration{3 * time.Second, 90 * time.Minute} {
+		for _, wait := range []time.Duration{3 * time.Second, 90 * time.Minute} {
 			w.change("cds b@2", "cds c@1", "eds c@1", "lds m@1")
 			w.sleep(3 * time.Second)
 			w.expectResources("cds a@1 b@2 c@1", clusters, listeners)
 			w.expectResources("lds l@1 m@1", clusters, listeners)
 			w.change("cds a@2", "cds b@1", "cds -c", "eds -c", "lds l@2", "lds -m")
-			w.sleep(waits)
+			w.sleep(wait)
 			w.expectResources("cds a@1 b@1", clusters, listeners, other)
 			w.expectResources("lds l@1", clusters, listeners, other)
 			w.expectPhase(rollout.Halted, 0)
@@ -251,24 +253,25 @@ func TestI6_WhatAnEditionTookBackIsSentAgain(t *testing.T) {
 			w.change("cds a@1", "lds l@1")
 			w.sleep(time.Hour)
 			if after := len(clusters.Responses()) + len(listeners.Responses()); after != before {
-				t.Errorf("were sent %d responses, but have the last good", after-before)
+				t.Errorf("got %d responses, want none, since the clients have the last good state", after-before)
 			}
 		}
 	})
 }
 
-// returns fails the test unless a client that comes back is sent responses with so many clusters each.
-func (c *rolloutClient) returns(when string, clusters ...int) {
+// reconnectExpecting reconnects the client, and fails the test unless it gets responses with these numbers of
+// clusters.
+func (c *rolloutClient) reconnectExpecting(when string, clusters ...int) {
 	c.w.t.Helper()
 	before := len(c.Responses())
 	c.Reconnect(c.w.relay.Conn())
 	c.w.sleep(5 * time.Second)
 	if got := clustersIn(c.Responses()[before:]); !slices.Equal(got, clusters) {
-		c.w.t.Errorf("%s: %s came back under its versions and was sent %v clusters, want %v", when, c.node, got, clusters)
+		c.w.t.Errorf("%s: %s reconnected and got %v clusters, want %v", when, c.node, got, clusters)
 	}
 }
 
-// clustersIn returns how many clusters each response of clusters has.
+// clustersIn returns the number of clusters in each response of clusters.
 func clustersIn(responses []*relaytest.Response) (counts []int) {
 	for _, r := range responses {
 		if r.TypeURL == relaytest.ClusterType {
@@ -278,7 +281,7 @@ func clustersIn(responses []*relaytest.Response) (counts []int) {
 	return counts
 }
 
-// TestLabelsOfCanariesAreNoOddNodes: what a stage selects clients by is no reason to warn that nodes of a group differ.
+// Metadata that selects the canaries causes no warning that nodes of a group differ.
 func TestLabelsOfCanariesAreNoOddNodes(t *testing.T) {
 	t.Parallel()
 	for stages, warns := range map[string]bool{"metadata.canary=true 10m": false, "id=canary* 10m": true} {
@@ -300,7 +303,7 @@ func TestLabelsOfCanariesAreNoOddNodes(t *testing.T) {
 	}
 }
 
-// TestRolloutIsReverted: what the origin takes back reaches nobody else.
+// A change that the origin reverts during a rollout reaches no further client.
 func TestRolloutIsReverted(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {

@@ -10,8 +10,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// rolloutTiers runs f in a world whose relay is the origin of another one, the one that clients connect to and that distributes
-// changes in stages.
+// rolloutTiers runs f with two relays. The upper one has no rollouts; the lower one, which clients connect to, has
+// the stages.
 func rolloutTiers(t *testing.T, f func(w *rolloutWorld, upper *running, v relaytest.Variant)) {
 	t.Helper()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -26,15 +26,16 @@ func rolloutTiers(t *testing.T, f func(w *rolloutWorld, upper *running, v relayt
 	})
 }
 
-// TestI1_TheLowestTierRollsOut: below a relay without rollouts, changes wait, halt, and stay halted when either relay is restarted or the
-// origin is away. Clients of the upper relay are sent what the origin has, and endpoints wait nowhere.
+// A lower relay rolls out the changes of an upper relay without rollouts. It halts them, also across restarts of
+// either relay and outages of the origin. Clients of the upper relay get all changes at once, and endpoints are
+// not delayed at either.
 func TestI1_TheLowestTierRollsOut(t *testing.T) {
 	t.Parallel()
 	rolloutTiers(t, func(w *rolloutWorld, upper *running, v relaytest.Variant) {
 		canary := w.client(v, "canary", w.rejecting("lds l@3"))
 		second, other := w.client(v, "second", nil), w.client(v, "other", nil)
 		all, above := []*rolloutClient{canary, second, other}, w.clientAt(upper, v, "canary-above", nil)
-		w.sleep(time.Minute) // the sets of the upper relay are confirmed, then those of the lower one
+		w.sleep(time.Minute) // until the sets of both relays are confirmed
 		w.change("cds a@2", "lds l@2", "eds a@2")
 		w.expectResources("cds a@2 b@1", above)
 		w.expectResources("eds a@2 b@1", append(all, above)...)
@@ -70,14 +71,15 @@ func TestI1_TheLowestTierRollsOut(t *testing.T) {
 	})
 }
 
-// TestRolloutAboveRelaysWarns: a relay among the clients is in no share of them, and the log says once that rollouts belong below it.
+// If relays are among the clients, they are in no percentage stage, and the relay logs once that rollouts belong
+// at the lowest tier.
 func TestRolloutAboveRelaysWarns(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		const warning = "a relay is among the clients"
 		proxy := w.clients(v, "proxy")[0]
 		if strings.Contains(w.relay.Log.String(), warning) {
-			w.t.Error("warns of a relay, and there is none")
+			w.t.Error("logged a relay among the clients, want none")
 		}
 		var behind []*rolloutClient
 		for _, node := range []string{"one", "two"} {
@@ -86,7 +88,7 @@ func TestRolloutAboveRelaysWarns(t *testing.T) {
 		w.settle()
 		w.expectResources("cds a@1 b@1", behind...)
 		if n := strings.Count(w.relay.Log.String(), warning); n != 1 {
-			w.t.Errorf("warns %d times of relays, want once", n)
+			w.t.Errorf("logged relays among the clients %d times, want once", n)
 		}
 		w.change("cds a@2", "eds a@2")
 		w.expectResources("eds a@2 b@1", append(behind, proxy)...)
@@ -98,7 +100,7 @@ func TestRolloutAboveRelaysWarns(t *testing.T) {
 	}, "TENDER_ROLLOUT=100% 10m")
 }
 
-// TestRolloutToARegionFirst: by a label a relay is a stage, with all its clients, and that it accepted the edition is evidence.
+// A label may select a relay with all its clients as a stage. The relay's ACK counts as acceptance.
 func TestRolloutToARegionFirst(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -114,12 +116,12 @@ func TestRolloutToARegionFirst(t *testing.T) {
 		w.expectResources("cds a@1 b@1", rest...)
 		w.sleep(time.Second)
 		if c := w.expectPhase(rollout.Rolling, 1).Cohorts[0]; c.Wanting != 1 || c.Accepted != 1 {
-			w.t.Errorf("stage 1: %+v, want that the relay accepted", c)
+			w.t.Errorf("stage 1: got %+v, want the relay's acceptance", c)
 		}
 		w.sleep(10 * time.Minute)
 		w.expectResources("lds l@2", rest...)
 		if s := w.expectPhase(rollout.Current, 0); s.Unobserved {
-			w.t.Error("the edition is called unobserved, and a relay accepted it")
+			w.t.Error("the edition is reported as unobserved, although a relay ACKed it")
 		}
 	}, "TENDER_ROLLOUT=metadata.region=eu 10m")
 }

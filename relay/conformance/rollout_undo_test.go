@@ -8,8 +8,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestI5_AClusterShownWhileFrozenHasEndpoints: a command about the rollout that shows a cluster while the origin is frozen shows
-// its endpoints too, also if the origin has both again.
+// A rollout command that restores a cluster while the origin is frozen restores its endpoints, too, even if the
+// origin has both again.
 func TestI5_AClusterShownWhileFrozenHasEndpoints(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -27,7 +27,7 @@ func TestI5_AClusterShownWhileFrozenHasEndpoints(t *testing.T) {
 		w.command("undo", admin.RolloutScope{})
 		w.expectResources("cds a@1 b@1", all...)
 		if sent := endpointsIn(all[2].Responses()[seen:]); sent != 1 {
-			w.t.Errorf("with the cluster that came back, %d assignments were sent, want its own", sent)
+			w.t.Errorf("with the restored cluster, got %d endpoint resources, want its own", sent)
 		}
 		w.command("promote", admin.RolloutScope{All: true})
 		w.expectResources("cds a@1 b@2", all...)
@@ -44,7 +44,7 @@ func TestI5_AClusterShownWhileFrozenHasEndpoints(t *testing.T) {
 	})
 }
 
-// endpointsIn returns how many assignments responses have of cluster b.
+// endpointsIn returns the number of endpoint resources of cluster b in responses.
 func endpointsIn(responses []*relaytest.Response) (n int) {
 	for _, r := range responses {
 		if r.TypeURL == relaytest.EndpointType && r.Resource("b") != nil {

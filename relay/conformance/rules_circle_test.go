@@ -21,14 +21,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A circleClient is a client whose streams say that they come through relays.
+// A circleClient is a client whose streams have the headers of relays.
 type circleClient struct {
 	*relaytest.Client
 	mu     sync.Mutex
 	header func() (metadata.MD, error) // guarded by mu; of the newest stream
 }
 
-// through returns a client whose streams come through relays with these tokens; none is what all clients but relays say.
+// through returns a client with the relay tokens of a chain; none for clients that are not relays.
 func (r *running) through(v relaytest.Variant, tokens ...string) *circleClient {
 	r.t.Helper()
 	c := new(circleClient)
@@ -53,8 +53,8 @@ func (r *running) through(v relaytest.Variant, tokens ...string) *circleClient {
 	return c
 }
 
-// ways returns the ways to origins that the client was shown.
-func (c *circleClient) ways(t *testing.T) (ways [][]string) {
+// chains returns the chains to origins that the relay announced to the client.
+func (c *circleClient) chains(t *testing.T) (chains [][]string) {
 	t.Helper()
 	c.mu.Lock()
 	header := c.header
@@ -64,13 +64,13 @@ func (c *circleClient) ways(t *testing.T) (ways [][]string) {
 		t.Fatal(err)
 	}
 	for _, way := range md.Get(wire.ChainHeader) {
-		ways = append(ways, strings.Split(way, ","))
+		chains = append(chains, strings.Split(way, ","))
 	}
-	return ways
+	return chains
 }
 
-// B.41: nothing that a client says of relays, in its Node or in the headers of its stream, reaches the stream that the relay has
-// for its group, or opens that anew: a client could have the origin refuse the group, and so every client of it.
+// B.41: relay information in a client's Node or headers does not reach the origin's stream of its group, and does
+// not reopen it. Otherwise a client could make the origin reject its whole group.
 func TestB41_ClientsLeaveTheUpstreamStreamAlone(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -83,9 +83,9 @@ func TestB41_ClientsLeaveTheUpstreamStreamAlone(t *testing.T) {
 		before := o.State().Open()[0]
 		sent := len(envoy.Responses())
 
-		liar := r.through(v, "0123", before.Header.Get(wire.RelayHeader)[0][:8])
-		liar.Subscribe(typeCDS)
-		liar.Recv(t.Context())
+		forger := r.through(v, "0123", before.Header.Get(wire.RelayHeader)[0][:8])
+		forger.Subscribe(typeCDS)
+		forger.Recv(t.Context())
 		node := relaytest.EnvoyNode("client")
 		node.Metadata, _ = structpb.NewStruct(map[string]any{"xds_relay": map[string]any{"via": []any{"a", "b", "tender/test"}}})
 		other := r.Client(relaytest.ClientOptions{Variant: v, Node: node, AutoAck: true})
@@ -98,61 +98,61 @@ func TestB41_ClientsLeaveTheUpstreamStreamAlone(t *testing.T) {
 			t.Fatalf("the origin had %d streams, want 1", len(state.Streams))
 		}
 		if tokens := state.Streams[0].Header.Get(wire.RelayHeader); len(tokens) != 1 || strings.Contains(state.Streams[0].Node.String(), "xds_relay") {
-			t.Errorf("the origin was told of the relays %q, and by the node %v; want this relay alone, by its token", tokens, state.Streams[0].Node)
+			t.Errorf("the origin got the relay tokens %q and the node %v, want only this relay's token", tokens, state.Streams[0].Node)
 		}
 		if all := envoy.Responses(); len(all) != sent {
-			t.Errorf("the first client was sent %v, though nothing changed", all[sent:])
+			t.Errorf("the first client got %v without a change", all[sent:])
 		}
 	})
 }
 
-// B.41: a stream ends that comes through this relay, through one above it, or through too many; no other does. Clients that are
-// no relays are told nothing of relays, and relays nothing but tokens.
+// B.41: a stream ends if its chain contains this relay or one above it, or too many relays. Only relays are told
+// about chains, and only by tokens.
 func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)
 		top := start(t, o)
-		below := top.downstreamRelay()
-		envoy := below.through(v)
+		lower := top.downstreamRelay()
+		envoy := lower.through(v)
 		envoy.Subscribe(typeCDS)
 		if resp := envoy.Recv(t.Context()); len(resp.Resources) != 3 || resp.ControlPlane != "" && strings.Contains(resp.ControlPlane, "tender/test") {
-			t.Errorf("a client was sent %v by %q, want three clusters, and nothing of the relay above", resp.Names(), resp.ControlPlane)
+			t.Errorf("a client got %v from %q, want three clusters, and not the upper relay's identifier", resp.Names(), resp.ControlPlane)
 		}
-		if ways := envoy.ways(t); len(ways) != 0 {
-			t.Errorf("a client that is no relay was shown the ways %q", ways)
+		if chains := envoy.chains(t); len(chains) != 0 {
+			t.Errorf("a client that is no relay got the chains %q", chains)
 		}
-		relay := below.through(v, "f00d")
+		relay := lower.through(v, "f00d")
 		relay.Subscribe(typeCDS)
 		relay.Recv(t.Context())
-		ways := relay.ways(t)
-		if len(ways) != 1 || len(ways[0]) != 2 || ways[0][0] == ways[0][1] {
-			t.Fatalf("a relay was shown the ways %q, want one of two relays", ways)
+		chains := relay.chains(t)
+		if len(chains) != 1 || len(chains[0]) != 2 || chains[0][0] == chains[0][1] {
+			t.Fatalf("a relay got the chains %q, want one of two relays", chains)
 		}
 		for _, tt := range []struct {
-			name   string
-			tokens []string
-			says   string // "" is served
+			name    string
+			tokens  []string
+			message string // "" means that the stream is served
 		}{
-			{"itself", ways[0][:1], "form a circle"},
-			{"the one above", ways[0][1:], "form a circle"},
-			{"the one above, long ago", []string{ways[0][1], "a"}, "form a circle"},
+			{"itself", chains[0][:1], "form a circle"},
+			{"the one above", chains[0][1:], "form a circle"},
+			{"the one above, long ago", []string{chains[0][1], "a"}, "form a circle"},
 			{"four", []string{"a", "b", "c", "d"}, ""},
 			{"five", []string{"a", "b", "c", "d", "e"}, "at most 4"},
-			{"what is no token", []string{"", ",", strings.Repeat("x", 1000)}, ""},
+			{"invalid tokens", []string{"", ",", strings.Repeat("x", 1000)}, ""},
 		} {
-			c := below.through(v, tt.tokens...)
+			c := lower.through(v, tt.tokens...)
 			c.Subscribe(typeCDS)
-			if tt.says == "" {
+			if tt.message == "" {
 				c.Recv(t.Context())
 				continue
 			}
-			if err := c.WaitEnd(t.Context()); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("%s: ended with %v, want FAILED_PRECONDITION and %q", tt.name, err, tt.says)
+			if err := c.WaitEnd(t.Context()); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), tt.message) {
+				t.Errorf("%s: the stream ended with %v, want FAILED_PRECONDITION and %q", tt.name, err, tt.message)
 			}
 		}
-		if got := below.Stats().Ended[guard.EndedChain]; got != 4 {
-			t.Errorf("counted %d chains, want 4", got)
+		if got := lower.Stats().Ended[guard.EndedChain]; got != 4 {
+			t.Errorf("counted %d streams ended for their chain, want 4", got)
 		}
 		o.Put(relaytest.Cluster("d"))
 		for _, c := range []*circleClient{envoy, relay} {
@@ -161,34 +161,34 @@ func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 	})
 }
 
-// B.41: where a relay learns that a client of it is above it, that stream of the client ends, and no other.
+// B.41: if a relay connects to its origin later, it ends the stream of a client that is above it, and no other.
 func TestB41_ALaterCircleEndsTheStreamThatClosesIt(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)
 		top := start(t, o)
-		seer := top.through(v, "f00d")
-		seer.Subscribe(typeCDS)
-		seer.Recv(t.Context())
-		above := seer.ways(t)[0][0]
+		probe := top.through(v, "f00d")
+		probe.Subscribe(typeCDS)
+		probe.Recv(t.Context())
+		above := probe.chains(t)[0][0]
 
-		below := top.downstreamRelay() // which has no stream to the origin until a client comes
-		same, other := below.through(v, "a", above), below.through(v, "b")
-		for _, c := range []*circleClient{same, other} {
+		lower := top.downstreamRelay() // connects to its origin for its first client
+		upperClient, other := lower.through(v, "a", above), lower.through(v, "b")
+		for _, c := range []*circleClient{upperClient, other} {
 			c.Subscribe(typeCDS)
 		}
-		if err := same.WaitEnd(t.Context()); status.Code(err) != codes.FailedPrecondition {
-			t.Errorf("the client that is above ended with %v, want FAILED_PRECONDITION", err)
+		if err := upperClient.WaitEnd(t.Context()); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("the stream of the upper relay ended with %v, want FAILED_PRECONDITION", err)
 		}
 		other.Recv(t.Context())
 		if other.Ended() {
-			t.Error("the stream of another relay has ended")
+			t.Error("the stream of another relay ended")
 		}
 	})
 }
 
-// B.41: streams of load reports go round in a circle no more than those of ADS. Those that are passed through say all the relays
-// that they came through.
+// B.41: circles of load report streams are ended, too. In passthrough mode the relay adds its token to those of
+// the client.
 func TestB41_LoadReportsInACircle(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
@@ -199,24 +199,24 @@ func TestB41_LoadReportsInACircle(t *testing.T) {
 		first := report("a", "b")
 		tokens := loads.stream(t, 0).header.Get(wire.RelayHeader)
 		if len(tokens) != 3 || !slices.Equal(tokens[:2], []string{"a", "b"}) {
-			t.Fatalf("came through %q, want a, b and this relay", tokens)
+			t.Fatalf("got the tokens %q, want a, b and this relay's", tokens)
 		}
 		first.disconnect()
 		report("a", tokens[2]).expectEnd(codes.FailedPrecondition)
 		report("a", "b", "c", "d", "e").expectEnd(codes.FailedPrecondition)
 		if n := loads.streamCount(); n != 1 {
-			t.Errorf("the origin had %d streams, want the first alone", n)
+			t.Errorf("the origin had %d streams, want 1", n)
 		}
 		if got := r.Stats().Ended[guard.EndedChain]; got != 2 {
-			t.Errorf("counted %d chains, want 2", got)
+			t.Errorf("counted %d streams ended for their chain, want 2", got)
 		}
 	})
 }
 
-// B.41: two relays that name each other are told so, by the log and by the clients' streams, which end as those of any relay
-// without an origin. Once one has an origin that is a control plane, both serve.
+// B.41: two relays that are each other's origin log it, and end clients' streams as any relay without an origin
+// does. Once one has a control plane, both serve.
 func TestB41_TwoRelaysOfEachOther(t *testing.T) {
-	t.Parallel() // it waits for relays that back off
+	t.Parallel() // waits for the backoff of relays
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(chainResources("1")...)
 	link := proxy.New(t, "127.0.0.1:1")
@@ -227,7 +227,7 @@ func TestB41_TwoRelaysOfEachOther(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{})
 		c.Subscribe(typeCDS)
 		if err := c.WaitEnd(t.Context()); status.Code(err) != codes.Unavailable {
-			t.Errorf("ended with %v, want %v", err, codes.Unavailable)
+			t.Errorf("the stream ended with %v, want %v", err, codes.Unavailable)
 		}
 	}
 	b.Log.Await(t, 0, "relays form a circle")

@@ -24,7 +24,7 @@ func TestB8_ColdClientsAreToldTheCause(t *testing.T) {
 		t.Run(tt.code.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				noLeaks(t)
-				o, code := refusing(t, "x")
+				o, code := rejectingOrigin(t, "x")
 				code.Store(uint32(tt.code))
 				if tt.code == codes.OK {
 					o.Stop()

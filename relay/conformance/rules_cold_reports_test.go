@@ -86,7 +86,7 @@ func TestH04_DirectoryThatIsNotThereYet(t *testing.T) {
 	for name := range strings.FieldsSeq(coldNames(0, 10)) {
 		holds[name] = "of another relay"
 	}
-	c.Send(streamDelta(relaytest.EnvoyNode("client"), typeCDS, nil, holds))
+	c.Send(returningDelta(relaytest.EnvoyNode("client"), typeCDS, nil, holds))
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(typeCDS), []string{"n000"}) })
 	wantHeld(t, r, "the directory is read", 9, 0)
 	removed := func() (n int) {

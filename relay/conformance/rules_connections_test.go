@@ -47,7 +47,7 @@ func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				r := start(t, o, "TENDER_FIRST_REQUEST_TIMEOUT=3s")
-				check := streamOther(t, o, r.Conn())
+				check := otherClient(t, o, r.Conn())
 				for _, dial := range []func(context.Context) (net.Conn, error){r.Listener.Dial, r.DialREST} {
 					conn, err := dial(t.Context())
 					if err != nil {
@@ -75,7 +75,7 @@ func TestB35_ConnectionsAreBounded(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := start(t, o, "TENDER_MAX_CONNECTIONS=5", "TENDER_MAX_CONNECTIONS_PER_ADDRESS=3", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
-	check := streamOther(t, o, r.Conn()) // of 127.0.0.1
+	check := otherClient(t, o, r.Conn()) // of 127.0.0.1
 	dial := func(host string, to net.Addr) net.Conn {
 		t.Helper()
 		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}).Dial("tcp", to.String())
@@ -151,7 +151,7 @@ func awaitConnections(t *testing.T, r *running, n int) {
 func TestB34_HalfAFrame(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
-		check := streamOther(t, o, r.Conn())
+		check := otherClient(t, o, r.Conn())
 		conn, err := r.Listener.Dial(t.Context())
 		if err != nil {
 			t.Fatal(err)

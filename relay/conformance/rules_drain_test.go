@@ -18,17 +18,16 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A relay that stops ends the streams of clients that it has served with OK, which to
-// them is no error, whether they have answered or wait for more. The streams of others
-// end as a failure, without a response, or they would take themselves for served. (Cold
-// streams, to which the same is done, are those of the transcript B8_R134_cold-relays-give-up.)
+// When a relay stops, streams of clients that it has served end with OK, even if an ACK is missing. Other streams
+// fail without a response, so that clients do not consider themselves served. The transcript
+// B8_R134_cold-relays-give-up covers cold streams.
 func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o)
-		conn := r.Conn() // one for all, so that none of them ends it
+		conn := r.Conn() // one connection for all streams
 		client := func() *relaytest.Client { return relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v}) }
 		answered, owing, wants, waits, silent := client(), client(), client(), client(), client()
 		served := []*relaytest.Client{answered, owing, wants}
@@ -44,69 +43,67 @@ func TestR134_DrainIsNoErrorToWhoWasServed(t *testing.T) {
 		began := time.Now()
 		r.Stop()
 		if took := time.Since(began); took > 0 {
-			t.Errorf("it took %v to stop", took)
+			t.Errorf("stopping took %v, want at most a second", took)
 		}
 		for _, c := range served {
 			if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) || len(c.Responses()) != 1 {
-				t.Errorf("%v ended with %v after %d responses, want OK after one", c, err, len(c.Responses()))
+				t.Errorf("%v ended with %v after %d responses, want OK after 1", c, err, len(c.Responses()))
 			}
 		}
 		for _, c := range []*relaytest.Client{waits, silent} {
 			if expectStatus(t, c, codes.Unavailable); len(c.Responses()) > 0 {
-				t.Errorf("%v got %v, want nothing", c, c.Responses())
+				t.Errorf("%v got %v, want no response", c, c.Responses())
 			}
 		}
 	})
 }
 
-// B.33: a client that does not read delays the end by TENDER_DRAIN at the most, and
-// only its own.
+// B.33: a client that does not read delays the end of its own stream and of the relay by at most TENDER_DRAIN.
 func TestB33_ABlockedClientDelaysTheEndNoLonger(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const drain = 20 * time.Second
 		put := func(i int) {
-			o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", bytes.Repeat([]byte{byte(i)}, 200<<10)), fmt.Sprint(i))
+			o.Set(acmeType, "a", relaytest.Opaque(acmeType, "a", bytes.Repeat([]byte{byte(i)}, 200<<10)), fmt.Sprint(i))
 		}
 		put(0)
 		r := start(t, o, "TENDER_DRAIN=20s", "TENDER_ACK_WAIT=1s", "TENDER_SEND_TIMEOUT=10m")
 		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
 		blocked, other := r.Client(relaytest.ClientOptions{Variant: v}), r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 		for _, c := range []*relaytest.Client{blocked, other} {
-			c.Subscribe(streamAcmeType)
+			c.Subscribe(acmeType)
 			c.Recv(t.Context())
 		}
 		blocked.Pause()
-		for i := range 5 { // more than the transport takes
+		for i := range 5 { // more than the transport buffers
 			put(i + 1)
 			time.Sleep(2 * time.Second)
 		}
 		began := time.Now()
 		ended := make(chan time.Duration, 1)
-		go func() { // ends with the relay
+		go func() { // returns when the relay has stopped
 			_ = other.WaitEnd(t.Context())
 			ended <- time.Since(began)
 		}()
 		r.Stop()
 		if took := time.Since(began); took < drain/2 || took > drain+time.Second {
-			t.Errorf("it took %v to stop, want %v", took, drain)
+			t.Errorf("stopping took %v, want %v", took, drain)
 		}
 		if took := <-ended; took > time.Second {
-			t.Errorf("the other client's stream went on for %v", took)
+			t.Errorf("the other client's stream ended after %v", took)
 		}
 		blocked.Resume()
 		expectStatus(t, blocked, codes.Unavailable)
 	})
 }
 
-// drainEnd is when a client's stream ended, and how.
+// A drainEnd is the time and status of a stream's end.
 type drainEnd struct {
 	after time.Duration
 	err   error
 }
 
-// drainEnds waits until the streams of clients have ended, and looks every step when they
-// do; times count from began.
+// drainEnds waits for the ends of the clients' streams, checking every step. Times are relative to began.
 func drainEnds(t *testing.T, began time.Time, step time.Duration, clients ...*relaytest.Client) map[*relaytest.Client]drainEnd {
 	t.Helper()
 	ends := make(map[*relaytest.Client]drainEnd)
@@ -121,7 +118,7 @@ func drainEnds(t *testing.T, began time.Time, step time.Duration, clients ...*re
 	return ends
 }
 
-// drainServed returns a client that has all clusters, which is the one called a.
+// drainServed returns a client that has the wildcard set with its only cluster a.
 func drainServed(t *testing.T, conn *grpc.ClientConn, v relaytest.Variant) *relaytest.Client {
 	t.Helper()
 	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -130,10 +127,8 @@ func drainServed(t *testing.T, conn *grpc.ClientConn, v relaytest.Variant) *rela
 	return c
 }
 
-// B.33: a relay that is told to stop goes on serving, newcomers too, for a ninth of
-// TENDER_DRAIN, and then ends the streams one by one, each with OK at a moment of its own, but
-// not while a response is unanswered. Who was never served is told last, that he was
-// not.
+// B.33: a draining relay accepts and serves clients for a ninth of TENDER_DRAIN. Then it ends streams with OK,
+// spread over time, but none with an unanswered response. Streams that were not served end last, with UNAVAILABLE.
 func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -156,7 +151,7 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 		}
 		began := time.Now()
 		stopped := make(chan time.Duration, 1)
-		go func() { // ends with the relay
+		go func() { // returns when the relay has stopped
 			r.Drain()
 			stopped <- time.Since(began)
 		}()
@@ -183,27 +178,27 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 			}
 		}
 		if early == 0 || late == 0 {
-			t.Errorf("of %d streams %d ended in the first third of the time and %d in the last, want some in each", clients, early, late)
+			t.Errorf("of %d streams, %d ended in the first third of the time and %d in the last, want some in each", clients, early, late)
 		}
 		for _, c := range owing {
 			if e := ends[c]; !errors.Is(e.err, io.EOF) || e.after < answer || e.after > last+step {
-				t.Errorf("a stream with an unanswered response ended after %v with %v, want OK after the answer, at %v", e.after, e.err, answer)
+				t.Errorf("a stream with an unanswered response ended after %v with %v, want OK after the ACK, at %v", e.after, e.err, answer)
 			}
 		}
 		if e := ends[unserved]; status.Code(e.err) != codes.Unavailable || e.after < last || len(unserved.Responses()) > 0 {
-			t.Errorf("who was not served was told %v after %v, want Unavailable after %v", e.err, e.after, last)
+			t.Errorf("a stream that was not served ended with %v after %v, want Unavailable after %v", e.err, e.after, last)
 		}
 		if took := <-stopped; took < last || took > last+2*time.Second {
-			t.Errorf("it took %v to stop, want %v", took, last)
+			t.Errorf("stopping took %v, want %v", took, last)
 		}
 		if got := r.Stats().Ended[guard.EndedDrained]; got != clients+clients/4+1 {
-			t.Errorf("%d streams are counted as drained, want %d", got, clients+clients/4+1)
+			t.Errorf("counted %d drained streams, want %d", got, clients+clients/4+1)
 		}
 	})
 }
 
-// B.33, B.3: who came with all that there is and was sent nothing for it was served: its streams end
-// with OK, each at a moment of its own, in a drain and when their connection is old.
+// B.33, B.3: a client that was already up to date counts as served. Its streams end with OK, spread over time, in
+// a drain and when their connection reaches its age limit.
 func TestB33_WhoHadAllWasServed(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -215,7 +210,7 @@ func TestB33_WhoHadAllWasServed(t *testing.T) {
 		for range clients {
 			returning = append(returning, drainServed(t, first, v))
 		}
-		time.Sleep(time.Minute) // the set is confirmed
+		time.Sleep(time.Minute) // until the set is confirmed
 		again := func() (began time.Time) {
 			conn := r.Conn()
 			for _, c := range returning {
@@ -228,7 +223,7 @@ func TestB33_WhoHadAllWasServed(t *testing.T) {
 			early, late := most, time.Duration(0)
 			for c, e := range drainEnds(t, began, step, returning...) {
 				if !errors.Is(e.err, io.EOF) || e.after < least || e.after > most+step || len(c.Responses()) != 1 {
-					t.Errorf("a stream ended after %v with %v, and %d responses; want OK between %v and %v, and one from before",
+					t.Errorf("a stream ended after %v with %v, and %d responses; want OK between %v and %v, and 1 earlier response",
 						e.after, e.err, len(c.Responses()), least, most)
 				}
 				early, late = min(early, e.after), max(late, e.after)
@@ -239,17 +234,17 @@ func TestB33_WhoHadAllWasServed(t *testing.T) {
 		}
 		spread(again(), time.Second, 33*time.Minute, 38*time.Minute)
 		began := again()
-		go r.Drain() // ends with the relay
+		go r.Drain() // returns when the relay has stopped
 		spread(began, 100*time.Millisecond, 5*time.Second, 35*time.Second)
 	})
 }
 
-// B.33: a relay that drains, and is hurried, ends what is left at once.
+// B.33: a draining relay can be stopped at once.
 func TestB33_ADrainCanBeHurried(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
-		for _, after := range []time.Duration{2 * time.Second, 6 * time.Second} { // while it accepts clients, and then
+		for _, after := range []time.Duration{2 * time.Second, 6 * time.Second} { // while it accepts clients, and afterwards
 			r := start(t, o, "TENDER_DRAIN=1h")
 			c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 			c.Subscribe(typeCDS)
@@ -258,7 +253,7 @@ func TestB33_ADrainCanBeHurried(t *testing.T) {
 			time.AfterFunc(after, r.StopNow)
 			r.Drain()
 			if took := time.Since(began); took != after {
-				t.Errorf("it took %v to stop, want %v", took, after)
+				t.Errorf("stopping took %v, want %v", took, after)
 			}
 			if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) {
 				t.Errorf("the stream ended with %v, want OK", err)
@@ -267,9 +262,8 @@ func TestB33_ADrainCanBeHurried(t *testing.T) {
 	})
 }
 
-// B.33: the streams of a connection that is old end themselves, with OK and each at a moment of
-// its own, when the connection takes no more streams already; those that are young too. The next
-// streams come on a new connection.
+// B.33: when a connection has reached its age limit and accepts no more streams, all its streams end with OK,
+// spread over time, including young ones. The next streams use a new connection.
 func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -286,7 +280,7 @@ func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
 		for range 20 {
 			clients = append(clients, drainServed(t, conn, v))
 		}
-		time.Sleep(13*time.Minute - time.Millisecond) // the connection takes no more streams: it is 33 minutes old at most
+		time.Sleep(13*time.Minute - time.Millisecond) // the connection accepts no more streams from an age of 33 minutes
 		next := drainServed(t, conn, v)
 		const step = time.Second
 		ends := drainEnds(t, began, step, append(clients, next)...)
@@ -302,10 +296,10 @@ func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
 			t.Errorf("all streams ended between %v and %v, want them spread", first, last)
 		}
 		if e := ends[next]; !errors.Is(e.err, io.EOF) || e.after < 27*time.Minute+least {
-			t.Errorf("a stream on the next connection ended after %v with %v, want OK after %v", e.after, e.err, 27*time.Minute+least)
+			t.Errorf("a stream on the new connection ended after %v with %v, want OK after %v", e.after, e.err, 27*time.Minute+least)
 		}
 		if got := r.Stats().Ended[guard.EndedAged]; got != 41 {
-			t.Errorf("%d streams are counted as ended for their age, want 41", got)
+			t.Errorf("counted %d streams ended for the age of their connection, want 41", got)
 		}
 	})
 }

@@ -81,7 +81,7 @@ func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 	put := func(o *relaytest.Origin, i int) {
 		o.Apply(func(tx *relaytest.Tx) {
 			for _, name := range []string{"a", "b"} {
-				tx.Set(streamAcmeType, name, relaytest.Opaque(streamAcmeType, name, fmt.Append(make([]byte, large), i)), fmt.Sprint(i))
+				tx.Set(acmeType, name, relaytest.Opaque(acmeType, name, fmt.Append(make([]byte, large), i)), fmt.Sprint(i))
 			}
 		})
 	}
@@ -89,12 +89,12 @@ func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 		put(o, 0)
 		r := startMuted(t, o)
 		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
-		newest := func(s relaytest.State) bool { return s.SameContent(o.Resources(), streamAcmeType) }
+		newest := func(s relaytest.State) bool { return s.SameContent(o.Resources(), acmeType) }
 		conn := r.Conn()
 		breaks := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
 		stays := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 		for _, c := range []*relaytest.Client{breaks, stays} {
-			c.Subscribe(streamAcmeType)
+			c.Subscribe(acmeType)
 			c.WaitState(t.Context(), newest)
 		}
 		time.Sleep(10 * time.Second) // until the set is confirmed: without that, a SotW client that returns would wait for the origin
@@ -152,7 +152,7 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 
 // c34Request adds the route b to a, in an answer or what looks like one.
 func c34Request(v relaytest.Variant, nonce, refusal string) proto.Message {
-	req := streamAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: nonce}, "", refusal, "a", "b")
+	req := newAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: nonce}, "", refusal, "a", "b")
 	if delta, ok := req.(*discoverypb.DeltaDiscoveryRequest); ok {
 		delta.ResourceNamesSubscribe = []string{"b"}
 	}

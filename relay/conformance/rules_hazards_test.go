@@ -81,9 +81,9 @@ func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 				held := make(map[string]string) // SotW versions
 				ask := func(c *relaytest.Client, typeURL string, names ...string) {
 					if v == relaytest.Delta {
-						c.Send(streamDelta(relaytest.EnvoyNode("client"), typeURL, names, map[string]string{"a": "1"}))
+						c.Send(returningDelta(relaytest.EnvoyNode("client"), typeURL, names, map[string]string{"a": "1"}))
 					} else {
-						c.Send(streamReturning(typeURL, held[typeURL], names...))
+						c.Send(returningSotW(typeURL, held[typeURL], names...))
 					}
 				}
 				if relay == "warm" {
@@ -130,7 +130,7 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 		for i := range refusals {
 			resp := c.Recv(t.Context())
 			expectNames(t, resp, typeRDS, "r")
-			c.Send(streamAnswer(v, resp, "", "not this one", "r"))
+			c.Send(newAnswer(v, resp, "", "not this one", "r"))
 			synctest.Wait()
 			if i == 0 && r.Log.Count("nonce="+resp.Nonce+" code=13 detail=\"not this one\"") != 1 {
 				t.Error("the log does not have the nonce, the code and the words of a refusal")

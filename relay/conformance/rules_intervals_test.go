@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -16,14 +17,14 @@ func TestB45_Polls(t *testing.T) {
 		version := c.poll("clusters", "", "").expectNames("a")
 		time.Sleep(time.Minute)
 		o.Put(relaytest.Cluster("b"))
-		streamSettle()
+		synctest.Wait()
 		version = c.poll("clusters", "", version).expectDuration(0).expectNames("a", "b")
 		held := c.pollAsync(t.Context(), "clusters", "30000", version)
 		for _, name := range []string{"c", "d"} {
 			expectHeld(t, held, 100*time.Millisecond)
 			o.Put(relaytest.Cluster(name))
 		}
-		streamSettle()
+		synctest.Wait()
 		c.poll("clusters", "", "").expectNames("a", "b") // as the others
 		expectHeld(t, held, 799*time.Millisecond)
 		time.Sleep(time.Millisecond)
@@ -42,7 +43,7 @@ func TestB45_ReplicasDoNotTakeBack(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, name := range []string{"b", "c"} {
 			o.Put(relaytest.Cluster(name))
-			streamSettle()
+			synctest.Wait()
 		}
 		newest := replica.poll("clusters", "", "").expectNames("a", "b", "c")
 		c.poll("clusters", "", "").expectNames("a", "b")

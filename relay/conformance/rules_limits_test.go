@@ -40,7 +40,7 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 		}},
 		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) { c.Subscribe(typeRDS, strings.Repeat("n", 65)) }},
 		{guard.LimitRequest, "4KiB", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(typeRDS, strings.Repeat("n", 4<<10)) }},
-		{guard.LimitTypes, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(streamAcmeType, "a") }},
+		{guard.LimitTypes, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(acmeType, "a") }},
 		{guard.LimitGroups, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(typeCDS) }},
 	} {
 		t.Run(tt.limit.String(), func(t *testing.T) {

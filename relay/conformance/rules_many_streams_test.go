@@ -152,14 +152,14 @@ func TestC12_NothingIsLeftOfEndedStreams(t *testing.T) {
 		for range 3 { // until pools and tables are as large as they get
 			round()
 		}
-		heap, goroutines := streamHeap(), manyGoroutines()
+		heap, goroutines := heapBytes(), manyGoroutines()
 		for range rounds {
 			round()
 		}
 		if n := manyGoroutines(); n != goroutines {
 			t.Errorf("%d goroutines after %d streams, want the %d of before", n, rounds*streams, goroutines)
 		}
-		if grown := streamHeap() - heap; grown > most*rounds*streams {
+		if grown := heapBytes() - heap; grown > most*rounds*streams {
 			t.Errorf("%d bytes more are held after %d streams, want at most %d", grown, rounds*streams, most*rounds*streams)
 		}
 	})
@@ -199,10 +199,10 @@ func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 			synctest.Wait()
 		}
 		open(1) // so that connections are not counted
-		heap, before := streamHeap(), manyGoroutines()
+		heap, before := heapBytes(), manyGoroutines()
 		open(each - 1)
 		const more = peers * (each - 1)
-		if grown := streamHeap() - heap; grown > more*most {
+		if grown := heapBytes() - heap; grown > more*most {
 			t.Errorf("%d streams take %d bytes each, want at most %d", more, grown/more, most)
 		}
 		if grown := manyGoroutines() - before; grown != more*goroutines {

@@ -16,16 +16,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Names of authorities that have routes, and of one that has none.
+// Names of authorities with and without routes.
 const (
 	westX = "xdstp://west/acme.Thing/x"
 	eastX = "xdstp://east/acme.Thing/x"
 	noneX = "xdstp:///acme.Thing/x"
 )
 
-// TestR129_RoutesSelectTheOrigin: an authority's own route goes first, then that of all
-// authorities, then that of the type, then the first origin has it; what has no
-// authority goes by its type.
+// The route of an authority selects the origin, then that of all authorities, then that of the type, then the
+// first origin. Names without an authority use the route of their type.
 func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -64,8 +63,8 @@ func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 	}
 }
 
-// TestR025_VersionsAreOfTheirOrigin: what changes at one origin changes no version of a
-// type from another, and both types have one order on the stream.
+// A change at one origin does not change versions of types from another origin. Types of different origins have no
+// order between them.
 func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 	t.Parallel()
 	originsBubble(t, "type:eds=west", nil, func(first, west *world) {
@@ -84,7 +83,7 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 			system   string
 		}{{cds, "first-7~"}, {eds, "west-9~"}} {
 			if r := tt.response; len(r.Version) < len(tt.system) || r.Version[:len(tt.system)] != tt.system {
-				t.Errorf("%v: want a version that begins with %q", r, tt.system)
+				t.Errorf("%v: want a version with the prefix %q", r, tt.system)
 			}
 		}
 		first.expectSubscribed("cds *")
@@ -98,12 +97,12 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 		later := first.manualClient(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
 		first.expectChanges(later, "cds a@1", "cds b@1", "eds a@2", "eds b@1")
 		if got := later.last[typeURLs["cds"]].Version; got != cds.Version {
-			t.Errorf("the clusters' version is %q, was %q: no cluster changed", got, cds.Version)
+			t.Errorf("the clusters' version is %q, want %q, since no cluster changed", got, cds.Version)
 		}
 		if got := later.last[typeURLs["eds"]].Version; got == eds.Version {
-			t.Errorf("the endpoints' version is %q, as it was: they changed", got)
+			t.Errorf("the endpoints' version is still %q after a change", got)
 		}
-		// The order of types on a stream does not depend on whose they are.
+		// Responses of different origins may arrive in any order.
 		west.change("eds a@3")
 		first.change("cds a@2")
 		if got := d.received(); !slices.Equal(got, []string{"eds a@3", "cds a@2"}) && !slices.Equal(got, []string{"cds a@2", "eds a@3"}) {
@@ -112,9 +111,8 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 	})
 }
 
-// TestR014_OneConnectionToEachOrigin: however many groups and clients there are, and
-// whatever they want, an origin has one connection; and streams only for what is
-// wanted of it.
+// An origin has one connection, for any number of groups and clients. It has streams only for groups that
+// subscribe to its resources.
 func TestR014_OneConnectionToEachOrigin(t *testing.T) {
 	t.Parallel()
 	originsBubble(t, "type:eds=west;authority:west=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *world) {
@@ -143,20 +141,20 @@ func TestR014_OneConnectionToEachOrigin(t *testing.T) {
 			return out
 		}
 		if got := clusters(first); !slices.Equal(got, []string{"blue", "red", "tender"}) {
-			t.Errorf("the first has streams of %q, want one of each group that has clusters, and one for names of all", got)
+			t.Errorf("the first origin has streams of %q, want one for each group with clusters, and one for shared names", got)
 		}
 		if got := clusters(west); !slices.Equal(got, []string{"red", "tender"}) {
-			t.Errorf("the other one has streams of %q, want one of the group that has endpoints, and one for names of all", got)
+			t.Errorf("the second origin has streams of %q, want one for the group with endpoints, and one for shared names", got)
 		}
 		for _, w := range []*world{first, west} {
 			if n := w.origin.State().Connections; n != 1 {
-				t.Errorf("%d connections, want 1", n)
+				t.Errorf("got %d connections, want 1", n)
 			}
 		}
 	})
 }
 
-// TestB40_OriginsFailOverByThemselves: a further origin has addresses in order, too.
+// A second origin fails over between its addresses in order, too, without effect on the first one.
 func TestB40_OriginsFailOverByThemselves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,28 +168,27 @@ func TestB40_OriginsFailOverByThemselves(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
 		c.Subscribe(relaytest.ClusterType)
 		c.Subscribe(relaytest.EndpointType, "a")
-		has := func(endpointsOf int) {
+		expectFrom := func(endpointsOf int) {
 			t.Helper()
-			time.Sleep(time.Minute) // of the bubble
+			time.Sleep(time.Minute) // virtual time
 			synctest.Wait()
 			if got, want := c.State().Digest(relaytest.EndpointType, "a"), all[endpointsOf].Resources().Digest(relaytest.EndpointType, "a"); got != want {
-				t.Errorf("endpoints: not those of %s", all[endpointsOf].Addr())
+				t.Errorf("the endpoints are not those of %s", all[endpointsOf].Addr())
 			}
 			if !c.State().Has(relaytest.ClusterType, "first") {
-				t.Errorf("clusters: %v, want the first origin's", c.State()[relaytest.ClusterType])
+				t.Errorf("got the clusters %v, want those of the first origin", c.State()[relaytest.ClusterType])
 			}
 		}
-		has(1)
+		expectFrom(1)
 		all[1].Stop()
-		has(2)
+		expectFrom(2)
 		if n := len(all[0].State().Streams); n != 1 {
-			t.Errorf("%d streams at the first origin, want the one that there was", n)
+			t.Errorf("got %d streams at the first origin, want 1", n)
 		}
 	})
 }
 
-// TestB8_ReadinessFollowsTheFirstOrigin: a relay serves once the first origin can be
-// reached, whatever becomes of the others, and not because another can.
+// A relay is ready once the first origin is reachable, independent of other origins.
 func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 	t.Parallel()
 	originsBubble(t, "type:eds=west", nil, func(first, west *world) {
@@ -205,7 +202,7 @@ func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 		west.stop()
 		first.sleep(time.Minute)
 		if got := status(); got != healthpb.HealthCheckResponse_SERVING {
-			t.Errorf("with the first origin alone: %v, want SERVING", got)
+			t.Errorf("with only the first origin: got %v, want SERVING", got)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -216,16 +213,15 @@ func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {west}}}, "TENDER_ROUTES=type:eds=west")
 		c := r.Client(relaytest.ClientOptions{})
 		c.Subscribe(relaytest.EndpointType, "a")
-		recvAndAck(t, c, relaytest.EndpointType, "a") // served, but not advertised
+		recvAndAck(t, c, relaytest.EndpointType, "a") // served, although the relay is not ready
 		resp, err := healthpb.NewHealthClient(r.Conn()).Check(t.Context(), &healthpb.HealthCheckRequest{})
 		if err != nil || resp.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
-			t.Errorf("with the other origin alone: %v, %v, want NOT_SERVING", resp, err)
+			t.Errorf("with only the second origin: got %v, %v, want NOT_SERVING", resp, err)
 		}
 	})
 }
 
-// TestR052_GroupsOfSeveralOrigins: each origin is shown each group, and what they say
-// stays apart.
+// Each origin gets the streams of each group, and may send each group other resources.
 func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
 	t.Parallel()
 	originsBubble(t, "type:eds=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *world) {
@@ -245,7 +241,7 @@ func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
 	})
 }
 
-// TestB40_AsManyOriginsAsAllowed: each of them is asked for what is its own.
+// A relay supports 32 origins. Each receives only the subscriptions that are routed to it.
 func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,9 +262,8 @@ func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
 	})
 }
 
-// TestR129_AFileOriginBesideAControlPlane: either may be the first. Files answer for
-// names and globs of their authority as for their types: what is in none does not
-// exist.
+// Either the control plane or the files may be the first origin. Files serve names and globs of their authority; a
+// name that is in no file does not exist.
 func TestR129_AFileOriginBesideAControlPlane(t *testing.T) {
 	t.Parallel()
 	const (
@@ -317,14 +312,14 @@ func TestR129_AFileOriginBesideAControlPlane(t *testing.T) {
 				d.Ack(resp)
 			}
 			if slices.Sort(removed); !slices.Equal(removed, []string{name + "none", "xdstp://files/envoy.config.route.v3.RouteConfiguration/empty/*"}) {
-				t.Errorf("removed %q, want the name and the glob that are in no file", removed)
+				t.Errorf("got the removals %q, want those of the name and the glob that are in no file", removed)
 			}
 			write("2", "plain", name+"a", name+"b", name+"c")
 			for _, c := range clients {
 				c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(rds, "plain", name+"a", name+"b", name+"c") })
 			}
 			if names := o.State().Names(rds); len(names) != 0 {
-				t.Errorf("the control plane was asked for %q", names)
+				t.Errorf("the control plane got subscriptions to %q, want none", names)
 			}
 		})
 	}

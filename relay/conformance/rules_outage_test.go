@@ -9,12 +9,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// outageParts are the ways in which an origin is away, for so many hours each, and how it
-// returns.
+// outageParts are the kinds of outage, and how each ends.
 var outageParts = []struct {
 	name string
-	gone func(o *relaytest.Origin)
-	back func(o *relaytest.Origin)
+	stop func(o *relaytest.Origin)
+	end  func(o *relaytest.Origin)
 }{
 	{"killed", func(o *relaytest.Origin) { o.Stop(); outageLasts(2) }, (*relaytest.Origin).Restart},
 	{"half-open", func(o *relaytest.Origin) { o.Freeze(true); outageLasts(2) }, func(o *relaytest.Origin) { o.Freeze(false) }},
@@ -42,10 +41,9 @@ var outageParts = []struct {
 	}, (*relaytest.Origin).Restart},
 }
 
-// B.8, B.15: an origin that is away for ten hours, in one way after the other, takes nothing
-// from anybody: clients keep their streams and hear nothing at all, and newcomers are
-// served. When it returns as it was, nobody hears of that either, and changes reach them again. What
-// the network may do to sockets is in package faults.
+// B.8, B.15: during ten hours of outages, clients keep their streams and resources and get no response, and new
+// clients are served. Afterwards unchanged resources cause no response, and changes are sent. Package faults tests
+// outages at the socket level.
 func TestB8_B15_C29_R068_R112_TenHoursWithoutOrigin(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -53,33 +51,33 @@ func TestB8_B15_C29_R068_R112_TenHoursWithoutOrigin(t *testing.T) {
 		r := start(t, o)
 		early := outageClients(r, "early")
 		outageLasts(0.1)
-		var told []int
+		var counts []int
 		for _, c := range early {
 			outageServed(t, c)
-			told = append(told, len(c.Responses()))
+			counts = append(counts, len(c.Responses()))
 		}
 		for n, part := range outageParts {
-			part.gone(o)
+			part.stop(o)
 			for _, c := range outageClients(r, "newcomer while "+part.name) {
 				outageLasts(0.01)
 				outageServed(t, c)
 				c.Close()
 			}
-			part.back(o)
+			part.end(o)
 			outageLasts(0.1)
 			for i, c := range early {
 				outageServed(t, c)
-				if more := c.Responses()[told[i]:]; len(more) > 0 {
-					t.Fatalf("%s: %v was told %v, want nothing", part.name, c, more)
+				if more := c.Responses()[counts[i]:]; len(more) > 0 {
+					t.Fatalf("%s: %v got %v, want no response", part.name, c, more)
 				}
 			}
 			o.Put(relaytest.StaticCluster("c", fmt.Sprint("127.0.0.1:", 99+n)))
 			outageLasts(0.1)
 			for i, c := range early {
-				if more := c.Responses()[told[i]:]; len(more) != 1 {
-					t.Errorf("%s: %v was told %v, want the change that came then", part.name, c, more)
+				if more := c.Responses()[counts[i]:]; len(more) != 1 {
+					t.Errorf("%s: %v got %v, want the change", part.name, c, more)
 				}
-				told[i]++
+				counts[i]++
 			}
 		}
 	})
@@ -90,7 +88,7 @@ func outageLasts(hours float64) {
 	synctest.Wait()
 }
 
-// outageClients are a client of each variant.
+// outageClients returns a client of each variant.
 func outageClients(r *running, id string) (clients []*relaytest.Client) {
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint(id, " ", v))})
@@ -102,17 +100,16 @@ func outageClients(r *running, id string) (clients []*relaytest.Client) {
 	return clients
 }
 
-// outageServed fails the test unless a client has its stream and all that there is, and
-// was told of no removal.
+// outageServed fails the test unless a client has its stream and all resources, and got no removal.
 func outageServed(t *testing.T, c *relaytest.Client) {
 	t.Helper()
 	s := c.State()
 	if c.Ended() || len(s[typeCDS]) != 3 || len(s[typeEDS]) != 2 || len(s[typeLDS]) != 2 {
-		t.Errorf("%v: ended: %v; has %v", c, c.Ended(), s)
+		t.Errorf("%v: stream ended: %v; resources %v", c, c.Ended(), s)
 	}
 	for _, resp := range c.Responses() {
 		if len(resp.Removed) > 0 {
-			t.Errorf("%v was told of removals: %v", c, resp)
+			t.Errorf("%v got removals: %v", c, resp)
 		}
 	}
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// H15: names that are over a limit are refused by themselves. A client that understands it is told why, others are told
-// nothing, nobody is told of a removal, the log names the limit, and the rest of the stream goes on.
+// H15: names over a limit are rejected individually. Clients that support resource_errors get an error. There is
+// no removal, the log names the limit, and the stream stays open.
 func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 	t.Parallel()
 	const globs = "xdstp://x/envoy.config.route.v3.RouteConfiguration/"
 	for _, tt := range []struct {
 		limit guard.Limit
 		value int
-		names []string // the last one is over the limit
+		names []string // the last name exceeds the limit
 	}{
-		{guard.LimitNames, 3, []string{"a", "b", "c"}}, // and one of another type
+		{guard.LimitNames, 3, []string{"a", "b", "c"}}, // the client has another name of another type
 		{guard.LimitOriginNames, 2, []string{"a", "b", "c"}},
 		{guard.LimitGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
 		{guard.LimitGroupGlobs, 1, []string{"a", globs + "1/*", globs + "2/*"}},
@@ -51,43 +51,43 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 					c.Subscribe(typeLDS, "*")
 					time.Sleep(time.Minute)
 					synctest.Wait()
-					told := 0
+					errs := 0
 					for _, resp := range c.Responses() {
 						if len(resp.Removed) > 0 {
-							t.Errorf("%s: told of a removal: %v", node, resp)
+							t.Errorf("%s: got a removal: %v", node, resp)
 						}
 						for _, e := range resp.Errors {
-							if told++; e.Name != over || e.Code.String() != "ResourceExhausted" || !strings.HasSuffix(e.Message, "("+tt.limit.String()+")") {
-								t.Errorf("%s: told of error %v, want RESOURCE_EXHAUSTED of %s with the limit", node, e, over)
+							if errs++; e.Name != over || e.Code.String() != "ResourceExhausted" || !strings.HasSuffix(e.Message, "("+tt.limit.String()+")") {
+								t.Errorf("%s: got the error %v, want RESOURCE_EXHAUSTED for %s with the limit", node, e, over)
 							}
 						}
 					}
-					if want := map[string]int{"grpc": 1}[node]; told != want {
-						t.Errorf("%s: told of %d errors, want %d", node, told, want)
+					if want := map[string]int{"grpc": 1}[node]; errs != want {
+						t.Errorf("%s: got %d errors, want %d", node, errs, want)
 					}
-					if has := c.State().Names(typeRDS); len(has) != 2 {
-						t.Errorf("%s: was sent %q, want the first two", node, has)
+					if got := c.State().Names(typeRDS); len(got) != 2 {
+						t.Errorf("%s: got %q, want the first two", node, got)
 					}
 					o.Put(relaytest.Listener("l", fmt.Sprint(node)))
 					synctest.Wait()
 					if c.Ended() || !c.State().Has(typeLDS, "l") {
-						t.Errorf("%s: the rest of the stream does not go on: %v", node, c.State())
+						t.Errorf("%s: other types of the stream are not served: %v", node, c.State())
 					}
 					c.Close()
-					time.Sleep(time.Hour) // the relay forgets the names
+					time.Sleep(time.Hour) // longer than the linger of names
 				}
 				if n := r.Log.Count("resource names over a limit are not served"); n != 2 || !strings.Contains(r.Log.String(), "limit="+tt.limit.String()) {
-					t.Errorf("%d lines of the log tell of the limit, want 2 that name it:\n%s", n, r.Log.String())
+					t.Errorf("logged the limit %d times, want 2 lines that name it:\n%s", n, r.Log.String())
 				}
 				if n := r.Stats().Refused[tt.limit]; n != 2 {
-					t.Errorf("%d refusals are counted, want 2", n)
+					t.Errorf("counted %d rejected names, want 2", n)
 				}
 			})
 		})
 	}
 }
 
-// H15: what was refused is served once there is room.
+// H15: rejected names are served once the limit permits.
 func TestH15_RefusedNamesAreServedOnceThereIsRoom(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -98,7 +98,7 @@ func TestH15_RefusedNamesAreServedOnceThereIsRoom(t *testing.T) {
 		c := start(t, o, "TENDER_MAX_NAMES=3").Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 		c.Subscribe(typeEDS, "a", "b")
 		c.Subscribe(typeRDS, "a", "b", "c")
-		has := func(when string, want ...string) {
+		expectServed := func(when string, want ...string) {
 			t.Helper()
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -106,22 +106,22 @@ func TestH15_RefusedNamesAreServedOnceThereIsRoom(t *testing.T) {
 				t.Errorf("%s: the client has %q, want %q", when, got, want)
 			}
 		}
-		has("two over the limit", "a")
+		expectServed("two over the limit", "a")
 		c.Unsubscribe(typeEDS, "a")
-		has("room for one", "a", "b")
+		expectServed("room for one", "a", "b")
 		c.Unsubscribe(typeRDS, "c")
 		c.Unsubscribe(typeEDS, "b")
-		has("the last one is not wanted any more", "a", "b")
+		expectServed("the last one unsubscribed", "a", "b")
 		o.Put(domainRoute("b", "2"))
-		has("a change", "a", "b")
+		expectServed("a change", "a", "b")
 		if got := o.State().Names(typeRDS); !slices.Equal(got, []string{"a", "b"}) {
-			t.Errorf("the origin is asked for %q, want a and b", got)
+			t.Errorf("subscriptions at the origin are %q, want a and b", got)
 		}
 	})
 }
 
-// H15: a client that returns with a name that is over a limit is not told that the name is gone: neither by Delta, nor
-// by a complete set without it.
+// H15: a reconnecting client that subscribes to a name over a limit gets no removal of it, neither in Delta nor by
+// a complete set without it.
 func TestH15_NothingIsRemovedForALimit(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -135,26 +135,26 @@ func TestH15_NothingIsRemovedForALimit(t *testing.T) {
 		names := []string{"a", "b", "c"}
 		if v == relaytest.Delta {
 			names = append(names, "*")
-			c.Send(streamDelta(relaytest.EnvoyNode("client"), typeCDS, names, silentHolds("c", "a")))
+			c.Send(returningDelta(relaytest.EnvoyNode("client"), typeCDS, names, unknownVersions("c", "a")))
 		} else {
-			c.Send(streamReturning(typeCDS, "of another relay", names...))
+			c.Send(returningSotW(typeCDS, "of another relay", names...))
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
 			if resp.SotW() || len(resp.Removed) > 0 {
-				t.Errorf("the client was sent %v, which takes c away", resp)
+				t.Errorf("the client got %v, which removes c", resp)
 			}
 			c.Ack(resp)
 			synctest.Wait()
 		}
 		if c.Ended() {
-			t.Error("the stream has ended")
+			t.Error("the stream ended")
 		}
 	})
 }
 
-// H15: of what a client says that it holds, no more is looked at than is allowed: it is sent the rest.
+// H15: initial_resource_versions over the limit are ignored, so the client is sent these resources.
 func TestH15_MoreIsHeldThanIsLookedAt(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -169,13 +169,13 @@ func TestH15_MoreIsHeldThanIsLookedAt(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := len(c.State()[typeCDS]); got != 8 || c.Ended() {
-			t.Errorf("the client was sent %d clusters, want the 8 over the limit", got)
+			t.Errorf("the client got %d clusters, want the 8 over the limit", got)
 		}
 	})
 }
 
-// H15: removals of many resources come in responses that clients take, one after the answer to another: those that wait
-// for what referred to them, those of what a returning client holds, and errors.
+// H15: removals of many resources are split into responses of limited size, each sent after the ACK of the
+// previous one: held-back removals, and those for a reconnecting client.
 func TestH15_RemovalsAreSplit(t *testing.T) {
 	t.Parallel()
 	names := make([]string, 3000)
@@ -187,20 +187,20 @@ func TestH15_RemovalsAreSplit(t *testing.T) {
 		var removed []string
 		for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
 			if size := len(strings.Join(resp.Removed, "")); size > 1<<20+2000 {
-				t.Errorf("%s: a response has %d bytes of removals", what, size)
+				t.Errorf("%s: got a response with %d bytes of removals", what, size)
 			}
 			removed = append(removed, resp.Removed...)
-			time.Sleep(time.Second) // the rest waits for the answer
+			time.Sleep(time.Second) // the next part waits for the ACK
 			synctest.Wait()
 			if next := c.TryRecv(); next != nil {
-				t.Fatalf("%s: sent %d removals without an answer to the last response", what, len(next.Removed))
+				t.Fatalf("%s: got %d removals before the ACK of the previous response", what, len(next.Removed))
 			}
 			c.Ack(resp)
 			synctest.Wait()
 		}
 		slices.Sort(removed)
 		if !slices.Equal(removed, names) {
-			t.Errorf("%s: told of %d removals, want each of %d once", what, len(removed), len(names))
+			t.Errorf("%s: got %d removals, want each of %d once", what, len(removed), len(names))
 		}
 	}
 	for _, typeURL := range []string{typeCDS, typeLDS} {
@@ -214,7 +214,7 @@ func TestH15_RemovalsAreSplit(t *testing.T) {
 				r := startMuted(t, o, "TENDER_MASS_DELETE_HOLD=1s", "TENDER_ACK_WAIT=10m")
 				c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta})
 				c.Subscribe(typeURL, "*")
-				time.Sleep(streamConfirm)
+				time.Sleep(confirmTimeout)
 				for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
 					c.Ack(resp)
 					synctest.Wait()
@@ -228,24 +228,24 @@ func TestH15_RemovalsAreSplit(t *testing.T) {
 				check(t, c, "changes")
 
 				back := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta})
-				back.Send(streamDelta(relaytest.EnvoyNode("client"), typeURL, []string{"*"}, silentHolds(names...)))
+				back.Send(returningDelta(relaytest.EnvoyNode("client"), typeURL, []string{"*"}, unknownVersions(names...)))
 				synctest.Wait()
 				for resp := back.TryRecv(); resp != nil && len(resp.Resources) > 0; resp = back.TryRecv() {
 					back.Ack(resp)
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				check(t, back, "what a returning client holds")
+				check(t, back, "a reconnecting client")
 			})
 		})
 	}
 }
 
-// silentHolds is what a returning client says it holds.
-func silentHolds(names ...string) map[string]string {
-	holds := make(map[string]string)
+// unknownVersions returns initial versions that the relay does not know.
+func unknownVersions(names ...string) map[string]string {
+	versions := make(map[string]string)
 	for _, name := range names {
-		holds[name] = "of another relay"
+		versions[name] = "of another relay"
 	}
-	return holds
+	return versions
 }

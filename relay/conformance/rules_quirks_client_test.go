@@ -13,12 +13,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Habits of real clients that are against the protocol, or against its spirit.
-// Nonces are theirs to confuse: what they ask for is taken all the same, and they
-// are sent what changes, after no more than quirkWait.
+// Real clients break rules of nonces. Their subscriptions must take effect nevertheless, and they must receive
+// changes, with a delay of at most quirkWait.
 
-// quirkWait is how long a client waits at most that answers nothing rightly: in SotW
-// a wrong nonce shortens the wait (B.14), in Delta the ACK wait ends (B.12).
+// quirkWait is the longest delay for a client without valid ACKs: in SotW a wrong nonce shortens the wait (B.14),
+// in Delta the ACK timeout ends it (B.12).
 func quirkWait(v relaytest.Variant) time.Duration {
 	if v == relaytest.SotW {
 		return 3 * time.Second
@@ -26,16 +25,16 @@ func quirkWait(v relaytest.Variant) time.Duration {
 	return 5 * time.Second
 }
 
-// quirkHears waits until the client is sent a resource as it is at the origin, not
-// longer than a client with wrong nonces may have to wait. It answers nothing.
-func quirkHears(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relaytest.Variant, typeURL, name string) *relaytest.Response {
+// quirkRecv waits until the client receives the origin's version of a resource, within the delay for clients with
+// wrong nonces. It sends no ACK.
+func quirkRecv(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relaytest.Variant, typeURL, name string) *relaytest.Response {
 	t.Helper()
 	want := o.Resources().Digest(typeURL, name)
 	for began := time.Now(); ; {
-		left := quirkWait(v) + oddSoon - time.Since(began)
-		r, _ := oddNext(c, max(left, 0))
+		remaining := quirkWait(v) + oddSoon - time.Since(began)
+		r, _ := oddNext(c, max(remaining, 0))
 		if r == nil {
-			t.Fatalf("%v was not sent %s %s within %v", c, shortName(typeURL), name, time.Since(began))
+			t.Fatalf("%v did not get %s %s within %v", c, shortName(typeURL), name, time.Since(began))
 		}
 		if r.TypeURL == typeURL && slices.ContainsFunc(r.Resources, func(res relaytest.Resource) bool { return res.Name == name && res.Digest == want }) {
 			return r
@@ -43,7 +42,7 @@ func quirkHears(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relayt
 	}
 }
 
-// quirkAck is an ACK under any nonce, with more names if there are any.
+// quirkAck returns an ACK with any nonce, and further names.
 func quirkAck(v relaytest.Variant, typeURL, nonce, version string, names, more []string) proto.Message {
 	if v == relaytest.Delta {
 		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNamesSubscribe: more}
@@ -51,8 +50,8 @@ func quirkAck(v relaytest.Variant, typeURL, nonce, version string, names, more [
 	return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, VersionInfo: version, ResourceNames: append(slices.Clone(names), more...)}
 }
 
-// A client that keeps one nonce for the stream, and answers each type with that of
-// another: it is no answer, what it asks for with it is sent, and changes come.
+// A client uses the nonce of one type for the ACK of another. It is no ACK, but its subscriptions take effect, and
+// changes are sent.
 func TestQuirk_NonceOfAnotherType(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -64,7 +63,7 @@ func TestQuirk_NonceOfAnotherType(t *testing.T) {
 		for _, typeURL := range []string{typeEDS, typeRDS} {
 			c.Send(newRequest(v, typeURL, "", "a"))
 		}
-		eds, rds := quirkHears(t, o, c, v, typeEDS, "a"), c.Recv(t.Context())
+		eds, rds := quirkRecv(t, o, c, v, typeEDS, "a"), c.Recv(t.Context())
 		expectNames(t, rds, typeRDS, "a")
 		crossed := func(more ...string) {
 			c.Send(quirkAck(v, typeEDS, rds.Nonce, eds.Version, []string{"a"}, more))
@@ -72,10 +71,10 @@ func TestQuirk_NonceOfAnotherType(t *testing.T) {
 		}
 		crossed()
 		put("1")
-		expectQuiet(t, c, 2*time.Second) // neither was answered
+		expectQuiet(t, c, 2*time.Second) // neither response was answered
 		for i := range 3 {
-			// The two in the order in which they come: of both, the newest.
-			quirkHears(t, o, c, v, typeEDS, "a")
+			// Responses of the two types arrive in any order, so use the newest of each.
+			quirkRecv(t, o, c, v, typeEDS, "a")
 			eds, rds = quirkNewest(c, typeEDS), quirkNewest(c, typeRDS)
 			crossed()
 			synctest.Wait()
@@ -83,7 +82,7 @@ func TestQuirk_NonceOfAnotherType(t *testing.T) {
 		}
 		crossed("b")
 		for c.TryRecv() != nil {
-			continue // what is there already
+			continue // skip earlier responses
 		}
 		for _, typeURL := range []string{typeEDS, typeRDS} {
 			quirkConverges(t, o, c, v, typeURL, "a", "b")
@@ -91,7 +90,7 @@ func TestQuirk_NonceOfAnotherType(t *testing.T) {
 	})
 }
 
-// quirkNewest is the newest response of a type.
+// quirkNewest returns the newest response of a type.
 func quirkNewest(c *relaytest.Client, typeURL string) *relaytest.Response {
 	all := c.Responses()
 	for i := len(all) - 1; ; i-- {
@@ -101,8 +100,7 @@ func quirkNewest(c *relaytest.Client, typeURL string) *relaytest.Response {
 	}
 }
 
-// quirkConverges checks that the newest that a client was sent of names is what the
-// origin has, once all waits are over.
+// quirkConverges checks that the client's newest resources are those of the origin, once all delays are over.
 func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relaytest.Variant, typeURL string, names ...string) {
 	t.Helper()
 	time.Sleep(2 * quirkWait(v))
@@ -117,13 +115,13 @@ func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v re
 	}
 	for _, name := range names {
 		if got[name] != o.Resources().Digest(typeURL, name) {
-			t.Errorf("%v was last sent %s %s as %v, the origin has %v", c, shortName(typeURL), name, got[name], o.Resources().Digest(typeURL, name))
+			t.Errorf("%v: the newest %s %s is %v, want %v as at the origin", c, shortName(typeURL), name, got[name], o.Resources().Digest(typeURL, name))
 		}
 	}
 }
 
-// C01: while pushes never stop, a client is always behind with its nonces. The names
-// that it asks for meanwhile are not lost.
+// C01: while the origin sends changes all the time, a client's nonces are always stale. Its new subscriptions take
+// effect nevertheless.
 func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -133,7 +131,7 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 		c.Send(newRequest(v, typeRDS, "", "busy"))
 		behind := nextResponse(t, c)
 		newest, names := behind, []string{"busy"}
-		asked := make(map[string]time.Duration)
+		pending := make(map[string]time.Duration)
 		for began, i := time.Now(), 0; i < trips; i++ {
 			o.Put(domainRoute("busy", fmt.Sprint(i+1)))
 			time.Sleep(roundTrip)
@@ -141,12 +139,12 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 			var more []string
 			if i%60 == 10 && i < 180 {
 				more = []string{fmt.Sprint("b", i/60)}
-				asked[more[0]] = time.Since(began)
+				pending[more[0]] = time.Since(began)
 			}
 			for r := c.TryRecv(); r != nil; r = c.TryRecv() {
 				for _, name := range r.Names() {
-					if at, waits := asked[name]; waits && time.Since(began)-at <= quirkWait(v)+oddSoon {
-						delete(asked, name)
+					if at, waits := pending[name]; waits && time.Since(began)-at <= quirkWait(v)+oddSoon {
+						delete(pending, name)
 					}
 				}
 				behind, newest = newest, r
@@ -158,15 +156,14 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 				names = append(names, more...)
 			}
 		}
-		if len(asked) > 0 {
-			t.Errorf("asked for and not sent in time: %v", asked)
+		if len(pending) > 0 {
+			t.Errorf("subscriptions without a response in time: %v", pending)
 		}
 	})
 }
 
-// C01: pushes match the round trip, so that each change of names crosses a response, and
-// carries the nonce of the one before. What is asked for is in the next response, and
-// what is given up is in none.
+// C01: changes arrive once per round trip, so that each request crosses a response and carries a stale nonce. The
+// next response contains the new subscription and not the ended one.
 func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -187,9 +184,9 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 		c.Send(newRequest(v, typeRDS, "", "busy"))
 		read, names := nextResponse(t, c), []string{"busy"}
 		for i := range trips {
-			put(i+1, "busy") // waits for the answer, and so comes with it
+			put(i+1, "busy") // waits for the ACK, so the response contains it
 			if i > 1 {
-				put(i+1, b(i-2)) // which was given up
+				put(i+1, b(i-2)) // no longer subscribed
 			}
 			c.Send(quirkAck(v, typeRDS, read.Nonce, read.Version, names, nil))
 			crossed := nextResponse(t, c)
@@ -198,7 +195,7 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 			} else {
 				expectNames(t, crossed, typeRDS, "busy")
 			}
-			// The client has not read that when it changes its names.
+			// The client has not read this response when it changes its subscription.
 			names = []string{"busy", b(i)}
 			if v == relaytest.SotW {
 				c.Send(quirkAck(v, typeRDS, read.Nonce, read.Version, names, nil))
@@ -219,8 +216,8 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 	})
 }
 
-// C02: an Envoy that ignored a response goes on with the nonce before it, for ever.
-// Each change comes, and each name that it adds.
+// C02: an Envoy that ignored a response keeps using the nonce of the one before. It receives each change and each
+// new subscription.
 func TestC02_OlderNoncesForEver(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -231,19 +228,19 @@ func TestC02_OlderNoncesForEver(t *testing.T) {
 		names := []string{"a"}
 		for i := range 5 {
 			o.Put(domainRoute("a", fmt.Sprint(i+1)))
-			quirkHears(t, o, c, v, typeRDS, "a")
+			quirkRecv(t, o, c, v, typeRDS, "a")
 			added := fmt.Sprint("added", i)
 			o.Put(domainRoute(added, "0"))
 			c.Send(quirkAck(v, typeRDS, good.Nonce, good.Version, names, []string{added}))
 			names = append(names, added)
-			quirkHears(t, o, c, v, typeRDS, added)
+			quirkRecv(t, o, c, v, typeRDS, added)
 			c.Send(quirkAck(v, typeRDS, good.Nonce, good.Version, names, nil))
 		}
 	})
 }
 
-// C03: a client that goes on with the nonces of the stream before. They mean nothing,
-// not even where the new stream has given the same; and what it asks for is sent.
+// C03: a client uses nonces of its previous stream. They have no meaning, even if the new stream has sent the same
+// ones, and its subscriptions take effect.
 func TestC03_NoncesOfTheStreamBefore(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -258,7 +255,7 @@ func TestC03_NoncesOfTheStreamBefore(t *testing.T) {
 		old := recvAndAck(t, c, typeRDS, "a")
 		c.Close()
 
-		for _, wrong := range []string{old.Nonce, "1", "3"} { // "1" and "3" are given here too, early and late
+		for _, wrong := range []string{old.Nonce, "1", "3"} { // this stream also uses "1" and "3"
 			c := r.Client(relaytest.ClientOptions{Variant: v})
 			c.Send(quirkAck(v, typeRDS, wrong, old.Version, nil, []string{"a"}))
 			expectNames(t, nextResponse(t, c), typeRDS, "a")
@@ -266,10 +263,10 @@ func TestC03_NoncesOfTheStreamBefore(t *testing.T) {
 			for i, added := range []string{"b", "c", "d"} {
 				c.Send(quirkAck(v, typeRDS, wrong, old.Version, names, []string{added}))
 				names = append(names, added)
-				quirkHears(t, o, c, v, typeRDS, added)
+				quirkRecv(t, o, c, v, typeRDS, added)
 				c.Send(quirkAck(v, typeRDS, wrong, old.Version, names, nil))
 				o.Put(domainRoute("a", fmt.Sprint(wrong, i)))
-				quirkHears(t, o, c, v, typeRDS, "a")
+				quirkRecv(t, o, c, v, typeRDS, "a")
 			}
 			c.Close()
 		}

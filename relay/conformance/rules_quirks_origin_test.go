@@ -12,23 +12,23 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// These are ways in which real control planes differ from what the protocol asks.
-// Each test has a client of both variants below the relay, on a clock of its own.
+// Real control planes deviate from the protocol in these ways. Each test has a client of each variant, in virtual
+// time.
 
 const (
 	quirkCDS = relaytest.ClusterType
 	quirkEDS = relaytest.EndpointType
 )
 
-// A quirkWorld is an origin, a relay, and clients that follow all clusters and name
-// the endpoints "a" and "b".
+// A quirkWorld is an origin, a relay, and clients that subscribe to the cluster wildcard and to the endpoints a
+// and b.
 type quirkWorld struct {
 	*relaytest.Origin
 	t       *testing.T
 	clients []*relaytest.Client
 }
 
-// quirkBubble runs a test for each of the ways in which an origin may behave.
+// quirkBubble runs a test for each behaviour of an origin.
 func quirkBubble(t *testing.T, behaviours []relaytest.Behaviour, test func(w *quirkWorld)) {
 	t.Helper()
 	for _, b := range behaviours {
@@ -49,7 +49,7 @@ func quirkBubble(t *testing.T, behaviours []relaytest.Behaviour, test func(w *qu
 				test(w)
 				for _, typeURL := range []string{quirkCDS, quirkEDS} {
 					if st := w.State().Type(typeURL); st.NACKs != 0 {
-						t.Errorf("the relay refused %d responses:\n%v", st.NACKs, w.State())
+						t.Errorf("the relay sent %d NACKs:\n%v", st.NACKs, w.State())
 					}
 				}
 				r.Stop()
@@ -58,13 +58,13 @@ func quirkBubble(t *testing.T, behaviours []relaytest.Behaviour, test func(w *qu
 	}
 }
 
-// rest lets time pass.
-func (w *quirkWorld) rest(d time.Duration) {
-	time.Sleep(d) // virtual
+// sleep lets virtual time pass, and waits until all goroutines are idle.
+func (w *quirkWorld) sleep(d time.Duration) {
+	time.Sleep(d) // virtual time
 	synctest.Wait()
 }
 
-// expect fails the test unless every client has exactly these names of a type.
+// expect fails the test unless each client has exactly these names of a type.
 func (w *quirkWorld) expect(when, typeURL string, names ...string) {
 	w.t.Helper()
 	for _, c := range w.clients {
@@ -74,8 +74,8 @@ func (w *quirkWorld) expect(when, typeURL string, names ...string) {
 	}
 }
 
-// quiet runs f and fails the test if it had any client receive anything.
-func (w *quirkWorld) quiet(what string, f func()) {
+// expectQuiet fails the test if a client receives a response while f runs.
+func (w *quirkWorld) expectQuiet(what string, f func()) {
 	w.t.Helper()
 	before := make([]int, len(w.clients))
 	for i, c := range w.clients {
@@ -84,12 +84,12 @@ func (w *quirkWorld) quiet(what string, f func()) {
 	f()
 	for i, c := range w.clients {
 		if news := c.Responses()[before[i]:]; len(news) != 0 {
-			w.t.Errorf("%s: %v received %v, want nothing", what, c, news)
+			w.t.Errorf("%s: %v got %v, want no response", what, c, news)
 		}
 	}
 }
 
-// send sends wrapped resources on a stream, in its variant.
+// send sends wrapped resources on a stream, in the stream's variant.
 func (w *quirkWorld) send(s *relaytest.OriginStream, typeURL string, bodies ...*anypb.Any) {
 	if s.State().SotW {
 		s.SendSotW(&discoverypb.DiscoveryResponse{TypeUrl: typeURL, Resources: bodies})
@@ -110,8 +110,7 @@ func quirkResource(typeURL, name, content string) *anypb.Any {
 	return relaytest.Wrapped(&discoverypb.Resource{Name: name, Version: "1", Resource: relaytest.Opaque(typeURL, name, []byte(content))})
 }
 
-// An origin that gives its resources no versions, and does not change the version
-// of the whole either, is believed by its bytes.
+// If an origin sends no resource versions and a constant system version, changes are detected by content.
 func TestQuirk_NoVersionsAndAConstantOne(t *testing.T) {
 	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{
@@ -120,10 +119,10 @@ func TestQuirk_NoVersionsAndAConstantOne(t *testing.T) {
 		{EmptyVersions: true, SystemVersion: "constant", SotW: true, Wrap: true},
 	}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
-		w.rest(10 * time.Second)
+		w.sleep(10 * time.Second)
 		for i := range 3 {
 			w.Put(relaytest.Cluster("a", fmt.Sprint("service", i)), relaytest.Endpoints("a", fmt.Sprintf("127.0.0.1:%d", i+2)))
-			w.rest(time.Second)
+			w.sleep(time.Second)
 			for _, c := range w.clients {
 				if got, want := c.State().Digest(quirkCDS, "a"), relaytest.DigestOf(relaytest.Cluster("a", fmt.Sprint("service", i))); got != want {
 					w.t.Errorf("%v did not get change %d of the cluster", c, i)
@@ -134,32 +133,31 @@ func TestQuirk_NoVersionsAndAConstantOne(t *testing.T) {
 			}
 		}
 		w.Remove(quirkCDS, "b")
-		w.rest(time.Second)
+		w.sleep(time.Second)
 		w.expect("after a removal", quirkCDS, "a")
-		w.quiet("a restart", func() {
+		w.expectQuiet("a restart", func() {
 			w.Restart()
-			w.rest(time.Minute)
+			w.sleep(time.Minute)
 		})
 	})
 }
 
-// An origin that does not look at initial_resource_versions and sends everything
-// again, is heard without a word to any client.
+// An origin that ignores initial_resource_versions sends everything again. Clients receive no response.
 func TestQuirk_InitialResourceVersionsIgnored(t *testing.T) {
 	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{IgnoreIRV: true}, {SotW: true}}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
-		w.rest(10 * time.Second)
+		w.sleep(10 * time.Second)
 		sent := w.State().Type(quirkCDS).Sent
-		w.quiet("a resync", func() {
+		w.expectQuiet("a resync", func() {
 			w.Restart()
-			w.rest(time.Minute)
+			w.sleep(time.Minute)
 		})
 		if w.State().Type(quirkCDS).Sent == sent {
-			w.t.Error("the origin sent nothing again, so it shows nothing")
+			w.t.Error("the origin did not resend its resources, so the test has no effect")
 		}
 		w.Put(relaytest.Cluster("b", "other"))
-		w.rest(time.Second)
+		w.sleep(time.Second)
 		for _, c := range w.clients {
 			if c.State().Digest(quirkCDS, "b") != relaytest.DigestOf(relaytest.Cluster("b", "other")) {
 				w.t.Errorf("%v did not get the change after the resync", c)
@@ -168,10 +166,9 @@ func TestQuirk_InitialResourceVersionsIgnored(t *testing.T) {
 	})
 }
 
-// An origin that has just been started, and says of clusters that there are none
-// before it has read its own configuration, takes none from a client (C15). If it
-// goes on saying so, it is believed after the hold in SotW, where it cannot say it
-// more clearly; in Delta it says it by naming what is removed.
+// A restarted origin first sends an empty set of clusters, because it has not read its own configuration. Clients
+// keep their clusters (C15). If the set stays empty, a SotW origin's removals take effect after the hold. A Delta
+// origin has to name the removals.
 func TestQuirk_EmptyFirstResponse(t *testing.T) {
 	t.Parallel()
 	for _, recovers := range []bool{true, false} {
@@ -180,28 +177,28 @@ func TestQuirk_EmptyFirstResponse(t *testing.T) {
 				all := []*anypb.Any{quirkResource(quirkCDS, "a", "1"), quirkResource(quirkCDS, "b", "1"), quirkResource(quirkCDS, "c", "1")}
 				s := w.Accept(w.t.Context())
 				w.send(s, quirkCDS, all...)
-				w.rest(10 * time.Second)
+				w.sleep(10 * time.Second)
 				w.expect("before", quirkCDS, "a", "b", "c")
 
-				w.quiet("an empty first response", func() {
+				w.expectQuiet("an empty first response", func() {
 					w.Restart()
 					s = w.Accept(w.t.Context())
-					w.rest(time.Second)
+					w.sleep(time.Second)
 					w.send(s, quirkCDS)
-					w.rest(5 * time.Minute)
+					w.sleep(5 * time.Minute)
 				})
 				if recovers {
-					w.quiet("all that there was", func() {
+					w.expectQuiet("all that there was", func() {
 						w.send(s, quirkCDS, all...)
-						w.rest(time.Hour)
+						w.sleep(time.Hour)
 					})
 					return
 				}
-				w.rest(7 * time.Minute) // an empty list is no end of a set, which is confirmed after a minute
+				w.sleep(7 * time.Minute) // an empty list does not confirm a set, so this takes a minute
 				if w.State().Last().SotW {
-					w.rest(time.Second)
-					w.send(w.Accept(w.t.Context()), quirkCDS) // the second look
-					w.rest(2 * time.Minute)
+					w.sleep(time.Second)
+					w.send(w.Accept(w.t.Context()), quirkCDS) // the verification request
+					w.sleep(2 * time.Minute)
 					w.expect("after the hold", quirkCDS)
 					return
 				}
@@ -211,14 +208,13 @@ func TestQuirk_EmptyFirstResponse(t *testing.T) {
 	}
 }
 
-// A name that the origin does not know is answered by some with an empty resource:
-// one that is valid is relayed as it is. One without a body is no answer: it removes
-// nothing, and what comes later is delivered.
+// Some origins answer an unknown name with an empty resource. A valid one is passed on. One without a body has no
+// effect, and later responses are processed.
 func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{Manual: true}, {Manual: true, SotW: true, Wrap: true}}, func(w *quirkWorld) {
 		s := w.Accept(w.t.Context())
-		w.rest(time.Second)
+		w.sleep(time.Second)
 		w.send(s, quirkCDS, quirkResource(quirkCDS, "a", "1"))
 		empty := relaytest.Endpoints("a")
 		body, err := anypb.New(empty)
@@ -226,60 +222,60 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		w.send(s, quirkEDS, relaytest.Wrapped(&discoverypb.Resource{Name: "a", Version: "1", Resource: body}))
-		w.rest(10 * time.Second)
+		w.sleep(10 * time.Second)
 		for _, c := range w.clients {
 			if c.State().Digest(quirkEDS, "a") != relaytest.DigestOf(empty) {
-				w.t.Errorf("%v does not have the empty endpoints", c)
+				w.t.Errorf("%v did not get the empty endpoints", c)
 			}
 		}
-		w.quiet("resources without a body, known and unknown", func() {
+		w.expectQuiet("resources without a body, known and unknown", func() {
 			for _, version := range []string{"", "1", "2"} {
 				w.send(s, quirkEDS, relaytest.Wrapped(&discoverypb.Resource{Name: "b", Version: version}))
 				w.send(s, quirkCDS, relaytest.Wrapped(&discoverypb.Resource{Name: "unknown", Version: version}))
-				w.rest(time.Minute)
+				w.sleep(time.Minute)
 			}
 		})
 		w.expect("before the real one", quirkEDS, "a")
 		w.send(s, quirkEDS, quirkResource(quirkEDS, "b", "1"))
-		w.rest(time.Second)
+		w.sleep(time.Second)
 		w.expect("after the real one", quirkEDS, "a", "b")
 		w.expect("clusters", quirkCDS, "a")
 	})
 }
 
-// Responses of nothing but removals, or of nothing at all, are acknowledged; only
-// the removal of what is there reaches a client.
+// Responses with only removals, or without any content, are ACKed. A client receives a removal only of a resource
+// that it has.
 func TestQuirk_ResponsesOfNothing(t *testing.T) {
 	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{}}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Endpoints("b", "127.0.0.1:1"))
-		w.rest(10 * time.Second)
+		w.sleep(10 * time.Second)
 		answers := w.State().Type(quirkCDS).ACKs + w.State().Type(quirkEDS).ACKs
-		w.quiet("responses of nothing", func() {
+		w.expectQuiet("responses of nothing", func() {
 			for _, typeURL := range []string{quirkCDS, quirkEDS} {
 				w.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL})
 				w.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL, RemovedResources: []string{"never", "was"}})
 			}
-			w.rest(time.Minute)
+			w.sleep(time.Minute)
 		})
 		w.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: quirkCDS, RemovedResources: []string{"b", "never"}})
-		w.rest(time.Second)
+		w.sleep(time.Second)
 		w.expect("after a removal", quirkCDS, "a")
 		if got := w.State().Type(quirkCDS).ACKs + w.State().Type(quirkEDS).ACKs; got != answers+5 {
-			w.t.Errorf("%d responses were acknowledged, want 5", got-answers)
+			w.t.Errorf("got %d ACKs, want 5", got-answers)
 		}
 	})
 	quirkBubble(t, []relaytest.Behaviour{{SotW: true}}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Endpoints("b", "127.0.0.1:1"))
-		w.rest(10 * time.Second)
+		w.sleep(10 * time.Second)
 		answers := w.State().Type(quirkEDS).ACKs
-		w.quiet("a response of nothing", func() {
+		w.expectQuiet("a response of nothing", func() {
 			w.InjectSotW(&discoverypb.DiscoveryResponse{TypeUrl: quirkEDS})
-			w.rest(time.Minute)
+			w.sleep(time.Minute)
 		})
 		w.expect("endpoints", quirkEDS, "a", "b")
 		if got := w.State().Type(quirkEDS).ACKs; got != answers+1 {
-			w.t.Errorf("%d responses were acknowledged, want 1", got-answers)
+			w.t.Errorf("got %d ACKs, want 1", got-answers)
 		}
 	})
 }

@@ -18,19 +18,19 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// isReady fails the test unless /readyz, the status and gRPC health agree on whether the relay is
-// ready. It returns what /readyz says.
+// isReady fails the test unless /readyz, the status and gRPC health agree on whether the relay is ready. It
+// returns the body of /readyz.
 func isReady(t *testing.T, r *running, when string, want bool) (text string) {
 	t.Helper()
 	code, text := ask(t, r.DialAdmin, "/readyz")
 	if s := statusOf(t, r); s.Relay.Ready != want || (code == http.StatusOK) != want || (r.Ready() == nil) != want {
-		t.Errorf("%s: /readyz is %d %q, the status says %v; want ready: %v", when, code, text, s.Relay.Ready, want)
+		t.Errorf("%s: /readyz is %d %q, the status is %v; want ready: %v", when, code, text, s.Relay.Ready, want)
 	}
 	return text
 }
 
-// refusing is an origin that refuses streams with a code, until it is OK.
-func refusing(t *testing.T, address string) (o *relaytest.Origin, code *atomic.Uint32) {
+// rejecting starts an origin that rejects streams with a code until the code is OK.
+func rejectingOrigin(t *testing.T, address string) (o *relaytest.Origin, code *atomic.Uint32) {
 	t.Helper()
 	code = new(atomic.Uint32)
 	return relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: address, ServerOptions: []grpc.ServerOption{
@@ -43,8 +43,8 @@ func refusing(t *testing.T, address string) (o *relaytest.Origin, code *atomic.U
 	}}), code
 }
 
-// TestH08_WithoutClients: a relay that nobody has asked for anything is ready once its origin has
-// answered it, in either variant, or has kept its stream open for 15s without a word.
+// A relay without clients is ready once its origin has responded to it, in either variant, or has kept its stream
+// open for 15s.
 func TestH08_WithoutClients(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -57,24 +57,24 @@ func TestH08_WithoutClients(t *testing.T) {
 		time.Sleep(14 * time.Second)
 		synctest.Wait()
 		if text := isReady(t, r, "silent for 14s", false); !strings.Contains(text, "not ready: the origin "+o.Target()+" has not answered yet") {
-			t.Errorf("/readyz says %q", text)
+			t.Errorf("/readyz is %q", text)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		isReady(t, r, "silent for 16s", true)
 		if n := len(o.State().Streams); n != 0 {
-			t.Errorf("%d streams beside the probes", n)
+			t.Errorf("got %d streams in addition to the probes", n)
 		}
 		probes := o.State().Probes
 		time.Sleep(time.Hour)
 		if n := o.State().Probes; n != probes {
-			t.Errorf("%d further probes of relays that are ready", n-probes)
+			t.Errorf("got %d probes of ready relays", n-probes)
 		}
 	})
 }
 
-// TestH08_OriginDown: without its first origin a relay is not ready, however long, and is once that is
-// there; one that is lost later changes nothing.
+// A relay is not ready until its first origin is reachable, for any time, and stays ready if that origin is down
+// later.
 func TestH08_OriginDown(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -83,7 +83,7 @@ func TestH08_OriginDown(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		if text := isReady(t, r, "down", false); !strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") || !strings.Contains(text, "last error: ") {
-			t.Errorf("/readyz says %q", text)
+			t.Errorf("/readyz is %q", text)
 		}
 		o.Restart()
 		time.Sleep(7 * time.Second)
@@ -97,12 +97,12 @@ func TestH08_OriginDown(t *testing.T) {
 	})
 }
 
-// TestH08_FurtherOriginDown: a further origin that cannot be reached keeps a relay from being ready for
-// TENDER_COLD_WAIT, one that refuses it for good.
+// A second origin that is unreachable delays readiness for TENDER_COLD_WAIT. One that rejects the relay prevents
+// it.
 func TestH08_FurtherOriginDown(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, first *relaytest.Origin) {
-		o, code := refusing(t, "x")
+		o, code := rejectingOrigin(t, "x")
 		further := map[string][]*relaytest.Origin{"x": {o}}
 		env := []string{operated, "TENDER_ROUTES=type:lds=x", "TENDER_COLD_WAIT=20s"}
 		o.Stop()
@@ -110,7 +110,7 @@ func TestH08_FurtherOriginDown(t *testing.T) {
 		time.Sleep(19 * time.Second)
 		synctest.Wait()
 		if text := isReady(t, r, "down for 19s", false); strings.Contains(text, first.Target()) || !strings.Contains(text, o.Target()+" was not reached yet") {
-			t.Errorf("/readyz says %q, want only the further origin", text)
+			t.Errorf("/readyz is %q, want only the second origin", text)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -122,7 +122,7 @@ func TestH08_FurtherOriginDown(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if text := isReady(t, r, "refused by the further one", false); !strings.Contains(text, "the words of the origin") {
-			t.Errorf("/readyz says %q", text)
+			t.Errorf("/readyz is %q", text)
 		}
 		code.Store(uint32(codes.OK))
 		time.Sleep(7 * time.Second)
@@ -131,9 +131,8 @@ func TestH08_FurtherOriginDown(t *testing.T) {
 	})
 }
 
-// TestH08_RefusedStaysUnready: a rolling update with a bad token stops at its first pod, which says
-// what the origin says. Where the ids that clients' groups are presented with are others, only UNAUTHENTICATED
-// does that.
+// A relay that its origin rejects does not become ready, and reports the origin's error, so that a rolling update
+// with a bad token stops. If groups use other node IDs, only UNAUTHENTICATED has this effect.
 func TestH08_RefusedStaysUnready(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -152,7 +151,7 @@ func TestH08_RefusedStaysUnready(t *testing.T) {
 	} {
 		t.Run(strings.Join(append([]string{tt.code.String()}, tt.env...), " "), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o, code := refusing(t, "x")
+				o, code := rejectingOrigin(t, "x")
 				code.Store(uint32(tt.code))
 				r := start(t, o, append(tt.env, operated)...)
 				time.Sleep(10 * time.Minute)
@@ -162,7 +161,7 @@ func TestH08_RefusedStaysUnready(t *testing.T) {
 					return
 				}
 				if !strings.Contains(text, "the words of the origin") {
-					t.Errorf("/readyz says %q, want the origin's words", text)
+					t.Errorf("/readyz is %q, want the origin's error", text)
 				}
 				code.Store(uint32(codes.OK))
 				time.Sleep(7 * time.Second)
@@ -178,8 +177,8 @@ func TestH08_RefusedStaysUnready(t *testing.T) {
 	}
 }
 
-// TestH08_BelowARelayThatIsNotReady a relay is not ready either, however long that one keeps its
-// streams. Once it is, the relay below is, and no node group is made for its question.
+// A relay below one that is not ready is not ready either. Once the upper relay is, so is the lower one, and its
+// probe creates no node group.
 func TestH08_BelowARelayThatIsNotReady(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -190,7 +189,7 @@ func TestH08_BelowARelayThatIsNotReady(t *testing.T) {
 		synctest.Wait()
 		isReady(t, above, "above", false)
 		if text := isReady(t, r, "below", false); !strings.Contains(text, "is not ready: the origin "+o.Target()) {
-			t.Errorf("/readyz below says %q, want what the relay above says", text)
+			t.Errorf("/readyz of the lower relay is %q, want the reason of the upper relay", text)
 		}
 		o.Restart()
 		time.Sleep(15 * time.Second)
@@ -198,12 +197,12 @@ func TestH08_BelowARelayThatIsNotReady(t *testing.T) {
 		isReady(t, above, "above, with its origin", true)
 		isReady(t, r, "below, with the origin", true)
 		if views := statusOf(t, above).Views; len(views) != 0 || above.Streams() != 0 {
-			t.Errorf("above there are %d views and %d streams, want none: %+v", len(views), above.Streams(), views)
+			t.Errorf("the upper relay has %d views and %d streams, want none: %+v", len(views), above.Streams(), views)
 		}
 	})
 }
 
-// TestH08_Restored: a relay with a snapshot is ready at once, whatever its origin says.
+// A relay with a snapshot is ready at once, whatever its origin's state.
 func TestH08_Restored(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -217,8 +216,8 @@ func TestH08_Restored(t *testing.T) {
 	}, operated)
 }
 
-// TestH08_Directory: a relay of a directory is ready with one good file, or with none at all, and not
-// with bad ones alone; it looks for itself, without clients.
+// A relay of a directory is ready with one valid file, or without files, but not with only invalid ones. It reads
+// the files without a client.
 func TestH08_Directory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

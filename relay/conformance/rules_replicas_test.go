@@ -13,7 +13,7 @@ import (
 // replicaTypes are asked for by name, but for those that it is true of: these are asked
 // for as a whole.
 var replicaTypes = map[string]bool{
-	typeCDS: true, typeLDS: true, relaytest.ScopedRouteType: true, streamAcmeType: true,
+	typeCDS: true, typeLDS: true, relaytest.ScopedRouteType: true, acmeType: true,
 	typeEDS: false, typeRDS: false, relaytest.VirtualHostType: false, relaytest.RuntimeType: false,
 	relaytest.ExtensionConfigType: false, relaytest.LocalityEndpointType: false,
 }
@@ -53,7 +53,7 @@ func TestB2_B3_ReplicasAgree(t *testing.T) {
 			return c
 		}
 		settle := func() {
-			time.Sleep(streamConfirm)
+			time.Sleep(confirmTimeout)
 			synctest.Wait()
 		}
 		first := start(t, o)

@@ -13,17 +13,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// streamSettle lets what was sent arrive, in a bubble.
-func streamSettle() { synctest.Wait() }
-
-// R114: a client that has what there is gets 304 and no body, whether it asked for
-// everything, for names, or for what does not exist.
+// R114: a client that is up to date gets a 304 without a body, for wildcards, for names, and for names that do not
+// exist.
 func TestR114_Unchanged(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), domainRoute("a", "x"))
 		c.poll("clusters", "", "").expectNames("a", "b")
-		time.Sleep(time.Minute) // until that is confirmed
+		time.Sleep(time.Minute) // until the set is confirmed
 		for _, tc := range []struct {
 			kind  string
 			names []string
@@ -42,8 +39,7 @@ func TestR114_Unchanged(t *testing.T) {
 	})
 }
 
-// R115: a poll that is up to date is answered when something changes that it asked
-// for, and not before.
+// R115: a poll of an up-to-date client is held until a resource of its subscription changes.
 func TestR115_HeldUntilChange(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -51,14 +47,14 @@ func TestR115_HeldUntilChange(t *testing.T) {
 		version := c.poll("routes", "", "", "a", "b").expectNames("a", "b")
 		held := c.pollAsync(t.Context(), "routes", "30000", version, "b", "a")
 		expectHeld(t, held, 5*time.Second)
-		o.Put(domainRoute("c", "2"), relaytest.Cluster("a")) // not asked for
-		o.Put(domainRoute("a", "1"))                         // no change
+		o.Put(domainRoute("c", "2"), relaytest.Cluster("a")) // outside the subscription
+		o.Put(domainRoute("a", "1"))                         // without a change
 		expectHeld(t, held, 5*time.Second)
 		o.Put(domainRoute("a", "2"))
 		reply := expectAnswered(t, held).expectDuration(10 * time.Second)
-		changed := reply.expectNames("a", "b") // all that it asked for, changed or not
+		changed := reply.expectNames("a", "b") // all subscribed resources, changed or not
 		if changed == version {
-			t.Error("a route changed, and the version did not")
+			t.Error("the version did not change with the route")
 		}
 
 		held = c.pollAsync(t.Context(), "routes", "30000", changed, "a", "b")
@@ -68,8 +64,8 @@ func TestR115_HeldUntilChange(t *testing.T) {
 	})
 }
 
-// B.27: a poll is held for what its client waits less 100 ms, 800 ms if it does not
-// say, and never for more than 30 s; then the answer is 304.
+// B.27: a poll is held for the client's timeout less 100 ms, 800 ms without a timeout, and at most 30 s. The reply
+// is then a 304.
 func TestB27_HoldLimit(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -90,8 +86,8 @@ func TestB27_HoldLimit(t *testing.T) {
 	})
 }
 
-// B.27, B.8: while nothing is known, a poll is held, and then answered 503; what
-// comes meanwhile is the answer.
+// B.27, B.8: while the relay has no configuration, a poll is held and then gets a 503. Configuration that arrives
+// meanwhile is sent.
 func TestB27_Cold(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -103,7 +99,7 @@ func TestB27_Cold(t *testing.T) {
 				reply := c.poll(kind, "5000", version, names...).expectStatus(http.StatusServiceUnavailable, "nothing is known yet").expectDuration(4900 * time.Millisecond)
 				restStatus(t, reply)
 				if reply.header.Get("Retry-After") == "" {
-					t.Error("503 without Retry-After")
+					t.Error("got a 503 without Retry-After")
 				}
 			}
 		}
@@ -114,7 +110,7 @@ func TestB27_Cold(t *testing.T) {
 	})
 }
 
-// restWithin lets time pass, in a bubble, until a poll is answered, or d is over.
+// restWithin lets virtual time pass until a poll is answered, for at most d.
 func restWithin(held <-chan restReply, d time.Duration) <-chan restReply {
 	answered := make(chan restReply, 1)
 	select {
@@ -125,8 +121,8 @@ func restWithin(held <-chan restReply, d time.Duration) <-chan restReply {
 	return answered
 }
 
-// B.8: what was known before the origin was lost is served on, to newcomers too, and
-// a poll that is up to date is held as ever.
+// B.8: while the origin is down, the relay serves cached resources to all clients, and holds polls of up-to-date
+// ones.
 func TestB8_RESTWithoutOrigin(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -145,9 +141,8 @@ func TestB8_RESTWithoutOrigin(t *testing.T) {
 	})
 }
 
-// B.7: of a type whose absentees are deleted, a client that holds state is not sent a
-// set that lacks what the origin may yet have, until the origin had its time; one
-// without state is, at the hold limit; and of other types, both are.
+// B.7: for types with complete sets, a client with a version is not sent a set that lacks names until the origin
+// has had time to answer. A client without a version gets the set at the hold limit. For other types, both do.
 func TestB7_RESTUnansweredName(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -162,7 +157,7 @@ func TestB7_RESTUnansweredName(t *testing.T) {
 		c.poll("routes", "", "old", "a", "b").expectDuration(800 * time.Millisecond).expectNames("a")
 		c.poll("routes", "", "old", "b").expectStatus(http.StatusServiceUnavailable, "nothing is known yet")
 
-		time.Sleep(10 * time.Second) // since it was asked
+		time.Sleep(10 * time.Second) // since the subscription at the origin
 		c.poll("listeners", "", "old", "a", "b").expectDuration(0).expectNames("a")
 		c.poll("listeners", "", "", "a", "b").expectDuration(0).expectNames("a")
 		c.poll("routes", "", "old", "a", "b").expectDuration(0).expectNames("a")
@@ -174,8 +169,7 @@ func TestB7_RESTUnansweredName(t *testing.T) {
 	})
 }
 
-// B.7, R068: with the origin down, a client that holds state is not told of a new
-// name's absence however long it polls.
+// B.7, R068: while the origin is down, a client with a version never gets a complete set that lacks a new name.
 func TestB7_RESTNewNameWithoutOrigin(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -189,8 +183,8 @@ func TestB7_RESTNewNameWithoutOrigin(t *testing.T) {
 	})
 }
 
-// B.7: everything is what the origin chose, once that is confirmed, for a client
-// that may hold more; for a newcomer as soon as it has settled.
+// B.7: a client with an unknown version gets the wildcard set once it is confirmed, a client without a version
+// once it has settled.
 func TestB7_RESTConfirmed(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -200,13 +194,13 @@ func TestB7_RESTConfirmed(t *testing.T) {
 		held := c.pollAsync(t.Context(), "clusters", "30000", "old")
 		reply := expectAnswered(t, restWithin(held, 15*time.Second))
 		if reply.expectNames("a"); reply.took > 10*time.Second || reply.took < 8*time.Second {
-			t.Errorf("answered after %v, want when the set is confirmed", reply.took)
+			t.Errorf("got the reply after %v, want it when the set is confirmed", reply.took)
 		}
 	})
 }
 
-// B.7: a poll whose client has just what is known is answered when that changes,
-// confirmed or not: nothing else that it has can be missing.
+// B.7: a poll with the current version is answered when the set changes, confirmed or not: the client has no other
+// resources that could be missing.
 func TestB7_RESTCurrentNeedsNoConfirmation(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -226,8 +220,7 @@ func TestB7_RESTCurrentNeedsNoConfirmation(t *testing.T) {
 	})
 }
 
-// B.17: a type that is full-state by option is not held for what the origin has not
-// answered.
+// B.17: types of TENDER_FULL_STATE_TYPES are not held for names that the origin has not answered.
 func TestB17_RESTFullStateByOption(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -239,8 +232,7 @@ func TestB17_RESTFullStateByOption(t *testing.T) {
 	}, "TENDER_FULL_STATE_TYPES=rds")
 }
 
-// B.35: polls that are held count among the streams, whose number is bounded; a
-// client that leaves makes room.
+// B.35: held polls count towards TENDER_MAX_STREAMS until their client disconnects.
 func TestB35_RESTMaxStreams(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -248,30 +240,29 @@ func TestB35_RESTMaxStreams(t *testing.T) {
 		r := start(t, o, "TENDER_MAX_STREAMS=2")
 		c := restPoller(t, r, false)
 		version := c.poll("clusters", "", "").expectNames("a")
-		ctx, leave := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
 		for range 2 {
 			expectHeld(t, c.pollAsync(ctx, "clusters", "30000", version), 0)
 		}
 		if n := r.Streams(); n != 2 {
-			t.Errorf("%d streams are open, want the 2 polls", n)
+			t.Errorf("%d streams are open, want 2, the polls", n)
 		}
 		reply := c.poll("clusters", "", "").expectStatus(http.StatusServiceUnavailable, "2 streams and polls are open, as many as allowed")
 		restStatus(t, reply)
 		if reply.header.Get("Retry-After") == "" {
-			t.Error("503 without Retry-After")
+			t.Error("got a 503 without Retry-After")
 		}
-		leave()
+		cancel()
 		synctest.Wait()
 		if n := r.Streams(); n != 0 {
-			t.Errorf("%d streams are open after the clients have left, want none", n)
+			t.Errorf("%d streams are open after the clients disconnected, want none", n)
 		}
 		c.poll("clusters", "", "").expectNames("a")
 	})
 }
 
-// R134: a relay that stops answers held polls at once: what is up to date with 304,
-// the rest with 503, and in both cases the connection ends, so that the next poll
-// goes elsewhere.
+// R134: a relay that stops answers held polls at once: up-to-date clients with 304, others with 503. In both cases
+// it closes the connection, so that the client polls another relay.
 func TestR134_RESTDrain(t *testing.T) {
 	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
@@ -289,7 +280,7 @@ func TestR134_RESTDrain(t *testing.T) {
 				began := time.Now()
 				r.Stop()
 				if took := time.Since(began); took > 2*time.Second {
-					t.Errorf("it took %v to stop", took)
+					t.Errorf("stopping took %v, want at most a second", took)
 				}
 				expectAnswered(t, current).expectDuration(time.Second).expectNotModified()
 				restStatus(t, expectAnswered(t, cold).expectDuration(time.Second).expectStatus(http.StatusServiceUnavailable, "shutting down"))
@@ -298,10 +289,9 @@ func TestR134_RESTDrain(t *testing.T) {
 	}
 }
 
-// R125: a poll that is held outlives content that may not be kept. When something else
-// of what it asked for changes, the origin is asked for that content; a set that lacks it
-// is no answer to a client that has it and deletes what is missing, and to others it is
-// no version of the whole.
+// R125: a held poll may outlast uncached content. When another resource of its subscription changes, the relay
+// fetches the uncached content from the origin. Without it, the set is no reply for clients that treat absence as
+// removal, and has another version for others.
 func TestR125_RESTWaitsForContent(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -336,7 +326,7 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 			version = expectAnswered(t, restWithin(held, time.Second)).expectNames("a", "b")
 
 			held = hold()
-			o.Change(func(b *relaytest.Behaviour) { b.Delay = time.Hour }) // which is how long its answers take
+			o.Change(func(b *relaytest.Behaviour) { b.Delay = time.Hour }) // the latency of responses
 			o.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: tt.typeURL, Resources: []*discoverypb.Resource{thing("b", "third")}})
 			o.SetRaw(tt.typeURL, thing("b", "third"))
 			time.Sleep(time.Minute)
@@ -353,8 +343,8 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 	}
 }
 
-// R137: what the origin denies, a poll without state is not given, and its version says
-// so; a poll that may hold it, of a type whose sets are complete, is left it.
+// R137: a poll without a version gets the set without denied resources, under its own version. For types with
+// complete sets, a client that may hold a denied resource keeps it.
 func TestR137_RESTDenied(t *testing.T) {
 	t.Parallel()
 	for _, names := range [][]string{{"a", "b"}, {"*"}} {
@@ -374,7 +364,7 @@ func TestR137_RESTDenied(t *testing.T) {
 			}
 			version := c.poll("routes", "", "", "a").expectNames("a")
 			if got := c.poll("routes", "", "", names...).expectNames("a"); got != version {
-				t.Errorf("%q: version %q, want %q, that of a alone", names, got, version)
+				t.Errorf("%q: got version %q, want %q, that of a", names, got, version)
 			}
 		})
 	}

@@ -16,15 +16,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Polls are taken on every address of their own, sockets in the file system too, and
-// streams are not.
+// Polls are accepted on each address of TENDER_REST_LISTEN, including Unix sockets; streams are not.
 func TestREST_Addresses(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
 	socket := filepath.Join(t.TempDir(), "rest")
 	r := start(t, o, "TENDER_REST_LISTEN=127.0.0.1:0,unix:"+socket)
 	if got := r.RESTAddrs(); len(got) != 2 || got[1].String() != socket || len(r.Addrs()) != 1 {
-		t.Fatalf("polls are taken on %v and streams on %v", got, r.Addrs())
+		t.Fatalf("polls are accepted on %v and streams on %v", got, r.Addrs())
 	}
 	for _, addr := range r.RESTAddrs() {
 		r.DialREST = func(ctx context.Context) (net.Conn, error) {
@@ -34,8 +33,7 @@ func TestREST_Addresses(t *testing.T) {
 	}
 }
 
-// An address that cannot be opened is named with its variable, and none of the
-// others stays open.
+// If an address is in use, the error names its variable, and all other listeners are closed.
 func TestREST_AddressInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,12 +50,11 @@ func TestREST_AddressInUse(t *testing.T) {
 		t.Fatalf("New with %s in use: %v", taken.Addr(), err)
 	}
 	if conn, err := net.Dial("unix", socket); err == nil {
-		t.Error("the listener for streams is open still", conn.Close())
+		t.Error("the listener for streams is still open", conn.Close())
 	}
 }
 
-// B.35: a poll whose body does not come is not waited for, and one that is held after
-// it came is not taken for one.
+// B.35: a poll whose body is not received in time fails. A complete poll that is held does not.
 func TestB35_RESTSlowBody(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
@@ -77,7 +74,7 @@ func TestB35_RESTSlowBody(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		if took := time.Since(began); resp.StatusCode != http.StatusRequestTimeout || took != 3*time.Second {
-			t.Errorf("status %d after %v, want 408 after 3s", resp.StatusCode, took)
+			t.Errorf("got status %d after %v, want 408 after 3s", resp.StatusCode, took)
 		}
 		for _, http2 := range []bool{false, true} {
 			c := restPoller(t, r, http2)
@@ -89,7 +86,7 @@ func TestB35_RESTSlowBody(t *testing.T) {
 	})
 }
 
-// B.12: a client that does not read its answer is cut off.
+// B.12: a connection whose client does not read the reply is closed.
 func TestB12_RESTStall(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.StaticCluster(strings.Repeat("a", 2*(64<<10))))
@@ -103,12 +100,12 @@ func TestB12_RESTStall(t *testing.T) {
 		if _, err := fmt.Fprintf(conn, "POST /v3/discovery:clusters HTTP/1.1\r\nHost: relay\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(36 * time.Second) // 30s for the longest hold, and the stall
+		time.Sleep(36 * time.Second) // 30s for the longest hold, and the send timeout
 		if n := r.Streams(); n != 0 {
 			t.Errorf("%d streams are open, want none", n)
 		}
 		if answer, err := io.ReadAll(conn); err != nil || len(answer) > (64<<10) {
-			t.Errorf("the connection was closed after %d bytes of an answer, %v, want what is in flight", len(answer), err)
+			t.Errorf("the connection was closed after %d bytes of a reply (%v), want only those in flight", len(answer), err)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -21,8 +22,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// restResources has a resource of each type that can be polled, all called "a", by
-// the end of their path.
+// restResources returns a resource named a for each type that can be polled, by the last element of the type's
+// path.
 func restResources(t *testing.T) map[string]proto.Message {
 	t.Helper()
 	fields, err := structpb.NewStruct(map[string]any{"re2.max_program_size": 1000})
@@ -48,10 +49,9 @@ func restResources(t *testing.T) map[string]proto.Message {
 	}
 }
 
-// R113: every type is served on its path to a request without a nonce, over both
-// versions of HTTP, and what comes out of the JSON is what the origin has, down to
-// the configuration of a filter inside a listener. B.38: each response says who
-// serves.
+// R113: each type is served at its path, without a nonce, over HTTP/1.1 and HTTP/2. The JSON contains all of the
+// origin's content, including the configuration of a filter in a listener. B.38: each response names the serving
+// relay.
 func TestR113_EveryType(t *testing.T) {
 	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
@@ -67,20 +67,20 @@ func TestR113_EveryType(t *testing.T) {
 					reply := c.poll(kind, "20000", "", "a")
 					resp := reply.response()
 					if len(resp.GetResources()) != 1 || resp.GetVersionInfo() == "" {
-						t.Fatalf("%s: got %v, want one resource and a version", kind, resp)
+						t.Fatalf("%s: got %v, want 1 resource and a version", kind, resp)
 					}
 					body, err := resp.GetResources()[0].UnmarshalNew()
 					if err != nil || !proto.Equal(body, want) {
 						t.Errorf("%s: got %v, %v, want %v", kind, body, err, want)
 					}
 					if resp.GetTypeUrl() != resp.GetResources()[0].GetTypeUrl() {
-						t.Errorf("%s: type_url is %s", kind, resp.GetTypeUrl())
+						t.Errorf("%s: got the type_url %s", kind, resp.GetTypeUrl())
 					}
 					if id := resp.GetControlPlane().GetIdentifier(); !strings.HasPrefix(id, "tender/test#") || strings.Contains(id, "pilot") {
-						t.Errorf("%s: served by %q", kind, id)
+						t.Errorf("%s: got the control_plane %q", kind, id)
 					}
 					if got := reply.header.Get("Content-Type"); got != "application/json" {
-						t.Errorf("%s: content type %q", kind, got)
+						t.Errorf("%s: got the content type %q", kind, got)
 					}
 				}
 			}
@@ -88,8 +88,8 @@ func TestR113_EveryType(t *testing.T) {
 	}
 }
 
-// R113: the version is the one that SotW streams have for the same set, so that a
-// client may go from the one to the other.
+// R113: a poll has the same version as a SotW stream for the same set, so that clients can change from one to the
+// other.
 func TestR113_VersionOfStreams(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -109,20 +109,19 @@ func TestR113_VersionOfStreams(t *testing.T) {
 			c.Subscribe(tc.typeURL, tc.names...)
 			want := c.Recv(t.Context())
 			if !strings.HasPrefix(want.Version, "2026-11~") {
-				t.Fatalf("%s: a stream has version %q", tc.kind, want.Version)
+				t.Fatalf("%s: a stream has the unexpected version %q", tc.kind, want.Version)
 			}
 			if got := poller.poll(tc.kind, "", "", tc.names...).expectNames(want.Names()...); got != want.Version {
-				t.Errorf("%s: version %q, a stream has %q", tc.kind, got, want.Version)
+				t.Errorf("%s: got version %q, want %q as on a stream", tc.kind, got, want.Version)
 			}
 			other := "another" + want.Version[strings.Index(want.Version, "~"):]
-			poller.poll(tc.kind, "0", other, tc.names...).expectNotModified() // what people read does not count (B.2)
+			poller.poll(tc.kind, "0", other, tc.names...).expectNotModified() // the readable prefix is not compared (B.2)
 		}
 	})
 }
 
-// R113, B.17: names mean what they mean in SotW: none is everything for the types that
-// have it, "*" is everything for all, and every response holds all that was asked
-// for.
+// R113, B.17: names have the same meaning as in SotW streams: none is the legacy wildcard for types that have it,
+// "*" is a wildcard, and each response holds all subscribed resources.
 func TestR113_Names(t *testing.T) {
 	t.Parallel()
 	all := []string{"a", "b", "c"}
@@ -154,8 +153,7 @@ func TestR113_Names(t *testing.T) {
 	}, "TENDER_WILDCARD_TYPES=eds")
 }
 
-// R113: what an Envoy of another age sends beside what the relay knows does not
-// matter, and neither does what it calls the content.
+// R113: unknown fields and content types do not matter.
 func TestR113_ReadsWhatItCan(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -172,14 +170,14 @@ func TestR113_ReadsWhatItCan(t *testing.T) {
 		} {
 			for _, contentType := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain; charset=utf-16"} {
 				if got := c.post("/v3/discovery:clusters", body, "Content-Type", contentType); got.status != http.StatusOK {
-					t.Errorf("%s as %s: status %d, %s", name, contentType, got.status, got.body)
+					t.Errorf("%s as %s: got status %d, %s", name, contentType, got.status, got.body)
 				}
 			}
 		}
 	})
 }
 
-// R113: what cannot be served says what is wrong with it, and harms no other poll.
+// R113: an invalid poll is rejected with the reason, and does not affect other polls.
 func TestR113_BadInput(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("n", 101)
@@ -220,7 +218,7 @@ func TestR113_BadInput(t *testing.T) {
 		for _, tt := range tests {
 			reply := c.post("/v3/discovery:clusters", tt.body, tt.header...)
 			if reply.status != tt.status || !strings.Contains(reply.body, tt.message) {
-				t.Errorf("%s: status %d, %s, want %d and %s", tt.name, reply.status, reply.body, tt.status, tt.message)
+				t.Errorf("%s: got status %d, %s, want %d and %s", tt.name, reply.status, reply.body, tt.status, tt.message)
 			}
 			restStatus(t, reply)
 		}
@@ -230,20 +228,19 @@ func TestR113_BadInput(t *testing.T) {
 	})
 }
 
-// restStatus checks that a reply is an error in the form that all have.
+// restStatus checks that a reply is an error in JSON form.
 func restStatus(t *testing.T, reply restReply) {
 	t.Helper()
 	st := new(statuspb.Status)
 	if err := protojson.Unmarshal([]byte(reply.body), st); err != nil || st.GetCode() == 0 || st.GetMessage() == "" {
-		t.Errorf("status %d with the body %s, want a google.rpc.Status: %v", reply.status, reply.body, err)
+		t.Errorf("got status %d with the body %s, want a google.rpc.Status: %v", reply.status, reply.body, err)
 	}
 	if got := reply.header.Get("Content-Type"); got != "application/json" {
-		t.Errorf("an error of content type %q", got)
+		t.Errorf("got an error of content type %q", got)
 	}
 }
 
-// R116: there is no ADS and no Delta over REST, nor any other path; and a poll is a
-// POST.
+// R116: REST serves neither ADS nor Delta nor other paths, and polls are POST requests.
 func TestR116_OtherPaths(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -259,7 +256,7 @@ func TestR116_OtherPaths(t *testing.T) {
 			reply := c.post(path, body)
 			restStatus(t, reply.expectStatus(http.StatusNotFound, "aggregated and Delta xDS are served over gRPC only"))
 			if len(reply.body) > 1000 {
-				t.Errorf("%.20s…: an error of %d bytes", path, len(reply.body))
+				t.Errorf("%.20s…: got an error of %d bytes", path, len(reply.body))
 			}
 		}
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete, http.MethodOptions, "PROPFIND"} {
@@ -269,14 +266,14 @@ func TestR116_OtherPaths(t *testing.T) {
 			}
 			restStatus(t, reply.expectStatus(http.StatusMethodNotAllowed, method))
 			if got := reply.header.Get("Allow"); got != http.MethodPost {
-				t.Errorf("%s: allowed is %q, want POST", method, got)
+				t.Errorf("%s: got Allow %q, want POST", method, got)
 			}
 		}
 	})
 }
 
-// R113: a resource that JSON cannot hold, because a type in it is unknown, is no
-// response rather than a wrong one, and only for those who ask for it.
+// R113: a resource with a type that JSON encoding does not know fails the polls that subscribe to it, and no
+// others.
 func TestR113_UnknownTypes(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -293,7 +290,7 @@ func TestR113_UnknownTypes(t *testing.T) {
 			c.poll("listeners", "", "", "strange").expectStatus(http.StatusNotImplemented, "acme.Filter")
 		}
 		if n := r.Log.Count("poll cannot be answered in json"); n == 0 || n > 50 {
-			t.Errorf("101 such polls made %d lines of log, want a few", n)
+			t.Errorf("logged 101 failed polls %d times, want a few", n)
 		}
 
 		o.SetRaw(typeLDS, &discoverypb.Resource{Name: "broken", Version: "1", Resource: &anypb.Any{TypeUrl: typeLDS, Value: []byte{0xff}}})
@@ -302,7 +299,7 @@ func TestR113_UnknownTypes(t *testing.T) {
 	})
 }
 
-// R113: clients of one group are told what the origin tells that group.
+// R113: polling clients receive the resources of their group.
 func TestR052_RESTGroups(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -314,8 +311,7 @@ func TestR052_RESTGroups(t *testing.T) {
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// R029: an error in a poll, which no known client sends, is logged like a NACK, and
-// changes nothing.
+// R029: an error in a poll is logged like a NACK, and has no other effect. No known client sends one.
 func TestR029_RESTRefusal(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -324,26 +320,25 @@ func TestR029_RESTRefusal(t *testing.T) {
 		c := restPoller(t, r, false)
 		c.post("/v3/discovery:clusters", `{"node":{"id":"n"},"error_detail":{"code":3,"message":"bad cluster"}}`).expectNames("a")
 		if n := r.Log.Count(`detail="bad cluster"`); n != 1 {
-			t.Errorf("the refusal is logged %d times, want once", n)
+			t.Errorf("logged the NACK %d times, want 1", n)
 		}
 	})
 }
 
-// B.6: what is polled for by name stays subscribed between two polls, and what
-// changes meanwhile is there at once.
+// B.6: names stay subscribed between two polls, so that the next poll gets changes at once.
 func TestB6_RESTNamesLinger(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(domainRoute("a", "x"))
 		first := c.poll("routes", "", "", "a").expectNames("a")
 		o.Put(domainRoute("a", "y"))
-		streamSettle()
+		synctest.Wait()
 		reply := c.poll("routes", "", first, "a").expectDuration(0)
 		if second := reply.expectNames("a"); second == first {
-			t.Error("the route changed, and its version did not")
+			t.Error("the version did not change with the route")
 		}
 		if s := o.State(); !slices.Equal(s.Names(typeRDS), []string{"a"}) {
-			t.Errorf("the origin was asked for %q, want a to linger", s.Names(typeRDS))
+			t.Errorf("subscriptions at the origin are %q, want a to linger", s.Names(typeRDS))
 		}
 	})
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// restarting is a relay of an origin in memory that keeps snapshots.
+// A restarting has a relay with snapshots that the test restarts, and its origin.
 type restarting struct {
 	*running
 	t   *testing.T
@@ -30,8 +30,7 @@ type restarting struct {
 	env []string
 }
 
-// restartBubble runs a test for each variant of the protocol, with a relay that keeps
-// snapshots, and a clock of its own.
+// restartBubble runs a test in a bubble for each variant, with a relay that writes snapshots.
 func restartBubble(t *testing.T, f func(t *testing.T, r *restarting, v relaytest.Variant), env ...string) {
 	t.Helper()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -44,7 +43,7 @@ func restartBubble(t *testing.T, f func(t *testing.T, r *restarting, v relaytest
 
 func (r *restarting) start() { r.running = start(r.t, r.o, r.env...) }
 
-// stop ends the relay once the sets that it has are complete, and so are kept.
+// stop stops the relay once its sets are complete and therefore in the snapshot.
 func (r *restarting) stop() {
 	r.t.Helper()
 	time.Sleep(10 * time.Second)
@@ -52,7 +51,7 @@ func (r *restarting) stop() {
 	r.Stop()
 }
 
-// following returns a client that answers by itself, and follows all of some types.
+// following returns a client that ACKs every response and subscribes to the legacy wildcard of types.
 func (r *restarting) following(v relaytest.Variant, types ...string) *relaytest.Client {
 	r.t.Helper()
 	c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -62,13 +61,13 @@ func (r *restarting) following(v relaytest.Variant, types ...string) *relaytest.
 	return c
 }
 
-// has waits until a client has just these resources of a type.
+// expectResources waits until a client has exactly these resources of a type.
 func (r *restarting) expectResources(c *relaytest.Client, typeURL string, names ...string) {
 	r.t.Helper()
 	c.WaitState(r.t.Context(), func(s relaytest.State) bool { return slices.Equal(s.Names(typeURL), names) })
 }
 
-// sent returns how many responses a client was sent within d.
+// sent returns the number of responses that a client gets within d.
 func sent(c *relaytest.Client, d time.Duration) int {
 	before := len(c.Responses())
 	time.Sleep(d)
@@ -76,12 +75,12 @@ func sent(c *relaytest.Client, d time.Duration) int {
 	return len(c.Responses()) - before
 }
 
-// TestR026_WhoReturnsAfterARestartIsSentNothingAgain: neither by wildcard nor, in Delta, by
-// name (B.3 exempts endpoints), whether the origin is there or not. What is new comes at once.
+// After a restart with a snapshot, a reconnecting client gets no response for the wildcard or, in Delta, for names
+// other than endpoints (B.3), whether the origin is up or not. Changes are sent at once.
 func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 	t.Parallel()
-	for _, dead := range []bool{false, true} {
-		t.Run(fmt.Sprintf("origin dead %v", dead), func(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		t.Run(fmt.Sprintf("origin down %v", down), func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Listener("l", "x"), relaytest.Route("x", []string{"*"}, "a"))
 				c := r.following(v, typeCDS, typeLDS)
@@ -92,15 +91,15 @@ func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 					r.expectResources(c, typeRDS, "x")
 				}
 				r.stop()
-				if dead {
+				if down {
 					r.o.Stop()
 				}
 				r.start()
 				c.Reconnect(r.Conn())
 				if n := sent(c, time.Hour); n != 0 || c.Ended() {
-					t.Errorf("sent %d responses (stream ended: %v), want none: %v", n, c.Ended(), c.Responses())
+					t.Errorf("got %d responses (stream ended: %v), want none: %v", n, c.Ended(), c.Responses())
 				}
-				if dead {
+				if down {
 					r.o.Restart()
 				}
 				before := len(c.Responses())
@@ -108,7 +107,7 @@ func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 				r.expectResources(c, typeCDS, "a", "b", "c")
 				for _, resp := range c.Responses()[before:] {
 					if v == relaytest.Delta && slices.Contains(resp.Names(), "a") || resp.TypeURL != typeCDS {
-						t.Errorf("sent %v, want only what changed", resp)
+						t.Errorf("got %v, want only the changed cluster", resp)
 					}
 				}
 			})
@@ -116,8 +115,8 @@ func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 	}
 }
 
-// TestB8_NewcomersAreServedFromASnapshot while the origin is dead, by wildcard and by
-// name, and the relay is ready from the start. What it does not know stays unknown.
+// While the origin is down, new clients are served from the snapshot, for the wildcard and for names, and the
+// relay is ready at once. Other names get no response.
 func TestB8_NewcomersAreServedFromASnapshot(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -131,26 +130,26 @@ func TestB8_NewcomersAreServedFromASnapshot(t *testing.T) {
 		began := time.Now()
 		health, err := healthpb.NewHealthClient(r.Conn()).Check(t.Context(), &healthpb.HealthCheckRequest{})
 		if err != nil || health.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-			t.Errorf("health %v, %v, want SERVING", health, err)
+			t.Errorf("got the health %v, %v, want SERVING", health, err)
 		}
 		c = r.following(v, typeCDS)
 		c.Subscribe(typeEDS, "a", "missing")
 		r.expectResources(c, typeCDS, "a", "b")
 		r.expectResources(c, typeEDS, "a")
 		if waited := time.Since(began); waited > time.Second {
-			t.Errorf("served after %v, want at once", waited)
+			t.Errorf("got the resources after %v, want at once", waited)
 		}
 		if n := sent(c, 10*time.Minute); n != 0 || c.Ended() {
-			t.Errorf("sent %d further responses (stream ended: %v): %v", n, c.Ended(), c.Responses())
+			t.Errorf("got %d further responses (stream ended: %v): %v", n, c.Ended(), c.Responses())
 		}
 		if s := r.SnapshotStats(); s.Restored != 1 {
-			t.Errorf("stats %+v, want one view restored", s)
+			t.Errorf("got the stats %+v, want one view restored", s)
 		}
 	})
 }
 
-// TestR068_ARestartLosesAndRemovesNothing: clients that know more than the snapshot keep it
-// as long as the origin has not spoken; then they have what it has.
+// A reconnecting client with newer resources than the snapshot keeps them until the origin responds. Then it has
+// the origin's resources.
 func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -158,7 +157,7 @@ func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
 		r.expectResources(r.following(v, typeCDS, typeLDS), typeCDS, "a", "b")
 		r.stop()
 		r.o.Put(relaytest.Cluster("c"), relaytest.Listener("m", "x"))
-		other := start(t, r.o) // a replica, which knows of c and m
+		other := start(t, r.o) // a replica that has c and m
 		c := relaytest.NewClient(t, other.Conn(), relaytest.ClientOptions{Variant: v, AutoAck: true})
 		c.Subscribe(typeCDS)
 		c.Subscribe(typeLDS)
@@ -168,7 +167,7 @@ func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
 		r.start()
 		c.Reconnect(r.Conn())
 		if n := sent(c, time.Hour); n != 0 {
-			t.Errorf("sent %d responses by a relay that knows less, want none: %v", n, c.Responses())
+			t.Errorf("got %d responses of a relay with an older snapshot, want none: %v", n, c.Responses())
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, "b"); tx.Put(relaytest.Cluster("d")) })
 		r.o.Restart()
@@ -177,8 +176,8 @@ func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
 	})
 }
 
-// TestB42_ASilentOriginConfirmsWhatItWasTold: a client with another set than the
-// snapshot's is answered, though the origin has nothing to say.
+// After a restart, a client whose set differs from the snapshot gets a response, even if the origin sends nothing
+// because the relay is up to date.
 func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -202,17 +201,16 @@ func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
 	})
 }
 
-// TestB36_NothingSecretIsInTheFiles: no Secret ever, nothing that may not be kept, and
-// what has a private key in it only if that is asked for. Who asks for a complete set
-// waits for what was left out, and nobody is sent a part of it (R066).
+// Snapshots contain no Secrets, no uncached resources, and private keys only with TENDER_SNAPSHOT_SENSITIVE=on. A
+// client that needs a complete set waits for omitted resources; a partial set is not sent (R066).
 func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 	t.Parallel()
-	const hush = "hush-hush-canary"
+	const secretText = "hush-hush-canary"
 	private := &clusterpb.Cluster{Name: "private", TransportSocket: &corepb.TransportSocket{ConfigType: &corepb.TransportSocket_TypedConfig{
 		TypedConfig: &anypb.Any{
 			TypeUrl: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
 			// common_tls_context.tls_certificates.private_key.inline_string
-			Value: nested([]byte(hush), 4, 2, 2, 1),
+			Value: nested([]byte(secretText), 4, 2, 2, 1),
 		},
 	}}}
 	for _, sensitive := range []string{"off", "on"} {
@@ -220,10 +218,10 @@ func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("public"), private)
 				r.o.Apply(func(tx *relaytest.Tx) {
-					tx.Set(relaytest.SecretType, "key", relaytest.Opaque(relaytest.SecretType, "key", []byte("secret "+hush)), "1")
+					tx.Set(relaytest.SecretType, "key", relaytest.Opaque(relaytest.SecretType, "key", []byte("secret "+secretText)), "1")
 					tx.SetRaw(typeEDS, &discoverypb.Resource{
 						Name: "fleeting", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
-						Resource: relaytest.Opaque(typeEDS, "fleeting", []byte("fleeting "+hush)),
+						Resource: relaytest.Opaque(typeEDS, "fleeting", []byte("fleeting "+secretText)),
 					})
 				})
 				c := r.following(v, typeCDS)
@@ -232,9 +230,9 @@ func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 				r.expectResources(c, typeCDS, "private", "public")
 				r.stop()
 				stored := r.files()
-				for content, want := range map[string]bool{"secret " + hush: false, "fleeting " + hush: false, hush: sensitive == "on", "public": true} {
+				for content, want := range map[string]bool{"secret " + secretText: false, "fleeting " + secretText: false, secretText: sensitive == "on", "public": true} {
 					if got := bytes.Contains(stored, []byte(content)); got != want {
-						t.Errorf("%q is stored: %v, want %v", content, got, want)
+						t.Errorf("snapshots contain %q: %v, want %v", content, got, want)
 					}
 				}
 				r.o.Stop()
@@ -244,7 +242,7 @@ func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 				switch names := c.State().Names(typeCDS); {
 				case sensitive == "on" && len(names) != 2, sensitive == "off" && v == relaytest.SotW && n > 0,
 					sensitive == "off" && v == relaytest.Delta && !slices.Equal(names, []string{"public"}):
-					t.Errorf("without the origin the client has %q after %d responses", names, n)
+					t.Errorf("while the origin is down, the client has %q after %d responses", names, n)
 				}
 				r.o.Restart()
 				r.expectResources(c, typeCDS, "private", "public")
@@ -253,7 +251,7 @@ func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 	}
 }
 
-// nested returns bytes as a field in messages, the outermost field first.
+// nested encodes value as a field of nested messages, the outermost field first.
 func nested(value []byte, fields ...byte) []byte {
 	for _, num := range slices.Backward(fields) {
 		value = append([]byte{num<<3 | 2, byte(len(value))}, value...)
@@ -261,7 +259,7 @@ func nested(value []byte, fields ...byte) []byte {
 	return value
 }
 
-// files returns what all snapshots hold.
+// files returns the content of all snapshots.
 func (r *restarting) files() (all []byte) {
 	r.t.Helper()
 	paths := r.paths()
@@ -278,7 +276,7 @@ func (r *restarting) files() (all []byte) {
 	return all
 }
 
-// paths returns where all snapshots are.
+// paths returns the paths of all snapshots.
 func (r *restarting) paths() []string {
 	r.t.Helper()
 	paths, err := filepath.Glob(filepath.Join(r.dir, "*.snapshot"))
@@ -288,7 +286,7 @@ func (r *restarting) paths() []string {
 	return paths
 }
 
-// TestB42_AMismatchIsAColdStart, said in one line: of another origin, Node or group.
+// A snapshot of another origin, Node or group is rejected, and counted as a mismatch.
 func TestB42_AMismatchIsAColdStart(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{
@@ -305,7 +303,7 @@ func TestB42_AMismatchIsAColdStart(t *testing.T) {
 				r.start()
 				synctest.Wait()
 				if s := r.SnapshotStats(); s.Restored != 0 || s.Rejected["mismatch"] != 1 {
-					t.Errorf("stats %+v, want one mismatch", s)
+					t.Errorf("got the stats %+v, want one mismatch", s)
 				}
 				expectStatus(t, r.following(v, typeCDS), codes.Unavailable)
 			})
@@ -313,8 +311,8 @@ func TestB42_AMismatchIsAColdStart(t *testing.T) {
 	}
 }
 
-// TestB42_ChangesAreWrittenNowAndThen, and nothing if there are none, until it would be too
-// old.
+// Changes are written within seconds. Without changes, a snapshot is only written again before it reaches its
+// maximum age.
 func TestB42_ChangesAreWrittenNowAndThen(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -325,21 +323,21 @@ func TestB42_ChangesAreWrittenNowAndThen(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
 		if !bytes.Contains(r.files(), []byte("canary")) {
-			t.Error("a change is not on the disk after 7s")
+			t.Error("a change is not in the snapshot after 7s")
 		}
 		written := r.SnapshotStats().Written
 		time.Sleep(10 * time.Minute)
 		if now := r.SnapshotStats().Written; now != written {
-			t.Errorf("%d snapshots were written though nothing changed", now-written)
+			t.Errorf("wrote %d snapshots without a change", now-written)
 		}
 		time.Sleep(10 * time.Minute)
 		if now := r.SnapshotStats().Written; now != written+1 {
-			t.Errorf("%d snapshots were written in 20m, want one anew", now-written)
+			t.Errorf("wrote %d snapshots in 20m, want 1", now-written)
 		}
 	}, "TENDER_MAX_SNAPSHOT_AGE=1h")
 }
 
-// TestB42_WhatIsGivenUpIsRemoved: a group that nobody is in any more leaves no file.
+// The snapshot of a group without clients is removed.
 func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -351,13 +349,13 @@ func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
 		r.files()
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if left := r.paths(); len(left) != 0 {
-			t.Errorf("files %v, want none", left)
+		if paths := r.paths(); len(paths) != 0 {
+			t.Errorf("got the files %v, want none", paths)
 		}
 	}, "TENDER_WILDCARD_LINGER=1m", "TENDER_LINGER=1m")
 }
 
-// TestB42_NamesThatGroupsShareAreRestored with the groups that share them.
+// Names that groups share are restored from the snapshot.
 func TestB42_NamesThatGroupsShareAreRestored(t *testing.T) {
 	t.Parallel()
 	const name = "xdstp://authority/envoy.config.endpoint.v3.ClusterLoadAssignment/x"
@@ -372,7 +370,7 @@ func TestB42_NamesThatGroupsShareAreRestored(t *testing.T) {
 		c.Subscribe(typeEDS, name)
 		synctest.Wait()
 		if len(c.Responses()) != 1 {
-			t.Fatalf("responses %v, want one", c.Responses())
+			t.Fatalf("got the responses %v, want 1", c.Responses())
 		}
 		r.o.Put(relaytest.Cluster("a"))
 		c.Subscribe(typeCDS)
@@ -384,7 +382,7 @@ func TestB42_NamesThatGroupsShareAreRestored(t *testing.T) {
 		c.Subscribe(typeEDS, name)
 		synctest.Wait()
 		if got := c.Responses(); len(got) != 1 || got[0].TypeURL != typeEDS {
-			t.Errorf("responses %v, want the endpoints", got)
+			t.Errorf("got the responses %v, want the endpoints", got)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// copySnapshots copies what is on the disk now into a new directory, as a crash would leave it.
+// copySnapshots copies the current snapshots to a new directory, as a crash would leave them.
 func (r *restarting) copySnapshots() (dir string) {
 	r.t.Helper()
 	dir = r.t.TempDir()
@@ -21,7 +21,7 @@ func (r *restarting) copySnapshots() (dir string) {
 	return dir
 }
 
-// phase returns the phase that the status has of clusters.
+// phase returns the status's phase of clusters.
 func (r *restarting) phase() string {
 	r.t.Helper()
 	for _, v := range statusOf(r.t, r.running).Views {
@@ -34,13 +34,13 @@ func (r *restarting) phase() string {
 	return ""
 }
 
-// TestH12_YoungRelayRestartsWithWhatItServed: a relay that has served for a second restores it when
-// it is told to stop, or dies, as settled: newcomers are served while the origin is away, and
-// returning clients lose nothing. When the origin is back, its set counts.
+// A relay that has served for a second restarts with its sets in the phase settled, after a normal stop and after
+// a crash. While the origin is down, new clients are served and reconnecting ones lose nothing. When the origin is
+// up, its set applies.
 func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 	t.Parallel()
-	for _, dies := range []bool{false, true} {
-		t.Run(map[bool]string{false: "told to stop", true: "dies"}[dies], func(t *testing.T) {
+	for _, crashes := range []bool{false, true} {
+		t.Run(map[bool]string{false: "stops", true: "crashes"}[crashes], func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
 				c := r.following(v, typeCDS)
@@ -54,7 +54,7 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 				}
 				crashed := r.copySnapshots()
 				r.Stop()
-				if dies {
+				if crashes {
 					r.dir, r.env[0] = crashed, "TENDER_SNAPSHOT_DIR="+crashed
 				}
 				r.o.Stop()
@@ -72,12 +72,12 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				for _, resp := range c.Responses()[before:] {
-					if resp.TypeURL == typeCDS { // endpoints are sent to whoever returns (B.3)
-						t.Errorf("who came back was sent %v", resp)
+					if resp.TypeURL == typeCDS { // endpoints are resent to reconnecting clients (B.3)
+						t.Errorf("a reconnecting client got %v, want no response", resp)
 					}
 				}
 				if c.Ended() {
-					t.Error("the stream of who came back has ended")
+					t.Error("the stream of the reconnecting client ended")
 				}
 				r.expectResources(c, typeCDS, "a", "b")
 				r.o.Restart()
@@ -87,19 +87,18 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 				time.Sleep(20 * time.Second)
 				synctest.Wait()
 				if phase := r.phase(); phase != "confirmed" {
-					t.Errorf("the phase is %q when the origin is back, want confirmed", phase)
+					t.Errorf("the phase is %q after the origin restarted, want confirmed", phase)
 				}
 			}, operated)
 		})
 	}
 }
 
-// TestH12_WrittenSoon: what a view begins with is on the disk within a second, and what it grows
-// by within a few.
+// A new view is written within a second, and its changes within a few seconds.
 func TestH12_WrittenSoon(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
-		time.Sleep(time.Hour) // the relay runs for long already when its first client comes
+		time.Sleep(time.Hour) // the first client connects late
 		r.o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		c := r.following(v)
 		c.Subscribe(typeEDS, "a")
@@ -109,10 +108,10 @@ func TestH12_WrittenSoon(t *testing.T) {
 			time.Sleep(within)
 			synctest.Wait()
 			if got := r.SnapshotStats().Written; got < want {
-				t.Errorf("%d snapshots written after %v, want %d", got, within, want)
+				t.Errorf("wrote %d snapshots after %v, want %d", got, within, want)
 			}
 		}
-		at(500*time.Millisecond, 1) // which no set has
+		at(500*time.Millisecond, 1) // before any set is complete
 		time.Sleep(time.Minute)
 		written := r.SnapshotStats().Written
 		c.Subscribe(typeCDS)
@@ -122,13 +121,12 @@ func TestH12_WrittenSoon(t *testing.T) {
 		written = r.SnapshotStats().Written
 		time.Sleep(time.Hour)
 		if got := r.SnapshotStats().Written; got != written {
-			t.Errorf("%d snapshots written though nothing changed", got-written)
+			t.Errorf("wrote %d snapshots without a change", got-written)
 		}
 	})
 }
 
-// TestH12_WhatWasFrozenIsWritten: a relay that dies soon after a freeze restarts with what was
-// frozen, however young.
+// A relay that crashes soon after a freeze restarts with the frozen resources.
 func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -150,8 +148,7 @@ func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
 	}, operated)
 }
 
-// TestH12_OldDirectory: snapshots that a relay of 2026-11-22 wrote are restored, and confirmed sets
-// count as such.
+// Snapshots of the relay of 2026-11-22 are restored, with their sets confirmed.
 func TestH12_OldDirectory(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -159,7 +156,7 @@ func TestH12_OldDirectory(t *testing.T) {
 		r.o.Stop()
 		old, err := filepath.Glob("testdata/snapshots-2026-11-22/*.snapshot")
 		if err != nil || len(old) != 1 {
-			t.Fatalf("snapshots %q, %v, want one", old, err)
+			t.Fatalf("got the snapshots %q, %v, want 1", old, err)
 		}
 		text, err := os.ReadFile(old[0])
 		if err == nil {
@@ -174,7 +171,7 @@ func TestH12_OldDirectory(t *testing.T) {
 		r.expectResources(c, typeCDS, "a", "b")
 		r.expectResources(c, typeEDS, "a")
 		if s := r.SnapshotStats(); s.Restored != 1 || s.Rejected["version"] != 0 {
-			t.Errorf("stats %+v, want one view restored", s)
+			t.Errorf("got the stats %+v, want one view restored", s)
 		}
 	})
 }

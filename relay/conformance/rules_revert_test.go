@@ -13,15 +13,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A revertWorld is an origin, two relays of it that have a client each, and the versions of the first content.
+// A revertWorld has an origin, two relays with a client each, and the versions of the initial content.
 type revertWorld struct {
 	t      *testing.T
 	o      *relaytest.Origin
 	v      relaytest.Variant
 	relays []*running
 
-	set   string            // the version of the set of Clusters "x" and "y"
-	names map[string]string // the versions of each
+	set   string            // version of the set of the clusters x and y
+	names map[string]string // versions of the clusters
 }
 
 func newRevertWorld(t *testing.T, o *relaytest.Origin, v relaytest.Variant) *revertWorld {
@@ -46,98 +46,98 @@ func newRevertWorld(t *testing.T, o *relaytest.Origin, v relaytest.Variant) *rev
 }
 
 func (w *revertWorld) settle() {
-	time.Sleep(streamConfirm)
+	time.Sleep(confirmTimeout)
 	synctest.Wait()
 }
 
-// put has the origin change, and both relays see it.
+// put changes resources at the origin, and waits until both relays have confirmed them.
 func (w *revertWorld) put(msgs ...proto.Message) {
 	w.o.Put(msgs...)
 	w.settle()
 }
 
-// returns has a client that reports the first versions connect to each relay, and checks what it is told within a
-// minute: the sorted names, of Delta removed ones with a minus.
-func (w *revertWorld) returns(when string, want ...string) {
+// reconnectExpecting connects a client with the initial versions to each relay, and checks the sorted names that
+// it receives within a minute. "-name" is a Delta removal.
+func (w *revertWorld) reconnectExpecting(when string, want ...string) {
 	w.t.Helper()
 	for i, r := range w.relays {
 		c := r.Client(relaytest.ClientOptions{Variant: w.v})
 		if w.v == relaytest.Delta {
-			c.Send(streamDelta(relaytest.EnvoyNode("client"), typeCDS, nil, maps.Clone(w.names)))
+			c.Send(returningDelta(relaytest.EnvoyNode("client"), typeCDS, nil, maps.Clone(w.names)))
 		} else {
-			c.Send(streamReturning(typeCDS, w.set))
+			c.Send(returningSotW(typeCDS, w.set))
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		var told []string
+		var got []string
 		for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
 			c.Ack(resp)
-			told = append(told, resp.Names()...)
+			got = append(got, resp.Names()...)
 			for _, name := range resp.Removed {
-				told = append(told, "-"+name)
+				got = append(got, "-"+name)
 			}
 			synctest.Wait()
 		}
-		if slices.Sort(told); !slices.Equal(told, want) {
-			w.t.Errorf("%s: relay %d told %q, want %q", when, i+1, told, want)
+		if slices.Sort(got); !slices.Equal(got, want) {
+			w.t.Errorf("%s: relay %d sent %q, want %q", when, i+1, got, want)
 		}
 		c.Close()
 	}
 }
 
-// wholeIn returns what a client is told of a set of two Clusters in which something reverted: of SotW all of it.
-func (w *revertWorld) wholeIn(changed ...string) []string {
+// completeOr returns the names that a client receives when a cluster was reverted: all in SotW, changed in Delta.
+func (w *revertWorld) completeOr(changed ...string) []string {
 	if w.v == relaytest.SotW {
 		return []string{"x", "y"}
 	}
 	return changed
 }
 
-// TestB3_RevertedContentIsSentAgain: for an hour after a resource or a set returned to former content, the version of
-// that content proves nothing: the client may have applied a part of what came between (envoy#12592).
+// For an hour after content was reverted, a client's version of it is not trusted: the client may have applied
+// content from between (envoy#12592).
 func TestB3_RevertedContentIsSentAgain(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
-		w.returns("unchanged")
+		w.reconnectExpecting("unchanged")
 		w.put(relaytest.Cluster("x", "bad"))
-		time.Sleep(3 * time.Hour) // refused all the while
+		time.Sleep(3 * time.Hour) // clients may NACK all the time
 		w.put(relaytest.Cluster("x", "worse"))
 		w.put(relaytest.Cluster("x"))
-		w.returns("reverted", w.wholeIn("x")...)
-		w.returns("again", w.wholeIn("x")...)
+		w.reconnectExpecting("reverted", w.completeOr("x")...)
+		w.reconnectExpecting("again", w.completeOr("x")...)
 		time.Sleep(time.Hour)
-		w.returns("an hour later")
+		w.reconnectExpecting("an hour later")
 	})
 }
 
-// TestB3_RemovedAndBackIsSentAgain: the same of a resource that was gone, however long.
+// The same holds for a resource that was removed, for any time, and added again.
 func TestB3_RemovedAndBackIsSentAgain(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
 		o.Remove(typeCDS, "x")
-		time.Sleep(30 * time.Minute) // the tombstone goes
+		time.Sleep(30 * time.Minute) // until the tombstone is dropped
 		w.put(relaytest.Cluster("x"))
-		w.returns("reverted", w.wholeIn("x")...)
+		w.reconnectExpecting("reverted", w.completeOr("x")...)
 		time.Sleep(time.Hour)
-		w.returns("an hour later")
+		w.reconnectExpecting("an hour later")
 	})
 }
 
-// TestB3_AddedAndGoneIsRemoved: a Delta client may have applied a resource that it does not report, so it is told that
-// the resource is gone; of SotW the whole set says so.
+// A Delta client may have applied a removed resource that it does not report, so it receives the removal. In SotW
+// the complete set has this effect.
 func TestB3_AddedAndGoneIsRemoved(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
 		w.put(relaytest.Cluster("z"))
 		o.Remove(typeCDS, "z")
-		time.Sleep(10 * time.Minute) // the tombstone goes
-		w.returns("gone again", w.wholeIn("-z")...)
+		time.Sleep(10 * time.Minute) // until the tombstone is dropped
+		w.reconnectExpecting("gone again", w.completeOr("-z")...)
 		time.Sleep(time.Hour)
-		w.returns("an hour later")
+		w.reconnectExpecting("an hour later")
 	})
 }
 
-// TestB3_OtherContentsAreTrusted: content that was never there before is trusted, whatever changed before it.
+// A version of content that was not reverted is trusted, even if other content was reverted before.
 func TestB3_OtherContentsAreTrusted(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
@@ -151,11 +151,11 @@ func TestB3_OtherContentsAreTrusted(t *testing.T) {
 		for _, got := range resp.Resources {
 			w.names[got.Name] = got.Version
 		}
-		w.returns("third content")
+		w.reconnectExpecting("third content")
 	})
 }
 
-// TestB3_RevertedNamesAreSentAgain: the rule holds for what a Delta client names, too.
+// The rule also applies to resources that a Delta client subscribes to by name.
 func TestB3_RevertedNamesAreSentAgain(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(domainRoute("r", "one"), domainRoute("other", "one"))
@@ -172,13 +172,13 @@ func TestB3_RevertedNamesAreSentAgain(t *testing.T) {
 		o.Put(domainRoute("r", "one"), domainRoute("other", "two"))
 		time.Sleep(time.Minute)
 		c := r.Client(relaytest.ClientOptions{})
-		c.Send(streamDelta(relaytest.EnvoyNode("client"), typeRDS, []string{"other", "r"}, known))
+		c.Send(returningDelta(relaytest.EnvoyNode("client"), typeRDS, []string{"other", "r"}, known))
 		recvAndAck(t, c, typeRDS, "other", "r")
 	})
 }
 
-// TestB3_PollsAreSentARevertedSetOnce: a REST client has no stream, and reports the old version until it is sent the
-// set. Afterwards its polls are held again.
+// A polling client reports the initial version until it receives the reverted set once. Afterwards its polls are
+// held again.
 func TestB3_PollsAreSentARevertedSetOnce(t *testing.T) {
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		for _, tc := range []struct {
@@ -192,11 +192,11 @@ func TestB3_PollsAreSentARevertedSetOnce(t *testing.T) {
 			tc.put("good")
 			version := c.poll(tc.kind, "30000", "", tc.names...).expectNames("x")
 			tc.put("bad")
-			c.poll(tc.kind, "30000", version, tc.names...).expectNames("x") // which it refuses
+			c.poll(tc.kind, "30000", version, tc.names...).expectNames("x") // NACKed by the client
 			tc.put("good")
 			time.Sleep(time.Second)
 			if got := c.poll(tc.kind, "5000", version, tc.names...).expectNames("x"); got != version {
-				t.Errorf("%s: version %q, want %q", tc.kind, got, version)
+				t.Errorf("%s: got version %q, want %q", tc.kind, got, version)
 			}
 			c.poll(tc.kind, "5000", version, tc.names...).expectNotModified()
 			tc.put("bad")

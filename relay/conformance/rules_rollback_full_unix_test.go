@@ -15,7 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// fill has this process write files of so many bytes at most, so that larger ones fail in their midst as on a full disk.
+// fill limits the size of files that this process writes, so that larger ones fail in the middle, as on a full
+// disk.
 func fill(t *testing.T, bytes uint64) {
 	t.Helper()
 	var limit syscall.Rlimit
@@ -28,8 +29,8 @@ func fill(t *testing.T, bytes uint64) {
 	}
 }
 
-// onFullDisk runs a test in a process of its own, since the limit on the size of files holds for a process. It
-// reports whether this is that process.
+// onFullDisk runs the test in its own process, since the file size limit applies to a process. It reports whether
+// this is that process.
 func onFullDisk(t *testing.T) bool {
 	t.Helper()
 	const child = "TEST_FULL_DISK"
@@ -46,8 +47,8 @@ func onFullDisk(t *testing.T) bool {
 	return false
 }
 
-// TestH09_AFullDiskDoesNotUndoARollback: with a full disk, clients are served the earlier generation all the same, and operators
-// learn that a restart would end that. Once there is room, the decision is written without another command.
+// With a full disk, a rollback applies to clients, and the log and status report that it will not survive a
+// restart. Once there is room, the decision is written without another command.
 func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 	if !onFullDisk(t) {
 		return
@@ -57,7 +58,7 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 
 		fill(t, 16)
 		defer fill(t, ^uint64(0))
-		if answer := rollsBack(t, r.running, "1m"); !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Freeze.SurvivesRestart {
+		if answer := r.rollback("1m"); !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Freeze.SurvivesRestart {
 			t.Errorf("rollback: %+v, want a warning that it does not survive a restart", answer)
 		}
 		r.expectResources(c, typeCDS, "a", "b")
@@ -68,17 +69,17 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 			t.Errorf("status: %+v, want a rollback that does not survive a restart", f)
 		}
 		if n := r.Log.Count("operators' decisions not written"); n == 0 || n > 13 {
-			t.Errorf("it was logged %d times that the decision is not written, want once each five minutes", n)
+			t.Errorf("logged %d failed writes of the decision, want one every five minutes", n)
 		}
 		if n := r.Log.Count("snapshot not written"); n == 0 || n > 16 {
-			t.Errorf("it was logged %d times that a snapshot is not written, want three times, and once each five minutes", n)
+			t.Errorf("logged %d failed writes of a snapshot, want three, and one every five minutes", n)
 		}
 
 		fill(t, ^uint64(0))
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if f := r.frozen(); f == nil || !f.SurvivesRestart {
-			t.Errorf("with room again: %+v, want a rollback that survives a restart", f)
+			t.Errorf("once there is room: %+v, want a rollback that survives a restart", f)
 		}
 		r.stop()
 		r.start()
@@ -86,14 +87,13 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.expectResources(c, typeCDS, "a", "b")
 		if c.State().Digest(typeCDS, "a") != good {
-			t.Error("after a restart, the client has the content that was rolled back")
+			t.Error("after a restart, the client has content that was rolled back")
 		}
 	}, operated)
 }
 
-// TestH09_AThawOnAFullDisk: with a full disk, clients are served the configuration of the control plane all the same,
-// and the operator learns that a restart would undo the thaw. Generations of that time are kept in memory. Once there
-// is room, both are written without another command.
+// With a full disk, a thaw applies to clients, and the operator is warned that it will not survive a restart. New
+// generations are kept in memory. Once there is room, both are written without another command.
 func TestH09_AThawOnAFullDisk(t *testing.T) {
 	if !onFullDisk(t) {
 		return
@@ -106,7 +106,7 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 		r.o.Put(relaytest.Cluster("b"))
 		r.expectResources(c, typeCDS, "a", "b")
 		time.Sleep(30 * time.Second)
-		if answer := rollsBack(t, r.running, "1m"); answer.Warning != "" {
+		if answer := r.rollback("1m"); answer.Warning != "" {
 			t.Errorf("rollback: %+v, want one that survives a restart", answer)
 		}
 		r.expectResources(c, typeCDS, "a")
@@ -128,14 +128,14 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := r.Log.Count("operators' decisions not written"); n != 1 {
-			t.Errorf("it was logged %d times that the decision is not written, want once", n)
+			t.Errorf("logged %d failed writes of the decision, want 1", n)
 		}
 		if s := r.SnapshotStats(); s.Failures == 0 {
-			t.Errorf("snapshots %+v, want failures", s)
+			t.Errorf("got the snapshot status %+v, want failures", s)
 		}
 		known := generationsOf(t, r.running)
 		if len(known) != 6 {
-			t.Errorf("with a full disk, %d generations, want 6: %+v", len(known), known)
+			t.Errorf("with a full disk, got %d generations, want 6: %+v", len(known), known)
 		}
 
 		fill(t, ^uint64(0))
@@ -144,21 +144,21 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 		r.stop()
 		r.start()
 		if f := r.frozen(); f != nil {
-			t.Errorf("after a restart: %+v, want that the thaw still counts", f)
+			t.Errorf("after a restart: %+v, want the relay thawed", f)
 		}
 		c.Reconnect(r.Conn())
 		time.Sleep(time.Minute)
 		r.expectResources(c, typeCDS, "a", "b", "c", "d")
 		restored := generationsOf(t, r.running)
 		if len(restored) != len(known) {
-			t.Fatalf("after a restart, %d generations, want %d: %+v", len(restored), len(known), restored)
+			t.Fatalf("after a restart, got %d generations, want %d: %+v", len(restored), len(known), restored)
 		}
 		for i, g := range known {
 			if restored[i].Generation != g.Generation {
 				t.Errorf("after a restart, generation %d is %s, want %s", i, restored[i].Generation, g.Generation)
 			}
 		}
-		if answer := rollsBack(t, r.running, known[2].Generation); answer.Warning != "" {
+		if answer := r.rollback(known[2].Generation); answer.Warning != "" {
 			t.Errorf("rollback after a restart: %+v", answer)
 		}
 		r.expectResources(c, typeCDS, "a", "b")

@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB45_RollbacksWithinAnInterval: a rollback and a thaw wait for the minimum push interval at most, and what waited before never
-// reaches clients: neither before the earlier generation nor after it.
+// A rollback or a thaw is delayed by at most the minimum push interval. Changes that were waiting for the interval
+// are never sent.
 func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 	t.Parallel()
 	const interval = 10 * time.Second
@@ -26,7 +26,7 @@ func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 			t.Helper()
 			s := c.State()
 			if s.Digest(typeCDS, "a") != relaytest.DigestOf(relaytest.Cluster("a", cluster)) || s.Digest(typeLDS, "l") != relaytest.DigestOf(relaytest.Listener("l", listener)) {
-				t.Errorf("%s: the client has not the cluster of %q and the listener of %q", when, cluster, listener)
+				t.Errorf("%s: want the client to have the cluster of %q and the listener of %q", when, cluster, listener)
 			}
 		}
 		pass := func(d time.Duration) {
@@ -66,17 +66,17 @@ func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 		for _, response := range c.Responses()[seen:] {
 			for _, res := range response.Resources {
 				if res.Digest == worse {
-					t.Errorf("the client was sent what had waited: %v", response)
+					t.Errorf("the client got changes that were waiting: %v", response)
 				}
 			}
 		}
 	})
 }
 
-// TestB45_RollbacksKeepTheOrder: what a rollback or a thaw adds and changes after a pause is sent at once, and removals
-// of clusters one interval later. Within an interval all of it waits until the interval ends, and listeners, which have
-// no interval, wait with clusters. Clusters are sent before listeners, and are removed after them. In the end, clients
-// have exactly the generation.
+// After a pause, additions and changes of a rollback or a thaw are sent at once, and removals of clusters one
+// interval later. Within an interval everything waits for its end, including listeners, which have no interval
+// themselves. Clusters are sent before listeners and removed after them. Finally, clients have exactly the
+// generation.
 func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	const interval = 10 * time.Second
@@ -90,9 +90,9 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 			w.sleep(time.Minute)
 			c.ackPending()
 
-			back := func() { rollsBack(w.t, w.relay, good) }
+			back := func() { w.relay.rollback(good) }
 			thaw := func() { w.relay.thaw() }
-			// sent expects responses now, none until just before some time has passed, and others then.
+			// sent expects responses now, none until just before after has passed, and then others.
 			sent := func(now []string, after time.Duration, then ...string) {
 				w.t.Helper()
 				c.expect(now...)

@@ -18,7 +18,7 @@ import (
 
 var because = admin.Why{Reason: "bad routes", User: "alice"}
 
-// generationsOf returns the generations of the one view of a relay, the newest first.
+// generationsOf returns the generations of a relay's only view, newest first.
 func generationsOf(t testing.TB, r *running) []admin.Generation {
 	t.Helper()
 	for _, v := range get[admin.Generations](t, r, "/api/v1/generations").Views {
@@ -29,14 +29,15 @@ func generationsOf(t testing.TB, r *running) []admin.Generation {
 	return nil
 }
 
-// rollsBack has a relay return to a generation, or to what it served some time ago.
-func rollsBack(t testing.TB, r *running, to string) admin.Rollbacks {
-	t.Helper()
-	return operate[admin.RollbackScope, admin.Rollbacks](t, r, "rollback", admin.RollbackScope{To: to, Why: because})
+// rollback rolls the relay back to a generation, or to that of some time ago.
+func (r *running) rollback(to string) admin.Rollbacks {
+	r.t.Helper()
+	return operate[admin.RollbackScope, admin.Rollbacks](r.t, r, "rollback", admin.RollbackScope{To: to, Why: because})
 }
 
-// TestRollback_Clients: clients are told the difference to the earlier generation in the order of types, and nothing of what changes
-// then but endpoints. Those that come find it, too. Thawed, each is told the difference to what the origin has.
+// After a rollback, clients receive the differences to the earlier generation in the order of types, and later
+// changes only of endpoints. New clients receive the earlier generation. After a thaw, each client receives the
+// differences to the origin's resources.
 func TestRollback_Clients(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -50,7 +51,7 @@ func TestRollback_Clients(t *testing.T) {
 			c.ackPending()
 			known := generationsOf(w.t, w.relay)
 			if len(known) != 2 || known[0].Added != 1 || known[0].Changed != 2 || known[0].Removed != 1 || !known[0].Until.IsZero() {
-				w.t.Fatalf("generations: %+v, want two, the newest with a new resource, two changed and one removed", known)
+				w.t.Fatalf("generations: %+v, want two, the newest with one added, two changed and one removed resource", known)
 			}
 			dry := operate[admin.RollbackScope, admin.Rollbacks](w.t, w.relay, "rollback", admin.RollbackScope{To: "10s", DryRun: true})
 			if !dry.DryRun || dry.Origins[0].Resources != 4 || dry.Origins[0].Freeze != nil {
@@ -58,11 +59,11 @@ func TestRollback_Clients(t *testing.T) {
 			}
 			diff := get[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollback/diff?to="+known[1].Generation)
 			if len(diff.Changes) != 4 || diff.Changes[0].Name != "a" || diff.Changes[0].Change != "changed" {
-				w.t.Errorf("the diff has %+v, want four changes", diff.Changes)
+				w.t.Errorf("got the diff %+v, want four changes", diff.Changes)
 			}
 			w.settle()
 			c.expect()
-			b := rollsBack(w.t, w.relay, known[1].Generation[:8])
+			b := w.relay.rollback(known[1].Generation[:8])
 			if o := b.Origins[0]; o.Resources != 4 || o.Freeze == nil || o.Freeze.Rollback == nil || o.Freeze.Reason != "bad routes" {
 				w.t.Errorf("rollback: %+v, want 4 resources", b)
 			}
@@ -73,20 +74,20 @@ func TestRollback_Clients(t *testing.T) {
 				c.expect(formatFor(v, "cds a@1 b@1 c@1"), formatFor(v, "lds l@1"), formatFor(v, "cds a@1 b@1"))
 			}
 			if now := generationsOf(w.t, w.relay); now[0].Generation != known[1].Generation || len(now) != 3 {
-				w.t.Errorf("rolled back, the generations are %+v, want the newest to be %s", now, known[1].Generation)
+				w.t.Errorf("after the rollback, the generations are %+v, want %s as the newest", now, known[1].Generation)
 			}
 			w.change("cds a@3", "lds l@3", "eds e@2")
 			w.settle()
 			c.expect(formatFor(v, "eds e@2"))
 			late := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
 			w.settle()
-			if v == relaytest.Delta { // it may have c, and have refused all that it was sent with it
+			if v == relaytest.Delta { // it may have applied c although it NACKed the response
 				late.expect("cds a@1 b@1", "cds -c", "lds l@1")
 			} else {
 				late.expect(formatFor(v, "cds a@1 b@1"), formatFor(v, "lds l@1"))
 			}
 			if f := w.relay.thaw(); f.Origins[0].Withheld != 4 || f.Origins[0].Frozen {
-				w.t.Errorf("thaw: %+v, want it thawed, and 4 names that were withheld", f)
+				w.t.Errorf("thaw: %+v, want it thawed with 4 withheld names", f)
 			}
 			w.settle()
 			if v == relaytest.Delta {
@@ -98,8 +99,8 @@ func TestRollback_Clients(t *testing.T) {
 	})
 }
 
-// TestRollback_ReturningClients: one that comes from a relay that is not rolled back is served the earlier generation, and what that
-// does not have is taken from it. What a client reports of what was rolled back is not believed.
+// A client that moves from a relay without the rollback receives the earlier generation, and removals of resources
+// that it lacks. Versions of content that was rolled back are not trusted.
 func TestRollback_ReturningClients(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -114,15 +115,15 @@ func TestRollback_ReturningClients(t *testing.T) {
 			w.settle()
 			here, there := generationsOf(w.t, w.relay), generationsOf(w.t, other)
 			if len(here) != 2 || len(there) != 2 || here[0].Generation != there[0].Generation || here[1].Generation != there[1].Generation {
-				w.t.Errorf("replicas have the generations %+v and %+v, want equal names", here, there)
+				w.t.Errorf("the replicas' generations are %+v and %+v, want equal names", here, there)
 			}
-			rollsBack(w.t, w.relay, there[1].Generation)
+			w.relay.rollback(there[1].Generation)
 			w.settle()
 			c.Reconnect(w.relay.Conn())
 			w.settle()
 			for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
 				if diff := cmp.Diff(first.State()[typeURL], c.State()[typeURL]); diff != "" || len(c.State()[typeURL]) != map[string]int{relaytest.ClusterType: 2, relaytest.ListenerType: 1}[typeURL] {
-					w.t.Errorf("a client that came from elsewhere has other resources (-first +moved):\n%s", diff)
+					w.t.Errorf("a client that moved from another relay differs (-first +moved):\n%s", diff)
 				}
 			}
 			seen := len(first.Responses())
@@ -131,15 +132,15 @@ func TestRollback_ReturningClients(t *testing.T) {
 			if v == relaytest.Delta {
 				again := first.Responses()[seen:]
 				if len(again) == 0 || again[0].Resource("a") == nil || again[0].Resource("b") != nil {
-					w.t.Errorf("a client that had the newer generation before was sent %v, want a once more", again)
+					w.t.Errorf("a client that had the newer generation got %v, want a again", again)
 				}
 			}
 		})
 	})
 }
 
-// turnsBad has the origin send clusters a and b, and 30 s ago another a, and c. It returns a client that has these, and the digest
-// of a before.
+// turnsBad has the origin send clusters a and b, and then change a and add c. It returns a client that has had the
+// change for 30 s, and the digest of the first a.
 func (r *restarting) turnsBad(v relaytest.Variant) (c *relaytest.Client, good relaytest.Digest) {
 	r.t.Helper()
 	r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
@@ -154,8 +155,8 @@ func (r *restarting) turnsBad(v relaytest.Variant) (c *relaytest.Client, good re
 	return c, good
 }
 
-// TestH09_RollbackSurvivesARestart: also if the snapshot is older than the rollback, as with a full disk; and the origin comes back
-// empty meanwhile.
+// A rollback survives a restart, even if the latest snapshot is older than it, as with a full disk, and the origin
+// is empty after the restart.
 func TestH09_RollbackSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	for _, old := range []bool{false, true} {
@@ -164,7 +165,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 				c, good := r.turnsBad(v)
 				before := snapshotFiles(t, r.dir)
 				began := time.Now()
-				if answer := rollsBack(t, r.running, "1m"); answer.Warning != "" || !answer.Origins[0].Freeze.SurvivesRestart {
+				if answer := r.rollback("1m"); answer.Warning != "" || !answer.Origins[0].Freeze.SurvivesRestart {
 					t.Errorf("rollback: %+v, want one that survives a restart", answer)
 				}
 				r.expectResources(c, typeCDS, "a", "b")
@@ -184,7 +185,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 					r.start()
 					f := r.frozen()
 					if f == nil || f.Rollback == nil || !strings.HasPrefix(f.By, "alice") || f.Reason != "bad routes" || !f.Since.Equal(began) {
-						t.Fatalf("after a restart: %+v, want a rollback by alice of %v", f, began)
+						t.Fatalf("after a restart: got %+v, want the rollback by alice of %v", f, began)
 					}
 					c.Reconnect(r.Conn())
 					late := r.following(v, typeCDS)
@@ -193,7 +194,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 					for _, client := range []*relaytest.Client{c, late} {
 						r.expectResources(client, typeCDS, "a", "b")
 						if client.State().Digest(typeCDS, "a") != good {
-							t.Error("after a restart, a client has the content that was rolled back")
+							t.Error("after a restart, a client has content that was rolled back")
 						}
 					}
 				}
@@ -203,17 +204,17 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 				r.expectResources(c, typeCDS, "a", "b")
 				synctest.Wait()
 				if c.State().Digest(typeCDS, "a") == good {
-					t.Error("thawed, a client has the earlier content")
+					t.Error("after the thaw, a client has the earlier content")
 				}
 				if known := generationsOf(t, r.running); len(known) < 3 {
-					t.Errorf("after two restarts there are %d generations, want those from before: %+v", len(known), known)
+					t.Errorf("after two restarts, got %d generations %+v, want the earlier ones, too", len(known), known)
 				}
 			}, operated)
 		})
 	}
 }
 
-// snapshotFiles returns the snapshots of views in a directory.
+// snapshotFiles returns the content of the views' snapshots in a directory, by path.
 func snapshotFiles(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
@@ -229,7 +230,7 @@ func snapshotFiles(t testing.TB, dir string) map[string][]byte {
 	return files
 }
 
-// TestRollback_Refused: what cannot be is refused, and says why.
+// An impossible rollback is rejected with the reason.
 func TestRollback_Refused(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated, "TENDER_MAX_GENERATION_BYTES=1KiB"}, func(w *world) {
@@ -241,7 +242,7 @@ func TestRollback_Refused(t *testing.T) {
 			w.settle()
 		}
 		c.ackPending()
-		for _, no := range []struct {
+		for _, tt := range []struct {
 			r    *running
 			args admin.RollbackScope
 			code int
@@ -255,19 +256,19 @@ func TestRollback_Refused(t *testing.T) {
 			{w.relay, admin.RollbackScope{To: "10m", Why: because, Origin: "x"}, http.StatusNotFound, "no origin"},
 			{w.relay, admin.RollbackScope{To: "75s", Why: because}, http.StatusConflict, "not kept any more"},
 		} {
-			if code, text := post(w.t, no.r, "rollback", no.args); code != no.code || !strings.Contains(text, no.why) {
-				w.t.Errorf("rollback %+v: %d %s, want %d and %q", no.args, code, text, no.code, no.why)
+			if code, text := post(w.t, tt.r, "rollback", tt.args); code != tt.code || !strings.Contains(text, tt.why) {
+				w.t.Errorf("rollback %+v: got %d %s, want %d and %q", tt.args, code, text, tt.code, tt.why)
 			}
 		}
 		c.expect()
-		rollsBack(w.t, w.relay, "12s")
+		w.relay.rollback("12s")
 		w.settle()
 		c.expectAndAck("cds a@1")
 		if code, text := post(w.t, w.relay, "freeze", admin.FreezeScope{}); code != http.StatusConflict || !strings.Contains(text, "tender thaw") {
-			w.t.Errorf("freeze of a relay that is rolled back: %d %s, want 409", code, text)
+			w.t.Errorf("freeze of a rolled back relay: got %d %s, want 409", code, text)
 		}
 		if limit := get[admin.Generations](w.t, w.relay, "/api/v1/generations"); limit.Bytes > limit.MaxBytes || limit.Earlier == 0 {
-			w.t.Errorf("%d generations hold %d bytes, want some with at most %d", limit.Earlier, limit.Bytes, limit.MaxBytes)
+			w.t.Errorf("%d generations use %d bytes, want some, and at most %d bytes", limit.Earlier, limit.Bytes, limit.MaxBytes)
 		}
 	})
 }

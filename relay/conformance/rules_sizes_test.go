@@ -48,7 +48,7 @@ var sizeForms = []struct {
 	{relaytest.Delta, typeEDS, true},
 	{relaytest.SotW, typeEDS, true},
 	{relaytest.SotW, typeEDS, false},
-	{relaytest.SotW, streamAcmeType, true},
+	{relaytest.SotW, acmeType, true},
 }
 
 // B.32: a large set is split into as few responses as possible, none larger than a client's default limit, each

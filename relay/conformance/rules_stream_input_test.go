@@ -16,9 +16,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// streamOther is a client on the same connection that must not notice what
-// another one does wrong. The returned function checks it.
-func streamOther(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func() {
+// otherClient connects another client to conn. The returned function checks that it is still served.
+func otherClient(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func() {
 	t.Helper()
 	o.Put(domainRoute("other", "0"))
 	c := relaytest.NewClient(t, conn, relaytest.ClientOptions{})
@@ -33,13 +32,13 @@ func streamOther(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func(
 	}
 }
 
-// Names and type URLs that are too long end the stream, and the origin does not
-// hear of them; the longest that are allowed are served.
+// Names and type URLs that are too long end the stream and do not reach the origin. The longest valid ones are
+// served.
 func TestInput_NamesAreBounded(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, "TENDER_MAX_NAME_BYTES=100B")
-		check := streamOther(t, o, r.Conn())
+		check := otherClient(t, o, r.Conn())
 		longest, tooLong := strings.Repeat("n", 100), strings.Repeat("n", 101)
 		o.Put(domainRoute(longest, "x"))
 		for _, tc := range []struct {
@@ -61,20 +60,19 @@ func TestInput_NamesAreBounded(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if s := o.State(); !s.Subscribed(typeRDS, longest, "other") || len(s.Names(typeCDS)) > 0 {
-			t.Errorf("the origin was asked for %.200q", s.Names(typeRDS))
+			t.Errorf("the origin got subscriptions to %.200q", s.Names(typeRDS))
 		}
 		check()
 	})
 }
 
-// A view has a bounded number of types. Who asks for one more is ended; types
-// that are there are served, and those of the specification always are, or one
-// client could shut out all others.
+// The number of types of a view is limited. A request for another type ends the stream. Existing types and those
+// of the specification are always served, so that one client cannot block others.
 func TestInput_TooManyTypes(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		r := start(t, o, "TENDER_MAX_TYPES=3")
-		check := streamOther(t, o, r.Conn()) // the first type
+		check := otherClient(t, o, r.Conn()) // uses the first type
 		typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/acme.T", i) }
 		c := r.Client(relaytest.ClientOptions{Variant: v})
 		for i := range 3 {
@@ -95,7 +93,7 @@ func TestInput_TooManyTypes(t *testing.T) {
 	})
 }
 
-// Fields that nobody knows yet are no error in a request.
+// Unknown fields in a request are ignored.
 func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -117,8 +115,7 @@ func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 	})
 }
 
-// What a client says when it refuses is written to the log in a length that people can
-// read.
+// The client's error message of a NACK is truncated in the log.
 func TestInput_LongRefusalsAreCut(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -128,14 +125,14 @@ func TestInput_LongRefusalsAreCut(t *testing.T) {
 		c.Subscribe(typeRDS, "a")
 		resp := c.Recv(t.Context())
 		before := len(r.Log.String())
-		c.Send(streamAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: strings.Repeat("7", 1<<20)}, "", strings.Repeat("word", 1<<20), "a"))
-		c.Send(streamAnswer(v, resp, "", strings.Repeat("word", 1<<20), "a"))
+		c.Send(newAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: strings.Repeat("7", 1<<20)}, "", strings.Repeat("word", 1<<20), "a"))
+		c.Send(newAnswer(v, resp, "", strings.Repeat("word", 1<<20), "a"))
 		synctest.Wait()
 		if r.Log.Count("client refused a response") != 2 || r.Log.Count(strings.Repeat("word", 100)) < 2 {
-			t.Error("the log does not tell of both refusals")
+			t.Error("the log does not contain both NACKs")
 		}
 		if n := len(r.Log.String()) - before; n > 10_000 {
-			t.Errorf("two refusals of 5 MiB made %d bytes of log", n)
+			t.Errorf("two NACKs of 5 MiB made %d bytes of log", n)
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Every response has a nonce that no other one of the stream has, over all types.
+// Each response of a stream has a new nonce, across all types.
 func TestR022_NoncesAreUniqueOnAStream(t *testing.T) {
 	t.Parallel()
 	const changes = 500
@@ -37,14 +37,13 @@ func TestR022_NoncesAreUniqueOnAStream(t *testing.T) {
 			seen[r.Nonce] = true
 		}
 		if len(seen) != 2*changes+2 {
-			t.Errorf("%d nonces, want %d", len(seen), 2*changes+2)
+			t.Errorf("got %d nonces, want %d", len(seen), 2*changes+2)
 		}
 	})
 }
 
-// streamAnswer is an answer by hand: a NACK if there is a refusal. A SotW one
-// names a version and lists names.
-func streamAnswer(v relaytest.Variant, r *relaytest.Response, version, refusal string, names ...string) proto.Message {
+// newAnswer returns an ACK, or a NACK if refusal is not empty. In SotW it has the version and the names.
+func newAnswer(v relaytest.Variant, r *relaytest.Response, version, refusal string, names ...string) proto.Message {
 	detail := status.New(codes.Internal, refusal).Proto()
 	if refusal == "" {
 		detail = nil

@@ -23,22 +23,19 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-const streamAcmeType = "type.googleapis.com/acme.Foo"
-
-// The relay validates no payload: what PGV forbids reaches the client, and the
-// origin is told that all is well.
+// The relay does not validate resources: one that violates PGV rules reaches the client, and the relay ACKs it.
 func TestR003_PayloadsAreNotValidated(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		bad := &clusterpb.Cluster{Name: "bad", ConnectTimeout: durationpb.New(-time.Second)}
 		if bad.Validate() == nil {
-			t.Fatal("the cluster is valid, so it shows nothing")
+			t.Fatal("the cluster is valid, so the test has no effect")
 		}
 		o.Put(bad)
 		o.Set(typeCDS, "rubbish", &anypb.Any{TypeUrl: typeCDS, Value: []byte{0xff, 0xff}}, "1")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(typeCDS, "*")
-		var got [][]byte // the client cannot read a name out of rubbish
+		var got [][]byte // the client cannot decode a name
 		for _, res := range c.Recv(t.Context()).Resources {
 			got = append(got, res.Body.GetValue())
 		}
@@ -52,20 +49,19 @@ func TestR003_PayloadsAreNotValidated(t *testing.T) {
 		}
 		o.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(typeCDS).ACKs == 1 })
 		if n := o.State().Type(typeCDS).NACKs; n != 0 {
-			t.Errorf("the relay refused %d responses", n)
+			t.Errorf("the relay sent %d NACKs", n)
 		}
 	})
 }
 
-// The bytes of a payload reach every client as the origin sent them: unknown
-// fields, their order, encodings that no encoder would choose.
+// Resources reach every client with the origin's bytes, including unknown fields and unusual encodings.
 func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 	t.Parallel()
 	odd := protowire.AppendTag(nil, 4242, protowire.BytesType)
 	odd = protowire.AppendString(odd, "unknown, and before the name")
 	odd = protowire.AppendTag(odd, 1, protowire.BytesType)
 	odd = protowire.AppendString(odd, "odd")
-	odd = append(odd, 0x20, 0x81, 0x80, 0x00) // field 4, a varint in more bytes than it needs
+	odd = append(odd, 0x20, 0x81, 0x80, 0x00) // field 4, a varint with redundant bytes
 	want := &anypb.Any{TypeUrl: typeCDS, Value: odd}
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Set(typeCDS, "odd", want, "1")
@@ -74,7 +70,7 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 			for how, opts := range map[string]relaytest.ClientOptions{
 				"aggregated": {},
 				"alone":      {TypeURL: typeCDS},
-				"wrapped":    {Node: relaytest.GRPCNode("g")}, // in SotW too
+				"wrapped":    {Node: relaytest.GRPCNode("g")}, // has the wrapper feature
 			} {
 				opts.Variant = v
 				c := r.Client(opts)
@@ -88,8 +84,7 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 	})
 }
 
-// However many clients and node groups there are, the origin sees one
-// connection.
+// The origin has one connection for any number of clients and node groups.
 func TestR014_OneConnectionToTheOrigin(t *testing.T) {
 	t.Parallel()
 	const connections, streams, groups = 5, 200, 8
@@ -112,12 +107,11 @@ func TestR014_OneConnectionToTheOrigin(t *testing.T) {
 	}
 	s := o.State()
 	if s.Connections != 1 || len(s.Streams) != groups {
-		t.Errorf("the origin sees %d connections and %d streams, want 1 and %d", s.Connections, len(s.Streams), groups)
+		t.Errorf("the origin has %d connections and %d streams, want 1 and %d", s.Connections, len(s.Streams), groups)
 	}
 }
 
-// A client that repeats its Node in every request, as Envoy does, is neither
-// grouped nor answered anew.
+// A client may repeat its Node in every request, as Envoy does. It is not assigned to a group or answered again.
 func TestR017_ARepeatedNodeChangesNothing(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -133,13 +127,13 @@ func TestR017_ARepeatedNodeChangesNothing(t *testing.T) {
 			recvAndAck(t, c, typeEDS, "a")
 		}
 		if n := len(o.State().Streams); n != 1 {
-			t.Errorf("the origin saw %d streams, want 1", n)
+			t.Errorf("the origin had %d streams, want 1", n)
 		}
 	})
 }
 
-// A later Node that belongs to another group ends the stream, and the client gets
-// the new group's set when it returns; one of the same group changes nothing.
+// A later Node that belongs to another group ends the stream; after the reconnect the client receives the new
+// group's set. A Node of the same group has no effect.
 func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 	t.Parallel()
 	const noOver = "envoy.lb.does_not_support_overprovisioning"
@@ -181,7 +175,7 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 				first := recvAndAck(t, c, typeCDS, "first")
 
 				for range 2 {
-					streamSay(c, v, first, after)
+					sendNode(c, v, first, after)
 				}
 				if !tc.ends {
 					expectQuiet(t, c, time.Minute)
@@ -199,8 +193,8 @@ func TestR018_ALaterNodeOfAnotherGroupEndsTheStream(t *testing.T) {
 	}
 }
 
-// A later Node of a group for which there is no room ends the stream as a new stream of
-// that group would end; a client that was alone in its group makes room by leaving it.
+// If the group limit is reached, a later Node of a new group ends the stream with the status that a new stream
+// would get. A client that is alone in its group frees its slot.
 func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -225,25 +219,25 @@ func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 
 		refused, _ := ask("three")
 		want := status.Convert(refused.WaitEnd(t.Context()))
-		streamSay(one, v, first, node("three"))
+		sendNode(one, v, first, node("three"))
 		got := status.Convert(one.WaitEnd(t.Context()))
 		if got.Code() != codes.ResourceExhausted || got.Message() != want.Message() || !strings.Contains(got.Message(), "TENDER_MAX_GROUPS") {
-			t.Errorf("ended: %v, want %v as for a new stream", got, want)
+			t.Errorf("the stream ended with %v, want %v as for a new stream", got, want)
 		}
 
-		streamSay(alone, v, last, node("three"))
+		sendNode(alone, v, last, node("three"))
 		expectStatus(t, alone, codes.Unavailable)
 		proto.Reset(of)
 		proto.Merge(of, node("three"))
 		alone.Reconnect(r.Conn())
 		expectNames(t, alone.Recv(t.Context()), typeCDS, "third")
 		o.Put(relaytest.Cluster("a", "changed"))
-		recvAndAck(t, stays, typeCDS, "a") // whom nobody has put out
+		recvAndAck(t, stays, typeCDS, "a") // its stream was not affected
 	})
 }
 
-// streamSay sends a request that changes nothing, with a node.
-func streamSay(c *relaytest.Client, v relaytest.Variant, last *relaytest.Response, n *corepb.Node) {
+// sendNode sends a request that changes only the Node.
+func sendNode(c *relaytest.Client, v relaytest.Variant, last *relaytest.Response, n *corepb.Node) {
 	switch req := newRequest(v, typeCDS, last.Nonce, "*").(type) {
 	case *discoverypb.DiscoveryRequest:
 		req.Node, req.VersionInfo = n, last.Version

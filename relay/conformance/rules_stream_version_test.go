@@ -13,11 +13,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// streamConfirm is long enough for a relay to be sure that it knows a whole set.
-const streamConfirm = 2 * time.Minute
+// confirmTimeout is long enough for a relay to confirm a set.
+const confirmTimeout = 2 * time.Minute
 
-// The origin's own version of a type stands before ours, and is not compared
-// (B.2); without one, ours stands alone.
+// A SotW version consists of the origin's system version, if it has one, and a content version. Only the latter is
+// compared (B.2).
 func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -26,21 +26,20 @@ func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 		c.Subscribe(typeCDS, "*")
 		if v := recvAndAck(t, c, typeCDS, "a").Version; !strings.HasPrefix(v, "r1.") {
-			t.Errorf("version %q, want r1.…", v)
+			t.Errorf("got version %q, want r1.…", v)
 		}
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "build~7" })
 		o.Put(relaytest.Cluster("a", "2"))
 		if v := recvAndAck(t, c, typeCDS, "a").Version; !strings.HasPrefix(v, "build~7~r1.") {
-			t.Errorf("version %q, want build~7~r1.…", v)
+			t.Errorf("got version %q, want build~7~r1.…", v)
 		}
 		delta := r.Client(relaytest.ClientOptions{})
 		delta.Subscribe(typeCDS, "*")
 		if v := recvAndAck(t, delta, typeCDS, "a").Version; v != "build~7" {
-			t.Errorf("system_version_info %q, want the origin's", v)
+			t.Errorf("got the system_version_info %q, want the origin's", v)
 		}
-		time.Sleep(streamConfirm)
-		// The same content under another version of the origin: not pushed, and nothing
-		// that a client that returns would be sent.
+		time.Sleep(confirmTimeout)
+		// A new system version without a change of content causes no response, not even after a reconnect.
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "build~8" })
 		o.Put(relaytest.Cluster("a", "2"))
 		expectQuiet(t, c, time.Minute)
@@ -49,13 +48,13 @@ func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 	})
 }
 
-// The version is a property of the resources: two relays of one origin say the
-// same, and so does one that was started again, whatever the origin numbers.
+// The version depends only on the resources: replicas and restarted relays have the same one, whatever versions
+// the origin sends.
 func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("b"), relaytest.Cluster("a"), domainRoute("r", "1"))
-		ask := func(r *running) (clusters, named, route string) {
+		versionsOf := func(r *running) (clusters, named, route string) {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 			c.Subscribe(typeCDS, "*")
 			clusters = recvAndAck(t, c, typeCDS, "a", "b").Version
@@ -67,8 +66,8 @@ func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
 			return clusters, named, route
 		}
 		first, second := start(t, o), start(t, o, "TENDER_NODE_ID=tender/other")
-		c1, n1, r1 := ask(first)
-		// The other one has seen other content before.
+		c1, n1, r1 := versionsOf(first)
+		// The second relay has had other content before.
 		o.Put(relaytest.Cluster("a", "for a while"))
 		c := second.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
 		c.Subscribe(typeCDS, "*")
@@ -78,31 +77,30 @@ func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
 		first.Stop()
 		third := start(t, o)
 		for i, r := range []*running{second, third} {
-			if c2, n2, r2 := ask(r); c2 != c1 || n2 != n1 || r2 != r1 {
-				t.Errorf("relay %d says %q %q %q, the first said %q %q %q", i+2, c2, n2, r2, c1, n1, r1)
+			if c2, n2, r2 := versionsOf(r); c2 != c1 || n2 != n1 || r2 != r1 {
+				t.Errorf("relay %d has the versions %q %q %q, the first one has %q %q %q", i+2, c2, n2, r2, c1, n1, r1)
 			}
 		}
 	})
 }
 
-// streamReturning is the first request of a SotW client that comes back.
-func streamReturning(typeURL, version string, names ...string) *discoverypb.DiscoveryRequest {
+// returningSotW returns the first request of a reconnecting SotW client.
+func returningSotW(typeURL, version string, names ...string) *discoverypb.DiscoveryRequest {
 	return withNode(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: version, ResourceNames: names})
 }
 
-// A SotW client that returns is sent nothing only where it cannot be asking for
-// anything new: Listeners and Clusters, the wildcard alone, an equal version, and
-// no resource that expires (B.3).
+// A reconnecting SotW client gets no response only if it cannot request anything new: for a wildcard of listeners
+// or clusters, with an equal version, and without resources that have a TTL (B.3).
 func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"), domainRoute("a", "a"), relaytest.Endpoints("a", "127.0.0.1:1"))
-		o.Set(streamAcmeType, "a", relaytest.Opaque(streamAcmeType, "a", nil), "1")
+		o.Set(acmeType, "a", relaytest.Opaque(acmeType, "a", nil), "1")
 		o.Set(relaytest.ScopedRouteType, "a", relaytest.Opaque(relaytest.ScopedRouteType, "a", nil), "1")
 		r := start(t, o)
 		versions := make(map[string]string)
 		scout := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		for _, typeURL := range []string{typeCDS, typeEDS, typeLDS, typeRDS, streamAcmeType, relaytest.ScopedRouteType} {
+		for _, typeURL := range []string{typeCDS, typeEDS, typeLDS, typeRDS, acmeType, relaytest.ScopedRouteType} {
 			name := "*"
 			if typeURL == typeEDS || typeURL == typeRDS {
 				name = "a"
@@ -110,11 +108,11 @@ func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
 			scout.Subscribe(typeURL, name)
 			versions[typeURL] = recvAndAck(t, scout, typeURL, "a").Version
 		}
-		time.Sleep(streamConfirm)
+		time.Sleep(confirmTimeout)
 		for _, tc := range []struct {
 			typeURL, version string
 			names            []string
-			spared           bool
+			upToDate         bool
 		}{
 			{typeCDS, versions[typeCDS], nil, true},
 			{typeCDS, versions[typeCDS], []string{"*"}, true},
@@ -129,21 +127,21 @@ func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
 			{typeLDS, versions[typeLDS], []string{"a"}, false},
 			{typeEDS, versions[typeEDS], []string{"a"}, false},
 			{typeRDS, versions[typeRDS], []string{"a"}, false},
-			{streamAcmeType, versions[streamAcmeType], nil, false},
+			{acmeType, versions[acmeType], nil, false},
 			{relaytest.ScopedRouteType, versions[relaytest.ScopedRouteType], nil, false},
 		} {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-			c.Send(streamReturning(tc.typeURL, tc.version, tc.names...))
-			if tc.spared {
+			c.Send(returningSotW(tc.typeURL, tc.version, tc.names...))
+			if tc.upToDate {
 				expectQuiet(t, c, time.Minute)
 			} else {
 				recvAndAck(t, c, tc.typeURL, "a")
 			}
 			c.Close()
 		}
-		// What changes afterwards reaches a client that was spared.
+		// Later changes reach a client that got no response.
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Send(streamReturning(typeCDS, versions[typeCDS]))
+		c.Send(returningSotW(typeCDS, versions[typeCDS]))
 		expectQuiet(t, c, time.Minute)
 		o.Put(relaytest.Cluster("b"))
 		recvAndAck(t, c, typeCDS, "a", "b")
@@ -153,46 +151,46 @@ func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
 			Resource: relaytest.Opaque(typeLDS, "t", nil)})
 		expiring := recvAndAck(t, scout, typeLDS, "a", "t").Version
 		c = r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Send(streamReturning(typeLDS, expiring))
+		c.Send(returningSotW(typeLDS, expiring))
 		recvAndAck(t, c, typeLDS, "a", "t")
 	})
 }
 
-// streamDelta is the first request of a Delta client that comes back.
-func streamDelta(n *corepb.Node, typeURL string, names []string, known map[string]string) *discoverypb.DeltaDiscoveryRequest {
-	return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: known}
+// returningDelta returns the first request of a reconnecting Delta client.
+func returningDelta(n *corepb.Node, typeURL string, names []string, versions map[string]string) *discoverypb.DeltaDiscoveryRequest {
+	return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: versions}
 }
 
-// R085: a Delta client that says which versions it holds is spared those, but for
-// endpoints and Secrets that it names, unless it is a relay (B.3).
+// R085: a Delta client is not sent resources whose versions it reports, except for endpoints and Secrets that it
+// subscribes to by name. Relays are not sent these either (B.3).
 func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		secret := relaytest.Opaque(relaytest.SecretType, "a", nil)
-		for _, typeURL := range []string{typeCDS, typeEDS, typeRDS, relaytest.SecretType, streamAcmeType} {
+		for _, typeURL := range []string{typeCDS, typeEDS, typeRDS, relaytest.SecretType, acmeType} {
 			o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", secret.GetValue()), "v1")
 		}
 		r := start(t, o)
-		envoy, below := relaytest.EnvoyNode("e"), &corepb.Node{Id: "r", UserAgentName: "tender"}
+		envoy, lower := relaytest.EnvoyNode("e"), &corepb.Node{Id: "r", UserAgentName: "tender"}
 		for _, tc := range []struct {
-			node    *corepb.Node
-			typeURL string
-			name    string // "" for the legacy wildcard
-			version string
-			spared  bool
+			node     *corepb.Node
+			typeURL  string
+			name     string // "" means the legacy wildcard
+			version  string
+			upToDate bool
 		}{
 			{envoy, typeCDS, "", "v1", true},
 			{envoy, typeCDS, "*", "v1", true},
 			{envoy, typeCDS, "a", "v1", true},
 			{envoy, typeRDS, "a", "v1", true},
-			{envoy, streamAcmeType, "", "v1", true},
-			{envoy, streamAcmeType, "a", "v1", true},
+			{envoy, acmeType, "", "v1", true},
+			{envoy, acmeType, "a", "v1", true},
 			{envoy, typeEDS, "*", "v1", true},
 			{envoy, typeEDS, "a", "v1", false},
 			{envoy, relaytest.SecretType, "a", "v1", false},
-			{below, typeEDS, "a", "v1", true},
-			{below, relaytest.SecretType, "a", "v1", true},
-			{below, typeEDS, "a", "v0", false},
+			{lower, typeEDS, "a", "v1", true},
+			{lower, relaytest.SecretType, "a", "v1", true},
+			{lower, typeEDS, "a", "v0", false},
 			{envoy, typeCDS, "", "v0", false},
 			{envoy, typeCDS, "", "", false},
 			{envoy, typeRDS, "a", "v0", false},
@@ -202,9 +200,9 @@ func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 				names = []string{tc.name}
 			}
 			c := r.Client(relaytest.ClientOptions{})
-			c.Send(streamDelta(tc.node, tc.typeURL, names, map[string]string{"a": tc.version}))
-			if tc.spared {
-				expectQuiet(t, c, streamConfirm)
+			c.Send(returningDelta(tc.node, tc.typeURL, names, map[string]string{"a": tc.version}))
+			if tc.upToDate {
+				expectQuiet(t, c, confirmTimeout)
 			} else {
 				recvAndAck(t, c, tc.typeURL, "a")
 			}
@@ -213,9 +211,8 @@ func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
 	})
 }
 
-// A version that the origin gave the same content before is as good as the
-// present one; one that it gave to other content makes all its versions
-// worthless, and is said once (B.2).
+// A version that the origin gave to the same content earlier is as good as the current one. If the origin reuses a
+// version for other content, none of its versions is trusted, and the relay logs this once (B.2).
 func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -225,11 +222,11 @@ func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
 		watcher := r.Client(relaytest.ClientOptions{})
 		watcher.Subscribe(typeCDS, "*")
 		recvAndAck(t, watcher, typeCDS, "a", "b")
-		spared := func(version string) bool {
+		upToDate := func(version string) bool {
 			c := r.Client(relaytest.ClientOptions{})
 			defer c.Close()
-			c.Send(streamDelta(relaytest.EnvoyNode("e"), typeCDS, []string{"*"}, map[string]string{"a": version, "b": "v1"}))
-			time.Sleep(streamConfirm)
+			c.Send(returningDelta(relaytest.EnvoyNode("e"), typeCDS, []string{"*"}, map[string]string{"a": version, "b": "v1"}))
+			time.Sleep(confirmTimeout)
 			return c.TryRecv() == nil
 		}
 		for i := 2; i <= 5; i++ {
@@ -237,8 +234,8 @@ func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
 			expectQuiet(t, watcher, time.Second)
 		}
 		for version, want := range map[string]bool{"v1": false, "v2": true, "v3": true, "v4": true, "v5": true, "v6": false} {
-			if got := spared(version); got != want {
-				t.Errorf("%s after v5 of the same content: spared is %v, want %v", version, got, want)
+			if got := upToDate(version); got != want {
+				t.Errorf("%s after v5 of the same content: up to date is %v, want %v", version, got, want)
 			}
 		}
 		before := r.Log.Count("level=WARN")
@@ -247,17 +244,16 @@ func TestB2_VersionsOfTheOriginInDelta(t *testing.T) {
 			recvAndAck(t, watcher, typeCDS, "b")
 		}
 		if got := r.Log.Count("level=WARN") - before; got != 1 {
-			t.Errorf("the reuse of a version was said %d times, want once", got)
+			t.Errorf("logged the reuse of a version %d times, want once", got)
 		}
-		if spared("v5") {
-			t.Error("a client was spared by a version of an origin that reuses versions")
+		if upToDate("v5") {
+			t.Error("the version of an origin that reuses versions was trusted")
 		}
 	})
 }
 
-// Where the origin gives no versions, or TENDER_DELTA_VERSIONS=content says not
-// to use them, they are made from content: a reused number hides nothing, and
-// spares nobody what changed.
+// If the origin sends no versions, or with TENDER_DELTA_VERSIONS=content, versions are derived from content, so
+// changes are detected even if the origin reuses a version.
 func TestB2_VersionsOfContentInDelta(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -276,9 +272,9 @@ func TestB2_VersionsOfContentInDelta(t *testing.T) {
 				c.Subscribe(typeCDS, "*")
 				v := recvAndAck(t, c, typeCDS, "a").Resources[0].Version
 				if len(v) != len("h1.")+22 || !strings.HasPrefix(v, "h1.") {
-					t.Errorf("version %q, want h1. and 22 characters", v)
+					t.Errorf("got version %q, want h1. and 22 characters", v)
 				}
-				time.Sleep(streamConfirm)
+				time.Sleep(confirmTimeout)
 				c.Reconnect(r.Conn())
 				expectQuiet(t, c, time.Minute)
 				c.Close()
@@ -290,9 +286,8 @@ func TestB2_VersionsOfContentInDelta(t *testing.T) {
 	}
 }
 
-// An origin that starts again and counts its versions from one, by chance to the
-// same number, hides nothing from SotW clients, old or new, of this relay or
-// another.
+// After an origin restarts and reuses version numbers for other content, all clients receive the new content, from
+// this relay or another.
 func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -302,10 +297,10 @@ func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(typeCDS, "*")
 		old := recvAndAck(t, c, typeCDS, "a")
-		away := r.Client(relaytest.ClientOptions{Variant: v})
-		away.Subscribe(typeCDS, "*")
-		recvAndAck(t, away, typeCDS, "a")
-		away.Close()
+		reconnecting := r.Client(relaytest.ClientOptions{Variant: v})
+		reconnecting.Subscribe(typeCDS, "*")
+		recvAndAck(t, reconnecting, typeCDS, "a")
+		reconnecting.Close()
 
 		o.Stop()
 		o.Clear()
@@ -313,16 +308,16 @@ func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
 		o.Restart()
 		got := recvAndAck(t, c, typeCDS, "a")
 		if v == relaytest.SotW && got.Version == old.Version {
-			t.Errorf("version %q stands for two contents", got.Version)
+			t.Errorf("version %q stands for two sets", got.Version)
 		}
-		away.Reconnect(r.Conn())
-		recvAndAck(t, away, typeCDS, "a")
-		if v == relaytest.SotW { // another replica, which has never seen the old content
-			away.Reconnect(start(t, o).Conn())
-			expectQuiet(t, away, streamConfirm)
+		reconnecting.Reconnect(r.Conn())
+		recvAndAck(t, reconnecting, typeCDS, "a")
+		if v == relaytest.SotW { // another replica, which never had the old content
+			reconnecting.Reconnect(start(t, o).Conn())
+			expectQuiet(t, reconnecting, confirmTimeout)
 			c.Close()
 			c = start(t, o).Client(relaytest.ClientOptions{Variant: v})
-			c.Send(streamReturning(typeCDS, old.Version))
+			c.Send(returningSotW(typeCDS, old.Version))
 			recvAndAck(t, c, typeCDS, "a")
 		}
 	})

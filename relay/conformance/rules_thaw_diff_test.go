@@ -66,7 +66,7 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 					if rollback {
 						w.change("cds a@2", "cds c@1", "lds l@2")
 						w.settle()
-						rollsBack(w.t, w.relay, good)
+						w.relay.rollback(good)
 					} else {
 						w.relay.freeze(admin.FreezeScope{})
 					}

@@ -21,7 +21,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A tracedRelay has its spans and its log kept.
+// A tracedRelay is a relay whose spans and log are recorded.
 type tracedRelay struct {
 	*running
 	spans *tracetest.InMemoryExporter
@@ -34,10 +34,10 @@ func startTraced(t testing.TB, o *relaytest.Origin, env ...string) *tracedRelay 
 	return r
 }
 
-// await returns the spans of a name once there are so many.
+// await waits for n spans of a name, and returns all of them.
 func (r *tracedRelay) await(name string, n int) tracetest.SpanStubs {
 	r.t.Helper()
-	for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(time.Millisecond) { // between two looks, as of a person
+	for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(time.Millisecond) { // polls
 		all := slices.DeleteFunc(r.spans.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name != name })
 		if len(all) == n {
 			return all
@@ -48,21 +48,21 @@ func (r *tracedRelay) await(name string, n int) tracetest.SpanStubs {
 	}
 }
 
-// refusedOrSlow returns the span of the delivery with a nonce, once there is one.
+// refusedOrSlow waits for the span of the delivery with a nonce.
 func (r *tracedRelay) refusedOrSlow(nonce string) tracetest.SpanStub {
 	r.t.Helper()
-	for deadline := time.Now().Add(relaytest.Patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // likewise
+	for deadline := time.Now().Add(relaytest.Patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // polls
 		for _, s := range r.spans.GetSpans() {
 			if s.Name == "deliver" && attributes(s, "nonce") == "nonce="+nonce {
 				return s
 			}
 		}
 	}
-	r.t.Fatalf("no span of the delivery %s", nonce)
+	r.t.Fatalf("no span for the delivery %s", nonce)
 	return tracetest.SpanStub{}
 }
 
-// attributes returns what a span says of itself, of the names that are asked for, as text.
+// attributes formats a span's attributes of these names.
 func attributes(s tracetest.SpanStub, names ...string) string {
 	var out []string
 	for _, name := range names {
@@ -75,7 +75,7 @@ func attributes(s tracetest.SpanStub, names ...string) string {
 	return strings.Join(out, " ")
 }
 
-// subscribed returns a client that has the clusters, and has answered.
+// subscribed returns a client that has received and ACKed the clusters.
 func (r *tracedRelay) subscribed(id string, auto bool) *relaytest.Client {
 	r.t.Helper()
 	c := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode(id), AutoAck: auto})
@@ -88,8 +88,9 @@ func (r *tracedRelay) subscribed(id string, auto bool) *relaytest.Client {
 	return c
 }
 
-// B.43: a change has one trace, from the receipt of the origin's message over its application and its fan-out to deliveries, of
-// which one in so many is shown and each that is refused; the fan-out ends with the last answer and says how long they took.
+// B.43: a change is one trace: receipt of the origin's response, application, fan-out and deliveries. A sample of
+// the ACKed deliveries and each NACKed one has a span. The fan-out ends with the last ACK or NACK and has their
+// latencies.
 func TestB43_TraceOfAChange(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
@@ -98,12 +99,12 @@ func TestB43_TraceOfAChange(t *testing.T) {
 		r.subscribed(fmt.Sprintf("n%d", i), true)
 	}
 	refuses := r.subscribed("refuses", false)
-	r.await("fanout", 1) // of what there was
+	r.await("fanout", 1) // of the first response
 	r.spans.Reset()
 
 	o.Put(relaytest.Cluster("a", "other"))
 	resp := refuses.Recv(t.Context())
-	r.await("deliver", 2) // of three answers the first and the third
+	r.await("deliver", 2) // the first and the third of three
 	refuses.Nack(resp, "no such thing")
 	fan := r.await("fanout", 1)[0]
 	receive, apply, deliver := r.await("origin.receive", 1)[0], r.await("cache.apply", 1)[0], r.await("deliver", 3)
@@ -111,7 +112,7 @@ func TestB43_TraceOfAChange(t *testing.T) {
 	for _, step := range []struct{ child, parent tracetest.SpanStub }{{apply, receive}, {fan, apply}, {deliver[0], fan}, {deliver[1], fan}, {deliver[2], fan}} {
 		c, p := step.child, step.parent
 		if c.Parent.SpanID() != p.SpanContext.SpanID() || c.SpanContext.TraceID() != receive.SpanContext.TraceID() || c.StartTime.Before(p.StartTime) {
-			t.Errorf("%s is not of %s: %+v, %+v", c.Name, p.Name, c, p)
+			t.Errorf("span %s is not a child of %s: %+v, %+v", c.Name, p.Name, c, p)
 		}
 	}
 	for _, tt := range []struct {
@@ -125,35 +126,35 @@ func TestB43_TraceOfAChange(t *testing.T) {
 		{deliver[2], "node=refuses group=all nonce=" + resp.Nonce + " outcome=refused", []string{"node", "group", "nonce", "outcome"}},
 	} {
 		if got := attributes(tt.span, tt.names...); got != tt.want {
-			t.Errorf("%s says %q, want %q", tt.span.Name, got, tt.want)
+			t.Errorf("span %s has the attributes %q, want %q", tt.span.Name, got, tt.want)
 		}
 	}
 	for _, name := range []string{"took.p50", "took.p99", "took.max"} {
 		if attributes(fan, name) == "" {
-			t.Errorf("the fan-out does not say %s: %v", name, fan.Attributes)
+			t.Errorf("the fan-out lacks the attribute %s: %v", name, fan.Attributes)
 		}
 	}
 	if last := deliver[2]; last.Status.Description != "no such thing" || fan.EndTime.Before(last.EndTime) || last.Events[0].Name != "sent" || last.Events[0].Time.After(last.EndTime) {
-		t.Errorf("the refused delivery is %+v, the fan-out ended %v", last, fan.EndTime)
+		t.Errorf("the NACKed delivery is %+v, the fan-out ended %v", last, fan.EndTime)
 	}
 	for _, want := range []string{"client refused a response", "trace_id=" + receive.SpanContext.TraceID().String(), "span_id=" + deliver[2].SpanContext.SpanID().String()} {
 		if !strings.Contains(r.Log.String(), want) {
-			t.Errorf("the log does not say %s:\n%s", want, r.Log.String())
+			t.Errorf("the log lacks %s:\n%s", want, r.Log.String())
 		}
 	}
 }
 
-// B.43: one delivery of several changes belongs to the oldest, and is linked to the others; a change of which the origin's message is
-// not sampled shows what is slow all the same.
+// B.43: a delivery of several changes is a child of the oldest change, and has links to the others. A slow
+// delivery has a span even if its change was not sampled.
 func TestB43_TraceOfMergedChanges(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
 	r := startTraced(t, o, "TENDER_TRACE_DELIVERIES=1", "TENDER_ACK_WAIT=1m")
 	c := r.subscribed("slow", false)
-	r.await("fanout", 1) // of what there was
+	r.await("fanout", 1) // of the first response
 	r.spans.Reset()
 	first := putAndRecv(t, o, c, "one")
-	for i := range 2 { // which wait for the answer
+	for i := range 2 { // both wait for the ACK
 		o.Put(relaytest.Cluster("a", fmt.Sprint("service", i)))
 		r.await("origin.receive", 2+i)
 	}
@@ -174,7 +175,7 @@ func TestB43_SlowDeliveriesAreShownWhateverIsSampled(t *testing.T) {
 	r := startTraced(t, o, "TENDER_TRACE_DELIVERIES=1", "TENDER_TRACE_SLOW=1ms")
 	c := r.subscribed("slow", false)
 	resp := putAndRecv(t, o, c, "one")
-	time.Sleep(time.Millisecond) // so that it is slow
+	time.Sleep(time.Millisecond) // so that the delivery is slow
 	c.Ack(resp)
 	slow := r.refusedOrSlow(resp.Nonce)
 	if !slow.Parent.IsValid() || slow.Parent.IsSampled() || attributes(slow, "node", "outcome") != "node=slow outcome=accepted" || slow.EndTime.Sub(slow.StartTime) < time.Millisecond {
@@ -182,19 +183,19 @@ func TestB43_SlowDeliveriesAreShownWhateverIsSampled(t *testing.T) {
 	}
 	for _, s := range r.spans.GetSpans() {
 		if s.Name != "deliver" {
-			t.Errorf("there is a span %s, and changes are not sampled", s.Name)
+			t.Errorf("got the span %s, although changes are not sampled", s.Name)
 		}
 	}
 }
 
-// putAndRecv changes a cluster, and returns the response that tells of it.
+// putAndRecv changes a cluster, and returns the client's response with it.
 func putAndRecv(t *testing.T, o *relaytest.Origin, c *relaytest.Client, service string) *relaytest.Response {
 	t.Helper()
 	o.Put(relaytest.Cluster("a", service))
 	return c.Recv(t.Context())
 }
 
-// B.43, B.36: what a client says of a Secret is in no trace and in no line of the log.
+// B.43, B.36: the client's error message for a Secret is in no span and not in the log.
 func TestB43_NoDetailOfSecrets(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(&tlspb.Secret{Name: "s"})
@@ -203,17 +204,17 @@ func TestB43_NoDetailOfSecrets(t *testing.T) {
 	c.Subscribe(relaytest.SecretType, "s")
 	c.Nack(c.Recv(t.Context()), "private key xyz is bad")
 	if refused := r.await("deliver", 1)[0]; !strings.HasSuffix(refused.Status.Description, "are not shown") || strings.Contains(fmt.Sprint(refused), "xyz") {
-		t.Errorf("the span of a refused secret says %+v", refused)
+		t.Errorf("the span of a NACKed Secret is %+v", refused)
 	}
 	o.Put(relaytest.Cluster("a"))
 	c.Subscribe(relaytest.ClusterType)
-	c.Recv(t.Context()) // requests are handled in order
+	c.Recv(t.Context()) // requests are processed in order
 	if log := r.Log.String(); !strings.Contains(log, "client refused a response") || strings.Contains(log, "xyz") {
-		t.Errorf("the log does not tell of the refusal, or quotes what was said of a Secret:\n%s", log)
+		t.Errorf("want the NACK in the log, without its error message:\n%s", log)
 	}
 }
 
-// B.43: spans are exported as the OTEL_ variables ask for it, over a real connection; and without these there are none.
+// B.43: spans are exported as the OTEL_ variables configure it. Without these there are none.
 func TestB43_TracesAreExported(t *testing.T) {
 	requests := make(chan *collectorpb.ExportTraceServiceRequest, 16)
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -245,8 +246,8 @@ func TestB43_TracesAreExported(t *testing.T) {
 		c.Ack(c.Recv(t.Context()))
 		c.Ack(putAndRecv(t, o, c, "one"))
 		c.Nack(putAndRecv(t, o, c, "two"), "no")
-		putAndRecv(t, o, c, "three") // which it does not answer, and is told after it was heard
-		r.Stop()                     // exports what there is
+		putAndRecv(t, o, c, "three") // stays unanswered
+		r.Stop()                     // exports the remaining spans
 		names := map[string]int{}
 		for len(requests) > 0 {
 			for _, from := range (<-requests).ResourceSpans {
@@ -261,12 +262,12 @@ func TestB43_TracesAreExported(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(tt.want, names); diff != "" {
-			t.Errorf("OTEL_TRACES_EXPORTER=%q, %s=%q: exported were (-want +got):\n%s", tt.exporter, endpoint, tt.endpoint, diff)
+			t.Errorf("OTEL_TRACES_EXPORTER=%q, %s=%q: exported spans (-want +got):\n%s", tt.exporter, endpoint, tt.endpoint, diff)
 		}
 	}
 }
 
-// B.43: a name that groups share is asked for in a view of its own, and its changes are one trace all the same.
+// B.43: a change of a name that groups share, and that has its own view, is one trace, too.
 func TestB43_TraceOfASharedName(t *testing.T) {
 	const name = "xdstp://authority/envoy.config.cluster.v3.Cluster/a"
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -282,17 +283,17 @@ func TestB43_TraceOfASharedName(t *testing.T) {
 	c.Ack(c.Recv(t.Context()))
 	fan, applied, receive := r.await("fanout", 1)[0], r.await("cache.apply", 2), r.await("origin.receive", 1)[0]
 	if fan.Parent.SpanID() != applied[1].SpanContext.SpanID() || applied[1].Parent.SpanID() != receive.SpanContext.SpanID() || attributes(fan, "streams", "accepted") != "streams=1 accepted=1" {
-		t.Errorf("the fan-out %+v is not of %+v, or that not of %+v", fan, applied[1], receive)
+		t.Errorf("want the fan-out %+v to be a child of %+v, and that one of %+v", fan, applied[1], receive)
 	}
 }
 
-// B.43: a request to the origin is linked to the subscription of the client that was the first to want that.
+// B.43: the span of a request to the origin has a link to the client subscription that caused it.
 func TestB43_TraceOfASubscription(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
 	r := startTraced(t, o, "TENDER_NODE_GROUP_BY=none")
 	r.subscribed("first", true)
-	r.subscribed("second", true) // for whom nobody is asked
+	r.subscribed("second", true) // needs no request to the origin
 	c := r.subscribed("third", true)
 	c.Subscribe(relaytest.EndpointType, "x", "y")
 	requests, subscriptions := r.await("origin.request", 2), r.await("client.subscribe", 3)
@@ -309,6 +310,6 @@ func TestB43_TraceOfASubscription(t *testing.T) {
 	}
 	want := []string{"names=0 for node=first", "names=2 for node=third", "names=2 for node=third"}
 	if !slices.Equal(got, want) {
-		t.Errorf("requests were made %q, want %q", got, want)
+		t.Errorf("got the requests %q, want %q", got, want)
 	}
 }

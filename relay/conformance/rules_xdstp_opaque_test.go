@@ -11,9 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestR133_CollectionsAndRedirectsAreOpaque: a list of resources, a redirect, and the
-// endpoints of a locality reach clients as the origin sent them, byte for byte, by
-// name or as members of a glob; and nothing follows where they lead.
+// Collections, redirects and locality endpoints are passed on unchanged, by name and as members of a glob. The
+// relay does not resolve the names in them.
 func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 	t.Parallel()
 	const listeners = relaytest.ListenerType
@@ -45,7 +44,7 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 				if v == relaytest.SotW && tt.typeURL == relaytest.LocalityEndpointType {
-					t.Skip("endpoints of localities come by Delta only")
+					t.Skip("locality endpoints exist only in Delta")
 				}
 				worldBubble(t, nil, func(w *world) {
 					w.origin.Set(tt.typeURL, tt.resource, tt.body, "1")
@@ -57,16 +56,16 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 					w.settle()
 					responses := c.received()
 					if len(responses) != 1 || len(c.batch[0].Resources) != 1 {
-						t.Fatalf("got %q, want one resource", responses)
+						t.Fatalf("got %q, want 1 resource", responses)
 					}
 					if got := c.batch[0].Resources[0].Body; got.GetTypeUrl() != tt.body.GetTypeUrl() || string(got.GetValue()) != string(tt.body.GetValue()) {
 						t.Errorf("got %v, want %v", got, tt.body)
 					}
 					if !w.origin.State().Subscribed(tt.typeURL, tt.ask) {
-						t.Errorf("the origin was asked for more:\n%v", w.origin.State())
+						t.Errorf("the origin got further subscriptions:\n%v", w.origin.State())
 					}
 					if s := w.origin.State().Type(tt.typeURL); s.NACKs != 0 {
-						t.Errorf("%d responses were refused", s.NACKs)
+						t.Errorf("the relay sent %d NACKs", s.NACKs)
 					}
 				})
 			})
@@ -74,8 +73,8 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 	}
 }
 
-// TestR063_OtherTypesAreNoRedirects: under any other name, or of any other type, a
-// resource of a wrong type makes a response malformed.
+// A resource of a type other than the response's makes the response malformed, unless it is a redirect of the same
+// name.
 func TestR063_OtherTypesAreNoRedirects(t *testing.T) {
 	t.Parallel()
 	redirect := xdstpPack(t, &xdscorepb.ResourceLocator{Id: "x"})
@@ -88,7 +87,7 @@ func TestR063_OtherTypesAreNoRedirects(t *testing.T) {
 			w.manualClient(relaytest.Delta).subscribe("lds", name)
 			w.settle()
 			if s := w.origin.State().Type(relaytest.ListenerType); s.NACKs != 1 {
-				t.Errorf("%s of type %s: %d responses were refused, want 1", name, body.GetTypeUrl(), s.NACKs)
+				t.Errorf("%s of type %s: the relay sent %d NACKs, want 1", name, body.GetTypeUrl(), s.NACKs)
 			}
 		})
 	}

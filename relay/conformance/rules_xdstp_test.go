@@ -13,15 +13,14 @@ import (
 
 const shop = "xdstp://one/acme.Thing/shop/"
 
-// malformed names, none of which any resource can have.
+// malformed are invalid xdstp names.
 var malformed = []string{
 	shop + "x?a=1&a=2", shop + "x?=1", shop + "x#entry=y", "xdstp://one", "xdstp://one/acme.Thing", "xdstp://one/acme.Thing/",
 	"xdstp://one//x", "xdstp://one/no type/x", "xdstp://one/acme.Thing/%", "xdstp://%zz/acme.Thing/x", shop + "x?a=%",
 }
 
-// TestX23_MalformedNamesAreNeverSentOn: nobody is asked for a name that cannot be, and
-// who asks for nothing else asks for nothing: neither for everything, nor is the
-// stream ended. Clients that understand it are told UNAVAILABLE, once.
+// The relay does not subscribe to invalid names. A request with only invalid names is no wildcard, and does not
+// end the stream. Clients that support resource_errors get an error once.
 func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -33,7 +32,7 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 			eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 				worldBubble(t, nil, func(w *world) {
 					w.change("acme "+shop+"x@1", "acme plain@1", "cds plain@1", "cds other@1")
-					for _, short := range []string{"acme", "cds"} { // which have a legacy wildcard
+					for _, short := range []string{"acme", "cds"} { // types with a legacy wildcard
 						for _, name := range malformed {
 							c := w.dial(relaytest.ClientOptions{Variant: v, Node: tt.node})
 							c.Subscribe(typeURLs[short], name)
@@ -42,24 +41,24 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 							for r := c.TryRecv(); r != nil; r = c.TryRecv() {
 								told = append(told, r.Errors...)
 								if c.Ack(r); len(r.Resources)+len(r.Removed) > 0 {
-									t.Errorf("%s %q is answered: %v", short, name, r)
+									t.Errorf("%s %q: got the response %v, want none", short, name, r)
 								}
 							}
 							if tt.errors != (len(told) == 1) || tt.errors && (told[0].Name != name || told[0].Code != codes.Unavailable) {
-								t.Errorf("%s %q: told %v", short, name, told)
+								t.Errorf("%s %q: got %v", short, name, told)
 							}
 							w.sleep(time.Minute)
 							if r := c.TryRecv(); r != nil {
-								t.Errorf("%s %q: told once more: %v", short, name, r)
+								t.Errorf("%s %q: got another response: %v", short, name, r)
 							}
-							c.subscribe(short, "plain") // its stream lives
+							c.subscribe(short, "plain") // the stream is still open
 							w.sleep(time.Second)
 							c.expectAndAck(formatFor(v, short+" plain@1"))
 						}
 					}
 					for _, short := range []string{"acme", "cds"} {
 						if !w.origin.State().Subscribed(typeURLs[short], "plain") {
-							t.Errorf("the origin was asked for something else:\n%v", w.origin.State())
+							t.Errorf("the origin got other subscriptions:\n%v", w.origin.State())
 						}
 					}
 				})
@@ -68,20 +67,19 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 	}
 }
 
-// xdstpClient returns a client by hand that is told the names of what it gets.
+// xdstpClient returns a client that receives the names of resources and ACKs when the test does.
 func xdstpClient(w *world, v relaytest.Variant) *worldClient {
 	return w.dial(relaytest.ClientOptions{Variant: v, Node: wrapNode()})
 }
 
-// wrapNode is a node of software that is told the names of what it gets, in SotW too.
+// wrapNode returns a node of a client that receives the names of resources, in SotW by wrappers.
 func wrapNode() *corepb.Node {
 	n := relaytest.EnvoyNode("n")
 	n.ClientFeatures = []string{"xds.config.resource-in-sotw"}
 	return n
 }
 
-// TestB16_EndpointsOfAGlobFollowTheirCluster: a cluster that changed is followed by its
-// endpoints, although these did not, where a glob has them.
+// Endpoints from a glob are resent after their cluster changed.
 func TestB16_EndpointsOfAGlobFollowTheirCluster(t *testing.T) {
 	t.Parallel()
 	const dir = "xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/dir/"
