@@ -19,8 +19,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// ask returns what the relay answers to a GET on an address that dial connects to.
-func ask(t testing.TB, dial func(context.Context) (net.Conn, error), path string) (code int, body string) {
+// httpGet sends a GET to an address that dial connects to, and returns the status code and body.
+func httpGet(t testing.TB, dial func(context.Context) (net.Conn, error), path string) (code int, body string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -42,35 +42,35 @@ func ask(t testing.TB, dial func(context.Context) (net.Conn, error), path string
 	return resp.StatusCode, string(text)
 }
 
-// statusOf returns how a relay says that everything stands.
+// statusOf returns the relay's status.
 func statusOf(t testing.TB, r *running) (s admin.Status) {
 	t.Helper()
-	_, text := ask(t, r.DialAdmin, "/api/v1/status")
+	_, text := httpGet(t, r.DialAdmin, "/api/v1/status")
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatalf("status: %v\n%s", err, text)
 	}
 	return s
 }
 
-// awaitStatus waits until the status is as wanted.
-func awaitStatus(t testing.TB, r *running, what string, wanted func(admin.Status) bool) admin.Status {
+// awaitStatus waits until the status meets a condition.
+func awaitStatus(t testing.TB, r *running, what string, cond func(admin.Status) bool) admin.Status {
 	t.Helper()
 	deadline := time.Now().Add(relaytest.Patience)
 	for {
 		s := statusOf(t, r)
-		if wanted(s) {
+		if cond(s) {
 			return s
 		}
 		if time.Now().After(deadline) {
 			text, _ := json.MarshalIndent(s, "", "  ")
 			t.Fatalf("status: not %s:\n%s", what, text)
 		}
-		time.Sleep(5 * time.Millisecond) // between two questions, as an operator's
+		time.Sleep(5 * time.Millisecond) // polls
 	}
 }
 
-// B.8: a relay is ready once its origin was reached, says why it is not, and stays ready
-// when the origin dies; what that said is then stale, and the status says since when.
+// B.8: a relay is ready once it has reached its origin, and reports the reason before. It stays ready when the
+// origin is down; views are then stale, and the status has the time.
 func TestB8_StatusAndProbes(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
@@ -78,8 +78,8 @@ func TestB8_StatusAndProbes(t *testing.T) {
 	probes := filepath.Join(t.TempDir(), "probes")
 	r := start(t, o, operated, "TENDER_PROBE_LISTEN=unix:"+probes)
 	probe := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", probes) }
-	if code, text := ask(t, probe, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") {
-		t.Errorf("/readyz without an origin: %d %q, want 503 and the origin", code, text)
+	if code, text := httpGet(t, probe, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") {
+		t.Errorf("/readyz without an origin: got %d %q, want 503 with the origin's name", code, text)
 	}
 	s := statusOf(t, r)
 	if s.Relay.Ready || len(s.Relay.NotReady) == 0 || s.Relay.Version != "test" || s.Relay.NodeID != "tender/test" || s.Origins[0].Connected || s.Origins[0].Name != "default" {
@@ -90,27 +90,27 @@ func TestB8_StatusAndProbes(t *testing.T) {
 	c.Subscribe(relaytest.ClusterType)
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a", "b") })
 	s = awaitStatus(t, r, "ready and connected", func(s admin.Status) bool { return s.Relay.Ready && s.Origins[0].Connected })
-	if code, text := ask(t, probe, "/readyz"); code != http.StatusOK {
-		t.Errorf("/readyz of a relay that is ready: %d %q, want 200", code, text)
+	if code, text := httpGet(t, probe, "/readyz"); code != http.StatusOK {
+		t.Errorf("/readyz of a ready relay: got %d %q, want 200", code, text)
 	}
 	if len(s.Views) != 1 || len(s.Views[0].Types) != 1 {
-		t.Fatalf("views: %+v, want one with one type", s.Views)
+		t.Fatalf("got the views %+v, want one with one type", s.Views)
 	}
 	v := s.Views[0]
 	typ := v.Types[0]
 	if s.Relay.Streams != 1 || v.Streams != 1 || v.Origin != "default" || !v.Connected || v.Stale || typ.Name != "cds" || typ.Entries != 2 ||
 		typ.Bytes <= 0 || typ.Phase == "unknown" || typ.Version == "" || typ.ChangedAt.IsZero() {
-		t.Errorf("status of a relay that serves: %+v", s)
+		t.Errorf("status of a serving relay: %+v", s)
 	}
 	o.Stop()
 	s = awaitStatus(t, r, "stale", func(s admin.Status) bool { return s.Views[0].Stale && !s.Origins[0].Connected })
 	if v := s.Views[0]; v.StaleSeconds <= 0 || v.Types[0].Entries != 2 || !s.Relay.Ready || s.Origins[0].Since.IsZero() {
-		t.Errorf("status with a dead origin: %+v", s)
+		t.Errorf("status while the origin is down: %+v", s)
 	}
 	awaitStatus(t, r, "saying why", func(s admin.Status) bool { return s.Origins[0].LastError != "" && !s.Origins[0].LastErrorAt.IsZero() })
 }
 
-// A relay that drains says so for as long as it does.
+// A draining relay is not ready, and the status says that it drains.
 func TestB8_DrainIsNotReady(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, operated)
@@ -120,13 +120,13 @@ func TestB8_DrainIsNotReady(t *testing.T) {
 		}
 		awaitStatus(t, r, "ready", func(s admin.Status) bool { return s.Relay.Ready })
 		r.Cancel()
-		synctest.Wait() // the watch, which is no client's stream, holds the drain up for a second
+		synctest.Wait() // the health watch, which is no client stream, delays the drain by a second
 		s := statusOf(t, r)
 		if s.Relay.Ready || len(s.Relay.NotReady) != 1 || !strings.Contains(s.Relay.NotReady[0], "drains") {
-			t.Errorf("status while it drains: %+v", s.Relay)
+			t.Errorf("status while draining: %+v", s.Relay)
 		}
-		if code, text := ask(t, r.DialAdmin, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "drains") {
-			t.Errorf("/readyz while it drains: %d %q", code, text)
+		if code, text := httpGet(t, r.DialAdmin, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "drains") {
+			t.Errorf("/readyz while draining: %d %q", code, text)
 		}
 		for err == nil {
 			_, err = watch.Recv()
@@ -134,7 +134,7 @@ func TestB8_DrainIsNotReady(t *testing.T) {
 	})
 }
 
-// An admin address that cannot be opened is named with its variable.
+// If an admin address is in use, the error names its variable.
 func TestAdmin_AddressInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// operator returns a connection to the relay's admin address, as grpcurl has one.
+// operator returns a connection to the relay's admin address.
 func (r *running) operator() *grpc.ClientConn {
 	r.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -39,7 +39,7 @@ func (r *running) operator() *grpc.ClientConn {
 	return conn
 }
 
-// fetch asks by FetchClientStatus.
+// fetch calls FetchClientStatus.
 func fetch(t testing.TB, r *running, q *statuspb.ClientStatusRequest, opts ...grpc.CallOption) *statuspb.ClientStatusResponse {
 	t.Helper()
 	resp, err := statuspb.NewClientStatusDiscoveryServiceClient(r.operator()).FetchClientStatus(t.Context(), q, opts...)
@@ -49,7 +49,7 @@ func fetch(t testing.TB, r *running, q *statuspb.ClientStatusRequest, opts ...gr
 	return resp
 }
 
-// lines says in a line for each resource how whom stands with it: "n1 a SYNCED".
+// lines formats each resource's state as scope, name and status: "n1 a SYNCED".
 func lines(resp *statuspb.ClientStatusResponse) (out []string) {
 	for _, c := range resp.GetConfig() {
 		for _, g := range c.GetGenericXdsConfigs() {
@@ -63,6 +63,7 @@ func lines(resp *statuspb.ClientStatusResponse) (out []string) {
 	return out
 }
 
+// scope returns the configs of a response whose scope has the prefix.
 func scope(resp *statuspb.ClientStatusResponse, prefix string) *statuspb.ClientStatusResponse {
 	out := new(statuspb.ClientStatusResponse)
 	for _, c := range resp.GetConfig() {
@@ -73,19 +74,21 @@ func scope(resp *statuspb.ClientStatusResponse, prefix string) *statuspb.ClientS
 	return out
 }
 
+// wantLines fails the test unless a response has exactly these lines.
 func wantLines(t *testing.T, what string, resp *statuspb.ClientStatusResponse, want ...string) {
 	t.Helper()
 	if got := lines(resp); !slices.Equal(got, want) {
-		t.Errorf("%s stand so:\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("%s: got\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
+// exactly returns a matcher for one node ID.
 func exactly(id string) []*matcherpb.NodeMatcher {
 	return []*matcherpb.NodeMatcher{{NodeId: &matcherpb.StringMatcher{MatchPattern: &matcherpb.StringMatcher_Exact{Exact: id}}}}
 }
 
-// R141, R039: CSDS says of each client how it stands with each resource, and of the relay how it
-// does with its origin; a NACK is an error of the resources in that response.
+// R141, R039: CSDS reports the state of each resource at each client, and at the relay as a client of its origin.
+// A NACK is an error of the resources in that response.
 func TestR141_BothViews(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -97,34 +100,34 @@ func TestR141_BothViews(t *testing.T) {
 			relaytest.ClientOptions{AutoAck: true, Variant: relaytest.SotW, Node: relaytest.EnvoyNode("bad"), Reject: rejecting("a", "no such filter")},
 			relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")},
 		)[0].Subscribe(relaytest.EndpointType, "a", "denied", "nobody")
-		time.Sleep(20 * time.Second) // of the bubble
+		time.Sleep(20 * time.Second) // virtual time
 
 		resp := fetch(t, r, &statuspb.ClientStatusRequest{})
 		wantLines(t, "clients", scope(resp, "client/"),
 			"good a SYNCED", "good b SYNCED", "good a SYNCED", "good denied NOT_SENT", "good nobody SYNCED",
 			"bad a ERROR", "bad b ERROR", "slow a STALE", "slow b STALE")
-		wantLines(t, "what the relay asked for", scope(resp, "origin/default"),
+		wantLines(t, "subscriptions of the relay", scope(resp, "origin/default"),
 			"tender/test a ACKED", "tender/test b ACKED", "tender/test a ACKED", "tender/test denied RECEIVED_ERROR", "tender/test nobody DOES_NOT_EXIST")
 		failed := scope(resp, "client/2").GetConfig()[0].GetGenericXdsConfigs()[0].GetErrorState()
 		if failed.GetDetails() != "no such filter" || failed.GetVersionInfo() == "" || failed.GetLastUpdateAttempt() == nil {
-			t.Errorf("the error of a client that refuses: %v, want its words, the version and the time", failed)
+			t.Errorf("the error of a client that sent a NACK: %v, want its message, the version and the time", failed)
 		}
 		for _, c := range resp.GetConfig() {
 			for _, g := range c.GetGenericXdsConfigs() {
 				if (g.GetXdsConfig() == nil) == (g.GetName() == "a" || g.GetName() == "b") || g.GetXdsConfig() != nil && g.GetXdsConfig().GetTypeUrl() != g.GetTypeUrl() {
-					t.Errorf("the content of %s of %s: %v", g.GetName(), c.GetClientScope(), g.GetXdsConfig())
+					t.Errorf("got the content of %s of %s: %v", g.GetName(), c.GetClientScope(), g.GetXdsConfig())
 				}
 			}
 		}
 		resp = fetch(t, r, &statuspb.ClientStatusRequest{ExcludeResourceContents: true, NodeMatchers: append(exactly("slow"), exactly("bad")...)})
 		wantLines(t, "two clients by their nodes", resp, "bad a ERROR", "bad b ERROR", "slow a STALE", "slow b STALE")
 		if body := resp.GetConfig()[0].GetGenericXdsConfigs()[0].GetXdsConfig(); body != nil {
-			t.Errorf("contents that were excluded: %v", body)
+			t.Errorf("got excluded contents: %v", body)
 		}
 	})
 }
 
-// A name that the origin says nothing of is REQUESTED, and TIMEOUT once it has had its time.
+// A name without a response of the origin is REQUESTED, and TIMEOUT once the origin has had its time.
 func TestR141_WaitsForTheOrigin(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -139,8 +142,8 @@ func TestR141_WaitsForTheOrigin(t *testing.T) {
 	})
 }
 
-// B.30, B.36: no Secret is in what CSDS says, nor what is annotated as sensitive in other
-// resources, nor what a client said of a Secret.
+// B.30, B.36: CSDS responses contain no Secrets, no fields that are annotated as sensitive, and no error message
+// of a client for a Secret.
 func TestB36_CSDSHasNoSecrets(t *testing.T) {
 	t.Parallel()
 	const key = "-----BEGIN PRIVATE KEY-----"
@@ -152,7 +155,7 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{AutoAck: true, Reject: rejecting("s", "cannot parse "+key)})
 		c.Subscribe(relaytest.SecretType, "s")
 		c.Subscribe(relaytest.ClusterType)
-		time.Sleep(time.Second) // of the bubble
+		time.Sleep(time.Second) // virtual time
 		resp := fetch(t, r, &statuspb.ClientStatusRequest{})
 		wantLines(t, "all", resp, "tender/test c ACKED", "tender/test s ACKED", "client c SYNCED", "client s ERROR")
 		for _, c := range resp.GetConfig() {
@@ -168,8 +171,8 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 	})
 }
 
-// A response stays below what gRPC clients take: contents go first, and then it is an error;
-// a stream sends as many as it takes.
+// A response is limited to the default size of gRPC clients: first it omits contents, then it is an error. A
+// stream sends several responses.
 func TestB30_CSDSIsBounded(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -184,11 +187,11 @@ func TestB30_CSDSIsBounded(t *testing.T) {
 		var header metadata.MD
 		_, err := client.FetchClientStatus(t.Context(), &statuspb.ClientStatusRequest{}, grpc.Header(&header))
 		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "node_matchers") {
-			t.Errorf("FetchClientStatus of what does not fit: %v", err)
+			t.Errorf("FetchClientStatus of too many clients: got %v, want RESOURCE_EXHAUSTED", err)
 		}
 		resp := fetch(t, r, &statuspb.ClientStatusRequest{NodeMatchers: exactly("n1")}, grpc.Header(&header))
 		if got := header.Get("tender-left-out"); len(resp.GetConfig()) != 1 || len(got) != 1 || resp.GetConfig()[0].GetGenericXdsConfigs()[0].GetXdsConfig() != nil {
-			t.Errorf("FetchClientStatus of what fits without contents: %d clients, left out: %q", len(resp.GetConfig()), got)
+			t.Errorf("FetchClientStatus without contents: got %d clients, omitted: %q", len(resp.GetConfig()), got)
 		}
 		stream, err := client.StreamClientStatus(t.Context())
 		if err == nil {
@@ -213,7 +216,7 @@ func TestB30_CSDSIsBounded(t *testing.T) {
 	})
 }
 
-// What is asked for must be possible, and reflection says what there is to ask.
+// Invalid requests are rejected, and reflection describes the service for grpcurl.
 func TestR141_GRPCUrl(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -222,7 +225,7 @@ func TestR141_GRPCUrl(t *testing.T) {
 		NodeId: &matcherpb.StringMatcher{MatchPattern: &matcherpb.StringMatcher_SafeRegex{SafeRegex: &matcherpb.RegexMatcher{Regex: "("}}},
 	}}})
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "node_matchers[0].node_id: safe_regex.regex: ") {
-		t.Errorf("FetchClientStatus with a bad expression: %v", err)
+		t.Errorf("FetchClientStatus with an invalid expression: %v", err)
 	}
 	foreign, err := grpc.NewClient(r.AdminAddrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("attacker.example"))
 	if err != nil {
@@ -230,7 +233,7 @@ func TestR141_GRPCUrl(t *testing.T) {
 	}
 	defer func() { _ = foreign.Close() }()
 	if resp, err := statuspb.NewClientStatusDiscoveryServiceClient(foreign).FetchClientStatus(t.Context(), &statuspb.ClientStatusRequest{}); err == nil || !strings.Contains(err.Error(), "421") {
-		t.Errorf("FetchClientStatus of attacker.example: %v, error %v; want 421 as for all else", resp, err)
+		t.Errorf("FetchClientStatus with the host attacker.example: got %v, error %v; want 421", resp, err)
 	}
 	stream, err := reflectionpb.NewServerReflectionClient(r.operator()).ServerReflectionInfo(t.Context())
 	if err != nil {
@@ -249,7 +252,7 @@ func TestR141_GRPCUrl(t *testing.T) {
 	}
 }
 
-// clusterWithKey returns a cluster that has a private key in the plain.
+// clusterWithKey returns a cluster with a private key.
 func clusterWithKey(t *testing.T, name string, key *corepb.DataSource) *clusterpb.Cluster {
 	t.Helper()
 	tls, err := anypb.New(&tlspb.UpstreamTlsContext{CommonTlsContext: &tlspb.CommonTlsContext{

@@ -21,17 +21,17 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// get reads what a relay answers to an operator.
-func get[T any](t testing.TB, r *running, path string) (answer T) {
+// getJSON decodes the relay's response to a GET of an operator.
+func getJSON[T any](t testing.TB, r *running, path string) (answer T) {
 	t.Helper()
-	code, text := ask(t, r.DialAdmin, path)
+	code, text := httpGet(t, r.DialAdmin, path)
 	if err := json.Unmarshal([]byte(text), &answer); err != nil || code != http.StatusOK {
 		t.Fatalf("GET %s: %d %s", path, code, text)
 	}
 	return answer
 }
 
-// rejecting refuses responses that hold a resource.
+// rejecting returns a Reject function for responses that contain a resource.
 func rejecting(name, words string) func(*relaytest.Response) error {
 	return func(r *relaytest.Response) error {
 		for _, res := range r.Resources {
@@ -43,8 +43,8 @@ func rejecting(name, words string) func(*relaytest.Response) error {
 	}
 }
 
-// oneAfterOther returns clients that have asked for all clusters, in a bubble; their streams
-// are numbered in this order.
+// oneAfterOther returns clients that have subscribed to all clusters, in a bubble. Their streams are numbered in
+// this order.
 func oneAfterOther(r *running, options ...relaytest.ClientOptions) (clients []*relaytest.Client) {
 	r.t.Helper()
 	for _, o := range options {
@@ -57,7 +57,7 @@ func oneAfterOther(r *running, options ...relaytest.ClientOptions) (clients []*r
 	return clients
 }
 
-// B.30: a NACK whose error has the code 0 is a NACK, and is shown with its message and the code UNKNOWN.
+// B.30: a NACK whose error has the code OK is a NACK, and is reported with the code UNKNOWN.
 func TestB30_ANACKWithoutACode(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
@@ -67,14 +67,14 @@ func TestB30_ANACKWithoutACode(t *testing.T) {
 		response := c.Recv(t.Context())
 		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, ResponseNonce: response.Nonce, ErrorDetail: &statuspb.Status{Message: "no such filter"}})
 		synctest.Wait()
-		refusal := get[admin.Clients](t, r, "/api/v1/clients").Clients[0].Types[0].Refusal
+		refusal := getJSON[admin.Clients](t, r, "/api/v1/clients").Clients[0].Types[0].Refusal
 		if refusal == nil || refusal.Code != "UNKNOWN" || refusal.Detail != "no such filter" {
-			t.Errorf("refusal %+v, want UNKNOWN: no such filter", refusal)
+			t.Errorf("got the NACK %+v, want UNKNOWN: no such filter", refusal)
 		}
 	})
 }
 
-// B.30: operators see who lacks what for how long, who refuses what, and who has a resource.
+// B.30: operators see stale clients with their lag, NACKs, and the clients that have a resource.
 func TestB30_TheFleetByJSON(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
@@ -85,22 +85,22 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 			relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")},
 		)
 		clients[0].Subscribe(relaytest.EndpointType, "b")
-		time.Sleep(3 * time.Second) // of the bubble
+		time.Sleep(3 * time.Second) // virtual time
 
-		all := get[admin.Clients](t, r, "/api/v1/clients?sort=number")
+		all := getJSON[admin.Clients](t, r, "/api/v1/clients?sort=number")
 		if got := all.Totals; got.Streams != 3 || got.Matching != 3 || got.Lagging != 2 || got.Refusing != 1 || got.LagSeconds != 3 {
-			t.Errorf("totals: %+v, want 3 streams, of which 2 lag, for 3s, and one refuses", got)
+			t.Errorf("got the totals %+v, want 3 streams, 2 of them stale for 3s, and one with a NACK", got)
 		}
 		if len(all.Types) != 2 || all.Types[1].Name != "eds" || all.Types[1].Clients != 1 || all.Types[0].Name != "cds" || all.Types[0].Clients != 3 || all.Types[0].Lagging != 2 || all.Types[0].Refusing != 1 {
-			t.Errorf("types: %+v, want cds with 3 clients, of which 2 lag and one refuses, and eds with one", all.Types)
+			t.Errorf("got the types %+v, want cds with 3 clients, 2 of them stale and one with a NACK, and eds with one client", all.Types)
 		}
 		good, bad := all.Clients[0], all.Clients[1]
 		if good.NodeID != "good" || good.Cluster != "edge" || good.UserAgent != "envoy/1.36.0" || good.Variant != "delta" || good.Types[0].Nonce == "" || good.Types[0].Pending || good.Types[0].AcceptedAt.IsZero() || good.LagSeconds != 0 {
-			t.Errorf("a client that accepts all: %+v", good)
+			t.Errorf("client without NACKs: %+v", good)
 		}
 		refusal := bad.Types[0].Refusal
 		if bad.Variant != "sotw" || !bad.Refusing || refusal == nil || refusal.Detail != "no such filter" || refusal.Code != "INVALID_ARGUMENT" || refusal.Version != bad.Types[0].Version {
-			t.Errorf("a client that refuses: %+v, refusal %+v", bad, refusal)
+			t.Errorf("client with a NACK: %+v, NACK %+v", bad, refusal)
 		}
 		for query, want := range map[string]string{
 			"refused=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&refused=true": "", "group=other": "", "stalled=true": "",
@@ -108,55 +108,54 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 		} {
 			var ids []string
 			for page := (admin.Clients{Next: " "}); page.Next != ""; {
-				page = get[admin.Clients](t, r, "/api/v1/clients?limit=1&"+query+"&after="+url.QueryEscape(strings.TrimSpace(page.Next)))
+				page = getJSON[admin.Clients](t, r, "/api/v1/clients?limit=1&"+query+"&after="+url.QueryEscape(strings.TrimSpace(page.Next)))
 				for _, c := range page.Clients {
 					ids = append(ids, c.NodeID)
 				}
 			}
 			if got := strings.Join(ids, " "); got != want {
-				t.Errorf("clients?%s, in pages of one: %q, want %q", query, got, want)
+				t.Errorf("clients?%s, in pages of one: got %q, want %q", query, got, want)
 			}
 		}
 
-		_, metrics := ask(t, r.DialAdmin, "/metrics")
+		_, metrics := httpGet(t, r.DialAdmin, "/metrics")
 		for _, line := range []string{`tender_client_lag_seconds\{.*type="cds".*\} 3`, `tender_client_lagging\{.*type="cds".*\} 2`, `tender_client_refusing\{.*type="cds".*\} 1`} {
 			if !regexp.MustCompile("(?m)^" + line + "$").MatchString(metrics) {
 				t.Errorf("metrics lack %s:\n%s", line, metrics)
 			}
 		}
 
-		d := get[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1", bad.Number))
+		d := getJSON[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1", bad.Number))
 		if d.States["refused"] != 2 || len(d.Resources) != 1 || d.Resources[0].Name != "a" || d.Resources[0].State != "refused" || !strings.Contains(string(d.Node), "envoy") {
-			t.Errorf("the client that refuses: %+v", d)
+			t.Errorf("client with a NACK: %+v", d)
 		}
-		d = get[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1&after=%s", bad.Number, d.Next))
+		d = getJSON[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1&after=%s", bad.Number, d.Next))
 		if len(d.Resources) != 1 || d.Resources[0].Name != "b" || d.Next != "" {
-			t.Errorf("the second page of its resources: %+v", d)
+			t.Errorf("second page of its resources: %+v", d)
 		}
 
-		a := get[admin.ResourceDetail](t, r, "/api/v1/resources?type=cds&name=a")
+		a := getJSON[admin.ResourceDetail](t, r, "/api/v1/resources?type=cds&name=a")
 		if a.States["accepted"] != 1 || a.States["refused"] != 1 || a.States["sent"] != 1 || a.Holders[0].NodeID != "bad" || a.Holders[0].Refusal.Detail != "no such filter" {
-			t.Errorf("who has cluster a: %+v", a)
+			t.Errorf("clients with cluster a: %+v", a)
 		}
 		if body := string(a.Bodies[a.Resources[0].SHA256]); !strings.Contains(body, `"connect_timeout":"5s"`) && !strings.Contains(body, `"connect_timeout": "5s"`) {
-			t.Errorf("the body of cluster a: %s", body)
+			t.Errorf("body of cluster a: %s", body)
 		}
-		list := get[admin.Resources](t, r, "/api/v1/resources?type=cds&contains=b")
+		list := getJSON[admin.Resources](t, r, "/api/v1/resources?type=cds&contains=b")
 		if list.Total != 1 || list.Resources[0].Name != "b" || !list.Resources[0].Exists || list.Resources[0].AskedAs != "*" || list.Resources[0].Origin != "default" {
-			t.Errorf("clusters whose name has a b: %+v", list)
+			t.Errorf("clusters whose name contains b: %+v", list)
 		}
 		for path, want := range map[string]int{
 			"resources?type=cds&name=nobody": 404, "clients/99": 404, "clients?after=x": 400, "resources?type=cds&after=%25": 400, "resources?type=eds&name=b": 200,
 		} {
-			if code, text := ask(t, r.DialAdmin, "/api/v1/"+path); code != want {
-				t.Errorf("GET %s: %d %s, want %d", path, code, text, want)
+			if code, text := httpGet(t, r.DialAdmin, "/api/v1/"+path); code != want {
+				t.Errorf("GET %s: got %d %s, want %d", path, code, text, want)
 			}
 		}
 	})
 }
 
-// How a resource changed is told with diffs; of Secrets nothing is, and with TENDER_HISTORY=off of
-// nothing.
+// The history has diffs of resources, but not of Secrets. With TENDER_HISTORY=off there is none.
 func TestB30_HistoryByJSON(t *testing.T) {
 	for _, env := range []string{"TENDER_HISTORY=2", "TENDER_HISTORY=off"} {
 		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -165,7 +164,7 @@ func TestB30_HistoryByJSON(t *testing.T) {
 			c := r.Client(relaytest.ClientOptions{AutoAck: true})
 			c.Subscribe(relaytest.ClusterType, "*")
 			for _, name := range []string{"one", "two", "three"} {
-				time.Sleep(time.Second) // in the bubble
+				time.Sleep(time.Second) // virtual time
 				changed := relaytest.Cluster("a")
 				changed.AltStatName = name
 				o.Put(changed)
@@ -174,32 +173,32 @@ func TestB30_HistoryByJSON(t *testing.T) {
 			o.Remove(relaytest.ClusterType, "a")
 			time.Sleep(time.Second)
 			if env == "TENDER_HISTORY=off" {
-				if code, text := ask(t, r.DialAdmin, "/api/v1/history?type=cds&name=a"); code != http.StatusNotFound || !strings.Contains(text, "TENDER_HISTORY is off") {
-					t.Errorf("without a history: %d %s, want 404 and the variable", code, text)
+				if code, text := httpGet(t, r.DialAdmin, "/api/v1/history?type=cds&name=a"); code != http.StatusNotFound || !strings.Contains(text, "TENDER_HISTORY is off") {
+					t.Errorf("without a history: got %d %s, want 404 with the variable", code, text)
 				}
 				return
 			}
-			h := get[admin.History](t, r, "/api/v1/history?type=cds&name=a")
+			h := getJSON[admin.History](t, r, "/api/v1/history?type=cds&name=a")
 			if len(h.Changes) != 2 || h.Changes[0].Change != "removed" || h.Changes[0].SHA256 != "" || h.Changes[1].Change != "changed" {
-				t.Fatalf("the last two changes: %+v, want a removal, and before it a change", h.Changes)
+				t.Fatalf("got the last changes %+v, want a change and then a removal", h.Changes)
 			}
 			before := h.Changes[1]
 			if !strings.Contains(before.Diff, "-alt_stat_name: two\n+alt_stat_name: three\n") || before.AskedAs != "*" || before.BytesBefore == 0 || before.Version == "" || h.Changes[0].At.Sub(before.At) != time.Second {
-				t.Errorf("the last change: %+v", before)
+				t.Errorf("last change: %+v", before)
 			}
 			if !strings.Contains(h.Changes[0].Diff, "-name: a\n") {
-				t.Errorf("the removal: %s", h.Changes[0].Diff)
+				t.Errorf("removal: %s", h.Changes[0].Diff)
 			}
 			for path, want := range map[string]int{"type=cds&name=nobody": 404, "type=sds&name=a": 404, "type=cds": 400, "name=a": 400, "type=cds&name=a&group=x": 404, "type=cds&name=a&limit=0": 200} {
-				if code, text := ask(t, r.DialAdmin, "/api/v1/history?"+path); code != want {
-					t.Errorf("GET history?%s: %d %s, want %d", path, code, text, want)
+				if code, text := httpGet(t, r.DialAdmin, "/api/v1/history?"+path); code != want {
+					t.Errorf("GET history?%s: got %d %s, want %d", path, code, text, want)
 				}
 			}
 		})
 	}
 }
 
-// B.36: of a Secret, operators see neither its body, nor what a client said of it.
+// B.36: operators see neither the content of a Secret nor a client's error message for it.
 func TestB36_SecretsAreNotShown(t *testing.T) {
 	const key = "correct horse battery staple"
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -211,15 +210,15 @@ func TestB36_SecretsAreNotShown(t *testing.T) {
 		c.Subscribe(relaytest.SecretType, "s")
 		synctest.Wait()
 		for _, path := range []string{"clients", "clients/1", "resources?type=sds", "resources?type=sds&name=s", "resources?type=sds&name=s&format=yaml"} {
-			if code, text := ask(t, r.DialAdmin, "/api/v1/"+path); code != http.StatusOK || strings.Contains(text, "horse") || strings.Contains(path, "sds") && !strings.Contains(text, `"sha256"`) {
+			if code, text := httpGet(t, r.DialAdmin, "/api/v1/"+path); code != http.StatusOK || strings.Contains(text, "horse") || strings.Contains(path, "sds") && !strings.Contains(text, `"sha256"`) {
 				t.Errorf("GET %s: %d %s", path, code, text)
 			}
 		}
-		if got := get[admin.ClientDetail](t, r, "/api/v1/clients/1").Identity; !strings.Contains(got, "without a certificate") {
-			t.Errorf("the identity of a client without a certificate: %q", got)
+		if got := getJSON[admin.ClientDetail](t, r, "/api/v1/clients/1").Identity; !strings.Contains(got, "without a certificate") {
+			t.Errorf("identity of a client without a certificate: %q", got)
 		}
-		if got := get[admin.ClientDetail](t, r, "/api/v1/clients/1").Types[0].Refusal; got == nil || got.Detail != fmt.Sprintf("%d bytes that may quote a Secret are not shown", len("cannot parse ")+len(key)) {
-			t.Errorf("the refusal of a Secret: %+v, want its length alone", got)
+		if got := getJSON[admin.ClientDetail](t, r, "/api/v1/clients/1").Types[0].Refusal; got == nil || got.Detail != fmt.Sprintf("%d bytes that may quote a Secret are not shown", len("cannot parse ")+len(key)) {
+			t.Errorf("NACK of a Secret: got %+v, want only the length of its message", got)
 		}
 	})
 }

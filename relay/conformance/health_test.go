@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestInterop_Health: a relay is SERVING once its origin was reached, and stays
-// so when the origin dies (B.8); it is NOT_SERVING before, and when it drains.
+// A relay is NOT_SERVING until it has reached its origin and while it drains, and SERVING otherwise, even if the
+// origin is down (B.8).
 func TestInterop_Health(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -31,7 +31,7 @@ func TestInterop_Health(t *testing.T) {
 	expect := func(want healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
-			t.Fatalf("health: %v, error %v, want %v", got, err, want)
+			t.Fatalf("health: got %v, error %v, want %v", got, err, want)
 		}
 	}
 	expect(healthpb.HealthCheckResponse_NOT_SERVING)
@@ -46,13 +46,13 @@ func TestInterop_Health(t *testing.T) {
 	r.Log.Await(t, mark, "upstream stream closed")
 	got, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	if err != nil || got.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-		t.Errorf("health with a dead origin: %v, error %v, want SERVING", got, err)
+		t.Errorf("health while the origin is down: got %v, error %v, want SERVING", got, err)
 	}
 	r.Cancel()
-	expect(healthpb.HealthCheckResponse_NOT_SERVING) // the next after SERVING: the death was none
+	expect(healthpb.HealthCheckResponse_NOT_SERVING) // the next state after SERVING, since the outage was none
 }
 
-// interopServices are the services that tools and probes find.
+// interopServices are the services that clients find by reflection and health checks.
 var interopServices = []string{
 	"grpc.health.v1.Health",
 	"envoy.service.discovery.v3.AggregatedDiscoveryService",
@@ -68,8 +68,7 @@ var interopServices = []string{
 	"envoy.service.route.v3.VirtualHostDiscoveryService",
 }
 
-// TestInterop_HealthOfEachService: probes may name any service, and are told the
-// same of it as of the whole; of what is not there they are told so.
+// Each service has the same health as the relay; the health of an unknown service is an error.
 func TestInterop_HealthOfEachService(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -89,7 +88,7 @@ func TestInterop_HealthOfEachService(t *testing.T) {
 			o.Restart()
 		}
 		if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
-			t.Fatalf("health: %v, error %v, want %v", got, err, want)
+			t.Fatalf("health: got %v, error %v, want %v", got, err, want)
 		}
 		for _, service := range interopServices {
 			each, err := client.Watch(ctx, &healthpb.HealthCheckRequest{Service: service})
@@ -98,17 +97,17 @@ func TestInterop_HealthOfEachService(t *testing.T) {
 			}
 			for got := (*healthpb.HealthCheckResponse)(nil); got.GetStatus() != want; {
 				if got, err = each.Recv(); err != nil {
-					t.Fatalf("health of %s: %v, want %v", service, err, want)
+					t.Fatalf("health of %s: got %v, want %v", service, err, want)
 				}
 			}
 		}
 	}
 	if got, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: "envoy.api.v2.ClusterDiscoveryService"}); status.Code(err) != codes.NotFound {
-		t.Errorf("health of a service that is not there: %v, error %v, want %v", got, err, codes.NotFound)
+		t.Errorf("health of an unknown service: got %v, error %v, want %v", got, err, codes.NotFound)
 	}
 }
 
-// TestInterop_Reflection: tools find the discovery services by reflection.
+// Clients find the discovery services by reflection.
 func TestInterop_Reflection(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -119,7 +118,7 @@ func TestInterop_Reflection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(req *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
+	send := func(req *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
 		t.Helper()
 		if err := stream.Send(req); err != nil {
 			t.Fatal(err)
@@ -131,16 +130,16 @@ func TestInterop_Reflection(t *testing.T) {
 		return resp
 	}
 	listed := make(map[string]bool)
-	for _, s := range ask(&reflectionpb.ServerReflectionRequest{
+	for _, s := range send(&reflectionpb.ServerReflectionRequest{
 		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
 	}).GetListServicesResponse().GetService() {
 		listed[s.GetName()] = true
 	}
 	for _, want := range interopServices {
 		if !listed[want] {
-			t.Errorf("reflection lists %v, want %s among them", listed, want)
+			t.Errorf("reflection lists %v, which lack %s", listed, want)
 		}
-		files := ask(&reflectionpb.ServerReflectionRequest{
+		files := send(&reflectionpb.ServerReflectionRequest{
 			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: want},
 		}).GetFileDescriptorResponse().GetFileDescriptorProto()
 		if len(files) == 0 {

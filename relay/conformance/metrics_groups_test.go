@@ -13,10 +13,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// seriesOf returns the series of the relay's own metrics with their values, by what precedes the value.
+// seriesOf returns the values of the relay's own metrics, by name and labels as they are in /metrics.
 func seriesOf(t *testing.T, r *running) map[string]float64 {
 	t.Helper()
-	code, page := ask(t, r.DialAdmin, "/metrics")
+	code, page := httpGet(t, r.DialAdmin, "/metrics")
 	if code != http.StatusOK {
 		t.Fatalf("/metrics: code %d", code)
 	}
@@ -35,8 +35,8 @@ func seriesOf(t *testing.T, r *running) map[string]float64 {
 	return series
 }
 
-// inCluster connects a client of a node cluster, which subscribes to clusters, endpoints and listeners, and waits for
-// their first responses.
+// inCluster connects a client of a node cluster that subscribes to clusters, endpoints and listeners, and waits
+// for their first responses.
 func inCluster(t *testing.T, r *running, cluster string) *relaytest.Client {
 	t.Helper()
 	node := relaytest.EnvoyNode("node-of-" + cluster)
@@ -51,20 +51,19 @@ func inCluster(t *testing.T, r *running, cluster string) *relaytest.Client {
 	return c
 }
 
-// TestMetricsGroups_Series: a relay has as many series as metrics.md says, and no more labels of groups than
-// TENDER_METRICS_GROUPS and other.
+// The number of series is that in metrics.md, and groups have at most TENDER_METRICS_GROUPS labels and "other".
 func TestMetricsGroups_Series(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := regexp.MustCompile("`series = (\\d+) G \\+ (\\d+) G T`[^`]*\\n?[^`]*at most\\s(\\d+) ").FindStringSubmatch(string(page))
-	if said == nil {
+	formula := regexp.MustCompile("`series = (\\d+) G \\+ (\\d+) G T`[^`]*\\n?[^`]*at most\\s(\\d+) ").FindStringSubmatch(string(page))
+	if formula == nil {
 		t.Fatal("metrics.md has no formula for the number of series")
 	}
 	var figures [3]int
 	for i := range figures {
-		figures[i], _ = strconv.Atoi(said[1+i])
+		figures[i], _ = strconv.Atoi(formula[1+i])
 	}
 	for _, tt := range []struct{ most, labels int }{{50, 5}, {2, 3}, {0, 1}} {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -86,14 +85,13 @@ func TestMetricsGroups_Series(t *testing.T) {
 			}
 		}
 		if want := figures[0]*tt.labels + figures[1]*tt.labels*types; grouped != want || len(labels) != tt.labels || further > figures[2] {
-			t.Errorf("TENDER_METRICS_GROUPS=%d: %d series with the labels %v, and %d without; metrics.md says %d with %d labels, and at most %d",
+			t.Errorf("TENDER_METRICS_GROUPS=%d: got %d series with the labels %v and %d without; want %d with %d labels, and at most %d, as in metrics.md",
 				tt.most, grouped, labels, further, want, tt.labels, figures[2])
 		}
 	}
 }
 
-// TestMetricsGroups_NoCounterDecreases: the counters of other keep the values of a group that has ended, and a group that
-// begins under a free label begins at zero.
+// Counters of "other" keep the values of ended groups. A new group under a free label starts at zero.
 func TestMetricsGroups_NoCounterDecreases(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
@@ -121,6 +119,6 @@ func TestMetricsGroups_NoCounterDecreases(t *testing.T) {
 		}
 	}
 	if after[responses] < before || own != 1 {
-		t.Errorf("%s is %v, want at least %v; the group has %v responses under its own label, want 1", responses, after[responses], before, own)
+		t.Errorf("%s is %v, want at least %v; the group's own label has %v responses, want 1", responses, after[responses], before, own)
 	}
 }

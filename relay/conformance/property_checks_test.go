@@ -65,8 +65,8 @@ func (sc *scene) checkConverged(a *actor) {
 		full := a.variant == relaytest.Delta && !sc.sotwOrigin || fullState(typeURL)
 		origin := sc.originResources(a, typeURL)
 		for n, want := range origin {
-			wanted := a.subscribed[typeURL][n] || a.subscribed[typeURL][wildcardOf(n)]
-			if have, ok := got[typeURL][n]; wanted && (!ok || have.Digest != want.Digest) {
+			subscribed := a.subscribed[typeURL][n] || a.subscribed[typeURL][wildcardOf(n)]
+			if have, ok := got[typeURL][n]; subscribed && (!ok || have.Digest != want.Digest) {
 				sc.Errorf("%v: %s %s is %v, want %v as at the origin", a, typeURL, n, have, want)
 			}
 		}
@@ -233,19 +233,19 @@ func (sc *scene) checkUpstream() {
 				sc.Errorf("%d responses of %s got no ACK or NACK", n, typeURL)
 			}
 		}
-		wanted := map[string]bool{}
+		subscribed := map[string]bool{}
 		for _, a := range sc.clients {
 			for n := range a.subscribed[typeURL] {
-				wanted[n] = true
+				subscribed[n] = true
 			}
 		}
-		for n := range wanted {
+		for n := range subscribed {
 			if !slices.Contains(state.Names(typeURL), n) {
 				sc.Errorf("%s %s is not subscribed at the origin, which has %v", typeURL, n, state.Names(typeURL))
 			}
 		}
 		for _, n := range state.Names(typeURL) {
-			if !wanted[n] {
+			if !subscribed[n] {
 				sc.Errorf("%s %s is subscribed at the origin an hour after its last client unsubscribed", typeURL, n)
 			}
 		}

@@ -277,9 +277,9 @@ func (w *expiryWorld) check() {
 		for _, k := range w.all() {
 			want, there := origin[k.typeURL][k.name]
 			have, present := got[k]
-			wanted := a.subscribed[k.typeURL][k.name] || a.subscribed[k.typeURL]["*"]
+			subscribed := a.subscribed[k.typeURL][k.name] || a.subscribed[k.typeURL]["*"]
 			switch full := a.variant == relaytest.Delta || fullState(k.typeURL); {
-			case there && wanted && (!present || have.Digest != want.Digest):
+			case there && subscribed && (!present || have.Digest != want.Digest):
 				w.Errorf("%v: %v is %v (present: %t), want %v as at the origin", a, k, have, present, want)
 			case !there && present && full:
 				w.Errorf("%v: has %v, which does not exist at the origin", a, k)

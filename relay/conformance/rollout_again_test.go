@@ -46,9 +46,9 @@ func TestI6_ARejectedEditionIsServedOnce(t *testing.T) {
 		}
 		w.change("lds l@2")
 		w.sleep(4 * time.Second)
-		expectServed("after a refusal", 1)
+		expectServed("after a NACK", 1)
 		alternate(3)
-		expectServed("after the origin came back to it", 1)
+		expectServed("after the origin sent it repeatedly", 1)
 		w.restartRelay(canary, other)
 		w.sleep(time.Minute) // until the sets are confirmed
 		alternate(2)
@@ -57,7 +57,7 @@ func TestI6_ARejectedEditionIsServedOnce(t *testing.T) {
 		w.sleep(4 * time.Second)
 		expectServed("when it was resumed", 2)
 		alternate(1)
-		expectServed("after it was refused again", 2)
+		expectServed("after it was rejected a second time", 2)
 		w.change("lds l@1")
 		w.sleep(time.Hour + time.Minute)
 		w.change("lds l@2")

@@ -37,7 +37,7 @@ func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
 		})
 		w.origin.Restart()
 		w.sleep(time.Minute)
-		if holds := get[admin.Holds](w.t, w.relay, "/api/v1/holds").Holds; len(holds) != 1 || holds[0].Count != 30 {
+		if holds := getJSON[admin.Holds](w.t, w.relay, "/api/v1/holds").Holds; len(holds) != 1 || holds[0].Count != 30 {
 			w.t.Errorf("got the holds %+v, want 30 clusters", holds)
 		}
 		s := w.expectPhase(rollout.Rolling, 1)
@@ -72,8 +72,8 @@ func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
 func (w *rolloutWorld) expectHistory(since time.Time, short, name string, want ...string) (changes []admin.Change) {
 	w.t.Helper()
 	path := fmt.Sprintf("/api/v1/history?type=%s&name=%s", short, name)
-	if code, _ := ask(w.t, w.relay.DialAdmin, path); code != http.StatusNotFound {
-		changes = get[admin.History](w.t, w.relay, path).Changes
+	if code, _ := httpGet(w.t, w.relay.DialAdmin, path); code != http.StatusNotFound {
+		changes = getJSON[admin.History](w.t, w.relay, path).Changes
 	}
 	var got []string
 	for _, c := range changes {

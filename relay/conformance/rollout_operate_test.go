@@ -17,7 +17,7 @@ import (
 // rollout returns the rollout of the only origin.
 func (w *rolloutWorld) rollout() *rollout.Status {
 	w.t.Helper()
-	all := get[admin.Rollouts](w.t, w.relay, "/api/v1/rollouts")
+	all := getJSON[admin.Rollouts](w.t, w.relay, "/api/v1/rollouts")
 	if len(all.Rollouts) != 1 || all.Rollouts[0].Origin != "default" {
 		w.t.Fatalf("got the rollouts %+v, want that of the only origin", all)
 	}
@@ -59,7 +59,7 @@ func expectRejected(t testing.TB, r *running, name string, args any, code int, w
 // expectDiff fails the test unless a rollout has exactly these changes, such as "~cds a", "+cds c", "-cds b".
 func (w *rolloutWorld) expectDiff(query string, want ...string) admin.RolloutDiff {
 	w.t.Helper()
-	d := get[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollout/diff?"+query)
+	d := getJSON[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollout/diff?"+query)
 	var got []string
 	for _, c := range d.Changes {
 		got = append(got, map[string]string{"added": "+", "changed": "~", "removed": "-"}[c.Change]+shortName(c.TypeURL)+" "+c.Name)
@@ -165,7 +165,7 @@ func TestRolloutCommandsAreChecked(t *testing.T) {
 			expectRejected(w.t, w.relay, tt.command, tt.args, tt.code, tt.words)
 		}
 		for _, path := range []string{"rollouts?origin=x", "rollout/diff?origin=x", "rollout/diff?type=cds&name=nobody"} {
-			if code, text := ask(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound {
+			if code, text := httpGet(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound {
 				t.Errorf("GET %s: got %d %s, want 404", path, code, text)
 			}
 		}
@@ -203,7 +203,7 @@ func TestRolloutCommandsWithoutRollouts(t *testing.T) {
 	worldBubble(t, []string{operated}, func(w *world) {
 		t := w.t
 		for _, path := range []string{"rollouts", "rollouts?origin=x", "rollout/diff"} {
-			if code, text := ask(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
+			if code, text := httpGet(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
 				t.Errorf("GET %s: got %d %s, want 404: TENDER_ROLLOUT is off", path, code, text)
 			}
 		}
@@ -230,7 +230,7 @@ func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 			t.Helper()
 			first.sleep(3 * time.Second)
 			var got []string
-			for _, s := range get[admin.Rollouts](t, first.relay, "/api/v1/rollouts").Rollouts {
+			for _, s := range getJSON[admin.Rollouts](t, first.relay, "/api/v1/rollouts").Rollouts {
 				got = append(got, fmt.Sprintf("%s %v", s.Origin, s.Phase))
 			}
 			if fmt.Sprint(got) != want {

@@ -163,7 +163,7 @@ func badFrame(compressed byte, length int, msg string) []byte {
 // badCalls are calls that grpc-go itself rejects.
 var badCalls = []badInput{
 	{"compression: unknown", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "acme"}}, codes.Unimplemented, `Decompressor is not installed for grpc-encoding "acme"`},
-	{"compression: not what it says", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "gzip"}}, codes.Unimplemented, "compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)"},
+	{"compression: another encoding than announced", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "gzip"}}, codes.Unimplemented, "compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)"},
 	{"compression: none was named", badCall{badFrame(1, 1, "x"), nil}, codes.Internal, "compressed flag set with identity or empty encoding"},
 	{"length: more than allowed", badCall{badFrame(0, 4097, "x"), nil}, codes.ResourceExhausted, "larger than max (4097 vs. 4096)"},
 	{"length: more than there is", badCall{badFrame(0, 100, "x"), nil}, codes.Internal, "unexpected EOF"},

@@ -85,8 +85,8 @@ func (row badInput) asReport(t *testing.T) {
 			sleepAndWait(time.Second)
 			row.check(t, codes.OK, r.Log.String())
 		} else {
-			told := status.Convert(readToEnd(rpc))
-			row.check(t, told.Code(), told.Message())
+			st := status.Convert(readToEnd(rpc))
+			row.check(t, st.Code(), st.Message())
 		}
 		good.report(meteredLoad("one", 1.5))
 		sleepAndWait(10 * time.Second)
@@ -120,10 +120,10 @@ var badLoadRequests = []badInput{
 }
 
 // badLoadRequest returns a request for the load of all clusters, with an encoded field appended.
-func badLoadRequest(ask *lrspb.LoadStatsResponse, field []byte) *lrspb.LoadStatsResponse {
-	ask.SendAllClusters = true
-	ask.ProtoReflect().SetUnknown(field)
-	return ask
+func badLoadRequest(request *lrspb.LoadStatsResponse, field []byte) *lrspb.LoadStatsResponse {
+	request.SendAllClusters = true
+	request.ProtoReflect().SetUnknown(field)
+	return request
 }
 
 // fromLoadOrigin has the origin send the row's request. The client's stream stays open.
@@ -140,7 +140,7 @@ func (row badInput) fromLoadOrigin(t *testing.T) {
 			st = loads.stream(t, 1)
 		}
 		row.check(t, code, r.Log.String())
-		expectEqual(t, "asked of the client", p.requestedReports(), want)
+		expectEqual(t, "requested from the client", p.requestedReports(), want)
 		st.requestReports(t, 10*time.Second)
 		p.report(load("one", "z", 1, 0))
 		sleepAndWait(10 * time.Second)

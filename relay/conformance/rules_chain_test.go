@@ -34,10 +34,10 @@ const chainTick = 4 * time.Second
 
 // chainOrigins are origins with different behaviour.
 var chainOrigins = map[string]relaytest.Behaviour{
-	"by the rules":         {SystemVersion: "7"},
-	"silent on missing":    {SilentOnMissing: true},
-	"without versions":     {EmptyVersions: true},
-	"ignores what is held": {IgnoreIRV: true},
+	"follows the protocol":     {SystemVersion: "7"},
+	"silent on missing":        {SilentOnMissing: true},
+	"without versions":         {EmptyVersions: true},
+	"ignores initial versions": {IgnoreIRV: true},
 }
 
 // A client's conversation with two relays in a chain equals its conversation with one (B.41).
@@ -224,32 +224,32 @@ func chainSubscriptions(w *chainWorld) {
 	w.subscribe(typeEDS, "c")
 	w.subscribe(typeEDS, "a") // already subscribed
 	w.unsubscribe(typeEDS, "a")
-	w.put("a unheard", relaytest.Endpoints("a", "127.0.0.1:2"))
+	w.put("a without a subscription", relaytest.Endpoints("a", "127.0.0.1:2"))
 	w.subscribe(typeEDS, "a")
 	w.subscribe(typeCDS, "*", "c", "also missing")
 	w.wait(time.Minute)
 	w.unsubscribe(typeCDS, "*")
-	w.put("b unheard", relaytest.Cluster("b", "elsewhere"))
+	w.put("b without a subscription", relaytest.Cluster("b", "elsewhere"))
 	w.put("c", relaytest.StaticCluster("c", "127.0.0.1:2"))
 	w.subscribe(typeCDS, "*")
 	w.wait(time.Minute)
 	w.unsubscribe(typeRDS, "route")
 	w.subscribe(typeRDS, "other")
 	w.unsubscribe(typeEDS, "a", "b", "c", "missing")
-	w.put("all anew", chainResources("2")...)
+	w.put("changes of all types", chainResources("2")...)
 	w.wait(time.Hour)
 }
 
 // chainChanges makes all kinds of changes, one of which the client NACKs.
 func chainChanges(w *chainWorld) {
 	w.subscribeAll()
-	w.put("nothing new", chainResources("1")...)
-	w.put("all anew", chainResources("2")...)
+	w.put("no change", chainResources("1")...)
+	w.put("changes of all types", chainResources("2")...)
 	w.remove(typeCDS, "c")
 	w.remove(typeLDS, "api")
 	w.remove(typeRDS, "route")
 	w.remove(typeEDS, "a")
-	w.put("what was gone", chainResources("2")...)
+	w.put("removed resources", chainResources("2")...)
 	w.nackNext = true
 	w.put("a bad cluster", relaytest.Cluster("a", "bad"))
 	w.wait(time.Minute)
@@ -274,12 +274,12 @@ func chainReturns(w *chainWorld) {
 	w.reconnect()
 	w.wait(time.Minute)
 	w.client.Close()
-	w.put("unheard", relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("b", "127.0.0.1:2"))
+	w.put("while disconnected", relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("b", "127.0.0.1:2"))
 	w.remove(typeCDS, "c")
 	w.remove(typeLDS, "api")
 	w.reconnect()
 	w.wait(time.Minute)
-	w.put("heard", relaytest.Cluster("d", "2"))
+	w.put("while connected", relaytest.Cluster("d", "2"))
 	w.remove(typeCDS, "d")
 	w.event("another client", func() {
 		w.client = w.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode("another")})
@@ -300,18 +300,18 @@ func chainReturns(w *chainWorld) {
 // chainOriginLost stops the origin, and restarts it with other resources.
 func chainOriginLost(w *chainWorld) {
 	w.subscribeAll()
-	w.event("the origin dies", w.origin.Stop)
+	w.event("the origin stops", w.origin.Stop)
 	w.wait(time.Minute)
 	w.reconnect()
 	w.subscribe(typeEDS, "c") // a name that was not subscribed to before
 	w.wait(time.Minute)
 	w.origin.Put(relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("a", "127.0.0.1:2"))
 	w.origin.Remove(typeCDS, "c")
-	w.restart("the origin returns")
+	w.restart("the origin restarts with changes")
 	w.wait(10 * time.Minute)
-	w.restart("the origin returns as it was")
+	w.restart("the origin restarts unchanged")
 	w.wait(10 * time.Minute)
-	w.put("all anew", chainResources("2")...)
+	w.put("changes of all types", chainResources("2")...)
 	w.wait(time.Hour)
 }
 
@@ -331,8 +331,8 @@ func TestB8_AColdChainGivesUp(t *testing.T) {
 		if took := time.Since(began); took < coldWait || took > 2*coldWait+backoff {
 			t.Errorf("stream ended after %v, want 10s to 22s", took)
 		}
-		if said := c.Responses(); len(said) > 0 {
-			t.Errorf("got %v before the end, want no response", said)
+		if got := c.Responses(); len(got) > 0 {
+			t.Errorf("got %v before the end, want no response", got)
 		}
 		if got := last.Stats().Ended[guard.EndedCold]; got != 1 {
 			t.Errorf("counted %d streams ended as cold, want 1", got)

@@ -11,11 +11,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB8_ColdClientsAreToldTheCause checks what a client is told for which the relay has no configuration: that the
-// origin cannot be reached, or what it answered.
+// The status of a cold stream has the reason: the origin is unreachable, or its error.
 func TestB8_ColdClientsAreToldTheCause(t *testing.T) {
 	for _, tt := range []struct {
-		code codes.Code // that the origin ends streams with; OK if it is down
+		code codes.Code // status of the origin's streams; OK if it is down
 		want string
 	}{
 		{codes.OK, "control plane unreachable and no cached configuration for this subscription: "},

@@ -20,7 +20,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
-// coldNames returns names from n000 on, as a client reports them.
+// coldNames returns the names n000, n001 and so on, as a client reports them.
 func coldNames(from, to int) string {
 	var names []string
 	for i := from; i < to; i++ {
@@ -29,18 +29,19 @@ func coldNames(from, to int) string {
 	return strings.Join(names, " ")
 }
 
-// wantHeld fails the test unless the relay withholds just so many names from returning clients, and so many for an operator.
+// wantHeld fails the test unless this many reported names are withheld from returning clients, and this many are
+// discarded by an operator.
 func wantHeld(t *testing.T, r *running, when string, waiting, discarded int) {
 	t.Helper()
 	if gotWaiting, gotDiscarded := heldNames(t, r); gotWaiting != waiting || gotDiscarded != discarded {
-		t.Errorf("%s: %d names wait and %d were discarded, want %d and %d", when, gotWaiting, gotDiscarded, waiting, discarded)
+		t.Errorf("%s: got %d waiting and %d discarded names, want %d and %d", when, gotWaiting, gotDiscarded, waiting, discarded)
 	}
 }
 
-// heldNames returns how many names that clients report wait for a decision, and how many an operator has discarded.
+// heldNames returns the numbers of reported names that wait for a decision, and that an operator has discarded.
 func heldNames(t testing.TB, r *running) (waiting, discarded int) {
 	t.Helper()
-	_, text := ask(t, r.DialAdmin, "/api/v1/holds")
+	_, text := httpGet(t, r.DialAdmin, "/api/v1/holds")
 	var holds admin.Holds
 	if err := json.Unmarshal([]byte(text), &holds); err != nil {
 		t.Fatal(err)
@@ -48,31 +49,32 @@ func heldNames(t testing.TB, r *running) (waiting, discarded int) {
 	for _, h := range holds.Holds {
 		switch {
 		case !h.Reported || len(h.Names) == 0:
-			t.Errorf("%+v, want a hold of names that clients report", h)
+			t.Errorf("got the hold %+v, want names that clients report", h)
 		case h.Discarded:
 			discarded += h.Count
 		case h.Since.IsZero():
-			t.Errorf("%+v has no beginning", h)
+			t.Errorf("the hold %+v has no start time", h)
 		default:
 			waiting += h.Count
 		}
 	}
 	if n := statusOf(t, r).Origins[0].Held; n != waiting {
-		t.Errorf("the status counts %d, want %d", n, waiting)
+		t.Errorf("the status counts %d held names, want %d", n, waiting)
 	}
 	return waiting, discarded
 }
 
-// coldOrder has an operator decide about everything.
-func (w *world) coldOrder(command string, discarded bool) {
+// decideHolds runs an operator's command for all holds.
+func (w *world) decideHolds(command string, discarded bool) {
 	w.t.Helper()
 	if h := operate[admin.HoldScope, admin.Holds](w.t, w.relay, command, admin.HoldScope{All: true, Discarded: discarded}); len(h.Holds) == 0 {
-		w.t.Fatalf("%s: nothing was there", command)
+		w.t.Fatalf("%s: there are no holds", command)
 	}
 	synctest.Wait()
 }
 
-// TestH04_DirectoryThatIsNotThereYet: a directory is read as a whole, and may be mounted half filled all the same.
+// A directory may be incomplete when it is read for the first time, so removals of names that clients report are
+// held.
 func TestH04_DirectoryThatIsNotThereYet(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -96,30 +98,29 @@ func TestH04_DirectoryThatIsNotThereYet(t *testing.T) {
 		return n
 	}
 	if n := removed(); n != 0 {
-		t.Errorf("%d removals, want none", n)
+		t.Errorf("got %d removals, want none", n)
 	}
 	operate[admin.HoldScope, admin.Holds](t, r, "release", admin.HoldScope{All: true})
 	for deadline := time.Now().Add(relaytest.Patience); removed() != 9; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("released: %d removals, want 9", removed())
+			t.Fatalf("after the release: got %d removals, want 9", removed())
 		}
 	}
 }
 
-// TestH04_HoldsSurviveARestart: a relay that is restarted while it withholds names goes on to do so, and what was discarded stays
-// discarded.
+// Names that are withheld from clients, and those that an operator has discarded, stay so after a restart.
 func TestH04_HoldsSurviveARestart(t *testing.T) {
 	t.Parallel()
 	for _, discarded := range []bool{false, true} {
 		restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
-			r.o.Put(relaytest.Listener("l", "r")) // so that there is something to store
+			r.o.Put(relaytest.Listener("l", "r")) // so that a snapshot is written
 			names := map[relaytest.Variant]int{relaytest.Delta: 10, relaytest.SotW: 1}[v]
 			w := &world{t: t, origin: r.o, relay: r.running, revs: make(map[relaytest.Digest]string)}
 			w.autoClient(v).subscribeHolding(v, "cds", "", coldNames(0, 10))
 			w.sleep(20 * time.Second)
 			wantHeld(t, r.running, "at first", names, 0)
 			if discarded {
-				w.coldOrder("discard", false)
+				w.decideHolds("discard", false)
 			}
 			r.stop()
 			r.start()
@@ -136,8 +137,8 @@ func TestH04_HoldsSurviveARestart(t *testing.T) {
 	}
 }
 
-// TestH04_RestoredSetThatTheOriginHasSaidAgain: a SotW client that reports another version than that of the restored set is sent
-// the set once the origin has said all of it again, and before that not a part of it.
+// A SotW client with another version than the restored set is sent the set once the origin has resent all its
+// resources, and no part of it before.
 func TestH04_RestoredSetThatTheOriginHasSaidAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,12 +156,13 @@ func TestH04_RestoredSetThatTheOriginHasSaidAgain(t *testing.T) {
 		w.send(s, "cds a@2", "cds c@2")
 		w.sleep(5 * time.Second)
 		c.expect()
-		w.send(s, "cds b@2") // long after the first answer: it settles at once (B.7)
+		w.send(s, "cds b@2") // long after the first response, so it settles at once (B.7)
 		c.expect("cds {a@2 b@2 c@2}")
 	})
 }
 
-// TestH04_GoControlPlane: go-control-plane with half of its clusters, and one that has none of those that a client holds.
+// go-control-plane first has none of the resources that a client reports, and later all of them. The client gets
+// no removal.
 func TestH04_GoControlPlane(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots, relaytest.ADSSnapshots} {
@@ -178,25 +180,25 @@ func TestH04_GoControlPlane(t *testing.T) {
 			o.Follow(c, relaytest.ClusterType)
 			time.Sleep(time.Minute)
 			wantHeld(t, r, "the set is complete", 40, 0)
-			var rest []proto.Message
+			var clusters []proto.Message
 			for name := range strings.FieldsSeq(coldNames(0, 40)) {
-				rest = append(rest, relaytest.Cluster(name))
+				clusters = append(clusters, relaytest.Cluster(name))
 			}
-			o.Put(rest...)
+			o.Put(clusters...)
 			o.Follow(c, relaytest.ClusterType)
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			wantHeld(t, r, "it has loaded", 0, 0)
 			for _, resp := range c.Responses() {
 				if len(resp.Removed) > 0 {
-					t.Errorf("told that %q are gone", resp.Removed)
+					t.Errorf("got the removals %q", resp.Removed)
 				}
 			}
 		})
 	}
 }
 
-// TestH04_EmptySetByREST: a poll that reports a version is told that the set is not complete, while the empty set is held.
+// A poll with a version gets a 503 while the empty set is held.
 func TestH04_EmptySetByREST(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, _ *relaytest.Origin, c *restClient) {
@@ -205,7 +207,7 @@ func TestH04_EmptySetByREST(t *testing.T) {
 			c.poll("clusters", "", "").expectDuration(0).expectNames()
 			time.Sleep(time.Minute)
 		}
-		time.Sleep(2 * time.Minute) // with a second look at the origin
+		time.Sleep(2 * time.Minute) // until the set was verified
 		c.poll("clusters", "", "old").expectNames()
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// trickle writes a byte a second until that fails.
+// trickle writes one byte per second until the connection fails.
 func trickle(conn net.Conn, what []byte) {
 	for _, b := range what {
 		if _, err := conn.Write([]byte{b}); err != nil {
@@ -27,8 +27,8 @@ func trickle(conn net.Conn, what []byte) {
 	}
 }
 
-// B.35: a connection whose handshake does not come to an end is closed when a first request would be
-// due, however slowly it goes on. Nobody else notices.
+// B.35: a connection whose handshake is incomplete is closed after the timeout of the first request, even if it
+// makes slow progress. Other connections are not affected.
 func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 	settings := new(bytes.Buffer)
 	settings.WriteString(http2.ClientPreface)
@@ -36,8 +36,8 @@ func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
-		name string
-		says []byte // a byte a second
+		name  string
+		input []byte // sent one byte per second
 	}{
 		{"silence", nil},
 		{"preface", []byte(http2.ClientPreface)},
@@ -54,14 +54,14 @@ func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 						t.Fatal(err)
 					}
 					began := time.Now()
-					var saying sync.WaitGroup
-					saying.Go(func() { trickle(conn, tt.says) }) // ends with the connection
+					var writer sync.WaitGroup
+					writer.Go(func() { trickle(conn, tt.input) }) // returns when the connection is closed
 					_, err = io.Copy(io.Discard, conn)
 					if took := time.Since(began); took != 3*time.Second {
 						t.Errorf("the connection was closed after %v with %v, want 3s", took, err)
 					}
-					_ = conn.Close() // as it is on the other side
-					saying.Wait()
+					_ = conn.Close() // the relay has closed it
+					writer.Wait()
 				}
 				check()
 			})
@@ -69,13 +69,13 @@ func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 	}
 }
 
-// B.35: connections are bounded, in all and for each address, and one too many is closed. Polls
-// count too, and a connection that has ended counts no more, however it did.
+// B.35: connections are limited, in total and per address. Connections over the limit are closed. Polls count,
+// too; ended connections do not, however they ended.
 func TestB35_ConnectionsAreBounded(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := start(t, o, "TENDER_MAX_CONNECTIONS=5", "TENDER_MAX_CONNECTIONS_PER_ADDRESS=3", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
-	check := otherClient(t, o, r.Conn()) // of 127.0.0.1
+	check := otherClient(t, o, r.Conn()) // from 127.0.0.1
 	dial := func(host string, to net.Addr) net.Conn {
 		t.Helper()
 		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}).Dial("tcp", to.String())
@@ -95,7 +95,7 @@ func TestB35_ConnectionsAreBounded(t *testing.T) {
 	refused := func(host string, to net.Addr) {
 		t.Helper()
 		if n, err := io.Copy(io.Discard, dial(host, to)); n != 0 {
-			t.Errorf("a connection too many of %s was told %d bytes and closed with %v, want none", host, n, err)
+			t.Errorf("a connection over the limit of %s got %d bytes and ended with %v, want none", host, n, err)
 		}
 	}
 	_ = open("127.0.0.1", polls, 2)
@@ -107,21 +107,21 @@ func TestB35_ConnectionsAreBounded(t *testing.T) {
 	refused("127.0.0.3", polls)
 	refused("127.0.0.3", streams)
 	if s := r.Stats(); s.Refused[guard.LimitPeerConnections] != 2 || s.Refused[guard.LimitConnections] != 2 {
-		t.Errorf("counted: %+v, want 2 refused for each limit", s.Refused)
+		t.Errorf("got the counts %+v, want 2 rejected connections per limit", s.Refused)
 	}
-	if err := last.(*net.TCPConn).SetLinger(0); err != nil { // which resets it
+	if err := last.(*net.TCPConn).SetLinger(0); err != nil { // makes Close send a RST
 		t.Fatal(err)
 	}
 	_ = last.Close()
 	awaitConnections(t, r, 4)
-	for i := range 20 { // amid the handshake
+	for i := range 20 { // in the middle of the handshake
 		conn := dial("127.0.0.3", streams).(*net.TCPConn)
 		if err := conn.SetLinger(i % 2 * -1); err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.Close()
 	}
-	// What came of these may be counted for a while, and one more be one too many.
+	// These connections may be counted for a while, so a new one may be over the limit.
 	for {
 		conn := dial("127.0.0.1", polls)
 		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
@@ -135,19 +135,19 @@ func TestB35_ConnectionsAreBounded(t *testing.T) {
 	check()
 }
 
-// awaitConnections waits until the relay has so many connections of clients.
+// awaitConnections waits until the relay has n client connections.
 func awaitConnections(t *testing.T, r *running, n int) {
 	t.Helper()
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	for end := time.Now().Add(relaytest.Patience); r.Stats().Connections != n; <-look.C {
 		if time.Now().After(end) {
-			t.Fatalf("%d connections, want %d", r.Stats().Connections, n)
+			t.Fatalf("got %d connections, want %d", r.Stats().Connections, n)
 		}
 	}
 }
 
-// B.34: half a frame is not waited for longer than a client that is gone: pings find neither.
+// B.34: a connection with an incomplete frame is closed like a half-open one: it answers no pings.
 func TestB34_HalfAFrame(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
@@ -163,17 +163,17 @@ func TestB34_HalfAFrame(t *testing.T) {
 		if err := f.WriteSettings(); err != nil {
 			t.Fatal(err)
 		}
-		var saying sync.WaitGroup
-		saying.Go(func() {
+		var writer sync.WaitGroup
+		writer.Go(func() {
 			trickle(conn, append([]byte{0, 16, 0, byte(http2.FrameHeaders), 0, 0, 0, 0, 1}, make([]byte, 4096)...))
-		}) // ends with the connection
+		}) // returns when the connection is closed
 		began := time.Now()
 		_, err = io.Copy(io.Discard, conn)
 		if took := time.Since(began); took < 30*time.Second || took > 70*time.Second {
 			t.Errorf("the connection was closed after %v with %v, want 30s to 70s", took, err)
 		}
-		_ = conn.Close() // as it is on the other side
-		saying.Wait()
+		_ = conn.Close() // the relay has closed it
+		writer.Wait()
 		check()
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// clusterFile writes a file with clusters of these names.
+// clusterFile writes a file with clusters.
 func clusterFile(t *testing.T, dir, name string, clusters ...string) {
 	t.Helper()
 	text := "resources:\n"
@@ -21,8 +21,8 @@ func clusterFile(t *testing.T, dir, name string, clusters ...string) {
 	badWrite(t, dir, name, text)
 }
 
-// sees waits until a new client of each variant has just these clusters.
-func sees(t *testing.T, r *running, names ...string) {
+// expectClusters waits until a new client of each variant has exactly these clusters.
+func expectClusters(t *testing.T, r *running, names ...string) {
 	t.Helper()
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -32,15 +32,15 @@ func sees(t *testing.T, r *running, names ...string) {
 	}
 }
 
-// TestH09_FrozenDirectorySurvivesARestart: what was frozen of a directory is served after restarts too,
-// whatever its files hold by then, and even if none of them can be read; the thaw shows what they hold.
+// A frozen directory is served after restarts, whatever its files contain, and even if none is readable. After the
+// thaw, clients get the files' current resources.
 func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 	t.Parallel()
 	dir, env := t.TempDir(), []string{operated, "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
 	clusterFile(t, dir, "a.yaml", "a", "b")
 	badWrite(t, dir, "l.yaml", "resources: [{'@type': "+typeLDS+", name: l}]\n")
 	r := startFiles(t, dir, env...)
-	sees(t, r, "a", "b")
+	expectClusters(t, r, "a", "b")
 	r.freeze(admin.FreezeScope{})
 	clusterFile(t, dir, "a.yaml", "b", "c")
 	if err := os.Remove(filepath.Join(dir, "l.yaml")); err != nil {
@@ -52,7 +52,7 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 			badWrite(t, dir, "a.yaml", "resources: [")
 		}
 		r = startFiles(t, dir, env...)
-		sees(t, r, "a", "b")
+		expectClusters(t, r, "a", "b")
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
 		c.Subscribe(typeLDS)
 		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeLDS, "l") })
@@ -69,14 +69,13 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 	})
 	r.Stop()
 	r = startFiles(t, dir, env...)
-	sees(t, r, "b", "c")
+	expectClusters(t, r, "b", "c")
 	if left, err := filepath.Glob(filepath.Join(env[1][len("TENDER_SNAPSHOT_DIR="):], "*.snapshot")); err != nil || len(left) != 0 {
-		t.Errorf("files %v, %v are left of a directory that is not frozen", left, err)
+		t.Errorf("got the files %v, %v for a directory that is not frozen, want none", left, err)
 	}
 }
 
-// TestH09_KeptFilesSurviveARestart: resources of files that are gone, which an operator has kept, are kept
-// after restarts too, until they are released.
+// Resources of deleted files that an operator has kept are kept after restarts, until they are released.
 func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 	t.Parallel()
 	dir, env := t.TempDir(), []string{operated, "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
@@ -88,25 +87,25 @@ func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 	clusterFile(t, dir, "mass.yaml", mass...)
 	all := append([]string{"few"}, mass...)
 	r := startFiles(t, dir, env...)
-	sees(t, r, all...)
+	expectClusters(t, r, all...)
 	if err := os.Remove(filepath.Join(dir, "mass.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	awaitStatus(t, r, "a hold", func(s admin.Status) bool { return s.Origins[0].Held == 20 })
 	if h := operate[admin.HoldScope, admin.Holds](t, r, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 || h.Holds[0].Count != 20 || h.Warning != "" {
-		t.Fatalf("discarded %+v, want 20 clusters", h)
+		t.Fatalf("got the discarded holds %+v, want 20 clusters", h)
 	}
 	for range 2 {
 		r.Stop()
 		r = startFiles(t, dir, env...)
-		sees(t, r, all...)
+		expectClusters(t, r, all...)
 	}
 	clusterFile(t, dir, "back.yaml", mass[:5]...)
 	awaitStatus(t, r, "two files", func(s admin.Status) bool { return s.Origins[0].Directory.FileCount == 2 })
 	if h := operate[admin.HoldScope, admin.Holds](t, r, "release", admin.HoldScope{All: true, Discarded: true}); len(h.Holds) != 1 || h.Holds[0].Count != 15 {
-		t.Errorf("released %+v, want the 15 that no file has", h)
+		t.Errorf("got the released holds %+v, want the 15 clusters that are in no file", h)
 	}
-	sees(t, r, append([]string{"few"}, mass[:5]...)...)
+	expectClusters(t, r, append([]string{"few"}, mass[:5]...)...)
 	r.Stop()
-	sees(t, startFiles(t, dir, env...), append([]string{"few"}, mass[:5]...)...)
+	expectClusters(t, startFiles(t, dir, env...), append([]string{"few"}, mass[:5]...)...)
 }

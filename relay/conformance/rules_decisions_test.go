@@ -15,10 +15,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// decisionsFile is the file of operators' decisions in the directory of snapshots.
+// decisionsFile is the file of operators' decisions in the snapshot directory.
 const decisionsFile = "decisions.json"
 
-// frozen returns what the status says of the freeze of the first origin.
+// frozen returns the freeze in the status of the first origin.
 func (r *restarting) frozen() *admin.Freezing {
 	r.t.Helper()
 	o := statusOf(r.t, r.running).Origins[0]
@@ -28,9 +28,8 @@ func (r *restarting) frozen() *admin.Freezing {
 	return o.Freeze
 }
 
-// TestH09_FreezeSurvivesARestart: what the origin changes before, during and after the restart of
-// a frozen relay reaches nobody before the thaw, and the status goes on to say who froze it, when
-// and why.
+// Changes of the origin before, during and after the restart of a frozen relay do not reach clients before the
+// thaw. The status still has the operator, time and reason of the freeze.
 func TestH09_FreezeSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -42,7 +41,7 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 		began := time.Now()
 		answer := r.freeze(admin.FreezeScope{Why: admin.Why{Reason: "bad routes", User: "alice"}})
 		if f := answer.Origins[0]; !f.Frozen || f.Freeze == nil || !f.Freeze.SurvivesRestart || answer.Warning != "" {
-			t.Errorf("freeze: %+v, want one that survives a restart", answer)
+			t.Errorf("freeze: got %+v, want one that survives a restart", answer)
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, "a"); tx.Put(relaytest.Cluster("c")) })
 		for range 2 {
@@ -52,32 +51,32 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 			r.start()
 			f := r.frozen()
 			if f == nil || !strings.HasPrefix(f.By, "alice") || f.Reason != "bad routes" || !f.Since.Equal(began) || !f.Until.IsZero() || !f.SurvivesRestart {
-				t.Fatalf("after a restart: %+v, want a freeze by alice of %v", f, began)
+				t.Fatalf("after a restart: got %+v, want the freeze by alice of %v", f, began)
 			}
 			c.Reconnect(r.Conn())
 			if n := sent(c, time.Hour); n != 0 || c.Ended() {
-				t.Errorf("who came back was sent %d responses (stream ended: %v): %v", n, c.Ended(), c.Responses())
+				t.Errorf("a reconnecting client got %d responses (stream ended: %v): %v", n, c.Ended(), c.Responses())
 			}
 			r.expectResources(r.following(v, typeCDS), typeCDS, "a", "b")
 			if view := statusOf(t, r.running).Views[0]; !view.FrozenAt.Equal(began) || view.Withheld != 4 {
-				t.Errorf("the view is frozen since %v and withholds %d names, want since %v and 4", view.FrozenAt, view.Withheld, began)
+				t.Errorf("the view is frozen since %v with %d withheld names, want since %v with 4", view.FrozenAt, view.Withheld, began)
 			}
 		}
 		r.thaw()
 		r.expectResources(c, typeCDS, "c", "d")
 		if f := r.frozen(); f != nil {
-			t.Errorf("thawed: %+v, want no freeze", f)
+			t.Errorf("after the thaw: got %+v, want no freeze", f)
 		}
 		r.stop()
 		r.start()
 		if f := r.frozen(); f != nil {
-			t.Errorf("thawed and restarted: %+v, want no freeze", f)
+			t.Errorf("after the thaw and a restart: got %+v, want no freeze", f)
 		}
 	}, operated)
 }
 
-// TestH09_FreezeEndsByItself: at its time, whether or not the relay was restarted meanwhile, and
-// at once if the time has passed while no relay ran.
+// A freeze with a duration ends at its time, whether the relay was restarted or not, and at once if the time has
+// passed while no relay was running.
 func TestH09_FreezeEndsByItself(t *testing.T) {
 	t.Parallel()
 	for _, restarts := range []string{"never", "meanwhile", "too late"} {
@@ -102,7 +101,7 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 				}
 				if restarts != "too late" {
 					if f := r.frozen(); f == nil || !f.Until.Equal(began.Add(2*time.Hour)) {
-						t.Errorf("status: %+v, want a freeze until 2h after %v", f, began)
+						t.Errorf("status: got %+v, want a freeze until 2h after %v", f, began)
 					}
 					time.Sleep(time.Until(began.Add(2*time.Hour - time.Second)))
 					synctest.Wait()
@@ -111,15 +110,14 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 				}
 				r.expectResources(c, typeCDS, "a", "b")
 				if f := r.frozen(); f != nil {
-					t.Errorf("at the end: %+v, want no freeze", f)
+					t.Errorf("after its end: got %+v, want no freeze", f)
 				}
 			}, operated)
 		})
 	}
 }
 
-// TestH09_LaterFreezeCounts: a second freeze has another end and reason, and the thaw by hand
-// leaves nothing that ends by itself.
+// A second freeze replaces the end and reason of the first one. After a thaw, no end is pending.
 func TestH09_LaterFreezeCounts(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -129,33 +127,33 @@ func TestH09_LaterFreezeCounts(t *testing.T) {
 		r.freeze(admin.FreezeScope{ForSeconds: 3600, Why: admin.Why{Reason: "second"}})
 		time.Sleep(time.Minute)
 		if f := r.frozen(); f == nil || f.Reason != "second" || !f.Since.Equal(began) || !f.Until.Equal(began.Add(30*time.Second+time.Hour)) {
-			t.Errorf("the second freeze is %+v, want it since the first, and for an hour", f)
+			t.Errorf("the second freeze is %+v, want the start of the first one, and an hour's duration", f)
 		}
 		r.thaw()
 		r.freeze(admin.FreezeScope{})
 		time.Sleep(24 * time.Hour)
 		if f := r.frozen(); f == nil || !f.Until.IsZero() {
-			t.Errorf("the third freeze is %+v, want one that does not end", f)
+			t.Errorf("the third freeze is %+v, want one without an end", f)
 		}
 	}, operated)
 }
 
-// TestH09_WithoutADirectory the relay says that a freeze does not survive.
+// Without a snapshot directory, the relay warns that a freeze will not survive a restart.
 func TestH09_WithoutADirectory(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated}, func(w *world) {
 		f := w.relay.freeze(admin.FreezeScope{})
 		if !strings.Contains(f.Warning, "TENDER_SNAPSHOT_DIR is not set") || !f.Origins[0].Frozen || f.Origins[0].Freeze.SurvivesRestart {
-			t.Errorf("freeze: %+v, want that it does not survive", f)
+			t.Errorf("freeze: got %+v, want the warning that it does not survive a restart", f)
 		}
 		if f := w.relay.thaw(); f.Warning != "" || f.Origins[0].Frozen {
-			t.Errorf("thaw: %+v, want no freeze and no warning", f)
+			t.Errorf("thaw: got %+v, want no freeze and no warning", f)
 		}
 	})
 }
 
-// TestH09_UnknownFormat: decisions in a format that the relay does not know are a logged start
-// without them, and stay on the disk when new ones are written.
+// If the decisions file has an unknown format, the relay logs it and starts without decisions. It keeps the file
+// when it writes new ones.
 func TestH09_UnknownFormat(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -170,32 +168,31 @@ func TestH09_UnknownFormat(t *testing.T) {
 		}
 		r.start()
 		if f := r.frozen(); f != nil {
-			t.Errorf("status: %+v, want no freeze", f)
+			t.Errorf("status: got %+v, want no freeze", f)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if text, err := os.ReadFile(path); err != nil || string(text) != later {
-			t.Errorf("without a new decision the file has %q, %v", text, err)
+			t.Errorf("without a new decision the file contains %q, %v", text, err)
 		}
 		r.freeze(admin.FreezeScope{})
 		kept, err := filepath.Glob(path + ".unread-*")
 		if err != nil || len(kept) != 1 {
-			t.Fatalf("files %q, %v, want the one that could not be read", kept, err)
+			t.Fatalf("got the files %q, %v, want the unreadable one", kept, err)
 		}
 		if text, err := os.ReadFile(kept[0]); err != nil || string(text) != later {
-			t.Errorf("%s has %q, %v", kept[0], text, err)
+			t.Errorf("%s contains %q, %v", kept[0], text, err)
 		}
 		r.stop()
 		r.start()
 		if r.frozen() == nil {
-			t.Error("the freeze that was written beside it is forgotten")
+			t.Error("the new freeze was lost")
 		}
 	}, operated)
 }
 
-// TestH09_DiscardedRemovalsSurvive: resources that an operator has kept are kept after a restart,
-// too, by wildcard and by name, until the origin says something of them; and what it has said
-// before the restart counts.
+// Resources that an operator has kept, of wildcards and names, are kept after a restart, until the origin sends or
+// removes them. Those that the origin sent before the restart are not kept.
 func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
@@ -226,29 +223,29 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 		kept := func() (n int) {
 			t.Helper()
 			var holds admin.Holds
-			_, text := ask(t, r.DialAdmin, "/api/v1/holds")
+			_, text := httpGet(t, r.DialAdmin, "/api/v1/holds")
 			if err := json.Unmarshal([]byte(text), &holds); err != nil {
 				t.Fatal(err)
 			}
 			for _, h := range holds.Holds {
 				if n += h.Count; !h.Discarded {
-					t.Errorf("holds: %s, want only what was discarded", text)
+					t.Errorf("got the holds %s, want only discarded ones", text)
 				}
 			}
 			return n
 		}
 		if h := operate[admin.HoldScope, admin.Holds](t, r.running, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 || h.Holds[0].Count != 39 || h.Warning != "" {
-			t.Fatalf("discarded %+v, want 39 clusters", h)
+			t.Fatalf("got the discarded holds %+v, want 39 clusters", h)
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { put(tx, name(1)) })
 		time.Sleep(time.Minute)
 		if n := kept(); n != 38 {
-			t.Errorf("%d clusters kept, want 38: of one the origin has spoken", n)
+			t.Errorf("got %d kept clusters, want 38 after the origin's response for one", n)
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, name(1)) })
 		rest := slices.Concat(all[:1], all[2:])
 		r.expectResources(c, typeCDS, rest...)
-		time.Sleep(time.Minute) // until it is written that one of them is kept no more
+		time.Sleep(time.Minute) // until the changed decision is written
 		for range 2 {
 			r.stop()
 			r.start()
@@ -257,7 +254,7 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 			synctest.Wait()
 			r.expectResources(c, typeCDS, rest...)
 			if n := kept(); n != 38 {
-				t.Errorf("after a restart %d clusters are kept, want 38", n)
+				t.Errorf("after a restart, got %d kept clusters, want 38", n)
 			}
 		}
 		operate[admin.HoldScope, admin.Holds](t, r.running, "release", admin.HoldScope{All: true, Discarded: true})
@@ -265,7 +262,7 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 		r.stop()
 		r.start()
 		if n := kept(); n != 0 {
-			t.Errorf("released and restarted: %d clusters are kept, want none", n)
+			t.Errorf("after the release and a restart, got %d kept clusters, want none", n)
 		}
 	}, operated)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Versions that a client tells later than in its first request of a type have no
-// effect: nothing is removed for them, and nothing left out.
+// initial_resource_versions after the first request of a type have no effect: nothing is removed or omitted
+// because of them.
 func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		types := []string{relaytest.ClusterType, relaytest.RouteType, acmeThing}
@@ -33,17 +33,17 @@ func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
 				}
 			}
 			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions})
-			recvAndAck(t, c, typeURL) // a and b are its own by name, and nothing else is there
+			recvAndAck(t, c, typeURL) // a and b are subscribed to by name, and there are no others
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if resp := c.TryRecv(); resp != nil {
-			t.Errorf("got %v", resp)
+			t.Errorf("got %v, want no response", resp)
 		}
 	})
 }
 
-// R084: what a client said that it holds counts no more once it asks again.
+// R084: a new subscription overrides the version that a client has reported: the resource is resent.
 func TestR084_NamedAgainWhateverItSaidItHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := originWith(t, relaytest.OriginOptions{Memory: true}, []string{acmeThing}, "a", "b")
@@ -52,14 +52,14 @@ func TestR084_NamedAgainWhateverItSaidItHolds(t *testing.T) {
 		for name, e := range o.Resources()[acmeThing] {
 			versions[name] = e.Version
 		}
-		for _, again := range []string{"a", "*"} {
+		for _, second := range []string{"a", "*"} {
 			c := r.Client(relaytest.ClientOptions{})
-			for _, names := range [][]string{{"*"}, {again}} { // before anything was answered
+			for _, names := range [][]string{{"*"}, {second}} { // both requests arrive before the first response
 				c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: acmeThing,
 					ResourceNamesSubscribe: names, InitialResourceVersions: versions})
 			}
 			want := []string{"a", "b"}
-			if again == "a" {
+			if second == "a" {
 				want = []string{"a"}
 			}
 			recvAndAck(t, c, acmeThing, want...)
@@ -67,8 +67,8 @@ func TestR084_NamedAgainWhateverItSaidItHolds(t *testing.T) {
 	})
 }
 
-// Resources that come without a version get one made from their content: the
-// same in every relay, and good for what a client says it holds.
+// Resources without a version get one that is derived from their content. It is the same in every relay, and valid
+// for reconnecting clients.
 func TestR090_VersionsOfOurOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		types := []string{relaytest.ClusterType, relaytest.RouteType, acmeThing}
@@ -83,12 +83,12 @@ func TestR090_VersionsOfOurOwn(t *testing.T) {
 			}
 			states = append(states, c.State())
 			before := len(c.Responses())
-			time.Sleep(time.Minute) // until the relay is sure of its sets
+			time.Sleep(time.Minute) // until the sets are confirmed
 			c.Reconnect(r.Conn())
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if got := c.Responses()[before:]; len(got) > 0 {
-				t.Errorf("a client that holds everything was sent %v", got)
+				t.Errorf("an up-to-date client got %v", got)
 			}
 			r.Stop()
 		}
@@ -96,17 +96,17 @@ func TestR090_VersionsOfOurOwn(t *testing.T) {
 			for _, name := range []string{"a", "b"} {
 				one, two := states[0][typeURL][name], states[1][typeURL][name]
 				if one != two || len(one.Version) != len("h1.")+22 || one.Version[:3] != "h1." {
-					t.Errorf("%s: versions %q and %q", name, one.Version, two.Version)
+					t.Errorf("%s: got the versions %q and %q, want equal ones of the form h1.…", name, one.Version, two.Version)
 				}
 			}
 			if a, b := states[0][typeURL]["a"], states[0][typeURL]["b"]; a.Version == b.Version {
-				t.Errorf("different resources have one version %q", a.Version)
+				t.Errorf("different resources have the same version %q", a.Version)
 			}
 		}
 	})
 }
 
-// The origin's version of a type is shown and decides nothing.
+// The origin's system version is passed on, and has no other effect.
 func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -115,7 +115,7 @@ func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
 		for _, typeURL := range types {
 			if typeURL == acmeThing {
-				c.Subscribe(typeURL, "a", "b") // by wildcard, a change would come with the rest (B.17)
+				c.Subscribe(typeURL, "a", "b") // a wildcard response would contain both (B.17)
 			} else {
 				c.Subscribe(typeURL, "*")
 			}
@@ -129,22 +129,22 @@ func TestR091_SystemVersionDecidesNothing(t *testing.T) {
 			}
 			expectNoneInFlight(t, o, c, "version "+system)
 		}
-		// The same version and other content is news.
+		// Changed content of the same system version is sent.
 		for _, typeURL := range types {
 			c.Fence(t.Context(), typeURL, "a", func() { o.Put(opaque(typeURL, "a", "second")) })
 		}
 	})
 }
 
-// C18: a name that a client tracks by mistake is a subscription like any other,
-// and what it has given up meanwhile is not sent behind its back.
+// C18: a name that a client subscribes to by mistake is a normal subscription. It is not sent any more once the
+// client has unsubscribed.
 func TestC18_PhantomNamesAreOrdinary(t *testing.T) {
 	t.Parallel()
 	for _, typeURL := range []string{relaytest.ClusterType, acmeThing} {
 		o := originWith(t, relaytest.OriginOptions{}, []string{typeURL}, "a", "b")
 		r := start(t, o)
 		c := r.Client(relaytest.ClientOptions{})
-		// As Envoy does it: the wildcard and what it thinks it has, at once.
+		// As Envoy does, subscribe to the wildcard and to names of resources that it holds.
 		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: typeURL,
 			ResourceNamesSubscribe: []string{"*", "b", "phantom"}, InitialResourceVersions: map[string]string{"b": "old", "phantom": "1"}})
 		removed := false

@@ -61,7 +61,7 @@ func errorsConverge(w *world, rng *rand.Rand) {
 	last := make(map[string]string)
 	var clients []*worldClient
 	var variants []relaytest.Variant
-	var whole []bool // whether responses hold the complete set
+	var completeSet []bool // whether responses hold the complete set
 	join := func() {
 		v := []relaytest.Variant{relaytest.Delta, relaytest.SotW}[rng.IntN(2)]
 		want := strings.Join(names, " ")
@@ -69,7 +69,7 @@ func errorsConverge(w *world, rng *rand.Rand) {
 			want = "*"
 		}
 		clients, variants = append(clients, w.autoClient(v).subscribe(short, want)), append(variants, v)
-		whole = append(whole, completeFor(v, short, want))
+		completeSet = append(completeSet, completeFor(v, short, want))
 	}
 	join()
 	for range 40 {
@@ -113,7 +113,7 @@ func errorsConverge(w *world, rng *rand.Rand) {
 			switch {
 			case !failed && reported && (last[name] != "" || variants[i] == relaytest.Delta): // SotW does not report the removal of a failed resource
 				w.t.Errorf("%s: %v has the error %v of %q, want none", short, c.Client, got, name)
-			case failed && !reported && (!whole[i] || !have):
+			case failed && !reported && (!completeSet[i] || !have):
 				w.t.Errorf("%s: %v did not get the error of %q, want %s", short, c.Client, name, code)
 			case failed && reported && got.String() != code:
 				w.t.Errorf("%s: %v has the error %v of %q, want %s", short, c.Client, got, name, code)

@@ -16,9 +16,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestH11_BadFilesAreVisible: of a directory of which four of five files are bad, the relay serves the
-// fifth, and says of each of the others what is wrong with it, in the log with its line, in the status, and in a metric;
-// until they are mended, whether or not a client is there.
+// If four of five files in a directory are invalid, the relay serves the fifth one. The log, the status and a
+// metric report each of the others with its error until they are fixed, with and without clients.
 func TestH11_BadFilesAreVisible(t *testing.T) {
 	t.Parallel()
 	cluster := func(name string) string { return "- {'@type': " + typeCDS + ", name: " + name + "}\n" }
@@ -38,14 +37,14 @@ func TestH11_BadFilesAreVisible(t *testing.T) {
 	for i, f := range s.Origins[0].Directory.Bad {
 		name := fmt.Sprintf("%c.yaml", 'b'+i)
 		if f.File != name || !strings.Contains(f.Error, name+":2") || f.LastGood != 0 {
-			t.Errorf("bad file %d is %+v, want %s with its line", i, f, name)
+			t.Errorf("invalid file %d is %+v, want %s with its line", i, f, name)
 		}
 		if !strings.Contains(r.Log.String(), name+":2") {
-			t.Errorf("the log does not have %s with its line", name)
+			t.Errorf("the log lacks %s with its line", name)
 		}
 	}
 	if m := metricsOf(t, r); m["tender_origin_files default bad"] != 4 || m["tender_origin_files default good"] != 1 {
-		t.Errorf("metrics: %v bad and %v good, want 4 and 1", m["tender_origin_files default bad"], m["tender_origin_files default good"])
+		t.Errorf("metrics: got %v bad and %v good files, want 4 and 1", m["tender_origin_files default bad"], m["tender_origin_files default good"])
 	}
 	for _, name := range []string{"b", "c", "d", "e"} {
 		badWrite(t, dir, name+".yaml", cluster(name))
@@ -57,28 +56,27 @@ func TestH11_BadFilesAreVisible(t *testing.T) {
 	badWrite(t, dir, "b.yaml", "nonsense: [\n")
 	s = awaitStatus(t, r, "one bad file", bad(1))
 	if f := s.Origins[0].Directory.Bad[0]; f.File != "b.yaml" || f.LastGood != 1 {
-		t.Errorf("the bad file is %+v, want b.yaml with the one resource that it had", f)
+		t.Errorf("the invalid file is %+v, want b.yaml with its last resource", f)
 	}
 	if got := c.State().Names(typeCDS); len(got) != 5 {
-		t.Errorf("the client has %q, want all five", got)
+		t.Errorf("the client has %q, want all five clusters", got)
 	}
 }
 
-// A badFile is a file of a file origin: what is in it, or what stands in its place.
+// A badFile is the content of a file, or what exists in its place.
 type badFile struct {
 	name, content string
 	place         func(path string) error
 }
 
-// badFiles are files of a file origin, one of each kind that cannot be read. The log
-// says what is wrong.
+// badFiles are the kinds of unreadable files, with their log messages.
 var badFiles = []badInput{
 	{"YAML: syntax", badFile{name: "bad.yaml", content: "resources:\n- a: [\n"}, codes.OK, "bad.yaml:2: did not find expected node content"},
 	{"YAML: unknown field", badFile{name: "bad.yaml", content: "- {'@type': " + typeCDS + ", name: c, nome: d}\n"}, codes.OK, `bad.yaml:1: unknown field \"nome\"`},
 	{"YAML: unknown type", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/acme.Foo}\n"}, codes.OK, `bad.yaml:1: unknown type \"type.googleapis.com/acme.Foo\"`},
 	{"YAML: no name", badFile{name: "bad.yaml", content: "- {'@type': " + typeCDS + "}\n"}, codes.OK, `bad.yaml:1: resources[0]: no name in a resource of type \"` + typeCDS},
 	{"YAML: a name twice", badFile{name: "bad.yaml", content: strings.Repeat("- {'@type': "+typeCDS+", name: c}\n", 2)}, codes.OK, `bad.yaml:2: resources[1]: name \"c\" is a duplicate of resources[0]`},
-	{"YAML: another type than it says", badFile{name: "bad.yaml", content: "type_url: t\nresources:\n- {'@type': " + typeCDS + ", name: c}\n"}, codes.OK, `bad.yaml:3: resources[0]: type \"` + typeCDS + `\" in a response of type \"t\"`},
+	{"YAML: a resource of another type", badFile{name: "bad.yaml", content: "type_url: t\nresources:\n- {'@type': " + typeCDS + ", name: c}\n"}, codes.OK, `bad.yaml:3: resources[0]: type \"` + typeCDS + `\" in a response of type \"t\"`},
 	{"YAML: a wrapper around nothing", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: c}\n"}, codes.OK, "bad.yaml:1: resources[0]: the wrapper has no resource"},
 	{"YAML: two documents", badFile{name: "bad.yaml", content: "resources: []\n---\nresources: []\n"}, codes.OK, "bad.yaml: document 2 in one file"},
 	{"JSON: cut short", badFile{name: "bad.json", content: "{\n \"resources\": ["}, codes.OK, "bad.json:2: unexpected EOF"},
@@ -89,7 +87,7 @@ var badFiles = []badInput{
 	{"a link that leads nowhere", badFile{name: "bad.yaml", place: func(path string) error { return os.Symlink("nowhere", path) }}, codes.OK, "bad.yaml: no such file or directory"},
 }
 
-// goodFiles hold the cluster a in each format.
+// goodFiles contain the cluster a in each format.
 var goodFiles = map[string]string{
 	".yaml":  "- {'@type': " + typeCDS + ", name: a}\n",
 	".json":  `{"resources": [{"@type": "` + typeCDS + `", "name": "a"}]}`,
@@ -97,8 +95,8 @@ var goodFiles = map[string]string{
 	".pb":    badPart(&discoverypb.DiscoveryResponse{}, "resources", badPart(&anypb.Any{}, "type_url", typeCDS, "value", "\x0a\x01a")),
 }
 
-// inFile has a file go bad under a relay of a file origin. Its log tells, what the file
-// held stays, for those who come later too, and other files are followed.
+// inFile makes a file of a file origin invalid. The relay logs it, keeps the file's resources for all clients, and
+// follows changes of other files.
 func (row badInput) inFile(t *testing.T) {
 	dir, file := t.TempDir(), row.input.(badFile)
 	badWrite(t, dir, file.name, goodFiles[filepath.Ext(file.name)])
@@ -121,13 +119,13 @@ func (row badInput) inFile(t *testing.T) {
 			return len(s[typeCDS]) == 2 && s.Digest(typeCDS, "other") != before.Digest(typeCDS, "other")
 		})
 		if c.State().Digest(typeCDS, "a") != before.Digest(typeCDS, "a") {
-			t.Errorf("%v has not the cluster that the file held while it was good", c)
+			t.Errorf("%v lost the cluster of the file's last valid content", c)
 		}
 	}
 	row.check(t, codes.OK, r.Log.String())
 }
 
-// badWrite writes a file that is whole as soon as it is there.
+// badWrite writes a file atomically.
 func badWrite(t *testing.T, dir, name, content string) {
 	t.Helper()
 	hidden := filepath.Join(dir, ".writing")

@@ -14,10 +14,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// What gRPC holds of clusters and listeners and does not find in a SotW response, it
-// deletes. So each one, of any history of changes, subscriptions, answers and
-// disconnects, holds whatever the client was subscribed to and the origin had, before
-// and after what caused the response.
+// gRPC deletes clusters and listeners that a SotW response lacks. After random changes, subscriptions, ACKs, NACKs
+// and reconnects, each response therefore contains every resource that the client was subscribed to and the origin
+// had, before and after the event that caused the response.
 func TestC09_EachFullSetIsComplete(t *testing.T) {
 	t.Parallel()
 	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.ScopedRouteType} {
@@ -39,11 +38,11 @@ func TestC09_EachFullSetIsComplete(t *testing.T) {
 	}
 }
 
-// A fullStep is one thing that happens in a history.
+// A fullStep is one event of a history.
 type fullStep struct {
 	what string
 	name string
-	wait time.Duration // after it
+	wait time.Duration // pause after the event
 }
 
 func drawFullStep(t *rapid.T) fullStep {
@@ -56,15 +55,15 @@ func drawFullStep(t *rapid.T) fullStep {
 	}
 }
 
-// A fullHistory is an origin, a relay and a SotW client of one type, by hand.
+// A fullHistory is an origin, a relay and a SotW client that subscribes to one type.
 type fullHistory struct {
 	*scene
-	typeURL string
-	client  *relaytest.Client
-	wants   map[string]bool
-	asked   map[string]time.Time // since when
-	last    *relaytest.Response
-	count   int
+	typeURL    string
+	client     *relaytest.Client
+	subscribed map[string]bool
+	since      map[string]time.Time // start of the subscription
+	last       *relaytest.Response
+	count      int
 }
 
 func (h *fullHistory) run(silent bool, steps []fullStep) {
@@ -75,15 +74,15 @@ func (h *fullHistory) run(silent bool, steps []fullStep) {
 	}()
 	h.origin = relaytest.NewOrigin(h, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: silent}})
 	h.relay = start(h, h.origin)
-	h.client, h.wants, h.asked = h.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW}), map[string]bool{}, map[string]time.Time{}
+	h.client, h.subscribed, h.since = h.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW}), map[string]bool{}, map[string]time.Time{}
 	for range 3 {
 		h.put(name(h.count))
 	}
-	h.ask("*", true)
+	h.subscribe("*", true)
 	h.settle(time.Minute)
 	for i, st := range steps {
 		must := h.due()
-		h.happen(st)
+		h.play(st)
 		h.settle(st.wait)
 		for name := range must {
 			if !h.due()[name] {
@@ -94,18 +93,18 @@ func (h *fullHistory) run(silent bool, steps []fullStep) {
 			h.last = r
 			for _, name := range slices.Sorted(maps.Keys(must)) {
 				if !slices.Contains(r.Names(), name) {
-					h.Errorf("step %d, %v: %v lacks %s, which the client is subscribed to and the origin has", i, st, r, name)
+					h.Errorf("step %d, %v: %v lacks %s, which the client subscribes to and the origin has", i, st, r, name)
 				}
 			}
 		}
 	}
 }
 
-// due returns what the client is subscribed to and the origin has: not what it asked
-// for just now, which the origin was not asked for yet, and which it cannot hold.
+// due returns the origin's resources that the client subscribes to, without subscriptions of the last second,
+// which the origin may not have answered.
 func (h *fullHistory) due() map[string]bool {
 	due := make(map[string]bool)
-	settled := func(name string) bool { return h.wants[name] && time.Since(h.asked[name]) >= time.Second }
+	settled := func(name string) bool { return h.subscribed[name] && time.Since(h.since[name]) >= time.Second }
 	for _, name := range h.origin.Resources().Names(h.typeURL) {
 		if settled("*") || settled(name) {
 			due[name] = true
@@ -115,7 +114,7 @@ func (h *fullHistory) due() map[string]bool {
 }
 
 func (h *fullHistory) settle(d time.Duration) {
-	time.Sleep(d) // of the bubble: no time at all
+	time.Sleep(d) // virtual time
 	synctest.Wait()
 }
 
@@ -124,28 +123,28 @@ func (h *fullHistory) put(name string) {
 	h.origin.Put(relaytest.Opaque(h.typeURL, name, fmt.Append(nil, h.count)))
 }
 
-// ask subscribes to a name, or gives it up.
-func (h *fullHistory) ask(name string, wanted bool) {
-	if wanted && !h.wants[name] {
-		h.asked[name] = time.Now()
+// subscribe starts or ends a subscription.
+func (h *fullHistory) subscribe(name string, on bool) {
+	if on && !h.subscribed[name] {
+		h.since[name] = time.Now()
 	}
-	if h.wants[name] = wanted; wanted {
+	if h.subscribed[name] = on; on {
 		h.client.Subscribe(h.typeURL, name)
 	} else {
 		h.client.Unsubscribe(h.typeURL, name)
 	}
 }
 
-func (h *fullHistory) happen(st fullStep) {
+func (h *fullHistory) play(st fullStep) {
 	switch st.what {
 	case "put":
 		h.put(st.name)
 	case "remove":
 		h.origin.Remove(h.typeURL, st.name)
 	case "subscribe", "unsubscribe":
-		h.ask(st.name, st.what == "subscribe")
+		h.subscribe(st.name, st.what == "subscribe")
 	case "wildcard", "unwildcard":
-		h.ask("*", st.what == "wildcard")
+		h.subscribe("*", st.what == "wildcard")
 	case "reconnect":
 		h.client.Reconnect(h.relay.Conn())
 		h.last = nil

@@ -14,26 +14,26 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// node returns a client that answers by itself, of a group of its own.
+// node returns a client that is alone in its group and ACKs every response.
 func (r *restarting) node(v relaytest.Variant, id string) *relaytest.Client {
 	r.t.Helper()
 	return r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
 }
 
-// left returns once a client of a group that follows the clusters has them and has left.
-func (r *restarting) left(v relaytest.Variant, id string, clusters ...string) {
+// connectOnce connects a client of a group, waits until it has the clusters, and closes it.
+func (r *restarting) connectOnce(v relaytest.Variant, id string, clusters ...string) {
 	r.t.Helper()
 	c := r.node(v, id)
 	c.Subscribe(typeCDS)
 	r.expectResources(c, typeCDS, clusters...)
-	time.Sleep(30 * time.Second) // the set is complete
+	time.Sleep(30 * time.Second) // until the set is complete
 	c.Close()
 	synctest.Wait()
 }
 
-// TestB35_SnapshotsOutliveEviction: whoever comes back to a group that made room finds what it held, in the same process and
-// after a restart, without the origin, whether or not that was on the disk when the group went. A group that holds nothing
-// makes room although the origin is away.
+// A client that returns to an evicted group gets the group's last resources, without the origin, in the same
+// process and after a restart, whether or not a snapshot was written before the eviction. A group without
+// resources can be evicted while the origin is down.
 func TestB35_SnapshotsOutliveEviction(t *testing.T) {
 	t.Parallel()
 	const shared = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/a"
@@ -41,14 +41,14 @@ func TestB35_SnapshotsOutliveEviction(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), domainRoute(shared, "1"))
-				stays := r.node(v, "stays")
-				stays.Subscribe(typeCDS)
-				r.expectResources(stays, typeCDS, "a", "b")
+				stable := r.node(v, "stays")
+				stable.Subscribe(typeCDS)
+				r.expectResources(stable, typeCDS, "a", "b")
 				c := r.node(v, "one")
 				c.Subscribe(typeRDS, shared)
 				r.expectResources(c, typeRDS, shared)
 				c.Close()
-				r.left(v, "one", "a", "b")
+				r.connectOnce(v, "one", "a", "b")
 				evicts := r.node(v, "two")
 				evicts.Subscribe(typeRDS, "none")
 				synctest.Wait()
@@ -62,27 +62,27 @@ func TestB35_SnapshotsOutliveEviction(t *testing.T) {
 					r.start()
 				}
 				synctest.Wait()
-				back := r.node(v, "one")
-				back.Subscribe(typeCDS)
-				r.expectResources(back, typeCDS, "a", "b")
-				back.Subscribe(typeRDS, shared)
-				r.expectResources(back, typeRDS, shared)
+				returning := r.node(v, "one")
+				returning.Subscribe(typeCDS)
+				r.expectResources(returning, typeCDS, "a", "b")
+				returning.Subscribe(typeRDS, shared)
+				r.expectResources(returning, typeRDS, shared)
 				r.o.Restart()
 				time.Sleep(time.Minute)
 				r.o.Put(relaytest.Cluster("b", "changed"), relaytest.Cluster("c"))
-				r.expectResources(back, typeCDS, "a", "b", "c")
+				r.expectResources(returning, typeCDS, "a", "b", "c")
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if n := len(r.paths()); n > 3 {
-					t.Errorf("%d files, want those of two groups and of what they share", n)
+					t.Errorf("got %d snapshots, want those of two groups and of shared names", n)
 				}
 			}, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=2")
 		})
 	}
 }
 
-// TestB35_NoGroupThatCannotBeMadeAnewIsEvicted: it is frozen, or the origin is away, or has not confirmed what was restored, or
-// removals are held back, or were discarded. Others go before it, however old it is.
+// A group that cannot be restored is not evicted: it is frozen, the origin is down or has not confirmed its
+// restored set, or removals are held or discarded. Other groups are evicted first, however old it is.
 func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -125,17 +125,17 @@ func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
 				for _, name := range names {
 					r.o.Put(relaytest.Cluster(name))
 				}
-				r.left(v, "one", names...)
+				r.connectOnce(v, "one", names...)
 				tt.makes(r)
 				c := r.node(v, "two")
 				c.Subscribe(typeCDS)
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if evicted := tt.name == ""; evicted == c.Ended() {
-					t.Fatalf("the stream of a further group has ended: %t (evicted %t)", c.Ended(), evicted)
+					t.Fatalf("the stream of another group ended: %t (evicted %t)", c.Ended(), evicted)
 				}
 				if limit := r.Stats().Refused[guard.LimitGroups]; tt.name != "" && (limit != 1 || status.Code(c.WaitEnd(t.Context())) != codes.ResourceExhausted) {
-					t.Errorf("%d were refused for the limit, want 1 and RESOURCE_EXHAUSTED", limit)
+					t.Errorf("counted %d rejected streams, want 1 with RESOURCE_EXHAUSTED", limit)
 				}
 			}, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=1", operated)
 		})

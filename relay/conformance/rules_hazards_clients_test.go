@@ -14,9 +14,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// orderWarm returns a client that holds the EDS clusters a and b, with endpoints
-// asked for by name or, if names is "*", by wildcard.
-func orderWarm(w *world, opts relaytest.ClientOptions, names string) *worldClient {
+// warmClient returns a client that has the EDS clusters a and b, and their endpoints by name or, if names is "*",
+// by wildcard.
+func warmClient(w *world, opts relaytest.ClientOptions, names string) *worldClient {
 	w.t.Helper()
 	w.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds r@1")
 	c := w.dial(opts).subscribe("cds", "")
@@ -32,52 +32,50 @@ func orderWarm(w *world, opts relaytest.ClientOptions, names string) *worldClien
 	return c
 }
 
-// An origin that pushes faster than an Envoy applies, and repeats clusters that have
-// not changed: the Envoy has one response of a type to answer at a time, gets what is
-// newest then, and nothing for what was repeated, or it would warm for ever.
+// While an origin sends changes faster than an Envoy ACKs them, the Envoy has one unanswered response per type,
+// and then gets the newest state. Repeated clusters are not sent, since they would start warming again.
 func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
 	t.Parallel()
 	const pushes, slow = 100, time.Second
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		worldBubble(t, nil, func(w *world) {
-			c := orderWarm(w, relaytest.ClientOptions{Variant: v}, "a b")
+			c := warmClient(w, relaytest.ClientOptions{Variant: v}, "a b")
 			same := w.message("cds", "a", 1)
-			var said []string
+			var got []string
 			for i := range pushes {
 				w.origin.Apply(func(tx *relaytest.Tx) {
 					tx.Set(relaytest.ClusterType, "a", same, fmt.Sprint("another version ", i))
 					tx.Set(relaytest.ClusterType, "b", w.message("cds", "b", i+2), "")
 				})
 				w.sleep(slow / 10)
-				said = append(said, c.received()...)
+				got = append(got, c.received()...)
 				if i%10 == 9 {
 					c.ack("cds")
-					said = append(said, c.received()...)
+					got = append(got, c.received()...)
 					c.ack("eds")
 				}
 			}
 			w.sleep(time.Minute)
-			said = append(said, c.received()...)
+			got = append(got, c.received()...)
 			last := fmt.Sprint("b@", pushes+1)
-			if n := pushes / 10; len(said) > 2*(n+1) || !slices.ContainsFunc(said, func(r string) bool { return strings.Contains(r, last) }) {
-				t.Errorf("%d pushes to an Envoy that answered %d times made %d responses: %q", pushes, n, len(said), said)
+			if n := pushes / 10; len(got) > 2*(n+1) || !slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, last) }) {
+				t.Errorf("%d changes and %d ACKs caused %d responses: %q", pushes, n, len(got), got)
 			}
-			for _, r := range said {
+			for _, r := range got {
 				if strings.Contains(r, "a@") && !strings.HasPrefix(r, "cds {") {
-					t.Errorf("%q has a, which did not change", r)
+					t.Errorf("got %q with the unchanged cluster a", r)
 				}
 			}
 		})
 	})
 }
 
-// A relay that loses one side in the middle of a push must not leave the other one
-// stale: the streams of a client whose connection breaks under a send end, nothing of
-// that send counts as sent, and the loss of the origin ends no stream. (TestC27 has
-// clients that do not read, TestB8_B15_C29_… the loss of the origin at rest.)
+// If a relay loses a client or the origin while it sends a change, the other side must not stay stale. Streams of
+// a broken client connection end, and their blocked response does not count as sent. Losing the origin ends no
+// stream. TestC27 covers clients that do not read, and TestB8_B15_C29_… an idle relay.
 func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 	t.Parallel()
-	const large = 512 << 10 // more than fits on the way to a client that does not read
+	const large = 512 << 10 // more than the transport buffers for a client that does not read
 	put := func(o *relaytest.Origin, i int) {
 		o.Apply(func(tx *relaytest.Tx) {
 			for _, name := range []string{"a", "b"} {
@@ -91,38 +89,38 @@ func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
 		newest := func(s relaytest.State) bool { return s.SameContent(o.Resources(), acmeType) }
 		conn := r.Conn()
-		breaks := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
-		stays := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-		for _, c := range []*relaytest.Client{breaks, stays} {
+		broken := relaytest.NewClient(t, conn, relaytest.ClientOptions{Variant: v, AutoAck: true})
+		stable := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		for _, c := range []*relaytest.Client{broken, stable} {
 			c.Subscribe(acmeType)
 			c.WaitState(t.Context(), newest)
 		}
-		time.Sleep(10 * time.Second) // until the set is confirmed: without that, a SotW client that returns would wait for the origin
+		time.Sleep(10 * time.Second) // until the set is confirmed; a returning SotW client would wait for the origin otherwise
 		for i := 1; i <= 3; i++ {
-			breaks.Pause()
+			broken.Pause()
 			put(o, i)
-			stays.WaitState(t.Context(), newest)
+			stable.WaitState(t.Context(), newest)
 			o.Stop()
 			if err := conn.Close(); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 			if n := r.Streams(); n != 1 {
-				t.Errorf("%d streams, want the one whose client is there", n)
+				t.Errorf("got %d streams, want 1, of the connected client", n)
 			}
 			conn = r.Conn()
-			breaks.Reconnect(conn) // which resumes
-			breaks.WaitState(t.Context(), newest)
+			broken.Reconnect(conn) // also ends the pause
+			broken.WaitState(t.Context(), newest)
 			put(o, -i)
 			o.Restart()
-			stays.WaitState(t.Context(), newest)
-			breaks.WaitState(t.Context(), newest)
+			stable.WaitState(t.Context(), newest)
+			broken.WaitState(t.Context(), newest)
 		}
 	})
 }
 
-// No request's names are dropped, whatever its nonce is and whatever else it says:
-// with a response on its way or without, with an ACK or a refusal.
+// Names of a request take effect whatever its nonce is, with and without an unanswered response, in an ACK or a
+// NACK.
 func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 	t.Parallel()
 	for _, nonce := range []string{"newest", "older", "none", "of another stream"} {
@@ -150,7 +148,7 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 	}
 }
 
-// c34Request adds the route b to a, in an answer or what looks like one.
+// c34Request returns an ACK or NACK that adds the route b to the subscription.
 func c34Request(v relaytest.Variant, nonce, refusal string) proto.Message {
 	req := newAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: nonce}, "", refusal, "a", "b")
 	if delta, ok := req.(*discoverypb.DeltaDiscoveryRequest); ok {

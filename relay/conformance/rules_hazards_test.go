@@ -15,9 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// Each origin has versions of its own: a change at the one leaves those of the
-// other's types as they are, if two relays stand for them and if one does, with a
-// view of each.
+// A change at one origin does not affect versions of resources from another, whether two relays serve them or two
+// views of one relay.
 func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 	t.Parallel()
 	type side struct {
@@ -27,20 +26,20 @@ func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 	apart := func(t *testing.T, clusters, endpoints side) {
 		clusters.content.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:9"))
 		endpoints.content.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:9"))
-		ask := func(s side, typeURL string) string {
+		request := func(s side, typeURL string) string {
 			s.client.Subscribe(typeURL, "a")
 			return recvAndAck(t, s.client, typeURL, "a").Version
 		}
-		before := ask(endpoints, typeEDS)
-		first := ask(clusters, typeCDS)
+		before := request(endpoints, typeEDS)
+		first := request(clusters, typeCDS)
 		clusters.content.Put(relaytest.Cluster("a", "other"), relaytest.Endpoints("a", "127.0.0.1:10"))
 		if v := recvAndAck(t, clusters.client, typeCDS, "a").Version; v == first {
-			t.Errorf("version %q stands for two sets", v)
+			t.Errorf("version %q stands for two different sets", v)
 		}
 		expectQuiet(t, endpoints.client, time.Minute)
 		endpoints.client.Unsubscribe(typeEDS, "a")
-		if after := ask(endpoints, typeEDS); after != before {
-			t.Errorf("version %q became %q by a change at the other origin", before, after)
+		if after := request(endpoints, typeEDS); after != before {
+			t.Errorf("version %q changed to %q with a change at the other origin", before, after)
 		}
 	}
 	sotw := func(cluster string) relaytest.ClientOptions {
@@ -61,10 +60,9 @@ func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 	})
 }
 
-// A client that returns while it warms its clusters asks for endpoints and secrets first,
-// and maybe never for clusters. Each type is answered when it is asked for, endpoints and
-// secrets also where the client says that it holds them (B.3), and none waits for
-// clusters or for the rest of the names.
+// A reconnecting client that warms its clusters subscribes to endpoints and secrets first, and possibly never to
+// clusters. Each type is answered at once, without waiting for clusters or missing names. Endpoints and secrets
+// are resent even if the client has them (B.3).
 func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, relay := range []string{"warm", "cold"} {
@@ -78,8 +76,8 @@ func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 					}
 				}
 				r := start(t, o)
-				held := make(map[string]string) // SotW versions
-				ask := func(c *relaytest.Client, typeURL string, names ...string) {
+				held := make(map[string]string) // SotW versions, by type
+				request := func(c *relaytest.Client, typeURL string, names ...string) {
 					if v == relaytest.Delta {
 						c.Send(returningDelta(relaytest.EnvoyNode("client"), typeURL, names, map[string]string{"a": "1"}))
 					} else {
@@ -96,25 +94,24 @@ func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 				}
 				c := r.Client(relaytest.ClientOptions{Variant: v})
 				for _, typeURL := range []string{typeEDS, relaytest.SecretType} {
-					ask(c, typeURL, "a", "missing")
+					request(c, typeURL, "a", "missing")
 					c.Ack(oddWant(t, c, shortName(typeURL), "a"))
 				}
 				for _, typeURL := range []string{typeEDS, relaytest.SecretType} {
 					o.Set(typeURL, "a", relaytest.Opaque(typeURL, "a", []byte("changed")), "2")
 					c.Ack(oddWant(t, c, shortName(typeURL)+" changed", "a"))
 				}
-				ask(c, typeRDS, "b", "missing")
+				request(c, typeRDS, "b", "missing")
 				c.Ack(oddWant(t, c, "routes", "b"))
-				ask(c, typeLDS, "b") // and no clusters
+				request(c, typeLDS, "b") // without clusters
 				c.Ack(oddWant(t, c, "listeners", "b"))
 			})
 		})
 	}
 }
 
-// A refusal is said in the log, with the response that it is of and the client's
-// words, at a bounded rate; it changes nothing for the stream's other types, for
-// other clients, and for the origin.
+// A NACK is logged with its nonce and the client's error message, at a limited rate. It does not affect other
+// types, other clients or the origin.
 func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -126,22 +123,22 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 		c.Subscribe(typeCDS, "*")
 		recvAndAck(t, c, typeCDS, "a")
 		c.Subscribe(typeRDS, "r")
-		const refusals = 50
-		for i := range refusals {
+		const nacks = 50
+		for i := range nacks {
 			resp := c.Recv(t.Context())
 			expectNames(t, resp, typeRDS, "r")
 			c.Send(newAnswer(v, resp, "", "not this one", "r"))
 			synctest.Wait()
 			if i == 0 && r.Log.Count("nonce="+resp.Nonce+" code=13 detail=\"not this one\"") != 1 {
-				t.Error("the log does not have the nonce, the code and the words of a refusal")
+				t.Error("the log lacks the nonce, the code and the message of a NACK")
 			}
 			if c.TryRecv() != nil {
-				t.Fatal("what was refused was sent again")
+				t.Fatal("a NACKed response was resent")
 			}
 			o.Put(domainRoute("r", fmt.Sprint(i+1)))
 		}
-		if n := r.Log.Count("client refused a response"); n < 1 || n > refusals/2 {
-			t.Errorf("%d of %d refusals at once were logged", n, refusals)
+		if n := r.Log.Count("client refused a response"); n < 1 || n > nacks/2 {
+			t.Errorf("logged %d of %d simultaneous NACKs", n, nacks)
 		}
 		synctest.Wait()
 		if got, want := other.State().Digest(typeRDS, "r"), o.Resources().Digest(typeRDS, "r"); got != want {
@@ -151,13 +148,12 @@ func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
 		o.Put(relaytest.Cluster("a", "changed"))
 		recvAndAck(t, c, typeCDS, "a")
 		if n := o.State().Type(typeRDS).NACKs; n != 0 {
-			t.Errorf("%d refusals reached the origin", n)
+			t.Errorf("%d NACKs reached the origin", n)
 		}
 	})
 }
 
-// A nonce is a decimal number that counts the responses of its stream over all
-// types, and no stream shares its counter.
+// Nonces count the responses of a stream over all types, starting at 1.
 func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -175,7 +171,7 @@ func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
 			}
 			for i, resp := range c.Responses() {
 				if resp.Nonce != strconv.Itoa(i+1) {
-					t.Errorf("response %d has nonce %q", i+1, resp.Nonce)
+					t.Errorf("response %d has the nonce %q", i+1, resp.Nonce)
 				}
 			}
 			c.Close()
@@ -183,8 +179,7 @@ func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
 	})
 }
 
-// A refusal with an older nonce is one of that response: the newer one is still
-// unanswered, and its answer counts.
+// A NACK with an older nonce belongs to the older response. The newer response is still unanswered.
 func TestB14_ALateRefusalIsOfItsOwnResponse(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -200,36 +195,36 @@ func TestB14_ALateRefusalIsOfItsOwnResponse(t *testing.T) {
 		o.Put(domainRoute("a", "3"))
 		expectQuiet(t, c, 2*time.Second)
 		if r.Log.Count("nonce="+first.Nonce+" code=13") != 1 || r.Log.Count("client refused a response") != 1 {
-			t.Error("the refusal was not recorded for the first response alone")
+			t.Error("the NACK was not logged for the first response only")
 		}
 		c.Ack(second)
 		expectNames(t, nextResponse(t, c), typeRDS, "a")
 	})
 }
 
-// SotW: a name twice in a list counts once, and so does *.
+// A repeated name or "*" in a SotW list counts once.
 func TestB22_NameTwiceInASotWList(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(domainRoute("a", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		ask := func(typeURL, nonce string, names ...string) {
+		request := func(typeURL, nonce string, names ...string) {
 			c.Send(withNode(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names}))
 		}
-		ask(typeRDS, "", "a", "a")
+		request(typeRDS, "", "a", "a")
 		first := c.Recv(t.Context())
 		expectNames(t, first, typeRDS, "a")
-		ask(typeRDS, first.Nonce, "a")
+		request(typeRDS, first.Nonce, "a")
 		expectQuiet(t, c, time.Minute)
-		ask(typeRDS, first.Nonce)
+		request(typeRDS, first.Nonce)
 		synctest.Wait()
 		o.Put(domainRoute("a", "2"))
 		expectQuiet(t, c, time.Minute)
 
-		ask(typeCDS, "", "*", "a", "*", "a")
+		request(typeCDS, "", "*", "a", "*", "a")
 		all := c.Recv(t.Context())
 		expectNames(t, all, typeCDS, "a", "b")
-		ask(typeCDS, all.Nonce, "*")
+		request(typeCDS, all.Nonce, "*")
 		expectQuiet(t, c, time.Minute)
 		o.Put(relaytest.Cluster("b", "2"))
 		recvAndAck(t, c, typeCDS, "a", "b")

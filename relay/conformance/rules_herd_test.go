@@ -11,9 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// C23: a fleet that comes all at once is served, over sockets: everybody gets a first
-// response, nobody is refused, and a client that was there before is told what changes
-// meanwhile.
+// C23: when many clients connect at once over TCP, each gets a first response, none is rejected, and a client that
+// was connected before gets changes meanwhile.
 func TestC23_AHerdIsServed(t *testing.T) {
 	t.Parallel()
 	const connections, each, clusters = 20, 25, 200
@@ -22,10 +21,10 @@ func TestC23_AHerdIsServed(t *testing.T) {
 		o.Put(relaytest.Cluster(fmt.Sprint("c", i), strings.Repeat("x", 1000)))
 	}
 	r := startMuted(t, o)
-	stays := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
-	stays.Subscribe(typeEDS, "e")
+	before := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
+	before.Subscribe(typeEDS, "e")
 	o.Put(relaytest.Endpoints("e"))
-	stays.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeEDS, "e") })
+	before.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeEDS, "e") })
 	var conns []*grpc.ClientConn
 	for range connections {
 		conn := r.Conn()
@@ -53,17 +52,17 @@ func TestC23_AHerdIsServed(t *testing.T) {
 	}
 	o.Put(relaytest.Endpoints("e", "127.0.0.1:1"))
 	want := relaytest.DigestOf(relaytest.Endpoints("e", "127.0.0.1:1"))
-	stays.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(typeEDS, "e") == want })
+	before.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(typeEDS, "e") == want })
 	if err := herd.Wait(); err != nil {
 		t.Error(err)
 	}
 	s := r.Stats()
 	for limit, n := range s.Refused {
 		if n > 0 {
-			t.Errorf("%d streams were refused for %v", n, limit)
+			t.Errorf("%d streams were rejected for %v", n, limit)
 		}
 	}
 	if s.Streams != connections*each+1 || s.Waiting != 0 {
-		t.Errorf("%d streams are open and %d wait, want %d and none", s.Streams, s.Waiting, connections*each+1)
+		t.Errorf("got %d open and %d waiting streams, want %d and none", s.Streams, s.Waiting, connections*each+1)
 	}
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB45_Polls: a poll is not answered with a change within the minimum push interval, and then with the newest
-// state.
+// A poll gets a change after the minimum push interval at the earliest, and then the newest state.
 func TestB45_Polls(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
@@ -25,14 +24,15 @@ func TestB45_Polls(t *testing.T) {
 			o.Put(relaytest.Cluster(name))
 		}
 		synctest.Wait()
-		c.poll("clusters", "", "").expectNames("a", "b") // as the others
+		c.poll("clusters", "", "").expectNames("a", "b") // like other clients
 		expectHeld(t, held, 799*time.Millisecond)
 		time.Sleep(time.Millisecond)
 		expectAnswered(t, held).expectDuration(time.Second).expectNames("a", "b", "c", "d")
 	}, "TENDER_MIN_PUSH_INTERVAL=cds=1s")
 }
 
-// TestB45_ReplicasDoNotTakeBack: a poll that has what waits here, from a replica, is not answered with what was before.
+// A poll that already has a change from another replica, which waits for the interval here, does not get the older
+// state.
 func TestB45_ReplicasDoNotTakeBack(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {

@@ -16,15 +16,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// B.35: who wants more than a limit allows, other than of names, is told RESOURCE_EXHAUSTED and the
-// name of the variable, and counted; streams that there are go on.
+// B.35: a request over a limit, other than of names, gets RESOURCE_EXHAUSTED with the variable's name, and is
+// counted. Existing streams are not affected.
 func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		limit guard.Limit
-		value string
-		code  codes.Code
-		ask   func(c *relaytest.Client)
+		limit   guard.Limit
+		value   string
+		code    codes.Code
+		request func(c *relaytest.Client)
 	}{
 		{guard.LimitStreams, "1", codes.ResourceExhausted, func(*relaytest.Client) {}},
 		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
@@ -51,30 +51,29 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 					env = append(env, "TENDER_NODE_GROUP_BY=id")
 				}
 				r := start(t, o, env...)
-				stays := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
-				stays.Subscribe(typeCDS)
-				expectNames(t, stays.Recv(t.Context()), typeCDS, "a")
+				before := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
+				before.Subscribe(typeCDS)
+				expectNames(t, before.Recv(t.Context()), typeCDS, "a")
 				c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, Node: relaytest.EnvoyNode("other"), AutoAck: true})
-				tt.ask(c)
+				tt.request(c)
 				err := c.WaitEnd(t.Context())
 				named := strings.HasSuffix(status.Convert(err).Message(), "("+tt.limit.String()+")")
-				if status.Code(err) != tt.code || !named && tt.limit != guard.LimitRequest { // of which gRPC tells clients
-					t.Errorf("the client was told %v, want %v and the variable", err, tt.code)
+				if status.Code(err) != tt.code || !named && tt.limit != guard.LimitRequest { // grpc-go creates this status
+					t.Errorf("the stream ended with %v, want %v with the variable", err, tt.code)
 				}
 				synctest.Wait()
 				if s := r.Stats(); s.Refused[tt.limit] != 1 || s.Ended[guard.EndedRefused] != 1 || s.Streams != 1 {
-					t.Errorf("counted: %+v, want 1 refused for the limit, and 1 stream", s)
+					t.Errorf("got the counts %+v, want 1 rejection for the limit, and 1 stream", s)
 				}
 				o.Put(relaytest.Cluster("a", "changed"))
-				expectNames(t, stays.Recv(t.Context()), typeCDS, "a")
+				expectNames(t, before.Recv(t.Context()), typeCDS, "a")
 			})
 		})
 	}
 }
 
-// B.35: clients may want so many names of an origin, whoever they are. Those that somebody wants
-// already, wildcards, and names in the place of others are served at the limit too, and
-// what is given up makes room.
+// B.35: the number of names at an origin is limited across clients. At the limit, names that are already
+// subscribed, wildcards and replacements are still served; ended subscriptions free their slots.
 func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 	t.Parallel()
 	const tooMany = "clients want 4 resource names of one origin, it is asked for at most 3 (TENDER_MAX_ORIGIN_NAMES)"
@@ -87,16 +86,16 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 		one, two := client("one"), client("client")
 		one.Subscribe(typeRDS, "a", "b")
 		expectNames(t, one.Recv(t.Context()), typeRDS, "a", "b")
-		two.Subscribe(typeRDS, "a") // in a group of its own
+		two.Subscribe(typeRDS, "a") // in another group
 		expectNames(t, two.Recv(t.Context()), typeRDS, "a")
-		wanted := func(want int) {
+		expectNamesAtOrigin := func(want int) {
 			t.Helper()
 			synctest.Wait()
 			if got := metricsOf(t, r)["tender_origin_names default"]; got != float64(want) {
-				t.Errorf("%v names are said to be wanted of the origin, want %d", got, want)
+				t.Errorf("got %v names at the origin, want %d", got, want)
 			}
 		}
-		wanted(3)
+		expectNamesAtOrigin(3)
 
 		refused := client("client")
 		refused.Subscribe(typeRDS, "b")
@@ -107,7 +106,7 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 		all := client("client")
 		all.Subscribe(typeCDS)
 		expectNames(t, all.Recv(t.Context()), typeCDS, "a")
-		wanted(3)
+		expectNamesAtOrigin(3)
 
 		swap := newRequest(v, typeRDS, "", "b")
 		if delta, ok := swap.(*discoverypb.DeltaDiscoveryRequest); ok {
@@ -115,22 +114,21 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 		}
 		two.Send(swap)
 		expectNames(t, two.Recv(t.Context()), typeRDS, "b")
-		wanted(3)
+		expectNamesAtOrigin(3)
 		two.Close()
-		wanted(2)
+		expectNamesAtOrigin(2)
 		all.Subscribe(typeRDS, "c")
 		expectNames(t, all.Recv(t.Context()), typeRDS, "c")
-		wanted(3)
+		expectNamesAtOrigin(3)
 		o.Put(domainRoute("a", "2"))
 		expectNames(t, one.Recv(t.Context()), typeRDS, "a")
 		if n := r.Stats().Refused[guard.LimitOriginNames]; n != 2 {
-			t.Errorf("%d refusals are counted, want 2", n)
+			t.Errorf("counted %d rejections, want 2", n)
 		}
 	})
 }
 
-// R130, B.35: a name that means the same to every node is one name of the origin, however many
-// groups want it.
+// R130, B.35: a name that groups share counts once, for any number of groups.
 func TestB35_SharedNamesCountOnce(t *testing.T) {
 	t.Parallel()
 	const dir = "xdstp://authority/envoy.config.route.v3.RouteConfiguration/"
@@ -144,7 +142,7 @@ func TestB35_SharedNamesCountOnce(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := metricsOf(t, r)["tender_origin_names default"]; got != 1 {
-			t.Errorf("%v names are said to be wanted of the origin, want 1", got)
+			t.Errorf("got %v names at the origin, want 1", got)
 		}
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("one")})
 		c.Subscribe(typeRDS, dir+"b", dir+"c")

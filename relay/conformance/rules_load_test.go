@@ -50,7 +50,7 @@ func TestR139_LoadReportsShareAddressAndConnection(t *testing.T) {
 			recvAndAck(t, c, typeCDS, "a")
 			p := r.reports(loadNode("a"))
 			loads.stream(t, 0).requestReports(t, 10*time.Second)
-			expectEqual(t, mode+": asked", p.requestedReports(), "10s all")
+			expectEqual(t, mode+": requested", p.requestedReports(), "10s all")
 			if n := o.State().Connections; n != 1 {
 				t.Errorf("%s: %d connections to the origin, want 1", mode, n)
 			}
@@ -108,8 +108,8 @@ func TestB29_PassthroughTouchesNothing(t *testing.T) {
 				t.Errorf("client %d was sent %x, want %x", i, got, want)
 			}
 			for n, m := range st.requests() {
-				if back, err := proto.Marshal(m); err != nil || !bytes.Equal(back, sent[n]) {
-					t.Errorf("client %d, message %d: the origin got %x (%v), want %x", i, n, back, err, sent[n])
+				if encoded, err := proto.Marshal(m); err != nil || !bytes.Equal(encoded, sent[n]) {
+					t.Errorf("client %d, message %d: the origin got %x (%v), want %x", i, n, encoded, err, sent[n])
 				}
 			}
 			if n := len(st.requests()); n != 2 {

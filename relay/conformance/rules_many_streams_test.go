@@ -17,15 +17,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A manyStream is an aggregated stream on which nobody keeps account of more than the
-// test needs.
+// A manyStream is an aggregated stream with little memory at the client.
 type manyStream struct {
 	grpc.ClientStream
 	variant relaytest.Variant
 }
 
-// manyOpen opens a stream, and asks for all clusters and for one resource with
-// endpoints.
+// manyOpen opens a stream, and subscribes to all clusters and to one endpoint resource.
 func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relaytest.Variant, endpoints string) manyStream {
 	t.Helper()
 	rpc, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, v.Method(""), grpc.WaitForReady(true))
@@ -40,7 +38,7 @@ func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relayt
 	return manyStream{rpc, v}
 }
 
-// manyFirst is the first request of a stream: for all clusters.
+// manyFirst returns the first request of a stream, for all clusters.
 func manyFirst(v relaytest.Variant) proto.Message {
 	clusters, node := newRequest(v, typeCDS, "", "*"), relaytest.EnvoyNode("many")
 	switch req := clusters.(type) {
@@ -52,14 +50,14 @@ func manyFirst(v relaytest.Variant) proto.Message {
 	return clusters
 }
 
-// A manyResponse is what a test looks at in a response.
+// A manyResponse is the part of a response that the test uses.
 type manyResponse interface {
 	proto.Message
 	GetTypeUrl() string
 	GetNonce() string
 }
 
-// receive receives a response, and returns how many resources it has.
+// receive receives a response, and returns its number of resources.
 func (s manyStream) receive() (got manyResponse, resources int, err error) {
 	got = new(discoverypb.DiscoveryResponse)
 	if s.variant == relaytest.Delta {
@@ -72,8 +70,8 @@ func (s manyStream) receive() (got manyResponse, resources int, err error) {
 	return got, list.Len(), nil
 }
 
-// take receives a response of a type with one resource, and accepts it.
-func (s manyStream) take(t *testing.T, typeURL string, names ...string) {
+// recvAndAck receives a response of a type with one resource, and ACKs it.
+func (s manyStream) recvAndAck(t *testing.T, typeURL string, names ...string) {
 	t.Helper()
 	got, resources, err := s.receive()
 	if err != nil {
@@ -90,8 +88,7 @@ func (s manyStream) take(t *testing.T, typeURL string, names ...string) {
 	}
 }
 
-// manyGoroutines returns how many goroutines the bubble of the test has; the runtime may
-// have its own beside them.
+// manyGoroutines returns the number of goroutines in the test's bubble, without those of the runtime.
 func manyGoroutines() int {
 	for size := 1 << 20; ; size *= 2 {
 		stacks := make([]byte, size)
@@ -101,18 +98,18 @@ func manyGoroutines() int {
 	}
 }
 
-// Nothing is left of streams that ended, however they did: given up before they were
-// answered or after, closed in order, or with their connection.
+// Ended streams leave no goroutines or memory, whether they were cancelled before or after a response,
+// half-closed, or lost their connection.
 func TestC12_NothingIsLeftOfEndedStreams(t *testing.T) {
 	const (
 		rounds, streams = 10, 400
-		most            = 50 // bytes for each
+		maxBytes        = 50 // bytes per stream
 	)
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("e0"))
 		r := startMuted(t, o)
-		stays := r.Client(relaytest.ClientOptions{AutoAck: true}) // and its view with it
-		stays.Subscribe(typeCDS, "*")
+		stable := r.Client(relaytest.ClientOptions{AutoAck: true}) // keeps the view alive
+		stable.Subscribe(typeCDS, "*")
 		round := func() {
 			conn, err := grpc.NewClient(r.Target, r.DialOptions...)
 			if err != nil {
@@ -140,16 +137,16 @@ func TestC12_NothingIsLeftOfEndedStreams(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if n := r.Streams(); n != streams/4+1 {
-				t.Fatalf("%d streams are open, want the %d that nobody has ended", n, streams/4+1)
+				t.Fatalf("%d streams are open, want %d", n, streams/4+1)
 			}
 			if err := conn.Close(); err != nil {
 				t.Fatal(err)
 			}
 			cancel()
-			time.Sleep(time.Hour) // longer than anything lingers
+			time.Sleep(time.Hour) // longer than every linger
 			synctest.Wait()
 		}
-		for range 3 { // until pools and tables are as large as they get
+		for range 3 { // until pools and tables have their final size
 			round()
 		}
 		heap, goroutines := heapBytes(), manyGoroutines()
@@ -157,21 +154,21 @@ func TestC12_NothingIsLeftOfEndedStreams(t *testing.T) {
 			round()
 		}
 		if n := manyGoroutines(); n != goroutines {
-			t.Errorf("%d goroutines after %d streams, want the %d of before", n, rounds*streams, goroutines)
+			t.Errorf("got %d goroutines after %d streams, want %d as before", n, rounds*streams, goroutines)
 		}
-		if grown := heapBytes() - heap; grown > most*rounds*streams {
-			t.Errorf("%d bytes more are held after %d streams, want at most %d", grown, rounds*streams, most*rounds*streams)
+		if grown := heapBytes() - heap; grown > maxBytes*rounds*streams {
+			t.Errorf("memory grew by %d bytes after %d streams, want at maxBytes %d", grown, rounds*streams, maxBytes*rounds*streams)
 		}
 	})
 }
 
-// A gRPC process opens a stream for each target that it talks to, so a relay has many
-// streams from each of many peers. All are served, at a cost that is bounded for each.
+// A gRPC process opens a stream per target, so a relay has many streams from each of many peers. All are served,
+// at a limited cost per stream.
 func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 	const (
 		peers, each = 200, 10
-		goroutines  = 3        // a stream: two of the relay's, and one of the client's own
-		most        = 14 << 10 // bytes of memory a stream, at both ends
+		goroutines  = 3        // per stream: two of the relay, and one of the client
+		maxBytes    = 14 << 10 // bytes of memory per stream, at both ends
 	)
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
@@ -180,7 +177,7 @@ func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 		}
 		r := startMuted(t, o)
 		r.Client(relaytest.ClientOptions{AutoAck: true}).Subscribe(typeCDS, "*")
-		time.Sleep(10 * time.Second) // the relay takes what the origin said for complete
+		time.Sleep(10 * time.Second) // until the sets are complete
 		var conns []*grpc.ClientConn
 		for range peers {
 			conns = append(conns, r.Conn())
@@ -191,28 +188,28 @@ func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 				for range n {
 					endpoints := fmt.Sprint("e", len(streams)%10)
 					s := manyOpen(t.Context(), t, conn, relaytest.Variant(len(streams)%2), endpoints)
-					s.take(t, typeCDS, "*")
-					s.take(t, typeEDS, endpoints)
+					s.recvAndAck(t, typeCDS, "*")
+					s.recvAndAck(t, typeEDS, endpoints)
 					streams = append(streams, s)
 				}
 			}
 			synctest.Wait()
 		}
-		open(1) // so that connections are not counted
+		open(1) // so that connections are not part of the measurement
 		heap, before := heapBytes(), manyGoroutines()
 		open(each - 1)
 		const more = peers * (each - 1)
-		if grown := heapBytes() - heap; grown > more*most {
-			t.Errorf("%d streams take %d bytes each, want at most %d", more, grown/more, most)
+		if grown := heapBytes() - heap; grown > more*maxBytes {
+			t.Errorf("%d streams use %d bytes each, want at maxBytes %d", more, grown/more, maxBytes)
 		}
 		if grown := manyGoroutines() - before; grown != more*goroutines {
-			t.Errorf("%d streams take %d goroutines, want %d each", more, grown, goroutines)
+			t.Errorf("%d streams use %d goroutines, want %d each", more, grown, goroutines)
 		}
 		o.Put(relaytest.Cluster("a", "changed"), relaytest.Endpoints("e1", "127.0.0.1:1"))
 		for i, s := range streams {
-			s.take(t, typeCDS, "*")
+			s.recvAndAck(t, typeCDS, "*")
 			if i%10 == 1 {
-				s.take(t, typeEDS, "e1")
+				s.recvAndAck(t, typeEDS, "e1")
 			}
 		}
 		if n := r.Streams(); n != peers*each+1 {

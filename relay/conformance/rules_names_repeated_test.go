@@ -8,8 +8,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestR036_RepeatedNames: a SotW client that repeats its many names in each ACK has what it named last, also if it takes names up
-// and gives them up again.
+// A SotW client that repeats many names in each ACK has its last list as subscription, also after it adds and
+// removes names.
 func TestR036_RepeatedNames(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -19,33 +19,33 @@ func TestR036_RepeatedNames(t *testing.T) {
 			o.Put(relaytest.Endpoints(names[i], "10.0.0.1:80"))
 		}
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true})
-		told := func(what string, changed string, addr string) {
+		expectChange := func(what string, changed string, addr string) {
 			t.Helper()
 			before := c.State()[relaytest.EndpointType][changed]
 			o.Put(relaytest.Endpoints(changed, addr))
-			time.Sleep(10 * time.Second) // of the bubble
+			time.Sleep(10 * time.Second) // virtual time
 			if after := c.State()[relaytest.EndpointType][changed]; after == before {
-				t.Errorf("%s: the client was not told of a change of %s: %v", what, changed, after)
+				t.Errorf("%s: the client got no change of %s: %v", what, changed, after)
 			}
 		}
 		c.Subscribe(relaytest.EndpointType, names[:100]...)
-		time.Sleep(10 * time.Second) // of the bubble
+		time.Sleep(10 * time.Second) // virtual time
 		for i, name := range names[:5] {
-			told("100 names", name, fmt.Sprint("10.0.0.2:", 80+i))
+			expectChange("100 names", name, fmt.Sprint("10.0.0.2:", 80+i))
 		}
 		c.Subscribe(relaytest.EndpointType, names[100])
-		time.Sleep(10 * time.Second) // of the bubble
-		told("one more", names[100], "10.0.0.3:80")
+		time.Sleep(10 * time.Second) // virtual time
+		expectChange("one more", names[100], "10.0.0.3:80")
 		c.Unsubscribe(relaytest.EndpointType, names[100])
-		told("one less", names[0], "10.0.0.4:80")
+		expectChange("one less", names[0], "10.0.0.4:80")
 		before := len(c.Responses())
 		o.Put(relaytest.Endpoints(names[100], "10.0.0.5:80"))
-		time.Sleep(10 * time.Second) // of the bubble
+		time.Sleep(10 * time.Second) // virtual time
 		if n := len(c.Responses()); n != before {
-			t.Errorf("the client was told of a name that it has given up: %d responses", n-before)
+			t.Errorf("the client got %d responses for a name after it had unsubscribed", n-before)
 		}
 		c.Subscribe(relaytest.EndpointType, names[100])
-		time.Sleep(10 * time.Second) // of the bubble
-		told("one more again", names[100], "10.0.0.6:80")
+		time.Sleep(10 * time.Second) // virtual time
+		expectChange("one more name", names[100], "10.0.0.6:80")
 	})
 }

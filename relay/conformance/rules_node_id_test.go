@@ -10,14 +10,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB4_AnIDForEachGroup holds that groups are told apart by the id too where
-// TENDER_NODE_ID says how: Envoy Gateway chooses by cluster what it tells a node, and
-// keeps that by the node's id.
+// With a template in TENDER_NODE_ID, each group has its own node ID. Envoy Gateway selects resources by cluster,
+// and caches them by node ID.
 func TestB4_AnIDForEachGroup(t *testing.T) {
 	for _, tc := range []struct {
 		id, by string
-		change func(*corepb.Node) // of a node in the cluster edge, with the metadata of streamNode
-		want   []string           // of that node, of the changed one, and of names of xdstp
+		change func(*corepb.Node) // changes a node in the cluster edge with the metadata of groupedNode
+		want   []string           // IDs of that node, of the changed one, and of shared names
 	}{
 		{"tender/{cluster}", "cluster", func(n *corepb.Node) { n.Cluster = "far" }, []string{"tender/edge", "tender/far", "tender/own"}},
 		{"{locality.zone}|{user_agent_version}|{user_agent_name}", "locality.zone,user_agent_name,user_agent_version", func(n *corepb.Node) {
@@ -25,7 +24,7 @@ func TestB4_AnIDForEachGroup(t *testing.T) {
 			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "2.3"}
 		}, []string{"z1|1|envoy", "|v2|envoy", "|vtest|tender"}},
 		{"{metadata.env}~{metadata.deep.tier}+{metadata.list}", "metadata.env,metadata.deep.tier,metadata.list", func(n *corepb.Node) {
-			n.Metadata.Fields["env"] = structpb.NewStringValue("{cluster}") // a client's braces are no place
+			n.Metadata.Fields["env"] = structpb.NewStringValue("{cluster}") // braces in a client's value are not replaced
 			delete(n.Metadata.Fields, "deep")
 		}, []string{`prod~1+["a"]`, `{cluster}~+["a"]`, "~+"}},
 		{"tender-{metadata.env}", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, []string{"tender-prod", "tender-null", "tender-"}},
@@ -48,7 +47,7 @@ func TestB4_AnIDForEachGroup(t *testing.T) {
 					got = append(got, s.Node.GetId())
 				}
 				if !slices.Equal(got, tc.want) {
-					t.Errorf("the origin is shown the ids %q, want %q", got, tc.want)
+					t.Errorf("the origin got the IDs %q, want %q", got, tc.want)
 				}
 			})
 		})

@@ -21,8 +21,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// oddNext returns the next response, and how long it took on the bubble's clock;
-// nil if there was none within that time.
+// oddNext returns the next response and its virtual latency, or nil if none arrives in time.
 func oddNext(c *relaytest.Client, within time.Duration) (*relaytest.Response, time.Duration) {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		synctest.Wait()
@@ -32,10 +31,10 @@ func oddNext(c *relaytest.Client, within time.Duration) (*relaytest.Response, ti
 	}
 }
 
-// oddSoon is how soon an answer comes that waits for nothing.
+// oddSoon is the latency of a response that waits for nothing.
 const oddSoon = 100 * time.Millisecond
 
-// oddWant fails the test unless the next response comes at once with these names.
+// oddWant fails the test unless the next response arrives at once with these names.
 func oddWant(t *testing.T, c *relaytest.Client, what string, names ...string) *relaytest.Response {
 	t.Helper()
 	r, took := oddNext(c, time.Minute)
@@ -45,8 +44,8 @@ func oddWant(t *testing.T, c *relaytest.Client, what string, names ...string) *r
 	return r
 }
 
-// B.22: some clients give up all names of a type by listing only an empty one. It
-// is no name of a known type, and a list that holds it is still a list.
+// B.22: some SotW clients unsubscribe from all names of a type by a list with only an empty name. For known types
+// it is not a name, and the list is no wildcard.
 func TestB22_EmptyNameGivesUpAll(t *testing.T) {
 	for _, typ := range []string{typeCDS, typeRDS} {
 		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -59,16 +58,15 @@ func TestB22_EmptyNameGivesUpAll(t *testing.T) {
 			synctest.Wait()
 			put("2")
 			if r, _ := oddNext(c, time.Minute); r != nil {
-				t.Errorf("gave up all, got %v", r)
+				t.Errorf("after unsubscribing from all names, got %v", r)
 			}
 			c.Send(&discoverypb.DiscoveryRequest{TypeUrl: typ, ResponseNonce: r.Nonce, ResourceNames: []string{"a"}})
-			oddWant(t, c, "asked again", "a")
+			oddWant(t, c, "after a new subscription", "a")
 		})
 	}
 }
 
-// B.13: a request without a nonce is spontaneous: what it newly asks for does not
-// wait for the answer to an earlier response.
+// B.13: a request without a nonce is no ACK. Its new subscriptions do not wait for the ACK of an earlier response.
 func TestB13_SpontaneousRequestIsAnsweredAtOnce(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(domainRoute("a", "1"), domainRoute("b", "1"))
@@ -80,11 +78,11 @@ func TestB13_SpontaneousRequestIsAnsweredAtOnce(t *testing.T) {
 			names = []string{"a", "b"}
 		}
 		c.Send(newRequest(v, typeRDS, "", names...))
-		oddWant(t, c, "asked for before the ACK", "b")
+		oddWant(t, c, "subscription before the ACK", "b")
 	})
 }
 
-// R028: a SotW client that ACKs by the version alone has ACKed.
+// R028: a SotW request with the version but without the nonce is an ACK.
 func TestR028_VersionAloneIsAnAck(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(domainRoute("a", "1"))
@@ -100,8 +98,8 @@ func TestR028_VersionAloneIsAnAck(t *testing.T) {
 	})
 }
 
-// A client that closes its side is answered before the stream ends with OK, even
-// by a relay that has yet to ask the origin: tools that send one request do that.
+// A client that half-closes its stream gets a response before the stream ends with OK, even if the relay has to
+// fetch it from the origin, for tools that send one request.
 func TestHalfClosedStreamsAreAnswered(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
@@ -111,13 +109,14 @@ func TestHalfClosedStreamsAreAnswered(t *testing.T) {
 			c.Subscribe(typeCDS, "*")
 			c.CloseSend()
 			if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) || len(c.Responses()) != 1 {
-				t.Errorf("%s: ended with %v after %v, want one response and OK", relay, err, c.Responses())
+				t.Errorf("%s: the stream ended with %v after %v, want OK after 1 response", relay, err, c.Responses())
 			}
 		}
 	})
 }
 
-// B.32: requests that are compressed are refused before anything is decompressed, on streams with what is accepted instead.
+// B.32: compressed requests are rejected without decompression. The status of a stream lists the accepted
+// encodings.
 func TestB32_CompressedRequestsAreRefused(t *testing.T) {
 	r := start(t, relaytest.NewOrigin(t, relaytest.OriginOptions{}))
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
@@ -132,15 +131,16 @@ func TestB32_CompressedRequestsAreRefused(t *testing.T) {
 	_, err = s.Recv()
 	header, _ := s.Header()
 	if accepts := append(header.Get("grpc-accept-encoding"), s.Trailer().Get("grpc-accept-encoding")...); status.Code(err) != codes.Unimplemented || !slices.Equal(accepts, []string{"identity"}) {
-		t.Errorf("a stream was answered %v, with grpc-accept-encoding %q; want UNIMPLEMENTED, and identity", err, accepts)
+		t.Errorf("a stream ended with %v and grpc-accept-encoding %q, want UNIMPLEMENTED and identity", err, accepts)
 	}
 	_, err = healthpb.NewHealthClient(r.Conn()).Check(ctx, &healthpb.HealthCheckRequest{Service: "x"}, grpc.UseCompressor(gzip.Name))
 	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "TENDER_REQUEST_COMPRESSION=off") {
-		t.Errorf("a unary call was answered %v, want INTERNAL and the name of the variable", err)
+		t.Errorf("a unary call ended with %v, want INTERNAL with the name of the variable", err)
 	}
 }
 
-// B.32: with TENDER_REQUEST_COMPRESSION=gzip, who compresses is understood, and answered likewise.
+// B.32: with TENDER_REQUEST_COMPRESSION=gzip, compressed requests are accepted, and responses to them are
+// compressed.
 func TestB32_Gzip(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
@@ -156,6 +156,6 @@ func TestB32_Gzip(t *testing.T) {
 	}
 	resp, err := s.Recv()
 	if err != nil || len(resp.GetResources()) != 1 {
-		t.Errorf("got %v, %v; want one cluster", resp, err)
+		t.Errorf("got %v, %v; want 1 cluster", resp, err)
 	}
 }

@@ -201,8 +201,8 @@ func TestH06_ControlPlane(t *testing.T) {
 					key := r.TypeURL + " " + res.Name + " " + res.Digest.String()
 					seen[key] = true
 					seen[r.TypeURL+" "+res.Name] = true
-					if r.TypeURL == relaytest.ClusterType && !seen["asked "+res.Name] {
-						seen["asked "+res.Name] = true
+					if r.TypeURL == relaytest.ClusterType && !seen["subscribed "+res.Name] {
+						seen["subscribed "+res.Name] = true
 						c.Subscribe(relaytest.EndpointType, res.Name)
 					}
 				}

@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// openStreams returns how many streams to an origin were opened, and how many of these have not ended.
+// openStreams returns the number of all streams to an origin, and of those that are open.
 func openStreams(o *relaytest.Origin) (opened, open int) {
 	for _, s := range o.State().Streams {
 		if opened++; !s.Ended {
@@ -19,8 +19,8 @@ func openStreams(o *relaytest.Origin) (opened, open int) {
 	return opened, open
 }
 
-// B.35: node groups that come and go open no more streams to the origin than TENDER_ORIGIN_STREAM_RATE allows after the first. A
-// group that waits is seen in the status, and served when it is its turn.
+// B.35: short-lived node groups open at most TENDER_ORIGIN_STREAM_RATE streams to the origin after the initial
+// burst. The status shows waiting groups, and each is served in its turn.
 func TestB35_OriginStreamsUnderChurn(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -39,23 +39,23 @@ func TestB35_OriginStreamsUnderChurn(t *testing.T) {
 			synctest.Wait()
 		}
 		if opened, _ := openStreams(o); opened > ofGroups+shared+rate || opened < ofGroups+shared {
-			t.Errorf("%d groups opened %d streams in a minute, want %d at once and %d in the minute", groups, opened, ofGroups+shared, rate)
+			t.Errorf("%d groups opened %d streams in a minute, want %d at once and %d during the minute", groups, opened, ofGroups+shared, rate)
 		}
 		last := client("last")
 		synctest.Wait()
 		if n := statusOf(t, r).Origins[0].StreamsWaiting; n == 0 {
-			t.Error("no stream is said to wait")
+			t.Error("the status shows no waiting stream")
 		}
 		last.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a") })
 		time.Sleep(time.Hour)
 		if n := statusOf(t, r).Origins[0].StreamsWaiting; n != 0 {
-			t.Errorf("%d streams are said to wait, want none", n)
+			t.Errorf("the status shows %d waiting streams, want none", n)
 		}
 	})
 }
 
-// B.35: the bound does not slow down those who have to come back: an origin that restarts every minute has the two streams of each group
-// within three seconds: connections return within one, streams within two more.
+// B.35: the rate limit does not delay reconnects. When the origin restarts every minute, both streams of each
+// group are open within three seconds: one for connections, two for streams.
 func TestB35_AllGroupsReturnAtOnce(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {

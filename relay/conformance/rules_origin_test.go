@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// The origin has every response acknowledged at once, however many clients do not
-// read, do not answer, or refuse: no timer and no client is waited for.
+// The relay ACKs each response of the origin at once, even if many clients do not read, do not answer or send
+// NACKs.
 func TestR032_SlowClientsDoNotDelayTheAck(t *testing.T) {
 	t.Parallel()
 	const slow, updates = 90, 20
@@ -36,21 +36,20 @@ func TestR032_SlowClientsDoNotDelayTheAck(t *testing.T) {
 			}
 		}
 		for i := range updates {
-			time.Sleep(2 * time.Second) // past the ACK wait, so that sends to those that do not read block
+			time.Sleep(2 * time.Second) // longer than the ACK timeout, so that sends to clients that do not read block
 			body := bytes.Repeat([]byte{byte(i)}, 32<<10)
 			began := time.Now()
 			o.Set(relaytest.ClusterType, "web", relaytest.Opaque(relaytest.ClusterType, "web", body), fmt.Sprint(i))
 			synctest.Wait()
 			if st := o.State().Type(relaytest.ClusterType); st.Sent != i+2 || st.ACKs != i+2 || st.NACKs != 0 || st.Strays != 0 || !time.Now().Equal(began) {
-				t.Fatalf("%v after %d responses: %d ACKs, %d NACKs, %d strays, want an ACK for each at once",
+				t.Fatalf("%v after %d responses: %d ACKs, %d NACKs, %d other requests, want an ACK for each at once",
 					time.Since(began), st.Sent, st.ACKs, st.NACKs, st.Strays)
 			}
 		}
 	})
 }
 
-// What the origin says that changes nothing, or that breaks the protocol, reaches
-// no client.
+// Responses of the origin without changes, and those that violate the protocol, reach no client.
 func TestR062_R063_R069_R091_NothingForClients(t *testing.T) {
 	t.Parallel()
 	cds := relaytest.ClusterType

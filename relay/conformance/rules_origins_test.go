@@ -50,11 +50,11 @@ func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 					first.expectSubscribed(tt.first...)
 					west.expectSubscribed(tt.west...)
 					var want []string
-					for _, asked := range tt.first {
-						want = append(want, asked+"@1")
+					for _, subscription := range tt.first {
+						want = append(want, subscription+"@1")
 					}
-					for _, asked := range tt.west {
-						want = append(want, asked+"@2")
+					for _, subscription := range tt.west {
+						want = append(want, subscription+"@2")
 					}
 					first.expectChanges(c, want...)
 				})

@@ -227,15 +227,15 @@ func TestH15_RemovalsAreSplit(t *testing.T) {
 				synctest.Wait()
 				check(t, c, "changes")
 
-				back := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta})
-				back.Send(returningDelta(relaytest.EnvoyNode("client"), typeURL, []string{"*"}, unknownVersions(names...)))
+				returning := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta})
+				returning.Send(returningDelta(relaytest.EnvoyNode("client"), typeURL, []string{"*"}, unknownVersions(names...)))
 				synctest.Wait()
-				for resp := back.TryRecv(); resp != nil && len(resp.Resources) > 0; resp = back.TryRecv() {
-					back.Ack(resp)
+				for resp := returning.TryRecv(); resp != nil && len(resp.Resources) > 0; resp = returning.TryRecv() {
+					returning.Ack(resp)
 				}
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				check(t, back, "a reconnecting client")
+				check(t, returning, "a reconnecting client")
 			})
 		})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// from has clients connect from an address of this host.
+// from makes clients connect from an address of this host.
 func from(host string) grpc.DialOption {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
 	return grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -26,7 +26,7 @@ func from(host string) grpc.DialOption {
 	})
 }
 
-// pollOf polls for clusters as a node of a cluster, and returns the status of the reply.
+// pollOf polls for clusters as a node of a cluster, and returns the status code.
 func pollOf(t *testing.T, r *running, cluster string) int {
 	t.Helper()
 	resp, err := http.Post("http://"+r.RESTAddrs()[0].String()+"/v3/discovery:clusters", "application/json",
@@ -41,20 +41,21 @@ func pollOf(t *testing.T, r *running, cluster string) int {
 	return resp.StatusCode
 }
 
-// awaitStreams waits until the relay has so many streams.
+// awaitStreams waits until the relay has n streams.
 func awaitStreams(t *testing.T, r *running, n int) {
 	t.Helper()
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	for end := time.Now().Add(relaytest.Patience); r.Streams() != n; <-look.C {
 		if time.Now().After(end) {
-			t.Fatalf("%d streams, want %d", r.Streams(), n)
+			t.Fatalf("got %d streams, want %d", r.Streams(), n)
 		}
 	}
 }
 
-// B.35: once half of the node groups are there, one address may have founded so many. It may join any, and others may found theirs.
-// One that everybody has left counts until it is gone, and makes room for another of the same address. The same goes for polls.
+// B.35: once half of the possible groups exist, the number of groups that one address may have created is limited.
+// Clients may join existing groups, and other addresses may create groups. A group without clients counts until it
+// ends, and is evicted for a new one of the same address. The same applies to polls.
 func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -77,27 +78,27 @@ func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 		t.Helper()
 		err := client(host, cluster).WaitEnd(t.Context())
 		if got := status.Convert(err); got.Code() != codes.ResourceExhausted || !strings.Contains(got.Message(), host+":") || !strings.HasSuffix(got.Message(), "(TENDER_MAX_GROUPS_PER_CLIENT)") {
-			t.Errorf("%s in group %s was told %v, want ResourceExhausted, the address and the variable", host, cluster, err)
+			t.Errorf("%s in group %s got %v, want ResourceExhausted with the address and the variable", host, cluster, err)
 		}
 	}
 	one := served("127.0.0.1", "one")
 	two := served("127.0.0.1", "two")
 	refused("127.0.0.1", "three")
 	other := served("127.0.0.2", "three")
-	served("127.0.0.1", "three") // which the other founded
+	served("127.0.0.1", "three") // created by the other address
 	served("127.0.0.2", "two")
 	if code := pollOf(t, r, "four"); code != http.StatusTooManyRequests {
-		t.Errorf("a poll for one group too many was answered %d, want %d", code, http.StatusTooManyRequests)
+		t.Errorf("a poll over the limit got status %d, want %d", code, http.StatusTooManyRequests)
 	}
 
-	two.Close() // not the last there
+	two.Close() // not the group's last client
 	other.Close()
 	refused("127.0.0.1", "four")
 	one.Close()
 	awaitStreams(t, r, 2)
 	served("127.0.0.1", "four")
-	refused("127.0.0.1", "one") // it made room
+	refused("127.0.0.1", "one") // it was evicted
 	if s := r.Stats(); s.Refused[guard.LimitPeerGroups] != 4 {
-		t.Errorf("counted: %+v, want 4 refused for the limit", s)
+		t.Errorf("got the counts %+v, want 4 rejections for the limit", s)
 	}
 }

@@ -22,7 +22,7 @@ import (
 // returns the body of /readyz.
 func isReady(t *testing.T, r *running, when string, want bool) (text string) {
 	t.Helper()
-	code, text := ask(t, r.DialAdmin, "/readyz")
+	code, text := httpGet(t, r.DialAdmin, "/readyz")
 	if s := statusOf(t, r); s.Relay.Ready != want || (code == http.StatusOK) != want || (r.Ready() == nil) != want {
 		t.Errorf("%s: /readyz is %d %q, the status is %v; want ready: %v", when, code, text, s.Relay.Ready, want)
 	}
@@ -244,5 +244,5 @@ func TestH08_Directory(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "good.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	isReady(t, r, "the good one is gone", true)
+	isReady(t, r, "the valid file is removed", true)
 }

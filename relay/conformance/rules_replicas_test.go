@@ -10,17 +10,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// replicaTypes are asked for by name, but for those that it is true of: these are asked
-// for as a whole.
+// replicaTypes maps types to whether the test subscribes to their wildcard instead of to names.
 var replicaTypes = map[string]bool{
 	typeCDS: true, typeLDS: true, relaytest.ScopedRouteType: true, acmeType: true,
 	typeEDS: false, typeRDS: false, relaytest.VirtualHostType: false, relaytest.RuntimeType: false,
 	relaytest.ExtensionConfigType: false, relaytest.LocalityEndpointType: false,
 }
 
-// replicaResends reports whether a client that moves is sent what it has of a type (B.3): of
-// SotW all but Clusters and Listeners that it asks for as a whole, of Delta nothing but
-// endpoints that it names.
+// replicaResends reports whether a client that moves to another replica is resent the resources of a type (B.3):
+// in SotW all types but wildcards of clusters and listeners, in Delta only endpoints by name.
 func replicaResends(v relaytest.Variant, typeURL string) bool {
 	if v == relaytest.Delta {
 		return typeURL == typeEDS
@@ -28,9 +26,8 @@ func replicaResends(v relaytest.Variant, typeURL string) bool {
 	return typeURL != typeCDS && typeURL != typeLDS
 }
 
-// TestB2_B3_ReplicasAgree: two relays of one origin, of which one has seen more, say the same
-// version of everything, and a client that moves between them is sent what changed and
-// nothing that it has, but for B.3's exceptions.
+// Two relays of one origin have the same versions, even if one has had more changes. A client that moves between
+// them gets only changes, apart from the exceptions of B.3.
 func TestB2_B3_ReplicasAgree(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -60,32 +57,32 @@ func TestB2_B3_ReplicasAgree(t *testing.T) {
 		client(first)
 		settle()
 		for typeURL := range replicaTypes {
-			put(typeURL, "a", "2") // which the second has never had otherwise
+			put(typeURL, "a", "2") // content that the second relay has not had before
 			put(typeURL, "c", "1")
 			o.Remove(typeURL, "c")
 		}
 		settle()
-		time.Sleep(time.Hour) // the first relay sends again what reverted, until then
+		time.Sleep(time.Hour) // until the first relay trusts reverted versions again
 		second := start(t, o, "TENDER_NODE_ID=tender/2")
-		mover, stayer := client(first), client(second)
+		moving, staying := client(first), client(second)
 		settle()
 		agree := func(when string) {
 			t.Helper()
-			if diff := cmp.Diff(stayer.State(), mover.State()); diff != "" || len(mover.State()) != len(replicaTypes) {
+			if diff := cmp.Diff(staying.State(), moving.State()); diff != "" || len(moving.State()) != len(replicaTypes) {
 				t.Errorf("%s: the clients of two relays differ (-second +first):\n%s", when, diff)
 			}
 		}
 		agree("at first")
 
 		for i, to := range []*running{second, first, second} {
-			sent := len(mover.Responses())
-			mover.Reconnect(to.Conn())
+			sent := len(moving.Responses())
+			moving.Reconnect(to.Conn())
 			settle()
 			resent := make(map[string]int)
-			for _, resp := range mover.Responses()[sent:] {
+			for _, resp := range moving.Responses()[sent:] {
 				resent[resp.TypeURL] += len(resp.Resources)
 				if len(resp.Removed) > 0 {
-					t.Errorf("move %d: told of the removal of %q", i+1, resp.Removed)
+					t.Errorf("move %d: got the removals %q", i+1, resp.Removed)
 				}
 			}
 			for typeURL := range replicaTypes {
@@ -94,28 +91,28 @@ func TestB2_B3_ReplicasAgree(t *testing.T) {
 					want = 2
 				}
 				if resent[typeURL] != want {
-					t.Errorf("move %d: sent %d resources of %s, want %d", i+1, resent[typeURL], typeURL, want)
+					t.Errorf("move %d: got %d resources of %s, want %d", i+1, resent[typeURL], typeURL, want)
 				}
 			}
 			agree("after a move")
 		}
 
-		sent := len(mover.Responses())
-		mover.Close()
+		sent := len(moving.Responses())
+		moving.Close()
 		put(typeCDS, "a", "3")
 		o.Remove(typeCDS, "b")
-		settle() // else the client may come between the two, and is told twice
-		mover.Reconnect(first.Conn())
+		settle() // so that the client gets both changes in one response
+		moving.Reconnect(first.Conn())
 		settle()
 		agree("after what changed on the way")
 		changed := 0
-		for _, resp := range mover.Responses()[sent:] {
+		for _, resp := range moving.Responses()[sent:] {
 			if resp.TypeURL == typeCDS {
 				changed += len(resp.Resources) + len(resp.Removed)
 			}
 		}
 		if want := map[relaytest.Variant]int{relaytest.Delta: 2, relaytest.SotW: 1}[v]; changed != want {
-			t.Errorf("told of %d clusters that had changed, want %d", changed, want)
+			t.Errorf("got %d changed clusters, want %d", changed, want)
 		}
 	})
 }

@@ -104,7 +104,7 @@ func TestB3_RevertedContentIsSentAgain(t *testing.T) {
 		w.put(relaytest.Cluster("x", "worse"))
 		w.put(relaytest.Cluster("x"))
 		w.reconnectExpecting("reverted", w.completeOr("x")...)
-		w.reconnectExpecting("again", w.completeOr("x")...)
+		w.reconnectExpecting("a second time", w.completeOr("x")...)
 		time.Sleep(time.Hour)
 		w.reconnectExpecting("an hour later")
 	})
@@ -131,7 +131,7 @@ func TestB3_AddedAndGoneIsRemoved(t *testing.T) {
 		w.put(relaytest.Cluster("z"))
 		o.Remove(typeCDS, "z")
 		time.Sleep(10 * time.Minute) // until the tombstone is dropped
-		w.reconnectExpecting("gone again", w.completeOr("-z")...)
+		w.reconnectExpecting("removed", w.completeOr("-z")...)
 		time.Sleep(time.Hour)
 		w.reconnectExpecting("an hour later")
 	})
@@ -160,9 +160,9 @@ func TestB3_RevertedNamesAreSentAgain(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(domainRoute("r", "one"), domainRoute("other", "one"))
 		r := start(t, o)
-		stays := r.Client(relaytest.ClientOptions{AutoAck: true})
-		stays.Subscribe(typeRDS, "r", "other")
-		resp := stays.Recv(t.Context())
+		stable := r.Client(relaytest.ClientOptions{AutoAck: true})
+		stable.Subscribe(typeRDS, "r", "other")
+		resp := stable.Recv(t.Context())
 		known := make(map[string]string)
 		for _, got := range resp.Resources {
 			known[got.Name] = got.Version

@@ -90,7 +90,7 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 			w.sleep(time.Minute)
 			c.ackPending()
 
-			back := func() { w.relay.rollback(good) }
+			rollBack := func() { w.relay.rollback(good) }
 			thaw := func() { w.relay.thaw() }
 			// sent expects responses now, none until just before after has passed, and then others.
 			sent := func(now []string, after time.Duration, then ...string) {
@@ -119,7 +119,7 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 				return map[relaytest.Variant][]string{relaytest.Delta: delta, relaytest.SotW: sotw}[v]
 			}
 
-			back()
+			rollBack()
 			sent(either([]string{"cds a@1 b@1", "lds l@1 -new"}, []string{"cds {a@1 b@1 c@1}", "lds {l@1}"}),
 				interval, either([]string{"cds -c"}, []string{"cds {a@1 b@1}"})...)
 			exact()
@@ -134,7 +134,7 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 			c.expect(formatFor(v, either([]string{"cds a@3"}, []string{"cds a@3 c@1"})[0]))
 			w.sleep(3 * time.Second)
 			w.change("cds a@4", "cds -c", "lds l@4", "lds -new")
-			back()
+			rollBack()
 			sent(nil, interval-3*time.Second, either(
 				[]string{"cds a@1 b@1", "lds l@1 -new", "cds -c"},
 				[]string{"cds {a@1 b@1 c@1}", "lds {l@1}", "cds {a@1 b@1}"},
@@ -144,7 +144,7 @@ func TestB45_RollbacksKeepTheOrder(t *testing.T) {
 			thaw()
 			c.expect(formatFor(v, either([]string{"cds a@4"}, []string{"cds a@4 b@1"})[0]), formatFor(v, "lds l@4"))
 			w.sleep(3 * time.Second)
-			back()
+			rollBack()
 			sent(nil, interval-3*time.Second, formatFor(v, "cds a@1 b@1"), formatFor(v, "lds l@1"))
 			exact()
 		})

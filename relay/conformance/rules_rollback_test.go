@@ -21,7 +21,7 @@ var because = admin.Why{Reason: "bad routes", User: "alice"}
 // generationsOf returns the generations of a relay's only view, newest first.
 func generationsOf(t testing.TB, r *running) []admin.Generation {
 	t.Helper()
-	for _, v := range get[admin.Generations](t, r, "/api/v1/generations").Views {
+	for _, v := range getJSON[admin.Generations](t, r, "/api/v1/generations").Views {
 		if !v.Shared {
 			return v.Generations
 		}
@@ -57,7 +57,7 @@ func TestRollback_Clients(t *testing.T) {
 			if !dry.DryRun || dry.Origins[0].Resources != 4 || dry.Origins[0].Freeze != nil {
 				w.t.Errorf("dry run: %+v, want 4 resources and no rollback", dry)
 			}
-			diff := get[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollback/diff?to="+known[1].Generation)
+			diff := getJSON[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollback/diff?to="+known[1].Generation)
 			if len(diff.Changes) != 4 || diff.Changes[0].Name != "a" || diff.Changes[0].Change != "changed" {
 				w.t.Errorf("got the diff %+v, want four changes", diff.Changes)
 			}
@@ -267,7 +267,7 @@ func TestRollback_Refused(t *testing.T) {
 		if code, text := post(w.t, w.relay, "freeze", admin.FreezeScope{}); code != http.StatusConflict || !strings.Contains(text, "tender thaw") {
 			w.t.Errorf("freeze of a rolled back relay: got %d %s, want 409", code, text)
 		}
-		if limit := get[admin.Generations](w.t, w.relay, "/api/v1/generations"); limit.Bytes > limit.MaxBytes || limit.Earlier == 0 {
+		if limit := getJSON[admin.Generations](w.t, w.relay, "/api/v1/generations"); limit.Bytes > limit.MaxBytes || limit.Earlier == 0 {
 			w.t.Errorf("%d generations use %d bytes, want some, and at most %d bytes", limit.Earlier, limit.Bytes, limit.MaxBytes)
 		}
 	})

@@ -11,15 +11,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// B.17: which types an empty first request fetches whole, and what the response
-// to one change of two names holds, for an Envoy and for a gRPC client.
+// B.17: the types with a legacy wildcard, and the resources in the response to a change of one of two names, for
+// an Envoy and for a gRPC client.
 func TestB17_Types(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		typeURL string
-		legacy  bool // an empty request is a wildcard
-		full    bool // SotW responses are complete for everybody
-		envoy   bool // and for Envoy
+		legacy  bool // the first empty request is a wildcard
+		full    bool // SotW responses are complete sets for all clients
+		envoy   bool // SotW responses are complete sets for Envoy
 	}{
 		{relaytest.ListenerType, true, true, true},
 		{relaytest.ClusterType, true, true, true},
@@ -70,7 +70,7 @@ func TestB17_Types(t *testing.T) {
 	}
 }
 
-// B.17: the secrets of an Envoy come all at once, once, however large they are.
+// B.17: an Envoy gets all its secrets in one response, however large they are.
 func TestB17_LargeGroupIsSentOnce(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -91,15 +91,14 @@ func TestB17_LargeGroupIsSentOnce(t *testing.T) {
 	expectNoneInFlight(t, o, c, "all there")
 }
 
-// B.21: any type is served; its bytes, and what is in its envelope that nobody
-// here knows, arrive as they were sent.
+// B.21: resources of any type are passed on with their bytes and with unknown fields of the Resource message.
 func TestB21_UnknownTypes(t *testing.T) {
 	t.Parallel()
 	types := []string{acmeThing, "type.googleapis.com/istio.networking.nds.v1.NameTable", "envoy.api.v2.Cluster", "x"}
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		o := originWith(t, relaytest.OriginOptions{}, types, "a", "with space", "日本", "a/b?c=d", "xdstp:no")
 		r := start(t, o)
-		for _, node := range []string{"envoy", "grpc"} { // gRPC gets them wrapped
+		for _, node := range []string{"envoy", "grpc"} { // with wrappers for gRPC
 			opts := relaytest.ClientOptions{Variant: v, AutoAck: true}
 			if node == "grpc" {
 				opts.Node = relaytest.GRPCNode("g")
@@ -109,15 +108,14 @@ func TestB21_UnknownTypes(t *testing.T) {
 				c.Subscribe(typeURL, "*")
 				c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[typeURL]) == 5 })
 				if !c.State().SameContent(o.Resources(), typeURL) {
-					t.Errorf("%s: the client has other bytes than the origin", typeURL)
+					t.Errorf("%s: the client's content differs from the origin's", typeURL)
 				}
 			}
 		}
 	})
 }
 
-// B.22: a resource of an unknown type may have no name, and takes one place; one
-// of a known type is refused.
+// B.22: a resource of an unknown type may have an empty name. One of a known type is NACKed.
 func TestB22_EmptyNames(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{Manual: true}})
@@ -149,7 +147,7 @@ func TestB22_EmptyNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := resp.GetResources(); len(got) != 1 || got[0].GetName() != "" || got[0].GetVersion() != text {
-			t.Errorf("got %v, want one resource without a name", resp)
+			t.Errorf("got %v, want 1 resource without a name", resp)
 		}
 		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: acmeThing, ResponseNonce: resp.GetNonce()}); err != nil {
 			t.Fatal(err)
@@ -158,12 +156,12 @@ func TestB22_EmptyNames(t *testing.T) {
 	}
 	nonce := origin.Send(unnamed(relaytest.ClusterType, "first"))
 	if req := origin.Recv(t.Context()); req.GetResponseNonce() != nonce || req.GetErrorDetail() == nil {
-		t.Errorf("a cluster without a name was answered by %v", req)
+		t.Errorf("a cluster without a name: got %v, want a NACK", req)
 	}
 }
 
-// B.1: a large wildcard set comes in several responses, each after the ACK of the one before. Nothing is lost and nothing
-// comes twice, also if much of it changes or is removed meanwhile.
+// B.1: a large wildcard set is sent in several responses, each after the ACK of the previous one. Each resource is
+// sent once, even if many change or are removed meanwhile.
 func TestB1_LargeSetInChunks(t *testing.T) {
 	t.Parallel()
 	const count, size = 1_280, 16 << 10 // 20 MiB
@@ -190,17 +188,17 @@ func TestB1_LargeSetInChunks(t *testing.T) {
 				got[name]++
 			}
 			if responses == 1 {
-				awaitRequestsRead(t, o, c) // the next one is not sent before this one is answered
+				awaitRequestsRead(t, o, c) // the next one is not sent before this ACK
 			}
 			c.Ack(resp)
 		}
 		for name, n := range got {
 			if n != 1 {
-				t.Errorf("%q came %d times", name, n)
+				t.Errorf("got %q %d times, want once", name, n)
 			}
 		}
 		if responses < 15 || responses > 30 {
-			t.Errorf("20 MiB came in %d responses", responses)
+			t.Errorf("got 20 MiB in %d responses, want 15 to 30", responses)
 		}
 		c.Fence(t.Context(), relaytest.ClusterType, names[7], func() {
 			o.Put(relaytest.Opaque(relaytest.ClusterType, names[7], payload("again", fmt.Sprint(len(form)))))
@@ -234,7 +232,7 @@ func TestB1_LargeSetInChunks(t *testing.T) {
 	for _, resp := range c.Responses() {
 		for _, res := range resp.Resources {
 			if contents[res.Digest] {
-				t.Errorf("%q came twice with the same content", res.Name)
+				t.Errorf("got %q twice with the same content", res.Name)
 			}
 			contents[res.Digest] = true
 		}

@@ -9,8 +9,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A change reaches clients at any time and unasked, at once, however many they are
-// and however long they have been idle.
+// Clients get changes without a request and at once, however many they are and however long they have been idle.
 func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
 	t.Parallel()
 	const connections, streams = 10, 100
@@ -37,12 +36,12 @@ func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
 			put(idle.String())
 			synctest.Wait()
 			if !time.Now().Equal(began) {
-				t.Errorf("idle for %v: it took %v", idle, time.Since(began))
+				t.Errorf("idle for %v: the change took %v", idle, time.Since(began))
 			}
 			for _, c := range clients {
 				for _, typeURL := range []string{relaytest.ClusterType, relaytest.EndpointType} {
 					if s := c.State(); !s.SameContent(o.Resources(), typeURL) {
-						t.Fatalf("idle for %v: %v has %v, want what is new at once", idle, c, s[typeURL])
+						t.Fatalf("idle for %v: %v has %v, want the change at once", idle, c, s[typeURL])
 					}
 				}
 			}
@@ -50,7 +49,7 @@ func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
 	})
 }
 
-// Whatever is asked for and exists is supplied.
+// All existing resources that a client subscribes to are sent.
 func TestR043_RequestedResourcesAreSupplied(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -75,7 +74,7 @@ func TestR043_RequestedResourcesAreSupplied(t *testing.T) {
 		})
 		for _, typeURL := range types {
 			if !c.State().SameContent(o.Resources(), typeURL) {
-				t.Errorf("%s: the client has not what the origin has", typeURL)
+				t.Errorf("%s: the client's resources differ from the origin's", typeURL)
 			}
 		}
 	})

@@ -9,23 +9,22 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB17_TypesOnStreamsOfTheirOwn: which types an empty first request fetches
-// whole, and what the response to one change of two names holds, is as on an
-// aggregated stream.
+// Legacy wildcards, and the resources in the response to a change of one of two names, are the same on streams of
+// one type as on aggregated streams.
 func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	legacy := []string{"cds", "lds", "srds", "vhds"}
 	full := []string{"cds", "lds", "srds"}
-	grouped := []string{"sds", "rtds", "ecds"} // for Envoy
+	grouped := []string{"sds", "rtds", "ecds"} // complete sets for Envoy
 	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1")
 		for i, node := range []string{"envoy", "grpc"} {
 			opts := relaytest.ClientOptions{Variant: v, TypeURL: typeURLs[short]}
-			whole := slices.Contains(full, short)
+			complete := slices.Contains(full, short)
 			if node == "grpc" {
 				opts.Node = relaytest.GRPCNode(node)
 			} else {
-				whole = whole || slices.Contains(grouped, short)
+				complete = complete || slices.Contains(grouped, short)
 			}
 			empty, named := w.dial(opts).subscribe(short, ""), w.dial(opts).subscribe(short, "a b")
 			w.sleep(time.Second)
@@ -38,7 +37,7 @@ func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
 			}
 			a = fmt.Sprint(" a@", i+2)
 			w.change(short + a)
-			if v == relaytest.SotW && whole {
+			if v == relaytest.SotW && complete {
 				named.expectAndAck(formatFor(v, short+a+" b@1"))
 			} else {
 				named.expectAndAck(formatFor(v, short+a))
@@ -48,8 +47,7 @@ func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// TestC03_ANonceOfADeadStream: on a new stream of one type it means nothing, and
-// the request that carries it is answered.
+// A nonce of an ended stream has no meaning on a new stream of one type, and the request with it is answered.
 func TestC03_ANonceOfADeadStream(t *testing.T) {
 	t.Parallel()
 	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
@@ -61,9 +59,8 @@ func TestC03_ANonceOfADeadStream(t *testing.T) {
 	})
 }
 
-// TestB35_AStreamForEachCluster: an Envoy may open hundreds of streams of endpoints
-// on one connection. Each gets its own, the origin sees one stream, and what they
-// give up is given up there.
+// An Envoy may open hundreds of endpoint streams on one connection. Each gets its own resources. The origin sees
+// one stream, on which names are unsubscribed when the client does.
 func TestB35_AStreamForEachCluster(t *testing.T) {
 	t.Parallel()
 	const clusters = 300
@@ -94,14 +91,14 @@ func TestB35_AStreamForEachCluster(t *testing.T) {
 				}
 			}
 			if s := w.origin.State(); len(s.Streams) != 1 || !s.Subscribed(typeURLs["eds"], names...) {
-				t.Errorf("the origin sees %d streams that want %v", len(s.Streams), s.Names(typeURLs["eds"]))
+				t.Errorf("the origin has %d streams with the subscriptions %v", len(s.Streams), s.Names(typeURLs["eds"]))
 			}
 			for _, c := range streams[1:] {
 				c.Close()
 			}
 			w.sleep(time.Minute)
 			if s := w.origin.State(); !s.Subscribed(typeURLs["eds"], names[0]) {
-				t.Errorf("the relay still subscribes to %v, want %s alone", s.Names(typeURLs["eds"]), names[0])
+				t.Errorf("the relay still subscribes to %v, want only %s", s.Names(typeURLs["eds"]), names[0])
 			}
 		})
 	})

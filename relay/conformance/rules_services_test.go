@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestR006_TheFourVariantsServeTheSameContent: SotW and Delta, aggregated and one
-// type a stream. Within a variant the versions are the same too (R026).
+// Delta and SotW streams, aggregated and of one type, serve the same resources. Within a variant, versions are
+// equal, too (R026).
 func TestR006_TheFourVariantsServeTheSameContent(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, nil, func(w *world) {
@@ -30,10 +30,10 @@ func TestR006_TheFourVariantsServeTheSameContent(t *testing.T) {
 			eds := w.dial(relaytest.ClientOptions{Variant: v, TypeURL: endpoints, AutoAck: true}).subscribe("eds", "c3 c4")
 			w.settle()
 			if got, want := cds.State()[clusters], both.State()[clusters]; len(want) != 10 || !maps.Equal(got, want) {
-				t.Errorf("%v: a stream of clusters has %v, an aggregated one %v", v, got, want)
+				t.Errorf("%v: a stream of clusters has %v, want %v as on an aggregated stream", v, got, want)
 			}
 			if got, want := eds.State()[endpoints], both.State()[endpoints]; len(want) != 2 || !maps.Equal(got, want) {
-				t.Errorf("%v: a stream of endpoints has %v, an aggregated one %v", v, got, want)
+				t.Errorf("%v: a stream of endpoints has %v, want %v as on an aggregated stream", v, got, want)
 			}
 			if !cds.State().SameContent(w.origin.Resources(), clusters) {
 				t.Errorf("%v: clusters differ from the origin's: %v", v, cds.State()[clusters])
@@ -42,8 +42,7 @@ func TestR006_TheFourVariantsServeTheSameContent(t *testing.T) {
 	})
 }
 
-// TestR007_EachServiceStreamsItsType: every method of the protocol that streams
-// one type serves it: what there is, and what changes.
+// Each single-type streaming method of the protocol serves its type's resources and changes.
 func TestR007_EachServiceStreamsItsType(t *testing.T) {
 	t.Parallel()
 	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
@@ -56,9 +55,8 @@ func TestR007_EachServiceStreamsItsType(t *testing.T) {
 	})
 }
 
-// TestR007_WhatAServiceLacksIsUnimplemented: variants that a service has not, the
-// Fetch methods, which are for REST, and the name of SRDS as the documentation
-// misspells it.
+// Methods that a service lacks return UNIMPLEMENTED: missing variants, the Fetch methods, which are for REST, and
+// the misspelled name of SRDS in the documentation.
 func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, nil, func(w *world) {
@@ -77,14 +75,14 @@ func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
 			"/envoy.service.extension.v3.ExtensionConfigDiscoveryService/FetchExtensionConfigs",
 		} {
 			if err := servicesCall(w.t, conn, method); status.Code(err) != codes.Unimplemented {
-				t.Errorf("%s: %v, want %v", method, err, codes.Unimplemented)
+				t.Errorf("%s: got %v, want %v", method, err, codes.Unimplemented)
 			}
 		}
 	})
 }
 
-// TestR009_AStreamOfOneTypeNeedNotNameIt: not in its first request, an ACK, a NACK,
-// or a change of its names. The responses say the type.
+// On a stream of one type, requests may omit the type URL: the first request, ACKs, NACKs and changes of names.
+// Responses have it.
 func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
 	t.Parallel()
 	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
@@ -97,13 +95,13 @@ func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
 		c.expect(formatFor(v, short+" a@2"))
 		c.nack(short)
 		c.expect()
-		w.change(short + " a@3") // and the refusal was taken for an answer
+		w.change(short + " a@3") // the NACK counted as an answer
 		c.expectAndAck(formatFor(v, short+" a@3"))
 		c.Unsubscribe(typeURLs[short], "a")
 		c.subscribe(short, "b")
 		w.settle()
 		if !slices.Contains(c.received(), formatFor(v, short+" b@1")) {
-			w.t.Errorf("%v: what it asked for later did not come", c)
+			w.t.Errorf("%v: got no response to a later subscription", c)
 		}
 	})
 	t.Run("wildcard", func(t *testing.T) {
@@ -119,8 +117,8 @@ func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
 	})
 }
 
-// TestR009_AnotherTypeEndsTheStream: with an error that names both types, and
-// without touching other streams of the same connection.
+// A request for another type ends a stream of one type, with an error that names both types. Other streams of the
+// connection are not affected.
 func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
 	t.Parallel()
 	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
@@ -143,7 +141,7 @@ func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
 			err := c.WaitEnd(t.Context())
 			text := status.Convert(err).Message()
 			if status.Code(err) != codes.InvalidArgument || !strings.Contains(text, typeURLs[short]) || !strings.Contains(text, typeURLs["acme"]) {
-				t.Errorf("served=%v: ended: %v, want %v that names both types", served, err, codes.InvalidArgument)
+				t.Errorf("served=%v: the stream ended with %v, want %v with both types", served, err, codes.InvalidArgument)
 			}
 		}
 		w.change(short + " a@2")
@@ -151,8 +149,7 @@ func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
 	})
 }
 
-// TestR013_B44_TheV2TransportIsUnimplemented: the version of the transport is in the
-// name of the method.
+// Methods of the v2 transport are unimplemented.
 func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, nil, func(w *world) {
@@ -171,14 +168,13 @@ func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
 			"/envoy.api.v2.EndpointDiscoveryService/StreamEndpoints",
 		} {
 			if err := servicesCall(w.t, conn, method); status.Code(err) != codes.Unimplemented {
-				t.Errorf("%s: %v, want %v", method, err, codes.Unimplemented)
+				t.Errorf("%s: got %v, want %v", method, err, codes.Unimplemented)
 			}
 		}
 	})
 }
 
-// TestR013_AV2TypeIsJustAnotherType: on an aggregated v3 stream it is relayed as
-// any unknown type; a v3 service of one type does not take it for its own.
+// On an aggregated v3 stream, a v2 type is an unknown type. A v3 service of one type rejects it.
 func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
 	t.Parallel()
 	const v2 = "type.googleapis.com/envoy.api.v2.Cluster"
@@ -190,10 +186,10 @@ func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
 		c.Subscribe(v2, "a", "b")
 		recvAndAck(t, c, v2, "a", "b")
 		if !c.State().SameContent(o.Resources(), v2) {
-			t.Errorf("the client has %v, want what the origin has", c.State()[v2])
+			t.Errorf("the client has %v, want the origin's resources", c.State()[v2])
 		}
 		o.Set(v2, "b", relaytest.Opaque(v2, "b", []byte("new")), "2")
-		recvAndAck(t, c, v2, "b") // a full-state type would come with a
+		recvAndAck(t, c, v2, "b") // a complete set would contain a, too
 
 		clusters := r.Client(relaytest.ClientOptions{Variant: v, TypeURL: typeCDS})
 		clusters.Subscribe(v2)

@@ -65,11 +65,11 @@ func TestB32_LargeSetsComeInParts(t *testing.T) {
 					}
 				})
 				c := startMuted(t, o, "TENDER_ACK_WAIT=10m").Client(relaytest.ClientOptions{Variant: form.variant})
-				ask := []string{"*"}
+				subscription := []string{"*"}
 				if form.named {
-					ask = names
+					subscription = names
 				}
-				c.Subscribe(form.typeURL, ask...)
+				c.Subscribe(form.typeURL, subscription...)
 				time.Sleep(10 * time.Second)
 				first := recvParts(t, c)
 				if got := slices.Concat(first...); len(got) != len(names) {
@@ -147,11 +147,11 @@ func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 				r := start(t, o)
 				r.DialOptions = append(r.DialOptions, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
 				c := r.Client(relaytest.ClientOptions{Variant: form.variant, AutoAck: true})
-				ask := []string{"*"}
+				subscription := []string{"*"}
 				if form.named {
-					ask = names
+					subscription = names
 				}
-				c.Subscribe(form.typeURL, ask...)
+				c.Subscribe(form.typeURL, subscription...)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				if !c.State().SameContent(o.Resources(), form.typeURL) {

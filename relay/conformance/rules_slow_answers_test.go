@@ -10,8 +10,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// H10: a client that answers each response later than answers are waited for is behind by as much, and not without bound:
-// in metrics, too, which an alert is about.
+// H10: the lag of a client that ACKs later than the ACK timeout is limited, also in the metric that an alert uses.
 func TestH10_TheMetricOfASlowClient(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -39,12 +38,12 @@ func TestH10_TheMetricOfASlowClient(t *testing.T) {
 			}
 		}
 		if bound := (slow + 3*every).Seconds(); most < 5 || most > bound {
-			t.Errorf("the metric came to %vs, want it between 5s and %vs", most, bound)
+			t.Errorf("the metric reached %vs, want between 5s and %vs", most, bound)
 		}
 	})
 }
 
-// metricsWith returns the values of a metric.
+// metricsWith returns the values of all series of a metric.
 func metricsWith(t *testing.T, r *running, name string) (values []float64) {
 	t.Helper()
 	for key, value := range metricsOf(t, r) {

@@ -15,14 +15,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A sotwWorld is an origin that speaks SotW only, and a relay of it.
+// A sotwWorld is an origin that only supports SotW, and its relay.
 type sotwWorld struct {
 	*relaytest.Origin
 	t     *testing.T
 	relay *running
 }
 
-// sotwBubble runs a test in a world with a clock of its own.
+// sotwBubble runs a test with a sotwWorld in a bubble.
 func sotwBubble(t *testing.T, test func(w *sotwWorld)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func sotwBubble(t *testing.T, test func(w *sotwWorld)) {
 	})
 }
 
-// join returns a client of each variant, subscribed.
+// join returns a client of each variant with the same subscriptions.
 func (w *sotwWorld) join(subscribe func(*relaytest.Client)) (clients []*relaytest.Client) {
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		c := w.relay.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
@@ -43,20 +43,19 @@ func (w *sotwWorld) join(subscribe func(*relaytest.Client)) (clients []*relaytes
 	return clients
 }
 
-// rest lets time pass.
-func (w *sotwWorld) rest(d time.Duration) {
-	time.Sleep(d) // virtual
+// sleep lets virtual time pass, and waits until all goroutines are idle.
+func (w *sotwWorld) sleep(d time.Duration) {
+	time.Sleep(d) // virtual time
 	synctest.Wait()
 }
 
-// What a SotW origin sends arrives byte for byte, unknown types, names and aliases
-// in wrappers included.
+// Resources of a SotW origin are passed on unchanged, including unknown types, and names and aliases in wrappers.
 func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
 	t.Parallel()
 	odd := protowire.AppendTag(nil, 4242, protowire.BytesType)
 	odd = protowire.AppendString(odd, "unknown, and before the name")
 	odd = protowire.AppendString(protowire.AppendTag(odd, 1, protowire.BytesType), "odd")
-	odd = append(odd, 0x20, 0x81, 0x80, 0x00) // field 4, a varint in more bytes than it needs
+	odd = append(odd, 0x20, 0x81, 0x80, 0x00) // field 4, a varint with redundant bytes
 	oddAny := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: odd}
 	sotwBubble(t, func(w *sotwWorld) {
 		const acme = "type.googleapis.com/acme.Foo"
@@ -67,7 +66,7 @@ func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
 			c.Subscribe(relaytest.ClusterType)
 			c.Subscribe(acme, "bar")
 		})
-		w.rest(10 * time.Second)
+		w.sleep(10 * time.Second)
 		for _, c := range clients {
 			bodies := map[string][]byte{}
 			for _, resp := range c.Responses() {
@@ -85,8 +84,8 @@ func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
 	})
 }
 
-// The version of a SotW origin is shown, and decides nothing (B.2): the same set has
-// the same version behind either variant of origin.
+// The system version of a SotW origin is passed on, and not compared (B.2). Equal sets have equal versions behind
+// a SotW and a Delta origin.
 func TestB2_SotWOriginVersions(t *testing.T) {
 	t.Parallel()
 	versions := map[bool]string{}
@@ -103,12 +102,11 @@ func TestB2_SotWOriginVersions(t *testing.T) {
 		})
 	}
 	if versions[true] != versions[false] || !strings.HasPrefix(versions[true], "theirs~r1.") {
-		t.Errorf("version_info is %q behind SotW and %q behind Delta, want the same, after theirs~", versions[true], versions[false])
+		t.Errorf("version_info is %q behind SotW and %q behind Delta, want equal ones with the prefix theirs~", versions[true], versions[false])
 	}
 }
 
-// The variable decides what is spoken: with delta, a SotW origin is none, and the
-// relay stays cold.
+// TENDER_ORIGIN_PROTOCOL selects the variant. With delta, a relay of a SotW origin stays cold.
 func TestOriginProtocolVariable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -129,7 +127,7 @@ func TestOriginProtocolVariable(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
 			if got := c.State().Has(relaytest.ClusterType, "a"); got != tt.served {
-				t.Errorf("%s, origin speaks SotW=%v: served=%v, want %v", tt.protocol, tt.sotw, got, tt.served)
+				t.Errorf("%s, SotW origin=%v: served=%v, want %v", tt.protocol, tt.sotw, got, tt.served)
 			}
 			r.Stop()
 		})

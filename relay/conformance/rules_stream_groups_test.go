@@ -245,7 +245,7 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 // The node that the origin receives for a group does not depend on which client was first.
 func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 	t.Parallel()
-	seen := func(t *testing.T, by string, nodes ...*corepb.Node) (shown []*corepb.Node) {
+	nodesAt := func(t *testing.T, by string, nodes ...*corepb.Node) (shown []*corepb.Node) {
 		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			r := start(t, o, "TENDER_NODE_GROUP_BY="+by)
 			for _, n := range nodes {
@@ -278,10 +278,10 @@ func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 		} {
 			m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 4242, protowire.VarintType), 1))
 		}
-		if a, b := seen(t, tc.by, one, three), seen(t, tc.by, three, one); len(a) != 1 || len(b) != 1 || !proto.Equal(a[0], b[0]) {
+		if a, b := nodesAt(t, tc.by, one, three), nodesAt(t, tc.by, three, one); len(a) != 1 || len(b) != 1 || !proto.Equal(a[0], b[0]) {
 			t.Errorf("by %s: the origin got %v or %v with unknown fields, depending on the first client", tc.by, a, b)
 		}
-		a, b := seen(t, tc.by, one, two), seen(t, tc.by, two, one)
+		a, b := nodesAt(t, tc.by, one, two), nodesAt(t, tc.by, two, one)
 		if len(a) != len(b) || !slices.EqualFunc(a, b, func(x, y *corepb.Node) bool { return proto.Equal(x, y) }) {
 			t.Errorf("by %s: the origin got %v or %v, depending on the first client", tc.by, a, b)
 		}

@@ -204,20 +204,20 @@ func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 		node := func(cluster string) *corepb.Node {
 			return groupedNode(func(n *corepb.Node) { n.Cluster = cluster })
 		}
-		ask := func(cluster string) (*relaytest.Client, *corepb.Node) {
+		connect := func(cluster string) (*relaytest.Client, *corepb.Node) {
 			n := node(cluster)
 			c := r.Client(relaytest.ClientOptions{Variant: v, Node: n})
 			c.Subscribe(typeCDS, "*")
 			return c, n
 		}
-		one, _ := ask("one")
-		stays, _ := ask("one")
-		alone, of := ask("two")
+		one, _ := connect("one")
+		stable, _ := connect("one")
+		alone, of := connect("two")
 		first := recvAndAck(t, one, typeCDS, "a")
-		recvAndAck(t, stays, typeCDS, "a")
+		recvAndAck(t, stable, typeCDS, "a")
 		last := recvAndAck(t, alone, typeCDS, "a")
 
-		refused, _ := ask("three")
+		refused, _ := connect("three")
 		want := status.Convert(refused.WaitEnd(t.Context()))
 		sendNode(one, v, first, node("three"))
 		got := status.Convert(one.WaitEnd(t.Context()))
@@ -232,7 +232,7 @@ func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 		alone.Reconnect(r.Conn())
 		expectNames(t, alone.Recv(t.Context()), typeCDS, "third")
 		o.Put(relaytest.Cluster("a", "changed"))
-		recvAndAck(t, stays, typeCDS, "a") // its stream was not affected
+		recvAndAck(t, stable, typeCDS, "a") // its stream was not affected
 	})
 }
 

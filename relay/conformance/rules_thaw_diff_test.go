@@ -13,13 +13,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// thawDiff returns what a thaw would change, each written "cds a changed". The answer of a dry run must say the same.
+// thawDiff returns the changes of a thaw, such as "cds a changed", and checks that a dry run has the same result.
 func thawDiff(t testing.TB, r *running) (changes []string) {
 	t.Helper()
-	diff := get[admin.RolloutDiff](t, r, "/api/v1/thaw/diff")
+	diff := getJSON[admin.RolloutDiff](t, r, "/api/v1/thaw/diff")
 	dry := operate[admin.FreezeScope, admin.Freezes](t, r, "thaw", admin.FreezeScope{DryRun: true})
 	if dry.Diff == nil || !dry.DryRun || cmp.Diff(diff, *dry.Diff) != "" {
-		t.Errorf("the dry run says %+v, want %+v", dry, diff)
+		t.Errorf("got the dry run %+v, want %+v", dry, diff)
 	}
 	if diff.Total != len(diff.Changes) {
 		t.Errorf("the diff has %d of %d changes", len(diff.Changes), diff.Total)
@@ -30,7 +30,7 @@ func thawDiff(t testing.TB, r *running) (changes []string) {
 	return changes
 }
 
-// changesBetween returns the differences of two states of a client, as thawDiff writes them.
+// changesBetween returns the differences of two client states in the format of thawDiff.
 func changesBetween(was, is relaytest.State) (changes []string) {
 	for short, typeURL := range typeURLs {
 		before, after := was.Names(typeURL), is.Names(typeURL)
@@ -48,8 +48,8 @@ func changesBetween(was, is relaytest.State) (changes []string) {
 	return changes
 }
 
-// TestH13_AThawShowsItsChanges: after a freeze and after a rollback, the diff of a thaw is exactly what clients
-// receive by the thaw. A dry run changes nothing, and a freeze has none.
+// After a freeze and after a rollback, the diff of a thaw has exactly the changes that clients receive. A dry run
+// changes nothing; a freeze has none.
 func TestH13_AThawShowsItsChanges(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -60,7 +60,7 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 					c := w.autoClient(v).subscribe("cds", "").subscribe("lds", "").subscribe("eds", "e")
 					w.sleep(time.Minute)
 					if changes := thawDiff(w.t, w.relay); len(changes) != 0 {
-						w.t.Errorf("the diff of a thaw without a freeze is %q", changes)
+						w.t.Errorf("the diff of a thaw without a freeze is %q, want none", changes)
 					}
 					good := generationsOf(w.t, w.relay)[0].Generation
 					if rollback {
@@ -80,27 +80,27 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 					w.settle()
 					c.expect()
 					if o := statusOf(w.t, w.relay).Origins[0]; !o.Frozen || (o.Freeze.Rollback != nil) != rollback {
-						w.t.Errorf("after the dry run: %+v, want the freeze as before", o.Freeze)
+						w.t.Errorf("after the dry run: got %+v, want the freeze unchanged", o.Freeze)
 					}
-					one := get[admin.RolloutDiff](w.t, w.relay, "/api/v1/thaw/diff?type=cds&name=a")
+					one := getJSON[admin.RolloutDiff](w.t, w.relay, "/api/v1/thaw/diff?type=cds&name=a")
 					if len(one.Changes) != 1 || len(one.Bodies) != 2 {
 						w.t.Errorf("the diff of one resource is %+v, want its content before and after", one)
 					}
 
 					answer := w.relay.thaw()
 					if answer.Diff != nil || answer.DryRun {
-						w.t.Errorf("thaw: %+v, want no dry run", answer)
+						w.t.Errorf("thaw: got %+v, want no dry run", answer)
 					}
 					w.settle()
 					slices.Sort(changes)
 					want := changesBetween(was, c.State())
 					if slices.Sort(want); len(want) < 3 || !slices.Equal(changes, want) {
-						w.t.Errorf("the diff was %q, and the client received %q", changes, want)
+						w.t.Errorf("the diff was %q, but the client received %q", changes, want)
 					}
 					code, text := post(w.t, w.relay, "freeze", admin.FreezeScope{DryRun: true})
 					frozen := statusOf(w.t, w.relay).Origins[0].Frozen
 					if code != http.StatusBadRequest || !strings.Contains(text, "only thaw has it") || frozen {
-						w.t.Errorf("a dry run of a freeze: %d %s, want that it is refused", code, text)
+						w.t.Errorf("a dry run of a freeze: got %d %s, want an error", code, text)
 					}
 				})
 			})
@@ -108,8 +108,7 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 	})
 }
 
-// TestI14_AThawShowsWhatItSendsAtOnce: with rollouts, the diff of a thaw has no change that is rolled out in stages
-// after it.
+// With rollouts, the diff of a thaw has no changes that are rolled out in stages afterwards.
 func TestI14_AThawShowsWhatItSendsAtOnce(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -119,7 +118,7 @@ func TestI14_AThawShowsWhatItSendsAtOnce(t *testing.T) {
 		w.change("cds a@2", "eds a@2")
 		w.sleep(time.Minute)
 		if changes := thawDiff(w.t, w.relay); !slices.Equal(changes, []string{"eds a changed"}) {
-			w.t.Errorf("the diff is %q, want the endpoints alone", changes)
+			w.t.Errorf("the diff is %q, want only the endpoints", changes)
 		}
 		w.expectResources("cds a@1 b@1", all...)
 		w.expectResources("eds a@1 b@1", all...)

@@ -224,7 +224,7 @@ func TestB25_SlowClients(t *testing.T) {
 					for _, c := range clients {
 						c.expect(formatFor(v, short+" a@1")) // no ACK
 					}
-					asked := w.subscriptions(short, name)
+					before := w.subscriptions(short, name)
 					w.uncached(short + " a@2")
 					w.sleep(10 * time.Second)
 					for _, c := range clients {
@@ -235,7 +235,7 @@ func TestB25_SlowClients(t *testing.T) {
 					for _, c := range clients {
 						c.expectAndAck(formatFor(v, short+" a@2"))
 					}
-					if n := w.subscriptions(short, name) - asked; n < 1 || n > 2 {
+					if n := w.subscriptions(short, name) - before; n < 1 || n > 2 {
 						t.Errorf("%s %s: the origin got %d more subscriptions for ten clients, want 1 or 2", short, name, n)
 					}
 				})
@@ -282,10 +282,10 @@ func TestR125_CacheableAndBack(t *testing.T) {
 		w.change(short + " a@2=alias") // the alias gives a new version for the same revision
 		c.expectAndAck(formatFor(v, short+" a@2=alias"))
 		w.sleep(time.Minute)
-		asked := w.subscriptions(short, "a")
+		before := w.subscriptions(short, "a")
 		w.manualClient(v).subscribe(short, "a").expectAndAck(formatFor(v, short+" a@2=alias"))
-		if n := w.subscriptions(short, "a"); n != asked {
-			w.t.Errorf("the origin got %d subscriptions for a cached resource, want none", n-asked)
+		if n := w.subscriptions(short, "a"); n != before {
+			w.t.Errorf("the origin got %d subscriptions for a cached resource, want none", n-before)
 		}
 		w.uncached(short + " a@3")
 		c.expectAndAck(formatFor(v, short+" a@3"))
@@ -293,8 +293,8 @@ func TestR125_CacheableAndBack(t *testing.T) {
 		next := w.manualClient(v).subscribe(short, "a")
 		w.sleep(time.Second)
 		next.expectAndAck(formatFor(v, short+" a@3"))
-		if n := w.subscriptions(short, "a"); n != asked+1 {
-			w.t.Errorf("the origin got %d subscriptions for an uncached resource, want 1", n-asked)
+		if n := w.subscriptions(short, "a"); n != before+1 {
+			w.t.Errorf("the origin got %d subscriptions for an uncached resource, want 1", n-before)
 		}
 		w.change(short + " -a")
 		w.sleep(time.Minute)

@@ -72,7 +72,7 @@ func (w *holdWorld) routeTo(cluster string) { w.o.Put(relaytest.Route("r", []str
 // holds returns the relay's held changes.
 func (w *holdWorld) holds() []admin.Hold {
 	w.t.Helper()
-	return get[admin.Holds](w.t, w.r, "/api/v1/holds").Holds
+	return getJSON[admin.Holds](w.t, w.r, "/api/v1/holds").Holds
 }
 
 // A route that names a missing cluster, and the removal of a cluster that a route names, are held: clients keep
@@ -85,7 +85,7 @@ func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 		if len(held) != 1 || !held[0].Broken || held[0].Names[0] != "r" || held[0].Reasons[0] != `names cluster "b", which does not exist` {
 			w.t.Errorf("holds %+v, want the update of r", held)
 		}
-		if _, text := ask(w.t, w.r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="held_change",type="rds"} 1`) {
+		if _, text := httpGet(w.t, w.r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="held_change",type="rds"} 1`) {
 			w.t.Error("/metrics does not count the held change")
 		}
 		for _, view := range operate[admin.Scope, admin.Audits](w.t, w.r, "audit", admin.Scope{}).Views {
@@ -98,7 +98,7 @@ func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 			}
 		}
 		w.o.Put(relaytest.Cluster("b"))
-		w.expectState("the cluster comes", "a b", "b")
+		w.expectState("the cluster is added", "a b", "b")
 		w.o.Remove(relaytest.ClusterType, "b")
 		w.expectState("a cluster that is named is removed", "a b", "b", "held_change b")
 		w.routeTo("a")

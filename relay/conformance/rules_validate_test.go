@@ -65,7 +65,7 @@ func TestB46_FindingsOnlyWarn(t *testing.T) {
 				if s.Validation.Mode != "warn" || s.Validation.Counts[0] != (admin.FindingCount{Kind: lint.Missing, TypeURL: relaytest.RouteType, Count: 1}) {
 					t.Errorf("validation: %+v", s.Validation)
 				}
-				if _, text := ask(t, r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="missing_reference",type="rds"} 1`) {
+				if _, text := httpGet(t, r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="missing_reference",type="rds"} 1`) {
 					t.Error("/metrics does not count the finding")
 				}
 

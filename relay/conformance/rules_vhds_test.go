@@ -44,7 +44,7 @@ func TestR092_AliasesInSotW(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "lds", "rds", "eds", "acme"} {
 		for _, names := range []string{"one", "one two", "real one", "* one", "* one real two"} {
-			whole := completeFor(relaytest.SotW, short, names)
+			isComplete := completeFor(relaytest.SotW, short, names)
 			worldBubble(t, nil, func(w *world) {
 				w.change(short+" real@1=one=two", short+" other@1")
 				c := w.manualClient(relaytest.SotW).subscribe(short, names+" other")
@@ -52,7 +52,7 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				for len(c.received()) > 0 {
 					c.ackBatch()
 				}
-				if got, want := c.w.describe(c.last[typeURLs[short]]), short+" {other@1 real@1}"; whole && got != want {
+				if got, want := c.w.describe(c.last[typeURLs[short]]), short+" {other@1 real@1}"; isComplete && got != want {
 					t.Errorf("%s %q: got %q, want %q", short, names, got, want)
 				}
 				plain := w.manualClient(relaytest.SotW).subscribe(short, "real other")
@@ -64,14 +64,14 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				w.sleep(time.Hour)
 				c.expect()
 				w.change(short + " other@2")
-				if whole {
+				if isComplete {
 					c.expectAndAck(short + " {other@2 real@1}")
 				} else {
 					c.expectAndAck(short + " {other@2}")
 				}
 				w.change(short + " real@2=one=two")
 				want := short + " {real@2}"
-				if whole {
+				if isComplete {
 					want = short + " {other@2 real@2}"
 				}
 				if !strings.HasPrefix(names, "*") {

@@ -28,12 +28,12 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 	redirect.Value = append(redirect.Value, xdstpField(4242, []byte("and more"))...)
 
 	for _, tt := range []struct {
-		name, typeURL, resource, ask string
-		body                         *anypb.Any
+		name, typeURL, resource, subscribe string
+		body                               *anypb.Any
 	}{
 		{"list", listeners + "Collection", "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
 			&anypb.Any{TypeUrl: listeners + "Collection", Value: list}},
-		{"list, asked for as what it lists", listeners, "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
+		{"list, subscribed to as its element type", listeners, "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
 			&anypb.Any{TypeUrl: listeners + "Collection", Value: list}},
 		{"redirect", listeners, "xdstp://one/envoy.config.listener.v3.Listener/moved", "", redirect},
 		{"redirect of a member", listeners, "xdstp://one/envoy.config.listener.v3.Listener/shop/moved", "xdstp://one/envoy.config.listener.v3.Listener/shop/*", redirect},
@@ -49,10 +49,10 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 				worldBubble(t, nil, func(w *world) {
 					w.origin.Set(tt.typeURL, tt.resource, tt.body, "1")
 					c := xdstpClient(w, v)
-					if tt.ask == "" {
-						tt.ask = tt.resource
+					if tt.subscribe == "" {
+						tt.subscribe = tt.resource
 					}
-					c.Subscribe(tt.typeURL, tt.ask)
+					c.Subscribe(tt.typeURL, tt.subscribe)
 					w.settle()
 					responses := c.received()
 					if len(responses) != 1 || len(c.batch[0].Resources) != 1 {
@@ -61,7 +61,7 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 					if got := c.batch[0].Resources[0].Body; got.GetTypeUrl() != tt.body.GetTypeUrl() || string(got.GetValue()) != string(tt.body.GetValue()) {
 						t.Errorf("got %v, want %v", got, tt.body)
 					}
-					if !w.origin.State().Subscribed(tt.typeURL, tt.ask) {
+					if !w.origin.State().Subscribed(tt.typeURL, tt.subscribe) {
 						t.Errorf("the origin got further subscriptions:\n%v", w.origin.State())
 					}
 					if s := w.origin.State().Type(tt.typeURL); s.NACKs != 0 {

@@ -37,15 +37,15 @@ func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
 							c := w.dial(relaytest.ClientOptions{Variant: v, Node: tt.node})
 							c.Subscribe(typeURLs[short], name)
 							w.sleep(time.Minute)
-							var told []relaytest.ResourceError
+							var errs []relaytest.ResourceError
 							for r := c.TryRecv(); r != nil; r = c.TryRecv() {
-								told = append(told, r.Errors...)
+								errs = append(errs, r.Errors...)
 								if c.Ack(r); len(r.Resources)+len(r.Removed) > 0 {
 									t.Errorf("%s %q: got the response %v, want none", short, name, r)
 								}
 							}
-							if tt.errors != (len(told) == 1) || tt.errors && (told[0].Name != name || told[0].Code != codes.Unavailable) {
-								t.Errorf("%s %q: got %v", short, name, told)
+							if tt.errors != (len(errs) == 1) || tt.errors && (errs[0].Name != name || errs[0].Code != codes.Unavailable) {
+								t.Errorf("%s %q: got %v", short, name, errs)
 							}
 							w.sleep(time.Minute)
 							if r := c.TryRecv(); r != nil {

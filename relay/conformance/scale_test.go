@@ -13,24 +13,23 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// The world of the scale test. Names that begin with "stay" are never removed,
-// those that begin with "go" are removed once and do not return.
+// Names that begin with "stay" are never removed. Those that begin with "go" are removed once.
 const (
 	scaleStreams  = 1000
 	scaleConns    = 10
 	scaleChanges  = 50
-	scaleClusters = 10 // of each of the two kinds
-	scaleListens  = 5  // likewise
+	scaleClusters = 10 // of each of the two kinds of names
+	scaleListens  = 5  // of each of the two kinds of names
 )
 
 // A scaleClient is one of many light clients.
 type scaleClient struct {
 	*relaytest.LightClient
 	variant relaytest.Variant
-	eds     string // the one ClusterLoadAssignment that it asks for
+	eds     string // the endpoints that it subscribes to
 
-	// How often the client was sent each of the resources that stay, by type, and
-	// endpoints. Written by the client's goroutine.
+	// The number of responses with each permanent resource, by type, and with endpoints. The client's goroutine
+	// writes them.
 	clusters, listeners [scaleClusters]atomic.Int64
 	endpoints           atomic.Int64
 }
@@ -45,13 +44,13 @@ func newScaleClient(t *testing.T, conn *grpc.ClientConn, i int) *scaleClient {
 				c.endpoints.Add(1)
 				return
 			}
-			number, stays := strings.CutPrefix(string(name), "stay")
-			if !stays {
+			number, permanent := strings.CutPrefix(string(name), "stay")
+			if !permanent {
 				return
 			}
 			at, err := strconv.Atoi(number)
 			if err != nil {
-				t.Errorf("resource %q", name)
+				t.Errorf("got the unexpected resource %q", name)
 				return
 			}
 			if typeURL == relaytest.ClusterType {
@@ -67,40 +66,38 @@ func newScaleClient(t *testing.T, conn *grpc.ClientConn, i int) *scaleClient {
 	return c
 }
 
-// has reports whether s is what the client should have of a world.
-func (c *scaleClient) has(s, world relaytest.State) bool {
+// converged reports whether s has the client's resources of origin.
+func (c *scaleClient) converged(s, world relaytest.State) bool {
 	return s.SameContent(world, relaytest.ClusterType) && s.SameContent(world, relaytest.ListenerType) &&
 		s.Digest(relaytest.EndpointType, c.eds) == world.Digest(relaytest.EndpointType, c.eds)
 }
 
-// check fails the test if the client was told of a removal that the origin did
-// not make. In Delta, more names were removed than the origin removed: each of
-// them goes once. In SotW, a response left out a resource that stays: all
-// responses of a type hold all of them, and each response has a type.
+// check fails the test if the client got removals that the origin did not make. In Delta, the number of removed
+// names must be the origin's. In SotW, all complete responses must contain all permanent resources.
 func (c *scaleClient) check(t *testing.T, removed int) {
 	t.Helper()
 	counts := c.Counts()
 	if c.variant == relaytest.Delta {
 		if counts.Removed != removed {
-			t.Errorf("%v: %d names were removed, want %d", c, counts.Removed, removed)
+			t.Errorf("%v: got %d removals, want %d", c, counts.Removed, removed)
 		}
 		return
 	}
 	clusters, listeners := c.clusters[0].Load(), c.listeners[0].Load()
 	for i := range scaleClusters {
 		if got := c.clusters[i].Load(); got != clusters {
-			t.Errorf("%v: cluster stay%d came %d times, and stay0 %d times", c, i, got, clusters)
+			t.Errorf("%v: got cluster stay%d %d times, but stay0 %d times", c, i, got, clusters)
 		}
 		if got := c.listeners[i].Load(); i < scaleListens && got != listeners {
-			t.Errorf("%v: listener stay%d came %d times, and stay0 %d times", c, i, got, listeners)
+			t.Errorf("%v: got listener stay%d %d times, but stay0 %d times", c, i, got, listeners)
 		}
 	}
 	if all := clusters + listeners + c.endpoints.Load(); int64(counts.Responses) != all {
-		t.Errorf("%v: %d responses, but what stays came %d times", c, counts.Responses, all)
+		t.Errorf("%v: got %d responses, but permanent resources %d times", c, counts.Responses, all)
 	}
 }
 
-// scaleWorld is what the origin begins with.
+// scaleWorld returns the initial resources.
 func scaleWorld() (msgs []proto.Message) {
 	for i := range scaleClusters {
 		for _, kind := range []string{"stay", "go"} {
@@ -114,23 +111,23 @@ func scaleWorld() (msgs []proto.Message) {
 	return msgs
 }
 
-// scaleChange makes the nth change, and returns how many members it removed.
+// scaleChange makes the nth change, and returns the number of removed resources.
 func scaleChange(o *relaytest.Origin, n int) (removed int) {
 	i := n % scaleClusters
-	stay, gone := fmt.Sprintf("stay%d", i), fmt.Sprintf("go%d", n/5)
+	stay, temporary := fmt.Sprintf("stay%d", i), fmt.Sprintf("go%d", n/5)
 	switch n % 5 {
 	case 0:
 		o.Put(relaytest.Cluster(stay, fmt.Sprintf("stay%d", (i+1)%scaleClusters)))
 	case 1:
 		o.Put(relaytest.Cluster(fmt.Sprintf("new%d", n)), relaytest.Endpoints(fmt.Sprintf("new%d", n), "127.0.0.1:1"))
 	case 2:
-		o.Remove(relaytest.ClusterType, gone)
+		o.Remove(relaytest.ClusterType, temporary)
 		return 1
 	case 3:
 		o.Put(relaytest.Endpoints(stay, fmt.Sprintf("127.0.0.1:%d", n+2)))
 	default:
 		if n/5 < scaleListens {
-			o.Remove(relaytest.ListenerType, gone)
+			o.Remove(relaytest.ListenerType, temporary)
 			return 1
 		}
 		o.Put(relaytest.Listener(fmt.Sprintf("stay%d", n%scaleListens), fmt.Sprintf("route%d", n)))
@@ -138,9 +135,8 @@ func scaleChange(o *relaytest.Origin, n int) (removed int) {
 	return 0
 }
 
-// TestScale_ThousandStreamsConverge: a thousand streams, half of each variant,
-// end with what the origin has after 50 changes, and none is told of a removal
-// that the origin did not make.
+// A thousand streams, half of each variant, converge to the origin's resources after 50 changes, and get no
+// removals that the origin did not make.
 func TestScale_ThousandStreamsConverge(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -158,7 +154,7 @@ func TestScale_ThousandStreamsConverge(t *testing.T) {
 		t.Helper()
 		world := o.Resources()
 		for _, c := range clients {
-			c.WaitState(t.Context(), func(s relaytest.State) bool { return c.has(s, world) })
+			c.WaitState(t.Context(), func(s relaytest.State) bool { return c.converged(s, world) })
 		}
 	}
 	converge()
@@ -168,8 +164,8 @@ func TestScale_ThousandStreamsConverge(t *testing.T) {
 	removed := 0
 	for n := range scaleChanges {
 		removed += scaleChange(o, n)
-		if n%10 == 9 { // the rest are merged as the clients' pace has it
-			clients[n].WaitState(t.Context(), func(s relaytest.State) bool { return clients[n].has(s, o.Resources()) })
+		if n%10 == 9 { // other changes are merged while clients are slow
+			clients[n].WaitState(t.Context(), func(s relaytest.State) bool { return clients[n].converged(s, o.Resources()) })
 		}
 	}
 	converge()

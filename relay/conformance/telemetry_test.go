@@ -15,11 +15,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// metricsOf returns what a relay tells Prometheus: by name, and by the values of the
-// labels in the order of their names; of a histogram how much there is in it.
+// metricsOf returns the relay's metrics, by name and label values in the order of the label names. For a histogram
+// the value is its count.
 func metricsOf(t testing.TB, r *running) map[string]float64 {
 	t.Helper()
-	code, text := ask(t, r.DialAdmin, "/metrics")
+	code, text := httpGet(t, r.DialAdmin, "/metrics")
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	if code != 200 || err != nil {
@@ -45,7 +45,7 @@ func labels(m *dto.Metric) func(func(string) bool) {
 	}
 }
 
-// awaitMetrics waits until the relay tells at least these values.
+// awaitMetrics waits until the metrics have at least these values.
 func awaitMetrics(t testing.TB, r *running, want map[string]float64) map[string]float64 {
 	t.Helper()
 	deadline := time.Now().Add(relaytest.Patience)
@@ -62,12 +62,12 @@ func awaitMetrics(t testing.TB, r *running, want map[string]float64) map[string]
 			}
 			t.FailNow()
 		}
-		time.Sleep(5 * time.Millisecond) // between two questions, as of a scraper
+		time.Sleep(5 * time.Millisecond) // polls
 	}
 }
 
-// B.43: what happens is counted: deliveries and how clients answer them, refused responses
-// of the origin, its end and its return, and for how long it was not there.
+// B.43: metrics count deliveries, ACKs, NACKs, the origin's rejected responses, its outages and restarts, and the
+// duration of the outages.
 func TestB43_C20_Metrics(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
@@ -90,7 +90,7 @@ func TestB43_C20_Metrics(t *testing.T) {
 	})
 	for _, name := range []string{"tender_view_stale_seconds all default", "tender_origin_connections_lost_total default"} {
 		if value, ok := got[name]; !ok || value != 0 {
-			t.Errorf("%s = %v (there is one: %t), want 0", name, value, ok)
+			t.Errorf("%s = %v (present: %t), want 0", name, value, ok)
 		}
 	}
 	o.Put(relaytest.Cluster("a", "other"))
@@ -108,12 +108,11 @@ func TestB43_C20_Metrics(t *testing.T) {
 	o.Restart()
 	got = awaitMetrics(t, r, map[string]float64{"tender_origin_connections_total default": 2, "tender_view_connected all default": 1})
 	if stale := got["tender_view_stale_seconds all default"]; stale != 0 {
-		t.Errorf("with the origin back, tender_view_stale_seconds = %v, want 0", stale)
+		t.Errorf("after the origin restarted, tender_view_stale_seconds = %v, want 0", stale)
 	}
 }
 
-// B.43: a change of addresses is counted, and so is a response that the origin was told is
-// refused.
+// B.43: metrics count changes of the origin's address, and responses that the relay NACKs.
 func TestB43_MetricsOfABadOrigin(t *testing.T) {
 	first, dead, bad := relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	bad.Put(relaytest.Cluster("a"))
@@ -129,6 +128,6 @@ func TestB43_MetricsOfABadOrigin(t *testing.T) {
 		"tender_view_resources all west cds": 1, "tender_origin_connected west": 1,
 	})
 	if n, ok := got["tender_origin_failovers_total default"]; n != 0 || !ok {
-		t.Errorf("failovers of an origin that has one address: %v", n)
+		t.Errorf("got %v failovers of an origin with one address", n)
 	}
 }

@@ -473,9 +473,9 @@ func (p *player) operator(what string) {
 	case "freezes", "thaws":
 		operate[admin.FreezeScope, admin.Freezes](p.w.t, p.w.relay, strings.TrimSuffix(what, "s"), admin.FreezeScope{})
 	case "releases", "discards":
-		p.w.coldOrder(strings.TrimSuffix(what, "s"), false)
+		p.w.decideHolds(strings.TrimSuffix(what, "s"), false)
 	case "releases what was discarded":
-		p.w.coldOrder("release", true)
+		p.w.decideHolds("release", true)
 	case "lists removals":
 		waiting, discarded := heldNames(p.w.t, p.w.relay)
 		p.notes = append(p.notes, fmt.Sprintf("removals: %d wait, %d were discarded", waiting, discarded))
@@ -609,8 +609,8 @@ func (p *player) connect(name string, options []string) {
 // c d@1".
 func (p *player) send(c *playedClient, what string, returning bool) {
 	p.w.t.Helper()
-	asks, options, _ := strings.Cut(what, ", ")
-	short, names, _ := strings.Cut(asks, " ")
+	request, options, _ := strings.Cut(what, ", ")
+	short, names, _ := strings.Cut(request, " ")
 	typeURL := p.typeURL(short)
 	delta := &discoverypb.DeltaDiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL}
 	sotw := &discoverypb.DiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL, ResourceNames: strings.Fields(expandNames(names))}
